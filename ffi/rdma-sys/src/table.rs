@@ -1,0 +1,137 @@
+//! The control path: one function pointer for each exported libibverbs symbol that we call.
+//!
+//! Filled by the loader in `verbs` from `libibverbs.so.1`, or by the software device with its own functions. The
+//! signatures are C's, with one exception noted at `query_port`. A verb returns 0 or an errno value, or a pointer that is
+//! null with `errno` set; some old verbs return -1 and set `errno`.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use crate::*;
+
+/// Symbol by which a drop-in `libibverbs.so.1` says that it is our software device. A driver that carries it is used as
+/// it is, and the linked-in copy of the software device stays off.
+pub const SOFTIB_MARKER: &CStr = c"oxib_softib_marker";
+
+/// Declares [`Table`], and [`SYMBOLS`] with the C name and first symbol version of each member.
+macro_rules! control_path {
+    ($( $(#[$doc:meta])* $field:ident, $symbol:literal, $version:literal : $ty:ty; )*) => {
+        /// The control path of one verbs library.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Table {
+            /// Who filled it, for messages: "rdma-core", "softib".
+            pub name: &'static str,
+            $( $(#[$doc])* pub $field: $ty, )*
+        }
+
+        /// C name and symbol version of each member of [`Table`], in its order.
+        ///
+        /// The version is the one whose ABI the member has. Most names also exist under IBVERBS_1.0 with
+        /// incompatible structs, so a lookup must never fall back to an older version than the one given here.
+        pub const SYMBOLS: &[(&str, &str)] = &[ $( ($symbol, $version), )* ];
+
+        impl Table {
+            /// Fills a table by asking `find` for each symbol and its version. The first failure ends it.
+            ///
+            /// # Safety
+            /// What `find` returns for a name must be the address of the libibverbs function of that name.
+            pub unsafe fn fill<E>(
+                name: &'static str,
+                mut find: impl FnMut(&'static CStr, &'static CStr) -> Result<core::ptr::NonNull<c_void>, E>,
+            ) -> Result<Table, E> {
+                $(
+                    let found = find(c_name(concat!($symbol, "\0")), c_name(concat!($version, "\0")))?;
+                    // SAFETY: by contract a function of this name and version; function and data pointers have
+                    // the same size on every target with dlsym.
+                    let $field = unsafe { core::mem::transmute::<*mut c_void, $ty>(found.as_ptr()) };
+                )*
+                Ok(Table { name, $( $field, )* })
+            }
+        }
+    };
+}
+
+/// A literal that ends in NUL as a C string; the empty one if it does not.
+fn c_name(literal: &'static str) -> &'static CStr {
+    CStr::from_bytes_with_nul(literal.as_bytes()).unwrap_or(c"")
+}
+
+control_path! {
+    /// Null-terminated array of devices, and their number. Null with `ENOSYS` when the kernel has no RDMA.
+    get_device_list, "ibv_get_device_list", "IBVERBS_1.1": unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device;
+    /// Frees the array; devices that were not opened are gone with it.
+    free_device_list, "ibv_free_device_list", "IBVERBS_1.1": unsafe extern "C" fn(*mut *mut ibv_device);
+    /// Name of a device, owned by it.
+    get_device_name, "ibv_get_device_name", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_device) -> *const c_char;
+    /// Node GUID, big endian.
+    get_device_guid, "ibv_get_device_guid", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_device) -> u64;
+    /// Opens a device.
+    open_device, "ibv_open_device", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context;
+    /// Closes it.
+    close_device, "ibv_close_device", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_context) -> c_int;
+    /// Properties of a device.
+    query_device, "ibv_query_device", "IBVERBS_1.1":
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+    /// Properties of a port. libibverbs' exported function fills only the compat part, which ends before
+    /// `port_cap_flags2` and is one `ibv_port_attr` in size: pass a zeroed struct. [`ibv_query_port`] does it all.
+    query_port, "ibv_query_port", "IBVERBS_1.1":
+        unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+    /// One entry of a port's GID table.
+    query_gid, "ibv_query_gid", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
+    /// One entry of a port's P_Key table, big endian.
+    query_pkey, "ibv_query_pkey", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int;
+    /// Allocates a protection domain.
+    alloc_pd, "ibv_alloc_pd", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd;
+    /// Frees it; `EBUSY` while something belongs to it.
+    dealloc_pd, "ibv_dealloc_pd", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_pd) -> c_int;
+    /// Registers memory.
+    reg_mr, "ibv_reg_mr", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+    /// Undoes it.
+    dereg_mr, "ibv_dereg_mr", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_mr) -> c_int;
+    /// Creates a completion channel. One of the two symbols that exist under IBVERBS_1.0 only.
+    create_comp_channel, "ibv_create_comp_channel", "IBVERBS_1.0":
+        unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_comp_channel;
+    /// Destroys it. The other one.
+    destroy_comp_channel, "ibv_destroy_comp_channel", "IBVERBS_1.0":
+        unsafe extern "C" fn(*mut ibv_comp_channel) -> c_int;
+    /// Creates a completion queue: least depth, user pointer, channel or null, completion vector.
+    create_cq, "ibv_create_cq", "IBVERBS_1.1":
+        unsafe extern "C" fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    /// Changes its depth; `cq.cqe` says what was granted.
+    resize_cq, "ibv_resize_cq", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
+    /// Destroys it; `EBUSY` while a queue pair uses it, waits for unacknowledged events.
+    destroy_cq, "ibv_destroy_cq", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_cq) -> c_int;
+    /// Takes the next completion event of a channel; blocks unless its fd is non-blocking.
+    get_cq_event, "ibv_get_cq_event", "IBVERBS_1.1":
+        unsafe extern "C" fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    /// Acknowledges completion events of a CQ.
+    ack_cq_events, "ibv_ack_cq_events", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_cq, c_uint);
+    /// Creates a shared receive queue; the attributes return what was granted.
+    create_srq, "ibv_create_srq", "IBVERBS_1.1":
+        unsafe extern "C" fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    /// Resizes it or arms its limit event.
+    modify_srq, "ibv_modify_srq", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int;
+    /// Reads its attributes.
+    query_srq, "ibv_query_srq", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_srq, *mut ibv_srq_attr) -> c_int;
+    /// Destroys it; `EBUSY` while a queue pair uses it.
+    destroy_srq, "ibv_destroy_srq", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_srq) -> c_int;
+    /// Creates a queue pair; the attributes return what was granted.
+    create_qp, "ibv_create_qp", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    /// Changes its state and attributes.
+    modify_qp, "ibv_modify_qp", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    /// Reads them.
+    query_qp, "ibv_query_qp", "IBVERBS_1.1":
+        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
+    /// Destroys it.
+    destroy_qp, "ibv_destroy_qp", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_qp) -> c_int;
+    /// Creates an address handle.
+    create_ah, "ibv_create_ah", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
+    /// Destroys it.
+    destroy_ah, "ibv_destroy_ah", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_ah) -> c_int;
+    /// Takes the next asynchronous event; blocks unless `async_fd` is non-blocking.
+    get_async_event, "ibv_get_async_event", "IBVERBS_1.1":
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
+    /// Acknowledges it.
+    ack_async_event, "ibv_ack_async_event", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_async_event);
+    /// Makes registered memory survive fork(2).
+    fork_init, "ibv_fork_init", "IBVERBS_1.1": unsafe extern "C" fn() -> c_int;
+}
