@@ -1,0 +1,294 @@
+//! Credits of one per-peer queue: a message is sent only when the peer has a receive posted for it.
+//!
+//! On a P queue RNR never happens. Each side posts `rd_num` receives for data and `rd_rsv` for credit messages,
+//! all on the same receive queue, and starts with as many credits to send. A data message takes one data
+//! credit, an explicit credit message takes one control credit (`ctl`) and no data credit. The CTS is outside
+//! of both: it arrives in the connection's extra receive.
+//!
+//! ```text
+//!     sender                                receiver
+//!     data ──take──> message in flight ──> unposted ──repost──> owed
+//!      ^                                                          │
+//!      └───────── grant in the header of any message back ────────┘
+//!
+//!     ctl ──take──> credit message in flight ──reposted at once──> ctl_owed ──(the same way)──> ctl
+//! ```
+//!
+//! Both rings conserve: peer's `data` + in flight + held + `unposted` + `owed` (+ grants in flight) is `rd_num`,
+//! and likewise `rd_rsv`. Rules of the receiver:
+//!
+//! * Repost in batches, when `unposted` reaches `min(rd_num - rd_low, rd_win)`.
+//! * Every message to the peer on this queue carries all that is owed, of both kinds.
+//! * An explicit credit message is due when `unposted + owed >= rd_win` and a control credit is left; it reposts
+//!   everything first and carries at least one data credit. It is never sent for `ctl_owed` alone, or two idle
+//!   sides would answer each other for ever.
+//!
+//! Why that cannot deadlock: a sender with no data credit and nothing in flight has sent something after the last
+//! credit message it consumed (each brings at least one data credit), so it has told its `ctl_owed`: the peer has
+//! all `rd_rsv` control credits, and `unposted + owed` is all of `rd_num >= rd_win` there. The tests search the
+//! whole state space of small windows for a counterexample.
+//!
+//! Nothing here allocates; the state is eight bytes, the constants ([`Window`]) are shared by all endpoints.
+
+#![forbid(unsafe_code)]
+
+/// Largest `rd_num`, and so the largest number of data credits in a header.
+pub const MAX_RD_NUM: u16 = 32767;
+
+/// Largest `rd_rsv`: the header's control credit field has eight bits, so a grant never has to be split.
+pub const MAX_RD_RSV: u8 = u8::MAX;
+
+/// Smallest `rd_rsv`: one credit message under way while another is prepared.
+pub const MIN_RD_RSV: u8 = 2;
+
+/// The constants of one P queue, the same on both sides: they come from the layout, which the peers compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    rd_num: u16,
+    rd_win: u16,
+    repost_at: u16,
+    rd_rsv: u8,
+}
+
+impl Window {
+    /// The window of a queue, or `None` when the numbers break a rule of the layout grammar:
+    /// `1 <= rd_win <= rd_num <= 32767`, `rd_low < rd_num`, `rd_rsv >= 2`.
+    pub fn new(rd_num: u16, rd_low: u16, rd_win: u16, rd_rsv: u8) -> Option<Self> {
+        let sound = (1..=MAX_RD_NUM).contains(&rd_num)
+            && rd_low < rd_num
+            && (1..=rd_num).contains(&rd_win)
+            && rd_rsv >= MIN_RD_RSV;
+        sound.then(|| Self { rd_num, rd_win, repost_at: (rd_num - rd_low).min(rd_win), rd_rsv })
+    }
+
+    /// Receives posted for data messages.
+    pub const fn rd_num(&self) -> u16 {
+        self.rd_num
+    }
+
+    /// Credits that are owed or could be before an explicit credit message is due.
+    pub const fn rd_win(&self) -> u16 {
+        self.rd_win
+    }
+
+    /// Consumed receives that make a batch worth reposting.
+    pub const fn repost_at(&self) -> u16 {
+        self.repost_at
+    }
+
+    /// Receives posted for explicit credit messages.
+    pub const fn rd_rsv(&self) -> u8 {
+        self.rd_rsv
+    }
+
+    /// Receives to post before the CTS is sent: those for data and those for credit messages.
+    pub const fn receives(&self) -> u32 {
+        self.rd_num as u32 + self.rd_rsv as u32
+    }
+}
+
+/// Credits on their way back to the peer, in the header of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// Data credits.
+    pub data: u16,
+    /// Control credits.
+    pub ctl: u8,
+}
+
+impl Grant {
+    /// Returns nothing.
+    pub const NONE: Self = Self { data: 0, ctl: 0 };
+}
+
+/// A peer that breaks the rules: a protocol error, the endpoint fails. The state is as before the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreditError {
+    /// More data credits than the window has.
+    #[error("peer returned {granted} data credits on top of {have}, the window is {window}")]
+    DataGrant { granted: u16, have: u16, window: u16 },
+    /// More control credits than there are.
+    #[error("peer returned {granted} control credits on top of {have}, the window is {window}")]
+    CtlGrant { granted: u8, have: u8, window: u8 },
+    /// A data message that the peer had no credit for.
+    #[error("peer sent a data message without a credit: all {window} are consumed")]
+    DataOverrun { window: u16 },
+    /// A credit message that the peer had no control credit for.
+    #[error("peer sent a credit message without a control credit: all {window} are consumed")]
+    CtlOverrun { window: u8 },
+}
+
+/// State of one (endpoint, P queue), both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Credits {
+    data: u16,
+    unposted: u16,
+    owed: u16,
+    ctl: u8,
+    ctl_owed: u8,
+}
+
+const _: () = assert!(size_of::<Credits>() == 8);
+
+impl Credits {
+    /// The state when both sides have posted everything.
+    pub const fn new(window: &Window) -> Self {
+        Self { data: window.rd_num, unposted: 0, owed: 0, ctl: window.rd_rsv, ctl_owed: 0 }
+    }
+
+    /// Takes a data credit for one data message and what its header returns. `None`: no credit, queue the fragment.
+    #[inline]
+    pub fn acquire(&mut self) -> Option<Grant> {
+        if self.data == 0 {
+            return None;
+        }
+        self.data -= 1;
+        Some(self.piggyback())
+    }
+
+    /// Undoes [`acquire`](Self::acquire): the message was not posted.
+    #[inline]
+    pub fn release(&mut self, grant: Grant) {
+        self.data = self.data.saturating_add(1);
+        self.put_back(grant);
+    }
+
+    /// Applies what a received header returns. Call it as soon as the header is parsed, even if the message
+    /// itself is held back.
+    ///
+    /// # Errors
+    /// [`CreditError`] when the grant exceeds the window; nothing is applied then.
+    #[inline]
+    pub fn accept(&mut self, window: &Window, grant: Grant) -> Result<(), CreditError> {
+        if grant.data > self.data_room(window) || grant.ctl > self.ctl_room(window) {
+            return Err(self.refused(window, grant));
+        }
+        self.data += grant.data;
+        self.ctl += grant.ctl;
+        Ok(())
+    }
+
+    /// A data message has been processed; its buffer is not posted yet.
+    ///
+    /// # Errors
+    /// [`CreditError::DataOverrun`] when the peer cannot have had a credit for it.
+    #[inline]
+    pub fn consumed(&mut self, window: &Window) -> Result<(), CreditError> {
+        if self.returnable() >= u32::from(window.rd_num) {
+            return Err(CreditError::DataOverrun { window: window.rd_num });
+        }
+        self.unposted += 1;
+        Ok(())
+    }
+
+    /// How many receives to post now: 0 until a batch is worth it. Tell [`reposted`](Self::reposted).
+    #[inline]
+    pub const fn repost_due(&self, window: &Window) -> u16 {
+        if self.unposted >= window.repost_at { self.unposted } else { 0 }
+    }
+
+    /// `count` of the [`unposted`](Self::unposted) receives are posted again: the peer may be told.
+    #[inline]
+    pub fn reposted(&mut self, count: u16) {
+        debug_assert!(count <= self.unposted, "reposted more than was consumed");
+        let count = count.min(self.unposted);
+        self.unposted -= count;
+        self.owed = self.owed.saturating_add(count);
+    }
+
+    /// Receives consumed and not posted again.
+    #[inline]
+    pub const fn unposted(&self) -> u16 {
+        self.unposted
+    }
+
+    /// A credit message has been consumed and its receive is posted again (at once, with the same buffer).
+    ///
+    /// # Errors
+    /// [`CreditError::CtlOverrun`] when the peer cannot have had a control credit for it.
+    pub fn credit_message_reposted(&mut self, window: &Window) -> Result<(), CreditError> {
+        if self.ctl_owed >= window.rd_rsv {
+            return Err(CreditError::CtlOverrun { window: window.rd_rsv });
+        }
+        self.ctl_owed += 1;
+        Ok(())
+    }
+
+    /// An explicit credit message should go out: repost everything, then [`acquire_explicit`](Self::acquire_explicit).
+    #[inline]
+    pub const fn explicit_due(&self, window: &Window) -> bool {
+        self.returnable() >= window.rd_win as u32 && self.ctl != 0
+    }
+
+    /// Takes a control credit for one explicit credit message and what its header returns. `None` when it is
+    /// not due, or when nothing could be reposted and it would carry no data credit.
+    pub fn acquire_explicit(&mut self, window: &Window) -> Option<Grant> {
+        if !self.explicit_due(window) || self.owed == 0 {
+            return None;
+        }
+        self.ctl -= 1;
+        Some(self.piggyback())
+    }
+
+    /// Undoes [`acquire_explicit`](Self::acquire_explicit): the message was not posted.
+    pub fn release_explicit(&mut self, grant: Grant) {
+        self.ctl = self.ctl.saturating_add(1);
+        self.put_back(grant);
+    }
+
+    /// Data messages that may be sent now.
+    #[inline]
+    pub const fn data(&self) -> u16 {
+        self.data
+    }
+
+    /// Explicit credit messages that may be sent now.
+    pub const fn ctl(&self) -> u8 {
+        self.ctl
+    }
+
+    /// What the next message will return.
+    pub const fn owed(&self) -> Grant {
+        Grant { data: self.owed, ctl: self.ctl_owed }
+    }
+
+    /// Data credits that an explicit message could return after a repost.
+    #[inline]
+    const fn returnable(&self) -> u32 {
+        self.unposted as u32 + self.owed as u32
+    }
+
+    /// Saturating, as all sums here that a rogue peer could drive: what is too much is refused, never wrapped.
+    #[inline]
+    const fn data_room(&self, window: &Window) -> u16 {
+        window.rd_num.saturating_sub(self.data)
+    }
+
+    #[inline]
+    const fn ctl_room(&self, window: &Window) -> u8 {
+        window.rd_rsv.saturating_sub(self.ctl)
+    }
+
+    #[inline]
+    fn piggyback(&mut self) -> Grant {
+        let grant = self.owed();
+        self.owed = 0;
+        self.ctl_owed = 0;
+        grant
+    }
+
+    #[inline]
+    fn put_back(&mut self, grant: Grant) {
+        self.owed = self.owed.saturating_add(grant.data);
+        self.ctl_owed = self.ctl_owed.saturating_add(grant.ctl);
+    }
+
+    #[cold]
+    fn refused(&self, window: &Window, grant: Grant) -> CreditError {
+        if grant.data > self.data_room(window) {
+            CreditError::DataGrant { granted: grant.data, have: self.data, window: window.rd_num }
+        } else {
+            CreditError::CtlGrant { granted: grant.ctl, have: self.ctl, window: window.rd_rsv }
+        }
+    }
+}

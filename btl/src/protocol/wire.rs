@@ -1,0 +1,267 @@
+//! The eight bytes in front of every message that travels on a queue pair.
+//!
+//! ```text
+//!   byte 0    1            2..4           4              5       6..8
+//!        tag  kind|flags   credits (LE)   ctl credits    queue   reserved, 0
+//! ```
+//!
+//! * `tag`: the upper layer's active-message tag of a [`Kind::Data`] message, 0 in all others.
+//! * `kind` is the low nibble of byte 1; the high nibble holds flags, none of which is defined yet: must be 0.
+//! * `credits`, `ctl`: the [`Grant`] to the receiver of this message, for the queue that the message travels on.
+//! * `queue`: index of that queue in the layout; the receiver compares it with the queue it posted to.
+//!
+//! A credit message is a header and nothing else. A CTS carries [`Cts`]. Everything is little endian. The hot
+//! path parses a data header with one 64-bit load and one mask ([`DataHeader::parse`]); all other kinds go
+//! through [`Header::parse`].
+
+#![forbid(unsafe_code)]
+
+use super::credits::Grant;
+
+/// Version of the header and of the control payloads; travels in the CTS.
+pub const VERSION: u16 = 1;
+
+/// Length of the message header in bytes.
+pub const HEADER_LEN: usize = 8;
+
+/// No control payload, present or reserved, is longer: no queue of a layout may be smaller than this.
+pub const MAX_CONTROL_PAYLOAD: usize = 32;
+
+/// What a message is. The discriminant is the wire value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A fragment of the upper layer, named by its tag. Takes one data credit.
+    Data = 0,
+    /// An explicit return of credits: no payload. Takes one control credit.
+    Credit = 1,
+    /// "My receives are posted". Outside the credit window, received by the connection's extra buffer.
+    Cts = 2,
+}
+
+/// Wire values that are set aside for later versions: refused, but by name.
+const RESERVED_KINDS: [(u8, &str); 4] =
+    [(3, "end of stream"), (4, "end of stream acknowledgement"), (5, "eager RDMA set-up"), (6, "reconnect")];
+
+const KIND_MASK: u8 = 0x0f;
+const FLAG_MASK: u8 = 0xf0;
+
+/// Bits that are zero in every valid data header: kind and flags (byte 1), reserved (bytes 6 and 7).
+const DATA_MUST_BE_ZERO: u64 = 0xffff_0000_0000_ff00;
+
+/// Why a header or a control payload was refused. The message is dropped and counted, the endpoint fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Fewer bytes arrived than the fixed part needs.
+    #[error("message of {len} bytes is shorter than the {need} bytes of its {what}")]
+    Short { what: &'static str, len: usize, need: usize },
+    /// More bytes arrived than this kind of message may have.
+    #[error("{what} of {len} bytes is longer than {limit}")]
+    Long { what: &'static str, len: usize, limit: usize },
+    /// A kind that a later version of the protocol uses.
+    #[error(
+        "message kind {kind} ({name}) is not spoken by this version of oxib: use the same version everywhere"
+    )]
+    ReservedKind { kind: u8, name: &'static str },
+    /// A kind that means nothing.
+    #[error("message kind {0} is unknown: peer runs another version, or memory was overwritten")]
+    UnknownKind(u8),
+    /// Reserved bits or fields are set, or a field is set that this kind does not have.
+    #[error("field {field} is {value:#x}, must be 0 in this kind of message")]
+    NotZero { field: &'static str, value: u32 },
+    /// An explicit credit message that returns nothing.
+    #[error("credit message returns no data credit")]
+    EmptyCredit,
+    /// The peer speaks another version.
+    #[error("peer speaks version {theirs} of the message format, this side {ours}", ours = VERSION)]
+    Version { theirs: u16 },
+}
+
+/// A data message's header, still in its wire word: the accessors are shifts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataHeader(u64);
+
+impl DataHeader {
+    /// The header if these bytes are a valid data header; else `None`, and [`Header::parse`] knows what they are.
+    #[inline]
+    pub const fn parse(bytes: [u8; HEADER_LEN]) -> Option<Self> {
+        let word = u64::from_le_bytes(bytes);
+        if word & DATA_MUST_BE_ZERO == 0 { Some(Self(word)) } else { None }
+    }
+
+    /// A header for one data message on `queue`.
+    #[inline]
+    pub const fn new(tag: u8, queue: u8, grant: Grant) -> Self {
+        Self(tag as u64 | (grant.data as u64) << 16 | (grant.ctl as u64) << 32 | (queue as u64) << 40)
+    }
+
+    /// The wire bytes.
+    #[inline]
+    pub const fn emit(self) -> [u8; HEADER_LEN] {
+        self.0.to_le_bytes()
+    }
+
+    /// Active-message tag. Any of 256 values: index a table of 256, or check.
+    #[inline]
+    pub const fn tag(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Layout index of the queue that the peer says it sent on.
+    #[inline]
+    pub const fn queue(self) -> u8 {
+        (self.0 >> 40) as u8
+    }
+
+    /// Credits returned by this message.
+    #[inline]
+    pub const fn grant(self) -> Grant {
+        Grant { data: (self.0 >> 16) as u16, ctl: (self.0 >> 32) as u8 }
+    }
+}
+
+/// A parsed header of any kind. Build control headers with [`Header::credit`] and [`Header::cts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// What the message is.
+    pub kind: Kind,
+    /// Active-message tag; 0 unless `kind` is data.
+    pub tag: u8,
+    /// Layout index of the queue that the message travels on.
+    pub queue: u8,
+    /// Credits returned to the receiver of the message.
+    pub grant: Grant,
+}
+
+impl Header {
+    /// Header of a data message.
+    pub const fn data(tag: u8, queue: u8, grant: Grant) -> Self {
+        Self { kind: Kind::Data, tag, queue, grant }
+    }
+
+    /// Header of an explicit credit message, which is nothing but this header.
+    pub const fn credit(queue: u8, grant: Grant) -> Self {
+        Self { kind: Kind::Credit, tag: 0, queue, grant }
+    }
+
+    /// Header of a CTS: it returns no credit.
+    pub const fn cts(queue: u8) -> Self {
+        Self { kind: Kind::Cts, tag: 0, queue, grant: Grant::NONE }
+    }
+
+    /// The wire bytes.
+    #[inline]
+    pub const fn emit(self) -> [u8; HEADER_LEN] {
+        let mut bytes = DataHeader::new(self.tag, self.queue, self.grant).emit();
+        bytes[1] = self.kind as u8;
+        bytes
+    }
+
+    /// Parses the header at the front of a received message and returns the payload behind it.
+    ///
+    /// # Errors
+    /// Everything that a peer of this version would not have sent: see [`WireError`].
+    pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        let Some((head, payload)) = message.split_first_chunk::<HEADER_LEN>() else {
+            return Err(WireError::Short { what: "header", len: message.len(), need: HEADER_LEN });
+        };
+        let [tag, kind_flags, credits_lo, credits_hi, ctl, queue, reserved_lo, reserved_hi] = *head;
+        must_be_zero("flags", u32::from(kind_flags & FLAG_MASK))?;
+        must_be_zero("reserved", u32::from(u16::from_le_bytes([reserved_lo, reserved_hi])))?;
+        let kind = Kind::parse(kind_flags & KIND_MASK)?;
+        let grant = Grant { data: u16::from_le_bytes([credits_lo, credits_hi]), ctl };
+        let header = Self { kind, tag, queue, grant };
+        header.check(payload.len())?;
+        Ok((header, payload))
+    }
+
+    /// The rules that depend on the kind.
+    fn check(self, payload: usize) -> Result<(), WireError> {
+        match self.kind {
+            Kind::Data => Ok(()),
+            Kind::Credit => {
+                must_be_zero("tag", u32::from(self.tag))?;
+                longest("credit message payload", payload, 0)?;
+                if self.grant.data == 0 { Err(WireError::EmptyCredit) } else { Ok(()) }
+            }
+            Kind::Cts => {
+                must_be_zero("tag", u32::from(self.tag))?;
+                must_be_zero("credits", u32::from(self.grant.data))?;
+                must_be_zero("ctl", u32::from(self.grant.ctl))
+            }
+        }
+    }
+}
+
+impl Kind {
+    fn parse(value: u8) -> Result<Self, WireError> {
+        match value {
+            0 => Ok(Self::Data),
+            1 => Ok(Self::Credit),
+            2 => Ok(Self::Cts),
+            _ => Err(RESERVED_KINDS.iter().find(|(kind, _)| *kind == value).map_or(
+                WireError::UnknownKind(value),
+                |&(kind, name)| WireError::ReservedKind { kind, name },
+            )),
+        }
+    }
+}
+
+/// Payload of a CTS: enough to notice that the two sides do not agree before the first fragment is misread.
+///
+/// ```text
+///   0..2 version    2 number of queues    3 reserved, 0    4..8 fingerprint of the layout
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cts {
+    /// Number of queues of the sender's layout.
+    pub queues: u8,
+    /// [`Layout::fingerprint`](super::layout::Layout::fingerprint) of the sender's layout.
+    pub layout: u32,
+}
+
+impl Cts {
+    /// Length of the payload in bytes.
+    pub const LEN: usize = 8;
+
+    /// Length of a whole CTS message: the capacity that the connection's extra receive needs.
+    pub const MESSAGE_LEN: usize = HEADER_LEN + Self::LEN;
+
+    /// The whole message, header included.
+    pub fn message(self, queue: u8) -> [u8; Self::MESSAGE_LEN] {
+        let mut out = [0; Self::MESSAGE_LEN];
+        out[..HEADER_LEN].copy_from_slice(&Header::cts(queue).emit());
+        out[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        out[10] = self.queues;
+        out[12..16].copy_from_slice(&self.layout.to_le_bytes());
+        out
+    }
+
+    /// Parses the payload behind a CTS header.
+    ///
+    /// # Errors
+    /// [`WireError::Version`] when the peer speaks another version; wrong length; reserved byte set.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        let Some((fixed, rest)) = payload.split_first_chunk::<{ Self::LEN }>() else {
+            return Err(WireError::Short { what: "CTS", len: payload.len(), need: Self::LEN });
+        };
+        let [v0, v1, queues, reserved, l0, l1, l2, l3] = *fixed;
+        let theirs = u16::from_le_bytes([v0, v1]);
+        if theirs != VERSION {
+            return Err(WireError::Version { theirs });
+        }
+        longest("CTS payload", Self::LEN + rest.len(), Self::LEN)?;
+        must_be_zero("CTS reserved", u32::from(reserved))?;
+        Ok(Self { queues, layout: u32::from_le_bytes([l0, l1, l2, l3]) })
+    }
+}
+
+fn must_be_zero(field: &'static str, value: u32) -> Result<(), WireError> {
+    if value == 0 { Ok(()) } else { Err(WireError::NotZero { field, value }) }
+}
+
+fn longest(what: &'static str, len: usize, limit: usize) -> Result<(), WireError> {
+    if len <= limit { Ok(()) } else { Err(WireError::Long { what, len, limit }) }
+}
+
+const _: () = assert!(Cts::LEN <= MAX_CONTROL_PAYLOAD);
