@@ -1,0 +1,293 @@
+//! Which Open MPI are we in, and may we stay? Detection, refusal, and the safe face of everything else.
+//!
+//! Nothing checks a plugin's BTL version when Open MPI loads it: a wrong one is accepted and crashes. So the
+//! component asks here first. The version string tells the family; it does not tell builds whose structures
+//! are longer: debug builds (the exported class objects carry their sizes) and CUDA builds (an exported flag).
+
+use crate::base::Base;
+use crate::btl::*;
+use crate::class::{opal_class_t, opal_object_t};
+use crate::convertor::{self, opal_convertor_pack_fn, opal_convertor_t};
+use crate::family::{Family, ModexError, NoReceiver, Received};
+use crate::process::{opal_bitmap_t, opal_proc_t, opal_process_name_t};
+use crate::status::OPAL_SUCCESS;
+use crate::symbols::{self, Resolver};
+use crate::v4_1::V4_1;
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::size_of;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+type Trigger = [mca_btl_active_message_callback_t; MCA_BTL_TAG_MAX];
+type SetBitFn = unsafe extern "C" fn(*mut opal_bitmap_t, c_int) -> c_int;
+type ProcForNameFn = unsafe extern "C" fn(opal_process_name_t) -> *mut opal_proc_t;
+
+/// A supported Open MPI.
+#[derive(Debug)]
+pub struct Abi {
+    base: Base,
+    family: Box<dyn Family>,
+    version: String,
+    uses_threads: NonNull<bool>,
+    trigger: NonNull<Trigger>,
+    /// A variable that holds a function; MPI_Init replaces it.
+    proc_for_name: NonNull<Option<ProcForNameFn>>,
+    proc_local: unsafe extern "C" fn() -> *mut opal_proc_t,
+    pack: opal_convertor_pack_fn,
+    set_bit: SetBitFn,
+}
+
+// SAFETY: addresses of code and of static objects of the library, which may be read from every thread.
+unsafe impl Send for Abi {}
+// SAFETY: as above.
+unsafe impl Sync for Abi {}
+
+/// Why this process's Open MPI can't be served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AbiError {
+    /// Not an Open MPI, or one unlike any known.
+    Missing { symbol: &'static CStr },
+    /// A release family without a table.
+    Unsupported { version: String },
+    /// Open MPI 5 or later.
+    TooNew { version: String },
+    /// `--enable-debug`: objects are longer.
+    Debug { version: String, object: usize },
+    /// `--with-cuda`: modules are longer.
+    Cuda { version: String },
+    /// A structure has a size that no known build gives it.
+    Layout { version: String, class: &'static CStr, size: usize, expected: usize },
+}
+
+impl std::fmt::Display for AbiError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Missing { symbol } => {
+                write!(f, "no symbol {symbol:?} here: this is no Open MPI that oxib knows")
+            }
+            Self::Unsupported { version } => {
+                write!(f, "Open MPI {version} is not supported; this release of oxib works with Open MPI 4.1")
+            }
+            Self::TooNew { version } => write!(
+                f,
+                "Open MPI {version} is not supported yet; this release of oxib works with Open MPI 4.1, \
+                 Open MPI 5 comes with a later release"
+            ),
+            Self::Debug { version, object } => write!(
+                f,
+                "this Open MPI {version} is a debug build (objects of {object} bytes instead of 16); \
+                 oxib needs one that was configured without --enable-debug"
+            ),
+            Self::Cuda { version } => write!(
+                f,
+                "this Open MPI {version} was built with CUDA support, which changes the BTL interface; \
+                 oxib needs one that was configured without --with-cuda"
+            ),
+            Self::Layout { version, class, size, expected } => write!(
+                f,
+                "in this Open MPI {version} {} has {size} bytes instead of {expected}; oxib does not know such a build",
+                class.to_string_lossy()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for AbiError {}
+
+impl Abi {
+    /// Finds out which Open MPI holds this process.
+    ///
+    /// May be called again (MPI_T, sessions): the answer is reused as long as the library stays where it is.
+    ///
+    /// # Errors
+    /// [`AbiError`], whose text says what was found and what would do.
+    pub fn detect() -> Result<&'static Abi, AbiError> {
+        static KNOWN: Mutex<Option<&'static Abi>> = Mutex::new(None);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = Self::resolve(&symbols::of_this_process)?;
+        match *known {
+            Some(abi) if abi.uses_threads == found.uses_threads => Ok(abi),
+            _ => Ok(known.insert(Box::leak(Box::new(found)))),
+        }
+    }
+
+    fn resolve(find: Resolver<'_>) -> Result<Self, AbiError> {
+        let base = Base::resolve(find)?;
+        let version = version(find)?;
+        let family = family(find, &version)?;
+        check_build(find, &version)?;
+        // SAFETY: the signatures are those of opal/util/proc.h, opal/datatype/opal_convertor.h and
+        // opal/class/opal_bitmap.h, equal in v4.1.0 to v5.0.10.
+        unsafe {
+            Ok(Self {
+                base,
+                family,
+                version,
+                uses_threads: symbols::data(find, c"opal_uses_threads")?,
+                trigger: symbols::data(find, c"mca_btl_base_active_message_trigger")?,
+                proc_for_name: symbols::data(find, c"opal_proc_for_name")?,
+                proc_local: symbols::function(find, c"opal_proc_local_get")?,
+                pack: symbols::function(find, c"opal_convertor_pack")?,
+                set_bit: symbols::function(find, c"opal_bitmap_set_bit")?,
+            })
+        }
+    }
+
+    /// Output and variables.
+    pub fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// As Open MPI writes it: "4.1.4".
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The family's table, for its name and the exchange of addresses.
+    pub fn family(&self) -> &dyn Family {
+        &*self.family
+    }
+
+    /// True when more than one thread may call us. It can become true after our init: read it on every entry.
+    #[inline]
+    pub fn uses_threads(&self) -> bool {
+        // SAFETY: a static `bool` of the library, which it may change at any time: hence the atomic load.
+        unsafe { AtomicBool::from_ptr(self.uses_threads.as_ptr()) }.load(Ordering::Relaxed)
+    }
+
+    /// Name of this process; valid from MPI_Init on.
+    pub fn my_name(&self) -> opal_process_name_t {
+        // SAFETY: the library always has a local process, at first a dummy with an invalid name.
+        unsafe { (*(self.proc_local)()).proc_name }
+    }
+
+    /// Number of processes in our own job.
+    ///
+    /// # Errors
+    /// [`ModexError`] when the runtime does not know.
+    pub fn job_size(&self) -> Result<u32, ModexError> {
+        self.family.job_size(self.my_name().jobid)
+    }
+
+    /// Host of a process, if known; see [`Family::host_of`].
+    ///
+    /// # Safety
+    /// As [`Family::host_of`].
+    pub unsafe fn host_of(&self, process: *const opal_proc_t) -> Option<String> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.family.host_of(process) }
+    }
+
+    /// The process of that name; Open MPI makes an entry for one that it has not met. Main thread only.
+    pub fn proc_for_name(&self, name: opal_process_name_t) -> Option<NonNull<opal_proc_t>> {
+        // SAFETY: a static variable that holds a function from library load on.
+        let find = unsafe { *self.proc_for_name.as_ptr() }?;
+        // SAFETY: takes a plain value; NULL for names that belong to nobody.
+        NonNull::new(unsafe { find(name) })
+    }
+
+    /// Hands a received message to whoever registered for its tag.
+    ///
+    /// # Errors
+    /// [`NoReceiver`] when the tag is invalid or free; nothing has been called then.
+    ///
+    /// # Safety
+    /// `module` is one of ours, alive; the segments point to memory that stays readable during the call; the caller
+    /// holds no lock and no borrow that a re-entered function of the module needs.
+    #[inline]
+    pub unsafe fn deliver(
+        &self,
+        module: *mut mca_btl_base_module_t,
+        endpoint: *mut mca_btl_base_endpoint_t,
+        tag: mca_btl_base_tag_t,
+        segments: &mut [mca_btl_base_segment_t],
+    ) -> Result<(), NoReceiver> {
+        if usize::from(tag) >= MCA_BTL_TAG_MAX {
+            return Err(NoReceiver { tag });
+        }
+        // SAFETY: the table is static and the index in bounds; an entry is two words that change at registration only.
+        let callback = unsafe { (*self.trigger.as_ptr())[usize::from(tag)] };
+        if callback.cbfunc.is_null() {
+            return Err(NoReceiver { tag });
+        }
+        // SAFETY: there is a function; the caller vouches for the rest.
+        unsafe { self.family.deliver(callback, Received { module, endpoint, tag, segments }) };
+        Ok(())
+    }
+
+    /// Copies the next bytes of a message to `out`; returns how many, at most `out.len()`.
+    ///
+    /// # Errors
+    /// The OPAL status of `opal_convertor_pack`.
+    ///
+    /// # Safety
+    /// `convertor` is prepared for a send of at least one byte, and the user's buffer is readable.
+    #[inline]
+    pub unsafe fn pack(&self, convertor: *mut opal_convertor_t, out: &mut [u8]) -> Result<usize, c_int> {
+        // SAFETY: passed on to the caller.
+        unsafe { convertor::pack(self.pack, convertor, out) }
+    }
+
+    /// Marks process `index` as reachable. A NULL bitmap (lazy `add_procs`) is left alone.
+    ///
+    /// # Errors
+    /// The OPAL status, when the bitmap can't grow.
+    ///
+    /// # Safety
+    /// `bitmap` is NULL or the one that `add_procs` was given.
+    pub unsafe fn set_bit(&self, bitmap: *mut opal_bitmap_t, index: usize) -> Result<(), c_int> {
+        let Ok(bit) = c_int::try_from(index) else { return Err(crate::OPAL_ERR_BAD_PARAM) };
+        if bitmap.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller vouches for the bitmap.
+        match unsafe { (self.set_bit)(bitmap, bit) } {
+            OPAL_SUCCESS => Ok(()),
+            error => Err(error),
+        }
+    }
+}
+
+fn version(find: Resolver<'_>) -> Result<String, AbiError> {
+    let text = symbols::data::<c_char>(find, c"opal_version_string")?;
+    // SAFETY: the symbol is an array of characters that ends with NUL.
+    Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// The table for a version. The mark must agree with the number: vendors rename versions.
+fn family(find: Resolver<'_>, version: &str) -> Result<Box<dyn Family>, AbiError> {
+    let major: u32 = version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0);
+    match (version.starts_with("4.1."), find(V4_1::MARK).is_some()) {
+        (true, true) => Ok(Box::new(V4_1::resolve(find)?)),
+        _ if major >= 5 => Err(AbiError::TooNew { version: version.into() }),
+        _ => Err(AbiError::Unsupported { version: version.into() }),
+    }
+}
+
+fn check_build(find: Resolver<'_>, version: &str) -> Result<(), AbiError> {
+    let version = || version.to_owned();
+    let object = class_size(find, c"opal_object_t_class")?;
+    if object != size_of::<opal_object_t>() {
+        return Err(AbiError::Debug { version: version(), object });
+    }
+    let class = c"mca_btl_base_descriptor_t_class";
+    let (size, expected) = (class_size(find, class)?, size_of::<mca_btl_base_descriptor_t>());
+    if size != expected {
+        return Err(AbiError::Layout { version: version(), class, size, expected });
+    }
+    // SAFETY: the symbol is a `bool` constant of the build.
+    match symbols::data::<bool>(find, c"opal_built_with_cuda_support").map(|flag| unsafe { *flag.as_ptr() }) {
+        Ok(true) => Err(AbiError::Cuda { version: version() }),
+        _ => Ok(()),
+    }
+}
+
+fn class_size(find: Resolver<'_>, name: &'static CStr) -> Result<usize, AbiError> {
+    let class = symbols::data::<opal_class_t>(find, name)?;
+    // SAFETY: class objects are static and have this shape in debug builds too.
+    Ok(unsafe { (*class.as_ptr()).cls_sizeof })
+}
+
+#[cfg(test)]
+mod tests;

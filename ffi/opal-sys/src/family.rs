@@ -1,0 +1,96 @@
+//! What differs between release families, as one table of functions. A new family is a new implementation.
+
+use crate::btl::{
+    mca_btl_active_message_callback_t, mca_btl_base_endpoint_t, mca_btl_base_module_t, mca_btl_base_segment_t,
+};
+use crate::process::{opal_proc_t, opal_process_name_t};
+use std::ffi::{CStr, c_int};
+
+/// A received message on its way to whoever registered for its tag.
+pub struct Received<'a> {
+    pub(crate) module: *mut mca_btl_base_module_t,
+    /// Only 5.0 passes it on; NULL when unknown.
+    #[allow(dead_code, reason = "4.1 has no place for it; the table of 5.0 reads it")]
+    pub(crate) endpoint: *mut mca_btl_base_endpoint_t,
+    pub(crate) tag: u8,
+    pub(crate) segments: &'a mut [mca_btl_base_segment_t],
+}
+
+/// Functions whose ABI depends on the release family.
+pub trait Family: Send + Sync + std::fmt::Debug {
+    /// For messages: "Open MPI 4.1 (BTL 3.1)".
+    fn name(&self) -> &'static str;
+
+    /// Publishes bytes under a key for every process of the job; visible after MPI_Init's exchange.
+    ///
+    /// # Errors
+    /// [`ModexError`] when the value is too large or the runtime refused it.
+    fn modex_put(&self, key: &CStr, bytes: &[u8]) -> Result<(), ModexError>;
+
+    /// Fetches what a process published; may wait for the runtime.
+    ///
+    /// # Errors
+    /// [`ModexError::NotFound`] when that process published nothing under the key.
+    fn modex_get(&self, process: opal_process_name_t, key: &CStr) -> Result<Vec<u8>, ModexError>;
+
+    /// Number of processes of a job.
+    ///
+    /// # Errors
+    /// [`ModexError`] when the runtime does not know.
+    fn job_size(&self, jobid: u32) -> Result<u32, ModexError>;
+
+    /// Name of the host where a process runs, if it is known here without asking anybody.
+    ///
+    /// # Safety
+    /// `process` comes from `add_procs` or [`Abi::proc_for_name`](crate::Abi::proc_for_name) and has not been deleted.
+    unsafe fn host_of(&self, process: *const opal_proc_t) -> Option<String>;
+
+    /// Calls a receive callback.
+    ///
+    /// # Safety
+    /// `callback` comes from the table of active messages and has a function; the message's segments point to
+    /// readable memory; no lock of ours is held, for the callback may call every function of the module.
+    unsafe fn deliver(&self, callback: mca_btl_active_message_callback_t, message: Received<'_>);
+}
+
+/// Why an exchange of addresses failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModexError {
+    /// Nothing under this key: the peer has no such component, or another version of it.
+    NotFound { key: String },
+    /// The runtime refused; `status` is an OPAL code.
+    Refused { key: String, status: c_int },
+    /// More bytes than the runtime's 31-bit size.
+    TooLarge { key: String, bytes: usize },
+    /// The value has another type than expected.
+    WrongType { key: String, kind: u8 },
+}
+
+impl std::fmt::Display for ModexError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotFound { key } => write!(f, "modex key {key} is not published by the peer"),
+            Self::Refused { key, status } => write!(f, "modex key {key}: the runtime answered {status}"),
+            Self::TooLarge { key, bytes } => write!(f, "modex key {key}: {bytes} bytes are too many"),
+            Self::WrongType { key, kind } => {
+                write!(f, "modex key {key} has type {kind}, not the expected one")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ModexError {}
+
+/// A message arrived for a tag that nobody listens to (or no valid tag at all): drop it, and count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoReceiver {
+    pub tag: u8,
+}
+
+impl std::fmt::Display for NoReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "nobody registered for active message tag 0x{:02x}", self.tag)
+    }
+}
+
+impl std::error::Error for NoReceiver {}

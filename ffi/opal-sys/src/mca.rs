@@ -1,0 +1,81 @@
+//! MCA components and variables (`opal/mca/mca.h`, `opal/mca/base/mca_base_var.h`), equal in 4.1 and 5.0.
+
+use std::ffi::{c_char, c_int};
+use std::mem::{offset_of, size_of};
+
+pub const MCA_BASE_MAX_PROJECT_NAME_LEN: usize = 15;
+pub const MCA_BASE_MAX_TYPE_NAME_LEN: usize = 31;
+pub const MCA_BASE_MAX_COMPONENT_NAME_LEN: usize = 63;
+
+/// Open, close and register callbacks of a component.
+pub type mca_component_fn_t = Option<unsafe extern "C" fn() -> c_int>;
+
+/// Identity and life cycle of a component; the loader looks for it under `mca_<type>_<name>_component`.
+#[repr(C)]
+pub struct mca_base_component_t {
+    /// MCA version: the loader accepts 2.1 only.
+    pub mca_major_version: c_int,
+    pub mca_minor_version: c_int,
+    pub mca_release_version: c_int,
+    pub mca_project_name: [c_char; MCA_BASE_MAX_PROJECT_NAME_LEN + 1],
+    pub mca_project_major_version: c_int,
+    pub mca_project_minor_version: c_int,
+    pub mca_project_release_version: c_int,
+    pub mca_type_name: [c_char; MCA_BASE_MAX_TYPE_NAME_LEN + 1],
+    pub mca_type_major_version: c_int,
+    pub mca_type_minor_version: c_int,
+    pub mca_type_release_version: c_int,
+    pub mca_component_name: [c_char; MCA_BASE_MAX_COMPONENT_NAME_LEN + 1],
+    pub mca_component_major_version: c_int,
+    pub mca_component_minor_version: c_int,
+    pub mca_component_release_version: c_int,
+    pub mca_open_component: mca_component_fn_t,
+    pub mca_close_component: mca_component_fn_t,
+    pub mca_query_component: mca_component_fn_t,
+    pub mca_register_component_params: mca_component_fn_t,
+    pub mca_component_flags: i32,
+    pub reserved: [c_char; 28],
+}
+
+/// What the component can do besides; zero for us (no checkpoints).
+#[repr(C)]
+pub struct mca_base_component_data_t {
+    pub param_field: u32,
+    pub reserved: [c_char; 32],
+}
+
+/// Values of an MCA enumerator.
+#[repr(C)]
+pub struct mca_base_var_enum_t {
+    _opaque: [u8; 0],
+}
+
+pub type mca_base_var_type_t = u32;
+pub const MCA_BASE_VAR_TYPE_INT: mca_base_var_type_t = 0;
+pub const MCA_BASE_VAR_TYPE_UNSIGNED_INT: mca_base_var_type_t = 1;
+pub const MCA_BASE_VAR_TYPE_SIZE_T: mca_base_var_type_t = 4;
+pub const MCA_BASE_VAR_TYPE_STRING: mca_base_var_type_t = 5;
+pub const MCA_BASE_VAR_TYPE_BOOL: mca_base_var_type_t = 7;
+
+/// Who must agree on a variable's value; information for MPI_T tools.
+pub type mca_base_var_scope_t = u32;
+pub const MCA_BASE_VAR_SCOPE_CONSTANT: mca_base_var_scope_t = 0;
+pub const MCA_BASE_VAR_SCOPE_READONLY: mca_base_var_scope_t = 1;
+pub const MCA_BASE_VAR_SCOPE_LOCAL: mca_base_var_scope_t = 2;
+pub const MCA_BASE_VAR_SCOPE_ALL: mca_base_var_scope_t = 5;
+pub const MCA_BASE_VAR_SCOPE_ALL_EQ: mca_base_var_scope_t = 6;
+
+/// Where a variable's value came from.
+pub type mca_base_var_source_t = u32;
+pub const MCA_BASE_VAR_SOURCE_DEFAULT: mca_base_var_source_t = 0;
+
+const _: () = {
+    assert!(size_of::<mca_base_component_t>() == 224);
+    assert!(offset_of!(mca_base_component_t, mca_project_name) == 12);
+    assert!(offset_of!(mca_base_component_t, mca_type_name) == 40);
+    assert!(offset_of!(mca_base_component_t, mca_component_name) == 84);
+    assert!(offset_of!(mca_base_component_t, mca_open_component) == 160);
+    assert!(offset_of!(mca_base_component_t, mca_register_component_params) == 184);
+    assert!(offset_of!(mca_base_component_t, mca_component_flags) == 192);
+    assert!(size_of::<mca_base_component_data_t>() == 36);
+};

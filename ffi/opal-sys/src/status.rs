@@ -1,0 +1,21 @@
+//! Return codes of OPAL functions and BTL callbacks (`opal/constants.h`, equal in 4.1 and 5.0).
+
+use std::ffi::c_int;
+
+pub const OPAL_SUCCESS: c_int = 0;
+pub const OPAL_ERROR: c_int = -1;
+/// The caller may try again later: ob1 queues the fragment.
+pub const OPAL_ERR_OUT_OF_RESOURCE: c_int = -2;
+pub const OPAL_ERR_TEMP_OUT_OF_RESOURCE: c_int = -3;
+/// From `btl_send`: the BTL keeps the fragment and will complete it (the BML reads it as success).
+pub const OPAL_ERR_RESOURCE_BUSY: c_int = -4;
+pub const OPAL_ERR_BAD_PARAM: c_int = -5;
+pub const OPAL_ERR_FATAL: c_int = -6;
+pub const OPAL_ERR_NOT_IMPLEMENTED: c_int = -7;
+pub const OPAL_ERR_NOT_SUPPORTED: c_int = -8;
+pub const OPAL_ERR_UNREACH: c_int = -12;
+pub const OPAL_ERR_NOT_FOUND: c_int = -13;
+pub const OPAL_ERR_TIMEOUT: c_int = -15;
+/// From a component's register or open function: leave me out, silently.
+pub const OPAL_ERR_NOT_AVAILABLE: c_int = -16;
+pub const OPAL_ERR_VALUE_OUT_OF_BOUNDS: c_int = -18;
