@@ -1,0 +1,277 @@
+//! The credit machine under arbitrary schedules with windows of any size, and against rogue peers.
+//! (`protocol_credits_search` walks every schedule of small windows.)
+
+use std::collections::VecDeque;
+
+use mca_btl_oxib::protocol::credits::{CreditError, Credits, Grant, MAX_RD_NUM, Window};
+use proptest::prelude::*;
+
+fn window() -> impl Strategy<Value = Window> {
+    let rd_num = prop_oneof![1..=8_u16, 1..=300_u16, Just(MAX_RD_NUM)];
+    let window = rd_num.prop_flat_map(|num| (Just(num), 0..num, 1..=num, 2..=u8::MAX));
+    window.prop_map(|(num, low, win, rsv)| Window::new(num, low, win, rsv).expect("a window of the grammar"))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Send(u16),
+    /// A send whose post fails.
+    FailedSend,
+    Receive(u16),
+    Process(u16),
+    Repost,
+    Explicit,
+    FailedExplicit,
+}
+
+fn step() -> impl Strategy<Value = (usize, Step)> {
+    let step = prop_oneof![
+        4 => (1..40_u16).prop_map(Step::Send),
+        1 => Just(Step::FailedSend),
+        4 => (1..40_u16).prop_map(Step::Receive),
+        4 => (1..40_u16).prop_map(Step::Process),
+        2 => Just(Step::Repost),
+        2 => Just(Step::Explicit),
+        1 => Just(Step::FailedExplicit),
+    ];
+    (0..2_usize, step)
+}
+
+#[derive(Clone, Copy)]
+struct Message {
+    explicit: bool,
+    grant: Grant,
+}
+
+struct Side {
+    credits: Credits,
+    inbound: VecDeque<Message>,
+    held: u16,
+    posted: u32,
+}
+
+struct Pair {
+    window: Window,
+    sides: [Side; 2],
+}
+
+impl Pair {
+    fn new(window: Window) -> Self {
+        let side = || Side {
+            credits: Credits::new(&window),
+            inbound: VecDeque::new(),
+            held: 0,
+            posted: window.receives(),
+        };
+        Self { window, sides: [side(), side()] }
+    }
+
+    /// Whether the step was possible.
+    fn step(&mut self, side: usize, step: Step) -> bool {
+        match step {
+            Step::Send(count) => (0..count).filter(|_| self.send(side)).count() > 0,
+            Step::Receive(count) => (0..count).filter(|_| self.receive(side)).count() > 0,
+            Step::Process(count) => (0..count).filter(|_| self.process(side)).count() > 0,
+            Step::Repost => self.repost(side),
+            Step::Explicit => self.explicit(side),
+            Step::FailedSend => {
+                let before = self.sides[side].credits;
+                let grant = self.sides[side].credits.acquire();
+                grant.into_iter().for_each(|grant| self.sides[side].credits.release(grant));
+                assert_eq!(self.sides[side].credits, before);
+                false
+            }
+            Step::FailedExplicit => {
+                let before = self.sides[side].credits;
+                let grant = self.sides[side].credits.acquire_explicit(&self.window);
+                grant.into_iter().for_each(|grant| self.sides[side].credits.release_explicit(grant));
+                assert_eq!(self.sides[side].credits, before);
+                false
+            }
+        }
+    }
+
+    fn send(&mut self, side: usize) -> bool {
+        let Some(grant) = self.sides[side].credits.acquire() else { return false };
+        self.sides[1 - side].inbound.push_back(Message { explicit: false, grant });
+        true
+    }
+
+    fn receive(&mut self, side: usize) -> bool {
+        let me = &mut self.sides[side];
+        let Some(message) = me.inbound.pop_front() else { return false };
+        me.posted = me.posted.checked_sub(1).expect("a posted receive for every message");
+        me.credits.accept(&self.window, message.grant).expect("an honest grant");
+        if message.explicit {
+            assert!(message.grant.data >= 1);
+            me.posted += 1;
+            me.credits.credit_message_reposted(&self.window).expect("an honest credit message");
+        } else {
+            me.held += 1;
+        }
+        true
+    }
+
+    fn process(&mut self, side: usize) -> bool {
+        let me = &mut self.sides[side];
+        let Some(held) = me.held.checked_sub(1) else { return false };
+        me.held = held;
+        me.credits.consumed(&self.window).expect("an honest data message");
+        true
+    }
+
+    fn repost(&mut self, side: usize) -> bool {
+        let me = &mut self.sides[side];
+        let count = me.credits.repost_due(&self.window);
+        me.posted += u32::from(count);
+        me.credits.reposted(count);
+        count > 0
+    }
+
+    fn explicit(&mut self, side: usize) -> bool {
+        let me = &mut self.sides[side];
+        if !me.credits.explicit_due(&self.window) {
+            return false;
+        }
+        me.posted += u32::from(me.credits.unposted());
+        me.credits.reposted(me.credits.unposted());
+        let grant = me.credits.acquire_explicit(&self.window).expect("it is due");
+        self.sides[1 - side].inbound.push_back(Message { explicit: true, grant });
+        true
+    }
+
+    fn check(&self) {
+        for side in 0..2 {
+            let (me, peer) = (&self.sides[side], &self.sides[1 - side]);
+            let explicit = me.inbound.iter().filter(|message| message.explicit).count() as u16;
+            let in_flight = me.inbound.len() as u16 - explicit;
+            let owed = me.credits.owed();
+            let back: Grant = peer.inbound.iter().fold(owed, |sum, message| Grant {
+                data: sum.data + message.grant.data,
+                ctl: sum.ctl + message.grant.ctl,
+            });
+            let data = peer.credits.data() + in_flight + me.held + me.credits.unposted() + back.data;
+            assert_eq!(data, self.window.rd_num(), "data credits are conserved");
+            assert_eq!(u16::from(peer.credits.ctl()) + explicit + u16::from(back.ctl), self.window.rd_rsv().into());
+            assert!(me.inbound.len() as u32 <= me.posted, "no message without a posted receive");
+        }
+    }
+
+    /// Everything that is due, without new data.
+    fn settle(&mut self) {
+        let due = [Step::Receive(u16::MAX), Step::Process(u16::MAX), Step::Repost, Step::Explicit];
+        let mut rounds = 0;
+        while (0..2).any(|side| due.iter().any(|&step| self.step(side, step))) {
+            rounds += 1;
+            assert!(rounds < 1000, "credit messages without end");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_schedule_conserves_credits_and_leaves_both_sides_able_to_send(
+        window in window(),
+        steps in proptest::collection::vec(step(), 0..400),
+    ) {
+        let mut pair = Pair::new(window);
+        for (side, step) in steps {
+            pair.step(side, step);
+            pair.check();
+        }
+        pair.settle();
+        pair.check();
+        for side in &pair.sides {
+            prop_assert!(side.credits.data() > 0, "starved");
+        }
+    }
+
+    #[test]
+    fn a_silent_receiver_returns_all_but_a_window_without_being_asked(window in window(), rounds in 1..5_u32) {
+        let mut pair = Pair::new(window);
+        for _ in 0..rounds {
+            while pair.send(0) {}
+            pair.settle();
+        }
+        prop_assert!(pair.sides[0].credits.data() > window.rd_num() - window.rd_win());
+    }
+
+    #[test]
+    fn grants_of_a_rogue_peer_are_refused_whole_and_never_wrap(
+        window in window(),
+        calls in proptest::collection::vec((0..5_u8, any::<u16>(), any::<u8>()), 0..200),
+    ) {
+        let mut credits = Credits::new(&window);
+        for (call, data, ctl) in calls {
+            let before = credits;
+            let outcome = match call {
+                0 => credits.accept(&window, Grant { data, ctl }),
+                1 => credits.consumed(&window),
+                2 => credits.credit_message_reposted(&window),
+                3 => { credits.acquire(); Ok(()) }
+                _ => { credits.reposted(credits.unposted().min(data)); Ok(()) }
+            };
+            if outcome.is_err() {
+                prop_assert_eq!(credits, before, "a refusal changes nothing");
+            }
+            prop_assert!(credits.data() <= window.rd_num() && credits.ctl() <= window.rd_rsv());
+            prop_assert!(credits.unposted() + credits.owed().data <= window.rd_num());
+            prop_assert!(credits.owed().ctl <= window.rd_rsv());
+        }
+    }
+
+    #[test]
+    fn only_windows_of_the_grammar_exist(num: u16, low: u16, win: u16, rsv: u8) {
+        let sound = num >= 1 && num <= MAX_RD_NUM && low < num && win >= 1 && win <= num && rsv >= 2;
+        prop_assert_eq!(Window::new(num, low, win, rsv).is_some(), sound);
+    }
+}
+
+#[test]
+fn no_credit_message_is_due_for_control_credits_alone() {
+    let window = Window::new(4, 3, 1, 2).expect("a window");
+    let mut credits = Credits::new(&window);
+    credits.credit_message_reposted(&window).expect("within the reserve");
+    credits.credit_message_reposted(&window).expect("within the reserve");
+    assert!(!credits.explicit_due(&window));
+    assert_eq!(credits.acquire_explicit(&window), None);
+    assert_eq!(credits.acquire(), Some(Grant { data: 0, ctl: 2 }), "they ride on the next message");
+}
+
+#[test]
+fn no_credit_message_goes_out_when_nothing_could_be_reposted() {
+    let window = Window::new(4, 3, 1, 2).expect("a window");
+    let mut credits = Credits::new(&window);
+    credits.consumed(&window).expect("within the window");
+    assert!(credits.explicit_due(&window));
+    assert_eq!(credits.acquire_explicit(&window), None, "it would carry no data credit");
+    credits.reposted(1);
+    assert_eq!(credits.acquire_explicit(&window), Some(Grant { data: 1, ctl: 0 }));
+}
+
+#[test]
+fn a_batch_is_reposted_at_rd_num_minus_rd_low_or_rd_win_whichever_is_smaller() {
+    for (low, win, batch) in [(192, 128, 64), (192, 32, 32), (0, 256, 256), (255, 256, 1)] {
+        let window = Window::new(256, low, win, 2).expect("a window");
+        let mut credits = Credits::new(&window);
+        for _ in 1..batch {
+            credits.consumed(&window).expect("within the window");
+            assert_eq!(credits.repost_due(&window), 0);
+        }
+        credits.consumed(&window).expect("within the window");
+        assert_eq!(credits.repost_due(&window), batch, "rd_low {low}, rd_win {win}");
+    }
+}
+
+#[test]
+fn a_peer_that_sends_without_credit_is_named() {
+    let window = Window::new(1, 0, 1, 2).expect("a window");
+    let mut credits = Credits::new(&window);
+    credits.consumed(&window).expect("the one there is");
+    assert_eq!(credits.consumed(&window), Err(CreditError::DataOverrun { window: 1 }));
+    let grant = Grant { data: 1, ctl: 0 };
+    let refused = CreditError::DataGrant { granted: 1, have: 1, window: 1 };
+    assert_eq!(credits.accept(&window, grant), Err(refused));
+    let refused = CreditError::CtlGrant { granted: 1, have: 2, window: 2 };
+    assert_eq!(credits.accept(&window, Grant { data: 0, ctl: 1 }), Err(refused));
+}

@@ -1,0 +1,109 @@
+//! Message header and control payloads: exact bytes, round trips, refusals, and no panic on anything.
+
+use mca_btl_oxib::protocol::credits::Grant;
+use mca_btl_oxib::protocol::wire::{Cts, DataHeader, Header, Kind, VERSION, WireError};
+use proptest::prelude::*;
+
+#[test]
+fn the_header_has_the_documented_bytes() {
+    let grant = Grant { data: 0x1234, ctl: 0x56 };
+    let bytes = [0x41, 0, 0x34, 0x12, 0x56, 3, 0, 0];
+    assert_eq!(DataHeader::new(0x41, 3, grant).emit(), bytes);
+    assert_eq!(Header::data(0x41, 3, grant).emit(), bytes);
+    assert_eq!(Header::credit(3, grant).emit(), [0, 1, 0x34, 0x12, 0x56, 3, 0, 0]);
+    assert_eq!(Header::cts(3).emit(), [0, 2, 0, 0, 0, 3, 0, 0]);
+    let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
+    let message = [0, 2, 0, 0, 0, 1, 0, 0, 1, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
+    assert_eq!(cts.message(1), message);
+}
+
+#[test]
+fn each_defect_of_a_header_has_its_own_refusal() {
+    let refuse = |bytes: &[u8]| Header::parse(bytes).expect_err("must be refused");
+    let not_zero = |field, value| WireError::NotZero { field, value };
+    assert_eq!(refuse(&[0; 7]), WireError::Short { what: "header", len: 7, need: 8 });
+    assert_eq!(refuse(&[0, 0x10, 0, 0, 0, 0, 0, 0]), not_zero("flags", 0x10));
+    assert_eq!(refuse(&[0, 0, 0, 0, 0, 0, 1, 2]), not_zero("reserved", 0x201));
+    assert_eq!(refuse(&[0, 3, 0, 0, 0, 0, 0, 0]), WireError::ReservedKind { kind: 3, name: "end of stream" });
+    assert_eq!(refuse(&[0, 15, 0, 0, 0, 0, 0, 0]), WireError::UnknownKind(15));
+    assert_eq!(refuse(&[0, 1, 0, 0, 9, 0, 0, 0]), WireError::EmptyCredit);
+    assert_eq!(refuse(&[7, 1, 1, 0, 0, 0, 0, 0]), not_zero("tag", 7));
+    assert_eq!(refuse(&[0, 2, 1, 0, 0, 0, 0, 0]), not_zero("credits", 1));
+    assert_eq!(refuse(&[0, 2, 0, 0, 1, 0, 0, 0]), not_zero("ctl", 1));
+    let long = WireError::Long { what: "credit message payload", len: 1, limit: 0 };
+    assert_eq!(refuse(&[0, 1, 1, 0, 0, 0, 0, 0, 0xff]), long);
+}
+
+#[test]
+fn a_cts_of_another_version_or_length_is_refused() {
+    let message = Cts { queues: 1, layout: 9 }.message(0);
+    let payload = &message[8..];
+    let mut other = payload.to_vec();
+    other[0] = 2;
+    assert_eq!(Cts::parse(&other), Err(WireError::Version { theirs: VERSION + 1 }));
+    assert_eq!(Cts::parse(&payload[..7]), Err(WireError::Short { what: "CTS", len: 7, need: 8 }));
+    let long = [payload, &[0]].concat();
+    assert_eq!(Cts::parse(&long), Err(WireError::Long { what: "CTS payload", len: 9, limit: 8 }));
+    let mut reserved = payload.to_vec();
+    reserved[3] = 1;
+    assert_eq!(Cts::parse(&reserved), Err(WireError::NotZero { field: "CTS reserved", value: 1 }));
+}
+
+fn grant() -> impl Strategy<Value = Grant> {
+    (any::<u16>(), any::<u8>()).prop_map(|(data, ctl)| Grant { data, ctl })
+}
+
+proptest! {
+    #[test]
+    fn data_headers_round_trip_on_both_paths(tag: u8, queue: u8, grant in grant(), payload: Vec<u8>) {
+        let header = DataHeader::new(tag, queue, grant);
+        let parsed = DataHeader::parse(header.emit()).expect("a data header");
+        prop_assert_eq!((parsed.tag(), parsed.queue(), parsed.grant()), (tag, queue, grant));
+        let message = [&header.emit()[..], &payload].concat();
+        let (full, rest) = Header::parse(&message).expect("a data header");
+        prop_assert_eq!(full, Header::data(tag, queue, grant));
+        prop_assert_eq!(rest, &payload[..]);
+    }
+
+    #[test]
+    fn control_messages_round_trip_and_are_no_data(queue: u8, grant in grant(), queues: u8, layout: u32) {
+        let credit = Header::credit(queue, Grant { data: grant.data.max(1), ..grant });
+        let message = credit.emit();
+        prop_assert_eq!(Header::parse(&message), Ok((credit, &[][..])));
+        prop_assert_eq!(DataHeader::parse(credit.emit()), None);
+        let message = Cts { queues, layout }.message(queue);
+        let (header, payload) = Header::parse(&message).expect("a CTS");
+        prop_assert_eq!(header, Header::cts(queue));
+        prop_assert_eq!(Cts::parse(payload), Ok(Cts { queues, layout }));
+    }
+
+    /// One valid header in front of most inputs, so that the checks behind the first ones are reached.
+    #[test]
+    fn arbitrary_bytes_never_panic_and_what_parses_emits_the_same_bytes(
+        mut bytes: Vec<u8>,
+        kind in proptest::option::of(0..20_u8),
+    ) {
+        if let (Some(kind), Some(slot)) = (kind, bytes.get_mut(1)) {
+            *slot = kind;
+        }
+        if let Some(reserved) = bytes.get_mut(6..8).filter(|_| kind.is_some()) {
+            reserved.fill(0);
+        }
+        if let Ok((header, payload)) = Header::parse(&bytes) {
+            prop_assert_eq!(&header.emit()[..], &bytes[..8]);
+            prop_assert_eq!(payload, &bytes[8..]);
+        }
+        let _ = Cts::parse(&bytes);
+    }
+
+    #[test]
+    fn the_fast_path_agrees_with_the_full_parser(bytes: [u8; 8], mask in any::<[bool; 3]>()) {
+        let mut bytes = bytes;
+        for (at, keep) in [1, 6, 7].into_iter().zip(mask) {
+            if !keep { bytes[at] = 0; }
+        }
+        let full = Header::parse(&bytes).ok().map(|(header, _)| header).filter(|h| h.kind == Kind::Data);
+        let fast = DataHeader::parse(bytes).map(|h| Header::data(h.tag(), h.queue(), h.grant()));
+        prop_assert_eq!(fast, full);
+    }
+}
