@@ -1,0 +1,319 @@
+//! One child and everything it starts: output captured line by line, a deadline, nobody left behind.
+//!
+//! A child leads a process group of its own. That is not enough for `mpirun`, which gives every rank a group of its own:
+//! so each run also carries a unique `OXIB_RUN=...` in its environment, which all descendants inherit, and what is
+//! still alive afterwards is found by it in /proc. Only such processes are ever signalled.
+//!
+//!     deadline or silence  ->  SIGTERM to the group (mpirun ends its ranks)  ->  5 s  ->  SIGKILL to all that carry the mark
+//!     normal end           ->  whoever carries the mark 2 s later is a leftover: reported, then killed
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::failure::Context;
+
+const MARK: &str = "OXIB_RUN";
+const GRACE_AFTER_TERM: Duration = Duration::from_secs(5);
+const GRACE_AFTER_EXIT: Duration = Duration::from_secs(2);
+const TICK: Duration = Duration::from_millis(20);
+
+/// How long a child may take, and how long it may say nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// From start to end.
+    pub deadline: Duration,
+    /// Between two lines of output; `None`: silence is fine.
+    pub silence: Option<Duration>,
+}
+
+impl Limits {
+    /// Only a deadline.
+    pub fn deadline(seconds: u64) -> Self {
+        Limits { deadline: Duration::from_secs(seconds), silence: None }
+    }
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself, with this exit code.
+    Exit(i32),
+    /// By this signal, which we did not send.
+    Signal(i32),
+    /// We ended it: the deadline passed, or it was silent for too long.
+    TimedOut(Duration),
+}
+
+/// A child that has ended.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// How it ended.
+    pub end: End,
+    /// Standard output and standard error, in order of arrival.
+    pub output: String,
+    /// Start to end.
+    pub took: Duration,
+    /// Descendants that outlived it ("pid 12 name"); they have been killed since.
+    pub leftovers: Vec<String>,
+}
+
+impl Finished {
+    /// Exit code 0 and nobody left behind.
+    pub fn ok(&self) -> bool {
+        self.end == End::Exit(0) && self.leftovers.is_empty()
+    }
+
+    /// The end, as a clause: "ended with exit code 1".
+    pub fn describe(&self) -> String {
+        let end = match self.end {
+            End::Exit(code) => format!("ended with exit code {code}"),
+            End::Signal(signal) => format!("was ended by signal {signal}"),
+            End::TimedOut(after) => {
+                format!("did not end (or say anything) in time and was stopped after {after:.0?}")
+            }
+        };
+        if self.leftovers.is_empty() {
+            return end;
+        }
+        format!("{end} and left processes behind: {}", self.leftovers.join(", "))
+    }
+}
+
+/// Runs `command` to its end. `watch` sees every line as it comes.
+///
+/// # Errors
+/// Only when the child cannot be started; how it ended is in [`Finished`].
+pub fn run(command: &mut Command, limits: Limits, watch: &mut dyn FnMut(&str)) -> Result<Finished> {
+    let mark = unique_mark();
+    let began = Instant::now();
+    let mut child = command
+        .env(MARK, &mark)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context(format_args!("cannot start {}", command.get_program().to_string_lossy()))?;
+    let lines = read_lines(&mut child);
+    let mut output = String::new();
+    let end = follow(&mut child, &lines, limits, &mut |line| {
+        output.push_str(line);
+        output.push('\n');
+        watch(line);
+    });
+    let leftovers = clean_up(child.id(), &mark, matches!(end, Followed::TooLong));
+    let status = child.wait().context("cannot wait for a child")?;
+    while let Ok(line) = lines.recv_timeout(TICK) {
+        output.push_str(&line);
+        output.push('\n');
+    }
+    let took = began.elapsed();
+    Ok(Finished { end: end_of(end, status, took), output, took, leftovers })
+}
+
+/// Runs a short, trusted tool and returns its standard output, or `None` when it is missing or fails.
+pub fn ask(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(args).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+enum Followed {
+    Ended,
+    TooLong,
+}
+
+fn unique_mark() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+    format!("{}-{}-{now}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn read_lines(child: &mut Child) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    if let Some(out) = child.stdout.take() {
+        forward(out, sender.clone());
+    }
+    if let Some(err) = child.stderr.take() {
+        forward(err, sender);
+    }
+    receiver
+}
+
+fn forward(pipe: impl Read + Send + 'static, lines: Sender<String>) {
+    std::thread::spawn(move || {
+        let mut pipe = BufReader::new(pipe);
+        let mut line = Vec::new();
+        while pipe.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
+            if lines.send(text).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+}
+
+/// Hands lines on until the child has ended and its pipes are quiet, or a limit is reached.
+fn follow(
+    child: &mut Child,
+    lines: &Receiver<String>,
+    limits: Limits,
+    line: &mut dyn FnMut(&str),
+) -> Followed {
+    let began = Instant::now();
+    let mut last = began;
+    loop {
+        match lines.recv_timeout(TICK) {
+            Ok(text) => {
+                line(&text);
+                last = Instant::now();
+            }
+            Err(RecvTimeoutError::Timeout) if child.try_wait().is_ok_and(|s| s.is_some()) => {
+                return Followed::Ended;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return wait_until(child, began + limits.deadline),
+        }
+        let silent = limits.silence.is_some_and(|most| last.elapsed() > most);
+        if silent || began.elapsed() > limits.deadline {
+            return Followed::TooLong;
+        }
+    }
+}
+
+fn wait_until(child: &mut Child, deadline: Instant) -> Followed {
+    while Instant::now() < deadline {
+        if child.try_wait().is_ok_and(|s| s.is_some()) {
+            return Followed::Ended;
+        }
+        std::thread::sleep(TICK);
+    }
+    Followed::TooLong
+}
+
+/// Ends what is left of the run. Returns who outlived a normal end; after a time-out that is nobody's fault.
+fn clean_up(leader: u32, mark: &str, too_long: bool) -> Vec<String> {
+    let grace = if too_long { GRACE_AFTER_TERM } else { GRACE_AFTER_EXIT };
+    if too_long {
+        signal("TERM", &format!("-{leader}"));
+    }
+    let deadline = Instant::now() + grace;
+    let mut left = marked(mark);
+    while !left.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(TICK);
+        left = marked(mark);
+    }
+    for (pid, _) in &left {
+        signal("KILL", &pid.to_string());
+    }
+    wait_for_end_of(mark);
+    if too_long {
+        Vec::new()
+    } else {
+        left.into_iter().map(|(pid, name)| format!("pid {pid} {name}")).collect()
+    }
+}
+
+/// SIGKILL takes effect soon, not at once.
+fn wait_for_end_of(mark: &str) {
+    let deadline = Instant::now() + GRACE_AFTER_EXIT;
+    while !marked(mark).is_empty() && Instant::now() < deadline {
+        std::thread::sleep(TICK);
+    }
+}
+
+/// `kill` is a shell builtin everywhere; a system call of our own would need unsafe code. dash knows only this spelling.
+fn signal(name: &str, target: &str) {
+    let mut kill = Command::new("/bin/sh");
+    kill.args(["-c", "kill -s \"$1\" -- \"$2\"", "kill", name, target]);
+    let _gone_already_is_fine =
+        kill.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
+/// Living processes whose environment carries the mark. Zombies have no environment, so they do not count.
+fn marked(mark: &str) -> Vec<(u32, String)> {
+    let needle = format!("{MARK}={mark}");
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| has_variable(*pid, needle.as_bytes())).map(|pid| (pid, name_of(pid))).collect()
+}
+
+fn has_variable(pid: u32, needle: &[u8]) -> bool {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|variable| variable == needle)
+}
+
+fn name_of(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+fn end_of(followed: Followed, status: ExitStatus, took: Duration) -> End {
+    match (followed, status.code(), status.signal()) {
+        (Followed::TooLong, ..) => End::TimedOut(took),
+        (Followed::Ended, Some(code), _) => End::Exit(code),
+        (Followed::Ended, None, signal) => End::Signal(signal.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limits: Limits) -> Finished {
+        run(Command::new("/bin/sh").args(["-c", script]), limits, &mut |_| {}).unwrap()
+    }
+
+    fn alive(pid: &str) -> bool {
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        !state.is_empty() && !state.contains(") Z ")
+    }
+
+    #[test]
+    fn output_of_both_streams_and_the_exit_code_are_kept() {
+        let finished = shell("echo one; echo two >&2; exit 7", Limits::deadline(10));
+        assert_eq!(finished.end, End::Exit(7));
+        assert!(
+            finished.output.contains("one\n") && finished.output.contains("two\n"),
+            "{}",
+            finished.output
+        );
+    }
+
+    #[test]
+    fn a_child_that_passes_its_deadline_is_ended_with_all_its_descendants() {
+        let limits = Limits { deadline: Duration::from_millis(200), silence: None };
+        let finished = shell("setsid sleep 45 & echo $!; sleep 45", limits);
+        assert!(matches!(finished.end, End::TimedOut(_)), "{:?}", finished.end);
+        assert!(finished.took < Duration::from_secs(30), "{:?}", finished.took);
+        assert!(!alive(finished.output.trim()), "{}", finished.output);
+    }
+
+    #[test]
+    fn silence_beyond_the_limit_ends_a_child_before_its_deadline() {
+        let limits = Limits { deadline: Duration::from_secs(600), silence: Some(Duration::from_millis(200)) };
+        let finished = shell("echo once; sleep 45", limits);
+        assert!(matches!(finished.end, End::TimedOut(_)), "{:?}", finished.end);
+        assert_eq!(finished.output, "once\n");
+    }
+
+    #[test]
+    fn a_process_left_behind_in_a_session_of_its_own_is_found_named_and_killed() {
+        let finished = shell("setsid sleep 45 >/dev/null 2>&1 & echo $!", Limits::deadline(30));
+        assert_eq!(finished.end, End::Exit(0));
+        assert_eq!(finished.leftovers.len(), 1, "{:?}", finished.leftovers);
+        assert!(finished.leftovers[0].ends_with("sleep"), "{:?}", finished.leftovers);
+        assert!(!finished.ok());
+        assert!(!alive(finished.output.trim()), "{}", finished.output);
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_an_error_that_names_it() {
+        let error = run(&mut Command::new("/no/such/program"), Limits::deadline(1), &mut |_| {}).unwrap_err();
+        assert!(error.0.contains("/no/such/program"), "{error}");
+    }
+}

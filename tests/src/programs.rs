@@ -1,0 +1,64 @@
+//! Compiles the C programs of `tests/mpi` with `mpicc`, each once: again only when a source is newer.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use crate::failure::Context;
+use crate::mpirun::indent;
+use crate::process::{Limits, run};
+use crate::{Failure, Result};
+
+/// Compiled programs and where they lie.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    sources: PathBuf,
+    binaries: PathBuf,
+}
+
+impl Programs {
+    /// Sources in `repository/tests/mpi`, binaries below `target`.
+    ///
+    /// # Errors
+    /// When the folder for the binaries cannot be made.
+    pub fn new(repository: &Path, target: &Path) -> Result<Self> {
+        let binaries = target.join("oxib").join("mpi");
+        std::fs::create_dir_all(&binaries).context(format_args!("cannot create {}", binaries.display()))?;
+        Ok(Programs { sources: repository.join("tests/mpi"), binaries })
+    }
+
+    /// Path of the program of this name, compiled if need be.
+    ///
+    /// # Errors
+    /// The compiler's complaint, or its absence.
+    pub fn compiled(&self, name: &str) -> Result<PathBuf> {
+        let source = self.sources.join(format!("{name}.c"));
+        let binary = self.binaries.join(name);
+        let newest = [modified(&source), modified(&self.sources.join("check.h"))].into_iter().max().flatten();
+        if modified(&binary).is_none() || modified(&binary) < newest {
+            compile(&source, &binary)?;
+        }
+        Ok(binary)
+    }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    path.metadata().and_then(|data| data.modified()).ok()
+}
+
+/// Into a temporary name first: a compiler that was interrupted leaves no half program under the real one.
+fn compile(source: &Path, binary: &Path) -> Result<()> {
+    let draft = binary.with_extension("new");
+    let mut mpicc = Command::new("mpicc");
+    mpicc
+        .args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-unused-function", "-pthread", "-o"])
+        .arg(&draft)
+        .arg(source);
+    let finished = run(&mut mpicc, Limits::deadline(120), &mut |_| {})?;
+    if !finished.ok() {
+        let text =
+            format!("mpicc {} {}\n{}", source.display(), finished.describe(), indent(&finished.output));
+        return Err(Failure(text));
+    }
+    std::fs::rename(&draft, binary).context(format_args!("cannot create {}", binary.display()))
+}

@@ -1,0 +1,101 @@
+//! `cargo xtask build`: the plugin under the name Open MPI wants, in a folder of its own.
+//!
+//! Cargo says `libmca_btl_oxib.so`; Open MPI opens `mca_btl_oxib.so` (mca_<type>_<name>.so). The copy is renamed into
+//! place, so that a job that has the old one mapped keeps it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::args::{Args, Options};
+use crate::workspace::{Workspace, cargo};
+use e2e::failure::Context;
+use e2e::{Failure, Result};
+
+/// File name of the plugin.
+pub const PLUGIN: &str = "mca_btl_oxib.so";
+
+/// What `build` understands.
+pub const OPTIONS: Options = Options { flags: &["debug", "no-install"], values: &[], words: false };
+
+/// `cargo xtask build`.
+pub fn command(args: Args) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let plugin = build(&workspace, args.flag("debug"))?;
+    let folder = workspace.plugin_folder();
+    println!("built {}", plugin.display());
+    println!(
+        "use:   mpirun --mca mca_base_component_path {}:SYS_DEFAULT --mca btl self,oxib PROGRAM",
+        folder.display()
+    );
+    println!("or:    cargo xtask install --user, then: mpirun --mca btl self,oxib PROGRAM");
+    Ok(())
+}
+
+/// Builds the plugin and copies it to [`Workspace::plugin_folder`]; returns the copy.
+pub fn build(workspace: &Workspace, debug: bool) -> Result<PathBuf> {
+    let library = compile(workspace, debug)?;
+    let folder = workspace.plugin_folder();
+    std::fs::create_dir_all(&folder).context(format_args!("cannot create {}", folder.display()))?;
+    let plugin = folder.join(PLUGIN);
+    place(&library, &plugin)?;
+    Ok(plugin)
+}
+
+/// Copies under a temporary name, then renames.
+pub fn place(from: &Path, to: &Path) -> Result<()> {
+    let draft = to.with_extension(format!("so.{}", std::process::id()));
+    std::fs::copy(from, &draft).context(format_args!(
+        "cannot copy {} to {}",
+        from.display(),
+        draft.display()
+    ))?;
+    std::fs::rename(&draft, to).context(format_args!("cannot create {}", to.display()))
+}
+
+fn compile(workspace: &Workspace, debug: bool) -> Result<PathBuf> {
+    let mut cargo = cargo();
+    cargo.current_dir(&workspace.root).args([
+        "build",
+        "-p",
+        "btl",
+        "--lib",
+        "--message-format=json-render-diagnostics",
+    ]);
+    if !debug {
+        cargo.arg("--release");
+    }
+    let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    if !output.status.success() {
+        return Err(Failure::new("the plugin does not build; cargo's messages are above"));
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    messages.lines().find_map(shared_library).context("cargo built no shared library for the package btl")
+}
+
+/// The .so that a line of cargo's JSON announces, if it is the plugin's.
+fn shared_library(message: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let kinds = message["target"]["kind"].as_array()?;
+    if message["reason"] != "compiler-artifact" || !kinds.iter().any(|kind| kind == "cdylib") {
+        return None;
+    }
+    let files = message["filenames"].as_array()?.iter().filter_map(|name| name.as_str());
+    files.map(PathBuf::from).find(|path| path.extension().is_some_and(|extension| extension == "so"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_shared_library_of_a_cdylib_is_the_plugin() {
+        let message = |kind: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","target":{{"kind":["{kind}"]}},"filenames":["/t/a.rlib","/t/a.so"]}}"#
+            )
+        };
+        assert_eq!(shared_library(&message("cdylib")), Some(PathBuf::from("/t/a.so")));
+        assert_eq!(shared_library(&message("lib")), None);
+        assert_eq!(shared_library("not json"), None);
+    }
+}

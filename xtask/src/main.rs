@@ -1,0 +1,83 @@
+//! `cargo xtask COMMAND`: the commands that set everything up. One module a command, and what they share:
+//!
+//!     build       the plugin, into target/oxib/openmpi/
+//!     install     ... to where Open MPI looks by itself; uninstall
+//!     pingpong    one table: oxib beside vader and tcp
+//!     bench       the figures of docs/results.md
+//!     test        every test: unit, property, end to end
+//!
+//!     args        the command line        packages   Debian packages, installed when missing
+//!     workspace   folders and cargo       report     progress and tables
+//!
+//! How jobs are started, watched and ended is in the crate `e2e` (tests/).
+
+mod args;
+mod bench;
+mod build;
+mod install;
+mod packages;
+mod pingpong;
+mod report;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use args::Args;
+use e2e::{Failure, Result};
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND [OPTIONS]
+
+  pingpong    MPI ping-pong over oxib, vader and tcp, every byte checked, as one table
+                --json FILE        write the figures there, too
+                --sizes LIST       sizes in bytes, like 0,8,4k,1M (default: 0 and powers of two to 4M)
+                --transports LIST  default: oxib,vader,tcp
+                --rounds N         times each transport is run (default: 3)
+  test        every test: unit, property and end to end; ends with `N passed, N failed`
+                --all              the full matrix instead of the quick selection
+                --list             only name the end-to-end cases
+                --only-e2e         no unit and property tests
+                --over NAME        end-to-end cases over this transport instead of oxib (to tell its faults from ours)
+                FILTER...          only end-to-end cases whose name contains one of these
+  build       fill target/oxib/ with the plugin (release mode)
+                --debug            debug mode
+  install     put the plugin where Open MPI looks by itself
+                --user             for you: ~/.openmpi/components
+                --prefix DIR       for the Open MPI that is installed in DIR
+                (neither)          for the Open MPI whose ompi_info is in the PATH
+  uninstall   the opposite; same options
+  bench       the figures of docs/results.md: latency and bandwidth beside vader, doorbells per message
+                --json FILE        write the figures there, too
+
+Missing Debian packages are named and installed (by sudo when not root); --no-install stops instead.
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(text)) => {
+            eprintln!("xtask: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(words: &[String]) -> Result<()> {
+    let (command, rest) =
+        words.split_first().map_or(("help", words), |(command, rest)| (command.as_str(), rest));
+    match command {
+        "pingpong" => pingpong::command(Args::parse(rest, &pingpong::OPTIONS)?),
+        "test" => test::command(Args::parse(rest, &test::OPTIONS)?),
+        "build" => build::command(Args::parse(rest, &build::OPTIONS)?),
+        "install" => install::install(Args::parse(rest, &install::OPTIONS)?),
+        "uninstall" => install::uninstall(Args::parse(rest, &install::OPTIONS)?),
+        "bench" => bench::command(Args::parse(rest, &bench::OPTIONS)?),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => Err(Failure(format!("no command is called `{other}`\n\n{USAGE}"))),
+    }
+}

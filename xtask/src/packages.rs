@@ -1,0 +1,172 @@
+//! Debian packages that a command needs: named with the reason, installed when missing, not mentioned when present.
+//!
+//! `dpkg-query` says what is installed. Missing ones go to `apt-get install --no-install-recommends`, through `sudo` when we are not
+//! root; the package lists are fetched first when apt does not know the package (a bare container has none). Where there
+//! is no apt-get but the programs exist anyway (another distribution), that will do; else the error lists what to install.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use e2e::failure::Context;
+use e2e::process::ask;
+use e2e::{Failure, Result, machine};
+
+/// A package, why it is needed, and the file or program that shows it is there under whatever name.
+#[derive(Debug, Clone, Copy)]
+pub struct Package {
+    /// Debian's name.
+    pub name: &'static str,
+    /// What we need it for.
+    pub why: &'static str,
+    /// A program in the PATH, or an absolute path.
+    pub proof: &'static str,
+}
+
+const fn package(name: &'static str, why: &'static str, proof: &'static str) -> Package {
+    Package { name, why, proof }
+}
+
+/// To run MPI jobs of our own.
+pub const MPI: [Package; 3] = [
+    package("openmpi-bin", "mpirun, which starts the ranks", "mpirun"),
+    package("libopenmpi-dev", "mpicc and mpi.h, to compile the MPI programs in tests/mpi", "mpicc"),
+    package("gcc", "the C compiler behind mpicc", "cc"),
+];
+
+/// What the tests need beyond that.
+pub const TESTS: [Package; 7] = [
+    package("libc6-dev", "C headers, for the tests that compare struct layouts", "/usr/include/stdio.h"),
+    package(
+        "libibverbs-dev",
+        "verbs headers, for the tests that compare struct layouts",
+        "/usr/include/infiniband/verbs.h",
+    ),
+    package(
+        "netpipe-openmpi",
+        "NetPIPE, a benchmark with an integrity check that nobody here wrote",
+        "NPopenmpi",
+    ),
+    package("python3", "runs mpi4py's tests", "/usr/bin/python3"),
+    package("python3-venv", "keeps mpi4py below target/", "/usr/lib/python3/dist-packages/ensurepip"),
+    package(
+        "python3-dev",
+        "Python.h, to build mpi4py against this Open MPI",
+        "/usr/include/python3/Python.h",
+    ),
+    package(
+        "ca-certificates",
+        "fetches mpi4py's source distribution from the Python index",
+        "/etc/ssl/certs/ca-certificates.crt",
+    ),
+];
+
+/// Installs what is missing; with `may_install` false, says what is missing and stops.
+pub fn ensure(wanted: &[Package], may_install: bool) -> Result<()> {
+    let missing: Vec<Package> = wanted.iter().copied().filter(|package| !installed(package)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!(
+        "{} Debian package{} missing:",
+        missing.len(),
+        if missing.len() == 1 { " is" } else { "s are" }
+    );
+    for package in &missing {
+        eprintln!("  {:<18} {}", package.name, package.why);
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
+    if !may_install {
+        return Err(Failure(format!("--no-install was given; try: apt-get install {}", names.join(" "))));
+    }
+    if !in_path("apt-get") {
+        let text = "there is no apt-get here; install what the list above names, in your distribution's way";
+        return Err(Failure::new(text));
+    }
+    install(&names)
+}
+
+/// Debian's word where Debian is; elsewhere the proof.
+fn installed(package: &Package) -> bool {
+    let status = ask("dpkg-query", &["-W", "-f", "${db:Status-Status}", package.name]);
+    match status {
+        Some(status) => status.trim() == "installed",
+        None if in_path("dpkg-query") => false,
+        None => proven(package.proof),
+    }
+}
+
+fn proven(proof: &str) -> bool {
+    if proof.starts_with('/') { Path::new(proof).exists() } else { in_path(proof) }
+}
+
+/// Is there a program of this name in the PATH?
+pub fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn install(names: &[&str]) -> Result<()> {
+    if names.iter().any(|name| !known_to_apt(name)) {
+        apt(&["update"])?;
+    }
+    let mut words = vec!["install", "--yes", "--no-install-recommends"];
+    words.extend(names);
+    apt(&words)
+}
+
+fn known_to_apt(name: &str) -> bool {
+    ask("apt-cache", &["policy", name])
+        .is_some_and(|text| text.contains("Candidate:") && !text.contains("Candidate: (none)"))
+}
+
+/// Output goes to the terminal: downloads take minutes, and errors of apt speak for themselves.
+fn apt(words: &[&str]) -> Result<()> {
+    let mut command = as_root()?;
+    command.args(["apt-get", "-q", "-o", "Dpkg::Use-Pty=0"]).args(words).stdin(Stdio::null());
+    eprintln!("running apt-get {}", words.join(" "));
+    let status = command.status().context("cannot run apt-get")?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failure(format!("apt-get {} failed ({status}); try it by hand, as root", words.join(" "))))
+}
+
+/// `env VAR=... COMMAND`, or `sudo env ...`: sudo drops variables of its caller.
+fn as_root() -> Result<Command> {
+    let mut command = if machine::is_root() {
+        Command::new("env")
+    } else if in_path("sudo") {
+        let mut sudo = Command::new("sudo");
+        sudo.arg("env");
+        sudo
+    } else {
+        return Err(Failure::new(
+            "packages are missing, we are not root and there is no sudo; install them as root",
+        ));
+    };
+    command.arg("DEBIAN_FRONTEND=noninteractive");
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_in_the_path_only_as_a_file() {
+        assert!(in_path("sh"));
+        assert!(!in_path("no-such-program-here"));
+    }
+
+    #[test]
+    fn nothing_missing_is_success_without_a_word() {
+        assert_eq!(ensure(&[], false), Ok(()));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_when_installing_is_not_allowed() {
+        let absent = package("no-such-package-0", "this test", "no-such-program-here");
+        let error = ensure(&[absent], false).unwrap_err();
+        assert!(error.0.contains("no-such-package-0"), "{error}");
+    }
+}

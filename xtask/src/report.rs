@@ -1,0 +1,89 @@
+//! Progress for a person (on standard error, in place on a terminal) and tables (on standard output).
+
+use std::io::{IsTerminal, Write};
+
+/// One line that says what is going on; overwritten on a terminal, one line a stage elsewhere.
+#[derive(Debug)]
+pub struct Progress {
+    terminal: bool,
+    shown: usize,
+}
+
+impl Progress {
+    /// Nothing said yet.
+    pub fn new() -> Self {
+        Progress { terminal: std::io::stderr().is_terminal(), shown: 0 }
+    }
+
+    /// A new stage: said everywhere.
+    pub fn stage(&mut self, text: &str) {
+        if self.terminal {
+            self.detail(text);
+        } else {
+            eprintln!("{text}");
+        }
+    }
+
+    /// Something within a stage: said on a terminal only.
+    pub fn detail(&mut self, text: &str) {
+        if !self.terminal {
+            return;
+        }
+        eprint!("\r{text:<width$}", width = self.shown);
+        let _a_lost_progress_line = std::io::stderr().flush();
+        self.shown = text.chars().count();
+    }
+
+    /// Takes the line away.
+    pub fn clear(&mut self) {
+        if self.terminal && self.shown > 0 {
+            eprint!("\r{:width$}\r", "", width = self.shown);
+            self.shown = 0;
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Columns padded to their widest cell, right-aligned; two spaces between them.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(|row| line(row) + "\n").collect()
+}
+
+/// Three to four significant digits: 0.123, 12.3, 1234.
+pub fn figure(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.3}"),
+        v if v < 100.0 => format!("{v:.2}"),
+        v if v < 1000.0 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [vec!["a".to_owned(), "long".to_owned()], vec!["bbb".to_owned(), "c".to_owned()]];
+        assert_eq!(table(&rows), "  a  long\nbbb     c\n");
+    }
+
+    #[test]
+    fn figures_keep_three_or_four_digits() {
+        assert_eq!([0.1234, 12.34, 123.4, 12345.6].map(figure), ["0.123", "12.34", "123.4", "12346"]);
+    }
+}

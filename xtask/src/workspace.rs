@@ -1,0 +1,52 @@
+//! Folders of this repository, and cargo.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use e2e::failure::Context;
+use e2e::{Failure, Result};
+
+/// Where things are.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    /// The repository.
+    pub root: PathBuf,
+    /// Cargo's target folder, whatever CARGO_TARGET_DIR or configuration say.
+    pub target: PathBuf,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    pub fn find() -> Result<Workspace> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let mut cargo = cargo();
+        cargo.args(["metadata", "--format-version=1", "--no-deps", "--manifest-path"]).arg(manifest);
+        let output = cargo.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+        let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
+        let folder = |key: &str| {
+            metadata[key].as_str().map(PathBuf::from).context(format_args!("no {key} in cargo metadata"))
+        };
+        Ok(Workspace { root: folder("workspace_root")?, target: folder("target_directory")? })
+    }
+
+    /// The folder for `mca_base_component_path`.
+    pub fn plugin_folder(&self) -> PathBuf {
+        self.target.join("oxib").join("openmpi")
+    }
+}
+
+/// The cargo that started us.
+pub fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs cargo with its output on the terminal.
+pub fn run_cargo(root: &Path, args: &[&str]) -> Result<()> {
+    let status =
+        cargo().args(args).current_dir(root).stdin(Stdio::null()).status().context("cannot run cargo")?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure(format!("cargo {} failed ({status})", args.join(" "))))
+    }
+}
