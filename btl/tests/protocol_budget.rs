@@ -1,5 +1,7 @@
 //! Budgets of work requests and completions: never more out than there is, everything comes back.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
 use mca_btl_oxib::protocol::budget::{CqBudget, NeedsDepth, Wqe};
 use proptest::prelude::*;
 

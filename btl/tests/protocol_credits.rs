@@ -1,6 +1,8 @@
 //! The credit machine under arbitrary schedules with windows of any size, and against rogue peers.
 //! (`protocol_credits_search` walks every schedule of small windows.)
 
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
 use std::collections::VecDeque;
 
 use mca_btl_oxib::protocol::credits::{CreditError, Credits, Grant, MAX_RD_NUM, Window};
@@ -152,7 +154,10 @@ impl Pair {
             });
             let data = peer.credits.data() + in_flight + me.held + me.credits.unposted() + back.data;
             assert_eq!(data, self.window.rd_num(), "data credits are conserved");
-            assert_eq!(u16::from(peer.credits.ctl()) + explicit + u16::from(back.ctl), self.window.rd_rsv().into());
+            assert_eq!(
+                u16::from(peer.credits.ctl()) + explicit + u16::from(back.ctl),
+                self.window.rd_rsv().into()
+            );
             assert!(me.inbound.len() as u32 <= me.posted, "no message without a posted receive");
         }
     }
@@ -222,7 +227,7 @@ proptest! {
 
     #[test]
     fn only_windows_of_the_grammar_exist(num: u16, low: u16, win: u16, rsv: u8) {
-        let sound = num >= 1 && num <= MAX_RD_NUM && low < num && win >= 1 && win <= num && rsv >= 2;
+        let sound = (1..=MAX_RD_NUM).contains(&num) && low < num && (1..=num).contains(&win) && rsv >= 2;
         prop_assert_eq!(Window::new(num, low, win, rsv).is_some(), sound);
     }
 }

@@ -13,6 +13,8 @@
 //! `rd_rsv` is searched up to 4. More changes nothing there: every explicit message brings a data credit, so no more
 //! than `rd_num` of them can be under way or untold, and a larger reserve is never touched.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 

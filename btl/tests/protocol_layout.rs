@@ -1,5 +1,7 @@
 //! The `receive_queues` grammar: defaults, errors that point, round trips, and no panic on any string.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
 use mca_btl_oxib::protocol::layout::{Field, Kind, Layout, LayoutError, Queue, Srq};
 use proptest::prelude::*;
 
@@ -114,12 +116,13 @@ fn every_defect_is_located_and_named() {
 #[test]
 fn the_message_points_at_the_place() {
     let message = refuse("P,128,256,192,128:S,2048,1024,1024,64").to_string();
-    let expected = "receive_queues: queue 2, rd_low, at byte 30: found \"1024\", \
-                    expected a number from 0 to 1023 (less than rd_num)\n    \
-                    P,128,256,192,128:S,2048,1024,1024,64\n    \
-                    ______________________________^^^^"
-        .replace('_', " ");
-    assert_eq!(message.replace('_', " "), expected.replace("rd low", "rd_low").replace('_', " "));
+    let expected = [
+        "receive_queues: queue 2, rd_low, at byte 30: found \"1024\", \
+         expected a number from 0 to 1023 (less than rd_num)",
+        "    P,128,256,192,128:S,2048,1024,1024,64",
+        "                                  ^^^^",
+    ];
+    assert_eq!(message, expected.join("\n"));
     let end = refuse("P,128").to_string();
     assert!(end.contains("found the end"), "{end}");
     assert!(end.ends_with("\n    P,128\n         ^"), "{end}");
@@ -127,8 +130,6 @@ fn the_message_points_at_the_place() {
 
 #[test]
 fn the_message_stays_readable_with_long_or_unprintable_text() {
-    let error = refuse(&format!("{}P,128,256,192,128,4,\u{7}x", "S,128,8:".repeat(1))).to_string();
-    assert!(error.lines().count() == 3, "{error}");
     let many: Vec<String> = (0..14).map(|i| format!("P,{},256,192,128,4", 1000 + i)).collect();
     let long = refuse(&format!("{}:P,9,256:{}", many.join(":"), "S".repeat(100))).to_string();
     let lines: Vec<&str> = long.lines().collect();
@@ -169,15 +170,17 @@ fn limits_must_fit_in_the_last_queue() {
 fn queue(xrc: bool) -> impl Strategy<Value = Queue> {
     let numbers = prop_oneof![1..=8_u16, 1..=32767_u16];
     let depth = numbers.prop_flat_map(|num| (Just(num), 0..num, 1..=num, 0..=num));
-    (depth, 1..=32767_u16, 2..=u8::MAX, any::<bool>()).prop_map(move |((num, low, up_to, limit), sd_max, rsv, p)| {
-        let srq = Srq { sd_max, rd_init: up_to, srq_limit: limit };
-        let kind = match (xrc, p) {
-            (true, _) => Kind::Xrc(srq),
-            (false, true) => Kind::PerPeer { rd_win: up_to, rd_rsv: rsv },
-            (false, false) => Kind::Shared(srq),
-        };
-        Queue { kind, size: 0, rd_num: num, rd_low: low }
-    })
+    (depth, 1..=32767_u16, 2..=u8::MAX, any::<bool>()).prop_map(
+        move |((num, low, up_to, limit), sd_max, rsv, p)| {
+            let srq = Srq { sd_max, rd_init: up_to, srq_limit: limit };
+            let kind = match (xrc, p) {
+                (true, _) => Kind::Xrc(srq),
+                (false, true) => Kind::PerPeer { rd_win: up_to, rd_rsv: rsv },
+                (false, false) => Kind::Shared(srq),
+            };
+            Queue { kind, size: 0, rd_num: num, rd_low: low }
+        },
+    )
 }
 
 fn queues() -> impl Strategy<Value = Vec<Queue>> {

@@ -1,5 +1,7 @@
 //! Message header and control payloads: exact bytes, round trips, refusals, and no panic on anything.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
 use mca_btl_oxib::protocol::credits::Grant;
 use mca_btl_oxib::protocol::wire::{Cts, DataHeader, Header, Kind, VERSION, WireError};
 use proptest::prelude::*;

@@ -16,8 +16,8 @@
 pub mod budget;
 pub mod credits;
 pub mod layout;
-//MODEX
-//PENDING
+pub mod modex;
+pub mod pending;
 pub mod wire;
 
-//BYTES
+mod bytes;

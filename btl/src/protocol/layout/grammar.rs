@@ -113,7 +113,7 @@ fn per_peer<'a>(
     let (least, most) = (u32::from(MIN_RD_RSV), u32::from(MAX_RD_RSV));
     let rd_rsv = fields.number(Field::RdRsv, rd_num * 2 / rd_win, least, most, &widest)?;
     fields.finish(PER_PEER_FIELDS)?;
-    let kind = Kind::PerPeer { rd_win: narrow(rd_win), rd_rsv: rd_rsv.min(most) as u8 };
+    let kind = Kind::PerPeer { rd_win: narrow(rd_win), rd_rsv: u8::try_from(rd_rsv).unwrap_or(MAX_RD_RSV) };
     Ok(Queue { kind, size, rd_num: narrow(rd_num), rd_low: narrow(rd_low) })
 }
 

@@ -1,0 +1,383 @@
+//! What a process publishes about itself, and what it reads of its peers, before any connection.
+//!
+//! ```text
+//!   0..4  magic "OXIB"   4 major   5 minor   6..8 length of the whole message
+//!   8..24 boot id        24..28 uid          28 device kind: 0 soft, 1 hard
+//!   string8 segment directory      u8 ports, then for each a record16:
+//!       gid 16 (subnet prefix in its first 8)   u16 lid   u8 mtu (1..=5: 256..4096)   u8 link layer (1 IB, 2 Ethernet)
+//!       string16 layout    u8 adverts, then each: string8 name, u8 priority, bytes8 blob
+//! ```
+//!
+//! Little endian; `string8` is a byte of length and that many bytes, `16` two bytes of length. Another major version
+//! is refused. A newer minor version may append to a port record and to the message: this one skips what it does
+//! not know, so old and new processes still meet. From a peer of the same version, nothing may be left over.
+//! Everything is checked against the length; a message of no port is valid and means "not reachable by oxib".
+
+#![forbid(unsafe_code)]
+
+use super::bytes::{Reader, Truncated};
+use super::layout::{Layout, LayoutError};
+
+const MAGIC: [u8; 4] = *b"OXIB";
+const MAJOR: u8 = 1;
+const MINOR: u8 = 0;
+const LENGTH_AT: usize = 6;
+const FIXED_LEN: usize = 8;
+
+/// Longest blob of a connection component, in bytes.
+pub const MAX_BLOB: usize = 255;
+
+/// Longest name of a connection component, in bytes.
+pub const MAX_NAME: usize = 32;
+
+/// Highest priority of a connection component.
+pub const MAX_PRIORITY: u8 = 100;
+
+/// Whether the device is the software one, which reaches processes of its own host only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceKind {
+    Soft,
+    Hard,
+}
+
+/// Link layer of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkLayer {
+    InfiniBand,
+    Ethernet,
+}
+
+/// One way to connect that a port offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advert {
+    /// Component name: lower-case letters, digits, `_`; at most [`MAX_NAME`] bytes.
+    pub name: String,
+    /// 0 ..= [`MAX_PRIORITY`].
+    pub priority: u8,
+    /// The component's own data, at most [`MAX_BLOB`] bytes.
+    pub blob: Vec<u8>,
+}
+
+/// One port that takes part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// GID; its first eight bytes are the subnet prefix.
+    pub gid: [u8; 16],
+    /// LID; 0 on Ethernet.
+    pub lid: u16,
+    /// Path MTU as verbs number it: 1 is 256 bytes, 5 is 4096.
+    pub mtu: u8,
+    /// Link layer.
+    pub link_layer: LinkLayer,
+    /// The queues that this side uses; connected sides must have equal ones.
+    pub layout: Layout,
+    /// Connection components, none twice.
+    pub adverts: Vec<Advert>,
+}
+
+impl Port {
+    /// First half of the GID: ports of one subnet reach each other.
+    pub fn subnet_prefix(&self) -> [u8; 8] {
+        self.gid.first_chunk().copied().unwrap_or_default()
+    }
+}
+
+/// The whole message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Modex {
+    /// Identifies the running kernel (`/proc/sys/kernel/random/boot_id`): equal on one host only.
+    pub boot_id: [u8; 16],
+    /// Effective user id.
+    pub uid: u32,
+    /// Software or hardware.
+    pub device: DeviceKind,
+    /// Directory of the software device's segments; empty on hardware.
+    pub segment_dir: String,
+    /// The ports, at most 255.
+    pub ports: Vec<Port>,
+}
+
+/// A message that is refused: the peer is treated as not reachable, and the refusal is counted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModexError {
+    /// Not ours at all.
+    #[error("not an oxib address message: it begins with {0:02x?}")]
+    Foreign([u8; 4]),
+    /// Of a version that this one cannot read.
+    #[error(
+        "address message of version {major}.{minor}, this side reads {MAJOR}.x: use the same oxib everywhere"
+    )]
+    Version { major: u8, minor: u8 },
+    /// The input ends too early.
+    #[error("address message is cut off: {len} bytes, {need} announced or needed")]
+    Truncated { len: usize, need: usize },
+    /// A count or length inside points beyond the end.
+    #[error("address message is malformed: {0} runs over the end")]
+    Overrun(&'static str),
+    /// Bytes after the end.
+    #[error("address message has {0} bytes too many")]
+    Trailing(usize),
+    /// A value that the field cannot have.
+    #[error("address message has {field} {value}, which is not valid")]
+    Value { field: &'static str, value: u32 },
+    /// Text that is no UTF-8 or has characters that do not belong there.
+    #[error("address message has an unreadable {0}")]
+    Text(&'static str),
+    /// The layout does not parse.
+    #[error("address message has a wrong layout: {0}")]
+    Layout(LayoutError),
+    /// The same connection component twice on one port.
+    #[error("address message offers connection component {0} twice")]
+    Duplicate(String),
+    /// A value of this process that does not fit the format: only when encoding.
+    #[error("{what} of {len} bytes or entries does not fit the address message, at most {limit}")]
+    TooLong { what: &'static str, len: usize, limit: usize },
+}
+
+impl Modex {
+    /// Whether a software device here reaches one there: same kernel, same segments, same owner.
+    pub fn shares_segments(&self, peer: &Self) -> bool {
+        let soft = |modex: &Self| modex.device == DeviceKind::Soft;
+        let key = |modex: &Self| (modex.boot_id, modex.uid);
+        soft(self) && soft(peer) && key(self) == key(peer) && self.segment_dir == peer.segment_dir
+    }
+
+    /// The wire bytes.
+    ///
+    /// # Errors
+    /// [`ModexError::TooLong`], [`ModexError::Value`], [`ModexError::Text`] or [`ModexError::Duplicate`] when a value
+    /// is not one that [`decode`](Self::decode) accepts.
+    pub fn encode(&self) -> Result<Vec<u8>, ModexError> {
+        let mut out = Vec::with_capacity(256);
+        out.extend(MAGIC);
+        out.extend([MAJOR, MINOR, 0, 0]);
+        out.extend(self.boot_id);
+        out.extend(self.uid.to_le_bytes());
+        out.push(self.device.code());
+        put8(&mut out, "segment directory", self.segment_dir.as_bytes())?;
+        out.push(count("list of ports", self.ports.len())?);
+        for port in &self.ports {
+            put16(&mut out, "port", &port.encode()?)?;
+        }
+        let length = length16("address message", out.len())?;
+        if let Some(field) = out.get_mut(LENGTH_AT..FIXED_LEN) {
+            field.copy_from_slice(&length);
+        }
+        Ok(out)
+    }
+
+    /// Reads a peer's message.
+    ///
+    /// # Errors
+    /// [`ModexError`]: foreign, another version, truncated, or not what [`encode`](Self::encode) writes.
+    pub fn decode(message: &[u8]) -> Result<Self, ModexError> {
+        let (mut reader, newer) = open(message)?;
+        let modex = Self {
+            boot_id: reader.array().map_err(overrun("boot id"))?,
+            uid: reader.u32().map_err(overrun("uid"))?,
+            device: DeviceKind::parse(reader.u8().map_err(overrun("device kind"))?)?,
+            segment_dir: text(bytes8(&mut reader, "segment directory")?, "segment directory")?,
+            ports: ports(&mut reader, newer)?,
+        };
+        finish(reader, newer)?;
+        Ok(modex)
+    }
+}
+
+/// Checks magic, version and length. The reader stands behind them; `true` for a newer minor version.
+fn open(message: &[u8]) -> Result<(Reader<'_>, bool), ModexError> {
+    let Some((fixed, _)) = message.split_first_chunk::<FIXED_LEN>() else {
+        return Err(ModexError::Truncated { len: message.len(), need: FIXED_LEN });
+    };
+    let [m0, m1, m2, m3, major, minor, len_lo, len_hi] = *fixed;
+    if [m0, m1, m2, m3] != MAGIC {
+        return Err(ModexError::Foreign([m0, m1, m2, m3]));
+    }
+    if major != MAJOR {
+        return Err(ModexError::Version { major, minor });
+    }
+    let need = usize::from(u16::from_le_bytes([len_lo, len_hi]));
+    if message.len() < need {
+        return Err(ModexError::Truncated { len: message.len(), need });
+    }
+    if message.len() > need {
+        return Err(ModexError::Trailing(message.len() - need));
+    }
+    let body = message.get(FIXED_LEN..).unwrap_or_default();
+    Ok((Reader::new(body), minor > MINOR))
+}
+
+fn ports(reader: &mut Reader<'_>, newer: bool) -> Result<Vec<Port>, ModexError> {
+    let count = reader.u8().map_err(overrun("list of ports"))?;
+    let record = |reader: &mut Reader<'_>| Port::decode(bytes16(reader, "port")?, newer);
+    (0..count).map(|_| record(reader)).collect()
+}
+
+/// Nothing may be left over, unless a newer version wrote it.
+fn finish(reader: Reader<'_>, newer: bool) -> Result<(), ModexError> {
+    match reader.rest().len() {
+        left if left > 0 && !newer => Err(ModexError::Trailing(left)),
+        _ => Ok(()),
+    }
+}
+
+impl Port {
+    fn encode(&self) -> Result<Vec<u8>, ModexError> {
+        let mut out = Vec::with_capacity(128);
+        out.extend(self.gid);
+        out.extend(self.lid.to_le_bytes());
+        out.push(mtu(self.mtu)?);
+        out.push(self.link_layer.code());
+        put16(&mut out, "layout", self.layout.to_string().as_bytes())?;
+        out.push(count("list of connection components", self.adverts.len())?);
+        unique(&self.adverts)?;
+        self.adverts.iter().try_for_each(|advert| advert.encode(&mut out))?;
+        Ok(out)
+    }
+
+    fn decode(record: &[u8], newer: bool) -> Result<Self, ModexError> {
+        let mut reader = Reader::new(record);
+        let port = Self {
+            gid: reader.array().map_err(overrun("gid"))?,
+            lid: reader.u16().map_err(overrun("lid"))?,
+            mtu: mtu(reader.u8().map_err(overrun("mtu"))?)?,
+            link_layer: LinkLayer::parse(reader.u8().map_err(overrun("link layer"))?)?,
+            layout: layout(&mut reader)?,
+            adverts: adverts(&mut reader)?,
+        };
+        finish(reader, newer)?;
+        Ok(port)
+    }
+}
+
+fn layout(reader: &mut Reader<'_>) -> Result<Layout, ModexError> {
+    let text = text(bytes16(reader, "layout")?, "layout")?;
+    Layout::parse(&text).map_err(ModexError::Layout)
+}
+
+fn adverts(reader: &mut Reader<'_>) -> Result<Vec<Advert>, ModexError> {
+    let count = reader.u8().map_err(overrun("list of connection components"))?;
+    let adverts = (0..count).map(|_| Advert::decode(reader)).collect::<Result<Vec<_>, _>>()?;
+    unique(&adverts)?;
+    Ok(adverts)
+}
+
+fn unique(adverts: &[Advert]) -> Result<(), ModexError> {
+    let twice =
+        |(index, advert): &(usize, &Advert)| adverts.iter().take(*index).any(|a| a.name == advert.name);
+    match adverts.iter().enumerate().find(twice) {
+        Some((_, advert)) => Err(ModexError::Duplicate(advert.name.clone())),
+        None => Ok(()),
+    }
+}
+
+impl Advert {
+    fn encode(&self, out: &mut Vec<u8>) -> Result<(), ModexError> {
+        self.check()?;
+        put8(out, "connection component's name", self.name.as_bytes())?;
+        out.push(self.priority);
+        put8(out, "connection component's data", &self.blob)
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, ModexError> {
+        const NAME: &str = "connection component's name";
+        let advert = Self {
+            name: text(bytes8(reader, NAME)?, NAME)?,
+            priority: reader.u8().map_err(overrun("priority"))?,
+            blob: bytes8(reader, "connection component's data")?.to_vec(),
+        };
+        advert.check()?;
+        Ok(advert)
+    }
+
+    fn check(&self) -> Result<(), ModexError> {
+        let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        if self.name.is_empty() || self.name.len() > MAX_NAME || !self.name.bytes().all(letter) {
+            return Err(ModexError::Text("connection component's name"));
+        }
+        if self.priority > MAX_PRIORITY {
+            return Err(ModexError::Value { field: "priority", value: self.priority.into() });
+        }
+        Ok(())
+    }
+}
+
+impl DeviceKind {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Soft => 0,
+            Self::Hard => 1,
+        }
+    }
+
+    fn parse(code: u8) -> Result<Self, ModexError> {
+        match code {
+            0 => Ok(Self::Soft),
+            1 => Ok(Self::Hard),
+            _ => Err(ModexError::Value { field: "device kind", value: code.into() }),
+        }
+    }
+}
+
+impl LinkLayer {
+    const fn code(self) -> u8 {
+        match self {
+            Self::InfiniBand => 1,
+            Self::Ethernet => 2,
+        }
+    }
+
+    fn parse(code: u8) -> Result<Self, ModexError> {
+        match code {
+            1 => Ok(Self::InfiniBand),
+            2 => Ok(Self::Ethernet),
+            _ => Err(ModexError::Value { field: "link layer", value: code.into() }),
+        }
+    }
+}
+
+fn mtu(code: u8) -> Result<u8, ModexError> {
+    match code {
+        1..=5 => Ok(code),
+        _ => Err(ModexError::Value { field: "mtu", value: code.into() }),
+    }
+}
+
+fn overrun(what: &'static str) -> impl Fn(Truncated) -> ModexError {
+    move |Truncated| ModexError::Overrun(what)
+}
+
+fn bytes8<'a>(reader: &mut Reader<'a>, what: &'static str) -> Result<&'a [u8], ModexError> {
+    let len = reader.u8().map_err(overrun(what))?;
+    reader.take(len.into()).map_err(overrun(what))
+}
+
+fn bytes16<'a>(reader: &mut Reader<'a>, what: &'static str) -> Result<&'a [u8], ModexError> {
+    let len = reader.u16().map_err(overrun(what))?;
+    reader.take(len.into()).map_err(overrun(what))
+}
+
+fn text(bytes: &[u8], what: &'static str) -> Result<String, ModexError> {
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| ModexError::Text(what))
+}
+
+fn count(what: &'static str, len: usize) -> Result<u8, ModexError> {
+    u8::try_from(len).map_err(|_| ModexError::TooLong { what, len, limit: u8::MAX.into() })
+}
+
+fn length16(what: &'static str, len: usize) -> Result<[u8; 2], ModexError> {
+    let length = u16::try_from(len).map_err(|_| ModexError::TooLong { what, len, limit: u16::MAX.into() })?;
+    Ok(length.to_le_bytes())
+}
+
+fn put8(out: &mut Vec<u8>, what: &'static str, bytes: &[u8]) -> Result<(), ModexError> {
+    out.push(count(what, bytes.len())?);
+    out.extend(bytes);
+    Ok(())
+}
+
+fn put16(out: &mut Vec<u8>, what: &'static str, bytes: &[u8]) -> Result<(), ModexError> {
+    out.extend(length16(what, bytes.len())?);
+    out.extend(bytes);
+    Ok(())
+}
