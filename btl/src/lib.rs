@@ -1,3 +1,4 @@
 //! See Cargo.toml.
 
+pub mod mca;
 pub mod protocol;

@@ -1,0 +1,302 @@
+//! The parameters `btl_oxib_*`: one table of rows, the values of this process, and what is wrong with a bad one.
+
+pub mod docs;
+mod register;
+pub mod table;
+pub mod value;
+
+pub use register::{Template, load, register, verbosity};
+
+use crate::mca::show::Report;
+use crate::protocol::layout::Layout;
+use opal_sys::mca_btl_base_module_t;
+use std::time::Duration;
+use table::{LAYOUT, ROWS, Row};
+
+/// Smallest fragment that ob1 can work with: its longest header (56 bytes) and our registration handle.
+pub const MIN_FRAGMENT: usize = 128;
+
+/// Which devices to use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// Hardware ports; the software device as well when `btl` names oxib.
+    Auto,
+    /// The software device.
+    Soft,
+    /// These devices or ports, in this order.
+    Named(Vec<Port>),
+}
+
+/// A device, or one port of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    pub device: String,
+    /// All active ports, if none is named. Ports count from 1.
+    pub number: Option<u8>,
+}
+
+/// The parameters of this process, checked. Fields carry the names of the parameters, see [`table`].
+#[derive(Debug, Clone)]
+pub struct Params {
+    /// The parameter `btl` names oxib: the user wants it, and wants to know when it can't be had.
+    pub asked: bool,
+    pub device: DeviceChoice,
+    /// `receive_queues`.
+    pub layout: Layout,
+    pub cpc_include: Vec<String>,
+    pub cpc_exclude: Vec<String>,
+    pub ibcm_priority: u8,
+    pub ibcm_timeout: Duration,
+    pub ibcm_max_retries: u32,
+    /// Bytes; `None`: auto.
+    pub max_inline: Option<u32>,
+    /// Buffers; 0: no limit.
+    pub free_list_max: u32,
+    pub free_list_inc: u32,
+    /// Bytes; `None`: the port's.
+    pub mtu: Option<u32>,
+    pub gid_index: u8,
+    /// 0: the first of the table.
+    pub pkey: u16,
+    pub service_level: u8,
+    /// IB code.
+    pub min_rnr_timer: u8,
+    /// IB code.
+    pub ib_timeout: u8,
+    pub ib_retry_count: u8,
+    pub rnr_retry: u8,
+    pub rd_atomic: u8,
+    pub cq_size: u32,
+    pub rdma_depth: u32,
+    pub finalize_timeout: Duration,
+}
+
+impl Params {
+    /// Reads every row through `text`, which returns what the user (or the default) says.
+    ///
+    /// # Errors
+    /// A report that names the first bad parameter.
+    pub fn parse<'a>(asked: bool, text: impl Fn(&Row) -> Option<&'a str>) -> Result<Self, Box<Report>> {
+        let mut params = Self::blank(asked)?;
+        for row in ROWS {
+            let text = text(row).unwrap_or(row.default_text());
+            let value = row.kind.parse(text);
+            let applied = value.and_then(|value| (row.apply)(&mut params, value));
+            applied.map_err(|problem| bad_value(row.name(), text, &problem, &row.kind.expected()))?;
+        }
+        Ok(params)
+    }
+
+    /// Nothing set, but for the layout: it has no empty value.
+    fn blank(asked: bool) -> Result<Self, Box<Report>> {
+        let layout = LAYOUT.to_str().unwrap_or_default();
+        let layout = Layout::parse(layout)
+            .map_err(|error| bad_value("receive_queues", layout, &error.to_string(), "text"))?;
+        Ok(Self {
+            asked,
+            device: DeviceChoice::Auto,
+            layout,
+            cpc_include: Vec::new(),
+            cpc_exclude: Vec::new(),
+            ibcm_priority: 0,
+            ibcm_timeout: Duration::ZERO,
+            ibcm_max_retries: 0,
+            max_inline: None,
+            free_list_max: 0,
+            free_list_inc: 0,
+            mtu: None,
+            gid_index: 0,
+            pkey: 0,
+            service_level: 0,
+            min_rnr_timer: 0,
+            ib_timeout: 0,
+            ib_retry_count: 0,
+            rnr_retry: 0,
+            rd_atomic: 0,
+            cq_size: 0,
+            rdma_depth: 0,
+            finalize_timeout: Duration::ZERO,
+        })
+    }
+
+    /// Makes Open MPI's limits and the layout agree: limits that nobody set are lowered to the largest buffer.
+    ///
+    /// `is_set` tells whether the user set a parameter.
+    ///
+    /// # Errors
+    /// A report about a limit that the user set and no buffer holds, or that is too small for Open MPI.
+    pub fn fit(
+        &self,
+        module: &mut mca_btl_base_module_t,
+        is_set: impl Fn(&str) -> bool,
+    ) -> Result<(), Box<Report>> {
+        let largest = self.layout.largest_payload();
+        let limits = [
+            ("eager_limit", &mut module.btl_eager_limit),
+            ("rndv_eager_limit", &mut module.btl_rndv_eager_limit),
+            ("max_send_size", &mut module.btl_max_send_size),
+        ];
+        for (name, limit) in limits {
+            if *limit > largest && !is_set(name) {
+                *limit = largest;
+            }
+            check_limit(name, *limit, largest)?;
+        }
+        Ok(())
+    }
+}
+
+impl DeviceChoice {
+    /// Parses `auto`, `soft` or `dev[:port],...`.
+    ///
+    /// # Errors
+    /// What is wrong, in a few words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("the device is missing; auto takes what there is".into()),
+            "auto" => Ok(Self::Auto),
+            "soft" => Ok(Self::Soft),
+            list => list
+                .split(',')
+                .map(|port| Port::parse(port.trim()))
+                .collect::<Result<_, _>>()
+                .map(Self::Named),
+        }
+    }
+}
+
+impl Port {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (device, number) = match text.split_once(':') {
+            Some((device, number)) => (device, Some(number)),
+            None => (text, None),
+        };
+        if device.is_empty() {
+            return Err(format!("\"{text}\" names no device"));
+        }
+        let number = number.map(|number| number.parse().ok().filter(|&number| number > 0).ok_or(number));
+        match number.transpose() {
+            Ok(number) => Ok(Self { device: device.into(), number }),
+            Err(number) => Err(format!("\"{number}\" is no port number in \"{text}\"; ports count from 1")),
+        }
+    }
+}
+
+/// True when a `btl` parameter names oxib: "self,oxib" does, "^tcp" and an unset one do not.
+pub fn names_oxib(btl: Option<&str>) -> bool {
+    btl.is_some_and(|list| {
+        !list.trim_start().starts_with('^') && list.split(',').any(|name| name.trim() == "oxib")
+    })
+}
+
+fn check_limit(name: &str, limit: usize, largest: usize) -> Result<(), Box<Report>> {
+    let problem = if limit < MIN_FRAGMENT {
+        "Open MPI's own header does not fit in so few bytes"
+    } else if limit > largest {
+        "no buffer of btl_oxib_receive_queues is that large"
+    } else {
+        return Ok(());
+    };
+    let expected = format!("a size from {MIN_FRAGMENT} to the largest buffer, {largest}");
+    Err(bad_value(name, &limit.to_string(), problem, &expected))
+}
+
+/// The message about a value that can't be used.
+fn bad_value(name: &str, value: &str, problem: &str, expected: &str) -> Box<Report> {
+    let what = "The oxib BTL can't use the value of a parameter. It takes no part in this job; Open MPI goes on\n\
+                with its other transports.";
+    let remedy = format!(
+        "Please correct the value, or remove it to get the default: it comes from \"mpirun --mca\", from the\n\
+         environment variable OMPI_MCA_btl_oxib_{name}, or from a parameter file such as\n\
+         openmpi-mca-params.conf. \"ompi_info --param btl oxib --level 9\" describes every parameter."
+    );
+    let report = Report::new("bad parameter", what, remedy)
+        .with("Parameter", format!("btl_oxib_{name}"))
+        .with("Value", value)
+        .with("Problem", problem);
+    Box::new(if expected == "text" { report } else { report.with("Expected", expected) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &str, value: &'static str) -> Result<Params, Box<Report>> {
+        Params::parse(false, |row| (row.name() == name).then_some(value))
+    }
+
+    #[test]
+    fn every_default_is_a_good_value() {
+        let params = Params::parse(true, |_| None).expect("defaults");
+        assert_eq!((params.device, params.max_inline, params.mtu), (DeviceChoice::Auto, None, None));
+        assert_eq!((params.min_rnr_timer, params.ib_timeout, params.cq_size), (14, 18, 8192));
+        assert_eq!(params.ibcm_timeout, Duration::from_millis(500));
+        assert_eq!(params.layout.queues().len(), 4);
+    }
+
+    #[test]
+    fn the_default_layout_is_modest_and_never_run_dry_by_one_sender() {
+        let layout = Params::parse(true, |_| None).expect("defaults").layout;
+        assert_eq!(layout.smallest_p(), Some(0), "the CTS needs a P queue");
+        let shared: Vec<_> = layout.queues().iter().filter_map(|queue| Some((queue, queue.srq()?))).collect();
+        let posted =
+            shared.iter().map(|(queue, srq)| u64::from(queue.size) * u64::from(srq.rd_init)).sum::<u64>();
+        let most =
+            shared.iter().map(|(queue, _)| u64::from(queue.size) * u64::from(queue.rd_num)).sum::<u64>();
+        assert_eq!((posted >> 10, most >> 20), (7680, 30), "KiB posted, MiB at most");
+        assert!(shared.iter().all(|(_, srq)| srq.sd_max * 2 <= srq.rd_init));
+    }
+
+    #[test]
+    fn devices_are_named_with_or_without_a_port() {
+        let named = with("device", "mlx5_0:2, softib1").expect("a list").device;
+        let port = |device: &str, number| Port { device: device.into(), number };
+        assert_eq!(named, DeviceChoice::Named(vec![port("mlx5_0", Some(2)), port("softib1", None)]));
+        assert!(with("device", "mlx5_0:0").expect_err("no port 0").text().contains("ports count from 1"));
+        assert!(with("device", ":1").expect_err("no name").text().contains("names no device"));
+    }
+
+    #[test]
+    fn a_bad_value_is_reported_with_name_value_problem_and_remedy() {
+        let text = with("ibcm_timeout", "5 parsecs").expect_err("no time").text();
+        for part in ["btl_oxib_ibcm_timeout", "5 parsecs", "is no time", "such as 500ms", "Open MPI goes on"]
+        {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(with("mtu", "1000").expect_err("no MTU").text().contains("1000 is no MTU"));
+        assert!(with("receive_queues", "X,2048,64").expect_err("no XRC").text().contains("needs XRC"));
+    }
+
+    #[test]
+    fn include_and_exclude_together_are_refused() {
+        let both = Params::parse(false, |row| row.name().starts_with("cpc_").then_some("ibcm"));
+        assert!(both.expect_err("contradiction").text().contains("only one of them"));
+    }
+
+    #[test]
+    fn limits_that_nobody_set_follow_the_layout() {
+        let params = with("receive_queues", "P,128,64:S,1024,64").expect("a layout");
+        let mut module = mca_btl_base_module_t::zeroed();
+        (module.btl_eager_limit, module.btl_rndv_eager_limit, module.btl_max_send_size) =
+            (12288, 12288, 65536);
+        params.fit(&mut module, |_| false).expect("lowered");
+        assert_eq!((module.btl_eager_limit, module.btl_max_send_size), (1024, 1024));
+        module.btl_max_send_size = 4096;
+        let set = params.fit(&mut module, |name| name == "max_send_size").expect_err("the user's own");
+        assert!(set.text().contains("no buffer of btl_oxib_receive_queues is that large"));
+        module.btl_max_send_size = 64;
+        assert!(
+            params.fit(&mut module, |_| true).expect_err("too small").text().contains("header does not fit")
+        );
+    }
+
+    #[test]
+    fn only_a_positive_list_names_oxib() {
+        assert!(names_oxib(Some("self, oxib")));
+        assert!(
+            ![None, Some(""), Some("self,tcp"), Some("^oxib"), Some("self,oxib2")]
+                .into_iter()
+                .any(names_oxib)
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! The rows as MCA variables, and what the user made of them.
+//!
+//! Open MPI wants a place for each value that outlives the call, and replaces the string in it by its own. All kinds
+//! but verbosity are strings for it, so that units are accepted and one parser and one message serve all.
+
+use super::table::{ROWS, Row, Scope};
+use super::value::Kind;
+use super::{Params, names_oxib};
+use crate::mca::show::Report;
+use opal_sys::*;
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, CString, c_char};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+
+/// Most rows that the storage has room for.
+const ROOM: usize = 64;
+
+static TEXTS: [AtomicPtr<c_char>; ROOM] = [const { AtomicPtr::new(ptr::null_mut()) }; ROOM];
+static VERBOSE: AtomicI32 = AtomicI32::new(0);
+
+/// The module whose fields are Open MPI's parameters for every BTL: the pattern of all modules.
+#[derive(Debug)]
+pub struct Template(UnsafeCell<mca_btl_base_module_t>);
+
+// SAFETY: written during register and open only, which Open MPI calls one after the other from one thread.
+unsafe impl Sync for Template {}
+
+static TEMPLATE: Template = Template(UnsafeCell::new(mca_btl_base_module_t::zeroed()));
+
+impl Template {
+    /// A copy, for a new module. Valid after the component was opened.
+    pub fn copy() -> mca_btl_base_module_t {
+        // SAFETY: nobody writes after open, and the module is plain memory: a copy owns nothing.
+        unsafe { ptr::read(TEMPLATE.0.get()) }
+    }
+}
+
+/// Registers Open MPI's own parameters and ours.
+///
+/// # Errors
+/// The OPAL status. Open MPI has told the user.
+///
+/// # Safety
+/// Called from the component's register callback, with the component being registered.
+pub unsafe fn register(
+    base: &Base,
+    component: *mut mca_btl_base_component_3_0_0_t,
+    functions: fn(&mut mca_btl_base_module_t),
+) -> Result<(), i32> {
+    const { assert!(ROWS.len() <= ROOM) };
+    let version = component.cast::<mca_base_component_t>();
+    // SAFETY: nobody else looks at the template during registration.
+    let template = unsafe { &mut *TEMPLATE.0.get() };
+    *template = defaults(component);
+    functions(template);
+    // SAFETY: the template is static, the caller vouches for the component.
+    unsafe { base.register_btl_params(version, template)? };
+    for (row, place) in ROWS.iter().zip(&TEXTS) {
+        // SAFETY: as above.
+        unsafe { register_row(base, version, row, place)? };
+    }
+    Ok(())
+}
+
+/// The values of this process.
+///
+/// # Errors
+/// The report about the first value that can't be used.
+pub fn load(base: &Base) -> Result<Params, Box<Report>> {
+    let asked = names_oxib(base.string_var(c"btl").as_deref());
+    let params = Params::parse(asked, text_of)?;
+    // SAFETY: called from open: registration is over, and no module has been copied yet.
+    let template = unsafe { &mut *TEMPLATE.0.get() };
+    params.fit(template, |name| is_set(base, name))?;
+    Ok(params)
+}
+
+/// Verbosity: ours or that of all BTLs, whichever is higher.
+pub fn verbosity(base: &Base) -> i32 {
+    VERBOSE.load(Ordering::Relaxed).max(base.int_var(c"btl_base_verbose").unwrap_or(0))
+}
+
+/// Our defaults of Open MPI's own parameters; `table::BASE_ROWS` documents them.
+fn defaults(component: *mut mca_btl_base_component_3_0_0_t) -> mca_btl_base_module_t {
+    mca_btl_base_module_t {
+        btl_component: component,
+        btl_eager_limit: 12 << 10,
+        btl_rndv_eager_limit: 12 << 10,
+        btl_max_send_size: 64 << 10,
+        btl_rdma_pipeline_send_length: 1 << 20,
+        btl_rdma_pipeline_frag_size: 1 << 20,
+        btl_min_rdma_pipeline_size: (1 << 20) + (12 << 10),
+        btl_exclusivity: MCA_BTL_EXCLUSIVITY_DEFAULT,
+        btl_latency: 4,
+        btl_bandwidth: 0,
+        btl_flags: MCA_BTL_FLAGS_SEND | MCA_BTL_FLAGS_RDMA,
+        ..mca_btl_base_module_t::zeroed()
+    }
+}
+
+unsafe fn register_row(
+    base: &Base,
+    component: *const mca_base_component_t,
+    row: &Row,
+    place: &'static AtomicPtr<c_char>,
+) -> Result<(), i32> {
+    let help = CString::new(row.full_help()).unwrap_or_default();
+    let verbosity = row.kind == Kind::Verbosity;
+    let storage = if verbosity {
+        VERBOSE.as_ptr().cast()
+    } else {
+        // Open MPI takes the string that it finds here as the default, and puts a copy in its place.
+        place.store(row.default.as_ptr().cast_mut(), Ordering::Relaxed);
+        place.as_ptr().cast()
+    };
+    let spec = VarSpec {
+        name: row.name,
+        help: &help,
+        kind: if verbosity { MCA_BASE_VAR_TYPE_INT } else { MCA_BASE_VAR_TYPE_STRING },
+        verbosity_words: verbosity,
+        level: row.level,
+        scope: match row.scope {
+            Scope::Local => MCA_BASE_VAR_SCOPE_LOCAL,
+            Scope::All => MCA_BASE_VAR_SCOPE_ALL,
+            Scope::AllEqual => MCA_BASE_VAR_SCOPE_ALL_EQ,
+        },
+    };
+    // SAFETY: the storage is static and of the kind that the specification says.
+    unsafe { base.register_var(component, &spec, storage) }
+}
+
+/// What stands in a row's variable now.
+fn text_of(row: &Row) -> Option<&'static str> {
+    let index = ROWS.iter().position(|other| ptr::eq(other, row))?;
+    let text = TEXTS[index].load(Ordering::Relaxed);
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: a NUL-terminated string that Open MPI keeps until the component is closed; the parser copies what it needs.
+    Some(unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("\u{fffd}"))
+}
+
+fn is_set(base: &Base, name: &str) -> bool {
+    CString::new(format!("btl_oxib_{name}")).is_ok_and(|name| base.is_set(&name))
+}

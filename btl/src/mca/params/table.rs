@@ -1,0 +1,384 @@
+//! Every parameter of oxib, one row each. Registration, `ompi_info`, documentation and parsing read this table; a row
+//! names the field of [`Params`] that it fills, so there is none that nothing reads.
+#![forbid(unsafe_code)]
+
+use super::value::{Kind, Value};
+use super::{DeviceChoice, Params};
+use crate::protocol::layout::Layout;
+use std::ffi::CStr;
+use std::time::Duration;
+
+/// One parameter.
+#[derive(Debug)]
+pub struct Row {
+    /// Without the prefix `btl_oxib_`.
+    pub name: &'static CStr,
+    pub kind: Kind,
+    /// As a user would write it.
+    pub default: &'static CStr,
+    /// 1 to 3: for users, 4 to 6: for tuners, 7 to 9: for developers; `ompi_info --level`.
+    pub level: u8,
+    pub scope: Scope,
+    /// One sentence.
+    pub help: &'static str,
+    /// Puts the value where it is read; says what is wrong with one that the kind lets pass.
+    pub(super) apply: fn(&mut Params, Value) -> Result<(), String>,
+}
+
+/// Who must agree on the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Each process may have its own.
+    Local,
+    /// All processes should have the same for good results.
+    All,
+    /// Processes with different values do not talk to each other.
+    AllEqual,
+}
+
+/// Rows of numbers.
+macro_rules! number {
+    ($name:literal, $min:literal ..= $max:literal, $default:literal, $level:literal, $help:literal, $field:ident) => {
+        Row {
+            name: $name,
+            kind: Kind::Number { min: $min, max: $max },
+            default: $default,
+            level: $level,
+            scope: Scope::Local,
+            help: $help,
+            apply: |params, value| {
+                params.$field = value.narrow();
+                Ok(())
+            },
+        }
+    };
+}
+
+/// The default of `receive_queues`.
+///
+/// A small P queue first: control messages and the shortest payloads go where credits rule out receiver-not-ready, for
+/// 33 KiB per peer. Above it shared queues, whose memory does not grow with the job: 7.5 MiB per process posted at first,
+/// 30 MiB at most. `sd_max` is at most half of what is posted at first, so that one fast sender does not run a shared
+/// queue dry; refills come in batches of an eighth.
+pub(super) const LAYOUT: &CStr =
+    c"P,128,256,192,128:S,2048,1024,896,64:S,12288,1024,896,64:S,65536,256,224,32";
+
+/// The table, in the order of the documentation.
+pub static ROWS: &[Row] = &[
+    Row {
+        name: c"device",
+        kind: Kind::Text,
+        default: c"auto",
+        level: 1,
+        scope: Scope::Local,
+        help: "Which RDMA devices to use: auto (every active port of the hardware; the software device too when the \
+               parameter btl names oxib), soft (the software device only), or a list of dev[:port]",
+        apply: |params, value| DeviceChoice::parse(&value.text()).map(|choice| params.device = choice),
+    },
+    Row {
+        name: c"receive_queues",
+        kind: Kind::Text,
+        default: LAYOUT,
+        level: 4,
+        scope: Scope::AllEqual,
+        help: "The queues of a connection, ascending by buffer size, separated by colons: \
+               P,size,count[,low[,window[,reserve]]] has buffers per peer and credits, \
+               S,size,count[,low[,sends[,first[,limit]]]] shares its buffers between all peers",
+        apply: |params, value| {
+            let layout = Layout::parse(&value.text()).map_err(|error| error.to_string())?;
+            layout.require_supported().map_err(|error| error.to_string())?;
+            params.layout = layout;
+            Ok(())
+        },
+    },
+    Row {
+        name: c"cpc_include",
+        kind: Kind::Words,
+        default: c"",
+        level: 3,
+        scope: Scope::All,
+        help: "The only connection managers to use (known: ibcm); empty means all",
+        apply: |params, value| {
+            params.cpc_include = value.words();
+            Ok(())
+        },
+    },
+    Row {
+        name: c"cpc_exclude",
+        kind: Kind::Words,
+        default: c"",
+        level: 3,
+        scope: Scope::All,
+        help: "Connection managers not to use; not together with cpc_include",
+        apply: |params, value| {
+            params.cpc_exclude = value.words();
+            exclusive(params)
+        },
+    },
+    number!(
+        c"ibcm_priority",
+        0..=100,
+        c"40",
+        6,
+        "Priority of the connection manager ibcm; two processes take the one that either of them ranks highest",
+        ibcm_priority
+    ),
+    Row {
+        name: c"ibcm_timeout",
+        kind: Kind::Time { min: Duration::from_millis(1), max: Duration::from_secs(60) },
+        default: c"500ms",
+        level: 5,
+        scope: Scope::Local,
+        help: "How long ibcm waits for an answer before it repeats a message for the first time; it waits longer each time",
+        apply: |params, value| {
+            params.ibcm_timeout = value.time();
+            Ok(())
+        },
+    },
+    number!(
+        c"ibcm_max_retries",
+        1..=255,
+        c"25",
+        5,
+        "How often ibcm repeats a message before the peer counts as unreachable",
+        ibcm_max_retries
+    ),
+    Row {
+        name: c"max_inline",
+        kind: Kind::AutoBytes { min: 0, max: 1 << 20 },
+        default: c"auto",
+        level: 5,
+        scope: Scope::Local,
+        help: "Most bytes that travel inside a work request instead of being fetched from a buffer; auto takes what suits \
+               the smallest queue",
+        apply: |params, value| {
+            params.max_inline = (value != Value::Auto).then(|| value.narrow());
+            Ok(())
+        },
+    },
+    number!(
+        c"free_list_max",
+        0..=16777216,
+        c"0",
+        4,
+        "Most send buffers of each queue; senders wait when all are out, 0 means no limit",
+        free_list_max
+    ),
+    number!(c"free_list_inc", 1..=65536, c"32", 6, "Buffers by which a pool grows at a time", free_list_inc),
+    Row {
+        name: c"mtu",
+        kind: Kind::AutoBytes { min: 256, max: 4096 },
+        default: c"auto",
+        level: 4,
+        scope: Scope::All,
+        help: "Path MTU: 256, 512, 1k, 2k or 4k; auto is the port's; two processes take the smaller one of theirs",
+        apply: |params, value| match value {
+            Value::Number(bytes) if !bytes.is_power_of_two() => Err(format!("{bytes} is no MTU")),
+            value => {
+                params.mtu = (value != Value::Auto).then(|| value.narrow());
+                Ok(())
+            }
+        },
+    },
+    number!(
+        c"gid_index",
+        0..=255,
+        c"0",
+        3,
+        "Index into the port's GID table; RoCE v2 often needs another one than 0 (show_gids lists them)",
+        gid_index
+    ),
+    number!(
+        c"pkey",
+        0..=65535,
+        c"0",
+        3,
+        "Partition key to look for in the port's table; 0 takes the first",
+        pkey
+    ),
+    number!(c"service_level", 0..=15, c"0", 3, "InfiniBand service level of all connections", service_level),
+    Row {
+        name: c"min_rnr_timer",
+        kind: Kind::RnrTimer,
+        default: c"1ms",
+        level: 6,
+        scope: Scope::Local,
+        help: "How long a sender is told to wait when a shared queue of ours is empty",
+        apply: |params, value| {
+            params.min_rnr_timer = value.narrow();
+            Ok(())
+        },
+    },
+    Row {
+        name: c"ib_timeout",
+        kind: Kind::AckTimeout,
+        default: c"1s",
+        level: 5,
+        scope: Scope::Local,
+        help: "How long the device waits for an acknowledgement before it repeats a packet; times ib_retry_count this is \
+               how long a dead peer goes unnoticed",
+        apply: |params, value| {
+            params.ib_timeout = value.narrow();
+            Ok(())
+        },
+    },
+    number!(
+        c"ib_retry_count",
+        0..=7,
+        c"7",
+        5,
+        "How often the device repeats an unacknowledged packet",
+        ib_retry_count
+    ),
+    number!(
+        c"rnr_retry",
+        0..=7,
+        c"7",
+        6,
+        "How often the device repeats a packet that found a shared queue empty; 7 means without end",
+        rnr_retry
+    ),
+    number!(
+        c"rd_atomic",
+        1..=128,
+        c"4",
+        5,
+        "RDMA reads and atomics in flight on a connection, in each direction; the device's own limit applies too",
+        rd_atomic
+    ),
+    number!(
+        c"cq_size",
+        1..=4194304,
+        c"8192",
+        6,
+        "First depth of a completion queue; it grows with the number of connections",
+        cq_size
+    ),
+    number!(
+        c"rdma_depth",
+        1..=32767,
+        c"256",
+        6,
+        "Put and get operations in flight on a connection, besides messages",
+        rdma_depth
+    ),
+    Row {
+        name: c"finalize_timeout",
+        kind: Kind::Time { min: Duration::ZERO, max: Duration::from_secs(3600) },
+        default: c"10s",
+        level: 5,
+        scope: Scope::Local,
+        help: "How long MPI_Finalize waits for what is still queued to a peer that does not take it",
+        apply: |params, value| {
+            params.finalize_timeout = value.time();
+            Ok(())
+        },
+    },
+    Row {
+        name: c"verbose",
+        kind: Kind::Verbosity,
+        default: c"0",
+        level: 2,
+        scope: Scope::Local,
+        help: "How much oxib tells: 0 errors, 20 warnings, 40 once per process, 80 once per connection, 100 once per message; \
+               btl_base_verbose counts too, the higher one wins",
+        apply: |_, _| Ok(()),
+    },
+];
+
+/// A parameter that Open MPI registers itself for every BTL, on the fields of our template module.
+#[derive(Debug)]
+pub struct BaseRow {
+    pub name: &'static str,
+    pub default: &'static str,
+    pub help: &'static str,
+}
+
+/// Open MPI's own set with our defaults, for the documentation; `ompi_info` has Open MPI's texts.
+pub static BASE_ROWS: &[BaseRow] = &[
+    base(
+        "exclusivity",
+        "1024",
+        "Among the BTLs that reach a peer, those of the highest exclusivity are used",
+    ),
+    base("flags", "send,put,get", "What Open MPI may use"),
+    base(
+        "eager_limit",
+        "12288",
+        "Bytes, header included, up to which a message is sent at once; at least 128",
+    ),
+    base(
+        "rndv_eager_limit",
+        "12288",
+        "Bytes, header included, that a longer message sends ahead; at least 128",
+    ),
+    base(
+        "max_send_size",
+        "65536",
+        "Bytes, header included, of a fragment when send and receive carry a long message",
+    ),
+    base(
+        "rdma_pipeline_send_length",
+        "1048576",
+        "Bytes that are sent as fragments while the rest is being registered",
+    ),
+    base("rdma_pipeline_frag_size", "1048576", "Bytes of one put in a pipeline"),
+    base("min_rdma_pipeline_size", "1060864", "Bytes from which on a message takes the pipeline of puts"),
+    base("put_limit", "unlimited", "Most bytes of one put"),
+    base("get_limit", "unlimited", "Most bytes of one get"),
+    base("latency", "4", "In microseconds, to rank BTLs of equal exclusivity"),
+    base("bandwidth", "0", "In Mb/s, to share traffic between BTLs of equal exclusivity; 0 takes the port's"),
+];
+
+const fn base(name: &'static str, default: &'static str, help: &'static str) -> BaseRow {
+    BaseRow { name, default, help }
+}
+
+/// Include and exclude contradict each other.
+fn exclusive(params: &mut Params) -> Result<(), String> {
+    match params.cpc_include.is_empty() || params.cpc_exclude.is_empty() {
+        true => Ok(()),
+        false => Err("cpc_include is set too; only one of them can be".into()),
+    }
+}
+
+impl Row {
+    /// The name, for messages.
+    pub fn name(&self) -> &'static str {
+        self.name.to_str().unwrap_or_default()
+    }
+
+    /// The default as text.
+    pub fn default_text(&self) -> &'static str {
+        self.default.to_str().unwrap_or_default()
+    }
+
+    /// Sentence and accepted values, as `ompi_info` shows them.
+    pub fn full_help(&self) -> String {
+        match self.kind {
+            Kind::Text => self.help.to_owned(),
+            kind => format!("{} ({})", self.help, kind.expected()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_helps_are_one_sentence() {
+        let names: HashSet<_> =
+            ROWS.iter().map(Row::name).chain(BASE_ROWS.iter().map(|row| row.name)).collect();
+        assert_eq!(names.len(), ROWS.len() + BASE_ROWS.len());
+        for row in ROWS {
+            assert!((1..=9).contains(&row.level), "{}", row.name());
+            assert!(
+                row.help.len() > 20 && !row.help.ends_with('.') && !row.help.contains("  "),
+                "{}",
+                row.name()
+            );
+        }
+    }
+}
