@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use mca_btl_oxib::protocol::layout::{Kind, Layout};
+use mca_btl_oxib::protocol::layout::{DEFAULT, Kind, Layout};
 
 /// File, kinds of its queues, index of the smallest per-peer queue.
 const SHIPPED: &[(&str, &str, Option<usize>)] = &[
@@ -87,12 +87,20 @@ fn every_layout_parses_is_spelled_out_and_holds_its_limits() {
 }
 
 #[test]
+fn the_default_file_spells_out_the_built_in_default() {
+    assert_eq!(layout("default.conf").to_string(), DEFAULT);
+}
+
+#[test]
 fn every_file_begins_with_its_reason_and_shows_its_use() {
     for &(file, ..) in SHIPPED {
         let text = read(file);
         let comments: Vec<&str> = text.lines().take_while(|line| line.starts_with('#')).collect();
         assert!(comments.len() >= 5, "{file}: give the reason");
-        assert!(text.contains(&format!("mpirun --am configs/{file} ")), "{file}: show the use");
+        assert!(
+            text.contains(&format!("mpirun --mca mca_base_param_files configs/{file} ")),
+            "{file}: show the use"
+        );
         assert!(text.lines().all(|line| !line.starts_with('#') || line.len() <= 130), "{file}: long lines");
     }
 }

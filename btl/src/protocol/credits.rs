@@ -99,6 +99,12 @@ pub struct Grant {
 impl Grant {
     /// Returns nothing.
     pub const NONE: Self = Self { data: 0, ctl: 0 };
+
+    /// Whether it returns nothing: the only valid grant on a queue without credits (S, X).
+    #[inline]
+    pub const fn is_none(self) -> bool {
+        self.data == 0 && self.ctl == 0
+    }
 }
 
 /// A peer that breaks the rules: a protocol error, the endpoint fails. The state is as before the call.
@@ -160,7 +166,9 @@ impl Credits {
     /// [`CreditError`] when the grant exceeds the window; nothing is applied then.
     #[inline]
     pub fn accept(&mut self, window: &Window, grant: Grant) -> Result<(), CreditError> {
-        if grant.data > self.data_room(window) || grant.ctl > self.ctl_room(window) {
+        let data = u32::from(self.data) + u32::from(grant.data);
+        let ctl = u32::from(self.ctl) + u32::from(grant.ctl);
+        if (data > window.rd_num.into()) | (ctl > window.rd_rsv.into()) {
             return Err(self.refused(window, grant));
         }
         self.data += grant.data;
@@ -258,17 +266,6 @@ impl Credits {
         self.unposted as u32 + self.owed as u32
     }
 
-    /// Saturating, as all sums here that a rogue peer could drive: what is too much is refused, never wrapped.
-    #[inline]
-    const fn data_room(&self, window: &Window) -> u16 {
-        window.rd_num.saturating_sub(self.data)
-    }
-
-    #[inline]
-    const fn ctl_room(&self, window: &Window) -> u8 {
-        window.rd_rsv.saturating_sub(self.ctl)
-    }
-
     #[inline]
     fn piggyback(&mut self) -> Grant {
         let grant = self.owed();
@@ -277,6 +274,7 @@ impl Credits {
         grant
     }
 
+    /// Saturating, as all sums that a rogue peer could drive: what is too much is refused, never wrapped.
     #[inline]
     fn put_back(&mut self, grant: Grant) {
         self.owed = self.owed.saturating_add(grant.data);
@@ -285,7 +283,7 @@ impl Credits {
 
     #[cold]
     fn refused(&self, window: &Window, grant: Grant) -> CreditError {
-        if grant.data > self.data_room(window) {
+        if u32::from(self.data) + u32::from(grant.data) > window.rd_num.into() {
             CreditError::DataGrant { granted: grant.data, have: self.data, window: window.rd_num }
         } else {
             CreditError::CtlGrant { granted: grant.ctl, have: self.ctl, window: window.rd_rsv }

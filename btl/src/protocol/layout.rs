@@ -42,6 +42,10 @@ pub const MAX_QUEUES: usize = 15;
 /// Longest accepted `receive_queues` string, in bytes.
 pub const MAX_TEXT: usize = 1024;
 
+/// The layout when none is set: small messages per peer, larger ones shared (`configs/default.conf` gives the reasons).
+pub const DEFAULT: &str =
+    "P,128,256,192,128,4:S,2048,1024,1008,64,256,48:S,12288,512,496,64,128,24:S,65536,512,496,32,128,24";
+
 /// What a queue's receives are attached to, and the numbers that only this kind has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
