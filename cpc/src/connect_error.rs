@@ -1,0 +1,54 @@
+//! Why a connection did not come up.
+
+use std::time::Duration;
+
+use crate::ProcessName;
+use crate::ibcm::wire::{Layout, Reason};
+
+/// Why a connection to `peer` did not come up, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no connection to process {peer}: {cause}")]
+pub struct ConnectError {
+    /// The peer.
+    pub peer: ProcessName,
+    /// Why.
+    pub cause: ConnectCause,
+}
+
+/// The causes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectCause {
+    /// Nobody answers.
+    #[error(
+        "no answer to {tries} requests in {elapsed:.1?}; the process or its node may be gone, or stopped (raise the connection manager's retries to wait longer)"
+    )]
+    Timeout {
+        /// Datagrams sent in vain.
+        tries: u32,
+        /// Time since the exchange began.
+        elapsed: Duration,
+    },
+    /// The peer said no.
+    #[error("it refused: {0}")]
+    Rejected(Reason),
+    /// The two sides' queues differ.
+    #[error("its queues are {theirs}, ours are {ours}; receive_queues must be the same in all processes")]
+    Layout {
+        /// Our queues.
+        ours: Layout,
+        /// The peer's.
+        theirs: Layout,
+    },
+    /// A verbs call failed here.
+    #[error("{0}")]
+    Verbs(String),
+    /// Its modex data are unusable.
+    #[error("its published address is unusable: {0}")]
+    Address(String),
+    /// It has an endpoint already, or is this process itself.
+    #[error("{0}")]
+    Misuse(&'static str),
+    /// The component named in the choice is not there.
+    #[error("connection component \"{0}\" is not active in this process")]
+    Component(String),
+}

@@ -1,0 +1,156 @@
+//! The modex blob of ibcm: where a process's connection manager listens. 32 bytes, big-endian.
+//!
+//! ```text
+//!    0  version     1  port number   2  active MTU code   3  link layer (1 InfiniBand, 2 Ethernet)
+//!    4  LID (16)    6  0 (16)
+//!    8  QPN of the UD queue pair (32, 24 used)
+//!   12  nonce of this incarnation (32)
+//!   16  GID (128)
+//! ```
+//! The bytes are the same at both ends of a pair, so they also decide which of two crossing requests wins:
+//! see [`Address::outranks`].
+#![forbid(unsafe_code)]
+
+use verbs::{Gid, Lid, Qpn};
+
+use super::wire::{Nonce, VERSION};
+
+/// Length of the blob.
+pub const ADDRESS_LEN: usize = 32;
+
+/// Why a modex blob is no ibcm address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Wrong length.
+    #[error("{0} bytes where an ibcm address has {ADDRESS_LEN}")]
+    Length(usize),
+    /// Another version.
+    #[error("ibcm version {0}, ours is {VERSION}: all processes of a job need the same release")]
+    Version(u8),
+    /// A field can't be.
+    #[error("its {0} can't be")]
+    Field(&'static str),
+}
+
+/// Where a connection manager listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Port number, from 1.
+    pub port: u8,
+    /// Active MTU as the code of the specification: 1 = 256 bytes to 5 = 4096.
+    pub mtu: u8,
+    /// True on Ethernet (RoCE): packets are routed by GID.
+    pub ethernet: bool,
+    /// LID of the port; 0 on Ethernet.
+    pub lid: Lid,
+    /// The UD queue pair.
+    pub qpn: Qpn,
+    /// This incarnation.
+    pub nonce: Nonce,
+    /// GID of the port.
+    pub gid: Gid,
+}
+
+impl Address {
+    /// The blob.
+    pub fn emit(&self) -> [u8; ADDRESS_LEN] {
+        let mut out = [0_u8; ADDRESS_LEN];
+        out[..4].copy_from_slice(&[VERSION, self.port, self.mtu, if self.ethernet { 2 } else { 1 }]);
+        out[4..6].copy_from_slice(&self.lid.0.to_be_bytes());
+        out[8..12].copy_from_slice(&self.qpn.0.to_be_bytes());
+        out[12..16].copy_from_slice(&self.nonce.0.to_be_bytes());
+        out[16..].copy_from_slice(&self.gid.0);
+        out
+    }
+
+    /// Reads a blob.
+    ///
+    /// # Errors
+    /// [`AddressError`] if the bytes are not an address of this version.
+    pub fn parse(blob: &[u8]) -> Result<Address, AddressError> {
+        let blob: &[u8; ADDRESS_LEN] = blob.try_into().map_err(|_| AddressError::Length(blob.len()))?;
+        let word = |at: usize| u32::from_be_bytes([blob[at], blob[at + 1], blob[at + 2], blob[at + 3]]);
+        if blob[0] != VERSION {
+            return Err(AddressError::Version(blob[0]));
+        }
+        let mut gid = [0_u8; 16];
+        gid.copy_from_slice(&blob[16..]);
+        let address = Address {
+            port: blob[1],
+            mtu: blob[2],
+            ethernet: blob[3] == 2,
+            lid: Lid(u16::from_be_bytes([blob[4], blob[5]])),
+            qpn: Qpn(word(8)),
+            nonce: Nonce(word(12)),
+            gid: Gid(gid),
+        };
+        address.plausible(blob[3]).map(|()| address)
+    }
+
+    fn plausible(&self, link: u8) -> Result<(), AddressError> {
+        let checks = [
+            (matches!(link, 1 | 2), "link layer"),
+            (self.port != 0, "port number"),
+            ((1..=5).contains(&self.mtu), "MTU"),
+            (self.qpn.0 > 1 && self.qpn.0 < 1 << 24, "queue pair number"),
+        ];
+        checks.iter().find(|(ok, _)| !ok).map_or(Ok(()), |&(_, name)| Err(AddressError::Field(name)))
+    }
+
+    /// True if this side's request wins over one of `peer` that crosses it. Both sides hold both addresses as published,
+    /// so they agree without a word; exactly one of the two is true for different addresses.
+    pub fn outranks(&self, peer: &Address) -> bool {
+        self.emit() < peer.emit()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn addresses() -> impl Strategy<Value = Address> {
+        (1..=255_u8, 1..=5_u8, any::<bool>(), any::<u16>(), 2..1_u32 << 24, any::<u32>(), any::<[u8; 16]>()).prop_map(
+            |(port, mtu, ethernet, lid, qpn, nonce, gid)| Address {
+                port,
+                mtu,
+                ethernet,
+                lid: Lid(lid),
+                qpn: Qpn(qpn),
+                nonce: Nonce(nonce),
+                gid: Gid(gid),
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_survives_the_modex(address in addresses()) {
+            prop_assert_eq!(Address::parse(&address.emit()), Ok(address));
+        }
+
+        #[test]
+        fn arbitrary_blobs_never_panic(blob in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(address) = Address::parse(&blob) {
+                prop_assert_eq!(Address::parse(&address.emit()), Ok(address));
+            }
+        }
+
+        #[test]
+        fn exactly_one_of_two_addresses_outranks_the_other(a in addresses(), b in addresses()) {
+            prop_assume!(a != b);
+            prop_assert_ne!(a.outranks(&b), b.outranks(&a));
+        }
+    }
+
+    #[test]
+    fn a_truncated_or_foreign_blob_is_refused_by_name() {
+        assert_eq!(Address::parse(&[1; 31]), Err(AddressError::Length(31)));
+        assert_eq!(Address::parse(&[9; 32]), Err(AddressError::Version(9)));
+        let mut blob = [0_u8; ADDRESS_LEN];
+        blob[..4].copy_from_slice(&[1, 1, 5, 1]);
+        assert_eq!(Address::parse(&blob), Err(AddressError::Field("queue pair number")));
+        blob[3] = 7;
+        assert_eq!(Address::parse(&blob), Err(AddressError::Field("link layer")));
+    }
+}

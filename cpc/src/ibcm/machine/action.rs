@@ -1,0 +1,107 @@
+//! What the machine wants done, and what it counts.
+
+use verbs::{Gid, Lid, Psn, Qpn};
+
+use super::state::Remote;
+use crate::ibcm::address::Address;
+use crate::ibcm::wire::Datagram;
+use crate::{ConnectError, EndpointKey, ProcessName};
+
+/// Where a datagram comes from or goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// UD queue pair.
+    pub qpn: Qpn,
+    /// LID; 0 on Ethernet.
+    pub lid: Lid,
+    /// GID, where it is known.
+    pub gid: Option<Gid>,
+}
+
+impl From<&Address> for Source {
+    fn from(address: &Address) -> Source {
+        Source { qpn: address.qpn, lid: address.lid, gid: Some(address.gid) }
+    }
+}
+
+/// What the driver has to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "on the connection path only")]
+pub enum Action {
+    /// Make the endpoint's QPs, in INIT, and answer with `qps_created`.
+    CreateQps {
+        /// Which endpoint.
+        key: EndpointKey,
+    },
+    /// Take the QPs to RTS and answer with `qps_up`.
+    BringUp {
+        /// Which endpoint.
+        key: EndpointKey,
+        /// The peer's QPs and PSN.
+        remote: Remote,
+        /// The peer's port.
+        address: Address,
+        /// The PSN that our QPs start with.
+        psn: Psn,
+    },
+    /// Send a datagram. It may be lost, the machine repeats it.
+    Send {
+        /// To whom.
+        to: Source,
+        /// What.
+        datagram: Datagram,
+    },
+    /// Both sides are up: tell the main thread.
+    Connected {
+        /// Which endpoint.
+        key: EndpointKey,
+    },
+    /// The connection did not come up: tell the main thread.
+    Failed {
+        /// Which endpoint.
+        key: EndpointKey,
+        /// Why, and what to do.
+        error: ConnectError,
+    },
+    /// The peer has left: tell the main thread.
+    Disconnected {
+        /// Which endpoint.
+        key: EndpointKey,
+    },
+    /// A process that we have no usable endpoint for wants to connect: tell the main thread.
+    UnknownPeer {
+        /// Who.
+        peer: ProcessName,
+    },
+}
+
+/// What the machine counts. "Should stay 0" is said where it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Datagrams taken in.
+    pub received: u64,
+    /// Datagrams sent, repetitions included.
+    pub sent: u64,
+    /// Repetitions sent. Should stay 0 on a fabric that loses nothing.
+    pub repeated: u64,
+    /// Datagrams that were not ours: wrong length, class, magic, sender. Should stay 0.
+    pub foreign: u64,
+    /// Datagrams of ours with impossible fields or of another version. Should stay 0.
+    pub malformed: u64,
+    /// Datagrams of a former incarnation or exchange.
+    pub stale: u64,
+    /// Datagrams that say nothing new.
+    pub ignored: u64,
+    /// Crossing requests that were merged.
+    pub raced: u64,
+    /// Requests refused because the peer's queues differ. Should stay 0.
+    pub layout_refused: u64,
+    /// Requests of processes that we had no endpoint for.
+    pub parked: u64,
+    /// Connections that came up.
+    pub connected: u64,
+    /// Connections given up. Should stay 0.
+    pub failed: u64,
+    /// RTUs that data stood in for.
+    pub first_data: u64,
+}

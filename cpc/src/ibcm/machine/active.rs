@@ -1,0 +1,257 @@
+//! Handlers of the side that asks: from the wish to connect to the RTU.
+
+use std::time::Instant;
+
+use super::state::{Input, Remote, Role, State};
+use super::timers::decode_time;
+use super::{Action, Machine};
+use crate::ConnectCause;
+use crate::ibcm::wire::{Hello, Message, Path, Reason, Rej, Rep, Req, Rtu, Stage};
+
+/// How often a request may be begun anew because the peer had started anew in between.
+const MAX_RENEWALS: u32 = 8;
+
+impl Machine {
+    /// Idle + Connect: takes a place in the queue, and its turn if it has come.
+    pub(super) fn enqueue(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let endpoint = &mut self.endpoints[slot];
+        endpoint.state = State::Queued;
+        endpoint.since = now;
+        self.waiting.push_back(endpoint.key);
+        self.start_waiting(now);
+    }
+
+    /// Starts queued requests while there are places. A request whose endpoint has moved on since is skipped.
+    fn start_waiting(&mut self, now: Instant) {
+        while self.in_window < self.params.window.max(1) {
+            let Some(key) = self.waiting.pop_front() else { return };
+            let Some(&slot) = self.by_key.get(&key) else { continue };
+            if matches!(self.endpoints[slot].state, State::Queued) {
+                self.start(slot, now);
+            }
+        }
+    }
+
+    fn start(&mut self, slot: usize, now: Instant) {
+        self.in_window += 1;
+        let endpoint = &mut self.endpoints[slot];
+        endpoint.in_window = true;
+        endpoint.since = now;
+        endpoint.state = State::Opening { request: None };
+        self.actions.push_back(Action::CreateQps { key: endpoint.key });
+    }
+
+    /// The request has had its first answer, or its first silence: the next may go out. So a peer that is slow or
+    /// gone holds a place for one timeout only.
+    pub(super) fn leave_window(&mut self, slot: usize, now: Instant) {
+        if std::mem::take(&mut self.endpoints[slot].in_window) {
+            self.in_window -= 1;
+            self.start_waiting(now);
+        }
+    }
+
+    /// Opening + QpsMade: sends our request, or answers the peer's if one came meanwhile.
+    pub(super) fn opened(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::QpsMade(qpns) = input else { return };
+        if qpns.as_slice().len() != self.local.layout.count() {
+            return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
+        }
+        self.endpoints[slot].qpns = Some(*qpns);
+        match self.endpoints[slot].state.remote().copied() {
+            Some(remote) => self.rise(slot, remote, Role::Passive, now),
+            None => self.ask(slot, 0, now),
+        }
+    }
+
+    /// Sends our request for the (`tries` + 1)-th time.
+    fn ask(&mut self, slot: usize, tries: u32, now: Instant) {
+        self.endpoints[slot].state = State::ReqSent { tries };
+        self.arm(slot, tries, now);
+        if let Some(req) = self.req(slot) {
+            self.send(slot, Message::Req(req));
+        }
+    }
+
+    fn req(&self, slot: usize) -> Option<Req> {
+        let (endpoint, local) = (&self.endpoints[slot], &self.local);
+        Some(Req {
+            local: endpoint.local,
+            service: endpoint.peer,
+            hello: self.hello(slot)?,
+            psn: endpoint.psn,
+            depth: local.depth,
+            path: Path {
+                local_lid: local.address.lid,
+                remote_lid: endpoint.address.lid,
+                local_gid: local.address.gid,
+                remote_gid: endpoint.address.gid,
+                sl: local.sl & 0xf,
+                ack_timeout: local.ack_timeout & 0x1f,
+            },
+            mtu: local.address.mtu.min(endpoint.address.mtu),
+            pkey: local.pkey,
+            retry_count: local.retry_count & 7,
+            rnr_retry: local.rnr_retry & 7,
+            max_cm_retries: u8::try_from(self.params.max_retries.min(15)).unwrap_or(15),
+            response_timeout: super::timers::encode_time(self.params.timeout),
+            srq: local.srq,
+        })
+    }
+
+    /// What we say of ourselves; `None` before the QPs are made.
+    pub(super) fn hello(&self, slot: usize) -> Option<Hello> {
+        let qpns = self.endpoints[slot].qpns?;
+        Some(Hello { layout: self.local.layout, name: self.local.name, qpns })
+    }
+
+    /// Opening + QpsFailed: reports it; a peer that asked is told.
+    pub(super) fn open_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::QpsFailed(error) = input else { return };
+        if let Some(remote) = self.endpoints[slot].state.remote().copied() {
+            self.refuse(slot, remote, Stage::Req, Reason::NoResources);
+        }
+        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+    }
+
+    pub(super) fn refuse(&mut self, slot: usize, remote: Remote, stage: Stage, reason: Reason) {
+        let local = self.endpoints[slot].local;
+        self.reject(slot, Rej { local, remote: remote.id, stage, reason });
+    }
+
+    /// ReqSent + Timeout: asks again, unless it has been asked often enough.
+    pub(super) fn ask_again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        self.leave_window(slot, now);
+        let State::ReqSent { tries } = self.endpoints[slot].state else { return };
+        if self.spent(slot, tries, now) {
+            return self.time_out(slot, tries, now);
+        }
+        self.stats.repeated += 1;
+        self.ask(slot, tries + 1, now);
+    }
+
+    pub(super) fn spent(&self, slot: usize, tries: u32, now: Instant) -> bool {
+        let elapsed = now.saturating_duration_since(self.endpoints[slot].since);
+        tries >= self.params.max_retries || elapsed >= self.params.patience
+    }
+
+    pub(super) fn time_out(&mut self, slot: usize, tries: u32, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.endpoints[slot].since);
+        self.fail(slot, ConnectCause::Timeout { tries: tries + 1, elapsed }, now);
+    }
+
+    /// ReqSent + Rep: the peer is up; so shall we be.
+    pub(super) fn replied(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Rep(rep) = input else { return };
+        let ours = self.local.layout;
+        if rep.hello.layout != ours {
+            let local = self.endpoints[slot].local;
+            let reason = Reason::Layout(ours);
+            self.stats.layout_refused += 1;
+            self.reject(slot, Rej { local, remote: rep.local, stage: Stage::Rep, reason });
+            return self.fail(slot, ConnectCause::Layout { ours, theirs: rep.hello.layout }, now);
+        }
+        let remote = Remote::new(rep.local, &rep.hello, rep.psn, rep.depth);
+        self.rise(slot, remote, Role::Active, now);
+    }
+
+    /// Rising + QpsUp: tells the peer, and the main thread if this side asked.
+    pub(super) fn risen(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let State::Rising { remote, role, early } = self.endpoints[slot].state else { return };
+        match role {
+            Role::Active => {
+                self.send_rtu(slot, &remote);
+                self.connected(slot, remote, role);
+            }
+            Role::Passive => self.reply(slot, remote, early, now),
+        }
+    }
+
+    /// Rising + QpsDown: reports it and tells the peer.
+    pub(super) fn rise_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::QpsDown(error) = input else { return };
+        if let State::Rising { remote, role, .. } = self.endpoints[slot].state {
+            let stage = if role == Role::Active { Stage::Rep } else { Stage::Req };
+            self.refuse(slot, remote, stage, Reason::NoResources);
+        }
+        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+    }
+
+    fn send_rtu(&mut self, slot: usize, remote: &Remote) {
+        let local = self.endpoints[slot].local;
+        self.send(slot, Message::Rtu(Rtu { local, remote: remote.id }));
+    }
+
+    /// Up + Rep: our RTU was lost, or its twin came late.
+    pub(super) fn repeat_rtu(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
+        let Input::Rep(rep) = input else { return };
+        match self.endpoints[slot].state {
+            State::Up { remote, role: Role::Active } if remote.id == rep.local => {
+                self.stats.repeated += 1;
+                self.send_rtu(slot, &remote);
+            }
+            _ => self.disown(slot, rep),
+        }
+    }
+
+    /// A REP for an exchange that is no more: its sender shall not wait.
+    pub(super) fn disown_rep(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
+        let Input::Rep(rep) = input else { return };
+        self.disown(slot, rep);
+    }
+
+    fn disown(&mut self, slot: usize, rep: &Rep) {
+        self.stats.stale += 1;
+        let local = self.endpoints[slot].local;
+        self.reject(slot, Rej { local, remote: rep.local, stage: Stage::Rep, reason: Reason::InvalidCommId });
+    }
+
+    /// ReqSent + Mra: the peer has our request and needs more time.
+    pub(super) fn wait_longer(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Mra(mra) = input else { return };
+        self.leave_window(slot, now);
+        let limit = self.endpoints[slot].since + self.params.patience;
+        let State::ReqSent { tries } = &mut self.endpoints[slot].state else { return };
+        // The peer is alive: its silence so far does not count against it. `patience` bounds the whole.
+        *tries = 0;
+        let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
+        self.set_deadline(slot, Some(until));
+    }
+
+    /// ReqSent + Rej: begins anew if only the exchange was outdated, else gives up.
+    pub(super) fn rejected(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Rej(rej) = input else { return };
+        if matches!(rej.reason, Reason::Stale | Reason::InvalidCommId) {
+            return self.renew(slot, rej.reason, now);
+        }
+        let cause = match rej.reason {
+            Reason::Layout(theirs) => ConnectCause::Layout { ours: self.local.layout, theirs },
+            reason => ConnectCause::Rejected(reason),
+        };
+        self.fail(slot, cause, now);
+    }
+
+    /// ReqSent + Dreq: the peer had answered, and has removed its endpoint since; its REP may still be on the way and
+    /// must find the old id gone.
+    pub(super) fn outrun(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        self.answer_dreq(slot, input, now);
+        self.renew(slot, Reason::Stale, now);
+    }
+
+    /// The same request under a new id; `reason` is reported if that has not helped often enough.
+    fn renew(&mut self, slot: usize, reason: Reason, now: Instant) {
+        if self.endpoints[slot].renewals >= MAX_RENEWALS {
+            return self.fail(slot, ConnectCause::Rejected(reason), now);
+        }
+        let fresh = self.draw_id();
+        let endpoint = &mut self.endpoints[slot];
+        endpoint.renewals += 1;
+        let old = std::mem::replace(&mut endpoint.local, fresh);
+        let tries = match endpoint.state {
+            State::ReqSent { tries } => tries,
+            _ => 0,
+        };
+        self.by_id.remove(&old);
+        self.by_id.insert(fresh, slot);
+        self.ask(slot, tries, now);
+    }
+}

@@ -1,0 +1,114 @@
+//! Handlers of the side that is asked: from the peer's REQ to its RTU, and the merging of crossing requests.
+
+use std::time::Instant;
+
+use super::state::{Input, Remote, Role, State};
+use super::timers::decode_time;
+use super::{Action, Machine};
+use crate::ibcm::wire::{Message, Reason, Rep, Req, Stage};
+
+impl Machine {
+    /// Idle or Queued + ReqNew: makes QPs to answer with.
+    pub(super) fn accept(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::ReqNew(req, _) = input else { return };
+        self.note_seen(slot, req.local);
+        let endpoint = &mut self.endpoints[slot];
+        endpoint.since = now;
+        endpoint.state = State::Opening { request: Some(requester(req)) };
+        self.actions.push_back(Action::CreateQps { key: endpoint.key });
+    }
+
+    /// Opening + ReqNew: our own request has not gone out, so the peer's is the one; or it is newer than the one at hand.
+    pub(super) fn adopt(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
+        let Input::ReqNew(req, _) = input else { return };
+        self.note_seen(slot, req.local);
+        self.endpoints[slot].state = State::Opening { request: Some(requester(req)) };
+    }
+
+    /// ReqSent + ReqNew: two requests have crossed. The higher address's stands, the lower's is answered as if it had
+    /// never asked; both sides decide from the same two modex addresses, so nothing more has to be said.
+    pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::ReqNew(req, _) = input else { return };
+        self.stats.raced += 1;
+        if !self.local.address.outranks(&self.endpoints[slot].address) {
+            self.endpoints[slot].since = now;
+            self.rise(slot, requester(req), Role::Passive, now);
+        }
+    }
+
+    /// The QPs are up: says so. Only the peer's RTU, or data from it, says that it is up as well.
+    pub(super) fn reply(&mut self, slot: usize, remote: Remote, early: bool, now: Instant) {
+        self.send_rep(slot, &remote);
+        if early {
+            return self.connected(slot, remote, Role::Passive);
+        }
+        self.endpoints[slot].state = State::RepSent { remote, tries: 0 };
+        self.arm(slot, 0, now);
+    }
+
+    fn send_rep(&mut self, slot: usize, remote: &Remote) {
+        let Some(hello) = self.hello(slot) else { return };
+        let endpoint = &self.endpoints[slot];
+        let rep = Rep {
+            local: endpoint.local,
+            remote: remote.id,
+            hello,
+            psn: endpoint.psn,
+            depth: self.local.depth,
+            rnr_retry: self.local.rnr_retry & 7,
+            srq: self.local.srq,
+        };
+        self.send(slot, Message::Rep(rep));
+    }
+
+    /// RepSent + ReqDup: the REP was lost or is under way; one for one, so nobody can be flooded with it.
+    pub(super) fn repeat_rep(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        let State::RepSent { remote, .. } = self.endpoints[slot].state else { return };
+        self.stats.repeated += 1;
+        self.send_rep(slot, &remote);
+    }
+
+    /// RepSent + Timeout: repeats the REP, unless it has been sent often enough.
+    pub(super) fn reply_again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let State::RepSent { remote, tries } = self.endpoints[slot].state else { return };
+        if self.spent(slot, tries, now) {
+            self.refuse(slot, remote, Stage::Other, Reason::Timeout);
+            return self.time_out(slot, tries, now);
+        }
+        self.stats.repeated += 1;
+        self.send_rep(slot, &remote);
+        self.endpoints[slot].state = State::RepSent { remote, tries: tries + 1 };
+        self.arm(slot, tries + 1, now);
+    }
+
+    /// RepSent + Mra: the peer has our REP and needs more time.
+    pub(super) fn reply_later(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Mra(mra) = input else { return };
+        let limit = self.endpoints[slot].since + self.params.patience;
+        let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
+        self.set_deadline(slot, Some(until));
+    }
+
+    /// RepSent + Rtu: both sides are up.
+    pub(super) fn confirm(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        let State::RepSent { remote, .. } = self.endpoints[slot].state else { return };
+        self.connected(slot, remote, Role::Passive);
+    }
+
+    /// RepSent + FirstData: data can't come from a peer that is not up; they stand in for a late or lost RTU.
+    pub(super) fn confirm_by_data(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        self.stats.first_data += 1;
+        self.confirm(slot, input, now);
+    }
+
+    /// Rising + FirstData: remembered until the QPs are reported up.
+    pub(super) fn note_data(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        if let State::Rising { early, .. } = &mut self.endpoints[slot].state {
+            *early = true;
+        }
+    }
+}
+
+fn requester(req: &Req) -> Remote {
+    Remote::new(req.local, &req.hello, req.psn, req.depth)
+}

@@ -1,0 +1,149 @@
+//! From bytes to the endpoint that they belong to.
+//!
+//! A datagram has to pass, in this order: the format; the receiver's nonce (is it for this incarnation of ours?); the id or
+//! the name in it (which endpoint?); the sender's nonce and UD QPN (is it from the incarnation that the modex named?);
+//! the ids of both sides (is it of this exchange?). What fails is counted. REQ, REP, RTU and DREQ that belong to nothing
+//! are answered all the same, so that their sender neither runs into its timeout nor holds a connection to nobody.
+
+use std::time::Instant;
+
+use super::state::Input;
+use super::{Machine, Source, StateKind};
+use crate::ibcm::wire::{CommId, Datagram, Drep, Message, Nonce, Reason, Rej, Req, Rtu, Stage, WireError};
+
+impl Machine {
+    /// Takes in a datagram: any bytes, from anyone.
+    pub fn datagram(&mut self, from: Source, bytes: &[u8], now: Instant) {
+        self.stats.received += 1;
+        match Datagram::parse(bytes) {
+            Ok(datagram) if datagram.to != self.local.address.nonce => self.stats.stale += 1,
+            Ok(Datagram { from: nonce, message: Message::Req(req), .. }) => self.route_req(from, nonce, &req, now),
+            Ok(datagram) => self.route_answer(from, &datagram, now),
+            Err(WireError::Length(_) | WireError::Foreign(_)) => self.stats.foreign += 1,
+            Err(error @ (WireError::Version(_) | WireError::Field(_))) => {
+                log::debug!("ibcm: refused a datagram of qp {:#x}: {error}", from.qpn.0);
+                self.stats.malformed += 1;
+            }
+        }
+    }
+
+    /// A REQ finds its endpoint by the name of its sender.
+    pub(super) fn route_req(&mut self, from: Source, nonce: Nonce, req: &Req, now: Instant) {
+        if req.service != self.local.name {
+            return self.reject_req(from, nonce, req, Reason::InvalidServiceId);
+        }
+        if req.hello.layout != self.local.layout {
+            self.stats.layout_refused += 1;
+            return self.reject_req(from, nonce, req, Reason::Layout(self.local.layout));
+        }
+        let Some(&slot) = self.by_peer.get(&req.hello.name) else {
+            return self.park(req, from, nonce, now);
+        };
+        let address = self.endpoints[slot].address;
+        if address.nonce != nonce {
+            return self.park(req, from, nonce, now);
+        }
+        if address.qpn != from.qpn {
+            self.stats.foreign += 1;
+            return;
+        }
+        self.date_req(slot, from, req, now);
+    }
+
+    /// New, a repetition, or from a former exchange?
+    fn date_req(&mut self, slot: usize, from: Source, req: &Req, now: Instant) {
+        let endpoint = &self.endpoints[slot];
+        if endpoint.state.remote().is_some_and(|r| r.id == req.local) {
+            return self.input(slot, &Input::ReqDup, now);
+        }
+        let stale = self
+            .seen
+            .get(&endpoint.peer)
+            .is_some_and(|seen| seen.nonce == endpoint.address.nonce && !req.local.is_newer_than(seen.last));
+        if stale {
+            self.stats.stale += 1;
+            return self.reject_req(from, endpoint.address.nonce, req, Reason::Stale);
+        }
+        self.offer(slot, req, from, now);
+    }
+
+    fn reject_req(&mut self, to: Source, nonce: Nonce, req: &Req, reason: Reason) {
+        let rej = Rej { local: CommId::NONE, remote: req.local, stage: Stage::Req, reason };
+        self.send_to(to, nonce, Message::Rej(rej));
+    }
+
+    /// Every other message names the exchange by our id.
+    fn route_answer(&mut self, from: Source, datagram: &Datagram, now: Instant) {
+        let message = &datagram.message;
+        let Some(&slot) = self.by_id.get(&message.remote()) else {
+            return self.answer_stray(from, datagram);
+        };
+        let address = self.endpoints[slot].address;
+        if address.nonce != datagram.from || address.qpn != from.qpn {
+            self.stats.foreign += 1;
+        } else if self.ids_agree(slot, message) {
+            self.input_message(slot, message, now);
+        } else {
+            self.answer_stray(from, datagram);
+        }
+    }
+
+    /// True if the sender means the exchange that we have. A REP says for itself: a twin of an old one is disowned.
+    fn ids_agree(&self, slot: usize, message: &Message) -> bool {
+        let local = message.local();
+        match (self.endpoints[slot].state.remote(), message) {
+            (None, _) | (Some(_), Message::Rep(_)) => true,
+            (Some(remote), Message::Mra(_) | Message::Rej(_)) => local == remote.id || local == CommId::NONE,
+            (Some(remote), _) => local == remote.id,
+        }
+    }
+
+    fn input_message(&mut self, slot: usize, message: &Message, now: Instant) {
+        let input = match message {
+            Message::Req(_) => Input::ReqDup,
+            Message::Mra(mra) => Input::Mra(mra),
+            Message::Rej(rej) => Input::Rej(rej),
+            Message::Rep(rep) => Input::Rep(rep),
+            Message::Rtu(rtu) => Input::Rtu(rtu),
+            Message::Dreq(dreq) => Input::Dreq(dreq),
+            Message::Drep(_) => Input::Drep,
+        };
+        self.input(slot, &input, now);
+    }
+
+    /// A message of an exchange that we don't know (any more).
+    fn answer_stray(&mut self, from: Source, datagram: &Datagram) {
+        self.stats.stale += 1;
+        let (local, remote) = (datagram.message.remote(), datagram.message.local());
+        let answer = match datagram.message {
+            Message::Rep(_) => {
+                let reason = Reason::InvalidCommId;
+                Message::Rej(Rej { local: CommId::NONE, remote, stage: Stage::Rep, reason })
+            }
+            Message::Dreq(_) => Message::Drep(Drep { local, remote }),
+            Message::Rtu(rtu) => Message::Rej(disowned(&rtu)),
+            Message::Req(_) | Message::Mra(_) | Message::Rej(_) | Message::Drep(_) => return,
+        };
+        self.send_to(from, datagram.from, answer);
+    }
+
+    /// True if something of this side is still on its way up. For tests and for the end of a run.
+    pub fn is_busy(&self) -> bool {
+        self.endpoints.iter().any(|(_, e)| {
+            matches!(
+                e.state.kind(),
+                StateKind::Queued
+                    | StateKind::Opening
+                    | StateKind::ReqSent
+                    | StateKind::Rising
+                    | StateKind::RepSent
+                    | StateKind::Leaving
+            )
+        })
+    }
+}
+
+/// The answer to an RTU of a connection that is gone: it names both ids, as one who had the connection would.
+pub(super) fn disowned(rtu: &Rtu) -> Rej {
+    Rej { local: rtu.remote, remote: rtu.local, stage: Stage::Other, reason: Reason::Stale }
+}

@@ -1,0 +1,203 @@
+//! What the machine keeps of an endpoint, and what can happen to it.
+
+use std::time::Instant;
+
+use verbs::Psn;
+
+use super::Source;
+use crate::ibcm::address::Address;
+use crate::ibcm::wire::{CommId, Depth, Dreq, Hello, Mra, Qpns, Rej, Rep, Req, Rtu};
+use crate::{EndpointKey, ProcessName};
+
+/// The peer's side of a connection, as its REQ or REP told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Its id of the exchange.
+    pub id: CommId,
+    /// Its queue pairs, in queue order.
+    pub qpns: Qpns,
+    /// The PSN its QPs start with.
+    pub psn: Psn,
+    /// Its RDMA read depth.
+    pub depth: Depth,
+}
+
+impl Remote {
+    pub(super) fn new(id: CommId, hello: &Hello, psn: Psn, depth: Depth) -> Remote {
+        Remote { id, qpns: hello.qpns, psn, depth }
+    }
+}
+
+/// Who opened the exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// This side: it sent the REQ that counts.
+    Active,
+    /// The peer.
+    Passive,
+}
+
+/// Where an endpoint stands. Names in brackets are the specification's (IBTA 12.9.7).
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// Known, nothing under way. [Idle / Listen]
+    Idle,
+    /// Wants to connect, waits for its turn.
+    Queued,
+    /// Its QPs are being made; for the peer's request if there is one, else for ours.
+    Opening { request: Option<Remote> },
+    /// Our REQ is out. [REQ Sent]
+    ReqSent { tries: u32 },
+    /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
+    Rising { remote: Remote, role: Role, early: bool },
+    /// QPs are RTS, our REP is out. [REP Sent]
+    RepSent { remote: Remote, tries: u32 },
+    /// Both sides are up. [Established]
+    Up { remote: Remote, role: Role },
+    /// Removed, our DREQ is out. [DREQ Sent]
+    Leaving { remote: Remote, tries: u32 },
+    /// Gone, but late datagrams are answered. [Timewait]
+    TimeWait { remote: Remote },
+    /// Given up and reported; waits for its removal.
+    Failed,
+    /// The peer has left and that is reported; waits for its removal.
+    Left,
+}
+
+/// `State` without its data: the rows of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "see State")]
+pub enum StateKind {
+    Idle,
+    Queued,
+    Opening,
+    ReqSent,
+    Rising,
+    RepSent,
+    Up,
+    Leaving,
+    TimeWait,
+    Failed,
+    Left,
+}
+
+impl State {
+    pub(super) fn kind(&self) -> StateKind {
+        match self {
+            State::Idle => StateKind::Idle,
+            State::Queued => StateKind::Queued,
+            State::Opening { .. } => StateKind::Opening,
+            State::ReqSent { .. } => StateKind::ReqSent,
+            State::Rising { .. } => StateKind::Rising,
+            State::RepSent { .. } => StateKind::RepSent,
+            State::Up { .. } => StateKind::Up,
+            State::Leaving { .. } => StateKind::Leaving,
+            State::TimeWait { .. } => StateKind::TimeWait,
+            State::Failed => StateKind::Failed,
+            State::Left => StateKind::Left,
+        }
+    }
+
+    /// The peer's side, where it is known.
+    pub(super) fn remote(&self) -> Option<&Remote> {
+        match self {
+            State::Opening { request } => request.as_ref(),
+            State::Rising { remote, .. }
+            | State::RepSent { remote, .. }
+            | State::Up { remote, .. }
+            | State::Leaving { remote, .. }
+            | State::TimeWait { remote } => Some(remote),
+            State::Idle | State::Queued | State::ReqSent { .. } | State::Failed | State::Left => None,
+        }
+    }
+}
+
+/// What can happen to an endpoint: the columns of the table.
+#[derive(Debug)]
+pub(super) enum Input<'a> {
+    Connect,
+    Remove,
+    FirstData,
+    QpsMade(Qpns),
+    QpsFailed(String),
+    QpsUp,
+    QpsDown(String),
+    /// A request of the peer that has not been seen before.
+    ReqNew(&'a Req, Source),
+    /// The request that is being answered, again.
+    ReqDup,
+    Rep(&'a Rep),
+    Rtu(&'a Rtu),
+    Mra(&'a Mra),
+    Rej(&'a Rej),
+    Dreq(&'a Dreq),
+    Drep,
+    Timeout,
+}
+
+/// `Input` without its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "see Input")]
+pub enum InputKind {
+    Connect,
+    Remove,
+    FirstData,
+    QpsMade,
+    QpsFailed,
+    QpsUp,
+    QpsDown,
+    ReqNew,
+    ReqDup,
+    Rep,
+    Rtu,
+    Mra,
+    Rej,
+    Dreq,
+    Drep,
+    Timeout,
+}
+
+impl Input<'_> {
+    pub(super) fn kind(&self) -> InputKind {
+        match self {
+            Input::Connect => InputKind::Connect,
+            Input::Remove => InputKind::Remove,
+            Input::FirstData => InputKind::FirstData,
+            Input::QpsMade(_) => InputKind::QpsMade,
+            Input::QpsFailed(_) => InputKind::QpsFailed,
+            Input::QpsUp => InputKind::QpsUp,
+            Input::QpsDown(_) => InputKind::QpsDown,
+            Input::ReqNew(..) => InputKind::ReqNew,
+            Input::ReqDup => InputKind::ReqDup,
+            Input::Rep(_) => InputKind::Rep,
+            Input::Rtu(_) => InputKind::Rtu,
+            Input::Mra(_) => InputKind::Mra,
+            Input::Rej(_) => InputKind::Rej,
+            Input::Dreq(_) => InputKind::Dreq,
+            Input::Drep => InputKind::Drep,
+            Input::Timeout => InputKind::Timeout,
+        }
+    }
+}
+
+/// An endpoint, as the machine knows it.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) key: EndpointKey,
+    pub(super) peer: ProcessName,
+    pub(super) address: Address,
+    /// Our id of the exchange.
+    pub(super) local: CommId,
+    /// The PSN our QPs start with.
+    pub(super) psn: Psn,
+    /// Our QPs, once they are made.
+    pub(super) qpns: Option<Qpns>,
+    pub(super) state: State,
+    pub(super) deadline: Option<Instant>,
+    /// Holds one of the places for requests that wait for their first answer.
+    pub(super) in_window: bool,
+    /// How often our request was begun anew because the peer had started anew.
+    pub(super) renewals: u32,
+    /// When the exchange began.
+    pub(super) since: Instant,
+}

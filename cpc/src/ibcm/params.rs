@@ -1,0 +1,49 @@
+//! The knobs of ibcm.
+
+use std::time::Duration;
+
+/// Parameters of ibcm. `Params::default()` suits jobs of up to a few thousand processes.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// Selection priority, 0 to 100; the common component with the highest priority of either side wins.
+    pub priority: u8,
+    /// Receive buffers of the UD queue pair: how many datagrams may arrive in a burst before some are lost.
+    pub recv_count: u32,
+    /// First wait for an answer; it doubles with each repetition, up to `max_timeout`, with a jitter of a quarter.
+    pub timeout: Duration,
+    /// Longest wait for an answer.
+    pub max_timeout: Duration,
+    /// How often a REQ, REP or DREQ is repeated before its exchange is given up.
+    pub max_retries: u32,
+    /// How many connections may wait for the first answer to their REQ at a time; later ones queue.
+    pub window: u32,
+    /// How long a REQ of a process that we have no endpoint for is kept.
+    pub unknown_wait: Duration,
+    /// The answer "it takes longer" (MRA) asks the peer to wait this long before it repeats its REQ.
+    pub mra_wait: Duration,
+    /// The longest that one exchange may take, MRAs included.
+    pub patience: Duration,
+    /// How long a closed connection still answers.
+    pub time_wait: Duration,
+    /// Seed of ids, PSNs and jitter; `None` takes one from the system. For reproducible runs.
+    pub seed: Option<u64>,
+}
+
+impl Default for Params {
+    fn default() -> Params {
+        Params {
+            priority: 40,
+            recv_count: 512,
+            timeout: Duration::from_millis(100),
+            max_timeout: Duration::from_secs(2),
+            // 0.1 + 0.2 + ... + 1.6 + 8 * 2 s: a peer that is silent for some 19 s is reported.
+            max_retries: 12,
+            window: 64,
+            unknown_wait: Duration::from_secs(60),
+            mra_wait: Duration::from_secs(1),
+            patience: Duration::from_secs(90),
+            time_wait: Duration::from_secs(4),
+            seed: None,
+        }
+    }
+}

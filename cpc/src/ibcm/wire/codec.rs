@@ -1,0 +1,326 @@
+//! Where each field lies (IBTA vol. 1, tables of 12.6.5 to 12.6.11), and the way from bytes to values and back.
+//!
+//! Fields that this connection manager has no use for (EE contexts, Q_Key, alternate path) are sent as 0 and not read.
+
+use verbs::{Gid, Lid, Psn, Qpn};
+
+use super::WireError;
+use super::field::{Field, MAD_LEN, Run};
+use super::hello::{HELLO_LEN, Hello, Layout};
+use super::message::{CommId, Depth, Drep, Dreq, Mra, Path, Reason, Rej, Rep, Req, Rtu, Stage};
+use crate::ProcessName;
+
+type Mad = [u8; MAD_LEN];
+
+const LOCAL_COMM_ID: Field = Field::cm(0, 32);
+const REMOTE_COMM_ID: Field = Field::cm(4, 32);
+
+/// Fields of the messages with offsets in the CM message.
+mod req {
+    use super::{Field, Run};
+    pub const SERVICE_ID: Field = Field::cm(8, 64);
+    pub const CA_GUID: Field = Field::cm(16, 64);
+    pub const QPN: Field = Field::cm(32, 24);
+    pub const RESPONDER_RESOURCES: Field = Field::cm(35, 8);
+    pub const INITIATOR_DEPTH: Field = Field::cm(39, 8);
+    pub const REMOTE_RESPONSE_TIMEOUT: Field = Field::cm(43, 5);
+    pub const TRANSPORT_SERVICE: Field = Field::cm_bits(43, 5, 2);
+    pub const PSN: Field = Field::cm(44, 24);
+    pub const LOCAL_RESPONSE_TIMEOUT: Field = Field::cm(47, 5);
+    pub const RETRY_COUNT: Field = Field::cm_bits(47, 5, 3);
+    pub const PKEY: Field = Field::cm(48, 16);
+    pub const MTU: Field = Field::cm(50, 4);
+    pub const RNR_RETRY: Field = Field::cm_bits(50, 5, 3);
+    pub const MAX_CM_RETRIES: Field = Field::cm(51, 4);
+    pub const SRQ: Field = Field::cm_bits(51, 4, 1);
+    pub const LOCAL_LID: Field = Field::cm(52, 16);
+    pub const REMOTE_LID: Field = Field::cm(54, 16);
+    pub const LOCAL_GID: Run = Run::cm(56, 16);
+    pub const REMOTE_GID: Run = Run::cm(72, 16);
+    pub const HOP_LIMIT: Field = Field::cm(93, 8);
+    pub const SL: Field = Field::cm(94, 4);
+    pub const SUBNET_LOCAL: Field = Field::cm_bits(94, 4, 1);
+    pub const ACK_TIMEOUT: Field = Field::cm(95, 5);
+    pub const PRIVATE: Run = Run::cm(140, 92);
+}
+
+mod rep {
+    use super::{Field, Run};
+    pub const QPN: Field = Field::cm(12, 24);
+    pub const PSN: Field = Field::cm(20, 24);
+    pub const RESPONDER_RESOURCES: Field = Field::cm(24, 8);
+    pub const INITIATOR_DEPTH: Field = Field::cm(25, 8);
+    pub const FAILOVER: Field = Field::cm_bits(26, 5, 2);
+    pub const RNR_RETRY: Field = Field::cm(27, 3);
+    pub const SRQ: Field = Field::cm_bits(27, 3, 1);
+    pub const PRIVATE: Run = Run::cm(36, 196);
+    /// "Failover port not supported": there is no alternate path.
+    pub const NO_FAILOVER: u64 = 1;
+}
+
+mod mra {
+    use super::Field;
+    pub const STAGE: Field = Field::cm(8, 2);
+    pub const SERVICE_TIMEOUT: Field = Field::cm(9, 5);
+}
+
+mod rej {
+    use super::{Field, Run};
+    pub const STAGE: Field = Field::cm(8, 2);
+    pub const INFO_LEN: Field = Field::cm(9, 7);
+    pub const REASON: Field = Field::cm(10, 16);
+    pub const INFO: Run = Run::cm(12, 72);
+    /// "Consumer reject" (IBTA 12.6.7.2): the reason is in the additional information.
+    pub const CONSUMER: u16 = 28;
+    /// One byte of code, three of layout.
+    pub const INFO_USED: usize = 4;
+}
+
+const DREQ_REMOTE_QPN: Field = Field::cm(8, 24);
+
+const _: () = assert!(HELLO_LEN <= 92);
+
+fn read_gid(run: Run, mad: &Mad) -> Gid {
+    let mut gid = [0_u8; 16];
+    gid.copy_from_slice(run.of(mad));
+    Gid(gid)
+}
+
+fn ids(mad: &Mad) -> (CommId, CommId) {
+    (CommId(LOCAL_COMM_ID.read_u32(mad)), CommId(REMOTE_COMM_ID.read_u32(mad)))
+}
+
+fn put_ids(mad: &mut Mad, local: CommId, remote: CommId) {
+    LOCAL_COMM_ID.write(mad, local.0.into());
+    REMOTE_COMM_ID.write(mad, remote.0.into());
+}
+
+impl Req {
+    pub(super) fn emit(&self, mad: &mut Mad) {
+        put_ids(mad, self.local, CommId::NONE);
+        req::SERVICE_ID.write(mad, self.service.0);
+        req::QPN.write(mad, self.hello.qpns.first().0.into());
+        req::RESPONDER_RESOURCES.write(mad, self.depth.responder_resources.into());
+        req::INITIATOR_DEPTH.write(mad, self.depth.initiator_depth.into());
+        req::REMOTE_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
+        req::LOCAL_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
+        req::PSN.write(mad, self.psn.0.into());
+        req::RETRY_COUNT.write(mad, self.retry_count.into());
+        req::RNR_RETRY.write(mad, self.rnr_retry.into());
+        req::MAX_CM_RETRIES.write(mad, self.max_cm_retries.into());
+        req::PKEY.write(mad, self.pkey.into());
+        req::MTU.write(mad, self.mtu.into());
+        req::SRQ.write(mad, self.srq.into());
+        self.path.emit(mad);
+        self.hello.emit(req::PRIVATE.of_mut(mad));
+    }
+
+    pub(super) fn parse(mad: &Mad) -> Result<Req, WireError> {
+        // 0 is "reliable connected" (IBTA 12.7.8); nothing else is spoken here.
+        if req::TRANSPORT_SERVICE.read(mad) != 0 {
+            return Err(WireError::Field("transport service type"));
+        }
+        let hello = Hello::parse(req::PRIVATE.of(mad))?;
+        let (local, _) = ids(mad);
+        let mtu = req::MTU.read_u8(mad);
+        if !(1..=5).contains(&mtu) {
+            return Err(WireError::Field("path MTU"));
+        }
+        let parsed = Req {
+            local,
+            service: ProcessName(req::SERVICE_ID.read(mad)),
+            hello,
+            psn: Psn(req::PSN.read_u32(mad)),
+            depth: Depth {
+                responder_resources: req::RESPONDER_RESOURCES.read_u8(mad),
+                initiator_depth: req::INITIATOR_DEPTH.read_u8(mad),
+            },
+            path: Path::parse(mad),
+            mtu,
+            pkey: req::PKEY.read_u16(mad),
+            retry_count: req::RETRY_COUNT.read_u8(mad),
+            rnr_retry: req::RNR_RETRY.read_u8(mad),
+            max_cm_retries: req::MAX_CM_RETRIES.read_u8(mad),
+            response_timeout: req::LOCAL_RESPONSE_TIMEOUT.read_u8(mad),
+            srq: req::SRQ.read(mad) == 1,
+        };
+        opening(local, req::QPN.read_u32(mad), &hello).map(|()| parsed)
+    }
+}
+
+impl Path {
+    fn emit(&self, mad: &mut Mad) {
+        req::LOCAL_LID.write(mad, self.local_lid.0.into());
+        req::REMOTE_LID.write(mad, self.remote_lid.0.into());
+        req::LOCAL_GID.of_mut(mad).copy_from_slice(&self.local_gid.0);
+        req::REMOTE_GID.of_mut(mad).copy_from_slice(&self.remote_gid.0);
+        let (_, interface) = self.local_gid.0.split_at(8);
+        let guid = interface.iter().fold(0_u64, |acc, &b| acc << 8 | u64::from(b));
+        req::CA_GUID.write(mad, guid);
+        req::SL.write(mad, self.sl.into());
+        req::ACK_TIMEOUT.write(mad, self.ack_timeout.into());
+        // The first eight bytes of a GID are the subnet: a path within one needs no router (IBTA 12.7.16).
+        let local = self.local_gid.0[..8] == self.remote_gid.0[..8];
+        req::SUBNET_LOCAL.write(mad, local.into());
+        req::HOP_LIMIT.write(mad, if local { 0 } else { 64 });
+    }
+
+    fn parse(mad: &Mad) -> Path {
+        Path {
+            local_lid: Lid(req::LOCAL_LID.read_u16(mad)),
+            remote_lid: Lid(req::REMOTE_LID.read_u16(mad)),
+            local_gid: read_gid(req::LOCAL_GID, mad),
+            remote_gid: read_gid(req::REMOTE_GID, mad),
+            sl: req::SL.read_u8(mad),
+            ack_timeout: req::ACK_TIMEOUT.read_u8(mad),
+        }
+    }
+}
+
+/// What REQ and REP must satisfy: a real id, and a QPN field that agrees with the private data.
+fn opening(local: CommId, qpn: u32, hello: &Hello) -> Result<(), WireError> {
+    if local == CommId::NONE {
+        return Err(WireError::Field("communication id"));
+    }
+    if Qpn(qpn) != hello.qpns.first() {
+        return Err(WireError::Field("queue pair number"));
+    }
+    Ok(())
+}
+
+impl Rep {
+    pub(super) fn emit(&self, mad: &mut Mad) {
+        put_ids(mad, self.local, self.remote);
+        rep::QPN.write(mad, self.hello.qpns.first().0.into());
+        rep::PSN.write(mad, self.psn.0.into());
+        rep::RESPONDER_RESOURCES.write(mad, self.depth.responder_resources.into());
+        rep::INITIATOR_DEPTH.write(mad, self.depth.initiator_depth.into());
+        rep::FAILOVER.write(mad, rep::NO_FAILOVER);
+        rep::RNR_RETRY.write(mad, self.rnr_retry.into());
+        rep::SRQ.write(mad, self.srq.into());
+        self.hello.emit(rep::PRIVATE.of_mut(mad));
+    }
+
+    pub(super) fn parse(mad: &Mad) -> Result<Rep, WireError> {
+        let hello = Hello::parse(rep::PRIVATE.of(mad))?;
+        let (local, remote) = ids(mad);
+        opening(local, rep::QPN.read_u32(mad), &hello)?;
+        Ok(Rep {
+            local,
+            remote,
+            hello,
+            psn: Psn(rep::PSN.read_u32(mad)),
+            depth: Depth {
+                responder_resources: rep::RESPONDER_RESOURCES.read_u8(mad),
+                initiator_depth: rep::INITIATOR_DEPTH.read_u8(mad),
+            },
+            rnr_retry: rep::RNR_RETRY.read_u8(mad),
+            srq: rep::SRQ.read(mad) == 1,
+        })
+    }
+}
+
+impl Mra {
+    pub(super) fn emit(&self, mad: &mut Mad) {
+        put_ids(mad, self.local, self.remote);
+        mra::STAGE.write(mad, self.stage.code());
+        mra::SERVICE_TIMEOUT.write(mad, self.service_timeout.into());
+    }
+
+    pub(super) fn parse(mad: &Mad) -> Mra {
+        let (local, remote) = ids(mad);
+        let stage = Stage::from_code(mra::STAGE.read(mad));
+        Mra { local, remote, stage, service_timeout: mra::SERVICE_TIMEOUT.read_u8(mad) }
+    }
+}
+
+impl Rej {
+    pub(super) fn emit(&self, mad: &mut Mad) {
+        put_ids(mad, self.local, self.remote);
+        rej::STAGE.write(mad, self.stage.code());
+        let (code, info) = self.reason.encode();
+        rej::REASON.write(mad, code.into());
+        if let Some(info) = info {
+            rej::INFO_LEN.write(mad, rej::INFO_USED.try_into().unwrap_or(0));
+            rej::INFO.of_mut(mad)[..rej::INFO_USED].copy_from_slice(&info);
+        }
+    }
+
+    pub(super) fn parse(mad: &Mad) -> Rej {
+        let (local, remote) = ids(mad);
+        let stage = Stage::from_code(rej::STAGE.read(mad));
+        let enough = rej::INFO_LEN.read(mad) >= rej::INFO_USED.try_into().unwrap_or(u64::MAX);
+        let info = rej::INFO.of(mad).first_chunk().filter(|_| enough).copied();
+        Rej { local, remote, stage, reason: Reason::decode(rej::REASON.read_u16(mad), info) }
+    }
+}
+
+impl Reason {
+    fn encode(self) -> (u16, Option<[u8; rej::INFO_USED]>) {
+        let consumer = |info| (rej::CONSUMER, Some(info));
+        match self {
+            Reason::NoResources => (3, None),
+            Reason::Timeout => (4, None),
+            Reason::InvalidCommId => (6, None),
+            Reason::InvalidServiceId => (8, None),
+            Reason::Stale => (10, None),
+            Reason::Layout(layout) => {
+                let [a, b, c] = layout.to_bytes();
+                consumer([1, a, b, c])
+            }
+            Reason::UnknownPeer => consumer([2, 0, 0, 0]),
+            Reason::Refused => consumer([3, 0, 0, 0]),
+            Reason::Other(code) => (code, None),
+        }
+    }
+
+    fn decode(code: u16, info: Option<[u8; rej::INFO_USED]>) -> Reason {
+        match (code, info) {
+            (3, _) => Reason::NoResources,
+            (4, _) => Reason::Timeout,
+            (6, _) => Reason::InvalidCommId,
+            (8, _) => Reason::InvalidServiceId,
+            (10, _) => Reason::Stale,
+            (rej::CONSUMER, Some([1, a, b, c])) => {
+                Layout::from_bytes([a, b, c]).map_or(Reason::Other(code), Reason::Layout)
+            }
+            (rej::CONSUMER, Some([2, ..])) => Reason::UnknownPeer,
+            (rej::CONSUMER, Some([3, ..])) => Reason::Refused,
+            _ => Reason::Other(code),
+        }
+    }
+}
+
+impl Rtu {
+    pub(super) fn emit(&self, mad: &mut Mad) {
+        put_ids(mad, self.local, self.remote);
+    }
+
+    pub(super) fn parse(mad: &Mad) -> Rtu {
+        let (local, remote) = ids(mad);
+        Rtu { local, remote }
+    }
+}
+
+impl Dreq {
+    pub(super) fn emit(&self, mad: &mut Mad) {
+        put_ids(mad, self.local, self.remote);
+        DREQ_REMOTE_QPN.write(mad, self.remote_qpn.0.into());
+    }
+
+    pub(super) fn parse(mad: &Mad) -> Dreq {
+        let (local, remote) = ids(mad);
+        Dreq { local, remote, remote_qpn: Qpn(DREQ_REMOTE_QPN.read_u32(mad)) }
+    }
+}
+
+impl Drep {
+    pub(super) fn emit(&self, mad: &mut Mad) {
+        put_ids(mad, self.local, self.remote);
+    }
+
+    pub(super) fn parse(mad: &Mad) -> Drep {
+        let (local, remote) = ids(mad);
+        Drep { local, remote }
+    }
+}
