@@ -31,7 +31,7 @@ pub(crate) struct Loaded {
     /// Its control path; `query_port` fills the full `ibv_port_attr`.
     pub(crate) table: &'static Table,
     /// The library is our software device as a drop-in: the linked-in copy must stay off.
-    pub(crate) is_softib: bool,
+    pub(crate) software: bool,
 }
 
 /// Why there is no verbs library to work with.
@@ -71,17 +71,17 @@ pub(crate) fn load() -> Result<Loaded, LoadError> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exports {
     pub(crate) table: Table,
-    pub(crate) is_softib: bool,
+    pub(crate) software: bool,
 }
 
 /// Opens `library` (a soname or a path) and finds all functions of the table in it.
 pub(crate) fn resolve(library: &CStr) -> Result<Exports, LoadError> {
     let library = Library::open(library)?;
-    let is_softib = library.find(SOFTIB_MARKER).is_some();
-    let name = if is_softib { "softib" } else { "rdma-core" };
+    let software = library.find(SOFTIB_MARKER).is_some();
+    let name = if software { "softib" } else { "rdma-core" };
     // SAFETY: `require` looks each name up in a verbs library, under the version whose ABI the table declares.
     let table = unsafe { Table::fill(name, |symbol, version| library.require(symbol, version)) }?;
-    Ok(Exports { table, is_softib })
+    Ok(Exports { table, software })
 }
 
 /// The exported functions of the process's verbs library: what [`query_port`] falls back to.
@@ -91,7 +91,7 @@ static EXPORTED: OnceLock<Table> = OnceLock::new();
 fn publish(exports: Exports) -> Loaded {
     let exported = EXPORTED.get_or_init(|| exports.table);
     let table = Box::leak(Box::new(Table { query_port, ..*exported }));
-    Loaded { table, is_softib: exports.is_softib }
+    Loaded { table, software: exports.software }
 }
 
 /// `ibv_query_port` as `verbs.h` means it: through the extended context with the full struct size, else by the

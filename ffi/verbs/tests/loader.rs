@@ -118,14 +118,14 @@ fn each_verb_comes_in_the_version_whose_structs_we_declare() {
 fn a_library_without_version_nodes_is_taken_as_it_is() {
     let exports = Recipe::all(|_| None).resolve("unversioned").unwrap();
     assert_eq!(answer(exports.table.query_port), 0);
-    assert!(!exports.is_softib);
+    assert!(!exports.software);
     assert_eq!(exports.table.name, "rdma-core");
 }
 
 #[test]
 fn the_marker_tells_our_drop_in_from_rdma_core() {
     let exports = Recipe { marker: true, ..Recipe::all(|_| None) }.resolve("marked").unwrap();
-    assert!(exports.is_softib);
+    assert!(exports.software);
     assert_eq!(exports.table.name, "softib");
 }
 
@@ -166,7 +166,7 @@ fn rdma_core_has_every_verb_of_the_table_where_it_is_installed() {
     take_the_soname();
     let exports = resolve(&path).unwrap();
     assert_eq!(exports.table.name, "rdma-core");
-    assert!(!exports.is_softib);
+    assert!(!exports.software);
 }
 
 /// Opens a library of ours as `libibverbs.so.1`: from then on the soname means it in the whole process. Whoever opens
@@ -213,7 +213,7 @@ fn extended_context() -> Box<verbs_context> {
 fn load_finds_the_library_once_and_its_query_port_fills_the_full_struct() {
     take_the_soname();
     let loaded = load().unwrap();
-    assert!(loaded.is_softib);
+    assert!(loaded.software);
     assert!(std::ptr::eq(loaded.table, load().unwrap().table));
 
     let mut context = extended_context();
