@@ -1,0 +1,51 @@
+//! A verbs library: rdma-core's, found at run time, or a software device's, linked in.
+
+use crate::context::Device;
+use crate::error::Error;
+use crate::loader;
+use std::sync::Arc;
+
+/// A source of devices. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Driver(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) table: &'static rdma_sys::Table,
+    software: bool,
+}
+
+impl Driver {
+    /// The library `libibverbs.so.1` of this machine. It may be our own drop-in: see [`is_software`](Self::is_software).
+    ///
+    /// # Errors
+    /// The library is not installed, or too old.
+    pub fn rdma_core() -> Result<Driver, Error> {
+        let loaded = loader::load()
+            .map_err(|e| Error::new("dlopen", "libibverbs.so.1", libc::ENOENT).note(e.to_string()))?;
+        Ok(Driver(Arc::new(Inner { table: loaded.table, software: loaded.software })))
+    }
+
+    /// A device that is linked in, by its control-path functions.
+    pub fn from_table(table: &'static rdma_sys::Table) -> Driver {
+        Driver(Arc::new(Inner { table, software: true }))
+    }
+
+    /// The devices are our software device's, whichever way it came into the process.
+    pub fn is_software(&self) -> bool {
+        self.0.software
+    }
+
+    /// Which library this is, for messages.
+    pub fn name(&self) -> &'static str {
+        self.0.table.name
+    }
+
+    /// The devices there are now.
+    ///
+    /// # Errors
+    /// The library could not look: the kernel has no RDMA, say.
+    pub fn devices(&self) -> Result<Vec<Device>, Error> {
+        Device::list(self)
+    }
+}

@@ -1,0 +1,114 @@
+//! One error for every verb: which call, on what, what the system said, and what to do about it.
+
+use std::fmt;
+
+/// A verb failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    call: &'static str,
+    object: String,
+    errno: i32,
+    note: Option<String>,
+}
+
+impl Error {
+    /// A verb that returned an errno value.
+    pub(crate) fn new(call: &'static str, object: impl Into<String>, errno: i32) -> Error {
+        Error { call, object: object.into(), errno, note: None }
+    }
+
+    /// A verb that set errno.
+    pub(crate) fn last(call: &'static str, object: impl Into<String>) -> Error {
+        Error::new(call, object, rdma_sys::errno())
+    }
+
+    /// Adds what is known beyond the errno value.
+    pub(crate) fn note(mut self, note: impl Into<String>) -> Error {
+        self.note = Some(note.into());
+        self
+    }
+
+    /// The errno value.
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+
+    /// The verb.
+    pub fn call(&self) -> &'static str {
+        self.call
+    }
+
+    /// Why probably, and what to do.
+    fn remedy(&self) -> &'static str {
+        match (self.call, self.errno) {
+            ("ibv_reg_mr", libc::ENOMEM) => "the limit of locked memory is too low: raise `ulimit -l`",
+            (_, libc::ENOMEM) => {
+                "the device or the machine is out of a resource: ask for fewer or smaller queues"
+            }
+            ("ibv_open_device", libc::EACCES | libc::EPERM) => {
+                "no right to open the device: see /dev/infiniband"
+            }
+            (_, libc::EINVAL) => {
+                "an attribute is out of the device's range, or does not fit the object's state"
+            }
+            (_, libc::EBUSY) => "something still uses the object",
+            (_, libc::ENOSYS | libc::EOPNOTSUPP) => "the device does not offer this",
+            (_, libc::ENODEV | libc::EIO) => {
+                "the device is gone or broken: see `ibv_devinfo` and the kernel's log"
+            }
+            _ => "see the manual page of the verb",
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Error { call, object, errno, note } = self;
+        let text = std::io::Error::from_raw_os_error(*errno);
+        write!(f, "{call} of {object}: {text}")?;
+        if let Some(note) = note {
+            write!(f, "; {note}")?;
+        }
+        write!(f, "; {}", self.remedy())
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Turns a return code of 0 or errno into a result.
+pub(crate) fn check(call: &'static str, code: i32, object: impl FnOnce() -> String) -> Result<(), Error> {
+    match code {
+        0 => Ok(()),
+        // Some verbs return -1 and set errno, others the errno value itself.
+        code if code < 0 => Err(Error::last(call, object())),
+        errno => Err(Error::new(call, object(), errno)),
+    }
+}
+
+/// Reports an object that the device did not take back; it is leaked knowingly.
+pub(crate) fn leaked(call: &'static str, code: i32, object: &dyn fmt::Display) {
+    if code != 0 {
+        log::warn!("{call} of {object} failed with {code}: it is left to the device");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_call_object_cause_and_remedy() {
+        let text = Error::new("ibv_reg_mr", "4096 bytes on softib0", libc::ENOMEM).note("2 of 3").to_string();
+        for part in ["ibv_reg_mr", "4096 bytes on softib0", "Cannot allocate memory", "2 of 3", "ulimit -l"] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+    }
+
+    #[test]
+    fn codes_of_both_conventions_are_understood() {
+        assert!(check("x", 0, String::new).is_ok());
+        assert_eq!(check("x", libc::EINVAL, String::new).map_err(|e| e.errno()), Err(libc::EINVAL));
+        rdma_sys::set_errno(libc::EBUSY);
+        assert_eq!(check("x", -1, String::new).map_err(|e| e.errno()), Err(libc::EBUSY));
+    }
+}

@@ -1,0 +1,42 @@
+//! RDMA verbs, safe: owned objects over whichever device the process has.
+//!
+//! ```text
+//!   Driver ──devices()──> Device ──open()──> Context ──> Pd ──> Mr, Pool (Buf, Posted), Srq, Qp, Ah
+//!   rdma-core by dlopen, or                     └──────> Cq, CompChannel, async events
+//!   a software device's table
+//! ```
+//!
+//! Every object keeps its parents alive, so the order of destruction is right by itself. `Drop` never panics: what a
+//! device refuses to give back is logged and left. The data path ([`Cq::poll`], `post_*`) builds its work request on the
+//! stack, allocates nothing and is inlined down to the driver's function pointer.
+//!
+//! Memory is safe by ownership: a [`Buf`] is ours and can be read and written; posting it turns it into a [`Posted`],
+//! which cannot; its completion turns it back. Memory of others is registered with the unsafe [`Mr::register`], whose
+//! caller promises that it outlives the registration; keys keep everyone else out of it.
+
+mod ah;
+mod context;
+mod cq;
+mod driver;
+mod error;
+mod event;
+mod loader;
+mod mr;
+mod pool;
+mod qp;
+mod qp_attr;
+mod srq;
+mod types;
+
+pub use ah::Ah;
+pub use context::{Context, Device, DeviceAttr, PortAttr, PortState};
+pub use cq::{CompChannel, Cq, Wc, WcOpcode, WcStatus};
+pub use driver::Driver;
+pub use error::Error;
+pub use event::AsyncEvent;
+pub use mr::{Access, Mr, Pd};
+pub use pool::{Buf, Pool, PoolConfig, PoolError, Posted};
+pub use qp::{Qp, RdmaOp, Remote, SendFlags, Sge};
+pub use qp_attr::{AhAttr, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
+pub use srq::Srq;
+pub use types::{Gid, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey};

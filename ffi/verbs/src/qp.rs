@@ -1,0 +1,346 @@
+//! Queue pairs: creation, transitions, posting.
+
+use crate::ah::Ah;
+use crate::cq::Cq;
+use crate::error::{Error, check, leaked};
+use crate::mr::Pd;
+use crate::pool::{Buf, Posted};
+use crate::qp_attr::{self, Change, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
+use crate::srq::{self, Srq};
+use crate::types::{LKey, Psn, QKey, Qpn, RKey};
+use rdma_sys as sys;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+bitflags::bitflags! {
+    /// How a send is to be done (`ibv_send_flags`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SendFlags: u32 {
+        /// A completion comes.
+        const SIGNALED = sys::IBV_SEND_SIGNALED;
+        /// Not before all reads and atomics before it are done.
+        const FENCE = sys::IBV_SEND_FENCE;
+        /// The receiver's completion is a solicited one.
+        const SOLICITED = sys::IBV_SEND_SOLICITED;
+    }
+}
+
+/// A one-sided operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RdmaOp {
+    /// Remote memory into local.
+    Read,
+    /// Local memory into remote.
+    Write,
+}
+
+/// A piece of registered local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Key of its registration.
+    pub lkey: LKey,
+}
+
+/// A place in a peer's registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Address there.
+    pub addr: u64,
+    /// Key of its registration there.
+    pub rkey: RKey,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    pd: Arc<Pd>,
+    raw: NonNull<sys::ibv_qp>,
+    kind: QpKind,
+    num: Qpn,
+    cap: QpCap,
+    // Alive as long as the queue pair is.
+    _cqs: (Arc<Cq>, Arc<Cq>),
+    _srq: Option<Arc<Srq>>,
+}
+
+// SAFETY: verbs objects may be used from every thread.
+unsafe impl Send for Qp {}
+// SAFETY: as above.
+unsafe impl Sync for Qp {}
+
+impl Qp {
+    /// Creates one, in RESET.
+    ///
+    /// # Errors
+    /// Beyond the device's limits.
+    pub fn create(pd: &Arc<Pd>, init: &QpInit) -> Result<Arc<Qp>, Error> {
+        let mut attr = to_sys(init);
+        // SAFETY: live objects of one context.
+        let raw = unsafe { (pd.context().table().create_qp)(pd.raw(), &mut attr) };
+        let object = || format!("{:?} queue pair with {:?} on {}", init.kind, init.cap, pd.context().name());
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_qp", object()))?;
+        // SAFETY: a live queue pair; its number never changes.
+        let num = Qpn(unsafe { (*raw.as_ptr()).qp_num });
+        let cap = granted(&attr.cap);
+        let (_cqs, _srq) = ((init.send_cq.clone(), init.recv_cq.clone()), init.srq.clone());
+        Ok(Arc::new(Qp { pd: pd.clone(), raw, kind: init.kind, num, cap, _cqs, _srq }))
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn num(&self) -> Qpn {
+        self.num
+    }
+
+    /// Its sizes, as granted.
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// Its state.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn state(&self) -> Result<QpState, Error> {
+        let mut attr = sys::ibv_qp_attr::default();
+        // SAFETY: the init attributes are plain numbers and pointers; zero is valid for each.
+        let mut init = unsafe { std::mem::zeroed::<sys::ibv_qp_init_attr>() };
+        let mask = sys::IBV_QP_STATE.cast_signed();
+        // SAFETY: a live queue pair and room for the answers.
+        let code = unsafe { (self.pd.context().table().query_qp)(self.raw(), &mut attr, mask, &mut init) };
+        check("ibv_query_qp", code, || self.describe())?;
+        Ok(QpState::from_sys(attr.qp_state))
+    }
+
+    /// RESET to INIT.
+    ///
+    /// # Errors
+    /// Wrong state or attributes.
+    pub fn to_init(&self, attr: &InitAttr) -> Result<(), Error> {
+        self.modify("INIT", qp_attr::init(self.kind, attr))
+    }
+
+    /// INIT to RTR, connected services.
+    ///
+    /// # Errors
+    /// Wrong state or attributes.
+    pub fn to_rtr(&self, attr: &RtrAttr) -> Result<(), Error> {
+        self.modify("RTR", qp_attr::rtr(self.kind, attr))
+    }
+
+    /// RTR to RTS, connected services.
+    ///
+    /// # Errors
+    /// Wrong state or attributes.
+    pub fn to_rts(&self, attr: &RtsAttr) -> Result<(), Error> {
+        self.modify("RTS", qp_attr::rts(self.kind, attr))
+    }
+
+    /// INIT to RTR, datagrams.
+    ///
+    /// # Errors
+    /// Wrong state.
+    pub fn to_rtr_ud(&self) -> Result<(), Error> {
+        self.modify("RTR", qp_attr::datagram_rtr())
+    }
+
+    /// RTR to RTS, datagrams.
+    ///
+    /// # Errors
+    /// Wrong state.
+    pub fn to_rts_ud(&self, psn: Psn) -> Result<(), Error> {
+        self.modify("RTS", qp_attr::datagram_rts(psn))
+    }
+
+    /// To ERR: everything that is posted is flushed.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn to_error(&self) -> Result<(), Error> {
+        self.modify("ERR", qp_attr::error())
+    }
+
+    fn modify(&self, state: &str, (mut attr, mask): Change) -> Result<(), Error> {
+        // SAFETY: a live queue pair and attributes.
+        let code =
+            unsafe { (self.pd.context().table().modify_qp)(self.raw(), &mut attr, mask.cast_signed()) };
+        check("ibv_modify_qp", code, || format!("{} to {state}", self.describe()))
+    }
+
+    fn describe(&self) -> String {
+        format!("{} on {}", self.num, self.pd.context().name())
+    }
+
+    fn raw(&self) -> *mut sys::ibv_qp {
+        self.raw.as_ptr()
+    }
+
+    /// Hands a buffer to the device to receive into.
+    ///
+    /// # Errors
+    /// The queue is full; the buffer comes back.
+    #[inline]
+    pub fn post_recv(&self, wr_id: u64, buf: Buf) -> Result<Posted, (Buf, Error)> {
+        // SAFETY: a live queue pair; the buffer is registered and becomes the device's.
+        let code = unsafe { srq::post(wr_id, &buf, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };
+        if code == 0 { Ok(Posted::new(buf)) } else { Err((buf, self.refused("ibv_post_recv", code))) }
+    }
+
+    /// Sends the first `len` bytes of a buffer, which is the device's until the completion.
+    ///
+    /// # Errors
+    /// The queue is full, or the queue pair cannot send; the buffer comes back.
+    #[inline]
+    pub fn post_send(
+        &self,
+        wr_id: u64,
+        buf: Buf,
+        len: u32,
+        flags: SendFlags,
+    ) -> Result<Posted, (Buf, Error)> {
+        let mut sge = sys::ibv_sge { addr: buf.addr(), length: len.min(buf.capacity()), lkey: buf.lkey().0 };
+        let mut wr = request(wr_id, &mut sge, sys::IBV_WR_SEND, flags.bits());
+        self.post_buf(&mut wr, buf)
+    }
+
+    /// Sends a datagram.
+    ///
+    /// # Errors
+    /// As `post_send`.
+    #[expect(clippy::too_many_arguments, reason = "a datagram carries its address")]
+    pub fn post_send_ud(
+        &self,
+        wr_id: u64,
+        buf: Buf,
+        len: u32,
+        ah: &Ah,
+        qpn: Qpn,
+        qkey: QKey,
+        flags: SendFlags,
+    ) -> Result<Posted, (Buf, Error)> {
+        let mut sge = sys::ibv_sge { addr: buf.addr(), length: len.min(buf.capacity()), lkey: buf.lkey().0 };
+        let mut wr = request(wr_id, &mut sge, sys::IBV_WR_SEND, flags.bits());
+        wr.wr.ud = sys::ibv_send_wr_ud { ah: ah.raw(), remote_qpn: qpn.0, remote_qkey: qkey.0 };
+        self.post_buf(&mut wr, buf)
+    }
+
+    #[inline]
+    fn post_buf(&self, wr: &mut sys::ibv_send_wr, buf: Buf) -> Result<Posted, (Buf, Error)> {
+        // SAFETY: the request's only piece is a registered buffer that becomes the device's.
+        let code = unsafe { self.post(wr) };
+        if code == 0 { Ok(Posted::new(buf)) } else { Err((buf, self.refused("ibv_post_send", code))) }
+    }
+
+    /// Sends bytes that may be used again at once; no more than `cap().max_inline`.
+    ///
+    /// # Errors
+    /// The queue is full, the queue pair cannot send, or it is too much.
+    #[inline]
+    pub fn post_send_inline(&self, wr_id: u64, bytes: &[u8], flags: SendFlags) -> Result<(), Error> {
+        let mut sge = sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+        let mut wr = request(wr_id, &mut sge, sys::IBV_WR_SEND, flags.bits() | sys::IBV_SEND_INLINE);
+        // SAFETY: inline data is read before the call returns.
+        match unsafe { self.post(&mut wr) } {
+            0 => Ok(()),
+            code => Err(self.refused("ibv_post_send", code)),
+        }
+    }
+
+    /// Reads or writes a peer's memory. The local memory is the device's until the completion.
+    ///
+    /// # Errors
+    /// The queue is full, or the queue pair cannot send.
+    #[inline]
+    pub fn post_rdma(
+        &self,
+        op: RdmaOp,
+        wr_id: u64,
+        local: Sge,
+        remote: Remote,
+        flags: SendFlags,
+    ) -> Result<(), Error> {
+        let opcode = match op {
+            RdmaOp::Read => sys::IBV_WR_RDMA_READ,
+            RdmaOp::Write => sys::IBV_WR_RDMA_WRITE,
+        };
+        let mut sge = sys::ibv_sge { addr: local.addr, length: local.len, lkey: local.lkey.0 };
+        let mut wr = request(wr_id, &mut sge, opcode, flags.bits());
+        wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
+        // SAFETY: the device checks the key, and who registered the memory promised that it may be used so.
+        match unsafe { self.post(&mut wr) } {
+            0 => Ok(()),
+            code => Err(self.refused("ibv_post_send", code)),
+        }
+    }
+
+    /// # Safety
+    /// What the request points to stays valid as its flags say.
+    #[inline]
+    unsafe fn post(&self, wr: &mut sys::ibv_send_wr) -> i32 {
+        let mut bad = null_mut();
+        // SAFETY: a live queue pair; the caller vouches for the request.
+        unsafe { sys::ibv_post_send(self.raw(), wr, &mut bad) }
+    }
+
+    #[cold]
+    fn refused(&self, call: &'static str, code: i32) -> Error {
+        Error::new(call, self.describe(), code)
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // SAFETY: the last holder gives it back.
+        let code = unsafe { (self.pd.context().table().destroy_qp)(self.raw()) };
+        leaked("ibv_destroy_qp", code, &self.num);
+    }
+}
+
+#[inline]
+fn request(wr_id: u64, sge: &mut sys::ibv_sge, opcode: u32, flags: u32) -> sys::ibv_send_wr {
+    // SAFETY: a work request is plain numbers, pointers and unions of them; zero is valid for each.
+    let mut wr = unsafe { std::mem::zeroed::<sys::ibv_send_wr>() };
+    wr.wr_id = wr_id;
+    wr.sg_list = sge;
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.send_flags = flags;
+    wr
+}
+
+fn to_sys(init: &QpInit) -> sys::ibv_qp_init_attr {
+    let cap = &init.cap;
+    sys::ibv_qp_init_attr {
+        qp_context: null_mut(),
+        send_cq: init.send_cq.raw(),
+        recv_cq: init.recv_cq.raw(),
+        srq: init.srq.as_ref().map_or(null_mut(), |s| s.raw()),
+        cap: sys::ibv_qp_cap {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline_data: cap.max_inline,
+        },
+        qp_type: match init.kind {
+            QpKind::Rc => sys::IBV_QPT_RC,
+            QpKind::Uc => sys::IBV_QPT_UC,
+            QpKind::Ud => sys::IBV_QPT_UD,
+        },
+        sq_sig_all: init.sig_all.into(),
+    }
+}
+
+fn granted(cap: &sys::ibv_qp_cap) -> QpCap {
+    QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline: cap.max_inline_data,
+    }
+}

@@ -1,0 +1,106 @@
+//! Shared receive queues.
+
+use crate::error::{Error, check, leaked};
+use crate::mr::Pd;
+use crate::pool::{Buf, Posted};
+use rdma_sys as sys;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// A receive queue that many queue pairs draw from.
+#[derive(Debug)]
+pub struct Srq {
+    pd: Arc<Pd>,
+    raw: NonNull<sys::ibv_srq>,
+}
+
+// SAFETY: verbs objects may be used from every thread.
+unsafe impl Send for Srq {}
+// SAFETY: as above.
+unsafe impl Sync for Srq {}
+
+impl Srq {
+    /// A queue for at least so many receives of so many pieces.
+    ///
+    /// # Errors
+    /// Beyond the device's limits.
+    pub fn create(pd: &Arc<Pd>, max_wr: u32, max_sge: u32) -> Result<Arc<Srq>, Error> {
+        let mut attr = sys::ibv_srq_init_attr {
+            srq_context: null_mut(),
+            attr: sys::ibv_srq_attr { max_wr, max_sge, srq_limit: 0 },
+        };
+        // SAFETY: a live domain and attributes.
+        let raw = unsafe { (pd.context().table().create_srq)(pd.raw(), &mut attr) };
+        let object = || format!("{max_wr} receives on {}", pd.context().name());
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq", object()))?;
+        Ok(Arc::new(Srq { pd: pd.clone(), raw }))
+    }
+
+    /// Hands a buffer to the device.
+    ///
+    /// # Errors
+    /// The queue is full; the buffer comes back.
+    #[inline]
+    pub fn post_recv(&self, wr_id: u64, buf: Buf) -> Result<Posted, (Buf, Error)> {
+        // SAFETY: a live queue; the buffer is registered and becomes the device's.
+        let code = unsafe { post(wr_id, &buf, |wr, bad| sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad)) };
+        if code == 0 { Ok(Posted::new(buf)) } else { Err((buf, self.refused(code))) }
+    }
+
+    #[cold]
+    fn refused(&self, code: i32) -> Error {
+        Error::new("ibv_post_srq_recv", self.pd.context().name(), code)
+    }
+
+    /// Asks for an event when fewer than so many receives are left; once.
+    ///
+    /// # Errors
+    /// The device cannot.
+    pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
+        self.modify(sys::ibv_srq_attr { srq_limit: limit, ..Default::default() }, sys::IBV_SRQ_LIMIT)
+    }
+
+    /// Makes room for so many receives.
+    ///
+    /// # Errors
+    /// The device cannot.
+    pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
+        self.modify(sys::ibv_srq_attr { max_wr, ..Default::default() }, sys::IBV_SRQ_MAX_WR)
+    }
+
+    fn modify(&self, mut attr: sys::ibv_srq_attr, mask: u32) -> Result<(), Error> {
+        // SAFETY: a live queue and attributes.
+        let code = unsafe {
+            (self.pd.context().table().modify_srq)(self.raw.as_ptr(), &mut attr, mask.cast_signed())
+        };
+        check("ibv_modify_srq", code, || self.pd.context().name().into())
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_srq {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        // SAFETY: every queue pair on it holds it, so there is none left.
+        let code = unsafe { (self.pd.context().table().destroy_srq)(self.raw.as_ptr()) };
+        leaked("ibv_destroy_srq", code, &self.pd.context().name());
+    }
+}
+
+/// Posts one receive of a whole buffer through `verb`.
+///
+/// # Safety
+/// `verb` posts to a live queue, and reads its work request before it returns only.
+#[inline]
+pub(crate) unsafe fn post(
+    wr_id: u64,
+    buf: &Buf,
+    verb: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
+) -> i32 {
+    let mut sge = sys::ibv_sge { addr: buf.addr(), length: buf.capacity(), lkey: buf.lkey().0 };
+    let mut wr = sys::ibv_recv_wr { wr_id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+    let mut bad = null_mut();
+    verb(&mut wr, &mut bad)
+}
