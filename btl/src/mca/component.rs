@@ -5,6 +5,7 @@
 
 use super::entry::TRANSPORT;
 use super::guard::guard;
+use super::modex_io;
 use super::params::{self, DeviceChoice, Params};
 use super::show::{Refusal, Report};
 use opal_sys::*;
@@ -74,65 +75,71 @@ unsafe extern "C" fn progress() -> c_int {
     guard("component progress", 0, TRANSPORT.progress)
 }
 
+/// Registers the parameters. Whatever goes wrong is told by init: a component that fails here counts as "not found", and a
+/// job that lists it in `btl` is aborted, when it could go on with other transports.
 fn register_component() -> c_int {
     let Ok(base) = Base::load() else { return OPAL_ERR_NOT_AVAILABLE };
-    if let Err(error) = Abi::detect() {
-        return refuse_build(&base, &error);
+    if Abi::detect().is_ok() {
+        // SAFETY: this is the register callback of that component.
+        let done = unsafe { params::register(&base, &raw mut mca_btl_oxib_component, TRANSPORT.functions) };
+        if let Err(status) = done {
+            log::error!("open mpi refused the registration of parameters with status {status}");
+            return status;
+        }
     }
-    // SAFETY: this is the register callback of that component.
-    match unsafe { params::register(&base, &raw mut mca_btl_oxib_component, TRANSPORT.functions) } {
-        Ok(()) => OPAL_SUCCESS,
-        // Open MPI has told the user; NOT_AVAILABLE keeps it from complaining again.
-        Err(_) => OPAL_ERR_NOT_AVAILABLE,
-    }
-}
-
-/// An Open MPI that we can't serve: said only to those who asked for oxib.
-fn refuse_build(base: &Base, error: &AbiError) -> c_int {
-    if params::names_oxib(base.string_var(c"btl").as_deref()) {
-        let what = "The oxib BTL does not fit this Open MPI and takes no part in this job.";
-        let remedy = "Please use another build of Open MPI, or leave oxib out of the parameter btl.";
-        Report::new("unsupported build", what, remedy).with("Why", error.to_string()).show(base);
-    }
-    OPAL_ERR_NOT_AVAILABLE
+    OPAL_SUCCESS
 }
 
 fn open_component() -> c_int {
-    let Ok(abi) = Abi::detect() else { return OPAL_ERR_NOT_AVAILABLE };
-    super::log::open(*abi.base(), Some(abi), params::verbosity(abi.base()));
-    log::debug!(
-        "component {} opened in {} {}",
-        env!("CARGO_PKG_VERSION"),
-        abi.family().name(),
-        abi.version()
-    );
-    let params = params::load(abi.base()).map_err(|report| Refusal::Tell(*report));
+    let Ok(base) = Base::load() else { return OPAL_ERR_NOT_AVAILABLE };
+    let params = match Abi::detect() {
+        Ok(abi) => {
+            super::log::open(base, Some(abi), params::verbosity(&base));
+            log::debug!(
+                "component {} opened in {} {}",
+                env!("CARGO_PKG_VERSION"),
+                abi.family().name(),
+                abi.version()
+            );
+            params::load(&base).map_err(|report| Refusal::Tell(*report))
+        }
+        Err(error) => Err(unfit(&base, &error)),
+    };
     *OPENED.lock().unwrap_or_else(PoisonError::into_inner) = Some(params);
     OPAL_SUCCESS
 }
 
+/// An Open MPI that we can't serve: said only to those who asked for oxib.
+fn unfit(base: &Base, error: &AbiError) -> Refusal {
+    if !params::names_oxib(base.string_var(c"btl").as_deref()) {
+        return Refusal::Quiet(error.to_string());
+    }
+    let what = "The oxib BTL does not fit this Open MPI and takes no part in this job.";
+    let remedy = "Please use another build of Open MPI, or leave oxib out of the parameter btl.";
+    Refusal::Tell(Report::common(what, remedy).with("Why", error.to_string()))
+}
+
 fn init_component(threads: bool) -> Vec<*mut mca_btl_base_module_t> {
-    let Ok(abi) = Abi::detect() else { return Vec::new() };
     let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner).take();
     let opened = opened.unwrap_or_else(|| Err(Refusal::Quiet("the component is not open".into())));
-    match opened.and_then(|params| modules(&params, abi, threads)) {
-        Ok(modules) => modules,
-        Err(Refusal::Tell(report)) => {
-            report.show(abi.base());
-            Vec::new()
-        }
-        Err(Refusal::Quiet(reason)) => {
-            log::debug!("no modules: {reason}");
-            Vec::new()
-        }
+    match opened.and_then(|params| modules(&params, threads)) {
+        Ok(modules) => return modules,
+        Err(Refusal::Tell(report)) => report.show(),
+        Err(Refusal::Quiet(reason)) => log::debug!("no modules: {reason}"),
+    }
+    say_unreachable();
+    Vec::new()
+}
+
+/// Spares processes that do have devices the wait for addresses that never come.
+fn say_unreachable() {
+    if let Some(error) = Abi::detect().ok().and_then(|abi| modex_io::publish_nothing(abi).err()) {
+        log::debug!("{error}");
     }
 }
 
-fn modules(
-    params: &Params,
-    abi: &'static Abi,
-    threads: bool,
-) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
+fn modules(params: &Params, threads: bool) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
+    let abi = Abi::detect().map_err(|error| Refusal::Quiet(error.to_string()))?;
     if !params.asked
         && params.device == DeviceChoice::Auto
         && !hardware_present(Path::new("/sys/class/infiniband"))
@@ -197,8 +204,9 @@ mod tests {
 
     #[test]
     fn the_component_carries_the_names_of_its_file() {
+        let component = &raw const mca_btl_oxib_component;
         // SAFETY: nobody writes to the component in this test.
-        let version = unsafe { &(*&raw const mca_btl_oxib_component).btl_version };
+        let version = unsafe { &(*component).btl_version };
         let text = |field: &[c_char]| {
             // SAFETY: fields end with NUL, being longer than their names.
             unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned()

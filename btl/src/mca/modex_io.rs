@@ -10,12 +10,23 @@ pub fn key() -> CString {
     CString::new(version).unwrap_or_else(|_| CStr::to_owned(c"btl.oxib"))
 }
 
-/// Publishes our addresses; once, during init.
+/// What a process publishes that has no addresses. A key that is missing altogether costs whoever asks for it 2 s.
+const NOTHING: &[u8] = &[0];
+
+/// Publishes our addresses; once, during init. They are longer than one byte.
 ///
 /// # Errors
 /// [`ModexError`] when the runtime refused.
 pub fn publish(abi: &Abi, bytes: &[u8]) -> Result<(), ModexError> {
     abi.family().modex_put(&key(), bytes)
+}
+
+/// Publishes that this process can't be reached over oxib.
+///
+/// # Errors
+/// As [`publish`].
+pub fn publish_nothing(abi: &Abi) -> Result<(), ModexError> {
+    publish(abi, NOTHING)
 }
 
 /// Fetches a peer's addresses; `None` when the peer runs without oxib. May wait for the runtime. Main thread only.
@@ -24,7 +35,7 @@ pub fn publish(abi: &Abi, bytes: &[u8]) -> Result<(), ModexError> {
 /// [`ModexError`] when the runtime failed.
 pub fn fetch(abi: &Abi, peer: opal_process_name_t) -> Result<Option<Vec<u8>>, ModexError> {
     match abi.family().modex_get(peer, &key()) {
-        Ok(bytes) => Ok(Some(bytes)),
+        Ok(bytes) => Ok((bytes != NOTHING).then_some(bytes)),
         Err(ModexError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error),
     }

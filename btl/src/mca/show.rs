@@ -1,13 +1,17 @@
-//! Messages that a user must see: what happened, to what, why probably, what to do. Shown once for a whole job.
+//! Messages that a user must see: what happened, to what, why probably, what to do.
+//!
+//! They look like Open MPI's own help but go straight to standard error. Open MPI's way (`opal_show_help`) counts repeats of
+//! other ranks instead of showing them, but 4.1.4's loses one message in five (two ranks that report at once; mpirun then
+//! logs "ORTE_ERROR_LOG ... show_help.c"). What holds for every process of a node is said by the node's first one only.
 
-use opal_sys::{Base, Help};
 use std::fmt::Write;
+use std::io::Write as _;
 
 /// A message in the shape of Open MPI's own help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// One word per kind of message: the launcher counts repeats of other ranks under it.
-    pub topic: &'static str,
+    /// The other processes of this node have the same to say.
+    pub common: bool,
     /// What happened, in a sentence or two.
     pub what: String,
     /// To what, and why: label and text.
@@ -29,9 +33,14 @@ pub enum Refusal {
 const LABELS: usize = 12;
 
 impl Report {
-    /// A report without facts yet.
-    pub fn new(topic: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { topic, what: what.into(), facts: Vec::new(), remedy: remedy.into() }
+    /// A report without facts yet, about something that every process of the node meets (a parameter, no device).
+    pub fn common(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { common: true, what: what.into(), facts: Vec::new(), remedy: remedy.into() }
+    }
+
+    /// A report without facts yet, about something that happened to this process.
+    pub fn own(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { common: false, ..Self::common(what, remedy) }
     }
 
     /// Adds a fact.
@@ -55,10 +64,24 @@ impl Report {
         text + &self.remedy
     }
 
-    /// Shows it through Open MPI.
-    pub fn show(&self, base: &Base) {
-        base.show_help(Help { topic: self.topic, text: &self.text() });
+    /// Shows it, unless another process of this node does.
+    pub fn show(&self) {
+        if self.common && !is_first_of_node(std::env::var(LOCAL_RANK).ok().as_deref()) {
+            return log::debug!("the first process of this node reports: {}", self.what.replace('\n', " "));
+        }
+        let rule = "-".repeat(74);
+        let text = format!("{rule}\n{}\n{rule}\n", self.text().trim_end());
+        // One write, so that the lines of two ranks do not mix; without standard error there is nobody to tell.
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
+}
+
+/// Where mpirun of 4.1 and 5.0 tells a process its number among those of the job on this node.
+const LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
+
+/// True for number 0, and when nobody numbered the processes.
+fn is_first_of_node(local_rank: Option<&str>) -> bool {
+    local_rank.is_none_or(|rank| rank == "0")
 }
 
 #[cfg(test)]
@@ -67,11 +90,15 @@ mod tests {
 
     #[test]
     fn a_report_puts_facts_in_a_column_and_the_remedy_last() {
-        let report =
-            Report::new("test", "It broke.", "Mend it.").with("Device", "soft0").with("Why", "old\nworn");
+        let report = Report::own("It broke.", "Mend it.").with("Device", "soft0").with("Why", "old\nworn");
         assert_eq!(
             report.text(),
             "It broke.\n\n  Device:      soft0\n  Why:         old\n               worn\n\nMend it."
         );
+    }
+
+    #[test]
+    fn what_is_common_to_a_node_is_said_by_its_first_process() {
+        assert_eq!([None, Some("0"), Some("1")].map(is_first_of_node), [true, true, false]);
     }
 }

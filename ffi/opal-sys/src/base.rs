@@ -27,7 +27,6 @@ type FindFn = unsafe extern "C" fn(*const c_char, *mut c_int) -> c_int;
 type ValueFn =
     unsafe extern "C" fn(c_int, *mut *const c_void, *mut mca_base_var_source_t, *mut *const c_char) -> c_int;
 type BaseParamsFn = unsafe extern "C" fn(*const mca_base_component_t, *mut mca_btl_base_module_t) -> c_int;
-type RenderedHelpFn = unsafe extern "C" fn(*const c_char, *const c_char, bool, *const c_char) -> c_int;
 
 /// The stream that exists from the start: standard error, each line with host and process id.
 const DEFAULT_STREAM: c_int = 0;
@@ -40,37 +39,17 @@ pub struct Base {
     var_find: FindFn,
     var_value: ValueFn,
     base_params: BaseParamsFn,
-    rendered_help: Option<RenderedHelpFn>,
-    verbosity_words: NonNull<mca_base_var_enum_t>,
 }
 
-// SAFETY: addresses of code and of a static object of the library; nothing is owned or changed through them.
-unsafe impl Send for Base {}
-// SAFETY: as above.
-unsafe impl Sync for Base {}
-
-/// One variable to register.
+/// One string variable to register.
 #[derive(Debug, Clone, Copy)]
-pub struct VarSpec<'a> {
+pub struct StringVar<'a> {
     /// Without the prefix `btl_<component>_`.
     pub name: &'a CStr,
     pub help: &'a CStr,
-    /// `MCA_BASE_VAR_TYPE_*`; says what the storage is.
-    pub kind: mca_base_var_type_t,
-    /// Accept (and show) the words of Open MPI's verbosity levels.
-    pub verbosity_words: bool,
     /// 1 to 9: which `ompi_info --level` shows it.
     pub level: u8,
     pub scope: mca_base_var_scope_t,
-}
-
-/// A message for the user, shown once for a whole job where Open MPI can do that.
-#[derive(Debug, Clone, Copy)]
-pub struct Help<'a> {
-    /// Equal messages of other processes are counted under this word, not repeated.
-    pub topic: &'a str,
-    /// Lines of text.
-    pub text: &'a str,
 }
 
 impl Base {
@@ -83,8 +62,8 @@ impl Base {
     }
 
     pub(crate) fn resolve(find: Resolver<'_>) -> Result<Self, AbiError> {
-        // SAFETY: the signatures are those of opal/util/output.h, opal/mca/base/mca_base_var.h,
-        // opal/mca/btl/base/base.h and orte/util/show_help.h, equal in v4.1.0 to v5.0.10.
+        // SAFETY: the signatures are those of opal/util/output.h, opal/mca/base/mca_base_var.h and
+        // opal/mca/btl/base/base.h, equal in v4.1.0 to v5.0.10.
         unsafe {
             Ok(Self {
                 output: symbols::function(find, c"opal_output")?,
@@ -92,8 +71,6 @@ impl Base {
                 var_find: symbols::function(find, c"mca_base_var_find_by_name")?,
                 var_value: symbols::function(find, c"mca_base_var_get_value")?,
                 base_params: symbols::function(find, c"mca_btl_base_param_register")?,
-                rendered_help: symbols::optional_function(find, c"orte_show_help_norender"),
-                verbosity_words: symbols::data(find, c"mca_base_var_enum_verbose")?,
             })
         }
     }
@@ -105,21 +82,6 @@ impl Base {
         let line = c_text(line);
         // SAFETY: a format with one string, and that string.
         unsafe { (self.output)(DEFAULT_STREAM, c"%s".as_ptr(), line.as_ptr()) }
-    }
-
-    /// Shows a message between rules, as Open MPI shows its own help.
-    pub fn show_help(&self, help: Help<'_>) {
-        let rule = "-".repeat(74);
-        let text = c_text(&format!("{rule}\n{}\n{rule}\n", help.text.trim_end()));
-        let topic = c_text(help.topic);
-        match self.rendered_help {
-            // SAFETY: NUL-terminated strings that the function copies.
-            Some(show) => unsafe {
-                show(c"help-mpi-btl-oxib.txt".as_ptr(), topic.as_ptr(), true, text.as_ptr());
-            },
-            // SAFETY: a format with one string, and that string.
-            None => unsafe { (self.output)(DEFAULT_STREAM, c"\n%s".as_ptr(), text.as_ptr()) },
-        }
     }
 
     /// Current value of a string variable by its full name (`"btl"`); `None` when unknown or unset.
@@ -159,35 +121,34 @@ impl Base {
         (status == OPAL_SUCCESS).then(|| (NonNull::new(storage.cast_mut()), source))
     }
 
-    /// Registers a variable; its value is in `storage` afterwards, which holds the default before.
+    /// Registers a string variable. `storage` holds the default before, and the value afterwards.
     ///
     /// # Errors
-    /// The OPAL status, when Open MPI refused the variable or the user's value (it has told the user then).
+    /// The OPAL status.
     ///
     /// # Safety
-    /// `storage` points to what `spec.kind` says (a string: `char *`, which Open MPI replaces and owns from then on)
-    /// and lives until the component is closed; `component` is the component being registered.
-    pub unsafe fn register_var(
+    /// `storage` is NULL inside or a NUL-terminated string that nobody frees; Open MPI replaces it by a copy that it owns.
+    /// The place lives until the component is closed; `component` is the component being registered.
+    pub unsafe fn register_string(
         &self,
         component: *const mca_base_component_t,
-        spec: &VarSpec<'_>,
-        storage: *mut c_void,
+        var: &StringVar<'_>,
+        storage: *mut *mut c_char,
     ) -> Result<(), c_int> {
-        let words = if spec.verbosity_words { self.verbosity_words.as_ptr() } else { ptr::null_mut() };
-        let level = c_int::from(spec.level.clamp(1, 9)) - 1;
-        // SAFETY: strings are NUL-terminated and copied; the caller vouches for component and storage.
+        let level = c_int::from(var.level.clamp(1, 9)) - 1;
+        // SAFETY: strings are NUL-terminated and copied, no enumerator; the caller vouches for component and storage.
         let index = unsafe {
             (self.var_register)(
                 component,
-                spec.name.as_ptr(),
-                spec.help.as_ptr(),
-                spec.kind,
-                words,
+                var.name.as_ptr(),
+                var.help.as_ptr(),
+                MCA_BASE_VAR_TYPE_STRING,
+                ptr::null_mut(),
                 0,
                 0,
                 level,
-                spec.scope,
-                storage,
+                var.scope,
+                storage.cast(),
             )
         };
         if index < 0 { Err(index) } else { Ok(()) }

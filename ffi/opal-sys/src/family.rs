@@ -27,7 +27,7 @@ pub trait Family: Send + Sync + std::fmt::Debug {
     /// [`ModexError`] when the value is too large or the runtime refused it.
     fn modex_put(&self, key: &CStr, bytes: &[u8]) -> Result<(), ModexError>;
 
-    /// Fetches what a process published; may wait for the runtime.
+    /// Fetches what a process published; may wait for the runtime: 2 s in 4.1, when nothing was published.
     ///
     /// # Errors
     /// [`ModexError::NotFound`] when that process published nothing under the key.

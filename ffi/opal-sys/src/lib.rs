@@ -32,7 +32,7 @@ mod symbols;
 mod v4_1;
 
 pub use abi::{Abi, AbiError};
-pub use base::{Base, Help, VarSpec};
+pub use base::{Base, StringVar};
 pub use btl::*;
 pub use class::*;
 pub use convertor::*;

@@ -28,17 +28,8 @@ pub(crate) unsafe fn function<F: Copy>(resolve: Resolver<'_>, name: &'static CSt
     Ok(unsafe { as_function(address) })
 }
 
-/// A function that some releases lack.
-///
-/// # Safety
-/// As [`function`].
-pub(crate) unsafe fn optional_function<F: Copy>(resolve: Resolver<'_>, name: &CStr) -> Option<F> {
-    // SAFETY: the caller vouches for the type.
-    resolve(name).map(|address| unsafe { as_function(address) })
-}
-
 unsafe fn as_function<F: Copy>(address: NonNull<c_void>) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>(), "function pointers only") };
-    // SAFETY: both are one non-null word, and the caller of our callers vouches for the signature.
+    // SAFETY: both are one non-null word, and the caller of our caller vouches for the signature.
     unsafe { std::mem::transmute_copy(&address) }
 }

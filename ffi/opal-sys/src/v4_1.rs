@@ -5,7 +5,7 @@ use crate::btl::*;
 use crate::class::{obj_release, opal_class_t, opal_list_item_t, opal_object_t};
 use crate::family::{Family, ModexError, Received};
 use crate::process::{OPAL_VPID_WILDCARD, opal_proc_4_1_t, opal_proc_t, opal_process_name_t};
-use crate::status::{OPAL_ERR_NOT_FOUND, OPAL_ERR_NOT_SUPPORTED, OPAL_SUCCESS};
+use crate::status::{OPAL_ERR_NOT_FOUND, OPAL_ERR_NOT_SUPPORTED, OPAL_ERR_TIMEOUT, OPAL_SUCCESS};
 use crate::symbols::{self, Resolver};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, offset_of, size_of};
@@ -89,7 +89,10 @@ impl V4_1 {
         };
         match (status, NonNull::new(value)) {
             (OPAL_SUCCESS, Some(value)) => Ok(Value(value)),
-            (OPAL_SUCCESS | OPAL_ERR_NOT_FOUND, _) => Err(ModexError::NotFound { key: text(key) }),
+            // The runtime waits 2 s for a key that nobody published, and then says TIMEOUT (measured with 4.1.4).
+            (OPAL_SUCCESS | OPAL_ERR_NOT_FOUND | OPAL_ERR_TIMEOUT, _) => {
+                Err(ModexError::NotFound { key: text(key) })
+            }
             (status, _) => Err(ModexError::Refused { key: text(key), status }),
         }
     }

@@ -69,6 +69,8 @@ pub struct Params {
     pub cq_size: u32,
     pub rdma_depth: u32,
     pub finalize_timeout: Duration,
+    /// As asked for here; what counts is [`verbosity`].
+    pub verbose: u8,
 }
 
 impl Params {
@@ -116,6 +118,7 @@ impl Params {
             cq_size: 0,
             rdma_depth: 0,
             finalize_timeout: Duration::ZERO,
+            verbose: 0,
         })
     }
 
@@ -210,7 +213,7 @@ fn bad_value(name: &str, value: &str, problem: &str, expected: &str) -> Box<Repo
          environment variable OMPI_MCA_btl_oxib_{name}, or from a parameter file such as\n\
          openmpi-mca-params.conf. \"ompi_info --param btl oxib --level 9\" describes every parameter."
     );
-    let report = Report::new("bad parameter", what, remedy)
+    let report = Report::common(what, remedy)
         .with("Parameter", format!("btl_oxib_{name}"))
         .with("Value", value)
         .with("Problem", problem);

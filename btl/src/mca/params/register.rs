@@ -1,23 +1,22 @@
 //! The rows as MCA variables, and what the user made of them.
 //!
-//! Open MPI wants a place for each value that outlives the call, and replaces the string in it by its own. All kinds
-//! but verbosity are strings for it, so that units are accepted and one parser and one message serve all.
+//! Open MPI wants a place for each value that outlives the call, and replaces the string in it by its own. All kinds are
+//! strings for it: units are accepted, one parser and one message serve all, and a bad number leaves the job alone
+//! (when Open MPI itself finds one, registration fails, and a job that lists oxib in `btl` is aborted).
 
-use super::table::{ROWS, Row, Scope};
-use super::value::Kind;
+use super::table::{ROWS, Row, Scope, VERBOSE};
 use super::{Params, names_oxib};
 use crate::mca::show::Report;
 use opal_sys::*;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Most rows that the storage has room for.
 const ROOM: usize = 64;
 
 static TEXTS: [AtomicPtr<c_char>; ROOM] = [const { AtomicPtr::new(ptr::null_mut()) }; ROOM];
-static VERBOSE: AtomicI32 = AtomicI32::new(0);
 
 /// The module whose fields are Open MPI's parameters for every BTL: the pattern of all modules.
 #[derive(Debug)]
@@ -39,7 +38,7 @@ impl Template {
 /// Registers Open MPI's own parameters and ours.
 ///
 /// # Errors
-/// The OPAL status. Open MPI has told the user.
+/// The OPAL status.
 ///
 /// # Safety
 /// Called from the component's register callback, with the component being registered.
@@ -76,9 +75,13 @@ pub fn load(base: &Base) -> Result<Params, Box<Report>> {
     Ok(params)
 }
 
-/// Verbosity: ours or that of all BTLs, whichever is higher.
+/// Verbosity: ours or that of all BTLs, whichever is higher. A bad one of ours is told by [`load`].
 pub fn verbosity(base: &Base) -> i32 {
-    VERBOSE.load(Ordering::Relaxed).max(base.int_var(c"btl_base_verbose").unwrap_or(0))
+    let row = ROWS.iter().find(|row| row.name == VERBOSE);
+    let ours = row
+        .and_then(|row| row.kind.parse(text_of(row)?).ok())
+        .map_or(0, |value| i32::from(value.narrow::<u8>()));
+    ours.max(base.int_var(c"btl_base_verbose").unwrap_or(0))
 }
 
 /// Our defaults of Open MPI's own parameters; `table::BASE_ROWS` documents them.
@@ -106,28 +109,16 @@ unsafe fn register_row(
     place: &'static AtomicPtr<c_char>,
 ) -> Result<(), i32> {
     let help = CString::new(row.full_help()).unwrap_or_default();
-    let verbosity = row.kind == Kind::Verbosity;
-    let storage = if verbosity {
-        VERBOSE.as_ptr().cast()
-    } else {
-        // Open MPI takes the string that it finds here as the default, and puts a copy in its place.
-        place.store(row.default.as_ptr().cast_mut(), Ordering::Relaxed);
-        place.as_ptr().cast()
+    // Open MPI takes the string that it finds here as the default, and puts a copy in its place.
+    place.store(row.default.as_ptr().cast_mut(), Ordering::Relaxed);
+    let scope = match row.scope {
+        Scope::Local => MCA_BASE_VAR_SCOPE_LOCAL,
+        Scope::All => MCA_BASE_VAR_SCOPE_ALL,
+        Scope::AllEqual => MCA_BASE_VAR_SCOPE_ALL_EQ,
     };
-    let spec = VarSpec {
-        name: row.name,
-        help: &help,
-        kind: if verbosity { MCA_BASE_VAR_TYPE_INT } else { MCA_BASE_VAR_TYPE_STRING },
-        verbosity_words: verbosity,
-        level: row.level,
-        scope: match row.scope {
-            Scope::Local => MCA_BASE_VAR_SCOPE_LOCAL,
-            Scope::All => MCA_BASE_VAR_SCOPE_ALL,
-            Scope::AllEqual => MCA_BASE_VAR_SCOPE_ALL_EQ,
-        },
-    };
-    // SAFETY: the storage is static and of the kind that the specification says.
-    unsafe { base.register_var(component, &spec, storage) }
+    let var = StringVar { name: row.name, help: &help, level: row.level, scope };
+    // SAFETY: the place is static and holds a string constant.
+    unsafe { base.register_string(component, &var, place.as_ptr()) }
 }
 
 /// What stands in a row's variable now.

@@ -63,6 +63,9 @@ macro_rules! number {
 pub(super) const LAYOUT: &CStr =
     c"P,128,256,192,128:S,2048,1024,896,64:S,12288,1024,896,64:S,65536,256,224,32";
 
+/// The row that is needed before the others.
+pub(super) const VERBOSE: &CStr = c"verbose";
+
 /// The table, in the order of the documentation.
 pub static ROWS: &[Row] = &[
     Row {
@@ -275,14 +278,17 @@ pub static ROWS: &[Row] = &[
         },
     },
     Row {
-        name: c"verbose",
+        name: VERBOSE,
         kind: Kind::Verbosity,
-        default: c"0",
+        default: c"error",
         level: 2,
         scope: Scope::Local,
-        help: "How much oxib tells: 0 errors, 20 warnings, 40 once per process, 80 once per connection, 100 once per message; \
-               btl_base_verbose counts too, the higher one wins",
-        apply: |_, _| Ok(()),
+        help: "How much oxib tells: errors only, warnings, what happens once per process (info), per connection (debug) or \
+               per message (trace); btl_base_verbose counts too, the higher one wins",
+        apply: |params, value| {
+            params.verbose = value.narrow();
+            Ok(())
+        },
     },
 ];
 

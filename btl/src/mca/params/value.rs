@@ -11,7 +11,7 @@ pub enum Kind {
     Text,
     /// Words separated by commas.
     Words,
-    /// A whole number, decimal or 0x...
+    /// A whole number: 8192, 8k, 0x2000.
     Number { min: u64, max: u64 },
     /// A number of bytes: 4096, 4k, 1m.
     Bytes { min: u64, max: u64 },
@@ -23,9 +23,7 @@ pub enum Kind {
     RnrTimer,
     /// IB coded timeout, 0 to 31: 4.096 µs times two to this power (IBTA 9.7.6.1.3), or the time itself.
     AckTimeout,
-    /// One of a few words.
-    Choice(&'static [&'static str]),
-    /// Open MPI's verbosity: -1 to 100 or its words. The only kind that Open MPI parses itself.
+    /// 0 to 100, or a word of [`VERBOSITY`].
     Verbosity,
 }
 
@@ -38,6 +36,9 @@ pub enum Value {
     Time(Duration),
     Auto,
 }
+
+/// Words for verbosity, with Open MPI's numbers where it has the word.
+const VERBOSITY: [(&str, u64); 5] = [("error", 0), ("warn", 20), ("info", 40), ("debug", 80), ("trace", 100)];
 
 /// Delays of the RNR timer codes in units of 10 µs (IBTA table 45); code 0 is the longest.
 const RNR_DELAYS: [u32; 32] = [
@@ -57,8 +58,7 @@ impl Kind {
             Self::Time { min, max } => format!("a time such as 500ms, from {min:?} to {max:?}"),
             Self::RnrTimer => "a time such as 1ms, up to 655ms, or an IB code from 0 to 31".into(),
             Self::AckTimeout => "a time such as 1s, up to 8796s, or an IB code from 0 to 31".into(),
-            Self::Choice(words) => format!("one of {}", words.join(", ")),
-            Self::Verbosity => "a number from -1 to 100, or a word such as warn, info, debug".into(),
+            Self::Verbosity => "error, warn, info, debug, trace, or a number from 0 to 100".into(),
         }
     }
 
@@ -71,7 +71,7 @@ impl Kind {
         match self {
             Self::Text => Ok(Value::Text(text.into())),
             Self::Words => words(text),
-            Self::Number { min, max } => within(number(text)?, min, max).map(Value::Number),
+            Self::Number { min, max } => within(count(text)?, min, max).map(Value::Number),
             Self::AutoBytes { .. } if text == "auto" => Ok(Value::Auto),
             Self::Bytes { min, max } | Self::AutoBytes { min, max } => {
                 within(bytes(text)?, min, max).map(Value::Number)
@@ -79,9 +79,10 @@ impl Kind {
             Self::Time { min, max } => time_within(time(text)?, min, max).map(Value::Time),
             Self::RnrTimer => code(text, rnr_code),
             Self::AckTimeout => code(text, ack_code),
-            Self::Choice(choices) if choices.contains(&text) => Ok(Value::Text(text.into())),
-            Self::Choice(_) => Err(format!("there is no choice \"{text}\"")),
-            Self::Verbosity => text.parse::<i32>().map(|_| Value::Auto).map_err(|error| error.to_string()),
+            Self::Verbosity => match VERBOSITY.iter().find(|(word, _)| *word == text) {
+                Some(&(_, number)) => Ok(Value::Number(number)),
+                None => within(number(text)?, 0, 100).map(Value::Number),
+            },
         }
     }
 }
@@ -159,6 +160,11 @@ fn number(text: &str) -> Result<u64, String> {
         _ => return Err(not_a("number", text)),
     };
     parsed.map_err(|_| not_a("number", text))
+}
+
+/// A number that may be given in k, m or g.
+fn count(text: &str) -> Result<u64, String> {
+    number(text).or_else(|problem| bytes(text).map_err(|_| problem))
 }
 
 /// Number and unit of "1.5ms"; the unit may be empty.
@@ -269,6 +275,13 @@ mod tests {
         assert_eq!(rnr, [14, 1, 1, 0, 13].map(|code| Ok(Value::Number(code))));
         let ack = ["1s", "1us", "20"].map(|text| Kind::AckTimeout.parse(text));
         assert_eq!(ack, [18, 1, 20].map(|code| Ok(Value::Number(code))));
+    }
+
+    #[test]
+    fn verbosity_is_a_word_or_a_number() {
+        let parsed = ["debug", "20"].map(|text| Kind::Verbosity.parse(text).map(|value| value.number()));
+        assert_eq!(parsed, [Ok(80), Ok(20)]);
+        assert!(Kind::Verbosity.parse("chatty").is_err() && Kind::Verbosity.parse("101").is_err());
     }
 
     #[test]
