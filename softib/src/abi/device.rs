@@ -1,0 +1,265 @@
+//! The device list, contexts, and what they say about device and port.
+
+use super::{engine, guard, guard_minus, guard_ptr, identity, ops};
+use crate::engine as process;
+use crate::errno::Errno;
+use crate::objects::cq::event_file;
+use crate::objects::events::Context;
+use crate::objects::{CBox, zeroed};
+use crate::send::{MAX_MESSAGE, MAX_SGE};
+use crate::shm::layout::{MRS, QPS};
+use rdma_sys::*;
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int};
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+
+/// Largest depth of a CQ, and of a send or receive queue.
+pub const MAX_CQE: u32 = 1 << 20;
+pub const MAX_WR: u32 = 1 << 15;
+const CQS: c_int = 1 << 16;
+
+/// The one device of this process; it lives as long as the process, like a real one.
+fn the_device() -> *mut ibv_device {
+    static DEVICE: OnceLock<usize> = OnceLock::new();
+    *DEVICE.get_or_init(|| {
+        // SAFETY: device_with_slack is plain C data; zeroes are valid.
+        let mut device: Box<device_with_slack> = Box::new(unsafe { zeroed() });
+        let c = &mut device.device;
+        (c.node_type, c.transport_type) = (IBV_NODE_CA, IBV_TRANSPORT_IB);
+        put_name(&mut c.name, identity::NAME);
+        put_name(&mut c.dev_name, identity::NAME);
+        put_name(&mut c.ibdev_path, "/sys/class/infiniband/softib0");
+        Box::into_raw(device) as usize
+    }) as *mut ibv_device
+}
+
+fn put_name(to: &mut [c_char], name: &str) {
+    for (to, from) in to.iter_mut().zip(name.bytes()) {
+        *to = from as c_char;
+    }
+}
+
+pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    guard_ptr(|| {
+        let list = Box::leak(Box::new([the_device(), std::ptr::null_mut()]));
+        if !count.is_null() {
+            // SAFETY: the program passes null or a valid pointer.
+            unsafe { *count = 1 };
+        }
+        Ok(list.as_mut_ptr())
+    })
+}
+
+pub unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
+    guard(|| {
+        if !list.is_null() {
+            // SAFETY: made by get_device_list, freed once by the rules of the API.
+            drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
+        }
+        Ok(())
+    });
+}
+
+pub unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: a device from our list; the name lives as long as the device, which is for ever.
+    unsafe { (*device).name.as_ptr() }
+}
+
+pub unsafe extern "C" fn get_device_guid(_device: *mut ibv_device) -> u64 {
+    u64::from_ne_bytes(identity::guid())
+}
+
+pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+    guard_ptr(|| open(device))
+}
+
+fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
+    let engine = process::open()?;
+    let made = event_file().map(|file| {
+        let c = CBox::new(new_context(device, file.as_raw_fd()));
+        let context = Context { c, users: 0, queue: VecDeque::new(), file };
+        let mut state = engine.enter();
+        let entry = state.w.contexts.vacant_entry();
+        let key = entry.key();
+        let c = context.c.as_ptr();
+        entry.insert(context);
+        // SAFETY: our own struct, just made; cmd_fd carries the context's index, no real descriptor.
+        unsafe {
+            (*c).context.cmd_fd = -2 - key as c_int;
+            &raw mut (*c).context
+        }
+    });
+    made.inspect_err(|_| process::close())
+}
+
+fn new_context(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
+    // SAFETY: verbs_context is plain C data; zeroes are valid (null functions).
+    let mut c: verbs_context = unsafe { zeroed() };
+    c.sz = size_of::<verbs_context>();
+    c.query_port = Some(query_port_sized);
+    c.context.device = device;
+    c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+    c.context.async_fd = async_fd;
+    c.context.num_comp_vectors = 1;
+    c.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    c.context.ops.poll_cq = Some(ops::poll_cq);
+    c.context.ops.req_notify_cq = Some(ops::req_notify_cq);
+    c.context.ops.post_send = Some(ops::post_send);
+    c.context.ops.post_recv = Some(ops::post_recv);
+    c.context.ops.post_srq_recv = Some(ops::post_srq_recv);
+    c
+}
+
+/// The index of one of our contexts.
+pub fn context_key(context: *mut ibv_context) -> usize {
+    // SAFETY: the program passes a context that open_device returned.
+    unsafe { (-2 - (*context).cmd_fd) as usize }
+}
+
+pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+    guard_minus(|| {
+        let key = context_key(context);
+        {
+            let mut state = engine()?.enter();
+            let users = state.w.contexts.get(key).ok_or(Errno::INVAL)?.users;
+            if users > 0 {
+                return Err(Errno::BUSY);
+            }
+            state.w.contexts.remove(key);
+        }
+        process::close();
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn query_device(_context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    // SAFETY: the program passes a valid pointer.
+    guard(|| unsafe {
+        attr.write(device_attr());
+        Ok(())
+    })
+}
+
+fn device_attr() -> ibv_device_attr {
+    let guid = u64::from_ne_bytes(identity::guid());
+    let mut attr = ibv_device_attr {
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        max_qp: QPS as c_int - 2,
+        max_qp_wr: MAX_WR as c_int,
+        device_cap_flags: IBV_DEVICE_RC_RNR_NAK_GEN
+            | IBV_DEVICE_SYS_IMAGE_GUID
+            | IBV_DEVICE_CURR_QP_STATE_MOD,
+        max_sge: MAX_SGE as c_int,
+        max_sge_rd: MAX_SGE as c_int,
+        max_cq: CQS,
+        max_cqe: MAX_CQE as c_int,
+        max_mr: MRS as c_int - 1,
+        max_pd: CQS,
+        max_qp_rd_atom: 16,
+        max_res_rd_atom: 16 * QPS as c_int,
+        max_qp_init_rd_atom: 16,
+        atomic_cap: IBV_ATOMIC_NONE,
+        max_ah: CQS,
+        max_srq: CQS,
+        max_srq_wr: MAX_WR as c_int,
+        max_srq_sge: MAX_SGE as c_int,
+        max_pkeys: 1,
+        phys_port_cnt: 1,
+        ..Default::default()
+    };
+    put_name(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
+    attr
+}
+
+pub unsafe extern "C" fn query_port(_context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+    guard(|| {
+        check_port(port)?;
+        // SAFETY: the program passes a valid pointer.
+        unsafe { attr.write(port_attr()) };
+        Ok(())
+    })
+}
+
+/// `verbs_context.query_port`: an older program has a shorter struct.
+unsafe extern "C" fn query_port_sized(
+    _context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    len: usize,
+) -> c_int {
+    guard(|| {
+        check_port(port)?;
+        let full = port_attr();
+        let len = len.min(size_of::<ibv_port_attr>());
+        // SAFETY: the program's struct has `len` bytes, ours at least as many.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), len) };
+        Ok(())
+    })
+}
+
+fn check_port(port: u8) -> Result<(), Errno> {
+    if port == 1 { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+fn port_attr() -> ibv_port_attr {
+    ibv_port_attr {
+        state: IBV_PORT_ACTIVE,
+        max_mtu: IBV_MTU_4096,
+        active_mtu: IBV_MTU_4096,
+        gid_tbl_len: 1,
+        port_cap_flags: IBV_PORT_CM_SUP,
+        max_msg_sz: MAX_MESSAGE,
+        pkey_tbl_len: 1,
+        lid: identity::LID,
+        sm_lid: identity::LID,
+        max_vl_num: 1,
+        subnet_timeout: 18,
+        // 4x EDR and LinkUp: what programs print, nothing depends on it.
+        active_width: 2,
+        active_speed: 32,
+        phys_state: 5,
+        link_layer: IBV_LINK_LAYER_INFINIBAND,
+        ..Default::default()
+    }
+}
+
+pub unsafe extern "C" fn query_gid(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    guard_minus(|| {
+        check_port(port)?;
+        let raw = if index == 0 { identity::gid() } else { return Err(Errno::INVAL) };
+        // SAFETY: the program passes a valid pointer.
+        unsafe { gid.write(ibv_gid { raw }) };
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn query_pkey(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    guard_minus(|| {
+        check_port(port)?;
+        if index != 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program passes a valid pointer.
+        unsafe { pkey.write(identity::PKEY.to_be()) };
+        Ok(())
+    })
+}
+
+/// Nothing to do: registered memory is not pinned, fork is harmless.
+pub unsafe extern "C" fn fork_init() -> c_int {
+    0
+}

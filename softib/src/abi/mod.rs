@@ -1,0 +1,63 @@
+//! The C face: control functions for the table, data path functions for `ibv_context.ops`.
+//!
+//! Each `extern "C"` function guards against unwinding, turns pointers into references or indices, and calls a safe
+//! function. Programs vouch for the pointers they pass, as in libibverbs.
+//!
+//! ```text
+//! table     the driver table
+//! device    device list, contexts, queries        create   PD, MR, CQ, channel, SRQ, AH
+//! queue     QPs: create, modify, query, destroy   event    completion and asynchronous events
+//! ops       post and poll                         identity LID, GID, GUID
+//! ```
+
+pub mod create;
+pub mod device;
+pub mod event;
+pub mod identity;
+pub mod ops;
+pub mod queue;
+pub mod table;
+
+use crate::engine::{self, Engine};
+use crate::errno::Errno;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs `body` for a function that returns 0 or an errno value.
+#[inline]
+pub fn guard(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(Errno(code))) => code,
+        Err(_) => libc::EIO,
+    }
+}
+
+/// Runs `body` for a function that returns a pointer, or null and sets errno.
+pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(pointer)) => pointer,
+        Ok(Err(error)) => {
+            error.set();
+            std::ptr::null_mut()
+        }
+        Err(_) => std::ptr::null_mut(),
+    }
+}
+
+/// Runs `body` for a function that returns 0, or -1 and sets errno.
+pub fn guard_minus(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match guard(body) {
+        0 => 0,
+        code => {
+            Errno(code).set();
+            -1
+        }
+    }
+}
+
+/// The engine; ENODEV when no context is open (or in a fork child).
+#[inline]
+pub fn engine() -> Result<&'static Engine, Errno> {
+    engine::current().ok_or(Errno::NODEV)
+}

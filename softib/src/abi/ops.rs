@@ -1,0 +1,245 @@
+//! The data path: what `ibv_context.ops` points to.
+
+use super::create::{AH_GLOBAL, AH_LOCAL, cq_key, srq_key};
+use super::queue::qp_index;
+use super::{engine, guard};
+use crate::engine::lock::thread_id;
+use crate::engine::world::{State, World};
+use crate::errno::Errno;
+use crate::objects::cq::Armed;
+use crate::objects::qp::Qp;
+use crate::objects::qp_state;
+use crate::send::{self, MAX_MESSAGE, Route, UD_MTU, Work};
+use rdma_sys::*;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    let polled = catch_unwind(AssertUnwindSafe(|| {
+        let key = cq_key(cq);
+        // SAFETY: the program passes room for `count` completions.
+        unsafe { poll(key, count.max(0) as usize, |i, found| wc.add(i).write(found)) }
+    }));
+    match polled {
+        Ok(Ok(count)) => count as c_int,
+        _ => -1,
+    }
+}
+
+/// Polls once and hands over up to `count` completions.
+#[inline]
+fn poll(key: usize, count: usize, mut out: impl FnMut(usize, ibv_wc)) -> Result<usize, Errno> {
+    let engine = engine()?;
+    let mut guard = engine.enter();
+    let state = &mut *guard;
+    engine.shared.polled();
+    if state.w.cqs.get(key).ok_or(Errno::INVAL)?.is_empty() && state.poll(thread_id()) {
+        engine.shared.control_changed(true);
+    }
+    let State { qps, w, .. } = state;
+    let cq = &mut w.cqs[key];
+    let mut polled = 0;
+    while polled < count {
+        let Some(cqe) = cq.pop() else { break };
+        if let Some((index, generation, upto)) = cqe.retire
+            && let Some(qp) = qps.get_mut(index as usize)
+            && qp.generation == generation
+        {
+            qp.sq_retired = upto;
+        }
+        out(polled, cqe.wc);
+        polled += 1;
+    }
+    if polled == 0 && cq.overrun {
+        return Err(Errno(libc::EOVERFLOW));
+    }
+    Ok(polled)
+}
+
+pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    guard(|| arm(cq_key(cq), if solicited_only != 0 { Armed::Solicited } else { Armed::Any }))
+}
+
+fn arm(key: usize, armed: Armed) -> Result<(), Errno> {
+    let engine = engine()?;
+    let mut state = engine.enter();
+    let cq = state.w.cqs.get_mut(key).ok_or(Errno::INVAL)?;
+    // Arming for everything includes arming for solicited ones, never the other way round.
+    if cq.armed != Armed::Any {
+        cq.armed = armed;
+    }
+    if state.arm(thread_id()) {
+        engine.shared.control_changed(false);
+    }
+    Ok(())
+}
+
+pub unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut at = wr;
+    let result = guard(|| {
+        let engine = engine()?;
+        let mut state = engine.enter();
+        let State { qps, w, .. } = &mut *state;
+        let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+        while !at.is_null() {
+            // SAFETY: the program passes a list of valid requests, each with num_sge elements.
+            let wr = unsafe { &*at };
+            post_one(qp, w, wr)?;
+            at = wr.next;
+        }
+        if !w.busy.is_empty() && engine.shared.thread_in_charge() {
+            engine.shared.wake();
+        }
+        Ok(())
+    });
+    if result != 0 && !bad.is_null() {
+        // SAFETY: the program passes null or a valid pointer.
+        unsafe { *bad = at };
+    }
+    result
+}
+
+#[inline]
+fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
+    // SAFETY: the program passes num_sge elements at sg_list.
+    let sges = unsafe { sge_list(wr.sg_list, wr.num_sge, qp.cap.max_send_sge) }?;
+    let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    let limit = match qp.kind {
+        _ if wr.send_flags & IBV_SEND_INLINE != 0 => qp.cap.max_inline_data,
+        IBV_QPT_UD => UD_MTU,
+        _ => MAX_MESSAGE,
+    };
+    if len > u64::from(limit) {
+        return Err(Errno::INVAL);
+    }
+    let mut work = Work {
+        wr_id: wr.wr_id,
+        opcode: wr.opcode,
+        flags: wr.send_flags,
+        // SAFETY: both members are u32; any value is valid.
+        imm: unsafe { wr.imm.imm_data },
+        rkey: 0,
+        remote_addr: 0,
+        remote_qpn: 0,
+        remote_qkey: 0,
+        route: Route::None,
+        len: len as u32,
+        sent: 0,
+        receive: None,
+        signalled: qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
+        number: 0,
+        asked: false,
+    };
+    if qp.kind != IBV_QPT_RC || wr.opcode != IBV_WR_SEND {
+        address(qp, wr, &mut work)?;
+    }
+    send::submit(qp, w, work, sges)
+}
+
+/// Fills in where a request other than a plain RC send goes; refuses what the QP's type does not offer.
+fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
+    match (qp.kind, wr.opcode) {
+        (IBV_QPT_UD, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) => {
+            // SAFETY: the QP's type says which member of the union the program has filled; its AH is one of ours.
+            let (ud, ah) = unsafe { (wr.wr.ud, (*wr.wr.ud.ah).handle) };
+            (work.remote_qpn, work.remote_qkey) = (ud.remote_qpn, ud.remote_qkey);
+            work.route = match ah {
+                AH_LOCAL => Route::Here { global: false },
+                AH_GLOBAL => Route::Here { global: true },
+                _ => Route::Nowhere,
+            };
+        }
+        (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) => {}
+        (IBV_QPT_RC, IBV_WR_RDMA_READ)
+        | (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM) => {
+            // SAFETY: the opcode says which member of the union the program has filled.
+            let rdma = unsafe { wr.wr.rdma };
+            (work.remote_addr, work.rkey) = (rdma.remote_addr, rdma.rkey);
+        }
+        _ => return Err(Errno::INVAL),
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `list` has `count` elements.
+#[inline]
+unsafe fn sge_list<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Result<&'a [ibv_sge], Errno> {
+    match count {
+        0 => Ok(&[]),
+        count if count < 0 || count as u32 > limit || list.is_null() => Err(Errno::INVAL),
+        // SAFETY: contract of this function.
+        count => Ok(unsafe { std::slice::from_raw_parts(list, count as usize) }),
+    }
+}
+
+pub unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut at = wr;
+    let result = guard(|| {
+        let mut state = engine()?.enter();
+        let State { qps, w, .. } = &mut *state;
+        let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+        while !at.is_null() {
+            // SAFETY: the program passes a list of valid requests.
+            let wr = unsafe { &*at };
+            receive_one(qp, w, wr)?;
+            at = wr.next;
+        }
+        Ok(())
+    });
+    if result != 0 && !bad.is_null() {
+        // SAFETY: the program passes null or a valid pointer.
+        unsafe { *bad = at };
+    }
+    result
+}
+
+#[inline]
+fn receive_one(qp: &mut Qp, w: &mut World, wr: &ibv_recv_wr) -> Result<(), Errno> {
+    if !qp_state::takes_receives(qp.state) || qp.srq.is_some() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the program passes num_sge elements at sg_list.
+    let sges = unsafe { sge_list(wr.sg_list, wr.num_sge, qp.cap.max_recv_sge) }?;
+    if qp.state == IBV_QPS_ERR {
+        qp.complete_flushed(w, wr.wr_id);
+        return Ok(());
+    }
+    let pd = qp.pd as u32;
+    let bad = !sges.iter().all(|sge| w.mrs.allows(sge, pd, true));
+    qp.rq.as_mut().ok_or(Errno::INVAL)?.post(wr.wr_id, sges, bad)
+}
+
+pub unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut at = wr;
+    let result = guard(|| {
+        let mut state = engine()?.enter();
+        let World { srqs, mrs, .. } = &mut state.w;
+        let srq = srqs.get_mut(srq_key(srq)).ok_or(Errno::INVAL)?;
+        while !at.is_null() {
+            // SAFETY: the program passes a list of valid requests, each with num_sge elements.
+            let (wr, sges) = unsafe { (&*at, sge_list((*at).sg_list, (*at).num_sge, srq.queue.max_sge)?) };
+            let bad = !sges.iter().all(|sge| mrs.allows(sge, srq.pd as u32, true));
+            srq.queue.post(wr.wr_id, sges, bad)?;
+            at = wr.next;
+        }
+        Ok(())
+    });
+    if result != 0 && !bad.is_null() {
+        // SAFETY: the program passes null or a valid pointer.
+        unsafe { *bad = at };
+    }
+    result
+}

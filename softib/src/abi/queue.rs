@@ -1,0 +1,320 @@
+//! Queue pairs: create, modify, query, destroy.
+
+use super::create::{cq_key, destination_of, pd_key, release_queue, srq_key, use_context, use_pd};
+use super::device::{MAX_WR, context_key};
+use super::{create, engine, event, guard, guard_ptr};
+use crate::engine::world::{State, World};
+use crate::errno::Errno;
+use crate::objects::events::Subject;
+use crate::objects::peer::Link;
+use crate::objects::qp::{Qp, Qps, number};
+use crate::objects::recvq::RecvQ;
+use crate::objects::{CBox, qp_state, zeroed};
+use crate::send::MAX_SGE;
+use crate::shm::layout::QP_BITS;
+use rdma_sys::*;
+use std::collections::VecDeque;
+use std::ffi::c_int;
+
+/// Longest inline payload that is granted; a request for less gets this all the same.
+const MAX_INLINE: u32 = 256;
+
+pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    guard_ptr(|| {
+        // SAFETY: the program passes valid pointers.
+        let init = unsafe { &mut *init };
+        check_init(init)?;
+        create(&mut engine()?.enter(), pd, init)
+    })
+}
+
+fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
+    if !matches!(init.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let cap = &init.cap;
+    let fits = cap.max_send_wr <= MAX_WR
+        && cap.max_recv_wr <= MAX_WR
+        && cap.max_send_sge <= MAX_SGE
+        && cap.max_recv_sge <= MAX_SGE
+        && cap.max_inline_data <= MAX_INLINE;
+    if fits && !init.send_cq.is_null() && !init.recv_cq.is_null() { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+    let State { qps, w, .. } = state;
+    let srq = (!init.srq.is_null()).then(|| srq_key(init.srq));
+    let known = w.pds.contains(pd_key(pd))
+        && w.cqs.contains(cq_key(init.send_cq))
+        && w.cqs.contains(cq_key(init.recv_cq))
+        && srq.is_none_or(|srq| w.srqs.contains(srq));
+    if !known {
+        return Err(Errno::INVAL);
+    }
+    let (index, generation) = qps.reserve().ok_or(Errno::NOMEM)?;
+    match build(w, pd, init, index, generation) {
+        Ok(qp) => {
+            let pointer = qp.c.as_ptr();
+            count(w, &qp, 1);
+            qp.publish(w);
+            qps.insert(qp);
+            Ok(pointer)
+        }
+        Err(error) => {
+            qps.release(index);
+            Err(error)
+        }
+    }
+}
+
+fn build(
+    w: &mut World,
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    index: usize,
+    generation: u32,
+) -> Result<Box<Qp>, Errno> {
+    w.segment.open_qp_entry(index)?;
+    let srq = (!init.srq.is_null()).then(|| srq_key(init.srq));
+    let cap = grant(&init.cap, srq.is_some());
+    let rq = match srq {
+        Some(_) => None,
+        None => {
+            let shared = init.qp_type == IBV_QPT_UD;
+            Some(RecvQ::new(&w.segment, &mut w.heap, shared, cap.max_recv_wr, cap.max_recv_sge)?)
+        }
+    };
+    init.cap = cap;
+    let num = number(w.segment.slot, index);
+    let c = new_c(pd, init, num, index);
+    // SAFETY: the program passes a PD of ours.
+    let context = context_key(unsafe { (*pd).context });
+    Ok(Box::new(Qp {
+        c,
+        context,
+        index,
+        num,
+        kind: init.qp_type,
+        state: IBV_QPS_RESET,
+        pd: pd_key(pd),
+        send_cq: cq_key(init.send_cq),
+        recv_cq: cq_key(init.recv_cq),
+        srq,
+        cap,
+        sig_all: init.sq_sig_all != 0,
+        attr: ibv_qp_attr::default(),
+        generation,
+        link: None,
+        rq,
+        inbound: None,
+        sq: VecDeque::new(),
+        sq_posted: 0,
+        sq_retired: 0,
+        busy: false,
+        established: false,
+        async_events: 0,
+    }))
+}
+
+fn grant(asked: &ibv_qp_cap, has_srq: bool) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: asked.max_send_wr,
+        max_recv_wr: if has_srq { 0 } else { asked.max_recv_wr },
+        max_send_sge: asked.max_send_sge.max(1),
+        max_recv_sge: if has_srq { 0 } else { asked.max_recv_sge.max(1) },
+        max_inline_data: MAX_INLINE,
+    }
+}
+
+fn new_c(pd: *mut ibv_pd, init: &ibv_qp_init_attr, num: u32, index: usize) -> CBox<ibv_qp> {
+    // SAFETY: ibv_qp is plain C data; zeroes are valid, also for its mutex and cond on Linux.
+    let mut c: ibv_qp = unsafe { zeroed() };
+    // SAFETY: the program passes a PD of ours.
+    c.context = unsafe { (*pd).context };
+    (c.qp_context, c.pd, c.send_cq, c.recv_cq) = (init.qp_context, pd, init.send_cq, init.recv_cq);
+    (c.srq, c.handle, c.qp_num) = (init.srq, index as u32, num);
+    (c.state, c.qp_type) = (IBV_QPS_RESET, init.qp_type);
+    CBox::new(c)
+}
+
+/// Counts a QP in or out of everything it uses.
+fn count(w: &mut World, qp: &Qp, delta: i32) {
+    let _ = use_context(w, qp.context, delta);
+    use_pd(w, qp.pd, delta);
+    for cq in [qp.send_cq, qp.recv_cq] {
+        if let Some(cq) = w.cqs.get_mut(cq) {
+            cq.users = cq.users.saturating_add_signed(delta);
+        }
+    }
+    if let Some(srq) = qp.srq.and_then(|srq| w.srqs.get_mut(srq)) {
+        srq.users = srq.users.saturating_add_signed(delta);
+    }
+}
+
+/// Index of a QP that a program passed.
+#[inline]
+pub fn qp_index(qp: *mut ibv_qp) -> usize {
+    // SAFETY: the program passes a QP of ours.
+    unsafe { (*qp).handle as usize }
+}
+
+pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    guard(|| {
+        // SAFETY: the program passes a valid pointer.
+        let (attr, mask) = (unsafe { &*attr }, mask as u32);
+        let engine = engine()?;
+        let mut state = engine.enter();
+        let State { qps, w, .. } = &mut *state;
+        let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+        modify(qp, w, attr, mask)?;
+        let waiting = !w.busy.is_empty();
+        drop(state);
+        if waiting && engine.shared.thread_in_charge() {
+            engine.shared.wake();
+        }
+        Ok(())
+    })
+}
+
+fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+    if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != qp.state {
+        return Err(Errno::INVAL);
+    }
+    let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { qp.state };
+    qp_state::check(qp.kind, qp.state, to, mask)?;
+    check_values(attr, mask)?;
+    match to {
+        IBV_QPS_RESET => qp.reset(w),
+        IBV_QPS_ERR => qp.fail(w),
+        _ => {
+            let connects = mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0;
+            store(&mut qp.attr, attr, mask);
+            if connects && qp.kind != IBV_QPT_UD {
+                connect(qp, w);
+            }
+            arrive(qp, w, to);
+        }
+    }
+    Ok(())
+}
+
+/// Enters a state that is not an end; queued sends go on when it is RTS.
+fn arrive(qp: &mut Qp, w: &mut World, to: u32) {
+    qp.set_state(to, w);
+    if to == IBV_QPS_RTS && !qp.sq.is_empty() && !qp.busy {
+        qp.busy = true;
+        w.busy.push(qp.index);
+    }
+    if to == IBV_QPS_SQD && qp.sq.is_empty() && qp.attr.en_sqd_async_notify != 0 {
+        w.async_event(qp.context, IBV_EVENT_SQ_DRAINED, Subject::Qp(qp.index));
+    }
+}
+
+fn check_values(attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+    let has = |bit: u32| mask & bit != 0;
+    let wrong = has(IBV_QP_PORT) && attr.port_num != 1
+        || has(IBV_QP_PKEY_INDEX) && attr.pkey_index != 0
+        || has(IBV_QP_PATH_MTU) && !(IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu)
+        || has(IBV_QP_RETRY_CNT) && attr.retry_cnt > 7
+        || has(IBV_QP_RNR_RETRY) && attr.rnr_retry > 7
+        || has(IBV_QP_TIMEOUT) && attr.timeout > 31
+        || has(IBV_QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31
+        || has(IBV_QP_MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > 16
+        || has(IBV_QP_MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > 16
+        || has(IBV_QP_DEST_QPN) && attr.dest_qp_num >= 1 << (2 * QP_BITS)
+        || has(IBV_QP_AV) && attr.ah_attr.port_num > 1;
+    if wrong { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// Copies the attributes that `mask` names.
+fn store(to: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) {
+    macro_rules! take {
+        ($($bit:ident => $field:ident),* $(,)?) => {
+            $( if mask & $bit != 0 { to.$field = from.$field; } )*
+        };
+    }
+    take! {
+        IBV_QP_ACCESS_FLAGS => qp_access_flags, IBV_QP_PKEY_INDEX => pkey_index, IBV_QP_PORT => port_num,
+        IBV_QP_QKEY => qkey, IBV_QP_AV => ah_attr, IBV_QP_PATH_MTU => path_mtu, IBV_QP_TIMEOUT => timeout,
+        IBV_QP_RETRY_CNT => retry_cnt, IBV_QP_RNR_RETRY => rnr_retry, IBV_QP_RQ_PSN => rq_psn,
+        IBV_QP_MAX_QP_RD_ATOMIC => max_rd_atomic, IBV_QP_ALT_PATH => alt_ah_attr,
+        IBV_QP_MIN_RNR_TIMER => min_rnr_timer, IBV_QP_SQ_PSN => sq_psn, IBV_QP_DEST_QPN => dest_qp_num,
+        IBV_QP_MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, IBV_QP_PATH_MIG_STATE => path_mig_state,
+        IBV_QP_EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
+    }
+}
+
+/// Binds the QP to the process that has its destination QPN now. Nobody there, or an address that is not ours: silence.
+fn connect(qp: &mut Qp, w: &mut World) {
+    let here = destination_of(&qp.attr.ah_attr) != create::AH_NOWHERE;
+    let slot = (qp.attr.dest_qp_num >> QP_BITS) as usize;
+    let peer = if here { w.peers.reach(slot) } else { Err(Errno::NODEV) };
+    let incarnation = match peer {
+        Ok(peer) => peer.incarnation,
+        Err(error) => {
+            log::debug!("qp {:#x}: qp {:#x} does not answer: {error}", qp.num, qp.attr.dest_qp_num);
+            0
+        }
+    };
+    qp.link = Some(Link::new(qp.attr.dest_qp_num, incarnation));
+}
+
+pub unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    guard(|| {
+        let mut state = engine()?.enter();
+        let found = state.qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+        let mut now = found.attr;
+        (now.qp_state, now.cur_qp_state, now.cap) = (found.state, found.state, found.cap);
+        now.sq_draining = u8::from(found.state == IBV_QPS_SQD && !found.sq.is_empty());
+        // SAFETY: the program passes valid pointers, and a QP of ours.
+        unsafe {
+            attr.write(now);
+            let c = &*qp;
+            init.write(ibv_qp_init_attr {
+                qp_context: c.qp_context,
+                send_cq: c.send_cq,
+                recv_cq: c.recv_cq,
+                srq: c.srq,
+                cap: found.cap,
+                qp_type: found.kind,
+                sq_sig_all: found.sig_all.into(),
+            });
+        }
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    guard(|| {
+        let index = qp_index(qp);
+        let delivered = retire(&mut engine()?.enter(), index)?;
+        event::wait_for_qp_acks(qp, delivered);
+        let mut state = engine()?.enter();
+        let State { qps, w, .. } = &mut *state;
+        let gone = qps.remove(index).ok_or(Errno::INVAL)?;
+        if let Some(rq) = &gone.rq {
+            release_queue(w, rq);
+        }
+        count(w, &gone, -1);
+        Ok(())
+    })
+}
+
+/// Makes a QP silent before it is destroyed; returns the number of events to be acknowledged.
+fn retire(state: &mut State, index: usize) -> Result<u32, Errno> {
+    let State { qps, w, .. } = state;
+    let qp = qps.get_mut(index).ok_or(Errno::INVAL)?;
+    event::forget(w, qp.context, Subject::Qp(index));
+    qp.reset(w);
+    Ok(qp.async_events)
+}
+
+/// Gives an SRQ another depth; peers learn the new place with their next look at a QP's entry.
+pub fn resize_srq(_qps: &mut Qps, _w: &mut World, _key: usize, _max_wr: u32) -> Result<(), Errno> {
+    Err(Errno::OPNOTSUPP)
+}

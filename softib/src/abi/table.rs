@@ -1,0 +1,47 @@
+//! The driver table: the control path of this device for `verbs::Driver::from_table`.
+
+use super::{create, device, event, queue};
+use rdma_sys::Table;
+
+static TABLE: Table = Table {
+    name: "softib",
+    get_device_list: device::get_device_list,
+    free_device_list: device::free_device_list,
+    get_device_name: device::get_device_name,
+    get_device_guid: device::get_device_guid,
+    open_device: device::open_device,
+    close_device: device::close_device,
+    query_device: device::query_device,
+    query_port: device::query_port,
+    query_gid: device::query_gid,
+    query_pkey: device::query_pkey,
+    alloc_pd: create::alloc_pd,
+    dealloc_pd: create::dealloc_pd,
+    reg_mr: create::reg_mr,
+    dereg_mr: create::dereg_mr,
+    create_comp_channel: create::create_comp_channel,
+    destroy_comp_channel: create::destroy_comp_channel,
+    create_cq: create::create_cq,
+    resize_cq: create::resize_cq,
+    destroy_cq: create::destroy_cq,
+    get_cq_event: event::get_cq_event,
+    ack_cq_events: event::ack_cq_events,
+    create_srq: create::create_srq,
+    modify_srq: create::modify_srq,
+    query_srq: create::query_srq,
+    destroy_srq: create::destroy_srq,
+    create_qp: queue::create_qp,
+    modify_qp: queue::modify_qp,
+    query_qp: queue::query_qp,
+    destroy_qp: queue::destroy_qp,
+    create_ah: create::create_ah,
+    destroy_ah: create::destroy_ah,
+    get_async_event: event::get_async_event,
+    ack_async_event: event::ack_async_event,
+    fork_init: device::fork_init,
+};
+
+/// The control path of the software device, for `verbs::Driver::from_table`.
+pub fn driver_table() -> &'static Table {
+    &TABLE
+}

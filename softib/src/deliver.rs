@@ -1,0 +1,251 @@
+//! The target: what happens to a cell that arrives.
+//!
+//! A message is believed when its QP exists, has the generation the sender saw, takes messages, and (RC, UC) is
+//! connected to that very sender. Everything else is a stray: dropped, counted, and what it consumed from a
+//! shared queue is posted again.
+
+use crate::engine::world::World;
+use crate::objects::cq::Cqe;
+use crate::objects::events::Subject;
+use crate::objects::qp::{Inbound, Qp, Qps};
+use crate::objects::qp_state::is_receiving;
+use crate::objects::recvq::Taken;
+use crate::rdma;
+use crate::send::{GRH_LEN, op};
+use crate::shm::layout::{QP_BITS, QPS};
+use crate::shm::ring::{Found, Head, flag};
+use rdma_sys::*;
+
+/// The process a cell came from.
+#[derive(Debug, Clone, Copy)]
+pub struct From {
+    pub incarnation: u64,
+    pub slot: usize,
+}
+
+/// Handles one cell.
+#[inline]
+pub fn cell(qps: &mut Qps, w: &mut World, from: From, found: &Found) {
+    let head = &found.head;
+    let qp = qps.get_mut(head.dst as usize % QPS).filter(|qp| wanted(qp, head, from));
+    let Some(qp) = qp else { return stray(qps, w, head) };
+    if qp.state == IBV_QPS_RTR && !qp.established && qp.kind != IBV_QPT_UD {
+        establish(qp, w);
+    }
+    match head.op {
+        op::SEND => send(qp, w, found),
+        _ => rare(qp, w, found),
+    }
+}
+
+#[inline]
+fn wanted(qp: &Qp, head: &Head, from: From) -> bool {
+    let generation = qp.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
+    let connected = qp.kind == IBV_QPT_UD
+        || qp.attr.dest_qp_num == head.src_qpn
+            && qp.link.as_ref().is_some_and(|link| link.incarnation == from.incarnation);
+    generation && connected && is_receiving(qp.state)
+}
+
+#[cold]
+fn establish(qp: &mut Qp, w: &mut World) {
+    qp.established = true;
+    w.async_event(qp.context, IBV_EVENT_COMM_EST, Subject::Qp(qp.index));
+}
+
+/// A message nobody wants. A receive that it took from an SRQ is not lost: it is flushed if the QP is there, else posted again.
+#[cold]
+fn stray(qps: &mut Qps, w: &mut World, head: &Head) {
+    w.stats.stray += 1;
+    let Some(qp) = qps.get_mut(head.dst as usize % QPS) else { return };
+    let same = qp.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
+    if same
+        && qp.state == IBV_QPS_ERR
+        && head.flags & flag::FIRST != 0
+        && let Some(srq) = qp.srq.and_then(|srq| w.srqs.get_mut(srq))
+        && let Some(taken) = srq.queue.take(head.pos)
+    {
+        qp.complete_flushed(w, taken.wr_id);
+    }
+}
+
+#[cold]
+fn rare(qp: &mut Qp, w: &mut World, found: &Found) {
+    let head = &found.head;
+    match head.op {
+        op::WRITE_IMM => write_imm(qp, w, found),
+        op::TOO_LONG if qp.kind == IBV_QPT_UD => repost(qp, w, head.pos),
+        op::TOO_LONG => broken_receive(qp, w, head.pos, IBV_WC_LOC_LEN_ERR),
+        op::BAD_RECEIVE => broken_receive(qp, w, head.pos, IBV_WC_LOC_PROT_ERR),
+        op::WRITE | op::READ | op::RESPONSE => rdma::arrived(qp, w, found),
+        _ => w.stats.stray += 1,
+    }
+}
+
+/// The receive at `pos`, and the SRQ's limit event if this is the one that crosses it.
+#[inline]
+fn take(qp: &mut Qp, w: &mut World, pos: u32) -> Option<Taken> {
+    let Some(key) = qp.srq else { return qp.rq.as_mut()?.take(pos) };
+    let srq = w.srqs.get_mut(key)?;
+    let taken = srq.queue.take(pos)?;
+    if srq.queue.outstanding < srq.limit {
+        srq.limit = 0;
+        let context = srq.context;
+        w.async_event(context, IBV_EVENT_SRQ_LIMIT_REACHED, Subject::Srq(key));
+    }
+    Some(taken)
+}
+
+#[inline]
+fn send(qp: &mut Qp, w: &mut World, found: &Found) {
+    let head = &found.head;
+    if head.flags & (flag::FIRST | flag::LAST) != flag::FIRST | flag::LAST {
+        return send_part(qp, w, found);
+    }
+    let Some(taken) = take(qp, w, head.pos) else { return nonsense(qp, w) };
+    let offset = if qp.kind == IBV_QPT_UD { GRH_LEN } else { 0 };
+    if !scatter(w, qp.pd, &taken, offset, found) {
+        return bad_buffers(qp, w, &taken);
+    }
+    if head.flags & flag::GRH != 0 {
+        write_grh(&taken, head);
+    }
+    complete(qp, w, taken.wr_id, IBV_WC_RECV, offset + head.len, head);
+}
+
+/// A fragment of a longer message; only one can be under way on a connected QP.
+fn send_part(qp: &mut Qp, w: &mut World, found: &Found) {
+    let head = &found.head;
+    if head.flags & flag::FIRST != 0 {
+        let Some(taken) = take(qp, w, head.pos) else { return nonsense(qp, w) };
+        qp.inbound = Some(Inbound { taken, received: 0 });
+    }
+    let Some(mut inbound) = qp.inbound.take() else { return nonsense(qp, w) };
+    let fits = u64::from(inbound.received) + u64::from(head.len) <= inbound.taken.capacity();
+    if !fits || !scatter(w, qp.pd, &inbound.taken, inbound.received, found) {
+        return bad_buffers(qp, w, &inbound.taken);
+    }
+    inbound.received += head.len;
+    if head.flags & flag::LAST != 0 {
+        complete(qp, w, inbound.taken.wr_id, IBV_WC_RECV, inbound.received, head);
+    } else {
+        qp.inbound = Some(inbound);
+    }
+}
+
+/// Copies a cell's payload into a receive's buffers from `offset` on. False: they are not what they were when posted.
+#[inline]
+fn scatter(w: &World, pd: usize, taken: &Taken, offset: u32, found: &Found) -> bool {
+    let len = found.head.len;
+    if taken.more.is_empty() {
+        let fits = u64::from(offset) + u64::from(len) <= u64::from(taken.first.length);
+        if !fits || !w.mrs.allows(&taken.first, pd as u32, true) {
+            return false;
+        }
+        let to = (taken.first.addr + u64::from(offset)) as *mut u8;
+        // SAFETY: inside the posted buffer (checked), which lies in a valid MR of this PD with local write (checked); the
+        // program vouches for registered memory. The payload is len readable bytes.
+        unsafe { std::ptr::copy_nonoverlapping(found.payload, to, len as usize) };
+        return true;
+    }
+    scatter_many(w, pd, taken, offset, found)
+}
+
+fn scatter_many(w: &World, pd: usize, taken: &Taken, offset: u32, found: &Found) -> bool {
+    let sges = || std::iter::once(&taken.first).chain(&taken.more);
+    let (mut skip, mut done, len) = (offset as usize, 0, found.head.len as usize);
+    if !sges().all(|sge| w.mrs.allows(sge, pd as u32, true)) {
+        return false;
+    }
+    for sge in sges() {
+        let here = (sge.length as usize).saturating_sub(skip).min(len - done);
+        let to = (sge.addr as usize + skip) as *mut u8;
+        // SAFETY: skip + here <= sge.length, inside a valid MR with local write (checked above); done + here <= len.
+        unsafe { std::ptr::copy_nonoverlapping(found.payload.add(done), to, here) };
+        skip = skip.saturating_sub(sge.length as usize);
+        done += here;
+    }
+    done == len
+}
+
+/// Writes the 40 bytes of global route header that precede a datagram, if the first buffer holds them.
+fn write_grh(taken: &Taken, head: &Head) {
+    if taken.first.length < GRH_LEN {
+        return;
+    }
+    let gid = crate::abi::identity::gid();
+    let mut grh = [0u8; GRH_LEN as usize];
+    grh[0] = 6 << 4;
+    grh[4..6].copy_from_slice(&(head.len as u16).to_be_bytes());
+    // Next header 0x1b: IBA transport (IBTA 8.3.4).
+    (grh[6], grh[7]) = (0x1b, 64);
+    grh[8..24].copy_from_slice(&gid);
+    grh[24..40].copy_from_slice(&gid);
+    // SAFETY: the buffer was checked by scatter() and has at least 40 bytes (checked above).
+    unsafe { std::ptr::copy_nonoverlapping(grh.as_ptr(), taken.first.addr as *mut u8, grh.len()) };
+}
+
+#[inline]
+fn complete(qp: &mut Qp, w: &mut World, wr_id: u64, opcode: u32, byte_len: u32, head: &Head) {
+    let mut wc = ibv_wc {
+        wr_id,
+        status: IBV_WC_SUCCESS,
+        opcode,
+        byte_len,
+        qp_num: qp.num,
+        src_qp: head.src_qpn,
+        slid: crate::abi::identity::LID,
+        ..Default::default()
+    };
+    if head.flags & flag::IMM != 0 {
+        wc.wc_flags = IBV_WC_WITH_IMM;
+        wc.imm = ibv_wc_imm { imm_data: head.imm };
+    }
+    if head.flags & flag::GRH != 0 {
+        wc.wc_flags |= IBV_WC_GRH;
+    }
+    w.complete(qp.recv_cq, Cqe { wc, retire: None }, head.flags & flag::SOLICITED != 0);
+}
+
+fn write_imm(qp: &mut Qp, w: &mut World, found: &Found) {
+    let Some(taken) = take(qp, w, found.head.pos) else { return nonsense(qp, w) };
+    if found.head.len != 4 {
+        return nonsense(qp, w);
+    }
+    // SAFETY: the payload has head.len bytes, which is 4; no alignment is assumed.
+    let written = unsafe { found.payload.cast::<u32>().read_unaligned() };
+    complete(qp, w, taken.wr_id, IBV_WC_RECV_RDMA_WITH_IMM, written, &found.head);
+}
+
+/// A datagram that did not fit: it is dropped, the receive goes back.
+fn repost(qp: &mut Qp, w: &mut World, pos: u32) {
+    w.stats.ud_dropped += 1;
+    let queue = match qp.srq {
+        Some(srq) => w.srqs.get_mut(srq).map(|srq| &mut srq.queue),
+        None => qp.rq.as_mut(),
+    };
+    let Some(queue) = queue else { return };
+    if let Some(taken) = queue.take(pos) {
+        queue.repost(taken);
+    }
+}
+
+fn broken_receive(qp: &mut Qp, w: &mut World, pos: u32, status: u32) {
+    let Some(taken) = take(qp, w, pos) else { return nonsense(qp, w) };
+    qp.complete_receive_error(w, taken.wr_id, status);
+    qp.fail(w);
+}
+
+#[cold]
+fn bad_buffers(qp: &mut Qp, w: &mut World, taken: &Taken) {
+    qp.complete_receive_error(w, taken.wr_id, IBV_WC_LOC_PROT_ERR);
+    qp.fail(w);
+}
+
+/// The peer says what can't be: its QP or ours is out of step. Ours ends; the peer will hear.
+#[cold]
+pub fn nonsense(qp: &mut Qp, w: &mut World) {
+    log::warn!("qp {:#x}: a message from qp {:#x} makes no sense here", qp.num, qp.attr.dest_qp_num);
+    w.async_event(qp.context, IBV_EVENT_QP_FATAL, Subject::Qp(qp.index));
+    qp.fail(w);
+}

@@ -1,0 +1,174 @@
+//! The engine: one per process, shared by all open contexts, made by the first and taken down by the last.
+//!
+//! ```text
+//! world      the state under the lock
+//! lock       that lock
+//! progress   rings and stuck sends, and who works on them
+//! thread     the device thread
+//! reap       its rounds: what dead senders still hold
+//! barrier    membarrier(2)
+//! ```
+
+pub mod barrier;
+pub mod lock;
+pub mod progress;
+pub mod reap;
+pub mod thread;
+pub mod world;
+
+use crate::errno::Errno;
+use crate::objects::mr::Mrs;
+use crate::objects::peer::Peers;
+use crate::objects::qp::Qps;
+use crate::shm::heap::Heap;
+use crate::shm::segment::{self, Segment};
+use barrier::Barrier;
+use lock::{Guard, Lock};
+use progress::Inbound;
+use slab::Slab;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+use thread::{DeviceThread, Shared};
+use world::{State, Stats, World};
+
+/// The engine of this process; null while no context is open.
+static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+/// Open contexts. Serialises open and close.
+static USERS: Mutex<usize> = Mutex::new(0);
+/// The lock-holding descriptor, for the fork child.
+static LOCK_FD: AtomicI32 = AtomicI32::new(-1);
+
+#[derive(Debug)]
+pub struct Engine {
+    lock: Lock<State>,
+    pub shared: std::sync::Arc<Shared>,
+    thread: Mutex<Option<DeviceThread>>,
+}
+
+/// The engine, while a context is open.
+#[inline]
+pub fn current() -> Option<&'static Engine> {
+    // SAFETY: set by open() to a leaked box; close() frees it only when the last context is gone, after which no verbs call
+    // may be under way (a rule of the verbs ABI).
+    unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Counters of this process so far; zero while no context is open.
+pub fn stats() -> Stats {
+    current().map(|engine| engine.enter().w.stats).unwrap_or_default()
+}
+
+impl Engine {
+    /// Takes the engine's lock.
+    #[inline]
+    pub fn enter(&self) -> Guard<'_, State> {
+        self.lock.lock()
+    }
+
+    fn keep_thread(&self, thread: DeviceThread) {
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+    }
+
+    fn start() -> Result<Engine, Errno> {
+        let barrier = Barrier::register();
+        let dir = segment::directory();
+        let segment = Segment::claim(&dir, barrier.global)?;
+        LOCK_FD.store(segment.file.as_raw_fd(), Ordering::Release);
+        let map = segment.map.clone();
+        let peers = Peers::new(dir, &segment, barrier.global);
+        let w = World {
+            segment,
+            heap: Heap::new(),
+            contexts: Slab::new(),
+            pds: Slab::new(),
+            mrs: Mrs::new(),
+            cqs: Slab::new(),
+            channels: Slab::new(),
+            srqs: Slab::new(),
+            peers,
+            busy: Vec::new(),
+            doomed: Vec::new(),
+            stats: Stats::default(),
+        };
+        let inbound = Inbound::new(map.clone(), barrier);
+        let state = State { qps: Qps::new(), inbound, w };
+        let shared = std::sync::Arc::new(Shared::new(map));
+        Ok(Engine { lock: Lock::new(state, barrier), shared, thread: Mutex::new(None) })
+    }
+}
+
+/// Makes sure that the engine runs and counts one more user.
+pub fn open() -> Result<&'static Engine, Errno> {
+    let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if *users == 0 {
+        install_process_hooks();
+        let engine = Box::into_raw(Box::new(Engine::start()?));
+        // SAFETY: just leaked, and only ever shared from now on; freed by close() after the thread has ended.
+        let shared: &'static Engine = unsafe { &*engine };
+        match DeviceThread::spawn(shared) {
+            Ok(thread) => shared.keep_thread(thread),
+            Err(error) => {
+                shared.enter().w.segment.unlink();
+                // SAFETY: never published, and there is no thread: nobody else has it.
+                drop(unsafe { Box::from_raw(engine) });
+                return Err(error);
+            }
+        }
+        ENGINE.store(engine, Ordering::Release);
+    }
+    *users += 1;
+    current().ok_or(Errno::NODEV)
+}
+
+/// Takes one user back; the last one takes the engine down.
+pub fn close() {
+    let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+    *users = users.saturating_sub(1);
+    if *users > 0 {
+        return;
+    }
+    let engine = ENGINE.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    LOCK_FD.store(-1, Ordering::Release);
+    if engine.is_null() {
+        return;
+    }
+    // SAFETY: leaked by open(), unpublished just now, and no verbs call may be under way.
+    let engine = unsafe { Box::from_raw(engine) };
+    if let Some(thread) = engine.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        thread.stop(&engine.shared);
+    }
+    engine.enter().w.segment.unlink();
+}
+
+/// Registers, once, what must happen at exit and after fork.
+fn install_process_hooks() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: both handlers are plain functions that stay valid as long as this object is loaded.
+        unsafe {
+            libc::atexit(at_exit);
+            libc::pthread_atfork(None, None, Some(in_fork_child));
+        }
+    });
+}
+
+/// Exit without close: takes the name of the segment away. A fork child has no engine any more.
+extern "C" fn at_exit() {
+    if let Some(engine) = current()
+        && engine.shared.is_owner_process()
+        && let Some(state) = engine.lock.try_lock()
+    {
+        state.w.segment.unlink();
+    }
+}
+
+/// The child keeps neither the lock (the parent's death must be seen) nor the engine (its mappings are not there).
+extern "C" fn in_fork_child() {
+    let fd = LOCK_FD.swap(-1, Ordering::AcqRel);
+    ENGINE.store(std::ptr::null_mut(), Ordering::Release);
+    if fd >= 0 {
+        // SAFETY: closes the child's copy of a descriptor whose File is leaked with the parent's engine.
+        unsafe { libc::close(fd) };
+    }
+}

@@ -1,0 +1,259 @@
+//! Progress: inbound rings, stuck sends; and who does it, the application or the device thread.
+//!
+//! ```text
+//!              64 polls in a row                      (rings watched, the thread naps and looks now and then)
+//!   Thread ───────────────────────> Application
+//!     ^   <─────────────────────────   │
+//!     │    the poller arms a CQ, or    │
+//!     │    has not polled for a nap    │
+//!   (rings unwatched: senders announce in the bitmap and ring the bell)
+//! ```
+//!
+//! While the thread has control a poll is a guest: it drains what is announced and changes nothing. While the application
+//! has it, a few hot rings are looked at on every poll, and one line of bitmap covers all others.
+
+use crate::deliver::{self, From};
+use crate::engine::barrier::Barrier;
+use crate::engine::world::State;
+use crate::send;
+use crate::shm::layout::{BITMAP, RINGS};
+use crate::shm::map::Map;
+use crate::shm::ring::RecvRing;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Rings that are looked at on every poll.
+const HOT: usize = 8;
+/// Polls in a row that make the application the owner of progress.
+const STREAK: u32 = 64;
+/// A hot ring gives its place away after so many polls without a message.
+const COLD_AFTER: u64 = 4096;
+/// Cells taken from one ring in one go, so that a flood does not keep a poll from returning.
+const BATCH: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    Thread,
+    /// The thread (by its pointer) that polls.
+    Application(usize),
+}
+
+#[derive(Debug)]
+struct Hot {
+    ring: usize,
+    used: u64,
+}
+
+/// The receiving side of all rings.
+#[derive(Debug)]
+pub struct Inbound {
+    map: Arc<Map>,
+    rings: Vec<Option<RecvRing>>,
+    hot: Vec<Hot>,
+    pub owner: Owner,
+    streak: u32,
+    polls: u64,
+    barrier: Barrier,
+}
+
+impl Inbound {
+    pub fn new(map: Arc<Map>, barrier: Barrier) -> Inbound {
+        let mut rings = Vec::new();
+        rings.resize_with(RINGS, || None);
+        Inbound { map, rings, hot: Vec::new(), owner: Owner::Thread, streak: 0, polls: 0, barrier }
+    }
+
+    /// Starts to watch `ring`, in the place of one that has gone cold, if there is a place.
+    fn watch(&mut self, ring: usize) {
+        if self.hot.iter().any(|hot| hot.ring == ring) {
+            return;
+        }
+        if self.hot.len() == HOT {
+            let Some(at) = self.coldest() else { return };
+            let old = self.hot.swap_remove(at).ring;
+            self.unwatch(&[old]);
+        }
+        if let Some(Some(inbound)) = self.rings.get(ring) {
+            inbound.watch(true);
+            self.hot.push(Hot { ring, used: self.polls });
+        }
+    }
+
+    fn coldest(&self) -> Option<usize> {
+        let (at, hot) = self.hot.iter().enumerate().min_by_key(|(_, hot)| hot.used)?;
+        (self.polls - hot.used > COLD_AFTER).then_some(at)
+    }
+
+    /// Stops watching: whoever sends from now on announces. What was sent before is marked as announced here.
+    fn unwatch(&mut self, rings: &[usize]) {
+        for inbound in rings.iter().filter_map(|&ring| self.rings[ring].as_ref()) {
+            inbound.watch(false);
+        }
+        self.barrier.all_senders();
+        for &ring in rings {
+            self.map.u64(BITMAP + ring / 64 * 8).fetch_or(1 << (ring % 64), Ordering::SeqCst);
+        }
+    }
+
+    pub fn announced(&self) -> bool {
+        (0..RINGS / 64).any(|word| self.map.u64(BITMAP + word * 8).load(Ordering::Relaxed) != 0)
+    }
+
+    fn ring(&mut self, index: usize) -> Option<&mut RecvRing> {
+        if self.rings[index].is_none() {
+            self.rings[index] = RecvRing::adopt(&self.map, index);
+        }
+        self.rings[index].as_mut()
+    }
+
+    /// Rings whose senders may be gone: index, slot and incarnation.
+    pub fn senders(&self) -> Vec<(usize, usize, u64)> {
+        let known = self.rings.iter().flatten();
+        known.map(|ring| (ring.index(), ring.slot, ring.incarnation)).collect()
+    }
+
+    /// Takes a ring out, for its release.
+    pub fn remove(&mut self, index: usize) -> Option<RecvRing> {
+        self.hot.retain(|hot| hot.ring != index);
+        self.rings[index].take()
+    }
+}
+
+impl State {
+    /// One poll of the application, by the thread `me`. True: control has just changed hands.
+    #[inline]
+    pub fn poll(&mut self, me: usize) -> bool {
+        self.inbound.polls += 1;
+        if self.inbound.owner == Owner::Thread {
+            return self.guest_poll(me);
+        }
+        for at in 0..self.inbound.hot.len() {
+            let ring = self.inbound.hot[at].ring;
+            if self.drain(ring) {
+                self.inbound.hot[at].used = self.inbound.polls;
+            }
+        }
+        if self.inbound.announced() {
+            self.take_announced();
+        }
+        self.advance_sends();
+        false
+    }
+
+    #[cold]
+    fn guest_poll(&mut self, me: usize) -> bool {
+        self.progress();
+        self.inbound.streak += 1;
+        if self.inbound.streak < STREAK {
+            return false;
+        }
+        self.inbound.owner = Owner::Application(me);
+        let known: Vec<usize> = self.inbound.senders().iter().map(|&(ring, ..)| ring).collect();
+        for ring in known {
+            self.inbound.watch(ring);
+        }
+        true
+    }
+
+    /// The poller is going to sleep on a channel: control goes back. True: it has just done so.
+    pub fn arm(&mut self, me: usize) -> bool {
+        match self.inbound.owner {
+            Owner::Thread => self.inbound.streak = 0,
+            Owner::Application(poller) if poller == me => {
+                self.give_back();
+                return true;
+            }
+            Owner::Application(_) => {}
+        }
+        false
+    }
+
+    /// Gives control to the device thread.
+    pub fn give_back(&mut self) {
+        self.inbound.owner = Owner::Thread;
+        self.inbound.streak = 0;
+        let hot: Vec<usize> = self.inbound.hot.drain(..).map(|hot| hot.ring).collect();
+        self.inbound.unwatch(&hot);
+    }
+
+    /// Everything there is to do now, as the device thread or a guest. Some(time): look again then.
+    pub fn progress(&mut self) -> Option<Instant> {
+        self.take_announced();
+        self.advance_sends()
+    }
+
+    fn take_announced(&mut self) {
+        for word in 0..RINGS / 64 {
+            let bits = self.inbound.map.u64(BITMAP + word * 8);
+            if bits.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut set = bits.swap(0, Ordering::SeqCst);
+            while set != 0 {
+                let ring = word * 64 + set.trailing_zeros() as usize;
+                set &= set - 1;
+                self.drain_announced(ring);
+            }
+        }
+    }
+
+    fn drain_announced(&mut self, ring: usize) {
+        while self.drain(ring) {}
+        if self.inbound.owner != Owner::Thread {
+            self.inbound.watch(ring);
+        }
+    }
+
+    /// Delivers what a ring holds, up to a batch. False: it was empty.
+    #[inline]
+    fn drain(&mut self, index: usize) -> bool {
+        let State { qps, inbound, w } = self;
+        let Some(ring) = inbound.ring(index) else { return false };
+        let from = From { incarnation: ring.incarnation, slot: ring.slot };
+        let mut any = false;
+        for _ in 0..BATCH {
+            let Some(found) = ring.peek() else { break };
+            deliver::cell(qps, w, from, &found);
+            ring.consume(&found);
+            any = true;
+        }
+        any
+    }
+
+    /// Delivers everything a ring holds.
+    pub fn empty(&mut self, ring: usize) {
+        while self.drain(ring) {}
+    }
+
+    /// Works on queue pairs with waiting sends.
+    #[inline]
+    fn advance_sends(&mut self) -> Option<Instant> {
+        if self.w.busy.is_empty() && self.w.doomed.is_empty() {
+            return None;
+        }
+        self.advance_busy()
+    }
+
+    #[cold]
+    fn advance_busy(&mut self) -> Option<Instant> {
+        let State { qps, w, .. } = self;
+        for index in std::mem::take(&mut w.doomed) {
+            if let Some(qp) = qps.get_mut(index) {
+                qp.fail(w);
+            }
+        }
+        let now = Instant::now();
+        let mut soonest: Option<Instant> = None;
+        for index in std::mem::take(&mut w.busy) {
+            let Some(qp) = qps.get_mut(index) else { continue };
+            let again = send::advance(qp, w, now);
+            qp.busy = again.is_some();
+            if let Some(again) = again {
+                w.busy.push(index);
+                soonest = Some(soonest.map_or(again, |time| time.min(again)));
+            }
+        }
+        soonest
+    }
+}

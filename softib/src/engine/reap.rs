@@ -1,0 +1,37 @@
+//! The device thread's rounds: what senders that have died or left still hold of ours.
+//!
+//! A ring is emptied first (what was sent counts), then receives that its sender had claimed and never delivered are
+//! posted again, then the ring is free for somebody else.
+
+use crate::engine::world::State;
+use crate::objects::recvq::RecvQ;
+
+impl State {
+    /// Looks at every sender once.
+    pub fn rounds(&mut self) {
+        for (ring, slot, incarnation) in self.inbound.senders() {
+            if self.w.peers.is_gone(slot, incarnation) {
+                self.reap(ring);
+            }
+        }
+    }
+
+    #[cold]
+    fn reap(&mut self, ring: usize) {
+        self.empty(ring);
+        let shared = self.w.srqs.iter_mut().map(|(_, srq)| &mut srq.queue);
+        let own = self.qps.iter_mut().filter_map(|qp| qp.rq.as_mut().filter(|rq| rq.shared));
+        for queue in shared.chain(own) {
+            repost_claims(queue, ring);
+        }
+        if let Some(ring) = self.inbound.remove(ring) {
+            ring.release(&self.w.segment.file);
+        }
+    }
+}
+
+fn repost_claims(queue: &mut RecvQ, ring: usize) {
+    for taken in queue.reclaim(ring) {
+        queue.repost(taken);
+    }
+}

@@ -1,0 +1,173 @@
+//! The device thread: progress for programs that do not poll, and the owner of the `life` word.
+//!
+//! While it has control it sleeps on the segment's bell. While the application has control it naps, and each time it
+//! wakes it compares the poll counter with what it was: a program that has stopped polling loses control.
+
+use crate::engine::Engine;
+use crate::engine::progress::Owner;
+use crate::engine::world::{futex_wait, futex_wake};
+use crate::errno::Errno;
+use crate::shm::layout::BELL;
+use crate::shm::liveness;
+use crate::shm::map::Map;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a program may not poll before the thread takes over.
+const NAP: Duration = Duration::from_millis(4);
+/// How often the thread looks whether senders have died.
+pub const ROUNDS: Duration = Duration::from_millis(500);
+
+/// What the device thread and the application share outside of the lock.
+#[derive(Debug)]
+pub struct Shared {
+    map: Arc<Map>,
+    stop: AtomicBool,
+    /// The application has control.
+    application: AtomicBool,
+    polls: AtomicU64,
+    nap: AtomicU32,
+    pid: u32,
+}
+
+impl Shared {
+    pub fn new(map: Arc<Map>) -> Shared {
+        Shared {
+            map,
+            stop: AtomicBool::new(false),
+            application: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+            nap: AtomicU32::new(0),
+            pid: std::process::id(),
+        }
+    }
+
+    pub fn is_owner_process(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// Counts a poll; called under the engine's lock, so a plain addition does.
+    #[inline]
+    pub fn polled(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The application has taken control, or given it back.
+    #[cold]
+    pub fn control_changed(&self, application: bool) {
+        self.application.store(application, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Makes the thread look around: a send is waiting, or control has changed.
+    #[cold]
+    pub fn wake(&self) {
+        self.nap.store(1, Ordering::SeqCst);
+        futex_wake(&self.nap);
+        let bell = self.map.u32(BELL);
+        if bell.swap(0, Ordering::SeqCst) != 0 {
+            futex_wake(bell);
+        }
+    }
+
+    /// The thread has control, so that what must happen later is its business.
+    #[inline]
+    pub fn thread_in_charge(&self) -> bool {
+        !self.application.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug)]
+pub struct DeviceThread {
+    handle: std::thread::JoinHandle<()>,
+}
+
+impl DeviceThread {
+    /// Starts the thread. The engine must outlive it: `stop` joins it.
+    pub fn spawn(engine: &'static Engine) -> Result<DeviceThread, Errno> {
+        let old = block_signals();
+        let builder = std::thread::Builder::new().name("softib".into()).stack_size(256 << 10);
+        let handle = builder.spawn(move || run(engine));
+        restore_signals(&old);
+        Ok(DeviceThread { handle: handle? })
+    }
+
+    pub fn stop(self, shared: &Shared) {
+        shared.stop.store(true, Ordering::SeqCst);
+        shared.wake();
+        if self.handle.join().is_err() {
+            log::error!("the device thread had panicked");
+        }
+    }
+}
+
+/// The new thread inherits a full mask: signals go to threads of the program.
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: both sets are ours; sigfillset initialises the first and pthread_sigmask the second.
+    unsafe {
+        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        old
+    }
+}
+
+fn restore_signals(old: &libc::sigset_t) {
+    // SAFETY: a set that pthread_sigmask has filled.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
+}
+
+fn run(engine: &Engine) {
+    let shared = &engine.shared;
+    let _list = liveness::tie_life_to_this_thread(&shared.map);
+    let mut rounds = Instant::now() + ROUNDS;
+    while !shared.stop.load(Ordering::SeqCst) {
+        if shared.thread_in_charge() {
+            work(engine, rounds);
+        } else {
+            nap(engine);
+        }
+        if Instant::now() >= rounds {
+            engine.enter().rounds();
+            rounds = Instant::now() + ROUNDS;
+        }
+    }
+}
+
+/// One turn with control: do what there is, then sleep on the bell.
+fn work(engine: &Engine, rounds: Instant) {
+    let shared = &engine.shared;
+    let (again, idle) = {
+        let mut state = engine.enter();
+        (state.progress(), state.inbound.senders().is_empty())
+    };
+    let bell = shared.map.u32(BELL);
+    bell.store(1, Ordering::SeqCst);
+    let now = Instant::now();
+    let until = if idle { again } else { Some(again.unwrap_or(rounds).min(rounds)) };
+    let busy = engine.enter().inbound.announced();
+    if !busy && shared.thread_in_charge() && !shared.stop.load(Ordering::SeqCst) {
+        futex_wait(bell, 1, until.map(|time| time.saturating_duration_since(now)));
+    }
+    bell.store(0, Ordering::SeqCst);
+}
+
+/// One turn without control: see whether the application still polls.
+fn nap(engine: &Engine) {
+    let shared = &engine.shared;
+    let before = shared.polls.load(Ordering::Relaxed);
+    shared.nap.store(0, Ordering::SeqCst);
+    if !shared.stop.load(Ordering::SeqCst) && !shared.thread_in_charge() {
+        futex_wait(&shared.nap, 0, Some(NAP));
+    }
+    if shared.polls.load(Ordering::Relaxed) != before || shared.thread_in_charge() {
+        return;
+    }
+    let mut state = engine.enter();
+    if shared.polls.load(Ordering::Relaxed) == before && state.inbound.owner != Owner::Thread {
+        state.w.stats.takeovers += 1;
+        state.give_back();
+        shared.application.store(false, Ordering::SeqCst);
+    }
+}

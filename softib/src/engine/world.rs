@@ -1,0 +1,140 @@
+//! The engine's state: everything under its lock.
+//!
+//! Split in three so that one queue pair, one ring and the rest can be borrowed at the same time.
+
+use crate::engine::progress::Inbound;
+use crate::errno::Errno;
+use crate::objects::cq::{Armed, Channel, Cq, Cqe};
+use crate::objects::events::{Context, Event, Subject};
+use crate::objects::mr::{Mrs, Pd};
+use crate::objects::peer::Peers;
+use crate::objects::qp::Qps;
+use crate::objects::srq::Srq;
+use crate::shm::heap::Heap;
+use crate::shm::layout::BELL;
+use crate::shm::map::Map;
+use crate::shm::segment::Segment;
+use rdma_sys::{IBV_EVENT_CQ_ERR, IBV_WC_SUCCESS};
+use slab::Slab;
+use std::sync::atomic::AtomicU32;
+
+/// Plain counters, for tests, benches and the curious.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// System calls that woke a peer's device thread.
+    pub doorbells: u64,
+    /// Sends that found no receive and were put back.
+    pub rnr: u64,
+    /// Datagrams that were dropped: wrong Q_Key, no receive, full ring, unknown destination.
+    pub ud_dropped: u64,
+    /// Messages that arrived for a queue pair that no longer wanted them.
+    pub stray: u64,
+    /// Sends that waited for room in a ring.
+    pub ring_full: u64,
+    /// Completions that found their queue full; should never be above 0.
+    pub cq_overruns: u64,
+    /// Times the device thread took the rings over from a program that had stopped polling.
+    pub takeovers: u64,
+    /// RDMA operations done by process_vm_*, and by messages through the rings.
+    pub rdma_direct: u64,
+    pub rdma_ring: u64,
+}
+
+#[derive(Debug)]
+pub struct State {
+    pub qps: Qps,
+    pub inbound: Inbound,
+    pub w: World,
+}
+
+#[derive(Debug)]
+pub struct World {
+    pub segment: Segment,
+    pub heap: Heap,
+    pub contexts: Slab<Context>,
+    pub pds: Slab<Pd>,
+    pub mrs: Mrs,
+    pub cqs: Slab<Cq>,
+    pub channels: Slab<Channel>,
+    pub srqs: Slab<Srq>,
+    pub peers: Peers,
+    /// Queue pairs with sends waiting, by index.
+    pub busy: Vec<usize>,
+    /// Queue pairs whose CQ overran under them.
+    pub doomed: Vec<usize>,
+    pub stats: Stats,
+}
+
+impl World {
+    /// Adds a completion to a queue and fires its channel if it is armed for it.
+    #[inline]
+    pub fn complete(&mut self, key: usize, cqe: Cqe, solicited: bool) {
+        let Some(cq) = self.cqs.get_mut(key) else { return };
+        let failed = cqe.wc.status != IBV_WC_SUCCESS;
+        if !cq.push(cqe) {
+            return self.overrun(key);
+        }
+        let fires = match cq.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => solicited || failed,
+        };
+        if fires {
+            self.fire(key);
+        }
+    }
+
+    #[cold]
+    fn fire(&mut self, key: usize) {
+        let cq = &mut self.cqs[key];
+        cq.armed = Armed::No;
+        if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(channel)) {
+            channel.fire(key);
+        }
+    }
+
+    #[cold]
+    fn overrun(&mut self, key: usize) {
+        self.stats.cq_overruns += 1;
+        let cq = &mut self.cqs[key];
+        let first = !std::mem::replace(&mut cq.overrun, true);
+        let context = cq.context;
+        if first {
+            log::error!("cq {key} overran: {} completions were waiting, the next one is lost", cq.len());
+            self.async_event(context, IBV_EVENT_CQ_ERR, Subject::Cq(key));
+        }
+    }
+
+    #[cold]
+    pub fn async_event(&mut self, context: usize, kind: u32, subject: Subject) {
+        if let Some(context) = self.contexts.get_mut(context) {
+            context.post(Event { kind, subject });
+        }
+    }
+
+    /// The protection domain behind a handle.
+    pub fn pd(&mut self, handle: u32) -> Result<&mut Pd, Errno> {
+        self.pds.get_mut(handle as usize).ok_or(Errno::INVAL)
+    }
+}
+
+/// Wakes the device thread that sleeps on a segment's bell.
+#[cold]
+pub fn ring_bell(map: &Map) {
+    futex_wake(map.u32(BELL));
+}
+
+/// Wakes one sleeper on a futex that may be shared between processes.
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the word is a live, aligned atomic; FUTEX_WAKE does not touch its value.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+}
+
+/// Sleeps while `word` is `value`, at most for `timeout`.
+pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<std::time::Duration>) {
+    let limit =
+        timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
+    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word is a live, aligned atomic, and the timespec outlives the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, limit) };
+}

@@ -1,0 +1,175 @@
+//! Completion queues and completion channels.
+//!
+//! A CQ is a ring of completions of fixed depth. When it overflows, the completion is lost, the CQ is in error
+//! for good, an asynchronous CQ_ERR follows, and queue pairs that try to complete to it go to the error state.
+//! A channel is an eventfd in semaphore mode and a queue of CQs that fired: one count per queued event.
+
+use super::CBox;
+use crate::errno::{Errno, check};
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::FromRawFd;
+
+/// A completion as it waits to be polled.
+#[derive(Clone, Copy)]
+pub struct Cqe {
+    pub wc: ibv_wc,
+    /// For sends: frees the send queue up to here (QP index and generation, number of WQEs posted so far).
+    pub retire: Option<(u16, u32, u32)>,
+}
+
+impl std::fmt::Debug for Cqe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cqe(wr_id {:#x}, status {})", self.wc.wr_id, self.wc.status)
+    }
+}
+
+/// Which completions fire the channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+#[derive(Debug)]
+pub struct Cq {
+    pub c: CBox<ibv_cq>,
+    pub context: usize,
+    pub channel: Option<usize>,
+    pub armed: Armed,
+    pub overrun: bool,
+    /// Queue pairs that complete here.
+    pub users: u32,
+    /// Events of this CQ that the program has been given; it must acknowledge as many.
+    pub events: u32,
+    pub async_events: u32,
+    ring: Box<[Cqe]>,
+    head: usize,
+    len: usize,
+}
+
+impl Cq {
+    pub fn new(c: CBox<ibv_cq>, context: usize, channel: Option<usize>, depth: usize) -> Cq {
+        Cq {
+            c,
+            context,
+            channel,
+            armed: Armed::No,
+            overrun: false,
+            users: 0,
+            events: 0,
+            async_events: 0,
+            ring: empty_ring(depth),
+            head: 0,
+            len: 0,
+        }
+    }
+
+    pub fn depth(&self) -> usize {
+        self.ring.len()
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a completion; false when there is no room.
+    #[inline]
+    pub fn push(&mut self, cqe: Cqe) -> bool {
+        if self.len == self.ring.len() || self.overrun {
+            return false;
+        }
+        let at = self.wrap(self.head + self.len);
+        self.ring[at] = cqe;
+        self.len += 1;
+        true
+    }
+
+    #[inline]
+    pub fn pop(&mut self) -> Option<Cqe> {
+        if self.len == 0 {
+            return None;
+        }
+        let cqe = self.ring[self.head];
+        self.head = self.wrap(self.head + 1);
+        self.len -= 1;
+        Some(cqe)
+    }
+
+    #[inline]
+    fn wrap(&self, at: usize) -> usize {
+        if at >= self.ring.len() { at - self.ring.len() } else { at }
+    }
+
+    /// Changes the depth; EINVAL if what waits would not fit.
+    pub fn resize(&mut self, depth: usize) -> Result<(), Errno> {
+        if depth < self.len {
+            return Err(Errno::INVAL);
+        }
+        let mut ring = empty_ring(depth);
+        let len = self.len;
+        for slot in ring.iter_mut().take(len) {
+            if let Some(cqe) = self.pop() {
+                *slot = cqe;
+            }
+        }
+        (self.ring, self.head, self.len) = (ring, 0, len);
+        Ok(())
+    }
+
+    /// Drops the completions of a queue pair that goes away (reset, destroy).
+    pub fn forget(&mut self, qpn: u32) {
+        for _ in 0..self.len {
+            if let Some(cqe) = self.pop()
+                && cqe.wc.qp_num != qpn
+            {
+                self.push(cqe);
+            }
+        }
+    }
+}
+
+fn empty_ring(depth: usize) -> Box<[Cqe]> {
+    vec![Cqe { wc: ibv_wc::default(), retire: None }; depth].into_boxed_slice()
+}
+
+#[derive(Debug)]
+pub struct Channel {
+    pub c: CBox<ibv_comp_channel>,
+    pub context: usize,
+    pub users: u32,
+    pub queue: VecDeque<usize>,
+    file: File,
+}
+
+/// A new eventfd that counts like a semaphore.
+pub fn event_file() -> Result<File, Errno> {
+    // SAFETY: a system call without pointers.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) })?;
+    // SAFETY: the descriptor was made just now and belongs to nobody else.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// Adds one to an eventfd. It can't overflow here, and a closed one has no reader.
+pub fn raise(mut file: &File) {
+    let _ = file.write(&1u64.to_ne_bytes());
+}
+
+impl Channel {
+    pub fn new(c: CBox<ibv_comp_channel>, context: usize, file: File) -> Channel {
+        Channel { c, context, users: 0, queue: VecDeque::new(), file }
+    }
+
+    pub fn fire(&mut self, cq: usize) {
+        self.queue.push_back(cq);
+        raise(&self.file);
+    }
+}

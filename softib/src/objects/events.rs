@@ -1,0 +1,40 @@
+//! Contexts and their asynchronous events.
+//!
+//! An event names an object by its index; it is turned into the C union when the program fetches it, and an
+//! object that is destroyed before takes its undelivered events along.
+
+use super::CBox;
+use super::cq::raise;
+use rdma_sys::{ibv_event_type, verbs_context};
+use std::collections::VecDeque;
+use std::fs::File;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    Cq(usize),
+    Qp(usize),
+    Srq(usize),
+    Port(u8),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Event {
+    pub kind: ibv_event_type,
+    pub subject: Subject,
+}
+
+#[derive(Debug)]
+pub struct Context {
+    pub c: CBox<verbs_context>,
+    /// Objects made with it.
+    pub users: u32,
+    pub queue: VecDeque<Event>,
+    pub file: File,
+}
+
+impl Context {
+    pub fn post(&mut self, event: Event) {
+        self.queue.push_back(event);
+        raise(&self.file);
+    }
+}

@@ -1,0 +1,60 @@
+//! The device's objects, as plain Rust structs that own the C structs handed out for them.
+//!
+//! A C struct carries its object's index in `handle`; every call looks the object up again, so a stale
+//! pointer's fields are never trusted beyond that. All objects live in the engine's state, under its lock.
+//!
+//! ```text
+//! cq       completion queues and channels         events   asynchronous events
+//! pd_mr    protection domains, memory regions      recvq    receive queues (RQ and SRQ), private part
+//! qp       queue pairs                             qp_state the state machine's attribute table (pure)
+//! srq      shared receive queues                   peer     other processes, as senders see them
+//! ```
+
+pub mod cq;
+pub mod events;
+pub mod mr;
+pub mod peer;
+pub mod qp;
+pub mod qp_state;
+pub mod recvq;
+pub mod srq;
+
+use std::ptr::NonNull;
+
+/// A C struct that we hand out and own: a fixed address, freed with its object.
+pub struct CBox<T>(NonNull<T>);
+
+impl<T> std::fmt::Debug for CBox<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:p}", self.0)
+    }
+}
+
+// SAFETY: CBox owns its allocation like a Box; the C side synchronises its own use of the struct.
+unsafe impl<T> Send for CBox<T> {}
+
+impl<T> CBox<T> {
+    pub fn new(value: T) -> CBox<T> {
+        CBox(NonNull::from(Box::leak(Box::new(value))))
+    }
+
+    pub fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+}
+
+impl<T> Drop for CBox<T> {
+    fn drop(&mut self) {
+        // SAFETY: made by Box::leak in new(), dropped once.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// A C struct of zeroes, as C programs make it with memset.
+///
+/// # Safety
+/// All-zero must be a valid value of `T`.
+pub unsafe fn zeroed<T>() -> T {
+    // SAFETY: contract of this function.
+    unsafe { std::mem::zeroed() }
+}

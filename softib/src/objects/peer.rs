@@ -1,0 +1,197 @@
+//! Other processes (and our own, for loopback) as senders see them.
+//!
+//! A peer is found by the slot in a QPN, attached on first use and kept while it lives: its segment mapped, a ring
+//! in it claimed. A connected queue pair holds a [`Link`]: which incarnation it talks to, a copy of the remote
+//! QP's public entry, and how many of its receives it has consumed.
+
+use crate::errno::Errno;
+use crate::shm::layout::*;
+use crate::shm::liveness::{Liveness, is_locked};
+use crate::shm::map::Map;
+use crate::shm::qptable::{self, Public};
+use crate::shm::ring::SendRing;
+use crate::shm::rq::{self, Place};
+use crate::shm::segment::{self, Segment};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[derive(Debug)]
+pub struct Peer {
+    pub map: Arc<Map>,
+    pub file: File,
+    pub incarnation: u64,
+    pub pid: i32,
+    pub ring: SendRing,
+    /// Whether process_vm_* reaches it; None before it has been tried.
+    pub reachable: Option<bool>,
+    live: Liveness,
+    is_self: bool,
+}
+
+impl Peer {
+    #[inline]
+    pub fn alive(&mut self) -> bool {
+        self.is_self || self.live.alive(&self.map, &self.file)
+    }
+
+    pub fn is_self(&self) -> bool {
+        self.is_self
+    }
+}
+
+/// All peers, by slot.
+#[derive(Debug)]
+pub struct Peers {
+    table: Vec<Option<Box<Peer>>>,
+    dir: PathBuf,
+    me: (usize, u64),
+    barrier: bool,
+}
+
+impl Peers {
+    pub fn new(dir: PathBuf, segment: &Segment, barrier: bool) -> Peers {
+        let mut table = Vec::new();
+        table.resize_with(SLOTS, || None);
+        Peers { table, dir, me: (segment.slot, segment.incarnation), barrier }
+    }
+
+    /// The process in `slot` if it lives, attached if need be.
+    pub fn reach(&mut self, slot: usize) -> Result<&mut Peer, Errno> {
+        let known = self.table.get_mut(slot).ok_or(Errno::INVAL)?;
+        if !known.as_mut().is_some_and(|peer| peer.alive()) {
+            *known = None;
+            *known = Some(Box::new(attach(&self.dir, slot, self.me, self.barrier)?));
+        }
+        self.table[slot].as_deref_mut().ok_or(Errno::NODEV)
+    }
+
+    /// Whether the process that had `slot` as `incarnation` is no more.
+    pub fn is_gone(&mut self, slot: usize, incarnation: u64) -> bool {
+        if slot == self.me.0 {
+            return false;
+        }
+        if let Some(peer) = self.attached(slot)
+            && peer.incarnation == incarnation
+        {
+            return !peer.alive();
+        }
+        match segment::open_slot(&self.dir, slot) {
+            Ok(file) => !is_locked(&file) || nonce_of(&file) != Some(incarnation),
+            Err(error) => error == Errno(libc::ENOENT),
+        }
+    }
+
+    /// The attached process in `slot`, dead or alive.
+    #[inline]
+    pub fn attached(&mut self, slot: usize) -> Option<&mut Peer> {
+        self.table.get_mut(slot)?.as_deref_mut()
+    }
+}
+
+fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -> Result<Peer, Errno> {
+    let file = segment::open_slot(dir, slot)?;
+    if file.metadata()?.len() != SEGMENT_LEN as u64 {
+        return Err(Errno::PROTO);
+    }
+    let map = Arc::new(Map::new(&file, SEGMENT_LEN)?);
+    let mut live = Liveness::new();
+    let is_self = slot == me.0;
+    if !is_self && !live.alive(&map, &file) {
+        return Err(Errno(libc::ECONNREFUSED));
+    }
+    check_header(&map, slot)?;
+    let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
+    let pid = map.u32(H_PID).load(Ordering::Relaxed) as i32;
+    let fenced = !barrier || map.u32(H_BARRIER).load(Ordering::Relaxed) == 0;
+    let ring = SendRing::claim(&map, &file, me, fenced)?;
+    Ok(Peer { map, file, incarnation, pid, ring, reachable: None, live, is_self })
+}
+
+fn nonce_of(file: &File) -> Option<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, H_NONCE as u64).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+fn check_header(map: &Map, slot: usize) -> Result<(), Errno> {
+    let word = |offset: usize| map.u32(offset).load(Ordering::Relaxed);
+    let same = map.u64(H_MAGIC).load(Ordering::Acquire) == MAGIC
+        && word(H_VERSION) == VERSION
+        && word(H_UID) == segment::uid()
+        && word(H_SLOT) == slot as u32
+        && map.read::<16>(H_BOOT) == segment::boot_id();
+    if same { Ok(()) } else { Err(Errno::PROTO) }
+}
+
+/// A connected queue pair's view of the other side.
+#[derive(Debug)]
+pub struct Link {
+    pub slot: usize,
+    /// Index of the remote QP in its process.
+    pub index: usize,
+    /// 0: the peer was not there when we connected.
+    pub incarnation: u64,
+    pub view: Public,
+    pub place: Option<Place>,
+    /// Receives consumed so far, and the peer's `posted` as seen last (queue with one sender).
+    pub consumed: u32,
+    pub posted: u32,
+    sequence: Option<u32>,
+    /// The remote generation we first spoke to; another one is another connection.
+    generation: Option<u32>,
+}
+
+impl Link {
+    pub fn new(dest_qpn: u32, incarnation: u64) -> Link {
+        Link {
+            slot: (dest_qpn >> QP_BITS) as usize,
+            index: dest_qpn as usize % QPS,
+            incarnation,
+            view: Public::default(),
+            place: None,
+            consumed: 0,
+            posted: 0,
+            sequence: None,
+            generation: None,
+        }
+    }
+
+    /// Whether the remote QP, which must be connected to `me` (QPN, incarnation), takes messages.
+    #[inline]
+    pub fn is_open(&mut self, map: &Arc<Map>, me: (u32, u64)) -> bool {
+        match self.sequence {
+            Some(sequence) if qptable::sequence(map, self.index) == sequence => true,
+            _ => self.refresh(map, me),
+        }
+    }
+
+    #[cold]
+    fn refresh(&mut self, map: &Arc<Map>, me: (u32, u64)) -> bool {
+        self.sequence = None;
+        if !qptable::exists(map, self.index) {
+            return false;
+        }
+        let Some((sequence, view)) = qptable::look_up(map, self.index) else { return false };
+        let ours = view.dest_qpn == me.0 && view.dest_incarnation == me.1;
+        let same = self.generation.is_none_or(|generation| generation == view.generation);
+        if !ours || !same || !super::qp_state::is_receiving(view.state) {
+            return false;
+        }
+        self.place = place_of(&view, map);
+        self.generation = Some(view.generation);
+        self.view = view;
+        self.sequence = Some(sequence);
+        true
+    }
+}
+
+/// Where a peer's receive queue is, if what it says is possible.
+pub fn place_of(view: &Public, map: &Arc<Map>) -> Option<Place> {
+    let (offset, size) = (usize::try_from(view.rq_offset).ok()?, view.rq_size);
+    let sane = offset >= HEAP && offset.is_multiple_of(64) && size.is_power_of_two() && size <= 1 << 20;
+    let inside = sane && offset.checked_add(rq::bytes(size))? <= HEAP + HEAP_LEN;
+    inside.then(|| Place { map: map.clone(), offset, size })
+}

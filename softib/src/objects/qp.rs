@@ -1,0 +1,236 @@
+//! Queue pairs: what they hold, and the moves that take all of it along (flush, error, reset).
+
+use super::CBox;
+use super::cq::Cqe;
+use super::events::Subject;
+use super::peer::Link;
+use super::recvq::{RecvQ, Taken};
+use crate::engine::world::World;
+use crate::send::{Queued, Work};
+use crate::shm::layout::{QP_BITS, QPS};
+use crate::shm::qptable::{self, Public};
+use rdma_sys::*;
+use std::collections::VecDeque;
+
+/// A message of several fragments on its way in.
+#[derive(Debug)]
+pub struct Inbound {
+    pub taken: Taken,
+    pub received: u32,
+}
+
+pub struct Qp {
+    pub c: CBox<ibv_qp>,
+    pub context: usize,
+    pub index: usize,
+    pub num: u32,
+    pub kind: u32,
+    pub state: u32,
+    pub pd: usize,
+    pub send_cq: usize,
+    pub recv_cq: usize,
+    pub srq: Option<usize>,
+    pub cap: ibv_qp_cap,
+    pub sig_all: bool,
+    /// What modify_qp has set, for query_qp and for the machine.
+    pub attr: ibv_qp_attr,
+    pub generation: u32,
+    pub link: Option<Link>,
+    pub rq: Option<RecvQ>,
+    pub inbound: Option<Inbound>,
+    /// Sends that could not go out at once, in order.
+    pub sq: VecDeque<Queued>,
+    /// Send requests posted, and those whose completion has been polled (or covered by a polled one).
+    pub sq_posted: u32,
+    pub sq_retired: u32,
+    pub busy: bool,
+    pub established: bool,
+    pub async_events: u32,
+}
+
+impl std::fmt::Debug for Qp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Qp({:#x}, type {}, state {})", self.num, self.kind, self.state)
+    }
+}
+
+impl std::fmt::Debug for Queued {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queued(wr_id {:#x})", self.work.wr_id)
+    }
+}
+
+/// All queue pairs of the process, by index.
+#[derive(Debug)]
+pub struct Qps {
+    table: Vec<Option<Box<Qp>>>,
+    generations: Vec<u32>,
+    free: VecDeque<usize>,
+}
+
+/// Freed indices rest until so many others have been freed, so that a QPN is not reused at once.
+const RESTING: usize = 64;
+
+impl Qps {
+    pub fn new() -> Qps {
+        // QP numbers 0 and 1 are special in InfiniBand; their indices stay empty in every slot.
+        Qps { table: vec![None, None], generations: vec![0, 0], free: VecDeque::new() }
+    }
+
+    /// An index for a new QP, and its generation. Give it back with [`Self::release`] if it is not used.
+    pub fn reserve(&mut self) -> Option<(usize, u32)> {
+        let fresh = self.table.len() < QPS;
+        let index = if fresh && self.free.len() <= RESTING { self.grow() } else { self.free.pop_front()? };
+        self.generations[index] = self.generations[index].wrapping_add(1);
+        Some((index, self.generations[index]))
+    }
+
+    fn grow(&mut self) -> usize {
+        self.table.push(None);
+        self.generations.push(0);
+        self.table.len() - 1
+    }
+
+    pub fn release(&mut self, index: usize) {
+        self.free.push_back(index);
+    }
+
+    pub fn insert(&mut self, qp: Box<Qp>) {
+        let index = qp.index;
+        self.table[index] = Some(qp);
+    }
+
+    pub fn remove(&mut self, index: usize) -> Option<Box<Qp>> {
+        let qp = self.table.get_mut(index)?.take()?;
+        self.generations[index] = qp.generation;
+        self.free.push_back(index);
+        Some(qp)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut Qp> {
+        self.table.get_mut(index)?.as_deref_mut()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
+        self.table.iter_mut().filter_map(|qp| qp.as_deref_mut())
+    }
+}
+
+/// The QPN of QP `index` in `slot`.
+pub fn number(slot: usize, index: usize) -> u32 {
+    (slot as u32) << QP_BITS | index as u32
+}
+
+impl Qp {
+    /// Tells peers what this QP is now.
+    pub fn publish(&self, w: &World) {
+        let queue = match self.srq {
+            Some(srq) => w.srqs.get(srq).map(|srq| &srq.queue),
+            None => self.rq.as_ref(),
+        };
+        let public = Public {
+            state: self.state,
+            kind: self.kind,
+            generation: self.generation,
+            dest_qpn: self.attr.dest_qp_num,
+            dest_incarnation: self.link.as_ref().map_or(0, |link| link.incarnation),
+            qkey: self.attr.qkey,
+            access: self.attr.qp_access_flags,
+            pd: self.pd as u32,
+            rq_offset: queue.map_or(0, |queue| queue.place.offset as u64),
+            rq_size: queue.map_or(0, |queue| queue.place.size),
+            rq_shared: queue.is_some_and(|queue| queue.shared),
+            min_rnr_timer: self.attr.min_rnr_timer.into(),
+        };
+        qptable::publish(&w.segment.map, self.index, &public);
+    }
+
+    pub fn set_state(&mut self, state: u32, w: &World) {
+        self.state = state;
+        // SAFETY: our own C struct, alive as long as self; programs only read `state`.
+        unsafe { (*self.c.as_ptr()).state = state };
+        self.publish(w);
+    }
+
+    /// Moves to the error state and flushes: every outstanding work request completes, exactly once.
+    #[cold]
+    pub fn fail(&mut self, w: &mut World) {
+        if self.state == IBV_QPS_ERR || self.state == IBV_QPS_RESET {
+            return;
+        }
+        self.set_state(IBV_QPS_ERR, w);
+        self.flush_sends(w);
+        self.flush_receives(w);
+        if self.srq.is_some() {
+            w.async_event(self.context, IBV_EVENT_QP_LAST_WQE_REACHED, Subject::Qp(self.index));
+        }
+    }
+
+    pub fn flush_sends(&mut self, w: &mut World) {
+        while let Some(queued) = self.sq.pop_front() {
+            self.complete_send(w, &queued.work, IBV_WC_WR_FLUSH_ERR);
+        }
+    }
+
+    fn flush_receives(&mut self, w: &mut World) {
+        if let Some(inbound) = self.inbound.take() {
+            self.complete_flushed(w, inbound.taken.wr_id);
+        }
+        for taken in self.rq.as_mut().map(RecvQ::take_all).unwrap_or_default() {
+            self.complete_flushed(w, taken.wr_id);
+        }
+    }
+
+    pub fn complete_flushed(&mut self, w: &mut World, wr_id: u64) {
+        self.complete_receive_error(w, wr_id, IBV_WC_WR_FLUSH_ERR);
+    }
+
+    pub fn complete_receive_error(&mut self, w: &mut World, wr_id: u64, status: u32) {
+        let wc = ibv_wc { wr_id, status, opcode: IBV_WC_RECV, qp_num: self.num, ..Default::default() };
+        w.complete(self.recv_cq, Cqe { wc, retire: None }, true);
+    }
+
+    /// Reports the end of a send request: always if it failed, else if it asked for it.
+    #[inline]
+    pub fn complete_send(&mut self, w: &mut World, work: &Work, status: u32) {
+        if status == IBV_WC_SUCCESS && !work.signalled {
+            return;
+        }
+        let opcode = match work.opcode {
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => IBV_WC_RDMA_WRITE,
+            IBV_WR_RDMA_READ => IBV_WC_RDMA_READ,
+            _ => IBV_WC_SEND,
+        };
+        let wc = ibv_wc {
+            wr_id: work.wr_id,
+            status,
+            opcode,
+            byte_len: work.len,
+            qp_num: self.num,
+            ..Default::default()
+        };
+        let retire = Some((self.index as u16, self.generation, work.number));
+        w.complete(self.send_cq, Cqe { wc, retire }, false);
+    }
+
+    /// Forgets everything and becomes a new QP with the same number.
+    pub fn reset(&mut self, w: &mut World) {
+        self.generation = self.generation.wrapping_add(1);
+        self.sq.clear();
+        self.inbound = None;
+        self.link = None;
+        self.established = false;
+        (self.sq_posted, self.sq_retired) = (0, 0);
+        self.attr = ibv_qp_attr::default();
+        self.set_state(IBV_QPS_RESET, w);
+        if let Some(rq) = self.rq.as_mut() {
+            rq.reset();
+        }
+        for cq in [self.send_cq, self.recv_cq] {
+            if let Some(cq) = w.cqs.get_mut(cq) {
+                cq.forget(self.num);
+            }
+        }
+    }
+}

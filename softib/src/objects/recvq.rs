@@ -1,0 +1,220 @@
+//! Receive queues, private part: what a posted receive looks like to its owner.
+//!
+//! The shared part (`shm::rq`) tells initiators that a receive exists and how long it is; buffers and wr_ids are kept
+//! here, by position. In a queue with many senders a position may be claimed by a slow sender while the
+//! ring of slots comes round: the claim then moves to `displaced` and the slot is used again.
+
+use crate::errno::Errno;
+use crate::shm::heap::{Extent, Heap};
+use crate::shm::map::take_space;
+use crate::shm::rq::{self, Place};
+use crate::shm::segment::Segment;
+use rdma_sys::ibv_sge;
+use std::collections::HashMap;
+
+/// A receive taken from the queue, with its buffers.
+#[derive(Debug, Clone)]
+pub struct Taken {
+    pub wr_id: u64,
+    pub first: ibv_sge,
+    /// The buffers after the first.
+    pub more: Vec<ibv_sge>,
+    pub bad: bool,
+}
+
+impl Taken {
+    pub fn capacity(&self) -> u64 {
+        u64::from(self.first.length) + self.more.iter().map(|sge| u64::from(sge.length)).sum::<u64>()
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    wr_id: u64,
+    pos: u32,
+    sges: u8,
+    live: bool,
+    bad: bool,
+}
+
+#[derive(Debug)]
+pub struct RecvQ {
+    pub place: Place,
+    extent: Extent,
+    /// Many senders claim (SRQ, UD), or one counts (RC, UC).
+    pub shared: bool,
+    pub max_wr: u32,
+    pub max_sge: u32,
+    /// Receives posted and not yet taken.
+    pub outstanding: u32,
+    tail: u32,
+    head: u32,
+    slots: Box<[Slot]>,
+    sges: Box<[ibv_sge]>,
+    displaced: HashMap<u32, (Taken, usize)>,
+}
+
+impl RecvQ {
+    pub fn new(
+        segment: &Segment,
+        heap: &mut Heap,
+        shared: bool,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<RecvQ, Errno> {
+        let size = max_wr.max(1).next_power_of_two();
+        let extent = heap.alloc(rq::bytes(size)).ok_or(Errno::NOMEM)?;
+        if let Err(error) = take_space(&segment.file, extent.offset, extent.len) {
+            heap.release(extent);
+            return Err(error);
+        }
+        let place = Place { map: segment.map.clone(), offset: extent.offset, size };
+        place.reset();
+        let max_sge = max_sge.max(1);
+        Ok(RecvQ {
+            place,
+            extent,
+            shared,
+            max_wr,
+            max_sge,
+            outstanding: 0,
+            tail: 0,
+            head: 0,
+            slots: vec![Slot::default(); size as usize].into_boxed_slice(),
+            sges: vec![ibv_sge::default(); (size * max_sge) as usize].into_boxed_slice(),
+            displaced: HashMap::new(),
+        })
+    }
+
+    /// Where the queue was, so that its space can be released.
+    pub fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    fn index(&self, pos: u32) -> usize {
+        (pos & (self.place.size - 1)) as usize
+    }
+
+    /// Posts a receive; `bad` marks one whose buffers failed the checks.
+    #[inline]
+    pub fn post(&mut self, wr_id: u64, sges: &[ibv_sge], bad: bool) -> Result<(), Errno> {
+        if self.outstanding >= self.max_wr {
+            return Err(Errno::NOMEM);
+        }
+        if sges.len() > self.max_sge as usize {
+            return Err(Errno::INVAL);
+        }
+        let (pos, at) = (self.tail, self.index(self.tail));
+        if self.slots[at].live {
+            self.displace(at);
+        }
+        self.slots[at] = Slot { wr_id, pos, sges: sges.len() as u8, live: true, bad };
+        let start = at * self.max_sge as usize;
+        self.sges[start..start + sges.len()].copy_from_slice(sges);
+        let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        let len = (total.min(u64::from(rq::BAD - 1)) as u32) | if bad { rq::BAD } else { 0 };
+        if self.shared {
+            self.place.post_shared(pos, len);
+        } else {
+            self.place.post(pos, len);
+        }
+        self.tail = pos.wrapping_add(1);
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    #[cold]
+    fn displace(&mut self, at: usize) {
+        let pos = self.slots[at].pos;
+        let owner = self.place.claimant(pos).unwrap_or(usize::MAX);
+        let taken = self.read(at);
+        self.displaced.insert(pos, (taken, owner));
+        self.slots[at].live = false;
+    }
+
+    #[inline]
+    fn read(&self, at: usize) -> Taken {
+        let slot = &self.slots[at];
+        let start = at * self.max_sge as usize;
+        let sges = &self.sges[start..start + slot.sges as usize];
+        let (first, more) = match sges {
+            [] => (ibv_sge::default(), Vec::new()),
+            [first] => (*first, Vec::new()),
+            [first, more @ ..] => (*first, more.to_vec()),
+        };
+        Taken { wr_id: slot.wr_id, first, more, bad: slot.bad }
+    }
+
+    /// Takes the receive that an initiator consumed. None: it can't have, the message is not to be believed.
+    #[inline]
+    pub fn take(&mut self, pos: u32) -> Option<Taken> {
+        let at = self.index(pos);
+        if !self.slots[at].live || self.slots[at].pos != pos {
+            return self.take_displaced(pos);
+        }
+        if self.shared {
+            self.place.delivered(pos);
+        } else if pos != self.head {
+            return None;
+        }
+        self.head = pos.wrapping_add(1);
+        self.slots[at].live = false;
+        self.outstanding -= 1;
+        Some(self.read(at))
+    }
+
+    #[cold]
+    fn take_displaced(&mut self, pos: u32) -> Option<Taken> {
+        let (taken, _) = self.displaced.remove(&pos)?;
+        self.outstanding -= 1;
+        Some(taken)
+    }
+
+    /// Posts a receive again that was taken and not used.
+    pub fn repost(&mut self, taken: Taken) {
+        let mut sges = taken.more;
+        if taken.first.length > 0 || !sges.is_empty() {
+            sges.insert(0, taken.first);
+        }
+        // There is room: it was counted as outstanding a moment ago.
+        let _ = self.post(taken.wr_id, &sges, taken.bad);
+    }
+
+    /// Takes everything that is posted, in order, for a flush. Initiators find nothing afterwards.
+    pub fn take_all(&mut self) -> Vec<Taken> {
+        let mut early: Vec<(u32, Taken)> =
+            self.displaced.drain().map(|(pos, (taken, _))| (pos, taken)).collect();
+        early.sort_by_key(|(pos, _)| self.tail.wrapping_sub(*pos));
+        let mut all: Vec<Taken> = early.into_iter().rev().map(|(_, taken)| taken).collect();
+        let first = self.tail.wrapping_sub(self.place.size);
+        for pos in (0..self.place.size).map(|i| first.wrapping_add(i)) {
+            let at = self.index(pos);
+            if self.slots[at].live && self.slots[at].pos == pos {
+                self.place.withdraw(pos);
+                all.push(self.read(at));
+                self.slots[at].live = false;
+            }
+        }
+        self.outstanding = 0;
+        self.head = self.tail;
+        all
+    }
+
+    /// Receives that ring `owner` claimed and, being dead, never delivered.
+    pub fn reclaim(&mut self, owner: usize) -> Vec<Taken> {
+        let mut back: Vec<u32> =
+            self.displaced.iter().filter(|(_, (_, by))| *by == owner).map(|(&pos, _)| pos).collect();
+        let claimed =
+            self.slots.iter().filter(|slot| slot.live && self.place.claimant(slot.pos) == Some(owner));
+        back.extend(claimed.map(|slot| slot.pos));
+        back.into_iter().filter_map(|pos| self.take(pos)).collect()
+    }
+
+    /// Forgets everything, as a QP does on its way to RESET.
+    pub fn reset(&mut self) {
+        self.place.reset();
+        self.slots.fill(Slot::default());
+        self.displaced.clear();
+        (self.tail, self.head, self.outstanding) = (0, 0, 0);
+    }
+}

@@ -1,0 +1,155 @@
+//! One-sided operations: RDMA WRITE and READ.
+//!
+//! The initiator checks the key, the bounds, the rights and the protection domain in the target's MR table, says which
+//! region it works on (hazard word of its ring, so that the target's dereg waits), and moves the data itself with
+//! process_vm_writev/readv: no CPU of the target is needed.
+
+use crate::engine::world::World;
+use crate::errno::Errno;
+use crate::objects::peer::Peer;
+use crate::objects::qp::Qp;
+use crate::send::{self, Step, Work};
+use crate::shm::layout::{H_NONCE, H_PROBE};
+use crate::shm::mrtable::{self, Region};
+use crate::shm::ring::Found;
+use rdma_sys::*;
+use std::sync::atomic::{Ordering, fence};
+
+/// Carries an RDMA request out.
+pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
+    let me = (qp.num, w.segment.incarnation);
+    let Some(link) = qp.link.as_mut() else { return Step::Silent };
+    let peer = match w.peers.attached(link.slot) {
+        Some(peer) if peer.incarnation == link.incarnation => peer,
+        _ => return Step::Silent,
+    };
+    if !peer.alive() {
+        return Step::Done(IBV_WC_RETRY_EXC_ERR);
+    }
+    if !link.is_open(&peer.map, me) {
+        return Step::Silent;
+    }
+    if !work.asked && work.len > 0 {
+        let grant = Grant { access: link.view.access, pd: link.view.pd };
+        match direct(peer, &grant, work, sges) {
+            Ok(()) => (work.asked, w.stats.rdma_direct) = (true, w.stats.rdma_direct + 1),
+            Err(status) => return Step::Done(status),
+        }
+    }
+    if work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
+        return send::notify(qp, w, work);
+    }
+    Step::Done(IBV_WC_SUCCESS)
+}
+
+/// What the remote QP lets its peer do.
+struct Grant {
+    access: u32,
+    pd: u32,
+}
+
+fn needed(work: &Work) -> u32 {
+    if work.opcode == IBV_WR_RDMA_READ { IBV_ACCESS_REMOTE_READ } else { IBV_ACCESS_REMOTE_WRITE }
+}
+
+/// Whether `work` may touch `region` of a QP that grants `grant`.
+fn permits(region: &Region, grant: &Grant, work: &Work) -> bool {
+    let need = needed(work);
+    region.access & grant.access & need == need
+        && region.pd == grant.pd
+        && region.covers(work.remote_addr, work.len.into())
+}
+
+/// Moves the data with the initiator's own hands. Err: a completion status.
+fn direct(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
+    peer.ring.hazard().store(work.rkey, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    let allowed = mrtable::look_up(&peer.map, work.rkey).is_some_and(|region| permits(&region, grant, work));
+    let moved = if allowed { transfer(peer, work, sges) } else { Err(Errno(libc::EFAULT)) };
+    peer.ring.hazard().store(0, Ordering::Release);
+    match moved {
+        Ok(()) => Ok(()),
+        Err(Errno(libc::ESRCH)) => Err(IBV_WC_RETRY_EXC_ERR),
+        Err(_) => Err(IBV_WC_REM_ACCESS_ERR),
+    }
+}
+
+fn transfer(peer: &mut Peer, work: &Work, sges: &[ibv_sge]) -> Result<(), Errno> {
+    let (mut remote, reading) = (work.remote_addr, work.opcode == IBV_WR_RDMA_READ);
+    for sge in sges.iter().filter(|sge| sge.length > 0) {
+        let len = sge.length as usize;
+        if peer.is_self() {
+            copy_own(sge.addr, remote, len, reading);
+        } else {
+            copy_remote(peer.pid, sge.addr, remote, len, reading)?;
+        }
+        remote += len as u64;
+    }
+    Ok(())
+}
+
+fn copy_own(local: u64, remote: u64, len: usize, reading: bool) {
+    let (from, to) = if reading { (remote, local) } else { (local, remote) };
+    // SAFETY: both ranges lie in valid MRs of this process with the rights needed (checked by the callers); they may overlap.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) };
+}
+
+fn copy_remote(pid: i32, local: u64, remote: u64, len: usize, reading: bool) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < len {
+        let mine = libc::iovec { iov_base: (local as usize + done) as *mut _, iov_len: len - done };
+        let theirs = libc::iovec { iov_base: (remote as usize + done) as *mut _, iov_len: len - done };
+        // SAFETY: the local range is a buffer that the program vouches for (checked against its MR); the remote one is
+        // touched by the kernel on behalf of its owner's registration (checked).
+        let moved = unsafe {
+            match reading {
+                true => libc::process_vm_readv(pid, &mine, 1, &theirs, 1, 0),
+                false => libc::process_vm_writev(pid, &mine, 1, &theirs, 1, 0),
+            }
+        };
+        match moved {
+            -1 if Errno::last().0 == libc::EINTR => {}
+            -1 => return Err(Errno::last()),
+            0 => return Err(Errno(libc::EFAULT)),
+            moved => done += moved as usize,
+        }
+    }
+    Ok(())
+}
+
+/// Whether process_vm_* reaches the peer: found by reading its nonce where it says a copy is.
+pub fn probe(peer: &mut Peer) -> bool {
+    if let Some(known) = peer.reachable {
+        return known;
+    }
+    let at = peer.map.u64(H_PROBE).load(Ordering::Relaxed);
+    let mut copy = [0u8; 16];
+    let read = copy_remote(peer.pid, copy.as_mut_ptr() as u64, at, copy.len(), true);
+    let reachable = read.is_ok() && copy == peer.map.read::<16>(H_NONCE);
+    peer.reachable = Some(reachable);
+    reachable
+}
+
+/// A cell of the ring form of these operations.
+pub fn arrived(_qp: &mut Qp, w: &mut World, _found: &Found) {
+    w.stats.stray += 1;
+}
+
+/// Waits until no initiator works on the region behind an invalidated key.
+pub fn wait_for_initiators(engine: &crate::engine::Engine, key: u32) {
+    use crate::shm::layout::{R_HAZARD, ring_entry};
+    let (map, rings) = {
+        let state = engine.enter();
+        (state.w.segment.map.clone(), state.inbound.senders())
+    };
+    for (ring, slot, incarnation) in rings {
+        let mut looks = 0u32;
+        while map.u32(ring_entry(ring) + R_HAZARD).load(Ordering::Acquire) == key {
+            std::thread::yield_now();
+            looks += 1;
+            if looks.is_multiple_of(1024) && engine.enter().w.peers.is_gone(slot, incarnation) {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Where each thing sits in a segment.
+//!
+//! ```text
+//! 0        header        who owns this: magic, version, boot id, nonce, life word
+//! 4 KiB    bells         doorbell word, inbound bitmap
+//! 8 KiB    ring table    512 x 256 B, one control block per inbound ring
+//! 256 KiB  qp table      4096 x 128 B
+//! 1 MiB    mr table      65536 x 64 B
+//! 8 MiB    heap          64 MiB of receive queues
+//! 72 MiB   rings         512 x (64 KiB of cells + 256 KiB of bulk)
+//! ```
+//!
+//! The file is sparse: space is taken (fallocate) when a part comes into use, so a full /dev/shm is an
+//! error code and never SIGBUS. The tables are used from the bottom; the header says how far.
+
+pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
+/// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
+pub const VERSION: u32 = 1;
+
+/// Number of processes of one user that can have the device open.
+pub const SLOTS: usize = 4096;
+/// Queue pairs of one process; the lower bits of a QPN.
+pub const QPS: usize = 4096;
+pub const QP_BITS: u32 = 12;
+pub const MRS: usize = 1 << 16;
+/// Inbound rings, which is the number of processes that can send to one process.
+pub const RINGS: usize = 512;
+
+pub const HEADER: usize = 0;
+pub const H_MAGIC: usize = HEADER;
+pub const H_VERSION: usize = HEADER + 8;
+pub const H_UID: usize = HEADER + 12;
+pub const H_BOOT: usize = HEADER + 16;
+pub const H_NONCE: usize = HEADER + 32;
+pub const H_SLOT: usize = HEADER + 48;
+pub const H_PID: usize = HEADER + 52;
+/// Address, in the owner, of a copy of its nonce: proves that process_vm_readv reaches the right process.
+pub const H_PROBE: usize = HEADER + 56;
+/// Futex word that holds the device thread's tid; the kernel marks it when the owner dies.
+pub const H_LIFE: usize = HEADER + 64;
+pub const H_QP_LIMIT: usize = HEADER + 128;
+pub const H_MR_LIMIT: usize = HEADER + 132;
+/// 1: the owner closes the hand-over race with membarrier, registered senders need no fence.
+pub const H_BARRIER: usize = HEADER + 136;
+
+/// 1 while the device thread sleeps and wants to be woken.
+pub const BELL: usize = 0x1000;
+/// One bit per inbound ring that has something and is not watched.
+pub const BITMAP: usize = 0x1040;
+
+pub const RING_TABLE: usize = 0x2000;
+pub const RING_ENTRY: usize = 256;
+pub const R_OWNER: usize = 0;
+pub const R_INCARNATION: usize = 8;
+pub const R_WATCHED: usize = 64;
+pub const R_CONSUMED: usize = 128;
+pub const R_HAZARD: usize = 192;
+
+pub const QP_TABLE: usize = 0x40000;
+pub const QP_ENTRY: usize = 128;
+pub const MR_TABLE: usize = 0x10_0000;
+pub const MR_ENTRY: usize = 64;
+
+pub const HEAP: usize = 0x80_0000;
+pub const HEAP_LEN: usize = 64 << 20;
+
+pub const RING_DATA: usize = HEAP + HEAP_LEN;
+pub const CELLS: usize = 512;
+pub const CELL: usize = 128;
+pub const CELLS_LEN: usize = CELLS * CELL;
+pub const BULK_LEN: usize = 256 << 10;
+pub const RING_LEN: usize = CELLS_LEN + BULK_LEN;
+
+pub const SEGMENT_LEN: usize = RING_DATA + RINGS * RING_LEN;
+/// What is allocated before the segment is published.
+pub const FIXED_LEN: usize = RING_TABLE + RINGS * RING_ENTRY;
+
+const _: () = {
+    assert!(RING_TABLE + RINGS * RING_ENTRY <= QP_TABLE);
+    assert!(QP_TABLE + QPS * QP_ENTRY <= MR_TABLE);
+    assert!(MR_TABLE + MRS * MR_ENTRY <= HEAP);
+    assert!(1 << QP_BITS == QPS);
+    assert!(CELLS.is_power_of_two() && BULK_LEN.is_power_of_two());
+    assert!(RINGS % 64 == 0);
+};
+
+/// Offset of the control block of inbound ring `index`.
+pub const fn ring_entry(index: usize) -> usize {
+    RING_TABLE + index * RING_ENTRY
+}
+
+/// Offset of the cells of inbound ring `index`; its bulk part follows.
+pub const fn ring_data(index: usize) -> usize {
+    RING_DATA + index * RING_LEN
+}

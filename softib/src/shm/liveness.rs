@@ -1,0 +1,116 @@
+//! Is the owner of a segment alive?
+//!
+//! The truth is a lock: the owner holds a write lock of its open file description on its segment file,
+//! and the kernel drops it when the last descriptor goes, however the process ends. Asking costs a
+//! system call, so there is an accelerator: the `life` word in the header holds the tid of the
+//! owner's device thread, which has it on its robust futex list; when the thread dies, kill -9
+//! included, the kernel sets FUTEX_OWNER_DIED in it. Senders load the word on every post; only an
+//! unexpected value asks the lock. A stopped process keeps its lock, and its word: it is waited for.
+
+use super::layout::H_LIFE;
+use super::map::Map;
+use crate::errno::{Errno, check};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn whole_file(kind: libc::c_int) -> libc::flock {
+    // SAFETY: flock is plain old data; zero is a valid value of every field (and l_pid must be 0).
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock
+}
+
+/// Takes the owner's lock. False if somebody else has it.
+pub fn try_lock(file: &File) -> Result<bool, Errno> {
+    let lock = whole_file(libc::F_WRLCK);
+    // SAFETY: the descriptor is open and the struct outlives the call.
+    match check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) }) {
+        Ok(_) => Ok(true),
+        Err(Errno(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether somebody (not this descriptor) holds the lock. When in doubt: yes.
+pub fn is_locked(file: &File) -> bool {
+    let mut lock = whole_file(libc::F_WRLCK);
+    // SAFETY: the descriptor is open and the struct outlives the call.
+    let asked = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
+    asked.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// A peer's liveness as seen from here; once dead, dead for good.
+#[derive(Debug)]
+pub struct Liveness {
+    expected: u32,
+    dead: bool,
+}
+
+impl Liveness {
+    pub fn new() -> Liveness {
+        Liveness { expected: 0, dead: false }
+    }
+
+    /// Whether the owner lives: one load in the usual case.
+    #[inline]
+    pub fn alive(&mut self, map: &Map, file: &File) -> bool {
+        let word = map.u32(H_LIFE).load(Ordering::Relaxed);
+        (word == self.expected && word != 0) || self.ask(word, file)
+    }
+
+    #[cold]
+    fn ask(&mut self, word: u32, file: &File) -> bool {
+        self.dead = self.dead || !is_locked(file);
+        if !self.dead && word & libc::FUTEX_OWNER_DIED == 0 {
+            self.expected = word;
+        }
+        !self.dead
+    }
+}
+
+/// The kernel's view of a thread's robust list with exactly one futex in it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RobustList {
+    head_next: *mut RobustNode,
+    futex_offset: libc::c_long,
+    pending: *mut RobustNode,
+    node: RobustNode,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct RobustNode {
+    next: *mut RobustNode,
+}
+
+/// Makes the calling thread's death visible in the `life` word of `map`.
+///
+/// The thread must take no robust mutex (its list is replaced), and the returned list must stay
+/// where it is, and `map` mapped, until the thread ends.
+pub fn tie_life_to_this_thread(map: &Map) -> Box<RobustList> {
+    let word: *const AtomicU32 = map.u32(H_LIFE);
+    let mut list = Box::new(RobustList {
+        head_next: std::ptr::null_mut(),
+        futex_offset: 0,
+        pending: std::ptr::null_mut(),
+        node: RobustNode { next: std::ptr::null_mut() },
+    });
+    let head: *mut RobustList = &mut *list;
+    // SAFETY: head points to the boxed list; the node's next closes the circle at the list head, as the kernel wants.
+    unsafe {
+        let node = &raw mut (*head).node;
+        (*head).head_next = node;
+        (*node).next = head.cast();
+        (*head).futex_offset = word as libc::c_long - node as libc::c_long;
+    }
+    // SAFETY: gettid has no preconditions; the list stays valid (contract above) and has the size the kernel expects.
+    unsafe {
+        let tid = libc::syscall(libc::SYS_gettid) as u32;
+        libc::syscall(libc::SYS_set_robust_list, head, 3 * size_of::<usize>());
+        map.u32(H_LIFE).store(tid, Ordering::Release);
+    }
+    list
+}

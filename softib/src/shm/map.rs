@@ -1,0 +1,105 @@
+//! A mapped segment: bounds-checked access to memory that another process may change at any time.
+//!
+//! Words are reached as atomics, bytes by copies; nobody ever holds a reference to plain data here.
+//! A bound that does not hold is a bug of ours (offsets from peers are checked where they are parsed),
+//! so it panics, and the guard of the C boundary turns that into an error.
+
+use crate::errno::Errno;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A shared, writable mapping of a whole segment; unmapped on drop, absent in fork children.
+#[derive(Debug)]
+pub struct Map {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory owned by this value; every access goes through atomics or raw copies.
+unsafe impl Send for Map {}
+// SAFETY: as above; concurrent access is the purpose of the type.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps the first `len` bytes of `file`.
+    pub fn new(file: &File, len: usize) -> Result<Map, Errno> {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a fresh mapping at an address the kernel chooses; no existing memory is affected.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        // SAFETY: base..base+len was mapped just now. Both calls are hints: failure changes nothing we rely on.
+        unsafe {
+            libc::madvise(base, len, libc::MADV_DONTFORK);
+            libc::madvise(base, len, libc::MADV_DONTDUMP);
+        }
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Map { base, len })
+    }
+
+    #[inline]
+    pub fn u32(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset <= self.len - 4);
+        // SAFETY: aligned and in bounds (checked above); lives as long as self; atomics tolerate other processes.
+        unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
+    }
+
+    #[inline]
+    pub fn u64(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset <= self.len - 8);
+        // SAFETY: aligned and in bounds (checked above); lives as long as self; atomics tolerate other processes.
+        unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU64>() }
+    }
+
+    /// The address of `offset..offset + len`, for copies; valid while this mapping lives.
+    #[inline]
+    pub fn bytes(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset <= self.len && len <= self.len - offset);
+        // SAFETY: in bounds (checked above).
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    pub fn write(&self, offset: usize, data: &[u8]) {
+        let to = self.bytes(offset, data.len());
+        // SAFETY: bytes() checked the bounds; a slice of ours cannot overlap the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) }
+    }
+
+    pub fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let mut data = [0; N];
+        // SAFETY: bytes() checked the bounds; the array is ours.
+        unsafe { std::ptr::copy_nonoverlapping(self.bytes(offset, N), data.as_mut_ptr(), N) };
+        data
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nothing borrowed from it outlives self.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Takes (allocates and zeroes) space of a sparse segment, so that touching it can't fail later.
+pub fn take_space(file: &File, offset: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: a system call on a descriptor we hold.
+    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
+    match crate::errno::check(result) {
+        Err(Errno(libc::ENOSPC)) => Err(Errno::NOMEM),
+        other => other.map(drop),
+    }
+}
+
+/// Gives space back; it reads as zeroes when it is taken again.
+pub fn give_space(file: &File, offset: usize, len: usize) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a system call on a descriptor we hold. Failure only wastes space until the segment goes.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t) };
+}

@@ -1,0 +1,26 @@
+//! Shared memory: everything that two processes look at, and nothing else.
+//!
+//! ```text
+//! layout    where each thing sits in a segment
+//! map       a mapped segment: bounds-checked atomics and copies, no references to plain data
+//! segment   our own segment: claim a slot, grow it, close it; sweep what the dead left
+//! liveness  is the owner of a segment alive? (its lock; a robust futex makes it one load)
+//! ring      one ring per ordered pair of processes, in the receiver's segment
+//! rq        receive queues that the initiator consumes with its own hand
+//! qptable   what a peer may know of a queue pair
+//! mrtable   what a peer may know of a memory region
+//! heap      where receive queues are placed in the segment
+//! ```
+//!
+//! Rules: what is read from a peer's segment is copied once and checked before it is used; a peer's
+//! segment is only touched through [`map::Map`].
+
+pub mod heap;
+pub mod layout;
+pub mod liveness;
+pub mod map;
+pub mod mrtable;
+pub mod qptable;
+pub mod ring;
+pub mod rq;
+pub mod segment;

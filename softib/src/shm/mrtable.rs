@@ -1,0 +1,77 @@
+//! What a peer may know of a memory region: one 64-byte entry per key, in the owner's segment.
+//!
+//! `key` is stored last when an entry is published and zeroed first when it is withdrawn; a reader
+//! takes the fields only between two loads of the key it was given. The upper 24 bits of a key are
+//! the index, the lower 8 a generation, so a stale key is recognised.
+
+use super::layout::{H_MR_LIMIT, MR_ENTRY, MR_TABLE, MRS};
+use super::map::Map;
+use std::sync::atomic::{Ordering, fence};
+
+const KEY: usize = 0;
+const ACCESS: usize = 4;
+const PD: usize = 8;
+const ADDR: usize = 16;
+const LEN: usize = 24;
+
+/// A memory region as its owner registered it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Region {
+    pub key: u32,
+    pub access: u32,
+    pub pd: u32,
+    pub addr: u64,
+    pub len: u64,
+}
+
+impl Region {
+    /// Whether `addr..addr + len` lies inside.
+    #[inline]
+    pub fn covers(&self, addr: u64, len: u64) -> bool {
+        addr >= self.addr && addr - self.addr <= self.len && len <= self.len - (addr - self.addr)
+    }
+}
+
+pub fn index_of(key: u32) -> usize {
+    (key >> 8) as usize
+}
+
+fn entry(index: usize) -> usize {
+    MR_TABLE + index * MR_ENTRY
+}
+
+/// Makes `region` visible; its entry must have been opened ([`super::segment::Segment::open_mr_entry`]).
+pub fn publish(map: &Map, region: &Region) {
+    let at = entry(index_of(region.key));
+    map.u32(at + ACCESS).store(region.access, Ordering::Relaxed);
+    map.u32(at + PD).store(region.pd, Ordering::Relaxed);
+    map.u64(at + ADDR).store(region.addr, Ordering::Relaxed);
+    map.u64(at + LEN).store(region.len, Ordering::Relaxed);
+    map.u32(at + KEY).store(region.key, Ordering::Release);
+}
+
+/// Makes the region behind `key` invisible for lookups that start later.
+pub fn withdraw(map: &Map, key: u32) {
+    map.u32(entry(index_of(key)) + KEY).store(0, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+}
+
+/// The region that `key` names in a peer's segment, if it is valid now.
+pub fn look_up(map: &Map, key: u32) -> Option<Region> {
+    let index = index_of(key);
+    if key == 0 || index >= MRS || index >= map.u32(H_MR_LIMIT).load(Ordering::Acquire) as usize {
+        return None;
+    }
+    let at = entry(index);
+    let before = map.u32(at + KEY).load(Ordering::Acquire);
+    let region = Region {
+        key,
+        access: map.u32(at + ACCESS).load(Ordering::Relaxed),
+        pd: map.u32(at + PD).load(Ordering::Relaxed),
+        addr: map.u64(at + ADDR).load(Ordering::Relaxed),
+        len: map.u64(at + LEN).load(Ordering::Relaxed),
+    };
+    fence(Ordering::Acquire);
+    let after = map.u32(at + KEY).load(Ordering::Relaxed);
+    (before == key && after == key).then_some(region)
+}

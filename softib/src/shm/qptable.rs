@@ -1,0 +1,107 @@
+//! What a peer may know of a queue pair: one 128-byte entry per QP, in the owner's segment.
+//!
+//! Only control calls change an entry. `seq` is odd while the owner writes and rises with every change,
+//! for the whole life of the segment, so an initiator copies the entry once and later compares one word.
+
+use super::layout::{H_QP_LIMIT, QP_ENTRY, QP_TABLE};
+use super::map::Map;
+use std::sync::atomic::{Ordering, fence};
+
+const SEQ: usize = 0;
+const STATE: usize = 4;
+const KIND: usize = 8;
+const GENERATION: usize = 12;
+const DEST_QPN: usize = 16;
+const QKEY: usize = 20;
+const ACCESS: usize = 24;
+const PD: usize = 28;
+const DEST_INCARNATION: usize = 32;
+const RQ_OFFSET: usize = 40;
+const RQ_SIZE: usize = 48;
+const RQ_SHARED: usize = 52;
+const RNR_TIMER: usize = 56;
+
+/// A queue pair as peers see it. `state` and `kind` are ibv_qp_state and ibv_qp_type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Public {
+    pub state: u32,
+    pub kind: u32,
+    /// Rises with every reset; its low bits travel in each message.
+    pub generation: u32,
+    pub dest_qpn: u32,
+    /// Incarnation of the process of `dest_qpn`; 0 when not connected.
+    pub dest_incarnation: u64,
+    pub qkey: u32,
+    pub access: u32,
+    pub pd: u32,
+    /// Receive queue: offset in the segment (0: none), number of slots, claimed by many (SRQ, UD) or by one.
+    pub rq_offset: u64,
+    pub rq_size: u32,
+    pub rq_shared: bool,
+    pub min_rnr_timer: u32,
+}
+
+fn entry(index: usize) -> usize {
+    QP_TABLE + index * QP_ENTRY
+}
+
+/// Publishes a changed QP. One writer: the owner, under its engine lock.
+pub fn publish(map: &Map, index: usize, qp: &Public) {
+    let at = entry(index);
+    let seq = map.u32(at + SEQ).load(Ordering::Relaxed);
+    map.u32(at + SEQ).store(seq.wrapping_add(1), Ordering::Relaxed);
+    fence(Ordering::Release);
+    let words = [
+        (STATE, qp.state),
+        (KIND, qp.kind),
+        (GENERATION, qp.generation),
+        (DEST_QPN, qp.dest_qpn),
+        (QKEY, qp.qkey),
+        (ACCESS, qp.access),
+        (PD, qp.pd),
+        (RQ_SIZE, qp.rq_size),
+        (RQ_SHARED, qp.rq_shared.into()),
+        (RNR_TIMER, qp.min_rnr_timer),
+    ];
+    for (offset, value) in words {
+        map.u32(at + offset).store(value, Ordering::Relaxed);
+    }
+    map.u64(at + DEST_INCARNATION).store(qp.dest_incarnation, Ordering::Relaxed);
+    map.u64(at + RQ_OFFSET).store(qp.rq_offset, Ordering::Relaxed);
+    map.u32(at + SEQ).store(seq.wrapping_add(2), Ordering::Release);
+}
+
+/// Whether the peer has an entry `index` at all.
+pub fn exists(map: &Map, index: usize) -> bool {
+    index < map.u32(H_QP_LIMIT).load(Ordering::Acquire) as usize
+}
+
+/// The sequence number of an entry that exists.
+#[inline]
+pub fn sequence(map: &Map, index: usize) -> u32 {
+    map.u32(entry(index) + SEQ).load(Ordering::Acquire)
+}
+
+/// A consistent copy of an entry that exists, with its sequence number; None while it is being written.
+pub fn look_up(map: &Map, index: usize) -> Option<(u32, Public)> {
+    let at = entry(index);
+    let word = |offset: usize| map.u32(at + offset).load(Ordering::Relaxed);
+    let seq = sequence(map, index);
+    let copy = Public {
+        state: word(STATE),
+        kind: word(KIND),
+        generation: word(GENERATION),
+        dest_qpn: word(DEST_QPN),
+        dest_incarnation: map.u64(at + DEST_INCARNATION).load(Ordering::Relaxed),
+        qkey: word(QKEY),
+        access: word(ACCESS),
+        pd: word(PD),
+        rq_offset: map.u64(at + RQ_OFFSET).load(Ordering::Relaxed),
+        rq_size: word(RQ_SIZE),
+        rq_shared: word(RQ_SHARED) != 0,
+        min_rnr_timer: word(RNR_TIMER),
+    };
+    fence(Ordering::Acquire);
+    let stable = seq & 1 == 0 && map.u32(at + SEQ).load(Ordering::Relaxed) == seq;
+    stable.then_some((seq, copy))
+}

@@ -1,0 +1,333 @@
+//! One ring per ordered pair of processes, in the receiver's segment.
+//!
+//! ```text
+//!   cells  512 x 128 B   | tag | op flags dst | src qpn | len | imm | pos | 104 bytes inline payload |
+//!   bulk   256 KiB       payload that does not fit a cell, contiguous, in the order of the cells
+//! ```
+//!
+//! The sender fills a cell and stores its tag last (release). A tag is the cell's sequence number plus one and sits
+//! at every cell's start, so stale bytes can't look valid. The receiver never writes to cells; it publishes
+//! how far it has read every quarter of the ring, and the sender looks there only when the ring seems full.
+//!
+//! A ring that the receiver does not watch is announced by its sender in the inbound bitmap. The hand-over is
+//! store-fence-load on both sides: the sender stores the tag, then loads `watched`; the receiver stores `watched = 0`,
+//! then looks at the ring once more. One of them sees the other. The sender's fence is left out when both sides are
+//! registered for membarrier, which the receiver then issues (`tests/handover.rs` models the fenced form).
+//!
+//! Bulk offsets are not transmitted: both sides derive them from the lengths by the rule in [`bulk_start`].
+
+use super::layout::*;
+use super::map::{Map, give_space, take_space};
+use crate::errno::Errno;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Bytes of a cell in front of its inline payload.
+pub const CELL_HEAD: usize = 24;
+/// Longest payload that travels in a cell.
+pub const INLINE_MAX: usize = CELL - CELL_HEAD;
+/// Longest payload of one cell with bulk.
+pub const FRAGMENT_MAX: usize = 32 << 10;
+/// The receiver publishes its position after this many cells, or bytes of bulk.
+const PUBLISH_CELLS: u32 = CELLS as u32 / 4;
+const PUBLISH_BULK: u32 = BULK_LEN as u32 / 4;
+
+const CLAIMING: u64 = 1;
+const ACTIVE: u64 = 2;
+
+/// Flags of a cell.
+pub mod flag {
+    pub const FIRST: u8 = 1;
+    pub const LAST: u8 = 2;
+    pub const BULK: u8 = 4;
+    pub const SOLICITED: u8 = 8;
+    pub const IMM: u8 = 16;
+    pub const GRH: u8 = 32;
+}
+
+/// Bytes 4..24 of a cell.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Head {
+    pub op: u8,
+    pub flags: u8,
+    /// Index of the destination QP in the lower 12 bits, its generation above.
+    pub dst: u16,
+    pub src_qpn: u32,
+    /// Payload bytes of this cell.
+    pub len: u32,
+    /// Immediate data, network order.
+    pub imm: u32,
+    /// Position of the receive that the initiator consumed.
+    pub pos: u32,
+}
+
+const _: () = assert!(size_of::<Head>() + 4 == CELL_HEAD);
+
+/// Where the bulk payload of `len` bytes starts when `pos` bytes have gone before.
+#[inline]
+fn bulk_start(pos: u32, len: u32) -> u32 {
+    let offset = pos as usize % BULK_LEN;
+    if offset + len as usize > BULK_LEN { pos.wrapping_add((BULK_LEN - offset) as u32) } else { pos }
+}
+
+#[inline]
+fn bulk_end(start: u32, len: u32) -> u32 {
+    start.wrapping_add(len.next_multiple_of(64))
+}
+
+/// The sending end. One per peer process, used under the engine lock.
+#[derive(Debug)]
+pub struct SendRing {
+    map: Arc<Map>,
+    index: usize,
+    cells: usize,
+    seq: u32,
+    bulk: u32,
+    /// What the receiver had consumed when we looked last: cells, bulk bytes.
+    seen: (u32, u32),
+    fenced: bool,
+}
+
+/// What a push asks of its caller.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[must_use]
+pub enum Pushed {
+    /// The receiver watches this ring.
+    Watched,
+    /// It has been announced in the bitmap, and the device thread is to be woken.
+    RingBell,
+}
+
+impl SendRing {
+    /// Claims a free ring in the receiver's segment. `EUSERS` when all are taken.
+    pub fn claim(map: &Arc<Map>, file: &File, me: (usize, u64), fenced: bool) -> Result<SendRing, Errno> {
+        let tag = (me.0 as u64) << 8;
+        let taken = (0..RINGS).find(|&i| {
+            let owner = map.u64(ring_entry(i) + R_OWNER);
+            owner.compare_exchange(0, tag | CLAIMING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        let index = taken.ok_or(Errno(libc::EUSERS))?;
+        let at = ring_entry(index);
+        if let Err(error) = take_space(file, ring_data(index), RING_LEN) {
+            map.u64(at + R_OWNER).store(0, Ordering::Release);
+            return Err(error);
+        }
+        map.u32(at + R_WATCHED).store(0, Ordering::Relaxed);
+        map.u64(at + R_CONSUMED).store(0, Ordering::Relaxed);
+        map.u32(at + R_HAZARD).store(0, Ordering::Relaxed);
+        map.u64(at + R_INCARNATION).store(me.1, Ordering::Relaxed);
+        map.u64(at + R_OWNER).store(tag | ACTIVE, Ordering::Release);
+        let cells = ring_data(index);
+        Ok(SendRing { map: map.clone(), index, cells, seq: 0, bulk: 0, seen: (0, 0), fenced })
+    }
+
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether a cell with `len` bytes of payload fits now.
+    #[inline]
+    pub fn has_room(&mut self, len: usize) -> bool {
+        self.fits(len) || self.fits_after_looking(len)
+    }
+
+    #[inline]
+    fn fits(&self, len: usize) -> bool {
+        let cells = self.seq.wrapping_sub(self.seen.0) < CELLS as u32;
+        cells && (len <= INLINE_MAX || self.bulk_fits(len as u32))
+    }
+
+    fn bulk_fits(&self, len: u32) -> bool {
+        let end = bulk_end(bulk_start(self.bulk, len), len);
+        end.wrapping_sub(self.seen.1) <= BULK_LEN as u32
+    }
+
+    #[cold]
+    fn fits_after_looking(&mut self, len: usize) -> bool {
+        let word = self.map.u64(ring_entry(self.index) + R_CONSUMED).load(Ordering::Acquire);
+        self.seen = (word as u32, (word >> 32) as u32);
+        self.fits(len)
+    }
+
+    /// Sends one cell whose `head.len` payload bytes `fill` writes. The caller has asked [`Self::has_room`].
+    #[inline]
+    pub fn push(&mut self, mut head: Head, fill: impl FnOnce(*mut u8)) -> Pushed {
+        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
+        let len = head.len;
+        if len as usize <= INLINE_MAX {
+            fill(self.map.bytes(cell + CELL_HEAD, INLINE_MAX));
+        } else {
+            head.flags |= flag::BULK;
+            let start = bulk_start(self.bulk, len);
+            let at = self.cells + CELLS_LEN + start as usize % BULK_LEN;
+            fill(self.map.bytes(at, len as usize));
+            self.bulk = bulk_end(start, len);
+        }
+        self.publish(cell, head)
+    }
+
+    /// Sends one cell with a fixed part in the cell and `head.len` bytes, filled by `fill`, in the bulk.
+    pub fn push_with(&mut self, mut head: Head, fixed: &[u8], fill: impl FnOnce(*mut u8)) -> Pushed {
+        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
+        self.map.write(cell + CELL_HEAD, fixed);
+        head.flags |= flag::BULK;
+        let start = bulk_start(self.bulk, head.len);
+        let at = self.cells + CELLS_LEN + start as usize % BULK_LEN;
+        fill(self.map.bytes(at, head.len as usize));
+        self.bulk = bulk_end(start, head.len);
+        self.publish(cell, head)
+    }
+
+    #[inline]
+    fn publish(&mut self, cell: usize, head: Head) -> Pushed {
+        // SAFETY: bytes() checked the bounds; the cell is ours until the tag is stored; Head is plain data, 4-aligned here.
+        unsafe { self.map.bytes(cell + 4, size_of::<Head>()).cast::<Head>().write(head) };
+        self.seq = self.seq.wrapping_add(1);
+        self.map.u32(cell).store(self.seq, Ordering::Release);
+        if self.fenced {
+            fence(Ordering::SeqCst);
+        } else {
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        }
+        if self.map.u32(ring_entry(self.index) + R_WATCHED).load(Ordering::Relaxed) != 0 {
+            return Pushed::Watched;
+        }
+        self.announce()
+    }
+
+    #[cold]
+    fn announce(&self) -> Pushed {
+        let word = self.map.u64(BITMAP + self.index / 64 * 8);
+        word.fetch_or(1 << (self.index % 64), Ordering::SeqCst);
+        let bell = self.map.u32(BELL);
+        if bell.load(Ordering::SeqCst) != 0 && bell.swap(0, Ordering::SeqCst) != 0 {
+            return Pushed::RingBell;
+        }
+        Pushed::Watched
+    }
+
+    /// The word that says which of the receiver's memory regions we are working on.
+    pub fn hazard(&self) -> &AtomicU32 {
+        self.map.u32(ring_entry(self.index) + R_HAZARD)
+    }
+}
+
+/// The receiving end, in our own segment.
+#[derive(Debug)]
+pub struct RecvRing {
+    map: Arc<Map>,
+    index: usize,
+    cells: usize,
+    seq: u32,
+    bulk: u32,
+    published: (u32, u32),
+    /// Who sends: slot and incarnation of its process.
+    pub slot: usize,
+    pub incarnation: u64,
+    broken: bool,
+}
+
+/// A cell as found: its head, copied, and where its parts are.
+#[derive(Debug, Clone, Copy)]
+pub struct Found {
+    pub head: Head,
+    /// `head.len` readable bytes, valid until [`RecvRing::consume`].
+    pub payload: *const u8,
+    /// The cell's inline part (`INLINE_MAX` bytes), for the fixed part of a cell with bulk.
+    pub fixed: *const u8,
+    bulk: u32,
+}
+
+impl RecvRing {
+    /// Adopts ring `index` of our segment if a sender has made it active.
+    pub fn adopt(map: &Arc<Map>, index: usize) -> Option<RecvRing> {
+        let at = ring_entry(index);
+        let owner = map.u64(at + R_OWNER).load(Ordering::Acquire);
+        let slot = (owner >> 8) as usize;
+        if owner & 0xff != ACTIVE || slot >= SLOTS {
+            return None;
+        }
+        let incarnation = map.u64(at + R_INCARNATION).load(Ordering::Relaxed);
+        let (map, cells) = (map.clone(), ring_data(index));
+        Some(RecvRing {
+            map,
+            index,
+            cells,
+            seq: 0,
+            bulk: 0,
+            published: (0, 0),
+            slot,
+            incarnation,
+            broken: false,
+        })
+    }
+
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The next cell, if one has arrived. A cell that makes no sense ends the ring.
+    #[inline]
+    pub fn peek(&mut self) -> Option<Found> {
+        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
+        if self.map.u32(cell).load(Ordering::Acquire) != self.seq.wrapping_add(1) || self.broken {
+            return None;
+        }
+        // SAFETY: bytes() checked the bounds, 4-aligned; Head is plain data valid for any bytes. The sender does not touch a
+        // published cell; if a broken one does, we have one copy, checked below.
+        let head = unsafe { self.map.bytes(cell + 4, size_of::<Head>()).cast::<Head>().read_volatile() };
+        let fixed = self.map.bytes(cell + CELL_HEAD, INLINE_MAX).cast_const();
+        if head.flags & flag::BULK == 0 && head.len as usize <= INLINE_MAX {
+            return Some(Found { head, payload: fixed, fixed, bulk: self.bulk });
+        }
+        self.peek_bulk(head, fixed)
+    }
+
+    #[inline]
+    fn peek_bulk(&mut self, head: Head, fixed: *const u8) -> Option<Found> {
+        if head.flags & flag::BULK == 0 || head.len as usize > FRAGMENT_MAX {
+            self.broken = true;
+            log::error!(
+                "ring of slot {}: a cell makes no sense, its sender is ignored from now on",
+                self.slot
+            );
+            return None;
+        }
+        let start = bulk_start(self.bulk, head.len);
+        let at = self.cells + CELLS_LEN + start as usize % BULK_LEN;
+        let payload = self.map.bytes(at, head.len as usize).cast_const();
+        Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len) })
+    }
+
+    /// Gives the cell just found back to the sender.
+    #[inline]
+    pub fn consume(&mut self, found: &Found) {
+        self.seq = self.seq.wrapping_add(1);
+        self.bulk = found.bulk;
+        let (cells, bulk) =
+            (self.seq.wrapping_sub(self.published.0), self.bulk.wrapping_sub(self.published.1));
+        if cells >= PUBLISH_CELLS || bulk >= PUBLISH_BULK {
+            self.publish();
+        }
+    }
+
+    fn publish(&mut self) {
+        self.published = (self.seq, self.bulk);
+        let word = u64::from(self.seq) | u64::from(self.bulk) << 32;
+        self.map.u64(ring_entry(self.index) + R_CONSUMED).store(word, Ordering::Release);
+    }
+
+    /// Tells the sender whether we look at this ring without being told. After `watch(false)` the caller
+    /// issues the barrier and looks once more.
+    pub fn watch(&self, on: bool) {
+        self.map.u32(ring_entry(self.index) + R_WATCHED).store(on.into(), Ordering::SeqCst);
+    }
+
+    /// Frees the ring of a dead or departed sender; everything in it has been read.
+    pub fn release(self, file: &File) {
+        give_space(file, ring_data(self.index), RING_LEN);
+        self.map.u64(ring_entry(self.index) + R_OWNER).store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,165 @@
+//! Receive queues that the initiator consumes with its own hand, in the target's segment.
+//!
+//! ```text
+//!   +0     posted   u32, written by the target
+//!   +64    head     u32, next position to claim (queues with many senders)
+//!   +128   lens     u32 each: bytes that fit, upper bit: a bad work request
+//!   ...    slots    u64 each (queues with many senders): position:32 owner:16 state:16
+//! ```
+//!
+//! A queue with one sender (RC without SRQ): the initiator counts what it has consumed and looks at `posted` when its
+//! copy is used up; it writes nothing. A queue with many senders (SRQ, UD): the initiator claims the slot at
+//! `head` by compare-and-swap from POSTED to CLAIMED, with its ring index as the owner, and then helps `head`
+//! forward. The owner lets the target take back what a dead initiator claimed and did not deliver.
+//! Positions are 32 bits and never repeat within 4 billion receives, so a slot's position serves as its lap.
+//!
+//! Addresses and wr_ids stay private to the target, see `objects::recvq`.
+
+use super::map::Map;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+const HEAD: usize = 64;
+const LENS: usize = 128;
+
+/// Upper bit of a length: the target found the work request invalid.
+pub const BAD: u32 = 1 << 31;
+
+const POSTED: u64 = 1;
+const CLAIMED: u64 = 2;
+/// Delivered, or taken back by the target.
+const DONE: u64 = 3;
+
+fn word(pos: u32, owner: usize, state: u64) -> u64 {
+    u64::from(pos) << 32 | (owner as u64 & 0xffff) << 16 | state
+}
+
+/// Bytes that a queue of `size` slots takes; `size` is a power of two.
+pub fn bytes(size: u32) -> usize {
+    slots_at(size) + size as usize * 8
+}
+
+fn slots_at(size: u32) -> usize {
+    LENS + (size as usize * 4).next_multiple_of(64)
+}
+
+/// The place of a queue in a mapped segment.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub map: Arc<Map>,
+    pub offset: usize,
+    pub size: u32,
+}
+
+/// What an initiator found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// A receive is ours: its position and length word.
+    Got { pos: u32, len: u32 },
+    /// No receive is posted.
+    Empty,
+}
+
+impl Place {
+    fn len_at(&self, pos: u32) -> usize {
+        self.offset + LENS + (pos & (self.size - 1)) as usize * 4
+    }
+
+    fn slot_at(&self, pos: u32) -> usize {
+        self.offset + slots_at(self.size) + (pos & (self.size - 1)) as usize * 8
+    }
+
+    /// Empties the queue so that the next receive posted has position 0 (target).
+    pub fn reset(&self) {
+        for pos in 0..self.size {
+            self.map.u64(self.slot_at(pos)).store(0, Ordering::Relaxed);
+        }
+        self.map.u32(self.offset + HEAD).store(0, Ordering::Relaxed);
+        self.map.u32(self.offset).store(0, Ordering::Release);
+    }
+
+    /// Posts position `pos` in a queue with one sender (target).
+    #[inline]
+    pub fn post(&self, pos: u32, len: u32) {
+        self.map.u32(self.len_at(pos)).store(len, Ordering::Relaxed);
+        self.map.u32(self.offset).store(pos.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Posts position `pos` in a queue with many senders; returns the owner of the claim it displaces (target).
+    #[inline]
+    pub fn post_shared(&self, pos: u32, len: u32) -> Option<usize> {
+        let slot = self.map.u64(self.slot_at(pos));
+        let old = slot.load(Ordering::Acquire);
+        self.map.u32(self.len_at(pos)).store(len, Ordering::Relaxed);
+        if old & 0xffff == CLAIMED {
+            // Its claimer may have died before it moved the head; nobody could pass any more.
+            let gone = (old >> 32) as u32;
+            let head = self.map.u32(self.offset + HEAD);
+            let _ = head.compare_exchange(gone, gone.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
+        }
+        slot.store(word(pos, 0, POSTED), Ordering::Release);
+        (old & 0xffff == CLAIMED).then_some((old >> 16 & 0xffff) as usize)
+    }
+
+    /// The owner of the claim on `pos`, if it is claimed and not yet displaced (target).
+    pub fn claimant(&self, pos: u32) -> Option<usize> {
+        let value = self.map.u64(self.slot_at(pos)).load(Ordering::Acquire);
+        (value & 0xffff == CLAIMED && (value >> 32) as u32 == pos).then_some((value >> 16 & 0xffff) as usize)
+    }
+
+    /// Marks a claimed position as delivered (target).
+    #[inline]
+    pub fn delivered(&self, pos: u32) {
+        let slot = self.map.u64(self.slot_at(pos));
+        if (slot.load(Ordering::Relaxed) >> 32) as u32 == pos {
+            slot.store(word(pos, 0, DONE), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes position `pos` back for its owner, so that no initiator can claim it. False: it is claimed (target).
+    pub fn withdraw(&self, pos: u32) -> bool {
+        let slot = self.map.u64(self.slot_at(pos));
+        let posted = word(pos, 0, POSTED);
+        slot.compare_exchange(posted, word(pos, 0, DONE), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// How many receives have been posted in all (initiator, queue with one sender).
+    #[inline]
+    pub fn posted(&self) -> u32 {
+        self.map.u32(self.offset).load(Ordering::Acquire)
+    }
+
+    /// The length word of a posted position (initiator, queue with one sender).
+    #[inline]
+    pub fn len(&self, pos: u32) -> u32 {
+        self.map.u32(self.len_at(pos)).load(Ordering::Relaxed)
+    }
+
+    /// Claims the next receive for ring `owner` (initiator, queue with many senders).
+    pub fn claim(&self, owner: usize) -> Claim {
+        let head = self.map.u32(self.offset + HEAD);
+        loop {
+            let pos = head.load(Ordering::Acquire);
+            let slot = self.map.u64(self.slot_at(pos));
+            let value = slot.load(Ordering::Acquire);
+            if (value >> 32) as u32 != pos || value & 0xffff == 0 {
+                // An older lap: nothing posted here, unless somebody moved the head meanwhile.
+                fence(Ordering::SeqCst);
+                if head.load(Ordering::Acquire) == pos {
+                    return Claim::Empty;
+                }
+                continue;
+            }
+            let len = self.map.u32(self.len_at(pos)).load(Ordering::Relaxed);
+            let won = value & 0xffff == POSTED
+                && slot
+                    .compare_exchange(value, word(pos, owner, CLAIMED), Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok();
+            // Whoever won: position `pos` is gone, help the head past it.
+            let _ = head.compare_exchange(pos, pos.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
+            if won {
+                return Claim::Got { pos, len };
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Our own segment: claim a slot, grow it, close it; sweep what the dead left.
+//!
+//! A segment is a sparse file `softib-<uid>-<slot>` of mode 0600 in SOFTIB_DIR (default /dev/shm).
+//! It is made without a name, locked and filled, and then linked to the first free name: it appears
+//! complete and locked. Only who holds a file's lock unlinks it, so nobody removes the file of the living.
+
+use super::layout::*;
+use super::liveness;
+use super::map::{Map, take_space};
+use crate::errno::{Errno, check};
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The segment of this process.
+#[derive(Debug)]
+pub struct Segment {
+    pub map: Arc<Map>,
+    pub file: File,
+    pub slot: usize,
+    /// Random, never 0: tells two processes apart that had the same slot one after the other.
+    pub incarnation: u64,
+    path: PathBuf,
+    /// What H_PROBE points to.
+    _probe: Box<[u8; 16]>,
+}
+
+/// Where segments live: SOFTIB_DIR, default /dev/shm.
+pub fn directory() -> PathBuf {
+    std::env::var_os("SOFTIB_DIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from)
+}
+
+pub fn uid() -> u32 {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+fn file_name(slot: usize) -> String {
+    format!("softib-{}-{slot}", uid())
+}
+
+/// The kernel's boot id; two hosts (or boots) that share a directory differ in it.
+pub fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
+    let mut id = [0; 16];
+    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = (pair[0] << 4 | pair[1]) as u8;
+    }
+    id
+}
+
+fn random() -> Result<[u8; 16], Errno> {
+    let mut bytes = [0u8; 16];
+    // SAFETY: the buffer is ours and as long as said.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got == 16 { Ok(bytes) } else { Err(Errno::last()) }
+}
+
+impl Segment {
+    /// Sweeps, then makes, locks, fills and publishes a segment for this process.
+    pub fn claim(dir: &Path, can_barrier: bool) -> Result<Segment, Errno> {
+        sweep(dir);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC)
+            .open(dir)?;
+        if !liveness::try_lock(&file)? {
+            return Err(Errno::BUSY);
+        }
+        file.set_len(SEGMENT_LEN as u64)?;
+        take_space(&file, 0, FIXED_LEN)?;
+        let map = Arc::new(Map::new(&file, SEGMENT_LEN)?);
+        let mut nonce = random()?;
+        nonce[0] |= 1;
+        let probe = Box::new(nonce);
+        fill_header(&map, &nonce, probe.as_ptr() as u64, can_barrier);
+        let (slot, path) = link(&file, &map, dir)?;
+        let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
+        Ok(Segment { map, file, slot, incarnation, path, _probe: probe })
+    }
+
+    /// Makes QP table entry `index` safe to touch for us and for peers.
+    pub fn open_qp_entry(&self, index: usize) -> Result<(), Errno> {
+        self.raise(H_QP_LIMIT, QP_TABLE, QP_ENTRY, index)
+    }
+
+    /// Makes MR table entry `index` safe to touch for us and for peers.
+    pub fn open_mr_entry(&self, index: usize) -> Result<(), Errno> {
+        self.raise(H_MR_LIMIT, MR_TABLE, MR_ENTRY, index)
+    }
+
+    fn raise(&self, limit: usize, table: usize, entry: usize, index: usize) -> Result<(), Errno> {
+        let word = self.map.u32(limit);
+        let have = word.load(Ordering::Relaxed) as usize;
+        if index < have {
+            return Ok(());
+        }
+        let per_page = 4096 / entry;
+        let want = (index + 1).next_multiple_of(per_page);
+        take_space(&self.file, table + have * entry, (want - have) * entry)?;
+        word.store(want as u32, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes our name away; peers that have us mapped are not disturbed.
+    pub fn unlink(&self) {
+        unlink_if_same(&self.path, &self.file);
+    }
+}
+
+fn fill_header(map: &Map, nonce: &[u8; 16], probe: u64, can_barrier: bool) {
+    map.write(H_BOOT, &boot_id());
+    map.write(H_NONCE, nonce);
+    map.u32(H_VERSION).store(VERSION, Ordering::Relaxed);
+    map.u32(H_UID).store(uid(), Ordering::Relaxed);
+    map.u32(H_PID).store(std::process::id(), Ordering::Relaxed);
+    map.u64(H_PROBE).store(probe, Ordering::Relaxed);
+    map.u32(H_BARRIER).store(can_barrier.into(), Ordering::Relaxed);
+    map.u64(H_MAGIC).store(MAGIC, Ordering::Release);
+}
+
+/// Gives the unnamed file the first free name, starting at a place that differs between processes.
+fn link(file: &File, map: &Map, dir: &Path) -> Result<(usize, PathBuf), Errno> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| Errno::INVAL)?;
+    let start = std::process::id() as usize;
+    for slot in (0..SLOTS).map(|i| (start + i) % SLOTS) {
+        map.u32(H_SLOT).store(slot as u32, Ordering::Relaxed);
+        let path = dir.join(file_name(slot));
+        let to = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+        let cwd = libc::AT_FDCWD;
+        // SAFETY: both strings are NUL-terminated and outlive the call.
+        match check(unsafe { libc::linkat(cwd, from.as_ptr(), cwd, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) }) {
+            Ok(_) => return Ok((slot, path)),
+            Err(Errno(libc::EEXIST)) => continue,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno(libc::EUSERS))
+}
+
+/// Opens the segment file of `slot`, if there is one.
+pub fn open_slot(dir: &Path, slot: usize) -> Result<File, Errno> {
+    open_path(&dir.join(file_name(slot)))
+}
+
+fn open_path(path: &Path) -> Result<File, Errno> {
+    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    Ok(OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?)
+}
+
+/// Removes the segments of this user whose owners are dead. Errors are not ours to report.
+pub fn sweep(dir: &Path) {
+    let prefix = format!("softib-{}-", uid());
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().as_bytes().starts_with(prefix.as_bytes()) {
+            sweep_one(&entry.path());
+        }
+    }
+}
+
+fn sweep_one(path: &Path) {
+    let Ok(file) = open_path(path) else { return };
+    if liveness::try_lock(&file) == Ok(true) {
+        unlink_if_same(path, &file);
+    }
+}
+
+/// Unlinks `path` if it still is `file`, whose lock the caller holds.
+fn unlink_if_same(path: &Path, file: &File) {
+    let (Ok(ours), Ok(there)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return };
+    if (ours.dev(), ours.ino()) == (there.dev(), there.ino()) {
+        // A failure leaves a file that the next sweep finds.
+        let _ = std::fs::remove_file(path);
+    }
+}

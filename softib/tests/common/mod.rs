@@ -1,0 +1,385 @@
+//! A thin, owned face over the raw driver table, for tests: what a C program would write, with fewer lines.
+//!
+//! Two-process tests run the test binary again: `Child::start("name")` executes the test `child_main` with SOFTIB_ROLE
+//! set, and both talk in lines over the child's stdin and stdout.
+
+#![allow(dead_code, missing_debug_implementations)]
+
+use rdma_sys::*;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// Long enough for a loaded machine; a test that needs it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn table() -> &'static Table {
+    softib::driver_table()
+}
+
+pub fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// An open device with a PD; everything made from it is destroyed by the test or leaks with the process.
+pub struct Dev {
+    pub ctx: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+}
+
+impl Dev {
+    pub fn open() -> Dev {
+        unsafe {
+            let list = (table().get_device_list)(null_mut());
+            let ctx = (table().open_device)(*list);
+            assert!(!ctx.is_null(), "open_device: {}", std::io::Error::last_os_error());
+            (table().free_device_list)(list);
+            Dev { ctx, pd: (table().alloc_pd)(ctx) }
+        }
+    }
+
+    pub fn cq(&self, depth: i32) -> *mut ibv_cq {
+        self.cq_on(depth, null_mut())
+    }
+
+    pub fn cq_on(&self, depth: i32, channel: *mut ibv_comp_channel) -> *mut ibv_cq {
+        let cq = unsafe { (table().create_cq)(self.ctx, depth, null_mut(), channel, 0) };
+        assert!(!cq.is_null());
+        cq
+    }
+
+    pub fn buf(&self, len: usize) -> Buf {
+        Buf::new(self, len, ALL_ACCESS)
+    }
+
+    pub fn srq(&self, max_wr: u32) -> *mut ibv_srq {
+        let mut init = ibv_srq_init_attr::default();
+        (init.attr.max_wr, init.attr.max_sge) = (max_wr, 1);
+        let srq = unsafe { (table().create_srq)(self.pd, &mut init) };
+        assert!(!srq.is_null());
+        srq
+    }
+
+    pub fn qp(&self, kind: u32, cq: *mut ibv_cq) -> Qp {
+        self.qp_with(kind, cq, null_mut(), |_| ())
+    }
+
+    pub fn qp_with(
+        &self,
+        kind: u32,
+        cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        change: impl FnOnce(&mut ibv_qp_init_attr),
+    ) -> Qp {
+        let mut init =
+            ibv_qp_init_attr { send_cq: cq, recv_cq: cq, srq, qp_type: kind, ..Default::default() };
+        init.cap = ibv_qp_cap {
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        };
+        change(&mut init);
+        let qp = unsafe { (table().create_qp)(self.pd, &mut init) };
+        assert!(!qp.is_null(), "create_qp: {}", std::io::Error::last_os_error());
+        Qp { qp, cq: init.send_cq }
+    }
+
+    pub fn ah(&self) -> *mut ibv_ah {
+        let mut attr = ibv_ah_attr { dlid: 1, port_num: 1, ..Default::default() };
+        unsafe { (table().create_ah)(self.pd, &mut attr) }
+    }
+}
+
+pub const ALL_ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+
+/// Registered memory.
+pub struct Buf {
+    pub data: Box<[u8]>,
+    pub mr: *mut ibv_mr,
+}
+
+impl Buf {
+    pub fn new(dev: &Dev, len: usize, access: u32) -> Buf {
+        let mut data = vec![0u8; len].into_boxed_slice();
+        let mr = unsafe { (table().reg_mr)(dev.pd, data.as_mut_ptr().cast(), len, access as i32) };
+        assert!(!mr.is_null());
+        Buf { data, mr }
+    }
+
+    pub fn sge(&self, offset: usize, len: usize) -> ibv_sge {
+        ibv_sge { addr: self.addr() + offset as u64, length: len as u32, lkey: self.key() }
+    }
+
+    pub fn addr(&self) -> u64 {
+        self.data.as_ptr() as u64
+    }
+
+    pub fn key(&self) -> u32 {
+        unsafe { (*self.mr).lkey }
+    }
+}
+
+/// Bytes that tell messages apart.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[derive(Clone, Copy)]
+pub struct Qp {
+    pub qp: *mut ibv_qp,
+    pub cq: *mut ibv_cq,
+}
+
+/// What a test may want to be different in a connection.
+#[derive(Clone, Copy)]
+pub struct Path {
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub access: u32,
+}
+
+impl Default for Path {
+    fn default() -> Path {
+        Path { timeout: 8, retry_cnt: 3, rnr_retry: 7, min_rnr_timer: 1, access: ALL_ACCESS }
+    }
+}
+
+impl Qp {
+    pub fn num(&self) -> u32 {
+        unsafe { (*self.qp).qp_num }
+    }
+
+    pub fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> i32 {
+        let mut attr = *attr;
+        unsafe { (table().modify_qp)(self.qp, &mut attr, mask as i32) }
+    }
+
+    pub fn to_state(&self, state: u32) -> i32 {
+        self.modify(&ibv_qp_attr { qp_state: state, ..Default::default() }, IBV_QP_STATE)
+    }
+
+    pub fn state(&self) -> u32 {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+        assert_eq!(unsafe { (table().query_qp)(self.qp, &mut attr, 0, &mut init) }, 0);
+        attr.qp_state
+    }
+
+    pub fn init(&self, access: u32) {
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_INIT,
+            port_num: 1,
+            qp_access_flags: access,
+            ..Default::default()
+        };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        assert_eq!(self.modify(&attr, mask), 0);
+    }
+
+    pub fn rtr(&self, dest: u32, path: &Path) {
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_4096, ..Default::default() };
+        (attr.dest_qp_num, attr.max_dest_rd_atomic, attr.min_rnr_timer) = (dest, 1, path.min_rnr_timer);
+        (attr.ah_attr.dlid, attr.ah_attr.port_num) = (1, 1);
+        let connected = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        let reliable = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        let mask = if self.is_rc() { connected | reliable } else { connected };
+        assert_eq!(self.modify(&attr, mask), 0);
+    }
+
+    pub fn rts(&self, path: &Path) {
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RTS, max_rd_atomic: 1, ..Default::default() };
+        (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (path.timeout, path.retry_cnt, path.rnr_retry);
+        let reliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        let plain = IBV_QP_STATE | IBV_QP_SQ_PSN;
+        assert_eq!(self.modify(&attr, if self.is_rc() { plain | reliable } else { plain }), 0);
+    }
+
+    fn is_rc(&self) -> bool {
+        unsafe { (*self.qp).qp_type == IBV_QPT_RC }
+    }
+
+    /// All the way to RTS, connected to `dest`.
+    pub fn connect(&self, dest: u32, path: &Path) {
+        self.init(path.access);
+        self.rtr(dest, path);
+        self.rts(path);
+    }
+
+    /// A UD QP all the way to RTS.
+    pub fn ready_ud(&self, qkey: u32) {
+        let attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qkey, ..Default::default() };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+        assert_eq!(self.modify(&attr, mask), 0);
+        assert_eq!(self.to_state(IBV_QPS_RTR), 0);
+        let attr = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..Default::default() };
+        assert_eq!(self.modify(&attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+    }
+
+    pub fn recv(&self, wr_id: u64, sges: &[ibv_sge]) -> i32 {
+        let mut wr = recv_wr(wr_id, sges);
+        let mut bad = null_mut();
+        unsafe { ibv_post_recv(self.qp, &mut wr, &mut bad) }
+    }
+
+    pub fn send(&self, wr_id: u64, sges: &[ibv_sge]) -> i32 {
+        self.post(wr_id, IBV_WR_SEND, sges, |_| ())
+    }
+
+    pub fn post(
+        &self,
+        wr_id: u64,
+        opcode: u32,
+        sges: &[ibv_sge],
+        change: impl FnOnce(&mut ibv_send_wr),
+    ) -> i32 {
+        let mut wr = ibv_send_wr { wr_id, opcode, send_flags: IBV_SEND_SIGNALED, ..Default::default() };
+        (wr.sg_list, wr.num_sge) = (sges.as_ptr().cast_mut(), sges.len() as i32);
+        change(&mut wr);
+        let mut bad = null_mut();
+        unsafe { ibv_post_send(self.qp, &mut wr, &mut bad) }
+    }
+
+    pub fn rdma(&self, wr_id: u64, opcode: u32, sge: ibv_sge, remote: u64, rkey: u32) -> i32 {
+        self.post(wr_id, opcode, &[sge], |wr| wr.wr.rdma = ibv_send_wr_rdma { remote_addr: remote, rkey })
+    }
+
+    pub fn datagram(&self, wr_id: u64, sges: &[ibv_sge], ah: *mut ibv_ah, dest: (u32, u32)) -> i32 {
+        let ud = ibv_send_wr_ud { ah, remote_qpn: dest.0, remote_qkey: dest.1 };
+        self.post(wr_id, IBV_WR_SEND, sges, |wr| wr.wr.ud = ud)
+    }
+
+    /// The next completion of the QP's CQ, which must come.
+    pub fn wait(&self) -> ibv_wc {
+        wait(self.cq)
+    }
+
+    pub fn destroy(self) {
+        assert_eq!(unsafe { (table().destroy_qp)(self.qp) }, 0);
+    }
+}
+
+pub fn recv_wr(wr_id: u64, sges: &[ibv_sge]) -> ibv_recv_wr {
+    ibv_recv_wr { wr_id, next: null_mut(), sg_list: sges.as_ptr().cast_mut(), num_sge: sges.len() as i32 }
+}
+
+pub fn srq_recv(srq: *mut ibv_srq, wr_id: u64, sge: ibv_sge) -> i32 {
+    let sges = [sge];
+    let mut wr = recv_wr(wr_id, &sges);
+    let mut bad = null_mut();
+    unsafe { ibv_post_srq_recv(srq, &mut wr, &mut bad) }
+}
+
+pub fn poll(cq: *mut ibv_cq) -> Option<ibv_wc> {
+    let mut wc = ibv_wc::default();
+    match unsafe { ibv_poll_cq(cq, 1, &mut wc) } {
+        0 => None,
+        1 => Some(wc),
+        error => panic!("poll_cq: {error}"),
+    }
+}
+
+pub fn wait(cq: *mut ibv_cq) -> ibv_wc {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(wc) = poll(cq) {
+            return wc;
+        }
+        assert!(Instant::now() < end, "no completion came");
+        std::thread::yield_now();
+    }
+}
+
+/// Two connected RC QPs of this process.
+pub fn loopback(dev: &Dev, path: &Path) -> (Qp, Qp) {
+    let (a, b) = (dev.qp(IBV_QPT_RC, dev.cq(256)), dev.qp(IBV_QPT_RC, dev.cq(256)));
+    a.connect(b.num(), path);
+    b.connect(a.num(), path);
+    (a, b)
+}
+
+/// The other process of a test.
+pub struct Child {
+    pub process: Process,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Child {
+    /// Runs this test binary again, in `role`.
+    pub fn start(role: &str) -> Child {
+        Child::start_with(role, &[])
+    }
+
+    pub fn start_with(role: &str, env: &[(&str, &str)]) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "child_main", "--nocapture", "--test-threads=1", "--quiet"]);
+        command.env("SOFTIB_ROLE", role).envs(env.iter().copied());
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let stdin = process.stdin.take().unwrap();
+        let stdout = BufReader::new(process.stdout.take().unwrap());
+        Child { process, stdin, stdout }
+    }
+
+    pub fn tell(&mut self, words: &[u64]) {
+        writeln!(self.stdin, "{}", join(words)).unwrap();
+    }
+
+    /// The next line of numbers; the test runner's own output is skipped.
+    pub fn hear(&mut self) -> Vec<u64> {
+        loop {
+            let mut line = String::new();
+            assert!(self.stdout.read_line(&mut line).unwrap() > 0, "the child ended early");
+            if let Some(at) = line.find("> ") {
+                return split(&line[at + 2..]);
+            }
+        }
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    pub fn signal(&self, signal: i32) {
+        assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
+    }
+
+    pub fn finish(mut self) {
+        drop(self.stdin);
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+fn join(words: &[u64]) -> String {
+    words.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn split(line: &str) -> Vec<u64> {
+    line.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+/// In the child: says numbers to the parent.
+pub fn say(words: &[u64]) {
+    println!("> {}", join(words));
+}
+
+/// In the child: the parent's next line; None when it has closed.
+pub fn listen() -> Option<Vec<u64>> {
+    let mut line = String::new();
+    (std::io::stdin().read_line(&mut line).unwrap() > 0).then(|| split(&line))
+}
+
+pub fn role() -> Option<String> {
+    std::env::var("SOFTIB_ROLE").ok()
+}
