@@ -108,8 +108,9 @@ pub fn verbs_ctx_has(sz: usize, offset: usize) -> bool {
 /// Reads one extended verb of a context: `None` when context, size or pointer say that it is not there.
 macro_rules! extended {
     ($ctx:expr, $op:ident) => {{
+        let ctx = $ctx;
         // SAFETY: the caller of the surrounding function promises a live context.
-        let vctx = unsafe { verbs_get_ctx($ctx) };
+        let vctx = unsafe { verbs_get_ctx(ctx) };
         // SAFETY: a non-null extended context has at least `sz`, and the member when `sz` covers it.
         if !vctx.is_null() && verbs_ctx_has(unsafe { (*vctx).sz }, offset_of!(verbs_context, $op)) {
             // SAFETY: just checked.

@@ -14,7 +14,7 @@
 //! Names are C's, exactly. C enums are integer aliases with constants, never Rust enums: the values are foreign and
 //! a newer library may send new ones. `__be16`/`__be32`/`__be64` are plain integers in network byte order; the field's
 //! comment says so. Layouts are asserted at compile time in [`layout`] and compared with the distribution's header by
-//! `tests/header.rs`, both from one list.
+//! `tests/layout.rs`, both from one list.
 //!
 //! | file        | what                                                                    |
 //! |-------------|-------------------------------------------------------------------------|

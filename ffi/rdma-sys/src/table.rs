@@ -71,8 +71,9 @@ control_path! {
     /// Properties of a device.
     query_device, "ibv_query_device", "IBVERBS_1.1":
         unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
-    /// Properties of a port. libibverbs' exported function fills only the compat part, which ends before
-    /// `port_cap_flags2` and is one `ibv_port_attr` in size: pass a zeroed struct. [`ibv_query_port`] does it all.
+    /// Properties of a port. In a table that the loader or a software device made, it fills the whole struct. As
+    /// libibverbs exports it, it fills the compat part only, which ends before `port_cap_flags2`: pass a zeroed struct,
+    /// or call [`ibv_query_port`], which does all that.
     query_port, "ibv_query_port", "IBVERBS_1.1":
         unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
     /// One entry of a port's GID table.
