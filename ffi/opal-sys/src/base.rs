@@ -127,7 +127,7 @@ impl Base {
     /// The OPAL status.
     ///
     /// # Safety
-    /// `storage` is NULL inside or a NUL-terminated string that nobody frees; Open MPI replaces it by a copy that it owns.
+    /// `storage` holds NULL or a NUL-terminated string that lives through the call; Open MPI replaces it by a copy that it owns.
     /// The place lives until the component is closed; `component` is the component being registered.
     pub unsafe fn register_string(
         &self,

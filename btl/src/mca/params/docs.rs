@@ -42,7 +42,7 @@ largest buffer of `receive_queues` where nobody set them.
 ";
 
 fn section(row: &Row) -> String {
-    let default = match row.default_text() {
+    let default = match row.default {
         "" => "empty".to_owned(),
         text => format!("`{text}`"),
     };

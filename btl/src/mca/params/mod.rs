@@ -8,10 +8,10 @@ pub mod value;
 pub use register::{Template, load, register, verbosity};
 
 use crate::mca::show::Report;
-use crate::protocol::layout::Layout;
+use crate::protocol::layout::{self, Layout};
 use opal_sys::mca_btl_base_module_t;
 use std::time::Duration;
-use table::{LAYOUT, ROWS, Row};
+use table::{ROWS, Row};
 
 /// Smallest fragment that ob1 can work with: its longest header (56 bytes) and our registration handle.
 pub const MIN_FRAGMENT: usize = 128;
@@ -81,7 +81,7 @@ impl Params {
     pub fn parse<'a>(asked: bool, text: impl Fn(&Row) -> Option<&'a str>) -> Result<Self, Box<Report>> {
         let mut params = Self::blank(asked)?;
         for row in ROWS {
-            let text = text(row).unwrap_or(row.default_text());
+            let text = text(row).unwrap_or(row.default);
             let value = row.kind.parse(text);
             let applied = value.and_then(|value| (row.apply)(&mut params, value));
             applied.map_err(|problem| bad_value(row.name(), text, &problem, &row.kind.expected()))?;
@@ -91,7 +91,7 @@ impl Params {
 
     /// Nothing set, but for the layout: it has no empty value.
     fn blank(asked: bool) -> Result<Self, Box<Report>> {
-        let layout = LAYOUT.to_str().unwrap_or_default();
+        let layout = layout::DEFAULT;
         let layout = Layout::parse(layout)
             .map_err(|error| bad_value("receive_queues", layout, &error.to_string(), "text"))?;
         Ok(Self {
@@ -246,7 +246,7 @@ mod tests {
             shared.iter().map(|(queue, srq)| u64::from(queue.size) * u64::from(srq.rd_init)).sum::<u64>();
         let most =
             shared.iter().map(|(queue, _)| u64::from(queue.size) * u64::from(queue.rd_num)).sum::<u64>();
-        assert_eq!((posted >> 10, most >> 20), (7680, 30), "KiB posted, MiB at most");
+        assert_eq!((posted >> 20, most >> 20), (10, 40), "MiB posted at first, MiB at most");
         assert!(shared.iter().all(|(_, srq)| srq.sd_max * 2 <= srq.rd_init));
     }
 

@@ -109,16 +109,21 @@ unsafe fn register_row(
     place: &'static AtomicPtr<c_char>,
 ) -> Result<(), i32> {
     let help = CString::new(row.full_help()).unwrap_or_default();
+    let default = CString::new(row.default).unwrap_or_default();
     // Open MPI takes the string that it finds here as the default, and puts a copy in its place.
-    place.store(row.default.as_ptr().cast_mut(), Ordering::Relaxed);
+    place.store(default.as_ptr().cast_mut(), Ordering::Relaxed);
     let scope = match row.scope {
         Scope::Local => MCA_BASE_VAR_SCOPE_LOCAL,
         Scope::All => MCA_BASE_VAR_SCOPE_ALL,
         Scope::AllEqual => MCA_BASE_VAR_SCOPE_ALL_EQ,
     };
     let var = StringVar { name: row.name, help: &help, level: row.level, scope };
-    // SAFETY: the place is static and holds a string constant.
-    unsafe { base.register_string(component, &var, place.as_ptr()) }
+    // SAFETY: the place is static, and the string in it lives through the call.
+    let done = unsafe { base.register_string(component, &var, place.as_ptr()) };
+    if done.is_err() {
+        place.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+    done
 }
 
 /// What stands in a row's variable now.

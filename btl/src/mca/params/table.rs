@@ -4,7 +4,7 @@
 
 use super::value::{Kind, Value};
 use super::{DeviceChoice, Params};
-use crate::protocol::layout::Layout;
+use crate::protocol::layout::{self, Layout};
 use std::ffi::CStr;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Row {
     pub name: &'static CStr,
     pub kind: Kind,
     /// As a user would write it.
-    pub default: &'static CStr,
+    pub default: &'static str,
     /// 1 to 3: for users, 4 to 6: for tuners, 7 to 9: for developers; `ompi_info --level`.
     pub level: u8,
     pub scope: Scope,
@@ -54,15 +54,6 @@ macro_rules! number {
     };
 }
 
-/// The default of `receive_queues`.
-///
-/// A small P queue first: control messages and the shortest payloads go where credits rule out receiver-not-ready, for
-/// 33 KiB per peer. Above it shared queues, whose memory does not grow with the job: 7.5 MiB per process posted at first,
-/// 30 MiB at most. `sd_max` is at most half of what is posted at first, so that one fast sender does not run a shared
-/// queue dry; refills come in batches of an eighth.
-pub(super) const LAYOUT: &CStr =
-    c"P,128,256,192,128:S,2048,1024,896,64:S,12288,1024,896,64:S,65536,256,224,32";
-
 /// The row that is needed before the others.
 pub(super) const VERBOSE: &CStr = c"verbose";
 
@@ -71,7 +62,7 @@ pub static ROWS: &[Row] = &[
     Row {
         name: c"device",
         kind: Kind::Text,
-        default: c"auto",
+        default: "auto",
         level: 1,
         scope: Scope::Local,
         help: "Which RDMA devices to use: auto (every active port of the hardware; the software device too when the \
@@ -81,7 +72,8 @@ pub static ROWS: &[Row] = &[
     Row {
         name: c"receive_queues",
         kind: Kind::Text,
-        default: LAYOUT,
+        // The reasons are in configs/default.conf.
+        default: layout::DEFAULT,
         level: 4,
         scope: Scope::AllEqual,
         help: "The queues of a connection, ascending by buffer size, separated by colons: \
@@ -97,7 +89,7 @@ pub static ROWS: &[Row] = &[
     Row {
         name: c"cpc_include",
         kind: Kind::Words,
-        default: c"",
+        default: "",
         level: 3,
         scope: Scope::All,
         help: "The only connection managers to use (known: ibcm); empty means all",
@@ -109,7 +101,7 @@ pub static ROWS: &[Row] = &[
     Row {
         name: c"cpc_exclude",
         kind: Kind::Words,
-        default: c"",
+        default: "",
         level: 3,
         scope: Scope::All,
         help: "Connection managers not to use; not together with cpc_include",
@@ -121,7 +113,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"ibcm_priority",
         0..=100,
-        c"40",
+        "40",
         6,
         "Priority of the connection manager ibcm; two processes take the one that either of them ranks highest",
         ibcm_priority
@@ -129,7 +121,7 @@ pub static ROWS: &[Row] = &[
     Row {
         name: c"ibcm_timeout",
         kind: Kind::Time { min: Duration::from_millis(1), max: Duration::from_secs(60) },
-        default: c"500ms",
+        default: "500ms",
         level: 5,
         scope: Scope::Local,
         help: "How long ibcm waits for an answer before it repeats a message for the first time; it waits longer each time",
@@ -141,7 +133,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"ibcm_max_retries",
         1..=255,
-        c"25",
+        "25",
         5,
         "How often ibcm repeats a message before the peer counts as unreachable",
         ibcm_max_retries
@@ -149,7 +141,7 @@ pub static ROWS: &[Row] = &[
     Row {
         name: c"max_inline",
         kind: Kind::AutoBytes { min: 0, max: 1 << 20 },
-        default: c"auto",
+        default: "auto",
         level: 5,
         scope: Scope::Local,
         help: "Most bytes that travel inside a work request instead of being fetched from a buffer; auto takes what suits \
@@ -162,16 +154,16 @@ pub static ROWS: &[Row] = &[
     number!(
         c"free_list_max",
         0..=16777216,
-        c"0",
+        "0",
         4,
         "Most send buffers of each queue; senders wait when all are out, 0 means no limit",
         free_list_max
     ),
-    number!(c"free_list_inc", 1..=65536, c"32", 6, "Buffers by which a pool grows at a time", free_list_inc),
+    number!(c"free_list_inc", 1..=65536, "32", 6, "Buffers by which a pool grows at a time", free_list_inc),
     Row {
         name: c"mtu",
         kind: Kind::AutoBytes { min: 256, max: 4096 },
-        default: c"auto",
+        default: "auto",
         level: 4,
         scope: Scope::All,
         help: "Path MTU: 256, 512, 1k, 2k or 4k; auto is the port's; two processes take the smaller one of theirs",
@@ -186,7 +178,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"gid_index",
         0..=255,
-        c"0",
+        "0",
         3,
         "Index into the port's GID table; RoCE v2 often needs another one than 0 (show_gids lists them)",
         gid_index
@@ -194,16 +186,16 @@ pub static ROWS: &[Row] = &[
     number!(
         c"pkey",
         0..=65535,
-        c"0",
+        "0",
         3,
         "Partition key to look for in the port's table; 0 takes the first",
         pkey
     ),
-    number!(c"service_level", 0..=15, c"0", 3, "InfiniBand service level of all connections", service_level),
+    number!(c"service_level", 0..=15, "0", 3, "InfiniBand service level of all connections", service_level),
     Row {
         name: c"min_rnr_timer",
         kind: Kind::RnrTimer,
-        default: c"1ms",
+        default: "1ms",
         level: 6,
         scope: Scope::Local,
         help: "How long a sender is told to wait when a shared queue of ours is empty",
@@ -215,7 +207,7 @@ pub static ROWS: &[Row] = &[
     Row {
         name: c"ib_timeout",
         kind: Kind::AckTimeout,
-        default: c"1s",
+        default: "1s",
         level: 5,
         scope: Scope::Local,
         help: "How long the device waits for an acknowledgement before it repeats a packet; times ib_retry_count this is \
@@ -228,7 +220,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"ib_retry_count",
         0..=7,
-        c"7",
+        "7",
         5,
         "How often the device repeats an unacknowledged packet",
         ib_retry_count
@@ -236,7 +228,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"rnr_retry",
         0..=7,
-        c"7",
+        "7",
         6,
         "How often the device repeats a packet that found a shared queue empty; 7 means without end",
         rnr_retry
@@ -244,7 +236,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"rd_atomic",
         1..=128,
-        c"4",
+        "4",
         5,
         "RDMA reads and atomics in flight on a connection, in each direction; the device's own limit applies too",
         rd_atomic
@@ -252,7 +244,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"cq_size",
         1..=4194304,
-        c"8192",
+        "8192",
         6,
         "First depth of a completion queue; it grows with the number of connections",
         cq_size
@@ -260,7 +252,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"rdma_depth",
         1..=32767,
-        c"256",
+        "256",
         6,
         "Put and get operations in flight on a connection, besides messages",
         rdma_depth
@@ -268,7 +260,7 @@ pub static ROWS: &[Row] = &[
     Row {
         name: c"finalize_timeout",
         kind: Kind::Time { min: Duration::ZERO, max: Duration::from_secs(3600) },
-        default: c"10s",
+        default: "10s",
         level: 5,
         scope: Scope::Local,
         help: "How long MPI_Finalize waits for what is still queued to a peer that does not take it",
@@ -280,7 +272,7 @@ pub static ROWS: &[Row] = &[
     Row {
         name: VERBOSE,
         kind: Kind::Verbosity,
-        default: c"error",
+        default: "error",
         level: 2,
         scope: Scope::Local,
         help: "How much oxib tells: errors only, warnings, what happens once per process (info), per connection (debug) or \
@@ -352,11 +344,6 @@ impl Row {
     /// The name, for messages.
     pub fn name(&self) -> &'static str {
         self.name.to_str().unwrap_or_default()
-    }
-
-    /// The default as text.
-    pub fn default_text(&self) -> &'static str {
-        self.default.to_str().unwrap_or_default()
     }
 
     /// Sentence and accepted values, as `ompi_info` shows them.
