@@ -19,6 +19,23 @@ c_enums! {
         IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24, IBV_DEVICE_RC_IP_CSUM = 1 << 25, IBV_DEVICE_RAW_IP_CSUM = 1 << 26,
         IBV_DEVICE_MANAGED_FLOW_STEERING = 1 << 29,
     }
+    /// Bits of `ibv_device_attr_ex.device_cap_flags_ex` above the 32 that it shares with [`ibv_device_cap_flags`]
+    /// (macros in C).
+    ibv_device_cap_flags_ex: u64 {
+        IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34, IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36,
+    }
+    /// Bits of `ibv_device_attr_ex.raw_packet_caps`.
+    ibv_raw_packet_caps: u32 {
+        IBV_RAW_PACKET_CAP_CVLAN_STRIPPING = 1 << 0, IBV_RAW_PACKET_CAP_SCATTER_FCS = 1 << 1,
+        IBV_RAW_PACKET_CAP_IP_CSUM = 1 << 2, IBV_RAW_PACKET_CAP_DELAY_DROP = 1 << 3,
+    }
+    /// Bits of `ibv_tm_caps.flags`.
+    ibv_tm_cap_flags: u32 { IBV_TM_CAP_RC = 1 << 0 }
+    /// Operand sizes in [`ibv_pci_atomic_caps`].
+    ibv_pci_atomic_op_size: u16 {
+        IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP = 1 << 0, IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP = 1 << 1,
+        IBV_PCI_ATOMIC_OPERATION_16_BYTE_SIZE_SUP = 1 << 2,
+    }
     /// Path MTU codes; the number of bytes is `128 << code`.
     ibv_mtu: u32 {
         IBV_MTU_256 = 1, IBV_MTU_512 = 2, IBV_MTU_1024 = 3, IBV_MTU_2048 = 4, IBV_MTU_4096 = 5,
@@ -42,6 +59,12 @@ c_enums! {
         IBV_PORT_REINIT_SUP = 1 << 18, IBV_PORT_DEVICE_MGMT_SUP = 1 << 19, IBV_PORT_VENDOR_CLASS_SUP = 1 << 20,
         IBV_PORT_DR_NOTICE_SUP = 1 << 21, IBV_PORT_CAP_MASK_NOTICE_SUP = 1 << 22, IBV_PORT_BOOT_MGMT_SUP = 1 << 23,
         IBV_PORT_LINK_LATENCY_SUP = 1 << 24, IBV_PORT_CLIENT_REG_SUP = 1 << 25, IBV_PORT_IP_BASED_GIDS = 1 << 26,
+    }
+    /// Bits of `ibv_port_attr.port_cap_flags2`.
+    ibv_port_cap_flags2: u16 {
+        IBV_PORT_SET_NODE_DESC_SUP = 1 << 0, IBV_PORT_INFO_EXT_SUP = 1 << 1, IBV_PORT_VIRT_SUP = 1 << 2,
+        IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP = 1 << 3, IBV_PORT_LINK_WIDTH_2X_SUP = 1 << 4,
+        IBV_PORT_LINK_SPEED_HDR_SUP = 1 << 5, IBV_PORT_LINK_SPEED_NDR_SUP = 1 << 10,
     }
     /// `ibv_port_attr.flags`: the port works with global routes only (RoCE, routed IB).
     ibv_port_flags: u8 { IBV_QPF_GRH_REQUIRED = 1 }

@@ -4,6 +4,9 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use crate::ibv_context;
 
+/// What an allocator of a parent domain returns to leave the allocation to the library.
+pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = usize::MAX as *mut c_void;
+
 /// Allocator of a parent domain: pd, pd_context, size, alignment, resource type.
 pub type ibv_pd_alloc_fn = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void;
 /// Its counterpart: pd, pd_context, pointer, resource type.
@@ -15,7 +18,7 @@ c_enums! {
         IBV_ACCESS_LOCAL_WRITE = 1, IBV_ACCESS_REMOTE_WRITE = 1 << 1, IBV_ACCESS_REMOTE_READ = 1 << 2,
         IBV_ACCESS_REMOTE_ATOMIC = 1 << 3, IBV_ACCESS_MW_BIND = 1 << 4, IBV_ACCESS_ZERO_BASED = 1 << 5,
         IBV_ACCESS_ON_DEMAND = 1 << 6, IBV_ACCESS_HUGETLB = 1 << 7, IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
-        IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
+        IBV_ACCESS_OPTIONAL_FIRST = 1 << 20, IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
     }
     /// What `ibv_rereg_mr` changes.
     ibv_rereg_mr_flags: u32 {
@@ -29,6 +32,17 @@ c_enums! {
         IBV_ADVISE_MR_ADVICE_PREFETCH = 0, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
         IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
     }
+    /// Flags of `ibv_advise_mr`.
+    ibv_advise_mr_flags: u32 { IBV_ADVISE_MR_FLAG_FLUSH = 1 << 0 }
+    /// What `ibv_rereg_mr` returns when it fails: which region is still valid.
+    ibv_rereg_mr_err_code: i32 {
+        IBV_REREG_MR_ERR_INPUT = -1, IBV_REREG_MR_ERR_DONT_FORK_NEW = -2, IBV_REREG_MR_ERR_DO_FORK_OLD = -3,
+        IBV_REREG_MR_ERR_CMD = -4, IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5,
+    }
+    /// Answer of `ibv_is_fork_initialized`.
+    ibv_fork_status: u32 { IBV_FORK_DISABLED = 0, IBV_FORK_ENABLED = 1, IBV_FORK_UNNEEDED = 2 }
+    /// Bits of `ibv_dm.comp_mask`.
+    ibv_dm_mask: u32 { IBV_DM_MASK_HANDLE = 1 << 0 }
     /// Bits of `ibv_parent_domain_init_attr.comp_mask`.
     ibv_parent_domain_init_attr_mask: u32 {
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1 << 0, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,

@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use rdma_sys::VERBS_ABI_IS_EXTENDED;
 use rdma_sys::layout::{CONSTANTS, TYPES, Type};
+use rdma_sys::{IBV_ALLOCATOR_USE_DEFAULT, VERBS_ABI_IS_EXTENDED};
 
 /// A C expression, and the value that the crate believes in.
 type Fact = (String, i64);
@@ -39,8 +39,11 @@ fn type_facts(ty: &Type) -> Vec<Fact> {
 
 fn constant_facts() -> Vec<Fact> {
     let named = CONSTANTS.iter().copied().flatten().map(|&(name, value)| (name.to_owned(), value));
-    let extended = ("(intptr_t)__VERBS_ABI_IS_EXTENDED".to_owned(), VERBS_ABI_IS_EXTENDED as i64);
-    named.chain([extended]).collect()
+    let pointers = [
+        ("(intptr_t)__VERBS_ABI_IS_EXTENDED".to_owned(), VERBS_ABI_IS_EXTENDED as i64),
+        ("(intptr_t)IBV_ALLOCATOR_USE_DEFAULT".to_owned(), IBV_ALLOCATOR_USE_DEFAULT as i64),
+    ];
+    named.chain(pointers).collect()
 }
 
 fn compile(name: &str, program: &str) -> (PathBuf, Output) {
