@@ -9,6 +9,9 @@ use rdma_sys::*;
 fn child_main() {
     match role().as_deref() {
         Some("echo") => echo(),
+        Some("datagrams") => datagrams(),
+        Some("memory") => memory(),
+        Some("shared") => shared(),
         _ => {}
     }
 }
@@ -66,5 +69,188 @@ fn messages_of_all_sizes_come_back_unchanged() {
             assert!(back.data[..size] == out.data[..size], "size {size}");
         }
     }
+    child.finish();
+}
+
+const QKEY: u32 = 0x1234_5678;
+
+/// Answers each datagram, sleeping on a completion channel in between.
+fn datagrams() {
+    let dev = Dev::open();
+    let channel = unsafe { (table().create_comp_channel)(dev.ctx) };
+    let cq = dev.cq_on(64, channel);
+    let qp = dev.qp(IBV_QPT_UD, cq);
+    let (buf, ah) = (dev.buf(4096), dev.ah());
+    qp.ready_ud(QKEY);
+    say(&[qp.num().into()]);
+    for _ in 0..listen().unwrap()[0] {
+        assert_eq!(qp.recv(1, &[buf.sge(0, 2048)]), 0);
+        assert_eq!(unsafe { ibv_req_notify_cq(cq, 0) }, 0);
+        say(&[1]);
+        let wc = sleep_for_completion(channel, cq);
+        assert_eq!((wc.status, wc.wc_flags & IBV_WC_GRH), (IBV_WC_SUCCESS, 0));
+        let len = wc.byte_len as usize - 40;
+        assert_eq!(qp.datagram(2, &[buf.sge(40, len)], ah, (wc.src_qp, QKEY)), 0);
+        assert_eq!(qp.wait().opcode, IBV_WC_SEND);
+    }
+    listen();
+}
+
+/// Blocks on the channel until the armed CQ has fired, and takes its completion.
+fn sleep_for_completion(channel: *mut ibv_comp_channel, cq: *mut ibv_cq) -> ibv_wc {
+    let (mut fired, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+    assert_eq!(unsafe { (table().get_cq_event)(channel, &mut fired, &mut context) }, 0);
+    assert_eq!(fired, cq);
+    unsafe { (table().ack_cq_events)(cq, 1) };
+    poll(cq).expect("the event came with its completion")
+}
+
+#[test]
+fn datagrams_wake_a_sleeper_and_come_back() {
+    const ROUNDS: u64 = 200;
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_UD, dev.cq(64));
+    let (mut buf, ah) = (dev.buf(8192), dev.ah());
+    qp.ready_ud(QKEY);
+    let mut child = Child::start("datagrams");
+    let theirs = child.hear()[0] as u32;
+    child.tell(&[ROUNDS]);
+    for round in 0..ROUNDS {
+        let len = (round * 37 % 1500) as usize;
+        buf.data[..len].copy_from_slice(&pattern(round, len));
+        assert_eq!(qp.recv(9, &[buf.sge(4096, 4096)]), 0);
+        child.hear();
+        assert_eq!(qp.datagram(8, &[buf.sge(0, len)], ah, (theirs, QKEY)), 0);
+        assert_eq!(qp.wait().wr_id, 8);
+        let wc = qp.wait();
+        assert_eq!((wc.wr_id, wc.src_qp, wc.slid), (9, theirs, 1));
+        assert_eq!(wc.byte_len as usize, 40 + len);
+        assert!(buf.data[4136..4136 + len] == buf.data[..len]);
+    }
+    child.finish();
+}
+
+/// Offers a buffer, sleeps while the parent works on it, and tells what is in it.
+fn memory() {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
+    let mut buf = dev.buf(LEN);
+    buf.data.copy_from_slice(&pattern(1, LEN));
+    say(&[qp.num().into(), buf.addr(), buf.key().into()]);
+    let hello = listen().unwrap();
+    qp.init(ALL_ACCESS);
+    assert_eq!(qp.recv(5, &[]), 0);
+    qp.rtr(hello[0] as u32, &Path::default());
+    qp.rts(&Path::default());
+    say(&[0]);
+    let wc = qp.wait();
+    assert_eq!(
+        (wc.status, wc.opcode, wc.wc_flags),
+        (IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM)
+    );
+    assert_eq!(unsafe { wc.imm.imm_data }, 77);
+    say(&[wc.byte_len.into(), u64::from(buf.data[..] == pattern(2, LEN)[..])]);
+    listen();
+}
+
+fn read_and_write(env: &[(&str, &str)]) {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
+    let mut buf = dev.buf(LEN);
+    let mut child = Child::start_with("memory", env);
+    let hello = child.hear();
+    let (theirs, addr, key) = (hello[0] as u32, hello[1], hello[2] as u32);
+    qp.init(ALL_ACCESS);
+    child.tell(&[qp.num().into()]);
+    child.hear();
+    qp.rtr(theirs, &Path::default());
+    qp.rts(&Path::default());
+    for (at, len) in [(0, LEN), (LEN / 2, 100), (17, 0), (LEN - 1, 1)] {
+        buf.data.fill(0);
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(at, len), addr + at as u64, key), 0);
+        let wc = qp.wait();
+        assert_eq!((wc.status, wc.opcode), (IBV_WC_SUCCESS, IBV_WC_RDMA_READ));
+        assert!(buf.data[at..at + len] == pattern(1, LEN)[at..at + len]);
+    }
+    buf.data.copy_from_slice(&pattern(2, LEN));
+    assert_eq!(qp.rdma(2, IBV_WR_RDMA_WRITE, buf.sge(0, LEN / 2), addr, key), 0);
+    assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    let half = LEN / 2;
+    let posted = qp.post(
+        3,
+        IBV_WR_RDMA_WRITE_WITH_IMM,
+        &[buf.sge(half, 100), buf.sge(half + 100, half - 100)],
+        |wr| {
+            wr.imm.imm_data = 77;
+            wr.wr.rdma = ibv_send_wr_rdma { remote_addr: addr + half as u64, rkey: key };
+        },
+    );
+    assert_eq!(posted, 0);
+    assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    assert_eq!(child.hear(), [half as u64, 1]);
+    // One byte past the end is refused.
+    assert_eq!(qp.rdma(4, IBV_WR_RDMA_READ, buf.sge(0, 2), addr + LEN as u64 - 1, key), 0);
+    assert_eq!(qp.wait().status, IBV_WC_REM_ACCESS_ERR);
+    child.finish();
+}
+
+#[test]
+fn rdma_reads_and_writes_the_memory_of_a_sleeping_peer() {
+    read_and_write(&[]);
+}
+
+/// Receives on an SRQ that two QPs share; tells how often each came.
+fn shared() {
+    let dev = Dev::open();
+    let cq = dev.cq(1024);
+    let srq = dev.srq(64);
+    let buf = dev.buf(64 * 256);
+    let qps = [dev.qp_with(IBV_QPT_RC, cq, srq, |_| ()), dev.qp_with(IBV_QPT_RC, cq, srq, |_| ())];
+    for slot in 0..64 {
+        assert_eq!(srq_recv(srq, slot as u64, buf.sge(slot * 256, 256)), 0);
+    }
+    say(&[qps[0].num().into(), qps[1].num().into()]);
+    let hello = listen().unwrap();
+    for (qp, dest) in qps.iter().zip(&hello) {
+        qp.connect(*dest as u32, &Path::default());
+    }
+    say(&[0]);
+    let mut next = [0u64; 2];
+    while next[0] + next[1] < hello[2] {
+        let wc = wait(cq);
+        assert_eq!(wc.status, IBV_WC_SUCCESS);
+        let from = usize::from(wc.qp_num == qps[1].num());
+        let slot = wc.wr_id as usize;
+        assert!(buf.data[slot * 256..][..200] == pattern(next[from] * 2 + from as u64, 200)[..]);
+        next[from] += 1;
+        assert_eq!(srq_recv(srq, wc.wr_id, buf.sge(slot * 256, 256)), 0);
+    }
+    say(&next);
+    listen();
+}
+
+#[test]
+fn two_qps_share_an_srq_and_keep_their_orders() {
+    const EACH: u64 = 5000;
+    let dev = Dev::open();
+    let cq = dev.cq(1024);
+    let qps = [dev.qp(IBV_QPT_RC, cq), dev.qp(IBV_QPT_RC, cq)];
+    let mut buf = dev.buf(256);
+    let mut child = Child::start("shared");
+    let theirs = child.hear();
+    child.tell(&[qps[0].num().into(), qps[1].num().into(), 2 * EACH]);
+    child.hear();
+    for (qp, dest) in qps.iter().zip(&theirs) {
+        qp.connect(*dest as u32, &Path::default());
+    }
+    for i in 0..EACH {
+        for (which, qp) in qps.iter().enumerate() {
+            buf.data[..200].copy_from_slice(&pattern(i * 2 + which as u64, 200));
+            assert_eq!(qp.send(i, &[buf.sge(0, 200)]), 0);
+            let wc = wait(cq);
+            assert_eq!((wc.status, wc.wr_id), (IBV_WC_SUCCESS, i));
+        }
+    }
+    assert_eq!(child.hear(), [EACH, EACH]);
     child.finish();
 }
