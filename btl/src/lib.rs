@@ -2,3 +2,4 @@
 
 pub mod mca;
 pub mod protocol;
+pub mod transport;

@@ -10,10 +10,16 @@
 //!
 //! A component that has nothing to offer, in a job that never asked for it, starts nothing and says nothing.
 
+mod callbacks;
 pub mod component;
 pub mod entry;
+mod frag;
 pub mod guard;
+mod handle;
 pub mod log;
 pub mod modex_io;
+mod module;
 pub mod params;
+mod peers;
 pub mod show;
+mod start;

@@ -1,0 +1,206 @@
+//! The functions that Open MPI calls on a module: a guard against unwinding, pointers to references, a safe call.
+
+use super::guard::guard;
+use super::handle::RegHandle;
+use super::module::{Cookie, Module};
+use super::peers;
+use opal_sys::*;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::slice::from_raw_parts;
+use verbs::RdmaOp;
+
+type Raw = *mut mca_btl_base_module_t;
+type Endpoint = *mut mca_btl_base_endpoint_t;
+type Descriptor = *mut mca_btl_base_descriptor_t;
+type Handle = *mut mca_btl_base_registration_handle_t;
+
+/// Fills in every function that the transport offers.
+pub fn fill(base: &mut mca_btl_base_module_t) {
+    base.btl_add_procs = Some(add_procs);
+    base.btl_del_procs = Some(del_procs);
+    base.btl_finalize = Some(finalize);
+    base.btl_alloc = Some(alloc);
+    base.btl_free = Some(free);
+    base.btl_prepare_src = Some(prepare_src);
+    base.btl_send = Some(send);
+    base.btl_sendi = Some(sendi);
+    base.btl_put = Some(put);
+    base.btl_get = Some(get);
+    base.btl_dump = Some(dump);
+    base.btl_register_mem = Some(register_mem);
+    base.btl_deregister_mem = Some(deregister_mem);
+    base.btl_register_error = Some(register_error);
+    base.btl_flush = Some(flush);
+}
+
+/// The module that Open MPI means.
+///
+/// # Safety
+/// `raw` is the pointer of a module that `Module::new` made: those live for ever.
+#[inline]
+unsafe fn module(raw: Raw) -> &'static Module {
+    // SAFETY: the function table is the module's first field; the caller vouches for the pointer.
+    unsafe { &*raw.cast::<Module>() }
+}
+
+unsafe extern "C" fn add_procs(
+    raw: Raw,
+    count: usize,
+    procs: *mut *mut opal_proc_t,
+    endpoints: *mut Endpoint,
+    reachable: *mut opal_bitmap_t,
+) -> c_int {
+    // SAFETY: Open MPI hands over two arrays of `count` entries and a bitmap or NULL.
+    let (this, procs, endpoints) =
+        unsafe { (module(raw), std::slice::from_raw_parts(procs, count), std::slice::from_raw_parts_mut(endpoints, count)) };
+    guard("btl_add_procs", OPAL_ERROR, || peers::add_all(this, procs, endpoints, reachable))
+}
+
+unsafe extern "C" fn del_procs(raw: Raw, count: usize, _procs: *mut *mut opal_proc_t, endpoints: *mut Endpoint) -> c_int {
+    // SAFETY: Open MPI hands over an array of `count` entries.
+    let (this, endpoints) = unsafe { (module(raw), from_raw_parts(endpoints, count)) };
+    guard("btl_del_procs", OPAL_ERROR, || peers::remove_all(this, endpoints))
+}
+
+unsafe extern "C" fn finalize(raw: Raw) -> c_int {
+    // SAFETY: a module of ours.
+    let this = unsafe { module(raw) };
+    guard("btl_finalize", (), || this.finalize());
+    OPAL_SUCCESS
+}
+
+unsafe extern "C" fn alloc(raw: Raw, endpoint: Endpoint, _order: u8, size: usize, flags: u32) -> Descriptor {
+    // SAFETY: a module of ours.
+    let this = unsafe { module(raw) };
+    guard("btl_alloc", null_mut(), || this.alloc(endpoint, size, flags))
+}
+
+unsafe extern "C" fn free(raw: Raw, desc: Descriptor) -> c_int {
+    // SAFETY: a module of ours; Open MPI frees only what it got from us, once.
+    guard("btl_free", (), || unsafe { module(raw).free(desc) });
+    OPAL_SUCCESS
+}
+
+unsafe extern "C" fn prepare_src(
+    raw: Raw,
+    endpoint: Endpoint,
+    convertor: *mut opal_convertor_t,
+    _order: u8,
+    reserve: usize,
+    size: *mut usize,
+    flags: u32,
+) -> Descriptor {
+    // SAFETY: a module of ours, a prepared convertor and a size that may be written.
+    guard("btl_prepare_src", null_mut(), || unsafe { module(raw).prepare_src(endpoint, convertor, reserve, &mut *size, flags) })
+}
+
+unsafe extern "C" fn send(raw: Raw, endpoint: Endpoint, desc: Descriptor, tag: mca_btl_base_tag_t) -> c_int {
+    // SAFETY: a module of ours and a descriptor of ours that has not been sent.
+    guard("btl_send", OPAL_ERROR, || unsafe { module(raw).send(endpoint, desc, tag) })
+}
+
+unsafe extern "C" fn sendi(
+    raw: Raw,
+    endpoint: Endpoint,
+    convertor: *mut opal_convertor_t,
+    header: *mut c_void,
+    header_size: usize,
+    payload_size: usize,
+    _order: u8,
+    _flags: u32,
+    tag: mca_btl_base_tag_t,
+    descriptor: *mut Descriptor,
+) -> c_int {
+    // SAFETY: a module of ours, a readable header, a convertor that is prepared if there is a payload.
+    let sent = guard("btl_sendi", false, || unsafe {
+        let header = from_raw_parts(header.cast_const().cast::<u8>(), header_size);
+        module(raw).sendi(endpoint, convertor, header, payload_size, tag)
+    });
+    if sent {
+        return OPAL_SUCCESS;
+    }
+    if !descriptor.is_null() {
+        // SAFETY: Open MPI's own variable, or NULL.
+        unsafe { *descriptor = null_mut() };
+    }
+    OPAL_ERR_OUT_OF_RESOURCE
+}
+
+unsafe extern "C" fn put(
+    raw: Raw,
+    endpoint: Endpoint,
+    local: *mut c_void,
+    remote: u64,
+    local_handle: Handle,
+    remote_handle: Handle,
+    size: usize,
+    _flags: c_int,
+    _order: c_int,
+    done: mca_btl_base_rdma_completion_fn_t,
+    context: *mut c_void,
+    data: *mut c_void,
+) -> c_int {
+    let cookie = Cookie { done, endpoint, local, handle: local_handle, context, data };
+    // SAFETY: a module of ours and the handles of two registrations.
+    guard("btl_put", OPAL_ERROR, || unsafe { rdma(raw, RdmaOp::Write, remote, remote_handle, size, cookie) })
+}
+
+unsafe extern "C" fn get(
+    raw: Raw,
+    endpoint: Endpoint,
+    local: *mut c_void,
+    remote: u64,
+    local_handle: Handle,
+    remote_handle: Handle,
+    size: usize,
+    _flags: c_int,
+    _order: c_int,
+    done: mca_btl_base_rdma_completion_fn_t,
+    context: *mut c_void,
+    data: *mut c_void,
+) -> c_int {
+    let cookie = Cookie { done, endpoint, local, handle: local_handle, context, data };
+    // SAFETY: a module of ours and the handles of two registrations.
+    guard("btl_get", OPAL_ERROR, || unsafe { rdma(raw, RdmaOp::Read, remote, remote_handle, size, cookie) })
+}
+
+/// # Safety
+/// `raw` is a module of ours; the handles are those of registrations, ours and the peer's.
+unsafe fn rdma(raw: Raw, op: RdmaOp, remote: u64, remote_handle: Handle, size: usize, cookie: Cookie) -> c_int {
+    // SAFETY: passed on to the caller.
+    let (this, lkey, rkey) =
+        unsafe { (module(raw), RegHandle::local(cookie.handle), RegHandle::remote(remote_handle)) };
+    this.rdma(op, (lkey, size), (remote, rkey), cookie)
+}
+
+unsafe extern "C" fn dump(raw: Raw, _endpoint: Endpoint, _verbose: c_int) {
+    // SAFETY: a module of ours.
+    let this = unsafe { module(raw) };
+    guard("btl_dump", (), || this.transport((), |t| log::info!("module {}: {:?}", this.index, t.stats)));
+}
+
+unsafe extern "C" fn register_mem(raw: Raw, _endpoint: Endpoint, base: *mut c_void, size: usize, flags: u32) -> Handle {
+    // SAFETY: a module of ours; the upper layer keeps the memory until it deregisters.
+    guard("btl_register_mem", null_mut(), || unsafe { module(raw).register(base, size, flags).cast() })
+}
+
+unsafe extern "C" fn deregister_mem(_raw: Raw, handle: Handle) -> c_int {
+    // SAFETY: a handle that `register_mem` returned, given back once.
+    guard("btl_deregister_mem", (), || drop(unsafe { Box::from_raw(handle.cast::<RegHandle>()) }));
+    OPAL_SUCCESS
+}
+
+unsafe extern "C" fn register_error(raw: Raw, callback: mca_btl_base_module_error_cb_fn_t) -> c_int {
+    // SAFETY: a module of ours.
+    let this = unsafe { module(raw) };
+    guard("btl_register_error", (), || this.on_error(callback));
+    OPAL_SUCCESS
+}
+
+unsafe extern "C" fn flush(raw: Raw, endpoint: Endpoint) -> c_int {
+    // SAFETY: a module of ours.
+    let this = unsafe { module(raw) };
+    guard("btl_flush", (), || this.flush(endpoint));
+    OPAL_SUCCESS
+}

@@ -1,0 +1,64 @@
+//! Registration handles: the part that travels to the peer (the keys) in front, the registration behind.
+
+use opal_sys::*;
+use std::sync::Arc;
+use verbs::{Access, LKey, Mr, Pd, RKey};
+
+/// Bytes of a handle that ob1 copies into its messages.
+pub const HANDLE_LEN: usize = 8;
+
+/// A registration as Open MPI holds it. Peers see the first [`HANDLE_LEN`] bytes.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RegHandle {
+    rkey: u32,
+    lkey: u32,
+    mr: Mr,
+}
+
+const _: () = assert!(std::mem::offset_of!(RegHandle, lkey) + 4 == HANDLE_LEN);
+
+impl RegHandle {
+    /// Registers memory for what `flags` (`MCA_BTL_REG_FLAG_*`) allow.
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as the handle lives.
+    pub unsafe fn register(pd: &Arc<Pd>, addr: *mut u8, len: usize, flags: u32) -> Result<Box<RegHandle>, verbs::Error> {
+        // SAFETY: passed on to the caller.
+        let mr = unsafe { Mr::register(pd, addr, len, access(flags)) }?;
+        Ok(Box::new(RegHandle { rkey: mr.rkey().0, lkey: mr.lkey().0, mr }))
+    }
+
+    /// The key for local use, of a handle of ours.
+    ///
+    /// # Safety
+    /// `handle` came from `register` and is alive.
+    pub unsafe fn local(handle: *const mca_btl_base_registration_handle_t) -> LKey {
+        // SAFETY: passed on to the caller.
+        LKey(unsafe { (*handle.cast::<RegHandle>()).lkey })
+    }
+
+    /// The key for remote use, of a peer's handle: [`HANDLE_LEN`] bytes anywhere in a message.
+    ///
+    /// # Safety
+    /// `handle` points to [`HANDLE_LEN`] readable bytes.
+    pub unsafe fn remote(handle: *const mca_btl_base_registration_handle_t) -> RKey {
+        // SAFETY: passed on to the caller; the bytes need not be aligned.
+        RKey(unsafe { handle.cast::<u32>().read_unaligned() })
+    }
+}
+
+/// A peer that may write needs memory that the device may write locally, too (IBTA 10.6.3.1).
+fn access(flags: u32) -> Access {
+    let mut access = Access::empty();
+    if flags & (MCA_BTL_REG_FLAG_LOCAL_WRITE | MCA_BTL_REG_FLAG_REMOTE_WRITE) != 0 {
+        access |= Access::LOCAL_WRITE;
+    }
+    if flags & MCA_BTL_REG_FLAG_REMOTE_WRITE != 0 {
+        access |= Access::REMOTE_WRITE;
+    }
+    if flags & MCA_BTL_REG_FLAG_REMOTE_READ != 0 {
+        access |= Access::REMOTE_READ;
+    }
+    access
+}

@@ -1,0 +1,191 @@
+//! Peers: whom a module can reach, found out from what they published.
+//!
+//! A peer that runs without oxib, speaks another version, or is not reachable through this port is simply left to Open
+//! MPI's other transports; one whose layout differs is left out with a message, for its user made a mistake.
+
+use super::modex_io;
+use super::module::{Module, from_raw, to_raw};
+use crate::protocol::modex::{Advert, DeviceKind, Modex, Port};
+use crate::transport::EpId;
+use opal_sys::*;
+use std::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
+
+/// What this process published; the modules compare peers with it.
+static OURS: Mutex<Option<Modex>> = Mutex::new(None);
+
+/// Publishes and remembers our addresses.
+///
+/// # Errors
+/// What does not fit, or what the runtime said.
+pub fn publish(abi: &Abi, ours: Modex) -> Result<(), String> {
+    let bytes = ours.encode().map_err(|e| e.to_string())?;
+    modex_io::publish(abi, &bytes).map_err(|e| e.to_string())?;
+    *OURS.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
+    Ok(())
+}
+
+/// Why a peer is not reached through this module.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// Nothing wrong: another transport serves it.
+    Other(String),
+    /// Both run oxib, but do not fit: the user should know.
+    Mismatch(String),
+}
+
+impl std::fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unreachable::Other(reason) | Unreachable::Mismatch(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// `btl_add_procs`: fills in an endpoint for each process that we reach. The bitmap is NULL when Open MPI asks for one
+/// process, later.
+pub fn add_all(
+    module: &'static Module,
+    procs: &[*mut opal_proc_t],
+    endpoints: &mut [*mut mca_btl_base_endpoint_t],
+    reachable: *mut opal_bitmap_t,
+) -> c_int {
+    let me = module.abi().my_name();
+    for (index, (process, endpoint)) in procs.iter().zip(endpoints).enumerate() {
+        // SAFETY: Open MPI hands over live processes.
+        if process.is_null() || unsafe { (**process).proc_name } == me {
+            continue;
+        }
+        match add(module, *process) {
+            Ok(id) => {
+                *endpoint = to_raw(id);
+                // SAFETY: the bitmap of this very call, or NULL.
+                if let Err(status) = unsafe { module.abi().set_bit(reachable, index) } {
+                    return status;
+                }
+            }
+            Err(Unreachable::Other(reason)) => log::debug!("process {index} is left to others: {reason}"),
+            Err(Unreachable::Mismatch(reason)) => log::error!("process {index} cannot be reached: {reason}"),
+        }
+    }
+    OPAL_SUCCESS
+}
+
+/// Makes the endpoint of one process.
+///
+/// # Errors
+/// Why it is not reached.
+pub fn add(module: &'static Module, process: *mut opal_proc_t) -> Result<EpId, Unreachable> {
+    // SAFETY: Open MPI hands over live processes, and keeps those that it names.
+    let name = unsafe { (*process).proc_name };
+    let theirs = fetch(module, name)?;
+    let port = {
+        let ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+        let ours = ours.as_ref().ok_or_else(|| Unreachable::Other("nothing is published".into()))?;
+        pair(ours, &theirs, module.index, name)?.clone()
+    };
+    let adverts: Vec<cpc::Advert> = port.adverts.into_iter().map(to_cpc).collect();
+    module.with(|state| {
+        let Some(transport) = &mut state.transport else { return Err(Unreachable::Other("closed".into())) };
+        let id = transport.add(name.word(), &adverts).map_err(|e| Unreachable::Mismatch(format!("{name}: {e}")))?;
+        state.procs.insert(id, process);
+        Ok(id)
+    })
+}
+
+fn fetch(module: &Module, name: opal_process_name_t) -> Result<Modex, Unreachable> {
+    let bytes = match modex_io::fetch(module.abi(), name) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Err(Unreachable::Other(format!("{name} runs without oxib"))),
+        Err(error) => return Err(Unreachable::Other(format!("addresses of {name}: {error}"))),
+    };
+    Modex::decode(&bytes).map_err(|error| Unreachable::Mismatch(format!("addresses of {name} are refused: {error}")))
+}
+
+/// The peer's port that our port number `index` talks to: the n-th of ours on a subnet takes the n-th of theirs there.
+fn pair<'a>(ours: &Modex, theirs: &'a Modex, index: usize, name: opal_process_name_t) -> Result<&'a Port, Unreachable> {
+    if ours.device != theirs.device {
+        return Err(Unreachable::Other(format!("{name} has another kind of device")));
+    }
+    if ours.device == DeviceKind::Soft && !ours.shares_segments(theirs) {
+        return Err(Unreachable::Other(format!("{name} runs on another host, as another user or in another SOFTIB_DIR")));
+    }
+    let mine = ours.ports.get(index).ok_or_else(|| Unreachable::Other("no such port of ours".into()))?;
+    let same = |port: &&Port| port.link_layer == mine.link_layer && port.subnet_prefix() == mine.subnet_prefix();
+    let rank = ours.ports[..index].iter().filter(same).count();
+    let port = theirs
+        .ports
+        .iter()
+        .filter(same)
+        .nth(rank)
+        .ok_or_else(|| Unreachable::Other(format!("{name} has no port on our subnet")))?;
+    if port.layout != mine.layout {
+        return Err(Unreachable::Mismatch(format!(
+            "{name} has other receive queues: {} there, {} here; give all processes the same btl_oxib_receive_queues",
+            port.layout, mine.layout
+        )));
+    }
+    Ok(port)
+}
+
+fn to_cpc(advert: Advert) -> cpc::Advert {
+    cpc::Advert { name: advert.name, priority: advert.priority, blob: advert.blob }
+}
+
+/// `btl_del_procs`.
+pub fn remove_all(module: &'static Module, endpoints: &[*mut mca_btl_base_endpoint_t]) -> c_int {
+    for endpoint in endpoints.iter().filter(|e| !e.is_null()) {
+        log::debug!("endpoint {} is taken down", from_raw(*endpoint).index);
+        module.remove(*endpoint);
+    }
+    OPAL_SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::layout::Layout;
+    use crate::protocol::modex::LinkLayer;
+
+    const NAME: opal_process_name_t = opal_process_name_t { jobid: 1, vpid: 2 };
+
+    fn port(subnet: u8, layout: &str) -> Port {
+        let mut gid = [0; 16];
+        gid[0] = subnet;
+        let layout = Layout::parse(layout).unwrap();
+        Port { gid, lid: 1, mtu: 5, link_layer: LinkLayer::InfiniBand, layout, adverts: Vec::new() }
+    }
+
+    fn modex(device: DeviceKind, uid: u32, ports: Vec<Port>) -> Modex {
+        Modex { boot_id: [7; 16], uid, device, segment_dir: "/dev/shm".into(), ports }
+    }
+
+    #[test]
+    fn ports_pair_up_subnet_by_subnet() {
+        let layout = "P,4096,8";
+        let ours = modex(DeviceKind::Hard, 0, vec![port(1, layout), port(2, layout), port(1, layout)]);
+        let theirs = modex(DeviceKind::Hard, 0, vec![port(2, layout), port(1, layout)]);
+        assert_eq!(pair(&ours, &theirs, 0, NAME).map(|p| p.gid[0]), Ok(1));
+        assert_eq!(pair(&ours, &theirs, 1, NAME).map(|p| p.gid[0]), Ok(2));
+        assert!(matches!(pair(&ours, &theirs, 2, NAME), Err(Unreachable::Other(_))));
+    }
+
+    #[test]
+    fn a_software_device_reaches_its_own_host_and_user_only() {
+        let ours = modex(DeviceKind::Soft, 0, vec![port(1, "P,4096,8")]);
+        let mut theirs = ours.clone();
+        assert!(pair(&ours, &theirs, 0, NAME).is_ok());
+        theirs.uid = 1;
+        assert!(matches!(pair(&ours, &theirs, 0, NAME), Err(Unreachable::Other(_))));
+        let hard = modex(DeviceKind::Hard, 0, vec![port(1, "P,4096,8")]);
+        assert!(matches!(pair(&ours, &hard, 0, NAME), Err(Unreachable::Other(_))));
+    }
+
+    #[test]
+    fn different_layouts_are_refused_with_both_shown() {
+        let ours = modex(DeviceKind::Soft, 0, vec![port(1, "P,4096,8")]);
+        let theirs = modex(DeviceKind::Soft, 0, vec![port(1, "P,8192,8")]);
+        let Err(Unreachable::Mismatch(text)) = pair(&ours, &theirs, 0, NAME) else { panic!("paired") };
+        assert!(text.contains("P,4096,8") && text.contains("P,8192,8"), "{text}");
+    }
+}

@@ -1,0 +1,181 @@
+//! From parameters to modules: devices are found, a transport is opened on each port, addresses are published.
+
+use super::callbacks;
+use super::handle::HANDLE_LEN;
+use super::module::Module;
+use super::params::{DeviceChoice, Params, Template};
+use super::peers;
+use super::show::{Refusal, Report};
+use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as ModexPort};
+use crate::transport::config::Config;
+use crate::transport::device::{self, Choice, DeviceError, Port, PortConfig};
+use crate::transport::Transport;
+use opal_sys::{Abi, mca_btl_base_module_t};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+use verbs::Driver;
+
+/// The modules of this process; the component's progress function walks over them.
+static MODULES: Mutex<Vec<&'static Module>> = Mutex::new(Vec::new());
+
+/// As `MODULES`, for the hot path: the first of them, which in most jobs is the only one, and whether it is.
+static ALONE: AtomicBool = AtomicBool::new(true);
+static FIRST: AtomicPtr<Module> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Puts the transport's functions into the template of all modules.
+pub fn functions(base: &mut mca_btl_base_module_t) {
+    callbacks::fill(base);
+}
+
+/// Opens the devices that the parameters name, one module per port.
+///
+/// # Errors
+/// Why there is none: said aloud only to a user who asked for oxib.
+pub fn init(params: &Params, abi: &'static Abi, _threads: bool) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
+    let ports = find_ports(params).map_err(|error| refuse(params, &error.to_string()))?;
+    let me = abi.my_name().word();
+    let mut modules: Vec<&'static Module> = Vec::new();
+    let mut published = Vec::new();
+    for port in &ports {
+        let transport = Transport::open(port, config(params), me)
+            .map_err(|error| refuse(params, &error.to_string()))?;
+        published.push(describe(port, &transport, params));
+        modules.push(Module::new(module_base(port), abi, transport, modules.len()));
+    }
+    let soft = ports.iter().all(|p| p.soft);
+    let ours = Modex {
+        boot_id: boot_id(),
+        // SAFETY: takes nothing, cannot fail.
+        uid: unsafe { libc::geteuid() },
+        device: if soft { DeviceKind::Soft } else { DeviceKind::Hard },
+        segment_dir: if soft { softib::segment_dir() } else { String::new() },
+        ports: published,
+    };
+    peers::publish(abi, ours).map_err(|why| refuse(params, &why))?;
+    let raw = modules.iter().map(|m| m.as_raw()).collect();
+    if let Some(first) = modules.first() {
+        let first: *const Module = *first;
+        ALONE.store(modules.len() == 1, Ordering::Relaxed);
+        FIRST.store(first.cast_mut(), Ordering::Release);
+    }
+    *MODULES.lock().unwrap_or_else(PoisonError::into_inner) = modules;
+    Ok(raw)
+}
+
+/// Looks around on every port.
+pub fn progress() -> c_int {
+    let first = FIRST.load(Ordering::Acquire);
+    if first.is_null() {
+        return 0;
+    }
+    // SAFETY: modules are never freed.
+    let first: &'static Module = unsafe { &*first };
+    first.progress() + if ALONE.load(Ordering::Relaxed) { 0 } else { progress_others() }
+}
+
+#[cold]
+fn progress_others() -> c_int {
+    let others = MODULES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    others.into_iter().skip(1).map(Module::progress).sum()
+}
+
+/// The component closes; the modules have been finalized, but for those that Open MPI never took.
+pub fn close() {
+    FIRST.store(std::ptr::null_mut(), Ordering::Release);
+    let modules = std::mem::take(&mut *MODULES.lock().unwrap_or_else(PoisonError::into_inner));
+    modules.into_iter().for_each(Module::finalize);
+}
+
+fn find_ports(params: &Params) -> Result<Vec<Port>, DeviceError> {
+    let choice = match &params.device {
+        DeviceChoice::Auto => Choice::Auto { named: params.asked },
+        DeviceChoice::Soft => Choice::Soft,
+        DeviceChoice::Named(ports) => Choice::Names(ports.iter().map(|p| (p.device.clone(), p.number)).collect()),
+    };
+    let config = PortConfig { gid_index: params.gid_index, pkey: params.pkey, mtu: params.mtu.unwrap_or(0) };
+    device::find(&choice, config, software)
+}
+
+/// The software device: the copy that is linked in, unless the machine's libibverbs is our drop-in already.
+fn software() -> Driver {
+    match Driver::rdma_core() {
+        Ok(driver) if driver.is_software() => driver,
+        _ => Driver::from_table(softib::driver_table()),
+    }
+}
+
+fn config(params: &Params) -> Config {
+    Config {
+        layout: params.layout.clone(),
+        max_inline: params.max_inline.unwrap_or(DEFAULT_INLINE),
+        pool_limit: params.free_list_max,
+        pool_grow: params.free_list_inc,
+        cq_size: params.cq_size,
+        min_rnr_timer: params.min_rnr_timer,
+        timeout: params.ib_timeout,
+        retry_count: params.ib_retry_count,
+        rnr_retry: params.rnr_retry,
+        rd_atomic: params.rd_atomic,
+        rdma_depth: params.rdma_depth,
+        service_level: params.service_level,
+        gid_index: params.gid_index,
+        drain: params.finalize_timeout,
+        cpc: cpc::Config {
+            include: params.cpc_include.clone(),
+            exclude: params.cpc_exclude.clone(),
+            ibcm: cpc::ibcm::Params {
+                priority: params.ibcm_priority,
+                timeout: params.ibcm_timeout,
+                max_retries: params.ibcm_max_retries,
+                ..Default::default()
+            },
+        },
+    }
+}
+
+/// Inline bytes that `auto` asks for: the smallest queue's messages of the default layout.
+const DEFAULT_INLINE: u32 = 136;
+
+fn module_base(port: &Port) -> mca_btl_base_module_t {
+    let mut base = Template::copy();
+    base.btl_registration_handle_size = HANDLE_LEN;
+    base.btl_get_limit = port.attr.max_msg_size as usize;
+    base.btl_put_limit = port.attr.max_msg_size as usize;
+    if base.btl_bandwidth == 0 {
+        base.btl_bandwidth = port.attr.rate;
+    }
+    base
+}
+
+fn describe(port: &Port, transport: &Transport<super::module::Cookie>, params: &Params) -> ModexPort {
+    let ethernet = device::is_ethernet(&port.attr);
+    let advert = |a: &cpc::Advert| Advert { name: a.name.clone(), priority: a.priority, blob: a.blob.clone() };
+    ModexPort {
+        gid: port.gid.0,
+        lid: port.attr.lid.0,
+        mtu: port.mtu as u8,
+        link_layer: if ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
+        layout: params.layout.clone(),
+        adverts: transport.adverts().iter().map(advert).collect(),
+    }
+}
+
+/// Tells hosts apart (random(4): a fresh one at each boot).
+fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u8> = text.bytes().filter_map(|b| (b as char).to_digit(16)).map(|d| d as u8).collect();
+    std::array::from_fn(|i| {
+        let digit = |at: usize| digits.get(at).copied().unwrap_or(0);
+        digit(2 * i) << 4 | digit(2 * i + 1)
+    })
+}
+
+fn refuse(params: &Params, why: &str) -> Refusal {
+    if !params.asked && params.device == DeviceChoice::Auto {
+        return Refusal::Quiet(why.to_owned());
+    }
+    let what = "The oxib BTL cannot be used in this job; Open MPI goes on with its other transports, if there are any.";
+    let remedy = "To run without RDMA hardware, use the software device: --mca btl_oxib_device soft.";
+    Refusal::Tell(Report::common(what, remedy).with("Why", why))
+}

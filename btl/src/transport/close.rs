@@ -1,0 +1,138 @@
+//! The end of endpoints and of the transport.
+//!
+//! The upper layer first lets out what is queued (it polls while an endpoint is `busy`, up to a deadline); then
+//! `remove` takes the queue pairs down, and every work request completes, flushed ones too.
+#![forbid(unsafe_code)]
+
+use super::endpoint::EpId;
+use super::inflight::Waiting;
+use super::state::{Event, State};
+use super::wrid::GENERATION_MASK;
+use super::{Transport, Upcall};
+use std::time::{Duration, Instant};
+
+/// How long the helper thread may take to say good-bye to peers.
+const CLOSE: Duration = Duration::from_secs(1);
+
+/// How long work requests may take to be flushed once their queue pair is in ERR.
+const FLUSH: Duration = Duration::from_millis(200);
+
+impl<C> Transport<C> {
+    /// Something that was handed to us for this endpoint is not done yet.
+    pub fn busy(&mut self, id: EpId) -> bool {
+        match self.endpoint(id) {
+            Some(ep) if !matches!(ep.state, State::Failed | State::Closed) => ep.backlog() + ep.outstanding as usize != 0,
+            _ => false,
+        }
+    }
+
+    /// How long a peer that takes nothing may hold up the end.
+    pub fn drain_time(&self) -> Duration {
+        self.config.drain
+    }
+
+    /// Every endpoint there is.
+    pub fn ids(&self) -> Vec<EpId> {
+        let id = |(index, ep): (usize, &Option<_>)| {
+            ep.as_ref().map(|_| EpId { index: index as u32, generation: self.generations[index] })
+        };
+        self.endpoints.iter().enumerate().filter_map(id).collect()
+    }
+
+    /// Takes an endpoint down. Its queue pairs are flushed and its buffers come back.
+    pub fn remove(&mut self, id: EpId) {
+        let Some(ep) = self.endpoint(id) else { return };
+        ep.state = ep.state.on(Event::Close, true).0;
+        for lane in &ep.lanes {
+            if let Some(qp) = &lane.qp
+                && let Err(error) = qp.to_error()
+            {
+                log::debug!("{:?} does not go to the error state: {error}", qp.num());
+            }
+        }
+        self.service.remove_endpoint(cpc::EndpointKey { index: id.index, generation: id.generation });
+        let flushed = self.wait_for_flush(id);
+        self.forget(id, flushed);
+    }
+
+    /// Waits until the device has given every buffer of the endpoint back.
+    fn wait_for_flush(&mut self, id: EpId) -> bool {
+        let deadline = Instant::now() + FLUSH;
+        loop {
+            let sends = self.endpoint(id).map_or(0, |ep| ep.outstanding);
+            if sends == 0 && !self.device_holds(id.index) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                log::warn!("endpoint {}: its queue pairs did not flush, buffers stay with the device", id.index);
+                return false;
+            }
+            let mut upcalls = Vec::new();
+            self.poll();
+            while let Some(upcall) = self.next() {
+                match upcall {
+                    Upcall::Deliver(delivery) if delivery.endpoint == id => self.delivered(delivery),
+                    other => upcalls.push(other),
+                }
+            }
+            self.up.extend(upcalls);
+        }
+    }
+
+    fn device_holds(&mut self, index: u32) -> bool {
+        self.cts_buffers.contains_key(&index)
+            || self.slots.of_endpoint(index).into_iter().any(|slot| self.slots.by_index(slot).posted.is_some())
+    }
+
+    /// Gives back what the endpoint held, and its place in the table.
+    fn forget(&mut self, id: EpId, flushed: bool) {
+        let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize).map(Option::take) else { return };
+        self.generations[id.index as usize] = (id.generation + 1) & GENERATION_MASK;
+        self.by_name.remove(&ep.peer);
+        self.outstanding -= ep.outstanding;
+        for slot in self.slots.of_endpoint(id.index) {
+            let s = self.slots.by_index(slot);
+            let queue = s.queue as usize;
+            match (s.posted.take(), s.held.take(), flushed) {
+                (Some(posted), _, true) => self.queues[queue].recv.put(posted.completed()),
+                (_, Some(buf), _) => self.queues[queue].recv.put(buf),
+                _ => {}
+            }
+            self.slots.release(slot);
+        }
+        self.forget_inflight(id.index);
+        self.drop_pending(id.index);
+        for lane in ep.lanes {
+            if let Some(qp) = lane.qp {
+                self.qpns.retire(qp.num());
+            }
+        }
+        self.release_completions();
+    }
+
+    /// Work requests that never completed: their buffers stay with the device, their callbacks hear of it.
+    fn forget_inflight(&mut self, index: u32) {
+        let of_endpoint = |w: &Waiting<C>| match w {
+            Waiting::Send { endpoint, .. } | Waiting::Rdma { endpoint, .. } => *endpoint == index,
+        };
+        for waiting in self.inflight.drain(of_endpoint) {
+            if let Waiting::Rdma { cookie, .. } = waiting {
+                self.up.push_back(Upcall::RdmaDone { cookie, ok: false });
+            }
+        }
+    }
+
+    fn release_completions(&mut self) {
+        let (recv, send) = self.completions_per_peer();
+        self.cq_budget.0.release(recv);
+        self.cq_budget.1.release(send);
+    }
+
+    /// Takes everything down; the helper thread is joined, in bounded time.
+    pub fn close(mut self) {
+        for id in self.ids() {
+            self.remove(id);
+        }
+        self.service.close(CLOSE);
+    }
+}

@@ -1,0 +1,40 @@
+//! What a transport is told from outside.
+#![forbid(unsafe_code)]
+
+use crate::protocol::layout::Layout;
+use std::time::Duration;
+
+/// Settings of one transport, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The BSRQ layout.
+    pub layout: Layout,
+    /// Ask the device for this much inline data; it may grant another amount.
+    pub max_inline: u32,
+    /// Send buffers of each queue that may be out at a time before a sender has to wait; 0: no limit.
+    pub pool_limit: u32,
+    /// Buffers by which a pool grows.
+    pub pool_grow: u32,
+    /// First depth of the completion queues; they grow as peers come.
+    pub cq_size: u32,
+    /// IB coded delay that we ask senders to wait when a shared queue is empty (IBTA table 45).
+    pub min_rnr_timer: u8,
+    /// IB coded acknowledgement timeout: 4.096 us times two to this power.
+    pub timeout: u8,
+    /// Retries on a missing acknowledgement, 0 to 7.
+    pub retry_count: u8,
+    /// Retries on RNR for shared queues, 7: without end. Per-peer queues never see RNR and get 0.
+    pub rnr_retry: u8,
+    /// RDMA reads in flight on a queue pair.
+    pub rd_atomic: u8,
+    /// Entries of the last queue's send queue that RDMA operations may take besides messages.
+    pub rdma_depth: u32,
+    /// Service level.
+    pub service_level: u8,
+    /// Index into the GID table.
+    pub gid_index: u8,
+    /// How long MPI_Finalize waits for what is still queued to a peer that does not take it.
+    pub drain: Duration,
+    /// The connection managers.
+    pub cpc: cpc::Config,
+}

@@ -1,0 +1,224 @@
+//! From a peer's name to an endpoint that flows.
+//!
+//! The connection manager's helper thread makes the queue pairs and brings them up; this side, the main thread's,
+//! learns of it through events, posts the real buffers and exchanges the CTS (seed 004).
+#![forbid(unsafe_code)]
+
+use super::endpoint::{Endpoint, EpId};
+use super::lane::Lane;
+use super::state::{Action, Event, State};
+use super::wrid::{GENERATION_MASK, Kind, WrId};
+use super::{Transport, Upcall};
+use crate::protocol::wire::Cts;
+use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use verbs::{Cq, Posted, Qp, SendFlags};
+
+/// Why a peer cannot be reached through this transport.
+#[derive(Debug, thiserror::Error)]
+pub enum AddError {
+    /// No connection manager in common.
+    #[error("no way to connect: {0}")]
+    Select(#[from] cpc::SelectError),
+    /// The connection managers do not work.
+    #[error(transparent)]
+    Cpc(#[from] cpc::Error),
+    /// A verbs object could not be had.
+    #[error("cannot prepare the endpoint: {0}")]
+    Verbs(#[from] verbs::Error),
+    /// A buffer could not be had.
+    #[error("no buffer for the clear-to-send message: {0}")]
+    Buffer(#[from] verbs::PoolError),
+}
+
+impl<C> Transport<C> {
+    /// The endpoint of a peer; made if it is new. From now on the peer may connect to us.
+    pub fn add(&mut self, peer: u64, adverts: &[Advert]) -> Result<EpId, AddError> {
+        if let Some(index) = self.by_name.get(&peer) {
+            return Ok(EpId { index: *index, generation: self.generations[*index as usize] });
+        }
+        let choice = self.service.choose(adverts)?;
+        self.reserve_completions()?;
+        let cts = match self.cts_queue {
+            Some(queue) => Some((queue, self.cts_pool.take()?)),
+            None => None,
+        };
+        self.fill_shared();
+        let id = self.new_endpoint(peer);
+        let key = EndpointKey { index: id.index, generation: id.generation };
+        let cts = cts.map(|(queue, buf)| {
+            let wr_id = WrId::new(Kind::RecvCts, queue, id.generation, id.index).0;
+            CtsRecv { queue, buf, wr_id }
+        });
+        self.service.start()?;
+        self.service.add_endpoint(choice, EndpointPlan { key, peer: ProcessName(peer), peer_blob: Vec::new(), cts });
+        Ok(id)
+    }
+
+    fn new_endpoint(&mut self, peer: u64) -> EpId {
+        let index = match self.endpoints.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                self.endpoints.push(None);
+                self.generations.push(0);
+                self.endpoints.len() - 1
+            }
+        };
+        let generation = self.generations[index];
+        let lanes = self.layout.queues().iter().map(|q| Lane::new(q.window())).collect();
+        let endpoint =
+            Endpoint { state: State::Idle, generation, lanes, rdma: VecDeque::new(), queued: 0, outstanding: 0, peer };
+        self.endpoints[index] = Some(Box::new(endpoint));
+        self.by_name.insert(peer, index as u32);
+        EpId { index: index as u32, generation }
+    }
+
+    /// Every receive and send that one more peer may post has its place in a completion queue.
+    fn reserve_completions(&mut self) -> Result<(), verbs::Error> {
+        let (recv, send) = self.completions_per_peer();
+        let (recv_budget, send_budget) = &mut self.cq_budget;
+        grow(&self.recv_cq, recv_budget, recv)?;
+        grow(&self.send_cq, send_budget, send)
+    }
+
+    /// The shared queues hold their first buffers before the first request is sent or answered.
+    fn fill_shared(&mut self) {
+        for queue in 0..self.queues.len() {
+            if self.queues[queue].shared.as_ref().is_some_and(|s| s.posted == 0) {
+                self.refill(queue);
+            }
+        }
+    }
+
+    /// Takes what the helper thread has to say.
+    #[cold]
+    pub(super) fn connection_events(&mut self) {
+        while let Some(event) = self.service.next_event() {
+            match event {
+                cpc::Event::QpsCreated { key, qps, cts } => self.qps_created(key, qps, cts),
+                cpc::Event::Connected { key } => self.if_current(key, |t, i| t.on_event(i, Event::CpcConnected)),
+                cpc::Event::Failed { key, error } => self.if_current(key, |t, i| t.fail(i, &error.to_string())),
+                cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
+                cpc::Event::UnknownPeer { peer } => self.up.push_back(Upcall::UnknownPeer { peer: peer.0 }),
+            }
+        }
+    }
+
+    fn if_current(&mut self, key: EndpointKey, then: impl FnOnce(&mut Self, u32)) {
+        if self.generations.get(key.index as usize) == Some(&(key.generation & GENERATION_MASK)) {
+            then(self, key.index);
+        }
+    }
+
+    fn qps_created(&mut self, key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted>) {
+        self.if_current(key, |t, index| {
+            if let Some(Some(ep)) = t.endpoints.get_mut(index as usize) {
+                for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
+                    t.qpns.insert(qp.num(), index, queue);
+                    lane.attach(qp, t.scratch.len() as u32);
+                }
+            }
+            if let Some(cts) = cts {
+                t.cts_buffers.insert(index, cts);
+            }
+            t.on_event(index, Event::QpsCreated);
+            t.unpark();
+        });
+    }
+
+    /// The peer has disconnected: nothing is wrong unless something was still to be sent to it.
+    fn disconnected(&mut self, index: u32) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        if ep.backlog() + ep.outstanding as usize == 0 {
+            ep.state = State::Closed;
+        } else {
+            self.fail(index, "the peer disconnected while messages to it were waiting");
+        }
+    }
+
+    /// One step of an endpoint's state table.
+    pub(super) fn on_event(&mut self, index: u32, event: Event) {
+        let cts = self.cts_queue.is_some();
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let was = ep.state;
+        let (next, action) = was.on(event, cts);
+        ep.state = next;
+        log::trace!("endpoint {index}: {was:?} on {event:?} -> {next:?}, {action:?}");
+        match action {
+            Action::PostAndSendCts => self.post_and_send_cts(index),
+            Action::PostSendCtsAndFlow => {
+                self.post_and_send_cts(index);
+                self.now_connected(index);
+            }
+            Action::Flow => self.now_connected(index),
+            Action::Refuse => log::debug!("endpoint {index}: {event:?} makes no sense in {was:?}"),
+            Action::None | Action::StartConnect | Action::FailAll => {}
+        }
+    }
+
+    fn now_connected(&mut self, index: u32) {
+        self.stats.connected += 1;
+        log::debug!("endpoint {index} is connected");
+        self.flow(index);
+    }
+
+    /// Posts the real buffers on every per-peer queue, then tells the peer so.
+    fn post_and_send_cts(&mut self, index: u32) {
+        for queue in 0..self.queues.len() {
+            if let Err(reason) = self.post_lane(index, queue) {
+                return self.fail(index, &format!("queue {queue} cannot be filled: {reason}"));
+            }
+        }
+        if let Err(error) = self.send_cts(index) {
+            self.fail(index, &format!("post of the clear-to-send message failed: {error}"));
+        }
+    }
+
+    fn post_lane(&mut self, index: u32, queue: usize) -> Result<(), String> {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let lane = &ep.lanes[queue];
+        let (Some(qp), Some((_, window))) = (&lane.qp, &lane.credits) else { return Ok(()) };
+        for _ in 0..window.receives() {
+            let buf = self.queues[queue].recv.take().map_err(|e| e.to_string())?;
+            let slot = self.slots.take(index, queue);
+            match qp.post_recv(self.slots.wr_id(Kind::RecvPeer, slot), buf) {
+                Ok(posted) => self.slots.by_index(slot).posted = Some(posted),
+                Err((buf, error)) => {
+                    self.queues[queue].recv.put(buf);
+                    self.slots.release(slot);
+                    return Err(error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The CTS goes over the smallest per-peer queue, into the receive that the connection manager posted there.
+    fn send_cts(&mut self, index: u32) -> Result<(), verbs::Error> {
+        let Some(queue) = self.cts_queue else { return Ok(()) };
+        let cts = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let lane = &mut ep.lanes[queue];
+        let Some(qp) = &lane.qp else { return Ok(()) };
+        let entry = lane.wqe.acquire();
+        debug_assert!(entry, "the first send of a queue pair has an entry");
+        let wr = WrId::new(Kind::SendInline, queue, ep.generation, index);
+        qp.post_send_inline(wr.0, &cts.message(queue as u8), SendFlags::SIGNALED)?;
+        ep.outstanding += 1;
+        self.outstanding += 1;
+        Ok(())
+    }
+}
+
+/// Makes room for `count` more completions.
+pub(super) fn grow(cq: &Cq, budget: &mut crate::protocol::budget::CqBudget, count: u32) -> Result<(), verbs::Error> {
+    if let Err(needs) = budget.reserve(count) {
+        let depth = needs.0.max(cq.depth().saturating_mul(2));
+        cq.resize(depth)?;
+        budget.resized(cq.depth());
+        // A device that grants less than was asked for has answered with an error above.
+        let _ = budget.reserve(count);
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! An endpoint: one peer as seen through one port.
+#![forbid(unsafe_code)]
+
+use super::lane::Lane;
+use super::state::State;
+use std::collections::VecDeque;
+use verbs::{RKey, RdmaOp, Sge};
+
+/// Names an endpoint for the upper layer; stale ones are recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EpId {
+    /// Position in the transport's table.
+    pub index: u32,
+    /// Which endpoint at that position.
+    pub generation: u32,
+}
+
+/// An RDMA operation that waits for a connection or a work queue entry.
+#[derive(Debug)]
+pub struct QueuedRdma<C> {
+    /// Read or write.
+    pub op: RdmaOp,
+    /// Local memory.
+    pub local: Sge,
+    /// Remote address and key.
+    pub remote: (u64, RKey),
+    /// The upper layer's callback.
+    pub cookie: C,
+}
+
+/// The state of one peer.
+#[derive(Debug)]
+pub struct Endpoint<C> {
+    /// Where it stands; only `Connected` sends.
+    pub state: State,
+    /// Which endpoint at this position of the table.
+    pub generation: u32,
+    /// One lane per queue of the layout.
+    pub lanes: Vec<Lane>,
+    /// RDMA operations in order, waiting.
+    pub rdma: VecDeque<QueuedRdma<C>>,
+    /// Messages that wait for a connection, a credit or an entry.
+    pub queued: u32,
+    /// Send work requests that the device owns.
+    pub outstanding: u32,
+    /// Process name of the peer: job id in the upper half, rank in the lower.
+    pub peer: u64,
+}
+
+impl<C> Endpoint<C> {
+    /// Messages and operations that wait.
+    pub fn backlog(&self) -> usize {
+        self.rdma.len() + self.queued as usize
+    }
+}

@@ -1,0 +1,63 @@
+//! A lane: one queue of the layout, to one peer. It owns the queue pair and the credits.
+#![forbid(unsafe_code)]
+
+use crate::protocol::budget::Wqe;
+use crate::protocol::credits::{Credits, Grant, Window};
+use std::sync::Arc;
+use verbs::Qp;
+
+/// One queue of the layout to one peer.
+#[derive(Debug)]
+pub struct Lane {
+    /// The queue pair; none until the connection manager has made it.
+    pub qp: Option<Arc<Qp>>,
+    /// Send work queue entries that are free.
+    pub wqe: Wqe,
+    /// Largest message (header included) that goes inline.
+    pub max_inline: u32,
+    /// End-to-end credits and their window; shared queues have none.
+    pub credits: Option<(Credits, Window)>,
+    /// Receive slots whose buffers have been consumed and are to be posted again.
+    pub consumed: Vec<u32>,
+}
+
+impl Lane {
+    /// A lane without queue pair; `window` for a per-peer queue.
+    pub fn new(window: Option<Window>) -> Lane {
+        Lane {
+            qp: None,
+            wqe: Wqe::new(0),
+            max_inline: 0,
+            credits: window.map(|w| (Credits::new(&w), w)),
+            consumed: Vec::new(),
+        }
+    }
+
+    /// The queue pair has come, with the capabilities that the device granted; inline no more than `scratch`.
+    pub fn attach(&mut self, qp: Arc<Qp>, scratch: u32) {
+        let cap = qp.cap();
+        self.wqe = Wqe::new(cap.max_send_wr);
+        self.max_inline = cap.max_inline.min(scratch);
+        self.qp = Some(qp);
+    }
+
+    /// Takes what one data message needs, a work queue entry and (per-peer queue) a credit, and what its header
+    /// returns. One entry per credit kind stays for control messages.
+    #[inline]
+    pub fn acquire(&mut self) -> Option<Grant> {
+        let Some((credits, _)) = &mut self.credits else {
+            return self.wqe.acquire().then_some(Grant::NONE);
+        };
+        if !self.wqe.acquire_leaving(CONTROL_WQES) {
+            return None;
+        }
+        let grant = credits.acquire();
+        if grant.is_none() {
+            self.wqe.release(1);
+        }
+        grant
+    }
+}
+
+/// Send work queue entries of a per-peer queue pair that data never takes: one credit message, one CTS.
+pub const CONTROL_WQES: u16 = 2;

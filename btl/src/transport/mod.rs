@@ -1,0 +1,143 @@
+//! The transport: messages between processes over queue pairs.
+//!
+//! One [`Transport`] drives one port. It is driven from outside and calls nobody: the upper layer hands it
+//! messages ([`Transport::sendi`], [`Transport::send`]), asks it to look around ([`Transport::poll`]) and takes
+//! what came of that, one by one ([`Transport::next`]). So an upper layer may call back in between.
+//!
+//! ```text
+//!   sendi/send --> lane: connected? credit? entry? --> post  (else: queue; the buffer is ours, the sender is done)
+//!   poll       --> helper's events, completions      --> next: deliver, RDMA done, unknown peer, failure
+//! ```
+//!
+//! Files: `open` builds it, `connect` turns the connection managers' events into endpoints that flow, `send` and
+//! `recv` are the hot paths, `rdma` put and get, `close` the end. Plain parts: `state` (the endpoint's table),
+//! `lane` (one queue to one peer), `queue` (what peers share), `inflight` and `wrid` (who waits for a completion).
+#![forbid(unsafe_code)]
+
+mod close;
+pub mod config;
+mod connect;
+pub mod device;
+pub mod endpoint;
+mod inflight;
+mod lane;
+mod open;
+mod queue;
+mod qpns;
+mod rdma;
+mod recv;
+mod send;
+pub mod state;
+pub mod stats;
+mod wrid;
+
+pub use endpoint::EpId;
+pub use send::SendBuf;
+
+use crate::protocol::budget::CqBudget;
+use crate::protocol::layout::Layout;
+use crate::protocol::pending::Pending;
+use config::Config;
+use endpoint::Endpoint;
+use inflight::Inflight;
+use lane::Lane;
+use qpns::Qpns;
+use queue::{QueueRes, Queued, RecvSlots};
+use stats::Stats;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use verbs::{Buf, Cq, Pool, Posted, Wc};
+
+/// Completions taken from a queue at a time.
+const BATCH: usize = 16;
+
+/// A message for the upper layer. Give it back with [`Transport::delivered`] when its callback has returned.
+#[derive(Debug)]
+pub struct Delivery {
+    /// Who sent it.
+    pub endpoint: EpId,
+    /// The upper layer's tag.
+    pub tag: u8,
+    buf: Buf,
+    len: u32,
+    slot: u32,
+    queue: u8,
+}
+
+impl Delivery {
+    /// The payload, behind our header.
+    pub fn payload(&mut self) -> &mut [u8] {
+        let end = crate::protocol::wire::HEADER_LEN + self.len as usize;
+        &mut self.buf.as_mut_slice()[crate::protocol::wire::HEADER_LEN..end]
+    }
+}
+
+/// What came of polling, for the upper layer.
+#[derive(Debug)]
+pub enum Upcall<C> {
+    /// A message arrived.
+    Deliver(Delivery),
+    /// A put or get is over; its callback.
+    RdmaDone { cookie: C, ok: bool },
+    /// A process that we have no endpoint for wants to connect: add it, or let it wait.
+    UnknownPeer { peer: u64 },
+    /// An endpoint is lost; what it had queued is given up.
+    Failed { endpoint: EpId, peer: u64, reason: String },
+}
+
+/// Completions that have been polled and not yet looked at.
+#[derive(Debug)]
+struct Batch {
+    wcs: [Wc; BATCH],
+    next: usize,
+    len: usize,
+}
+
+/// The transport over one port. `C` is what the upper layer wants back when an RDMA operation is over.
+#[derive(Debug)]
+pub struct Transport<C> {
+    recv_cq: Arc<Cq>,
+    send_cq: Arc<Cq>,
+    recv_batch: Batch,
+    /// Send work requests that have not completed, over all endpoints.
+    outstanding: u32,
+    endpoints: Vec<Option<Box<Endpoint<C>>>>,
+    queues: Vec<QueueRes>,
+    slots: RecvSlots,
+    inflight: Inflight<C>,
+    scratch: Vec<u8>,
+    /// Messages that wait for a connection, a credit or an entry.
+    pending: Pending<Queued>,
+    up: VecDeque<Upcall<C>>,
+    qpns: Qpns,
+    parked: Vec<Wc>,
+    by_name: HashMap<u64, u32>,
+    generations: Vec<u32>,
+    cq_budget: (CqBudget, CqBudget),
+    layout: Layout,
+    /// The smallest per-peer queue; its one extra receive per endpoint takes the peer's CTS.
+    cts_queue: Option<usize>,
+    cts_buffers: HashMap<u32, Posted>,
+    cts_pool: Pool,
+    config: Config,
+    service: cpc::Service,
+    context: Arc<verbs::Context>,
+    pd: Arc<verbs::Pd>,
+    /// What happened.
+    pub stats: Stats,
+}
+
+impl<C> Transport<C> {
+    /// The endpoint, unless it is gone.
+    #[inline]
+    fn endpoint(&mut self, id: EpId) -> Option<&mut Endpoint<C>> {
+        let ep = self.endpoints.get_mut(id.index as usize)?.as_deref_mut()?;
+        (ep.generation == id.generation).then_some(ep)
+    }
+
+    /// The lane of an endpoint that is known to be there.
+    #[inline]
+    fn lane(&mut self, index: u32, queue: usize) -> Option<&mut Lane> {
+        self.endpoints.get_mut(index as usize)?.as_deref_mut()?.lanes.get_mut(queue)
+    }
+}

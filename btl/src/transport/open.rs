@@ -1,0 +1,185 @@
+//! Building a transport over one port.
+#![forbid(unsafe_code)]
+
+use super::config::Config;
+use super::device::Port;
+use super::inflight::Inflight;
+use super::qpns::Qpns;
+use super::queue::{QueueRes, RecvSlots, Shared};
+use super::stats::Stats;
+use super::{BATCH, Batch, Transport};
+use crate::protocol::budget::CqBudget;
+use crate::protocol::layout::{Kind, Layout, Queue};
+use crate::protocol::pending::Pending;
+use crate::protocol::wire::{Cts, HEADER_LEN};
+use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, Service};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use verbs::{Access, Cq, Pd, Pool, PoolConfig, QpCap, Srq, Wc};
+
+/// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
+const SCRATCH: u32 = 1024;
+
+/// Entries of a per-peer send queue besides those for data: credit messages and the CTS.
+const CONTROL_SENDS: u32 = super::lane::CONTROL_WQES as u32 + 1;
+
+/// Why a port cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A verbs object could not be had.
+    #[error(transparent)]
+    Verbs(#[from] verbs::Error),
+    /// No connection manager fits.
+    #[error(transparent)]
+    Cpc(#[from] cpc::Error),
+}
+
+impl<C> Transport<C> {
+    /// Opens the port: completion queues, shared receive queues, connection managers. No thread is started and no
+    /// receive is posted before the first peer is added.
+    pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
+        let pd = Pd::alloc(&port.context)?;
+        let recv_cq = Cq::create(&port.context, config.cq_size, None)?;
+        let send_cq = Cq::create(&port.context, config.cq_size, None)?;
+        let queues = open_queues(&pd, &config)?;
+        let plan = Arc::new(qp_plan(port, &config, &pd, (&send_cq, &recv_cq), &queues));
+        let service = Service::open(plan, ProcessName(me), &config.cpc)?;
+        let shared: u32 = config.layout.queues().iter().filter(|q| !q.is_per_peer()).map(|q| u32::from(q.rd_num)).sum();
+        let mut recv_budget = CqBudget::new(recv_cq.depth());
+        super::connect::grow(&recv_cq, &mut recv_budget, shared)?;
+        let cq_budget = (recv_budget, CqBudget::new(send_cq.depth()));
+        Ok(Transport {
+            recv_batch: Batch { wcs: [Wc::default(); BATCH], next: 0, len: 0 },
+            recv_cq,
+            send_cq,
+            outstanding: 0,
+            endpoints: Vec::new(),
+            queues,
+            slots: RecvSlots::default(),
+            inflight: Inflight::default(),
+            scratch: vec![0; SCRATCH as usize],
+            pending: Pending::new(),
+            up: VecDeque::new(),
+            qpns: Qpns::default(),
+            parked: Vec::new(),
+            by_name: HashMap::new(),
+            generations: Vec::new(),
+            cq_budget,
+            cts_queue: config.layout.smallest_p(),
+            cts_buffers: HashMap::new(),
+            cts_pool: cts_pool(&pd),
+            layout: config.layout.clone(),
+            config,
+            service,
+            context: port.context.clone(),
+            pd,
+            stats: Stats::default(),
+        })
+    }
+
+    /// What the connection managers tell peers, for the modex.
+    pub fn adverts(&self) -> &[cpc::Advert] {
+        self.service.adverts()
+    }
+
+    /// The protection domain, for the registrations of the upper layer.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Completions that one more peer may cause: (receives, sends).
+    pub(super) fn completions_per_peer(&self) -> (u32, u32) {
+        let recv = self.layout.queues().iter().filter_map(Queue::window).map(|w| w.receives()).sum::<u32>();
+        let largest = self.layout.largest();
+        let send = self.layout.queues().iter().enumerate();
+        let send = send.map(|(i, q)| send_depth(q, i == largest, &self.config)).sum();
+        (recv + u32::from(self.cts_queue.is_some()), send)
+    }
+}
+
+/// The CTS buffers: "very small, and preallocated on endpoint creation" (seed 004).
+fn cts_pool(pd: &Arc<Pd>) -> Pool {
+    let config = PoolConfig {
+        buf_len: Cts::MESSAGE_LEN as u32,
+        align: 16,
+        grow_by: 64,
+        max: 0,
+        access: Access::LOCAL_WRITE,
+    };
+    Pool::new(pd, config)
+}
+
+fn open_queues(pd: &Arc<Pd>, config: &Config) -> Result<Vec<QueueRes>, verbs::Error> {
+    let open = |queue: &Queue| {
+        let mut res = QueueRes::new(pd, queue.size, config.pool_grow, config.pool_limit);
+        if let Some(numbers) = queue.srq() {
+            let srq = Srq::create(pd, queue.rd_num.into(), 1)?;
+            let limits = (queue.rd_num.into(), numbers.rd_init.into(), queue.rd_low.into());
+            res.shared = Some(Shared::new(srq, limits.0, limits.1, limits.2, numbers.sd_max.into()));
+        }
+        Ok(res)
+    };
+    config.layout.queues().iter().map(open).collect()
+}
+
+/// Send work requests that one peer's queue pair holds: messages, control messages, RDMA operations.
+fn send_depth(queue: &Queue, largest: bool, config: &Config) -> u32 {
+    let messages = match queue.kind {
+        Kind::PerPeer { .. } => u32::from(queue.rd_num) + CONTROL_SENDS,
+        Kind::Shared(srq) | Kind::Xrc(srq) => srq.sd_max.into(),
+    };
+    messages + if largest { config.rdma_depth } else { 0 }
+}
+
+fn recv_depth(queue: &Queue, takes_cts: bool) -> u32 {
+    queue.window().map_or(0, |w| w.receives()) + u32::from(takes_cts)
+}
+
+fn qp_plan(
+    port: &Port,
+    config: &Config,
+    pd: &Arc<Pd>,
+    (send_cq, recv_cq): (&Arc<Cq>, &Arc<Cq>),
+    queues: &[QueueRes],
+) -> QpPlan {
+    let (largest, cts) = (config.layout.largest(), config.layout.smallest_p());
+    let plan = |(index, queue): (usize, &Queue)| QueuePlan {
+        send_cq: send_cq.clone(),
+        recv_cq: recv_cq.clone(),
+        srq: queues[index].shared.as_ref().map(|s| s.srq.clone()),
+        cap: QpCap {
+            max_send_wr: send_depth(queue, index == largest, config),
+            max_recv_wr: recv_depth(queue, cts == Some(index)),
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: config.max_inline.min(queue.size + HEADER_LEN as u32),
+        },
+        rnr_retry: if queue.is_per_peer() { 0 } else { config.rnr_retry },
+    };
+    QpPlan {
+        pd: pd.clone(),
+        queues: config.layout.queues().iter().enumerate().map(plan).collect(),
+        port: PortPlan {
+            ctx: port.context.clone(),
+            num: port.num,
+            gid_index: config.gid_index,
+            gid: port.gid,
+            lid: port.attr.lid,
+            mtu: port.mtu,
+            pkey_index: port.pkey_index,
+            link_layer: port.attr.link_layer,
+        },
+        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+        min_rnr_timer: config.min_rnr_timer,
+        timeout: config.timeout,
+        retry_cnt: config.retry_count,
+        max_rd_atomic: config.rd_atomic,
+        max_dest_rd_atomic: config.rd_atomic,
+        sl: config.service_level,
+    }
+}

@@ -1,0 +1,200 @@
+//! What all peers share of one queue of the layout: buffers, the shared receive queue, its send slots.
+#![forbid(unsafe_code)]
+
+use super::send::SendBuf;
+use super::wrid::{GENERATION_MASK, Kind, WrId};
+use crate::protocol::pending::Shares;
+use crate::protocol::wire::HEADER_LEN;
+use std::sync::Arc;
+use verbs::{Access, Buf, Pd, Pool, PoolConfig, Posted, Srq};
+
+/// Buffers start on a cache line, so that header and first payload bytes share one.
+const ALIGN: u32 = 64;
+
+/// A message that could not go out at once. Its sender has been told that it is done: the data is ours now.
+#[derive(Debug)]
+pub struct Queued {
+    /// Room for the header, then the payload.
+    pub buf: SendBuf,
+    /// Length of the payload in bytes.
+    pub len: u32,
+    /// Upper layer's tag.
+    pub tag: u8,
+}
+
+/// A receive buffer and where it is posted.
+#[derive(Debug)]
+pub struct RecvSlot {
+    /// The device's buffer, while it is posted.
+    pub posted: Option<Posted>,
+    /// Our buffer, while it waits to be posted again; in neither while its message is being delivered.
+    pub held: Option<Buf>,
+    /// Which use of this slot (24 bits).
+    pub generation: u32,
+    /// Endpoint of a per-peer queue; of no meaning for a shared one.
+    pub endpoint: u32,
+    /// Queue of the layout.
+    pub queue: u8,
+}
+
+/// All receive slots of a transport. While a slot is in use its buffer is posted again and again under one number.
+#[derive(Debug, Default)]
+pub struct RecvSlots {
+    slots: Vec<RecvSlot>,
+    free: Vec<u32>,
+}
+
+impl RecvSlots {
+    /// A slot for a buffer of `queue`, of `endpoint` where the queue is per peer.
+    pub fn take(&mut self, endpoint: u32, queue: usize) -> u32 {
+        let queue = queue as u8;
+        match self.free.pop() {
+            Some(index) => {
+                let slot = &mut self.slots[index as usize];
+                (slot.endpoint, slot.queue) = (endpoint, queue);
+                index
+            }
+            None => {
+                self.slots.push(RecvSlot { posted: None, held: None, generation: 0, endpoint, queue });
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    /// The work request id under which the slot's buffer is posted.
+    pub fn wr_id(&self, kind: Kind, index: u32) -> u64 {
+        let slot = &self.slots[index as usize];
+        WrId::new(kind, slot.queue as usize, slot.generation, index).0
+    }
+
+    /// The slot is no longer used; completions that still name it are stale.
+    pub fn release(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        self.free.push(index);
+    }
+
+    /// The slot of a completion; `None` if it is stale.
+    #[inline]
+    pub fn at(&mut self, id: WrId) -> Option<&mut RecvSlot> {
+        self.slots.get_mut(id.index() as usize).filter(|s| s.generation == id.generation())
+    }
+
+    /// The slot by its number.
+    #[inline]
+    pub fn by_index(&mut self, index: u32) -> &mut RecvSlot {
+        &mut self.slots[index as usize]
+    }
+
+    /// Slots in use on the per-peer queues of `endpoint`.
+    pub fn of_endpoint(&self, endpoint: u32) -> Vec<u32> {
+        let in_use = |s: &RecvSlot| s.endpoint == endpoint && (s.posted.is_some() || s.held.is_some());
+        self.slots.iter().enumerate().filter(|(_, s)| in_use(s)).map(|(i, _)| i as u32).collect()
+    }
+}
+
+/// The endpoint of slots that belong to no single peer.
+pub const NO_ENDPOINT: u32 = u32::MAX;
+
+/// A shared receive queue and how full it is kept.
+#[derive(Debug)]
+pub struct Shared {
+    /// The device's queue.
+    pub srq: Arc<Srq>,
+    /// Buffers that the device holds.
+    pub posted: u32,
+    /// Fill up to this many; grows from rd_init to rd_num as the queue proves too short.
+    pub target: u32,
+    /// Never more than this (rd_num).
+    pub limit: u32,
+    /// Refill when no more than this many are posted, as a share of `target` (rd_low of rd_num).
+    pub low: u32,
+    /// Slots whose buffers have been consumed.
+    pub consumed: Vec<u32>,
+    /// Sends in flight on this queue that are still allowed, over all peers (sd_max).
+    pub send_slots: u32,
+}
+
+/// One queue of the layout, as all peers share it.
+#[derive(Debug)]
+pub struct QueueRes {
+    /// Payload bytes of one buffer.
+    pub size: u32,
+    /// Send buffers: header room and payload.
+    pub send: Pool,
+    /// Who holds how many of the send buffers that the limit allows.
+    pub shares: Shares,
+    /// Receive buffers.
+    pub recv: Pool,
+    /// Set for shared queues.
+    pub shared: Option<Shared>,
+}
+
+impl QueueRes {
+    /// Pools for a queue whose buffers carry `size` bytes; no more than `limit` (0: any number) of the send buffers
+    /// are handed to callers that can wait.
+    pub fn new(pd: &Arc<Pd>, size: u32, grow_by: u32, limit: u32) -> QueueRes {
+        let config = PoolConfig {
+            buf_len: size + HEADER_LEN as u32,
+            align: ALIGN,
+            grow_by,
+            max: 0,
+            access: Access::LOCAL_WRITE,
+        };
+        let limit = if limit == 0 { u32::MAX } else { limit };
+        let shares = Shares::new(limit, limit.div_ceil(2));
+        QueueRes { size, send: Pool::new(pd, config.clone()), shares, recv: Pool::new(pd, config), shared: None }
+    }
+
+    /// A send buffer of this peer's share has come back.
+    #[inline]
+    pub fn release_share(&mut self, share: Option<u32>) {
+        if let Some(peer) = share {
+            self.shares.release(peer);
+        }
+    }
+}
+
+impl Shared {
+    /// A queue of up to `limit` buffers that starts with `initial` and refills at `low` of `limit`.
+    pub fn new(srq: Arc<Srq>, limit: u32, initial: u32, low: u32, send_slots: u32) -> Shared {
+        Shared {
+            srq,
+            posted: 0,
+            target: initial.clamp(1, limit),
+            limit,
+            low,
+            consumed: Vec::new(),
+            send_slots,
+        }
+    }
+
+    /// Refill now? rd_low is given for a full queue; a shorter one refills at the same share.
+    #[inline]
+    pub fn refill_due(&self) -> bool {
+        u64::from(self.posted) * u64::from(self.limit) <= u64::from(self.low) * u64::from(self.target)
+    }
+
+    /// The queue was found nearly empty: keep twice as many from now on. Whether it could grow.
+    pub fn grow(&mut self) -> bool {
+        let grown = (self.target * 2).min(self.limit);
+        let did = grown > self.target;
+        self.target = grown;
+        did
+    }
+
+    /// Hands a buffer to the device under `slot`; on an error the slot holds it.
+    pub fn post(&mut self, slots: &mut RecvSlots, slot: u32, buf: Buf) -> Result<(), verbs::Error> {
+        match self.srq.post_recv(slots.wr_id(Kind::RecvShared, slot), buf) {
+            Ok(posted) => {
+                slots.by_index(slot).posted = Some(posted);
+                self.posted += 1;
+                Ok(())
+            }
+            Err((buf, error)) => {
+                slots.by_index(slot).held = Some(buf);
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Put and get: RDMA WRITE and READ on the last queue's queue pair.
+//!
+//! An operation that cannot be posted now waits in order; it is never refused for want of a resource, because ob1
+//! would park it where only another completion wakes it.
+#![forbid(unsafe_code)]
+
+use super::endpoint::{EpId, QueuedRdma};
+use super::inflight::Waiting;
+use super::lane::CONTROL_WQES;
+use super::state::State;
+use super::wrid::{Kind, WrId};
+use super::Transport;
+use verbs::{RKey, RdmaOp, Remote, SendFlags, Sge};
+
+impl<C> Transport<C> {
+    /// Starts reading or writing `local.len` bytes of the peer's memory. The cookie comes back with
+    /// `Upcall::RdmaDone`; it comes back at once (`Err`) if the endpoint is lost.
+    pub fn rdma(&mut self, id: EpId, op: RdmaOp, local: Sge, remote: (u64, RKey), cookie: C) -> Result<(), C> {
+        match self.endpoint(id) {
+            Some(ep) if !matches!(ep.state, State::Failed | State::Closed) => {
+                ep.rdma.push_back(QueuedRdma { op, local, remote, cookie });
+            }
+            _ => return Err(cookie),
+        }
+        self.want_send(id.index);
+        self.pump_rdma(id.index);
+        Ok(())
+    }
+
+    /// Posts what waits, as far as work queue entries go.
+    pub(super) fn pump_rdma(&mut self, index: u32) {
+        let queue = self.layout.largest();
+        loop {
+            let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+            if ep.state != State::Connected || ep.rdma.is_empty() {
+                return;
+            }
+            if !ep.lanes[queue].wqe.acquire_leaving(CONTROL_WQES) {
+                return;
+            }
+            let Some(operation) = ep.rdma.pop_front() else { return };
+            self.post_rdma(index, queue, operation);
+        }
+    }
+
+    fn post_rdma(&mut self, index: u32, queue: usize, operation: QueuedRdma<C>) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(qp) = &ep.lanes[queue].qp else { return };
+        let ticket = self.inflight.reserve();
+        let wr = WrId::new(Kind::Rdma, queue, ticket.generation, ticket.index);
+        let remote = Remote { addr: operation.remote.0, rkey: operation.remote.1 };
+        // The owner goes in first: the device may complete before the post returns.
+        self.inflight.fill(ticket, Waiting::Rdma { endpoint: index, cookie: operation.cookie });
+        match qp.post_rdma(operation.op, wr.0, operation.local, remote, SendFlags::SIGNALED) {
+            Ok(()) => {
+                ep.outstanding += 1;
+                self.outstanding += 1;
+                self.stats.rdma += 1;
+            }
+            Err(error) => {
+                if let Some(Waiting::Rdma { cookie, .. }) = self.inflight.complete(ticket.index, ticket.generation) {
+                    self.up.push_back(super::Upcall::RdmaDone { cookie, ok: false });
+                }
+                self.fail(index, &format!("post of an RDMA operation failed: {error}"));
+            }
+        }
+    }
+
+    /// An RDMA operation completed: its entry is free again.
+    #[inline]
+    pub(super) fn rdma_done(&mut self, index: u32, queue: usize) {
+        self.entry_free(index, queue);
+    }
+}

@@ -1,0 +1,222 @@
+//! The life of an endpoint: one table of (state, event), no I/O.
+//!
+//! ```text
+//!          connect / peer's REQ          CPC: QPs exist            CPC: both sides up
+//!   Idle ----------------------> Connecting ------------> HaveQps --------------------> Up
+//!                                    |                       |  peer's CTS came first    |  peer's CTS
+//!                                    |                       +-------> HaveCts --------> Connected
+//!                                    v                                                   |
+//!                                  Failed  <----------- any error, peer gone ------------+
+//!   any of them -- close --> Closed
+//! ```
+//!
+//! `Up` means that our real buffers are posted and our CTS is on its way (seed 004); `Connected` means that
+//! the peer has said the same. Layouts without a per-peer queue have no CTS: they go from `HaveQps` straight
+//! to `Connected` and rely on RNR and retransmission.
+#![forbid(unsafe_code)]
+
+/// Where an endpoint stands. Only `Connected` lets fragments out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Known to us, nothing begun.
+    Idle,
+    /// A connection was asked for, by us; no queue pair yet.
+    Connecting,
+    /// The connection manager made the queue pairs (ours or the peer's wish); they may not be up yet.
+    HaveQps,
+    /// As `HaveQps`, and the peer's CTS has already arrived.
+    HaveCts,
+    /// Queue pairs are up, our buffers are posted, our CTS is sent; the peer's CTS is still to come.
+    Up,
+    /// Both have posted: fragments flow.
+    Connected,
+    /// The connection is lost for good.
+    Failed,
+    /// Taken down by us.
+    Closed,
+}
+
+/// What can happen to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody wants to send.
+    WantSend,
+    /// The connection manager created the queue pairs.
+    QpsCreated,
+    /// The connection manager says that both sides are up.
+    CpcConnected,
+    /// The peer's CTS completed.
+    CtsReceived,
+    /// The connection manager gave up, a work request failed, or the peer is gone.
+    Error,
+    /// We take the endpoint down.
+    Close,
+}
+
+/// What the caller has to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    None,
+    /// Ask the connection manager for a connection.
+    StartConnect,
+    /// Post the real buffers and send our CTS; then fragments wait for the peer's CTS.
+    PostAndSendCts,
+    /// As `PostAndSendCts`, and the peer's CTS is here already: let the pending fragments flow.
+    PostSendCtsAndFlow,
+    /// Let the pending fragments flow.
+    Flow,
+    /// Complete everything that is queued with an error.
+    FailAll,
+    /// The event makes no sense here: a protocol error of the peer or a bug; count it, go on.
+    Refuse,
+}
+
+impl State {
+    /// The next state and what to do, for a layout with (`cts`) or without a per-peer queue.
+    pub fn on(self, event: Event, cts: bool) -> (State, Action) {
+        match event {
+            Event::WantSend => self.want_send(),
+            Event::QpsCreated => self.qps_created(),
+            Event::CpcConnected => self.cpc_connected(cts),
+            Event::CtsReceived => self.cts_received(cts),
+            Event::Error => self.error(),
+            Event::Close => (State::Closed, Action::None),
+        }
+    }
+
+    fn want_send(self) -> (State, Action) {
+        match self {
+            State::Idle => (State::Connecting, Action::StartConnect),
+            other => (other, Action::None),
+        }
+    }
+
+    /// The peer may have asked first, so `Idle` is as good as `Connecting`.
+    fn qps_created(self) -> (State, Action) {
+        match self {
+            State::Idle | State::Connecting => (State::HaveQps, Action::None),
+            State::Failed | State::Closed => (self, Action::None),
+            other => (other, Action::Refuse),
+        }
+    }
+
+    fn cpc_connected(self, cts: bool) -> (State, Action) {
+        match (self, cts) {
+            (State::HaveQps, true) => (State::Up, Action::PostAndSendCts),
+            (State::HaveQps, false) => (State::Connected, Action::Flow),
+            (State::HaveCts, _) => (State::Connected, Action::PostSendCtsAndFlow),
+            (State::Failed | State::Closed, _) => (self, Action::None),
+            (other, _) => (other, Action::Refuse),
+        }
+    }
+
+    fn cts_received(self, cts: bool) -> (State, Action) {
+        match self {
+            State::HaveQps if cts => (State::HaveCts, Action::None),
+            State::Up => (State::Connected, Action::Flow),
+            State::Failed | State::Closed => (self, Action::None),
+            other => (other, Action::Refuse),
+        }
+    }
+
+    fn error(self) -> (State, Action) {
+        match self {
+            State::Failed | State::Closed => (self, Action::None),
+            _ => (State::Failed, Action::FailAll),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [State; 8] = [
+        State::Idle,
+        State::Connecting,
+        State::HaveQps,
+        State::HaveCts,
+        State::Up,
+        State::Connected,
+        State::Failed,
+        State::Closed,
+    ];
+    const EVENTS: [Event; 6] = [
+        Event::WantSend,
+        Event::QpsCreated,
+        Event::CpcConnected,
+        Event::CtsReceived,
+        Event::Error,
+        Event::Close,
+    ];
+
+    fn run(cts: bool, events: &[Event]) -> (State, Vec<Action>) {
+        let mut state = State::Idle;
+        let actions = events
+            .iter()
+            .map(|e| {
+                let (next, action) = state.on(*e, cts);
+                state = next;
+                action
+            })
+            .collect();
+        (state, actions)
+    }
+
+    #[test]
+    fn an_active_open_posts_before_it_flows() {
+        let (state, actions) =
+            run(true, &[Event::WantSend, Event::QpsCreated, Event::CpcConnected, Event::CtsReceived]);
+        assert_eq!(state, State::Connected);
+        assert_eq!(actions, [Action::StartConnect, Action::None, Action::PostAndSendCts, Action::Flow]);
+    }
+
+    #[test]
+    fn a_cts_that_overtakes_the_connection_manager_is_kept() {
+        let (state, actions) = run(true, &[Event::QpsCreated, Event::CtsReceived, Event::CpcConnected]);
+        assert_eq!(state, State::Connected);
+        assert_eq!(actions[2], Action::PostSendCtsAndFlow);
+    }
+
+    #[test]
+    fn a_layout_without_per_peer_queue_needs_no_cts() {
+        let (state, actions) = run(false, &[Event::WantSend, Event::QpsCreated, Event::CpcConnected]);
+        assert_eq!((state, actions[2]), (State::Connected, Action::Flow));
+        assert_eq!(State::HaveQps.on(Event::CtsReceived, false).1, Action::Refuse);
+    }
+
+    #[test]
+    fn errors_fail_the_queue_once_and_terminal_states_stay() {
+        for state in STATES {
+            let (next, action) = state.on(Event::Error, true);
+            let terminal = matches!(state, State::Failed | State::Closed);
+            assert_eq!(action == Action::FailAll, !terminal);
+            assert_eq!(next.on(Event::Error, true).1, Action::None);
+        }
+        for event in EVENTS {
+            assert!(matches!(State::Closed.on(event, true).0, State::Closed));
+        }
+    }
+
+    /// Fragments flow only when our buffers are posted and, with a per-peer queue, the peer's CTS is in.
+    #[test]
+    fn no_order_of_events_connects_without_posting() {
+        for a in EVENTS {
+            for b in EVENTS {
+                for c in EVENTS {
+                    for d in EVENTS {
+                        let order = [a, b, c, d];
+                        let (state, actions) = run(true, &order);
+                        if state == State::Connected {
+                            let posted = actions.iter().any(|x| {
+                                matches!(x, Action::PostAndSendCts | Action::PostSendCtsAndFlow)
+                            });
+                            assert!(posted && order.contains(&Event::CtsReceived), "{order:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Counters of one transport: plain numbers, written by whoever holds it.
+#![forbid(unsafe_code)]
+
+/// What happened since the transport was opened. Those marked "never" should stay 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Messages sent inline, straight from the caller's buffer.
+    pub sent_inline: u64,
+    /// Messages sent from a registered buffer.
+    pub sent_buffered: u64,
+    /// Messages that had to wait for a connection, a credit or a work queue entry.
+    pub sent_late: u64,
+    /// Messages delivered to the upper layer.
+    pub received: u64,
+    /// Explicit credit messages sent.
+    pub credit_messages: u64,
+    /// RDMA operations posted.
+    pub rdma: u64,
+    /// Connections that came up.
+    pub connected: u64,
+    /// Endpoints that failed.
+    pub failed: u64,
+    /// Buffers taken beyond the pool's limit, because the caller was inside a receive callback.
+    pub beyond_limit: u64,
+    /// Messages that arrived before their endpoint was known.
+    pub parked: u64,
+    /// Messages with a header that no oxib of this version writes (never).
+    pub refused: u64,
+    /// Completions that belong to nobody any more.
+    pub stale: u64,
+}
