@@ -1,1 +1,41 @@
-pub fn driver_table() -> &'static rdma_sys::Table { todo!() } pub fn segment_dir() -> String { todo!() }
+//! A software RDMA device between the processes of one host, with the libibverbs ABI.
+//!
+//! ```text
+//!    program ──> abi       C structs and functions: control path (table), data path (ops)
+//!                 │
+//!              objects     QPs, CQs, SRQs, MRs, ... as Rust structs
+//!            send  deliver the initiator's side and the target's side of a message; rdma: one-sided operations
+//!                 │
+//!              engine      one per process: lock, progress, device thread
+//!                 │
+//!               shm        the segment: rings, receive queues, QP and MR tables, liveness
+//! ```
+//!
+//! No daemon, no kernel module, no root: each process has a segment in /dev/shm (SOFTIB_DIR), and peers map each
+//! other's. A send consumes a receive in the target's segment by its own hand and puts the payload into the ring of
+//! the process pair; the target's poll, or its device thread, places it. Between two polling processes there is no system call
+//! per message.
+//!
+//! Users take [`driver_table`] and see real `ibv_context`, `ibv_qp`, ... structs.
+
+mod abi;
+mod deliver;
+mod engine;
+#[doc(hidden)]
+pub mod errno;
+mod objects;
+mod rdma;
+mod send;
+#[doc(hidden)]
+pub mod shm;
+
+pub use abi::table::driver_table;
+
+/// The directory of the segments (SOFTIB_DIR, default /dev/shm): processes that agree in it, in the boot id and in the user can
+/// reach each other.
+pub fn segment_dir() -> String {
+    shm::segment::directory().to_string_lossy().into_owned()
+}
+
+pub use engine::stats;
+pub use engine::world::Stats;
