@@ -120,7 +120,11 @@ fn unlike_layouts_refuse_each_other_and_both_are_named() {
         let text = world.nodes[active].failures[0].to_string();
         assert!(text.contains("PSS") && text.contains("PPS"), "{text}");
         assert_eq!(world.state(active, other), Some(StateKind::Failed));
-        assert_eq!(world.state(other, active), Some(StateKind::Idle), "the side that was asked stays as it was");
+        assert_eq!(
+            world.state(other, active),
+            Some(StateKind::Idle),
+            "the side that was asked stays as it was"
+        );
     }
 }
 
@@ -227,7 +231,10 @@ fn up_to_three_faults_on_the_first_eight_datagrams_never_keep_a_pair_apart() {
             begin(&mut world, start);
             world.run(PAIR_STEPS);
             assert!(world.is_connected(0, 1), "{start:?} {plan:?}");
-            assert!(world.nodes.iter().all(|n| n.failures.is_empty() && n.disconnects == 0), "{start:?} {plan:?}");
+            assert!(
+                world.nodes.iter().all(|n| n.failures.is_empty() && n.disconnects == 0),
+                "{start:?} {plan:?}"
+            );
         });
     }
     assert!(runs > 10_000, "{runs}");

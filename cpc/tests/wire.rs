@@ -41,10 +41,12 @@ fn reasons() -> impl Strategy<Value = Reason> {
 }
 
 fn paths() -> impl Strategy<Value = Path> {
-    (any::<[u16; 2]>(), any::<[[u8; 16]; 2]>(), 0..16_u8, 0..32_u8).prop_map(|(lids, gids, sl, ack_timeout)| {
-        let ([a, b], [c, d]) = (lids.map(Lid), gids.map(Gid));
-        Path { local_lid: a, remote_lid: b, local_gid: c, remote_gid: d, sl, ack_timeout }
-    })
+    (any::<[u16; 2]>(), any::<[[u8; 16]; 2]>(), 0..16_u8, 0..32_u8).prop_map(
+        |(lids, gids, sl, ack_timeout)| {
+            let ([a, b], [c, d]) = (lids.map(Lid), gids.map(Gid));
+            Path { local_lid: a, remote_lid: b, local_gid: c, remote_gid: d, sl, ack_timeout }
+        },
+    )
 }
 
 fn depths() -> impl Strategy<Value = Depth> {
@@ -184,7 +186,11 @@ fn a_req() -> Req {
 /// Offsets and bits of IBTA vol. 1, table of 12.6.5, counted from the start of the MAD (message offset + 24).
 #[test]
 fn a_req_lies_on_the_wire_as_the_specification_says() {
-    let mad = emitted(&Datagram { from: Nonce(0xaabb_ccdd), to: Nonce(0x1122_3344), message: Message::Req(a_req()) });
+    let mad = emitted(&Datagram {
+        from: Nonce(0xaabb_ccdd),
+        to: Nonce(0x1122_3344),
+        message: Message::Req(a_req()),
+    });
     let at = |offset: usize, len: usize| mad[offset..offset + len].to_vec();
     assert_eq!(at(0, 4), [1, 7, 2, 3], "base version, class, class version, method");
     assert_eq!(at(8, 8), [0xaa, 0xbb, 0xcc, 0xdd, 0x11, 0x22, 0x33, 0x44], "transaction id");
@@ -215,7 +221,11 @@ fn another_version_is_told_from_foreign_bytes() {
     mad[23] = 2;
     assert_eq!(Datagram::parse(&mad), Err(WireError::Version(2)));
     mad[20..24].fill(0);
-    assert_eq!(Datagram::parse(&mad), Err(WireError::Foreign("attribute modifier")), "as a kernel's CM sends it");
+    assert_eq!(
+        Datagram::parse(&mad),
+        Err(WireError::Foreign("attribute modifier")),
+        "as a kernel's CM sends it"
+    );
 }
 
 #[test]

@@ -110,8 +110,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn addresses() -> impl Strategy<Value = Address> {
-        (1..=255_u8, 1..=5_u8, any::<bool>(), any::<u16>(), 2..1_u32 << 24, any::<u32>(), any::<[u8; 16]>()).prop_map(
-            |(port, mtu, ethernet, lid, qpn, nonce, gid)| Address {
+        (1..=255_u8, 1..=5_u8, any::<bool>(), any::<u16>(), 2..1_u32 << 24, any::<u32>(), any::<[u8; 16]>())
+            .prop_map(|(port, mtu, ethernet, lid, qpn, nonce, gid)| Address {
                 port,
                 mtu,
                 ethernet,
@@ -119,8 +119,7 @@ mod tests {
                 qpn: Qpn(qpn),
                 nonce: Nonce(nonce),
                 gid: Gid(gid),
-            },
-        )
+            })
     }
 
     proptest! {

@@ -410,7 +410,9 @@ impl World {
     fn deliver(&mut self, packet: Packet) {
         match packet {
             Packet::Datagram { from, to, bytes } => {
-                let Some(node) = self.nodes.iter().position(|n| n.address.qpn == to && !n.deaf) else { return };
+                let Some(node) = self.nodes.iter().position(|n| n.address.qpn == to && !n.deaf) else {
+                    return;
+                };
                 let now = self.now;
                 self.nodes[node].machine.datagram(from, &bytes[..], now);
                 self.drain(node);

@@ -105,3 +105,24 @@ pub struct Stats {
     /// RTUs that data stood in for.
     pub first_data: u64,
 }
+
+impl Stats {
+    /// The counters by name.
+    pub fn rows(&self) -> [(&'static str, u64); 13] {
+        [
+            ("ibcm_received", self.received),
+            ("ibcm_sent", self.sent),
+            ("ibcm_repeated", self.repeated),
+            ("ibcm_foreign", self.foreign),
+            ("ibcm_malformed", self.malformed),
+            ("ibcm_stale", self.stale),
+            ("ibcm_ignored", self.ignored),
+            ("ibcm_raced", self.raced),
+            ("ibcm_layout_refused", self.layout_refused),
+            ("ibcm_parked", self.parked),
+            ("ibcm_connected", self.connected),
+            ("ibcm_failed", self.failed),
+            ("ibcm_first_data", self.first_data),
+        ]
+    }
+}

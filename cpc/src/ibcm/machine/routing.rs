@@ -17,7 +17,9 @@ impl Machine {
         self.stats.received += 1;
         match Datagram::parse(bytes) {
             Ok(datagram) if datagram.to != self.local.address.nonce => self.stats.stale += 1,
-            Ok(Datagram { from: nonce, message: Message::Req(req), .. }) => self.route_req(from, nonce, &req, now),
+            Ok(Datagram { from: nonce, message: Message::Req(req), .. }) => {
+                self.route_req(from, nonce, &req, now)
+            }
             Ok(datagram) => self.route_answer(from, &datagram, now),
             Err(WireError::Length(_) | WireError::Foreign(_)) => self.stats.foreign += 1,
             Err(error @ (WireError::Version(_) | WireError::Field(_))) => {

@@ -1,0 +1,48 @@
+//! What the helper thread tells the main thread.
+
+use std::sync::Arc;
+
+use verbs::{Posted, Qp};
+
+use crate::{ConnectError, EndpointKey, ProcessName};
+
+/// News of a connection. For one endpoint they come in the order `QpsCreated`, `Connected`, `Disconnected`; `Failed` may
+/// come instead of any of them and is the last. Events of an endpoint that was removed meanwhile may still arrive: their key
+/// has a generation that is no longer current.
+#[derive(Debug)]
+pub enum Event {
+    /// The QPs exist and are in INIT. Delivered before any of them goes to RTR, so whoever drains the queue knows every QPN
+    /// before a message can come in on it.
+    QpsCreated {
+        /// Which endpoint.
+        key: EndpointKey,
+        /// Its QPs, in queue order.
+        qps: Vec<Arc<Qp>>,
+        /// The posted receive for the clear-to-send.
+        cts: Option<Posted>,
+    },
+    /// Both sides are up: the QPs are in RTS, and so are the peer's.
+    Connected {
+        /// Which endpoint.
+        key: EndpointKey,
+    },
+    /// The connection did not come up, all retries included. Remove the endpoint; a new one may be added.
+    Failed {
+        /// Which endpoint.
+        key: EndpointKey,
+        /// Why, and what to do.
+        error: ConnectError,
+    },
+    /// The peer has taken the connection down, or has started anew. Its QPs lead nowhere: remove the endpoint, and add a new one
+    /// if there may be more to say.
+    Disconnected {
+        /// Which endpoint.
+        key: EndpointKey,
+    },
+    /// A process that has no usable endpoint here wants to connect. Its request waits until an endpoint is added or a
+    /// deadline passes. To be ignored if an endpoint for that process has been added since.
+    UnknownPeer {
+        /// Who.
+        peer: ProcessName,
+    },
+}

@@ -1,0 +1,258 @@
+//! Connection pseudo-components: one way each to bring an endpoint's queue pairs up.
+//!
+//! A [`Component`] is asked once per port whether it can serve it; what it answers with is a [`Module`]: a priority, at most
+//! 255 bytes for the modex, and the work itself, done on the helper thread. For a peer, the common component with the highest
+//! priority *of either side* wins, so both sides choose alike without a word.
+//!
+//! ```text
+//!   Config -- include/exclude --> components -- query(port) --> modules --> adverts --> modex
+//!                                 theirs, from the modex ------------------> choose --> Choice
+//! ```
+//! Built in is `ibcm`. Another component is a type that implements [`Component`] and a line in [`BUILT_IN`].
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::helper::Outbox;
+use crate::{Config, EndpointKey, EndpointPlan, Error, ProcessName, QpPlan, SelectError, ibcm};
+
+/// The most bytes a component may publish (one length byte in the modex).
+pub const MAX_BLOB: usize = 255;
+
+/// What a component is asked about.
+#[derive(Debug)]
+pub struct Query<'a> {
+    /// The port and the queue pairs that it shall connect.
+    pub plan: &'a Arc<QpPlan>,
+    /// This process.
+    pub me: ProcessName,
+    /// Parameters.
+    pub config: &'a Config,
+}
+
+/// One way to connect.
+pub trait Component: Sync {
+    /// Its name: in parameters, in the modex, in messages.
+    fn name(&self) -> &'static str;
+
+    /// Can it serve this port?
+    ///
+    /// # Errors
+    /// It can't, and why.
+    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error>;
+}
+
+/// A component at work on a port. After the service has started it lives on the helper thread; it must never wait for
+/// a peer. Everything it has to say goes into the outbox.
+pub trait Module: Send {
+    /// What to publish.
+    fn advert(&self) -> Advert;
+
+    /// True if it posts the receive for the clear-to-send and the transport runs that handshake.
+    fn uses_cts(&self) -> bool;
+
+    /// File descriptors whose readability it wants to hear of.
+    fn fds(&self) -> Vec<RawFd>;
+
+    /// A peer may connect from now on.
+    fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox);
+
+    /// Connect, if nothing is under way.
+    fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
+
+    /// The endpoint is gone; take its connection down.
+    fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
+
+    /// Data have come in on the endpoint's QPs.
+    fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
+
+    /// Called after the start, and whenever one of the descriptors became readable: take everything in, until it would block.
+    fn progress(&mut self, now: Instant, out: &Outbox);
+
+    /// When `timeout` wants to be called at the latest.
+    fn next_timeout(&self) -> Option<Instant>;
+
+    /// Something is due.
+    fn timeout(&mut self, now: Instant, out: &Outbox);
+
+    /// Take everything down.
+    fn close(&mut self, now: Instant, out: &Outbox);
+
+    /// True when `close` has nothing more to wait for.
+    fn is_quiet(&self) -> bool;
+
+    /// What it counts, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// What a module publishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advert {
+    /// The component.
+    pub name: String,
+    /// 0 to 100.
+    pub priority: u8,
+    /// At most 255 bytes, meant for the peer's module of the same component.
+    pub blob: Vec<u8>,
+}
+
+/// The component to use for a peer, and what it published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The component's name.
+    pub component: String,
+    /// The peer's blob.
+    pub peer_blob: Vec<u8>,
+}
+
+/// Every component there is.
+pub const BUILT_IN: &[&dyn Component] = &[&ibcm::Ibcm];
+
+/// The components that include and exclude leave. An empty include list means all.
+///
+/// # Errors
+/// A name that none of `all` has: a typing error must not silently select something else.
+pub fn filter(all: &[&'static dyn Component], config: &Config) -> Result<Vec<&'static dyn Component>, Error> {
+    let known = |name: &str| all.iter().any(|c| c.name() == name);
+    if let Some(name) = config.include.iter().chain(&config.exclude).find(|name| !known(name)) {
+        return Err(Error::UnknownComponent {
+            name: name.clone(),
+            known: names(all.iter().map(|c| c.name())),
+        });
+    }
+    let listed = |list: &[String], c: &dyn Component| list.iter().any(|name| name == c.name());
+    let wanted = |c: &dyn Component| config.include.is_empty() || listed(&config.include, c);
+    Ok(all.iter().copied().filter(|&c| wanted(c) && !listed(&config.exclude, c)).collect())
+}
+
+/// Asks the components that the configuration leaves about a port.
+///
+/// # Errors
+/// An unknown name, or nobody can serve the port.
+pub fn open_modules(
+    all: &[&'static dyn Component],
+    query: &Query<'_>,
+) -> Result<Vec<Box<dyn Module>>, Error> {
+    let (mut modules, mut reasons) = (Vec::new(), Vec::new());
+    for component in filter(all, query.config)? {
+        match component.query(query) {
+            Ok(module) if module.advert().blob.len() <= MAX_BLOB => modules.push(module),
+            Ok(_) => reasons.push(format!("{}: it publishes too much", component.name())),
+            Err(error) => reasons.push(format!("{}: {error}", component.name())),
+        }
+    }
+    if modules.is_empty() {
+        let port = format!("{} port {}", query.plan.port.ctx.name(), query.plan.port.num);
+        let reasons = if reasons.is_empty() { "all are excluded".to_owned() } else { reasons.join("; ") };
+        return Err(Error::NoComponent { port, reasons });
+    }
+    reasons.iter().for_each(|reason| log::debug!("connection component passed over: {reason}"));
+    Ok(modules)
+}
+
+/// The common component with the highest priority of either side; of equals the one whose name comes first. Both sides
+/// get the same answer.
+///
+/// # Errors
+/// They have none in common.
+pub fn choose(ours: &[Advert], theirs: &[Advert]) -> Result<Choice, SelectError> {
+    let pairs =
+        ours.iter().flat_map(|our| theirs.iter().filter(|t| t.name == our.name).map(move |t| (our, t)));
+    let best = pairs.max_by(|(a, x), (b, y)| {
+        let rank = a.priority.max(x.priority).cmp(&b.priority.max(y.priority));
+        rank.then_with(|| b.name.cmp(&a.name))
+    });
+    match best {
+        Some((our, their)) => Ok(Choice { component: our.name.clone(), peer_blob: their.blob.clone() }),
+        None => Err(SelectError::NothingInCommon {
+            ours: names(ours.iter().map(|a| &*a.name)),
+            theirs: names(theirs.iter().map(|a| &*a.name)),
+        }),
+    }
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Named(&'static str);
+
+    impl Component for Named {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+
+        fn query(&self, _: &Query<'_>) -> Result<Box<dyn Module>, Error> {
+            Err(Error::Plan("a name only"))
+        }
+    }
+
+    const ALL: &[&dyn Component] = &[&Named("rdmacm"), &Named("ibcm"), &Named("xrc")];
+
+    fn config(include: &[&str], exclude: &[&str]) -> Config {
+        let own = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect();
+        Config { include: own(include), exclude: own(exclude), ..Config::default() }
+    }
+
+    fn left(include: &[&str], exclude: &[&str]) -> Vec<&'static str> {
+        filter(ALL, &config(include, exclude)).unwrap().iter().map(|c| c.name()).collect()
+    }
+
+    #[test]
+    fn include_and_exclude_leave_what_they_say() {
+        assert_eq!(left(&[], &[]), ["rdmacm", "ibcm", "xrc"]);
+        assert_eq!(left(&["xrc", "ibcm"], &[]), ["ibcm", "xrc"]);
+        assert_eq!(left(&[], &["rdmacm"]), ["ibcm", "xrc"]);
+        assert_eq!(left(&["ibcm"], &["ibcm"]), [""; 0]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
+        for (include, exclude) in [(vec!["ibmc"], vec![]), (vec![], vec!["ibmc"])] {
+            let Err(error) = filter(ALL, &config(&include, &exclude)) else { panic!("accepted") };
+            assert_eq!(
+                error.to_string(),
+                "there is no connection component \"ibmc\"; known are: rdmacm, ibcm, xrc"
+            );
+        }
+    }
+
+    fn adverts(list: &[(&str, u8)]) -> Vec<Advert> {
+        list.iter()
+            .map(|&(name, priority)| Advert { name: name.to_owned(), priority, blob: vec![priority] })
+            .collect()
+    }
+
+    #[test]
+    fn the_highest_priority_of_either_side_wins_and_both_sides_agree() {
+        let cases = [
+            (vec![("ibcm", 40), ("rdmacm", 30)], vec![("rdmacm", 30), ("ibcm", 40)], "ibcm"),
+            (vec![("ibcm", 40), ("rdmacm", 30)], vec![("ibcm", 40), ("rdmacm", 90)], "rdmacm"),
+            (vec![("ibcm", 40), ("xrc", 99)], vec![("ibcm", 1), ("rdmacm", 100)], "ibcm"),
+            (vec![("b", 50), ("a", 10)], vec![("a", 50), ("b", 20)], "a"),
+        ];
+        for (x, y, winner) in cases {
+            let (x, y) = (adverts(&x), adverts(&y));
+            assert_eq!(choose(&x, &y).unwrap().component, winner);
+            assert_eq!(choose(&y, &x).unwrap().component, winner);
+        }
+    }
+
+    #[test]
+    fn the_choice_carries_the_peers_blob() {
+        let choice = choose(&adverts(&[("ibcm", 1)]), &adverts(&[("ibcm", 2)])).unwrap();
+        assert_eq!(choice.peer_blob, [2]);
+    }
+
+    #[test]
+    fn nothing_in_common_names_both_sides() {
+        let error = choose(&adverts(&[("ibcm", 1)]), &adverts(&[])).unwrap_err();
+        assert!(error.to_string().contains("here ibcm, there none"), "{error}");
+    }
+}

@@ -1,0 +1,189 @@
+//! The helper thread: runs every module, so that connections come up while the application computes.
+//!
+//! It sleeps in `epoll` (mio) on the modules' descriptors, the waker of its command queue and the next timer. It calls
+//! nothing of Open MPI, posts none of the transport's buffers, takes no signals and never waits for a peer: every step is a
+//! reaction. What the transport has to know goes into the [`Outbox`].
+
+mod queues;
+mod signals;
+
+pub use queues::Outbox;
+pub(crate) use queues::{Command, Inbox, lock};
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use crate::framework::Module;
+use crate::{Choice, ConnectCause, ConnectError, EndpointKey, EndpointPlan, Event};
+
+/// What both threads hold.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) inbox: Inbox,
+    pub(crate) outbox: Outbox,
+    /// The modules' counters, as of the helper's last turn.
+    pub(crate) counters: Mutex<Vec<(&'static str, u64)>>,
+}
+
+/// Beyond the deadline of a close, the time for the last turn of the helper thread itself.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A running helper thread.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    thread: JoinHandle<()>,
+    ended: Receiver<()>,
+}
+
+/// Starts the thread.
+pub(crate) fn spawn(modules: Vec<Box<dyn Module>>, shared: &Arc<Shared>) -> io::Result<Handle> {
+    let poll = Poll::new()?;
+    let waker = Waker::new(poll.registry(), Token(modules.len()))?;
+    for (index, module) in modules.iter().enumerate() {
+        for fd in module.fds() {
+            poll.registry().register(&mut SourceFd(&fd), Token(index), Interest::READABLE)?;
+        }
+    }
+    shared.inbox.attach(waker);
+    let (ending, ended) = channel();
+    let helper =
+        Helper { poll, modules, owner: HashMap::new(), shared: shared.clone(), closing: None, ending };
+    let builder = std::thread::Builder::new().name("oxib-connect".to_owned());
+    let thread = signals::with_all_blocked(|| builder.spawn(move || helper.run()))?;
+    Ok(Handle { thread, ended })
+}
+
+impl Handle {
+    /// Waits for the thread to end, which it does within `limit`; a thread that hangs in the device is left behind.
+    pub(crate) fn join(self, limit: Duration) {
+        match self.ended.recv_timeout(limit + GRACE) {
+            Err(RecvTimeoutError::Timeout) => {
+                log::error!("the connection helper thread does not end; it is left behind");
+            }
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                if self.thread.join().is_err() {
+                    log::error!("the connection helper thread has panicked");
+                }
+            }
+        }
+    }
+}
+
+/// The thread's own.
+struct Helper {
+    poll: Poll,
+    modules: Vec<Box<dyn Module>>,
+    /// Which module serves an endpoint.
+    owner: HashMap<EndpointKey, usize>,
+    shared: Arc<Shared>,
+    /// Set once the service closes: when to stop at the latest.
+    closing: Option<Instant>,
+    ending: Sender<()>,
+}
+
+impl Helper {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(64);
+        self.progress_all();
+        while !self.is_done() {
+            self.publish_counters();
+            if let Err(error) = self.sleep(&mut events) {
+                log::error!(
+                    "the connection helper thread can't wait for events: {error}; no connection comes up any more"
+                );
+                break;
+            }
+            self.turn(&events);
+        }
+        self.publish_counters();
+        let Helper { modules, ending, .. } = self;
+        drop(modules);
+        // Nobody may be waiting; that is fine.
+        let _ = ending.send(());
+    }
+
+    fn is_done(&self) -> bool {
+        let quiet = || self.modules.iter().all(|m| m.is_quiet());
+        self.closing.is_some_and(|until| Instant::now() >= until || quiet())
+    }
+
+    fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
+        let due = self.modules.iter().filter_map(|m| m.next_timeout()).chain(self.closing).min();
+        let wait = due.map(|at| at.saturating_duration_since(Instant::now()));
+        match self.poll.poll(events, wait) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Commands first: an endpoint shall be known before its peer's datagram is looked at.
+    fn turn(&mut self, events: &Events) {
+        for command in self.shared.inbox.take() {
+            self.obey(command);
+        }
+        let now = Instant::now();
+        for event in events {
+            if let Some(module) = self.modules.get_mut(event.token().0) {
+                module.progress(now, &self.shared.outbox);
+            }
+        }
+        for module in &mut self.modules {
+            if module.next_timeout().is_some_and(|at| at <= now) {
+                module.timeout(now, &self.shared.outbox);
+            }
+        }
+    }
+
+    fn progress_all(&mut self) {
+        let now = Instant::now();
+        self.modules.iter_mut().for_each(|module| module.progress(now, &self.shared.outbox));
+    }
+
+    fn obey(&mut self, command: Command) {
+        let (now, out) = (Instant::now(), &self.shared.outbox);
+        let modules = &mut self.modules;
+        let owned = |key: EndpointKey| self.owner.get(&key).copied();
+        match command {
+            Command::AddEndpoint(choice, endpoint) => self.add_endpoint(&choice, endpoint, now),
+            Command::Connect(key) => on(modules, owned(key), |m| m.connect(key, now, out)),
+            Command::FirstData(key) => on(modules, owned(key), |m| m.first_data(key, now, out)),
+            Command::RemoveEndpoint(key) => {
+                on(modules, self.owner.remove(&key), |m| m.remove_endpoint(key, now, out));
+            }
+            Command::Close { until } => {
+                self.closing = Some(until);
+                modules.iter_mut().for_each(|m| m.close(now, out));
+            }
+        }
+    }
+
+    fn add_endpoint(&mut self, choice: &Choice, mut endpoint: EndpointPlan, now: Instant) {
+        if endpoint.peer_blob.is_empty() {
+            endpoint.peer_blob.clone_from(&choice.peer_blob);
+        }
+        let Some(index) = self.modules.iter().position(|m| m.advert().name == choice.component) else {
+            let cause = ConnectCause::Component(choice.component.clone());
+            let error = ConnectError { peer: endpoint.peer, cause };
+            return self.shared.outbox.push(Event::Failed { key: endpoint.key, error });
+        };
+        self.owner.insert(endpoint.key, index);
+        self.modules[index].add_endpoint(endpoint, now, &self.shared.outbox);
+    }
+
+    fn publish_counters(&self) {
+        *lock(&self.shared.counters) = self.modules.iter().flat_map(|m| m.counters()).collect();
+    }
+}
+
+fn on(modules: &mut [Box<dyn Module>], index: Option<usize>, f: impl FnOnce(&mut dyn Module)) {
+    if let Some(module) = index.and_then(|i| modules.get_mut(i)) {
+        f(&mut **module);
+    }
+}

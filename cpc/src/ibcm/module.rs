@@ -1,0 +1,224 @@
+//! ibcm's driver: between the machine and the world. Thin: it carries datagrams, moves queue pairs, and passes on what the
+//! machine says.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use verbs::{LinkLayer, Mtu, Psn};
+
+use super::address::Address;
+use super::machine::{Action, Local, Machine, Remote};
+use super::params::Params;
+use super::transport::{Transport, needs_grh};
+use super::wire::{Depth, Layout, Nonce, Qpns};
+use super::{NAME, seed};
+use crate::framework::{Advert, Module, Query};
+use crate::helper::Outbox;
+use crate::qp_set::{Far, QpSet};
+use crate::{ConnectCause, ConnectError, CtsRecv, EndpointKey, EndpointPlan, Error, Event, QpPlan};
+
+/// What the driver keeps of an endpoint.
+#[derive(Debug, Default)]
+struct Held {
+    cts: Option<CtsRecv>,
+    qps: Option<QpSet>,
+}
+
+/// ibcm on one port.
+#[derive(Debug)]
+pub(super) struct IbcmModule {
+    plan: Arc<QpPlan>,
+    params: Params,
+    address: Address,
+    machine: Machine,
+    transport: Transport,
+    held: HashMap<EndpointKey, Held>,
+}
+
+impl IbcmModule {
+    pub(super) fn open(query: &Query<'_>) -> Result<IbcmModule, Error> {
+        let (plan, params) = (query.plan, &query.config.ibcm);
+        let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
+        let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;
+        let transport = Transport::open(plan, params.recv_count)?;
+        let seed = params.seed.unwrap_or_else(seed::from_system);
+        let address = address(plan, &transport, Nonce(u32::try_from(seed >> 32).unwrap_or(1)));
+        let machine = Machine::new(local(query, address, layout), params.clone(), seed);
+        log::debug!("ibcm listens on {:?} of {}, {:?}", address.qpn, plan.port.ctx.name(), address.lid);
+        Ok(IbcmModule {
+            plan: plan.clone(),
+            params: params.clone(),
+            address,
+            machine,
+            transport,
+            held: HashMap::new(),
+        })
+    }
+
+    /// Performs what the machine wants done, answers included, until it wants nothing more.
+    fn perform_all(&mut self, now: Instant, out: &Outbox) {
+        while let Some(action) = self.machine.poll_action() {
+            self.perform(action, now, out);
+        }
+    }
+
+    fn perform(&mut self, action: Action, now: Instant, out: &Outbox) {
+        match action {
+            Action::CreateQps { key } => {
+                let qpns = self.create_qps(key, out);
+                self.machine.qps_created(key, qpns, now);
+            }
+            Action::BringUp { key, remote, address, psn } => {
+                let outcome = self.bring_up(key, &remote, &address, psn);
+                self.machine.qps_up(key, outcome, now);
+            }
+            Action::Send { to, datagram } => self.transport.send(to, datagram),
+            Action::Connected { key } => out.push(Event::Connected { key }),
+            Action::Failed { key, error } => out.push(Event::Failed { key, error }),
+            Action::Disconnected { key } => out.push(Event::Disconnected { key }),
+            Action::UnknownPeer { peer } => out.push(Event::UnknownPeer { peer }),
+        }
+    }
+
+    /// The QPs are announced here, before the machine can ask for RTR: no message can come in on an unknown QPN.
+    fn create_qps(&mut self, key: EndpointKey, out: &Outbox) -> Result<Qpns, String> {
+        let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
+        let (set, cts) = QpSet::create(&self.plan, held.cts.take())?;
+        out.push(Event::QpsCreated { key, qps: set.qps().to_vec(), cts });
+        let qpns = Qpns::new(&set.qpns()).ok_or("more queue pairs than fit a message")?;
+        held.qps = Some(set);
+        Ok(qpns)
+    }
+
+    fn bring_up(&self, key: EndpointKey, remote: &Remote, peer: &Address, psn: Psn) -> Result<(), String> {
+        let set = self.held.get(&key).and_then(|h| h.qps.as_ref()).ok_or("the queue pairs are gone")?;
+        let far = Far {
+            qpns: remote.qpns.as_slice(),
+            psn: remote.psn,
+            mtu: Mtu::from_code(peer.mtu.into()).unwrap_or(self.plan.port.mtu),
+            lid: peer.lid,
+            gid: Some(peer.gid).filter(|gid| needs_grh(&self.plan, gid)),
+            responder_resources: remote.depth.responder_resources,
+            initiator_depth: remote.depth.initiator_depth,
+        };
+        set.bring_up(&self.plan, &far, psn)
+    }
+
+    fn parse_address(&self, blob: &[u8]) -> Result<Address, String> {
+        let address = Address::parse(blob).map_err(|e| e.to_string())?;
+        if address.ethernet == self.address.ethernet {
+            Ok(address)
+        } else {
+            Err("one of the two ports is Ethernet, the other InfiniBand".to_owned())
+        }
+    }
+}
+
+impl Module for IbcmModule {
+    fn advert(&self) -> Advert {
+        let blob = self.address.emit().to_vec();
+        Advert { name: NAME.to_owned(), priority: self.params.priority.min(100), blob }
+    }
+
+    fn uses_cts(&self) -> bool {
+        true
+    }
+
+    fn fds(&self) -> Vec<RawFd> {
+        vec![self.transport.fd()]
+    }
+
+    fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox) {
+        let EndpointPlan { key, peer, peer_blob, cts } = endpoint;
+        match self.parse_address(&peer_blob) {
+            Ok(address) => {
+                self.held.insert(key, Held { cts, qps: None });
+                self.machine.add_endpoint(key, peer, address, now);
+                self.perform_all(now, out);
+            }
+            Err(why) => {
+                let error = ConnectError { peer, cause: ConnectCause::Address(why) };
+                out.push(Event::Failed { key, error });
+            }
+        }
+    }
+
+    fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.machine.connect(key, now);
+        self.perform_all(now, out);
+    }
+
+    fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.machine.remove_endpoint(key, now);
+        self.perform_all(now, out);
+        self.held.remove(&key);
+    }
+
+    fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.machine.first_data(key, now);
+        self.perform_all(now, out);
+    }
+
+    fn progress(&mut self, now: Instant, out: &Outbox) {
+        let machine = &mut self.machine;
+        self.transport.progress(|from, bytes| machine.datagram(from, bytes, now));
+        self.perform_all(now, out);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.machine.poll_timeout()
+    }
+
+    fn timeout(&mut self, now: Instant, out: &Outbox) {
+        self.machine.handle_timeout(now);
+        self.perform_all(now, out);
+    }
+
+    fn close(&mut self, now: Instant, out: &Outbox) {
+        self.machine.close(now);
+        self.perform_all(now, out);
+        self.held.clear();
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.machine.leaving() == 0 && self.transport.is_quiet()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut rows = self.machine.stats().rows().to_vec();
+        rows.push(("ibcm_unsent", self.transport.dropped));
+        rows
+    }
+}
+
+fn address(plan: &QpPlan, transport: &Transport, nonce: Nonce) -> Address {
+    Address {
+        port: plan.port.num,
+        mtu: plan.port.mtu as u8,
+        ethernet: plan.port.link_layer == LinkLayer::Ethernet,
+        lid: plan.port.lid,
+        qpn: transport.qpn(),
+        nonce,
+        gid: plan.port.gid,
+    }
+}
+
+fn local(query: &Query<'_>, address: Address, layout: Layout) -> Local {
+    let plan = query.plan;
+    // 0xffff is the default partition, full membership (IBTA 10.9.1.2).
+    let pkey = plan.port.ctx.query_pkey(plan.port.num, plan.port.pkey_index).unwrap_or(0xffff);
+    Local {
+        name: query.me,
+        address,
+        layout,
+        depth: Depth { responder_resources: plan.max_dest_rd_atomic, initiator_depth: plan.max_rd_atomic },
+        pkey,
+        sl: plan.sl,
+        ack_timeout: plan.timeout,
+        retry_count: plan.retry_cnt,
+        rnr_retry: plan.queues.iter().map(|q| q.rnr_retry).max().unwrap_or(0),
+        srq: plan.queues.iter().any(|q| q.srq.is_some()),
+    }
+}

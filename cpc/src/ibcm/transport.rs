@@ -1,0 +1,289 @@
+//! The datagram service under ibcm: one UD queue pair, its receives, the way to every port.
+//!
+//! A datagram that finds no room in the send queue waits in a backlog; one that can't be sent at all is dropped and counted:
+//! the machine repeats what matters. The queue pair stays until its last datagram has completed, so that a DREP or REJ sent in
+//! the last moment is not torn from the device.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use slab::Slab;
+use verbs::{
+    Access, Ah, AhAttr, Buf, CompChannel, Cq, Gid, InitAttr, Lid, LinkLayer, Pool, PoolConfig, Posted, Psn,
+    QKey, Qp, QpCap, QpInit, QpKind, Qpn, SendFlags, Wc,
+};
+
+use super::machine::Source;
+use super::wire::{Datagram, MAD_LEN};
+use crate::qp_set::HOP_LIMIT;
+use crate::{Error, QpPlan};
+
+/// Key of the datagram service. The top bit stays clear: a key with it set is the privileged one of the sending QP (IBTA 10.2.5).
+pub const Q_KEY: QKey = QKey(0x1ee7_c0de & 0x7fff_ffff);
+/// A UD receive leaves room for a global routing header, whether one comes or not (IBTA 11.4.1.2).
+const GRH_LEN: usize = 40;
+const RECV_LEN: usize = GRH_LEN + MAD_LEN;
+/// Datagrams in the send queue; more wait in the backlog.
+const SEND_DEPTH: u32 = 128;
+/// Marks the `wr_id` of sends.
+const SEND_BIT: u64 = 1 << 63;
+/// Polls for the flush of the receives at the end, before they are left to the device.
+const FLUSH_POLLS: u32 = 10_000;
+
+/// The way to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Route {
+    lid: Lid,
+    gid: Option<Gid>,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Transport {
+    plan: Arc<QpPlan>,
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    channel: Arc<CompChannel>,
+    pool: Pool,
+    receives: Slab<Posted>,
+    sends: Slab<Posted>,
+    backlog: VecDeque<(Source, Datagram)>,
+    routes: HashMap<Route, Ah>,
+    /// Datagrams that could not be sent. Should stay 0.
+    pub(super) dropped: u64,
+    /// The device is gone: nothing is sent or awaited any more.
+    broken: bool,
+}
+
+impl Transport {
+    /// Makes the queue pair and posts its receives: from now on datagrams are kept.
+    pub(super) fn open(plan: &Arc<QpPlan>, receives: u32) -> Result<Transport, Error> {
+        let receives = receives.clamp(1, plan.port.ctx.query_device()?.max_qp_wr.max(1));
+        let channel = CompChannel::create(&plan.port.ctx)?;
+        let cq = Cq::create(&plan.port.ctx, receives + SEND_DEPTH, Some(&channel))?;
+        let qp = create_qp(plan, &cq, receives)?;
+        let config = PoolConfig {
+            buf_len: u32::try_from(RECV_LEN).unwrap_or(u32::MAX),
+            align: 64,
+            grow_by: receives + SEND_DEPTH,
+            max: receives + SEND_DEPTH,
+            access: Access::LOCAL_WRITE,
+        };
+        let mut transport = Transport {
+            pool: Pool::new(&plan.pd, config),
+            plan: plan.clone(),
+            qp,
+            cq,
+            channel,
+            receives: Slab::new(),
+            sends: Slab::new(),
+            backlog: VecDeque::new(),
+            routes: HashMap::new(),
+            dropped: 0,
+            broken: false,
+        };
+        (0..receives).try_for_each(|_| transport.post_fresh())?;
+        transport.qp.to_rtr_ud()?;
+        transport.qp.to_rts_ud(Psn(0))?;
+        Ok(transport)
+    }
+
+    fn post_fresh(&mut self) -> Result<(), Error> {
+        let buf = self.pool.take()?;
+        Ok(self.post_receive(buf)?)
+    }
+
+    fn post_receive(&mut self, buf: Buf) -> Result<(), verbs::Error> {
+        let place = self.receives.vacant_entry();
+        let wr_id = place.key() as u64;
+        match self.qp.post_recv(wr_id, buf) {
+            Ok(posted) => {
+                place.insert(posted);
+                Ok(())
+            }
+            Err((buf, error)) => {
+                self.pool.put(buf);
+                Err(error)
+            }
+        }
+    }
+
+    /// Number of the queue pair.
+    pub(super) fn qpn(&self) -> Qpn {
+        self.qp.num()
+    }
+
+    /// Turns readable when datagrams or completions wait.
+    pub(super) fn fd(&self) -> RawFd {
+        self.channel.fd()
+    }
+
+    /// True when everything has left.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.broken || (self.backlog.is_empty() && self.sends.is_empty())
+    }
+
+    /// Sends a datagram, now or when there is room.
+    pub(super) fn send(&mut self, to: Source, datagram: Datagram) {
+        self.backlog.push_back((to, datagram));
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while !self.broken && self.sends.len() < SEND_DEPTH as usize {
+            let Some((to, datagram)) = self.backlog.pop_front() else { return };
+            if let Err(error) = self.post(to, &datagram) {
+                self.dropped += 1;
+                log::debug!(
+                    "ibcm: a datagram to qp {:#x} at lid {} was not sent: {error}",
+                    to.qpn.0,
+                    to.lid.0
+                );
+            }
+        }
+    }
+
+    fn post(&mut self, to: Source, datagram: &Datagram) -> Result<(), Error> {
+        let route = self.route(to)?;
+        let mut buf = self.pool.take()?;
+        if let Some(mad) = buf.as_mut_slice().first_chunk_mut() {
+            datagram.emit(mad);
+        }
+        let place = self.sends.vacant_entry();
+        let wr_id = SEND_BIT | place.key() as u64;
+        let len = u32::try_from(MAD_LEN).unwrap_or(u32::MAX);
+        let ah = self.routes.get(&route).ok_or(Error::Plan("no route"))?;
+        match self.qp.post_send_ud(wr_id, buf, len, ah, to.qpn, Q_KEY, SendFlags::SIGNALED) {
+            Ok(posted) => {
+                place.insert(posted);
+                Ok(())
+            }
+            Err((buf, error)) => {
+                self.pool.put(buf);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The way to a port; its address handle is made once and kept.
+    fn route(&mut self, to: Source) -> Result<Route, Error> {
+        let route = Route { lid: to.lid, gid: to.gid.filter(|gid| needs_grh(&self.plan, gid)) };
+        if !self.routes.contains_key(&route) {
+            let port = &self.plan.port;
+            let gid = route.gid.map(|gid| (gid, port.gid_index, HOP_LIMIT));
+            let attr = AhAttr { port: port.num, dlid: route.lid, sl: self.plan.sl, gid };
+            self.routes.insert(route, Ah::create(&self.plan.pd, &attr)?);
+        }
+        Ok(route)
+    }
+
+    /// Takes in everything that has arrived or completed, and arms the channel for more. `take` gets each datagram.
+    pub(super) fn progress(&mut self, mut take: impl FnMut(Source, &[u8])) {
+        if let Err(error) = self.progress_or_fail(&mut take) {
+            self.broken = true;
+            log::error!("ibcm: no more connections on {}: {error}", self.plan.port.ctx.name());
+        }
+        self.flush();
+    }
+
+    fn progress_or_fail(&mut self, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
+        if self.broken {
+            return Ok(());
+        }
+        while self.channel.next_event()? {}
+        // Armed first, then drained: what comes in between raises an event.
+        self.cq.arm(false)?;
+        self.drain(take)
+    }
+
+    fn drain(&mut self, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
+        let mut wcs = [Wc::default(); 32];
+        loop {
+            let count = self.cq.poll(&mut wcs)?;
+            if count == 0 {
+                return Ok(());
+            }
+            wcs[..count].iter().try_for_each(|wc| self.complete(wc, take))?;
+        }
+    }
+
+    fn complete(&mut self, wc: &Wc, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
+        let index = usize::try_from(wc.wr_id() & !SEND_BIT).unwrap_or(usize::MAX);
+        if wc.wr_id() & SEND_BIT != 0 {
+            self.dropped += u64::from(!wc.is_ok());
+            if let Some(posted) = self.sends.try_remove(index) {
+                self.pool.put(posted.completed());
+            }
+            return Ok(());
+        }
+        let Some(posted) = self.receives.try_remove(index) else { return Ok(()) };
+        let buf = posted.completed();
+        if wc.is_ok() {
+            take(source(wc, &buf), payload(wc, &buf));
+            self.post_receive(buf)
+        } else {
+            self.pool.put(buf);
+            Ok(())
+        }
+    }
+
+    /// Takes the receives back: flushes them and waits a bounded number of polls for that.
+    fn take_back(&mut self) -> Result<(), verbs::Error> {
+        self.qp.to_error()?;
+        for _ in 0..FLUSH_POLLS {
+            if self.receives.is_empty() && self.sends.is_empty() {
+                break;
+            }
+            self.drain(&mut |_, _| {})?;
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        if let Err(error) = self.take_back() {
+            log::debug!("ibcm: closing the datagram queue pair: {error}");
+        }
+        let left = self.receives.len() + self.sends.len();
+        if left > 0 {
+            log::warn!("ibcm: the device keeps {left} datagram buffers");
+        }
+    }
+}
+
+fn create_qp(plan: &Arc<QpPlan>, cq: &Arc<Cq>, receives: u32) -> Result<Arc<Qp>, Error> {
+    let cap = QpCap {
+        max_send_wr: SEND_DEPTH,
+        max_recv_wr: receives,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+    };
+    let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+    let init = QpInit { kind: QpKind::Ud, send_cq, recv_cq, srq: None, cap, sig_all: false };
+    let qp = Qp::create(&plan.pd, &init)?;
+    let (port, pkey_index) = (plan.port.num, plan.port.pkey_index);
+    qp.to_init(&InitAttr { port, pkey_index, access: Access::empty(), qkey: Q_KEY })?;
+    Ok(qp)
+}
+
+/// True if packets to the port of `gid` need a global routing header: always on Ethernet, else only to another subnet.
+pub(super) fn needs_grh(plan: &QpPlan, gid: &Gid) -> bool {
+    plan.port.link_layer == LinkLayer::Ethernet || gid.0[..8] != plan.port.gid.0[..8]
+}
+
+/// Who sent a datagram. With a global routing header the sender's GID is in it (IBTA 8.3: bytes 8 to 24).
+fn source(wc: &Wc, buf: &Buf) -> Source {
+    let grh = buf.as_slice().get(8..24).filter(|_| wc.has_grh());
+    let gid = grh.and_then(|bytes| bytes.try_into().ok()).map(Gid);
+    Source { qpn: wc.src_qp(), lid: wc.slid(), gid }
+}
+
+/// What a datagram says; nothing if the device claims an impossible length.
+fn payload<'a>(wc: &Wc, buf: &'a Buf) -> &'a [u8] {
+    let end = usize::try_from(wc.byte_len()).unwrap_or(usize::MAX);
+    buf.as_slice().get(GRH_LEN..end).unwrap_or(&[])
+}

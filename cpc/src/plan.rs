@@ -1,0 +1,105 @@
+//! What the transport hands in: how its queue pairs are to be, and which endpoints there are.
+
+use std::sync::Arc;
+
+use verbs::{Access, Buf, Context, Cq, Gid, Lid, LinkLayer, Mtu, Pd, QpCap, Srq};
+
+use crate::ibcm;
+use crate::{EndpointKey, ProcessName};
+
+/// One queue of every endpoint: where its QP's completions go and what it holds.
+#[derive(Clone, Debug)]
+pub struct QueuePlan {
+    /// Completion queue of its sends.
+    pub send_cq: Arc<Cq>,
+    /// Completion queue of its receives.
+    pub recv_cq: Arc<Cq>,
+    /// The shared receive queue; `None` for a per-peer queue.
+    pub srq: Option<Arc<Srq>>,
+    /// Depths of the QP.
+    pub cap: QpCap,
+    /// RNR retries, 0 to 7; 7 repeats for ever.
+    pub rnr_retry: u8,
+}
+
+/// The port that the QPs use.
+#[derive(Clone, Debug)]
+pub struct PortPlan {
+    /// The open device.
+    pub ctx: Arc<Context>,
+    /// Port number, from 1.
+    pub num: u8,
+    /// Index of `gid` in the port's table.
+    pub gid_index: u8,
+    /// The port's GID; used on Ethernet and between subnets.
+    pub gid: Gid,
+    /// The port's LID; 0 on Ethernet.
+    pub lid: Lid,
+    /// Active MTU.
+    pub mtu: Mtu,
+    /// Index of the partition key in the port's table.
+    pub pkey_index: u16,
+    /// InfiniBand or Ethernet.
+    pub link_layer: LinkLayer,
+}
+
+/// How every endpoint's QPs are to be. One plan per port.
+#[derive(Clone, Debug)]
+pub struct QpPlan {
+    /// Protection domain of the QPs and of the connection managers' own buffers.
+    pub pd: Arc<Pd>,
+    /// The queues, 1 to 15, in the layout's order.
+    pub queues: Vec<QueuePlan>,
+    /// The port.
+    pub port: PortPlan,
+    /// What peers may do to memory through the QPs.
+    pub access: Access,
+    /// RNR NAK timer code, 5 bits: how long a peer waits when there is no receive (12 = 0.64 ms; 0 means 655 ms).
+    pub min_rnr_timer: u8,
+    /// Local ACK timeout code, 5 bits, 4.096 µs * 2^n.
+    pub timeout: u8,
+    /// Transport retries, 0 to 7.
+    pub retry_cnt: u8,
+    /// RDMA reads and atomics that a QP has outstanding.
+    pub max_rd_atomic: u8,
+    /// RDMA reads and atomics of the peer that a QP serves at a time.
+    pub max_dest_rd_atomic: u8,
+    /// Service level, 0 to 15.
+    pub sl: u8,
+}
+
+/// The one very small receive of an endpoint (seed 004): it takes the peer's clear-to-send, which may come before the main
+/// thread has posted anything. Allocated with the endpoint by the transport, posted by the helper thread.
+#[derive(Debug)]
+pub struct CtsRecv {
+    /// Index of the queue: the per-peer queue with the smallest buffers.
+    pub queue: usize,
+    /// The buffer.
+    pub buf: Buf,
+    /// `wr_id` of the receive.
+    pub wr_id: u64,
+}
+
+/// A peer that may connect to us and that we may connect to.
+#[derive(Debug)]
+pub struct EndpointPlan {
+    /// The transport's name for it.
+    pub key: EndpointKey,
+    /// The process.
+    pub peer: ProcessName,
+    /// What its component of the chosen name has published; empty = take it from the choice.
+    pub peer_blob: Vec<u8>,
+    /// The receive for its clear-to-send; `None` in layouts without a per-peer queue.
+    pub cts: Option<CtsRecv>,
+}
+
+/// Which components take part, and their parameters.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Only these, if there are any.
+    pub include: Vec<String>,
+    /// Not these.
+    pub exclude: Vec<String>,
+    /// Parameters of ibcm.
+    pub ibcm: ibcm::Params,
+}

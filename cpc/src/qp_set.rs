@@ -1,0 +1,109 @@
+//! An endpoint's queue pairs and their way from nothing to RTS. Shared by the components that move QPs themselves.
+
+use std::sync::Arc;
+
+use verbs::{AhAttr, Gid, InitAttr, Mtu, Posted, Psn, Qp, QpInit, QpKind, Qpn, RtrAttr, RtsAttr};
+
+use crate::{CtsRecv, QpPlan};
+
+/// Hop limit of packets with a global routing header: any router may pass them on.
+pub(crate) const HOP_LIMIT: u8 = 64;
+
+/// The QPs of one endpoint, in queue order.
+#[derive(Debug)]
+pub(crate) struct QpSet {
+    qps: Vec<Arc<Qp>>,
+}
+
+/// What the peer has told of its side.
+#[derive(Clone, Debug)]
+pub(crate) struct Far<'a> {
+    pub(crate) qpns: &'a [Qpn],
+    pub(crate) psn: Psn,
+    pub(crate) mtu: Mtu,
+    pub(crate) lid: verbs::Lid,
+    /// Set if packets need a global routing header to get there.
+    pub(crate) gid: Option<Gid>,
+    /// RDMA reads that it serves at a time.
+    pub(crate) responder_resources: u8,
+    /// RDMA reads that it wants to have outstanding.
+    pub(crate) initiator_depth: u8,
+}
+
+impl QpSet {
+    /// Makes the QPs, takes them to INIT and posts the receive for the clear-to-send.
+    pub(crate) fn create(plan: &QpPlan, cts: Option<CtsRecv>) -> Result<(QpSet, Option<Posted>), String> {
+        let qps = (0..plan.queues.len()).map(|queue| create_qp(plan, queue)).collect::<Result<Vec<_>, _>>();
+        let set = QpSet { qps: qps.map_err(|e| e.to_string())? };
+        let posted = cts.map(|cts| set.post_cts(cts)).transpose()?;
+        Ok((set, posted))
+    }
+
+    fn post_cts(&self, cts: CtsRecv) -> Result<Posted, String> {
+        let qp = self.qps.get(cts.queue).ok_or("the clear-to-send names a queue that does not exist")?;
+        qp.post_recv(cts.wr_id, cts.buf).map_err(|(_, error)| error.to_string())
+    }
+
+    pub(crate) fn qps(&self) -> &[Arc<Qp>] {
+        &self.qps
+    }
+
+    pub(crate) fn qpns(&self) -> Vec<Qpn> {
+        self.qps.iter().map(|qp| qp.num()).collect()
+    }
+
+    /// Takes every QP to RTR and RTS. `psn` is the number that each of them starts with.
+    pub(crate) fn bring_up(&self, plan: &QpPlan, far: &Far<'_>, psn: Psn) -> Result<(), String> {
+        for ((qp, queue), &dest_qpn) in self.qps.iter().zip(&plan.queues).zip(far.qpns) {
+            qp.to_rtr(&ready_to_receive(plan, far, dest_qpn)).map_err(|e| e.to_string())?;
+            qp.to_rts(&ready_to_send(plan, far, psn, queue.rnr_retry)).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+fn create_qp(plan: &QpPlan, index: usize) -> Result<Arc<Qp>, verbs::Error> {
+    let queue = &plan.queues[index];
+    let init = QpInit {
+        kind: QpKind::Rc,
+        send_cq: queue.send_cq.clone(),
+        recv_cq: queue.recv_cq.clone(),
+        srq: queue.srq.clone(),
+        cap: queue.cap,
+        sig_all: false,
+    };
+    let qp = Qp::create(&plan.pd, &init)?;
+    qp.to_init(&InitAttr {
+        port: plan.port.num,
+        pkey_index: plan.port.pkey_index,
+        access: plan.access,
+        qkey: verbs::QKey(0),
+    })?;
+    Ok(qp)
+}
+
+fn ready_to_receive(plan: &QpPlan, far: &Far<'_>, dest_qpn: Qpn) -> RtrAttr {
+    RtrAttr {
+        mtu: plan.port.mtu.min(far.mtu),
+        dest_qpn,
+        rq_psn: far.psn,
+        max_dest_rd_atomic: plan.max_dest_rd_atomic.min(far.initiator_depth),
+        min_rnr_timer: plan.min_rnr_timer,
+        path: AhAttr {
+            port: plan.port.num,
+            dlid: far.lid,
+            sl: plan.sl,
+            gid: far.gid.map(|gid| (gid, plan.port.gid_index, HOP_LIMIT)),
+        },
+    }
+}
+
+fn ready_to_send(plan: &QpPlan, far: &Far<'_>, psn: Psn, rnr_retry: u8) -> RtsAttr {
+    RtsAttr {
+        sq_psn: psn,
+        timeout: plan.timeout,
+        retry_cnt: plan.retry_cnt,
+        rnr_retry,
+        max_rd_atomic: plan.max_rd_atomic.min(far.responder_resources),
+    }
+}

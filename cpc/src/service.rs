@@ -1,0 +1,146 @@
+//! The service: what the transport sees of this crate.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::framework::{self, BUILT_IN, Module, Query};
+use crate::helper::{Command, Handle, Shared, lock, spawn};
+use crate::{
+    Advert, Choice, Config, EndpointKey, EndpointPlan, Error, Event, ProcessName, QpPlan, SelectError,
+};
+
+/// How long a service that is dropped without a close may take.
+const DROP_LIMIT: Duration = Duration::from_millis(200);
+
+/// Connections of one port. Every method returns at once except `close`; all but [`Service::pending`] and
+/// [`Service::next_event`] are for the connection path. It may be shared between threads.
+#[derive(Debug)]
+pub struct Service {
+    adverts: Vec<Advert>,
+    uses_cts: bool,
+    shared: Arc<Shared>,
+    stage: Mutex<Stage>,
+}
+
+enum Stage {
+    /// The modules are open, the thread does not run yet.
+    Open(Vec<Box<dyn Module>>),
+    Running(Handle),
+    Closed,
+}
+
+impl std::fmt::Debug for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Stage::Open(_) => "open",
+            Stage::Running(_) => "running",
+            Stage::Closed => "closed",
+        })
+    }
+}
+
+impl Service {
+    /// Asks the components about the plan's port. From now on datagrams of peers are kept, but nobody answers them before
+    /// [`Service::start`].
+    ///
+    /// # Errors
+    /// The plan has no or too many queues, a component's name is unknown, or no component can serve the port.
+    pub fn open(plan: Arc<QpPlan>, me: ProcessName, config: &Config) -> Result<Service, Error> {
+        let modules = framework::open_modules(BUILT_IN, &Query { plan: &plan, me, config })?;
+        Ok(Service {
+            adverts: modules.iter().map(|m| m.advert()).collect(),
+            uses_cts: modules.iter().any(|m| m.uses_cts()),
+            shared: Arc::new(Shared::default()),
+            stage: Mutex::new(Stage::Open(modules)),
+        })
+    }
+
+    /// What to publish in the modex.
+    pub fn adverts(&self) -> &[Advert] {
+        &self.adverts
+    }
+
+    /// True if endpoints with a per-peer queue need a [`crate::CtsRecv`] and the clear-to-send handshake.
+    pub fn uses_cts(&self) -> bool {
+        self.uses_cts
+    }
+
+    /// The component to use for a peer that has published `theirs`: the common one with the highest priority of either side.
+    ///
+    /// # Errors
+    /// The two sides have no component in common.
+    pub fn choose(&self, theirs: &[Advert]) -> Result<Choice, SelectError> {
+        framework::choose(&self.adverts, theirs)
+    }
+
+    /// Starts the helper thread; a second call does nothing.
+    ///
+    /// # Errors
+    /// The thread can't be started, or the service is closed.
+    pub fn start(&self) -> Result<(), Error> {
+        let mut stage = lock(&self.stage);
+        match std::mem::replace(&mut *stage, Stage::Closed) {
+            Stage::Open(modules) => {
+                *stage = Stage::Running(spawn(modules, &self.shared)?);
+                Ok(())
+            }
+            running @ Stage::Running(_) => {
+                *stage = running;
+                Ok(())
+            }
+            Stage::Closed => Err(Error::Closed),
+        }
+    }
+
+    /// Makes a peer known: it may connect from now on. What is wrong with it is reported as [`Event::Failed`].
+    pub fn add_endpoint(&self, choice: Choice, endpoint: EndpointPlan) {
+        self.shared.inbox.push(Command::AddEndpoint(choice, endpoint));
+    }
+
+    /// There is something to send: connect. Does nothing if the connection is up or under way.
+    pub fn connect(&self, key: EndpointKey) {
+        self.shared.inbox.push(Command::Connect(key));
+    }
+
+    /// The endpoint is no longer wanted. The peer is told in the background; the QPs go with their last `Arc`.
+    pub fn remove_endpoint(&self, key: EndpointKey) {
+        self.shared.inbox.push(Command::RemoveEndpoint(key));
+    }
+
+    /// A message has arrived on the endpoint's QPs before [`Event::Connected`]: that stands in for a late or lost RTU.
+    pub fn first_data(&self, key: EndpointKey) {
+        self.shared.inbox.push(Command::FirstData(key));
+    }
+
+    /// True if [`Service::next_event`] may have something. One relaxed load.
+    #[inline]
+    pub fn pending(&self) -> bool {
+        self.shared.outbox.pending()
+    }
+
+    /// The next event.
+    pub fn next_event(&self) -> Option<Event> {
+        self.shared.outbox.pop()
+    }
+
+    /// What the modules count, by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.shared.counters).clone()
+    }
+
+    /// Takes every connection down and ends the helper thread. Returns when all peers have agreed and the last datagram has
+    /// left, or after `deadline`: a peer that is gone is not waited for longer.
+    pub fn close(&self, deadline: Duration) {
+        let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Closed);
+        if let Stage::Running(handle) = stage {
+            self.shared.inbox.push(Command::Close { until: Instant::now() + deadline });
+            handle.join(deadline);
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.close(DROP_LIMIT);
+    }
+}
