@@ -201,6 +201,10 @@ impl Machine {
 
     fn disown(&mut self, slot: usize, rep: &Rep) {
         self.stats.stale += 1;
+        // A REP of the very exchange that this side answers itself makes no sense; it must not end it.
+        if self.endpoints[slot].is_with(rep.local) {
+            return;
+        }
         let local = self.endpoints[slot].local;
         self.reject(slot, Rej { local, remote: rep.local, stage: Stage::Rep, reason: Reason::InvalidCommId });
     }

@@ -6,7 +6,6 @@
 use std::collections::hash_map::Entry;
 use std::time::Instant;
 
-use super::state::Input;
 use super::timers::{Timer, encode_time};
 use super::{Action, Machine, Source};
 use crate::ProcessName;
@@ -87,10 +86,5 @@ impl Machine {
     pub(super) fn dismiss_parked(&mut self) {
         let peers: Vec<ProcessName> = self.parked.keys().copied().collect();
         peers.into_iter().for_each(|peer| self.parked_due(peer));
-    }
-
-    /// A request reaches its endpoint as "new", with the way back to its sender.
-    pub(super) fn offer(&mut self, slot: usize, req: &Req, from: Source, now: Instant) {
-        self.input(slot, &Input::ReqNew(req, from), now);
     }
 }

@@ -38,35 +38,24 @@ impl Machine {
             self.stats.layout_refused += 1;
             return self.reject_req(from, nonce, req, Reason::Layout(self.local.layout));
         }
-        let Some(&slot) = self.by_peer.get(&req.hello.name) else {
-            return self.park(req, from, nonce, now);
-        };
-        let address = self.endpoints[slot].address;
-        if address.nonce != nonce {
-            return self.park(req, from, nonce, now);
+        let slot = self.by_peer.get(&req.hello.name).copied();
+        let slot = slot.filter(|&slot| self.endpoints[slot].address.nonce == nonce);
+        match slot {
+            Some(slot) if self.endpoints[slot].address.qpn != from.qpn => self.stats.foreign += 1,
+            Some(slot) if self.endpoints[slot].is_with(req.local) => self.input(slot, &Input::ReqDup, now),
+            _ if self.is_stale(req, nonce) => {
+                self.stats.stale += 1;
+                self.reject_req(from, nonce, req, Reason::Stale);
+            }
+            Some(slot) => self.input(slot, &Input::ReqNew(req, from), now),
+            None => self.park(req, from, nonce, now),
         }
-        if address.qpn != from.qpn {
-            self.stats.foreign += 1;
-            return;
-        }
-        self.date_req(slot, from, req, now);
     }
 
-    /// New, a repetition, or from a former exchange?
-    fn date_req(&mut self, slot: usize, from: Source, req: &Req, now: Instant) {
-        let endpoint = &self.endpoints[slot];
-        if endpoint.state.remote().is_some_and(|r| r.id == req.local) {
-            return self.input(slot, &Input::ReqDup, now);
-        }
-        let stale = self
-            .seen
-            .get(&endpoint.peer)
-            .is_some_and(|seen| seen.nonce == endpoint.address.nonce && !req.local.is_newer_than(seen.last));
-        if stale {
-            self.stats.stale += 1;
-            return self.reject_req(from, endpoint.address.nonce, req, Reason::Stale);
-        }
-        self.offer(slot, req, from, now);
+    /// True for a request that its sender has made before the last one that was taken up here.
+    fn is_stale(&self, req: &Req, nonce: Nonce) -> bool {
+        let seen = self.seen.get(&req.hello.name);
+        seen.is_some_and(|seen| seen.nonce == nonce && !req.local.is_newer_than(seen.last))
     }
 
     fn reject_req(&mut self, to: Source, nonce: Nonce, req: &Req, reason: Reason) {

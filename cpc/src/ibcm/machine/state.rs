@@ -201,3 +201,10 @@ pub(super) struct Endpoint {
     /// When the exchange began.
     pub(super) since: Instant,
 }
+
+impl Endpoint {
+    /// True if the endpoint deals with the peer's exchange `id`.
+    pub(super) fn is_with(&self, id: CommId) -> bool {
+        self.state.remote().is_some_and(|remote| remote.id == id)
+    }
+}

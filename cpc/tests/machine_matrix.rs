@@ -1,0 +1,325 @@
+//! Every state of an endpoint and every input: what follows and what is said. The expectations are in `matrix.txt`, one line per
+//! cell, written to be read; a change of the protocol shows as a change of that file.
+
+use std::time::{Duration, Instant};
+
+use cpc::ibcm::Params;
+use cpc::ibcm::address::Address;
+use cpc::ibcm::machine::{Action, Local, Machine, Source, StateKind};
+use cpc::ibcm::wire::*;
+use cpc::{EndpointKey, ProcessName};
+use verbs::{Gid, Lid, Psn, Qpn};
+
+const KEY: EndpointKey = EndpointKey { index: 1, generation: 1 };
+const OTHER: EndpointKey = EndpointKey { index: 2, generation: 1 };
+const ME: ProcessName = ProcessName(0x1_0000_0000);
+const PEER: ProcessName = ProcessName(0x1_0000_0001);
+/// Id of the peer's exchange.
+const P: CommId = CommId(0x500);
+/// Id of a later one.
+const P_NEW: CommId = CommId(0x501);
+const SEED: u64 = 42;
+
+const ROWS: [&str; 14] = [
+    "Idle",
+    "Queued",
+    "Opening",
+    "Opening (passive)",
+    "ReqSent",
+    "Rising",
+    "Rising (passive)",
+    "RepSent",
+    "Up",
+    "Up (passive)",
+    "Leaving",
+    "TimeWait",
+    "Failed",
+    "Left",
+];
+
+const COLUMNS: [&str; 16] = [
+    "Connect",
+    "Remove",
+    "FirstData",
+    "QpsMade",
+    "QpsFailed",
+    "QpsUp",
+    "QpsDown",
+    "new REQ",
+    "same REQ",
+    "REP",
+    "RTU",
+    "MRA",
+    "REJ",
+    "DREQ",
+    "DREP",
+    "Timeout",
+];
+
+fn address(qpn: u32) -> Address {
+    let lid = Lid(u16::try_from(qpn).unwrap());
+    Address { port: 1, mtu: 5, ethernet: false, lid, qpn: Qpn(qpn), nonce: Nonce(qpn * 7), gid: Gid([1; 16]) }
+}
+
+/// Ours is the higher address: of crossing requests the peer's wins.
+fn mine() -> Address {
+    address(20)
+}
+
+fn theirs() -> Address {
+    address(10)
+}
+
+fn layout() -> Layout {
+    Layout::new([false, true]).unwrap()
+}
+
+fn qpns(first: u32) -> Qpns {
+    Qpns::new(&[Qpn(first), Qpn(first + 1)]).unwrap()
+}
+
+const DEPTH: Depth = Depth { responder_resources: 1, initiator_depth: 1 };
+
+/// A machine with one endpoint to put through its states.
+struct Bench {
+    machine: Machine,
+    me: Address,
+    now: Instant,
+    id: CommId,
+}
+
+impl Bench {
+    fn new(id: CommId) -> Bench {
+        Bench::at(mine(), id)
+    }
+
+    fn at(me: Address, id: CommId) -> Bench {
+        let local = Local {
+            name: ME,
+            address: me,
+            layout: layout(),
+            depth: DEPTH,
+            pkey: 0xffff,
+            sl: 0,
+            ack_timeout: 20,
+            retry_count: 7,
+            rnr_retry: 7,
+            srq: true,
+        };
+        let params = Params { window: 1, max_retries: 0, ..Params::default() };
+        let now = Instant::now();
+        let mut machine = Machine::new(local, params, SEED);
+        machine.add_endpoint(KEY, PEER, theirs(), now);
+        machine.add_endpoint(OTHER, ProcessName(9), address(11), now);
+        Bench { machine, me, now, id }
+    }
+
+    /// The id that the machine gives its endpoint, seen in the REQ of a machine with the same seed.
+    fn find_id() -> CommId {
+        let mut bench = Bench::new(CommId(0));
+        bench.apply("Connect");
+        bench.apply("QpsMade");
+        let sent = std::iter::from_fn(|| bench.machine.poll_action()).find_map(|a| match a {
+            Action::Send { datagram, .. } => Some(datagram.message.local()),
+            _ => None,
+        });
+        sent.unwrap()
+    }
+
+    fn datagram(&mut self, message: Message) {
+        let mut mad = [0; MAD_LEN];
+        Datagram { from: theirs().nonce, to: self.me.nonce, message }.emit(&mut mad);
+        let from = Source { qpn: theirs().qpn, lid: theirs().lid, gid: None };
+        self.machine.datagram(from, &mad, self.now);
+    }
+
+    fn req(&mut self, id: CommId) {
+        let path = Path {
+            local_lid: Lid(10),
+            remote_lid: Lid(20),
+            local_gid: Gid([1; 16]),
+            remote_gid: Gid([1; 16]),
+            sl: 0,
+            ack_timeout: 20,
+        };
+        self.datagram(Message::Req(Req {
+            local: id,
+            service: ME,
+            hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100) },
+            psn: Psn(7),
+            depth: DEPTH,
+            path,
+            mtu: 5,
+            pkey: 0xffff,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_cm_retries: 12,
+            response_timeout: 15,
+            srq: true,
+        }));
+    }
+
+    fn apply(&mut self, input: &str) {
+        let (now, id) = (self.now, self.id);
+        match input {
+            "Connect" => self.machine.connect(KEY, now),
+            "Remove" => self.machine.remove_endpoint(KEY, now),
+            "FirstData" => self.machine.first_data(KEY, now),
+            "QpsMade" => self.machine.qps_created(KEY, Ok(qpns(0x200)), now),
+            "QpsFailed" => self.machine.qps_created(KEY, Err("no memory".to_owned()), now),
+            "QpsUp" => self.machine.qps_up(KEY, Ok(()), now),
+            "QpsDown" => self.machine.qps_up(KEY, Err("no path".to_owned()), now),
+            "new REQ" => self.req(P_NEW),
+            "same REQ" => self.req(P),
+            "REP" => self.datagram(Message::Rep(Rep {
+                local: P,
+                remote: id,
+                hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100) },
+                psn: Psn(7),
+                depth: DEPTH,
+                rnr_retry: 7,
+                srq: true,
+            })),
+            "RTU" => self.datagram(Message::Rtu(Rtu { local: P, remote: id })),
+            "MRA" => self.datagram(Message::Mra(Mra {
+                local: CommId::NONE,
+                remote: id,
+                stage: Stage::Req,
+                service_timeout: 20,
+            })),
+            "REJ" => self.datagram(Message::Rej(Rej {
+                local: P,
+                remote: id,
+                stage: Stage::Req,
+                reason: Reason::Refused,
+            })),
+            "DREQ" => self.datagram(Message::Dreq(Dreq { local: P, remote: id, remote_qpn: Qpn(0x200) })),
+            "DREP" => self.datagram(Message::Drep(Drep { local: P, remote: id })),
+            "Timeout" => self.time_out(),
+            other => panic!("no input {other}"),
+        }
+    }
+
+    fn time_out(&mut self) {
+        if let Some(at) = self.machine.poll_timeout() {
+            self.now = at + Duration::from_nanos(1);
+        }
+        self.machine.handle_timeout(self.now);
+    }
+
+    fn bring_to(&mut self, row: &str) {
+        if row == "Queued" {
+            self.machine.connect(OTHER, self.now);
+        }
+        let way: &[&str] = match row {
+            "Idle" => &[],
+            "Queued" | "Opening" => &["Connect"],
+            "Opening (passive)" => &["same REQ"],
+            "ReqSent" => &["Connect", "QpsMade"],
+            "Rising" => &["Connect", "QpsMade", "REP"],
+            "Rising (passive)" => &["same REQ", "QpsMade"],
+            "RepSent" => &["same REQ", "QpsMade", "QpsUp"],
+            "Up" => &["Connect", "QpsMade", "REP", "QpsUp"],
+            "Up (passive)" => &["same REQ", "QpsMade", "QpsUp", "RTU"],
+            "Leaving" => &["Connect", "QpsMade", "REP", "QpsUp", "Remove"],
+            "TimeWait" => &["Connect", "QpsMade", "REP", "QpsUp", "Remove", "DREP"],
+            "Failed" => &["Connect", "QpsMade", "REJ"],
+            "Left" => &["Connect", "QpsMade", "REP", "QpsUp", "DREQ"],
+            other => panic!("no state {other}"),
+        };
+        way.iter().for_each(|input| self.apply(input));
+        while self.machine.poll_action().is_some() {}
+    }
+
+    fn state(&self) -> String {
+        match self.machine.state(KEY) {
+            Some(state) => format!("{state:?}"),
+            None if self.machine.leaving() > 0 => "Leaving".to_owned(),
+            None => "gone".to_owned(),
+        }
+    }
+
+    fn said(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.machine.poll_action()).map(|action| describe(&action)).collect()
+    }
+}
+
+fn describe(action: &Action) -> String {
+    match action {
+        Action::CreateQps { .. } => "make QPs".to_owned(),
+        Action::BringUp { remote, .. } => format!("bring QPs up to {}", whose(remote.id)),
+        Action::Connected { .. } => "CONNECTED".to_owned(),
+        Action::Failed { .. } => "FAILED".to_owned(),
+        Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
+        Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
+        Action::Send { datagram, .. } => match &datagram.message {
+            Message::Req(_) => "REQ".to_owned(),
+            Message::Mra(_) => "MRA".to_owned(),
+            Message::Rej(rej) => format!("REJ({:?})", rej.reason),
+            Message::Rep(_) => "REP".to_owned(),
+            Message::Rtu(_) => "RTU".to_owned(),
+            Message::Dreq(_) => "DREQ".to_owned(),
+            Message::Drep(_) => "DREP".to_owned(),
+        },
+    }
+}
+
+fn whose(id: CommId) -> &'static str {
+    if id == P { "P" } else { "P+1" }
+}
+
+fn cell(id: CommId, row: &str, column: &str) -> String {
+    let mut bench = Bench::new(id);
+    bench.bring_to(row);
+    let before = bench.state();
+    bench.apply(column);
+    let after = bench.state();
+    let mut line = format!("{row:<18}{column:<10}");
+    line += &if before == after { "-".to_owned() } else { format!("-> {after}") };
+    let said = bench.said();
+    if !said.is_empty() {
+        line = format!("{line:<41}{}", said.join(", "));
+    }
+    line
+}
+
+fn matrix() -> Vec<String> {
+    let id = Bench::find_id();
+    ROWS.iter().flat_map(|row| COLUMNS.iter().map(move |column| cell(id, row, column))).collect()
+}
+
+#[test]
+fn every_cell_of_the_table_is_as_decided() {
+    let expected: Vec<&str> =
+        include_str!("matrix.txt").lines().filter(|l| !l.is_empty() && !l.starts_with('#')).collect();
+    let found = matrix();
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.len(), expected.len());
+    assert_eq!(found.len(), ROWS.len() * COLUMNS.len());
+}
+
+/// The rows above are really the states that their names say.
+#[test]
+fn every_state_is_reached() {
+    let id = Bench::find_id();
+    for row in ROWS {
+        let mut bench = Bench::new(id);
+        bench.bring_to(row);
+        let expected = if row == "TimeWait" { "gone" } else { row.split(' ').next().unwrap() };
+        assert_eq!(bench.state(), expected, "{row}");
+    }
+}
+
+#[test]
+fn the_winner_of_crossing_requests_ignores_the_other() {
+    let mut bench = Bench::at(address(1), CommId(0));
+    bench.apply("Connect");
+    bench.apply("QpsMade");
+    assert_eq!(bench.said(), ["make QPs", "REQ"]);
+    bench.apply("same REQ");
+    assert_eq!(bench.said(), [""; 0]);
+    assert_eq!(bench.machine.state(KEY), Some(StateKind::ReqSent));
+    assert_eq!(bench.machine.stats().raced, 1);
+}
