@@ -36,8 +36,22 @@ pub struct Odds {
 }
 
 enum Packet {
-    Datagram { from: Source, to: Qpn, bytes: Box<[u8; MAD_LEN]> },
-    Data { from: Qpn, to: Qpn, tries: u32 },
+    /// A datagram that waited in the receive queue of a busy node until it was its turn.
+    Served {
+        node: usize,
+        from: Source,
+        bytes: Box<[u8; MAD_LEN]>,
+    },
+    Datagram {
+        from: Source,
+        to: Qpn,
+        bytes: Box<[u8; MAD_LEN]>,
+    },
+    Data {
+        from: Qpn,
+        to: Qpn,
+        tries: u32,
+    },
 }
 
 enum Told {
@@ -76,6 +90,11 @@ pub struct Node {
     /// Puts a new endpoint in the place of a disconnected one.
     pub persistent: bool,
     pub deaf: bool,
+    /// Time that one datagram takes; while it does, others wait in the receive queue, as many as it holds.
+    pub service: Duration,
+    busy_until: Instant,
+    /// Datagrams that found the receive queue full.
+    pub overrun: u64,
 }
 
 pub struct World {
@@ -158,6 +177,9 @@ impl World {
             welcoming: true,
             persistent: true,
             deaf: false,
+            service: Duration::ZERO,
+            busy_until: self.start,
+            overrun: 0,
         }
     }
 
@@ -410,15 +432,35 @@ impl World {
     fn deliver(&mut self, packet: Packet) {
         match packet {
             Packet::Datagram { from, to, bytes } => {
-                let Some(node) = self.nodes.iter().position(|n| n.address.qpn == to && !n.deaf) else {
-                    return;
-                };
-                let now = self.now;
-                self.nodes[node].machine.datagram(from, &bytes[..], now);
-                self.drain(node);
+                let node = self.nodes.iter().position(|n| n.address.qpn == to && !n.deaf);
+                match node {
+                    Some(node) if self.nodes[node].service.is_zero() => self.serve(node, from, &bytes),
+                    Some(node) => self.queue(node, from, bytes),
+                    None => {}
+                }
             }
+            Packet::Served { node, from, bytes } => self.serve(node, from, &bytes),
             Packet::Data { from, to, tries } => self.deliver_data(from, to, tries),
         }
+    }
+
+    fn serve(&mut self, node: usize, from: Source, bytes: &[u8; MAD_LEN]) {
+        let now = self.now;
+        self.nodes[node].machine.datagram(from, bytes, now);
+        self.drain(node);
+    }
+
+    fn queue(&mut self, node: usize, from: Source, bytes: Box<[u8; MAD_LEN]>) {
+        let (now, room) = (self.now, self.params.recv_count);
+        let me = &mut self.nodes[node];
+        let free_at = me.busy_until.max(now);
+        if free_at - now >= me.service * room {
+            me.overrun += 1;
+            return;
+        }
+        me.busy_until = free_at + me.service;
+        let after = me.busy_until - now;
+        self.schedule(after, Packet::Served { node, from, bytes });
     }
 
     /// Data reach a QP that is up towards the sender's; else the hardware repeats them a few times.
