@@ -306,22 +306,16 @@ enum Claimed {
 /// Consumes a receive of the connected QP that has room for `len` bytes.
 #[inline]
 fn claim(link: &mut crate::objects::peer::Link, peer: &Peer, len: u32) -> Claimed {
-    let Some(place) = link.place.as_ref() else { return Claimed::Empty };
     let (pos, room) = if link.view.rq_shared {
-        match place.claim(peer.ring.index()) {
-            Claim::Got { pos, len } => (pos, len),
-            Claim::Empty => return Claimed::Empty,
+        match link.place.as_ref().map(|place| place.claim(peer.ring.index())) {
+            Some(Claim::Got { pos, len }) => (pos, len),
+            _ => return Claimed::Empty,
         }
     } else {
-        if link.posted == link.consumed {
-            link.posted = place.posted();
-            if link.posted == link.consumed {
-                return Claimed::Empty;
-            }
+        match link.consume() {
+            Some(got) => got,
+            None => return Claimed::Empty,
         }
-        let pos = link.consumed;
-        link.consumed = pos.wrapping_add(1);
-        (pos, place.len(pos))
     };
     if room & rq::BAD != 0 {
         return Claimed::Wrong { pos, op: op::BAD_RECEIVE, status: IBV_WC_REM_OP_ERR };

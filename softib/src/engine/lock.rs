@@ -1,31 +1,225 @@
-//! The lock of the data path.
+//! The lock of the data path: biased to the thread that uses it most.
+//!
+//! ```text
+//!   owner:    inside = 1; (compiler fence); bias still mine? ── yes ──> in;    out: inside = 0
+//!                                                            └─ no ──> inside = 0, take the mutex
+//!   visitor:  take the mutex; bias = 0; membarrier; wait for inside == 0 ──> in;    out: bias back, drop the mutex
+//! ```
+//!
+//! The owner pays a few plain loads and stores, no atomic read-modify-write and no fence: the visitor's membarrier(2) is a
+//! fence on every running thread of the process, so either the visitor sees `inside`, or the owner sees the bias gone.
+//! A thread becomes the owner after some acquisitions in a row. If visitors come often, the bias is dropped and the mutex is
+//! the lock, until one thread has it to itself again. Without membarrier it always is.
+//!
+//! Each thread that ever owns the bias has a cell of its own for `inside`, so that a late owner can't undo the mark of
+//! another.
 
 use crate::engine::barrier::Barrier;
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
-/// Guards the engine's state.
-#[derive(Debug)]
-pub struct Lock<T> {
-    inner: Mutex<T>,
+/// Threads that can ever be owners; later ones use the mutex.
+const CELLS: usize = 16;
+/// Acquisitions in a row that make an owner.
+const STREAK: u32 = 256;
+/// So many visits within the window, and the bias is dropped.
+const VISITS: u32 = 64;
+const WINDOW: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Cell {
+    thread: AtomicUsize,
+    inside: AtomicBool,
 }
 
-pub type Guard<'a, T> = MutexGuard<'a, T>;
+/// Who has been here, under the mutex.
+#[derive(Debug)]
+struct History {
+    last: usize,
+    streak: u32,
+    visits: u32,
+    since: Instant,
+}
+
+/// Guards the engine's state.
+pub struct Lock<T> {
+    /// Index + 1 of the owner's cell; 0: nobody may come in without the mutex.
+    bias: AtomicUsize,
+    cells: [Cell; CELLS],
+    mutex: Mutex<History>,
+    barrier: Barrier,
+    value: UnsafeCell<T>,
+}
+
+impl<T> std::fmt::Debug for Lock<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lock(bias {})", self.bias.load(Ordering::Relaxed))
+    }
+}
+
+// SAFETY: the protocol above gives one thread at a time access to the value, which may be sent between threads.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+enum Held<'a> {
+    Bias(&'a Cell),
+    /// The mutex, and the bias to restore.
+    Mutex(#[allow(dead_code)] MutexGuard<'a, History>, usize),
+}
+
+pub struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+    held: Held<'a>,
+}
+
+impl<T> std::fmt::Debug for Guard<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Guard")
+    }
+}
 
 impl<T> Lock<T> {
-    pub fn new(value: T, _barrier: Barrier) -> Lock<T> {
-        Lock { inner: Mutex::new(value) }
+    pub fn new(value: T, barrier: Barrier) -> Lock<T> {
+        let history = History { last: 0, streak: 0, visits: 0, since: Instant::now() };
+        Lock {
+            bias: AtomicUsize::new(0),
+            cells: Default::default(),
+            mutex: Mutex::new(history),
+            barrier,
+            value: UnsafeCell::new(value),
+        }
     }
 
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.enter_biased(thread_id()) {
+            Some(held) => Guard { lock: self, held },
+            None => self.lock_mutex(),
+        }
     }
 
+    #[inline]
+    fn enter_biased(&self, me: usize) -> Option<Held<'_>> {
+        let bias = self.bias.load(Ordering::Relaxed);
+        let cell = self.cells.get(bias.wrapping_sub(1))?;
+        if cell.thread.load(Ordering::Relaxed) != me {
+            return None;
+        }
+        cell.inside.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        // Acquire: what a visitor did before it gave the bias back.
+        if self.bias.load(Ordering::Acquire) == bias {
+            return Some(Held::Bias(cell));
+        }
+        cell.inside.store(false, Ordering::Release);
+        None
+    }
+
+    #[cold]
+    fn lock_mutex(&self) -> Guard<'_, T> {
+        self.visit(self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The lock if nobody holds the mutex; it may wait for the owner to leave.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        match self.inner.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        if let Some(held) = self.enter_biased(thread_id()) {
+            return Some(Guard { lock: self, held });
+        }
+        match self.mutex.try_lock() {
+            Ok(history) => Some(self.visit(history)),
+            Err(TryLockError::Poisoned(error)) => Some(self.visit(error.into_inner())),
             Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn visit<'a>(&'a self, mut history: MutexGuard<'a, History>) -> Guard<'a, T> {
+        let me = thread_id();
+        let bias = self.bias.load(Ordering::Relaxed);
+        let keep = match bias.checked_sub(1) {
+            None => self.new_bias(&mut history, me),
+            Some(owner) if self.cells[owner].thread.load(Ordering::Relaxed) == me => bias,
+            Some(owner) => {
+                self.evict(owner);
+                if history.too_many_visits() { 0 } else { bias }
+            }
+        };
+        Guard { lock: self, held: Held::Mutex(history, keep) }
+    }
+
+    /// The bias to set when this thread, which found none, leaves.
+    fn new_bias(&self, history: &mut History, me: usize) -> usize {
+        if history.last != me {
+            (history.last, history.streak) = (me, 0);
+        }
+        history.streak += 1;
+        if history.streak < STREAK || !self.barrier.private {
+            return 0;
+        }
+        (history.streak, history.visits, history.since) = (0, 0, Instant::now());
+        let own = self.cells.iter().position(|cell| {
+            let thread = cell.thread.load(Ordering::Relaxed);
+            thread == me || thread == 0
+        });
+        own.map_or(0, |at| {
+            self.cells[at].thread.store(me, Ordering::Relaxed);
+            at + 1
+        })
+    }
+
+    /// Takes the bias away and waits until its owner is out.
+    fn evict(&self, owner: usize) {
+        self.bias.store(0, Ordering::SeqCst);
+        if !self.barrier.own_threads() {
+            log::error!("membarrier stopped working: the device may misbehave");
+        }
+        let mut looks = 0;
+        while self.cells[owner].inside.load(Ordering::Acquire) {
+            looks += 1;
+            if looks < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+}
+
+impl History {
+    fn too_many_visits(&mut self) -> bool {
+        self.visits += 1;
+        if self.visits < VISITS {
+            return false;
+        }
+        let often = self.since.elapsed() < WINDOW;
+        (self.visits, self.since, self.streak) = (0, Instant::now(), 0);
+        often
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: a guard exists only while its thread is the only one inside.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and self is borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        match &self.held {
+            Held::Bias(cell) => cell.inside.store(false, Ordering::Release),
+            // Before the mutex is dropped, which happens after this.
+            Held::Mutex(_, bias) => self.lock.bias.store(*bias, Ordering::Release),
         }
     }
 }
@@ -53,5 +247,53 @@ pub fn thread_id() -> usize {
     {
         thread_local!(static SELF: u8 = const { 0 });
         SELF.with(|own| std::ptr::from_ref(own) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads that take turns at being the owner never are inside together, and lose no increment.
+    #[test]
+    fn nobody_is_inside_with_somebody_else() {
+        const EACH: u64 = 200_000;
+        let lock = Lock::new((0u64, 0u64), Barrier::register());
+        let work = |rest: u64| {
+            for i in 0..EACH {
+                let mut pair = lock.lock();
+                pair.0 += 1;
+                pair.1 += 1;
+                assert_eq!(pair.0, pair.1);
+                drop(pair);
+                if rest > 0 && i % rest == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| work(0));
+            scope.spawn(|| work(1000));
+            scope.spawn(|| work(1));
+        });
+        assert_eq!(lock.lock().0, 3 * EACH);
+    }
+
+    #[test]
+    fn one_thread_alone_becomes_the_owner() {
+        let lock = Lock::new(0, Barrier { global: false, private: true });
+        for _ in 0..STREAK {
+            *lock.lock() += 1;
+        }
+        assert!(matches!(lock.lock().held, Held::Bias(_)));
+    }
+
+    #[test]
+    fn without_membarrier_it_is_a_mutex() {
+        let lock = Lock::new(0, Barrier { global: false, private: false });
+        for _ in 0..2 * STREAK {
+            *lock.lock() += 1;
+        }
+        assert!(matches!(lock.lock().held, Held::Mutex(..)));
     }
 }

@@ -126,6 +126,9 @@ fn check_header(map: &Map, slot: usize) -> Result<(), Errno> {
     if same { Ok(()) } else { Err(Errno::PROTO) }
 }
 
+/// Length words in a cache line.
+const AHEAD: usize = 16;
+
 /// A connected queue pair's view of the other side.
 #[derive(Debug)]
 pub struct Link {
@@ -139,6 +142,10 @@ pub struct Link {
     /// Receives consumed so far, and the peer's `posted` as seen last (queue with one sender).
     pub consumed: u32,
     pub posted: u32,
+    /// Length words of the next receives, read ahead: the target writes to their line with every receive it posts.
+    ahead: [u32; AHEAD],
+    /// Positions below this one are in `ahead`.
+    known: u32,
     sequence: Option<u32>,
     /// The remote generation we first spoke to; another one is another connection.
     generation: Option<u32>,
@@ -154,9 +161,41 @@ impl Link {
             place: None,
             consumed: 0,
             posted: 0,
+            ahead: [0; AHEAD],
+            known: 0,
             sequence: None,
             generation: None,
         }
+    }
+
+    /// Consumes the next receive of a queue that only we send to: its position and length word.
+    #[inline]
+    pub fn consume(&mut self) -> Option<(u32, u32)> {
+        if self.consumed == self.known {
+            self.read_ahead()?;
+        }
+        let pos = self.consumed;
+        self.consumed = pos.wrapping_add(1);
+        Some((pos, self.ahead[pos as usize % AHEAD]))
+    }
+
+    /// Copies the posted length words up to the end of a line.
+    fn read_ahead(&mut self) -> Option<()> {
+        let place = self.place.as_ref()?;
+        if self.posted == self.consumed {
+            self.posted = place.posted();
+            if self.posted == self.consumed {
+                return None;
+            }
+        }
+        let line = AHEAD as u32 - self.consumed % AHEAD as u32;
+        self.known = self.consumed.wrapping_add(line.min(self.posted.wrapping_sub(self.consumed)));
+        let mut pos = self.consumed;
+        while pos != self.known {
+            self.ahead[pos as usize % AHEAD] = place.len(pos);
+            pos = pos.wrapping_add(1);
+        }
+        Some(())
     }
 
     /// Whether the remote QP, which must be connected to `me` (QPN, incarnation), takes messages.
