@@ -45,8 +45,15 @@ static void stop_then_receive(void) {
 int main(int argc, char **argv) {
     int rank, ranks, pid = (int)getpid();
     start(&argc, &argv, &rank, &ranks);
-    if (rank == 1) MPI_Send(&pid, 1, MPI_INT, 0, 1000, MPI_COMM_WORLD);
-    if (rank == 0) MPI_Recv(&pid, 1, MPI_INT, 1, 1000, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    /* The answer shows that the pid has left the process that is about to stop: a completed send may still be its own. */
+    if (rank == 1) {
+        MPI_Send(&pid, 1, MPI_INT, 0, 1000, MPI_COMM_WORLD);
+        MPI_Recv(NULL, 0, MPI_INT, 0, 1001, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    if (rank == 0) {
+        MPI_Recv(&pid, 1, MPI_INT, 1, 1000, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Send(NULL, 0, MPI_INT, 1, 1001, MPI_COMM_WORLD);
+    }
     if (rank == 0) send_to_stopped(pid);
     if (rank == 1) stop_then_receive();
     finish("paused");

@@ -52,12 +52,22 @@ unsafe extern "C" fn add_procs(
     reachable: *mut opal_bitmap_t,
 ) -> c_int {
     // SAFETY: Open MPI hands over two arrays of `count` entries and a bitmap or NULL.
-    let (this, procs, endpoints) =
-        unsafe { (module(raw), std::slice::from_raw_parts(procs, count), std::slice::from_raw_parts_mut(endpoints, count)) };
+    let (this, procs, endpoints) = unsafe {
+        (
+            module(raw),
+            std::slice::from_raw_parts(procs, count),
+            std::slice::from_raw_parts_mut(endpoints, count),
+        )
+    };
     guard("btl_add_procs", OPAL_ERROR, || peers::add_all(this, procs, endpoints, reachable))
 }
 
-unsafe extern "C" fn del_procs(raw: Raw, count: usize, _procs: *mut *mut opal_proc_t, endpoints: *mut Endpoint) -> c_int {
+unsafe extern "C" fn del_procs(
+    raw: Raw,
+    count: usize,
+    _procs: *mut *mut opal_proc_t,
+    endpoints: *mut Endpoint,
+) -> c_int {
     // SAFETY: Open MPI hands over an array of `count` entries.
     let (this, endpoints) = unsafe { (module(raw), from_raw_parts(endpoints, count)) };
     guard("btl_del_procs", OPAL_ERROR, || peers::remove_all(this, endpoints))
@@ -92,7 +102,9 @@ unsafe extern "C" fn prepare_src(
     flags: u32,
 ) -> Descriptor {
     // SAFETY: a module of ours, a prepared convertor and a size that may be written.
-    guard("btl_prepare_src", null_mut(), || unsafe { module(raw).prepare_src(endpoint, convertor, reserve, &mut *size, flags) })
+    guard("btl_prepare_src", null_mut(), || unsafe {
+        module(raw).prepare_src(endpoint, convertor, reserve, &mut *size, flags)
+    })
 }
 
 unsafe extern "C" fn send(raw: Raw, endpoint: Endpoint, desc: Descriptor, tag: mca_btl_base_tag_t) -> c_int {
@@ -167,7 +179,14 @@ unsafe extern "C" fn get(
 
 /// # Safety
 /// `raw` is a module of ours; the handles are those of registrations, ours and the peer's.
-unsafe fn rdma(raw: Raw, op: RdmaOp, remote: u64, remote_handle: Handle, size: usize, cookie: Cookie) -> c_int {
+unsafe fn rdma(
+    raw: Raw,
+    op: RdmaOp,
+    remote: u64,
+    remote_handle: Handle,
+    size: usize,
+    cookie: Cookie,
+) -> c_int {
     // SAFETY: passed on to the caller.
     let (this, lkey, rkey) =
         unsafe { (module(raw), RegHandle::local(cookie.handle), RegHandle::remote(remote_handle)) };
@@ -180,7 +199,13 @@ unsafe extern "C" fn dump(raw: Raw, _endpoint: Endpoint, _verbose: c_int) {
     guard("btl_dump", (), || this.transport((), |t| log::info!("module {}: {:?}", this.index, t.stats)));
 }
 
-unsafe extern "C" fn register_mem(raw: Raw, _endpoint: Endpoint, base: *mut c_void, size: usize, flags: u32) -> Handle {
+unsafe extern "C" fn register_mem(
+    raw: Raw,
+    _endpoint: Endpoint,
+    base: *mut c_void,
+    size: usize,
+    flags: u32,
+) -> Handle {
     // SAFETY: a module of ours; the upper layer keeps the memory until it deregisters.
     guard("btl_register_mem", null_mut(), || unsafe { module(raw).register(base, size, flags).cast() })
 }

@@ -20,11 +20,20 @@ impl Frag {
     /// A fragment that waits in the free list.
     pub fn new() -> Box<Frag> {
         // SAFETY: the descriptor and the segment are numbers, raw pointers and an optional function: zero is valid for each.
-        Box::new(Frag { desc: unsafe { std::mem::zeroed() }, segment: unsafe { std::mem::zeroed() }, buf: None })
+        Box::new(Frag {
+            desc: unsafe { std::mem::zeroed() },
+            segment: unsafe { std::mem::zeroed() },
+            buf: None,
+        })
     }
 
     /// Arms the fragment with a buffer, of which `len` bytes are to be sent; the descriptor to hand out.
-    pub fn hand_out(mut self: Box<Self>, mut buf: SendBuf, len: usize, flags: u32) -> *mut mca_btl_base_descriptor_t {
+    pub fn hand_out(
+        mut self: Box<Self>,
+        mut buf: SendBuf,
+        len: usize,
+        flags: u32,
+    ) -> *mut mca_btl_base_descriptor_t {
         self.segment.seg_addr = buf.payload().as_mut_ptr().cast();
         self.segment.seg_len = len as u64;
         self.buf = Some(buf);

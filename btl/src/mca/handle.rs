@@ -23,7 +23,12 @@ impl RegHandle {
     ///
     /// # Safety
     /// The memory stays mapped as long as the handle lives.
-    pub unsafe fn register(pd: &Arc<Pd>, addr: *mut u8, len: usize, flags: u32) -> Result<Box<RegHandle>, verbs::Error> {
+    pub unsafe fn register(
+        pd: &Arc<Pd>,
+        addr: *mut u8,
+        len: usize,
+        flags: u32,
+    ) -> Result<Box<RegHandle>, verbs::Error> {
         // SAFETY: passed on to the caller.
         let mr = unsafe { Mr::register(pd, addr, len, access(flags)) }?;
         Ok(Box::new(RegHandle { rkey: mr.rkey().0, lkey: mr.lkey().0, mr }))

@@ -73,7 +73,12 @@ unsafe impl Send for Module {}
 
 impl Module {
     /// A module over an open transport. It lives as long as the process: late callers find it empty, not gone.
-    pub fn new(base: mca_btl_base_module_t, abi: &'static Abi, transport: Transport<Cookie>, index: usize) -> &'static Module {
+    pub fn new(
+        base: mca_btl_base_module_t,
+        abi: &'static Abi,
+        transport: Transport<Cookie>,
+        index: usize,
+    ) -> &'static Module {
         let layout = transport.layout().clone();
         let state = State {
             transport: Some(transport),
@@ -203,14 +208,15 @@ impl Module {
     #[cold]
     fn endpoint_failed(&'static self, endpoint: EpId, peer: u64, reason: &str) {
         let name = opal_process_name_t::from_word(peer);
-        let (callback, process, closing) =
-            self.with(|s| (s.error, s.procs.get(&endpoint).copied().unwrap_or(std::ptr::null_mut()), s.closing));
+        let (callback, process, closing) = self
+            .with(|s| (s.error, s.procs.get(&endpoint).copied().unwrap_or(std::ptr::null_mut()), s.closing));
         if closing {
             return log::debug!("connection to {name} lost while closing: {reason}");
         }
         log::error!("connection to {name} is lost: {reason}");
         let Some(callback) = callback else { return };
-        let text = std::ffi::CString::new(format!("oxib: connection to {name} is lost: {reason}")).unwrap_or_default();
+        let text = std::ffi::CString::new(format!("oxib: connection to {name} is lost: {reason}"))
+            .unwrap_or_default();
         // SAFETY: the callback that the BML registered; the text outlives the call.
         unsafe { callback(self.as_raw(), MCA_BTL_ERROR_FLAGS_FATAL, process, text.as_ptr().cast_mut()) };
     }
@@ -266,9 +272,13 @@ impl Module {
         size: &mut usize,
         flags: u32,
     ) -> *mut mca_btl_base_descriptor_t {
-        let Some(room) = self.layout.largest_payload().checked_sub(reserve) else { return std::ptr::null_mut() };
+        let Some(room) = self.layout.largest_payload().checked_sub(reserve) else {
+            return std::ptr::null_mut();
+        };
         let wanted = (*size).min(room);
-        let Some(mut buf) = self.transport(None, |t| t.take(from_raw(endpoint), reserve + wanted, self.can_wait())) else {
+        let Some(mut buf) =
+            self.transport(None, |t| t.take(from_raw(endpoint), reserve + wanted, self.can_wait()))
+        else {
             return std::ptr::null_mut();
         };
         // SAFETY: passed on to the caller.
@@ -313,7 +323,7 @@ impl Module {
         // SAFETY: the descriptor is the fragment's first field; the caller vouches for it.
         let frag = unsafe { &mut *desc.cast::<Frag>() };
         let Some((buf, len)) = frag.buffer() else { return OPAL_ERR_BAD_PARAM };
-        if !self.transport(false, |t| t.send(from_raw(endpoint), tag, buf, len)) {
+        if !self.send_buffer(from_raw(endpoint), tag, buf, len) {
             return OPAL_ERR_UNREACH;
         }
         if flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK != 0
@@ -381,14 +391,35 @@ impl Module {
             self.transport((), |t| t.give_back(buf));
             return false;
         }
-        self.transport(false, |t| t.send(id, tag, buf, len))
+        self.send_buffer(id, tag, buf, len)
+    }
+
+    /// Sends a filled buffer. The first message to a peer waits a little for its connection, unless a receive callback
+    /// sends it.
+    fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
+        let can_wait = self.can_wait();
+        self.transport(false, |t| {
+            let first = can_wait && t.is_new(id);
+            let sent = t.send(id, tag, buf, len);
+            if first {
+                t.settle(id);
+            }
+            sent
+        })
     }
 
     /// `btl_put` and `btl_get`.
-    pub fn rdma(&'static self, op: RdmaOp, local: (LKey, usize), remote: (u64, RKey), cookie: Cookie) -> c_int {
+    pub fn rdma(
+        &'static self,
+        op: RdmaOp,
+        local: (LKey, usize),
+        remote: (u64, RKey),
+        cookie: Cookie,
+    ) -> c_int {
         let Ok(len) = u32::try_from(local.1) else { return OPAL_ERR_BAD_PARAM };
         let sge = Sge { addr: cookie.local as u64, len, lkey: local.0 };
-        let started = self.transport(false, |t| t.rdma(from_raw(cookie.endpoint), op, sge, remote, cookie).is_ok());
+        let started =
+            self.transport(false, |t| t.rdma(from_raw(cookie.endpoint), op, sge, remote, cookie).is_ok());
         if started { OPAL_SUCCESS } else { OPAL_ERR_UNREACH }
     }
 
@@ -437,7 +468,8 @@ impl Module {
 
     /// Lets out what is queued, up to a deadline; messages that arrive meanwhile go up as ever.
     fn drain(&'static self, ids: &[EpId]) {
-        let deadline = std::time::Instant::now() + self.transport(std::time::Duration::ZERO, |t| t.drain_time());
+        let deadline =
+            std::time::Instant::now() + self.transport(std::time::Duration::ZERO, |t| t.drain_time());
         while self.transport(false, |t| ids.iter().any(|id| t.busy(*id))) {
             if std::time::Instant::now() > deadline {
                 return log::warn!("a peer takes nothing: what is queued to it is given up");

@@ -87,7 +87,9 @@ pub fn add(module: &'static Module, process: *mut opal_proc_t) -> Result<EpId, U
     let adverts: Vec<cpc::Advert> = port.adverts.into_iter().map(to_cpc).collect();
     module.with(|state| {
         let Some(transport) = &mut state.transport else { return Err(Unreachable::Other("closed".into())) };
-        let id = transport.add(name.word(), &adverts).map_err(|e| Unreachable::Mismatch(format!("{name}: {e}")))?;
+        let id = transport
+            .add(name.word(), &adverts)
+            .map_err(|e| Unreachable::Mismatch(format!("{name}: {e}")))?;
         state.procs.insert(id, process);
         Ok(id)
     })
@@ -99,19 +101,28 @@ fn fetch(module: &Module, name: opal_process_name_t) -> Result<Modex, Unreachabl
         Ok(None) => return Err(Unreachable::Other(format!("{name} runs without oxib"))),
         Err(error) => return Err(Unreachable::Other(format!("addresses of {name}: {error}"))),
     };
-    Modex::decode(&bytes).map_err(|error| Unreachable::Mismatch(format!("addresses of {name} are refused: {error}")))
+    Modex::decode(&bytes)
+        .map_err(|error| Unreachable::Mismatch(format!("addresses of {name} are refused: {error}")))
 }
 
 /// The peer's port that our port number `index` talks to: the n-th of ours on a subnet takes the n-th of theirs there.
-fn pair<'a>(ours: &Modex, theirs: &'a Modex, index: usize, name: opal_process_name_t) -> Result<&'a Port, Unreachable> {
+fn pair<'a>(
+    ours: &Modex,
+    theirs: &'a Modex,
+    index: usize,
+    name: opal_process_name_t,
+) -> Result<&'a Port, Unreachable> {
     if ours.device != theirs.device {
         return Err(Unreachable::Other(format!("{name} has another kind of device")));
     }
     if ours.device == DeviceKind::Soft && !ours.shares_segments(theirs) {
-        return Err(Unreachable::Other(format!("{name} runs on another host, as another user or in another SOFTIB_DIR")));
+        return Err(Unreachable::Other(format!(
+            "{name} runs on another host, as another user or in another SOFTIB_DIR"
+        )));
     }
     let mine = ours.ports.get(index).ok_or_else(|| Unreachable::Other("no such port of ours".into()))?;
-    let same = |port: &&Port| port.link_layer == mine.link_layer && port.subnet_prefix() == mine.subnet_prefix();
+    let same =
+        |port: &&Port| port.link_layer == mine.link_layer && port.subnet_prefix() == mine.subnet_prefix();
     let rank = ours.ports[..index].iter().filter(same).count();
     let port = theirs
         .ports

@@ -7,9 +7,9 @@ use super::params::{DeviceChoice, Params, Template};
 use super::peers;
 use super::show::{Refusal, Report};
 use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as ModexPort};
+use crate::transport::Transport;
 use crate::transport::config::Config;
 use crate::transport::device::{self, Choice, DeviceError, Port, PortConfig};
-use crate::transport::Transport;
 use opal_sys::{Abi, mca_btl_base_module_t};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -32,14 +32,18 @@ pub fn functions(base: &mut mca_btl_base_module_t) {
 ///
 /// # Errors
 /// Why there is none: said aloud only to a user who asked for oxib.
-pub fn init(params: &Params, abi: &'static Abi, _threads: bool) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
+pub fn init(
+    params: &Params,
+    abi: &'static Abi,
+    _threads: bool,
+) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
     let ports = find_ports(params).map_err(|error| refuse(params, &error.to_string()))?;
     let me = abi.my_name().word();
     let mut modules: Vec<&'static Module> = Vec::new();
     let mut published = Vec::new();
     for port in &ports {
-        let transport = Transport::open(port, config(params), me)
-            .map_err(|error| refuse(params, &error.to_string()))?;
+        let transport =
+            Transport::open(port, config(params), me).map_err(|error| refuse(params, &error.to_string()))?;
         published.push(describe(port, &transport, params));
         modules.push(Module::new(module_base(port), abi, transport, modules.len()));
     }
@@ -91,7 +95,9 @@ fn find_ports(params: &Params) -> Result<Vec<Port>, DeviceError> {
     let choice = match &params.device {
         DeviceChoice::Auto => Choice::Auto { named: params.asked },
         DeviceChoice::Soft => Choice::Soft,
-        DeviceChoice::Named(ports) => Choice::Names(ports.iter().map(|p| (p.device.clone(), p.number)).collect()),
+        DeviceChoice::Named(ports) => {
+            Choice::Names(ports.iter().map(|p| (p.device.clone(), p.number)).collect())
+        }
     };
     let config = PortConfig { gid_index: params.gid_index, pkey: params.pkey, mtu: params.mtu.unwrap_or(0) };
     device::find(&choice, config, software)
@@ -150,7 +156,8 @@ fn module_base(port: &Port) -> mca_btl_base_module_t {
 
 fn describe(port: &Port, transport: &Transport<super::module::Cookie>, params: &Params) -> ModexPort {
     let ethernet = device::is_ethernet(&port.attr);
-    let advert = |a: &cpc::Advert| Advert { name: a.name.clone(), priority: a.priority, blob: a.blob.clone() };
+    let advert =
+        |a: &cpc::Advert| Advert { name: a.name.clone(), priority: a.priority, blob: a.blob.clone() };
     ModexPort {
         gid: port.gid.0,
         lid: port.attr.lid.0,

@@ -21,7 +21,9 @@ impl<C> Transport<C> {
     /// Something that was handed to us for this endpoint is not done yet.
     pub fn busy(&mut self, id: EpId) -> bool {
         match self.endpoint(id) {
-            Some(ep) if !matches!(ep.state, State::Failed | State::Closed) => ep.backlog() + ep.outstanding as usize != 0,
+            Some(ep) if !matches!(ep.state, State::Failed | State::Closed) => {
+                ep.backlog() + ep.outstanding as usize != 0
+            }
             _ => false,
         }
     }
@@ -64,7 +66,10 @@ impl<C> Transport<C> {
                 return true;
             }
             if Instant::now() >= deadline {
-                log::warn!("endpoint {}: its queue pairs did not flush, buffers stay with the device", id.index);
+                log::warn!(
+                    "endpoint {}: its queue pairs did not flush, buffers stay with the device",
+                    id.index
+                );
                 return false;
             }
             let mut upcalls = Vec::new();
@@ -81,7 +86,11 @@ impl<C> Transport<C> {
 
     fn device_holds(&mut self, index: u32) -> bool {
         self.cts_buffers.contains_key(&index)
-            || self.slots.of_endpoint(index).into_iter().any(|slot| self.slots.by_index(slot).posted.is_some())
+            || self
+                .slots
+                .of_endpoint(index)
+                .into_iter()
+                .any(|slot| self.slots.by_index(slot).posted.is_some())
     }
 
     /// Gives back what the endpoint held, and its place in the table.

@@ -13,7 +13,11 @@ use crate::protocol::wire::Cts;
 use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use verbs::{Cq, Posted, Qp, SendFlags};
+
+/// How long a first message may keep its sender: some ten times what a connection takes when the peer is in MPI.
+const SETTLE: Duration = Duration::from_millis(10);
 
 /// Why a peer cannot be reached through this transport.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +56,8 @@ impl<C> Transport<C> {
             CtsRecv { queue, buf, wr_id }
         });
         self.service.start()?;
-        self.service.add_endpoint(choice, EndpointPlan { key, peer: ProcessName(peer), peer_blob: Vec::new(), cts });
+        self.service
+            .add_endpoint(choice, EndpointPlan { key, peer: ProcessName(peer), peer_blob: Vec::new(), cts });
         Ok(id)
     }
 
@@ -67,8 +72,15 @@ impl<C> Transport<C> {
         };
         let generation = self.generations[index];
         let lanes = self.layout.queues().iter().map(|q| Lane::new(q.window())).collect();
-        let endpoint =
-            Endpoint { state: State::Idle, generation, lanes, rdma: VecDeque::new(), queued: 0, outstanding: 0, peer };
+        let endpoint = Endpoint {
+            state: State::Idle,
+            generation,
+            lanes,
+            rdma: VecDeque::new(),
+            queued: 0,
+            outstanding: 0,
+            peer,
+        };
         self.endpoints[index] = Some(Box::new(endpoint));
         self.by_name.insert(peer, index as u32);
         EpId { index: index as u32, generation }
@@ -97,8 +109,12 @@ impl<C> Transport<C> {
         while let Some(event) = self.service.next_event() {
             match event {
                 cpc::Event::QpsCreated { key, qps, cts } => self.qps_created(key, qps, cts),
-                cpc::Event::Connected { key } => self.if_current(key, |t, i| t.on_event(i, Event::CpcConnected)),
-                cpc::Event::Failed { key, error } => self.if_current(key, |t, i| t.fail(i, &error.to_string())),
+                cpc::Event::Connected { key } => {
+                    self.if_current(key, |t, i| t.on_event(i, Event::CpcConnected))
+                }
+                cpc::Event::Failed { key, error } => {
+                    self.if_current(key, |t, i| t.fail(i, &error.to_string()))
+                }
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
                 cpc::Event::UnknownPeer { peer } => self.up.push_back(Upcall::UnknownPeer { peer: peer.0 }),
             }
@@ -127,13 +143,39 @@ impl<C> Transport<C> {
         });
     }
 
-    /// The peer has disconnected: nothing is wrong unless something was still to be sent to it.
+    /// The peer has taken the connection down, in its MPI_Finalize or disconnect: what is still queued to it is of no
+    /// interest to it any more. A peer that is lost shows in failed work requests instead.
     fn disconnected(&mut self, index: u32) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        if ep.backlog() + ep.outstanding as usize == 0 {
-            ep.state = State::Closed;
-        } else {
-            self.fail(index, "the peer disconnected while messages to it were waiting");
+        if ep.queued != 0 {
+            log::warn!(
+                "endpoint {index}: the peer has left, {} messages that it never asked for are dropped",
+                ep.queued
+            );
+        }
+        ep.state = State::Closed;
+        ep.queued = 0;
+        let operations = std::mem::take(&mut ep.rdma);
+        self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
+        self.drop_pending(index);
+    }
+
+    /// Nothing has been sent to this peer yet, nor has it connected to us.
+    #[inline]
+    pub fn is_new(&mut self, id: EpId) -> bool {
+        self.endpoint(id).is_some_and(|ep| ep.state == State::Idle)
+    }
+
+    /// Gives a connection that is on its way a little time to come up, so that the first message to a peer is out before
+    /// its sender goes on to compute: nothing moves while no thread of the application is in MPI. What arrives meanwhile
+    /// is kept for `next`.
+    pub fn settle(&mut self, id: EpId) {
+        let deadline = Instant::now() + SETTLE;
+        while self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up()) && Instant::now() < deadline {
+            self.poll();
+            let found: Vec<_> = std::iter::from_fn(|| self.next()).collect();
+            self.up.extend(found);
+            std::thread::yield_now();
         }
     }
 
@@ -212,7 +254,11 @@ impl<C> Transport<C> {
 }
 
 /// Makes room for `count` more completions.
-pub(super) fn grow(cq: &Cq, budget: &mut crate::protocol::budget::CqBudget, count: u32) -> Result<(), verbs::Error> {
+pub(super) fn grow(
+    cq: &Cq,
+    budget: &mut crate::protocol::budget::CqBudget,
+    count: u32,
+) -> Result<(), verbs::Error> {
     if let Err(needs) = budget.reserve(count) {
         let depth = needs.0.max(cq.depth().saturating_mul(2));
         cq.resize(depth)?;

@@ -96,7 +96,12 @@ fn named_ports(names: &[Name], config: PortConfig, soft: fn() -> Driver) -> Resu
 /// How the software device's names begin.
 const SOFT_NAME: &str = "softib";
 
-fn ports_of(driver: &Driver, names: &[Name], config: PortConfig, soft: bool) -> Result<Vec<Port>, DeviceError> {
+fn ports_of(
+    driver: &Driver,
+    names: &[Name],
+    config: PortConfig,
+    soft: bool,
+) -> Result<Vec<Port>, DeviceError> {
     let devices = driver.devices()?;
     if devices.is_empty() {
         return Err(DeviceError::None);
@@ -119,7 +124,12 @@ fn ports_of(driver: &Driver, names: &[Name], config: PortConfig, soft: bool) -> 
     if ports.is_empty() { Err(DeviceError::NoActivePort(known.join(", "))) } else { Ok(ports) }
 }
 
-fn active_port(context: &Arc<Context>, num: u8, config: PortConfig, soft: bool) -> Result<Option<Port>, DeviceError> {
+fn active_port(
+    context: &Arc<Context>,
+    num: u8,
+    config: PortConfig,
+    soft: bool,
+) -> Result<Option<Port>, DeviceError> {
     let attr = context.query_port(num)?;
     if attr.state != PortState::Active {
         log::debug!("{} port {num} is not active", context.name());

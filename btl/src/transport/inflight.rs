@@ -85,7 +85,8 @@ impl<C> Inflight<C> {
     }
 
     /// Work requests that the device owns.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
@@ -121,7 +122,10 @@ mod tests {
         table.fill(second, rdma(1, 8));
         assert_eq!(second.index, first.index);
         assert!(table.complete(first.index, first.generation).is_none());
-        assert!(matches!(table.complete(second.index, second.generation), Some(Waiting::Rdma { cookie: 8, .. })));
+        assert!(matches!(
+            table.complete(second.index, second.generation),
+            Some(Waiting::Rdma { cookie: 8, .. })
+        ));
         assert_eq!(table.len(), 0);
     }
 

@@ -22,8 +22,8 @@ pub mod endpoint;
 mod inflight;
 mod lane;
 mod open;
-mod queue;
 mod qpns;
+mod queue;
 mod rdma;
 mod recv;
 mod send;
@@ -121,7 +121,6 @@ pub struct Transport<C> {
     cts_pool: Pool,
     config: Config,
     service: cpc::Service,
-    context: Arc<verbs::Context>,
     pd: Arc<verbs::Pd>,
     /// What happened.
     pub stats: Stats,

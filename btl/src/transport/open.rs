@@ -44,7 +44,8 @@ impl<C> Transport<C> {
         let queues = open_queues(&pd, &config)?;
         let plan = Arc::new(qp_plan(port, &config, &pd, (&send_cq, &recv_cq), &queues));
         let service = Service::open(plan, ProcessName(me), &config.cpc)?;
-        let shared: u32 = config.layout.queues().iter().filter(|q| !q.is_per_peer()).map(|q| u32::from(q.rd_num)).sum();
+        let shared: u32 =
+            config.layout.queues().iter().filter(|q| !q.is_per_peer()).map(|q| u32::from(q.rd_num)).sum();
         let mut recv_budget = CqBudget::new(recv_cq.depth());
         super::connect::grow(&recv_cq, &mut recv_budget, shared)?;
         let cq_budget = (recv_budget, CqBudget::new(send_cq.depth()));
@@ -71,7 +72,6 @@ impl<C> Transport<C> {
             layout: config.layout.clone(),
             config,
             service,
-            context: port.context.clone(),
             pd,
             stats: Stats::default(),
         })

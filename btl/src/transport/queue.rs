@@ -118,8 +118,6 @@ pub struct Shared {
 /// One queue of the layout, as all peers share it.
 #[derive(Debug)]
 pub struct QueueRes {
-    /// Payload bytes of one buffer.
-    pub size: u32,
     /// Send buffers: header room and payload.
     pub send: Pool,
     /// Who holds how many of the send buffers that the limit allows.
@@ -143,7 +141,7 @@ impl QueueRes {
         };
         let limit = if limit == 0 { u32::MAX } else { limit };
         let shares = Shares::new(limit, limit.div_ceil(2));
-        QueueRes { size, send: Pool::new(pd, config.clone()), shares, recv: Pool::new(pd, config), shared: None }
+        QueueRes { send: Pool::new(pd, config.clone()), shares, recv: Pool::new(pd, config), shared: None }
     }
 
     /// A send buffer of this peer's share has come back.

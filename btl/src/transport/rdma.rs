@@ -4,18 +4,25 @@
 //! would park it where only another completion wakes it.
 #![forbid(unsafe_code)]
 
+use super::Transport;
 use super::endpoint::{EpId, QueuedRdma};
 use super::inflight::Waiting;
 use super::lane::CONTROL_WQES;
 use super::state::State;
 use super::wrid::{Kind, WrId};
-use super::Transport;
 use verbs::{RKey, RdmaOp, Remote, SendFlags, Sge};
 
 impl<C> Transport<C> {
     /// Starts reading or writing `local.len` bytes of the peer's memory. The cookie comes back with
     /// `Upcall::RdmaDone`; it comes back at once (`Err`) if the endpoint is lost.
-    pub fn rdma(&mut self, id: EpId, op: RdmaOp, local: Sge, remote: (u64, RKey), cookie: C) -> Result<(), C> {
+    pub fn rdma(
+        &mut self,
+        id: EpId,
+        op: RdmaOp,
+        local: Sge,
+        remote: (u64, RKey),
+        cookie: C,
+    ) -> Result<(), C> {
         match self.endpoint(id) {
             Some(ep) if !matches!(ep.state, State::Failed | State::Closed) => {
                 ep.rdma.push_back(QueuedRdma { op, local, remote, cookie });
@@ -58,7 +65,9 @@ impl<C> Transport<C> {
                 self.stats.rdma += 1;
             }
             Err(error) => {
-                if let Some(Waiting::Rdma { cookie, .. }) = self.inflight.complete(ticket.index, ticket.generation) {
+                if let Some(Waiting::Rdma { cookie, .. }) =
+                    self.inflight.complete(ticket.index, ticket.generation)
+                {
                     self.up.push_back(super::Upcall::RdmaDone { cookie, ok: false });
                 }
                 self.fail(index, &format!("post of an RDMA operation failed: {error}"));

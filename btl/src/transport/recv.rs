@@ -67,7 +67,7 @@ impl<C> Transport<C> {
         let buf = self.slots.at(id)?.posted.take()?.completed();
         let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
-        let Some(header) = header else {
+        let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
             self.control(index, queue, slot, buf, len);
             return None;
         };
@@ -82,7 +82,14 @@ impl<C> Transport<C> {
         self.stats.received += 1;
         let generation = self.generations[index as usize];
         let endpoint = EpId { index, generation };
-        Some(Delivery { endpoint, tag: header.tag(), buf, len: (len - HEADER_LEN) as u32, slot, queue: queue as u8 })
+        Some(Delivery {
+            endpoint,
+            tag: header.tag(),
+            buf,
+            len: (len - HEADER_LEN) as u32,
+            slot,
+            queue: queue as u8,
+        })
     }
 
     /// Credits that a message of the peer brought.
@@ -111,7 +118,9 @@ impl<C> Transport<C> {
             return self.repost(queue, slot, delivery.buf);
         }
         let index = delivery.endpoint.index;
-        let Some(ep) = self.endpoint(delivery.endpoint) else { return self.drop_slot(queue, slot, delivery.buf) };
+        let Some(ep) = self.endpoint(delivery.endpoint) else {
+            return self.drop_slot(queue, slot, delivery.buf);
+        };
         let lane = &mut ep.lanes[queue];
         let Some((credits, window)) = &mut lane.credits else { return };
         let overrun = credits.consumed(window).err();
@@ -202,7 +211,9 @@ impl<C> Transport<C> {
         let parsed = Header::parse(&buf.as_slice()[..len]).map(|(header, _)| header);
         self.repost_control(index, queue, slot, buf);
         match parsed {
-            Ok(header) if header.kind == MessageKind::Credit => self.credit_message(index, queue, header.grant),
+            Ok(header) if header.kind == MessageKind::Credit => {
+                self.credit_message(index, queue, header.grant)
+            }
             Ok(header) => self.refuse(index, &format!("a {:?} message came on queue {queue}", header.kind)),
             Err(error) => self.refuse(index, &error.to_string()),
         }
@@ -230,7 +241,9 @@ impl<C> Transport<C> {
         if self.queues[queue].shared.is_some() {
             return self.repost(queue, slot, buf);
         }
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return self.drop_slot(queue, slot, buf) };
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
+            return self.drop_slot(queue, slot, buf);
+        };
         let Some(qp) = &ep.lanes[queue].qp else { return };
         match qp.post_recv(self.slots.wr_id(Kind::RecvPeer, slot), buf) {
             Ok(posted) => self.slots.by_index(slot).posted = Some(posted),
@@ -371,7 +384,8 @@ impl<C> Transport<C> {
     #[cold]
     fn cts_received(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
         let index = id.index();
-        if id.kind() != Some(Kind::RecvCts) || self.generations.get(index as usize) != Some(&id.generation()) {
+        if id.kind() != Some(Kind::RecvCts) || self.generations.get(index as usize) != Some(&id.generation())
+        {
             self.stats.stale += 1;
             return None;
         }

@@ -112,11 +112,8 @@ impl<C> Transport<C> {
     /// Sends the first `len` bytes of the payload, now or as soon as possible, in order. `false` if the endpoint is
     /// lost: the message is given up.
     pub fn send(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
-        let usable = match self.endpoint(id) {
-            Some(ep) => !matches!(ep.state, State::Failed | State::Closed),
-            None => false,
-        };
-        if !usable || len > buf.capacity() {
+        let state = self.endpoint(id).map_or(State::Closed, |ep| ep.state);
+        if matches!(state, State::Failed | State::Closed) || len > buf.capacity() {
             self.give_back(buf);
             return false;
         }

@@ -73,6 +73,11 @@ pub enum Action {
 }
 
 impl State {
+    /// A connection is under way.
+    pub fn is_coming_up(self) -> bool {
+        matches!(self, State::Connecting | State::HaveQps | State::HaveCts | State::Up)
+    }
+
     /// The next state and what to do, for a layout with (`cts`) or without a per-peer queue.
     pub fn on(self, event: Event, cts: bool) -> (State, Action) {
         match event {
@@ -209,9 +214,9 @@ mod tests {
                         let order = [a, b, c, d];
                         let (state, actions) = run(true, &order);
                         if state == State::Connected {
-                            let posted = actions.iter().any(|x| {
-                                matches!(x, Action::PostAndSendCts | Action::PostSendCtsAndFlow)
-                            });
+                            let posted = actions
+                                .iter()
+                                .any(|x| matches!(x, Action::PostAndSendCts | Action::PostSendCtsAndFlow));
                             assert!(posted && order.contains(&Event::CtsReceived), "{order:?}");
                         }
                     }
