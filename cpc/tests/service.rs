@@ -5,14 +5,21 @@ mod side;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cpc::{Config, EndpointKey, ProcessName, QpPlan, Service};
-use side::{QUEUES, Side, context, port, queue, until};
-use verbs::{Access, Cq, Pd};
+use cpc::ibcm::address::Address;
+use cpc::{Config, EndpointKey, Event, ProcessName, QpPlan, Service};
+use side::{PATIENCE, QUEUES, Side, context, port, queue, until};
+use verbs::{
+    Access, Ah, AhAttr, Context, Cq, InitAttr, Pd, Pool, PoolConfig, Psn, QKey, Qp, QpCap, QpInit, QpKind,
+    SendFlags, Wc,
+};
 
 fn pair(shared: bool) -> ([Side; 2], [EndpointKey; 2]) {
-    let ctx = context();
+    pair_on(&context(), shared)
+}
+
+fn pair_on(ctx: &Arc<Context>, shared: bool) -> ([Side; 2], [EndpointKey; 2]) {
     let config = Config::default();
-    let mut sides = [0, 1].map(|rank| Side::open(&ctx, rank, shared, &config));
+    let mut sides = [0, 1].map(|rank| Side::open(ctx, rank, shared, &config));
     let adverts = [0, 1].map(|i: usize| sides[i].service.adverts().to_vec());
     let names = [0, 1].map(|i: usize| sides[i].name);
     sides.iter().for_each(|s| s.service.start().unwrap());
@@ -177,4 +184,109 @@ fn an_excluded_or_unknown_component_is_an_error_with_its_reason() {
     assert!(text.contains("softib0 port 1: all are excluded"), "{text}");
     let text = open(&Config { include: vec!["rdmacm".to_owned()], ..Config::default() });
     assert!(text.contains("\"rdmacm\"; known are: ibcm"), "{text}");
+}
+
+fn counter(side: &Side, name: &str) -> u64 {
+    side.service.counters().iter().find(|(n, _)| *n == name).map_or(0, |&(_, value)| value)
+}
+
+#[test]
+fn a_connection_comes_up_while_the_main_thread_does_something_else() {
+    let (sides, keys) = pair(false);
+    sides[0].service.connect(keys[0]);
+    let limit = Instant::now() + PATIENCE;
+    while sides.iter().any(|s| counter(s, "ibcm_connected") == 0) {
+        assert!(Instant::now() < limit, "{:?}", sides[0].service.counters());
+        std::thread::yield_now();
+    }
+    for side in &sides {
+        assert!(side.service.pending());
+        assert!(matches!(side.service.next_event(), Some(Event::QpsCreated { cts: Some(_), .. })));
+        assert!(matches!(side.service.next_event(), Some(Event::Connected { .. })));
+        assert!(!side.service.pending());
+    }
+}
+
+#[test]
+fn the_helper_thread_takes_no_signals() {
+    let (sides, keys) = pair(false);
+    // Its name is set by the thread itself: once it has worked, it is there.
+    sides[0].service.connect(keys[0]);
+    let limit = Instant::now() + PATIENCE;
+    while !sides[0].service.pending() {
+        assert!(Instant::now() < limit);
+        std::thread::yield_now();
+    }
+    let masks: Vec<u64> = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
+        .filter(|status| status.starts_with("Name:\toxib-connect\n"))
+        .filter_map(|status| {
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        })
+        .collect();
+    assert!(!masks.is_empty());
+    // All but SIGKILL (9), SIGSTOP (19) and the two that the C library keeps for itself (32, 33).
+    let blockable = !(1 << 8 | 1 << 18 | 1 << 31 | 1 << 32);
+    assert!(masks.iter().all(|mask| mask & blockable == blockable), "{masks:x?}");
+}
+
+#[test]
+fn nothing_is_left_of_closed_services() {
+    let ctx = context();
+    let (mut sides, keys) = pair_on(&ctx, false);
+    sides[0].service.connect(keys[0]);
+    until(&mut sides, "message", |s| {
+        (0..2).all(|i| s[i].is_done(keys[i]) && s[i].ends[&keys[i]].sent.is_empty())
+    });
+    sides.iter().for_each(|s| s.service.close(Duration::from_secs(2)));
+    drop(sides);
+    assert_eq!(Arc::strong_count(&ctx), 1, "something still holds the device");
+}
+
+/// Sends `bytes` from a UD queue pair that is nobody's to the one at `to`, and waits for the completion.
+fn send_raw(ctx: &Arc<Context>, to: &Address, key: QKey, bytes: &[u8]) {
+    let pd = Pd::alloc(ctx).unwrap();
+    let cq = Cq::create(ctx, 4, None).unwrap();
+    let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+    let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+    let qp = Qp::create(&pd, &QpInit { kind: QpKind::Ud, send_cq, recv_cq, srq: None, cap, sig_all: false })
+        .unwrap();
+    qp.to_init(&InitAttr { port: 1, pkey_index: 0, access: Access::empty(), qkey: key }).unwrap();
+    qp.to_rtr_ud().unwrap();
+    qp.to_rts_ud(Psn(0)).unwrap();
+    let access = Access::LOCAL_WRITE;
+    let mut pool = Pool::new(&pd, PoolConfig { buf_len: 512, align: 64, grow_by: 1, max: 1, access });
+    let mut buf = pool.take().unwrap();
+    buf.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+    let ah = Ah::create(&pd, &AhAttr { port: 1, dlid: to.lid, sl: 0, gid: None }).unwrap();
+    let len = u32::try_from(bytes.len()).unwrap();
+    let posted = qp
+        .post_send_ud(1, buf, len, &ah, to.qpn, key, SendFlags::SIGNALED)
+        .unwrap_or_else(|(_, e)| panic!("{e}"));
+    let mut wc = [Wc::default()];
+    while cq.poll(&mut wc).unwrap() == 0 {
+        std::thread::yield_now();
+    }
+    drop(posted.completed());
+}
+
+#[test]
+fn foreign_datagrams_are_counted_and_hurt_nobody() {
+    let ctx = context();
+    let (mut sides, keys) = pair_on(&ctx, false);
+    let to = Address::parse(&sides[0].service.adverts()[0].blob).unwrap();
+    let mut mad = [0_u8; 256];
+    send_raw(&ctx, &to, cpc::ibcm::Q_KEY, &mad);
+    send_raw(&ctx, &to, cpc::ibcm::Q_KEY, &mad[..17]);
+    send_raw(&ctx, &to, cpc::ibcm::Q_KEY, &[]);
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    mad[20..24].copy_from_slice(b"oxc\x63");
+    send_raw(&ctx, &to, cpc::ibcm::Q_KEY, &mad);
+    until(&mut sides, "count", |s| {
+        counter(&s[0], "ibcm_foreign") == 3 && counter(&s[0], "ibcm_malformed") == 1
+    });
+    sides[1].service.connect(keys[1]);
+    until(&mut sides, "message", |s| (0..2).all(|i| s[i].is_done(keys[i])));
 }
