@@ -37,7 +37,7 @@ fn a_storm_of_all_to_all_takes_four_datagrams_a_pair() {
 #[test]
 fn a_storm_on_a_bad_network_connects_every_pair_or_says_why_not() {
     for seed in 0..4 {
-        let mut world = all_to_all(24, seed, Odds { drop: 15, duplicate: 10, delay: 10 });
+        let mut world = all_to_all(24, seed, Odds { drop: 15, duplicate: 10, delay: 10, corrupt: 0 });
         world.run(200_000);
         for_pairs(24, |a, b| world.check_pair(a, b));
         let failures: usize = world.nodes.iter().map(|n| n.failures.len()).sum();

@@ -33,6 +33,8 @@ pub struct Odds {
     pub drop: u64,
     pub duplicate: u64,
     pub delay: u64,
+    /// One bit of a datagram flips. A real fabric's CRC lets none of these through.
+    pub corrupt: u64,
 }
 
 enum Packet {
@@ -338,7 +340,7 @@ impl World {
 
     fn on_unknown(&mut self, node: usize, peer: ProcessName) {
         self.nodes[node].unknown.push(peer);
-        let index = self.nodes.iter().position(|n| n.name == peer).unwrap();
+        let Some(index) = self.nodes.iter().position(|n| n.name == peer) else { return };
         // An endpoint for that very incarnation is in place already, if a Disconnected came first.
         let fresh = self.end(node, index).is_some_and(|e| e.address == self.nodes[index].address);
         let usable = fresh && !matches!(self.state(node, index), Some(StateKind::Left | StateKind::Failed));
@@ -352,7 +354,11 @@ impl World {
         self.net.insert((self.now + after, self.sequence), packet);
     }
 
-    fn transmit(&mut self, from: Source, to: Qpn, bytes: Box<[u8; MAD_LEN]>) {
+    fn transmit(&mut self, from: Source, to: Qpn, mut bytes: Box<[u8; MAD_LEN]>) {
+        if self.chance(self.odds.corrupt) {
+            let bit = usize::try_from(self.random() >> 40).unwrap() % (MAD_LEN * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
         let number = self.sent;
         self.sent += 1;
         let fault = match self.plan.remove(&number) {
