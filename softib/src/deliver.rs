@@ -10,7 +10,7 @@ use crate::objects::events::Subject;
 use crate::objects::qp::{Inbound, Qp, Qps};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::Taken;
-use crate::rdma;
+use crate::rdma_ring;
 use crate::send::{GRH_LEN, op};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::ring::{Found, Head, flag};
@@ -77,7 +77,9 @@ fn rare(qp: &mut Qp, w: &mut World, found: &Found) {
         op::TOO_LONG if qp.kind == IBV_QPT_UD => repost(qp, w, head.pos),
         op::TOO_LONG => broken_receive(qp, w, head.pos, IBV_WC_LOC_LEN_ERR),
         op::BAD_RECEIVE => broken_receive(qp, w, head.pos, IBV_WC_LOC_PROT_ERR),
-        op::WRITE | op::READ | op::RESPONSE => rdma::arrived(qp, w, found),
+        op::WRITE => rdma_ring::write_arrived(qp, w, found),
+        op::READ => rdma_ring::read_arrived(qp, w, found),
+        op::RESPONSE => rdma_ring::response_arrived(qp, w, found),
         _ => w.stats.stray += 1,
     }
 }

@@ -25,6 +25,7 @@ mod engine;
 pub mod errno;
 mod objects;
 mod rdma;
+mod rdma_ring;
 mod send;
 #[doc(hidden)]
 pub mod shm;

@@ -2,16 +2,17 @@
 //!
 //! The initiator checks the key, the bounds, the rights and the protection domain in the target's MR table, says which
 //! region it works on (hazard word of its ring, so that the target's dereg waits), and moves the data itself with
-//! process_vm_writev/readv: no CPU of the target is needed.
+//! process_vm_writev/readv: no CPU of the target is needed. Where that is not allowed (found by trying; SOFTIB_CMA=0 forbids
+//! it), the request goes through the rings, see `rdma_ring`.
 
 use crate::engine::world::World;
 use crate::errno::Errno;
 use crate::objects::peer::Peer;
 use crate::objects::qp::Qp;
+use crate::rdma_ring::{self, Message};
 use crate::send::{self, Step, Work};
 use crate::shm::layout::{H_NONCE, H_PROBE};
 use crate::shm::mrtable::{self, Region};
-use crate::shm::ring::Found;
 use rdma_sys::*;
 use std::sync::atomic::{Ordering, fence};
 
@@ -29,10 +30,14 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     if !link.is_open(&peer.map, me) {
         return Step::Silent;
     }
-    if !work.asked && work.len > 0 {
+    if !work.moved && work.len > 0 {
+        if !probe(peer) {
+            let to = Message { dst: send::destination(link.index, link.view.generation), src_qpn: qp.num };
+            return rdma_ring::request(peer, &mut w.stats, to, work, sges);
+        }
         let grant = Grant { access: link.view.access, pd: link.view.pd };
         match direct(peer, &grant, work, sges) {
-            Ok(()) => (work.asked, w.stats.rdma_direct) = (true, w.stats.rdma_direct + 1),
+            Ok(()) => (work.moved, w.stats.rdma_direct) = (true, w.stats.rdma_direct + 1),
             Err(status) => return Step::Done(status),
         }
     }
@@ -43,28 +48,30 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
 }
 
 /// What the remote QP lets its peer do.
-struct Grant {
-    access: u32,
-    pd: u32,
+#[derive(Debug, Clone, Copy)]
+pub struct Grant {
+    pub access: u32,
+    pub pd: u32,
+}
+
+impl Grant {
+    /// Whether `need` on `len` bytes at `addr` of `region` is granted.
+    pub fn permits(&self, region: &Region, need: u32, addr: u64, len: u64) -> bool {
+        region.access & self.access & need == need && region.pd == self.pd && region.covers(addr, len)
+    }
 }
 
 fn needed(work: &Work) -> u32 {
     if work.opcode == IBV_WR_RDMA_READ { IBV_ACCESS_REMOTE_READ } else { IBV_ACCESS_REMOTE_WRITE }
 }
 
-/// Whether `work` may touch `region` of a QP that grants `grant`.
-fn permits(region: &Region, grant: &Grant, work: &Work) -> bool {
-    let need = needed(work);
-    region.access & grant.access & need == need
-        && region.pd == grant.pd
-        && region.covers(work.remote_addr, work.len.into())
-}
-
 /// Moves the data with the initiator's own hands. Err: a completion status.
 fn direct(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
     peer.ring.hazard().store(work.rkey, Ordering::Relaxed);
     fence(Ordering::SeqCst);
-    let allowed = mrtable::look_up(&peer.map, work.rkey).is_some_and(|region| permits(&region, grant, work));
+    let region = mrtable::look_up(&peer.map, work.rkey);
+    let (need, len) = (needed(work), u64::from(work.len));
+    let allowed = region.is_some_and(|region| grant.permits(&region, need, work.remote_addr, len));
     let moved = if allowed { transfer(peer, work, sges) } else { Err(Errno(libc::EFAULT)) };
     peer.ring.hazard().store(0, Ordering::Release);
     match moved {
@@ -122,6 +129,10 @@ pub fn probe(peer: &mut Peer) -> bool {
     if let Some(known) = peer.reachable {
         return known;
     }
+    if std::env::var_os("SOFTIB_CMA").is_some_and(|value| value == "0") {
+        peer.reachable = Some(false);
+        return false;
+    }
     let at = peer.map.u64(H_PROBE).load(Ordering::Relaxed);
     let mut copy = [0u8; 16];
     let read = copy_remote(peer.pid, copy.as_mut_ptr() as u64, at, copy.len(), true);
@@ -130,9 +141,14 @@ pub fn probe(peer: &mut Peer) -> bool {
     reachable
 }
 
-/// A cell of the ring form of these operations.
-pub fn arrived(_qp: &mut Qp, w: &mut World, _found: &Found) {
-    w.stats.stray += 1;
+/// Whether the peer that owes the answer at the head of the SQ can't give it any more.
+pub fn is_lost(qp: &mut Qp, w: &mut World) -> bool {
+    let me = (qp.num, w.segment.incarnation);
+    let Some(link) = qp.link.as_mut() else { return true };
+    match w.peers.attached(link.slot) {
+        Some(peer) if peer.incarnation == link.incarnation => !peer.alive() || !link.is_open(&peer.map, me),
+        _ => true,
+    }
 }
 
 /// Waits until no initiator works on the region behind an invalidated key.

@@ -67,8 +67,9 @@ pub struct Work {
     pub signalled: bool,
     /// Number of requests posted to this SQ up to this one.
     pub number: u32,
-    /// An RDMA request that went through the ring and waits for its answer.
+    /// RDMA: the request is in the ring; the data is where it belongs.
     pub asked: bool,
+    pub moved: bool,
 }
 
 /// Where an address handle leads.
@@ -117,6 +118,13 @@ pub enum Step {
     Rnr,
     Silent,
     Answer,
+}
+
+impl Work {
+    /// Something of it has reached the peer: it is finished even when the QP drains.
+    fn begun(&self) -> bool {
+        self.receive.is_some() || self.asked || self.moved
+    }
 }
 
 impl Queued {
@@ -350,14 +358,14 @@ pub fn notify(qp: &mut Qp, w: &mut World, work: &Work) -> Step {
 }
 
 /// Messages up to two of these go in one piece or two; pieces overlap the two sides' copies.
-const PIECE: u32 = 16 << 10;
+pub const PIECE: u32 = 16 << 10;
 
 #[inline]
 fn first_fragment(len: u32) -> usize {
     len.min(PIECE) as usize
 }
 
-fn solicited(work: &Work) -> u8 {
+pub fn solicited(work: &Work) -> u8 {
     if work.flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 }
 }
 
@@ -501,8 +509,13 @@ pub fn finish_head(qp: &mut Qp, w: &mut World, status: u32) {
 pub fn advance(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
     while matches!(qp.state, IBV_QPS_RTS | IBV_QPS_SQD) {
         let mut queued = qp.sq.pop_front()?;
-        let idle = qp.state == IBV_QPS_SQD && queued.work.receive.is_none() && !queued.work.asked;
+        let idle = qp.state == IBV_QPS_SQD && !queued.work.begun();
         let early = matches!(queued.wait, Wait::Rnr { until } if until > now);
+        if queued.wait == Wait::Answer && rdma::is_lost(qp, w) {
+            qp.sq.push_front(queued);
+            finish_head(qp, w, IBV_WC_RETRY_EXC_ERR);
+            continue;
+        }
         if idle || early || queued.wait == Wait::Answer {
             let again = next_look(&queued.wait, now);
             qp.sq.push_front(queued);

@@ -12,6 +12,11 @@ fn child_main() {
         Some("datagrams") => datagrams(),
         Some("memory") => memory(),
         Some("shared") => shared(),
+        Some("without_process_vm") => {
+            read_and_write(&[]);
+            assert_eq!(softib::stats().rdma_direct, 0);
+            assert!(softib::stats().rdma_ring > 0);
+        }
         _ => {}
     }
 }
@@ -197,6 +202,13 @@ fn read_and_write(env: &[(&str, &str)]) {
 #[test]
 fn rdma_reads_and_writes_the_memory_of_a_sleeping_peer() {
     read_and_write(&[]);
+}
+
+/// Both processes are started so that neither may reach into the other's memory.
+#[test]
+fn without_process_vm_the_rings_carry_reads_and_writes() {
+    let this = Child::start_with("without_process_vm", &[("SOFTIB_CMA", "0")]);
+    this.finish();
 }
 
 /// Receives on an SRQ that two QPs share; tells how often each came.

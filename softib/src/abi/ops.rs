@@ -133,6 +133,7 @@ fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
         signalled: qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
         number: 0,
         asked: false,
+        moved: false,
     };
     if qp.kind != IBV_QPT_RC || wr.opcode != IBV_WR_SEND {
         address(qp, wr, &mut work)?;

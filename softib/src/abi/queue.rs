@@ -111,6 +111,7 @@ fn build(
         sq_posted: 0,
         sq_retired: 0,
         busy: false,
+        refused: None,
         established: false,
         async_events: 0,
     }))

@@ -26,6 +26,7 @@ use barrier::Barrier;
 use lock::{Guard, Lock};
 use progress::Inbound;
 use slab::Slab;
+use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -89,6 +90,7 @@ impl Engine {
             peers,
             busy: Vec::new(),
             doomed: Vec::new(),
+            replies: VecDeque::new(),
             stats: Stats::default(),
         };
         let inbound = Inbound::new(map.clone(), barrier);

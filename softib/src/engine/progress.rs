@@ -15,13 +15,13 @@
 use crate::deliver::{self, From};
 use crate::engine::barrier::Barrier;
 use crate::engine::world::State;
-use crate::send;
 use crate::shm::layout::{BITMAP, RINGS};
 use crate::shm::map::Map;
 use crate::shm::ring::RecvRing;
+use crate::{rdma_ring, send};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Rings that are looked at on every poll.
 const HOT: usize = 8;
@@ -229,7 +229,7 @@ impl State {
     /// Works on queue pairs with waiting sends.
     #[inline]
     fn advance_sends(&mut self) -> Option<Instant> {
-        if self.w.busy.is_empty() && self.w.doomed.is_empty() {
+        if self.w.busy.is_empty() && self.w.doomed.is_empty() && self.w.replies.is_empty() {
             return None;
         }
         self.advance_busy()
@@ -244,7 +244,7 @@ impl State {
             }
         }
         let now = Instant::now();
-        let mut soonest: Option<Instant> = None;
+        let mut soonest = rdma_ring::advance(qps, w).then(|| now + Duration::from_micros(50));
         for index in std::mem::take(&mut w.busy) {
             let Some(qp) = qps.get_mut(index) else { continue };
             let again = send::advance(qp, w, now);

@@ -10,12 +10,14 @@ use crate::objects::mr::{Mrs, Pd};
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::srq::Srq;
+use crate::rdma_ring::Reply;
 use crate::shm::heap::Heap;
 use crate::shm::layout::BELL;
 use crate::shm::map::Map;
 use crate::shm::segment::Segment;
 use rdma_sys::{IBV_EVENT_CQ_ERR, IBV_WC_SUCCESS};
 use slab::Slab;
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 
 /// Plain counters, for tests, benches and the curious.
@@ -62,6 +64,8 @@ pub struct World {
     pub busy: Vec<usize>,
     /// Queue pairs whose CQ overran under them.
     pub doomed: Vec<usize>,
+    /// Answers to RDMA requests that came through a ring.
+    pub replies: VecDeque<Reply>,
     pub stats: Stats,
 }
 

@@ -44,6 +44,8 @@ pub struct Qp {
     pub sq_posted: u32,
     pub sq_retired: u32,
     pub busy: bool,
+    /// An RDMA WRITE through the ring that was refused and is not over yet.
+    pub refused: Option<u32>,
     pub established: bool,
     pub async_events: u32,
 }

@@ -1,0 +1,250 @@
+//! One-sided operations through the rings, for peers whose memory we can't reach.
+//!
+//! ```text
+//!   WRITE   fragments {address, key} + data  ───>  target copies, checks each fragment
+//!           <─── RESPONSE {status}
+//!   READ    {address, key, length}           ───>  target checks
+//!           <─── RESPONSE {status} + data, in fragments
+//! ```
+//!
+//! The target's poll, or its device thread, does the work. Answers that find no room in the ring wait in `World::replies`.
+//! The request stays at the head of its SQ until the answer is there, so the order on the QP is kept.
+
+use crate::engine::world::{Stats, World};
+use crate::objects::peer::Peer;
+use crate::objects::qp::{Qp, Qps};
+use crate::rdma::Grant;
+use crate::send::{self, PIECE, Step, Wait, Work, op};
+use crate::shm::ring::{Found, Head, flag};
+use rdma_sys::*;
+
+/// Where a request goes, and from whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Message {
+    pub dst: u16,
+    pub src_qpn: u32,
+}
+
+/// The fixed part of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Target {
+    addr: u64,
+    rkey: u32,
+    len: u32,
+}
+
+impl Target {
+    fn emit(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.addr.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.to_ne_bytes());
+        bytes[12..].copy_from_slice(&self.len.to_ne_bytes());
+        bytes
+    }
+
+    fn parse(found: &Found) -> Target {
+        let mut bytes = [0u8; 16];
+        // SAFETY: the fixed part of a cell has more than 16 readable bytes.
+        unsafe { std::ptr::copy_nonoverlapping(found.fixed, bytes.as_mut_ptr(), bytes.len()) };
+        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let addr = u64::from(word(0)) | u64::from(word(4)) << 32;
+        Target {
+            addr: if cfg!(target_endian = "little") { addr } else { addr.rotate_left(32) },
+            rkey: word(8),
+            len: word(12),
+        }
+    }
+}
+
+/// Sends a request, or as much of it as there is room for (initiator).
+pub fn request(peer: &mut Peer, stats: &mut Stats, to: Message, work: &mut Work, sges: &[ibv_sge]) -> Step {
+    if work.asked {
+        return Step::Answer;
+    }
+    let reading = work.opcode == IBV_WR_RDMA_READ;
+    loop {
+        let len = if reading { 0 } else { (work.len - work.sent).min(PIECE) };
+        if !peer.ring.has_room(PIECE as usize) {
+            return Step::Room;
+        }
+        let last = reading || work.sent + len == work.len;
+        let head = Head {
+            op: if reading { op::READ } else { op::WRITE },
+            flags: if last { flag::LAST } else { 0 },
+            dst: to.dst,
+            src_qpn: to.src_qpn,
+            len,
+            pos: work.number,
+            ..Head::default()
+        };
+        let whole = if reading { work.len } else { len };
+        let target = Target { addr: work.remote_addr + u64::from(work.sent), rkey: work.rkey, len: whole };
+        let skip = work.sent as usize;
+        let pushed =
+            peer.ring.push_with(head, &target.emit(), |to| send::gather(sges, skip, len as usize, to));
+        send::rung(pushed, peer, &mut stats.doorbells);
+        work.sent += len;
+        if last {
+            (work.asked, work.sent) = (true, 0);
+            stats.rdma_ring += 1;
+            return Step::Answer;
+        }
+    }
+}
+
+/// An answer on its way (target).
+#[derive(Debug)]
+pub struct Reply {
+    /// Our QP that was asked.
+    qp: usize,
+    generation: u32,
+    /// Which request of the initiator this answers.
+    number: u32,
+    status: u32,
+    read: Option<Target>,
+    sent: u32,
+}
+
+fn answer(qp: &Qp, w: &mut World, number: u32, status: u32, read: Option<Target>) {
+    let read = read.filter(|_| status == IBV_WC_SUCCESS);
+    w.replies.push_back(Reply { qp: qp.index, generation: qp.generation, number, status, read, sent: 0 });
+}
+
+fn grant_of(qp: &Qp) -> Grant {
+    Grant { access: qp.attr.qp_access_flags, pd: qp.pd as u32 }
+}
+
+fn permits(qp: &Qp, w: &World, target: &Target, need: u32) -> bool {
+    let region = w.mrs.region(target.rkey);
+    region.is_some_and(|region| grant_of(qp).permits(&region, need, target.addr, target.len.into()))
+}
+
+/// A fragment of an RDMA WRITE (target). After a refused one the rest of the request is refused, too.
+pub fn write_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    let (head, mut target) = (&found.head, Target::parse(found));
+    target.len = head.len;
+    let fine = qp.refused != Some(head.pos) && permits(qp, w, &target, IBV_ACCESS_REMOTE_WRITE);
+    if fine {
+        // SAFETY: the range lies in a valid MR with remote write (checked); the payload has head.len bytes.
+        unsafe { std::ptr::copy_nonoverlapping(found.payload, target.addr as *mut u8, head.len as usize) };
+    } else {
+        qp.refused = Some(head.pos);
+    }
+    if head.flags & flag::LAST != 0 {
+        qp.refused = None;
+        answer(qp, w, head.pos, if fine { IBV_WC_SUCCESS } else { IBV_WC_REM_ACCESS_ERR }, None);
+    }
+}
+
+/// An RDMA READ request (target).
+pub fn read_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    let target = Target::parse(found);
+    let fine = permits(qp, w, &target, IBV_ACCESS_REMOTE_READ);
+    let status = if fine { IBV_WC_SUCCESS } else { IBV_WC_REM_ACCESS_ERR };
+    answer(qp, w, found.head.pos, status, Some(target));
+}
+
+/// Sends answers that wait. True: some still do.
+pub fn advance(qps: &mut Qps, w: &mut World) -> bool {
+    for _ in 0..w.replies.len() {
+        let Some(mut reply) = w.replies.pop_front() else { break };
+        let qp = qps.get_mut(reply.qp).filter(|qp| qp.generation == reply.generation);
+        if let Some(qp) = qp
+            && !send_reply(qp, w, &mut reply)
+        {
+            w.replies.push_back(reply);
+        }
+    }
+    !w.replies.is_empty()
+}
+
+/// Sends as much of an answer as there is room for. True: that was all, or nobody is there to hear it.
+fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
+    loop {
+        let target = reply.read.map(|read| Target {
+            addr: read.addr + u64::from(reply.sent),
+            rkey: read.rkey,
+            len: (read.len - reply.sent).min(PIECE),
+        });
+        if target.is_some_and(|target| !permits(qp, w, &target, IBV_ACCESS_REMOTE_READ)) {
+            (reply.read, reply.status) = (None, IBV_WC_REM_ACCESS_ERR);
+            continue;
+        }
+        let Some(link) = qp.link.as_mut() else { return true };
+        let peer = match w.peers.attached(link.slot) {
+            Some(peer) if peer.incarnation == link.incarnation => peer,
+            _ => return true,
+        };
+        if !peer.alive() || !link.is_open(&peer.map, (qp.num, w.segment.incarnation)) {
+            return true;
+        }
+        if !peer.ring.has_room(PIECE as usize) {
+            return false;
+        }
+        let len = target.map_or(0, |target| target.len);
+        let last = reply.read.is_none_or(|read| reply.sent + len == read.len);
+        let head = Head {
+            op: op::RESPONSE,
+            flags: if last { flag::LAST } else { 0 },
+            dst: send::destination(link.index, link.view.generation),
+            src_qpn: qp.num,
+            len,
+            imm: reply.status,
+            pos: reply.number,
+        };
+        let from = target.map_or(0, |target| target.addr);
+        // SAFETY: the range lies in a valid MR with remote read (checked above); push hands out room for len bytes.
+        let fill =
+            |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len as usize) };
+        let pushed = if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
+        send::rung(pushed, peer, &mut w.stats.doorbells);
+        reply.sent += len;
+        if last {
+            return true;
+        }
+    }
+}
+
+/// An answer (initiator): it belongs to the request at the head of the SQ.
+pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    let head = &found.head;
+    let Some(queued) = qp.sq.front_mut() else { return };
+    if queued.wait != Wait::Answer || queued.work.number != head.pos {
+        return;
+    }
+    if head.imm != IBV_WC_SUCCESS {
+        return send::finish_head(qp, w, IBV_WC_REM_ACCESS_ERR);
+    }
+    let reading = queued.work.opcode == IBV_WR_RDMA_READ;
+    let fits = u64::from(queued.work.sent) + u64::from(head.len) <= u64::from(queued.work.len);
+    let known = queued.sges.iter().all(|sge| w.mrs.allows(sge, qp.pd as u32, true));
+    if reading && !(fits && known) {
+        return send::finish_head(qp, w, IBV_WC_LOC_PROT_ERR);
+    }
+    if reading {
+        spread(&queued.sges, queued.work.sent as usize, found);
+        queued.work.sent += head.len;
+    }
+    if head.flags & flag::LAST == 0 {
+        return;
+    }
+    if queued.work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
+        (queued.work.moved, queued.wait) = (true, Wait::Turn);
+    } else {
+        send::finish_head(qp, w, IBV_WC_SUCCESS);
+    }
+}
+
+/// Copies a READ's data to where it belongs, `skip` bytes into the scatter list.
+fn spread(sges: &[ibv_sge], mut skip: usize, found: &Found) {
+    let (mut done, len) = (0, found.head.len as usize);
+    for sge in sges {
+        let length = sge.length as usize;
+        let here = length.saturating_sub(skip).min(len - done);
+        let to = (sge.addr as usize + skip) as *mut u8;
+        // SAFETY: skip + here <= sge.length, inside a valid MR with local write (checked); done + here <= len.
+        unsafe { std::ptr::copy_nonoverlapping(found.payload.add(done), to, here) };
+        skip = skip.saturating_sub(length);
+        done += here;
+    }
+}
