@@ -5,21 +5,20 @@
 //! prepares both and calls [`suite`]. What is in the folder:
 //!
 //!     mpi/*.c      our own MPI programs, each checking every byte it receives
+//!     mpi4py/      what runs mpi4py's own tests, and which version of them
 //!     process      one child process group: captured output, deadline, nobody left behind
 //!     machine      what this computer is: cores, root, segments in /dev/shm
 //!     mpirun       a job: ranks, transport, parameters, binding
 //!     programs     compiles mpi/*.c with mpicc
 //!     layouts      reads configs/*.conf
-//!     case         one test: a sentence, a deadline, what went wrong
-//!     suite        all the cases, and the runner that counts them
+//!     suite        the cases, and the runner that counts them
 
-//pub mod case;
 pub mod failure;
-//pub mod layouts;
+pub mod layouts;
 pub mod machine;
 pub mod mpirun;
 pub mod process;
 pub mod programs;
-//pub mod suite;
+pub mod suite;
 
 pub use failure::{Failure, Result};

@@ -1,6 +1,137 @@
-//! todo
+//! `cargo xtask test`: unit and property tests by cargo, then the end-to-end cases, then one line that counts both.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use crate::args::{Args, Options};
-pub const OPTIONS: Options = Options { flags: &[], values: &[], words: false };
-pub fn command(_: Args) -> e2e::Result<()> {
-    Err(e2e::Failure::new("not yet"))
+use crate::workspace::{Workspace, cargo};
+use crate::{build, packages};
+use e2e::layouts;
+use e2e::mpirun::Transport;
+use e2e::process::{Limits, run};
+use e2e::programs::Programs;
+use e2e::suite::{self, Setting, Tally};
+use e2e::{Failure, Result};
+
+/// What `test` understands.
+pub const OPTIONS: Options =
+    Options { flags: &["all", "list", "only-e2e", "no-install"], values: &["over"], words: true };
+
+const CARGO_TEST: Limits = Limits { deadline: Duration::from_secs(1800), silence: None };
+
+/// `cargo xtask test`.
+pub fn command(args: Args) -> Result<()> {
+    let workspace = Workspace::find()?;
+    if args.flag("list") {
+        return list(&setting(&workspace, &args)?, args.words());
+    }
+    packages::ensure(&[&packages::MPI[..], &packages::TESTS].concat(), !args.flag("no-install"))?;
+    let began = Instant::now();
+    let setting = setting(&workspace, &args)?;
+    if setting.transport.needs_plugin() {
+        eprintln!("building the plugin in release mode");
+        build::build(&workspace, false)?;
+    }
+    let mut total = if only_cases(&args) { Tally::default() } else { cargo_test(&workspace.root)? };
+    let cases = suite::run(&setting, &suite::cases(&setting), args.words());
+    total.passed += cases.passed;
+    total.failed.extend(cases.failed);
+    conclude(&total, began.elapsed())
+}
+
+/// A filter names end-to-end cases; whoever gives one is not waiting for the unit tests.
+fn only_cases(args: &Args) -> bool {
+    args.flag("only-e2e") || !args.words().is_empty()
+}
+
+fn setting(workspace: &Workspace, args: &Args) -> Result<Setting> {
+    Ok(Setting {
+        plugin: workspace.plugin_folder(),
+        programs: Programs::new(&workspace.root, &workspace.target)?,
+        transport: Transport::new(args.value("over").unwrap_or("oxib")),
+        layouts: layouts::read(&workspace.root.join("configs"))?,
+        target: workspace.target.clone(),
+        sources: workspace.root.join("tests"),
+        all: args.flag("all"),
+    })
+}
+
+fn list(setting: &Setting, filters: &[String]) -> Result<()> {
+    for case in suite::cases(setting).iter().filter(|case| suite::runner::wanted(&case.name, filters)) {
+        println!("{}", case.name);
+    }
+    Ok(())
+}
+
+/// All of the workspace's own tests, shown as they run; their numbers are read from cargo's summaries.
+fn cargo_test(root: &Path) -> Result<Tally> {
+    let mut count = Count::default();
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--no-fail-fast", "--quiet"]).current_dir(root);
+    let finished = run(&mut command, CARGO_TEST, &mut |line| {
+        println!("{line}");
+        count.line(line);
+    })?;
+    let mut tally = count.tally;
+    if !finished.ok() && tally.failed.is_empty() {
+        tally.failed.push(format!("cargo test {}", finished.describe()));
+    }
+    Ok(tally)
+}
+
+/// Reads cargo test's output: `---- name stdout ----` before a failure's output, `test result: ...` after each binary.
+#[derive(Default)]
+struct Count {
+    tally: Tally,
+    named: usize,
+}
+
+impl Count {
+    fn line(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.tally.failed.push(name.to_owned());
+            self.named += 1;
+        }
+        if let Some(summary) = line.strip_prefix("test result: ") {
+            self.tally.passed += number(summary, " passed");
+            let nameless = number(summary, " failed").saturating_sub(self.named);
+            self.tally.failed.extend((0..nameless).map(|_| "a test of cargo test, shown above".to_owned()));
+            self.named = 0;
+        }
+    }
+}
+
+/// The number before this word in `ok. 9 passed; 0 failed; ...`.
+fn number(summary: &str, what: &str) -> usize {
+    let clause = summary.split([';', '.']).find(|clause| clause.trim().ends_with(what));
+    clause.and_then(|clause| clause.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+fn conclude(total: &Tally, took: Duration) -> Result<()> {
+    for name in &total.failed {
+        println!("FAILED: {name}");
+    }
+    println!("took {:.1} minutes", took.as_secs_f64() / 60.0);
+    println!("{total}");
+    if total.failed.is_empty() { Ok(()) } else { Err(Failure(total.to_string())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summaries_of_cargo_test_are_added_up_and_failures_keep_their_names() {
+        let mut count = Count::default();
+        for line in [
+            "test result: ok. 9 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 5.22s",
+            "running 14 tests",
+            "---- module::one stdout ----",
+            "test result: FAILED. 8 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 602.02s",
+        ] {
+            count.line(line);
+        }
+        assert_eq!((count.tally.passed, count.tally.failed.len()), (17, 2));
+        assert_eq!(count.tally.failed[0], "module::one");
+    }
 }

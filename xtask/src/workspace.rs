@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use e2e::Result;
 use e2e::failure::Context;
-use e2e::{Failure, Result};
 
 /// Where things are.
 #[derive(Debug, Clone)]
@@ -38,15 +38,4 @@ impl Workspace {
 /// The cargo that started us.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-}
-
-/// Runs cargo with its output on the terminal.
-pub fn run_cargo(root: &Path, args: &[&str]) -> Result<()> {
-    let status =
-        cargo().args(args).current_dir(root).stdin(Stdio::null()).status().context("cannot run cargo")?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(Failure(format!("cargo {} failed ({status})", args.join(" "))))
-    }
 }

@@ -1,0 +1,25 @@
+//! The end-to-end cases and what runs them.
+//!
+//!     case        a sentence and a function; a setting: plugin, programs, transport, layouts
+//!     runner      runs cases one after another, looks for what they leave in /dev/shm, counts
+//!     own         our MPI programs x layouts x ranks
+//!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
+//!     netpipe     NetPIPE's integrity check
+//!     mpi4py      mpi4py's tests, measured against the same tests over tcp
+
+pub mod case;
+pub mod manners;
+pub mod mpi4py;
+pub mod netpipe;
+pub mod own;
+pub mod runner;
+
+pub use case::{Case, Setting};
+pub use runner::{Tally, run};
+
+/// Every case, in the order in which they run: what fails fastest first.
+pub fn cases(setting: &Setting) -> Vec<Case> {
+    let parts =
+        [manners::cases(setting), own::cases(setting), netpipe::cases(setting), mpi4py::cases(setting)];
+    parts.into_iter().flatten().collect()
+}

@@ -1,0 +1,87 @@
+//! One end-to-end test: a sentence about behaviour, and a function that holds it to be true or says what happened instead.
+
+use std::path::PathBuf;
+
+use crate::layouts::Layout;
+use crate::mpirun::{Job, Transport};
+use crate::process::{Finished, Limits};
+use crate::programs::Programs;
+use crate::{Failure, Result};
+
+/// What all cases share.
+#[derive(Debug)]
+pub struct Setting {
+    /// The folder of `mca_btl_oxib.so`.
+    pub plugin: PathBuf,
+    /// Our MPI programs.
+    pub programs: Programs,
+    /// The transport under test: oxib, or a stock one to tell its faults from ours.
+    pub transport: Transport,
+    /// From configs/, the default first.
+    pub layouts: Vec<Layout>,
+    /// Cargo's target folder, for what is built or cached.
+    pub target: PathBuf,
+    /// tests/ of the repository.
+    pub sources: PathBuf,
+    /// The full matrix, not the quick selection.
+    pub all: bool,
+}
+
+impl Setting {
+    /// A job of one of our programs over the transport under test.
+    ///
+    /// # Errors
+    /// When the program does not compile.
+    pub fn job(&self, ranks: usize, program: &str) -> Result<Job> {
+        Ok(self.foreign_job(ranks, &self.transport, self.programs.compiled(program)?))
+    }
+
+    /// A job of any program over any transport, with the plugin at hand.
+    pub fn foreign_job(&self, ranks: usize, transport: &Transport, program: impl Into<PathBuf>) -> Job {
+        Job::new(ranks, transport, program).plugin(&self.plugin)
+    }
+}
+
+type Body = Box<dyn Fn(&Setting) -> Result<()>>;
+
+/// A test case.
+pub struct Case {
+    /// What holds: "a receiver that starts late gets everything in order (3 ranks, layout default)".
+    pub name: String,
+    body: Body,
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Case {
+    /// `body` is expected to set its own deadlines; it returns what went wrong.
+    pub fn new(name: impl Into<String>, body: impl Fn(&Setting) -> Result<()> + 'static) -> Self {
+        Case { name: name.into(), body: Box::new(body) }
+    }
+
+    /// Runs the body.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn run(&self, setting: &Setting) -> Result<()> {
+        (self.body)(setting)
+    }
+}
+
+/// Runs `job`, expects success and `PASS name` in its output: a job that ends early without a word is no success.
+///
+/// # Errors
+/// The job's end, command and output.
+pub fn passes(job: &Job, name: &str, seconds: u64) -> Result<Finished> {
+    let finished = job.expect_success(Limits::deadline(seconds))?;
+    let line = format!("PASS {name}");
+    if finished.output.lines().any(|l| l == line) {
+        return Ok(finished);
+    }
+    let Failure(text) = job.explain(&finished);
+    Err(Failure(format!("`{line}` is missing: {text}")))
+}

@@ -1,0 +1,196 @@
+//! How oxib behaves at the edges of a job: loading, parameters, bad input, jobs that never asked for it, ranks that die.
+
+use std::process::Command;
+
+use crate::layouts::Layout;
+use crate::mpirun::{Job, Transport, tail};
+use crate::process::{End, Finished, Limits, run};
+use crate::suite::case::passes;
+use crate::suite::{Case, Setting};
+use crate::{Failure, Result};
+
+const DEADLINE: u64 = 60;
+
+/// All of them; those that are about the plugin itself only when it is what is under test.
+pub fn cases(setting: &Setting) -> Vec<Case> {
+    let mut cases = if setting.transport.needs_plugin() { of_the_plugin() } else { Vec::new() };
+    cases.extend(of_any_transport());
+    cases.extend(setting.layouts.iter().filter(|_| setting.transport.needs_plugin()).map(layout_is_read));
+    cases
+}
+
+fn of_the_plugin() -> Vec<Case> {
+    vec![
+        Case::new("ompi_info lists oxib and its parameters, with help", listed),
+        Case::new("traffic over self,oxib goes through the plugin and its segments", traffic_is_ours),
+        Case::new("a job that never asked for oxib has none of its threads, segments or output", no_traces),
+        Case::new(
+            "a wrong layout is answered with position and expectation, and the job goes on over vader",
+            wrong_layout,
+        ),
+        Case::new(
+            "a wrong layout without another transport ends the job with the same message",
+            wrong_layout_alone,
+        ),
+        Case::new("a device that does not exist is named, and the job goes on over vader", wrong_device),
+        Case::new("a parameter out of range is named, and the job goes on over vader", wrong_number),
+        Case::new(
+            "a job whose rank was killed leaves nothing that the next job does not sweep",
+            swept_by_the_next,
+        ),
+    ]
+}
+
+fn of_any_transport() -> Vec<Case> {
+    vec![
+        Case::new("MPI_Abort in the middle of traffic ends the job with its code", aborts),
+        Case::new("a rank that is killed takes the job down, and nobody hangs", killed),
+        Case::new("parents and children of MPI_Comm_spawn exchange messages", spawned),
+    ]
+}
+
+fn over(name: &str, btl: &str) -> Transport {
+    Transport { name: name.to_owned(), btl: btl.to_owned() }
+}
+
+fn require(holds: bool, what: &str, job: &Job, finished: &Finished) -> Result<()> {
+    if holds { Ok(()) } else { Err(Failure(format!("{what}: {}", job.explain(finished)))) }
+}
+
+fn listed(setting: &Setting) -> Result<()> {
+    let mut command = Command::new("ompi_info");
+    let path = format!("{}:SYS_DEFAULT", setting.plugin.display());
+    command.args(["--param", "btl", "oxib", "--level", "9"]).env("OMPI_MCA_mca_base_component_path", path);
+    let finished = run(&mut command, Limits::deadline(DEADLINE), &mut |_| {})?;
+    let known = ["btl_oxib_receive_queues", "btl_oxib_device", "btl_oxib_eager_limit", "btl_oxib_verbose"];
+    let missing: Vec<&str> = known.into_iter().filter(|name| !finished.output.contains(name)).collect();
+    if finished.ok() && missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "ompi_info {} and does not name {missing:?}:\n{}",
+        finished.describe(),
+        tail(&finished.output, 30)
+    )))
+}
+
+fn traces(setting: &Setting, transport: &Transport) -> Result<(Job, Finished)> {
+    let job = setting.foreign_job(2, transport, setting.programs.compiled("traces")?);
+    let finished = passes(&job, "traces", DEADLINE)?;
+    Ok((job, finished))
+}
+
+fn traffic_is_ours(setting: &Setting) -> Result<()> {
+    let (job, finished) = traces(setting, &setting.transport)?;
+    let ours = finished.output.contains("plugin mapped 1") && !finished.output.contains("segments mapped 0");
+    require(ours, "neither a plugin nor segments were seen in a rank", &job, &finished)
+}
+
+/// The plugin is in the path (Open MPI opens it), vader carries the traffic: the same as without the plugin at all.
+fn no_traces(setting: &Setting) -> Result<()> {
+    let path = format!("{}:SYS_DEFAULT", setting.plugin.display());
+    let program = setting.programs.compiled("traces")?;
+    let without = Job::new(2, &over("vader", "^openib,uct,ofi,oxib"), &program);
+    let with = Job::new(2, &over("default", "^openib,uct,ofi"), &program)
+        .parameter("mca_base_component_path", &path);
+    let expected = passes(&without, "traces", DEADLINE)?;
+    let finished = passes(&with, "traces", DEADLINE)?;
+    let normal = |text: &str| {
+        let mut lines: Vec<String> =
+            text.lines().filter(|line| !line.starts_with("plugin")).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let same = normal(&expected.output) == normal(&finished.output);
+    require(
+        same,
+        &format!("this differs from a job without the plugin:\n{}\n", expected.output),
+        &with,
+        &finished,
+    )
+}
+
+/// Goes on over vader with one message that contains all of `words`, whatever their case.
+fn complains(setting: &Setting, parameter: &str, value: &str, words: &[&str]) -> Result<()> {
+    let program = setting.programs.compiled("sendrecv")?;
+    let transport = over("oxib", "self,vader,oxib");
+    let job = setting.foreign_job(2, &transport, program).parameter(parameter, value);
+    let finished = passes(&job, "sendrecv", DEADLINE)?;
+    says(&job, &finished, words)
+}
+
+fn says(job: &Job, finished: &Finished, words: &[&str]) -> Result<()> {
+    let output = finished.output.to_lowercase();
+    let missing: Vec<&&str> = words.iter().filter(|word| !output.contains(&word.to_lowercase())).collect();
+    require(missing.is_empty(), &format!("the message lacks {missing:?}"), job, finished)
+}
+
+const WRONG_LAYOUT: &str = "P,128,256,192,128:Q,2048,16";
+
+fn wrong_layout(setting: &Setting) -> Result<()> {
+    complains(
+        setting,
+        "btl_oxib_receive_queues",
+        WRONG_LAYOUT,
+        &["receive_queues", "queue 2", "byte 18", "expected", "P, S"],
+    )
+}
+
+fn wrong_layout_alone(setting: &Setting) -> Result<()> {
+    let job = setting.job(2, "idle")?.parameter("btl_oxib_receive_queues", WRONG_LAYOUT);
+    let finished = job.run(Limits::deadline(DEADLINE), &mut |_| {})?;
+    let failed = matches!(finished.end, End::Exit(code) if code != 0) && finished.leftovers.is_empty();
+    require(failed, "a job without any usable transport should have failed", &job, &finished)?;
+    says(&job, &finished, &["receive_queues", "queue 2", "expected"])
+}
+
+fn wrong_device(setting: &Setting) -> Result<()> {
+    complains(setting, "btl_oxib_device", "no_such_device_0", &["oxib", "no_such_device_0"])
+}
+
+fn wrong_number(setting: &Setting) -> Result<()> {
+    complains(setting, "btl_oxib_min_rnr_timer", "99", &["btl_oxib_min_rnr_timer", "99"])
+}
+
+fn dies(setting: &Setting, ranks: usize, how: &str) -> Result<(Job, Finished)> {
+    let job = setting.job(ranks, "dies")?.arguments([how]);
+    let finished = job.run(Limits::deadline(DEADLINE), &mut |_| {})?;
+    Ok((job, finished))
+}
+
+fn aborts(setting: &Setting) -> Result<()> {
+    let (job, finished) = dies(setting, 3, "abort")?;
+    require(
+        finished.end == End::Exit(17) && finished.leftovers.is_empty(),
+        "expected exit code 17",
+        &job,
+        &finished,
+    )
+}
+
+/// 137 = 128 + SIGKILL, as mpirun reports it; over tcp the survivors may notice first and end the job with code 1.
+fn killed(setting: &Setting) -> Result<()> {
+    let (job, finished) = dies(setting, 3, "kill")?;
+    let ended = matches!(finished.end, End::Exit(code) if code != 0) && finished.leftovers.is_empty();
+    require(ended, "expected the job to end by itself, with a failure", &job, &finished)
+}
+
+fn swept_by_the_next(setting: &Setting) -> Result<()> {
+    for _ in 0..3 {
+        dies(setting, 4, "kill")?;
+    }
+    passes(&setting.job(2, "sendrecv")?, "sendrecv", DEADLINE).map(drop)
+}
+
+fn spawned(setting: &Setting) -> Result<()> {
+    passes(&setting.job(2, "spawn")?, "spawn", DEADLINE).map(drop)
+}
+
+/// With the file named on the command line, the way the file itself says.
+fn layout_is_read(layout: &Layout) -> Case {
+    let layout = layout.clone();
+    Case::new(format!("the shipped file {}.conf is read and carries traffic", layout.name), move |setting| {
+        let job = setting.job(2, "sendrecv")?.parameters(&layout.from_file());
+        passes(&job, "sendrecv", DEADLINE).map(drop)
+    })
+}

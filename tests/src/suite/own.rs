@@ -1,0 +1,97 @@
+//! Our own MPI programs (tests/mpi), each with every layout and number of ranks that it is made for.
+//!
+//! Quick: the default layout with 2, 3 and 4 ranks, every other one with 2 and 4. All: everything, three times over, since
+//! what depends on timing shows itself at times only.
+
+use crate::Result;
+use crate::layouts::{DEFAULT, Layout};
+use crate::suite::case::passes;
+use crate::suite::{Case, Setting};
+
+/// A program, what it shows, and how it is run.
+struct Program {
+    name: &'static str,
+    shows: &'static str,
+    most_ranks: usize,
+    one_sided: bool,
+}
+
+const fn program(name: &'static str, shows: &'static str) -> Program {
+    Program { name, shows, most_ranks: 4, one_sided: false }
+}
+
+const PROGRAMS: [Program; 17] = [
+    program("idle", "a job that sends nothing starts and ends"),
+    program("sendrecv", "every pair of ranks exchanges messages of every edge size"),
+    program("modes", "synchronous sends wait for their receive, buffered and ready ones do not"),
+    program("probe", "what a probe announces is what is received"),
+    program("wildcard", "wildcard receives get each sender's messages once and in order"),
+    program("persistent", "persistent requests carry fresh data every time they are started"),
+    program("datatypes", "derived datatypes arrive as described and touch nothing between"),
+    program("collectives", "collectives compute what a single process computes"),
+    program("communicators", "messages of different communicators never mix"),
+    program("flood", "a flood of unexpected messages arrives complete and in order"),
+    program("crossing", "floods that cross do not starve each other of credits"),
+    program("random", "a random storm of messages arrives intact"),
+    program("large", "messages of up to 64 MiB arrive intact, several at a time"),
+    program("forks", "a program that forks between its messages goes on"),
+    program("lastwords", "messages sent just before MPI_Finalize arrive, however late they are received"),
+    program("threads", "four threads a rank exchange at once under MPI_THREAD_MULTIPLE"),
+    Program {
+        name: "onesided",
+        shows: "one-sided operations and their synchronisation do what MPI says",
+        most_ranks: 4,
+        one_sided: true,
+    },
+];
+
+const PAIRS: [Program; 2] = [
+    Program {
+        name: "paused",
+        shows: "a rank that is stopped for a while is waited for and gets everything",
+        most_ranks: 2,
+        one_sided: false,
+    },
+    Program {
+        name: "million",
+        shows: "a million small messages are each the right one",
+        most_ranks: 2,
+        one_sided: false,
+    },
+];
+
+const DEADLINE_SECONDS: u64 = 90;
+
+/// Programs x layouts x ranks.
+pub fn cases(setting: &Setting) -> Vec<Case> {
+    let repeats = if setting.all { 3 } else { 1 };
+    let once: Vec<_> = setting.layouts.iter().flat_map(|layout| of_layout(layout, setting.all)).collect();
+    (1..=repeats)
+        .flat_map(|round| {
+            once.iter().map(move |(layout, ranks, program)| case(layout, *ranks, program, round))
+        })
+        .collect()
+}
+
+fn of_layout(layout: &Layout, all: bool) -> Vec<(Layout, usize, &'static Program)> {
+    let ranks: &[usize] = if all || layout.name == DEFAULT { &[2, 3, 4] } else { &[2, 4] };
+    let programs = || PROGRAMS.iter().chain(&PAIRS);
+    let pairs = ranks.iter().flat_map(|ranks| programs().map(move |program| (*ranks, program)));
+    let fitting = pairs.filter(|(ranks, program)| *ranks <= program.most_ranks);
+    fitting.map(|(ranks, program)| (layout.clone(), ranks, program)).collect()
+}
+
+fn case(layout: &Layout, ranks: usize, program: &'static Program, round: usize) -> Case {
+    let again = if round > 1 { format!(", round {round}") } else { String::new() };
+    let name = format!("{} ({}, {ranks} ranks, layout {}{again})", program.shows, program.name, layout.name);
+    let layout = layout.clone();
+    Case::new(name, move |setting| run(setting, program, ranks, &layout))
+}
+
+fn run(setting: &Setting, program: &Program, ranks: usize, layout: &Layout) -> Result<()> {
+    let mut job = setting.job(ranks, program.name)?.parameters(&layout.parameters());
+    if program.one_sided {
+        job = job.parameter("osc", "pt2pt");
+    }
+    passes(&job, program.name, DEADLINE_SECONDS).map(drop)
+}

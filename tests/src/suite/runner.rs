@@ -1,0 +1,95 @@
+//! Runs cases one after another: a line a case, failures in full, a count at the end.
+//!
+//! After every case, whatever it found, nothing of it may be left: processes are looked for by [`crate::process`], segments here.
+
+use std::time::{Duration, Instant};
+
+use crate::suite::{Case, Setting};
+use crate::{Failure, Result, machine};
+
+/// How many passed, and the names of those that did not.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Tally {
+    /// Cases that held.
+    pub passed: usize,
+    /// Names of those that did not.
+    pub failed: Vec<String>,
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed.len())
+    }
+}
+
+/// Runs those of `cases` whose name contains one of `filters` (all, without filters).
+pub fn run(setting: &Setting, cases: &[Case], filters: &[String]) -> Tally {
+    let chosen: Vec<&Case> = cases.iter().filter(|case| wanted(&case.name, filters)).collect();
+    let mut tally = Tally::default();
+    for (number, case) in chosen.iter().enumerate() {
+        let began = Instant::now();
+        let outcome = watched(setting, case);
+        say(number + 1, chosen.len(), began.elapsed(), &case.name, &outcome);
+        match outcome {
+            Ok(()) => tally.passed += 1,
+            Err(_) => tally.failed.push(case.name.clone()),
+        }
+    }
+    tally
+}
+
+/// True when a filter is part of the name, or there is none.
+pub fn wanted(name: &str, filters: &[String]) -> bool {
+    filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
+}
+
+/// The case, and a look at what it left in /dev/shm.
+fn watched(setting: &Setting, case: &Case) -> Result<()> {
+    let folder = machine::segment_folder();
+    let before = machine::segments(&folder);
+    case.run(setting)?;
+    let left = machine::abandoned_segments(&folder, &before);
+    if left.is_empty() { Ok(()) } else { Err(Failure(format!("segments were left behind: {left:?}"))) }
+}
+
+fn say(number: usize, of: usize, took: Duration, name: &str, outcome: &Result<()>) {
+    let seconds = took.as_secs_f64();
+    match outcome {
+        Ok(()) => println!("[{number:>3}/{of}] ok   {seconds:6.1} s  {name}"),
+        Err(Failure(text)) => {
+            println!("[{number:>3}/{of}] FAIL {seconds:6.1} s  {name}");
+            println!("{}", crate::mpirun::indent(text));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mpirun::Transport;
+    use crate::programs::Programs;
+
+    fn setting() -> Setting {
+        let scratch = std::env::temp_dir().join(format!("oxib-runner-test-{}", std::process::id()));
+        Setting {
+            plugin: scratch.clone(),
+            programs: Programs::new(&scratch, &scratch).unwrap(),
+            transport: Transport::new("vader"),
+            layouts: Vec::new(),
+            target: scratch.clone(),
+            sources: scratch,
+            all: false,
+        }
+    }
+
+    #[test]
+    fn failures_are_counted_and_named_and_filters_choose() {
+        let fails = |_: &Setting| Err(Failure::new("wrong"));
+        let cases =
+            [Case::new("one holds", |_| Ok(())), Case::new("two does not", fails), Case::new("three", fails)];
+        let tally = run(&setting(), &cases, &["one".to_owned(), "two".to_owned()]);
+        assert_eq!(tally, Tally { passed: 1, failed: vec!["two does not".to_owned()] });
+        assert_eq!(tally.to_string(), "1 passed, 1 failed");
+        std::fs::remove_dir_all(setting().target).unwrap();
+    }
+}
