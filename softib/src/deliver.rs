@@ -53,19 +53,30 @@ fn establish(qp: &mut Qp, w: &mut World) {
     w.async_event(qp.context, IBV_EVENT_COMM_EST, Subject::Qp(qp.index));
 }
 
-/// A message nobody wants. A receive that it took from an SRQ is not lost: it is flushed if the QP is there, else posted again.
+/// A message nobody wants. A receive that it took from an SRQ is not lost: it is flushed if the QP is in error, else posted
+/// again.
 #[cold]
 fn stray(qps: &mut Qps, w: &mut World, head: &Head) {
     w.stats.stray += 1;
-    let Some(qp) = qps.get_mut(head.dst as usize % QPS) else { return };
-    let same = qp.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
-    if same
-        && qp.state == IBV_QPS_ERR
-        && head.flags & flag::FIRST != 0
-        && let Some(srq) = qp.srq.and_then(|srq| w.srqs.get_mut(srq))
-        && let Some(taken) = srq.queue.take(head.pos)
-    {
-        qp.complete_flushed(w, taken.wr_id);
+    if !consumed_a_receive(head) {
+        return;
+    }
+    let index = head.dst as usize % QPS;
+    let Some(key) = qps.shared_queue(index) else { return };
+    let Some(taken) = w.srqs.get_mut(key).and_then(|srq| srq.queue.take(head.pos)) else { return };
+    let same = |qp: &&mut Qp| qp.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
+    match qps.get_mut(index).filter(same) {
+        Some(qp) if qp.state == IBV_QPS_ERR => qp.complete_flushed(w, taken.wr_id),
+        _ => w.srqs[key].queue.repost(taken),
+    }
+}
+
+/// Whether this cell is the one that says which receive its message took.
+fn consumed_a_receive(head: &Head) -> bool {
+    match head.op {
+        op::SEND => head.flags & flag::FIRST != 0,
+        op::WRITE_IMM | op::TOO_LONG | op::BAD_RECEIVE => true,
+        _ => false,
     }
 }
 

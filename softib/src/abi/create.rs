@@ -11,11 +11,11 @@ use crate::objects::recvq::RecvQ;
 use crate::objects::srq::Srq;
 use crate::objects::{CBox, zeroed};
 use crate::send::MAX_SGE;
-use crate::shm::map::give_space;
 use crate::shm::mrtable::Region;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
+use std::time::Instant;
 
 /// Counts an object in or out of its context.
 pub fn use_context(w: &mut World, key: usize, delta: i32) -> Result<(), Errno> {
@@ -320,17 +320,16 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         event::wait_for_srq_acks(srq, delivered);
         let mut state = engine()?.enter();
         let gone = state.w.srqs.try_remove(key).ok_or(Errno::INVAL)?;
+        state.qps.forget_srq(key);
         release_queue(&mut state.w, &gone.queue);
         use_pd(&mut state.w, gone.pd, -1);
         use_context(&mut state.w, gone.context, -1)
     })
 }
 
-/// Gives a receive queue's place in the segment back.
+/// Gives a receive queue's place in the segment back, once no initiator can be in the middle of looking at it.
 pub fn release_queue(w: &mut World, queue: &RecvQ) {
-    let extent = queue.extent();
-    give_space(&w.segment.file, extent.offset, extent.len);
-    w.heap.release(extent);
+    w.retired.push((Instant::now(), queue.extent()));
 }
 
 /// An address handle carries all it needs in its C struct: `handle` says where it leads.

@@ -33,8 +33,13 @@ fn poll(key: usize, count: usize, mut out: impl FnMut(usize, ibv_wc)) -> Result<
     let mut guard = engine.enter();
     let state = &mut *guard;
     engine.shared.polled();
-    if state.w.cqs.get(key).ok_or(Errno::INVAL)?.is_empty() && state.poll(thread_id()) {
-        engine.shared.control_changed(true);
+    if state.w.cqs.get(key).ok_or(Errno::INVAL)?.is_empty() {
+        if state.poll(thread_id()) {
+            engine.shared.control_changed(true);
+        }
+        if state.has_waiting() && engine.shared.thread_in_charge() {
+            engine.shared.wake();
+        }
     }
     let State { qps, w, .. } = state;
     let cq = &mut w.cqs[key];

@@ -15,6 +15,7 @@ use crate::shm::layout::QP_BITS;
 use rdma_sys::*;
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::time::Instant;
 
 /// Longest inline payload that is granted; a request for less gets this all the same.
 const MAX_INLINE: u32 = 256;
@@ -316,6 +317,16 @@ fn retire(state: &mut State, index: usize) -> Result<u32, Errno> {
 }
 
 /// Gives an SRQ another depth; peers learn the new place with their next look at a QP's entry.
-pub fn resize_srq(_qps: &mut Qps, _w: &mut World, _key: usize, _max_wr: u32) -> Result<(), Errno> {
-    Err(Errno::OPNOTSUPP)
+pub fn resize_srq(qps: &mut Qps, w: &mut World, key: usize, max_wr: u32) -> Result<(), Errno> {
+    if !(1..=MAX_WR).contains(&max_wr) {
+        return Err(Errno::INVAL);
+    }
+    let World { srqs, heap, segment, retired, .. } = w;
+    let srq = srqs.get_mut(key).ok_or(Errno::INVAL)?;
+    let old = srq.queue.resize(segment, heap, max_wr)?;
+    retired.push((Instant::now(), old));
+    for qp in qps.iter_mut().filter(|qp| qp.srq == Some(key)) {
+        qp.publish(w);
+    }
+    Ok(())
 }

@@ -90,6 +90,7 @@ impl Engine {
             peers,
             busy: Vec::new(),
             doomed: Vec::new(),
+            retired: Vec::new(),
             replies: VecDeque::new(),
             stats: Stats::default(),
         };

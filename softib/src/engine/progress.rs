@@ -226,6 +226,12 @@ impl State {
         while self.drain(ring) {}
     }
 
+    /// Something waits for a time or for room, and somebody has to come back to it.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        !(self.w.busy.is_empty() && self.w.replies.is_empty())
+    }
+
     /// Works on queue pairs with waiting sends.
     #[inline]
     fn advance_sends(&mut self) -> Option<Instant> {

@@ -3,8 +3,14 @@
 //! A ring is emptied first (what was sent counts), then receives that its sender had claimed and never delivered are
 //! posted again, then the ring is free for somebody else.
 
-use crate::engine::world::State;
+use crate::engine::world::{State, World};
 use crate::objects::recvq::RecvQ;
+use crate::shm::heap::Extent;
+use crate::shm::map::give_space;
+use std::time::Duration;
+
+/// An initiator that has looked a queue up is through with it long before this.
+const REST: Duration = Duration::from_millis(200);
 
 impl State {
     /// Looks at every sender once.
@@ -14,6 +20,7 @@ impl State {
                 self.reap(ring);
             }
         }
+        self.w.release_retired(REST);
     }
 
     #[cold]
@@ -26,6 +33,21 @@ impl State {
         }
         if let Some(ring) = self.inbound.remove(ring) {
             ring.release(&self.w.segment.file);
+        }
+    }
+}
+
+impl World {
+    /// Frees the places of queues that were destroyed at least `rest` ago.
+    pub fn release_retired(&mut self, rest: Duration) {
+        let old: Vec<Extent> = self
+            .retired
+            .extract_if(.., |(since, _)| since.elapsed() >= rest)
+            .map(|(_, extent)| extent)
+            .collect();
+        for extent in old {
+            give_space(&self.segment.file, extent.offset, extent.len);
+            self.heap.release(extent);
         }
     }
 }

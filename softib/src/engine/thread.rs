@@ -136,18 +136,19 @@ fn run(engine: &Engine) {
 }
 
 /// One turn with control: do what there is, then sleep on the bell.
+///
+/// The bell is set before the look around, so that whoever finds it unset knows that the look is still to come.
 fn work(engine: &Engine, rounds: Instant) {
     let shared = &engine.shared;
-    let (again, idle) = {
+    let bell = shared.map.u32(BELL);
+    bell.store(1, Ordering::SeqCst);
+    let (again, alone) = {
         let mut state = engine.enter();
         (state.progress(), state.inbound.senders().is_empty())
     };
-    let bell = shared.map.u32(BELL);
-    bell.store(1, Ordering::SeqCst);
-    let now = Instant::now();
-    let until = if idle { again } else { Some(again.unwrap_or(rounds).min(rounds)) };
-    let busy = engine.enter().inbound.announced();
-    if !busy && shared.thread_in_charge() && !shared.stop.load(Ordering::SeqCst) {
+    if shared.thread_in_charge() && !shared.stop.load(Ordering::SeqCst) {
+        let until = if alone { again } else { Some(again.unwrap_or(rounds).min(rounds)) };
+        let now = Instant::now();
         futex_wait(bell, 1, until.map(|time| time.saturating_duration_since(now)));
     }
     bell.store(0, Ordering::SeqCst);

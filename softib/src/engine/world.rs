@@ -11,7 +11,7 @@ use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::srq::Srq;
 use crate::rdma_ring::Reply;
-use crate::shm::heap::Heap;
+use crate::shm::heap::{Extent, Heap};
 use crate::shm::layout::BELL;
 use crate::shm::map::Map;
 use crate::shm::segment::Segment;
@@ -19,6 +19,7 @@ use rdma_sys::{IBV_EVENT_CQ_ERR, IBV_WC_SUCCESS};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
+use std::time::Instant;
 
 /// Plain counters, for tests, benches and the curious.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub struct World {
     pub busy: Vec<usize>,
     /// Queue pairs whose CQ overran under them.
     pub doomed: Vec<usize>,
+    /// Places of destroyed receive queues, that an initiator may just be looking at.
+    pub retired: Vec<(Instant, Extent)>,
     /// Answers to RDMA requests that came through a ring.
     pub replies: VecDeque<Reply>,
     pub stats: Stats,

@@ -67,6 +67,8 @@ impl std::fmt::Debug for Queued {
 pub struct Qps {
     table: Vec<Option<Box<Qp>>>,
     generations: Vec<u32>,
+    /// The SRQ that the QP of an index has, or had: messages for it may still be under way.
+    shared: Vec<Option<usize>>,
     free: VecDeque<usize>,
 }
 
@@ -76,7 +78,12 @@ const RESTING: usize = 64;
 impl Qps {
     pub fn new() -> Qps {
         // QP numbers 0 and 1 are special in InfiniBand; their indices stay empty in every slot.
-        Qps { table: vec![None, None], generations: vec![0, 0], free: VecDeque::new() }
+        Qps {
+            table: vec![None, None],
+            generations: vec![0, 0],
+            shared: vec![None, None],
+            free: VecDeque::new(),
+        }
     }
 
     /// An index for a new QP, and its generation. Give it back with [`Self::release`] if it is not used.
@@ -90,6 +97,7 @@ impl Qps {
     fn grow(&mut self) -> usize {
         self.table.push(None);
         self.generations.push(0);
+        self.shared.push(None);
         self.table.len() - 1
     }
 
@@ -99,6 +107,7 @@ impl Qps {
 
     pub fn insert(&mut self, qp: Box<Qp>) {
         let index = qp.index;
+        self.shared[index] = qp.srq;
         self.table[index] = Some(qp);
     }
 
@@ -107,6 +116,18 @@ impl Qps {
         self.generations[index] = qp.generation;
         self.free.push_back(index);
         Some(qp)
+    }
+
+    /// The SRQ of the QP that has, or had last, this index.
+    pub fn shared_queue(&self, index: usize) -> Option<usize> {
+        *self.shared.get(index)?
+    }
+
+    /// Forgets an SRQ that goes away.
+    pub fn forget_srq(&mut self, srq: usize) {
+        for known in self.shared.iter_mut().filter(|known| **known == Some(srq)) {
+            *known = None;
+        }
     }
 
     #[inline]

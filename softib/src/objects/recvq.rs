@@ -210,6 +210,37 @@ impl RecvQ {
         back.into_iter().filter_map(|pos| self.take(pos)).collect()
     }
 
+    /// Moves a queue with many senders to a place of another size; returns the old one. EINVAL: more is posted.
+    ///
+    /// Positions go on counting, so that what was claimed in the old place is still delivered.
+    pub fn resize(&mut self, segment: &Segment, heap: &mut Heap, max_wr: u32) -> Result<Extent, Errno> {
+        if max_wr < self.outstanding {
+            return Err(Errno::INVAL);
+        }
+        let mut new = RecvQ::new(segment, heap, true, max_wr, self.max_sge)?;
+        new.place.start_at(self.tail);
+        (new.tail, new.head) = (self.tail, self.tail);
+        new.displaced = std::mem::take(&mut self.displaced);
+        let first = self.tail.wrapping_sub(self.place.size);
+        let mut free = Vec::new();
+        for pos in (0..self.place.size).map(|i| first.wrapping_add(i)) {
+            let at = self.index(pos);
+            if !self.slots[at].live || self.slots[at].pos != pos {
+                continue;
+            }
+            let taken = self.read(at);
+            if self.place.withdraw(pos) {
+                free.push(taken);
+            } else {
+                let owner = self.place.claimant(pos).unwrap_or(usize::MAX);
+                new.displaced.insert(pos, (taken, owner));
+            }
+        }
+        new.outstanding = new.displaced.len() as u32;
+        free.into_iter().for_each(|taken| new.repost(taken));
+        Ok(std::mem::replace(self, new).extent)
+    }
+
     /// Forgets everything, as a QP does on its way to RESET.
     pub fn reset(&mut self) {
         self.place.reset();

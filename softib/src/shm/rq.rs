@@ -78,6 +78,11 @@ impl Place {
         self.map.u32(self.offset).store(0, Ordering::Release);
     }
 
+    /// Makes `pos` the first position of an empty queue with many senders (target).
+    pub fn start_at(&self, pos: u32) {
+        self.map.u32(self.offset + HEAD).store(pos, Ordering::Release);
+    }
+
     /// Posts position `pos` in a queue with one sender (target).
     #[inline]
     pub fn post(&self, pos: u32, len: u32) {

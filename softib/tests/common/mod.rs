@@ -18,7 +18,7 @@ pub fn table() -> &'static Table {
     softib::driver_table()
 }
 
-pub fn errno() -> i32 {
+pub fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
@@ -113,12 +113,26 @@ impl Buf {
         ibv_sge { addr: self.addr() + offset as u64, length: len as u32, lkey: self.key() }
     }
 
+    pub fn dereg(&mut self) {
+        if !self.mr.is_null() {
+            assert_eq!(unsafe { (table().dereg_mr)(self.mr) }, 0);
+            self.mr = std::ptr::null_mut();
+        }
+    }
+
     pub fn addr(&self) -> u64 {
         self.data.as_ptr() as u64
     }
 
     pub fn key(&self) -> u32 {
         unsafe { (*self.mr).lkey }
+    }
+}
+
+/// What is still under way fails then, instead of writing to memory that is gone.
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.dereg();
     }
 }
 
