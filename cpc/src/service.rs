@@ -129,7 +129,8 @@ impl Service {
     }
 
     /// Takes every connection down and ends the helper thread. Returns when all peers have agreed and the last datagram has
-    /// left, or after `deadline`: a peer that is gone is not waited for longer.
+    /// left, or after `deadline`: a peer that is gone is not waited for longer. Events that are still in the queue can be taken out
+    /// afterwards, and should be: a [`Event::QpsCreated`] holds a buffer that the device owns.
     pub fn close(&self, deadline: Duration) {
         let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Closed);
         if let Stage::Running(handle) = stage {

@@ -90,10 +90,14 @@ struct Bench {
 
 impl Bench {
     fn new(id: CommId) -> Bench {
-        Bench::at(mine(), id)
+        Bench::at(mine(), id, SEED)
     }
 
-    fn at(me: Address, id: CommId) -> Bench {
+    fn seeded(seed: u64) -> Bench {
+        Bench::at(mine(), CommId(0), seed)
+    }
+
+    fn at(me: Address, id: CommId, seed: u64) -> Bench {
         let local = Local {
             name: ME,
             address: me,
@@ -108,7 +112,7 @@ impl Bench {
         };
         let params = Params { window: 1, max_retries: 0, ..Params::default() };
         let now = Instant::now();
-        let mut machine = Machine::new(local, params, SEED);
+        let mut machine = Machine::new(local, params, seed);
         machine.add_endpoint(KEY, PEER, theirs(), now);
         machine.add_endpoint(OTHER, ProcessName(9), address(11), now);
         Bench { machine, me, now, id }
@@ -127,9 +131,13 @@ impl Bench {
     }
 
     fn datagram(&mut self, message: Message) {
+        self.datagram_of(theirs(), self.me.nonce, message);
+    }
+
+    fn datagram_of(&mut self, from: Address, to: Nonce, message: Message) {
         let mut mad = [0; MAD_LEN];
-        Datagram { from: theirs().nonce, to: self.me.nonce, message }.emit(&mut mad);
-        let from = Source { qpn: theirs().qpn, lid: theirs().lid, gid: None };
+        Datagram { from: from.nonce, to, message }.emit(&mut mad);
+        let from = Source { qpn: from.qpn, lid: from.lid, gid: None };
         self.machine.datagram(from, &mad, self.now);
     }
 
@@ -314,7 +322,7 @@ fn every_state_is_reached() {
 
 #[test]
 fn the_winner_of_crossing_requests_ignores_the_other() {
-    let mut bench = Bench::at(address(1), CommId(0));
+    let mut bench = Bench::at(address(1), CommId(0), SEED);
     bench.apply("Connect");
     bench.apply("QpsMade");
     assert_eq!(bench.said(), ["make QPs", "REQ"]);
@@ -322,4 +330,79 @@ fn the_winner_of_crossing_requests_ignores_the_other() {
     assert_eq!(bench.said(), [""; 0]);
     assert_eq!(bench.machine.state(KEY), Some(StateKind::ReqSent));
     assert_eq!(bench.machine.stats().raced, 1);
+}
+
+#[test]
+fn a_datagram_to_a_former_incarnation_of_ours_is_stale() {
+    let id = Bench::find_id();
+    let mut bench = Bench::new(id);
+    bench.bring_to("RepSent");
+    bench.datagram_of(theirs(), Nonce(99), Message::Rtu(Rtu { local: P, remote: id }));
+    assert_eq!((bench.state().as_str(), bench.machine.stats().stale), ("RepSent", 1));
+    assert_eq!(bench.said(), [""; 0]);
+}
+
+#[test]
+fn a_datagram_from_anyone_but_the_peers_incarnation_is_foreign() {
+    let id = Bench::find_id();
+    let imposters = [Address { nonce: Nonce(99), ..theirs() }, Address { qpn: Qpn(99), ..theirs() }];
+    for imposter in imposters {
+        let mut bench = Bench::new(id);
+        bench.bring_to("RepSent");
+        bench.datagram_of(imposter, mine().nonce, Message::Rtu(Rtu { local: P, remote: id }));
+        bench.datagram_of(
+            imposter,
+            mine().nonce,
+            Message::Dreq(Dreq { local: P, remote: id, remote_qpn: Qpn(2) }),
+        );
+        assert_eq!((bench.state().as_str(), bench.machine.stats().foreign), ("RepSent", 2));
+        assert_eq!(bench.said(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_message_of_another_exchange_with_the_same_peer_changes_nothing_and_is_answered() {
+    let id = Bench::find_id();
+    let mut bench = Bench::new(id);
+    bench.bring_to("RepSent");
+    bench.datagram(Message::Rtu(Rtu { local: P_NEW, remote: id }));
+    assert_eq!((bench.state().as_str(), bench.said()), ("RepSent", vec!["REJ(Stale)".to_owned()]));
+    bench.apply("RTU");
+    assert_eq!(bench.said(), ["CONNECTED"]);
+    bench.datagram(Message::Dreq(Dreq { local: P_NEW, remote: id, remote_qpn: Qpn(0x200) }));
+    assert_eq!((bench.state().as_str(), bench.said()), ("Up", vec!["DREP".to_owned()]));
+}
+
+#[test]
+fn an_older_request_never_replaces_a_newer_one() {
+    let mut bench = Bench::new(Bench::find_id());
+    bench.apply("new REQ");
+    bench.apply("same REQ");
+    bench.apply("QpsMade");
+    assert_eq!(bench.said(), ["make QPs", "REJ(Stale)", "bring QPs up to P+1"]);
+}
+
+#[test]
+fn a_request_that_waited_is_not_served_to_another_incarnation_of_its_sender() {
+    let mut bench = Bench::new(CommId(0));
+    bench.machine.remove_endpoint(KEY, bench.now);
+    bench.apply("same REQ");
+    assert_eq!(bench.said(), ["UNKNOWN PEER", "MRA"]);
+    let reborn = Address { nonce: Nonce(99), ..theirs() };
+    bench.machine.add_endpoint(KEY, PEER, reborn, bench.now);
+    assert_eq!((bench.state().as_str(), bench.said().len()), ("Idle", 0));
+}
+
+/// Peers that lost together must not repeat together.
+#[test]
+fn repetitions_of_different_processes_spread() {
+    let due = |seed: u64| {
+        let mut bench = Bench::seeded(seed);
+        bench.bring_to("ReqSent");
+        bench.machine.poll_timeout().unwrap() - bench.now
+    };
+    let waits: std::collections::BTreeSet<Duration> = (0..20).map(due).collect();
+    assert!(waits.len() > 10, "{waits:?}");
+    let base = Params::default().timeout;
+    assert!(waits.iter().all(|&w| w >= base * 3 / 4 && w <= base * 5 / 4), "{waits:?}");
 }
