@@ -249,6 +249,8 @@ impl State {
                 qp.fail(w);
             }
         }
+        // A flush to a full queue dooms its QP again, which is in error by now.
+        w.doomed.clear();
         let now = Instant::now();
         let mut soonest = rdma_ring::advance(qps, w).then(|| now + Duration::from_micros(50));
         for index in std::mem::take(&mut w.busy) {

@@ -12,7 +12,7 @@ use crate::objects::qp::Qps;
 use crate::objects::srq::Srq;
 use crate::rdma_ring::Reply;
 use crate::shm::heap::{Extent, Heap};
-use crate::shm::layout::BELL;
+use crate::shm::layout::{BELL, QPS};
 use crate::shm::map::Map;
 use crate::shm::segment::Segment;
 use rdma_sys::{IBV_EVENT_CQ_ERR, IBV_WC_SUCCESS};
@@ -79,7 +79,7 @@ impl World {
         let Some(cq) = self.cqs.get_mut(key) else { return };
         let failed = cqe.wc.status != IBV_WC_SUCCESS;
         if !cq.push(cqe) {
-            return self.overrun(key);
+            return self.overrun(key, cqe.wc.qp_num);
         }
         let fires = match cq.armed {
             Armed::No => false,
@@ -101,8 +101,9 @@ impl World {
     }
 
     #[cold]
-    fn overrun(&mut self, key: usize) {
+    fn overrun(&mut self, key: usize, qpn: u32) {
         self.stats.cq_overruns += 1;
+        self.doomed.push(qpn as usize % QPS);
         let cq = &mut self.cqs[key];
         let first = !std::mem::replace(&mut cq.overrun, true);
         let context = cq.context;
