@@ -394,14 +394,13 @@ impl Module {
         self.send_buffer(id, tag, buf, len)
     }
 
-    /// Sends a filled buffer. The first message to a peer waits a little for its connection, unless a receive callback
-    /// sends it.
+    /// Sends a filled buffer. The first messages to a peer wait a little for its connection, unless a receive callback
+    /// sends them.
     fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
         let can_wait = self.can_wait();
         self.transport(false, |t| {
-            let first = can_wait && t.is_new(id);
             let sent = t.send(id, tag, buf, len);
-            if first {
+            if can_wait {
                 t.settle(id);
             }
             sent

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use verbs::{Cq, Posted, Qp, SendFlags};
 
-/// How long a first message may keep its sender: some ten times what a connection takes when the peer is in MPI.
-const SETTLE: Duration = Duration::from_millis(10);
+/// How long the first messages to a peer may keep their sender, all together: a multiple of what a connection takes when
+/// the peer is in MPI.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Why a peer cannot be reached through this transport.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +79,7 @@ impl<C> Transport<C> {
             lanes,
             rdma: VecDeque::new(),
             queued: 0,
+            patience: PATIENCE,
             outstanding: 0,
             peer,
         };
@@ -160,18 +162,25 @@ impl<C> Transport<C> {
         self.drop_pending(index);
     }
 
-    /// Nothing has been sent to this peer yet, nor has it connected to us.
+    /// Gives a connection that is on its way a little time to come up, so that the first messages to a peer are out before
+    /// their sender goes on to compute: nothing moves while no thread of the application is in MPI. What arrives
+    /// meanwhile is kept for `next`.
     #[inline]
-    pub fn is_new(&mut self, id: EpId) -> bool {
-        self.endpoint(id).is_some_and(|ep| ep.state == State::Idle)
+    pub fn settle(&mut self, id: EpId) {
+        if self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up() && !ep.patience.is_zero()) {
+            self.wait_for_connection(id);
+        }
     }
 
-    /// Gives a connection that is on its way a little time to come up, so that the first message to a peer is out before
-    /// its sender goes on to compute: nothing moves while no thread of the application is in MPI. What arrives meanwhile
-    /// is kept for `next`.
-    pub fn settle(&mut self, id: EpId) {
-        let deadline = Instant::now() + SETTLE;
-        while self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up()) && Instant::now() < deadline {
+    #[cold]
+    fn wait_for_connection(&mut self, id: EpId) {
+        let begin = Instant::now();
+        while let Some(ep) = self.endpoint(id) {
+            let patience = ep.patience;
+            if !ep.state.is_coming_up() || begin.elapsed() >= patience {
+                ep.patience = patience.saturating_sub(begin.elapsed());
+                return;
+            }
             self.poll();
             let found: Vec<_> = std::iter::from_fn(|| self.next()).collect();
             self.up.extend(found);

@@ -4,6 +4,7 @@
 use super::lane::Lane;
 use super::state::State;
 use std::collections::VecDeque;
+use std::time::Duration;
 use verbs::{RKey, RdmaOp, Sge};
 
 /// Names an endpoint for the upper layer; stale ones are recognised.
@@ -41,6 +42,8 @@ pub struct Endpoint<C> {
     pub rdma: VecDeque<QueuedRdma<C>>,
     /// Messages that wait for a connection, a credit or an entry.
     pub queued: u32,
+    /// How long senders may still be kept while the connection comes up.
+    pub patience: Duration,
     /// Send work requests that the device owns.
     pub outstanding: u32,
     /// Process name of the peer: job id in the upper half, rank in the lower.

@@ -389,6 +389,10 @@ impl<C> Transport<C> {
             self.stats.stale += 1;
             return None;
         }
+        if !self.cts_buffers.contains_key(&index) {
+            // The helper posted this receive; what it says about it may still be in its queue.
+            self.connection_events();
+        }
         let buf = self.cts_buffers.remove(&index)?.completed();
         let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
         let told = Header::parse(&buf.as_slice()[..len]).and_then(|(header, rest)| match header.kind {
