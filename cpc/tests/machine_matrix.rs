@@ -1,5 +1,6 @@
 //! Every state of an endpoint and every input: what follows and what is said. The expectations are in `matrix.txt`, one line per
 //! cell, written to be read; a change of the protocol shows as a change of that file.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 use std::time::{Duration, Instant};
 

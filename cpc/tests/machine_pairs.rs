@@ -1,4 +1,5 @@
 //! Two ibcm machines and everything that a network can do to their datagrams, in virtual time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod sim;
 
@@ -195,8 +196,10 @@ fn an_endpoint_that_one_side_replaces_is_connected_anew() {
     }
 }
 
+type Plan = Vec<(u64, Fault)>;
+
 /// All ways to put up to `left` faults on datagrams from number `from` on.
-fn plans(from: u64, left: u32, plan: &mut Vec<(u64, Fault)>, each: &mut dyn FnMut(&[(u64, Fault)])) {
+fn plans(from: u64, left: u32, plan: &mut Plan, each: &mut dyn FnMut(&Plan)) {
     each(plan);
     if left == 0 {
         return;

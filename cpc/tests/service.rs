@@ -1,4 +1,5 @@
 //! The real thing: services with their helper threads, UD and RC queue pairs of the software device, real messages.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod side;
 
@@ -288,5 +289,18 @@ fn foreign_datagrams_are_counted_and_hurt_nobody() {
         counter(&s[0], "ibcm_foreign") == 3 && counter(&s[0], "ibcm_malformed") == 1
     });
     sides[1].service.connect(keys[1]);
+    until(&mut sides, "message", |s| (0..2).all(|i| s[i].is_done(keys[i])));
+}
+
+/// Commands given before the start rang no waker; they must not wait for one.
+#[test]
+fn what_is_asked_before_the_start_is_done_at_the_start() {
+    let ctx = context();
+    let mut sides = [0, 1].map(|rank| Side::open(&ctx, rank, false, &Config::default()));
+    let adverts = [0, 1].map(|i: usize| sides[i].service.adverts().to_vec());
+    let names = [0, 1].map(|i: usize| sides[i].name);
+    let keys = [0, 1].map(|i: usize| sides[i].add(names[1 - i], &adverts[1 - i], true));
+    sides[0].service.connect(keys[0]);
+    sides.iter().for_each(|s| s.service.start().unwrap());
     until(&mut sides, "message", |s| (0..2).all(|i| s[i].is_done(keys[i])));
 }

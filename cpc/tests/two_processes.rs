@@ -1,4 +1,5 @@
 //! Two processes, each with its own service: the second one is this test binary again.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod side;
 

@@ -1,4 +1,5 @@
 //! The datagrams of ibcm: round trips, layout on the wire, and bytes from anywhere.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 use cpc::ProcessName;
 use cpc::ibcm::wire::*;

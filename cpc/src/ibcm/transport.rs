@@ -211,7 +211,10 @@ impl Transport {
     fn complete(&mut self, wc: &Wc, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
         let index = usize::try_from(wc.wr_id() & !SEND_BIT).unwrap_or(usize::MAX);
         if wc.wr_id() & SEND_BIT != 0 {
-            self.dropped += u64::from(!wc.is_ok());
+            if !wc.is_ok() {
+                self.dropped += 1;
+                log::warn!("ibcm: a datagram was not sent ({:?}); connections may not come up", wc.status());
+            }
             if let Some(posted) = self.sends.try_remove(index) {
                 self.pool.put(posted.completed());
             }

@@ -142,6 +142,21 @@ impl Machine {
         self.endpoints.iter().filter(|(_, e)| e.state.kind() == StateKind::Leaving).count()
     }
 
+    /// True if something of this side is still on its way up or down. For tests.
+    pub fn is_busy(&self) -> bool {
+        self.endpoints.iter().any(|(_, e)| {
+            matches!(
+                e.state.kind(),
+                StateKind::Queued
+                    | StateKind::Opening
+                    | StateKind::ReqSent
+                    | StateKind::Rising
+                    | StateKind::RepSent
+                    | StateKind::Leaving
+            )
+        })
+    }
+
     /// Where the endpoint stands; `None` once it is removed. For logs and tests.
     pub fn state(&self, key: EndpointKey) -> Option<StateKind> {
         self.by_key.get(&key).map(|&slot| self.endpoints[slot].state.kind())

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use super::state::Input;
-use super::{Machine, Source, StateKind};
+use super::{Machine, Source};
 use crate::ibcm::wire::{CommId, Datagram, Drep, Message, Nonce, Reason, Rej, Req, Rtu, Stage, WireError};
 
 impl Machine {
@@ -116,21 +116,6 @@ impl Machine {
             Message::Req(_) | Message::Mra(_) | Message::Rej(_) | Message::Drep(_) => return,
         };
         self.send_to(from, datagram.from, answer);
-    }
-
-    /// True if something of this side is still on its way up. For tests and for the end of a run.
-    pub fn is_busy(&self) -> bool {
-        self.endpoints.iter().any(|(_, e)| {
-            matches!(
-                e.state.kind(),
-                StateKind::Queued
-                    | StateKind::Opening
-                    | StateKind::ReqSent
-                    | StateKind::Rising
-                    | StateKind::RepSent
-                    | StateKind::Leaving
-            )
-        })
     }
 }
 
