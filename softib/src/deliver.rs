@@ -20,7 +20,6 @@ use rdma_sys::*;
 #[derive(Debug, Clone, Copy)]
 pub struct From {
     pub incarnation: u64,
-    pub slot: usize,
 }
 
 /// Handles one cell.

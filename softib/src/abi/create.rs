@@ -44,7 +44,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let entry = state.w.pds.vacant_entry();
         let c = CBox::new(ibv_pd { context, handle: entry.key() as u32 });
         let pointer = c.as_ptr();
-        entry.insert(Pd { c, context: key, users: 0 });
+        entry.insert(Pd { _c: c, context: key, users: 0 });
         Ok(pointer)
     })
 }

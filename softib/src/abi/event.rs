@@ -4,7 +4,7 @@
 //! Destroying an object waits until every event fetched for it has been acknowledged, as in libibverbs; the
 //! counters and the condition for that live in the C structs.
 
-use super::create::{channel_key, cq_key};
+use super::create::channel_key;
 use super::device::context_key;
 use super::{engine, guard, guard_minus};
 use crate::engine::world::World;
@@ -95,7 +95,8 @@ unsafe fn wait_ack(
     // SAFETY: contract; the counter is only touched under the mutex.
     unsafe {
         libc::pthread_mutex_lock(mutex);
-        while *counter != wanted {
+        // The counter is changed by other threads, under the mutex that the wait gives up.
+        while counter.read_volatile() != wanted {
             libc::pthread_cond_wait(cond, mutex);
         }
         libc::pthread_mutex_unlock(mutex);
@@ -153,7 +154,6 @@ fn next_event(context: usize) -> Result<Option<ibv_async_event>, Errno> {
     let queue = &mut state.w.contexts.get_mut(context).ok_or(Errno::INVAL)?.queue;
     let Some(Event { kind, subject }) = queue.pop_front() else { return Ok(None) };
     let element = match subject {
-        Subject::Port(port_num) => ibv_async_event_element { port_num: port_num.into() },
         Subject::Cq(key) => {
             let cq = state.w.cqs.get_mut(key).ok_or(Errno::INVAL)?;
             cq.async_events += 1;
@@ -208,9 +208,4 @@ unsafe fn acknowledge(event: &ibv_async_event) {
             _ => {}
         }
     }
-}
-
-/// Keeps `cq_key` in one place for the modules that only need the index.
-pub fn key_of(cq: *mut ibv_cq) -> usize {
-    cq_key(cq)
 }

@@ -80,7 +80,7 @@ impl Engine {
         let peers = Peers::new(dir, &segment, barrier.global);
         let w = World {
             segment,
-            heap: Heap::new(),
+            heap: Heap::default(),
             contexts: Slab::new(),
             pds: Slab::new(),
             mrs: Mrs::new(),

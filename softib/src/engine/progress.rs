@@ -15,6 +15,7 @@
 use crate::deliver::{self, From};
 use crate::engine::barrier::Barrier;
 use crate::engine::world::State;
+use crate::shm::handover;
 use crate::shm::layout::{BITMAP, RINGS};
 use crate::shm::map::Map;
 use crate::shm::ring::RecvRing;
@@ -75,7 +76,7 @@ impl Inbound {
             self.unwatch(&[old]);
         }
         if let Some(Some(inbound)) = self.rings.get(ring) {
-            inbound.watch(true);
+            inbound.watched().store(1, Ordering::Relaxed);
             self.hot.push(Hot { ring, used: self.polls });
         }
     }
@@ -88,7 +89,7 @@ impl Inbound {
     /// Stops watching: whoever sends from now on announces. What was sent before is marked as announced here.
     fn unwatch(&mut self, rings: &[usize]) {
         for inbound in rings.iter().filter_map(|&ring| self.rings[ring].as_ref()) {
-            inbound.watch(false);
+            handover::unwatch(inbound.watched(), || ());
         }
         self.barrier.all_senders();
         for &ring in rings {
@@ -189,7 +190,7 @@ impl State {
             if bits.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let mut set = bits.swap(0, Ordering::SeqCst);
+            let mut set = handover::take(bits);
             while set != 0 {
                 let ring = word * 64 + set.trailing_zeros() as usize;
                 set &= set - 1;
@@ -210,7 +211,7 @@ impl State {
     fn drain(&mut self, index: usize) -> bool {
         let State { qps, inbound, w } = self;
         let Some(ring) = inbound.ring(index) else { return false };
-        let from = From { incarnation: ring.incarnation, slot: ring.slot };
+        let from = From { incarnation: ring.incarnation };
         let mut any = false;
         for _ in 0..BATCH {
             let Some(found) = ring.peek() else { break };

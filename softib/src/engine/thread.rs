@@ -7,11 +7,12 @@ use crate::engine::Engine;
 use crate::engine::progress::Owner;
 use crate::engine::world::{futex_wait, futex_wake};
 use crate::errno::Errno;
+use crate::shm::handover;
 use crate::shm::layout::BELL;
 use crate::shm::liveness;
 use crate::shm::map::Map;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// How long a program may not poll before the thread takes over.
@@ -141,7 +142,7 @@ fn run(engine: &Engine) {
 fn work(engine: &Engine, rounds: Instant) {
     let shared = &engine.shared;
     let bell = shared.map.u32(BELL);
-    bell.store(1, Ordering::SeqCst);
+    handover::ask_for_bell(bell, || fence(Ordering::SeqCst));
     let (again, alone) = {
         let mut state = engine.enter();
         (state.progress(), state.inbound.senders().is_empty())

@@ -3,7 +3,6 @@
 //! Split in three so that one queue pair, one ring and the rest can be borrowed at the same time.
 
 use crate::engine::progress::Inbound;
-use crate::errno::Errno;
 use crate::objects::cq::{Armed, Channel, Cq, Cqe};
 use crate::objects::events::{Context, Event, Subject};
 use crate::objects::mr::{Mrs, Pd};
@@ -118,11 +117,6 @@ impl World {
         if let Some(context) = self.contexts.get_mut(context) {
             context.post(Event { kind, subject });
         }
-    }
-
-    /// The protection domain behind a handle.
-    pub fn pd(&mut self, handle: u32) -> Result<&mut Pd, Errno> {
-        self.pds.get_mut(handle as usize).ok_or(Errno::INVAL)
     }
 }
 

@@ -68,10 +68,6 @@ impl Cq {
         }
     }
 
-    pub fn depth(&self) -> usize {
-        self.ring.len()
-    }
-
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -143,7 +139,8 @@ fn empty_ring(depth: usize) -> Box<[Cqe]> {
 
 #[derive(Debug)]
 pub struct Channel {
-    pub c: CBox<ibv_comp_channel>,
+    /// Kept alive for the program.
+    _c: CBox<ibv_comp_channel>,
     pub context: usize,
     pub users: u32,
     pub queue: VecDeque<usize>,
@@ -165,7 +162,7 @@ pub fn raise(mut file: &File) {
 
 impl Channel {
     pub fn new(c: CBox<ibv_comp_channel>, context: usize, file: File) -> Channel {
-        Channel { c, context, users: 0, queue: VecDeque::new(), file }
+        Channel { _c: c, context, users: 0, queue: VecDeque::new(), file }
     }
 
     pub fn fire(&mut self, cq: usize) {

@@ -14,7 +14,6 @@ pub enum Subject {
     Cq(usize),
     Qp(usize),
     Srq(usize),
-    Port(u8),
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 
 #[derive(Debug)]
 pub struct Pd {
-    pub c: CBox<ibv_pd>,
+    /// Kept alive for the program.
+    pub _c: CBox<ibv_pd>,
     pub context: usize,
     /// Objects that belong to it.
     pub users: u32,

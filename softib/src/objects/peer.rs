@@ -97,7 +97,7 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
         return Err(Errno::PROTO);
     }
     let map = Arc::new(Map::new(&file, SEGMENT_LEN)?);
-    let mut live = Liveness::new();
+    let mut live = Liveness::default();
     let is_self = slot == me.0;
     if !is_self && !live.alive(&map, &file) {
         return Err(Errno(libc::ECONNREFUSED));

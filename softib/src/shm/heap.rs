@@ -20,11 +20,13 @@ pub struct Extent {
     pub len: usize,
 }
 
-impl Heap {
-    pub fn new() -> Heap {
+impl Default for Heap {
+    fn default() -> Heap {
         Heap { free: vec![(HEAP, HEAP_LEN)] }
     }
+}
 
+impl Heap {
     pub fn alloc(&mut self, len: usize) -> Option<Extent> {
         let len = len.next_multiple_of(PAGE);
         let at = self.free.iter().position(|&(_, free)| free >= len)?;
@@ -63,7 +65,7 @@ mod tests {
     proptest! {
         #[test]
         fn extents_never_overlap_and_everything_comes_back(sizes in prop::collection::vec(1usize..100_000, 1..50)) {
-            let mut heap = Heap::new();
+            let mut heap = Heap::default();
             let mut taken: Vec<Extent> = sizes.iter().filter_map(|&len| heap.alloc(len)).collect();
             taken.sort_by_key(|extent| extent.offset);
             for pair in taken.windows(2) {

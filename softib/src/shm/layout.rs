@@ -81,7 +81,7 @@ const _: () = {
     assert!(MR_TABLE + MRS * MR_ENTRY <= HEAP);
     assert!(1 << QP_BITS == QPS);
     assert!(CELLS.is_power_of_two() && BULK_LEN.is_power_of_two());
-    assert!(RINGS % 64 == 0);
+    assert!(RINGS.is_multiple_of(64));
 };
 
 /// Offset of the control block of inbound ring `index`.

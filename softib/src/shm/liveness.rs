@@ -42,17 +42,13 @@ pub fn is_locked(file: &File) -> bool {
 }
 
 /// A peer's liveness as seen from here; once dead, dead for good.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Liveness {
     expected: u32,
     dead: bool,
 }
 
 impl Liveness {
-    pub fn new() -> Liveness {
-        Liveness { expected: 0, dead: false }
-    }
-
     /// Whether the owner lives: one load in the usual case.
     #[inline]
     pub fn alive(&mut self, map: &Map, file: &File) -> bool {

@@ -74,10 +74,6 @@ impl Map {
         unsafe { std::ptr::copy_nonoverlapping(self.bytes(offset, N), data.as_mut_ptr(), N) };
         data
     }
-
-    pub fn len(&self) -> usize {
-        self.len
-    }
 }
 
 impl Drop for Map {

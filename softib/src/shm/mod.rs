@@ -4,6 +4,7 @@
 //! layout    where each thing sits in a segment
 //! map       a mapped segment: bounds-checked atomics and copies, no references to plain data
 //! segment   our own segment: claim a slot, grow it, close it; sweep what the dead left
+//! handover  who looks at a ring: the protocol of store, fence, load, apart from any memory
 //! liveness  is the owner of a segment alive? (its lock; a robust futex makes it one load)
 //! ring      one ring per ordered pair of processes, in the receiver's segment
 //! rq        receive queues that the initiator consumes with its own hand
@@ -15,6 +16,7 @@
 //! Rules: what is read from a peer's segment is copied once and checked before it is used; a peer's
 //! segment is only touched through [`map::Map`].
 
+pub mod handover;
 pub mod heap;
 pub mod layout;
 pub mod liveness;

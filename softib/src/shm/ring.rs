@@ -16,6 +16,7 @@
 //!
 //! Bulk offsets are not transmitted: both sides derive them from the lengths by the rule in [`bulk_start`].
 
+use super::handover;
 use super::layout::*;
 use super::map::{Map, give_space, take_space};
 use crate::errno::Errno;
@@ -70,6 +71,16 @@ const _: () = assert!(size_of::<Head>() + 4 == CELL_HEAD);
 fn bulk_start(pos: u32, len: u32) -> u32 {
     let offset = pos as usize % BULK_LEN;
     if offset + len as usize > BULK_LEN { pos.wrapping_add((BULK_LEN - offset) as u32) } else { pos }
+}
+
+/// The sender's half of the barrier; the receiver's membarrier stands in for it where both have it.
+#[inline]
+fn send_fence(fenced: bool) {
+    if fenced {
+        fence(Ordering::SeqCst);
+    } else {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
 }
 
 #[inline]
@@ -186,26 +197,16 @@ impl SendRing {
         unsafe { self.map.bytes(cell + 4, size_of::<Head>()).cast::<Head>().write(head) };
         self.seq = self.seq.wrapping_add(1);
         self.map.u32(cell).store(self.seq, Ordering::Release);
-        if self.fenced {
-            fence(Ordering::SeqCst);
-        } else {
-            std::sync::atomic::compiler_fence(Ordering::SeqCst);
-        }
-        if self.map.u32(ring_entry(self.index) + R_WATCHED).load(Ordering::Relaxed) != 0 {
-            return Pushed::Watched;
-        }
-        self.announce()
+        let (watched, fenced) = (self.map.u32(ring_entry(self.index) + R_WATCHED), self.fenced);
+        if handover::is_watched(watched, || send_fence(fenced)) { Pushed::Watched } else { self.announce() }
     }
 
     #[cold]
     fn announce(&self) -> Pushed {
-        let word = self.map.u64(BITMAP + self.index / 64 * 8);
-        word.fetch_or(1 << (self.index % 64), Ordering::SeqCst);
-        let bell = self.map.u32(BELL);
-        if bell.load(Ordering::SeqCst) != 0 && bell.swap(0, Ordering::SeqCst) != 0 {
-            return Pushed::RingBell;
-        }
-        Pushed::Watched
+        let bits = self.map.u64(BITMAP + self.index / 64 * 8);
+        let rings =
+            handover::announce(bits, 1 << (self.index % 64), self.map.u32(BELL), || fence(Ordering::SeqCst));
+        if rings { Pushed::RingBell } else { Pushed::Watched }
     }
 
     /// The word that says which of the receiver's memory regions we are working on.
@@ -319,10 +320,9 @@ impl RecvRing {
         self.map.u64(ring_entry(self.index) + R_CONSUMED).store(word, Ordering::Release);
     }
 
-    /// Tells the sender whether we look at this ring without being told. After `watch(false)` the caller
-    /// issues the barrier and looks once more.
-    pub fn watch(&self, on: bool) {
-        self.map.u32(ring_entry(self.index) + R_WATCHED).store(on.into(), Ordering::SeqCst);
+    /// The word that tells the sender whether we look at this ring without being told.
+    pub fn watched(&self) -> &AtomicU32 {
+        self.map.u32(ring_entry(self.index) + R_WATCHED)
     }
 
     /// Frees the ring of a dead or departed sender; everything in it has been read.

@@ -3,7 +3,7 @@
 //! Two-process tests run the test binary again: `Child::start("name")` executes the test `child_main` with SOFTIB_ROLE
 //! set, and both talk in lines over the child's stdin and stdout.
 
-#![allow(dead_code, missing_debug_implementations)]
+#![allow(dead_code, missing_debug_implementations, clippy::wrong_self_convention)]
 
 use rdma_sys::*;
 use std::io::{BufRead, BufReader, Write};

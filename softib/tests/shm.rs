@@ -1,0 +1,188 @@
+//! Rings and receive queues, as both of their sides use them.
+
+// Tests may panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use proptest::prelude::*;
+use softib::shm::heap::Heap;
+use softib::shm::map::take_space;
+use softib::shm::ring::{FRAGMENT_MAX, Head, RecvRing, SendRing};
+use softib::shm::rq::{self, Claim, Place};
+use softib::shm::segment::Segment;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+fn segment() -> Segment {
+    Segment::claim(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")), false).unwrap()
+}
+
+struct Pair {
+    segment: Segment,
+    to: SendRing,
+    from: RecvRing,
+}
+
+fn pair() -> Pair {
+    let segment = segment();
+    let to = SendRing::claim(&segment.map, &segment.file, (7, 99), true).unwrap();
+    let from = RecvRing::adopt(&segment.map, to.index()).unwrap();
+    Pair { segment, to, from }
+}
+
+impl Pair {
+    fn send(&mut self, len: usize, number: u32) -> bool {
+        if !self.to.has_room(len) {
+            return false;
+        }
+        let head = Head { op: 1, len: len as u32, pos: number, ..Head::default() };
+        let fill = |to: *mut u8| {
+            // SAFETY: push hands out room for `len` bytes.
+            (0..len).for_each(|i| unsafe { to.add(i).write(byte(number, i)) })
+        };
+        let _ = self.to.push(head, fill);
+        true
+    }
+
+    fn receive(&mut self) -> Option<(u32, usize)> {
+        let found = self.from.peek()?;
+        let len = found.head.len as usize;
+        for i in 0..len {
+            // SAFETY: the payload has head.len readable bytes.
+            assert_eq!(unsafe { found.payload.add(i).read() }, byte(found.head.pos, i));
+        }
+        self.from.consume(&found);
+        Some((found.head.pos, len))
+    }
+}
+
+fn byte(number: u32, at: usize) -> u8 {
+    (number as usize * 31 + at * 7) as u8
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.segment.unlink();
+    }
+}
+
+fn length() -> impl Strategy<Value = usize> {
+    prop_oneof![0usize..130, 0usize..5000, Just(FRAGMENT_MAX), 0..FRAGMENT_MAX]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_ring_gives_back_what_was_put_in_and_never_deadlocks(
+        steps in prop::collection::vec((length(), 0usize..6), 1..1500)
+    ) {
+        let mut pair = pair();
+        let (mut number, mut expected) = (0, VecDeque::new());
+        for (len, receives) in steps {
+            if pair.send(len, number) {
+                expected.push_back((number, len));
+                number += 1;
+            } else {
+                prop_assert!(!expected.is_empty(), "an empty ring has room for any cell");
+            }
+            for _ in 0..receives {
+                prop_assert_eq!(pair.receive(), expected.pop_front());
+            }
+        }
+        while let Some(next) = expected.pop_front() {
+            prop_assert_eq!(pair.receive(), Some(next));
+        }
+        prop_assert!(pair.receive().is_none());
+        prop_assert!(pair.send(FRAGMENT_MAX, number));
+    }
+
+    /// Whatever a broken or hostile sender writes into a cell, the receiver neither panics nor reads outside of the ring.
+    #[test]
+    fn any_cell_is_survived(bytes in prop::collection::vec(any::<u8>(), 124)) {
+        let mut pair = pair();
+        prop_assert!(pair.send(0, 0));
+        let at = softib::shm::layout::ring_data(pair.to.index());
+        pair.segment.map.write(at + 4, &bytes);
+        if let Some(found) = pair.from.peek() {
+            prop_assert!(found.head.len as usize <= FRAGMENT_MAX);
+            // SAFETY: as promised by peek.
+            let sum: u64 = (0..found.head.len as usize).map(|i| u64::from(unsafe { found.payload.add(i).read() })).sum();
+            std::hint::black_box(sum);
+        }
+    }
+}
+
+fn place(segment: &Segment, size: u32) -> Place {
+    let extent = Heap::default().alloc(rq::bytes(size)).unwrap();
+    take_space(&segment.file, extent.offset, extent.len).unwrap();
+    let place = Place { map: segment.map.clone(), offset: extent.offset, size };
+    place.reset();
+    place
+}
+
+#[test]
+fn many_claimers_get_every_receive_exactly_once() {
+    const TOTAL: u32 = 100_000;
+    const SIZE: u32 = 64;
+    let segment = segment();
+    let place = place(&segment, SIZE);
+    let counts: Vec<AtomicU32> = (0..TOTAL).map(|_| AtomicU32::new(0)).collect();
+    let (taken, done) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for owner in 1..4 {
+            let (place, counts, taken, done) = (&place, &counts, &taken, &done);
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let Claim::Got { pos, len } = place.claim(owner) else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    assert_eq!(len, pos % 1000);
+                    counts[pos as usize].fetch_add(1, Ordering::Relaxed);
+                    taken.fetch_add(1, Ordering::Release);
+                }
+            });
+        }
+        for pos in 0..TOTAL {
+            while pos - taken.load(Ordering::Acquire) >= SIZE / 2 {
+                std::thread::yield_now();
+            }
+            place.post_shared(pos, pos % 1000);
+        }
+        while taken.load(Ordering::Acquire) < TOTAL {
+            std::thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+    segment.unlink();
+}
+
+#[test]
+fn a_claimer_that_died_before_moving_the_head_stops_nobody() {
+    let segment = segment();
+    let place = place(&segment, 4);
+    (0..4).for_each(|pos| assert_eq!(place.post_shared(pos, 10), None));
+    assert_eq!(place.claim(5), Claim::Got { pos: 0, len: 10 });
+    // As if its claimer had died between the claim and the step of the head.
+    place.start_at(0);
+    assert_eq!(place.claim(6), Claim::Got { pos: 1, len: 10 });
+    place.start_at(0);
+    assert_eq!(place.post_shared(4, 11), Some(5));
+    assert_eq!(place.claim(6), Claim::Got { pos: 2, len: 10 });
+    segment.unlink();
+}
+
+#[test]
+fn a_withdrawn_receive_is_claimed_by_nobody() {
+    let segment = segment();
+    let place = place(&segment, 4);
+    (0..3).for_each(|pos| assert_eq!(place.post_shared(pos, 10), None));
+    assert!(place.withdraw(0));
+    assert_eq!(place.claim(1), Claim::Got { pos: 1, len: 10 });
+    assert!(!place.withdraw(1));
+    assert_eq!(place.claimant(1), Some(1));
+    assert_eq!(place.claim(2), Claim::Got { pos: 2, len: 10 });
+    assert_eq!(place.claim(2), Claim::Empty);
+    segment.unlink();
+}
