@@ -44,6 +44,10 @@ pub fn init(
     for port in &ports {
         let transport =
             Transport::open(port, config(params), me).map_err(|error| refuse(params, &error.to_string()))?;
+        // A process alone has nobody to listen to before it adds a peer.
+        if abi.job_size().is_ok_and(|size| size > 1) {
+            transport.listen().map_err(|error| refuse(params, &error.to_string()))?;
+        }
         published.push(describe(port, &transport, params));
         modules.push(Module::new(module_base(port), abi, transport, modules.len()));
     }

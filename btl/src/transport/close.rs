@@ -109,6 +109,11 @@ impl<C> Transport<C> {
             }
             self.slots.release(slot);
         }
+        if let Some(buf) = self.cts_buffers.remove(&id.index)
+            && flushed
+        {
+            self.cts_pool.put(buf.completed());
+        }
         self.forget_inflight(id.index);
         self.drop_pending(id.index);
         for lane in ep.lanes {

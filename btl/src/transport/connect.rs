@@ -62,6 +62,14 @@ impl<C> Transport<C> {
         Ok(id)
     }
 
+    /// Starts the helper thread, if it does not run yet: peers may connect from now on, those we have not heard of too.
+    ///
+    /// # Errors
+    /// No thread or file descriptor is left.
+    pub fn listen(&self) -> Result<(), cpc::Error> {
+        self.service.start()
+    }
+
     fn new_endpoint(&mut self, peer: u64) -> EpId {
         let index = match self.endpoints.iter().position(Option::is_none) {
             Some(index) => index,
