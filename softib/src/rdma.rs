@@ -7,12 +7,13 @@
 
 use crate::engine::world::World;
 use crate::errno::Errno;
-use crate::objects::peer::Peer;
+use crate::objects::peer::{Absent, Peer};
 use crate::objects::qp::Qp;
 use crate::rdma_ring::{self, Message};
 use crate::send::{self, Step, Work};
-use crate::shm::layout::{H_NONCE, H_PROBE};
+use crate::shm::layout::{H_NONCE, H_PROBE, R_HAZARD, ring_entry};
 use crate::shm::mrtable::{self, Region};
+use crate::shm::ring;
 use rdma_sys::*;
 use std::sync::atomic::{Ordering, fence};
 
@@ -20,13 +21,11 @@ use std::sync::atomic::{Ordering, fence};
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return Step::Silent };
-    let peer = match w.peers.attached(link.slot) {
-        Some(peer) if peer.incarnation == link.incarnation => peer,
-        _ => return Step::Silent,
+    let peer = match w.peers.connected(link) {
+        Ok(peer) => peer,
+        Err(Absent::Never) => return Step::Silent,
+        Err(Absent::Gone) => return Step::Done(IBV_WC_RETRY_EXC_ERR),
     };
-    if !peer.alive() {
-        return Step::Done(IBV_WC_RETRY_EXC_ERR);
-    }
     if !link.is_open(&peer.map, me) {
         return Step::Silent;
     }
@@ -145,20 +144,14 @@ pub fn probe(peer: &mut Peer) -> bool {
 pub fn is_lost(qp: &mut Qp, w: &mut World) -> bool {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return true };
-    match w.peers.attached(link.slot) {
-        Some(peer) if peer.incarnation == link.incarnation => !peer.alive() || !link.is_open(&peer.map, me),
-        _ => true,
-    }
+    w.peers.connected(link).map_or(true, |peer| !link.is_open(&peer.map, me))
 }
 
 /// Waits until no initiator works on the region behind an invalidated key.
 pub fn wait_for_initiators(engine: &crate::engine::Engine, key: u32) {
-    use crate::shm::layout::{R_HAZARD, ring_entry};
-    let (map, rings) = {
-        let state = engine.enter();
-        (state.w.segment.map.clone(), state.inbound.senders())
-    };
-    for (ring, slot, incarnation) in rings {
+    let map = engine.enter().w.segment.map.clone();
+    for ring in 0..ring::limit(&map) {
+        let Some((slot, incarnation)) = ring::sender(&map, ring) else { continue };
         let mut looks = 0u32;
         while map.u32(ring_entry(ring) + R_HAZARD).load(Ordering::Acquire) == key {
             std::thread::yield_now();

@@ -171,11 +171,8 @@ fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
             continue;
         }
         let Some(link) = qp.link.as_mut() else { return true };
-        let peer = match w.peers.attached(link.slot) {
-            Some(peer) if peer.incarnation == link.incarnation => peer,
-            _ => return true,
-        };
-        if !peer.alive() || !link.is_open(&peer.map, (qp.num, w.segment.incarnation)) {
+        let Ok(peer) = w.peers.connected(link) else { return true };
+        if !link.is_open(&peer.map, (qp.num, w.segment.incarnation)) {
             return true;
         }
         if !peer.ring.has_room(PIECE as usize) {

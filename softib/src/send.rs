@@ -15,8 +15,9 @@
 
 use crate::engine::world::World;
 use crate::errno::Errno;
+use crate::objects::events::Subject;
 use crate::objects::mr::Mrs;
-use crate::objects::peer::Peer;
+use crate::objects::peer::{Absent, Peer};
 use crate::objects::qp::Qp;
 use crate::rdma;
 use crate::shm::layout::QP_BITS;
@@ -265,13 +266,11 @@ fn is_remote(status: u32) -> bool {
 fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return Step::Silent };
-    let peer = match w.peers.attached(link.slot) {
-        Some(peer) if peer.incarnation == link.incarnation => peer,
-        _ => return Step::Silent,
+    let peer = match w.peers.connected(link) {
+        Ok(peer) => peer,
+        Err(Absent::Never) => return Step::Silent,
+        Err(Absent::Gone) => return Step::Done(IBV_WC_RETRY_EXC_ERR),
     };
-    if !peer.alive() {
-        return Step::Done(IBV_WC_RETRY_EXC_ERR);
-    }
     if !link.is_open(&peer.map, me) {
         return Step::Silent;
     }
@@ -507,6 +506,21 @@ pub fn finish_head(qp: &mut Qp, w: &mut World, status: u32) {
 
 /// Works on the queued sends of one QP. Some(time): when to look again at the latest.
 pub fn advance(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
+    let again = work_off(qp, w, now);
+    tell_drained(qp, w);
+    again
+}
+
+/// A draining QP says when the last send that had begun is over.
+pub fn tell_drained(qp: &mut Qp, w: &mut World) {
+    let begun = qp.sq.front().is_some_and(|queued| queued.work.begun());
+    if qp.state == IBV_QPS_SQD && !begun && qp.attr.en_sqd_async_notify != 0 {
+        qp.attr.en_sqd_async_notify = 0;
+        w.async_event(qp.context, IBV_EVENT_SQ_DRAINED, Subject::Qp(qp.index));
+    }
+}
+
+fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
     while matches!(qp.state, IBV_QPS_RTS | IBV_QPS_SQD) {
         let mut queued = qp.sq.pop_front()?;
         let idle = qp.state == IBV_QPS_SQD && !queued.work.begun();

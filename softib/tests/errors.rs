@@ -7,7 +7,6 @@ mod common;
 use common::*;
 use rdma_sys::*;
 use std::ptr::null_mut;
-use std::time::Duration;
 
 fn quick() -> Path {
     // 4.096 us << 8 is about 1 ms.
@@ -508,10 +507,4 @@ fn uc_loses_what_finds_no_receive_and_goes_on() {
     assert_eq!(b.recv(2, &[buf.sge(0, 8)]), 0);
     assert_eq!(a.send(3, &[buf.sge(0, 8)]), 0);
     assert_eq!((a.wait().wr_id, b.wait().wr_id), (3, 2));
-}
-
-#[test]
-fn stats_and_patience_are_what_the_tests_think() {
-    assert!(PATIENCE > Duration::from_secs(5));
-    assert_eq!(softib::Stats::default().doorbells, 0);
 }

@@ -207,9 +207,7 @@ fn arrive(qp: &mut Qp, w: &mut World, to: u32) {
         qp.busy = true;
         w.busy.push(qp.index);
     }
-    if to == IBV_QPS_SQD && qp.sq.is_empty() && qp.attr.en_sqd_async_notify != 0 {
-        w.async_event(qp.context, IBV_EVENT_SQ_DRAINED, Subject::Qp(qp.index));
-    }
+    crate::send::tell_drained(qp, w);
 }
 
 fn check_values(attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
@@ -254,7 +252,7 @@ fn connect(qp: &mut Qp, w: &mut World) {
     let incarnation = match peer {
         Ok(peer) => peer.incarnation,
         Err(error) => {
-            log::debug!("qp {:#x}: qp {:#x} does not answer: {error}", qp.num, qp.attr.dest_qp_num);
+            log::warn!("qp {:#x}: qp {:#x} does not answer: {error}", qp.num, qp.attr.dest_qp_num);
             0
         }
     };

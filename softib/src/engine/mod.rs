@@ -156,13 +156,19 @@ fn install_process_hooks() {
     });
 }
 
-/// Exit without close: takes the name of the segment away. A fork child has no engine any more.
+/// Exit (or dlclose) without close: ends the device thread and takes the name of the segment away. A fork child has no
+/// engine any more.
 extern "C" fn at_exit() {
     if let Some(engine) = current()
         && engine.shared.is_owner_process()
-        && let Some(state) = engine.lock.try_lock()
     {
-        state.w.segment.unlink();
+        let thread = engine.thread.try_lock().ok().and_then(|mut thread| thread.take());
+        if let Some(thread) = thread {
+            thread.abandon(&engine.shared);
+        }
+        if let Some(state) = engine.lock.try_lock() {
+            state.w.segment.unlink();
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::engine::world::{State, World};
 use crate::objects::recvq::RecvQ;
 use crate::shm::heap::Extent;
 use crate::shm::map::give_space;
+use crate::shm::ring;
 use std::time::Duration;
 
 /// An initiator that has looked a queue up is through with it long before this.
@@ -15,9 +16,10 @@ const REST: Duration = Duration::from_millis(200);
 impl State {
     /// Looks at every sender once.
     pub fn rounds(&mut self) {
-        for (ring, slot, incarnation) in self.inbound.senders() {
+        for index in 0..ring::limit(&self.w.segment.map) {
+            let Some((slot, incarnation)) = ring::sender(&self.w.segment.map, index) else { continue };
             if self.w.peers.is_gone(slot, incarnation) {
-                self.reap(ring);
+                self.reap(index);
             }
         }
         self.w.release_retired(REST);
@@ -31,8 +33,10 @@ impl State {
         for queue in shared.chain(own) {
             repost_claims(queue, ring);
         }
-        if let Some(ring) = self.inbound.remove(ring) {
-            ring.release(&self.w.segment.file);
+        match self.inbound.remove(ring) {
+            Some(ring) => ring.release(&self.w.segment.file),
+            // Its sender died while it was claiming it.
+            None => ring::free(&self.w.segment.map, &self.w.segment.file, ring),
         }
     }
 }

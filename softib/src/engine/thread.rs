@@ -94,6 +94,16 @@ impl DeviceThread {
         Ok(DeviceThread { handle: handle? })
     }
 
+    /// Stops the thread at exit; waits a moment only, it may be kept from ending by what called exit.
+    pub fn abandon(self, shared: &Shared) {
+        shared.stop.store(true, Ordering::SeqCst);
+        shared.wake();
+        let end = Instant::now() + Duration::from_millis(100);
+        while !self.handle.is_finished() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+    }
+
     pub fn stop(self, shared: &Shared) {
         shared.stop.store(true, Ordering::SeqCst);
         shared.wake();

@@ -42,6 +42,15 @@ impl Peer {
     }
 }
 
+/// Why a connected queue pair has no peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// Nobody was there when it connected: it is as if the other side kept silent.
+    Never,
+    /// The process is dead, or its slot has another owner by now.
+    Gone,
+}
+
 /// All peers, by slot.
 #[derive(Debug)]
 pub struct Peers {
@@ -68,6 +77,19 @@ impl Peers {
         self.table[slot].as_deref_mut().ok_or(Errno::NODEV)
     }
 
+    /// The process a queue pair is connected to, if it lives.
+    #[inline]
+    pub fn connected(&mut self, link: &Link) -> Result<&mut Peer, Absent> {
+        let peer = self.table.get_mut(link.slot).and_then(Option::as_deref_mut);
+        if let Some(peer) = peer
+            && peer.incarnation == link.incarnation
+            && peer.alive()
+        {
+            return Ok(peer);
+        }
+        Err(if link.incarnation == 0 { Absent::Never } else { Absent::Gone })
+    }
+
     /// Whether the process that had `slot` as `incarnation` is no more.
     pub fn is_gone(&mut self, slot: usize, incarnation: u64) -> bool {
         if slot == self.me.0 {
@@ -79,7 +101,7 @@ impl Peers {
             return !peer.alive();
         }
         match segment::open_slot(&self.dir, slot) {
-            Ok(file) => !is_locked(&file) || nonce_of(&file) != Some(incarnation),
+            Ok(file) => !is_locked(&file) || incarnation != 0 && nonce_of(&file) != Some(incarnation),
             Err(error) => error == Errno(libc::ENOENT),
         }
     }

@@ -43,6 +43,9 @@ pub const H_MR_LIMIT: usize = HEADER + 132;
 /// 1: the owner closes the hand-over race with membarrier, registered senders need no fence.
 pub const H_BARRIER: usize = HEADER + 136;
 
+/// Inbound rings below this one may be in use.
+pub const H_RING_LIMIT: usize = HEADER + 140;
+
 /// 1 while the device thread sleeps and wants to be woken.
 pub const BELL: usize = 0x1000;
 /// One bit per inbound ring that has something and is not watched.

@@ -120,6 +120,7 @@ impl SendRing {
             owner.compare_exchange(0, tag | CLAIMING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         let index = taken.ok_or(Errno(libc::EUSERS))?;
+        map.u32(H_RING_LIMIT).fetch_max(index as u32 + 1, Ordering::SeqCst);
         let at = ring_entry(index);
         if let Err(error) = take_space(file, ring_data(index), RING_LEN) {
             map.u64(at + R_OWNER).store(0, Ordering::Release);
@@ -213,6 +214,30 @@ impl SendRing {
     pub fn hazard(&self) -> &AtomicU32 {
         self.map.u32(ring_entry(self.index) + R_HAZARD)
     }
+}
+
+/// Rings from here on have never been used.
+pub fn limit(map: &Map) -> usize {
+    (map.u32(H_RING_LIMIT).load(Ordering::SeqCst) as usize).min(RINGS)
+}
+
+/// Slot and incarnation of the process that sends through a ring. One that is still claiming it has incarnation 0.
+pub fn sender(map: &Map, index: usize) -> Option<(usize, u64)> {
+    let at = ring_entry(index);
+    let owner = map.u64(at + R_OWNER).load(Ordering::Acquire);
+    let incarnation = map.u64(at + R_INCARNATION).load(Ordering::Relaxed);
+    let slot = (owner >> 8) as usize;
+    match owner & 0xff {
+        ACTIVE if slot < SLOTS => Some((slot, incarnation)),
+        CLAIMING if slot < SLOTS => Some((slot, 0)),
+        _ => None,
+    }
+}
+
+/// Frees a ring of ours that nobody uses any more; it reads as empty when it is claimed again.
+pub fn free(map: &Map, file: &File, index: usize) {
+    give_space(file, ring_data(index), RING_LEN);
+    map.u64(ring_entry(index) + R_OWNER).store(0, Ordering::Release);
 }
 
 /// The receiving end, in our own segment.
@@ -327,7 +352,6 @@ impl RecvRing {
 
     /// Frees the ring of a dead or departed sender; everything in it has been read.
     pub fn release(self, file: &File) {
-        give_space(file, ring_data(self.index), RING_LEN);
-        self.map.u64(ring_entry(self.index) + R_OWNER).store(0, Ordering::Release);
+        free(&self.map, file, self.index);
     }
 }
