@@ -13,12 +13,17 @@ static int entries(const char *folder) {
     return count;
 }
 
-static int mapped(const char *word) {
+/* How many mappings name `word`; with `say`, a line for each path. */
+static int mapped(const char *word, int say) {
     char line[4096];
     int count = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
     REQUIRE(maps != NULL, "cannot read /proc/self/maps");
-    while (fgets(line, sizeof line, maps)) count += strstr(line, word) != NULL;
+    while (fgets(line, sizeof line, maps)) {
+        if (!strstr(line, word)) continue;
+        if (say && strchr(line, '/')) printf("segment %s", strchr(line, '/'));
+        count++;
+    }
     fclose(maps);
     return count;
 }
@@ -42,8 +47,8 @@ int main(int argc, char **argv) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) {
         printf("threads %d\n", entries("/proc/self/task"));
-        printf("plugin mapped %d\n", mapped("mca_btl_oxib") > 0);
-        printf("segments mapped %d opened %d\n", mapped("softib-"), opened("softib-"));
+        printf("plugin mapped %d\n", mapped("mca_btl_oxib", 0) > 0);
+        printf("segments mapped %d opened %d\n", mapped("softib-", 1), opened("softib-"));
     }
     finish("traces");
     return 0;

@@ -1,9 +1,11 @@
-//! What this computer is: cores, root or not, and which segments lie in /dev/shm.
+//! What this computer is: cores, root or not, versions, and a place for softib's segments.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::Result;
+use crate::failure::Context;
 use crate::process::ask;
 
 /// Logical processors this process may use.
@@ -36,40 +38,49 @@ pub fn open_mpi_version() -> Option<String> {
     text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned)
 }
 
-/// Where softib keeps its segments (`SOFTIB_DIR`, else /dev/shm).
-pub fn segment_folder() -> PathBuf {
-    std::env::var_os("SOFTIB_DIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from)
-}
+/// Where softib keeps its segments by default.
+const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Files named `softib*` in `folder`.
-pub fn segments(folder: &Path) -> BTreeSet<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return BTreeSet::new() };
-    let paths = entries.flatten().map(|entry| entry.path());
-    paths
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("softib")))
-        .collect()
-}
+/// A folder for softib's segments (SOFTIB_DIR) that nobody else uses, so that what is left in it is known to be ours.
+#[derive(Debug)]
+pub struct SegmentFolder(PathBuf);
 
-/// Segments that are new since `before` and that no living process has open or mapped.
-pub fn abandoned_segments(folder: &Path, before: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
-    let new: Vec<PathBuf> = segments(folder).difference(before).cloned().collect();
-    if new.is_empty() {
-        return new;
+impl SegmentFolder {
+    /// A new folder next to where segments usually are.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn create() -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new(SHARED_MEMORY).join(format!("oxib-test-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&path).context(format_args!("cannot create {}", path.display()))?;
+        Ok(SegmentFolder(path))
     }
-    let held = files_in_use();
-    new.into_iter().filter(|path| path.exists() && !held.contains(path)).collect()
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// What lies in it.
+    pub fn contents(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    }
+
+    /// Removes what lies in it: the next case starts clean whatever this one left.
+    pub fn clear(&self) {
+        for path in self.contents() {
+            let _seen_again_by_the_next_look = std::fs::remove_file(path);
+        }
+    }
 }
 
-/// Paths that some process we may look at has open or mapped.
-fn files_in_use() -> BTreeSet<PathBuf> {
-    let mut held = BTreeSet::new();
-    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let maps = std::fs::read_to_string(process.path().join("maps")).unwrap_or_default();
-        held.extend(maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..]))));
-        let descriptors = std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        held.extend(descriptors.filter_map(|fd| std::fs::read_link(fd.path()).ok()));
+impl Drop for SegmentFolder {
+    fn drop(&mut self) {
+        let _memory_may_stay = std::fs::remove_dir_all(&self.0);
     }
-    held
 }
 
 #[cfg(test)]
@@ -77,16 +88,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_is_abandoned_only_when_it_is_new_and_nobody_holds_it() {
-        let folder = std::env::temp_dir().join(format!("oxib-machine-test-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("softib-old"), "").unwrap();
-        let before = segments(&folder);
-        let held = std::fs::File::create(folder.join("softib-held")).unwrap();
-        std::fs::write(folder.join("softib-left"), "").unwrap();
-        std::fs::write(folder.join("other"), "").unwrap();
-        assert_eq!(abandoned_segments(&folder, &before), vec![folder.join("softib-left")]);
-        drop(held);
-        std::fs::remove_dir_all(&folder).unwrap();
+    fn a_segment_folder_shows_what_is_left_in_it_and_goes_away_with_its_owner() {
+        let folder = SegmentFolder::create().unwrap();
+        let path = folder.path().to_owned();
+        assert!(folder.contents().is_empty());
+        std::fs::write(path.join("softib-0-1"), "").unwrap();
+        assert_eq!(folder.contents(), vec![path.join("softib-0-1")]);
+        folder.clear();
+        assert!(folder.contents().is_empty());
+        drop(folder);
+        assert!(!path.exists());
     }
 }

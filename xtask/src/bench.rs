@@ -1,6 +1,203 @@
-//! todo
+//! `cargo xtask bench`: the figures that docs/results.md quotes.
+//!
+//! * 8-byte half round trip and 1 MiB bandwidth of oxib and vader, from pairs of jobs that follow each other, so that both see
+//!   the same machine: the median of the ratios of all pairs, and the best figure of each.
+//! * Doorbells (system calls that wake a sleeping peer) during a million small messages between two polling ranks, as the
+//!   plugin counts them; it says so at the end of a job with `btl_oxib_verbose` of 4 or more.
+
+use std::path::Path;
+
+use serde::Serialize;
+
 use crate::args::{Args, Options};
-pub const OPTIONS: Options = Options { flags: &[], values: &[], words: false };
-pub fn command(_: Args) -> e2e::Result<()> {
-    Err(e2e::Failure::new("not yet"))
+use crate::build;
+use crate::packages;
+use crate::pingpong::{self, Plan, Series};
+use crate::report::{figure, table};
+use crate::workspace::Workspace;
+use e2e::failure::Context;
+use e2e::mpirun::{Binding, Job, Transport};
+use e2e::process::Limits;
+use e2e::programs::Programs;
+use e2e::{Failure, Result, machine};
+
+/// What `bench` understands.
+pub const OPTIONS: Options =
+    Options { flags: &["no-install"], values: &["json", "pairs", "transports"], words: false };
+
+const SIZES: [u64; 2] = [8, 1 << 20];
+const MILLISECONDS_PER_SIZE: u32 = 300;
+
+/// What `--json` writes.
+#[derive(Debug, Serialize)]
+struct Figures {
+    processor: String,
+    cores: usize,
+    load: f64,
+    open_mpi: String,
+    comparisons: Vec<Comparison>,
+    million: Option<Million>,
+}
+
+/// One size, both transports.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    bytes: u64,
+    /// Best half round trip of the transport under test, in us.
+    ours_us: f64,
+    /// The same of the one it is compared with.
+    theirs_us: f64,
+    /// Ratio of each pair of jobs, ascending.
+    ratios: Vec<f64>,
+    median_ratio: f64,
+}
+
+/// A million messages.
+#[derive(Debug, Serialize)]
+struct Million {
+    messages: u64,
+    seconds: f64,
+    /// Sum over both ranks; `None` when the plugin said nothing.
+    doorbells: Option<u64>,
+}
+
+/// `cargo xtask bench`.
+pub fn command(args: Args) -> Result<()> {
+    packages::ensure(&packages::MPI, !args.flag("no-install"))?;
+    let workspace = Workspace::find()?;
+    let names: Vec<&str> = args.value("transports").unwrap_or("oxib,vader").split(',').collect();
+    let [ours, theirs] = names[..] else {
+        return Err(Failure::new("--transports takes two names, like oxib,vader"));
+    };
+    let (ours, theirs) = (Transport::new(ours), Transport::new(theirs));
+    if ours.needs_plugin() {
+        eprintln!("building the plugin in release mode");
+        build::build(&workspace, false)?;
+    }
+    let pairs = args.number("pairs", 7)?.max(1);
+    let comparisons = compare(&workspace, &ours, &theirs, pairs)?;
+    let million = ours.needs_plugin().then(|| million(&workspace, &ours)).transpose()?;
+    show(&ours, &theirs, &comparisons, million.as_ref());
+    match args.value("json") {
+        Some(path) => write(Path::new(path), comparisons, million),
+        None => Ok(()),
+    }
+}
+
+/// One round of the ping-pong is a pair: ours, then theirs.
+fn compare(
+    workspace: &Workspace,
+    ours: &Transport,
+    theirs: &Transport,
+    pairs: u64,
+) -> Result<Vec<Comparison>> {
+    let transports = vec![ours.clone(), theirs.clone()];
+    let plan = Plan { transports, sizes: SIZES.to_vec(), rounds: 1, milliseconds: MILLISECONDS_PER_SIZE };
+    let plugin = workspace.plugin_folder();
+    let mut rounds = Vec::new();
+    for pair in 1..=pairs {
+        eprintln!("pair {pair} of {pairs}");
+        rounds.push(pingpong::measure(&plan, workspace, Some(&plugin))?);
+    }
+    SIZES.iter().map(|bytes| comparison(*bytes, &rounds)).collect()
+}
+
+fn comparison(bytes: u64, rounds: &[Vec<Series>]) -> Result<Comparison> {
+    let pairs: Option<Vec<(f64, f64)>> = rounds.iter().map(|series| pair(bytes, series)).collect();
+    let pairs = pairs.context("a transport did not run; cargo xtask pingpong says why")?;
+    let mut ratios: Vec<f64> = pairs.iter().map(|(ours, theirs)| ours / theirs).collect();
+    ratios.sort_by(f64::total_cmp);
+    let best = |figures: &mut dyn Iterator<Item = f64>| figures.fold(f64::INFINITY, f64::min);
+    Ok(Comparison {
+        bytes,
+        ours_us: best(&mut pairs.iter().map(|pair| pair.0)),
+        theirs_us: best(&mut pairs.iter().map(|pair| pair.1)),
+        median_ratio: ratios[ratios.len() / 2],
+        ratios,
+    })
+}
+
+fn pair(bytes: u64, series: &[Series]) -> Option<(f64, f64)> {
+    let [ours, theirs] = series else { return None };
+    Some((ours.at(bytes)?.half_round_trip_us, theirs.at(bytes)?.half_round_trip_us))
+}
+
+/// A million messages over the transport under test, with the plugin's own count of doorbells.
+fn million(workspace: &Workspace, ours: &Transport) -> Result<Million> {
+    eprintln!("a million small messages");
+    let program = Programs::new(&workspace.root, &workspace.target)?.compiled("million")?;
+    let job = Job::new(2, ours, program).binding(Binding::Pinned).plugin(&workspace.plugin_folder());
+    let finished = job.parameter("btl_oxib_verbose", "4").expect_success(Limits::deadline(120))?;
+    let line = finished.output.lines().find_map(|line| line.strip_prefix("messages "));
+    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    let [messages, "seconds", seconds] = words[..] else {
+        return Err(Failure::new("the program reported no time"));
+    };
+    let parsed = messages.parse().ok().zip(seconds.parse().ok());
+    let (messages, seconds) = parsed.context("the program's report cannot be read")?;
+    Ok(Million { messages, seconds, doorbells: doorbells(&finished.output) })
+}
+
+/// The sum of all numbers that follow the word: `... doorbells 0 ...`, `doorbells=0`, `doorbells: 0`.
+fn doorbells(output: &str) -> Option<u64> {
+    let numbers = output.match_indices("doorbells").filter_map(|(at, word)| {
+        let rest = output[at + word.len()..].trim_start_matches([' ', '=', ':']);
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).map_or(rest, |end| &rest[..end]);
+        digits.parse::<u64>().ok()
+    });
+    numbers.fold(None, |sum, number| Some(sum.unwrap_or(0) + number))
+}
+
+fn show(ours: &Transport, theirs: &Transport, comparisons: &[Comparison], million: Option<&Million>) {
+    let header = ["bytes", &ours.name, &theirs.name, &ours.name, &theirs.name, "time ratio", "all pairs"];
+    let units = ["", "us", "us", "MB/s", "MB/s", "median", "from .. to"];
+    let mut rows: Vec<Vec<String>> = [header, units].map(|row| row.map(str::to_owned).to_vec()).to_vec();
+    rows.extend(comparisons.iter().map(row));
+    print!("{}", table(&rows));
+    if let Some(million) = million {
+        let bells = million
+            .doorbells
+            .map_or_else(|| "not reported by the plugin".to_owned(), |count| count.to_string());
+        println!("{} messages of 8 bytes in {:.2} s; doorbells: {bells}", million.messages, million.seconds);
+    }
+    let (load, processor, cores) = (machine::load(), machine::processor(), machine::cores());
+    println!(
+        "{processor}, {cores} cores, load {load:.1}, Open MPI {}",
+        machine::open_mpi_version().unwrap_or_default()
+    );
+}
+
+fn row(c: &Comparison) -> Vec<String> {
+    let bandwidth = |us: f64| figure(c.bytes as f64 / us);
+    let (least, most) = (c.ratios.first().copied().unwrap_or(0.0), c.ratios.last().copied().unwrap_or(0.0));
+    let times = [c.bytes.to_string(), figure(c.ours_us), figure(c.theirs_us)];
+    let ratios = [format!("{:.2}x", c.median_ratio), format!("{least:.2} .. {most:.2}")];
+    times.into_iter().chain([bandwidth(c.ours_us), bandwidth(c.theirs_us)]).chain(ratios).collect()
+}
+
+fn write(path: &Path, comparisons: Vec<Comparison>, million: Option<Million>) -> Result<()> {
+    let figures = Figures {
+        processor: machine::processor(),
+        cores: machine::cores(),
+        load: machine::load(),
+        open_mpi: machine::open_mpi_version().unwrap_or_default(),
+        comparisons,
+        million,
+    };
+    let text = serde_json::to_string_pretty(&figures).context("cannot write JSON")?;
+    std::fs::write(path, text + "\n").context(format_args!("cannot write {}", path.display()))?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doorbells_of_all_ranks_are_added_and_silence_is_not_zero() {
+        assert_eq!(doorbells("rank 0: doorbells 3, x\nrank 1: doorbells=4\n"), Some(7));
+        assert_eq!(doorbells("doorbells: 0"), Some(0));
+        assert_eq!(doorbells("nothing of the kind"), None);
+    }
 }

@@ -7,6 +7,7 @@ use crate::args::{Args, Options};
 use crate::workspace::{Workspace, cargo};
 use crate::{build, packages};
 use e2e::layouts;
+use e2e::machine::SegmentFolder;
 use e2e::mpirun::Transport;
 use e2e::process::{Limits, run};
 use e2e::programs::Programs;
@@ -50,6 +51,7 @@ fn setting(workspace: &Workspace, args: &Args) -> Result<Setting> {
         programs: Programs::new(&workspace.root, &workspace.target)?,
         transport: Transport::new(args.value("over").unwrap_or("oxib")),
         layouts: layouts::read(&workspace.root.join("configs"))?,
+        segments: SegmentFolder::create()?,
         target: workspace.target.clone(),
         sources: workspace.root.join("tests"),
         all: args.flag("all"),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::layouts::Layout;
+use crate::machine::SegmentFolder;
 use crate::mpirun::{Job, Transport};
 use crate::process::{Finished, Limits};
 use crate::programs::Programs;
@@ -19,6 +20,8 @@ pub struct Setting {
     pub transport: Transport,
     /// From configs/, the default first.
     pub layouts: Vec<Layout>,
+    /// Where jobs keep softib's segments.
+    pub segments: SegmentFolder,
     /// Cargo's target folder, for what is built or cached.
     pub target: PathBuf,
     /// tests/ of the repository.
@@ -38,7 +41,8 @@ impl Setting {
 
     /// A job of any program over any transport, with the plugin at hand.
     pub fn foreign_job(&self, ranks: usize, transport: &Transport, program: impl Into<PathBuf>) -> Job {
-        Job::new(ranks, transport, program).plugin(&self.plugin)
+        let segments = self.segments.path().to_string_lossy();
+        Job::new(ranks, transport, program).plugin(&self.plugin).variable("SOFTIB_DIR", &segments)
     }
 }
 

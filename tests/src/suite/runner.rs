@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use crate::suite::{Case, Setting};
-use crate::{Failure, Result, machine};
+use crate::{Failure, Result};
 
 /// How many passed, and the names of those that did not.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -43,13 +43,15 @@ pub fn wanted(name: &str, filters: &[String]) -> bool {
     filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
 }
 
-/// The case, and a look at what it left in /dev/shm.
+/// The case, and a look at what it left in shared memory.
 fn watched(setting: &Setting, case: &Case) -> Result<()> {
-    let folder = machine::segment_folder();
-    let before = machine::segments(&folder);
-    case.run(setting)?;
-    let left = machine::abandoned_segments(&folder, &before);
-    if left.is_empty() { Ok(()) } else { Err(Failure(format!("segments were left behind: {left:?}"))) }
+    let outcome = case.run(setting);
+    let left = setting.segments.contents();
+    setting.segments.clear();
+    match outcome {
+        Ok(()) if !left.is_empty() => Err(Failure(format!("segments were left behind: {left:?}"))),
+        outcome => outcome,
+    }
 }
 
 fn say(number: usize, of: usize, took: Duration, name: &str, outcome: &Result<()>) {
@@ -66,6 +68,7 @@ fn say(number: usize, of: usize, took: Duration, name: &str, outcome: &Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::SegmentFolder;
     use crate::mpirun::Transport;
     use crate::programs::Programs;
 
@@ -76,10 +79,20 @@ mod tests {
             programs: Programs::new(&scratch, &scratch).unwrap(),
             transport: Transport::new("vader"),
             layouts: Vec::new(),
+            segments: SegmentFolder::create().unwrap(),
             target: scratch.clone(),
             sources: scratch,
             all: false,
         }
+    }
+
+    #[test]
+    fn a_case_that_leaves_a_segment_has_failed_and_the_next_starts_clean() {
+        let leaves = |setting: &Setting| {
+            std::fs::write(setting.segments.path().join("softib-0-0"), "").map_err(|e| Failure(e.to_string()))
+        };
+        let cases = [Case::new("leaves one", leaves), Case::new("leaves none", |_| Ok(()))];
+        assert_eq!(run(&setting(), &cases, &[]).failed, ["leaves one"]);
     }
 
     #[test]
