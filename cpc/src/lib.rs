@@ -11,7 +11,7 @@
 //!
 //! The way through the files: [`Service`] (`service`), what goes in (`plan`) and what comes out (`event`); the thread (`helper`);
 //! components, selection and modex (`framework`); the one component so far ([`ibcm`]); QPs in motion (`qp_set`).
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod connect_error;
 mod error;

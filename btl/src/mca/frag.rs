@@ -19,12 +19,10 @@ pub struct Frag {
 impl Frag {
     /// A fragment that waits in the free list.
     pub fn new() -> Box<Frag> {
-        // SAFETY: the descriptor and the segment are numbers, raw pointers and an optional function: zero is valid for each.
-        Box::new(Frag {
-            desc: unsafe { std::mem::zeroed() },
-            segment: unsafe { std::mem::zeroed() },
-            buf: None,
-        })
+        // SAFETY: a descriptor is numbers, raw pointers and an optional function: zero is valid for each.
+        let desc = unsafe { std::mem::zeroed() };
+        let segment = mca_btl_base_segment_t { seg_addr: std::ptr::null_mut(), seg_len: 0 };
+        Box::new(Frag { desc, segment, buf: None })
     }
 
     /// Arms the fragment with a buffer, of which `len` bytes are to be sent; the descriptor to hand out.

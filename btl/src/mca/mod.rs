@@ -11,15 +11,22 @@
 //! A component that has nothing to offer, in a job that never asked for it, starts nothing and says nothing.
 
 mod callbacks;
+/// The exported component and its life.
 pub mod component;
+/// What the component calls of the rest.
 pub mod entry;
 mod frag;
+/// No panic crosses into C.
 pub mod guard;
 mod handle;
+/// The `log` crate, through Open MPI's output.
 pub mod log;
+/// The exchange of addresses.
 pub mod modex_io;
 mod module;
+/// The parameters, one table.
 pub mod params;
 mod peers;
+/// Messages that a user must see.
 pub mod show;
 mod start;

@@ -41,6 +41,8 @@ pub struct Cookie {
 pub struct State {
     /// The transport; gone after finalize.
     pub transport: Option<Transport<Cookie>>,
+    /// Boxed: a fragment keeps its address while Open MPI holds its descriptor.
+    #[allow(clippy::vec_box, reason = "the address is what is kept")]
     free: Vec<Box<Frag>>,
     /// Open MPI's process of each endpoint, for error reports.
     pub procs: HashMap<EpId, *mut opal_proc_t>,
@@ -139,11 +141,11 @@ impl Module {
     /// Looks around once and hands up what is there; how many things that was.
     pub fn progress(&'static self) -> c_int {
         let mut count = 0;
-        let mut upcall = self.transport(None, |t| if t.poll() { t.next() } else { None });
+        let mut upcall = self.transport(None, |t| if t.poll() { t.take_upcall() } else { None });
         while let Some(what) = upcall {
             count += 1;
             self.hand_up(what);
-            upcall = self.transport(None, Transport::next);
+            upcall = self.transport(None, Transport::take_upcall);
         }
         count
     }

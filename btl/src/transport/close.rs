@@ -74,7 +74,7 @@ impl<C> Transport<C> {
             }
             let mut upcalls = Vec::new();
             self.poll();
-            while let Some(upcall) = self.next() {
+            while let Some(upcall) = self.take_upcall() {
                 match upcall {
                     Upcall::Deliver(delivery) if delivery.endpoint == id => self.delivered(delivery),
                     other => upcalls.push(other),

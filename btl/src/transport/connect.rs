@@ -172,7 +172,7 @@ impl<C> Transport<C> {
 
     /// Gives a connection that is on its way a little time to come up, so that the first messages to a peer are out before
     /// their sender goes on to compute: nothing moves while no thread of the application is in MPI. What arrives
-    /// meanwhile is kept for `next`.
+    /// meanwhile is kept for `take_upcall`.
     #[inline]
     pub fn settle(&mut self, id: EpId) {
         if self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up() && !ep.patience.is_zero()) {
@@ -190,7 +190,7 @@ impl<C> Transport<C> {
                 return;
             }
             self.poll();
-            let found: Vec<_> = std::iter::from_fn(|| self.next()).collect();
+            let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
             self.up.extend(found);
             std::thread::yield_now();
         }

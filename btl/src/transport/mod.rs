@@ -2,11 +2,11 @@
 //!
 //! One [`Transport`] drives one port. It is driven from outside and calls nobody: the upper layer hands it
 //! messages ([`Transport::sendi`], [`Transport::send`]), asks it to look around ([`Transport::poll`]) and takes
-//! what came of that, one by one ([`Transport::next`]). So an upper layer may call back in between.
+//! what came of that, one by one ([`Transport::take_upcall`]). So an upper layer may call back in between.
 //!
 //! ```text
 //!   sendi/send --> lane: connected? credit? entry? --> post  (else: queue; the buffer is ours, the sender is done)
-//!   poll       --> helper's events, completions      --> next: deliver, RDMA done, unknown peer, failure
+//!   poll       --> helper's events, completions      --> take_upcall: deliver, RDMA done, unknown peer, failure
 //! ```
 //!
 //! Files: `open` builds it, `connect` turns the connection managers' events into endpoints that flow, `send` and
@@ -15,9 +15,12 @@
 #![forbid(unsafe_code)]
 
 mod close;
+/// What a transport is told from outside.
 pub mod config;
 mod connect;
+/// Which device and port a transport runs on.
 pub mod device;
+/// One peer.
 pub mod endpoint;
 mod inflight;
 mod lane;
@@ -27,7 +30,9 @@ mod queue;
 mod rdma;
 mod recv;
 mod send;
+/// The life of an endpoint, as a table.
 pub mod state;
+/// Counters.
 pub mod stats;
 mod wrid;
 

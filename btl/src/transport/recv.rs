@@ -17,7 +17,7 @@ use crate::protocol::wire::{Cts, DataHeader, HEADER_LEN, Header, Kind as Message
 use verbs::{Buf, SendFlags, Wc};
 
 impl<C> Transport<C> {
-    /// Looks around once: connection events, completions. True if there is something for [`Transport::next`].
+    /// Looks around once: connection events, completions. True if there is something for [`Transport::take_upcall`].
     #[inline]
     pub fn poll(&mut self) -> bool {
         if self.service.pending() {
@@ -38,7 +38,7 @@ impl<C> Transport<C> {
 
     /// The next thing for the upper layer, of what the last `poll` found.
     #[inline]
-    pub fn next(&mut self) -> Option<Upcall<C>> {
+    pub fn take_upcall(&mut self) -> Option<Upcall<C>> {
         while self.recv_batch.next != self.recv_batch.len {
             let wc = self.recv_batch.wcs[self.recv_batch.next];
             self.recv_batch.next += 1;

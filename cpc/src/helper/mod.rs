@@ -5,7 +5,6 @@
 //! reaction. What the transport has to know goes into the [`Outbox`].
 
 mod queues;
-mod signals;
 
 pub use queues::Outbox;
 pub(crate) use queues::{Command, Inbox, lock};
@@ -56,7 +55,7 @@ pub(crate) fn spawn(modules: Vec<Box<dyn Module>>, shared: &Arc<Shared>) -> io::
     let helper =
         Helper { poll, modules, owner: HashMap::new(), shared: shared.clone(), closing: None, ending };
     let builder = std::thread::Builder::new().name("oxib-connect".to_owned());
-    let thread = signals::with_all_blocked(|| builder.spawn(move || helper.run()))?;
+    let thread = verbs::signals::with_all_blocked(|| builder.spawn(move || helper.run()))?;
     Ok(Handle { thread, ended })
 }
 

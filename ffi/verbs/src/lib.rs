@@ -25,6 +25,8 @@ mod mr;
 mod pool;
 mod qp;
 mod qp_attr;
+/// Threads without signals.
+pub mod signals;
 mod srq;
 mod types;
 

@@ -239,9 +239,9 @@ fn not_a(what: impl Display, text: &str) -> String {
 fn size(bytes: u64) -> String {
     match bytes {
         0 => "0".into(),
-        _ if bytes % (1 << 30) == 0 => format!("{}g", bytes >> 30),
-        _ if bytes % (1 << 20) == 0 => format!("{}m", bytes >> 20),
-        _ if bytes % (1 << 10) == 0 => format!("{}k", bytes >> 10),
+        _ if bytes.is_multiple_of(1 << 30) => format!("{}g", bytes >> 30),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}m", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{}k", bytes >> 10),
         _ => bytes.to_string(),
     }
 }

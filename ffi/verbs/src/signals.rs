@@ -1,12 +1,11 @@
-//! The helper thread takes no signals: they belong to the application's threads.
+//! Helper threads take no signals: they belong to the application's threads.
 //!
-//! A thread inherits the mask of its creator, so the mask is set around the creation. This is the crate's only unsafe code.
-#![allow(unsafe_code, reason = "pthread_sigmask has no safe wrapper among the workspace's dependencies")]
+//! A thread inherits the mask of its creator, so the mask is set around the creation.
 
 use std::mem::MaybeUninit;
 
 /// Runs `f` with every signal blocked in the calling thread, and puts the old mask back.
-pub(super) fn with_all_blocked<T>(f: impl FnOnce() -> T) -> T {
+pub fn with_all_blocked<T>(f: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut old = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigfillset` initialises the set that it is given, and `pthread_sigmask` writes the old mask to `old`;
