@@ -18,7 +18,7 @@ use crate::engine::world::State;
 use crate::shm::handover;
 use crate::shm::layout::{BITMAP, RINGS};
 use crate::shm::map::Map;
-use crate::shm::ring::RecvRing;
+use crate::shm::ring::{self, RecvRing};
 use crate::{rdma_ring, send};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,8 +97,15 @@ impl Inbound {
         }
     }
 
-    pub fn announced(&self) -> bool {
-        (0..RINGS / 64).any(|word| self.map.u64(BITMAP + word * 8).load(Ordering::Relaxed) != 0)
+    /// Words of the bitmap that can have a bit set; they are one cache line in all.
+    #[inline]
+    fn words(&self) -> usize {
+        ring::limit(&self.map).div_ceil(64)
+    }
+
+    #[inline]
+    fn announced(&self) -> bool {
+        (0..self.words()).any(|word| self.map.u64(BITMAP + word * 8).load(Ordering::Relaxed) != 0)
     }
 
     fn ring(&mut self, index: usize) -> Option<&mut RecvRing> {
@@ -185,7 +192,7 @@ impl State {
     }
 
     fn take_announced(&mut self) {
-        for word in 0..RINGS / 64 {
+        for word in 0..self.inbound.words() {
             let bits = self.inbound.map.u64(BITMAP + word * 8);
             if bits.load(Ordering::Relaxed) == 0 {
                 continue;

@@ -42,22 +42,23 @@ impl Map {
 
     #[inline]
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4) && offset <= self.len - 4);
-        // SAFETY: aligned and in bounds (checked above); lives as long as self; atomics tolerate other processes.
+        assert!(offset & 3 == 0 && offset < self.len);
+        // SAFETY: aligned, and so all of it in bounds, as the length is a whole number of pages (checked above); lives as long as self; atomics tolerate other processes.
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
     #[inline]
     pub fn u64(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset <= self.len - 8);
-        // SAFETY: aligned and in bounds (checked above); lives as long as self; atomics tolerate other processes.
+        assert!(offset & 7 == 0 && offset < self.len);
+        // SAFETY: aligned, and so all of it in bounds, as the length is a whole number of pages (checked above); lives as long as self; atomics tolerate other processes.
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU64>() }
     }
 
     /// The address of `offset..offset + len`, for copies; valid while this mapping lives.
     #[inline]
     pub fn bytes(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset <= self.len && len <= self.len - offset);
+        // Both are far below the largest usize, so the sum does not wrap.
+        assert!(offset | len < isize::MAX as usize && offset + len <= self.len);
         // SAFETY: in bounds (checked above).
         unsafe { self.base.as_ptr().add(offset) }
     }

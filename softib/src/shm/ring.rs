@@ -217,8 +217,9 @@ impl SendRing {
 }
 
 /// Rings from here on have never been used.
+#[inline]
 pub fn limit(map: &Map) -> usize {
-    (map.u32(H_RING_LIMIT).load(Ordering::SeqCst) as usize).min(RINGS)
+    (map.u32(H_RING_LIMIT).load(Ordering::Relaxed) as usize).min(RINGS)
 }
 
 /// Slot and incarnation of the process that sends through a ring. One that is still claiming it has incarnation 0.
