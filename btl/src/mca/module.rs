@@ -65,6 +65,8 @@ pub struct Module {
     pub index: usize,
     /// What peers are told and compared with.
     pub layout: Layout,
+    /// The port is the software device's.
+    soft: bool,
 }
 
 // SAFETY: `state` is reached through `with` only, which locks when there is more than one thread; `base` is written
@@ -80,6 +82,7 @@ impl Module {
         abi: &'static Abi,
         transport: Transport<Cookie>,
         index: usize,
+        soft: bool,
     ) -> &'static Module {
         let layout = transport.layout().clone();
         let state = State {
@@ -97,6 +100,7 @@ impl Module {
             depth: AtomicU32::new(0),
             index,
             layout,
+            soft,
         }))
     }
 
@@ -493,6 +497,9 @@ impl Module {
         });
         if let Some(transport) = transport {
             log::debug!("module {}: {:?}", self.index, transport.stats);
+            if self.soft {
+                log::debug!("software device: {:?}", softib::stats());
+            }
             transport.close();
         }
     }

@@ -49,7 +49,7 @@ pub fn init(
             transport.listen().map_err(|error| refuse(params, &error.to_string()))?;
         }
         published.push(describe(port, &transport, params));
-        modules.push(Module::new(module_base(port), abi, transport, modules.len()));
+        modules.push(Module::new(module_base(port), abi, transport, modules.len(), port.soft));
     }
     let soft = ports.iter().all(|p| p.soft);
     let ours = Modex {
