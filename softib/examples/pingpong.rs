@@ -189,57 +189,95 @@ fn child(dir: &str) {
     let words: Vec<usize> = line.split_whitespace().map(|w| w.parse().unwrap()).collect();
     end.connect(words[0] as u32);
     println!("ready");
+    let mut raw = Raw::open(dir, false);
     for len in SIZES {
-        end.rounds(REPEATS * rounds_for(len), len, false);
+        for _ in 0..REPEATS {
+            end.rounds(rounds_for(len), len, false);
+            raw.rounds(rounds_for(len), len);
+        }
     }
     end.rounds(words[1], 8, false);
-    raw(dir, false);
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-/// The shared page of the raw ping-pong: two flags, each in front of its own payload.
-fn raw(dir: &str, first: bool) -> Vec<f64> {
-    let path = std::path::Path::new(dir).join("raw");
-    let file =
-        std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
-    let side = MAX + 4096;
-    file.set_len(2 * side as u64).unwrap();
-    let (prot, fd) = (libc::PROT_READ | libc::PROT_WRITE, std::os::fd::AsRawFd::as_raw_fd(&file));
-    let base = unsafe { libc::mmap(null_mut(), 2 * side, prot, libc::MAP_SHARED, fd, 0) }.cast::<u8>();
-    let flag = |which: usize| unsafe { &*base.add(which * side).cast::<AtomicU64>() };
-    let data = |which: usize| unsafe { base.add(which * side + 8) };
-    let mut local = vec![1u8; MAX];
-    let (mine, theirs) = if first { (0, 1) } else { (1, 0) };
-    let mut turn = 0;
-    let mut one = |len: usize| {
-        turn += 1;
-        let put = |local: &[u8]| unsafe {
-            std::ptr::copy_nonoverlapping(local.as_ptr(), data(mine), len);
-            flag(mine).store(turn, Ordering::Release);
-        };
-        if first {
-            put(&local);
-        }
-        while flag(theirs).load(Ordering::Acquire) != turn {
-            std::hint::spin_loop();
-        }
-        unsafe { std::ptr::copy_nonoverlapping(data(theirs), local.as_mut_ptr(), len) };
-        if !first {
-            put(&local);
-        }
-    };
-    SIZES.iter().map(|&len| best(len, |count| (0..count).for_each(|_| one(len)))).collect()
+/// The raw ping-pong: two flags in shared memory, each in front of its own payload.
+struct Raw {
+    base: *mut u8,
+    local: Vec<u8>,
+    first: bool,
+    turn: u64,
 }
 
-/// Best half round trip of some repeats, in microseconds.
+impl Raw {
+    const SIDE: usize = MAX + 4096;
+
+    fn open(dir: &str, first: bool) -> Raw {
+        let path = std::path::Path::new(dir).join("raw");
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path).unwrap();
+        file.set_len(2 * Raw::SIDE as u64).unwrap();
+        let (prot, fd) = (libc::PROT_READ | libc::PROT_WRITE, std::os::fd::AsRawFd::as_raw_fd(&file));
+        let base = unsafe { libc::mmap(null_mut(), 2 * Raw::SIDE, prot, libc::MAP_SHARED, fd, 0) };
+        assert!(base != libc::MAP_FAILED);
+        Raw { base: base.cast(), local: vec![1; MAX], first, turn: 0 }
+    }
+
+    fn flag(&self, side: usize) -> &AtomicU64 {
+        unsafe { &*self.base.add(side * Raw::SIDE).cast::<AtomicU64>() }
+    }
+
+    #[inline]
+    fn put(&self, len: usize) {
+        let side = usize::from(!self.first);
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.local.as_ptr(), self.base.add(side * Raw::SIDE + 8), len)
+        };
+        self.flag(side).store(self.turn, Ordering::Release);
+    }
+
+    #[inline]
+    fn take(&mut self, len: usize) {
+        let side = usize::from(self.first);
+        while self.flag(side).load(Ordering::Acquire) != self.turn {
+            std::hint::spin_loop();
+        }
+        let from = unsafe { self.base.add(side * Raw::SIDE + 8) };
+        unsafe { std::ptr::copy_nonoverlapping(from, self.local.as_mut_ptr(), len) };
+    }
+
+    fn rounds(&mut self, count: usize, len: usize) {
+        for _ in 0..count {
+            self.turn += 1;
+            if self.first {
+                self.put(len);
+            }
+            self.take(len);
+            if !self.first {
+                self.put(len);
+            }
+        }
+    }
+}
+
+/// Best windows of both, taken in turns so that both see the same machine: softib, raw (half round trips in us).
+fn compare(end: &mut End, raw: &mut Raw, len: usize) -> (f64, f64) {
+    let (mut verbs, mut flags) = (f64::MAX, f64::MAX);
+    for _ in 0..REPEATS {
+        verbs = verbs.min(window(len, |count| end.rounds(count, len, true)));
+        flags = flags.min(window(len, |count| raw.rounds(count, len)));
+    }
+    (verbs, flags)
+}
+
+fn window(len: usize, run: impl FnOnce(usize)) -> f64 {
+    let (count, start) = (rounds_for(len), Instant::now());
+    run(count);
+    start.elapsed().as_secs_f64() * 1e6 / count as f64 / 2.0
+}
+
+/// Best of the windows of one thing alone, in microseconds.
 fn best(len: usize, mut run: impl FnMut(usize)) -> f64 {
-    let count = rounds_for(len);
-    let times = (0..REPEATS).map(|_| {
-        let start = Instant::now();
-        run(count);
-        start.elapsed().as_secs_f64() * 1e6 / count as f64 / 2.0
-    });
-    times.fold(f64::MAX, f64::min)
+    (0..REPEATS).map(|_| window(len, &mut run)).fold(f64::MAX, f64::min)
 }
 
 fn parent(many: usize) {
@@ -256,15 +294,15 @@ fn parent(many: usize) {
     writeln!(to, "{} {many}", unsafe { (*end.qp).qp_num }).unwrap();
     end.connect(line.trim().parse().unwrap());
     from.read_line(&mut line).unwrap();
-    let verbs: Vec<f64> = SIZES.iter().map(|&len| best(len, |count| end.rounds(count, len, true))).collect();
+    let mut raw = Raw::open(dir.to_str().unwrap(), true);
+    println!("{:>8} {:>12} {:>12} {:>7} {:>10}", "bytes", "softib us", "raw shm us", "ratio", "MB/s");
+    for len in SIZES {
+        let (verbs, raw) = compare(&mut end, &mut raw, len);
+        println!("{len:>8} {verbs:>12.3} {raw:>12.3} {:>7.2} {:>10.0}", verbs / raw, len as f64 / verbs);
+    }
     let before = softib::stats();
     end.rounds(many, 8, true);
     let after = softib::stats();
-    let raw = raw(dir.to_str().unwrap(), true);
-    println!("{:>8} {:>12} {:>12} {:>7} {:>10}", "bytes", "softib us", "raw shm us", "ratio", "MB/s");
-    for ((len, verbs), raw) in SIZES.iter().zip(&verbs).zip(&raw) {
-        println!("{len:>8} {verbs:>12.3} {raw:>12.3} {:>7.2} {:>10.0}", verbs / raw, *len as f64 / verbs);
-    }
     println!("{many} round trips of 8 bytes: {} doorbells from here", after.doorbells - before.doorbells);
     println!("{after:?}");
     drop(to);

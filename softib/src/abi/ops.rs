@@ -18,7 +18,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
     let polled = catch_unwind(AssertUnwindSafe(|| {
         let key = cq_key(cq);
         // SAFETY: the program passes room for `count` completions.
-        unsafe { poll(key, count.max(0) as usize, |i, found| wc.add(i).write(found)) }
+        unsafe { poll(key, count.max(0) as usize, |i, found| wc.add(i).copy_from_nonoverlapping(found, 1)) }
     }));
     match polled {
         Ok(Ok(count)) => count as c_int,
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
 
 /// Polls once and hands over up to `count` completions.
 #[inline]
-fn poll(key: usize, count: usize, mut out: impl FnMut(usize, ibv_wc)) -> Result<usize, Errno> {
+fn poll(key: usize, count: usize, mut out: impl FnMut(usize, &ibv_wc)) -> Result<usize, Errno> {
     let engine = engine()?;
     let mut guard = engine.enter();
     let state = &mut *guard;
@@ -45,14 +45,18 @@ fn poll(key: usize, count: usize, mut out: impl FnMut(usize, ibv_wc)) -> Result<
     let cq = &mut w.cqs[key];
     let mut polled = 0;
     while polled < count {
-        let Some(cqe) = cq.pop() else { break };
-        if let Some((index, generation, upto)) = cqe.retire
-            && let Some(qp) = qps.get_mut(index as usize)
-            && qp.generation == generation
-        {
-            qp.sq_retired = upto;
+        let popped = cq.pop_with(|cqe| {
+            if let Some((index, generation, upto)) = cqe.retire
+                && let Some(qp) = qps.get_mut(index as usize)
+                && qp.generation == generation
+            {
+                qp.sq_retired = upto;
+            }
+            out(polled, &cqe.wc);
+        });
+        if !popped {
+            break;
         }
-        out(polled, cqe.wc);
         polled += 1;
     }
     if polled == 0 && cq.overrun {

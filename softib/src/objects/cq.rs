@@ -100,6 +100,18 @@ impl Cq {
         Some(cqe)
     }
 
+    /// Hands the oldest completion to `out` where it lies.
+    #[inline]
+    pub fn pop_with(&mut self, out: impl FnOnce(&Cqe)) -> bool {
+        if self.len == 0 {
+            return false;
+        }
+        out(&self.ring[self.head]);
+        self.head = self.wrap(self.head + 1);
+        self.len -= 1;
+        true
+    }
+
     #[inline]
     fn wrap(&self, at: usize) -> usize {
         if at >= self.ring.len() { at - self.ring.len() } else { at }

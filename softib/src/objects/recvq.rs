@@ -110,8 +110,16 @@ impl RecvQ {
         }
         self.slots[at] = Slot { wr_id, pos, sges: sges.len() as u8, live: true, bad };
         let start = at * self.max_sge as usize;
-        self.sges[start..start + sges.len()].copy_from_slice(sges);
-        let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        let total = match sges {
+            [one] => {
+                self.sges[start] = *one;
+                u64::from(one.length)
+            }
+            many => {
+                self.sges[start..start + many.len()].copy_from_slice(many);
+                many.iter().map(|sge| u64::from(sge.length)).sum()
+            }
+        };
         let len = (total.min(u64::from(rq::BAD - 1)) as u32) | if bad { rq::BAD } else { 0 };
         if self.shared {
             self.place.post_shared(pos, len);
