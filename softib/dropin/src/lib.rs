@@ -1,0 +1,1 @@
+//! softib as libibverbs.so.1.
