@@ -7,6 +7,7 @@
 use crate::engine::world::World;
 use crate::objects::cq::Cqe;
 use crate::objects::events::Subject;
+use crate::objects::mr::Mrs;
 use crate::objects::qp::{Inbound, Qp, Qps};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::Taken;
@@ -95,34 +96,72 @@ fn rare(qp: &mut Qp, w: &mut World, found: &Found) {
 }
 
 /// The receive at `pos`, and the SRQ's limit event if this is the one that crosses it.
-#[inline]
 fn take(qp: &mut Qp, w: &mut World, pos: u32) -> Option<Taken> {
     let Some(key) = qp.srq else { return qp.rq.as_mut()?.take(pos) };
-    let srq = w.srqs.get_mut(key)?;
-    let taken = srq.queue.take(pos)?;
+    let taken = w.srqs.get_mut(key)?.queue.take(pos)?;
+    tell_limit(w, key);
+    Some(taken)
+}
+
+/// Tells the program, once, that an SRQ has fallen below its limit.
+#[inline]
+fn tell_limit(w: &mut World, key: usize) {
+    let Some(srq) = w.srqs.get_mut(key) else { return };
     if srq.queue.outstanding < srq.limit {
         srq.limit = 0;
         let context = srq.context;
         w.async_event(context, IBV_EVENT_SRQ_LIMIT_REACHED, Subject::Srq(key));
     }
-    Some(taken)
 }
 
+/// A message of one cell, the usual case: placed from the ring straight into the posted buffers.
 #[inline]
 fn send(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
     if head.flags & (flag::FIRST | flag::LAST) != flag::FIRST | flag::LAST {
         return send_part(qp, w, found);
     }
-    let Some(taken) = take(qp, w, head.pos) else { return nonsense(qp, w) };
-    let offset = if qp.kind == IBV_QPT_UD { GRH_LEN } else { 0 };
-    if !scatter(w, qp.pd, &taken, offset, found) {
-        return bad_buffers(qp, w, &taken);
+    let queue = match qp.srq {
+        Some(key) => w.srqs.get_mut(key).map(|srq| &mut srq.queue),
+        None => qp.rq.as_mut(),
+    };
+    let Some((wr_id, sges)) = queue.and_then(|queue| queue.take_in_place(head.pos)) else {
+        return send_displaced(qp, w, found);
+    };
+    let placed = place(&w.mrs, qp.pd, qp.kind, sges, found);
+    if let Some(key) = qp.srq {
+        tell_limit(w, key);
     }
-    if head.flags & flag::GRH != 0 {
-        write_grh(&taken, head);
+    finish(qp, w, wr_id, placed, found);
+}
+
+/// The same for a receive that a slow sender had claimed before its slot was used again.
+#[cold]
+fn send_displaced(qp: &mut Qp, w: &mut World, found: &Found) {
+    let Some(taken) = take(qp, w, found.head.pos) else { return nonsense(qp, w) };
+    let placed = place(&w.mrs, qp.pd, qp.kind, &taken.sges, found);
+    finish(qp, w, taken.wr_id, placed, found);
+}
+
+/// Copies a whole message into its buffers; the number of bytes they hold now, room for a GRH included.
+#[inline]
+fn place(mrs: &Mrs, pd: usize, kind: u32, sges: &[ibv_sge], found: &Found) -> Option<u32> {
+    let offset = if kind == IBV_QPT_UD { GRH_LEN } else { 0 };
+    if !scatter(mrs, pd, sges, offset, found) {
+        return None;
     }
-    complete(qp, w, taken.wr_id, IBV_WC_RECV, offset + head.len, head);
+    if found.head.flags & flag::GRH != 0 {
+        write_grh(sges, &found.head);
+    }
+    Some(offset + found.head.len)
+}
+
+#[inline]
+fn finish(qp: &mut Qp, w: &mut World, wr_id: u64, placed: Option<u32>, found: &Found) {
+    match placed {
+        Some(len) => complete(qp, w, wr_id, IBV_WC_RECV, len, &found.head),
+        None => bad_buffers(qp, w, wr_id),
+    }
 }
 
 /// A fragment of a longer message; only one can be under way on a connected QP.
@@ -134,8 +173,8 @@ fn send_part(qp: &mut Qp, w: &mut World, found: &Found) {
     }
     let Some(mut inbound) = qp.inbound.take() else { return nonsense(qp, w) };
     let fits = u64::from(inbound.received) + u64::from(head.len) <= inbound.taken.capacity();
-    if !fits || !scatter(w, qp.pd, &inbound.taken, inbound.received, found) {
-        return bad_buffers(qp, w, &inbound.taken);
+    if !fits || !scatter(&w.mrs, qp.pd, &inbound.taken.sges, inbound.received, found) {
+        return bad_buffers(qp, w, inbound.taken.wr_id);
     }
     inbound.received += head.len;
     if head.flags & flag::LAST != 0 {
@@ -147,44 +186,47 @@ fn send_part(qp: &mut Qp, w: &mut World, found: &Found) {
 
 /// Copies a cell's payload into a receive's buffers from `offset` on. False: they are not what they were when posted.
 #[inline]
-fn scatter(w: &World, pd: usize, taken: &Taken, offset: u32, found: &Found) -> bool {
+fn scatter(mrs: &Mrs, pd: usize, sges: &[ibv_sge], offset: u32, found: &Found) -> bool {
+    let [one] = sges else { return scatter_many(mrs, pd, sges, offset, found) };
     let len = found.head.len;
-    if taken.more.is_empty() {
-        let fits = u64::from(offset) + u64::from(len) <= u64::from(taken.first.length);
-        if !fits || !w.mrs.allows(&taken.first, pd as u32, true) {
-            return false;
-        }
-        let to = (taken.first.addr + u64::from(offset)) as *mut u8;
-        // SAFETY: inside the posted buffer (checked), which lies in a valid MR of this PD with local write (checked); the
-        // program vouches for registered memory. The payload is len readable bytes.
-        unsafe { std::ptr::copy_nonoverlapping(found.payload, to, len as usize) };
-        return true;
-    }
-    scatter_many(w, pd, taken, offset, found)
-}
-
-fn scatter_many(w: &World, pd: usize, taken: &Taken, offset: u32, found: &Found) -> bool {
-    let sges = || std::iter::once(&taken.first).chain(&taken.more);
-    let (mut skip, mut done, len) = (offset as usize, 0, found.head.len as usize);
-    if !sges().all(|sge| w.mrs.allows(sge, pd as u32, true)) {
+    let fits = u64::from(offset) + u64::from(len) <= u64::from(one.length);
+    if !fits || !mrs.allows(one, pd as u32, true) {
         return false;
     }
-    for sge in sges() {
-        let here = (sge.length as usize).saturating_sub(skip).min(len - done);
-        let to = (sge.addr as usize + skip) as *mut u8;
-        // SAFETY: skip + here <= sge.length, inside a valid MR with local write (checked above); done + here <= len.
-        unsafe { std::ptr::copy_nonoverlapping(found.payload.add(done), to, here) };
-        skip = skip.saturating_sub(sge.length as usize);
+    let to = (one.addr + u64::from(offset)) as *mut u8;
+    // SAFETY: inside the posted buffer (checked), which lies in a valid MR of this PD with local write (checked); the
+    // program vouches for registered memory. The payload is len readable bytes.
+    unsafe { std::ptr::copy_nonoverlapping(found.payload, to, len as usize) };
+    true
+}
+
+fn scatter_many(mrs: &Mrs, pd: usize, sges: &[ibv_sge], offset: u32, found: &Found) -> bool {
+    if !sges.iter().all(|sge| mrs.allows(sge, pd as u32, true)) {
+        return false;
+    }
+    spread(sges, offset as usize, found) == found.head.len as usize
+}
+
+/// Copies a cell's payload into a checked scatter list, `skip` bytes into it; returns how much of it fitted.
+pub fn spread(sges: &[ibv_sge], mut skip: usize, found: &Found) -> usize {
+    let (mut done, len) = (0, found.head.len as usize);
+    for sge in sges {
+        let length = sge.length as usize;
+        let here = length.saturating_sub(skip).min(len - done);
+        if here > 0 {
+            let to = (sge.addr as usize + skip) as *mut u8;
+            // SAFETY: skip + here <= sge.length, inside a valid MR with local write (checked by the caller); done + here <= len.
+            unsafe { std::ptr::copy_nonoverlapping(found.payload.add(done), to, here) };
+        }
+        skip = skip.saturating_sub(length);
         done += here;
     }
-    done == len
+    done
 }
 
 /// Writes the 40 bytes of global route header that precede a datagram, if the first buffer holds them.
-fn write_grh(taken: &Taken, head: &Head) {
-    if taken.first.length < GRH_LEN {
-        return;
-    }
+fn write_grh(sges: &[ibv_sge], head: &Head) {
+    let Some(first) = sges.first().filter(|sge| sge.length >= GRH_LEN) else { return };
     let gid = crate::abi::identity::gid();
     let mut grh = [0u8; GRH_LEN as usize];
     grh[0] = 6 << 4;
@@ -194,7 +236,7 @@ fn write_grh(taken: &Taken, head: &Head) {
     grh[8..24].copy_from_slice(&gid);
     grh[24..40].copy_from_slice(&gid);
     // SAFETY: the buffer was checked by scatter() and has at least 40 bytes (checked above).
-    unsafe { std::ptr::copy_nonoverlapping(grh.as_ptr(), taken.first.addr as *mut u8, grh.len()) };
+    unsafe { std::ptr::copy_nonoverlapping(grh.as_ptr(), first.addr as *mut u8, grh.len()) };
 }
 
 #[inline]
@@ -249,8 +291,8 @@ fn broken_receive(qp: &mut Qp, w: &mut World, pos: u32, status: u32) {
 }
 
 #[cold]
-fn bad_buffers(qp: &mut Qp, w: &mut World, taken: &Taken) {
-    qp.complete_receive_error(w, taken.wr_id, IBV_WC_LOC_PROT_ERR);
+fn bad_buffers(qp: &mut Qp, w: &mut World, wr_id: u64) {
+    qp.complete_receive_error(w, wr_id, IBV_WC_LOC_PROT_ERR);
     qp.fail(w);
 }
 

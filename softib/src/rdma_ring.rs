@@ -219,7 +219,7 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
         return send::finish_head(qp, w, IBV_WC_LOC_PROT_ERR);
     }
     if reading {
-        spread(&queued.sges, queued.work.sent as usize, found);
+        crate::deliver::spread(&queued.sges, queued.work.sent as usize, found);
         queued.work.sent += head.len;
     }
     if head.flags & flag::LAST == 0 {
@@ -229,19 +229,5 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
         (queued.work.moved, queued.wait) = (true, Wait::Turn);
     } else {
         send::finish_head(qp, w, IBV_WC_SUCCESS);
-    }
-}
-
-/// Copies a READ's data to where it belongs, `skip` bytes into the scatter list.
-fn spread(sges: &[ibv_sge], mut skip: usize, found: &Found) {
-    let (mut done, len) = (0, found.head.len as usize);
-    for sge in sges {
-        let length = sge.length as usize;
-        let here = length.saturating_sub(skip).min(len - done);
-        let to = (sge.addr as usize + skip) as *mut u8;
-        // SAFETY: skip + here <= sge.length, inside a valid MR with local write (checked); done + here <= len.
-        unsafe { std::ptr::copy_nonoverlapping(found.payload.add(done), to, here) };
-        skip = skip.saturating_sub(length);
-        done += here;
     }
 }

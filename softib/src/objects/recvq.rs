@@ -16,15 +16,13 @@ use std::collections::HashMap;
 #[derive(Debug, Clone)]
 pub struct Taken {
     pub wr_id: u64,
-    pub first: ibv_sge,
-    /// The buffers after the first.
-    pub more: Vec<ibv_sge>,
+    pub sges: Vec<ibv_sge>,
     pub bad: bool,
 }
 
 impl Taken {
     pub fn capacity(&self) -> u64 {
-        u64::from(self.first.length) + self.more.iter().map(|sge| u64::from(sge.length)).sum::<u64>()
+        self.sges.iter().map(|sge| u64::from(sge.length)).sum()
     }
 }
 
@@ -140,35 +138,42 @@ impl RecvQ {
         self.slots[at].live = false;
     }
 
-    #[inline]
     fn read(&self, at: usize) -> Taken {
         let slot = &self.slots[at];
-        let start = at * self.max_sge as usize;
-        let sges = &self.sges[start..start + slot.sges as usize];
-        let (first, more) = match sges {
-            [] => (ibv_sge::default(), Vec::new()),
-            [first] => (*first, Vec::new()),
-            [first, more @ ..] => (*first, more.to_vec()),
-        };
-        Taken { wr_id: slot.wr_id, first, more, bad: slot.bad }
+        Taken { wr_id: slot.wr_id, sges: self.list(at, slot.sges).to_vec(), bad: slot.bad }
     }
 
-    /// Takes the receive that an initiator consumed. None: it can't have, the message is not to be believed.
+    /// Takes the receive that an initiator consumed, and shows its buffers where they lie: wr_id and scatter list. None: the
+    /// queue has to be asked with [`Self::take`].
     #[inline]
-    pub fn take(&mut self, pos: u32) -> Option<Taken> {
+    pub fn take_in_place(&mut self, pos: u32) -> Option<(u64, &[ibv_sge])> {
         let at = self.index(pos);
-        if !self.slots[at].live || self.slots[at].pos != pos {
-            return self.take_displaced(pos);
+        let slot = self.slots[at];
+        if !slot.live || slot.pos != pos || !self.shared && pos != self.head {
+            return None;
         }
         if self.shared {
             self.place.delivered(pos);
-        } else if pos != self.head {
-            return None;
         }
         self.head = pos.wrapping_add(1);
         self.slots[at].live = false;
         self.outstanding -= 1;
-        Some(self.read(at))
+        Some((slot.wr_id, self.list(at, slot.sges)))
+    }
+
+    #[inline]
+    fn list(&self, at: usize, count: u8) -> &[ibv_sge] {
+        let start = at * self.max_sge as usize;
+        &self.sges[start..start + count as usize]
+    }
+
+    /// Takes the receive that an initiator consumed. None: it can't have, the message is not to be believed.
+    pub fn take(&mut self, pos: u32) -> Option<Taken> {
+        let bad = self.slots[self.index(pos)].bad;
+        if let Some((wr_id, sges)) = self.take_in_place(pos) {
+            return Some(Taken { wr_id, sges: sges.to_vec(), bad });
+        }
+        self.take_displaced(pos)
     }
 
     #[cold]
@@ -180,12 +185,8 @@ impl RecvQ {
 
     /// Posts a receive again that was taken and not used.
     pub fn repost(&mut self, taken: Taken) {
-        let mut sges = taken.more;
-        if taken.first.length > 0 || !sges.is_empty() {
-            sges.insert(0, taken.first);
-        }
         // There is room: it was counted as outstanding a moment ago.
-        let _ = self.post(taken.wr_id, &sges, taken.bad);
+        let _ = self.post(taken.wr_id, &taken.sges, taken.bad);
     }
 
     /// Takes everything that is posted, in order, for a flush. Initiators find nothing afterwards.
