@@ -85,8 +85,7 @@ impl<C> Inflight<C> {
     }
 
     /// Work requests that the device owns.
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 

@@ -14,6 +14,8 @@
 //! `lane` (one queue to one peer), `queue` (what peers share), `inflight` and `wrid` (who waits for a completion).
 #![forbid(unsafe_code)]
 
+/// Where every buffer and credit is.
+pub mod audit;
 mod close;
 /// What a transport is told from outside.
 pub mod config;

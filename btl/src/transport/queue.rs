@@ -86,6 +86,12 @@ impl RecvSlots {
         &mut self.slots[index as usize]
     }
 
+    /// Buffers of `queue` that the device holds, and that wait to be posted again.
+    pub fn tally(&self, queue: usize) -> (usize, usize) {
+        let of_queue = || self.slots.iter().filter(|s| usize::from(s.queue) == queue);
+        (of_queue().filter(|s| s.posted.is_some()).count(), of_queue().filter(|s| s.held.is_some()).count())
+    }
+
     /// Slots in use on the per-peer queues of `endpoint`.
     pub fn of_endpoint(&self, endpoint: u32) -> Vec<u32> {
         let in_use = |s: &RecvSlot| s.endpoint == endpoint && (s.posted.is_some() || s.held.is_some());

@@ -1,0 +1,105 @@
+//! Where every buffer, credit and entry of a transport is: what tests and a stuck job's dump look at.
+//!
+//! When nothing is in flight, nothing is missing: all send buffers are in their pools, every receive buffer is in
+//! its pool, posted, or waits to be posted, and the credits of the two sides of a lane add up to its window.
+#![forbid(unsafe_code)]
+
+use super::Transport;
+use super::lane::Lane;
+use crate::protocol::credits::Grant;
+
+/// A snapshot of a whole transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// Work requests that have not completed, over all endpoints.
+    pub outstanding: u32,
+    /// Entries of the in-flight table: buffers and operations that the device owns.
+    pub inflight: usize,
+    /// Messages that wait for a connection, a credit or an entry.
+    pub pending: usize,
+    /// Messages whose sender is not known yet.
+    pub parked: usize,
+    /// Buffers for clear-to-send messages: made, and in their pool. An endpoint that is not connected holds one.
+    pub cts_buffers: (u32, usize),
+    /// One for each queue of the layout.
+    pub queues: Vec<QueueAudit>,
+    /// One for each queue pair of a per-peer queue.
+    pub lanes: Vec<LaneAudit>,
+}
+
+/// The buffers of one queue of the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueAudit {
+    /// Send buffers made, and those in the pool.
+    pub send_buffers: (u32, usize),
+    /// Send buffers of the pool's limit that nobody holds.
+    pub share_free: u32,
+    /// Receive buffers made, and those in the pool.
+    pub recv_buffers: (u32, usize),
+    /// Receive buffers that the device holds, and those that wait to be posted again.
+    pub recv_slots: (usize, usize),
+    /// Sends that a shared queue still allows; none for a per-peer queue.
+    pub send_slots: Option<u32>,
+}
+
+/// The credits of one per-peer queue to one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneAudit {
+    /// The peer.
+    pub peer: u64,
+    /// Queue of the layout.
+    pub queue: usize,
+    /// What we may send: data and credit messages.
+    pub have: Grant,
+    /// What we owe the peer, buffers that are not posted yet included.
+    pub owe: Grant,
+    /// Send work queue entries in use.
+    pub entries: u16,
+}
+
+impl<C> Transport<C> {
+    /// Counts everything. Not for the hot path: it walks over all receive slots.
+    pub fn audit(&self) -> Audit {
+        Audit {
+            outstanding: self.outstanding,
+            inflight: self.inflight.len(),
+            pending: self.pending.len(),
+            parked: self.parked.len(),
+            cts_buffers: (self.cts_pool.allocated(), self.cts_pool.free_len()),
+            queues: (0..self.queues.len()).map(|queue| self.audit_queue(queue)).collect(),
+            lanes: self.audit_lanes(),
+        }
+    }
+
+    fn audit_queue(&self, queue: usize) -> QueueAudit {
+        let res = &self.queues[queue];
+        QueueAudit {
+            send_buffers: (res.send.allocated(), res.send.free_len()),
+            share_free: res.shares.free(),
+            recv_buffers: (res.recv.allocated(), res.recv.free_len()),
+            recv_slots: self.slots.tally(queue),
+            send_slots: res.shared.as_ref().map(|s| s.send_slots),
+        }
+    }
+
+    fn audit_lanes(&self) -> Vec<LaneAudit> {
+        let endpoints = self.endpoints.iter().flatten();
+        let of = |peer, lanes: &[Lane]| {
+            let lanes = lanes.iter().enumerate();
+            lanes.filter_map(|(queue, lane)| audit_lane(peer, queue, lane)).collect::<Vec<_>>()
+        };
+        endpoints.flat_map(|ep| of(ep.peer, &ep.lanes)).collect()
+    }
+}
+
+fn audit_lane(peer: u64, queue: usize, lane: &Lane) -> Option<LaneAudit> {
+    let (credits, _) = lane.credits.as_ref()?;
+    let owed = credits.owed();
+    Some(LaneAudit {
+        peer,
+        queue,
+        have: Grant { data: credits.data(), ctl: credits.ctl() },
+        owe: Grant { data: owed.data + credits.unposted(), ctl: owed.ctl },
+        entries: lane.wqe.in_flight(),
+    })
+}
