@@ -37,7 +37,7 @@ pub fn init(
     abi: &'static Abi,
     _threads: bool,
 ) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
-    let ports = find_ports(params).map_err(|error| refuse(params, &error.to_string()))?;
+    let ports = find_ports(params).map_err(|error| refuse(params, &error.to_string(), TRY_SOFT))?;
     let me = abi.my_name().word();
     let mut modules: Vec<&'static Module> = Vec::new();
     let mut published = Vec::new();
@@ -46,7 +46,7 @@ pub fn init(
             Transport::open(port, config(params), me).map_err(|error| refuse(params, &error.to_string()))?;
         // A process alone has nobody to listen to before it adds a peer.
         if abi.job_size().is_ok_and(|size| size > 1) {
-            transport.listen().map_err(|error| refuse(params, &error.to_string()))?;
+            transport.listen().map_err(|error| refuse(params, &error.to_string(), SEE_WHY))?;
         }
         published.push(describe(port, &transport, params));
         modules.push(Module::new(module_base(port), abi, transport, modules.len(), port.soft));
@@ -60,7 +60,7 @@ pub fn init(
         segment_dir: if soft { softib::segment_dir() } else { String::new() },
         ports: published,
     };
-    peers::publish(abi, ours).map_err(|why| refuse(params, &why))?;
+    peers::publish(abi, ours).map_err(|why| refuse(params, &why, SEE_WHY))?;
     let raw = modules.iter().map(|m| m.as_raw()).collect();
     if let Some(first) = modules.first() {
         let first: *const Module = *first;
@@ -182,11 +182,16 @@ fn boot_id() -> [u8; 16] {
     })
 }
 
-fn refuse(params: &Params, why: &str) -> Refusal {
+/// Remedy where no port was found.
+const TRY_SOFT: &str = "To run without RDMA hardware, use the software device: --mca btl_oxib_device soft.";
+
+/// Remedy where the port was found, but something on it could not be had.
+const SEE_WHY: &str = "Please correct what the reason names; \"ompi_info --param btl oxib --level 9\" describes every parameter.";
+
+fn refuse(params: &Params, why: &str, remedy: &str) -> Refusal {
     if !params.asked && params.device == DeviceChoice::Auto {
         return Refusal::Quiet(why.to_owned());
     }
     let what = "The oxib BTL cannot be used in this job; Open MPI goes on with its other transports, if there are any.";
-    let remedy = "To run without RDMA hardware, use the software device: --mca btl_oxib_device soft.";
     Refusal::Tell(Report::common(what, remedy).with("Why", why))
 }

@@ -108,6 +108,8 @@ pub struct Transport<C> {
     recv_batch: Batch,
     /// Send work requests that have not completed, over all endpoints.
     outstanding: u32,
+    /// A failed work request's cause is being looked for.
+    seeking: bool,
     endpoints: Vec<Option<Box<Endpoint<C>>>>,
     queues: Vec<QueueRes>,
     slots: RecvSlots,

@@ -54,6 +54,7 @@ impl<C> Transport<C> {
             recv_cq,
             send_cq,
             outstanding: 0,
+            seeking: false,
             endpoints: Vec::new(),
             queues,
             slots: RecvSlots::default(),

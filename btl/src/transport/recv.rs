@@ -14,7 +14,7 @@ use super::wrid::{Kind, WrId};
 use super::{BATCH, Delivery, SendBuf, Transport, Upcall};
 use crate::protocol::credits::{CreditError, Grant};
 use crate::protocol::wire::{Cts, DataHeader, HEADER_LEN, Header, Kind as MessageKind};
-use verbs::{Buf, SendFlags, Wc};
+use verbs::{Buf, SendFlags, Wc, WcStatus};
 
 impl<C> Transport<C> {
     /// Looks around once: connection events, completions. True if there is something for [`Transport::take_upcall`].
@@ -494,10 +494,16 @@ impl<C> Transport<C> {
         }
     }
 
+    /// A work request failed. A flushed one only follows another that says why, and that may still be in the queue.
     #[cold]
     fn fail_with(&mut self, index: u32, wc: &Wc) {
-        let status = wc.status();
-        self.fail(index, &format!("work request on {:?} completed with {status:?}", wc.qp_num()));
+        let alive = matches!(self.endpoints.get(index as usize), Some(Some(ep)) if ep.state != State::Failed);
+        if wc.status() == WcStatus::Flushed && alive && self.outstanding != 0 && !self.seeking {
+            self.seeking = true;
+            self.poll_sends();
+            self.seeking = false;
+        }
+        self.fail(index, &format!("work request on {}: {}", wc.qp_num(), wc.status()));
     }
 
     #[cold]

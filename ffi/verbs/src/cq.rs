@@ -5,6 +5,7 @@ use crate::error::{Error, check, leaked};
 use crate::types::Qpn;
 use rdma_sys as sys;
 use std::ffi::c_int;
+use std::fmt;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,6 +40,26 @@ pub enum WcStatus {
     RnrRetryExc,
     /// Any other value of `ibv_wc_status`.
     Other(u32),
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WcStatus::Success => "success",
+            WcStatus::LocLen => "a message was longer than the receive that was posted for it",
+            WcStatus::LocQpOp => "the queue pair was not consistent",
+            WcStatus::LocProt => "a local buffer is not registered for this",
+            WcStatus::Flushed => "flushed, its queue pair is in the error state",
+            WcStatus::RemInvReq => "the peer found the request invalid: the two sides disagree about sizes",
+            WcStatus::RemAccess => "the peer's memory is not registered for this",
+            WcStatus::RemOp => "the peer could not carry it out",
+            WcStatus::RetryExc => {
+                "the peer does not answer: its process has ended, or the way to it is broken"
+            }
+            WcStatus::RnrRetryExc => "the peer had no receive posted for too long",
+            WcStatus::Other(code) => return write!(f, "status {code}"),
+        })
+    }
 }
 
 /// What a work request was; valid in successful completions only.
@@ -142,8 +163,8 @@ impl Default for Wc {
     }
 }
 
-impl std::fmt::Debug for Wc {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Wc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "Wc {{ wr_id {:#x}, {:?}, {}, {} bytes }}",
