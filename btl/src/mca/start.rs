@@ -42,8 +42,8 @@ pub fn init(
     let mut modules: Vec<&'static Module> = Vec::new();
     let mut published = Vec::new();
     for port in &ports {
-        let transport =
-            Transport::open(port, config(params), me).map_err(|error| refuse(params, &error.to_string()))?;
+        let transport = Transport::open(port, config(params), me)
+            .map_err(|error| refuse(params, &error.to_string(), SEE_WHY))?;
         // A process alone has nobody to listen to before it adds a peer.
         if abi.job_size().is_ok_and(|size| size > 1) {
             transport.listen().map_err(|error| refuse(params, &error.to_string(), SEE_WHY))?;
