@@ -5,7 +5,6 @@
 //! shared queue is posted again.
 
 use crate::engine::world::World;
-use crate::objects::cq::Cqe;
 use crate::objects::events::Subject;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::{Inbound, Qp, Qps};
@@ -241,24 +240,19 @@ fn write_grh(sges: &[ibv_sge], head: &Head) {
 
 #[inline]
 fn complete(qp: &mut Qp, w: &mut World, wr_id: u64, opcode: u32, byte_len: u32, head: &Head) {
-    let mut wc = ibv_wc {
-        wr_id,
-        status: IBV_WC_SUCCESS,
-        opcode,
-        byte_len,
-        qp_num: qp.num,
-        src_qp: head.src_qpn,
-        slid: crate::abi::identity::LID,
-        ..Default::default()
-    };
-    if head.flags & flag::IMM != 0 {
-        wc.wc_flags = IBV_WC_WITH_IMM;
-        wc.imm = ibv_wc_imm { imm_data: head.imm };
-    }
-    if head.flags & flag::GRH != 0 {
-        wc.wc_flags |= IBV_WC_GRH;
-    }
-    w.complete(qp.recv_cq, Cqe { wc, retire: None }, head.flags & flag::SOLICITED != 0);
+    let imm = head.flags & flag::IMM != 0;
+    let grh = head.flags & flag::GRH != 0;
+    let (num, solicited) = (qp.num, head.flags & flag::SOLICITED != 0);
+    w.complete_with(qp.recv_cq, num, solicited, |cqe| {
+        cqe.retire = None;
+        let wc = &mut cqe.wc;
+        (wc.wr_id, wc.status, wc.opcode, wc.vendor_err, wc.byte_len) =
+            (wr_id, IBV_WC_SUCCESS, opcode, 0, byte_len);
+        wc.imm = ibv_wc_imm { imm_data: if imm { head.imm } else { 0 } };
+        (wc.qp_num, wc.src_qp) = (num, head.src_qpn);
+        wc.wc_flags = if imm { IBV_WC_WITH_IMM } else { 0 } | if grh { IBV_WC_GRH } else { 0 };
+        (wc.pkey_index, wc.slid, wc.sl, wc.dlid_path_bits) = (0, crate::abi::identity::LID, 0, 0);
+    });
 }
 
 fn write_imm(qp: &mut Qp, w: &mut World, found: &Found) {

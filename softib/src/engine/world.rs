@@ -73,17 +73,23 @@ pub struct World {
 
 impl World {
     /// Adds a completion to a queue and fires its channel if it is armed for it.
-    #[inline]
     pub fn complete(&mut self, key: usize, cqe: Cqe, solicited: bool) {
+        let wakes = solicited || cqe.wc.status != IBV_WC_SUCCESS;
+        self.complete_with(key, cqe.wc.qp_num, wakes, |slot| *slot = cqe);
+    }
+
+    /// The same for a completion of QP `qpn` that `fill` writes where it will lie. `solicited`: it fires a CQ that is armed for
+    /// such.
+    #[inline]
+    pub fn complete_with(&mut self, key: usize, qpn: u32, solicited: bool, fill: impl FnOnce(&mut Cqe)) {
         let Some(cq) = self.cqs.get_mut(key) else { return };
-        let failed = cqe.wc.status != IBV_WC_SUCCESS;
-        if !cq.push(cqe) {
-            return self.overrun(key, cqe.wc.qp_num);
+        if !cq.push_with(fill) {
+            return self.overrun(key, qpn);
         }
         let fires = match cq.armed {
             Armed::No => false,
             Armed::Any => true,
-            Armed::Solicited => solicited || failed,
+            Armed::Solicited => solicited,
         };
         if fires {
             self.fire(key);

@@ -78,13 +78,18 @@ impl Cq {
     }
 
     /// Adds a completion; false when there is no room.
-    #[inline]
     pub fn push(&mut self, cqe: Cqe) -> bool {
+        self.push_with(|slot| *slot = cqe)
+    }
+
+    /// Adds a completion that `fill` writes where it will lie; false when there is no room.
+    #[inline]
+    pub fn push_with(&mut self, fill: impl FnOnce(&mut Cqe)) -> bool {
         if self.len == self.ring.len() || self.overrun {
             return false;
         }
         let at = self.wrap(self.head + self.len);
-        self.ring[at] = cqe;
+        fill(&mut self.ring[at]);
         self.len += 1;
         true
     }

@@ -66,6 +66,21 @@ pub struct Head {
 
 const _: () = assert!(size_of::<Head>() + 4 == CELL_HEAD);
 
+impl Head {
+    /// Writes the head behind the tag of the cell at `cell`, in words from registers: a copy of the struct would wait for
+    /// the stores of its fields.
+    #[inline]
+    fn emit(self, cell: *mut u8) {
+        let [low, high] = self.dst.to_ne_bytes();
+        let first = u32::from_ne_bytes([self.op, self.flags, low, high]);
+        let words = [first, self.src_qpn, self.len, self.imm, self.pos];
+        for (i, word) in words.into_iter().enumerate() {
+            // SAFETY: the caller owns the cell until its tag is stored; cells are 128-byte aligned, and the head has 5 words.
+            unsafe { cell.add(4 + 4 * i).cast::<u32>().write_volatile(word) };
+        }
+    }
+}
+
 /// Where the bulk payload of `len` bytes starts when `pos` bytes have gone before.
 #[inline]
 fn bulk_start(pos: u32, len: u32) -> u32 {
@@ -194,8 +209,7 @@ impl SendRing {
 
     #[inline]
     fn publish(&mut self, cell: usize, head: Head) -> Pushed {
-        // SAFETY: bytes() checked the bounds; the cell is ours until the tag is stored; Head is plain data, 4-aligned here.
-        unsafe { self.map.bytes(cell + 4, size_of::<Head>()).cast::<Head>().write(head) };
+        head.emit(self.map.bytes(cell, CELL_HEAD));
         self.seq = self.seq.wrapping_add(1);
         self.map.u32(cell).store(self.seq, Ordering::Release);
         let (watched, fenced) = (self.map.u32(ring_entry(self.index) + R_WATCHED), self.fenced);
