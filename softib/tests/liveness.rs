@@ -109,7 +109,7 @@ fn a_stopped_process_is_waited_for() {
     let dev = Dev::open();
     let (child, qp, _) = with_victim(&dev, 8);
     let buf = dev.buf(LEN);
-    child.signal(libc::SIGSTOP);
+    child.stop();
     // More than the ring holds: the rest waits.
     for wr_id in 0..4 {
         assert_eq!(qp.send(wr_id, &[buf.sge(0, LEN)]), 0);
@@ -132,7 +132,7 @@ fn a_stopped_process_that_is_then_killed_is_given_up() {
     let dev = Dev::open();
     let (mut child, qp, _) = with_victim(&dev, 8);
     let buf = dev.buf(LEN);
-    child.signal(libc::SIGSTOP);
+    child.stop();
     assert_eq!(qp.send(0, &[buf.sge(0, LEN)]), 0);
     assert!(poll(qp.cq).is_none());
     child.kill();

@@ -369,6 +369,21 @@ impl Child {
         assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
     }
 
+    /// Stops the child and waits until every one of its threads has stopped: the signal only asks for it.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.process.id());
+        let stopped = || {
+            std::fs::read_dir(&tasks).unwrap().all(|task| {
+                let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+            })
+        };
+        while !stopped() {
+            std::thread::yield_now();
+        }
+    }
+
     pub fn finish(mut self) {
         drop(self.stdin);
         assert!(self.process.wait().unwrap().success());
