@@ -497,6 +497,7 @@ impl Module {
         });
         if let Some(transport) = transport {
             log::debug!("module {}: {:?}", self.index, transport.stats);
+            log::debug!("module {}: connections {:?}", self.index, transport.connection_counters());
             if self.soft {
                 log::debug!("software device: {:?}", softib::stats());
             }

@@ -101,8 +101,10 @@ fn fetch(module: &Module, name: opal_process_name_t) -> Result<Modex, Unreachabl
         Ok(None) => return Err(Unreachable::Other(format!("{name} runs without oxib"))),
         Err(error) => return Err(Unreachable::Other(format!("addresses of {name}: {error}"))),
     };
-    Modex::decode(&bytes)
-        .map_err(|error| Unreachable::Mismatch(format!("addresses of {name} are refused: {error}")))
+    Modex::decode(&bytes).map_err(|error| {
+        module.transport((), |t| t.stats.refused += 1);
+        Unreachable::Mismatch(format!("addresses of {name} are refused: {error}"))
+    })
 }
 
 /// The peer's port that our port number `index` talks to: the n-th of ours on a subnet takes the n-th of theirs there.

@@ -83,6 +83,11 @@ impl<C> Transport<C> {
         self.service.adverts()
     }
 
+    /// What the connection managers have counted, datagrams that they refused among it.
+    pub fn connection_counters(&self) -> Vec<(&'static str, u64)> {
+        self.service.counters()
+    }
+
     /// The protection domain, for the registrations of the upper layer.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd

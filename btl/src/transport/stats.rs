@@ -24,7 +24,7 @@ pub struct Stats {
     pub beyond_limit: u64,
     /// Messages that arrived before their endpoint was known.
     pub parked: u64,
-    /// Messages with a header that no oxib of this version writes (never).
+    /// Messages and modex data that no oxib of this version writes (never).
     pub refused: u64,
     /// Completions that belong to nobody any more.
     pub stale: u64,

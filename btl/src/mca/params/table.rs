@@ -154,9 +154,10 @@ pub static ROWS: &[Row] = &[
     number!(
         c"free_list_max",
         0..=16777216,
-        "0",
+        "1024",
         4,
-        "Most send buffers of each queue; senders wait when all are out, 0 means no limit",
+        "Send buffers of each queue that may be out; a sender that can wait does so when they are, one peer gets no more than \
+         half of them; 0 means no limit",
         free_list_max
     ),
     number!(c"free_list_inc", 1..=65536, "32", 6, "Buffers by which a pool grows at a time", free_list_inc),
