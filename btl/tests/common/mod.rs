@@ -1,0 +1,368 @@
+//! Transports of one process over the software device, polled in turn by one thread, against a model of what must
+//! arrive. The connection managers' helper threads are the real ones.
+//!
+//! ```text
+//!   World: sides 0, 1, 2 ...     send(0, 1, len) --> model: a queue of messages for each (from, to, queue of the layout)
+//!                                step()          --> every side polls; each message is held against the model
+//! ```
+//!
+//! Seeds are fixed and printed; OXIB_SEED=n explores others. Nothing sleeps: every wait has a deadline that panics with
+//! the books of all sides, and a watchdog ends the process if a call does not return.
+#![allow(dead_code, missing_debug_implementations, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+
+pub mod child;
+pub mod memory;
+pub mod model;
+pub mod rng;
+pub mod watchdog;
+
+use mca_btl_oxib::protocol::layout::Layout;
+use mca_btl_oxib::transport::config::Config;
+use mca_btl_oxib::transport::device::{Choice, PortConfig, find};
+use mca_btl_oxib::transport::{Delivery, EpId, Transport, Upcall};
+use model::{Message, Model};
+use rng::Rng;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use verbs::Driver;
+use watchdog::Watchdog;
+
+/// No wait of these tests takes longer, unless it hangs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Settings as the parameters' defaults have them, with this layout.
+pub fn config(layout: &str) -> Config {
+    Config {
+        layout: Layout::parse(layout).unwrap_or_else(|error| panic!("{layout}: {error}")),
+        max_inline: 136,
+        pool_limit: 1024,
+        pool_grow: 32,
+        cq_size: 64,
+        min_rnr_timer: 1,
+        timeout: 14,
+        retry_count: 7,
+        rnr_retry: 7,
+        rd_atomic: 4,
+        rdma_depth: 16,
+        service_level: 0,
+        gid_index: 0,
+        drain: Duration::from_secs(5),
+        cpc: cpc::Config::default(),
+    }
+}
+
+/// Opens a transport on the software device.
+pub fn open(config: Config, name: u64) -> Transport<u64> {
+    let soft = || Driver::from_table(softib::driver_table());
+    let ports = find(&Choice::Soft, PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();
+    let transport = Transport::open(&ports[0], config, name).unwrap();
+    transport.listen().unwrap();
+    transport
+}
+
+/// A fresh job number for each world: the tests of one process run side by side.
+pub fn job() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed) << 32
+}
+
+/// One process of the job.
+pub struct Side {
+    pub transport: Transport<u64>,
+    pub name: u64,
+    pub adverts: Vec<cpc::Advert>,
+    /// Our endpoint for each rank.
+    pub to: Vec<Option<EpId>>,
+    /// Ranks whose endpoint failed, and why.
+    pub failed: Vec<(usize, String)>,
+    /// Cookies of finished put and get operations, and whether they worked.
+    pub rdma: Vec<(u64, bool)>,
+    /// Messages refused by back-pressure, to be sent again.
+    pub waiting: Vec<VecDeque<Message>>,
+    /// How often a message was refused.
+    pub refused: u64,
+    /// Messages delivered.
+    pub received: u64,
+}
+
+impl Side {
+    fn new(config: Config, name: u64, count: usize) -> Side {
+        let transport = open(config, name);
+        let adverts = transport.adverts().to_vec();
+        let waiting = (0..count).map(|_| VecDeque::new()).collect();
+        let (failed, rdma) = (Vec::new(), Vec::new());
+        Side {
+            transport,
+            name,
+            adverts,
+            to: vec![None; count],
+            failed,
+            rdma,
+            waiting,
+            refused: 0,
+            received: 0,
+        }
+    }
+}
+
+/// Wants an answer of the same length, sent from within the receive callback.
+pub const ECHO: u8 = 0x80;
+
+/// All processes of a job, and what they have to receive.
+pub struct World {
+    pub sides: Vec<Side>,
+    pub model: Model,
+    pub rng: Rng,
+    pub layout: Layout,
+    begin: Instant,
+    _watchdog: Watchdog,
+}
+
+impl World {
+    /// `count` processes with one layout; everybody knows everybody, nobody is connected.
+    pub fn new(test: &str, layout: &str, count: usize) -> World {
+        World::with(test, config(layout), count)
+    }
+
+    pub fn with(test: &str, config: Config, count: usize) -> World {
+        let mut world = World::strangers(test, vec![config; count]);
+        for from in 0..count {
+            for to in (0..count).filter(|to| *to != from) {
+                world.add(from, to);
+            }
+        }
+        world
+    }
+
+    /// Processes that do not know each other yet, each with its own settings; messages are modelled by the first's.
+    pub fn strangers(test: &str, configs: Vec<Config>) -> World {
+        let rng = Rng::of_test(test);
+        let layout = configs[0].layout.clone();
+        let (job, count) = (job(), configs.len());
+        let sides = configs.into_iter().zip(job..).map(|(c, name)| Side::new(c, name, count)).collect();
+        let watchdog = Watchdog::new(test, PATIENCE * 2);
+        World { sides, model: Model::default(), rng, layout, begin: Instant::now(), _watchdog: watchdog }
+    }
+
+    pub fn add(&mut self, from: usize, to: usize) -> EpId {
+        let (name, adverts) = (self.sides[to].name, self.sides[to].adverts.clone());
+        let id = self.sides[from].transport.add(name, &adverts).unwrap();
+        self.sides[from].to[to] = Some(id);
+        id
+    }
+
+    pub fn id(&self, from: usize, to: usize) -> EpId {
+        self.sides[from].to[to].expect("an endpoint")
+    }
+
+    /// Forgets the peer, and what the model expects from this connection in either direction.
+    pub fn remove(&mut self, from: usize, to: usize) {
+        let id = self.sides[from].to[to].take().expect("an endpoint");
+        self.sides[from].transport.remove(id);
+        self.sides[from].waiting[to].clear();
+    }
+
+    /// Sends a message now, or when back-pressure ends.
+    pub fn send(&mut self, from: usize, to: usize, len: usize) {
+        let message = self.model.message(len, 0);
+        self.send_message(from, to, message);
+    }
+
+    pub fn send_message(&mut self, from: usize, to: usize, message: Message) {
+        if !self.sides[from].waiting[to].is_empty() || !self.try_send(from, to, message, true) {
+            self.sides[from].refused += 1;
+            self.sides[from].waiting[to].push_back(message);
+        }
+    }
+
+    /// As the module does: inline if that works at once, else through a buffer. `false`: told to come again.
+    pub fn try_send(&mut self, from: usize, to: usize, message: Message, can_wait: bool) -> bool {
+        let (id, queue) = (self.id(from, to), self.layout.for_payload(message.len).expect("a queue"));
+        let transport = &mut self.sides[from].transport;
+        if !transport.sendi(id, message.tag, message.len, |out| message.fill(out)) {
+            let Some(mut buf) = transport.take(id, message.len, can_wait) else { return false };
+            message.fill(&mut buf.payload()[..message.len]);
+            if !transport.send(id, message.tag, buf, message.len) {
+                return true; // the endpoint is lost, and the message with it
+            }
+        }
+        self.model.expect((from, to, queue), message);
+        true
+    }
+
+    /// One side looks around once, as the module's progress function does.
+    pub fn poll(&mut self, side: usize) {
+        let transport = &mut self.sides[side].transport;
+        let mut upcall = if transport.poll() { transport.take_upcall() } else { None };
+        while let Some(what) = upcall {
+            self.hand_up(side, what);
+            upcall = self.sides[side].transport.take_upcall();
+        }
+    }
+
+    fn hand_up(&mut self, side: usize, what: Upcall<u64>) {
+        match what {
+            Upcall::Deliver(delivery) => self.deliver(side, delivery),
+            Upcall::RdmaDone { cookie, ok } => self.sides[side].rdma.push((cookie, ok)),
+            Upcall::UnknownPeer { peer } => {
+                let rank = self.rank(peer);
+                self.add(side, rank);
+            }
+            Upcall::Failed { endpoint, peer, reason } => {
+                let rank = self.rank(peer);
+                assert_eq!(
+                    self.sides[side].to[rank],
+                    Some(endpoint),
+                    "a failure of an endpoint that is gone"
+                );
+                self.sides[side].waiting[rank].clear();
+                self.sides[side].failed.push((rank, reason));
+            }
+        }
+    }
+
+    fn rank(&self, name: u64) -> usize {
+        self.sides.iter().position(|side| side.name == name).expect("a process of this job")
+    }
+
+    fn deliver(&mut self, to: usize, mut delivery: Delivery) {
+        let from = self.sides[to].to.iter().position(|id| *id == Some(delivery.endpoint));
+        let from = from.expect("a message of an endpoint that we have");
+        let (tag, payload) = (delivery.tag, delivery.payload());
+        let len = payload.len();
+        let queue = self.layout.for_payload(len).expect("a queue");
+        self.model.arrived((from, to, queue), tag, payload);
+        self.sides[to].received += 1;
+        if tag & ECHO != 0 {
+            let answer = self.model.message(len, 0);
+            assert!(self.try_send(to, from, answer, false), "an answer from a callback was refused");
+        }
+        self.sides[to].transport.delivered(delivery);
+    }
+
+    /// These sides look around once, and send what was refused before.
+    pub fn step_of(&mut self, who: &[usize]) {
+        for &side in who {
+            self.poll(side);
+            for to in 0..self.sides.len() {
+                while let Some(message) = self.sides[side].waiting[to].front().copied() {
+                    if !self.try_send(side, to, message, true) {
+                        break;
+                    }
+                    self.sides[side].waiting[to].pop_front();
+                }
+            }
+        }
+        std::thread::yield_now();
+    }
+
+    /// Everybody looks around once.
+    pub fn step(&mut self) {
+        let all: Vec<usize> = (0..self.sides.len()).collect();
+        self.step_of(&all);
+    }
+
+    /// Everybody polls until it is true.
+    pub fn until(&mut self, what: &str, done: impl FnMut(&mut World) -> bool) {
+        let all: Vec<usize> = (0..self.sides.len()).collect();
+        self.until_of(&all, what, done);
+    }
+
+    /// These sides poll until it is true.
+    pub fn until_of(&mut self, who: &[usize], what: &str, mut done: impl FnMut(&mut World) -> bool) {
+        while !done(self) {
+            self.step_of(who);
+            assert!(self.begin.elapsed() < PATIENCE, "{what} did not come about; {}", self.books());
+        }
+    }
+
+    /// Everything that was sent has arrived, and every buffer, credit and entry is back where it belongs.
+    pub fn drain(&mut self) {
+        self.until("every message arrives", |w| w.nothing_waits() && w.model.is_empty());
+        self.until("the books balance", |w| w.imbalance().is_none());
+        self.no_failures();
+    }
+
+    pub fn nothing_waits(&self) -> bool {
+        self.sides.iter().all(|side| side.waiting.iter().all(VecDeque::is_empty))
+    }
+
+    pub fn no_failures(&self) {
+        for (rank, side) in self.sides.iter().enumerate() {
+            assert!(side.failed.is_empty(), "side {rank}: {:?}", side.failed);
+            let stats = &side.transport.stats;
+            assert_eq!((stats.refused, stats.stale, stats.failed), (0, 0, 0), "side {rank}: {stats:?}");
+        }
+        assert_eq!(softib::stats().cq_overruns, 0);
+    }
+
+    /// What is not as it should be when nothing is in flight.
+    pub fn imbalance(&self) -> Option<String> {
+        let sides = self.sides.iter().enumerate();
+        sides.into_iter().find_map(|(rank, side)| {
+            let wrong = self.misplaced(side).or_else(|| self.lane_imbalance(side));
+            wrong.map(|wrong| format!("side {rank}: {wrong}"))
+        })
+    }
+
+    /// Buffers and entries of one side that are not at home.
+    fn misplaced(&self, side: &Side) -> Option<String> {
+        let audit = side.transport.audit();
+        let busy = (audit.outstanding, audit.inflight, audit.pending, audit.parked);
+        if busy != (0, 0, 0, 0) {
+            return Some(format!("{busy:?} outstanding, in flight, pending, parked"));
+        }
+        for (queue, books) in audit.queues.iter().enumerate() {
+            let (made, home) = books.recv_buffers;
+            let (posted, held) = books.recv_slots;
+            let sends_home = books.send_buffers.0 as usize == books.send_buffers.1;
+            let slots = self.layout.queues()[queue].srq().map(|srq| u32::from(srq.sd_max));
+            if !sends_home || made as usize != home + posted + held || books.send_slots != slots {
+                return Some(format!("queue {queue}: {books:?}"));
+            }
+        }
+        None
+    }
+
+    /// A lane whose credits do not add up with those of its other end.
+    fn lane_imbalance(&self, side: &Side) -> Option<String> {
+        let ours = side.transport.audit().lanes;
+        let far = |lane: &mca_btl_oxib::transport::audit::LaneAudit| {
+            let there = self.sides.iter().find(|s| s.name == lane.peer)?.transport.audit().lanes;
+            there.into_iter().find(|l| l.peer == side.name && l.queue == lane.queue)
+        };
+        ours.into_iter().find_map(|lane| {
+            let far = far(&lane)?;
+            let window = self.layout.queues()[lane.queue].window()?;
+            let data = lane.have.data + far.owe.data;
+            let ctl = u16::from(lane.have.ctl) + u16::from(far.owe.ctl);
+            let full = (data, ctl, lane.entries) == (window.rd_num(), window.rd_rsv().into(), 0);
+            (!full).then(|| format!("{lane:?} and its other end {far:?}"))
+        })
+    }
+
+    /// What a failure needs to be understood.
+    pub fn books(&self) -> String {
+        let mut text = format!("seed {}, layout {}, {}", self.rng.seed, self.layout, self.model);
+        for (rank, side) in self.sides.iter().enumerate() {
+            let waiting: usize = side.waiting.iter().map(VecDeque::len).sum();
+            let (stats, audit) = (side.transport.stats, side.transport.audit());
+            text += &format!("\nside {rank}: failed {:?}, {waiting} wait, {stats:?}, {audit:?}", side.failed);
+        }
+        text + &format!("\n{:?}, imbalance {:?}", softib::stats(), self.imbalance())
+    }
+
+    /// Takes everything down; nothing may be left at the device.
+    pub fn close(self) {
+        for side in self.sides {
+            side.transport.close();
+        }
+    }
+}
+
+/// Connected pairs, by name, for tests that count connections.
+pub fn connections(world: &World) -> HashMap<usize, u64> {
+    world.sides.iter().enumerate().map(|(rank, side)| (rank, side.transport.stats.connected)).collect()
+}
