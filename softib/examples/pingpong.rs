@@ -230,7 +230,7 @@ impl Raw {
     fn put(&self, len: usize) {
         let side = usize::from(!self.first);
         unsafe {
-            std::ptr::copy_nonoverlapping(self.local.as_ptr(), self.base.add(side * Raw::SIDE + 8), len)
+            std::ptr::copy_nonoverlapping(self.local.as_ptr(), self.base.add(side * Raw::SIDE + 64), len)
         };
         self.flag(side).store(self.turn, Ordering::Release);
     }
@@ -241,7 +241,7 @@ impl Raw {
         while self.flag(side).load(Ordering::Acquire) != self.turn {
             std::hint::spin_loop();
         }
-        let from = unsafe { self.base.add(side * Raw::SIDE + 8) };
+        let from = unsafe { self.base.add(side * Raw::SIDE + 64) };
         unsafe { std::ptr::copy_nonoverlapping(from, self.local.as_mut_ptr(), len) };
     }
 

@@ -32,6 +32,8 @@ const STREAK: u32 = 64;
 const COLD_AFTER: u64 = 4096;
 /// Cells taken from one ring in one go, so that a flood does not keep a poll from returning.
 const BATCH: usize = 64;
+/// Batches taken from one announced ring before the others get their turn.
+const SHARE: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
@@ -93,8 +95,13 @@ impl Inbound {
         }
         self.barrier.all_senders();
         for &ring in rings {
-            self.map.u64(BITMAP + ring / 64 * 8).fetch_or(1 << (ring % 64), Ordering::SeqCst);
+            self.mark(ring);
         }
+    }
+
+    /// Announces a ring to ourselves.
+    fn mark(&self, ring: usize) {
+        self.map.u64(BITMAP + ring / 64 * 8).fetch_or(1 << (ring % 64), Ordering::SeqCst);
     }
 
     /// Words of the bitmap that can have a bit set; they are one cache line in all.
@@ -188,7 +195,8 @@ impl State {
     /// Everything there is to do now, as the device thread or a guest. Some(time): look again then.
     pub fn progress(&mut self) -> Option<Instant> {
         self.take_announced();
-        self.advance_sends()
+        let again = self.advance_sends();
+        if self.inbound.announced() { Some(Instant::now()) } else { again }
     }
 
     fn take_announced(&mut self) {
@@ -206,8 +214,12 @@ impl State {
         }
     }
 
+    /// Empties a ring, or takes a fair share of one that fills as fast and marks it as announced again.
     fn drain_announced(&mut self, ring: usize) {
-        while self.drain(ring) {}
+        let emptied = (0..SHARE).any(|_| !self.drain(ring));
+        if !emptied {
+            self.inbound.mark(ring);
+        }
         if self.inbound.owner != Owner::Thread {
             self.inbound.watch(ring);
         }
