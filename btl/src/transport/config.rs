@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Config {
     /// The BSRQ layout.
     pub layout: Layout,
-    /// Ask the device for this much inline data; it may grant another amount.
+    /// Bytes that may travel inline; less where the device's queue pairs take less.
     pub max_inline: u32,
     /// Send buffers of each queue that may be out at a time before a sender has to wait; 0: no limit.
     pub pool_limit: u32,

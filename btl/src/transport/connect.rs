@@ -109,6 +109,7 @@ impl<C> Transport<C> {
         for queue in 0..self.queues.len() {
             if self.queues[queue].shared.as_ref().is_some_and(|s| s.posted == 0) {
                 self.refill(queue);
+                self.arm_limit(queue);
             }
         }
     }

@@ -10,20 +10,24 @@
 //! ```
 //!
 //! Files: `open` builds it, `connect` turns the connection managers' events into endpoints that flow, `send` and
-//! `recv` are the hot paths, `rdma` put and get, `close` the end. Plain parts: `state` (the endpoint's table),
+//! `recv` are the hot paths, with `credit` and `shared` behind them for the two kinds of queues; `complete` ends what was
+//! posted, `rdma` is put and get, `events` the device's news, `close` the end. Plain parts: `state` (the endpoint's table),
 //! `lane` (one queue to one peer), `queue` (what peers share), `inflight` and `wrid` (who waits for a completion).
 #![forbid(unsafe_code)]
 
 /// Where every buffer and credit is.
 pub mod audit;
 mod close;
+mod complete;
 /// What a transport is told from outside.
 pub mod config;
 mod connect;
+mod credit;
 /// Which device and port a transport runs on.
 pub mod device;
 /// One peer.
 pub mod endpoint;
+mod events;
 mod inflight;
 mod lane;
 mod open;
@@ -32,6 +36,7 @@ mod queue;
 mod rdma;
 mod recv;
 mod send;
+mod shared;
 /// The life of an endpoint, as a table.
 pub mod state;
 /// Counters.
@@ -108,6 +113,9 @@ pub struct Transport<C> {
     recv_batch: Batch,
     /// Send work requests that have not completed, over all endpoints.
     outstanding: u32,
+    send_wcs: [Wc; BATCH],
+    /// Polls since the last look at the device's events that found nothing.
+    idle: u32,
     /// A failed work request's cause is being looked for.
     seeking: bool,
     endpoints: Vec<Option<Box<Endpoint<C>>>>,

@@ -15,7 +15,7 @@ use crate::protocol::wire::{Cts, HEADER_LEN};
 use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, Service};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use verbs::{Access, Cq, Pd, Pool, PoolConfig, QpCap, Srq, Wc};
+use verbs::{Access, Cq, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq, Wc};
 
 /// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
 const SCRATCH: u32 = 1024;
@@ -42,6 +42,7 @@ impl<C> Transport<C> {
         let recv_cq = Cq::create(&port.context, config.cq_size, None)?;
         let send_cq = Cq::create(&port.context, config.cq_size, None)?;
         let queues = open_queues(&pd, &config)?;
+        let config = Config { max_inline: granted_inline(&pd, &send_cq, config.max_inline)?, ..config };
         let plan = Arc::new(qp_plan(port, &config, &pd, (&send_cq, &recv_cq), &queues));
         let service = Service::open(plan, ProcessName(me), &config.cpc)?;
         let shared: u32 =
@@ -54,6 +55,8 @@ impl<C> Transport<C> {
             recv_cq,
             send_cq,
             outstanding: 0,
+            send_wcs: [Wc::default(); BATCH],
+            idle: 0,
             seeking: false,
             endpoints: Vec::new(),
             queues,
@@ -108,6 +111,27 @@ impl<C> Transport<C> {
     }
 }
 
+/// How much of the wanted inline data the device's queue pairs take: it says so only by refusing.
+fn granted_inline(pd: &Arc<Pd>, cq: &Arc<Cq>, wanted: u32) -> Result<u32, verbs::Error> {
+    let mut ask = wanted.min(SCRATCH);
+    loop {
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: ask };
+        let init = QpInit {
+            kind: QpKind::Rc,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap,
+            sig_all: false,
+        };
+        match Qp::create(pd, &init) {
+            Ok(qp) => return Ok(qp.cap().max_inline.min(wanted)),
+            Err(_) if ask != 0 => ask /= 2,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// The CTS buffers: "very small, and preallocated on endpoint creation" (seed 004).
 fn cts_pool(pd: &Arc<Pd>) -> Pool {
     let config = PoolConfig {
@@ -126,7 +150,7 @@ fn open_queues(pd: &Arc<Pd>, config: &Config) -> Result<Vec<QueueRes>, verbs::Er
         if let Some(numbers) = queue.srq() {
             let srq = Srq::create(pd, queue.rd_num.into(), 1)?;
             let limits = (queue.rd_num.into(), numbers.rd_init.into(), queue.rd_low.into());
-            res.shared = Some(Shared::new(srq, limits.0, limits.1, limits.2, numbers.sd_max.into()));
+            res.shared = Some(Shared::new(srq, limits, numbers.sd_max.into(), numbers.srq_limit.into()));
         }
         Ok(res)
     };

@@ -115,6 +115,8 @@ pub struct Shared {
     pub limit: u32,
     /// Refill when no more than this many are posted, as a share of `target` (rd_low of rd_num).
     pub low: u32,
+    /// The device tells when fewer than this many are left; 0: it does not.
+    pub srq_limit: u32,
     /// Slots whose buffers have been consumed.
     pub consumed: Vec<u32>,
     /// Sends in flight on this queue that are still allowed, over all peers (sd_max).
@@ -161,16 +163,14 @@ impl QueueRes {
 
 impl Shared {
     /// A queue of up to `limit` buffers that starts with `initial` and refills at `low` of `limit`.
-    pub fn new(srq: Arc<Srq>, limit: u32, initial: u32, low: u32, send_slots: u32) -> Shared {
-        Shared {
-            srq,
-            posted: 0,
-            target: initial.clamp(1, limit),
-            limit,
-            low,
-            consumed: Vec::new(),
-            send_slots,
-        }
+    pub fn new(
+        srq: Arc<Srq>,
+        (limit, initial, low): (u32, u32, u32),
+        send_slots: u32,
+        srq_limit: u32,
+    ) -> Shared {
+        let target = initial.clamp(1, limit);
+        Shared { srq, posted: 0, target, limit, low, srq_limit, consumed: Vec::new(), send_slots }
     }
 
     /// Refill now? rd_low is given for a full queue; a shorter one refills at the same share.
