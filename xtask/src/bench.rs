@@ -3,7 +3,7 @@
 //! * 8-byte half round trip and 1 MiB bandwidth of oxib and vader, from pairs of jobs that follow each other, so that both see
 //!   the same machine: the median of the ratios of all pairs, and the best figure of each.
 //! * Doorbells (system calls that wake a sleeping peer) during a million small messages between two polling ranks, as the
-//!   plugin counts them; it says so at the end of a job with `btl_oxib_verbose` of 4 or more.
+//!   plugin counts them; it says so at the end of a job with `btl_oxib_verbose debug`.
 
 use std::path::Path;
 
@@ -127,7 +127,7 @@ fn million(workspace: &Workspace, ours: &Transport) -> Result<Million> {
     eprintln!("a million small messages");
     let program = Programs::new(&workspace.root, &workspace.target)?.compiled("million")?;
     let job = Job::new(2, ours, program).binding(Binding::Pinned).plugin(&workspace.plugin_folder());
-    let finished = job.parameter("btl_oxib_verbose", "4").expect_success(Limits::deadline(120))?;
+    let finished = job.parameter("btl_oxib_verbose", "debug").expect_success(Limits::deadline(120))?;
     let line = finished.output.lines().find_map(|line| line.strip_prefix("messages "));
     let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
     let [messages, "seconds", seconds] = words[..] else {

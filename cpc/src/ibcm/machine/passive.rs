@@ -25,7 +25,7 @@ impl Machine {
         self.endpoints[slot].state = State::Opening { request: Some(requester(req)) };
     }
 
-    /// ReqSent + ReqNew: two requests have crossed. The higher address's stands, the lower's is answered as if it had
+    /// ReqSent + ReqNew: two requests have crossed. The lower address's stands, the higher's is answered as if it had
     /// never asked; both sides decide from the same two modex addresses, so nothing more has to be said.
     pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::ReqNew(req, _) = input else { return };
