@@ -42,6 +42,6 @@ static TABLE: Table = Table {
 };
 
 /// The control path of the software device, for `verbs::Driver::from_table`.
-pub fn driver_table() -> &'static Table {
+pub const fn driver_table() -> &'static Table {
     &TABLE
 }
