@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use crate::args::{Args, Options};
+use crate::dropin;
 use crate::workspace::{Workspace, cargo};
 use e2e::failure::Context;
 use e2e::{Failure, Result};
@@ -28,6 +29,10 @@ pub fn command(args: Args) -> Result<()> {
         folder.display()
     );
     println!("or:    cargo xtask install --user, then: mpirun --mca btl self,oxib PROGRAM");
+    let library = dropin::build(&workspace)?;
+    println!("built {}", library.display());
+    println!("use:   LD_LIBRARY_PATH={} ibv_devinfo", workspace.verbs_folder().display());
+    println!("or:    cargo xtask verbs -- ibv_devinfo");
     Ok(())
 }
 

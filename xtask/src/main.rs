@@ -1,6 +1,7 @@
 //! `cargo xtask COMMAND`: the commands that set everything up. One module a command, and what they share:
 //!
-//!     build       the plugin, into target/oxib/openmpi/
+//!     build       the plugin, into target/oxib/openmpi/, and the drop-in libibverbs (dropin), into target/oxib/verbs/
+//!     verbs       a command that runs on the drop-in libibverbs
 //!     install     ... to where Open MPI looks by itself; uninstall
 //!     pingpong    one table: oxib beside vader and tcp
 //!     bench       the figures of docs/results.md
@@ -14,6 +15,7 @@
 mod args;
 mod bench;
 mod build;
+mod dropin;
 mod install;
 mod packages;
 mod pingpong;
@@ -40,8 +42,10 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --only-e2e         no unit and property tests
                 --over NAME        end-to-end cases over this transport instead of oxib (to tell its faults from ours)
                 FILTER...          only end-to-end cases whose name contains one of these
-  build       fill target/oxib/ with the plugin (release mode)
-                --debug            debug mode
+  verbs -- COMMAND...
+              run a verbs program on the software device, like: cargo xtask verbs -- ibv_rc_pingpong -d softib0
+  build       fill target/oxib/ with the plugin and the drop-in libibverbs.so.1 (release mode)
+                --debug            the plugin in debug mode
   install     put the plugin where Open MPI looks by itself
                 --user             for you: ~/.openmpi/components
                 --prefix DIR       for the Open MPI that is installed in DIR
@@ -71,6 +75,7 @@ fn dispatch(words: &[String]) -> Result<()> {
         "pingpong" => pingpong::command(Args::parse(rest, &pingpong::OPTIONS)?),
         "test" => test::command(Args::parse(rest, &test::OPTIONS)?),
         "build" => build::command(Args::parse(rest, &build::OPTIONS)?),
+        "verbs" => dropin::command(rest),
         "install" => install::install(Args::parse(rest, &install::OPTIONS)?),
         "uninstall" => install::uninstall(Args::parse(rest, &install::OPTIONS)?),
         "bench" => bench::command(Args::parse(rest, &bench::OPTIONS)?),

@@ -33,6 +33,11 @@ impl Workspace {
     pub fn plugin_folder(&self) -> PathBuf {
         self.target.join("oxib").join("openmpi")
     }
+
+    /// The folder for LD_LIBRARY_PATH: the drop-in libibverbs.so.1.
+    pub fn verbs_folder(&self) -> PathBuf {
+        self.target.join("oxib").join("verbs")
+    }
 }
 
 /// The cargo that started us.

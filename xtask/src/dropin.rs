@@ -1,0 +1,114 @@
+//! The drop-in libibverbs: `target/oxib/verbs/libibverbs.so.1`, and `cargo xtask verbs -- COMMAND` to run a program on it.
+//!
+//! Cargo makes a static library of the crate softib-dropin; the C compiler links it with the trampolines and the version
+//! script that the crate describes itself ([`softib_dropin::link`]). Beside it: the development link, and the few sysfs files
+//! of a device that no kernel knows.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::workspace::{Workspace, cargo};
+use e2e::failure::Context;
+use e2e::{Failure, Result};
+use softib_dropin::{link, sysfs};
+
+/// File name of the library, which is its soname.
+pub const LIBRARY: &str = "libibverbs.so.1";
+const DEVELOPMENT_LINK: &str = "libibverbs.so";
+const STATIC_LIBRARY: &str = "libsoftib_dropin.a";
+
+/// `cargo xtask verbs -- COMMAND...`: becomes the command.
+pub fn command(words: &[String]) -> Result<()> {
+    let words = words.strip_prefix(&["--".to_owned()]).unwrap_or(words);
+    let Some((program, arguments)) = words.split_first() else {
+        return Err(Failure::new("which command? For example: cargo xtask verbs -- ibv_devinfo -v"));
+    };
+    let workspace = Workspace::find()?;
+    build(&workspace)?;
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_LIBRARY_PATH", search_path(&workspace.verbs_folder()));
+    let error = command.exec();
+    Err(Failure(format!("cannot run {program}: {error}")))
+}
+
+/// The library's folder in front of what LD_LIBRARY_PATH has already.
+pub fn search_path(folder: &Path) -> OsString {
+    let mut path = OsString::from(folder);
+    if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty()) {
+        path.push(":");
+        path.push(rest);
+    }
+    path
+}
+
+/// Builds the drop-in library in release mode into [`Workspace::verbs_folder`]; returns the library.
+pub fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let archive = compile(workspace)?;
+    let folder = workspace.verbs_folder();
+    for (path, content) in sysfs::FILES {
+        write(&folder.join("sys").join(path), content)?;
+    }
+    let library = folder.join(LIBRARY);
+    link(&archive, &workspace.target.join("oxib").join("link"), &library)?;
+    let development = folder.join(DEVELOPMENT_LINK);
+    if !development.is_symlink() {
+        std::os::unix::fs::symlink(LIBRARY, &development)
+            .context(format_args!("cannot create {}", development.display()))?;
+    }
+    Ok(library)
+}
+
+fn write(path: &Path, content: &str) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).context(format_args!("cannot create {}", folder.display()))?;
+    }
+    std::fs::write(path, content).context(format_args!("cannot write {}", path.display()))
+}
+
+/// The static library; cargo's messages are shown when it has something to do.
+fn compile(workspace: &Workspace) -> Result<PathBuf> {
+    let mut cargo = cargo();
+    cargo.current_dir(&workspace.root).stdin(Stdio::null()).stdout(Stdio::null());
+    cargo.args([
+        "rustc",
+        "--quiet",
+        "--release",
+        "-p",
+        "softib-dropin",
+        "--lib",
+        "--crate-type",
+        "staticlib",
+    ]);
+    let status = cargo.status().context("cannot run cargo")?;
+    if !status.success() {
+        return Err(Failure::new("the drop-in libibverbs does not build; cargo's messages are above"));
+    }
+    Ok(workspace.target.join("release").join(STATIC_LIBRARY))
+}
+
+/// Links under a temporary name, then renames, so that running programs keep the old library.
+fn link(archive: &Path, scratch: &Path, library: &Path) -> Result<()> {
+    let (assembly, script) = (scratch.join("verbs.s"), scratch.join("verbs.map"));
+    write(&assembly, &link::assembly())?;
+    write(&script, &link::version_script())?;
+    let draft = library.with_extension(format!("1.{}", std::process::id()));
+    let mut script_option = OsString::from("-Wl,--version-script=");
+    script_option.push(&script);
+    let mut linker = Command::new("cc");
+    linker.args(["-shared", "-o"]).arg(&draft).arg(&assembly).arg(archive).arg(script_option);
+    linker.arg(format!("-Wl,-soname,{LIBRARY}"));
+    linker.args([
+        "-Wl,--gc-sections",
+        "-Wl,--strip-debug",
+        "-Wl,-z,relro,-z,now,-z,noexecstack",
+        "-Wl,-z,defs",
+    ]);
+    linker.args(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"]);
+    let status = linker.stdin(Stdio::null()).status().context("cannot run cc, the C compiler that links")?;
+    if !status.success() {
+        return Err(Failure::new("cc cannot link the drop-in libibverbs; its messages are above"));
+    }
+    std::fs::rename(&draft, library).context(format_args!("cannot create {}", library.display()))
+}
