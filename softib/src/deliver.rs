@@ -90,6 +90,7 @@ fn rare(qp: &mut Qp, w: &mut World, found: &Found) {
         op::WRITE => rdma_ring::write_arrived(qp, w, found),
         op::READ => rdma_ring::read_arrived(qp, w, found),
         op::RESPONSE => rdma_ring::response_arrived(qp, w, found),
+        op::FETCH_ADD | op::CMP_SWAP => rdma_ring::atomic_arrived(qp, w, found),
         _ => w.stats.stray += 1,
     }
 }

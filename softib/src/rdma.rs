@@ -1,16 +1,21 @@
-//! One-sided operations: RDMA WRITE and READ.
+//! One-sided operations: RDMA WRITE, READ, and the 64-bit atomics.
 //!
 //! The initiator checks the key, the bounds, the rights and the protection domain in the target's MR table, says which
 //! region it works on (hazard word of its ring, so that the target's dereg waits), and moves the data itself with
 //! process_vm_writev/readv: no CPU of the target is needed. Where that is not allowed (found by trying; SOFTIB_CMA=0 forbids
 //! it), the request goes through the rings, see `rdma_ring`.
+//!
+//! Atomics always go through the rings: the owner of the memory carries them out with an atomic instruction of its CPU. So
+//! they are atomic among all initiators, all keys of the same memory and the owner's own atomics, no lock exists that
+//! a process could take to its grave (or hold while it is stopped), and an initiator that dies leaves its operation
+//! done once or not at all.
 
 use crate::engine::world::World;
 use crate::errno::Errno;
 use crate::objects::peer::{Absent, Peer};
 use crate::objects::qp::Qp;
-use crate::rdma_ring::{self, Message};
-use crate::send::{self, Step, Work};
+use crate::rdma_ring::{self, Message, WORD};
+use crate::send::{self, Remote, Step, Work};
 use crate::shm::layout::{H_NONCE, H_PROBE, R_HAZARD, ring_entry};
 use crate::shm::mrtable::{self, Region};
 use crate::shm::ring;
@@ -29,8 +34,11 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     if !link.is_open(&peer.map, me) {
         return Step::Silent;
     }
+    if matches!(work.remote, Remote::Word { .. }) && work.len != WORD {
+        return Step::Done(IBV_WC_LOC_LEN_ERR);
+    }
     if !work.moved && work.len > 0 {
-        if !probe(peer) {
+        if matches!(work.remote, Remote::Word { .. }) || !probe(peer) {
             let to = Message { dst: send::destination(link.index, link.view.generation), src_qpn: qp.num };
             return rdma_ring::request(peer, &mut w.stats, to, work, sges);
         }
@@ -56,7 +64,12 @@ pub struct Grant {
 impl Grant {
     /// Whether `need` on `len` bytes at `addr` of `region` is granted.
     pub fn permits(&self, region: &Region, need: u32, addr: u64, len: u64) -> bool {
-        region.access & self.access & need == need && region.pd == self.pd && region.covers(addr, len)
+        self.offers(need) && region.access & need == need && region.pd == self.pd && region.covers(addr, len)
+    }
+
+    /// Whether the queue pair takes such requests at all.
+    pub fn offers(&self, need: u32) -> bool {
+        self.access & need == need
     }
 }
 
@@ -66,11 +79,12 @@ fn needed(work: &Work) -> u32 {
 
 /// Moves the data with the initiator's own hands. Err: a completion status.
 fn direct(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
-    peer.ring.hazard().store(work.rkey, Ordering::Relaxed);
+    let (addr, rkey) = work.remote.memory();
+    peer.ring.hazard().store(rkey, Ordering::Relaxed);
     fence(Ordering::SeqCst);
-    let region = mrtable::look_up(&peer.map, work.rkey);
+    let region = mrtable::look_up(&peer.map, rkey);
     let (need, len) = (needed(work), u64::from(work.len));
-    let allowed = region.is_some_and(|region| grant.permits(&region, need, work.remote_addr, len));
+    let allowed = region.is_some_and(|region| grant.permits(&region, need, addr, len));
     let moved = if allowed { transfer(peer, work, sges) } else { Err(Errno(libc::EFAULT)) };
     peer.ring.hazard().store(0, Ordering::Release);
     match moved {
@@ -81,7 +95,7 @@ fn direct(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Resu
 }
 
 fn transfer(peer: &mut Peer, work: &Work, sges: &[ibv_sge]) -> Result<(), Errno> {
-    let (mut remote, reading) = (work.remote_addr, work.opcode == IBV_WR_RDMA_READ);
+    let (mut remote, reading) = (work.remote.memory().0, work.opcode == IBV_WR_RDMA_READ);
     for sge in sges.iter().filter(|sge| sge.length > 0) {
         let len = sge.length as usize;
         if peer.is_self() {

@@ -1,10 +1,12 @@
-//! One-sided operations through the rings, for peers whose memory we can't reach.
+//! One-sided operations through the rings: atomics, and all of them for peers whose memory we can't reach.
 //!
 //! ```text
 //!   WRITE   fragments {address, key} + data  ───>  target copies, checks each fragment
 //!           <─── RESPONSE {status}
 //!   READ    {address, key, length}           ───>  target checks
 //!           <─── RESPONSE {status} + data, in fragments
+//!   ATOMIC  {address, key, operands}         ───>  target checks, and does it
+//!           <─── RESPONSE {status} + the value before
 //! ```
 //!
 //! The target's poll, or its device thread, does the work. Answers that find no room in the ring wait in `World::replies`.
@@ -14,9 +16,13 @@ use crate::engine::world::{Stats, World};
 use crate::objects::peer::Peer;
 use crate::objects::qp::{Qp, Qps};
 use crate::rdma::Grant;
-use crate::send::{self, PIECE, Step, Wait, Work, op};
+use crate::send::{self, PIECE, Remote, Step, Wait, Work, op};
 use crate::shm::ring::{Found, Head, flag};
 use rdma_sys::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of an atomic operation.
+pub const WORD: u32 = 8;
 
 /// Where a request goes, and from whom.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +67,12 @@ pub fn request(peer: &mut Peer, stats: &mut Stats, to: Message, work: &mut Work,
     if work.asked {
         return Step::Answer;
     }
+    if let Remote::Word { addr, rkey, first, swap } = work.remote {
+        let target = Target { addr, rkey, len: WORD };
+        return request_atomic(peer, stats, to, work, &target, [first, swap]);
+    }
     let reading = work.opcode == IBV_WR_RDMA_READ;
+    let (addr, rkey) = work.remote.memory();
     loop {
         let len = if reading { 0 } else { (work.len - work.sent).min(PIECE) };
         if !peer.ring.has_room(PIECE as usize) {
@@ -78,7 +89,7 @@ pub fn request(peer: &mut Peer, stats: &mut Stats, to: Message, work: &mut Work,
             ..Head::default()
         };
         let whole = if reading { work.len } else { len };
-        let target = Target { addr: work.remote_addr + u64::from(work.sent), rkey: work.rkey, len: whole };
+        let target = Target { addr: addr.wrapping_add(work.sent.into()), rkey, len: whole };
         let skip = work.sent as usize;
         let pushed =
             peer.ring.push_with(head, &target.emit(), |to| send::gather(sges, skip, len as usize, to));
@@ -92,6 +103,44 @@ pub fn request(peer: &mut Peer, stats: &mut Stats, to: Message, work: &mut Work,
     }
 }
 
+/// The same for an atomic: all of it is in the cell.
+fn request_atomic(
+    peer: &mut Peer,
+    stats: &mut Stats,
+    to: Message,
+    work: &mut Work,
+    target: &Target,
+    operands: [u64; 2],
+) -> Step {
+    if !peer.ring.has_room(0) {
+        return Step::Room;
+    }
+    let mut fixed = [0; 32];
+    fixed[..16].copy_from_slice(&target.emit());
+    fixed[16..24].copy_from_slice(&operands[0].to_ne_bytes());
+    fixed[24..].copy_from_slice(&operands[1].to_ne_bytes());
+    let fetch_add = work.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+    let head = Head {
+        op: if fetch_add { op::FETCH_ADD } else { op::CMP_SWAP },
+        flags: flag::LAST,
+        dst: to.dst,
+        src_qpn: to.src_qpn,
+        pos: work.number,
+        ..Head::default()
+    };
+    let pushed = peer.ring.push_with(head, &fixed, |_| ());
+    send::rung(pushed, peer, &mut stats.doorbells);
+    work.asked = true;
+    stats.rdma_ring += 1;
+    Step::Answer
+}
+
+/// The operands of an atomic.
+fn operands(found: &Found) -> [u64; 2] {
+    // SAFETY: the fixed part of a cell has more than 32 readable bytes; no alignment is assumed.
+    unsafe { found.fixed.add(16).cast::<[u64; 2]>().read_unaligned() }
+}
+
 /// An answer on its way (target).
 #[derive(Debug)]
 pub struct Reply {
@@ -101,13 +150,17 @@ pub struct Reply {
     /// Which request of the initiator this answers.
     number: u32,
     status: u32,
+    /// RDMA READ: what is to be sent.
     read: Option<Target>,
     sent: u32,
+    /// Atomics: what was there before.
+    value: Option<u64>,
 }
 
 fn answer(qp: &Qp, w: &mut World, number: u32, status: u32, read: Option<Target>) {
     let read = read.filter(|_| status == IBV_WC_SUCCESS);
-    w.replies.push_back(Reply { qp: qp.index, generation: qp.generation, number, status, read, sent: 0 });
+    let (qp, generation) = (qp.index, qp.generation);
+    w.replies.push_back(Reply { qp, generation, number, status, read, sent: 0, value: None });
 }
 
 fn grant_of(qp: &Qp) -> Grant {
@@ -144,6 +197,37 @@ pub fn read_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     answer(qp, w, found.head.pos, status, Some(target));
 }
 
+/// An atomic (target).
+pub fn atomic_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    let target = Target { len: WORD, ..Target::parse(found) };
+    let refused =
+        if !grant_of(qp).offers(IBV_ACCESS_REMOTE_ATOMIC) || !target.addr.is_multiple_of(WORD.into()) {
+            Some(IBV_WC_REM_INV_REQ_ERR)
+        } else if !permits(qp, w, &target, IBV_ACCESS_REMOTE_ATOMIC) {
+            Some(IBV_WC_REM_ACCESS_ERR)
+        } else {
+            None
+        };
+    let value = refused.is_none().then(|| carry_out(&target, found));
+    let (qp, generation) = (qp.index, qp.generation);
+    let status = refused.unwrap_or(IBV_WC_SUCCESS);
+    w.replies.push_back(Reply { qp, generation, number: found.head.pos, status, read: None, sent: 0, value });
+}
+
+/// Does an atomic that has been checked; returns the value before.
+fn carry_out(target: &Target, found: &Found) -> u64 {
+    let [first, swap] = operands(found);
+    // SAFETY: aligned, and inside a valid MR with remote atomic access (both checked by the caller); the program vouches
+    // for registered memory, and whoever else touches the word meanwhile does it on its own account.
+    let word = unsafe { AtomicU64::from_ptr(target.addr as *mut u64) };
+    if found.head.op == op::FETCH_ADD {
+        return word.fetch_add(first, Ordering::SeqCst);
+    }
+    match word.compare_exchange(first, swap, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(before) | Err(before) => before,
+    }
+}
+
 /// Sends answers that wait. True: some still do.
 pub fn advance(qps: &mut Qps, w: &mut World) -> bool {
     for _ in 0..w.replies.len() {
@@ -178,7 +262,7 @@ fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
         if !peer.ring.has_room(PIECE as usize) {
             return false;
         }
-        let len = target.map_or(0, |target| target.len);
+        let len = target.map_or(0, |target| target.len) + reply.value.map_or(0, |_| WORD);
         let last = reply.read.is_none_or(|read| reply.sent + len == read.len);
         let head = Head {
             op: op::RESPONSE,
@@ -189,8 +273,12 @@ fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
             imm: reply.status,
             pos: reply.number,
         };
-        let from = target.map_or(0, |target| target.addr);
-        // SAFETY: the range lies in a valid MR with remote read (checked above); push hands out room for len bytes.
+        let from = match &reply.value {
+            Some(value) => std::ptr::from_ref(value) as u64,
+            None => target.map_or(0, |target| target.addr),
+        };
+        // SAFETY: the range is the reply's value, or lies in a valid MR with remote read (checked above); push hands out
+        // room for len bytes.
         let fill =
             |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len as usize) };
         let pushed = if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
@@ -210,9 +298,11 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
         return;
     }
     if head.imm != IBV_WC_SUCCESS {
-        return send::finish_head(qp, w, IBV_WC_REM_ACCESS_ERR);
+        let invalid = head.imm == IBV_WC_REM_INV_REQ_ERR;
+        let status = if invalid { IBV_WC_REM_INV_REQ_ERR } else { IBV_WC_REM_ACCESS_ERR };
+        return send::finish_head(qp, w, status);
     }
-    let reading = queued.work.opcode == IBV_WR_RDMA_READ;
+    let reading = queued.work.opcode >= IBV_WR_RDMA_READ;
     let fits = u64::from(queued.work.sent) + u64::from(head.len) <= u64::from(queued.work.len);
     let known = queued.sges.iter().all(|sge| w.mrs.allows(sge, qp.pd as u32, true));
     if reading && !(fits && known) {

@@ -38,6 +38,8 @@ pub mod op {
     pub const WRITE: u8 = 5;
     pub const READ: u8 = 6;
     pub const RESPONSE: u8 = 7;
+    pub const FETCH_ADD: u8 = 8;
+    pub const CMP_SWAP: u8 = 9;
 }
 
 /// Longest message (the port's max_msg_sz).
@@ -54,12 +56,7 @@ pub struct Work {
     pub opcode: u32,
     pub flags: u32,
     pub imm: u32,
-    pub rkey: u32,
-    pub remote_addr: u64,
-    /// UD: destination.
-    pub remote_qpn: u32,
-    pub remote_qkey: u32,
-    pub route: Route,
+    pub remote: Remote,
     /// Payload bytes in all, and those that are in the ring.
     pub len: u32,
     pub sent: u32,
@@ -73,11 +70,42 @@ pub struct Work {
     pub moved: bool,
 }
 
+/// What a request names on the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remote {
+    /// The connected queue pair.
+    Peer,
+    Memory {
+        addr: u64,
+        rkey: u32,
+    },
+    /// A 64-bit word. `first` is added (FETCH_ADD) or compared with (CMP_SWAP), `swap` takes its place then.
+    Word {
+        addr: u64,
+        rkey: u32,
+        first: u64,
+        swap: u64,
+    },
+    Datagram {
+        qpn: u32,
+        qkey: u32,
+        route: Route,
+    },
+}
+
+impl Remote {
+    /// The address and key of a one-sided operation.
+    pub fn memory(&self) -> (u64, u32) {
+        match *self {
+            Remote::Memory { addr, rkey } | Remote::Word { addr, rkey, .. } => (addr, rkey),
+            Remote::Peer | Remote::Datagram { .. } => (0, 0),
+        }
+    }
+}
+
 /// Where an address handle leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// Not a datagram.
-    None,
     /// To our own port; with a global route header or without.
     Here { global: bool },
     /// To a place that does not exist: the datagram is lost.
@@ -244,7 +272,8 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
 
 #[inline]
 fn readable(mrs: &Mrs, work: &Work, sges: &[ibv_sge], pd: u32) -> bool {
-    sges.iter().all(|sge| mrs.allows(sge, pd, work.opcode == IBV_WR_RDMA_READ))
+    // READ and the atomics, which are the next two codes, write to the local buffers.
+    sges.iter().all(|sge| mrs.allows(sge, pd, work.opcode >= IBV_WR_RDMA_READ))
 }
 
 /// UC does not hear back from its peer: what RC waits for or fails with is a loss there.
@@ -421,14 +450,14 @@ fn send_datagram(qp: &mut Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) {
 }
 
 fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option<()> {
-    let Route::Here { global } = work.route else { return None };
-    let slot = (work.remote_qpn >> QP_BITS) as usize;
-    let index = work.remote_qpn as usize % crate::shm::layout::QPS;
+    let Remote::Datagram { qpn, qkey, route: Route::Here { global } } = work.remote else { return None };
+    let slot = (qpn >> QP_BITS) as usize;
+    let index = qpn as usize % crate::shm::layout::QPS;
     let peer = w.peers.reach(slot).ok()?;
     let known = crate::shm::qptable::exists(&peer.map, index);
     let (_, view) = known.then(|| crate::shm::qptable::look_up(&peer.map, index)).flatten()?;
     // A Q_Key with the upper bit set stands for the sending QP's own (IBTA 10.2.5).
-    let qkey = if work.remote_qkey >> 31 != 0 { qp.attr.qkey } else { work.remote_qkey };
+    let qkey = if qkey >> 31 != 0 { qp.attr.qkey } else { qkey };
     let open = crate::objects::qp_state::is_receiving(view.state) && view.kind == IBV_QPT_UD;
     if !open || view.qkey != qkey || !peer.ring.has_room(work.len as usize) {
         return None;
@@ -557,4 +586,6 @@ fn next_look(wait: &Wait, now: Instant) -> Instant {
     }
 }
 
+const _: () =
+    assert!(IBV_WR_ATOMIC_CMP_AND_SWP > IBV_WR_RDMA_READ && IBV_WR_ATOMIC_FETCH_AND_ADD > IBV_WR_RDMA_READ);
 const _: () = assert!(PIECE as usize <= FRAGMENT_MAX && UD_MTU as usize <= FRAGMENT_MAX && INLINE_MAX >= 24);

@@ -162,7 +162,7 @@ fn device_attr() -> ibv_device_attr {
         max_qp_rd_atom: 16,
         max_res_rd_atom: 16 * QPS as c_int,
         max_qp_init_rd_atom: 16,
-        atomic_cap: IBV_ATOMIC_NONE,
+        atomic_cap: IBV_ATOMIC_HCA,
         max_ah: CQS,
         max_srq: CQS,
         max_srq_wr: MAX_WR as c_int,

@@ -9,7 +9,7 @@ use crate::errno::Errno;
 use crate::objects::cq::Armed;
 use crate::objects::qp::Qp;
 use crate::objects::qp_state;
-use crate::send::{self, MAX_MESSAGE, Route, UD_MTU, Work};
+use crate::send::{self, MAX_MESSAGE, Remote, Route, UD_MTU, Work};
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -131,11 +131,7 @@ fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
         flags: wr.send_flags,
         // SAFETY: both members are u32; any value is valid.
         imm: unsafe { wr.imm.imm_data },
-        rkey: 0,
-        remote_addr: 0,
-        remote_qpn: 0,
-        remote_qkey: 0,
-        route: Route::None,
+        remote: Remote::Peer,
         len: len as u32,
         sent: 0,
         receive: None,
@@ -156,19 +152,29 @@ fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
         (IBV_QPT_UD, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) => {
             // SAFETY: the QP's type says which member of the union the program has filled; its AH is one of ours.
             let (ud, ah) = unsafe { (wr.wr.ud, (*wr.wr.ud.ah).handle) };
-            (work.remote_qpn, work.remote_qkey) = (ud.remote_qpn, ud.remote_qkey);
-            work.route = match ah {
+            let route = match ah {
                 AH_LOCAL => Route::Here { global: false },
                 AH_GLOBAL => Route::Here { global: true },
                 _ => Route::Nowhere,
             };
+            work.remote = Remote::Datagram { qpn: ud.remote_qpn, qkey: ud.remote_qkey, route };
         }
         (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) => {}
+        // What comes back can't be placed in a copy of the buffers (ibv_post_send(3): inline is for SEND and WRITE).
+        (_, op) if op >= IBV_WR_RDMA_READ && wr.send_flags & IBV_SEND_INLINE != 0 => {
+            return Err(Errno::INVAL);
+        }
         (IBV_QPT_RC, IBV_WR_RDMA_READ)
         | (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM) => {
             // SAFETY: the opcode says which member of the union the program has filled.
             let rdma = unsafe { wr.wr.rdma };
-            (work.remote_addr, work.rkey) = (rdma.remote_addr, rdma.rkey);
+            work.remote = Remote::Memory { addr: rdma.remote_addr, rkey: rdma.rkey };
+        }
+        (IBV_QPT_RC, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD) => {
+            // SAFETY: the opcode says which member of the union the program has filled.
+            let word = unsafe { wr.wr.atomic };
+            let (addr, rkey) = (word.remote_addr, word.rkey);
+            work.remote = Remote::Word { addr, rkey, first: word.compare_add, swap: word.swap };
         }
         _ => return Err(Errno::INVAL),
     }

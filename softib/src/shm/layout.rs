@@ -15,7 +15,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Number of processes of one user that can have the device open.
 pub const SLOTS: usize = 4096;
