@@ -97,9 +97,12 @@ impl<C> Transport<C> {
     fn fail_with(&mut self, index: u32, wc: &Wc) {
         let alive = matches!(self.endpoints.get(index as usize), Some(Some(ep)) if ep.state != State::Failed);
         if wc.status() == WcStatus::Flushed && alive && self.outstanding != 0 && !self.seeking {
+            // We may be in the middle of a batch: it is looked at to its end afterwards.
+            let batch = self.send_wcs;
             self.seeking = true;
             self.poll_sends();
             self.seeking = false;
+            self.send_wcs = batch;
         }
         self.fail(index, &format!("work request on {}: {}", wc.qp_num(), wc.status()));
     }
