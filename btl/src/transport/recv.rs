@@ -47,17 +47,25 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The next thing for the upper layer, of what the last `poll` found.
+    /// The next thing for the upper layer, of what the last `poll` found. What was put aside before, or comes up while a
+    /// message's sender is looked for, is older than what is in the batch.
     #[inline]
     pub fn take_upcall(&mut self) -> Option<Upcall<C>> {
-        while self.recv_batch.next != self.recv_batch.len {
+        loop {
+            if !self.up.is_empty() {
+                return self.up.pop_front();
+            }
+            if self.recv_batch.next == self.recv_batch.len {
+                return None;
+            }
             let wc = self.recv_batch.wcs[self.recv_batch.next];
             self.recv_batch.next += 1;
-            if let Some(delivery) = self.received(&wc) {
-                return Some(Upcall::Deliver(delivery));
+            match self.received(&wc) {
+                Some(delivery) if self.up.is_empty() => return Some(Upcall::Deliver(delivery)),
+                Some(delivery) => self.up.push_back(Upcall::Deliver(delivery)),
+                None => {}
             }
         }
-        self.up.pop_front()
     }
 
     /// Takes a receive completion apart; a message for the upper layer comes back.
