@@ -19,11 +19,13 @@
 //! | `names`   | numbers to words: ibv_wc_status_str and the like                                       |
 //! | `rate`    | rates to multiples and megabits, and back                                              |
 //! | `query`   | ports, GID and P_Key tables in the shapes that libibverbs has beyond the driver table  |
+//! | `device`  | closing, whatever is left behind                                                      |
 //! | `memory`  | registration variants, fork                                                            |
 //! | `address` | the way back to the sender of a datagram                                               |
 //! | `sysfs`   | the few files that programs read below /sys/class/infiniband                           |
 
 mod address;
+mod device;
 pub mod link;
 mod memory;
 pub mod names;

@@ -9,7 +9,7 @@
 //! version refuses instead of being handed today's structs.
 
 use crate::refuse;
-use crate::{address, memory, names, query, rate, sysfs};
+use crate::{address, device, memory, names, query, rate, sysfs};
 
 /// The control path of the device.
 static DEVICE: &rdma_sys::Table = softib::driver_table();
@@ -79,7 +79,7 @@ symbols! {
         ibv_get_device_name (old null) = DEVICE.get_device_name;
         ibv_get_device_guid (old zero) = DEVICE.get_device_guid;
         ibv_open_device (old null) = DEVICE.open_device;
-        ibv_close_device (old minus) = DEVICE.close_device;
+        ibv_close_device (old minus) = device::close_device;
         ibv_get_async_event (old minus) = DEVICE.get_async_event;
         ibv_ack_async_event (old zero) = DEVICE.ack_async_event;
         ibv_query_device (old int) = DEVICE.query_device;
