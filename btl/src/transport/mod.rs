@@ -114,8 +114,8 @@ pub struct Transport<C> {
     /// Send work requests that have not completed, over all endpoints.
     outstanding: u32,
     send_wcs: [Wc; BATCH],
-    /// Polls since the last look at the device's events that found nothing.
-    idle: u32,
+    /// Looks at the receive completions, for what is to be done every so often.
+    polls: u32,
     /// A failed work request's cause is being looked for.
     seeking: bool,
     endpoints: Vec<Option<Box<Endpoint<C>>>>,

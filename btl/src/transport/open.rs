@@ -56,7 +56,7 @@ impl<C> Transport<C> {
             send_cq,
             outstanding: 0,
             send_wcs: [Wc::default(); BATCH],
-            idle: 0,
+            polls: 0,
             seeking: false,
             endpoints: Vec::new(),
             queues,

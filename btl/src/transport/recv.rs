@@ -1,6 +1,7 @@
 //! The receiving side, and the turning of completions into what the upper layer hears.
 //!
-//! Receive completions are looked at first; send completions only when nothing arrived and something is in flight.
+//! Receive completions are looked at first; send completions, if there can be any, when nothing arrived, and now and then
+//! when something always does: or whoever is flooded could not send.
 //! A message's credits are applied as soon as its header is parsed; its own buffer is posted again, and its credit
 //! returned, only when the upper layer has given it back.
 #![forbid(unsafe_code)]
@@ -13,6 +14,11 @@ use super::{Delivery, Transport, Upcall};
 use crate::protocol::credits::{CreditError, Grant};
 use crate::protocol::wire::{Cts, DataHeader, HEADER_LEN, Header, Kind as MessageKind};
 use verbs::Wc;
+
+/// Polls that found something, between two looks at what can wait.
+const BUSY_POLLS: u32 = 8;
+
+const _: () = assert!(IDLE_POLLS % BUSY_POLLS == 0);
 
 impl<C> Transport<C> {
     /// Looks around once: connection events, completions. True if there is something for [`Transport::take_upcall`].
@@ -27,22 +33,21 @@ impl<C> Transport<C> {
                 Ok(len) => len,
                 Err(error) => self.cq_broken(&error),
             };
-            if self.recv_batch.len == 0 {
-                self.nothing_came();
+            self.polls = self.polls.wrapping_add(1);
+            if self.recv_batch.len == 0 || self.polls % BUSY_POLLS == 0 {
+                self.other_work();
             }
         }
         self.recv_batch.next != self.recv_batch.len || !self.up.is_empty()
     }
 
-    /// Nothing arrived: time for what can wait.
+    /// Nothing arrived, or something has for a while: time for what can wait.
     #[inline]
-    fn nothing_came(&mut self) {
+    fn other_work(&mut self) {
         if self.outstanding != 0 {
             self.poll_sends();
         }
-        self.idle += 1;
-        if self.idle == IDLE_POLLS {
-            self.idle = 0;
+        if self.polls % IDLE_POLLS == 0 {
             self.device_events();
         }
     }
