@@ -15,8 +15,10 @@ use e2e::{Failure, Result};
 use softib_dropin::{link, sysfs};
 
 /// File name of the library, which is its soname.
-pub const LIBRARY: &str = "libibverbs.so.1";
+const LIBRARY: &str = "libibverbs.so.1";
 const DEVELOPMENT_LINK: &str = "libibverbs.so";
+/// Answers for a path that UCX looks for; see [`softib_dropin::paths`].
+const PATHS: &str = "libsoftib-paths.so";
 const STATIC_LIBRARY: &str = "libsoftib_dropin.a";
 
 /// `cargo xtask verbs -- COMMAND...`: becomes the command.
@@ -27,20 +29,22 @@ pub fn command(words: &[String]) -> Result<()> {
     };
     let workspace = Workspace::find()?;
     build(&workspace)?;
+    let folder = workspace.verbs_folder();
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_LIBRARY_PATH", search_path(&workspace.verbs_folder()));
+    command.args(arguments).env("LD_LIBRARY_PATH", joined("LD_LIBRARY_PATH", &folder));
+    command.env("LD_PRELOAD", joined("LD_PRELOAD", &folder.join(PATHS)));
     let error = command.exec();
     Err(Failure(format!("cannot run {program}: {error}")))
 }
 
-/// The library's folder in front of what LD_LIBRARY_PATH has already.
-pub fn search_path(folder: &Path) -> OsString {
-    let mut path = OsString::from(folder);
-    if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty()) {
-        path.push(":");
-        path.push(rest);
+/// A list like LD_LIBRARY_PATH with `first` in front of what it has already.
+fn joined(variable: &str, first: &Path) -> OsString {
+    let mut list = OsString::from(first);
+    if let Some(rest) = std::env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
     }
-    path
+    list
 }
 
 /// Builds the drop-in library in release mode into [`Workspace::verbs_folder`]; returns the library.
@@ -51,7 +55,9 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
         write(&folder.join("sys").join(path), content)?;
     }
     let library = folder.join(LIBRARY);
-    link(&archive, &workspace.target.join("oxib").join("link"), &library)?;
+    let scratch = workspace.target.join("oxib").join("link");
+    link(&archive, &scratch, &library, &link::assembly(), &link::version_script())?;
+    link(&archive, &scratch, &folder.join(PATHS), &link::paths_assembly(), &link::paths_script())?;
     let development = folder.join(DEVELOPMENT_LINK);
     if !development.is_symlink() {
         std::os::unix::fs::symlink(LIBRARY, &development)
@@ -88,27 +94,28 @@ fn compile(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.target.join("release").join(STATIC_LIBRARY))
 }
 
-/// Links under a temporary name, then renames, so that running programs keep the old library.
-fn link(archive: &Path, scratch: &Path, library: &Path) -> Result<()> {
-    let (assembly, script) = (scratch.join("verbs.s"), scratch.join("verbs.map"));
-    write(&assembly, &link::assembly())?;
-    write(&script, &link::version_script())?;
-    let draft = library.with_extension(format!("1.{}", std::process::id()));
-    let mut script_option = OsString::from("-Wl,--version-script=");
-    script_option.push(&script);
+/// Links under a temporary name, then renames, so that running programs keep the old library. The soname is the file's name.
+fn link(archive: &Path, scratch: &Path, library: &Path, assembly: &str, script: &str) -> Result<()> {
+    let name = library.file_name().context("a library has a name")?.to_string_lossy().into_owned();
+    let (assembly_file, script_file) =
+        (scratch.join(format!("{name}.s")), scratch.join(format!("{name}.map")));
+    write(&assembly_file, assembly)?;
+    write(&script_file, script)?;
+    let draft = library.with_file_name(format!(".{name}.{}", std::process::id()));
     let mut linker = Command::new("cc");
-    linker.args(["-shared", "-o"]).arg(&draft).arg(&assembly).arg(archive).arg(script_option);
-    linker.arg(format!("-Wl,-soname,{LIBRARY}"));
+    linker.args(["-shared", "-o"]).arg(&draft).arg(&assembly_file).arg(archive);
+    linker.arg(format!("-Wl,-soname,{name}"));
+    linker.arg(format!("-Wl,--version-script={}", script_file.display()));
     linker.args([
         "-Wl,--gc-sections",
         "-Wl,--strip-debug",
         "-Wl,-z,relro,-z,now,-z,noexecstack",
         "-Wl,-z,defs",
     ]);
-    linker.args(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"]);
+    linker.args(["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"]);
     let status = linker.stdin(Stdio::null()).status().context("cannot run cc, the C compiler that links")?;
     if !status.success() {
-        return Err(Failure::new("cc cannot link the drop-in libibverbs; its messages are above"));
+        return Err(Failure(format!("cc cannot link {name}; its messages are above")));
     }
     std::fs::rename(&draft, library).context(format_args!("cannot create {}", library.display()))
 }

@@ -22,6 +22,7 @@
 //! | `device`  | closing, whatever is left behind                                                      |
 //! | `memory`  | registration variants, fork                                                            |
 //! | `address` | the way back to the sender of a datagram                                               |
+//! | `paths`   | a path that only a preloaded library can answer for                                    |
 //! | `sysfs`   | the few files that programs read below /sys/class/infiniband                           |
 
 mod address;
@@ -29,6 +30,7 @@ mod device;
 pub mod link;
 mod memory;
 pub mod names;
+pub mod paths;
 mod query;
 pub mod rate;
 mod refuse;

@@ -8,12 +8,14 @@
 //!
 //! A trampoline changes no register that a call uses, so that arguments and results pass through it as they are.
 
+use crate::paths::FUNCTIONS;
 use crate::symbols::{SYMBOLS, Symbol};
 use rdma_sys::SOFTIB_MARKER;
 use std::fmt::Write;
 
 /// Node of the marker by which a driver knows this library.
 const MARKER_NODE: &str = "OXIB_1.0";
+const NO_EXECUTABLE_STACK: &str = "    .section .note.GNU-stack,\"\",%progbits\n";
 
 /// One name under one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,9 +85,27 @@ pub fn assembly() -> String {
     let _ = write!(
         text,
         "    .section .rodata\n    .globl {marker}\n    .type {marker}, %object\n    .balign 4\n{marker}:\n\
-         \x20   .4byte 1\n    .size {marker}, 4\n    .section .note.GNU-stack,\"\",%progbits\n"
+         \x20   .4byte 1\n    .size {marker}, 4\n{NO_EXECUTABLE_STACK}"
     );
     text
+}
+
+/// The trampolines of `libsoftib-paths.so`: see [`crate::paths`].
+pub fn paths_assembly() -> String {
+    let jump = if std::env::consts::ARCH == "aarch64" { "b" } else { "jmp" };
+    let one = |(name, to): &(&str, &str)| {
+        format!(
+            "    .globl {name}\n    .type {name}, %function\n{name}:\n    {jump} {to}\n    .size {name}, . - {name}\n"
+        )
+    };
+    let all: String = FUNCTIONS.iter().map(one).collect();
+    format!("    .text\n{all}{NO_EXECUTABLE_STACK}")
+}
+
+/// Its version script: names without a version, so that they stand in for every version.
+pub fn paths_script() -> String {
+    let names: String = FUNCTIONS.iter().map(|(name, _)| format!("{name}; ")).collect();
+    format!("{{ global: {names}local: *; }};\n")
 }
 
 /// A jump through the target at this offset; uses only registers that the calling conventions leave to linkers.
