@@ -18,7 +18,7 @@ use verbs::Wc;
 /// Polls that found something, between two looks at what can wait.
 const BUSY_POLLS: u32 = 8;
 
-const _: () = assert!(IDLE_POLLS % BUSY_POLLS == 0);
+const _: () = assert!(IDLE_POLLS.is_multiple_of(BUSY_POLLS));
 
 impl<C> Transport<C> {
     /// Looks around once: connection events, completions. True if there is something for [`Transport::take_upcall`].
@@ -34,7 +34,7 @@ impl<C> Transport<C> {
                 Err(error) => self.cq_broken(&error),
             };
             self.polls = self.polls.wrapping_add(1);
-            if self.recv_batch.len == 0 || self.polls % BUSY_POLLS == 0 {
+            if self.recv_batch.len == 0 || self.polls.is_multiple_of(BUSY_POLLS) {
                 self.other_work();
             }
         }
@@ -47,7 +47,7 @@ impl<C> Transport<C> {
         if self.outstanding != 0 {
             self.poll_sends();
         }
-        if self.polls % IDLE_POLLS == 0 {
+        if self.polls.is_multiple_of(IDLE_POLLS) {
             self.device_events();
         }
     }
