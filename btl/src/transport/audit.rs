@@ -78,7 +78,7 @@ impl<C> Transport<C> {
             share_free: res.shares.free(),
             recv_buffers: (res.recv.allocated(), res.recv.free_len()),
             recv_slots: self.slots.tally(queue),
-            send_slots: res.shared.as_ref().map(|s| s.send_slots),
+            send_slots: res.shared.as_ref().map(|s| s.send_slots.free()),
         }
     }
 

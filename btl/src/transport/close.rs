@@ -115,6 +115,9 @@ impl<C> Transport<C> {
             self.cts_pool.put(buf.completed());
         }
         self.forget_inflight(id.index);
+        for shared in self.queues.iter_mut().filter_map(|q| q.shared.as_mut()) {
+            shared.send_slots.forget(id.index);
+        }
         self.drop_pending(id.index);
         for lane in ep.lanes {
             if let Some(qp) = lane.qp {

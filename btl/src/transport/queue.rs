@@ -120,7 +120,49 @@ pub struct Shared {
     /// Slots whose buffers have been consumed.
     pub consumed: Vec<u32>,
     /// Sends in flight on this queue that are still allowed, over all peers (sd_max).
-    pub send_slots: u32,
+    pub send_slots: SendSlots,
+}
+
+/// The sends that a shared queue allows at a time. A peer whose queue is full holds its sends until it takes them, so
+/// each gets a share only, as of the buffers.
+#[derive(Debug)]
+pub struct SendSlots {
+    shares: Shares,
+    /// Somebody was refused since the last release.
+    wanted: bool,
+}
+
+impl SendSlots {
+    fn new(total: u32) -> SendSlots {
+        SendSlots { shares: Shares::new(total, total.div_ceil(2)), wanted: false }
+    }
+
+    /// Takes one for `peer`; `false`: none is left for it.
+    #[inline]
+    pub fn take(&mut self, peer: u32) -> bool {
+        let taken = self.shares.take(peer).is_ok();
+        self.wanted |= !taken;
+        taken
+    }
+
+    /// A send to `peer` is over. Whether somebody waits for that.
+    #[inline]
+    pub fn release(&mut self, peer: u32) -> bool {
+        self.shares.release(peer);
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// The peer is gone, and completions of its sends will not be looked at any more.
+    pub fn forget(&mut self, peer: u32) {
+        for _ in 0..self.shares.held(peer) {
+            self.shares.release(peer);
+        }
+    }
+
+    /// Those that nobody holds.
+    pub fn free(&self) -> u32 {
+        self.shares.free()
+    }
 }
 
 /// One queue of the layout, as all peers share it.
@@ -166,10 +208,11 @@ impl Shared {
     pub fn new(
         srq: Arc<Srq>,
         (limit, initial, low): (u32, u32, u32),
-        send_slots: u32,
+        sd_max: u32,
         srq_limit: u32,
     ) -> Shared {
         let target = initial.clamp(1, limit);
+        let send_slots = SendSlots::new(sd_max);
         Shared { srq, posted: 0, target, limit, low, srq_limit, consumed: Vec::new(), send_slots }
     }
 

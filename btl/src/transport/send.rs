@@ -52,14 +52,16 @@ impl<C> Transport<C> {
             return false;
         }
         let lane = &mut ep.lanes[queue];
-        let send_slots = self.queues[queue].shared.as_mut().map(|s| &mut s.send_slots);
         let idle = self.pending.is_idle(LaneId { peer: id.index, queue: queue as u8 });
-        if total > lane.max_inline as usize || !idle || send_slots.as_ref().is_some_and(|s| **s == 0) {
+        if total > lane.max_inline as usize || !idle {
             return false;
         }
         let Some(grant) = lane.acquire() else { return false };
-        if let Some(slots) = send_slots {
-            *slots -= 1;
+        if let Some(shared) = &mut self.queues[queue].shared
+            && !shared.send_slots.take(id.index)
+        {
+            lane.wqe.release(1);
+            return false;
         }
         let Some(message) = self.scratch.get_mut(..total) else { return false };
         message[..HEADER_LEN].copy_from_slice(&DataHeader::new(tag, queue as u8, grant).emit());
@@ -155,13 +157,12 @@ impl<C> Transport<C> {
         if ep.state != State::Connected {
             return None;
         }
-        let slots = self.queues[queue].shared.as_mut().map(|s| &mut s.send_slots);
-        if slots.as_ref().is_some_and(|s| **s == 0) {
-            return None;
-        }
         let grant = ep.lanes[queue].acquire()?;
-        if let Some(slots) = slots {
-            *slots -= 1;
+        if let Some(shared) = &mut self.queues[queue].shared
+            && !shared.send_slots.take(lane.peer)
+        {
+            ep.lanes[queue].wqe.release(1);
+            return None;
         }
         Some(grant)
     }
@@ -263,11 +264,10 @@ impl<C> Transport<C> {
     /// A send on `queue` completed: its entry and, on a shared queue, its send slot are free again.
     #[inline]
     pub(super) fn send_done(&mut self, index: u32, queue: usize) {
-        if let Some(shared) = &mut self.queues[queue].shared {
-            shared.send_slots += 1;
-            if shared.send_slots == 1 {
-                self.pending.wake_queue(queue as u8);
-            }
+        if let Some(shared) = &mut self.queues[queue].shared
+            && shared.send_slots.release(index)
+        {
+            self.pending.wake_queue(queue as u8);
         }
         self.entry_free(index, queue);
     }
