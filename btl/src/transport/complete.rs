@@ -44,8 +44,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Looks at the send completions.
-    pub(super) fn poll_sends(&mut self) {
+    /// Looks at the send completions; how many there were.
+    pub(super) fn poll_sends(&mut self) -> usize {
         let got = match self.send_cq.poll(&mut self.send_wcs) {
             Ok(got) => got.min(BATCH),
             Err(error) => self.cq_broken(&error),
@@ -54,6 +54,7 @@ impl<C> Transport<C> {
             let wc = self.send_wcs[index];
             self.sent(&wc);
         }
+        got
     }
 
     #[inline]
@@ -95,16 +96,20 @@ impl<C> Transport<C> {
     /// A work request failed. A flushed one only follows another that says why, and that may still be in the queue.
     #[cold]
     fn fail_with(&mut self, index: u32, wc: &Wc) {
-        let alive = matches!(self.endpoints.get(index as usize), Some(Some(ep)) if ep.state != State::Failed);
-        if wc.status() == WcStatus::Flushed && alive && self.outstanding != 0 && !self.seeking {
+        if wc.status() == WcStatus::Flushed && self.is_alive(index) && self.outstanding != 0 && !self.seeking
+        {
             // We may be in the middle of a batch: it is looked at to its end afterwards.
             let batch = self.send_wcs;
             self.seeking = true;
-            self.poll_sends();
+            while self.poll_sends() != 0 && self.is_alive(index) {}
             self.seeking = false;
             self.send_wcs = batch;
         }
         self.fail(index, &format!("work request on {}: {}", wc.qp_num(), wc.status()));
+    }
+
+    fn is_alive(&self, index: u32) -> bool {
+        matches!(self.endpoints.get(index as usize), Some(Some(ep)) if ep.state != State::Failed)
     }
 
     #[cold]
