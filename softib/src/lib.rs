@@ -30,6 +30,8 @@ mod send;
 #[doc(hidden)]
 pub mod shm;
 
+pub use abi::qp_ex::qp_to_qp_ex;
+pub use abi::rereg::rereg_mr;
 pub use abi::table::driver_table;
 
 /// The directory of the segments (SOFTIB_DIR, default /dev/shm): processes that agree in it, in the boot id and in the user can

@@ -1,7 +1,7 @@
 //! Protection domains, memory regions, channels, CQs, SRQs, address handles: create, change, destroy.
 
 use super::device::{MAX_CQE, MAX_WR, context_key};
-use super::{engine, event, guard, guard_ptr, identity};
+use super::{cq_ex, engine, event, guard, guard_ptr, identity};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::objects::cq::{Channel, Cq, event_file};
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn reg_mr(
 }
 
 /// Remote write and atomics need local write (IBTA 10.6.3.1); rights that do not exist here are refused.
-fn check_access(access: u32) -> Result<u32, Errno> {
+pub fn check_access(access: u32) -> Result<u32, Errno> {
     const KNOWN: u32 = IBV_ACCESS_LOCAL_WRITE
         | IBV_ACCESS_REMOTE_WRITE
         | IBV_ACCESS_REMOTE_READ
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn create_cq(
             return Err(Errno::INVAL);
         }
         let depth = check_depth(depth)?;
-        let channel_at = (!channel.is_null()).then(|| channel_key(channel));
+        let channel_at = optional_channel(channel);
         // SAFETY: ibv_cq is plain C data; zeroes are valid, also for its mutex and cond on Linux.
         let mut c: ibv_cq = unsafe { zeroed() };
         (c.context, c.channel, c.cq_context, c.cqe) = (context, channel, cq_context, depth as c_int);
@@ -169,12 +169,17 @@ pub unsafe extern "C" fn create_cq(
     })
 }
 
-fn check_depth(depth: c_int) -> Result<usize, Errno> {
+/// Index of the channel that a program passed for a CQ, if it did.
+pub fn optional_channel(channel: *mut ibv_comp_channel) -> Option<usize> {
+    (!channel.is_null()).then(|| channel_key(channel))
+}
+
+pub fn check_depth(depth: c_int) -> Result<usize, Errno> {
     let depth = u32::try_from(depth).map_err(|_| Errno::INVAL)?;
     if (1..=MAX_CQE).contains(&depth) { Ok(depth as usize) } else { Err(Errno::INVAL) }
 }
 
-fn insert_cq(
+pub fn insert_cq(
     state: &mut State,
     context: usize,
     channel: Option<usize>,
@@ -187,10 +192,9 @@ fn insert_cq(
     use_context(w, context, 1)?;
     let entry = w.cqs.vacant_entry();
     let depth = c.cqe as usize;
-    let c = CBox::new(ibv_cq { handle: entry.key() as u32, ..c });
-    let pointer = c.as_ptr();
-    entry.insert(Cq::new(c, context, channel, depth));
-    Ok(pointer)
+    let c = CBox::new(cq_ex::extended(ibv_cq { handle: entry.key() as u32, ..c }));
+    let cq = entry.insert(Cq::new(c, context, channel, depth));
+    Ok(cq.pointer())
 }
 
 /// Index of a CQ that a program passed.

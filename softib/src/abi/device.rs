@@ -1,6 +1,6 @@
 //! The device list, contexts, and what they say about device and port.
 
-use super::{engine, guard, guard_minus, guard_ptr, identity, ops};
+use super::{cq_ex, engine, guard, guard_minus, guard_ptr, identity, ops, qp_ex};
 use crate::engine as process;
 use crate::errno::Errno;
 use crate::objects::cq::event_file;
@@ -98,6 +98,9 @@ fn new_context(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
     let mut c: verbs_context = unsafe { zeroed() };
     c.sz = size_of::<verbs_context>();
     c.query_port = Some(query_port_sized);
+    c.query_device_ex = Some(query_device_ex);
+    c.create_cq_ex = Some(cq_ex::create_cq_ex);
+    c.create_qp_ex = Some(qp_ex::create_qp_ex);
     c.context.device = device;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
     c.context.async_fd = async_fd;
@@ -173,6 +176,38 @@ fn device_attr() -> ibv_device_attr {
     };
     put_name(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
     attr
+}
+
+/// `verbs_context.query_device_ex`: an older program has a shorter struct.
+unsafe extern "C" fn query_device_ex(
+    _context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program passes null or a valid pointer.
+        let asked = unsafe { input.as_ref() }.map_or(0, |input| input.comp_mask);
+        if asked != 0 || len < size_of::<ibv_device_attr>() {
+            return Err(Errno::INVAL);
+        }
+        let full = device_attr_ex();
+        let len = len.min(size_of::<ibv_device_attr_ex>());
+        // SAFETY: the program's struct has `len` bytes, ours at least as many.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), len) };
+        Ok(())
+    })
+}
+
+/// No paging, offload, pacing, tag matching, timestamps or device memory: those fields are zero.
+fn device_attr_ex() -> ibv_device_attr_ex {
+    let orig_attr = device_attr();
+    ibv_device_attr_ex {
+        orig_attr,
+        device_cap_flags_ex: orig_attr.device_cap_flags.into(),
+        phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
+        ..Default::default()
+    }
 }
 
 pub unsafe extern "C" fn query_port(_context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {

@@ -56,7 +56,7 @@ fn next_cq(channel: usize) -> Result<Option<*mut ibv_cq>, Errno> {
     let queue = &mut w.channels.get_mut(channel).ok_or(Errno::INVAL)?.queue;
     let Some(cq) = queue.pop_front().and_then(|key| w.cqs.get_mut(key)) else { return Ok(None) };
     cq.events += 1;
-    Ok(Some(cq.c.as_ptr()))
+    Ok(Some(cq.pointer()))
 }
 
 pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
@@ -157,7 +157,7 @@ fn next_event(context: usize) -> Result<Option<ibv_async_event>, Errno> {
         Subject::Cq(key) => {
             let cq = state.w.cqs.get_mut(key).ok_or(Errno::INVAL)?;
             cq.async_events += 1;
-            ibv_async_event_element { cq: cq.c.as_ptr() }
+            ibv_async_event_element { cq: cq.pointer() }
         }
         Subject::Srq(key) => {
             let srq = state.w.srqs.get_mut(key).ok_or(Errno::INVAL)?;
@@ -167,7 +167,7 @@ fn next_event(context: usize) -> Result<Option<ibv_async_event>, Errno> {
         Subject::Qp(index) => {
             let qp = state.qps.get_mut(index).ok_or(Errno::INVAL)?;
             qp.async_events += 1;
-            ibv_async_event_element { qp: qp.c.as_ptr() }
+            ibv_async_event_element { qp: qp.pointer() }
         }
     };
     Ok(Some(ibv_async_event { element, event_type: kind }))

@@ -8,20 +8,42 @@
 //! device    device list, contexts, queries        create   PD, MR, CQ, channel, SRQ, AH
 //! queue     QPs: create, modify, query, destroy   event    completion and asynchronous events
 //! ops       post and poll                         identity LID, GID, GUID
+//! cq_ex     completions field by field            qp_ex    requests call by call
+//! rereg     memory regions that change
 //! ```
 
+pub mod cq_ex;
 pub mod create;
 pub mod device;
 pub mod event;
 pub mod identity;
 pub mod ops;
+pub mod qp_ex;
 pub mod queue;
+pub mod rereg;
 pub mod table;
 
 use crate::engine::{self, Engine};
 use crate::errno::Errno;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whose turn it is to use a C struct over several calls. Giving it back twice is harmless: programs do that.
+#[derive(Debug, Default)]
+pub struct Turn(AtomicBool);
+
+impl Turn {
+    pub fn take(&self) {
+        while self.0.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn give(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
 
 /// Runs `body` for a function that returns 0 or an errno value.
 #[inline]

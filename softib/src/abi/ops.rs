@@ -28,7 +28,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
 
 /// Polls once and hands over up to `count` completions.
 #[inline]
-fn poll(key: usize, count: usize, mut out: impl FnMut(usize, &ibv_wc)) -> Result<usize, Errno> {
+pub fn poll(key: usize, count: usize, mut out: impl FnMut(usize, &ibv_wc)) -> Result<usize, Errno> {
     let engine = engine()?;
     let mut guard = engine.enter();
     let state = &mut *guard;
@@ -110,6 +110,28 @@ pub unsafe extern "C" fn post_send(
         unsafe { *bad = at };
     }
     result
+}
+
+/// Posts a list of which every request is sure to be taken: all of them, or none.
+pub fn post_all(qp: *mut ibv_qp, requests: &[ibv_send_wr]) -> Result<(), Errno> {
+    let engine = engine()?;
+    let mut state = engine.enter();
+    let State { qps, w, .. } = &mut *state;
+    let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+    if matches!(qp.state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR) {
+        return Err(Errno::INVAL);
+    }
+    let waiting = qp.sq_posted.wrapping_sub(qp.sq_retired) as usize;
+    if waiting + requests.len() > qp.cap.max_send_wr as usize {
+        return Err(Errno::NOMEM);
+    }
+    for wr in requests {
+        post_one(qp, w, wr)?;
+    }
+    if !w.busy.is_empty() && engine.shared.thread_in_charge() {
+        engine.shared.wake();
+    }
+    Ok(())
 }
 
 #[inline]

@@ -2,6 +2,7 @@
 
 use super::create::{cq_key, destination_of, pd_key, release_queue, srq_key, use_context, use_pd};
 use super::device::{MAX_WR, context_key};
+use super::qp_ex::QpEx;
 use super::{create, engine, event, guard, guard_ptr};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
@@ -29,7 +30,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     })
 }
 
-fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
+pub fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
     if !matches!(init.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD) {
         return Err(Errno::OPNOTSUPP);
     }
@@ -42,7 +43,7 @@ fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
     if fits && !init.send_cq.is_null() && !init.recv_cq.is_null() { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+pub fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
     let State { qps, w, .. } = state;
     let srq = (!init.srq.is_null()).then(|| srq_key(init.srq));
     let known = w.pds.contains(pd_key(pd))
@@ -55,7 +56,7 @@ fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Re
     let (index, generation) = qps.reserve().ok_or(Errno::NOMEM)?;
     match build(w, pd, init, index, generation) {
         Ok(qp) => {
-            let pointer = qp.c.as_ptr();
+            let pointer = qp.pointer();
             count(w, &qp, 1);
             qp.publish(w);
             qps.insert(qp);
@@ -128,7 +129,7 @@ fn grant(asked: &ibv_qp_cap, has_srq: bool) -> ibv_qp_cap {
     }
 }
 
-fn new_c(pd: *mut ibv_pd, init: &ibv_qp_init_attr, num: u32, index: usize) -> CBox<ibv_qp> {
+fn new_c(pd: *mut ibv_pd, init: &ibv_qp_init_attr, num: u32, index: usize) -> CBox<QpEx> {
     // SAFETY: ibv_qp is plain C data; zeroes are valid, also for its mutex and cond on Linux.
     let mut c: ibv_qp = unsafe { zeroed() };
     // SAFETY: the program passes a PD of ours.
@@ -136,7 +137,7 @@ fn new_c(pd: *mut ibv_pd, init: &ibv_qp_init_attr, num: u32, index: usize) -> CB
     (c.qp_context, c.pd, c.send_cq, c.recv_cq) = (init.qp_context, pd, init.send_cq, init.recv_cq);
     (c.srq, c.handle, c.qp_num) = (init.srq, index as u32, num);
     (c.state, c.qp_type) = (IBV_QPS_RESET, init.qp_type);
-    CBox::new(c)
+    CBox::new(QpEx::new(c, init.cap))
 }
 
 /// Counts a QP in or out of everything it uses.

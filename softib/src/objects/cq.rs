@@ -5,6 +5,7 @@
 //! A channel is an eventfd in semaphore mode and a queue of CQs that fired: one count per queued event.
 
 use super::CBox;
+use crate::abi::cq_ex::CqEx;
 use crate::errno::{Errno, check};
 use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc};
 use std::collections::VecDeque;
@@ -36,7 +37,7 @@ pub enum Armed {
 
 #[derive(Debug)]
 pub struct Cq {
-    pub c: CBox<ibv_cq>,
+    c: CBox<CqEx>,
     pub context: usize,
     pub channel: Option<usize>,
     pub armed: Armed,
@@ -52,7 +53,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    pub fn new(c: CBox<ibv_cq>, context: usize, channel: Option<usize>, depth: usize) -> Cq {
+    pub fn new(c: CBox<CqEx>, context: usize, channel: Option<usize>, depth: usize) -> Cq {
         Cq {
             c,
             context,
@@ -66,6 +67,11 @@ impl Cq {
             head: 0,
             len: 0,
         }
+    }
+
+    /// What programs know it by.
+    pub fn pointer(&self) -> *mut ibv_cq {
+        self.c.as_ptr().cast()
     }
 
     #[inline]

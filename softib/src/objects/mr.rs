@@ -73,6 +73,12 @@ impl Mrs {
         Ok(region)
     }
 
+    /// Makes an invalidated key valid again, for another region.
+    pub fn replace(&mut self, segment: &Segment, region: Region) {
+        self.entries[mrtable::index_of(region.key)].region = region;
+        mrtable::publish(&segment.map, &region);
+    }
+
     /// Gives an invalidated key's index back.
     pub fn free(&mut self, key: u32) {
         let index = mrtable::index_of(key);

@@ -5,6 +5,7 @@ use super::cq::Cqe;
 use super::events::Subject;
 use super::peer::Link;
 use super::recvq::{RecvQ, Taken};
+use crate::abi::qp_ex::QpEx;
 use crate::engine::world::World;
 use crate::send::{Queued, Work};
 use crate::shm::layout::{QP_BITS, QPS};
@@ -20,7 +21,7 @@ pub struct Inbound {
 }
 
 pub struct Qp {
-    pub c: CBox<ibv_qp>,
+    pub c: CBox<QpEx>,
     pub context: usize,
     pub index: usize,
     pub num: u32,
@@ -146,6 +147,11 @@ pub fn number(slot: usize, index: usize) -> u32 {
 }
 
 impl Qp {
+    /// What programs know it by.
+    pub fn pointer(&self) -> *mut ibv_qp {
+        self.c.as_ptr().cast()
+    }
+
     /// Tells peers what this QP is now.
     pub fn publish(&self, w: &World) {
         let queue = match self.srq {
@@ -172,7 +178,7 @@ impl Qp {
     pub fn set_state(&mut self, state: u32, w: &World) {
         self.state = state;
         // SAFETY: our own C struct, alive as long as self; programs only read `state`.
-        unsafe { (*self.c.as_ptr()).state = state };
+        unsafe { (*self.pointer()).state = state };
         self.publish(w);
     }
 

@@ -189,6 +189,18 @@ impl RecvQ {
         let _ = self.post(taken.wr_id, &taken.sges, taken.bad);
     }
 
+    /// Asks about each posted receive whether its buffers are fine. None: as before.
+    pub fn recheck(&mut self, fine: impl Fn(&[ibv_sge]) -> Option<bool>) {
+        for at in 0..self.slots.len() {
+            let slot = self.slots[at];
+            let verdict = if slot.live { fine(self.list(at, slot.sges)) } else { None };
+            let Some(fine) = verdict else { continue };
+            self.slots[at].bad = !fine;
+            let len = self.place.len(slot.pos) & !rq::BAD;
+            self.place.set_len(slot.pos, if fine { len } else { len | rq::BAD });
+        }
+    }
+
     /// Takes everything that is posted, in order, for a flush. Initiators find nothing afterwards.
     pub fn take_all(&mut self) -> Vec<Taken> {
         let mut early: Vec<(u32, Taken)> =

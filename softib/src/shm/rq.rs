@@ -140,6 +140,11 @@ impl Place {
         self.map.u32(self.len_at(pos)).load(Ordering::Relaxed)
     }
 
+    /// Changes the length word of a posted position; an initiator that has read it already goes by the old one (target).
+    pub fn set_len(&self, pos: u32, len: u32) {
+        self.map.u32(self.len_at(pos)).store(len, Ordering::Relaxed);
+    }
+
     /// Claims the next receive for ring `owner` (initiator, queue with many senders).
     pub fn claim(&self, owner: usize) -> Claim {
         let head = self.map.u32(self.offset + HEAD);

@@ -1,0 +1,495 @@
+//! The extended context: device query, completions field by field, requests call by call; and regions that change.
+
+// Tests call the C functions with what they have just made; a failure may panic.
+#![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+use common::*;
+use rdma_sys::*;
+use std::ptr::null_mut;
+
+#[test]
+fn child_main() {
+    match role().as_deref() {
+        Some("answers") => answers(),
+        Some("without_process_vm") => {
+            every_operation();
+            assert_eq!(softib::stats().rdma_direct, 0);
+        }
+        _ => {}
+    }
+}
+
+const ATOMIC: u32 = ALL_ACCESS | IBV_ACCESS_REMOTE_ATOMIC;
+
+fn path() -> Path {
+    Path { access: ATOMIC, timeout: 20, ..Path::default() }
+}
+
+unsafe fn extension(ctx: *mut ibv_context) -> &'static verbs_context {
+    unsafe { &*verbs_get_ctx(ctx) }
+}
+
+#[test]
+fn the_extended_query_says_what_the_plain_one_says() {
+    let dev = Dev::open();
+    let (mut plain, mut full) = (ibv_device_attr::default(), ibv_device_attr_ex::default());
+    full.tso_caps.max_tso = 77;
+    let query = unsafe { extension(dev.ctx) }.query_device_ex.unwrap();
+    unsafe {
+        assert_eq!((table().query_device)(dev.ctx, &mut plain), 0);
+        assert_eq!(query(dev.ctx, std::ptr::null(), &mut full, size_of::<ibv_device_attr_ex>()), 0);
+    }
+    assert_eq!((full.orig_attr.max_qp, full.orig_attr.max_cqe), (plain.max_qp, plain.max_cqe));
+    assert_eq!((full.phys_port_cnt_ex, full.tso_caps.max_tso), (1, 0));
+}
+
+#[test]
+fn an_older_program_gets_the_part_of_the_query_that_it_knows() {
+    let dev = Dev::open();
+    let query = unsafe { extension(dev.ctx) }.query_device_ex.unwrap();
+    let mut attr = ibv_device_attr_ex { phys_port_cnt_ex: 99, ..Default::default() };
+    let known = std::mem::offset_of!(ibv_device_attr_ex, phys_port_cnt_ex);
+    assert_eq!(unsafe { query(dev.ctx, std::ptr::null(), &mut attr, known) }, 0);
+    assert_eq!((attr.orig_attr.phys_port_cnt, attr.phys_port_cnt_ex), (1, 99));
+    assert_eq!(unsafe { query(dev.ctx, std::ptr::null(), &mut attr, 8) }, libc::EINVAL);
+    let input = ibv_query_device_ex_input { comp_mask: 1 };
+    let size = size_of::<ibv_device_attr_ex>();
+    assert_eq!(unsafe { query(dev.ctx, &input, &mut attr, size) }, libc::EINVAL);
+}
+
+fn cq_init(depth: u32) -> ibv_cq_init_attr_ex {
+    ibv_cq_init_attr_ex { cqe: depth, wc_flags: IBV_WC_STANDARD_FLAGS.into(), ..Default::default() }
+}
+
+fn cq_ex(dev: &Dev, mut init: ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
+    unsafe { extension(dev.ctx).create_cq_ex.unwrap()(dev.ctx, &mut init) }
+}
+
+/// The next completion of an extended CQ, read with its functions.
+struct Read {
+    wr_id: u64,
+    status: u32,
+    opcode: u32,
+    byte_len: u32,
+    imm: u32,
+    flags: u32,
+    qp_num: u32,
+    src_qp: u32,
+}
+
+fn start(cq: *mut ibv_cq_ex) -> i32 {
+    let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
+    unsafe { (*cq).start_poll.unwrap()(cq, &mut attr) }
+}
+
+fn end(cq: *mut ibv_cq_ex) {
+    unsafe { (*cq).end_poll.unwrap()(cq) };
+}
+
+fn read(cq: *mut ibv_cq_ex) -> Read {
+    unsafe {
+        let c = &*cq;
+        Read {
+            wr_id: c.wr_id,
+            status: c.status,
+            opcode: c.read_opcode.unwrap()(cq),
+            byte_len: c.read_byte_len.unwrap()(cq),
+            imm: c.read_imm_data.unwrap()(cq),
+            flags: c.read_wc_flags.unwrap()(cq),
+            qp_num: c.read_qp_num.unwrap()(cq),
+            src_qp: c.read_src_qp.unwrap()(cq),
+        }
+    }
+}
+
+#[test]
+fn completions_are_read_field_by_field() {
+    let dev = Dev::open();
+    let cq = cq_ex(&dev, cq_init(16));
+    assert!(!cq.is_null());
+    let (a, b) = (dev.qp(IBV_QPT_RC, dev.cq(16)), dev.qp(IBV_QPT_RC, cq.cast()));
+    a.connect(b.num(), &path());
+    b.connect(a.num(), &path());
+    let buf = dev.buf(256);
+    assert_eq!(start(cq), libc::ENOENT);
+    for wr_id in 0..3 {
+        assert_eq!(b.recv(wr_id, &[buf.sge(64, 64)]), 0);
+    }
+    for len in [8, 16] {
+        assert_eq!(a.post(1, IBV_WR_SEND_WITH_IMM, &[buf.sge(0, len)], |wr| wr.imm.imm_data = len as u32), 0);
+    }
+    assert_eq!((a.wait().status, a.wait().status), (IBV_WC_SUCCESS, IBV_WC_SUCCESS));
+    while start(cq) == libc::ENOENT {}
+    for (wr_id, len) in [(0, 8), (1, 16)] {
+        let wc = read(cq);
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, IBV_WC_SUCCESS, IBV_WC_RECV));
+        assert_eq!((wc.byte_len, wc.imm, wc.flags), (len, len, IBV_WC_WITH_IMM));
+        assert_eq!((wc.qp_num, wc.src_qp), (b.num(), a.num()));
+        assert_eq!(unsafe { (*cq).next_poll.unwrap()(cq) }, if wr_id == 0 { 0 } else { libc::ENOENT });
+    }
+    end(cq);
+    // Programs end a poll that never started; the next one must work all the same.
+    end(cq);
+    assert_eq!(b.to_state(IBV_QPS_ERR), 0);
+    assert_eq!(start(cq), 0);
+    assert_eq!((read(cq).wr_id, read(cq).status), (2, IBV_WC_WR_FLUSH_ERR));
+    end(cq);
+    b.destroy();
+    assert_eq!(unsafe { (table().destroy_cq)(cq.cast()) }, 0);
+}
+
+#[test]
+fn an_extended_queue_refuses_what_it_does_not_have() {
+    let dev = Dev::open();
+    let refused = |change: &dyn Fn(&mut ibv_cq_init_attr_ex)| {
+        let mut init = cq_init(8);
+        change(&mut init);
+        assert!(cq_ex(&dev, init).is_null());
+        last_errno()
+    };
+    assert_eq!(refused(&|init| init.cqe = 0), libc::EINVAL);
+    assert_eq!(refused(&|init| init.cqe = u32::MAX), libc::EINVAL);
+    assert_eq!(refused(&|init| init.comp_vector = 1), libc::EINVAL);
+    let stamps = u64::from(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
+    assert_eq!(refused(&|init| init.wc_flags = stamps), libc::EOPNOTSUPP);
+    assert_eq!(refused(&|init| init.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD), libc::EOPNOTSUPP);
+    let overrun = |init: &mut ibv_cq_init_attr_ex| {
+        (init.comp_mask, init.flags) = (IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN);
+    };
+    assert_eq!(refused(&overrun), libc::EOPNOTSUPP);
+    let mut single = cq_init(8);
+    (single.comp_mask, single.flags) = (IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED);
+    let cq = cq_ex(&dev, single);
+    assert_eq!((start(cq), start(cq)), (libc::ENOENT, libc::ENOENT));
+    let mut attr = ibv_poll_cq_attr { comp_mask: 1 };
+    assert_eq!(unsafe { (*cq).start_poll.unwrap()(cq, &mut attr) }, libc::EINVAL);
+}
+
+/// Threads that read one queue each get whole completions, every one once.
+#[test]
+fn threads_share_an_extended_queue() {
+    const MESSAGES: u64 = 2000;
+    let dev = Dev::open();
+    let cq = cq_ex(&dev, cq_init(256));
+    let (a, b) = (dev.qp(IBV_QPT_RC, dev.cq(256)), dev.qp(IBV_QPT_RC, cq.cast()));
+    a.connect(b.num(), &path());
+    b.connect(a.num(), &path());
+    let (buf, shared) = (dev.buf(256), cq as usize);
+    let seen = std::sync::atomic::AtomicU64::new(0);
+    let sum = std::thread::scope(|scope| {
+        let reader = || {
+            let cq = shared as *mut ibv_cq_ex;
+            let mut sum = 0;
+            while seen.load(std::sync::atomic::Ordering::Relaxed) < MESSAGES {
+                if start(cq) != 0 {
+                    continue;
+                }
+                let wc = read(cq);
+                assert_eq!((wc.status, wc.wr_id), (IBV_WC_SUCCESS, wc.imm.into()));
+                sum += wc.wr_id;
+                seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                end(cq);
+            }
+            sum
+        };
+        let readers = [scope.spawn(reader), scope.spawn(reader)];
+        for wr_id in 0..MESSAGES {
+            while b.recv(wr_id, &[buf.sge(0, 64)]) != 0 {}
+            let posted =
+                a.post(0, IBV_WR_SEND_WITH_IMM, &[buf.sge(64, 8)], |wr| wr.imm.imm_data = wr_id as u32);
+            assert_eq!(posted, 0);
+            assert_eq!(a.wait().status, IBV_WC_SUCCESS);
+        }
+        readers.map(|reader| reader.join().unwrap()).iter().sum::<u64>()
+    });
+    assert_eq!(sum, MESSAGES * (MESSAGES - 1) / 2);
+}
+
+/// A QP with the given send operations; what create_qp_ex says if it fails.
+fn qp_ex(dev: &Dev, kind: u32, operations: u64) -> Result<Qp, i32> {
+    let cq = dev.cq(256);
+    let mut init = ibv_qp_init_attr_ex { send_cq: cq, recv_cq: cq, qp_type: kind, ..Default::default() };
+    init.cap =
+        ibv_qp_cap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 64 };
+    (init.pd, init.send_ops_flags) = (dev.pd, operations);
+    init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let qp = unsafe { extension(dev.ctx).create_qp_ex.unwrap()(dev.ctx, &mut init) };
+    if qp.is_null() { Err(last_errno()) } else { Ok(Qp { qp, cq }) }
+}
+
+const ALL_OPERATIONS: u64 = IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+/// Puts requests together in `build` and posts them.
+fn build(qp: &Qp, build: impl FnOnce(*mut ibv_qp_ex, &mut ibv_qp_ex)) -> i32 {
+    let ex = unsafe { softib::qp_to_qp_ex(qp.qp) };
+    assert!(!ex.is_null());
+    unsafe {
+        (*ex).wr_start.unwrap()(ex);
+        build(ex, &mut *ex);
+        (*ex).wr_complete.unwrap()(ex)
+    }
+}
+
+/// Waits for requests and for what comes of them in the memory of another process.
+fn answers() {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
+    let mut buf = Buf::new(&dev, 4096, ATOMIC);
+    say(&[qp.num().into(), buf.addr(), buf.key().into()]);
+    let hello = listen().unwrap();
+    qp.init(ATOMIC);
+    for wr_id in 0..4 {
+        assert_eq!(qp.recv(wr_id, &[buf.sge(1024 * wr_id as usize, 256)]), 0);
+    }
+    qp.rtr(hello[0] as u32, &path());
+    qp.rts(&path());
+    buf.data[3000..3008].copy_from_slice(&7u64.to_ne_bytes());
+    say(&[0]);
+    for _ in 0..4 {
+        let wc = qp.wait();
+        let at = 1024 * wc.wr_id as usize;
+        let imm = if wc.wc_flags & IBV_WC_WITH_IMM != 0 { unsafe { wc.imm.imm_data } } else { 0 };
+        let sum: u64 = buf.data[at..at + 16].iter().map(|&byte| u64::from(byte)).sum();
+        say(&[wc.status.into(), wc.opcode.into(), wc.byte_len.into(), imm.into(), sum]);
+    }
+    listen();
+}
+
+fn every_operation() {
+    let dev = Dev::open();
+    let qp = qp_ex(&dev, IBV_QPT_RC, ALL_OPERATIONS).unwrap();
+    let mut buf = Buf::new(&dev, 4096, ATOMIC);
+    buf.data[..16].copy_from_slice(&[1; 16]);
+    let mut child = Child::start("answers");
+    let theirs = child.hear();
+    child.tell(&[qp.num().into()]);
+    child.hear();
+    qp.connect(theirs[0] as u32, &path());
+    let (addr, rkey, lkey, at) = (theirs[1], theirs[2] as u32, buf.key(), buf.addr());
+    let mut inline = [2u8; 16];
+    let posted = build(&qp, |ex, c| unsafe {
+        (c.wr_id, c.wr_flags) = (1, IBV_SEND_SIGNALED);
+        c.wr_send.unwrap()(ex);
+        c.wr_set_sge.unwrap()(ex, lkey, at, 16);
+        c.wr_id = 2;
+        c.wr_send_imm.unwrap()(ex, 5);
+        c.wr_set_inline_data.unwrap()(ex, inline.as_mut_ptr().cast(), 16);
+        // The program may use its buffer again before wr_complete.
+        inline.fill(9);
+        c.wr_id = 3;
+        c.wr_rdma_write.unwrap()(ex, rkey, addr + 2048);
+        let pieces = [buf.sge(0, 8), buf.sge(8, 8)];
+        c.wr_set_sge_list.unwrap()(ex, 2, pieces.as_ptr());
+        c.wr_id = 4;
+        c.wr_rdma_write_imm.unwrap()(ex, rkey, addr + 2064, 6);
+        c.wr_id = 5;
+        c.wr_rdma_read.unwrap()(ex, rkey, addr + 2048);
+        c.wr_set_sge.unwrap()(ex, lkey, at + 512, 16);
+        c.wr_id = 6;
+        c.wr_atomic_fetch_add.unwrap()(ex, rkey, addr + 3000, 3);
+        c.wr_set_sge.unwrap()(ex, lkey, at + 1024, 8);
+        c.wr_id = 7;
+        c.wr_atomic_cmp_swp.unwrap()(ex, rkey, addr + 3000, 10, 11);
+        c.wr_set_sge.unwrap()(ex, lkey, at + 1032, 8);
+        (c.wr_id, c.wr_flags) = (8, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED);
+        c.wr_send.unwrap()(ex);
+        let piece = |from: usize| ibv_data_buf { addr: buf.data.as_ptr().add(from) as *mut _, length: 8 };
+        let list = [piece(0), piece(8)];
+        c.wr_set_inline_data_list.unwrap()(ex, 2, list.as_ptr());
+    });
+    assert_eq!(posted, 0);
+    let send = [IBV_WC_SEND, IBV_WC_SEND, IBV_WC_RDMA_WRITE, IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ];
+    for (wr_id, opcode) in
+        (1..).zip(send.into_iter().chain([IBV_WC_FETCH_ADD, IBV_WC_COMP_SWAP, IBV_WC_SEND]))
+    {
+        let wc = qp.wait();
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, IBV_WC_SUCCESS, opcode));
+    }
+    let recv = |opcode: u32, len: u64, imm: u64, sum: u64| vec![0, opcode.into(), len, imm, sum];
+    assert_eq!(child.hear(), recv(IBV_WC_RECV, 16, 0, 16));
+    assert_eq!(child.hear(), recv(IBV_WC_RECV, 16, 5, 32));
+    assert_eq!(child.hear(), recv(IBV_WC_RECV_RDMA_WITH_IMM, 0, 6, 16));
+    assert_eq!(child.hear(), recv(IBV_WC_RECV, 16, 0, 16));
+    assert_eq!(buf.data[512..528], [1; 16]);
+    let word = |at: usize| u64::from_ne_bytes(buf.data[at..at + 8].try_into().unwrap());
+    assert_eq!((word(1024), word(1032)), (7, 10));
+    child.finish();
+}
+
+#[test]
+fn requests_put_together_call_by_call_do_what_they_say() {
+    every_operation();
+}
+
+#[test]
+fn requests_put_together_call_by_call_work_without_process_vm() {
+    Child::start_with("without_process_vm", &[("SOFTIB_CMA", "0")]).finish();
+}
+
+#[test]
+fn a_datagram_is_put_together_with_its_address() {
+    let dev = Dev::open();
+    let (a, b) = (qp_ex(&dev, IBV_QPT_UD, IBV_QP_EX_WITH_SEND).unwrap(), dev.qp(IBV_QPT_UD, dev.cq(8)));
+    let (buf, ah) = (dev.buf(256), dev.ah());
+    a.ready_ud(3);
+    b.ready_ud(3);
+    assert_eq!(b.recv(7, &[buf.sge(64, 64)]), 0);
+    let send = |addressed: bool| {
+        build(&a, |ex, c| unsafe {
+            c.wr_flags = IBV_SEND_SIGNALED;
+            c.wr_send.unwrap()(ex);
+            if addressed {
+                c.wr_set_ud_addr.unwrap()(ex, ah, b.num(), 3);
+            }
+            c.wr_set_sge.unwrap()(ex, buf.key(), buf.addr(), 8);
+        })
+    };
+    assert_eq!(send(false), libc::EINVAL);
+    assert_eq!(send(true), 0);
+    assert_eq!((a.wait().status, b.wait().wr_id), (IBV_WC_SUCCESS, 7));
+}
+
+#[test]
+fn either_all_requests_are_posted_or_none() {
+    let dev = Dev::open();
+    let (a, b) = (qp_ex(&dev, IBV_QPT_RC, ALL_OPERATIONS).unwrap(), dev.qp(IBV_QPT_RC, dev.cq(64)));
+    let buf = dev.buf(256);
+    let sends = |count: usize, length: u32| {
+        build(&a, |ex, c| unsafe {
+            c.wr_flags = IBV_SEND_SIGNALED;
+            for _ in 0..count {
+                c.wr_send.unwrap()(ex);
+                c.wr_set_sge.unwrap()(ex, buf.key(), buf.addr(), length);
+            }
+        })
+    };
+    // Before the QP may send.
+    assert_eq!(sends(1, 8), libc::EINVAL);
+    a.connect(b.num(), &path());
+    b.connect(a.num(), &path());
+    // More than fits, too long, a setter without a request, too much inline.
+    assert_eq!(sends(9, 8), libc::ENOMEM);
+    assert_eq!(sends(2, u32::MAX), libc::EINVAL);
+    assert_eq!(build(&a, |ex, c| unsafe { c.wr_set_sge.unwrap()(ex, 0, 0, 0) }), libc::EINVAL);
+    let long = build(&a, |ex, c| unsafe {
+        c.wr_send.unwrap()(ex);
+        c.wr_set_inline_data.unwrap()(ex, buf.data.as_ptr() as *mut _, 257);
+    });
+    assert_eq!(long, libc::EINVAL);
+    let ex = unsafe { softib::qp_to_qp_ex(a.qp) };
+    unsafe {
+        (*ex).wr_start.unwrap()(ex);
+        (*ex).wr_send.unwrap()(ex);
+        (*ex).wr_abort.unwrap()(ex);
+    }
+    // None of that was posted: there is room for eight, and they are the first to arrive.
+    for wr_id in 0..8 {
+        assert_eq!(b.recv(wr_id, &[buf.sge(64, 64)]), 0);
+    }
+    assert_eq!(sends(8, 8), 0);
+    for wr_id in 0..8 {
+        assert_eq!(a.wait().status, IBV_WC_SUCCESS);
+        let wc = b.wait();
+        assert_eq!((wc.wr_id, wc.byte_len), (wr_id, 8));
+    }
+    assert!(poll(b.cq).is_none());
+}
+
+#[test]
+fn only_the_operations_asked_for_are_there() {
+    let dev = Dev::open();
+    let plain = dev.qp(IBV_QPT_RC, dev.cq(8));
+    assert!(unsafe { softib::qp_to_qp_ex(plain.qp) }.is_null());
+    let sender = qp_ex(&dev, IBV_QPT_UC, IBV_QP_EX_WITH_SEND).unwrap();
+    let ex = unsafe { &*softib::qp_to_qp_ex(sender.qp) };
+    assert!(ex.wr_send.is_some() && ex.wr_rdma_write.is_none() && ex.wr_set_ud_addr.is_none());
+    assert_eq!(qp_ex(&dev, IBV_QPT_UD, IBV_QP_EX_WITH_RDMA_WRITE).err(), Some(libc::EOPNOTSUPP));
+    assert_eq!(qp_ex(&dev, IBV_QPT_UC, IBV_QP_EX_WITH_RDMA_READ).err(), Some(libc::EOPNOTSUPP));
+    assert_eq!(qp_ex(&dev, IBV_QPT_RC, IBV_QP_EX_WITH_BIND_MW).err(), Some(libc::EOPNOTSUPP));
+    let nowhere = Dev { ctx: dev.ctx, pd: null_mut() };
+    assert_eq!(qp_ex(&nowhere, IBV_QPT_RC, 0).err(), Some(libc::EINVAL));
+}
+
+fn rereg(buf: &Buf, flags: u32, pd: *mut ibv_pd, range: (u64, usize), access: u32) -> i32 {
+    unsafe { softib::rereg_mr(buf.mr, flags as i32, pd, range.0 as *mut _, range.1, access as i32) }
+}
+
+#[test]
+fn a_region_that_changes_keeps_its_key() {
+    let dev = Dev::open();
+    let (own, key) = (dev.buf(64), dev.buf(64));
+    let (other, rkey) = (dev.buf(256), key.key());
+    let write = |addr: u64| {
+        let (a, _b) = loopback(&dev, &path());
+        assert_eq!(a.rdma(1, IBV_WR_RDMA_WRITE, own.sge(0, 8), addr, rkey), 0);
+        a.wait().status
+    };
+    assert_eq!(write(key.addr()), IBV_WC_SUCCESS);
+    assert_eq!(rereg(&key, IBV_REREG_MR_CHANGE_ACCESS, null_mut(), (0, 0), IBV_ACCESS_LOCAL_WRITE), 0);
+    assert_eq!(write(key.addr()), IBV_WC_REM_ACCESS_ERR);
+    let flags = IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION;
+    assert_eq!(rereg(&key, flags, null_mut(), (other.addr(), 256), ALL_ACCESS), 0);
+    assert_eq!((write(key.addr()), write(other.addr() + 248)), (IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS));
+    let mr = unsafe { &*key.mr };
+    assert_eq!((mr.addr as u64, mr.length, mr.rkey), (other.addr(), 256, rkey));
+    let pd = unsafe { (table().alloc_pd)(dev.ctx) };
+    assert_eq!(rereg(&key, IBV_REREG_MR_CHANGE_PD, pd, (0, 0), 0), 0);
+    assert_eq!(write(other.addr()), IBV_WC_REM_ACCESS_ERR);
+    assert_eq!(unsafe { (table().dealloc_pd)(pd) }, libc::EBUSY);
+    drop(key);
+    assert_eq!(unsafe { (table().dealloc_pd)(pd) }, 0);
+}
+
+#[test]
+fn a_refused_change_leaves_the_region_as_it_was() {
+    let dev = Dev::open();
+    let buf = dev.buf(64);
+    let whole = (buf.addr(), 64);
+    let refused = [
+        rereg(&buf, 8, null_mut(), (0, 0), 0),
+        rereg(&buf, IBV_REREG_MR_CHANGE_TRANSLATION, null_mut(), (buf.addr(), 0), 0),
+        rereg(&buf, IBV_REREG_MR_CHANGE_TRANSLATION, null_mut(), (0, 64), 0),
+        rereg(&buf, IBV_REREG_MR_CHANGE_PD, null_mut(), (0, 0), 0),
+        rereg(&buf, IBV_REREG_MR_CHANGE_ACCESS, null_mut(), (0, 0), IBV_ACCESS_REMOTE_WRITE),
+        rereg(&buf, IBV_REREG_MR_CHANGE_TRANSLATION, null_mut(), whole, ALL_ACCESS),
+    ];
+    assert_eq!((refused, last_errno()), ([IBV_REREG_MR_ERR_INPUT; 6], libc::EINVAL));
+    let (a, b) = loopback(&dev, &path());
+    assert_eq!(b.recv(1, &[buf.sge(0, 64)]), 0);
+    assert_eq!(a.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, 8), buf.addr() + 56, buf.key()), 0);
+    assert_eq!(a.wait().status, IBV_WC_SUCCESS);
+}
+
+/// Receives that were fine when they were posted and are not any more fail on both sides, and the other way round.
+#[test]
+fn posted_receives_follow_their_region() {
+    let dev = Dev::open();
+    let (buf, own) = (dev.buf(64), dev.buf(64));
+    let pd = unsafe { (table().alloc_pd)(dev.ctx) };
+    let (srq, wr) = (dev.srq(4), |qp: &Qp| qp.recv(1, &[buf.sge(0, 64)]));
+    for shared in [false, true] {
+        for (moves, sent, received) in
+            [(1, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR), (2, IBV_WC_SUCCESS, IBV_WC_SUCCESS)]
+        {
+            let a = dev.qp(IBV_QPT_RC, dev.cq(8));
+            let b = dev.qp_with(IBV_QPT_RC, dev.cq(8), if shared { srq } else { null_mut() }, |_| ());
+            a.connect(b.num(), &path());
+            b.connect(a.num(), &path());
+            assert_eq!(if shared { srq_recv(srq, 1, buf.sge(0, 64)) } else { wr(&b) }, 0);
+            for _ in 0..moves {
+                let to = if unsafe { (*buf.mr).pd } == pd { dev.pd } else { pd };
+                assert_eq!(rereg(&buf, IBV_REREG_MR_CHANGE_PD, to, (0, 0), 0), 0);
+            }
+            assert_eq!(a.send(2, &[own.sge(0, 8)]), 0);
+            assert_eq!((a.wait().status, b.wait().status), (sent, received));
+            assert_eq!(rereg(&buf, IBV_REREG_MR_CHANGE_PD, dev.pd, (0, 0), 0), 0);
+        }
+    }
+}
