@@ -138,6 +138,7 @@ impl World {
 
     /// Processes that do not know each other yet, each with its own settings; messages are modelled by the first's.
     pub fn strangers(test: &str, configs: Vec<Config>) -> World {
+        log_to_stderr();
         let rng = Rng::of_test(test);
         let layout = configs[0].layout.clone();
         let (job, count) = (job(), configs.len());
@@ -365,4 +366,22 @@ impl World {
 /// Connected pairs, by name, for tests that count connections.
 pub fn connections(world: &World) -> HashMap<usize, u64> {
     world.sides.iter().enumerate().map(|(rank, side)| (rank, side.transport.stats.connected)).collect()
+}
+
+/// OXIB_LOG=debug or trace prints what happens, for those who look for the reason of a failure.
+fn log_to_stderr() {
+    struct Logger;
+    impl log::Log for Logger {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            eprintln!("{:?} {}: {}", std::thread::current().id(), record.target(), record.args());
+        }
+        fn flush(&self) {}
+    }
+    let Some(level) = std::env::var("OXIB_LOG").ok().and_then(|level| level.parse().ok()) else { return };
+    // Only the first world of a process installs it.
+    let _ = log::set_logger(&Logger);
+    log::set_max_level(level);
 }

@@ -1,0 +1,211 @@
+//! A peer process that is killed in mid-traffic: its endpoint fails soon, what was queued comes back, others go on, and
+//! no segment is left.
+//!
+//! ```text
+//!   test ──starts──> survivor ──starts──> victim (SIGKILL)
+//!                        └─────starts──> friend (goes on)          all with their segments in a directory of the test
+//! ```
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+
+mod common;
+
+use common::child::{Child, TempDir, advert_word, listen, parse_advert, role, say};
+use common::watchdog::Watchdog;
+use common::{PATIENCE, config, open};
+use mca_btl_oxib::protocol::layout::DEFAULT;
+use mca_btl_oxib::transport::{EpId, Transport, Upcall};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use verbs::{Access, Mr, RKey, RdmaOp, Sge};
+
+const SURVIVOR: u64 = 0x77 << 32;
+const BYTES: usize = 1 << 16;
+/// "Within a few seconds", on a loaded machine.
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn child_main() {
+    match role().as_deref() {
+        Some("peer") => peer(),
+        Some("survivor") => survivor(),
+        Some("sweeper") => drop(open(config(DEFAULT), 1 << 40)),
+        _ => {}
+    }
+}
+
+/// What came of polling once.
+#[derive(Default)]
+struct Seen {
+    messages: u64,
+    failed: Vec<(u64, String)>,
+    rdma: Vec<(u64, bool)>,
+}
+
+fn poll(
+    transport: &mut Transport<u64>,
+    seen: &mut Seen,
+    mut on_message: impl FnMut(&mut Transport<u64>, EpId),
+) {
+    let mut upcall = if transport.poll() { transport.take_upcall() } else { None };
+    while let Some(what) = upcall {
+        match what {
+            Upcall::Deliver(delivery) => {
+                seen.messages += 1;
+                on_message(transport, delivery.endpoint);
+                transport.delivered(delivery);
+            }
+            Upcall::RdmaDone { cookie, ok } => seen.rdma.push((cookie, ok)),
+            Upcall::UnknownPeer { peer } => panic!("a stranger: {peer:#x}"),
+            Upcall::Failed { peer, reason, .. } => seen.failed.push((peer, reason)),
+        }
+        upcall = transport.take_upcall();
+    }
+}
+
+fn send(transport: &mut Transport<u64>, id: EpId, len: usize, can_wait: bool) -> bool {
+    let Some(mut buf) = transport.take(id, len, can_wait) else { return false };
+    buf.payload()[..len].fill(0x5a);
+    transport.send(id, 1, buf, len)
+}
+
+/// Answers every message with one of the same kind until the survivor closes our input.
+fn peer() {
+    let _watchdog = Watchdog::new("peer", PATIENCE);
+    let [name, layout, theirs] = [listen(), listen(), listen()];
+    let mut transport = open(config(&layout), name.parse().unwrap());
+    say(&advert_word(transport.adverts()));
+    let id = transport.add(SURVIVOR, &parse_advert(&theirs)).unwrap();
+    let mut memory = vec![7u8; BYTES];
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    // SAFETY: the memory lives to the end of this function, longer than its registration.
+    let mr = unsafe { Mr::register(transport.pd(), memory.as_mut_ptr(), BYTES, access) }.unwrap();
+    say(&format!("{} {}", memory.as_ptr() as u64, mr.rkey().0));
+    let over = input_ends();
+    let mut seen = Seen::default();
+    while over.try_recv().is_err() {
+        poll(&mut transport, &mut seen, |t, from| {
+            send(t, from, 1000, false);
+        });
+        std::thread::yield_now();
+    }
+    transport.remove(id);
+    drop(mr);
+    transport.close();
+}
+
+/// Tells when the parent has closed our input, or is gone.
+fn input_ends() -> Receiver<()> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_line(&mut String::new());
+        let _ = sender.send(());
+    });
+    receiver
+}
+
+struct Peer {
+    child: Child,
+    name: u64,
+    id: EpId,
+    remote: (u64, RKey),
+}
+
+fn start_peer(transport: &mut Transport<u64>, layout: &str, name: u64) -> Peer {
+    let dir = std::env::var_os("SOFTIB_DIR").unwrap();
+    let mut child = Child::start("peer", Path::new(&dir));
+    let ours = advert_word(transport.adverts());
+    for line in [&name.to_string(), layout, &ours] {
+        child.tell(line);
+    }
+    let adverts = parse_advert(&child.hear());
+    let id = transport.add(name, &adverts).unwrap();
+    let memory = child.hear();
+    let (addr, key) = memory.split_once(' ').unwrap();
+    Peer { child, name, id, remote: (addr.parse().unwrap(), RKey(key.parse().unwrap())) }
+}
+
+fn survivor() {
+    let _watchdog = Watchdog::new("survivor", PATIENCE);
+    let [layout, moment] = [listen(), listen()];
+    let mut transport = open(config(&layout), SURVIVOR);
+    let mut victim = start_peer(&mut transport, &layout, SURVIVOR + 1);
+    let friend = start_peer(&mut transport, &layout, SURVIVOR + 2);
+    let mut memory = vec![1u8; BYTES];
+    // SAFETY: the memory lives to the end of this function, longer than its registration.
+    let mr =
+        unsafe { Mr::register(transport.pd(), memory.as_mut_ptr(), BYTES, Access::LOCAL_WRITE) }.unwrap();
+    let local = Sge { addr: memory.as_ptr() as u64, len: BYTES as u32, lkey: mr.lkey() };
+    let mut seen = Seen::default();
+    let traffic = |transport: &mut Transport<u64>, seen: &mut Seen| {
+        for id in [victim.id, friend.id] {
+            send(transport, id, 1000, true);
+        }
+        poll(transport, seen, |_, _| {});
+    };
+    let enough = moment.parse().unwrap();
+    let begin = Instant::now();
+    while seen.messages < enough {
+        traffic(&mut transport, &mut seen);
+        assert!(begin.elapsed() < SOON, "no traffic: {:?}", transport.audit());
+    }
+    for cookie in 0..30 {
+        transport.rdma(victim.id, RdmaOp::Read, local, victim.remote, cookie).unwrap();
+    }
+    victim.child.kill();
+    for cookie in 30..60 {
+        let _ = transport
+            .rdma(victim.id, RdmaOp::Write, local, victim.remote, cookie)
+            .map_err(|c| seen.rdma.push((c, false)));
+    }
+    let killed = Instant::now();
+    while seen.failed.is_empty() || seen.rdma.len() < 60 {
+        traffic(&mut transport, &mut seen);
+        assert!(killed.elapsed() < SOON, "not noticed: {:?}, {:?}", seen.rdma, transport.audit());
+    }
+    let (name, reason) = seen.failed[0].clone();
+    assert_eq!((name, seen.failed.len()), (victim.name, 1), "{:?}", seen.failed);
+    assert!(
+        seen.rdma.iter().filter(|(cookie, _)| *cookie >= 30).all(|(_, ok)| !ok),
+        "a put to the dead worked"
+    );
+    assert!(!transport.busy(victim.id));
+    let before = seen.messages;
+    while seen.messages < before + 2000 {
+        traffic(&mut transport, &mut seen);
+        assert!(killed.elapsed() < SOON * 2, "the friend was held up: {:?}", transport.audit());
+    }
+    while transport.busy(friend.id) || transport.audit().pending != 0 {
+        poll(&mut transport, &mut seen, |_, _| {});
+    }
+    transport.remove(victim.id);
+    let audit = transport.audit();
+    assert_eq!((audit.outstanding, audit.inflight, audit.pending), (0, 0, 0), "{audit:?}");
+    assert_eq!(seen.failed.len(), 1, "{:?}", seen.failed);
+    drop(mr);
+    transport.close();
+    friend.child.finish();
+    say(&format!("{} ms: {reason}", killed.elapsed().as_millis()));
+}
+
+fn kill_after(test: &str, layout: &str, messages: u64) {
+    let dir = TempDir::new(test);
+    let mut child = Child::start("survivor", &dir.0);
+    for line in [layout, &messages.to_string()] {
+        child.tell(line);
+    }
+    let verdict = child.hear();
+    child.finish();
+    println!("{layout}: {verdict}");
+    // The next process that opens the device sweeps the victim's segment, if the survivors have not.
+    Child::start("sweeper", &dir.0).finish();
+    assert_eq!(dir.entries(), [""; 0], "segments were left");
+    assert!(verdict.contains("retr") || verdict.contains("answer"), "{verdict}");
+}
+
+#[test]
+fn a_killed_peer_fails_its_endpoint_only_and_leaves_nothing() {
+    for (layout, messages) in [(DEFAULT, 2000), (DEFAULT, 1), ("P,4096,4", 500), ("S,4096,8,6,4", 500)] {
+        kill_after("killed", layout, messages);
+    }
+}
