@@ -8,6 +8,7 @@
 //!     mpi4py/      what runs mpi4py's own tests, and which version of them
 //!     process      one child process group: captured output, deadline, nobody left behind
 //!     machine      what this computer is: cores, root, segments in /dev/shm
+//!     pair         two runs of one program, the second of which connects to the first
 //!     mpirun       a job: ranks, transport, parameters, binding
 //!     programs     compiles mpi/*.c with mpicc
 //!     layouts      reads configs/*.conf
@@ -17,6 +18,7 @@ pub mod failure;
 pub mod layouts;
 pub mod machine;
 pub mod mpirun;
+pub mod pair;
 pub mod process;
 pub mod programs;
 pub mod suite;

@@ -51,6 +51,7 @@ pub enum Binding {
 pub struct Job {
     ranks: usize,
     transport: Transport,
+    pml: String,
     binding: Binding,
     plugin: Option<PathBuf>,
     parameters: Vec<(String, String)>,
@@ -66,6 +67,7 @@ impl Job {
         Job {
             ranks,
             transport: transport.clone(),
+            pml: "ob1".to_owned(),
             binding: Binding::Free,
             plugin: None,
             parameters: Vec::new(),
@@ -79,6 +81,12 @@ impl Job {
     /// The folder that holds `mca_btl_oxib.so`, searched before Open MPI's own.
     pub fn plugin(mut self, folder: &Path) -> Self {
         self.plugin = Some(folder.to_owned());
+        self
+    }
+
+    /// Another point-to-point layer than ob1; the transport is then of no interest.
+    pub fn pml(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.pml);
         self
     }
 
@@ -174,7 +182,7 @@ impl Job {
         if let (Some(folder), true) = (&self.plugin, self.transport.needs_plugin()) {
             words.extend(mca("mca_base_component_path", &format!("{}:SYS_DEFAULT", folder.display())));
         }
-        words.extend(mca("pml", "ob1"));
+        words.extend(mca("pml", &self.pml));
         words.extend(mca("btl", &self.transport.btl));
         for (name, value) in &self.parameters {
             words.extend(mca(name, value));

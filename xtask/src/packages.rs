@@ -34,13 +34,16 @@ pub const MPI: [Package; 3] = [
 ];
 
 /// What the tests need beyond that.
-pub const TESTS: [Package; 7] = [
+pub const TESTS: [Package; 10] = [
     package("libc6-dev", "C headers, for the tests that compare struct layouts", "/usr/include/stdio.h"),
     package(
         "libibverbs-dev",
         "verbs headers, for the tests that compare struct layouts",
         "/usr/include/infiniband/verbs.h",
     ),
+    package("ibverbs-utils", "verbs examples that run on the drop-in libibverbs", "ibv_rc_pingpong"),
+    package("perftest", "verbs benchmarks that run on the drop-in libibverbs", "ib_send_lat"),
+    package("ucx-utils", "UCX, which runs on the drop-in libibverbs", "ucx_perftest"),
     package(
         "netpipe-openmpi",
         "NetPIPE, a benchmark with an integrity check that nobody here wrote",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::args::{Args, Options};
 use crate::workspace::{Workspace, cargo};
-use crate::{build, packages};
+use crate::{build, dropin, packages};
 use e2e::layouts;
 use e2e::machine::SegmentFolder;
 use e2e::mpirun::Transport;
@@ -33,6 +33,8 @@ pub fn command(args: Args) -> Result<()> {
         eprintln!("building the plugin in release mode");
         build::build(&workspace, false)?;
     }
+    eprintln!("building the drop-in libibverbs");
+    dropin::build(&workspace)?;
     let mut total = if only_cases(&args) { Tally::default() } else { cargo_test(&workspace.root)? };
     let cases = suite::run(&setting, &suite::cases(&setting), args.words());
     total.passed += cases.passed;

@@ -5,6 +5,7 @@
 //!     own         our MPI programs x layouts x ranks
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
 //!     netpipe     NetPIPE's integrity check
+//!     verbs       verbs programs that nobody here wrote, over the drop-in libibverbs
 //!     mpi4py      mpi4py's tests, measured against the same tests over tcp
 
 pub mod case;
@@ -13,13 +14,19 @@ pub mod mpi4py;
 pub mod netpipe;
 pub mod own;
 pub mod runner;
+pub mod verbs;
 
 pub use case::{Case, Setting};
 pub use runner::{Tally, run};
 
 /// Every case, in the order in which they run: what fails fastest first.
 pub fn cases(setting: &Setting) -> Vec<Case> {
-    let parts =
-        [manners::cases(setting), own::cases(setting), netpipe::cases(setting), mpi4py::cases(setting)];
+    let parts = [
+        manners::cases(setting),
+        verbs::cases(setting),
+        own::cases(setting),
+        netpipe::cases(setting),
+        mpi4py::cases(setting),
+    ];
     parts.into_iter().flatten().collect()
 }

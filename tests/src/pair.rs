@@ -1,0 +1,122 @@
+//! Two runs of one program, of which the second connects to the first: the form of most verbs programs.
+//!
+//! The first listens on a TCP port (`-p`), the second gets its address as last word. The second is started once the
+//! port is listened on (/proc/net says so; a trial connection would be taken for the peer's).
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::failure::Context;
+use crate::mpirun::{indent, tail};
+use crate::process::{Finished, Limits, run};
+use crate::{Failure, Result};
+
+const TICK: Duration = Duration::from_millis(10);
+/// State LISTEN in /proc/net/tcp.
+const LISTEN: &str = "0A";
+
+/// A program and what both of its runs get.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    program: String,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+impl Pair {
+    /// `command`: the program and its arguments, separated by spaces, without port and address.
+    pub fn new(command: &str, environment: &[(String, String)]) -> Self {
+        let mut words = command.split_whitespace().map(str::to_owned);
+        let program = words.next().unwrap_or_default();
+        Pair { program, arguments: words.collect(), environment: environment.to_vec() }
+    }
+
+    /// Runs both; success of both or a failure that shows what they said. Returns the output of both.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn expect_success(&self, limits: Limits) -> Result<String> {
+        let port = free_port()?.to_string();
+        let (first, second) = thread::scope(|scope| {
+            let first = scope.spawn(|| run(&mut self.command(&port, None), limits, &mut |_| {}));
+            wait_for_listener(&port, &first, limits.deadline);
+            let second = run(&mut self.command(&port, Some("127.0.0.1")), limits, &mut |_| {});
+            let first = first.join().map_err(|_| Failure::new("the watching thread panicked"));
+            first.and_then(|first| Ok((first?, second?)))
+        })?;
+        if first.ok() && second.ok() {
+            return Ok(first.output + &second.output);
+        }
+        Err(self.explain(&first, &second))
+    }
+
+    fn command(&self, port: &str, address: Option<&str>) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).args(["-p", port]).args(address);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn explain(&self, first: &Finished, second: &Finished) -> Failure {
+        let variables = self.environment.iter().map(|(name, value)| format!("{name}={value} "));
+        let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().map(String::as_str));
+        Failure(format!(
+            "the first {}, the second {}\n  command: {}{} -p PORT [ADDRESS]\n  first:\n{}\n  second:\n{}",
+            first.describe(),
+            second.describe(),
+            variables.collect::<String>(),
+            words.collect::<Vec<_>>().join(" "),
+            indent(tail(&first.output, 30)),
+            indent(tail(&second.output, 30))
+        ))
+    }
+}
+
+/// A port that nobody uses just now.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on any port")?;
+    Ok(listener.local_addr().context("a listener has an address")?.port())
+}
+
+/// Returns when the port is listened on, or will not be.
+fn wait_for_listener(port: &str, first: &ScopedJoinHandle<'_, Result<Finished>>, deadline: Duration) {
+    let began = Instant::now();
+    while !is_listening(port) && !first.is_finished() && began.elapsed() < deadline {
+        thread::sleep(TICK);
+    }
+}
+
+/// `  0: 0100007F:1F90 00000000:0000 0A ...`: local address and port in hexadecimal, remote ones, state.
+fn is_listening(port: &str) -> bool {
+    let port = port.parse::<u16>().map(|port| format!(":{port:04X}")).unwrap_or_default();
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let text = std::fs::read_to_string(table).unwrap_or_default();
+        text.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(1).is_some_and(|local| local.ends_with(&port)) && words.get(3) == Some(&LISTEN)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_table_tells_whether_a_port_is_listened_on() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        assert!(is_listening(&port));
+        assert!(!is_listening("0"), "nobody can listen there");
+    }
+
+    #[test]
+    fn when_one_of_the_two_fails_both_are_shown() {
+        assert_eq!(Pair::new("true", &[]).expect_success(Limits::deadline(10)), Ok(String::new()));
+        let pair = Pair::new("false", &[("A".to_owned(), "1".to_owned())]);
+        let Failure(text) = pair.expect_success(Limits::deadline(10)).unwrap_err();
+        assert!(text.contains("exit code 1") && text.contains("A=1 false -p PORT"), "{text}");
+    }
+}
