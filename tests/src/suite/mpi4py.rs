@@ -10,12 +10,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Context;
 use crate::layouts::{DEFAULT, Layout};
-use crate::mpirun::{Job, Transport, indent};
+use crate::mpirun::{Job, Transport, indent, tail};
 use crate::process::{Limits, run};
 use crate::suite::{Case, Setting};
 use crate::{Failure, Result, machine};
@@ -113,29 +114,42 @@ fn worse_than_ok(test: &str, outcome: Option<&String>) -> Option<String> {
 /// mpi4py, built against this machine's Open MPI, and its tests.
 struct Suite {
     folder: PathBuf,
+    /// "mpi4py-4.1.2"
+    version: String,
+    requirements: PathBuf,
     runner: PathBuf,
 }
 
 impl Suite {
-    /// Builds mpi4py unless that has been done for these versions.
+    /// Builds mpi4py unless that has been done for these versions. A build that failed is not tried again by the next case.
     fn prepare(target: &Path, sources: &Path) -> Result<Suite> {
+        static FAILED: OnceLock<Failure> = OnceLock::new();
+        if let Some(Failure(text)) = FAILED.get() {
+            return Err(Failure(format!("mpi4py could not be built, as said above: {}", tail(text, 1))));
+        }
+        let suite = Suite::find(target, sources)?;
+        if suite.folder.join("complete").exists() {
+            return Ok(suite);
+        }
+        let built = suite.build();
+        built.inspect_err(|failure| drop(FAILED.set(failure.clone()))).map(|()| suite)
+    }
+
+    fn find(target: &Path, sources: &Path) -> Result<Suite> {
         let requirements = sources.join("mpi4py/requirements.txt");
         let text = std::fs::read_to_string(&requirements)
             .context(format_args!("cannot read {}", requirements.display()))?;
         let version = text.split_whitespace().next().unwrap_or("mpi4py").replace("==", "-");
         let open_mpi = machine::open_mpi_version().context("mpirun --version says nothing")?;
         let folder = target.join("oxib").join(format!("{version}-openmpi-{open_mpi}"));
-        let suite = Suite { folder, runner: sources.join("mpi4py/run.py") };
-        if !suite.folder.join("complete").exists() {
-            suite.build(&requirements, &version)?;
-        }
-        Ok(suite)
+        Ok(Suite { folder, version, requirements, runner: sources.join("mpi4py/run.py") })
     }
 
-    fn build(&self, requirements: &Path, version: &str) -> Result<()> {
+    fn build(&self) -> Result<()> {
         let at = |name: &str| self.folder.join(name).to_string_lossy().into_owned();
-        let (venv, pip, archive) = (at("venv"), at("venv/bin/pip"), format!("{}.tar.gz", at(version)));
-        let (requirements, folder) = (requirements.to_string_lossy(), self.folder.to_string_lossy());
+        let (venv, pip, archive) = (at("venv"), at("venv/bin/pip"), format!("{}.tar.gz", at(&self.version)));
+        let (version, requirements) = (&self.version, self.requirements.to_string_lossy());
+        let folder = self.folder.to_string_lossy();
         println!("building {version} from its source distribution (once; about a minute)");
         std::fs::create_dir_all(&self.folder).context(format_args!("cannot create {folder}"))?;
         step(&["/usr/bin/python3", "-m", "venv", "--clear", &venv])?;
@@ -157,8 +171,7 @@ impl Suite {
     }
 
     fn tests(&self) -> PathBuf {
-        let name = self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        self.folder.join(name.split("-openmpi").next().unwrap_or_default()).join("test")
+        self.folder.join(&self.version).join("test")
     }
 
     fn results(&self) -> PathBuf {
