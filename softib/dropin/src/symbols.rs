@@ -110,7 +110,7 @@ symbols! {
         ibv_create_ah_from_wc = address::create_ah_from_wc;
         ibv_init_ah_from_wc = address::init_ah_from_wc;
         ibv_resolve_eth_l2_from_gid = refuse::minus;
-        ibv_rereg_mr = refuse::minus;
+        ibv_rereg_mr = softib::rereg_mr;
         ibv_fork_init = DEVICE.fork_init;
         ibv_dofork_range = refuse::zero;
         ibv_dontfork_range = refuse::zero;
@@ -124,7 +124,7 @@ symbols! {
         ibv_register_driver = refuse::zero;
     }
     &["IBVERBS_1.5"] => { ibv_get_pkey_index = query::get_pkey_index; }
-    &["IBVERBS_1.6"] => { ibv_qp_to_qp_ex = refuse::null; }
+    &["IBVERBS_1.6"] => { ibv_qp_to_qp_ex = softib::qp_to_qp_ex; }
     &["IBVERBS_1.7"] => { ibv_reg_mr_iova = memory::reg_mr_iova; }
     &["IBVERBS_1.8"] => { ibv_reg_mr_iova2 = memory::reg_mr_iova; }
     &["IBVERBS_1.9"] => { ibv_get_device_index = query::get_device_index; }
