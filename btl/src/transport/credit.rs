@@ -19,6 +19,15 @@ impl<C> Transport<C> {
         self.send_credits_if_due(index, queue);
     }
 
+    /// Posts consumed buffers again while there is nothing else to do, before their batch is due: in an exchange of single
+    /// messages that takes the posting out of the way of the answer.
+    #[inline]
+    pub(super) fn repost_early(&mut self, index: u32, queue: usize) {
+        if let Err(error) = self.repost_lane(index, queue) {
+            self.fail(index, &format!("post of a receive failed: {error}"));
+        }
+    }
+
     pub(super) fn repost_lane(&mut self, index: u32, queue: usize) -> Result<(), verbs::Error> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
         let lane = &mut ep.lanes[queue];

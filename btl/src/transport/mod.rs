@@ -111,6 +111,8 @@ pub struct Transport<C> {
     recv_cq: Arc<Cq>,
     send_cq: Arc<Cq>,
     recv_batch: Batch,
+    /// The per-peer lane that consumed a buffer last, if it has not been posted again.
+    lazy: Option<(u32, usize)>,
     /// Send work requests that have not completed, over all endpoints.
     outstanding: u32,
     send_wcs: [Wc; BATCH],

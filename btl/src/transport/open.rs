@@ -54,6 +54,7 @@ impl<C> Transport<C> {
             recv_batch: Batch { wcs: [Wc::default(); BATCH], next: 0, len: 0 },
             recv_cq,
             send_cq,
+            lazy: None,
             outstanding: 0,
             send_wcs: [Wc::default(); BATCH],
             polls: 0,

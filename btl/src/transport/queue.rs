@@ -205,12 +205,7 @@ impl QueueRes {
 
 impl Shared {
     /// A queue of up to `limit` buffers that starts with `initial` and refills at `low` of `limit`.
-    pub fn new(
-        srq: Arc<Srq>,
-        (limit, initial, low): (u32, u32, u32),
-        sd_max: u32,
-        srq_limit: u32,
-    ) -> Shared {
+    pub fn new(srq: Arc<Srq>, (limit, initial, low): (u32, u32, u32), sd_max: u32, srq_limit: u32) -> Shared {
         let target = initial.clamp(1, limit);
         let send_slots = SendSlots::new(sd_max);
         Shared { srq, posted: 0, target, limit, low, srq_limit, consumed: Vec::new(), send_slots }

@@ -44,6 +44,9 @@ impl<C> Transport<C> {
     /// Nothing arrived, or something has for a while: time for what can wait.
     #[inline]
     fn other_work(&mut self) {
+        if let Some((index, queue)) = self.lazy.take() {
+            self.repost_early(index, queue);
+        }
         if self.outstanding != 0 {
             self.poll_sends();
         }
@@ -155,6 +158,8 @@ impl<C> Transport<C> {
             self.fail(index, &error.to_string());
         } else if due {
             self.return_credits(index, queue);
+        } else {
+            self.lazy = Some((index, queue));
         }
     }
 

@@ -115,6 +115,12 @@ impl Inbound {
         (0..self.words()).any(|word| self.map.u64(BITMAP + word * 8).load(Ordering::Relaxed) != 0)
     }
 
+    /// A look at one word: false is the answer nearly always, and what an idle poll costs.
+    #[inline]
+    fn may_hold(&self, index: usize) -> bool {
+        self.rings[index].as_ref().is_none_or(RecvRing::is_ready)
+    }
+
     fn ring(&mut self, index: usize) -> Option<&mut RecvRing> {
         if self.rings[index].is_none() {
             self.rings[index] = RecvRing::adopt(&self.map, index);
@@ -145,7 +151,7 @@ impl State {
         }
         for at in 0..self.inbound.hot.len() {
             let ring = self.inbound.hot[at].ring;
-            if self.drain(ring) {
+            if self.inbound.may_hold(ring) && self.drain(ring) {
                 self.inbound.hot[at].used = self.inbound.polls;
             }
         }

@@ -309,13 +309,20 @@ impl RecvRing {
         self.index
     }
 
+    /// The next cell has arrived.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
+        self.map.u32(cell).load(Ordering::Acquire) == self.seq.wrapping_add(1)
+    }
+
     /// The next cell, if one has arrived. A cell that makes no sense ends the ring.
     #[inline]
     pub fn peek(&mut self) -> Option<Found> {
-        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
-        if self.map.u32(cell).load(Ordering::Acquire) != self.seq.wrapping_add(1) || self.broken {
+        if !self.is_ready() || self.broken {
             return None;
         }
+        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
         // SAFETY: bytes() checked the bounds, 4-aligned; Head is plain data valid for any bytes. The sender does not touch a
         // published cell; if a broken one does, we have one copy, checked below.
         let head = unsafe { self.map.bytes(cell + 4, size_of::<Head>()).cast::<Head>().read_volatile() };
