@@ -196,7 +196,7 @@ fn scatter(mrs: &Mrs, pd: usize, sges: &[ibv_sge], offset: u32, found: &Found) -
     let to = (one.addr + u64::from(offset)) as *mut u8;
     // SAFETY: inside the posted buffer (checked), which lies in a valid MR of this PD with local write (checked); the
     // program vouches for registered memory. The payload is len readable bytes.
-    unsafe { std::ptr::copy_nonoverlapping(found.payload, to, len as usize) };
+    unsafe { crate::shm::copy::copy(found.payload, to, len as usize) };
     true
 }
 

@@ -20,6 +20,7 @@ use crate::objects::mr::Mrs;
 use crate::objects::peer::{Absent, Peer};
 use crate::objects::qp::Qp;
 use crate::rdma;
+use crate::shm::copy;
 use crate::shm::layout::QP_BITS;
 use crate::shm::ring::{FRAGMENT_MAX, Head, INLINE_MAX, Pushed, flag};
 use crate::shm::rq::{self, Claim};
@@ -175,9 +176,22 @@ pub fn gather(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
         let from = (one.addr as usize + skip) as *const u8;
         // SAFETY: the caller of post_send vouches for its buffers until the completion (checked against its MR unless
         // inline), and `to` has room for len bytes.
-        return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        return unsafe { copy::copy(from, to, len) };
     }
     gather_many(sges, skip, len, to);
+}
+
+/// Copies all of a gather list, piece by piece.
+#[inline]
+fn gather_all(sges: &[ibv_sge], mut to: *mut u8) {
+    for sge in sges {
+        let len = sge.length as usize;
+        // SAFETY: as in gather(); the caller has made room for all pieces.
+        unsafe {
+            copy::copy(sge.addr as *const u8, to, len);
+            to = to.add(len);
+        }
+    }
 }
 
 fn gather_many(sges: &[ibv_sge], mut skip: usize, len: usize, to: *mut u8) {
@@ -194,6 +208,53 @@ fn gather_many(sges: &[ibv_sge], mut skip: usize, len: usize, to: *mut u8) {
         skip = skip.saturating_sub(length);
         done += here;
     }
+}
+
+/// A short inline SEND on a connected RC queue pair with nothing queued: the request that latency is made of. It goes
+/// straight to the ring; its completion is written when it is on its way. `false`: something is not as it should be, nothing
+/// has happened yet, and the general way finds out.
+#[inline]
+pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
+    let usual = wr.opcode == IBV_WR_SEND && wr.send_flags & IBV_SEND_INLINE != 0 && (1..=4).contains(&wr.num_sge);
+    let able = qp.kind == IBV_QPT_RC && qp.state == IBV_QPS_RTS && qp.sq.is_empty();
+    if !usual || !able || wr.num_sge as u32 > qp.cap.max_send_sge || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
+        return false;
+    }
+    // SAFETY: the program passes a list of num_sge elements.
+    let sges = unsafe { std::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize) };
+    let len = sges.iter().fold(0, |sum: u32, sge| sum.saturating_add(sge.length));
+    let me = (qp.num, w.segment.incarnation);
+    let Some(link) = qp.link.as_mut() else { return false };
+    let Ok(peer) = w.peers.connected(link) else { return false };
+    let fits = len as usize <= INLINE_MAX && len <= qp.cap.max_inline_data && peer.ring.has_room(len as usize);
+    if !fits || link.view.rq_shared || !link.is_open(&peer.map, me) {
+        return false;
+    }
+    let Some(pos) = link.consume_fitting(len) else { return false };
+    let solicited = if wr.send_flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 };
+    let head = Head {
+        op: op::SEND,
+        flags: flag::FIRST | flag::LAST | solicited,
+        dst: destination(link.index, link.view.generation),
+        src_qpn: qp.num,
+        len,
+        pos,
+        ..Head::default()
+    };
+    let pushed = peer.ring.push(head, |to| gather_all(sges, to));
+    rung(pushed, peer, &mut w.stats.doorbells);
+    qp.sq_posted = qp.sq_posted.wrapping_add(1);
+    if qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0 {
+        let wc = ibv_wc {
+            wr_id: wr.wr_id,
+            opcode: IBV_WC_SEND,
+            byte_len: len,
+            qp_num: qp.num,
+            ..Default::default()
+        };
+        qp.complete_wc(w, wc, qp.sq_posted);
+    }
+    true
 }
 
 /// Takes a checked request: attempts it now, or queues it behind others.

@@ -365,18 +365,10 @@ impl Module {
         payload: usize,
         tag: u8,
     ) -> bool {
-        let (id, len) = (from_raw(endpoint), header.len() + payload);
+        let id = from_raw(endpoint);
         // SAFETY: looked at only if there is a payload, and then prepared.
         let data: Option<&[u8]> = unsafe { contiguous(convertor, payload) };
-        let sent = data.is_some_and(|data| {
-            self.transport(false, |t| {
-                t.sendi(id, tag, len, |out| {
-                    let (head, body) = out.split_at_mut(header.len());
-                    head.copy_from_slice(header);
-                    body.copy_from_slice(data);
-                })
-            })
-        });
+        let sent = data.is_some_and(|data| self.transport(false, |t| t.sendi(id, tag, [header, data])));
         // SAFETY: passed on to the caller.
         sent || unsafe { self.sendi_buffered(id, convertor, header, payload, tag) }
     }

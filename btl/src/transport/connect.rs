@@ -143,7 +143,7 @@ impl<C> Transport<C> {
             if let Some(Some(ep)) = t.endpoints.get_mut(index as usize) {
                 for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
                     t.qpns.insert(qp.num(), index, queue);
-                    lane.attach(qp, t.scratch.len() as u32);
+                    lane.attach(qp);
                 }
             }
             if let Some(cts) = cts {
@@ -264,7 +264,7 @@ impl<C> Transport<C> {
         let entry = lane.wqe.acquire();
         debug_assert!(entry, "the first send of a queue pair has an entry");
         let wr = WrId::new(Kind::SendInline, queue, ep.generation, index);
-        qp.post_send_inline(wr.0, &cts.message(queue as u8), SendFlags::SIGNALED)?;
+        qp.post_send_inline(wr.0, [&cts.message(queue as u8)], SendFlags::SIGNALED)?;
         ep.outstanding += 1;
         self.outstanding += 1;
         Ok(())

@@ -81,7 +81,7 @@ impl<C> Transport<C> {
         };
         let message = Header::credit(queue as u8, grant).emit();
         let wr = WrId::new(Kind::SendInline, queue, ep.generation, index);
-        match qp.post_send_inline(wr.0, &message, SendFlags::SIGNALED) {
+        match qp.post_send_inline(wr.0, [&message], SendFlags::SIGNALED) {
             Ok(()) => {
                 ep.outstanding += 1;
                 self.outstanding += 1;

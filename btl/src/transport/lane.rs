@@ -33,11 +33,11 @@ impl Lane {
         }
     }
 
-    /// The queue pair has come, with the capabilities that the device granted; inline no more than `scratch`.
-    pub fn attach(&mut self, qp: Arc<Qp>, scratch: u32) {
+    /// The queue pair has come, with the capabilities that the device granted.
+    pub fn attach(&mut self, qp: Arc<Qp>) {
         let cap = qp.cap();
         self.wqe = Wqe::new(cap.max_send_wr);
-        self.max_inline = cap.max_inline.min(scratch);
+        self.max_inline = cap.max_inline;
         self.qp = Some(qp);
     }
 

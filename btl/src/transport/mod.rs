@@ -124,7 +124,6 @@ pub struct Transport<C> {
     queues: Vec<QueueRes>,
     slots: RecvSlots,
     inflight: Inflight<C>,
-    scratch: Vec<u8>,
     /// Messages that wait for a connection, a credit or an entry.
     pending: Pending<Queued>,
     up: VecDeque<Upcall<C>>,

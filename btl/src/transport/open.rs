@@ -18,7 +18,10 @@ use std::sync::Arc;
 use verbs::{Access, Cq, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq, Wc};
 
 /// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
-const SCRATCH: u32 = 1024;
+const MOST_INLINE: u32 = 1024;
+
+/// Pieces of a message: our header, the upper layer's, the payload.
+const PIECES: u32 = 3;
 
 /// Entries of a per-peer send queue besides those for data: credit messages and the CTS.
 const CONTROL_SENDS: u32 = super::lane::CONTROL_WQES as u32 + 1;
@@ -63,7 +66,6 @@ impl<C> Transport<C> {
             queues,
             slots: RecvSlots::default(),
             inflight: Inflight::default(),
-            scratch: vec![0; SCRATCH as usize],
             pending: Pending::new(),
             up: VecDeque::new(),
             qpns: Qpns::default(),
@@ -114,9 +116,10 @@ impl<C> Transport<C> {
 
 /// How much of the wanted inline data the device's queue pairs take: it says so only by refusing.
 fn granted_inline(pd: &Arc<Pd>, cq: &Arc<Cq>, wanted: u32) -> Result<u32, verbs::Error> {
-    let mut ask = wanted.min(SCRATCH);
+    let mut ask = wanted.min(MOST_INLINE);
     loop {
-        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: ask };
+        let cap =
+            QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: PIECES, max_recv_sge: 1, max_inline: ask };
         let init = QpInit {
             kind: QpKind::Rc,
             send_cq: cq.clone(),
@@ -186,7 +189,7 @@ fn qp_plan(
         cap: QpCap {
             max_send_wr: send_depth(queue, index == largest, config),
             max_recv_wr: recv_depth(queue, cts == Some(index)),
-            max_send_sge: 1,
+            max_send_sge: PIECES,
             max_recv_sge: 1,
             max_inline: config.max_inline.min(queue.size + HEADER_LEN as u32),
         },

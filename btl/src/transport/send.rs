@@ -4,8 +4,8 @@
 //! nothing before it waits. Otherwise it is queued: its data is in a buffer of ours already, so its sender is done
 //! in either case (a local completion says that the buffer is ours no more, not that the peer has it).
 //!
-//! Steps of an 8-byte message: find the endpoint, pick the queue by size, take entry and credit, write header and
-//! payload into one scratch line, post inline. No allocation, no lock, no system call.
+//! Steps of an 8-byte message: find the endpoint, pick the queue by size, take entry and credit, post our header
+//! and the caller's two pieces inline. No allocation, no lock, no system call.
 #![forbid(unsafe_code)]
 
 use super::endpoint::EpId;
@@ -41,10 +41,11 @@ impl SendBuf {
 }
 
 impl<C> Transport<C> {
-    /// Sends `len` bytes, written by `fill`, if that is possible at once and inline. `false`: nothing has happened,
-    /// `fill` was not called; use a buffer.
+    /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing has happened; use a
+    /// buffer.
     #[inline]
-    pub fn sendi(&mut self, id: EpId, tag: u8, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+    pub fn sendi(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
+        let len = head.len() + body.len();
         let Some(queue) = self.layout.for_payload(len) else { return false };
         let total = HEADER_LEN + len;
         let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize) else { return false };
@@ -63,12 +64,10 @@ impl<C> Transport<C> {
             lane.wqe.release(1);
             return false;
         }
-        let Some(message) = self.scratch.get_mut(..total) else { return false };
-        message[..HEADER_LEN].copy_from_slice(&DataHeader::new(tag, queue as u8, grant).emit());
-        fill(&mut message[HEADER_LEN..]);
+        let header = DataHeader::new(tag, queue as u8, grant).emit();
         let wr = WrId::new(Kind::SendInline, queue, id.generation, id.index);
         let posted = match &lane.qp {
-            Some(qp) => qp.post_send_inline(wr.0, message, SendFlags::SIGNALED),
+            Some(qp) => qp.post_send_inline(wr.0, [&header, head, body], SendFlags::SIGNALED),
             None => return false,
         };
         match posted {
@@ -219,7 +218,7 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
         let wr = WrId::new(Kind::SendInline, lane.queue.into(), ep.generation, lane.peer);
         let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return Ok(()) };
-        let posted = qp.post_send_inline(wr.0, &message.buf.buf.as_slice()[..total], SendFlags::SIGNALED);
+        let posted = qp.post_send_inline(wr.0, [&message.buf.buf.as_slice()[..total]], SendFlags::SIGNALED);
         self.give_back(message.buf);
         posted
     }

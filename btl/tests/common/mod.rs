@@ -182,7 +182,10 @@ impl World {
     pub fn try_send(&mut self, from: usize, to: usize, message: Message, can_wait: bool) -> bool {
         let (id, queue) = (self.id(from, to), self.layout.for_payload(message.len).expect("a queue"));
         let transport = &mut self.sides[from].transport;
-        if !transport.sendi(id, message.tag, message.len, |out| message.fill(out)) {
+        let mut bytes = vec![0; message.len];
+        message.fill(&mut bytes);
+        let (head, body) = bytes.split_at(message.len.min(14));
+        if !transport.sendi(id, message.tag, [head, body]) {
             let Some(mut buf) = transport.take(id, message.len, can_wait) else { return false };
             message.fill(&mut buf.payload()[..message.len]);
             if !transport.send(id, message.tag, buf, message.len) {

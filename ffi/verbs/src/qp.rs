@@ -235,14 +235,23 @@ impl Qp {
         if code == 0 { Ok(Posted::new(buf)) } else { Err((buf, self.refused("ibv_post_send", code))) }
     }
 
-    /// Sends bytes that may be used again at once; no more than `cap().max_inline`.
+    /// Sends pieces, one after the other, that may be used again at once; all together no more than `cap().max_inline`,
+    /// and no more pieces than `cap().max_send_sge`.
     ///
     /// # Errors
     /// The queue is full, the queue pair cannot send, or it is too much.
     #[inline]
-    pub fn post_send_inline(&self, wr_id: u64, bytes: &[u8], flags: SendFlags) -> Result<(), Error> {
-        let mut sge = sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
-        let mut wr = request(wr_id, &mut sge, sys::IBV_WR_SEND, flags.bits() | sys::IBV_SEND_INLINE);
+    pub fn post_send_inline<const N: usize>(
+        &self,
+        wr_id: u64,
+        pieces: [&[u8]; N],
+        flags: SendFlags,
+    ) -> Result<(), Error> {
+        let piece =
+            |bytes: &[u8]| sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+        let mut sges = pieces.map(piece);
+        let mut wr = request(wr_id, sges.as_mut_ptr(), sys::IBV_WR_SEND, flags.bits() | sys::IBV_SEND_INLINE);
+        wr.num_sge = N as i32;
         // SAFETY: inline data is read before the call returns.
         match unsafe { self.post(&mut wr) } {
             0 => Ok(()),
@@ -301,7 +310,7 @@ impl Drop for Qp {
 }
 
 #[inline]
-fn request(wr_id: u64, sge: &mut sys::ibv_sge, opcode: u32, flags: u32) -> sys::ibv_send_wr {
+fn request(wr_id: u64, sge: *mut sys::ibv_sge, opcode: u32, flags: u32) -> sys::ibv_send_wr {
     // SAFETY: a work request is plain numbers, pointers and unions of them; zero is valid for each.
     let mut wr = unsafe { std::mem::zeroed::<sys::ibv_send_wr>() };
     wr.wr_id = wr_id;

@@ -19,7 +19,7 @@ use std::ffi::c_int;
 use std::time::Instant;
 
 /// Longest inline payload that is granted; a request for less gets this all the same.
-const MAX_INLINE: u32 = 256;
+const MAX_INLINE: u32 = 1024;
 
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     guard_ptr(|| {

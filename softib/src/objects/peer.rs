@@ -201,6 +201,21 @@ impl Link {
         Some((pos, self.ahead[pos as usize % AHEAD]))
     }
 
+    /// Consumes the next receive if it is good and holds `len` bytes: its position.
+    #[inline]
+    pub fn consume_fitting(&mut self, len: u32) -> Option<u32> {
+        if self.consumed == self.known {
+            self.read_ahead()?;
+        }
+        let pos = self.consumed;
+        let room = self.ahead[pos as usize % AHEAD];
+        if room & rq::BAD != 0 || room < len {
+            return None;
+        }
+        self.consumed = pos.wrapping_add(1);
+        Some(pos)
+    }
+
     /// Copies the posted length words up to the end of a line.
     fn read_ahead(&mut self) -> Option<()> {
         let place = self.place.as_ref()?;

@@ -241,7 +241,13 @@ impl Qp {
             qp_num: self.num,
             ..Default::default()
         };
-        let retire = Some((self.index as u16, self.generation, work.number));
+        self.complete_wc(w, wc, work.number);
+    }
+
+    /// Completes the send request that was the `number`-th to be posted.
+    #[inline]
+    pub fn complete_wc(&self, w: &mut World, wc: ibv_wc, number: u32) {
+        let retire = Some((self.index as u16, self.generation, number));
         w.complete(self.send_cq, Cqe { wc, retire }, false);
     }
 

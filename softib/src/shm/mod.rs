@@ -17,6 +17,7 @@
 //! segment is only touched through [`map::Map`].
 
 pub mod handover;
+pub mod copy;
 pub mod heap;
 pub mod layout;
 pub mod liveness;
