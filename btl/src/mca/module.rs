@@ -399,8 +399,8 @@ impl Module {
         self.send_buffer(id, tag, buf, len)
     }
 
-    /// Sends a filled buffer. The first messages to a peer wait a little for its connection, unless a receive callback
-    /// sends them.
+    /// Sends a filled buffer. A message that cannot go at once waits a little for its connection or a credit, unless a
+    /// receive callback sends it.
     fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
         let can_wait = self.can_wait();
         self.transport(false, |t| {

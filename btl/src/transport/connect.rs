@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use verbs::{Cq, Posted, Qp, SendFlags};
 
-/// How long the first messages to a peer may keep their sender, all together: a multiple of what a connection takes when
-/// the peer is in MPI.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long messages that cannot go at once may keep their senders, all together, before anything moves again: a multiple
+/// of what a connection or a credit takes when the peer is in MPI.
+pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Why a peer cannot be reached through this transport.
 #[derive(Debug, thiserror::Error)]
@@ -171,28 +171,33 @@ impl<C> Transport<C> {
         self.drop_pending(index);
     }
 
-    /// Gives a connection that is on its way a little time to come up, so that the first messages to a peer are out before
-    /// their sender goes on to compute: nothing moves while no thread of the application is in MPI. What arrives
-    /// meanwhile is kept for `take_upcall`.
+    /// Gives messages that could not go at once a little time to do so, so that they are out before their sender goes on to
+    /// compute: nothing moves while no thread of the application is in MPI. It ends when they are out, when
+    /// something arrives (the upper layer has work, and may be what the peer waits for), or when patience does.
     #[inline]
     pub fn settle(&mut self, id: EpId) {
-        if self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up() && !ep.patience.is_zero()) {
-            self.wait_for_connection(id);
+        if self.endpoint(id).is_some_and(|ep| ep.is_held_up() && !ep.patience.is_zero()) {
+            self.wait_a_little(id);
         }
     }
 
     #[cold]
-    fn wait_for_connection(&mut self, id: EpId) {
+    fn wait_a_little(&mut self, id: EpId) {
         let begin = Instant::now();
         while let Some(ep) = self.endpoint(id) {
             let patience = ep.patience;
-            if !ep.state.is_coming_up() || begin.elapsed() >= patience {
+            if !ep.is_held_up() || begin.elapsed() >= patience {
                 ep.patience = patience.saturating_sub(begin.elapsed());
                 return;
             }
+            let connecting = ep.state.is_coming_up();
             self.poll();
             let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
+            let work = !found.is_empty();
             self.up.extend(found);
+            if work && !connecting {
+                return;
+            }
             std::thread::yield_now();
         }
     }

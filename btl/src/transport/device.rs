@@ -90,7 +90,12 @@ fn named_ports(names: &[Name], config: PortConfig, soft: fn() -> Driver) -> Resu
     if names.iter().all(is_soft) {
         return ports_of(&soft(), names, config, true);
     }
-    hardware(names, config)
+    hardware(names, config).map_err(|error| match (error, names.first()) {
+        (DeviceError::Verbs(error), Some((wanted, _))) => {
+            DeviceError::Unknown { wanted: wanted.clone(), known: format!("none ({error})") }
+        }
+        (error, _) => error,
+    })
 }
 
 /// How the software device's names begin.

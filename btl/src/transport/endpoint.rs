@@ -42,7 +42,7 @@ pub struct Endpoint<C> {
     pub rdma: VecDeque<QueuedRdma<C>>,
     /// Messages that wait for a connection, a credit or an entry.
     pub queued: u32,
-    /// How long senders may still be kept while the connection comes up.
+    /// How long senders may still be kept while a connection or a credit is awaited.
     pub patience: Duration,
     /// Send work requests that the device owns.
     pub outstanding: u32,
@@ -51,6 +51,11 @@ pub struct Endpoint<C> {
 }
 
 impl<C> Endpoint<C> {
+    /// Messages wait, and what they wait for is on its way.
+    pub fn is_held_up(&self) -> bool {
+        self.queued != 0 && (self.state.is_coming_up() || self.state == State::Connected)
+    }
+
     /// Messages and operations that wait.
     pub fn backlog(&self) -> usize {
         self.rdma.len() + self.queued as usize

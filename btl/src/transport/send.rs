@@ -8,6 +8,7 @@
 //! and the caller's two pieces inline. No allocation, no lock, no system call.
 #![forbid(unsafe_code)]
 
+use super::connect::PATIENCE;
 use super::endpoint::EpId;
 use super::inflight::Waiting;
 use super::queue::Queued;
@@ -193,6 +194,9 @@ impl<C> Transport<C> {
 
     #[cold]
     fn wake_lane(&mut self, lane: LaneId) {
+        if let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) {
+            ep.patience = PATIENCE;
+        }
         self.pending.wake(lane);
         self.serve();
     }
