@@ -215,9 +215,14 @@ fn gather_many(sges: &[ibv_sge], mut skip: usize, len: usize, to: *mut u8) {
 /// has happened yet, and the general way finds out.
 #[inline]
 pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
-    let usual = wr.opcode == IBV_WR_SEND && wr.send_flags & IBV_SEND_INLINE != 0 && (1..=4).contains(&wr.num_sge);
+    let usual =
+        wr.opcode == IBV_WR_SEND && wr.send_flags & IBV_SEND_INLINE != 0 && (1..=4).contains(&wr.num_sge);
     let able = qp.kind == IBV_QPT_RC && qp.state == IBV_QPS_RTS && qp.sq.is_empty();
-    if !usual || !able || wr.num_sge as u32 > qp.cap.max_send_sge || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
+    if !usual
+        || !able
+        || wr.num_sge as u32 > qp.cap.max_send_sge
+        || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr
+    {
         return false;
     }
     // SAFETY: the program passes a list of num_sge elements.
@@ -226,7 +231,8 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return false };
     let Ok(peer) = w.peers.connected(link) else { return false };
-    let fits = len as usize <= INLINE_MAX && len <= qp.cap.max_inline_data && peer.ring.has_room(len as usize);
+    let fits =
+        len as usize <= INLINE_MAX && len <= qp.cap.max_inline_data && peer.ring.has_room(len as usize);
     if !fits || link.view.rq_shared || !link.is_open(&peer.map, me) {
         return false;
     }

@@ -29,7 +29,8 @@ unsafe fn ends<T: Copy>(from: *const u8, to: *mut u8, len: usize) {
     let last = len - size_of::<T>();
     // SAFETY: both words lie inside the first `len` bytes; unaligned accesses are asked for as such.
     unsafe {
-        let (first, second) = (from.cast::<T>().read_unaligned(), from.add(last).cast::<T>().read_unaligned());
+        let (first, second) =
+            (from.cast::<T>().read_unaligned(), from.add(last).cast::<T>().read_unaligned());
         to.cast::<T>().write_unaligned(first);
         to.add(last).cast::<T>().write_unaligned(second);
     }

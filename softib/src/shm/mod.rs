@@ -16,8 +16,8 @@
 //! Rules: what is read from a peer's segment is copied once and checked before it is used; a peer's
 //! segment is only touched through [`map::Map`].
 
-pub mod handover;
 pub mod copy;
+pub mod handover;
 pub mod heap;
 pub mod layout;
 pub mod liveness;
