@@ -24,6 +24,7 @@ mod engine;
 #[doc(hidden)]
 pub mod errno;
 mod objects;
+mod paging;
 mod rdma;
 mod rdma_ring;
 mod send;

@@ -15,6 +15,7 @@
 use crate::engine::world::{Stats, World};
 use crate::objects::peer::Peer;
 use crate::objects::qp::{Qp, Qps};
+use crate::paging;
 use crate::rdma::Grant;
 use crate::send::{self, PIECE, Remote, Step, Wait, Work, op};
 use crate::shm::ring::{Found, Head, flag};
@@ -168,8 +169,11 @@ fn grant_of(qp: &Qp) -> Grant {
 }
 
 fn permits(qp: &Qp, w: &World, target: &Target, need: u32) -> bool {
-    let region = w.mrs.region(target.rkey);
-    region.is_some_and(|region| grant_of(qp).permits(&region, need, target.addr, target.len.into()))
+    let Some(region) = w.mrs.region(target.rkey) else { return false };
+    let (addr, len) = (target.addr, target.len.into());
+    let write = need != IBV_ACCESS_REMOTE_READ;
+    grant_of(qp).permits(&region, need, addr, len)
+        && (region.access & IBV_ACCESS_ON_DEMAND == 0 || paging::populate(addr, len, write).is_ok())
 }
 
 /// A fragment of an RDMA WRITE (target). After a refused one the rest of the request is refused, too.

@@ -10,6 +10,7 @@ use crate::objects::mr::Pd;
 use crate::objects::recvq::RecvQ;
 use crate::objects::srq::Srq;
 use crate::objects::{CBox, zeroed};
+use crate::paging;
 use crate::send::MAX_SGE;
 use crate::shm::mrtable::Region;
 use rdma_sys::*;
@@ -93,10 +94,55 @@ pub fn check_access(access: u32) -> Result<u32, Errno> {
         | IBV_ACCESS_REMOTE_WRITE
         | IBV_ACCESS_REMOTE_READ
         | IBV_ACCESS_REMOTE_ATOMIC
+        | IBV_ACCESS_ON_DEMAND
+        | IBV_ACCESS_HUGETLB
         | IBV_ACCESS_OPTIONAL_RANGE;
+    if access & IBV_ACCESS_ON_DEMAND != 0 && !paging::is_available() {
+        return Err(Errno::OPNOTSUPP);
+    }
     let writes = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
     let fair = access & !KNOWN == 0 && (!writes || access & IBV_ACCESS_LOCAL_WRITE != 0);
     if fair { Ok(access) } else { Err(Errno::INVAL) }
+}
+
+/// `verbs_context.advise_mr`: faults parts of on-demand regions in. It is done when the call returns, flag or not.
+pub unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: ibv_advise_mr_advice,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    guard(|| {
+        let known = [
+            IBV_ADVISE_MR_ADVICE_PREFETCH,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+        ];
+        if !known.contains(&advice) || flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || list.is_null() || count == 0
+        {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program passes `count` elements.
+        let sges = unsafe { std::slice::from_raw_parts(list, count as usize) };
+        sges.iter().try_for_each(|sge| prefetch(pd_key(pd) as u32, advice, sge))
+    })
+}
+
+fn prefetch(pd: u32, advice: ibv_advise_mr_advice, sge: &ibv_sge) -> Result<(), Errno> {
+    let region = engine()?.enter().w.mrs.region(sge.lkey).ok_or(Errno(libc::ENOENT))?;
+    let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+    if write && region.access & IBV_ACCESS_LOCAL_WRITE == 0 {
+        return Err(Errno(libc::EPERM));
+    }
+    let fits = region.pd == pd && region.covers(sge.addr, sge.length.into());
+    if !fits || region.access & IBV_ACCESS_ON_DEMAND == 0 {
+        return Err(Errno::INVAL);
+    }
+    match advice {
+        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Ok(()),
+        _ => paging::populate(sge.addr, sge.length.into(), write).map_err(|_| Errno(libc::EFAULT)),
+    }
 }
 
 pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {

@@ -1,11 +1,12 @@
 //! The device list, contexts, and what they say about device and port.
 
-use super::{cq_ex, engine, guard, guard_minus, guard_ptr, identity, ops, qp_ex};
+use super::{cq_ex, create, engine, guard, guard_minus, guard_ptr, identity, ops, qp_ex};
 use crate::engine as process;
 use crate::errno::Errno;
 use crate::objects::cq::event_file;
 use crate::objects::events::Context;
 use crate::objects::{CBox, zeroed};
+use crate::paging;
 use crate::send::{MAX_MESSAGE, MAX_SGE};
 use crate::shm::layout::{MRS, QPS};
 use rdma_sys::*;
@@ -76,34 +77,36 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
 
 fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let engine = process::open()?;
-    let made = event_file().map(|file| {
-        let c = CBox::new(new_context(device, file.as_raw_fd()));
-        let context = Context { c, users: 0, queue: VecDeque::new(), file };
+    let made = event_file().and_then(|file| {
+        let command = file.try_clone()?;
+        let c = CBox::new(new_context(device, file.as_raw_fd(), command.as_raw_fd()));
+        let context = Context { c, users: 0, queue: VecDeque::new(), file, _command: command };
         let mut state = engine.enter();
         let entry = state.w.contexts.vacant_entry();
         let key = entry.key();
         let c = context.c.as_ptr();
         entry.insert(context);
-        // SAFETY: our own struct, just made; cmd_fd carries the context's index, no real descriptor.
+        // SAFETY: our own struct, just made; priv, which only libraries use, carries the context's index.
         unsafe {
-            (*c).context.cmd_fd = -2 - key as c_int;
-            &raw mut (*c).context
+            (*c).r#priv = std::ptr::without_provenance_mut(key);
+            Ok(&raw mut (*c).context)
         }
     });
     made.inspect_err(|_| process::close())
 }
 
-fn new_context(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
+fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs_context {
     // SAFETY: verbs_context is plain C data; zeroes are valid (null functions).
     let mut c: verbs_context = unsafe { zeroed() };
     c.sz = size_of::<verbs_context>();
     c.query_port = Some(query_port_sized);
     c.query_device_ex = Some(query_device_ex);
+    c.advise_mr = Some(create::advise_mr);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
     c.context.device = device;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
-    c.context.async_fd = async_fd;
+    (c.context.async_fd, c.context.cmd_fd) = (async_fd, cmd_fd);
     c.context.num_comp_vectors = 1;
     c.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     c.context.ops.poll_cq = Some(ops::poll_cq);
@@ -116,8 +119,12 @@ fn new_context(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
 
 /// The index of one of our contexts.
 pub fn context_key(context: *mut ibv_context) -> usize {
-    // SAFETY: the program passes a context that open_device returned.
-    unsafe { (-2 - (*context).cmd_fd) as usize }
+    // SAFETY: the program passes a context that open_device returned: the end of a verbs_context.
+    unsafe {
+        (*context.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>())
+            .r#priv
+            .addr()
+    }
 }
 
 pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
@@ -151,6 +158,8 @@ fn device_attr() -> ibv_device_attr {
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
+        // No vendor: the value that Linux' own software device uses.
+        vendor_id: 0xff_ffff,
         max_qp: QPS as c_int - 2,
         max_qp_wr: MAX_WR as c_int,
         device_cap_flags: IBV_DEVICE_RC_RNR_NAK_GEN
@@ -199,14 +208,29 @@ unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// No paging, offload, pacing, tag matching, timestamps or device memory: those fields are zero.
+/// No offload, pacing, tag matching, timestamps or device memory: those fields are zero.
 fn device_attr_ex() -> ibv_device_attr_ex {
     let orig_attr = device_attr();
     ibv_device_attr_ex {
         orig_attr,
         device_cap_flags_ex: orig_attr.device_cap_flags.into(),
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
+        odp_caps: odp_caps(),
         ..Default::default()
+    }
+}
+
+fn odp_caps() -> ibv_odp_caps {
+    let offered = |bits: u32| if paging::is_available() { bits } else { 0 };
+    let (send, recv) = (IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV);
+    let (write, fetch) = (IBV_ODP_SUPPORT_WRITE, IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC);
+    ibv_odp_caps {
+        general_caps: offered(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT).into(),
+        per_transport_caps: ibv_odp_per_transport_caps {
+            rc_odp_caps: offered(send | recv | write | fetch),
+            uc_odp_caps: offered(send | recv | write),
+            ud_odp_caps: offered(send | recv),
+        },
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Context {
     pub users: u32,
     pub queue: VecDeque<Event>,
     pub file: File,
+    /// `cmd_fd`: programs may duplicate it or set flags on it; there is no kernel behind it.
+    pub _command: File,
 }
 
 impl Context {
