@@ -279,7 +279,7 @@ fn inline_data_may_change_at_once_even_when_the_send_waits() {
     assert_eq!(b.recv(2, &[buf.sge(0, 64)]), 0);
     assert_eq!((a.wait().status, b.wait().byte_len), (IBV_WC_SUCCESS, 5));
     assert_eq!(&buf.data[..5], b"first");
-    let long = buf.sge(0, 257);
+    let long = ibv_sge { length: a.max_inline() as u32 + 1, ..buf.sge(0, 1) };
     assert_eq!(a.post(3, IBV_WR_SEND, &[long], inline), libc::EINVAL);
 }
 

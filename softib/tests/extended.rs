@@ -401,9 +401,10 @@ fn either_all_requests_are_posted_or_none() {
     assert_eq!(sends(9, 8), libc::ENOMEM);
     assert_eq!(sends(2, u32::MAX), libc::EINVAL);
     assert_eq!(build(&a, |ex, c| unsafe { c.wr_set_sge.unwrap()(ex, 0, 0, 0) }), libc::EINVAL);
+    let long = vec![0u8; a.max_inline() + 1];
     let long = build(&a, |ex, c| unsafe {
         c.wr_send.unwrap()(ex);
-        c.wr_set_inline_data.unwrap()(ex, buf.data.as_ptr() as *mut _, 257);
+        c.wr_set_inline_data.unwrap()(ex, long.as_ptr() as *mut _, long.len());
     });
     assert_eq!(long, libc::EINVAL);
     let ex = unsafe { softib::qp_to_qp_ex(a.qp) };

@@ -190,6 +190,13 @@ impl Qp {
         attr.qp_state
     }
 
+    /// The longest inline payload that was granted.
+    pub fn max_inline(&self) -> usize {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+        assert_eq!(unsafe { (table().query_qp)(self.qp, &mut attr, 0, &mut init) }, 0);
+        init.cap.max_inline_data as usize
+    }
+
     pub fn init(&self, access: u32) {
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
