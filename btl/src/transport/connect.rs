@@ -139,6 +139,8 @@ impl<C> Transport<C> {
     }
 
     fn qps_created(&mut self, key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted>) {
+        // The endpoint may have been removed while they were made; what has come over them nobody will ask for.
+        qps.iter().for_each(|qp| self.qpns.retire(qp.num()));
         self.if_current(key, |t, index| {
             if let Some(Some(ep)) = t.endpoints.get_mut(index as usize) {
                 for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
@@ -150,8 +152,8 @@ impl<C> Transport<C> {
                 t.cts_buffers.insert(index, cts);
             }
             t.on_event(index, Event::QpsCreated);
-            t.unpark();
         });
+        self.unpark();
     }
 
     /// The peer has taken the connection down, in its MPI_Finalize or disconnect: what is still queued to it is of no
