@@ -14,6 +14,7 @@ use common::watchdog::Watchdog;
 use common::{PATIENCE, config, open};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use mca_btl_oxib::transport::{EpId, Transport, Upcall};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -34,12 +35,19 @@ fn child_main() {
     }
 }
 
-/// What came of polling once.
+/// What came of polling.
 #[derive(Default)]
 struct Seen {
-    messages: u64,
+    /// By sender.
+    messages: HashMap<EpId, u64>,
     failed: Vec<(u64, String)>,
     rdma: Vec<(u64, bool)>,
+}
+
+impl Seen {
+    fn of(&self, id: EpId) -> u64 {
+        self.messages.get(&id).copied().unwrap_or(0)
+    }
 }
 
 fn poll(
@@ -51,7 +59,7 @@ fn poll(
     while let Some(what) = upcall {
         match what {
             Upcall::Deliver(delivery) => {
-                seen.messages += 1;
+                *seen.messages.entry(delivery.endpoint).or_default() += 1;
                 on_message(transport, delivery.endpoint);
                 transport.delivered(delivery);
             }
@@ -145,7 +153,8 @@ fn survivor() {
     };
     let enough = moment.parse().unwrap();
     let begin = Instant::now();
-    while seen.messages < enough {
+    // Of both: a peer that is killed before it is connected is another story, told by the connection manager's tests.
+    while seen.of(victim.id).min(seen.of(friend.id)) < enough {
         traffic(&mut transport, &mut seen);
         assert!(begin.elapsed() < SOON, "no traffic: {:?}", transport.audit());
     }
@@ -163,6 +172,7 @@ fn survivor() {
         traffic(&mut transport, &mut seen);
         assert!(killed.elapsed() < SOON, "not noticed: {:?}, {:?}", seen.rdma, transport.audit());
     }
+    let noticed = killed.elapsed().as_millis();
     let (name, reason) = seen.failed[0].clone();
     assert_eq!((name, seen.failed.len()), (victim.name, 1), "{:?}", seen.failed);
     assert!(
@@ -170,8 +180,8 @@ fn survivor() {
         "a put to the dead worked"
     );
     assert!(!transport.busy(victim.id));
-    let before = seen.messages;
-    while seen.messages < before + 2000 {
+    let before = seen.of(friend.id);
+    while seen.of(friend.id) < before + 200 {
         traffic(&mut transport, &mut seen);
         assert!(killed.elapsed() < SOON * 2, "the friend was held up: {:?}", transport.audit());
     }
@@ -185,7 +195,7 @@ fn survivor() {
     drop(mr);
     transport.close();
     friend.child.finish();
-    say(&format!("{} ms: {reason}", killed.elapsed().as_millis()));
+    say(&format!("noticed in {noticed} ms: {reason}"));
 }
 
 fn kill_after(test: &str, layout: &str, messages: u64) {

@@ -142,6 +142,7 @@ fn carry(world: &mut World) {
                 w.remove(from, to);
                 w.model.forget(from, to);
                 w.add(from, to);
+                w.send(from, to, 100);
                 (lost[from], renewed) = (0, renewed + 1);
             }
         }
