@@ -233,7 +233,8 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
     let Ok(peer) = w.peers.connected(link) else { return false };
     let fits =
         len as usize <= INLINE_MAX && len <= qp.cap.max_inline_data && peer.ring.has_room(len as usize);
-    if !fits || link.view.rq_shared || !link.is_open(&peer.map, me) {
+    // is_open refreshes the view: it comes first.
+    if !fits || !link.is_open(&peer.map, me) || link.view.rq_shared {
         return false;
     }
     let Some(pos) = link.consume_fitting(len) else { return false };
