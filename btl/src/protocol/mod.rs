@@ -13,11 +13,17 @@
 
 #![forbid(unsafe_code)]
 
+/// Work requests and completions never overrun.
 pub mod budget;
+/// The credits of a per-peer queue.
 pub mod credits;
+/// `receive_queues`.
 pub mod layout;
+/// What processes publish about themselves.
 pub mod modex;
+/// Fragments that cannot go yet.
 pub mod pending;
+/// The message header and control messages.
 pub mod wire;
 
 mod bytes;

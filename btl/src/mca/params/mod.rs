@@ -1,8 +1,11 @@
 //! The parameters `btl_oxib_*`: one table of rows, the values of this process, and what is wrong with a bad one.
 
+/// The table as a page of documentation.
 pub mod docs;
 mod register;
+/// The rows.
 pub mod table;
+/// From text to values.
 pub mod value;
 
 pub use register::{Template, load, register, verbosity};
