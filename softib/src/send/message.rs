@@ -1,0 +1,218 @@
+//! Messages between connected queue pairs: consume the peer's receive, put the payload into the ring.
+
+use super::Step;
+use super::work::{Work, gather, gather_all, op};
+use crate::engine::world::World;
+use crate::objects::peer::{Absent, Link, Peer};
+use crate::objects::qp::Qp;
+use crate::shm::layout::QP_BITS;
+use crate::shm::ring::{FRAGMENT_MAX, Head, INLINE_MAX, Pushed, flag};
+use crate::shm::rq::{self, Claim};
+use rdma_sys::*;
+
+/// A short inline SEND on a connected RC queue pair with nothing queued: the request that latency is made of. It goes
+/// straight to the ring; its completion is written when it is on its way. `false`: something is not as it should be, nothing
+/// has happened yet, and the general way finds out.
+#[inline]
+pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
+    let usual =
+        wr.opcode == IBV_WR_SEND && wr.send_flags & IBV_SEND_INLINE != 0 && (1..=4).contains(&wr.num_sge);
+    let able = qp.kind == IBV_QPT_RC && qp.state == IBV_QPS_RTS && qp.sq.is_empty();
+    if !usual
+        || !able
+        || wr.num_sge as u32 > qp.cap.max_send_sge
+        || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr
+    {
+        return false;
+    }
+    // SAFETY: the program passes a list of num_sge elements.
+    let sges = unsafe { std::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize) };
+    let len = sges.iter().fold(0, |sum: u32, sge| sum.saturating_add(sge.length));
+    let me = (qp.num, w.segment.incarnation);
+    let Some(link) = qp.link.as_mut() else { return false };
+    let Ok(peer) = w.peers.connected(link) else { return false };
+    let fits =
+        len as usize <= INLINE_MAX && len <= qp.cap.max_inline_data && peer.ring.has_room(len as usize);
+    // is_open refreshes the view: it comes first.
+    if !fits || !link.is_open(&peer.map, me) || link.view.rq_shared {
+        return false;
+    }
+    let Some(pos) = link.consume_fitting(len) else { return false };
+    let solicited = if wr.send_flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 };
+    let head = Head {
+        op: op::SEND,
+        flags: flag::FIRST | flag::LAST | solicited,
+        dst: destination(link.index, link.view.generation),
+        src_qpn: qp.num,
+        len,
+        pos,
+        ..Head::default()
+    };
+    let pushed = peer.ring.push(head, |to| gather_all(sges, to));
+    rung(pushed, peer, &mut w.stats.doorbells);
+    qp.sq_posted = qp.sq_posted.wrapping_add(1);
+    if qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0 {
+        let wc = ibv_wc {
+            wr_id: wr.wr_id,
+            opcode: IBV_WC_SEND,
+            byte_len: len,
+            qp_num: qp.num,
+            ..Default::default()
+        };
+        qp.complete_wc(w, wc, qp.sq_posted);
+    }
+    true
+}
+
+#[inline]
+pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
+    let me = (qp.num, w.segment.incarnation);
+    let Some(link) = qp.link.as_mut() else { return Step::Silent };
+    let peer = match w.peers.connected(link) {
+        Ok(peer) => peer,
+        Err(Absent::Never) => return Step::Silent,
+        Err(Absent::Gone) => return Step::Done(IBV_WC_RETRY_EXC_ERR),
+    };
+    if !link.is_open(&peer.map, me) {
+        return Step::Silent;
+    }
+    if !peer.ring.has_room(first_fragment(work.len)) {
+        return Step::Room;
+    }
+    let dst = destination(link.index, link.view.generation);
+    if work.receive.is_none() {
+        match claim(link, peer, work.len) {
+            Claimed::Ok(pos) => work.receive = Some(pos),
+            Claimed::Empty => return Step::Rnr,
+            Claimed::Wrong { pos, op, status } => {
+                let head = Head { op, dst, src_qpn: qp.num, pos, ..Head::default() };
+                let pushed = peer.ring.push(head, |_| ());
+                rung(pushed, peer, &mut w.stats.doorbells);
+                return Step::Done(status);
+            }
+        }
+    }
+    push_fragments(peer, &mut w.stats.doorbells, Message { op: op::SEND, dst, src_qpn: qp.num }, work, sges)
+}
+
+/// The `dst` field of a cell: the QP's index and the low bits of its generation.
+#[inline]
+pub fn destination(index: usize, generation: u32) -> u16 {
+    index as u16 | (generation as u16) << QP_BITS
+}
+
+enum Claimed {
+    Ok(u32),
+    Empty,
+    /// The receive is consumed, and both sides hear about it.
+    Wrong {
+        pos: u32,
+        op: u8,
+        status: u32,
+    },
+}
+
+/// Consumes a receive of the connected QP that has room for `len` bytes.
+#[inline]
+fn claim(link: &mut Link, peer: &Peer, len: u32) -> Claimed {
+    let (pos, room) = if link.view.rq_shared {
+        match link.place.as_ref().map(|place| place.claim(peer.ring.index())) {
+            Some(Claim::Got { pos, len }) => (pos, len),
+            _ => return Claimed::Empty,
+        }
+    } else {
+        match link.consume() {
+            Some(got) => got,
+            None => return Claimed::Empty,
+        }
+    };
+    if room & rq::BAD != 0 {
+        return Claimed::Wrong { pos, op: op::BAD_RECEIVE, status: IBV_WC_REM_OP_ERR };
+    }
+    if room < len {
+        return Claimed::Wrong { pos, op: op::TOO_LONG, status: IBV_WC_REM_INV_REQ_ERR };
+    }
+    Claimed::Ok(pos)
+}
+
+/// Consumes a receive for an RDMA WRITE with immediate and tells the peer.
+pub fn notify(qp: &mut Qp, w: &mut World, work: &Work) -> Step {
+    let Some(link) = qp.link.as_mut() else { return Step::Silent };
+    let Some(peer) = w.peers.attached(link.slot) else { return Step::Silent };
+    if !peer.ring.has_room(0) {
+        return Step::Room;
+    }
+    let (pos, op, status) = match claim(link, peer, 0) {
+        Claimed::Ok(pos) => (pos, op::WRITE_IMM, IBV_WC_SUCCESS),
+        Claimed::Empty => return Step::Rnr,
+        Claimed::Wrong { pos, op, status } => (pos, op, status),
+    };
+    let flags = flag::IMM | solicited(work);
+    let (dst, imm) = (destination(link.index, link.view.generation), work.imm);
+    // The receiver completes with the number of bytes written; they are not in the ring.
+    let head = Head { op, flags, dst, src_qpn: qp.num, len: 4, imm, pos };
+    let bytes = work.len.to_ne_bytes();
+    // SAFETY: push hands out room for head.len bytes, which is 4.
+    let pushed = peer.ring.push(head, |to| unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, 4) });
+    rung(pushed, peer, &mut w.stats.doorbells);
+    Step::Done(status)
+}
+
+/// Messages up to two of these go in one piece or two; pieces overlap the two sides' copies.
+pub const PIECE: u32 = 16 << 10;
+
+#[inline]
+fn first_fragment(len: u32) -> usize {
+    len.min(PIECE) as usize
+}
+
+pub fn solicited(work: &Work) -> u8 {
+    if work.flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 }
+}
+
+struct Message {
+    op: u8,
+    dst: u16,
+    src_qpn: u32,
+}
+
+/// Puts as much of a message into the ring as there is room for.
+#[inline]
+fn push_fragments(peer: &mut Peer, bells: &mut u64, to: Message, work: &mut Work, sges: &[ibv_sge]) -> Step {
+    loop {
+        let len = (work.len - work.sent).min(PIECE);
+        if work.sent > 0 && !peer.ring.has_room(len as usize) {
+            return Step::Room;
+        }
+        let mut flags = solicited(work);
+        if work.sent == 0 {
+            flags |= flag::FIRST;
+        }
+        if work.sent + len == work.len {
+            flags |= flag::LAST;
+        }
+        if work.opcode == IBV_WR_SEND_WITH_IMM {
+            flags |= flag::IMM;
+        }
+        let (imm, pos) = (work.imm, work.receive.unwrap_or_default());
+        let head = Head { op: to.op, flags, dst: to.dst, src_qpn: to.src_qpn, len, imm, pos };
+        let skip = work.sent as usize;
+        let pushed = peer.ring.push(head, |to| gather(sges, skip, len as usize, to));
+        rung(pushed, peer, bells);
+        work.sent += len;
+        if flags & flag::LAST != 0 {
+            return Step::Done(IBV_WC_SUCCESS);
+        }
+    }
+}
+
+/// Wakes the peer's device thread if the push asked for it.
+#[inline]
+pub fn rung(pushed: Pushed, peer: &Peer, bells: &mut u64) {
+    if pushed == Pushed::RingBell {
+        *bells += 1;
+        crate::engine::world::ring_bell(&peer.map);
+    }
+}
+
+const _: () = assert!(PIECE as usize <= FRAGMENT_MAX && INLINE_MAX >= 24);

@@ -1,0 +1,128 @@
+//! The initiator: what happens to a send work request.
+//!
+//! ```text
+//!   post ──> attempt ──┬── done: completion (if asked for)
+//!                      └── wait ──> queued in the SQ ──> attempted again by progress ──> ...
+//! ```
+//!
+//! A SEND looks at the peer's life, its QP, a posted receive, that receive's length and the ring's room, in this order, and
+//! consumes the receive by its own hand: that is the acknowledgement. What can't go on waits at the head of its own
+//! SQ and keeps the order there; other QPs of the pair go on. The waits:
+//!
+//! * `Room`: the ring is full; the peer has been told.
+//! * `Rnr`: no receive; waits the responder's min_rnr_timer, rnr_retry times (7: for ever), then RNR_RETRY_EXC_ERR.
+//! * `Silent`: the peer's QP does not answer; RETRY_EXC_ERR after timeout x (retry_cnt + 1). A dead peer's at once.
+
+mod datagram;
+mod message;
+mod queue;
+mod work;
+
+pub use message::{PIECE, destination, notify, rung, send_short};
+pub use queue::{advance, finish_head, tell_drained};
+pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Route, Step, UD_MTU, Wait, Work, gather, op};
+
+use crate::engine::world::World;
+use crate::errno::Errno;
+use crate::objects::mr::Mrs;
+use crate::objects::qp::Qp;
+use crate::rdma;
+use rdma_sys::*;
+
+/// Takes a checked request: attempts it now, or queues it behind others.
+#[inline]
+pub fn submit(qp: &mut Qp, w: &mut World, mut work: Work, sges: &[ibv_sge]) -> Result<(), Errno> {
+    if qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
+        return Err(Errno::NOMEM);
+    }
+    qp.sq_posted = qp.sq_posted.wrapping_add(1);
+    work.number = qp.sq_posted;
+    if qp.state != IBV_QPS_RTS || !qp.sq.is_empty() {
+        return submit_later(qp, w, work, sges);
+    }
+    match attempt(qp, w, &mut work, sges) {
+        Step::Done(IBV_WC_SUCCESS) => qp.complete_send(w, &work, IBV_WC_SUCCESS),
+        Step::Done(status) => fail_send(qp, w, &work, status),
+        step => enqueue(qp, w, work, sges, step),
+    }
+    Ok(())
+}
+
+#[cold]
+fn submit_later(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge]) -> Result<(), Errno> {
+    match qp.state {
+        IBV_QPS_RTS | IBV_QPS_SQD => qp.sq.push_back(Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry)),
+        IBV_QPS_ERR | IBV_QPS_SQE => qp.complete_send(w, &work, IBV_WC_WR_FLUSH_ERR),
+        _ => {
+            qp.sq_posted = qp.sq_posted.wrapping_sub(1);
+            return Err(Errno::INVAL);
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn enqueue(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge], step: Step) {
+    let mut queued = Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry);
+    let spent = queue::wait_for(qp, w, &mut queued, step);
+    qp.sq.push_back(queued);
+    if let Some(status) = spent {
+        return finish_head(qp, w, status);
+    }
+    if !qp.busy {
+        qp.busy = true;
+        w.busy.push(qp.index);
+    }
+}
+
+/// An error completion on an SQ: RC goes to ERR, the others to SQE.
+#[cold]
+pub fn fail_send(qp: &mut Qp, w: &mut World, work: &Work, status: u32) {
+    qp.complete_send(w, work, status);
+    if qp.kind == IBV_QPT_RC {
+        qp.fail(w);
+    } else {
+        qp.set_state(IBV_QPS_SQE, w);
+        qp.flush_sends(w);
+    }
+}
+
+/// One try to carry a request out (or on).
+#[inline]
+pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
+    if work.flags & IBV_SEND_INLINE == 0 && !readable(&w.mrs, work, sges, qp.pd as u32) {
+        return Step::Done(IBV_WC_LOC_PROT_ERR);
+    }
+    match work.opcode {
+        IBV_WR_SEND | IBV_WR_SEND_WITH_IMM if qp.kind == IBV_QPT_UD => {
+            datagram::send_datagram(qp, w, work, sges);
+            Step::Done(IBV_WC_SUCCESS)
+        }
+        IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => unreliable(qp.kind, message::send_message(qp, w, work, sges)),
+        _ => unreliable(qp.kind, rdma::attempt(qp, w, work, sges)),
+    }
+}
+
+#[inline]
+fn readable(mrs: &Mrs, work: &Work, sges: &[ibv_sge], pd: u32) -> bool {
+    // READ and the atomics, which are the next two codes, write to the local buffers.
+    sges.iter().all(|sge| mrs.allows(sge, pd, work.opcode >= IBV_WR_RDMA_READ))
+}
+
+/// UC does not hear back from its peer: what RC waits for or fails with is a loss there.
+#[inline]
+fn unreliable(kind: u32, step: Step) -> Step {
+    match step {
+        Step::Rnr | Step::Silent if kind == IBV_QPT_UC => Step::Done(IBV_WC_SUCCESS),
+        Step::Done(status) if kind == IBV_QPT_UC && is_remote(status) => Step::Done(IBV_WC_SUCCESS),
+        step => step,
+    }
+}
+
+fn is_remote(status: u32) -> bool {
+    let remote = [IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR];
+    remote.contains(&status)
+}
+
+const _: () =
+    assert!(IBV_WR_ATOMIC_CMP_AND_SWP > IBV_WR_RDMA_READ && IBV_WR_ATOMIC_FETCH_AND_ADD > IBV_WR_RDMA_READ);

@@ -1,0 +1,119 @@
+//! The send queue: requests that wait, for what, and how long.
+
+use super::work::{Queued, Wait};
+use super::{Step, attempt, fail_send};
+use crate::engine::world::World;
+use crate::objects::events::Subject;
+use crate::objects::qp::Qp;
+use crate::rdma;
+use rdma_sys::*;
+use std::time::{Duration, Instant};
+
+/// Notes what a request waits for. Some(status): it has waited long enough.
+pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Option<u32> {
+    queued.wait = match step {
+        Step::Done(status) => return Some(status),
+        Step::Answer => Wait::Answer,
+        Step::Room => {
+            w.stats.ring_full += u64::from(queued.wait != Wait::Room);
+            Wait::Room
+        }
+        Step::Rnr => {
+            w.stats.rnr += 1;
+            if queued.rnr_left == 0 {
+                return Some(IBV_WC_RNR_RETRY_EXC_ERR);
+            }
+            if queued.rnr_left != 7 {
+                queued.rnr_left -= 1;
+            }
+            let timer = qp.link.as_ref().map_or(0, |link| link.view.min_rnr_timer);
+            Wait::Rnr { until: Instant::now() + rnr_time(timer) }
+        }
+        Step::Silent => match queued.wait {
+            Wait::Silent { deadline: Some(deadline) } if Instant::now() >= deadline => {
+                return Some(IBV_WC_RETRY_EXC_ERR);
+            }
+            Wait::Silent { .. } => return None,
+            _ => Wait::Silent { deadline: patience(&qp.attr).map(|time| Instant::now() + time) },
+        },
+    };
+    None
+}
+
+/// How long a silent peer is asked again: timeout x (retry_cnt + 1); None: for ever (IBTA 9.7.6.1.3).
+fn patience(attr: &ibv_qp_attr) -> Option<Duration> {
+    let once = Duration::from_nanos(4096 << attr.timeout.min(31));
+    (attr.timeout != 0).then(|| once * (u32::from(attr.retry_cnt) + 1))
+}
+
+/// The RNR NAK timer codes (IBTA table 45), in units of 10 us.
+fn rnr_time(code: u32) -> Duration {
+    const UNITS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(10 * UNITS[code as usize % 32])
+}
+
+/// Ends the request at the head of the SQ.
+pub fn finish_head(qp: &mut Qp, w: &mut World, status: u32) {
+    let Some(queued) = qp.sq.pop_front() else { return };
+    if status == IBV_WC_SUCCESS {
+        qp.complete_send(w, &queued.work, status);
+    } else {
+        fail_send(qp, w, &queued.work, status);
+    }
+}
+
+/// Works on the queued sends of one QP. Some(time): when to look again at the latest.
+pub fn advance(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
+    let again = work_off(qp, w, now);
+    tell_drained(qp, w);
+    again
+}
+
+/// A draining QP says when the last send that had begun is over.
+pub fn tell_drained(qp: &mut Qp, w: &mut World) {
+    let begun = qp.sq.front().is_some_and(|queued| queued.work.begun());
+    if qp.state == IBV_QPS_SQD && !begun && qp.attr.en_sqd_async_notify != 0 {
+        qp.attr.en_sqd_async_notify = 0;
+        w.async_event(qp.context, IBV_EVENT_SQ_DRAINED, Subject::Qp(qp.index));
+    }
+}
+
+fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
+    while matches!(qp.state, IBV_QPS_RTS | IBV_QPS_SQD) {
+        let mut queued = qp.sq.pop_front()?;
+        let idle = qp.state == IBV_QPS_SQD && !queued.work.begun();
+        let early = matches!(queued.wait, Wait::Rnr { until } if until > now);
+        if queued.wait == Wait::Answer && rdma::is_lost(qp, w) {
+            qp.sq.push_front(queued);
+            finish_head(qp, w, IBV_WC_RETRY_EXC_ERR);
+            continue;
+        }
+        if idle || early || queued.wait == Wait::Answer {
+            let again = next_look(&queued.wait, now);
+            qp.sq.push_front(queued);
+            return Some(again);
+        }
+        let step = attempt(qp, w, &mut queued.work, &queued.sges);
+        let ended = wait_for(qp, w, &mut queued, step);
+        let again = next_look(&queued.wait, now);
+        qp.sq.push_front(queued);
+        match ended {
+            Some(status) => finish_head(qp, w, status),
+            None => return Some(again),
+        }
+    }
+    None
+}
+
+/// Looking again is a load or two; the device thread does it in steps like these while nobody polls.
+fn next_look(wait: &Wait, now: Instant) -> Instant {
+    match *wait {
+        Wait::Turn | Wait::Room => now + Duration::from_micros(50),
+        Wait::Rnr { until } => until,
+        Wait::Silent { .. } => now + Duration::from_millis(1),
+        Wait::Answer => now + Duration::from_millis(10),
+    }
+}

@@ -1,0 +1,188 @@
+//! A send request: what it asks for, how far it is, what it waits for; and its payload.
+
+use crate::shm::copy;
+use rdma_sys::*;
+use std::time::Instant;
+
+/// Cell operations.
+pub mod op {
+    pub const SEND: u8 = 1;
+    /// RDMA WRITE with immediate: the data is there, this consumes a receive.
+    pub const WRITE_IMM: u8 = 2;
+    /// The consumed receive was too short for the message.
+    pub const TOO_LONG: u8 = 3;
+    /// The consumed receive had invalid buffers.
+    pub const BAD_RECEIVE: u8 = 4;
+    pub const WRITE: u8 = 5;
+    pub const READ: u8 = 6;
+    pub const RESPONSE: u8 = 7;
+    pub const FETCH_ADD: u8 = 8;
+    pub const CMP_SWAP: u8 = 9;
+}
+
+/// Longest message (the port's max_msg_sz).
+pub const MAX_MESSAGE: u32 = 1 << 30;
+pub const MAX_SGE: u32 = 16;
+/// Room in front of every received datagram for a global route header.
+pub const GRH_LEN: u32 = 40;
+pub const UD_MTU: u32 = 4096;
+
+/// One send request on its way.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    pub wr_id: u64,
+    pub opcode: u32,
+    pub flags: u32,
+    pub imm: u32,
+    pub remote: Remote,
+    /// Payload bytes in all, and those that are in the ring.
+    pub len: u32,
+    pub sent: u32,
+    /// The receive that was consumed, once it was.
+    pub receive: Option<u32>,
+    pub signalled: bool,
+    /// Number of requests posted to this SQ up to this one.
+    pub number: u32,
+    /// RDMA: the request is in the ring; the data is where it belongs.
+    pub asked: bool,
+    pub moved: bool,
+}
+
+/// What a request names on the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remote {
+    /// The connected queue pair.
+    Peer,
+    Memory {
+        addr: u64,
+        rkey: u32,
+    },
+    /// A 64-bit word. `first` is added (FETCH_ADD) or compared with (CMP_SWAP), `swap` takes its place then.
+    Word {
+        addr: u64,
+        rkey: u32,
+        first: u64,
+        swap: u64,
+    },
+    Datagram {
+        qpn: u32,
+        qkey: u32,
+        route: Route,
+    },
+}
+
+impl Remote {
+    /// The address and key of a one-sided operation.
+    pub fn memory(&self) -> (u64, u32) {
+        match *self {
+            Remote::Memory { addr, rkey } | Remote::Word { addr, rkey, .. } => (addr, rkey),
+            Remote::Peer | Remote::Datagram { .. } => (0, 0),
+        }
+    }
+}
+
+/// Where an address handle leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// To our own port; with a global route header or without.
+    Here { global: bool },
+    /// To a place that does not exist: the datagram is lost.
+    Nowhere,
+}
+
+/// A request that waits in the SQ, with its own copy of what it needs.
+pub struct Queued {
+    pub work: Work,
+    pub sges: Vec<ibv_sge>,
+    /// Inline payload; `sges` points to it.
+    _inline: Box<[u8]>,
+    pub wait: Wait,
+    pub rnr_left: u8,
+}
+
+/// What a request at the head of an SQ waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Its turn.
+    Turn,
+    Room,
+    Rnr {
+        until: Instant,
+    },
+    Silent {
+        /// When to give up; None: never.
+        deadline: Option<Instant>,
+    },
+    /// An answer of the peer to an RDMA request; it comes through `deliver`.
+    Answer,
+}
+
+/// What an attempt came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Done(u32),
+    Room,
+    Rnr,
+    Silent,
+    Answer,
+}
+
+impl Work {
+    /// Something of it has reached the peer: it is finished even when the QP drains.
+    pub fn begun(&self) -> bool {
+        self.receive.is_some() || self.asked || self.moved
+    }
+}
+
+impl Queued {
+    pub fn new(work: Work, sges: &[ibv_sge], wait: Wait, rnr_left: u8) -> Queued {
+        if work.flags & IBV_SEND_INLINE == 0 {
+            return Queued { work, sges: sges.to_vec(), _inline: Box::default(), wait, rnr_left };
+        }
+        let mut inline = vec![0u8; work.len as usize].into_boxed_slice();
+        gather(sges, 0, work.len as usize, inline.as_mut_ptr());
+        let sges = vec![ibv_sge { addr: inline.as_ptr() as u64, length: work.len, lkey: 0 }];
+        Queued { work, sges, _inline: inline, wait, rnr_left }
+    }
+}
+
+/// Copies `len` bytes of a gather list, from `skip` on, to `to`.
+#[inline]
+pub fn gather(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
+    if let [one] = sges {
+        let from = (one.addr as usize + skip) as *const u8;
+        // SAFETY: the caller of post_send vouches for its buffers until the completion (checked against its MR unless
+        // inline), and `to` has room for len bytes.
+        return unsafe { copy::copy(from, to, len) };
+    }
+    gather_many(sges, skip, len, to);
+}
+
+/// Copies all of a gather list, piece by piece.
+#[inline]
+pub fn gather_all(sges: &[ibv_sge], mut to: *mut u8) {
+    for sge in sges {
+        let len = sge.length as usize;
+        // SAFETY: as in gather(); the caller has made room for all pieces.
+        unsafe {
+            copy::copy(sge.addr as *const u8, to, len);
+            to = to.add(len);
+        }
+    }
+}
+
+fn gather_many(sges: &[ibv_sge], mut skip: usize, len: usize, to: *mut u8) {
+    let mut done = 0;
+    for sge in sges {
+        let length = sge.length as usize;
+        let here = length.saturating_sub(skip).min(len - done);
+        if here > 0 {
+            // SAFETY: as in gather(); done + here <= len.
+            unsafe {
+                std::ptr::copy_nonoverlapping((sge.addr as usize + skip) as *const u8, to.add(done), here)
+            };
+        }
+        skip = skip.saturating_sub(length);
+        done += here;
+    }
+}
