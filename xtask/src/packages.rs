@@ -34,7 +34,7 @@ pub const MPI: [Package; 3] = [
 ];
 
 /// What the tests need beyond that.
-pub const TESTS: [Package; 10] = [
+pub const TESTS: [Package; 11] = [
     package("libc6-dev", "C headers, for the tests that compare struct layouts", "/usr/include/stdio.h"),
     package(
         "libibverbs-dev",
@@ -43,6 +43,11 @@ pub const TESTS: [Package; 10] = [
     ),
     package("ibverbs-utils", "verbs examples that run on the drop-in libibverbs", "ibv_rc_pingpong"),
     package("perftest", "verbs benchmarks that run on the drop-in libibverbs", "ib_send_lat"),
+    package(
+        "python3-pyverbs",
+        "rdma-core's own tests, which run on the drop-in libibverbs",
+        "/usr/lib/python3/dist-packages/pyverbs",
+    ),
     package("ucx-utils", "UCX, which runs on the drop-in libibverbs", "ucx_perftest"),
     package(
         "netpipe-openmpi",

@@ -6,6 +6,7 @@
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
 //!     netpipe     NetPIPE's integrity check
 //!     verbs       verbs programs that nobody here wrote, over the drop-in libibverbs
+//!     pyverbs     rdma-core's own tests over the drop-in, held against a list
 //!     mpi4py      mpi4py's tests, measured against the same tests over tcp
 
 pub mod case;
@@ -13,6 +14,7 @@ pub mod manners;
 pub mod mpi4py;
 pub mod netpipe;
 pub mod own;
+pub mod pyverbs;
 pub mod runner;
 pub mod verbs;
 
@@ -24,6 +26,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     let parts = [
         manners::cases(setting),
         verbs::cases(setting),
+        pyverbs::cases(setting),
         own::cases(setting),
         netpipe::cases(setting),
         mpi4py::cases(setting),

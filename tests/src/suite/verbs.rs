@@ -92,7 +92,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
 }
 
 /// What a program needs to run on the drop-in.
-fn environment(setting: &Setting) -> Vec<(String, String)> {
+pub(super) fn environment(setting: &Setting) -> Vec<(String, String)> {
     let folder = setting.target.join("oxib").join("verbs");
     let variable = |name: &str, value: std::path::PathBuf| (name.to_owned(), value.display().to_string());
     vec![
