@@ -1,20 +1,17 @@
 //! Which Open MPI are we in, and may we stay? Detection, refusal, and the safe face of everything else.
 //!
 //! Nothing checks a plugin's BTL version when Open MPI loads it: a wrong one is accepted and crashes. So the
-//! component asks here first. The version string tells the family; it does not tell builds whose structures
-//! are longer: debug builds (the exported class objects carry their sizes) and CUDA builds (an exported flag).
+//! component asks here first; `checks` has the questions.
 
 use crate::base::Base;
 use crate::btl::*;
-use crate::class::{opal_class_t, opal_object_t};
+use crate::checks;
 use crate::convertor::{self, opal_convertor_pack_fn, opal_convertor_t};
 use crate::family::{Family, ModexError, NoReceiver, Received};
 use crate::process::{opal_bitmap_t, opal_proc_t, opal_process_name_t};
 use crate::status::OPAL_SUCCESS;
 use crate::symbols::{self, Resolver};
-use crate::v4_1::V4_1;
 use std::ffi::{CStr, c_char, c_int};
-use std::mem::size_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -50,12 +47,14 @@ pub enum AbiError {
     Missing { symbol: &'static CStr },
     /// A release family without a table.
     Unsupported { version: String },
-    /// Open MPI 5 or later.
+    /// Open MPI 6 or later.
     TooNew { version: String },
     /// `--enable-debug`: objects are longer.
     Debug { version: String, object: usize },
     /// `--with-cuda`: modules are longer.
     Cuda { version: String },
+    /// The BTLs of the library are built for another version of the interface than its number promises.
+    Interface { version: String, found: (c_int, c_int), expected: (c_int, c_int) },
     /// A structure has a size that no known build gives it.
     Layout { version: String, class: &'static CStr, size: usize, expected: usize },
 }
@@ -67,12 +66,11 @@ impl std::fmt::Display for AbiError {
                 write!(f, "no symbol {symbol:?} here: this is no Open MPI that oxib knows")
             }
             Self::Unsupported { version } => {
-                write!(f, "Open MPI {version} is not supported; this release of oxib works with Open MPI 4.1")
+                write!(f, "Open MPI {version} is not supported; oxib works with Open MPI 4.1 and 5.0")
             }
             Self::TooNew { version } => write!(
                 f,
-                "Open MPI {version} is not supported yet; this release of oxib works with Open MPI 4.1, \
-                 Open MPI 5 comes with a later release"
+                "Open MPI {version} is not supported yet; this release of oxib works with Open MPI 4.1 and 5.0"
             ),
             Self::Debug { version, object } => write!(
                 f,
@@ -83,6 +81,11 @@ impl std::fmt::Display for AbiError {
                 f,
                 "this Open MPI {version} was built with CUDA support, which changes the BTL interface; \
                  oxib needs one that was configured without --with-cuda"
+            ),
+            Self::Interface { version, found, expected } => write!(
+                f,
+                "this Open MPI {version} has BTL interface {}.{} instead of {}.{}; oxib does not know such a build",
+                found.0, found.1, expected.0, expected.1
             ),
             Self::Layout { version, class, size, expected } => write!(
                 f,
@@ -115,8 +118,7 @@ impl Abi {
     fn resolve(find: Resolver<'_>) -> Result<Self, AbiError> {
         let base = Base::resolve(find)?;
         let version = version(find)?;
-        let family = family(find, &version)?;
-        check_build(find, &version)?;
+        let family = checks::family(find, &version)?;
         // SAFETY: the signatures are those of opal/util/proc.h, opal/datatype/opal_convertor.h and
         // opal/class/opal_bitmap.h, equal in v4.1.0 to v5.0.10.
         unsafe {
@@ -253,40 +255,6 @@ fn version(find: Resolver<'_>) -> Result<String, AbiError> {
     let text = symbols::data::<c_char>(find, c"opal_version_string")?;
     // SAFETY: the symbol is an array of characters that ends with NUL.
     Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
-}
-
-/// The table for a version. The mark must agree with the number: vendors rename versions.
-fn family(find: Resolver<'_>, version: &str) -> Result<Box<dyn Family>, AbiError> {
-    let major: u32 = version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0);
-    match (version.starts_with("4.1."), find(V4_1::MARK).is_some()) {
-        (true, true) => Ok(Box::new(V4_1::resolve(find)?)),
-        _ if major >= 5 => Err(AbiError::TooNew { version: version.into() }),
-        _ => Err(AbiError::Unsupported { version: version.into() }),
-    }
-}
-
-fn check_build(find: Resolver<'_>, version: &str) -> Result<(), AbiError> {
-    let version = || version.to_owned();
-    let object = class_size(find, c"opal_object_t_class")?;
-    if object != size_of::<opal_object_t>() {
-        return Err(AbiError::Debug { version: version(), object });
-    }
-    let class = c"mca_btl_base_descriptor_t_class";
-    let (size, expected) = (class_size(find, class)?, size_of::<mca_btl_base_descriptor_t>());
-    if size != expected {
-        return Err(AbiError::Layout { version: version(), class, size, expected });
-    }
-    // SAFETY: the symbol is a `bool` constant of the build.
-    match symbols::data::<bool>(find, c"opal_built_with_cuda_support").map(|flag| unsafe { *flag.as_ptr() }) {
-        Ok(true) => Err(AbiError::Cuda { version: version() }),
-        _ => Ok(()),
-    }
-}
-
-fn class_size(find: Resolver<'_>, name: &'static CStr) -> Result<usize, AbiError> {
-    let class = symbols::data::<opal_class_t>(find, name)?;
-    // SAFETY: class objects are static and have this shape in debug builds too.
-    Ok(unsafe { (*class.as_ptr()).cls_sizeof })
 }
 
 #[cfg(test)]

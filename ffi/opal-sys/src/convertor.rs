@@ -12,6 +12,8 @@ use std::mem::offset_of;
 
 /// Sender and receiver represent data in the same way.
 pub const CONVERTOR_HOMOGENEOUS: u32 = 0x0008_0000;
+/// The data lies in the memory of an accelerator (4.1: of a CUDA device), where we may not touch it.
+pub const CONVERTOR_ACCELERATOR: u32 = 0x0040_0000;
 /// The datatype is contiguous (but may have gaps between two of its kind).
 pub const OPAL_DATATYPE_FLAG_CONTIGUOUS: u32 = 0x0010;
 /// Contiguous, and no gaps.
@@ -56,12 +58,13 @@ pub(crate) type opal_convertor_pack_fn =
     unsafe extern "C" fn(*mut opal_convertor_t, *mut libc::iovec, *mut u32, *mut usize) -> i32;
 
 impl opal_convertor_t {
-    /// True when the data must be packed; false when it lies in one piece at [`current_pointer`](Self::current_pointer).
+    /// True when the data must be packed by Open MPI; false when it lies in one piece at [`current_pointer`](Self::current_pointer).
     #[inline]
     pub fn need_buffers(&self) -> bool {
         let contiguous = self.flags & OPAL_DATATYPE_FLAG_NO_GAPS != 0
             || (self.count == 1 && self.flags & OPAL_DATATYPE_FLAG_CONTIGUOUS != 0);
-        self.flags & CONVERTOR_HOMOGENEOUS == 0 || !contiguous
+        let ours = self.flags & (CONVERTOR_HOMOGENEOUS | CONVERTOR_ACCELERATOR) == CONVERTOR_HOMOGENEOUS;
+        !ours || !contiguous
     }
 
     /// Bytes that have not been packed yet.
@@ -130,7 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn gaps_or_a_foreign_architecture_need_a_buffer() {
+    fn gaps_a_foreign_architecture_or_an_accelerators_memory_need_a_buffer() {
+        let device = CONVERTOR_HOMOGENEOUS | CONVERTOR_ACCELERATOR | OPAL_DATATYPE_FLAG_NO_GAPS;
+        assert!(convertor(device, 1).need_buffers());
         assert!(convertor(CONVERTOR_HOMOGENEOUS | OPAL_DATATYPE_FLAG_CONTIGUOUS, 2).need_buffers());
         assert!(convertor(CONVERTOR_HOMOGENEOUS, 1).need_buffers());
         assert!(convertor(OPAL_DATATYPE_FLAG_NO_GAPS, 1).need_buffers());

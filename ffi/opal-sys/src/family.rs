@@ -10,7 +10,6 @@ use std::ffi::{CStr, c_int};
 pub struct Received<'a> {
     pub(crate) module: *mut mca_btl_base_module_t,
     /// Only 5.0 passes it on; NULL when unknown.
-    #[allow(dead_code, reason = "4.1 has no place for it; the table of 5.0 reads it")]
     pub(crate) endpoint: *mut mca_btl_base_endpoint_t,
     pub(crate) tag: u8,
     pub(crate) segments: &'a mut [mca_btl_base_segment_t],
@@ -58,12 +57,12 @@ pub trait Family: Send + Sync + std::fmt::Debug {
 pub enum ModexError {
     /// Nothing under this key: the peer has no such component, or another version of it.
     NotFound { key: String },
-    /// The runtime refused; `status` is an OPAL code.
+    /// The runtime refused; `status` is its code: OPAL's in 4.1, PMIx's in 5.0.
     Refused { key: String, status: c_int },
     /// More bytes than the runtime's 31-bit size.
     TooLarge { key: String, bytes: usize },
     /// The value has another type than expected.
-    WrongType { key: String, kind: u8 },
+    WrongType { key: String, kind: u16 },
 }
 
 impl std::fmt::Display for ModexError {

@@ -160,7 +160,7 @@ impl Value {
         // SAFETY: the value is live until we drop it.
         let value = unsafe { self.0.as_ref() };
         if value.kind != OPAL_BYTE_OBJECT {
-            return Err(ModexError::WrongType { key: text(key), kind: value.kind });
+            return Err(ModexError::WrongType { key: text(key), kind: value.kind.into() });
         }
         // SAFETY: the type says which member of the union is set.
         let object = unsafe { value.data.bo };
@@ -179,7 +179,7 @@ impl Value {
         match value.kind {
             // SAFETY: the type says which member of the union is set.
             OPAL_UINT32 => Ok(unsafe { value.data.uint32 }),
-            kind => Err(ModexError::WrongType { key: text(key), kind }),
+            kind => Err(ModexError::WrongType { key: text(key), kind: kind.into() }),
         }
     }
 }
