@@ -1,5 +1,11 @@
-//! Datagrams (UD): they find a queue pair, a receive and room in the ring, or they are lost.
+//! Datagrams (UD): they find a queue pair and a receive, or they are lost.
+//!
+//! Room in the ring is another matter: a wire would hold more than a ring does, so a datagram waits for it at the head of its SQ
+//! while the target lives ([`send_datagram`]). It is lost only if the target has not read for [`PATIENCE`], so that a stopped
+//! process does not keep a queue pair from all others. Half of a ring is for connected queue pairs only: they have a
+//! receive for each message in it, while datagrams that nobody has read yet hold receives back.
 
+use super::Step;
 use super::message::{destination, rung, solicited};
 use super::work::{GRH_LEN, Remote, Route, UD_MTU, Work, gather, op};
 use crate::engine::world::World;
@@ -8,15 +14,22 @@ use crate::shm::layout::QP_BITS;
 use crate::shm::ring::{FRAGMENT_MAX, Head, flag};
 use crate::shm::rq::{self, Claim};
 use rdma_sys::*;
+use std::time::Duration;
 
-/// Sends a datagram, or loses it.
-pub fn send_datagram(qp: &mut Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) {
-    if try_datagram(qp, w, work, sges).is_none() {
+/// How long a datagram waits for a target that lives and does not read.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Sends a datagram, loses it, or finds that it has to wait for room.
+pub fn send_datagram(qp: &mut Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Step {
+    let step = try_datagram(qp, w, work, sges);
+    if step.is_none() {
         w.stats.ud_dropped += 1;
     }
+    step.unwrap_or(Step::Done(IBV_WC_SUCCESS))
 }
 
-fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option<()> {
+/// None: it is lost.
+fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option<Step> {
     let Remote::Datagram { qpn, qkey, route: Route::Here { global } } = work.remote else { return None };
     let slot = (qpn >> QP_BITS) as usize;
     let index = qpn as usize % crate::shm::layout::QPS;
@@ -26,8 +39,11 @@ fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option
     // A Q_Key with the upper bit set stands for the sending QP's own (IBTA 10.2.5).
     let qkey = if qkey >> 31 != 0 { qp.attr.qkey } else { qkey };
     let open = crate::objects::qp_state::is_receiving(view.state) && view.kind == IBV_QPT_UD;
-    if !open || view.qkey != qkey || !peer.ring.has_room(work.len as usize) {
+    if !open || view.qkey != qkey {
         return None;
+    }
+    if !peer.ring.has_room_to_spare(work.len as usize) {
+        return (peer.ring.stalled() < PATIENCE).then_some(Step::Room);
     }
     let place = crate::objects::peer::place_of(&view, &peer.map)?;
     let Claim::Got { pos, len } = place.claim(peer.ring.index()) else { return None };
@@ -41,7 +57,7 @@ fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option
     let head = Head { op, flags, dst, src_qpn: qp.num, len: sent, imm: work.imm, pos };
     let pushed = peer.ring.push(head, |to| gather(sges, 0, sent as usize, to));
     rung(pushed, peer, &mut w.stats.doorbells);
-    Some(())
+    Some(Step::Done(IBV_WC_SUCCESS))
 }
 
 const _: () = assert!(UD_MTU as usize <= FRAGMENT_MAX);

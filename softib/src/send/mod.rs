@@ -9,7 +9,7 @@
 //! consumes the receive by its own hand: that is the acknowledgement. What can't go on waits at the head of its own
 //! SQ and keeps the order there; other QPs of the pair go on. The waits:
 //!
-//! * `Room`: the ring is full; the peer has been told.
+//! * `Room`: the ring is full; the peer has been told. Datagrams, too, but not for ever.
 //! * `Rnr`: no receive; waits the responder's min_rnr_timer, rnr_retry times (7: for ever), then RNR_RETRY_EXC_ERR.
 //! * `Silent`: the peer's QP does not answer; RETRY_EXC_ERR after timeout x (retry_cnt + 1). A dead peer's at once.
 
@@ -95,8 +95,7 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     }
     match work.opcode {
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM if qp.kind == IBV_QPT_UD => {
-            datagram::send_datagram(qp, w, work, sges);
-            Step::Done(IBV_WC_SUCCESS)
+            datagram::send_datagram(qp, w, work, sges)
         }
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => unreliable(qp.kind, message::send_message(qp, w, work, sges)),
         _ => unreliable(qp.kind, rdma::attempt(qp, w, work, sges)),

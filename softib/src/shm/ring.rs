@@ -23,6 +23,7 @@ use crate::errno::Errno;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::{Duration, Instant};
 
 /// Bytes of a cell in front of its inline payload.
 pub const CELL_HEAD: usize = 24;
@@ -114,6 +115,8 @@ pub struct SendRing {
     /// What the receiver had consumed when we looked last: cells, bulk bytes.
     seen: (u32, u32),
     fenced: bool,
+    /// What the receiver had consumed when the ring was found full, and since when.
+    stall: Option<((u32, u32), Instant)>,
 }
 
 /// What a push asks of its caller.
@@ -147,7 +150,7 @@ impl SendRing {
         map.u64(at + R_INCARNATION).store(me.1, Ordering::Relaxed);
         map.u64(at + R_OWNER).store(tag | ACTIVE, Ordering::Release);
         let cells = ring_data(index);
-        Ok(SendRing { map: map.clone(), index, cells, seq: 0, bulk: 0, seen: (0, 0), fenced })
+        Ok(SendRing { map: map.clone(), index, cells, seq: 0, bulk: 0, seen: (0, 0), fenced, stall: None })
     }
 
     pub fn index(&self) -> usize {
@@ -164,6 +167,24 @@ impl SendRing {
     fn fits(&self, len: usize) -> bool {
         let cells = self.seq.wrapping_sub(self.seen.0) < CELLS as u32;
         cells && (len <= INLINE_MAX || self.bulk_fits(len as u32))
+    }
+
+    /// The same, with half of the ring's cells left free.
+    pub fn has_room_to_spare(&mut self, len: usize) -> bool {
+        let spare = |ring: &SendRing| ring.seq.wrapping_sub(ring.seen.0) < CELLS as u32 / 2 && ring.fits(len);
+        spare(self) || self.fits_after_looking(len) && spare(self)
+    }
+
+    /// How long the receiver of a full ring has read nothing, as far as it has been asked.
+    #[cold]
+    pub fn stalled(&mut self) -> Duration {
+        match self.stall {
+            Some((seen, since)) if seen == self.seen => since.elapsed(),
+            _ => {
+                self.stall = Some((self.seen, Instant::now()));
+                Duration::ZERO
+            }
+        }
     }
 
     fn bulk_fits(&self, len: u32) -> bool {
