@@ -84,13 +84,14 @@ fn rare(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
     match head.op {
         op::WRITE_IMM => write_imm(qp, w, found),
-        op::TOO_LONG if qp.kind == IBV_QPT_UD => repost(qp, w, head.pos),
+        op::TOO_LONG if matches!(qp.kind, IBV_QPT_UD | IBV_QPT_UC) => repost(qp, w, head.pos),
         op::TOO_LONG => broken_receive(qp, w, head.pos, IBV_WC_LOC_LEN_ERR),
         op::BAD_RECEIVE => broken_receive(qp, w, head.pos, IBV_WC_LOC_PROT_ERR),
         op::WRITE => rdma_ring::write_arrived(qp, w, found),
         op::READ => rdma_ring::read_arrived(qp, w, found),
         op::RESPONSE => rdma_ring::response_arrived(qp, w, found),
         op::FETCH_ADD | op::CMP_SWAP => rdma_ring::atomic_arrived(qp, w, found),
+        op::REFUSED => qp.refuse(w, head.imm),
         _ => w.stats.stray += 1,
     }
 }
@@ -266,9 +267,9 @@ fn write_imm(qp: &mut Qp, w: &mut World, found: &Found) {
     complete(qp, w, taken.wr_id, IBV_WC_RECV_RDMA_WITH_IMM, written, &found.head);
 }
 
-/// A datagram that did not fit: it is dropped, the receive goes back.
+/// An unreliable message that did not fit: it is dropped, the receive goes back.
 fn repost(qp: &mut Qp, w: &mut World, pos: u32) {
-    w.stats.ud_dropped += 1;
+    w.stats.ud_dropped += u64::from(qp.kind == IBV_QPT_UD);
     let queue = match qp.srq {
         Some(srq) => w.srqs.get_mut(srq).map(|srq| &mut srq.queue),
         None => qp.rq.as_mut(),

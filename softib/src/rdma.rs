@@ -10,15 +10,15 @@
 //! a process could take to its grave (or hold while it is stopped), and an initiator that dies leaves its operation
 //! done once or not at all.
 
-use crate::engine::world::World;
+use crate::engine::world::{Stats, World};
 use crate::errno::Errno;
-use crate::objects::peer::{Absent, Peer};
+use crate::objects::peer::{Absent, Link, Peer};
 use crate::objects::qp::Qp;
 use crate::rdma_ring::{self, Message, WORD};
-use crate::send::{self, Remote, Step, Work};
+use crate::send::{self, Remote, Step, Work, op};
 use crate::shm::layout::{H_NONCE, H_PROBE, R_HAZARD, ring_entry};
 use crate::shm::mrtable::{self, Region};
-use crate::shm::ring;
+use crate::shm::ring::{self, Head};
 use rdma_sys::*;
 use std::sync::atomic::{Ordering, fence};
 
@@ -37,14 +37,24 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     if matches!(work.remote, Remote::Word { .. }) && work.len != WORD {
         return Step::Done(IBV_WC_LOC_LEN_ERR);
     }
+    if is_answered_with_data(work) && qp.attr.max_rd_atomic == 0 {
+        return Step::Done(IBV_WC_LOC_QP_OP_ERR);
+    }
+    let from = Sender { kind: qp.kind, num: qp.num };
+    let grant = Grant { access: link.view.access, pd: link.view.pd };
+    if !work.begun() && !grant.offers(needed(work)) {
+        return refused(peer, &mut w.stats, from, link, IBV_WC_REM_INV_REQ_ERR);
+    }
     if !work.moved && work.len > 0 {
         if matches!(work.remote, Remote::Word { .. }) || !probe(peer) {
             let to = Message { dst: send::destination(link.index, link.view.generation), src_qpn: qp.num };
             return rdma_ring::request(peer, &mut w.stats, to, work, sges);
         }
-        let grant = Grant { access: link.view.access, pd: link.view.pd };
         match direct(peer, &grant, work, sges) {
             Ok(()) => (work.moved, w.stats.rdma_direct) = (true, w.stats.rdma_direct + 1),
+            Err(IBV_WC_REM_ACCESS_ERR) => {
+                return refused(peer, &mut w.stats, from, link, IBV_WC_REM_ACCESS_ERR);
+            }
             Err(status) => return Step::Done(status),
         }
     }
@@ -52,6 +62,33 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
         return send::notify(qp, w, work);
     }
     Step::Done(IBV_WC_SUCCESS)
+}
+
+/// READ and the atomics need resources of the responder (max_rd_atomic of the initiator, max_dest_rd_atomic there).
+fn is_answered_with_data(work: &Work) -> bool {
+    work.opcode >= IBV_WR_RDMA_READ
+}
+
+/// Who is refused.
+struct Sender {
+    kind: u32,
+    num: u32,
+}
+
+/// The target refuses a request, as its tables say: it hears of that, for its queue pair ends as well (IBTA 9.9.3, class C). An
+/// unreliable one drops the request and goes on.
+#[cold]
+fn refused(peer: &mut Peer, stats: &mut Stats, from: Sender, link: &Link, status: u32) -> Step {
+    if from.kind != IBV_QPT_UC {
+        if !peer.ring.has_room(0) {
+            return Step::Room;
+        }
+        let dst = send::destination(link.index, link.view.generation);
+        let head = Head { op: op::REFUSED, dst, src_qpn: from.num, imm: status, ..Head::default() };
+        let pushed = peer.ring.push(head, |_| ());
+        send::rung(pushed, peer, &mut stats.doorbells);
+    }
+    Step::Done(status)
 }
 
 /// What the remote QP lets its peer do.
@@ -74,7 +111,11 @@ impl Grant {
 }
 
 fn needed(work: &Work) -> u32 {
-    if work.opcode == IBV_WR_RDMA_READ { IBV_ACCESS_REMOTE_READ } else { IBV_ACCESS_REMOTE_WRITE }
+    match work.opcode {
+        IBV_WR_RDMA_READ => IBV_ACCESS_REMOTE_READ,
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => IBV_ACCESS_REMOTE_ATOMIC,
+        _ => IBV_ACCESS_REMOTE_WRITE,
+    }
 }
 
 /// Moves the data with the initiator's own hands. Err: a completion status.
@@ -154,11 +195,24 @@ pub fn probe(peer: &mut Peer) -> bool {
     reachable
 }
 
-/// Whether the peer that owes the answer at the head of the SQ can't give it any more.
-pub fn is_lost(qp: &mut Qp, w: &mut World) -> bool {
+/// The state of a peer that owes an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answerer {
+    Open,
+    /// Its queue pair takes no more requests; an answer may be on its way.
+    Closed,
+    Dead,
+}
+
+/// Looks at the peer that owes the answer at the head of the SQ.
+pub fn answerer(qp: &mut Qp, w: &mut World) -> Answerer {
     let me = (qp.num, w.segment.incarnation);
-    let Some(link) = qp.link.as_mut() else { return true };
-    w.peers.connected(link).map_or(true, |peer| !link.is_open(&peer.map, me))
+    let Some(link) = qp.link.as_mut() else { return Answerer::Dead };
+    match w.peers.connected(link) {
+        Ok(peer) if link.is_open(&peer.map, me) => Answerer::Open,
+        Ok(_) => Answerer::Closed,
+        Err(_) => Answerer::Dead,
+    }
 }
 
 /// Waits until no initiator works on the region behind an invalidated key.

@@ -164,8 +164,22 @@ fn answer(qp: &Qp, w: &mut World, number: u32, status: u32, read: Option<Target>
     w.replies.push_back(Reply { qp, generation, number, status, read, sent: 0, value: None });
 }
 
+/// Answers that a request is refused; a reliable QP ends with that.
+fn refuse(qp: &mut Qp, w: &mut World, number: u32, status: u32) {
+    answer(qp, w, number, status, None);
+    qp.refuse(w, status);
+}
+
 fn grant_of(qp: &Qp) -> Grant {
-    Grant { access: qp.attr.qp_access_flags, pd: qp.pd as u32 }
+    Grant { access: qp.offers(), pd: qp.pd as u32 }
+}
+
+/// Why a request that needs `need` on `target` is refused, if it is.
+fn refusal(qp: &Qp, w: &World, target: &Target, need: u32) -> Option<u32> {
+    if !grant_of(qp).offers(need) {
+        return Some(IBV_WC_REM_INV_REQ_ERR);
+    }
+    (!permits(qp, w, target, need)).then_some(IBV_WC_REM_ACCESS_ERR)
 }
 
 fn permits(qp: &Qp, w: &World, target: &Target, need: u32) -> bool {
@@ -176,45 +190,44 @@ fn permits(qp: &Qp, w: &World, target: &Target, need: u32) -> bool {
         && (region.access & IBV_ACCESS_ON_DEMAND == 0 || paging::populate(addr, len, write).is_ok())
 }
 
-/// A fragment of an RDMA WRITE (target). After a refused one the rest of the request is refused, too.
+/// A fragment of an RDMA WRITE (target). The rest of one that an unreliable QP refused is dropped, too.
 pub fn write_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let (head, mut target) = (&found.head, Target::parse(found));
     target.len = head.len;
-    let fine = qp.refused != Some(head.pos) && permits(qp, w, &target, IBV_ACCESS_REMOTE_WRITE);
-    if fine {
+    let before = qp.refused.filter(|(number, _)| *number == head.pos).map(|(_, status)| status);
+    let refused = before.or_else(|| refusal(qp, w, &target, IBV_ACCESS_REMOTE_WRITE));
+    match refused {
         // SAFETY: the range lies in a valid MR with remote write (checked); the payload has head.len bytes.
-        unsafe { std::ptr::copy_nonoverlapping(found.payload, target.addr as *mut u8, head.len as usize) };
-    } else {
-        qp.refused = Some(head.pos);
+        None => unsafe {
+            std::ptr::copy_nonoverlapping(found.payload, target.addr as *mut u8, head.len as usize);
+        },
+        Some(status) if qp.kind != IBV_QPT_UC => return refuse(qp, w, head.pos, status),
+        Some(status) => qp.refused = Some((head.pos, status)),
     }
     if head.flags & flag::LAST != 0 {
         qp.refused = None;
-        answer(qp, w, head.pos, if fine { IBV_WC_SUCCESS } else { IBV_WC_REM_ACCESS_ERR }, None);
+        answer(qp, w, head.pos, refused.unwrap_or(IBV_WC_SUCCESS), None);
     }
 }
 
 /// An RDMA READ request (target).
 pub fn read_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let target = Target::parse(found);
-    let fine = permits(qp, w, &target, IBV_ACCESS_REMOTE_READ);
-    let status = if fine { IBV_WC_SUCCESS } else { IBV_WC_REM_ACCESS_ERR };
-    answer(qp, w, found.head.pos, status, Some(target));
+    match refusal(qp, w, &target, IBV_ACCESS_REMOTE_READ) {
+        None => answer(qp, w, found.head.pos, IBV_WC_SUCCESS, Some(target)),
+        Some(status) => refuse(qp, w, found.head.pos, status),
+    }
 }
 
 /// An atomic (target).
 pub fn atomic_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let target = Target { len: WORD, ..Target::parse(found) };
-    let refused =
-        if !grant_of(qp).offers(IBV_ACCESS_REMOTE_ATOMIC) || !target.addr.is_multiple_of(WORD.into()) {
-            Some(IBV_WC_REM_INV_REQ_ERR)
-        } else if !permits(qp, w, &target, IBV_ACCESS_REMOTE_ATOMIC) {
-            Some(IBV_WC_REM_ACCESS_ERR)
-        } else {
-            None
-        };
-    let value = refused.is_none().then(|| carry_out(&target, found));
-    let (qp, generation) = (qp.index, qp.generation);
-    let status = refused.unwrap_or(IBV_WC_SUCCESS);
+    let misaligned = (!target.addr.is_multiple_of(WORD.into())).then_some(IBV_WC_REM_INV_REQ_ERR);
+    if let Some(status) = refusal(qp, w, &target, IBV_ACCESS_REMOTE_ATOMIC).or(misaligned) {
+        return refuse(qp, w, found.head.pos, status);
+    }
+    let value = Some(carry_out(&target, found));
+    let (qp, generation, status) = (qp.index, qp.generation, IBV_WC_SUCCESS);
     w.replies.push_back(Reply { qp, generation, number: found.head.pos, status, read: None, sent: 0, value });
 }
 
@@ -256,6 +269,7 @@ fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
         });
         if target.is_some_and(|target| !permits(qp, w, &target, IBV_ACCESS_REMOTE_READ)) {
             (reply.read, reply.status) = (None, IBV_WC_REM_ACCESS_ERR);
+            qp.refuse(w, reply.status);
             continue;
         }
         let Some(link) = qp.link.as_mut() else { return true };
@@ -298,13 +312,13 @@ fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
 pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
     let Some(queued) = qp.sq.front_mut() else { return };
-    if queued.wait != Wait::Answer || queued.work.number != head.pos {
+    // A request can be refused before all of it has been sent.
+    let refused = head.imm != IBV_WC_SUCCESS && queued.work.sent > 0;
+    if !(queued.wait.is_for_answer() || refused) || queued.work.number != head.pos {
         return;
     }
     if head.imm != IBV_WC_SUCCESS {
-        let invalid = head.imm == IBV_WC_REM_INV_REQ_ERR;
-        let status = if invalid { IBV_WC_REM_INV_REQ_ERR } else { IBV_WC_REM_ACCESS_ERR };
-        return send::finish_head(qp, w, status);
+        return refused_there(qp, w, head.imm);
     }
     let reading = queued.work.opcode >= IBV_WR_RDMA_READ;
     let fits = u64::from(queued.work.sent) + u64::from(head.len) <= u64::from(queued.work.len);
@@ -324,4 +338,15 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     } else {
         send::finish_head(qp, w, IBV_WC_SUCCESS);
     }
+}
+
+/// A refusal has come back. An unreliable QP does not hear of it.
+#[cold]
+fn refused_there(qp: &mut Qp, w: &mut World, said: u32) {
+    let status = match said {
+        _ if qp.kind == IBV_QPT_UC => IBV_WC_SUCCESS,
+        IBV_WC_REM_INV_REQ_ERR => IBV_WC_REM_INV_REQ_ERR,
+        _ => IBV_WC_REM_ACCESS_ERR,
+    };
+    send::finish_head(qp, w, status);
 }

@@ -21,6 +21,8 @@ use std::time::Instant;
 /// Longest inline payload that is granted; a request for less gets this all the same.
 const MAX_INLINE: u32 = 1024;
 
+const PSN_MASK: u32 = 0xff_ffff;
+
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     guard_ptr(|| {
         // SAFETY: the program passes valid pointers.
@@ -192,6 +194,8 @@ fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(
         _ => {
             let connects = mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0;
             store(&mut qp.attr, attr, mask);
+            // Packet sequence numbers have 24 bits (IBTA 9.2.1).
+            (qp.attr.rq_psn, qp.attr.sq_psn) = (qp.attr.rq_psn & PSN_MASK, qp.attr.sq_psn & PSN_MASK);
             if connects && qp.kind != IBV_QPT_UD {
                 connect(qp, w);
             }

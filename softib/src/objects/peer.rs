@@ -216,6 +216,11 @@ impl Link {
         Some(pos)
     }
 
+    /// Takes the last [`Self::consume`] back.
+    pub fn give_back(&mut self) {
+        self.consumed = self.consumed.wrapping_sub(1);
+    }
+
     /// Copies the posted length words up to the end of a line.
     fn read_ahead(&mut self) -> Option<()> {
         let place = self.place.as_ref()?;

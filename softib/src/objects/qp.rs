@@ -45,8 +45,8 @@ pub struct Qp {
     pub sq_posted: u32,
     pub sq_retired: u32,
     pub busy: bool,
-    /// An RDMA WRITE through the ring that was refused and is not over yet.
-    pub refused: Option<u32>,
+    /// An RDMA WRITE through the ring that was refused, for this reason, and is not over yet (unreliable QPs).
+    pub refused: Option<(u32, u32)>,
     pub established: bool,
     pub async_events: u32,
 }
@@ -152,6 +152,14 @@ impl Qp {
         self.c.as_ptr().cast()
     }
 
+    /// What its peer may ask for. READ and atomics need resources here, too (max_dest_rd_atomic; IBTA 9.4.4): without any there
+    /// is no such request to a queue pair.
+    pub fn offers(&self) -> u32 {
+        let serves = self.attr.max_dest_rd_atomic > 0;
+        let answered = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+        self.attr.qp_access_flags & if serves { u32::MAX } else { !answered }
+    }
+
     /// Tells peers what this QP is now.
     pub fn publish(&self, w: &World) {
         let queue = match self.srq {
@@ -165,7 +173,7 @@ impl Qp {
             dest_qpn: self.attr.dest_qp_num,
             dest_incarnation: self.link.as_ref().map_or(0, |link| link.incarnation),
             qkey: self.attr.qkey,
-            access: self.attr.qp_access_flags,
+            access: self.offers(),
             pd: self.pd as u32,
             rq_offset: queue.map_or(0, |queue| queue.place.offset as u64),
             rq_size: queue.map_or(0, |queue| queue.place.size),
@@ -194,6 +202,19 @@ impl Qp {
         if self.srq.is_some() {
             w.async_event(self.context, IBV_EVENT_QP_LAST_WQE_REACHED, Subject::Qp(self.index));
         }
+    }
+
+    /// The end of a QP whose peer asked for what it may not, with the event for it: `status` is what the peer gets (IBTA
+    /// 11.6.3.3). An unreliable one drops such requests and lives on.
+    #[cold]
+    pub fn refuse(&mut self, w: &mut World, status: u32) {
+        if self.kind == IBV_QPT_UC || !super::qp_state::is_receiving(self.state) {
+            return;
+        }
+        let invalid = status == IBV_WC_REM_INV_REQ_ERR;
+        let kind = if invalid { IBV_EVENT_QP_REQ_ERR } else { IBV_EVENT_QP_ACCESS_ERR };
+        w.async_event(self.context, kind, Subject::Qp(self.index));
+        self.fail(w);
     }
 
     pub fn flush_sends(&mut self, w: &mut World) {

@@ -84,6 +84,11 @@ pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge
         match claim(link, peer, work.len) {
             Claimed::Ok(pos) => work.receive = Some(pos),
             Claimed::Empty => return Step::Rnr,
+            // It is lost as if it had never come (IBTA 9.9.3, class D).
+            Claimed::Wrong { op: op::TOO_LONG, .. } if qp.kind == IBV_QPT_UC && !link.view.rq_shared => {
+                link.give_back();
+                return Step::Done(IBV_WC_SUCCESS);
+            }
             Claimed::Wrong { pos, op, status } => {
                 let head = Head { op, dst, src_qpn: qp.num, pos, ..Head::default() };
                 let pushed = peer.ring.push(head, |_| ());

@@ -5,7 +5,7 @@ use super::{Step, attempt, fail_send};
 use crate::engine::world::World;
 use crate::objects::events::Subject;
 use crate::objects::qp::Qp;
-use crate::rdma;
+use crate::rdma::{self, Answerer};
 use rdma_sys::*;
 use std::time::{Duration, Instant};
 
@@ -86,12 +86,12 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
         let mut queued = qp.sq.pop_front()?;
         let idle = qp.state == IBV_QPS_SQD && !queued.work.begun();
         let early = matches!(queued.wait, Wait::Rnr { until } if until > now);
-        if queued.wait == Wait::Answer && rdma::is_lost(qp, w) {
+        if queued.wait.is_for_answer() && given_up(qp, w, &mut queued, now) {
             qp.sq.push_front(queued);
             finish_head(qp, w, IBV_WC_RETRY_EXC_ERR);
             continue;
         }
-        if idle || early || queued.wait == Wait::Answer {
+        if idle || early || queued.wait.is_for_answer() {
             let again = next_look(&queued.wait, now);
             qp.sq.push_front(queued);
             return Some(again);
@@ -108,12 +108,31 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
     None
 }
 
+/// An answer that is sure to be in the ring is found in less time, however short the QP's own patience is.
+const DELIVERY: Duration = Duration::from_millis(20);
+
+/// Whether the answer at the head of the SQ can't come any more: its process is dead, or its QP has been closed for as long as a
+/// silent one is asked again.
+fn given_up(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> bool {
+    queued.wait = match (rdma::answerer(qp, w), queued.wait) {
+        (Answerer::Dead, _) => return true,
+        (Answerer::Open, _) => Wait::Answer,
+        (Answerer::Closed, Wait::LastAnswer { deadline }) => {
+            return deadline.is_some_and(|deadline| now >= deadline);
+        }
+        (Answerer::Closed, _) => {
+            Wait::LastAnswer { deadline: patience(&qp.attr).map(|time| now + time.max(DELIVERY)) }
+        }
+    };
+    false
+}
+
 /// Looking again is a load or two; the device thread does it in steps like these while nobody polls.
 fn next_look(wait: &Wait, now: Instant) -> Instant {
     match *wait {
         Wait::Turn | Wait::Room => now + Duration::from_micros(50),
         Wait::Rnr { until } => until,
-        Wait::Silent { .. } => now + Duration::from_millis(1),
+        Wait::Silent { .. } | Wait::LastAnswer { .. } => now + Duration::from_millis(1),
         Wait::Answer => now + Duration::from_millis(10),
     }
 }

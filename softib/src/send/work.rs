@@ -18,6 +18,8 @@ pub mod op {
     pub const RESPONSE: u8 = 7;
     pub const FETCH_ADD: u8 = 8;
     pub const CMP_SWAP: u8 = 9;
+    /// The initiator found in the target's tables that the target refuses a request; `imm` is the initiator's status.
+    pub const REFUSED: u8 = 10;
 }
 
 /// Longest message (the port's max_msg_sz).
@@ -115,6 +117,10 @@ pub enum Wait {
     },
     /// An answer of the peer to an RDMA request; it comes through `deliver`.
     Answer,
+    /// The same, of a queue pair that has closed since: the answer may be on its way, or will never come.
+    LastAnswer {
+        deadline: Option<Instant>,
+    },
 }
 
 /// What an attempt came to.
@@ -131,6 +137,12 @@ impl Work {
     /// Something of it has reached the peer: it is finished even when the QP drains.
     pub fn begun(&self) -> bool {
         self.receive.is_some() || self.asked || self.moved
+    }
+}
+
+impl Wait {
+    pub fn is_for_answer(&self) -> bool {
+        matches!(self, Wait::Answer | Wait::LastAnswer { .. })
     }
 }
 

@@ -162,11 +162,14 @@ pub struct Path {
     pub rnr_retry: u8,
     pub min_rnr_timer: u8,
     pub access: u32,
+    /// READs and atomics at a time, as initiator and as responder.
+    pub rd_atomic: (u8, u8),
 }
 
 impl Default for Path {
     fn default() -> Path {
-        Path { timeout: 8, retry_cnt: 3, rnr_retry: 7, min_rnr_timer: 1, access: ALL_ACCESS }
+        let rd_atomic = (1, 1);
+        Path { timeout: 8, retry_cnt: 3, rnr_retry: 7, min_rnr_timer: 1, access: ALL_ACCESS, rd_atomic }
     }
 }
 
@@ -210,7 +213,8 @@ impl Qp {
 
     pub fn rtr(&self, dest: u32, path: &Path) {
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_4096, ..Default::default() };
-        (attr.dest_qp_num, attr.max_dest_rd_atomic, attr.min_rnr_timer) = (dest, 1, path.min_rnr_timer);
+        (attr.dest_qp_num, attr.max_dest_rd_atomic) = (dest, path.rd_atomic.1);
+        attr.min_rnr_timer = path.min_rnr_timer;
         (attr.ah_attr.dlid, attr.ah_attr.port_num) = (1, 1);
         let connected = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         let reliable = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
@@ -219,7 +223,8 @@ impl Qp {
     }
 
     pub fn rts(&self, path: &Path) {
-        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RTS, max_rd_atomic: 1, ..Default::default() };
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..Default::default() };
+        attr.max_rd_atomic = path.rd_atomic.0;
         (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (path.timeout, path.retry_cnt, path.rnr_retry);
         let reliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
         let plain = IBV_QP_STATE | IBV_QP_SQ_PSN;
@@ -327,6 +332,19 @@ pub fn loopback(dev: &Dev, path: &Path) -> (Qp, Qp) {
     a.connect(b.num(), path);
     b.connect(a.num(), path);
     (a, b)
+}
+
+/// The kind of the next asynchronous event of a device, acknowledged; None: there is none.
+pub fn event(dev: &Dev) -> Option<u32> {
+    let mut event = ibv_async_event::default();
+    unsafe {
+        libc::fcntl((*dev.ctx).async_fd, libc::F_SETFL, libc::O_NONBLOCK);
+        let got = (table().get_async_event)(dev.ctx, &mut event) == 0;
+        got.then(|| {
+            (table().ack_async_event)(&mut event);
+            event.event_type
+        })
+    }
 }
 
 /// The other process of a test.
