@@ -31,6 +31,7 @@ mod send;
 #[doc(hidden)]
 pub mod shm;
 
+pub use abi::device::is_device;
 pub use abi::qp_ex::qp_to_qp_ex;
 pub use abi::rereg::rereg_mr;
 pub use abi::table::driver_table;

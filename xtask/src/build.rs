@@ -33,6 +33,7 @@ pub fn command(args: Args) -> Result<()> {
     println!("built {}", library.display());
     println!("use:   LD_LIBRARY_PATH={} ibv_devinfo", workspace.verbs_folder().display());
     println!("or:    cargo xtask verbs -- ibv_devinfo");
+    println!("or:    LD_PRELOAD={} ibv_devinfo", workspace.verbs_folder().join(dropin::PRELOAD).display());
     Ok(())
 }
 

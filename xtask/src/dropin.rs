@@ -19,10 +19,14 @@ const LIBRARY: &str = "libibverbs.so.1";
 const DEVELOPMENT_LINK: &str = "libibverbs.so";
 /// Answers for a path that UCX looks for; see [`softib_dropin::paths`].
 const PATHS: &str = "libsoftib-paths.so";
+/// The device beside those of a real libibverbs; see [`softib_dropin::preload`].
+pub const PRELOAD: &str = "libsoftib-preload.so";
 const STATIC_LIBRARY: &str = "libsoftib_dropin.a";
 
-/// `cargo xtask verbs -- COMMAND...`: becomes the command.
+/// `cargo xtask verbs [--beside] -- COMMAND...`: becomes the command.
 pub fn command(words: &[String]) -> Result<()> {
+    let beside = words.first().is_some_and(|word| word == "--beside");
+    let words = &words[usize::from(beside)..];
     let words = words.strip_prefix(&["--".to_owned()]).unwrap_or(words);
     let Some((program, arguments)) = words.split_first() else {
         return Err(Failure::new("which command? For example: cargo xtask verbs -- ibv_devinfo -v"));
@@ -31,8 +35,15 @@ pub fn command(words: &[String]) -> Result<()> {
     build(&workspace)?;
     let folder = workspace.verbs_folder();
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_LIBRARY_PATH", joined("LD_LIBRARY_PATH", &folder));
-    command.env("LD_PRELOAD", joined("LD_PRELOAD", &folder.join(PATHS)));
+    command.args(arguments);
+    let mut preload = folder.join(PATHS).into_os_string();
+    if beside {
+        preload.push(":");
+        preload.push(folder.join(PRELOAD));
+    } else {
+        command.env("LD_LIBRARY_PATH", joined("LD_LIBRARY_PATH", &folder));
+    }
+    command.env("LD_PRELOAD", joined("LD_PRELOAD", Path::new(&preload)));
     let error = command.exec();
     Err(Failure(format!("cannot run {program}: {error}")))
 }
@@ -57,6 +68,7 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let library = folder.join(LIBRARY);
     let scratch = workspace.target.join("oxib").join("link");
     link(&archive, &scratch, &library, &link::assembly(), &link::version_script())?;
+    link(&archive, &scratch, &folder.join(PRELOAD), &link::preload_assembly(), &link::preload_script())?;
     link(&archive, &scratch, &folder.join(PATHS), &link::paths_assembly(), &link::paths_script())?;
     let development = folder.join(DEVELOPMENT_LINK);
     if !development.is_symlink() {

@@ -44,6 +44,7 @@ usage: cargo xtask COMMAND [OPTIONS]
                 FILTER...          only end-to-end cases whose name contains one of these
   verbs -- COMMAND...
               run a verbs program on the software device, like: cargo xtask verbs -- ibv_rc_pingpong -d softib0
+                --beside           ... beside the devices of the libibverbs that is installed, by LD_PRELOAD
   build       fill target/oxib/ with the plugin and the drop-in libibverbs.so.1 (release mode)
                 --debug            the plugin in debug mode
   install     put the plugin where Open MPI looks by itself

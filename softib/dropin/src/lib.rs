@@ -23,6 +23,7 @@
 //! | `memory`  | registration variants, fork                                                            |
 //! | `address` | the way back to the sender of a datagram                                               |
 //! | `paths`   | a path that only a preloaded library can answer for                                    |
+//! | `preload` | the same beside a real rdma-core, whose devices stay: `libsoftib-preload.so`            |
 //! | `sysfs`   | the few files that programs read below /sys/class/infiniband                           |
 
 mod address;
@@ -31,6 +32,7 @@ pub mod link;
 mod memory;
 pub mod names;
 pub mod paths;
+pub mod preload;
 mod query;
 pub mod rate;
 mod refuse;

@@ -9,6 +9,7 @@
 //! A trampoline changes no register that a call uses, so that arguments and results pass through it as they are.
 
 use crate::paths::FUNCTIONS;
+use crate::preload::{self, Rule};
 use crate::symbols::{SYMBOLS, Symbol};
 use rdma_sys::SOFTIB_MARKER;
 use std::fmt::Write;
@@ -42,11 +43,28 @@ pub fn exports() -> Vec<Export> {
     all
 }
 
-/// The version script. Public nodes depend on the one before; private ones stand alone.
+/// What the library that is preloaded beside a real one exports, and by which rule. Historical versions (IBVERBS_1.0 of what has
+/// a newer one) are the real library's.
+pub fn preload_exports() -> Vec<(Export, Rule)> {
+    let (all, newest) = (exports(), |name: &str| SYMBOLS.iter().rposition(|symbol| symbol.name == name));
+    let ruled = all.into_iter().map(|export| (export, preload::rule(export.name)));
+    ruled.filter(|(export, rule)| *rule != Rule::Real && newest(export.name) == Some(export.target)).collect()
+}
+
+/// The version script of the drop-in.
 pub fn version_script() -> String {
-    let exports = exports();
+    script(&exports())
+}
+
+/// The version script of the preloaded library.
+pub fn preload_script() -> String {
+    script(&preload_exports().into_iter().map(|(export, _)| export).collect::<Vec<_>>())
+}
+
+/// Public nodes depend on the one before; private ones stand alone.
+fn script(exports: &[Export]) -> String {
     let mut nodes: Vec<&str> = Vec::new();
-    for export in &exports {
+    for export in exports {
         if !nodes.contains(&export.node) {
             nodes.push(export.node);
         }
@@ -69,33 +87,86 @@ pub fn version_script() -> String {
 
 /// The trampolines and the marker, for the processor that this code was compiled for.
 pub fn assembly() -> String {
+    let direct = |export: &Export| jump(export.target * size_of::<usize>());
+    let trampolines = exports().into_iter().enumerate();
+    let text: String = trampolines.map(|(at, export)| trampoline(at, &export, &direct(&export))).collect();
+    format!("    .text\n{text}{}", marker())
+}
+
+/// The trampolines of the preloaded library: most ask [`preload::choose`] where to go.
+pub fn preload_assembly() -> String {
+    let body = |export: &Export, rule: Rule| match rule {
+        Rule::Ours => jump(export.target * size_of::<usize>()),
+        Rule::Both(function) => branch(function),
+        _ => ask(export.target),
+    };
+    let trampolines = preload_exports().into_iter().enumerate();
+    let text: String =
+        trampolines.map(|(at, (export, rule))| trampoline(at, &export, &body(&export, rule))).collect();
+    format!("    .text\n{}{text}{}", chooser(), marker())
+}
+
+/// A function of this body under the export's name and version.
+fn trampoline(at: usize, export: &Export, body: &str) -> String {
+    let (label, versions) = (format!("oxib_verbs_{at}"), if export.default { "@@" } else { "@" });
+    format!(
+        "    .globl {label}\n    .type {label}, %function\n    .balign 16\n{label}:\n{body}\
+         \x20   .size {label}, . - {label}\n    .symver {label}, {}{versions}{}\n",
+        export.name, export.node
+    )
+}
+
+fn marker() -> String {
     let marker = SOFTIB_MARKER.to_string_lossy();
-    let mut text = String::from("    .text\n");
-    for (at, export) in exports().iter().enumerate() {
-        let label = format!("oxib_verbs_{at}");
-        let versions = if export.default { "@@" } else { "@" };
-        let jump = jump(export.target * size_of::<usize>());
-        let _ = write!(
-            text,
-            "    .globl {label}\n    .type {label}, %function\n    .balign 16\n{label}:\n{jump}\
-             \x20   .size {label}, . - {label}\n    .symver {label}, {}{versions}{}\n",
-            export.name, export.node
-        );
-    }
-    let _ = write!(
-        text,
+    format!(
         "    .section .rodata\n    .globl {marker}\n    .type {marker}, %object\n    .balign 4\n{marker}:\n\
          \x20   .4byte 1\n    .size {marker}, 4\n{NO_EXECUTABLE_STACK}"
-    );
-    text
+    )
+}
+
+/// Goes to the chooser with an index, in a register that no argument is in.
+fn ask(index: usize) -> String {
+    match std::env::consts::ARCH {
+        "x86_64" => format!("    movl ${index}, %eax\n    jmp oxib_preload_ask\n"),
+        "aarch64" => format!("    mov w9, #{index}\n    b oxib_preload_ask\n"),
+        other => format!("    .error \"no trampolines for {other} yet\"\n"),
+    }
+}
+
+/// Saves the registers of the arguments, asks [`preload::choose`] with the index and the first of them, and jumps to what it says.
+fn chooser() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => {
+            "    .type oxib_preload_ask, %function\noxib_preload_ask:\n\
+             \x20   pushq %rdi\n    pushq %rsi\n    pushq %rdx\n    pushq %rcx\n    pushq %r8\n    pushq %r9\n\
+             \x20   subq $8, %rsp\n    movq %rdi, %rsi\n    movl %eax, %edi\n    call oxib_preload_choose\n\
+             \x20   addq $8, %rsp\n    popq %r9\n    popq %r8\n    popq %rcx\n    popq %rdx\n    popq %rsi\n\
+             \x20   popq %rdi\n    jmp *%rax\n    .size oxib_preload_ask, . - oxib_preload_ask\n"
+        }
+        "aarch64" => {
+            "    .type oxib_preload_ask, %function\noxib_preload_ask:\n\
+             \x20   stp x29, x30, [sp, #-80]!\n    mov x29, sp\n    stp x0, x1, [sp, #16]\n    stp x2, x3, [sp, #32]\n\
+             \x20   stp x4, x5, [sp, #48]\n    stp x6, x7, [sp, #64]\n    mov x1, x0\n    mov w0, w9\n\
+             \x20   bl oxib_preload_choose\n    mov x16, x0\n    ldp x0, x1, [sp, #16]\n    ldp x2, x3, [sp, #32]\n\
+             \x20   ldp x4, x5, [sp, #48]\n    ldp x6, x7, [sp, #64]\n    ldp x29, x30, [sp], #80\n    br x16\n\
+             \x20   .size oxib_preload_ask, . - oxib_preload_ask\n"
+        }
+        _ => "",
+    }
+}
+
+/// A jump to a symbol of the static library.
+fn branch(to: &str) -> String {
+    let jump = if std::env::consts::ARCH == "aarch64" { "b" } else { "jmp" };
+    format!("    {jump} {to}\n")
 }
 
 /// The trampolines of `libsoftib-paths.so`: see [`crate::paths`].
 pub fn paths_assembly() -> String {
-    let jump = if std::env::consts::ARCH == "aarch64" { "b" } else { "jmp" };
     let one = |(name, to): &(&str, &str)| {
+        let jump = branch(to);
         format!(
-            "    .globl {name}\n    .type {name}, %function\n{name}:\n    {jump} {to}\n    .size {name}, . - {name}\n"
+            "    .globl {name}\n    .type {name}, %function\n{name}:\n{jump}    .size {name}, . - {name}\n"
         )
     };
     let all: String = FUNCTIONS.iter().map(one).collect();

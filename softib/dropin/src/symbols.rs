@@ -17,7 +17,14 @@ static DEVICE: &rdma_sys::Table = softib::driver_table();
 /// Where a trampoline jumps to. Only ever called by C, with the signature that goes with the name.
 #[repr(transparent)]
 #[derive(Debug)]
-pub struct Target(#[allow(dead_code)] *const ());
+pub struct Target(*const ());
+
+impl Target {
+    /// The function's address.
+    pub fn address(&self) -> *const std::ffi::c_void {
+        self.0.cast()
+    }
+}
 
 // SAFETY: the address of a function, which is the same for every thread.
 unsafe impl Sync for Target {}

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use softib_dropin::link::{self, Export};
+use softib_dropin::preload::{Rule, rule, ruled_names};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +14,24 @@ const LIBRARIES: &[&str] =
     &["libibverbs.so.1", "libmlx5.so.1", "libefa.so.1", "librdmacm.so.1", "libfabric.so.1"];
 const PLUGINS: &[&str] = &["ucx/libuct_ib.so.0", "openmpi/lib/openmpi3/mca_btl_openib.so"];
 const PROGRAMS: &[&str] = &["ibv_", "ib_send_", "ib_write_", "ib_read_", "ib_atomic_", "qperf", "rping"];
+
+/// What names no object: the library that is preloaded leaves it to the real one.
+const LEFT: &[&str] = &[
+    "ibv_dofork_range",
+    "ibv_dontfork_range",
+    "ibv_event_type_str",
+    "ibv_free_buf",
+    "ibv_import_device",
+    "ibv_is_fork_initialized",
+    "ibv_node_type_str",
+    "ibv_port_state_str",
+    "ibv_rate_to_mbps",
+    "ibv_rate_to_mult",
+    "ibv_register_driver",
+    "ibv_wc_status_str",
+    "mbps_to_ibv_rate",
+    "mult_to_ibv_rate",
+];
 
 fn library_folder() -> PathBuf {
     let installed = |folder: &PathBuf| folder.join("libibverbs.so.1").exists();
@@ -77,4 +96,26 @@ fn a_name_has_one_default_version_and_no_version_twice() {
     assert_eq!(defaults.len(), names.len());
     let default = exports.iter().find(|export| export.name == "ibv_open_device" && export.default).unwrap();
     assert_eq!(default.node, "IBVERBS_1.1");
+}
+
+#[test]
+fn every_public_name_is_told_apart_by_its_object_or_left_to_the_real_library() {
+    let names: BTreeSet<&str> = link::exports().iter().map(|export| export.name).collect();
+    assert!(ruled_names().all(|name| names.contains(name)), "a rule is for a name that does not exist");
+    assert_eq!(ruled_names().count(), ruled_names().collect::<BTreeSet<_>>().len(), "a name has two rules");
+    let public = link::exports().into_iter().filter(|export| export.node.starts_with("IBVERBS_1."));
+    let real: BTreeSet<&str> =
+        public.map(|export| export.name).filter(|name| rule(name) == Rule::Real).collect();
+    let undecided: Vec<_> =
+        real.iter().filter(|name| !LEFT.contains(name) && !name.starts_with("ibv_copy_")).collect();
+    assert!(undecided.is_empty(), "{undecided:?}");
+}
+
+#[test]
+fn the_private_interface_of_providers_and_historical_versions_stay_the_real_librarys() {
+    for (export, _) in link::preload_exports() {
+        let private = export.node.starts_with("IBVERBS_PRIVATE");
+        assert!(!private || export.name == "ibv_query_gid_type", "{export:?}");
+        assert!(export.node != "IBVERBS_1.0" || !["ibv_open_device", "ibv_reg_mr"].contains(&export.name));
+    }
 }

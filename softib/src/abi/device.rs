@@ -35,6 +35,11 @@ fn the_device() -> *mut ibv_device {
     }) as *mut ibv_device
 }
 
+/// Whether this is a device of ours, and not one of another library in this process.
+pub fn is_device(device: *const ibv_device) -> bool {
+    device == the_device()
+}
+
 fn put_name(to: &mut [c_char], name: &str) {
     for (to, from) in to.iter_mut().zip(name.bytes()) {
         *to = from as c_char;

@@ -6,10 +6,14 @@
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
 //!     netpipe     NetPIPE's integrity check
 //!     verbs       verbs programs that nobody here wrote, over the drop-in libibverbs
+//!     commands    ... the pairs among them, line by line
+//!     beside      softib beside a real libibverbs, by LD_PRELOAD
 //!     pyverbs     rdma-core's own tests over the drop-in, held against a list
 //!     mpi4py      mpi4py's tests, measured against the same tests over tcp
 
+pub mod beside;
 pub mod case;
+pub mod commands;
 pub mod manners;
 pub mod mpi4py;
 pub mod netpipe;
@@ -26,6 +30,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     let parts = [
         manners::cases(setting),
         verbs::cases(setting),
+        beside::cases(setting),
         pyverbs::cases(setting),
         own::cases(setting),
         netpipe::cases(setting),

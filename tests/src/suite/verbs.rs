@@ -1,77 +1,17 @@
 //! Programs that nobody here wrote, unmodified, over the drop-in libibverbs: rdma-core's examples, perftest, UCX, and Open MPI's
-//! own BTL for verbs.
-//!
-//! Quick: each program once or twice with few iterations. All: more sizes, event mode everywhere, bandwidths.
+//! own BTL for verbs. Which, with which options: see [`commands`].
 
 use crate::mpirun::Transport;
 use crate::pair::Pair;
 use crate::process::{Limits, run};
 use crate::suite::case::passes;
-use crate::suite::{Case, Setting};
+use crate::suite::{Case, Setting, commands};
 use crate::{Failure, Result};
 use std::process::Command;
 
 const LIMITS: u64 = 60;
 /// What programs that end well all the same may print: a library without symbol versions; a payload that changed on the way.
 const COMPLAINTS: &[&str] = &["no version information available", "invalid data"];
-
-/// Pairs of programs that are always run.
-const QUICK: &[&str] = &[
-    "ibv_rc_pingpong -d softib0 -c -n 200 -s 1",
-    "ibv_rc_pingpong -d softib0 -c -n 200 -s 65536",
-    "ibv_rc_pingpong -d softib0 -c -n 200 -s 4096 -e",
-    "ibv_uc_pingpong -d softib0 -c -n 200",
-    "ibv_ud_pingpong -d softib0 -c -n 200",
-    "ibv_ud_pingpong -d softib0 -c -n 200 -g 0 -e",
-    "ibv_srq_pingpong -d softib0 -c -n 200",
-    "ibv_srq_pingpong -d softib0 -c -n 200 -e",
-    "ib_send_lat -d softib0 -n 200",
-    "ib_send_lat -d softib0 -n 200 -c UD",
-    "ib_send_bw -d softib0 -n 200",
-    "ib_send_bw -d softib0 -n 500 -c UD -s 4096",
-    "ib_write_lat -d softib0 -n 200",
-    "ib_write_bw -d softib0 -n 200",
-    "ib_read_lat -d softib0 -n 200",
-    "ib_read_bw -d softib0 -n 200",
-    "ucx_perftest -d softib0:1 -x rc_verbs -t am_lat -n 200",
-    "ucx_perftest -d softib0:1 -x ud_verbs -t am_lat -n 200",
-];
-
-/// Those of the full matrix.
-const MORE: &[&str] = &[
-    "ibv_rc_pingpong -d softib0 -c -n 200 -s 4096",
-    "ibv_rc_pingpong -d softib0 -c -n 50 -s 1048576",
-    "ibv_rc_pingpong -d softib0 -c -n 50 -s 1048576 -e",
-    "ibv_rc_pingpong -d softib0 -c -n 200 -g 0",
-    "ibv_uc_pingpong -d softib0 -c -n 200 -s 262144",
-    "ibv_uc_pingpong -d softib0 -c -n 200 -e",
-    "ibv_ud_pingpong -d softib0 -c -n 200 -s 2048 -e",
-    "ibv_srq_pingpong -d softib0 -c -n 200 -q 3 -s 65536",
-    "ib_send_lat -d softib0 -n 200 -c UC",
-    "ib_send_lat -d softib0 -n 200 -e",
-    "ib_send_lat -d softib0 -n 200 -c UD -e",
-    "ib_send_lat -d softib0 -n 20 -a",
-    "ib_send_lat -d softib0 -n 200 -c UD -s 64",
-    "ib_send_lat -d softib0 -n 200 -c UD -s 1024",
-    "ib_send_lat -d softib0 -n 200 -c UD -s 4096",
-    "ib_send_bw -d softib0 -n 200 -e",
-    // No more than the 512 receives that the server posts: what finds none is lost.
-    "ib_send_bw -d softib0 -n 500 -c UD -s 64",
-    "ib_send_bw -d softib0 -n 500 -c UD -s 1024",
-    "ib_send_bw -d softib0 -n 500 -c UD -s 1024 -e",
-    "ib_send_bw -d softib0 -n 200 -b",
-    "ib_send_bw -d softib0 -n 200 -c UC",
-    "ib_send_bw -d softib0 -n 200 -r 64 --use-srq",
-    "ib_write_lat -d softib0 -n 200 -c UC",
-    "ib_write_bw -d softib0 -n 200 -b -q 4",
-    "ib_write_bw -d softib0 -n 50 -a",
-    "ib_read_lat -d softib0 -n 200 -e",
-    "ib_read_bw -d softib0 -n 50 -a",
-    "ucx_perftest -d softib0:1 -x rc_verbs -t am_bw -n 200",
-    "ucx_perftest -d softib0:1 -x rc_verbs -t put_lat -n 200",
-    "ucx_perftest -d softib0:1 -x rc_verbs -t put_bw -n 200",
-    "ucx_perftest -t tag_bw -s 1000000 -n 50",
-];
 
 /// Layouts for Open MPI's openib BTL: its default and per-peer queues only.
 const OPENIB_LAYOUTS: &[(&str, Option<&str>)] =
@@ -89,8 +29,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
             prints(s, "ibv_devinfo -v -d softib0", "PORT_ACTIVE")
         }),
     ];
-    let more: &[&str] = if setting.all { MORE } else { &[] };
-    cases.extend(QUICK.iter().chain(more).map(|command| pair_case(command)));
+    cases.extend(commands::commands(setting.all).into_iter().map(pair_case));
     let more: &[&str] = if setting.all { MPI_MORE } else { &[] };
     for program in MPI_QUICK.iter().chain(more) {
         cases.extend(OPENIB_LAYOUTS.iter().map(|(name, layout)| openib_case(program, name, *layout)));
@@ -129,9 +68,9 @@ fn prints(setting: &Setting, command: &str, wanted: &str) -> Result<()> {
     )))
 }
 
-fn pair_case(command: &'static str) -> Case {
+fn pair_case(command: String) -> Case {
     Case::new(format!("unmodified: {command}"), move |setting| {
-        let output = Pair::new(command, &environment(setting)).expect_success(Limits::deadline(LIMITS))?;
+        let output = Pair::new(&command, &environment(setting)).expect_success(Limits::deadline(LIMITS))?;
         let found = COMPLAINTS.iter().find(|complaint| output.contains(**complaint));
         found.map_or(Ok(()), |found| Err(Failure(format!("`{found}` in the output:\n{output}"))))
     })
