@@ -4,6 +4,8 @@
 //! connected to that very sender. Everything else is a stray: dropped, counted, and what it consumed from a
 //! shared queue is posted again.
 
+mod datagram;
+
 use crate::engine::world::World;
 use crate::objects::events::Subject;
 use crate::objects::mr::Mrs;
@@ -11,7 +13,7 @@ use crate::objects::qp::{Inbound, Qp, Qps};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::Taken;
 use crate::rdma_ring;
-use crate::send::{GRH_LEN, op};
+use crate::send::{Envelope, op};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::ring::{Found, Head, flag};
 use rdma_sys::*;
@@ -33,6 +35,7 @@ pub fn cell(qps: &mut Qps, w: &mut World, from: From, found: &Found) {
     }
     match head.op {
         op::SEND => send(qp, w, found),
+        op::DATAGRAM => datagram::arrived(qp, w, found),
         _ => rare(qp, w, found),
     }
 }
@@ -40,9 +43,13 @@ pub fn cell(qps: &mut Qps, w: &mut World, from: From, found: &Found) {
 #[inline]
 fn wanted(qp: &Qp, head: &Head, from: From) -> bool {
     let generation = qp.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
-    let connected = qp.kind == IBV_QPT_UD
-        || qp.attr.dest_qp_num == head.src_qpn
-            && qp.link.as_ref().is_some_and(|link| link.incarnation == from.incarnation);
+    let connected = match qp.kind {
+        IBV_QPT_UD => matches!(head.op, op::DATAGRAM | op::TOO_LONG),
+        _ => {
+            qp.attr.dest_qp_num == head.src_qpn
+                && qp.link.as_ref().is_some_and(|link| link.incarnation == from.incarnation)
+        }
+    };
     generation && connected && is_receiving(qp.state)
 }
 
@@ -74,7 +81,7 @@ fn stray(qps: &mut Qps, w: &mut World, head: &Head) {
 fn consumed_a_receive(head: &Head) -> bool {
     match head.op {
         op::SEND => head.flags & flag::FIRST != 0,
-        op::WRITE_IMM | op::TOO_LONG | op::BAD_RECEIVE => true,
+        op::DATAGRAM | op::WRITE_IMM | op::TOO_LONG | op::BAD_RECEIVE => true,
         _ => false,
     }
 }
@@ -129,7 +136,7 @@ fn send(qp: &mut Qp, w: &mut World, found: &Found) {
     let Some((wr_id, sges)) = queue.and_then(|queue| queue.take_in_place(head.pos)) else {
         return send_displaced(qp, w, found);
     };
-    let placed = place(&w.mrs, qp.pd, qp.kind, sges, found);
+    let placed = place(&w.mrs, qp.pd, sges, found);
     if let Some(key) = qp.srq {
         tell_limit(w, key);
     }
@@ -140,21 +147,14 @@ fn send(qp: &mut Qp, w: &mut World, found: &Found) {
 #[cold]
 fn send_displaced(qp: &mut Qp, w: &mut World, found: &Found) {
     let Some(taken) = take(qp, w, found.head.pos) else { return nonsense(qp, w) };
-    let placed = place(&w.mrs, qp.pd, qp.kind, &taken.sges, found);
+    let placed = place(&w.mrs, qp.pd, &taken.sges, found);
     finish(qp, w, taken.wr_id, placed, found);
 }
 
-/// Copies a whole message into its buffers; the number of bytes they hold now, room for a GRH included.
+/// Copies a whole message into its buffers; the number of bytes they hold now.
 #[inline]
-fn place(mrs: &Mrs, pd: usize, kind: u32, sges: &[ibv_sge], found: &Found) -> Option<u32> {
-    let offset = if kind == IBV_QPT_UD { GRH_LEN } else { 0 };
-    if !scatter(mrs, pd, sges, offset, found) {
-        return None;
-    }
-    if found.head.flags & flag::GRH != 0 {
-        write_grh(sges, &found.head);
-    }
-    Some(offset + found.head.len)
+fn place(mrs: &Mrs, pd: usize, sges: &[ibv_sge], found: &Found) -> Option<u32> {
+    scatter(mrs, pd, sges, 0, found).then_some(found.head.len)
 }
 
 #[inline]
@@ -225,25 +225,29 @@ pub fn spread(sges: &[ibv_sge], mut skip: usize, found: &Found) -> usize {
     done
 }
 
-/// Writes the 40 bytes of global route header that precede a datagram, if the first buffer holds them.
-fn write_grh(sges: &[ibv_sge], head: &Head) {
-    let Some(first) = sges.first().filter(|sge| sge.length >= GRH_LEN) else { return };
-    let gid = crate::abi::identity::gid();
-    let mut grh = [0u8; GRH_LEN as usize];
-    grh[0] = 6 << 4;
-    grh[4..6].copy_from_slice(&(head.len as u16).to_be_bytes());
-    // Next header 0x1b: IBA transport (IBTA 8.3.4).
-    (grh[6], grh[7]) = (0x1b, 64);
-    grh[8..24].copy_from_slice(&gid);
-    grh[24..40].copy_from_slice(&gid);
-    // SAFETY: the buffer was checked by scatter() and has at least 40 bytes (checked above).
-    unsafe { std::ptr::copy_nonoverlapping(grh.as_ptr(), first.addr as *mut u8, grh.len()) };
+/// Completes a receive of a connected queue pair; the LID and what else a packet's headers say is not known for those
+/// (ibv_poll_cq(3): valid for UD).
+#[inline]
+fn complete(qp: &mut Qp, w: &mut World, wr_id: u64, opcode: u32, byte_len: u32, head: &Head) {
+    complete_with(qp, w, (wr_id, opcode, byte_len), head, 0, Envelope { slid: 0, sl: 0 });
+}
+
+/// Completes a receive that a datagram took.
+fn complete_datagram(qp: &mut Qp, w: &mut World, wr_id: u64, len: u32, head: &Head, from: Envelope) {
+    let grh = if head.flags & flag::GRH != 0 { IBV_WC_GRH } else { 0 };
+    complete_with(qp, w, (wr_id, IBV_WC_RECV, len), head, grh, from);
 }
 
 #[inline]
-fn complete(qp: &mut Qp, w: &mut World, wr_id: u64, opcode: u32, byte_len: u32, head: &Head) {
+fn complete_with(
+    qp: &mut Qp,
+    w: &mut World,
+    (wr_id, opcode, byte_len): (u64, u32, u32),
+    head: &Head,
+    flags: u32,
+    from: Envelope,
+) {
     let imm = head.flags & flag::IMM != 0;
-    let grh = head.flags & flag::GRH != 0;
     let (num, solicited) = (qp.num, head.flags & flag::SOLICITED != 0);
     w.complete_with(qp.recv_cq, num, solicited, |cqe| {
         cqe.retire = None;
@@ -252,8 +256,8 @@ fn complete(qp: &mut Qp, w: &mut World, wr_id: u64, opcode: u32, byte_len: u32, 
             (wr_id, IBV_WC_SUCCESS, opcode, 0, byte_len);
         wc.imm = ibv_wc_imm { imm_data: if imm { head.imm } else { 0 } };
         (wc.qp_num, wc.src_qp) = (num, head.src_qpn);
-        wc.wc_flags = if imm { IBV_WC_WITH_IMM } else { 0 } | if grh { IBV_WC_GRH } else { 0 };
-        (wc.pkey_index, wc.slid, wc.sl, wc.dlid_path_bits) = (0, crate::abi::identity::LID, 0, 0);
+        wc.wc_flags = flags | if imm { IBV_WC_WITH_IMM } else { 0 };
+        (wc.pkey_index, wc.slid, wc.sl, wc.dlid_path_bits) = (0, from.slid, from.sl, 0);
     });
 }
 

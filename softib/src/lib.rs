@@ -25,6 +25,7 @@ mod engine;
 pub mod errno;
 mod objects;
 mod paging;
+pub mod port;
 mod rdma;
 mod rdma_ring;
 mod send;

@@ -178,12 +178,21 @@ fn copy_remote(pid: i32, local: u64, remote: u64, len: usize, reading: bool) -> 
     Ok(())
 }
 
+/// What SOFTIB_CMA says about this peer: `0` never, `node` within a node.
+fn may_reach(peer: &Peer) -> bool {
+    match std::env::var_os("SOFTIB_CMA") {
+        Some(value) if value == "0" => false,
+        Some(value) if value == "node" => peer.card.guid == crate::port::guid(),
+        _ => true,
+    }
+}
+
 /// Whether process_vm_* reaches the peer: found by reading its nonce where it says a copy is.
 pub fn probe(peer: &mut Peer) -> bool {
     if let Some(known) = peer.reachable {
         return known;
     }
-    if std::env::var_os("SOFTIB_CMA").is_some_and(|value| value == "0") {
+    if !may_reach(peer) {
         peer.reachable = Some(false);
         return false;
     }

@@ -423,7 +423,7 @@ fn a_datagram_with_a_global_route_carries_its_header() {
     b.ready_ud(5);
     let mut gid = ibv_gid::default();
     assert_eq!(unsafe { (table().query_gid)(dev.ctx, 1, 0, &mut gid) }, 0);
-    let mut attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
+    let mut attr = ibv_ah_attr { dlid: 1, is_global: 1, port_num: 1, ..Default::default() };
     attr.grh.dgid = gid;
     let ah = unsafe { (table().create_ah)(dev.pd, &mut attr) };
     assert_eq!(b.recv(7, &[buf.sge(512, 512)]), 0);

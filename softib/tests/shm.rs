@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 fn segment() -> Segment {
-    Segment::claim(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")), false).unwrap()
+    Segment::claim(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")), false, |_| ()).unwrap()
 }
 
 struct Pair {

@@ -1,12 +1,18 @@
 //! The way back to the sender of a datagram: a completion and the GRH in front of the payload become an address.
+//!
+//! RoCE v2 over IPv4 has no GRH: its IPv4 header fills the last 20 of the 40 bytes, and the GIDs are its addresses, mapped.
 
 use crate::{guarded, query};
 use rdma_sys::*;
 use softib::errno::Errno;
 use std::ffi::c_int;
+use std::net::Ipv4Addr;
 
 /// IP version field of a GRH.
 const GRH_VERSION: u32 = 6;
+/// Next header: UDP, which is RoCE v2 (else IBA transport: InfiniBand and RoCE v1).
+const UDP: u8 = 17;
+const IPV4: usize = 20;
 
 /// `ibv_init_ah_from_wc`: 0, or -1 with errno when the GRH is none, or names a GID that is not ours.
 ///
@@ -57,17 +63,45 @@ fn sender(
 }
 
 fn route_back(context: *mut ibv_context, port: u8, grh: &ibv_grh) -> Result<ibv_global_route, Errno> {
-    let words = u32::from_be(grh.version_tclass_flow);
-    if words >> 28 != GRH_VERSION {
-        return Err(Errno(libc::EPROTONOSUPPORT));
+    // SAFETY: a GRH is 40 bytes without padding (asserted by its layout).
+    let raw: [u8; size_of::<ibv_grh>()] = unsafe { std::mem::transmute_copy(grh) };
+    if u32::from_be(grh.version_tclass_flow) >> 28 == GRH_VERSION {
+        return by_grh(context, port, grh);
     }
-    let index = query::find_gid(context, port, &grh.dgid)?;
+    by_ipv4(context, port, &raw[raw.len() - IPV4..])
+}
+
+fn by_grh(context: *mut ibv_context, port: u8, grh: &ibv_grh) -> Result<ibv_global_route, Errno> {
+    let words = u32::from_be(grh.version_tclass_flow);
+    let kinds: &[ibv_gid_type] = match grh.next_hdr {
+        UDP => &[IBV_GID_TYPE_ROCE_V2],
+        _ => &[IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1],
+    };
+    // SAFETY: both members of the union are the same 16 bytes.
+    let ours = unsafe { grh.dgid.raw };
     Ok(ibv_global_route {
         dgid: grh.sgid,
         flow_label: words & 0xf_ffff,
-        sgid_index: index as u8,
+        sgid_index: query::find_gid(context, port, &ours, kinds)? as u8,
         hop_limit: grh.hop_limit,
         traffic_class: (words >> 20) as u8,
+    })
+}
+
+/// An IPv4 header without options, whose checksum is right.
+fn by_ipv4(context: *mut ibv_context, port: u8, ip: &[u8]) -> Result<ibv_global_route, Errno> {
+    if ip[0] != 0x45 || ip[9] != UDP || softib::port::header_sum(ip) != 0xffff {
+        return Err(Errno(libc::EPROTONOSUPPORT));
+    }
+    let mapped =
+        |at: usize| Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]).to_ipv6_mapped().octets();
+    let (source, dest) = (mapped(12), mapped(16));
+    Ok(ibv_global_route {
+        dgid: ibv_gid { raw: source },
+        flow_label: 0,
+        sgid_index: query::find_gid(context, port, &dest, &[IBV_GID_TYPE_ROCE_V2])? as u8,
+        hop_limit: ip[8],
+        traffic_class: ip[1],
     })
 }
 

@@ -51,26 +51,28 @@ fn bytes(gid: &ibv_gid) -> [u8; 16] {
     unsafe { gid.raw }
 }
 
-/// Index of a GID in a port's table.
-pub fn find_gid(context: *mut ibv_context, port: u8, wanted: &ibv_gid) -> Result<u32, Errno> {
+/// Index of a GID of one of these types in a port's table.
+pub fn find_gid(
+    context: *mut ibv_context,
+    port: u8,
+    wanted: &[u8; 16],
+    kinds: &[ibv_gid_type],
+) -> Result<u32, Errno> {
     let rows = port_attr(context, port)?.gid_tbl_len.max(0) as u32;
-    let is_it = |index: &u32| gid(context, port, *index).is_ok_and(|gid| bytes(&gid) == bytes(wanted));
-    (0..rows).find(is_it).ok_or(Errno::INVAL)
+    let entry = |index: u32| gid_entry(context, port.into(), index).ok();
+    let is_it = |row: &ibv_gid_entry| bytes(&row.gid) == *wanted && kinds.contains(&row.gid_type);
+    (0..rows).filter_map(entry).find(is_it).map(|row| row.gid_index).ok_or(Errno::INVAL)
 }
 
 /// One row of a GID table; ENODATA when it is empty.
 fn gid_entry(context: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
     let number = u8::try_from(port).map_err(|_| Errno::INVAL)?;
-    let attr = port_attr(context, number)?;
     let gid = gid(context, number, index)?;
+    let gid_type = softib::port::gid_type(index as usize).ok_or(Errno::INVAL)?;
     if bytes(&gid) == [0; 16] {
         return Err(Errno(libc::ENODATA));
     }
-    Ok(ibv_gid_entry { gid, gid_index: index, port_num: port, gid_type: gid_type(&attr), ndev_ifindex: 0 })
-}
-
-fn gid_type(port: &ibv_port_attr) -> ibv_gid_type {
-    if port.link_layer == IBV_LINK_LAYER_ETHERNET { IBV_GID_TYPE_ROCE_V2 } else { IBV_GID_TYPE_IB }
+    Ok(ibv_gid_entry { gid, gid_index: index, port_num: port, gid_type, ndev_ifindex: 0 })
 }
 
 /// Writes a row into a program's struct, which may be shorter or longer than ours.

@@ -23,6 +23,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("class/infiniband/softib0/ports/1/gid_attrs/types/0", "IB/RoCE v1\n"),
 ];
 
+const PORT: &str = "class/infiniband/softib0/ports/1/";
 const REAL: &str = "/sys";
 const CLASS: &str = "class/infiniband";
 
@@ -97,12 +98,31 @@ pub unsafe extern "C" fn read_sysfs_file(
 /// A file's bytes with a NUL in place of the last newline, or after them.
 fn content(folder: &CStr, file: &CStr, room: usize) -> Result<Vec<u8>, Errno> {
     let path = Path::new(OsStr::from_bytes(folder.to_bytes())).join(OsStr::from_bytes(file.to_bytes()));
-    let mut text = std::fs::read(relocated(&path).unwrap_or(path))?;
+    let mut text = match of_this_port(&path) {
+        Some(text) => text.as_bytes().to_vec(),
+        None => std::fs::read(relocated(&path).unwrap_or(path))?,
+    };
     if text.last() == Some(&b'\n') {
         text.pop();
     }
     text.push(0);
     if text.len() <= room { Ok(text) } else { Err(Errno::INVAL) }
+}
+
+/// What differs from process to process: the files in the folder are those of an InfiniBand port.
+fn of_this_port(path: &Path) -> Option<&'static str> {
+    let below = path.to_str()?.split_once(PORT)?.1;
+    if below == "link_layer" {
+        return Some(match softib::port::link_layer() {
+            softib::port::LinkLayer::InfiniBand => "InfiniBand\n",
+            softib::port::LinkLayer::Ethernet => "Ethernet\n",
+        });
+    }
+    let row = below.strip_prefix("gid_attrs/types/")?.parse().ok()?;
+    match softib::port::gid_type(row)? {
+        rdma_sys::IBV_GID_TYPE_ROCE_V2 => Some("RoCE v2\n"),
+        _ => Some("IB/RoCE v1\n"),
+    }
 }
 
 /// Our device calls itself /sys/class/infiniband/softib0; that folder is below our own root.

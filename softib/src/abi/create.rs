@@ -1,7 +1,7 @@
-//! Protection domains, memory regions, channels, CQs, SRQs, address handles: create, change, destroy.
+//! Protection domains, memory regions, channels, CQs, SRQs: create, change, destroy.
 
 use super::device::{MAX_CQE, MAX_WR, context_key};
-use super::{cq_ex, engine, event, guard, guard_ptr, identity};
+use super::{cq_ex, engine, event, guard, guard_ptr};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::objects::cq::{Channel, Cq, event_file};
@@ -380,44 +380,4 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// Gives a receive queue's place in the segment back, once no initiator can be in the middle of looking at it.
 pub fn release_queue(w: &mut World, queue: &RecvQ) {
     w.retired.push((Instant::now(), queue.extent()));
-}
-
-/// An address handle carries all it needs in its C struct: `handle` says where it leads.
-pub const AH_NOWHERE: u32 = 0;
-pub const AH_LOCAL: u32 = 1;
-pub const AH_GLOBAL: u32 = 2;
-
-pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    guard_ptr(|| {
-        // SAFETY: the program passes valid pointers.
-        let (attr, context) = unsafe { (&*attr, (*pd).context) };
-        if attr.port_num != 1 {
-            return Err(Errno::INVAL);
-        }
-        let mut state = engine()?.enter();
-        state.w.pds.get(pd_key(pd)).ok_or(Errno::INVAL)?;
-        use_pd(&mut state.w, pd_key(pd), 1);
-        Ok(Box::into_raw(Box::new(ibv_ah { context, pd, handle: destination_of(attr) })))
-    })
-}
-
-/// Where an address leads: to our own port, or nowhere.
-pub fn destination_of(attr: &ibv_ah_attr) -> u32 {
-    // SAFETY: all bit patterns are valid for the raw bytes of a GID.
-    let ours = unsafe { attr.grh.dgid.raw } == identity::gid();
-    match (attr.is_global != 0, attr.dlid == identity::LID) {
-        (true, _) if ours => AH_GLOBAL,
-        (false, true) => AH_LOCAL,
-        _ => AH_NOWHERE,
-    }
-}
-
-pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    guard(|| {
-        // SAFETY: made by create_ah, destroyed once by the rules of the API.
-        let ah = unsafe { Box::from_raw(ah) };
-        let mut state = engine()?.enter();
-        use_pd(&mut state.w, pd_key(ah.pd), -1);
-        Ok(())
-    })
 }

@@ -1,13 +1,15 @@
-//! The device list, contexts, and what they say about device and port.
+//! The device list, contexts, and what they say about the device.
 
-use super::{cq_ex, create, engine, guard, guard_minus, guard_ptr, identity, ops, qp_ex};
+use super::port::query_port_sized;
+use super::{cq_ex, create, engine, guard, guard_minus, guard_ptr, ops, qp_ex};
 use crate::engine as process;
 use crate::errno::Errno;
 use crate::objects::cq::event_file;
 use crate::objects::events::Context;
 use crate::objects::{CBox, zeroed};
 use crate::paging;
-use crate::send::{MAX_MESSAGE, MAX_SGE};
+use crate::port;
+use crate::send::MAX_SGE;
 use crate::shm::layout::{MRS, QPS};
 use rdma_sys::*;
 use std::collections::VecDeque;
@@ -28,8 +30,8 @@ fn the_device() -> *mut ibv_device {
         let mut device: Box<device_with_slack> = Box::new(unsafe { zeroed() });
         let c = &mut device.device;
         (c.node_type, c.transport_type) = (IBV_NODE_CA, IBV_TRANSPORT_IB);
-        put_name(&mut c.name, identity::NAME);
-        put_name(&mut c.dev_name, identity::NAME);
+        put_name(&mut c.name, port::NAME);
+        put_name(&mut c.dev_name, port::NAME);
         put_name(&mut c.ibdev_path, "/sys/class/infiniband/softib0");
         Box::into_raw(device) as usize
     }) as *mut ibv_device
@@ -73,7 +75,7 @@ pub unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_ch
 }
 
 pub unsafe extern "C" fn get_device_guid(_device: *mut ibv_device) -> u64 {
-    u64::from_ne_bytes(identity::guid())
+    u64::from_ne_bytes(port::guid())
 }
 
 pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
@@ -151,13 +153,14 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
 pub unsafe extern "C" fn query_device(_context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the program passes a valid pointer.
     guard(|| unsafe {
-        attr.write(device_attr());
+        attr.write(device_attr()?);
         Ok(())
     })
 }
 
-fn device_attr() -> ibv_device_attr {
-    let guid = u64::from_ne_bytes(identity::guid());
+fn device_attr() -> Result<ibv_device_attr, Errno> {
+    let pkeys = engine()?.enter().w.port.pkeys.len();
+    let guid = u64::from_ne_bytes(port::guid());
     let mut attr = ibv_device_attr {
         node_guid: guid,
         sys_image_guid: guid,
@@ -184,12 +187,12 @@ fn device_attr() -> ibv_device_attr {
         max_srq: CQS,
         max_srq_wr: MAX_WR as c_int,
         max_srq_sge: MAX_SGE as c_int,
-        max_pkeys: 1,
+        max_pkeys: pkeys as u16,
         phys_port_cnt: 1,
         ..Default::default()
     };
     put_name(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
-    attr
+    Ok(attr)
 }
 
 /// `verbs_context.query_device_ex`: an older program has a shorter struct.
@@ -205,7 +208,7 @@ unsafe extern "C" fn query_device_ex(
         if asked != 0 || len < size_of::<ibv_device_attr>() {
             return Err(Errno::INVAL);
         }
-        let full = device_attr_ex();
+        let full = device_attr_ex()?;
         let len = len.min(size_of::<ibv_device_attr_ex>());
         // SAFETY: the program's struct has `len` bytes, ours at least as many.
         unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), len) };
@@ -214,15 +217,15 @@ unsafe extern "C" fn query_device_ex(
 }
 
 /// No offload, pacing, tag matching, timestamps or device memory: those fields are zero.
-fn device_attr_ex() -> ibv_device_attr_ex {
-    let orig_attr = device_attr();
-    ibv_device_attr_ex {
+fn device_attr_ex() -> Result<ibv_device_attr_ex, Errno> {
+    let orig_attr = device_attr()?;
+    Ok(ibv_device_attr_ex {
         orig_attr,
         device_cap_flags_ex: orig_attr.device_cap_flags.into(),
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
         odp_caps: odp_caps(),
         ..Default::default()
-    }
+    })
 }
 
 fn odp_caps() -> ibv_odp_caps {
@@ -237,90 +240,6 @@ fn odp_caps() -> ibv_odp_caps {
             ud_odp_caps: offered(send | recv),
         },
     }
-}
-
-pub unsafe extern "C" fn query_port(_context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
-    guard(|| {
-        check_port(port)?;
-        // SAFETY: the program passes a valid pointer.
-        unsafe { attr.write(port_attr()) };
-        Ok(())
-    })
-}
-
-/// `verbs_context.query_port`: an older program has a shorter struct.
-unsafe extern "C" fn query_port_sized(
-    _context: *mut ibv_context,
-    port: u8,
-    attr: *mut ibv_port_attr,
-    len: usize,
-) -> c_int {
-    guard(|| {
-        check_port(port)?;
-        let full = port_attr();
-        let len = len.min(size_of::<ibv_port_attr>());
-        // SAFETY: the program's struct has `len` bytes, ours at least as many.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), len) };
-        Ok(())
-    })
-}
-
-fn check_port(port: u8) -> Result<(), Errno> {
-    if port == 1 { Ok(()) } else { Err(Errno::INVAL) }
-}
-
-fn port_attr() -> ibv_port_attr {
-    ibv_port_attr {
-        state: IBV_PORT_ACTIVE,
-        max_mtu: IBV_MTU_4096,
-        active_mtu: IBV_MTU_4096,
-        gid_tbl_len: 1,
-        port_cap_flags: IBV_PORT_CM_SUP,
-        max_msg_sz: MAX_MESSAGE,
-        pkey_tbl_len: 1,
-        lid: identity::LID,
-        sm_lid: identity::LID,
-        max_vl_num: 1,
-        subnet_timeout: 18,
-        // 4x EDR and LinkUp: what programs print, nothing depends on it.
-        active_width: 2,
-        active_speed: 32,
-        phys_state: 5,
-        link_layer: IBV_LINK_LAYER_INFINIBAND,
-        ..Default::default()
-    }
-}
-
-pub unsafe extern "C" fn query_gid(
-    _context: *mut ibv_context,
-    port: u8,
-    index: c_int,
-    gid: *mut ibv_gid,
-) -> c_int {
-    guard_minus(|| {
-        check_port(port)?;
-        let raw = if index == 0 { identity::gid() } else { return Err(Errno::INVAL) };
-        // SAFETY: the program passes a valid pointer.
-        unsafe { gid.write(ibv_gid { raw }) };
-        Ok(())
-    })
-}
-
-pub unsafe extern "C" fn query_pkey(
-    _context: *mut ibv_context,
-    port: u8,
-    index: c_int,
-    pkey: *mut u16,
-) -> c_int {
-    guard_minus(|| {
-        check_port(port)?;
-        if index != 0 {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: the program passes a valid pointer.
-        unsafe { pkey.write(identity::PKEY.to_be()) };
-        Ok(())
-    })
 }
 
 /// Nothing to do: registered memory is not pinned, fork is harmless.

@@ -7,17 +7,19 @@
 //! table     the driver table
 //! device    device list, contexts, queries        create   PD, MR, CQ, channel, SRQ, AH
 //! queue     QPs: create, modify, query, destroy   event    completion and asynchronous events
-//! ops       post and poll                         identity LID, GID, GUID
+//! ops       post and poll                         port     port, GID and P_Key queries
+//! address   address handles
 //! cq_ex     completions field by field            qp_ex    requests call by call
 //! rereg     memory regions that change
 //! ```
 
+pub mod address;
 pub mod cq_ex;
 pub mod create;
 pub mod device;
 pub mod event;
-pub mod identity;
 pub mod ops;
+pub mod port;
 pub mod qp_ex;
 pub mod queue;
 pub mod rereg;

@@ -1,6 +1,7 @@
 //! The data path: what `ibv_context.ops` points to.
 
-use super::create::{AH_GLOBAL, AH_LOCAL, cq_key, srq_key};
+use super::address::destination;
+use super::create::{cq_key, srq_key};
 use super::queue::qp_index;
 use super::{engine, guard};
 use crate::engine::lock::thread_id;
@@ -9,7 +10,7 @@ use crate::errno::Errno;
 use crate::objects::cq::Armed;
 use crate::objects::qp::Qp;
 use crate::objects::qp_state;
-use crate::send::{self, MAX_MESSAGE, Remote, Route, UD_MTU, Work};
+use crate::send::{self, MAX_MESSAGE, Remote, UD_MTU, Work};
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -176,13 +177,8 @@ fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
     match (qp.kind, wr.opcode) {
         (IBV_QPT_UD, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) => {
             // SAFETY: the QP's type says which member of the union the program has filled; its AH is one of ours.
-            let (ud, ah) = unsafe { (wr.wr.ud, (*wr.wr.ud.ah).handle) };
-            let route = match ah {
-                AH_LOCAL => Route::Here { global: false },
-                AH_GLOBAL => Route::Here { global: true },
-                _ => Route::Nowhere,
-            };
-            work.remote = Remote::Datagram { qpn: ud.remote_qpn, qkey: ud.remote_qkey, route };
+            let (ud, to) = unsafe { (wr.wr.ud, destination(wr.wr.ud.ah)) };
+            work.remote = Remote::Datagram { qpn: ud.remote_qpn, qkey: ud.remote_qkey, to };
         }
         (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) => {}
         // What comes back can't be placed in a copy of the buffers (ibv_post_send(3): inline is for SEND and WRITE).

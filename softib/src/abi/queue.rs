@@ -1,9 +1,9 @@
 //! Queue pairs: create, modify, query, destroy.
 
-use super::create::{cq_key, destination_of, pd_key, release_queue, srq_key, use_context, use_pd};
+use super::create::{cq_key, pd_key, release_queue, srq_key, use_context, use_pd};
 use super::device::{MAX_WR, context_key};
 use super::qp_ex::QpEx;
-use super::{create, engine, event, guard, guard_ptr};
+use super::{engine, event, guard, guard_ptr};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::objects::events::Subject;
@@ -11,6 +11,8 @@ use crate::objects::peer::Link;
 use crate::objects::qp::{Qp, Qps, number};
 use crate::objects::recvq::RecvQ;
 use crate::objects::{CBox, qp_state, zeroed};
+use crate::port::Port;
+use crate::port::address::Address;
 use crate::send::MAX_SGE;
 use crate::shm::layout::QP_BITS;
 use rdma_sys::*;
@@ -187,16 +189,17 @@ fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(
     }
     let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { qp.state };
     qp_state::check(qp.kind, qp.state, to, mask)?;
-    check_values(attr, mask)?;
+    check_values(attr, mask, &w.port)?;
     match to {
         IBV_QPS_RESET => qp.reset(w),
         IBV_QPS_ERR => qp.fail(w),
         _ => {
-            let connects = mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0;
+            let path = mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0;
+            let partition = mask & IBV_QP_PKEY_INDEX != 0 && qp.link.is_some();
             store(&mut qp.attr, attr, mask);
             // Packet sequence numbers have 24 bits (IBTA 9.2.1).
             (qp.attr.rq_psn, qp.attr.sq_psn) = (qp.attr.rq_psn & PSN_MASK, qp.attr.sq_psn & PSN_MASK);
-            if connects && qp.kind != IBV_QPT_UD {
+            if (path || partition) && qp.kind != IBV_QPT_UD {
                 connect(qp, w);
             }
             arrive(qp, w, to);
@@ -215,10 +218,10 @@ fn arrive(qp: &mut Qp, w: &mut World, to: u32) {
     crate::send::tell_drained(qp, w);
 }
 
-fn check_values(attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+fn check_values(attr: &ibv_qp_attr, mask: u32, port: &Port) -> Result<(), Errno> {
     let has = |bit: u32| mask & bit != 0;
     let wrong = has(IBV_QP_PORT) && attr.port_num != 1
-        || has(IBV_QP_PKEY_INDEX) && attr.pkey_index != 0
+        || has(IBV_QP_PKEY_INDEX) && usize::from(attr.pkey_index) >= port.pkeys.len()
         || has(IBV_QP_PATH_MTU) && !(IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu)
         || has(IBV_QP_RETRY_CNT) && attr.retry_cnt > 7
         || has(IBV_QP_RNR_RETRY) && attr.rnr_retry > 7
@@ -227,8 +230,13 @@ fn check_values(attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
         || has(IBV_QP_MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > 16
         || has(IBV_QP_MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > 16
         || has(IBV_QP_DEST_QPN) && attr.dest_qp_num >= 1 << (2 * QP_BITS)
-        || has(IBV_QP_AV) && attr.ah_attr.port_num > 1;
+        || has(IBV_QP_AV) && !is_possible(&attr.ah_attr, port)
+        || has(IBV_QP_ALT_PATH) && !is_possible(&attr.alt_ah_attr, port);
     if wrong { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+fn is_possible(path: &ibv_ah_attr, port: &Port) -> bool {
+    path.port_num <= 1 && Address::from(path).check(port).is_ok()
 }
 
 /// Copies the attributes that `mask` names.
@@ -249,19 +257,26 @@ fn store(to: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) {
     }
 }
 
-/// Binds the QP to the process that has its destination QPN now. Nobody there, or an address that is not ours: silence.
+/// Binds the QP to the process that has its destination QPN now, if the address leads to it; else there is silence.
 fn connect(qp: &mut Qp, w: &mut World) {
-    let here = destination_of(&qp.attr.ah_attr) != create::AH_NOWHERE;
-    let slot = (qp.attr.dest_qp_num >> QP_BITS) as usize;
-    let peer = if here { w.peers.reach(slot) } else { Err(Errno::NODEV) };
-    let incarnation = match peer {
-        Ok(peer) => peer.incarnation,
+    let (dest, pkey) = (qp.attr.dest_qp_num, w.port.pkey(qp.attr.pkey_index));
+    let incarnation = match find(w, dest, &Address::from(&qp.attr.ah_attr)) {
+        Ok(incarnation) => incarnation,
         Err(error) => {
-            log::warn!("qp {:#x}: qp {:#x} does not answer: {error}", qp.num, qp.attr.dest_qp_num);
+            log::warn!("qp {:#x}: qp {dest:#x} does not answer: {error}", qp.num);
             0
         }
     };
-    qp.link = Some(Link::new(qp.attr.dest_qp_num, incarnation));
+    match qp.link.as_mut() {
+        Some(link) => link.repath(incarnation, pkey),
+        None => qp.link = Some(Link::new(dest, incarnation, pkey)),
+    }
+}
+
+/// The process that has queue pair `dest` and a port with this address.
+fn find(w: &mut World, dest: u32, to: &Address) -> Result<u64, Errno> {
+    let peer = w.peers.reach((dest >> QP_BITS) as usize)?;
+    if to.names(&w.port, &peer.card) { Ok(peer.incarnation) } else { Err(Errno(libc::EHOSTUNREACH)) }
 }
 
 pub unsafe extern "C" fn query_qp(

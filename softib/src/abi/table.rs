@@ -1,6 +1,6 @@
 //! The driver table: the control path of this device for `verbs::Driver::from_table`.
 
-use super::{create, device, event, queue};
+use super::{address, create, device, event, port, queue};
 use rdma_sys::Table;
 
 static TABLE: Table = Table {
@@ -12,9 +12,9 @@ static TABLE: Table = Table {
     open_device: device::open_device,
     close_device: device::close_device,
     query_device: device::query_device,
-    query_port: device::query_port,
-    query_gid: device::query_gid,
-    query_pkey: device::query_pkey,
+    query_port: port::query_port,
+    query_gid: port::query_gid,
+    query_pkey: port::query_pkey,
     alloc_pd: create::alloc_pd,
     dealloc_pd: create::dealloc_pd,
     reg_mr: create::reg_mr,
@@ -34,8 +34,8 @@ static TABLE: Table = Table {
     modify_qp: queue::modify_qp,
     query_qp: queue::query_qp,
     destroy_qp: queue::destroy_qp,
-    create_ah: create::create_ah,
-    destroy_ah: create::destroy_ah,
+    create_ah: address::create_ah,
+    destroy_ah: address::destroy_ah,
     get_async_event: event::get_async_event,
     ack_async_event: event::ack_async_event,
     fork_init: device::fork_init,

@@ -20,6 +20,7 @@ use crate::errno::Errno;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
+use crate::port::{Port, card};
 use crate::shm::heap::Heap;
 use crate::shm::segment::{self, Segment};
 use barrier::Barrier;
@@ -37,8 +38,8 @@ use world::{State, Stats, World};
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
 /// Open contexts. Serialises open and close.
 static USERS: Mutex<usize> = Mutex::new(0);
-/// The lock-holding descriptor, for the fork child.
-static LOCK_FD: AtomicI32 = AtomicI32::new(-1);
+/// The lock-holding descriptors (segment, node), for the fork child.
+static LOCK_FDS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 #[derive(Debug)]
 pub struct Engine {
@@ -74,12 +75,14 @@ impl Engine {
     fn start() -> Result<Engine, Errno> {
         let barrier = Barrier::register();
         let dir = segment::directory();
-        let segment = Segment::claim(&dir, barrier.global)?;
-        LOCK_FD.store(segment.file.as_raw_fd(), Ordering::Release);
+        let port = Port::open(&dir)?;
+        let segment = Segment::claim(&dir, barrier.global, |map| card::publish(map, &port))?;
+        remember_locks(&segment, &port);
         let map = segment.map.clone();
         let peers = Peers::new(dir, &segment, barrier.global);
         let w = World {
             segment,
+            port,
             heap: Heap::default(),
             contexts: Slab::new(),
             pds: Slab::new(),
@@ -132,7 +135,7 @@ pub fn close() {
         return;
     }
     let engine = ENGINE.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    LOCK_FD.store(-1, Ordering::Release);
+    LOCK_FDS.iter().for_each(|fd| fd.store(-1, Ordering::Release));
     if engine.is_null() {
         return;
     }
@@ -168,15 +171,20 @@ extern "C" fn at_exit() {
         }
         if let Some(state) = engine.lock.try_lock() {
             state.w.segment.unlink();
+            state.w.port.leave();
         }
     }
 }
 
-/// The child keeps neither the lock (the parent's death must be seen) nor the engine (its mappings are not there).
+fn remember_locks(segment: &Segment, port: &Port) {
+    LOCK_FDS[0].store(segment.file.as_raw_fd(), Ordering::Release);
+    LOCK_FDS[1].store(port.lock_descriptor().unwrap_or(-1), Ordering::Release);
+}
+
+/// The child keeps neither the locks (the parent's death must be seen) nor the engine (its mappings are not there).
 extern "C" fn in_fork_child() {
-    let fd = LOCK_FD.swap(-1, Ordering::AcqRel);
     ENGINE.store(std::ptr::null_mut(), Ordering::Release);
-    if fd >= 0 {
+    for fd in LOCK_FDS.iter().map(|fd| fd.swap(-1, Ordering::AcqRel)).filter(|&fd| fd >= 0) {
         // SAFETY: closes the child's copy of a descriptor whose File is leaked with the parent's engine.
         unsafe { libc::close(fd) };
     }

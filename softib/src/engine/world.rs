@@ -9,6 +9,7 @@ use crate::objects::mr::{Mrs, Pd};
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::srq::Srq;
+use crate::port::Port;
 use crate::rdma_ring::Reply;
 use crate::shm::heap::{Extent, Heap};
 use crate::shm::layout::{BELL, QPS};
@@ -27,7 +28,7 @@ pub struct Stats {
     pub doorbells: u64,
     /// Sends that found no receive and were put back.
     pub rnr: u64,
-    /// Datagrams that were dropped: wrong Q_Key, no receive, full ring, unknown destination.
+    /// Datagrams that were dropped: wrong Q_Key or P_Key, no receive, full ring, an address that names nobody.
     pub ud_dropped: u64,
     /// Messages that arrived for a queue pair that no longer wanted them.
     pub stray: u64,
@@ -52,6 +53,8 @@ pub struct State {
 #[derive(Debug)]
 pub struct World {
     pub segment: Segment,
+    /// What our port is.
+    pub port: Port,
     pub heap: Heap,
     pub contexts: Slab<Context>,
     pub pds: Slab<Pd>,

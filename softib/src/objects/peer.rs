@@ -5,6 +5,8 @@
 //! QP's public entry, and how many of its receives it has consumed.
 
 use crate::errno::Errno;
+use crate::port::card::{self, Card};
+use crate::port::pkeys_match;
 use crate::shm::layout::*;
 use crate::shm::liveness::{Liveness, is_locked};
 use crate::shm::map::Map;
@@ -24,6 +26,7 @@ pub struct Peer {
     pub file: File,
     pub incarnation: u64,
     pub pid: i32,
+    pub card: Card,
     pub ring: SendRing,
     /// Whether process_vm_* reaches it; None before it has been tried.
     pub reachable: Option<bool>,
@@ -45,7 +48,7 @@ impl Peer {
 /// Why a connected queue pair has no peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
-    /// Nobody was there when it connected: it is as if the other side kept silent.
+    /// Nobody was at that address when it connected: it is as if the other side kept silent.
     Never,
     /// The process is dead, or its slot has another owner by now.
     Gone,
@@ -125,11 +128,12 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
         return Err(Errno(libc::ECONNREFUSED));
     }
     check_header(&map, slot)?;
+    let card = card::read(&map)?;
     let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
     let pid = map.u32(H_PID).load(Ordering::Relaxed) as i32;
     let fenced = !barrier || map.u32(H_BARRIER).load(Ordering::Relaxed) == 0;
     let ring = SendRing::claim(&map, &file, me, fenced)?;
-    Ok(Peer { map, file, incarnation, pid, ring, reachable: None, live, is_self })
+    Ok(Peer { map, file, incarnation, pid, card, ring, reachable: None, live, is_self })
 }
 
 fn nonce_of(file: &File) -> Option<u64> {
@@ -157,8 +161,12 @@ pub struct Link {
     pub slot: usize,
     /// Index of the remote QP in its process.
     pub index: usize,
-    /// 0: the peer was not there when we connected.
+    /// 0: the peer was not there when we connected, or the address does not lead to it.
     pub incarnation: u64,
+    /// The process that the QP was connected to first.
+    home: u64,
+    /// The P_Key that our packets carry.
+    pub pkey: u16,
     pub view: Public,
     pub place: Option<Place>,
     /// Receives consumed so far, and the peer's `posted` as seen last (queue with one sender).
@@ -174,11 +182,13 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(dest_qpn: u32, incarnation: u64) -> Link {
+    pub fn new(dest_qpn: u32, incarnation: u64, pkey: u16) -> Link {
         Link {
             slot: (dest_qpn >> QP_BITS) as usize,
             index: dest_qpn as usize % QPS,
             incarnation,
+            home: incarnation,
+            pkey,
             view: Public::default(),
             place: None,
             consumed: 0,
@@ -188,6 +198,16 @@ impl Link {
             sequence: None,
             generation: None,
         }
+    }
+
+    /// Takes another path or partition to the same queue pair (a change in SQD). What has been agreed on so far holds: where the path leads to
+    /// another process, or nowhere (0), there is silence.
+    pub fn repath(&mut self, incarnation: u64, pkey: u16) {
+        if self.home == 0 {
+            self.home = incarnation;
+        }
+        self.incarnation = if incarnation == self.home { incarnation } else { 0 };
+        (self.pkey, self.sequence) = (pkey, None);
     }
 
     /// Consumes the next receive of a queue that only we send to: its position and length word.
@@ -259,6 +279,10 @@ impl Link {
         let ours = view.dest_qpn == me.0 && view.dest_incarnation == me.1;
         let same = self.generation.is_none_or(|generation| generation == view.generation);
         if !ours || !same || !super::qp_state::is_receiving(view.state) {
+            return false;
+        }
+        if !pkeys_match(self.pkey, view.pkey as u16) {
+            card::count_bad_pkey(map);
             return false;
         }
         self.place = place_of(&view, map);

@@ -179,6 +179,7 @@ impl Qp {
             rq_size: queue.map_or(0, |queue| queue.place.size),
             rq_shared: queue.is_some_and(|queue| queue.shared),
             min_rnr_timer: self.attr.min_rnr_timer.into(),
+            pkey: if self.state == IBV_QPS_RESET { 0 } else { w.port.pkey(self.attr.pkey_index).into() },
         };
         qptable::publish(&w.segment.map, self.index, &public);
     }

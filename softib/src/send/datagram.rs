@@ -1,16 +1,27 @@
-//! Datagrams (UD): they find a queue pair and a receive, or they are lost.
+//! Datagrams (UD): they find a port, a queue pair and a receive, or they are lost.
 //!
 //! Room in the ring is another matter: a wire would hold more than a ring does, so a datagram waits for it at the head of its SQ
 //! while the target lives ([`send_datagram`]). It is lost only if the target has not read for [`PATIENCE`], so that a stopped
 //! process does not keep a queue pair from all others. Half of a ring is for connected queue pairs only: they have a
 //! receive for each message in it, while datagrams that nobody has read yet hold receives back.
+//!
+//! ```text
+//!   cell payload   | envelope 4 | route header 40, if there is one | data |
+//! ```
+//!
+//! The headers that a wire would carry travel in front of the data, so the receiver reports what the sender really is.
 
 use super::Step;
 use super::message::{destination, rung, solicited};
-use super::work::{GRH_LEN, Remote, Route, UD_MTU, Work, gather, op};
+use super::work::{GRH_LEN, Remote, UD_MTU, Work, gather, op};
 use crate::engine::world::World;
+use crate::objects::peer::{Peer, place_of};
 use crate::objects::qp::Qp;
-use crate::shm::layout::QP_BITS;
+use crate::objects::qp_state::is_receiving;
+use crate::port::address::Address;
+use crate::port::{Port, card, pkeys_match};
+use crate::shm::layout::{QP_BITS, QPS};
+use crate::shm::qptable::{self, Public};
 use crate::shm::ring::{FRAGMENT_MAX, Head, flag};
 use crate::shm::rq::{self, Claim};
 use rdma_sys::*;
@@ -18,6 +29,27 @@ use std::time::Duration;
 
 /// How long a datagram waits for a target that lives and does not read.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The local route header (IBTA 7.7), as far as a completion reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Envelope {
+    /// Where it comes from; 0 on Ethernet.
+    pub slid: u16,
+    pub sl: u8,
+}
+
+impl Envelope {
+    pub const LEN: usize = 4;
+
+    pub fn emit(self) -> [u8; Envelope::LEN] {
+        let [low, high] = self.slid.to_ne_bytes();
+        [low, high, self.sl, 0]
+    }
+
+    pub fn parse(bytes: [u8; Envelope::LEN]) -> Envelope {
+        Envelope { slid: u16::from_ne_bytes([bytes[0], bytes[1]]), sl: bytes[2] & 15 }
+    }
+}
 
 /// Sends a datagram, loses it, or finds that it has to wait for room.
 pub fn send_datagram(qp: &mut Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Step {
@@ -30,34 +62,77 @@ pub fn send_datagram(qp: &mut Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) 
 
 /// None: it is lost.
 fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option<Step> {
-    let Remote::Datagram { qpn, qkey, route: Route::Here { global } } = work.remote else { return None };
-    let slot = (qpn >> QP_BITS) as usize;
-    let index = qpn as usize % crate::shm::layout::QPS;
-    let peer = w.peers.reach(slot).ok()?;
-    let known = crate::shm::qptable::exists(&peer.map, index);
-    let (_, view) = known.then(|| crate::shm::qptable::look_up(&peer.map, index)).flatten()?;
-    // A Q_Key with the upper bit set stands for the sending QP's own (IBTA 10.2.5).
-    let qkey = if qkey >> 31 != 0 { qp.attr.qkey } else { qkey };
-    let open = crate::objects::qp_state::is_receiving(view.state) && view.kind == IBV_QPT_UD;
-    if !open || view.qkey != qkey {
+    let Remote::Datagram { qpn, qkey, to } = work.remote else { return None };
+    let index = qpn as usize % QPS;
+    let World { peers, port, stats, .. } = w;
+    let peer = peers.reach((qpn >> QP_BITS) as usize).ok()?;
+    if !to.names(port, &peer.card) || !qptable::exists(&peer.map, index) {
         return None;
     }
-    if !peer.ring.has_room_to_spare(work.len as usize) {
+    let (_, view) = qptable::look_up(&peer.map, index)?;
+    if !admits(peer, &view, qp, port, qkey) {
+        return None;
+    }
+    if !peer.ring.has_room_to_spare(headers(&to) + work.len as usize) {
         return (peer.ring.stalled() < PATIENCE).then_some(Step::Room);
     }
-    let place = crate::objects::peer::place_of(&view, &peer.map)?;
+    let place = place_of(&view, &peer.map)?;
     let Claim::Got { pos, len } = place.claim(peer.ring.index()) else { return None };
-    let fits = len & rq::BAD == 0 && len >= work.len.saturating_add(GRH_LEN);
-    let op = if fits { op::SEND } else { op::TOO_LONG };
-    let imm = if work.opcode == IBV_WR_SEND_WITH_IMM { flag::IMM } else { 0 };
-    let grh = if global { flag::GRH } else { 0 };
-    let flags = flag::FIRST | flag::LAST | solicited(work) | imm | grh;
-    let sent = if fits { work.len } else { 0 };
     let dst = destination(index, view.generation);
-    let head = Head { op, flags, dst, src_qpn: qp.num, len: sent, imm: work.imm, pos };
-    let pushed = peer.ring.push(head, |to| gather(sges, 0, sent as usize, to));
-    rung(pushed, peer, &mut w.stats.doorbells);
+    let fits = len & rq::BAD == 0 && len >= work.len.saturating_add(GRH_LEN);
+    let pushed = if fits {
+        let head = Head { op: op::DATAGRAM, dst, src_qpn: qp.num, pos, ..head_of(work, &to) };
+        peer.ring.push(head, |at| fill(at, port, &to, work, sges))
+    } else {
+        peer.ring.push(Head { op: op::TOO_LONG, dst, src_qpn: qp.num, pos, ..Head::default() }, |_| ())
+    };
+    rung(pushed, peer, &mut stats.doorbells);
     Some(Step::Done(IBV_WC_SUCCESS))
 }
 
-const _: () = assert!(UD_MTU as usize <= FRAGMENT_MAX);
+/// Whether the queue pair that was named takes this datagram; the port counts the ones with a wrong key.
+fn admits(peer: &Peer, view: &Public, qp: &Qp, port: &Port, qkey: u32) -> bool {
+    if !is_receiving(view.state) || view.kind != IBV_QPT_UD {
+        return false;
+    }
+    if !pkeys_match(port.pkey(qp.attr.pkey_index), view.pkey as u16) {
+        card::count_bad_pkey(&peer.map);
+        return false;
+    }
+    // A Q_Key with the upper bit set stands for the sending QP's own (IBTA 10.2.5).
+    let qkey = if qkey >> 31 != 0 { qp.attr.qkey } else { qkey };
+    if view.qkey != qkey {
+        card::count_bad_qkey(&peer.map);
+        return false;
+    }
+    true
+}
+
+/// Bytes in front of the data.
+fn headers(to: &Address) -> usize {
+    Envelope::LEN + if to.global { GRH_LEN as usize } else { 0 }
+}
+
+fn head_of(work: &Work, to: &Address) -> Head {
+    let imm = if work.opcode == IBV_WR_SEND_WITH_IMM { flag::IMM } else { 0 };
+    let grh = if to.global { flag::GRH } else { 0 };
+    let flags = flag::FIRST | flag::LAST | solicited(work) | imm | grh;
+    Head { flags, len: headers(to) as u32 + work.len, imm: work.imm, ..Head::default() }
+}
+
+/// Writes headers and data to the place in the ring.
+fn fill(at: *mut u8, port: &Port, to: &Address, work: &Work, sges: &[ibv_sge]) {
+    let envelope = Envelope { slid: port.lid, sl: to.sl }.emit();
+    let immediate = if work.opcode == IBV_WR_SEND_WITH_IMM { 4 } else { 0 };
+    // SAFETY: push hands out room for the length in the head: the headers and work.len bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(envelope.as_ptr(), at, envelope.len());
+        if to.global {
+            let grh = to.header(port, work.len as usize + immediate);
+            std::ptr::copy_nonoverlapping(grh.as_ptr(), at.add(Envelope::LEN), grh.len());
+        }
+        gather(sges, 0, work.len as usize, at.add(headers(to)));
+    }
+}
+
+const _: () = assert!(UD_MTU as usize + GRH_LEN as usize + Envelope::LEN <= FRAGMENT_MAX);

@@ -18,9 +18,10 @@ mod message;
 mod queue;
 mod work;
 
+pub use datagram::Envelope;
 pub use message::{PIECE, destination, notify, rung, send_short};
 pub use queue::{advance, finish_head, tell_drained};
-pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Route, Step, UD_MTU, Wait, Work, gather, op};
+pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Step, UD_MTU, Wait, Work, gather, op};
 
 use crate::engine::world::World;
 use crate::errno::Errno;

@@ -1,5 +1,6 @@
 //! A send request: what it asks for, how far it is, what it waits for; and its payload.
 
+use crate::port::address::{Address, GRH};
 use crate::shm::copy;
 use rdma_sys::*;
 use std::time::Instant;
@@ -20,13 +21,15 @@ pub mod op {
     pub const CMP_SWAP: u8 = 9;
     /// The initiator found in the target's tables that the target refuses a request; `imm` is the initiator's status.
     pub const REFUSED: u8 = 10;
+    /// A datagram: its payload follows where it comes from (`send::Envelope`).
+    pub const DATAGRAM: u8 = 16;
 }
 
 /// Longest message (the port's max_msg_sz).
 pub const MAX_MESSAGE: u32 = 1 << 30;
 pub const MAX_SGE: u32 = 16;
 /// Room in front of every received datagram for a global route header.
-pub const GRH_LEN: u32 = 40;
+pub const GRH_LEN: u32 = GRH as u32;
 pub const UD_MTU: u32 = 4096;
 
 /// One send request on its way.
@@ -69,7 +72,7 @@ pub enum Remote {
     Datagram {
         qpn: u32,
         qkey: u32,
-        route: Route,
+        to: Address,
     },
 }
 
@@ -81,15 +84,6 @@ impl Remote {
             Remote::Peer | Remote::Datagram { .. } => (0, 0),
         }
     }
-}
-
-/// Where an address handle leads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Route {
-    /// To our own port; with a global route header or without.
-    Here { global: bool },
-    /// To a place that does not exist: the datagram is lost.
-    Nowhere,
 }
 
 /// A request that waits in the SQ, with its own copy of what it needs.

@@ -15,7 +15,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Number of processes of one user that can have the device open.
 pub const SLOTS: usize = 4096;
@@ -45,6 +45,15 @@ pub const H_BARRIER: usize = HEADER + 136;
 
 /// Inbound rings below this one may be in use.
 pub const H_RING_LIMIT: usize = HEADER + 140;
+
+/// The port's card (`port::card`): link layer, LID, GUID, rows of the GID table; two counters of refused packets.
+pub const H_LINK_LAYER: usize = HEADER + 256;
+pub const H_LID: usize = HEADER + 260;
+pub const H_GUID: usize = HEADER + 264;
+pub const H_GID_COUNT: usize = HEADER + 272;
+pub const H_BAD_PKEYS: usize = HEADER + 276;
+pub const H_BAD_QKEYS: usize = HEADER + 280;
+pub const H_GIDS: usize = HEADER + 320;
 
 /// 1 while the device thread sleeps and wants to be woken.
 pub const BELL: usize = 0x1000;

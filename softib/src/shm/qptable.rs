@@ -20,6 +20,7 @@ const RQ_OFFSET: usize = 40;
 const RQ_SIZE: usize = 48;
 const RQ_SHARED: usize = 52;
 const RNR_TIMER: usize = 56;
+const PKEY: usize = 124;
 
 /// A queue pair as peers see it. `state` and `kind` are ibv_qp_state and ibv_qp_type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,6 +40,8 @@ pub struct Public {
     pub rq_size: u32,
     pub rq_shared: bool,
     pub min_rnr_timer: u32,
+    /// 0, which matches none, before the QP has one.
+    pub pkey: u32,
 }
 
 fn entry(index: usize) -> usize {
@@ -62,6 +65,7 @@ pub fn publish(map: &Map, index: usize, qp: &Public) {
         (RQ_SIZE, qp.rq_size),
         (RQ_SHARED, qp.rq_shared.into()),
         (RNR_TIMER, qp.min_rnr_timer),
+        (PKEY, qp.pkey),
     ];
     for (offset, value) in words {
         map.u32(at + offset).store(value, Ordering::Relaxed);
@@ -100,6 +104,7 @@ pub fn look_up(map: &Map, index: usize) -> Option<(u32, Public)> {
         rq_size: word(RQ_SIZE),
         rq_shared: word(RQ_SHARED) != 0,
         min_rnr_timer: word(RNR_TIMER),
+        pkey: word(PKEY),
     };
     fence(Ordering::Acquire);
     let stable = seq & 1 == 0 && map.u32(at + SEQ).load(Ordering::Relaxed) == seq;

@@ -302,6 +302,18 @@ pub struct Found {
     bulk: u32,
 }
 
+impl Found {
+    /// A part of the payload, as if it were a cell's; None if the cell has not that much.
+    pub fn part(&self, skip: u32, len: u32) -> Option<Found> {
+        if skip.checked_add(len)? > self.head.len {
+            return None;
+        }
+        // SAFETY: the payload has head.len readable bytes, and skip is at most that (checked).
+        let payload = unsafe { self.payload.add(skip as usize) };
+        Some(Found { head: Head { len, ..self.head }, payload, ..*self })
+    }
+}
+
 impl RecvRing {
     /// Adopts ring `index` of our segment if a sender has made it active.
     pub fn adopt(map: &Arc<Map>, index: usize) -> Option<RecvRing> {

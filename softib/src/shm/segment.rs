@@ -63,8 +63,8 @@ fn random() -> Result<[u8; 16], Errno> {
 }
 
 impl Segment {
-    /// Sweeps, then makes, locks, fills and publishes a segment for this process.
-    pub fn claim(dir: &Path, can_barrier: bool) -> Result<Segment, Errno> {
+    /// Sweeps, then makes, locks, fills and publishes a segment for this process. `fill` writes what else peers may know from the start.
+    pub fn claim(dir: &Path, can_barrier: bool, fill: impl FnOnce(&Map)) -> Result<Segment, Errno> {
         sweep(dir);
         let file = OpenOptions::new()
             .read(true)
@@ -82,6 +82,7 @@ impl Segment {
         nonce[0] |= 1;
         let probe = Box::new(nonce);
         fill_header(&map, &nonce, probe.as_ptr() as u64, can_barrier);
+        fill(&map);
         let (slot, path) = link(&file, &map, dir)?;
         let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
         Ok(Segment { map, file, slot, incarnation, path, _probe: probe })

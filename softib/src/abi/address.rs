@@ -1,0 +1,54 @@
+//! Address handles.
+//!
+//! A handle carries the destination behind its C struct, so that a post copies it and the handle may go at once.
+
+use super::create::{pd_key, use_pd};
+use super::{engine, guard, guard_ptr};
+use crate::errno::Errno;
+use crate::port::address::Address;
+use rdma_sys::*;
+use std::ffi::c_int;
+
+/// The C struct of an address handle, and where it leads.
+#[repr(C)]
+struct Ah {
+    c: ibv_ah,
+    to: Address,
+}
+
+/// Makes an address handle. EINVAL for an address that our kind of port cannot send to; one that names nobody is a good address.
+pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    guard_ptr(|| {
+        // SAFETY: the program passes valid pointers.
+        let (attr, context) = unsafe { (&*attr, (*pd).context) };
+        let to = Address::from(attr);
+        let mut state = engine()?.enter();
+        if attr.port_num != 1 {
+            return Err(Errno::INVAL);
+        }
+        to.check(&state.w.port)?;
+        state.w.pds.get(pd_key(pd)).ok_or(Errno::INVAL)?;
+        use_pd(&mut state.w, pd_key(pd), 1);
+        let ah = Box::new(Ah { c: ibv_ah { context, pd, handle: 0 }, to });
+        Ok(Box::into_raw(ah).cast())
+    })
+}
+
+/// Where a handle that a program passed leads.
+///
+/// # Safety
+/// A live handle of ours.
+pub unsafe fn destination(ah: *mut ibv_ah) -> Address {
+    // SAFETY: contract; every handle of ours is the beginning of an Ah.
+    unsafe { (*ah.cast::<Ah>()).to }
+}
+
+pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    guard(|| {
+        // SAFETY: made by create_ah, destroyed once by the rules of the API.
+        let ah = unsafe { Box::from_raw(ah.cast::<Ah>()) };
+        let mut state = engine()?.enter();
+        use_pd(&mut state.w, pd_key(ah.c.pd), -1);
+        Ok(())
+    })
+}

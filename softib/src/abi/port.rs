@@ -1,0 +1,105 @@
+//! What the port says about itself: attributes, GID table, P_Key table.
+
+use super::{engine, guard, guard_minus};
+use crate::engine::world::World;
+use crate::errno::Errno;
+use crate::port::{LinkLayer, card};
+use crate::send::MAX_MESSAGE;
+use rdma_sys::*;
+use std::ffi::c_int;
+
+/// The subnet manager of an InfiniBand port, which nobody has ever met.
+const SM_LID: u16 = 1;
+/// Physical states (IBTA 14.2.5.6, PortInfo).
+const POLLING: u8 = 2;
+const LINK_UP: u8 = 5;
+
+pub unsafe extern "C" fn query_port(_context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+    guard(|| {
+        check_port(port)?;
+        // SAFETY: the program passes a valid pointer.
+        unsafe { attr.write(port_attr(&engine()?.enter().w)) };
+        Ok(())
+    })
+}
+
+/// `verbs_context.query_port`: an older program has a shorter struct.
+pub unsafe extern "C" fn query_port_sized(
+    _context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    len: usize,
+) -> c_int {
+    guard(|| {
+        check_port(port)?;
+        let full = port_attr(&engine()?.enter().w);
+        let len = len.min(size_of::<ibv_port_attr>());
+        // SAFETY: the program's struct has `len` bytes, ours at least as many.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), len) };
+        Ok(())
+    })
+}
+
+fn check_port(port: u8) -> Result<(), Errno> {
+    if port == 1 { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+fn port_attr(w: &World) -> ibv_port_attr {
+    let (port, ethernet) = (&w.port, w.port.link_layer == LinkLayer::Ethernet);
+    let (bad_pkey_cntr, qkey_viol_cntr) = card::refused(&w.segment.map);
+    let ip_gids = if ethernet { IBV_PORT_IP_BASED_GIDS } else { 0 };
+    ibv_port_attr {
+        state: if port.up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
+        max_mtu: IBV_MTU_4096,
+        active_mtu: IBV_MTU_4096,
+        gid_tbl_len: port.gids.len() as c_int,
+        port_cap_flags: IBV_PORT_CM_SUP | ip_gids,
+        max_msg_sz: MAX_MESSAGE,
+        bad_pkey_cntr,
+        qkey_viol_cntr,
+        pkey_tbl_len: port.pkeys.len() as u16,
+        lid: port.lid,
+        sm_lid: if ethernet { 0 } else { SM_LID },
+        max_vl_num: 1,
+        subnet_timeout: 18,
+        // 4x EDR: what programs print, nothing depends on it.
+        active_width: 2,
+        active_speed: 32,
+        phys_state: if port.up { LINK_UP } else { POLLING },
+        link_layer: if ethernet { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND },
+        flags: if ethernet { IBV_QPF_GRH_REQUIRED } else { 0 },
+        ..Default::default()
+    }
+}
+
+pub unsafe extern "C" fn query_gid(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    guard_minus(|| {
+        check_port(port)?;
+        let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
+        let raw = *engine()?.enter().w.port.gids.get(index).ok_or(Errno::INVAL)?;
+        // SAFETY: the program passes a valid pointer.
+        unsafe { gid.write(ibv_gid { raw }) };
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn query_pkey(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    guard_minus(|| {
+        check_port(port)?;
+        let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
+        let key = *engine()?.enter().w.port.pkeys.get(index).ok_or(Errno::INVAL)?;
+        // SAFETY: the program passes a valid pointer.
+        unsafe { pkey.write(key.to_be()) };
+        Ok(())
+    })
+}
