@@ -59,8 +59,8 @@ fn establish(qp: &mut Qp, w: &mut World) {
     w.async_event(qp.context, IBV_EVENT_COMM_EST, Subject::Qp(qp.index));
 }
 
-/// A message nobody wants. A receive that it took from an SRQ is not lost: it is flushed if the QP is in error, else posted
-/// again.
+/// A message nobody wants. A receive that it took from an SRQ is not lost: it is posted again, as if it had not been taken. (It is
+/// not flushed if the QP is in error: LAST_WQE_REACHED has promised that no more completions follow.)
 #[cold]
 fn stray(qps: &mut Qps, w: &mut World, head: &Head) {
     w.stats.stray += 1;
@@ -70,11 +70,7 @@ fn stray(qps: &mut Qps, w: &mut World, head: &Head) {
     let index = head.dst as usize % QPS;
     let Some(key) = qps.shared_queue(index) else { return };
     let Some(taken) = w.srqs.get_mut(key).and_then(|srq| srq.queue.take(head.pos)) else { return };
-    let same = |qp: &&mut Qp| qp.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
-    match qps.get_mut(index).filter(same) {
-        Some(qp) if qp.state == IBV_QPS_ERR => qp.complete_flushed(w, taken.wr_id),
-        _ => w.srqs[key].queue.repost(taken),
-    }
+    w.srqs[key].queue.repost(taken);
 }
 
 /// Whether this cell is the one that says which receive its message took.

@@ -246,6 +246,36 @@ fn a_draining_send_queue_says_when_it_is_drained_and_goes_on_later() {
 }
 
 #[test]
+fn nothing_completes_after_the_last_wqe_event_and_no_shared_receive_is_lost() {
+    let dev = Dev::open();
+    let (srq, buf) = (dev.srq(8), dev.buf(64));
+    for wr_id in 0..8 {
+        assert_eq!(srq_recv(srq, wr_id, buf.sge(0, 8)), 0);
+    }
+    let pair = || {
+        let (a, b) = (dev.qp(IBV_QPT_RC, dev.cq(64)), dev.qp_with(IBV_QPT_RC, dev.cq(64), srq, |_| ()));
+        a.connect(b.num(), &path());
+        b.connect(a.num(), &path());
+        (a, b)
+    };
+    let (a, b) = pair();
+    for wr_id in 0..4 {
+        assert_eq!(a.send(wr_id, &[buf.sge(0, 8)]), 0);
+    }
+    assert_eq!(b.to_state(IBV_QPS_ERR), 0);
+    let events: Vec<u32> = std::iter::from_fn(|| event(&dev)).collect();
+    assert_eq!(events, [IBV_EVENT_QP_LAST_WQE_REACHED]);
+    // The device thread may have delivered some before; none is flushed.
+    let done: Vec<u32> = std::iter::from_fn(|| poll(b.cq)).map(|wc| wc.status).collect();
+    assert!(done.iter().all(|status| *status == IBV_WC_SUCCESS), "{done:?}");
+    let (c, d) = pair();
+    for wr_id in 0..8 - done.len() as u64 {
+        assert_eq!(c.send(wr_id, &[buf.sge(0, 8)]), 0);
+        assert_eq!((c.wait().status, d.wait().status), (IBV_WC_SUCCESS, IBV_WC_SUCCESS));
+    }
+}
+
+#[test]
 fn what_others_are_made_from_cannot_be_destroyed() {
     let dev = Dev::open();
     let pd = unsafe { (table().alloc_pd)(dev.ctx) };

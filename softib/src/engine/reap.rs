@@ -16,11 +16,16 @@ const REST: Duration = Duration::from_millis(200);
 impl State {
     /// Looks at every sender once.
     pub fn rounds(&mut self) {
+        let mut any = false;
         for index in 0..ring::limit(&self.w.segment.map) {
             let Some((slot, incarnation)) = ring::sender(&self.w.segment.map, index) else { continue };
             if self.w.peers.is_gone(slot, incarnation) {
                 self.reap(index);
+                any = true;
             }
+        }
+        if any {
+            self.w.segment.sweep_others();
         }
         self.w.release_retired(REST);
     }

@@ -111,9 +111,17 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes our name away; peers that have us mapped are not disturbed.
+    /// Takes our name away, and those of the dead; peers that have us mapped are not disturbed.
     pub fn unlink(&self) {
         unlink_if_same(&self.path, &self.file);
+        self.sweep_others();
+    }
+
+    /// Removes what dead processes have left beside us.
+    pub fn sweep_others(&self) {
+        if let Some(dir) = self.path.parent() {
+            sweep(dir);
+        }
     }
 }
 

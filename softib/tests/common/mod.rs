@@ -136,6 +136,64 @@ impl Drop for Buf {
     }
 }
 
+/// A seeded sequence of numbers (splitmix64).
+#[derive(Debug, Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// The seed of a test: SOFTIB_SEED, or one that differs from run to run. It is printed.
+    pub fn from_environment() -> Random {
+        let given = std::env::var("SOFTIB_SEED").ok().and_then(|text| text.parse().ok());
+        let clock = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+        let seed = given.unwrap_or_else(clock);
+        println!("SOFTIB_SEED={seed}");
+        Random(seed)
+    }
+}
+
+/// How often a test repeats what it does: the number in `variable`, or `usual`.
+pub fn rounds(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// A folder of its own for segments, in memory, that must be empty in the end.
+pub struct Folder(std::path::PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let path = std::path::PathBuf::from(format!("/dev/shm/softib-test-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    pub fn files(&self) -> Vec<std::path::PathBuf> {
+        std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// Bytes that tell messages apart.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -376,11 +434,18 @@ impl Child {
 
     /// The next line of numbers; the test runner's own output is skipped.
     pub fn hear(&mut self) -> Vec<u64> {
+        self.hear_or_end().expect("the child ended early")
+    }
+
+    /// The same; None: it has ended.
+    pub fn hear_or_end(&mut self) -> Option<Vec<u64>> {
         loop {
             let mut line = String::new();
-            assert!(self.stdout.read_line(&mut line).unwrap() > 0, "the child ended early");
+            if self.stdout.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
             if let Some(at) = line.find("> ") {
-                return split(&line[at + 2..]);
+                return Some(split(&line[at + 2..]));
             }
         }
     }
