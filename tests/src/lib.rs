@@ -12,9 +12,11 @@
 //!     mpirun       a job: ranks, transport, parameters, binding
 //!     programs     compiles mpi/*.c with mpicc
 //!     layouts      reads configs/*.conf
+//!     kernel       the same over a real kernel's verbs, in guests (kernel/ has their scripts)
 //!     suite        the cases, and the runner that counts them
 
 pub mod failure;
+pub mod kernel;
 pub mod layouts;
 pub mod machine;
 pub mod mpirun;

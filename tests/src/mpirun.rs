@@ -53,6 +53,7 @@ pub struct Job {
     transport: Transport,
     pml: String,
     binding: Binding,
+    as_root: bool,
     plugin: Option<PathBuf>,
     parameters: Vec<(String, String)>,
     flags: Vec<String>,
@@ -69,6 +70,7 @@ impl Job {
             transport: transport.clone(),
             pml: "ob1".to_owned(),
             binding: Binding::Free,
+            as_root: machine::is_root(),
             plugin: None,
             parameters: Vec::new(),
             flags: Vec::new(),
@@ -93,6 +95,12 @@ impl Job {
     /// Where ranks may run.
     pub fn binding(mut self, binding: Binding) -> Self {
         self.binding = binding;
+        self
+    }
+
+    /// It runs as root, whoever we are.
+    pub fn as_root(mut self) -> Self {
+        self.as_root = true;
         self
     }
 
@@ -174,7 +182,7 @@ impl Job {
 
     fn words(&self) -> Vec<String> {
         let mut words = vec!["-n".to_owned(), self.ranks.to_string()];
-        if machine::is_root() {
+        if self.as_root {
             words.push("--allow-run-as-root".to_owned());
         }
         words.extend(self.placement());

@@ -5,7 +5,7 @@
 //!     install     ... to where Open MPI looks by itself; uninstall
 //!     pingpong    one table: oxib beside vader and tcp
 //!     bench       the figures of docs/results.md
-//!     test        every test: unit, property, end to end
+//!     test        every test: unit, property, end to end; kernel: over a real kernel's verbs, in guests
 //!
 //!     args        the command line        packages   Debian packages, installed when missing
 //!     workspace   folders and cargo       report     progress and tables
@@ -17,6 +17,7 @@ mod bench;
 mod build;
 mod dropin;
 mod install;
+mod kernel;
 mod packages;
 mod pingpong;
 mod report;
@@ -40,6 +41,7 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --all              the full matrix instead of the quick selection
                 --list             only name the end-to-end cases
                 --only-e2e         no unit and property tests
+                --kernel           instead: jobs over a real kernel's RDMA devices (rxe), in emulated guests; about half an hour
                 --over NAME        end-to-end cases over this transport instead of oxib (to tell its faults from ours)
                 FILTER...          only end-to-end cases whose name contains one of these
   verbs -- COMMAND...

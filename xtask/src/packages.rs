@@ -68,6 +68,24 @@ pub const TESTS: [Package; 11] = [
     ),
 ];
 
+/// What guests with a real kernel's verbs need beyond `MPI`. The kernel and, where there is none, QEMU are fetched and unpacked by
+/// tests/kernel/vmrun: installed, they would change the machine.
+pub const KERNEL: [Package; 9] = [
+    package(
+        "ibverbs-providers",
+        "drivers of the kernel's software RDMA devices (rxe, siw)",
+        "/etc/libibverbs.d/rxe.driver",
+    ),
+    package("iproute2", "makes RDMA devices (rdma) and loses packets (tc) in guests", "rdma"),
+    package("ucx-utils", "UCX, the reference beside oxib in the same guest", "ucx_perftest"),
+    package("busybox-static", "the first program of a guest, before it sees this machine's files", "busybox"),
+    package("cpio", "packs a guest's initramfs", "cpio"),
+    package("kmod", "finds the kernel modules that go into it", "/usr/sbin/modprobe"),
+    package("xz-utils", "unpacks the kernel", "xz"),
+    package("perl-base", "the remote shell between guests, for mpirun", "perl"),
+    package("apt", "fetches kernel and QEMU", "apt-get"),
+];
+
 /// Installs what is missing; with `may_install` false, says what is missing and stops.
 pub fn ensure(wanted: &[Package], may_install: bool) -> Result<()> {
     let missing: Vec<Package> = wanted.iter().copied().filter(|package| !installed(package)).collect();

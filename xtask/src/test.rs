@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::args::{Args, Options};
 use crate::workspace::{Workspace, cargo};
-use crate::{build, dropin, packages};
+use crate::{build, dropin, kernel, packages};
 use e2e::layouts;
 use e2e::machine::SegmentFolder;
 use e2e::mpirun::Transport;
@@ -16,12 +16,15 @@ use e2e::{Failure, Result};
 
 /// What `test` understands.
 pub const OPTIONS: Options =
-    Options { flags: &["all", "list", "only-e2e", "no-install"], values: &["over"], words: true };
+    Options { flags: &["all", "list", "only-e2e", "kernel", "no-install"], values: &["over"], words: true };
 
 const CARGO_TEST: Limits = Limits { deadline: Duration::from_secs(1800), silence: None };
 
 /// `cargo xtask test`.
 pub fn command(args: Args) -> Result<()> {
+    if args.flag("kernel") {
+        return kernel::test(&args);
+    }
     let workspace = Workspace::find()?;
     if args.flag("list") {
         return list(&setting(&workspace, &args)?, args.words());
@@ -111,7 +114,11 @@ fn number(summary: &str, what: &str) -> usize {
     clause.and_then(|clause| clause.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-fn conclude(total: &Tally, took: Duration) -> Result<()> {
+/// Names of failures, time, count.
+///
+/// # Errors
+/// Something has failed.
+pub fn conclude(total: &Tally, took: Duration) -> Result<()> {
     for name in &total.failed {
         println!("FAILED: {name}");
     }

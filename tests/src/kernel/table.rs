@@ -1,0 +1,144 @@
+//! The cases: which worlds there are, and what runs in each. Short lists: emulated code is 10 to 30 times slower than real code, and what
+//! softib shows faster is shown there. Chosen is what the wire, the device's limits and its deviations can break.
+
+use super::world::{Device, World};
+
+/// What carries a job's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    /// The plugin, over the world's device.
+    Oxib,
+    /// UCX's rc_v over the same device: the reference.
+    Ucx,
+    /// TCP over the guest's network: is the guest itself all right?
+    Tcp,
+}
+
+impl Over {
+    /// For titles and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Over::Oxib => "oxib",
+            Over::Ucx => "ucx rc_v",
+            Over::Tcp => "tcp",
+        }
+    }
+}
+
+/// One mpirun of one of our programs.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// "flood", "flood (layout s-only)".
+    pub title: String,
+    /// A program of tests/mpi.
+    pub program: &'static str,
+    pub over: Over,
+    pub ranks: usize,
+    /// File name in configs/ without `.conf`; `None`: the plugin's default.
+    pub layout: Option<&'static str>,
+    /// More MCA parameters.
+    pub parameters: &'static [(&'static str, &'static str)],
+    /// Arguments of the program.
+    pub arguments: &'static [&'static str],
+    /// How long it may take.
+    pub seconds: u64,
+}
+
+/// In a quiet emulator none of them takes 30 s; the machine may be busy.
+const SECONDS: u64 = 240;
+
+/// Every program that checks two ranks' messages; `onesided` needs no BTL, `million` too long.
+const ALL: &[&str] = &[
+    "idle",
+    "sendrecv",
+    "modes",
+    "probe",
+    "wildcard",
+    "persistent",
+    "datatypes",
+    "collectives",
+    "communicators",
+    "flood",
+    "crossing",
+    "random",
+    "large",
+    "forks",
+    "lastwords",
+    "threads",
+    "paused",
+];
+
+/// Those that a slow or lossy wire may break.
+const WIRE: &[&str] = &["sendrecv", "collectives", "flood", "crossing", "random", "lastwords"];
+
+/// Those that lean on a layout's limits: receives that run out, credits, the events of shared queues.
+const LIMITS: &[&str] = &["flood", "crossing"];
+
+/// Half round trips, few sizes: 20 ms each, and at least five batches.
+const PINGPONG: &[&str] = &["20", "0", "8", "4096", "65536"];
+
+/// Worlds and their jobs, in the order in which they run.
+pub fn worlds() -> Vec<(World, Vec<Job>)> {
+    let rxe = World { device: Device::Rxe, cpc: "ibcm", guests: 1, loss: 0 };
+    let two = World { guests: 2, ..rxe };
+    vec![
+        (
+            rxe,
+            [tcp(), own(ALL, 2), layouts(), addresses(), own(&["sendrecv", "collectives"], 4), pingpongs()]
+                .concat(),
+        ),
+        (two, [own(WIRE, 2), pingpongs()].concat()),
+        (World { loss: 1, ..two }, own(WIRE, 2)),
+    ]
+}
+
+fn job(program: &'static str, ranks: usize) -> Job {
+    let title = if ranks == 2 { program.to_owned() } else { format!("{program} ({ranks} ranks)") };
+    let (layout, parameters, arguments): (_, &[_], &[_]) = (None, &[], &[]);
+    Job { title, program, over: Over::Oxib, ranks, layout, parameters, arguments, seconds: SECONDS }
+}
+
+fn own(programs: &[&'static str], ranks: usize) -> Vec<Job> {
+    programs.iter().map(|program| job(program, ranks)).collect()
+}
+
+/// Without the plugin: a failure here is not ours.
+fn tcp() -> Vec<Job> {
+    vec![Job { title: "sendrecv over tcp".to_owned(), over: Over::Tcp, ..job("sendrecv", 2) }]
+}
+
+fn layouts() -> Vec<Job> {
+    let with = |layout: &'static str| {
+        LIMITS.iter().map(move |program| Job {
+            title: format!("{program} (layout {layout})"),
+            layout: Some(layout),
+            ..job(program, 2)
+        })
+    };
+    ["s-only", "tiny-windows", "p-only"].into_iter().flat_map(with).collect()
+}
+
+/// GIDs of RoCE v2: 0 is link-local IPv6, 1 the IPv4 address mapped into IPv6, 2 the IPv6 address.
+fn addresses() -> Vec<Job> {
+    let with = |(title, parameters): (&str, &'static [(&'static str, &'static str)])| Job {
+        title: format!("sendrecv ({title})"),
+        parameters,
+        ..job("sendrecv", 2)
+    };
+    let all: [(&str, &'static [_]); 2] =
+        [("IPv4 GID", &[("btl_oxib_gid_index", "1")]), ("IPv6 GID", &[("btl_oxib_gid_index", "2")])];
+    all.into_iter().map(with).collect()
+}
+
+/// Title under which figures are collected.
+pub const FIGURES: &str = "pingpong";
+
+fn pingpongs() -> Vec<Job> {
+    let over = |over: Over| Job {
+        title: format!("{FIGURES} over {}", over.name()),
+        over,
+        arguments: PINGPONG,
+        ..job("pingpong", 2)
+    };
+    [Over::Oxib, Over::Ucx, Over::Tcp].into_iter().map(over).collect()
+}

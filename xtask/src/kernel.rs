@@ -1,0 +1,40 @@
+//! `cargo xtask test --kernel`: the plugin over a real kernel's verbs, in guests that QEMU emulates (tests/kernel, [`e2e::kernel`]).
+
+use std::time::Instant;
+
+use crate::args::Args;
+use crate::report::table;
+use crate::test::conclude;
+use crate::workspace::Workspace;
+use crate::{build, packages};
+use e2e::kernel::{self, Setting};
+use e2e::programs::Programs;
+use e2e::{Result, machine};
+
+/// Words are filters, as without `--kernel`.
+pub fn test(args: &Args) -> Result<()> {
+    if args.flag("list") {
+        kernel::names(args.words()).iter().for_each(|name| println!("{name}"));
+        return Ok(());
+    }
+    packages::ensure(&[&packages::MPI[..], &packages::KERNEL].concat(), !args.flag("no-install"))?;
+    let began = Instant::now();
+    let workspace = Workspace::find()?;
+    eprintln!("building the plugin in release mode");
+    build::build(&workspace, false)?;
+    let (tally, figures) = kernel::run(&setting(&workspace)?, args.words())?;
+    for (world, rows) in figures.tables() {
+        println!("\nhalf round trips, {world} (emulated; load {:.1}):\n{}", machine::load(), table(&rows));
+    }
+    conclude(&tally, began.elapsed())
+}
+
+fn setting(workspace: &Workspace) -> Result<Setting> {
+    Ok(Setting {
+        plugin: workspace.plugin_folder(),
+        programs: Programs::new(&workspace.root, &workspace.target)?,
+        scripts: workspace.root.join("tests/kernel"),
+        configs: workspace.root.join("configs"),
+        cache: workspace.target.join("oxib").join("kernel"),
+    })
+}
