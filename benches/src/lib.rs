@@ -123,6 +123,7 @@ fn config(layout: &str) -> Result<Config> {
         service_level: 0,
         gid_index: 0,
         drain: Duration::from_secs(5),
+        keep_timelines: false,
         cpc: cpc::Config::default(),
     })
 }

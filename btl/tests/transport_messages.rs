@@ -4,7 +4,9 @@
 mod common;
 
 use common::{World, connections};
+use cpc::Step;
 use mca_btl_oxib::protocol::layout::{DEFAULT, Layout};
+use mca_btl_oxib::transport::state::State;
 use proptest::prelude::*;
 
 /// Sizes around which something changes: nothing, inline, each queue's buffers.
@@ -42,6 +44,31 @@ fn check(test: &str, layout: &str) {
         assert!(world.sides.iter().all(|s| s.transport.stats.connected as usize == count - 1));
         world.close();
     }
+}
+
+/// The sender's and the receiver's record of one connection, from the wish to connect to the first message.
+#[test]
+fn both_ends_know_when_each_step_of_their_connection_happened() {
+    let mut world = World::new("timeline", DEFAULT, 2);
+    world.send(0, 1, 8);
+    world.drain();
+    let steps = |side: usize| -> Vec<Step> {
+        let records = world.sides[side].transport.timelines();
+        assert_eq!((records.len(), records[0].state, &*records[0].component), (1, State::Connected, "ibcm"));
+        records[0].steps.rows().into_iter().map(|(step, _)| step).collect()
+    };
+    let (sender, receiver) = (steps(0), steps(1));
+    let of_both =
+        [Step::Created, Step::QpsCreated, Step::QpsUp, Step::Posted, Step::CtsSent, Step::CtsReceived];
+    for step in of_both.into_iter().chain([Step::Connected, Step::FirstMessage]) {
+        assert!(sender.contains(&step) && receiver.contains(&step), "{step:?}: {sender:?}, {receiver:?}");
+    }
+    for step in [Step::Wanted, Step::ReqSent, Step::RepReceived, Step::RtuSent] {
+        assert!(sender.contains(&step) && !receiver.contains(&step), "{step:?}: {sender:?}, {receiver:?}");
+    }
+    assert!(receiver.contains(&Step::ReqReceived) && receiver.contains(&Step::RepSent), "{receiver:?}");
+    assert_eq!((sender.first(), sender.last()), (Some(&Step::Created), Some(&Step::FirstMessage)));
+    world.close();
 }
 
 #[test]

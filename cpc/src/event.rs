@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use verbs::{Posted, Qp};
 
-use crate::{ConnectError, EndpointKey, ProcessName};
+use crate::{ConnectError, EndpointKey, ProcessName, Timeline};
 
 /// News of a connection. For one endpoint they come in the order `QpsCreated`, `Connected`, `Disconnected`; `Failed` may
 /// come instead of any of them and is the last. Events of an endpoint that was removed meanwhile may still arrive: their key
@@ -32,6 +32,13 @@ pub enum Event {
         key: EndpointKey,
         /// Why, and what to do.
         error: ConnectError,
+    },
+    /// When the connection manager's steps happened; right before `Connected` or `Failed`.
+    Timeline {
+        /// Which endpoint.
+        key: EndpointKey,
+        /// The steps.
+        steps: Box<Timeline>,
     },
     /// The peer has taken the connection down, or has started anew. Its QPs lead nowhere: remove the endpoint, and add a new one
     /// if there may be more to say.

@@ -10,7 +10,8 @@
 //! endpoint, handed in with it, and only where the layout has a per-peer queue (seed 004).
 //!
 //! The way through the files: [`Service`] (`service`), what goes in (`plan`) and what comes out (`event`); the thread (`helper`);
-//! components, selection and modex (`framework`); the one component so far ([`ibcm`]); QPs in motion (`qp_set`).
+//! components, selection and modex (`framework`); the one component so far ([`ibcm`]); QPs in motion (`qp_set`);
+//! when what happened ([`Timeline`]).
 #![forbid(unsafe_code)]
 
 mod connect_error;
@@ -23,6 +24,7 @@ mod names;
 mod plan;
 mod qp_set;
 mod service;
+mod timeline;
 
 pub use connect_error::{ConnectCause, ConnectError};
 pub use error::{Error, SelectError};
@@ -31,3 +33,4 @@ pub use framework::{Advert, Choice};
 pub use names::{EndpointKey, ProcessName};
 pub use plan::{Config, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan};
 pub use service::Service;
+pub use timeline::{Step, Timeline};

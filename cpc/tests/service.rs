@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::address::Address;
-use cpc::{Config, EndpointKey, Event, ProcessName, QpPlan, Service};
+use cpc::{Config, EndpointKey, Event, ProcessName, QpPlan, Service, Step};
 use side::{PATIENCE, QUEUES, Side, context, port, queue, until};
 use verbs::{
     Access, Ah, AhAttr, Context, Cq, InitAttr, Pd, Pool, PoolConfig, Psn, QKey, Qp, QpCap, QpInit, QpKind,
@@ -43,6 +43,19 @@ fn two_services_connect_and_their_clear_to_send_lands_in_the_posted_receive() {
     check_messages(&sides, keys);
     assert_eq!(sides[0].ends[&keys[0]].qps.len(), QUEUES);
     sides.iter().for_each(|s| s.service.close(Duration::from_secs(2)));
+}
+
+#[test]
+fn each_side_tells_when_its_steps_happened() {
+    let (mut sides, keys) = pair(false);
+    sides[0].service.connect(keys[0]);
+    until(&mut sides, "message", |s| (0..2).all(|i| s[i].is_done(keys[i])));
+    let names = |side: usize| -> Vec<_> {
+        sides[side].ends[&keys[side]].steps.rows().into_iter().map(|(step, _)| step).collect()
+    };
+    assert_eq!(names(0), [Step::QpsCreated, Step::ReqSent, Step::RepReceived, Step::QpsUp, Step::RtuSent]);
+    // The peer's first data may stand in for its RTU.
+    assert_eq!(names(1)[..4], [Step::ReqReceived, Step::QpsCreated, Step::QpsUp, Step::RepSent]);
 }
 
 #[test]
@@ -203,6 +216,7 @@ fn a_connection_comes_up_while_the_main_thread_does_something_else() {
     for side in &sides {
         assert!(side.service.pending());
         assert!(matches!(side.service.next_event(), Some(Event::QpsCreated { cts: Some(_), .. })));
+        assert!(matches!(side.service.next_event(), Some(Event::Timeline { .. })));
         assert!(matches!(side.service.next_event(), Some(Event::Connected { .. })));
         assert!(!side.service.pending());
     }

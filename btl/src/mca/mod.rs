@@ -30,3 +30,4 @@ mod peers;
 /// Messages that a user must see.
 pub mod show;
 mod start;
+mod timelines;

@@ -5,12 +5,14 @@
 
 use super::frag::Frag;
 use super::handle::RegHandle;
+use super::timelines;
 use crate::protocol::layout::Layout;
 use crate::transport::{Delivery, EpId, SendBuf, Transport, Upcall};
 use opal_sys::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use verbs::{LKey, RKey, RdmaOp, Sge};
@@ -71,6 +73,8 @@ pub struct Module {
     pub layout: Layout,
     /// The port is the software device's.
     soft: bool,
+    /// Where the timelines of its connections go at the end.
+    timelines: Option<PathBuf>,
 }
 
 // SAFETY: `state` is reached through `with` only, which locks when there is more than one thread; `base` is written
@@ -87,6 +91,7 @@ impl Module {
         transport: Transport<Cookie>,
         index: usize,
         soft: bool,
+        timelines: Option<PathBuf>,
     ) -> &'static Module {
         let layout = transport.layout().clone();
         let state = State {
@@ -105,6 +110,7 @@ impl Module {
             index,
             layout,
             soft,
+            timelines,
         }))
     }
 
@@ -499,6 +505,9 @@ impl Module {
             log::debug!("module {}: connections {:?}", self.index, transport.connection_counters());
             if self.soft {
                 log::debug!("software device: {:?}", softib::stats());
+            }
+            if let Some(file) = &self.timelines {
+                timelines::write(file, &transport.timelines());
             }
             transport.close();
         }

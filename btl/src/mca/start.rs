@@ -6,6 +6,7 @@ use super::module::Module;
 use super::params::{DeviceChoice, Params, Template};
 use super::peers;
 use super::show::{Refusal, Report};
+use super::timelines;
 use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as ModexPort};
 use crate::transport::Transport;
 use crate::transport::config::Config;
@@ -49,7 +50,8 @@ pub fn init(
             transport.listen().map_err(|error| refuse(params, &error.to_string(), SEE_WHY))?;
         }
         published.push(describe(port, &transport, params));
-        modules.push(Module::new(module_base(port), abi, transport, modules.len(), port.soft));
+        let timelines = timelines::file(&params.timeline, me, port.context.name(), port.num);
+        modules.push(Module::new(module_base(port), abi, transport, modules.len(), port.soft, timelines));
     }
     let soft = ports.iter().all(|p| p.soft);
     let ours = Modex {
@@ -131,6 +133,7 @@ fn config(params: &Params) -> Config {
         service_level: params.service_level,
         gid_index: params.gid_index,
         drain: params.finalize_timeout,
+        keep_timelines: !params.timeline.is_empty(),
         cpc: cpc::Config {
             include: params.cpc_include.clone(),
             exclude: params.cpc_exclude.clone(),

@@ -98,6 +98,7 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize).map(Option::take) else { return };
         self.generations[id.index as usize] = (id.generation + 1) & GENERATION_MASK;
         self.by_name.remove(&ep.peer);
+        self.keep_record(&ep);
         self.outstanding -= ep.outstanding;
         for slot in self.slots.of_endpoint(id.index) {
             let s = self.slots.by_index(slot);

@@ -35,6 +35,8 @@ pub struct Config {
     pub gid_index: u8,
     /// How long MPI_Finalize waits for what is still queued to a peer that does not take it.
     pub drain: Duration,
+    /// Keep the timelines of endpoints that go, for [`super::Transport::timelines`].
+    pub keep_timelines: bool,
     /// The connection managers.
     pub cpc: cpc::Config,
 }

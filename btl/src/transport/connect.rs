@@ -10,7 +10,7 @@ use super::state::{Action, Event, State};
 use super::wrid::{GENERATION_MASK, Kind, WrId};
 use super::{Transport, Upcall};
 use crate::protocol::wire::Cts;
-use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName};
+use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step, Timeline};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ impl<C> Transport<C> {
             None => None,
         };
         self.fill_shared();
-        let id = self.new_endpoint(peer);
+        let id = self.new_endpoint(peer, &choice.component);
         let key = EndpointKey { index: id.index, generation: id.generation };
         let cts = cts.map(|(queue, buf)| {
             let wr_id = WrId::new(Kind::RecvCts, queue, id.generation, id.index).0;
@@ -70,7 +70,7 @@ impl<C> Transport<C> {
         self.service.start()
     }
 
-    fn new_endpoint(&mut self, peer: u64) -> EpId {
+    fn new_endpoint(&mut self, peer: u64, component: &str) -> EpId {
         let index = match self.endpoints.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
@@ -81,6 +81,8 @@ impl<C> Transport<C> {
         };
         let generation = self.generations[index];
         let lanes = self.layout.queues().iter().map(|q| Lane::new(q.window())).collect();
+        let mut steps = Timeline::default();
+        steps.mark(Step::Created, Instant::now());
         let endpoint = Endpoint {
             state: State::Idle,
             generation,
@@ -90,6 +92,8 @@ impl<C> Transport<C> {
             patience: PATIENCE,
             outstanding: 0,
             peer,
+            component: component.to_owned(),
+            steps,
         };
         self.endpoints[index] = Some(Box::new(endpoint));
         self.by_name.insert(peer, index as u32);
@@ -126,6 +130,7 @@ impl<C> Transport<C> {
                 cpc::Event::Failed { key, error } => {
                     self.if_current(key, |t, i| t.fail(i, &error.to_string()))
                 }
+                cpc::Event::Timeline { key, steps } => self.if_current(key, |t, i| t.merge_steps(i, &steps)),
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
                 cpc::Event::UnknownPeer { peer } => self.up.push_back(Upcall::UnknownPeer { peer: peer.0 }),
             }
@@ -226,7 +231,7 @@ impl<C> Transport<C> {
 
     fn now_connected(&mut self, index: u32) {
         self.stats.connected += 1;
-        log::debug!("endpoint {index} is connected");
+        self.mark(index, Step::Connected);
         self.flow(index);
     }
 
@@ -237,8 +242,10 @@ impl<C> Transport<C> {
                 return self.fail(index, &format!("queue {queue} cannot be filled: {reason}"));
             }
         }
-        if let Err(error) = self.send_cts(index) {
-            self.fail(index, &format!("post of the clear-to-send message failed: {error}"));
+        self.mark(index, Step::Posted);
+        match self.send_cts(index) {
+            Ok(()) => self.mark(index, Step::CtsSent),
+            Err(error) => self.fail(index, &format!("post of the clear-to-send message failed: {error}")),
         }
     }
 

@@ -32,7 +32,7 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
         let lane = &mut ep.lanes[queue];
         let (Some(qp), Some((credits, _))) = (&lane.qp, &mut lane.credits) else { return Ok(()) };
-        if !matches!(ep.state, State::Up | State::Connected) {
+        if ep.state != State::Up && !ep.state.flows() {
             return Ok(());
         }
         while let Some(slot) = lane.consumed.pop() {
@@ -67,7 +67,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(super) fn send_credits(&mut self, index: u32, queue: usize) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        if ep.state != State::Connected {
+        if !ep.state.flows() {
             return;
         }
         let lane = &mut ep.lanes[queue];

@@ -3,6 +3,7 @@
 
 use super::lane::Lane;
 use super::state::State;
+use cpc::Timeline;
 use std::collections::VecDeque;
 use std::time::Duration;
 use verbs::{RKey, RdmaOp, Sge};
@@ -48,12 +49,16 @@ pub struct Endpoint<C> {
     pub outstanding: u32,
     /// Process name of the peer: job id in the upper half, rank in the lower.
     pub peer: u64,
+    /// The connection manager that brings it up.
+    pub component: String,
+    /// When what happened to its connection.
+    pub steps: Timeline,
 }
 
 impl<C> Endpoint<C> {
     /// Messages wait, and what they wait for is on its way.
     pub fn is_held_up(&self) -> bool {
-        self.queued != 0 && (self.state.is_coming_up() || self.state == State::Connected)
+        self.queued != 0 && (self.state.is_coming_up() || self.state.flows())
     }
 
     /// Messages and operations that wait.

@@ -41,6 +41,8 @@ mod shared;
 pub mod state;
 /// Counters.
 pub mod stats;
+/// When what happened to each connection.
+pub mod timeline;
 mod wrid;
 
 pub use endpoint::EpId;
@@ -140,6 +142,8 @@ pub struct Transport<C> {
     config: Config,
     service: cpc::Service,
     pd: Arc<verbs::Pd>,
+    /// Timelines of endpoints that are gone.
+    history: Vec<timeline::Record>,
     /// What happened.
     pub stats: Stats,
 }

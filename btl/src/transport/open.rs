@@ -80,6 +80,7 @@ impl<C> Transport<C> {
             config,
             service,
             pd,
+            history: Vec::new(),
             stats: Stats::default(),
         })
     }

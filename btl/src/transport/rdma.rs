@@ -39,7 +39,7 @@ impl<C> Transport<C> {
         let queue = self.layout.largest();
         loop {
             let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-            if ep.state != State::Connected || ep.rdma.is_empty() {
+            if !ep.state.flows() || ep.rdma.is_empty() {
                 return;
             }
             if !ep.lanes[queue].wqe.acquire_leaving(CONTROL_WQES) {

@@ -13,6 +13,7 @@ use super::wrid::{Kind, WrId};
 use super::{Delivery, Transport, Upcall};
 use crate::protocol::credits::{CreditError, Grant};
 use crate::protocol::wire::{Cts, DataHeader, HEADER_LEN, Header, Kind as MessageKind};
+use cpc::Step;
 use verbs::Wc;
 
 /// Polls that found something, between two looks at what can wait.
@@ -163,13 +164,17 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Data before the connection manager's last word stands in for it.
+    /// The endpoint is new: data before the connection manager's last word stands in for it, the first message is noted.
     #[cold]
     fn early(&mut self, index: u32) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        if matches!(ep.state, State::HaveQps | State::HaveCts) {
-            let key = cpc::EndpointKey { index, generation: ep.generation };
-            self.service.first_data(key);
+        match ep.state {
+            State::HaveQps | State::HaveCts => {
+                let key = cpc::EndpointKey { index, generation: ep.generation };
+                self.service.first_data(key);
+            }
+            State::Ready => self.first_message(index),
+            _ => {}
         }
     }
 
@@ -197,6 +202,7 @@ impl<C> Transport<C> {
         match told {
             Ok(Some(theirs)) if theirs == ours => {
                 self.early(index);
+                self.mark(index, Step::CtsReceived);
                 self.on_event(index, Event::CtsReceived);
             }
             Ok(Some(_)) => self.refuse(index, "the peer's receive_queues differ from ours"),

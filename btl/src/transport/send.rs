@@ -18,6 +18,8 @@ use super::{Transport, Upcall};
 use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
+use cpc::Step;
+use std::time::Instant;
 use verbs::{Buf, SendFlags};
 
 /// A send buffer of one queue's class: fill `payload`, then `Transport::send` it.
@@ -146,6 +148,7 @@ impl<C> Transport<C> {
         let (next, action) = ep.state.on(Event::WantSend, cts);
         ep.state = next;
         if action == Action::StartConnect {
+            ep.steps.mark(Step::Wanted, Instant::now());
             self.service.connect(cpc::EndpointKey { index, generation: ep.generation });
         }
     }
@@ -154,7 +157,7 @@ impl<C> Transport<C> {
     fn may_send(&mut self, lane: LaneId) -> Option<Grant> {
         let queue = usize::from(lane.queue);
         let ep = self.endpoints.get_mut(lane.peer as usize)?.as_deref_mut()?;
-        if ep.state != State::Connected {
+        if !ep.state.flows() {
             return None;
         }
         let grant = ep.lanes[queue].acquire()?;
@@ -163,6 +166,9 @@ impl<C> Transport<C> {
         {
             ep.lanes[queue].wqe.release(1);
             return None;
+        }
+        if ep.state == State::Ready {
+            self.first_message(lane.peer);
         }
         Some(grant)
     }

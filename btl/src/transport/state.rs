@@ -4,18 +4,19 @@
 //!          connect / peer's REQ          CPC: QPs exist            CPC: both sides up
 //!   Idle ----------------------> Connecting ------------> HaveQps --------------------> Up
 //!                                    |                       |  peer's CTS came first    |  peer's CTS
-//!                                    |                       +-------> HaveCts --------> Connected
-//!                                    v                                                   |
-//!                                  Failed  <----------- any error, peer gone ------------+
+//!                                    |                       +-------> HaveCts ----------> Ready
+//!                                    v                                                     |  first message
+//!                                  Failed  <---------- any error, peer gone ---- Connected <
 //!   any of them -- close --> Closed
 //! ```
 //!
-//! `Up` means that our real buffers are posted and our CTS is on its way (seed 004); `Connected` means that
-//! the peer has said the same. Layouts without a per-peer queue have no CTS: they go from `HaveQps` straight
-//! to `Connected` and rely on RNR and retransmission.
+//! `Up` means that our real buffers are posted and our CTS is on its way (seed 004); `Ready` means that
+//! the peer has said the same, `Connected` that a message has passed since, so that the hot paths look at one state only and
+//! the first message takes the slow way, where it is noted. Layouts without a per-peer queue have no CTS: they go
+//! from `HaveQps` straight to `Ready` and rely on RNR and retransmission.
 #![forbid(unsafe_code)]
 
-/// Where an endpoint stands. Only `Connected` lets fragments out.
+/// Where an endpoint stands. Only `Ready` and `Connected` let fragments out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Known to us, nothing begun.
@@ -28,7 +29,9 @@ pub enum State {
     HaveCts,
     /// Queue pairs are up, our buffers are posted, our CTS is sent; the peer's CTS is still to come.
     Up,
-    /// Both have posted: fragments flow.
+    /// Both have posted: fragments may flow, none has yet.
+    Ready,
+    /// Fragments flow.
     Connected,
     /// The connection is lost for good.
     Failed,
@@ -47,6 +50,8 @@ pub enum Event {
     CpcConnected,
     /// The peer's CTS completed.
     CtsReceived,
+    /// The upper layer's first message goes out or has come in.
+    Message,
     /// The connection manager gave up, a work request failed, or the peer is gone.
     Error,
     /// We take the endpoint down.
@@ -78,6 +83,11 @@ impl State {
         matches!(self, State::Connecting | State::HaveQps | State::HaveCts | State::Up)
     }
 
+    /// Fragments may go out.
+    pub fn flows(self) -> bool {
+        matches!(self, State::Ready | State::Connected)
+    }
+
     /// The next state and what to do, for a layout with (`cts`) or without a per-peer queue.
     pub fn on(self, event: Event, cts: bool) -> (State, Action) {
         match event {
@@ -85,6 +95,7 @@ impl State {
             Event::QpsCreated => self.qps_created(),
             Event::CpcConnected => self.cpc_connected(cts),
             Event::CtsReceived => self.cts_received(cts),
+            Event::Message => self.message(),
             Event::Error => self.error(),
             Event::Close => (State::Closed, Action::None),
         }
@@ -109,8 +120,8 @@ impl State {
     fn cpc_connected(self, cts: bool) -> (State, Action) {
         match (self, cts) {
             (State::HaveQps, true) => (State::Up, Action::PostAndSendCts),
-            (State::HaveQps, false) => (State::Connected, Action::Flow),
-            (State::HaveCts, _) => (State::Connected, Action::PostSendCtsAndFlow),
+            (State::HaveQps, false) => (State::Ready, Action::Flow),
+            (State::HaveCts, _) => (State::Ready, Action::PostSendCtsAndFlow),
             (State::Failed | State::Closed, _) => (self, Action::None),
             (other, _) => (other, Action::Refuse),
         }
@@ -119,9 +130,17 @@ impl State {
     fn cts_received(self, cts: bool) -> (State, Action) {
         match self {
             State::HaveQps if cts => (State::HaveCts, Action::None),
-            State::Up => (State::Connected, Action::Flow),
+            State::Up => (State::Ready, Action::Flow),
             State::Failed | State::Closed => (self, Action::None),
             other => (other, Action::Refuse),
+        }
+    }
+
+    /// A message that overtakes the peer's CTS or the connection manager's last word changes nothing.
+    fn message(self) -> (State, Action) {
+        match self {
+            State::Ready => (State::Connected, Action::None),
+            other => (other, Action::None),
         }
     }
 
@@ -137,21 +156,23 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 8] = [
+    const STATES: [State; 9] = [
         State::Idle,
         State::Connecting,
         State::HaveQps,
         State::HaveCts,
         State::Up,
+        State::Ready,
         State::Connected,
         State::Failed,
         State::Closed,
     ];
-    const EVENTS: [Event; 6] = [
+    const EVENTS: [Event; 7] = [
         Event::WantSend,
         Event::QpsCreated,
         Event::CpcConnected,
         Event::CtsReceived,
+        Event::Message,
         Event::Error,
         Event::Close,
     ];
@@ -173,21 +194,22 @@ mod tests {
     fn an_active_open_posts_before_it_flows() {
         let (state, actions) =
             run(true, &[Event::WantSend, Event::QpsCreated, Event::CpcConnected, Event::CtsReceived]);
-        assert_eq!(state, State::Connected);
+        assert_eq!(state, State::Ready);
+        assert_eq!(state.on(Event::Message, true), (State::Connected, Action::None));
         assert_eq!(actions, [Action::StartConnect, Action::None, Action::PostAndSendCts, Action::Flow]);
     }
 
     #[test]
     fn a_cts_that_overtakes_the_connection_manager_is_kept() {
         let (state, actions) = run(true, &[Event::QpsCreated, Event::CtsReceived, Event::CpcConnected]);
-        assert_eq!(state, State::Connected);
+        assert_eq!(state, State::Ready);
         assert_eq!(actions[2], Action::PostSendCtsAndFlow);
     }
 
     #[test]
     fn a_layout_without_per_peer_queue_needs_no_cts() {
         let (state, actions) = run(false, &[Event::WantSend, Event::QpsCreated, Event::CpcConnected]);
-        assert_eq!((state, actions[2]), (State::Connected, Action::Flow));
+        assert_eq!((state, actions[2]), (State::Ready, Action::Flow));
         assert_eq!(State::HaveQps.on(Event::CtsReceived, false).1, Action::Refuse);
     }
 
@@ -213,7 +235,7 @@ mod tests {
                     for d in EVENTS {
                         let order = [a, b, c, d];
                         let (state, actions) = run(true, &order);
-                        if state == State::Connected {
+                        if state.flows() {
                             let posted = actions
                                 .iter()
                                 .any(|x| matches!(x, Action::PostAndSendCts | Action::PostSendCtsAndFlow));

@@ -49,6 +49,7 @@ pub fn config(layout: &str) -> Config {
         service_level: 0,
         gid_index: 0,
         drain: Duration::from_secs(5),
+        keep_timelines: true,
         cpc: cpc::Config::default(),
     }
 }

@@ -75,10 +75,22 @@ impl IbcmModule {
                 self.machine.qps_up(key, outcome, now);
             }
             Action::Send { to, datagram } => self.transport.send(to, datagram),
-            Action::Connected { key } => out.push(Event::Connected { key }),
-            Action::Failed { key, error } => out.push(Event::Failed { key, error }),
+            Action::Connected { key } => {
+                self.tell_times(key, out);
+                out.push(Event::Connected { key });
+            }
+            Action::Failed { key, error } => {
+                self.tell_times(key, out);
+                out.push(Event::Failed { key, error });
+            }
             Action::Disconnected { key } => out.push(Event::Disconnected { key }),
             Action::UnknownPeer { peer } => out.push(Event::UnknownPeer { peer }),
+        }
+    }
+
+    fn tell_times(&self, key: EndpointKey, out: &Outbox) {
+        if let Some(steps) = self.machine.timeline(key) {
+            out.push(Event::Timeline { key, steps: Box::new(steps.clone()) });
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cpc::{
     Choice, Config, CtsRecv, EndpointKey, EndpointPlan, Event, PortPlan, ProcessName, QpPlan, QueuePlan,
-    Service,
+    Service, Timeline,
 };
 use verbs::{Access, Context, Cq, Driver, Pd, Pool, PoolConfig, Posted, Qp, QpCap, Qpn, SendFlags, Srq, Wc};
 
@@ -38,6 +38,7 @@ pub struct End {
     pub connected: bool,
     pub disconnected: bool,
     pub received: Option<Vec<u8>>,
+    pub steps: Timeline,
 }
 
 pub fn context() -> Arc<Context> {
@@ -168,6 +169,11 @@ impl Side {
                 }
             }
             Event::UnknownPeer { peer } => self.unknown.push(peer),
+            Event::Timeline { key, steps } => {
+                if let Some(end) = self.ends.get_mut(&key) {
+                    end.steps = *steps;
+                }
+            }
         }
     }
 

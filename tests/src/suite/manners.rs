@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::failure::Context;
 use crate::layouts::Layout;
 use crate::mpirun::{Job, Transport, tail};
 use crate::process::{End, Finished, Limits, run};
@@ -37,6 +38,7 @@ fn of_the_plugin() -> Vec<Case> {
             wrong_layout_alone,
         ),
         Case::new("a device that does not exist is named, and the job goes on over vader", wrong_device),
+        Case::new("every rank writes when each step of its connections happened", timelines),
         Case::new("a parameter out of range is named, and the job goes on over vader", wrong_number),
     ]
 }
@@ -71,6 +73,26 @@ fn listed(setting: &Setting) -> Result<()> {
         finished.describe(),
         tail(&finished.output, 30)
     )))
+}
+
+/// Three ranks: a file each, with two connections each, which carried something.
+fn timelines(setting: &Setting) -> Result<()> {
+    let folder = setting.target.join("oxib").join("timelines");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).context("cannot make a folder for timelines")?;
+    let job = setting.job(3, "sendrecv")?.parameter("btl_oxib_timeline", &folder.display().to_string());
+    let finished = passes(&job, "sendrecv", DEADLINE)?;
+    let files = std::fs::read_dir(&folder).context("cannot read the folder of timelines")?;
+    let texts: Vec<String> =
+        files.flatten().filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect();
+    let told = texts.iter().filter(|text| tells_of_two_connections(text)).count();
+    require((texts.len(), told) == (3, 3), &format!("timelines: {texts:?}"), &job, &finished)
+}
+
+fn tells_of_two_connections(text: &str) -> bool {
+    let Ok(serde_json::Value::Array(records)) = serde_json::from_str(text) else { return false };
+    let steps = ["created", "qps_created", "qps_up", "buffers_posted", "connected", "first_message"];
+    records.len() == 2 && records.iter().all(|r| steps.iter().all(|step| r["us"][step].is_number()))
 }
 
 /// Once where segments are by default, with a look that the very files which a rank had mapped are gone afterwards.

@@ -72,6 +72,8 @@ pub struct Params {
     pub cq_size: u32,
     pub rdma_depth: u32,
     pub finalize_timeout: Duration,
+    /// Folder; empty: none.
+    pub timeline: String,
     /// As asked for here; what counts is [`verbosity`].
     pub verbose: u8,
 }
@@ -121,6 +123,7 @@ impl Params {
             cq_size: 0,
             rdma_depth: 0,
             finalize_timeout: Duration::ZERO,
+            timeline: String::new(),
             verbose: 0,
         })
     }

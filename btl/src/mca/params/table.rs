@@ -271,6 +271,19 @@ pub static ROWS: &[Row] = &[
         },
     },
     Row {
+        name: c"timeline",
+        kind: Kind::Text,
+        default: "",
+        level: 5,
+        scope: Scope::Local,
+        help: "Folder into which every process writes, in MPI_Finalize, when what happened to each of its connections \
+               (oxib-JOB-RANK-DEVICE-PORT.json, microseconds since the first step); empty: nowhere",
+        apply: |params, value| {
+            params.timeline = value.text();
+            Ok(())
+        },
+    },
+    Row {
         name: VERBOSE,
         kind: Kind::Verbosity,
         default: "error",

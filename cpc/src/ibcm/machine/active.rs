@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::state::{Input, Remote, Role, State};
 use super::timers::decode_time;
 use super::{Action, Machine};
-use crate::ConnectCause;
 use crate::ibcm::wire::{Hello, Message, Path, Reason, Rej, Rep, Req, Rtu, Stage};
+use crate::{ConnectCause, Step};
 
 /// How often a request may be begun anew because the peer had started anew in between.
 const MAX_RENEWALS: u32 = 8;
@@ -57,6 +57,7 @@ impl Machine {
             return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
         }
         self.endpoints[slot].qpns = Some(*qpns);
+        self.mark(slot, Step::QpsCreated, now);
         match self.endpoints[slot].state.remote().copied() {
             Some(remote) => self.rise(slot, remote, Role::Passive, now),
             None => self.ask(slot, 0, now),
@@ -67,6 +68,7 @@ impl Machine {
     fn ask(&mut self, slot: usize, tries: u32, now: Instant) {
         self.endpoints[slot].state = State::ReqSent { tries };
         self.arm(slot, tries, now);
+        self.mark(slot, Step::ReqSent, now);
         if let Some(req) = self.req(slot) {
             self.send(slot, Message::Req(req));
         }
@@ -142,6 +144,7 @@ impl Machine {
     /// ReqSent + Rep: the peer is up; so shall we be.
     pub(super) fn replied(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Rep(rep) = input else { return };
+        self.mark(slot, Step::RepReceived, now);
         let ours = self.local.layout;
         if rep.hello.layout != ours {
             let local = self.endpoints[slot].local;
@@ -157,8 +160,10 @@ impl Machine {
     /// Rising + QpsUp: tells the peer, and the main thread if this side asked.
     pub(super) fn risen(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let State::Rising { remote, role, early } = self.endpoints[slot].state else { return };
+        self.mark(slot, Step::QpsUp, now);
         match role {
             Role::Active => {
+                self.mark(slot, Step::RtuSent, now);
                 self.send_rtu(slot, &remote);
                 self.connected(slot, remote, role);
             }

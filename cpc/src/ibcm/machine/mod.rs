@@ -45,7 +45,7 @@ use self::timers::{Timer, Timers};
 use super::address::Address;
 use super::params::Params;
 use super::wire::{CommId, Datagram, Depth, Layout, Message, Nonce, Qpns, Rej};
-use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName};
+use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
 /// What this side brings into every exchange.
 #[derive(Clone, Debug)]
@@ -162,6 +162,11 @@ impl Machine {
         self.by_key.get(&key).map(|&slot| self.endpoints[slot].state.kind())
     }
 
+    /// When the steps of the endpoint's connection happened; `None` once it is removed.
+    pub fn timeline(&self, key: EndpointKey) -> Option<&Timeline> {
+        self.by_key.get(&key).map(|&slot| &self.endpoints[slot].steps)
+    }
+
     /// Makes a peer known: from now on it may connect. If its request waits already, it is served at once.
     pub fn add_endpoint(&mut self, key: EndpointKey, peer: ProcessName, address: Address, now: Instant) {
         if let Some(cause) = self.misuse(key, peer) {
@@ -180,6 +185,7 @@ impl Machine {
             in_window: false,
             renewals: 0,
             since: now,
+            steps: Timeline::default(),
         });
         self.by_key.insert(key, slot);
         self.by_peer.insert(peer, slot);
@@ -265,6 +271,10 @@ impl Machine {
     fn draw_id(&mut self) -> CommId {
         self.last_id = CommId(self.last_id.0.wrapping_add(1).max(1));
         self.last_id
+    }
+
+    fn mark(&mut self, slot: usize, step: Step, now: Instant) {
+        self.endpoints[slot].steps.mark(step, now);
     }
 
     fn set_deadline(&mut self, slot: usize, at: Option<Instant>) {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::state::{Input, Remote, Role, State};
 use super::timers::decode_time;
 use super::{Action, Machine};
+use crate::Step;
 use crate::ibcm::wire::{Message, Reason, Rep, Req, Stage};
 
 impl Machine {
@@ -12,6 +13,7 @@ impl Machine {
     pub(super) fn accept(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::ReqNew(req, _) = input else { return };
         self.note_seen(slot, req.local);
+        self.mark(slot, Step::ReqReceived, now);
         let endpoint = &mut self.endpoints[slot];
         endpoint.since = now;
         endpoint.state = State::Opening { request: Some(requester(req)) };
@@ -19,8 +21,9 @@ impl Machine {
     }
 
     /// Opening + ReqNew: our own request has not gone out, so the peer's is the one; or it is newer than the one at hand.
-    pub(super) fn adopt(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
+    pub(super) fn adopt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::ReqNew(req, _) = input else { return };
+        self.mark(slot, Step::ReqReceived, now);
         self.note_seen(slot, req.local);
         self.endpoints[slot].state = State::Opening { request: Some(requester(req)) };
     }
@@ -30,6 +33,7 @@ impl Machine {
     pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::ReqNew(req, _) = input else { return };
         self.stats.raced += 1;
+        self.mark(slot, Step::ReqReceived, now);
         if !self.local.address.outranks(&self.endpoints[slot].address) {
             self.endpoints[slot].since = now;
             self.rise(slot, requester(req), Role::Passive, now);
@@ -38,6 +42,7 @@ impl Machine {
 
     /// The QPs are up: says so. Only the peer's RTU, or data from it, says that it is up as well.
     pub(super) fn reply(&mut self, slot: usize, remote: Remote, early: bool, now: Instant) {
+        self.mark(slot, Step::RepSent, now);
         self.send_rep(slot, &remote);
         if early {
             return self.connected(slot, remote, Role::Passive);
@@ -90,7 +95,10 @@ impl Machine {
     }
 
     /// RepSent + Rtu: both sides are up.
-    pub(super) fn confirm(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    pub(super) fn confirm(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        if matches!(input, Input::Rtu(_)) {
+            self.mark(slot, Step::RtuReceived, now);
+        }
         let State::RepSent { remote, .. } = self.endpoints[slot].state else { return };
         self.connected(slot, remote, Role::Passive);
     }

@@ -7,7 +7,7 @@ use verbs::Psn;
 use super::Source;
 use crate::ibcm::address::Address;
 use crate::ibcm::wire::{CommId, Depth, Dreq, Hello, Mra, Qpns, Rej, Rep, Req, Rtu};
-use crate::{EndpointKey, ProcessName};
+use crate::{EndpointKey, ProcessName, Timeline};
 
 /// The peer's side of a connection, as its REQ or REP told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +200,8 @@ pub(super) struct Endpoint {
     pub(super) renewals: u32,
     /// When the exchange began.
     pub(super) since: Instant,
+    /// When its steps happened.
+    pub(super) steps: Timeline,
 }
 
 impl Endpoint {

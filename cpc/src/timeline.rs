@@ -1,0 +1,172 @@
+//! When each step of a connection happened: always kept, one small array per endpoint.
+//!
+//! The helper thread marks what the connection manager does, the main thread what the transport does; the two halves are
+//! merged when the connection is up or given up. Times are those of the process itself: no clock is compared with a peer's.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// A step in the life of a connection, roughly in the order in which they happen. Which side asks and which answers
+/// decides about some: a connection has either `ReqSent` or `ReqReceived`, or both if two requests crossed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// The peer became known.
+    Created,
+    /// Somebody had something to send to it.
+    Wanted,
+    /// Address and route of the peer are known (RDMA-CM; ibcm has them from the modex).
+    Resolved,
+    /// The peer's connection request came.
+    ReqReceived,
+    /// The queue pairs exist.
+    QpsCreated,
+    /// Our connection request left for the first time.
+    ReqSent,
+    /// The peer's answer to our request came.
+    RepReceived,
+    /// Our queue pairs are in RTS.
+    QpsUp,
+    /// Our answer to the peer's request left for the first time.
+    RepSent,
+    /// Our confirmation left for the first time.
+    RtuSent,
+    /// The peer's confirmation came.
+    RtuReceived,
+    /// The main thread has posted the real receive buffers.
+    Posted,
+    /// Our clear-to-send is posted.
+    CtsSent,
+    /// The peer's clear-to-send came.
+    CtsReceived,
+    /// Messages may flow.
+    Connected,
+    /// The first message of the upper layer went out or came in.
+    FirstMessage,
+}
+
+/// Number of steps.
+const STEPS: usize = Step::FirstMessage as usize + 1;
+
+impl Step {
+    /// Every step.
+    pub const ALL: [Step; STEPS] = [
+        Step::Created,
+        Step::Wanted,
+        Step::Resolved,
+        Step::ReqReceived,
+        Step::QpsCreated,
+        Step::ReqSent,
+        Step::RepReceived,
+        Step::QpsUp,
+        Step::RepSent,
+        Step::RtuSent,
+        Step::RtuReceived,
+        Step::Posted,
+        Step::CtsSent,
+        Step::CtsReceived,
+        Step::Connected,
+        Step::FirstMessage,
+    ];
+
+    /// Its name in logs and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Created => "created",
+            Step::Wanted => "wanted",
+            Step::Resolved => "resolved",
+            Step::QpsCreated => "qps_created",
+            Step::ReqSent => "req_sent",
+            Step::ReqReceived => "req_received",
+            Step::RepReceived => "rep_received",
+            Step::QpsUp => "qps_up",
+            Step::RepSent => "rep_sent",
+            Step::RtuSent => "rtu_sent",
+            Step::RtuReceived => "rtu_received",
+            Step::Posted => "buffers_posted",
+            Step::CtsSent => "cts_sent",
+            Step::CtsReceived => "cts_received",
+            Step::Connected => "connected",
+            Step::FirstMessage => "first_message",
+        }
+    }
+}
+
+/// The times of one connection's steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    at: [Option<Instant>; STEPS],
+}
+
+impl Timeline {
+    /// Notes a step; only its first time counts.
+    pub fn mark(&mut self, step: Step, now: Instant) {
+        self.at[step as usize].get_or_insert(now);
+    }
+
+    /// Takes over the steps that `other` has and this one has not.
+    pub fn merge(&mut self, other: &Timeline) {
+        for (mine, theirs) in self.at.iter_mut().zip(other.at) {
+            *mine = mine.or(theirs);
+        }
+    }
+
+    /// When a step happened.
+    pub fn at(&self, step: Step) -> Option<Instant> {
+        self.at[step as usize]
+    }
+
+    /// What happened, in the order of time, each with its distance from the first of all.
+    pub fn rows(&self) -> Vec<(Step, Duration)> {
+        let Some(begin) = self.at.iter().flatten().min() else { return Vec::new() };
+        let mut rows: Vec<(Step, Duration)> = Step::ALL
+            .iter()
+            .filter_map(|&step| Some((step, self.at(step)?.saturating_duration_since(*begin))))
+            .collect();
+        rows.sort_by_key(|&(_, after)| after);
+        rows
+    }
+}
+
+/// `created 0, wanted 15, ..., first_message 480 us`.
+impl fmt::Display for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (step, after)) in self.rows().into_iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {}", step.name(), after.as_micros())?;
+        }
+        f.write_str(" us")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_time_of_a_step_counts_and_rows_are_in_the_order_of_time() {
+        let begin = Instant::now();
+        let us = |n| begin + Duration::from_micros(n);
+        let mut timeline = Timeline::default();
+        timeline.mark(Step::ReqSent, us(20));
+        timeline.mark(Step::ReqSent, us(500));
+        timeline.mark(Step::Created, us(5));
+        assert_eq!(timeline.to_string(), "created 0, req_sent 15 us");
+    }
+
+    #[test]
+    fn merging_keeps_what_is_there() {
+        let begin = Instant::now();
+        let (mut ours, mut helpers) = (Timeline::default(), Timeline::default());
+        ours.mark(Step::Created, begin);
+        helpers.mark(Step::Created, begin + Duration::from_secs(1));
+        helpers.mark(Step::QpsUp, begin + Duration::from_micros(7));
+        ours.merge(&helpers);
+        assert_eq!(ours.rows(), [(Step::Created, Duration::ZERO), (Step::QpsUp, Duration::from_micros(7))]);
+    }
+
+    #[test]
+    fn every_step_has_a_name_of_its_own() {
+        let names: std::collections::HashSet<&str> = Step::ALL.iter().map(|s| s.name()).collect();
+        assert_eq!(names.len(), STEPS);
+    }
+}
