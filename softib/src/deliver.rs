@@ -12,10 +12,10 @@ use crate::objects::mr::Mrs;
 use crate::objects::qp::{Inbound, Qp, Qps};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::Taken;
-use crate::rdma_ring;
 use crate::send::{Envelope, op};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::ring::{Found, Head, flag};
+use crate::{rdma_ring, window};
 use rdma_sys::*;
 
 /// The process a cell came from.
@@ -76,7 +76,7 @@ fn stray(qps: &mut Qps, w: &mut World, head: &Head) {
 /// Whether this cell is the one that says which receive its message took.
 fn consumed_a_receive(head: &Head) -> bool {
     match head.op {
-        op::SEND => head.flags & flag::FIRST != 0,
+        op::SEND | op::SEND_INV => head.flags & flag::FIRST != 0,
         op::DATAGRAM | op::WRITE_IMM | op::TOO_LONG | op::BAD_RECEIVE => true,
         _ => false,
     }
@@ -93,8 +93,9 @@ fn rare(qp: &mut Qp, w: &mut World, found: &Found) {
         op::WRITE => rdma_ring::write_arrived(qp, w, found),
         op::READ => rdma_ring::read_arrived(qp, w, found),
         op::RESPONSE => rdma_ring::response_arrived(qp, w, found),
-        op::FETCH_ADD | op::CMP_SWAP => rdma_ring::atomic_arrived(qp, w, found),
+        op::FETCH_ADD | op::CMP_SWAP | op::ATOMIC_WRITE => rdma_ring::atomic_arrived(qp, w, found),
         op::REFUSED => qp.refuse(w, head.imm),
+        op::SEND_INV => window::send_arrived(qp, w, found),
         _ => w.stats.stray += 1,
     }
 }
@@ -120,7 +121,7 @@ fn tell_limit(w: &mut World, key: usize) {
 
 /// A message of one cell, the usual case: placed from the ring straight into the posted buffers.
 #[inline]
-fn send(qp: &mut Qp, w: &mut World, found: &Found) {
+pub fn send(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
     if head.flags & (flag::FIRST | flag::LAST) != flag::FIRST | flag::LAST {
         return send_part(qp, w, found);
@@ -225,13 +226,12 @@ pub fn spread(sges: &[ibv_sge], mut skip: usize, found: &Found) -> usize {
 /// (ibv_poll_cq(3): valid for UD).
 #[inline]
 fn complete(qp: &mut Qp, w: &mut World, wr_id: u64, opcode: u32, byte_len: u32, head: &Head) {
-    complete_with(qp, w, (wr_id, opcode, byte_len), head, 0, Envelope { slid: 0, sl: 0 });
+    complete_with(qp, w, (wr_id, opcode, byte_len), head, Envelope { slid: 0, sl: 0 });
 }
 
 /// Completes a receive that a datagram took.
 fn complete_datagram(qp: &mut Qp, w: &mut World, wr_id: u64, len: u32, head: &Head, from: Envelope) {
-    let grh = if head.flags & flag::GRH != 0 { IBV_WC_GRH } else { 0 };
-    complete_with(qp, w, (wr_id, IBV_WC_RECV, len), head, grh, from);
+    complete_with(qp, w, (wr_id, IBV_WC_RECV, len), head, from);
 }
 
 #[inline]
@@ -240,10 +240,9 @@ fn complete_with(
     w: &mut World,
     (wr_id, opcode, byte_len): (u64, u32, u32),
     head: &Head,
-    flags: u32,
     from: Envelope,
 ) {
-    let imm = head.flags & flag::IMM != 0;
+    let imm = head.flags & (flag::IMM | flag::INV) != 0;
     let (num, solicited) = (qp.num, head.flags & flag::SOLICITED != 0);
     w.complete_with(qp.recv_cq, num, solicited, |cqe| {
         cqe.retire = None;
@@ -252,10 +251,21 @@ fn complete_with(
             (wr_id, IBV_WC_SUCCESS, opcode, 0, byte_len);
         wc.imm = ibv_wc_imm { imm_data: if imm { head.imm } else { 0 } };
         (wc.qp_num, wc.src_qp) = (num, head.src_qpn);
-        wc.wc_flags = flags | if imm { IBV_WC_WITH_IMM } else { 0 };
+        wc.wc_flags = wc_flags(head.flags);
         (wc.pkey_index, wc.slid, wc.sl, wc.dlid_path_bits) = (0, from.slid, from.sl, 0);
     });
 }
+
+/// A cell's flags as a completion's: each is a few bits further down.
+#[inline]
+fn wc_flags(flags: u8) -> u32 {
+    u32::from(flags >> 3) & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV) | u32::from(flags >> 5) & IBV_WC_GRH
+}
+
+const _: () = {
+    assert!(flag::IMM as u32 >> 3 == IBV_WC_WITH_IMM && flag::INV as u32 >> 3 == IBV_WC_WITH_INV);
+    assert!(flag::GRH as u32 >> 5 == IBV_WC_GRH);
+};
 
 fn write_imm(qp: &mut Qp, w: &mut World, found: &Found) {
     let Some(taken) = take(qp, w, found.head.pos) else { return nonsense(qp, w) };
@@ -280,7 +290,7 @@ fn repost(qp: &mut Qp, w: &mut World, pos: u32) {
     }
 }
 
-fn broken_receive(qp: &mut Qp, w: &mut World, pos: u32, status: u32) {
+pub fn broken_receive(qp: &mut Qp, w: &mut World, pos: u32, status: u32) {
     let Some(taken) = take(qp, w, pos) else { return nonsense(qp, w) };
     qp.complete_receive_error(w, taken.wr_id, status);
     qp.fail(w);

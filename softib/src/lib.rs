@@ -20,6 +20,7 @@
 
 mod abi;
 mod deliver;
+mod dm;
 mod engine;
 #[doc(hidden)]
 pub mod errno;
@@ -31,8 +32,11 @@ mod rdma_ring;
 mod send;
 #[doc(hidden)]
 pub mod shm;
+mod window;
 
 pub use abi::device::is_device;
+pub use abi::dm::{import_dm, unimport_dm};
+pub use abi::memory::reg_mr_iova;
 pub use abi::qp_ex::qp_to_qp_ex;
 pub use abi::rereg::rereg_mr;
 pub use abi::table::driver_table;

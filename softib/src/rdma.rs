@@ -17,7 +17,7 @@ use crate::objects::qp::Qp;
 use crate::rdma_ring::{self, Message, WORD};
 use crate::send::{self, Remote, Step, Work, op};
 use crate::shm::layout::{H_NONCE, H_PROBE, R_HAZARD, ring_entry};
-use crate::shm::mrtable::{self, Region};
+use crate::shm::mrtable::{self, Exposed};
 use crate::shm::ring::{self, Head};
 use rdma_sys::*;
 use std::sync::atomic::{Ordering, fence};
@@ -41,7 +41,7 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
         return Step::Done(IBV_WC_LOC_QP_OP_ERR);
     }
     let from = Sender { kind: qp.kind, num: qp.num };
-    let grant = Grant { access: link.view.access, pd: link.view.pd };
+    let grant = Grant { access: link.view.access, pd: link.view.pd, qpn: qp.attr.dest_qp_num };
     if !work.begun() && !grant.offers(needed(work)) {
         return refused(peer, &mut w.stats, from, link, IBV_WC_REM_INV_REQ_ERR);
     }
@@ -64,21 +64,22 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     Step::Done(IBV_WC_SUCCESS)
 }
 
-/// READ and the atomics need resources of the responder (max_rd_atomic of the initiator, max_dest_rd_atomic there).
+/// READ and the fetching atomics need resources of the responder (max_rd_atomic of the initiator, max_dest_rd_atomic there).
 fn is_answered_with_data(work: &Work) -> bool {
-    work.opcode >= IBV_WR_RDMA_READ
+    work.fetches()
 }
 
 /// Who is refused.
-struct Sender {
-    kind: u32,
-    num: u32,
+#[derive(Debug, Clone, Copy)]
+pub struct Sender {
+    pub kind: u32,
+    pub num: u32,
 }
 
 /// The target refuses a request, as its tables say: it hears of that, for its queue pair ends as well (IBTA 9.9.3, class C). An
 /// unreliable one drops the request and goes on.
 #[cold]
-fn refused(peer: &mut Peer, stats: &mut Stats, from: Sender, link: &Link, status: u32) -> Step {
+pub fn refused(peer: &mut Peer, stats: &mut Stats, from: Sender, link: &Link, status: u32) -> Step {
     if from.kind != IBV_QPT_UC {
         if !peer.ring.has_room(0) {
             return Step::Room;
@@ -91,17 +92,21 @@ fn refused(peer: &mut Peer, stats: &mut Stats, from: Sender, link: &Link, status
     Step::Done(status)
 }
 
-/// What the remote QP lets its peer do.
+/// What the remote QP lets its peer do, and its number.
 #[derive(Debug, Clone, Copy)]
 pub struct Grant {
     pub access: u32,
     pub pd: u32,
+    pub qpn: u32,
 }
 
 impl Grant {
-    /// Whether `need` on `len` bytes at `addr` of `region` is granted.
-    pub fn permits(&self, region: &Region, need: u32, addr: u64, len: u64) -> bool {
-        self.offers(need) && region.access & need == need && region.pd == self.pd && region.covers(addr, len)
+    /// Where the `len` bytes are that requests call `addr`, if `need` is granted on them.
+    pub fn permits(&self, exposed: &Exposed, need: u32, addr: u64, len: u64) -> Option<u64> {
+        let region = &exposed.region;
+        let ours = region.pd == self.pd && (exposed.qpn == 0 || exposed.qpn == self.qpn);
+        let fine = self.offers(need) && region.access & need == need && ours && region.covers(addr, len);
+        fine.then(|| exposed.place(addr))
     }
 
     /// Whether the queue pair takes such requests at all.
@@ -123,10 +128,10 @@ fn direct(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Resu
     let (addr, rkey) = work.remote.memory();
     peer.ring.hazard().store(rkey, Ordering::Relaxed);
     fence(Ordering::SeqCst);
-    let region = mrtable::look_up(&peer.map, rkey);
+    let exposed = mrtable::look_up(&peer.map, rkey);
     let (need, len) = (needed(work), u64::from(work.len));
-    let allowed = region.is_some_and(|region| grant.permits(&region, need, addr, len));
-    let moved = if allowed { transfer(peer, work, sges) } else { Err(Errno(libc::EFAULT)) };
+    let place = exposed.and_then(|exposed| grant.permits(&exposed, need, addr, len));
+    let moved = place.map_or(Err(Errno(libc::EFAULT)), |place| transfer(peer, work, place, sges));
     peer.ring.hazard().store(0, Ordering::Release);
     match moved {
         Ok(()) => Ok(()),
@@ -135,8 +140,8 @@ fn direct(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Resu
     }
 }
 
-fn transfer(peer: &mut Peer, work: &Work, sges: &[ibv_sge]) -> Result<(), Errno> {
-    let (mut remote, reading) = (work.remote.memory().0, work.opcode == IBV_WR_RDMA_READ);
+fn transfer(peer: &mut Peer, work: &Work, mut remote: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
+    let reading = work.opcode == IBV_WR_RDMA_READ;
     for sge in sges.iter().filter(|sge| sge.length > 0) {
         let len = sge.length as usize;
         if peer.is_self() {

@@ -12,12 +12,14 @@
 //! The target's poll, or its device thread, does the work. Answers that find no room in the ring wait in `World::replies`.
 //! The request stays at the head of its SQ until the answer is there, so the order on the QP is kept.
 
+use crate::deliver;
 use crate::engine::world::{Stats, World};
+use crate::objects::mr::Mrs;
 use crate::objects::peer::Peer;
 use crate::objects::qp::{Qp, Qps};
 use crate::paging;
 use crate::rdma::Grant;
-use crate::send::{self, PIECE, Remote, Step, Wait, Work, op};
+use crate::send::{self, PIECE, Queued, Remote, Step, Wait, Work, op};
 use crate::shm::ring::{Found, Head, flag};
 use rdma_sys::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,6 +72,7 @@ pub fn request(peer: &mut Peer, stats: &mut Stats, to: Message, work: &mut Work,
     }
     if let Remote::Word { addr, rkey, first, swap } = work.remote {
         let target = Target { addr, rkey, len: WORD };
+        let first = if work.opcode == IBV_WR_ATOMIC_WRITE { word_of(sges) } else { first };
         return request_atomic(peer, stats, to, work, &target, [first, swap]);
     }
     let reading = work.opcode == IBV_WR_RDMA_READ;
@@ -104,6 +107,13 @@ pub fn request(peer: &mut Peer, stats: &mut Stats, to: Message, work: &mut Work,
     }
 }
 
+/// The payload of an atomic WRITE.
+fn word_of(sges: &[ibv_sge]) -> u64 {
+    let mut bytes = [0u8; WORD as usize];
+    send::gather(sges, 0, bytes.len(), bytes.as_mut_ptr());
+    u64::from_ne_bytes(bytes)
+}
+
 /// The same for an atomic: all of it is in the cell.
 fn request_atomic(
     peer: &mut Peer,
@@ -120,15 +130,13 @@ fn request_atomic(
     fixed[..16].copy_from_slice(&target.emit());
     fixed[16..24].copy_from_slice(&operands[0].to_ne_bytes());
     fixed[24..].copy_from_slice(&operands[1].to_ne_bytes());
-    let fetch_add = work.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-    let head = Head {
-        op: if fetch_add { op::FETCH_ADD } else { op::CMP_SWAP },
-        flags: flag::LAST,
-        dst: to.dst,
-        src_qpn: to.src_qpn,
-        pos: work.number,
-        ..Head::default()
+    let op = match work.opcode {
+        IBV_WR_ATOMIC_FETCH_AND_ADD => op::FETCH_ADD,
+        IBV_WR_ATOMIC_WRITE => op::ATOMIC_WRITE,
+        _ => op::CMP_SWAP,
     };
+    let head =
+        Head { op, flags: flag::LAST, dst: to.dst, src_qpn: to.src_qpn, pos: work.number, ..Head::default() };
     let pushed = peer.ring.push_with(head, &fixed, |_| ());
     send::rung(pushed, peer, &mut stats.doorbells);
     work.asked = true;
@@ -171,23 +179,25 @@ fn refuse(qp: &mut Qp, w: &mut World, number: u32, status: u32) {
 }
 
 fn grant_of(qp: &Qp) -> Grant {
-    Grant { access: qp.offers(), pd: qp.pd as u32 }
+    Grant { access: qp.offers(), pd: qp.pd as u32, qpn: qp.num }
 }
 
-/// Why a request that needs `need` on `target` is refused, if it is.
-fn refusal(qp: &Qp, w: &World, target: &Target, need: u32) -> Option<u32> {
+/// Where a target is that a request needs `need` on. Err: why the request is refused.
+fn granted(qp: &Qp, w: &World, target: &Target, need: u32) -> Result<u64, u32> {
     if !grant_of(qp).offers(need) {
-        return Some(IBV_WC_REM_INV_REQ_ERR);
+        return Err(IBV_WC_REM_INV_REQ_ERR);
     }
-    (!permits(qp, w, target, need)).then_some(IBV_WC_REM_ACCESS_ERR)
+    permits(qp, w, target, need).ok_or(IBV_WC_REM_ACCESS_ERR)
 }
 
-fn permits(qp: &Qp, w: &World, target: &Target, need: u32) -> bool {
-    let Some(region) = w.mrs.region(target.rkey) else { return false };
-    let (addr, len) = (target.addr, target.len.into());
+/// Where the target is in our memory, if the peer may do this.
+fn permits(qp: &Qp, w: &World, target: &Target, need: u32) -> Option<u64> {
+    let exposed = w.mrs.exposed(target.rkey)?;
+    let len = target.len.into();
     let write = need != IBV_ACCESS_REMOTE_READ;
-    grant_of(qp).permits(&region, need, addr, len)
-        && (region.access & IBV_ACCESS_ON_DEMAND == 0 || paging::populate(addr, len, write).is_ok())
+    let place = grant_of(qp).permits(&exposed, need, target.addr, len)?;
+    let paged = exposed.region.access & IBV_ACCESS_ON_DEMAND != 0;
+    (!paged || paging::populate(place, len, write).is_ok()).then_some(place)
 }
 
 /// A fragment of an RDMA WRITE (target). The rest of one that an unreliable QP refused is dropped, too.
@@ -195,14 +205,15 @@ pub fn write_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let (head, mut target) = (&found.head, Target::parse(found));
     target.len = head.len;
     let before = qp.refused.filter(|(number, _)| *number == head.pos).map(|(_, status)| status);
-    let refused = before.or_else(|| refusal(qp, w, &target, IBV_ACCESS_REMOTE_WRITE));
-    match refused {
+    let place = before.map_or_else(|| granted(qp, w, &target, IBV_ACCESS_REMOTE_WRITE), Err);
+    let refused = place.err();
+    match place {
         // SAFETY: the range lies in a valid MR with remote write (checked); the payload has head.len bytes.
-        None => unsafe {
-            std::ptr::copy_nonoverlapping(found.payload, target.addr as *mut u8, head.len as usize);
+        Ok(to) => unsafe {
+            std::ptr::copy_nonoverlapping(found.payload, to as *mut u8, head.len as usize);
         },
-        Some(status) if qp.kind != IBV_QPT_UC => return refuse(qp, w, head.pos, status),
-        Some(status) => qp.refused = Some((head.pos, status)),
+        Err(status) if qp.kind != IBV_QPT_UC => return refuse(qp, w, head.pos, status),
+        Err(status) => qp.refused = Some((head.pos, status)),
     }
     if head.flags & flag::LAST != 0 {
         qp.refused = None;
@@ -213,35 +224,49 @@ pub fn write_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
 /// An RDMA READ request (target).
 pub fn read_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let target = Target::parse(found);
-    match refusal(qp, w, &target, IBV_ACCESS_REMOTE_READ) {
-        None => answer(qp, w, found.head.pos, IBV_WC_SUCCESS, Some(target)),
-        Some(status) => refuse(qp, w, found.head.pos, status),
+    match granted(qp, w, &target, IBV_ACCESS_REMOTE_READ) {
+        Ok(_) => answer(qp, w, found.head.pos, IBV_WC_SUCCESS, Some(target)),
+        Err(status) => refuse(qp, w, found.head.pos, status),
     }
 }
 
 /// An atomic (target).
 pub fn atomic_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
-    let target = Target { len: WORD, ..Target::parse(found) };
-    let misaligned = (!target.addr.is_multiple_of(WORD.into())).then_some(IBV_WC_REM_INV_REQ_ERR);
-    if let Some(status) = refusal(qp, w, &target, IBV_ACCESS_REMOTE_ATOMIC).or(misaligned) {
-        return refuse(qp, w, found.head.pos, status);
-    }
-    let value = Some(carry_out(&target, found));
+    let place = match check_atomic(qp, w, found) {
+        Ok(place) => place,
+        Err(status) => return refuse(qp, w, found.head.pos, status),
+    };
+    let value = carry_out(place, found);
     let (qp, generation, status) = (qp.index, qp.generation, IBV_WC_SUCCESS);
     w.replies.push_back(Reply { qp, generation, number: found.head.pos, status, read: None, sent: 0, value });
 }
 
-/// Does an atomic that has been checked; returns the value before.
-fn carry_out(target: &Target, found: &Found) -> u64 {
+/// Where the word of an atomic is. Err: a completion status.
+fn check_atomic(qp: &Qp, w: &World, found: &Found) -> Result<u64, u32> {
+    let target = Target { len: WORD, ..Target::parse(found) };
+    let writes = found.head.op == op::ATOMIC_WRITE;
+    let need = if writes { IBV_ACCESS_REMOTE_WRITE } else { IBV_ACCESS_REMOTE_ATOMIC };
+    let place = granted(qp, w, &target, need)?;
+    // Where offsets are used for addresses, an aligned one may be at a place that is not.
+    let aligned = (target.addr | place).is_multiple_of(WORD.into());
+    if aligned { Ok(place) } else { Err(IBV_WC_REM_INV_REQ_ERR) }
+}
+
+/// Does an atomic that has been checked; returns the value before, unless it only writes.
+fn carry_out(place: u64, found: &Found) -> Option<u64> {
     let [first, swap] = operands(found);
-    // SAFETY: aligned, and inside a valid MR with remote atomic access (both checked by the caller); the program vouches
+    // SAFETY: aligned, and inside a valid MR with the access needed (both checked by the caller); the program vouches
     // for registered memory, and whoever else touches the word meanwhile does it on its own account.
-    let word = unsafe { AtomicU64::from_ptr(target.addr as *mut u64) };
-    if found.head.op == op::FETCH_ADD {
-        return word.fetch_add(first, Ordering::SeqCst);
-    }
-    match word.compare_exchange(first, swap, Ordering::SeqCst, Ordering::SeqCst) {
-        Ok(before) | Err(before) => before,
+    let word = unsafe { AtomicU64::from_ptr(place as *mut u64) };
+    match found.head.op {
+        op::FETCH_ADD => Some(word.fetch_add(first, Ordering::SeqCst)),
+        op::ATOMIC_WRITE => {
+            word.store(first, Ordering::SeqCst);
+            None
+        }
+        _ => match word.compare_exchange(first, swap, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(before) | Err(before) => Some(before),
+        },
     }
 }
 
@@ -267,7 +292,8 @@ fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
             rkey: read.rkey,
             len: (read.len - reply.sent).min(PIECE),
         });
-        if target.is_some_and(|target| !permits(qp, w, &target, IBV_ACCESS_REMOTE_READ)) {
+        let place = target.and_then(|target| permits(qp, w, &target, IBV_ACCESS_REMOTE_READ));
+        if target.is_some() && place.is_none() {
             (reply.read, reply.status) = (None, IBV_WC_REM_ACCESS_ERR);
             qp.refuse(w, reply.status);
             continue;
@@ -293,7 +319,7 @@ fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
         };
         let from = match &reply.value {
             Some(value) => std::ptr::from_ref(value) as u64,
-            None => target.map_or(0, |target| target.addr),
+            None => place.unwrap_or_default(),
         };
         // SAFETY: the range is the reply's value, or lies in a valid MR with remote read (checked above); push hands out
         // room for len bytes.
@@ -320,14 +346,11 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     if head.imm != IBV_WC_SUCCESS {
         return refused_there(qp, w, head.imm);
     }
-    let reading = queued.work.opcode >= IBV_WR_RDMA_READ;
-    let fits = u64::from(queued.work.sent) + u64::from(head.len) <= u64::from(queued.work.len);
-    let known = queued.sges.iter().all(|sge| w.mrs.allows(sge, qp.pd as u32, true));
-    if reading && !(fits && known) {
-        return send::finish_head(qp, w, IBV_WC_LOC_PROT_ERR);
-    }
-    if reading {
-        crate::deliver::spread(&queued.sges, queued.work.sent as usize, found);
+    if queued.work.fetches() {
+        let fits = u64::from(queued.work.sent) + u64::from(head.len) <= u64::from(queued.work.len);
+        if !fits || !place_answer(&w.mrs, queued, qp.pd as u32, found) {
+            return send::finish_head(qp, w, IBV_WC_LOC_PROT_ERR);
+        }
         queued.work.sent += head.len;
     }
     if head.flags & flag::LAST == 0 {
@@ -349,4 +372,15 @@ fn refused_there(qp: &mut Qp, w: &mut World, said: u32) {
         _ => IBV_WC_REM_ACCESS_ERR,
     };
     send::finish_head(qp, w, status);
+}
+
+/// Copies what came back into the buffers of its request. False: they are not what they were when posted.
+fn place_answer(mrs: &Mrs, queued: &Queued, pd: u32, found: &Found) -> bool {
+    let skip = queued.work.sent as usize;
+    if queued.sges.iter().all(|sge| mrs.allows(sge, pd, true)) {
+        deliver::spread(&queued.sges, skip, found);
+        return true;
+    }
+    let real = mrs.resolve(&queued.sges, pd, true);
+    real.map(|sges| deliver::spread(&sges, skip, found)).is_some()
 }

@@ -132,8 +132,8 @@ symbols! {
     }
     &["IBVERBS_1.5"] => { ibv_get_pkey_index = query::get_pkey_index; }
     &["IBVERBS_1.6"] => { ibv_qp_to_qp_ex = softib::qp_to_qp_ex; }
-    &["IBVERBS_1.7"] => { ibv_reg_mr_iova = memory::reg_mr_iova; }
-    &["IBVERBS_1.8"] => { ibv_reg_mr_iova2 = memory::reg_mr_iova; }
+    &["IBVERBS_1.7"] => { ibv_reg_mr_iova = softib::reg_mr_iova; }
+    &["IBVERBS_1.8"] => { ibv_reg_mr_iova2 = softib::reg_mr_iova; }
     &["IBVERBS_1.9"] => { ibv_get_device_index = query::get_device_index; }
     &["IBVERBS_1.10"] => {
         ibv_import_device = refuse::null;
@@ -150,9 +150,9 @@ symbols! {
     }
     &["IBVERBS_1.12"] => { ibv_reg_dmabuf_mr = refuse::null; }
     &["IBVERBS_1.13"] => {
-        ibv_import_dm = refuse::null;
+        ibv_import_dm = softib::import_dm;
         ibv_is_fork_initialized = memory::is_fork_initialized;
-        ibv_unimport_dm = refuse::zero;
+        ibv_unimport_dm = softib::unimport_dm;
     }
     &["IBVERBS_1.14"] => { ibv_query_qp_data_in_order = refuse::zero; }
     &["IBVERBS_1.15"] => {

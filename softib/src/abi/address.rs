@@ -27,7 +27,8 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
             return Err(Errno::INVAL);
         }
         to.check(&state.w.port)?;
-        state.w.pds.get(pd_key(pd)).ok_or(Errno::INVAL)?;
+        // Of a parent domain it is the domain below: nothing else counts address handles.
+        let pd = state.w.pds.get(pd_key(pd)).ok_or(Errno::INVAL)?.c.as_ptr();
         use_pd(&mut state.w, pd_key(pd), 1);
         let ah = Box::new(Ah { c: ibv_ah { context, pd, handle: 0 }, to });
         Ok(Box::into_raw(ah).cast())

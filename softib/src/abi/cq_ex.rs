@@ -9,7 +9,7 @@
 
 use super::create::{check_depth, cq_key, insert_cq, optional_channel};
 use super::device::context_key;
-use super::{Turn, engine, guard, guard_ptr, ops};
+use super::{Turn, domain, engine, guard, guard_ptr, ops};
 use crate::errno::Errno;
 use crate::objects::zeroed;
 use rdma_sys::*;
@@ -22,6 +22,8 @@ pub struct CqEx {
     wc: ibv_wc,
     turn: Turn,
     single_threaded: bool,
+    /// The parent domain it was made with, or null.
+    pub parent: *mut ibv_pd,
 }
 
 /// An `ibv_cq` in its extended form, without functions yet.
@@ -30,7 +32,13 @@ pub fn extended(c: ibv_cq) -> CqEx {
     let mut ex: ibv_cq_ex = unsafe { zeroed() };
     (ex.context, ex.channel, ex.cq_context) = (c.context, c.channel, c.cq_context);
     (ex.handle, ex.cqe) = (c.handle, c.cqe);
-    CqEx { ex, wc: ibv_wc::default(), turn: Turn::default(), single_threaded: false }
+    CqEx {
+        ex,
+        wc: ibv_wc::default(),
+        turn: Turn::default(),
+        single_threaded: false,
+        parent: std::ptr::null_mut(),
+    }
 }
 
 // The ibv_cq that programs see is the beginning of the extended one.
@@ -50,7 +58,8 @@ pub unsafe extern "C" fn create_cq_ex(
 
 fn create(context: *mut ibv_context, init: &ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex, Errno> {
     let flags = if init.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { init.flags } else { 0 };
-    let known = init.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS == 0
+    let has_domain = init.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0;
+    let known = init.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) == 0
         && flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED == 0
         && init.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) == 0;
     if !known {
@@ -64,9 +73,15 @@ fn create(context: *mut ibv_context, init: &ibv_cq_init_attr_ex) -> Result<*mut 
     let mut c: ibv_cq = unsafe { zeroed() };
     (c.context, c.channel, c.cq_context, c.cqe) = (context, init.channel, init.cq_context, depth as c_int);
     let channel = optional_channel(init.channel);
-    let cq = insert_cq(&mut engine()?.enter(), context_key(context), channel, c)?.cast::<CqEx>();
+    let parent = if has_domain { init.parent_domain } else { std::ptr::null_mut() };
+    let mut state = engine()?.enter();
+    if has_domain && !domain::is_parent(&state.w, parent) {
+        return Err(Errno::INVAL);
+    }
+    let cq = insert_cq(&mut state, context_key(context), channel, c)?.cast::<CqEx>();
     // SAFETY: insert_cq hands out the first member of a CqEx, which nobody else knows yet.
     let cq = unsafe { &mut *cq };
+    cq.parent = parent;
     cq.single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
     offer(&mut cq.ex);
     Ok(&raw mut cq.ex)

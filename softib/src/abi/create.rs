@@ -1,7 +1,7 @@
-//! Protection domains, memory regions, channels, CQs, SRQs: create, change, destroy.
+//! Protection domains, channels, CQs, SRQs: create, change, destroy.
 
 use super::device::{MAX_CQE, MAX_WR, context_key};
-use super::{cq_ex, engine, event, guard, guard_ptr};
+use super::{cq_ex, domain, engine, event, guard, guard_ptr};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::objects::cq::{Channel, Cq, event_file};
@@ -10,9 +10,7 @@ use crate::objects::mr::Pd;
 use crate::objects::recvq::RecvQ;
 use crate::objects::srq::Srq;
 use crate::objects::{CBox, zeroed};
-use crate::paging;
 use crate::send::MAX_SGE;
-use crate::shm::mrtable::Region;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -45,7 +43,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let entry = state.w.pds.vacant_entry();
         let c = CBox::new(ibv_pd { context, handle: entry.key() as u32 });
         let pointer = c.as_ptr();
-        entry.insert(Pd { _c: c, context: key, users: 0 });
+        entry.insert(Pd { c, context: key, users: 0 });
         Ok(pointer)
     })
 }
@@ -53,6 +51,9 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard(|| {
         let (mut state, key) = (engine()?.enter(), pd_key(pd));
+        if domain::is_parent(&state.w, pd) {
+            return domain::dealloc_parent(&mut state, pd);
+        }
         let found = state.w.pds.get(key).ok_or(Errno::INVAL)?;
         if found.users > 0 {
             return Err(Errno::BUSY);
@@ -60,105 +61,6 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         let context = found.context;
         state.w.pds.remove(key);
         use_context(&mut state.w, context, -1)
-    })
-}
-
-pub unsafe extern "C" fn reg_mr(
-    pd: *mut ibv_pd,
-    addr: *mut c_void,
-    len: usize,
-    access: c_int,
-) -> *mut ibv_mr {
-    guard_ptr(|| {
-        let access = check_access(access as u32)?;
-        (addr as usize).checked_add(len).ok_or(Errno::INVAL)?;
-        let mut state = engine()?.enter();
-        let (w, key) = (&mut state.w, pd_key(pd));
-        w.pds.get(key).ok_or(Errno::INVAL)?;
-        let region = Region { key: 0, access, pd: key as u32, addr: addr as u64, len: len as u64 };
-        let number = w.mrs.register(&w.segment, region)?;
-        use_pd(w, key, 1);
-        // SAFETY: the program passes a PD of ours.
-        let context = unsafe { (*pd).context };
-        let c =
-            CBox::new(ibv_mr { context, pd, addr, length: len, handle: number, lkey: number, rkey: number });
-        let pointer = c.as_ptr();
-        w.mrs.set_c(number, c);
-        Ok(pointer)
-    })
-}
-
-/// Remote write and atomics need local write (IBTA 10.6.3.1); rights that do not exist here are refused.
-pub fn check_access(access: u32) -> Result<u32, Errno> {
-    const KNOWN: u32 = IBV_ACCESS_LOCAL_WRITE
-        | IBV_ACCESS_REMOTE_WRITE
-        | IBV_ACCESS_REMOTE_READ
-        | IBV_ACCESS_REMOTE_ATOMIC
-        | IBV_ACCESS_ON_DEMAND
-        | IBV_ACCESS_HUGETLB
-        | IBV_ACCESS_OPTIONAL_RANGE;
-    if access & IBV_ACCESS_ON_DEMAND != 0 && !paging::is_available() {
-        return Err(Errno::OPNOTSUPP);
-    }
-    let writes = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
-    let fair = access & !KNOWN == 0 && (!writes || access & IBV_ACCESS_LOCAL_WRITE != 0);
-    if fair { Ok(access) } else { Err(Errno::INVAL) }
-}
-
-/// `verbs_context.advise_mr`: faults parts of on-demand regions in. It is done when the call returns, flag or not.
-pub unsafe extern "C" fn advise_mr(
-    pd: *mut ibv_pd,
-    advice: ibv_advise_mr_advice,
-    flags: u32,
-    list: *mut ibv_sge,
-    count: u32,
-) -> c_int {
-    guard(|| {
-        let known = [
-            IBV_ADVISE_MR_ADVICE_PREFETCH,
-            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
-            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
-        ];
-        if !known.contains(&advice) || flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || list.is_null() || count == 0
-        {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: the program passes `count` elements.
-        let sges = unsafe { std::slice::from_raw_parts(list, count as usize) };
-        sges.iter().try_for_each(|sge| prefetch(pd_key(pd) as u32, advice, sge))
-    })
-}
-
-fn prefetch(pd: u32, advice: ibv_advise_mr_advice, sge: &ibv_sge) -> Result<(), Errno> {
-    let region = engine()?.enter().w.mrs.region(sge.lkey).ok_or(Errno(libc::ENOENT))?;
-    let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
-    if write && region.access & IBV_ACCESS_LOCAL_WRITE == 0 {
-        return Err(Errno(libc::EPERM));
-    }
-    let fits = region.pd == pd && region.covers(sge.addr, sge.length.into());
-    if !fits || region.access & IBV_ACCESS_ON_DEMAND == 0 {
-        return Err(Errno::INVAL);
-    }
-    match advice {
-        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Ok(()),
-        _ => paging::populate(sge.addr, sge.length.into(), write).map_err(|_| Errno(libc::EFAULT)),
-    }
-}
-
-pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    guard(|| {
-        // SAFETY: the program passes an MR of ours.
-        let (key, pd) = unsafe { ((*mr).handle, pd_key((*mr).pd)) };
-        {
-            let mut state = engine()?.enter();
-            let w = &mut state.w;
-            w.mrs.invalidate(&w.segment, key)?;
-        }
-        crate::rdma::wait_for_initiators(engine()?, key);
-        let mut state = engine()?.enter();
-        state.w.mrs.free(key);
-        use_pd(&mut state.w, pd, -1);
-        Ok(())
     })
 }
 

@@ -1,7 +1,7 @@
 //! The device list, contexts, and what they say about the device.
 
 use super::port::query_port_sized;
-use super::{cq_ex, create, engine, guard, guard_minus, guard_ptr, ops, qp_ex};
+use super::{cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, memory, ops, qp_ex, window};
 use crate::engine as process;
 use crate::errno::Errno;
 use crate::objects::cq::event_file;
@@ -84,6 +84,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
 
 fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let engine = process::open()?;
+    crate::dm::prepare();
     let made = event_file().and_then(|file| {
         let command = file.try_clone()?;
         let c = CBox::new(new_context(device, file.as_raw_fd(), command.as_raw_fd()));
@@ -108,7 +109,14 @@ fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs
     c.sz = size_of::<verbs_context>();
     c.query_port = Some(query_port_sized);
     c.query_device_ex = Some(query_device_ex);
-    c.advise_mr = Some(create::advise_mr);
+    c.advise_mr = Some(memory::advise_mr);
+    c.alloc_null_mr = Some(memory::alloc_null_mr);
+    c.alloc_dm = Some(dm::alloc_dm);
+    c.free_dm = Some(dm::free_dm);
+    c.reg_dm_mr = Some(dm::reg_dm_mr);
+    c.alloc_td = Some(domain::alloc_td);
+    c.dealloc_td = Some(domain::dealloc_td);
+    c.alloc_parent_domain = Some(domain::alloc_parent_domain);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
     c.context.device = device;
@@ -116,6 +124,9 @@ fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs
     (c.context.async_fd, c.context.cmd_fd) = (async_fd, cmd_fd);
     c.context.num_comp_vectors = 1;
     c.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    c.context.ops.alloc_mw = Some(window::alloc_mw);
+    c.context.ops.bind_mw = Some(window::bind_mw);
+    c.context.ops.dealloc_mw = Some(window::dealloc_mw);
     c.context.ops.poll_cq = Some(ops::poll_cq);
     c.context.ops.req_notify_cq = Some(ops::req_notify_cq);
     c.context.ops.post_send = Some(ops::post_send);
@@ -172,12 +183,15 @@ fn device_attr() -> Result<ibv_device_attr, Errno> {
         max_qp_wr: MAX_WR as c_int,
         device_cap_flags: IBV_DEVICE_RC_RNR_NAK_GEN
             | IBV_DEVICE_SYS_IMAGE_GUID
-            | IBV_DEVICE_CURR_QP_STATE_MOD,
+            | IBV_DEVICE_CURR_QP_STATE_MOD
+            | IBV_DEVICE_MEM_WINDOW
+            | IBV_DEVICE_MEM_WINDOW_TYPE_2B,
         max_sge: MAX_SGE as c_int,
         max_sge_rd: MAX_SGE as c_int,
         max_cq: CQS,
         max_cqe: MAX_CQE as c_int,
         max_mr: MRS as c_int - 1,
+        max_mw: MRS as c_int - 1,
         max_pd: CQS,
         max_qp_rd_atom: 16,
         max_res_rd_atom: 16 * QPS as c_int,
@@ -216,12 +230,16 @@ unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// No offload, pacing, tag matching, timestamps or device memory: those fields are zero.
+/// The kernel's IB_UVERBS_DEVICE_ATOMIC_WRITE.
+const ATOMIC_WRITE: u64 = 1 << 40;
+
+/// No offload, pacing or tag matching: those fields are zero.
 fn device_attr_ex() -> Result<ibv_device_attr_ex, Errno> {
     let orig_attr = device_attr()?;
     Ok(ibv_device_attr_ex {
         orig_attr,
-        device_cap_flags_ex: orig_attr.device_cap_flags.into(),
+        device_cap_flags_ex: u64::from(orig_attr.device_cap_flags) | ATOMIC_WRITE,
+        max_dm_size: crate::dm::SIZE as u64,
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
         odp_caps: odp_caps(),
         ..Default::default()

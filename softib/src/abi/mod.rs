@@ -5,7 +5,9 @@
 //!
 //! ```text
 //! table     the driver table
-//! device    device list, contexts, queries        create   PD, MR, CQ, channel, SRQ, AH
+//! device    device list, contexts, queries        create   PD, CQ, channel, SRQ, AH
+//! memory    regions                               window   memory windows
+//! dm        device memory                         domain   thread domains, parent domains
 //! queue     QPs: create, modify, query, destroy   event    completion and asynchronous events
 //! ops       post and poll                         port     port, GID and P_Key queries
 //! address   address handles
@@ -17,13 +19,17 @@ pub mod address;
 pub mod cq_ex;
 pub mod create;
 pub mod device;
+pub mod dm;
+pub mod domain;
 pub mod event;
+pub mod memory;
 pub mod ops;
 pub mod port;
 pub mod qp_ex;
 pub mod queue;
 pub mod rereg;
 pub mod table;
+pub mod window;
 
 use crate::engine::{self, Engine};
 use crate::errno::Errno;

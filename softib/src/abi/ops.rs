@@ -3,13 +3,17 @@
 use super::address::destination;
 use super::create::{cq_key, srq_key};
 use super::queue::qp_index;
-use super::{engine, guard};
+use super::{engine, guard, window};
 use crate::engine::lock::thread_id;
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::objects::cq::Armed;
+use crate::objects::mr::Mrs;
+use crate::objects::mw::Binding;
 use crate::objects::qp::Qp;
 use crate::objects::qp_state;
+use crate::objects::recvq::RecvQ;
+use crate::rdma_ring::WORD;
 use crate::send::{self, MAX_MESSAGE, Remote, UD_MTU, Work};
 use rdma_sys::*;
 use std::ffi::c_int;
@@ -151,25 +155,47 @@ fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
     if len > u64::from(limit) {
         return Err(Errno::INVAL);
     }
-    let mut work = Work {
+    let mut work = work_of(qp, wr, len as u32);
+    if qp.kind != IBV_QPT_RC || wr.opcode != IBV_WR_SEND {
+        address(qp, wr, &mut work)?;
+    }
+    send::submit(qp, w, work, sges)
+}
+
+#[inline]
+fn work_of(qp: &Qp, wr: &ibv_send_wr, len: u32) -> Work {
+    Work {
         wr_id: wr.wr_id,
         opcode: wr.opcode,
         flags: wr.send_flags,
         // SAFETY: both members are u32; any value is valid.
         imm: unsafe { wr.imm.imm_data },
         remote: Remote::Peer,
-        len: len as u32,
+        len,
         sent: 0,
         receive: None,
         signalled: qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
         number: 0,
         asked: false,
         moved: false,
-    };
-    if qp.kind != IBV_QPT_RC || wr.opcode != IBV_WR_SEND {
-        address(qp, wr, &mut work)?;
     }
-    send::submit(qp, w, work, sges)
+}
+
+/// Posts a bind that has been checked.
+pub fn post_bind(qp: *mut ibv_qp, wr: &ibv_send_wr, binding: Binding) -> Result<(), Errno> {
+    let engine = engine()?;
+    let mut state = engine.enter();
+    let State { qps, w, .. } = &mut *state;
+    let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+    if !matches!(qp.kind, IBV_QPT_RC | IBV_QPT_UC) {
+        return Err(Errno::INVAL);
+    }
+    let work = Work { remote: Remote::Bind(binding), ..work_of(qp, wr, 0) };
+    send::submit(qp, w, work, &[])?;
+    if !w.busy.is_empty() && engine.shared.thread_in_charge() {
+        engine.shared.wake();
+    }
+    Ok(())
 }
 
 /// Fills in where a request other than a plain RC send goes; refuses what the QP's type does not offer.
@@ -182,9 +208,7 @@ fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
         }
         (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) => {}
         // What comes back can't be placed in a copy of the buffers (ibv_post_send(3): inline is for SEND and WRITE).
-        (_, op) if op >= IBV_WR_RDMA_READ && wr.send_flags & IBV_SEND_INLINE != 0 => {
-            return Err(Errno::INVAL);
-        }
+        _ if work.fetches() && wr.send_flags & IBV_SEND_INLINE != 0 => return Err(Errno::INVAL),
         (IBV_QPT_RC, IBV_WR_RDMA_READ)
         | (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM) => {
             // SAFETY: the opcode says which member of the union the program has filled.
@@ -196,6 +220,16 @@ fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
             let word = unsafe { wr.wr.atomic };
             let (addr, rkey) = (word.remote_addr, word.rkey);
             work.remote = Remote::Word { addr, rkey, first: word.compare_add, swap: word.swap };
+        }
+        (IBV_QPT_RC, IBV_WR_ATOMIC_WRITE) if work.len == WORD => {
+            // SAFETY: the opcode says which member of the union the program has filled.
+            let rdma = unsafe { wr.wr.rdma };
+            work.remote = Remote::Word { addr: rdma.remote_addr, rkey: rdma.rkey, first: 0, swap: 0 };
+        }
+        (IBV_QPT_RC, IBV_WR_SEND_WITH_INV) | (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_LOCAL_INV) => {}
+        (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_BIND_MW) => {
+            // SAFETY: the opcode says which member of the union the program has filled.
+            work.remote = Remote::Bind(window::requested(unsafe { &wr.rare.bind_mw })?);
         }
         _ => return Err(Errno::INVAL),
     }
@@ -251,8 +285,21 @@ fn receive_one(qp: &mut Qp, w: &mut World, wr: &ibv_recv_wr) -> Result<(), Errno
         return Ok(());
     }
     let pd = qp.pd as u32;
-    let bad = !sges.iter().all(|sge| w.mrs.allows(sge, pd, true));
-    qp.rq.as_mut().ok_or(Errno::INVAL)?.post(wr.wr_id, sges, bad)
+    let rq = qp.rq.as_mut().ok_or(Errno::INVAL)?;
+    if sges.iter().all(|sge| w.mrs.allows(sge, pd, true)) {
+        rq.post(wr.wr_id, sges, false)
+    } else {
+        receive_elsewhere(&w.mrs, rq, pd, wr.wr_id, sges)
+    }
+}
+
+/// Posts a receive whose memory is not where the request says it is, or nowhere: that one is found when it is used.
+#[cold]
+fn receive_elsewhere(mrs: &Mrs, rq: &mut RecvQ, pd: u32, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
+    match mrs.resolve(sges, pd, true) {
+        Some(real) => rq.post(wr_id, &real, false),
+        None => rq.post(wr_id, sges, true),
+    }
 }
 
 pub unsafe extern "C" fn post_srq_recv(
@@ -268,8 +315,12 @@ pub unsafe extern "C" fn post_srq_recv(
         while !at.is_null() {
             // SAFETY: the program passes a list of valid requests, each with num_sge elements.
             let (wr, sges) = unsafe { (&*at, sge_list((*at).sg_list, (*at).num_sge, srq.queue.max_sge)?) };
-            let bad = !sges.iter().all(|sge| mrs.allows(sge, srq.pd as u32, true));
-            srq.queue.post(wr.wr_id, sges, bad)?;
+            let pd = srq.pd as u32;
+            if sges.iter().all(|sge| mrs.allows(sge, pd, true)) {
+                srq.queue.post(wr.wr_id, sges, false)?;
+            } else {
+                receive_elsewhere(mrs, &mut srq.queue, pd, wr.wr_id, sges)?;
+            }
             at = wr.next;
         }
         Ok(())

@@ -9,9 +9,10 @@
 //! Every queue pair has room for the extended struct; only `create_qp_ex` with send operations fills its functions in.
 
 use super::queue::{check_init, create};
-use super::{Turn, engine, guard, guard_ptr, ops};
+use super::{Turn, engine, guard, guard_ptr, ops, window};
 use crate::errno::Errno;
 use crate::objects::zeroed;
+use crate::rdma_ring::WORD;
 use crate::send::{MAX_MESSAGE, UD_MTU};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
@@ -92,9 +93,11 @@ fn offered(kind: u32) -> u64 {
     let write = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
     let fetch =
         IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    let own = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV;
+    let reliable = IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_ATOMIC_WRITE;
     match kind {
-        IBV_QPT_RC => send | write | fetch,
-        IBV_QPT_UC => send | write,
+        IBV_QPT_RC => send | write | fetch | own | reliable,
+        IBV_QPT_UC => send | write | own,
         _ => send,
     }
 }
@@ -112,6 +115,8 @@ fn offer(qp: &mut QpEx, operations: u64) {
         IBV_QP_EX_WITH_RDMA_WRITE => wr_rdma_write, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM => wr_rdma_write_imm,
         IBV_QP_EX_WITH_RDMA_READ => wr_rdma_read, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp,
         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add,
+        IBV_QP_EX_WITH_ATOMIC_WRITE => wr_atomic_write, IBV_QP_EX_WITH_BIND_MW => wr_bind_mw,
+        IBV_QP_EX_WITH_LOCAL_INV => wr_local_inv, IBV_QP_EX_WITH_SEND_WITH_INV => wr_send_inv,
     }
     fill! { wr_start, wr_complete, wr_abort, wr_set_sge, wr_set_sge_list, wr_set_inline_data, wr_set_inline_data_list }
     if ex.qp_base.qp_type == IBV_QPT_UD {
@@ -231,7 +236,8 @@ impl QpEx {
         let limit = self.cap.max_inline_data as usize;
         let (wr, parts) = self.latest()?;
         parts.inline = pieces.flatten().copied().take(limit + 1).collect();
-        if parts.inline.len() > limit || wr.opcode >= IBV_WR_RDMA_READ {
+        let fetches = IBV_WR_RDMA_READ..=IBV_WR_ATOMIC_FETCH_AND_ADD;
+        if parts.inline.len() > limit || fetches.contains(&wr.opcode) {
             return Err(Errno::INVAL);
         }
         wr.send_flags |= IBV_SEND_INLINE;
@@ -293,6 +299,44 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_a
     let atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap: 0, rkey };
     on(qp, |qp| {
         qp.begin(IBV_WR_ATOMIC_FETCH_AND_ADD, |wr| wr.wr.atomic = atomic);
+        Ok(())
+    });
+}
+
+/// 8 bytes that arrive as one, which the request copies.
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, word: *const c_void) {
+    on(qp, |qp| {
+        qp.begin_rdma(IBV_WR_ATOMIC_WRITE, rkey, addr);
+        // SAFETY: the program passes 8 readable bytes.
+        qp.set_inline(std::iter::once(unsafe { elements(word.cast::<u8>(), WORD as usize) }))
+    });
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    on(qp, |qp| {
+        qp.begin(IBV_WR_SEND_WITH_INV, |wr| wr.imm.invalidate_rkey = rkey);
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    on(qp, |qp| {
+        qp.begin(IBV_WR_LOCAL_INV, |wr| wr.imm.invalidate_rkey = rkey);
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    on(qp, |qp| {
+        // SAFETY: the program passes a valid pointer.
+        let bind_mw = ibv_send_wr_bind_mw { mw, rkey, bind_info: unsafe { *info } };
+        window::requested(&bind_mw)?;
+        qp.begin(IBV_WR_BIND_MW, |wr| wr.rare.bind_mw = bind_mw);
         Ok(())
     });
 }

@@ -3,7 +3,7 @@
 use super::create::{cq_key, pd_key, release_queue, srq_key, use_context, use_pd};
 use super::device::{MAX_WR, context_key};
 use super::qp_ex::QpEx;
-use super::{engine, event, guard, guard_ptr};
+use super::{engine, event, guard, guard_ptr, window};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::objects::events::Subject;
@@ -314,6 +314,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         let index = qp_index(qp);
         let delivered = retire(&mut engine()?.enter(), index)?;
         event::wait_for_qp_acks(qp, delivered);
+        window::forget_queue_pair(index)?;
         let mut state = engine()?.enter();
         let State { qps, w, .. } = &mut *state;
         let gone = qps.remove(index).ok_or(Errno::INVAL)?;

@@ -2,10 +2,12 @@
 //!
 //! The key stays. While the region changes it is invalid, so an initiator sees the old region, none, or the new one. Posted
 //! receives that lie in it are looked at again: what has become wrong completes with an error on both sides, what
-//! has become right is right.
+//! has become right is right. Regions at other addresses than their memory's, and null regions, stay as they are (EINVAL), and
+//! so do regions with windows on them (EBUSY).
 
-use super::create::{check_access, pd_key, use_pd};
+use super::create::{pd_key, use_pd};
 use super::engine;
+use super::memory::check_access;
 use crate::engine::world::State;
 use crate::errno::Errno;
 use crate::objects::mr::Mrs;
@@ -57,7 +59,9 @@ fn parse(
     access: u32,
 ) -> Result<Change, (c_int, Errno)> {
     let has = |flag: u32| flags & flag != 0;
-    let wrong = flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0
+    let zero_based = access & IBV_ACCESS_ZERO_BASED != 0;
+    let wrong = zero_based
+        || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0
         || has(IBV_REREG_MR_CHANGE_TRANSLATION) && (length == 0 || addr.is_null())
         || has(IBV_REREG_MR_CHANGE_TRANSLATION) && (addr as usize).checked_add(length).is_none()
         || has(IBV_REREG_MR_CHANGE_PD) && pd.is_null()
@@ -87,6 +91,12 @@ unsafe fn apply(mr: *mut ibv_mr, change: &Change) -> Result<(), Errno> {
         let mut state = engine()?.enter();
         state.w.pds.get(pd_key(new_pd)).ok_or(Errno::INVAL)?;
         let w = &mut state.w;
+        if !w.mrs.is_plain(c.handle) {
+            return Err(Errno::INVAL);
+        }
+        if w.mrs.has_windows(c.handle) {
+            return Err(Errno::BUSY);
+        }
         w.mrs.invalidate(&w.segment, c.handle)?
     };
     crate::rdma::wait_for_initiators(engine()?, c.handle);

@@ -1,6 +1,6 @@
 //! The driver table: the control path of this device for `verbs::Driver::from_table`.
 
-use super::{address, create, device, event, port, queue};
+use super::{address, create, device, event, memory, port, queue};
 use rdma_sys::Table;
 
 static TABLE: Table = Table {
@@ -17,8 +17,8 @@ static TABLE: Table = Table {
     query_pkey: port::query_pkey,
     alloc_pd: create::alloc_pd,
     dealloc_pd: create::dealloc_pd,
-    reg_mr: create::reg_mr,
-    dereg_mr: create::dereg_mr,
+    reg_mr: memory::reg_mr,
+    dereg_mr: memory::dereg_mr,
     create_comp_channel: create::create_comp_channel,
     destroy_comp_channel: create::destroy_comp_channel,
     create_cq: create::create_cq,

@@ -86,6 +86,7 @@ impl Engine {
             heap: Heap::default(),
             contexts: Slab::new(),
             pds: Slab::new(),
+            parents: Vec::new(),
             mrs: Mrs::new(),
             cqs: Slab::new(),
             channels: Slab::new(),

@@ -2,6 +2,7 @@
 //!
 //! Split in three so that one queue pair, one ring and the rest can be borrowed at the same time.
 
+use crate::abi::domain::Parent;
 use crate::engine::progress::Inbound;
 use crate::objects::cq::{Armed, Channel, Cq, Cqe};
 use crate::objects::events::{Context, Event, Subject};
@@ -58,6 +59,7 @@ pub struct World {
     pub heap: Heap,
     pub contexts: Slab<Context>,
     pub pds: Slab<Pd>,
+    pub parents: Vec<Parent>,
     pub mrs: Mrs,
     pub cqs: Slab<Cq>,
     pub channels: Slab<Channel>,

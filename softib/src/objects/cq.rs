@@ -7,7 +7,7 @@
 use super::CBox;
 use crate::abi::cq_ex::CqEx;
 use crate::errno::{Errno, check};
-use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc};
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_wc};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
@@ -72,6 +72,12 @@ impl Cq {
     /// What programs know it by.
     pub fn pointer(&self) -> *mut ibv_cq {
         self.c.as_ptr().cast()
+    }
+
+    /// The parent domain it was made with, or null.
+    pub fn parent(&self) -> *mut ibv_pd {
+        // SAFETY: our own C struct, alive as long as self; the field is written before the queue is handed out.
+        unsafe { (*self.c.as_ptr()).parent }
     }
 
     #[inline]

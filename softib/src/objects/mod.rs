@@ -8,11 +8,13 @@
 //! pd_mr    protection domains, memory regions      recvq    receive queues (RQ and SRQ), private part
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! srq      shared receive queues                   peer     other processes, as senders see them
+//! mw       memory windows
 //! ```
 
 pub mod cq;
 pub mod events;
 pub mod mr;
+pub mod mw;
 pub mod peer;
 pub mod qp;
 pub mod qp_state;

@@ -2,59 +2,139 @@
 //!
 //! One key serves as lkey and rkey: index in the upper 24 bits, generation in the lower 8. What peers may use
 //! is published in the segment (`shm::mrtable`); local work requests are checked here.
+//!
+//! The check of a plain region is one look at one entry. Keys whose memory is not where requests say it is ([`Special`]) have
+//! an entry that fails this check, and whoever fails it asks [`Mrs::resolve`] before giving up.
 
 use super::CBox;
+use super::mw::Window;
 use crate::errno::Errno;
 use crate::shm::layout::MRS;
-use crate::shm::mrtable::{self, Region};
+use crate::shm::mrtable::{self, Exposed, Region};
 use crate::shm::segment::Segment;
 use rdma_sys::{IBV_ACCESS_LOCAL_WRITE, ibv_mr, ibv_pd, ibv_sge};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+
+/// What stands for the protection domain in an entry of a [`Special`] key: no real one has this index.
+pub const SPECIAL: u32 = u32::MAX - 1;
 
 #[derive(Debug)]
 pub struct Pd {
-    /// Kept alive for the program.
-    pub _c: CBox<ibv_pd>,
+    /// What programs know it by.
+    pub c: CBox<ibv_pd>,
     pub context: usize,
     /// Objects that belong to it.
     pub users: u32,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
-    region: Region,
+pub struct Entry {
+    pub region: Region,
     c: Option<CBox<ibv_mr>>,
+}
+
+/// What is behind a key that is no plain region.
+#[derive(Debug)]
+pub enum Special {
+    /// A region that requests address otherwise than its memory. `alias` is the memory itself, for this process only; `dm` the
+    /// device memory that it is part of.
+    Mapped {
+        exposed: Exposed,
+        alias: u32,
+        dm: Option<u32>,
+    },
+    /// Reads as zeroes and swallows what is written: two aliases, of which each request gets the one it needs.
+    Null {
+        zeroes: u32,
+        sink: u32,
+    },
+    Window(Window),
 }
 
 /// All memory regions of the process.
 #[derive(Debug)]
 pub struct Mrs {
-    entries: Vec<Entry>,
+    pub entries: Vec<Entry>,
+    pub special: HashMap<usize, Special>,
     free: VecDeque<usize>,
 }
 
 impl Mrs {
     pub fn new() -> Mrs {
         // Index 0 is never used, so that no valid key is small.
-        Mrs { entries: vec![Entry::default()], free: VecDeque::new() }
+        Mrs { entries: vec![Entry::default()], special: HashMap::new(), free: VecDeque::new() }
     }
 
     /// Registers `region` (its key is chosen here) and publishes it.
-    pub fn register(&mut self, segment: &Segment, mut region: Region) -> Result<u32, Errno> {
-        let index = self.free.pop_front().unwrap_or(self.entries.len());
+    pub fn register(&mut self, segment: &Segment, region: Region) -> Result<u32, Errno> {
+        let key = self.hide(segment, region)?;
+        mrtable::publish(&segment.map, &Exposed::plain(Region { key, ..region }));
+        Ok(key)
+    }
+
+    /// Registers `region` for this process only.
+    fn hide(&mut self, segment: &Segment, region: Region) -> Result<u32, Errno> {
+        let index = self.free.front().copied().unwrap_or(self.entries.len());
         if index >= MRS {
             return Err(Errno::NOMEM);
         }
         segment.open_mr_entry(index)?;
+        self.free.pop_front();
         if index == self.entries.len() {
             self.entries.push(Entry::default());
         }
         let entry = &mut self.entries[index];
         let generation = (entry.region.key as u8).wrapping_add(1);
-        region.key = (index as u32) << 8 | u32::from(generation);
-        entry.region = region;
-        mrtable::publish(&segment.map, &region);
-        Ok(region.key)
+        let key = (index as u32) << 8 | u32::from(generation);
+        entry.region = Region { key, ..region };
+        Ok(key)
+    }
+
+    /// Registers `region`, whose first byte is at `base`, and publishes it.
+    pub fn register_mapped(
+        &mut self,
+        segment: &Segment,
+        region: Region,
+        base: u64,
+        dm: Option<u32>,
+    ) -> Result<u32, Errno> {
+        let access = region.access & IBV_ACCESS_LOCAL_WRITE;
+        let alias = self.hide(segment, Region { access, addr: base, ..region })?;
+        let key = self.add_special(segment, |key| {
+            let exposed = Exposed { region: Region { key, ..region }, base, qpn: 0 };
+            mrtable::publish(&segment.map, &exposed);
+            Special::Mapped { exposed, alias, dm }
+        });
+        key.inspect_err(|_| drop(self.free(alias)))
+    }
+
+    /// Registers a region of `pd` that reads as the memory `zeroes` and swallows what is written into `sink`.
+    pub fn register_null(
+        &mut self,
+        segment: &Segment,
+        pd: u32,
+        len: u64,
+        zeroes: u64,
+        sink: u64,
+    ) -> Result<u32, Errno> {
+        let region = Region { key: 0, access: 0, pd, addr: zeroes, len };
+        let zeroes = self.hide(segment, region)?;
+        let access = IBV_ACCESS_LOCAL_WRITE;
+        let sink = self.hide(segment, Region { access, addr: sink, ..region });
+        let sink = sink.inspect_err(|_| drop(self.free(zeroes)))?;
+        let key = self.add_special(segment, |_| Special::Null { zeroes, sink });
+        key.inspect_err(|_| [zeroes, sink].into_iter().for_each(|key| drop(self.free(key))))
+    }
+
+    /// A key that no buffer can be in by itself.
+    pub fn add_special(
+        &mut self,
+        segment: &Segment,
+        make: impl FnOnce(u32) -> Special,
+    ) -> Result<u32, Errno> {
+        let key = self.hide(segment, Region { pd: SPECIAL, ..Region::default() })?;
+        self.special.insert(mrtable::index_of(key), make(key));
+        Ok(key)
     }
 
     pub fn set_c(&mut self, key: u32, c: CBox<ibv_mr>) {
@@ -67,34 +147,77 @@ impl Mrs {
     pub fn invalidate(&mut self, segment: &Segment, key: u32) -> Result<Region, Errno> {
         let region = *self.find(key).ok_or(Errno::INVAL)?;
         mrtable::withdraw(&segment.map, key);
+        self.disable(key);
+        for alias in self.aliases(key).into_iter().flatten() {
+            self.disable(alias);
+        }
+        Ok(region)
+    }
+
+    fn disable(&mut self, key: u32) {
         let entry = &mut self.entries[mrtable::index_of(key)];
         (entry.region.len, entry.region.addr, entry.region.pd) = (0, 0, u32::MAX);
         entry.region.access = u32::MAX;
-        Ok(region)
+    }
+
+    fn aliases(&self, key: u32) -> [Option<u32>; 2] {
+        match self.special.get(&mrtable::index_of(key)) {
+            Some(&Special::Mapped { alias, .. }) => [Some(alias), None],
+            Some(&Special::Null { zeroes, sink }) => [Some(zeroes), Some(sink)],
+            _ => [None, None],
+        }
     }
 
     /// Makes an invalidated key valid again, for another region.
     pub fn replace(&mut self, segment: &Segment, region: Region) {
         self.entries[mrtable::index_of(region.key)].region = region;
-        mrtable::publish(&segment.map, &region);
+        mrtable::publish(&segment.map, &Exposed::plain(region));
     }
 
-    /// Gives an invalidated key's index back.
-    pub fn free(&mut self, key: u32) {
-        let index = mrtable::index_of(key);
-        self.entries[index].c = None;
-        self.free.push_back(index);
+    /// Gives a key's index back, and what it stood for if it was special.
+    pub fn free(&mut self, key: u32) -> Option<Special> {
+        for key in self.aliases(key).into_iter().flatten().chain([key]) {
+            self.disable(key);
+            self.entries[mrtable::index_of(key)].c = None;
+            self.free.push_back(mrtable::index_of(key));
+        }
+        self.special.remove(&mrtable::index_of(key))
+    }
+
+    /// Whether a region or window was made with this very protection domain.
+    pub fn is_used(&self, pd: *mut ibv_pd) -> bool {
+        // SAFETY: C structs that their entries own.
+        let region = |entry: &Entry| entry.c.as_ref().is_some_and(|c| unsafe { (*c.as_ptr()).pd } == pd);
+        let window = |special: &Special| match special {
+            // SAFETY: as above.
+            Special::Window(window) => unsafe { (*window.c.as_ptr()).pd == pd },
+            _ => false,
+        };
+        self.entries.iter().any(region) || self.special.values().any(window)
     }
 
     #[inline]
-    fn find(&self, key: u32) -> Option<&Region> {
+    pub fn find(&self, key: u32) -> Option<&Region> {
         let region = &self.entries.get(mrtable::index_of(key))?.region;
         (region.key == key && key != 0 && region.access != u32::MAX).then_some(region)
     }
 
-    /// The region that a peer's key names, for requests that arrive through a ring.
-    pub fn region(&self, key: u32) -> Option<Region> {
-        self.find(key).copied()
+    /// What a key names, as peers see it.
+    pub fn exposed(&self, key: u32) -> Option<Exposed> {
+        let region = self.find(key)?;
+        if region.pd != SPECIAL {
+            return Some(Exposed::plain(*region));
+        }
+        match self.special.get(&mrtable::index_of(key))? {
+            Special::Mapped { exposed, .. } => Some(*exposed),
+            Special::Null { .. } => None,
+            Special::Window(window) => window.exposed(),
+        }
+    }
+
+    /// Whether a key stands for a plain region, which can be changed.
+    pub fn is_plain(&self, key: u32) -> bool {
+        self.find(key).is_some_and(|region| region.pd != SPECIAL)
     }
 
     /// Whether a local buffer may be read (or written, if `write`) by work requests of `pd`.
@@ -106,5 +229,35 @@ impl Mrs {
         let Some(region) = self.find(sge.lkey) else { return false };
         let access = !write || region.access & IBV_ACCESS_LOCAL_WRITE != 0;
         access && region.pd == pd && region.covers(sge.addr, sge.length.into())
+    }
+
+    /// For buffers of which one is not allowed as it stands: the same buffers where their memory really is. None: not allowed
+    /// at all.
+    #[cold]
+    pub fn resolve(&self, sges: &[ibv_sge], pd: u32, write: bool) -> Option<Vec<ibv_sge>> {
+        sges.iter().map(|sge| self.resolve_one(sge, pd, write)).collect()
+    }
+
+    fn resolve_one(&self, sge: &ibv_sge, pd: u32, write: bool) -> Option<ibv_sge> {
+        if self.allows(sge, pd, write) {
+            return Some(*sge);
+        }
+        self.find(sge.lkey)?;
+        let real = match self.special.get(&mrtable::index_of(sge.lkey))? {
+            Special::Mapped { exposed, alias, .. } => {
+                let inside = exposed.region.covers(sge.addr, sge.length.into());
+                let addr = exposed.place(sge.addr);
+                inside.then_some(ibv_sge { addr, lkey: *alias, ..*sge })?
+            }
+            Special::Null { zeroes, sink } => {
+                let lkey = if write { *sink } else { *zeroes };
+                let memory = self.find(lkey)?;
+                // No message is longer than the memory behind a null region.
+                let length = u64::from(sge.length).min(memory.len) as u32;
+                ibv_sge { addr: memory.addr, length, lkey }
+            }
+            Special::Window(_) => return None,
+        };
+        self.allows(&real, pd, write).then_some(real)
     }
 }

@@ -253,6 +253,9 @@ impl Qp {
             IBV_WR_RDMA_READ => IBV_WC_RDMA_READ,
             IBV_WR_ATOMIC_CMP_AND_SWP => IBV_WC_COMP_SWAP,
             IBV_WR_ATOMIC_FETCH_AND_ADD => IBV_WC_FETCH_ADD,
+            IBV_WR_ATOMIC_WRITE => IBV_WC_ATOMIC_WRITE,
+            IBV_WR_BIND_MW => IBV_WC_BIND_MW,
+            IBV_WR_LOCAL_INV => IBV_WC_LOCAL_INV,
             _ => IBV_WC_SEND,
         };
         let wc = ibv_wc {

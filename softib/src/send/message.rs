@@ -196,11 +196,13 @@ fn push_fragments(peer: &mut Peer, bells: &mut u64, to: Message, work: &mut Work
         if work.sent + len == work.len {
             flags |= flag::LAST;
         }
-        if work.opcode == IBV_WR_SEND_WITH_IMM {
-            flags |= flag::IMM;
+        let mut op = to.op;
+        if work.opcode != IBV_WR_SEND {
+            let (variant, flag) = variant(work.opcode);
+            (op, flags) = (variant, flags | flag);
         }
         let (imm, pos) = (work.imm, work.receive.unwrap_or_default());
-        let head = Head { op: to.op, flags, dst: to.dst, src_qpn: to.src_qpn, len, imm, pos };
+        let head = Head { op, flags, dst: to.dst, src_qpn: to.src_qpn, len, imm, pos };
         let skip = work.sent as usize;
         let pushed = peer.ring.push(head, |to| gather(sges, skip, len as usize, to));
         rung(pushed, peer, bells);
@@ -209,6 +211,11 @@ fn push_fragments(peer: &mut Peer, bells: &mut u64, to: Message, work: &mut Work
             return Step::Done(IBV_WC_SUCCESS);
         }
     }
+}
+
+/// What sets the cells of SEND's variants apart.
+fn variant(opcode: u32) -> (u8, u8) {
+    if opcode == IBV_WR_SEND_WITH_INV { (op::SEND_INV, flag::INV) } else { (op::SEND, flag::IMM) }
 }
 
 /// Wakes the peer's device thread if the push asked for it.

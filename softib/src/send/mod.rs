@@ -19,7 +19,7 @@ mod queue;
 mod work;
 
 pub use datagram::Envelope;
-pub use message::{PIECE, destination, notify, rung, send_short};
+pub use message::{PIECE, destination, notify, rung, send_message, send_short};
 pub use queue::{advance, finish_head, tell_drained};
 pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Step, UD_MTU, Wait, Work, gather, op};
 
@@ -27,7 +27,7 @@ use crate::engine::world::World;
 use crate::errno::Errno;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
-use crate::rdma;
+use crate::{rdma, window};
 use rdma_sys::*;
 
 /// Takes a checked request: attempts it now, or queues it behind others.
@@ -92,21 +92,36 @@ pub fn fail_send(qp: &mut Qp, w: &mut World, work: &Work, status: u32) {
 #[inline]
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     if work.flags & IBV_SEND_INLINE == 0 && !readable(&w.mrs, work, sges, qp.pd as u32) {
-        return Step::Done(IBV_WC_LOC_PROT_ERR);
+        return attempt_elsewhere(qp, w, work, sges);
     }
+    carry_out(qp, w, work, sges)
+}
+
+/// The same for buffers whose memory is not where the request says it is.
+#[cold]
+fn attempt_elsewhere(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
+    match w.mrs.resolve(sges, qp.pd as u32, work.fetches()) {
+        Some(real) => carry_out(qp, w, work, &real),
+        None => Step::Done(IBV_WC_LOC_PROT_ERR),
+    }
+}
+
+#[inline]
+fn carry_out(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     match work.opcode {
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM if qp.kind == IBV_QPT_UD => {
             datagram::send_datagram(qp, w, work, sges)
         }
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => unreliable(qp.kind, message::send_message(qp, w, work, sges)),
+        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => window::attempt(qp, w, work),
+        IBV_WR_SEND_WITH_INV => window::send_invalidating(qp, w, work, sges),
         _ => unreliable(qp.kind, rdma::attempt(qp, w, work, sges)),
     }
 }
 
 #[inline]
 fn readable(mrs: &Mrs, work: &Work, sges: &[ibv_sge], pd: u32) -> bool {
-    // READ and the atomics, which are the next two codes, write to the local buffers.
-    sges.iter().all(|sge| mrs.allows(sge, pd, work.opcode >= IBV_WR_RDMA_READ))
+    sges.iter().all(|sge| mrs.allows(sge, pd, work.fetches()))
 }
 
 /// UC does not hear back from its peer: what RC waits for or fails with is a loss there.
@@ -124,5 +139,7 @@ fn is_remote(status: u32) -> bool {
     remote.contains(&status)
 }
 
-const _: () =
-    assert!(IBV_WR_ATOMIC_CMP_AND_SWP > IBV_WR_RDMA_READ && IBV_WR_ATOMIC_FETCH_AND_ADD > IBV_WR_RDMA_READ);
+const _: () = {
+    assert!(IBV_WR_ATOMIC_CMP_AND_SWP == IBV_WR_RDMA_READ + 1);
+    assert!(IBV_WR_ATOMIC_FETCH_AND_ADD == IBV_WR_RDMA_READ + 2);
+};

@@ -14,6 +14,7 @@ pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Opti
     queued.wait = match step {
         Step::Done(status) => return Some(status),
         Step::Answer => Wait::Answer,
+        Step::Turn => Wait::Turn,
         Step::Room => {
             w.stats.ring_full += u64::from(queued.wait != Wait::Room);
             Wait::Room

@@ -1,5 +1,6 @@
 //! A send request: what it asks for, how far it is, what it waits for; and its payload.
 
+use crate::objects::mw::Binding;
 use crate::port::address::{Address, GRH};
 use crate::shm::copy;
 use rdma_sys::*;
@@ -21,6 +22,9 @@ pub mod op {
     pub const CMP_SWAP: u8 = 9;
     /// The initiator found in the target's tables that the target refuses a request; `imm` is the initiator's status.
     pub const REFUSED: u8 = 10;
+    pub const ATOMIC_WRITE: u8 = 11;
+    /// SEND that invalidates a memory window of the target: `imm` is its key.
+    pub const SEND_INV: u8 = 12;
     /// A datagram: its payload follows where it comes from (`send::Envelope`).
     pub const DATAGRAM: u8 = 16;
 }
@@ -62,6 +66,8 @@ pub enum Remote {
         addr: u64,
         rkey: u32,
     },
+    /// A memory window of our own.
+    Bind(Binding),
     /// A 64-bit word. `first` is added (FETCH_ADD) or compared with (CMP_SWAP), `swap` takes its place then.
     Word {
         addr: u64,
@@ -81,7 +87,7 @@ impl Remote {
     pub fn memory(&self) -> (u64, u32) {
         match *self {
             Remote::Memory { addr, rkey } | Remote::Word { addr, rkey, .. } => (addr, rkey),
-            Remote::Peer | Remote::Datagram { .. } => (0, 0),
+            Remote::Peer | Remote::Bind(_) | Remote::Datagram { .. } => (0, 0),
         }
     }
 }
@@ -125,9 +131,17 @@ pub enum Step {
     Rnr,
     Silent,
     Answer,
+    /// Own keys that others still use; looked at again.
+    Turn,
 }
 
 impl Work {
+    /// Whether the local buffers are written to: READ, and the atomics that fetch, which are the next two codes.
+    #[inline]
+    pub fn fetches(&self) -> bool {
+        self.opcode.wrapping_sub(IBV_WR_RDMA_READ) <= IBV_WR_ATOMIC_FETCH_AND_ADD - IBV_WR_RDMA_READ
+    }
+
     /// Something of it has reached the peer: it is finished even when the QP drains.
     pub fn begun(&self) -> bool {
         self.receive.is_some() || self.asked || self.moved

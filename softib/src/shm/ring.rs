@@ -46,6 +46,8 @@ pub mod flag {
     pub const SOLICITED: u8 = 8;
     pub const IMM: u8 = 16;
     pub const GRH: u8 = 32;
+    /// The message invalidates the window whose key stands in `imm`.
+    pub const INV: u8 = 64;
 }
 
 /// Bytes 4..24 of a cell.
@@ -59,7 +61,7 @@ pub struct Head {
     pub src_qpn: u32,
     /// Payload bytes of this cell.
     pub len: u32,
-    /// Immediate data, network order.
+    /// Immediate data, network order; or the key of a window.
     pub imm: u32,
     /// Position of the receive that the initiator consumed.
     pub pos: u32,

@@ -1,0 +1,124 @@
+//! Memory windows: allocate, bind, free (ibv_alloc_mw(3), ibv_bind_mw(3)).
+
+use super::create::{pd_key, use_pd};
+use super::{engine, guard, guard_ptr, ops};
+use crate::errno::Errno;
+use crate::objects::CBox;
+use crate::objects::mr::Special;
+use crate::objects::mw::{Binding, WINDOW_ACCESS, Window};
+use crate::shm::mrtable::index_of;
+use rdma_sys::*;
+use std::ffi::c_int;
+
+pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    guard_ptr(|| {
+        if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
+            return Err(Errno::INVAL);
+        }
+        let mut state = engine()?.enter();
+        let (w, pd_at) = (&mut state.w, pd_key(pd));
+        w.pds.get(pd_at).ok_or(Errno::INVAL)?;
+        // SAFETY: the program passes a PD of ours.
+        let context = unsafe { (*pd).context };
+        let mut pointer = std::ptr::null_mut();
+        w.mrs.add_special(&w.segment, |rkey| {
+            let handle = index_of(rkey) as u32;
+            let c = CBox::new(ibv_mw { context, pd, rkey, handle, r#type: kind });
+            pointer = c.as_ptr();
+            Special::Window(Window::new(c, kind, pd_at as u32))
+        })?;
+        use_pd(w, pd_at, 1);
+        Ok(pointer)
+    })
+}
+
+/// `ibv_dealloc_mw`: what was bound is free; peers that are just using it are waited for.
+pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    guard(|| {
+        // SAFETY: the program passes a window of ours.
+        let (index, pd) = unsafe { ((*mw).handle as usize, pd_key((*mw).pd)) };
+        let last = {
+            let mut state = engine()?.enter();
+            let w = &mut state.w;
+            let window = w.mrs.window(index).ok_or(Errno::INVAL)?;
+            let last = window.exposed().map(|exposed| exposed.region.key);
+            w.mrs.unbind(&w.segment, index);
+            last
+        };
+        if let Some(key) = last {
+            crate::rdma::wait_for_initiators(engine()?, key);
+        }
+        let mut state = engine()?.enter();
+        state.w.mrs.free((index as u32) << 8);
+        use_pd(&mut state.w, pd, -1);
+        Ok(())
+    })
+}
+
+/// `ibv_bind_mw`: posts the bind of a type 1 window, and puts its next key into the C struct.
+pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    guard(|| {
+        // SAFETY: the program passes valid pointers, and a window of ours.
+        let (bind, rkey) = unsafe { (&*bind, next_key((*mw).rkey)) };
+        // SAFETY: as above.
+        if unsafe { (*mw).r#type } != IBV_MW_TYPE_1
+            || bind.bind_info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0
+        {
+            return Err(Errno::INVAL);
+        }
+        let mut wr = ibv_send_wr { wr_id: bind.wr_id, opcode: IBV_WR_BIND_MW, ..Default::default() };
+        wr.send_flags = bind.send_flags & !IBV_SEND_INLINE;
+        wr.rare.bind_mw = ibv_send_wr_bind_mw { mw, rkey, bind_info: bind.bind_info };
+        ops::post_bind(qp, &wr, check(mw, rkey, &bind.bind_info)?)?;
+        // SAFETY: as above.
+        unsafe { (*mw).rkey = rkey };
+        Ok(())
+    })
+}
+
+/// The next key of a window: the lower 8 bits count (ibv_inc_rkey(3)).
+fn next_key(rkey: u32) -> u32 {
+    rkey & !0xff | u32::from((rkey as u8).wrapping_add(1))
+}
+
+/// A bind in a list of work requests, which is for type 2 windows. EINVAL, EPERM: it is none that could be carried out.
+pub fn requested(bind: &ibv_send_wr_bind_mw) -> Result<Binding, Errno> {
+    // SAFETY: the program passes a window of ours.
+    let (kind, own) = unsafe { ((*bind.mw).r#type, (*bind.mw).rkey) };
+    if kind != IBV_MW_TYPE_2 || index_of(own) != index_of(bind.rkey) {
+        return Err(Errno::INVAL);
+    }
+    check(bind.mw, bind.rkey, &bind.bind_info)
+}
+
+/// What can be wrong with a bind before it is its turn.
+fn check(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
+    let access = info.mw_access_flags;
+    let known = WINDOW_ACCESS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
+    if access & !known != 0 || info.mr.is_null() && (info.addr != 0 || info.length != 0) {
+        return Err(Errno::INVAL);
+    }
+    let mut binding = Binding { rkey, mr: 0, access, addr: info.addr, len: info.length };
+    if !info.mr.is_null() {
+        // SAFETY: the program passes a region and a window of ours.
+        if unsafe { pd_key((*info.mr).pd) != pd_key((*mw).pd) } {
+            return Err(Errno(libc::EPERM));
+        }
+        // SAFETY: as above.
+        binding.mr = unsafe { (*info.mr).lkey };
+    }
+    Ok(binding)
+}
+
+/// Frees the type 2 windows of a queue pair that goes away, and waits for peers that are just using them.
+pub fn forget_queue_pair(index: usize) -> Result<(), Errno> {
+    let keys = {
+        let mut state = engine()?.enter();
+        let num = state.qps.get_mut(index).ok_or(Errno::INVAL)?.num;
+        let w = &mut state.w;
+        w.mrs.unbind_all_of(&w.segment, num)
+    };
+    let engine = engine()?;
+    keys.into_iter().for_each(|key| crate::rdma::wait_for_initiators(engine, key));
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Memory windows on the wire: bind, local invalidation, SEND with invalidation.
+//!
+//! A key that loses its validity is withdrawn from the segment first; the request is over when no initiator works with it any
+//! more (they say so in the hazard word of their ring), so that after its completion nothing comes through the window.
+//!
+//! SEND with invalidation: the initiator, which alone may use a type 2 window of the other queue pair, withdraws the key in the
+//! peer's table with its own hand, so what it posts later finds it invalid; the target does the rest when the message arrives.
+
+use crate::deliver;
+use crate::engine::world::World;
+use crate::objects::events::Subject;
+use crate::objects::peer::Absent;
+use crate::objects::qp::Qp;
+use crate::rdma::{self, Sender};
+use crate::send::{self, Remote, Step, Work};
+use crate::shm::layout::{R_HAZARD, ring_entry};
+use crate::shm::mrtable;
+use crate::shm::ring::{self, Found, flag};
+use rdma_sys::*;
+use std::sync::atomic::Ordering;
+
+/// Carries out a bind or a local invalidation (IBTA 10.6.7.2.3, 11.4.1.1).
+#[cold]
+pub fn attempt(qp: &Qp, w: &mut World, work: &mut Work) -> Step {
+    match work.remote {
+        Remote::Bind(binding) => {
+            let Some(plan) = w.mrs.plan(&binding, qp.pd as u32, qp.num) else {
+                return Step::Done(IBV_WC_MW_BIND_ERR);
+            };
+            if !is_free(w, work, plan.index) {
+                return Step::Turn;
+            }
+            w.mrs.bind(&w.segment, plan);
+        }
+        _ => {
+            let index = mrtable::index_of(work.imm);
+            if !work.asked && w.mrs.invalidable(work.imm, qp.num).is_none() {
+                return Step::Done(IBV_WC_MW_BIND_ERR);
+            }
+            if !is_free(w, work, index) {
+                return Step::Turn;
+            }
+        }
+    }
+    Step::Done(IBV_WC_SUCCESS)
+}
+
+/// Frees the window, and says whether nobody uses it any more.
+fn is_free(w: &mut World, work: &mut Work, index: usize) -> bool {
+    if !work.asked {
+        w.mrs.unbind(&w.segment, index);
+        work.asked = true;
+    }
+    let map = w.segment.map.clone();
+    (0..ring::limit(&map)).all(|ring| {
+        let key = map.u32(ring_entry(ring) + R_HAZARD).load(Ordering::Acquire);
+        let busy = key != 0 && mrtable::index_of(key) == index;
+        !busy || ring::sender(&map, ring).is_none_or(|(slot, inc)| w.peers.is_gone(slot, inc))
+    })
+}
+
+/// A SEND with invalidation (initiator). A key that the peer's queue pair can't invalidate is a remote access error.
+#[cold]
+pub fn send_invalidating(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
+    let me = (qp.num, w.segment.incarnation);
+    let Some(link) = qp.link.as_mut() else { return Step::Silent };
+    let peer = match w.peers.connected(link) {
+        Ok(peer) => peer,
+        Err(Absent::Never) => return Step::Silent,
+        Err(Absent::Gone) => return Step::Done(IBV_WC_RETRY_EXC_ERR),
+    };
+    if !link.is_open(&peer.map, me) {
+        return Step::Silent;
+    }
+    if !work.moved {
+        let known = mrtable::look_up(&peer.map, work.imm);
+        if known.is_none_or(|exposed| exposed.qpn != qp.attr.dest_qp_num) {
+            let from = Sender { kind: qp.kind, num: qp.num };
+            return rdma::refused(peer, &mut w.stats, from, link, IBV_WC_REM_ACCESS_ERR);
+        }
+        mrtable::revoke(&peer.map, work.imm);
+        work.moved = true;
+    }
+    send::send_message(qp, w, work, sges)
+}
+
+/// A SEND with invalidation, or a part of it (target).
+pub fn send_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    let head = &found.head;
+    if head.flags & flag::LAST == 0 {
+        return deliver::send(qp, w, found);
+    }
+    match w.mrs.invalidable(head.imm, qp.num) {
+        Some(index) => {
+            w.mrs.unbind(&w.segment, index);
+            deliver::send(qp, w, found);
+        }
+        // Our own program was faster than the message.
+        None => refuse(qp, w, found),
+    }
+}
+
+fn refuse(qp: &mut Qp, w: &mut World, found: &Found) {
+    w.async_event(qp.context, IBV_EVENT_QP_ACCESS_ERR, Subject::Qp(qp.index));
+    if found.head.flags & flag::FIRST != 0 {
+        return deliver::broken_receive(qp, w, found.head.pos, IBV_WC_LOC_ACCESS_ERR);
+    }
+    qp.fail(w);
+}
