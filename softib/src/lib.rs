@@ -24,6 +24,7 @@ mod dm;
 mod engine;
 #[doc(hidden)]
 pub mod errno;
+pub mod faults;
 mod objects;
 mod paging;
 pub mod port;

@@ -5,6 +5,7 @@
 use super::create::{pd_key, use_pd};
 use super::{engine, guard, guard_ptr};
 use crate::errno::Errno;
+use crate::faults::{Call, calls as faults};
 use crate::port::address::Address;
 use rdma_sys::*;
 use std::ffi::c_int;
@@ -19,6 +20,7 @@ struct Ah {
 /// Makes an address handle. EINVAL for an address that our kind of port cannot send to; one that names nobody is a good address.
 pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     guard_ptr(|| {
+        faults::fate(Call::CreateAh)?;
         // SAFETY: the program passes valid pointers.
         let (attr, context) = unsafe { (&*attr, (*pd).context) };
         let to = Address::from(attr);

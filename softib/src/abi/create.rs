@@ -4,6 +4,7 @@ use super::device::{MAX_CQE, MAX_WR, context_key};
 use super::{cq_ex, domain, engine, event, guard, guard_ptr};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
+use crate::faults::{Call, calls as faults};
 use crate::objects::cq::{Channel, Cq, event_file};
 use crate::objects::events::Subject;
 use crate::objects::mr::Pd;
@@ -38,6 +39,7 @@ pub fn pd_key(pd: *mut ibv_pd) -> usize {
 
 pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     guard_ptr(|| {
+        faults::fate(Call::AllocPd)?;
         let (mut state, key) = (engine()?.enter(), context_key(context));
         use_context(&mut state.w, key, 1)?;
         let entry = state.w.pds.vacant_entry();
@@ -66,6 +68,7 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
 
 pub unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     guard_ptr(|| {
+        faults::fate(Call::CreateCompChannel)?;
         let file = event_file()?;
         let (mut state, key) = (engine()?.enter(), context_key(context));
         use_context(&mut state.w, key, 1)?;
@@ -133,6 +136,7 @@ pub fn insert_cq(
     channel: Option<usize>,
     c: ibv_cq,
 ) -> Result<*mut ibv_cq, Errno> {
+    faults::fate(Call::CreateCq)?;
     let w = &mut state.w;
     if let Some(channel) = channel {
         w.channels.get_mut(channel).ok_or(Errno::INVAL)?.users += 1;
@@ -153,6 +157,7 @@ pub fn cq_key(cq: *mut ibv_cq) -> usize {
 
 pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
     guard(|| {
+        faults::fate(Call::ResizeCq)?;
         let depth = check_depth(depth)?;
         let mut state = engine()?.enter();
         state.w.cqs.get_mut(cq_key(cq)).ok_or(Errno::INVAL)?.resize(depth)?;
@@ -190,6 +195,7 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     guard_ptr(|| {
+        faults::fate(Call::CreateSrq)?;
         // SAFETY: the program passes valid pointers.
         let (init, context) = unsafe { (&mut *init, (*pd).context) };
         if !(1..=MAX_WR).contains(&init.attr.max_wr) || init.attr.max_sge > MAX_SGE {

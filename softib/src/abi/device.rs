@@ -4,6 +4,7 @@ use super::port::query_port_sized;
 use super::{cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, memory, ops, qp_ex, window};
 use crate::engine as process;
 use crate::errno::Errno;
+use crate::faults;
 use crate::objects::cq::event_file;
 use crate::objects::events::Context;
 use crate::objects::{CBox, zeroed};
@@ -83,7 +84,10 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
 }
 
 fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
-    let engine = process::open()?;
+    let plan = faults::load()?;
+    faults::calls::arm_once(&plan);
+    faults::calls::fate(faults::Call::OpenDevice)?;
+    let engine = process::open(plan)?;
     crate::dm::prepare();
     let made = event_file().and_then(|file| {
         let command = file.try_clone()?;

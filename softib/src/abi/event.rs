@@ -164,6 +164,7 @@ fn next_event(context: usize) -> Result<Option<ibv_async_event>, Errno> {
             srq.async_events += 1;
             ibv_async_event_element { srq: srq.c.as_ptr() }
         }
+        Subject::Port => ibv_async_event_element { port_num: 1 },
         Subject::Qp(index) => {
             let qp = state.qps.get_mut(index).ok_or(Errno::INVAL)?;
             qp.async_events += 1;

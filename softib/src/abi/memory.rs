@@ -6,6 +6,7 @@ use super::create::{pd_key, use_pd};
 use super::{dm, engine, guard, guard_ptr};
 use crate::engine::world::World;
 use crate::errno::Errno;
+use crate::faults::{Call, calls as faults};
 use crate::objects::CBox;
 use crate::objects::mr::Special;
 use crate::paging;
@@ -44,6 +45,7 @@ fn register(
     iova: u64,
     access: u32,
 ) -> Result<*mut ibv_mr, Errno> {
+    faults::fate(Call::RegMr)?;
     let access = check_access(access)?;
     (addr as usize).checked_add(len).ok_or(Errno::INVAL)?;
     iova.checked_add(len as u64).ok_or(Errno::INVAL)?;

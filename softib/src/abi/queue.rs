@@ -6,6 +6,7 @@ use super::qp_ex::QpEx;
 use super::{engine, event, guard, guard_ptr, window};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
+use crate::faults::{Call, calls as faults};
 use crate::objects::events::Subject;
 use crate::objects::peer::Link;
 use crate::objects::qp::{Qp, Qps, number};
@@ -48,6 +49,7 @@ pub fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
 }
 
 pub fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+    faults::fate(Call::CreateQp)?;
     let State { qps, w, .. } = state;
     let srq = (!init.srq.is_null()).then(|| srq_key(init.srq));
     let known = w.pds.contains(pd_key(pd))
@@ -102,6 +104,7 @@ fn build(
         num,
         kind: init.qp_type,
         state: IBV_QPS_RESET,
+        direct: false,
         pd: pd_key(pd),
         send_cq: cq_key(init.send_cq),
         recv_cq: cq_key(init.recv_cq),
@@ -120,6 +123,7 @@ fn build(
         refused: None,
         established: false,
         async_events: 0,
+        held: None,
     }))
 }
 
@@ -169,6 +173,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
     guard(|| {
         // SAFETY: the program passes a valid pointer.
         let (attr, mask) = (unsafe { &*attr }, mask as u32);
+        faults::fate(Call::ModifyQp)?;
         let engine = engine()?;
         let mut state = engine.enter();
         let State { qps, w, .. } = &mut *state;

@@ -17,6 +17,8 @@ pub mod thread;
 pub mod world;
 
 use crate::errno::Errno;
+use crate::faults::Plan;
+use crate::faults::state::Faults;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
@@ -72,7 +74,7 @@ impl Engine {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
     }
 
-    fn start() -> Result<Engine, Errno> {
+    fn start(plan: Plan) -> Result<Engine, Errno> {
         let barrier = Barrier::register();
         let dir = segment::directory();
         let port = Port::open(&dir)?;
@@ -83,6 +85,7 @@ impl Engine {
         let w = World {
             segment,
             port,
+            faults: Faults::start(plan),
             heap: Heap::default(),
             contexts: Slab::new(),
             pds: Slab::new(),
@@ -101,16 +104,19 @@ impl Engine {
         let inbound = Inbound::new(map.clone(), barrier);
         let state = State { qps: Qps::new(), inbound, w };
         let shared = std::sync::Arc::new(Shared::new(map));
+        if state.w.faults.is_some() {
+            shared.wake_for_rounds();
+        }
         Ok(Engine { lock: Lock::new(state, barrier), shared, thread: Mutex::new(None) })
     }
 }
 
-/// Makes sure that the engine runs and counts one more user.
-pub fn open() -> Result<&'static Engine, Errno> {
+/// Makes sure that the engine runs and counts one more user. `plan` is for an engine that starts.
+pub fn open(plan: Plan) -> Result<&'static Engine, Errno> {
     let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
     if *users == 0 {
         install_process_hooks();
-        let engine = Box::into_raw(Box::new(Engine::start()?));
+        let engine = Box::into_raw(Box::new(Engine::start(plan)?));
         // SAFETY: just leaked, and only ever shared from now on; freed by close() after the thread has ended.
         let shared: &'static Engine = unsafe { &*engine };
         match DeviceThread::spawn(shared) {
@@ -145,7 +151,9 @@ pub fn close() {
     if let Some(thread) = engine.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
         thread.stop(&engine.shared);
     }
-    engine.enter().w.segment.unlink();
+    let state = engine.enter();
+    state.w.segment.unlink();
+    state.w.report_faults();
 }
 
 /// Registers, once, what must happen at exit and after fork.
@@ -173,6 +181,7 @@ extern "C" fn at_exit() {
         if let Some(state) = engine.lock.try_lock() {
             state.w.segment.unlink();
             state.w.port.leave();
+            state.w.report_faults();
         }
     }
 }

@@ -3,19 +3,20 @@
 //! A ring is emptied first (what was sent counts), then receives that its sender had claimed and never delivered are
 //! posted again, then the ring is free for somebody else.
 
+use crate::engine::thread::ROUNDS;
 use crate::engine::world::{State, World};
 use crate::objects::recvq::RecvQ;
 use crate::shm::heap::Extent;
 use crate::shm::map::give_space;
 use crate::shm::ring;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An initiator that has looked a queue up is through with it long before this.
 const REST: Duration = Duration::from_millis(200);
 
 impl State {
-    /// Looks at every sender once.
-    pub fn rounds(&mut self) {
+    /// Looks at every sender once, and at what a plan of faults has for the time; returns when to come again.
+    pub fn rounds(&mut self) -> Instant {
         let mut any = false;
         for index in 0..ring::limit(&self.w.segment.map) {
             let Some((slot, incarnation)) = ring::sender(&self.w.segment.map, index) else { continue };
@@ -28,6 +29,10 @@ impl State {
             self.w.segment.sweep_others();
         }
         self.w.release_retired(REST);
+        self.follow_plan();
+        let planned = self.w.faults.as_ref().and_then(|faults| faults.next_change());
+        let usual = Instant::now() + ROUNDS;
+        planned.map_or(usual, |time| time.min(usual))
     }
 
     #[cold]

@@ -29,6 +29,8 @@ pub struct Shared {
     application: AtomicBool,
     polls: AtomicU64,
     nap: AtomicU32,
+    /// The next rounds are due now.
+    early: AtomicBool,
     pid: u32,
 }
 
@@ -40,6 +42,7 @@ impl Shared {
             application: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             nap: AtomicU32::new(0),
+            early: AtomicBool::new(false),
             pid: std::process::id(),
         }
     }
@@ -70,6 +73,12 @@ impl Shared {
         if bell.swap(0, Ordering::SeqCst) != 0 {
             futex_wake(bell);
         }
+    }
+
+    /// Makes the thread do its rounds now: a plan of faults has changed.
+    pub fn wake_for_rounds(&self) {
+        self.early.store(true, Ordering::Relaxed);
+        self.wake();
     }
 
     /// The thread has control, so that what must happen later is its business.
@@ -134,14 +143,13 @@ fn run(engine: &Engine) {
     let _list = liveness::tie_life_to_this_thread(&shared.map);
     let mut rounds = Instant::now() + ROUNDS;
     while !shared.stop.load(Ordering::SeqCst) {
+        if shared.early.swap(false, Ordering::Relaxed) || Instant::now() >= rounds {
+            rounds = engine.enter().rounds();
+        }
         if shared.thread_in_charge() {
             work(engine, rounds);
         } else {
             nap(engine);
-        }
-        if Instant::now() >= rounds {
-            engine.enter().rounds();
-            rounds = Instant::now() + ROUNDS;
         }
     }
 }
@@ -155,7 +163,7 @@ fn work(engine: &Engine, rounds: Instant) {
     handover::ask_for_bell(bell, || fence(Ordering::SeqCst));
     let (again, alone) = {
         let mut state = engine.enter();
-        (state.progress(), state.inbound.senders().is_empty())
+        (state.progress(), state.inbound.senders().is_empty() && state.w.faults.is_none())
     };
     if shared.thread_in_charge() && !shared.stop.load(Ordering::SeqCst) {
         let until = if alone { again } else { Some(again.unwrap_or(rounds).min(rounds)) };

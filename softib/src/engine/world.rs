@@ -4,6 +4,7 @@
 
 use crate::abi::domain::Parent;
 use crate::engine::progress::Inbound;
+use crate::faults::state::Faults;
 use crate::objects::cq::{Armed, Channel, Cq, Cqe};
 use crate::objects::events::{Context, Event, Subject};
 use crate::objects::mr::{Mrs, Pd};
@@ -56,6 +57,8 @@ pub struct World {
     pub segment: Segment,
     /// What our port is.
     pub port: Port,
+    /// The plan of faults, if there is one.
+    pub faults: Option<Box<Faults>>,
     pub heap: Heap,
     pub contexts: Slab<Context>,
     pub pds: Slab<Pd>,
@@ -77,6 +80,19 @@ pub struct World {
 }
 
 impl World {
+    /// Nothing keeps sends from going straight out.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.faults.is_none() && self.port.up
+    }
+
+    /// Says what faults there were, if the plan wants it said.
+    pub fn report_faults(&self) {
+        if let Some(faults) = &self.faults {
+            faults.report();
+        }
+    }
+
     /// Adds a completion to a queue and fires its channel if it is armed for it.
     pub fn complete(&mut self, key: usize, cqe: Cqe, solicited: bool) {
         let wakes = solicited || cqe.wc.status != IBV_WC_SUCCESS;

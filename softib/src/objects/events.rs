@@ -14,6 +14,8 @@ pub enum Subject {
     Cq(usize),
     Qp(usize),
     Srq(usize),
+    /// The port.
+    Port,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,7 @@ use super::peer::Link;
 use super::recvq::{RecvQ, Taken};
 use crate::abi::qp_ex::QpEx;
 use crate::engine::world::World;
+use crate::faults::sends::Held;
 use crate::send::{Queued, Work};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
@@ -27,6 +28,8 @@ pub struct Qp {
     pub num: u32,
     pub kind: u32,
     pub state: u32,
+    /// In RTS, and nothing keeps its sends from going straight out: no plan of faults, and the port is up.
+    pub direct: bool,
     pub pd: usize,
     pub send_cq: usize,
     pub recv_cq: usize,
@@ -49,6 +52,8 @@ pub struct Qp {
     pub refused: Option<(u32, u32)>,
     pub established: bool,
     pub async_events: u32,
+    /// A datagram that the plan of faults holds back.
+    pub held: Option<Box<Held>>,
 }
 
 impl std::fmt::Debug for Qp {
@@ -167,7 +172,8 @@ impl Qp {
             None => self.rq.as_ref(),
         };
         let public = Public {
-            state: self.state,
+            // Through a port that is down nobody is reached.
+            state: if w.port.up { self.state } else { IBV_QPS_RESET },
             kind: self.kind,
             generation: self.generation,
             dest_qpn: self.attr.dest_qp_num,
@@ -186,6 +192,7 @@ impl Qp {
 
     pub fn set_state(&mut self, state: u32, w: &World) {
         self.state = state;
+        self.direct = state == IBV_QPS_RTS && w.is_plain();
         // SAFETY: our own C struct, alive as long as self; programs only read `state`.
         unsafe { (*self.pointer()).state = state };
         self.publish(w);
@@ -280,7 +287,7 @@ impl Qp {
     pub fn reset(&mut self, w: &mut World) {
         self.generation = self.generation.wrapping_add(1);
         self.sq.clear();
-        self.inbound = None;
+        (self.inbound, self.held) = (None, None);
         self.link = None;
         self.established = false;
         (self.sq_posted, self.sq_retired) = (0, 0);

@@ -17,7 +17,7 @@ use rdma_sys::*;
 pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
     let usual =
         wr.opcode == IBV_WR_SEND && wr.send_flags & IBV_SEND_INLINE != 0 && (1..=4).contains(&wr.num_sge);
-    let able = qp.kind == IBV_QPT_RC && qp.state == IBV_QPS_RTS && qp.sq.is_empty();
+    let able = qp.kind == IBV_QPT_RC && qp.direct && qp.sq.is_empty();
     if !usual
         || !able
         || wr.num_sge as u32 > qp.cap.max_send_sge

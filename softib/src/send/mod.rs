@@ -25,6 +25,7 @@ pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Step, UD_MTU, Wait
 
 use crate::engine::world::World;
 use crate::errno::Errno;
+use crate::faults::sends as faults;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
 use crate::{rdma, window};
@@ -38,7 +39,7 @@ pub fn submit(qp: &mut Qp, w: &mut World, mut work: Work, sges: &[ibv_sge]) -> R
     }
     qp.sq_posted = qp.sq_posted.wrapping_add(1);
     work.number = qp.sq_posted;
-    if qp.state != IBV_QPS_RTS || !qp.sq.is_empty() {
+    if !qp.direct || !qp.sq.is_empty() {
         return submit_later(qp, w, work, sges);
     }
     match attempt(qp, w, &mut work, sges) {
@@ -52,7 +53,10 @@ pub fn submit(qp: &mut Qp, w: &mut World, mut work: Work, sges: &[ibv_sge]) -> R
 #[cold]
 fn submit_later(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge]) -> Result<(), Errno> {
     match qp.state {
-        IBV_QPS_RTS | IBV_QPS_SQD => qp.sq.push_back(Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry)),
+        IBV_QPS_RTS | IBV_QPS_SQD => {
+            let queued = Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry);
+            faults::enqueue(qp, w, queued);
+        }
         IBV_QPS_ERR | IBV_QPS_SQE => qp.complete_send(w, &work, IBV_WC_WR_FLUSH_ERR),
         _ => {
             qp.sq_posted = qp.sq_posted.wrapping_sub(1);
@@ -117,6 +121,12 @@ fn carry_out(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> S
         IBV_WR_SEND_WITH_INV => window::send_invalidating(qp, w, work, sges),
         _ => unreliable(qp.kind, rdma::attempt(qp, w, work, sges)),
     }
+}
+
+/// Whether a queued request may read its buffers.
+pub fn is_readable(qp: &Qp, w: &World, queued: &Queued) -> bool {
+    let inline = queued.work.flags & IBV_SEND_INLINE != 0;
+    inline || readable(&w.mrs, &queued.work, &queued.sges, qp.pd as u32)
 }
 
 #[inline]

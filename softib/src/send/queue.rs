@@ -3,6 +3,7 @@
 use super::work::{Queued, Wait};
 use super::{Step, attempt, fail_send};
 use crate::engine::world::World;
+use crate::faults::sends as faults;
 use crate::objects::events::Subject;
 use crate::objects::qp::Qp;
 use crate::rdma::{self, Answerer};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Option<u32> {
     queued.wait = match step {
         Step::Done(status) => return Some(status),
+        Step::Held(until) => Wait::Held { until },
         Step::Answer => Wait::Answer,
         Step::Turn => Wait::Turn,
         Step::Room => {
@@ -70,7 +72,8 @@ pub fn finish_head(qp: &mut Qp, w: &mut World, status: u32) {
 pub fn advance(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
     let again = work_off(qp, w, now);
     tell_drained(qp, w);
-    again
+    let held = faults::release(qp, w, now);
+    again.into_iter().chain(held).min()
 }
 
 /// A draining QP says when the last send that had begun is over.
@@ -86,7 +89,7 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
     while matches!(qp.state, IBV_QPS_RTS | IBV_QPS_SQD) {
         let mut queued = qp.sq.pop_front()?;
         let idle = qp.state == IBV_QPS_SQD && !queued.work.begun();
-        let early = matches!(queued.wait, Wait::Rnr { until } if until > now);
+        let early = matches!(queued.wait, Wait::Rnr { until } | Wait::Held { until } if until > now);
         if queued.wait.is_for_answer() && given_up(qp, w, &mut queued, now) {
             qp.sq.push_front(queued);
             finish_head(qp, w, IBV_WC_RETRY_EXC_ERR);
@@ -97,7 +100,10 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
             qp.sq.push_front(queued);
             return Some(again);
         }
-        let step = attempt(qp, w, &mut queued.work, &queued.sges);
+        let step = match faults::verdict(qp, w, &mut queued, now) {
+            Some(step) => step,
+            None => attempt(qp, w, &mut queued.work, &queued.sges),
+        };
         let ended = wait_for(qp, w, &mut queued, step);
         let again = next_look(&queued.wait, now);
         qp.sq.push_front(queued);
@@ -132,7 +138,7 @@ fn given_up(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> bo
 fn next_look(wait: &Wait, now: Instant) -> Instant {
     match *wait {
         Wait::Turn | Wait::Room => now + Duration::from_micros(50),
-        Wait::Rnr { until } => until,
+        Wait::Rnr { until } | Wait::Held { until } => until,
         Wait::Silent { .. } | Wait::LastAnswer { .. } => now + Duration::from_millis(1),
         Wait::Answer => now + Duration::from_millis(10),
     }

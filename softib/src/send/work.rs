@@ -1,5 +1,6 @@
 //! A send request: what it asks for, how far it is, what it waits for; and its payload.
 
+use crate::faults::sends::Fate;
 use crate::objects::mw::Binding;
 use crate::port::address::{Address, GRH};
 use crate::shm::copy;
@@ -100,6 +101,8 @@ pub struct Queued {
     _inline: Box<[u8]>,
     pub wait: Wait,
     pub rnr_left: u8,
+    /// What a plan of faults has for it.
+    pub fate: Fate,
 }
 
 /// What a request at the head of an SQ waits for.
@@ -109,6 +112,10 @@ pub enum Wait {
     Turn,
     Room,
     Rnr {
+        until: Instant,
+    },
+    /// A latency that was asked for.
+    Held {
         until: Instant,
     },
     Silent {
@@ -133,6 +140,7 @@ pub enum Step {
     Answer,
     /// Own keys that others still use; looked at again.
     Turn,
+    Held(Instant),
 }
 
 impl Work {
@@ -157,12 +165,23 @@ impl Wait {
 impl Queued {
     pub fn new(work: Work, sges: &[ibv_sge], wait: Wait, rnr_left: u8) -> Queued {
         if work.flags & IBV_SEND_INLINE == 0 {
-            return Queued { work, sges: sges.to_vec(), _inline: Box::default(), wait, rnr_left };
+            let (sges, fate) = (sges.to_vec(), Fate::default());
+            return Queued { work, sges, _inline: Box::default(), wait, rnr_left, fate };
         }
+        Queued::with_copy(work, sges, wait, rnr_left)
+    }
+
+    /// The same request with a copy of its payload.
+    pub fn with_payload(&self) -> Queued {
+        let work = Work { flags: self.work.flags | IBV_SEND_INLINE, ..self.work };
+        Queued::with_copy(work, &self.sges, self.wait, self.rnr_left)
+    }
+
+    fn with_copy(work: Work, sges: &[ibv_sge], wait: Wait, rnr_left: u8) -> Queued {
         let mut inline = vec![0u8; work.len as usize].into_boxed_slice();
         gather(sges, 0, work.len as usize, inline.as_mut_ptr());
         let sges = vec![ibv_sge { addr: inline.as_ptr() as u64, length: work.len, lkey: 0 }];
-        Queued { work, sges, _inline: inline, wait, rnr_left }
+        Queued { work, sges, _inline: inline, wait, rnr_left, fate: Fate::default() }
     }
 }
 
