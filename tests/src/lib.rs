@@ -9,6 +9,7 @@
 //!     process      one child process group: captured output, deadline, nobody left behind
 //!     machine      what this computer is: cores, root, segments in /dev/shm
 //!     pair         two runs of one program, the second of which connects to the first
+//!     open_mpi     an installed Open MPI: its tools, its release, what differs between releases
 //!     mpirun       a job: ranks, transport, parameters, binding
 //!     programs     compiles mpi/*.c with mpicc
 //!     layouts      reads configs/*.conf
@@ -20,9 +21,11 @@ pub mod kernel;
 pub mod layouts;
 pub mod machine;
 pub mod mpirun;
+pub mod open_mpi;
 pub mod pair;
 pub mod process;
 pub mod programs;
 pub mod suite;
 
 pub use failure::{Failure, Result};
+pub use open_mpi::OpenMpi;

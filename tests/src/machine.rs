@@ -1,4 +1,4 @@
-//! What this computer is: cores, root or not, versions, and a place for softib's segments.
+//! What this computer is: cores, root or not, and a place for softib's segments.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Result;
 use crate::failure::Context;
-use crate::process::ask;
 
 /// Logical processors this process may use.
 pub fn cores() -> usize {
@@ -30,12 +29,6 @@ pub fn processor() -> String {
 pub fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
-}
-
-/// Version of the distribution's Open MPI ("4.1.4"), if it is installed.
-pub fn open_mpi_version() -> Option<String> {
-    let text = ask("mpirun", &["--version"])?;
-    text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned)
 }
 
 /// Where softib keeps its segments by default.

@@ -10,11 +10,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::process::{Finished, Limits, run};
-use crate::{Failure, Result, machine};
+use crate::{Failure, OpenMpi, Result, machine};
 
 /// A choice for `--mca btl`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +48,7 @@ pub enum Binding {
 /// An `mpirun` to be.
 #[derive(Debug, Clone)]
 pub struct Job {
+    mpi: OpenMpi,
     ranks: usize,
     transport: Transport,
     pml: String,
@@ -59,13 +59,15 @@ pub struct Job {
     flags: Vec<String>,
     environment: Vec<(String, String)>,
     program: PathBuf,
+    foreign: bool,
     arguments: Vec<String>,
 }
 
 impl Job {
     /// `program` with this many ranks over this transport.
-    pub fn new(ranks: usize, transport: &Transport, program: impl Into<PathBuf>) -> Self {
+    pub fn new(mpi: &OpenMpi, ranks: usize, transport: &Transport, program: impl Into<PathBuf>) -> Self {
         Job {
+            mpi: mpi.clone(),
             ranks,
             transport: transport.clone(),
             pml: "ob1".to_owned(),
@@ -76,6 +78,7 @@ impl Job {
             flags: Vec::new(),
             environment: Vec::new(),
             program: program.into(),
+            foreign: false,
             arguments: Vec::new(),
         }
     }
@@ -83,6 +86,12 @@ impl Job {
     /// The folder that holds `mca_btl_oxib.so`, searched before Open MPI's own.
     pub fn plugin(mut self, folder: &Path) -> Self {
         self.plugin = Some(folder.to_owned());
+        self
+    }
+
+    /// The program was not built with this Open MPI's mpicc, but with another one, or for no MPI at all.
+    pub fn foreign(mut self) -> Self {
+        self.foreign = true;
         self
     }
 
@@ -140,9 +149,9 @@ impl Job {
     /// When mpirun cannot be started at all; a job that failed is an `Ok` whose [`Finished`] says so.
     pub fn run(&self, limits: Limits, watch: &mut dyn FnMut(&str)) -> Result<Finished> {
         let session = SessionFolder::create()?;
-        let mut command = Command::new("mpirun");
+        let mut command = Command::new(self.mpi.tool("mpirun"));
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("OMPI_MCA_") {
+            if is_parameter(&name.to_string_lossy()) {
                 command.env_remove(name);
             }
         }
@@ -174,7 +183,7 @@ impl Job {
     pub fn command_line(&self) -> String {
         let variables = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
         variables
-            .chain(["mpirun".to_owned()])
+            .chain([quoted(&self.mpi.tool("mpirun").to_string_lossy())])
             .chain(self.words().iter().map(|w| quoted(w)))
             .collect::<Vec<_>>()
             .join(" ")
@@ -188,13 +197,18 @@ impl Job {
         words.extend(self.placement());
         words.extend(self.flags.iter().cloned());
         if let (Some(folder), true) = (&self.plugin, self.transport.needs_plugin()) {
-            words.extend(mca("mca_base_component_path", &format!("{}:SYS_DEFAULT", folder.display())));
+            words.extend(mca("mca_base_component_path", &self.mpi.component_path(folder)));
         }
         words.extend(mca("pml", &self.pml));
         words.extend(mca("btl", &self.transport.btl));
+        for (name, value) in self.mpi.parameters_of(&self.transport.name) {
+            words.extend(mca(name, value));
+        }
         for (name, value) in &self.parameters {
             words.extend(mca(name, value));
         }
+        let runner = self.mpi.runner().filter(|_| self.foreign);
+        words.extend(runner.map(|runner| runner.to_string_lossy().into_owned()));
         words.push(self.program.to_string_lossy().into_owned());
         words.extend(self.arguments.iter().cloned());
         words
@@ -203,11 +217,16 @@ impl Job {
     fn placement(&self) -> Vec<String> {
         let free = ["--oversubscribe", "--bind-to", "none"];
         let words = match self.binding {
-            Binding::Pinned if self.ranks <= machine::cores() => pinning(),
+            Binding::Pinned if self.ranks <= machine::cores() => pinning(&self.mpi),
             _ => &free,
         };
         words.iter().map(|word| (*word).to_owned()).collect()
     }
+}
+
+/// Variables that set parameters of Open MPI, of its runtime, or of PMIx.
+fn is_parameter(name: &str) -> bool {
+    ["OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn mca(name: &str, value: &str) -> [String; 3] {
@@ -216,18 +235,17 @@ fn mca(name: &str, value: &str) -> [String; 3] {
 
 /// The first way to give every rank a core of its own that this machine's mpirun accepts. Containers may forbid binding,
 /// and two hardware threads of one core count as one slot unless told otherwise.
-pub fn pinning() -> &'static [&'static str] {
+pub fn pinning(mpi: &OpenMpi) -> &'static [&'static str] {
     const WAYS: [&[&str]; 2] = [&["--bind-to", "core"], &["--use-hwthread-cpus", "--bind-to", "hwthread"]];
-    static FOUND: OnceLock<&[&str]> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        WAYS.into_iter().find(|way| accepts(way)).unwrap_or(&["--oversubscribe", "--bind-to", "none"])
+    mpi.pinning.get_or_init(|| {
+        WAYS.into_iter().find(|way| accepts(mpi, way)).unwrap_or(&["--oversubscribe", "--bind-to", "none"])
     })
 }
 
-fn accepts(placement: &[&str]) -> bool {
+fn accepts(mpi: &OpenMpi, placement: &[&str]) -> bool {
     let Ok(session) = SessionFolder::create() else { return false };
     let root: &[&str] = if machine::is_root() { &["--allow-run-as-root"] } else { &[] };
-    let mut command = Command::new("mpirun");
+    let mut command = Command::new(mpi.tool("mpirun"));
     command.args(root).args(["-n", "2"]).args(placement).arg("true").env("TMPDIR", &session.0);
     run(&mut command, Limits::deadline(60), &mut |_| {}).is_ok_and(|finished| finished.ok())
 }
@@ -281,15 +299,20 @@ mod tests {
 
     #[test]
     fn the_component_path_is_given_only_to_jobs_that_name_oxib() {
-        let job = |name| Job::new(2, &Transport::new(name), "prog").plugin(Path::new("dir")).command_line();
+        let job = |name| {
+            Job::new(&OpenMpi::in_path(), 2, &Transport::new(name), "prog")
+                .plugin(Path::new("dir"))
+                .command_line()
+        };
         assert!(job("oxib").contains("mca_base_component_path dir:SYS_DEFAULT"));
         assert!(!job("vader").contains("mca_base_component_path"));
     }
 
     #[test]
     fn the_command_line_can_be_pasted_into_a_shell() {
-        let job =
-            Job::new(3, &Transport::new("tcp"), "prog").parameter("x", "P,1:S,2").arguments(["it's", ""]);
+        let job = Job::new(&OpenMpi::in_path(), 3, &Transport::new("tcp"), "prog")
+            .parameter("x", "P,1:S,2")
+            .arguments(["it's", ""]);
         let line = job.command_line();
         assert!(
             line.ends_with(r"--mca pml ob1 --mca btl self,tcp --mca x P,1:S,2 prog 'it'\''s' ''"),

@@ -108,9 +108,11 @@ pub fn run(command: &mut Command, limits: Limits, watch: &mut dyn FnMut(&str)) -
     });
     let leftovers = clean_up(child.id(), &mark, matches!(end, Followed::TooLong));
     let status = child.wait().context("cannot wait for a child")?;
-    while let Ok(line) = lines.recv_timeout(TICK) {
+    // Everybody who could write is gone, so the pipes end as soon as their readers get to run.
+    while let Ok(line) = lines.recv_timeout(GRACE_AFTER_EXIT) {
         output.push_str(&line);
         output.push('\n');
+        watch(&line);
     }
     let took = began.elapsed();
     Ok(Finished { end: end_of(end, status, took), output, took, leftovers })

@@ -7,24 +7,25 @@ use std::time::SystemTime;
 use crate::failure::Context;
 use crate::mpirun::indent;
 use crate::process::{Limits, run};
-use crate::{Failure, Result};
+use crate::{Failure, OpenMpi, Result};
 
 /// Compiled programs and where they lie.
 #[derive(Debug, Clone)]
 pub struct Programs {
+    mpicc: PathBuf,
     sources: PathBuf,
     binaries: PathBuf,
 }
 
 impl Programs {
-    /// Sources in `repository/tests/mpi`, binaries below `target`.
+    /// Sources in `repository/tests/mpi`, binaries below `target`, in a folder for each Open MPI.
     ///
     /// # Errors
     /// When the folder for the binaries cannot be made.
-    pub fn new(repository: &Path, target: &Path) -> Result<Self> {
-        let binaries = target.join("oxib").join("mpi");
+    pub fn new(mpi: &OpenMpi, repository: &Path, target: &Path) -> Result<Self> {
+        let binaries = target.join("oxib").join(format!("mpi-{}", mpi.version()));
         std::fs::create_dir_all(&binaries).context(format_args!("cannot create {}", binaries.display()))?;
-        Ok(Programs { sources: repository.join("tests/mpi"), binaries })
+        Ok(Programs { mpicc: mpi.tool("mpicc"), sources: repository.join("tests/mpi"), binaries })
     }
 
     /// Path of the program of this name, compiled if need be.
@@ -36,7 +37,7 @@ impl Programs {
         let binary = self.binaries.join(name);
         let newest = [modified(&source), modified(&self.sources.join("check.h"))].into_iter().max().flatten();
         if modified(&binary).is_none() || modified(&binary) < newest {
-            compile(&source, &binary)?;
+            compile(&self.mpicc, &source, &binary)?;
         }
         Ok(binary)
     }
@@ -47,14 +48,14 @@ fn modified(path: &Path) -> Option<SystemTime> {
 }
 
 /// Into a temporary name first: a compiler that was interrupted leaves no half program under the real one.
-fn compile(source: &Path, binary: &Path) -> Result<()> {
+fn compile(mpicc: &Path, source: &Path, binary: &Path) -> Result<()> {
     let draft = binary.with_extension("new");
-    let mut mpicc = Command::new("mpicc");
-    mpicc
+    let mut command = Command::new(mpicc);
+    command
         .args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-unused-function", "-pthread", "-o"])
         .arg(&draft)
         .arg(source);
-    let finished = run(&mut mpicc, Limits::deadline(120), &mut |_| {})?;
+    let finished = run(&mut command, Limits::deadline(120), &mut |_| {})?;
     if !finished.ok() {
         let text =
             format!("mpicc {} {}\n{}", source.display(), finished.describe(), indent(&finished.output));

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::args::{Args, Options};
 use crate::build;
-use crate::packages;
+use crate::ompi5;
 use crate::pingpong::{self, Plan, Series};
 use crate::report::{figure, table};
 use crate::workspace::Workspace;
@@ -19,11 +19,14 @@ use e2e::failure::Context;
 use e2e::mpirun::{Binding, Job, Transport};
 use e2e::process::Limits;
 use e2e::programs::Programs;
-use e2e::{Failure, Result, machine};
+use e2e::{Failure, OpenMpi, Result, machine};
 
 /// What `bench` understands.
-pub const OPTIONS: Options =
-    Options { flags: &["no-install"], values: &["json", "pairs", "transports"], words: false };
+pub const OPTIONS: Options = Options {
+    flags: &["no-install", "ompi5"],
+    values: &["json", "mpi", "pairs", "transports"],
+    words: false,
+};
 
 const SIZES: [u64; 2] = [8, 1 << 20];
 const MILLISECONDS_PER_SIZE: u32 = 300;
@@ -63,11 +66,12 @@ struct Million {
 
 /// `cargo xtask bench`.
 pub fn command(args: Args) -> Result<()> {
-    packages::ensure(&packages::MPI, !args.flag("no-install"))?;
     let workspace = Workspace::find()?;
-    let names: Vec<&str> = args.value("transports").unwrap_or("oxib,vader").split(',').collect();
+    let mpi = ompi5::chosen(&args, &workspace)?;
+    let default = format!("oxib,{}", mpi.shared_memory());
+    let names: Vec<&str> = args.value("transports").unwrap_or(&default).split(',').collect();
     let [ours, theirs] = names[..] else {
-        return Err(Failure::new("--transports takes two names, like oxib,vader"));
+        return Err(Failure(format!("--transports takes two names, like {default}")));
     };
     let (ours, theirs) = (Transport::new(ours), Transport::new(theirs));
     if ours.needs_plugin() {
@@ -75,24 +79,26 @@ pub fn command(args: Args) -> Result<()> {
         build::build(&workspace, false)?;
     }
     let pairs = args.number("pairs", 7)?.max(1);
-    let comparisons = compare(&workspace, &ours, &theirs, pairs)?;
-    let million = ours.needs_plugin().then(|| million(&workspace, &ours)).transpose()?;
-    show(&ours, &theirs, &comparisons, million.as_ref());
+    let comparisons = compare(&mpi, &workspace, &ours, &theirs, pairs)?;
+    let million = ours.needs_plugin().then(|| million(&mpi, &workspace, &ours)).transpose()?;
+    show(&mpi, &ours, &theirs, &comparisons, million.as_ref());
     match args.value("json") {
-        Some(path) => write(Path::new(path), comparisons, million),
+        Some(path) => write(Path::new(path), &mpi, comparisons, million),
         None => Ok(()),
     }
 }
 
 /// One round of the ping-pong is a pair: ours, then theirs.
 fn compare(
+    mpi: &OpenMpi,
     workspace: &Workspace,
     ours: &Transport,
     theirs: &Transport,
     pairs: u64,
 ) -> Result<Vec<Comparison>> {
     let transports = vec![ours.clone(), theirs.clone()];
-    let plan = Plan { transports, sizes: SIZES.to_vec(), rounds: 1, milliseconds: MILLISECONDS_PER_SIZE };
+    let sizes = SIZES.to_vec();
+    let plan = Plan { mpi: mpi.clone(), transports, sizes, rounds: 1, milliseconds: MILLISECONDS_PER_SIZE };
     let plugin = workspace.plugin_folder();
     let mut rounds = Vec::new();
     for pair in 1..=pairs {
@@ -123,10 +129,11 @@ fn pair(bytes: u64, series: &[Series]) -> Option<(f64, f64)> {
 }
 
 /// A million messages over the transport under test, with the plugin's own count of doorbells.
-fn million(workspace: &Workspace, ours: &Transport) -> Result<Million> {
+fn million(mpi: &OpenMpi, workspace: &Workspace, ours: &Transport) -> Result<Million> {
     eprintln!("a million small messages");
-    let program = Programs::new(&workspace.root, &workspace.target)?.compiled("million")?;
-    let job = Job::new(2, ours, program).binding(Binding::Pinned).plugin(&workspace.plugin_folder());
+    let program = Programs::new(mpi, &workspace.root, &workspace.target)?.compiled("million")?;
+    let job = Job::new(mpi, 2, ours, program).binding(Binding::Pinned);
+    let job = job.plugin(&workspace.plugin_folder());
     let finished = job.parameter("btl_oxib_verbose", "debug").expect_success(Limits::deadline(120))?;
     let line = finished.output.lines().find_map(|line| line.strip_prefix("messages "));
     let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
@@ -148,7 +155,13 @@ fn doorbells(output: &str) -> Option<u64> {
     numbers.fold(None, |sum, number| Some(sum.unwrap_or(0) + number))
 }
 
-fn show(ours: &Transport, theirs: &Transport, comparisons: &[Comparison], million: Option<&Million>) {
+fn show(
+    mpi: &OpenMpi,
+    ours: &Transport,
+    theirs: &Transport,
+    comparisons: &[Comparison],
+    million: Option<&Million>,
+) {
     let header = ["bytes", &ours.name, &theirs.name, &ours.name, &theirs.name, "time ratio", "all pairs"];
     let units = ["", "us", "us", "MB/s", "MB/s", "median", "from .. to"];
     let mut rows: Vec<Vec<String>> = [header, units].map(|row| row.map(str::to_owned).to_vec()).to_vec();
@@ -161,10 +174,7 @@ fn show(ours: &Transport, theirs: &Transport, comparisons: &[Comparison], millio
         println!("{} messages of 8 bytes in {:.2} s; doorbells: {bells}", million.messages, million.seconds);
     }
     let (load, processor, cores) = (machine::load(), machine::processor(), machine::cores());
-    println!(
-        "{processor}, {cores} cores, load {load:.1}, Open MPI {}",
-        machine::open_mpi_version().unwrap_or_default()
-    );
+    println!("{processor}, {cores} cores, load {load:.1}, Open MPI {}", mpi.version());
 }
 
 fn row(c: &Comparison) -> Vec<String> {
@@ -175,12 +185,12 @@ fn row(c: &Comparison) -> Vec<String> {
     times.into_iter().chain([bandwidth(c.ours_us), bandwidth(c.theirs_us)]).chain(ratios).collect()
 }
 
-fn write(path: &Path, comparisons: Vec<Comparison>, million: Option<Million>) -> Result<()> {
+fn write(path: &Path, mpi: &OpenMpi, comparisons: Vec<Comparison>, million: Option<Million>) -> Result<()> {
     let figures = Figures {
         processor: machine::processor(),
         cores: machine::cores(),
         load: machine::load(),
-        open_mpi: machine::open_mpi_version().unwrap_or_default(),
+        open_mpi: mpi.version().to_owned(),
         comparisons,
         million,
     };

@@ -1,6 +1,7 @@
 //! `cargo xtask install` and `uninstall`: the plugin where Open MPI looks by itself.
 //!
 //! Open MPI scans `<pkglibdir>:~/.openmpi/components`. `ompi_info --path pkglibdir` knows the first; the second needs no rights.
+//! Debian's 5.0 does so in theory only: its PMIx sets the component path of every job, so jobs have to name the folder.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +9,11 @@ use crate::args::{Args, Options};
 use crate::build::{PLUGIN, build, place};
 use crate::workspace::Workspace;
 use e2e::failure::Context;
-use e2e::process::ask;
-use e2e::{Failure, Result};
+use e2e::open_mpi::hides_component_folder;
+use e2e::{Failure, OpenMpi, Result};
 
 /// What both commands understand.
-pub const OPTIONS: Options = Options { flags: &["user"], values: &["prefix"], words: false };
+pub const OPTIONS: Options = Options { flags: &["user"], values: &["mpi", "prefix"], words: false };
 
 /// `cargo xtask install`.
 pub fn install(args: Args) -> Result<()> {
@@ -22,7 +23,7 @@ pub fn install(args: Args) -> Result<()> {
     let installed = folder.join(PLUGIN);
     place(&plugin, &installed).map_err(|error| no_access(&folder, &error, &plugin))?;
     println!("installed {}", installed.display());
-    println!("use:      mpirun --mca btl self,oxib PROGRAM");
+    println!("use:      {}", usage(&args, &folder));
     println!("see:      ompi_info --param btl oxib --level 9");
     println!("remove:   cargo xtask uninstall, with the same options");
     Ok(())
@@ -41,24 +42,28 @@ pub fn uninstall(args: Args) -> Result<()> {
 }
 
 fn destination(args: &Args) -> Result<PathBuf> {
-    match (args.flag("user"), args.value("prefix")) {
-        (true, Some(_)) => Err(Failure::new("--user and --prefix exclude each other")),
+    match (args.flag("user"), prefix(args)) {
+        (true, Some(_)) => Err(Failure::new("--user and --mpi exclude each other")),
         (true, None) => {
             let home = std::env::var_os("HOME").context("HOME is not set, so ~/.openmpi/components is nowhere")?;
             Ok(PathBuf::from(home).join(".openmpi/components"))
         }
         (false, Some(prefix)) => below_prefix(Path::new(prefix)),
-        (false, None) => component_folder("ompi_info").context(
+        (false, None) => OpenMpi::in_path().component_folder().context(
             "ompi_info is not in the PATH, so Open MPI's component folder is unknown; try: cargo xtask install --user, \
-             or --prefix DIR with the folder Open MPI was installed to",
+             or --mpi DIR with the folder Open MPI was installed to",
         ),
     }
 }
 
+/// `--mpi`, or its first name.
+fn prefix(args: &Args) -> Option<&str> {
+    args.value("mpi").or_else(|| args.value("prefix"))
+}
+
 /// The Open MPI in `prefix` knows best; without its ompi_info, the folder that its build uses by default.
 fn below_prefix(prefix: &Path) -> Result<PathBuf> {
-    let tool = prefix.join("bin/ompi_info");
-    if let Some(folder) = component_folder(&tool.to_string_lossy()) {
+    if let Some(folder) = OpenMpi::below(prefix).ok().and_then(|mpi| mpi.component_folder()) {
         return Ok(folder);
     }
     let usual = prefix.join("lib/openmpi");
@@ -69,13 +74,19 @@ fn below_prefix(prefix: &Path) -> Result<PathBuf> {
     if usual.is_dir() { Ok(usual) } else { Err(Failure(message)) }
 }
 
-fn component_folder(ompi_info: &str) -> Option<PathBuf> {
-    parse_path(&ask(ompi_info, &["--path", "pkglibdir", "--parsable"])?)
-}
-
-/// `path:pkglibdir:/usr/lib/...`
-fn parse_path(line: &str) -> Option<PathBuf> {
-    line.lines().find_map(|line| line.strip_prefix("path:pkglibdir:")).map(|path| PathBuf::from(path.trim()))
+/// How jobs get to use what lies in `folder`.
+fn usage(args: &Args, folder: &Path) -> String {
+    let found =
+        prefix(args).map_or_else(|| Ok(OpenMpi::in_path()), |prefix| OpenMpi::below(Path::new(prefix)));
+    match found {
+        Ok(mpi) if hides_component_folder(&mpi) => format!(
+            "this Open MPI {} (Debian's) hides that folder from jobs, so name it:\n          \
+             mpirun --mca mca_base_component_path {} --mca btl self,oxib PROGRAM",
+            mpi.version(),
+            folder.display()
+        ),
+        _ => "mpirun --mca btl self,oxib PROGRAM".to_owned(),
+    }
 }
 
 fn no_access(folder: &Path, error: &dyn std::fmt::Display, plugin: &Path) -> Failure {
@@ -83,15 +94,4 @@ fn no_access(folder: &Path, error: &dyn std::fmt::Display, plugin: &Path) -> Fai
     Failure(format!(
         "{error}\n  try: sudo install -D -m 644 {plugin} {folder}/{PLUGIN}\n  or:  cargo xtask install --user"
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_component_folder_is_read_from_the_parsable_form() {
-        assert_eq!(parse_path("path:pkglibdir:/usr/lib/o\n"), Some(PathBuf::from("/usr/lib/o")));
-        assert_eq!(parse_path("Pkglibdir: /usr/lib/o"), None);
-    }
 }

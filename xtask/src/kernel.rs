@@ -9,7 +9,7 @@ use crate::workspace::Workspace;
 use crate::{build, packages};
 use e2e::kernel::{self, Setting};
 use e2e::programs::Programs;
-use e2e::{Result, machine};
+use e2e::{OpenMpi, Result, machine};
 
 /// Words are filters, as without `--kernel`.
 pub fn test(args: &Args) -> Result<()> {
@@ -32,7 +32,7 @@ pub fn test(args: &Args) -> Result<()> {
 fn setting(workspace: &Workspace) -> Result<Setting> {
     Ok(Setting {
         plugin: workspace.plugin_folder(),
-        programs: Programs::new(&workspace.root, &workspace.target)?,
+        programs: Programs::new(&OpenMpi::in_path(), &workspace.root, &workspace.target)?,
         scripts: workspace.root.join("tests/kernel"),
         configs: workspace.root.join("configs"),
         cache: workspace.target.join("oxib").join("kernel"),

@@ -7,6 +7,7 @@
 //!     bench       the figures of docs/results.md
 //!     test        every test: unit, property, end to end; kernel: over a real kernel's verbs, in guests
 //!
+//!     ompi5       an Open MPI 5.0 below target/, from Debian's packages
 //!     args        the command line        packages   Debian packages, installed when missing
 //!     workspace   folders and cargo       report     progress and tables
 //!
@@ -18,6 +19,7 @@ mod build;
 mod dropin;
 mod install;
 mod kernel;
+mod ompi5;
 mod packages;
 mod pingpong;
 mod report;
@@ -32,13 +34,16 @@ use e2e::{Failure, Result};
 const USAGE: &str = "\
 usage: cargo xtask COMMAND [OPTIONS]
 
-  pingpong    MPI ping-pong over oxib, vader and tcp, every byte checked, as one table
+  pingpong    MPI ping-pong over oxib, shared memory and tcp, every byte checked, as one table
                 --json FILE        write the figures there, too
                 --sizes LIST       sizes in bytes, like 0,8,4k,1M (default: 0 and powers of two to 4M)
-                --transports LIST  default: oxib,vader,tcp
+                --transports LIST  default: oxib,vader,tcp; with Open MPI 5 oxib,sm,tcp
+                --mpi DIR          with the Open MPI that is installed in DIR, not the one in the PATH
+                --ompi5            with an Open MPI 5.0 of our own below target/, fetched once from Debian's mirror
                 --rounds N         times each transport is run (default: 3)
   test        every test: unit, property and end to end; ends with `N passed, N failed`
                 --all              the full matrix instead of the quick selection
+                --ompi5            the end-to-end cases with Open MPI 5.0 (fetched once); without it, a few of them
                 --list             only name the end-to-end cases
                 --only-e2e         no unit and property tests
                 --kernel           instead: jobs over a real kernel's RDMA devices (rxe), in emulated guests; about half an hour
@@ -51,11 +56,12 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --debug            the plugin in debug mode
   install     put the plugin where Open MPI looks by itself
                 --user             for you: ~/.openmpi/components
-                --prefix DIR       for the Open MPI that is installed in DIR
+                --mpi DIR          for the Open MPI that is installed in DIR
                 (neither)          for the Open MPI whose ompi_info is in the PATH
   uninstall   the opposite; same options
-  bench       the figures of docs/results.md: latency and bandwidth beside vader, doorbells per message
+  bench       the figures of docs/results.md: latency and bandwidth beside shared memory, doorbells per message
                 --json FILE        write the figures there, too
+                --mpi DIR, --ompi5 as for pingpong
 
 Missing Debian packages are named and installed (by sudo when not root); --no-install stops instead.
 ";

@@ -33,6 +33,12 @@ pub const MPI: [Package; 3] = [
     package("gcc", "the C compiler behind mpicc", "cc"),
 ];
 
+/// To compile programs with an Open MPI that is there already.
+pub const COMPILER: [Package; 2] = [
+    package("gcc", "the C compiler behind mpicc", "cc"),
+    package("libc6-dev", "C headers", "/usr/include/stdio.h"),
+];
+
 /// What the tests need beyond that.
 pub const TESTS: [Package; 11] = [
     package("libc6-dev", "C headers, for the tests that compare struct layouts", "/usr/include/stdio.h"),

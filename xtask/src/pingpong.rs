@@ -13,18 +13,20 @@ use serde::Serialize;
 use crate::args::{Args, Options};
 use crate::report::{Progress, figure, table};
 use crate::workspace::Workspace;
-use crate::{build, packages};
+use crate::{build, ompi5};
 use e2e::failure::Context;
 use e2e::mpirun::{Binding, Job, Transport, pinning};
 use e2e::process::Limits;
 use e2e::programs::Programs;
-use e2e::{Failure, Result, machine};
+use e2e::{Failure, OpenMpi, Result, machine};
 
 /// What `pingpong` understands.
-pub const OPTIONS: Options =
-    Options { flags: &["no-install"], values: &["json", "sizes", "transports", "rounds"], words: false };
+pub const OPTIONS: Options = Options {
+    flags: &["no-install", "ompi5"],
+    values: &["json", "mpi", "sizes", "transports", "rounds"],
+    words: false,
+};
 
-const DEFAULT_TRANSPORTS: &str = "oxib,vader,tcp";
 const LARGEST: u64 = 4 << 20;
 const MILLISECONDS_PER_SIZE: u32 = 60;
 const DEADLINE_SECONDS: u64 = 300;
@@ -71,6 +73,8 @@ pub struct Figures {
 /// What to measure.
 #[derive(Debug)]
 pub struct Plan {
+    /// The Open MPI that is measured.
+    pub mpi: OpenMpi,
     /// In the order of the table's columns.
     pub transports: Vec<Transport>,
     /// Bytes, ascending.
@@ -83,9 +87,8 @@ pub struct Plan {
 
 /// `cargo xtask pingpong`.
 pub fn command(args: Args) -> Result<()> {
-    let plan = plan(&args)?;
-    packages::ensure(&packages::MPI, !args.flag("no-install"))?;
     let workspace = Workspace::find()?;
+    let plan = plan(&args, ompi5::chosen(&args, &workspace)?)?;
     let plugin = plugin_for(&plan, &workspace)?;
     let series = measure(&plan, &workspace, plugin.as_deref())?;
     print!("{}", table(&rows(&series)));
@@ -99,15 +102,16 @@ pub fn command(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn plan(args: &Args) -> Result<Plan> {
-    let names =
-        args.value("transports").unwrap_or(DEFAULT_TRANSPORTS).split(',').filter(|name| !name.is_empty());
+fn plan(args: &Args, mpi: OpenMpi) -> Result<Plan> {
+    let default = format!("oxib,{},tcp", mpi.shared_memory());
+    let names = args.value("transports").unwrap_or(&default).split(',').filter(|name| !name.is_empty());
     let sizes = args.value("sizes").map_or_else(|| Ok(default_sizes()), parse_sizes)?;
     Ok(Plan {
         transports: names.map(Transport::new).collect(),
         sizes,
         rounds: args.number("rounds", 3)?.max(1),
         milliseconds: MILLISECONDS_PER_SIZE,
+        mpi,
     })
 }
 
@@ -147,7 +151,7 @@ fn parse_size(word: &str) -> Result<u64> {
 
 /// Runs all rounds. A stock transport that fails leaves an empty series; oxib's failure is ours.
 pub fn measure(plan: &Plan, workspace: &Workspace, plugin: Option<&Path>) -> Result<Vec<Series>> {
-    let program = Programs::new(&workspace.root, &workspace.target)?.compiled("pingpong")?;
+    let program = Programs::new(&plan.mpi, &workspace.root, &workspace.target)?.compiled("pingpong")?;
     let mut progress = Progress::new();
     let mut series: Vec<Series> = plan.transports.iter().map(empty_series).collect();
     for round in 1..=plan.rounds {
@@ -159,7 +163,7 @@ pub fn measure(plan: &Plan, workspace: &Workspace, plugin: Option<&Path>) -> Res
             let job = job(plan, transport, &program, plugin);
             match one_run(&job, plan, &mut |size| progress.detail(&format!("{title}: {size} bytes"))) {
                 Ok(points) => merge(&mut series.points, points),
-                Err(error) if transport.needs_plugin() => return Err(what_to_try(error)),
+                Err(error) if transport.needs_plugin() => return Err(what_to_try(plan, error)),
                 Err(Failure(text)) => *series = Series { failure: Some(text), ..empty_series(transport) },
             }
         }
@@ -179,7 +183,7 @@ fn empty_series(transport: &Transport) -> Series {
 fn job(plan: &Plan, transport: &Transport, program: &Path, plugin: Option<&Path>) -> Job {
     let arguments =
         std::iter::once(plan.milliseconds.to_string()).chain(plan.sizes.iter().map(u64::to_string));
-    let job = Job::new(2, transport, program).binding(Binding::Pinned).arguments(arguments);
+    let job = Job::new(&plan.mpi, 2, transport, program).binding(Binding::Pinned).arguments(arguments);
     plugin.into_iter().fold(job, Job::plugin)
 }
 
@@ -194,10 +198,11 @@ fn one_run(job: &Job, plan: &Plan, size_done: &mut dyn FnMut(u64)) -> Result<Vec
     if finished.ok() && points.len() == plan.sizes.len() { Ok(points) } else { Err(job.explain(&finished)) }
 }
 
-fn what_to_try(Failure(text): Failure) -> Failure {
+fn what_to_try(plan: &Plan, Failure(text): Failure) -> Failure {
+    let shared_memory = plan.mpi.shared_memory();
     Failure(format!(
         "{text}\n  try: the command above with --mca btl_base_verbose 100, which says what oxib found and chose\n  \
-         try: cargo xtask pingpong --transports vader,tcp, to see whether Open MPI works here without oxib\n  \
+         try: cargo xtask pingpong --transports {shared_memory},tcp, to see whether Open MPI works here without oxib\n  \
          try: df /dev/shm (containers often give it 64 MiB; docker run --shm-size=1g)"
     ))
 }
@@ -290,8 +295,8 @@ fn explanation(plan: &Plan) -> String {
         machine::processor(),
         machine::cores(),
         machine::load(),
-        machine::open_mpi_version().unwrap_or_else(|| "?".to_owned()),
-        pinning().join(" "),
+        plan.mpi.version(),
+        pinning(&plan.mpi).join(" "),
     )
 }
 
@@ -301,8 +306,8 @@ pub fn write_json(path: &Path, plan: &Plan, series: Vec<Series>) -> Result<()> {
         processor: machine::processor(),
         cores: machine::cores(),
         load: machine::load(),
-        open_mpi: machine::open_mpi_version().unwrap_or_default(),
-        placement: pinning().join(" "),
+        open_mpi: plan.mpi.version().to_owned(),
+        placement: pinning(&plan.mpi).join(" "),
         rounds: plan.rounds,
         note: "half_round_trip_us: smallest over the rounds of the medians over batches; every payload checked",
         series,

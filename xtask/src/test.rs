@@ -5,18 +5,21 @@ use std::time::{Duration, Instant};
 
 use crate::args::{Args, Options};
 use crate::workspace::{Workspace, cargo};
-use crate::{build, dropin, kernel, packages};
+use crate::{build, dropin, kernel, ompi5, packages};
 use e2e::layouts;
 use e2e::machine::SegmentFolder;
 use e2e::mpirun::Transport;
 use e2e::process::{Limits, run};
 use e2e::programs::Programs;
-use e2e::suite::{self, Setting, Tally};
-use e2e::{Failure, Result};
+use e2e::suite::{self, Case, Setting, Tally};
+use e2e::{Failure, OpenMpi, Result};
 
 /// What `test` understands.
-pub const OPTIONS: Options =
-    Options { flags: &["all", "list", "only-e2e", "kernel", "no-install"], values: &["over"], words: true };
+pub const OPTIONS: Options = Options {
+    flags: &["all", "list", "ompi5", "only-e2e", "kernel", "no-install"],
+    values: &["over"],
+    words: true,
+};
 
 const CARGO_TEST: Limits = Limits { deadline: Duration::from_secs(1800), silence: None };
 
@@ -27,11 +30,11 @@ pub fn command(args: Args) -> Result<()> {
     }
     let workspace = Workspace::find()?;
     if args.flag("list") {
-        return list(&setting(&workspace, &args)?, args.words());
+        return list(&setting(&workspace, &args, OpenMpi::in_path())?, &args);
     }
     packages::ensure(&[&packages::MPI[..], &packages::TESTS].concat(), !args.flag("no-install"))?;
     let began = Instant::now();
-    let setting = setting(&workspace, &args)?;
+    let setting = setting(&workspace, &args, OpenMpi::in_path())?;
     if setting.transport.needs_plugin() {
         eprintln!("building the plugin in release mode");
         build::build(&workspace, false)?;
@@ -39,21 +42,50 @@ pub fn command(args: Args) -> Result<()> {
     eprintln!("building the drop-in libibverbs");
     dropin::build(&workspace)?;
     let mut total = if only_cases(&args) { Tally::default() } else { cargo_test(&workspace.root)? };
-    let cases = suite::run(&setting, &suite::cases(&setting), args.words());
-    total.passed += cases.passed;
-    total.failed.extend(cases.failed);
+    if !args.flag("ompi5") {
+        add(&mut total, suite::run(&setting, &suite::cases(&setting), args.words()));
+    }
+    add(&mut total, with_5_0(&workspace, &args, &setting)?);
     conclude(&total, began.elapsed())
 }
 
-/// A filter names end-to-end cases; whoever gives one is not waiting for the unit tests.
+/// A filter names end-to-end cases; whoever gives one is not waiting for the unit tests, nor is who wants Open MPI 5.0.
 fn only_cases(args: &Args) -> bool {
-    args.flag("only-e2e") || !args.words().is_empty()
+    args.flag("only-e2e") || args.flag("ompi5") || !args.words().is_empty()
 }
 
-fn setting(workspace: &Workspace, args: &Args) -> Result<Setting> {
+/// The cases with Open MPI 5.0. That it cannot be had is a failure: who sees none has seen 5.0 at work.
+fn with_5_0(workspace: &Workspace, args: &Args, setting_of_4_1: &Setting) -> Result<Tally> {
+    let names: Vec<Case> = cases_of_5_0(setting_of_4_1, args);
+    if !names.iter().any(|case| suite::runner::wanted(&case.name, args.words())) {
+        return Ok(Tally::default());
+    }
+    let mpi = match ompi5::prepare(workspace) {
+        Ok(mpi) => mpi,
+        Err(Failure(text)) => {
+            println!("{text}");
+            return Ok(Tally { passed: 0, failed: vec!["Open MPI 5.0 can be fetched".to_owned()] });
+        }
+    };
+    println!("with Open MPI {}, from {}", mpi.version(), mpi.tool("mpirun").display());
+    let setting = setting(workspace, args, mpi)?;
+    Ok(suite::run(&setting, &cases_of_5_0(&setting, args), args.words()))
+}
+
+fn cases_of_5_0(setting: &Setting, args: &Args) -> Vec<Case> {
+    if args.flag("ompi5") { suite::ompi5::cases(setting) } else { suite::ompi5::short(setting) }
+}
+
+fn add(total: &mut Tally, part: Tally) {
+    total.passed += part.passed;
+    total.failed.extend(part.failed);
+}
+
+fn setting(workspace: &Workspace, args: &Args, mpi: OpenMpi) -> Result<Setting> {
     Ok(Setting {
         plugin: workspace.plugin_folder(),
-        programs: Programs::new(&workspace.root, &workspace.target)?,
+        programs: Programs::new(&mpi, &workspace.root, &workspace.target)?,
+        mpi,
         transport: Transport::new(args.value("over").unwrap_or("oxib")),
         layouts: layouts::read(&workspace.root.join("configs"))?,
         segments: SegmentFolder::create()?,
@@ -63,8 +95,10 @@ fn setting(workspace: &Workspace, args: &Args) -> Result<Setting> {
     })
 }
 
-fn list(setting: &Setting, filters: &[String]) -> Result<()> {
-    for case in suite::cases(setting).iter().filter(|case| suite::runner::wanted(&case.name, filters)) {
+fn list(setting: &Setting, args: &Args) -> Result<()> {
+    let of_4_1 = if args.flag("ompi5") { Vec::new() } else { suite::cases(setting) };
+    let all = of_4_1.into_iter().chain(cases_of_5_0(setting, args));
+    for case in all.filter(|case| suite::runner::wanted(&case.name, args.words())) {
         println!("{}", case.name);
     }
     Ok(())

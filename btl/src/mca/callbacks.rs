@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use super::handle::RegHandle;
-use super::module::{Cookie, Module};
+use super::module::{Module, Operation};
 use super::peers;
 use opal_sys::*;
 use std::ffi::{c_int, c_void};
@@ -153,9 +153,11 @@ unsafe extern "C" fn put(
     context: *mut c_void,
     data: *mut c_void,
 ) -> c_int {
-    let cookie = Cookie { done, endpoint, local, handle: local_handle, context, data };
+    let operation = Operation { done, endpoint, local, handle: local_handle, context, data };
     // SAFETY: a module of ours and the handles of two registrations.
-    guard("btl_put", OPAL_ERROR, || unsafe { rdma(raw, RdmaOp::Write, remote, remote_handle, size, cookie) })
+    guard("btl_put", OPAL_ERROR, || unsafe {
+        rdma(raw, RdmaOp::Write, remote, remote_handle, size, operation)
+    })
 }
 
 unsafe extern "C" fn get(
@@ -172,9 +174,11 @@ unsafe extern "C" fn get(
     context: *mut c_void,
     data: *mut c_void,
 ) -> c_int {
-    let cookie = Cookie { done, endpoint, local, handle: local_handle, context, data };
+    let operation = Operation { done, endpoint, local, handle: local_handle, context, data };
     // SAFETY: a module of ours and the handles of two registrations.
-    guard("btl_get", OPAL_ERROR, || unsafe { rdma(raw, RdmaOp::Read, remote, remote_handle, size, cookie) })
+    guard("btl_get", OPAL_ERROR, || unsafe {
+        rdma(raw, RdmaOp::Read, remote, remote_handle, size, operation)
+    })
 }
 
 /// # Safety
@@ -185,12 +189,12 @@ unsafe fn rdma(
     remote: u64,
     remote_handle: Handle,
     size: usize,
-    cookie: Cookie,
+    operation: Operation,
 ) -> c_int {
     // SAFETY: passed on to the caller.
     let (this, lkey, rkey) =
-        unsafe { (module(raw), RegHandle::local(cookie.handle), RegHandle::remote(remote_handle)) };
-    this.rdma(op, (lkey, size), (remote, rkey), cookie)
+        unsafe { (module(raw), RegHandle::local(operation.handle), RegHandle::remote(remote_handle)) };
+    this.rdma(op, (lkey, size), (remote, rkey), operation)
 }
 
 unsafe extern "C" fn dump(raw: Raw, _endpoint: Endpoint, _verbose: c_int) {

@@ -54,6 +54,12 @@ impl Frag {
         unsafe { Box::from_raw(desc.cast()) }
     }
 
+    /// What the upper layer wants sent; `None` when the buffer has been taken out or is smaller than that.
+    pub fn payload(&mut self) -> Option<&[u8]> {
+        let len = self.segment.seg_len as usize;
+        self.buf.as_mut()?.payload().get(..len)
+    }
+
     /// Takes the buffer out, and how many bytes of it the upper layer wants sent.
     pub fn buffer(&mut self) -> Option<(SendBuf, usize)> {
         self.buf.take().map(|buf| (buf, self.segment.seg_len as usize))

@@ -24,10 +24,20 @@ const POLLS: usize = 4;
 /// Fragments kept for reuse.
 const FREE_FRAGS: usize = 256;
 
-/// The upper layer's callback of a put or get.
+/// A callback of the upper layer that waits for its time.
 #[derive(Clone, Copy)]
 #[allow(missing_debug_implementations, reason = "foreign pointers have nothing to print")]
-pub struct Cookie {
+pub enum Cookie {
+    /// Of a put or get.
+    Operation(Operation),
+    /// Of a descriptor that was sent, which stays the upper layer's.
+    Sent { endpoint: *mut mca_btl_base_endpoint_t, desc: *mut mca_btl_base_descriptor_t },
+}
+
+/// A put or get: the upper layer's callback and what it wants back.
+#[derive(Clone, Copy)]
+#[allow(missing_debug_implementations, reason = "foreign pointers have nothing to print")]
+pub struct Operation {
     /// Called once, with the following.
     pub done: mca_btl_base_rdma_completion_fn_t,
     /// The peer.
@@ -171,7 +181,8 @@ impl Module {
     fn hand_up(&'static self, what: Upcall<Cookie>) {
         match what {
             Upcall::Deliver(delivery) => self.deliver(delivery),
-            Upcall::RdmaDone { cookie, ok } => self.rdma_done(cookie, ok),
+            Upcall::RdmaDone { cookie: Cookie::Operation(operation), ok } => self.rdma_done(operation, ok),
+            Upcall::RdmaDone { cookie: Cookie::Sent { endpoint, desc }, .. } => self.sent(endpoint, desc),
             Upcall::UnknownPeer { peer } => self.unknown_peer(peer),
             Upcall::Failed { endpoint, peer, reason } => self.endpoint_failed(endpoint, peer, &reason),
         }
@@ -194,18 +205,18 @@ impl Module {
         self.transport((), |t| t.delivered(delivery));
     }
 
-    fn rdma_done(&'static self, cookie: Cookie, ok: bool) {
-        let Some(done) = cookie.done else { return };
+    fn rdma_done(&'static self, operation: Operation, ok: bool) {
+        let Some(done) = operation.done else { return };
         let status = if ok { OPAL_SUCCESS } else { OPAL_ERROR };
         // SAFETY: the upper layer's callback, with what it gave us for it; called once.
         unsafe {
             done(
                 self.as_raw(),
-                cookie.endpoint,
-                cookie.local,
-                cookie.handle,
-                cookie.context,
-                cookie.data,
+                operation.endpoint,
+                operation.local,
+                operation.handle,
+                operation.context,
+                operation.data,
                 status,
             );
         }
@@ -327,7 +338,7 @@ impl Module {
     }
 
     /// `btl_send`. The data is ours from here on, so the send is locally complete: the callback, if it is wanted, comes
-    /// now, and 1 says so.
+    /// now, and 1 says so. A descriptor that stays the upper layer's is another matter: see `send_copy`.
     ///
     /// # Safety
     /// `desc` came from `alloc` or `prepare_src` and was neither sent nor freed.
@@ -341,6 +352,9 @@ impl Module {
         let (flags, done) = unsafe { ((*desc).des_flags, (*desc).des_cbfunc) };
         // SAFETY: the descriptor is the fragment's first field; the caller vouches for it.
         let frag = unsafe { &mut *desc.cast::<Frag>() };
+        if flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP == 0 {
+            return self.send_copy(endpoint, frag, tag);
+        }
         let Some((buf, len)) = frag.buffer() else { return OPAL_ERR_BAD_PARAM };
         if !self.send_buffer(from_raw(endpoint), tag, buf, len) {
             return OPAL_ERR_UNREACH;
@@ -351,11 +365,40 @@ impl Module {
             // SAFETY: the upper layer's callback for this descriptor, called once; no borrow is held.
             unsafe { done(self.as_raw(), endpoint, desc, OPAL_SUCCESS) };
         }
-        if flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP != 0 {
-            // SAFETY: ownership is ours by that flag, so nobody else frees it.
-            self.keep(unsafe { Frag::take_back(desc) });
-        }
+        // SAFETY: ownership is ours by that flag, so nobody else frees it.
+        self.keep(unsafe { Frag::take_back(desc) });
         1
+    }
+
+    /// A send whose descriptor and payload stay the upper layer's: it may read them afterwards, change them and send them
+    /// again (5.0's one-sided emulation does, piece by piece). So a copy goes out. The callback comes from progress: 5.0
+    /// calls from under a lock that it takes in the callback, too.
+    #[cold]
+    fn send_copy(&'static self, endpoint: *mut mca_btl_base_endpoint_t, frag: &mut Frag, tag: u8) -> c_int {
+        let id = from_raw(endpoint);
+        let Some(payload) = frag.payload() else { return OPAL_ERR_BAD_PARAM };
+        let Some(mut buf) = self.transport(None, |t| t.take(id, payload.len(), false)) else {
+            return OPAL_ERR_UNREACH;
+        };
+        buf.payload()[..payload.len()].copy_from_slice(payload);
+        if !self.send_buffer(id, tag, buf, payload.len()) {
+            return OPAL_ERR_UNREACH;
+        }
+        if frag.desc.des_flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK == 0 {
+            return 1;
+        }
+        let desc = &raw mut frag.desc;
+        self.transport((), |t| t.later(Cookie::Sent { endpoint, desc }));
+        OPAL_SUCCESS
+    }
+
+    /// The callback of a descriptor that was sent a while ago.
+    #[cold]
+    fn sent(&'static self, endpoint: *mut mca_btl_base_endpoint_t, desc: *mut mca_btl_base_descriptor_t) {
+        // SAFETY: the upper layer keeps the descriptor until its callback.
+        let Some(done) = (unsafe { (*desc).des_cbfunc }) else { return };
+        // SAFETY: the upper layer's callback for this descriptor, called once a send; no borrow is held.
+        unsafe { done(self.as_raw(), endpoint, desc, OPAL_SUCCESS) };
     }
 
     /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.
@@ -424,12 +467,12 @@ impl Module {
         op: RdmaOp,
         local: (LKey, usize),
         remote: (u64, RKey),
-        cookie: Cookie,
+        operation: Operation,
     ) -> c_int {
         let Ok(len) = u32::try_from(local.1) else { return OPAL_ERR_BAD_PARAM };
-        let sge = Sge { addr: cookie.local as u64, len, lkey: local.0 };
-        let started =
-            self.transport(false, |t| t.rdma(from_raw(cookie.endpoint), op, sge, remote, cookie).is_ok());
+        let sge = Sge { addr: operation.local as u64, len, lkey: local.0 };
+        let (id, cookie) = (from_raw(operation.endpoint), Cookie::Operation(operation));
+        let started = self.transport(false, |t| t.rdma(id, op, sge, remote, cookie).is_ok());
         if started { OPAL_SUCCESS } else { OPAL_ERR_UNREACH }
     }
 

@@ -91,7 +91,7 @@ impl Delivery {
 pub enum Upcall<C> {
     /// A message arrived.
     Deliver(Delivery),
-    /// A put or get is over; its callback.
+    /// A put or get is over, or it is time for what [`Transport::later`] was given; its callback.
     RdmaDone { cookie: C, ok: bool },
     /// A process that we have no endpoint for wants to connect: add it, or let it wait.
     UnknownPeer { peer: u64 },

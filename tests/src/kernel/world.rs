@@ -11,7 +11,7 @@ use super::table::{Job, Over};
 use crate::failure::Context;
 use crate::mpirun::{self, Transport, tail};
 use crate::process::{Limits, run as run_child};
-use crate::{Failure, Result};
+use crate::{Failure, OpenMpi, Result};
 
 /// Soft RDMA devices of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,9 +145,10 @@ impl Drop for List {
 fn command(setting: &Setting, world: &World, job: &Job) -> Result<String> {
     let device = format!("{}0", world.device.driver());
     let transport = Transport::new(if job.over == Over::Oxib { "oxib" } else { "tcp" });
-    let mut mpirun = mpirun::Job::new(job.ranks, &transport, setting.programs.compiled(job.program)?)
-        .arguments(job.arguments)
-        .as_root();
+    let mut mpirun =
+        mpirun::Job::new(&OpenMpi::in_path(), job.ranks, &transport, setting.programs.compiled(job.program)?)
+            .arguments(job.arguments)
+            .as_root();
     if world.guests > 1 {
         let hosts: Vec<String> = (0..world.guests).map(|node| format!("n{node}:{}", job.ranks)).collect();
         mpirun = mpirun.flag("--host").flag(&hosts.join(",")).flag("--map-by").flag("node");

@@ -7,11 +7,13 @@ use crate::machine::SegmentFolder;
 use crate::mpirun::{Job, Transport};
 use crate::process::{Finished, Limits};
 use crate::programs::Programs;
-use crate::{Failure, Result};
+use crate::{Failure, OpenMpi, Result};
 
 /// What all cases share.
 #[derive(Debug)]
 pub struct Setting {
+    /// The Open MPI that runs the jobs.
+    pub mpi: OpenMpi,
     /// The folder of `mca_btl_oxib.so`.
     pub plugin: PathBuf,
     /// Our MPI programs.
@@ -42,7 +44,7 @@ impl Setting {
     /// A job of any program over any transport, with the plugin at hand.
     pub fn foreign_job(&self, ranks: usize, transport: &Transport, program: impl Into<PathBuf>) -> Job {
         let segments = self.segments.path().to_string_lossy();
-        Job::new(ranks, transport, program).plugin(&self.plugin).variable("SOFTIB_DIR", &segments)
+        Job::new(&self.mpi, ranks, transport, program).plugin(&self.plugin).variable("SOFTIB_DIR", &segments)
     }
 }
 
@@ -65,6 +67,12 @@ impl Case {
     /// `body` is expected to set its own deadlines; it returns what went wrong.
     pub fn new(name: impl Into<String>, body: impl Fn(&Setting) -> Result<()> + 'static) -> Self {
         Case { name: name.into(), body: Box::new(body) }
+    }
+
+    /// The same under another name, which begins with this.
+    #[must_use]
+    pub fn below(self, title: &str) -> Self {
+        Case { name: format!("{title}: {}", self.name), ..self }
     }
 
     /// Runs the body.

@@ -9,14 +9,18 @@
 //!     commands    ... the pairs among them, line by line
 //!     beside      softib beside a real libibverbs, by LD_PRELOAD
 //!     pyverbs     rdma-core's own tests over the drop-in, held against a list
+//!     lifecycle   how a process starts and ends MPI: thread levels, tools, sessions
+//!     ompi5       the same with Open MPI 5.0: all that is about MPI, or a short selection
 //!     mpi4py      mpi4py's tests, measured against the same tests over tcp
 
 pub mod beside;
 pub mod case;
 pub mod commands;
+pub mod lifecycle;
 pub mod manners;
 pub mod mpi4py;
 pub mod netpipe;
+pub mod ompi5;
 pub mod own;
 pub mod pyverbs;
 pub mod runner;
@@ -32,6 +36,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         verbs::cases(setting),
         beside::cases(setting),
         pyverbs::cases(setting),
+        lifecycle::cases(setting),
         own::cases(setting),
         netpipe::cases(setting),
         mpi4py::cases(setting),

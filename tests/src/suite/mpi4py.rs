@@ -8,9 +8,9 @@
 //! test_spawn is left out: it needs minutes of process starts and fails over tcp too; tests/mpi/spawn.c is ours.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use crate::layouts::{DEFAULT, Layout};
 use crate::mpirun::{Job, Transport, indent, tail};
 use crate::process::{Limits, run};
 use crate::suite::{Case, Setting};
-use crate::{Failure, Result, machine};
+use crate::{Failure, Result};
 
 /// A selection of test modules.
 struct Group {
@@ -82,7 +82,7 @@ struct Baseline {
 }
 
 fn compare(setting: &Setting, group: &Group, ranks: usize, layout: &Layout) -> Result<()> {
-    let suite = Suite::prepare(&setting.target, &setting.sources)?;
+    let suite = Suite::prepare(setting)?;
     let required = suite.baseline(setting, group, ranks)?;
     let job = suite.job(setting, &setting.transport, group, ranks).parameters(&layout.parameters());
     let (outcomes, output) = suite.outcomes(job, ranks)?;
@@ -118,31 +118,43 @@ struct Suite {
     version: String,
     requirements: PathBuf,
     runner: PathBuf,
+    mpicc: PathBuf,
+    /// The component for one-sided communication that both transports can do.
+    one_sided: &'static str,
 }
 
 impl Suite {
     /// Builds mpi4py unless that has been done for these versions. A build that failed is not tried again by the next case.
-    fn prepare(target: &Path, sources: &Path) -> Result<Suite> {
-        static FAILED: OnceLock<Failure> = OnceLock::new();
-        if let Some(Failure(text)) = FAILED.get() {
+    fn prepare(setting: &Setting) -> Result<Suite> {
+        static FAILED: Mutex<BTreeMap<PathBuf, Failure>> = Mutex::new(BTreeMap::new());
+        let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
+        let suite = Suite::find(setting)?;
+        if let Some(Failure(text)) = failed.get(&suite.folder) {
             return Err(Failure(format!("mpi4py could not be built, as said above: {}", tail(text, 1))));
         }
-        let suite = Suite::find(target, sources)?;
         if suite.folder.join("complete").exists() {
             return Ok(suite);
         }
         let built = suite.build();
-        built.inspect_err(|failure| drop(FAILED.set(failure.clone()))).map(|()| suite)
+        built
+            .inspect_err(|failure| drop(failed.insert(suite.folder.clone(), failure.clone())))
+            .map(|()| suite)
     }
 
-    fn find(target: &Path, sources: &Path) -> Result<Suite> {
-        let requirements = sources.join("mpi4py/requirements.txt");
+    fn find(setting: &Setting) -> Result<Suite> {
+        let requirements = setting.sources.join("mpi4py/requirements.txt");
         let text = std::fs::read_to_string(&requirements)
             .context(format_args!("cannot read {}", requirements.display()))?;
         let version = text.split_whitespace().next().unwrap_or("mpi4py").replace("==", "-");
-        let open_mpi = machine::open_mpi_version().context("mpirun --version says nothing")?;
-        let folder = target.join("oxib").join(format!("{version}-openmpi-{open_mpi}"));
-        Ok(Suite { folder, version, requirements, runner: sources.join("mpi4py/run.py") })
+        let folder = setting.target.join("oxib").join(format!("{version}-openmpi-{}", setting.mpi.version()));
+        Ok(Suite {
+            folder,
+            version,
+            requirements,
+            runner: setting.sources.join("mpi4py/run.py"),
+            mpicc: setting.mpi.tool("mpicc"),
+            one_sided: setting.mpi.one_sided(),
+        })
     }
 
     fn build(&self) -> Result<()> {
@@ -157,17 +169,18 @@ impl Suite {
             ["--no-deps", "--no-binary", "mpi4py", "--require-hashes", "-r", &requirements, "-d", &folder];
         step(&[&[pip.as_str(), "download"], &only_source[..]].concat())?;
         step(&["tar", "-xzf", &archive, "-C", &folder])?;
-        step(&["env", "CFLAGS=-O0", &pip, "install", "--no-deps", &archive])?;
+        let mpicc = format!("MPICC={}", self.mpicc.display());
+        step(&["env", "CFLAGS=-O0", &mpicc, &pip, "install", "--no-deps", &archive])?;
         std::fs::write(self.folder.join("complete"), "").context("cannot mark the build as complete")
     }
 
     fn job(&self, setting: &Setting, transport: &Transport, group: &Group, ranks: usize) -> Job {
-        let job = setting.foreign_job(ranks, transport, self.folder.join("venv/bin/python"));
+        let job = setting.foreign_job(ranks, transport, self.folder.join("venv/bin/python")).foreign();
         let job = job.arguments([self.runner.to_string_lossy(), self.tests().to_string_lossy()]);
         let job = job
             .arguments([self.results().to_string_lossy().as_ref(), SECONDS_PER_TEST])
             .arguments(group.select);
-        if group.one_sided { job.parameter("osc", "pt2pt") } else { job }
+        if group.one_sided { job.parameter("osc", self.one_sided) } else { job }
     }
 
     fn tests(&self) -> PathBuf {

@@ -33,7 +33,8 @@ fn case(layout: &Layout, what: &str, arguments: &'static [&'static str]) -> Case
 
 /// NetPIPE prints a line a size; a size whose check fails ends it. The results file is of no interest.
 fn run(setting: &Setting, layout: &Layout, arguments: &[&str]) -> Result<()> {
-    let job = setting.foreign_job(2, &setting.transport, "NPopenmpi").parameters(&layout.parameters());
+    let job =
+        setting.foreign_job(2, &setting.transport, "NPopenmpi").foreign().parameters(&layout.parameters());
     let job = job.arguments(arguments).arguments(["-o", "/dev/null"]);
     let finished = job.expect_success(Limits::deadline(240))?;
     let lines = finished.output.lines().filter(|line| line.contains(" times -->"));

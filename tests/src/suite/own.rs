@@ -73,6 +73,13 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         .collect()
 }
 
+/// The programs of these names with the default layout.
+pub fn some(setting: &Setting, names: &[&str], ranks: usize) -> Vec<Case> {
+    let default = setting.layouts.iter().filter(|layout| layout.name == DEFAULT);
+    let chosen = move |program: &&Program| names.contains(&program.name);
+    default.flat_map(|layout| PROGRAMS.iter().filter(chosen).map(|p| case(layout, ranks, p, 1))).collect()
+}
+
 fn of_layout(layout: &Layout, all: bool) -> Vec<(Layout, usize, &'static Program)> {
     let ranks: &[usize] = if all || layout.name == DEFAULT { &[2, 3, 4] } else { &[2, 4] };
     let programs = || PROGRAMS.iter().chain(&PAIRS);
@@ -91,7 +98,7 @@ fn case(layout: &Layout, ranks: usize, program: &'static Program, round: usize) 
 fn run(setting: &Setting, program: &Program, ranks: usize, layout: &Layout) -> Result<()> {
     let mut job = setting.job(ranks, program.name)?.parameters(&layout.parameters());
     if program.one_sided {
-        job = job.parameter("osc", "pt2pt");
+        job = job.parameter("osc", setting.mpi.one_sided());
     }
     passes(&job, program.name, DEADLINE_SECONDS).map(drop)
 }

@@ -68,6 +68,7 @@ fn say(number: usize, of: usize, took: Duration, name: &str, outcome: &Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OpenMpi;
     use crate::machine::SegmentFolder;
     use crate::mpirun::Transport;
     use crate::programs::Programs;
@@ -76,7 +77,8 @@ mod tests {
         let scratch = std::env::temp_dir().join(format!("oxib-runner-test-{}", std::process::id()));
         Setting {
             plugin: scratch.clone(),
-            programs: Programs::new(&scratch, &scratch).unwrap(),
+            programs: Programs::new(&OpenMpi::in_path(), &scratch, &scratch).unwrap(),
+            mpi: OpenMpi::in_path(),
             transport: Transport::new("vader"),
             layouts: Vec::new(),
             segments: SegmentFolder::create().unwrap(),

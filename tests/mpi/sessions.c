@@ -1,0 +1,55 @@
+/* MPI sessions (MPI 4): the library is started and ended several times in one process, by sessions alone and two at once,
+ * each time with a communicator over all processes and checked traffic, and at last by MPI_Init, too. */
+#include "check.h"
+
+enum { ROUNDS = 3, SIZE = 200000 };
+
+static void ring(MPI_Comm comm, int round) {
+    int rank, ranks;
+    unsigned char *out = memory(SIZE), *in = memory(SIZE);
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &ranks);
+    int right = (rank + 1) % ranks, left = (rank + ranks - 1) % ranks;
+    for (int size = 1; size <= SIZE; size *= 7) {
+        fill(out, (size_t)size, seed_of((uint64_t)rank, (uint64_t)size, (uint64_t)round, 0));
+        MPI_Sendrecv(out, size, MPI_BYTE, right, 1, in, size, MPI_BYTE, left, 1, comm, MPI_STATUS_IGNORE);
+        verify(in, (size_t)size, seed_of((uint64_t)left, (uint64_t)size, (uint64_t)round, 0), "ring");
+    }
+    free(out), free(in);
+}
+
+static MPI_Session open_session(MPI_Comm *comm, const char *tag) {
+    MPI_Session session;
+    MPI_Group group;
+    REQUIRE(MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &session) == MPI_SUCCESS, "no session");
+    MPI_Group_from_session_pset(session, "mpi://WORLD", &group);
+    REQUIRE(MPI_Comm_create_from_group(group, tag, MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, comm) == MPI_SUCCESS, "no communicator");
+    MPI_Group_free(&group);
+    return session;
+}
+
+static void close_session(MPI_Session session, MPI_Comm comm) {
+    MPI_Barrier(comm);
+    MPI_Comm_free(&comm);
+    MPI_Session_finalize(&session);
+}
+
+int main(int argc, char **argv) {
+    int rank, ranks;
+    MPI_Comm one, two;
+    for (int round = 0; round < ROUNDS; round++) {
+        MPI_Session session = open_session(&one, "oxib://one");
+        ring(one, round);
+        close_session(session, one);
+    }
+    MPI_Session first = open_session(&one, "oxib://first"), second = open_session(&two, "oxib://second");
+    ring(two, 10);
+    close_session(second, two);
+    ring(one, 11);
+    close_session(first, one);
+    start(&argc, &argv, &rank, &ranks);
+    ring(MPI_COMM_WORLD, 12);
+    if (rank == 0) printf("PASS sessions\n");
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,57 @@
+//! How a process starts and ends MPI: thread levels, the tool interface before and after MPI, sessions.
+
+use crate::suite::case::passes;
+use crate::suite::{Case, Setting};
+use crate::{Failure, Result};
+
+const DEADLINE: u64 = 60;
+const LEVELS: [&str; 4] = ["single", "funneled", "serialized", "multiple"];
+
+/// All of them; sessions came with Open MPI 5.0.
+pub fn cases(setting: &Setting) -> Vec<Case> {
+    let mut cases: Vec<Case> = (0..LEVELS.len()).map(level).collect();
+    let name = setting.transport.name.clone();
+    cases.push(Case::new(
+        format!("MPI_T finds the parameters of {name} before and during MPI, as often as it is opened"),
+        tools,
+    ));
+    if setting.mpi.major() >= 5 {
+        cases.push(Case::new("sessions start and end MPI several times in one process (2 ranks)", |s| {
+            sessions(s, 2)
+        }));
+        cases.push(Case::new("sessions start and end MPI several times in one process (4 ranks)", |s| {
+            sessions(s, 4)
+        }));
+    }
+    cases
+}
+
+fn level(number: usize) -> Case {
+    let name =
+        format!("messages flow after MPI_Init_thread with MPI_THREAD_{}", LEVELS[number].to_uppercase());
+    Case::new(name, move |setting| {
+        let job = setting.job(2, "levels")?.arguments([number.to_string()]);
+        passes(&job, "levels", DEADLINE).map(drop)
+    })
+}
+
+fn tools(setting: &Setting) -> Result<()> {
+    let prefix = format!("btl_{}_", setting.transport.name);
+    passes(&setting.job(2, "tools")?.arguments([prefix]), "tools", DEADLINE).map(drop)
+}
+
+/// The plugin says how often it was opened: a library that ended each time opens it anew.
+fn sessions(setting: &Setting, ranks: usize) -> Result<()> {
+    let job = setting.job(ranks, "sessions")?.parameter("btl_oxib_verbose", "debug");
+    let finished = passes(&job, "sessions", DEADLINE)?;
+    if !setting.transport.needs_plugin() {
+        return Ok(());
+    }
+    let opened = finished.output.matches("opened in Open MPI").count();
+    let closed = finished.output.matches("component closed").count();
+    if opened == closed && opened >= 4 * ranks {
+        return Ok(());
+    }
+    let Failure(text) = job.explain(&finished);
+    Err(Failure(format!("the plugin was opened {opened} times and closed {closed} times: {text}")))
+}

@@ -1,0 +1,36 @@
+//! Open MPI 5.0 with the very plugin file that 4.1 loads: every case that is about MPI, or a selection that takes a minute.
+//!
+//! The verbs programs are left out: they have nothing to do with an Open MPI.
+
+use crate::suite::{Case, Setting, lifecycle, manners, mpi4py, netpipe, own};
+
+const TITLE: &str = "Open MPI 5.0";
+
+/// Programs of the short form, and with how many ranks.
+const SHORT: [(&[&str], usize); 2] = [
+    (&["sendrecv", "datatypes", "lastwords", "threads", "onesided"], 2),
+    (&["collectives", "random", "onesided"], 4),
+];
+
+/// All of them.
+pub fn cases(setting: &Setting) -> Vec<Case> {
+    let parts = [
+        manners::cases(setting),
+        lifecycle::cases(setting),
+        own::cases(setting),
+        netpipe::cases(setting),
+        mpi4py::cases(setting),
+    ];
+    titled(parts.into_iter().flatten())
+}
+
+/// A few of each kind, with the default layout.
+pub fn short(setting: &Setting) -> Vec<Case> {
+    let manners = manners::cases(setting).into_iter().filter(|case| !case.name.contains(".conf"));
+    let programs = SHORT.iter().flat_map(|(names, ranks)| own::some(setting, names, *ranks));
+    titled(manners.chain(lifecycle::cases(setting)).chain(programs))
+}
+
+fn titled(cases: impl Iterator<Item = Case>) -> Vec<Case> {
+    cases.map(|case| case.below(TITLE)).collect()
+}
