@@ -37,6 +37,7 @@ mod window;
 
 pub use abi::device::is_device;
 pub use abi::dm::{import_dm, unimport_dm};
+pub use abi::import::{import_device, import_mr, import_pd, unimport_mr, unimport_pd};
 pub use abi::memory::reg_mr_iova;
 pub use abi::qp_ex::qp_to_qp_ex;
 pub use abi::rereg::rereg_mr;

@@ -12,8 +12,10 @@ use std::ptr::null_mut;
 
 #[test]
 fn child_main() {
-    if role().as_deref() == Some("initiator") {
-        initiates();
+    match role().as_deref() {
+        Some("initiator") => initiates(),
+        Some("opens") => opens(),
+        _ => {}
     }
 }
 
@@ -295,4 +297,78 @@ fn a_parent_domain_stands_for_the_domain_it_was_made_from() {
     attr.comp_mask = 1 << 7;
     assert!(unsafe { make(dev.ctx, &mut attr) }.is_null());
     assert_eq!(last_errno(), libc::EINVAL);
+}
+
+#[test]
+fn a_device_can_be_imported_by_a_duplicate_of_its_command_descriptor() {
+    let dev = Dev::open();
+    let copy = unsafe { libc::dup((*dev.ctx).cmd_fd) };
+    let again = unsafe { softib::import_device(copy) };
+    assert!(!again.is_null() && again != dev.ctx && unsafe { (*again).cmd_fd } == copy);
+    let imported = Dev { ctx: again, pd: unsafe { softib::import_pd(again, (*dev.pd).handle) } };
+    let (mut buf, other) = (dev.buf(8), Buf::new(&dev, 8, ATOMIC));
+    let mr = unsafe { softib::import_mr(imported.pd, (*buf.mr).handle) };
+    buf.data.copy_from_slice(b"the same");
+    // A queue pair made with the import, memory registered with the original.
+    let (a, b) = (imported.qp(IBV_QPT_RC, imported.cq(8)), dev.qp(IBV_QPT_RC, dev.cq(8)));
+    a.connect(b.num(), &path());
+    b.connect(a.num(), &path());
+    let from = ibv_sge { lkey: unsafe { (*mr).lkey }, ..buf.sge(0, 8) };
+    assert_eq!(a.rdma(1, IBV_WR_RDMA_WRITE, from, other.addr(), other.key()), 0);
+    assert_eq!(a.wait().status, IBV_WC_SUCCESS);
+    assert_eq!(other.data[..], *b"the same");
+    let cq = a.cq;
+    a.destroy();
+    assert_eq!(unsafe { (table().destroy_cq)(cq) }, 0);
+    unsafe {
+        softib::unimport_mr(mr);
+        assert_eq!(((table().close_device)(again), last_errno()), (-1, libc::EBUSY));
+        softib::unimport_pd(imported.pd);
+        assert_eq!((table().close_device)(again), 0);
+        assert_eq!((libc::fcntl(copy, libc::F_GETFD), last_errno()), (-1, libc::EBADF));
+    }
+}
+
+#[test]
+fn what_is_no_command_descriptor_of_this_process_is_not_imported() {
+    let dev = Dev::open();
+    let import = |fd| unsafe { (softib::import_device(fd).is_null(), last_errno()) };
+    assert_eq!(import(-1), (true, libc::EINVAL));
+    assert_eq!(import(unsafe { (*dev.ctx).async_fd }), (true, libc::EINVAL));
+    let mut child = Child::start("opens");
+    let theirs = format!("/proc/{}/fd/{}", child.process.id(), child.hear()[0]);
+    let theirs = std::fs::File::open(theirs).unwrap();
+    assert_eq!(import(std::os::fd::AsRawFd::as_raw_fd(&theirs)), (true, libc::EOPNOTSUPP));
+    child.finish();
+    assert!(unsafe { softib::import_pd(dev.ctx, 4711) }.is_null());
+    assert!(unsafe { softib::import_mr(dev.pd, 4711) }.is_null());
+}
+
+/// The other process: has the device open until its input ends.
+fn opens() {
+    let dev = Dev::open();
+    say(&[unsafe { (*dev.ctx).cmd_fd } as u64]);
+    assert!(listen().is_none());
+}
+
+/// A fork child has no device, but what it needs to know of device memory it may ask, and the memory is the family's.
+#[test]
+fn a_fork_child_takes_its_part_of_the_same_device_memory() {
+    let dev = Dev::open();
+    let shared = Dm::new(&dev, 64, 0).unwrap();
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut attr = ibv_device_attr_ex::default();
+        let asked = unsafe { ibv_query_device_ex(table(), dev.ctx, &mut attr) } == 0 && attr.max_dm_size > 0;
+        let own = Dm::new(&dev, 64, 0);
+        let fine = asked
+            && own.is_some_and(|own| unsafe { (*own.dm).handle != (*shared.dm).handle } && own.free() == 0)
+            && shared.put(0, b"child   ") == 0;
+        // SAFETY: the child has nothing to clean up that its parent does not.
+        unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!((status, &shared.fetch(0, 8).unwrap()[..]), (0, &b"child   "[..]));
+    assert_eq!(shared.free(), 0);
 }

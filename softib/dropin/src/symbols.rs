@@ -136,13 +136,13 @@ symbols! {
     &["IBVERBS_1.8"] => { ibv_reg_mr_iova2 = softib::reg_mr_iova; }
     &["IBVERBS_1.9"] => { ibv_get_device_index = query::get_device_index; }
     &["IBVERBS_1.10"] => {
-        ibv_import_device = refuse::null;
-        ibv_import_mr = refuse::null;
-        ibv_import_pd = refuse::null;
+        ibv_import_device = softib::import_device;
+        ibv_import_mr = softib::import_mr;
+        ibv_import_pd = softib::import_pd;
         ibv_query_ece = refuse::int;
         ibv_set_ece = refuse::int;
-        ibv_unimport_mr = refuse::zero;
-        ibv_unimport_pd = refuse::zero;
+        ibv_unimport_mr = softib::unimport_mr;
+        ibv_unimport_pd = softib::unimport_pd;
     }
     &["IBVERBS_1.11"] => {
         _ibv_query_gid_ex = query::query_gid_ex;

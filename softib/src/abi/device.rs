@@ -1,7 +1,7 @@
 //! The device list, contexts, and what they say about the device.
 
 use super::port::query_port_sized;
-use super::{cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, memory, ops, qp_ex, window};
+use super::{cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, import, memory, ops, qp_ex, window};
 use crate::engine as process;
 use crate::errno::Errno;
 use crate::faults;
@@ -15,6 +15,7 @@ use crate::shm::layout::{MRS, QPS};
 use rdma_sys::*;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
@@ -24,7 +25,7 @@ pub const MAX_WR: u32 = 1 << 15;
 const CQS: c_int = 1 << 16;
 
 /// The one device of this process; it lives as long as the process, like a real one.
-fn the_device() -> *mut ibv_device {
+pub fn the_device() -> *mut ibv_device {
     static DEVICE: OnceLock<usize> = OnceLock::new();
     *DEVICE.get_or_init(|| {
         // SAFETY: device_with_slack is plain C data; zeroes are valid.
@@ -84,20 +85,23 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
 }
 
 fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
+    open_as(device, import::command_file()?)
+}
+
+/// Opens a device; its `cmd_fd` is the descriptor of `command`.
+pub fn open_as(device: *mut ibv_device, command: File) -> Result<*mut ibv_context, Errno> {
     let plan = faults::load()?;
     faults::calls::arm_once(&plan);
     faults::calls::fate(faults::Call::OpenDevice)?;
     let engine = process::open(plan)?;
     crate::dm::prepare();
     let made = event_file().and_then(|file| {
-        let command = file.try_clone()?;
         let c = CBox::new(new_context(device, file.as_raw_fd(), command.as_raw_fd()));
-        let context = Context { c, users: 0, queue: VecDeque::new(), file, _command: command };
         let mut state = engine.enter();
-        let entry = state.w.contexts.vacant_entry();
-        let key = entry.key();
+        import::sign(&command, state.w.segment.incarnation, state.w.contexts.vacant_key())?;
+        let context = Context { c, users: 0, queue: VecDeque::new(), file, _command: command };
         let c = context.c.as_ptr();
-        entry.insert(context);
+        let key = state.w.contexts.insert(context);
         // SAFETY: our own struct, just made; priv, which only libraries use, carries the context's index.
         unsafe {
             (*c).r#priv = std::ptr::without_provenance_mut(key);
@@ -174,7 +178,8 @@ pub unsafe extern "C" fn query_device(_context: *mut ibv_context, attr: *mut ibv
 }
 
 fn device_attr() -> Result<ibv_device_attr, Errno> {
-    let pkeys = engine()?.enter().w.port.pkeys.len();
+    // Not from the engine: a fork child, which has none, may ask as well.
+    let pkeys = port::settings().map_err(|_| Errno::INVAL)?.pkeys.len();
     let guid = u64::from_ne_bytes(port::guid());
     let mut attr = ibv_device_attr {
         node_guid: guid,

@@ -12,7 +12,7 @@
 //! ops       post and poll                         port     port, GID and P_Key queries
 //! address   address handles
 //! cq_ex     completions field by field            qp_ex    requests call by call
-//! rereg     memory regions that change
+//! rereg     memory regions that change             import   objects once more
 //! ```
 
 pub mod address;
@@ -22,6 +22,7 @@ pub mod device;
 pub mod dm;
 pub mod domain;
 pub mod event;
+pub mod import;
 pub mod memory;
 pub mod ops;
 pub mod port;
@@ -71,7 +72,10 @@ pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
             error.set();
             std::ptr::null_mut()
         }
-        Err(_) => std::ptr::null_mut(),
+        Err(_) => {
+            Errno(libc::EIO).set();
+            std::ptr::null_mut()
+        }
     }
 }
 

@@ -1,0 +1,121 @@
+//! Objects of a device that is open already, once more: `ibv_import_device`, `ibv_import_pd`, `ibv_import_mr`.
+//!
+//! The command descriptor of a context is a file in memory that says which process and context it belongs to, so a duplicate
+//! of it names them, too. Contexts of other processes can't be imported: their memory is not ours, and no kernel stands between.
+//! Imported objects are C structs of their own for the same thing; "unimport" gives the struct back, not the thing.
+
+use super::create::{pd_key, use_context};
+use super::device::{context_key, open_as, the_device};
+use super::{engine, guard, guard_ptr};
+use crate::errno::{Errno, check};
+use rdma_sys::*;
+use std::ffi::c_int;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"softibfd");
+
+/// A command descriptor that names nobody yet.
+pub fn command_file() -> Result<File, Errno> {
+    // SAFETY: a name that is a C string.
+    let fd = check(unsafe { libc::memfd_create(c"softib-command".as_ptr(), libc::MFD_CLOEXEC) })?;
+    // SAFETY: the descriptor was made just now and belongs to nobody else.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// Writes into a command descriptor whose it is: the process's incarnation, and the index of the context.
+pub fn sign(file: &File, incarnation: u64, context: usize) -> Result<(), Errno> {
+    let words = [MAGIC, incarnation, context as u64];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    file.write_all_at(&bytes, 0).map_err(Errno::from)
+}
+
+/// Incarnation and context that a descriptor names.
+fn signature(file: &File) -> Option<(u64, usize)> {
+    let mut bytes = [0u8; 24];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
+    let (magic, incarnation, context) = (words.next()?, words.next()?, words.next()?);
+    (magic == MAGIC).then_some((incarnation, context as usize))
+}
+
+/// `ibv_import_device`: another context of the device. It owns the descriptor from then on. EINVAL: the descriptor is no duplicate
+/// of a `cmd_fd` of ours; EOPNOTSUPP: it is one of another process.
+///
+/// # Safety
+/// The descriptor is the caller's to give away.
+pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
+    guard_ptr(|| {
+        if cmd_fd < 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: it is only read here; without success it stays the caller's.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(cmd_fd) });
+        let (incarnation, context) = signature(&file).ok_or(Errno::INVAL)?;
+        {
+            let state = engine().map_err(|_| Errno::OPNOTSUPP)?.enter();
+            if state.w.segment.incarnation != incarnation {
+                return Err(Errno::OPNOTSUPP);
+            }
+            state.w.contexts.get(context).ok_or(Errno::INVAL)?;
+        }
+        open_as(the_device(), ManuallyDrop::into_inner(file))
+    })
+}
+
+/// `ibv_import_pd`: the protection domain of another context, by its handle.
+///
+/// # Safety
+/// An open context.
+pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    guard_ptr(|| {
+        let mut state = engine()?.enter();
+        state.w.pds.get(handle as usize).ok_or(Errno::INVAL)?;
+        use_context(&mut state.w, context_key(context), 1)?;
+        Ok(Box::into_raw(Box::new(ibv_pd { context, handle })))
+    })
+}
+
+/// `ibv_unimport_pd`
+///
+/// # Safety
+/// What [`import_pd`] returned, once.
+pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
+    guard(|| {
+        // SAFETY: by contract.
+        let pd = unsafe { Box::from_raw(pd) };
+        use_context(&mut engine()?.enter().w, context_key(pd.context), -1)
+    });
+}
+
+/// `ibv_import_mr`: a region by its handle. Its address is not known to the struct (ibv_import_mr(3)).
+///
+/// # Safety
+/// A live PD of this device.
+pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    guard_ptr(|| {
+        let state = engine()?.enter();
+        let region = state.w.mrs.exposed(handle).ok_or(Errno::INVAL)?.region;
+        if region.pd as usize != pd_key(pd) {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program passes a PD of ours.
+        let context = unsafe { (*pd).context };
+        let (addr, length) = (std::ptr::null_mut(), region.len as usize);
+        Ok(Box::into_raw(Box::new(ibv_mr { context, pd, addr, length, handle, lkey: handle, rkey: handle })))
+    })
+}
+
+/// `ibv_unimport_mr`
+///
+/// # Safety
+/// What [`import_mr`] returned, once.
+pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    guard(|| {
+        // SAFETY: by contract.
+        drop(unsafe { Box::from_raw(mr) });
+        Ok(())
+    });
+}
