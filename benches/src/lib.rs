@@ -6,7 +6,7 @@
 
 use mca_btl_oxib::protocol::layout::Layout;
 use mca_btl_oxib::transport::config::Config;
-use mca_btl_oxib::transport::device::{self, Choice, PortConfig};
+use mca_btl_oxib::transport::device::{self, Choice, Filter, PortConfig};
 use mca_btl_oxib::transport::{EpId, Transport, Upcall};
 use std::error::Error;
 use std::time::Duration;
@@ -34,7 +34,12 @@ impl Pair {
         let names = [job << 32, job << 32 | 1];
         let open = |name| -> Result<Transport<()>> {
             let soft = || Driver::from_table(softib::driver_table());
-            let ports = device::find(&Choice::Soft, PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft)?;
+            let ports = device::find(
+                &Choice::Soft,
+                &Filter::default(),
+                PortConfig { gid_index: 0, pkey: 0, mtu: 0 },
+                soft,
+            )?;
             let transport = Transport::open(&ports[0], config(layout)?, name)?;
             transport.listen()?;
             Ok(transport)

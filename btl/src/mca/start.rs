@@ -3,14 +3,14 @@
 use super::callbacks;
 use super::handle::HANDLE_LEN;
 use super::module::Module;
-use super::params::{DeviceChoice, Params, Template};
+use super::params::{self, DeviceChoice, Params, Template};
 use super::peers;
 use super::show::{Refusal, Report};
 use super::timelines;
 use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as ModexPort};
 use crate::transport::Transport;
 use crate::transport::config::Config;
-use crate::transport::device::{self, Choice, DeviceError, Port, PortConfig};
+use crate::transport::device::{self, Choice, DeviceError, Filter, Port, PortConfig};
 use opal_sys::{Abi, mca_btl_base_module_t};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -101,12 +101,15 @@ fn find_ports(params: &Params) -> Result<Vec<Port>, DeviceError> {
     let choice = match &params.device {
         DeviceChoice::Auto => Choice::Auto { named: params.asked },
         DeviceChoice::Soft => Choice::Soft,
-        DeviceChoice::Named(ports) => {
-            Choice::Names(ports.iter().map(|p| (p.device.clone(), p.number)).collect())
-        }
+        DeviceChoice::Named(ports) => Choice::Names(names(ports)),
     };
     let config = PortConfig { gid_index: params.gid_index, pkey: params.pkey, mtu: params.mtu.unwrap_or(0) };
-    device::find(&choice, config, software)
+    let filter = Filter { include: names(&params.if_include), exclude: names(&params.if_exclude) };
+    device::find(&choice, &filter, config, software)
+}
+
+fn names(ports: &[params::Port]) -> Vec<device::Name> {
+    ports.iter().map(|port| (port.device.clone(), port.number)).collect()
 }
 
 /// The software device: the copy that is linked in, unless the machine's libibverbs is our drop-in already.

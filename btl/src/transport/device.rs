@@ -21,6 +21,30 @@ pub enum Choice {
 /// A device, and a port of it if only one is meant.
 pub type Name = (String, Option<u8>);
 
+/// What is left of the ports that [`Choice`] finds: at most one of the two lists has something in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only these; empty: all.
+    pub include: Vec<Name>,
+    /// Not these.
+    pub exclude: Vec<Name>,
+}
+
+impl Filter {
+    fn allows(&self, device: &str, num: u8) -> bool {
+        let listed = |names: &[Name]| names.iter().any(|name| is_meant(name, device, num));
+        (self.include.is_empty() || listed(&self.include)) && !listed(&self.exclude)
+    }
+
+    fn names(&self) -> impl Iterator<Item = &Name> {
+        self.include.iter().chain(&self.exclude)
+    }
+}
+
+fn is_meant((name, port): &Name, device: &str, num: u8) -> bool {
+    name == device && port.is_none_or(|p| p == num)
+}
+
 /// A port that a transport can run on.
 #[derive(Clone, Debug)]
 pub struct Port {
@@ -58,75 +82,101 @@ pub enum DeviceError {
     #[error(transparent)]
     Verbs(#[from] verbs::Error),
     /// A name in the `device` parameter that no device has.
-    #[error("there is no device {wanted:?}; this machine has: {known}. Check btl_oxib_device")]
+    #[error(
+        "there is no device {wanted:?}; this machine has: {known}. Check btl_oxib_device, btl_oxib_if_include and \
+         btl_oxib_if_exclude"
+    )]
     Unknown { wanted: String, known: String },
     /// No port is up.
     #[error("no active port on {0}: check the cable, the subnet manager and `ibv_devinfo`")]
     NoActivePort(String),
+    /// The filter leaves nothing.
+    #[error("btl_oxib_if_include and btl_oxib_if_exclude leave no active port of {0}")]
+    Filtered(String),
     /// No device at all.
     #[error("no RDMA device on this machine")]
     None,
 }
 
 /// The ports to use. With `Auto` and nothing to use the answer is an error that needs no message to the user.
-pub fn find(choice: &Choice, config: PortConfig, soft: fn() -> Driver) -> Result<Vec<Port>, DeviceError> {
+pub fn find(
+    choice: &Choice,
+    filter: &Filter,
+    config: PortConfig,
+    soft: fn() -> Driver,
+) -> Result<Vec<Port>, DeviceError> {
+    let search = Search { filter, config, names: &[] };
     match choice {
-        Choice::Soft => ports_of(&soft(), &[], config, true),
-        Choice::Auto { named } => match hardware(&[], config) {
-            Err(_) if *named => ports_of(&soft(), &[], config, true),
+        Choice::Soft => search.ports_of(&soft(), true),
+        Choice::Auto { named } => match search.hardware() {
+            Err(_) if *named => search.ports_of(&soft(), true),
             other => other,
         },
-        Choice::Names(names) => named_ports(names, config, soft),
+        Choice::Names(names) => Search { names, ..search }.named_ports(soft),
     }
-}
-
-fn hardware(names: &[Name], config: PortConfig) -> Result<Vec<Port>, DeviceError> {
-    ports_of(&Driver::rdma_core()?, names, config, false)
-}
-
-/// Names may mean hardware or the software device.
-fn named_ports(names: &[Name], config: PortConfig, soft: fn() -> Driver) -> Result<Vec<Port>, DeviceError> {
-    let is_soft = |(name, _): &Name| name.starts_with(SOFT_NAME);
-    if names.iter().all(is_soft) {
-        return ports_of(&soft(), names, config, true);
-    }
-    hardware(names, config).map_err(|error| match (error, names.first()) {
-        (DeviceError::Verbs(error), Some((wanted, _))) => {
-            DeviceError::Unknown { wanted: wanted.clone(), known: format!("none ({error})") }
-        }
-        (error, _) => error,
-    })
 }
 
 /// How the software device's names begin.
 const SOFT_NAME: &str = "softib";
 
-fn ports_of(
-    driver: &Driver,
-    names: &[Name],
+/// What is looked for: these names, or whatever there is, as far as the filter lets it through.
+#[derive(Clone, Copy)]
+struct Search<'a> {
+    names: &'a [Name],
+    filter: &'a Filter,
     config: PortConfig,
-    soft: bool,
-) -> Result<Vec<Port>, DeviceError> {
-    let devices = driver.devices()?;
-    if devices.is_empty() {
-        return Err(DeviceError::None);
+}
+
+impl Search<'_> {
+    fn hardware(self) -> Result<Vec<Port>, DeviceError> {
+        self.ports_of(&Driver::rdma_core()?, false)
     }
-    let known: Vec<&str> = devices.iter().map(|d| d.name()).collect();
-    if let Some((wanted, _)) = names.iter().find(|(name, _)| !known.contains(&name.as_str())) {
-        return Err(DeviceError::Unknown { wanted: wanted.clone(), known: known.join(", ") });
+
+    /// Names may mean hardware or the software device.
+    fn named_ports(self, soft: fn() -> Driver) -> Result<Vec<Port>, DeviceError> {
+        if self.names.iter().all(|(name, _)| name.starts_with(SOFT_NAME)) {
+            return self.ports_of(&soft(), true);
+        }
+        self.hardware().map_err(|error| match (error, self.names.first()) {
+            (DeviceError::Verbs(error), Some((wanted, _))) => {
+                DeviceError::Unknown { wanted: wanted.clone(), known: format!("none ({error})") }
+            }
+            (error, _) => error,
+        })
     }
-    let mut ports = Vec::new();
-    for device in &devices {
-        let meant = |(name, port): &Name, num| name == device.name() && port.is_none_or(|p| p == num);
-        let wanted = |num: u8| names.is_empty() || names.iter().any(|name| meant(name, num));
-        let context = device.open()?;
-        for num in 1..=context.num_ports() {
-            if wanted(num) {
-                ports.extend(active_port(&context, num, config, soft)?);
+
+    fn ports_of(self, driver: &Driver, soft: bool) -> Result<Vec<Port>, DeviceError> {
+        let devices = driver.devices()?;
+        if devices.is_empty() {
+            return Err(DeviceError::None);
+        }
+        let known: Vec<&str> = devices.iter().map(|d| d.name()).collect();
+        // A name that no device has must not silently select something else.
+        let mut named = self.names.iter().chain(self.filter.names());
+        if let Some((wanted, _)) = named.find(|(name, _)| !known.contains(&name.as_str())) {
+            return Err(DeviceError::Unknown { wanted: wanted.clone(), known: known.join(", ") });
+        }
+        let mut active = Vec::new();
+        for device in &devices {
+            let context = device.open()?;
+            for num in (1..=context.num_ports()).filter(|&num| self.asks_for(device.name(), num)) {
+                active.extend(active_port(&context, num, self.config, soft)?);
             }
         }
+        self.filtered(active, &known.join(", "))
     }
-    if ports.is_empty() { Err(DeviceError::NoActivePort(known.join(", "))) } else { Ok(ports) }
+
+    fn asks_for(self, device: &str, num: u8) -> bool {
+        self.names.is_empty() || self.names.iter().any(|name| is_meant(name, device, num))
+    }
+
+    fn filtered(self, mut ports: Vec<Port>, known: &str) -> Result<Vec<Port>, DeviceError> {
+        if ports.is_empty() {
+            return Err(DeviceError::NoActivePort(known.to_owned()));
+        }
+        ports.retain(|port| self.filter.allows(port.context.name(), port.num));
+        if ports.is_empty() { Err(DeviceError::Filtered(known.to_owned())) } else { Ok(ports) }
+    }
 }
 
 fn active_port(
@@ -166,4 +216,34 @@ fn find_pkey(context: &Context, num: u8, attr: &PortAttr, wanted: u16) -> Result
 /// Whether a port speaks through GIDs (RoCE) rather than LIDs.
 pub fn is_ethernet(attr: &PortAttr) -> bool {
     attr.link_layer == LinkLayer::Ethernet
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(device: &str, port: Option<u8>) -> Name {
+        (device.to_owned(), port)
+    }
+
+    #[test]
+    fn a_filter_takes_devices_or_single_ports() {
+        let include = Filter { include: vec![name("a", None), name("b", Some(2))], exclude: Vec::new() };
+        let allowed = [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1)].map(|(d, p)| include.allows(d, p));
+        assert_eq!(allowed, [true, true, false, true, false]);
+        let exclude = Filter { include: Vec::new(), exclude: vec![name("b", Some(2))] };
+        assert_eq!([("a", 1), ("b", 1), ("b", 2)].map(|(d, p)| exclude.allows(d, p)), [true, true, false]);
+        assert!(Filter::default().allows("anything", 9));
+    }
+
+    #[test]
+    fn a_name_that_no_device_has_is_an_error_also_in_a_filter() {
+        let soft = || Driver::from_table(softib::driver_table());
+        let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+        let filter = Filter { exclude: vec![name("softib7", None)], ..Filter::default() };
+        let error = find(&Choice::Soft, &filter, config, soft).unwrap_err();
+        assert!(matches!(&error, DeviceError::Unknown { wanted, .. } if wanted == "softib7"), "{error}");
+        let filter = Filter { exclude: vec![name("softib0", Some(1))], ..Filter::default() };
+        assert!(matches!(find(&Choice::Soft, &filter, config, soft), Err(DeviceError::Filtered(_))));
+    }
 }

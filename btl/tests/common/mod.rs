@@ -19,7 +19,7 @@ pub mod watchdog;
 
 use mca_btl_oxib::protocol::layout::Layout;
 use mca_btl_oxib::transport::config::Config;
-use mca_btl_oxib::transport::device::{Choice, PortConfig, find};
+use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find};
 use mca_btl_oxib::transport::{Delivery, EpId, Transport, Upcall};
 use model::{Message, Model};
 use rng::Rng;
@@ -57,7 +57,8 @@ pub fn config(layout: &str) -> Config {
 /// Opens a transport on the software device.
 pub fn open(config: Config, name: u64) -> Transport<u64> {
     let soft = || Driver::from_table(softib::driver_table());
-    let ports = find(&Choice::Soft, PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();
+    let ports =
+        find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();
     let transport = Transport::open(&ports[0], config, name).unwrap();
     transport.listen().unwrap();
     transport

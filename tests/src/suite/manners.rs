@@ -42,6 +42,10 @@ fn of_the_plugin() -> Vec<Case> {
             wrong_device,
         ),
         Case::new("every rank writes when each step of its connections happened", timelines),
+        Case::new(
+            "ports that if_exclude leaves out are not used, and the job goes on over shared memory",
+            excluded,
+        ),
         Case::new("a parameter out of range is named, and the job goes on over shared memory", wrong_number),
     ]
 }
@@ -177,6 +181,10 @@ fn wrong_layout_alone(setting: &Setting) -> Result<()> {
 
 fn wrong_device(setting: &Setting) -> Result<()> {
     complains(setting, "btl_oxib_device", "no_such_device_0", &["oxib", "no_such_device_0"])
+}
+
+fn excluded(setting: &Setting) -> Result<()> {
+    complains(setting, "btl_oxib_if_exclude", "softib0:1", &["btl_oxib_if_exclude", "softib0"])
 }
 
 fn wrong_number(setting: &Setting) -> Result<()> {

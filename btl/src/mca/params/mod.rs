@@ -44,6 +44,9 @@ pub struct Params {
     /// The parameter `btl` names oxib: the user wants it, and wants to know when it can't be had.
     pub asked: bool,
     pub device: DeviceChoice,
+    /// Empty: all.
+    pub if_include: Vec<Port>,
+    pub if_exclude: Vec<Port>,
     /// `receive_queues`.
     pub layout: Layout,
     pub cpc_include: Vec<String>,
@@ -102,6 +105,8 @@ impl Params {
         Ok(Self {
             asked,
             device: DeviceChoice::Auto,
+            if_include: Vec::new(),
+            if_exclude: Vec::new(),
             layout,
             cpc_include: Vec::new(),
             cpc_exclude: Vec::new(),
@@ -165,16 +170,23 @@ impl DeviceChoice {
             "" => Err("the device is missing; auto takes what there is".into()),
             "auto" => Ok(Self::Auto),
             "soft" => Ok(Self::Soft),
-            list => list
-                .split(',')
-                .map(|port| Port::parse(port.trim()))
-                .collect::<Result<_, _>>()
-                .map(Self::Named),
+            list => Port::list(list).map(Self::Named),
         }
     }
 }
 
 impl Port {
+    /// Parses `dev[:port],...`; nothing is an empty list.
+    ///
+    /// # Errors
+    /// What is wrong, in a few words.
+    pub fn list(text: &str) -> Result<Vec<Self>, String> {
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        text.split(',').map(|port| Self::parse(port.trim())).collect()
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         let (device, number) = match text.split_once(':') {
             Some((device, number)) => (device, Some(number)),

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::value::{Kind, Value};
-use super::{DeviceChoice, Params};
+use super::{DeviceChoice, Params, Port};
 use crate::protocol::layout::{self, Layout};
 use std::ffi::CStr;
 use std::time::Duration;
@@ -68,6 +68,33 @@ pub static ROWS: &[Row] = &[
         help: "Which RDMA devices to use: auto (every active port of the hardware; the software device too when the \
                parameter btl names oxib), soft (the software device only), or a list of dev[:port]",
         apply: |params, value| DeviceChoice::parse(&value.text()).map(|choice| params.device = choice),
+    },
+    Row {
+        name: c"if_include",
+        kind: Kind::Text,
+        default: "",
+        level: 1,
+        scope: Scope::Local,
+        help: "Of the ports that the parameter device finds, use only these: dev[:port],...; empty means all",
+        apply: |params, value| {
+            params.if_include = Port::list(&value.text())?;
+            Ok(())
+        },
+    },
+    Row {
+        name: c"if_exclude",
+        kind: Kind::Text,
+        default: "",
+        level: 1,
+        scope: Scope::Local,
+        help: "Of the ports that the parameter device finds, do not use these: dev[:port],...; not together with if_include",
+        apply: |params, value| {
+            params.if_exclude = Port::list(&value.text())?;
+            if params.if_include.is_empty() || params.if_exclude.is_empty() {
+                return Ok(());
+            }
+            Err("if_include is set too; only one of them can be".into())
+        },
     },
     Row {
         name: c"receive_queues",
