@@ -15,7 +15,7 @@ use crate::objects::recvq::Taken;
 use crate::send::{Envelope, op};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::ring::{Found, Head, flag};
-use crate::{rdma_ring, window};
+use crate::{rdma_ring, window, xrc};
 use rdma_sys::*;
 
 /// The process a cell came from.
@@ -29,7 +29,7 @@ pub struct From {
 pub fn cell(qps: &mut Qps, w: &mut World, from: From, found: &Found) {
     let head = &found.head;
     let qp = qps.get_mut(head.dst as usize % QPS).filter(|qp| wanted(qp, head, from));
-    let Some(qp) = qp else { return stray(qps, w, head) };
+    let Some(qp) = qp else { return stray(qps, w, from, found) };
     if qp.state == IBV_QPS_RTR && !qp.established && qp.kind != IBV_QPT_UD {
         establish(qp, w);
     }
@@ -59,10 +59,18 @@ fn establish(qp: &mut Qp, w: &mut World) {
     w.async_event(qp.context, IBV_EVENT_COMM_EST, Subject::Qp(qp.index));
 }
 
-/// A message nobody wants. A receive that it took from an SRQ is not lost: it is posted again, as if it had not been taken. (It is
-/// not flushed if the QP is in error: LAST_WQE_REACHED has promised that no more completions follow.)
+/// A message for no connected queue pair: it is XRC's, or nobody wants it. A receive that it took from an SRQ is not lost then: it is
+/// posted again, as if it had not been taken. (It is not flushed if the QP is in error: LAST_WQE_REACHED has promised that no more
+/// completions follow.)
 #[cold]
-fn stray(qps: &mut Qps, w: &mut World, head: &Head) {
+fn stray(qps: &mut Qps, w: &mut World, from: From, found: &Found) {
+    let head = &found.head;
+    if head.op & op::XRC != 0 {
+        return xrc::target::cell(qps, w, from, found);
+    }
+    if head.op == op::RESPONSE && xrc::send::answered(qps, w, from, found) {
+        return;
+    }
     w.stats.stray += 1;
     if !consumed_a_receive(head) {
         return;
@@ -74,7 +82,7 @@ fn stray(qps: &mut Qps, w: &mut World, head: &Head) {
 }
 
 /// Whether this cell is the one that says which receive its message took.
-fn consumed_a_receive(head: &Head) -> bool {
+pub fn consumed_a_receive(head: &Head) -> bool {
     match head.op {
         op::SEND | op::SEND_INV => head.flags & flag::FIRST != 0,
         op::DATAGRAM | op::WRITE_IMM | op::TOO_LONG | op::BAD_RECEIVE => true,
@@ -110,7 +118,7 @@ fn take(qp: &mut Qp, w: &mut World, pos: u32) -> Option<Taken> {
 
 /// Tells the program, once, that an SRQ has fallen below its limit.
 #[inline]
-fn tell_limit(w: &mut World, key: usize) {
+pub fn tell_limit(w: &mut World, key: usize) {
     let Some(srq) = w.srqs.get_mut(key) else { return };
     if srq.queue.outstanding < srq.limit {
         srq.limit = 0;
@@ -184,7 +192,7 @@ fn send_part(qp: &mut Qp, w: &mut World, found: &Found) {
 
 /// Copies a cell's payload into a receive's buffers from `offset` on. False: they are not what they were when posted.
 #[inline]
-fn scatter(mrs: &Mrs, pd: usize, sges: &[ibv_sge], offset: u32, found: &Found) -> bool {
+pub fn scatter(mrs: &Mrs, pd: usize, sges: &[ibv_sge], offset: u32, found: &Found) -> bool {
     let [one] = sges else { return scatter_many(mrs, pd, sges, offset, found) };
     let len = found.head.len;
     let fits = u64::from(offset) + u64::from(len) <= u64::from(one.length);
@@ -242,18 +250,29 @@ fn complete_with(
     head: &Head,
     from: Envelope,
 ) {
-    let imm = head.flags & (flag::IMM | flag::INV) != 0;
     let (num, solicited) = (qp.num, head.flags & flag::SOLICITED != 0);
     w.complete_with(qp.recv_cq, num, solicited, |cqe| {
         cqe.retire = None;
-        let wc = &mut cqe.wc;
-        (wc.wr_id, wc.status, wc.opcode, wc.vendor_err, wc.byte_len) =
-            (wr_id, IBV_WC_SUCCESS, opcode, 0, byte_len);
-        wc.imm = ibv_wc_imm { imm_data: if imm { head.imm } else { 0 } };
-        (wc.qp_num, wc.src_qp) = (num, head.src_qpn);
-        wc.wc_flags = wc_flags(head.flags);
-        (wc.pkey_index, wc.slid, wc.sl, wc.dlid_path_bits) = (0, from.slid, from.sl, 0);
+        fill(&mut cqe.wc, num, (wr_id, opcode, byte_len), head, from);
     });
+}
+
+/// Writes the completion of a receive on queue pair `num`.
+#[inline]
+pub fn fill(
+    wc: &mut ibv_wc,
+    num: u32,
+    (wr_id, opcode, byte_len): (u64, u32, u32),
+    head: &Head,
+    from: Envelope,
+) {
+    let imm = head.flags & (flag::IMM | flag::INV) != 0;
+    (wc.wr_id, wc.status, wc.opcode, wc.vendor_err, wc.byte_len) =
+        (wr_id, IBV_WC_SUCCESS, opcode, 0, byte_len);
+    wc.imm = ibv_wc_imm { imm_data: if imm { head.imm } else { 0 } };
+    (wc.qp_num, wc.src_qp) = (num, head.src_qpn);
+    wc.wc_flags = wc_flags(head.flags);
+    (wc.pkey_index, wc.slid, wc.sl, wc.dlid_path_bits) = (0, from.slid, from.sl, 0);
 }
 
 /// A cell's flags as a completion's: each is a few bits further down.

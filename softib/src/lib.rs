@@ -4,7 +4,7 @@
 //!    program ──> abi       C structs and functions: control path (table), data path (ops)
 //!                 │
 //!              objects     QPs, CQs, SRQs, MRs, ... as Rust structs
-//!            send  deliver the initiator's side and the target's side of a message; rdma: one-sided operations
+//!            send  deliver the initiator's side and the target's side of a message; rdma: one-sided operations; xrc: both for XRC
 //!                 │
 //!              engine      one per process: lock, progress, device thread
 //!                 │
@@ -34,6 +34,7 @@ mod send;
 #[doc(hidden)]
 pub mod shm;
 mod window;
+mod xrc;
 
 pub use abi::device::is_device;
 pub use abi::dm::{import_dm, unimport_dm};

@@ -19,13 +19,14 @@ use crate::send::{self, Remote, Step, Work, op};
 use crate::shm::layout::{H_NONCE, H_PROBE, R_HAZARD, ring_entry};
 use crate::shm::mrtable::{self, Exposed};
 use crate::shm::ring::{self, Head};
+use crate::xrc;
 use rdma_sys::*;
 use std::sync::atomic::{Ordering, fence};
 
 /// Carries an RDMA request out.
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);
-    let Some(link) = qp.link.as_mut() else { return Step::Silent };
+    let Some(link) = qp.link.as_mut() else { return xrc::send::attempt(qp, w, work, sges) };
     let peer = match w.peers.connected(link) {
         Ok(peer) => peer,
         Err(Absent::Never) => return Step::Silent,
@@ -47,7 +48,11 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     }
     if !work.moved && work.len > 0 {
         if matches!(work.remote, Remote::Word { .. }) || !probe(peer) {
-            let to = Message { dst: send::destination(link.index, link.view.generation), src_qpn: qp.num };
+            let to = Message {
+                dst: send::destination(link.index, link.view.generation),
+                src_qpn: qp.num,
+                via: None,
+            };
             return rdma_ring::request(peer, &mut w.stats, to, work, sges);
         }
         match direct(peer, &grant, work, sges) {
@@ -65,7 +70,7 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
 }
 
 /// READ and the fetching atomics need resources of the responder (max_rd_atomic of the initiator, max_dest_rd_atomic there).
-fn is_answered_with_data(work: &Work) -> bool {
+pub fn is_answered_with_data(work: &Work) -> bool {
     work.fetches()
 }
 
@@ -115,7 +120,7 @@ impl Grant {
     }
 }
 
-fn needed(work: &Work) -> u32 {
+pub fn needed(work: &Work) -> u32 {
     match work.opcode {
         IBV_WR_RDMA_READ => IBV_ACCESS_REMOTE_READ,
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => IBV_ACCESS_REMOTE_ATOMIC,
@@ -124,7 +129,7 @@ fn needed(work: &Work) -> u32 {
 }
 
 /// Moves the data with the initiator's own hands. Err: a completion status.
-fn direct(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
+pub fn direct(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
     let (addr, rkey) = work.remote.memory();
     peer.ring.hazard().store(rkey, Ordering::Relaxed);
     fence(Ordering::SeqCst);
@@ -219,9 +224,9 @@ pub enum Answerer {
 }
 
 /// Looks at the peer that owes the answer at the head of the SQ.
-pub fn answerer(qp: &mut Qp, w: &mut World) -> Answerer {
+pub fn answerer(qp: &mut Qp, w: &mut World, work: &Work) -> Answerer {
     let me = (qp.num, w.segment.incarnation);
-    let Some(link) = qp.link.as_mut() else { return Answerer::Dead };
+    let Some(link) = qp.link.as_mut() else { return xrc::send::answerer(qp, w, work) };
     match w.peers.connected(link) {
         Ok(peer) if link.is_open(&peer.map, me) => Answerer::Open,
         Ok(_) => Answerer::Closed,

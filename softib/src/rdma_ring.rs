@@ -15,12 +15,14 @@
 use crate::deliver;
 use crate::engine::world::{Stats, World};
 use crate::objects::mr::Mrs;
-use crate::objects::peer::Peer;
+use crate::objects::peer::{Link, Peer, Peers};
 use crate::objects::qp::{Qp, Qps};
 use crate::paging;
 use crate::rdma::Grant;
 use crate::send::{self, PIECE, Queued, Remote, Step, Wait, Work, op};
 use crate::shm::ring::{Found, Head, flag};
+use crate::xrc::target::Arrival;
+use crate::xrc::{self, Via};
 use rdma_sys::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,6 +34,18 @@ pub const WORD: u32 = 8;
 pub struct Message {
     pub dst: u16,
     pub src_qpn: u32,
+    /// XRC: the receive queue pair that it goes through.
+    pub via: Option<Via>,
+}
+
+impl Message {
+    /// The operation of a request's cell, and its fixed part.
+    fn fixed(&self, op: u8, request: &[u8]) -> (u8, [u8; xrc::FIXED]) {
+        match self.via {
+            Some(via) => (op | op::XRC, via.emit(request)),
+            None => (op, Via::default().emit(request)),
+        }
+    }
 }
 
 /// The fixed part of a request.
@@ -83,8 +97,11 @@ pub fn request(peer: &mut Peer, stats: &mut Stats, to: Message, work: &mut Work,
             return Step::Room;
         }
         let last = reading || work.sent + len == work.len;
+        let whole = if reading { work.len } else { len };
+        let target = Target { addr: addr.wrapping_add(work.sent.into()), rkey, len: whole };
+        let (op, fixed) = to.fixed(if reading { op::READ } else { op::WRITE }, &target.emit());
         let head = Head {
-            op: if reading { op::READ } else { op::WRITE },
+            op,
             flags: if last { flag::LAST } else { 0 },
             dst: to.dst,
             src_qpn: to.src_qpn,
@@ -92,11 +109,8 @@ pub fn request(peer: &mut Peer, stats: &mut Stats, to: Message, work: &mut Work,
             pos: work.number,
             ..Head::default()
         };
-        let whole = if reading { work.len } else { len };
-        let target = Target { addr: addr.wrapping_add(work.sent.into()), rkey, len: whole };
         let skip = work.sent as usize;
-        let pushed =
-            peer.ring.push_with(head, &target.emit(), |to| send::gather(sges, skip, len as usize, to));
+        let pushed = peer.ring.push_with(head, &fixed, |to| send::gather(sges, skip, len as usize, to));
         send::rung(pushed, peer, &mut stats.doorbells);
         work.sent += len;
         if last {
@@ -126,15 +140,16 @@ fn request_atomic(
     if !peer.ring.has_room(0) {
         return Step::Room;
     }
-    let mut fixed = [0; 32];
-    fixed[..16].copy_from_slice(&target.emit());
-    fixed[16..24].copy_from_slice(&operands[0].to_ne_bytes());
-    fixed[24..].copy_from_slice(&operands[1].to_ne_bytes());
+    let mut parts = [0; 32];
+    parts[..16].copy_from_slice(&target.emit());
+    parts[16..24].copy_from_slice(&operands[0].to_ne_bytes());
+    parts[24..].copy_from_slice(&operands[1].to_ne_bytes());
     let op = match work.opcode {
         IBV_WR_ATOMIC_FETCH_AND_ADD => op::FETCH_ADD,
         IBV_WR_ATOMIC_WRITE => op::ATOMIC_WRITE,
         _ => op::CMP_SWAP,
     };
+    let (op, fixed) = to.fixed(op, &parts);
     let head =
         Head { op, flags: flag::LAST, dst: to.dst, src_qpn: to.src_qpn, pos: work.number, ..Head::default() };
     let pushed = peer.ring.push_with(head, &fixed, |_| ());
@@ -153,9 +168,7 @@ fn operands(found: &Found) -> [u64; 2] {
 /// An answer on its way (target).
 #[derive(Debug)]
 pub struct Reply {
-    /// Our QP that was asked.
-    qp: usize,
-    generation: u32,
+    asked: Asked,
     /// Which request of the initiator this answers.
     number: u32,
     status: u32,
@@ -166,16 +179,55 @@ pub struct Reply {
     value: Option<u64>,
 }
 
-fn answer(qp: &Qp, w: &mut World, number: u32, status: u32, read: Option<Target>) {
-    let read = read.filter(|_| status == IBV_WC_SUCCESS);
-    let (qp, generation) = (qp.index, qp.generation);
-    w.replies.push_back(Reply { qp, generation, number, status, read, sent: 0, value: None });
+/// Who was asked.
+#[derive(Debug)]
+enum Asked {
+    /// A queue pair of ours.
+    Qp { index: usize, generation: u32 },
+    /// One of a domain, for an SRQ of ours; and the way back.
+    Shared { to: Box<Arrival>, back: Box<Link> },
 }
 
-/// Answers that a request is refused; a reliable QP ends with that.
-fn refuse(qp: &mut Qp, w: &mut World, number: u32, status: u32) {
-    answer(qp, w, number, status, None);
-    qp.refuse(w, status);
+/// Who answers a request.
+enum Responder<'a> {
+    Qp(&'a mut Qp),
+    /// A queue pair of a domain, for an SRQ of ours.
+    Shared(&'a Arrival),
+}
+
+impl Responder<'_> {
+    fn grant(&self) -> Grant {
+        match self {
+            Responder::Qp(qp) => grant_of(qp),
+            Responder::Shared(to) => to.grant(),
+        }
+    }
+
+    fn answer(&self, w: &mut World, number: u32, read: Option<Target>, value: Option<u64>) {
+        let (asked, status) = (self.asked(), IBV_WC_SUCCESS);
+        w.replies.push_back(Reply { asked, number, status, read, sent: 0, value });
+    }
+
+    /// Answers that a request is refused; a reliable queue pair ends with that.
+    fn refuse(&mut self, w: &mut World, number: u32, status: u32) {
+        let asked = self.asked();
+        w.replies.push_back(Reply { asked, number, status, read: None, sent: 0, value: None });
+        match self {
+            Responder::Qp(qp) => qp.refuse(w, status),
+            Responder::Shared(to) => to.refuse(w, status),
+        }
+    }
+
+    fn asked(&self) -> Asked {
+        match self {
+            Responder::Qp(qp) => Asked::Qp { index: qp.index, generation: qp.generation },
+            Responder::Shared(to) => {
+                let (incarnation, qpn) = to.sender();
+                let back = Box::new(Link::new(qpn, incarnation, to.pkey));
+                Asked::Shared { to: Box::new((*to).clone()), back }
+            }
+        }
+    }
 }
 
 fn grant_of(qp: &Qp) -> Grant {
@@ -183,73 +235,101 @@ fn grant_of(qp: &Qp) -> Grant {
 }
 
 /// Where a target is that a request needs `need` on. Err: why the request is refused.
-fn granted(qp: &Qp, w: &World, target: &Target, need: u32) -> Result<u64, u32> {
-    if !grant_of(qp).offers(need) {
+fn granted(grant: &Grant, w: &World, target: &Target, need: u32) -> Result<u64, u32> {
+    if !grant.offers(need) {
         return Err(IBV_WC_REM_INV_REQ_ERR);
     }
-    permits(qp, w, target, need).ok_or(IBV_WC_REM_ACCESS_ERR)
+    permits(grant, w, target, need).ok_or(IBV_WC_REM_ACCESS_ERR)
 }
 
 /// Where the target is in our memory, if the peer may do this.
-fn permits(qp: &Qp, w: &World, target: &Target, need: u32) -> Option<u64> {
+fn permits(grant: &Grant, w: &World, target: &Target, need: u32) -> Option<u64> {
     let exposed = w.mrs.exposed(target.rkey)?;
     let len = target.len.into();
     let write = need != IBV_ACCESS_REMOTE_READ;
-    let place = grant_of(qp).permits(&exposed, need, target.addr, len)?;
+    let place = grant.permits(&exposed, need, target.addr, len)?;
     let paged = exposed.region.access & IBV_ACCESS_ON_DEMAND != 0;
     (!paged || paging::populate(place, len, write).is_ok()).then_some(place)
 }
 
 /// A fragment of an RDMA WRITE (target). The rest of one that an unreliable QP refused is dropped, too.
 pub fn write_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
-    let (head, mut target) = (&found.head, Target::parse(found));
-    target.len = head.len;
+    let head = &found.head;
     let before = qp.refused.filter(|(number, _)| *number == head.pos).map(|(_, status)| status);
-    let place = before.map_or_else(|| granted(qp, w, &target, IBV_ACCESS_REMOTE_WRITE), Err);
-    let refused = place.err();
-    match place {
-        // SAFETY: the range lies in a valid MR with remote write (checked); the payload has head.len bytes.
-        Ok(to) => unsafe {
-            std::ptr::copy_nonoverlapping(found.payload, to as *mut u8, head.len as usize);
-        },
-        Err(status) if qp.kind != IBV_QPT_UC => return refuse(qp, w, head.pos, status),
-        Err(status) => qp.refused = Some((head.pos, status)),
+    let refused = before.or_else(|| write_part(&grant_of(qp), w, found).err());
+    match refused {
+        Some(status) if qp.kind != IBV_QPT_UC => return Responder::Qp(qp).refuse(w, head.pos, status),
+        Some(status) => qp.refused = Some((head.pos, status)),
+        None => {}
     }
     if head.flags & flag::LAST != 0 {
         qp.refused = None;
-        answer(qp, w, head.pos, refused.unwrap_or(IBV_WC_SUCCESS), None);
+        match refused {
+            None => Responder::Qp(qp).answer(w, head.pos, None, None),
+            Some(status) => Responder::Qp(qp).refuse(w, head.pos, status),
+        }
     }
+}
+
+/// Places a fragment of an RDMA WRITE. Err: why it is refused.
+fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
+    let (len, mut target) = (found.head.len, Target::parse(found));
+    target.len = len;
+    let to = granted(grant, w, &target, IBV_ACCESS_REMOTE_WRITE)?;
+    // SAFETY: the range lies in a valid MR with remote write (checked); the payload has len bytes.
+    unsafe { std::ptr::copy_nonoverlapping(found.payload, to as *mut u8, len as usize) };
+    Ok(())
 }
 
 /// An RDMA READ request (target).
 pub fn read_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    read_asked(Responder::Qp(qp), w, found);
+}
+
+fn read_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
     let target = Target::parse(found);
-    match granted(qp, w, &target, IBV_ACCESS_REMOTE_READ) {
-        Ok(_) => answer(qp, w, found.head.pos, IBV_WC_SUCCESS, Some(target)),
-        Err(status) => refuse(qp, w, found.head.pos, status),
+    match granted(&responder.grant(), w, &target, IBV_ACCESS_REMOTE_READ) {
+        Ok(_) => responder.answer(w, found.head.pos, Some(target), None),
+        Err(status) => responder.refuse(w, found.head.pos, status),
     }
 }
 
 /// An atomic (target).
 pub fn atomic_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
-    let place = match check_atomic(qp, w, found) {
-        Ok(place) => place,
-        Err(status) => return refuse(qp, w, found.head.pos, status),
-    };
-    let value = carry_out(place, found);
-    let (qp, generation, status) = (qp.index, qp.generation, IBV_WC_SUCCESS);
-    w.replies.push_back(Reply { qp, generation, number: found.head.pos, status, read: None, sent: 0, value });
+    atomic_asked(Responder::Qp(qp), w, found);
+}
+
+fn atomic_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
+    match check_atomic(&responder.grant(), w, found) {
+        Ok(place) => responder.answer(w, found.head.pos, None, carry_out(place, found)),
+        Err(status) => responder.refuse(w, found.head.pos, status),
+    }
 }
 
 /// Where the word of an atomic is. Err: a completion status.
-fn check_atomic(qp: &Qp, w: &World, found: &Found) -> Result<u64, u32> {
+fn check_atomic(grant: &Grant, w: &World, found: &Found) -> Result<u64, u32> {
     let target = Target { len: WORD, ..Target::parse(found) };
-    let writes = found.head.op == op::ATOMIC_WRITE;
+    let writes = found.head.op & !op::XRC == op::ATOMIC_WRITE;
     let need = if writes { IBV_ACCESS_REMOTE_WRITE } else { IBV_ACCESS_REMOTE_ATOMIC };
-    let place = granted(qp, w, &target, need)?;
+    let place = granted(grant, w, &target, need)?;
     // Where offsets are used for addresses, an aligned one may be at a place that is not.
     let aligned = (target.addr | place).is_multiple_of(WORD.into());
     if aligned { Ok(place) } else { Err(IBV_WC_REM_INV_REQ_ERR) }
+}
+
+/// A request that came through a queue pair of a domain to an SRQ of ours (target). After a refused fragment of an RDMA WRITE
+/// the queue pair takes no more.
+pub fn xrc_arrived(w: &mut World, to: &Arrival, found: &Found) {
+    let (mut responder, head) = (Responder::Shared(to), &found.head);
+    match head.op & !op::XRC {
+        op::READ => read_asked(responder, w, found),
+        op::WRITE => match write_part(&to.grant(), w, found) {
+            Err(status) => responder.refuse(w, head.pos, status),
+            Ok(()) if head.flags & flag::LAST != 0 => responder.answer(w, head.pos, None, None),
+            Ok(()) => {}
+        },
+        _ => atomic_asked(responder, w, found),
+    }
 }
 
 /// Does an atomic that has been checked; returns the value before, unless it only writes.
@@ -258,7 +338,7 @@ fn carry_out(place: u64, found: &Found) -> Option<u64> {
     // SAFETY: aligned, and inside a valid MR with the access needed (both checked by the caller); the program vouches
     // for registered memory, and whoever else touches the word meanwhile does it on its own account.
     let word = unsafe { AtomicU64::from_ptr(place as *mut u64) };
-    match found.head.op {
+    match found.head.op & !op::XRC {
         op::FETCH_ADD => Some(word.fetch_add(first, Ordering::SeqCst)),
         op::ATOMIC_WRITE => {
             word.store(first, Ordering::SeqCst);
@@ -274,33 +354,66 @@ fn carry_out(place: u64, found: &Found) -> Option<u64> {
 pub fn advance(qps: &mut Qps, w: &mut World) -> bool {
     for _ in 0..w.replies.len() {
         let Some(mut reply) = w.replies.pop_front() else { break };
-        let qp = qps.get_mut(reply.qp).filter(|qp| qp.generation == reply.generation);
-        if let Some(qp) = qp
-            && !send_reply(qp, w, &mut reply)
-        {
+        if !send_reply(qps, w, &mut reply) {
             w.replies.push_back(reply);
         }
     }
     !w.replies.is_empty()
 }
 
+/// Our end of an answer's way: the queue pair that answers, as its peer knows it, what it grants, and the peer.
+struct End<'a> {
+    me: (u32, u64),
+    grant: Grant,
+    link: &'a mut Link,
+}
+
+/// The end that an answer leaves from. None: it is gone.
+fn end_of<'a>(qps: &'a mut Qps, w: &World, asked: &'a mut Asked) -> Option<End<'a>> {
+    match asked {
+        Asked::Qp { index, generation } => {
+            let qp = qps.get_mut(*index).filter(|qp| qp.generation == *generation)?;
+            let (me, grant) = ((qp.num, w.segment.incarnation), grant_of(qp));
+            Some(End { me, grant, link: qp.link.as_mut()? })
+        }
+        Asked::Shared { to, back } => Some(End { me: to.end(), grant: to.grant(), link: back }),
+    }
+}
+
+/// A reliable queue pair ends with what it refuses.
+#[cold]
+fn end_asked(qps: &mut Qps, w: &mut World, asked: &Asked, status: u32) {
+    match asked {
+        Asked::Qp { index, .. } => qps.get_mut(*index).into_iter().for_each(|qp| qp.refuse(w, status)),
+        Asked::Shared { to, .. } => to.refuse(w, status),
+    }
+}
+
+/// The process that an answer goes to; one that asked over XRC need not be attached yet.
+fn peer_of<'a>(peers: &'a mut Peers, link: &Link) -> Option<&'a mut Peer> {
+    if peers.attached(link.slot).is_none() {
+        peers.reach(link.slot).ok()?;
+    }
+    peers.connected(link).ok()
+}
+
 /// Sends as much of an answer as there is room for. True: that was all, or nobody is there to hear it.
-fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
+fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
     loop {
+        let Some(End { me, grant, link }) = end_of(qps, w, &mut reply.asked) else { return true };
         let target = reply.read.map(|read| Target {
             addr: read.addr + u64::from(reply.sent),
             rkey: read.rkey,
             len: (read.len - reply.sent).min(PIECE),
         });
-        let place = target.and_then(|target| permits(qp, w, &target, IBV_ACCESS_REMOTE_READ));
+        let place = target.and_then(|target| permits(&grant, w, &target, IBV_ACCESS_REMOTE_READ));
         if target.is_some() && place.is_none() {
             (reply.read, reply.status) = (None, IBV_WC_REM_ACCESS_ERR);
-            qp.refuse(w, reply.status);
+            end_asked(qps, w, &reply.asked, reply.status);
             continue;
         }
-        let Some(link) = qp.link.as_mut() else { return true };
-        let Ok(peer) = w.peers.connected(link) else { return true };
-        if !link.is_open(&peer.map, (qp.num, w.segment.incarnation)) {
+        let Some(peer) = peer_of(&mut w.peers, link) else { return true };
+        if !link.is_open(&peer.map, me) {
             return true;
         }
         if !peer.ring.has_room(PIECE as usize) {
@@ -312,7 +425,7 @@ fn send_reply(qp: &mut Qp, w: &mut World, reply: &mut Reply) -> bool {
             op: op::RESPONSE,
             flags: if last { flag::LAST } else { 0 },
             dst: send::destination(link.index, link.view.generation),
-            src_qpn: qp.num,
+            src_qpn: me.0,
             len,
             imm: reply.status,
             pos: reply.number,

@@ -1,7 +1,7 @@
 //! Protection domains, channels, CQs, SRQs: create, change, destroy.
 
 use super::device::{MAX_CQE, MAX_WR, context_key};
-use super::{cq_ex, domain, engine, event, guard, guard_ptr};
+use super::{cq_ex, domain, engine, event, guard, guard_ptr, xrc};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
@@ -196,28 +196,35 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     guard_ptr(|| {
         faults::fate(Call::CreateSrq)?;
-        // SAFETY: the program passes valid pointers.
-        let (init, context) = unsafe { (&mut *init, (*pd).context) };
-        if !(1..=MAX_WR).contains(&init.attr.max_wr) || init.attr.max_sge > MAX_SGE {
-            return Err(Errno::INVAL);
-        }
-        let mut state = engine()?.enter();
-        let (w, pd_at, context_at) = (&mut state.w, pd_key(pd), context_key(context));
-        w.pds.get(pd_at).ok_or(Errno::INVAL)?;
-        let queue = RecvQ::new(&w.segment, &mut w.heap, true, init.attr.max_wr, init.attr.max_sge)?;
-        init.attr.max_sge = queue.max_sge;
-        // SAFETY: ibv_srq is plain C data; zeroes are valid.
-        let mut c: ibv_srq = unsafe { zeroed() };
-        (c.context, c.pd, c.srq_context) = (context, pd, init.srq_context);
-        use_context(w, context_at, 1)?;
-        use_pd(w, pd_at, 1);
-        let entry = w.srqs.vacant_entry();
-        c.handle = entry.key() as u32;
-        let c = CBox::new(c);
-        let pointer = c.as_ptr();
-        entry.insert(Srq { c, context: context_at, pd: pd_at, queue, limit: 0, users: 0, async_events: 0 });
-        Ok(pointer)
+        // SAFETY: the program passes a valid pointer.
+        let init = unsafe { &mut *init };
+        new_srq(&mut engine()?.enter().w, pd, init)
     })
+}
+
+/// A shared receive queue, not yet of a domain; `init` returns what was granted.
+pub fn new_srq(w: &mut World, pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+    if !(1..=MAX_WR).contains(&init.attr.max_wr) || init.attr.max_sge > MAX_SGE {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the program passes a PD of ours.
+    let (pd_at, context) = unsafe { (pd_key(pd), (*pd).context) };
+    let context_at = context_key(context);
+    w.pds.get(pd_at).ok_or(Errno::INVAL)?;
+    let queue = RecvQ::new(&w.segment, &mut w.heap, true, init.attr.max_wr, init.attr.max_sge)?;
+    init.attr.max_sge = queue.max_sge;
+    // SAFETY: ibv_srq is plain C data; zeroes are valid.
+    let mut c: ibv_srq = unsafe { zeroed() };
+    (c.context, c.pd, c.srq_context) = (context, pd, init.srq_context);
+    use_context(w, context_at, 1)?;
+    use_pd(w, pd_at, 1);
+    let entry = w.srqs.vacant_entry();
+    c.handle = entry.key() as u32;
+    let c = CBox::new(c);
+    let pointer = c.as_ptr();
+    let (context, pd) = (context_at, pd_at);
+    entry.insert(Srq { c, context, pd, queue, limit: 0, users: 0, async_events: 0, xrc: None });
+    Ok(pointer)
 }
 
 /// Index of an SRQ that a program passed.
@@ -279,6 +286,10 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         let mut state = engine()?.enter();
         let gone = state.w.srqs.try_remove(key).ok_or(Errno::INVAL)?;
         state.qps.forget_srq(key);
+        if let Some(xrc) = &gone.xrc {
+            let State { qps, w, .. } = &mut *state;
+            xrc::withdraw(qps, w, xrc);
+        }
         release_queue(&mut state.w, &gone.queue);
         use_pd(&mut state.w, gone.pd, -1);
         use_context(&mut state.w, gone.context, -1)

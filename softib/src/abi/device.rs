@@ -1,7 +1,10 @@
 //! The device list, contexts, and what they say about the device.
 
 use super::port::query_port_sized;
-use super::{cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, import, memory, ops, qp_ex, window};
+use super::{
+    cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, import, memory, ops, qp_ex, shared_qp, window,
+    xrc,
+};
 use crate::engine as process;
 use crate::errno::Errno;
 use crate::faults;
@@ -127,6 +130,11 @@ fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs
     c.alloc_parent_domain = Some(domain::alloc_parent_domain);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
+    c.open_xrcd = Some(xrc::open_xrcd);
+    c.close_xrcd = Some(xrc::close_xrcd);
+    c.create_srq_ex = Some(xrc::create_srq_ex);
+    c.get_srq_num = Some(xrc::get_srq_num);
+    c.open_qp = Some(shared_qp::open_qp);
     c.context.device = device;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
     (c.context.async_fd, c.context.cmd_fd) = (async_fd, cmd_fd);
@@ -192,6 +200,7 @@ fn device_attr() -> Result<ibv_device_attr, Errno> {
         max_qp_wr: MAX_WR as c_int,
         device_cap_flags: IBV_DEVICE_RC_RNR_NAK_GEN
             | IBV_DEVICE_SYS_IMAGE_GUID
+            | IBV_DEVICE_XRC
             | IBV_DEVICE_CURR_QP_STATE_MOD
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B,
@@ -251,12 +260,22 @@ fn device_attr_ex() -> Result<ibv_device_attr_ex, Errno> {
         max_dm_size: crate::dm::SIZE as u64,
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
         odp_caps: odp_caps(),
+        xrc_odp_caps: xrc_odp_caps(),
         ..Default::default()
     })
 }
 
+/// The rights to what on-demand regions offer, if there are such regions.
+fn offered(bits: u32) -> u32 {
+    if paging::is_available() { bits } else { 0 }
+}
+
+fn xrc_odp_caps() -> u32 {
+    let one_sided = IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    offered(IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_SRQ_RECV | one_sided)
+}
+
 fn odp_caps() -> ibv_odp_caps {
-    let offered = |bits: u32| if paging::is_available() { bits } else { 0 };
     let (send, recv) = (IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV);
     let (write, fetch) = (IBV_ODP_SUPPORT_WRITE, IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC);
     ibv_odp_caps {

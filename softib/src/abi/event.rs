@@ -165,6 +165,11 @@ fn next_event(context: usize) -> Result<Option<ibv_async_event>, Errno> {
             ibv_async_event_element { srq: srq.c.as_ptr() }
         }
         Subject::Port => ibv_async_event_element { port_num: 1 },
+        Subject::Handle(key) => {
+            let handle = state.w.xrc.handles.get_mut(key).ok_or(Errno::INVAL)?;
+            handle.async_events += 1;
+            ibv_async_event_element { qp: handle.pointer() }
+        }
         Subject::Qp(index) => {
             let qp = state.qps.get_mut(index).ok_or(Errno::INVAL)?;
             qp.async_events += 1;

@@ -13,6 +13,7 @@
 //! address   address handles
 //! cq_ex     completions field by field            qp_ex    requests call by call
 //! rereg     memory regions that change             import   objects once more
+//! xrc       XRC domains and SRQs                  shared_qp receive QPs that belong to a domain
 //! ```
 
 pub mod address;
@@ -29,8 +30,10 @@ pub mod port;
 pub mod qp_ex;
 pub mod queue;
 pub mod rereg;
+pub mod shared_qp;
 pub mod table;
 pub mod window;
+pub mod xrc;
 
 use crate::engine::{self, Engine};
 use crate::errno::Errno;

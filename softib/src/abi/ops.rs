@@ -178,6 +178,7 @@ fn work_of(qp: &Qp, wr: &ibv_send_wr, len: u32) -> Work {
         number: 0,
         asked: false,
         moved: false,
+        srqn: 0,
     }
 }
 
@@ -206,22 +207,22 @@ fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
             let (ud, to) = unsafe { (wr.wr.ud, destination(wr.wr.ud.ah)) };
             work.remote = Remote::Datagram { qpn: ud.remote_qpn, qkey: ud.remote_qkey, to };
         }
-        (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) => {}
+        (IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) => {}
         // What comes back can't be placed in a copy of the buffers (ibv_post_send(3): inline is for SEND and WRITE).
         _ if work.fetches() && wr.send_flags & IBV_SEND_INLINE != 0 => return Err(Errno::INVAL),
-        (IBV_QPT_RC, IBV_WR_RDMA_READ)
-        | (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM) => {
+        (IBV_QPT_RC | IBV_QPT_XRC_SEND, IBV_WR_RDMA_READ)
+        | (IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM) => {
             // SAFETY: the opcode says which member of the union the program has filled.
             let rdma = unsafe { wr.wr.rdma };
             work.remote = Remote::Memory { addr: rdma.remote_addr, rkey: rdma.rkey };
         }
-        (IBV_QPT_RC, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD) => {
+        (IBV_QPT_RC | IBV_QPT_XRC_SEND, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD) => {
             // SAFETY: the opcode says which member of the union the program has filled.
             let word = unsafe { wr.wr.atomic };
             let (addr, rkey) = (word.remote_addr, word.rkey);
             work.remote = Remote::Word { addr, rkey, first: word.compare_add, swap: word.swap };
         }
-        (IBV_QPT_RC, IBV_WR_ATOMIC_WRITE) if work.len == WORD => {
+        (IBV_QPT_RC | IBV_QPT_XRC_SEND, IBV_WR_ATOMIC_WRITE) if work.len == WORD => {
             // SAFETY: the opcode says which member of the union the program has filled.
             let rdma = unsafe { wr.wr.rdma };
             work.remote = Remote::Word { addr: rdma.remote_addr, rkey: rdma.rkey, first: 0, swap: 0 };
@@ -232,6 +233,10 @@ fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
             work.remote = Remote::Bind(window::requested(unsafe { &wr.rare.bind_mw })?);
         }
         _ => return Err(Errno::INVAL),
+    }
+    if qp.kind == IBV_QPT_XRC_SEND {
+        // SAFETY: the QP's type says which member of the union the program has filled.
+        work.srqn = unsafe { wr.qp_type.xrc.remote_srqn };
     }
     Ok(())
 }
@@ -275,7 +280,7 @@ pub unsafe extern "C" fn post_recv(
 
 #[inline]
 fn receive_one(qp: &mut Qp, w: &mut World, wr: &ibv_recv_wr) -> Result<(), Errno> {
-    if !qp_state::takes_receives(qp.state) || qp.srq.is_some() {
+    if !qp_state::takes_receives(qp.state) || qp.rq.is_none() {
         return Err(Errno::INVAL);
     }
     // SAFETY: the program passes num_sge elements at sg_list.

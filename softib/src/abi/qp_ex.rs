@@ -9,7 +9,7 @@
 //! Every queue pair has room for the extended struct; only `create_qp_ex` with send operations fills its functions in.
 
 use super::queue::{check_init, create};
-use super::{Turn, engine, guard, guard_ptr, ops, window};
+use super::{Turn, engine, guard, guard_ptr, ops, shared_qp, window};
 use crate::errno::Errno;
 use crate::objects::zeroed;
 use crate::rdma_ring::WORD;
@@ -61,6 +61,9 @@ pub unsafe extern "C" fn create_qp_ex(
 }
 
 fn create_extended(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    if init.qp_type == IBV_QPT_XRC_RECV {
+        return shared_qp::create_receive(context, init);
+    }
     let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let has = |bit: u32| init.comp_mask & bit != 0;
     let operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(init.send_ops_flags);
@@ -97,6 +100,7 @@ fn offered(kind: u32) -> u64 {
     let reliable = IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_ATOMIC_WRITE;
     match kind {
         IBV_QPT_RC => send | write | fetch | own | reliable,
+        IBV_QPT_XRC_SEND => send | write | fetch | IBV_QP_EX_WITH_ATOMIC_WRITE,
         IBV_QPT_UC => send | write | own,
         _ => send,
     }
@@ -121,6 +125,9 @@ fn offer(qp: &mut QpEx, operations: u64) {
     fill! { wr_start, wr_complete, wr_abort, wr_set_sge, wr_set_sge_list, wr_set_inline_data, wr_set_inline_data_list }
     if ex.qp_base.qp_type == IBV_QPT_UD {
         ex.wr_set_ud_addr = Some(wr_set_ud_addr);
+    }
+    if ex.qp_base.qp_type == IBV_QPT_XRC_SEND {
+        ex.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     }
 }
 
@@ -347,6 +354,13 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
             return Err(Errno::INVAL);
         }
         qp.latest()?.0.wr.ud = ibv_send_wr_ud { ah, remote_qpn, remote_qkey };
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    on(qp, |qp| {
+        qp.latest()?.0.qp_type.xrc = ibv_send_wr_xrc { remote_srqn };
         Ok(())
     });
 }

@@ -3,7 +3,7 @@
 use super::create::{cq_key, pd_key, release_queue, srq_key, use_context, use_pd};
 use super::device::{MAX_WR, context_key};
 use super::qp_ex::QpEx;
-use super::{engine, event, guard, guard_ptr, window};
+use super::{engine, event, guard, guard_ptr, shared_qp, window, xrc};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
@@ -15,16 +15,22 @@ use crate::objects::{CBox, qp_state, zeroed};
 use crate::port::Port;
 use crate::port::address::Address;
 use crate::send::MAX_SGE;
-use crate::shm::layout::QP_BITS;
+use crate::shm::domain::DomainFile;
+use crate::shm::layout::{DOMAIN_SLOTS, QP_BITS};
+use crate::xrc::send::SendLink;
 use rdma_sys::*;
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Longest inline payload that is granted; a request for less gets this all the same.
 const MAX_INLINE: u32 = 1024;
 
 const PSN_MASK: u32 = 0xff_ffff;
+
+/// What a queue pair without a receive side has for a receive CQ.
+const NO_CQ: usize = usize::MAX;
 
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     guard_ptr(|| {
@@ -36,7 +42,8 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
 }
 
 pub fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
-    if !matches!(init.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD) {
+    let sends_only = init.qp_type == IBV_QPT_XRC_SEND;
+    if !matches!(init.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_XRC_SEND) {
         return Err(Errno::OPNOTSUPP);
     }
     let cap = &init.cap;
@@ -45,17 +52,23 @@ pub fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
         && cap.max_send_sge <= MAX_SGE
         && cap.max_recv_sge <= MAX_SGE
         && cap.max_inline_data <= MAX_INLINE;
-    if fits && !init.send_cq.is_null() && !init.recv_cq.is_null() { Ok(()) } else { Err(Errno::INVAL) }
+    let completes = !init.send_cq.is_null() && (sends_only || !init.recv_cq.is_null());
+    if fits && completes { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 pub fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
     faults::fate(Call::CreateQp)?;
     let State { qps, w, .. } = state;
+    if init.qp_type == IBV_QPT_XRC_SEND {
+        // It has no receive side, whatever the program says of one.
+        (init.recv_cq, init.srq) = (std::ptr::null_mut(), std::ptr::null_mut());
+    }
     let srq = (!init.srq.is_null()).then(|| srq_key(init.srq));
     let known = w.pds.contains(pd_key(pd))
         && w.cqs.contains(cq_key(init.send_cq))
-        && w.cqs.contains(cq_key(init.recv_cq))
-        && srq.is_none_or(|srq| w.srqs.contains(srq));
+        && (init.recv_cq.is_null() || w.cqs.contains(cq_key(init.recv_cq)))
+        // An XRC SRQ is reached through its number only.
+        && srq.is_none_or(|srq| w.srqs.get(srq).is_some_and(|srq| srq.xrc.is_none()));
     if !known {
         return Err(Errno::INVAL);
     }
@@ -84,9 +97,11 @@ fn build(
 ) -> Result<Box<Qp>, Errno> {
     w.segment.open_qp_entry(index)?;
     let srq = (!init.srq.is_null()).then(|| srq_key(init.srq));
-    let cap = grant(&init.cap, srq.is_some());
+    let sends_only = init.qp_type == IBV_QPT_XRC_SEND;
+    let cap = grant(&init.cap, srq.is_some() || sends_only);
     let rq = match srq {
         Some(_) => None,
+        None if sends_only => None,
         None => {
             let shared = init.qp_type == IBV_QPT_UD;
             Some(RecvQ::new(&w.segment, &mut w.heap, shared, cap.max_recv_wr, cap.max_recv_sge)?)
@@ -107,7 +122,7 @@ fn build(
         direct: false,
         pd: pd_key(pd),
         send_cq: cq_key(init.send_cq),
-        recv_cq: cq_key(init.recv_cq),
+        recv_cq: if sends_only { NO_CQ } else { cq_key(init.recv_cq) },
         srq,
         cap,
         sig_all: init.sq_sig_all != 0,
@@ -124,15 +139,16 @@ fn build(
         established: false,
         async_events: 0,
         held: None,
+        xrc: None,
     }))
 }
 
-fn grant(asked: &ibv_qp_cap, has_srq: bool) -> ibv_qp_cap {
+fn grant(asked: &ibv_qp_cap, no_receives: bool) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: asked.max_send_wr,
-        max_recv_wr: if has_srq { 0 } else { asked.max_recv_wr },
+        max_recv_wr: if no_receives { 0 } else { asked.max_recv_wr },
         max_send_sge: asked.max_send_sge.max(1),
-        max_recv_sge: if has_srq { 0 } else { asked.max_recv_sge.max(1) },
+        max_recv_sge: if no_receives { 0 } else { asked.max_recv_sge.max(1) },
         max_inline_data: MAX_INLINE,
     }
 }
@@ -177,6 +193,9 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         let engine = engine()?;
         let mut state = engine.enter();
         let State { qps, w, .. } = &mut *state;
+        if let Some(handle) = shared_qp::handle_key(qp) {
+            return shared_qp::modify(w, handle, attr, mask);
+        }
         let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
         modify(qp, w, attr, mask)?;
         let waiting = !w.busy.is_empty();
@@ -189,6 +208,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
 }
 
 fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+    let mask = qp_state::applicable(qp.kind, mask);
     if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != qp.state {
         return Err(Errno::INVAL);
     }
@@ -200,12 +220,15 @@ fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(
         IBV_QPS_ERR => qp.fail(w),
         _ => {
             let path = mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0;
-            let partition = mask & IBV_QP_PKEY_INDEX != 0 && qp.link.is_some();
+            let partition = mask & IBV_QP_PKEY_INDEX != 0 && (qp.link.is_some() || qp.xrc.is_some());
             store(&mut qp.attr, attr, mask);
             // Packet sequence numbers have 24 bits (IBTA 9.2.1).
             (qp.attr.rq_psn, qp.attr.sq_psn) = (qp.attr.rq_psn & PSN_MASK, qp.attr.sq_psn & PSN_MASK);
-            if (path || partition) && qp.kind != IBV_QPT_UD {
-                connect(qp, w);
+            match qp.kind {
+                IBV_QPT_UD => {}
+                _ if !(path || partition) => {}
+                IBV_QPT_XRC_SEND => connect_xrc(qp, w),
+                _ => connect(qp, w),
             }
             arrive(qp, w, to);
         }
@@ -223,7 +246,7 @@ fn arrive(qp: &mut Qp, w: &mut World, to: u32) {
     crate::send::tell_drained(qp, w);
 }
 
-fn check_values(attr: &ibv_qp_attr, mask: u32, port: &Port) -> Result<(), Errno> {
+pub fn check_values(attr: &ibv_qp_attr, mask: u32, port: &Port) -> Result<(), Errno> {
     let has = |bit: u32| mask & bit != 0;
     let wrong = has(IBV_QP_PORT) && attr.port_num != 1
         || has(IBV_QP_PKEY_INDEX) && usize::from(attr.pkey_index) >= port.pkeys.len()
@@ -245,7 +268,7 @@ fn is_possible(path: &ibv_ah_attr, port: &Port) -> bool {
 }
 
 /// Copies the attributes that `mask` names.
-fn store(to: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) {
+pub fn store(to: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) {
     macro_rules! take {
         ($($bit:ident => $field:ident),* $(,)?) => {
             $( if mask & $bit != 0 { to.$field = from.$field; } )*
@@ -284,6 +307,33 @@ fn find(w: &mut World, dest: u32, to: &Address) -> Result<u64, Errno> {
     if to.names(&w.port, &peer.card) { Ok(peer.incarnation) } else { Err(Errno(libc::EHOSTUNREACH)) }
 }
 
+/// The same for an XRC send queue pair: it is bound to a domain, where its destination is a receive queue pair.
+fn connect_xrc(qp: &mut Qp, w: &mut World) {
+    let (dest, pkey) = (qp.attr.dest_qp_num, w.port.pkey(qp.attr.pkey_index));
+    let domain = match find_domain(w, dest, &Address::from(&qp.attr.ah_attr)) {
+        Ok(domain) => domain,
+        Err(error) => {
+            log::warn!("qp {:#x}: qp {dest:#x} does not answer: {error}", qp.num);
+            return qp.xrc = None;
+        }
+    };
+    match qp.xrc.as_mut() {
+        Some(link) if link.incarnation() == domain.incarnation => link.repath(pkey),
+        _ => qp.xrc = Some(Box::new(SendLink::new(domain, dest, pkey))),
+    }
+}
+
+/// The domain that has queue pair `dest`, on a node with this address.
+fn find_domain(w: &mut World, dest: u32, to: &Address) -> Result<Arc<DomainFile>, Errno> {
+    let slot = (dest >> QP_BITS) as usize;
+    if slot < DOMAIN_SLOTS {
+        return Err(Errno::NODEV);
+    }
+    let dir = w.peers.dir().to_owned();
+    let domain = w.xrc.view(&dir, slot)?;
+    if to.names(&w.port, &domain.card()?) { Ok(domain) } else { Err(Errno(libc::EHOSTUNREACH)) }
+}
+
 pub unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -292,6 +342,12 @@ pub unsafe extern "C" fn query_qp(
 ) -> c_int {
     guard(|| {
         let mut state = engine()?.enter();
+        if let Some(handle) = shared_qp::handle_key(qp) {
+            let (now, made) = shared_qp::query(&state.w, handle)?;
+            // SAFETY: the program passes valid pointers.
+            unsafe { (attr.write(now), init.write(made)) };
+            return Ok(());
+        }
         let found = state.qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
         let mut now = found.attr;
         (now.qp_state, now.cur_qp_state, now.cap) = (found.state, found.state, found.cap);
@@ -316,6 +372,9 @@ pub unsafe extern "C" fn query_qp(
 
 pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     guard(|| {
+        if let Some(handle) = shared_qp::handle_key(qp) {
+            return shared_qp::destroy(qp, handle);
+        }
         let index = qp_index(qp);
         let delivered = retire(&mut engine()?.enter(), index)?;
         event::wait_for_qp_acks(qp, delivered);
@@ -352,5 +411,6 @@ pub fn resize_srq(qps: &mut Qps, w: &mut World, key: usize, max_wr: u32) -> Resu
     for qp in qps.iter_mut().filter(|qp| qp.srq == Some(key)) {
         qp.publish(w);
     }
+    xrc::publish(w, key);
     Ok(())
 }

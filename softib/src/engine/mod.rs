@@ -16,14 +16,17 @@ pub mod reap;
 pub mod thread;
 pub mod world;
 
+use crate::abi::xrc;
 use crate::errno::Errno;
 use crate::faults::Plan;
 use crate::faults::state::Faults;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
+use crate::objects::xrc::Xrc;
 use crate::port::{Port, card};
 use crate::shm::heap::Heap;
+use crate::shm::registry;
 use crate::shm::segment::{self, Segment};
 use barrier::Barrier;
 use lock::{Guard, Lock};
@@ -99,6 +102,7 @@ impl Engine {
             doomed: Vec::new(),
             retired: Vec::new(),
             replies: VecDeque::new(),
+            xrc: Xrc::default(),
             stats: Stats::default(),
         };
         let inbound = Inbound::new(map.clone(), barrier);
@@ -179,6 +183,9 @@ extern "C" fn at_exit() {
             thread.abandon(&engine.shared);
         }
         if let Some(state) = engine.lock.try_lock() {
+            for (_, domain) in &state.w.xrc.domains {
+                xrc::part(state.w.peers.dir(), &domain.file, domain.holder);
+            }
             state.w.segment.unlink();
             state.w.port.leave();
             state.w.report_faults();
@@ -193,6 +200,7 @@ fn remember_locks(segment: &Segment, port: &Port) {
 
 /// The child keeps neither the locks (the parent's death must be seen) nor the engine (its mappings are not there).
 extern "C" fn in_fork_child() {
+    registry::forget_in_fork_child();
     ENGINE.store(std::ptr::null_mut(), Ordering::Release);
     for fd in LOCK_FDS.iter().map(|fd| fd.swap(-1, Ordering::AcqRel)).filter(|&fd| fd >= 0) {
         // SAFETY: closes the child's copy of a descriptor whose File is leaked with the parent's engine.

@@ -16,10 +16,12 @@ use crate::deliver::{self, From};
 use crate::engine::barrier::Barrier;
 use crate::engine::world::State;
 use crate::shm::handover;
-use crate::shm::layout::{BITMAP, RINGS};
+use crate::shm::layout::{BITMAP, QP_BITS, QPS, RINGS};
 use crate::shm::map::Map;
 use crate::shm::ring::{self, RecvRing};
+use crate::xrc::events;
 use crate::{rdma_ring, send};
+use rdma_sys::IBV_EVENT_QP_FATAL;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -270,8 +272,10 @@ impl State {
     #[cold]
     fn advance_busy(&mut self) -> Option<Instant> {
         let State { qps, w, .. } = self;
-        for index in std::mem::take(&mut w.doomed) {
-            if let Some(qp) = qps.get_mut(index) {
+        for qpn in std::mem::take(&mut w.doomed) {
+            if (qpn >> QP_BITS) as usize != w.segment.slot {
+                events::fail_numbered(w, qpn, IBV_EVENT_QP_FATAL);
+            } else if let Some(qp) = qps.get_mut(qpn as usize % QPS) {
                 qp.fail(w);
             }
         }

@@ -9,6 +9,7 @@ use crate::objects::recvq::RecvQ;
 use crate::shm::heap::Extent;
 use crate::shm::map::give_space;
 use crate::shm::ring;
+use crate::xrc::target;
 use std::time::{Duration, Instant};
 
 /// An initiator that has looked a queue up is through with it long before this.
@@ -22,12 +23,14 @@ impl State {
             let Some((slot, incarnation)) = ring::sender(&self.w.segment.map, index) else { continue };
             if self.w.peers.is_gone(slot, incarnation) {
                 self.reap(index);
+                target::forget_flows(&mut self.w, |sender| sender == incarnation);
                 any = true;
             }
         }
         if any {
             self.w.segment.sweep_others();
         }
+        target::forget_flows(&mut self.w, |_| false);
         self.w.release_retired(REST);
         self.follow_plan();
         let planned = self.w.faults.as_ref().and_then(|faults| faults.next_change());

@@ -11,6 +11,7 @@ use crate::shm::handover;
 use crate::shm::layout::BELL;
 use crate::shm::liveness;
 use crate::shm::map::Map;
+use crate::xrc::events;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ pub struct Shared {
     nap: AtomicU32,
     /// The next rounds are due now.
     early: AtomicBool,
+    /// XRC domains that are open: their events are looked for.
+    domains: AtomicU32,
     pid: u32,
 }
 
@@ -43,8 +46,14 @@ impl Shared {
             polls: AtomicU64::new(0),
             nap: AtomicU32::new(0),
             early: AtomicBool::new(false),
+            domains: AtomicU32::new(0),
             pid: std::process::id(),
         }
+    }
+
+    /// Counts an open XRC domain in or out.
+    pub fn domains(&self, delta: i32) {
+        self.domains.fetch_add(delta as u32, Ordering::SeqCst);
     }
 
     pub fn is_owner_process(&self) -> bool {
@@ -145,6 +154,9 @@ fn run(engine: &Engine) {
     while !shared.stop.load(Ordering::SeqCst) {
         if shared.early.swap(false, Ordering::Relaxed) || Instant::now() >= rounds {
             rounds = engine.enter().rounds();
+        }
+        if shared.domains.load(Ordering::Relaxed) != 0 {
+            events::collect(&mut engine.enter().w);
         }
         if shared.thread_in_charge() {
             work(engine, rounds);

@@ -11,10 +11,11 @@ use crate::objects::mr::{Mrs, Pd};
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::srq::Srq;
+use crate::objects::xrc::Xrc;
 use crate::port::Port;
 use crate::rdma_ring::Reply;
 use crate::shm::heap::{Extent, Heap};
-use crate::shm::layout::{BELL, QPS};
+use crate::shm::layout::BELL;
 use crate::shm::map::Map;
 use crate::shm::segment::Segment;
 use rdma_sys::{IBV_EVENT_CQ_ERR, IBV_WC_SUCCESS};
@@ -70,12 +71,13 @@ pub struct World {
     pub peers: Peers,
     /// Queue pairs with sends waiting, by index.
     pub busy: Vec<usize>,
-    /// Queue pairs whose CQ overran under them.
-    pub doomed: Vec<usize>,
+    /// Queue pairs whose CQ overran under them, by number.
+    pub doomed: Vec<u32>,
     /// Places of destroyed receive queues, that an initiator may just be looking at.
     pub retired: Vec<(Instant, Extent)>,
     /// Answers to RDMA requests that came through a ring.
     pub replies: VecDeque<Reply>,
+    pub xrc: Xrc,
     pub stats: Stats,
 }
 
@@ -129,7 +131,7 @@ impl World {
     #[cold]
     fn overrun(&mut self, key: usize, qpn: u32) {
         self.stats.cq_overruns += 1;
-        self.doomed.push(qpn as usize % QPS);
+        self.doomed.push(qpn);
         let cq = &mut self.cqs[key];
         let first = !std::mem::replace(&mut cq.overrun, true);
         let context = cq.context;

@@ -16,6 +16,8 @@ pub enum Subject {
     Srq(usize),
     /// The port.
     Port,
+    /// A handle of a domain's receive queue pair.
+    Handle(usize),
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -9,6 +9,7 @@
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! srq      shared receive queues                   peer     other processes, as senders see them
 //! mw       memory windows
+//! xrc      domains, handles of their queue pairs
 //! ```
 
 pub mod cq;
@@ -20,6 +21,7 @@ pub mod qp;
 pub mod qp_state;
 pub mod recvq;
 pub mod srq;
+pub mod xrc;
 
 use std::ptr::NonNull;
 

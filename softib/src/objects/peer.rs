@@ -80,6 +80,43 @@ impl Peers {
         self.table[slot].as_deref_mut().ok_or(Errno::NODEV)
     }
 
+    /// Where segments are.
+    pub fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+
+    /// The incarnation and the port of the process in `slot`, if it lives; it is not attached for that.
+    pub fn identify(&self, slot: usize) -> Result<(u64, Card), Errno> {
+        let file = segment::open_slot(&self.dir, slot)?;
+        if file.metadata()?.len() != SEGMENT_LEN as u64 {
+            return Err(Errno::PROTO);
+        }
+        let map = Map::new(&file, BELL)?;
+        check_header(&map, slot)?;
+        if is_locked(&file) {
+            Ok((map.u64(H_NONCE).load(Ordering::Relaxed), card::read(&map)?))
+        } else {
+            Err(Errno(libc::ECONNREFUSED))
+        }
+    }
+
+    /// Wakes the device thread of the process in `slot`, which need not be attached.
+    pub fn wake(&mut self, slot: usize) {
+        let ring = |map: &Map| {
+            if map.u32(BELL).swap(0, Ordering::AcqRel) != 0 {
+                crate::engine::world::ring_bell(map);
+            }
+        };
+        match self.attached(slot) {
+            Some(peer) => ring(&peer.map),
+            None => {
+                let whole = |file: &File| file.metadata().is_ok_and(|data| data.len() == SEGMENT_LEN as u64);
+                let file = segment::open_slot(&self.dir, slot).ok().filter(whole);
+                file.and_then(|file| Map::new(&file, RING_TABLE).ok()).iter().for_each(ring);
+            }
+        }
+    }
+
     /// The process a queue pair is connected to, if it lives.
     #[inline]
     pub fn connected(&mut self, link: &Link) -> Result<&mut Peer, Absent> {

@@ -11,6 +11,7 @@ use crate::faults::sends::Held;
 use crate::send::{Queued, Work};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
+use crate::xrc::send::SendLink;
 use rdma_sys::*;
 use std::collections::VecDeque;
 
@@ -54,6 +55,8 @@ pub struct Qp {
     pub async_events: u32,
     /// A datagram that the plan of faults holds back.
     pub held: Option<Box<Held>>,
+    /// An XRC send queue pair's way to its receive queue pair.
+    pub xrc: Option<Box<SendLink>>,
 }
 
 impl std::fmt::Debug for Qp {
@@ -124,6 +127,11 @@ impl Qps {
         Some(qp)
     }
 
+    /// Notes that a reserved index is that of an XRC SRQ.
+    pub fn lend(&mut self, index: usize, srq: usize) {
+        self.shared[index] = Some(srq);
+    }
+
     /// The SRQ of the QP that has, or had last, this index.
     pub fn shared_queue(&self, index: usize) -> Option<usize> {
         *self.shared.get(index)?
@@ -177,7 +185,11 @@ impl Qp {
             kind: self.kind,
             generation: self.generation,
             dest_qpn: self.attr.dest_qp_num,
-            dest_incarnation: self.link.as_ref().map_or(0, |link| link.incarnation),
+            dest_incarnation: match (&self.link, &self.xrc) {
+                (Some(link), _) => link.incarnation,
+                (None, Some(xrc)) => xrc.incarnation(),
+                (None, None) => 0,
+            },
             qkey: self.attr.qkey,
             access: self.offers(),
             pd: self.pd as u32,
@@ -289,6 +301,7 @@ impl Qp {
         self.sq.clear();
         (self.inbound, self.held) = (None, None);
         self.link = None;
+        self.xrc = None;
         self.established = false;
         (self.sq_posted, self.sq_retired) = (0, 0);
         self.attr = ibv_qp_attr::default();

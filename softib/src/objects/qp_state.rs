@@ -29,7 +29,8 @@ fn init_to_rtr(kind: u32) -> Option<Rule> {
     let optional = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
     match kind {
         IBV_QPT_RC => rule(PATH | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER, optional),
-        IBV_QPT_UC => rule(PATH, optional),
+        IBV_QPT_XRC_RECV => rule(PATH | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER, optional),
+        IBV_QPT_UC | IBV_QPT_XRC_SEND => rule(PATH, optional),
         _ => rule(0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
     }
 }
@@ -37,7 +38,8 @@ fn init_to_rtr(kind: u32) -> Option<Rule> {
 fn rtr_to_rts(kind: u32) -> Option<Rule> {
     let retry = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     match kind {
-        IBV_QPT_RC => rule(IBV_QP_SQ_PSN | retry, running(kind)),
+        IBV_QPT_RC | IBV_QPT_XRC_SEND => rule(IBV_QP_SQ_PSN | retry, running(kind)),
+        IBV_QPT_XRC_RECV => rule(IBV_QP_SQ_PSN | IBV_QP_TIMEOUT, running(kind)),
         _ => rule(IBV_QP_SQ_PSN, running(kind)),
     }
 }
@@ -45,8 +47,10 @@ fn rtr_to_rts(kind: u32) -> Option<Rule> {
 /// What may change on the way into, and within, RTS.
 fn running(kind: u32) -> u32 {
     match kind {
-        IBV_QPT_RC => IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | MIGRATION | IBV_QP_MIN_RNR_TIMER,
-        IBV_QPT_UC => IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | MIGRATION,
+        IBV_QPT_RC | IBV_QPT_XRC_RECV => {
+            IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | MIGRATION | IBV_QP_MIN_RNR_TIMER
+        }
+        IBV_QPT_UC | IBV_QPT_XRC_SEND => IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | MIGRATION,
         _ => IBV_QP_CUR_STATE | IBV_QP_QKEY,
     }
 }
@@ -56,6 +60,10 @@ fn drained(kind: u32) -> u32 {
     let reliable = IBV_QP_PORT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER;
     match kind {
         IBV_QPT_RC => common | reliable | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC,
+        IBV_QPT_XRC_SEND => common | reliable & !IBV_QP_MIN_RNR_TIMER | IBV_QP_MAX_QP_RD_ATOMIC,
+        IBV_QPT_XRC_RECV => {
+            common | IBV_QP_PORT | IBV_QP_TIMEOUT | IBV_QP_MIN_RNR_TIMER | IBV_QP_MAX_DEST_RD_ATOMIC
+        }
         IBV_QPT_UC => common,
         _ => IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
     }
@@ -69,10 +77,20 @@ fn find(kind: u32, from: u32, to: u32) -> Option<Rule> {
         (IBV_QPS_INIT, IBV_QPS_RTR) => init_to_rtr(kind),
         (IBV_QPS_RTR, IBV_QPS_RTS) => rtr_to_rts(kind),
         (IBV_QPS_RTS, IBV_QPS_RTS) | (IBV_QPS_SQD, IBV_QPS_RTS) => rule(0, running(kind)),
-        (IBV_QPS_SQE, IBV_QPS_RTS) if kind != IBV_QPT_RC => rule(0, running(kind)),
+        (IBV_QPS_SQE, IBV_QPS_RTS) if matches!(kind, IBV_QPT_UC | IBV_QPT_UD) => rule(0, running(kind)),
         (IBV_QPS_RTS, IBV_QPS_SQD) => rule(0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
         (IBV_QPS_SQD, IBV_QPS_SQD) => rule(0, drained(kind)),
         _ => None,
+    }
+}
+
+/// `mask` without what the other side of an XRC connection has: programs set up both with the same attributes, and Linux drops
+/// what does not apply.
+pub fn applicable(kind: u32, mask: u32) -> u32 {
+    match kind {
+        IBV_QPT_XRC_SEND => mask & !(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+        IBV_QPT_XRC_RECV => mask & !(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY),
+        _ => mask,
     }
 }
 
@@ -115,6 +133,18 @@ mod tests {
         assert!(check(IBV_QPT_UD, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_STATE).is_ok());
         assert!(check(IBV_QPT_UD, IBV_QPS_INIT, IBV_QPS_RTR, RC_RTR).is_err());
         assert!(check(IBV_QPT_UC, IBV_QPS_INIT, IBV_QPS_RTR, RC_RTR).is_err());
+    }
+
+    #[test]
+    fn both_sides_of_xrc_take_each_others_attributes_and_leave_them() {
+        let retry = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        for kind in [IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV] {
+            assert!(check(kind, IBV_QPS_INIT, IBV_QPS_RTR, applicable(kind, RC_RTR)).is_ok());
+            let rts = applicable(kind, IBV_QP_STATE | IBV_QP_SQ_PSN | retry);
+            assert!(check(kind, IBV_QPS_RTR, IBV_QPS_RTS, rts).is_ok());
+            assert!(check(kind, IBV_QPS_RTR, IBV_QPS_RTS, rts & !IBV_QP_TIMEOUT).is_err());
+        }
+        assert!(check(IBV_QPT_XRC_SEND, IBV_QPS_INIT, IBV_QPS_RTR, RC_RTR).is_err());
     }
 
     #[test]

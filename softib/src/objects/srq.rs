@@ -2,6 +2,7 @@
 
 use super::CBox;
 use super::recvq::RecvQ;
+use super::xrc::XrcSrq;
 use rdma_sys::ibv_srq;
 
 #[derive(Debug)]
@@ -14,4 +15,6 @@ pub struct Srq {
     pub limit: u32,
     pub users: u32,
     pub async_events: u32,
+    /// Set for an XRC SRQ.
+    pub xrc: Option<XrcSrq>,
 }

@@ -19,11 +19,19 @@ pub struct Card {
 
 /// Writes our card.
 pub fn publish(map: &Map, port: &Port) {
-    map.u32(H_LINK_LAYER).store((port.link_layer == LinkLayer::Ethernet).into(), Ordering::Relaxed);
-    map.u32(H_LID).store(port.lid.into(), Ordering::Relaxed);
-    map.write(H_GUID, &port.guid);
-    map.u32(H_GID_COUNT).store(port.gids.len() as u32, Ordering::Relaxed);
-    map.write(H_GIDS, port.gids.as_flattened());
+    let (link_layer, lid, guid, gids) = (port.link_layer, port.lid, port.guid, port.gids.clone());
+    Card { link_layer, lid, guid, gids }.publish(map);
+}
+
+impl Card {
+    /// Writes the card into a segment that is not published yet.
+    pub fn publish(&self, map: &Map) {
+        map.u32(H_LINK_LAYER).store((self.link_layer == LinkLayer::Ethernet).into(), Ordering::Relaxed);
+        map.u32(H_LID).store(self.lid.into(), Ordering::Relaxed);
+        map.write(H_GUID, &self.guid);
+        map.u32(H_GID_COUNT).store(self.gids.len() as u32, Ordering::Relaxed);
+        map.write(H_GIDS, self.gids.as_flattened());
+    }
 }
 
 /// Reads a peer's card; EPROTO when it makes no sense.

@@ -8,6 +8,7 @@ use crate::objects::qp::Qp;
 use crate::shm::layout::QP_BITS;
 use crate::shm::ring::{FRAGMENT_MAX, Head, INLINE_MAX, Pushed, flag};
 use crate::shm::rq::{self, Claim};
+use crate::xrc;
 use rdma_sys::*;
 
 /// A short inline SEND on a connected RC queue pair with nothing queued: the request that latency is made of. It goes
@@ -67,7 +68,7 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
 #[inline]
 pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);
-    let Some(link) = qp.link.as_mut() else { return Step::Silent };
+    let Some(link) = qp.link.as_mut() else { return xrc::send::attempt(qp, w, work, sges) };
     let peer = match w.peers.connected(link) {
         Ok(peer) => peer,
         Err(Absent::Never) => return Step::Silent,

@@ -19,7 +19,7 @@ mod queue;
 mod work;
 
 pub use datagram::Envelope;
-pub use message::{PIECE, destination, notify, rung, send_message, send_short};
+pub use message::{PIECE, destination, notify, rung, send_message, send_short, solicited};
 pub use queue::{advance, finish_head, tell_drained};
 pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Step, UD_MTU, Wait, Work, gather, op};
 
@@ -80,11 +80,11 @@ fn enqueue(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge], step: Step)
     }
 }
 
-/// An error completion on an SQ: RC goes to ERR, the others to SQE.
+/// An error completion on an SQ: RC and XRC go to ERR, the others to SQE.
 #[cold]
 pub fn fail_send(qp: &mut Qp, w: &mut World, work: &Work, status: u32) {
     qp.complete_send(w, work, status);
-    if qp.kind == IBV_QPT_RC {
+    if matches!(qp.kind, IBV_QPT_RC | IBV_QPT_XRC_SEND) {
         qp.fail(w);
     } else {
         qp.set_state(IBV_QPS_SQE, w);

@@ -29,7 +29,11 @@ pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Opti
             if queued.rnr_left != 7 {
                 queued.rnr_left -= 1;
             }
-            let timer = qp.link.as_ref().map_or(0, |link| link.view.min_rnr_timer);
+            let timer = match (&qp.link, &qp.xrc) {
+                (Some(link), _) => link.view.min_rnr_timer,
+                (None, Some(xrc)) => xrc.min_rnr_timer(),
+                (None, None) => 0,
+            };
             Wait::Rnr { until: Instant::now() + rnr_time(timer) }
         }
         Step::Silent => match queued.wait {
@@ -121,7 +125,7 @@ const DELIVERY: Duration = Duration::from_millis(20);
 /// Whether the answer at the head of the SQ can't come any more: its process is dead, or its QP has been closed for as long as a
 /// silent one is asked again.
 fn given_up(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> bool {
-    queued.wait = match (rdma::answerer(qp, w), queued.wait) {
+    queued.wait = match (rdma::answerer(qp, w, &queued.work), queued.wait) {
         (Answerer::Dead, _) => return true,
         (Answerer::Open, _) => Wait::Answer,
         (Answerer::Closed, Wait::LastAnswer { deadline }) => {

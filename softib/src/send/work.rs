@@ -28,6 +28,8 @@ pub mod op {
     pub const SEND_INV: u8 = 12;
     /// A datagram: its payload follows where it comes from (`send::Envelope`).
     pub const DATAGRAM: u8 = 16;
+    /// Added to the operations of messages that go through a domain's receive queue pair.
+    pub const XRC: u8 = 0x80;
 }
 
 /// Longest message (the port's max_msg_sz).
@@ -56,6 +58,8 @@ pub struct Work {
     /// RDMA: the request is in the ring; the data is where it belongs.
     pub asked: bool,
     pub moved: bool,
+    /// XRC: the number of the shared receive queue that it is for.
+    pub srqn: u32,
 }
 
 /// What a request names on the other side.

@@ -17,8 +17,10 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
 pub const VERSION: u32 = 3;
 
-/// Number of processes of one user that can have the device open.
+/// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
+/// Slots from here on are XRC domains (`super::domain`), those below are processes that have the device open.
+pub const DOMAIN_SLOTS: usize = 3840;
 /// Queue pairs of one process; the lower bits of a QPN.
 pub const QPS: usize = 4096;
 pub const QP_BITS: u32 = 12;

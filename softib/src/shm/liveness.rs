@@ -7,6 +7,7 @@
 //! included, the kernel sets FUTEX_OWNER_DIED in it. Senders load the word on every post; only an
 //! unexpected value asks the lock. A stopped process keeps its lock, and its word: it is waited for.
 
+use super::filelock::{self, Kind, Range};
 use super::layout::H_LIFE;
 use super::map::Map;
 use crate::errno::{Errno, check};
@@ -14,28 +15,14 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-fn whole_file(kind: libc::c_int) -> libc::flock {
-    // SAFETY: flock is plain old data; zero is a valid value of every field (and l_pid must be 0).
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock
-}
-
 /// Takes the owner's lock. False if somebody else has it.
 pub fn try_lock(file: &File) -> Result<bool, Errno> {
-    let lock = whole_file(libc::F_WRLCK);
-    // SAFETY: the descriptor is open and the struct outlives the call.
-    match check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) }) {
-        Ok(_) => Ok(true),
-        Err(Errno(libc::EAGAIN | libc::EACCES)) => Ok(false),
-        Err(error) => Err(error),
-    }
+    filelock::try_take(file, Kind::Exclusive, Range::Whole)
 }
 
 /// Whether somebody (not this descriptor) holds the lock. When in doubt: yes.
 pub fn is_locked(file: &File) -> bool {
-    let mut lock = whole_file(libc::F_WRLCK);
+    let mut lock = filelock::describe(libc::F_WRLCK, Range::Whole);
     // SAFETY: the descriptor is open and the struct outlives the call.
     let asked = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
     asked.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short

@@ -10,6 +10,9 @@
 //! rq        receive queues that the initiator consumes with its own hand
 //! qptable   what a peer may know of a queue pair
 //! mrtable   what a peer may know of a memory region
+//! domain    what all processes of an XRC domain share: its receive queue pairs and who holds them
+//! registry  which XRC domains there are: found by file, made, left, swept
+//! filelock  locks on files that no dead process keeps
 //! heap      where receive queues are placed in the segment
 //! ```
 //!
@@ -17,6 +20,8 @@
 //! segment is only touched through [`map::Map`].
 
 pub mod copy;
+pub mod domain;
+pub mod filelock;
 pub mod handover;
 pub mod heap;
 pub mod layout;
@@ -24,6 +29,7 @@ pub mod liveness;
 pub mod map;
 pub mod mrtable;
 pub mod qptable;
+pub mod registry;
 pub mod ring;
 pub mod rq;
 pub mod segment;

@@ -55,7 +55,7 @@ pub fn boot_id() -> [u8; 16] {
     id
 }
 
-fn random() -> Result<[u8; 16], Errno> {
+pub fn random() -> Result<[u8; 16], Errno> {
     let mut bytes = [0u8; 16];
     // SAFETY: the buffer is ours and as long as said.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
@@ -66,12 +66,7 @@ impl Segment {
     /// Sweeps, then makes, locks, fills and publishes a segment for this process. `fill` writes what else peers may know from the start.
     pub fn claim(dir: &Path, can_barrier: bool, fill: impl FnOnce(&Map)) -> Result<Segment, Errno> {
         sweep(dir);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC)
-            .open(dir)?;
+        let file = unnamed(dir)?;
         if !liveness::try_lock(&file)? {
             return Err(Errno::BUSY);
         }
@@ -136,28 +131,54 @@ fn fill_header(map: &Map, nonce: &[u8; 16], probe: u64, can_barrier: bool) {
     map.u64(H_MAGIC).store(MAGIC, Ordering::Release);
 }
 
+/// A new file without a name.
+pub fn unnamed(dir: &Path) -> Result<File, Errno> {
+    let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
+    Ok(OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(dir)?)
+}
+
 /// Gives the unnamed file the first free name, starting at a place that differs between processes.
 fn link(file: &File, map: &Map, dir: &Path) -> Result<(usize, PathBuf), Errno> {
-    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| Errno::INVAL)?;
     let start = std::process::id() as usize;
-    for slot in (0..SLOTS).map(|i| (start + i) % SLOTS) {
+    for slot in (0..DOMAIN_SLOTS).map(|i| (start + i) % DOMAIN_SLOTS) {
         map.u32(H_SLOT).store(slot as u32, Ordering::Relaxed);
-        let path = dir.join(file_name(slot));
-        let to = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-        let cwd = libc::AT_FDCWD;
-        // SAFETY: both strings are NUL-terminated and outlive the call.
-        match check(unsafe { libc::linkat(cwd, from.as_ptr(), cwd, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) }) {
-            Ok(_) => return Ok((slot, path)),
-            Err(Errno(libc::EEXIST)) => continue,
-            Err(error) => return Err(error),
+        let path = slot_path(dir, slot);
+        if link_name(file, &path)? {
+            return Ok((slot, path));
         }
     }
     Err(Errno(libc::EUSERS))
 }
 
+/// Gives an unnamed file a name. False: it is taken.
+pub fn link_name(file: &File, path: &Path) -> Result<bool, Errno> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| Errno::INVAL)?;
+    let to = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    let cwd = libc::AT_FDCWD;
+    // SAFETY: both strings are NUL-terminated and outlive the call.
+    match check(unsafe { libc::linkat(cwd, from.as_ptr(), cwd, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) }) {
+        Ok(_) => Ok(true),
+        Err(Errno(libc::EEXIST)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Opens the segment file of `slot`, if there is one.
 pub fn open_slot(dir: &Path, slot: usize) -> Result<File, Errno> {
-    open_path(&dir.join(file_name(slot)))
+    open_path(&slot_path(dir, slot))
+}
+
+/// Where the segment file of `slot` is.
+pub fn slot_path(dir: &Path, slot: usize) -> PathBuf {
+    dir.join(file_name(slot))
+}
+
+/// The slots of this user that have a segment file.
+pub fn slots(dir: &Path) -> Vec<usize> {
+    let prefix = format!("softib-{}-", uid());
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let slot = |name: &str| name.strip_prefix(&prefix)?.parse().ok();
+    entries.flatten().filter_map(|entry| slot(entry.file_name().to_str()?)).collect()
 }
 
 fn open_path(path: &Path) -> Result<File, Errno> {
@@ -184,10 +205,15 @@ fn sweep_one(path: &Path) {
 }
 
 /// Unlinks `path` if it still is `file`, whose lock the caller holds.
-fn unlink_if_same(path: &Path, file: &File) {
-    let (Ok(ours), Ok(there)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return };
-    if (ours.dev(), ours.ino()) == (there.dev(), there.ino()) {
+pub fn unlink_if_same(path: &Path, file: &File) {
+    if is_same(path, file) {
         // A failure leaves a file that the next sweep finds.
         let _ = std::fs::remove_file(path);
     }
+}
+
+/// Whether `path` is the name of `file`.
+pub fn is_same(path: &Path, file: &File) -> bool {
+    let (Ok(ours), Ok(there)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
+    (ours.dev(), ours.ino()) == (there.dev(), there.ino())
 }

@@ -1,0 +1,254 @@
+//! XRC domains and XRC SRQs (ibv_open_xrcd(3), ibv_create_srq_ex(3)).
+
+use super::create::{cq_key, new_srq, srq_key};
+use super::device::context_key;
+use super::{engine, guard, guard_ptr};
+use crate::abi::create::use_context;
+use crate::engine::world::{State, World};
+use crate::errno::Errno;
+use crate::objects::CBox;
+use crate::objects::qp::{Qps, number};
+use crate::objects::xrc::{Domain, KIND_SRQ, XrcSrq, Xrcd, XrcdC};
+use crate::port::card::{self, Card};
+use crate::shm::domain::{DomainFile, Identity};
+use crate::shm::qptable::{self, Public};
+use crate::shm::registry;
+use crate::xrc::FULL_PKEY;
+use rdma_sys::*;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::fs::File;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Opening and closing wait for other processes: they take turns here, not under the engine's lock.
+static TURN: Mutex<()> = Mutex::new(());
+
+pub unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    // SAFETY: the program passes a valid pointer.
+    guard_ptr(|| open(context, unsafe { &*attr }))
+}
+
+fn open(context: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, Errno> {
+    const WANTED: u32 = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    if attr.comp_mask & !WANTED != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if attr.comp_mask != WANTED || attr.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+        return Err(Errno::INVAL);
+    }
+    let (create, exclusive) = (attr.oflags & libc::O_CREAT != 0, attr.oflags & libc::O_EXCL != 0);
+    let inode = duplicate(attr.fd)?;
+    let node = card::read(&engine()?.enter().w.segment.map)?;
+    let identity = match &inode {
+        None => Identity::Private,
+        Some(file) => {
+            let data = file.metadata()?;
+            Identity::Inode { dev: data.dev(), ino: data.ino(), node: node.guid }
+        }
+    };
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let domain = match known(identity)? {
+        Some(_) if create && exclusive => return Err(Errno::INVAL),
+        Some(domain) => domain,
+        None => join(identity, inode, create.then_some(&node), exclusive)?,
+    };
+    insert(&mut engine()?.enter().w, context, domain)
+}
+
+/// A descriptor of our own for the file that names a domain; None for -1.
+fn duplicate(fd: c_int) -> Result<Option<File>, Errno> {
+    if fd == -1 {
+        return Ok(None);
+    }
+    // SAFETY: a system call on a number; a bad one is an error.
+    let own = crate::errno::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
+    // SAFETY: made just now, and nobody else's.
+    Ok(Some(unsafe { File::from_raw_fd(own) }))
+}
+
+/// The domain of `identity` if this process has it open.
+fn known(identity: Identity) -> Result<Option<usize>, Errno> {
+    let state = engine()?.enter();
+    let mut open = state.w.xrc.domains.iter();
+    let found = open.find(|(_, domain)| identity != Identity::Private && domain.identity() == identity);
+    Ok(found.map(|(key, _)| key))
+}
+
+/// Opens a domain for this process and takes a place among its holders.
+fn join(
+    identity: Identity,
+    inode: Option<File>,
+    node: Option<&Card>,
+    exclusive: bool,
+) -> Result<usize, Errno> {
+    let dir = engine()?.enter().w.peers.dir().to_owned();
+    let file = registry::open(&dir, identity, node, exclusive)?;
+    let mut state = engine()?.enter();
+    let w = &mut state.w;
+    let me = (w.segment.slot, w.segment.incarnation);
+    let joined = file.lock().and_then(|locked| {
+        locked.purge(|(slot, incarnation)| w.peers.is_gone(slot, incarnation));
+        locked.join(me)
+    });
+    let holder = joined.inspect_err(|_| registry::leave(&dir, &file))?;
+    let (file, events_seen) = (Arc::new(file), 0);
+    w.xrc.note(&file);
+    engine()?.shared.domains(1);
+    Ok(w.xrc.domains.insert(Domain {
+        file,
+        holder,
+        opens: 0,
+        handles: HashMap::new(),
+        events_seen,
+        _inode: inode,
+    }))
+}
+
+fn insert(w: &mut World, context: *mut ibv_context, domain: usize) -> Result<*mut ibv_xrcd, Errno> {
+    let at = context_key(context);
+    use_context(w, at, 1)?;
+    w.xrc.domains.get_mut(domain).ok_or(Errno::INVAL)?.opens += 1;
+    let entry = w.xrc.xrcds.vacant_entry();
+    let c = CBox::new(XrcdC { c: ibv_xrcd { context }, key: entry.key() });
+    let pointer = c.as_ptr().cast();
+    entry.insert(Xrcd { _c: c, context: at, domain, users: 0 });
+    Ok(pointer)
+}
+
+/// Index of an XRCD that a program passed.
+pub fn xrcd_key(xrcd: *mut ibv_xrcd) -> usize {
+    // SAFETY: the program passes an XRCD of ours: the beginning of an XrcdC.
+    unsafe { (*xrcd.cast::<XrcdC>()).key }
+}
+
+pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    guard(|| {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = xrcd_key(xrcd);
+        let last = {
+            let mut state = engine()?.enter();
+            let w = &mut state.w;
+            let found = w.xrc.xrcds.get(key).ok_or(Errno::INVAL)?;
+            if found.users > 0 {
+                return Err(Errno::BUSY);
+            }
+            let (context, domain) = (found.context, found.domain);
+            w.xrc.xrcds.remove(key);
+            use_context(w, context, -1)?;
+            let open = w.xrc.domains.get_mut(domain).ok_or(Errno::INVAL)?;
+            open.opens -= 1;
+            (open.opens == 0).then(|| (w.peers.dir().to_owned(), w.xrc.domains.remove(domain)))
+        };
+        if let Some((dir, domain)) = last {
+            engine()?.shared.domains(-1);
+            part(&dir, &domain.file, domain.holder);
+        }
+        Ok(())
+    })
+}
+
+/// Leaves a domain, with everything this process has in it.
+pub fn part(dir: &std::path::Path, file: &DomainFile, holder: usize) {
+    if let Ok(locked) = file.lock() {
+        locked.leave(holder);
+    }
+    registry::leave(dir, file);
+}
+
+pub unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: the program passes a valid pointer.
+    guard_ptr(|| create_srq(context, unsafe { &mut *init }))
+}
+
+fn create_srq(context: *mut ibv_context, init: &mut ibv_srq_init_attr_ex) -> Result<*mut ibv_srq, Errno> {
+    const FOR_XRC: u32 = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    let has = |bits: u32| init.comp_mask & bits == bits;
+    let kind = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
+    if init.comp_mask & !(FOR_XRC | IBV_SRQ_INIT_ATTR_TYPE) != 0 || kind > IBV_SRQT_XRC {
+        return Err(Errno::OPNOTSUPP);
+    }
+    // SAFETY: the program passes null or a PD of ours.
+    if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() || unsafe { (*init.pd).context } != context {
+        return Err(Errno::INVAL);
+    }
+    let mut basic = ibv_srq_init_attr { srq_context: init.srq_context, attr: init.attr };
+    let mut state = engine()?.enter();
+    let State { qps, w, .. } = &mut *state;
+    if kind == IBV_SRQT_BASIC {
+        let srq = new_srq(w, init.pd, &mut basic)?;
+        init.attr = basic.attr;
+        return Ok(srq);
+    }
+    if !has(FOR_XRC) || init.xrcd.is_null() || init.cq.is_null() {
+        return Err(Errno::INVAL);
+    }
+    let (xrcd, cq) = (xrcd_key(init.xrcd), cq_key(init.cq));
+    let domain = w.xrc.xrcds.get(xrcd).ok_or(Errno::INVAL)?.domain;
+    w.cqs.get(cq).ok_or(Errno::INVAL)?;
+    let (index, generation) = qps.reserve().ok_or(Errno::NOMEM)?;
+    let made = w.segment.open_qp_entry(index).and_then(|()| new_srq(w, init.pd, &mut basic));
+    let srq = made.inspect_err(|_| qps.release(index))?;
+    init.attr = basic.attr;
+    let key = srq_key(srq);
+    w.srqs[key].xrc = Some(XrcSrq { xrcd, domain, cq, index, generation, flows: HashMap::new() });
+    w.xrc.use_xrcd(xrcd, 1);
+    w.cqs[cq].users += 1;
+    qps.lend(index, key);
+    publish(w, key);
+    Ok(srq)
+}
+
+/// Tells senders of the domain where an XRC SRQ is now.
+pub fn publish(w: &World, key: usize) {
+    let Some(srq) = w.srqs.get(key) else { return };
+    let Some((xrc, domain)) = srq.xrc.as_ref().and_then(|xrc| Some((xrc, w.xrc.domains.get(xrc.domain)?)))
+    else {
+        return;
+    };
+    let public = Public {
+        state: IBV_QPS_RTR,
+        kind: KIND_SRQ,
+        generation: xrc.generation,
+        // A sender compares these as it does with a queue pair that is connected to it.
+        dest_qpn: domain.file.slot as u32,
+        dest_incarnation: domain.file.incarnation,
+        // The partition is checked with the receive queue pair.
+        pkey: FULL_PKEY.into(),
+        pd: srq.pd as u32,
+        rq_offset: srq.queue.place.offset as u64,
+        rq_size: srq.queue.place.size,
+        rq_shared: true,
+        ..Default::default()
+    };
+    qptable::publish(&w.segment.map, xrc.index, &public);
+}
+
+/// Takes an SRQ's XRC side down, for its destruction.
+pub fn withdraw(qps: &mut Qps, w: &mut World, xrc: &XrcSrq) {
+    let gone = Public { generation: xrc.generation, ..Default::default() };
+    qptable::publish(&w.segment.map, xrc.index, &gone);
+    qps.release(xrc.index);
+    w.xrc.use_xrcd(xrc.xrcd, -1);
+    if let Some(cq) = w.cqs.get_mut(xrc.cq) {
+        cq.users = cq.users.saturating_sub(1);
+    }
+}
+
+pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number_to: *mut u32) -> c_int {
+    guard(|| {
+        let state = engine()?.enter();
+        let found = state.w.srqs.get(srq_key(srq)).ok_or(Errno::INVAL)?;
+        let xrc = found.xrc.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        // SAFETY: the program passes a valid pointer.
+        unsafe { number_to.write(number(state.w.segment.slot, xrc.index)) };
+        Ok(())
+    })
+}

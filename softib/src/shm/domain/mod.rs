@@ -1,0 +1,274 @@
+//! The segment of an XRC domain: what belongs to the domain and not to any one process.
+//!
+//! ```text
+//! 0        header     magic, version, boot id, nonce, slot; the file that names the domain; a count of events
+//! 4 KiB    holders    1024 x 16 B: the processes that have the domain open
+//! 32 KiB   qp table   4096 x 512 B: receive queue pairs, each with the set of processes that have handles of it
+//! ```
+//!
+//! The number of such a queue pair is the domain's slot and an index, like any other's; the slots of domains are the last
+//! of the range. A sender reads an entry as it reads a process's `qptable`: a sequence number, odd while the entry is written, makes
+//! its copy consistent and tells when it is old. Whoever changes something holds the mutex of the file ([`DomainFile::lock`]);
+//! the kernel takes that from the dead, and the next one mends a sequence number that was left odd.
+//!
+//! Handles are counted in each process and kept here as one bit a process, so that no death makes a count wrong.
+
+mod attr;
+mod change;
+
+pub use change::Locked;
+
+use super::filelock::{self, Kind, Range};
+use super::layout::{H_BOOT, H_GIDS, H_GUID, H_MAGIC, H_NONCE, H_SLOT, H_UID, H_VERSION, VERSION};
+use super::map::Map;
+use super::segment;
+use crate::errno::Errno;
+use crate::port::card::{self, Card};
+use crate::port::gid;
+use rdma_sys::{IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, ibv_qp_attr};
+use std::fs::File;
+use std::sync::atomic::{Ordering, fence};
+
+pub const MAGIC: u64 = u64::from_le_bytes(*b"softibX\x01");
+/// Receive queue pairs of one domain.
+pub const QPS: usize = super::layout::QPS;
+/// Processes that can have one domain open.
+pub const HOLDERS: usize = 1024;
+
+// Behind the card of the port (`port::card`).
+const D_DEV: usize = 2048;
+const D_INO: usize = 2056;
+const D_PRIVATE: usize = 2064;
+const D_QP_LIMIT: usize = 2068;
+const D_NEXT: usize = 2072;
+/// Rises with every event of any of the queue pairs.
+const D_EVENTS: usize = 2112;
+
+const HOLDER_TABLE: usize = 0x1000;
+const HOLDER: usize = 16;
+const QP_TABLE: usize = 0x8000;
+const QP: usize = 512;
+pub const LEN: usize = QP_TABLE + QPS * QP;
+/// What is allocated before the segment is published.
+pub const FIXED_LEN: usize = QP_TABLE;
+
+const Q_SEQ: usize = 0;
+const Q_GENERATION: usize = 4;
+const Q_USED: usize = 8;
+const Q_ESTABLISHED: usize = 12;
+const Q_DEST_INCARNATION: usize = 16;
+const Q_PKEY: usize = 24;
+const Q_EVENTS: usize = 32;
+const Q_ATTR: usize = 64;
+const Q_HOLDERS: usize = 256;
+
+/// Kinds of events that are counted for each queue pair.
+pub const EVENTS: usize = 8;
+
+const _: () = {
+    assert!(H_GIDS + 16 * gid::MAX <= D_DEV);
+    assert!(HOLDER_TABLE + HOLDERS * HOLDER <= QP_TABLE);
+    assert!(Q_EVENTS + EVENTS * 4 <= Q_ATTR);
+    assert!(Q_ATTR + attr::WORDS * 4 <= Q_HOLDERS);
+    assert!(Q_HOLDERS + HOLDERS / 8 <= QP);
+};
+
+/// The byte that everybody who has the domain open read-locks, and the one that is the mutex.
+pub const HELD: Range = Range::Byte(0);
+const MUTEX: Range = Range::Byte(1);
+
+/// The file that names a domain, on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// None: nobody else can open it.
+    Private,
+    Inode {
+        dev: u64,
+        ino: u64,
+        node: [u8; 8],
+    },
+}
+
+/// A process: its slot, and which of those that had the slot.
+pub type Process = (usize, u64);
+
+/// A receive queue pair as all see it.
+#[derive(Clone, Copy)]
+pub struct SharedQp {
+    /// Rises with every reset and every new queue pair of this number.
+    pub generation: u32,
+    /// Incarnation of the process that `attr.dest_qp_num` is of; 0 when not connected.
+    pub dest_incarnation: u64,
+    /// The partition that it is in.
+    pub pkey: u16,
+    /// With the state, in `qp_state`.
+    pub attr: ibv_qp_attr,
+}
+
+impl SharedQp {
+    /// What its peer may ask for; without responder resources neither READs nor atomics (IBTA 9.4.4).
+    pub fn offers(&self) -> u32 {
+        let serves = self.attr.max_dest_rd_atomic > 0;
+        let answered = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+        self.attr.qp_access_flags & if serves { u32::MAX } else { !answered }
+    }
+}
+
+impl std::fmt::Debug for SharedQp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedQp(generation {}, state {})", self.generation, self.attr.qp_state)
+    }
+}
+
+/// A mapped domain segment.
+#[derive(Debug)]
+pub struct DomainFile {
+    map: Map,
+    file: File,
+    pub slot: usize,
+    pub incarnation: u64,
+}
+
+fn entry(index: usize) -> usize {
+    QP_TABLE + index * QP
+}
+
+impl DomainFile {
+    /// Maps a domain's segment and checks that it is one, of this user and boot, and the one of `slot`.
+    pub fn map(file: File, slot: usize) -> Result<DomainFile, Errno> {
+        if file.metadata()?.len() != LEN as u64 {
+            return Err(Errno::PROTO);
+        }
+        let map = Map::new(&file, LEN)?;
+        let word = |offset: usize| map.u32(offset).load(Ordering::Relaxed);
+        let same = map.u64(H_MAGIC).load(Ordering::Acquire) == MAGIC
+            && word(H_VERSION) == VERSION
+            && word(H_UID) == segment::uid()
+            && word(H_SLOT) == slot as u32
+            && map.read::<16>(H_BOOT) == segment::boot_id();
+        let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
+        if same { Ok(DomainFile { map, file, slot, incarnation }) } else { Err(Errno::PROTO) }
+    }
+
+    /// Fills the header of a new segment, but for the slot.
+    pub fn fill(map: &Map, identity: Identity, node: &Card) -> Result<(), Errno> {
+        let mut nonce = segment::random()?;
+        nonce[0] |= 1;
+        map.write(H_BOOT, &segment::boot_id());
+        map.write(H_NONCE, &nonce);
+        map.u32(H_VERSION).store(VERSION, Ordering::Relaxed);
+        map.u32(H_UID).store(segment::uid(), Ordering::Relaxed);
+        node.publish(map);
+        match identity {
+            Identity::Private => map.u32(D_PRIVATE).store(1, Ordering::Relaxed),
+            Identity::Inode { dev, ino, .. } => {
+                map.u64(D_DEV).store(dev, Ordering::Relaxed);
+                map.u64(D_INO).store(ino, Ordering::Relaxed);
+            }
+        }
+        map.u64(H_MAGIC).store(MAGIC, Ordering::Release);
+        Ok(())
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub fn identity(&self) -> Identity {
+        if self.map.u32(D_PRIVATE).load(Ordering::Relaxed) != 0 {
+            return Identity::Private;
+        }
+        let word = |at: usize| self.map.u64(at).load(Ordering::Relaxed);
+        Identity::Inode { dev: word(D_DEV), ino: word(D_INO), node: self.map.read(H_GUID) }
+    }
+
+    /// The port of the node that the domain is on.
+    pub fn card(&self) -> Result<Card, Errno> {
+        card::read(&self.map)
+    }
+
+    /// The right to change something; nobody else changes anything meanwhile. Threads of this process exclude each other
+    /// by the engine's lock.
+    pub fn lock(&self) -> Result<Locked<'_>, Errno> {
+        filelock::take(&self.file, Kind::Exclusive, MUTEX)?;
+        Ok(Locked::new(self))
+    }
+
+    /// Whether there is an entry `index` that can be touched.
+    pub fn exists(&self, index: usize) -> bool {
+        index < QPS && index < self.map.u32(D_QP_LIMIT).load(Ordering::Acquire) as usize
+    }
+
+    /// The sequence number of an entry that exists.
+    #[inline]
+    pub fn sequence(&self, index: usize) -> u32 {
+        self.map.u32(entry(index) + Q_SEQ).load(Ordering::Acquire)
+    }
+
+    /// A consistent copy of a queue pair, with its sequence number; None: there is none, or it is being written.
+    pub fn look_up(&self, index: usize) -> Option<(u32, SharedQp)> {
+        if !self.exists(index) {
+            return None;
+        }
+        let at = entry(index);
+        let word = |offset: usize| self.map.u32(at + offset).load(Ordering::Relaxed);
+        let seq = self.sequence(index);
+        let used = word(Q_USED) != 0;
+        let copy = SharedQp {
+            generation: word(Q_GENERATION),
+            dest_incarnation: self.map.u64(at + Q_DEST_INCARNATION).load(Ordering::Relaxed),
+            pkey: word(Q_PKEY) as u16,
+            attr: attr::parse(|i| word(Q_ATTR + 4 * i)),
+        };
+        fence(Ordering::Acquire);
+        let stable = seq & 1 == 0 && self.map.u32(at + Q_SEQ).load(Ordering::Relaxed) == seq;
+        (stable && used).then_some((seq, copy))
+    }
+
+    /// The processes that have handles of queue pair `index`.
+    pub fn holders(&self, index: usize) -> impl Iterator<Item = Process> {
+        let at = entry(index) + Q_HOLDERS;
+        let word = move |i: usize| self.map.u64(at + 8 * i).load(Ordering::Acquire);
+        let bits = (0..HOLDERS / 64).map(move |i| (i, word(i))).filter(|&(_, bits)| bits != 0);
+        let set =
+            bits.flat_map(|(i, bits)| (0..64).filter(move |b| bits >> b & 1 != 0).map(move |b| 64 * i + b));
+        set.filter_map(|holder| self.holder(holder))
+    }
+
+    /// Whether the process with place `holder` has a handle of queue pair `index`.
+    pub fn holds(&self, index: usize, holder: usize) -> bool {
+        self.map.u64(entry(index) + Q_HOLDERS + holder / 64 * 8).load(Ordering::Acquire) >> (holder % 64) & 1
+            != 0
+    }
+
+    /// The process with place `holder`, if there is one.
+    fn holder(&self, holder: usize) -> Option<Process> {
+        let at = HOLDER_TABLE + holder * HOLDER;
+        let incarnation = self.map.u64(at).load(Ordering::Acquire);
+        let slot = self.map.u32(at + 8).load(Ordering::Relaxed) as usize;
+        (incarnation != 0 && slot < super::layout::DOMAIN_SLOTS).then_some((slot, incarnation))
+    }
+
+    /// Notes that the first message on a queue pair has come. True: it was the first.
+    pub fn establish(&self, index: usize) -> bool {
+        self.map.u32(entry(index) + Q_ESTABLISHED).swap(1, Ordering::AcqRel) == 0
+    }
+
+    /// Counts an event of a queue pair. Its holders find it with [`Self::events`]; they have to be woken.
+    pub fn count_event(&self, index: usize, kind: usize) {
+        self.map.u32(entry(index) + Q_EVENTS + kind % EVENTS * 4).fetch_add(1, Ordering::AcqRel);
+        self.map.u32(D_EVENTS).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How many events there have been in all.
+    #[inline]
+    pub fn event_count(&self) -> u32 {
+        self.map.u32(D_EVENTS).load(Ordering::Acquire)
+    }
+
+    /// How many events of each kind a queue pair has had.
+    pub fn events(&self, index: usize) -> [u32; EVENTS] {
+        let at = entry(index) + Q_EVENTS;
+        std::array::from_fn(|kind| self.map.u32(at + 4 * kind).load(Ordering::Acquire))
+    }
+}

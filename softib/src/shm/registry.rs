@@ -1,0 +1,140 @@
+//! Which XRC domains there are: found by the file that names them, made, left, swept.
+//!
+//! A domain's segment is a file `softib-<uid>-<slot>` with one of the last slots. Every process that has it open holds a read lock
+//! on its first byte; so it is swept like any segment when nobody lives that has, and the last one to leave removes it.
+//!
+//! Looking for a domain and making it must be one step, and so must leaving it and removing it: both are done under a lock of
+//! their own, a file `softib-<uid>-xrcd`, which is there only while somebody needs it. Whoever waited for it looks whether it still has
+//! its name, and starts again if not.
+
+use super::domain::{self, DomainFile, HELD, Identity};
+use super::filelock::{self, Kind, Range};
+use super::layout::{DOMAIN_SLOTS, H_SLOT, SLOTS};
+use super::map::{Map, take_space};
+use super::segment::{self, is_same, link_name, open_slot, slot_path};
+use crate::errno::Errno;
+use crate::port::card::Card;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The descriptors that hold domains open, by slot, for the fork child.
+static HOLDING: [AtomicI32; SLOTS - DOMAIN_SLOTS] = [const { AtomicI32::new(-1) }; SLOTS - DOMAIN_SLOTS];
+
+/// Opens the domain of `identity` for this process, or makes it on `node`; EAGAIN: there is none and no node is given; EINVAL: there is one and
+/// `exclusive` is set (the errors of Linux' own verbs).
+pub fn open(
+    dir: &Path,
+    identity: Identity,
+    node: Option<&Card>,
+    exclusive: bool,
+) -> Result<DomainFile, Errno> {
+    let lock = Registry::lock(dir)?;
+    let domain = match find(dir, identity) {
+        Some(_) if exclusive && node.is_some() => return Err(Errno::INVAL),
+        Some(domain) => domain,
+        None => make(dir, identity, node.ok_or(Errno(libc::EAGAIN))?)?,
+    };
+    drop(lock);
+    HOLDING[domain.slot - DOMAIN_SLOTS].store(domain.file().as_raw_fd(), Ordering::Release);
+    Ok(domain)
+}
+
+/// Leaves a domain that [`open`] returned; it is removed if nobody else has it open.
+pub fn leave(dir: &Path, domain: &DomainFile) {
+    let lock = Registry::lock(dir);
+    if filelock::try_take(domain.file(), Kind::Exclusive, Range::Whole) == Ok(true) {
+        segment::unlink_if_same(&slot_path(dir, domain.slot), domain.file());
+    }
+    HOLDING[domain.slot - DOMAIN_SLOTS].store(-1, Ordering::Release);
+    filelock::release(domain.file(), Range::Whole);
+    drop(lock);
+}
+
+/// Maps the domain in `slot` without opening it: for those who send to it.
+pub fn attach(dir: &Path, slot: usize) -> Result<DomainFile, Errno> {
+    DomainFile::map(open_slot(dir, slot)?, slot)
+}
+
+/// Whether `domain` still is the one that has its slot.
+pub fn is_current(dir: &Path, domain: &DomainFile) -> bool {
+    is_same(&slot_path(dir, domain.slot), domain.file())
+}
+
+/// The fork child keeps no domain open: its parent's death must be seen.
+pub fn forget_in_fork_child() {
+    for fd in &HOLDING {
+        let fd = fd.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            // SAFETY: closes the child's copy of a descriptor whose File is leaked with the parent's engine.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+fn find(dir: &Path, identity: Identity) -> Option<DomainFile> {
+    if identity == Identity::Private {
+        return None;
+    }
+    let slots = segment::slots(dir).into_iter().filter(|slot| (DOMAIN_SLOTS..SLOTS).contains(slot));
+    slots.filter_map(|slot| hold(dir, slot)).find(|domain| domain.identity() == identity)
+}
+
+/// The domain in `slot`, held open. None: it is being swept, or makes no sense.
+fn hold(dir: &Path, slot: usize) -> Option<DomainFile> {
+    let domain = attach(dir, slot).ok()?;
+    // Held by nobody, it is of the dead, and about to be swept.
+    let lives = super::liveness::is_locked(domain.file());
+    let held = lives && filelock::try_take(domain.file(), Kind::Shared, HELD) == Ok(true);
+    (held && is_current(dir, &domain)).then_some(domain)
+}
+
+fn make(dir: &Path, identity: Identity, node: &Card) -> Result<DomainFile, Errno> {
+    let file = segment::unnamed(dir)?;
+    filelock::try_take(&file, Kind::Shared, HELD)?;
+    file.set_len(domain::LEN as u64)?;
+    take_space(&file, 0, domain::FIXED_LEN)?;
+    let map = Map::new(&file, domain::LEN)?;
+    DomainFile::fill(&map, identity, node)?;
+    for slot in DOMAIN_SLOTS..SLOTS {
+        map.u32(H_SLOT).store(slot as u32, Ordering::Relaxed);
+        if link_name(&file, &slot_path(dir, slot))? {
+            return DomainFile::map(file, slot);
+        }
+    }
+    Err(Errno(libc::EUSERS))
+}
+
+/// The lock that makes looking and making one step; its file goes with it.
+struct Registry {
+    file: File,
+    path: PathBuf,
+}
+
+impl Registry {
+    fn lock(dir: &Path) -> Result<Registry, Errno> {
+        let path = dir.join(format!("softib-{}-xrcd", segment::uid()));
+        loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+                .open(&path)?;
+            filelock::take(&file, Kind::Exclusive, Range::Whole)?;
+            if is_same(&path, &file) {
+                return Ok(Registry { file, path });
+            }
+        }
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        segment::unlink_if_same(&self.path, &self.file);
+    }
+}

@@ -1,0 +1,257 @@
+//! The target over XRC: the process that has the SRQ.
+//!
+//! A message is believed when the SRQ exists and the receive queue pair that it says it came through exists in the
+//! SRQ's domain, takes messages and is connected to that very sender. Everything else is a stray, and what it consumed is posted
+//! again. Its completion carries the number of the receive queue pair; so do answers.
+
+use super::{Via, events};
+use crate::deliver::{self, From};
+use crate::engine::world::World;
+use crate::objects::qp::Qps;
+use crate::objects::qp_state::is_receiving;
+use crate::objects::recvq::Taken;
+use crate::objects::srq::Srq;
+use crate::objects::xrc::{Flow, XrcSrq};
+use crate::rdma::Grant;
+use crate::rdma_ring;
+use crate::send::{Envelope, op};
+use crate::shm::domain::DomainFile;
+use crate::shm::layout::{QP_BITS, QPS};
+use crate::shm::ring::{Found, Head, flag};
+use rdma_sys::*;
+use std::sync::Arc;
+
+/// A message's way to us, all of it checked.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// Our SRQ.
+    pub srq: usize,
+    domain: Arc<DomainFile>,
+    /// The receive queue pair: its index in the domain, and its number.
+    index: usize,
+    pub qpn: u32,
+    cq: usize,
+    pd: usize,
+    /// Who sends: incarnation of its process, and its queue pair.
+    sender: (u64, u32),
+    /// What the receive queue pair lets its peer do.
+    pub access: u32,
+    /// Its partition.
+    pub pkey: u16,
+}
+
+impl Arrival {
+    /// Rights and protection domain for one-sided operations.
+    pub fn grant(&self) -> Grant {
+        Grant { access: self.access, pd: self.pd as u32, qpn: self.qpn }
+    }
+
+    /// What the sender knows the receive queue pair by.
+    pub fn end(&self) -> (u32, u64) {
+        (self.qpn, self.domain.incarnation)
+    }
+
+    /// The end of a receive queue pair whose peer asked for what it may not; `status` is what the peer gets.
+    #[cold]
+    pub fn refuse(&self, w: &mut World, status: u32) {
+        let invalid = status == IBV_WC_REM_INV_REQ_ERR;
+        let kind = if invalid { IBV_EVENT_QP_REQ_ERR } else { IBV_EVENT_QP_ACCESS_ERR };
+        events::fail(w, &self.domain, self.index, kind);
+    }
+
+    /// The sender's queue pair.
+    pub fn sender(&self) -> (u64, u32) {
+        self.sender
+    }
+}
+
+/// Handles a cell of an XRC message.
+#[cold]
+pub fn cell(qps: &Qps, w: &mut World, from: From, found: &Found) {
+    let head = &found.head;
+    let Some(key) = qps.shared_queue(head.dst as usize % QPS) else { return w.stats.stray += 1 };
+    let Some(to) = arrival(w, key, from, found) else { return stray(w, key, head) };
+    match head.op & !op::XRC {
+        op::SEND => send(w, &to, found),
+        op::WRITE_IMM => write_imm(w, &to, found),
+        op::TOO_LONG => broken_receive(w, &to, head.pos, IBV_WC_LOC_LEN_ERR, IBV_EVENT_QP_REQ_ERR),
+        op::BAD_RECEIVE => broken_receive(w, &to, head.pos, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_FATAL),
+        op::REFUSED => to.refuse(w, head.imm),
+        op::WRITE | op::READ | op::FETCH_ADD | op::CMP_SWAP => rdma_ring::xrc_arrived(w, &to, found),
+        _ => w.stats.stray += 1,
+    }
+}
+
+/// The XRC side of SRQ `key`, if the cell means it and not one that had its place before.
+fn meant<'a>(w: &'a World, key: usize, head: &Head) -> Option<(&'a Srq, &'a XrcSrq)> {
+    let srq = w.srqs.get(key)?;
+    let xrc = srq.xrc.as_ref()?;
+    let same = xrc.index == head.dst as usize % QPS
+        && xrc.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
+    same.then_some((srq, xrc))
+}
+
+fn arrival(w: &mut World, key: usize, from: From, found: &Found) -> Option<Arrival> {
+    let (head, via) = (&found.head, Via::parse(found));
+    let (srq, xrc) = meant(w, key, head)?;
+    let domain = w.xrc.domains.get(xrc.domain)?.file.clone();
+    let index = via.qpn as usize % QPS;
+    if (via.qpn >> QP_BITS) as usize != domain.slot {
+        return None;
+    }
+    let (_, through) = domain.look_up(index)?;
+    let connected = through.generation == via.generation
+        && through.attr.dest_qp_num == head.src_qpn
+        && through.dest_incarnation == from.incarnation;
+    if !connected || !is_receiving(through.attr.qp_state) {
+        return None;
+    }
+    let (access, state) = (through.offers(), through.attr.qp_state);
+    let sender = (from.incarnation, head.src_qpn);
+    let to = Arrival {
+        srq: key,
+        index,
+        qpn: via.qpn,
+        cq: xrc.cq,
+        pd: srq.pd,
+        sender,
+        access,
+        pkey: through.pkey,
+        domain,
+    };
+    if state == IBV_QPS_RTR && to.domain.establish(index) {
+        events::raise(w, &to.domain.clone(), index, IBV_EVENT_COMM_EST);
+    }
+    Some(to)
+}
+
+/// A message that nobody wants: the receive that it took is posted again.
+#[cold]
+fn stray(w: &mut World, key: usize, head: &Head) {
+    w.stats.stray += 1;
+    let plain = Head { op: head.op & !op::XRC, ..*head };
+    if deliver::consumed_a_receive(&plain)
+        && meant(w, key, head).is_some()
+        && let Some(taken) = w.srqs[key].queue.take(head.pos)
+    {
+        w.srqs[key].queue.repost(taken);
+    }
+}
+
+/// The receive at `pos`, and the SRQ's limit event if this is the one that crosses it.
+fn take(w: &mut World, key: usize, pos: u32) -> Option<Taken> {
+    let taken = w.srqs.get_mut(key)?.queue.take(pos)?;
+    deliver::tell_limit(w, key);
+    Some(taken)
+}
+
+fn send(w: &mut World, to: &Arrival, found: &Found) {
+    let head = &found.head;
+    if head.flags & (flag::FIRST | flag::LAST) != flag::FIRST | flag::LAST {
+        return send_part(w, to, found);
+    }
+    let Some(taken) = take(w, to.srq, head.pos) else { return nonsense(w, to) };
+    if deliver::scatter(&w.mrs, to.pd, &taken.sges, 0, found) {
+        complete(w, to, taken.wr_id, IBV_WC_RECV, head.len, head);
+    } else {
+        bad_buffers(w, to, taken.wr_id);
+    }
+}
+
+/// A fragment of a longer message; each sender can have one under way.
+fn send_part(w: &mut World, to: &Arrival, found: &Found) {
+    let head = &found.head;
+    if head.flags & flag::FIRST != 0 {
+        give_up(w, to);
+        let Some(taken) = take(w, to.srq, head.pos) else { return nonsense(w, to) };
+        if let Some(flows) = flows(w, to.srq) {
+            flows.insert(to.sender, Flow { taken, received: 0, through: to.index });
+        }
+    }
+    let Some(mut flow) = flows(w, to.srq).and_then(|flows| flows.remove(&to.sender)) else {
+        return nonsense(w, to);
+    };
+    let fits = u64::from(flow.received) + u64::from(head.len) <= flow.taken.capacity();
+    if !fits || !deliver::scatter(&w.mrs, to.pd, &flow.taken.sges, flow.received, found) {
+        return bad_buffers(w, to, flow.taken.wr_id);
+    }
+    flow.received += head.len;
+    if head.flags & flag::LAST != 0 {
+        complete(w, to, flow.taken.wr_id, IBV_WC_RECV, flow.received, head);
+    } else if let Some(flows) = flows(w, to.srq) {
+        flows.insert(to.sender, flow);
+    }
+}
+
+fn flows(w: &mut World, srq: usize) -> Option<&mut std::collections::HashMap<(u64, u32), Flow>> {
+    w.srqs.get_mut(srq)?.xrc.as_mut().map(|xrc| &mut xrc.flows)
+}
+
+/// A message that its sender left unfinished: the receive is posted again.
+fn give_up(w: &mut World, to: &Arrival) {
+    let left = flows(w, to.srq).and_then(|flows| flows.remove(&to.sender));
+    if let Some(flow) = left {
+        w.srqs[to.srq].queue.repost(flow.taken);
+    }
+}
+
+/// Posts the receives of messages again that can't go on: of senders for which `is_gone`, or through a queue pair that takes
+/// nothing any more.
+pub fn forget_flows(w: &mut World, is_gone: impl Fn(u64) -> bool) {
+    let World { srqs, xrc, .. } = w;
+    for (_, srq) in srqs.iter_mut() {
+        let Some(side) = srq.xrc.as_mut().filter(|side| !side.flows.is_empty()) else { continue };
+        let Some(domain) = xrc.domains.get(side.domain) else { continue };
+        let ended = |&(incarnation, _): &(u64, u32), flow: &mut Flow| {
+            let through = domain.file.look_up(flow.through);
+            // None: perhaps it is just being written; the next round sees.
+            is_gone(incarnation) || through.is_some_and(|(_, qp)| !is_receiving(qp.attr.qp_state))
+        };
+        let ended: Vec<Flow> = side.flows.extract_if(ended).map(|(_, flow)| flow).collect();
+        ended.into_iter().for_each(|flow| srq.queue.repost(flow.taken));
+    }
+}
+
+fn write_imm(w: &mut World, to: &Arrival, found: &Found) {
+    let Some(taken) = take(w, to.srq, found.head.pos) else { return nonsense(w, to) };
+    if found.head.len != 4 {
+        return bad_buffers(w, to, taken.wr_id);
+    }
+    // SAFETY: the payload has head.len bytes, which is 4; no alignment is assumed.
+    let written = unsafe { found.payload.cast::<u32>().read_unaligned() };
+    complete(w, to, taken.wr_id, IBV_WC_RECV_RDMA_WITH_IMM, written, &found.head);
+}
+
+fn complete(w: &mut World, to: &Arrival, wr_id: u64, opcode: u32, byte_len: u32, head: &Head) {
+    let solicited = head.flags & flag::SOLICITED != 0;
+    w.complete_with(to.cq, to.qpn, solicited, |cqe| {
+        cqe.retire = None;
+        let from = Envelope { slid: 0, sl: 0 };
+        deliver::fill(&mut cqe.wc, to.qpn, (wr_id, opcode, byte_len), head, from);
+    });
+}
+
+fn fail_receive(w: &mut World, to: &Arrival, wr_id: u64, status: u32) {
+    let wc = ibv_wc { wr_id, status, opcode: IBV_WC_RECV, qp_num: to.qpn, ..Default::default() };
+    w.complete(to.cq, crate::objects::cq::Cqe { wc, retire: None }, true);
+}
+
+#[cold]
+fn broken_receive(w: &mut World, to: &Arrival, pos: u32, status: u32, event: u32) {
+    let Some(taken) = take(w, to.srq, pos) else { return nonsense(w, to) };
+    fail_receive(w, to, taken.wr_id, status);
+    events::fail(w, &to.domain, to.index, event);
+}
+
+#[cold]
+fn bad_buffers(w: &mut World, to: &Arrival, wr_id: u64) {
+    fail_receive(w, to, wr_id, IBV_WC_LOC_PROT_ERR);
+    events::fail(w, &to.domain, to.index, IBV_EVENT_QP_FATAL);
+}
+
+/// The sender says what can't be: it and the receive queue pair are out of step. The queue pair ends; the sender will hear.
+#[cold]
+fn nonsense(w: &mut World, to: &Arrival) {
+    log::warn!("xrc qp {:#x}: a message from qp {:#x} makes no sense here", to.qpn, to.sender.1);
+    events::fail(w, &to.domain, to.index, IBV_EVENT_QP_FATAL);
+}
