@@ -4,17 +4,19 @@
 //! learns of it through events, posts the real buffers and exchanges the CTS (seed 004).
 #![forbid(unsafe_code)]
 
+use super::credit::ControlError;
 use super::endpoint::{Endpoint, EpId};
 use super::lane::Lane;
 use super::state::{Action, Event, State};
 use super::wrid::{GENERATION_MASK, Kind, WrId};
 use super::{Transport, Upcall};
+use crate::protocol::budget::{CqBudget, NeedsDepth};
 use crate::protocol::wire::Cts;
 use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step, Timeline};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use verbs::{Cq, Posted, Qp, SendFlags};
+use verbs::{Cq, Posted, Qp};
 
 /// How long messages that cannot go at once may keep their senders, all together, before anything moves again: a multiple
 /// of what a connection or a credit takes when the peer is in MPI.
@@ -29,9 +31,9 @@ pub enum AddError {
     /// The connection managers do not work.
     #[error(transparent)]
     Cpc(#[from] cpc::Error),
-    /// A verbs object could not be had.
+    /// A completion queue could not grow.
     #[error("cannot prepare the endpoint: {0}")]
-    Verbs(#[from] verbs::Error),
+    Completions(#[from] CqTooSmall),
     /// A buffer could not be had.
     #[error("no buffer for the clear-to-send message: {0}")]
     Buffer(#[from] verbs::PoolError),
@@ -80,7 +82,10 @@ impl<C> Transport<C> {
             }
         };
         let generation = self.generations[index];
-        let lanes = self.layout.queues().iter().map(|q| Lane::new(q.window())).collect();
+        let planned = |index| super::open::send_depth(&self.layout, index, &self.config);
+        let queues = self.layout.queues().iter().enumerate();
+        let inline = self.config.max_inline != 0;
+        let lanes = queues.map(|(index, q)| Lane::new(q.window(), planned(index), inline)).collect();
         let mut steps = Timeline::default();
         steps.mark(Step::Created, Instant::now());
         let endpoint = Endpoint {
@@ -101,11 +106,11 @@ impl<C> Transport<C> {
     }
 
     /// Every receive and send that one more peer may post has its place in a completion queue.
-    fn reserve_completions(&mut self) -> Result<(), verbs::Error> {
+    fn reserve_completions(&mut self) -> Result<(), CqTooSmall> {
         let (recv, send) = self.completions_per_peer();
         let (recv_budget, send_budget) = &mut self.cq_budget;
-        grow(&self.recv_cq, recv_budget, recv)?;
-        grow(&self.send_cq, send_budget, send)
+        grow(&self.recv_cq, recv_budget, recv, self.most_cqes)?;
+        grow(&self.send_cq, send_budget, send, self.most_cqes)
     }
 
     /// The shared queues hold their first buffers before the first request is sent or answered.
@@ -269,34 +274,54 @@ impl<C> Transport<C> {
     }
 
     /// The CTS goes over the smallest per-peer queue, into the receive that the connection manager posted there.
-    fn send_cts(&mut self, index: u32) -> Result<(), verbs::Error> {
+    fn send_cts(&mut self, index: u32) -> Result<(), ControlError> {
         let Some(queue) = self.cts_queue else { return Ok(()) };
         let cts = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
-        let lane = &mut ep.lanes[queue];
-        let Some(qp) = &lane.qp else { return Ok(()) };
-        let entry = lane.wqe.acquire();
+        let entry = ep.lanes[queue].wqe.acquire();
         debug_assert!(entry, "the first send of a queue pair has an entry");
-        let wr = WrId::new(Kind::SendInline, queue, ep.generation, index);
-        qp.post_send_inline(wr.0, [&cts.message(queue as u8)], SendFlags::SIGNALED)?;
-        ep.outstanding += 1;
-        self.outstanding += 1;
-        Ok(())
+        self.post_control(index, queue, &cts.message(queue as u8))
     }
 }
 
-/// Makes room for `count` more completions.
-pub(super) fn grow(
-    cq: &Cq,
-    budget: &mut crate::protocol::budget::CqBudget,
-    count: u32,
-) -> Result<(), verbs::Error> {
-    if let Err(needs) = budget.reserve(count) {
-        let depth = needs.0.max(cq.depth().saturating_mul(2));
-        cq.resize(depth)?;
+/// A completion queue has no room for what one more peer may cause.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "a completion queue needs {needs} entries, has {has}, and cannot grow: {why}; start with a larger btl_oxib_cq_size, or a \
+         layout and btl_oxib_rdma_depth with fewer work requests"
+)]
+pub struct CqTooSmall {
+    needs: u32,
+    has: u32,
+    why: verbs::Error,
+}
+
+/// Makes room for `count` more completions, in a device whose queues have no more than `most` entries.
+pub(super) fn grow(cq: &Cq, budget: &mut CqBudget, count: u32, most: u32) -> Result<(), CqTooSmall> {
+    if let Err(NeedsDepth(needs)) = budget.reserve(count) {
+        let has = cq.depth();
+        cq.resize(next_depth(needs, has, most)).map_err(|why| CqTooSmall { needs, has, why })?;
         budget.resized(cq.depth());
         // A device that grants less than was asked for has answered with an error above.
         let _ = budget.reserve(count);
     }
     Ok(())
+}
+
+/// Twice what it has, to grow seldom, but for that alone not beyond the device's limit.
+fn next_depth(needs: u32, has: u32, most: u32) -> u32 {
+    needs.max(has.saturating_mul(2).min(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_queue_doubles_as_far_as_the_device_goes_and_takes_what_is_needed_at_once() {
+        assert_eq!(next_depth(9000, 8192, 32767), 16384);
+        assert_eq!(next_depth(17000, 16384, 32767), 32767);
+        assert_eq!(next_depth(40000, 8192, 1 << 20), 40000);
+        assert_eq!(next_depth(40000, 32767, 32767), 40000); // refused by the device, which says why
+    }
 }

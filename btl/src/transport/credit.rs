@@ -4,11 +4,22 @@
 #![forbid(unsafe_code)]
 
 use super::Transport;
+use super::send::SendBuf;
 use super::state::State;
 use super::wrid::{Kind, WrId};
 use crate::protocol::credits::Grant;
+use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{Header, Kind as MessageKind};
-use verbs::{Buf, SendFlags};
+use verbs::{Buf, PoolError, SendFlags};
+
+/// Why a message of our own could not be posted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ControlError {
+    #[error(transparent)]
+    Verbs(#[from] verbs::Error),
+    #[error("no buffer: {0}")]
+    Buffer(#[from] PoolError),
+}
 
 impl<C> Transport<C> {
     /// Posts the consumed buffers of a per-peer lane again; sends an explicit credit message if one is due.
@@ -71,7 +82,7 @@ impl<C> Transport<C> {
             return;
         }
         let lane = &mut ep.lanes[queue];
-        let (Some(qp), Some((credits, window))) = (&lane.qp, &mut lane.credits) else { return };
+        let Some((credits, window)) = &mut lane.credits else { return };
         if !lane.wqe.acquire() {
             return; // the next completion tries again
         }
@@ -79,16 +90,32 @@ impl<C> Transport<C> {
             lane.wqe.release(1);
             return;
         };
-        let message = Header::credit(queue as u8, grant).emit();
-        let wr = WrId::new(Kind::SendInline, queue, ep.generation, index);
-        match qp.post_send_inline(wr.0, [&message], SendFlags::SIGNALED) {
-            Ok(()) => {
-                ep.outstanding += 1;
-                self.outstanding += 1;
-                self.stats.credit_messages += 1;
-            }
+        match self.post_control(index, queue, &Header::credit(queue as u8, grant).emit()) {
+            Ok(()) => self.stats.credit_messages += 1,
             Err(error) => self.fail(index, &format!("post of a credit message failed: {error}")),
         }
+    }
+
+    /// Posts a message of our own, whose entry has been taken: inline, or from a buffer where the device takes too little inline.
+    pub(super) fn post_control(
+        &mut self,
+        index: u32,
+        queue: usize,
+        message: &[u8],
+    ) -> Result<(), ControlError> {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let lane = &ep.lanes[queue];
+        let Some(qp) = lane.qp.clone() else { return Ok(()) };
+        if message.len() <= lane.max_inline as usize {
+            let wr = WrId::new(Kind::SendInline, queue, ep.generation, index);
+            qp.post_send_inline(wr.0, [message], SendFlags::SIGNALED)?;
+            self.count_posted(index);
+            return Ok(());
+        }
+        let mut buf = self.queues[queue].send.take()?;
+        buf.as_mut_slice()[..message.len()].copy_from_slice(message);
+        let (buf, class) = (SendBuf { buf, class: queue as u8, share: None }, queue as u8);
+        Ok(self.post_buffer(LaneId { peer: index, queue: class }, buf, message.len())?)
     }
 
     /// Everything that is no data message: credit messages, and what should not be.

@@ -11,6 +11,10 @@ use verbs::Qp;
 pub struct Lane {
     /// The queue pair; none until the connection manager has made it.
     pub qp: Option<Arc<Qp>>,
+    /// Send work requests that its completion queue has room for.
+    planned: u32,
+    /// Whether messages may go inline at all.
+    inline: bool,
     /// Send work queue entries that are free.
     pub wqe: Wqe,
     /// Largest message (header included) that goes inline.
@@ -22,10 +26,13 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// A lane without queue pair; `window` for a per-peer queue.
-    pub fn new(window: Option<Window>) -> Lane {
+    /// A lane without queue pair that may have `planned` send work requests out, `inline` ones among them; `window` for a
+    /// per-peer queue.
+    pub fn new(window: Option<Window>, planned: u32, inline: bool) -> Lane {
         Lane {
             qp: None,
+            planned,
+            inline,
             wqe: Wqe::new(0),
             max_inline: 0,
             credits: window.map(|w| (Credits::new(&w), w)),
@@ -33,11 +40,12 @@ impl Lane {
         }
     }
 
-    /// The queue pair has come, with the capabilities that the device granted.
+    /// The queue pair has come, with the capabilities that the device granted: often more entries than were asked for, of which only
+    /// those are used whose completions have their place.
     pub fn attach(&mut self, qp: Arc<Qp>) {
         let cap = qp.cap();
-        self.wqe = Wqe::new(cap.max_send_wr);
-        self.max_inline = cap.max_inline;
+        self.wqe = Wqe::new(cap.max_send_wr.min(self.planned));
+        self.max_inline = if self.inline { cap.max_inline } else { 0 };
         self.qp = Some(qp);
     }
 

@@ -134,6 +134,8 @@ pub struct Transport<C> {
     by_name: HashMap<u64, u32>,
     generations: Vec<u32>,
     cq_budget: (CqBudget, CqBudget),
+    /// Entries of the device's largest completion queue.
+    most_cqes: u32,
     layout: Layout,
     /// The smallest per-peer queue; its one extra receive per endpoint takes the peer's CTS.
     cts_queue: Option<usize>,

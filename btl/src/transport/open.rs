@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
+use super::connect::CqTooSmall;
 use super::device::Port;
 use super::inflight::Inflight;
 use super::qpns::Qpns;
@@ -15,7 +16,7 @@ use crate::protocol::wire::{Cts, HEADER_LEN};
 use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, Service};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use verbs::{Access, Cq, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq, Wc};
+use verbs::{Access, Cq, DeviceAttr, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq, Wc};
 
 /// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
 const MOST_INLINE: u32 = 1024;
@@ -32,6 +33,12 @@ pub enum OpenError {
     /// A verbs object could not be had.
     #[error(transparent)]
     Verbs(#[from] verbs::Error),
+    /// The completion queues cannot grow to what the shared queues hold.
+    #[error(transparent)]
+    Completions(#[from] CqTooSmall),
+    /// The configuration asks for more than the device has.
+    #[error("{what} needs {wanted}, {device} has no more than {limit}: {remedy}")]
+    Limit { what: String, wanted: u32, device: String, limit: u32, remedy: &'static str },
     /// No connection manager fits.
     #[error(transparent)]
     Cpc(#[from] cpc::Error),
@@ -41,17 +48,19 @@ impl<C> Transport<C> {
     /// Opens the port: completion queues, shared receive queues, connection managers. No thread is started and no
     /// receive is posted before the first peer is added.
     pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
+        let limits = port.context.query_device()?;
+        let config = within(&limits, config, port.context.name())?;
         let pd = Pd::alloc(&port.context)?;
         let recv_cq = Cq::create(&port.context, config.cq_size, None)?;
         let send_cq = Cq::create(&port.context, config.cq_size, None)?;
         let queues = open_queues(&pd, &config)?;
         let config = Config { max_inline: granted_inline(&pd, &send_cq, config.max_inline)?, ..config };
-        let plan = Arc::new(qp_plan(port, &config, &pd, (&send_cq, &recv_cq), &queues));
+        let plan = Arc::new(qp_plan(port, &config, &limits, &pd, (&send_cq, &recv_cq), &queues));
         let service = Service::open(plan, ProcessName(me), &config.cpc)?;
         let shared: u32 =
             config.layout.queues().iter().filter(|q| !q.is_per_peer()).map(|q| u32::from(q.rd_num)).sum();
         let mut recv_budget = CqBudget::new(recv_cq.depth());
-        super::connect::grow(&recv_cq, &mut recv_budget, shared)?;
+        super::connect::grow(&recv_cq, &mut recv_budget, shared, limits.max_cqe)?;
         let cq_budget = (recv_budget, CqBudget::new(send_cq.depth()));
         Ok(Transport {
             recv_batch: Batch { wcs: [Wc::default(); BATCH], next: 0, len: 0 },
@@ -73,6 +82,7 @@ impl<C> Transport<C> {
             by_name: HashMap::new(),
             generations: Vec::new(),
             cq_budget,
+            most_cqes: limits.max_cqe,
             cts_queue: config.layout.smallest_p(),
             cts_buffers: HashMap::new(),
             cts_pool: cts_pool(&pd),
@@ -108,11 +118,28 @@ impl<C> Transport<C> {
     /// Completions that one more peer may cause: (receives, sends).
     pub(super) fn completions_per_peer(&self) -> (u32, u32) {
         let recv = self.layout.queues().iter().filter_map(Queue::window).map(|w| w.receives()).sum::<u32>();
-        let largest = self.layout.largest();
-        let send = self.layout.queues().iter().enumerate();
-        let send = send.map(|(i, q)| send_depth(q, i == largest, &self.config)).sum();
+        let queues = 0..self.layout.queues().len();
+        let send = queues.map(|queue| send_depth(&self.layout, queue, &self.config)).sum();
         (recv + u32::from(self.cts_queue.is_some()), send)
     }
+}
+
+/// The configuration as this device can have it: what is only a wish is cut to its limits, what a peer relies on is refused.
+fn within(limits: &DeviceAttr, config: Config, device: &str) -> Result<Config, OpenError> {
+    for (index, queue) in config.layout.queues().iter().enumerate() {
+        let of_queue = |what: &str| format!("queue {index} ({what})");
+        let shared = queue.srq().is_some();
+        let checks = [
+            (of_queue("sends"), send_depth(&config.layout, index, &config), limits.max_qp_wr),
+            (of_queue("receives"), recv_depth(queue, true), limits.max_qp_wr),
+            (of_queue("shared receives"), if shared { queue.rd_num.into() } else { 0 }, limits.max_srq_wr),
+        ];
+        if let Some((what, wanted, limit)) = checks.into_iter().find(|(_, wanted, limit)| wanted > limit) {
+            let remedy = "use smaller numbers in btl_oxib_receive_queues, or a smaller btl_oxib_rdma_depth";
+            return Err(OpenError::Limit { what, wanted, device: device.to_owned(), limit, remedy });
+        }
+    }
+    Ok(Config { cq_size: config.cq_size.min(limits.max_cqe), ..config })
 }
 
 /// How much of the wanted inline data the device's queue pairs take: it says so only by refusing.
@@ -162,13 +189,14 @@ fn open_queues(pd: &Arc<Pd>, config: &Config) -> Result<Vec<QueueRes>, verbs::Er
     config.layout.queues().iter().map(open).collect()
 }
 
-/// Send work requests that one peer's queue pair holds: messages, control messages, RDMA operations.
-fn send_depth(queue: &Queue, largest: bool, config: &Config) -> u32 {
+/// Send work requests that one peer's queue pair holds: messages, control messages, on the largest queue RDMA operations.
+pub(super) fn send_depth(layout: &Layout, index: usize, config: &Config) -> u32 {
+    let queue = &layout.queues()[index];
     let messages = match queue.kind {
         Kind::PerPeer { .. } => u32::from(queue.rd_num) + CONTROL_SENDS,
         Kind::Shared(srq) | Kind::Xrc(srq) => srq.sd_max.into(),
     };
-    messages + if largest { config.rdma_depth } else { 0 }
+    messages + if index == layout.largest() { config.rdma_depth } else { 0 }
 }
 
 fn recv_depth(queue: &Queue, takes_cts: bool) -> u32 {
@@ -178,17 +206,18 @@ fn recv_depth(queue: &Queue, takes_cts: bool) -> u32 {
 fn qp_plan(
     port: &Port,
     config: &Config,
+    limits: &DeviceAttr,
     pd: &Arc<Pd>,
     (send_cq, recv_cq): (&Arc<Cq>, &Arc<Cq>),
     queues: &[QueueRes],
 ) -> QpPlan {
-    let (largest, cts) = (config.layout.largest(), config.layout.smallest_p());
+    let cts = config.layout.smallest_p();
     let plan = |(index, queue): (usize, &Queue)| QueuePlan {
         send_cq: send_cq.clone(),
         recv_cq: recv_cq.clone(),
         srq: queues[index].shared.as_ref().map(|s| s.srq.clone()),
         cap: QpCap {
-            max_send_wr: send_depth(queue, index == largest, config),
+            max_send_wr: send_depth(&config.layout, index, config),
             max_recv_wr: recv_depth(queue, cts == Some(index)),
             max_send_sge: PIECES,
             max_recv_sge: 1,
@@ -213,8 +242,8 @@ fn qp_plan(
         min_rnr_timer: config.min_rnr_timer,
         timeout: config.timeout,
         retry_cnt: config.retry_count,
-        max_rd_atomic: config.rd_atomic,
-        max_dest_rd_atomic: config.rd_atomic,
+        max_rd_atomic: config.rd_atomic.min(limits.max_init_rd_atomic),
+        max_dest_rd_atomic: config.rd_atomic.min(limits.max_rd_atomic),
         sl: config.service_level,
     }
 }

@@ -216,11 +216,11 @@ impl<C> Transport<C> {
         let posted = if total <= max_inline {
             self.post_inline(lane, message, total)
         } else {
-            self.post_buffer(lane, message, total)
+            self.stats.sent_buffered += 1;
+            self.post_buffer(lane, message.buf, total)
         };
-        match posted {
-            Ok(()) => self.count_posted(lane.peer),
-            Err(error) => self.fail(lane.peer, &format!("post of a send failed: {error}")),
+        if let Err(error) = posted {
+            self.fail(lane.peer, &format!("post of a send failed: {error}"));
         }
     }
 
@@ -230,19 +230,25 @@ impl<C> Transport<C> {
         let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return Ok(()) };
         let posted = qp.post_send_inline(wr.0, [&message.buf.buf.as_slice()[..total]], SendFlags::SIGNALED);
         self.give_back(message.buf);
-        posted
+        posted.map(|()| self.count_posted(lane.peer))
     }
 
-    fn post_buffer(&mut self, lane: LaneId, message: Queued, total: usize) -> Result<(), verbs::Error> {
+    /// Posts the first `total` bytes of a buffer, header included.
+    pub(super) fn post_buffer(
+        &mut self,
+        lane: LaneId,
+        buf: SendBuf,
+        total: usize,
+    ) -> Result<(), verbs::Error> {
         let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
         let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return Ok(()) };
         let ticket = self.inflight.reserve();
         let wr = WrId::new(Kind::Send, lane.queue.into(), ticket.generation, ticket.index);
-        let SendBuf { buf, class, share } = message.buf;
+        let SendBuf { buf, class, share } = buf;
         match qp.post_send(wr.0, buf, total as u32, SendFlags::SIGNALED) {
             Ok(buf) => {
                 self.inflight.fill(ticket, Waiting::Send { endpoint: lane.peer, buf, share });
-                self.stats.sent_buffered += 1;
+                self.count_posted(lane.peer);
                 Ok(())
             }
             Err((buf, error)) => {
@@ -253,7 +259,7 @@ impl<C> Transport<C> {
         }
     }
 
-    fn count_posted(&mut self, index: u32) {
+    pub(super) fn count_posted(&mut self, index: u32) {
         if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
             ep.outstanding += 1;
             self.outstanding += 1;
