@@ -278,15 +278,82 @@ pub(super) fn needs_grh(plan: &QpPlan, gid: &Gid) -> bool {
     plan.port.link_layer == LinkLayer::Ethernet || gid.0[..8] != plan.port.gid.0[..8]
 }
 
-/// Who sent a datagram. With a global routing header the sender's GID is in it (IBTA 8.3: bytes 8 to 24).
+/// Who sent a datagram.
 fn source(wc: &Wc, buf: &Buf) -> Source {
-    let grh = buf.as_slice().get(8..24).filter(|_| wc.has_grh());
-    let gid = grh.and_then(|bytes| bytes.try_into().ok()).map(Gid);
+    let gid = buf.as_slice().first_chunk().filter(|_| wc.has_grh()).and_then(sender_gid);
     Source { qpn: wc.src_qp(), lid: wc.slid(), gid }
+}
+
+/// The sender's GID in the 40 bytes before a datagram. InfiniBand and RoCE v1 have a global routing header there, RoCE v2 an IPv6
+/// header, both with the source in bytes 8 to 24 (IBTA 8.3, RFC 8200); RoCE v2 over IPv4 has that header in the last 20 bytes and
+/// leaves the first undefined (IBTA annex A17.4.5.2), and its GIDs are IPv4 addresses mapped into IPv6.
+fn sender_gid(header: &[u8; GRH_LEN]) -> Option<Gid> {
+    const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    let ipv4 = &header[20..];
+    let mut gid = [0; 16];
+    if is_ipv4_header(ipv4) {
+        gid[..12].copy_from_slice(&MAPPED);
+        gid[12..].copy_from_slice(&ipv4[12..16]);
+    } else if header[0] >> 4 == 6 {
+        gid.copy_from_slice(&header[8..24]);
+    } else {
+        return None;
+    }
+    Some(Gid(gid))
+}
+
+/// Version 4, 20 bytes, and a right checksum (RFC 791): the tail of an IPv6 header, which is its destination, has not all three but
+/// by a chance of one in millions.
+fn is_ipv4_header(bytes: &[u8]) -> bool {
+    let words = bytes.chunks_exact(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum: u32 = words.sum();
+    bytes[0] == 0x45 && (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
 /// What a datagram says; nothing if the device claims an impossible length.
 fn payload<'a>(wc: &Wc, buf: &'a Buf) -> &'a [u8] {
     let end = usize::try_from(wc.byte_len()).unwrap_or(usize::MAX);
     buf.as_slice().get(GRH_LEN..end).unwrap_or(&[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As rxe of Linux 6.1 delivers it: a header of RFC 791 from 10.77.0.1 to 10.77.0.2 behind 20 bytes of anything.
+    fn over_ipv4() -> [u8; GRH_LEN] {
+        let mut header = [0x66; GRH_LEN];
+        let ip = [0x45, 0, 1, 0x2c, 0x12, 0x34, 0x40, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2];
+        header[20..].copy_from_slice(&ip);
+        let sum: u32 = ip.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        header[30..32].copy_from_slice(&checksum.to_be_bytes());
+        header
+    }
+
+    #[test]
+    fn the_sender_of_a_datagram_over_ipv4_is_its_mapped_address() {
+        let gid = sender_gid(&over_ipv4()).unwrap();
+        assert_eq!(std::net::Ipv6Addr::from(gid.0).to_string(), "::ffff:10.77.0.1");
+    }
+
+    #[test]
+    fn the_sender_of_a_datagram_with_a_global_routing_header_or_over_ipv6_is_its_source() {
+        let mut header = [0; GRH_LEN];
+        header[0] = 0x60;
+        let source = std::array::from_fn(|i| i as u8 + 1);
+        header[8..24].copy_from_slice(&source);
+        // A destination that looks like the beginning of an IPv4 header, without its checksum.
+        header[24..].copy_from_slice(&[0x45; 16]);
+        assert_eq!(sender_gid(&header), Some(Gid(source)));
+    }
+
+    #[test]
+    fn bytes_that_are_no_header_name_no_sender() {
+        assert_eq!(sender_gid(&[0; GRH_LEN]), None);
+        let mut damaged = over_ipv4();
+        damaged[33] ^= 1;
+        damaged[0] = 0;
+        assert_eq!(sender_gid(&damaged), None);
+    }
 }
