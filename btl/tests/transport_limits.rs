@@ -6,7 +6,7 @@ mod common;
 use common::World;
 use mca_btl_oxib::transport::Transport;
 use mca_btl_oxib::transport::config::Config;
-use mca_btl_oxib::transport::device::{Choice, PortConfig, find};
+use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find};
 use verbs::Driver;
 
 const P_AND_S: &str = "P,128,8,6,4,2:S,2048,64,48,32,16,8";
@@ -41,7 +41,8 @@ fn more_reads_in_flight_than_the_device_answers_are_cut_to_its_limit() {
 #[test]
 fn a_layout_beyond_the_devices_queues_is_refused_with_queue_numbers_and_remedy() {
     let soft = || Driver::from_table(softib::driver_table());
-    let ports = find(&Choice::Soft, PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();
+    let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+    let ports = find(&Choice::Soft, &Filter::default(), config, soft).unwrap();
     for (layout, what) in [
         ("P,128,32767:S,2048,64,48,32,16", "queue 0 (sends) needs"),
         ("P,128,8:S,2048,64,48,32767,16", "queue 1 (sends) needs 32783"),
