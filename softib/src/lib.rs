@@ -19,6 +19,7 @@
 //! Users take [`driver_table`] and see real `ibv_context`, `ibv_qp`, ... structs.
 
 mod abi;
+mod clock;
 mod deliver;
 mod dm;
 mod engine;

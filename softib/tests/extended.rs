@@ -164,8 +164,8 @@ fn an_extended_queue_refuses_what_it_does_not_have() {
     assert_eq!(refused(&|init| init.cqe = 0), libc::EINVAL);
     assert_eq!(refused(&|init| init.cqe = u32::MAX), libc::EINVAL);
     assert_eq!(refused(&|init| init.comp_vector = 1), libc::EINVAL);
-    let stamps = u64::from(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
-    assert_eq!(refused(&|init| init.wc_flags = stamps), libc::EOPNOTSUPP);
+    let tags = u64::from(IBV_WC_EX_WITH_TM_INFO);
+    assert_eq!(refused(&|init| init.wc_flags = tags), libc::EOPNOTSUPP);
     // No parent domain.
     assert_eq!(refused(&|init| init.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD), libc::EINVAL);
     let overrun = |init: &mut ibv_cq_init_attr_ex| {
@@ -178,6 +178,78 @@ fn an_extended_queue_refuses_what_it_does_not_have() {
     assert_eq!((start(cq), start(cq)), (libc::ENOENT, libc::ENOENT));
     let mut attr = ibv_poll_cq_attr { comp_mask: 1 };
     assert_eq!(unsafe { (*cq).start_poll.unwrap()(cq, &mut attr) }, libc::EINVAL);
+}
+
+fn raw_clock(dev: &Dev) -> u64 {
+    let mut values = ibv_values_ex { comp_mask: IBV_VALUES_MASK_RAW_CLOCK, ..Default::default() };
+    assert_eq!(unsafe { extension(dev.ctx).query_rt_values.unwrap()(dev.ctx, &mut values) }, 0);
+    values.raw_clock.tv_nsec as u64
+}
+
+#[test]
+fn completions_say_when_they_happened_not_when_they_are_read() {
+    let dev = Dev::open();
+    let mut attr = ibv_device_attr_ex::default();
+    assert_eq!(unsafe { ibv_query_device_ex(table(), dev.ctx, &mut attr) }, 0);
+    assert_eq!((attr.completion_timestamp_mask, attr.hca_core_clock), (u64::MAX, 1_000_000));
+    let stamps = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+    let cq = cq_ex(&dev, ibv_cq_init_attr_ex { wc_flags: stamps.into(), ..cq_init(4) });
+    let (a, b) = (dev.qp(IBV_QPT_RC, cq.cast()), dev.qp(IBV_QPT_RC, dev.cq(16)));
+    a.connect(b.num(), &path());
+    b.connect(a.num(), &path());
+    let (from, to) = (dev.buf(8), dev.buf(8));
+    let mut clocks = vec![raw_clock(&dev)];
+    let wall =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let begun = wall();
+    for wr_id in 0..3 {
+        assert_eq!(a.rdma(wr_id, IBV_WR_RDMA_WRITE, from.sge(0, 8), to.addr(), to.key()), 0);
+        clocks.push(raw_clock(&dev));
+    }
+    let (ended, read) = (wall(), unsafe { (*cq).read_completion_ts.unwrap() });
+    // The times stay with their completions when the queue changes.
+    assert_eq!(unsafe { (table().resize_cq)(cq.cast(), 64) }, 0);
+    for at in 0..3 {
+        assert_eq!(if at == 0 { start(cq) } else { unsafe { (*cq).next_poll.unwrap()(cq) } }, 0);
+        let ticks = unsafe { read(cq) };
+        assert!(clocks[at] <= ticks && ticks <= clocks[at + 1], "{ticks} is not in {clocks:?} at {at}");
+        let wall = unsafe { (*cq).read_completion_wallclock_ns.unwrap()(cq) };
+        // A clock that is set meanwhile may step; it does so by less than a minute.
+        let minute = 60_000_000_000;
+        assert!(begun - minute <= wall && wall <= ended + minute);
+    }
+    end(cq);
+    let plain = cq_ex(&dev, cq_init(4));
+    assert!(unsafe {
+        (*plain).read_completion_ts.is_none() && (*plain).read_completion_wallclock_ns.is_none()
+    });
+}
+
+#[test]
+fn a_queue_with_times_still_fires_its_channel_when_armed() {
+    let dev = Dev::open();
+    let channel = unsafe { (table().create_comp_channel)(dev.ctx) };
+    let wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.into();
+    let cq = cq_ex(&dev, ibv_cq_init_attr_ex { wc_flags, channel, ..cq_init(8) });
+    let (a, b) = (dev.qp(IBV_QPT_RC, cq.cast()), dev.qp(IBV_QPT_RC, dev.cq(16)));
+    a.connect(b.num(), &path());
+    b.connect(a.num(), &path());
+    let (from, to) = (dev.buf(8), dev.buf(8));
+    let write = || assert_eq!(a.rdma(1, IBV_WR_RDMA_WRITE, from.sge(0, 8), to.addr(), to.key()), 0);
+    let pending = || {
+        let mut poll = libc::pollfd { fd: unsafe { (*channel).fd }, events: libc::POLLIN, revents: 0 };
+        unsafe { libc::poll(&mut poll, 1, 0) }
+    };
+    write();
+    assert_eq!(pending(), 0);
+    assert_eq!(unsafe { ibv_req_notify_cq(cq.cast(), 0) }, 0);
+    write();
+    write();
+    assert_eq!(pending(), 1);
+    let (mut fired, mut context) = (null_mut(), null_mut());
+    assert_eq!(unsafe { (table().get_cq_event)(channel, &mut fired, &mut context) }, 0);
+    assert_eq!((fired, pending()), (cq.cast(), 0));
+    unsafe { (table().ack_cq_events)(fired, 1) };
 }
 
 /// Threads that read one queue each get whole completions, every one once.

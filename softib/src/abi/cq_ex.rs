@@ -10,6 +10,7 @@
 use super::create::{check_depth, cq_key, insert_cq, optional_channel};
 use super::device::context_key;
 use super::{Turn, domain, engine, guard, guard_ptr, ops};
+use crate::clock::Stamp;
 use crate::errno::Errno;
 use crate::objects::zeroed;
 use rdma_sys::*;
@@ -20,6 +21,7 @@ use std::ffi::c_int;
 pub struct CqEx {
     ex: ibv_cq_ex,
     wc: ibv_wc,
+    stamp: Stamp,
     turn: Turn,
     single_threaded: bool,
     /// The parent domain it was made with, or null.
@@ -35,6 +37,7 @@ pub fn extended(c: ibv_cq) -> CqEx {
     CqEx {
         ex,
         wc: ibv_wc::default(),
+        stamp: Stamp::default(),
         turn: Turn::default(),
         single_threaded: false,
         parent: std::ptr::null_mut(),
@@ -61,7 +64,7 @@ fn create(context: *mut ibv_context, init: &ibv_cq_init_attr_ex) -> Result<*mut 
     let has_domain = init.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0;
     let known = init.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) == 0
         && flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED == 0
-        && init.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) == 0;
+        && init.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS | STAMPS) == 0;
     if !known {
         return Err(Errno::OPNOTSUPP);
     }
@@ -83,12 +86,24 @@ fn create(context: *mut ibv_context, init: &ibv_cq_init_attr_ex) -> Result<*mut 
     let cq = unsafe { &mut *cq };
     cq.parent = parent;
     cq.single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
-    offer(&mut cq.ex);
+    offer(&mut cq.ex, init.wc_flags as u32);
+    if init.wc_flags as u32 & STAMPS != 0 {
+        state.w.cqs[cq.ex.handle as usize].keep_stamps();
+    }
     Ok(&raw mut cq.ex)
 }
 
-/// Fills the functions in. What the standard flags do not cover stays null.
-fn offer(ex: &mut ibv_cq_ex) {
+/// Completions with times.
+const STAMPS: u32 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+
+/// Fills the functions in. What neither the standard flags nor `wc_flags` cover stays null.
+fn offer(ex: &mut ibv_cq_ex, wc_flags: u32) {
+    if wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP != 0 {
+        ex.read_completion_ts = Some(read_completion_ts);
+    }
+    if wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK != 0 {
+        ex.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+    }
     ex.start_poll = Some(start_poll);
     ex.next_poll = Some(next_poll);
     ex.end_poll = Some(end_poll);
@@ -140,8 +155,12 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe fn advance(cq: *mut CqEx) -> Result<(), Errno> {
     // SAFETY: contract; poll() hands out one completion at most.
     unsafe {
-        let to = &raw mut (*cq).wc;
-        if ops::poll(cq_key(cq.cast()), 1, |_, wc| to.write(*wc))? == 0 {
+        let (to, when) = (&raw mut (*cq).wc, &raw mut (*cq).stamp);
+        let out = |_, wc: &ibv_wc, stamp: Option<&Stamp>| {
+            to.write(*wc);
+            when.write(stamp.copied().unwrap_or_default());
+        };
+        if ops::poll(cq_key(cq.cast()), 1, out)? == 0 {
             return Err(Errno(libc::ENOENT));
         }
         ((*cq).ex.wr_id, (*cq).ex.status) = ((*to).wr_id, (*to).status);
@@ -154,18 +173,23 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     unsafe { (*cq.cast::<CqEx>()).turn.give() };
 }
 
-/// Functions that read one field of the completion.
+/// Functions that read one field of the completion, or of its time.
 macro_rules! readers {
-    ($($name:ident -> $ty:ty = $field:expr;)*) => { $(
+    ($part:ident: $of:ty => $($name:ident -> $ty:ty = $field:expr;)*) => { $(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
-            let field: fn(&ibv_wc) -> $ty = $field;
+            let field: fn(&$of) -> $ty = $field;
             // SAFETY: the program passes a CQ that create_cq_ex returned, between start_poll and end_poll.
-            field(unsafe { &(*cq.cast::<CqEx>()).wc })
+            field(unsafe { &(*cq.cast::<CqEx>()).$part })
         }
     )* };
 }
 
-readers! {
+readers! { stamp: Stamp =>
+    read_completion_ts -> u64 = |stamp| stamp.ticks;
+    read_completion_wallclock_ns -> u64 = |stamp| stamp.wall;
+}
+
+readers! { wc: ibv_wc =>
     read_opcode -> ibv_wc_opcode = |wc| wc.opcode;
     read_vendor_err -> u32 = |wc| wc.vendor_err;
     read_byte_len -> u32 = |wc| wc.byte_len;

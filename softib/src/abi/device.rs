@@ -5,6 +5,7 @@ use super::{
     cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, import, memory, ops, qp_ex, shared_qp, window,
     xrc,
 };
+use crate::clock;
 use crate::engine as process;
 use crate::errno::Errno;
 use crate::faults;
@@ -128,6 +129,7 @@ fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs
     c.alloc_td = Some(domain::alloc_td);
     c.dealloc_td = Some(domain::dealloc_td);
     c.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    c.query_rt_values = Some(query_rt_values);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
     c.open_xrcd = Some(xrc::open_xrcd);
@@ -258,6 +260,8 @@ fn device_attr_ex() -> Result<ibv_device_attr_ex, Errno> {
         orig_attr,
         device_cap_flags_ex: u64::from(orig_attr.device_cap_flags) | ATOMIC_WRITE,
         max_dm_size: crate::dm::SIZE as u64,
+        completion_timestamp_mask: clock::MASK,
+        hca_core_clock: clock::KILOHERTZ,
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
         odp_caps: odp_caps(),
         xrc_odp_caps: xrc_odp_caps(),
@@ -273,6 +277,22 @@ fn offered(bits: u32) -> u32 {
 fn xrc_odp_caps() -> u32 {
     let one_sided = IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
     offered(IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_SRQ_RECV | one_sided)
+}
+
+/// `verbs_context.query_rt_values`. The clock's ticks are all in `tv_nsec`, whatever its name says: that is where drivers of adapters
+/// put theirs, and where programs look.
+unsafe extern "C" fn query_rt_values(_context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
+    guard(|| {
+        // SAFETY: the program passes a valid pointer.
+        let values = unsafe { &mut *values };
+        if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            return Err(Errno::INVAL);
+        }
+        if values.comp_mask != 0 {
+            (values.raw_clock.tv_sec, values.raw_clock.tv_nsec) = (0, clock::ticks() as libc::c_long);
+        }
+        Ok(())
+    })
 }
 
 fn odp_caps() -> ibv_odp_caps {

@@ -4,6 +4,7 @@ use super::address::destination;
 use super::create::{cq_key, srq_key};
 use super::queue::qp_index;
 use super::{engine, guard, window};
+use crate::clock::Stamp;
 use crate::engine::lock::thread_id;
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
@@ -23,7 +24,9 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
     let polled = catch_unwind(AssertUnwindSafe(|| {
         let key = cq_key(cq);
         // SAFETY: the program passes room for `count` completions.
-        unsafe { poll(key, count.max(0) as usize, |i, found| wc.add(i).copy_from_nonoverlapping(found, 1)) }
+        unsafe {
+            poll(key, count.max(0) as usize, |i, found, _| wc.add(i).copy_from_nonoverlapping(found, 1))
+        }
     }));
     match polled {
         Ok(Ok(count)) => count as c_int,
@@ -31,9 +34,13 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
     }
 }
 
-/// Polls once and hands over up to `count` completions.
+/// Polls once and hands over up to `count` completions, with their times if those are kept.
 #[inline]
-pub fn poll(key: usize, count: usize, mut out: impl FnMut(usize, &ibv_wc)) -> Result<usize, Errno> {
+pub fn poll(
+    key: usize,
+    count: usize,
+    mut out: impl FnMut(usize, &ibv_wc, Option<&Stamp>),
+) -> Result<usize, Errno> {
     let engine = engine()?;
     let mut guard = engine.enter();
     let state = &mut *guard;
@@ -50,14 +57,14 @@ pub fn poll(key: usize, count: usize, mut out: impl FnMut(usize, &ibv_wc)) -> Re
     let cq = &mut w.cqs[key];
     let mut polled = 0;
     while polled < count {
-        let popped = cq.pop_with(|cqe| {
+        let popped = cq.pop_with(|cqe, stamp| {
             if let Some((index, generation, upto)) = cqe.retire
                 && let Some(qp) = qps.get_mut(index as usize)
                 && qp.generation == generation
             {
                 qp.sq_retired = upto;
             }
-            out(polled, &cqe.wc);
+            out(polled, &cqe.wc, stamp);
         });
         if !popped {
             break;
@@ -78,10 +85,7 @@ fn arm(key: usize, armed: Armed) -> Result<(), Errno> {
     let engine = engine()?;
     let mut state = engine.enter();
     let cq = state.w.cqs.get_mut(key).ok_or(Errno::INVAL)?;
-    // Arming for everything includes arming for solicited ones, never the other way round.
-    if cq.armed != Armed::Any {
-        cq.armed = armed;
-    }
+    cq.arm(armed);
     if state.arm(thread_id()) {
         engine.shared.control_changed(false);
     }

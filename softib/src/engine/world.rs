@@ -5,7 +5,7 @@
 use crate::abi::domain::Parent;
 use crate::engine::progress::Inbound;
 use crate::faults::state::Faults;
-use crate::objects::cq::{Armed, Channel, Cq, Cqe};
+use crate::objects::cq::{Channel, Cq, Cqe};
 use crate::objects::events::{Context, Event, Subject};
 use crate::objects::mr::{Mrs, Pd};
 use crate::objects::peer::Peers;
@@ -109,20 +109,18 @@ impl World {
         if !cq.push_with(fill) {
             return self.overrun(key, qpn);
         }
-        let fires = match cq.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => solicited,
-        };
-        if fires {
-            self.fire(key);
+        if cq.watchful {
+            self.attend(key, solicited);
         }
     }
 
+    /// The rest for a queue that is armed, or keeps times.
     #[cold]
-    fn fire(&mut self, key: usize) {
+    fn attend(&mut self, key: usize, solicited: bool) {
         let cq = &mut self.cqs[key];
-        cq.armed = Armed::No;
+        if !cq.attend(solicited) {
+            return;
+        }
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(channel)) {
             channel.fire(key);
         }

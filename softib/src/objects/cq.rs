@@ -2,10 +2,12 @@
 //!
 //! A CQ is a ring of completions of fixed depth. When it overflows, the completion is lost, the CQ is in error
 //! for good, an asynchronous CQ_ERR follows, and queue pairs that try to complete to it go to the error state.
+//! Queues of programs that want to know when a completion happened keep the time of each beside it.
 //! A channel is an eventfd in semaphore mode and a queue of CQs that fired: one count per queued event.
 
 use super::CBox;
 use crate::abi::cq_ex::CqEx;
+use crate::clock::Stamp;
 use crate::errno::{Errno, check};
 use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_wc};
 use std::collections::VecDeque;
@@ -40,7 +42,9 @@ pub struct Cq {
     c: CBox<CqEx>,
     pub context: usize,
     pub channel: Option<usize>,
-    pub armed: Armed,
+    armed: Armed,
+    /// Armed, or with stamps: a new completion needs attention.
+    pub watchful: bool,
     pub overrun: bool,
     /// Queue pairs that complete here.
     pub users: u32,
@@ -48,6 +52,8 @@ pub struct Cq {
     pub events: u32,
     pub async_events: u32,
     ring: Box<[Cqe]>,
+    /// As long as the ring, or empty: nobody wants to know.
+    stamps: Box<[Stamp]>,
     head: usize,
     len: usize,
 }
@@ -59,14 +65,48 @@ impl Cq {
             context,
             channel,
             armed: Armed::No,
+            watchful: false,
             overrun: false,
             users: 0,
             events: 0,
             async_events: 0,
             ring: empty_ring(depth),
+            stamps: Box::default(),
             head: 0,
             len: 0,
         }
+    }
+
+    /// From now on keeps the time of each completion.
+    pub fn keep_stamps(&mut self) {
+        self.stamps = vec![Stamp::default(); self.ring.len()].into_boxed_slice();
+        self.watchful = true;
+    }
+
+    /// Arms it. Arming for everything includes arming for solicited ones, never the other way round.
+    pub fn arm(&mut self, armed: Armed) {
+        if self.armed != Armed::Any {
+            self.armed = armed;
+        }
+        self.watchful = true;
+    }
+
+    /// Looks after the completion that was added last; whether it fires the channel, which is not armed any more then.
+    pub fn attend(&mut self, solicited: bool) -> bool {
+        let last = self.wrap(self.head + self.len - 1);
+        if let Some(stamp) = self.stamps.get_mut(last) {
+            *stamp = Stamp::now();
+        }
+        let fires = match self.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => solicited,
+        };
+        if fires {
+            self.armed = Armed::No;
+            self.watchful = !self.stamps.is_empty();
+        }
+        fires
     }
 
     /// What programs know it by.
@@ -89,11 +129,6 @@ impl Cq {
         self.len
     }
 
-    /// Adds a completion; false when there is no room.
-    pub fn push(&mut self, cqe: Cqe) -> bool {
-        self.push_with(|slot| *slot = cqe)
-    }
-
     /// Adds a completion that `fill` writes where it will lie; false when there is no room.
     #[inline]
     pub fn push_with(&mut self, fill: impl FnOnce(&mut Cqe)) -> bool {
@@ -106,24 +141,13 @@ impl Cq {
         true
     }
 
+    /// Hands the oldest completion to `out` where it lies, with its time if that is kept.
     #[inline]
-    pub fn pop(&mut self) -> Option<Cqe> {
-        if self.len == 0 {
-            return None;
-        }
-        let cqe = self.ring[self.head];
-        self.head = self.wrap(self.head + 1);
-        self.len -= 1;
-        Some(cqe)
-    }
-
-    /// Hands the oldest completion to `out` where it lies.
-    #[inline]
-    pub fn pop_with(&mut self, out: impl FnOnce(&Cqe)) -> bool {
+    pub fn pop_with(&mut self, out: impl FnOnce(&Cqe, Option<&Stamp>)) -> bool {
         if self.len == 0 {
             return false;
         }
-        out(&self.ring[self.head]);
+        out(&self.ring[self.head], self.stamps.get(self.head));
         self.head = self.wrap(self.head + 1);
         self.len -= 1;
         true
@@ -140,25 +164,34 @@ impl Cq {
             return Err(Errno::INVAL);
         }
         let mut ring = empty_ring(depth);
-        let len = self.len;
-        for slot in ring.iter_mut().take(len) {
-            if let Some(cqe) = self.pop() {
-                *slot = cqe;
+        let kept = if self.stamps.is_empty() { 0 } else { depth };
+        let mut stamps = vec![Stamp::default(); kept].into_boxed_slice();
+        for to in 0..self.len {
+            let from = self.wrap(self.head + to);
+            ring[to] = self.ring[from];
+            if let Some(stamp) = stamps.get_mut(to) {
+                *stamp = self.stamps[from];
             }
         }
-        (self.ring, self.head, self.len) = (ring, 0, len);
+        (self.ring, self.stamps, self.head) = (ring, stamps, 0);
         Ok(())
     }
 
     /// Drops the completions of a queue pair that goes away (reset, destroy).
     pub fn forget(&mut self, qpn: u32) {
-        for _ in 0..self.len {
-            if let Some(cqe) = self.pop()
-                && cqe.wc.qp_num != qpn
-            {
-                self.push(cqe);
+        let mut kept = 0;
+        for at in 0..self.len {
+            let (from, to) = (self.wrap(self.head + at), self.wrap(self.head + kept));
+            if self.ring[from].wc.qp_num == qpn {
+                continue;
             }
+            self.ring[to] = self.ring[from];
+            if !self.stamps.is_empty() {
+                self.stamps[to] = self.stamps[from];
+            }
+            kept += 1;
         }
+        self.len = kept;
     }
 }
 
