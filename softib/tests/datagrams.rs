@@ -93,12 +93,12 @@ fn datagrams_to_a_process_that_stays_stopped_are_lost_in_the_end() {
     let mut child = Child::start("receiver");
     let mut sender = Sender::new(&dev, child.hear()[0] as u32);
     child.stop();
-    for number in 0..100 {
+    for number in 0..COUNT {
         sender.send(number, LEN);
     }
     let in_the_ring = std::iter::from_fn(|| poll(sender.qp.cq)).count() as u64;
-    assert!(in_the_ring < 100);
-    for number in in_the_ring..100 {
+    assert!(in_the_ring < COUNT as u64);
+    for number in in_the_ring..COUNT as u64 {
         assert_eq!(sender.qp.wait().wr_id, number);
     }
     child.signal(libc::SIGCONT);
@@ -111,11 +111,11 @@ fn datagrams_that_wait_for_a_process_end_when_it_is_killed() {
     let mut child = Child::start("receiver");
     let mut sender = Sender::new(&dev, child.hear()[0] as u32);
     child.stop();
-    for number in 0..100 {
+    for number in 0..COUNT {
         sender.send(number, LEN);
     }
     child.kill();
-    for number in 0..100 {
-        assert_eq!(sender.qp.wait().wr_id, number);
+    for number in 0..COUNT {
+        assert_eq!(sender.qp.wait().wr_id, number as u64);
     }
 }

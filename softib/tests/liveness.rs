@@ -32,7 +32,7 @@ fn drop_in_on(dev: Dev) {
     }
 }
 
-const LEN: usize = 1 << 20;
+const LEN: usize = 5 << 18;
 
 /// Connects, posts as many receives as told, and does nothing more.
 fn victim() {

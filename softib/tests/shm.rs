@@ -22,9 +22,9 @@ struct Pair {
     from: RecvRing,
 }
 
-fn pair() -> Pair {
+fn pair(large: bool) -> Pair {
     let segment = segment();
-    let to = SendRing::claim(&segment.map, &segment.file, (7, 99), true).unwrap();
+    let to = SendRing::claim(&segment.map, &segment.file, (7, 99), true, large).unwrap();
     let from = RecvRing::adopt(&segment.map, to.index()).unwrap();
     Pair { segment, to, from }
 }
@@ -74,9 +74,10 @@ proptest! {
 
     #[test]
     fn a_ring_gives_back_what_was_put_in_and_never_deadlocks(
-        steps in prop::collection::vec((length(), 0usize..6), 1..1500)
+        steps in prop::collection::vec((length(), 0usize..6), 1..1500),
+        large in any::<bool>()
     ) {
-        let mut pair = pair();
+        let mut pair = pair(large);
         let (mut number, mut expected) = (0, VecDeque::new());
         for (len, receives) in steps {
             if pair.send(len, number) {
@@ -98,8 +99,8 @@ proptest! {
 
     /// Whatever a broken or hostile sender writes into a cell, the receiver neither panics nor reads outside of the ring.
     #[test]
-    fn any_cell_is_survived(bytes in prop::collection::vec(any::<u8>(), 124)) {
-        let mut pair = pair();
+    fn any_cell_is_survived(bytes in prop::collection::vec(any::<u8>(), 124), large in any::<bool>()) {
+        let mut pair = pair(large);
         prop_assert!(pair.send(0, 0));
         let at = softib::shm::layout::ring_data(pair.to.index());
         pair.segment.map.write(at + 4, &bytes);

@@ -4,6 +4,8 @@
 //!   the same machine: the median of the ratios of all pairs, and the best figure of each.
 //! * Doorbells (system calls that wake a sleeping peer) during a million small messages between two polling ranks, as the
 //!   plugin counts them; it says so at the end of a job with `btl_oxib_verbose debug`.
+//!
+//! `--verbs`: the software device alone, with no MPI: `softib/examples/pingpong`.
 
 use std::path::Path;
 
@@ -14,7 +16,7 @@ use crate::build;
 use crate::ompi5;
 use crate::pingpong::{self, Plan, Series};
 use crate::report::{figure, table};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, cargo};
 use e2e::failure::Context;
 use e2e::mpirun::{Binding, Job, Transport};
 use e2e::process::Limits;
@@ -23,9 +25,9 @@ use e2e::{Failure, OpenMpi, Result, machine};
 
 /// What `bench` understands.
 pub const OPTIONS: Options = Options {
-    flags: &["no-install", "ompi5"],
+    flags: &["no-install", "ompi5", "verbs"],
     values: &["json", "mpi", "pairs", "transports"],
-    words: false,
+    words: true,
 };
 
 const SIZES: [u64; 2] = [8, 1 << 20];
@@ -66,6 +68,12 @@ struct Million {
 
 /// `cargo xtask bench`.
 pub fn command(args: Args) -> Result<()> {
+    if args.flag("verbs") {
+        return verbs(args.words());
+    }
+    if !args.words().is_empty() {
+        return Err(Failure::new("words are for --verbs: windows, messages, sizes"));
+    }
     let workspace = Workspace::find()?;
     let mpi = ompi5::chosen(&args, &workspace)?;
     let default = format!("oxib,{}", mpi.shared_memory());
@@ -86,6 +94,24 @@ pub fn command(args: Args) -> Result<()> {
         Some(path) => write(Path::new(path), &mpi, comparisons, million),
         None => Ok(()),
     }
+}
+
+/// The software device alone: softib's example pingpong, which says what its words mean.
+fn verbs(words: &[String]) -> Result<()> {
+    let mut cargo = cargo();
+    cargo.current_dir(Workspace::find()?.root).args(["run", "--quiet", "--release", "-p", "softib"]);
+    let status =
+        cargo.args(["--example", "pingpong", "--"]).args(words).status().context("cannot run cargo")?;
+    if !status.success() {
+        return Err(Failure(format!("the bench {status}")));
+    }
+    println!("{}", machine());
+    Ok(())
+}
+
+fn machine() -> String {
+    let (load, processor, cores) = (machine::load(), machine::processor(), machine::cores());
+    format!("{processor}, {cores} cores, load {load:.1}")
 }
 
 /// One round of the ping-pong is a pair: ours, then theirs.
@@ -173,8 +199,7 @@ fn show(
             .map_or_else(|| "not reported by the plugin".to_owned(), |count| count.to_string());
         println!("{} messages of 8 bytes in {:.2} s; doorbells: {bells}", million.messages, million.seconds);
     }
-    let (load, processor, cores) = (machine::load(), machine::processor(), machine::cores());
-    println!("{processor}, {cores} cores, load {load:.1}, Open MPI {}", mpi.version());
+    println!("{}, Open MPI {}", machine(), mpi.version());
 }
 
 fn row(c: &Comparison) -> Vec<String> {

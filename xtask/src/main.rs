@@ -62,6 +62,8 @@ usage: cargo xtask COMMAND [OPTIONS]
   bench       the figures of docs/results.md: latency and bandwidth beside shared memory, doorbells per message
                 --json FILE        write the figures there, too
                 --mpi DIR, --ompi5 as for pingpong
+                --verbs [WINDOWS [MESSAGES [SIZE...]]]
+                                   the software device alone, beside raw shared memory
 
 Missing Debian packages are named and installed (by sudo when not root); --no-install stops instead.
 ";

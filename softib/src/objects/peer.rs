@@ -11,7 +11,7 @@ use crate::shm::layout::*;
 use crate::shm::liveness::{Liveness, is_locked};
 use crate::shm::map::Map;
 use crate::shm::qptable::{self, Public};
-use crate::shm::ring::SendRing;
+use crate::shm::ring::{self, SendRing};
 use crate::shm::rq::{self, Place};
 use crate::shm::segment::{self, Segment};
 use std::fs::File;
@@ -169,7 +169,7 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
     let pid = map.u32(H_PID).load(Ordering::Relaxed) as i32;
     let fenced = !barrier || map.u32(H_BARRIER).load(Ordering::Relaxed) == 0;
-    let ring = SendRing::claim(&map, &file, me, fenced)?;
+    let ring = SendRing::claim(&map, &file, me, fenced, ring::may_be_large(&file))?;
     Ok(Peer { map, file, incarnation, pid, card, ring, reachable: None, live, is_self })
 }
 

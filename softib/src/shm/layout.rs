@@ -7,7 +7,7 @@
 //! 256 KiB  qp table      4096 x 128 B
 //! 1 MiB    mr table      65536 x 64 B
 //! 8 MiB    heap          64 MiB of receive queues
-//! 72 MiB   rings         512 x (64 KiB of cells + 256 KiB of bulk)
+//! 72 MiB   rings         512 x (64 KiB of cells + up to 1 MiB of bulk)
 //! ```
 //!
 //! The file is sparse: space is taken (fallocate) when a part comes into use, so a full /dev/shm is an
@@ -15,7 +15,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -66,6 +66,8 @@ pub const RING_TABLE: usize = 0x2000;
 pub const RING_ENTRY: usize = 256;
 pub const R_OWNER: usize = 0;
 pub const R_INCARNATION: usize = 8;
+/// Bytes of bulk that the sender has taken: BULK_MIN or BULK_MAX.
+pub const R_BULK: usize = 16;
 pub const R_WATCHED: usize = 64;
 pub const R_CONSUMED: usize = 128;
 pub const R_HAZARD: usize = 192;
@@ -82,8 +84,11 @@ pub const RING_DATA: usize = HEAP + HEAP_LEN;
 pub const CELLS: usize = 512;
 pub const CELL: usize = 128;
 pub const CELLS_LEN: usize = CELLS * CELL;
-pub const BULK_LEN: usize = 256 << 10;
-pub const RING_LEN: usize = CELLS_LEN + BULK_LEN;
+/// Bulk data of a ring: this much where the file system has plenty, else a quarter of it. A ring that fits into the caches of both
+/// cores is written and read at the pace of their coherence protocol; what is larger passes through the cache that they share.
+pub const BULK_MAX: usize = 1 << 20;
+pub const BULK_MIN: usize = 256 << 10;
+pub const RING_LEN: usize = CELLS_LEN + BULK_MAX;
 
 pub const SEGMENT_LEN: usize = RING_DATA + RINGS * RING_LEN;
 /// What is allocated before the segment is published.
@@ -94,7 +99,7 @@ const _: () = {
     assert!(QP_TABLE + QPS * QP_ENTRY <= MR_TABLE);
     assert!(MR_TABLE + MRS * MR_ENTRY <= HEAP);
     assert!(1 << QP_BITS == QPS);
-    assert!(CELLS.is_power_of_two() && BULK_LEN.is_power_of_two());
+    assert!(CELLS.is_power_of_two() && BULK_MIN.is_power_of_two() && BULK_MAX.is_power_of_two());
     assert!(RINGS.is_multiple_of(64));
 };
 

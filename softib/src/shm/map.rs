@@ -100,3 +100,12 @@ pub fn give_space(file: &File, offset: usize, len: usize) {
     // SAFETY: a system call on a descriptor we hold. Failure only wastes space until the segment goes.
     unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t) };
 }
+
+/// Bytes that are left on the file system of `file`; 0 if it does not say.
+pub fn free_space(file: &File) -> u64 {
+    // SAFETY: plain C data, zeroes are valid.
+    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a system call on a descriptor we hold, with a struct of ours.
+    let known = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut about) } == 0;
+    if known { about.f_bavail.saturating_mul(about.f_frsize) } else { 0 }
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cells  512 x 128 B   | tag | op flags dst | src qpn | len | imm | pos | 104 bytes inline payload |
-//!   bulk   256 KiB       payload that does not fit a cell, contiguous, in the order of the cells
+//!   bulk   256 K or 1 MiB  payload that does not fit a cell, contiguous, in the order of the cells
 //! ```
 //!
 //! The sender fills a cell and stores its tag last (release). A tag is the cell's sequence number plus one and sits
@@ -18,7 +18,7 @@
 
 use super::handover;
 use super::layout::*;
-use super::map::{Map, give_space, take_space};
+use super::map::{Map, free_space, give_space, take_space};
 use crate::errno::Errno;
 use std::fs::File;
 use std::sync::Arc;
@@ -33,7 +33,6 @@ pub const INLINE_MAX: usize = CELL - CELL_HEAD;
 pub const FRAGMENT_MAX: usize = 32 << 10;
 /// The receiver publishes its position after this many cells, or bytes of bulk.
 const PUBLISH_CELLS: u32 = CELLS as u32 / 4;
-const PUBLISH_BULK: u32 = BULK_LEN as u32 / 4;
 
 const CLAIMING: u64 = 1;
 const ACTIVE: u64 = 2;
@@ -84,11 +83,12 @@ impl Head {
     }
 }
 
-/// Where the bulk payload of `len` bytes starts when `pos` bytes have gone before.
+/// Where the bulk payload of `len` bytes starts when `pos` bytes have gone before, in a ring with `of` bytes of bulk (a power of
+/// two).
 #[inline]
-fn bulk_start(pos: u32, len: u32) -> u32 {
-    let offset = pos as usize % BULK_LEN;
-    if offset + len as usize > BULK_LEN { pos.wrapping_add((BULK_LEN - offset) as u32) } else { pos }
+fn bulk_start(pos: u32, len: u32, of: u32) -> u32 {
+    let offset = pos & (of - 1);
+    if offset + len > of { pos.wrapping_add(of - offset) } else { pos }
 }
 
 /// The sender's half of the barrier; the receiver's membarrier stands in for it where both have it.
@@ -114,6 +114,7 @@ pub struct SendRing {
     cells: usize,
     seq: u32,
     bulk: u32,
+    bulk_len: u32,
     /// What the receiver had consumed when we looked last: cells, bulk bytes.
     seen: (u32, u32),
     fenced: bool,
@@ -132,8 +133,14 @@ pub enum Pushed {
 }
 
 impl SendRing {
-    /// Claims a free ring in the receiver's segment. `EUSERS` when all are taken.
-    pub fn claim(map: &Arc<Map>, file: &File, me: (usize, u64), fenced: bool) -> Result<SendRing, Errno> {
+    /// Claims a free ring in the receiver's segment, with much or little room for bulk data. `EUSERS` when all are taken.
+    pub fn claim(
+        map: &Arc<Map>,
+        file: &File,
+        me: (usize, u64),
+        fenced: bool,
+        large: bool,
+    ) -> Result<SendRing, Errno> {
         let tag = (me.0 as u64) << 8;
         let taken = (0..RINGS).find(|&i| {
             let owner = map.u64(ring_entry(i) + R_OWNER);
@@ -142,17 +149,29 @@ impl SendRing {
         let index = taken.ok_or(Errno(libc::EUSERS))?;
         map.u32(H_RING_LIMIT).fetch_max(index as u32 + 1, Ordering::SeqCst);
         let at = ring_entry(index);
-        if let Err(error) = take_space(file, ring_data(index), RING_LEN) {
+        let bulk = if large { BULK_MAX } else { BULK_MIN };
+        if let Err(error) = take_space(file, ring_data(index), CELLS_LEN + bulk) {
             map.u64(at + R_OWNER).store(0, Ordering::Release);
             return Err(error);
         }
+        map.u32(at + R_BULK).store(bulk as u32, Ordering::Relaxed);
         map.u32(at + R_WATCHED).store(0, Ordering::Relaxed);
         map.u64(at + R_CONSUMED).store(0, Ordering::Relaxed);
         map.u32(at + R_HAZARD).store(0, Ordering::Relaxed);
         map.u64(at + R_INCARNATION).store(me.1, Ordering::Relaxed);
         map.u64(at + R_OWNER).store(tag | ACTIVE, Ordering::Release);
         let cells = ring_data(index);
-        Ok(SendRing { map: map.clone(), index, cells, seq: 0, bulk: 0, seen: (0, 0), fenced, stall: None })
+        Ok(SendRing {
+            map: map.clone(),
+            index,
+            cells,
+            seq: 0,
+            bulk: 0,
+            bulk_len: bulk as u32,
+            seen: (0, 0),
+            fenced,
+            stall: None,
+        })
     }
 
     pub fn index(&self) -> usize {
@@ -190,8 +209,8 @@ impl SendRing {
     }
 
     fn bulk_fits(&self, len: u32) -> bool {
-        let end = bulk_end(bulk_start(self.bulk, len), len);
-        end.wrapping_sub(self.seen.1) <= BULK_LEN as u32
+        let end = bulk_end(bulk_start(self.bulk, len, self.bulk_len), len);
+        end.wrapping_sub(self.seen.1) <= self.bulk_len
     }
 
     #[cold]
@@ -210,8 +229,8 @@ impl SendRing {
             fill(self.map.bytes(cell + CELL_HEAD, INLINE_MAX));
         } else {
             head.flags |= flag::BULK;
-            let start = bulk_start(self.bulk, len);
-            let at = self.cells + CELLS_LEN + start as usize % BULK_LEN;
+            let start = bulk_start(self.bulk, len, self.bulk_len);
+            let at = self.cells + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
             fill(self.map.bytes(at, len as usize));
             self.bulk = bulk_end(start, len);
         }
@@ -223,8 +242,8 @@ impl SendRing {
         let cell = self.cells + (self.seq as usize % CELLS) * CELL;
         self.map.write(cell + CELL_HEAD, fixed);
         head.flags |= flag::BULK;
-        let start = bulk_start(self.bulk, head.len);
-        let at = self.cells + CELLS_LEN + start as usize % BULK_LEN;
+        let start = bulk_start(self.bulk, head.len, self.bulk_len);
+        let at = self.cells + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
         fill(self.map.bytes(at, head.len as usize));
         self.bulk = bulk_end(start, head.len);
         self.publish(cell, head)
@@ -251,6 +270,12 @@ impl SendRing {
     pub fn hazard(&self) -> &AtomicU32 {
         self.map.u32(ring_entry(self.index) + R_HAZARD)
     }
+}
+
+/// Whether a ring may take much room: only where a small share of what is left will do. A container's /dev/shm of 64 MB would soon
+/// be full.
+pub fn may_be_large(file: &File) -> bool {
+    free_space(file) / 64 >= BULK_MAX as u64
 }
 
 /// Rings from here on have never been used.
@@ -286,6 +311,7 @@ pub struct RecvRing {
     cells: usize,
     seq: u32,
     bulk: u32,
+    bulk_len: u32,
     published: (u32, u32),
     /// Who sends: slot and incarnation of its process.
     pub slot: usize,
@@ -322,7 +348,9 @@ impl RecvRing {
         let at = ring_entry(index);
         let owner = map.u64(at + R_OWNER).load(Ordering::Acquire);
         let slot = (owner >> 8) as usize;
-        if owner & 0xff != ACTIVE || slot >= SLOTS {
+        let bulk_len = map.u32(at + R_BULK).load(Ordering::Relaxed);
+        let sane = [BULK_MIN as u32, BULK_MAX as u32].contains(&bulk_len);
+        if owner & 0xff != ACTIVE || slot >= SLOTS || !sane {
             return None;
         }
         let incarnation = map.u64(at + R_INCARNATION).load(Ordering::Relaxed);
@@ -333,6 +361,7 @@ impl RecvRing {
             cells,
             seq: 0,
             bulk: 0,
+            bulk_len,
             published: (0, 0),
             slot,
             incarnation,
@@ -378,8 +407,8 @@ impl RecvRing {
             );
             return None;
         }
-        let start = bulk_start(self.bulk, head.len);
-        let at = self.cells + CELLS_LEN + start as usize % BULK_LEN;
+        let start = bulk_start(self.bulk, head.len, self.bulk_len);
+        let at = self.cells + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
         let payload = self.map.bytes(at, head.len as usize).cast_const();
         Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len) })
     }
@@ -391,7 +420,7 @@ impl RecvRing {
         self.bulk = found.bulk;
         let (cells, bulk) =
             (self.seq.wrapping_sub(self.published.0), self.bulk.wrapping_sub(self.published.1));
-        if cells >= PUBLISH_CELLS || bulk >= PUBLISH_BULK {
+        if cells >= PUBLISH_CELLS || bulk >= self.bulk_len / 4 {
             self.publish();
         }
     }
