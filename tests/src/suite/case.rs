@@ -89,7 +89,12 @@ impl Case {
 /// # Errors
 /// The job's end, command and output.
 pub fn passes(job: &Job, name: &str, seconds: u64) -> Result<Finished> {
-    let finished = job.expect_success(Limits::deadline(seconds))?;
+    passes_within(job, name, Limits::deadline(seconds))
+}
+
+/// As [`passes`], within other limits.
+pub fn passes_within(job: &Job, name: &str, limits: Limits) -> Result<Finished> {
+    let finished = job.expect_success(limits)?;
     let line = format!("PASS {name}");
     if finished.output.lines().any(|l| l == line) {
         return Ok(finished);

@@ -3,9 +3,12 @@
 //! Quick: the default layout with 2, 3 and 4 ranks, every other one with 2 and 4. All: everything, three times over, since
 //! what depends on timing shows itself at times only.
 
+use std::time::Duration;
+
 use crate::Result;
 use crate::layouts::{DEFAULT, Layout};
-use crate::suite::case::passes;
+use crate::process::Limits;
+use crate::suite::case::passes_within;
 use crate::suite::{Case, Setting};
 
 /// A program, what it shows, and how it is run.
@@ -60,7 +63,8 @@ const PAIRS: [Program; 2] = [
     },
 ];
 
-const DEADLINE_SECONDS: u64 = 90;
+/// A program that says how far it is may take its time on a busy machine; one that is silent hangs.
+const LIMITS: Limits = Limits { deadline: Duration::from_secs(900), silence: Some(Duration::from_secs(90)) };
 
 /// Programs x layouts x ranks.
 pub fn cases(setting: &Setting) -> Vec<Case> {
@@ -100,5 +104,5 @@ fn run(setting: &Setting, program: &Program, ranks: usize, layout: &Layout) -> R
     if program.one_sided {
         job = job.parameter("osc", setting.mpi.one_sided());
     }
-    passes(&job, program.name, DEADLINE_SECONDS).map(drop)
+    passes_within(&job, program.name, LIMITS).map(drop)
 }
