@@ -1,4 +1,4 @@
-//! The extended context: device query, completions field by field, requests call by call; and regions that change.
+//! The extended context: device query, completions field by field, requests call by call.
 
 // Tests call the C functions with what they have just made; a failure may panic.
 #![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -499,6 +499,69 @@ fn either_all_requests_are_posted_or_none() {
     assert!(poll(b.cq).is_none());
 }
 
+/// Bind, use, invalidate from the other side, bind again, use, invalidate from this side: all in calls.
+#[test]
+fn memory_windows_and_atomic_writes_can_be_put_together_call_by_call() {
+    let dev = Dev::open();
+    let operations = IBV_QP_EX_WITH_BIND_MW
+        | IBV_QP_EX_WITH_LOCAL_INV
+        | IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_ATOMIC_WRITE;
+    let [a, b] = [(); 2].map(|()| qp_ex(&dev, IBV_QPT_RC, operations).unwrap());
+    a.connect(b.num(), &path());
+    b.connect(a.num(), &path());
+    let buf = Buf::new(&dev, 64, ATOMIC | IBV_ACCESS_MW_BIND);
+    let mw = unsafe { ibv_alloc_mw(dev.pd, IBV_MW_TYPE_2) };
+    let rkey = unsafe { (*mw).rkey };
+    let (mr, addr, access) = (buf.mr, buf.addr(), IBV_ACCESS_REMOTE_WRITE);
+    let info = ibv_mw_bind_info { mr, addr, length: 64, mw_access_flags: access };
+    let word = 0x1122_3344_5566_7788u64;
+    let done = |qp: &Qp, opcode| {
+        let wc = qp.wait();
+        assert_eq!((wc.status, wc.opcode), (IBV_WC_SUCCESS, opcode));
+        wc
+    };
+    let bind_and_write = |offset: u64| unsafe {
+        let bind = |ex: *mut ibv_qp_ex, qp: &mut ibv_qp_ex| {
+            qp.wr_flags = IBV_SEND_SIGNALED;
+            qp.wr_bind_mw.unwrap()(ex, mw, rkey, &info);
+        };
+        assert_eq!(build(&b, bind), 0);
+        done(&b, IBV_WC_BIND_MW);
+        let write = |ex: *mut ibv_qp_ex, qp: &mut ibv_qp_ex| {
+            qp.wr_flags = IBV_SEND_SIGNALED;
+            qp.wr_atomic_write.unwrap()(ex, rkey, addr + offset, (&raw const word).cast());
+        };
+        assert_eq!(build(&a, write), 0);
+        done(&a, IBV_WC_ATOMIC_WRITE);
+    };
+    bind_and_write(8);
+    assert_eq!(b.recv(1, &[buf.sge(32, 8)]), 0);
+    let send = |ex, qp: &mut ibv_qp_ex| unsafe {
+        qp.wr_flags = IBV_SEND_SIGNALED;
+        qp.wr_send_inv.unwrap()(ex, rkey);
+        qp.wr_set_inline_data.unwrap()(ex, c"invalid".as_ptr().cast_mut().cast(), 8);
+    };
+    assert_eq!(build(&a, send), 0);
+    done(&a, IBV_WC_SEND);
+    assert_eq!(done(&b, IBV_WC_RECV).wc_flags, IBV_WC_WITH_INV);
+    bind_and_write(16);
+    let forget = |ex, qp: &mut ibv_qp_ex| unsafe {
+        qp.wr_flags = IBV_SEND_SIGNALED;
+        qp.wr_local_inv.unwrap()(ex, rkey);
+    };
+    assert_eq!(build(&b, forget), 0);
+    done(&b, IBV_WC_LOCAL_INV);
+    let words: Vec<u64> =
+        buf.data[..40].chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
+    assert_eq!(words, [0, word, word, 0, u64::from_ne_bytes(*b"invalid\0")]);
+    // A bind that could not be posted is refused with all that was put together.
+    let stranger = ibv_mw_bind_info { mw_access_flags: 1 << 9, ..info };
+    let wrong = |ex, qp: &mut ibv_qp_ex| unsafe { qp.wr_bind_mw.unwrap()(ex, mw, rkey, &stranger) };
+    assert_eq!(build(&b, wrong), libc::EINVAL);
+    assert_eq!(unsafe { ibv_dealloc_mw(mw) }, 0);
+}
+
 #[test]
 fn only_the_operations_asked_for_are_there() {
     let dev = Dev::open();
@@ -512,81 +575,4 @@ fn only_the_operations_asked_for_are_there() {
     assert_eq!(qp_ex(&dev, IBV_QPT_RC, IBV_QP_EX_WITH_TSO).err(), Some(libc::EOPNOTSUPP));
     let nowhere = Dev { ctx: dev.ctx, pd: null_mut() };
     assert_eq!(qp_ex(&nowhere, IBV_QPT_RC, 0).err(), Some(libc::EINVAL));
-}
-
-fn rereg(buf: &Buf, flags: u32, pd: *mut ibv_pd, range: (u64, usize), access: u32) -> i32 {
-    unsafe { softib::rereg_mr(buf.mr, flags as i32, pd, range.0 as *mut _, range.1, access as i32) }
-}
-
-#[test]
-fn a_region_that_changes_keeps_its_key() {
-    let dev = Dev::open();
-    let (own, key) = (dev.buf(64), dev.buf(64));
-    let (other, rkey) = (dev.buf(256), key.key());
-    let write = |addr: u64| {
-        let (a, _b) = loopback(&dev, &path());
-        assert_eq!(a.rdma(1, IBV_WR_RDMA_WRITE, own.sge(0, 8), addr, rkey), 0);
-        a.wait().status
-    };
-    assert_eq!(write(key.addr()), IBV_WC_SUCCESS);
-    assert_eq!(rereg(&key, IBV_REREG_MR_CHANGE_ACCESS, null_mut(), (0, 0), IBV_ACCESS_LOCAL_WRITE), 0);
-    assert_eq!(write(key.addr()), IBV_WC_REM_ACCESS_ERR);
-    let flags = IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION;
-    assert_eq!(rereg(&key, flags, null_mut(), (other.addr(), 256), ALL_ACCESS), 0);
-    assert_eq!((write(key.addr()), write(other.addr() + 248)), (IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS));
-    let mr = unsafe { &*key.mr };
-    assert_eq!((mr.addr as u64, mr.length, mr.rkey), (other.addr(), 256, rkey));
-    let pd = unsafe { (table().alloc_pd)(dev.ctx) };
-    assert_eq!(rereg(&key, IBV_REREG_MR_CHANGE_PD, pd, (0, 0), 0), 0);
-    assert_eq!(write(other.addr()), IBV_WC_REM_ACCESS_ERR);
-    assert_eq!(unsafe { (table().dealloc_pd)(pd) }, libc::EBUSY);
-    drop(key);
-    assert_eq!(unsafe { (table().dealloc_pd)(pd) }, 0);
-}
-
-#[test]
-fn a_refused_change_leaves_the_region_as_it_was() {
-    let dev = Dev::open();
-    let buf = dev.buf(64);
-    let whole = (buf.addr(), 64);
-    let refused = [
-        rereg(&buf, 8, null_mut(), (0, 0), 0),
-        rereg(&buf, IBV_REREG_MR_CHANGE_TRANSLATION, null_mut(), (buf.addr(), 0), 0),
-        rereg(&buf, IBV_REREG_MR_CHANGE_TRANSLATION, null_mut(), (0, 64), 0),
-        rereg(&buf, IBV_REREG_MR_CHANGE_PD, null_mut(), (0, 0), 0),
-        rereg(&buf, IBV_REREG_MR_CHANGE_ACCESS, null_mut(), (0, 0), IBV_ACCESS_REMOTE_WRITE),
-        rereg(&buf, IBV_REREG_MR_CHANGE_TRANSLATION, null_mut(), whole, ALL_ACCESS),
-    ];
-    assert_eq!((refused, last_errno()), ([IBV_REREG_MR_ERR_INPUT; 6], libc::EINVAL));
-    let (a, b) = loopback(&dev, &path());
-    assert_eq!(b.recv(1, &[buf.sge(0, 64)]), 0);
-    assert_eq!(a.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, 8), buf.addr() + 56, buf.key()), 0);
-    assert_eq!(a.wait().status, IBV_WC_SUCCESS);
-}
-
-/// Receives that were fine when they were posted and are not any more fail on both sides, and the other way round.
-#[test]
-fn posted_receives_follow_their_region() {
-    let dev = Dev::open();
-    let (buf, own) = (dev.buf(64), dev.buf(64));
-    let pd = unsafe { (table().alloc_pd)(dev.ctx) };
-    let (srq, wr) = (dev.srq(4), |qp: &Qp| qp.recv(1, &[buf.sge(0, 64)]));
-    for shared in [false, true] {
-        for (moves, sent, received) in
-            [(1, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR), (2, IBV_WC_SUCCESS, IBV_WC_SUCCESS)]
-        {
-            let a = dev.qp(IBV_QPT_RC, dev.cq(8));
-            let b = dev.qp_with(IBV_QPT_RC, dev.cq(8), if shared { srq } else { null_mut() }, |_| ());
-            a.connect(b.num(), &path());
-            b.connect(a.num(), &path());
-            assert_eq!(if shared { srq_recv(srq, 1, buf.sge(0, 64)) } else { wr(&b) }, 0);
-            for _ in 0..moves {
-                let to = if unsafe { (*buf.mr).pd } == pd { dev.pd } else { pd };
-                assert_eq!(rereg(&buf, IBV_REREG_MR_CHANGE_PD, to, (0, 0), 0), 0);
-            }
-            assert_eq!(a.send(2, &[own.sge(0, 8)]), 0);
-            assert_eq!((a.wait().status, b.wait().status), (sent, received));
-            assert_eq!(rereg(&buf, IBV_REREG_MR_CHANGE_PD, dev.pd, (0, 0), 0), 0);
-        }
-    }
 }

@@ -370,6 +370,12 @@ fn binds_that_make_no_sense_are_not_posted() {
     ud.ready_ud(7);
     let inv = ud.post(1, IBV_WR_LOCAL_INV, &[], |wr| wr.imm.invalidate_rkey = key(two));
     assert_eq!(inv, libc::EINVAL);
+    let uc = dev.qp(IBV_QPT_UC, dev.cq(4));
+    uc.connect(uc.num(), &path());
+    for opcode in [IBV_WR_SEND_WITH_INV, IBV_WR_ATOMIC_WRITE] {
+        let posted = uc.post(1, opcode, &[buf.sge(0, 8)], |wr| wr.imm.invalidate_rkey = key(two));
+        assert_eq!(posted, libc::EINVAL);
+    }
     assert_eq!((key(one), poll(a.cq).is_none(), a.state()), (before, true, IBV_QPS_RTS));
     [one, two].into_iter().for_each(free);
 }
