@@ -82,7 +82,7 @@ fn stray(qps: &mut Qps, w: &mut World, from: From, found: &Found) {
 }
 
 /// Whether this cell is the one that says which receive its message took.
-pub fn consumed_a_receive(head: &Head) -> bool {
+fn consumed_a_receive(head: &Head) -> bool {
     match head.op {
         op::SEND | op::SEND_INV => head.flags & flag::FIRST != 0,
         op::DATAGRAM | op::WRITE_IMM | op::TOO_LONG | op::BAD_RECEIVE => true,

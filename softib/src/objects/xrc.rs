@@ -112,8 +112,10 @@ pub struct XrcSrq {
 pub struct Flow {
     pub taken: Taken,
     pub received: u32,
-    /// Index of the receive queue pair it comes through.
-    pub through: usize,
+    /// What had been received when it was looked at last.
+    pub seen: u32,
+    /// Index and generation of the receive queue pair it comes through.
+    pub through: (usize, u32),
 }
 
 impl Xrc {

@@ -21,12 +21,14 @@ pub fn raise(w: &mut World, domain: &DomainFile, index: usize, kind: u32) {
     collect(w);
 }
 
-/// Moves receive queue pair `index` to the error state and tells its holders why, if it was not there before.
+/// Moves receive queue pair `index` to the error state and tells its holders why, if it was not there before and is (if that is
+/// said) of this generation.
 #[cold]
-pub fn fail(w: &mut World, domain: &DomainFile, index: usize, kind: u32) {
+pub fn fail(w: &mut World, domain: &DomainFile, index: usize, generation: Option<u32>, kind: u32) {
     let Ok(locked) = domain.lock() else { return };
     let Some((_, mut qp)) = locked.mend(index).ok().and_then(|()| domain.look_up(index)) else { return };
-    if matches!(qp.attr.qp_state, IBV_QPS_ERR | IBV_QPS_RESET) {
+    let other = generation.is_some_and(|generation| generation != qp.generation);
+    if other || matches!(qp.attr.qp_state, IBV_QPS_ERR | IBV_QPS_RESET) {
         return;
     }
     qp.attr.qp_state = IBV_QPS_ERR;
@@ -39,7 +41,7 @@ pub fn fail(w: &mut World, domain: &DomainFile, index: usize, kind: u32) {
 #[cold]
 pub fn fail_numbered(w: &mut World, qpn: u32, kind: u32) {
     if let Some(domain) = w.xrc.domain_in((qpn >> QP_BITS) as usize) {
-        fail(w, &domain, qpn as usize % QPS, kind);
+        fail(w, &domain, qpn as usize % QPS, None, kind);
     }
 }
 

@@ -1,8 +1,9 @@
 //! The target over XRC: the process that has the SRQ.
 //!
-//! A message is believed when the SRQ exists and the receive queue pair that it says it came through exists in the
-//! SRQ's domain, takes messages and is connected to that very sender. Everything else is a stray, and what it consumed is posted
-//! again. Its completion carries the number of the receive queue pair; so do answers.
+//! A request for memory is believed when the SRQ exists and the receive queue pair that it says it came through exists in the
+//! SRQ's domain, takes messages and is connected to that very sender. A message that has consumed a receive of ours was let through by the
+//! initiator, and has been acknowledged by that: it is delivered, even if the receive queue pair has gone since. Its
+//! completion carries the number of the receive queue pair; so do answers.
 
 use super::{Via, events};
 use crate::deliver::{self, From};
@@ -27,9 +28,9 @@ pub struct Arrival {
     /// Our SRQ.
     pub srq: usize,
     domain: Arc<DomainFile>,
-    /// The receive queue pair: its index in the domain, and its number.
+    /// The receive queue pair, and its index in the domain.
+    via: Via,
     index: usize,
-    pub qpn: u32,
     cq: usize,
     pd: usize,
     /// Who sends: incarnation of its process, and its queue pair.
@@ -43,12 +44,12 @@ pub struct Arrival {
 impl Arrival {
     /// Rights and protection domain for one-sided operations.
     pub fn grant(&self) -> Grant {
-        Grant { access: self.access, pd: self.pd as u32, qpn: self.qpn }
+        Grant { access: self.access, pd: self.pd as u32, qpn: self.via.qpn }
     }
 
     /// What the sender knows the receive queue pair by.
     pub fn end(&self) -> (u32, u64) {
-        (self.qpn, self.domain.incarnation)
+        (self.via.qpn, self.domain.incarnation)
     }
 
     /// The end of a receive queue pair whose peer asked for what it may not; `status` is what the peer gets.
@@ -56,7 +57,7 @@ impl Arrival {
     pub fn refuse(&self, w: &mut World, status: u32) {
         let invalid = status == IBV_WC_REM_INV_REQ_ERR;
         let kind = if invalid { IBV_EVENT_QP_REQ_ERR } else { IBV_EVENT_QP_ACCESS_ERR };
-        events::fail(w, &self.domain, self.index, kind);
+        events::fail(w, &self.domain, self.index, Some(self.via.generation), kind);
     }
 
     /// The sender's queue pair.
@@ -70,12 +71,13 @@ impl Arrival {
 pub fn cell(qps: &Qps, w: &mut World, from: From, found: &Found) {
     let head = &found.head;
     let Some(key) = qps.shared_queue(head.dst as usize % QPS) else { return w.stats.stray += 1 };
-    let Some(to) = arrival(w, key, from, found) else { return stray(w, key, head) };
+    let Some((to, open)) = arrival(w, key, from, found) else { return w.stats.stray += 1 };
     match head.op & !op::XRC {
         op::SEND => send(w, &to, found),
         op::WRITE_IMM => write_imm(w, &to, found),
         op::TOO_LONG => broken_receive(w, &to, head.pos, IBV_WC_LOC_LEN_ERR, IBV_EVENT_QP_REQ_ERR),
         op::BAD_RECEIVE => broken_receive(w, &to, head.pos, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_FATAL),
+        _ if !open => w.stats.stray += 1,
         op::REFUSED => to.refuse(w, head.imm),
         op::WRITE | op::READ | op::FETCH_ADD | op::CMP_SWAP => rdma_ring::xrc_arrived(w, &to, found),
         _ => w.stats.stray += 1,
@@ -91,51 +93,29 @@ fn meant<'a>(w: &'a World, key: usize, head: &Head) -> Option<(&'a Srq, &'a XrcS
     same.then_some((srq, xrc))
 }
 
-fn arrival(w: &mut World, key: usize, from: From, found: &Found) -> Option<Arrival> {
+/// What a cell comes to, and whether its receive queue pair takes messages of that sender now.
+fn arrival(w: &mut World, key: usize, from: From, found: &Found) -> Option<(Arrival, bool)> {
     let (head, via) = (&found.head, Via::parse(found));
     let (srq, xrc) = meant(w, key, head)?;
     let domain = w.xrc.domains.get(xrc.domain)?.file.clone();
-    let index = via.qpn as usize % QPS;
     if (via.qpn >> QP_BITS) as usize != domain.slot {
         return None;
     }
-    let (_, through) = domain.look_up(index)?;
-    let connected = through.generation == via.generation
-        && through.attr.dest_qp_num == head.src_qpn
-        && through.dest_incarnation == from.incarnation;
-    if !connected || !is_receiving(through.attr.qp_state) {
-        return None;
-    }
-    let (access, state) = (through.offers(), through.attr.qp_state);
+    let index = via.qpn as usize % QPS;
+    let through = domain.look_up(index).map(|(_, qp)| qp).filter(|qp| {
+        qp.generation == via.generation
+            && qp.attr.dest_qp_num == head.src_qpn
+            && qp.dest_incarnation == from.incarnation
+            && is_receiving(qp.attr.qp_state)
+    });
+    let (access, pkey) = through.map_or((0, 0), |qp| (qp.offers(), qp.pkey));
     let sender = (from.incarnation, head.src_qpn);
-    let to = Arrival {
-        srq: key,
-        index,
-        qpn: via.qpn,
-        cq: xrc.cq,
-        pd: srq.pd,
-        sender,
-        access,
-        pkey: through.pkey,
-        domain,
-    };
-    if state == IBV_QPS_RTR && to.domain.establish(index) {
-        events::raise(w, &to.domain.clone(), index, IBV_EVENT_COMM_EST);
+    let (srq_key, cq, pd) = (key, xrc.cq, srq.pd);
+    let to = Arrival { srq: srq_key, domain, index, via, cq, pd, sender, access, pkey };
+    if through.is_some_and(|qp| qp.attr.qp_state == IBV_QPS_RTR) && to.domain.establish(index) {
+        events::raise(w, &to.domain, index, IBV_EVENT_COMM_EST);
     }
-    Some(to)
-}
-
-/// A message that nobody wants: the receive that it took is posted again.
-#[cold]
-fn stray(w: &mut World, key: usize, head: &Head) {
-    w.stats.stray += 1;
-    let plain = Head { op: head.op & !op::XRC, ..*head };
-    if deliver::consumed_a_receive(&plain)
-        && meant(w, key, head).is_some()
-        && let Some(taken) = w.srqs[key].queue.take(head.pos)
-    {
-        w.srqs[key].queue.repost(taken);
-    }
+    Some((to, through.is_some()))
 }
 
 /// The receive at `pos`, and the SRQ's limit event if this is the one that crosses it.
@@ -165,7 +145,10 @@ fn send_part(w: &mut World, to: &Arrival, found: &Found) {
         give_up(w, to);
         let Some(taken) = take(w, to.srq, head.pos) else { return nonsense(w, to) };
         if let Some(flows) = flows(w, to.srq) {
-            flows.insert(to.sender, Flow { taken, received: 0, through: to.index });
+            flows.insert(
+                to.sender,
+                Flow { taken, received: 0, seen: 0, through: (to.index, to.via.generation) },
+            );
         }
     }
     let Some(mut flow) = flows(w, to.srq).and_then(|flows| flows.remove(&to.sender)) else {
@@ -196,16 +179,18 @@ fn give_up(w: &mut World, to: &Arrival) {
 }
 
 /// Posts the receives of messages again that can't go on: of senders for which `is_gone`, or through a queue pair that takes
-/// nothing any more.
+/// nothing any more and has not brought anything since the last time. (What it had taken before may still be in the ring.)
 pub fn forget_flows(w: &mut World, is_gone: impl Fn(u64) -> bool) {
     let World { srqs, xrc, .. } = w;
     for (_, srq) in srqs.iter_mut() {
         let Some(side) = srq.xrc.as_mut().filter(|side| !side.flows.is_empty()) else { continue };
         let Some(domain) = xrc.domains.get(side.domain) else { continue };
         let ended = |&(incarnation, _): &(u64, u32), flow: &mut Flow| {
-            let through = domain.file.look_up(flow.through);
-            // None: perhaps it is just being written; the next round sees.
-            is_gone(incarnation) || through.is_some_and(|(_, qp)| !is_receiving(qp.attr.qp_state))
+            let through = domain.file.look_up(flow.through.0);
+            let open = through
+                .is_some_and(|(_, qp)| qp.generation == flow.through.1 && is_receiving(qp.attr.qp_state));
+            let stands = std::mem::replace(&mut flow.seen, flow.received) == flow.received;
+            is_gone(incarnation) || !open && stands
         };
         let ended: Vec<Flow> = side.flows.extract_if(ended).map(|(_, flow)| flow).collect();
         ended.into_iter().for_each(|flow| srq.queue.repost(flow.taken));
@@ -224,15 +209,15 @@ fn write_imm(w: &mut World, to: &Arrival, found: &Found) {
 
 fn complete(w: &mut World, to: &Arrival, wr_id: u64, opcode: u32, byte_len: u32, head: &Head) {
     let solicited = head.flags & flag::SOLICITED != 0;
-    w.complete_with(to.cq, to.qpn, solicited, |cqe| {
+    w.complete_with(to.cq, to.via.qpn, solicited, |cqe| {
         cqe.retire = None;
         let from = Envelope { slid: 0, sl: 0 };
-        deliver::fill(&mut cqe.wc, to.qpn, (wr_id, opcode, byte_len), head, from);
+        deliver::fill(&mut cqe.wc, to.via.qpn, (wr_id, opcode, byte_len), head, from);
     });
 }
 
 fn fail_receive(w: &mut World, to: &Arrival, wr_id: u64, status: u32) {
-    let wc = ibv_wc { wr_id, status, opcode: IBV_WC_RECV, qp_num: to.qpn, ..Default::default() };
+    let wc = ibv_wc { wr_id, status, opcode: IBV_WC_RECV, qp_num: to.via.qpn, ..Default::default() };
     w.complete(to.cq, crate::objects::cq::Cqe { wc, retire: None }, true);
 }
 
@@ -240,18 +225,18 @@ fn fail_receive(w: &mut World, to: &Arrival, wr_id: u64, status: u32) {
 fn broken_receive(w: &mut World, to: &Arrival, pos: u32, status: u32, event: u32) {
     let Some(taken) = take(w, to.srq, pos) else { return nonsense(w, to) };
     fail_receive(w, to, taken.wr_id, status);
-    events::fail(w, &to.domain, to.index, event);
+    events::fail(w, &to.domain, to.index, Some(to.via.generation), event);
 }
 
 #[cold]
 fn bad_buffers(w: &mut World, to: &Arrival, wr_id: u64) {
     fail_receive(w, to, wr_id, IBV_WC_LOC_PROT_ERR);
-    events::fail(w, &to.domain, to.index, IBV_EVENT_QP_FATAL);
+    events::fail(w, &to.domain, to.index, Some(to.via.generation), IBV_EVENT_QP_FATAL);
 }
 
 /// The sender says what can't be: it and the receive queue pair are out of step. The queue pair ends; the sender will hear.
 #[cold]
 fn nonsense(w: &mut World, to: &Arrival) {
-    log::warn!("xrc qp {:#x}: a message from qp {:#x} makes no sense here", to.qpn, to.sender.1);
-    events::fail(w, &to.domain, to.index, IBV_EVENT_QP_FATAL);
+    log::warn!("xrc qp {:#x}: a message from qp {:#x} makes no sense here", to.via.qpn, to.sender.1);
+    events::fail(w, &to.domain, to.index, Some(to.via.generation), IBV_EVENT_QP_FATAL);
 }

@@ -276,7 +276,7 @@ impl Qp {
         (attr.ah_attr.dlid, attr.ah_attr.port_num) = (1, 1);
         let connected = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         let reliable = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-        let mask = if self.is_rc() { connected | reliable } else { connected };
+        let mask = if self.is_reliable() { connected | reliable } else { connected };
         assert_eq!(self.modify(&attr, mask), 0);
     }
 
@@ -286,11 +286,11 @@ impl Qp {
         (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (path.timeout, path.retry_cnt, path.rnr_retry);
         let reliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
         let plain = IBV_QP_STATE | IBV_QP_SQ_PSN;
-        assert_eq!(self.modify(&attr, if self.is_rc() { plain | reliable } else { plain }), 0);
+        assert_eq!(self.modify(&attr, if self.is_reliable() { plain | reliable } else { plain }), 0);
     }
 
-    fn is_rc(&self) -> bool {
-        unsafe { (*self.qp).qp_type == IBV_QPT_RC }
+    fn is_reliable(&self) -> bool {
+        matches!(unsafe { (*self.qp).qp_type }, IBV_QPT_RC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV)
     }
 
     /// All the way to RTS, connected to `dest`.
