@@ -3,7 +3,7 @@
 //! ```text
 //!   Driver ──devices()──> Device ──open()──> Context ──> Pd ──> Mr, Pool (Buf, Posted), Srq, Qp, Ah
 //!   rdma-core by dlopen, or                     └──────> Cq, CompChannel, async events
-//!   a software device's table
+//!   a software device's table                 └──────> Xrcd ──> XrcRecvQp, Srq
 //! ```
 //!
 //! Every object keeps its parents alive, so the order of destruction is right by itself. `Drop` never panics: what a
@@ -29,6 +29,7 @@ mod qp_attr;
 pub mod signals;
 mod srq;
 mod types;
+mod xrc;
 
 pub use ah::Ah;
 pub use context::{Context, Device, DeviceAttr, PortAttr, PortState};
@@ -41,4 +42,5 @@ pub use pool::{Buf, Pool, PoolConfig, PoolError, Posted};
 pub use qp::{Qp, RdmaOp, Remote, SendFlags, Sge};
 pub use qp_attr::{AhAttr, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
 pub use srq::Srq;
-pub use types::{Gid, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey};
+pub use types::{Gid, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey, SrqNum};
+pub use xrc::{XrcRecvQp, XrcSend, Xrcd, XrcdOpen};

@@ -229,7 +229,7 @@ impl Qp {
     }
 
     #[inline]
-    fn post_buf(&self, wr: &mut sys::ibv_send_wr, buf: Buf) -> Result<Posted, (Buf, Error)> {
+    pub(crate) fn post_buf(&self, wr: &mut sys::ibv_send_wr, buf: Buf) -> Result<Posted, (Buf, Error)> {
         // SAFETY: the request's only piece is a registered buffer that becomes the device's.
         let code = unsafe { self.post(wr) };
         if code == 0 { Ok(Posted::new(buf)) } else { Err((buf, self.refused("ibv_post_send", code))) }
@@ -247,11 +247,24 @@ impl Qp {
         pieces: [&[u8]; N],
         flags: SendFlags,
     ) -> Result<(), Error> {
+        self.post_inline(wr_id, pieces, flags, |_| ())
+    }
+
+    /// The same for a request that `address` completes.
+    #[inline]
+    pub(crate) fn post_inline<const N: usize>(
+        &self,
+        wr_id: u64,
+        pieces: [&[u8]; N],
+        flags: SendFlags,
+        address: impl FnOnce(&mut sys::ibv_send_wr),
+    ) -> Result<(), Error> {
         let piece =
             |bytes: &[u8]| sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
         let mut sges = pieces.map(piece);
         let mut wr = request(wr_id, sges.as_mut_ptr(), sys::IBV_WR_SEND, flags.bits() | sys::IBV_SEND_INLINE);
         wr.num_sge = N as i32;
+        address(&mut wr);
         // SAFETY: inline data is read before the call returns.
         match unsafe { self.post(&mut wr) } {
             0 => Ok(()),
@@ -272,15 +285,15 @@ impl Qp {
         remote: Remote,
         flags: SendFlags,
     ) -> Result<(), Error> {
-        let opcode = match op {
-            RdmaOp::Read => sys::IBV_WR_RDMA_READ,
-            RdmaOp::Write => sys::IBV_WR_RDMA_WRITE,
-        };
         let mut sge = sys::ibv_sge { addr: local.addr, length: local.len, lkey: local.lkey.0 };
-        let mut wr = request(wr_id, &mut sge, opcode, flags.bits());
-        wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
+        self.post_checked(&mut rdma_request(op, wr_id, &mut sge, remote, flags))
+    }
+
+    /// Posts a request whose memory is named by keys only.
+    #[inline]
+    pub(crate) fn post_checked(&self, wr: &mut sys::ibv_send_wr) -> Result<(), Error> {
         // SAFETY: the device checks the key, and who registered the memory promised that it may be used so.
-        match unsafe { self.post(&mut wr) } {
+        match unsafe { self.post(wr) } {
             0 => Ok(()),
             code => Err(self.refused("ibv_post_send", code)),
         }
@@ -310,7 +323,24 @@ impl Drop for Qp {
 }
 
 #[inline]
-fn request(wr_id: u64, sge: *mut sys::ibv_sge, opcode: u32, flags: u32) -> sys::ibv_send_wr {
+pub(crate) fn rdma_request(
+    op: RdmaOp,
+    wr_id: u64,
+    sge: *mut sys::ibv_sge,
+    remote: Remote,
+    flags: SendFlags,
+) -> sys::ibv_send_wr {
+    let opcode = match op {
+        RdmaOp::Read => sys::IBV_WR_RDMA_READ,
+        RdmaOp::Write => sys::IBV_WR_RDMA_WRITE,
+    };
+    let mut wr = request(wr_id, sge, opcode, flags.bits());
+    wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
+    wr
+}
+
+#[inline]
+pub(crate) fn request(wr_id: u64, sge: *mut sys::ibv_sge, opcode: u32, flags: u32) -> sys::ibv_send_wr {
     // SAFETY: a work request is plain numbers, pointers and unions of them; zero is valid for each.
     let mut wr = unsafe { std::mem::zeroed::<sys::ibv_send_wr>() };
     wr.wr_id = wr_id;
@@ -326,7 +356,7 @@ fn to_sys(init: &QpInit) -> sys::ibv_qp_init_attr {
     sys::ibv_qp_init_attr {
         qp_context: null_mut(),
         send_cq: init.send_cq.raw(),
-        recv_cq: init.recv_cq.raw(),
+        recv_cq: if init.kind == QpKind::XrcSend { null_mut() } else { init.recv_cq.raw() },
         srq: init.srq.as_ref().map_or(null_mut(), |s| s.raw()),
         cap: sys::ibv_qp_cap {
             max_send_wr: cap.max_send_wr,
@@ -339,6 +369,7 @@ fn to_sys(init: &QpInit) -> sys::ibv_qp_init_attr {
             QpKind::Rc => sys::IBV_QPT_RC,
             QpKind::Uc => sys::IBV_QPT_UC,
             QpKind::Ud => sys::IBV_QPT_UD,
+            QpKind::XrcSend => sys::IBV_QPT_XRC_SEND,
         },
         sq_sig_all: init.sig_all.into(),
     }

@@ -16,6 +16,8 @@ pub enum QpKind {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// The sending side of XRC: no receives, so `recv_cq` and `srq` are not used. Each request names an SRQ.
+    XrcSend,
 }
 
 /// Sizes of a queue pair; the device may grant more.
@@ -200,7 +202,7 @@ pub(crate) fn rts(kind: QpKind, a: &RtsAttr) -> Change {
     let (mut attr, mut mask) = to(sys::IBV_QPS_RTS);
     attr.sq_psn = a.sq_psn.0;
     mask |= sys::IBV_QP_SQ_PSN;
-    if kind == QpKind::Rc {
+    if matches!(kind, QpKind::Rc | QpKind::XrcSend) {
         attr.timeout = a.timeout;
         attr.retry_cnt = a.retry_cnt;
         attr.rnr_retry = a.rnr_retry;
@@ -221,6 +223,10 @@ pub(crate) fn datagram_rts(psn: Psn) -> Change {
     let (mut attr, mask) = to(sys::IBV_QPS_RTS);
     attr.sq_psn = psn.0;
     (attr, mask | sys::IBV_QP_SQ_PSN)
+}
+
+pub(crate) fn reset() -> Change {
+    to(sys::IBV_QPS_RESET)
 }
 
 pub(crate) fn error() -> Change {

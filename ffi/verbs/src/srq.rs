@@ -1,8 +1,11 @@
 //! Shared receive queues.
 
+use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
 use crate::pool::{Buf, Posted};
+use crate::types::SrqNum;
+use crate::xrc::Xrcd;
 use rdma_sys as sys;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -12,6 +15,8 @@ use std::sync::Arc;
 pub struct Srq {
     pd: Arc<Pd>,
     raw: NonNull<sys::ibv_srq>,
+    // Alive as long as the queue is, for one of a domain.
+    _xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
 }
 
 // SAFETY: verbs objects may be used from every thread.
@@ -33,7 +38,50 @@ impl Srq {
         let raw = unsafe { (pd.context().table().create_srq)(pd.raw(), &mut attr) };
         let object = || format!("{max_wr} receives on {}", pd.context().name());
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq", object()))?;
-        Ok(Arc::new(Srq { pd: pd.clone(), raw }))
+        Ok(Arc::new(Srq { pd: pd.clone(), raw, _xrc: None }))
+    }
+
+    /// A queue of an XRC domain: senders name it by its number, and its receives complete to `cq`.
+    ///
+    /// # Errors
+    /// Beyond the device's limits.
+    pub fn create_xrc(
+        pd: &Arc<Pd>,
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Arc<Srq>, Error> {
+        let mut attr = sys::ibv_srq_init_attr_ex {
+            attr: sys::ibv_srq_attr { max_wr, max_sge, srq_limit: 0 },
+            comp_mask: sys::IBV_SRQ_INIT_ATTR_TYPE
+                | sys::IBV_SRQ_INIT_ATTR_PD
+                | sys::IBV_SRQ_INIT_ATTR_XRCD
+                | sys::IBV_SRQ_INIT_ATTR_CQ,
+            srq_type: sys::IBV_SRQT_XRC,
+            pd: pd.raw(),
+            xrcd: xrcd.raw(),
+            cq: cq.raw(),
+            ..Default::default()
+        };
+        let context = pd.context();
+        // SAFETY: an open context, its library, and live objects of it.
+        let raw = unsafe { sys::ibv_create_srq_ex(context.table(), context.raw(), &mut attr) };
+        let object = || format!("{max_wr} XRC receives on {}", context.name());
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq_ex", object()))?;
+        Ok(Arc::new(Srq { pd: pd.clone(), raw, _xrc: Some((xrcd.clone(), cq.clone())) }))
+    }
+
+    /// The number that senders name an XRC queue by.
+    ///
+    /// # Errors
+    /// It is not of a domain.
+    pub fn number(&self) -> Result<SrqNum, Error> {
+        let mut number = 0;
+        // SAFETY: a live queue and room for the answer.
+        let code = unsafe { sys::ibv_get_srq_num(self.raw(), &mut number) };
+        check("ibv_get_srq_num", code, || self.pd.context().name().into())?;
+        Ok(SrqNum(number))
     }
 
     /// Hands a buffer to the device.

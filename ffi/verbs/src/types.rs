@@ -24,6 +24,7 @@ macro_rules! number {
 }
 
 number!(/** Queue pair number, 24 bits. */ Qpn(u32), "qp", "{:#x}");
+number!(/** Number of an XRC shared receive queue, 24 bits. */ SrqNum(u32), "srq", "{:#x}");
 number!(/** Packet sequence number, 24 bits. */ Psn(u32), "psn", "{:#x}");
 number!(/** Key of a registration, for local use. */ LKey(u32), "lkey", "{:#x}");
 number!(/** Key of a registration, for a peer's use. */ RKey(u32), "rkey", "{:#x}");
