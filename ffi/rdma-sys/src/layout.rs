@@ -41,11 +41,14 @@ pub const CONSTANTS: &[&[(&str, i64)]] = &[
     wr::CONSTS,
 ];
 
-/// Size of the field that `_project` points to; the function is never called.
-const fn field_size<T, F>(_project: fn(*const T) -> *const F) -> usize {
+/// Size of the field that `_project` points to; the function is never called. For [`layouts!`](crate::layouts).
+pub const fn field_size<T, F>(_project: fn(*const T) -> *const F) -> usize {
     size_of::<F>()
 }
 
+/// Declares `TYPES`, the list of a crate's foreign structs with the C compiler's numbers, and asserts them at compile time.
+/// Shared with the other raw binding crates.
+#[macro_export]
 macro_rules! layouts {
     ($( $kind:ident $ty:ident $(as $c:literal)? = $size:literal {
         $( $field:ident $(as $cf:literal)? $offset:literal ),* $(,)?
@@ -53,25 +56,25 @@ macro_rules! layouts {
         $(
             #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
             const _: () = {
-                assert!(size_of::<$ty>() == $size, concat!("size of ", stringify!($ty)));
+                assert!(core::mem::size_of::<$ty>() == $size, concat!("size of ", stringify!($ty)));
                 $( assert!(
-                    offset_of!($ty, $field) == $offset,
+                    core::mem::offset_of!($ty, $field) == $offset,
                     concat!("offset of ", stringify!($ty), ".", stringify!($field)),
                 ); )*
             };
-            layouts!(@complete $kind $ty { $($field)* });
+            $crate::layouts!(@complete $kind $ty { $($field)* });
         )*
 
         /// Every type of the list.
-        pub const TYPES: &[Type] = &[ $( Type {
+        pub const TYPES: &[$crate::layout::Type] = &[ $( $crate::layout::Type {
             rust: stringify!($ty),
-            c: layouts!(@name concat!(stringify!($kind), " ", stringify!($ty)) $(, $c)?),
-            size: size_of::<$ty>(),
-            fields: &[ $( Field {
-                c: layouts!(@name stringify!($field) $(, $cf)?),
-                offset: offset_of!($ty, $field),
+            c: $crate::layouts!(@name concat!(stringify!($kind), " ", stringify!($ty)) $(, $c)?),
+            size: core::mem::size_of::<$ty>(),
+            fields: &[ $( $crate::layout::Field {
+                c: $crate::layouts!(@name stringify!($field) $(, $cf)?),
+                offset: core::mem::offset_of!($ty, $field),
                 // SAFETY: never run, only its type matters.
-                size: field_size(|value: *const $ty| unsafe { &raw const (*value).$field }),
+                size: $crate::layout::field_size(|value: *const $ty| unsafe { &raw const (*value).$field }),
             } ),* ],
         } ),* ];
     };

@@ -2,9 +2,11 @@
 //!
 //! `c_enums!` declares the aliases and constants of one file and collects them in that file's `CONSTS`, so that the
 //! comparison with the C header covers every constant by construction. `zeroed_default!` gives plain attribute structs
-//! the `Default` that C programs get from `memset`. `opaque!` declares types that are only ever pointed to.
+//! the `Default` that C programs get from `memset`. `opaque!` declares types that are only ever pointed to. The other raw
+//! binding crates use them as well.
 
 /// Declares integer aliases for C enums, their constants, and the list `CONSTS` of all of them.
+#[macro_export]
 macro_rules! c_enums {
     ($( $(#[$doc:meta])* $ty:ident : $repr:ty { $( $name:ident = $value:expr ),* $(,)? } )*) => {
         $( $(#[$doc])* pub type $ty = $repr; $( pub const $name: $ty = $value; )* )*
@@ -14,6 +16,7 @@ macro_rules! c_enums {
 }
 
 /// Implements `Default` as all bytes zero, as `memset` does it in C.
+#[macro_export]
 macro_rules! zeroed_default {
     ($($ty:ty),* $(,)?) => { $(
         impl Default for $ty {
@@ -27,6 +30,7 @@ macro_rules! zeroed_default {
 }
 
 /// Declares C types of which we only ever hold pointers.
+#[macro_export]
 macro_rules! opaque {
     ($( $(#[$doc:meta])* $ty:ident ),* $(,)?) => { $(
         $(#[$doc])*
