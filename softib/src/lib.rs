@@ -16,10 +16,12 @@
 //! the process pair; the target's poll, or its device thread, places it. Between two polling processes there is no system call
 //! per message.
 //!
-//! Users take [`driver_table`] and see real `ibv_context`, `ibv_qp`, ... structs.
+//! Users take [`driver_table`] and see real `ibv_context`, `ibv_qp`, ... structs; [`cm_table`] holds librdmacm's calls for the
+//! same device (`cm`).
 
 mod abi;
 mod clock;
+mod cm;
 mod deliver;
 mod dm;
 mod engine;
@@ -44,6 +46,8 @@ pub use abi::memory::reg_mr_iova;
 pub use abi::qp_ex::qp_to_qp_ex;
 pub use abi::rereg::rereg_mr;
 pub use abi::table::driver_table;
+pub use cm::cm_table;
+pub use cm::exports::{CM_CALLS, CmCall};
 
 /// The directory of the segments (SOFTIB_DIR, default /dev/shm): processes that agree in it, in the boot id and in the user can
 /// reach each other.

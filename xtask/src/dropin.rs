@@ -1,4 +1,5 @@
-//! The drop-in libibverbs: `target/oxib/verbs/libibverbs.so.1`, and `cargo xtask verbs -- COMMAND` to run a program on it.
+//! The drop-in libraries: `target/oxib/verbs/libibverbs.so.1` and `librdmacm.so.1`, and `cargo xtask verbs -- COMMAND` to run a
+//! program on them.
 //!
 //! Cargo makes a static library of the crate softib-dropin; the C compiler links it with the trampolines and the version
 //! script that the crate describes itself ([`softib_dropin::link`]). Beside it: the development link, and the few sysfs files
@@ -12,7 +13,7 @@ use std::process::{Command, Stdio};
 use crate::workspace::{Workspace, cargo};
 use e2e::failure::Context;
 use e2e::{Failure, Result};
-use softib_dropin::{link, sysfs};
+use softib_dropin::{cm, link, sysfs};
 
 /// File name of the library, which is its soname.
 const LIBRARY: &str = "libibverbs.so.1";
@@ -21,6 +22,9 @@ const DEVELOPMENT_LINK: &str = "libibverbs.so";
 const PATHS: &str = "libsoftib-paths.so";
 /// The device beside those of a real libibverbs; see [`softib_dropin::preload`].
 pub const PRELOAD: &str = "libsoftib-preload.so";
+/// The connection manager, which is in the first library: this one leads to it.
+const CONNECTIONS: &str = "librdmacm.so.1";
+const CONNECTIONS_LINK: &str = "librdmacm.so";
 const STATIC_LIBRARY: &str = "libsoftib_dropin.a";
 
 /// `cargo xtask verbs [--beside] -- COMMAND...`: becomes the command.
@@ -70,10 +74,14 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     link(&archive, &scratch, &library, &link::assembly(), &link::version_script())?;
     link(&archive, &scratch, &folder.join(PRELOAD), &link::preload_assembly(), &link::preload_script())?;
     link(&archive, &scratch, &folder.join(PATHS), &link::paths_assembly(), &link::paths_script())?;
-    let development = folder.join(DEVELOPMENT_LINK);
-    if !development.is_symlink() {
-        std::os::unix::fs::symlink(LIBRARY, &development)
-            .context(format_args!("cannot create {}", development.display()))?;
+    let connections = folder.join(CONNECTIONS);
+    link(&library, &scratch, &connections, &cm::assembly(), &cm::version_script())?;
+    for (to, name) in [(LIBRARY, DEVELOPMENT_LINK), (CONNECTIONS, CONNECTIONS_LINK)] {
+        let development = folder.join(name);
+        if !development.is_symlink() {
+            std::os::unix::fs::symlink(to, &development)
+                .context(format_args!("cannot create {}", development.display()))?;
+        }
     }
     Ok(library)
 }
@@ -106,7 +114,7 @@ fn compile(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.target.join("release").join(STATIC_LIBRARY))
 }
 
-/// Links under a temporary name, then renames, so that running programs keep the old library. The soname is the file's name.
+/// Links the assembly with `archive`, a static library or one of ours, under a temporary name, then renames, so that running programs keep the old library. The soname is the file's name.
 fn link(archive: &Path, scratch: &Path, library: &Path, assembly: &str, script: &str) -> Result<()> {
     let name = library.file_name().context("a library has a name")?.to_string_lossy().into_owned();
     let (assembly_file, script_file) =
@@ -116,6 +124,10 @@ fn link(archive: &Path, scratch: &Path, library: &Path, assembly: &str, script: 
     let draft = library.with_file_name(format!(".{name}.{}", std::process::id()));
     let mut linker = Command::new("cc");
     linker.args(["-shared", "-o"]).arg(&draft).arg(&assembly_file).arg(archive);
+    if name == LIBRARY {
+        // Nothing in it refers to this array; the other library does.
+        linker.arg(format!("-Wl,--undefined={}", cm::TARGETS_SYMBOL));
+    }
     linker.arg(format!("-Wl,-soname,{name}"));
     linker.arg(format!("-Wl,--version-script={}", script_file.display()));
     linker.args([

@@ -18,6 +18,7 @@
 //! | `types`  | ids, channels, events, parameters                   |
 //! | `table`  | one function pointer a call                         |
 //! | `layout` | sizes and offsets, and the list of all constants    |
+//! | `address`| socket addresses: C's and ours, and this host's     |
 //!
 //! Source: `rdma/rdma_cma.h` of rdma-core (public ABI RDMACM_1.x, which only grows).
 
@@ -25,6 +26,7 @@
 // These structs are foreign memory, and most hold unions. Printing them is a decision of the layer above.
 #![allow(missing_debug_implementations)]
 
+pub mod address;
 pub mod layout;
 pub mod table;
 pub mod types;

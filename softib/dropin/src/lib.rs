@@ -1,4 +1,4 @@
-//! softib as libibverbs.so.1: unmodified verbs programs run on the software device.
+//! softib as libibverbs.so.1 and librdmacm.so.1: unmodified verbs programs run on the software device.
 //!
 //! ```text
 //!   program ── ibv_create_qp@IBVERBS_1.1 ──> trampoline ──> TARGETS[i] ──> softib, or a function of this crate
@@ -15,6 +15,7 @@
 //! |-----------|---------------------------------------------------------------------------------------|
 //! | `symbols` | the table: every name, its versions, what it leads to                                  |
 //! | `link`    | assembly and version script made from it                                               |
+//! | `cm`      | librdmacm.so.1: the same for the connection manager's calls                            |
 //! | `refuse`  | what functions lead to that this device does not offer, one a convention of reporting  |
 //! | `names`   | numbers to words: ibv_wc_status_str and the like                                       |
 //! | `rate`    | rates to multiples and megabits, and back                                              |
@@ -27,6 +28,7 @@
 //! | `sysfs`   | the few files that programs read below /sys/class/infiniband                           |
 
 mod address;
+pub mod cm;
 mod device;
 pub mod link;
 mod memory;

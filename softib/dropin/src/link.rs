@@ -8,6 +8,7 @@
 //!
 //! A trampoline changes no register that a call uses, so that arguments and results pass through it as they are.
 
+use crate::cm::TARGETS_SYMBOL;
 use crate::paths::FUNCTIONS;
 use crate::preload::{self, Rule};
 use crate::symbols::{SYMBOLS, Symbol};
@@ -16,7 +17,8 @@ use std::fmt::Write;
 
 /// Node of the marker by which a driver knows this library.
 const MARKER_NODE: &str = "OXIB_1.0";
-const NO_EXECUTABLE_STACK: &str = "    .section .note.GNU-stack,\"\",%progbits\n";
+/// Ends every assembly file.
+pub const NO_EXECUTABLE_STACK: &str = "    .section .note.GNU-stack,\"\",%progbits\n";
 
 /// One name under one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,14 +65,9 @@ pub fn preload_script() -> String {
 
 /// Public nodes depend on the one before; private ones stand alone.
 fn script(exports: &[Export]) -> String {
-    let mut nodes: Vec<&str> = Vec::new();
-    for export in exports {
-        if !nodes.contains(&export.node) {
-            nodes.push(export.node);
-        }
-    }
+    let nodes = find_nodes(exports.iter().map(|export| export.node));
     let marker = SOFTIB_MARKER.to_string_lossy();
-    let mut text = format!("{MARKER_NODE} {{ global: {marker}; local: *; }};\n");
+    let mut text = format!("{MARKER_NODE} {{ global: {marker}; {TARGETS_SYMBOL}; local: *; }};\n");
     let mut parent = "";
     for node in nodes {
         let public = node.starts_with("IBVERBS_1.");
@@ -83,6 +80,17 @@ fn script(exports: &[Export]) -> String {
         }
     }
     text
+}
+
+/// Version nodes in the order of their first mention.
+pub fn find_nodes<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut nodes = Vec::new();
+    for node in all {
+        if !nodes.contains(&node) {
+            nodes.push(node);
+        }
+    }
+    nodes
 }
 
 /// The trampolines and the marker, for the processor that this code was compiled for.

@@ -197,7 +197,8 @@ pub fn sweep(dir: &Path) {
     }
 }
 
-fn sweep_one(path: &Path) {
+/// Removes one file of ours, if nobody holds its lock or a part of it.
+pub fn sweep_one(path: &Path) {
     let Ok(file) = open_path(path) else { return };
     if liveness::try_lock(&file) == Ok(true) {
         unlink_if_same(path, &file);

@@ -1,0 +1,423 @@
+//! The C functions: guard against unwinding, turn pointers into indices, call the world.
+//!
+//! All return 0, or -1 or a null pointer with errno set. Programs vouch for the pointers that they pass, as in librdmacm.
+
+use super::message::Side;
+use super::world::{ACKNOWLEDGED, CEvent, CId, State, channel_key, id_key, world};
+use super::{address, channel, endpoint, limits, listen, ports, qp};
+use crate::abi::{guard_minus, guard_ptr};
+use crate::driver_table;
+use crate::errno::Errno;
+use rdma_cm_sys::*;
+use rdma_sys::{ibv_pd, ibv_qp_attr, ibv_qp_init_attr};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+pub unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channel {
+    guard_ptr(|| {
+        static SWEPT: std::sync::Once = std::sync::Once::new();
+        SWEPT.call_once(ports::sweep_sockets);
+        let mut world = world();
+        let key = channel::create(&mut world)?;
+        Ok(world.channels[key].c.as_ptr().cast())
+    })
+}
+
+pub unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
+    guard_minus(|| {
+        // SAFETY: a channel of ours by the rules of the API.
+        let key = unsafe { channel_key(channel)? };
+        world().channels.try_remove(key);
+        Ok(())
+    });
+}
+
+pub unsafe extern "C" fn create_id(
+    channel: *mut rdma_event_channel,
+    to: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    space: u32,
+) -> c_int {
+    guard_minus(|| {
+        // SAFETY: null or a channel of ours by the rules of the API.
+        let id = unsafe { endpoint::make(channel, context, space, None)? };
+        // SAFETY: the program passes a valid pointer.
+        unsafe { to.write(id) };
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API.
+        destroy(unsafe { id_key(id)? })
+    })
+}
+
+/// Destroys an id: tells the peer, waits until the program has acknowledged what it has taken, gives all back.
+pub fn destroy(key: usize) -> Result<(), Errno> {
+    let mut world = world();
+    world.id(key)?;
+    listen::stop(&mut world, key);
+    world.abandon(key);
+    let orphans = world.discard_events(key);
+    while world.id(key)?.unacknowledged > 0 {
+        world = ACKNOWLEDGED.wait(world).unwrap_or_else(std::sync::PoisonError::into_inner);
+    }
+    for gone in orphans.into_iter().chain([key]) {
+        world.abandon(gone);
+        world.discard_events(gone);
+        let Some(id) = world.ids.try_remove(gone) else { continue };
+        if id.uses_device {
+            super::device::close(&mut world);
+        }
+        if id.sync {
+            world.channels.try_remove(id.channel);
+        }
+    }
+    Ok(())
+}
+
+pub unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, to: *mut libc::sockaddr) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours and an address by the rules of the API.
+        let (key, to) = unsafe { (id_key(id)?, address::parse(to)?) };
+        world().bind(key, to)
+    })
+}
+
+pub unsafe extern "C" fn resolve_addr(
+    id: *mut rdma_cm_id,
+    from: *mut libc::sockaddr,
+    to: *mut libc::sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours and addresses by the rules of the API; the source may be null.
+        let (key, to) = unsafe { (id_key(id)?, address::parse(to)?) };
+        let from = if from.is_null() {
+            None
+        } else {
+            // SAFETY: as above.
+            Some(unsafe { address::parse(from)? })
+        };
+        world().resolve_address(key, from, to)?;
+        endpoint::complete(key)
+    })
+}
+
+pub unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API.
+        let key = unsafe { id_key(id)? };
+        world().resolve_route(key)?;
+        endpoint::complete(key)
+    })
+}
+
+/// Private data that a program passes, within the limit.
+///
+/// # Safety
+/// `data` is null or has `len` bytes.
+unsafe fn private(data: *const c_void, len: u8, limit: usize) -> Result<Vec<u8>, Errno> {
+    match usize::from(len) {
+        0 => Ok(Vec::new()),
+        len if data.is_null() || len > limit => Err(Errno::INVAL),
+        // SAFETY: by contract.
+        len => Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) }.to_vec()),
+    }
+}
+
+/// Our side of a connection, as the program's parameters make it.
+fn side(base: Side, own: Option<u32>, param: &rdma_conn_param) -> Side {
+    let depth = |asked: u8| if asked == u8::MAX { qp::MOST_READS } else { asked };
+    Side {
+        responder_resources: depth(param.responder_resources),
+        initiator_depth: depth(param.initiator_depth),
+        flow_control: param.flow_control,
+        retry_count: param.retry_count.min(7),
+        rnr_retry_count: param.rnr_retry_count.min(7),
+        srq: param.srq,
+        qpn: own.unwrap_or(param.qp_num) & 0xff_ffff,
+        ..base
+    }
+}
+
+pub unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API; the parameters are null or whole.
+        let (key, param) = unsafe { (id_key(id)?, param.as_ref().copied().unwrap_or_default()) };
+        let mut world = world();
+        let id = world.id(key)?;
+        // SAFETY: the program's private data.
+        let private =
+            unsafe { private(param.private_data, param.private_data_len, limits::connect(id.datagram))? };
+        let side = side(id.ours, id.qp_num(), &param);
+        world.connect(key, side, private)?;
+        drop(world);
+        endpoint::complete(key)
+    })
+}
+
+pub unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API.
+        let key = unsafe { id_key(id)? };
+        world().establish(key)
+    })
+}
+
+pub unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API.
+        let key = unsafe { id_key(id)? };
+        let mut world = world();
+        if world.id(key)?.reservation.is_none() {
+            world.bind(key, std::net::SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), 0))?;
+        }
+        listen::listen(&mut world, key)
+    })
+}
+
+pub unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API; the parameters are null or whole.
+        let (key, given) = unsafe { (id_key(id)?, param.as_ref().copied()) };
+        let mut world = world();
+        let id = world.id(key)?;
+        let theirs = id.theirs.unwrap_or_default();
+        // Without parameters: whatever the peer asked for.
+        let param = given.unwrap_or(rdma_conn_param {
+            responder_resources: theirs.initiator_depth,
+            initiator_depth: theirs.responder_resources,
+            rnr_retry_count: 7,
+            ..Default::default()
+        });
+        // SAFETY: the program's private data.
+        let private =
+            unsafe { private(param.private_data, param.private_data_len, limits::accept(id.datagram))? };
+        let mut ours = side(id.ours, id.qp_num(), &param);
+        ours.retry_count = 0;
+        id.ours = ours;
+        if id.state == State::Requested && !id.datagram && id.qp_num().is_some() {
+            qp::bring_up(id)?;
+        }
+        let datagram = id.datagram;
+        world.accept(key, ours, private)?;
+        drop(world);
+        if datagram { Ok(()) } else { endpoint::complete(key) }
+    })
+}
+
+pub unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API.
+        let key = unsafe { id_key(id)? };
+        let mut world = world();
+        let limit = limits::refuse(world.id(key)?.datagram);
+        // SAFETY: the program's private data.
+        world.reject(key, unsafe { private(data, len, limit)? })
+    })
+}
+
+pub unsafe extern "C" fn notify(id: *mut rdma_cm_id, event: u32) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API.
+        let key = unsafe { id_key(id)? };
+        if event != rdma_sys::IBV_EVENT_COMM_EST {
+            return Err(Errno::INVAL);
+        }
+        world().notify_established(key)
+    })
+}
+
+pub unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API.
+        let key = unsafe { id_key(id)? };
+        let mut world = world();
+        let state = world.id(key)?.state;
+        world.disconnect(key)?;
+        qp::fail(world.id(key)?);
+        drop(world);
+        // Only who asked hears of the end; who agreed has.
+        if state == State::Established { endpoint::complete(key) } else { Ok(()) }
+    })
+}
+
+pub unsafe extern "C" fn get_cm_event(
+    channel: *mut rdma_event_channel,
+    to: *mut *mut rdma_cm_event,
+) -> c_int {
+    guard_minus(|| {
+        // SAFETY: a channel of ours by the rules of the API.
+        let event = channel::next_event(unsafe { channel_key(channel)? })?;
+        // SAFETY: the program passes a valid pointer.
+        unsafe { to.write(event) };
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    guard_minus(|| {
+        if event.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: made by Box in get_cm_event, acknowledged once by the rules of the API.
+        let event = unsafe { Box::from_raw(event.cast::<CEvent>()) };
+        if let Ok(id) = world().id(event.owner) {
+            id.unacknowledged = id.unacknowledged.saturating_sub(1);
+        }
+        ACKNOWLEDGED.notify_all();
+        Ok(())
+    })
+}
+
+fn port_of(id: *mut rdma_cm_id, which: fn(&super::world::Id) -> Option<std::net::SocketAddr>) -> u16 {
+    // SAFETY: an id of ours by the rules of the API.
+    let key = unsafe { id_key(id) };
+    key.ok().and_then(|key| world().ids.get(key).and_then(which)).map_or(0, |a| a.port().to_be())
+}
+
+pub unsafe extern "C" fn get_src_port(id: *mut rdma_cm_id) -> u16 {
+    port_of(id, |id| id.local)
+}
+
+pub unsafe extern "C" fn get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    port_of(id, |id| id.remote)
+}
+
+pub unsafe extern "C" fn set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: usize,
+) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API.
+        let key = unsafe { id_key(id)? };
+        let number = || match len {
+            // SAFETY: the program passes `len` bytes.
+            4 if !value.is_null() => Ok(unsafe { value.cast::<c_int>().read_unaligned() } != 0),
+            _ => Err(Errno::INVAL),
+        };
+        let mut world = world();
+        let id = world.id(key)?;
+        match (level as u32, name as u32) {
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => id.reuse = number()?,
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => id.only_v6 = number()?,
+            // There are no packets whose type of service could matter, and no timeouts before a peer's end.
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS | RDMA_OPTION_ID_ACK_TIMEOUT) if len == 1 => {}
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS | RDMA_OPTION_ID_ACK_TIMEOUT) => return Err(Errno::INVAL),
+            _ => return Err(Errno(libc::ENOSYS)),
+        }
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn init_qp_attr(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours and pointers by the rules of the API.
+        unsafe {
+            let key = id_key(id)?;
+            let (made, bits) = qp::attributes(world().id(key)?, (*attr).qp_state)?;
+            attr.write(made);
+            mask.write(bits.cast_signed());
+        }
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours and pointers by the rules of the API.
+        unsafe { endpoint::create_qp(id_key(id)?, pd, &mut *init) }
+    })
+}
+
+pub unsafe extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API.
+        let key = unsafe { id_key(id)? };
+        endpoint::destroy_qp(key)
+    });
+}
+
+pub unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id and a channel of ours by the rules of the API; no channel means one of its own.
+        unsafe { endpoint::migrate(id.cast::<CId>(), channel) }
+    })
+}
+
+/// The devices: one, and the end of the list. Given back with [`free_devices`].
+pub unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut rdma_sys::ibv_context {
+    guard_ptr(|| {
+        let context = super::device::open(&mut world())?;
+        if !count.is_null() {
+            // SAFETY: the program passes null or a valid pointer.
+            unsafe { *count = 1 };
+        }
+        Ok(Box::leak(Box::new([context, null_mut()])).as_mut_ptr())
+    })
+}
+
+pub unsafe extern "C" fn free_devices(list: *mut *mut rdma_sys::ibv_context) {
+    guard_minus(|| {
+        if !list.is_null() {
+            // SAFETY: made by get_devices, freed once by the rules of the API.
+            drop(unsafe { Box::from_raw(list.cast::<[*mut rdma_sys::ibv_context; 2]>()) });
+            super::device::close(&mut world());
+        }
+        Ok(())
+    });
+}
+
+pub unsafe extern "C" fn destroy_srq(id: *mut rdma_cm_id) {
+    guard_minus(|| {
+        // SAFETY: an id of ours by the rules of the API; its SRQ is live while the pointer is set.
+        unsafe {
+            id_key(id)?;
+            let srq = std::mem::replace(&mut (*id).srq, null_mut());
+            if !srq.is_null() {
+                (driver_table().destroy_srq)(srq);
+            }
+        }
+        Ok(())
+    });
+}
+
+pub unsafe extern "C" fn create_srq(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut rdma_sys::ibv_srq_init_attr,
+) -> c_int {
+    guard_minus(|| {
+        // SAFETY: an id of ours and pointers by the rules of the API.
+        unsafe {
+            let key = id_key(id)?;
+            let pd = if pd.is_null() { endpoint::default_pd(key)? } else { pd };
+            let srq = (driver_table().create_srq)(pd, attr);
+            if srq.is_null() {
+                return Err(Errno::last());
+            }
+            ((*id).srq, (*id).pd) = (srq, pd);
+        }
+        Ok(())
+    })
+}
+
+/// What this device does not offer: XRC through ids, multicast, enhanced connection establishment.
+pub unsafe extern "C" fn refuse() -> c_int {
+    Errno::OPNOTSUPP.set();
+    -1
+}

@@ -1,0 +1,257 @@
+//! Event channels: one pollable descriptor over everything that may become an event.
+//!
+//! ```text
+//!   channel.fd = epoll ── sockets of the ids        a packet, or the end of the peer
+//!                      ── wake (eventfd)            set while the queue holds an event
+//!                      ── timer (timerfd)           the next deadline of an id
+//! ```
+//! There is no thread: `rdma_get_cm_event` takes in what is ready, and returns the first event that comes of it. A descriptor
+//! that was readable may turn out to hold none (a packet that makes no event): then a non-blocking call says EAGAIN, and
+//! a blocking one waits on.
+
+use super::message::Side;
+use super::world::{CChannel, CEvent, Channel, Pending, World, world};
+use crate::errno::{Errno, check};
+use crate::objects::CBox;
+use rdma_cm_sys::*;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+const WAKE: u64 = 0;
+const TIMER: u64 = 1;
+/// Marks the number of an embryo.
+const EMBRYO: u64 = 1 << 63;
+const FIRST: u64 = 2;
+
+/// Makes a channel.
+pub fn create(world: &mut World) -> Result<usize, Errno> {
+    let flags = libc::EPOLL_CLOEXEC;
+    // SAFETY: no preconditions; each descriptor is new, and its owner made at once.
+    let (epoll, wake, timer) = unsafe {
+        let epoll = OwnedFd::from_raw_fd(check(libc::epoll_create1(flags))?);
+        let wake = OwnedFd::from_raw_fd(check(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?);
+        let timer = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK);
+        (epoll, wake, OwnedFd::from_raw_fd(check(timer)?))
+    };
+    watch(&epoll, wake.as_raw_fd(), WAKE)?;
+    watch(&epoll, timer.as_raw_fd(), TIMER)?;
+    let entry = world.channels.vacant_entry();
+    let key = entry.key();
+    let c = CBox::new(CChannel { fd: epoll.as_raw_fd(), key });
+    entry.insert(Channel { c, epoll, wake, timer, queue: Default::default() });
+    Ok(key)
+}
+
+fn watch(epoll: &OwnedFd, fd: RawFd, number: u64) -> Result<(), Errno> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
+    // SAFETY: two descriptors of ours and an event that outlives the call.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) })?;
+    Ok(())
+}
+
+fn forget(epoll: &OwnedFd, fd: RawFd) {
+    // Explicitly, because a fork child's copy of `fd` would keep it in the set. One that is not in it is no harm.
+    // SAFETY: two descriptors of ours; the event is not looked at.
+    unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+}
+
+impl World {
+    /// The channel of an id hears of its socket from now on.
+    pub fn watch_id(&mut self, key: usize) -> Result<(), Errno> {
+        let id = self.ids.get(key).ok_or(Errno::INVAL)?;
+        let (Some(socket), Some(channel)) = (&id.socket, self.channels.get(id.channel)) else {
+            return Ok(());
+        };
+        watch(&channel.epoll, socket.as_raw_fd(), key as u64 + FIRST)
+    }
+
+    /// Closes an id's socket, which tells the peer.
+    pub fn close_socket(&mut self, key: usize) {
+        let Some(id) = self.ids.get_mut(key) else { return };
+        if let (Some(socket), Some(channel)) = (id.socket.take(), self.channels.get(id.channel)) {
+            forget(&channel.epoll, socket.as_raw_fd());
+        }
+    }
+
+    /// Takes an id's socket out of its channel, for another.
+    pub fn unwatch_id(&mut self, key: usize) {
+        let Some(id) = self.ids.get(key) else { return };
+        if let (Some(socket), Some(channel)) = (&id.socket, self.channels.get(id.channel)) {
+            forget(&channel.epoll, socket.as_raw_fd());
+        }
+    }
+
+    /// A listener's channel hears of a new connection from now on.
+    pub fn watch_embryo(&mut self, embryo: usize) -> Result<(), Errno> {
+        let e = self.embryos.get(embryo).ok_or(Errno::INVAL)?;
+        let listener = self.ids.get(e.listener).ok_or(Errno::INVAL)?;
+        let channel = self.channels.get(listener.channel).ok_or(Errno::INVAL)?;
+        watch(&channel.epoll, e.socket.as_raw_fd(), embryo as u64 | EMBRYO)
+    }
+
+    /// Takes a new connection's socket over; nobody hears of it any more.
+    pub fn take_embryo(&mut self, embryo: usize) -> Option<(OwnedFd, usize)> {
+        let e = self.embryos.try_remove(embryo)?;
+        let channel = self.ids.get(e.listener).and_then(|listener| self.channels.get(listener.channel));
+        if let Some(channel) = channel {
+            forget(&channel.epoll, e.socket.as_raw_fd());
+        }
+        Some((e.socket, e.listener))
+    }
+
+    /// Queues an event for whoever reads the id's channel.
+    pub fn push(&mut self, event: Pending) {
+        let owner = event.listener.unwrap_or(event.id);
+        let channel = self.ids.get(owner).map(|id| id.channel).and_then(|c| self.channels.get_mut(c));
+        let Some(channel) = channel else { return };
+        channel.queue.push_back(event);
+        // SAFETY: an eventfd of ours; its counter cannot overflow, and a failure would mean that it is set already.
+        unsafe { libc::eventfd_write(channel.wake.as_raw_fd(), 1) };
+    }
+
+    /// Queues an event without parameters.
+    pub fn tell(&mut self, id: usize, kind: u32, status: i32) {
+        self.push(Pending { kind, id, listener: None, status, side: Side::default(), private: Vec::new() });
+    }
+
+    /// Arms the channel's timer for its next deadline.
+    pub fn arm(&mut self, channel: usize) {
+        let mine = self.ids.iter().filter(|(_, id)| id.channel == channel);
+        let due = mine.flat_map(|(_, id)| [id.deadline, id.retry]).flatten().min();
+        let Some(channel) = self.channels.get(channel) else { return };
+        // A wait of nothing would disarm the timer.
+        let wait = due.map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
+        let wait = wait.unwrap_or_default();
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = libc::timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        let spec = libc::itimerspec { it_interval: zero, it_value: value };
+        // SAFETY: a timerfd of ours and a spec that outlives the call; it cannot fail with valid times.
+        unsafe { libc::timerfd_settime(channel.timer.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+    }
+
+    /// Takes in everything that is ready on a channel.
+    fn pump(&mut self, key: usize) {
+        let Some(channel) = self.channels.get(key) else { return };
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: room for 64 events, and no wait.
+        let count = unsafe { libc::epoll_wait(channel.epoll.as_raw_fd(), events.as_mut_ptr(), 64, 0) };
+        for event in events.iter().take(usize::try_from(count).unwrap_or(0)) {
+            let number = event.u64;
+            match number {
+                WAKE => {}
+                TIMER => self.timer(key),
+                embryo if embryo & EMBRYO != 0 => self.embryo_readable((embryo & !EMBRYO) as usize),
+                id => self.id_readable((id - FIRST) as usize),
+            }
+        }
+    }
+
+    fn timer(&mut self, channel: usize) {
+        if let Some(channel) = self.channels.get(channel) {
+            let mut expirations = [0_u8; 8];
+            // SAFETY: a timerfd of ours and room for its 8 bytes. Nothing to read is fine.
+            unsafe { libc::read(channel.timer.as_raw_fd(), expirations.as_mut_ptr().cast(), 8) };
+        }
+        let now = Instant::now();
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let late: Vec<usize> = self
+            .ids
+            .iter()
+            .filter(|(_, id)| id.channel == channel && (due(id.deadline) || due(id.retry)))
+            .map(|(key, _)| key)
+            .collect();
+        late.into_iter().for_each(|key| self.id_due(key, now));
+        self.arm(channel);
+    }
+
+    /// The next event of the queue, as the program gets it.
+    fn take(&mut self, key: usize) -> Option<*mut rdma_cm_event> {
+        let channel = self.channels.get_mut(key)?;
+        let event = channel.queue.pop_front()?;
+        if channel.queue.is_empty() {
+            let mut count = 0;
+            // SAFETY: an eventfd of ours and room for its counter. Nothing to read is fine.
+            unsafe { libc::eventfd_read(channel.wake.as_raw_fd(), &mut count) };
+        }
+        let owner = event.listener.unwrap_or(event.id);
+        let id = self.ids.get(event.id)?.c();
+        let listener = event.listener.and_then(|l| self.ids.get(l)).map_or(std::ptr::null_mut(), |l| l.c());
+        self.ids.get_mut(owner)?.unacknowledged += 1;
+        let datagram = self.ids.get(event.id).is_some_and(|id| id.datagram);
+        let mut boxed = Box::new(CEvent { c: rdma_cm_event::default(), owner, private: event.private });
+        let private = boxed.private.as_ptr().cast();
+        let private = if boxed.private.is_empty() { std::ptr::null() } else { private };
+        let len = boxed.private.len() as u8;
+        (boxed.c.id, boxed.c.listen_id) = (id, listener);
+        (boxed.c.event, boxed.c.status) = (event.kind, event.status);
+        boxed.c.param = if datagram {
+            let mut ud = super::qp::ud_param(&event.side);
+            (ud.private_data, ud.private_data_len) = (private, len);
+            rdma_cm_event_param { ud }
+        } else {
+            rdma_cm_event_param { conn: conn_param(&event.side, private, len) }
+        };
+        Some(Box::into_raw(boxed).cast())
+    }
+
+    /// Drops what is queued about an id that is being destroyed; requests to it go with their own ids, which are returned.
+    pub fn discard_events(&mut self, key: usize) -> Vec<usize> {
+        let mut orphans = Vec::new();
+        let Some(channel) = self.ids.get(key).and_then(|id| self.channels.get_mut(id.channel)) else {
+            return orphans;
+        };
+        channel.queue.retain(|event| {
+            let mine = event.id == key || event.listener == Some(key);
+            if mine && event.id != key {
+                orphans.push(event.id);
+            }
+            !mine
+        });
+        if channel.queue.is_empty() {
+            let mut count = 0;
+            // SAFETY: an eventfd of ours and room for its counter. Nothing to read is fine.
+            unsafe { libc::eventfd_read(channel.wake.as_raw_fd(), &mut count) };
+        }
+        orphans
+    }
+}
+
+/// What the peer asked for, seen from here: its depth is what we have to serve, and the other way round.
+fn conn_param(side: &Side, private: *const libc::c_void, len: u8) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: private,
+        private_data_len: len,
+        responder_resources: side.initiator_depth,
+        initiator_depth: side.responder_resources,
+        flow_control: side.flow_control,
+        retry_count: side.retry_count,
+        rnr_retry_count: side.rnr_retry_count,
+        srq: side.srq,
+        qp_num: side.qpn,
+    }
+}
+
+/// The next event of a channel. Waits for one unless the descriptor is non-blocking.
+pub fn next_event(key: usize) -> Result<*mut rdma_cm_event, Errno> {
+    loop {
+        let fd = {
+            let mut world = world();
+            let fd = world.channels.get(key).ok_or(Errno::INVAL)?.epoll.as_raw_fd();
+            if let Some(event) = world.take(key) {
+                return Ok(event);
+            }
+            world.pump(key);
+            if let Some(event) = world.take(key) {
+                return Ok(event);
+            }
+            fd
+        };
+        // SAFETY: a descriptor that the program keeps open while it calls us.
+        if check(unsafe { libc::fcntl(fd, libc::F_GETFL) })? & libc::O_NONBLOCK != 0 {
+            return Err(Errno(libc::EAGAIN));
+        }
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, and room for the answer.
+        check(unsafe { libc::poll(&mut poll, 1, -1) })?;
+    }
+}

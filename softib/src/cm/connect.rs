@@ -1,0 +1,348 @@
+//! Connections: what the calls of a program and the messages of its peer do to an id.
+//!
+//! ```text
+//!   active                                              passive
+//!   connect   Asked       ── REQ ──────────────────>    Requested   CONNECT_REQUEST
+//!   RTR, RTS              <────────────────── REP ──    Replied     accept: RTR, RTS
+//!   ESTABLISHED           ── RTU ──────────────────>    ESTABLISHED
+//!   disconnect  Leaving   ── DREQ ─────────────────>    Left        DISCONNECTED
+//!   DISCONNECTED          <───────────────── DREP ──    disconnect
+//!   TIMEWAIT_EXIT                                       TIMEWAIT_EXIT
+//! ```
+//! An id without a QP of its own gets CONNECT_RESPONSE instead of ESTABLISHED and calls `rdma_establish` when its QP is up.
+//! Datagram ids (SIDR) end with the reply. The end of a socket stands for the end of the peer's id, however it came.
+
+use super::carrier::{self, Received};
+use super::message::{Kind, Message, Side};
+use super::ports::Place;
+use super::qp;
+use super::world::{Pending, State, World};
+use super::{limits, reject};
+use crate::errno::Errno;
+use rdma_cm_sys::*;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// How long a full backlog is left alone before it is tried again.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
+/// How long an id that is disconnected stays, as far as programs can tell: nothing is late on a socket.
+const TIME_WAIT: Duration = Duration::from_millis(10);
+
+impl World {
+    /// `rdma_connect`: sends the request, or says with an event that nobody is there.
+    pub fn connect(&mut self, key: usize, side: Side, private: Vec<u8>) -> Result<(), Errno> {
+        let id = self.id(key)?;
+        if !matches!(id.state, State::RouteResolved) {
+            return Err(Errno::INVAL);
+        }
+        (id.ours, id.private, id.state) = (side, private, State::Asked);
+        id.deadline = Some(Instant::now() + limits::patience());
+        self.ask(key);
+        self.arm_for(key);
+        Ok(())
+    }
+
+    fn arm_for(&mut self, key: usize) {
+        if let Some(channel) = self.ids.get(key).map(|id| id.channel) {
+            self.arm(channel);
+        }
+    }
+
+    /// Looks for somebody who listens, and sends the request.
+    fn ask(&mut self, key: usize) {
+        let Some(id) = self.ids.get_mut(key) else { return };
+        let Some(to) = id.remote else { return };
+        id.retry = None;
+        for place in Place::candidates(to, id.datagram) {
+            match carrier::connect(&place.socket_name()) {
+                Ok(socket) => {
+                    id.socket = Some(socket);
+                    return self.send_request(key);
+                }
+                Err(Errno(libc::EAGAIN)) => {
+                    id.retry = Some(Instant::now() + BACKLOG_PAUSE);
+                    return;
+                }
+                Err(_) => {}
+            }
+        }
+        let nobody = if id.datagram {
+            (RDMA_CM_EVENT_UNREACHABLE, reject::SIDR_UNSUPPORTED)
+        } else {
+            (RDMA_CM_EVENT_REJECTED, reject::INVALID_SERVICE_ID)
+        };
+        self.finish(key, nobody.0, nobody.1);
+    }
+
+    fn send_request(&mut self, key: usize) {
+        let private = self.ids.get_mut(key).map(|id| std::mem::take(&mut id.private)).unwrap_or_default();
+        let sent = self.send(key, Kind::Req, 0, private).and_then(|()| self.watch_id(key));
+        if let Err(error) = sent {
+            self.finish(key, RDMA_CM_EVENT_UNREACHABLE, -error.0);
+        }
+    }
+
+    /// Sends a message to the id's peer.
+    fn send(&mut self, key: usize, kind: Kind, reason: i32, private: Vec<u8>) -> Result<(), Errno> {
+        let id = self.id(key)?;
+        let (Some(from), Some(to)) = (id.local, id.remote) else { return Err(Errno::INVAL) };
+        let message = Message { kind, side: id.ours, reason: reason.unsigned_abs(), from, to, private };
+        match &id.socket {
+            Some(socket) => carrier::send(socket.as_raw_fd(), &message.emit()),
+            // The peer is gone, and the program has been told, or will be.
+            None => Ok(()),
+        }
+    }
+
+    /// The connection is over before it began.
+    fn finish(&mut self, key: usize, event: u32, status: i32) {
+        self.close_socket(key);
+        if let Some(id) = self.ids.get_mut(key) {
+            (id.state, id.deadline, id.retry) = (State::Over, None, None);
+        }
+        self.tell(key, event, status);
+    }
+
+    /// `rdma_accept`, the peer's side being known: the reply goes out. QPs are up already.
+    pub fn accept(&mut self, key: usize, side: Side, private: Vec<u8>) -> Result<(), Errno> {
+        let id = self.id(key)?;
+        if id.state != State::Requested {
+            return Err(Errno::INVAL);
+        }
+        id.ours = side;
+        if id.datagram {
+            id.state = State::Over;
+            return self.send(key, Kind::SidrRep, 0, private);
+        }
+        id.state = State::Replied;
+        id.deadline = Some(Instant::now() + limits::patience());
+        self.arm_for(key);
+        self.send(key, Kind::Rep, 0, private)
+    }
+
+    /// `rdma_reject`.
+    pub fn reject(&mut self, key: usize, private: Vec<u8>) -> Result<(), Errno> {
+        let id = self.id(key)?;
+        if !matches!(id.state, State::Requested | State::Answered) {
+            return Err(Errno::INVAL);
+        }
+        let (kind, reason) = match id.datagram {
+            true => (Kind::SidrRep, reject::SIDR_REJECT),
+            false => (Kind::Rej, reject::CONSUMER),
+        };
+        (id.state, id.deadline) = (State::Over, None);
+        id.ours.mtu = id.ours.mtu.max(1);
+        self.send(key, kind, reason, private)
+    }
+
+    /// `rdma_establish`: the QP, which is not the id's, is up.
+    pub fn establish(&mut self, key: usize) -> Result<(), Errno> {
+        let id = self.id(key)?;
+        if id.state != State::Answered {
+            return Err(Errno::INVAL);
+        }
+        (id.state, id.deadline) = (State::Established, None);
+        self.send(key, Kind::Rtu, 0, Vec::new())
+    }
+
+    /// `rdma_notify` of COMM_EST: the peer has sent data, so it is up.
+    pub fn notify_established(&mut self, key: usize) -> Result<(), Errno> {
+        match self.id(key)?.state {
+            State::Replied => {
+                self.established(key);
+                Ok(())
+            }
+            State::Established => Err(Errno(libc::EISCONN)),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// `rdma_disconnect`: asks the peer, or agrees.
+    pub fn disconnect(&mut self, key: usize) -> Result<(), Errno> {
+        let id = self.id(key)?;
+        match id.state {
+            State::Established | State::Replied | State::Answered => {
+                id.state = State::Leaving;
+                id.deadline = Some(Instant::now() + limits::patience());
+                self.arm_for(key);
+                self.send(key, Kind::Dreq, 0, Vec::new())
+            }
+            State::Left => {
+                let sent = self.send(key, Kind::Drep, 0, Vec::new());
+                self.wait_out(key);
+                sent
+            }
+            // The peer may have gone since the program looked.
+            State::Leaving | State::TimeWait | State::Over => Ok(()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// The id is being destroyed: tells the peer what that means to it.
+    pub fn abandon(&mut self, key: usize) {
+        let Some(id) = self.ids.get(key) else { return };
+        // A failure shows there as the end of the socket.
+        let _ = match id.state {
+            State::Asked | State::Requested | State::Answered if id.remote.is_some() && !id.datagram => {
+                if let Some(id) = self.ids.get_mut(key) {
+                    id.ours.mtu = id.ours.mtu.max(1);
+                }
+                self.send(key, Kind::Rej, reject::CONSUMER, Vec::new())
+            }
+            State::Established | State::Replied => self.send(key, Kind::Dreq, 0, Vec::new()),
+            State::Left => self.send(key, Kind::Drep, 0, Vec::new()),
+            _ => Ok(()),
+        };
+        self.close_socket(key);
+    }
+
+    fn wait_out(&mut self, key: usize) {
+        self.close_socket(key);
+        if let Some(id) = self.ids.get_mut(key) {
+            (id.state, id.deadline) = (State::TimeWait, Some(Instant::now() + TIME_WAIT));
+        }
+        self.arm_for(key);
+    }
+
+    /// Something waits in an id's socket.
+    pub fn id_readable(&mut self, key: usize) {
+        if self.ids.get(key).is_some_and(|id| id.state == State::Listening) {
+            return super::listen::accept_all(self, key);
+        }
+        while let Some(socket) = self.ids.get(key).and_then(|id| id.socket.as_ref()) {
+            match carrier::receive(socket.as_raw_fd()) {
+                Received::Packet(packet) => match Message::parse(&packet) {
+                    Some(message) => self.message(key, message),
+                    None => log::warn!("connection manager: a packet of another version is ignored"),
+                },
+                Received::Nothing => return,
+                Received::End => return self.peer_gone(key),
+            }
+        }
+    }
+
+    fn message(&mut self, key: usize, message: Message) {
+        let Some(state) = self.ids.get(key).map(|id| id.state) else { return };
+        match (state, message.kind) {
+            (State::Asked, Kind::Rep) => self.replied(key, message),
+            (State::Asked, Kind::SidrRep) => self.sidr_replied(key, message),
+            // In Requested: the peer has let go of its request before the program looked at it.
+            (State::Asked | State::Replied | State::Requested, Kind::Rej) => {
+                let status = i32::try_from(message.reason).unwrap_or(reject::CONSUMER);
+                self.over(
+                    key,
+                    RDMA_CM_EVENT_REJECTED,
+                    status,
+                    Side::default(),
+                    limits::reject(message.private),
+                );
+            }
+            (State::Replied, Kind::Rtu) => self.established(key),
+            (State::Established | State::Replied | State::Answered, Kind::Dreq) => {
+                if let Some(id) = self.ids.get_mut(key) {
+                    (id.state, id.deadline) = (State::Left, None);
+                }
+                self.tell(key, RDMA_CM_EVENT_DISCONNECTED, 0);
+            }
+            (State::Leaving, Kind::Dreq) => {
+                // Crossing wishes answer each other; the peer may have gone already.
+                let _ = self.send(key, Kind::Drep, 0, Vec::new());
+                self.disconnected(key, 0);
+            }
+            (State::Leaving, Kind::Drep | Kind::Rej) => self.disconnected(key, 0),
+            _ => {}
+        }
+    }
+
+    fn disconnected(&mut self, key: usize, status: i32) {
+        self.tell(key, RDMA_CM_EVENT_DISCONNECTED, status);
+        self.wait_out(key);
+    }
+
+    fn established(&mut self, key: usize) {
+        if let Some(id) = self.ids.get_mut(key) {
+            (id.state, id.deadline) = (State::Established, None);
+        }
+        self.tell(key, RDMA_CM_EVENT_ESTABLISHED, 0);
+    }
+
+    fn over(&mut self, key: usize, kind: u32, status: i32, side: Side, private: Vec<u8>) {
+        self.close_socket(key);
+        if let Some(id) = self.ids.get_mut(key) {
+            (id.state, id.deadline) = (State::Over, None);
+        }
+        self.push(Pending { kind, id: key, listener: None, status, side, private });
+    }
+
+    /// A reply: the id's own QP goes up here; without one the program does that.
+    fn replied(&mut self, key: usize, message: Message) {
+        let Some(id) = self.ids.get_mut(key) else { return };
+        id.theirs = Some(message.side);
+        let (own, private) = (id.qp_num().is_some(), limits::reply(message.private));
+        let event = |kind| Pending { kind, id: key, listener: None, status: 0, side: message.side, private };
+        if !own {
+            (id.state, id.deadline) = (State::Answered, None);
+            return self.push(event(RDMA_CM_EVENT_CONNECT_RESPONSE));
+        }
+        if let Err(error) = qp::bring_up(id) {
+            // A failure shows there as the end of the socket.
+            let _ = self.send(key, Kind::Rej, reject::CONSUMER, Vec::new());
+            return self.finish(key, RDMA_CM_EVENT_CONNECT_ERROR, -error.0);
+        }
+        (id.state, id.deadline) = (State::Established, None);
+        self.push(event(RDMA_CM_EVENT_ESTABLISHED));
+        // A peer that is gone shows as the end of the socket.
+        let _ = self.send(key, Kind::Rtu, 0, Vec::new());
+    }
+
+    fn sidr_replied(&mut self, key: usize, message: Message) {
+        let private = limits::sidr_reply(message.private);
+        match i32::try_from(message.reason) {
+            Ok(0) => self.over(key, RDMA_CM_EVENT_ESTABLISHED, 0, message.side, private),
+            status => {
+                let status = status.unwrap_or(reject::SIDR_REJECT);
+                self.over(key, RDMA_CM_EVENT_UNREACHABLE, status, message.side, private);
+            }
+        }
+    }
+
+    /// The peer's id is no more.
+    fn peer_gone(&mut self, key: usize) {
+        let Some(id) = self.ids.get(key) else { return };
+        match id.state {
+            State::Asked | State::Replied => self.finish(key, RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+            State::Requested | State::Answered => {
+                self.finish(key, RDMA_CM_EVENT_CONNECT_ERROR, -libc::ECONNRESET);
+            }
+            State::Established => {
+                self.close_socket(key);
+                if let Some(id) = self.ids.get_mut(key) {
+                    id.state = State::Left;
+                }
+                self.tell(key, RDMA_CM_EVENT_DISCONNECTED, 0);
+            }
+            State::Leaving => self.disconnected(key, 0),
+            _ => self.close_socket(key),
+        }
+    }
+
+    /// A deadline of an id has come.
+    pub fn id_due(&mut self, key: usize, now: Instant) {
+        let Some(id) = self.ids.get_mut(key) else { return };
+        if id.deadline.is_none_or(|at| at > now) {
+            return if id.retry.is_some_and(|at| at <= now) {
+                self.ask(key)
+            };
+        }
+        (id.deadline, id.retry) = (None, None);
+        match id.state {
+            State::Asked | State::Replied => self.finish(key, RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+            State::Leaving => self.disconnected(key, -libc::ETIMEDOUT),
+            State::TimeWait => {
+                id.state = State::Over;
+                self.tell(key, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The device under the connection manager, through its own verbs: opened while an id needs it.
+
+use super::world::{Verbs, World};
+use crate::driver_table;
+use crate::errno::Errno;
+use rdma_sys::{ibv_context, ibv_gid, ibv_pd, ibv_port_attr};
+
+/// The one port there is.
+pub const PORT: u8 = 1;
+
+/// Opens the device, or counts one more user.
+pub fn open(world: &mut World) -> Result<*mut ibv_context, Errno> {
+    let device = &mut world.device;
+    let context = match &device.context {
+        Some(context) => context.0,
+        None => {
+            let table = driver_table();
+            // SAFETY: the list holds one device, which lives as long as the process.
+            let context = unsafe {
+                let list = (table.get_device_list)(std::ptr::null_mut());
+                if list.is_null() {
+                    return Err(Errno::last());
+                }
+                let context = (table.open_device)(*list);
+                let error = Errno::last();
+                (table.free_device_list)(list);
+                if context.is_null() {
+                    return Err(error);
+                }
+                context
+            };
+            device.context = Some(Verbs(context));
+            context
+        }
+    };
+    device.users += 1;
+    Ok(context)
+}
+
+/// One user less; the last closes the device, unless the program still has objects of it.
+pub fn close(world: &mut World) {
+    let device = &mut world.device;
+    device.users = device.users.saturating_sub(1);
+    if device.users > 0 {
+        return;
+    }
+    if let Some(pd) = device.pd.take()
+        // SAFETY: our own domain; a refusal means that the program still uses it.
+        && unsafe { (driver_table().dealloc_pd)(pd.0) } != 0
+    {
+        device.pd = Some(pd);
+    }
+    if let Some(context) = device.context.take()
+        // SAFETY: our own context; a refusal means that the program still has objects of it.
+        && unsafe { (driver_table().close_device)(context.0) } != 0
+    {
+        device.context = Some(context);
+    }
+}
+
+/// Gives an id the device, for as long as it lives.
+pub fn attach(world: &mut World, key: usize) -> Result<(), Errno> {
+    if world.id(key)?.uses_device {
+        return Ok(());
+    }
+    let context = open(world)?;
+    let id = world.id(key)?;
+    id.uses_device = true;
+    // SAFETY: our own struct.
+    unsafe { ((*id.c()).verbs, (*id.c()).port_num) = (context, PORT) };
+    Ok(())
+}
+
+/// The domain of QPs that are made without one.
+pub fn default_pd(world: &mut World, context: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
+    if let Some(pd) = &world.device.pd {
+        return Ok(pd.0);
+    }
+    // SAFETY: an open context of ours.
+    let pd = unsafe { (driver_table().alloc_pd)(context) };
+    if pd.is_null() {
+        return Err(Errno::last());
+    }
+    world.device.pd = Some(Verbs(pd));
+    Ok(pd)
+}
+
+/// The port and its first GID.
+pub fn port(context: *mut ibv_context) -> Result<(ibv_port_attr, [u8; 16]), Errno> {
+    let (mut port, mut gid) = (ibv_port_attr::default(), ibv_gid { raw: [0; 16] });
+    // SAFETY: an open context of ours, and room for the answers.
+    let codes = unsafe {
+        let table = driver_table();
+        ((table.query_port)(context, PORT, &mut port), (table.query_gid)(context, PORT, 0, &mut gid))
+    };
+    match codes {
+        // SAFETY: all bit patterns are valid for the raw bytes.
+        (0, 0) => Ok((port, unsafe { gid.raw })),
+        _ => Err(Errno::NODEV),
+    }
+}

@@ -1,0 +1,58 @@
+//! How much private data fits which message, and how long an answer may take.
+//!
+//! The bytes are those of InfiniBand's CM messages less what rdma_cm's own header takes of a request (36 bytes;
+//! rdma_connect(3), rdma_accept(3)). A receiver always sees the whole field: what the sender did not fill is zero.
+
+use std::time::Duration;
+
+const REQUEST: usize = 56;
+const REPLY: usize = 196;
+const REJECT: usize = 148;
+const SIDR_REQUEST: usize = 180;
+const SIDR_REPLY: usize = 136;
+
+/// The most private data of `rdma_connect`, `rdma_accept`, `rdma_reject`.
+pub fn connect(datagram: bool) -> usize {
+    if datagram { SIDR_REQUEST } else { REQUEST }
+}
+
+pub fn accept(datagram: bool) -> usize {
+    if datagram { SIDR_REPLY } else { REPLY }
+}
+
+pub fn refuse(datagram: bool) -> usize {
+    if datagram { SIDR_REPLY } else { REJECT }
+}
+
+fn field(mut private: Vec<u8>, len: usize) -> Vec<u8> {
+    private.resize(len, 0);
+    private
+}
+
+/// Received private data, as long as its field.
+pub fn request(private: Vec<u8>) -> Vec<u8> {
+    field(private, REQUEST)
+}
+
+pub fn reply(private: Vec<u8>) -> Vec<u8> {
+    field(private, REPLY)
+}
+
+pub fn reject(private: Vec<u8>) -> Vec<u8> {
+    field(private, REJECT)
+}
+
+pub fn sidr_request(private: Vec<u8>) -> Vec<u8> {
+    field(private, SIDR_REQUEST)
+}
+
+pub fn sidr_reply(private: Vec<u8>) -> Vec<u8> {
+    field(private, SIDR_REPLY)
+}
+
+/// How long a request, reply or disconnect may go unanswered: SOFTIB_CM_TIMEOUT in milliseconds, default 20 s. A peer that
+/// has ended is known at once; this is for one that is stopped, or never looks.
+pub fn patience() -> Duration {
+    let asked = std::env::var("SOFTIB_CM_TIMEOUT").ok().and_then(|text| text.parse().ok());
+    Duration::from_millis(asked.unwrap_or(20_000))
+}

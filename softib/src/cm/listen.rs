@@ -1,0 +1,161 @@
+//! The listening side: requests become ids of their own.
+
+use super::carrier::{self, Received};
+use super::message::{Kind, Message};
+use super::world::{CId, Embryo, Id, Pending, State, World};
+use super::{device, limits, qp};
+use crate::errno::Errno;
+use crate::objects::CBox;
+use rdma_cm_sys::*;
+use std::os::fd::AsRawFd;
+
+/// A fresh id, and its index.
+pub fn new_id(world: &mut World, channel: usize, sync: bool, datagram: bool) -> usize {
+    let entry = world.ids.vacant_entry();
+    let key = entry.key();
+    let c = rdma_cm_id {
+        ps: if datagram { RDMA_PS_UDP } else { RDMA_PS_TCP },
+        qp_type: if datagram { rdma_sys::IBV_QPT_UD } else { rdma_sys::IBV_QPT_RC },
+        channel: world.channels.get(channel).map_or(std::ptr::null_mut(), |c| c.c.as_ptr().cast()),
+        ..Default::default()
+    };
+    entry.insert(Id {
+        c: CBox::new(CId { c, key }),
+        channel,
+        sync,
+        state: State::Idle,
+        datagram,
+        reuse: false,
+        only_v6: false,
+        reservation: None,
+        local: None,
+        remote: None,
+        socket: None,
+        deadline: None,
+        retry: None,
+        ours: Default::default(),
+        theirs: None,
+        private: Vec::new(),
+        unacknowledged: 0,
+        uses_device: false,
+        template: None,
+        owns: Default::default(),
+    });
+    key
+}
+
+/// `rdma_listen` on a bound id.
+pub fn listen(world: &mut World, key: usize) -> Result<(), Errno> {
+    let id = world.id(key)?;
+    let reservation = id.reservation.as_ref().ok_or(Errno::INVAL)?;
+    if id.state != State::Idle {
+        return Err(Errno::INVAL);
+    }
+    reservation.make_exclusive()?;
+    id.socket = Some(carrier::listen(&reservation.place().socket_name())?);
+    id.state = State::Listening;
+    unlink_at_exit();
+    world.watch_id(key)
+}
+
+/// A listening id's socket loses its name, so that nobody finds it any more.
+pub fn stop(world: &mut World, key: usize) {
+    let Some(id) = world.ids.get(key).filter(|id| id.state == State::Listening) else { return };
+    if let Some(reservation) = &id.reservation {
+        carrier::unlink(&reservation.place().socket_name());
+    }
+    world.close_socket(key);
+    let waiting: Vec<usize> =
+        world.embryos.iter().filter(|(_, e)| e.listener == key).map(|(embryo, _)| embryo).collect();
+    waiting.into_iter().for_each(|embryo| drop(world.take_embryo(embryo)));
+}
+
+/// A program that exits without destroying its ids leaves no socket behind.
+fn unlink_at_exit() {
+    extern "C" fn at_exit() {
+        let world = super::world::world();
+        for (_, id) in world.ids.iter().filter(|(_, id)| id.state == State::Listening) {
+            if let Some(reservation) = &id.reservation {
+                carrier::unlink(&reservation.place().socket_name());
+            }
+        }
+    }
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    // SAFETY: a plain function that stays valid as long as this object is loaded.
+    ONCE.call_once(|| unsafe {
+        libc::atexit(at_exit);
+    });
+}
+
+/// Takes the connections of a listening socket in; their requests are read when they come.
+pub fn accept_all(world: &mut World, listener: usize) {
+    while let Some(socket) = world.ids.get(listener).and_then(|id| id.socket.as_ref()) {
+        match carrier::accept(socket.as_raw_fd()) {
+            Ok(Some(socket)) => {
+                let embryo = world.embryos.insert(Embryo { socket, listener });
+                if world.watch_embryo(embryo).is_err() {
+                    drop(world.take_embryo(embryo));
+                    continue;
+                }
+                // Most requests are there already.
+                world.embryo_readable(embryo);
+            }
+            Ok(None) => return,
+            Err(error) => {
+                // Out of descriptors, mostly: the peers wait in the backlog.
+                return log::warn!("connection manager: a request can't be taken in: {error}");
+            }
+        }
+    }
+}
+
+impl World {
+    /// A new connection's request is there, or its end.
+    pub fn embryo_readable(&mut self, embryo: usize) {
+        let Some(socket) = self.embryos.get(embryo).map(|e| e.socket.as_raw_fd()) else { return };
+        let request = match carrier::receive(socket) {
+            Received::Nothing => return,
+            Received::Packet(packet) => Message::parse(&packet).filter(|m| m.kind == Kind::Req),
+            Received::End => None,
+        };
+        let Some((socket, listener)) = self.take_embryo(embryo) else { return };
+        if let Some(request) = request
+            && let Err(error) = self.request(listener, socket, request)
+        {
+            log::warn!("connection manager: a request can't be taken in: {error}");
+        }
+    }
+
+    /// A request becomes an id, and the listener's program is told.
+    fn request(
+        &mut self,
+        listener: usize,
+        socket: std::os::fd::OwnedFd,
+        request: Message,
+    ) -> Result<(), Errno> {
+        let parent = self.ids.get(listener).ok_or(Errno::INVAL)?;
+        let (channel, datagram, bound) = (parent.channel, parent.datagram, parent.local);
+        // SAFETY: our own struct; the program's pointer is only passed on.
+        let context = unsafe { (*parent.c()).context };
+        let key = new_id(self, channel, false, datagram);
+        if let Err(error) = device::attach(self, key) {
+            self.ids.remove(key);
+            return Err(error);
+        }
+        let side = request.side;
+        let port = bound.map_or(0, |b| b.port());
+        let id = self.id(key)?;
+        // SAFETY: our own struct, not yet handed out.
+        unsafe { (*id.c()).context = context };
+        (id.local, id.remote) = (Some(std::net::SocketAddr::new(request.to.ip(), port)), Some(request.from));
+        (id.socket, id.state, id.theirs) = (Some(socket), State::Requested, Some(side));
+        id.ours = qp::fresh_side(id);
+        id.publish_addresses();
+        self.watch_id(key)?;
+        let private =
+            if datagram { limits::sidr_request(request.private) } else { limits::request(request.private) };
+        let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
+        self.push(Pending { kind, id: key, listener: Some(listener), status: 0, side, private });
+        Ok(())
+    }
+}

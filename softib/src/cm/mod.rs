@@ -1,0 +1,46 @@
+//! The connection manager: librdmacm's calls for the software device, between the processes of one user on one host.
+//!
+//! ```text
+//!    program ──> api, endpoint, addrinfo    the C functions
+//!                   │
+//!        resolve, listen, connect           what calls and messages do to an id      qp, device: its verbs objects
+//!                   │
+//!                channel                    events; one pollable descriptor a channel
+//!                   │
+//!            ports, carrier, message        addresses in use; packets between processes
+//! ```
+//! No kernel module, no daemon, no thread. Addresses are those of this host: every interface, and loopback. A port is a lock in a
+//! file (`ports`), a listener a socket in SOFTIB_DIR (`carrier`), a connection of ids a connection of sockets, whose
+//! end the kernel reports however a process ends. Everything else goes through the device's own verbs, as in librdmacm.
+//!
+//! Where the real one is generous or strict, so is this: private data limits, fields padded to their size, events of a destroyed id
+//! discarded, `rdma_destroy_id` waiting for acknowledgements, RNR timer 0. AF_IB, multicast and rsockets are not offered.
+
+mod address;
+pub mod addrinfo;
+pub mod api;
+mod carrier;
+mod channel;
+mod connect;
+mod device;
+pub mod endpoint;
+pub mod exports;
+mod limits;
+mod listen;
+mod message;
+pub mod names;
+mod ports;
+mod qp;
+mod resolve;
+mod table;
+mod world;
+
+pub use table::cm_table;
+
+/// Reasons of rejections (IBTA 12.6.7.2), and states of datagram look-ups (IBTA 12.11.2).
+mod reject {
+    pub const INVALID_SERVICE_ID: i32 = 8;
+    pub const CONSUMER: i32 = 28;
+    pub const SIDR_UNSUPPORTED: i32 = 1;
+    pub const SIDR_REJECT: i32 = 2;
+}

@@ -1,0 +1,266 @@
+//! What the connection manager of this process knows: channels, ids, requests that are on their way in, the device.
+//!
+//! One lock guards it all; no call holds it while it waits. C structs carry the index of their entry, so a stale pointer's
+//! fields are never trusted beyond that.
+
+use super::message::Side;
+use super::ports::Reservation;
+use crate::errno::Errno;
+use crate::objects::CBox;
+use rdma_cm_sys::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
+use rdma_sys::{ibv_context, ibv_pd, ibv_qp_init_attr};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// A channel as programs see it, and its index.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CChannel {
+    pub fd: i32,
+    pub key: usize,
+}
+
+/// An id as programs see it, and its index.
+#[repr(C)]
+pub struct CId {
+    pub c: rdma_cm_id,
+    pub key: usize,
+}
+
+/// An event as programs see it, its id, and the private data that it points to.
+#[repr(C)]
+pub struct CEvent {
+    pub c: rdma_cm_event,
+    /// Whose events are counted.
+    pub owner: usize,
+    pub private: Vec<u8>,
+}
+
+/// Where events arrive.
+#[derive(Debug)]
+pub struct Channel {
+    pub c: CBox<CChannel>,
+    /// What programs poll: sockets of the ids, the timer, and `wake` while the queue holds something.
+    pub epoll: OwnedFd,
+    pub wake: OwnedFd,
+    pub timer: OwnedFd,
+    pub queue: VecDeque<Pending>,
+}
+
+/// An event that waits to be taken.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    pub kind: u32,
+    /// The id that it is about.
+    pub id: usize,
+    /// Of a request: the id that listens.
+    pub listener: Option<usize>,
+    pub status: i32,
+    pub side: Side,
+    pub private: Vec<u8>,
+}
+
+/// Where an id stands. Names in brackets are the specification's (IBTA 12.9.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Fresh, or bound.
+    Idle,
+    Listening,
+    AddressResolved,
+    RouteResolved,
+    /// Its request is out. [REQ Sent]
+    Asked,
+    /// A request is in, for the program to answer. [REQ Rcvd]
+    Requested,
+    /// Its reply is out. [REP Sent]
+    Replied,
+    /// A reply is in, for the program to establish. [REP Rcvd]
+    Answered,
+    /// [Established]
+    Established,
+    /// Its DREQ is out. [DREQ Sent]
+    Leaving,
+    /// The peer's DREQ is in, for the program to agree. [DREQ Rcvd]
+    Left,
+    /// [TimeWait]
+    TimeWait,
+    /// Nothing more happens to it.
+    Over,
+}
+
+/// An id.
+#[derive(Debug)]
+pub struct Id {
+    pub c: CBox<CId>,
+    pub channel: usize,
+    /// Made without a channel: calls wait for their event.
+    pub sync: bool,
+    pub state: State,
+    pub datagram: bool,
+    pub reuse: bool,
+    pub only_v6: bool,
+    pub reservation: Option<Reservation>,
+    pub local: Option<SocketAddr>,
+    pub remote: Option<SocketAddr>,
+    pub socket: Option<OwnedFd>,
+    /// When the state ends by itself.
+    pub deadline: Option<Instant>,
+    /// When a full backlog is tried again.
+    pub retry: Option<Instant>,
+    /// Our side of the connection, and the peer's once it is known.
+    pub ours: Side,
+    pub theirs: Option<Side>,
+    /// Private data of a request that waits for room in a backlog.
+    pub private: Vec<u8>,
+    /// Events taken and not acknowledged.
+    pub unacknowledged: u32,
+    /// Holds the device.
+    pub uses_device: bool,
+    /// Made by `rdma_create_ep` to listen: what its connections' QPs shall be.
+    pub template: Option<Template>,
+    /// Objects that `rdma_create_qp` made beside the QP.
+    pub owns: Owned,
+}
+
+/// What `rdma_create_ep` was given for the QPs of connections to come.
+#[derive(Clone, Copy)]
+pub struct Template {
+    pub pd: *mut ibv_pd,
+    pub init: ibv_qp_init_attr,
+}
+
+impl std::fmt::Debug for Template {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "pd {:p}", self.pd)
+    }
+}
+
+// SAFETY: pointers that the program vouches for until the id is destroyed, used only to make QPs with.
+unsafe impl Send for Template {}
+
+/// Which of an id's objects go with its QP.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Owned {
+    pub send_cq: bool,
+    pub recv_cq: bool,
+}
+
+/// A connection whose request has not come yet.
+#[derive(Debug)]
+pub struct Embryo {
+    pub socket: OwnedFd,
+    pub listener: usize,
+}
+
+/// The device, opened while an id or a list of devices needs it.
+#[derive(Debug, Default)]
+pub struct Device {
+    pub context: Option<Verbs<ibv_context>>,
+    pub users: u32,
+    /// The domain of QPs that are made without one.
+    pub pd: Option<Verbs<ibv_pd>>,
+}
+
+/// A verbs object of ours.
+pub struct Verbs<T>(pub *mut T);
+
+impl<T> std::fmt::Debug for Verbs<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:p}", self.0)
+    }
+}
+
+// SAFETY: verbs objects may be used from every thread.
+unsafe impl<T> Send for Verbs<T> {}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct World {
+    pub channels: Slab<Channel>,
+    pub ids: Slab<Id>,
+    pub embryos: Slab<Embryo>,
+    pub device: Device,
+}
+
+static WORLD: Mutex<World> = Mutex::new(World {
+    channels: Slab::new(),
+    ids: Slab::new(),
+    embryos: Slab::new(),
+    device: Device { context: None, users: 0, pd: None },
+});
+
+/// Rung when an event is acknowledged.
+pub static ACKNOWLEDGED: Condvar = Condvar::new();
+
+/// The world. A panic of another thread leaves it as good as an error would.
+pub fn world() -> MutexGuard<'static, World> {
+    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Index of an id that a program passed.
+///
+/// # Safety
+/// `id` is null or an id of ours that is not destroyed.
+pub unsafe fn id_key(id: *mut rdma_cm_id) -> Result<usize, Errno> {
+    if id.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: by contract the start of a CId.
+    Ok(unsafe { (*id.cast::<CId>()).key })
+}
+
+/// Index of a channel that a program passed.
+///
+/// # Safety
+/// `channel` is null or a channel of ours that is not destroyed.
+pub unsafe fn channel_key(channel: *mut rdma_event_channel) -> Result<usize, Errno> {
+    if channel.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: by contract the start of a CChannel.
+    Ok(unsafe { (*channel.cast::<CChannel>()).key })
+}
+
+impl World {
+    /// The id of this index.
+    pub fn id(&mut self, key: usize) -> Result<&mut Id, Errno> {
+        self.ids.get_mut(key).ok_or(Errno::INVAL)
+    }
+}
+
+impl Id {
+    /// What the program sees.
+    pub fn c(&self) -> *mut rdma_cm_id {
+        self.c.as_ptr().cast()
+    }
+
+    /// Writes both addresses where the program reads them.
+    pub fn publish_addresses(&self) {
+        let c = self.c();
+        // SAFETY: our own struct; programs read it between calls.
+        unsafe {
+            if let Some(local) = self.local {
+                (*c).route.addr.src_storage = super::address::emit(local);
+            }
+            if let Some(remote) = self.remote {
+                (*c).route.addr.dst_storage = super::address::emit(remote);
+            }
+        }
+    }
+
+    /// The number of the id's own QP, if it has one.
+    pub fn qp_num(&self) -> Option<u32> {
+        // SAFETY: our own struct; a QP of the program's that lives as long as it is the id's.
+        unsafe { (*self.c()).qp.as_ref() }.map(|qp| qp.qp_num)
+    }
+}
+
+impl std::fmt::Debug for CId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "id {}", self.key)
+    }
+}
