@@ -31,6 +31,21 @@ pub enum ConnectCause {
     /// The peer said no.
     #[error("it refused: {0}")]
     Rejected(Reason),
+    /// The peer said no; in words.
+    #[error("it refused: {0}")]
+    Refused(String),
+    /// No way to the peer, or nobody there.
+    #[error(
+        "{why}, {tries} tries in {elapsed:.1?}; the process or its node may be gone, or its address out of reach"
+    )]
+    Unreachable {
+        /// What the last try met with.
+        why: String,
+        /// Tries in vain.
+        tries: u32,
+        /// Time since the exchange began.
+        elapsed: Duration,
+    },
     /// The two sides' queues differ.
     #[error("its queues are {theirs}, ours are {ours}; receive_queues must be the same in all processes")]
     Layout {

@@ -19,6 +19,16 @@ pub enum Error {
         /// Each component's reason.
         reasons: String,
     },
+    /// No IP address leads to the port.
+    #[error(
+        "{port} has no IP address to listen on: {reasons}; see `ip address` and `rdma link`, or btl_oxib_rdmacm_address"
+    )]
+    NoAddress {
+        /// Device and port.
+        port: String,
+        /// Each address's reason.
+        reasons: String,
+    },
     /// The plan can't be carried out.
     #[error("the queue pair plan is unusable: {0}")]
     Plan(&'static str),

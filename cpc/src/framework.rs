@@ -8,14 +8,14 @@
 //!   Config -- include/exclude --> components -- query(port) --> modules --> adverts --> modex
 //!                                 theirs, from the modex ------------------> choose --> Choice
 //! ```
-//! Built in is `ibcm`. Another component is a type that implements [`Component`] and a line in [`BUILT_IN`].
+//! Built in are `ibcm` and `rdmacm`. Another component is a type that implements [`Component`] and a line in [`BUILT_IN`].
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::helper::Outbox;
-use crate::{Config, EndpointKey, EndpointPlan, Error, ProcessName, QpPlan, SelectError, ibcm};
+use crate::{Config, EndpointKey, EndpointPlan, Error, ProcessName, QpPlan, SelectError, ibcm, rdmacm};
 
 /// The most bytes a component may publish (one length byte in the modex).
 pub const MAX_BLOB: usize = 255;
@@ -107,7 +107,7 @@ pub struct Choice {
 }
 
 /// Every component there is.
-pub const BUILT_IN: &[&dyn Component] = &[&ibcm::Ibcm];
+pub const BUILT_IN: &[&dyn Component] = &[&ibcm::Ibcm, &rdmacm::RdmaCm];
 
 /// The components that include and exclude leave. An empty include list means all.
 ///

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   main thread                      |  helper thread
-//!   Service  -- commands, waker -->  |  modules (ibcm, ...): make QPs, walk them INIT, RTR, RTS,
+//!   Service  -- commands, waker -->  |  modules (ibcm, rdmacm): make QPs, walk them INIT, RTR, RTS,
 //!            <-- events, one flag -- |  exchange datagrams with the peers' modules
 //! ```
 //! The main thread adds endpoints and asks for connections; it posts the real receive buffers and runs the clear-to-send
@@ -10,7 +10,7 @@
 //! endpoint, handed in with it, and only where the layout has a per-peer queue (seed 004).
 //!
 //! The way through the files: [`Service`] (`service`), what goes in (`plan`) and what comes out (`event`); the thread (`helper`);
-//! components, selection and modex (`framework`); the one component so far ([`ibcm`]); QPs in motion (`qp_set`);
+//! components, selection and modex (`framework`); the components ([`ibcm`], [`rdmacm`]); QPs in motion (`qp_set`);
 //! when what happened ([`Timeline`]).
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ pub mod ibcm;
 mod names;
 mod plan;
 mod qp_set;
+pub mod rdmacm;
 mod service;
 mod timeline;
 

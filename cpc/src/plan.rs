@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use verbs::{Access, Buf, Context, Cq, Gid, Lid, LinkLayer, Mtu, Pd, QpCap, Srq};
 
-use crate::ibcm;
 use crate::{EndpointKey, ProcessName};
+use crate::{ibcm, rdmacm};
 
 /// One queue of every endpoint: where its QP's completions go and what it holds.
 #[derive(Clone, Debug)]
@@ -102,4 +102,6 @@ pub struct Config {
     pub exclude: Vec<String>,
     /// Parameters of ibcm.
     pub ibcm: ibcm::Params,
+    /// Parameters of rdmacm.
+    pub rdmacm: rdmacm::Params,
 }

@@ -116,7 +116,7 @@ fn names(ports: &[params::Port]) -> Vec<device::Name> {
 fn software() -> Driver {
     match Driver::rdma_core() {
         Ok(driver) if driver.is_software() => driver,
-        _ => Driver::from_table(softib::driver_table()),
+        _ => Driver::with_connections(softib::driver_table(), softib::cm_table()),
     }
 }
 
@@ -144,6 +144,15 @@ fn config(params: &Params) -> Config {
                 priority: params.ibcm_priority,
                 timeout: params.ibcm_timeout,
                 max_retries: params.ibcm_max_retries,
+                ..Default::default()
+            },
+            rdmacm: cpc::rdmacm::Params {
+                priority: params.rdmacm_priority,
+                address: params.rdmacm_address,
+                port: params.rdmacm_port,
+                resolve_timeout: params.rdmacm_resolve_timeout,
+                connect_timeout: params.rdmacm_timeout,
+                max_retries: params.rdmacm_max_retries,
                 ..Default::default()
             },
         },

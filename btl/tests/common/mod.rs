@@ -56,7 +56,7 @@ pub fn config(layout: &str) -> Config {
 
 /// Opens a transport on the software device.
 pub fn open(config: Config, name: u64) -> Transport<u64> {
-    let soft = || Driver::from_table(softib::driver_table());
+    let soft = || Driver::with_connections(softib::driver_table(), softib::cm_table());
     let ports =
         find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();
     let transport = Transport::open(&ports[0], config, name).unwrap();

@@ -50,7 +50,7 @@ pub mod address;
 pub mod machine;
 mod module;
 mod params;
-mod seed;
+pub(crate) mod seed;
 mod transport;
 pub mod wire;
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 
-pub(super) fn from_system() -> u64 {
+pub(crate) fn from_system() -> u64 {
     let mut bytes = [0_u8; 8];
     match File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes)) {
         Ok(()) => u64::from_ne_bytes(bytes),

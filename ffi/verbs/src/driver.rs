@@ -1,5 +1,6 @@
 //! A verbs library: rdma-core's, found at run time, or a software device's, linked in.
 
+use crate::cm;
 use crate::context::Device;
 use crate::error::Error;
 use crate::loader;
@@ -12,6 +13,7 @@ pub struct Driver(pub(crate) Arc<Inner>);
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) table: &'static rdma_sys::Table,
+    connections: Option<&'static rdma_cm_sys::Table>,
     software: bool,
 }
 
@@ -23,12 +25,33 @@ impl Driver {
     pub fn rdma_core() -> Result<Driver, Error> {
         let loaded = loader::load()
             .map_err(|e| Error::new("dlopen", "libibverbs.so.1", libc::ENOENT).note(e.to_string()))?;
-        Ok(Driver(Arc::new(Inner { table: loaded.table, software: loaded.software })))
+        Ok(Driver(Arc::new(Inner { table: loaded.table, connections: None, software: loaded.software })))
     }
 
     /// A device that is linked in, by its control-path functions.
     pub fn from_table(table: &'static rdma_sys::Table) -> Driver {
-        Driver(Arc::new(Inner { table, software: true }))
+        Driver(Arc::new(Inner { table, connections: None, software: true }))
+    }
+
+    /// A device that is linked in, with a connection manager of its own.
+    pub fn with_connections(
+        table: &'static rdma_sys::Table,
+        connections: &'static rdma_cm_sys::Table,
+    ) -> Driver {
+        Driver(Arc::new(Inner { table, connections: Some(connections), software: true }))
+    }
+
+    /// The connection manager that goes with the devices: the linked-in one, else `librdmacm.so.1` of this machine.
+    ///
+    /// # Errors
+    /// The library is not installed or too old; a linked-in device comes without one.
+    pub(crate) fn connections(&self) -> Result<&'static rdma_cm_sys::Table, Error> {
+        match self.0.connections {
+            Some(table) => Ok(table),
+            None if cm::loader::is_machines(self.0.table) => cm::loader::load()
+                .map_err(|reason| Error::new("dlopen", "librdmacm.so.1", libc::ENOENT).note(reason)),
+            None => Err(Error::new("rdma_create_event_channel", "the linked-in device", libc::ENOSYS)),
+        }
     }
 
     /// The devices are our software device's, whichever way it came into the process.

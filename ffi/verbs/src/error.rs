@@ -42,6 +42,19 @@ impl Error {
     fn remedy(&self) -> &'static str {
         match (self.call, self.errno) {
             ("ibv_reg_mr", libc::ENOMEM) => "the limit of locked memory is too low: raise `ulimit -l`",
+            ("rdma_create_event_channel", libc::EPERM | libc::ENODEV | libc::ENOENT | libc::EACCES) => {
+                "the kernel has no RDMA connection manager, or /dev/infiniband/rdma_cm may not be opened: load rdma_ucm"
+            }
+            ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => {
+                "another process listens there: choose another port"
+            }
+            ("rdma_bind_addr", libc::EADDRNOTAVAIL | libc::ENODEV) => {
+                "no RDMA device has this address: see `ip address` and `rdma link`"
+            }
+            (
+                "rdma_resolve_addr" | "rdma_resolve_route",
+                libc::ENODEV | libc::EHOSTUNREACH | libc::ENETUNREACH,
+            ) => "no route from an RDMA device to this address: see `ip route`",
             (_, libc::ENOMEM) => {
                 "the device or the machine is out of a resource: ask for fewer or smaller queues"
             }

@@ -15,6 +15,7 @@
 //! caller promises that it outlives the registration; keys keep everyone else out of it.
 
 mod ah;
+pub mod cm;
 mod context;
 mod cq;
 mod driver;

@@ -106,12 +106,12 @@ unsafe extern "C" fn query_port(ctx: *mut ibv_context, port: u8, attr: *mut ibv_
 
 /// A shared library that stays open until the process ends.
 #[derive(Clone, Copy)]
-struct Library {
+pub(crate) struct Library {
     handle: NonNull<c_void>,
 }
 
 impl Library {
-    fn open(name: &CStr) -> Result<Library, LoadError> {
+    pub(crate) fn open(name: &CStr) -> Result<Library, LoadError> {
         // SAFETY: a NUL-terminated name; constructors of a verbs library do nothing that depends on us.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match NonNull::new(handle) {
@@ -136,7 +136,7 @@ impl Library {
         })
     }
 
-    fn find_version(self, symbol: &CStr, version: &CStr) -> Option<NonNull<c_void>> {
+    pub(crate) fn find_version(self, symbol: &CStr, version: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: the handle is never closed, the names end in NUL.
         NonNull::new(unsafe { libc::dlvsym(self.handle.as_ptr(), symbol.as_ptr(), version.as_ptr()) })
     }
@@ -148,7 +148,7 @@ impl Library {
     }
 
     /// The file that the dynamic linker chose, for messages.
-    fn path(self) -> String {
+    pub(crate) fn path(self) -> String {
         let mut map: *const LinkMap = ptr::null();
         // SAFETY: the handle is open, and RTLD_DI_LINKMAP writes one pointer.
         let rc = unsafe { libc::dlinfo(self.handle.as_ptr(), libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) };
@@ -183,6 +183,6 @@ fn text(name: &CStr) -> String {
 }
 
 /// Names of symbols and versions are ASCII literals.
-fn static_text(name: &'static CStr) -> &'static str {
+pub(crate) fn static_text(name: &'static CStr) -> &'static str {
     name.to_str().unwrap_or("?")
 }

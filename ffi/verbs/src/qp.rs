@@ -164,6 +164,14 @@ impl Qp {
         self.modify("ERR", qp_attr::error())
     }
 
+    /// The transition that a connection manager has prepared.
+    ///
+    /// # Errors
+    /// Wrong state or attributes.
+    pub fn to_prepared(&self, prepared: &crate::cm::Prepared) -> Result<(), Error> {
+        self.modify(prepared.state_name(), prepared.change())
+    }
+
     fn modify(&self, state: &str, (mut attr, mask): Change) -> Result<(), Error> {
         // SAFETY: a live queue pair and attributes.
         let code =

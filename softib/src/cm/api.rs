@@ -4,10 +4,11 @@
 
 use super::message::Side;
 use super::world::{ACKNOWLEDGED, CEvent, CId, State, channel_key, id_key, world};
-use super::{address, channel, endpoint, limits, listen, ports, qp};
+use super::{address, channel, endpoint, limits, listen, qp};
 use crate::abi::{guard_minus, guard_ptr};
 use crate::driver_table;
 use crate::errno::Errno;
+use crate::shm::segment;
 use rdma_cm_sys::*;
 use rdma_sys::{ibv_pd, ibv_qp_attr, ibv_qp_init_attr};
 use std::ffi::{c_int, c_void};
@@ -15,8 +16,9 @@ use std::ptr::null_mut;
 
 pub unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channel {
     guard_ptr(|| {
+        // A process that only listens never opens the device, which sweeps as well.
         static SWEPT: std::sync::Once = std::sync::Once::new();
-        SWEPT.call_once(ports::sweep_sockets);
+        SWEPT.call_once(|| segment::sweep(&segment::directory()));
         let mut world = world();
         let key = channel::create(&mut world)?;
         Ok(world.channels[key].c.as_ptr().cast())
@@ -416,8 +418,9 @@ pub unsafe extern "C" fn create_srq(
     })
 }
 
-/// What this device does not offer: XRC through ids, multicast, enhanced connection establishment.
-pub unsafe extern "C" fn refuse() -> c_int {
+/// What this device does not offer: XRC through ids, multicast, enhanced connection establishment, rsockets. -1 for
+/// functions that return an int, and for those that return a size.
+pub unsafe extern "C" fn refuse() -> isize {
     Errno::OPNOTSUPP.set();
     -1
 }

@@ -286,7 +286,10 @@ pub unsafe extern "C" fn create_ep(
         // SAFETY: pointers by the rules of the API.
         unsafe {
             let found = &*found;
-            let qp_type = init.as_ref().map_or(found.ai_qp_type as u32, |init| init.qp_type);
+            let qp_type = found.ai_qp_type as u32;
+            if let Some(init) = init.as_mut() {
+                init.qp_type = qp_type;
+            }
             let id = make(null_mut(), null_mut(), found.ai_port_space as u32, Some(qp_type))?;
             let made = if found.ai_flags as u32 & RAI_PASSIVE != 0 {
                 passive(id, found, pd, init)
@@ -341,10 +344,7 @@ unsafe fn active(
         done(api::resolve_addr(id, found.ai_src_addr, found.ai_dst_addr, RESOLVE_MS))?;
         done(api::resolve_route(id, RESOLVE_MS))?;
         match init.as_mut() {
-            Some(init) => {
-                init.qp_type = (*id).qp_type;
-                create_qp(id_key(id)?, pd, init)
-            }
+            Some(init) => create_qp(id_key(id)?, pd, init),
             None => Ok(()),
         }
     }

@@ -1,4 +1,5 @@
-//! Every name that librdmacm.so.1 exports for rdma_cm, with its symbol version: what the drop-in library is made of.
+//! Every name that librdmacm.so.1 exports, with its symbol version: what the drop-in library is made of. A program that is
+//! bound at its start needs every one of its names, used or not: rsockets, too, are there, and refuse.
 
 use super::{addrinfo, api, endpoint, names};
 
@@ -59,6 +60,33 @@ calls! {
         rdma_freeaddrinfo = addrinfo::freeaddrinfo;
         rdma_join_multicast = api::refuse;
         rdma_leave_multicast = api::refuse;
+        raccept = api::refuse;
+        rbind = api::refuse;
+        rclose = api::refuse;
+        rconnect = api::refuse;
+        rfcntl = api::refuse;
+        rgetpeername = api::refuse;
+        rgetsockname = api::refuse;
+        rgetsockopt = api::refuse;
+        riomap = api::refuse;
+        riounmap = api::refuse;
+        riowrite = api::refuse;
+        rlisten = api::refuse;
+        rpoll = api::refuse;
+        rread = api::refuse;
+        rreadv = api::refuse;
+        rrecv = api::refuse;
+        rrecvfrom = api::refuse;
+        rrecvmsg = api::refuse;
+        rselect = api::refuse;
+        rsend = api::refuse;
+        rsendmsg = api::refuse;
+        rsendto = api::refuse;
+        rsetsockopt = api::refuse;
+        rshutdown = api::refuse;
+        rsocket = api::refuse;
+        rwrite = api::refuse;
+        rwritev = api::refuse;
     }
     "RDMACM_1.1" => {
         rdma_join_multicast_ex = api::refuse;

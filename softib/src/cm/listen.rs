@@ -149,7 +149,12 @@ impl World {
         unsafe { (*id.c()).context = context };
         (id.local, id.remote) = (Some(std::net::SocketAddr::new(request.to.ip(), port)), Some(request.from));
         (id.socket, id.state, id.theirs) = (Some(socket), State::Requested, Some(side));
-        id.ours = qp::fresh_side(id);
+        // Until the program says otherwise, it is what the peer asks for.
+        id.ours = super::message::Side {
+            responder_resources: side.initiator_depth,
+            initiator_depth: side.responder_resources,
+            ..qp::fresh_side(id)
+        };
         id.publish_addresses();
         self.watch_id(key)?;
         let private =

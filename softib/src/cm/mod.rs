@@ -35,6 +35,7 @@ mod resolve;
 mod table;
 mod world;
 
+pub use ports::sweep;
 pub use table::cm_table;
 
 /// Reasons of rejections (IBTA 12.6.7.2), and states of datagram look-ups (IBTA 12.11.2).

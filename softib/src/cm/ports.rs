@@ -15,11 +15,13 @@
 
 use crate::errno::{Errno, check};
 use crate::shm::segment;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const HOST_BITS: u32 = 44;
 /// Ports that are handed out where none is asked for (RFC 6335, 6).
@@ -112,7 +114,8 @@ impl Reservation {
             return Reservation::at(address, datagram, only, shared);
         }
         let span = DYNAMIC.end() - DYNAMIC.start() + 1;
-        let first = (std::process::id() as u16).wrapping_mul(257) % span;
+        // Anywhere, so that a port is not soon another's: a late request must not meet a stranger.
+        let first = (RandomState::new().hash_one(address) % u64::from(span)) as u16;
         for i in 0..span {
             let port = DYNAMIC.start() + (first + i) % span;
             match Reservation::at(SocketAddr::new(address.ip(), port), datagram, only, false) {
@@ -171,7 +174,7 @@ fn lock_place(place: Place, kind: i32) -> Result<File, Errno> {
     Err(Errno::BUSY)
 }
 
-fn open(path: &std::path::Path) -> Result<File, Errno> {
+fn open(path: &Path) -> Result<File, Errno> {
     let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let mut options = OpenOptions::new();
     Ok(options.read(true).write(true).create(true).mode(0o600).custom_flags(flags).open(path)?)
@@ -205,18 +208,16 @@ fn is_swept(file: &File, place: Place, kind: i32) -> Result<bool, Errno> {
     Ok(range.l_type == libc::F_UNLCK as libc::c_short || whole)
 }
 
-/// Removes the sockets of processes that have ended without doing so. Who holds the place's lock may.
-pub fn sweep_sockets() {
-    let Ok(entries) = std::fs::read_dir(segment::directory()) else { return };
-    for entry in entries.flatten() {
-        let place = entry.file_name().to_str().and_then(Place::from_socket_name);
-        if let Some(file) = place.and_then(|place| lock_place(place, libc::F_WRLCK).ok()) {
-            // A failure leaves a file that the next sweep finds.
-            let _ = std::fs::remove_file(entry.path());
-            drop(file);
-            segment::sweep_one(&lock_path());
-        }
+/// True if this is the name of a listening socket. It is removed if its process has ended: who holds the place's lock may.
+pub fn sweep(path: &Path, name: &OsStr) -> bool {
+    let Some(place) = name.to_str().and_then(Place::from_socket_name) else { return false };
+    if let Ok(held) = lock_place(place, libc::F_WRLCK) {
+        // A failure leaves a file that the next sweep finds.
+        let _ = std::fs::remove_file(path);
+        drop(held);
+        segment::sweep_one(&lock_path());
     }
+    true
 }
 
 #[cfg(test)]

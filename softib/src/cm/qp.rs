@@ -99,7 +99,7 @@ fn ready_to_receive(attr: &mut ibv_qp_attr, id: &Id) -> Result<u32, Errno> {
     attr.ah_attr = path(theirs, is_ethernet(id));
     attr.path_mtu = u32::from(theirs.mtu.min(id.ours.mtu.max(1)));
     (attr.dest_qp_num, attr.rq_psn) = (theirs.qpn, theirs.psn);
-    attr.max_dest_rd_atomic = id.ours.responder_resources.min(MOST_READS);
+    attr.max_dest_rd_atomic = id.ours.responder_resources.min(theirs.initiator_depth).min(MOST_READS);
     attr.min_rnr_timer = 0;
     Ok(IBV_QP_AV
         | IBV_QP_PATH_MTU
@@ -116,7 +116,7 @@ fn ready_to_send(attr: &mut ibv_qp_attr, id: &Id) -> Result<u32, Errno> {
     // Who asked for the connection says how often both repeat.
     attr.retry_cnt = id.ours.retry_count.max(theirs.retry_count);
     attr.rnr_retry = theirs.rnr_retry_count;
-    attr.max_rd_atomic = id.ours.initiator_depth.min(MOST_READS);
+    attr.max_rd_atomic = id.ours.initiator_depth.min(theirs.responder_resources).min(MOST_READS);
     Ok(IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC)
 }
 

@@ -186,12 +186,13 @@ fn open_path(path: &Path) -> Result<File, Errno> {
     Ok(OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?)
 }
 
-/// Removes the segments of this user whose owners are dead. Errors are not ours to report.
+/// Removes the segments, and the connection manager's sockets, of this user whose owners are dead. Errors are not ours to report.
 pub fn sweep(dir: &Path) {
     let prefix = format!("softib-{}-", uid());
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
-        if entry.file_name().as_bytes().starts_with(prefix.as_bytes()) {
+        let name = entry.file_name();
+        if name.as_bytes().starts_with(prefix.as_bytes()) && !crate::cm::sweep(&entry.path(), &name) {
             sweep_one(&entry.path());
         }
     }

@@ -13,6 +13,7 @@ pub use register::{Template, load, register, verbosity};
 use crate::mca::show::Report;
 use crate::protocol::layout::{self, Layout};
 use opal_sys::mca_btl_base_module_t;
+use std::net::IpAddr;
 use std::time::Duration;
 use table::{ROWS, Row};
 
@@ -54,6 +55,14 @@ pub struct Params {
     pub ibcm_priority: u8,
     pub ibcm_timeout: Duration,
     pub ibcm_max_retries: u32,
+    pub rdmacm_priority: u8,
+    /// None: the first that the port has.
+    pub rdmacm_address: Option<IpAddr>,
+    /// 0: one that is free.
+    pub rdmacm_port: u16,
+    pub rdmacm_resolve_timeout: Duration,
+    pub rdmacm_timeout: Duration,
+    pub rdmacm_max_retries: u32,
     /// Bytes; `None`: auto.
     pub max_inline: Option<u32>,
     /// Buffers; 0: no limit.
@@ -113,6 +122,12 @@ impl Params {
             ibcm_priority: 0,
             ibcm_timeout: Duration::ZERO,
             ibcm_max_retries: 0,
+            rdmacm_priority: 0,
+            rdmacm_address: None,
+            rdmacm_port: 0,
+            rdmacm_resolve_timeout: Duration::ZERO,
+            rdmacm_timeout: Duration::ZERO,
+            rdmacm_max_retries: 0,
             max_inline: None,
             free_list_max: 0,
             free_list_inc: 0,

@@ -119,7 +119,7 @@ pub static ROWS: &[Row] = &[
         default: "",
         level: 3,
         scope: Scope::All,
-        help: "The only connection managers to use (known: ibcm); empty means all",
+        help: "The only connection managers to use (known: ibcm, rdmacm); empty means all",
         apply: |params, value| {
             params.cpc_include = value.words();
             Ok(())
@@ -164,6 +164,70 @@ pub static ROWS: &[Row] = &[
         5,
         "How often ibcm repeats a message before the peer counts as unreachable",
         ibcm_max_retries
+    ),
+    number!(
+        c"rdmacm_priority",
+        0..=100,
+        "30",
+        6,
+        "Priority of the connection manager rdmacm, which needs an IP address on the port; below ibcm's, which does not",
+        rdmacm_priority
+    ),
+    Row {
+        name: c"rdmacm_address",
+        kind: Kind::Text,
+        default: "",
+        level: 5,
+        scope: Scope::Local,
+        help: "IP address, version 4 or 6, that rdmacm listens on and connects from; empty: the first that the port has",
+        apply: |params, value| {
+            let text = value.text();
+            let parse = |text: &str| {
+                text.parse().map_err(|_| "is no IP address, such as 10.0.0.1 or fd00::1".to_owned())
+            };
+            params.rdmacm_address = if text.is_empty() { None } else { Some(parse(&text)?) };
+            Ok(())
+        },
+    },
+    number!(
+        c"rdmacm_port",
+        0..=65535,
+        "0",
+        5,
+        "Port that rdmacm listens on, for at most one process of each address; 0: one that is free",
+        rdmacm_port
+    ),
+    Row {
+        name: c"rdmacm_resolve_timeout",
+        kind: Kind::Time { min: Duration::from_millis(1), max: Duration::from_secs(600) },
+        default: "2s",
+        level: 5,
+        scope: Scope::Local,
+        help: "How long rdmacm waits for the address of a peer to be resolved, and then for the route",
+        apply: |params, value| {
+            params.rdmacm_resolve_timeout = value.time();
+            Ok(())
+        },
+    },
+    Row {
+        name: c"rdmacm_timeout",
+        kind: Kind::Time { min: Duration::from_millis(1), max: Duration::from_secs(600) },
+        default: "20s",
+        level: 5,
+        scope: Scope::Local,
+        help: "How long rdmacm waits for the answer to a connection request before it tries again",
+        apply: |params, value| {
+            params.rdmacm_timeout = value.time();
+            Ok(())
+        },
+    },
+    number!(
+        c"rdmacm_max_retries",
+        0..=255,
+        "7",
+        5,
+        "How often rdmacm tries again, after pauses of 50 ms and more, before a peer counts as unreachable",
+        rdmacm_max_retries
     ),
     Row {
         name: c"max_inline",

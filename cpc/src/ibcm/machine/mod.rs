@@ -24,11 +24,11 @@ mod active;
 mod closing;
 mod parking;
 mod passive;
-mod rng;
+pub(crate) mod rng;
 mod routing;
 mod state;
 mod table;
-mod timers;
+pub(crate) mod timers;
 
 pub use action::{Action, Source, Stats};
 pub use state::{InputKind, Remote, Role, StateKind};

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 #[derive(Debug)]
-pub(super) struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
-    pub(super) fn new(seed: u64) -> Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,12 +18,12 @@ impl Rng {
         z ^ z >> 31
     }
 
-    pub(super) fn next_u32(&mut self) -> u32 {
+    pub(crate) fn next_u32(&mut self) -> u32 {
         u32::try_from(self.next() >> 32).unwrap_or(0)
     }
 
     /// `wait`, lengthened or shortened by up to a quarter, so that peers that lost together don't repeat together.
-    pub(super) fn jitter(&mut self, wait: Duration) -> Duration {
+    pub(crate) fn jitter(&mut self, wait: Duration) -> Duration {
         let permille = 750 + self.next() % 501;
         wait.mul_f64(f64::from(u32::try_from(permille).unwrap_or(1000)) / 1000.0)
     }

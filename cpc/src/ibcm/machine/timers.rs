@@ -7,7 +7,7 @@ use crate::ProcessName;
 
 /// Who waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Timer {
+pub(crate) enum Timer {
     /// The endpoint in this slot: a repetition, or the end of its TimeWait.
     Endpoint(usize),
     /// The parked request of this process.
@@ -15,13 +15,13 @@ pub(super) enum Timer {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Timers {
+pub(crate) struct Timers {
     due: BTreeSet<(Instant, Timer)>,
 }
 
 impl Timers {
     /// Moves `timer` from its old time to a new one; either may be none.
-    pub(super) fn move_to(&mut self, timer: Timer, old: Option<Instant>, new: Option<Instant>) {
+    pub(crate) fn move_to(&mut self, timer: Timer, old: Option<Instant>, new: Option<Instant>) {
         if let Some(at) = old {
             self.due.remove(&(at, timer));
         }
@@ -30,12 +30,12 @@ impl Timers {
         }
     }
 
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.due.first().map(|&(at, _)| at)
     }
 
     /// Takes one timer that is due at `now`.
-    pub(super) fn take_due(&mut self, now: Instant) -> Option<Timer> {
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Timer> {
         let &(at, timer) = self.due.first()?;
         if at > now {
             return None;
@@ -49,12 +49,12 @@ impl Timers {
 const UNIT_NS: u128 = 4096;
 
 /// The smallest 5-bit code whose time, 4.096 µs * 2^code, is at least `wait`.
-pub(super) fn encode_time(wait: Duration) -> u8 {
+pub(crate) fn encode_time(wait: Duration) -> u8 {
     (0..31_u8).find(|&code| UNIT_NS << code >= wait.as_nanos()).unwrap_or(31)
 }
 
 /// The time that a 5-bit code stands for.
-pub(super) fn decode_time(code: u8) -> Duration {
+pub(crate) fn decode_time(code: u8) -> Duration {
     Duration::from_nanos(4096_u64 << (code & 31))
 }
 

@@ -51,12 +51,12 @@ impl Layout {
         usize::from(self.count)
     }
 
-    pub(super) fn to_bytes(self) -> [u8; 3] {
+    pub(crate) fn to_bytes(self) -> [u8; 3] {
         let [hi, lo] = self.shared.to_be_bytes();
         [HELLO_VERSION << 4 | self.count, hi, lo]
     }
 
-    pub(super) fn from_bytes(bytes: [u8; 3]) -> Result<Layout, WireError> {
+    pub(crate) fn from_bytes(bytes: [u8; 3]) -> Result<Layout, WireError> {
         let (version, count) = (bytes[0] >> 4, bytes[0] & 0xf);
         let shared = u16::from_be_bytes([bytes[1], bytes[2]]);
         if version != HELLO_VERSION {
@@ -121,7 +121,8 @@ pub struct Hello {
 }
 
 impl Hello {
-    pub(super) fn emit(&self, out: &mut [u8]) {
+    /// Writes the private data; bytes beyond its own are set to 0. `out` has at least 56 bytes.
+    pub fn emit(&self, out: &mut [u8]) {
         out.fill(0);
         out[..3].copy_from_slice(&self.layout.to_bytes());
         out[3..QPNS_AT].copy_from_slice(&self.name.0.to_be_bytes());
@@ -130,8 +131,11 @@ impl Hello {
         }
     }
 
-    /// Takes the private data apart. `data` is at least 56 bytes: the MAD's private data area.
-    pub(super) fn parse(data: &[u8]) -> Result<Hello, WireError> {
+    /// Takes the private data apart; what a transport has padded them with is not looked at.
+    ///
+    /// # Errors
+    /// Too short, of another version, or with a field that can't be.
+    pub fn parse(data: &[u8]) -> Result<Hello, WireError> {
         let data: &[u8; HELLO_LEN] = data.first_chunk().ok_or(WireError::Length(data.len()))?;
         let layout = Layout::from_bytes([data[0], data[1], data[2]])?;
         let mut name = [0_u8; 8];

@@ -1,0 +1,219 @@
+//! Handlers of the side that asks: from the wish to connect to the reply, and new tries.
+
+use std::time::{Duration, Instant};
+
+use super::state::{Endpoint, Incoming, Input, Role, State};
+use super::{Action, Machine, Refused};
+use crate::rdmacm::refusal::Refusal;
+use crate::{ConnectCause, Step};
+
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+impl Machine {
+    /// Idle + Connect: takes a place in the queue, and its turn if it has come.
+    pub(super) fn enqueue(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let endpoint = &mut self.endpoints[slot];
+        (endpoint.wanted, endpoint.tries, endpoint.since) = (true, 0, now);
+        self.queue(slot, now);
+    }
+
+    fn queue(&mut self, slot: usize, now: Instant) {
+        let endpoint = &mut self.endpoints[slot];
+        endpoint.state = State::Queued;
+        self.waiting.push_back(endpoint.key);
+        self.start_waiting(now);
+    }
+
+    /// Starts queued requests while there are places. A request whose endpoint has moved on since is skipped.
+    fn start_waiting(&mut self, now: Instant) {
+        while self.in_window < self.params.window.max(1) {
+            let Some(key) = self.waiting.pop_front() else { return };
+            let Some(&slot) = self.by_key.get(&key) else { continue };
+            if matches!(self.endpoints[slot].state, State::Queued) {
+                self.start(slot, now);
+            }
+        }
+    }
+
+    fn start(&mut self, slot: usize, now: Instant) {
+        self.in_window += 1;
+        let id = self.draw_id();
+        self.take_id(slot, id);
+        let endpoint = &mut self.endpoints[slot];
+        (endpoint.in_window, endpoint.state) = (true, State::Resolving);
+        let to = endpoint.address;
+        self.set_deadline(slot, Some(now + self.params.resolve_timeout));
+        self.actions.push_back(Action::Resolve { id, to });
+    }
+
+    /// The request has come to something: the next may start.
+    pub(super) fn leave_window(&mut self, slot: usize, now: Instant) {
+        if std::mem::take(&mut self.endpoints[slot].in_window) {
+            self.in_window -= 1;
+            self.start_waiting(now);
+        }
+    }
+
+    /// Resolving + AddrResolved.
+    pub(super) fn route(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let Some(id) = self.endpoints[slot].id else { return };
+        self.endpoints[slot].state = State::Routing;
+        self.set_deadline(slot, Some(now + self.params.resolve_timeout));
+        self.actions.push_back(Action::Route { id });
+    }
+
+    /// Routing + RouteResolved: the QPs, unless a former try has left them.
+    pub(super) fn open(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        self.set_deadline(slot, None);
+        self.mark(slot, Step::Resolved, now);
+        self.need_qps(slot, None, now);
+    }
+
+    /// Goes on with the QPs there are, or asks for them.
+    pub(super) fn need_qps(&mut self, slot: usize, request: Option<Incoming>, now: Instant) {
+        let endpoint = &mut self.endpoints[slot];
+        endpoint.state = State::Opening { request };
+        if endpoint.qpns.is_some() {
+            return self.proceed(slot, now);
+        }
+        let key = endpoint.key;
+        self.actions.push_back(Action::CreateQps { key });
+    }
+
+    /// Opening + QpsMade: sends our request, or answers the peer's if one came meanwhile.
+    pub(super) fn opened(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::QpsMade(qpns) = input else { return };
+        if qpns.as_slice().len() != self.local.layout.count() {
+            return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
+        }
+        self.endpoints[slot].qpns = Some(*qpns);
+        self.mark(slot, Step::QpsCreated, now);
+        self.proceed(slot, now);
+    }
+
+    fn proceed(&mut self, slot: usize, now: Instant) {
+        let State::Opening { request } = self.endpoints[slot].state else { return };
+        match request {
+            Some(request) => self.rise(slot, request.qpns, Role::Passive, now),
+            None => self.ask(slot, now),
+        }
+    }
+
+    fn ask(&mut self, slot: usize, now: Instant) {
+        let (Some(id), Some(hello)) = (self.endpoints[slot].id, self.hello(slot)) else { return };
+        self.endpoints[slot].state = State::Asked;
+        self.stats.asked += 1;
+        self.mark(slot, Step::ReqSent, now);
+        self.set_deadline(slot, Some(now + self.params.connect_timeout));
+        self.actions.push_back(Action::Connect { id, hello });
+    }
+
+    /// Opening + QpsFailed: reports it; a peer that asked is told.
+    pub(super) fn open_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::QpsFailed(error) = input else { return };
+        let State::Opening { request } = self.endpoints[slot].state else { return };
+        if let Some(request) = request {
+            self.refuse(request.id, Refusal::NoResources);
+            self.endpoints[slot].id = None;
+        }
+        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+    }
+
+    /// Asked + Response: the peer is up; so shall we be, if it is who we meant.
+    pub(super) fn replied(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Response(hello) = input else { return };
+        self.mark(slot, Step::RepReceived, now);
+        if hello.layout != self.local.layout {
+            let (ours, theirs) = (self.local.layout, hello.layout);
+            self.stats.layout_refused += 1;
+            return self.give_up(slot, Refusal::Layout(ours), ConnectCause::Layout { ours, theirs }, now);
+        }
+        if hello.name != self.endpoints[slot].peer {
+            let why = format!("process {} listens at its address", hello.name);
+            return self.give_up(slot, Refusal::Malformed, ConnectCause::Address(why), now);
+        }
+        self.rise(slot, hello.qpns, Role::Active, now);
+    }
+
+    /// Asked + Nonsense: whoever answered does not speak our language.
+    pub(super) fn garbled(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let why = "whoever listens at its address is not of this program".to_owned();
+        self.give_up(slot, Refusal::Malformed, ConnectCause::Address(why), now);
+    }
+
+    /// Refuses the reply and fails.
+    fn give_up(&mut self, slot: usize, why: Refusal, cause: ConnectCause, now: Instant) {
+        if let Some(id) = self.endpoints[slot].id.take() {
+            self.refuse(id, why);
+        }
+        self.fail(slot, cause, now);
+    }
+
+    /// Asked + Refused: waits for the peer's own request, tries again, or gives up, as the reason says.
+    pub(super) fn refused(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Refused(refused) = input else { return };
+        match refused {
+            Refused::ByPeer(Refusal::Crossing) => self.yield_to_peer(slot, now),
+            Refused::ByPeer(Refusal::Layout(theirs)) => {
+                let (ours, theirs) = (self.local.layout, *theirs);
+                self.stats.layout_refused += 1;
+                self.fail(slot, ConnectCause::Layout { ours, theirs }, now);
+            }
+            Refused::ByPeer(Refusal::Late) => {
+                self.try_again(slot, "it takes itself for connected already", now);
+            }
+            Refused::ByPeer(reason) => self.fail(slot, ConnectCause::Refused(reason.to_string()), now),
+            Refused::NobodyListens => self.try_again(slot, "nobody listens at its address", now),
+            Refused::Other(reason) => self.try_again(slot, &format!("rejected with reason {reason}"), now),
+        }
+    }
+
+    /// The peer's request is on its way here, and stands.
+    fn yield_to_peer(&mut self, slot: usize, now: Instant) {
+        self.close_id(slot);
+        self.endpoints[slot].state = State::Yielding;
+        self.set_deadline(slot, Some(now + self.params.connect_timeout));
+        self.leave_window(slot, now);
+    }
+
+    /// A try has come to nothing.
+    pub(super) fn retry(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let why = match input {
+            Input::Broken(why) => why,
+            Input::Disconnected => "it has gone meanwhile",
+            _ => "no answer",
+        };
+        self.try_again(slot, why, now);
+    }
+
+    pub(super) fn try_again(&mut self, slot: usize, why: &str, now: Instant) {
+        self.close_id(slot);
+        self.leave_window(slot, now);
+        let endpoint = &mut self.endpoints[slot];
+        endpoint.tries += 1;
+        let tries = endpoint.tries;
+        if tries > self.params.max_retries {
+            let elapsed = now.saturating_duration_since(endpoint.since);
+            let cause = ConnectCause::Unreachable { why: why.to_owned(), tries, elapsed };
+            return self.fail(slot, cause, now);
+        }
+        self.stats.retried += 1;
+        self.endpoints[slot].state = State::Pausing;
+        let pause = self.params.retry_pause.saturating_mul(1 << (tries - 1).min(16)).min(LONGEST_PAUSE);
+        let pause = self.rng.jitter(pause);
+        self.set_deadline(slot, Some(now + pause));
+    }
+
+    /// Pausing + Timeout: the next try.
+    pub(super) fn again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        self.queue(slot, now);
+    }
+}
+
+impl Endpoint {
+    /// True if the endpoint is connected, or about to be, to these very queue pairs.
+    pub(super) fn is_with(&self, request: &Incoming) -> bool {
+        self.state.remote() == Some(&request.qpns)
+    }
+}

@@ -1,0 +1,178 @@
+//! Handlers of the side that is asked, and of both sides once their values are known.
+
+use std::time::Instant;
+
+use super::state::{Incoming, Input, Role, State};
+use super::{Action, Machine};
+use crate::ibcm::wire::Qpns;
+use crate::rdmacm::refusal::Refusal;
+use crate::{ConnectCause, Step};
+
+impl Machine {
+    /// Request, where nothing of ours is under way: answers it.
+    pub(super) fn accept(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Request(request) = input else { return };
+        self.set_deadline(slot, None);
+        self.answer(slot, *request, now);
+    }
+
+    fn answer(&mut self, slot: usize, request: Incoming, now: Instant) {
+        self.mark(slot, Step::ReqReceived, now);
+        self.endpoints[slot].since = now;
+        self.take_id(slot, request.id);
+        self.need_qps(slot, Some(request), now);
+    }
+
+    /// Request, where ours is not out yet: the peer's is the one that stands.
+    pub(super) fn adopt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Request(request) = input else { return };
+        self.set_deadline(slot, None);
+        self.close_id(slot);
+        self.leave_window(slot, now);
+        if matches!(self.endpoints[slot].state, State::Opening { .. }) {
+            // The QPs are being made already.
+            self.mark(slot, Step::ReqReceived, now);
+            self.take_id(slot, request.id);
+            self.endpoints[slot].state = State::Opening { request: Some(*request) };
+            return;
+        }
+        self.answer(slot, *request, now);
+    }
+
+    /// Asked + Request: two requests cross. The one of the lower address stands.
+    pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Request(request) = input else { return };
+        self.stats.raced += 1;
+        if self.local.address.outranks(&self.endpoints[slot].address) {
+            return self.refuse(request.id, Refusal::Crossing);
+        }
+        // The peer refuses ours; its end of it goes with our id.
+        self.adopt(slot, input, now);
+    }
+
+    /// Opening + Refused, Broken or Disconnected: the request that we were about to answer is gone.
+    pub(super) fn let_be(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let State::Opening { request } = self.endpoints[slot].state else { return };
+        match request {
+            Some(_) if !self.endpoints[slot].wanted => {
+                self.close_id(slot);
+                self.endpoints[slot].state = State::Idle;
+            }
+            _ => self.try_again(slot, "it has let go of its request", now),
+        }
+    }
+
+    /// Connect, while the peer's request is being answered: remembered, in case that comes to nothing.
+    pub(super) fn want(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        self.endpoints[slot].wanted = true;
+    }
+
+    /// Both sides' values are known: takes the QPs up.
+    pub(super) fn rise(&mut self, slot: usize, remote: Qpns, role: Role, now: Instant) {
+        self.set_deadline(slot, None);
+        self.leave_window(slot, now);
+        let endpoint = &mut self.endpoints[slot];
+        endpoint.state = State::Rising { remote, role, early: false };
+        let (key, id) = (endpoint.key, endpoint.id);
+        if let Some(id) = id {
+            self.actions.push_back(Action::BringUp { key, id, remote });
+        }
+    }
+
+    /// Rising + FirstData: the peer is up before we are.
+    pub(super) fn note_data(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        if let State::Rising { early, .. } = &mut self.endpoints[slot].state {
+            *early = true;
+        }
+    }
+
+    /// Rising + QpsUp: says so.
+    pub(super) fn risen(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let State::Rising { remote, role, early } = self.endpoints[slot].state else { return };
+        let (Some(id), Some(hello)) = (self.endpoints[slot].id, self.hello(slot)) else { return };
+        self.mark(slot, Step::QpsUp, now);
+        match role {
+            Role::Active => {
+                self.mark(slot, Step::RtuSent, now);
+                self.actions.push_back(Action::Establish { id });
+                self.connected(slot, remote);
+            }
+            Role::Passive => {
+                self.mark(slot, Step::RepSent, now);
+                self.endpoints[slot].state = State::Replied { remote };
+                self.set_deadline(slot, Some(now + self.params.connect_timeout));
+                self.actions.push_back(Action::Accept { id, hello });
+                if early {
+                    self.confirm_by_data(slot, &Input::FirstData, now);
+                }
+            }
+        }
+    }
+
+    /// Rising + QpsDown: reports it; the peer is told.
+    pub(super) fn rise_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::QpsDown(error) = input else { return };
+        if let Some(id) = self.endpoints[slot].id.take() {
+            self.refuse(id, Refusal::NoResources);
+        }
+        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+    }
+
+    /// Replied + Established.
+    pub(super) fn confirm(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        if matches!(input, Input::Established) {
+            self.mark(slot, Step::RtuReceived, now);
+        }
+        if let State::Replied { remote } = self.endpoints[slot].state {
+            self.connected(slot, remote);
+        }
+    }
+
+    /// Replied + FirstData: as good as the confirmation; the connection manager is told.
+    pub(super) fn confirm_by_data(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        self.stats.first_data += 1;
+        if let Some(id) = self.endpoints[slot].id {
+            self.actions.push_back(Action::Notify { id });
+        }
+        self.confirm(slot, input, now);
+    }
+
+    /// Rising or Replied + Refused, Broken, Timeout: the QPs are spent, so this endpoint is.
+    pub(super) fn spoilt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let cause = match input {
+            Input::Refused(refused) => ConnectCause::Refused(refused.to_string()),
+            Input::Broken(why) => ConnectCause::Verbs((*why).to_owned()),
+            _ => {
+                let elapsed = now.saturating_duration_since(self.endpoints[slot].since);
+                let why = "it does not confirm the connection".to_owned();
+                ConnectCause::Unreachable { why, tries: 1, elapsed }
+            }
+        };
+        self.fail(slot, cause, now);
+    }
+
+    /// Rising, Replied or Up + Request. With the very QPs that we are connected to it is late: it crossed ours, and its sender
+    /// has answered. With others the peer has started anew; what we hold leads nowhere. The request waits for a new endpoint.
+    pub(super) fn superseded(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Request(request) = input else { return };
+        if self.endpoints[slot].is_with(request) {
+            self.stats.late += 1;
+            return self.refuse(request.id, Refusal::Late);
+        }
+        self.peer_left(slot, now);
+        self.hold(slot, input, now);
+    }
+
+    /// Left + Request: waits for a new endpoint.
+    pub(super) fn hold(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Request(request) = input else { return };
+        let peer = self.endpoints[slot].peer;
+        self.park(peer, *request, now);
+    }
+
+    /// Failed + Request: this endpoint is spent.
+    pub(super) fn turn_away(&mut self, _: usize, input: &Input<'_>, _: Instant) {
+        let Input::Request(request) = input else { return };
+        self.refuse(request.id, Refusal::Failed);
+    }
+}

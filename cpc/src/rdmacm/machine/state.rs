@@ -1,0 +1,204 @@
+//! What the machine keeps of an endpoint, and what can happen to it.
+
+use std::time::Instant;
+
+use verbs::cm::Token;
+
+use super::Refused;
+use crate::ibcm::wire::{Hello, Qpns};
+use crate::rdmacm::address::Address;
+use crate::{EndpointKey, ProcessName, Timeline};
+
+/// A peer's request that is being answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Incoming {
+    pub(super) id: Token,
+    pub(super) qpns: Qpns,
+}
+
+/// Who opened the exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Active,
+    Passive,
+}
+
+/// Where an endpoint stands.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// Known, nothing under way.
+    Idle,
+    /// Wants to connect, waits for its turn.
+    Queued,
+    /// The peer's address is being resolved.
+    Resolving,
+    /// The route is.
+    Routing,
+    /// Its QPs are being made; for the peer's request if there is one, else for ours.
+    Opening { request: Option<Incoming> },
+    /// Our request is out.
+    Asked,
+    /// The peer has refused, because its own request stands: waits for that.
+    Yielding,
+    /// A try has failed; waits for the next.
+    Pausing,
+    /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
+    Rising { remote: Qpns, role: Role, early: bool },
+    /// QPs are RTS, we have accepted.
+    Replied { remote: Qpns },
+    /// Both sides are up.
+    Up { remote: Qpns },
+    /// Removed; waits for the peer to agree.
+    Leaving,
+    /// Given up and reported; waits for its removal.
+    Failed,
+    /// The peer has left and that is reported; waits for its removal.
+    Left,
+}
+
+/// `State` without its data: the rows of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "see State")]
+pub enum StateKind {
+    Idle,
+    Queued,
+    Resolving,
+    Routing,
+    Opening,
+    Asked,
+    Yielding,
+    Pausing,
+    Rising,
+    Replied,
+    Up,
+    Leaving,
+    Failed,
+    Left,
+}
+
+impl State {
+    pub(super) fn kind(&self) -> StateKind {
+        match self {
+            State::Idle => StateKind::Idle,
+            State::Queued => StateKind::Queued,
+            State::Resolving => StateKind::Resolving,
+            State::Routing => StateKind::Routing,
+            State::Opening { .. } => StateKind::Opening,
+            State::Asked => StateKind::Asked,
+            State::Yielding => StateKind::Yielding,
+            State::Pausing => StateKind::Pausing,
+            State::Rising { .. } => StateKind::Rising,
+            State::Replied { .. } => StateKind::Replied,
+            State::Up { .. } => StateKind::Up,
+            State::Leaving => StateKind::Leaving,
+            State::Failed => StateKind::Failed,
+            State::Left => StateKind::Left,
+        }
+    }
+
+    /// The QPs that ours are connected to, or are about to be.
+    pub(super) fn remote(&self) -> Option<&Qpns> {
+        match self {
+            State::Opening { request } => request.as_ref().map(|request| &request.qpns),
+            State::Rising { remote, .. } | State::Replied { remote } | State::Up { remote } => Some(remote),
+            _ => None,
+        }
+    }
+}
+
+/// What can happen to an endpoint: the columns of the table.
+#[derive(Debug)]
+pub(super) enum Input<'a> {
+    Connect,
+    Remove,
+    FirstData,
+    AddrResolved,
+    RouteResolved,
+    QpsMade(Qpns),
+    QpsFailed(String),
+    QpsUp,
+    QpsDown(String),
+    /// The peer asks.
+    Request(Incoming),
+    /// The peer has agreed.
+    Response(&'a Hello),
+    /// What the peer said makes no sense.
+    Nonsense,
+    Established,
+    Refused(&'a Refused),
+    /// The exchange, or the connection, is broken, and why.
+    Broken(&'a str),
+    Disconnected,
+    Timeout,
+}
+
+/// `Input` without its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "see Input")]
+pub enum InputKind {
+    Connect,
+    Remove,
+    FirstData,
+    AddrResolved,
+    RouteResolved,
+    QpsMade,
+    QpsFailed,
+    QpsUp,
+    QpsDown,
+    Request,
+    Response,
+    Nonsense,
+    Established,
+    Refused,
+    Broken,
+    Disconnected,
+    Timeout,
+}
+
+impl Input<'_> {
+    pub(super) fn kind(&self) -> InputKind {
+        match self {
+            Input::Connect => InputKind::Connect,
+            Input::Remove => InputKind::Remove,
+            Input::FirstData => InputKind::FirstData,
+            Input::AddrResolved => InputKind::AddrResolved,
+            Input::RouteResolved => InputKind::RouteResolved,
+            Input::QpsMade(_) => InputKind::QpsMade,
+            Input::QpsFailed(_) => InputKind::QpsFailed,
+            Input::QpsUp => InputKind::QpsUp,
+            Input::QpsDown(_) => InputKind::QpsDown,
+            Input::Request(_) => InputKind::Request,
+            Input::Response(_) => InputKind::Response,
+            Input::Nonsense => InputKind::Nonsense,
+            Input::Established => InputKind::Established,
+            Input::Refused(_) => InputKind::Refused,
+            Input::Broken(_) => InputKind::Broken,
+            Input::Disconnected => InputKind::Disconnected,
+            Input::Timeout => InputKind::Timeout,
+        }
+    }
+}
+
+/// An endpoint, as the machine knows it.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) key: EndpointKey,
+    pub(super) peer: ProcessName,
+    pub(super) address: Address,
+    /// The id of the exchange, or of the connection.
+    pub(super) id: Option<Token>,
+    /// Our QPs, once they are made.
+    pub(super) qpns: Option<Qpns>,
+    pub(super) state: State,
+    pub(super) deadline: Option<Instant>,
+    /// Holds one of the places for requests that are under way.
+    pub(super) in_window: bool,
+    /// Somebody here wants the connection, so a request of the peer that comes to nothing is not the end.
+    pub(super) wanted: bool,
+    /// New tries so far.
+    pub(super) tries: u32,
+    /// When the exchange began.
+    pub(super) since: Instant,
+    /// When its steps happened.
+    pub(super) steps: Timeline,
+}

@@ -1,0 +1,66 @@
+//! rdmacm: connections by RDMA-CM, between IP addresses.
+//!
+//! It needs an IP address on the RDMA port and a connection manager: the kernel's, through librdmacm, or the software device's.
+//! In return the network's own manager does the work: it repeats what is lost, finds the path, and knows every kind of port.
+//!
+//! # The exchange
+//! One id connects all queue pairs of an endpoint. Request and reply carry the QPNs, the process name and the queue layout in 56
+//! bytes of private data ([`crate::ibcm::wire::Hello`]); the starting PSN, one for all QPs, and the path are the
+//! connection manager's, and reach the QPs through `rdma_init_qp_attr`. What it leaves at the slowest value, or cannot know, is set
+//! again: RNR timer, RNR retries, timeouts, the peer's QPNs.
+//!
+//! ```text
+//!   active                                        passive (its listener is in the modex)
+//!   resolve address, resolve route
+//!   QPs made, INIT, CTS receive posted
+//!   rdma_connect ---------- REQ ----------------> CONNECT_REQUEST: QPs made, INIT, CTS receive posted
+//!                                                 RTR, RTS
+//!   CONNECT_RESPONSE <----- REP ----------------- rdma_accept
+//!   RTR, RTS, rdma_establish, Connected
+//!                    ------ RTU ----------------> ESTABLISHED, Connected
+//! ```
+//!
+//! # What keeps it right
+//! * **Crossing requests**: of two, the one of the lower modex address stands ([`address::Address::outranks`]): its sender refuses the
+//!   other's, whose sender answers with the QPs that it has. A request that arrives after its sender has already answered ours
+//!   carries the QPNs that we are connected to, and is refused as late, not taken for a new start.
+//! * **Data before ESTABLISHED** stand in for it ([`crate::Service::first_data`]), and the connection manager is told.
+//! * **A peer that starts anew**, **peers that are not known yet**, **unlike layouts**: as with ibcm.
+//! * **Loss** is the connection manager's; what it gives up (UNREACHABLE, no route, nobody listens) is tried again after a pause with
+//!   jitter, a bounded number of times.
+//! * **Storms**: only so many requests are under way at a time.
+//! * **The end**: `rdma_disconnect`, and a deadline. Nothing waits for a dead peer: openib's finalize did.
+//!
+//! iWARP, where every queue pair needs an id of its own and its initiator sends first, is refused with a message.
+//!
+//! # The parts
+//! [`machine`]: the protocol, without I/O. `module`: the driver that ties it to ids on the helper thread. [`address`]: the modex
+//! blob. [`refusal`]: why a request is refused.
+
+pub mod address;
+mod listener;
+pub mod machine;
+mod module;
+mod params;
+pub mod refusal;
+
+pub use params::Params;
+
+use crate::Error;
+use crate::framework::{Component, Module, Query};
+
+const NAME: &str = "rdmacm";
+
+/// The component.
+#[derive(Debug)]
+pub struct RdmaCm;
+
+impl Component for RdmaCm {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
+        Ok(Box::new(module::RdmaCmModule::open(query)?))
+    }
+}

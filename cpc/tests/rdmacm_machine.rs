@@ -1,0 +1,405 @@
+//! The rdmacm machine's decision for every state and every input.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+
+use std::time::{Duration, Instant};
+
+use cpc::ibcm::wire::{HELLO_LEN, Hello, Layout, Qpns};
+use cpc::rdmacm::Params;
+use cpc::rdmacm::address::Address;
+use cpc::rdmacm::machine::{Action, IdEvent, Local, Machine, Refused, StateKind};
+use cpc::rdmacm::refusal::Refusal;
+use cpc::{EndpointKey, ProcessName};
+use verbs::Qpn;
+use verbs::cm::Token;
+
+const KEY: EndpointKey = EndpointKey { index: 1, generation: 0 };
+const OTHER: EndpointKey = EndpointKey { index: 2, generation: 0 };
+const ME: ProcessName = ProcessName(1);
+const PEER: ProcessName = ProcessName(2);
+
+fn address(last: u8) -> Address {
+    Address { socket: ([10, 0, 0, last], 7).into(), nonce: 5 }
+}
+
+fn layout() -> Layout {
+    Layout::new([false, true]).unwrap()
+}
+
+fn qpns(first: u32) -> Qpns {
+    Qpns::new(&[Qpn(first), Qpn(first + 1)]).unwrap()
+}
+
+fn bytes(name: ProcessName, layout: Layout, qpns: Qpns) -> [u8; HELLO_LEN] {
+    let mut bytes = [0; HELLO_LEN];
+    Hello { layout, name, qpns }.emit(&mut bytes);
+    bytes
+}
+
+/// A machine, an endpoint in it, and the id that its events come with.
+struct Bench {
+    machine: Machine,
+    id: Token,
+    now: Instant,
+}
+
+impl Bench {
+    /// `lower`: our address is the lower one, so our request stands.
+    fn new(lower: bool) -> Bench {
+        let (ours, theirs) = if lower { (1, 9) } else { (9, 1) };
+        let local = Local { name: ME, address: address(ours), layout: layout() };
+        let params = Params { window: 1, max_retries: 2, ..Params::default() };
+        let (mut machine, now) = (Machine::new(local, params, 1), Instant::now());
+        machine.add_endpoint(KEY, PEER, address(theirs), now);
+        Bench { machine, id: Token(0), now }
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        let actions: Vec<Action> = std::iter::from_fn(|| self.machine.poll_action()).collect();
+        for action in &actions {
+            if let Action::Resolve { id, .. } = action {
+                self.id = *id;
+            }
+        }
+        actions
+    }
+
+    fn event(&mut self, event: IdEvent<'_>) -> Vec<Action> {
+        self.machine.event(self.id, event, self.now);
+        self.actions()
+    }
+
+    fn request(&mut self, first: u32) -> Vec<Action> {
+        let id = self.machine.draw_id();
+        self.machine.request(id, &bytes(PEER, layout(), qpns(first)), self.now);
+        self.actions()
+    }
+
+    fn response(&mut self) -> Vec<Action> {
+        self.event(IdEvent::Response(&bytes(PEER, layout(), qpns(50))))
+    }
+
+    /// Takes the endpoint to a state.
+    fn reach(mut self, state: StateKind) -> Bench {
+        use StateKind::*;
+        match state {
+            Idle => {}
+            Queued => {
+                self.machine.add_endpoint(OTHER, ProcessName(3), address(5), self.now);
+                self.machine.connect(OTHER, self.now);
+                self.machine.connect(KEY, self.now);
+                self.actions();
+                // That id is the other's; a queued endpoint has none.
+                self.id = Token(0);
+            }
+            Replied => {
+                self.request(50);
+                self.machine.qps_created(KEY, Ok(qpns(10)), self.now);
+                let actions = self.actions();
+                let Some(Action::BringUp { id, .. }) = actions.first() else { panic!("{actions:?}") };
+                self.id = *id;
+                self.machine.qps_up(KEY, Ok(()), self.now);
+            }
+            Resolving => self.machine.connect(KEY, self.now),
+            Routing => {
+                self = self.reach(Resolving);
+                self.event(IdEvent::AddrResolved);
+            }
+            Opening => {
+                self = self.reach(Routing);
+                self.event(IdEvent::RouteResolved);
+            }
+            Asked => {
+                self = self.reach(Opening);
+                self.machine.qps_created(KEY, Ok(qpns(10)), self.now);
+            }
+            Yielding => {
+                self = self.reach(Asked);
+                self.event(IdEvent::Refused(Refused::ByPeer(Refusal::Crossing)));
+            }
+            Pausing => {
+                self = self.reach(Asked);
+                self.event(IdEvent::Broken("test"));
+            }
+            Rising => {
+                self = self.reach(Asked);
+                self.response();
+            }
+            Up => {
+                self = self.reach(Rising);
+                self.machine.qps_up(KEY, Ok(()), self.now);
+            }
+            Leaving => {
+                self = self.reach(Up);
+                self.machine.remove_endpoint(KEY, self.now);
+            }
+            Failed => {
+                self = self.reach(Asked);
+                self.event(IdEvent::Refused(Refused::ByPeer(Refusal::UnknownPeer)));
+            }
+            Left => {
+                self = self.reach(Up);
+                self.event(IdEvent::Disconnected);
+            }
+        }
+        self.actions();
+        assert_eq!(self.kind(), Some(state));
+        self
+    }
+
+    /// The endpoint's state; a removed one is leaving, or gone (`None`).
+    fn kind(&self) -> Option<StateKind> {
+        let leaving = (self.machine.leaving() > 0).then_some(StateKind::Leaving);
+        self.machine.state(KEY).or(leaving)
+    }
+
+    fn apply(&mut self, input: &str) -> Vec<Action> {
+        let now = self.now;
+        match input {
+            "connect" => self.machine.connect(KEY, now),
+            "remove" => self.machine.remove_endpoint(KEY, now),
+            "first data" => self.machine.first_data(KEY, now),
+            "address" => drop(self.event(IdEvent::AddrResolved)),
+            "route" => drop(self.event(IdEvent::RouteResolved)),
+            "qps made" => self.machine.qps_created(KEY, Ok(qpns(10)), now),
+            "qps failed" => self.machine.qps_created(KEY, Err("test".to_owned()), now),
+            "qps up" => self.machine.qps_up(KEY, Ok(()), now),
+            "qps down" => self.machine.qps_up(KEY, Err("test".to_owned()), now),
+            "request" => return self.request(70),
+            "response" => return self.response(),
+            "nonsense" => return self.event(IdEvent::Response(&[0; 56])),
+            "established" => return self.event(IdEvent::Established),
+            "refused" => return self.event(IdEvent::Refused(Refused::ByPeer(Refusal::Failed))),
+            "broken" => return self.event(IdEvent::Broken("test")),
+            "disconnected" => return self.event(IdEvent::Disconnected),
+            "timeout" => {
+                if let Some(at) = self.machine.poll_timeout() {
+                    self.now = at;
+                    self.machine.handle_timeout(at);
+                }
+            }
+            other => panic!("{other}"),
+        }
+        self.actions()
+    }
+}
+
+const INPUTS: [&str; 17] = [
+    "connect",
+    "remove",
+    "first data",
+    "address",
+    "route",
+    "qps made",
+    "qps failed",
+    "qps up",
+    "qps down",
+    "request",
+    "response",
+    "nonsense",
+    "established",
+    "refused",
+    "broken",
+    "disconnected",
+    "timeout",
+];
+
+/// State after each input, in the order of `INPUTS`: `.` the same, `-` gone, else the first two letters.
+#[rustfmt::skip]
+const EXPECTED: [(StateKind, &str); 14] = [
+    //                        con rem dat adr rou mad mfl up  dwn req rsp non est ref bro dis tim
+    (StateKind::Idle,      "  Re  -   .   .   .   .   .   .   .   Op  .   .   .   .   .   .   ."),
+    (StateKind::Queued,    "  .   -   .   .   .   .   .   .   .   Op  .   .   .   .   .   .   Re"),
+    (StateKind::Resolving, "  .   -   .   Ro  .   .   .   .   .   Op  .   .   .   .   Pa  .   Pa"),
+    (StateKind::Routing,   "  .   -   .   .   Op  .   .   .   .   Op  .   .   .   .   Pa  .   Pa"),
+    (StateKind::Opening,   "  .   -   .   .   .   As  Fa  .   .   .   .   .   .   Pa  Pa  Pa  ."),
+    (StateKind::Asked,     "  .   -   .   .   .   .   .   .   .   .   Ri  Fa  .   Fa  Pa  Pa  Pa"),
+    (StateKind::Yielding,  "  .   -   .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Pa"),
+    (StateKind::Pausing,   "  .   -   .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Re"),
+    (StateKind::Rising,    "  .   Le  .   .   .   .   .   Up  Fa  Le  .   .   .   Fa  Fa  Le  ."),
+    (StateKind::Replied,   "  .   Le  Up  .   .   .   .   .   .   Le  .   .   Up  Fa  Fa  Le  Fa"),
+    (StateKind::Up,        "  .   Le  .   .   .   .   .   .   .   Le  .   .   .   Le  Le  Le  ."),
+    (StateKind::Leaving,   "  .   .   .   .   .   .   .   .   .   .   .   .   .   -   -   -   -"),
+    (StateKind::Failed,    "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
+    (StateKind::Left,      "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
+];
+
+#[test]
+fn every_state_and_input_leads_where_the_table_says() {
+    for (state, row) in EXPECTED {
+        let row: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(row.len(), INPUTS.len(), "{state:?}");
+        for (input, expected) in INPUTS.iter().zip(row) {
+            let mut bench = Bench::new(true).reach(state);
+            bench.apply(input);
+            let now = bench.kind().map(|kind| format!("{kind:?}"));
+            let fits = match expected {
+                "." => now == Some(format!("{state:?}")),
+                "-" => now.is_none(),
+                letters => now.as_ref().is_some_and(|now| now.starts_with(letters)),
+            };
+            assert!(fits, "{state:?} and {input} led to {now:?}, not {expected}");
+        }
+    }
+}
+
+#[test]
+fn left_and_leaving_are_told_apart() {
+    // "Le" in the table above is one or the other: the endpoint is there still, or it is not.
+    for state in [StateKind::Rising, StateKind::Replied, StateKind::Up] {
+        let mut bench = Bench::new(true).reach(state);
+        bench.apply("remove");
+        assert_eq!(bench.machine.state(KEY), None);
+        for input in ["request", "disconnected"] {
+            let mut bench = Bench::new(true).reach(state);
+            let actions = bench.apply(input);
+            assert_eq!(bench.machine.state(KEY), Some(StateKind::Left), "{state:?} {input}");
+            assert!(actions.contains(&Action::Disconnected { key: KEY }), "{actions:?}");
+        }
+    }
+}
+
+/// Every id that the driver made is closed, refused or kept by an endpoint: none is forgotten.
+#[test]
+fn no_id_is_forgotten_whatever_happens() {
+    for (state, _) in EXPECTED {
+        for input in INPUTS {
+            let mut bench = Bench::new(true).reach(state);
+            let mut open: Vec<Token> = Vec::new();
+            let mut note = |actions: &[Action]| {
+                for action in actions {
+                    match action {
+                        Action::Resolve { id, .. } => open.push(*id),
+                        Action::Close { id } | Action::Refuse { id, .. } => open.retain(|other| other != id),
+                        _ => {}
+                    }
+                }
+            };
+            note(&bench.apply(input));
+            bench.machine.close(bench.now);
+            note(&bench.actions());
+            while let Some(at) = bench.machine.poll_timeout() {
+                bench.machine.handle_timeout(at);
+                note(&bench.actions());
+            }
+            assert!(open.is_empty(), "{state:?} and {input} leave {open:?}");
+        }
+    }
+}
+
+#[test]
+fn of_two_crossing_requests_the_lower_addresss_stands() {
+    let mut lower = Bench::new(true).reach(StateKind::Asked);
+    let actions = lower.request(70);
+    assert!(matches!(actions[..], [Action::Refuse { why: Refusal::Crossing, .. }]), "{actions:?}");
+    let mut higher = Bench::new(false).reach(StateKind::Asked);
+    let own = higher.id;
+    let actions = higher.request(70);
+    assert_eq!(actions[0], Action::Close { id: own });
+    assert!(matches!(actions[1], Action::BringUp { remote, .. } if remote == qpns(70)), "{actions:?}");
+    assert_eq!(lower.machine.stats().raced + higher.machine.stats().raced, 2);
+}
+
+#[test]
+fn a_request_that_crossed_and_comes_late_does_not_end_the_connection() {
+    let mut bench = Bench::new(true).reach(StateKind::Up);
+    let actions = bench.request(50);
+    assert!(matches!(actions[..], [Action::Refuse { why: Refusal::Late, .. }]), "{actions:?}");
+    assert_eq!((bench.kind(), bench.machine.stats().late), (Some(StateKind::Up), 1));
+}
+
+#[test]
+fn a_new_start_of_the_peer_waits_for_a_new_endpoint_and_is_served_there() {
+    let mut bench = Bench::new(true).reach(StateKind::Up);
+    let actions = bench.request(90);
+    assert!(actions.contains(&Action::UnknownPeer { peer: PEER }), "{actions:?}");
+    bench.machine.remove_endpoint(KEY, bench.now);
+    bench.actions();
+    let again = EndpointKey { index: 1, generation: 1 };
+    bench.machine.add_endpoint(again, PEER, address(9), bench.now);
+    assert_eq!(bench.actions(), [Action::CreateQps { key: again }]);
+}
+
+#[test]
+fn tries_are_bounded_and_the_report_says_what_the_last_met_with() {
+    let mut bench = Bench::new(true).reach(StateKind::Asked);
+    for _ in 0..2 {
+        bench.event(IdEvent::Refused(Refused::NobodyListens));
+        bench.apply("timeout");
+        bench.event(IdEvent::AddrResolved);
+        bench.event(IdEvent::RouteResolved);
+    }
+    let actions = bench.event(IdEvent::Refused(Refused::NobodyListens));
+    let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
+    let text = error.to_string();
+    assert!(text.contains("nobody listens") && text.contains("3 tries"), "{text}");
+}
+
+#[test]
+fn the_queue_pairs_of_a_failed_try_serve_the_next() {
+    let mut bench = Bench::new(true).reach(StateKind::Pausing);
+    bench.apply("timeout");
+    bench.event(IdEvent::AddrResolved);
+    let actions = bench.event(IdEvent::RouteResolved);
+    assert!(matches!(&actions[..], [Action::Connect { hello, .. }] if hello.qpns == qpns(10)), "{actions:?}");
+}
+
+#[test]
+fn a_stranger_at_the_peers_address_is_refused_and_named() {
+    let mut bench = Bench::new(true).reach(StateKind::Asked);
+    let actions = bench.event(IdEvent::Response(&bytes(ProcessName(77), layout(), qpns(50))));
+    assert!(matches!(actions[0], Action::Refuse { .. }), "{actions:?}");
+    let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
+    assert!(error.to_string().contains("[0,77]"), "{error}");
+}
+
+#[test]
+fn unlike_layouts_are_refused_on_both_ways_and_both_are_named() {
+    let theirs = Layout::new([true, true]).unwrap();
+    let mut bench = Bench::new(true).reach(StateKind::Idle);
+    let id = bench.machine.draw_id();
+    bench.machine.request(id, &bytes(PEER, theirs, qpns(50)), bench.now);
+    assert_eq!(bench.actions(), [Action::Refuse { id, why: Refusal::Layout(layout()) }]);
+    let mut bench = Bench::new(true).reach(StateKind::Asked);
+    let actions = bench.event(IdEvent::Refused(Refused::ByPeer(Refusal::Layout(theirs))));
+    let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
+    assert!(error.to_string().contains("SS") && error.to_string().contains("PS"), "{error}");
+}
+
+#[test]
+fn an_unknown_process_is_refused_after_a_while_or_forgotten_when_it_goes() {
+    let mut bench = Bench::new(true);
+    let stranger = ProcessName(9);
+    let ask = |bench: &mut Bench| {
+        let id = bench.machine.draw_id();
+        bench.machine.request(id, &bytes(stranger, layout(), qpns(50)), bench.now);
+        assert_eq!(bench.actions(), [Action::UnknownPeer { peer: stranger }]);
+        id
+    };
+    let id = ask(&mut bench);
+    bench.now += Duration::from_secs(61);
+    bench.machine.handle_timeout(bench.now);
+    assert_eq!(bench.actions(), [Action::Refuse { id, why: Refusal::UnknownPeer }]);
+    let id = ask(&mut bench);
+    bench.machine.event(id, IdEvent::Broken("gone"), bench.now);
+    assert_eq!(bench.actions(), [Action::Close { id }]);
+    assert_eq!(bench.machine.poll_timeout(), None);
+}
+
+#[test]
+fn a_device_that_is_removed_takes_every_connection_with_it() {
+    let mut bench = Bench::new(true).reach(StateKind::Up);
+    bench.machine.device_removed(bench.now);
+    assert!(bench.actions().contains(&Action::Disconnected { key: KEY }));
+    let mut bench = Bench::new(true).reach(StateKind::Asked);
+    bench.machine.device_removed(bench.now);
+    let actions = bench.actions();
+    assert!(matches!(actions.last(), Some(Action::Failed { .. })), "{actions:?}");
+}
+
+#[test]
+fn data_before_the_confirmation_stand_in_for_it_and_the_manager_is_told() {
+    let mut bench = Bench::new(true).reach(StateKind::Replied);
+    let id = bench.id;
+    let actions = bench.apply("first data");
+    assert_eq!(actions, [Action::Notify { id }, Action::Connected { key: KEY }]);
+}

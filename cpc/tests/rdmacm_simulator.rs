@@ -1,0 +1,354 @@
+//! rdmacm machines against each other in virtual time, over a connection manager that is slow, loses and refuses as a seed says.
+//!
+//! The manager keeps what the real one keeps: messages of one connection in order, an end told when the other goes. It may be late
+//! with everything, give up requests (UNREACHABLE), and lose confirmations (RTU), which data then stand in for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::{Duration, Instant};
+
+use cpc::ibcm::wire::{HELLO_LEN, Hello, Layout, Qpns};
+use cpc::rdmacm::Params;
+use cpc::rdmacm::address::Address;
+use cpc::rdmacm::machine::{Action, IdEvent, Local, Machine, Refused, StateKind};
+use cpc::rdmacm::refusal::Refusal;
+use cpc::{EndpointKey, ProcessName};
+use verbs::Qpn;
+use verbs::cm::Token;
+
+/// An end of a connection: which machine, which id.
+type End = (usize, Token);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum News {
+    AddrResolved,
+    RouteResolved,
+    Request(End, Vec<u8>),
+    Response(Vec<u8>),
+    Established,
+    Refused(Option<[u8; 8]>),
+    Broken,
+    Disconnected,
+    FirstData(u32),
+    Start(u32),
+}
+
+/// When, a number that keeps the order, which machine, which of its ids, what.
+type Due = (Duration, u64, usize, Token, News);
+
+struct World {
+    machines: Vec<Machine>,
+    begun: Instant,
+    now: Duration,
+    due: BinaryHeap<Reverse<Due>>,
+    count: u64,
+    rng: u64,
+    /// The other end of each end.
+    peers: HashMap<End, End>,
+    /// When the last message of an end arrives: later ones come later.
+    last: HashMap<End, Duration>,
+    /// QPNs of each endpoint, and those it was brought up with.
+    made: HashMap<(usize, u32), Qpns>,
+    risen: HashMap<(usize, u32), Vec<Qpns>>,
+    connected: HashMap<(usize, u32), u32>,
+    failures: Vec<String>,
+    /// Of 1000 steps of the manager, so many fail; and so many confirmations are lost.
+    faults: u64,
+    slowest: u64,
+    next_qpn: u32,
+}
+
+impl World {
+    fn new(count: usize, seed: u64, faults: u64) -> World {
+        let layout = Layout::new([false, true]).unwrap();
+        let params = Params { max_retries: 30, ..Params::default() };
+        let machine = |rank: usize| {
+            let local = Local { name: ProcessName(rank as u64), address: address(rank), layout };
+            Machine::new(local, params.clone(), seed ^ rank as u64)
+        };
+        World {
+            machines: (0..count).map(machine).collect(),
+            begun: Instant::now(),
+            now: Duration::ZERO,
+            due: BinaryHeap::new(),
+            count: 0,
+            rng: seed,
+            peers: HashMap::new(),
+            last: HashMap::new(),
+            made: HashMap::new(),
+            risen: HashMap::new(),
+            connected: HashMap::new(),
+            failures: Vec::new(),
+            faults,
+            slowest: 3000,
+            next_qpn: 2,
+        }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.rng = self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.rng >> 33) % below
+    }
+
+    fn meet(&mut self, a: usize, b: usize) {
+        self.know(a, b);
+        self.know(b, a);
+    }
+
+    fn know(&mut self, a: usize, b: usize) {
+        self.machines[a].add_endpoint(key(b), ProcessName(b as u64), address(b), self.begun + self.now);
+    }
+
+    fn start(&mut self, a: usize, b: usize, after: Duration) {
+        self.post(after, a, Token(0), News::Start(b as u32));
+    }
+
+    fn post(&mut self, at: Duration, machine: usize, id: Token, news: News) {
+        self.count += 1;
+        self.due.push(Reverse((at, self.count, machine, id, news)));
+    }
+
+    /// News for an end, in order, some time from now.
+    fn send(&mut self, to: End, news: News) {
+        let delay = Duration::from_micros(1 + self.random(self.slowest));
+        let at = (self.now + delay).max(self.last.get(&to).copied().unwrap_or_default());
+        self.last.insert(to, at);
+        self.post(at, to.0, to.1, news);
+    }
+
+    fn fails(&mut self) -> bool {
+        self.random(1000) < self.faults
+    }
+
+    /// Runs until nothing happens any more.
+    fn run(&mut self) {
+        let mut steps = 0_u64;
+        loop {
+            let timer = self.machines.iter().filter_map(Machine::poll_timeout).min();
+            let timer = timer.map(|at| at.saturating_duration_since(self.begun));
+            let news = self.due.peek().map(|Reverse((at, ..))| *at);
+            match (news, timer) {
+                (Some(at), timer) if timer.is_none_or(|timer| at <= timer) => self.deliver(),
+                (_, Some(at)) => {
+                    self.now = at;
+                    for machine in 0..self.machines.len() {
+                        self.machines[machine].handle_timeout(self.begun + at);
+                        self.perform(machine);
+                    }
+                }
+                _ => return,
+            }
+            steps += 1;
+            assert!(steps < 3_000_000, "it does not come to an end");
+        }
+    }
+
+    fn deliver(&mut self) {
+        let Some(Reverse((at, _, machine, id, news))) = self.due.pop() else { return };
+        self.now = at;
+        let now = self.begun + at;
+        let m = &mut self.machines[machine];
+        match news {
+            News::Start(index) => m.connect(key(index as usize), now),
+            News::AddrResolved => m.event(id, IdEvent::AddrResolved, now),
+            News::RouteResolved => m.event(id, IdEvent::RouteResolved, now),
+            News::Request(from, data) => {
+                let id = m.draw_id();
+                if self.peers.contains_key(&from) {
+                    self.peers.insert((machine, id), from);
+                    self.peers.insert(from, (machine, id));
+                    m.request(id, &data, now);
+                }
+            }
+            News::Response(data) => m.event(id, IdEvent::Response(&data), now),
+            News::Established => m.event(id, IdEvent::Established, now),
+            News::Refused(data) => {
+                let why = data.and_then(|d| Refusal::parse(&d)).map_or(Refused::Other(28), Refused::ByPeer);
+                m.event(id, IdEvent::Refused(why), now);
+            }
+            News::Broken => m.event(id, IdEvent::Broken("unreachable"), now),
+            News::Disconnected => m.event(id, IdEvent::Disconnected, now),
+            News::FirstData(index) => m.first_data(key(index as usize), now),
+        }
+        self.perform(machine);
+    }
+
+    fn perform(&mut self, me: usize) {
+        while let Some(action) = self.machines[me].poll_action() {
+            let now = self.begun + self.now;
+            match action {
+                Action::Resolve { id, .. } => self.step(me, id, News::AddrResolved),
+                Action::Route { id } => self.step(me, id, News::RouteResolved),
+                Action::CreateQps { key } => {
+                    let qpns = Qpns::new(&[Qpn(self.next_qpn), Qpn(self.next_qpn + 1)]).unwrap();
+                    self.next_qpn += 2;
+                    self.made.insert((me, key.index), qpns);
+                    self.machines[me].qps_created(key, Ok(qpns), now);
+                }
+                Action::Connect { id, hello } => self.connect(me, id, &hello),
+                Action::BringUp { key, remote, .. } => {
+                    self.risen.entry((me, key.index)).or_default().push(remote);
+                    self.machines[me].qps_up(key, Ok(()), now);
+                }
+                Action::Accept { id, hello } => self.tell_peer((me, id), News::Response(data(&hello))),
+                Action::Establish { id } => {
+                    if !self.fails() {
+                        self.tell_peer((me, id), News::Established);
+                    }
+                }
+                Action::Refuse { id, why } => {
+                    self.tell_peer((me, id), News::Refused(Some(why.emit())));
+                    self.peers.remove(&(me, id));
+                }
+                Action::Disconnect { id } => self.tell_peer((me, id), News::Disconnected),
+                Action::Close { id } => {
+                    self.tell_peer((me, id), News::Refused(None));
+                    self.peers.remove(&(me, id));
+                }
+                Action::Connected { key } => {
+                    *self.connected.entry((me, key.index)).or_default() += 1;
+                    // The clear-to-send is on its way.
+                    let delay = Duration::from_micros(1 + self.random(self.slowest));
+                    self.post(self.now + delay, key.index as usize, Token(0), News::FirstData(me as u32));
+                }
+                Action::Failed { error, .. } => self.failures.push(error.to_string()),
+                Action::Notify { .. } | Action::Disconnected { .. } | Action::UnknownPeer { .. } => {}
+            }
+        }
+    }
+
+    fn step(&mut self, me: usize, id: Token, news: News) {
+        let news = if self.fails() { News::Broken } else { news };
+        // Which machine an address leads to is found when it is asked; the id has no other end yet.
+        self.peers.entry((me, id)).or_insert((usize::MAX, id));
+        self.send((me, id), news);
+    }
+
+    fn connect(&mut self, me: usize, id: Token, hello: &Hello) {
+        if self.fails() {
+            return self.send((me, id), News::Broken);
+        }
+        let to = self.target(me, hello);
+        let news = News::Request((me, id), data(hello));
+        let delay = Duration::from_micros(1 + self.random(self.slowest));
+        self.post(self.now + delay, to, Token(0), news);
+    }
+
+    /// The endpoint with these QPs says whom it is for.
+    fn target(&self, me: usize, hello: &Hello) -> usize {
+        let mine = self.made.iter().find(|((machine, _), qpns)| *machine == me && **qpns == hello.qpns);
+        mine.unwrap().0.1 as usize
+    }
+
+    fn tell_peer(&mut self, from: End, news: News) {
+        if let Some(&to) = self.peers.get(&from)
+            && to.0 != usize::MAX
+            && self.peers.contains_key(&to)
+        {
+            self.send(to, news);
+        }
+    }
+
+    /// Both ends of a pair are up, over each other's queue pairs, and each said so once.
+    fn check(&self, a: usize, b: usize) {
+        for (me, peer) in [(a, b), (b, a)] {
+            let (mine, theirs) = ((me, peer as u32), (peer, me as u32));
+            let about = format!("{me} to {peer}: {:?}", self.failures);
+            assert_eq!(self.machines[me].state(key(peer)), Some(StateKind::Up), "{about}");
+            assert_eq!(self.risen[&mine], [self.made[&theirs]], "{about}");
+            assert_eq!(self.connected[&mine], 1, "{about}");
+        }
+    }
+}
+
+fn key(index: usize) -> EndpointKey {
+    EndpointKey { index: index as u32, generation: 0 }
+}
+
+fn address(rank: usize) -> Address {
+    // Ranks and addresses in different orders.
+    Address { socket: ([10, 0, (rank % 7) as u8, (rank / 7) as u8], 7).into(), nonce: rank as u32 }
+}
+
+fn data(hello: &Hello) -> Vec<u8> {
+    let mut data = vec![0; HELLO_LEN];
+    hello.emit(&mut data);
+    data
+}
+
+#[test]
+fn two_that_begin_at_any_time_get_one_connection() {
+    for seed in 0..4000 {
+        let mut world = World::new(2, seed, 0);
+        world.meet(0, 1);
+        let offset = Duration::from_micros(world.random(12_000));
+        world.start(0, 1, Duration::ZERO);
+        world.start(1, 0, offset);
+        world.run();
+        world.check(0, 1);
+        assert!(world.failures.is_empty(), "seed {seed}: {:?}", world.failures);
+        let retried: u64 = world.machines.iter().map(|m| m.stats().retried).sum();
+        assert_eq!(retried, 0, "seed {seed}: nothing is tried again where nothing fails");
+    }
+}
+
+#[test]
+fn one_that_begins_while_the_other_does_not_know_it_yet_is_served_later() {
+    for seed in 0..300 {
+        let mut world = World::new(2, seed, 0);
+        world.know(0, 1);
+        world.start(0, 1, Duration::ZERO);
+        while world.machines[1].stats().parked == 0 {
+            world.deliver();
+        }
+        world.know(1, 0);
+        world.perform(1);
+        world.run();
+        world.check(0, 1);
+    }
+}
+
+#[test]
+fn pairs_come_up_whatever_the_manager_gives_up_or_loses() {
+    for seed in 0..400 {
+        let mut world = World::new(2, seed, 250);
+        world.meet(0, 1);
+        let offset = Duration::from_micros(world.random(12_000));
+        world.start(0, 1, Duration::ZERO);
+        world.start(1, 0, offset);
+        world.run();
+        world.check(0, 1);
+    }
+}
+
+#[test]
+fn all_to_all_comes_up_with_and_without_faults() {
+    for (seed, faults) in [(1, 0), (2, 0), (3, 50), (4, 100), (5, 100)] {
+        let count = 24;
+        let mut world = World::new(count, seed, faults);
+        for a in 0..count {
+            (0..count).filter(|b| *b != a).for_each(|b| world.know(a, b));
+            for b in (0..count).filter(|b| *b != a) {
+                let after = Duration::from_micros(world.random(5000));
+                world.start(a, b, after);
+            }
+        }
+        world.run();
+        (0..count).for_each(|a| (0..a).for_each(|b| world.check(a, b)));
+        assert!(world.failures.is_empty(), "{:?}", world.failures);
+    }
+}
+
+#[test]
+fn a_storm_of_a_thousand_peers_at_one_ends_without_a_failure() {
+    let count = 1001;
+    let mut world = World::new(count, 7, 0);
+    for peer in 1..count {
+        world.meet(0, peer);
+        world.start(peer, 0, Duration::ZERO);
+    }
+    world.run();
+    (1..count).for_each(|peer| world.check(peer, 0));
+    assert_eq!(world.machines[0].stats().requests, 1000);
+}
