@@ -98,6 +98,8 @@ fn rare(qp: &mut Qp, w: &mut World, found: &Found) {
         op::TOO_LONG if matches!(qp.kind, IBV_QPT_UD | IBV_QPT_UC) => repost(qp, w, head.pos),
         op::TOO_LONG => broken_receive(qp, w, head.pos, IBV_WC_LOC_LEN_ERR),
         op::BAD_RECEIVE => broken_receive(qp, w, head.pos, IBV_WC_LOC_PROT_ERR),
+        op::WRITE | op::READ | op::FETCH_ADD | op::CMP_SWAP | op::ATOMIC_WRITE
+            if !rdma_ring::accepts(qp, w) => {}
         op::WRITE => rdma_ring::write_arrived(qp, w, found),
         op::READ => rdma_ring::read_arrived(qp, w, found),
         op::RESPONSE => rdma_ring::response_arrived(qp, w, found),
@@ -173,7 +175,14 @@ fn finish(qp: &mut Qp, w: &mut World, wr_id: u64, placed: Option<u32>, found: &F
 /// A fragment of a longer message; only one can be under way on a connected QP.
 fn send_part(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
+    if qp.kind == IBV_QPT_UD {
+        // A datagram is never in parts. If a receive was taken for this one it goes back.
+        return repost(qp, w, head.pos);
+    }
     if head.flags & flag::FIRST != 0 {
+        if qp.inbound.is_some() {
+            return nonsense(qp, w);
+        }
         let Some(taken) = take(qp, w, head.pos) else { return nonsense(qp, w) };
         qp.inbound = Some(Inbound { taken, received: 0 });
     }
@@ -321,9 +330,14 @@ fn bad_buffers(qp: &mut Qp, w: &mut World, wr_id: u64) {
     qp.fail(w);
 }
 
-/// The peer says what can't be: its QP or ours is out of step. Ours ends; the peer will hear.
+/// The peer says what can't be: its QP or ours is out of step. Ours ends; the peer will hear. A datagram is from anybody: it is
+/// ignored.
 #[cold]
 pub fn nonsense(qp: &mut Qp, w: &mut World) {
+    if qp.kind == IBV_QPT_UD {
+        w.stats.stray += 1;
+        return;
+    }
     log::warn!("qp {:#x}: a message from qp {:#x} makes no sense here", qp.num, qp.attr.dest_qp_num);
     w.async_event(qp.context, IBV_EVENT_QP_FATAL, Subject::Qp(qp.index));
     qp.fail(w);

@@ -12,6 +12,7 @@
 
 use crate::engine::world::{Stats, World};
 use crate::errno::Errno;
+use crate::objects::mr::Mrs;
 use crate::objects::peer::{Absent, Link, Peer};
 use crate::objects::qp::Qp;
 use crate::rdma_ring::{self, Message, WORD};
@@ -22,6 +23,7 @@ use crate::shm::ring::{self, Head};
 use crate::xrc;
 use rdma_sys::*;
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 /// Carries an RDMA request out.
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
@@ -55,7 +57,7 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
             };
             return rdma_ring::request(peer, &mut w.stats, to, work, sges);
         }
-        match direct(peer, &grant, work, sges) {
+        match direct(peer, &w.mrs, &grant, work, sges) {
             Ok(()) => (work.moved, w.stats.rdma_direct) = (true, w.stats.rdma_direct + 1),
             Err(IBV_WC_REM_ACCESS_ERR) => {
                 return refused(peer, &mut w.stats, from, link, IBV_WC_REM_ACCESS_ERR);
@@ -129,11 +131,14 @@ pub fn needed(work: &Work) -> u32 {
 }
 
 /// Moves the data with the initiator's own hands. Err: a completion status.
-pub fn direct(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
+///
+/// A wrong entry in a peer's table harms that peer; our own memory is not touched on the word of a table that others can write
+/// to, so `own` is asked for it.
+pub fn direct(peer: &mut Peer, own: &Mrs, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
     let (addr, rkey) = work.remote.memory();
     peer.ring.hazard().store(rkey, Ordering::Relaxed);
     fence(Ordering::SeqCst);
-    let exposed = mrtable::look_up(&peer.map, rkey);
+    let exposed = if peer.is_self() { own.exposed(rkey) } else { mrtable::look_up(&peer.map, rkey) };
     let (need, len) = (needed(work), u64::from(work.len));
     let place = exposed.and_then(|exposed| grant.permits(&exposed, need, addr, len));
     let moved = place.map_or(Err(Errno(libc::EFAULT)), |place| transfer(peer, work, place, sges));
@@ -234,8 +239,13 @@ pub fn answerer(qp: &mut Qp, w: &mut World, work: &Work) -> Answerer {
     }
 }
 
-/// Waits until no initiator works on the region behind an invalidated key.
-pub fn wait_for_initiators(engine: &crate::engine::Engine, key: u32) {
+/// An initiator works on a region for as long as a copy takes; only one that is stopped in the middle of it takes longer.
+const BUSY: Duration = Duration::from_secs(10);
+
+/// Waits until no initiator works on the region behind an invalidated key. EBUSY: one does not come to an end; the key stays
+/// invalid, and the caller may wait again.
+pub fn wait_for_initiators(engine: &crate::engine::Engine, key: u32) -> Result<(), Errno> {
+    let start = Instant::now();
     let map = engine.enter().w.segment.map.clone();
     for ring in 0..ring::limit(&map) {
         let Some((slot, incarnation)) = ring::sender(&map, ring) else { continue };
@@ -243,9 +253,16 @@ pub fn wait_for_initiators(engine: &crate::engine::Engine, key: u32) {
         while map.u32(ring_entry(ring) + R_HAZARD).load(Ordering::Acquire) == key {
             std::thread::yield_now();
             looks += 1;
-            if looks.is_multiple_of(1024) && engine.enter().w.peers.is_gone(slot, incarnation) {
+            if !looks.is_multiple_of(1024) {
+                continue;
+            }
+            if engine.enter().w.peers.is_gone(slot, incarnation) {
                 break;
+            }
+            if start.elapsed() >= BUSY {
+                return Err(Errno::BUSY);
             }
         }
     }
+    Ok(())
 }

@@ -188,6 +188,19 @@ enum Asked {
     Shared { to: Box<Arrival>, back: Box<Link> },
 }
 
+/// Answers that a queue pair may owe: its peer asks one at a time. More is a flood (IBTA 9.7.4.1: too many requests).
+const OWED: usize = 16;
+
+/// Whether a QP has not been asked for more than it may.
+pub fn accepts(qp: &mut Qp, w: &mut World) -> bool {
+    let owed = |reply: &&Reply| matches!(reply.asked, Asked::Qp { index, .. } if index == qp.index);
+    let fine = w.replies.iter().filter(owed).count() < OWED;
+    if !fine {
+        qp.refuse(w, IBV_WC_REM_INV_REQ_ERR);
+    }
+    fine
+}
+
 /// Who answers a request.
 enum Responder<'a> {
     Qp(&'a mut Qp),

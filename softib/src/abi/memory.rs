@@ -143,7 +143,8 @@ fn prefetch(pd: u32, advice: ibv_advise_mr_advice, sge: &ibv_sge) -> Result<(), 
     }
 }
 
-/// `ibv_dereg_mr`. EBUSY: a memory window is bound to it.
+/// `ibv_dereg_mr`. EBUSY: a memory window is bound to it, or an initiator was stopped in the middle of using it, and it is to be
+/// tried again.
 pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard(|| {
         // SAFETY: the program passes an MR of ours.
@@ -154,9 +155,11 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
             if w.mrs.has_windows(key) {
                 return Err(Errno::BUSY);
             }
-            w.mrs.invalidate(&w.segment, key)?;
+            if !w.mrs.is_retiring(key) {
+                w.mrs.invalidate(&w.segment, key)?;
+            }
         }
-        crate::rdma::wait_for_initiators(engine()?, key);
+        crate::rdma::wait_for_initiators(engine()?, key)?;
         let mut state = engine()?.enter();
         if let Some(Special::Mapped { dm: Some(dm), .. }) = state.w.mrs.free(key) {
             dm::release(dm);

@@ -99,7 +99,7 @@ unsafe fn apply(mr: *mut ibv_mr, change: &Change) -> Result<(), Errno> {
         }
         w.mrs.invalidate(&w.segment, c.handle)?
     };
-    crate::rdma::wait_for_initiators(engine()?, c.handle);
+    crate::rdma::wait_for_initiators(engine()?, c.handle)?;
     let (addr, length) = change.range.unwrap_or((c.addr, c.length));
     let region = Region {
         key: c.handle,

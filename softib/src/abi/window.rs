@@ -46,7 +46,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
             last
         };
         if let Some(key) = last {
-            crate::rdma::wait_for_initiators(engine()?, key);
+            crate::rdma::wait_for_initiators(engine()?, key)?;
         }
         let mut state = engine()?.enter();
         state.w.mrs.free((index as u32) << 8);
@@ -119,6 +119,5 @@ pub fn forget_queue_pair(index: usize) -> Result<(), Errno> {
         w.mrs.unbind_all_of(&w.segment, num)
     };
     let engine = engine()?;
-    keys.into_iter().for_each(|key| crate::rdma::wait_for_initiators(engine, key));
-    Ok(())
+    keys.into_iter().try_for_each(|key| crate::rdma::wait_for_initiators(engine, key))
 }

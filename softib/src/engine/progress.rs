@@ -136,6 +136,11 @@ impl Inbound {
         known.map(|ring| (ring.index(), ring.slot, ring.incarnation)).collect()
     }
 
+    /// Who sends through a ring that has been adopted.
+    pub fn sender(&self, index: usize) -> Option<(usize, u64)> {
+        self.rings[index].as_ref().map(|ring| (ring.slot, ring.incarnation))
+    }
+
     /// Takes a ring out, for its release.
     pub fn remove(&mut self, index: usize) -> Option<RecvRing> {
         self.hot.retain(|hot| hot.ring != index);

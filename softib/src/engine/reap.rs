@@ -5,6 +5,7 @@
 
 use crate::engine::thread::ROUNDS;
 use crate::engine::world::{State, World};
+use crate::objects::peer::Peer;
 use crate::objects::recvq::RecvQ;
 use crate::shm::heap::Extent;
 use crate::shm::map::give_space;
@@ -16,11 +17,22 @@ use std::time::{Duration, Instant};
 const REST: Duration = Duration::from_millis(200);
 
 impl State {
+    /// There is nobody whose death would matter, and no plan of faults.
+    pub fn is_alone(&mut self) -> bool {
+        let unknown = self.inbound.senders().is_empty() && self.w.peers.all().all(|peer| peer.is_self());
+        unknown && self.w.faults.is_none()
+    }
+
     /// Looks at every sender once, and at what a plan of faults has for the time; returns when to come again.
     pub fn rounds(&mut self) -> Instant {
+        self.w.peers.all().for_each(Peer::recheck);
         let mut any = false;
         for index in 0..ring::limit(&self.w.segment.map) {
-            let Some((slot, incarnation)) = ring::sender(&self.w.segment.map, index) else { continue };
+            // What was true when the ring was adopted can't be overwritten.
+            let known = self.inbound.sender(index);
+            let Some((slot, incarnation)) = known.or_else(|| ring::sender(&self.w.segment.map, index)) else {
+                continue;
+            };
             if self.w.peers.is_gone(slot, incarnation) {
                 self.reap(index);
                 target::forget_flows(&mut self.w, |sender| sender == incarnation);

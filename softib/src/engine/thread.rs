@@ -131,12 +131,14 @@ impl DeviceThread {
     }
 }
 
-/// The new thread inherits a full mask: signals go to threads of the program.
+/// The new thread inherits a full mask: signals go to threads of the program. SIGBUS is for the thread that touches what is not
+/// there (`shm::fault`), and kills if it is blocked.
 fn block_signals() -> libc::sigset_t {
     // SAFETY: both sets are ours; sigfillset initialises the first and pthread_sigmask the second.
     unsafe {
         let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
+        libc::sigdelset(&mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
         old
     }
@@ -175,7 +177,7 @@ fn work(engine: &Engine, rounds: Instant) {
     handover::ask_for_bell(bell, || fence(Ordering::SeqCst));
     let (again, alone) = {
         let mut state = engine.enter();
-        (state.progress(), state.inbound.senders().is_empty() && state.w.faults.is_none())
+        (state.progress(), state.is_alone())
     };
     if shared.thread_in_charge() && !shared.stop.load(Ordering::SeqCst) {
         let until = if alone { again } else { Some(again.unwrap_or(rounds).min(rounds)) };

@@ -154,6 +154,14 @@ impl Mrs {
         Ok(region)
     }
 
+    /// Whether a key has been invalidated and not given back yet.
+    pub fn is_retiring(&self, key: u32) -> bool {
+        let entry = self.entries.get(mrtable::index_of(key));
+        entry.is_some_and(|entry| {
+            entry.region.key == key && entry.region.access == u32::MAX && entry.c.is_some()
+        })
+    }
+
     fn disable(&mut self, key: u32) {
         let entry = &mut self.entries[mrtable::index_of(key)];
         (entry.region.len, entry.region.addr, entry.region.pd) = (0, 0, u32::MAX);

@@ -15,7 +15,7 @@ use crate::shm::ring::{self, SendRing};
 use crate::shm::rq::{self, Place};
 use crate::shm::segment::{self, Segment};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,6 +38,13 @@ impl Peer {
     #[inline]
     pub fn alive(&mut self) -> bool {
         self.is_self || self.live.alive(&self.map, &self.file)
+    }
+
+    /// Asks again whether it lives, without trust in its segment.
+    pub fn recheck(&mut self) {
+        if !self.is_self {
+            self.live.ask_lock(&self.file);
+        }
     }
 
     pub fn is_self(&self) -> bool {
@@ -146,6 +153,11 @@ impl Peers {
         }
     }
 
+    /// Those attached, dead or alive.
+    pub fn all(&mut self) -> impl Iterator<Item = &mut Peer> {
+        self.table.iter_mut().filter_map(Option::as_deref_mut)
+    }
+
     /// The attached process in `slot`, dead or alive.
     #[inline]
     pub fn attached(&mut self, slot: usize) -> Option<&mut Peer> {
@@ -155,7 +167,9 @@ impl Peers {
 
 fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -> Result<Peer, Errno> {
     let file = segment::open_slot(dir, slot)?;
-    if file.metadata()?.len() != SEGMENT_LEN as u64 {
+    let metadata = file.metadata()?;
+    // Anybody can make a file of this name where all users' segments live.
+    if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != segment::uid() {
         return Err(Errno::PROTO);
     }
     let map = Arc::new(Map::new(&file, SEGMENT_LEN)?);

@@ -8,7 +8,7 @@
 //! unexpected value asks the lock. A stopped process keeps its lock, and its word: it is waited for.
 
 use super::filelock::{self, Kind, Range};
-use super::layout::H_LIFE;
+use super::layout::{H_LIFE, SEGMENT_LEN};
 use super::map::Map;
 use crate::errno::{Errno, check};
 use std::fs::File;
@@ -28,6 +28,11 @@ pub fn is_locked(file: &File) -> bool {
     asked.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
+/// Whether a segment has its owner and its length.
+fn is_whole(file: &File) -> bool {
+    is_locked(file) && file.metadata().is_ok_and(|metadata| metadata.len() >= SEGMENT_LEN as u64)
+}
+
 /// A peer's liveness as seen from here; once dead, dead for good.
 #[derive(Debug, Default)]
 pub struct Liveness {
@@ -36,6 +41,18 @@ pub struct Liveness {
 }
 
 impl Liveness {
+    /// Asks the lock, whatever the word says: a corrupt one would never change again.
+    pub fn ask_lock(&mut self, file: &File) -> bool {
+        if !self.dead && !is_whole(file) {
+            self.dead = true;
+        }
+        if self.dead {
+            // No word is fine any more.
+            self.expected = 0;
+        }
+        !self.dead
+    }
+
     /// Whether the owner lives: one load in the usual case.
     #[inline]
     pub fn alive(&mut self, map: &Map, file: &File) -> bool {
@@ -45,8 +62,7 @@ impl Liveness {
 
     #[cold]
     fn ask(&mut self, word: u32, file: &File) -> bool {
-        self.dead = self.dead || !is_locked(file);
-        if !self.dead && word & libc::FUTEX_OWNER_DIED == 0 {
+        if self.ask_lock(file) && word & libc::FUTEX_OWNER_DIED == 0 {
             self.expected = word;
         }
         !self.dead

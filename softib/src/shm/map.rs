@@ -4,6 +4,7 @@
 //! A bound that does not hold is a bug of ours (offsets from peers are checked where they are parsed),
 //! so it panics, and the guard of the C boundary turns that into an error.
 
+use super::fault;
 use crate::errno::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -36,6 +37,7 @@ impl Map {
             libc::madvise(base, len, libc::MADV_DONTFORK);
             libc::madvise(base, len, libc::MADV_DONTDUMP);
         }
+        fault::guard(base as usize, len);
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Map { base, len })
     }
@@ -79,6 +81,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
+        fault::release(self.base.as_ptr() as usize);
         // SAFETY: the mapping is ours and nothing borrowed from it outlives self.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }

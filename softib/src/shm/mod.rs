@@ -3,6 +3,7 @@
 //! ```text
 //! layout    where each thing sits in a segment
 //! map       a mapped segment: bounds-checked atomics and copies, no references to plain data
+//! fault     a segment whose file has been cut short
 //! segment   our own segment: claim a slot, grow it, close it; sweep what the dead left
 //! handover  who looks at a ring: the protocol of store, fence, load, apart from any memory
 //! liveness  is the owner of a segment alive? (its lock; a robust futex makes it one load)
@@ -21,6 +22,7 @@
 
 pub mod copy;
 pub mod domain;
+pub mod fault;
 pub mod filelock;
 pub mod handover;
 pub mod heap;

@@ -30,6 +30,9 @@ const CLAIMED: u64 = 2;
 /// Delivered, or taken back by the target.
 const DONE: u64 = 3;
 
+/// More than there are receives in the largest queue.
+const CLAIM_TRIES: u32 = 1 << 20;
+
 fn word(pos: u32, owner: usize, state: u64) -> u64 {
     u64::from(pos) << 32 | (owner as u64 & 0xffff) << 16 | state
 }
@@ -148,7 +151,8 @@ impl Place {
     /// Claims the next receive for ring `owner` (initiator, queue with many senders).
     pub fn claim(&self, owner: usize) -> Claim {
         let head = self.map.u32(self.offset + HEAD);
-        loop {
+        // Others who win make progress, so this ends long before, unless the queue is corrupt.
+        for _ in 0..CLAIM_TRIES {
             let pos = head.load(Ordering::Acquire);
             let slot = self.map.u64(self.slot_at(pos));
             let value = slot.load(Ordering::Acquire);
@@ -171,5 +175,6 @@ impl Place {
                 return Claim::Got { pos, len };
             }
         }
+        Claim::Empty
     }
 }

@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The segment of this process.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct Segment {
     /// Random, never 0: tells two processes apart that had the same slot one after the other.
     pub incarnation: u64,
     path: PathBuf,
+    /// Entries of the QP and MR tables that have space; the header has copies, which anybody could change.
+    limits: [AtomicU32; 2],
     /// What H_PROBE points to.
     _probe: Box<[u8; 16]>,
 }
@@ -80,29 +82,36 @@ impl Segment {
         fill(&map);
         let (slot, path) = link(&file, &map, dir)?;
         let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
-        Ok(Segment { map, file, slot, incarnation, path, _probe: probe })
+        let limits = Default::default();
+        Ok(Segment { map, file, slot, incarnation, path, limits, _probe: probe })
     }
 
     /// Makes QP table entry `index` safe to touch for us and for peers.
     pub fn open_qp_entry(&self, index: usize) -> Result<(), Errno> {
-        self.raise(H_QP_LIMIT, QP_TABLE, QP_ENTRY, index)
+        self.raise(&self.limits[0], H_QP_LIMIT, (QP_TABLE, QP_ENTRY), index)
     }
 
     /// Makes MR table entry `index` safe to touch for us and for peers.
     pub fn open_mr_entry(&self, index: usize) -> Result<(), Errno> {
-        self.raise(H_MR_LIMIT, MR_TABLE, MR_ENTRY, index)
+        self.raise(&self.limits[1], H_MR_LIMIT, (MR_TABLE, MR_ENTRY), index)
     }
 
-    fn raise(&self, limit: usize, table: usize, entry: usize, index: usize) -> Result<(), Errno> {
-        let word = self.map.u32(limit);
-        let have = word.load(Ordering::Relaxed) as usize;
+    fn raise(
+        &self,
+        limit: &AtomicU32,
+        copy: usize,
+        (table, entry): (usize, usize),
+        index: usize,
+    ) -> Result<(), Errno> {
+        let have = limit.load(Ordering::Relaxed) as usize;
         if index < have {
             return Ok(());
         }
         let per_page = 4096 / entry;
         let want = (index + 1).next_multiple_of(per_page);
         take_space(&self.file, table + have * entry, (want - have) * entry)?;
-        word.store(want as u32, Ordering::Release);
+        limit.store(want as u32, Ordering::Relaxed);
+        self.map.u32(copy).store(want as u32, Ordering::Release);
         Ok(())
     }
 

@@ -185,7 +185,7 @@ fn attempt_on(to: &mut SendLink, qp: &Qp, w: &mut World, work: &mut Work, sges: 
     let qpn = crate::objects::qp::number(to.domain.slot, to.index);
     let via = Via { qpn, generation: seen.generation };
     let Some(link) = to.queue(w, work.srqn) else { return no_queue(w, work) };
-    let World { peers, stats, .. } = w;
+    let World { peers, stats, mrs, .. } = w;
     let Some(peer) = peers.attached(link.slot) else { return Step::Silent };
     if matches!(work.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
         let mut target = Target { peer, link, via, src_qpn: qp.num, bells: &mut stats.doorbells };
@@ -209,7 +209,7 @@ fn attempt_on(to: &mut SendLink, qp: &Qp, w: &mut World, work: &mut Work, sges: 
             let to = rdma_ring::Message { dst, src_qpn: qp.num, via: Some(via) };
             return rdma_ring::request(peer, stats, to, work, sges);
         }
-        match rdma::direct(target.peer, &grant, work, sges) {
+        match rdma::direct(target.peer, mrs, &grant, work, sges) {
             Ok(()) => (work.moved, stats.rdma_direct) = (true, stats.rdma_direct + 1),
             Err(IBV_WC_REM_ACCESS_ERR) => return target.refused(IBV_WC_REM_ACCESS_ERR),
             Err(status) => return Step::Done(status),

@@ -419,9 +419,19 @@ impl Child {
     }
 
     pub fn start_with(role: &str, env: &[(&str, &str)]) -> Child {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let program = std::env::current_exe().unwrap();
+        Child::spawn(Child::command(&program, role).envs(env.iter().copied()))
+    }
+
+    /// The command that runs a role.
+    pub fn command(program: &std::path::Path, role: &str) -> Command {
+        let mut command = Command::new(program);
         command.args(["--exact", "child_main", "--nocapture", "--test-threads=1", "--quiet"]);
-        command.env("SOFTIB_ROLE", role).envs(env.iter().copied());
+        command.env("SOFTIB_ROLE", role);
+        command
+    }
+
+    pub fn spawn(command: &mut Command) -> Child {
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdin = process.stdin.take().unwrap();
         let stdout = BufReader::new(process.stdout.take().unwrap());

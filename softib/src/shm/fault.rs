@@ -1,0 +1,116 @@
+//! Segments whose file has been cut short under their mapping.
+//!
+//! Nobody of ours truncates a segment, but any process of the same user can, and touching a page behind the end of its file raises
+//! SIGBUS. Then the whole mapping is replaced by memory of zeroes that nobody shares: all words in it are harmless, the life word says
+//! that its owner is to be asked about, and the length of the file that it is as good as dead (`liveness`).
+//!
+//! The handler is installed by the first mapping and stays; faults elsewhere go to whoever handled them before. A program
+//! that replaces it, or blocks SIGBUS, is on its own.
+
+use super::layout::SLOTS;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A guarded mapping; address 0: a free place, 1: one that is just being taken.
+struct Place {
+    base: AtomicUsize,
+    len: AtomicUsize,
+}
+
+/// More than one process can have, with a few that are just going.
+static MAPPED: [Place; 2 * SLOTS] =
+    [const { Place { base: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; 2 * SLOTS];
+
+/// What handled SIGBUS before.
+struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
+
+// SAFETY: written once, before the handler that reads it is reached (see `install`).
+unsafe impl Sync for Before {}
+
+static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::zeroed()));
+
+/// Guards the mapping of `len` bytes of a segment at `base`.
+pub fn guard(base: usize, len: usize) {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(install);
+    for place in &MAPPED {
+        if place.base.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            place.len.store(len, Ordering::Relaxed);
+            place.base.store(base, Ordering::Release);
+            return;
+        }
+    }
+}
+
+/// Ends it, before the mapping goes.
+pub fn release(base: usize) {
+    for place in &MAPPED {
+        if place.base.compare_exchange(base, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+fn install() {
+    // SAFETY: sigaction is plain data; the handler has the signature that SA_SIGINFO asks for. The old action is stored
+    // before the new one is in force for any fault of ours: no segment is registered yet.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+        libc::sigaction(libc::SIGBUS, std::ptr::null(), BEFORE.0.get().cast());
+        libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a valid siginfo, which for SIGBUS has an address.
+    let at = unsafe { (*info).si_addr() } as usize;
+    let ranges =
+        MAPPED.iter().map(|place| (place.base.load(Ordering::Acquire), place.len.load(Ordering::Relaxed)));
+    let segment = ranges.into_iter().find(|&(base, len)| base > 1 && (base..base + len).contains(&at));
+    match segment {
+        Some((base, len)) if replace(base, len) => {}
+        _ => pass_on(signal, info, context),
+    }
+}
+
+/// Puts private zeroes in the place of a segment.
+fn replace(base: usize, len: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the range is a mapping of ours, which stays mapped and is only ever touched through atomics and raw copies. mmap is a
+    // mere system call, allowed in a signal handler; errno is that of the interrupted thread and restored.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let mapped = libc::mmap(base as *mut c_void, len, prot, flags, -1, 0);
+        *libc::__errno_location() = errno;
+        mapped != libc::MAP_FAILED
+    }
+}
+
+/// A fault that is not ours: as if we had not been asked.
+fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: filled by install() before this handler was in force.
+    let before = unsafe { (*BEFORE.0.get()).assume_init_ref() };
+    match before.sa_sigaction {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: restores the earlier action; the instruction faults again and gets it.
+            unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
+        }
+        handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: an action with SA_SIGINFO has a handler of three arguments.
+            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: an action without SA_SIGINFO has a handler of one argument.
+            let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}
