@@ -42,16 +42,23 @@ pub fn init(
     let me = abi.my_name().word();
     let mut modules: Vec<&'static Module> = Vec::new();
     let mut published = Vec::new();
+    let mut unfit = None;
     for port in &ports {
-        let transport = Transport::open(port, config(params), me)
-            .map_err(|error| refuse(params, &error.to_string(), SEE_WHY))?;
-        // A process alone has nobody to listen to before it adds a peer.
-        if abi.job_size().is_ok_and(|size| size > 1) {
-            transport.listen().map_err(|error| refuse(params, &error.to_string(), SEE_WHY))?;
-        }
+        let transport = match open_port(port, params, abi, me) {
+            Ok(transport) => transport,
+            Err(why) if params.device == DeviceChoice::Auto => {
+                log::warn!("{} port {} is left out: {why}", port.context.name(), port.num);
+                unfit = Some(why);
+                continue;
+            }
+            Err(why) => return Err(refuse(params, &why, SEE_WHY)),
+        };
         published.push(describe(port, &transport, params));
         let timelines = timelines::file(&params.timeline, me, port.context.name(), port.num);
         modules.push(Module::new(module_base(port), abi, transport, modules.len(), port.soft, timelines));
+    }
+    if let (Some(why), true) = (unfit, modules.is_empty()) {
+        return Err(refuse(params, &why, SEE_WHY));
     }
     let soft = ports.iter().all(|p| p.soft);
     let ours = Modex {
@@ -71,6 +78,21 @@ pub fn init(
     }
     *MODULES.lock().unwrap_or_else(PoisonError::into_inner) = modules;
     Ok(raw)
+}
+
+/// A transport on one port; the connection managers' thread runs if there are peers to listen to: a process alone has none before it
+/// adds one.
+fn open_port(
+    port: &Port,
+    params: &Params,
+    abi: &'static Abi,
+    me: u64,
+) -> Result<Transport<super::module::Cookie>, String> {
+    let transport = Transport::open(port, config(params), me).map_err(|error| error.to_string())?;
+    if abi.job_size().is_ok_and(|size| size > 1) {
+        transport.listen().map_err(|error| error.to_string())?;
+    }
+    Ok(transport)
 }
 
 /// Looks around on every port.

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use verbs::{Context, Driver, Gid, LinkLayer, Mtu, PortAttr, PortState};
+use verbs::{Context, Device, Driver, Gid, LinkLayer, Mtu, PortAttr, PortState};
 
 /// What the `device` parameter asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,17 +157,27 @@ impl Search<'_> {
             return Err(DeviceError::Unknown { wanted: wanted.clone(), known: known.join(", ") });
         }
         let mut active = Vec::new();
-        for device in &devices {
-            let context = device.open()?;
-            for num in (1..=context.num_ports()).filter(|&num| self.asks_for(device.name(), num)) {
-                active.extend(active_port(&context, num, self.config, soft)?);
+        for device in devices.iter().filter(|device| self.asks_for(device.name(), None)) {
+            match self.active_ports(device, soft) {
+                Ok(ports) => active.extend(ports),
+                Err(error) if self.names.is_empty() => log::warn!("{} is left out: {error}", device.name()),
+                Err(error) => return Err(error.into()),
             }
         }
         self.filtered(active, &known.join(", "))
     }
 
-    fn asks_for(self, device: &str, num: u8) -> bool {
-        self.names.is_empty() || self.names.iter().any(|name| is_meant(name, device, num))
+    fn active_ports(self, device: &Device, soft: bool) -> Result<Vec<Port>, verbs::Error> {
+        let context = device.open()?;
+        let ports = (1..=context.num_ports()).filter(|&num| self.asks_for(device.name(), Some(num)));
+        let active = ports.map(|num| active_port(&context, num, self.config, soft));
+        Ok(active.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    }
+
+    /// This port, or any of the device.
+    fn asks_for(self, device: &str, num: Option<u8>) -> bool {
+        let meant = |name: &Name| num.map_or(name.0 == device, |num| is_meant(name, device, num));
+        self.names.is_empty() || self.names.iter().any(meant)
     }
 
     fn filtered(self, mut ports: Vec<Port>, known: &str) -> Result<Vec<Port>, DeviceError> {
@@ -184,7 +194,7 @@ fn active_port(
     num: u8,
     config: PortConfig,
     soft: bool,
-) -> Result<Option<Port>, DeviceError> {
+) -> Result<Option<Port>, verbs::Error> {
     let attr = context.query_port(num)?;
     if attr.state != PortState::Active {
         log::debug!("{} port {num} is not active", context.name());
