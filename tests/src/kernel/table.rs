@@ -84,7 +84,7 @@ pub fn worlds() -> Vec<(World, Vec<Job>)> {
     vec![
         (
             rxe,
-            [tcp(), own(ALL, 2), layouts(), addresses(), own(&["sendrecv", "collectives"], 4), pingpongs()]
+            [tcp(), own(ALL, 2), layouts(), settings(), own(&["sendrecv", "collectives"], 4), pingpongs()]
                 .concat(),
         ),
         (two, [own(WIRE, 2), pingpongs()].concat()),
@@ -118,16 +118,29 @@ fn layouts() -> Vec<Job> {
     ["s-only", "tiny-windows", "p-only"].into_iter().flat_map(with).collect()
 }
 
-/// GIDs of RoCE v2: 0 is link-local IPv6, 1 the IPv4 address mapped into IPv6, 2 the IPv6 address.
-fn addresses() -> Vec<Job> {
-    let with = |(title, parameters): (&str, &'static [(&'static str, &'static str)])| Job {
-        title: format!("sendrecv ({title})"),
+/// MCA parameters, names and values.
+type Parameters = &'static [(&'static str, &'static str)];
+
+/// GIDs of RoCE v2 (0 is link-local IPv6, 1 the IPv4 address mapped into IPv6, 2 the IPv6 address), the search for devices, and what
+/// touches the device's limits: inline data (rxe takes 512 bytes), reads in flight (128), entries of a completion queue (32767).
+const SETTINGS: &[(&str, &str, Parameters)] = &[
+    ("IPv4 GID", "sendrecv", &[("btl_oxib_gid_index", "1")]),
+    ("IPv6 GID", "sendrecv", &[("btl_oxib_gid_index", "2")]),
+    ("device auto", "sendrecv", &[("btl_oxib_device", "auto")]),
+    ("nothing inline", "crossing", &[("btl_oxib_max_inline", "0")]),
+    ("1 KiB inline", "crossing", &[("btl_oxib_max_inline", "1k")]),
+    ("128 reads in flight", "sendrecv", &[("btl_oxib_rd_atomic", "128")]),
+    ("completion queues that grow", "crossing", &[("btl_oxib_cq_size", "64")]),
+    ("completion queues at the limit", "sendrecv", &[("btl_oxib_cq_size", "100000")]),
+];
+
+fn settings() -> Vec<Job> {
+    let with = |(what, program, parameters): &(&str, &'static str, Parameters)| Job {
+        title: format!("{program} ({what})"),
         parameters,
-        ..job("sendrecv", 2)
+        ..job(program, 2)
     };
-    let all: [(&str, &'static [_]); 2] =
-        [("IPv4 GID", &[("btl_oxib_gid_index", "1")]), ("IPv6 GID", &[("btl_oxib_gid_index", "2")])];
-    all.into_iter().map(with).collect()
+    SETTINGS.iter().map(with).collect()
 }
 
 /// Title under which figures are collected.

@@ -157,8 +157,12 @@ fn command(setting: &Setting, world: &World, job: &Job) -> Result<String> {
     mpirun = match job.over {
         Over::Tcp => mpirun,
         Over::Oxib => {
-            let plugin = mpirun.plugin(&setting.plugin).parameter("btl_oxib_device", &device);
-            plugin.parameter("btl_oxib_cpc_include", world.cpc).parameter("btl_oxib_verbose", "warn")
+            let named = job.parameters.iter().any(|(name, _)| *name == "btl_oxib_device");
+            let mpirun = if named { mpirun } else { mpirun.parameter("btl_oxib_device", &device) };
+            mpirun
+                .plugin(&setting.plugin)
+                .parameter("btl_oxib_cpc_include", world.cpc)
+                .parameter("btl_oxib_verbose", "warn")
         }
         // An IPv4 GID of rxe does not work with UCX 1.13: its UD wire-up ignores what arrives.
         Over::Ucx => mpirun
