@@ -10,8 +10,10 @@ use std::ptr::null_mut;
 
 #[test]
 fn child_main() {
-    if role().as_deref() == Some("initiator") {
-        initiates();
+    match role().as_deref() {
+        Some("initiator") => initiates(),
+        Some("writer") => writes_on_and_on(),
+        _ => {}
     }
 }
 
@@ -421,4 +423,64 @@ fn requests_behind_a_bind_find_it_done() {
         assert_eq!((wc.wr_id, wc.status), (expected, IBV_WC_SUCCESS));
     }
     free(mw);
+}
+
+/// Long enough that an invalidation meets a write in its middle.
+const LONG: usize = 16 << 20;
+
+/// The other process: connects, then fills a window with one of two values after the other until it is refused.
+fn writes_on_and_on() {
+    let dev = Dev::open();
+    let mut bufs = [dev.buf(LONG), dev.buf(LONG)];
+    bufs[1].data.fill(1);
+    while let Some(first) = listen() {
+        let qp = dev.qp(IBV_QPT_RC, dev.cq(16));
+        say(&[qp.num().into()]);
+        qp.connect(first[0] as u32, &path());
+        let target = listen().unwrap();
+        let write = |buf: &Buf| {
+            assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, LONG), target[0], target[1] as u32), 0);
+            qp.wait().status
+        };
+        assert_eq!(write(&bufs[0]), IBV_WC_SUCCESS);
+        say(&[0]);
+        let last = bufs.iter().rev().cycle().map(write).find(|status| *status != IBV_WC_SUCCESS);
+        say(&[last.unwrap_or_default().into()]);
+        qp.destroy();
+    }
+}
+
+#[test]
+fn nothing_comes_through_a_window_after_its_invalidation_has_completed() {
+    let dev = Dev::open();
+    for way in ["1", "0"] {
+        let mut child = Child::start_with("writer", &[("SOFTIB_CMA", way)]);
+        let buf = Buf::new(&dev, LONG, BINDABLE);
+        for _ in 0..8 {
+            let qp = dev.qp(IBV_QPT_RC, dev.cq(16));
+            child.tell(&[qp.num().into()]);
+            qp.connect(child.hear()[0] as u32, &path());
+            let mw = window(&dev, IBV_MW_TYPE_2);
+            let all = part(&buf, 0, LONG as u64, IBV_ACCESS_REMOTE_WRITE);
+            assert_eq!(bind_two(&qp, mw, key(mw), all), IBV_WC_SUCCESS);
+            child.tell(&[buf.addr(), key(mw).into()]);
+            // The first write is over, the next ones follow without a pause.
+            assert_eq!(child.hear(), [0]);
+            // While it waits for the write to end, the next one may come, and be refused: that ends the queue pair.
+            let status = invalidate(&qp, key(mw));
+            assert!(matches!(status, IBV_WC_SUCCESS | IBV_WC_WR_FLUSH_ERR), "{status}");
+            let then = seen(&buf);
+            assert_eq!(child.hear(), [u64::from(IBV_WC_REM_ACCESS_ERR)]);
+            assert!(then == seen(&buf), "the memory has changed since");
+            qp.destroy();
+            free(mw);
+        }
+        child.finish();
+    }
+}
+
+/// A copy of memory that another process may be writing to; from the end, where a write comes last.
+fn seen(buf: &Buf) -> Vec<u8> {
+    let at = buf.data.as_ptr();
+    (0..buf.data.len()).rev().step_by(4096).map(|i| unsafe { at.add(i).read_volatile() }).collect()
 }
