@@ -4,6 +4,7 @@ use super::plan::{Plan, When};
 use super::sends::Fate;
 use crate::send::Work;
 use rdma_sys::*;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// How often each fault has struck.
@@ -120,7 +121,9 @@ impl Faults {
     /// The last word, if the plan asks for it.
     pub fn report(&self) {
         if self.plan.report {
-            eprintln!("softib: faults of process {}: {:?}", std::process::id(), self.counts);
+            let line = format!("softib: faults of process {}: {:?}\n", std::process::id(), self.counts);
+            // In one piece, for other processes write there, too; without anybody to read it, it is lost.
+            let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }
 }

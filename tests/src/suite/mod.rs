@@ -4,6 +4,7 @@
 //!     runner      runs cases one after another, looks for what they leave in /dev/shm, counts
 //!     own         our MPI programs x layouts x ranks
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
+//!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
 //!     netpipe     NetPIPE's integrity check
 //!     verbs       verbs programs that nobody here wrote, over the drop-in libibverbs
 //!     commands    ... the pairs among them, line by line
@@ -16,6 +17,7 @@
 pub mod beside;
 pub mod case;
 pub mod commands;
+pub mod fabric;
 pub mod lifecycle;
 pub mod manners;
 pub mod mpi4py;
@@ -38,6 +40,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         pyverbs::cases(setting),
         lifecycle::cases(setting),
         own::cases(setting),
+        fabric::cases(setting),
         netpipe::cases(setting),
         mpi4py::cases(setting),
     ];
