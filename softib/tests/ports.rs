@@ -15,6 +15,9 @@ fn child_main() {
         Some("names") => names(),
         Some("limited") => limited(),
         Some("refuses") => refuses(),
+        Some("configured") => configured(),
+        Some("holds") => holds(),
+        Some("apart") => apart(),
         _ => {}
     }
 }
@@ -359,4 +362,81 @@ fn a_path_that_changes_in_sqd_keeps_its_connection() {
     assert_eq!(a.modify(&attr, IBV_QP_STATE | IBV_QP_AV), 0);
     assert_eq!(a.to_state(IBV_QPS_RTS), 0);
     assert_eq!(exchange(), (IBV_WC_SUCCESS, IBV_WC_SUCCESS));
+}
+
+/// A program chooses for itself, while the device is closed.
+fn configured() {
+    use softib::port::{LinkLayer, Settings, configure};
+    let node = Some("chosen".to_owned());
+    let settings = Settings { node, pkeys: vec![0xffff, 0x8007], ..Settings::default() };
+    configure(settings.clone()).unwrap();
+    let dev = Dev::open();
+    let port = port_of(&dev);
+    assert!(port.lid > 1 && port.pkey_tbl_len == 2);
+    let ethernet = Settings { link_layer: LinkLayer::Ethernet, ..settings };
+    assert!(configure(ethernet.clone()).is_err(), "not while the device is open");
+    unsafe {
+        assert_eq!((table().dealloc_pd)(dev.pd), 0);
+        assert_eq!((table().close_device)(dev.ctx), 0);
+    }
+    configure(ethernet).unwrap();
+    assert_eq!(port_of(&Dev::open()).link_layer, IBV_LINK_LAYER_ETHERNET);
+    say(&[1]);
+    listen();
+}
+
+#[test]
+fn a_program_chooses_its_node_and_port() {
+    let mut child = Child::start_with("configured", &[("SOFTIB_NODE", "environment")]);
+    assert_eq!(child.hear(), [1]);
+    child.finish();
+}
+
+/// Memory that its peer writes to.
+fn holds() {
+    let dev = Dev::open();
+    let (qp, buf) = (dev.qp(IBV_QPT_RC, dev.cq(8)), dev.buf(1 << 16));
+    say(&[qp.num().into(), port_of(&dev).lid.into(), buf.addr(), buf.key().into()]);
+    let hello = listen().unwrap();
+    assert_eq!(connect(&qp, hello[0] as u32, local(hello[1] as u16), 0), 0);
+    say(&[0]);
+    listen();
+    say(&[buf.data[100].into()]);
+    listen();
+}
+
+/// Writes to a process on `node`; how many operations went each way, directly and through the rings.
+fn write_to(dev: &Dev, node: &str) -> (u64, u64) {
+    let mut child = Child::start_with("holds", &[("SOFTIB_NODE", node)]);
+    let theirs = child.hear();
+    let (qp, mut buf) = (dev.qp(IBV_QPT_RC, dev.cq(8)), dev.buf(1 << 16));
+    assert_eq!(connect(&qp, theirs[0] as u32, local(theirs[1] as u16), 0), 0);
+    child.tell(&[qp.num().into(), port_of(dev).lid.into()]);
+    child.hear();
+    buf.data.fill(0x5a);
+    let before = softib::stats();
+    assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, 1 << 16), theirs[2], theirs[3] as u32), 0);
+    assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    child.tell(&[0]);
+    assert_eq!(child.hear(), [0x5a]);
+    child.finish();
+    let now = softib::stats();
+    (now.rdma_direct - before.rdma_direct, now.rdma_ring - before.rdma_ring)
+}
+
+fn apart() {
+    let dev = Dev::open();
+    let here = write_to(&dev, "here");
+    assert!(here == (1, 0) || here.0 == 0, "{here:?}");
+    let there = write_to(&dev, "there");
+    assert!(there.0 == 0 && there.1 > 0, "{there:?}");
+    say(&[1]);
+    listen();
+}
+
+#[test]
+fn process_vm_can_be_kept_within_a_node() {
+    let mut child = Child::start_with("apart", &[("SOFTIB_NODE", "here"), ("SOFTIB_CMA", "node")]);
+    assert_eq!(child.hear(), [1]);
+    child.finish();
 }

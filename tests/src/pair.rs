@@ -23,6 +23,8 @@ pub struct Pair {
     program: String,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    /// For the first run only, and for the second.
+    own: [Option<(String, String)>; 2],
 }
 
 impl Pair {
@@ -30,7 +32,13 @@ impl Pair {
     pub fn new(command: &str, environment: &[(String, String)]) -> Self {
         let mut words = command.split_whitespace().map(str::to_owned);
         let program = words.next().unwrap_or_default();
-        Pair { program, arguments: words.collect(), environment: environment.to_vec() }
+        Pair { program, arguments: words.collect(), environment: environment.to_vec(), own: [None, None] }
+    }
+
+    /// A variable that each of the two has with a value of its own.
+    #[must_use]
+    pub fn differing(self, name: &str, values: [&str; 2]) -> Self {
+        Pair { own: values.map(|value| Some((name.to_owned(), value.to_owned()))), ..self }
     }
 
     /// Runs both; success of both or a failure that shows what they said. Returns the output of both.
@@ -55,12 +63,14 @@ impl Pair {
     fn command(&self, port: &str, address: Option<&str>) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).args(["-p", port]).args(address);
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let own = self.own[usize::from(address.is_some())].iter();
+        command.envs(self.environment.iter().chain(own).map(|(name, value)| (name, value)));
         command
     }
 
     fn explain(&self, first: &Finished, second: &Finished) -> Failure {
-        let variables = self.environment.iter().map(|(name, value)| format!("{name}={value} "));
+        let own = self.own.iter().flatten();
+        let variables = self.environment.iter().chain(own).map(|(name, value)| format!("{name}={value} "));
         let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().map(String::as_str));
         Failure(format!(
             "the first {}, the second {}\n  command: {}{} -p PORT [ADDRESS]\n  first:\n{}\n  second:\n{}",

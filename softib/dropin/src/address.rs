@@ -124,3 +124,46 @@ pub unsafe extern "C" fn create_ah_from_wc(
         (softib::driver_table().create_ah)(pd, &mut attr)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softib::port::{LinkLayer, Settings, configure};
+
+    /// A RoCE port of this process, and row 3 of its GID table: RoCE v2, IPv4.
+    fn roce_port() -> (*mut ibv_context, [u8; 16]) {
+        configure(Settings { link_layer: LinkLayer::Ethernet, ..Settings::default() }).unwrap();
+        let (table, mut gid) = (softib::driver_table(), ibv_gid::default());
+        // SAFETY: the calls of a C program, with what the calls before have returned.
+        unsafe {
+            let list = (table.get_device_list)(std::ptr::null_mut());
+            let context = (table.open_device)(*list);
+            assert_eq!((table.query_gid)(context, 1, 3, &mut gid), 0);
+            (context, gid.raw)
+        }
+    }
+
+    /// The header of a datagram from 127.0.0.9 to our port.
+    fn ipv4_header(to: &[u8; 16]) -> [u8; IPV4] {
+        let mut ip = [0; IPV4];
+        (ip[0], ip[1], ip[8], ip[9]) = (0x45, 12, 64, UDP);
+        ip[12..16].copy_from_slice(&[127, 0, 0, 9]);
+        ip[16..].copy_from_slice(&to[12..]);
+        let sum = !softib::port::header_sum(&ip);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        ip
+    }
+
+    #[test]
+    fn the_way_back_from_an_ipv4_header_uses_the_row_of_its_version() {
+        let (context, ours) = roce_port();
+        let ip = ipv4_header(&ours);
+        let route = by_ipv4(context, 1, &ip).unwrap();
+        // SAFETY: both members of the union are the same 16 bytes.
+        assert_eq!(unsafe { route.dgid.raw }[10..], [0xff, 0xff, 127, 0, 0, 9]);
+        assert_eq!((route.sgid_index, route.hop_limit, route.traffic_class), (3, 64, 12));
+        let mut damaged = ip;
+        damaged[8] ^= 1;
+        assert_eq!(by_ipv4(context, 1, &damaged).err(), Some(Errno(libc::EPROTONOSUPPORT)));
+    }
+}

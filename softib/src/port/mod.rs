@@ -18,7 +18,7 @@ pub(crate) mod node;
 mod settings;
 
 pub use address::ones_complement_sum as header_sum;
-pub use settings::{Fault, LinkLayer, Settings, SettingsError};
+pub use settings::{LinkLayer, Settings, SettingsError, Variable};
 
 use crate::errno::Errno;
 use crate::shm::segment::{boot_id, uid};

@@ -45,9 +45,9 @@ impl Default for Settings {
     }
 }
 
-/// What is wrong with the value of a setting.
+/// The setting whose value is wrong, and what it should have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum Variable {
     /// A node's name: 1 to 60 bytes without control characters.
     Node,
     /// `infiniband` or `ethernet`
@@ -62,22 +62,22 @@ pub enum Fault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingsError {
     /// Which setting.
-    pub fault: Fault,
+    pub variable: Variable,
     /// Its value.
     pub value: String,
 }
 
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (variable, expected) = match self.fault {
-            Fault::Node => ("SOFTIB_NODE", "a name of 1 to 60 bytes without control characters"),
-            Fault::LinkLayer => ("SOFTIB_LINK_LAYER", "infiniband or ethernet"),
-            Fault::PKeys => {
+        let (name, expected) = match self.variable {
+            Variable::Node => ("SOFTIB_NODE", "a name of 1 to 60 bytes without control characters"),
+            Variable::LinkLayer => ("SOFTIB_LINK_LAYER", "infiniband or ethernet"),
+            Variable::PKeys => {
                 ("SOFTIB_PKEYS", "1 to 16 numbers of 16 bits like 0xffff,0x8001, none of partition 0")
             }
-            Fault::Gids => ("SOFTIB_GIDS", "up to 6 addresses like fd00::5,192.0.2.7"),
+            Variable::Gids => ("SOFTIB_GIDS", "up to 6 addresses like fd00::5,192.0.2.7"),
         };
-        write!(f, "{variable}={:?}: expected {expected}", self.value)
+        write!(f, "{name}={:?}: expected {expected}", self.value)
     }
 }
 
@@ -91,13 +91,13 @@ impl Settings {
             settings.node = Some(name);
         }
         if let Some(text) = variable("SOFTIB_LINK_LAYER") {
-            settings.link_layer = link_layer(&text).ok_or_else(|| error(Fault::LinkLayer, &text))?;
+            settings.link_layer = link_layer(&text).ok_or_else(|| error(Variable::LinkLayer, &text))?;
         }
         if let Some(text) = variable("SOFTIB_PKEYS") {
-            settings.pkeys = list(&text, number).ok_or_else(|| error(Fault::PKeys, &text))?;
+            settings.pkeys = list(&text, number).ok_or_else(|| error(Variable::PKeys, &text))?;
         }
         if let Some(text) = variable("SOFTIB_GIDS") {
-            settings.gids = list(&text, address).ok_or_else(|| error(Fault::Gids, &text))?;
+            settings.gids = list(&text, address).ok_or_else(|| error(Variable::Gids, &text))?;
         }
         settings.check().map(|()| settings)
     }
@@ -107,24 +107,24 @@ impl Settings {
         if let Some(name) = &self.node
             && (name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control))
         {
-            return Err(error(Fault::Node, name));
+            return Err(error(Variable::Node, name));
         }
         let fair =
             (1..=PKEYS_MAX).contains(&self.pkeys.len()) && self.pkeys.iter().all(|key| key & 0x7fff != 0);
         if !fair {
-            return Err(error(Fault::PKeys, &format!("{:x?}", self.pkeys)));
+            return Err(error(Variable::PKeys, &format!("{:x?}", self.pkeys)));
         }
         if self.gids.len() > GIDS_MAX
             || self.gids.iter().any(|gid| gid.is_unspecified() || gid.is_multicast())
         {
-            return Err(error(Fault::Gids, &format!("{:?}", self.gids)));
+            return Err(error(Variable::Gids, &format!("{:?}", self.gids)));
         }
         Ok(())
     }
 }
 
-fn error(fault: Fault, value: &str) -> SettingsError {
-    SettingsError { fault, value: value.to_owned() }
+fn error(variable: Variable, value: &str) -> SettingsError {
+    SettingsError { variable, value: value.to_owned() }
 }
 
 /// A variable that is set to something.
@@ -173,10 +173,10 @@ mod tests {
     #[test]
     fn impossible_values_are_named() {
         let bad = Settings { pkeys: vec![0x8000], ..Settings::default() };
-        assert_eq!(bad.check().unwrap_err().fault, Fault::PKeys);
+        assert_eq!(bad.check().unwrap_err().variable, Variable::PKeys);
         let bad = Settings { node: Some("a\nb".into()), ..Settings::default() };
         assert!(bad.check().unwrap_err().to_string().starts_with("SOFTIB_NODE=\"a\\nb\": expected"));
         let bad = Settings { gids: vec!["ff02::1".parse().unwrap()], ..Settings::default() };
-        assert_eq!(bad.check().unwrap_err().fault, Fault::Gids);
+        assert_eq!(bad.check().unwrap_err().variable, Variable::Gids);
     }
 }

@@ -3,9 +3,12 @@
 //! All of it is softib's doing (docs/softib.md, sections 1.6, 1.7 and 7), asked for by environment variables that mpirun passes on.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
+use crate::pair::Pair;
 use crate::process::Finished;
 use crate::suite::case::passes;
+use crate::suite::verbs::{environment, says, succeeds};
 use crate::suite::{Case, Setting};
 use crate::{Failure, Result};
 
@@ -21,12 +24,53 @@ const FABRICS: [(&str, &str, &str); 3] = [
     ("finds no receive for every fiftieth message", "seed=7,drop=20%,rnr=every:50:2ms,report", "rnr_storms"),
 ];
 
+/// Verbs programs that nobody here wrote, on RoCE ports and between nodes.
+const ON_ROCE: [&str; 6] = [
+    "ibv_rc_pingpong -d softib0 -c -n 200 -g 0",
+    "ibv_rc_pingpong -d softib0 -c -n 200 -g 3 -e",
+    "ibv_ud_pingpong -d softib0 -c -n 200 -g 1",
+    "ibv_srq_pingpong -d softib0 -c -n 200 -g 3",
+    "ib_send_lat -d softib0 -n 200 -x 3",
+    "ib_write_bw -d softib0 -n 200 -x 1",
+];
+const BETWEEN_NODES: [&str; 4] = [
+    "ibv_rc_pingpong -d softib0 -c -n 200 -s 65536",
+    "ibv_ud_pingpong -d softib0 -c -n 200 -g 0",
+    "ib_write_lat -d softib0 -n 200",
+    "ib_send_bw -d softib0 -n 200 -c UD -s 4096",
+];
+
 const PROGRAMS: [&str; 3] = ["sendrecv", "collectives", "crossing"];
 
 /// Programs x fabrics.
 pub fn cases(setting: &Setting) -> Vec<Case> {
     let programs: &[&'static str] = if setting.all { &PROGRAMS } else { &PROGRAMS[..1] };
-    programs.iter().flat_map(|program| of_program(program)).collect()
+    let of_verbs = [Case::new("unmodified: ibv_devinfo -v shows a RoCE port", devinfo)].into_iter();
+    let on_roce = ON_ROCE.iter().map(|&command| {
+        Case::new(format!("unmodified, on RoCE ports: {command}"), move |setting| {
+            let mut variables = environment(setting);
+            variables.push(("SOFTIB_LINK_LAYER".to_owned(), "ethernet".to_owned()));
+            succeeds(&Pair::new(command, &variables))
+        })
+    });
+    let between = BETWEEN_NODES.iter().map(|&command| {
+        Case::new(format!("unmodified, between nodes: {command}"), move |setting| {
+            succeeds(&Pair::new(command, &environment(setting)).differing("SOFTIB_NODE", ["a", "b"]))
+        })
+    });
+    let of_mpi = programs.iter().flat_map(|program| of_program(program));
+    of_verbs.chain(on_roce).chain(between).chain(of_mpi).collect()
+}
+
+/// Link layer, the types of the GID table's rows, the length of the P_Key table.
+fn devinfo(setting: &Setting) -> Result<()> {
+    for wanted in ["Ethernet", "::ffff:127.0.0.1, RoCE v2", "max_pkeys:\t\t\t2"] {
+        let mut program = Command::new("ibv_devinfo");
+        program.args(["-v", "-d", "softib0"]).envs(environment(setting));
+        program.env("SOFTIB_LINK_LAYER", "ethernet").env("SOFTIB_PKEYS", "0xffff,0x8001");
+        says(program, wanted)?;
+    }
+    Ok(())
 }
 
 fn of_program(program: &'static str) -> Vec<Case> {

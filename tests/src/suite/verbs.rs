@@ -56,6 +56,11 @@ fn prints(setting: &Setting, command: &str, wanted: &str) -> Result<()> {
     let mut words = command.split_whitespace();
     let mut program = Command::new(words.next().unwrap_or_default());
     program.args(words).envs(environment(setting));
+    says(program, wanted)
+}
+
+/// The program succeeds and prints this.
+pub(super) fn says(mut program: Command, wanted: &str) -> Result<()> {
     let finished = run(&mut program, Limits::deadline(LIMITS), &mut |_| {})?;
     let output = &finished.output;
     let fine = !COMPLAINTS.iter().any(|complaint| output.contains(complaint));
@@ -63,17 +68,22 @@ fn prints(setting: &Setting, command: &str, wanted: &str) -> Result<()> {
         return Ok(());
     }
     Err(Failure(format!(
-        "`{command}` {}, without `{wanted}` or with warnings:\n{output}",
+        "`{program:?}` {}, without `{wanted}` or with warnings:\n{output}",
         finished.describe()
     )))
 }
 
 fn pair_case(command: String) -> Case {
     Case::new(format!("unmodified: {command}"), move |setting| {
-        let output = Pair::new(&command, &environment(setting)).expect_success(Limits::deadline(LIMITS))?;
-        let found = COMPLAINTS.iter().find(|complaint| output.contains(**complaint));
-        found.map_or(Ok(()), |found| Err(Failure(format!("`{found}` in the output:\n{output}"))))
+        succeeds(&Pair::new(&command, &environment(setting)))
     })
+}
+
+/// Both end well, and without complaints.
+pub(super) fn succeeds(pair: &Pair) -> Result<()> {
+    let output = pair.expect_success(Limits::deadline(LIMITS))?;
+    let found = COMPLAINTS.iter().find(|complaint| output.contains(**complaint));
+    found.map_or(Ok(()), |found| Err(Failure(format!("`{found}` in the output:\n{output}"))))
 }
 
 fn openib_case(program: &'static str, name: &str, layout: Option<&'static str>) -> Case {
