@@ -10,7 +10,7 @@ use crate::args::{Args, Options};
 use crate::dropin;
 use crate::workspace::{Workspace, cargo};
 use e2e::failure::Context;
-use e2e::{Failure, Result};
+use e2e::{Failure, OpenMpi, Result};
 
 /// File name of the plugin.
 pub const PLUGIN: &str = "mca_btl_oxib.so";
@@ -25,8 +25,8 @@ pub fn command(args: Args) -> Result<()> {
     let folder = workspace.plugin_folder();
     println!("built {}", plugin.display());
     println!(
-        "use:   mpirun --mca mca_base_component_path {}:SYS_DEFAULT --mca btl self,oxib PROGRAM",
-        folder.display()
+        "use:   mpirun --mca mca_base_component_path {} --mca btl self,oxib PROGRAM",
+        OpenMpi::in_path().component_path(&folder)
     );
     println!("or:    cargo xtask install --user, then: mpirun --mca btl self,oxib PROGRAM");
     let library = dropin::build(&workspace)?;

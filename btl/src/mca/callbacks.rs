@@ -120,7 +120,7 @@ unsafe extern "C" fn sendi(
     header_size: usize,
     payload_size: usize,
     _order: u8,
-    _flags: u32,
+    flags: u32,
     tag: mca_btl_base_tag_t,
     descriptor: *mut Descriptor,
 ) -> c_int {
@@ -133,8 +133,11 @@ unsafe extern "C" fn sendi(
         return OPAL_SUCCESS;
     }
     if !descriptor.is_null() {
-        // SAFETY: Open MPI's own variable, or NULL.
-        unsafe { *descriptor = null_mut() };
+        // SAFETY: Open MPI's own variable, and a module of ours.
+        guard("btl_sendi", (), || unsafe {
+            *descriptor = null_mut();
+            *descriptor = module(raw).alloc_unsent(endpoint, header_size + payload_size, flags);
+        });
     }
     OPAL_ERR_OUT_OF_RESOURCE
 }

@@ -52,6 +52,17 @@ pub struct Operation {
     pub data: *mut c_void,
 }
 
+/// What became of a message that was handed over.
+#[derive(Debug, Clone, Copy)]
+enum Sent {
+    /// Out, or in our hands until there is a credit for it.
+    Gone,
+    /// In our hands, and its sender can wait until the connection is there.
+    AwaitsConnection,
+    /// Still the caller's.
+    Refused,
+}
+
 /// What the lock protects.
 #[allow(missing_debug_implementations, reason = "foreign pointers have nothing to print")]
 pub struct State {
@@ -243,12 +254,18 @@ impl Module {
         if closing {
             return log::debug!("connection to {name} lost while closing: {reason}");
         }
-        log::error!("connection to {name} is lost: {reason}");
+        let place = self.host(process).map_or_else(String::new, |host| format!(" on {host}"));
+        log::error!("connection to {name}{place} is lost: {reason}");
         let Some(callback) = callback else { return };
-        let text = std::ffi::CString::new(format!("oxib: connection to {name} is lost: {reason}"))
+        let text = std::ffi::CString::new(format!("oxib: connection to {name}{place} is lost: {reason}"))
             .unwrap_or_default();
         // SAFETY: the callback that the BML registered; the text outlives the call.
         unsafe { callback(self.as_raw(), MCA_BTL_ERROR_FLAGS_FATAL, process, text.as_ptr().cast_mut()) };
+    }
+
+    fn host(&self, process: *mut opal_proc_t) -> Option<String> {
+        // SAFETY: Open MPI keeps a process until `del_procs`, after which we know it no more.
+        (!process.is_null()).then(|| unsafe { self.abi.host_of(process) }).flatten()
     }
 
     fn keep(&self, frag: Box<Frag>) {
@@ -356,8 +373,10 @@ impl Module {
             return self.send_copy(endpoint, frag, tag);
         }
         let Some((buf, len)) = frag.buffer() else { return OPAL_ERR_BAD_PARAM };
-        if !self.send_buffer(from_raw(endpoint), tag, buf, len) {
-            return OPAL_ERR_UNREACH;
+        match self.send_buffer(from_raw(endpoint), tag, buf, len) {
+            Sent::Gone => {}
+            Sent::AwaitsConnection => return self.complete_when_connected(endpoint, frag),
+            Sent::Refused => return OPAL_ERR_UNREACH,
         }
         if flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK != 0
             && let Some(done) = done
@@ -381,7 +400,7 @@ impl Module {
             return OPAL_ERR_UNREACH;
         };
         buf.payload()[..payload.len()].copy_from_slice(payload);
-        if !self.send_buffer(id, tag, buf, payload.len()) {
+        if matches!(self.send_buffer(id, tag, buf, payload.len()), Sent::Refused) {
             return OPAL_ERR_UNREACH;
         }
         if frag.desc.des_flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK == 0 {
@@ -392,13 +411,34 @@ impl Module {
         OPAL_SUCCESS
     }
 
+    /// A message that has not left for want of a connection: its sender hears that it is complete when it has. Until then
+    /// the sender stays in MPI, where it makes the connection come up; it might go and wait, outside of MPI, for what the
+    /// peer does with the message (5.0's PMIx_Connect makes no progress).
+    #[cold]
+    fn complete_when_connected(
+        &'static self,
+        endpoint: *mut mca_btl_base_endpoint_t,
+        frag: &mut Frag,
+    ) -> c_int {
+        frag.desc.des_flags |= MCA_BTL_DES_SEND_ALWAYS_CALLBACK;
+        let cookie = Cookie::Sent { endpoint, desc: &raw mut frag.desc };
+        self.transport((), |t| t.when_connected(from_raw(endpoint), cookie));
+        OPAL_SUCCESS
+    }
+
     /// The callback of a descriptor that was sent a while ago.
     #[cold]
     fn sent(&'static self, endpoint: *mut mca_btl_base_endpoint_t, desc: *mut mca_btl_base_descriptor_t) {
-        // SAFETY: the upper layer keeps the descriptor until its callback.
-        let Some(done) = (unsafe { (*desc).des_cbfunc }) else { return };
-        // SAFETY: the upper layer's callback for this descriptor, called once a send; no borrow is held.
-        unsafe { done(self.as_raw(), endpoint, desc, OPAL_SUCCESS) };
+        // SAFETY: the descriptor lives until its callback, which may free it if it is the upper layer's.
+        let (flags, done) = unsafe { ((*desc).des_flags, (*desc).des_cbfunc) };
+        if let Some(done) = done {
+            // SAFETY: the upper layer's callback for this descriptor, called once a send; no borrow is held.
+            unsafe { done(self.as_raw(), endpoint, desc, OPAL_SUCCESS) };
+        }
+        if flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP != 0 {
+            // SAFETY: ownership is ours by that flag, so nobody else frees it.
+            self.keep(unsafe { Frag::take_back(desc) });
+        }
     }
 
     /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.
@@ -433,6 +473,10 @@ impl Module {
         payload: usize,
         tag: u8,
     ) -> bool {
+        // A message that has to wait for its connection is not complete at once, as success would say.
+        if self.can_wait() && self.transport(false, |t| t.is_unconnected(id)) {
+            return false;
+        }
         let len = header.len() + payload;
         let taken: Option<SendBuf> = self.transport(None, |t| t.take(id, len, self.can_wait()));
         let Some(mut buf) = taken else { return false };
@@ -445,19 +489,37 @@ impl Module {
             self.transport((), |t| t.give_back(buf));
             return false;
         }
-        self.send_buffer(id, tag, buf, len)
+        !matches!(self.send_buffer(id, tag, buf, len), Sent::Refused)
+    }
+
+    /// A descriptor for what `sendi` did not send for want of a connection, so that `send` can complete it later. NULL when
+    /// it was refused for another reason: the caller comes again.
+    #[cold]
+    pub fn alloc_unsent(
+        &self,
+        endpoint: *mut mca_btl_base_endpoint_t,
+        len: usize,
+        flags: u32,
+    ) -> *mut mca_btl_base_descriptor_t {
+        if self.transport(false, |t| t.is_unconnected(from_raw(endpoint))) {
+            self.alloc(endpoint, len, flags)
+        } else {
+            std::ptr::null_mut()
+        }
     }
 
     /// Sends a filled buffer. A message that cannot go at once waits a little for its connection or a credit, unless a
     /// receive callback sends it.
-    fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
+    fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> Sent {
         let can_wait = self.can_wait();
-        self.transport(false, |t| {
-            let sent = t.send(id, tag, buf, len);
-            if can_wait {
-                t.settle(id);
+        self.transport(Sent::Refused, |t| {
+            if !t.send(id, tag, buf, len) {
+                return Sent::Refused;
             }
-            sent
+            if can_wait && t.settle(id) && t.is_unconnected(id) {
+                return Sent::AwaitsConnection;
+            }
+            Sent::Gone
         })
     }
 

@@ -95,6 +95,7 @@ impl<C> Transport<C> {
 
     /// Gives back what the endpoint held, and its place in the table.
     fn forget(&mut self, id: EpId, flushed: bool) {
+        self.end_waiting(id.index);
         let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize).map(Option::take) else { return };
         self.generations[id.index as usize] = (id.generation + 1) & GENERATION_MASK;
         self.by_name.remove(&ep.peer);

@@ -93,6 +93,7 @@ impl<C> Transport<C> {
             generation,
             lanes,
             rdma: VecDeque::new(),
+            awaiting: Vec::new(),
             queued: 0,
             patience: PATIENCE,
             outstanding: 0,
@@ -180,17 +181,43 @@ impl<C> Transport<C> {
         ep.queued = 0;
         let operations = std::mem::take(&mut ep.rdma);
         self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
+        self.end_waiting(index);
         self.drop_pending(index);
+    }
+
+    /// The endpoint has no connection yet, so that what is sent now cannot leave.
+    pub fn is_unconnected(&self, id: EpId) -> bool {
+        let endpoint = self.endpoints.get(id.index as usize).and_then(|ep| ep.as_deref());
+        endpoint.is_some_and(|ep| ep.generation == id.generation && ep.state.precedes_connection())
+    }
+
+    /// Keeps `cookie` until the connection is there or lost, and hands it back by `Upcall::RdmaDone`; at once, if it is.
+    #[cold]
+    pub fn when_connected(&mut self, id: EpId, cookie: C) {
+        match self.endpoint(id) {
+            Some(ep) if ep.state.precedes_connection() => ep.awaiting.push(cookie),
+            _ => self.later(cookie),
+        }
+    }
+
+    /// Hands back what was waiting for the connection.
+    pub(super) fn end_waiting(&mut self, index: u32) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let cookies = std::mem::take(&mut ep.awaiting);
+        self.up.extend(cookies.into_iter().map(|cookie| Upcall::RdmaDone { cookie, ok: true }));
     }
 
     /// Gives messages that could not go at once a little time to do so, so that they are out before their sender goes on to
     /// compute: nothing moves while no thread of the application is in MPI. It ends when they are out, when
-    /// something arrives (the upper layer has work, and may be what the peer waits for), or when patience does.
+    /// something arrives (the upper layer has work, and may be what the peer waits for), or when patience does. False if
+    /// nothing had to wait.
     #[inline]
-    pub fn settle(&mut self, id: EpId) {
-        if self.endpoint(id).is_some_and(|ep| ep.is_held_up() && !ep.patience.is_zero()) {
+    pub fn settle(&mut self, id: EpId) -> bool {
+        let held_up = self.endpoint(id).is_some_and(|ep| ep.is_held_up());
+        if held_up {
             self.wait_a_little(id);
         }
+        held_up
     }
 
     #[cold]
@@ -238,6 +265,7 @@ impl<C> Transport<C> {
         self.stats.connected += 1;
         self.mark(index, Step::Connected);
         self.flow(index);
+        self.end_waiting(index);
     }
 
     /// Posts the real buffers on every per-peer queue, then tells the peer so.

@@ -41,6 +41,8 @@ pub struct Endpoint<C> {
     pub lanes: Vec<Lane>,
     /// RDMA operations in order, waiting.
     pub rdma: VecDeque<QueuedRdma<C>>,
+    /// Handed back when the connection is there and what was queued flows, or when it will not be.
+    pub awaiting: Vec<C>,
     /// Messages that wait for a connection, a credit or an entry.
     pub queued: u32,
     /// How long senders may still be kept while a connection or a credit is awaited.

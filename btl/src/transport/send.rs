@@ -334,6 +334,7 @@ impl<C> Transport<C> {
         let operations = std::mem::take(&mut ep.rdma);
         self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
         self.up.push_back(Upcall::Failed { endpoint: id, peer, reason: reason.to_owned() });
+        self.end_waiting(index);
         self.drop_pending(index);
     }
 

@@ -83,6 +83,11 @@ impl State {
         matches!(self, State::Connecting | State::HaveQps | State::HaveCts | State::Up)
     }
 
+    /// Nothing has gone out yet, and things may still begin to.
+    pub fn precedes_connection(self) -> bool {
+        self == State::Idle || self.is_coming_up()
+    }
+
     /// Fragments may go out.
     pub fn flows(self) -> bool {
         matches!(self, State::Ready | State::Connected)

@@ -17,7 +17,7 @@ const DEADLINE: u64 = 60;
 pub fn cases(setting: &Setting) -> Vec<Case> {
     let mut cases = if setting.transport.needs_plugin() { of_the_plugin() } else { Vec::new() };
     cases.extend(of_any_transport());
-    if setting.transport.name != setting.mpi.shared_memory() && setting.mpi.major() < 5 {
+    if setting.transport.name != setting.mpi.shared_memory() {
         cases.push(Case::new("parents and children of MPI_Comm_spawn exchange messages", spawned));
     }
     cases.extend(setting.layouts.iter().filter(|_| setting.transport.needs_plugin()).map(layout_is_read));
