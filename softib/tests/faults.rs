@@ -286,8 +286,8 @@ fn calls() {
     assert_eq!(last_errno(), libc::ENOMEM);
     assert!(!create().is_null(), "only the second call fails");
     let qp = dev.qp(IBV_QPT_RC, dev.cq(4));
-    assert_eq!(qp.to_state(IBV_QPS_ERR), libc::EIO);
-    assert_eq!(qp.to_state(IBV_QPS_ERR), 0);
+    assert_eq!(qp.to_state(IBV_QPS_RESET), libc::EIO);
+    assert_eq!(qp.to_state(IBV_QPS_RESET), 0);
     assert_eq!(softib::faults::counts().calls, 2);
 }
 

@@ -71,13 +71,17 @@ fn drained(kind: u32) -> u32 {
 
 fn find(kind: u32, from: u32, to: u32) -> Option<Rule> {
     match (from, to) {
+        // Nothing can fail in RESET (IBTA figure 124 has no such arrow; Linux refuses it as well).
+        (IBV_QPS_RESET, IBV_QPS_ERR) => None,
         (_, IBV_QPS_RESET | IBV_QPS_ERR) => rule(0, 0),
         (IBV_QPS_RESET, IBV_QPS_INIT) => rule(to_init(kind), 0),
         (IBV_QPS_INIT, IBV_QPS_INIT) => rule(0, to_init(kind)),
         (IBV_QPS_INIT, IBV_QPS_RTR) => init_to_rtr(kind),
         (IBV_QPS_RTR, IBV_QPS_RTS) => rtr_to_rts(kind),
         (IBV_QPS_RTS, IBV_QPS_RTS) | (IBV_QPS_SQD, IBV_QPS_RTS) => rule(0, running(kind)),
-        (IBV_QPS_SQE, IBV_QPS_RTS) if matches!(kind, IBV_QPT_UC | IBV_QPT_UD) => rule(0, running(kind)),
+        (IBV_QPS_SQE, IBV_QPS_RTS) if matches!(kind, IBV_QPT_UC | IBV_QPT_UD) => {
+            rule(0, running(kind) & !MIGRATION)
+        }
         (IBV_QPS_RTS, IBV_QPS_SQD) => rule(0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
         (IBV_QPS_SQD, IBV_QPS_SQD) => rule(0, drained(kind)),
         _ => None,
@@ -145,6 +149,54 @@ mod tests {
             assert!(check(kind, IBV_QPS_RTR, IBV_QPS_RTS, rts & !IBV_QP_TIMEOUT).is_err());
         }
         assert!(check(IBV_QPT_XRC_SEND, IBV_QPS_INIT, IBV_QPS_RTR, RC_RTR).is_err());
+    }
+
+    const STATES: [u32; 7] =
+        [IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPS_ERR];
+
+    /// What ibv_modify_qp(3) lists as the least that each step needs.
+    #[test]
+    fn each_step_needs_what_the_man_page_lists() {
+        let first = IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+        let path = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        let retry = IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT;
+        let served = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        let access = IBV_QP_ACCESS_FLAGS;
+        for (kind, needs) in [
+            (IBV_QPT_UD, [first | IBV_QP_QKEY, 0, IBV_QP_SQ_PSN]),
+            (IBV_QPT_UC, [first | access, path, IBV_QP_SQ_PSN]),
+            (IBV_QPT_RC, [first | access, path | served, IBV_QP_SQ_PSN | retry]),
+        ] {
+            for (step, need) in STATES.windows(2).zip(needs) {
+                let mask = IBV_QP_STATE | need;
+                assert!(check(kind, step[0], step[1], mask).is_ok());
+                for bit in (0..21).map(|bit| 1 << bit).filter(|bit| need & bit != 0) {
+                    assert!(check(kind, step[0], step[1], mask & !bit).is_err(), "{kind} {step:?} {bit:#x}");
+                }
+            }
+        }
+    }
+
+    /// The arrows of IBTA figure 124, and no others.
+    #[test]
+    fn there_are_no_other_transitions() {
+        for (kind, recovers) in [(IBV_QPT_RC, false), (IBV_QPT_UC, true), (IBV_QPT_UD, true)] {
+            for (from, to) in STATES.into_iter().flat_map(|from| STATES.map(|to| (from, to))) {
+                let exists = find(kind, from, to).is_some();
+                let expected = match (from, to) {
+                    (_, IBV_QPS_RESET) => true,
+                    (_, IBV_QPS_ERR) => from != IBV_QPS_RESET,
+                    (IBV_QPS_RESET | IBV_QPS_INIT, IBV_QPS_INIT) => true,
+                    (IBV_QPS_INIT, IBV_QPS_RTR) | (IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD, IBV_QPS_RTS) => {
+                        true
+                    }
+                    (IBV_QPS_RTS | IBV_QPS_SQD, IBV_QPS_SQD) => true,
+                    (IBV_QPS_SQE, IBV_QPS_RTS) => recovers,
+                    _ => false,
+                };
+                assert_eq!(exists, expected, "{kind}: {from} -> {to}");
+            }
+        }
     }
 
     #[test]
