@@ -10,7 +10,7 @@
 //! a blocking one waits on.
 
 use super::message::Side;
-use super::world::{CChannel, CEvent, Channel, Pending, World, world};
+use super::world::{CChannel, CEvent, Channel, Pending, World, install_process_hooks, world};
 use crate::errno::{Errno, check};
 use crate::objects::CBox;
 use rdma_cm_sys::*;
@@ -25,6 +25,7 @@ const FIRST: u64 = 2;
 
 /// Makes a channel.
 pub fn create(world: &mut World) -> Result<usize, Errno> {
+    install_process_hooks();
     let flags = libc::EPOLL_CLOEXEC;
     // SAFETY: no preconditions; each descriptor is new, and its owner made at once.
     let (epoll, wake, timer) = unsafe {

@@ -54,7 +54,6 @@ pub fn listen(world: &mut World, key: usize) -> Result<(), Errno> {
     reservation.make_exclusive()?;
     id.socket = Some(carrier::listen(&reservation.place().socket_name())?);
     id.state = State::Listening;
-    unlink_at_exit();
     world.watch_id(key)
 }
 
@@ -68,23 +67,6 @@ pub fn stop(world: &mut World, key: usize) {
     let waiting: Vec<usize> =
         world.embryos.iter().filter(|(_, e)| e.listener == key).map(|(embryo, _)| embryo).collect();
     waiting.into_iter().for_each(|embryo| drop(world.take_embryo(embryo)));
-}
-
-/// A program that exits without destroying its ids leaves no socket behind.
-fn unlink_at_exit() {
-    extern "C" fn at_exit() {
-        let world = super::world::world();
-        for (_, id) in world.ids.iter().filter(|(_, id)| id.state == State::Listening) {
-            if let Some(reservation) = &id.reservation {
-                carrier::unlink(&reservation.place().socket_name());
-            }
-        }
-    }
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: a plain function that stays valid as long as this object is loaded.
-    ONCE.call_once(|| unsafe {
-        libc::atexit(at_exit);
-    });
 }
 
 /// Takes the connections of a listening socket in; their requests are read when they come.

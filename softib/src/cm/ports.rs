@@ -98,7 +98,8 @@ fn lock_path() -> PathBuf {
 /// A port that is ours until this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
-    file: File,
+    /// None: given up to the parent of this process.
+    file: Option<File>,
     place: Place,
     /// The address, with the port that was chosen.
     pub address: SocketAddr,
@@ -129,7 +130,7 @@ impl Reservation {
     fn at(address: SocketAddr, datagram: bool, only: bool, shared: bool) -> Result<Reservation, Errno> {
         let place = Place::of(address, datagram, only);
         let kind = if shared { libc::F_RDLCK } else { libc::F_WRLCK };
-        lock_place(place, kind).map(|file| Reservation { file, place, address })
+        lock_place(place, kind).map(|file| Reservation { file: Some(file), place, address })
     }
 
     /// Nobody shares the address any more: it is going to listen.
@@ -137,7 +138,13 @@ impl Reservation {
     /// # Errors
     /// EADDRINUSE: somebody does.
     pub fn make_exclusive(&self) -> Result<(), Errno> {
-        if lock(&self.file, self.place, libc::F_WRLCK)? { Ok(()) } else { Err(Errno(libc::EADDRINUSE)) }
+        let file = self.file.as_ref().ok_or(Errno::INVAL)?;
+        if lock(file, self.place, libc::F_WRLCK)? { Ok(()) } else { Err(Errno(libc::EADDRINUSE)) }
+    }
+
+    /// In a fork child: lets go of the parent's lock without releasing it.
+    pub fn leave_to_parent(mut self) {
+        drop(self.file.take());
     }
 
     /// Where it is.
@@ -148,9 +155,12 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // A failure ends with the close of the file all the same.
-        let _ = lock(&self.file, self.place, libc::F_UNLCK);
-        segment::sweep_one(&lock_path());
+        if let Some(file) = self.file.take() {
+            // A failure ends with the close of the file all the same.
+            let _ = lock(&file, self.place, libc::F_UNLCK);
+            drop(file);
+            segment::sweep_one(&lock_path());
+        }
     }
 }
 

@@ -225,6 +225,39 @@ pub unsafe fn channel_key(channel: *mut rdma_event_channel) -> Result<usize, Err
     Ok(unsafe { (*channel.cast::<CChannel>()).key })
 }
 
+/// Registers, once, what must happen at exit and after fork.
+pub fn install_process_hooks() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    // SAFETY: plain functions that stay valid as long as this object is loaded.
+    ONCE.call_once(|| unsafe {
+        libc::atexit(at_exit);
+        libc::pthread_atfork(None, None, Some(in_fork_child));
+    });
+}
+
+/// A program that exits without destroying its ids leaves no socket behind.
+extern "C" fn at_exit() {
+    // Somebody who holds the lock now is in a call, and his sockets are swept by the next process.
+    let Ok(world) = WORLD.try_lock() else { return };
+    for (_, id) in world.ids.iter().filter(|(_, id)| id.state == State::Listening) {
+        if let Some(reservation) = &id.reservation {
+            super::carrier::unlink(&reservation.place().socket_name());
+        }
+    }
+}
+
+/// Connections and ports stay the parent's alone: its end must be seen by its peers, however long the child lives.
+extern "C" fn in_fork_child() {
+    let Ok(mut world) = WORLD.try_lock() else { return };
+    for (_, id) in &mut world.ids {
+        (id.state, id.socket) = (State::Over, None);
+        if let Some(reservation) = id.reservation.take() {
+            reservation.leave_to_parent();
+        }
+    }
+    world.embryos.clear();
+}
+
 impl World {
     /// The id of this index.
     pub fn id(&mut self, key: usize) -> Result<&mut Id, Errno> {

@@ -1,0 +1,323 @@
+//! The connection manager by its C calls: ports, limits, refusals, and peers that end or stop.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "a C program in Rust: live objects of the device throughout"
+)]
+
+mod common;
+
+use common::{Child, PATIENCE, last_errno, listen, role, say};
+use rdma_cm_sys::*;
+use std::net::SocketAddr;
+use std::ptr::{null, null_mut};
+
+fn cm() -> &'static Table {
+    softib::cm_table()
+}
+
+struct Channel(*mut rdma_event_channel);
+
+/// What a test looks at of an event.
+struct Event {
+    kind: u32,
+    status: i32,
+    id: *mut rdma_cm_id,
+    private: Vec<u8>,
+}
+
+impl Channel {
+    fn open() -> Channel {
+        let channel = unsafe { (cm().create_event_channel)() };
+        assert!(!channel.is_null(), "errno {}", last_errno());
+        Channel(channel)
+    }
+
+    fn id(&self, space: u32) -> *mut rdma_cm_id {
+        let mut id = null_mut();
+        assert_eq!(unsafe { (cm().create_id)(self.0, &mut id, null_mut(), space) }, 0);
+        id
+    }
+
+    /// An id that listens on a free port of loopback, and the port.
+    fn listener(&self, space: u32) -> (*mut rdma_cm_id, u16) {
+        let id = self.id(space);
+        assert_eq!(bind(id, "127.0.0.1:0"), 0);
+        assert_eq!(unsafe { (cm().listen)(id, 8) }, 0);
+        (id, u16::from_be(unsafe { (cm().get_src_port)(id) }))
+    }
+
+    /// An id that has resolved its way to a port of loopback.
+    fn resolved(&self, space: u32, port: u16) -> *mut rdma_cm_id {
+        let id = self.id(space);
+        assert_eq!(resolve(id, &format!("127.0.0.1:{port}")), 0);
+        assert_eq!(self.next().kind, RDMA_CM_EVENT_ADDR_RESOLVED);
+        assert_eq!(unsafe { (cm().resolve_route)(id, 1000) }, 0);
+        assert_eq!(self.next().kind, RDMA_CM_EVENT_ROUTE_RESOLVED);
+        id
+    }
+
+    /// The next event, which must come.
+    fn next(&self) -> Event {
+        unsafe {
+            let mut poll = libc::pollfd { fd: (*self.0).fd, events: libc::POLLIN, revents: 0 };
+            assert_eq!(libc::poll(&mut poll, 1, PATIENCE.as_millis() as i32), 1, "no event");
+            let mut event = null_mut();
+            assert_eq!((cm().get_cm_event)(self.0, &mut event), 0, "errno {}", last_errno());
+            let (id, conn) = ((*event).id, (*event).param.conn);
+            let len = usize::from(conn.private_data_len);
+            let private = match conn.private_data.is_null() {
+                true => Vec::new(),
+                false => std::slice::from_raw_parts(conn.private_data.cast::<u8>(), len).to_vec(),
+            };
+            let copy = Event { kind: (*event).event, status: (*event).status, id, private };
+            assert_eq!((cm().ack_cm_event)(event), 0);
+            copy
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        unsafe { (cm().destroy_event_channel)(self.0) };
+    }
+}
+
+fn bind(id: *mut rdma_cm_id, to: &str) -> i32 {
+    let mut to = address::emit(to.parse::<SocketAddr>().unwrap());
+    unsafe { (cm().bind_addr)(id, (&raw mut to).cast()) }
+}
+
+fn resolve(id: *mut rdma_cm_id, to: &str) -> i32 {
+    let mut to = address::emit(to.parse::<SocketAddr>().unwrap());
+    unsafe { (cm().resolve_addr)(id, null_mut(), (&raw mut to).cast(), 1000) }
+}
+
+fn destroy(id: *mut rdma_cm_id) {
+    assert_eq!(unsafe { (cm().destroy_id)(id) }, 0);
+}
+
+fn param(private: &[u8]) -> rdma_conn_param {
+    let private_data = if private.is_empty() { null() } else { private.as_ptr().cast() };
+    rdma_conn_param { private_data, private_data_len: private.len() as u8, qp_num: 77, ..Default::default() }
+}
+
+fn connect(id: *mut rdma_cm_id, private: &[u8]) -> i32 {
+    unsafe { (cm().connect)(id, &mut param(private)) }
+}
+
+fn accept(id: *mut rdma_cm_id, private: &[u8]) -> i32 {
+    unsafe { (cm().accept)(id, &mut param(private)) }
+}
+
+#[test]
+fn an_address_is_bound_once_and_wildcards_cover_it() {
+    let channel = Channel::open();
+    let (listener, port) = channel.listener(RDMA_PS_TCP);
+    let (other, datagrams) = (channel.id(RDMA_PS_TCP), channel.id(RDMA_PS_UDP));
+    for taken in ["127.0.0.1", "0.0.0.0", "[::]"] {
+        assert_eq!(
+            (bind(other, &format!("{taken}:{port}")), last_errno()),
+            (-1, libc::EADDRINUSE),
+            "{taken}"
+        );
+    }
+    assert_eq!(bind(other, &format!("127.0.0.2:{port}")), 0, "another address");
+    assert_eq!(bind(datagrams, &format!("127.0.0.1:{port}")), 0, "another port space");
+    destroy(listener);
+    let again = channel.id(RDMA_PS_TCP);
+    assert_eq!(bind(again, &format!("127.0.0.1:{port}")), 0, "free again");
+    assert_eq!((bind(again, "127.0.0.1:0"), last_errno()), (-1, libc::EINVAL), "bound once");
+    [other, datagrams, again].into_iter().for_each(destroy);
+    let foreign = channel.id(RDMA_PS_TCP);
+    assert_eq!((bind(foreign, "192.0.2.1:0"), last_errno()), (-1, libc::EADDRNOTAVAIL));
+    destroy(foreign);
+}
+
+#[test]
+fn addresses_that_allow_reuse_share_until_one_listens() {
+    let channel = Channel::open();
+    let ids = [channel.id(RDMA_PS_TCP), channel.id(RDMA_PS_TCP)];
+    let holder = channel.id(RDMA_PS_TCP);
+    assert_eq!(bind(holder, "127.0.0.1:0"), 0);
+    let port = u16::from_be(unsafe { (cm().get_src_port)(holder) });
+    destroy(holder);
+    for id in ids {
+        let (mut yes, level) = (1_i32, RDMA_OPTION_ID as i32);
+        let option = RDMA_OPTION_ID_REUSEADDR as i32;
+        assert_eq!(unsafe { (cm().set_option)(id, level, option, (&raw mut yes).cast(), 4) }, 0);
+        assert_eq!(bind(id, &format!("127.0.0.1:{port}")), 0);
+    }
+    assert_eq!((unsafe { (cm().listen)(ids[0], 1) }, last_errno()), (-1, libc::EADDRINUSE));
+    destroy(ids[1]);
+    assert_eq!(unsafe { (cm().listen)(ids[0], 1) }, 0);
+    destroy(ids[0]);
+}
+
+#[test]
+fn private_data_are_limited_and_arrive_as_long_as_their_field() {
+    let channel = Channel::open();
+    let (listener, port) = channel.listener(RDMA_PS_TCP);
+    let id = channel.resolved(RDMA_PS_TCP, port);
+    assert_eq!((connect(id, &[1; 57]), last_errno()), (-1, libc::EINVAL));
+    assert_eq!(connect(id, &[1; 56]), 0);
+    let request = channel.next();
+    assert_eq!((request.kind, &request.private[..]), (RDMA_CM_EVENT_CONNECT_REQUEST, &[1; 56][..]));
+    assert_eq!(accept(request.id, &[2; 10]), 0);
+    let response = channel.next();
+    assert_eq!((response.kind, response.private.len()), (RDMA_CM_EVENT_CONNECT_RESPONSE, 196));
+    assert!(response.private[..10] == [2; 10] && response.private[10..].iter().all(|b| *b == 0));
+    assert_eq!(unsafe { (cm().establish)(id) }, 0);
+    assert_eq!(channel.next().kind, RDMA_CM_EVENT_ESTABLISHED);
+    assert_eq!(unsafe { (cm().disconnect)(id) }, 0);
+    assert_eq!(channel.next().kind, RDMA_CM_EVENT_DISCONNECTED);
+    assert_eq!(unsafe { (cm().disconnect)(request.id) }, 0);
+    let kinds = [channel.next().kind, channel.next().kind, channel.next().kind];
+    let times = |kind: u32| kinds.iter().filter(|k| **k == kind).count();
+    assert_eq!((times(RDMA_CM_EVENT_DISCONNECTED), times(RDMA_CM_EVENT_TIMEWAIT_EXIT)), (1, 2), "{kinds:?}");
+    [id, request.id, listener].into_iter().for_each(destroy);
+}
+
+#[test]
+fn refusals_say_why() {
+    let channel = Channel::open();
+    let (listener, port) = channel.listener(RDMA_PS_TCP);
+    let id = channel.resolved(RDMA_PS_TCP, port);
+    assert_eq!(connect(id, &[]), 0);
+    let request = channel.next();
+    assert_eq!(unsafe { (cm().reject)(request.id, [9_u8; 5].as_ptr().cast(), 5) }, 0);
+    let event = channel.next();
+    assert_eq!((event.kind, event.status, event.private.len()), (RDMA_CM_EVENT_REJECTED, 28, 148));
+    assert_eq!(event.private[..5], [9; 5]);
+    [id, request.id, listener].into_iter().for_each(destroy);
+    let late = channel.resolved(RDMA_PS_TCP, port);
+    assert_eq!(connect(late, &[]), 0);
+    let event = channel.next();
+    assert_eq!((event.kind, event.status), (RDMA_CM_EVENT_REJECTED, 8), "nobody listens");
+    destroy(late);
+}
+
+#[test]
+fn an_address_of_another_host_is_no_address() {
+    let channel = Channel::open();
+    let id = channel.id(RDMA_PS_TCP);
+    assert_eq!(resolve(id, "192.0.2.1:7"), 0);
+    let event = channel.next();
+    assert_eq!((event.kind, event.status), (RDMA_CM_EVENT_ADDR_ERROR, -libc::EHOSTUNREACH));
+    destroy(id);
+}
+
+#[test]
+fn a_requester_that_lets_go_is_told_of_as_a_refusal() {
+    let channel = Channel::open();
+    let (listener, port) = channel.listener(RDMA_PS_TCP);
+    let id = channel.resolved(RDMA_PS_TCP, port);
+    assert_eq!(connect(id, &[]), 0);
+    let request = channel.next();
+    destroy(id);
+    let event = channel.next();
+    assert_eq!((event.kind, event.id), (RDMA_CM_EVENT_REJECTED, request.id));
+    assert_eq!(accept(request.id, &[]), -1);
+    [request.id, listener].into_iter().for_each(destroy);
+}
+
+#[test]
+fn a_non_blocking_channel_says_that_there_is_nothing() {
+    let channel = Channel::open();
+    unsafe { libc::fcntl((*channel.0).fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    let mut event = null_mut();
+    assert_eq!(unsafe { (cm().get_cm_event)(channel.0, &mut event) }, -1);
+    assert_eq!(last_errno(), libc::EAGAIN);
+}
+
+#[test]
+fn attributes_are_those_of_the_negotiation() {
+    let channel = Channel::open();
+    let (listener, port) = channel.listener(RDMA_PS_TCP);
+    let id = channel.resolved(RDMA_PS_TCP, port);
+    let mut wishes = param(&[]);
+    (wishes.responder_resources, wishes.initiator_depth, wishes.rnr_retry_count) = (3, 5, 7);
+    assert_eq!(unsafe { (cm().connect)(id, &mut wishes) }, 0);
+    let request = channel.next();
+    let attributes = |id, state: u32| {
+        let mut attr = rdma_sys::ibv_qp_attr { qp_state: state, ..Default::default() };
+        let mut mask = 0;
+        let code = unsafe { (cm().init_qp_attr)(id, &mut attr, &mut mask) };
+        (code, attr, mask as u32)
+    };
+    let (code, receive, mask) = attributes(request.id, rdma_sys::IBV_QPS_RTR);
+    assert_eq!((code, receive.dest_qp_num, receive.min_rnr_timer), (0, 77, 0));
+    assert_eq!(receive.max_dest_rd_atomic, 5, "what the peer has outstanding");
+    assert_ne!(mask & rdma_sys::IBV_QP_RQ_PSN, 0);
+    let (code, send, _) = attributes(request.id, rdma_sys::IBV_QPS_RTS);
+    assert_eq!((code, send.max_rd_atomic, send.rnr_retry), (0, 3, 7));
+    let (code, ..) = attributes(id, rdma_sys::IBV_QPS_RTR);
+    assert_eq!(code, -1, "the peer's side is not known yet");
+    assert_eq!(accept(request.id, &[]), 0);
+    assert_eq!(channel.next().kind, RDMA_CM_EVENT_CONNECT_RESPONSE);
+    let (_, theirs, _) = attributes(id, rdma_sys::IBV_QPS_RTR);
+    assert_eq!(theirs.rq_psn, send.sq_psn, "one PSN a side");
+    [id, request.id, listener].into_iter().for_each(destroy);
+}
+
+#[test]
+fn datagram_ids_look_each_other_up() {
+    let channel = Channel::open();
+    let (listener, port) = channel.listener(RDMA_PS_UDP);
+    let id = channel.resolved(RDMA_PS_UDP, port);
+    assert_eq!(connect(id, &[4; 180]), 0);
+    let request = channel.next();
+    assert_eq!((request.kind, request.private.len()), (RDMA_CM_EVENT_CONNECT_REQUEST, 180));
+    assert_eq!(accept(request.id, &[]), 0);
+    assert_eq!(channel.next().kind, RDMA_CM_EVENT_ESTABLISHED);
+    [id, request.id, listener].into_iter().for_each(destroy);
+}
+
+/// Roles of the other process: it listens, tells its port, and answers as it is told.
+#[test]
+fn child_main() {
+    let Some(role) = role() else { return };
+    let channel = Channel::open();
+    let (_listener, port) = channel.listener(RDMA_PS_TCP);
+    say(&[port.into()]);
+    if role == "accepts" {
+        let request = channel.next();
+        assert_eq!(accept(request.id, &[]), 0);
+        assert_eq!(channel.next().kind, RDMA_CM_EVENT_ESTABLISHED);
+        say(&[1]);
+    }
+    let _ = listen();
+}
+
+#[test]
+fn a_peer_that_is_killed_is_disconnected_at_once_and_its_socket_swept() {
+    let mut child = Child::start("accepts");
+    let port = child.hear()[0] as u16;
+    let channel = Channel::open();
+    let id = channel.resolved(RDMA_PS_TCP, port);
+    assert_eq!(connect(id, &[]), 0);
+    assert_eq!(channel.next().kind, RDMA_CM_EVENT_CONNECT_RESPONSE);
+    assert_eq!(unsafe { (cm().establish)(id) }, 0);
+    child.hear();
+    child.kill();
+    assert_eq!(channel.next().kind, RDMA_CM_EVENT_DISCONNECTED);
+    destroy(id);
+    // Its port is free, and its socket, which it could not remove, in nobody's way.
+    let next = channel.id(RDMA_PS_TCP);
+    assert_eq!(bind(next, &format!("127.0.0.1:{port}")), 0);
+    assert_eq!(unsafe { (cm().listen)(next, 1) }, 0);
+    destroy(next);
+}
+
+#[test]
+fn a_peer_that_is_killed_before_it_answers_is_unreachable_at_once() {
+    let mut child = Child::start("is silent");
+    let port = child.hear()[0] as u16;
+    let channel = Channel::open();
+    let id = channel.resolved(RDMA_PS_TCP, port);
+    assert_eq!(connect(id, &[]), 0);
+    child.kill();
+    let event = channel.next();
+    assert_eq!((event.kind, event.status), (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT));
+    destroy(id);
+}
