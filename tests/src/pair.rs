@@ -25,6 +25,9 @@ pub struct Pair {
     environment: Vec<(String, String)>,
     /// For the first run only, and for the second.
     own: [Option<(String, String)>; 2],
+    clients: usize,
+    /// What only the first run gets.
+    listening: Vec<String>,
 }
 
 impl Pair {
@@ -32,7 +35,8 @@ impl Pair {
     pub fn new(command: &str, environment: &[(String, String)]) -> Self {
         let mut words = command.split_whitespace().map(str::to_owned);
         let program = words.next().unwrap_or_default();
-        Pair { program, arguments: words.collect(), environment: environment.to_vec(), own: [None, None] }
+        let (arguments, environment) = (words.collect(), environment.to_vec());
+        Pair { program, arguments, environment, own: [None, None], clients: 1, listening: Vec::new() }
     }
 
     /// A variable that each of the two has with a value of its own.
@@ -41,45 +45,56 @@ impl Pair {
         Pair { own: values.map(|value| Some((name.to_owned(), value.to_owned()))), ..self }
     }
 
-    /// Runs both; success of both or a failure that shows what they said. Returns the output of both.
+    /// So many connect, at the same time, to the first, which gets `listening` as well.
+    #[must_use]
+    pub fn clients(self, clients: usize, listening: &[&str]) -> Self {
+        Pair { clients, listening: listening.iter().map(|&word| word.to_owned()).collect(), ..self }
+    }
+
+    /// Runs all; success of all or a failure that shows what they said. Returns the output of all.
     ///
     /// # Errors
     /// See above.
     pub fn expect_success(&self, limits: Limits) -> Result<String> {
         let port = free_port()?.to_string();
-        let (first, second) = thread::scope(|scope| {
+        let all: Vec<Finished> = thread::scope(|scope| {
             let first = scope.spawn(|| run(&mut self.command(&port, None), limits, &mut |_| {}));
             wait_for_listener(&port, &first, limits.deadline);
-            let second = run(&mut self.command(&port, Some("127.0.0.1")), limits, &mut |_| {});
-            let first = first.join().map_err(|_| Failure::new("the watching thread panicked"));
-            first.and_then(|first| Ok((first?, second?)))
+            let client = || run(&mut self.command(&port, Some("127.0.0.1")), limits, &mut |_| {});
+            let clients: Vec<_> = (0..self.clients).map(|_| scope.spawn(client)).collect();
+            let join = |run: ScopedJoinHandle<'_, Result<Finished>>| {
+                run.join().unwrap_or_else(|_| Err(Failure::new("the watching thread panicked")))
+            };
+            std::iter::once(first).chain(clients).map(join).collect::<Result<_>>()
         })?;
-        if first.ok() && second.ok() {
-            return Ok(first.output + &second.output);
+        if all.iter().all(Finished::ok) {
+            return Ok(all.into_iter().map(|run| run.output).collect());
         }
-        Err(self.explain(&first, &second))
+        Err(self.explain(&all))
     }
 
     fn command(&self, port: &str, address: Option<&str>) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).args(["-p", port]).args(address);
+        let listening: &[String] = if address.is_none() { &self.listening } else { &[] };
+        command.args(&self.arguments).args(listening).args(["-p", port]).args(address);
         let own = self.own[usize::from(address.is_some())].iter();
         command.envs(self.environment.iter().chain(own).map(|(name, value)| (name, value)));
         command
     }
 
-    fn explain(&self, first: &Finished, second: &Finished) -> Failure {
+    fn explain(&self, all: &[Finished]) -> Failure {
         let own = self.own.iter().flatten();
         let variables = self.environment.iter().chain(own).map(|(name, value)| format!("{name}={value} "));
-        let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().map(String::as_str));
+        let words = std::iter::once(&self.program).chain(&self.arguments).chain(&self.listening);
+        let runs = all.iter().enumerate().map(|(i, run)| {
+            let which = if i == 0 { "the first".to_owned() } else { format!("client {i}") };
+            format!("\n  {which} {}:\n{}", run.describe(), indent(tail(&run.output, 30)))
+        });
         Failure(format!(
-            "the first {}, the second {}\n  command: {}{} -p PORT [ADDRESS]\n  first:\n{}\n  second:\n{}",
-            first.describe(),
-            second.describe(),
+            "not every run succeeded\n  command: {}{} -p PORT [ADDRESS]{}",
             variables.collect::<String>(),
-            words.collect::<Vec<_>>().join(" "),
-            indent(tail(&first.output, 30)),
-            indent(tail(&second.output, 30))
+            words.map(String::as_str).collect::<Vec<_>>().join(" "),
+            runs.collect::<String>()
         ))
     }
 }

@@ -24,6 +24,8 @@ const QUICK: &[&str] = &[
     "ib_read_bw -d softib0 -n 200",
     "ib_atomic_lat -d softib0 -n 200 -A FETCH_AND_ADD",
     "ib_atomic_bw -d softib0 -n 200 -A CMP_AND_SWAP",
+    "ib_send_lat -d softib0 -n 200 -c XRC",
+    "ib_write_bw -d softib0 -n 200 -c XRC",
     "ucx_perftest -d softib0:1 -x rc_verbs -t am_lat -n 200",
     "ucx_perftest -d softib0:1 -x ud_verbs -t am_lat -n 200",
 ];
@@ -115,7 +117,32 @@ const PERFTEST: &[Program] = &[
         &["RC"],
         &["-A FETCH_AND_ADD", "-A FETCH_AND_ADD -e", "-A CMP_AND_SWAP -b", "-A FETCH_AND_ADD -q 4", "-l 8"],
     ),
+    Program("ib_send_lat", &["XRC"], &["-s 1", "-s 64 -I 64", "-s 65536", "-e", "-s 8388608 -n 5"]),
+    Program("ib_send_bw", &["XRC"], &["-s 64", "-s 1048576", "-e", "-b", "-q 4", "-b -q 4 -e", "-a -n 20"]),
+    Program("ib_write_lat", &["XRC"], &["-s 1", "-s 64 -I 64", "-s 65536"]),
+    Program("ib_write_bw", &["XRC"], &["-s 64", "-s 1048576", "-b", "-q 4", "-b -q 4", "-a -n 20"]),
+    Program("ib_read_lat", &["XRC"], &["-s 1", "-s 65536", "-e"]),
+    Program("ib_read_bw", &["XRC"], &["-s 64", "-s 1048576", "-e", "-b -q 4", "-a -n 20"]),
+    Program("ib_atomic_lat", &["XRC"], &["-A FETCH_AND_ADD", "-A CMP_AND_SWAP -e"]),
+    Program("ib_atomic_bw", &["XRC"], &["-A FETCH_AND_ADD", "-A CMP_AND_SWAP -b", "-A FETCH_AND_ADD -q 4"]),
 ];
+
+/// One server and two clients, `-c 2`: quick, and what the full matrix adds.
+const TWO_CLIENTS: [&[&str]; 2] = [
+    &["ibv_xsrq_pingpong -d softib0 -n 200", "ibv_xsrq_pingpong -d softib0 -n 200 -e"],
+    &[
+        "ibv_xsrq_pingpong -d softib0 -n 200 -s 1",
+        "ibv_xsrq_pingpong -d softib0 -n 200 -s 65536",
+        "ibv_xsrq_pingpong -d softib0 -n 50 -s 1048576 -e",
+        "ibv_xsrq_pingpong -d softib0 -n 200 -g 0",
+        "ibv_xsrq_pingpong -d softib0 -n 200 -o",
+    ],
+];
+
+/// Commands for a server that takes two clients (`-c 2` is for the server to say).
+pub fn with_two_clients(all: bool) -> impl Iterator<Item = &'static str> {
+    TWO_CLIENTS.iter().take(if all { 2 } else { 1 }).flat_map(|part| part.iter().copied())
+}
 
 /// The quick selection, and with `all` the full matrix.
 pub fn commands(all: bool) -> Vec<String> {

@@ -30,6 +30,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         }),
     ];
     cases.extend(commands::commands(setting.all).into_iter().map(pair_case));
+    cases.extend(commands::with_two_clients(setting.all).map(two_clients_case));
     let more: &[&str] = if setting.all { MPI_MORE } else { &[] };
     for program in MPI_QUICK.iter().chain(more) {
         cases.extend(OPENIB_LAYOUTS.iter().map(|(name, layout)| openib_case(program, name, *layout)));
@@ -79,7 +80,13 @@ fn pair_case(command: String) -> Case {
     })
 }
 
-/// Both end well, and without complaints.
+fn two_clients_case(command: &'static str) -> Case {
+    Case::new(format!("unmodified, two clients: {command}"), move |setting| {
+        succeeds(&Pair::new(command, &environment(setting)).clients(2, &["-c", "2"]))
+    })
+}
+
+/// All end well, and without complaints.
 pub(super) fn succeeds(pair: &Pair) -> Result<()> {
     let output = pair.expect_success(Limits::deadline(LIMITS))?;
     let found = COMPLAINTS.iter().find(|complaint| output.contains(**complaint));
