@@ -76,11 +76,16 @@ pub const TESTS: [Package; 11] = [
 
 /// What guests with a real kernel's verbs need beyond `MPI`. The kernel and, where there is none, QEMU are fetched and unpacked by
 /// tests/kernel/vmrun: installed, they would change the machine.
-pub const KERNEL: [Package; 9] = [
+pub const KERNEL: [Package; 10] = [
     package(
         "ibverbs-providers",
         "drivers of the kernel's software RDMA devices (rxe, siw)",
         "/etc/libibverbs.d/rxe.driver",
+    ),
+    package(
+        "librdmacm1",
+        "the kernel's connection manager, for rdmacm",
+        "/usr/lib/x86_64-linux-gnu/librdmacm.so.1",
     ),
     package("iproute2", "makes RDMA devices (rdma) and loses packets (tc) in guests", "rdma"),
     package("ucx-utils", "UCX, the reference beside oxib in the same guest", "ucx_perftest"),

@@ -89,6 +89,12 @@ pub fn worlds() -> Vec<(World, Vec<Job>)> {
         ),
         (two, [own(WIRE, 2), pingpongs()].concat()),
         (World { loss: 1, ..two }, own(WIRE, 2)),
+        (
+            World { cpc: "rdmacm", ..rxe },
+            [own(WIRE, 2), own(&["threads"], 2), own(&["sendrecv", "collectives"], 4)].concat(),
+        ),
+        (World { cpc: "rdmacm", ..two }, own(WIRE, 2)),
+        (World { cpc: "rdmacm", loss: 1, ..two }, own(WIRE, 2)),
     ]
 }
 
