@@ -9,6 +9,8 @@
 //!   tests.test_mr.MWTest.test_mw_type1          lacks: memory windows
 //! ```
 //!
+//! They run twice: over an InfiniBand port and over an Ethernet (RoCE) port. `cannot apply on ethernet: REASON` excuses one of the two.
+//!
 //! A test that is not excused there must pass: a skip is a failure, and so is a test that no longer runs. One that cannot apply may
 //! be skipped, never fail; what the device lacks, and could have, is counted apart. One that is excused and passes is
 //! reported, so that the list stays honest.
@@ -30,24 +32,31 @@ const PYTHON: &str = "/usr/bin/python3";
 const SECONDS_PER_TEST: &str = "30";
 const SECONDS_PER_RUN: u64 = 300;
 
-/// One case: all of them take a second or two.
+/// One case for each kind of port: all of them take a second or two.
 pub fn cases(_: &Setting) -> Vec<Case> {
-    let name =
-        "rdma-core's own tests (pyverbs) pass over the software device, but for those that cannot apply";
-    vec![Case::new(name, |setting| {
-        let list = List::read(&setting.sources.join("pyverbs/expected.txt"))?;
-        let (outcomes, output) = Suite::prepare(setting)?.outcomes(setting)?;
-        let verdict = list.judge(&outcomes);
-        println!("          pyverbs: {}", verdict.summary);
-        for note in &verdict.notes {
-            println!("          {note}");
-        }
-        if verdict.wrong.is_empty() {
-            return Ok(());
-        }
-        let (wrong, output) = (indent(&verdict.wrong.join("\n")), indent(tail(&output, 60)));
-        Err(Failure(format!("{}:\n{wrong}\n  the end of their output:\n{output}", verdict.summary)))
-    })]
+    let case = |link_layer: &'static str| {
+        let name = format!(
+            "rdma-core's own tests (pyverbs) pass over the software device, but for those that cannot apply ({link_layer})"
+        );
+        Case::new(name, move |setting| hold(setting, link_layer))
+    };
+    vec![case("infiniband"), case("ethernet")]
+}
+
+/// Runs the tests and compares.
+fn hold(setting: &Setting, link_layer: &str) -> Result<()> {
+    let list = List::read(&setting.sources.join("pyverbs/expected.txt"), link_layer)?;
+    let (outcomes, output) = Suite::prepare(setting)?.outcomes(setting, link_layer)?;
+    let verdict = list.judge(&outcomes);
+    println!("          pyverbs ({link_layer}): {}", verdict.summary);
+    for note in &verdict.notes {
+        println!("          {note}");
+    }
+    if verdict.wrong.is_empty() {
+        return Ok(());
+    }
+    let (wrong, output) = (indent(&verdict.wrong.join("\n")), indent(tail(&output, 60)));
+    Err(Failure(format!("{}:\n{wrong}\n  the end of their output:\n{output}", verdict.summary)))
 }
 
 /// What the repository says about each test.
@@ -81,17 +90,17 @@ struct Verdict {
 }
 
 impl List {
-    fn read(path: &Path) -> Result<List> {
+    fn read(path: &Path, link_layer: &str) -> Result<List> {
         let text = std::fs::read_to_string(path).context(format_args!("cannot read {}", path.display()))?;
-        List::parse(&text)
+        List::parse(&text, link_layer)
     }
 
-    fn parse(text: &str) -> Result<List> {
+    fn parse(text: &str, link_layer: &str) -> Result<List> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let mut list = BTreeMap::new();
         for line in lines {
             let (test, rest) = line.split_once(' ').unwrap_or((line, ""));
-            let expectation = Expectation::parse(rest.trim()).context(format_args!(
+            let expectation = Expectation::parse(rest.trim(), link_layer).context(format_args!(
                 "`pass`, `cannot apply: REASON` or `lacks: FEATURE` is missing: {line}"
             ))?;
             if list.insert(test.to_owned(), expectation).is_some() {
@@ -129,10 +138,14 @@ impl List {
 }
 
 impl Expectation {
-    fn parse(words: &str) -> Option<Expectation> {
+    fn parse(words: &str, link_layer: &str) -> Option<Expectation> {
         match words.split_once(": ") {
             None if words == "pass" => Some(Expectation::Pass),
             Some(("cannot apply", _)) => Some(Expectation::CannotApply),
+            Some(("cannot apply on infiniband" | "cannot apply on ethernet", _)) => {
+                let here = words.starts_with(&format!("cannot apply on {link_layer}:"));
+                Some(if here { Expectation::CannotApply } else { Expectation::Pass })
+            }
             Some(("lacks", _)) => Some(Expectation::Lacks),
             _ => None,
         }
@@ -160,13 +173,13 @@ impl Suite {
     }
 
     /// Runs them all, in a new process behind each test that ended its own.
-    fn outcomes(&self, setting: &Setting) -> Result<(Outcomes, String)> {
+    fn outcomes(&self, setting: &Setting, link_layer: &str) -> Result<(Outcomes, String)> {
         let log = self.folder.join("log");
         let (mut output, mut known) = (String::new(), 0);
         loop {
             let mut python = Command::new(PYTHON);
             python.arg(&self.runner).args([&self.folder, &log]).args([SECONDS_PER_TEST, "--dev", "softib0"]);
-            python.envs(verbs::environment(setting));
+            python.envs(verbs::environment(setting)).env("SOFTIB_LINK_LAYER", link_layer);
             let finished = run(&mut python, Limits::deadline(SECONDS_PER_RUN), &mut |_| {})?;
             output.push_str(&finished.output);
             let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -220,17 +233,19 @@ fn parse(log: &str) -> Outcomes {
 mod tests {
     use super::*;
 
-    const LIST: &str = "# a comment\n\na  pass\nb  cannot apply: no such hardware\nc  lacks: windows\n";
+    const LIST: &str = "# a comment\n\na  pass\nb  cannot apply: no such hardware\nc  lacks: windows\ne  cannot apply on ethernet: LIDs\n";
 
     fn verdict(log: &str) -> Verdict {
-        List::parse(LIST).unwrap().judge(&parse(log))
+        let mut outcomes = parse(log);
+        outcomes.extend(parse("pass e\t\n"));
+        List::parse(LIST, "infiniband").unwrap().judge(&outcomes)
     }
 
     #[test]
     fn what_is_not_excused_must_pass_and_skips_are_no_passes() {
         let good = verdict("begin a\t\npass a\t\nbegin b\t\nskip b\twhy\nerror c\t\n");
         assert_eq!((good.wrong.len(), good.notes.len()), (0, 0));
-        assert_eq!(good.summary, "1 of 3 pass, 1 cannot apply, 1 lack something, 0 are wrong");
+        assert_eq!(good.summary, "2 of 4 pass, 1 cannot apply, 1 lack something, 0 are wrong");
         assert_eq!(verdict("skip a\twhy\nskip b\t\nskip c\t\n").wrong, ["skip    a  why"]);
         assert_eq!(verdict("pass a\t\nskip b\t\nskip c\t\nfail d\tnew\n").wrong, ["fail    d  new"]);
     }
@@ -255,8 +270,15 @@ mod tests {
 
     #[test]
     fn an_entry_without_a_verdict_or_a_reason_is_refused() {
-        assert!(List::parse("a  maybe\n").is_err());
-        assert!(List::parse("a  cannot apply: \n").is_err());
-        assert!(List::parse("a  pass\na  pass\n").is_err());
+        assert!(List::parse("a  maybe\n", "ethernet").is_err());
+        assert!(List::parse("a  cannot apply: \n", "ethernet").is_err());
+        assert!(List::parse("a  pass\na  pass\n", "ethernet").is_err());
+    }
+
+    #[test]
+    fn an_excuse_may_be_for_one_kind_of_port() {
+        let outcomes = parse("pass a\t\nskip b\t\nskip c\t\nskip e\t\n");
+        let on = |link_layer: &str| List::parse(LIST, link_layer).unwrap().judge(&outcomes).wrong.len();
+        assert_eq!((on("ethernet"), on("infiniband")), (0, 1));
     }
 }
