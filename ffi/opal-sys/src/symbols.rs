@@ -7,10 +7,27 @@ use std::ptr::NonNull;
 /// Address of a symbol, or `None`.
 pub(crate) type Resolver<'a> = &'a dyn Fn(&CStr) -> Option<NonNull<c_void>>;
 
-/// The resolver of real life: whatever the loader sees from here, as it would for an undefined symbol of ours.
+/// The library that has them, by release.
+const LIBRARIES: [&CStr; 2] = [c"libopen-pal.so.80", c"libopen-pal.so.40"];
+
+/// The resolver of real life: whatever the loader sees from here, as it would for an undefined symbol of ours; else what
+/// Open MPI's library has, which a language may have loaded for itself only (RTLD_LOCAL).
 pub(crate) fn of_this_process(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: a NUL-terminated name and the pseudo handle that searches every loaded object.
-    NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+    let global = NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
+    global.or_else(|| LIBRARIES.into_iter().find_map(|library| of_loaded(library, name)))
+}
+
+/// A symbol of a library that is loaded already, or of those that it depends on.
+fn of_loaded(library: &CStr, name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: NUL-terminated names; NOLOAD runs no code. The library has loaded us, or was loaded by who did, and stays:
+    // the address is good without our reference to it.
+    unsafe {
+        let handle = NonNull::new(libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD))?;
+        let address = libc::dlsym(handle.as_ptr(), name.as_ptr());
+        libc::dlclose(handle.as_ptr());
+        NonNull::new(address)
+    }
 }
 
 /// Address of a symbol that must be there.

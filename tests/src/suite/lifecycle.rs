@@ -1,4 +1,5 @@
-//! How a process starts and ends MPI: thread levels, the tool interface before and after MPI, sessions.
+//! How a process starts and ends MPI: thread levels, the tool interface before MPI, sessions, a private libmpi; and how it goes
+//! on when another one has ended.
 
 use crate::suite::case::passes;
 use crate::suite::{Case, Setting};
@@ -10,6 +11,7 @@ const LEVELS: [&str; 4] = ["single", "funneled", "serialized", "multiple"];
 /// All of them; sessions came with Open MPI 5.0.
 pub fn cases(setting: &Setting) -> Vec<Case> {
     let mut cases: Vec<Case> = (0..LEVELS.len()).map(level).collect();
+    cases.push(Case::new("a libmpi that was loaded for its caller only finds its transport", local));
     let name = setting.transport.name.clone();
     cases.push(Case::new(
         format!("MPI_T finds the parameters of {name} before and during MPI, as often as it is opened"),
@@ -22,6 +24,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         cases.push(Case::new("sessions start and end MPI several times in one process (4 ranks)", |s| {
             sessions(s, 4)
         }));
+        cases.push(Case::new("with ULFM the survivors of a killed rank hear of it and go on", survivors));
     }
     cases
 }
@@ -38,6 +41,19 @@ fn level(number: usize) -> Case {
 fn tools(setting: &Setting) -> Result<()> {
     let prefix = format!("btl_{}_", setting.transport.name);
     passes(&setting.job(2, "tools")?.arguments([prefix]), "tools", DEADLINE).map(drop)
+}
+
+fn local(setting: &Setting) -> Result<()> {
+    let job = setting.foreign_job(2, &setting.transport, "/usr/bin/python3").foreign();
+    let program = setting.sources.join("mpi/local.py");
+    passes(&job.arguments([program.to_string_lossy()]), "local", DEADLINE).map(drop)
+}
+
+/// The next job sweeps what the killed rank left.
+fn survivors(setting: &Setting) -> Result<()> {
+    let job = setting.job(3, "survivors")?.flag("--with-ft").flag("ulfm");
+    passes(&job, "survivors", DEADLINE)?;
+    passes(&setting.job(2, "sendrecv")?, "sendrecv", DEADLINE).map(drop)
 }
 
 /// The plugin says how often it was opened: a library that ended each time opens it anew.
