@@ -164,12 +164,7 @@ fn command(setting: &Setting, world: &World, job: &Job) -> Result<String> {
                 .parameter("btl_oxib_cpc_include", world.cpc)
                 .parameter("btl_oxib_verbose", "warn")
         }
-        // An IPv4 GID of rxe does not work with UCX 1.13: its UD wire-up ignores what arrives.
-        Over::Ucx => mpirun
-            .pml("ucx")
-            .variable("UCX_NET_DEVICES", &format!("{device}:1"))
-            .variable("UCX_TLS", "rc_v,self")
-            .variable("UCX_IB_GID_INDEX", "2"),
+        Over::Ucx => ucx(mpirun.pml("ucx"), &device),
     };
     if let Some(layout) = job.layout {
         let file = setting.configs.join(format!("{layout}.conf"));
@@ -179,4 +174,11 @@ fn command(setting: &Setting, world: &World, job: &Job) -> Result<String> {
         mpirun = mpirun.parameter(name, value);
     }
     Ok(mpirun.command_line())
+}
+
+/// UCX's settings, passed on to ranks on other guests. It takes an IPv6 GID: with an IPv4 GID of rxe its UD wire-up ignores what arrives (1.13).
+fn ucx(mpirun: mpirun::Job, device: &str) -> mpirun::Job {
+    let port = format!("{device}:1");
+    let settings = [("UCX_NET_DEVICES", port.as_str()), ("UCX_TLS", "rc_v,self"), ("UCX_IB_GID_INDEX", "2")];
+    settings.into_iter().fold(mpirun, |job, (name, value)| job.variable(name, value).flag("-x").flag(name))
 }
