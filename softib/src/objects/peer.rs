@@ -95,7 +95,8 @@ impl Peers {
     /// The incarnation and the port of the process in `slot`, if it lives; it is not attached for that.
     pub fn identify(&self, slot: usize) -> Result<(u64, Card), Errno> {
         let file = segment::open_slot(&self.dir, slot)?;
-        if file.metadata()?.len() != SEGMENT_LEN as u64 {
+        let metadata = file.metadata()?;
+        if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != segment::uid() {
             return Err(Errno::PROTO);
         }
         let map = Map::new(&file, BELL)?;

@@ -27,6 +27,7 @@ use crate::port::card::{self, Card};
 use crate::port::gid;
 use rdma_sys::{IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, ibv_qp_attr};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{Ordering, fence};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softibX\x01");
@@ -136,7 +137,9 @@ fn entry(index: usize) -> usize {
 impl DomainFile {
     /// Maps a domain's segment and checks that it is one, of this user and boot, and the one of `slot`.
     pub fn map(file: File, slot: usize) -> Result<DomainFile, Errno> {
-        if file.metadata()?.len() != LEN as u64 {
+        let metadata = file.metadata()?;
+        // Anybody can make a file of this name where all users' segments live.
+        if metadata.len() != LEN as u64 || metadata.uid() != segment::uid() {
             return Err(Errno::PROTO);
         }
         let map = Map::new(&file, LEN)?;
