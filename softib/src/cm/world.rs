@@ -235,14 +235,16 @@ pub fn install_process_hooks() {
     });
 }
 
-/// A program that exits without destroying its ids leaves no socket behind.
+/// A program that exits without destroying its ids leaves neither sockets nor ports behind.
 extern "C" fn at_exit() {
-    // Somebody who holds the lock now is in a call, and his sockets are swept by the next process.
-    let Ok(world) = WORLD.try_lock() else { return };
-    for (_, id) in world.ids.iter().filter(|(_, id)| id.state == State::Listening) {
-        if let Some(reservation) = &id.reservation {
+    // Somebody who holds the lock now is in a call, and what he leaves is swept by the next process.
+    let Ok(mut world) = WORLD.try_lock() else { return };
+    for (_, id) in &mut world.ids {
+        let Some(reservation) = id.reservation.take() else { continue };
+        if id.state == State::Listening {
             super::carrier::unlink(&reservation.place().socket_name());
         }
+        drop(reservation);
     }
 }
 
