@@ -24,11 +24,12 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     titled(parts.into_iter().flatten())
 }
 
-/// A few of each kind, with the default layout.
+/// A few of each kind, with the default layout; without sessions, whose rare hangs are open (docs/openmpi.md).
 pub fn short(setting: &Setting) -> Vec<Case> {
     let manners = manners::cases(setting).into_iter().filter(|case| !case.name.contains(".conf"));
     let programs = SHORT.iter().flat_map(|(names, ranks)| own::some(setting, names, *ranks));
-    titled(manners.chain(lifecycle::cases(setting)).chain(programs))
+    let lifecycle = lifecycle::cases(setting).into_iter().filter(|case| !case.name.starts_with("sessions"));
+    titled(manners.chain(lifecycle).chain(programs))
 }
 
 fn titled(cases: impl Iterator<Item = Case>) -> Vec<Case> {
