@@ -40,13 +40,19 @@ pub const COMPILER: [Package; 2] = [
 ];
 
 /// What the tests need beyond that.
-pub const TESTS: [Package; 11] = [
+pub const TESTS: [Package; 13] = [
     package("libc6-dev", "C headers, for the tests that compare struct layouts", "/usr/include/stdio.h"),
     package(
         "libibverbs-dev",
         "verbs headers, for the tests that compare struct layouts",
         "/usr/include/infiniband/verbs.h",
     ),
+    package(
+        "librdmacm-dev",
+        "rdma_cm headers, for the tests that compare struct layouts",
+        "/usr/include/rdma/rdma_cma.h",
+    ),
+    package("rdmacm-utils", "rdma_cm examples that run on the drop-in librdmacm", "rping"),
     package("ibverbs-utils", "verbs examples that run on the drop-in libibverbs", "ibv_rc_pingpong"),
     package("perftest", "verbs benchmarks that run on the drop-in libibverbs", "ib_send_lat"),
     package(

@@ -41,6 +41,10 @@ fn library_folder() -> PathBuf {
 
 /// (name, version) of a file's dynamic symbols of libibverbs: imported ones, or exported ones.
 fn symbols(file: &Path, imported: bool) -> BTreeSet<(String, String)> {
+    symbols_of("IBVERBS_", file, imported)
+}
+
+fn symbols_of(prefix: &str, file: &Path, imported: bool) -> BTreeSet<(String, String)> {
     let output = Command::new("readelf").args(["--dyn-syms", "-W"]).arg(file).output().expect("readelf runs");
     let text = String::from_utf8(output.stdout).unwrap();
     let parse = |line: &str| {
@@ -48,9 +52,14 @@ fn symbols(file: &Path, imported: bool) -> BTreeSet<(String, String)> {
         let (name, version) = words.get(7)?.split_once('@')?;
         let version = version.trim_start_matches('@').to_owned();
         let fits = (words[6] == "UND") == imported && words[4] != "LOCAL";
-        (fits && version.starts_with("IBVERBS_") && !name.is_empty()).then(|| (name.to_owned(), version))
+        (fits && version.starts_with(prefix) && !name.is_empty()).then(|| (name.to_owned(), version))
     };
     text.lines().filter_map(parse).collect()
+}
+
+/// (name, version) of a file's dynamic symbols of librdmacm.
+fn cm_symbols(file: &Path, imported: bool) -> BTreeSet<(String, String)> {
+    symbols_of("RDMACM_", file, imported)
 }
 
 fn ours() -> BTreeSet<(String, String)> {
@@ -117,5 +126,21 @@ fn the_private_interface_of_providers_and_historical_versions_stay_the_real_libr
         let private = export.node.starts_with("IBVERBS_PRIVATE");
         assert!(!private || export.name == "ibv_query_gid_type", "{export:?}");
         assert!(export.node != "IBVERBS_1.0" || !["ibv_open_device", "ibv_reg_mr"].contains(&export.name));
+    }
+}
+
+#[test]
+fn the_connection_manager_has_every_symbol_of_the_distributions_library_and_programs() {
+    let ours: BTreeSet<(String, String)> =
+        softib::CM_CALLS.iter().map(|call| (call.name.to_owned(), call.node.to_owned())).collect();
+    assert_eq!(ours.len(), softib::CM_CALLS.len(), "a name is twice");
+    let theirs = cm_symbols(&library_folder().join("librdmacm.so.1"), false);
+    assert!(theirs.len() > 60, "{theirs:?}");
+    let missing: Vec<_> = theirs.difference(&ours).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    for file in programs() {
+        let wanted = cm_symbols(&file, true);
+        let missing: Vec<_> = wanted.difference(&ours).collect();
+        assert!(missing.is_empty(), "{} imports {missing:?}", file.display());
     }
 }

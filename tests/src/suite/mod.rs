@@ -12,6 +12,7 @@
 //!     pyverbs     rdma-core's own tests over the drop-in, held against a list
 //!     lifecycle   how a process starts and ends MPI: thread levels, tools, sessions
 //!     ompi5       the same with Open MPI 5.0: all that is about MPI, or a short selection
+//!     rdmacm      the same for librdmacm; our MPI programs with the connection manager rdmacm
 //!     mpi4py      mpi4py's tests, measured against the same tests over tcp
 
 pub mod beside;
@@ -25,6 +26,7 @@ pub mod netpipe;
 pub mod ompi5;
 pub mod own;
 pub mod pyverbs;
+pub mod rdmacm;
 pub mod runner;
 pub mod verbs;
 
@@ -39,6 +41,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         beside::cases(setting),
         pyverbs::cases(setting),
         lifecycle::cases(setting),
+        rdmacm::cases(setting),
         own::cases(setting),
         fabric::cases(setting),
         netpipe::cases(setting),
