@@ -3,12 +3,15 @@
 //! Every entry locks the transport only while Open MPI uses threads, and never while it calls back: a callback may
 //! enter any function here again. What the transport has for the upper layer is taken out one by one.
 
+mod sending;
+
 use super::frag::Frag;
 use super::handle::RegHandle;
 use super::timelines;
 use crate::protocol::layout::Layout;
-use crate::transport::{Delivery, EpId, SendBuf, Transport, Upcall};
+use crate::transport::{Delivery, EpId, Transport, Upcall};
 use opal_sys::*;
+
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -50,17 +53,6 @@ pub struct Operation {
     pub context: *mut c_void,
     /// As handed to put or get.
     pub data: *mut c_void,
-}
-
-/// What became of a message that was handed over.
-#[derive(Debug, Clone, Copy)]
-enum Sent {
-    /// Out, or in our hands until there is a credit for it.
-    Gone,
-    /// In our hands, and its sender can wait until the connection is there.
-    AwaitsConnection,
-    /// Still the caller's.
-    Refused,
 }
 
 /// What the lock protects.
@@ -276,253 +268,6 @@ impl Module {
         });
     }
 
-    /// `btl_alloc`: control messages of ob1; refusing them would leave them parked, so they are never refused for
-    /// want of a free buffer.
-    pub fn alloc(
-        &self,
-        endpoint: *mut mca_btl_base_endpoint_t,
-        len: usize,
-        flags: u32,
-    ) -> *mut mca_btl_base_descriptor_t {
-        self.with(|state| {
-            let buf = state.transport.as_mut().and_then(|t| t.take(from_raw(endpoint), len, false));
-            match buf {
-                Some(buf) => state.free.pop().unwrap_or_else(Frag::new).hand_out(buf, len, flags),
-                None => std::ptr::null_mut(),
-            }
-        })
-    }
-
-    /// `btl_free`.
-    ///
-    /// # Safety
-    /// `desc` came from `alloc` or `prepare_src` and was not freed.
-    pub unsafe fn free(&self, desc: *mut mca_btl_base_descriptor_t) {
-        // SAFETY: passed on to the caller.
-        let mut frag = unsafe { Frag::take_back(desc) };
-        if let Some((buf, _)) = frag.buffer() {
-            self.transport((), |t| t.give_back(buf));
-        }
-        self.keep(frag);
-    }
-
-    /// `btl_prepare_src`: a descriptor with `reserve` bytes of room and as much of the message behind it as fits,
-    /// at most `size`, which becomes what was packed.
-    ///
-    /// # Safety
-    /// `convertor` is prepared for a send.
-    pub unsafe fn prepare_src(
-        &self,
-        endpoint: *mut mca_btl_base_endpoint_t,
-        convertor: *mut opal_convertor_t,
-        reserve: usize,
-        size: &mut usize,
-        flags: u32,
-    ) -> *mut mca_btl_base_descriptor_t {
-        let Some(room) = self.layout.largest_payload().checked_sub(reserve) else {
-            return std::ptr::null_mut();
-        };
-        let wanted = (*size).min(room);
-        let Some(mut buf) =
-            self.transport(None, |t| t.take(from_raw(endpoint), reserve + wanted, self.can_wait()))
-        else {
-            return std::ptr::null_mut();
-        };
-        // SAFETY: passed on to the caller.
-        match unsafe { self.pack(convertor, &mut buf.payload()[reserve..reserve + wanted]) } {
-            Ok(packed) => {
-                *size = packed;
-                self.with(|s| s.free.pop()).unwrap_or_else(Frag::new).hand_out(buf, reserve + packed, flags)
-            }
-            Err(status) => {
-                log::error!("the message cannot be packed: status {status}");
-                self.transport((), |t| t.give_back(buf));
-                std::ptr::null_mut()
-            }
-        }
-    }
-
-    /// Copies message bytes: contiguous ones directly, others through Open MPI.
-    ///
-    /// # Safety
-    /// `convertor` is prepared for a send, unless `out` is empty.
-    unsafe fn pack(&self, convertor: *mut opal_convertor_t, out: &mut [u8]) -> Result<usize, c_int> {
-        if out.is_empty() {
-            return Ok(0);
-        }
-        // SAFETY: the caller vouches for the convertor. `opal_convertor_pack` advances it, which later calls rely on.
-        unsafe { self.abi.pack(convertor, out) }
-    }
-
-    /// `btl_send`. The data is ours from here on, so the send is locally complete: the callback, if it is wanted, comes
-    /// now, and 1 says so. A descriptor that stays the upper layer's is another matter: see `send_copy`.
-    ///
-    /// # Safety
-    /// `desc` came from `alloc` or `prepare_src` and was neither sent nor freed.
-    pub unsafe fn send(
-        &'static self,
-        endpoint: *mut mca_btl_base_endpoint_t,
-        desc: *mut mca_btl_base_descriptor_t,
-        tag: u8,
-    ) -> c_int {
-        // SAFETY: passed on to the caller; the descriptor is live.
-        let (flags, done) = unsafe { ((*desc).des_flags, (*desc).des_cbfunc) };
-        // SAFETY: the descriptor is the fragment's first field; the caller vouches for it.
-        let frag = unsafe { &mut *desc.cast::<Frag>() };
-        if flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP == 0 {
-            return self.send_copy(endpoint, frag, tag);
-        }
-        let Some((buf, len)) = frag.buffer() else { return OPAL_ERR_BAD_PARAM };
-        match self.send_buffer(from_raw(endpoint), tag, buf, len) {
-            Sent::Gone => {}
-            Sent::AwaitsConnection => return self.complete_when_connected(endpoint, frag),
-            Sent::Refused => return OPAL_ERR_UNREACH,
-        }
-        if flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK != 0
-            && let Some(done) = done
-        {
-            // SAFETY: the upper layer's callback for this descriptor, called once; no borrow is held.
-            unsafe { done(self.as_raw(), endpoint, desc, OPAL_SUCCESS) };
-        }
-        // SAFETY: ownership is ours by that flag, so nobody else frees it.
-        self.keep(unsafe { Frag::take_back(desc) });
-        1
-    }
-
-    /// A send whose descriptor and payload stay the upper layer's: it may read them afterwards, change them and send them
-    /// again (5.0's one-sided emulation does, piece by piece). So a copy goes out. The callback comes from progress: 5.0
-    /// calls from under a lock that it takes in the callback, too.
-    #[cold]
-    fn send_copy(&'static self, endpoint: *mut mca_btl_base_endpoint_t, frag: &mut Frag, tag: u8) -> c_int {
-        let id = from_raw(endpoint);
-        let Some(payload) = frag.payload() else { return OPAL_ERR_BAD_PARAM };
-        let Some(mut buf) = self.transport(None, |t| t.take(id, payload.len(), false)) else {
-            return OPAL_ERR_UNREACH;
-        };
-        buf.payload()[..payload.len()].copy_from_slice(payload);
-        if matches!(self.send_buffer(id, tag, buf, payload.len()), Sent::Refused) {
-            return OPAL_ERR_UNREACH;
-        }
-        if frag.desc.des_flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK == 0 {
-            return 1;
-        }
-        let desc = &raw mut frag.desc;
-        self.transport((), |t| t.later(Cookie::Sent { endpoint, desc }));
-        OPAL_SUCCESS
-    }
-
-    /// A message that has not left for want of a connection: its sender hears that it is complete when it has. Until then
-    /// the sender stays in MPI, where it makes the connection come up; it might go and wait, outside of MPI, for what the
-    /// peer does with the message (5.0's PMIx_Connect makes no progress).
-    #[cold]
-    fn complete_when_connected(
-        &'static self,
-        endpoint: *mut mca_btl_base_endpoint_t,
-        frag: &mut Frag,
-    ) -> c_int {
-        frag.desc.des_flags |= MCA_BTL_DES_SEND_ALWAYS_CALLBACK;
-        let cookie = Cookie::Sent { endpoint, desc: &raw mut frag.desc };
-        self.transport((), |t| t.when_connected(from_raw(endpoint), cookie));
-        OPAL_SUCCESS
-    }
-
-    /// The callback of a descriptor that was sent a while ago.
-    #[cold]
-    fn sent(&'static self, endpoint: *mut mca_btl_base_endpoint_t, desc: *mut mca_btl_base_descriptor_t) {
-        // SAFETY: the descriptor lives until its callback, which may free it if it is the upper layer's.
-        let (flags, done) = unsafe { ((*desc).des_flags, (*desc).des_cbfunc) };
-        if let Some(done) = done {
-            // SAFETY: the upper layer's callback for this descriptor, called once a send; no borrow is held.
-            unsafe { done(self.as_raw(), endpoint, desc, OPAL_SUCCESS) };
-        }
-        if flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP != 0 {
-            // SAFETY: ownership is ours by that flag, so nobody else frees it.
-            self.keep(unsafe { Frag::take_back(desc) });
-        }
-    }
-
-    /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.
-    ///
-    /// # Safety
-    /// `header` is readable for its length; `convertor` is prepared for a send of `payload` bytes if there are any.
-    #[inline]
-    pub unsafe fn sendi(
-        &'static self,
-        endpoint: *mut mca_btl_base_endpoint_t,
-        convertor: *mut opal_convertor_t,
-        header: &[u8],
-        payload: usize,
-        tag: u8,
-    ) -> bool {
-        let id = from_raw(endpoint);
-        // SAFETY: looked at only if there is a payload, and then prepared.
-        let data: Option<&[u8]> = unsafe { contiguous(convertor, payload) };
-        let sent = data.is_some_and(|data| self.transport(false, |t| t.sendi(id, tag, [header, data])));
-        // SAFETY: passed on to the caller.
-        sent || unsafe { self.sendi_buffered(id, convertor, header, payload, tag) }
-    }
-
-    /// # Safety
-    /// As `sendi`.
-    #[cold]
-    unsafe fn sendi_buffered(
-        &'static self,
-        id: EpId,
-        convertor: *mut opal_convertor_t,
-        header: &[u8],
-        payload: usize,
-        tag: u8,
-    ) -> bool {
-        // A message that has to wait for its connection is not complete at once, as success would say.
-        if self.can_wait() && self.transport(false, |t| t.is_unconnected(id)) {
-            return false;
-        }
-        let len = header.len() + payload;
-        let taken: Option<SendBuf> = self.transport(None, |t| t.take(id, len, self.can_wait()));
-        let Some(mut buf) = taken else { return false };
-        let (head, body) = buf.payload()[..len].split_at_mut(header.len());
-        head.copy_from_slice(header);
-        // SAFETY: passed on to the caller.
-        let packed = unsafe { self.pack(convertor, body) };
-        if packed != Ok(payload) {
-            log::error!("packed {packed:?} bytes of a message of {payload}");
-            self.transport((), |t| t.give_back(buf));
-            return false;
-        }
-        !matches!(self.send_buffer(id, tag, buf, len), Sent::Refused)
-    }
-
-    /// A descriptor for what `sendi` did not send for want of a connection, so that `send` can complete it later. NULL when
-    /// it was refused for another reason: the caller comes again.
-    #[cold]
-    pub fn alloc_unsent(
-        &self,
-        endpoint: *mut mca_btl_base_endpoint_t,
-        len: usize,
-        flags: u32,
-    ) -> *mut mca_btl_base_descriptor_t {
-        if self.transport(false, |t| t.is_unconnected(from_raw(endpoint))) {
-            self.alloc(endpoint, len, flags)
-        } else {
-            std::ptr::null_mut()
-        }
-    }
-
-    /// Sends a filled buffer. A message that cannot go at once waits a little for its connection or a credit, unless a
-    /// receive callback sends it.
-    fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> Sent {
-        let can_wait = self.can_wait();
-        self.transport(Sent::Refused, |t| {
-            if !t.send(id, tag, buf, len) {
-                return Sent::Refused;
-            }
-            if can_wait && t.settle(id) && t.is_unconnected(id) {
-                return Sent::AwaitsConnection;
-            }
-            Sent::Gone
-        })
-    }
-
     /// `btl_put` and `btl_get`.
     pub fn rdma(
         &'static self,
@@ -616,23 +361,6 @@ impl Module {
             }
             transport.close();
         }
-    }
-}
-
-/// The payload as one piece of memory, if it is one.
-///
-/// # Safety
-/// `convertor` is prepared for a send of `len` bytes, unless `len` is 0.
-#[inline]
-unsafe fn contiguous<'a>(convertor: *mut opal_convertor_t, len: usize) -> Option<&'a [u8]> {
-    if len == 0 {
-        return Some(&[]);
-    }
-    // SAFETY: prepared, as the caller says, so its fields and its datatype are valid, and contiguous data is readable.
-    unsafe {
-        let convertor = &*convertor;
-        let usable = !convertor.need_buffers() && convertor.remaining() >= len;
-        usable.then(|| std::slice::from_raw_parts(convertor.current_pointer(), len))
     }
 }
 

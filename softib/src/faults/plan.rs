@@ -130,7 +130,7 @@ impl FromStr for Plan {
             if cursor.is_at_end() {
                 return Ok(plan);
             }
-            cursor.expect(",", COMMA)?;
+            cursor.demand(",", COMMA)?;
         }
     }
 }
@@ -195,7 +195,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    fn expect(&mut self, token: &str, expected: &'static str) -> Result<(), PlanError> {
+    fn demand(&mut self, token: &str, expected: &'static str) -> Result<(), PlanError> {
         if self.take(token) { Ok(()) } else { Err(self.error_at(self.at, expected)) }
     }
 
@@ -249,12 +249,12 @@ impl<'a> Cursor<'a> {
         if self.take("at:") {
             return self.count().map(When::At);
         }
-        self.expect("every:", WHEN)?;
+        self.demand("every:", WHEN)?;
         self.count().map(When::Every)
     }
 
     fn after_colon<T>(&mut self, read: impl Fn(&mut Self) -> Result<T, PlanError>) -> Result<T, PlanError> {
-        self.expect(":", COLON)?;
+        self.demand(":", COLON)?;
         read(self)
     }
 
