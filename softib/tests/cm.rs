@@ -134,6 +134,21 @@ fn an_address_is_bound_once_and_wildcards_cover_it() {
     destroy(foreign);
 }
 
+/// As rping ends: one thread reads events, another takes the channel away and ends the process. An error would be taken for one.
+#[test]
+fn a_thread_that_reads_a_destroyed_channel_waits_as_if_nothing_came() {
+    let channel = std::mem::ManuallyDrop::new(Channel::open());
+    unsafe { (cm().destroy_event_channel)(channel.0) };
+    let (raw, (told, hear)) = (channel.0 as usize, std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        told.send(None).unwrap();
+        told.send(Some(unsafe { (cm().get_cm_event)(raw as *mut _, &mut null_mut()) })).unwrap();
+    });
+    assert_eq!(hear.recv().unwrap(), None);
+    let answer = hear.recv_timeout(std::time::Duration::from_millis(200));
+    assert!(answer.is_err(), "it got {answer:?}");
+}
+
 #[test]
 fn addresses_that_allow_reuse_share_until_one_listens() {
     let channel = Channel::open();

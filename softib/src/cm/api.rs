@@ -29,7 +29,7 @@ pub unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel)
     guard_minus(|| {
         // SAFETY: a channel of ours by the rules of the API.
         let key = unsafe { channel_key(channel)? };
-        world().channels.try_remove(key);
+        channel::destroy(&mut world(), key);
         Ok(())
     });
 }
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn get_cm_event(
 ) -> c_int {
     guard_minus(|| {
         // SAFETY: a channel of ours by the rules of the API.
-        let event = channel::next_event(unsafe { channel_key(channel)? })?;
+        let event = unsafe { channel::next_event(channel)? };
         // SAFETY: the program passes a valid pointer.
         unsafe { to.write(event) };
         Ok(())

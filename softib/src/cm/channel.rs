@@ -10,11 +10,14 @@
 //! a blocking one waits on.
 
 use super::message::Side;
-use super::world::{CChannel, CEvent, Channel, Pending, World, install_process_hooks, world};
+use super::world::{
+    CChannel, CEvent, Channel, GONE, Pending, World, channel_key, install_process_hooks, world,
+};
 use crate::errno::{Errno, check};
 use crate::objects::CBox;
 use rdma_cm_sys::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const WAKE: u64 = 0;
@@ -38,7 +41,7 @@ pub fn create(world: &mut World) -> Result<usize, Errno> {
     watch(&epoll, timer.as_raw_fd(), TIMER)?;
     let entry = world.channels.vacant_entry();
     let key = entry.key();
-    let c = CBox::new(CChannel { fd: epoll.as_raw_fd(), key });
+    let c = CBox::new(CChannel { fd: epoll.as_raw_fd(), key: AtomicUsize::new(key) });
     entry.insert(Channel { c, epoll, wake, timer, queue: Default::default() });
     Ok(key)
 }
@@ -232,27 +235,72 @@ fn conn_param(side: &Side, private: *const libc::c_void, len: u8) -> rdma_conn_p
     }
 }
 
-/// The next event of a channel. Waits for one unless the descriptor is non-blocking.
-pub fn next_event(key: usize) -> Result<*mut rdma_cm_event, Errno> {
+/// Ends a channel. The struct that its program has stays: a thread of it may be about to read from it.
+pub fn destroy(world: &mut World, key: usize) {
+    if let Some(channel) = world.channels.try_remove(key) {
+        // SAFETY: alive until it is leaked right here.
+        unsafe { (*channel.c.as_ptr()).key.store(GONE, Ordering::Relaxed) };
+        std::mem::forget(channel.c);
+    }
+}
+
+/// The next event of a channel of a program. Waits for one unless the descriptor is non-blocking.
+///
+/// # Safety
+/// `channel` was made by [`create`]; it may have been destroyed.
+pub unsafe fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
+    // SAFETY: contract of this function; the struct outlives its channel.
+    let key = || unsafe { channel_key(channel) };
     loop {
-        let fd = {
-            let mut world = world();
-            let fd = world.channels.get(key).ok_or(Errno::INVAL)?.epoll.as_raw_fd();
-            if let Some(event) = world.take(key) {
-                return Ok(event);
-            }
-            world.pump(key);
-            if let Some(event) = world.take(key) {
-                return Ok(event);
-            }
-            fd
-        };
-        // SAFETY: a descriptor that the program keeps open while it calls us.
-        if check(unsafe { libc::fcntl(fd, libc::F_GETFL) })? & libc::O_NONBLOCK != 0 {
-            return Err(Errno(libc::EAGAIN));
+        let outcome = event_or_wait(key()?);
+        if key()? == GONE {
+            wait_for_ever();
         }
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, and room for the answer.
-        check(unsafe { libc::poll(&mut poll, 1, -1) })?;
+        if let Some(event) = outcome? {
+            return Ok(event);
+        }
+    }
+}
+
+/// The next event of a channel that is our own.
+pub fn next_event_of(key: usize) -> Result<*mut rdma_cm_event, Errno> {
+    loop {
+        if let Some(event) = event_or_wait(key)? {
+            return Ok(event);
+        }
+    }
+}
+
+/// An event, if there is one; else waits until there may be one, unless the descriptor is non-blocking.
+fn event_or_wait(key: usize) -> Result<Option<*mut rdma_cm_event>, Errno> {
+    let fd = {
+        let mut world = world();
+        let fd = world.channels.get(key).ok_or(Errno::INVAL)?.epoll.as_raw_fd();
+        if let Some(event) = world.take(key) {
+            return Ok(Some(event));
+        }
+        world.pump(key);
+        if let Some(event) = world.take(key) {
+            return Ok(Some(event));
+        }
+        fd
+    };
+    // SAFETY: a descriptor that the program keeps open while it calls us.
+    if check(unsafe { libc::fcntl(fd, libc::F_GETFL) })? & libc::O_NONBLOCK != 0 {
+        return Err(Errno(libc::EAGAIN));
+    }
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, and room for the answer.
+    check(unsafe { libc::poll(&mut poll, 1, -1) })?;
+    Ok(None)
+}
+
+/// The channel was destroyed under a thread that waits on it. A thread that reads the kernel's descriptor while another closes
+/// it is not woken by that, and programs rely on it: rping's thread would take an error for the end of the process.
+#[cold]
+fn wait_for_ever() -> ! {
+    loop {
+        // SAFETY: no preconditions; it returns after a signal.
+        unsafe { libc::pause() };
     }
 }

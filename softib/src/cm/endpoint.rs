@@ -52,7 +52,7 @@ pub fn complete(key: usize) -> Result<(), Errno> {
         (id.c(), id.channel)
     };
     drop_event(c);
-    let event = channel::next_event(own)?;
+    let event = channel::next_event_of(own)?;
     // SAFETY: our own struct, and an event just taken.
     let (kind, status) = unsafe {
         (*c).event = event;
@@ -374,7 +374,7 @@ pub unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, to: *mut *mut rd
             (id.channel, id.template)
         };
         drop_event(listener);
-        let event = channel::next_event(own)?;
+        let event = channel::next_event_of(own)?;
         // SAFETY: an event just taken.
         let (id, kind, status) = unsafe { ((*event).id, (*event).event, (*event).status) };
         if kind != RDMA_CM_EVENT_CONNECT_REQUEST || status != 0 {

@@ -13,16 +13,20 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A channel as programs see it, and its index.
+/// A channel as programs see it, and its index; [`GONE`] once it is destroyed.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CChannel {
     pub fd: i32,
-    pub key: usize,
+    pub key: AtomicUsize,
 }
+
+/// The index of a channel that its program has destroyed.
+pub const GONE: usize = usize::MAX;
 
 /// An id as programs see it, and its index.
 #[repr(C)]
@@ -222,7 +226,7 @@ pub unsafe fn channel_key(channel: *mut rdma_event_channel) -> Result<usize, Err
         return Err(Errno::INVAL);
     }
     // SAFETY: by contract the start of a CChannel.
-    Ok(unsafe { (*channel.cast::<CChannel>()).key })
+    Ok(unsafe { (*channel.cast::<CChannel>()).key.load(Ordering::Relaxed) })
 }
 
 /// Registers, once, what must happen at exit and after fork.
