@@ -205,10 +205,10 @@ fn clean_up(leader: u32, mark: &str, too_long: bool) -> Vec<String> {
         signal("TERM", &format!("-{leader}"));
     }
     let deadline = Instant::now() + grace;
-    let mut left = marked(mark);
+    let mut left = surely_marked(mark);
     while !left.is_empty() && Instant::now() < deadline {
         std::thread::sleep(TICK);
-        left = marked(mark);
+        left = surely_marked(mark);
     }
     for (pid, _) in &left {
         signal("KILL", &pid.to_string());
@@ -243,6 +243,16 @@ fn marked(mark: &str) -> Vec<(u32, String)> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| has_variable(*pid, needle.as_bytes())).map(|pid| (pid, name_of(pid))).collect()
+}
+
+/// As [`marked`], with a second look before nobody is found: a process in the middle of execve(2) shows no environment.
+fn surely_marked(mark: &str) -> Vec<(u32, String)> {
+    let found = marked(mark);
+    if !found.is_empty() {
+        return found;
+    }
+    std::thread::sleep(TICK);
+    marked(mark)
 }
 
 fn has_variable(pid: u32, needle: &[u8]) -> bool {
