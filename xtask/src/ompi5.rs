@@ -23,8 +23,6 @@ use e2e::{Failure, OpenMpi, Result};
 
 /// The distribution that has Open MPI 5.0.
 const SUITE: &str = "trixie";
-/// Where the mirror is when apt's configuration names none.
-const MIRROR: &str = "http://deb.debian.org/debian";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Changes with whatever would make an existing folder wrong.
 const RECIPE: &str = "2";
@@ -114,7 +112,7 @@ struct Apt {
 
 impl Apt {
     fn new(folder: &Path) -> Result<Apt> {
-        let site = site();
+        let site = site()?;
         for part in ["state/lists/partial", "cache/archives/partial", "none"] {
             create(&folder.join(part))?;
         }
@@ -153,15 +151,21 @@ impl Apt {
 }
 
 /// The mirror that apt has for this machine's own Debian.
-fn site() -> String {
+fn site() -> Result<String> {
     let format = "$(SITE) $(RELEASE) $(COMPONENT)";
     let words = ["indextargets", "--no-release-info", "--format", format, "Created-By: Packages"];
     let text = ask("apt-get", &words).unwrap_or_default();
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    site_of(&text, codename(&release)).unwrap_or(MIRROR).to_owned()
+    site_of(&text, codename(&release)).map(str::to_owned).ok_or_else(|| {
+        Failure(
+            "apt has no source of Debian's own archive over http, so there is no mirror to take Open MPI 5.0 from; \
+             see `apt-get indextargets`, and run `apt-get update` once"
+                .to_owned(),
+        )
+    })
 }
 
-/// `http://deb.debian.org/debian bookworm main`, among other sources.
+/// `http://mirror.example/debian bookworm main`, among other sources.
 fn site_of<'a>(targets: &'a str, codename: &str) -> Option<&'a str> {
     let words = targets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let ours = words.filter(|words| words.get(1..) == Some(&[codename, "main"]));
