@@ -46,6 +46,9 @@ pub fn command(args: Args) -> Result<()> {
         add(&mut total, suite::run(&setting, &suite::cases(&setting), args.words()));
     }
     add(&mut total, with_5_0(&workspace, &args, &setting)?);
+    if total == Tally::default() {
+        total.failed.push(format!("no case is named like {:?}; --list shows them all", args.words()));
+    }
     conclude(&total, began.elapsed())
 }
 
