@@ -13,7 +13,7 @@
 use crate::engine::world::{Stats, World};
 use crate::errno::Errno;
 use crate::objects::mr::Mrs;
-use crate::objects::peer::{Absent, Link, Peer};
+use crate::objects::peer::{Link, Peer};
 use crate::objects::qp::Qp;
 use crate::rdma_ring::{self, Message, WORD};
 use crate::send::{self, Remote, Step, Work, op};
@@ -29,14 +29,10 @@ use std::time::{Duration, Instant};
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return xrc::send::attempt(qp, w, work, sges) };
-    let peer = match w.peers.connected(link) {
+    let peer = match send::reach(&mut w.peers, link, me) {
         Ok(peer) => peer,
-        Err(Absent::Never) => return Step::Silent,
-        Err(Absent::Gone) => return Step::Done(IBV_WC_RETRY_EXC_ERR),
+        Err(step) => return step,
     };
-    if !link.is_open(&peer.map, me) {
-        return Step::Silent;
-    }
     if matches!(work.remote, Remote::Word { .. }) && work.len != WORD {
         return Step::Done(IBV_WC_LOC_LEN_ERR);
     }

@@ -9,7 +9,6 @@
 use crate::deliver;
 use crate::engine::world::World;
 use crate::objects::events::Subject;
-use crate::objects::peer::Absent;
 use crate::objects::qp::Qp;
 use crate::rdma::{self, Sender};
 use crate::send::{self, Remote, Step, Work};
@@ -64,14 +63,10 @@ fn is_free(w: &mut World, work: &mut Work, index: usize) -> bool {
 pub fn send_invalidating(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return Step::Silent };
-    let peer = match w.peers.connected(link) {
+    let peer = match send::reach(&mut w.peers, link, me) {
         Ok(peer) => peer,
-        Err(Absent::Never) => return Step::Silent,
-        Err(Absent::Gone) => return Step::Done(IBV_WC_RETRY_EXC_ERR),
+        Err(step) => return step,
     };
-    if !link.is_open(&peer.map, me) {
-        return Step::Silent;
-    }
     if !work.moved {
         let known = mrtable::look_up(&peer.map, work.imm);
         if known.is_none_or(|exposed| exposed.qpn != qp.attr.dest_qp_num) {

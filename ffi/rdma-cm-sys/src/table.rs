@@ -3,54 +3,14 @@
 //! Filled by the loader in `verbs` from `librdmacm.so.1`, or by the software device with its own functions. A call returns 0, or
 //! -1 or a null pointer with `errno` set.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 
 use libc::sockaddr;
 use rdma_sys::ibv_qp_attr;
 
 use crate::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
 
-/// Declares [`Table`], and [`SYMBOLS`] with the C name and first symbol version of each member.
-macro_rules! calls {
-    ($( $(#[$doc:meta])* $field:ident, $symbol:literal, $version:literal : $ty:ty; )*) => {
-        /// The calls of one librdmacm.
-        #[derive(Clone, Copy, Debug)]
-        pub struct Table {
-            /// Who filled it, for messages: "rdma-core", "softib".
-            pub name: &'static str,
-            $( $(#[$doc])* pub $field: $ty, )*
-        }
-
-        /// C name and symbol version of each member of [`Table`], in its order.
-        pub const SYMBOLS: &[(&str, &str)] = &[ $( ($symbol, $version), )* ];
-
-        impl Table {
-            /// Fills a table by asking `find` for each symbol and its version. The first failure ends it.
-            ///
-            /// # Safety
-            /// What `find` returns for a name must be the address of the librdmacm function of that name.
-            pub unsafe fn fill<E>(
-                name: &'static str,
-                mut find: impl FnMut(&'static CStr, &'static CStr) -> Result<core::ptr::NonNull<c_void>, E>,
-            ) -> Result<Table, E> {
-                $(
-                    let found = find(c_name(concat!($symbol, "\0")), c_name(concat!($version, "\0")))?;
-                    // SAFETY: by contract a function of this name and version; function and data pointers have
-                    // the same size on every target with dlsym.
-                    let $field = unsafe { core::mem::transmute::<*mut c_void, $ty>(found.as_ptr()) };
-                )*
-                Ok(Table { name, $( $field, )* })
-            }
-        }
-    };
-}
-
-/// A literal that ends in NUL as a C string; the empty one if it does not.
-fn c_name(literal: &'static str) -> &'static CStr {
-    CStr::from_bytes_with_nul(literal.as_bytes()).unwrap_or(c"")
-}
-
-calls! {
+rdma_sys::symbol_table! {
     /// Opens a channel for events. `EPERM` or `ENODEV` where the kernel has no RDMA.
     create_event_channel, "rdma_create_event_channel", "RDMACM_1.0":
         unsafe extern "C" fn() -> *mut rdma_event_channel;

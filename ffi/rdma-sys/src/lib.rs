@@ -58,6 +58,8 @@ pub use cq::*;
 pub use device::*;
 pub use event::*;
 pub use inline::*;
+#[doc(hidden)]
+pub use macros::c_name;
 pub use memory::*;
 pub use qp::*;
 pub use srq::*;

@@ -2,8 +2,8 @@
 //!
 //! `c_enums!` declares the aliases and constants of one file and collects them in that file's `CONSTS`, so that the
 //! comparison with the C header covers every constant by construction. `zeroed_default!` gives plain attribute structs
-//! the `Default` that C programs get from `memset`. `opaque!` declares types that are only ever pointed to. The other raw
-//! binding crates use them as well.
+//! the `Default` that C programs get from `memset`. `opaque!` declares types that are only ever pointed to; `symbol_table!`
+//! a library's functions. The other raw binding crates use them as well.
 
 /// Declares integer aliases for C enums, their constants, and the list `CONSTS` of all of them.
 #[macro_export]
@@ -39,4 +39,54 @@ macro_rules! opaque {
             _private: [u8; 0],
         }
     )* };
+}
+
+/// Declares `Table`, the functions of a library, and `SYMBOLS` with the C name and symbol version of each member: those whose ABI
+/// the member has. Older versions of a name may take other structs, so a lookup must never fall back to one.
+#[macro_export]
+macro_rules! symbol_table {
+    ($( $(#[$doc:meta])* $field:ident, $symbol:literal, $version:literal : $ty:ty; )*) => {
+        /// The functions of one library.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Table {
+            /// Who filled it, for messages: "rdma-core", "softib".
+            pub name: &'static str,
+            $( $(#[$doc])* pub $field: $ty, )*
+        }
+
+        /// C name and symbol version of each member of [`Table`], in its order.
+        pub const SYMBOLS: &[(&str, &str)] = &[ $( ($symbol, $version), )* ];
+
+        impl Table {
+            /// Fills a table by asking `find` for each symbol and its version. The first failure ends it.
+            ///
+            /// # Safety
+            /// What `find` returns for a name must be the address of the library's function of that name.
+            pub unsafe fn fill<E>(
+                name: &'static str,
+                mut find: impl FnMut(
+                    &'static core::ffi::CStr,
+                    &'static core::ffi::CStr,
+                ) -> Result<core::ptr::NonNull<core::ffi::c_void>, E>,
+            ) -> Result<Table, E> {
+                $(
+                    let found = find(
+                        $crate::c_name(concat!($symbol, "\0")),
+                        $crate::c_name(concat!($version, "\0")),
+                    )?;
+                    let address = found.as_ptr();
+                    // SAFETY: by contract a function of this name and version; function and data pointers have
+                    // the same size on every target with dlsym.
+                    let $field = unsafe { core::mem::transmute::<*mut core::ffi::c_void, $ty>(address) };
+                )*
+                Ok(Table { name, $( $field, )* })
+            }
+        }
+    };
+}
+
+/// A literal that ends in NUL as a C string; the empty one if it does not.
+#[doc(hidden)]
+pub fn c_name(literal: &'static str) -> &'static core::ffi::CStr {
+    core::ffi::CStr::from_bytes_with_nul(literal.as_bytes()).unwrap_or(c"")
 }

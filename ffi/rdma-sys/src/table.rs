@@ -12,50 +12,7 @@ use crate::*;
 /// it is, and the linked-in copy of the software device stays off.
 pub const SOFTIB_MARKER: &CStr = c"oxib_softib_marker";
 
-/// Declares [`Table`], and [`SYMBOLS`] with the C name and first symbol version of each member.
-macro_rules! control_path {
-    ($( $(#[$doc:meta])* $field:ident, $symbol:literal, $version:literal : $ty:ty; )*) => {
-        /// The control path of one verbs library.
-        #[derive(Clone, Copy, Debug)]
-        pub struct Table {
-            /// Who filled it, for messages: "rdma-core", "softib".
-            pub name: &'static str,
-            $( $(#[$doc])* pub $field: $ty, )*
-        }
-
-        /// C name and symbol version of each member of [`Table`], in its order.
-        ///
-        /// The version is the one whose ABI the member has. Most names also exist under IBVERBS_1.0 with
-        /// incompatible structs, so a lookup must never fall back to an older version than the one given here.
-        pub const SYMBOLS: &[(&str, &str)] = &[ $( ($symbol, $version), )* ];
-
-        impl Table {
-            /// Fills a table by asking `find` for each symbol and its version. The first failure ends it.
-            ///
-            /// # Safety
-            /// What `find` returns for a name must be the address of the libibverbs function of that name.
-            pub unsafe fn fill<E>(
-                name: &'static str,
-                mut find: impl FnMut(&'static CStr, &'static CStr) -> Result<core::ptr::NonNull<c_void>, E>,
-            ) -> Result<Table, E> {
-                $(
-                    let found = find(c_name(concat!($symbol, "\0")), c_name(concat!($version, "\0")))?;
-                    // SAFETY: by contract a function of this name and version; function and data pointers have
-                    // the same size on every target with dlsym.
-                    let $field = unsafe { core::mem::transmute::<*mut c_void, $ty>(found.as_ptr()) };
-                )*
-                Ok(Table { name, $( $field, )* })
-            }
-        }
-    };
-}
-
-/// A literal that ends in NUL as a C string; the empty one if it does not.
-fn c_name(literal: &'static str) -> &'static CStr {
-    CStr::from_bytes_with_nul(literal.as_bytes()).unwrap_or(c"")
-}
-
-control_path! {
+symbol_table! {
     /// Null-terminated array of devices, and their number. Null with `ENOSYS` when the kernel has no RDMA.
     get_device_list, "ibv_get_device_list", "IBVERBS_1.1": unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device;
     /// Frees the array; devices that were not opened are gone with it.

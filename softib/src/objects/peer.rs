@@ -100,7 +100,7 @@ impl Peers {
             return Err(Errno::PROTO);
         }
         let map = Map::new(&file, BELL)?;
-        check_header(&map, slot)?;
+        segment::check_header(&map, MAGIC, slot)?;
         if is_locked(&file) {
             Ok((map.u64(H_NONCE).load(Ordering::Relaxed), card::read(&map)?))
         } else {
@@ -179,7 +179,7 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     if !is_self && !live.alive(&map, &file) {
         return Err(Errno(libc::ECONNREFUSED));
     }
-    check_header(&map, slot)?;
+    segment::check_header(&map, MAGIC, slot)?;
     let card = card::read(&map)?;
     let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
     let pid = map.u32(H_PID).load(Ordering::Relaxed) as i32;
@@ -192,16 +192,6 @@ fn nonce_of(file: &File) -> Option<u64> {
     let mut bytes = [0; 8];
     file.read_exact_at(&mut bytes, H_NONCE as u64).ok()?;
     Some(u64::from_ne_bytes(bytes))
-}
-
-fn check_header(map: &Map, slot: usize) -> Result<(), Errno> {
-    let word = |offset: usize| map.u32(offset).load(Ordering::Relaxed);
-    let same = map.u64(H_MAGIC).load(Ordering::Acquire) == MAGIC
-        && word(H_VERSION) == VERSION
-        && word(H_UID) == segment::uid()
-        && word(H_SLOT) == slot as u32
-        && map.read::<16>(H_BOOT) == segment::boot_id();
-    if same { Ok(()) } else { Err(Errno::PROTO) }
 }
 
 /// Length words in a cache line.

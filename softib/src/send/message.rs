@@ -3,11 +3,11 @@
 use super::Step;
 use super::work::{Work, gather, gather_all, op};
 use crate::engine::world::World;
-use crate::objects::peer::{Absent, Link, Peer};
+use crate::objects::peer::{Absent, Link, Peer, Peers};
 use crate::objects::qp::Qp;
 use crate::shm::layout::QP_BITS;
 use crate::shm::ring::{FRAGMENT_MAX, Head, INLINE_MAX, Pushed, flag};
-use crate::shm::rq::{self, Claim};
+use crate::shm::rq::{self, Claim, Place};
 use crate::xrc;
 use rdma_sys::*;
 
@@ -69,14 +69,10 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
 pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return xrc::send::attempt(qp, w, work, sges) };
-    let peer = match w.peers.connected(link) {
+    let peer = match reach(&mut w.peers, link, me) {
         Ok(peer) => peer,
-        Err(Absent::Never) => return Step::Silent,
-        Err(Absent::Gone) => return Step::Done(IBV_WC_RETRY_EXC_ERR),
+        Err(step) => return step,
     };
-    if !link.is_open(&peer.map, me) {
-        return Step::Silent;
-    }
     if !peer.ring.has_room(first_fragment(work.len)) {
         return Step::Room;
     }
@@ -101,13 +97,24 @@ pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge
     push_fragments(peer, &mut w.stats.doorbells, Message { op: op::SEND, dst, src_qpn: qp.num }, work, sges)
 }
 
+/// The process behind a connected queue pair, if it lives and its queue pair takes messages; else what becomes of the request.
+#[inline]
+pub fn reach<'a>(peers: &'a mut Peers, link: &mut Link, me: (u32, u64)) -> Result<&'a mut Peer, Step> {
+    match peers.connected(link) {
+        Ok(peer) if link.is_open(&peer.map, me) => Ok(peer),
+        Ok(_) | Err(Absent::Never) => Err(Step::Silent),
+        Err(Absent::Gone) => Err(Step::Done(IBV_WC_RETRY_EXC_ERR)),
+    }
+}
+
 /// The `dst` field of a cell: the QP's index and the low bits of its generation.
 #[inline]
 pub fn destination(index: usize, generation: u32) -> u16 {
     index as u16 | (generation as u16) << QP_BITS
 }
 
-enum Claimed {
+/// What came of consuming a receive.
+pub enum Claimed {
     Ok(u32),
     Empty,
     /// The receive is consumed, and both sides hear about it.
@@ -118,27 +125,39 @@ enum Claimed {
     },
 }
 
+impl Claimed {
+    /// The receive at `pos` has been consumed for a message of `len` bytes; `room` is its length word.
+    #[inline]
+    pub fn judge(pos: u32, room: u32, len: u32) -> Claimed {
+        if room & rq::BAD != 0 {
+            return Claimed::Wrong { pos, op: op::BAD_RECEIVE, status: IBV_WC_REM_OP_ERR };
+        }
+        if room < len {
+            return Claimed::Wrong { pos, op: op::TOO_LONG, status: IBV_WC_REM_INV_REQ_ERR };
+        }
+        Claimed::Ok(pos)
+    }
+
+    /// Consumes a receive of a shared queue, through the ring of this number.
+    #[inline]
+    pub fn shared(place: Option<&Place>, ring: usize, len: u32) -> Claimed {
+        match place.map(|place| place.claim(ring)) {
+            Some(Claim::Got { pos, len: room }) => Claimed::judge(pos, room, len),
+            _ => Claimed::Empty,
+        }
+    }
+}
+
 /// Consumes a receive of the connected QP that has room for `len` bytes.
 #[inline]
 fn claim(link: &mut Link, peer: &Peer, len: u32) -> Claimed {
-    let (pos, room) = if link.view.rq_shared {
-        match link.place.as_ref().map(|place| place.claim(peer.ring.index())) {
-            Some(Claim::Got { pos, len }) => (pos, len),
-            _ => return Claimed::Empty,
-        }
-    } else {
-        match link.consume() {
-            Some(got) => got,
-            None => return Claimed::Empty,
-        }
-    };
-    if room & rq::BAD != 0 {
-        return Claimed::Wrong { pos, op: op::BAD_RECEIVE, status: IBV_WC_REM_OP_ERR };
+    if link.view.rq_shared {
+        return Claimed::shared(link.place.as_ref(), peer.ring.index(), len);
     }
-    if room < len {
-        return Claimed::Wrong { pos, op: op::TOO_LONG, status: IBV_WC_REM_INV_REQ_ERR };
+    match link.consume() {
+        Some((pos, room)) => Claimed::judge(pos, room, len),
+        None => Claimed::Empty,
     }
-    Claimed::Ok(pos)
 }
 
 /// Consumes a receive for an RDMA WRITE with immediate and tells the peer.

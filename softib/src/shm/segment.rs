@@ -57,6 +57,18 @@ pub fn boot_id() -> [u8; 16] {
     id
 }
 
+/// Checks that a mapped file is what it is named: of the kind that `magic` stands for, of this version, user and boot, and of `slot`.
+/// PROTO: it is not.
+pub fn check_header(map: &Map, magic: u64, slot: usize) -> Result<(), Errno> {
+    let word = |offset: usize| map.u32(offset).load(Ordering::Relaxed);
+    let same = map.u64(H_MAGIC).load(Ordering::Acquire) == magic
+        && word(H_VERSION) == VERSION
+        && word(H_UID) == uid()
+        && word(H_SLOT) == slot as u32
+        && map.read::<16>(H_BOOT) == boot_id();
+    if same { Ok(()) } else { Err(Errno::PROTO) }
+}
+
 pub fn random() -> Result<[u8; 16], Errno> {
     let mut bytes = [0u8; 16];
     // SAFETY: the buffer is ours and as long as said.

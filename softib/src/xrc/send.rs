@@ -10,13 +10,12 @@ use crate::objects::xrc::KIND_SRQ;
 use crate::port::pkeys_match;
 use crate::rdma::{self, Answerer, Grant};
 use crate::rdma_ring::{self, WORD};
-use crate::send::{self, PIECE, Remote, Step, Work, op};
+use crate::send::{self, Claimed, PIECE, Remote, Step, Work, op};
 use crate::shm::domain::{DomainFile, SharedQp};
 use crate::shm::layout::{H_NONCE, QP_BITS, QPS};
 use crate::shm::liveness::Liveness;
 use crate::shm::map::Map;
 use crate::shm::ring::{Found, Head, INLINE_MAX, flag};
-use crate::shm::rq::{self, Claim};
 use crate::shm::{qptable, segment};
 use rdma_sys::*;
 use std::collections::HashMap;
@@ -259,17 +258,6 @@ pub fn answered(qps: &mut Qps, w: &mut World, from: From, found: &Found) -> bool
     true
 }
 
-enum Claimed {
-    Ok(u32),
-    Empty,
-    /// The receive is consumed, and both sides hear about it.
-    Wrong {
-        pos: u32,
-        op: u8,
-        status: u32,
-    },
-}
-
 impl Target<'_> {
     fn head(&self, op: u8) -> Head {
         let dst = send::destination(self.link.index, self.link.view.generation);
@@ -297,17 +285,7 @@ impl Target<'_> {
     }
 
     fn claim(&mut self, len: u32) -> Claimed {
-        let (pos, room) = match self.link.place.as_ref().map(|place| place.claim(self.peer.ring.index())) {
-            Some(Claim::Got { pos, len }) => (pos, len),
-            _ => return Claimed::Empty,
-        };
-        if room & rq::BAD != 0 {
-            return Claimed::Wrong { pos, op: op::BAD_RECEIVE, status: IBV_WC_REM_OP_ERR };
-        }
-        if room < len {
-            return Claimed::Wrong { pos, op: op::TOO_LONG, status: IBV_WC_REM_INV_REQ_ERR };
-        }
-        Claimed::Ok(pos)
+        Claimed::shared(self.link.place.as_ref(), self.peer.ring.index(), len)
     }
 
     fn send(&mut self, work: &mut Work, sges: &[ibv_sge]) -> Step {

@@ -19,7 +19,7 @@ mod change;
 pub use change::Locked;
 
 use super::filelock::{self, Kind, Range};
-use super::layout::{H_BOOT, H_GIDS, H_GUID, H_MAGIC, H_NONCE, H_SLOT, H_UID, H_VERSION, VERSION};
+use super::layout::{H_BOOT, H_GIDS, H_GUID, H_MAGIC, H_NONCE, H_UID, H_VERSION, VERSION};
 use super::map::Map;
 use super::segment;
 use crate::errno::Errno;
@@ -143,14 +143,9 @@ impl DomainFile {
             return Err(Errno::PROTO);
         }
         let map = Map::new(&file, LEN)?;
-        let word = |offset: usize| map.u32(offset).load(Ordering::Relaxed);
-        let same = map.u64(H_MAGIC).load(Ordering::Acquire) == MAGIC
-            && word(H_VERSION) == VERSION
-            && word(H_UID) == segment::uid()
-            && word(H_SLOT) == slot as u32
-            && map.read::<16>(H_BOOT) == segment::boot_id();
+        segment::check_header(&map, MAGIC, slot)?;
         let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
-        if same { Ok(DomainFile { map, file, slot, incarnation }) } else { Err(Errno::PROTO) }
+        Ok(DomainFile { map, file, slot, incarnation })
     }
 
     /// Fills the header of a new segment, but for the slot.
