@@ -28,6 +28,7 @@ mod engine;
 #[doc(hidden)]
 pub mod errno;
 pub mod faults;
+mod iwarp;
 mod objects;
 mod paging;
 pub mod port;

@@ -20,14 +20,14 @@ use crate::send::{self, Remote, Step, Work, op};
 use crate::shm::layout::{H_NONCE, H_PROBE, R_HAZARD, ring_entry};
 use crate::shm::mrtable::{self, Exposed};
 use crate::shm::ring::{self, Head};
-use crate::xrc;
+use crate::{iwarp, xrc};
 use rdma_sys::*;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Carries an RDMA request out.
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
-    let me = (qp.num, w.segment.incarnation);
+    let (me, iwarp) = ((qp.num, w.segment.incarnation), w.is_iwarp());
     let Some(link) = qp.link.as_mut() else { return xrc::send::attempt(qp, w, work, sges) };
     let peer = match send::reach(&mut w.peers, link, me) {
         Ok(peer) => peer,
@@ -36,8 +36,13 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     if matches!(work.remote, Remote::Word { .. }) && work.len != WORD {
         return Step::Done(IBV_WC_LOC_LEN_ERR);
     }
-    if is_answered_with_data(work) && qp.attr.max_rd_atomic == 0 {
-        return Step::Done(IBV_WC_LOC_QP_OP_ERR);
+    if is_answered_with_data(work) {
+        if qp.attr.max_rd_atomic == 0 {
+            return Step::Done(IBV_WC_LOC_QP_OP_ERR);
+        }
+        if iwarp && !iwarp::may_read_into(&w.mrs, sges) {
+            return Step::Done(IBV_WC_LOC_PROT_ERR);
+        }
     }
     let from = Sender { kind: qp.kind, num: qp.num };
     let grant = Grant { access: link.view.access, pd: link.view.pd, qpn: qp.attr.dest_qp_num };

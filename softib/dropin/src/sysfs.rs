@@ -115,7 +115,7 @@ fn of_this_port(path: &Path) -> Option<&'static str> {
     if below == "link_layer" {
         return Some(match softib::port::link_layer() {
             softib::port::LinkLayer::InfiniBand => "InfiniBand\n",
-            softib::port::LinkLayer::Ethernet => "Ethernet\n",
+            softib::port::LinkLayer::Ethernet | softib::port::LinkLayer::Iwarp => "Ethernet\n",
         });
     }
     let row = below.strip_prefix("gid_attrs/types/")?.parse().ok()?;

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::engine as process;
 use crate::errno::Errno;
 use crate::faults;
+use crate::iwarp;
 use crate::objects::cq::event_file;
 use crate::objects::events::Context;
 use crate::objects::{CBox, zeroed};
@@ -35,12 +36,21 @@ pub fn the_device() -> *mut ibv_device {
         // SAFETY: device_with_slack is plain C data; zeroes are valid.
         let mut device: Box<device_with_slack> = Box::new(unsafe { zeroed() });
         let c = &mut device.device;
-        (c.node_type, c.transport_type) = (IBV_NODE_CA, IBV_TRANSPORT_IB);
+        (c.node_type, c.transport_type) = transport();
         put_name(&mut c.name, port::NAME);
         put_name(&mut c.dev_name, port::NAME);
         put_name(&mut c.ibdev_path, "/sys/class/infiniband/softib0");
         Box::into_raw(device) as usize
     }) as *mut ibv_device
+}
+
+/// Node and transport type, as the settings have them.
+fn transport() -> (i32, i32) {
+    if is_iwarp() { (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP) } else { (IBV_NODE_CA, IBV_TRANSPORT_IB) }
+}
+
+fn is_iwarp() -> bool {
+    port::link_layer() == port::LinkLayer::Iwarp
 }
 
 /// Whether this is a device of ours, and not one of another library in this process.
@@ -226,6 +236,9 @@ fn device_attr() -> Result<ibv_device_attr, Errno> {
         ..Default::default()
     };
     put_name(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
+    if is_iwarp() {
+        iwarp::limit(&mut attr);
+    }
     Ok(attr)
 }
 
@@ -258,7 +271,8 @@ fn device_attr_ex() -> Result<ibv_device_attr_ex, Errno> {
     let orig_attr = device_attr()?;
     Ok(ibv_device_attr_ex {
         orig_attr,
-        device_cap_flags_ex: u64::from(orig_attr.device_cap_flags) | ATOMIC_WRITE,
+        device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)
+            | if is_iwarp() { 0 } else { ATOMIC_WRITE },
         max_dm_size: crate::dm::SIZE as u64,
         completion_timestamp_mask: clock::MASK,
         hca_core_clock: clock::KILOHERTZ,

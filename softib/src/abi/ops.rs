@@ -8,6 +8,7 @@ use crate::clock::Stamp;
 use crate::engine::lock::thread_id;
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
+use crate::iwarp;
 use crate::objects::cq::Armed;
 use crate::objects::mr::Mrs;
 use crate::objects::mw::Binding;
@@ -162,6 +163,9 @@ fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
     let mut work = work_of(qp, wr, len as u32);
     if qp.kind != IBV_QPT_RC || wr.opcode != IBV_WR_SEND {
         address(qp, wr, &mut work)?;
+        if w.is_iwarp() && !iwarp::offers(wr.opcode, wr.num_sge) {
+            return Err(Errno::INVAL);
+        }
     }
     send::submit(qp, w, work, sges)
 }

@@ -45,9 +45,11 @@ fn check_port(port: u8) -> Result<(), Errno> {
 }
 
 fn port_attr(w: &World) -> ibv_port_attr {
-    let (port, ethernet) = (&w.port, w.port.link_layer == LinkLayer::Ethernet);
+    let port = &w.port;
+    let (ethernet, iwarp) = (port.link_layer != LinkLayer::InfiniBand, port.link_layer == LinkLayer::Iwarp);
     let (bad_pkey_cntr, qkey_viol_cntr) = card::refused(&w.segment.map);
-    let ip_gids = if ethernet { IBV_PORT_IP_BASED_GIDS } else { 0 };
+    let roce = ethernet && !iwarp;
+    let ip_gids = if roce { IBV_PORT_IP_BASED_GIDS } else { 0 };
     ibv_port_attr {
         state: if port.up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
         max_mtu: IBV_MTU_4096,
@@ -57,7 +59,8 @@ fn port_attr(w: &World) -> ibv_port_attr {
         max_msg_sz: MAX_MESSAGE,
         bad_pkey_cntr,
         qkey_viol_cntr,
-        pkey_tbl_len: port.pkeys.len() as u16,
+        // Partitions are InfiniBand's.
+        pkey_tbl_len: if iwarp { 0 } else { port.pkeys.len() as u16 },
         lid: port.lid,
         sm_lid: if ethernet { 0 } else { SM_LID },
         max_vl_num: 1,
@@ -67,7 +70,7 @@ fn port_attr(w: &World) -> ibv_port_attr {
         active_speed: 32,
         phys_state: if port.up { LINK_UP } else { POLLING },
         link_layer: if ethernet { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND },
-        flags: if ethernet { IBV_QPF_GRH_REQUIRED } else { 0 },
+        flags: if roce { IBV_QPF_GRH_REQUIRED } else { 0 },
         ..Default::default()
     }
 }

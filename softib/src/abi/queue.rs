@@ -7,6 +7,7 @@ use super::{engine, event, guard, guard_ptr, shared_qp, window, xrc};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
+use crate::iwarp::{self, Stream};
 use crate::objects::events::Subject;
 use crate::objects::peer::Link;
 use crate::objects::qp::{Qp, Qps, number};
@@ -16,7 +17,7 @@ use crate::port::Port;
 use crate::port::address::Address;
 use crate::send::MAX_SGE;
 use crate::shm::domain::DomainFile;
-use crate::shm::layout::{DOMAIN_SLOTS, QP_BITS};
+use crate::shm::layout::{DOMAIN_SLOTS, QP_BITS, QPS};
 use crate::xrc::send::SendLink;
 use rdma_sys::*;
 use std::collections::VecDeque;
@@ -71,6 +72,9 @@ pub fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -
         && srq.is_none_or(|srq| w.srqs.get(srq).is_some_and(|srq| srq.xrc.is_none()));
     if !known {
         return Err(Errno::INVAL);
+    }
+    if w.is_iwarp() && init.qp_type != IBV_QPT_RC {
+        return Err(Errno::OPNOTSUPP);
     }
     let (index, generation) = qps.reserve().ok_or(Errno::NOMEM)?;
     match build(w, pd, init, index, generation) {
@@ -139,6 +143,7 @@ fn build(
         established: false,
         async_events: 0,
         held: None,
+        stream: Stream::Free,
         xrc: None,
     }))
 }
@@ -197,6 +202,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
             return shared_qp::modify(w, handle, attr, mask);
         }
         let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+        check_step(qp, w, attr, mask)?;
         modify(qp, w, attr, mask)?;
         let waiting = !w.busy.is_empty();
         drop(state);
@@ -207,13 +213,21 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
     })
 }
 
+/// Whether a program may do that.
+fn check_step(qp: &Qp, w: &World, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+    let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { qp.state };
+    if w.is_iwarp() {
+        return iwarp::check(qp.state, to);
+    }
+    qp_state::check(qp.kind, qp.state, to, qp_state::applicable(qp.kind, mask))
+}
+
 fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
     let mask = qp_state::applicable(qp.kind, mask);
     if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != qp.state {
         return Err(Errno::INVAL);
     }
     let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { qp.state };
-    qp_state::check(qp.kind, qp.state, to, mask)?;
     check_values(attr, mask, &w.port)?;
     match to {
         IBV_QPS_RESET => qp.reset(w),
@@ -234,6 +248,33 @@ fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Queue pair `qpn` of this process, which an iWARP connection manager may connect now: in INIT.
+pub fn check_idle(qpn: u32) -> Result<(), Errno> {
+    let mut state = engine()?.enter();
+    let qp = state.qps.get_mut(qpn as usize % QPS).filter(|qp| qp.num == qpn);
+    if qp.is_some_and(|qp| qp.state == IBV_QPS_INIT) { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// Takes queue pair `qpn` of this process, in INIT, to RTR and RTS, for an iWARP connection manager.
+pub fn connect_stream(qpn: u32, steps: &[(ibv_qp_attr, u32)], stream: Stream) -> Result<(), Errno> {
+    check_idle(qpn)?;
+    let mut state = engine()?.enter();
+    let State { qps, w, .. } = &mut *state;
+    let qp = qps.get_mut(qpn as usize % QPS).ok_or(Errno::INVAL)?;
+    qp.stream = stream;
+    steps.iter().try_for_each(|(attr, mask)| modify(qp, w, attr, *mask))
+}
+
+/// The connection of queue pair `qpn` of this process is over: it goes to the error state, if it is still there.
+pub fn end_stream(qpn: u32) {
+    let Ok(engine) = engine() else { return };
+    let mut state = engine.enter();
+    let State { qps, w, .. } = &mut *state;
+    if let Some(qp) = qps.get_mut(qpn as usize % QPS).filter(|qp| qp.num == qpn) {
+        qp.fail(w);
+    }
 }
 
 /// Enters a state that is not an end; queued sends go on when it is RTS.

@@ -18,6 +18,9 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ib
         let mut state = engine()?.enter();
         let (w, pd_at) = (&mut state.w, pd_key(pd));
         w.pds.get(pd_at).ok_or(Errno::INVAL)?;
+        if w.is_iwarp() {
+            return Err(Errno::OPNOTSUPP);
+        }
         // SAFETY: the program passes a PD of ours.
         let context = unsafe { (*pd).context };
         let mut pointer = std::ptr::null_mut();

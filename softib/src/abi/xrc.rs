@@ -10,6 +10,7 @@ use crate::objects::CBox;
 use crate::objects::qp::{Qps, number};
 use crate::objects::xrc::{Domain, KIND_SRQ, XrcSrq, Xrcd, XrcdC};
 use crate::port::card::{self, Card};
+use crate::port::{self, LinkLayer};
 use crate::shm::domain::{DomainFile, Identity};
 use crate::shm::qptable::{self, Public};
 use crate::shm::registry;
@@ -34,6 +35,9 @@ pub unsafe extern "C" fn open_xrcd(
 }
 
 fn open(context: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, Errno> {
+    if port::link_layer() == LinkLayer::Iwarp {
+        return Err(Errno::OPNOTSUPP);
+    }
     const WANTED: u32 = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     if attr.comp_mask & !WANTED != 0 {
         return Err(Errno::OPNOTSUPP);

@@ -4,7 +4,7 @@
 
 use super::message::Side;
 use super::world::{ACKNOWLEDGED, CEvent, CId, State, channel_key, id_key, world};
-use super::{address, channel, endpoint, limits, listen, qp};
+use super::{address, channel, endpoint, iwarp, limits, listen, qp};
 use crate::abi::{guard_minus, guard_ptr};
 use crate::driver_table;
 use crate::errno::Errno;
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param
         let mut ours = side(id.ours, id.qp_num(), &param);
         ours.retry_count = 0;
         id.ours = ours;
-        if id.state == State::Requested && !id.datagram && id.qp_num().is_some() {
+        if id.state == State::Requested && !id.datagram && id.qp_num().is_some() && !iwarp::is_here() {
             qp::bring_up(id)?;
         }
         let datagram = id.datagram;
@@ -240,7 +240,9 @@ pub unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
         let mut world = world();
         let state = world.id(key)?.state;
         world.disconnect(key)?;
-        qp::fail(world.id(key)?);
+        let id = world.id(key)?;
+        qp::fail(id);
+        iwarp::end(id);
         drop(world);
         // Only who asked hears of the end; who agreed has.
         if state == State::Established { endpoint::complete(key) } else { Ok(()) }

@@ -17,8 +17,9 @@ use super::message::{Kind, Message, Side};
 use super::ports::Place;
 use super::qp;
 use super::world::{Pending, State, World};
-use super::{limits, reject};
+use super::{iwarp, limits, reject};
 use crate::errno::Errno;
+use crate::iwarp::Stream;
 use rdma_cm_sys::*;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -35,7 +36,11 @@ impl World {
         if !matches!(id.state, State::RouteResolved) {
             return Err(Errno::INVAL);
         }
-        (id.ours, id.private, id.state) = (side, private, State::Asked);
+        (id.ours, id.private) = (side, private);
+        if iwarp::is_here() {
+            iwarp::check(id)?;
+        }
+        id.state = State::Asked;
         id.deadline = Some(Instant::now() + limits::patience());
         self.ask(key);
         self.arm_for(key);
@@ -71,7 +76,8 @@ impl World {
         } else {
             (RDMA_CM_EVENT_REJECTED, reject::INVALID_SERVICE_ID)
         };
-        self.finish(key, nobody.0, nobody.1);
+        let status = if iwarp::is_here() { reject::IWARP } else { nobody.1 };
+        self.finish(key, nobody.0, status);
     }
 
     fn send_request(&mut self, key: usize) {
@@ -114,10 +120,21 @@ impl World {
             id.state = State::Over;
             return self.send(key, Kind::SidrRep, 0, private);
         }
+        if iwarp::is_here() {
+            return self.accept_stream(key, private);
+        }
         id.state = State::Replied;
         id.deadline = Some(Instant::now() + limits::patience());
         self.arm_for(key);
         self.send(key, Kind::Rep, 0, private)
+    }
+
+    /// The same on iWARP: the stream is up when the reply is on its way.
+    fn accept_stream(&mut self, key: usize, private: Vec<u8>) -> Result<(), Errno> {
+        iwarp::bring_up(self.id(key)?, Stream::Waits)?;
+        self.send(key, Kind::Rep, 0, private)?;
+        self.established(key);
+        Ok(())
     }
 
     /// `rdma_reject`.
@@ -193,6 +210,9 @@ impl World {
             State::Left => self.send(key, Kind::Drep, 0, Vec::new()),
             _ => Ok(()),
         };
+        if let Some(id) = self.ids.get(key).filter(|id| id.state == State::Established) {
+            iwarp::end(id);
+        }
         self.close_socket(key);
     }
 
@@ -229,6 +249,7 @@ impl World {
             // In Requested: the peer has let go of its request before the program looked at it.
             (State::Asked | State::Replied | State::Requested, Kind::Rej) => {
                 let status = i32::try_from(message.reason).unwrap_or(reject::CONSUMER);
+                let status = if iwarp::is_here() { reject::IWARP } else { status };
                 self.over(
                     key,
                     RDMA_CM_EVENT_REJECTED,
@@ -241,6 +262,7 @@ impl World {
             (State::Established | State::Replied | State::Answered, Kind::Dreq) => {
                 if let Some(id) = self.ids.get_mut(key) {
                     (id.state, id.deadline) = (State::Left, None);
+                    iwarp::end(id);
                 }
                 self.tell(key, RDMA_CM_EVENT_DISCONNECTED, 0);
             }
@@ -280,11 +302,15 @@ impl World {
         id.theirs = Some(message.side);
         let (own, private) = (id.qp_num().is_some(), limits::reply(message.private));
         let event = |kind| Pending { kind, id: key, listener: None, status: 0, side: message.side, private };
-        if !own {
-            (id.state, id.deadline) = (State::Answered, None);
-            return self.push(event(RDMA_CM_EVENT_CONNECT_RESPONSE));
-        }
-        if let Err(error) = qp::bring_up(id) {
+        let brought_up = match (iwarp::is_here(), own) {
+            (true, _) => iwarp::bring_up(id, Stream::Opens),
+            (false, true) => qp::bring_up(id),
+            (false, false) => {
+                (id.state, id.deadline) = (State::Answered, None);
+                return self.push(event(RDMA_CM_EVENT_CONNECT_RESPONSE));
+            }
+        };
+        if let Err(error) = brought_up {
             // A failure shows there as the end of the socket.
             let _ = self.send(key, Kind::Rej, reject::CONSUMER, Vec::new());
             return self.finish(key, RDMA_CM_EVENT_CONNECT_ERROR, -error.0);
@@ -318,6 +344,7 @@ impl World {
                 self.close_socket(key);
                 if let Some(id) = self.ids.get_mut(key) {
                     id.state = State::Left;
+                    iwarp::end(id);
                 }
                 self.tell(key, RDMA_CM_EVENT_DISCONNECTED, 0);
             }

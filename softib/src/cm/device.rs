@@ -3,6 +3,7 @@
 use super::world::{Verbs, World};
 use crate::driver_table;
 use crate::errno::Errno;
+use crate::port::{self, LinkLayer};
 use rdma_sys::{ibv_context, ibv_gid, ibv_pd, ibv_port_attr};
 
 /// The one port there is.
@@ -62,6 +63,9 @@ pub fn close(world: &mut World) {
 pub fn attach(world: &mut World, key: usize) -> Result<(), Errno> {
     if world.id(key)?.uses_device {
         return Ok(());
+    }
+    if world.id(key)?.datagram && port::link_layer() == LinkLayer::Iwarp {
+        return Err(Errno::NODEV);
     }
     let context = open(world)?;
     let id = world.id(key)?;

@@ -1,8 +1,10 @@
 //! How much private data fits which message, and how long an answer may take.
 //!
 //! The bytes are those of InfiniBand's CM messages less what rdma_cm's own header takes of a request (36 bytes;
-//! rdma_connect(3), rdma_accept(3)). A receiver always sees the whole field: what the sender did not fill is zero.
+//! rdma_connect(3), rdma_accept(3)). A receiver always sees the whole field: what the sender did not fill is zero. On iWARP private
+//! data arrive as long as they were sent.
 
+use crate::port::{self, LinkLayer};
 use std::time::Duration;
 
 const REQUEST: usize = 56;
@@ -11,21 +13,31 @@ const REJECT: usize = 148;
 const SIDR_REQUEST: usize = 180;
 const SIDR_REPLY: usize = 136;
 
+/// On iWARP the calls' own limit is lower than MPA's (512 bytes, RFC 5044).
+const MPA: usize = u8::MAX as usize;
+
 /// The most private data of `rdma_connect`, `rdma_accept`, `rdma_reject`.
 pub fn connect(datagram: bool) -> usize {
-    if datagram { SIDR_REQUEST } else { REQUEST }
+    limit(if datagram { SIDR_REQUEST } else { REQUEST })
 }
 
 pub fn accept(datagram: bool) -> usize {
-    if datagram { SIDR_REPLY } else { REPLY }
+    limit(if datagram { SIDR_REPLY } else { REPLY })
 }
 
 pub fn refuse(datagram: bool) -> usize {
-    if datagram { SIDR_REPLY } else { REJECT }
+    limit(if datagram { SIDR_REPLY } else { REJECT })
 }
 
+fn limit(of_infiniband: usize) -> usize {
+    if port::link_layer() == LinkLayer::Iwarp { MPA } else { of_infiniband }
+}
+
+/// MPA frames say how long they are.
 fn field(mut private: Vec<u8>, len: usize) -> Vec<u8> {
-    private.resize(len, 0);
+    if port::link_layer() != LinkLayer::Iwarp {
+        private.resize(len, 0);
+    }
     private
 }
 

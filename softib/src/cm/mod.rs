@@ -25,6 +25,7 @@ mod connect;
 mod device;
 pub mod endpoint;
 pub mod exports;
+mod iwarp;
 mod limits;
 mod listen;
 mod message;
@@ -42,6 +43,8 @@ pub use table::cm_table;
 mod reject {
     pub const INVALID_SERVICE_ID: i32 = 8;
     pub const CONSUMER: i32 = 28;
+    /// What iWARP has for all of them.
+    pub const IWARP: i32 = -libc::ECONNREFUSED;
     pub const SIDR_UNSUPPORTED: i32 = 1;
     pub const SIDR_REJECT: i32 = 2;
 }

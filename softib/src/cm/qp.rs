@@ -4,9 +4,9 @@
 //! manager; RNR timer code 0, which stands for the longest wait there is (655 ms, IBTA table 45); the peer says how many
 //! RNR retries it wants.
 
-use super::device;
 use super::message::Side;
 use super::world::Id;
+use super::{device, iwarp};
 use crate::driver_table;
 use crate::errno::Errno;
 use rdma_cm_sys::{RDMA_UDP_QKEY, rdma_ud_param};
@@ -63,8 +63,26 @@ pub fn ud_param(side: &Side) -> rdma_ud_param {
     rdma_ud_param { ah_attr, qp_num: side.qpn, qkey: side.qkey, ..Default::default() }
 }
 
-/// `rdma_init_qp_attr`: attributes for the transition to `state`, and their mask.
+/// `rdma_init_qp_attr`: attributes for the transition to `state`, and their mask. On iWARP there is nothing to do beyond INIT, and the
+/// kernel answers with these.
 pub fn attributes(id: &Id, state: u32) -> Result<(ibv_qp_attr, u32), Errno> {
+    if !iwarp::is_here() {
+        return wire_attributes(id, state);
+    }
+    let attr = ibv_qp_attr {
+        qp_state: state,
+        qp_access_flags: ACCESS & !IBV_ACCESS_REMOTE_ATOMIC,
+        ..Default::default()
+    };
+    match state {
+        IBV_QPS_INIT | IBV_QPS_RTR => Ok((attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS)),
+        IBV_QPS_RTS => Ok((attr, 0)),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// The attributes that make the connection.
+pub fn wire_attributes(id: &Id, state: u32) -> Result<(ibv_qp_attr, u32), Errno> {
     let mut attr = ibv_qp_attr { qp_state: state, ..Default::default() };
     // SAFETY: our own struct.
     let qp_type = unsafe { (*id.c()).qp_type };
@@ -115,7 +133,7 @@ fn ready_to_send(attr: &mut ibv_qp_attr, id: &Id) -> Result<u32, Errno> {
     attr.timeout = TIMEOUT;
     // Who asked for the connection says how often both repeat.
     attr.retry_cnt = id.ours.retry_count.max(theirs.retry_count);
-    attr.rnr_retry = theirs.rnr_retry_count;
+    attr.rnr_retry = if iwarp::is_here() { 0 } else { theirs.rnr_retry_count };
     attr.max_rd_atomic = id.ours.initiator_depth.min(theirs.responder_resources).min(MOST_READS);
     Ok(IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC)
 }

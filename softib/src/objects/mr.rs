@@ -239,6 +239,11 @@ impl Mrs {
         access && region.pd == pd && region.covers(sge.addr, sge.length.into())
     }
 
+    /// Whether the region of a local key lets peers write to it.
+    pub fn takes_remote_writes(&self, lkey: u32) -> bool {
+        self.find(lkey).is_some_and(|region| region.access & rdma_sys::IBV_ACCESS_REMOTE_WRITE != 0)
+    }
+
     /// For buffers of which one is not allowed as it stands: the same buffers where their memory really is. None: not allowed
     /// at all.
     #[cold]

@@ -8,6 +8,7 @@ use super::recvq::{RecvQ, Taken};
 use crate::abi::qp_ex::QpEx;
 use crate::engine::world::World;
 use crate::faults::sends::Held;
+use crate::iwarp::Stream;
 use crate::send::{Queued, Work};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
@@ -29,7 +30,7 @@ pub struct Qp {
     pub num: u32,
     pub kind: u32,
     pub state: u32,
-    /// In RTS, and nothing keeps its sends from going straight out: no plan of faults, and the port is up.
+    /// In RTS, and nothing keeps its sends from going straight out: no plan of faults, the port is up, an iWARP stream is open.
     pub direct: bool,
     pub pd: usize,
     pub send_cq: usize,
@@ -55,6 +56,8 @@ pub struct Qp {
     pub async_events: u32,
     /// A datagram that the plan of faults holds back.
     pub held: Option<Box<Held>>,
+    /// Who has to send first.
+    pub stream: Stream,
     /// An XRC send queue pair's way to its receive queue pair.
     pub xrc: Option<Box<SendLink>>,
 }
@@ -204,7 +207,7 @@ impl Qp {
 
     pub fn set_state(&mut self, state: u32, w: &World) {
         self.state = state;
-        self.direct = state == IBV_QPS_RTS && w.is_plain();
+        self.direct = state == IBV_QPS_RTS && w.is_plain() && self.stream == Stream::Free;
         // SAFETY: our own C struct, alive as long as self; programs only read `state`.
         unsafe { (*self.pointer()).state = state };
         self.publish(w);
@@ -299,7 +302,7 @@ impl Qp {
     pub fn reset(&mut self, w: &mut World) {
         self.generation = self.generation.wrapping_add(1);
         self.sq.clear();
-        (self.inbound, self.held) = (None, None);
+        (self.inbound, self.held, self.stream) = (None, None, Stream::Free);
         self.link = None;
         self.xrc = None;
         self.established = false;

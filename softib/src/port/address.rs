@@ -67,6 +67,7 @@ impl Address {
                 self.dlid == card.lid && (!self.global || card.gids.contains(&self.dgid))
             }
             LinkLayer::Ethernet => self.global && self.names_row(card),
+            LinkLayer::Iwarp => self.global && card.gids.contains(&self.dgid),
         }
     }
 

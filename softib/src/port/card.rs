@@ -26,7 +26,7 @@ pub fn publish(map: &Map, port: &Port) {
 impl Card {
     /// Writes the card into a segment that is not published yet.
     pub fn publish(&self, map: &Map) {
-        map.u32(H_LINK_LAYER).store((self.link_layer == LinkLayer::Ethernet).into(), Ordering::Relaxed);
+        map.u32(H_LINK_LAYER).store(self.link_layer as u32, Ordering::Relaxed);
         map.u32(H_LID).store(self.lid.into(), Ordering::Relaxed);
         map.write(H_GUID, &self.guid);
         map.u32(H_GID_COUNT).store(self.gids.len() as u32, Ordering::Relaxed);
@@ -39,6 +39,7 @@ pub fn read(map: &Map) -> Result<Card, Errno> {
     let link_layer = match map.u32(H_LINK_LAYER).load(Ordering::Relaxed) {
         0 => LinkLayer::InfiniBand,
         1 => LinkLayer::Ethernet,
+        2 => LinkLayer::Iwarp,
         _ => return Err(Errno::PROTO),
     };
     let lid = u16::try_from(map.u32(H_LID).load(Ordering::Relaxed)).map_err(|_| Errno::PROTO)?;

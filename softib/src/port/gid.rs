@@ -4,6 +4,7 @@
 //! InfiniBand   0: fe80:: and the GUID                 then one row for each further address
 //! Ethernet     0, 1: fe80:: and the GUID              RoCE v1 in even rows, v2 in odd ones;
 //!              2, 3: ::ffff:127.0.h.l (node number)    then two rows for each further address
+//! iWARP        0: the port's Ethernet address           nobody is reached by it: RDMA-CM goes by IP addresses
 //! ```
 //!
 //! The loopback address of a RoCE port is one that the host really answers to, and another for each node.
@@ -24,6 +25,7 @@ pub fn table(link: LinkLayer, guid: &[u8; 8], number: u16, further: &[Ipv6Addr])
             let all = [link_local(guid), loopback(number)].into_iter().chain(further);
             all.flat_map(|gid| [gid, gid]).collect()
         }
+        LinkLayer::Iwarp => vec![ethernet_address(guid)],
     }
 }
 
@@ -35,6 +37,14 @@ fn link_local(guid: &[u8; 8]) -> [u8; 16] {
     gid
 }
 
+/// As the kernel has it for iWARP ports: the MAC, then zeroes.
+fn ethernet_address(guid: &[u8; 8]) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[0] = guid[0];
+    gid[1..6].copy_from_slice(&guid[3..]);
+    gid
+}
+
 fn loopback(number: u16) -> [u8; 16] {
     let [high, low] = number.to_be_bytes();
     Ipv4Addr::new(127, 0, high, low).to_ipv6_mapped().octets()
@@ -43,7 +53,7 @@ fn loopback(number: u16) -> [u8; 16] {
 /// What row `index` is for (`ibv_gid_type`).
 pub fn kind(link: LinkLayer, index: usize) -> u32 {
     match link {
-        LinkLayer::InfiniBand => IBV_GID_TYPE_IB,
+        LinkLayer::InfiniBand | LinkLayer::Iwarp => IBV_GID_TYPE_IB,
         LinkLayer::Ethernet if index.is_multiple_of(2) => IBV_GID_TYPE_ROCE_V1,
         LinkLayer::Ethernet => IBV_GID_TYPE_ROCE_V2,
     }

@@ -19,6 +19,8 @@ pub enum LinkLayer {
     InfiniBand,
     /// RoCE: GIDs only.
     Ethernet,
+    /// iWARP: Ethernet as well, but connections are TCP's, and come by RDMA-CM only.
+    Iwarp,
 }
 
 /// Node and port of a process. Processes of one node should agree in all but the P_Keys.
@@ -50,7 +52,7 @@ impl Default for Settings {
 pub enum Variable {
     /// A node's name: 1 to 60 bytes without control characters.
     Node,
-    /// `infiniband` or `ethernet`
+    /// `infiniband`, `ethernet` or `iwarp`
     LinkLayer,
     /// 1 to 16 numbers with a partition other than 0.
     PKeys,
@@ -71,7 +73,7 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, expected) = match self.variable {
             Variable::Node => ("SOFTIB_NODE", "a name of 1 to 60 bytes without control characters"),
-            Variable::LinkLayer => ("SOFTIB_LINK_LAYER", "infiniband or ethernet"),
+            Variable::LinkLayer => ("SOFTIB_LINK_LAYER", "infiniband, ethernet or iwarp"),
             Variable::PKeys => {
                 ("SOFTIB_PKEYS", "1 to 16 numbers of 16 bits like 0xffff,0x8001, none of partition 0")
             }
@@ -136,6 +138,7 @@ fn link_layer(text: &str) -> Option<LinkLayer> {
     match text {
         "infiniband" => Some(LinkLayer::InfiniBand),
         "ethernet" => Some(LinkLayer::Ethernet),
+        "iwarp" => Some(LinkLayer::Iwarp),
         _ => None,
     }
 }

@@ -28,7 +28,7 @@ use crate::errno::Errno;
 use crate::faults::sends as faults;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
-use crate::{rdma, window};
+use crate::{iwarp, rdma, window};
 use rdma_sys::*;
 
 /// Takes a checked request: attempts it now, or queues it behind others.
@@ -54,6 +54,10 @@ pub fn submit(qp: &mut Qp, w: &mut World, mut work: Work, sges: &[ibv_sge]) -> R
 fn submit_later(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge]) -> Result<(), Errno> {
     match qp.state {
         IBV_QPS_RTS | IBV_QPS_SQD => {
+            if let Some(status) = iwarp::first_request(qp, w) {
+                fail_send(qp, w, &work, status);
+                return Ok(());
+            }
             let queued = Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry);
             faults::enqueue(qp, w, queued);
         }

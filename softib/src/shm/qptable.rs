@@ -1,7 +1,8 @@
 //! What a peer may know of a queue pair: one 128-byte entry per QP, in the owner's segment.
 //!
 //! Only control calls change an entry. `seq` is odd while the owner writes and rises with every change,
-//! for the whole life of the segment, so an initiator copies the entry once and later compares one word.
+//! for the whole life of the segment, so an initiator copies the entry once and later compares one word. One word is the
+//! peer's to write: that an iWARP stream is open.
 
 use super::layout::{H_QP_LIMIT, QP_ENTRY, QP_TABLE};
 use super::map::Map;
@@ -20,6 +21,8 @@ const RQ_OFFSET: usize = 40;
 const RQ_SIZE: usize = 48;
 const RQ_SHARED: usize = 52;
 const RNR_TIMER: usize = 56;
+/// The generation of the queue pair that its peer has sent to first (iWARP).
+const OPENED: usize = 64;
 const PKEY: usize = 124;
 
 /// A queue pair as peers see it. `state` and `kind` are ibv_qp_state and ibv_qp_type.
@@ -73,6 +76,16 @@ pub fn publish(map: &Map, index: usize, qp: &Public) {
     map.u64(at + DEST_INCARNATION).store(qp.dest_incarnation, Ordering::Relaxed);
     map.u64(at + RQ_OFFSET).store(qp.rq_offset, Ordering::Relaxed);
     map.u32(at + SEQ).store(seq.wrapping_add(2), Ordering::Release);
+}
+
+/// The initiator of an iWARP stream has sent something to queue pair `index`, which exists.
+pub fn mark_opened(map: &Map, index: usize, generation: u32) {
+    map.u32(entry(index) + OPENED).store(generation, Ordering::Release);
+}
+
+/// Whether it has, to our own queue pair of this generation.
+pub fn is_opened(map: &Map, index: usize, generation: u32) -> bool {
+    map.u32(entry(index) + OPENED).load(Ordering::Acquire) == generation
 }
 
 /// Whether the peer has an entry `index` at all.
