@@ -6,7 +6,10 @@ mod sim;
 use std::time::Duration;
 
 use cpc::ibcm::Params;
-use sim::{Odds, World};
+use sim::Odds;
+use sim::ibcm::Ibcm;
+
+type World = sim::World<Ibcm>;
 
 /// `nodes` that all know each other, and all want to talk to all.
 fn all_to_all(nodes: usize, seed: u64, odds: Odds) -> World {
@@ -107,5 +110,5 @@ fn removed_endpoints_leave_the_queue() {
     (1..6).for_each(|peer| world.remove(0, peer));
     world.run(10_000);
     assert!((6..12).all(|peer| world.is_connected(0, peer)));
-    assert!(!world.nodes[0].machine.is_busy());
+    assert!(!world.nodes[0].manager.machine.is_busy());
 }

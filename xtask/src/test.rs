@@ -41,7 +41,8 @@ pub fn command(args: Args) -> Result<()> {
     }
     eprintln!("building the drop-in libibverbs");
     dropin::build(&workspace)?;
-    let mut total = if only_cases(&args) { Tally::default() } else { cargo_test(&workspace.root)? };
+    let mut total =
+        if only_cases(&args) { Tally::default() } else { cargo_test(&workspace.root, args.flag("all"))? };
     if !args.flag("ompi5") {
         add(&mut total, suite::run(&setting, &suite::cases(&setting), args.words()));
     }
@@ -107,11 +108,17 @@ fn list(setting: &Setting, args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// How many seeds each of the simulator's storms is run with for `--all` (cpc/tests/simulator_storms.rs).
+const STORMS: &str = "100";
+
 /// All of the workspace's own tests, shown as they run; their numbers are read from cargo's summaries.
-fn cargo_test(root: &Path) -> Result<Tally> {
+fn cargo_test(root: &Path, all: bool) -> Result<Tally> {
     let mut count = Count::default();
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-fail-fast", "--quiet"]).current_dir(root);
+    if all {
+        command.env("OXIB_SIM_ROUNDS", STORMS);
+    }
     let finished = run(&mut command, CARGO_TEST, &mut |line| {
         println!("{line}");
         count.line(line);

@@ -1,53 +1,49 @@
-//! A small world of ibcm machines in virtual time: a lossy network, and a stand-in for the transport on every node.
+//! A small world of connection managers in virtual time: a network that misbehaves, and a stand-in for the transport on every node.
 //!
-//! The network takes the real bytes of every datagram. The transport does what the BTL does: it adds peers, connects when
-//! it has something to send, sends data once connected, reports first data, and replaces endpoints that were disconnected.
+//! Any manager's sans-I/O machine fits (`protocol`): ibcm's speaks datagrams itself (`ibcm`), rdmacm's speaks to a model of the
+//! kernel's manager (`rdmacm`, `manager`), whose datagrams cross the same network. The transport does what the BTL does: it adds
+//! peers, connects when it has something to send, posts its buffers and sends a clear-to-send once connected, sends its first
+//! fragment once it has the peer's, reports first data, and replaces endpoints that were disconnected.
+//!
+//! Everything follows from one seed; a world that is dropped by a failing test prints it, and `OXIB_SIM_SEED` sets it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod checks;
+pub mod faults;
+pub mod ibcm;
+mod manager;
+mod node;
+pub mod protocol;
+pub mod rdmacm;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use cpc::ibcm::Params;
-use cpc::ibcm::address::Address;
-use cpc::ibcm::machine::{Action, Local, Machine, Remote, Source, StateKind};
-use cpc::ibcm::wire::{Depth, Layout, MAD_LEN, Nonce, Qpns};
-use cpc::{ConnectError, EndpointKey, ProcessName};
-use verbs::{Gid, Lid, Psn, Qpn};
+use cpc::ibcm::wire::{Layout, Qpns};
+use cpc::{EndpointKey, ProcessName};
+use verbs::Qpn;
+
+pub use self::faults::{Fault, Odds, Plan};
+use self::node::{End, Node, Told};
+use self::protocol::{Birth, Protocol, Wish};
 
 pub const QUEUES: usize = 3;
 /// One way through the network without a fault.
 pub const HOP: Duration = Duration::from_micros(10);
+/// A datagram that waits to be overtaken waits no longer than this.
+const SWAP_HOPS: u32 = 300;
 
-/// What happens to one datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    Drop,
-    Duplicate,
-    /// Arrives this many hops later: behind others, or behind a repetition.
-    Delay(u32),
-}
-
-/// Chances in percent, for datagrams that no planned fault hits.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Odds {
-    pub drop: u64,
-    pub duplicate: u64,
-    pub delay: u64,
-    /// One bit of a datagram flips. A real fabric's CRC lets none of these through.
-    pub corrupt: u64,
-}
-
-enum Packet {
+enum Packet<D> {
     /// A datagram that waited in the receive queue of a busy node until it was its turn.
     Served {
         node: usize,
-        from: Source,
-        bytes: Box<[u8; MAD_LEN]>,
+        from: Qpn,
+        datagram: D,
     },
     Datagram {
-        from: Source,
+        from: Qpn,
         to: Qpn,
-        bytes: Box<[u8; MAD_LEN]>,
+        datagram: D,
     },
     Data {
         from: Qpn,
@@ -56,120 +52,119 @@ enum Packet {
     },
 }
 
-enum Told {
-    Disconnected(EndpointKey),
-    Unknown(ProcessName),
-}
-
-/// An endpoint as the transport has it.
-pub struct End {
-    pub peer: usize,
-    pub address: Address,
-    pub psn: Option<Psn>,
-    pub qpns: Vec<Qpn>,
-    pub remote: Option<Remote>,
-    pub connected_at: Option<Duration>,
-    pub data_at: Option<Duration>,
-    pub failed: Option<ConnectError>,
-}
-
-pub struct Node {
-    pub machine: Machine,
-    pub name: ProcessName,
-    pub address: Address,
-    pub ends: HashMap<EndpointKey, End>,
-    /// The present endpoint of each peer.
-    pub current: HashMap<usize, EndpointKey>,
-    /// Peers that this node has something to send to.
-    pub wants: Vec<usize>,
-    pub failures: Vec<ConnectError>,
-    pub disconnects: u32,
-    pub unknown: Vec<ProcessName>,
-    events: VecDeque<Told>,
-    generation: u32,
-    /// Adds unknown peers when told of them.
-    pub welcoming: bool,
-    /// Puts a new endpoint in the place of a disconnected one.
-    pub persistent: bool,
-    pub deaf: bool,
-    /// Time that one datagram takes; while it does, others wait in the receive queue, as many as it holds.
-    pub service: Duration,
-    busy_until: Instant,
-    /// Datagrams that found the receive queue full.
-    pub overrun: u64,
-}
-
-pub struct World {
-    pub nodes: Vec<Node>,
+pub struct World<P: Protocol> {
+    pub nodes: Vec<Node<P>>,
     pub now: Instant,
     pub start: Instant,
     pub odds: Odds,
-    pub plan: HashMap<u64, Fault>,
+    pub plan: Plan,
     pub sent: u64,
     pub steps: u64,
-    net: BTreeMap<(Instant, u64), Packet>,
+    net: BTreeMap<(Instant, u64), Packet<P::Datagram>>,
+    /// A datagram that waits to be overtaken.
+    held: Option<(Instant, u64)>,
+    due: BTreeSet<(Instant, usize)>,
+    /// Nodes that have been told something, in order.
+    told: VecDeque<usize>,
+    restarts: VecDeque<usize>,
+    by_reach: HashMap<Qpn, usize>,
+    by_name: HashMap<ProcessName, usize>,
+    owners: HashMap<Qpn, (usize, EndpointKey)>,
     sequence: u64,
+    first_seed: u64,
     seed: u64,
+    births: u32,
     next_qpn: u32,
-    params: Params,
+    params: P::Params,
 }
 
-impl World {
-    pub fn new(nodes: usize, seed: u64, params: &Params) -> World {
+/// Says how to do it again.
+impl<P: Protocol> Drop for World<P> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let (name, seed, at) = (P::NAME, self.first_seed, self.elapsed());
+            eprintln!(
+                "{name}: world of seed {seed} ({} nodes), {at:?} after its start, {} datagrams",
+                self.nodes.len(),
+                self.sent
+            );
+        }
+    }
+}
+
+/// The seed of a test's worlds: `OXIB_SIM_SEED`, or the one given. It is printed; cargo shows that when the test fails.
+pub fn seed(default: u64) -> u64 {
+    let seed = std::env::var("OXIB_SIM_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    println!("seed {seed}");
+    seed
+}
+
+pub fn layout() -> Layout {
+    Layout::new([false, true, true]).unwrap()
+}
+
+impl<P: Protocol> World<P> {
+    pub fn new(nodes: usize, seed: u64, params: &P::Params) -> World<P> {
         let start = Instant::now();
         let mut world = World {
             nodes: Vec::new(),
             now: start,
             start,
             odds: Odds::default(),
-            plan: HashMap::new(),
+            plan: Plan::default(),
             sent: 0,
             steps: 0,
             net: BTreeMap::new(),
+            held: None,
+            due: BTreeSet::new(),
+            told: VecDeque::new(),
+            restarts: VecDeque::new(),
+            by_reach: HashMap::new(),
+            by_name: HashMap::new(),
+            owners: HashMap::new(),
             sequence: 0,
+            first_seed: seed,
             seed,
+            births: 0,
             next_qpn: 100,
             params: params.clone(),
         };
         for index in 0..nodes {
-            let node = world.birth(index, Layout::new([false, true, true]).unwrap());
+            let node = world.birth(index, layout());
             world.nodes.push(node);
         }
         world
     }
 
-    fn birth(&mut self, index: usize, layout: Layout) -> Node {
-        let seed = self.random();
-        let qpn = self.qpn();
-        let address = Address {
-            port: 1,
-            mtu: 5,
-            ethernet: false,
-            lid: Lid(u16::try_from(index + 1).unwrap()),
-            qpn,
-            nonce: Nonce(u32::try_from(self.random() >> 32).unwrap()),
-            gid: Gid([7; 16]),
-        };
+    /// Two nodes that know each other.
+    pub fn pair(seed: u64) -> World<P> {
+        let mut world = World::new(2, seed, &P::Params::default());
+        world.add(0, 1);
+        world.add(1, 0);
+        world
+    }
+
+    fn birth(&mut self, index: usize, layout: Layout) -> Node<P> {
         let name = ProcessName(0x5_0000_0000 + index as u64);
-        let depth = Depth { responder_resources: 4, initiator_depth: 4 };
-        let local = Local {
+        self.births += 1;
+        let birth = Birth {
+            node: index,
+            qpn: self.qpn(),
+            number: self.births,
+            nonce: u32::try_from(self.random() >> 32).unwrap(),
             name,
-            address,
             layout,
-            depth,
-            pkey: 0xffff,
-            sl: 0,
-            ack_timeout: 20,
-            retry_count: 7,
-            rnr_retry: 7,
-            srq: true,
+            seed: self.random(),
         };
+        let (manager, address) = P::born(birth, &self.params);
+        self.by_reach.insert(manager.reach(), index);
+        self.by_name.insert(name, index);
         Node {
-            machine: Machine::new(local, self.params.clone(), seed),
+            manager,
             name,
             address,
             ends: HashMap::new(),
-            current: HashMap::new(),
+            current: BTreeMap::new(),
             wants: Vec::new(),
             failures: Vec::new(),
             disconnects: 0,
@@ -182,17 +177,23 @@ impl World {
             service: Duration::ZERO,
             busy_until: self.start,
             overrun: 0,
+            due: None,
         }
     }
 
     pub fn set_layout(&mut self, node: usize, layout: Layout) {
+        self.by_reach.remove(&self.nodes[node].manager.reach());
         self.nodes[node] = self.birth(node, layout);
     }
 
-    fn random(&mut self) -> u64 {
+    pub fn random(&mut self) -> u64 {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let x = self.seed ^ self.seed >> 29;
         x.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.random() >> 33).unwrap() % limit
     }
 
     fn chance(&mut self, percent: u64) -> bool {
@@ -215,23 +216,22 @@ impl World {
         let me = &mut self.nodes[node];
         me.generation += 1;
         let key = EndpointKey { index: u32::try_from(peer).unwrap(), generation: me.generation };
-        let (psn, qpns, remote) = (None, Vec::new(), None);
-        let end = End { peer, address, psn, qpns, remote, connected_at: None, data_at: None, failed: None };
-        me.ends.insert(key, end);
+        me.ends.insert(key, End::new(peer, address));
         me.current.insert(peer, key);
-        me.machine.add_endpoint(key, name, address, now);
+        me.manager.add_endpoint(key, name, address, now);
         self.drain(node);
         key
     }
 
     pub fn connect(&mut self, node: usize, peer: usize) {
-        let now = self.now;
+        let (now, elapsed) = (self.now, self.elapsed());
         let me = &mut self.nodes[node];
         if !me.wants.contains(&peer) {
             me.wants.push(peer);
         }
         if let Some(&key) = me.current.get(&peer) {
-            me.machine.connect(key, now);
+            me.ends.get_mut(&key).unwrap().asked_at.get_or_insert(elapsed);
+            me.manager.connect(key, now);
         }
         self.drain(node);
     }
@@ -241,7 +241,7 @@ impl World {
         let me = &mut self.nodes[node];
         if let Some(key) = me.current.remove(&peer) {
             me.ends.remove(&key);
-            me.machine.remove_endpoint(key, now);
+            me.manager.remove_endpoint(key, now);
         }
         self.drain(node);
     }
@@ -257,66 +257,100 @@ impl World {
 
     /// The process dies and another one takes its name; its peers are told when they ask.
     pub fn restart(&mut self, node: usize) {
+        let reach = self.nodes[node].manager.reach();
+        for (to, datagram) in self.nodes[node].manager.killed() {
+            self.transmit(reach, to, datagram);
+        }
+        self.by_reach.remove(&reach);
+        if let Some(at) = self.nodes[node].due {
+            self.due.remove(&(at, node));
+        }
         let wants = self.nodes[node].wants.clone();
         let peers: Vec<usize> = self.nodes[node].current.keys().copied().collect();
-        self.nodes[node] = self.birth(node, Layout::new([false, true, true]).unwrap());
+        self.nodes[node] = self.birth(node, layout());
         self.nodes[node].wants = wants;
         for peer in peers {
             self.replace(node, peer);
         }
     }
 
+    /// Every end that is up sends something. Where nobody acknowledges it, the device says so.
+    pub fn use_all(&mut self) {
+        for node in 0..self.nodes.len() {
+            let up: Vec<(Qpn, Qpn)> = self.nodes[node]
+                .ends
+                .values()
+                .filter(|end| end.connected_at.is_some())
+                .filter_map(|end| Some((*end.qpns.first()?, *end.remote.as_ref()?.qpns.first()?)))
+                .collect();
+            for (from, to) in up {
+                self.schedule(HOP, Packet::Data { from, to, tries: 0 });
+            }
+        }
+    }
+
     // The network.
 
     fn drain(&mut self, node: usize) {
-        while let Some(action) = self.nodes[node].machine.poll_action() {
-            self.perform(node, action);
+        while let Some(wish) = self.nodes[node].manager.wish(self.now) {
+            self.grant(node, wish);
+        }
+        let (due, old) = (self.nodes[node].manager.poll_timeout(), self.nodes[node].due);
+        if due != old {
+            old.map(|at| self.due.remove(&(at, node)));
+            due.map(|at| self.due.insert((at, node)));
+            self.nodes[node].due = due;
         }
     }
 
     /// The transport hears of events later than the machine acts, as through the helper thread's queue.
-    fn hear(&mut self, node: usize) {
-        while let Some(event) = self.nodes[node].events.pop_front() {
-            match event {
-                Told::Disconnected(key) => self.on_disconnected(node, key),
-                Told::Unknown(peer) => self.on_unknown(node, peer),
+    fn hear(&mut self) {
+        while let Some(node) = self.told.pop_front() {
+            match self.nodes[node].events.pop_front() {
+                Some(Told::Disconnected(key)) => self.on_disconnected(node, key),
+                Some(Told::Unknown(peer)) => self.on_unknown(node, peer),
+                // Its process has started anew.
+                None => {}
             }
         }
     }
 
-    fn perform(&mut self, node: usize, action: Action) {
+    fn tell(&mut self, node: usize, told: Told) {
+        self.nodes[node].events.push_back(told);
+        self.told.push_back(node);
+    }
+
+    fn grant(&mut self, node: usize, wish: Wish<P::Datagram>) {
         let now = self.now;
-        match action {
-            Action::CreateQps { key } => {
+        match wish {
+            Wish::CreateQps { key } => {
                 let qpns: Vec<Qpn> = (0..QUEUES).map(|_| self.qpn()).collect();
+                self.owners.insert(qpns[0], (node, key));
                 let me = &mut self.nodes[node];
                 me.ends.get_mut(&key).unwrap().qpns = qpns.clone();
-                me.machine.qps_created(key, Ok(Qpns::new(&qpns).unwrap()), now);
+                me.manager.qps_created(key, Qpns::new(&qpns).unwrap(), now);
             }
-            Action::BringUp { key, remote, psn, .. } => {
+            Wish::BringUp { key, remote, psn } => {
                 let me = &mut self.nodes[node];
                 let end = me.ends.get_mut(&key).unwrap();
                 assert!(end.remote.is_none(), "queue pairs go up once");
                 (end.remote, end.psn) = (Some(remote), Some(psn));
-                me.machine.qps_up(key, Ok(()), now);
+                me.manager.qps_up(key, now);
             }
-            Action::Send { to, datagram } => {
-                let mut bytes = Box::new([0; MAD_LEN]);
-                datagram.emit(&mut bytes);
-                let address = self.nodes[node].address;
-                let from = Source { qpn: address.qpn, lid: address.lid, gid: None };
-                self.transmit(from, to.qpn, bytes);
+            Wish::Send { to, datagram } => {
+                let from = self.nodes[node].manager.reach();
+                self.transmit(from, to, datagram);
             }
-            Action::Connected { key } => self.on_connected(node, key),
-            Action::Failed { key, error } => {
+            Wish::Connected { key } => self.on_connected(node, key),
+            Wish::Failed { key, error } => {
                 let me = &mut self.nodes[node];
                 me.failures.push(error.clone());
                 if let Some(end) = me.ends.get_mut(&key) {
                     end.failed = Some(error);
                 }
             }
-            Action::Disconnected { key } => self.nodes[node].events.push_back(Told::Disconnected(key)),
-            Action::UnknownPeer { peer } => self.nodes[node].events.push_back(Told::Unknown(peer)),
+            Wish::Disconnected { key } => self.tell(node, Told::Disconnected(key)),
+            Wish::UnknownPeer { peer } => self.tell(node, Told::Unknown(peer)),
         }
     }
 
@@ -325,7 +359,7 @@ impl World {
         let end = self.nodes[node].ends.get_mut(&key).expect("connected endpoints are present");
         assert!(end.connected_at.is_none(), "connected is said once");
         end.connected_at = Some(at);
-        let (from, to) = (end.qpns[0], end.remote.unwrap().qpns.first());
+        let (from, to) = (end.qpns[0], end.remote.as_ref().unwrap().qpns[0]);
         self.schedule(HOP, Packet::Data { from, to, tries: 0 });
     }
 
@@ -340,41 +374,50 @@ impl World {
 
     fn on_unknown(&mut self, node: usize, peer: ProcessName) {
         self.nodes[node].unknown.push(peer);
-        let Some(index) = self.nodes.iter().position(|n| n.name == peer) else { return };
+        let Some(&index) = self.by_name.get(&peer) else { return };
         // An endpoint for that very incarnation is in place already, if a Disconnected came first.
         let fresh = self.end(node, index).is_some_and(|e| e.address == self.nodes[index].address);
-        let usable = fresh && !matches!(self.state(node, index), Some(StateKind::Left | StateKind::Failed));
+        let usable = fresh && !self.state(node, index).is_some_and(P::is_spent);
         if self.nodes[node].welcoming && !usable {
             self.replace(node, index);
         }
     }
 
-    fn schedule(&mut self, after: Duration, packet: Packet) {
+    fn schedule(&mut self, after: Duration, packet: Packet<P::Datagram>) -> (Instant, u64) {
         self.sequence += 1;
-        self.net.insert((self.now + after, self.sequence), packet);
+        let place = (self.now + after, self.sequence);
+        self.net.insert(place, packet);
+        place
     }
 
-    fn transmit(&mut self, from: Source, to: Qpn, mut bytes: Box<[u8; MAD_LEN]>) {
+    fn transmit(&mut self, from: Qpn, to: Qpn, mut datagram: P::Datagram) {
         if self.chance(self.odds.corrupt) {
-            let bit = usize::try_from(self.random() >> 40).unwrap() % (MAD_LEN * 8);
-            bytes[bit / 8] ^= 1 << (bit % 8);
+            let bit = usize::try_from(self.random() >> 40).unwrap();
+            P::corrupt(&mut datagram, bit);
         }
         let number = self.sent;
         self.sent += 1;
-        let fault = match self.plan.remove(&number) {
-            Some(fault) => Some(fault),
-            None => self.draw_fault(),
-        };
-        let copy = |bytes: &[u8; MAD_LEN]| Packet::Datagram { from, to, bytes: Box::new(*bytes) };
+        let fault = self.plan.faults.remove(&number).or_else(|| self.draw_fault());
+        let overtaken = self.held.take();
+        let packet = |datagram| Packet::Datagram { from, to, datagram };
         match fault {
             Some(Fault::Drop) => {}
             Some(Fault::Duplicate) => {
-                self.schedule(HOP, copy(&bytes));
-                self.schedule(HOP * 3, copy(&bytes));
+                self.schedule(HOP, packet(datagram.clone()));
+                self.schedule(HOP * 3, packet(datagram));
             }
-            Some(Fault::Delay(hops)) => self.schedule(HOP * (hops + 1), copy(&bytes)),
-            None => self.schedule(HOP, copy(&bytes)),
+            Some(Fault::Swap) => self.held = Some(self.schedule(HOP * SWAP_HOPS, packet(datagram))),
+            Some(Fault::Delay(hops)) => {
+                self.schedule(HOP * (hops + 1), packet(datagram));
+            }
+            None => {
+                self.schedule(HOP, packet(datagram));
+            }
         }
+        if let Some(late) = overtaken.and_then(|place| self.net.remove(&place)) {
+            self.schedule(HOP + Duration::from_nanos(1), late);
+        }
+        self.restarts.extend(self.plan.restarts.remove(&number));
     }
 
     fn draw_fault(&mut self) -> Option<Fault> {
@@ -393,12 +436,17 @@ impl World {
 
     /// When something happens next; `None` when all is quiet.
     pub fn next_time(&self) -> Option<Instant> {
+        let at_once = (!self.restarts.is_empty() || !self.told.is_empty()).then_some(self.now);
         let packet = self.net.keys().next().map(|&(at, _)| at);
-        self.nodes.iter().filter_map(|n| n.machine.poll_timeout()).chain(packet).min()
+        let due = self.due.first().map(|&(at, _)| at);
+        packet.into_iter().chain(due).chain(at_once).min()
     }
 
     /// Does what happens next; false when all is quiet.
     pub fn step(&mut self) -> bool {
+        while let Some(node) = self.restarts.pop_front() {
+            self.restart(node);
+        }
         let Some(at) = self.next_time() else { return false };
         self.steps += 1;
         self.now = self.now.max(at);
@@ -408,14 +456,13 @@ impl World {
             let packet = entry.remove();
             self.deliver(packet);
         }
-        for node in 0..self.nodes.len() {
-            let now = self.now;
-            if self.nodes[node].machine.poll_timeout().is_some_and(|t| t <= now) {
-                self.nodes[node].machine.handle_timeout(now);
-                self.drain(node);
-            }
-            self.hear(node);
+        while let Some(&(at, node)) = self.due.first()
+            && at <= self.now
+        {
+            self.nodes[node].manager.handle_timeout(self.now);
+            self.drain(node);
         }
+        self.hear();
         true
     }
 
@@ -435,29 +482,28 @@ impl World {
         self.now = self.now.max(self.start + time);
     }
 
-    fn deliver(&mut self, packet: Packet) {
+    fn deliver(&mut self, packet: Packet<P::Datagram>) {
         match packet {
-            Packet::Datagram { from, to, bytes } => {
-                let node = self.nodes.iter().position(|n| n.address.qpn == to && !n.deaf);
+            Packet::Datagram { from, to, datagram } => {
+                let node = self.by_reach.get(&to).copied().filter(|&node| !self.nodes[node].deaf);
                 match node {
-                    Some(node) if self.nodes[node].service.is_zero() => self.serve(node, from, &bytes),
-                    Some(node) => self.queue(node, from, bytes),
+                    Some(node) if self.nodes[node].service.is_zero() => self.serve(node, from, &datagram),
+                    Some(node) => self.queue(node, from, datagram),
                     None => {}
                 }
             }
-            Packet::Served { node, from, bytes } => self.serve(node, from, &bytes),
+            Packet::Served { node, from, datagram } => self.serve(node, from, &datagram),
             Packet::Data { from, to, tries } => self.deliver_data(from, to, tries),
         }
     }
 
-    fn serve(&mut self, node: usize, from: Source, bytes: &[u8; MAD_LEN]) {
-        let now = self.now;
-        self.nodes[node].machine.datagram(from, bytes, now);
+    fn serve(&mut self, node: usize, from: Qpn, datagram: &P::Datagram) {
+        self.nodes[node].manager.datagram(from, datagram, self.now);
         self.drain(node);
     }
 
-    fn queue(&mut self, node: usize, from: Source, bytes: Box<[u8; MAD_LEN]>) {
-        let (now, room) = (self.now, self.params.recv_count);
+    fn queue(&mut self, node: usize, from: Qpn, datagram: P::Datagram) {
+        let (now, room) = (self.now, P::room(&self.params));
         let me = &mut self.nodes[node];
         let free_at = me.busy_until.max(now);
         if free_at - now >= me.service * room {
@@ -466,66 +512,29 @@ impl World {
         }
         me.busy_until = free_at + me.service;
         let after = me.busy_until - now;
-        self.schedule(after, Packet::Served { node, from, bytes });
+        self.schedule(after, Packet::Served { node, from, datagram });
     }
 
     /// Data reach a QP that is up towards the sender's; else the hardware repeats them a few times.
     fn deliver_data(&mut self, from: Qpn, to: Qpn, tries: u32) {
-        let found = self.nodes.iter().enumerate().find_map(|(i, n)| {
-            let hit = n.ends.iter().find(|(_, e)| {
-                e.qpns.first() == Some(&to) && e.remote.is_some_and(|r| r.qpns.first() == from)
-            });
-            hit.map(|(&key, _)| (i, key))
-        });
         let (now, elapsed) = (self.now, self.elapsed());
-        if let Some((node, key)) = found {
-            let me = &mut self.nodes[node];
-            me.ends.get_mut(&key).unwrap().data_at.get_or_insert(elapsed);
-            me.machine.first_data(key, now);
+        if let Some(end) = self.end_of_qp(to)
+            && end.remote.as_ref().is_some_and(|remote| remote.qpns[0] == from)
+        {
+            end.data_at.get_or_insert(elapsed);
+            let (node, key) = self.owners[&to];
+            self.nodes[node].manager.first_data(key, now);
             self.drain(node);
         } else if tries < 3 {
             self.schedule(HOP * 10, Packet::Data { from, to, tries: tries + 1 });
+        } else if let Some(end) = self.end_of_qp(from) {
+            end.broken = true;
         }
     }
 
-    // What must hold.
-
-    pub fn end(&self, node: usize, peer: usize) -> Option<&End> {
-        let me = &self.nodes[node];
-        me.current.get(&peer).and_then(|key| me.ends.get(key))
+    /// The endpoint whose first queue pair this is, if it is still there.
+    fn end_of_qp(&mut self, qpn: Qpn) -> Option<&mut End<P::Address>> {
+        let (node, key) = *self.owners.get(&qpn)?;
+        self.nodes[node].ends.get_mut(&key).filter(|end| end.qpns.first() == Some(&qpn))
     }
-
-    pub fn state(&self, node: usize, peer: usize) -> Option<StateKind> {
-        let me = &self.nodes[node];
-        me.current.get(&peer).and_then(|&key| me.machine.state(key))
-    }
-
-    /// Both ends are up, to each other, with the same numbers at both ends.
-    pub fn is_connected(&self, a: usize, b: usize) -> bool {
-        let (Some(x), Some(y)) = (self.end(a, b), self.end(b, a)) else { return false };
-        let up = x.connected_at.is_some() && y.connected_at.is_some();
-        let states = [self.state(a, b), self.state(b, a)];
-        up && states == [Some(StateKind::Up); 2] && agrees(x, y) && agrees(y, x)
-    }
-
-    /// One usable connection, or a failure that somebody was told of.
-    pub fn check_pair(&self, a: usize, b: usize) {
-        let reported = [(a, b), (b, a)].iter().any(|&(x, y)| {
-            let peer = self.nodes[y].name;
-            self.nodes[x].failures.iter().any(|f| f.peer == peer)
-        });
-        assert!(
-            self.is_connected(a, b) || reported,
-            "pair {a}-{b}: {:?} {:?}, nobody was told; {:?} {:?}",
-            self.state(a, b),
-            self.state(b, a),
-            self.nodes[a].machine.stats(),
-            self.nodes[b].machine.stats()
-        );
-    }
-}
-
-/// `y` is what `x` thinks it is connected to.
-fn agrees(x: &End, y: &End) -> bool {
-    x.remote.is_some_and(|r| r.qpns.as_slice() == y.qpns && Some(r.psn) == y.psn)
 }

@@ -164,9 +164,17 @@ impl Machine {
                 self.try_again(slot, "it takes itself for connected already", now);
             }
             Refused::ByPeer(reason) => self.fail(slot, ConnectCause::Refused(reason.to_string()), now),
+            Refused::NobodyListens if self.endpoints[slot].crossed => self.moved(slot, now),
             Refused::NobodyListens => self.try_again(slot, "nobody listens at its address", now),
             Refused::Other(reason) => self.try_again(slot, &format!("rejected with reason {reason}"), now),
         }
+    }
+
+    /// The peer has asked, but does not listen where we know it: it has started anew, and waits for what it takes for our request.
+    fn moved(&mut self, slot: usize, now: Instant) {
+        let peer = self.endpoints[slot].peer;
+        self.peer_left(slot, now);
+        self.actions.push_back(Action::UnknownPeer { peer });
     }
 
     /// The peer's request is on its way here, and stands.

@@ -194,6 +194,7 @@ impl Machine {
             deadline: None,
             in_window: false,
             wanted: false,
+            crossed: false,
             tries: 0,
             since: now,
             steps: Timeline::default(),

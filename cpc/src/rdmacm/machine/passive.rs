@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::state::{Incoming, Input, Role, State};
-use super::{Action, Machine};
+use super::{Action, Machine, Refused};
 use crate::ibcm::wire::Qpns;
 use crate::rdmacm::refusal::Refusal;
 use crate::{ConnectCause, Step};
@@ -44,6 +44,7 @@ impl Machine {
         let Input::Request(request) = input else { return };
         self.stats.raced += 1;
         if self.local.address.outranks(&self.endpoints[slot].address) {
+            self.endpoints[slot].crossed = true;
             return self.refuse(request.id, Refusal::Crossing);
         }
         // The peer refuses ours; its end of it goes with our id.
@@ -137,9 +138,11 @@ impl Machine {
         self.confirm(slot, input, now);
     }
 
-    /// Rising or Replied + Refused, Broken, Timeout: the QPs are spent, so this endpoint is.
+    /// Rising or Replied + Refused, Broken, Timeout: the QPs are spent, so this endpoint is. A peer that destroys its id without a
+    /// word of ours has removed its endpoint, or started anew: it has left, and may come again.
     pub(super) fn spoilt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let cause = match input {
+            Input::Refused(Refused::Other(_)) => return self.let_go(slot, input, now),
             Input::Refused(refused) => ConnectCause::Refused(refused.to_string()),
             Input::Broken(why) => ConnectCause::Verbs((*why).to_owned()),
             _ => {

@@ -195,6 +195,8 @@ pub(super) struct Endpoint {
     pub(super) in_window: bool,
     /// Somebody here wants the connection, so a request of the peer that comes to nothing is not the end.
     pub(super) wanted: bool,
+    /// A request of the peer's was refused, because ours stands.
+    pub(super) crossed: bool,
     /// New tries so far.
     pub(super) tries: u32,
     /// When the exchange began.
