@@ -25,7 +25,7 @@ pub struct From {
 }
 
 /// Handles one cell.
-#[inline]
+#[inline(always)]
 pub fn cell(qps: &mut Qps, w: &mut World, from: From, found: &Found) {
     let head = &found.head;
     let qp = qps.get_mut(head.dst as usize % QPS).filter(|qp| wanted(qp, head, from));
@@ -130,7 +130,7 @@ pub fn tell_limit(w: &mut World, key: usize) {
 }
 
 /// A message of one cell, the usual case: placed from the ring straight into the posted buffers.
-#[inline]
+#[inline(always)]
 pub fn send(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
     if head.flags & (flag::FIRST | flag::LAST) != flag::FIRST | flag::LAST {
@@ -200,7 +200,7 @@ fn send_part(qp: &mut Qp, w: &mut World, found: &Found) {
 }
 
 /// Copies a cell's payload into a receive's buffers from `offset` on. False: they are not what they were when posted.
-#[inline]
+#[inline(always)]
 pub fn scatter(mrs: &Mrs, pd: usize, sges: &[ibv_sge], offset: u32, found: &Found) -> bool {
     let [one] = sges else { return scatter_many(mrs, pd, sges, offset, found) };
     let len = found.head.len;

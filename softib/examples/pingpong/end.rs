@@ -111,16 +111,17 @@ impl End {
         self.post_recv();
     }
 
-    /// Round trips; `first` begins.
+    /// Round trips; `first` begins. The answer goes out first, then the receive is posted again: there are many.
     pub fn rounds(&mut self, count: usize, len: usize, first: bool) {
         for _ in 0..count {
             if first {
                 self.post_send(len);
             }
-            self.wait_recv();
+            self.wait(self.rcq);
             if !first {
                 self.post_send(len);
             }
+            self.post_recv();
         }
     }
 

@@ -144,11 +144,14 @@ pub fn post_all(qp: *mut ibv_qp, requests: &[ibv_send_wr]) -> Result<(), Errno> 
     Ok(())
 }
 
-#[inline]
+#[inline(always)]
 fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
-    if send::send_short(qp, w, wr) {
-        return Ok(());
-    }
+    if send::send_short(qp, w, wr) { Ok(()) } else { post_any(qp, w, wr) }
+}
+
+/// Posts a request of any kind.
+#[inline(never)]
+fn post_any(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
     // SAFETY: the program passes num_sge elements at sg_list.
     let sges = unsafe { sge_list(wr.sg_list, wr.num_sge, qp.cap.max_send_sge) }?;
     let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();

@@ -239,7 +239,7 @@ impl State {
     }
 
     /// Delivers what a ring holds, up to a batch. False: it was empty.
-    #[inline]
+    #[inline(always)]
     fn drain(&mut self, index: usize) -> bool {
         let State { qps, inbound, w } = self;
         let Some(ring) = inbound.ring(index) else { return false };

@@ -103,7 +103,7 @@ impl World {
 
     /// The same for a completion of QP `qpn` that `fill` writes where it will lie. `solicited`: it fires a CQ that is armed for
     /// such.
-    #[inline]
+    #[inline(always)]
     pub fn complete_with(&mut self, key: usize, qpn: u32, solicited: bool, fill: impl FnOnce(&mut Cqe)) {
         let Some(cq) = self.cqs.get_mut(key) else { return };
         if !cq.push_with(fill) {

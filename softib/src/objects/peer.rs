@@ -9,7 +9,7 @@ use crate::port::card::{self, Card};
 use crate::port::pkeys_match;
 use crate::shm::layout::*;
 use crate::shm::liveness::{Liveness, is_locked};
-use crate::shm::map::Map;
+use crate::shm::map::{Map, Word};
 use crate::shm::qptable::{self, Public};
 use crate::shm::ring::{self, SendRing};
 use crate::shm::rq::{self, Place};
@@ -126,7 +126,7 @@ impl Peers {
     }
 
     /// The process a queue pair is connected to, if it lives.
-    #[inline]
+    #[inline(always)]
     pub fn connected(&mut self, link: &Link) -> Result<&mut Peer, Absent> {
         let peer = self.table.get_mut(link.slot).and_then(Option::as_deref_mut);
         if let Some(peer) = peer
@@ -218,7 +218,8 @@ pub struct Link {
     ahead: [u32; AHEAD],
     /// Positions below this one are in `ahead`.
     known: u32,
-    sequence: Option<u32>,
+    /// The sequence number of the remote QP's entry when `view` was copied, and where it is now.
+    sequence: Option<(u32, Word)>,
     /// The remote generation we first spoke to; another one is another connection.
     generation: Option<u32>,
 }
@@ -264,7 +265,7 @@ impl Link {
     }
 
     /// Consumes the next receive if it is good and holds `len` bytes: its position.
-    #[inline]
+    #[inline(always)]
     pub fn consume_fitting(&mut self, len: u32) -> Option<u32> {
         if self.consumed == self.known {
             self.read_ahead()?;
@@ -305,8 +306,8 @@ impl Link {
     /// Whether the remote QP, which must be connected to `me` (QPN, incarnation), takes messages.
     #[inline]
     pub fn is_open(&mut self, map: &Arc<Map>, me: (u32, u64)) -> bool {
-        match self.sequence {
-            Some(sequence) if qptable::sequence(map, self.index) == sequence => true,
+        match &self.sequence {
+            Some((sequence, now)) if now.load(Ordering::Acquire) == *sequence => true,
             _ => self.refresh(map, me),
         }
     }
@@ -330,7 +331,7 @@ impl Link {
         self.place = place_of(&view, map);
         self.generation = Some(view.generation);
         self.view = view;
-        self.sequence = Some(sequence);
+        self.sequence = Some((sequence, qptable::sequence(map, self.index)));
         true
     }
 }

@@ -94,7 +94,7 @@ impl RecvQ {
     }
 
     /// Posts a receive; `bad` marks one whose buffers failed the checks.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, wr_id: u64, sges: &[ibv_sge], bad: bool) -> Result<(), Errno> {
         if self.outstanding >= self.max_wr {
             return Err(Errno::NOMEM);
@@ -145,7 +145,7 @@ impl RecvQ {
 
     /// Takes the receive that an initiator consumed, and shows its buffers where they lie: wr_id and scatter list. None: the
     /// queue has to be asked with [`Self::take`].
-    #[inline]
+    #[inline(always)]
     pub fn take_in_place(&mut self, pos: u32) -> Option<(u64, &[ibv_sge])> {
         let at = self.index(pos);
         let slot = self.slots[at];

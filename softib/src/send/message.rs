@@ -3,6 +3,7 @@
 use super::Step;
 use super::work::{Work, gather, gather_all, op};
 use crate::engine::world::World;
+use crate::objects::mr::Mrs;
 use crate::objects::peer::{Absent, Link, Peer, Peers};
 use crate::objects::qp::Qp;
 use crate::shm::layout::QP_BITS;
@@ -10,14 +11,17 @@ use crate::shm::ring::{FRAGMENT_MAX, Head, INLINE_MAX, Pushed, flag};
 use crate::shm::rq::{self, Claim, Place};
 use crate::xrc;
 use rdma_sys::*;
+use std::ffi::c_int;
 
-/// A short inline SEND on a connected RC queue pair with nothing queued: the request that latency is made of. It goes
+/// Most pieces of a short message.
+const SHORT_SGES: c_int = 4;
+
+/// A SEND of one cell on a connected RC queue pair with nothing queued: the request that latency is made of. It goes
 /// straight to the ring; its completion is written when it is on its way. `false`: something is not as it should be, nothing
 /// has happened yet, and the general way finds out.
-#[inline]
+#[inline(always)]
 pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
-    let usual =
-        wr.opcode == IBV_WR_SEND && wr.send_flags & IBV_SEND_INLINE != 0 && (1..=4).contains(&wr.num_sge);
+    let usual = wr.opcode == IBV_WR_SEND && (1..=SHORT_SGES).contains(&wr.num_sge);
     let able = qp.kind == IBV_QPT_RC && qp.direct && qp.sq.is_empty();
     if !usual
         || !able
@@ -29,13 +33,14 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
     // SAFETY: the program passes a list of num_sge elements.
     let sges = unsafe { std::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize) };
     let len = sges.iter().fold(0, |sum: u32, sge| sum.saturating_add(sge.length));
+    if len > PIECE || !may_send(qp, &w.mrs, wr, sges, len) {
+        return false;
+    }
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return false };
     let Ok(peer) = w.peers.connected(link) else { return false };
-    let fits =
-        len as usize <= INLINE_MAX && len <= qp.cap.max_inline_data && peer.ring.has_room(len as usize);
     // is_open refreshes the view: it comes first.
-    if !fits || !link.is_open(&peer.map, me) || link.view.rq_shared {
+    if !peer.ring.has_room(len as usize) || !link.is_open(&peer.map, me) || link.view.rq_shared {
         return false;
     }
     let Some(pos) = link.consume_fitting(len) else { return false };
@@ -65,6 +70,16 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
     true
 }
 
+/// Whether the payload may be read where the request says it is: inline, or in memory of the queue pair's protection domain.
+#[inline(always)]
+fn may_send(qp: &Qp, mrs: &Mrs, wr: &ibv_send_wr, sges: &[ibv_sge], len: u32) -> bool {
+    if wr.send_flags & IBV_SEND_INLINE != 0 {
+        return len <= qp.cap.max_inline_data;
+    }
+    sges.iter().all(|sge| mrs.allows(sge, qp.pd as u32, false))
+}
+
+/// Sends a message as far as there is room for it.
 #[inline]
 pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);

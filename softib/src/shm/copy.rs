@@ -12,8 +12,8 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             8..=15 => ends::<u64>(from, to, len),
             16..=32 => ends::<u128>(from, to, len),
             33..=64 => {
-                ends::<u128>(from, to, 32);
                 ends::<u128>(from.add(len - 32), to.add(len - 32), 32);
+                ends::<u128>(from, to, 32);
             }
             _ => std::ptr::copy_nonoverlapping(from, to, len),
         }
@@ -31,8 +31,8 @@ unsafe fn ends<T: Copy>(from: *const u8, to: *mut u8, len: usize) {
     unsafe {
         let (first, second) =
             (from.cast::<T>().read_unaligned(), from.add(last).cast::<T>().read_unaligned());
-        to.cast::<T>().write_unaligned(first);
         to.add(last).cast::<T>().write_unaligned(second);
+        to.cast::<T>().write_unaligned(first);
     }
 }
 

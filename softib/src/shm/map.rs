@@ -7,8 +7,10 @@
 use super::fault;
 use crate::errno::Errno;
 use std::fs::File;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A shared, writable mapping of a whole segment; unmapped on drop, absent in fork children.
@@ -65,6 +67,18 @@ impl Map {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// The same as a pointer that is known not to be null.
+    pub fn place(&self, offset: usize, len: usize) -> NonNull<u8> {
+        self.bytes(offset, len);
+        // SAFETY: in bounds (checked above).
+        unsafe { self.base.add(offset) }
+    }
+
+    /// The word at `offset`, for those who look at it often: it is checked once.
+    pub fn word(self: &Arc<Map>, offset: usize) -> Word {
+        Word { at: NonNull::from(self.u32(offset)), _map: self.clone() }
+    }
+
     pub fn write(&self, offset: usize, data: &[u8]) {
         let to = self.bytes(offset, data.len());
         // SAFETY: bytes() checked the bounds; a slice of ours cannot overlap the mapping.
@@ -76,6 +90,26 @@ impl Map {
         // SAFETY: bytes() checked the bounds; the array is ours.
         unsafe { std::ptr::copy_nonoverlapping(self.bytes(offset, N), data.as_mut_ptr(), N) };
         data
+    }
+}
+
+/// A word of a mapping, which it keeps alive.
+#[derive(Debug)]
+pub struct Word {
+    at: NonNull<AtomicU32>,
+    _map: Arc<Map>,
+}
+
+// SAFETY: an atomic of a mapping that may be used from any thread.
+unsafe impl Send for Word {}
+
+impl Deref for Word {
+    type Target = AtomicU32;
+
+    #[inline]
+    fn deref(&self) -> &AtomicU32 {
+        // SAFETY: made from a reference into the mapping, which lives as long as self.
+        unsafe { self.at.as_ref() }
     }
 }
 

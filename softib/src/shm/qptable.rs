@@ -5,7 +5,8 @@
 //! peer's to write: that an iWARP stream is open.
 
 use super::layout::{H_QP_LIMIT, QP_ENTRY, QP_TABLE};
-use super::map::Map;
+use super::map::{Map, Word};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 const SEQ: usize = 0;
@@ -93,17 +94,21 @@ pub fn exists(map: &Map, index: usize) -> bool {
     index < map.u32(H_QP_LIMIT).load(Ordering::Acquire) as usize
 }
 
-/// The sequence number of an entry that exists.
-#[inline]
-pub fn sequence(map: &Map, index: usize) -> u32 {
-    map.u32(entry(index) + SEQ).load(Ordering::Acquire)
+/// Whether there is an entry `index` that its owner is just writing.
+pub fn is_changing(map: &Map, index: usize) -> bool {
+    exists(map, index) && map.u32(entry(index) + SEQ).load(Ordering::Acquire) & 1 != 0
+}
+
+/// The word of an entry that exists which holds its sequence number.
+pub fn sequence(map: &Arc<Map>, index: usize) -> Word {
+    map.word(entry(index) + SEQ)
 }
 
 /// A consistent copy of an entry that exists, with its sequence number; None while it is being written.
 pub fn look_up(map: &Map, index: usize) -> Option<(u32, Public)> {
     let at = entry(index);
     let word = |offset: usize| map.u32(at + offset).load(Ordering::Relaxed);
-    let seq = sequence(map, index);
+    let seq = map.u32(at + SEQ).load(Ordering::Acquire);
     let copy = Public {
         state: word(STATE),
         kind: word(KIND),

@@ -16,9 +16,10 @@
 //!
 //! Bulk offsets are not transmitted: both sides derive them from the lengths by the rule in [`bulk_start`].
 
+use super::cells::Cells;
 use super::handover;
 use super::layout::*;
-use super::map::{Map, free_space, give_space, take_space};
+use super::map::{Map, Word, free_space, give_space, take_space};
 use crate::errno::Errno;
 use std::fs::File;
 use std::sync::Arc;
@@ -69,17 +70,12 @@ pub struct Head {
 const _: () = assert!(size_of::<Head>() + 4 == CELL_HEAD);
 
 impl Head {
-    /// Writes the head behind the tag of the cell at `cell`, in words from registers: a copy of the struct would wait for
-    /// the stores of its fields.
+    /// What travels, in the order of a cell.
     #[inline]
-    fn emit(self, cell: *mut u8) {
+    pub fn words(self) -> [u32; 5] {
         let [low, high] = self.dst.to_ne_bytes();
         let first = u32::from_ne_bytes([self.op, self.flags, low, high]);
-        let words = [first, self.src_qpn, self.len, self.imm, self.pos];
-        for (i, word) in words.into_iter().enumerate() {
-            // SAFETY: the caller owns the cell until its tag is stored; cells are 128-byte aligned, and the head has 5 words.
-            unsafe { cell.add(4 + 4 * i).cast::<u32>().write_volatile(word) };
-        }
+        [first, self.src_qpn, self.len, self.imm, self.pos]
     }
 }
 
@@ -111,7 +107,8 @@ fn bulk_end(start: u32, len: u32) -> u32 {
 pub struct SendRing {
     map: Arc<Map>,
     index: usize,
-    cells: usize,
+    cells: Cells,
+    watched: Word,
     seq: u32,
     bulk: u32,
     bulk_len: u32,
@@ -160,11 +157,11 @@ impl SendRing {
         map.u32(at + R_HAZARD).store(0, Ordering::Relaxed);
         map.u64(at + R_INCARNATION).store(me.1, Ordering::Relaxed);
         map.u64(at + R_OWNER).store(tag | ACTIVE, Ordering::Release);
-        let cells = ring_data(index);
         Ok(SendRing {
             map: map.clone(),
             index,
-            cells,
+            cells: Cells::new(map, ring_data(index)),
+            watched: map.word(at + R_WATCHED),
             seq: 0,
             bulk: 0,
             bulk_len: bulk as u32,
@@ -179,7 +176,7 @@ impl SendRing {
     }
 
     /// Whether a cell with `len` bytes of payload fits now.
-    #[inline]
+    #[inline(always)]
     pub fn has_room(&mut self, len: usize) -> bool {
         self.fits(len) || self.fits_after_looking(len)
     }
@@ -221,41 +218,47 @@ impl SendRing {
     }
 
     /// Sends one cell whose `head.len` payload bytes `fill` writes. The caller has asked [`Self::has_room`].
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, mut head: Head, fill: impl FnOnce(*mut u8)) -> Pushed {
-        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
-        let len = head.len;
-        if len as usize <= INLINE_MAX {
-            fill(self.map.bytes(cell + CELL_HEAD, INLINE_MAX));
+        if head.len as usize <= INLINE_MAX {
+            fill(self.cells.at(self.seq).payload());
         } else {
             head.flags |= flag::BULK;
-            let start = bulk_start(self.bulk, len, self.bulk_len);
-            let at = self.cells + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
-            fill(self.map.bytes(at, len as usize));
-            self.bulk = bulk_end(start, len);
+            fill(self.take_bulk(head.len));
         }
-        self.publish(cell, head)
+        self.publish(head)
     }
 
     /// Sends one cell with a fixed part in the cell and `head.len` bytes, filled by `fill`, in the bulk.
     pub fn push_with(&mut self, mut head: Head, fixed: &[u8], fill: impl FnOnce(*mut u8)) -> Pushed {
-        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
-        self.map.write(cell + CELL_HEAD, fixed);
+        assert!(fixed.len() <= INLINE_MAX);
+        // SAFETY: a cell has room for INLINE_MAX bytes (checked), and it is ours until it is marked.
+        unsafe { fixed.as_ptr().copy_to_nonoverlapping(self.cells.at(self.seq).payload(), fixed.len()) };
         head.flags |= flag::BULK;
-        let start = bulk_start(self.bulk, head.len, self.bulk_len);
-        let at = self.cells + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
-        fill(self.map.bytes(at, head.len as usize));
-        self.bulk = bulk_end(start, head.len);
-        self.publish(cell, head)
+        fill(self.take_bulk(head.len));
+        self.publish(head)
     }
 
-    #[inline]
-    fn publish(&mut self, cell: usize, head: Head) -> Pushed {
-        head.emit(self.map.bytes(cell, CELL_HEAD));
+    /// The next `len` bytes of the bulk.
+    fn take_bulk(&mut self, len: u32) -> *mut u8 {
+        let start = bulk_start(self.bulk, len, self.bulk_len);
+        self.bulk = bulk_end(start, len);
+        let at = ring_data(self.index) + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
+        self.map.bytes(at, len as usize)
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, head: Head) -> Pushed {
+        let cell = self.cells.at(self.seq);
+        cell.emit(head);
+        cell.mark(self.seq);
         self.seq = self.seq.wrapping_add(1);
-        self.map.u32(cell).store(self.seq, Ordering::Release);
-        let (watched, fenced) = (self.map.u32(ring_entry(self.index) + R_WATCHED), self.fenced);
-        if handover::is_watched(watched, || send_fence(fenced)) { Pushed::Watched } else { self.announce() }
+        let fenced = self.fenced;
+        if handover::is_watched(&*self.watched, || send_fence(fenced)) {
+            Pushed::Watched
+        } else {
+            self.announce()
+        }
     }
 
     #[cold]
@@ -308,7 +311,7 @@ pub fn free(map: &Map, file: &File, index: usize) {
 pub struct RecvRing {
     map: Arc<Map>,
     index: usize,
-    cells: usize,
+    cells: Cells,
     seq: u32,
     bulk: u32,
     bulk_len: u32,
@@ -354,11 +357,10 @@ impl RecvRing {
             return None;
         }
         let incarnation = map.u64(at + R_INCARNATION).load(Ordering::Relaxed);
-        let (map, cells) = (map.clone(), ring_data(index));
         Some(RecvRing {
-            map,
+            map: map.clone(),
             index,
-            cells,
+            cells: Cells::new(map, ring_data(index)),
             seq: 0,
             bulk: 0,
             bulk_len,
@@ -376,21 +378,19 @@ impl RecvRing {
     /// The next cell has arrived.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
-        self.map.u32(cell).load(Ordering::Acquire) == self.seq.wrapping_add(1)
+        let cell = self.cells.at(self.seq);
+        cell.prefetch();
+        cell.is_filled(self.seq)
     }
 
     /// The next cell, if one has arrived. A cell that makes no sense ends the ring.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&mut self) -> Option<Found> {
         if !self.is_ready() || self.broken {
             return None;
         }
-        let cell = self.cells + (self.seq as usize % CELLS) * CELL;
-        // SAFETY: bytes() checked the bounds, 4-aligned; Head is plain data valid for any bytes. The sender does not touch a
-        // published cell; if a broken one does, we have one copy, checked below.
-        let head = unsafe { self.map.bytes(cell + 4, size_of::<Head>()).cast::<Head>().read_volatile() };
-        let fixed = self.map.bytes(cell + CELL_HEAD, INLINE_MAX).cast_const();
+        let cell = self.cells.at(self.seq);
+        let (head, fixed) = (cell.head(), cell.payload().cast_const());
         if head.flags & flag::BULK == 0 && head.len as usize <= INLINE_MAX {
             return Some(Found { head, payload: fixed, fixed, bulk: self.bulk });
         }
@@ -408,7 +408,7 @@ impl RecvRing {
             return None;
         }
         let start = bulk_start(self.bulk, head.len, self.bulk_len);
-        let at = self.cells + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
+        let at = ring_data(self.index) + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
         let payload = self.map.bytes(at, head.len as usize).cast_const();
         Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len) })
     }

@@ -224,7 +224,7 @@ fn no_queue(w: &mut World, work: &Work) -> Step {
     let changing = w
         .peers
         .reach((work.srqn >> QP_BITS) as usize)
-        .is_ok_and(|peer| qptable::exists(&peer.map, index) && qptable::sequence(&peer.map, index) & 1 != 0);
+        .is_ok_and(|peer| qptable::is_changing(&peer.map, index));
     if changing { Step::Silent } else { Step::Done(IBV_WC_REM_INV_REQ_ERR) }
 }
 

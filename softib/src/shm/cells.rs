@@ -1,0 +1,103 @@
+//! The cells of one ring, in a mapped segment: their bounds are checked once, when the ring is claimed or adopted.
+//!
+//! A cell is two cache lines. Both ends know which it will be next, so the receiver asks for the second line while it looks
+//! for the tag in the first, and the sender writes the second line first: the two travel at the same time.
+
+use super::layout::{CELL, CELLS, CELLS_LEN};
+use super::map::Map;
+use super::ring::{CELL_HEAD, Head};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// All cells of a ring, by sequence number.
+#[derive(Debug)]
+pub struct Cells {
+    _map: Arc<Map>,
+    first: NonNull<u8>,
+}
+
+// SAFETY: the memory belongs to the mapping, which may be used from any thread and lives as long as this value.
+unsafe impl Send for Cells {}
+
+/// One cell.
+#[derive(Debug, Clone, Copy)]
+pub struct Cell<'a> {
+    at: NonNull<u8>,
+    of: PhantomData<&'a Cells>,
+}
+
+impl Cells {
+    /// The cells that begin at `offset`.
+    pub fn new(map: &Arc<Map>, offset: usize) -> Cells {
+        Cells { first: map.place(offset, CELLS_LEN), _map: map.clone() }
+    }
+
+    /// The cell of a sequence number.
+    #[inline]
+    pub fn at(&self, seq: u32) -> Cell<'_> {
+        // SAFETY: there are CELLS cells, and all of them are inside the mapping (checked by new).
+        Cell { at: unsafe { self.first.add(seq as usize % CELLS * CELL) }, of: PhantomData }
+    }
+}
+
+impl Cell<'_> {
+    /// Whether it holds what comes after `seq` others.
+    #[inline]
+    pub fn is_filled(&self, seq: u32) -> bool {
+        self.tag().load(Ordering::Acquire) == seq.wrapping_add(1)
+    }
+
+    /// Makes what has been written visible as what comes after `seq` others.
+    #[inline]
+    pub fn mark(&self, seq: u32) {
+        self.tag().store(seq.wrapping_add(1), Ordering::Release);
+    }
+
+    #[inline]
+    fn tag(&self) -> &AtomicU32 {
+        // SAFETY: a cell starts with its tag and is 128-byte aligned; atomics tolerate other processes.
+        unsafe { self.at.cast::<AtomicU32>().as_ref() }
+    }
+
+    /// What has been written behind the tag.
+    #[inline]
+    pub fn head(&self) -> Head {
+        // SAFETY: inside the cell, 4-aligned; plain data, valid for any bytes. The sender does not touch a published cell; if a
+        // broken one does, we have one copy, which the caller checks.
+        unsafe { self.at.add(4).cast::<Head>().read_volatile() }
+    }
+
+    /// Writes the head behind the tag, in words from registers: a copy of the struct would wait for the stores of its fields.
+    #[inline]
+    pub fn emit(&self, head: Head) {
+        for (i, word) in head.words().into_iter().enumerate() {
+            // SAFETY: inside the cell, 4-aligned; the caller owns the cell until it is marked.
+            unsafe { self.at.add(4 + 4 * i).cast::<u32>().write_volatile(word) };
+        }
+    }
+
+    /// The inline part, `INLINE_MAX` bytes.
+    #[inline]
+    pub fn payload(&self) -> *mut u8 {
+        // SAFETY: inside the cell.
+        unsafe { self.at.add(CELL_HEAD).as_ptr() }
+    }
+
+    /// Asks for the second line.
+    #[inline]
+    pub fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, for an address inside the cell.
+        unsafe {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.at.add(LINE).as_ptr().cast());
+        }
+    }
+}
+
+/// A cache line.
+const LINE: usize = 64;
+
+const _: () = assert!(CELL == 2 * LINE && CELLS.is_power_of_two());
