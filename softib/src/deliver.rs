@@ -164,7 +164,7 @@ fn place(mrs: &Mrs, pd: usize, sges: &[ibv_sge], found: &Found) -> Option<u32> {
     scatter(mrs, pd, sges, 0, found).then_some(found.head.len)
 }
 
-#[inline]
+#[inline(always)]
 fn finish(qp: &mut Qp, w: &mut World, wr_id: u64, placed: Option<u32>, found: &Found) {
     match placed {
         Some(len) => complete(qp, w, wr_id, IBV_WC_RECV, len, &found.head),

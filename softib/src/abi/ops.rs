@@ -56,6 +56,9 @@ pub fn poll(
     }
     let State { qps, w, .. } = state;
     let cq = &mut w.cqs[key];
+    if cq.is_empty() {
+        return if cq.overrun { Err(Errno(libc::EOVERFLOW)) } else { Ok(0) };
+    }
     let mut polled = 0;
     while polled < count {
         let popped = cq.pop_with(|cqe, stamp| {
@@ -71,9 +74,6 @@ pub fn poll(
             break;
         }
         polled += 1;
-    }
-    if polled == 0 && cq.overrun {
-        return Err(Errno(libc::EOVERFLOW));
     }
     Ok(polled)
 }

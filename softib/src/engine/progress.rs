@@ -123,11 +123,13 @@ impl Inbound {
         self.rings[index].as_ref().is_none_or(RecvRing::is_ready)
     }
 
+    #[inline]
     fn ring(&mut self, index: usize) -> Option<&mut RecvRing> {
-        if self.rings[index].is_none() {
-            self.rings[index] = RecvRing::adopt(&self.map, index);
+        let Inbound { rings, map, .. } = self;
+        match rings.get_mut(index)? {
+            Some(ring) => Some(ring),
+            none => adopt(none, map, index),
         }
-        self.rings[index].as_mut()
     }
 
     /// Rings whose senders may be gone: index, slot and incarnation.
@@ -146,6 +148,12 @@ impl Inbound {
         self.hot.retain(|hot| hot.ring != index);
         self.rings[index].take()
     }
+}
+
+#[cold]
+fn adopt<'a>(place: &'a mut Option<RecvRing>, map: &Arc<Map>, index: usize) -> Option<&'a mut RecvRing> {
+    *place = RecvRing::adopt(map, index);
+    place.as_mut()
 }
 
 impl State {

@@ -30,7 +30,9 @@ impl Region {
     /// Whether `addr..addr + len` lies inside.
     #[inline]
     pub fn covers(&self, addr: u64, len: u64) -> bool {
-        addr >= self.addr && addr - self.addr <= self.len && len <= self.len - (addr - self.addr)
+        // In front of the region, this wraps to more than any region's length.
+        let skip = addr.wrapping_sub(self.addr);
+        skip <= self.len && len <= self.len - skip
     }
 }
 
