@@ -1,10 +1,13 @@
 """Runs rdma-core's own tests (its folder `tests`, which needs pyverbs) and writes what became of each, a line a test.
 
-usage: run.py FOLDER LOG SECONDS_PER_TEST [options of rdma-core's run_tests.py: --dev, --port, --gid]
+usage: run.py FOLDER LOG SECONDS_PER_TEST INTERFACE [options of rdma-core's run_tests.py: --dev, --port, --gid]
 
 FOLDER holds the package `tests`. Tests that the log names are not run again: after a crash the next run goes on behind it.
 Lines: `begin NAME`, then `pass`, `skip`, `fail` or `error` with the name and, after a tab, why. A test without a second line is
 the one that was running when the process ended; one that takes longer than its time ends the process, with a traceback.
+
+Tests of the connection manager look in /sys for the network interface below the device. No kernel knows this device, so that question, and
+only that one, is answered here: INTERFACE, whose address they use.
 """
 
 import faulthandler
@@ -13,17 +16,28 @@ import os
 import sys
 import unittest
 
-FOLDER, LOG, SECONDS = sys.argv[1], sys.argv[2], float(sys.argv[3])
+FOLDER, LOG, SECONDS, INTERFACE = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]
 # What is made for one vendor's hardware, by the names of its files.
 VENDORS = ("test_mlx5", "test_efa", "test_cuda")
 
 sys.dont_write_bytecode = True
 sys.path[:0] = [FOLDER, os.path.join(FOLDER, "tests")]
-sys.argv[1:] = sys.argv[4:]
+sys.argv[1:] = sys.argv[5:]
 
 from args_parser import parser  # noqa: E402
 
 parser.parse_args()
+
+from tests.base import RDMATestCase  # noqa: E402
+
+
+def interface_below(self, dev, port, index):
+    """In the place of a look at /sys/class/infiniband/DEVICE/device/net."""
+    address, mac = self.get_ip_mac_address(INTERFACE)
+    self.args.append([dev, port, index, address, mac])
+
+
+RDMATestCase._get_ip_mac = interface_below
 
 
 class Result(unittest.TextTestResult):

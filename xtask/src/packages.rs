@@ -40,7 +40,7 @@ pub const COMPILER: [Package; 2] = [
 ];
 
 /// What the tests need beyond that.
-pub const TESTS: [Package; 13] = [
+pub const TESTS: [Package; 14] = [
     package("libc6-dev", "C headers, for the tests that compare struct layouts", "/usr/include/stdio.h"),
     package(
         "libibverbs-dev",
@@ -60,6 +60,7 @@ pub const TESTS: [Package; 13] = [
         "rdma-core's own tests, which run on the drop-in libibverbs",
         "/usr/lib/python3/dist-packages/pyverbs",
     ),
+    package("iproute2", "the command ip, with which those of them that connect ask for their address", "ip"),
     package("ucx-utils", "UCX, which runs on the drop-in libibverbs", "ucx_perftest"),
     package(
         "netpipe-openmpi",

@@ -68,10 +68,7 @@ pub fn find_gid(
 fn gid_entry(context: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
     let number = u8::try_from(port).map_err(|_| Errno::INVAL)?;
     let gid = gid(context, number, index)?;
-    let gid_type = softib::port::gid_type(index as usize).ok_or(Errno::INVAL)?;
-    if bytes(&gid) == [0; 16] {
-        return Err(Errno(libc::ENODATA));
-    }
+    let gid_type = softib::port::gid_type(index as usize).ok_or(Errno(libc::ENODATA))?;
     Ok(ibv_gid_entry { gid, gid_index: index, port_num: port, gid_type, ndev_ifindex: 0 })
 }
 

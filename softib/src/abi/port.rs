@@ -3,7 +3,7 @@
 use super::{engine, guard, guard_minus};
 use crate::engine::world::World;
 use crate::errno::Errno;
-use crate::port::{LinkLayer, card};
+use crate::port::{LinkLayer, card, gid};
 use crate::send::MAX_MESSAGE;
 use rdma_sys::*;
 use std::ffi::c_int;
@@ -54,7 +54,7 @@ fn port_attr(w: &World) -> ibv_port_attr {
         state: if port.up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
         max_mtu: IBV_MTU_4096,
         active_mtu: IBV_MTU_4096,
-        gid_tbl_len: port.gids.len() as c_int,
+        gid_tbl_len: gid::rows(port.link_layer) as c_int,
         port_cap_flags: IBV_PORT_CM_SUP | ip_gids,
         max_msg_sz: MAX_MESSAGE,
         bad_pkey_cntr,
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn query_gid(
     guard_minus(|| {
         check_port(port)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        let raw = *engine()?.enter().w.port.gids.get(index).ok_or(Errno::INVAL)?;
+        let raw = engine()?.enter().w.port.gid(index).ok_or(Errno::INVAL)?;
         // SAFETY: the program passes a valid pointer.
         unsafe { gid.write(ibv_gid { raw }) };
         Ok(())

@@ -306,18 +306,28 @@ pub unsafe extern "C" fn set_option(
             4 if !value.is_null() => Ok(unsafe { value.cast::<c_int>().read_unaligned() } != 0),
             _ => Err(Errno::INVAL),
         };
+        let byte = || match len {
+            // SAFETY: as above.
+            1 if !value.is_null() => Ok(unsafe { value.cast::<u8>().read() }),
+            _ => Err(Errno::INVAL),
+        };
         let mut world = world();
         let id = world.id(key)?;
         match (level as u32, name as u32) {
             (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => id.reuse = number()?,
             (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => id.only_v6 = number()?,
-            // There are no packets whose type of service could matter, and no timeouts before a peer's end.
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS | RDMA_OPTION_ID_ACK_TIMEOUT) if len == 1 => {}
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS | RDMA_OPTION_ID_ACK_TIMEOUT) => return Err(Errno::INVAL),
+            // There are no packets whose type of service could matter.
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => drop(byte()?),
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => id.ack_timeout = Some(timeout_code(byte()?)?),
             _ => return Err(Errno(libc::ENOSYS)),
         }
         Ok(())
     })
+}
+
+/// A timeout's code: five bits (rdma_set_option(3)).
+fn timeout_code(code: u8) -> Result<u8, Errno> {
+    if code < 32 { Ok(code) } else { Err(Errno::INVAL) }
 }
 
 pub unsafe extern "C" fn init_qp_attr(

@@ -59,7 +59,7 @@ pub fn close(world: &mut World) {
     }
 }
 
-/// Gives an id the device, for as long as it lives.
+/// Gives an id the device and its domain, for as long as it lives.
 pub fn attach(world: &mut World, key: usize) -> Result<(), Errno> {
     if world.id(key)?.uses_device {
         return Ok(());
@@ -68,10 +68,11 @@ pub fn attach(world: &mut World, key: usize) -> Result<(), Errno> {
         return Err(Errno::NODEV);
     }
     let context = open(world)?;
+    let pd = default_pd(world, context).inspect_err(|_| close(world))?;
     let id = world.id(key)?;
     id.uses_device = true;
     // SAFETY: our own struct.
-    unsafe { ((*id.c()).verbs, (*id.c()).port_num) = (context, PORT) };
+    unsafe { ((*id.c()).verbs, (*id.c()).pd, (*id.c()).port_num) = (context, pd, PORT) };
     Ok(())
 }
 

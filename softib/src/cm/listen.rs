@@ -27,6 +27,7 @@ pub fn new_id(world: &mut World, channel: usize, sync: bool, datagram: bool) -> 
         datagram,
         reuse: false,
         only_v6: false,
+        ack_timeout: None,
         reservation: None,
         local: None,
         remote: None,

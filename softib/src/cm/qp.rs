@@ -130,7 +130,7 @@ fn ready_to_receive(attr: &mut ibv_qp_attr, id: &Id) -> Result<u32, Errno> {
 fn ready_to_send(attr: &mut ibv_qp_attr, id: &Id) -> Result<u32, Errno> {
     let theirs = id.theirs.as_ref().ok_or(Errno::INVAL)?;
     attr.sq_psn = id.ours.psn;
-    attr.timeout = TIMEOUT;
+    attr.timeout = id.ack_timeout.unwrap_or(TIMEOUT);
     // Who asked for the connection says how often both repeat.
     attr.retry_cnt = id.ours.retry_count.max(theirs.retry_count);
     attr.rnr_retry = if iwarp::is_here() { 0 } else { theirs.rnr_retry_count };

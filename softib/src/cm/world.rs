@@ -107,6 +107,8 @@ pub struct Id {
     pub datagram: bool,
     pub reuse: bool,
     pub only_v6: bool,
+    /// Code of the timeout that the program wants its QP to have (RDMA_OPTION_ID_ACK_TIMEOUT).
+    pub ack_timeout: Option<u8>,
     pub reservation: Option<Reservation>,
     pub local: Option<SocketAddr>,
     pub remote: Option<SocketAddr>,

@@ -57,7 +57,7 @@ fn settings_or_complaint() -> Result<Settings, Errno> {
     })
 }
 
-/// The type of a row of the GID table (`ibv_gid_type`); None when the port has no such row, or the device is not open.
+/// The type of a filled row of the GID table (`ibv_gid_type`); None for any other, or when the device is not open.
 pub fn gid_type(index: usize) -> Option<u32> {
     let engine = crate::engine::current()?;
     let state = engine.enter();
@@ -114,6 +114,12 @@ impl Port {
         let gids = gid::table(settings.link_layer, &guid, number, &settings.gids);
         let (link_layer, pkeys) = (settings.link_layer, settings.pkeys);
         Ok(Port { link_layer, lid, guid, gids, pkeys, up: true, membership })
+    }
+
+    /// The GID in row `index`, all zeroes if nothing has been put there; None when there is no such row.
+    pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
+        let empty = (index < gid::rows(self.link_layer)).then_some([0; 16]);
+        self.gids.get(index).copied().or(empty)
     }
 
     /// The P_Key in row `index`; 0, which matches nothing, when there is no such row.

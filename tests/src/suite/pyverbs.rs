@@ -9,7 +9,8 @@
 //!   tests.test_mr.MWTest.test_mw_type1          lacks: memory windows
 //! ```
 //!
-//! They run twice: over an InfiniBand port and over an Ethernet (RoCE) port. `cannot apply on ethernet: REASON` excuses one of the two.
+//! They run twice: over an InfiniBand port and over an Ethernet (RoCE) port. `cannot apply on ethernet: REASON` excuses one of the two,
+//! `cannot apply without huge pages: REASON` a machine that has none.
 //!
 //! A test that is not excused there must pass: a skip is a failure, and so is a test that no longer runs. One that cannot apply may
 //! be skipped, never fail; what the device lacks, and could have, is counted apart. One that is excused and passes is
@@ -31,6 +32,10 @@ const PACKAGE: &str = "python3-pyverbs";
 const PYTHON: &str = "/usr/bin/python3";
 const SECONDS_PER_TEST: &str = "30";
 const SECONDS_PER_RUN: u64 = 300;
+/// The interface whose address the tests of the connection manager use.
+const INTERFACE: &str = "lo";
+/// Most that a test allocates, of 2 MiB.
+const HUGE_PAGES: u32 = 16;
 
 /// One case for each kind of port: all of them take a second or two.
 pub fn cases(_: &Setting) -> Vec<Case> {
@@ -45,7 +50,7 @@ pub fn cases(_: &Setting) -> Vec<Case> {
 
 /// Runs the tests and compares.
 fn hold(setting: &Setting, link_layer: &str) -> Result<()> {
-    let list = List::read(&setting.sources.join("pyverbs/expected.txt"), link_layer)?;
+    let list = List::read(&setting.sources.join("pyverbs/expected.txt"), &conditions(link_layer))?;
     let (outcomes, output) = Suite::prepare(setting)?.outcomes(setting, link_layer)?;
     let verdict = list.judge(&outcomes);
     println!("          pyverbs ({link_layer}): {}", verdict.summary);
@@ -57,6 +62,19 @@ fn hold(setting: &Setting, link_layer: &str) -> Result<()> {
     }
     let (wrong, output) = (indent(&verdict.wrong.join("\n")), indent(tail(&output, 60)));
     Err(Failure(format!("{}:\n{wrong}\n  the end of their output:\n{output}", verdict.summary)))
+}
+
+/// What may follow `cannot apply`.
+const CONDITIONS: [&str; 3] = ["on infiniband", "on ethernet", "without huge pages"];
+const EXCUSE: &str = "cannot apply ";
+
+/// Those of the conditions that hold.
+fn conditions(link_layer: &str) -> Vec<String> {
+    let free = |line: &str| line.strip_prefix("HugePages_Free:").and_then(|count| count.trim().parse().ok());
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let pages: u32 = memory.lines().find_map(free).unwrap_or(0);
+    let huge = (pages < HUGE_PAGES).then(|| "without huge pages".to_owned());
+    [format!("on {link_layer}")].into_iter().chain(huge).collect()
 }
 
 /// What the repository says about each test.
@@ -90,17 +108,17 @@ struct Verdict {
 }
 
 impl List {
-    fn read(path: &Path, link_layer: &str) -> Result<List> {
+    fn read(path: &Path, here: &[String]) -> Result<List> {
         let text = std::fs::read_to_string(path).context(format_args!("cannot read {}", path.display()))?;
-        List::parse(&text, link_layer)
+        List::parse(&text, here)
     }
 
-    fn parse(text: &str, link_layer: &str) -> Result<List> {
+    fn parse(text: &str, here: &[String]) -> Result<List> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let mut list = BTreeMap::new();
         for line in lines {
             let (test, rest) = line.split_once(' ').unwrap_or((line, ""));
-            let expectation = Expectation::parse(rest.trim(), link_layer).context(format_args!(
+            let expectation = Expectation::parse(rest.trim(), here).context(format_args!(
                 "`pass`, `cannot apply: REASON` or `lacks: FEATURE` is missing: {line}"
             ))?;
             if list.insert(test.to_owned(), expectation).is_some() {
@@ -138,13 +156,15 @@ impl List {
 }
 
 impl Expectation {
-    fn parse(words: &str, link_layer: &str) -> Option<Expectation> {
+    fn parse(words: &str, here: &[String]) -> Option<Expectation> {
         match words.split_once(": ") {
             None if words == "pass" => Some(Expectation::Pass),
             Some(("cannot apply", _)) => Some(Expectation::CannotApply),
-            Some(("cannot apply on infiniband" | "cannot apply on ethernet", _)) => {
-                let here = words.starts_with(&format!("cannot apply on {link_layer}:"));
-                Some(if here { Expectation::CannotApply } else { Expectation::Pass })
+            Some((excuse, _))
+                if CONDITIONS.iter().any(|known| excuse.strip_prefix(EXCUSE) == Some(known)) =>
+            {
+                let holds = here.iter().any(|condition| excuse.strip_prefix(EXCUSE) == Some(condition));
+                Some(if holds { Expectation::CannotApply } else { Expectation::Pass })
             }
             Some(("lacks", _)) => Some(Expectation::Lacks),
             _ => None,
@@ -178,7 +198,11 @@ impl Suite {
         let (mut output, mut known) = (String::new(), 0);
         loop {
             let mut python = Command::new(PYTHON);
-            python.arg(&self.runner).args([&self.folder, &log]).args([SECONDS_PER_TEST, "--dev", "softib0"]);
+            python
+                .arg(&self.runner)
+                .args([&self.folder, &log])
+                .args([SECONDS_PER_TEST, INTERFACE])
+                .args(["--dev", "softib0"]);
             python.envs(verbs::environment(setting)).env("SOFTIB_LINK_LAYER", link_layer);
             let finished = run(&mut python, Limits::deadline(SECONDS_PER_RUN), &mut |_| {})?;
             output.push_str(&finished.output);
@@ -235,10 +259,14 @@ mod tests {
 
     const LIST: &str = "# a comment\n\na  pass\nb  cannot apply: no such hardware\nc  lacks: windows\ne  cannot apply on ethernet: LIDs\n";
 
+    fn on(link_layer: &str) -> Vec<String> {
+        vec![format!("on {link_layer}")]
+    }
+
     fn verdict(log: &str) -> Verdict {
         let mut outcomes = parse(log);
         outcomes.extend(parse("pass e\t\n"));
-        List::parse(LIST, "infiniband").unwrap().judge(&outcomes)
+        List::parse(LIST, &on("infiniband")).unwrap().judge(&outcomes)
     }
 
     #[test]
@@ -270,15 +298,18 @@ mod tests {
 
     #[test]
     fn an_entry_without_a_verdict_or_a_reason_is_refused() {
-        assert!(List::parse("a  maybe\n", "ethernet").is_err());
-        assert!(List::parse("a  cannot apply: \n", "ethernet").is_err());
-        assert!(List::parse("a  pass\na  pass\n", "ethernet").is_err());
+        for wrong in
+            ["a  maybe\n", "a  cannot apply: \n", "a  cannot apply on mars: air\n", "a  pass\na  pass\n"]
+        {
+            assert!(List::parse(wrong, &on("ethernet")).is_err(), "{wrong}");
+        }
     }
 
     #[test]
     fn an_excuse_may_be_for_one_kind_of_port() {
         let outcomes = parse("pass a\t\nskip b\t\nskip c\t\nskip e\t\n");
-        let on = |link_layer: &str| List::parse(LIST, link_layer).unwrap().judge(&outcomes).wrong.len();
-        assert_eq!((on("ethernet"), on("infiniband")), (0, 1));
+        let wrong =
+            |link_layer: &str| List::parse(LIST, &on(link_layer)).unwrap().judge(&outcomes).wrong.len();
+        assert_eq!((wrong("ethernet"), wrong("infiniband")), (0, 1));
     }
 }
