@@ -5,13 +5,14 @@
 //! * Doorbells (system calls that wake a sleeping peer) during a million small messages between two polling ranks, as the
 //!   plugin counts them; it says so at the end of a job with `btl_oxib_verbose debug`.
 //!
-//! `--verbs`: the software device alone, with no MPI: `softib/examples/pingpong`.
+//! `--connect`: what connections cost (`bench_connect`). `--verbs`: the software device alone, with no MPI: `softib/examples/pingpong`.
 
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::args::{Args, Options};
+use crate::bench_connect;
 use crate::build;
 use crate::ompi5;
 use crate::pingpong::{self, Plan, Series};
@@ -25,7 +26,7 @@ use e2e::{Failure, OpenMpi, Result, machine};
 
 /// What `bench` understands.
 pub const OPTIONS: Options = Options {
-    flags: &["no-install", "ompi5", "verbs"],
+    flags: &["connect", "no-install", "ompi5", "verbs"],
     values: &["json", "mpi", "pairs", "transports"],
     words: true,
 };
@@ -70,6 +71,9 @@ struct Million {
 pub fn command(args: Args) -> Result<()> {
     if args.flag("verbs") {
         return verbs(args.words());
+    }
+    if args.flag("connect") {
+        return bench_connect::command(&args);
     }
     if !args.words().is_empty() {
         return Err(Failure::new("words are for --verbs: windows, messages, sizes"));

@@ -4,7 +4,7 @@
 //!     verbs       a command that runs on the drop-in libibverbs
 //!     install     ... to where Open MPI looks by itself; uninstall
 //!     pingpong    one table: oxib beside vader and tcp
-//!     bench       the figures of docs/results.md
+//!     bench       the figures of docs/results.md; bench_connect: those of connections
 //!     test        every test: unit, property, end to end; kernel: over a real kernel's verbs, in guests
 //!
 //!     ompi5       an Open MPI 5.0 below target/, from Debian's packages
@@ -15,6 +15,7 @@
 
 mod args;
 mod bench;
+mod bench_connect;
 mod build;
 mod dropin;
 mod install;
@@ -62,6 +63,8 @@ usage: cargo xtask COMMAND [OPTIONS]
   bench       the figures of docs/results.md: latency and bandwidth beside shared memory, doorbells per message
                 --json FILE        write the figures there, too
                 --mpi DIR, --ompi5 as for pingpong
+                --connect          connections instead: one by one and in storms, beside openib's udcm and cmtime
+                --pairs N          jobs of each kind (default: 7; with --connect 3)
                 --verbs [WINDOWS [MESSAGES [SIZE...]]]
                                    the software device alone, beside raw shared memory
 

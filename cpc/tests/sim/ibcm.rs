@@ -34,6 +34,11 @@ impl Protocol for Ibcm {
     const NAME: &'static str = "ibcm";
     const UP: StateKind = StateKind::Up;
 
+    fn defaults() -> Vec<Params> {
+        let of_plugin = Params { timeout: Duration::from_millis(500), max_retries: 25, ..Params::default() };
+        vec![Params::default(), of_plugin]
+    }
+
     fn born(birth: Birth, params: &Params) -> (Ibcm, Address) {
         let address = Address {
             port: 1,

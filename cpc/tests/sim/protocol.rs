@@ -53,6 +53,10 @@ pub trait Protocol: Sized {
     /// Its name in messages.
     const NAME: &'static str;
 
+    /// Its defaults, and those that the plugin registers (btl/src/mca/params/table.rs), where they differ.
+    fn defaults() -> Vec<Self::Params> {
+        vec![Self::Params::default()]
+    }
     fn born(birth: Birth, params: &Self::Params) -> (Self, Self::Address);
     /// Where its datagrams arrive.
     fn reach(&self) -> Qpn;

@@ -7,6 +7,7 @@ use crate::process::{Limits, run};
 use crate::suite::case::passes;
 use crate::suite::{Case, Setting, commands};
 use crate::{Failure, Result};
+use std::path::Path;
 use std::process::Command;
 
 const LIMITS: u64 = 60;
@@ -41,14 +42,19 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
 
 /// What a program needs to run on the drop-in.
 pub(super) fn environment(setting: &Setting) -> Vec<(String, String)> {
-    let folder = setting.target.join("oxib").join("verbs");
-    let variable = |name: &str, value: std::path::PathBuf| (name.to_owned(), value.display().to_string());
+    let mut variables = drop_in(&setting.target.join("oxib").join("verbs"), setting.segments.path());
+    variables.push(("UCX_TLS".to_owned(), "rc_v,self".to_owned()));
+    variables.push(("UCX_WARN_UNUSED_ENV_VARS".to_owned(), "n".to_owned()));
+    variables
+}
+
+/// What makes a program run on the drop-in libraries in `folder`, with its segments in `segments`.
+pub fn drop_in(folder: &Path, segments: &Path) -> Vec<(String, String)> {
+    let variable = |name: &str, value: &Path| (name.to_owned(), value.display().to_string());
     vec![
-        variable("LD_LIBRARY_PATH", folder.clone()),
-        variable("LD_PRELOAD", folder.join("libsoftib-paths.so")),
-        variable("SOFTIB_DIR", setting.segments.path().to_owned()),
-        ("UCX_TLS".to_owned(), "rc_v,self".to_owned()),
-        ("UCX_WARN_UNUSED_ENV_VARS".to_owned(), "n".to_owned()),
+        variable("LD_LIBRARY_PATH", folder),
+        variable("LD_PRELOAD", &folder.join("libsoftib-paths.so")),
+        variable("SOFTIB_DIR", segments),
     ]
 }
 
