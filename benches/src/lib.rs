@@ -129,6 +129,7 @@ fn config(layout: &str) -> Result<Config> {
         gid_index: 0,
         drain: Duration::from_secs(5),
         keep_timelines: false,
+        xrc_domain: std::env::temp_dir().join(format!("oxib-xrc-bench-{}", std::process::id())),
         cpc: cpc::Config::default(),
     })
 }

@@ -87,6 +87,16 @@ fn messages_arrive_over_shared_queues_only() {
 }
 
 #[test]
+fn messages_arrive_over_x_queues() {
+    check("x-only", "X,128,256,192,128:X,2048,128,96,32:X,65536,64,48,16");
+}
+
+#[test]
+fn messages_arrive_over_the_smallest_x_queues_there_are() {
+    check("x-one", "X,128,1,0,1,1,0:X,65536,2,1,1,1,1");
+}
+
+#[test]
 fn messages_arrive_over_shared_and_per_peer_queues_in_any_order() {
     check("mixed", "S,128,256,192,64:P,2048,16:S,12288,64,48,16:P,65536,8");
 }

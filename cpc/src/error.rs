@@ -29,6 +29,9 @@ pub enum Error {
         /// Each address's reason.
         reasons: String,
     },
+    /// It is for other queues than these.
+    #[error("{0}")]
+    Queues(&'static str),
     /// The plan can't be carried out.
     #[error("the queue pair plan is unusable: {0}")]
     Plan(&'static str),

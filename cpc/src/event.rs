@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use verbs::{Posted, Qp};
+use verbs::{Posted, Qp, SrqNum};
 
 use crate::{ConnectError, EndpointKey, ProcessName, Timeline};
 
@@ -20,6 +20,14 @@ pub enum Event {
         qps: Vec<Arc<Qp>>,
         /// The posted receive for the clear-to-send.
         cts: Option<Posted>,
+    },
+    /// X queues, instead of `QpsCreated` and `Connected`: messages may go. It comes again after each
+    /// [`crate::Service::renew`].
+    Routed {
+        /// Which endpoint.
+        key: EndpointKey,
+        /// The way.
+        route: Route,
     },
     /// Both sides are up: the QPs are in RTS, and so are the peer's.
     Connected {
@@ -52,4 +60,17 @@ pub enum Event {
         /// Who.
         peer: ProcessName,
     },
+}
+
+/// The way to a process over XRC.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Names the send queue pair: routes to processes of one node have the same, until it breaks.
+    pub path: u32,
+    /// The send queue pair, in RTS.
+    pub qp: Arc<Qp>,
+    /// The shared receive queue of each queue.
+    pub srqs: Vec<SrqNum>,
+    /// What our messages have to call themselves there.
+    pub label: u32,
 }

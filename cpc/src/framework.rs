@@ -8,14 +8,14 @@
 //!   Config -- include/exclude --> components -- query(port) --> modules --> adverts --> modex
 //!                                 theirs, from the modex ------------------> choose --> Choice
 //! ```
-//! Built in are `ibcm` and `rdmacm`. Another component is a type that implements [`Component`] and a line in [`BUILT_IN`].
+//! Built in are `ibcm`, `rdmacm` and `xrc`. Another component is a type that implements [`Component`] and a line in [`BUILT_IN`].
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::helper::Outbox;
-use crate::{Config, EndpointKey, EndpointPlan, Error, ProcessName, QpPlan, SelectError, ibcm, rdmacm};
+use crate::{Config, EndpointKey, EndpointPlan, Error, ProcessName, QpPlan, SelectError, ibcm, rdmacm, xrc};
 
 /// The most bytes a component may publish (one length byte in the modex).
 pub const MAX_BLOB: usize = 255;
@@ -35,6 +35,11 @@ pub struct Query<'a> {
 pub trait Component: Sync {
     /// Its name: in parameters, in the modex, in messages.
     fn name(&self) -> &'static str;
+
+    /// True if it connects X queues, and those only.
+    fn serves_xrc(&self) -> bool {
+        false
+    }
 
     /// Can it serve this port?
     ///
@@ -60,6 +65,9 @@ pub trait Module: Send {
 
     /// Connect, if nothing is under way.
     fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
+
+    /// The endpoint's way to its node is broken; find another. For those that serve X queues.
+    fn renew(&mut self, _key: EndpointKey, _now: Instant, _out: &Outbox) {}
 
     /// The endpoint is gone; take its connection down.
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
@@ -107,7 +115,7 @@ pub struct Choice {
 }
 
 /// Every component there is.
-pub const BUILT_IN: &[&dyn Component] = &[&ibcm::Ibcm, &rdmacm::RdmaCm];
+pub const BUILT_IN: &[&dyn Component] = &[&ibcm::Ibcm, &rdmacm::RdmaCm, &xrc::Xrc];
 
 /// The components that include and exclude leave. An empty include list means all.
 ///
@@ -136,7 +144,7 @@ pub fn open_modules(
 ) -> Result<Vec<Box<dyn Module>>, Error> {
     let (mut modules, mut reasons) = (Vec::new(), Vec::new());
     for component in filter(all, query.config)? {
-        match component.query(query) {
+        match fits(component, query).and_then(|()| component.query(query)) {
             Ok(module) if module.advert().blob.len() <= MAX_BLOB => modules.push(module),
             Ok(_) => reasons.push(format!("{}: it publishes too much", component.name())),
             Err(error) => reasons.push(format!("{}: {error}", component.name())),
@@ -149,6 +157,15 @@ pub fn open_modules(
     }
     reasons.iter().for_each(|reason| log::debug!("connection component passed over: {reason}"));
     Ok(modules)
+}
+
+/// X queues are connected by xrc, and xrc connects nothing else.
+fn fits(component: &dyn Component, query: &Query<'_>) -> Result<(), Error> {
+    match (component.serves_xrc(), query.plan.xrc.is_some()) {
+        (true, false) => Err(Error::Queues("it connects X queues only, and receive_queues has none")),
+        (false, true) => Err(Error::Queues("it does not connect X queues, xrc does")),
+        _ => Ok(()),
+    }
 }
 
 /// The common component with the highest priority of either side; of equals the one whose name comes first. Both sides

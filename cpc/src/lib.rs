@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   main thread                      |  helper thread
-//!   Service  -- commands, waker -->  |  modules (ibcm, rdmacm): make QPs, walk them INIT, RTR, RTS,
+//!   Service  -- commands, waker -->  |  modules (ibcm, rdmacm, xrc): make QPs, walk them INIT, RTR, RTS,
 //!            <-- events, one flag -- |  exchange datagrams with the peers' modules
 //! ```
 //! The main thread adds endpoints and asks for connections; it posts the real receive buffers and runs the clear-to-send
@@ -10,7 +10,7 @@
 //! endpoint, handed in with it, and only where the layout has a per-peer queue (seed 004).
 //!
 //! The way through the files: [`Service`] (`service`), what goes in (`plan`) and what comes out (`event`); the thread (`helper`);
-//! components, selection and modex (`framework`); the components ([`ibcm`], [`rdmacm`]); QPs in motion (`qp_set`);
+//! components, selection and modex (`framework`); the components ([`ibcm`], [`rdmacm`], [`xrc`]); QPs in motion (`qp_set`);
 //! when what happened ([`Timeline`]).
 #![forbid(unsafe_code)]
 
@@ -26,12 +26,13 @@ mod qp_set;
 pub mod rdmacm;
 mod service;
 mod timeline;
+pub mod xrc;
 
 pub use connect_error::{ConnectCause, ConnectError};
 pub use error::{Error, SelectError};
-pub use event::Event;
+pub use event::{Event, Route};
 pub use framework::{Advert, Choice};
 pub use names::{EndpointKey, ProcessName};
-pub use plan::{Config, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan};
+pub use plan::{Config, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan, XrcPlan};
 pub use service::Service;
 pub use timeline::{Step, Timeline};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use verbs::{Access, Buf, Context, Cq, Gid, Lid, LinkLayer, Mtu, Pd, QpCap, Srq};
+use verbs::{Access, Buf, Context, Cq, Gid, Lid, LinkLayer, Mtu, Pd, QpCap, Srq, SrqNum, Xrcd};
 
+use crate::xrc::DomainId;
 use crate::{EndpointKey, ProcessName};
 use crate::{ibcm, rdmacm};
 
@@ -66,6 +67,23 @@ pub struct QpPlan {
     pub max_dest_rd_atomic: u8,
     /// Service level, 0 to 15.
     pub sl: u8,
+    /// Set if all queues are X queues; then `xrc` is the only component that serves them.
+    pub xrc: Option<XrcPlan>,
+}
+
+/// What X queues need besides: a domain, and send queue pairs that lead to nodes instead of processes.
+#[derive(Clone, Debug)]
+pub struct XrcPlan {
+    /// The domain of this node's processes.
+    pub domain: Arc<Xrcd>,
+    /// Its name.
+    pub id: DomainId,
+    /// Numbers of the queues' shared receive queues, in the layout's order.
+    pub srqs: Vec<SrqNum>,
+    /// Completion queue of the send queue pairs.
+    pub send_cq: Arc<Cq>,
+    /// Depth of a send queue pair.
+    pub cap: QpCap,
 }
 
 /// The one very small receive of an endpoint (seed 004): it takes the peer's clear-to-send, which may come before the main
@@ -91,6 +109,9 @@ pub struct EndpointPlan {
     pub peer_blob: Vec<u8>,
     /// The receive for its clear-to-send; `None` in layouts without a per-peer queue.
     pub cts: Option<CtsRecv>,
+    /// X queues: what the peer's messages to us have to call themselves, for the queue pair that they come through does not
+    /// say whose they are.
+    pub label: u32,
 }
 
 /// Which components take part, and their parameters.
@@ -104,4 +125,6 @@ pub struct Config {
     pub ibcm: ibcm::Params,
     /// Parameters of rdmacm.
     pub rdmacm: rdmacm::Params,
+    /// Parameters of xrc, which are as ibcm's.
+    pub xrc: ibcm::Params,
 }

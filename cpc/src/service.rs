@@ -107,6 +107,11 @@ impl Service {
         self.shared.inbox.push(Command::RemoveEndpoint(key));
     }
 
+    /// The endpoint's send queue pair over XRC is broken, and it is to go on: [`Event::Routed`] comes again, with another one.
+    pub fn renew(&self, key: EndpointKey) {
+        self.shared.inbox.push(Command::Renew(key));
+    }
+
     /// A message has arrived on the endpoint's QPs before [`Event::Connected`]: that stands in for a late or lost RTU.
     pub fn first_data(&self, key: EndpointKey) {
         self.shared.inbox.push(Command::FirstData(key));

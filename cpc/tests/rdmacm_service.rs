@@ -216,6 +216,7 @@ fn a_port_that_is_taken_is_an_error_with_its_remedy() {
         max_rd_atomic: 1,
         max_dest_rd_atomic: 1,
         sl: 0,
+        xrc: None,
     };
     let error = cpc::Service::open(Arc::new(plan), cpc::ProcessName(9), &config).unwrap_err().to_string();
     for part in ["rdmacm", "rdma_bind_addr", "Address already in use", "choose another port"] {

@@ -191,13 +191,15 @@ fn an_excluded_or_unknown_component_is_an_error_with_its_reason() {
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
             sl: 0,
+            xrc: None,
         };
         Service::open(Arc::new(plan), ProcessName(1), config).unwrap_err().to_string()
     };
-    let text = open(&Config { exclude: vec!["ibcm".to_owned(), "rdmacm".to_owned()], ..Config::default() });
+    let text =
+        open(&Config { exclude: ["ibcm", "rdmacm", "xrc"].map(str::to_owned).to_vec(), ..Config::default() });
     assert!(text.contains("softib0 port 1: all are excluded"), "{text}");
     let text = open(&Config { include: vec!["udcm".to_owned()], ..Config::default() });
-    assert!(text.contains("\"udcm\"; known are: ibcm, rdmacm"), "{text}");
+    assert!(text.contains("\"udcm\"; known are: ibcm, rdmacm, xrc"), "{text}");
 }
 
 fn counter(side: &Side, name: &str) -> u64 {

@@ -13,6 +13,7 @@ use crate::transport::config::Config;
 use crate::transport::device::{self, Choice, DeviceError, Filter, Port, PortConfig};
 use opal_sys::{Abi, mca_btl_base_module_t};
 use std::ffi::c_int;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 use verbs::Driver;
@@ -88,7 +89,8 @@ fn open_port(
     abi: &'static Abi,
     me: u64,
 ) -> Result<Transport<super::module::Cookie>, String> {
-    let transport = Transport::open(port, config(params), me).map_err(|error| error.to_string())?;
+    let transport =
+        Transport::open(port, config(params, abi, port), me).map_err(|error| error.to_string())?;
     if abi.job_size().is_ok_and(|size| size > 1) {
         transport.listen().map_err(|error| error.to_string())?;
     }
@@ -142,7 +144,7 @@ fn software() -> Driver {
     }
 }
 
-fn config(params: &Params) -> Config {
+fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
     Config {
         layout: params.layout.clone(),
         max_inline: params.max_inline.unwrap_or(DEFAULT_INLINE),
@@ -159,6 +161,7 @@ fn config(params: &Params) -> Config {
         gid_index: params.gid_index,
         drain: params.finalize_timeout,
         keep_timelines: !params.timeline.is_empty(),
+        xrc_domain: xrc_domain(abi, port),
         cpc: cpc::Config {
             include: params.cpc_include.clone(),
             exclude: params.cpc_exclude.clone(),
@@ -177,7 +180,26 @@ fn config(params: &Params) -> Config {
                 max_retries: params.rdmacm_max_retries,
                 ..Default::default()
             },
+            xrc: cpc::ibcm::Params {
+                timeout: params.ibcm_timeout,
+                max_retries: params.ibcm_max_retries,
+                ..Default::default()
+            },
         },
+    }
+}
+
+/// The file that stands for the XRC domain of our job on this node: in the job's session directory, or in the folder for
+/// temporary files, under a name that no other job has.
+fn xrc_domain(abi: &Abi, port: &Port) -> PathBuf {
+    let device = port.context.name();
+    match abi.session_dir().filter(|dir| dir.is_dir()) {
+        Some(dir) => dir.join(format!("oxib-xrc-{device}")),
+        None => {
+            // SAFETY: takes nothing, cannot fail.
+            let (uid, job) = (unsafe { libc::geteuid() }, abi.my_name().jobid);
+            std::env::temp_dir().join(format!("oxib-xrc-{uid}-{job:08x}-{device}"))
+        }
     }
 }
 

@@ -34,7 +34,7 @@ use std::str::FromStr;
 
 use super::credits::Window;
 
-pub use error::{Field, LayoutError, LimitError, Unsupported};
+pub use error::{Field, LayoutError, LimitError};
 
 /// Most queues that a layout can have: a connection request carries that many queue pair numbers.
 pub const MAX_QUEUES: usize = 15;
@@ -150,15 +150,9 @@ impl Layout {
         self.queues.last().map_or(0, |queue| queue.size as usize)
     }
 
-    /// Refuses what this version cannot run.
-    ///
-    /// # Errors
-    /// [`Unsupported`] for X queues: they need XRC.
-    pub fn require_supported(&self) -> Result<(), Unsupported> {
-        match self.queues.iter().position(|queue| matches!(queue.kind, Kind::Xrc(_))) {
-            Some(queue) => Err(Unsupported { queue: queue + 1 }),
-            None => Ok(()),
-        }
+    /// Whether these are X queues: all are, or none is.
+    pub fn is_xrc(&self) -> bool {
+        self.queues.iter().any(|queue| matches!(queue.kind, Kind::Xrc(_)))
     }
 
     /// Checks that the fragments which the upper layer will hand over fit in the last queue.

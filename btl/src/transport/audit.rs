@@ -62,7 +62,7 @@ impl<C> Transport<C> {
     pub fn audit(&self) -> Audit {
         Audit {
             outstanding: self.outstanding,
-            inflight: self.inflight.len(),
+            inflight: self.inflight.len() + self.xrc.as_ref().map_or(0, |xrc| xrc.in_flight()),
             pending: self.pending.len(),
             parked: self.parked.len(),
             cts_buffers: (self.cts_pool.allocated(), self.cts_pool.free_len()),

@@ -52,6 +52,7 @@ impl<C> Transport<C> {
                 log::debug!("{:?} does not go to the error state: {error}", qp.num());
             }
         }
+        self.leave_way(id.index);
         self.service.remove_endpoint(cpc::EndpointKey { index: id.index, generation: id.generation });
         let flushed = self.wait_for_flush(id);
         self.forget(id, flushed);
@@ -117,8 +118,11 @@ impl<C> Transport<C> {
             self.cts_pool.put(buf.completed());
         }
         self.forget_inflight(id.index);
-        for shared in self.queues.iter_mut().filter_map(|q| q.shared.as_mut()) {
-            shared.send_slots.forget(id.index);
+        // Over XRC, what has not completed still will: the send queue pair serves others.
+        if self.xrc.is_none() {
+            for shared in self.queues.iter_mut().filter_map(|q| q.shared.as_mut()) {
+                shared.send_slots.forget(id.index);
+            }
         }
         self.drop_pending(id.index);
         for lane in ep.lanes {

@@ -30,6 +30,12 @@ impl<C> Transport<C> {
                 }
                 self.fail_with(endpoint, wc);
             }
+            Some(Kind::RecvXrc) => {
+                if let Some(shared) = &mut self.queues[queue].shared {
+                    shared.posted -= 1;
+                }
+                self.give_up(wc);
+            }
             Some(Kind::RecvShared) => {
                 let owner = self.qpns.find(wc.qp_num());
                 if let Some(shared) = &mut self.queues[queue].shared {
@@ -66,6 +72,7 @@ impl<C> Transport<C> {
                 _ => return self.stats.stale += 1,
             },
             Some(Kind::Send | Kind::Rdma) => return self.retire(wc, id),
+            Some(Kind::XrcSend | Kind::XrcRdma) => return self.retire_xrc(wc, id),
             _ => return self.stats.stale += 1,
         }
         if !wc.is_ok() {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::layout::Layout;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Settings of one transport, checked.
@@ -37,6 +38,9 @@ pub struct Config {
     pub drain: Duration,
     /// Keep the timelines of endpoints that go, for [`super::Transport::timelines`].
     pub keep_timelines: bool,
+    /// X queues: the file that stands for the domain of this job's processes on this node. It is made if it is not there, and
+    /// removed at the end.
+    pub xrc_domain: PathBuf,
     /// The connection managers.
     pub cpc: cpc::Config,
 }

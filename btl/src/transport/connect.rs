@@ -9,7 +9,7 @@ use super::endpoint::{Endpoint, EpId};
 use super::lane::Lane;
 use super::state::{Action, Event, State};
 use super::wrid::{GENERATION_MASK, Kind, WrId};
-use super::{Transport, Upcall};
+use super::{Transport, Upcall, xrc};
 use crate::protocol::budget::{CqBudget, NeedsDepth};
 use crate::protocol::wire::Cts;
 use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step, Timeline};
@@ -25,6 +25,9 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 /// Why a peer cannot be reached through this transport.
 #[derive(Debug, thiserror::Error)]
 pub enum AddError {
+    /// More peers than the headers of X queues can name.
+    #[error("X queues reach no more than {0} peers; use S queues")]
+    TooMany(usize),
     /// No connection manager in common.
     #[error("no way to connect: {0}")]
     Select(#[from] cpc::SelectError),
@@ -46,6 +49,7 @@ impl<C> Transport<C> {
             return Ok(EpId { index: *index, generation: self.generations[*index as usize] });
         }
         let choice = self.service.choose(adverts)?;
+        self.check_label()?;
         self.reserve_completions()?;
         let cts = match self.cts_queue {
             Some(queue) => Some((queue, self.cts_pool.take()?)),
@@ -54,13 +58,16 @@ impl<C> Transport<C> {
         self.fill_shared();
         let id = self.new_endpoint(peer, &choice.component);
         let key = EndpointKey { index: id.index, generation: id.generation };
+        let label = xrc::label(id);
         let cts = cts.map(|(queue, buf)| {
             let wr_id = WrId::new(Kind::RecvCts, queue, id.generation, id.index).0;
             CtsRecv { queue, buf, wr_id }
         });
         self.service.start()?;
-        self.service
-            .add_endpoint(choice, EndpointPlan { key, peer: ProcessName(peer), peer_blob: Vec::new(), cts });
+        self.service.add_endpoint(
+            choice,
+            EndpointPlan { key, peer: ProcessName(peer), peer_blob: Vec::new(), cts, label },
+        );
         Ok(id)
     }
 
@@ -98,6 +105,7 @@ impl<C> Transport<C> {
             patience: PATIENCE,
             outstanding: 0,
             peer,
+            way: None,
             component: component.to_owned(),
             steps,
         };
@@ -133,6 +141,7 @@ impl<C> Transport<C> {
                 cpc::Event::Connected { key } => {
                     self.if_current(key, |t, i| t.on_event(i, Event::CpcConnected))
                 }
+                cpc::Event::Routed { key, route } => self.if_current(key, |t, i| t.routed(i, route)),
                 cpc::Event::Failed { key, error } => {
                     self.if_current(key, |t, i| t.fail(i, &error.to_string()))
                 }

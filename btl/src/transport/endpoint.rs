@@ -3,6 +3,7 @@
 
 use super::lane::Lane;
 use super::state::State;
+use super::xrc::Way;
 use cpc::Timeline;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub struct Endpoint<C> {
     pub outstanding: u32,
     /// Process name of the peer: job id in the upper half, rank in the lower.
     pub peer: u64,
+    /// X queues: the way to it, once there is one.
+    pub way: Option<Box<Way<C>>>,
     /// The connection manager that brings it up.
     pub component: String,
     /// When what happened to its connection.
@@ -65,6 +68,7 @@ impl<C> Endpoint<C> {
 
     /// Messages and operations that wait.
     pub fn backlog(&self) -> usize {
-        self.rdma.len() + self.queued as usize
+        let kept = self.way.as_ref().map_or(0, |way| way.kept());
+        self.rdma.len() + self.queued as usize + kept
     }
 }

@@ -16,15 +16,15 @@ pub enum Waiting<C> {
 }
 
 #[derive(Debug)]
-struct Entry<C> {
+struct Entry<W> {
     generation: u32,
-    waiting: Option<Waiting<C>>,
+    waiting: Option<W>,
 }
 
-/// The table.
+/// The table, of what waits.
 #[derive(Debug)]
-pub struct Inflight<C> {
-    entries: Vec<Entry<C>>,
+pub struct Inflight<W> {
+    entries: Vec<Entry<W>>,
     free: Vec<u32>,
 }
 
@@ -37,13 +37,13 @@ pub struct Ticket {
     pub generation: u32,
 }
 
-impl<C> Default for Inflight<C> {
+impl<W> Default for Inflight<W> {
     fn default() -> Self {
         Inflight { entries: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<C> Inflight<C> {
+impl<W> Inflight<W> {
     /// Reserves an entry before the work request is posted; follow with `fill` or `cancel`.
     #[inline]
     pub fn reserve(&mut self) -> Ticket {
@@ -62,7 +62,7 @@ impl<C> Inflight<C> {
 
     /// Puts the owner in.
     #[inline]
-    pub fn fill(&mut self, ticket: Ticket, waiting: Waiting<C>) {
+    pub fn fill(&mut self, ticket: Ticket, waiting: W) {
         self.entries[ticket.index as usize].waiting = Some(waiting);
     }
 
@@ -73,7 +73,7 @@ impl<C> Inflight<C> {
 
     /// Takes the owner out at its completion; `None` for a stale or foreign id.
     #[inline]
-    pub fn complete(&mut self, index: u32, generation: u32) -> Option<Waiting<C>> {
+    pub fn complete(&mut self, index: u32, generation: u32) -> Option<W> {
         let entry = self.entries.get_mut(index as usize)?;
         if entry.generation != generation {
             return None;
@@ -90,7 +90,7 @@ impl<C> Inflight<C> {
     }
 
     /// Takes out every entry for which `of` says yes, whatever became of its completion.
-    pub fn drain(&mut self, of: impl Fn(&Waiting<C>) -> bool) -> Vec<Waiting<C>> {
+    pub fn drain(&mut self, of: impl Fn(&W) -> bool) -> Vec<W> {
         let mut out = Vec::new();
         for (index, entry) in self.entries.iter_mut().enumerate() {
             if entry.waiting.as_ref().is_some_and(&of) {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_cancelled_entry_is_used_again() {
-        let mut table: Inflight<u32> = Inflight::default();
+        let mut table: Inflight<Waiting<u32>> = Inflight::default();
         let ticket = table.reserve();
         table.cancel(ticket);
         assert_eq!(table.reserve(), ticket);

@@ -9,7 +9,7 @@ use verbs::Qp;
 /// One queue of the layout to one peer.
 #[derive(Debug)]
 pub struct Lane {
-    /// The queue pair; none until the connection manager has made it.
+    /// The queue pair; none until the connection manager has made it, and none of its own for an X queue.
     pub qp: Option<Arc<Qp>>,
     /// Send work requests that its completion queue has room for.
     planned: u32,
@@ -47,6 +47,12 @@ impl Lane {
         self.wqe = Wqe::new(cap.max_send_wr.min(self.planned));
         self.max_inline = if self.inline { cap.max_inline } else { 0 };
         self.qp = Some(qp);
+    }
+
+    /// The way to the peer's process is there, over a send queue pair that it shares with others; nothing goes inline, for what
+    /// is in flight may have to be sent again.
+    pub fn attach_shared(&mut self) {
+        self.wqe = Wqe::new(self.planned);
     }
 
     /// Takes what one data message needs, a work queue entry and (per-peer queue) a credit, and what its header

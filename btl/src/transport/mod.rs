@@ -11,7 +11,7 @@
 //!
 //! Files: `open` builds it, `connect` turns the connection managers' events into endpoints that flow, `send` and
 //! `recv` are the hot paths, with `credit` and `shared` behind them for the two kinds of queues; `complete` ends what was
-//! posted, `rdma` is put and get, `events` the device's news, `close` the end. Plain parts: `state` (the endpoint's table),
+//! posted, `rdma` is put and get, `events` the device's news, `close` the end; `xrc` is what differs for X queues. Plain parts: `state` (the endpoint's table),
 //! `lane` (one queue to one peer), `queue` (what peers share), `inflight` and `wrid` (who waits for a completion).
 #![forbid(unsafe_code)]
 
@@ -44,6 +44,8 @@ pub mod stats;
 /// When what happened to each connection.
 pub mod timeline;
 mod wrid;
+/// X queues.
+pub mod xrc;
 
 pub use endpoint::EpId;
 pub use send::SendBuf;
@@ -53,7 +55,7 @@ use crate::protocol::layout::Layout;
 use crate::protocol::pending::Pending;
 use config::Config;
 use endpoint::Endpoint;
-use inflight::Inflight;
+use inflight::{Inflight, Waiting};
 use lane::Lane;
 use qpns::Qpns;
 use queue::{QueueRes, Queued, RecvSlots};
@@ -125,7 +127,7 @@ pub struct Transport<C> {
     endpoints: Vec<Option<Box<Endpoint<C>>>>,
     queues: Vec<QueueRes>,
     slots: RecvSlots,
-    inflight: Inflight<C>,
+    inflight: Inflight<Waiting<C>>,
     /// Messages that wait for a connection, a credit or an entry.
     pending: Pending<Queued>,
     up: VecDeque<Upcall<C>>,
@@ -144,6 +146,8 @@ pub struct Transport<C> {
     config: Config,
     service: cpc::Service,
     pd: Arc<verbs::Pd>,
+    /// What X queues need besides.
+    xrc: Option<Box<xrc::Xrc<C>>>,
     /// Timelines of endpoints that are gone.
     history: Vec<timeline::Record>,
     /// What happened.

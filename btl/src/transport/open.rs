@@ -8,12 +8,13 @@ use super::inflight::Inflight;
 use super::qpns::Qpns;
 use super::queue::{QueueRes, RecvSlots, Shared};
 use super::stats::Stats;
+use super::xrc::{Domain, DomainError, Xrc};
 use super::{BATCH, Batch, Transport};
 use crate::protocol::budget::CqBudget;
 use crate::protocol::layout::{Kind, Layout, Queue};
 use crate::protocol::pending::Pending;
 use crate::protocol::wire::{Cts, HEADER_LEN};
-use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, Service};
+use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, Service, XrcPlan};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use verbs::{Access, Cq, DeviceAttr, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq, Wc};
@@ -36,6 +37,9 @@ pub enum OpenError {
     /// The completion queues cannot grow to what the shared queues hold.
     #[error(transparent)]
     Completions(#[from] CqTooSmall),
+    /// The domain of X queues could not be had.
+    #[error(transparent)]
+    Domain(#[from] DomainError),
     /// The configuration asks for more than the device has.
     #[error("{what} needs {wanted}, {device} has no more than {limit}: {remedy}")]
     Limit { what: String, wanted: u32, device: String, limit: u32, remedy: &'static str },
@@ -53,15 +57,21 @@ impl<C> Transport<C> {
         let pd = Pd::alloc(&port.context)?;
         let recv_cq = Cq::create(&port.context, config.cq_size, None)?;
         let send_cq = Cq::create(&port.context, config.cq_size, None)?;
-        let queues = open_queues(&pd, &config)?;
+        let xrc =
+            config.layout.is_xrc().then(|| Domain::open(&port.context, &config.xrc_domain)).transpose()?;
+        let queues = open_queues(&pd, &config, xrc.as_ref().map(|domain| (domain, &recv_cq)))?;
         let config = Config { max_inline: granted_inline(&pd, &send_cq, config.max_inline)?, ..config };
-        let plan = Arc::new(qp_plan(port, &config, &limits, &pd, (&send_cq, &recv_cq), &queues));
+        let xrc_plan = xrc.as_ref().map(|domain| xrc_plan(domain, &config, &send_cq, &queues)).transpose()?;
+        let plan = qp_plan(port, &config, &limits, &pd, (&send_cq, &recv_cq), &queues);
+        let plan = Arc::new(QpPlan { xrc: xrc_plan, ..plan });
         let service = Service::open(plan, ProcessName(me), &config.cpc)?;
         let shared: u32 =
             config.layout.queues().iter().filter(|q| !q.is_per_peer()).map(|q| u32::from(q.rd_num)).sum();
         let mut recv_budget = CqBudget::new(recv_cq.depth());
         super::connect::grow(&recv_cq, &mut recv_budget, shared, limits.max_cqe)?;
-        let cq_budget = (recv_budget, CqBudget::new(send_cq.depth()));
+        let mut send_budget = CqBudget::new(send_cq.depth());
+        super::connect::grow(&send_cq, &mut send_budget, shared_sends(&config.layout), limits.max_cqe)?;
+        let cq_budget = (recv_budget, send_budget);
         Ok(Transport {
             recv_batch: Batch { wcs: [Wc::default(); BATCH], next: 0, len: 0 },
             recv_cq,
@@ -90,6 +100,7 @@ impl<C> Transport<C> {
             config,
             service,
             pd,
+            xrc: xrc.map(|domain| Box::new(Xrc::new(domain))),
             history: Vec::new(),
             stats: Stats::default(),
         })
@@ -119,7 +130,11 @@ impl<C> Transport<C> {
     pub(super) fn completions_per_peer(&self) -> (u32, u32) {
         let recv = self.layout.queues().iter().filter_map(Queue::window).map(|w| w.receives()).sum::<u32>();
         let queues = 0..self.layout.queues().len();
-        let send = queues.map(|queue| send_depth(&self.layout, queue, &self.config)).sum();
+        let send = match self.layout.is_xrc() {
+            // What goes to X queues is counted over all peers, once.
+            true => self.config.rdma_depth,
+            false => queues.map(|queue| send_depth(&self.layout, queue, &self.config)).sum(),
+        };
         (recv + u32::from(self.cts_queue.is_some()), send)
     }
 }
@@ -138,6 +153,13 @@ fn within(limits: &DeviceAttr, config: Config, device: &str) -> Result<Config, O
             let remedy = "use smaller numbers in btl_oxib_receive_queues, or a smaller btl_oxib_rdma_depth";
             return Err(OpenError::Limit { what, wanted, device: device.to_owned(), limit, remedy });
         }
+    }
+    let (wanted, limit) = (shared_sends(&config.layout) + config.rdma_depth, limits.max_qp_wr);
+    if config.layout.is_xrc() && wanted > limit {
+        let what = "the send queue pair to a node".to_owned();
+        let remedy =
+            "let fewer sends be in flight in btl_oxib_receive_queues, or use a smaller btl_oxib_rdma_depth";
+        return Err(OpenError::Limit { what, wanted, device: device.to_owned(), limit, remedy });
     }
     Ok(Config { cq_size: config.cq_size.min(limits.max_cqe), ..config })
 }
@@ -176,13 +198,21 @@ fn cts_pool(pd: &Arc<Pd>) -> Pool {
     Pool::new(pd, config)
 }
 
-fn open_queues(pd: &Arc<Pd>, config: &Config) -> Result<Vec<QueueRes>, verbs::Error> {
+fn open_queues(
+    pd: &Arc<Pd>,
+    config: &Config,
+    xrc: Option<(&Domain, &Arc<Cq>)>,
+) -> Result<Vec<QueueRes>, verbs::Error> {
     let open = |queue: &Queue| {
         let mut res = QueueRes::new(pd, queue.size, config.pool_grow, config.pool_limit);
         if let Some(numbers) = queue.srq() {
-            let srq = Srq::create(pd, queue.rd_num.into(), 1)?;
+            let srq = match xrc {
+                Some((domain, cq)) => Srq::create_xrc(pd, domain.xrcd(), cq, queue.rd_num.into(), 1)?,
+                None => Srq::create(pd, queue.rd_num.into(), 1)?,
+            };
             let limits = (queue.rd_num.into(), numbers.rd_init.into(), queue.rd_low.into());
-            res.shared = Some(Shared::new(srq, limits, numbers.sd_max.into(), numbers.srq_limit.into()));
+            let shared = Shared::new(srq, limits, numbers.sd_max.into(), numbers.srq_limit.into());
+            res.shared = Some(if xrc.is_some() { shared.over_xrc() } else { shared });
         }
         Ok(res)
     };
@@ -197,6 +227,37 @@ pub(super) fn send_depth(layout: &Layout, index: usize, config: &Config) -> u32 
         Kind::Shared(srq) | Kind::Xrc(srq) => srq.sd_max.into(),
     };
     messages + if index == layout.largest() { config.rdma_depth } else { 0 }
+}
+
+/// Sends that all X queues together have in flight, to all peers; 0 in other layouts.
+fn shared_sends(layout: &Layout) -> u32 {
+    let sends = |queue: &Queue| match queue.kind {
+        Kind::Xrc(srq) => u32::from(srq.sd_max),
+        Kind::PerPeer { .. } | Kind::Shared(_) => 0,
+    };
+    layout.queues().iter().map(sends).sum()
+}
+
+/// A send queue pair to a node holds what may be in flight on all queues, to whomever, and RDMA operations.
+fn xrc_plan(
+    domain: &Domain,
+    config: &Config,
+    send_cq: &Arc<Cq>,
+    queues: &[QueueRes],
+) -> Result<XrcPlan, verbs::Error> {
+    let shared = queues.iter().filter_map(|queue| queue.shared.as_ref());
+    let cap = QpCap {
+        max_send_wr: shared_sends(&config.layout) + config.rdma_depth,
+        max_send_sge: 1,
+        ..QpCap::default()
+    };
+    Ok(XrcPlan {
+        domain: domain.xrcd().clone(),
+        id: domain.id(),
+        srqs: shared.map(|shared| shared.srq.number()).collect::<Result<_, _>>()?,
+        send_cq: send_cq.clone(),
+        cap,
+    })
 }
 
 fn recv_depth(queue: &Queue, takes_cts: bool) -> u32 {
@@ -245,5 +306,6 @@ fn qp_plan(
         max_rd_atomic: config.rd_atomic.min(limits.max_init_rd_atomic),
         max_dest_rd_atomic: config.rd_atomic.min(limits.max_rd_atomic),
         sl: config.service_level,
+        xrc: None,
     }
 }

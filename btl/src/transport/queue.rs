@@ -107,6 +107,8 @@ pub const NO_ENDPOINT: u32 = u32::MAX;
 pub struct Shared {
     /// The device's queue.
     pub srq: Arc<Srq>,
+    /// What its receives are posted as.
+    kind: Kind,
     /// Buffers that the device holds.
     pub posted: u32,
     /// Fill up to this many; grows from rd_init to rd_num as the queue proves too short.
@@ -208,7 +210,13 @@ impl Shared {
     pub fn new(srq: Arc<Srq>, (limit, initial, low): (u32, u32, u32), sd_max: u32, srq_limit: u32) -> Shared {
         let target = initial.clamp(1, limit);
         let send_slots = SendSlots::new(sd_max);
-        Shared { srq, posted: 0, target, limit, low, srq_limit, consumed: Vec::new(), send_slots }
+        let kind = Kind::RecvShared;
+        Shared { srq, kind, posted: 0, target, limit, low, srq_limit, consumed: Vec::new(), send_slots }
+    }
+
+    /// The same of an XRC domain: who sent a message is in its header.
+    pub fn over_xrc(self) -> Shared {
+        Shared { kind: Kind::RecvXrc, ..self }
     }
 
     /// Refill now? rd_low is given for a full queue; a shorter one refills at the same share.
@@ -227,7 +235,7 @@ impl Shared {
 
     /// Hands a buffer to the device under `slot`; on an error the slot holds it.
     pub fn post(&mut self, slots: &mut RecvSlots, slot: u32, buf: Buf) -> Result<(), verbs::Error> {
-        match self.srq.post_recv(slots.wr_id(Kind::RecvShared, slot), buf) {
+        match self.srq.post_recv(slots.wr_id(self.kind, slot), buf) {
             Ok(posted) => {
                 slots.by_index(slot).posted = Some(posted);
                 self.posted += 1;

@@ -46,7 +46,13 @@ impl<C> Transport<C> {
                 return;
             }
             let Some(operation) = ep.rdma.pop_front() else { return };
-            self.post_rdma(index, queue, operation);
+            if ep.way.is_some() {
+                if !self.post_rdma_xrc(index, queue, operation) {
+                    return;
+                }
+            } else {
+                self.post_rdma(index, queue, operation);
+            }
         }
     }
 

@@ -90,6 +90,7 @@ impl<C> Transport<C> {
         let index = match id.kind() {
             Some(Kind::RecvPeer) => self.slots.at(id)?.endpoint,
             Some(Kind::RecvShared) => self.sender(wc)?,
+            Some(Kind::RecvXrc) => return self.received_xrc(wc, id),
             _ => return self.cts_received(wc, id),
         };
         let buf = self.slots.at(id)?.posted.take()?.completed();
@@ -166,7 +167,7 @@ impl<C> Transport<C> {
 
     /// The endpoint is new: data before the connection manager's last word stands in for it, the first message is noted.
     #[cold]
-    fn early(&mut self, index: u32) {
+    pub(super) fn early(&mut self, index: u32) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         match ep.state {
             State::HaveQps | State::HaveCts => {

@@ -241,7 +241,7 @@ impl<C> Transport<C> {
         total: usize,
     ) -> Result<(), verbs::Error> {
         let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
-        let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return Ok(()) };
+        let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return self.post_xrc(lane, buf, total) };
         let ticket = self.inflight.reserve();
         let wr = WrId::new(Kind::Send, lane.queue.into(), ticket.generation, ticket.index);
         let SendBuf { buf, class, share } = buf;
@@ -343,5 +343,6 @@ impl<C> Transport<C> {
         for (_, message) in self.pending.drain(index) {
             self.give_back(message.buf);
         }
+        self.drop_kept(index);
     }
 }

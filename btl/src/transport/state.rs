@@ -52,6 +52,8 @@ pub enum Event {
     CtsReceived,
     /// The upper layer's first message goes out or has come in.
     Message,
+    /// X queues: the send queue pair has broken, and another one has been asked for.
+    Rerouted,
     /// The connection manager gave up, a work request failed, or the peer is gone.
     Error,
     /// We take the endpoint down.
@@ -101,6 +103,7 @@ impl State {
             Event::CpcConnected => self.cpc_connected(cts),
             Event::CtsReceived => self.cts_received(cts),
             Event::Message => self.message(),
+            Event::Rerouted => self.rerouted(),
             Event::Error => self.error(),
             Event::Close => (State::Closed, Action::None),
         }
@@ -149,6 +152,13 @@ impl State {
         }
     }
 
+    fn rerouted(self) -> (State, Action) {
+        match self {
+            State::Ready | State::Connected => (State::Connecting, Action::None),
+            other => (other, Action::None),
+        }
+    }
+
     fn error(self) -> (State, Action) {
         match self {
             State::Failed | State::Closed => (self, Action::None),
@@ -172,12 +182,13 @@ mod tests {
         State::Failed,
         State::Closed,
     ];
-    const EVENTS: [Event; 7] = [
+    const EVENTS: [Event; 8] = [
         Event::WantSend,
         Event::QpsCreated,
         Event::CpcConnected,
         Event::CtsReceived,
         Event::Message,
+        Event::Rerouted,
         Event::Error,
         Event::Close,
     ];

@@ -22,6 +22,10 @@ pub struct Stats {
     pub failed: u64,
     /// Buffers taken beyond the pool's limit, because the caller was inside a receive callback.
     pub beyond_limit: u64,
+    /// X queues: endpoints that went on over another send queue pair, because the one to their node broke.
+    pub rerouted: u64,
+    /// X queues: messages and operations that were posted again for that reason.
+    pub replayed: u64,
     /// Messages that arrived before their endpoint was known.
     pub parked: u64,
     /// Messages and modex data that no oxib of this version writes (never).

@@ -24,6 +24,12 @@ pub enum Kind {
     Send = 5,
     /// RDMA read or write for the upper layer; index: in-flight entry.
     Rdma = 6,
+    /// Receive on a shared queue over XRC; index: receive slot.
+    RecvXrc = 7,
+    /// A send over XRC; index: entry of its in-flight table.
+    XrcSend = 8,
+    /// RDMA read or write over XRC; index: entry of its in-flight table.
+    XrcRdma = 9,
 }
 
 /// A work request id, taken apart.
@@ -51,6 +57,9 @@ impl WrId {
             4 => Kind::SendInline,
             5 => Kind::Send,
             6 => Kind::Rdma,
+            7 => Kind::RecvXrc,
+            8 => Kind::XrcSend,
+            9 => Kind::XrcRdma,
             _ => return None,
         })
     }
@@ -81,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_part_comes_back(kind in 1u8..=6, queue in 0usize..15, generation in 0u32..=GENERATION_MASK, index: u32) {
+        fn every_part_comes_back(kind in 1u8..=9, queue in 0usize..15, generation in 0u32..=GENERATION_MASK, index: u32) {
             let id = WrId(u64::from(kind) << 60);
             let made = WrId::new(id.kind().unwrap(), queue, generation, index);
             prop_assert_eq!(made.kind(), id.kind());

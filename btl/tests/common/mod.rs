@@ -24,6 +24,7 @@ use mca_btl_oxib::transport::{Delivery, EpId, Transport, Upcall};
 use model::{Message, Model};
 use rng::Rng;
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use verbs::Driver;
@@ -50,8 +51,16 @@ pub fn config(layout: &str) -> Config {
         gid_index: 0,
         drain: Duration::from_secs(5),
         keep_timelines: true,
+        xrc_domain: domain_file(),
         cpc: cpc::Config::default(),
     }
+}
+
+/// A file for the XRC domain of one world: its sides have their settings from one call.
+fn domain_file() -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    std::env::temp_dir().join(format!("oxib-xrc-test-{process}-{number}"))
 }
 
 /// Opens a transport on the software device.

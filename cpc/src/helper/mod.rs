@@ -154,6 +154,7 @@ impl Helper {
         match command {
             Command::AddEndpoint(choice, endpoint) => self.add_endpoint(&choice, endpoint, now),
             Command::Connect(key) => on(modules, owned(key), |m| m.connect(key, now, out)),
+            Command::Renew(key) => on(modules, owned(key), |m| m.renew(key, now, out)),
             Command::FirstData(key) => on(modules, owned(key), |m| m.first_data(key, now, out)),
             Command::RemoveEndpoint(key) => {
                 on(modules, self.owner.remove(&key), |m| m.remove_endpoint(key, now, out));

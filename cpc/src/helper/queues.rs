@@ -15,6 +15,7 @@ use crate::{Choice, EndpointKey, EndpointPlan, Event};
 pub(crate) enum Command {
     AddEndpoint(Choice, EndpointPlan),
     Connect(EndpointKey),
+    Renew(EndpointKey),
     RemoveEndpoint(EndpointKey),
     FirstData(EndpointKey),
     Close { until: Instant },

@@ -24,6 +24,9 @@ pub enum AddressError {
     /// Wrong length.
     #[error("{0} bytes where an ibcm address has {ADDRESS_LEN}")]
     Length(usize),
+    /// Wrong length, of an address of xrc.
+    #[error("{0} bytes where an xrc address has 48")]
+    Xrc(usize),
     /// Another version.
     #[error("ibcm version {0}, ours is {VERSION}: all processes of a job need the same release")]
     Version(u8),

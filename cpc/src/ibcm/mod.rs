@@ -48,10 +48,10 @@
 
 pub mod address;
 pub mod machine;
-mod module;
+pub(crate) mod module;
 mod params;
 pub(crate) mod seed;
-mod transport;
+pub(crate) mod transport;
 pub mod wire;
 
 pub use params::Params;

@@ -42,7 +42,7 @@ impl IbcmModule {
         let (plan, params) = (query.plan, &query.config.ibcm);
         let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
         let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;
-        let transport = Transport::open(plan, params.recv_count)?;
+        let transport = Transport::open(NAME, plan, params.recv_count)?;
         let seed = params.seed.unwrap_or_else(seed::from_system);
         let address = address(plan, &transport, Nonce(u32::try_from(seed >> 32).unwrap_or(1)));
         let machine = Machine::new(local(query, address, layout), params.clone(), seed);
@@ -74,7 +74,7 @@ impl IbcmModule {
                 let outcome = self.bring_up(key, &remote, &address, psn);
                 self.machine.qps_up(key, outcome, now);
             }
-            Action::Send { to, datagram } => self.transport.send(to, datagram),
+            Action::Send { to, datagram } => self.transport.send(to, &datagram),
             Action::Connected { key } => {
                 self.tell_times(key, out);
                 out.push(Event::Connected { key });
@@ -143,7 +143,7 @@ impl Module for IbcmModule {
     }
 
     fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox) {
-        let EndpointPlan { key, peer, peer_blob, cts } = endpoint;
+        let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
         match self.parse_address(&peer_blob) {
             Ok(address) => {
                 self.held.insert(key, Held { cts, qps: None });
@@ -205,7 +205,7 @@ impl Module for IbcmModule {
     }
 }
 
-fn address(plan: &QpPlan, transport: &Transport, nonce: Nonce) -> Address {
+pub(crate) fn address(plan: &QpPlan, transport: &Transport, nonce: Nonce) -> Address {
     Address {
         port: plan.port.num,
         mtu: plan.port.mtu as u8,

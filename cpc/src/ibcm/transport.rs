@@ -1,4 +1,4 @@
-//! The datagram service under ibcm: one UD queue pair, its receives, the way to every port.
+//! The datagram service under ibcm and xrc: one UD queue pair, its receives, the way to every port.
 //!
 //! A datagram that finds no room in the send queue waits in a backlog; one that can't be sent at all is dropped and counted:
 //! the machine repeats what matters. The queue pair stays until its last datagram has completed, so that a DREP or REJ sent in
@@ -15,7 +15,7 @@ use verbs::{
 };
 
 use super::machine::Source;
-use super::wire::{Datagram, MAD_LEN};
+use super::wire::{MAD_LEN, Mad};
 use crate::qp_set::HOP_LIMIT;
 use crate::{Error, QpPlan};
 
@@ -40,7 +40,9 @@ struct Route {
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct Transport {
+pub(crate) struct Transport {
+    /// Whose datagrams these are, for messages.
+    name: &'static str,
     plan: Arc<QpPlan>,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
@@ -48,17 +50,17 @@ pub(super) struct Transport {
     pool: Pool,
     receives: Slab<Posted>,
     sends: Slab<Posted>,
-    backlog: VecDeque<(Source, Datagram)>,
+    backlog: VecDeque<(Source, [u8; MAD_LEN])>,
     routes: HashMap<Route, Ah>,
     /// Datagrams that could not be sent. Should stay 0.
-    pub(super) dropped: u64,
+    pub(crate) dropped: u64,
     /// The device is gone: nothing is sent or awaited any more.
     broken: bool,
 }
 
 impl Transport {
     /// Makes the queue pair and posts its receives: from now on datagrams are kept.
-    pub(super) fn open(plan: &Arc<QpPlan>, receives: u32) -> Result<Transport, Error> {
+    pub(crate) fn open(name: &'static str, plan: &Arc<QpPlan>, receives: u32) -> Result<Transport, Error> {
         let receives = receives.clamp(1, plan.port.ctx.query_device()?.max_qp_wr.max(1));
         let channel = CompChannel::create(&plan.port.ctx)?;
         let cq = Cq::create(&plan.port.ctx, receives + SEND_DEPTH, Some(&channel))?;
@@ -71,6 +73,7 @@ impl Transport {
             access: Access::LOCAL_WRITE,
         };
         let mut transport = Transport {
+            name,
             pool: Pool::new(&plan.pd, config),
             plan: plan.clone(),
             qp,
@@ -110,33 +113,36 @@ impl Transport {
     }
 
     /// Number of the queue pair.
-    pub(super) fn qpn(&self) -> Qpn {
+    pub(crate) fn qpn(&self) -> Qpn {
         self.qp.num()
     }
 
     /// Turns readable when datagrams or completions wait.
-    pub(super) fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.channel.fd()
     }
 
     /// True when everything has left.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.broken || (self.backlog.is_empty() && self.sends.is_empty())
     }
 
     /// Sends a datagram, now or when there is room.
-    pub(super) fn send(&mut self, to: Source, datagram: Datagram) {
-        self.backlog.push_back((to, datagram));
+    pub(crate) fn send(&mut self, to: Source, datagram: &impl Mad) {
+        let mut mad = [0; MAD_LEN];
+        datagram.emit(&mut mad);
+        self.backlog.push_back((to, mad));
         self.flush();
     }
 
     fn flush(&mut self) {
         while !self.broken && self.sends.len() < SEND_DEPTH as usize {
-            let Some((to, datagram)) = self.backlog.pop_front() else { return };
-            if let Err(error) = self.post(to, &datagram) {
+            let Some((to, mad)) = self.backlog.pop_front() else { return };
+            if let Err(error) = self.post(to, &mad) {
                 self.dropped += 1;
                 log::debug!(
-                    "ibcm: a datagram to qp {:#x} at lid {} was not sent: {error}",
+                    "{}: a datagram to qp {:#x} at lid {} was not sent: {error}",
+                    self.name,
                     to.qpn.0,
                     to.lid.0
                 );
@@ -144,11 +150,11 @@ impl Transport {
         }
     }
 
-    fn post(&mut self, to: Source, datagram: &Datagram) -> Result<(), Error> {
+    fn post(&mut self, to: Source, mad: &[u8; MAD_LEN]) -> Result<(), Error> {
         let route = self.route(to)?;
         let mut buf = self.pool.take()?;
-        if let Some(mad) = buf.as_mut_slice().first_chunk_mut() {
-            datagram.emit(mad);
+        if let Some(room) = buf.as_mut_slice().first_chunk_mut() {
+            *room = *mad;
         }
         let place = self.sends.vacant_entry();
         let wr_id = SEND_BIT | place.key() as u64;
@@ -179,10 +185,10 @@ impl Transport {
     }
 
     /// Takes in everything that has arrived or completed, and arms the channel for more. `take` gets each datagram.
-    pub(super) fn progress(&mut self, mut take: impl FnMut(Source, &[u8])) {
+    pub(crate) fn progress(&mut self, mut take: impl FnMut(Source, &[u8])) {
         if let Err(error) = self.progress_or_fail(&mut take) {
             self.broken = true;
-            log::error!("ibcm: no more connections on {}: {error}", self.plan.port.ctx.name());
+            log::error!("{}: no more connections on {}: {error}", self.name, self.plan.port.ctx.name());
         }
         self.flush();
     }
@@ -213,7 +219,8 @@ impl Transport {
         if wc.wr_id() & SEND_BIT != 0 {
             if !wc.is_ok() {
                 self.dropped += 1;
-                log::warn!("ibcm: a datagram was not sent ({:?}); connections may not come up", wc.status());
+                let (name, status) = (self.name, wc.status());
+                log::warn!("{name}: a datagram was not sent ({status:?}); connections may not come up");
             }
             if let Some(posted) = self.sends.try_remove(index) {
                 self.pool.put(posted.completed());
@@ -248,11 +255,11 @@ impl Transport {
 impl Drop for Transport {
     fn drop(&mut self) {
         if let Err(error) = self.take_back() {
-            log::debug!("ibcm: closing the datagram queue pair: {error}");
+            log::debug!("{}: closing the datagram queue pair: {error}", self.name);
         }
         let left = self.receives.len() + self.sends.len();
         if left > 0 {
-            log::warn!("ibcm: the device keeps {left} datagram buffers");
+            log::warn!("{}: the device keeps {left} datagram buffers", self.name);
         }
     }
 }
@@ -274,7 +281,7 @@ fn create_qp(plan: &Arc<QpPlan>, cq: &Arc<Cq>, receives: u32) -> Result<Arc<Qp>,
 }
 
 /// True if packets to the port of `gid` need a global routing header: always on Ethernet, else only to another subnet.
-pub(super) fn needs_grh(plan: &QpPlan, gid: &Gid) -> bool {
+pub(crate) fn needs_grh(plan: &QpPlan, gid: &Gid) -> bool {
     plan.port.link_layer == LinkLayer::Ethernet || gid.0[..8] != plan.port.gid.0[..8]
 }
 

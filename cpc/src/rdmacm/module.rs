@@ -307,7 +307,7 @@ impl Module for RdmaCmModule {
     }
 
     fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox) {
-        let EndpointPlan { key, peer, peer_blob, cts } = endpoint;
+        let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
         match Address::parse(&peer_blob) {
             Ok(address) => {
                 self.held.insert(key, Held { cts, qps: None });

@@ -104,6 +104,7 @@ impl Side {
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
             sl: 0,
+            xrc: None,
         };
         let name = ProcessName(7 << 32 | rank);
         let service = Service::open(Arc::new(plan), name, config).unwrap();
@@ -131,7 +132,7 @@ impl Side {
         let cts = cts.then(|| CtsRecv { queue: 1, buf: self.pool.take().unwrap(), wr_id: CTS });
         self.ends.insert(key, End::default());
         let choice = self.choice(theirs);
-        self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts });
+        self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label: 0 });
         key
     }
 
@@ -162,6 +163,7 @@ impl Side {
                 }
             }
             Event::Connected { key } => self.connected(key),
+            Event::Routed { .. } => panic!("no X queues here"),
             Event::Failed { error, .. } => self.failures.push(error.to_string()),
             Event::Disconnected { key } => {
                 if let Some(end) = self.ends.get_mut(&key) {

@@ -11,7 +11,9 @@ use crate::family::{Family, ModexError, NoReceiver, Received};
 use crate::process::{opal_bitmap_t, opal_proc_t, opal_process_name_t};
 use crate::status::OPAL_SUCCESS;
 use crate::symbols::{self, Resolver};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -33,6 +35,7 @@ pub struct Abi {
     proc_local: unsafe extern "C" fn() -> *mut opal_proc_t,
     pack: opal_convertor_pack_fn,
     set_bit: SetBitFn,
+    process_info: Option<NonNull<u8>>,
 }
 
 // SAFETY: addresses of code and of static objects of the library, which may be read from every thread.
@@ -132,6 +135,7 @@ impl Abi {
                 proc_local: symbols::function(find, c"opal_proc_local_get")?,
                 pack: symbols::function(find, c"opal_convertor_pack")?,
                 set_bit: symbols::function(find, c"opal_bitmap_set_bit")?,
+                process_info: find(c"opal_process_info").map(NonNull::cast),
             })
         }
     }
@@ -170,6 +174,17 @@ impl Abi {
     /// [`ModexError`] when the runtime does not know.
     pub fn job_size(&self) -> Result<u32, ModexError> {
         self.family.job_size(self.my_name().jobid)
+    }
+
+    /// The folder of our job on this node, which the launcher removes at the job's end; `None` if there is none, as for a process
+    /// that was started without a launcher.
+    pub fn session_dir(&self) -> Option<PathBuf> {
+        let info = self.process_info?;
+        // SAFETY: a static struct of the library, which has a pointer to text there; set in its init, before BTLs are opened.
+        unsafe {
+            let text = info.add(self.family.session_dir_offset()).cast::<*const c_char>().read();
+            (!text.is_null()).then(|| PathBuf::from(OsStr::from_bytes(CStr::from_ptr(text).to_bytes())))
+        }
     }
 
     /// Host of a process, if known; see [`Family::host_of`].

@@ -44,6 +44,9 @@ pub trait Family: Send + Sync + std::fmt::Debug {
     /// `process` comes from `add_procs` or [`Abi::proc_for_name`](crate::Abi::proc_for_name) and has not been deleted.
     unsafe fn host_of(&self, process: *const opal_proc_t) -> Option<String>;
 
+    /// Where in `opal_process_info` the job's session directory is.
+    fn session_dir_offset(&self) -> usize;
+
     /// Calls a receive callback.
     ///
     /// # Safety

@@ -51,6 +51,13 @@ pub(crate) struct opal_proc_4_1_t {
     pub(crate) proc_hostname: *mut c_char,
 }
 
+/// `opal_process_info_t` of 4.1 as far as we need it.
+#[repr(C)]
+pub(crate) struct opal_process_info_4_1_t {
+    pub(crate) nodename: *const c_char,
+    pub(crate) job_session_dir: *const c_char,
+}
+
 /// On the same host, as far as the launcher knows.
 pub const OPAL_PROC_ON_HOST: u16 = 0x0004;
 /// On the same board.
@@ -79,6 +86,7 @@ const _: () = {
     assert!(offset_of!(opal_proc_t, proc_convertor) == 56);
     assert!(size_of::<opal_proc_4_1_t>() == 72);
     assert!(offset_of!(opal_proc_4_1_t, proc_hostname) == 64);
+    assert!(offset_of!(opal_process_info_4_1_t, job_session_dir) == 8);
 };
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use crate::abi::AbiError;
 use crate::btl::*;
 use crate::class::{obj_release, opal_class_t, opal_list_item_t, opal_object_t};
 use crate::family::{Family, ModexError, Received};
-use crate::process::{OPAL_VPID_WILDCARD, opal_proc_4_1_t, opal_proc_t, opal_process_name_t};
+use crate::process::{
+    OPAL_VPID_WILDCARD, opal_proc_4_1_t, opal_proc_t, opal_process_info_4_1_t, opal_process_name_t,
+};
 use crate::status::{OPAL_ERR_NOT_FOUND, OPAL_ERR_NOT_SUPPORTED, OPAL_ERR_TIMEOUT, OPAL_SUCCESS};
 use crate::symbols::{self, Resolver};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -129,6 +131,10 @@ impl Family for V4_1 {
     fn job_size(&self, jobid: u32) -> Result<u32, ModexError> {
         let everybody = opal_process_name_t { jobid, vpid: OPAL_VPID_WILDCARD };
         self.get_value(everybody, OPAL_PMIX_JOB_SIZE)?.number(OPAL_PMIX_JOB_SIZE)
+    }
+
+    fn session_dir_offset(&self) -> usize {
+        offset_of!(opal_process_info_4_1_t, job_session_dir)
     }
 
     unsafe fn host_of(&self, process: *const opal_proc_t) -> Option<String> {

@@ -35,6 +35,17 @@ struct pmix_proc_t {
     rank: u32,
 }
 
+/// `opal_process_info_t` as far as we need it.
+#[repr(C)]
+struct opal_process_info_t {
+    my_name: opal_process_name_t,
+    myprocid: pmix_proc_t,
+    nativelaunch: bool,
+    nodename: *const c_char,
+    top_session_dir: *const c_char,
+    job_session_dir: *const c_char,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct pmix_byte_object_t {
@@ -146,6 +157,10 @@ impl Family for V5_0 {
         self.get_value(everybody, PMIX_JOB_SIZE)?.number(PMIX_JOB_SIZE)
     }
 
+    fn session_dir_offset(&self) -> usize {
+        offset_of!(opal_process_info_t, job_session_dir)
+    }
+
     unsafe fn host_of(&self, process: *const opal_proc_t) -> Option<String> {
         // SAFETY: a static variable that holds a function from library load on.
         let hostname = unsafe { *self.hostname.as_ptr() }?;
@@ -235,6 +250,7 @@ fn text(key: &CStr) -> String {
 const _: () = {
     assert!(size_of::<pmix_proc_t>() == 260);
     assert!(offset_of!(pmix_proc_t, rank) == 256);
+    assert!(offset_of!(opal_process_info_t, job_session_dir) == 288);
     assert!(size_of::<pmix_value_t>() == 32);
     assert!(offset_of!(pmix_value_t, data) == 8);
     assert!(size_of::<pmix_byte_object_t>() == 16);

@@ -126,6 +126,7 @@ fn private_facts(list: &mut Vec<Fact>) {
         ("offsetof(opal_pmix_base_module_t, get)", 72),
         ("offsetof(opal_proc_t, proc_hostname)", 64),
         ("sizeof(opal_proc_t)", 72),
+        ("offsetof(opal_process_info_t, job_session_dir)", 8),
         ("OPAL_UINT32", 14),
         ("OPAL_BYTE_OBJECT", 20),
         ("OPAL_PMIX_GLOBAL", 3),

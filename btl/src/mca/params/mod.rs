@@ -300,7 +300,8 @@ mod tests {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         assert!(with("mtu", "1000").expect_err("no MTU").text().contains("1000 is no MTU"));
-        assert!(with("receive_queues", "X,2048,64").expect_err("no XRC").text().contains("needs XRC"));
+        let mixed = with("receive_queues", "P,128,64:X,2048,64").expect_err("P and X");
+        assert!(mixed.text().contains("do not mix"), "{}", mixed.text());
     }
 
     #[test]

@@ -105,11 +105,10 @@ pub static ROWS: &[Row] = &[
         scope: Scope::AllEqual,
         help: "The queues of a connection, ascending by buffer size, separated by colons: \
                P,size,count[,low[,window[,reserve]]] has buffers per peer and credits, \
-               S,size,count[,low[,sends[,first[,limit]]]] shares its buffers between all peers",
+               S,size,count[,low[,sends[,first[,limit]]]] shares its buffers between all peers; X is as S over XRC, with one send \
+               queue pair for all processes of a node, and is not mixed with P or S",
         apply: |params, value| {
-            let layout = Layout::parse(&value.text()).map_err(|error| error.to_string())?;
-            layout.require_supported().map_err(|error| error.to_string())?;
-            params.layout = layout;
+            params.layout = Layout::parse(&value.text()).map_err(|error| error.to_string())?;
             Ok(())
         },
     },
@@ -119,7 +118,7 @@ pub static ROWS: &[Row] = &[
         default: "",
         level: 3,
         scope: Scope::All,
-        help: "The only connection managers to use (known: ibcm, rdmacm); empty means all",
+        help: "The only connection managers to use (known: ibcm, rdmacm, xrc); empty means all",
         apply: |params, value| {
             params.cpc_include = value.words();
             Ok(())
@@ -151,7 +150,7 @@ pub static ROWS: &[Row] = &[
         default: "500ms",
         level: 5,
         scope: Scope::Local,
-        help: "How long ibcm waits for an answer before it repeats a message for the first time; it waits longer each time",
+        help: "How long ibcm, and xrc, waits for an answer before it repeats a message for the first time; it waits longer each time",
         apply: |params, value| {
             params.ibcm_timeout = value.time();
             Ok(())
@@ -162,7 +161,7 @@ pub static ROWS: &[Row] = &[
         1..=255,
         "25",
         5,
-        "How often ibcm repeats a message before the peer counts as unreachable",
+        "How often ibcm, and xrc, repeats a message before the peer counts as unreachable",
         ibcm_max_retries
     ),
     number!(

@@ -128,14 +128,6 @@ impl fmt::Display for LayoutError {
 
 impl std::error::Error for LayoutError {}
 
-/// A layout that is well-formed and cannot be run by this version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("receive_queues: queue {queue} is an X queue, which needs XRC: not available, use S queues instead")]
-pub struct Unsupported {
-    /// Number of the queue in the list, from 1.
-    pub queue: usize,
-}
-
 /// A limit of the upper layer that no queue of the layout can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -10,13 +10,13 @@ use super::hello::{HELLO_LEN, Hello, Layout};
 use super::message::{CommId, Depth, Drep, Dreq, Mra, Path, Reason, Rej, Rep, Req, Rtu, Stage};
 use crate::ProcessName;
 
-type Mad = [u8; MAD_LEN];
+pub(crate) type Mad = [u8; MAD_LEN];
 
 const LOCAL_COMM_ID: Field = Field::cm(0, 32);
 const REMOTE_COMM_ID: Field = Field::cm(4, 32);
 
 /// Fields of the messages with offsets in the CM message.
-mod req {
+pub(crate) mod req {
     use super::{Field, Run};
     pub const SERVICE_ID: Field = Field::cm(8, 64);
     pub const CA_GUID: Field = Field::cm(16, 64);
@@ -44,7 +44,7 @@ mod req {
     pub const PRIVATE: Run = Run::cm(140, 92);
 }
 
-mod rep {
+pub(crate) mod rep {
     use super::{Field, Run};
     pub const QPN: Field = Field::cm(12, 24);
     pub const PSN: Field = Field::cm(20, 24);
@@ -86,11 +86,11 @@ fn read_gid(run: Run, mad: &Mad) -> Gid {
     Gid(gid)
 }
 
-fn ids(mad: &Mad) -> (CommId, CommId) {
+pub(crate) fn ids(mad: &Mad) -> (CommId, CommId) {
     (CommId(LOCAL_COMM_ID.read_u32(mad)), CommId(REMOTE_COMM_ID.read_u32(mad)))
 }
 
-fn put_ids(mad: &mut Mad, local: CommId, remote: CommId) {
+pub(crate) fn put_ids(mad: &mut Mad, local: CommId, remote: CommId) {
     LOCAL_COMM_ID.write(mad, local.0.into());
     REMOTE_COMM_ID.write(mad, remote.0.into());
 }
@@ -149,7 +149,7 @@ impl Req {
 }
 
 impl Path {
-    fn emit(&self, mad: &mut Mad) {
+    pub(crate) fn emit(&self, mad: &mut Mad) {
         req::LOCAL_LID.write(mad, self.local_lid.0.into());
         req::REMOTE_LID.write(mad, self.remote_lid.0.into());
         req::LOCAL_GID.of_mut(mad).copy_from_slice(&self.local_gid.0);
@@ -165,7 +165,7 @@ impl Path {
         req::HOP_LIMIT.write(mad, if local { 0 } else { 64 });
     }
 
-    fn parse(mad: &Mad) -> Path {
+    pub(crate) fn parse(mad: &Mad) -> Path {
         Path {
             local_lid: Lid(req::LOCAL_LID.read_u16(mad)),
             remote_lid: Lid(req::REMOTE_LID.read_u16(mad)),
@@ -221,13 +221,13 @@ impl Rep {
 }
 
 impl Mra {
-    pub(super) fn emit(&self, mad: &mut Mad) {
+    pub(crate) fn emit(&self, mad: &mut Mad) {
         put_ids(mad, self.local, self.remote);
         mra::STAGE.write(mad, self.stage.code());
         mra::SERVICE_TIMEOUT.write(mad, self.service_timeout.into());
     }
 
-    pub(super) fn parse(mad: &Mad) -> Mra {
+    pub(crate) fn parse(mad: &Mad) -> Mra {
         let (local, remote) = ids(mad);
         let stage = Stage::from_code(mra::STAGE.read(mad));
         Mra { local, remote, stage, service_timeout: mra::SERVICE_TIMEOUT.read_u8(mad) }
@@ -235,7 +235,7 @@ impl Mra {
 }
 
 impl Rej {
-    pub(super) fn emit(&self, mad: &mut Mad) {
+    pub(crate) fn emit(&self, mad: &mut Mad) {
         put_ids(mad, self.local, self.remote);
         rej::STAGE.write(mad, self.stage.code());
         let (code, info) = self.reason.encode();
@@ -246,7 +246,7 @@ impl Rej {
         }
     }
 
-    pub(super) fn parse(mad: &Mad) -> Rej {
+    pub(crate) fn parse(mad: &Mad) -> Rej {
         let (local, remote) = ids(mad);
         let stage = Stage::from_code(rej::STAGE.read(mad));
         let enough = rej::INFO_LEN.read(mad) >= rej::INFO_USED.try_into().unwrap_or(u64::MAX);
@@ -270,6 +270,7 @@ impl Reason {
             }
             Reason::UnknownPeer => consumer([2, 0, 0, 0]),
             Reason::Refused => consumer([3, 0, 0, 0]),
+            Reason::NoReceiver => consumer([4, 0, 0, 0]),
             Reason::Other(code) => (code, None),
         }
     }
@@ -286,6 +287,7 @@ impl Reason {
             }
             (rej::CONSUMER, Some([2, ..])) => Reason::UnknownPeer,
             (rej::CONSUMER, Some([3, ..])) => Reason::Refused,
+            (rej::CONSUMER, Some([4, ..])) => Reason::NoReceiver,
             _ => Reason::Other(code),
         }
     }
@@ -303,23 +305,23 @@ impl Rtu {
 }
 
 impl Dreq {
-    pub(super) fn emit(&self, mad: &mut Mad) {
+    pub(crate) fn emit(&self, mad: &mut Mad) {
         put_ids(mad, self.local, self.remote);
         DREQ_REMOTE_QPN.write(mad, self.remote_qpn.0.into());
     }
 
-    pub(super) fn parse(mad: &Mad) -> Dreq {
+    pub(crate) fn parse(mad: &Mad) -> Dreq {
         let (local, remote) = ids(mad);
         Dreq { local, remote, remote_qpn: Qpn(DREQ_REMOTE_QPN.read_u32(mad)) }
     }
 }
 
 impl Drep {
-    pub(super) fn emit(&self, mad: &mut Mad) {
+    pub(crate) fn emit(&self, mad: &mut Mad) {
         put_ids(mad, self.local, self.remote);
     }
 
-    pub(super) fn parse(mad: &Mad) -> Drep {
+    pub(crate) fn parse(mad: &Mad) -> Drep {
         let (local, remote) = ids(mad);
         Drep { local, remote }
     }

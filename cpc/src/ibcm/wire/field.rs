@@ -19,17 +19,17 @@ pub struct Field {
 
 impl Field {
     /// A field of the common MAD header: `len` whole bytes at `byte`.
-    pub(super) const fn header(byte: usize, len: usize) -> Field {
+    pub(crate) const fn header(byte: usize, len: usize) -> Field {
         Field::new(byte, 0, len * 8)
     }
 
     /// `width` bits of the CM message from the most significant bit of `byte` on.
-    pub(super) const fn cm(byte: usize, width: usize) -> Field {
+    pub(crate) const fn cm(byte: usize, width: usize) -> Field {
         Field::new(HEADER_LEN + byte, 0, width)
     }
 
     /// `width` bits of the CM message that begin `bit` bits into `byte`.
-    pub(super) const fn cm_bits(byte: usize, bit: usize, width: usize) -> Field {
+    pub(crate) const fn cm_bits(byte: usize, bit: usize, width: usize) -> Field {
         Field::new(HEADER_LEN + byte, bit, width)
     }
 
@@ -52,31 +52,31 @@ impl Field {
     }
 
     /// The field's value.
-    pub(super) fn read(self, mad: &[u8; MAD_LEN]) -> u64 {
+    pub(crate) fn read(self, mad: &[u8; MAD_LEN]) -> u64 {
         let bytes = &mad[self.byte..self.byte + self.span()];
         let whole = bytes.iter().fold(0_u128, |acc, &b| acc << 8 | u128::from(b));
         u64::try_from(whole >> self.shift() & self.mask()).unwrap_or(u64::MAX)
     }
 
     /// The value of a field of at most 8 bits.
-    pub(super) fn read_u8(self, mad: &[u8; MAD_LEN]) -> u8 {
+    pub(crate) fn read_u8(self, mad: &[u8; MAD_LEN]) -> u8 {
         self.read(mad).to_le_bytes()[0]
     }
 
     /// The value of a field of at most 16 bits.
-    pub(super) fn read_u16(self, mad: &[u8; MAD_LEN]) -> u16 {
+    pub(crate) fn read_u16(self, mad: &[u8; MAD_LEN]) -> u16 {
         let [lo, hi, ..] = self.read(mad).to_le_bytes();
         u16::from_le_bytes([lo, hi])
     }
 
     /// The value of a field of at most 32 bits.
-    pub(super) fn read_u32(self, mad: &[u8; MAD_LEN]) -> u32 {
+    pub(crate) fn read_u32(self, mad: &[u8; MAD_LEN]) -> u32 {
         let [a, b, c, d, ..] = self.read(mad).to_le_bytes();
         u32::from_le_bytes([a, b, c, d])
     }
 
     /// Puts `value` in, cut to the field's width; neighbouring bits stay.
-    pub(super) fn write(self, mad: &mut [u8; MAD_LEN], value: u64) {
+    pub(crate) fn write(self, mad: &mut [u8; MAD_LEN], value: u64) {
         let value = (u128::from(value) & self.mask()) << self.shift();
         let mask = self.mask() << self.shift();
         let span = self.span();
@@ -99,16 +99,16 @@ pub struct Run {
 }
 
 impl Run {
-    pub(super) const fn cm(byte: usize, len: usize) -> Run {
+    pub(crate) const fn cm(byte: usize, len: usize) -> Run {
         assert!(HEADER_LEN + byte + len <= MAD_LEN);
         Run { start: HEADER_LEN + byte, len }
     }
 
-    pub(super) fn of(self, mad: &[u8; MAD_LEN]) -> &[u8] {
+    pub(crate) fn of(self, mad: &[u8; MAD_LEN]) -> &[u8] {
         &mad[self.start..self.start + self.len]
     }
 
-    pub(super) fn of_mut(self, mad: &mut [u8; MAD_LEN]) -> &mut [u8] {
+    pub(crate) fn of_mut(self, mad: &mut [u8; MAD_LEN]) -> &mut [u8] {
         &mut mad[self.start..self.start + self.len]
     }
 }

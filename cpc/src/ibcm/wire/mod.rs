@@ -14,8 +14,8 @@
 //! foreign and refused. Bytes become a [`Datagram`] once, in [`Datagram::parse`]; nothing behind it sees raw bytes.
 #![forbid(unsafe_code)]
 
-mod codec;
-mod field;
+pub(crate) mod codec;
+pub(crate) mod field;
 mod hello;
 mod message;
 
@@ -66,18 +66,59 @@ const FIXED: [(Field, u64, &str); 4] = [
     (METHOD, 0x03, "method"),
 ];
 
-impl Datagram {
-    /// Writes the datagram; every byte of `mad` is set.
-    pub fn emit(&self, mad: &mut [u8; MAD_LEN]) {
+/// What is around every message, whichever protocol it is of: `magic` tells them apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Envelope {
+    pub(crate) from: Nonce,
+    pub(crate) to: Nonce,
+    pub(crate) attribute: u64,
+}
+
+impl Envelope {
+    /// Writes it, and sets all other bytes of `mad` to 0.
+    pub(crate) fn emit(&self, magic: u32, mad: &mut [u8; MAD_LEN]) {
         mad.fill(0);
         for (field, value, _) in FIXED {
             field.write(mad, value);
         }
         FROM_NONCE.write(mad, self.from.0.into());
         TO_NONCE.write(mad, self.to.0.into());
-        ATTRIBUTE.write(mad, self.message.attribute());
-        MODIFIER.write(mad, (MAGIC | u32::from(VERSION)).into());
-        self.message.emit(mad);
+        ATTRIBUTE.write(mad, self.attribute);
+        MODIFIER.write(mad, (magic | u32::from(VERSION)).into());
+    }
+
+    /// Reads it from a datagram of the right length, class, protocol and version.
+    pub(crate) fn parse(magic: u32, bytes: &[u8]) -> Result<(Envelope, &[u8; MAD_LEN]), WireError> {
+        let mad: &[u8; MAD_LEN] = bytes.try_into().map_err(|_| WireError::Length(bytes.len()))?;
+        for (field, value, name) in FIXED {
+            if field.read(mad) != value {
+                return Err(WireError::Foreign(name));
+            }
+        }
+        check_modifier(magic, MODIFIER.read(mad))?;
+        let [from, to] = [FROM_NONCE, TO_NONCE].map(|field| Nonce(field.read_u32(mad)));
+        Ok((Envelope { from, to, attribute: ATTRIBUTE.read(mad) }, mad))
+    }
+}
+
+/// Any message that fills one management datagram.
+pub(crate) trait Mad {
+    /// Writes it; every byte of `mad` is set.
+    fn emit(&self, mad: &mut [u8; MAD_LEN]);
+}
+
+impl Mad for Datagram {
+    fn emit(&self, mad: &mut [u8; MAD_LEN]) {
+        Datagram::emit(self, mad);
+    }
+}
+
+impl Datagram {
+    /// Writes the datagram; every byte of `mad` is set.
+    pub fn emit(&self, mad: &mut [u8; MAD_LEN]) {
+        let Datagram { from, to, message } = self;
+        Envelope { from: *from, to: *to, attribute: message.attribute() }.emit(MAGIC, mad);
+        message.emit(mad);
     }
 
     /// Reads a datagram.
@@ -85,21 +126,14 @@ impl Datagram {
     /// # Errors
     /// [`WireError`] for anything that [`Datagram::emit`] of this version would not have written.
     pub fn parse(bytes: &[u8]) -> Result<Datagram, WireError> {
-        let mad: &[u8; MAD_LEN] = bytes.try_into().map_err(|_| WireError::Length(bytes.len()))?;
-        for (field, value, name) in FIXED {
-            if field.read(mad) != value {
-                return Err(WireError::Foreign(name));
-            }
-        }
-        check_modifier(MODIFIER.read(mad))?;
-        let [from, to] = [FROM_NONCE, TO_NONCE].map(|field| Nonce(field.read_u32(mad)));
-        Ok(Datagram { from, to, message: Message::parse(mad)? })
+        let (Envelope { from, to, attribute }, mad) = Envelope::parse(MAGIC, bytes)?;
+        Ok(Datagram { from, to, message: Message::parse(attribute, mad)? })
     }
 }
 
-fn check_modifier(modifier: u64) -> Result<(), WireError> {
+fn check_modifier(magic: u32, modifier: u64) -> Result<(), WireError> {
     let [version, rest @ ..] = modifier.to_le_bytes();
-    if rest[..3] != MAGIC.to_le_bytes()[1..] {
+    if rest[..3] != magic.to_le_bytes()[1..] {
         return Err(WireError::Foreign("attribute modifier"));
     }
     if version == VERSION { Ok(()) } else { Err(WireError::Version(version)) }
@@ -156,8 +190,8 @@ impl Message {
         }
     }
 
-    fn parse(mad: &[u8; MAD_LEN]) -> Result<Message, WireError> {
-        Ok(match ATTRIBUTE.read(mad) {
+    fn parse(attribute: u64, mad: &[u8; MAD_LEN]) -> Result<Message, WireError> {
+        Ok(match attribute {
             0x10 => Message::Req(Req::parse(mad)?),
             0x11 => Message::Mra(Mra::parse(mad)),
             0x12 => Message::Rej(Rej::parse(mad)),

@@ -1,0 +1,60 @@
+//! Receiving: whose a message is, its header says.
+#![forbid(unsafe_code)]
+
+use super::super::state::State;
+use super::super::wrid::WrId;
+use super::super::{Delivery, Transport};
+use super::of_grant;
+use crate::protocol::wire::{DataHeader, HEADER_LEN};
+use crate::transport::endpoint::EpId;
+use verbs::{Buf, Wc};
+
+impl<C> Transport<C> {
+    /// Takes a receive completion of an X queue apart.
+    pub(in super::super) fn received_xrc(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
+        let (slot, queue) = (id.index(), id.queue());
+        if let Some(shared) = &mut self.queues[queue].shared {
+            shared.posted -= 1;
+            if shared.posted == 0 {
+                self.ran_empty(queue);
+            }
+        }
+        let buf = self.slots.at(id)?.posted.take()?.completed();
+        let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
+        let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
+        let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
+            return self.nonsense(queue, slot, buf);
+        };
+        let Some(endpoint) = self.labelled(of_grant(header.grant())) else {
+            // Of a peer that has been removed since.
+            self.stats.stale += 1;
+            self.repost(queue, slot, buf);
+            return None;
+        };
+        self.stats.received += 1;
+        let len = (len - HEADER_LEN) as u32;
+        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
+    }
+
+    /// The endpoint that goes by this label.
+    fn labelled(&mut self, (index, low): (usize, u8)) -> Option<EpId> {
+        let generation = self.generations.get(index).copied()?;
+        let state = self.endpoints.get(index)?.as_ref()?.state;
+        if generation as u8 != low {
+            return None;
+        }
+        if state == State::Ready {
+            self.early(index as u32);
+        }
+        Some(EpId { index: index as u32, generation })
+    }
+
+    /// No oxib of this version writes such a message, and whose it is nobody can say: it is dropped.
+    #[cold]
+    fn nonsense(&mut self, queue: usize, slot: u32, buf: Buf) -> Option<Delivery> {
+        self.stats.refused += 1;
+        log::warn!("queue {queue}: a message without a valid header was dropped");
+        self.repost(queue, slot, buf);
+        None
+    }
+}

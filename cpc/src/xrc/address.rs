@@ -1,0 +1,109 @@
+//! The modex blob of xrc: where the connection manager listens, as with ibcm, and the XRC domain. 48 bytes.
+//!
+//! ```text
+//!    0  ibcm's address (32)
+//!   32  the domain: device and inode of its file (64 bits each, big-endian)
+//! ```
+#![forbid(unsafe_code)]
+
+use verbs::{Gid, Lid};
+
+use crate::ibcm::address::{ADDRESS_LEN, Address as Listener, AddressError};
+
+/// Length of the blob.
+pub const BLOB_LEN: usize = ADDRESS_LEN + 16;
+
+/// Names an XRC domain on its node: device and inode of the file that stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DomainId(pub [u8; 16]);
+
+impl DomainId {
+    /// The domain of the file with this `st_dev` and `st_ino`.
+    pub fn new(dev: u64, ino: u64) -> DomainId {
+        DomainId((u128::from(dev) << 64 | u128::from(ino)).to_be_bytes())
+    }
+}
+
+/// What a connection leads to: all processes of one domain behind one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    gid: Gid,
+    lid: Lid,
+    domain: DomainId,
+}
+
+/// Where a process listens, and its domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Its datagram queue pair and port.
+    pub listener: Listener,
+    /// Its domain.
+    pub domain: DomainId,
+}
+
+impl Address {
+    /// The blob.
+    pub fn emit(&self) -> [u8; BLOB_LEN] {
+        let mut out = [0; BLOB_LEN];
+        out[..ADDRESS_LEN].copy_from_slice(&self.listener.emit());
+        out[ADDRESS_LEN..].copy_from_slice(&self.domain.0);
+        out
+    }
+
+    /// Reads a blob.
+    ///
+    /// # Errors
+    /// [`AddressError`] if the bytes are not an address of this version.
+    pub fn parse(blob: &[u8]) -> Result<Address, AddressError> {
+        match (blob.get(..ADDRESS_LEN), blob.get(ADDRESS_LEN..).and_then(|rest| rest.try_into().ok())) {
+            (Some(listener), Some(domain)) => {
+                Ok(Address { listener: Listener::parse(listener)?, domain: DomainId(domain) })
+            }
+            _ => Err(AddressError::Xrc(blob.len())),
+        }
+    }
+
+    /// What a connection to this process leads to.
+    pub fn place(&self) -> Place {
+        Place { gid: self.listener.gid, lid: self.listener.lid, domain: self.domain }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ibcm::wire::Nonce;
+    use verbs::Qpn;
+
+    fn address() -> Address {
+        let listener = Listener {
+            port: 1,
+            mtu: 5,
+            ethernet: false,
+            lid: Lid(7),
+            qpn: Qpn(99),
+            nonce: Nonce(5),
+            gid: Gid([3; 16]),
+        };
+        Address { listener, domain: DomainId::new(0x801, 77) }
+    }
+
+    #[test]
+    fn an_address_survives_the_modex_and_any_other_length_is_refused() {
+        let blob = address().emit();
+        assert_eq!(Address::parse(&blob), Ok(address()));
+        for len in [0, 31, 32, 47] {
+            assert_eq!(Address::parse(&blob[..len]), Err(AddressError::Xrc(len)));
+        }
+        assert_eq!(Address::parse(&[0; 48]), Err(AddressError::Version(0)));
+    }
+
+    #[test]
+    fn processes_of_one_port_and_domain_are_one_place() {
+        let (a, mut b) = (address(), address());
+        (b.listener.qpn, b.listener.nonce) = (Qpn(100), Nonce(6));
+        assert_eq!(a.place(), b.place());
+        b.domain = DomainId::new(0x801, 78);
+        assert_ne!(a.place(), b.place());
+    }
+}

@@ -1,0 +1,115 @@
+//! Handlers of the end: removal, DREQ, DREP, TimeWait, and peers that leave.
+
+use std::time::Instant;
+
+use super::state::{Direction, Input, State};
+use super::{Action, Machine};
+use crate::ibcm::wire::{Drep, Dreq};
+use crate::xrc::wire::Message;
+
+impl Machine {
+    /// Drops a link of which the peer needs to hear nothing (more).
+    pub(super) fn forget(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        self.set_deadline(slot, None);
+        self.detach(slot, now);
+        self.leave_window(slot, now);
+        let link = self.links.remove(slot);
+        self.by_id.remove(&link.local);
+        if link.direction == Direction::In {
+            self.actions.push_back(Action::Release { link: link.local });
+        }
+        if let Some(endpoint) = self.endpoints.get_mut(&link.key) {
+            let place = match link.direction {
+                Direction::Out => &mut endpoint.outgoing,
+                Direction::In => &mut endpoint.incoming,
+            };
+            // The endpoint may be a new one, with a link of its own.
+            if *place == Some(slot) {
+                *place = None;
+            }
+        }
+    }
+
+    /// Rising, Up or Told + Remove: asks the peer to let go. Who receives keeps its handle until then.
+    pub(super) fn leave(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let Some(remote) = self.links[slot].state.remote() else { return };
+        self.links[slot].since = now;
+        self.links[slot].state = State::Leaving { remote, tries: 0 };
+        self.detach(slot, now);
+        self.send_dreq(slot);
+        self.arm(slot, 0, now);
+    }
+
+    fn send_dreq(&mut self, slot: usize) {
+        let Some(remote) = self.links[slot].state.remote() else { return };
+        let local = self.links[slot].local;
+        self.send(slot, Message::Dreq(Dreq { local, remote: remote.id, remote_qpn: remote.qpn }));
+    }
+
+    /// Leaving + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it.
+    pub(super) fn leave_again(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let State::Leaving { remote, tries } = self.links[slot].state else { return };
+        if self.spent(slot, tries, now) {
+            return self.forget(slot, input, now);
+        }
+        self.stats.repeated += 1;
+        self.links[slot].state = State::Leaving { remote, tries: tries + 1 };
+        self.send_dreq(slot);
+        self.arm(slot, tries + 1, now);
+    }
+
+    /// Leaving + Drep or Rej: the peer has let go.
+    pub(super) fn released(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let Some(remote) = self.links[slot].state.remote() else { return };
+        self.links[slot].state = State::TimeWait { remote };
+        self.set_deadline(slot, Some(now + self.params.time_wait));
+        if self.links[slot].direction == Direction::In {
+            self.actions.push_back(Action::Release { link: self.links[slot].local });
+        }
+    }
+
+    /// Leaving + Dreq: both leave at once; each other's DREQ is as good as the DREP.
+    pub(super) fn release_both(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        self.answer_dreq(slot, input, now);
+        self.released(slot, input, now);
+    }
+
+    /// Dreq for something that is not up here (any more): agreed.
+    pub(super) fn answer_dreq(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
+        let Input::Dreq(dreq) = input else { return };
+        self.send(slot, Message::Drep(Drep { local: dreq.remote, remote: dreq.local }));
+    }
+
+    /// Rising or Up + Dreq: the peer takes no more; agreed, and reported.
+    pub(super) fn let_go(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        self.answer_dreq(slot, input, now);
+        self.peer_left(slot, now);
+    }
+
+    /// Rising or Up + Rej: the peer does not take part (any more).
+    pub(super) fn let_down(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let (Input::Rej(rej), Some(remote)) = (input, self.links[slot].state.remote()) else { return };
+        // One without the peer's id answers another message than our part of this exchange.
+        if rej.local == remote.id {
+            self.peer_left(slot, now);
+        } else {
+            self.stats.stale += 1;
+        }
+    }
+
+    fn peer_left(&mut self, slot: usize, now: Instant) {
+        self.set_deadline(slot, None);
+        self.links[slot].state = State::Left;
+        self.detach(slot, now);
+        self.report_left(slot);
+    }
+
+    /// Says once that the peer has left, whichever of the two links shows it first.
+    pub(super) fn report_left(&mut self, slot: usize) {
+        let key = self.links[slot].key;
+        let Some(endpoint) = self.endpoints.get_mut(&key) else { return };
+        if !std::mem::replace(&mut endpoint.left, true) {
+            self.actions.push_back(Action::Disconnected { key });
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! From bytes to the link that they belong to.
+//!
+//! A datagram has to pass, in this order: the format; the receiver's nonce; the id or the name in it (which link?); the sender's
+//! nonce and UD QPN; the ids of both sides. What fails is counted. ASK, TELL and DREQ that belong to nothing are answered all the
+//! same, so that their sender neither runs into its timeout nor keeps a handle for nobody.
+
+use std::time::Instant;
+
+use super::Machine;
+use super::state::{Input, StateKind};
+use crate::EndpointKey;
+use crate::ibcm::machine::Source;
+use crate::ibcm::wire::{CommId, Drep, Nonce, Reason, Rej, Stage, WireError};
+use crate::xrc::wire::{Ask, Datagram, Message};
+
+impl Machine {
+    /// Takes in a datagram: any bytes, from anyone.
+    pub fn datagram(&mut self, from: Source, bytes: &[u8], now: Instant) {
+        self.stats.received += 1;
+        match Datagram::parse(bytes) {
+            Ok(datagram) if datagram.to != self.local.address.listener.nonce => self.stats.stale += 1,
+            Ok(Datagram { from: nonce, message: Message::Ask(ask), .. }) => {
+                self.route_ask(from, nonce, &ask, now);
+            }
+            Ok(datagram) => self.route_answer(from, &datagram, now),
+            Err(WireError::Length(_) | WireError::Foreign(_)) => self.stats.foreign += 1,
+            Err(error @ (WireError::Version(_) | WireError::Field(_))) => {
+                log::debug!("xrc: refused a datagram of qp {:#x}: {error}", from.qpn.0);
+                self.stats.malformed += 1;
+            }
+        }
+    }
+
+    /// A request finds its endpoint by the name of its sender.
+    pub(super) fn route_ask(&mut self, from: Source, nonce: Nonce, ask: &Ask, now: Instant) {
+        if ask.service != self.local.name {
+            return self.reject_ask(from, nonce, ask, Reason::InvalidServiceId);
+        }
+        if ask.layout != self.local.layout {
+            self.stats.layout_refused += 1;
+            return self.reject_ask(from, nonce, ask, Reason::Layout(self.local.layout));
+        }
+        let Some((key, qpn)) = self.whose(ask, nonce) else {
+            return match self.is_stale(ask, nonce) {
+                true => self.stale_ask(from, nonce, ask),
+                false => self.park(ask, from, nonce, now),
+            };
+        };
+        if qpn != from.qpn {
+            self.stats.foreign += 1;
+        } else if let Some(slot) = self.answering(key, ask.local) {
+            self.input(slot, &Input::AskDup, now);
+        } else if self.is_stale(ask, nonce) {
+            self.stale_ask(from, nonce, ask);
+        } else {
+            self.asked(key, from, nonce, ask, now);
+        }
+    }
+
+    /// The endpoint of the process that asks, if it is of the incarnation that we know; and where it should listen.
+    fn whose(&self, ask: &Ask, nonce: Nonce) -> Option<(EndpointKey, verbs::Qpn)> {
+        let key = *self.by_peer.get(&ask.name)?;
+        let listener = self.endpoints.get(&key)?.address.listener;
+        (listener.nonce == nonce).then_some((key, listener.qpn))
+    }
+
+    /// The link that deals with this very request.
+    fn answering(&self, key: EndpointKey, id: CommId) -> Option<usize> {
+        let slot = self.endpoints.get(&key)?.incoming?;
+        self.links[slot].state.remote().is_some_and(|remote| remote.id == id).then_some(slot)
+    }
+
+    /// A request that is new.
+    fn asked(&mut self, key: EndpointKey, from: Source, nonce: Nonce, ask: &Ask, now: Instant) {
+        let Some(endpoint) = self.endpoints.get(&key) else { return };
+        let failed = endpoint.outgoing.is_some_and(|s| self.links[s].state.kind() == StateKind::Failed);
+        match endpoint.incoming {
+            // What we hold leads nowhere: it waits for a new endpoint.
+            _ if endpoint.left => self.park(ask, from, nonce, now),
+            _ if failed => self.reject_ask(from, nonce, ask, Reason::Refused),
+            Some(slot) => self.input(slot, &Input::AskNew(ask), now),
+            None => self.accept(key, ask, now),
+        }
+    }
+
+    /// True for a request that its sender has made before the last one that was taken up here.
+    fn is_stale(&self, ask: &Ask, nonce: Nonce) -> bool {
+        let seen = self.seen.get(&ask.name);
+        seen.is_some_and(|seen| seen.nonce == nonce && !ask.local.is_newer_than(seen.last))
+    }
+
+    fn stale_ask(&mut self, from: Source, nonce: Nonce, ask: &Ask) {
+        self.stats.stale += 1;
+        self.reject_ask(from, nonce, ask, Reason::Stale);
+    }
+
+    pub(super) fn reject_ask(&mut self, to: Source, nonce: Nonce, ask: &Ask, reason: Reason) {
+        let rej = Rej { local: CommId::NONE, remote: ask.local, stage: Stage::Req, reason };
+        self.send_to(to, nonce, Message::Rej(rej));
+    }
+
+    /// Every other message names the exchange by our id.
+    fn route_answer(&mut self, from: Source, datagram: &Datagram, now: Instant) {
+        let message = &datagram.message;
+        let Some(&slot) = self.by_id.get(&message.remote()) else {
+            return self.answer_stray(from, datagram);
+        };
+        let listener = self.links[slot].address.listener;
+        if listener.nonce != datagram.from || listener.qpn != from.qpn {
+            self.stats.foreign += 1;
+        } else if self.ids_agree(slot, message) {
+            self.input_message(slot, message, now);
+        } else {
+            self.answer_stray(from, datagram);
+        }
+    }
+
+    /// True if the sender means the exchange that we have. A TELL says for itself: a twin of an old one is disowned.
+    fn ids_agree(&self, slot: usize, message: &Message) -> bool {
+        let local = message.local();
+        match (self.links[slot].state.remote(), message) {
+            (None, _) => true,
+            (Some(remote), Message::Mra(_) | Message::Rej(_)) => local == remote.id || local == CommId::NONE,
+            (Some(remote), _) => local == remote.id,
+        }
+    }
+
+    fn input_message(&mut self, slot: usize, message: &Message, now: Instant) {
+        let input = match message {
+            Message::Ask(_) => Input::AskDup,
+            Message::Tell(tell) => Input::Tell(tell),
+            Message::Mra(mra) => Input::Mra(mra),
+            Message::Rej(rej) => Input::Rej(rej),
+            Message::Dreq(dreq) => Input::Dreq(dreq),
+            Message::Drep(_) => Input::Drep,
+        };
+        self.input(slot, &input, now);
+    }
+
+    /// A message of an exchange that we don't know (any more).
+    fn answer_stray(&mut self, from: Source, datagram: &Datagram) {
+        self.stats.stale += 1;
+        let (local, remote) = (datagram.message.remote(), datagram.message.local());
+        let answer = match datagram.message {
+            Message::Tell(_) => {
+                let reason = Reason::InvalidCommId;
+                Message::Rej(Rej { local: CommId::NONE, remote, stage: Stage::Rep, reason })
+            }
+            Message::Dreq(_) => Message::Drep(Drep { local, remote }),
+            Message::Ask(_) | Message::Mra(_) | Message::Rej(_) | Message::Drep(_) => return,
+        };
+        self.send_to(from, datagram.from, answer);
+    }
+}

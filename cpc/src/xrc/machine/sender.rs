@@ -1,0 +1,243 @@
+//! Handlers of links that send: from the wish to connect to the peer's SRQ numbers.
+
+use std::time::Instant;
+
+use super::path::Stage;
+use super::state::{Input, Remote, State};
+use super::{Action, Machine};
+use crate::ibcm::machine::timers::{decode_time, encode_time};
+use crate::ibcm::wire::{CommId, Path as Route, Reason, Rej, Stage as RejStage};
+use crate::xrc::wire::{Ask, Message, Tell};
+use crate::{ConnectCause, Step};
+
+/// How often a request may be begun anew because what it was based on was outdated.
+const MAX_RENEWALS: u32 = 8;
+
+impl Machine {
+    /// Opening + Made: asks, for itself and for all who wait for this node.
+    pub(super) fn opened(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        self.mark(slot, Step::QpsCreated, now);
+        self.ask(slot, 0, now);
+    }
+
+    /// Opening + Unmade.
+    pub(super) fn unopened(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Unmade(error) = input else { return };
+        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+    }
+
+    /// Sends our request for the (`tries` + 1)-th time.
+    pub(super) fn ask(&mut self, slot: usize, tries: u32, now: Instant) {
+        self.links[slot].state = State::Asking { tries };
+        self.arm(slot, tries, now);
+        self.mark(slot, Step::ReqSent, now);
+        if let Some(ask) = self.request(slot) {
+            self.send(slot, Message::Ask(ask));
+        }
+    }
+
+    fn request(&self, slot: usize) -> Option<Ask> {
+        let (link, local) = (&self.links[slot], &self.local);
+        let path = self.paths.get(&link.path?)?;
+        let (ours, theirs) = (&local.address.listener, &link.address.listener);
+        Some(Ask {
+            local: link.local,
+            service: link.peer,
+            name: local.name,
+            layout: local.layout,
+            sender: path.qpn,
+            psn: path.psn,
+            receiver: path.receiver(),
+            depth: local.depth,
+            path: Route {
+                local_lid: ours.lid,
+                remote_lid: theirs.lid,
+                local_gid: ours.gid,
+                remote_gid: theirs.gid,
+                sl: local.sl & 0xf,
+                ack_timeout: local.ack_timeout & 0x1f,
+            },
+            mtu: ours.mtu.min(theirs.mtu),
+            pkey: local.pkey,
+            retry_count: local.retry_count & 7,
+            rnr_retry: local.rnr_retry & 7,
+            max_cm_retries: u8::try_from(self.params.max_retries.min(15)).unwrap_or(15),
+            response_timeout: encode_time(self.params.timeout),
+        })
+    }
+
+    /// Asking + Timeout: asks again, unless it has been asked often enough.
+    pub(super) fn ask_again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        self.leave_window(slot, now);
+        let State::Asking { tries } = self.links[slot].state else { return };
+        if self.spent(slot, tries, now) {
+            let elapsed = now.saturating_duration_since(self.links[slot].since);
+            return self.fail(slot, ConnectCause::Timeout { tries: tries + 1, elapsed }, now);
+        }
+        self.stats.repeated += 1;
+        self.ask(slot, tries + 1, now);
+    }
+
+    pub(super) fn spent(&self, slot: usize, tries: u32, now: Instant) -> bool {
+        let elapsed = now.saturating_duration_since(self.links[slot].since);
+        tries >= self.params.max_retries || elapsed >= self.params.patience
+    }
+
+    /// Asking + Tell: the first answer of a node brings the send queue pair up; later ones only tell SRQ numbers.
+    pub(super) fn told(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Tell(tell) = input else { return };
+        self.mark(slot, Step::RepReceived, now);
+        if tell.layout != self.local.layout {
+            return self.unlike(slot, tell, now);
+        }
+        let Some(id) = self.links[slot].path else { return };
+        let Some(path) = self.paths.get_mut(&id) else { return };
+        match path.stage {
+            Stage::Up(receiver) if receiver == tell.receiver => self.up(slot, tell, now),
+            Stage::Made if path.carrier == slot => {
+                path.stage = Stage::Rising;
+                let psn = path.psn;
+                self.settle(slot, now);
+                self.links[slot].state = State::Rising { told: **tell };
+                let (receiver, depth, address) = (tell.receiver, tell.depth, self.links[slot].address);
+                self.actions.push_back(Action::RaiseSender { path: id, receiver, psn, depth, address });
+            }
+            // It tells of another receive queue pair than it was asked about.
+            _ => self.stats.stale += 1,
+        }
+    }
+
+    fn unlike(&mut self, slot: usize, tell: &Tell, now: Instant) {
+        let (ours, theirs) = (self.local.layout, tell.layout);
+        self.stats.layout_refused += 1;
+        let (local, reason) = (self.links[slot].local, Reason::Layout(ours));
+        self.send(slot, Message::Rej(Rej { local, remote: tell.local, stage: RejStage::Rep, reason }));
+        self.fail(slot, ConnectCause::Layout { ours, theirs }, now);
+    }
+
+    /// The answer is in: nothing is awaited, and the next may ask.
+    fn settle(&mut self, slot: usize, now: Instant) {
+        self.set_deadline(slot, None);
+        self.leave_window(slot, now);
+    }
+
+    fn up(&mut self, slot: usize, tell: &Tell, now: Instant) {
+        self.settle(slot, now);
+        self.links[slot].state = State::Up { remote: Remote::from(tell) };
+        self.stats.connected += 1;
+        let (key, path) = (self.links[slot].key, self.links[slot].path);
+        if let Some(path) = path {
+            let (srqs, label) = (tell.srqs, tell.label);
+            self.actions.push_back(Action::Connected { key, path, srqs, label });
+        }
+    }
+
+    /// Rising + Raised: this endpoint is connected, and its node is.
+    pub(super) fn risen(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let State::Rising { told } = self.links[slot].state else { return };
+        let Some(path) = self.links[slot].path else { return };
+        self.mark(slot, Step::QpsUp, now);
+        self.up(slot, &told, now);
+        self.path_up(path, told.receiver, now);
+    }
+
+    /// Rising + Unraised: reports it and tells the peer.
+    pub(super) fn unrisen(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Unraised(error) = input else { return };
+        if let Some(remote) = self.links[slot].state.remote() {
+            let (local, reason) = (self.links[slot].local, Reason::NoResources);
+            self.send(slot, Message::Rej(Rej { local, remote: remote.id, stage: RejStage::Rep, reason }));
+        }
+        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+    }
+
+    /// Asking + Mra: the peer has our request and needs more time.
+    pub(super) fn wait_longer(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Mra(mra) = input else { return };
+        self.leave_window(slot, now);
+        let limit = self.links[slot].since + self.params.patience;
+        let State::Asking { tries } = &mut self.links[slot].state else { return };
+        // The peer is alive: its silence so far does not count against it. `patience` bounds the whole.
+        *tries = 0;
+        let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
+        self.set_deadline(slot, Some(until));
+    }
+
+    /// Asking + Rej: begins anew if only what it was based on was outdated, else gives up.
+    pub(super) fn rejected(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Rej(rej) = input else { return };
+        match rej.reason {
+            Reason::Stale | Reason::InvalidCommId => self.renew_request(slot, rej.reason, now),
+            Reason::NoReceiver => self.renew_path(slot, now),
+            Reason::Layout(theirs) => {
+                self.fail(slot, ConnectCause::Layout { ours: self.local.layout, theirs }, now);
+            }
+            reason => self.fail(slot, ConnectCause::Rejected(reason), now),
+        }
+    }
+
+    /// Asking + Dreq: the peer had told, and has removed its endpoint since; its TELL may still be on the way and
+    /// must find the old id gone.
+    pub(super) fn outrun(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        self.answer_dreq(slot, input, now);
+        self.renew_request(slot, Reason::Stale, now);
+    }
+
+    /// The same request under a new id; `reason` is reported if that has not helped often enough.
+    fn renew_request(&mut self, slot: usize, reason: Reason, now: Instant) {
+        let State::Asking { tries } = self.links[slot].state else { return };
+        if self.count_renewal(slot, reason, now) {
+            self.fresh_id(slot);
+            self.ask(slot, tries, now);
+        }
+    }
+
+    /// The receive queue pair at the other end is gone: another connection to the node is needed.
+    fn renew_path(&mut self, slot: usize, now: Instant) {
+        self.stats.gone += 1;
+        if self.count_renewal(slot, Reason::NoReceiver, now) {
+            self.leave_path(slot, now);
+        }
+    }
+
+    fn count_renewal(&mut self, slot: usize, reason: Reason, now: Instant) -> bool {
+        let allowed = self.links[slot].renewals < MAX_RENEWALS;
+        self.links[slot].renewals += 1;
+        if !allowed {
+            self.fail(slot, ConnectCause::Rejected(reason), now);
+        }
+        allowed
+    }
+
+    /// Up + Renew: the send queue pair has broken; the link wants another one.
+    pub(super) fn renew_link(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        self.links[slot].renewals = 0;
+        self.leave_path(slot, now);
+    }
+
+    fn leave_path(&mut self, slot: usize, now: Instant) {
+        self.settle(slot, now);
+        if let Some(path) = self.links[slot].path {
+            self.retire(path);
+        }
+        self.links[slot].state = State::Queued;
+        self.detach(slot, now);
+        self.fresh_id(slot);
+        self.line_up(slot, now);
+    }
+
+    fn fresh_id(&mut self, slot: usize) {
+        let fresh = self.draw_id();
+        let old = std::mem::replace(&mut self.links[slot].local, fresh);
+        self.by_id.remove(&old);
+        self.by_id.insert(fresh, slot);
+    }
+
+    /// Tell for a request that is no more: its sender shall not keep a handle for it.
+    pub(super) fn disown(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
+        let Input::Tell(tell) = input else { return };
+        self.stats.stale += 1;
+        let (local, reason) = (CommId::NONE, Reason::InvalidCommId);
+        self.send(slot, Message::Rej(Rej { local, remote: tell.local, stage: RejStage::Rep, reason }));
+    }
+}

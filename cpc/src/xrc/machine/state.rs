@@ -1,0 +1,231 @@
+//! What the machine keeps of an endpoint and of its two links, and what can happen to a link.
+
+use std::time::Instant;
+
+use verbs::Qpn;
+
+use super::action::JoinError;
+use super::path::PathId;
+use crate::ibcm::wire::{CommId, Depth, Dreq, Mra, Rej};
+use crate::xrc::address::Address;
+use crate::xrc::wire::{Ask, Tell};
+use crate::{EndpointKey, ProcessName, Timeline};
+
+/// The peer's side of a link, as its ASK or TELL told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Its id of the exchange.
+    pub id: CommId,
+    /// The queue pair at its end: the send queue pair of an ASK, the receive queue pair of a TELL.
+    pub qpn: Qpn,
+    /// Its RDMA read depth.
+    pub depth: Depth,
+}
+
+/// Which way a link's messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From us: we ask.
+    Out,
+    /// To us: we are asked.
+    In,
+}
+
+/// Where a link stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "one a connection")]
+pub(super) enum State {
+    /// Out: wants to connect; waits for its turn, or for the connection to the node.
+    Queued,
+    /// Out: the send queue pair to the node is being made for it.
+    Opening,
+    /// Out: our ASK is out.
+    Asking { tries: u32 },
+    /// Out: the peer has told, the send queue pair is on its way to RTS.
+    Rising { told: Tell },
+    /// Out: messages may go.
+    Up { remote: Remote },
+    /// In: asked; a handle of the receive queue pair is on its way.
+    Joining { remote: Remote },
+    /// In: we have told.
+    Told { remote: Remote, receiver: Qpn },
+    /// Removed, our DREQ is out.
+    Leaving { remote: Remote, tries: u32 },
+    /// Gone, but late datagrams are answered.
+    TimeWait { remote: Remote },
+    /// Out: given up and reported; waits for its removal.
+    Failed,
+    /// Out: the peer has left and that is reported; waits for its removal.
+    Left,
+}
+
+/// `State` without its data: the rows of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "see State")]
+pub enum StateKind {
+    Queued,
+    Opening,
+    Asking,
+    Rising,
+    Up,
+    Joining,
+    Told,
+    Leaving,
+    TimeWait,
+    Failed,
+    Left,
+}
+
+impl State {
+    pub(super) fn kind(&self) -> StateKind {
+        match self {
+            State::Queued => StateKind::Queued,
+            State::Opening => StateKind::Opening,
+            State::Asking { .. } => StateKind::Asking,
+            State::Rising { .. } => StateKind::Rising,
+            State::Up { .. } => StateKind::Up,
+            State::Joining { .. } => StateKind::Joining,
+            State::Told { .. } => StateKind::Told,
+            State::Leaving { .. } => StateKind::Leaving,
+            State::TimeWait { .. } => StateKind::TimeWait,
+            State::Failed => StateKind::Failed,
+            State::Left => StateKind::Left,
+        }
+    }
+
+    /// The peer's side, where it is known.
+    pub(super) fn remote(&self) -> Option<Remote> {
+        match self {
+            State::Rising { told } => Some(Remote::from(told)),
+            State::Up { remote }
+            | State::Joining { remote }
+            | State::Told { remote, .. }
+            | State::Leaving { remote, .. }
+            | State::TimeWait { remote } => Some(*remote),
+            State::Queued | State::Opening | State::Asking { .. } | State::Failed | State::Left => None,
+        }
+    }
+}
+
+impl From<&Tell> for Remote {
+    fn from(tell: &Tell) -> Remote {
+        Remote { id: tell.local, qpn: tell.receiver, depth: tell.depth }
+    }
+}
+
+impl From<&Ask> for Remote {
+    fn from(ask: &Ask) -> Remote {
+        Remote { id: ask.local, qpn: ask.sender, depth: ask.depth }
+    }
+}
+
+/// What can happen to a link: the columns of the table.
+#[derive(Debug)]
+pub(super) enum Input<'a> {
+    /// The send queue pair exists.
+    Made,
+    /// It can't be had.
+    Unmade(String),
+    /// The send queue pair is in RTS.
+    Raised,
+    /// It does not get there.
+    Unraised(String),
+    /// We have a handle of the receive queue pair.
+    Joined(Qpn),
+    /// We have none.
+    Unjoined(JoinError),
+    /// The main thread has found the send queue pair broken, and the endpoint is to go on.
+    Renew,
+    /// The main thread has removed the endpoint.
+    Remove,
+    /// A request of the peer that has not been seen before.
+    AskNew(&'a Ask),
+    /// The request that is being answered, again.
+    AskDup,
+    Tell(&'a Tell),
+    Mra(&'a Mra),
+    Rej(&'a Rej),
+    Dreq(&'a Dreq),
+    Drep,
+    Timeout,
+}
+
+/// `Input` without its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "see Input")]
+pub enum InputKind {
+    Made,
+    Unmade,
+    Raised,
+    Unraised,
+    Joined,
+    Unjoined,
+    Renew,
+    Remove,
+    AskNew,
+    AskDup,
+    Tell,
+    Mra,
+    Rej,
+    Dreq,
+    Drep,
+    Timeout,
+}
+
+impl Input<'_> {
+    pub(super) fn kind(&self) -> InputKind {
+        match self {
+            Input::Made => InputKind::Made,
+            Input::Unmade(_) => InputKind::Unmade,
+            Input::Raised => InputKind::Raised,
+            Input::Unraised(_) => InputKind::Unraised,
+            Input::Joined(_) => InputKind::Joined,
+            Input::Unjoined(_) => InputKind::Unjoined,
+            Input::Renew => InputKind::Renew,
+            Input::Remove => InputKind::Remove,
+            Input::AskNew(_) => InputKind::AskNew,
+            Input::AskDup => InputKind::AskDup,
+            Input::Tell(_) => InputKind::Tell,
+            Input::Mra(_) => InputKind::Mra,
+            Input::Rej(_) => InputKind::Rej,
+            Input::Dreq(_) => InputKind::Dreq,
+            Input::Drep => InputKind::Drep,
+            Input::Timeout => InputKind::Timeout,
+        }
+    }
+}
+
+/// One direction between us and a peer. It outlives its endpoint until the peer has let go.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) key: EndpointKey,
+    pub(super) peer: ProcessName,
+    pub(super) address: Address,
+    pub(super) label: u32,
+    pub(super) direction: Direction,
+    /// Our id of the exchange.
+    pub(super) local: CommId,
+    pub(super) state: State,
+    /// Out: the connection to the node that it uses.
+    pub(super) path: Option<PathId>,
+    pub(super) deadline: Option<Instant>,
+    /// Holds one of the places for requests that wait for their first answer.
+    pub(super) in_window: bool,
+    /// How often our request was begun anew.
+    pub(super) renewals: u32,
+    /// When the exchange began.
+    pub(super) since: Instant,
+}
+
+/// An endpoint, as the machine knows it.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) peer: ProcessName,
+    pub(super) address: Address,
+    pub(super) label: u32,
+    pub(super) outgoing: Option<usize>,
+    pub(super) incoming: Option<usize>,
+    /// The peer has left, and that is reported.
+    pub(super) left: bool,
+    pub(super) steps: Timeline,
+}

@@ -1,0 +1,67 @@
+//! xrc: connections of X layouts. One send queue pair leads to all processes of a node.
+//!
+//! The processes of a job on one node share an XRC domain, which is named by a file. A process that has something to send to
+//! one of them makes a send queue pair; the one it asks first makes the receive queue pair for it, which belongs to the
+//! domain: the others only take a handle of it each, and say which shared receive queues are theirs.
+//!
+//! ```text
+//!   process A                                            node N, domain D
+//!   send qp S ────────────────────────> receive qp R ──> SRQs of process B   made R, has a handle
+//!             one for (port of N, D)                └──> SRQs of process C   has a handle
+//! ```
+//! # The exchange
+//! The datagrams and their way are ibcm's, with a mark of their own. Every direction is opened by who sends in it, so requests
+//! that cross do not concern each other.
+//!
+//! ```text
+//!   A                                          B                        C
+//!   S made, INIT
+//!   ASK (id W, S, no receiver) --------------> R made, RTR
+//!   S to RTR, RTS <---- TELL (L, W, R, SRQs)
+//!   connected to B
+//!   ASK (id X, S, receiver R) -----------------------------------------> handle of R
+//!   connected to C <------------------------------ TELL (M, X, R, SRQs)
+//! ```
+//! # What keeps it right
+//! * **One connection a node**: its key is the remote port and the domain. Endpoints that want to connect while it is on its way wait
+//!   for it, and then only learn SRQ numbers. If the process that was asked first does not answer, the next one is asked.
+//! * **No receiver**: a process tells its SRQ numbers only when it has a handle of R. If R is gone (its last holder has left), the answer is
+//!   a refusal that says so, and the asker begins anew with a new S.
+//! * **A broken connection** ([`crate::Service::renew`]): the transport says of each endpoint whether it is to go on; those ask
+//!   again, over a new S, and who is asked replaces what it had.
+//! * **Loss, incarnations, unknown peers, layouts, storms, the end**: as with ibcm. DREQ goes to each process, for each has a handle; S
+//!   goes with the last endpoint, R with the last handle.
+//!
+//! # The parts
+//! [`wire`]: bytes to values and back. [`machine`]: the protocol, without I/O. `module`: the driver that ties it to queue pairs and
+//! ibcm's datagrams on the helper thread. [`address`]: the modex blob.
+
+pub mod address;
+pub mod machine;
+mod module;
+pub mod wire;
+
+pub use address::DomainId;
+
+use crate::Error;
+use crate::framework::{Component, Module, Query};
+
+const NAME: &str = "xrc";
+
+/// The component.
+#[derive(Debug)]
+pub struct Xrc;
+
+impl Component for Xrc {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn serves_xrc(&self) -> bool {
+        true
+    }
+
+    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
+        Ok(Box::new(module::XrcModule::open(query)?))
+    }
+}

@@ -1,0 +1,311 @@
+//! xrc's driver: between the machine and the world. Thin: it carries datagrams, moves queue pairs, and passes on what the
+//! machine says.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use verbs::{
+    AhAttr, InitAttr, Mtu, Psn, QKey, Qp, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr, XrcRecvQp,
+};
+
+use super::NAME;
+use super::address::Address;
+use super::machine::{Action, JoinError, Local, Machine, PathId};
+use super::wire::SrqNums;
+use crate::framework::{Advert, Module, Query};
+use crate::helper::Outbox;
+use crate::ibcm::module::address as listener;
+use crate::ibcm::transport::{Transport, needs_grh};
+use crate::ibcm::wire::{CommId, Depth, Layout, Nonce};
+use crate::ibcm::{Params, seed};
+use crate::qp_set::HOP_LIMIT;
+use crate::{ConnectCause, ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
+
+/// xrc on one port.
+#[derive(Debug)]
+pub(super) struct XrcModule {
+    plan: Arc<QpPlan>,
+    xrc: XrcPlan,
+    params: Params,
+    address: Address,
+    machine: Machine,
+    transport: Transport,
+    senders: HashMap<PathId, Arc<Qp>>,
+    handles: HashMap<CommId, Arc<XrcRecvQp>>,
+}
+
+impl XrcModule {
+    pub(super) fn open(query: &Query<'_>) -> Result<XrcModule, Error> {
+        let (plan, params) = (query.plan, &query.config.xrc);
+        let xrc = plan.xrc.clone().ok_or(Error::Plan("it has no X queues"))?;
+        let transport = Transport::open(NAME, plan, params.recv_count)?;
+        let seed = params.seed.unwrap_or_else(seed::from_system);
+        let nonce = Nonce(u32::try_from(seed >> 32).unwrap_or(1));
+        let address = Address { listener: listener(plan, &transport, nonce), domain: xrc.id };
+        let machine = Machine::new(local(query, &xrc, address)?, params.clone(), seed);
+        log::debug!("xrc listens on {:?} of {}", address.listener.qpn, plan.port.ctx.name());
+        Ok(XrcModule {
+            plan: plan.clone(),
+            xrc,
+            params: params.clone(),
+            address,
+            machine,
+            transport,
+            senders: HashMap::new(),
+            handles: HashMap::new(),
+        })
+    }
+
+    /// Performs what the machine wants done, answers included, until it wants nothing more.
+    fn perform_all(&mut self, now: Instant, out: &Outbox) {
+        while let Some(action) = self.machine.poll_action() {
+            self.perform(action, now, out);
+        }
+    }
+
+    fn perform(&mut self, action: Action, now: Instant, out: &Outbox) {
+        match action {
+            Action::MakeSender { path } => {
+                let made = self.make_sender(path).map_err(|error| error.to_string());
+                self.machine.sender_made(path, made, now);
+            }
+            Action::RaiseSender { path, receiver, psn, depth, address } => {
+                let outcome = self.raise_sender(path, receiver, psn, depth, &address);
+                self.machine.sender_raised(path, outcome, now);
+            }
+            Action::DropSender { path } => drop(self.senders.remove(&path)),
+            Action::Join { link, receiver, sender, psn, depth, address } => {
+                let outcome = match receiver {
+                    Some(receiver) => self.open_receiver(receiver),
+                    None => self.make_receiver(sender, psn, depth, &address),
+                };
+                let outcome = outcome.map(|handle| self.hold(link, handle));
+                self.machine.joined(link, outcome, now);
+            }
+            Action::Release { link } => drop(self.handles.remove(&link)),
+            Action::Send { to, datagram } => self.transport.send(to, &datagram),
+            Action::Connected { key, path, srqs, label } => self.connected(key, path, &srqs, label, out),
+            Action::Failed { key, error } => {
+                self.tell_times(key, out);
+                out.push(Event::Failed { key, error });
+            }
+            Action::Disconnected { key } => out.push(Event::Disconnected { key }),
+            Action::UnknownPeer { peer } => out.push(Event::UnknownPeer { peer }),
+        }
+    }
+
+    fn connected(&self, key: EndpointKey, path: PathId, srqs: &SrqNums, label: u32, out: &Outbox) {
+        let Some(qp) = self.senders.get(&path).cloned() else { return };
+        self.tell_times(key, out);
+        let route = Route { path: path.0, qp, srqs: srqs.as_slice().to_vec(), label };
+        out.push(Event::Routed { key, route });
+    }
+
+    fn tell_times(&self, key: EndpointKey, out: &Outbox) {
+        if let Some(steps) = self.machine.timeline(key) {
+            out.push(Event::Timeline { key, steps: Box::new(steps.clone()) });
+        }
+    }
+
+    fn make_sender(&mut self, path: PathId) -> Result<Qpn, verbs::Error> {
+        let (send_cq, recv_cq) = (self.xrc.send_cq.clone(), self.xrc.send_cq.clone());
+        let (kind, cap) = (QpKind::XrcSend, self.xrc.cap);
+        let init = QpInit { kind, send_cq, recv_cq, srq: None, cap, sig_all: false };
+        let qp = Qp::create(&self.plan.pd, &init)?;
+        qp.to_init(&self.init())?;
+        let num = qp.num();
+        self.senders.insert(path, qp);
+        Ok(num)
+    }
+
+    fn raise_sender(
+        &self,
+        path: PathId,
+        receiver: Qpn,
+        psn: Psn,
+        depth: Depth,
+        to: &Address,
+    ) -> Result<(), String> {
+        let qp = self.senders.get(&path).ok_or("the send queue pair is gone")?;
+        // Nothing comes in on it but acknowledgements: the number that it expects does not matter.
+        qp.to_rtr(&self.ready(receiver, Psn(0), depth, to)).map_err(|e| e.to_string())?;
+        let attr = RtsAttr {
+            sq_psn: psn,
+            timeout: self.plan.timeout,
+            retry_cnt: self.plan.retry_cnt,
+            rnr_retry: rnr_retry(&self.plan),
+            max_rd_atomic: self.plan.max_rd_atomic.min(depth.responder_resources),
+        };
+        qp.to_rts(&attr).map_err(|e| e.to_string())
+    }
+
+    /// A new receive queue pair of the domain, which takes what this sender sends.
+    fn make_receiver(
+        &self,
+        sender: Qpn,
+        psn: Psn,
+        depth: Depth,
+        from: &Address,
+    ) -> Result<Arc<XrcRecvQp>, JoinError> {
+        let make = || {
+            let qp = XrcRecvQp::create(&self.xrc.domain)?;
+            qp.to_init(&self.init())?;
+            qp.to_rtr(&self.ready(sender, psn, depth, from))?;
+            Ok(qp)
+        };
+        make().map_err(|error: verbs::Error| JoinError::Verbs(error.to_string()))
+    }
+
+    /// A handle of one that another process has made, as long as it takes messages.
+    fn open_receiver(&self, receiver: Qpn) -> Result<Arc<XrcRecvQp>, JoinError> {
+        let handle = XrcRecvQp::open(&self.xrc.domain, receiver).map_err(|error| {
+            log::debug!("xrc: {receiver} is gone: {error}");
+            JoinError::Gone
+        })?;
+        match handle.state() {
+            Ok(QpState::Rtr | QpState::Rts) => Ok(handle),
+            _ => Err(JoinError::Gone),
+        }
+    }
+
+    fn hold(&mut self, link: CommId, handle: Arc<XrcRecvQp>) -> Qpn {
+        let num = handle.num();
+        self.handles.insert(link, handle);
+        num
+    }
+
+    fn init(&self) -> InitAttr {
+        let port = &self.plan.port;
+        InitAttr { port: port.num, pkey_index: port.pkey_index, access: self.plan.access, qkey: QKey(0) }
+    }
+
+    fn ready(&self, dest_qpn: Qpn, rq_psn: Psn, depth: Depth, far: &Address) -> RtrAttr {
+        let (plan, far) = (&self.plan, &far.listener);
+        let gid = Some(far.gid).filter(|gid| needs_grh(plan, gid));
+        RtrAttr {
+            mtu: Mtu::from_code(far.mtu.into()).map_or(plan.port.mtu, |mtu| mtu.min(plan.port.mtu)),
+            dest_qpn,
+            rq_psn,
+            // One queue pair serves the reads and atomics to all processes of its node.
+            max_dest_rd_atomic: plan.max_dest_rd_atomic.min(depth.initiator_depth),
+            min_rnr_timer: plan.min_rnr_timer,
+            path: AhAttr {
+                port: plan.port.num,
+                dlid: far.lid,
+                sl: plan.sl,
+                gid: gid.map(|gid| (gid, plan.port.gid_index, HOP_LIMIT)),
+            },
+        }
+    }
+
+    fn parse_address(&self, blob: &[u8]) -> Result<Address, String> {
+        let address = Address::parse(blob).map_err(|e| e.to_string())?;
+        if address.listener.ethernet == self.address.listener.ethernet {
+            Ok(address)
+        } else {
+            Err("one of the two ports is Ethernet, the other InfiniBand".to_owned())
+        }
+    }
+}
+
+impl Module for XrcModule {
+    fn advert(&self) -> Advert {
+        let blob = self.address.emit().to_vec();
+        Advert { name: NAME.to_owned(), priority: self.params.priority.min(100), blob }
+    }
+
+    fn uses_cts(&self) -> bool {
+        false
+    }
+
+    fn fds(&self) -> Vec<RawFd> {
+        vec![self.transport.fd()]
+    }
+
+    fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox) {
+        let EndpointPlan { key, peer, peer_blob, label, .. } = endpoint;
+        match self.parse_address(&peer_blob) {
+            Ok(address) => {
+                self.machine.add_endpoint(key, peer, address, label, now);
+                self.perform_all(now, out);
+            }
+            Err(why) => {
+                let error = ConnectError { peer, cause: ConnectCause::Address(why) };
+                out.push(Event::Failed { key, error });
+            }
+        }
+    }
+
+    fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.machine.connect(key, now);
+        self.perform_all(now, out);
+    }
+
+    fn renew(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.machine.renew(key, now);
+        self.perform_all(now, out);
+    }
+
+    fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.machine.remove_endpoint(key, now);
+        self.perform_all(now, out);
+    }
+
+    /// Directions are independent: what comes in says nothing about what goes out.
+    fn first_data(&mut self, _: EndpointKey, _: Instant, _: &Outbox) {}
+
+    fn progress(&mut self, now: Instant, out: &Outbox) {
+        let machine = &mut self.machine;
+        self.transport.progress(|from, bytes| machine.datagram(from, bytes, now));
+        self.perform_all(now, out);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.machine.poll_timeout()
+    }
+
+    fn timeout(&mut self, now: Instant, out: &Outbox) {
+        self.machine.handle_timeout(now);
+        self.perform_all(now, out);
+    }
+
+    fn close(&mut self, now: Instant, out: &Outbox) {
+        self.machine.close(now);
+        self.perform_all(now, out);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.machine.leaving() == 0 && self.transport.is_quiet()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut rows = self.machine.stats().rows().to_vec();
+        rows.push(("xrc_unsent", self.transport.dropped));
+        rows
+    }
+}
+
+fn rnr_retry(plan: &QpPlan) -> u8 {
+    plan.queues.iter().map(|q| q.rnr_retry).max().unwrap_or(0)
+}
+
+fn local(query: &Query<'_>, xrc: &XrcPlan, address: Address) -> Result<Local, Error> {
+    let plan = query.plan;
+    // 0xffff is the default partition, full membership (IBTA 10.9.1.2).
+    let pkey = plan.port.ctx.query_pkey(plan.port.num, plan.port.pkey_index).unwrap_or(0xffff);
+    let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
+    Ok(Local {
+        name: query.me,
+        address,
+        layout: layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?,
+        srqs: SrqNums::new(&xrc.srqs).ok_or(Error::Plan("it needs 1 to 15 shared receive queues"))?,
+        depth: Depth { responder_resources: plan.max_dest_rd_atomic, initiator_depth: plan.max_rd_atomic },
+        pkey,
+        sl: plan.sl,
+        ack_timeout: plan.timeout,
+        retry_count: plan.retry_cnt,
+        rnr_retry: rnr_retry(plan),
+    })
+}

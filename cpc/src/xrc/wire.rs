@@ -1,0 +1,351 @@
+//! The datagrams of xrc: ibcm's, under an attribute modifier of their own (`"oxx"` and the version), with the fields of XRC.
+//!
+//! | message | is   | what is special (IBTA vol. 1, annex A14)                                                        |
+//! |---------|------|-----------------------------------------------------------------------------------------------------|
+//! | ASK     | REQ  | transport service type 3, extended transport type 1; QPN: the send queue pair                       |
+//! | TELL    | REP  | local EE context number: the receive queue pair of the domain                                       |
+//! | MRA, REJ, DREQ, DREP | as with ibcm | REJ has one more reason: the receive queue pair is gone                        |
+//!
+//! Private data, the first eleven bytes as in ibcm's (version and count of queues, which of them are shared, name of the process):
+//!
+//! ```text
+//!   ASK    11..14  the receive queue pair that the sender has been told of; 0: make one
+//!   TELL   11..56  15 SRQ numbers of 3 bytes; those behind the last queue are 0
+//!          56..60  what the sender's messages have to call themselves (see the transport)
+//! ```
+#![forbid(unsafe_code)]
+
+use verbs::{Psn, Qpn, SrqNum};
+
+use crate::ProcessName;
+use crate::ibcm::wire::codec::{Mad as Bytes, ids, put_ids, rep, req};
+use crate::ibcm::wire::field::Field;
+use crate::ibcm::wire::{
+    CommId, Depth, Drep, Dreq, Envelope, Layout, MAD_LEN, MAX_QUEUES, Mad, Mra, Nonce, Path, Rej, WireError,
+};
+
+/// Attribute modifier, without the version in the last byte.
+const MAGIC: u32 = u32::from_be_bytes(*b"oxx\0");
+
+const EXTENDED_TRANSPORT: Field = Field::cm_bits(51, 5, 3);
+const EE_CONTEXT: Field = Field::cm(16, 24);
+/// "Extended": the extended transport type says which.
+const SERVICE_EXTENDED: u64 = 3;
+const TRANSPORT_XRC: u64 = 1;
+
+const NAME_AT: usize = 3;
+const REST_AT: usize = 11;
+const NUM_LEN: usize = 3;
+const LABEL_AT: usize = REST_AT + MAX_QUEUES * NUM_LEN;
+
+/// SRQ numbers of one process, in queue order; 1 to 15.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqNums {
+    len: u8,
+    nums: [SrqNum; MAX_QUEUES],
+}
+
+impl SrqNums {
+    /// Takes numbers in queue order; `None` for none or more than 15.
+    pub fn new(from: &[SrqNum]) -> Option<SrqNums> {
+        let mut nums = [SrqNum(0); MAX_QUEUES];
+        nums.get_mut(..from.len())?.copy_from_slice(from);
+        let len = u8::try_from(from.len()).ok().filter(|&n| n > 0)?;
+        Some(SrqNums { len, nums })
+    }
+
+    /// The numbers.
+    pub fn as_slice(&self) -> &[SrqNum] {
+        &self.nums[..usize::from(self.len)]
+    }
+}
+
+/// "I send over this queue pair; which are your queues?"
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The sender's id for this exchange.
+    pub local: CommId,
+    /// The process that is asked.
+    pub service: ProcessName,
+    /// The process that asks.
+    pub name: ProcessName,
+    /// Its queues.
+    pub layout: Layout,
+    /// Its send queue pair.
+    pub sender: Qpn,
+    /// The PSN that this starts with.
+    pub psn: Psn,
+    /// The receive queue pair on this node that it is connected to; `None`: make one.
+    pub receiver: Option<Qpn>,
+    /// Its RDMA read depth.
+    pub depth: Depth,
+    /// The path.
+    pub path: Path,
+    /// Path MTU, as the code of the specification.
+    pub mtu: u8,
+    /// Partition key.
+    pub pkey: u16,
+    /// Transport retries, 3 bits.
+    pub retry_count: u8,
+    /// RNR retries, 3 bits.
+    pub rnr_retry: u8,
+    /// How often the message itself is repeated, 4 bits.
+    pub max_cm_retries: u8,
+    /// Time in which an answer is expected, 4.096 µs * 2^n, 5 bits.
+    pub response_timeout: u8,
+}
+
+/// "These are my queues; I have a handle of this receive queue pair."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tell {
+    /// The sender's id for this exchange.
+    pub local: CommId,
+    /// The asker's.
+    pub remote: CommId,
+    /// The process that tells.
+    pub name: ProcessName,
+    /// Its queues.
+    pub layout: Layout,
+    /// The receive queue pair.
+    pub receiver: Qpn,
+    /// Its RDMA read depth.
+    pub depth: Depth,
+    /// Its shared receive queues.
+    pub srqs: SrqNums,
+    /// What the asker's messages have to call themselves.
+    pub label: u32,
+}
+
+/// A message of xrc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "short-lived, on the connection path only")]
+pub enum Message {
+    /// Request.
+    Ask(Ask),
+    /// Reply.
+    Tell(Tell),
+    /// The answer takes longer.
+    Mra(Mra),
+    /// Reject.
+    Rej(Rej),
+    /// The sender has let go, or wants the receiver to.
+    Dreq(Dreq),
+    /// Reply to that.
+    Drep(Drep),
+}
+
+/// A datagram: who sent it to whom and what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// The sender's incarnation.
+    pub from: Nonce,
+    /// The incarnation that it is meant for.
+    pub to: Nonce,
+    /// The message.
+    pub message: Message,
+}
+
+impl Mad for Datagram {
+    fn emit(&self, mad: &mut [u8; MAD_LEN]) {
+        Datagram::emit(self, mad);
+    }
+}
+
+impl Datagram {
+    /// Writes the datagram; every byte of `mad` is set.
+    pub fn emit(&self, mad: &mut [u8; MAD_LEN]) {
+        let Datagram { from, to, message } = self;
+        Envelope { from: *from, to: *to, attribute: message.attribute() }.emit(MAGIC, mad);
+        match message {
+            Message::Ask(m) => m.emit(mad),
+            Message::Tell(m) => m.emit(mad),
+            Message::Mra(m) => m.emit(mad),
+            Message::Rej(m) => m.emit(mad),
+            Message::Dreq(m) => m.emit(mad),
+            Message::Drep(m) => m.emit(mad),
+        }
+    }
+
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    /// [`WireError`] for anything that [`Datagram::emit`] of this version would not have written.
+    pub fn parse(bytes: &[u8]) -> Result<Datagram, WireError> {
+        let (Envelope { from, to, attribute }, mad) = Envelope::parse(MAGIC, bytes)?;
+        let message = match attribute {
+            0x10 => Message::Ask(Ask::parse(mad)?),
+            0x11 => Message::Mra(Mra::parse(mad)),
+            0x12 => Message::Rej(Rej::parse(mad)),
+            0x13 => Message::Tell(Tell::parse(mad)?),
+            0x15 => Message::Dreq(Dreq::parse(mad)),
+            0x16 => Message::Drep(Drep::parse(mad)),
+            _ => return Err(WireError::Foreign("attribute")),
+        };
+        Ok(Datagram { from, to, message })
+    }
+}
+
+impl Message {
+    /// The sender's communication id; [`CommId::NONE`] where it has none.
+    pub fn local(&self) -> CommId {
+        match self {
+            Message::Ask(m) => m.local,
+            Message::Tell(m) => m.local,
+            Message::Mra(m) => m.local,
+            Message::Rej(m) => m.local,
+            Message::Dreq(m) => m.local,
+            Message::Drep(m) => m.local,
+        }
+    }
+
+    /// The receiver's communication id, as the sender knows it; an ASK has none.
+    pub fn remote(&self) -> CommId {
+        match self {
+            Message::Ask(_) => CommId::NONE,
+            Message::Tell(m) => m.remote,
+            Message::Mra(m) => m.remote,
+            Message::Rej(m) => m.remote,
+            Message::Dreq(m) => m.remote,
+            Message::Drep(m) => m.remote,
+        }
+    }
+
+    fn attribute(&self) -> u64 {
+        match self {
+            Message::Ask(_) => 0x10,
+            Message::Mra(_) => 0x11,
+            Message::Rej(_) => 0x12,
+            Message::Tell(_) => 0x13,
+            Message::Dreq(_) => 0x15,
+            Message::Drep(_) => 0x16,
+        }
+    }
+}
+
+impl Ask {
+    fn emit(&self, mad: &mut Bytes) {
+        put_ids(mad, self.local, CommId::NONE);
+        req::SERVICE_ID.write(mad, self.service.0);
+        req::QPN.write(mad, self.sender.0.into());
+        req::RESPONDER_RESOURCES.write(mad, self.depth.responder_resources.into());
+        req::INITIATOR_DEPTH.write(mad, self.depth.initiator_depth.into());
+        req::REMOTE_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
+        req::LOCAL_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
+        req::TRANSPORT_SERVICE.write(mad, SERVICE_EXTENDED);
+        EXTENDED_TRANSPORT.write(mad, TRANSPORT_XRC);
+        req::PSN.write(mad, self.psn.0.into());
+        req::RETRY_COUNT.write(mad, self.retry_count.into());
+        req::RNR_RETRY.write(mad, self.rnr_retry.into());
+        req::MAX_CM_RETRIES.write(mad, self.max_cm_retries.into());
+        req::PKEY.write(mad, self.pkey.into());
+        req::MTU.write(mad, self.mtu.into());
+        req::SRQ.write(mad, 1);
+        self.path.emit(mad);
+        let data = req::PRIVATE.of_mut(mad);
+        put_sender(data, self.layout, self.name);
+        put_num(data, REST_AT, self.receiver.map_or(0, |qpn| qpn.0));
+    }
+
+    fn parse(mad: &Bytes) -> Result<Ask, WireError> {
+        let service = (req::TRANSPORT_SERVICE.read(mad), EXTENDED_TRANSPORT.read(mad));
+        if service != (SERVICE_EXTENDED, TRANSPORT_XRC) {
+            return Err(WireError::Field("transport service type"));
+        }
+        let mtu = req::MTU.read_u8(mad);
+        if !(1..=5).contains(&mtu) {
+            return Err(WireError::Field("path MTU"));
+        }
+        let (layout, name) = sender(req::PRIVATE.of(mad))?;
+        let receiver = Qpn(num(req::PRIVATE.of(mad), REST_AT));
+        Ok(Ask {
+            local: given(ids(mad).0)?,
+            service: ProcessName(req::SERVICE_ID.read(mad)),
+            name,
+            layout,
+            sender: real(Qpn(req::QPN.read_u32(mad)))?,
+            psn: Psn(req::PSN.read_u32(mad)),
+            receiver: if receiver == Qpn(0) { None } else { Some(real(receiver)?) },
+            depth: Depth {
+                responder_resources: req::RESPONDER_RESOURCES.read_u8(mad),
+                initiator_depth: req::INITIATOR_DEPTH.read_u8(mad),
+            },
+            path: Path::parse(mad),
+            mtu,
+            pkey: req::PKEY.read_u16(mad),
+            retry_count: req::RETRY_COUNT.read_u8(mad),
+            rnr_retry: req::RNR_RETRY.read_u8(mad),
+            max_cm_retries: req::MAX_CM_RETRIES.read_u8(mad),
+            response_timeout: req::LOCAL_RESPONSE_TIMEOUT.read_u8(mad),
+        })
+    }
+}
+
+impl Tell {
+    fn emit(&self, mad: &mut Bytes) {
+        put_ids(mad, self.local, self.remote);
+        EE_CONTEXT.write(mad, self.receiver.0.into());
+        rep::RESPONDER_RESOURCES.write(mad, self.depth.responder_resources.into());
+        rep::INITIATOR_DEPTH.write(mad, self.depth.initiator_depth.into());
+        rep::FAILOVER.write(mad, rep::NO_FAILOVER);
+        rep::SRQ.write(mad, 1);
+        let data = rep::PRIVATE.of_mut(mad);
+        put_sender(data, self.layout, self.name);
+        let places = (REST_AT..LABEL_AT).step_by(NUM_LEN);
+        places.zip(self.srqs.as_slice()).for_each(|(at, srq)| put_num(data, at, srq.0));
+        data[LABEL_AT..LABEL_AT + 4].copy_from_slice(&self.label.to_be_bytes());
+    }
+
+    fn parse(mad: &Bytes) -> Result<Tell, WireError> {
+        let data = rep::PRIVATE.of(mad);
+        let (layout, name) = sender(data)?;
+        let mut srqs = [SrqNum(0); MAX_QUEUES];
+        let places = (REST_AT..LABEL_AT).step_by(NUM_LEN);
+        places.zip(&mut srqs).for_each(|(at, srq)| *srq = SrqNum(num(data, at)));
+        let srqs = SrqNums::new(&srqs[..layout.count()]).ok_or(WireError::Field("queue count"))?;
+        let label: [u8; 4] = data[LABEL_AT..LABEL_AT + 4].try_into().unwrap_or_default();
+        let (local, remote) = ids(mad);
+        Ok(Tell {
+            local: given(local)?,
+            remote,
+            name,
+            layout,
+            receiver: real(Qpn(EE_CONTEXT.read_u32(mad)))?,
+            depth: Depth {
+                responder_resources: rep::RESPONDER_RESOURCES.read_u8(mad),
+                initiator_depth: rep::INITIATOR_DEPTH.read_u8(mad),
+            },
+            srqs,
+            label: u32::from_be_bytes(label),
+        })
+    }
+}
+
+fn put_sender(data: &mut [u8], layout: Layout, name: ProcessName) {
+    data.fill(0);
+    data[..NAME_AT].copy_from_slice(&layout.to_bytes());
+    data[NAME_AT..REST_AT].copy_from_slice(&name.0.to_be_bytes());
+}
+
+fn sender(data: &[u8]) -> Result<(Layout, ProcessName), WireError> {
+    let head: &[u8; REST_AT] = data.first_chunk().ok_or(WireError::Length(data.len()))?;
+    let name: [u8; 8] = head[NAME_AT..].try_into().unwrap_or_default();
+    Ok((Layout::from_bytes([head[0], head[1], head[2]])?, ProcessName(u64::from_be_bytes(name))))
+}
+
+/// Numbers of queue pairs and SRQs have 24 bits.
+fn put_num(data: &mut [u8], at: usize, num: u32) {
+    data[at..at + NUM_LEN].copy_from_slice(&num.to_be_bytes()[1..]);
+}
+
+fn num(data: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([0, data[at], data[at + 1], data[at + 2]])
+}
+
+fn given(id: CommId) -> Result<CommId, WireError> {
+    if id == CommId::NONE { Err(WireError::Field("communication id")) } else { Ok(id) }
+}
+
+/// QPs 0 and 1 are the management QPs: no connection ends there (IBTA 3.5.10).
+fn real(qpn: Qpn) -> Result<Qpn, WireError> {
+    if qpn.0 < 2 { Err(WireError::Field("queue pair number")) } else { Ok(qpn) }
+}
