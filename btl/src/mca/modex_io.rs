@@ -2,6 +2,7 @@
 
 use opal_sys::{Abi, ModexError, opal_process_name_t};
 use std::ffi::{CStr, CString};
+use std::time::{Duration, Instant};
 
 /// Under which key ours is published: component and version, as Open MPI's own components do. Processes with another
 /// version of oxib do not find it, and Open MPI takes another transport between the two.
@@ -29,15 +30,34 @@ pub fn publish_nothing(abi: &Abi) -> Result<(), ModexError> {
     publish(abi, NOTHING)
 }
 
+/// How long a peer may take to publish, where nobody waits for that in MPI_Init (`pmix_base_async_modex`).
+const LATEST: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(1);
+/// A runtime that has waited this long for a key has waited for its process.
+const WAITED: Duration = Duration::from_secs(1);
+
 /// Fetches a peer's addresses; `None` when the peer runs without oxib. May wait for the runtime. Main thread only.
+///
+/// Where processes publish whenever they come to it, the runtime may say at once that there is nothing (4.1 does, of a process on the
+/// same node): then it is asked again for a while.
 ///
 /// # Errors
 /// [`ModexError`] when the runtime failed.
 pub fn fetch(abi: &Abi, peer: opal_process_name_t) -> Result<Option<Vec<u8>>, ModexError> {
-    match abi.family().modex_get(peer, &key()) {
-        Ok(bytes) => Ok((bytes != NOTHING).then_some(bytes)),
-        Err(ModexError::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error),
+    let (key, began) = (key(), Instant::now());
+    loop {
+        let asked = Instant::now();
+        match abi.family().modex_get(peer, &key) {
+            Ok(bytes) => return Ok((bytes != NOTHING).then_some(bytes)),
+            Err(ModexError::NotFound { .. }) => {
+                let may_come = abi.addresses_come_late() && asked.elapsed() < WAITED;
+                if !may_come || began.elapsed() > LATEST {
+                    return Ok(None);
+                }
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Abi {
     family: Box<dyn Family>,
     version: String,
     uses_threads: NonNull<bool>,
+    /// What the parameter `pmix_base_async_modex` is; not every build has it.
+    async_modex: Option<NonNull<bool>>,
     trigger: NonNull<Trigger>,
     /// A variable that holds a function; MPI_Init replaces it.
     proc_for_name: NonNull<Option<ProcForNameFn>>,
@@ -130,6 +132,7 @@ impl Abi {
                 family,
                 version,
                 uses_threads: symbols::data(find, c"opal_uses_threads")?,
+                async_modex: symbols::data(find, c"opal_pmix_base_async_modex").ok(),
                 trigger: symbols::data(find, c"mca_btl_base_active_message_trigger")?,
                 proc_for_name: symbols::data(find, c"opal_proc_for_name")?,
                 proc_local: symbols::function(find, c"opal_proc_local_get")?,
@@ -160,6 +163,13 @@ impl Abi {
     pub fn uses_threads(&self) -> bool {
         // SAFETY: a static `bool` of the library, which it may change at any time: hence the atomic load.
         unsafe { AtomicBool::from_ptr(self.uses_threads.as_ptr()) }.load(Ordering::Relaxed)
+    }
+
+    /// True if processes do not wait for each other's addresses in MPI_Init, so that one may be asked for that is not there yet.
+    pub fn addresses_come_late(&self) -> bool {
+        // SAFETY: a static `bool` of the library, set when its parameters are read.
+        self.async_modex
+            .is_some_and(|flag| unsafe { AtomicBool::from_ptr(flag.as_ptr()) }.load(Ordering::Relaxed))
     }
 
     /// Name of this process; valid from MPI_Init on.

@@ -4,6 +4,7 @@
 //!     runner      runs cases one after another, looks for what they leave in /dev/shm, counts
 //!     own         our MPI programs x layouts x ranks
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
+//!     connect     connections: each manager by itself, storms, stopped and unknown peers, who does not fit
 //!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
 //!     netpipe     NetPIPE's integrity check
 //!     verbs       verbs programs that nobody here wrote, over the drop-in libibverbs
@@ -18,6 +19,7 @@
 pub mod beside;
 pub mod case;
 pub mod commands;
+pub mod connect;
 pub mod fabric;
 pub mod lifecycle;
 pub mod manners;
@@ -41,6 +43,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         beside::cases(setting),
         pyverbs::cases(setting),
         lifecycle::cases(setting),
+        connect::cases(setting),
         rdmacm::cases(setting),
         own::cases(setting),
         fabric::cases(setting),

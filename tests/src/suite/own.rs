@@ -84,6 +84,20 @@ pub fn some(setting: &Setting, names: &[&str], ranks: usize) -> Vec<Case> {
     default.flat_map(|layout| PROGRAMS.iter().filter(chosen).map(|p| case(layout, ranks, p, 1))).collect()
 }
 
+/// Every program with the default layout and 2 to 4 ranks, over connections by this manager.
+pub fn by_manager(setting: &Setting, manager: &'static str) -> Vec<Case> {
+    let default = setting.layouts.iter().filter(|layout| layout.name == DEFAULT);
+    let fitting = default.flat_map(|layout| of_layout(layout, true));
+    let cases = fitting.map(|(layout, ranks, program)| {
+        let name = format!("by {manager}: {} ({}, {ranks} ranks)", program.shows, program.name);
+        Case::new(name, move |setting| {
+            let parameters = [("btl_oxib_cpc_include".to_owned(), manager.to_owned())];
+            run(setting, program, ranks, &[&layout.parameters()[..], &parameters].concat())
+        })
+    });
+    cases.collect()
+}
+
 fn of_layout(layout: &Layout, all: bool) -> Vec<(Layout, usize, &'static Program)> {
     let ranks: &[usize] = if all || layout.name == DEFAULT { &[2, 3, 4] } else { &[2, 4] };
     let programs = || PROGRAMS.iter().chain(&PAIRS);
@@ -96,11 +110,11 @@ fn case(layout: &Layout, ranks: usize, program: &'static Program, round: usize) 
     let again = if round > 1 { format!(", round {round}") } else { String::new() };
     let name = format!("{} ({}, {ranks} ranks, layout {}{again})", program.shows, program.name, layout.name);
     let layout = layout.clone();
-    Case::new(name, move |setting| run(setting, program, ranks, &layout))
+    Case::new(name, move |setting| run(setting, program, ranks, &layout.parameters()))
 }
 
-fn run(setting: &Setting, program: &Program, ranks: usize, layout: &Layout) -> Result<()> {
-    let mut job = setting.job(ranks, program.name)?.parameters(&layout.parameters());
+fn run(setting: &Setting, program: &Program, ranks: usize, parameters: &[(String, String)]) -> Result<()> {
+    let mut job = setting.job(ranks, program.name)?.parameters(parameters);
     if program.one_sided {
         job = job.parameter("osc", setting.mpi.one_sided());
     }

@@ -38,6 +38,7 @@ impl Library {
         library.put_class(c"mca_btl_base_descriptor_t_class", 104);
         library.put_value(c"opal_built_with_cuda_support", false);
         library.put_value(c"opal_uses_threads", false);
+        library.put_value(c"opal_pmix_base_async_modex", false);
         library.put_value(c"mca_btl_base_static_components", 0usize);
         let free =
             mca_btl_active_message_callback_t { cbfunc: std::ptr::null(), cbdata: std::ptr::null_mut() };
@@ -126,6 +127,16 @@ fn plain_builds_of_both_families_are_accepted() {
         assert_eq!((abi.version(), abi.family().name()), (version, name));
         assert!(!abi.uses_threads());
     }
+}
+
+#[test]
+fn addresses_come_late_where_the_parameter_says_so_and_in_no_build_without_it() {
+    let mut library = Library::v4_1(c"4.1.6");
+    assert!(!library.resolve().expect("supported").addresses_come_late());
+    library.put_value(c"opal_pmix_base_async_modex", true);
+    assert!(library.resolve().expect("supported").addresses_come_late());
+    library.absent.push(c"opal_pmix_base_async_modex");
+    assert!(!library.resolve().expect("supported").addresses_come_late());
 }
 
 #[test]
