@@ -92,6 +92,7 @@ pub fn limit(attr: &mut ibv_device_attr) {
     attr.atomic_cap = IBV_ATOMIC_NONE;
     attr.max_sge_rd = 1;
     (attr.max_mw, attr.max_ah, attr.max_pkeys) = (0, 0, 0);
+    (attr.max_mcast_grp, attr.max_mcast_qp_attach, attr.max_total_mcast_qp_attach) = (0, 0, 0);
 }
 
 /// Whether a READ may put its answer there.

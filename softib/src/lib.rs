@@ -44,6 +44,7 @@ pub use abi::device::is_device;
 pub use abi::dm::{import_dm, unimport_dm};
 pub use abi::import::{import_device, import_mr, import_pd, unimport_mr, unimport_pd};
 pub use abi::memory::reg_mr_iova;
+pub use abi::multicast::{attach_mcast, detach_mcast};
 pub use abi::qp_ex::qp_to_qp_ex;
 pub use abi::rereg::rereg_mr;
 pub use abi::table::driver_table;

@@ -294,3 +294,35 @@ fn many_senders_come_and_go() {
     assert_eq!(said, seen);
     children.into_iter().for_each(Child::finish);
 }
+
+/// What a fork child finds of the device, as an exit code: it may open it for itself, and talk to its parent's queue pair.
+fn in_fork_child(parent: &Dev, dest: u32) -> i32 {
+    let dev = Dev::open();
+    if std::ptr::eq(dev.ctx, parent.ctx) || unsafe { (table().close_device)(parent.ctx) } == 0 {
+        return 1;
+    }
+    let (qp, buf) = (dev.qp(IBV_QPT_UD, dev.cq(4)), dev.buf(8));
+    qp.ready_ud(3);
+    if qp.datagram(1, &[buf.sge(0, 8)], dev.ah(), (dest, 3)) != 0 || qp.wait().status != IBV_WC_SUCCESS {
+        return 2;
+    }
+    0
+}
+
+#[test]
+fn a_fork_child_opens_the_device_for_itself() {
+    let dev = Dev::open();
+    let (qp, buf) = (dev.qp(IBV_QPT_UD, dev.cq(4)), dev.buf(64));
+    qp.ready_ud(3);
+    assert_eq!(qp.recv(7, &[buf.sge(0, 64)]), 0);
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = in_fork_child(&dev, qp.num());
+        // The hooks of the device are to run: the child has a segment of its own.
+        unsafe { libc::exit(code) };
+    }
+    let mut status = 0;
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!((qp.wait().wr_id, buf.data[40]), (7, 0));
+}

@@ -21,6 +21,7 @@ rdma_sys::layouts! {
     }
     struct rdma_ud_param = 56 { private_data 0, private_data_len 8, ah_attr 16, qp_num 48, qkey 52 }
     struct rdma_cm_event = 80 { id 0, listen_id 8, event 16, status 20, param 24 }
+    struct rdma_cm_join_mc_attr_ex = 16 { comp_mask 0, join_flags 4, addr 8 }
     struct rdma_addrinfo = 96 {
         ai_flags 0, ai_family 4, ai_qp_type 8, ai_port_space 12, ai_src_len 16, ai_dst_len 20, ai_src_addr 24,
         ai_dst_addr 32, ai_src_canonname 40, ai_dst_canonname 48, ai_route_len 56, ai_route 64, ai_connect_len 72,

@@ -54,6 +54,16 @@ c_enums! {
         RDMA_OPTION_ID_AFONLY = 2,
         RDMA_OPTION_ID_ACK_TIMEOUT = 3,
     }
+    /// Members of `rdma_cm_join_mc_attr_ex` that are set.
+    rdma_cm_join_mc_attr_mask: u32 {
+        RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1,
+        RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 2,
+    }
+    /// How to join a multicast group: to send and receive, or only to send.
+    rdma_cm_mc_join_flags: u32 {
+        RDMA_MC_JOIN_FLAG_FULLMEMBER = 0,
+        RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1,
+    }
     /// Flags of `rdma_addrinfo.ai_flags`.
     rdma_addrinfo_flags: u32 {
         RAI_PASSIVE = 1,
@@ -176,6 +186,16 @@ pub struct rdma_cm_event {
     /// 0, a negative errno value, or, of a rejection, the reason (IBTA 12.6.7.2).
     pub status: c_int,
     pub param: rdma_cm_event_param,
+}
+
+/// Which multicast group to join, and how (`rdma_join_multicast_ex(3)`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdma_cm_join_mc_attr_ex {
+    /// Which of the others are set.
+    pub comp_mask: u32,
+    pub join_flags: u32,
+    pub addr: *mut libc::sockaddr,
 }
 
 /// What `rdma_getaddrinfo` finds; a list.

@@ -112,8 +112,8 @@ symbols! {
         ibv_destroy_qp (old int) = DEVICE.destroy_qp;
         ibv_create_ah (old null) = DEVICE.create_ah;
         ibv_destroy_ah (old int) = DEVICE.destroy_ah;
-        ibv_attach_mcast (old int) = refuse::int;
-        ibv_detach_mcast (old int) = refuse::int;
+        ibv_attach_mcast (old int) = softib::attach_mcast;
+        ibv_detach_mcast (old int) = softib::detach_mcast;
         ibv_create_ah_from_wc = address::create_ah_from_wc;
         ibv_init_ah_from_wc = address::init_ah_from_wc;
         ibv_resolve_eth_l2_from_gid = refuse::minus;

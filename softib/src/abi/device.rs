@@ -16,7 +16,7 @@ use crate::objects::{CBox, zeroed};
 use crate::paging;
 use crate::port;
 use crate::send::MAX_SGE;
-use crate::shm::layout::{MRS, QPS};
+use crate::shm::layout::{GROUPS, MRS, QPS};
 use rdma_sys::*;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
@@ -178,8 +178,13 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
         let key = context_key(context);
         {
             let mut state = engine()?.enter();
-            let users = state.w.contexts.get(key).ok_or(Errno::INVAL)?.users;
-            if users > 0 {
+            let known = state.w.contexts.get(key).ok_or(Errno::INVAL)?;
+            // A fork child has its parent's contexts, too, and they are not its to close.
+            // SAFETY: of this address, nothing is read.
+            if !std::ptr::eq(context, unsafe { &raw const (*known.c.as_ptr()).context }) {
+                return Err(Errno::INVAL);
+            }
+            if known.users > 0 {
                 return Err(Errno::BUSY);
             }
             state.w.contexts.remove(key);
@@ -228,6 +233,9 @@ fn device_attr() -> Result<ibv_device_attr, Errno> {
         max_qp_init_rd_atom: 16,
         atomic_cap: IBV_ATOMIC_HCA,
         max_ah: CQS,
+        max_mcast_grp: GROUPS as c_int,
+        max_mcast_qp_attach: GROUPS as c_int,
+        max_total_mcast_qp_attach: GROUPS as c_int,
         max_srq: CQS,
         max_srq_wr: MAX_WR as c_int,
         max_srq_sge: MAX_SGE as c_int,

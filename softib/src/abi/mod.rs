@@ -13,6 +13,7 @@
 //! address   address handles
 //! cq_ex     completions field by field            qp_ex    requests call by call
 //! rereg     memory regions that change             import   objects once more
+//! multicast queue pairs that listen to groups
 //! xrc       XRC domains and SRQs                  shared_qp receive QPs that belong to a domain
 //! ```
 
@@ -25,6 +26,7 @@ pub mod domain;
 pub mod event;
 pub mod import;
 pub mod memory;
+pub mod multicast;
 pub mod ops;
 pub mod port;
 pub mod qp_ex;

@@ -431,10 +431,14 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     })
 }
 
-/// Makes a QP silent before it is destroyed; returns the number of events to be acknowledged.
+/// Makes a QP silent before it is destroyed; returns the number of events to be acknowledged. EBUSY: it listens to a multicast group
+/// (ibv_destroy_qp(3)).
 fn retire(state: &mut State, index: usize) -> Result<u32, Errno> {
     let State { qps, w, .. } = state;
     let qp = qps.get_mut(index).ok_or(Errno::INVAL)?;
+    if w.groups.has(index) {
+        return Err(Errno::BUSY);
+    }
     event::forget(w, qp.context, Subject::Qp(index));
     qp.reset(w);
     Ok(qp.async_events)

@@ -430,7 +430,7 @@ pub unsafe extern "C" fn create_srq(
     })
 }
 
-/// What this device does not offer: XRC through ids, multicast, enhanced connection establishment, rsockets. -1 for
+/// What this device does not offer: XRC through ids, enhanced connection establishment, rsockets. -1 for
 /// functions that return an int, and for those that return a size.
 pub unsafe extern "C" fn refuse() -> isize {
     Errno::OPNOTSUPP.set();

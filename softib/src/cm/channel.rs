@@ -115,7 +115,7 @@ impl World {
 
     /// Queues an event without parameters.
     pub fn tell(&mut self, id: usize, kind: u32, status: i32) {
-        self.push(Pending { kind, id, listener: None, status, side: Side::default(), private: Vec::new() });
+        self.push(Pending { kind, id, status, ..Pending::default() });
     }
 
     /// Arms the channel's timer for its next deadline.
@@ -190,7 +190,9 @@ impl World {
         (boxed.c.event, boxed.c.status) = (event.kind, event.status);
         boxed.c.param = if datagram {
             let mut ud = super::qp::ud_param(&event.side);
-            (ud.private_data, ud.private_data_len) = (private, len);
+            let group = event.context != 0;
+            (ud.private_data, ud.private_data_len) =
+                if group { (event.context as *const libc::c_void, 0) } else { (private, len) };
             rdma_cm_event_param { ud }
         } else {
             rdma_cm_event_param { conn: conn_param(&event.side, private, len) }

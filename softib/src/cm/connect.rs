@@ -293,7 +293,7 @@ impl World {
         if let Some(id) = self.ids.get_mut(key) {
             (id.state, id.deadline) = (State::Over, None);
         }
-        self.push(Pending { kind, id: key, listener: None, status, side, private });
+        self.push(Pending { kind, id: key, status, side, private, ..Pending::default() });
     }
 
     /// A reply: the id's own QP goes up here; without one the program does that.
@@ -301,7 +301,7 @@ impl World {
         let Some(id) = self.ids.get_mut(key) else { return };
         id.theirs = Some(message.side);
         let (own, private) = (id.qp_num().is_some(), limits::reply(message.private));
-        let event = |kind| Pending { kind, id: key, listener: None, status: 0, side: message.side, private };
+        let event = |kind| Pending { kind, id: key, side: message.side, private, ..Pending::default() };
         let brought_up = match (iwarp::is_here(), own) {
             (true, _) => iwarp::bring_up(id, Stream::Opens),
             (false, true) => qp::bring_up(id),

@@ -4,7 +4,7 @@
 //! (rdma_create_id(3)).
 
 use super::world::{CEvent, CId, Owned, Template, channel_key, id_key, world};
-use super::{api, channel, device, listen, qp};
+use super::{api, channel, device, listen, multicast, qp};
 use crate::driver_table;
 use crate::errno::Errno;
 use rdma_cm_sys::*;
@@ -262,6 +262,7 @@ pub fn destroy_qp(key: usize) -> Result<(), Errno> {
     let (c, owns) = {
         let mut world = world();
         let id = world.id(key)?;
+        multicast::detach_all(id);
         (id.c(), std::mem::take(&mut id.owns))
     };
     // SAFETY: our own struct; the QP is live while the pointer is set.

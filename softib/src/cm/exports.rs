@@ -1,7 +1,7 @@
 //! Every name that librdmacm.so.1 exports, with its symbol version: what the drop-in library is made of. A program that is
 //! bound at its start needs every one of its names, used or not: rsockets, too, are there, and refuse.
 
-use super::{addrinfo, api, endpoint, names};
+use super::{addrinfo, api, endpoint, multicast, names};
 
 /// A name, its version, and the function.
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +58,8 @@ calls! {
         rdma_destroy_srq = api::destroy_srq;
         rdma_getaddrinfo = addrinfo::getaddrinfo;
         rdma_freeaddrinfo = addrinfo::freeaddrinfo;
-        rdma_join_multicast = api::refuse;
-        rdma_leave_multicast = api::refuse;
+        rdma_join_multicast = multicast::join;
+        rdma_leave_multicast = multicast::leave;
         raccept = api::refuse;
         rbind = api::refuse;
         rclose = api::refuse;
@@ -89,7 +89,7 @@ calls! {
         rwritev = api::refuse;
     }
     "RDMACM_1.1" => {
-        rdma_join_multicast_ex = api::refuse;
+        rdma_join_multicast_ex = multicast::join_ex;
     }
     "RDMACM_1.2" => {
         rdma_establish = api::establish;

@@ -41,6 +41,7 @@ pub fn new_id(world: &mut World, channel: usize, sync: bool, datagram: bool) -> 
         uses_device: false,
         template: None,
         owns: Default::default(),
+        groups: Vec::new(),
     });
     key
 }
@@ -143,7 +144,7 @@ impl World {
         let private =
             if datagram { limits::sidr_request(request.private) } else { limits::request(request.private) };
         let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
-        self.push(Pending { kind, id: key, listener: Some(listener), status: 0, side, private });
+        self.push(Pending { kind, id: key, listener: Some(listener), side, private, ..Pending::default() });
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!    program ──> api, endpoint, addrinfo    the C functions
 //!                   │
-//!        resolve, listen, connect           what calls and messages do to an id      qp, device: its verbs objects
+//!        resolve, listen, connect, multicast    what calls and messages do to an id      qp, device: its verbs objects
 //!                   │
 //!                channel                    events; one pollable descriptor a channel
 //!                   │
@@ -14,7 +14,7 @@
 //! end the kernel reports however a process ends. Everything else goes through the device's own verbs, as in librdmacm.
 //!
 //! Where the real one is generous or strict, so is this: private data limits, fields padded to their size, events of a destroyed id
-//! discarded, `rdma_destroy_id` waiting for acknowledgements, RNR timer 0. AF_IB, multicast and rsockets are not offered.
+//! discarded, `rdma_destroy_id` waiting for acknowledgements, RNR timer 0. AF_IB and rsockets are not offered.
 
 mod address;
 pub mod addrinfo;
@@ -29,6 +29,7 @@ mod iwarp;
 mod limits;
 mod listen;
 mod message;
+mod multicast;
 pub mod names;
 mod ports;
 mod qp;

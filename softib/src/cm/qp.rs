@@ -9,6 +9,7 @@ use super::world::Id;
 use super::{device, iwarp};
 use crate::driver_table;
 use crate::errno::Errno;
+use crate::send::multicast;
 use rdma_cm_sys::{RDMA_UDP_QKEY, rdma_ud_param};
 use rdma_sys::*;
 use std::hash::{BuildHasher, RandomState};
@@ -58,8 +59,8 @@ pub fn path(side: &Side, global: bool) -> ibv_ah_attr {
 
 /// What an event of a datagram id says of the peer.
 pub fn ud_param(side: &Side) -> rdma_ud_param {
-    // A port without a LID is reached by its GID.
-    let ah_attr = path(side, side.lid == 0);
+    // A port without a LID is reached by its GID, and a multicast group by both.
+    let ah_attr = path(side, side.lid == 0 || side.qpn == multicast::QPN);
     rdma_ud_param { ah_attr, qp_num: side.qpn, qkey: side.qkey, ..Default::default() }
 }
 

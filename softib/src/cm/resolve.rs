@@ -34,14 +34,17 @@ impl World {
         if self.id(key)?.state != State::Idle {
             return Err(Errno::INVAL);
         }
-        if !address::is_local(to.ip()) {
+        let group = to.ip().is_multicast();
+        if !group && !address::is_local(to.ip()) {
             self.tell(key, RDMA_CM_EVENT_ADDR_ERROR, -libc::EHOSTUNREACH);
             return Ok(());
         }
         if self.id(key)?.reservation.is_none() {
             let from = from.unwrap_or(address::any_like(to));
-            // Like a socket's: without a source of its own, the address that leads to the destination is the destination.
-            let ip = if from.ip().is_unspecified() { to.ip() } else { from.ip() };
+            // Like a socket's: without a source of its own, the address that leads to the destination is the destination; to a
+            // group, all do.
+            let near = if group { address::destination(address::any_like(to)) } else { to };
+            let ip = if from.ip().is_unspecified() { near.ip() } else { from.ip() };
             self.bind(key, SocketAddr::new(ip, from.port()))?;
         }
         device::attach(self, key)?;

@@ -4,6 +4,7 @@
 //! fields are never trusted beyond that.
 
 use super::message::Side;
+use super::multicast::Joined;
 use super::ports::Reservation;
 use crate::errno::Errno;
 use crate::objects::CBox;
@@ -56,7 +57,7 @@ pub struct Channel {
 }
 
 /// An event that waits to be taken.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Pending {
     pub kind: u32,
     /// The id that it is about.
@@ -66,6 +67,8 @@ pub struct Pending {
     pub status: i32,
     pub side: Side,
     pub private: Vec<u8>,
+    /// Of a multicast group: what the program gave when it joined.
+    pub context: usize,
 }
 
 /// Where an id stands. Names in brackets are the specification's (IBTA 12.9.7).
@@ -130,6 +133,8 @@ pub struct Id {
     pub template: Option<Template>,
     /// Objects that `rdma_create_qp` made beside the QP.
     pub owns: Owned,
+    /// Multicast groups that it has joined.
+    pub groups: Vec<Joined>,
 }
 
 /// What `rdma_create_ep` was given for the QPs of connections to come.
@@ -258,12 +263,13 @@ extern "C" fn at_exit() {
 extern "C" fn in_fork_child() {
     let Ok(mut world) = WORLD.try_lock() else { return };
     for (_, id) in &mut world.ids {
-        (id.state, id.socket) = (State::Over, None);
+        (id.state, id.socket, id.uses_device) = (State::Over, None, false);
         if let Some(reservation) = id.reservation.take() {
             reservation.leave_to_parent();
         }
     }
     world.embryos.clear();
+    world.device = Device::default();
 }
 
 impl World {

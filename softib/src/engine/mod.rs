@@ -35,14 +35,16 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use thread::{DeviceThread, Shared};
 use world::{State, Stats, World};
 
 /// The engine of this process; null while no context is open.
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
-/// Open contexts. Serialises open and close.
-static USERS: Mutex<usize> = Mutex::new(0);
+/// Open contexts, behind a lock that serialises open and close. A fork child gets a new one: another thread of its parent may have
+/// held the lock.
+static USERS: AtomicPtr<Mutex<usize>> = AtomicPtr::new((&raw const PARENTS_USERS).cast_mut());
+static PARENTS_USERS: Mutex<usize> = Mutex::new(0);
 /// The lock-holding descriptors (segment, node), for the fork child.
 static LOCK_FDS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
@@ -59,6 +61,11 @@ pub fn current() -> Option<&'static Engine> {
     // SAFETY: set by open() to a leaked box; close() frees it only when the last context is gone, after which no verbs call
     // may be under way (a rule of the verbs ABI).
     unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
+}
+
+fn users() -> MutexGuard<'static, usize> {
+    // SAFETY: a static or a leaked box: always valid.
+    unsafe { &*USERS.load(Ordering::Acquire) }.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Counters of this process so far; zero while no context is open.
@@ -102,6 +109,7 @@ impl Engine {
             doomed: Vec::new(),
             retired: Vec::new(),
             replies: VecDeque::new(),
+            groups: Default::default(),
             xrc: Xrc::default(),
             stats: Stats::default(),
         };
@@ -117,7 +125,7 @@ impl Engine {
 
 /// Makes sure that the engine runs and counts one more user. `plan` is for an engine that starts.
 pub fn open(plan: Plan) -> Result<&'static Engine, Errno> {
-    let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut users = users();
     if *users == 0 {
         install_process_hooks();
         let engine = Box::into_raw(Box::new(Engine::start(plan)?));
@@ -140,7 +148,7 @@ pub fn open(plan: Plan) -> Result<&'static Engine, Errno> {
 
 /// Takes one user back; the last one takes the engine down.
 pub fn close() {
-    let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut users = users();
     *users = users.saturating_sub(1);
     if *users > 0 {
         return;
@@ -198,10 +206,12 @@ fn remember_locks(segment: &Segment, port: &Port) {
     LOCK_FDS[1].store(port.lock_descriptor().unwrap_or(-1), Ordering::Release);
 }
 
-/// The child keeps neither the locks (the parent's death must be seen) nor the engine (its mappings are not there).
+/// The child keeps neither the locks (the parent's death must be seen) nor the engine (its mappings are not there). It may open
+/// the device for itself.
 extern "C" fn in_fork_child() {
     registry::forget_in_fork_child();
     ENGINE.store(std::ptr::null_mut(), Ordering::Release);
+    USERS.store(Box::leak(Box::default()), Ordering::Release);
     for fd in LOCK_FDS.iter().map(|fd| fd.swap(-1, Ordering::AcqRel)).filter(|&fd| fd >= 0) {
         // SAFETY: closes the child's copy of a descriptor whose File is leaked with the parent's engine.
         unsafe { libc::close(fd) };

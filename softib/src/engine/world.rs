@@ -7,6 +7,7 @@ use crate::engine::progress::Inbound;
 use crate::faults::state::Faults;
 use crate::objects::cq::{Channel, Cq, Cqe};
 use crate::objects::events::{Context, Event, Subject};
+use crate::objects::groups::Groups;
 use crate::objects::mr::{Mrs, Pd};
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
@@ -78,6 +79,8 @@ pub struct World {
     /// Answers to RDMA requests that came through a ring.
     pub replies: VecDeque<Reply>,
     pub xrc: Xrc,
+    /// Multicast groups that our queue pairs listen to.
+    pub groups: Groups,
     pub stats: Stats,
 }
 

@@ -14,6 +14,7 @@
 
 pub mod cq;
 pub mod events;
+pub mod groups;
 pub mod mr;
 pub mod mw;
 pub mod peer;

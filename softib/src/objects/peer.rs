@@ -94,18 +94,20 @@ impl Peers {
 
     /// The incarnation and the port of the process in `slot`, if it lives; it is not attached for that.
     pub fn identify(&self, slot: usize) -> Result<(u64, Card), Errno> {
+        let map = self.glance(slot, BELL)?;
+        Ok((map.u64(H_NONCE).load(Ordering::Relaxed), card::read(&map)?))
+    }
+
+    /// The first `len` bytes of the segment of the process in `slot`, if it lives; it is not attached for that.
+    pub fn glance(&self, slot: usize, len: usize) -> Result<Map, Errno> {
         let file = segment::open_slot(&self.dir, slot)?;
         let metadata = file.metadata()?;
         if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != segment::uid() {
             return Err(Errno::PROTO);
         }
-        let map = Map::new(&file, BELL)?;
+        let map = Map::new(&file, len)?;
         segment::check_header(&map, MAGIC, slot)?;
-        if is_locked(&file) {
-            Ok((map.u64(H_NONCE).load(Ordering::Relaxed), card::read(&map)?))
-        } else {
-            Err(Errno(libc::ECONNREFUSED))
-        }
+        if is_locked(&file) { Ok(map) } else { Err(Errno(libc::ECONNREFUSED)) }
     }
 
     /// Wakes the device thread of the process in `slot`, which need not be attached.

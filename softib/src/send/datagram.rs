@@ -13,6 +13,7 @@
 
 use super::Step;
 use super::message::{destination, rung, solicited};
+use super::multicast;
 use super::work::{GRH_LEN, Remote, UD_MTU, Work, gather, op};
 use crate::engine::world::World;
 use crate::objects::peer::{Peer, place_of};
@@ -63,49 +64,72 @@ pub fn send_datagram(qp: &mut Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) 
 /// None: it is lost.
 fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option<Step> {
     let Remote::Datagram { qpn, qkey, to } = work.remote else { return None };
-    let index = qpn as usize % QPS;
+    let datagram = Datagram { from: qp, qkey, to, work, sges };
+    if qpn == multicast::QPN {
+        multicast::send(w, &datagram);
+        return Some(Step::Done(IBV_WC_SUCCESS));
+    }
     let World { peers, port, stats, .. } = w;
     let peer = peers.reach((qpn >> QP_BITS) as usize).ok()?;
-    if !to.names(port, &peer.card) || !qptable::exists(&peer.map, index) {
-        return None;
-    }
-    let (_, view) = qptable::look_up(&peer.map, index)?;
-    if !admits(peer, &view, qp, port, qkey) {
-        return None;
-    }
-    if !peer.ring.has_room_to_spare(headers(&to) + work.len as usize) {
-        return (peer.ring.stalled() < PATIENCE).then_some(Step::Room);
-    }
-    let place = place_of(&view, &peer.map)?;
-    let Claim::Got { pos, len } = place.claim(peer.ring.index()) else { return None };
-    let dst = destination(index, view.generation);
-    let fits = len & rq::BAD == 0 && len >= work.len.saturating_add(GRH_LEN);
-    let pushed = if fits {
-        let head = Head { op: op::DATAGRAM, dst, src_qpn: qp.num, pos, ..head_of(work, &to) };
-        peer.ring.push(head, |at| fill(at, port, &to, work, sges))
-    } else {
-        peer.ring.push(Head { op: op::TOO_LONG, dst, src_qpn: qp.num, pos, ..Head::default() }, |_| ())
-    };
-    rung(pushed, peer, &mut stats.doorbells);
-    Some(Step::Done(IBV_WC_SUCCESS))
+    let named = to.names(port, &peer.card);
+    if named { datagram.offer(port, peer, qpn as usize % QPS, &mut stats.doorbells) } else { None }
 }
 
-/// Whether the queue pair that was named takes this datagram; the port counts the ones with a wrong key.
-fn admits(peer: &Peer, view: &Public, qp: &Qp, port: &Port, qkey: u32) -> bool {
-    if !is_receiving(view.state) || view.kind != IBV_QPT_UD {
-        return false;
+/// A datagram on its way.
+pub struct Datagram<'a> {
+    from: &'a Qp,
+    qkey: u32,
+    /// Where it goes.
+    pub to: Address,
+    work: &'a Work,
+    sges: &'a [ibv_sge],
+}
+
+impl Datagram<'_> {
+    /// Puts it into the ring of a peer, for its queue pair `index`. None: that one does not get it.
+    pub fn offer(&self, port: &Port, peer: &mut Peer, index: usize, bells: &mut u64) -> Option<Step> {
+        let (work, to) = (self.work, &self.to);
+        if !qptable::exists(&peer.map, index) {
+            return None;
+        }
+        let (_, view) = qptable::look_up(&peer.map, index)?;
+        if !self.is_admitted(port, peer, &view) {
+            return None;
+        }
+        if !peer.ring.has_room_to_spare(headers(to) + work.len as usize) {
+            return (peer.ring.stalled() < PATIENCE).then_some(Step::Room);
+        }
+        let place = place_of(&view, &peer.map)?;
+        let Claim::Got { pos, len } = place.claim(peer.ring.index()) else { return None };
+        let (dst, src_qpn) = (destination(index, view.generation), self.from.num);
+        let fits = len & rq::BAD == 0 && len >= work.len.saturating_add(GRH_LEN);
+        let pushed = if fits {
+            let head = Head { op: op::DATAGRAM, dst, src_qpn, pos, ..head_of(work, to) };
+            peer.ring.push(head, |at| fill(at, port, to, work, self.sges))
+        } else {
+            peer.ring.push(Head { op: op::TOO_LONG, dst, src_qpn, pos, ..Head::default() }, |_| ())
+        };
+        rung(pushed, peer, bells);
+        Some(Step::Done(IBV_WC_SUCCESS))
     }
-    if !pkeys_match(port.pkey(qp.attr.pkey_index), view.pkey as u16) {
-        card::count_bad_pkey(&peer.map);
-        return false;
+
+    /// Whether the queue pair that was named takes it; the port counts the ones with a wrong key.
+    fn is_admitted(&self, port: &Port, peer: &Peer, view: &Public) -> bool {
+        if !is_receiving(view.state) || view.kind != IBV_QPT_UD {
+            return false;
+        }
+        if !pkeys_match(port.pkey(self.from.attr.pkey_index), view.pkey as u16) {
+            card::count_bad_pkey(&peer.map);
+            return false;
+        }
+        // A Q_Key with the upper bit set stands for the sending QP's own (IBTA 10.2.5).
+        let qkey = if self.qkey >> 31 != 0 { self.from.attr.qkey } else { self.qkey };
+        if view.qkey != qkey {
+            card::count_bad_qkey(&peer.map);
+            return false;
+        }
+        true
     }
-    // A Q_Key with the upper bit set stands for the sending QP's own (IBTA 10.2.5).
-    let qkey = if qkey >> 31 != 0 { qp.attr.qkey } else { qkey };
-    if view.qkey != qkey {
-        card::count_bad_qkey(&peer.map);
-        return false;
-    }
-    true
 }
 
 /// Bytes in front of the data.

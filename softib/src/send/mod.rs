@@ -15,6 +15,7 @@
 
 mod datagram;
 mod message;
+pub mod multicast;
 mod queue;
 mod work;
 

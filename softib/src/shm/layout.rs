@@ -4,6 +4,7 @@
 //! 0        header        who owns this: magic, version, boot id, nonce, life word
 //! 4 KiB    bells         doorbell word, inbound bitmap
 //! 8 KiB    ring table    512 x 256 B, one control block per inbound ring
+//! 136 KiB  group table   256 x 32 B
 //! 256 KiB  qp table      4096 x 128 B
 //! 1 MiB    mr table      65536 x 64 B
 //! 8 MiB    heap          64 MiB of receive queues
@@ -15,7 +16,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -47,6 +48,8 @@ pub const H_BARRIER: usize = HEADER + 136;
 
 /// Inbound rings below this one may be in use.
 pub const H_RING_LIMIT: usize = HEADER + 140;
+/// Rows of the group table below this one may be in use.
+pub const H_GROUP_LIMIT: usize = HEADER + 144;
 
 /// The port's card (`port::card`): link layer, LID, GUID, rows of the GID table; two counters of refused packets.
 pub const H_LINK_LAYER: usize = HEADER + 256;
@@ -72,6 +75,11 @@ pub const R_WATCHED: usize = 64;
 pub const R_CONSUMED: usize = 128;
 pub const R_HAZARD: usize = 192;
 
+/// Multicast groups that queue pairs listen to (`super::groups`).
+pub const GROUP_TABLE: usize = 0x22000;
+pub const GROUP_ROW: usize = 32;
+pub const GROUPS: usize = 256;
+
 pub const QP_TABLE: usize = 0x40000;
 pub const QP_ENTRY: usize = 128;
 pub const MR_TABLE: usize = 0x10_0000;
@@ -92,10 +100,11 @@ pub const RING_LEN: usize = CELLS_LEN + BULK_MAX;
 
 pub const SEGMENT_LEN: usize = RING_DATA + RINGS * RING_LEN;
 /// What is allocated before the segment is published.
-pub const FIXED_LEN: usize = RING_TABLE + RINGS * RING_ENTRY;
+pub const FIXED_LEN: usize = GROUP_TABLE + GROUPS * GROUP_ROW;
 
 const _: () = {
-    assert!(RING_TABLE + RINGS * RING_ENTRY <= QP_TABLE);
+    assert!(RING_TABLE + RINGS * RING_ENTRY <= GROUP_TABLE);
+    assert!(GROUP_TABLE + GROUPS * GROUP_ROW <= QP_TABLE);
     assert!(QP_TABLE + QPS * QP_ENTRY <= MR_TABLE);
     assert!(MR_TABLE + MRS * MR_ENTRY <= HEAP);
     assert!(1 << QP_BITS == QPS);

@@ -11,6 +11,7 @@
 //! ring      one ring per ordered pair of processes, in the receiver's segment
 //! rq        receive queues that the initiator consumes with its own hand
 //! qptable   what a peer may know of a queue pair
+//! groups    which queue pairs listen to which multicast groups
 //! mrtable   what a peer may know of a memory region
 //! domain    what all processes of an XRC domain share: its receive queue pairs and who holds them
 //! registry  which XRC domains there are: found by file, made, left, swept
@@ -26,6 +27,7 @@ pub mod copy;
 pub mod domain;
 pub mod fault;
 pub mod filelock;
+pub mod groups;
 pub mod handover;
 pub mod heap;
 pub mod layout;

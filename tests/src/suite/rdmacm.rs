@@ -8,10 +8,12 @@ use crate::suite::case::passes;
 use crate::suite::{Case, Setting, verbs};
 use crate::{Failure, Result};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const LIMITS: u64 = 90;
+const MCKEY: &str = "mckey -m 224.0.0.9 -b 127.0.0.1 -c 2 -C 10";
 const TICK: Duration = Duration::from_millis(10);
 /// In the name of every socket that listens.
 const LISTENER: &str = "-cm-";
@@ -70,6 +72,10 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     let mut cases: Vec<Case> =
         QUICK.iter().chain(more).map(|(command, ends)| pair_case(command, ends)).collect();
     cases.push(Case::new("a client that nobody listens for is refused at once", refused));
+    cases.push(Case::new(
+        "unmodified over the drop-in librdmacm: mckey, two of which hear the third's datagrams",
+        multicast,
+    ));
     for (program, ranks) in MPI {
         cases.extend(ranks.iter().map(|ranks| mpi_case(program, *ranks, &[])));
     }
@@ -136,6 +142,35 @@ fn shell(setting: &Setting, command: &str) -> Command {
     let mut program = Command::new(words.next().unwrap_or_default());
     program.args(words).envs(verbs::environment(setting));
     program
+}
+
+/// Two that have joined a group get what a third one sends.
+fn multicast(setting: &Setting) -> Result<()> {
+    let ready = AtomicUsize::new(0);
+    let limits = Limits::deadline(LIMITS);
+    let listen = || {
+        let mut watch = |line: &str| {
+            ready.fetch_add(usize::from(line.contains("receiving data")), Ordering::SeqCst);
+        };
+        run(&mut shell(setting, &format!("stdbuf -oL {MCKEY}")), limits, &mut watch)
+    };
+    let ends = thread::scope(|scope| {
+        let listeners = [scope.spawn(listen), scope.spawn(listen)];
+        let began = Instant::now();
+        while ready.load(Ordering::SeqCst) < 2 && began.elapsed() < limits.deadline {
+            thread::sleep(TICK);
+        }
+        let sender = run(&mut shell(setting, &format!("{MCKEY} -s")), limits, &mut |_| {});
+        let heard = listeners.map(|listener| {
+            listener.join().map_err(|_| Failure::new("the watching thread panicked")).and_then(|end| end)
+        });
+        heard.into_iter().chain([sender]).collect::<Result<Vec<Finished>>>()
+    })?;
+    let whole = |end: &Finished| end.ok() && end.output.contains("data transfers complete");
+    match ends.iter().find(|end| !whole(end)) {
+        None => Ok(()),
+        Some(end) => Err(Failure(format!("`{MCKEY}` {}:\n{}", end.describe(), end.output))),
+    }
 }
 
 fn refused(setting: &Setting) -> Result<()> {
