@@ -20,6 +20,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// The time at this moment.
     pub fn now() -> Stamp {
         Stamp { ticks: ticks(), wall: read(libc::CLOCK_REALTIME) }
     }

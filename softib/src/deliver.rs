@@ -318,6 +318,7 @@ fn repost(qp: &mut Qp, w: &mut World, pos: u32) {
     }
 }
 
+/// A receive that the message did not fit, or whose buffers were invalid: it completes with `status`, and the queue pair ends.
 pub fn broken_receive(qp: &mut Qp, w: &mut World, pos: u32, status: u32) {
     let Some(taken) = take(qp, w, pos) else { return nonsense(qp, w) };
     qp.complete_receive_error(w, taken.wr_id, status);

@@ -10,11 +10,17 @@ use std::fmt;
 pub struct Errno(pub i32);
 
 impl Errno {
+    /// A wrong argument.
     pub const INVAL: Errno = Errno(libc::EINVAL);
+    /// No room, or no more objects of the kind.
     pub const NOMEM: Errno = Errno(libc::ENOMEM);
+    /// Still in use.
     pub const BUSY: Errno = Errno(libc::EBUSY);
+    /// No device, or it is not open in this process.
     pub const NODEV: Errno = Errno(libc::ENODEV);
+    /// Something that this device does not offer.
     pub const OPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+    /// A segment that is not what it should be.
     pub const PROTO: Errno = Errno(libc::EPROTO);
 
     /// The calling thread's errno, as left by the system call that has just failed.

@@ -123,6 +123,7 @@ impl Grant {
     }
 }
 
+/// The rights that a request needs of the target's memory (IBV_ACCESS_*).
 pub fn needed(work: &Work) -> u32 {
     match work.opcode {
         IBV_WR_RDMA_READ => IBV_ACCESS_REMOTE_READ,

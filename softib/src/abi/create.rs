@@ -125,11 +125,13 @@ pub fn optional_channel(channel: *mut ibv_comp_channel) -> Option<usize> {
     (!channel.is_null()).then(|| channel_key(channel))
 }
 
+/// The depth of a completion queue. EINVAL: none, or more than there can be (ibv_create_cq(3)).
 pub fn check_depth(depth: c_int) -> Result<usize, Errno> {
     let depth = u32::try_from(depth).map_err(|_| Errno::INVAL)?;
     if (1..=MAX_CQE).contains(&depth) { Ok(depth as usize) } else { Err(Errno::INVAL) }
 }
 
+/// Enters a completion queue, and counts it as a user of its context and of its channel.
 pub fn insert_cq(
     state: &mut State,
     context: usize,

@@ -48,12 +48,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Turn(AtomicBool);
 
 impl Turn {
+    /// Waits until the turn is free, and takes it.
     pub fn take(&self) {
         while self.0.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
     }
 
+    /// Lets the next one have it.
     pub fn give(&self) {
         self.0.store(false, Ordering::Release);
     }

@@ -42,6 +42,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     })
 }
 
+/// Whether a queue pair of these attributes can be. EINVAL: more than the device's limits, or no completion queue; EOPNOTSUPP: a type that it has not.
 pub fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
     let sends_only = init.qp_type == IBV_QPT_XRC_SEND;
     if !matches!(init.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_XRC_SEND) {
@@ -57,6 +58,7 @@ pub fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
     if fits && completes { Ok(()) } else { Err(Errno::INVAL) }
 }
 
+/// Makes a queue pair (ibv_create_qp(3)), in RESET, with what it was really given written to `init`.
 pub fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
     faults::fate(Call::CreateQp)?;
     let State { qps, w, .. } = state;
@@ -287,6 +289,7 @@ fn arrive(qp: &mut Qp, w: &mut World, to: u32) {
     crate::send::tell_drained(qp, w);
 }
 
+/// Whether the attributes that `mask` names have values that can be (ibv_modify_qp(3)); EINVAL if not.
 pub fn check_values(attr: &ibv_qp_attr, mask: u32, port: &Port) -> Result<(), Errno> {
     let has = |bit: u32| mask & bit != 0;
     let wrong = has(IBV_QP_PORT) && attr.port_num != 1

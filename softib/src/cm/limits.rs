@@ -16,15 +16,17 @@ const SIDR_REPLY: usize = 136;
 /// On iWARP the calls' own limit is lower than MPA's (512 bytes, RFC 5044).
 const MPA: usize = u8::MAX as usize;
 
-/// The most private data of `rdma_connect`, `rdma_accept`, `rdma_reject`.
+/// Most private data of `rdma_connect`, in bytes (rdma_connect(3)).
 pub fn connect(datagram: bool) -> usize {
     limit(if datagram { SIDR_REQUEST } else { REQUEST })
 }
 
+/// Most private data of `rdma_accept`, in bytes (rdma_accept(3)).
 pub fn accept(datagram: bool) -> usize {
     limit(if datagram { SIDR_REPLY } else { REPLY })
 }
 
+/// Most private data of `rdma_reject`, in bytes (rdma_reject(3)).
 pub fn refuse(datagram: bool) -> usize {
     limit(if datagram { SIDR_REPLY } else { REJECT })
 }
@@ -46,18 +48,22 @@ pub fn request(private: Vec<u8>) -> Vec<u8> {
     field(private, REQUEST)
 }
 
+/// A reply's private data as the peer sees them.
 pub fn reply(private: Vec<u8>) -> Vec<u8> {
     field(private, REPLY)
 }
 
+/// A rejection's, likewise.
 pub fn reject(private: Vec<u8>) -> Vec<u8> {
     field(private, REJECT)
 }
 
+/// Those of a request of a datagram id.
 pub fn sidr_request(private: Vec<u8>) -> Vec<u8> {
     field(private, SIDR_REQUEST)
 }
 
+/// Those of the reply to it.
 pub fn sidr_reply(private: Vec<u8>) -> Vec<u8> {
     field(private, SIDR_REPLY)
 }

@@ -25,6 +25,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
+    /// Registers the process with the kernel, as far as that offers it.
     pub fn register() -> Barrier {
         Barrier {
             global: membarrier(REGISTER_GLOBAL_EXPEDITED),

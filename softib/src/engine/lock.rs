@@ -70,6 +70,7 @@ enum Held<'a> {
     Mutex(#[allow(dead_code)] MutexGuard<'a, History>, usize),
 }
 
+/// The right to the value, for as long as it lives.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
     held: Held<'a>,
@@ -82,6 +83,7 @@ impl<T> std::fmt::Debug for Guard<'_, T> {
 }
 
 impl<T> Lock<T> {
+    /// A lock that nobody owns yet.
     pub fn new(value: T, barrier: Barrier) -> Lock<T> {
         let history = History { last: 0, streak: 0, visits: 0, since: Instant::now() };
         Lock {
@@ -93,6 +95,7 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Waits until this thread is alone inside.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.enter_biased(thread_id()) {

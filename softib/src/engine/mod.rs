@@ -48,6 +48,7 @@ static PARENTS_USERS: Mutex<usize> = Mutex::new(0);
 /// The lock-holding descriptors (segment, node), for the fork child.
 static LOCK_FDS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
+/// The device of this process: its state under a lock, and its thread.
 #[derive(Debug)]
 pub struct Engine {
     lock: Lock<State>,

@@ -37,6 +37,7 @@ const BATCH: usize = 64;
 /// Batches taken from one announced ring before the others get their turn.
 const SHARE: usize = 8;
 
+/// Who works on the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     Thread,
@@ -63,6 +64,7 @@ pub struct Inbound {
 }
 
 impl Inbound {
+    /// No ring known yet; the device thread owns progress.
     pub fn new(map: Arc<Map>, barrier: Barrier) -> Inbound {
         let mut rings = Vec::new();
         rings.resize_with(RINGS, || None);

@@ -38,6 +38,7 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// What the thread and the others share, for the segment behind `map`.
     pub fn new(map: Arc<Map>) -> Shared {
         Shared {
             map,
@@ -56,6 +57,7 @@ impl Shared {
         self.domains.fetch_add(delta as u32, Ordering::SeqCst);
     }
 
+    /// Whether this is the process that made it, not a fork child of it.
     pub fn is_owner_process(&self) -> bool {
         self.pid == std::process::id()
     }
@@ -97,6 +99,7 @@ impl Shared {
     }
 }
 
+/// The running thread.
 #[derive(Debug)]
 pub struct DeviceThread {
     handle: std::thread::JoinHandle<()>,
@@ -122,6 +125,7 @@ impl DeviceThread {
         }
     }
 
+    /// Ends the thread and waits for it.
     pub fn stop(self, shared: &Shared) {
         shared.stop.store(true, Ordering::SeqCst);
         shared.wake();

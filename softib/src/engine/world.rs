@@ -47,6 +47,7 @@ pub struct Stats {
     pub rdma_ring: u64,
 }
 
+/// All of it, in the parts that are borrowed at the same time.
 #[derive(Debug)]
 pub struct State {
     pub qps: Qps,
@@ -54,6 +55,7 @@ pub struct State {
     pub w: World,
 }
 
+/// Everything but queue pairs and inbound rings.
 #[derive(Debug)]
 pub struct World {
     pub segment: Segment,
@@ -142,6 +144,7 @@ impl World {
         }
     }
 
+    /// Queues an asynchronous event for a context's program (ibv_get_async_event(3)).
     #[cold]
     pub fn async_event(&mut self, context: usize, kind: u32, subject: Subject) {
         if let Some(context) = self.contexts.get_mut(context) {

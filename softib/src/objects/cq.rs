@@ -37,6 +37,7 @@ pub enum Armed {
     Any,
 }
 
+/// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
     c: CBox<CqEx>,
@@ -59,6 +60,7 @@ pub struct Cq {
 }
 
 impl Cq {
+    /// An empty queue for `depth` completions, not armed.
     pub fn new(c: CBox<CqEx>, context: usize, channel: Option<usize>, depth: usize) -> Cq {
         Cq {
             c,
@@ -120,11 +122,13 @@ impl Cq {
         unsafe { (*self.c.as_ptr()).parent }
     }
 
+    /// Whether nothing waits to be polled.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// Completions that wait to be polled.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -199,6 +203,7 @@ fn empty_ring(depth: usize) -> Box<[Cqe]> {
     vec![Cqe { wc: ibv_wc::default(), retire: None }; depth].into_boxed_slice()
 }
 
+/// A completion channel.
 #[derive(Debug)]
 pub struct Channel {
     /// Kept alive for the program.
@@ -223,10 +228,12 @@ pub fn raise(mut file: &File) {
 }
 
 impl Channel {
+    /// A channel whose descriptor is that of `file`.
     pub fn new(c: CBox<ibv_comp_channel>, context: usize, file: File) -> Channel {
         Channel { _c: c, context, users: 0, queue: VecDeque::new(), file }
     }
 
+    /// Queues an event of completion queue `cq`, and wakes who waits.
     pub fn fire(&mut self, cq: usize) {
         self.queue.push_back(cq);
         raise(&self.file);

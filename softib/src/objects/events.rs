@@ -9,6 +9,7 @@ use rdma_sys::{ibv_event_type, verbs_context};
 use std::collections::VecDeque;
 use std::fs::File;
 
+/// What an asynchronous event is about, by its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     Cq(usize),
@@ -20,12 +21,14 @@ pub enum Subject {
     Handle(usize),
 }
 
+/// An asynchronous event that waits to be taken.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
     pub kind: ibv_event_type,
     pub subject: Subject,
 }
 
+/// An open device, as one `ibv_open_device` made it.
 #[derive(Debug)]
 pub struct Context {
     pub c: CBox<verbs_context>,
@@ -38,6 +41,7 @@ pub struct Context {
 }
 
 impl Context {
+    /// Queues an event and makes the descriptor readable.
     pub fn post(&mut self, event: Event) {
         self.queue.push_back(event);
         raise(&self.file);

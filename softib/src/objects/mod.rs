@@ -39,10 +39,12 @@ impl<T> std::fmt::Debug for CBox<T> {
 unsafe impl<T> Send for CBox<T> {}
 
 impl<T> CBox<T> {
+    /// Moves a value to the heap, where C may point to it.
     pub fn new(value: T) -> CBox<T> {
         CBox(NonNull::from(Box::leak(Box::new(value))))
     }
 
+    /// Its address, which stays the same as long as the box lives.
     pub fn as_ptr(&self) -> *mut T {
         self.0.as_ptr()
     }

@@ -18,6 +18,7 @@ use std::collections::{HashMap, VecDeque};
 /// What stands for the protection domain in an entry of a [`Special`] key: no real one has this index.
 pub const SPECIAL: u32 = u32::MAX - 1;
 
+/// A protection domain.
 #[derive(Debug)]
 pub struct Pd {
     /// What programs know it by.
@@ -27,6 +28,7 @@ pub struct Pd {
     pub users: u32,
 }
 
+/// A row of the table of regions and windows.
 #[derive(Debug, Default)]
 pub struct Entry {
     pub region: Region,
@@ -60,6 +62,7 @@ pub struct Mrs {
 }
 
 impl Mrs {
+    /// An empty table.
     pub fn new() -> Mrs {
         // Index 0 is never used, so that no valid key is small.
         Mrs { entries: vec![Entry::default()], special: HashMap::new(), free: VecDeque::new() }
@@ -137,6 +140,7 @@ impl Mrs {
         Ok(key)
     }
 
+    /// Keeps the C struct of the region behind `key`.
     pub fn set_c(&mut self, key: u32, c: CBox<ibv_mr>) {
         if let Some(entry) = self.entries.get_mut(mrtable::index_of(key)) {
             entry.c = Some(c);
@@ -204,6 +208,7 @@ impl Mrs {
         self.entries.iter().any(region) || self.special.values().any(window)
     }
 
+    /// The region behind a key that is valid now.
     #[inline]
     pub fn find(&self, key: u32) -> Option<&Region> {
         let region = &self.entries.get(mrtable::index_of(key))?.region;

@@ -53,6 +53,7 @@ pub struct Plan {
 }
 
 impl Window {
+    /// A window that is not bound.
     pub fn new(c: CBox<ibv_mw>, kind: ibv_mw_type, pd: u32) -> Window {
         Window { c, kind, pd, bound: None }
     }
@@ -64,6 +65,7 @@ impl Window {
 }
 
 impl Mrs {
+    /// The window in row `index`, if there is one.
     pub fn window(&self, index: usize) -> Option<&Window> {
         match self.special.get(&index)? {
             Special::Window(window) => Some(window),

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Another process: its segment, mapped, and our ring in it.
 #[derive(Debug)]
 pub struct Peer {
     pub map: Arc<Map>,
@@ -35,6 +36,7 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Whether the process lives; one load in the usual case.
     #[inline]
     pub fn alive(&mut self) -> bool {
         self.is_self || self.live.alive(&self.map, &self.file)
@@ -47,6 +49,7 @@ impl Peer {
         }
     }
 
+    /// Whether it is this process.
     pub fn is_self(&self) -> bool {
         self.is_self
     }
@@ -71,6 +74,7 @@ pub struct Peers {
 }
 
 impl Peers {
+    /// No peer attached yet.
     pub fn new(dir: PathBuf, segment: &Segment, barrier: bool) -> Peers {
         let mut table = Vec::new();
         table.resize_with(SLOTS, || None);
@@ -227,6 +231,7 @@ pub struct Link {
 }
 
 impl Link {
+    /// The link to a queue pair, of a process of that incarnation, that has not been looked at yet.
     pub fn new(dest_qpn: u32, incarnation: u64, pkey: u16) -> Link {
         Link {
             slot: (dest_qpn >> QP_BITS) as usize,

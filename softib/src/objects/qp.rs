@@ -23,6 +23,7 @@ pub struct Inbound {
     pub received: u32,
 }
 
+/// A queue pair.
 pub struct Qp {
     pub c: CBox<QpEx>,
     pub context: usize,
@@ -88,6 +89,7 @@ pub struct Qps {
 const RESTING: usize = 64;
 
 impl Qps {
+    /// No queue pair yet.
     pub fn new() -> Qps {
         // QP numbers 0 and 1 are special in InfiniBand; their indices stay empty in every slot.
         Qps {
@@ -113,16 +115,19 @@ impl Qps {
         self.table.len() - 1
     }
 
+    /// Takes an index back that was reserved and not used.
     pub fn release(&mut self, index: usize) {
         self.free.push_back(index);
     }
 
+    /// Enters a queue pair under its index.
     pub fn insert(&mut self, qp: Box<Qp>) {
         let index = qp.index;
         self.shared[index] = qp.srq;
         self.table[index] = Some(qp);
     }
 
+    /// Takes a queue pair out; its index rests before it is used again.
     pub fn remove(&mut self, index: usize) -> Option<Box<Qp>> {
         let qp = self.table.get_mut(index)?.take()?;
         self.generations[index] = qp.generation;
@@ -147,11 +152,13 @@ impl Qps {
         }
     }
 
+    /// The queue pair of an index.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Qp> {
         self.table.get_mut(index)?.as_deref_mut()
     }
 
+    /// All queue pairs.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
         self.table.iter_mut().filter_map(|qp| qp.as_deref_mut())
     }
@@ -205,6 +212,7 @@ impl Qp {
         qptable::publish(&w.segment.map, self.index, &public);
     }
 
+    /// Takes a state on, and tells the program's struct and the peers.
     pub fn set_state(&mut self, state: u32, w: &World) {
         self.state = state;
         self.direct = state == IBV_QPS_RTS && w.is_plain() && self.stream == Stream::Free;
@@ -240,6 +248,7 @@ impl Qp {
         self.fail(w);
     }
 
+    /// Completes all waiting sends with WR_FLUSH_ERR.
     pub fn flush_sends(&mut self, w: &mut World) {
         while let Some(queued) = self.sq.pop_front() {
             self.complete_send(w, &queued.work, IBV_WC_WR_FLUSH_ERR);
@@ -255,10 +264,12 @@ impl Qp {
         }
     }
 
+    /// Completes a receive with WR_FLUSH_ERR.
     pub fn complete_flushed(&mut self, w: &mut World, wr_id: u64) {
         self.complete_receive_error(w, wr_id, IBV_WC_WR_FLUSH_ERR);
     }
 
+    /// Completes a receive that got no message.
     pub fn complete_receive_error(&mut self, w: &mut World, wr_id: u64, status: u32) {
         let wc = ibv_wc { wr_id, status, opcode: IBV_WC_RECV, qp_num: self.num, ..Default::default() };
         w.complete(self.recv_cq, Cqe { wc, retire: None }, true);

@@ -21,6 +21,7 @@ pub struct Taken {
 }
 
 impl Taken {
+    /// Bytes that its buffers hold.
     pub fn capacity(&self) -> u64 {
         self.sges.iter().map(|sge| u64::from(sge.length)).sum()
     }
@@ -35,6 +36,7 @@ struct Slot {
     bad: bool,
 }
 
+/// A receive queue: the private part, and where the shared one is.
 #[derive(Debug)]
 pub struct RecvQ {
     pub place: Place,
@@ -53,6 +55,7 @@ pub struct RecvQ {
 }
 
 impl RecvQ {
+    /// An empty queue, placed in the segment. ENOMEM: no room there.
     pub fn new(
         segment: &Segment,
         heap: &mut Heap,

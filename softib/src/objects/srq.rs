@@ -5,6 +5,7 @@ use super::recvq::RecvQ;
 use super::xrc::XrcSrq;
 use rdma_sys::ibv_srq;
 
+/// A shared receive queue.
 #[derive(Debug)]
 pub struct Srq {
     pub c: CBox<ibv_srq>,

@@ -50,6 +50,7 @@ pub struct Domain {
 }
 
 impl Domain {
+    /// Which file it stands for.
     pub fn identity(&self) -> Identity {
         self.file.identity()
     }

@@ -54,6 +54,7 @@ pub fn join(dir: &Path, name: &str) -> Result<Membership, Errno> {
 }
 
 impl Membership {
+    /// The node's number, which is its LID on InfiniBand.
     pub fn number(&self) -> u16 {
         self.number
     }

@@ -40,13 +40,16 @@ pub struct Envelope {
 }
 
 impl Envelope {
+    /// Bytes that travel.
     pub const LEN: usize = 4;
 
+    /// As it travels.
     pub fn emit(self) -> [u8; Envelope::LEN] {
         let [low, high] = self.slid.to_ne_bytes();
         [low, high, self.sl, 0]
     }
 
+    /// From what has come; any bytes make one.
     pub fn parse(bytes: [u8; Envelope::LEN]) -> Envelope {
         Envelope { slid: u16::from_ne_bytes([bytes[0], bytes[1]]), sl: bytes[2] & 15 }
     }

@@ -206,6 +206,7 @@ fn first_fragment(len: u32) -> usize {
     len.min(PIECE) as usize
 }
 
+/// The cell's flag for a request that asks for a solicited event.
 pub fn solicited(work: &Work) -> u8 {
     if work.flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 }
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 /// Cell operations.
 pub mod op {
+    /// SEND, with or without immediate.
     pub const SEND: u8 = 1;
     /// RDMA WRITE with immediate: the data is there, this consumes a receive.
     pub const WRITE_IMM: u8 = 2;
@@ -16,13 +17,19 @@ pub mod op {
     pub const TOO_LONG: u8 = 3;
     /// The consumed receive had invalid buffers.
     pub const BAD_RECEIVE: u8 = 4;
+    /// RDMA WRITE, with its data.
     pub const WRITE: u8 = 5;
+    /// RDMA READ, the question.
     pub const READ: u8 = 6;
+    /// The answer to a READ or an atomic.
     pub const RESPONSE: u8 = 7;
+    /// FETCH_ADD, the question.
     pub const FETCH_ADD: u8 = 8;
+    /// CMP_SWAP, the question.
     pub const CMP_SWAP: u8 = 9;
     /// The initiator found in the target's tables that the target refuses a request; `imm` is the initiator's status.
     pub const REFUSED: u8 = 10;
+    /// Atomic WRITE of 8 bytes.
     pub const ATOMIC_WRITE: u8 = 11;
     /// SEND that invalidates a memory window of the target: `imm` is its key.
     pub const SEND_INV: u8 = 12;
@@ -34,9 +41,11 @@ pub mod op {
 
 /// Longest message (the port's max_msg_sz).
 pub const MAX_MESSAGE: u32 = 1 << 30;
+/// Longest gather or scatter list.
 pub const MAX_SGE: u32 = 16;
 /// Room in front of every received datagram for a global route header.
 pub const GRH_LEN: u32 = GRH as u32;
+/// Longest datagram, in bytes.
 pub const UD_MTU: u32 = 4096;
 
 /// One send request on its way.
@@ -161,12 +170,14 @@ impl Work {
 }
 
 impl Wait {
+    /// Whether the peer owes an answer.
     pub fn is_for_answer(&self) -> bool {
         matches!(self, Wait::Answer | Wait::LastAnswer { .. })
     }
 }
 
 impl Queued {
+    /// A request as it waits: inline payload is copied, for the program may reuse its buffer.
     pub fn new(work: Work, sges: &[ibv_sge], wait: Wait, rnr_left: u8) -> Queued {
         if work.flags & IBV_SEND_INLINE == 0 {
             let (sges, fate) = (sges.to_vec(), Fate::default());

@@ -27,6 +27,7 @@ impl Default for Heap {
 }
 
 impl Heap {
+    /// The first hole of that many bytes; None: there is none.
     pub fn alloc(&mut self, len: usize) -> Option<Extent> {
         let len = len.next_multiple_of(PAGE);
         let at = self.free.iter().position(|&(_, free)| free >= len)?;
@@ -39,6 +40,7 @@ impl Heap {
         Some(Extent { offset, len })
     }
 
+    /// Gives an extent back; neighbours grow together.
     pub fn release(&mut self, extent: Extent) {
         let at = self.free.partition_point(|&(offset, _)| offset < extent.offset);
         self.free.insert(at, (extent.offset, extent.len));

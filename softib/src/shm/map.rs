@@ -44,6 +44,7 @@ impl Map {
         Ok(Map { base, len })
     }
 
+    /// The 32-bit word at `offset`, which must be aligned and inside.
     #[inline]
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset & 3 == 0 && offset < self.len);
@@ -51,6 +52,7 @@ impl Map {
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
+    /// The 64-bit word at `offset`, which must be aligned and inside.
     #[inline]
     pub fn u64(&self, offset: usize) -> &AtomicU64 {
         assert!(offset & 7 == 0 && offset < self.len);
@@ -79,12 +81,14 @@ impl Map {
         Word { at: NonNull::from(self.u32(offset)), _map: self.clone() }
     }
 
+    /// Copies bytes in.
     pub fn write(&self, offset: usize, data: &[u8]) {
         let to = self.bytes(offset, data.len());
         // SAFETY: bytes() checked the bounds; a slice of ours cannot overlap the mapping.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) }
     }
 
+    /// Copies bytes out.
     pub fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
         let mut data = [0; N];
         // SAFETY: bytes() checked the bounds; the array is ours.

@@ -60,6 +60,7 @@ impl Exposed {
     }
 }
 
+/// The row that a key names; its low byte changes with every use of the row.
 pub fn index_of(key: u32) -> usize {
     (key >> 8) as usize
 }

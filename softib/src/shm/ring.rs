@@ -40,11 +40,17 @@ const ACTIVE: u64 = 2;
 
 /// Flags of a cell.
 pub mod flag {
+    /// The first cell of a message.
     pub const FIRST: u8 = 1;
+    /// The last cell of a message.
     pub const LAST: u8 = 2;
+    /// The payload is in the bulk.
     pub const BULK: u8 = 4;
+    /// The sender asks for a solicited event.
     pub const SOLICITED: u8 = 8;
+    /// `imm` holds immediate data.
     pub const IMM: u8 = 16;
+    /// A route header precedes the data.
     pub const GRH: u8 = 32;
     /// The message invalidates the window whose key stands in `imm`.
     pub const INV: u8 = 64;
@@ -171,6 +177,7 @@ impl SendRing {
         })
     }
 
+    /// Which of the receiver's rings it is.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -371,6 +378,7 @@ impl RecvRing {
         })
     }
 
+    /// Which of the receiver's rings it is.
     pub fn index(&self) -> usize {
         self.index
     }

@@ -37,6 +37,7 @@ pub fn directory() -> PathBuf {
     std::env::var_os("SOFTIB_DIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from)
 }
 
+/// The user whose segments these are.
 pub fn uid() -> u32 {
     // SAFETY: geteuid has no preconditions.
     unsafe { libc::geteuid() }
@@ -69,6 +70,7 @@ pub fn check_header(map: &Map, magic: u64, slot: usize) -> Result<(), Errno> {
     if same { Ok(()) } else { Err(Errno::PROTO) }
 }
 
+/// Sixteen random bytes.
 pub fn random() -> Result<[u8; 16], Errno> {
     let mut bytes = [0u8; 16];
     // SAFETY: the buffer is ours and as long as said.

@@ -45,6 +45,7 @@ impl Via {
         bytes
     }
 
+    /// From a cell; any bytes make one.
     pub fn parse(found: &Found) -> Via {
         // SAFETY: the fixed part of a cell has more than FIXED readable bytes; no alignment is assumed.
         let [qpn, generation] = unsafe { found.fixed.add(VIA_AT).cast::<[u32; 2]>().read_unaligned() };

@@ -58,6 +58,7 @@ enum Sight {
 }
 
 impl SendLink {
+    /// The link of a send queue pair to the receive queue pair `qpn` of a domain, not looked at yet.
     pub fn new(domain: Arc<DomainFile>, qpn: u32, pkey: u16) -> SendLink {
         let (index, queues) = (qpn as usize % QPS, HashMap::new());
         SendLink { domain, index, pkey, seen: None, generation: None, witness: None, queues }

@@ -30,6 +30,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{Ordering, fence};
 
+/// The first word of a domain's file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softibX\x01");
 /// Receive queue pairs of one domain.
 pub const QPS: usize = super::layout::QPS;
@@ -49,6 +50,7 @@ const HOLDER_TABLE: usize = 0x1000;
 const HOLDER: usize = 16;
 const QP_TABLE: usize = 0x8000;
 const QP: usize = 512;
+/// Bytes of the file.
 pub const LEN: usize = QP_TABLE + QPS * QP;
 /// What is allocated before the segment is published.
 pub const FIXED_LEN: usize = QP_TABLE;
@@ -168,10 +170,12 @@ impl DomainFile {
         Ok(())
     }
 
+    /// The file, open.
     pub fn file(&self) -> &File {
         &self.file
     }
 
+    /// Which file of the program's it stands for.
     pub fn identity(&self) -> Identity {
         if self.map.u32(D_PRIVATE).load(Ordering::Relaxed) != 0 {
             return Identity::Private;
