@@ -11,6 +11,7 @@ use mca_btl_oxib::protocol::layout::{DEFAULT, Kind, Layout};
 /// File, kinds of its queues, index of the smallest per-peer queue.
 const SHIPPED: &[(&str, &str, Option<usize>)] = &[
     ("default.conf", "PSSS", Some(0)),
+    ("iwarp.conf", "PPP", Some(0)),
     ("mixed.conf", "SPSP", Some(1)),
     ("p-only.conf", "PPPP", Some(0)),
     ("s-only.conf", "SSSS", None),

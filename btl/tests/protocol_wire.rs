@@ -14,6 +14,8 @@ fn the_header_has_the_documented_bytes() {
     assert_eq!(Header::data(0x41, 3, grant).emit(), bytes);
     assert_eq!(Header::credit(3, grant).emit(), [0, 1, 0x34, 0x12, 0x56, 3, 0, 0]);
     assert_eq!(Header::cts(3).emit(), [0, 2, 0, 0, 0, 3, 0, 0]);
+    assert_eq!(Header::open(3).emit(), [0, 7, 0, 0, 0, 3, 0, 0]);
+    assert_eq!(Header::parse(&Header::open(3).emit()), Ok((Header::open(3), &[][..])));
     let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
     let message = [0, 2, 0, 0, 0, 1, 0, 0, 1, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
     assert_eq!(cts.message(1), message);
@@ -32,6 +34,9 @@ fn each_defect_of_a_header_has_its_own_refusal() {
     assert_eq!(refuse(&[7, 1, 1, 0, 0, 0, 0, 0]), not_zero("tag", 7));
     assert_eq!(refuse(&[0, 2, 1, 0, 0, 0, 0, 0]), not_zero("credits", 1));
     assert_eq!(refuse(&[0, 2, 0, 0, 1, 0, 0, 0]), not_zero("ctl", 1));
+    assert_eq!(refuse(&[0, 7, 1, 0, 0, 0, 0, 0]), not_zero("credits", 1));
+    let long = WireError::Long { what: "opening message payload", len: 1, limit: 0 };
+    assert_eq!(refuse(&[0, 7, 0, 0, 0, 0, 0, 0, 0xff]), long);
     let long = WireError::Long { what: "credit message payload", len: 1, limit: 0 };
     assert_eq!(refuse(&[0, 1, 1, 0, 0, 0, 0, 0, 0xff]), long);
 }

@@ -6,6 +6,15 @@ use verbs::{Posted, Qp, SrqNum};
 
 use crate::{ConnectError, EndpointKey, ProcessName, Timeline};
 
+/// Who has to send first on each queue pair of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// We do.
+    Us,
+    /// The peer does.
+    Peer,
+}
+
 /// News of a connection. For one endpoint they come in the order `QpsCreated`, `Connected`, `Disconnected`; `Failed` may
 /// come instead of any of them and is the last. Events of an endpoint that was removed meanwhile may still arrive: their key
 /// has a generation that is no longer current.
@@ -28,6 +37,14 @@ pub enum Event {
         key: EndpointKey,
         /// The way.
         route: Route,
+    },
+    /// iWARP only, right before `Connected`: on each queue pair one side has to send first, and the other must not before that has
+    /// arrived (MPA, RFC 5044).
+    Order {
+        /// Which endpoint.
+        key: EndpointKey,
+        /// Which side.
+        first: First,
     },
     /// Both sides are up: the QPs are in RTS, and so are the peer's.
     Connected {

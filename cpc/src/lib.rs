@@ -30,7 +30,7 @@ pub mod xrc;
 
 pub use connect_error::{ConnectCause, ConnectError};
 pub use error::{Error, SelectError};
-pub use event::{Event, Route};
+pub use event::{Event, First, Route};
 pub use framework::{Advert, Choice};
 pub use names::{EndpointKey, ProcessName};
 pub use plan::{Config, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan, XrcPlan};

@@ -39,7 +39,8 @@ impl QpSet {
         Ok((set, posted))
     }
 
-    fn post_cts(&self, cts: CtsRecv) -> Result<Posted, String> {
+    /// Posts the receive for the clear-to-send.
+    pub(crate) fn post_cts(&self, cts: CtsRecv) -> Result<Posted, String> {
         let qp = self.qps.get(cts.queue).ok_or("the clear-to-send names a queue that does not exist")?;
         qp.post_recv(cts.wr_id, cts.buf).map_err(|(_, error)| error.to_string())
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use cpc::ibcm::wire::{HELLO_LEN, Hello, Layout, Qpns};
 use cpc::rdmacm::Params;
 use cpc::rdmacm::address::Address;
+use cpc::rdmacm::join::Join;
 use cpc::rdmacm::machine::{Action, IdEvent, Local, Machine, Refused, StateKind};
 use cpc::rdmacm::refusal::Refusal;
 use cpc::{EndpointKey, ProcessName};
@@ -39,25 +40,44 @@ fn bytes(name: ProcessName, layout: Layout, qpns: Qpns) -> [u8; HELLO_LEN] {
 struct Bench {
     machine: Machine,
     id: Token,
+    /// iWARP: that of the second queue.
+    stream: Token,
+    /// Ids that the driver has and nobody has closed.
+    open: Vec<Token>,
     now: Instant,
 }
 
 impl Bench {
     /// `lower`: our address is the lower one, so our request stands.
     fn new(lower: bool) -> Bench {
+        Bench::with(lower, false)
+    }
+
+    /// `id_per_qp`: iWARP.
+    fn with(lower: bool, id_per_qp: bool) -> Bench {
         let (ours, theirs) = if lower { (1, 9) } else { (9, 1) };
-        let local = Local { name: ME, address: address(ours), layout: layout() };
+        let local = Local { name: ME, address: address(ours), layout: layout(), id_per_qp };
         let params = Params { window: 1, max_retries: 2, ..Params::default() };
         let (mut machine, now) = (Machine::new(local, params, 1), Instant::now());
         machine.add_endpoint(KEY, PEER, address(theirs), now);
-        Bench { machine, id: Token(0), now }
+        Bench { machine, id: Token(0), stream: Token(0), open: Vec::new(), now }
     }
 
     fn actions(&mut self) -> Vec<Action> {
         let actions: Vec<Action> = std::iter::from_fn(|| self.machine.poll_action()).collect();
         for action in &actions {
-            if let Action::Resolve { id, .. } = action {
-                self.id = *id;
+            match action {
+                Action::Close { id } | Action::Refuse { id, .. } => self.open.retain(|other| other != id),
+                Action::Resolve { id, .. } => self.open.push(*id),
+                _ => {}
+            }
+            match action {
+                Action::Resolve { id, .. } if self.machine.state(KEY) == Some(StateKind::Joining) => {
+                    self.stream = *id;
+                }
+                Action::Resolve { id, .. } => self.id = *id,
+                Action::AcceptJoin { id, .. } => self.stream = *id,
+                _ => {}
             }
         }
         actions
@@ -68,9 +88,29 @@ impl Bench {
         self.actions()
     }
 
-    fn request(&mut self, first: u32) -> Vec<Action> {
+    /// The id of a request that has come in.
+    fn drawn(&mut self) -> Token {
         let id = self.machine.draw_id();
+        self.open.push(id);
+        id
+    }
+
+    fn request(&mut self, first: u32) -> Vec<Action> {
+        let id = self.drawn();
         self.machine.request(id, &bytes(PEER, layout(), qpns(first)), self.now);
+        self.actions()
+    }
+
+    fn stream_event(&mut self, event: IdEvent<'_>) -> Vec<Action> {
+        self.machine.event(self.stream, event, self.now);
+        self.actions()
+    }
+
+    /// The peer, whose queue pairs begin with `first`, asks for the second queue's connection.
+    fn join(&mut self, first: u32) -> Vec<Action> {
+        let id = self.drawn();
+        let join = Join::new(1, PEER, &qpns(first), &qpns(10)).unwrap();
+        self.machine.request(id, &join.emit(), self.now);
         self.actions()
     }
 
@@ -124,9 +164,15 @@ impl Bench {
                 self = self.reach(Asked);
                 self.response();
             }
+            Joining => {
+                self = self.reach(Rising);
+                self.machine.qps_up(KEY, Ok(()), self.now);
+            }
             Up => {
                 self = self.reach(Rising);
                 self.machine.qps_up(KEY, Ok(()), self.now);
+                self.actions();
+                self.stream_event(IdEvent::Response(&[]));
             }
             Leaving => {
                 self = self.reach(Up);
@@ -171,6 +217,9 @@ impl Bench {
             "refused" => return self.event(IdEvent::Refused(Refused::ByPeer(Refusal::Failed))),
             "broken" => return self.event(IdEvent::Broken("test")),
             "disconnected" => return self.event(IdEvent::Disconnected),
+            "join" => return self.join(50),
+            "stream up" => return self.stream_event(IdEvent::Response(&[])),
+            "stream lost" => return self.stream_event(IdEvent::Broken("test")),
             "timeout" => {
                 if let Some(at) = self.machine.poll_timeout() {
                     self.now = at;
@@ -183,7 +232,7 @@ impl Bench {
     }
 }
 
-const INPUTS: [&str; 17] = [
+const INPUTS: [&str; 20] = [
     "connect",
     "remove",
     "first data",
@@ -201,26 +250,30 @@ const INPUTS: [&str; 17] = [
     "broken",
     "disconnected",
     "timeout",
+    "join",
+    "stream up",
+    "stream lost",
 ];
 
 /// State after each input, in the order of `INPUTS`: `.` the same, `-` gone, else the first two letters.
 #[rustfmt::skip]
-const EXPECTED: [(StateKind, &str); 14] = [
-    //                        con rem dat adr rou mad mfl up  dwn req rsp non est ref bro dis tim
-    (StateKind::Idle,      "  Re  -   .   .   .   .   .   .   .   Op  .   .   .   .   .   .   ."),
-    (StateKind::Queued,    "  .   -   .   .   .   .   .   .   .   Op  .   .   .   .   .   .   Re"),
-    (StateKind::Resolving, "  .   -   .   Ro  .   .   .   .   .   Op  .   .   .   .   Pa  .   Pa"),
-    (StateKind::Routing,   "  .   -   .   .   Op  .   .   .   .   Op  .   .   .   .   Pa  .   Pa"),
-    (StateKind::Opening,   "  .   -   .   .   .   As  Fa  .   .   .   .   .   .   Pa  Pa  Pa  ."),
-    (StateKind::Asked,     "  .   -   .   .   .   .   .   .   .   .   Ri  Fa  .   Fa  Pa  Pa  Pa"),
-    (StateKind::Yielding,  "  .   -   .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Pa"),
-    (StateKind::Pausing,   "  .   -   .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Re"),
-    (StateKind::Rising,    "  .   Le  .   .   .   .   .   Up  Fa  Le  .   .   .   Fa  Fa  Le  ."),
-    (StateKind::Replied,   "  .   Le  Up  .   .   .   .   .   .   Le  .   .   Up  Fa  Fa  Le  Fa"),
-    (StateKind::Up,        "  .   Le  .   .   .   .   .   .   .   Le  .   .   .   Le  Le  Le  ."),
-    (StateKind::Leaving,   "  .   .   .   .   .   .   .   .   .   .   .   .   .   -   -   -   -"),
-    (StateKind::Failed,    "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
-    (StateKind::Left,      "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
+const EXPECTED: [(StateKind, &str); 15] = [
+    //                        con rem dat adr rou mad mfl up  dwn req rsp non est ref bro dis tim joi sup slo
+    (StateKind::Idle,      "  Re  -   .   .   .   .   .   .   .   Op  .   .   .   .   .   .   .   .   .   ."),
+    (StateKind::Queued,    "  .   -   .   .   .   .   .   .   .   Op  .   .   .   .   .   .   Re   .   .   ."),
+    (StateKind::Resolving, "  .   -   .   Ro  .   .   .   .   .   Op  .   .   .   .   Pa  .   Pa   .   .   ."),
+    (StateKind::Routing,   "  .   -   .   .   Op  .   .   .   .   Op  .   .   .   .   Pa  .   Pa   .   .   ."),
+    (StateKind::Opening,   "  .   -   .   .   .   As  Fa  .   .   .   .   .   .   Pa  Pa  Pa  .   .   .   ."),
+    (StateKind::Asked,     "  .   -   .   .   .   .   .   .   .   .   Ri  Fa  .   Fa  Pa  Pa  Pa   .   .   ."),
+    (StateKind::Yielding,  "  .   -   .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Pa   .   .   ."),
+    (StateKind::Pausing,   "  .   -   .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Re   .   .   ."),
+    (StateKind::Rising,    "  .   Le  .   .   .   .   .   Up  Fa  Le  .   .   .   Fa  Fa  Le  .   .   .   ."),
+    (StateKind::Replied,   "  .   Le  Up  .   .   .   .   .   .   Le  .   .   Up  Fa  Fa  Le  Fa   .   .   ."),
+    (StateKind::Joining,   "  .   Le  .   .   .   .   .   .   .   Le  .   .   .   Fa  Fa  Le  Fa  .   Up  Fa"),
+    (StateKind::Up,        "  .   Le  .   .   .   .   .   .   .   Le  .   .   .   Le  Le  Le  .   .   .   ."),
+    (StateKind::Leaving,   "  .   .   .   .   .   .   .   .   .   .   .   .   .   -   -   -   -   .   .   ."),
+    (StateKind::Failed,    "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
+    (StateKind::Left,      "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
 ];
 
 #[test]
@@ -229,7 +282,7 @@ fn every_state_and_input_leads_where_the_table_says() {
         let row: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(row.len(), INPUTS.len(), "{state:?}");
         for (input, expected) in INPUTS.iter().zip(row) {
-            let mut bench = Bench::new(true).reach(state);
+            let mut bench = Bench::with(true, state == StateKind::Joining).reach(state);
             bench.apply(input);
             let now = bench.kind().map(|kind| format!("{kind:?}"));
             let fits = match expected {
@@ -261,28 +314,21 @@ fn left_and_leaving_are_told_apart() {
 /// Every id that the driver made is closed, refused or kept by an endpoint: none is forgotten.
 #[test]
 fn no_id_is_forgotten_whatever_happens() {
-    for (state, _) in EXPECTED {
-        for input in INPUTS {
-            let mut bench = Bench::new(true).reach(state);
-            let mut open: Vec<Token> = Vec::new();
-            let mut note = |actions: &[Action]| {
-                for action in actions {
-                    match action {
-                        Action::Resolve { id, .. } => open.push(*id),
-                        Action::Close { id } | Action::Refuse { id, .. } => open.retain(|other| other != id),
-                        _ => {}
-                    }
-                }
-            };
-            note(&bench.apply(input));
-            bench.machine.close(bench.now);
-            note(&bench.actions());
-            while let Some(at) = bench.machine.poll_timeout() {
-                bench.machine.handle_timeout(at);
-                note(&bench.actions());
-            }
-            assert!(open.is_empty(), "{state:?} and {input} leave {open:?}");
+    for (iwarp, state, input) in [false, true].into_iter().flat_map(|iwarp| {
+        EXPECTED.iter().flat_map(move |(state, _)| INPUTS.map(|input| (iwarp, *state, input)))
+    }) {
+        if state == StateKind::Joining && !iwarp {
+            continue;
         }
+        let mut bench = Bench::with(true, iwarp).reach(state);
+        bench.apply(input);
+        bench.machine.close(bench.now);
+        bench.actions();
+        while let Some(at) = bench.machine.poll_timeout() {
+            bench.machine.handle_timeout(at);
+            bench.actions();
+        }
+        assert!(bench.open.is_empty(), "{state:?} and {input} leave {:?}", bench.open);
     }
 }
 

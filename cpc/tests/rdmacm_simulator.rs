@@ -5,13 +5,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::wire::{HELLO_LEN, Hello, Layout, Qpns};
 use cpc::rdmacm::Params;
 use cpc::rdmacm::address::Address;
-use cpc::rdmacm::machine::{Action, IdEvent, Local, Machine, Refused, StateKind};
+use cpc::rdmacm::machine::{Action, First, IdEvent, Local, Machine, Refused, StateKind};
 use cpc::rdmacm::refusal::Refusal;
 use cpc::{EndpointKey, ProcessName};
 use verbs::Qpn;
@@ -50,21 +50,38 @@ struct World {
     last: HashMap<End, Duration>,
     /// QPNs of each endpoint, and those it was brought up with.
     made: HashMap<(usize, u32), Qpns>,
+    /// iWARP: who was told to send first.
+    order: HashMap<(usize, u32), First>,
     risen: HashMap<(usize, u32), Vec<Qpns>>,
     connected: HashMap<(usize, u32), u32>,
     failures: Vec<String>,
     /// Of 1000 steps of the manager, so many fail; and so many confirmations are lost.
     faults: u64,
     slowest: u64,
+    /// Each queue pair has an id of its own.
+    iwarp: bool,
+    /// iWARP: the id whose connection, or try, a queue pair is or was part of.
+    taken: HashMap<(usize, Qpn), Token>,
+    /// iWARP: queue pairs of further connections, ours and theirs, that were asked for.
+    joined: HashMap<(usize, usize), BTreeSet<(Qpn, Qpn)>>,
     next_qpn: u32,
 }
 
 impl World {
     fn new(count: usize, seed: u64, faults: u64) -> World {
-        let layout = Layout::new([false, true]).unwrap();
+        World::of(count, seed, faults, false)
+    }
+
+    fn iwarp(count: usize, seed: u64, faults: u64) -> World {
+        World::of(count, seed, faults, true)
+    }
+
+    fn of(count: usize, seed: u64, faults: u64, iwarp: bool) -> World {
+        let layout = Layout::new([false, !iwarp, !iwarp]).unwrap();
         let params = Params { max_retries: 30, ..Params::default() };
         let machine = |rank: usize| {
-            let local = Local { name: ProcessName(rank as u64), address: address(rank), layout };
+            let local =
+                Local { name: ProcessName(rank as u64), address: address(rank), layout, id_per_qp: iwarp };
             Machine::new(local, params.clone(), seed ^ rank as u64)
         };
         World {
@@ -77,11 +94,15 @@ impl World {
             peers: HashMap::new(),
             last: HashMap::new(),
             made: HashMap::new(),
+            order: HashMap::new(),
             risen: HashMap::new(),
             connected: HashMap::new(),
             failures: Vec::new(),
             faults,
             slowest: 3000,
+            iwarp,
+            taken: HashMap::new(),
+            joined: HashMap::new(),
             next_qpn: 2,
         }
     }
@@ -181,17 +202,42 @@ impl World {
                 Action::Resolve { id, .. } => self.step(me, id, News::AddrResolved),
                 Action::Route { id } => self.step(me, id, News::RouteResolved),
                 Action::CreateQps { key } => {
-                    let qpns = Qpns::new(&[Qpn(self.next_qpn), Qpn(self.next_qpn + 1)]).unwrap();
-                    self.next_qpn += 2;
+                    let qpns = [0, 1, 2].map(|queue| Qpn(self.next_qpn + queue));
+                    let qpns = Qpns::new(&qpns).unwrap();
+                    self.next_qpn += 3;
                     self.made.insert((me, key.index), qpns);
                     self.machines[me].qps_created(key, Ok(qpns), now);
                 }
-                Action::Connect { id, hello } => self.connect(me, id, &hello),
+                Action::Connect { id, hello } => {
+                    self.take(me, hello.qpns.first(), id);
+                    let to = self.target(me, hello.qpns.first());
+                    self.connect(me, id, to, data(&hello));
+                }
+                Action::Join { id, join } => {
+                    self.take(me, join.from[1], id);
+                    let to = self.target(me, join.from[0]);
+                    self.joined.entry((me, to)).or_default().insert((join.from[1], join.to[1]));
+                    self.connect(me, id, to, join.emit().to_vec());
+                }
+                Action::AcceptJoin { id, qpn } => {
+                    self.take(me, qpn, id);
+                    self.tell_peer((me, id), News::Response(Vec::new()));
+                    self.send((me, id), News::Established);
+                }
+                Action::Order { key, first } => {
+                    self.order.insert((me, key.index), first);
+                }
                 Action::BringUp { key, remote, .. } => {
                     self.risen.entry((me, key.index)).or_default().push(remote);
                     self.machines[me].qps_up(key, Ok(()), now);
                 }
-                Action::Accept { id, hello } => self.tell_peer((me, id), News::Response(data(&hello))),
+                Action::Accept { id, hello } => {
+                    self.take(me, hello.qpns.first(), id);
+                    self.tell_peer((me, id), News::Response(data(&hello)));
+                    if self.iwarp {
+                        self.send((me, id), News::Established);
+                    }
+                }
                 Action::Establish { id } => {
                     if !self.fails() {
                         self.tell_peer((me, id), News::Established);
@@ -208,7 +254,10 @@ impl World {
                 }
                 Action::Connected { key } => {
                     *self.connected.entry((me, key.index)).or_default() += 1;
-                    // The clear-to-send is on its way.
+                    // The clear-to-send is on its way, unless the peer has to send first.
+                    if self.order.get(&(me, key.index)) == Some(&First::Peer) {
+                        continue;
+                    }
                     let delay = Duration::from_micros(1 + self.random(self.slowest));
                     self.post(self.now + delay, key.index as usize, Token(0), News::FirstData(me as u32));
                 }
@@ -225,20 +274,27 @@ impl World {
         self.send((me, id), news);
     }
 
-    fn connect(&mut self, me: usize, id: Token, hello: &Hello) {
+    fn connect(&mut self, me: usize, id: Token, to: usize, data: Vec<u8>) {
         if self.fails() {
             return self.send((me, id), News::Broken);
         }
-        let to = self.target(me, hello);
-        let news = News::Request((me, id), data(hello));
+        let news = News::Request((me, id), data);
         let delay = Duration::from_micros(1 + self.random(self.slowest));
         self.post(self.now + delay, to, Token(0), news);
     }
 
-    /// The endpoint with these QPs says whom it is for.
-    fn target(&self, me: usize, hello: &Hello) -> usize {
-        let mine = self.made.iter().find(|((machine, _), qpns)| *machine == me && **qpns == hello.qpns);
+    /// The endpoint with this first queue pair says whom it is for.
+    fn target(&self, me: usize, first: Qpn) -> usize {
+        let mine = self.made.iter().find(|((machine, _), qpns)| *machine == me && qpns.first() == first);
         mine.unwrap().0.1 as usize
+    }
+
+    /// iWARP: a queue pair is part of one connection, or of one try, and of no other ever.
+    fn take(&mut self, me: usize, qpn: Qpn, id: Token) {
+        if self.iwarp {
+            let other = self.taken.insert((me, qpn), id);
+            assert_eq!(other, None, "{qpn} of {me} has been used before");
+        }
     }
 
     fn tell_peer(&mut self, from: End, news: News) {
@@ -258,6 +314,35 @@ impl World {
             assert_eq!(self.machines[me].state(key(peer)), Some(StateKind::Up), "{about}");
             assert_eq!(self.risen[&mine], [self.made[&theirs]], "{about}");
             assert_eq!(self.connected[&mine], 1, "{about}");
+        }
+        if self.iwarp {
+            self.check_streams(a, b);
+        }
+    }
+
+    /// Every further queue pair was joined to the peer's of the same queue, by the side that sends first.
+    fn check_streams(&self, a: usize, b: usize) {
+        let first = |me: usize, peer: usize| self.order[&(me, peer as u32)];
+        let (asks, answers) = if first(a, b) == First::Us { (a, b) } else { (b, a) };
+        assert_eq!((first(asks, answers), first(answers, asks)), (First::Us, First::Peer));
+        let (from, to) = (self.made[&(asks, answers as u32)], self.made[&(answers, asks as u32)]);
+        let pairs: BTreeSet<_> =
+            from.as_slice().iter().copied().zip(to.as_slice().iter().copied()).skip(1).collect();
+        assert_eq!(self.joined[&(asks, answers)], pairs);
+        assert!(!self.joined.contains_key(&(answers, asks)));
+    }
+
+    /// Both ends are up as they should be, or one of them has said why not.
+    fn check_or_reported(&self, a: usize, b: usize) {
+        let state = |me: usize, peer: usize| self.machines[me].state(key(peer));
+        if (state(a, b), state(b, a)) == (Some(StateKind::Up), Some(StateKind::Up)) {
+            return self.check(a, b);
+        }
+        let over = |state| matches!(state, Some(StateKind::Failed | StateKind::Left));
+        assert!(over(state(a, b)) || over(state(b, a)), "{:?} {:?}", state(a, b), state(b, a));
+        for state in [state(a, b), state(b, a)] {
+            let pending = over(state) || state == Some(StateKind::Idle);
+            assert!(pending, "{state:?}, {:?}", self.failures);
         }
     }
 }
@@ -351,4 +436,65 @@ fn a_storm_of_a_thousand_peers_at_one_ends_without_a_failure() {
     world.run();
     (1..count).for_each(|peer| world.check(peer, 0));
     assert_eq!(world.machines[0].stats().requests, 1000);
+}
+
+#[test]
+fn on_iwarp_two_that_begin_at_any_time_get_one_connection_for_each_queue_pair() {
+    for seed in 0..3000 {
+        let mut world = World::iwarp(2, seed, 0);
+        world.meet(0, 1);
+        let offset = Duration::from_micros(world.random(12_000));
+        world.start(0, 1, Duration::ZERO);
+        world.start(1, 0, offset);
+        world.run();
+        world.check(0, 1);
+        assert!(world.failures.is_empty(), "seed {seed}: {:?}", world.failures);
+    }
+}
+
+#[test]
+fn on_iwarp_one_that_the_other_does_not_know_yet_is_served_later() {
+    for seed in 0..300 {
+        let mut world = World::iwarp(2, seed, 0);
+        world.know(0, 1);
+        world.start(0, 1, Duration::ZERO);
+        while world.machines[1].stats().parked == 0 {
+            world.deliver();
+        }
+        world.know(1, 0);
+        world.perform(1);
+        world.run();
+        world.check(0, 1);
+    }
+}
+
+#[test]
+fn on_iwarp_pairs_come_up_whole_or_say_why_not() {
+    let mut up = 0;
+    for seed in 0..1000 {
+        let mut world = World::iwarp(2, seed, 60);
+        world.meet(0, 1);
+        let offset = Duration::from_micros(world.random(12_000));
+        world.start(0, 1, Duration::ZERO);
+        world.start(1, 0, offset);
+        world.run();
+        world.check_or_reported(0, 1);
+        up += u32::from(world.machines[0].state(key(1)) == Some(StateKind::Up));
+    }
+    assert!((300..1000).contains(&up), "both outcomes are met with: {up} came up");
+}
+
+#[test]
+fn on_iwarp_all_to_all_comes_up() {
+    let count = 16;
+    let mut world = World::iwarp(count, 3, 0);
+    for a in 0..count {
+        (0..count).filter(|b| *b != a).for_each(|b| world.know(a, b));
+        for b in (0..count).filter(|b| *b != a) {
+            let after = Duration::from_micros(world.random(5000));
+            world.start(a, b, after);
+        }
+    }
+    world.run();
+    (0..count).for_each(|a| (0..a).for_each(|b| world.check(a, b)));
 }

@@ -208,12 +208,14 @@ fn a_refusal_has_the_number_of_iwarp_and_its_data_as_long_as_they_are() {
     assert_eq!(unsafe { (cm().reject)(request.id, b"no".as_ptr().cast(), 2) }, 0);
     let event = channel.next();
     assert_eq!((event.kind, event.status), (RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED));
-    assert_eq!((&event.private[..], qp.state()), (&b"no"[..], IBV_QPS_INIT));
+    assert_eq!((&event.private[..], qp.state()), (&b"no"[..], IBV_QPS_ERR), "as with siw");
     [listener, active, request.id].into_iter().for_each(destroy);
-    let again = channel.resolved(RDMA_PS_TCP, port);
+    qp.destroy();
+    let (qp, again) = (idle(&dev), channel.resolved(RDMA_PS_TCP, port));
     assert_eq!(unsafe { (cm().connect)(again, &mut param(qp.num(), b"")) }, 0);
     let event = channel.next();
     assert_eq!((event.kind, event.status), (RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED), "nobody listens");
+    assert_eq!(qp.state(), IBV_QPS_INIT, "nobody has heard of it");
     destroy(again);
     qp.destroy();
 }

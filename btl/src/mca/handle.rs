@@ -30,7 +30,7 @@ impl RegHandle {
         flags: u32,
     ) -> Result<Box<RegHandle>, verbs::Error> {
         // SAFETY: passed on to the caller.
-        let mr = unsafe { Mr::register(pd, addr, len, access(flags)) }?;
+        let mr = unsafe { Mr::register(pd, addr, len, access(flags, pd.context().is_iwarp())) }?;
         Ok(Box::new(RegHandle { rkey: mr.rkey().0, lkey: mr.lkey().0, mr }))
     }
 
@@ -53,13 +53,14 @@ impl RegHandle {
     }
 }
 
-/// A peer that may write needs memory that the device may write locally, too (IBTA 10.6.3.1).
-fn access(flags: u32) -> Access {
+/// A peer that may write needs memory that the device may write locally, too (IBTA 10.6.3.1). On iWARP the answer to a READ is written
+/// as a peer writes (ibv_reg_mr(3)).
+fn access(flags: u32, iwarp: bool) -> Access {
     let mut access = Access::empty();
     if flags & (MCA_BTL_REG_FLAG_LOCAL_WRITE | MCA_BTL_REG_FLAG_REMOTE_WRITE) != 0 {
         access |= Access::LOCAL_WRITE;
     }
-    if flags & MCA_BTL_REG_FLAG_REMOTE_WRITE != 0 {
+    if flags & MCA_BTL_REG_FLAG_REMOTE_WRITE != 0 || iwarp && access.contains(Access::LOCAL_WRITE) {
         access |= Access::REMOTE_WRITE;
     }
     if flags & MCA_BTL_REG_FLAG_REMOTE_READ != 0 {

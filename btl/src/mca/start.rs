@@ -7,11 +7,12 @@ use super::params::{self, DeviceChoice, Params, Template};
 use super::peers;
 use super::show::{Refusal, Report};
 use super::timelines;
+use crate::protocol::layout::{self, Layout};
 use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as ModexPort};
 use crate::transport::Transport;
 use crate::transport::config::Config;
 use crate::transport::device::{self, Choice, DeviceError, Filter, Port, PortConfig};
-use opal_sys::{Abi, mca_btl_base_module_t};
+use opal_sys::{Abi, MCA_BTL_FLAGS_PUT, mca_btl_base_module_t};
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -54,7 +55,7 @@ pub fn init(
             }
             Err(why) => return Err(refuse(params, &why, SEE_WHY)),
         };
-        published.push(describe(port, &transport, params));
+        published.push(describe(port, &transport));
         let timelines = timelines::file(&params.timeline, me, port.context.name(), port.num);
         modules.push(Module::new(module_base(port), abi, transport, modules.len(), port.soft, timelines));
     }
@@ -144,9 +145,18 @@ fn software() -> Driver {
     }
 }
 
+/// The layout of the parameter. The default has shared queues, which need RNR, and that iWARP lacks: there it has a default of its own.
+fn layout(port: &Port, params: &Params) -> Layout {
+    let default = |text| Layout::parse(text).ok();
+    if !port.context.is_iwarp() || Some(&params.layout) != default(layout::DEFAULT).as_ref() {
+        return params.layout.clone();
+    }
+    default(layout::IWARP).unwrap_or_else(|| params.layout.clone())
+}
+
 fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
     Config {
-        layout: params.layout.clone(),
+        layout: layout(port, params),
         max_inline: params.max_inline.unwrap_or(DEFAULT_INLINE),
         pool_limit: params.free_list_max,
         pool_grow: params.free_list_inc,
@@ -214,19 +224,29 @@ fn module_base(port: &Port) -> mca_btl_base_module_t {
     if base.btl_bandwidth == 0 {
         base.btl_bandwidth = port.attr.rate;
     }
+    // An iWARP write that is complete is on its way, no more; what tells the peer goes over another stream and may be there first.
+    if port.context.is_iwarp() {
+        base.btl_flags &= !MCA_BTL_FLAGS_PUT;
+    }
     base
 }
 
-fn describe(port: &Port, transport: &Transport<super::module::Cookie>, params: &Params) -> ModexPort {
-    let ethernet = device::is_ethernet(&port.attr);
+fn describe(port: &Port, transport: &Transport<super::module::Cookie>) -> ModexPort {
+    let iwarp = port.context.is_iwarp();
+    let link_layer = match device::is_ethernet(&port.attr) {
+        _ if iwarp => LinkLayer::Iwarp,
+        true => LinkLayer::Ethernet,
+        false => LinkLayer::InfiniBand,
+    };
     let advert =
         |a: &cpc::Advert| Advert { name: a.name.clone(), priority: a.priority, blob: a.blob.clone() };
     ModexPort {
-        gid: port.gid.0,
+        // An iWARP port's GID is its Ethernet address: its first half is no subnet.
+        gid: if iwarp { [0; 16] } else { port.gid.0 },
         lid: port.attr.lid.0,
         mtu: port.mtu as u8,
-        link_layer: if ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
-        layout: params.layout.clone(),
+        link_layer,
+        layout: transport.layout().clone(),
         adverts: transport.adverts().iter().map(advert).collect(),
     }
 }

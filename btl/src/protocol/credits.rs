@@ -25,7 +25,8 @@
 //!
 //! Why that cannot deadlock: a sender with no data credit and nothing in flight has sent something after the last
 //! credit message it consumed (each brings at least one data credit), so it has told its `ctl_owed`: the peer has
-//! all `rd_rsv` control credits, and `unposted + owed` is all of `rd_num >= rd_win` there. The tests search the
+//! all `rd_rsv` control credits, and `unposted + owed` is all of `rd_num >= rd_win` there. (The message that
+//! opens an iWARP queue pair takes a control credit and brings nothing. Its receiver cannot have sent anything before it: the same holds.) The tests search the
 //! whole state space of small windows for a counterexample.
 //!
 //! Nothing here allocates; the state is eight bytes, the constants ([`Window`]) are shared by all endpoints.
@@ -236,6 +237,13 @@ impl Credits {
         }
         self.ctl -= 1;
         Some(self.piggyback())
+    }
+
+    /// Takes a control credit for the message that opens a queue pair (iWARP), the first of all. False: there is none.
+    pub fn acquire_opener(&mut self) -> bool {
+        let fewer = self.ctl.checked_sub(1);
+        self.ctl = fewer.unwrap_or(0);
+        fewer.is_some()
     }
 
     /// Undoes [`acquire_explicit`](Self::acquire_explicit): the message was not posted.

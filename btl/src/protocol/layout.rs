@@ -46,6 +46,9 @@ pub const MAX_TEXT: usize = 1024;
 pub const DEFAULT: &str =
     "P,128,256,192,128,4:S,2048,1024,1008,64,256,48:S,12288,512,496,64,128,24:S,65536,512,496,32,128,24";
 
+/// The layout on iWARP ports when none is set: per-peer queues only (`configs/iwarp.conf` gives the reasons).
+pub const IWARP: &str = "P,128,64,48,32,4:P,4096,32,24,16,4:P,65536,16,12,8,4";
+
 /// What a queue's receives are attached to, and the numbers that only this kind has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {

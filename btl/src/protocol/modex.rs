@@ -44,7 +44,10 @@ pub enum DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkLayer {
     InfiniBand,
+    /// RoCE.
     Ethernet,
+    /// Its GID is 0: peers are reached by IP addresses.
+    Iwarp,
 }
 
 /// One way to connect that a port offers.
@@ -324,6 +327,7 @@ impl LinkLayer {
         match self {
             Self::InfiniBand => 1,
             Self::Ethernet => 2,
+            Self::Iwarp => 3,
         }
     }
 
@@ -331,6 +335,7 @@ impl LinkLayer {
         match code {
             1 => Ok(Self::InfiniBand),
             2 => Ok(Self::Ethernet),
+            3 => Ok(Self::Iwarp),
             _ => Err(ModexError::Value { field: "link layer", value: code.into() }),
         }
     }

@@ -37,6 +37,8 @@ pub enum Kind {
     Credit = 1,
     /// "My receives are posted". Outside the credit window, received by the connection's extra buffer.
     Cts = 2,
+    /// The first of a queue pair, where one side has to send first (iWARP): no payload, no credits. Takes one control credit.
+    Open = 7,
 }
 
 /// Wire values that are set aside for later versions: refused, but by name.
@@ -120,7 +122,8 @@ impl DataHeader {
     }
 }
 
-/// A parsed header of any kind. Build control headers with [`Header::credit`] and [`Header::cts`].
+/// A parsed header of any kind. Build control headers with [`Header::credit`], [`Header::cts`] and
+/// [`Header::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
     /// What the message is.
@@ -147,6 +150,11 @@ impl Header {
     /// Header of a CTS: it returns no credit.
     pub const fn cts(queue: u8) -> Self {
         Self { kind: Kind::Cts, tag: 0, queue, grant: Grant::NONE }
+    }
+
+    /// Header of a message that only opens a queue pair: it returns no credit.
+    pub const fn open(queue: u8) -> Self {
+        Self { kind: Kind::Open, tag: 0, queue, grant: Grant::NONE }
     }
 
     /// The wire bytes.
@@ -184,12 +192,18 @@ impl Header {
                 longest("credit message payload", payload, 0)?;
                 if self.grant.data == 0 { Err(WireError::EmptyCredit) } else { Ok(()) }
             }
-            Kind::Cts => {
-                must_be_zero("tag", u32::from(self.tag))?;
-                must_be_zero("credits", u32::from(self.grant.data))?;
-                must_be_zero("ctl", u32::from(self.grant.ctl))
+            Kind::Cts => self.grants_nothing(),
+            Kind::Open => {
+                longest("opening message payload", payload, 0)?;
+                self.grants_nothing()
             }
         }
+    }
+
+    fn grants_nothing(self) -> Result<(), WireError> {
+        must_be_zero("tag", u32::from(self.tag))?;
+        must_be_zero("credits", u32::from(self.grant.data))?;
+        must_be_zero("ctl", u32::from(self.grant.ctl))
     }
 }
 
@@ -199,6 +213,7 @@ impl Kind {
             0 => Ok(Self::Data),
             1 => Ok(Self::Credit),
             2 => Ok(Self::Cts),
+            7 => Ok(Self::Open),
             _ => Err(RESERVED_KINDS.iter().find(|(kind, _)| *kind == value).map_or(
                 WireError::UnknownKind(value),
                 |&(kind, name)| WireError::ReservedKind { kind, name },

@@ -44,7 +44,7 @@ impl<C> Transport<C> {
     /// Takes an endpoint down. Its queue pairs are flushed and its buffers come back.
     pub fn remove(&mut self, id: EpId) {
         let Some(ep) = self.endpoint(id) else { return };
-        ep.state = ep.state.on(Event::Close, true).0;
+        ep.state = ep.state.on(Event::Close, ep.handshake(true)).0;
         for lane in &ep.lanes {
             if let Some(qp) = &lane.qp
                 && let Err(error) = qp.to_error()

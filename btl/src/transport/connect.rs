@@ -108,6 +108,8 @@ impl<C> Transport<C> {
             way: None,
             component: component.to_owned(),
             steps,
+            first: None,
+            unopened: 0,
         };
         self.endpoints[index] = Some(Box::new(endpoint));
         self.by_name.insert(peer, index as u32);
@@ -138,6 +140,7 @@ impl<C> Transport<C> {
         while let Some(event) = self.service.next_event() {
             match event {
                 cpc::Event::QpsCreated { key, qps, cts } => self.qps_created(key, qps, cts),
+                cpc::Event::Order { key, first } => self.if_current(key, |t, i| t.ordered(i, first)),
                 cpc::Event::Connected { key } => {
                     self.if_current(key, |t, i| t.on_event(i, Event::CpcConnected))
                 }
@@ -255,11 +258,17 @@ impl<C> Transport<C> {
         let cts = self.cts_queue.is_some();
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         let was = ep.state;
-        let (next, action) = was.on(event, cts);
+        let (next, action) = was.on(event, ep.handshake(cts));
         ep.state = next;
         log::trace!("endpoint {index}: {was:?} on {event:?} -> {next:?}, {action:?}");
         match action {
             Action::PostAndSendCts => self.post_and_send_cts(index),
+            Action::Post => self.post_lanes(index),
+            Action::SendCts => self.send_cts(index),
+            Action::OpenAndFlow => {
+                self.open_queues(index);
+                self.now_connected(index);
+            }
             Action::PostSendCtsAndFlow => {
                 self.post_and_send_cts(index);
                 self.now_connected(index);
@@ -267,6 +276,9 @@ impl<C> Transport<C> {
             Action::Flow => self.now_connected(index),
             Action::Refuse => log::debug!("endpoint {index}: {event:?} makes no sense in {was:?}"),
             Action::None | Action::StartConnect | Action::FailAll => {}
+        }
+        if next == State::Opening {
+            self.flow_if_open(index);
         }
     }
 
@@ -279,13 +291,28 @@ impl<C> Transport<C> {
 
     /// Posts the real buffers on every per-peer queue, then tells the peer so.
     fn post_and_send_cts(&mut self, index: u32) {
+        self.post_lanes(index);
+        self.send_cts(index);
+    }
+
+    fn post_lanes(&mut self, index: u32) {
         for queue in 0..self.queues.len() {
             if let Err(reason) = self.post_lane(index, queue) {
                 return self.fail(index, &format!("queue {queue} cannot be filled: {reason}"));
             }
         }
         self.mark(index, Step::Posted);
-        match self.send_cts(index) {
+    }
+
+    fn send_cts(&mut self, index: u32) {
+        let failed = self
+            .endpoints
+            .get(index as usize)
+            .is_none_or(|ep| ep.as_ref().is_none_or(|ep| matches!(ep.state, State::Failed | State::Closed)));
+        if failed {
+            return;
+        }
+        match self.post_cts(index) {
             Ok(()) => self.mark(index, Step::CtsSent),
             Err(error) => self.fail(index, &format!("post of the clear-to-send message failed: {error}")),
         }
@@ -311,7 +338,7 @@ impl<C> Transport<C> {
     }
 
     /// The CTS goes over the smallest per-peer queue, into the receive that the connection manager posted there.
-    fn send_cts(&mut self, index: u32) -> Result<(), ControlError> {
+    fn post_cts(&mut self, index: u32) -> Result<(), ControlError> {
         let Some(queue) = self.cts_queue else { return Ok(()) };
         let cts = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };

@@ -5,7 +5,6 @@
 
 use super::Transport;
 use super::send::SendBuf;
-use super::state::State;
 use super::wrid::{Kind, WrId};
 use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
@@ -43,7 +42,7 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
         let lane = &mut ep.lanes[queue];
         let (Some(qp), Some((credits, _))) = (&lane.qp, &mut lane.credits) else { return Ok(()) };
-        if ep.state != State::Up && !ep.state.flows() {
+        if !ep.state.has_posted() {
             return Ok(());
         }
         while let Some(slot) = lane.consumed.pop() {
@@ -124,8 +123,9 @@ impl<C> Transport<C> {
         let parsed = Header::parse(&buf.as_slice()[..len]).map(|(header, _)| header);
         self.repost_control(index, queue, slot, buf);
         match parsed {
-            Ok(header) if header.kind == MessageKind::Credit => {
-                self.credit_message(index, queue, header.grant)
+            Ok(header) if matches!(header.kind, MessageKind::Credit | MessageKind::Open) => {
+                self.credit_message(index, queue, header.grant);
+                self.opened(index, queue);
             }
             Ok(header) => self.refuse(index, &format!("a {:?} message came on queue {queue}", header.kind)),
             Err(error) => self.refuse(index, &error.to_string()),

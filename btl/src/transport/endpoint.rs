@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
-use super::state::State;
+use super::state::{Handshake, State};
 use super::xrc::Way;
-use cpc::Timeline;
+use cpc::{First, Timeline};
 use std::collections::VecDeque;
 use std::time::Duration;
 use verbs::{RKey, RdmaOp, Sge};
@@ -58,9 +58,23 @@ pub struct Endpoint<C> {
     pub component: String,
     /// When what happened to its connection.
     pub steps: Timeline,
+    /// iWARP: who has to send first.
+    pub first: Option<First>,
+    /// iWARP: queues, by bit, that nothing has come over yet, where the peer has to send first.
+    pub unopened: u16,
 }
 
 impl<C> Endpoint<C> {
+    /// What has to pass before messages flow; `cts`: the layout has a queue for that.
+    pub fn handshake(&self, cts: bool) -> Handshake {
+        match (cts, self.first) {
+            (false, _) => Handshake::None,
+            (true, None) => Handshake::Cts,
+            (true, Some(First::Us)) => Handshake::Opens,
+            (true, Some(First::Peer)) => Handshake::Answers,
+        }
+    }
+
     /// Messages wait, and what they wait for is on its way.
     pub fn is_held_up(&self) -> bool {
         self.queued != 0 && (self.state.is_coming_up() || self.state.flows())

@@ -31,6 +31,7 @@ mod events;
 mod inflight;
 mod lane;
 mod open;
+mod opening;
 mod qpns;
 mod queue;
 mod rdma;

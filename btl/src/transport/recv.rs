@@ -105,7 +105,7 @@ impl<C> Transport<C> {
             return None;
         };
         if ep.state != State::Connected {
-            self.early(index);
+            self.early(index, queue);
         }
         self.accept(index, queue, header.grant());
         self.stats.received += 1;
@@ -167,7 +167,7 @@ impl<C> Transport<C> {
 
     /// The endpoint is new: data before the connection manager's last word stands in for it, the first message is noted.
     #[cold]
-    pub(super) fn early(&mut self, index: u32) {
+    fn early(&mut self, index: u32, queue: usize) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         match ep.state {
             State::HaveQps | State::HaveCts => {
@@ -175,6 +175,7 @@ impl<C> Transport<C> {
                 self.service.first_data(key);
             }
             State::Ready => self.first_message(index),
+            State::Opening => self.opened(index, queue),
             _ => {}
         }
     }
@@ -202,7 +203,7 @@ impl<C> Transport<C> {
         let ours = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
         match told {
             Ok(Some(theirs)) if theirs == ours => {
-                self.early(index);
+                self.early(index, id.queue());
                 self.mark(index, Step::CtsReceived);
                 self.on_event(index, Event::CtsReceived);
             }

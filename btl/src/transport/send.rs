@@ -145,7 +145,7 @@ impl<C> Transport<C> {
     pub(super) fn want_send(&mut self, index: u32) {
         let cts = self.cts_queue.is_some();
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        let (next, action) = ep.state.on(Event::WantSend, cts);
+        let (next, action) = ep.state.on(Event::WantSend, ep.handshake(cts));
         ep.state = next;
         if action == Action::StartConnect {
             ep.steps.mark(Step::Wanted, Instant::now());
@@ -314,7 +314,7 @@ impl<C> Transport<C> {
     pub(super) fn fail(&mut self, index: u32, reason: &str) {
         let cts = self.cts_queue.is_some();
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        let (next, action) = ep.state.on(Event::Error, cts);
+        let (next, action) = ep.state.on(Event::Error, ep.handshake(cts));
         ep.state = next;
         if action != Action::FailAll {
             return;

@@ -14,7 +14,27 @@
 //! the peer has said the same, `Connected` that a message has passed since, so that the hot paths look at one state only and
 //! the first message takes the slow way, where it is noted. Layouts without a per-peer queue have no CTS: they go
 //! from `HaveQps` straight to `Ready` and rely on RNR and retransmission.
+//!
+//! iWARP (MPA, RFC 5044): on each queue pair the side that asked has to send first. It sends its CTS as ever, and, once it has the
+//! peer's, one message over each of the other queue pairs. The other side takes two more steps:
+//!
+//! ```text
+//!   HaveQps -- CPC: up --> Posted -- peer's CTS: ours goes out --> Opening -- something has come over each --> Ready
+//! ```
 #![forbid(unsafe_code)]
+
+/// How the two sides tell each other that their receives are posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// Not at all: no per-peer queue.
+    None,
+    /// Each by a CTS, in any order.
+    Cts,
+    /// iWARP: we have to send first, on every queue pair.
+    Opens,
+    /// iWARP: the peer has to.
+    Answers,
+}
 
 /// Where an endpoint stands. Only `Ready` and `Connected` let fragments out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +49,10 @@ pub enum State {
     HaveCts,
     /// Queue pairs are up, our buffers are posted, our CTS is sent; the peer's CTS is still to come.
     Up,
+    /// Queue pairs are up, our buffers are posted; the peer's CTS has to come before ours may go.
+    Posted,
+    /// As `Ready`, but over some queue pairs nothing has come yet, so nothing may go.
+    Opening,
     /// Both have posted: fragments may flow, none has yet.
     Ready,
     /// Fragments flow.
@@ -50,6 +74,8 @@ pub enum Event {
     CpcConnected,
     /// The peer's CTS completed.
     CtsReceived,
+    /// Something has come over every queue pair.
+    Opened,
     /// The upper layer's first message goes out or has come in.
     Message,
     /// X queues: the send queue pair has broken, and another one has been asked for.
@@ -71,6 +97,12 @@ pub enum Action {
     PostAndSendCts,
     /// As `PostAndSendCts`, and the peer's CTS is here already: let the pending fragments flow.
     PostSendCtsAndFlow,
+    /// Post the real buffers.
+    Post,
+    /// Send our CTS.
+    SendCts,
+    /// Send something over every queue pair that nothing has gone over yet, then let the pending fragments flow.
+    OpenAndFlow,
     /// Let the pending fragments flow.
     Flow,
     /// Complete everything that is queued with an error.
@@ -82,7 +114,15 @@ pub enum Action {
 impl State {
     /// A connection is under way.
     pub fn is_coming_up(self) -> bool {
-        matches!(self, State::Connecting | State::HaveQps | State::HaveCts | State::Up)
+        matches!(
+            self,
+            State::Connecting | State::HaveQps | State::HaveCts | State::Up | State::Posted | State::Opening
+        )
+    }
+
+    /// The real buffers are posted, and more may be.
+    pub fn has_posted(self) -> bool {
+        matches!(self, State::Up | State::Posted | State::Opening) || self.flows()
     }
 
     /// Nothing has gone out yet, and things may still begin to.
@@ -95,13 +135,14 @@ impl State {
         matches!(self, State::Ready | State::Connected)
     }
 
-    /// The next state and what to do, for a layout with (`cts`) or without a per-peer queue.
-    pub fn on(self, event: Event, cts: bool) -> (State, Action) {
+    /// The next state and what to do.
+    pub fn on(self, event: Event, handshake: Handshake) -> (State, Action) {
         match event {
             Event::WantSend => self.want_send(),
             Event::QpsCreated => self.qps_created(),
-            Event::CpcConnected => self.cpc_connected(cts),
-            Event::CtsReceived => self.cts_received(cts),
+            Event::CpcConnected => self.cpc_connected(handshake),
+            Event::CtsReceived => self.cts_received(handshake),
+            Event::Opened => self.opened(),
             Event::Message => self.message(),
             Event::Rerouted => self.rerouted(),
             Event::Error => self.error(),
@@ -125,22 +166,33 @@ impl State {
         }
     }
 
-    fn cpc_connected(self, cts: bool) -> (State, Action) {
-        match (self, cts) {
-            (State::HaveQps, true) => (State::Up, Action::PostAndSendCts),
-            (State::HaveQps, false) => (State::Ready, Action::Flow),
+    fn cpc_connected(self, handshake: Handshake) -> (State, Action) {
+        match (self, handshake) {
+            (State::HaveQps, Handshake::None) => (State::Ready, Action::Flow),
+            (State::HaveQps, Handshake::Answers) => (State::Posted, Action::Post),
+            (State::HaveQps, _) => (State::Up, Action::PostAndSendCts),
+            (State::HaveCts, Handshake::Answers) => (State::Opening, Action::PostAndSendCts),
             (State::HaveCts, _) => (State::Ready, Action::PostSendCtsAndFlow),
             (State::Failed | State::Closed, _) => (self, Action::None),
             (other, _) => (other, Action::Refuse),
         }
     }
 
-    fn cts_received(self, cts: bool) -> (State, Action) {
+    fn cts_received(self, handshake: Handshake) -> (State, Action) {
         match self {
-            State::HaveQps if cts => (State::HaveCts, Action::None),
+            State::HaveQps if handshake != Handshake::None => (State::HaveCts, Action::None),
+            State::Up if handshake == Handshake::Opens => (State::Ready, Action::OpenAndFlow),
             State::Up => (State::Ready, Action::Flow),
+            State::Posted => (State::Opening, Action::SendCts),
             State::Failed | State::Closed => (self, Action::None),
             other => (other, Action::Refuse),
+        }
+    }
+
+    fn opened(self) -> (State, Action) {
+        match self {
+            State::Opening => (State::Ready, Action::Flow),
+            other => (other, Action::None),
         }
     }
 
@@ -171,34 +223,37 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 9] = [
+    const STATES: [State; 11] = [
         State::Idle,
         State::Connecting,
         State::HaveQps,
         State::HaveCts,
         State::Up,
+        State::Posted,
+        State::Opening,
         State::Ready,
         State::Connected,
         State::Failed,
         State::Closed,
     ];
-    const EVENTS: [Event; 8] = [
+    const EVENTS: [Event; 9] = [
         Event::WantSend,
         Event::QpsCreated,
         Event::CpcConnected,
         Event::CtsReceived,
+        Event::Opened,
         Event::Message,
         Event::Rerouted,
         Event::Error,
         Event::Close,
     ];
 
-    fn run(cts: bool, events: &[Event]) -> (State, Vec<Action>) {
+    fn run(handshake: Handshake, events: &[Event]) -> (State, Vec<Action>) {
         let mut state = State::Idle;
         let actions = events
             .iter()
             .map(|e| {
-                let (next, action) = state.on(*e, cts);
+                let (next, action) = state.on(*e, handshake);
                 state = next;
                 action
             })
@@ -208,58 +263,87 @@ mod tests {
 
     #[test]
     fn an_active_open_posts_before_it_flows() {
-        let (state, actions) =
-            run(true, &[Event::WantSend, Event::QpsCreated, Event::CpcConnected, Event::CtsReceived]);
+        let (state, actions) = run(
+            Handshake::Cts,
+            &[Event::WantSend, Event::QpsCreated, Event::CpcConnected, Event::CtsReceived],
+        );
         assert_eq!(state, State::Ready);
-        assert_eq!(state.on(Event::Message, true), (State::Connected, Action::None));
+        assert_eq!(state.on(Event::Message, Handshake::Cts), (State::Connected, Action::None));
         assert_eq!(actions, [Action::StartConnect, Action::None, Action::PostAndSendCts, Action::Flow]);
     }
 
     #[test]
     fn a_cts_that_overtakes_the_connection_manager_is_kept() {
-        let (state, actions) = run(true, &[Event::QpsCreated, Event::CtsReceived, Event::CpcConnected]);
+        let (state, actions) =
+            run(Handshake::Cts, &[Event::QpsCreated, Event::CtsReceived, Event::CpcConnected]);
         assert_eq!(state, State::Ready);
         assert_eq!(actions[2], Action::PostSendCtsAndFlow);
     }
 
     #[test]
     fn a_layout_without_per_peer_queue_needs_no_cts() {
-        let (state, actions) = run(false, &[Event::WantSend, Event::QpsCreated, Event::CpcConnected]);
+        let (state, actions) =
+            run(Handshake::None, &[Event::WantSend, Event::QpsCreated, Event::CpcConnected]);
         assert_eq!((state, actions[2]), (State::Ready, Action::Flow));
-        assert_eq!(State::HaveQps.on(Event::CtsReceived, false).1, Action::Refuse);
+        assert_eq!(State::HaveQps.on(Event::CtsReceived, Handshake::None).1, Action::Refuse);
     }
 
     #[test]
     fn errors_fail_the_queue_once_and_terminal_states_stay() {
         for state in STATES {
-            let (next, action) = state.on(Event::Error, true);
+            let (next, action) = state.on(Event::Error, Handshake::Cts);
             let terminal = matches!(state, State::Failed | State::Closed);
             assert_eq!(action == Action::FailAll, !terminal);
-            assert_eq!(next.on(Event::Error, true).1, Action::None);
+            assert_eq!(next.on(Event::Error, Handshake::Cts).1, Action::None);
         }
         for event in EVENTS {
-            assert!(matches!(State::Closed.on(event, true).0, State::Closed));
+            assert!(matches!(State::Closed.on(event, Handshake::Cts).0, State::Closed));
         }
     }
 
-    /// Fragments flow only when our buffers are posted and, with a per-peer queue, the peer's CTS is in.
+    #[test]
+    fn on_iwarp_the_side_that_asked_opens_every_queue_pair_when_the_peer_has_posted() {
+        let events = [Event::WantSend, Event::QpsCreated, Event::CpcConnected, Event::CtsReceived];
+        let (state, actions) = run(Handshake::Opens, &events);
+        assert_eq!((state, actions[2]), (State::Ready, Action::PostAndSendCts));
+        assert_eq!(actions[3], Action::OpenAndFlow);
+    }
+
+    #[test]
+    fn on_iwarp_the_other_side_says_nothing_before_it_has_heard_something() {
+        let usual = [Event::QpsCreated, Event::CpcConnected, Event::CtsReceived, Event::Opened];
+        let (state, actions) = run(Handshake::Answers, &usual);
+        assert_eq!(
+            (state, &actions[1..]),
+            (State::Ready, &[Action::Post, Action::SendCts, Action::Flow][..])
+        );
+        let early = [Event::QpsCreated, Event::CtsReceived, Event::CpcConnected, Event::Opened];
+        let (state, actions) = run(Handshake::Answers, &early);
+        let expected = [Action::None, Action::PostAndSendCts, Action::Flow];
+        assert_eq!((state, &actions[1..]), (State::Ready, &expected[..]));
+    }
+
+    /// Fragments flow only when our buffers are posted and, with a per-peer queue, the peer's CTS is in; as the side that answers on
+    /// iWARP, only when every queue pair is open.
     #[test]
     fn no_order_of_events_connects_without_posting() {
-        for a in EVENTS {
-            for b in EVENTS {
-                for c in EVENTS {
-                    for d in EVENTS {
-                        let order = [a, b, c, d];
-                        let (state, actions) = run(true, &order);
-                        if state.flows() {
-                            let posted = actions
-                                .iter()
-                                .any(|x| matches!(x, Action::PostAndSendCts | Action::PostSendCtsAndFlow));
-                            assert!(posted && order.contains(&Event::CtsReceived), "{order:?}");
-                        }
-                    }
+        for handshake in [Handshake::Cts, Handshake::Opens, Handshake::Answers] {
+            for order in orders() {
+                let (state, actions) = run(handshake, &order);
+                let posting = [Action::PostAndSendCts, Action::PostSendCtsAndFlow, Action::Post];
+                if state.flows() {
+                    let posted = actions.iter().any(|action| posting.contains(action));
+                    assert!(posted && order.contains(&Event::CtsReceived), "{order:?}");
+                    let opened = handshake != Handshake::Answers || order.contains(&Event::Opened);
+                    assert!(opened, "{order:?}");
                 }
             }
         }
+    }
+
+    /// All orders of five events.
+    fn orders() -> impl Iterator<Item = [Event; 5]> {
+        let count = EVENTS.len();
+        (0..count.pow(5)).map(move |n| std::array::from_fn(|i| EVENTS[n / count.pow(i as u32) % count]))
     }
 }

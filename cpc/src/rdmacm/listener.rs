@@ -58,9 +58,6 @@ fn listen(plan: &QpPlan, at: SocketAddr, channel: &Arc<EventChannel>) -> Result<
 
 /// Whether an id's address is one of the plan's port.
 pub(super) fn belongs(plan: &QpPlan, id: &CmId) -> Result<(), String> {
-    if id.is_iwarp() {
-        return Err("an iWARP device, whose connections end at one queue pair each: not supported".to_owned());
-    }
     match id.device() {
         Some((name, port)) if name == plan.port.ctx.name() && port == plan.port.num => Ok(()),
         Some((name, port)) => Err(format!("it belongs to {name} port {port}")),

@@ -31,13 +31,20 @@
 //! * **Storms**: only so many requests are under way at a time.
 //! * **The end**: `rdma_disconnect`, and a deadline. Nothing waits for a dead peer: openib's finalize did.
 //!
-//! iWARP, where every queue pair needs an id of its own and its initiator sends first, is refused with a message.
+//! # iWARP
+//! A connection ends at one queue pair, and the device takes it to RTS. The first queue's is made as above and settles everything;
+//! then its active side asks for the others, all at once, with private data that say whose they are ([`join`]). When all are up,
+//! the transport is told who has to send first: the active side, on every queue pair ([`crate::Event::Order`]). Of two crossing
+//! requests the one that stands is answered when the other is refused. Queue pairs of a try that came to nothing are not used again (the
+//! kernel's siw takes them to the error state). There is no RNR: layouts with
+//! shared queues, where a message may find no receive, are refused.
 //!
 //! # The parts
 //! [`machine`]: the protocol, without I/O. `module`: the driver that ties it to ids on the helper thread. [`address`]: the modex
-//! blob. [`refusal`]: why a request is refused.
+//! blob. [`refusal`]: why a request is refused. [`join`]: whose a further connection is.
 
 pub mod address;
+pub mod join;
 mod listener;
 pub mod machine;
 mod module;

@@ -24,6 +24,9 @@ use crate::{
     ConnectCause, ConnectError, CtsRecv, EndpointKey, EndpointPlan, Error, Event, QpPlan, QueuePlan,
 };
 
+/// Why a layout does not fit an iWARP device.
+const NO_RNR: &str = "an iWARP device cannot wait for receives (it has no RNR), so all queues must be per-peer ones (P), as in configs/iwarp.conf";
+
 /// What the driver keeps of an endpoint.
 #[derive(Debug, Default)]
 struct Held {
@@ -36,6 +39,8 @@ struct Held {
 struct HeldId {
     id: CmId,
     theirs: ConnParam,
+    /// It asks, so what establishes it is the answer.
+    asks: bool,
 }
 
 /// rdmacm on one port.
@@ -44,6 +49,7 @@ pub(super) struct RdmaCmModule {
     plan: Arc<QpPlan>,
     params: Params,
     address: Address,
+    iwarp: bool,
     machine: Machine,
     held: HashMap<EndpointKey, Held>,
     // Ids before the channel that they hold.
@@ -57,6 +63,10 @@ impl RdmaCmModule {
         let (plan, params) = (query.plan, &query.config.rdmacm);
         let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
         let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;
+        let iwarp = plan.port.ctx.is_iwarp();
+        if iwarp && plan.queues.iter().any(|queue| queue.srq.is_some()) {
+            return Err(Error::Plan(NO_RNR));
+        }
         let channel = EventChannel::create(plan.port.ctx.driver())?;
         let (listener, socket) = listener::open(plan, params, &channel)?;
         let seed = params.seed.unwrap_or_else(seed::from_system);
@@ -66,7 +76,12 @@ impl RdmaCmModule {
             plan: plan.clone(),
             params: params.clone(),
             address,
-            machine: Machine::new(Local { name: query.me, address, layout }, params.clone(), seed),
+            iwarp,
+            machine: Machine::new(
+                Local { name: query.me, address, layout, id_per_qp: iwarp },
+                params.clone(),
+                seed,
+            ),
             held: HashMap::new(),
             ids: HashMap::new(),
             listener: Some(listener),
@@ -97,7 +112,8 @@ impl RdmaCmModule {
                 self.call(id, now, |held| held.id.connect(param, &private_data(&hello)));
             }
             Action::BringUp { key, id, remote } => {
-                let outcome = self.bring_up(key, id, &remote);
+                let outcome =
+                    if self.iwarp { self.announce(key, out) } else { self.bring_up(key, id, &remote) };
                 self.machine.qps_up(key, outcome, now);
             }
             Action::Accept { id, hello } => {
@@ -106,12 +122,21 @@ impl RdmaCmModule {
                     held.id.accept(agreed(wishes, &held.theirs), &private_data(&hello))
                 });
             }
+            Action::Join { id, join } => {
+                let param = self.wishes(join.from[1]);
+                self.call(id, now, |held| held.id.connect(param, &join.emit()));
+            }
+            Action::AcceptJoin { id, qpn } => {
+                let wishes = self.wishes(qpn);
+                self.call(id, now, |held| held.id.accept(agreed(wishes, &held.theirs), &[]));
+            }
             Action::Establish { id } => self.call(id, now, |held| held.id.establish()),
             Action::Refuse { id, why } => self.refuse(id, why),
             // The peer may have gone meanwhile, or be up already: the events say what counts.
             Action::Notify { id } => self.try_call(id, CmId::notify_data),
             Action::Disconnect { id } => self.try_call(id, CmId::disconnect),
             Action::Close { id } => drop(self.ids.remove(&id)),
+            Action::Order { key, first } => out.push(Event::Order { key, first }),
             Action::Connected { key } => {
                 self.tell_times(key, out);
                 out.push(Event::Connected { key });
@@ -157,19 +182,35 @@ impl RdmaCmModule {
             Ok(made)
         });
         match made {
-            Ok(made) => drop(self.ids.insert(id, HeldId { id: made, theirs: ConnParam::default() })),
+            Ok(made) => {
+                let held = HeldId { id: made, theirs: ConnParam::default(), asks: true };
+                self.ids.insert(id, held);
+            }
             Err(error) => self.machine.event(id, IdEvent::Broken(&error.to_string()), now),
         }
     }
 
-    /// The QPs are announced here, before the machine can ask for RTR: no message can come in on an unknown QPN.
+    /// The QPs are announced here, before the machine can ask for RTR: no message can come in on an unknown QPN. On iWARP they may be
+    /// of no use, and others made in their place, so that is left to [`Self::announce`].
     fn create_qps(&mut self, key: EndpointKey, out: &Outbox) -> Result<Qpns, String> {
         let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
-        let (set, cts) = QpSet::create(&self.plan, held.cts.take())?;
-        out.push(Event::QpsCreated { key, qps: set.qps().to_vec(), cts });
+        let cts = if self.iwarp { None } else { held.cts.take() };
+        let (set, cts) = QpSet::create(&self.plan, cts)?;
+        if !self.iwarp {
+            out.push(Event::QpsCreated { key, qps: set.qps().to_vec(), cts });
+        }
         let qpns = Qpns::new(&set.qpns()).ok_or("more queue pairs than fit the private data")?;
         held.qps = Some(set);
         Ok(qpns)
+    }
+
+    /// iWARP: these QPs it will be. Nothing can have come in on them: either we have not accepted yet, or we send first.
+    fn announce(&mut self, key: EndpointKey, out: &Outbox) -> Result<(), String> {
+        let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
+        let set = held.qps.as_ref().ok_or("the queue pairs are gone")?;
+        let cts = held.cts.take().map(|cts| set.post_cts(cts)).transpose()?;
+        out.push(Event::QpsCreated { key, qps: set.qps().to_vec(), cts });
+        Ok(())
     }
 
     /// The attributes are those of the id, for every QP; they differ in the peer's QPN.
@@ -206,9 +247,10 @@ impl RdmaCmModule {
     fn take(&mut self, event: CmEvent, now: Instant) {
         let CmEvent { token, kind, conn, private_data, request } = event;
         if let Some(mut id) = request {
+            log::trace!("a connection request with {} bytes: {private_data:02x?}", private_data.len());
             let token = self.machine.draw_id();
             id.set_token(token);
-            self.ids.insert(token, HeldId { id, theirs: conn });
+            self.ids.insert(token, HeldId { id, theirs: conn, asks: false });
             return self.machine.request(token, &private_data, now);
         }
         match kind {
@@ -221,6 +263,8 @@ impl RdmaCmModule {
             CmEventKind::TimewaitExit | CmEventKind::Other(_) | CmEventKind::ConnectRequest => {}
             kind => {
                 let broken = broken(kind);
+                let answers = self.iwarp && self.ids.get(&token).is_some_and(|held| held.asks);
+                let kind = if answers { as_answer(kind) } else { kind };
                 if let Some(event) = id_event(kind, &private_data, &broken) {
                     self.machine.event(token, event, now);
                 }
@@ -263,6 +307,11 @@ fn broken(kind: CmEventKind) -> String {
         CmEventKind::Unreachable(errno) => format!("it does not answer: {}", text(errno)),
         _ => String::new(),
     }
+}
+
+/// On iWARP the answer to a request is that the connection is there.
+fn as_answer(kind: CmEventKind) -> CmEventKind {
+    if kind == CmEventKind::Established { CmEventKind::ConnectResponse } else { kind }
 }
 
 fn id_event<'a>(kind: CmEventKind, data: &'a [u8], broken: &'a str) -> Option<IdEvent<'a>> {

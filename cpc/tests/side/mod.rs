@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cpc::{
-    Choice, Config, CtsRecv, EndpointKey, EndpointPlan, Event, PortPlan, ProcessName, QpPlan, QueuePlan,
-    Service, Timeline,
+    Choice, Config, CtsRecv, EndpointKey, EndpointPlan, Event, First, PortPlan, ProcessName, QpPlan,
+    QueuePlan, Service, Timeline,
 };
 use verbs::{Access, Context, Cq, Driver, Pd, Pool, PoolConfig, Posted, Qp, QpCap, Qpn, SendFlags, Srq, Wc};
 
@@ -37,6 +37,8 @@ pub struct End {
     pub sent: Vec<Posted>,
     pub connected: bool,
     pub disconnected: bool,
+    /// iWARP: who sends first.
+    pub first: Option<First>,
     pub received: Option<Vec<u8>>,
     pub steps: Timeline,
 }
@@ -162,6 +164,11 @@ impl Side {
                     (end.qps, end.cts) = (qps, cts);
                 }
             }
+            Event::Order { key, first } => {
+                if let Some(end) = self.ends.get_mut(&key) {
+                    end.first = Some(first);
+                }
+            }
             Event::Connected { key } => self.connected(key),
             Event::Routed { .. } => panic!("no X queues here"),
             Event::Failed { error, .. } => self.failures.push(error.to_string()),
@@ -183,6 +190,13 @@ impl Side {
         let Some(end) = self.ends.get_mut(&key) else { return };
         assert!(!end.connected, "connected is said once");
         end.connected = true;
+        if end.first != Some(First::Peer) || end.received.is_some() {
+            self.greet(key);
+        }
+    }
+
+    fn greet(&mut self, key: EndpointKey) {
+        let Some(end) = self.ends.get_mut(&key) else { return };
         let mut buf = self.pool.take().unwrap();
         buf.as_mut_slice()[..8].copy_from_slice(&self.name.0.to_be_bytes());
         let posted = end.qps[1].post_send(1, buf, 8, SendFlags::SIGNALED);
@@ -206,6 +220,9 @@ impl Side {
             None => vec![0; wc.byte_len() as usize],
         };
         end.received = Some(bytes);
+        if end.connected && end.first == Some(First::Peer) {
+            self.greet(key);
+        }
     }
 
     pub fn is_done(&self, key: EndpointKey) -> bool {

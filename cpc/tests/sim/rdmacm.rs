@@ -80,6 +80,10 @@ impl RdmaCm {
             Action::Failed { key, error } => return Some(Wish::Failed { key, error }),
             Action::Disconnected { key } => return Some(Wish::Disconnected { key }),
             Action::UnknownPeer { peer } => return Some(Wish::UnknownPeer { peer }),
+            // tests/rdmacm_simulator.rs has iWARP.
+            Action::Join { .. } | Action::AcceptJoin { .. } | Action::Order { .. } => {
+                unreachable!("the simulated network is no iWARP one")
+            }
         }
         None
     }
@@ -105,7 +109,7 @@ impl Protocol for RdmaCm {
         let ip = std::net::Ipv4Addr::from(NETWORK + u32::try_from(birth.node).unwrap());
         let port = u16::try_from(1024 + birth.number % 60_000).unwrap();
         let address = Address { socket: (ip, port).into(), nonce: birth.nonce };
-        let local = Local { name: birth.name, address, layout: birth.layout };
+        let local = Local { name: birth.name, address, layout: birth.layout, id_per_qp: false };
         let manager = Manager::new(manager_of(&address), port, birth.number);
         (RdmaCm { machine: Machine::new(local, params.clone(), birth.seed), manager }, address)
     }

@@ -171,6 +171,16 @@ impl Context {
         &self.driver
     }
 
+    /// Whether it is an iWARP device: connections by RDMA-CM only, each of one queue pair, whose initiator sends first; no RNR; reads
+    /// write to their target as a peer does.
+    pub fn is_iwarp(&self) -> bool {
+        // SAFETY: an open context, whose device outlives it.
+        unsafe {
+            let device = (*self.raw()).device.as_ref();
+            device.is_some_and(|device| device.transport_type == sys::IBV_TRANSPORT_IWARP)
+        }
+    }
+
     /// Limits of the device.
     ///
     /// # Errors

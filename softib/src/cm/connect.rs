@@ -102,6 +102,7 @@ impl World {
 
     /// The connection is over before it began.
     fn finish(&mut self, key: usize, event: u32, status: i32) {
+        self.ids.get(key).into_iter().for_each(iwarp::spend);
         self.close_socket(key);
         if let Some(id) = self.ids.get_mut(key) {
             (id.state, id.deadline, id.retry) = (State::Over, None, None);
@@ -210,8 +211,11 @@ impl World {
             State::Left => self.send(key, Kind::Drep, 0, Vec::new()),
             _ => Ok(()),
         };
-        if let Some(id) = self.ids.get(key).filter(|id| id.state == State::Established) {
-            iwarp::end(id);
+        if let Some(id) = self.ids.get(key) {
+            iwarp::spend(id);
+            if id.state == State::Established {
+                iwarp::end(id);
+            }
         }
         self.close_socket(key);
     }
@@ -289,6 +293,7 @@ impl World {
     }
 
     fn over(&mut self, key: usize, kind: u32, status: i32, side: Side, private: Vec<u8>) {
+        self.ids.get(key).into_iter().for_each(iwarp::spend);
         self.close_socket(key);
         if let Some(id) = self.ids.get_mut(key) {
             (id.state, id.deadline) = (State::Over, None);

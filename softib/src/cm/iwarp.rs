@@ -10,7 +10,7 @@
 //! side hears of its end first: it may not send before the active side has ([`crate::iwarp`]).
 
 use super::qp;
-use super::world::Id;
+use super::world::{Id, State};
 use crate::abi::queue;
 use crate::errno::Errno;
 use crate::iwarp::Stream;
@@ -31,6 +31,13 @@ pub fn check(id: &Id) -> Result<(), Errno> {
 pub fn bring_up(id: &Id, stream: Stream) -> Result<(), Errno> {
     let steps = [qp::wire_attributes(id, IBV_QPS_RTR)?, qp::wire_attributes(id, IBV_QPS_RTS)?];
     queue::connect_stream(id.ours.qpn, &steps, stream)
+}
+
+/// The id's request was refused, or nothing came of it: its queue pair goes to ERR, as with the kernel's siw.
+pub fn spend(id: &Id) {
+    if is_here() && id.state == State::Asked && id.socket.is_some() {
+        queue::end_stream(id.ours.qpn);
+    }
 }
 
 /// The connection is over, if there was one.

@@ -81,6 +81,7 @@ const PINGPONG: &[&str] = &["20", "0", "8", "4096", "65536"];
 pub fn worlds() -> Vec<(World, Vec<Job>)> {
     let rxe = World { device: Device::Rxe, cpc: "ibcm", guests: 1, loss: 0 };
     let two = World { guests: 2, ..rxe };
+    let siw = World { device: Device::Siw, cpc: "rdmacm", ..rxe };
     vec![
         (
             rxe,
@@ -95,6 +96,12 @@ pub fn worlds() -> Vec<(World, Vec<Job>)> {
         ),
         (World { cpc: "rdmacm", ..two }, own(WIRE, 2)),
         (World { cpc: "rdmacm", loss: 1, ..two }, own(WIRE, 2)),
+        (siw, [on_iwarp(own(WIRE, 2)), on_iwarp(own(&["sendrecv", "collectives"], 4))].concat()),
+        (
+            World { guests: 2, ..siw },
+            on_iwarp([own(WIRE, 2), own(MORE_ON_IWARP, 2), iwarp_pingpongs()].concat()),
+        ),
+        (World { guests: 2, loss: 1, ..siw }, on_iwarp(own(WIRE, 2))),
     ]
 }
 
@@ -153,11 +160,27 @@ fn settings() -> Vec<Job> {
 pub const FIGURES: &str = "pingpong";
 
 fn pingpongs() -> Vec<Job> {
-    let over = |over: Over| Job {
-        title: format!("{FIGURES} over {}", over.name()),
-        over,
-        arguments: PINGPONG,
-        ..job("pingpong", 2)
+    [Over::Oxib, Over::Ucx, Over::Tcp].into_iter().map(pingpong).collect()
+}
+
+/// UCX knows no iWARP.
+fn iwarp_pingpongs() -> Vec<Job> {
+    [Over::Oxib, Over::Tcp].into_iter().map(pingpong).collect()
+}
+
+fn pingpong(over: Over) -> Job {
+    let title = format!("{FIGURES} over {}", over.name());
+    Job { title, over, arguments: PINGPONG, ..job("pingpong", 2) }
+}
+
+/// What needs long messages (by RDMA READ, into one buffer), several threads, or a peer that is slow.
+const MORE_ON_IWARP: &[&str] = &["large", "threads", "datatypes", "paused"];
+
+/// The layout that is iWARP's default, and completion queues as small as siw's library needs them.
+fn on_iwarp(jobs: Vec<Job>) -> Vec<Job> {
+    let with = |job: Job| match job.over {
+        Over::Oxib => Job { layout: Some("iwarp"), ..job },
+        _ => job,
     };
-    [Over::Oxib, Over::Ucx, Over::Tcp].into_iter().map(over).collect()
+    jobs.into_iter().map(with).collect()
 }

@@ -13,6 +13,7 @@
 //!     pyverbs     rdma-core's own tests over the drop-in, held against a list
 //!     lifecycle   how a process starts and ends MPI: thread levels, tools, sessions
 //!     ompi5       the same with Open MPI 5.0: all that is about MPI, or a short selection
+//!     iwarp       the software device as an iWARP one
 //!     rdmacm      the same for librdmacm; our MPI programs with the connection manager rdmacm
 //!     mpi4py      mpi4py's tests, measured against the same tests over tcp
 
@@ -21,6 +22,7 @@ pub mod case;
 pub mod commands;
 pub mod connect;
 pub mod fabric;
+pub mod iwarp;
 pub mod lifecycle;
 pub mod manners;
 pub mod mpi4py;
@@ -45,6 +47,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         lifecycle::cases(setting),
         connect::cases(setting),
         rdmacm::cases(setting),
+        iwarp::cases(setting),
         own::cases(setting),
         fabric::cases(setting),
         netpipe::cases(setting),

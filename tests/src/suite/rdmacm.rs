@@ -105,22 +105,28 @@ fn pair_case(command: &'static str, ends: &'static str) -> Case {
     let (server, client) = ends.split_once('|').unwrap_or((ends, ""));
     let (server, client) = (command.replace('@', server), command.replace('@', client));
     Case::new(format!("unmodified over the drop-in librdmacm: {client}"), move |setting| {
-        let output = pair(setting, &server, &client)?;
+        let output = pair(setting, &server, &client, &[])?;
         let found = COMPLAINTS.iter().find(|complaint| output.contains(**complaint));
         found.map_or(Ok(()), |found| Err(Failure(format!("`{found}` in the output:\n{output}"))))
     })
 }
 
-/// Runs both; returns the output of both if both succeed.
-fn pair(setting: &Setting, server: &str, client: &str) -> Result<String> {
+/// Runs both with these variables besides; returns the output of both if both succeed.
+pub(super) fn pair(
+    setting: &Setting,
+    server: &str,
+    client: &str,
+    variables: &[(&str, &str)],
+) -> Result<String> {
     let limits = Limits::deadline(LIMITS);
     let (first, second) = thread::scope(|scope| {
-        let first = scope.spawn(|| run(&mut shell(setting, server), limits, &mut |_| {}));
+        let first =
+            scope.spawn(|| run(shell(setting, server).envs(variables.iter().copied()), limits, &mut |_| {}));
         let began = Instant::now();
         while !listens(setting) && !first.is_finished() && began.elapsed() < limits.deadline {
             thread::sleep(TICK);
         }
-        let second = run(&mut shell(setting, client), limits, &mut |_| {});
+        let second = run(shell(setting, client).envs(variables.iter().copied()), limits, &mut |_| {});
         let first = first.join().map_err(|_| Failure::new("the watching thread panicked"));
         first.and_then(|first| Ok((first?, second?)))
     })?;

@@ -44,7 +44,7 @@ impl<C> Transport<C> {
             return None;
         }
         if state == State::Ready {
-            self.early(index as u32);
+            self.first_message(index as u32);
         }
         Some(EpId { index: index as u32, generation })
     }

@@ -136,6 +136,19 @@ impl Hello {
     /// # Errors
     /// Too short, of another version, or with a field that can't be.
     pub fn parse(data: &[u8]) -> Result<Hello, WireError> {
+        let hello = Hello::parse_any(data)?;
+        // QPs 0 and 1 are the management QPs: no connection ends there (IBTA 3.5.10).
+        if hello.qpns.as_slice().iter().any(|q| q.0 < 2) {
+            return Err(WireError::Field("queue pair number"));
+        }
+        Ok(hello)
+    }
+
+    /// The same for devices that have no management QPs, and number theirs from 0 or 1: iWARP ones.
+    ///
+    /// # Errors
+    /// As [`Hello::parse`].
+    pub fn parse_any(data: &[u8]) -> Result<Hello, WireError> {
         let data: &[u8; HELLO_LEN] = data.first_chunk().ok_or(WireError::Length(data.len()))?;
         let layout = Layout::from_bytes([data[0], data[1], data[2]])?;
         let mut name = [0_u8; 8];
@@ -149,10 +162,6 @@ fn parse_qpns(bytes: &[u8], count: usize) -> Result<Qpns, WireError> {
     let mut qpns = [Qpn(0); MAX_QUEUES];
     for (qpn, three) in qpns.iter_mut().zip(bytes.chunks_exact(QPN_LEN)).take(count) {
         *qpn = Qpn(u32::from_be_bytes([0, three[0], three[1], three[2]]));
-    }
-    // QPs 0 and 1 are the management QPs: no connection ends there (IBTA 3.5.10).
-    if qpns[..count].iter().any(|q| q.0 < 2) {
-        return Err(WireError::Field("queue pair number"));
     }
     Qpns::new(&qpns[..count]).ok_or(WireError::Field("queue count"))
 }

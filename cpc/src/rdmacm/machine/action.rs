@@ -1,11 +1,15 @@
 //! What the machine wants done, and what it counts.
 
+use verbs::Qpn;
 use verbs::cm::Token;
 
 use crate::ibcm::wire::{Hello, Qpns};
 use crate::rdmacm::address::Address;
+use crate::rdmacm::join::Join;
 use crate::rdmacm::refusal::Refusal;
 use crate::{ConnectError, EndpointKey, ProcessName};
+
+pub use crate::event::First;
 
 /// What the driver has to do, in this order. A call that fails is answered with `broken`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +26,7 @@ pub enum Action {
         /// Which id.
         id: Token,
     },
-    /// Make the endpoint's QPs, in INIT, and answer with `qps_created`.
+    /// Make the endpoint's QPs, in INIT, and answer with `qps_created`. On iWARP new ones for each try.
     CreateQps {
         /// Which endpoint.
         key: EndpointKey,
@@ -34,7 +38,8 @@ pub enum Action {
         /// The private data.
         hello: Hello,
     },
-    /// Take the QPs to RTS with the attributes of the id, and answer with `qps_up`.
+    /// Take the QPs to RTS with the attributes of the id, and answer with `qps_up`. On iWARP, where the device does that: tell the main
+    /// thread which QPs they are.
     BringUp {
         /// Which endpoint.
         key: EndpointKey,
@@ -49,6 +54,20 @@ pub enum Action {
         id: Token,
         /// The private data.
         hello: Hello,
+    },
+    /// iWARP: ask the peer for the connection of one more queue.
+    Join {
+        /// Which id.
+        id: Token,
+        /// The private data.
+        join: Join,
+    },
+    /// iWARP: agree to such a request.
+    AcceptJoin {
+        /// Which id.
+        id: Token,
+        /// Our queue pair.
+        qpn: Qpn,
     },
     /// Our QPs are up: tell the peer.
     Establish {
@@ -76,6 +95,13 @@ pub enum Action {
     Close {
         /// Which id.
         id: Token,
+    },
+    /// iWARP: tell the main thread who has to send first.
+    Order {
+        /// Which endpoint.
+        key: EndpointKey,
+        /// Who.
+        first: First,
     },
     /// Both sides are up: tell the main thread.
     Connected {

@@ -179,6 +179,10 @@ impl Machine {
 
     /// The peer's request is on its way here, and stands.
     fn yield_to_peer(&mut self, slot: usize, now: Instant) {
+        self.spend_qps(slot);
+        if self.answer_crossing(slot, now) {
+            return;
+        }
         self.close_id(slot);
         self.endpoints[slot].state = State::Yielding;
         self.set_deadline(slot, Some(now + self.params.connect_timeout));
@@ -196,6 +200,10 @@ impl Machine {
     }
 
     pub(super) fn try_again(&mut self, slot: usize, why: &str, now: Instant) {
+        self.spend_qps(slot);
+        if self.answer_crossing(slot, now) {
+            return;
+        }
         self.close_id(slot);
         self.leave_window(slot, now);
         let endpoint = &mut self.endpoints[slot];

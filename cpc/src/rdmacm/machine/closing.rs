@@ -23,6 +23,7 @@ impl Machine {
     pub(super) fn forget(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.set_deadline(slot, None);
         self.close_id(slot);
+        self.refuse_crossing(slot, Refusal::Closing);
         self.leave_window(slot, now);
         self.unlist(slot);
         self.endpoints.remove(slot);
@@ -45,9 +46,7 @@ impl Machine {
         self.unlist(slot);
         self.endpoints[slot].state = State::Leaving;
         self.set_deadline(slot, Some(now + self.params.disconnect_timeout));
-        if let Some(id) = self.endpoints[slot].id {
-            self.actions.push_back(Action::Disconnect { id });
-        }
+        self.disconnect_all(slot);
     }
 
     /// The peer has gone, or takes the connection down: agreed, and reported.
@@ -58,9 +57,7 @@ impl Machine {
     pub(super) fn peer_left(&mut self, slot: usize, now: Instant) {
         self.set_deadline(slot, None);
         self.leave_window(slot, now);
-        if let Some(id) = self.endpoints[slot].id {
-            self.actions.push_back(Action::Disconnect { id });
-        }
+        self.disconnect_all(slot);
         self.close_id(slot);
         let endpoint = &mut self.endpoints[slot];
         endpoint.state = State::Left;

@@ -15,6 +15,7 @@
 //!                       -- disconnected, new request --> Left  (reported, waits for remove)
 //!   any before Up       -- tries used up, refused, verbs error --> Failed  (reported, waits for remove)
 //! ```
+//! iWARP: between Rising or Replied and Up lies Joining, see `streams`.
 //! `table.rs` holds the decision for every pair of state and input.
 #![forbid(unsafe_code)]
 
@@ -23,9 +24,10 @@ mod active;
 mod closing;
 mod passive;
 mod state;
+mod streams;
 mod table;
 
-pub use action::{Action, Stats};
+pub use action::{Action, First, Stats};
 pub use state::{InputKind, StateKind};
 
 use std::collections::{HashMap, VecDeque};
@@ -38,11 +40,12 @@ use verbs::cm::Token;
 use self::closing::Parked;
 use self::state::{Endpoint, Incoming, Input, State};
 use super::address::Address;
+use super::join::Join;
 use super::params::Params;
 use super::refusal::Refusal;
 use crate::ibcm::machine::rng::Rng;
 use crate::ibcm::machine::timers::{Timer, Timers};
-use crate::ibcm::wire::{Hello, Layout, Qpns};
+use crate::ibcm::wire::{Hello, Layout, Qpns, WireError};
 use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
 /// What this side brings into every exchange.
@@ -54,6 +57,8 @@ pub struct Local {
     pub address: Address,
     /// Its queues.
     pub layout: Layout,
+    /// iWARP: a connection ends at one queue pair, so each needs an id of its own.
+    pub id_per_qp: bool,
 }
 
 /// How a request or reply was refused.
@@ -100,6 +105,10 @@ pub enum IdEvent<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Endpoint(usize),
+    /// iWARP: of an endpoint, for this queue.
+    Stream(usize, usize),
+    /// iWARP: of a peer's request that waits until ours is refused.
+    Crossing(usize),
     Parked(ProcessName),
 }
 
@@ -189,6 +198,8 @@ impl Machine {
             peer,
             address,
             id: None,
+            streams: Vec::new(),
+            crossing: None,
             qpns: None,
             state: State::Idle,
             deadline: None,
@@ -249,7 +260,10 @@ impl Machine {
     /// A request has come in; `id` is its id's new name.
     pub fn request(&mut self, id: Token, private_data: &[u8], now: Instant) {
         self.stats.requests += 1;
-        let hello = match Hello::parse(private_data) {
+        if let Some(join) = Join::parse(private_data).filter(|_| self.local.id_per_qp) {
+            return self.join_request(id, join, now);
+        }
+        let hello = match self.parse(private_data) {
             Ok(hello) if hello.name != self.local.name => hello,
             _ => {
                 self.stats.malformed += 1;
@@ -267,10 +281,21 @@ impl Machine {
         }
     }
 
+    fn parse(&self, private_data: &[u8]) -> Result<Hello, WireError> {
+        if self.local.id_per_qp { Hello::parse_any(private_data) } else { Hello::parse(private_data) }
+    }
+
     /// Something happened to an id.
     pub fn event(&mut self, id: Token, event: IdEvent<'_>, now: Instant) {
         match (self.by_id.get(&id).copied(), event) {
             (Some(Owner::Endpoint(slot)), event) => self.endpoint_event(slot, event, now),
+            (Some(Owner::Stream(slot, queue)), event) => self.stream_event(slot, queue, event, now),
+            (
+                Some(Owner::Crossing(slot)),
+                IdEvent::Refused(_) | IdEvent::Broken(_) | IdEvent::Disconnected,
+            ) => {
+                self.crossing_gone(slot);
+            }
             (Some(Owner::Parked(peer)), IdEvent::Refused(_) | IdEvent::Broken(_) | IdEvent::Disconnected) => {
                 self.parked_gone(peer);
             }
@@ -282,7 +307,7 @@ impl Machine {
         match event {
             IdEvent::AddrResolved => self.input(slot, &Input::AddrResolved, now),
             IdEvent::RouteResolved => self.input(slot, &Input::RouteResolved, now),
-            IdEvent::Response(data) => match Hello::parse(data) {
+            IdEvent::Response(data) => match self.parse(data) {
                 Ok(hello) => self.input(slot, &Input::Response(&hello), now),
                 Err(_) => {
                     self.stats.malformed += 1;
@@ -364,6 +389,7 @@ impl Machine {
             self.by_id.remove(&id);
             self.actions.push_back(Action::Close { id });
         }
+        self.close_streams(slot);
     }
 
     fn refuse(&mut self, id: Token, why: Refusal) {
@@ -375,6 +401,7 @@ impl Machine {
     fn fail(&mut self, slot: usize, cause: ConnectCause, now: Instant) {
         self.set_deadline(slot, None);
         self.close_id(slot);
+        self.refuse_crossing(slot, Refusal::Failed);
         self.leave_window(slot, now);
         let endpoint = &mut self.endpoints[slot];
         endpoint.state = State::Failed;

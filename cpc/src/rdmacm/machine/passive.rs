@@ -16,7 +16,7 @@ impl Machine {
         self.answer(slot, *request, now);
     }
 
-    fn answer(&mut self, slot: usize, request: Incoming, now: Instant) {
+    pub(super) fn answer(&mut self, slot: usize, request: Incoming, now: Instant) {
         self.mark(slot, Step::ReqReceived, now);
         self.endpoints[slot].since = now;
         self.take_id(slot, request.id);
@@ -47,6 +47,9 @@ impl Machine {
             self.endpoints[slot].crossed = true;
             return self.refuse(request.id, Refusal::Crossing);
         }
+        if self.local.id_per_qp {
+            return self.hold_crossing(slot, *request);
+        }
         // The peer refuses ours; its end of it goes with our id.
         self.adopt(slot, input, now);
     }
@@ -71,6 +74,7 @@ impl Machine {
     /// Both sides' values are known: takes the QPs up.
     pub(super) fn rise(&mut self, slot: usize, remote: Qpns, role: Role, now: Instant) {
         self.set_deadline(slot, None);
+        self.refuse_crossing(slot, Refusal::Late);
         self.leave_window(slot, now);
         let endpoint = &mut self.endpoints[slot];
         endpoint.state = State::Rising { remote, role, early: false };
@@ -91,12 +95,16 @@ impl Machine {
     pub(super) fn risen(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let State::Rising { remote, role, early } = self.endpoints[slot].state else { return };
         let (Some(id), Some(hello)) = (self.endpoints[slot].id, self.hello(slot)) else { return };
-        self.mark(slot, Step::QpsUp, now);
+        if !self.local.id_per_qp {
+            self.mark(slot, Step::QpsUp, now);
+        }
         match role {
+            // The device has said it for us.
+            Role::Active if self.local.id_per_qp => self.first_up(slot, remote, role, now),
             Role::Active => {
                 self.mark(slot, Step::RtuSent, now);
                 self.actions.push_back(Action::Establish { id });
-                self.connected(slot, remote);
+                self.first_up(slot, remote, role, now);
             }
             Role::Passive => {
                 self.mark(slot, Step::RepSent, now);
@@ -125,7 +133,7 @@ impl Machine {
             self.mark(slot, Step::RtuReceived, now);
         }
         if let State::Replied { remote } = self.endpoints[slot].state {
-            self.connected(slot, remote);
+            self.first_up(slot, remote, Role::Passive, now);
         }
     }
 

@@ -5,8 +5,10 @@ use std::time::Instant;
 use verbs::cm::Token;
 
 use super::Refused;
+use super::streams::Stream;
 use crate::ibcm::wire::{Hello, Qpns};
 use crate::rdmacm::address::Address;
+use crate::rdmacm::join::Join;
 use crate::{EndpointKey, ProcessName, Timeline};
 
 /// A peer's request that is being answered.
@@ -14,6 +16,13 @@ use crate::{EndpointKey, ProcessName, Timeline};
 pub(super) struct Incoming {
     pub(super) id: Token,
     pub(super) qpns: Qpns,
+}
+
+/// A peer's request for one of an endpoint's further connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JoinRequest {
+    pub(super) id: Token,
+    pub(super) join: Join,
 }
 
 /// Who opened the exchange.
@@ -46,6 +55,8 @@ pub(super) enum State {
     Rising { remote: Qpns, role: Role, early: bool },
     /// QPs are RTS, we have accepted.
     Replied { remote: Qpns },
+    /// iWARP: the first queue's connection is up, the others are on their way.
+    Joining { remote: Qpns, role: Role },
     /// Both sides are up.
     Up { remote: Qpns },
     /// Removed; waits for the peer to agree.
@@ -70,6 +81,7 @@ pub enum StateKind {
     Pausing,
     Rising,
     Replied,
+    Joining,
     Up,
     Leaving,
     Failed,
@@ -89,6 +101,7 @@ impl State {
             State::Pausing => StateKind::Pausing,
             State::Rising { .. } => StateKind::Rising,
             State::Replied { .. } => StateKind::Replied,
+            State::Joining { .. } => StateKind::Joining,
             State::Up { .. } => StateKind::Up,
             State::Leaving => StateKind::Leaving,
             State::Failed => StateKind::Failed,
@@ -100,7 +113,10 @@ impl State {
     pub(super) fn remote(&self) -> Option<&Qpns> {
         match self {
             State::Opening { request } => request.as_ref().map(|request| &request.qpns),
-            State::Rising { remote, .. } | State::Replied { remote } | State::Up { remote } => Some(remote),
+            State::Rising { remote, .. }
+            | State::Replied { remote }
+            | State::Joining { remote, .. }
+            | State::Up { remote } => Some(remote),
             _ => None,
         }
     }
@@ -130,6 +146,12 @@ pub(super) enum Input<'a> {
     Broken(&'a str),
     Disconnected,
     Timeout,
+    /// The peer asks for the connection of a further queue.
+    Join(JoinRequest),
+    /// The connection of this queue is up.
+    StreamUp(usize),
+    /// That of one is not to be had, or lost, and why.
+    StreamLost(String),
 }
 
 /// `Input` without its data.
@@ -153,6 +175,9 @@ pub enum InputKind {
     Broken,
     Disconnected,
     Timeout,
+    Join,
+    StreamUp,
+    StreamLost,
 }
 
 impl Input<'_> {
@@ -175,6 +200,9 @@ impl Input<'_> {
             Input::Broken(_) => InputKind::Broken,
             Input::Disconnected => InputKind::Disconnected,
             Input::Timeout => InputKind::Timeout,
+            Input::Join(_) => InputKind::Join,
+            Input::StreamUp(_) => InputKind::StreamUp,
+            Input::StreamLost(_) => InputKind::StreamLost,
         }
     }
 }
@@ -187,6 +215,10 @@ pub(super) struct Endpoint {
     pub(super) address: Address,
     /// The id of the exchange, or of the connection.
     pub(super) id: Option<Token>,
+    /// iWARP: the connections of the queues behind the first.
+    pub(super) streams: Vec<Stream>,
+    /// iWARP: the peer's request, which stands, until ours is refused.
+    pub(super) crossing: Option<Incoming>,
     /// Our QPs, once they are made.
     pub(super) qpns: Option<Qpns>,
     pub(super) state: State,

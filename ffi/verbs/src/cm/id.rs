@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::qp_attr::QpState;
 use crate::types::Qpn;
 use rdma_cm_sys as sys;
-use rdma_sys::{IBV_QPS_RTR, IBV_QPS_RTS, IBV_TRANSPORT_IWARP};
+use rdma_sys::{IBV_QPS_RTR, IBV_QPS_RTS};
 use std::ffi::{CStr, c_void};
 use std::net::SocketAddr;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
@@ -247,15 +247,6 @@ impl CmId {
                 CStr::from_ptr(device.name.as_ptr()).to_string_lossy().into_owned(),
                 (*self.raw()).port_num,
             ))
-        }
-    }
-
-    /// Whether the device is an iWARP one, whose connections end at one queue pair each.
-    pub fn is_iwarp(&self) -> bool {
-        // SAFETY: as above.
-        unsafe {
-            let device = (*self.raw()).verbs.as_ref().and_then(|context| context.device.as_ref());
-            device.is_some_and(|device| device.transport_type == IBV_TRANSPORT_IWARP)
         }
     }
 
