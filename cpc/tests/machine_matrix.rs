@@ -143,29 +143,7 @@ impl Bench {
     }
 
     fn req(&mut self, id: CommId) {
-        let path = Path {
-            local_lid: Lid(10),
-            remote_lid: Lid(20),
-            local_gid: Gid([1; 16]),
-            remote_gid: Gid([1; 16]),
-            sl: 0,
-            ack_timeout: 20,
-        };
-        self.datagram(Message::Req(Req {
-            local: id,
-            service: ME,
-            hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100) },
-            psn: Psn(7),
-            depth: DEPTH,
-            path,
-            mtu: 5,
-            pkey: 0xffff,
-            retry_count: 7,
-            rnr_retry: 7,
-            max_cm_retries: 12,
-            response_timeout: 15,
-            srq: true,
-        }));
+        self.datagram(request(id));
     }
 
     fn apply(&mut self, input: &str) {
@@ -251,6 +229,33 @@ impl Bench {
     fn said(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.machine.poll_action()).map(|action| describe(&action)).collect()
     }
+}
+
+/// The peer's REQ.
+fn request(id: CommId) -> Message {
+    let path = Path {
+        local_lid: Lid(10),
+        remote_lid: Lid(20),
+        local_gid: Gid([1; 16]),
+        remote_gid: Gid([1; 16]),
+        sl: 0,
+        ack_timeout: 20,
+    };
+    Message::Req(Req {
+        local: id,
+        service: ME,
+        hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100) },
+        psn: Psn(7),
+        depth: DEPTH,
+        path,
+        mtu: 5,
+        pkey: 0xffff,
+        retry_count: 7,
+        rnr_retry: 7,
+        max_cm_retries: 12,
+        response_timeout: 15,
+        srq: true,
+    })
 }
 
 fn describe(action: &Action) -> String {
@@ -381,6 +386,23 @@ fn an_older_request_never_replaces_a_newer_one() {
     bench.apply("same REQ");
     bench.apply("QpsMade");
     assert_eq!(bench.said(), ["make QPs", "REJ(Stale)", "bring QPs up to P+1"]);
+}
+
+/// Of two addresses that a process had, the later one counts, whether the modex or its request tells it.
+#[test]
+fn a_request_of_a_later_incarnation_than_the_modex_names_is_answered_and_an_earlier_one_is_not() {
+    let (earlier, later) = (Nonce(theirs().nonce.0 - 1), Nonce(theirs().nonce.0 + 1));
+    let ways = [("Idle", "Opening"), ("Queued", "Opening"), ("Opening", "Opening"), ("ReqSent", "Rising")];
+    for (before, after) in ways {
+        // Ours is the lower address: had the requests crossed, ours would stand.
+        let mut bench = Bench::at(address(1), CommId(0), SEED);
+        bench.bring_to(before);
+        let me = bench.me.nonce;
+        bench.datagram_of(Address { nonce: earlier, qpn: Qpn(99), ..theirs() }, me, request(P));
+        assert_eq!((bench.state().as_str(), bench.said().len()), (before, 0), "an earlier one");
+        bench.datagram_of(Address { nonce: later, qpn: Qpn(99), ..theirs() }, me, request(P));
+        assert_eq!((bench.state().as_str(), bench.machine.stats().relearned), (after, 1), "{before}");
+    }
 }
 
 #[test]

@@ -182,6 +182,25 @@ fn a_restarted_process_is_connected_anew() {
     }
 }
 
+/// Open MPI 5.0 may hand out the address of a life that a process has ended: its requests, whether or not they cross one to that
+/// address, say where it is now.
+#[test]
+fn a_process_that_began_anew_is_reached_where_its_request_comes_from_whatever_the_modex_says() {
+    for (hops, other_asks) in (0..8).flat_map(|hops| [(hops, false), (hops, true)]) {
+        let mut world = pair(13);
+        if other_asks {
+            world.connect(0, 1);
+        }
+        world.run_until(HOP * hops);
+        world.restart_unheard(1);
+        world.connect(1, 0);
+        world.run(PAIR_STEPS);
+        assert!(world.is_connected(0, 1), "restart after {hops} hops, the other asks: {other_asks}");
+        assert!(world.nodes[0].manager.machine.stats().relearned > 0);
+        assert!(world.elapsed() < Duration::from_secs(10), "{:?}", world.elapsed());
+    }
+}
+
 #[test]
 fn an_endpoint_that_one_side_replaces_is_connected_anew() {
     for (side, other) in [(0, 1), (1, 0)] {

@@ -1,14 +1,31 @@
 //! The exchange of addresses: one blob of bytes per process, published at init, fetched when a peer is added.
+//!
+//! A process of Open MPI 5.0 may end MPI and begin it again, at another address. What was published under one name in the life before
+//! is then in many places: PMIx keeps it in the peers (as long as anybody there holds PMIx open) and in its daemon (until the process
+//! publishes again; a fence that ends too early, openpmix issue 3931, lets peers ask before that). So each life has a name of its own;
+//! peers that begin their lives together, as most do, ask for the one that they are in. Who finds nothing there asks for the common
+//! name; [`cpc`] sorts out what is out of date all the same.
 
 use opal_sys::{Abi, ModexError, opal_process_name_t};
 use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+/// Which life of MPI this is, from 1.
+static LIFE: AtomicU32 = AtomicU32::new(0);
 
 /// Under which key ours is published: component and version, as Open MPI's own components do. Processes with another
 /// version of oxib do not find it, and Open MPI takes another transport between the two.
 pub fn key() -> CString {
-    let version = concat!("btl.oxib.", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
-    CString::new(version).unwrap_or_else(|_| CStr::to_owned(c"btl.oxib"))
+    name(1)
+}
+
+/// The key of one life; the first has the common one.
+fn name(life: u32) -> CString {
+    const KEY: &str =
+        concat!("btl.oxib.", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    let text = if life > 1 { format!("{KEY}#{life}") } else { KEY.to_owned() };
+    CString::new(text).unwrap_or_else(|_| CStr::to_owned(c"btl.oxib"))
 }
 
 /// What a process publishes that has no addresses. A key that is missing altogether costs whoever asks for it 2 s.
@@ -19,7 +36,9 @@ const NOTHING: &[u8] = &[0];
 /// # Errors
 /// [`ModexError`] when the runtime refused.
 pub fn publish(abi: &Abi, bytes: &[u8]) -> Result<(), ModexError> {
-    abi.family().modex_put(&key(), bytes)
+    let life = LIFE.fetch_add(1, Ordering::Relaxed) + 1;
+    abi.family().modex_put(&key(), bytes)?;
+    if life > 1 { abi.family().modex_put(&name(life), bytes) } else { Ok(()) }
 }
 
 /// Publishes that this process can't be reached over oxib.
@@ -44,10 +63,10 @@ const WAITED: Duration = Duration::from_secs(1);
 /// # Errors
 /// [`ModexError`] when the runtime failed.
 pub fn fetch(abi: &Abi, peer: opal_process_name_t) -> Result<Option<Vec<u8>>, ModexError> {
-    let (key, began) = (key(), Instant::now());
+    let began = Instant::now();
     loop {
         let asked = Instant::now();
-        match abi.family().modex_get(peer, &key) {
+        match get(abi, peer) {
             Ok(bytes) => return Ok((bytes != NOTHING).then_some(bytes)),
             Err(ModexError::NotFound { .. }) => {
                 let may_come = abi.addresses_come_late() && asked.elapsed() < WAITED;
@@ -61,10 +80,25 @@ pub fn fetch(abi: &Abi, peer: opal_process_name_t) -> Result<Option<Vec<u8>>, Mo
     }
 }
 
+/// What the peer has published in the life that we are in, or in any.
+fn get(abi: &Abi, peer: opal_process_name_t) -> Result<Vec<u8>, ModexError> {
+    let life = LIFE.load(Ordering::Relaxed);
+    match abi.family().modex_get(peer, &name(life)) {
+        Err(ModexError::NotFound { .. }) if life > 1 => abi.family().modex_get(peer, &key()),
+        found => found,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_key_names_component_and_version() {
         assert_eq!(super::key().to_str(), Ok("btl.oxib.0.1"));
+    }
+
+    #[test]
+    fn later_lives_have_keys_of_their_own() {
+        assert_eq!(super::name(1), super::key());
+        assert_eq!(super::name(2).to_str(), Ok("btl.oxib.0.1#2"));
     }
 }

@@ -44,9 +44,15 @@ impl IbcmModule {
         let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;
         let transport = Transport::open(NAME, plan, params.recv_count)?;
         let seed = params.seed.unwrap_or_else(seed::from_system);
-        let address = address(plan, &transport, Nonce(u32::try_from(seed >> 32).unwrap_or(1)));
+        let address = address(plan, &transport, seed::incarnation());
         let machine = Machine::new(local(query, address, layout), params.clone(), seed);
-        log::debug!("ibcm listens on {:?} of {}, {:?}", address.qpn, plan.port.ctx.name(), address.lid);
+        log::debug!(
+            "ibcm listens on {:?} of {}, {:?}, {:?}",
+            address.qpn,
+            plan.port.ctx.name(),
+            address.lid,
+            address.nonce
+        );
         Ok(IbcmModule {
             plan: plan.clone(),
             params: params.clone(),
@@ -146,6 +152,7 @@ impl Module for IbcmModule {
         let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
         match self.parse_address(&peer_blob) {
             Ok(address) => {
+                log::debug!("ibcm: {peer:?} listens on {:?}, {:?}", address.qpn, address.nonce);
                 self.held.insert(key, Held { cts, qps: None });
                 self.machine.add_endpoint(key, peer, address, now);
                 self.perform_all(now, out);

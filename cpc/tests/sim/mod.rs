@@ -151,7 +151,11 @@ impl<P: Protocol> World<P> {
             node: index,
             qpn: self.qpn(),
             number: self.births,
-            nonce: u32::try_from(self.random() >> 32).unwrap(),
+            // Later births have higher ones, wherever the count begins.
+            nonce: u32::try_from(self.first_seed & 0xffff_ffff)
+                .unwrap()
+                .wrapping_sub(3)
+                .wrapping_add(self.births),
             name,
             layout,
             seed: self.random(),
@@ -163,6 +167,7 @@ impl<P: Protocol> World<P> {
             manager,
             name,
             address,
+            published: address,
             ends: HashMap::new(),
             current: BTreeMap::new(),
             wants: Vec::new(),
@@ -212,7 +217,7 @@ impl<P: Protocol> World<P> {
     // What the transport does.
 
     pub fn add(&mut self, node: usize, peer: usize) -> EndpointKey {
-        let (name, address, now) = (self.nodes[peer].name, self.nodes[peer].address, self.now);
+        let (name, address, now) = (self.nodes[peer].name, self.nodes[peer].published, self.now);
         let me = &mut self.nodes[node];
         me.generation += 1;
         let key = EndpointKey { index: u32::try_from(peer).unwrap(), generation: me.generation };
@@ -272,6 +277,13 @@ impl<P: Protocol> World<P> {
         for peer in peers {
             self.replace(node, peer);
         }
+    }
+
+    /// As `restart`, but what its peers get to know when they ask is still the address of the former life.
+    pub fn restart_unheard(&mut self, node: usize) {
+        let published = self.nodes[node].published;
+        self.restart(node);
+        self.nodes[node].published = published;
     }
 
     /// Every end that is up sends something. Where nobody acknowledges it, the device says so.
@@ -376,7 +388,7 @@ impl<P: Protocol> World<P> {
         self.nodes[node].unknown.push(peer);
         let Some(&index) = self.by_name.get(&peer) else { return };
         // An endpoint for that very incarnation is in place already, if a Disconnected came first.
-        let fresh = self.end(node, index).is_some_and(|e| e.address == self.nodes[index].address);
+        let fresh = self.end(node, index).is_some_and(|e| e.address == self.nodes[index].published);
         let usable = fresh && !self.state(node, index).is_some_and(P::is_spent);
         if self.nodes[node].welcoming && !usable {
             self.replace(node, index);

@@ -56,6 +56,8 @@ pub struct Node<P: Protocol> {
     pub manager: P,
     pub name: ProcessName,
     pub address: P::Address,
+    /// Where peers get to know that it is.
+    pub published: P::Address,
     pub ends: HashMap<EndpointKey, End<P::Address>>,
     /// The present endpoint of each peer.
     pub current: BTreeMap<usize, EndpointKey>,

@@ -17,6 +17,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     let parts = [
         manners::cases(setting),
         lifecycle::cases(setting),
+        lifecycle::newer(),
         own::cases(setting),
         netpipe::cases(setting),
         mpi4py::cases(setting),
@@ -24,12 +25,12 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     titled(parts.into_iter().flatten())
 }
 
-/// A few of each kind, with the default layout; without sessions, whose rare hangs are open (docs/openmpi.md).
+/// A few of each kind, with the default layout; without sessions, for PMIx's fences (docs/openmpi.md).
 pub fn short(setting: &Setting) -> Vec<Case> {
     let manners = manners::cases(setting).into_iter().filter(|case| !case.name.contains(".conf"));
     let programs = SHORT.iter().flat_map(|(names, ranks)| own::some(setting, names, *ranks));
-    let lifecycle = lifecycle::cases(setting).into_iter().filter(|case| !case.name.starts_with("sessions"));
-    titled(manners.chain(lifecycle).chain(programs))
+    let newer = lifecycle::newer().into_iter().filter(|case| !case.name.starts_with("sessions"));
+    titled(manners.chain(lifecycle::cases(setting)).chain(newer).chain(programs))
 }
 
 fn titled(cases: impl Iterator<Item = Case>) -> Vec<Case> {

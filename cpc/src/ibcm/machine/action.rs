@@ -92,6 +92,8 @@ pub struct Stats {
     pub stale: u64,
     /// Datagrams that say nothing new.
     pub ignored: u64,
+    /// Peers that were found at another address than the modex said, having begun MPI anew.
+    pub relearned: u64,
     /// Crossing requests that were merged.
     pub raced: u64,
     /// Requests refused because the peer's queues differ. Should stay 0.
@@ -108,7 +110,7 @@ pub struct Stats {
 
 impl Stats {
     /// The counters by name.
-    pub fn rows(&self) -> [(&'static str, u64); 13] {
+    pub fn rows(&self) -> [(&'static str, u64); 14] {
         [
             ("ibcm_received", self.received),
             ("ibcm_sent", self.sent),
@@ -117,6 +119,7 @@ impl Stats {
             ("ibcm_malformed", self.malformed),
             ("ibcm_stale", self.stale),
             ("ibcm_ignored", self.ignored),
+            ("ibcm_relearned", self.relearned),
             ("ibcm_raced", self.raced),
             ("ibcm_layout_refused", self.layout_refused),
             ("ibcm_parked", self.parked),

@@ -66,7 +66,8 @@ impl Machine {
 
     /// Sends our request for the (`tries` + 1)-th time.
     fn ask(&mut self, slot: usize, tries: u32, now: Instant) {
-        self.endpoints[slot].state = State::ReqSent { tries };
+        let asked = self.endpoints[slot].address.nonce;
+        self.endpoints[slot].state = State::ReqSent { tries, asked };
         self.arm(slot, tries, now);
         self.mark(slot, Step::ReqSent, now);
         if let Some(req) = self.req(slot) {
@@ -123,7 +124,7 @@ impl Machine {
     /// ReqSent + Timeout: asks again, unless it has been asked often enough.
     pub(super) fn ask_again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.leave_window(slot, now);
-        let State::ReqSent { tries } = self.endpoints[slot].state else { return };
+        let State::ReqSent { tries, .. } = self.endpoints[slot].state else { return };
         if self.spent(slot, tries, now) {
             return self.time_out(slot, tries, now);
         }
@@ -219,7 +220,7 @@ impl Machine {
         let Input::Mra(mra) = input else { return };
         self.leave_window(slot, now);
         let limit = self.endpoints[slot].since + self.params.patience;
-        let State::ReqSent { tries } = &mut self.endpoints[slot].state else { return };
+        let State::ReqSent { tries, .. } = &mut self.endpoints[slot].state else { return };
         // The peer is alive: its silence so far does not count against it. `patience` bounds the whole.
         *tries = 0;
         let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
@@ -256,7 +257,7 @@ impl Machine {
         endpoint.renewals += 1;
         let old = std::mem::replace(&mut endpoint.local, fresh);
         let tries = match endpoint.state {
-            State::ReqSent { tries } => tries,
+            State::ReqSent { tries, .. } => tries,
             _ => 0,
         };
         self.by_id.remove(&old);

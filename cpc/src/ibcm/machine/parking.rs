@@ -45,7 +45,9 @@ impl Machine {
         match self.parked.entry(peer) {
             Entry::Occupied(mut kept) => {
                 let kept = kept.get_mut();
-                (kept.req, kept.from, kept.nonce) = (*req, from, nonce);
+                if !kept.nonce.is_newer_than(nonce) {
+                    (kept.req, kept.from, kept.nonce) = (*req, from, nonce);
+                }
                 false
             }
             Entry::Vacant(place) => {
@@ -57,14 +59,10 @@ impl Machine {
         }
     }
 
-    /// The endpoint has come: serves the request that waited for it, if it is from the incarnation that was added.
+    /// The endpoint has come: serves the request that waited for it, if it is not from an earlier incarnation than was added.
     pub(super) fn serve_parked(&mut self, slot: usize, now: Instant) {
-        let (peer, nonce) = (self.endpoints[slot].peer, self.endpoints[slot].address.nonce);
-        let Some(parked) = self.unpark(peer) else { return };
-        if parked.nonce == nonce {
-            self.route_req(parked.from, nonce, &parked.req, now);
-        } else {
-            self.stats.stale += 1;
+        if let Some(parked) = self.unpark(self.endpoints[slot].peer) {
+            self.route_req(parked.from, parked.nonce, &parked.req, now);
         }
     }
 

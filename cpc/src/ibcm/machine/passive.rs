@@ -29,12 +29,15 @@ impl Machine {
     }
 
     /// ReqSent + ReqNew: two requests have crossed. The lower address's stands, the higher's is answered as if it had
-    /// never asked; both sides decide from the same two modex addresses, so nothing more has to be said.
+    /// never asked; both sides decide from the same two modex addresses, so nothing more has to be said. A request of ours that went to
+    /// a former incarnation of the peer has crossed nothing.
     pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::ReqNew(req, _) = input else { return };
         self.stats.raced += 1;
         self.mark(slot, Step::ReqReceived, now);
-        if !self.local.address.outranks(&self.endpoints[slot].address) {
+        let State::ReqSent { asked, .. } = self.endpoints[slot].state else { return };
+        let address = &self.endpoints[slot].address;
+        if asked != address.nonce || !self.local.address.outranks(address) {
             self.endpoints[slot].since = now;
             self.rise(slot, requester(req), Role::Passive, now);
         }

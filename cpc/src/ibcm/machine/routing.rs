@@ -4,6 +4,9 @@
 //! the name in it (which endpoint?); the sender's nonce and UD QPN (is it from the incarnation that the modex named?);
 //! the ids of both sides (is it of this exchange?). What fails is counted. REQ, REP, RTU and DREQ that belong to nothing
 //! are answered all the same, so that their sender neither runs into its timeout nor holds a connection to nobody.
+//!
+//! A REQ of a later incarnation than the one that we were told of is no stranger's: its sender has ended MPI and begun it again, and the
+//! modex has given us the address of its former life. The REQ says where it is now, and that is believed.
 
 use std::time::Instant;
 
@@ -39,7 +42,16 @@ impl Machine {
             return self.reject_req(from, nonce, req, Reason::Layout(self.local.layout));
         }
         let slot = self.by_peer.get(&req.hello.name).copied();
-        let slot = slot.filter(|&slot| self.endpoints[slot].address.nonce == nonce);
+        if let Some(known) =
+            slot.map(|slot| self.endpoints[slot].address.nonce).filter(|&known| known != nonce)
+        {
+            if known.is_newer_than(nonce) {
+                // Of a life that its sender has ended: nobody waits for an answer.
+                self.stats.stale += 1;
+                return;
+            }
+            slot.into_iter().for_each(|slot| self.learn_address(slot, from, nonce, req));
+        }
         match slot {
             Some(slot) if self.endpoints[slot].address.qpn != from.qpn => self.stats.foreign += 1,
             Some(slot) if self.endpoints[slot].is_with(req.local) => self.input(slot, &Input::ReqDup, now),
@@ -50,6 +62,14 @@ impl Machine {
             Some(slot) => self.input(slot, &Input::ReqNew(req, from), now),
             None => self.park(req, from, nonce, now),
         }
+    }
+
+    /// The peer has a later incarnation than the modex said: from now on it is where its request comes from.
+    fn learn_address(&mut self, slot: usize, from: Source, nonce: Nonce, req: &Req) {
+        self.stats.relearned += 1;
+        let address = &mut self.endpoints[slot].address;
+        (address.nonce, address.qpn) = (nonce, from.qpn);
+        (address.lid, address.gid) = (req.path.local_lid, req.path.local_gid);
     }
 
     /// True for a request that its sender has made before the last one that was taken up here.

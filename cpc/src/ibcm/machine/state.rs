@@ -6,7 +6,7 @@ use verbs::Psn;
 
 use super::Source;
 use crate::ibcm::address::Address;
-use crate::ibcm::wire::{CommId, Depth, Dreq, Hello, Mra, Qpns, Rej, Rep, Req, Rtu};
+use crate::ibcm::wire::{CommId, Depth, Dreq, Hello, Mra, Nonce, Qpns, Rej, Rep, Req, Rtu};
 use crate::{EndpointKey, ProcessName, Timeline};
 
 /// The peer's side of a connection, as its REQ or REP told it.
@@ -47,7 +47,11 @@ pub(super) enum State {
     /// Its QPs are being made; for the peer's request if there is one, else for ours.
     Opening { request: Option<Remote> },
     /// Our REQ is out. [REQ Sent]
-    ReqSent { tries: u32 },
+    ReqSent {
+        tries: u32,
+        /// The incarnation that it went to.
+        asked: Nonce,
+    },
     /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
     Rising { remote: Remote, role: Role, early: bool },
     /// QPs are RTS, our REP is out. [REP Sent]

@@ -23,9 +23,18 @@ impl CommId {
     }
 }
 
-/// Random number of one incarnation of a process's connection manager; in the modex and in every datagram.
+/// Names one incarnation of a process's connection manager; in the modex and in every datagram. Later incarnations of a process have
+/// higher ones, compared as serial numbers (RFC 1982): milliseconds of the clock, and never twice the same in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Nonce(pub u32);
+
+impl Nonce {
+    /// True if `self` names a later incarnation of a process than `other`, which may be 24 days older at most.
+    pub fn is_newer_than(self, other: Nonce) -> bool {
+        let ahead = self.0.wrapping_sub(other.0);
+        ahead != 0 && ahead < 1 << 31
+    }
+}
 
 /// A datagram: who sent it to whom and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
