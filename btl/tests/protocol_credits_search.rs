@@ -36,6 +36,9 @@ struct Message {
     grant: Grant,
 }
 
+/// Opens a queue pair; no credit message looks like it.
+const OPENER: Message = Message { explicit: true, grant: Grant::NONE };
+
 impl Message {
     fn pack(self) -> u8 {
         assert!(self.grant.data < 8 && self.grant.ctl < 8);
@@ -94,12 +97,19 @@ struct Model {
     traffic: Traffic,
     /// Explicit credit messages are sent; without them the search must find the deadlock.
     explicit: bool,
+    /// iWARP: the queue pair is opened by a message of side 0, before which side 1 sends nothing.
+    opens: bool,
 }
 
 impl Model {
     fn initial(&self) -> State {
         let side = Credits::new(&self.window);
-        State { sides: [side; 2], channels: [Channel::default(); 2], held: [0; 2] }
+        let mut state = State { sides: [side; 2], channels: [Channel::default(); 2], held: [0; 2] };
+        if self.opens {
+            assert!(state.sides[0].acquire_opener());
+            state.channels[1].push(OPENER);
+        }
+        state
     }
 
     fn successors(&self, state: &State, visit: &mut impl FnMut(State)) {
@@ -118,6 +128,9 @@ impl Model {
 
     fn send(state: &State, side: usize) -> Option<State> {
         let mut next = *state;
+        if next.channels[side].messages().any(|message| message == OPENER) {
+            return None;
+        }
         let grant = next.sides[side].acquire()?;
         next.channels[1 - side].push(Message { explicit: false, grant });
         Some(next)
@@ -128,7 +141,8 @@ impl Model {
         let message = next.channels[side].pop()?;
         next.sides[side].accept(&self.window, message.grant).expect("an honest grant");
         if message.explicit {
-            assert!(message.grant.data >= 1, "an explicit credit message returns something");
+            let opener = self.opens && message == OPENER;
+            assert!(message.grant.data >= 1 || opener, "an explicit credit message returns something");
             next.sides[side].credit_message_reposted(&self.window).expect("an honest credit message");
         } else {
             next.held[side] += 1;
@@ -277,39 +291,45 @@ fn windows(rd_num: u16) -> impl Iterator<Item = Window> {
 }
 
 /// Searches every window of `rd_num`; those that differ only in an `rd_low` without effect are searched once.
-fn search_all(rd_num: u16, traffic: Traffic) {
+fn search_all(rd_num: u16, traffic: Traffic, opens: bool) {
     let windows: HashSet<Window> = windows(rd_num).collect();
     let states: usize =
-        windows.iter().map(|&window| Model { window, traffic, explicit: true }.search()).sum();
-    println!("rd_num {rd_num}, {traffic:?}: {} windows, {states} states", windows.len());
+        windows.iter().map(|&window| Model { window, traffic, explicit: true, opens }.search()).sum();
+    println!("rd_num {rd_num}, {traffic:?}, opens {opens}: {} windows, {states} states", windows.len());
     assert!(states >= 8 * windows.len(), "the search went nowhere");
 }
 
 #[test]
 fn one_way_traffic_cannot_deadlock_with_windows_of_1_to_4() {
-    (1..=4).for_each(|rd_num| search_all(rd_num, Traffic::OneWay));
+    (1..=4).for_each(|rd_num| search_all(rd_num, Traffic::OneWay, false));
 }
 
 #[test]
 fn two_way_saturation_cannot_deadlock_with_windows_of_1_to_3() {
-    (1..=3).for_each(|rd_num| search_all(rd_num, Traffic::TwoWay));
+    (1..=3).for_each(|rd_num| search_all(rd_num, Traffic::TwoWay, false));
+}
+
+#[test]
+fn an_iwarp_queue_pair_that_one_side_opens_cannot_deadlock() {
+    (1..=4).for_each(|rd_num| search_all(rd_num, Traffic::OneWay, true));
+    (1..=3).for_each(|rd_num| search_all(rd_num, Traffic::TwoWay, true));
 }
 
 #[test]
 fn two_way_saturation_cannot_deadlock_with_windows_of_4() {
-    search_all(4, Traffic::TwoWay);
+    search_all(4, Traffic::TwoWay, false);
 }
 
 #[test]
 #[should_panic = "deadlock: a side without credits"]
 fn the_search_finds_the_deadlock_of_one_way_traffic_without_credit_messages() {
     let window = Window::new(4, 2, 2, 2).expect("a window of the grammar");
-    Model { window, traffic: Traffic::OneWay, explicit: false }.search();
+    Model { window, traffic: Traffic::OneWay, explicit: false, opens: false }.search();
 }
 
 #[test]
 #[should_panic = "deadlock: a side without credits"]
 fn the_search_finds_the_deadlock_of_two_exhausted_sides_without_credit_messages() {
     let window = Window::new(2, 1, 1, 2).expect("a window of the grammar");
-    Model { window, traffic: Traffic::TwoWay, explicit: false }.search();
+    Model { window, traffic: Traffic::TwoWay, explicit: false, opens: false }.search();
 }

@@ -47,7 +47,7 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --ompi5            the end-to-end cases with Open MPI 5.0 (fetched once); without it, a few of them
                 --list             only name the end-to-end cases
                 --only-e2e         no unit and property tests
-                --kernel           instead: jobs over a real kernel's RDMA devices (rxe), in emulated guests; about half an hour
+                --kernel           instead: jobs over a real kernel's RDMA devices (rxe, siw), in emulated guests; an hour
                 --over NAME        end-to-end cases over this transport instead of oxib (to tell its faults from ours)
                 FILTER...          only end-to-end cases whose name contains one of these
   verbs -- COMMAND...
