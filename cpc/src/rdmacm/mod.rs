@@ -39,6 +39,10 @@
 //! kernel's siw takes them to the error state). There is no RNR: layouts with
 //! shared queues, where a message may find no receive, are refused.
 //!
+//! Two calls of the helper thread may take longer on the kernel's siw: `rdma_connect`, which connects the TCP socket, and `rdma_destroy_id` of an
+//! id whose request is out, which waits for the peer's answer, 10 s at most. A crossing request is held for that reason, too: no id is
+//! destroyed before its answer is there.
+//!
 //! # The parts
 //! [`machine`]: the protocol, without I/O. `module`: the driver that ties it to ids on the helper thread. [`address`]: the modex
 //! blob. [`refusal`]: why a request is refused. [`join`]: whose a further connection is.
