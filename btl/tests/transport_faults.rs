@@ -12,11 +12,14 @@ const SHARED: &str = "S,128,32,16,32:S,8192,32,16,32";
 
 /// RNR storms are for shared queues only: a message to a per-peer queue goes out when there is a receive for it, so there an RNR NAK
 /// is an error, and is not retried.
-const FABRICS: [(&str, &str); 4] = [
+const OVER_XRC: &str = "X,128,32,16,32:X,8192,32,16,32";
+
+const FABRICS: [(&str, &str); 5] = [
     (PER_PEER, "seed=11,drop=30%,duplicate=20%,reorder=20%"),
     (PER_PEER, "seed=12,drop=10%,delay=300us"),
     (SHARED, "seed=13,drop=20%,reorder=20%,rnr=every:7:1ms"),
     (SHARED, "seed=14,drop=20%,duplicate=20%,rnr=every:50:5ms,delay=100us"),
+    (OVER_XRC, "seed=15,drop=20%,duplicate=20%,reorder=20%,rnr=every:50:1ms"),
 ];
 
 #[test]

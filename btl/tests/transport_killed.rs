@@ -13,6 +13,7 @@ use common::child::{Child, TempDir, advert_word, listen, parse_advert, role, say
 use common::watchdog::Watchdog;
 use common::{PATIENCE, config, open};
 use mca_btl_oxib::protocol::layout::DEFAULT;
+use mca_btl_oxib::transport::config::Config;
 use mca_btl_oxib::transport::{EpId, Transport, Upcall};
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,9 +31,15 @@ fn child_main() {
     match role().as_deref() {
         Some("peer") => peer(),
         Some("survivor") => survivor(),
-        Some("sweeper") => drop(open(config(DEFAULT), 1 << 40)),
+        Some("sweeper") => drop(open(settings(DEFAULT), 1 << 40)),
         _ => {}
     }
+}
+
+/// The processes of a test share their XRC domain.
+fn settings(layout: &str) -> Config {
+    let dir = std::env::var_os("SOFTIB_DIR").unwrap();
+    Config { xrc_domain: Path::new(&dir).join("xrc"), ..config(layout) }
 }
 
 /// What came of polling.
@@ -82,7 +89,7 @@ fn send(transport: &mut Transport<u64>, id: EpId, len: usize, can_wait: bool) ->
 fn peer() {
     let _watchdog = Watchdog::new("peer", PATIENCE);
     let [name, layout, theirs] = [listen(), listen(), listen()];
-    let mut transport = open(config(&layout), name.parse().unwrap());
+    let mut transport = open(settings(&layout), name.parse().unwrap());
     say(&advert_word(transport.adverts()));
     let id = transport.add(SURVIVOR, &parse_advert(&theirs)).unwrap();
     let mut memory = vec![7u8; BYTES];
@@ -137,7 +144,7 @@ fn start_peer(transport: &mut Transport<u64>, layout: &str, name: u64) -> Peer {
 fn survivor() {
     let _watchdog = Watchdog::new("survivor", PATIENCE);
     let [layout, moment] = [listen(), listen()];
-    let mut transport = open(config(&layout), SURVIVOR);
+    let mut transport = open(settings(&layout), SURVIVOR);
     let mut victim = start_peer(&mut transport, &layout, SURVIVOR + 1);
     let friend = start_peer(&mut transport, &layout, SURVIVOR + 2);
     let mut memory = vec![1u8; BYTES];
@@ -211,12 +218,22 @@ fn kill_after(test: &str, layout: &str, messages: u64) {
     // The next process that opens the device sweeps the victim's segment, if the survivors have not.
     Child::start("sweeper", &dir.0).finish();
     assert_eq!(dir.entries(), [""; 0], "segments were left");
-    assert!(verdict.contains("retr") || verdict.contains("answer"), "{verdict}");
+    let reasons = ["retr", "answer", "shared receive queue is gone"];
+    assert!(reasons.iter().any(|reason| verdict.contains(reason)), "{verdict}");
 }
 
 #[test]
 fn a_killed_peer_fails_its_endpoint_only_and_leaves_nothing() {
     for (layout, messages) in [(DEFAULT, 2000), (DEFAULT, 1), ("P,4096,4", 500), ("S,4096,8,6,4", 500)] {
         kill_after("killed", layout, messages);
+    }
+}
+
+/// Victim and friend are behind one send queue pair, and one receive queue pair that the victim has made.
+#[test]
+fn a_killed_process_of_a_node_does_not_take_the_others_of_it_along() {
+    for (layout, messages) in [("X,4096,64,48,16", 2000), ("X,128,8,6,4:X,4096,8,6,4", 500), ("X,4096,64", 1)]
+    {
+        kill_after("killed-xrc", layout, messages);
     }
 }

@@ -164,7 +164,7 @@ fn one_way_traffic_lives_on_explicit_credit_messages() {
 
 #[test]
 fn first_messages_that_cross_make_one_connection() {
-    for layout in [DEFAULT, "S,4096,64", "P,4096,4"] {
+    for layout in [DEFAULT, "S,4096,64", "P,4096,4", "X,4096,64"] {
         let mut world = World::new("crossing", layout, 2);
         world.send(0, 1, 10);
         world.send(1, 0, 20);

@@ -32,7 +32,7 @@ fn send_buffers(world: &World, side: usize, queue: usize) -> u32 {
 
 #[test]
 fn a_sender_outside_of_callbacks_is_told_to_wait_and_one_inside_is_not() {
-    for layout in ["P,4096,2,1,1,2", "S,4096,4,3,2,4", DEFAULT] {
+    for layout in ["P,4096,2,1,1,2", "S,4096,4,3,2,4", "X,4096,4,3,2,4", DEFAULT] {
         let mut world = limited("inside", layout, 2);
         let queue = world.layout.for_payload(4000).unwrap();
         fill(&mut world, 0, 1, 4000);
@@ -61,7 +61,7 @@ fn a_sender_outside_of_callbacks_is_told_to_wait_and_one_inside_is_not() {
 
 #[test]
 fn answers_from_callbacks_are_never_refused_while_both_sides_flood() {
-    for layout in ["P,128,2,1,1,2:P,4096,2,1,1,2", "S,4096,4,3,2,4", DEFAULT] {
+    for layout in ["P,128,2,1,1,2:P,4096,2,1,1,2", "S,4096,4,3,2,4", "X,4096,4,3,2,4", DEFAULT] {
         let mut world = limited("echo", layout, 2);
         for _ in 0..400 {
             for (from, to) in [(0, 1), (1, 0)] {
@@ -88,7 +88,7 @@ fn answers_from_callbacks_are_never_refused_while_both_sides_flood() {
 
 #[test]
 fn a_flood_to_a_peer_that_never_polls_is_bounded() {
-    for layout in ["P,4096,8", "S,4096,16", DEFAULT] {
+    for layout in ["P,4096,8", "S,4096,16", "X,4096,16", DEFAULT] {
         let mut world = limited("bounded", layout, 2);
         let queue = world.layout.for_payload(4000).unwrap();
         world.send(0, 1, 4000);
@@ -153,7 +153,7 @@ fn a_stalled_peer_does_not_stop_messages_to_others_with_the_default_layout() {
 /// Something has always arrived when side 0 polls; its own sends complete all the same.
 #[test]
 fn a_steady_stream_of_arrivals_does_not_hold_up_sends() {
-    for layout in ["P,128,8", "S,128,64,48,32", DEFAULT] {
+    for layout in ["P,128,8", "S,128,64,48,32", "X,128,64,48,32", DEFAULT] {
         let mut world = World::new("stream", layout, 3);
         for to in [1, 2] {
             world.send(0, to, 16);

@@ -30,7 +30,7 @@ fn start(
 
 #[test]
 fn put_and_get_move_the_right_bytes_and_no_others() {
-    for layout in [DEFAULT, "P,4096,4", "S,4096,16"] {
+    for layout in [DEFAULT, "P,4096,4", "S,4096,16", "X,4096,16"] {
         let mut world = World::new("put and get", layout, 2);
         let near = Memory::new(&world.sides[0].transport, noise(1));
         let far = Memory::new(&world.sides[1].transport, noise(2));
@@ -83,20 +83,22 @@ fn a_message_behind_a_put_finds_the_bytes_there() {
 
 #[test]
 fn more_operations_than_entries_wait_their_turn() {
-    let mut world = World::new("many", DEFAULT, 2);
-    let near = Memory::new(&world.sides[0].transport, noise(4));
-    let far = Memory::new(&world.sides[1].transport, noise(5));
-    for cookie in 0..1000 {
-        let at = cookie as usize * 1024;
-        start(&mut world, (0, 1), RdmaOp::Read, near.local(at, 1024), far.remote(at), cookie);
+    for layout in [DEFAULT, "X,4096,16"] {
+        let mut world = World::new("many", layout, 2);
+        let near = Memory::new(&world.sides[0].transport, noise(4));
+        let far = Memory::new(&world.sides[1].transport, noise(5));
+        for cookie in 0..1000 {
+            let at = cookie as usize * 1024;
+            start(&mut world, (0, 1), RdmaOp::Read, near.local(at, 1024), far.remote(at), cookie);
+        }
+        world.until("all operations are over", |w| w.sides[0].rdma.len() == 1000);
+        assert!(
+            world.sides[0].rdma.iter().all(|(_, ok)| *ok)
+                && near.bytes[..1000 * 1024] == far.bytes[..1000 * 1024]
+        );
+        world.drain();
+        world.close();
     }
-    world.until("all operations are over", |w| w.sides[0].rdma.len() == 1000);
-    assert!(
-        world.sides[0].rdma.iter().all(|(_, ok)| *ok)
-            && near.bytes[..1000 * 1024] == far.bytes[..1000 * 1024]
-    );
-    world.drain();
-    world.close();
 }
 
 #[test]
@@ -106,6 +108,8 @@ fn a_wrong_key_fails_its_endpoint_and_the_others_go_on() {
         (DEFAULT, RdmaOp::Read),
         ("S,4096,16", RdmaOp::Write),
         ("P,4096,4", RdmaOp::Read),
+        ("X,4096,16", RdmaOp::Write),
+        ("X,4096,16", RdmaOp::Read),
     ] {
         let mut world = World::new("wrong key", layout, 3);
         for (from, to) in [(0, 1), (0, 2), (1, 2)] {

@@ -37,12 +37,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-const LAYOUTS: [&str; 5] = [
+const LAYOUTS: [&str; 7] = [
     "P,128,256,192,128,4:S,2048,1024,1008,64,256,48:S,65536,512,496,32,128,24",
     "P,128,1,0,1,2:P,20000,2,1,1,2",
     "S,128,4,2,8:S,20000,4,2,8",
     "S,128,16,12,2:P,2048,2,1,2,2:S,20000,4,3,1",
     "P,20000,3,2,1,3",
+    "X,128,4,2,8:X,20000,4,2,8",
+    "X,128,64,48,16:X,2048,2,1,2,2:X,20000,4,3,1",
 ];
 
 /// The memory of each side: what puts change and gets read, one slot per operation.

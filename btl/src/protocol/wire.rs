@@ -10,6 +10,8 @@
 //! * `credits`, `ctl`: the [`Grant`] to the receiver of this message, for the queue that the message travels on.
 //! * `queue`: index of that queue in the layout; the receiver compares it with the queue it posted to.
 //!
+//! On X queues there are no credits: [`XrcHeader`] has other fields in their place.
+//!
 //! A credit message is a header and nothing else. A CTS carries [`Cts`]. Everything is little endian. The hot
 //! path parses a data header with one 64-bit load and one mask ([`DataHeader::parse`]); all other kinds go
 //! through [`Header::parse`].
@@ -119,6 +121,66 @@ impl DataHeader {
     #[inline]
     pub const fn grant(self) -> Grant {
         Grant { data: (self.0 >> 16) as u16, ctl: (self.0 >> 32) as u8 }
+    }
+}
+
+/// A data message's header on an X queue, still in its wire word:
+///
+/// ```text
+///   byte 0    1            2..5           5              6..8
+///        tag  kind|flags   label (LE)     queue          number (LE)
+/// ```
+/// The label (24 bits) says whose the message is, for the queue pair that it comes through does not: the receiver has given it
+/// out. Messages to one peer are numbered, so that one which is sent again over another queue pair is known by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcHeader(u64);
+
+/// Bits that are zero in every valid data header of an X queue: kind and flags.
+const XRC_MUST_BE_ZERO: u64 = 0xff00;
+
+impl XrcHeader {
+    /// The header if these bytes are a valid one; X queues have data messages only.
+    #[inline]
+    pub const fn parse(bytes: [u8; HEADER_LEN]) -> Option<Self> {
+        let word = u64::from_le_bytes(bytes);
+        if word & XRC_MUST_BE_ZERO == 0 { Some(Self(word)) } else { None }
+    }
+
+    /// A header; the label is cut to 24 bits.
+    #[inline]
+    pub const fn new(tag: u8, queue: u8, label: u32, number: u16) -> Self {
+        let label = (label & 0x00ff_ffff) as u64;
+        Self(tag as u64 | label << 16 | (queue as u64) << 40 | (number as u64) << 48)
+    }
+
+    /// The wire bytes.
+    #[inline]
+    pub const fn emit(self) -> [u8; HEADER_LEN] {
+        self.0.to_le_bytes()
+    }
+
+    /// Active-message tag.
+    #[inline]
+    pub const fn tag(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Whose it is.
+    #[inline]
+    pub const fn label(self) -> u32 {
+        (self.0 >> 16) as u32 & 0x00ff_ffff
+    }
+
+    /// Layout index of the queue that the peer says it sent on.
+    #[inline]
+    pub const fn queue(self) -> u8 {
+        (self.0 >> 40) as u8
+    }
+
+    /// How many messages its sender has sent to the receiver before.
+    #[inline]
+    pub const fn number(self) -> u16 {
+        (self.0 >> 48) as u16
     }
 }
 

@@ -9,6 +9,7 @@ use super::endpoint::{Endpoint, EpId};
 use super::lane::Lane;
 use super::state::{Action, Event, State};
 use super::wrid::{GENERATION_MASK, Kind, WrId};
+use super::xrc::Numbers;
 use super::{Transport, Upcall, xrc};
 use crate::protocol::budget::{CqBudget, NeedsDepth};
 use crate::protocol::wire::Cts;
@@ -106,6 +107,7 @@ impl<C> Transport<C> {
             outstanding: 0,
             peer,
             way: None,
+            numbers: Numbers::default(),
             component: component.to_owned(),
             steps,
             first: None,

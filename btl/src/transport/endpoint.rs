@@ -3,7 +3,7 @@
 
 use super::lane::Lane;
 use super::state::{Handshake, State};
-use super::xrc::Way;
+use super::xrc::{Numbers, Way};
 use cpc::{First, Timeline};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -54,6 +54,8 @@ pub struct Endpoint<C> {
     pub peer: u64,
     /// X queues: the way to it, once there is one.
     pub way: Option<Box<Way<C>>>,
+    /// X queues: number of the next message to it, and of the next one from it.
+    pub numbers: Numbers,
     /// The connection manager that brings it up.
     pub component: String,
     /// When what happened to its connection.

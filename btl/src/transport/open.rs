@@ -154,7 +154,9 @@ fn within(limits: &DeviceAttr, config: Config, device: &str) -> Result<Config, O
             return Err(OpenError::Limit { what, wanted, device: device.to_owned(), limit, remedy });
         }
     }
-    let (wanted, limit) = (shared_sends(&config.layout) + config.rdma_depth, limits.max_qp_wr);
+    // Numbers of messages have 16 bits, and what is in flight has to be told from what was.
+    let limit = limits.max_qp_wr.min(1 << 15);
+    let wanted = shared_sends(&config.layout) + config.rdma_depth;
     if config.layout.is_xrc() && wanted > limit {
         let what = "the send queue pair to a node".to_owned();
         let remedy =

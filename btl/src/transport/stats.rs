@@ -26,6 +26,8 @@ pub struct Stats {
     pub rerouted: u64,
     /// X queues: messages and operations that were posted again for that reason.
     pub replayed: u64,
+    /// X queues: messages that came a second time, and were dropped.
+    pub repeated: u64,
     /// Messages that arrived before their endpoint was known.
     pub parked: u64,
     /// Messages and modex data that no oxib of this version writes (never).

@@ -10,9 +10,13 @@
 //!
 //! ```text
 //!   ASK    11..14  the receive queue pair that the sender has been told of; 0: make one
+//!          14..18  attempt: a number that grows with every send queue pair that the sender makes
 //!   TELL   11..56  15 SRQ numbers of 3 bytes; those behind the last queue are 0
-//!          56..60  what the sender's messages have to call themselves (see the transport)
+//!          56..60  the sender's label
+//!          60..64  the attempt of the ASK
 //! ```
+//! A label is what messages to its sender have to call themselves (see the transport). It is another one for each endpoint that a process
+//! makes of its peer, and so tells the next endpoint from this one, too.
 #![forbid(unsafe_code)]
 
 use verbs::{Psn, Qpn, SrqNum};
@@ -36,7 +40,9 @@ const TRANSPORT_XRC: u64 = 1;
 const NAME_AT: usize = 3;
 const REST_AT: usize = 11;
 const NUM_LEN: usize = 3;
+const ASK_ATTEMPT_AT: usize = REST_AT + NUM_LEN;
 const LABEL_AT: usize = REST_AT + MAX_QUEUES * NUM_LEN;
+const ATTEMPT_AT: usize = LABEL_AT + 4;
 
 /// SRQ numbers of one process, in queue order; 1 to 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +83,8 @@ pub struct Ask {
     pub psn: Psn,
     /// The receive queue pair on this node that it is connected to; `None`: make one.
     pub receiver: Option<Qpn>,
+    /// Which of the asker's send queue pairs this is. An exchange that begins anew over another one keeps its ids.
+    pub attempt: u32,
     /// Its RDMA read depth.
     pub depth: Depth,
     /// The path.
@@ -112,8 +120,10 @@ pub struct Tell {
     pub depth: Depth,
     /// Its shared receive queues.
     pub srqs: SrqNums,
-    /// What the asker's messages have to call themselves.
+    /// What messages to the teller have to call themselves.
     pub label: u32,
+    /// The attempt that it answers.
+    pub attempt: u32,
 }
 
 /// A message of xrc.
@@ -244,6 +254,7 @@ impl Ask {
         let data = req::PRIVATE.of_mut(mad);
         put_sender(data, self.layout, self.name);
         put_num(data, REST_AT, self.receiver.map_or(0, |qpn| qpn.0));
+        put_word(data, ASK_ATTEMPT_AT, self.attempt);
     }
 
     fn parse(mad: &Bytes) -> Result<Ask, WireError> {
@@ -265,6 +276,7 @@ impl Ask {
             sender: real(Qpn(req::QPN.read_u32(mad)))?,
             psn: Psn(req::PSN.read_u32(mad)),
             receiver: if receiver == Qpn(0) { None } else { Some(real(receiver)?) },
+            attempt: word(req::PRIVATE.of(mad), ASK_ATTEMPT_AT),
             depth: Depth {
                 responder_resources: req::RESPONDER_RESOURCES.read_u8(mad),
                 initiator_depth: req::INITIATOR_DEPTH.read_u8(mad),
@@ -292,7 +304,8 @@ impl Tell {
         put_sender(data, self.layout, self.name);
         let places = (REST_AT..LABEL_AT).step_by(NUM_LEN);
         places.zip(self.srqs.as_slice()).for_each(|(at, srq)| put_num(data, at, srq.0));
-        data[LABEL_AT..LABEL_AT + 4].copy_from_slice(&self.label.to_be_bytes());
+        put_word(data, LABEL_AT, self.label);
+        put_word(data, ATTEMPT_AT, self.attempt);
     }
 
     fn parse(mad: &Bytes) -> Result<Tell, WireError> {
@@ -302,7 +315,6 @@ impl Tell {
         let places = (REST_AT..LABEL_AT).step_by(NUM_LEN);
         places.zip(&mut srqs).for_each(|(at, srq)| *srq = SrqNum(num(data, at)));
         let srqs = SrqNums::new(&srqs[..layout.count()]).ok_or(WireError::Field("queue count"))?;
-        let label: [u8; 4] = data[LABEL_AT..LABEL_AT + 4].try_into().unwrap_or_default();
         let (local, remote) = ids(mad);
         Ok(Tell {
             local: given(local)?,
@@ -315,7 +327,8 @@ impl Tell {
                 initiator_depth: rep::INITIATOR_DEPTH.read_u8(mad),
             },
             srqs,
-            label: u32::from_be_bytes(label),
+            label: word(data, LABEL_AT),
+            attempt: word(data, ATTEMPT_AT),
         })
     }
 }
@@ -339,6 +352,14 @@ fn put_num(data: &mut [u8], at: usize, num: u32) {
 
 fn num(data: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([0, data[at], data[at + 1], data[at + 2]])
+}
+
+fn put_word(data: &mut [u8], at: usize, word: u32) {
+    data[at..at + 4].copy_from_slice(&word.to_be_bytes());
+}
+
+fn word(data: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]])
 }
 
 fn given(id: CommId) -> Result<CommId, WireError> {

@@ -15,6 +15,7 @@
 //!     ompi5       the same with Open MPI 5.0: all that is about MPI, or a short selection
 //!     iwarp       the software device as an iWARP one
 //!     rdmacm      the same for librdmacm; our MPI programs with the connection manager rdmacm
+//!     xrc         X layouts: nodes, two jobs at once, what does not fit
 //!     mpi4py      mpi4py's tests, measured against the same tests over tcp
 
 pub mod beside;
@@ -33,6 +34,7 @@ pub mod pyverbs;
 pub mod rdmacm;
 pub mod runner;
 pub mod verbs;
+pub mod xrc;
 
 pub use case::{Case, Setting};
 pub use runner::{Tally, run};
@@ -49,6 +51,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         rdmacm::cases(setting),
         iwarp::cases(setting),
         own::cases(setting),
+        xrc::cases(setting),
         fabric::cases(setting),
         netpipe::cases(setting),
         mpi4py::cases(setting),

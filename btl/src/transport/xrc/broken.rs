@@ -4,9 +4,10 @@
 //!   completions of the path:   ok  ok  FAILED(B)  flushed(C)  flushed(B)  flushed(C)
 //!                                      B is lost  kept        given up    kept        then C: renew, a new way, posted again
 //! ```
-//! When the remote side has refused the request, its process or SRQ is gone or the access was wrong: that one endpoint is
-//! lost. What was flushed behind it has not been carried out, so it can be carried out once. When there was no
-//! answer at all, nobody knows what became of the requests in flight: their endpoints are lost, the others go on.
+//! The endpoint whose request failed is lost: its process or SRQ is gone, the access was wrong, or nobody answered. What was flushed
+//! behind it, or when we gave the queue pair up ourselves, is posted again. It may have been carried out all the same, without our
+//! hearing of it: a message is known by its number, and a read or write has the same outcome twice as long as nobody has been
+//! told that it is over.
 #![forbid(unsafe_code)]
 
 use super::super::send::SendBuf;
@@ -23,8 +24,7 @@ impl<C> Transport<C> {
     pub(super) fn unsent(&mut self, wc: &Wc, held: Held<C>, queue: usize) {
         let (to, path) = held.names();
         let flushed = wc.status() == WcStatus::Flushed;
-        let culprit = (!flushed).then_some(to);
-        self.break_path(path, culprit, is_certain(wc.status()), &format!("{}: {}", wc.qp_num(), wc.status()));
+        self.break_path(path, (!flushed).then_some(to), &reason(wc));
         if flushed && self.is_on_hold(to, path) {
             self.keep(to, held, queue);
         } else {
@@ -76,7 +76,7 @@ impl<C> Transport<C> {
     }
 
     /// The path leads nowhere any more: its endpoints are lost or find another.
-    fn break_path(&mut self, id: u32, culprit: Option<EpId>, certain: bool, reason: &str) {
+    pub(super) fn break_path(&mut self, id: u32, culprit: Option<EpId>, reason: &str) {
         let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&id)) else { return };
         if path.broken {
             return;
@@ -85,11 +85,8 @@ impl<C> Transport<C> {
         log::debug!("the send queue pair of path {id} is broken: {reason}");
         let members: Vec<u32> = self.on_path(id).collect();
         for index in members {
-            let in_flight = matches!(&self.endpoints[index as usize], Some(ep) if ep.outstanding != 0);
             if culprit.is_some_and(|to| to.index == index && self.is_current(to)) {
-                self.fail(index, &format!("work request on {reason}"));
-            } else if !certain && in_flight {
-                self.fail(index, &format!("a work request on the same queue pair, {reason}"));
+                self.fail(index, reason);
             } else {
                 self.reroute(index);
             }
@@ -124,8 +121,12 @@ impl<C> Transport<C> {
     }
 }
 
-/// The remote side or our own device has refused a request: what was posted behind it has had no effect (IBTA 9.9.2.4). All else
-/// may have been carried out without our hearing of it.
-fn is_certain(status: WcStatus) -> bool {
-    !matches!(status, WcStatus::RetryExc | WcStatus::Other(_))
+fn reason(wc: &Wc) -> String {
+    match wc.status() {
+        // What it means where sizes have been compared before.
+        WcStatus::RemInvReq => {
+            format!("work request on {}: the peer's process or its shared receive queue is gone", wc.qp_num())
+        }
+        status => format!("work request on {}: {status}", wc.qp_num()),
+    }
 }

@@ -8,7 +8,8 @@
 //! * Who sent a message is in its header, where other queues have credits: the *label* that the receiver has given out.
 //! * Everything goes from registered buffers, which are kept until the completion. So when a work request fails because
 //!   one process of the node is gone, the others' that were flushed behind it are posted again over the next send queue pair,
-//!   in their order, and only that process is lost (`broken`).
+//!   in their order, and only that process is lost (`broken`). Messages are numbered: one that had arrived all the same is
+//!   dropped when it comes again.
 //! * The path holds what may be in flight on all queues, so messages need no counting of their own; RDMA operations do.
 #![forbid(unsafe_code)]
 
@@ -23,7 +24,6 @@ pub use path::Way;
 pub(super) use path::Xrc;
 
 use super::endpoint::EpId;
-use crate::protocol::credits::Grant;
 
 /// Peers that a label can name.
 pub const MOST_PEERS: usize = 1 << 16;
@@ -33,14 +33,50 @@ pub fn label(id: EpId) -> u32 {
     id.index & 0xffff | (id.generation & 0xff) << 16
 }
 
-/// A label as it stands in a header, in the place of the credits.
-fn as_grant(label: u32) -> Grant {
-    Grant { data: label as u16, ctl: (label >> 16) as u8 }
+/// The endpoint's index in a label, and the low bits of its generation.
+fn of_label(label: u32) -> (usize, u8) {
+    ((label & 0xffff) as usize, (label >> 16) as u8)
 }
 
-/// The endpoint's index in a header, and the low bits of its generation.
-fn of_grant(grant: Grant) -> (usize, u8) {
-    (grant.data.into(), grant.ctl)
+/// The two counts of an endpoint, modulo 2^16: more than can be in flight to one peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// Of the next message to the peer.
+    pub next: u16,
+    /// Of the next message from it.
+    pub expected: u16,
+}
+
+/// What a message's number says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is the next one.
+    Next,
+    /// It has come before.
+    Again,
+    /// One before it has not come: it never will.
+    Gap,
+}
+
+impl Numbers {
+    /// Takes the number of the next message to the peer.
+    pub fn take(&mut self) -> u16 {
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        number
+    }
+
+    /// A message with this number has come.
+    pub fn arrived(&mut self, number: u16) -> Arrival {
+        match number.wrapping_sub(self.expected) {
+            0 => {
+                self.expected = self.expected.wrapping_add(1);
+                Arrival::Next
+            }
+            ahead if ahead < 1 << 15 => Arrival::Gap,
+            _ => Arrival::Again,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -51,8 +87,19 @@ mod tests {
     proptest! {
         #[test]
         fn a_label_survives_its_way_through_a_header(index in 0..1_u32 << 16, generation in 0..1_u32 << 24) {
-            let (found, low) = of_grant(as_grant(label(EpId { index, generation })));
+            let (found, low) = of_label(label(EpId { index, generation }));
             prop_assert_eq!((found as u32, u32::from(low)), (index, generation & 0xff));
         }
+    }
+
+    #[test]
+    fn a_message_that_comes_again_is_known_by_its_number() {
+        let mut numbers = Numbers { next: 0, expected: 65_534 };
+        for number in [65_534, 65_535, 0, 1] {
+            assert_eq!(numbers.arrived(number), Arrival::Next);
+            assert_eq!(numbers.arrived(number), Arrival::Again);
+            assert_eq!(numbers.arrived(65_534), Arrival::Again);
+        }
+        assert_eq!((numbers.arrived(3), numbers.arrived(2)), (Arrival::Gap, Arrival::Next));
     }
 }

@@ -5,8 +5,7 @@ use super::super::inflight::Inflight;
 use super::super::send::SendBuf;
 use super::super::state::{Event, State};
 use super::super::{Transport, connect::AddError};
-use super::{Domain, MOST_PEERS, as_grant};
-use crate::protocol::credits::Grant;
+use super::{Domain, MOST_PEERS};
 use crate::protocol::pending::LaneId;
 use crate::transport::endpoint::{EpId, QueuedRdma};
 use cpc::Route;
@@ -63,7 +62,7 @@ pub struct Way<C> {
     pub(super) qp: Arc<Qp>,
     pub(super) srqs: Vec<SrqNum>,
     /// In the headers of our messages.
-    pub(super) label: Grant,
+    pub(super) label: u32,
     /// Of a broken path: messages that were flushed, in order.
     pub(super) messages: VecDeque<Kept>,
     /// Of a broken path: operations that were flushed, in order.
@@ -78,7 +77,7 @@ impl<C> Way<C> {
             path: route.path,
             qp: route.qp,
             srqs: route.srqs,
-            label: as_grant(route.label),
+            label: route.label,
             messages: VecDeque::new(),
             operations: VecDeque::new(),
             next: None,
@@ -158,24 +157,20 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         old.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
         for Kept { queue, buf, total } in old.messages {
-            if let Err(error) = self.post_xrc(LaneId { peer: index, queue }, buf, total as usize) {
+            if let Err(error) = self.post_over(LaneId { peer: index, queue }, buf, total as usize) {
                 self.fail(index, &format!("post of a send failed: {error}"));
             }
         }
     }
 
-    /// The endpoint is being removed. The last one takes its path down, which flushes what is in flight.
+    /// The endpoint is being removed. The last one takes its path down; so does one that leaves something in flight, which its
+    /// peer does not take and which holds up the others.
     pub(in super::super) fn leave_way(&mut self, index: u32) {
         self.drop_kept(index);
         let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
         let Some(path) = ep.way.as_ref().map(|way| way.path) else { return };
-        if self.on_path(path).any(|other| other != index) {
-            return;
-        }
-        if let Some(xrc) = &mut self.xrc
-            && let Some(path) = xrc.paths.get_mut(&path)
-        {
-            path.take_down();
+        if ep.outstanding != 0 || self.on_path(path).all(|other| other == index) {
+            self.break_path(path, None, "an endpoint is removed");
         }
         if let Some(xrc) = &mut self.xrc {
             xrc.forget_drained(path);

@@ -6,24 +6,33 @@ use super::super::wrid::{Kind, WrId};
 use super::super::{Transport, Upcall};
 use super::path::{Held, Xrc};
 use crate::protocol::pending::LaneId;
-use crate::protocol::wire::{DataHeader, HEADER_LEN};
+use crate::protocol::wire::{HEADER_LEN, XrcHeader};
 use crate::transport::endpoint::{EpId, QueuedRdma};
 use verbs::{Remote, SendFlags, Wc};
 
 impl<C> Transport<C> {
-    /// Posts the first `total` bytes of a buffer, header included; the header gets the label.
+    /// Posts the first `total` bytes of a buffer, header included, which is given its number.
     pub(in super::super) fn post_xrc(
         &mut self,
         lane: LaneId,
-        buf: SendBuf,
+        mut buf: SendBuf,
         total: usize,
     ) -> Result<(), verbs::Error> {
+        let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
+        if let Some(head) = buf.buf.as_mut_slice().first_chunk_mut::<HEADER_LEN>() {
+            *head = XrcHeader::new(head[0], lane.queue, 0, ep.numbers.take()).emit();
+        }
+        self.post_over(lane, buf, total)
+    }
+
+    /// Posts a message that has its number, over the way that there is now.
+    pub(super) fn post_over(&mut self, lane: LaneId, buf: SendBuf, total: usize) -> Result<(), verbs::Error> {
         let (queue, to) = (usize::from(lane.queue), self.id_of(lane.peer));
         let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
         let (Some(xrc), Some(way)) = (&mut self.xrc, &ep.way) else { return Ok(()) };
         let Some(&srq) = way.srqs.get(queue) else { return Ok(()) };
         let SendBuf { mut buf, class, share } = buf;
-        stamp(buf.as_mut_slice(), lane.queue, way.label);
+        stamp(buf.as_mut_slice(), way.label);
         let ticket = xrc.inflight.reserve();
         let wr = WrId::new(Kind::XrcSend, queue, ticket.generation, ticket.index);
         match way.qp.towards(srq).post_send(wr.0, buf, total as u32, SendFlags::SIGNALED) {
@@ -157,10 +166,11 @@ impl<C> Transport<C> {
 }
 
 /// Puts the label into a header that is complete but for it.
-fn stamp(message: &mut [u8], queue: u8, label: crate::protocol::credits::Grant) {
-    if let Some(head) = message.first_chunk_mut::<HEADER_LEN>() {
-        let tag = head[0];
-        *head = DataHeader::new(tag, queue, label).emit();
+fn stamp(message: &mut [u8], label: u32) {
+    if let Some(head) = message.first_chunk_mut::<HEADER_LEN>()
+        && let Some(header) = XrcHeader::parse(*head)
+    {
+        *head = XrcHeader::new(header.tag(), header.queue(), label, header.number()).emit();
     }
 }
 

@@ -4,8 +4,8 @@
 use super::super::state::State;
 use super::super::wrid::WrId;
 use super::super::{Delivery, Transport};
-use super::of_grant;
-use crate::protocol::wire::{DataHeader, HEADER_LEN};
+use super::{Arrival, of_label};
+use crate::protocol::wire::{HEADER_LEN, XrcHeader};
 use crate::transport::endpoint::EpId;
 use verbs::{Buf, Wc};
 
@@ -21,13 +21,11 @@ impl<C> Transport<C> {
         }
         let buf = self.slots.at(id)?.posted.take()?.completed();
         let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
-        let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
+        let header = buf.as_slice()[..len].first_chunk().and_then(|head| XrcHeader::parse(*head));
         let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
             return self.nonsense(queue, slot, buf);
         };
-        let Some(endpoint) = self.labelled(of_grant(header.grant())) else {
-            // Of a peer that has been removed since.
-            self.stats.stale += 1;
+        let Some(endpoint) = self.labelled(header) else {
             self.repost(queue, slot, buf);
             return None;
         };
@@ -36,15 +34,27 @@ impl<C> Transport<C> {
         Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
     }
 
-    /// The endpoint that goes by this label.
-    fn labelled(&mut self, (index, low): (usize, u8)) -> Option<EpId> {
-        let generation = self.generations.get(index).copied()?;
-        let state = self.endpoints.get(index)?.as_ref()?.state;
-        if generation as u8 != low {
+    /// The endpoint that goes by the message's label, if the message is new.
+    fn labelled(&mut self, header: XrcHeader) -> Option<EpId> {
+        let (index, low) = of_label(header.label());
+        let generation = self.generations.get(index).copied().filter(|g| *g as u8 == low);
+        let (Some(generation), Some(Some(ep))) = (generation, self.endpoints.get_mut(index)) else {
+            // Of a peer that has been removed since.
+            self.stats.stale += 1;
             return None;
-        }
-        if state == State::Ready {
-            self.first_message(index as u32);
+        };
+        match (ep.numbers.arrived(header.number()), ep.state) {
+            (Arrival::Next, State::Failed) => return None,
+            (Arrival::Next, State::Ready) => self.first_message(index as u32),
+            (Arrival::Next, _) => {}
+            (Arrival::Again, _) => {
+                self.stats.repeated += 1;
+                return None;
+            }
+            (Arrival::Gap, _) => {
+                self.refuse(index as u32, "a message of the peer is missing");
+                return None;
+            }
         }
         Some(EpId { index: index as u32, generation })
     }

@@ -5,7 +5,8 @@ use std::time::Instant;
 use super::state::{Direction, Input, State};
 use super::{Action, Machine};
 use crate::ibcm::wire::{Drep, Dreq};
-use crate::xrc::wire::Message;
+use crate::xrc::wire::{Message, Tell};
+use crate::{EndpointKey, ProcessName};
 
 impl Machine {
     /// Drops a link of which the peer needs to hear nothing (more).
@@ -30,12 +31,22 @@ impl Machine {
         }
     }
 
+    /// Queued, Opening, Asking or Failed + Remove: the peer has to hear of it if the link has been up.
+    pub(super) fn withdraw(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        match self.links[slot].known {
+            Some(_) => self.leave(slot, input, now),
+            None => self.forget(slot, input, now),
+        }
+    }
+
     /// Rising, Up or Told + Remove: asks the peer to let go. Who receives keeps its handle until then.
     pub(super) fn leave(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let Some(remote) = self.links[slot].state.remote() else { return };
+        let Some(remote) = self.links[slot].remote() else { return };
         self.links[slot].since = now;
         self.links[slot].state = State::Leaving { remote, tries: 0 };
+        *self.leaving.entry(self.links[slot].peer).or_default() += 1;
         self.detach(slot, now);
+        self.leave_window(slot, now);
         self.send_dreq(slot);
         self.arm(slot, 0, now);
     }
@@ -50,7 +61,9 @@ impl Machine {
     pub(super) fn leave_again(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let State::Leaving { remote, tries } = self.links[slot].state else { return };
         if self.spent(slot, tries, now) {
-            return self.forget(slot, input, now);
+            let peer = self.links[slot].peer;
+            self.forget(slot, input, now);
+            return self.has_left(peer, now);
         }
         self.stats.repeated += 1;
         self.links[slot].state = State::Leaving { remote, tries: tries + 1 };
@@ -66,6 +79,22 @@ impl Machine {
         if self.links[slot].direction == Direction::In {
             self.actions.push_back(Action::Release { link: self.links[slot].local });
         }
+        self.has_left(self.links[slot].peer, now);
+    }
+
+    /// One link less that waits for the peer's agreement; after the last one a new endpoint of the peer may begin.
+    fn has_left(&mut self, peer: ProcessName, now: Instant) {
+        let Some(count) = self.leaving.get_mut(&peer) else { return };
+        *count -= 1;
+        if *count != 0 {
+            return;
+        }
+        self.leaving.remove(&peer);
+        let endpoint = self.by_peer.get(&peer).and_then(|key| self.endpoints.get(key));
+        let waiting = endpoint.and_then(|endpoint| endpoint.outgoing);
+        if let Some(slot) = waiting.filter(|&slot| matches!(self.links[slot].state, State::Queued)) {
+            self.line_up(slot, now);
+        }
     }
 
     /// Leaving + Dreq: both leave at once; each other's DREQ is as good as the DREP.
@@ -78,6 +107,14 @@ impl Machine {
     pub(super) fn answer_dreq(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::Dreq(dreq) = input else { return };
         self.send(slot, Message::Drep(Drep { local: dreq.remote, remote: dreq.local }));
+    }
+
+    /// Queued or Opening + Dreq: agreed, and reported if the link has been up.
+    pub(super) fn let_go_early(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        match self.links[slot].known {
+            Some(_) => self.let_go(slot, input, now),
+            None => self.answer_dreq(slot, input, now),
+        }
     }
 
     /// Rising or Up + Dreq: the peer takes no more; agreed, and reported.
@@ -97,16 +134,22 @@ impl Machine {
         }
     }
 
-    fn peer_left(&mut self, slot: usize, now: Instant) {
+    pub(super) fn peer_left(&mut self, slot: usize, now: Instant) {
         self.set_deadline(slot, None);
         self.links[slot].state = State::Left;
         self.detach(slot, now);
-        self.report_left(slot);
+        self.report_left(self.links[slot].key);
+    }
+
+    /// Asking + Tell of another endpoint than before: the one that we knew has left.
+    pub(super) fn left_unnoticed(&mut self, slot: usize, tell: &Tell, now: Instant) {
+        self.disown(slot, &Input::Tell(tell), now);
+        self.leave_window(slot, now);
+        self.peer_left(slot, now);
     }
 
     /// Says once that the peer has left, whichever of the two links shows it first.
-    pub(super) fn report_left(&mut self, slot: usize) {
-        let key = self.links[slot].key;
+    pub(super) fn report_left(&mut self, key: EndpointKey) {
         let Some(endpoint) = self.endpoints.get_mut(&key) else { return };
         if !std::mem::replace(&mut endpoint.left, true) {
             self.actions.push_back(Action::Disconnected { key });

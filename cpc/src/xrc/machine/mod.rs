@@ -74,6 +74,7 @@ pub struct Local {
 struct Seen {
     nonce: Nonce,
     last: CommId,
+    attempt: u32,
 }
 
 /// The machine. See the module's description.
@@ -91,6 +92,8 @@ pub struct Machine {
     paths: HashMap<PathId, Path>,
     /// The path that new links to a node use.
     current: HashMap<Place, PathId>,
+    /// Links to each peer that wait for the answer to their DREQ: a new endpoint of it waits for that, too.
+    leaving: HashMap<ProcessName, u32>,
     seen: HashMap<ProcessName, Seen>,
     parked: HashMap<ProcessName, parking::Parked>,
     timers: Timers,
@@ -117,6 +120,7 @@ impl Machine {
             by_id: HashMap::new(),
             paths: HashMap::new(),
             current: HashMap::new(),
+            leaving: HashMap::new(),
             seen: HashMap::new(),
             parked: HashMap::new(),
             timers: Timers::default(),
@@ -144,7 +148,7 @@ impl Machine {
 
     /// How many links of removed endpoints still wait for the peer's answer to their DREQ.
     pub fn leaving(&self) -> usize {
-        self.links.iter().filter(|(_, link)| link.state.kind() == StateKind::Leaving).count()
+        self.leaving.values().map(|count| *count as usize).sum()
     }
 
     /// Send queue pairs that are not given back. For tests.
@@ -288,6 +292,7 @@ impl Machine {
             direction,
             local,
             state: State::Queued,
+            known: None,
             path: None,
             deadline: None,
             in_window: false,
@@ -355,8 +360,8 @@ impl Machine {
         self.actions.push_back(Action::Failed { key, error: ConnectError { peer, cause } });
     }
 
-    fn note_seen(&mut self, slot: usize, id: CommId) {
+    fn note_seen(&mut self, slot: usize, last: CommId, attempt: u32) {
         let link = &self.links[slot];
-        self.seen.insert(link.peer, Seen { nonce: link.address.listener.nonce, last: id });
+        self.seen.insert(link.peer, Seen { nonce: link.address.listener.nonce, last, attempt });
     }
 }

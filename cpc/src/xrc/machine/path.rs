@@ -52,7 +52,11 @@ impl Machine {
     pub(super) fn line_up(&mut self, slot: usize, now: Instant) {
         self.links[slot].state = State::Queued;
         self.links[slot].since = now;
-        let id = self.links[slot].local;
+        let (id, peer) = (self.links[slot].local, self.links[slot].peer);
+        if self.leaving.contains_key(&peer) {
+            // The peer must have heard of the end of our last endpoint before it hears of this one.
+            return;
+        }
         match self.current(slot) {
             Some(path) if !path.is_up() => path.waiting.push_back(id),
             _ => self.ready.push_back(id),

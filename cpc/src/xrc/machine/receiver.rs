@@ -18,10 +18,13 @@ impl Machine {
         self.join(slot, ask, now);
     }
 
-    /// Joining or Told + AskNew: the peer has begun anew, maybe over another queue pair. The new handle is there before
-    /// the old one goes: they may be of one queue pair.
+    /// Joining or Told + AskNew: the peer has begun anew, over another queue pair or, if it had not been told, with another endpoint. The
+    /// new handle is there before the old one goes: they may be of one queue pair.
     pub(super) fn rejoin(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::AskNew(ask) = input else { return };
+        if self.links[slot].state.remote().is_some_and(|remote| remote.id == ask.local) {
+            return self.join(slot, ask, now);
+        }
         let old = self.links[slot].local;
         let fresh = self.draw_id();
         self.links[slot].local = fresh;
@@ -32,7 +35,7 @@ impl Machine {
     }
 
     fn join(&mut self, slot: usize, ask: &Ask, now: Instant) {
-        self.note_seen(slot, ask.local);
+        self.note_seen(slot, ask.local, ask.attempt);
         self.mark(slot, Step::ReqReceived, now);
         let link = &mut self.links[slot];
         link.state = State::Joining { remote: Remote::from(ask) };
@@ -68,6 +71,7 @@ impl Machine {
             depth: local.depth,
             srqs: local.srqs,
             label: link.label,
+            attempt: remote.attempt,
         };
         self.send(slot, Message::Tell(tell));
     }
@@ -97,7 +101,7 @@ impl Machine {
     /// Joining or Told + Dreq: the peer sends no more; it has removed its endpoint.
     pub(super) fn sender_left(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.answer_dreq(slot, input, now);
-        self.report_left(slot);
+        self.report_left(self.links[slot].key);
         self.forget(slot, input, now);
     }
 

@@ -4,6 +4,7 @@
 //! nonce and UD QPN; the ids of both sides. What fails is counted. ASK, TELL and DREQ that belong to nothing are answered all the
 //! same, so that their sender neither runs into its timeout nor keeps a handle for nobody.
 
+use std::cmp::Ordering;
 use std::time::Instant;
 
 use super::Machine;
@@ -48,8 +49,12 @@ impl Machine {
         };
         if qpn != from.qpn {
             self.stats.foreign += 1;
-        } else if let Some(slot) = self.answering(key, ask.local) {
-            self.input(slot, &Input::AskDup, now);
+        } else if let Some((slot, attempt)) = self.answering(key, ask.local) {
+            match ask.attempt.cmp(&attempt) {
+                Ordering::Less => self.stats.stale += 1,
+                Ordering::Equal => self.input(slot, &Input::AskDup, now),
+                Ordering::Greater => self.input(slot, &Input::AskNew(ask), now),
+            }
         } else if self.is_stale(ask, nonce) {
             self.stale_ask(from, nonce, ask);
         } else {
@@ -64,19 +69,21 @@ impl Machine {
         (listener.nonce == nonce).then_some((key, listener.qpn))
     }
 
-    /// The link that deals with this very request.
-    fn answering(&self, key: EndpointKey, id: CommId) -> Option<usize> {
+    /// The link that deals with this very exchange, and over which of the peer's send queue pairs.
+    fn answering(&self, key: EndpointKey, id: CommId) -> Option<(usize, u32)> {
         let slot = self.endpoints.get(&key)?.incoming?;
-        self.links[slot].state.remote().is_some_and(|remote| remote.id == id).then_some(slot)
+        let remote = self.links[slot].state.remote().filter(|remote| remote.id == id)?;
+        Some((slot, remote.attempt))
     }
 
     /// A request that is new.
     fn asked(&mut self, key: EndpointKey, from: Source, nonce: Nonce, ask: &Ask, now: Instant) {
         let Some(endpoint) = self.endpoints.get(&key) else { return };
         let failed = endpoint.outgoing.is_some_and(|s| self.links[s].state.kind() == StateKind::Failed);
-        match endpoint.incoming {
+        let (left, incoming) = (endpoint.left, endpoint.incoming);
+        match incoming {
             // What we hold leads nowhere: it waits for a new endpoint.
-            _ if endpoint.left => self.park(ask, from, nonce, now),
+            _ if left => self.park(ask, from, nonce, now),
             _ if failed => self.reject_ask(from, nonce, ask, Reason::Refused),
             Some(slot) => self.input(slot, &Input::AskNew(ask), now),
             None => self.accept(key, ask, now),
@@ -86,7 +93,11 @@ impl Machine {
     /// True for a request that its sender has made before the last one that was taken up here.
     fn is_stale(&self, ask: &Ask, nonce: Nonce) -> bool {
         let seen = self.seen.get(&ask.name);
-        seen.is_some_and(|seen| seen.nonce == nonce && !ask.local.is_newer_than(seen.last))
+        seen.is_some_and(|seen| {
+            let newer =
+                ask.local.is_newer_than(seen.last) || (ask.local == seen.last && ask.attempt > seen.attempt);
+            seen.nonce == nonce && !newer
+        })
     }
 
     fn stale_ask(&mut self, from: Source, nonce: Nonce, ask: &Ask) {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::path::Stage;
-use super::state::{Input, Remote, State};
+use super::state::{Input, Known, Remote, State};
 use super::{Action, Machine};
 use crate::ibcm::machine::timers::{decode_time, encode_time};
 use crate::ibcm::wire::{CommId, Path as Route, Reason, Rej, Stage as RejStage};
@@ -48,6 +48,7 @@ impl Machine {
             sender: path.qpn,
             psn: path.psn,
             receiver: path.receiver(),
+            attempt: link.path?.0,
             depth: local.depth,
             path: Route {
                 local_lid: ours.lid,
@@ -90,7 +91,13 @@ impl Machine {
         if tell.layout != self.local.layout {
             return self.unlike(slot, tell, now);
         }
-        let Some(id) = self.links[slot].path else { return };
+        if self.links[slot].known.is_some_and(|known| known.label != tell.label) {
+            // What had been sent before is lost with the endpoint that it was sent to.
+            return self.left_unnoticed(slot, tell, now);
+        }
+        let Some(id) = self.links[slot].path.filter(|path| path.0 == tell.attempt) else {
+            return self.stats.stale += 1;
+        };
         let Some(path) = self.paths.get_mut(&id) else { return };
         match path.stage {
             Stage::Up(receiver) if receiver == tell.receiver => self.up(slot, tell, now),
@@ -123,7 +130,9 @@ impl Machine {
 
     fn up(&mut self, slot: usize, tell: &Tell, now: Instant) {
         self.settle(slot, now);
-        self.links[slot].state = State::Up { remote: Remote::from(tell) };
+        let remote = Remote::from(tell);
+        self.links[slot].state = State::Up { remote };
+        self.links[slot].known = Some(Known { remote, label: tell.label });
         self.stats.connected += 1;
         let (key, path) = (self.links[slot].key, self.links[slot].path);
         if let Some(path) = path {
@@ -183,8 +192,12 @@ impl Machine {
         self.renew_request(slot, Reason::Stale, now);
     }
 
-    /// The same request under a new id; `reason` is reported if that has not helped often enough.
+    /// The same request under a new id, if it never led to anything; `reason` is reported if that has not helped often enough.
     fn renew_request(&mut self, slot: usize, reason: Reason, now: Instant) {
+        if self.links[slot].known.is_some() {
+            self.leave_window(slot, now);
+            return self.peer_left(slot, now);
+        }
         let State::Asking { tries } = self.links[slot].state else { return };
         if self.count_renewal(slot, reason, now) {
             self.fresh_id(slot);
@@ -222,7 +235,6 @@ impl Machine {
         }
         self.links[slot].state = State::Queued;
         self.detach(slot, now);
-        self.fresh_id(slot);
         self.line_up(slot, now);
     }
 

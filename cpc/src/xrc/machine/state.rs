@@ -20,6 +20,16 @@ pub struct Remote {
     pub qpn: Qpn,
     /// Its RDMA read depth.
     pub depth: Depth,
+    /// Which of the asker's send queue pairs this is.
+    pub attempt: u32,
+}
+
+/// What a link that sends has been told when it came up; it stays while the link looks for another way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) remote: Remote,
+    /// Names the peer's endpoint: another one has not had our messages.
+    pub(super) label: u32,
 }
 
 /// Which way a link's messages go.
@@ -107,15 +117,22 @@ impl State {
     }
 }
 
+impl Link {
+    /// The peer's side, where it is known or has been.
+    pub(super) fn remote(&self) -> Option<Remote> {
+        self.state.remote().or(self.known.map(|known| known.remote))
+    }
+}
+
 impl From<&Tell> for Remote {
     fn from(tell: &Tell) -> Remote {
-        Remote { id: tell.local, qpn: tell.receiver, depth: tell.depth }
+        Remote { id: tell.local, qpn: tell.receiver, depth: tell.depth, attempt: tell.attempt }
     }
 }
 
 impl From<&Ask> for Remote {
     fn from(ask: &Ask) -> Remote {
-        Remote { id: ask.local, qpn: ask.sender, depth: ask.depth }
+        Remote { id: ask.local, qpn: ask.sender, depth: ask.depth, attempt: ask.attempt }
     }
 }
 
@@ -206,6 +223,8 @@ pub(super) struct Link {
     /// Our id of the exchange.
     pub(super) local: CommId,
     pub(super) state: State,
+    /// Out: has been up.
+    pub(super) known: Option<Known>,
     /// Out: the connection to the node that it uses.
     pub(super) path: Option<PathId>,
     pub(super) deadline: Option<Instant>,

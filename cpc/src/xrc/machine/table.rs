@@ -41,26 +41,28 @@ const CLOSED: Handler = Machine::sender_left;
 const DISOWNED: Handler = Machine::disowned;
 
 const FORGET: Handler = Machine::forget;
+const WITHDRAW: Handler = Machine::withdraw;
 const LEAVE: Handler = Machine::leave;
 const LEAVE_AGAIN: Handler = Machine::leave_again;
 const RELEASED: Handler = Machine::released;
 const BOTH: Handler = Machine::release_both;
 const AGREE: Handler = Machine::answer_dreq;
+const EARLY: Handler = Machine::let_go_early;
 const LET_GO: Handler = Machine::let_go;
 const LET_DOWN: Handler = Machine::let_down;
 const DISOWN: Handler = Machine::disown;
 
 #[rustfmt::skip]
 const TABLE: [[Handler; INPUTS]; STATES] = [
-    /* Queued   */ [NO, NO, NO, NO, NO, NO,                 NO,    FORGET, NO,     NO,     DISOWN, NO,   NO,       AGREE,  NO,       NO],
-    /* Opening  */ [OPENED, UNOPENED, NO, NO, NO, NO,       NO,    FORGET, NO,     NO,     DISOWN, NO,   NO,       AGREE,  NO,       NO],
-    /* Asking   */ [NO, NO, NO, NO, NO, NO,                 NO,    FORGET, NO,     NO,     TOLD,   WAIT, REJECTED, OUTRUN, NO,       AGAIN],
-    /* Rising   */ [NO, NO, RISEN, UNRISEN, NO, NO,         NO,    LEAVE,  NO,     NO,     NO,     NO,   LET_DOWN, LET_GO, NO,       NO],
-    /* Up       */ [NO, NO, NO, NO, NO, NO,                 RENEW, LEAVE,  NO,     NO,     NO,     NO,   LET_DOWN, LET_GO, NO,       NO],
-    /* Joining  */ [NO, NO, NO, NO, TELL, REFUSE,           NO,    FORGET, REJOIN, NO,     NO,     NO,   NO,       CLOSED, NO,       NO],
-    /* Told     */ [NO, NO, NO, NO, NO, NO,                 NO,    LEAVE,  REJOIN, REPEAT, NO,     NO,   DISOWNED, CLOSED, NO,       NO],
-    /* Leaving  */ [NO, NO, NO, NO, NO, NO,                 NO,    NO,     NO,     NO,     NO,     NO,   RELEASED, BOTH,   RELEASED, LEAVE_AGAIN],
-    /* TimeWait */ [NO, NO, NO, NO, NO, NO,                 NO,    NO,     NO,     NO,     NO,     NO,   NO,       AGREE,  NO,       FORGET],
-    /* Failed   */ [NO, NO, NO, NO, NO, NO,                 NO,    FORGET, NO,     NO,     DISOWN, NO,   NO,       AGREE,  NO,       NO],
-    /* Left     */ [NO, NO, NO, NO, NO, NO,                 NO,    FORGET, NO,     NO,     DISOWN, NO,   NO,       AGREE,  NO,       NO],
+    /* Queued   */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     DISOWN, NO,   NO,       EARLY,  NO,       NO],
+    /* Opening  */ [OPENED, UNOPENED, NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     DISOWN, NO,   NO,       EARLY,  NO,       NO],
+    /* Asking   */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     TOLD,   WAIT, REJECTED, OUTRUN, NO,       AGAIN],
+    /* Rising   */ [NO,     NO,       RISEN, UNRISEN, NO,   NO,     NO,    LEAVE,    NO,     NO,     NO,     NO,   LET_DOWN, LET_GO, NO,       NO],
+    /* Up       */ [NO,     NO,       NO,    NO,      NO,   NO,     RENEW, LEAVE,    NO,     NO,     NO,     NO,   LET_DOWN, LET_GO, NO,       NO],
+    /* Joining  */ [NO,     NO,       NO,    NO,      TELL, REFUSE, NO,    FORGET,   REJOIN, NO,     NO,     NO,   NO,       CLOSED, NO,       NO],
+    /* Told     */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    LEAVE,    REJOIN, REPEAT, NO,     NO,   DISOWNED, CLOSED, NO,       NO],
+    /* Leaving  */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    NO,       NO,     NO,     NO,     NO,   RELEASED, BOTH,   RELEASED, LEAVE_AGAIN],
+    /* TimeWait */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    NO,       NO,     NO,     NO,     NO,   NO,       AGREE,  NO,       FORGET],
+    /* Failed   */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     DISOWN, NO,   NO,       AGREE,  NO,       NO],
+    /* Left     */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    FORGET,   NO,     NO,     DISOWN, NO,   NO,       AGREE,  NO,       NO],
 ];
