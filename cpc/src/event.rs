@@ -51,7 +51,7 @@ pub enum Event {
         /// Which endpoint.
         key: EndpointKey,
     },
-    /// The connection did not come up, all retries included. Remove the endpoint; a new one may be added.
+    /// The connection did not come up, all retries included, or the peer's end of it has failed. Remove the endpoint; a new one may be added.
     Failed {
         /// Which endpoint.
         key: EndpointKey,

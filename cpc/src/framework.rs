@@ -72,6 +72,9 @@ pub trait Module: Send {
     /// The endpoint is gone; take its connection down.
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
 
+    /// The endpoint has failed on this side: let the peer know, as well as the component can. It will be removed later.
+    fn abandon_endpoint(&mut self, _key: EndpointKey, _now: Instant, _out: &Outbox) {}
+
     /// Data have come in on the endpoint's QPs.
     fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
 

@@ -112,6 +112,12 @@ impl Service {
         self.shared.inbox.push(Command::Renew(key));
     }
 
+    /// The endpoint has failed on this side, its QPs are of no use any more: the peer is told in the background, so that it does not wait
+    /// for what never comes. The endpoint still has to be removed.
+    pub fn abandon_endpoint(&self, key: EndpointKey) {
+        self.shared.inbox.push(Command::AbandonEndpoint(key));
+    }
+
     /// A message has arrived on the endpoint's QPs before [`Event::Connected`]: that stands in for a late or lost RTU.
     pub fn first_data(&self, key: EndpointKey) {
         self.shared.inbox.push(Command::FirstData(key));

@@ -38,9 +38,10 @@ const ROWS: [&str; 14] = [
     "Left",
 ];
 
-const COLUMNS: [&str; 16] = [
+const COLUMNS: [&str; 18] = [
     "Connect",
     "Remove",
+    "Abandon",
     "FirstData",
     "QpsMade",
     "QpsFailed",
@@ -53,6 +54,7 @@ const COLUMNS: [&str; 16] = [
     "MRA",
     "REJ",
     "DREQ",
+    "DREQ(bad)",
     "DREP",
     "Timeout",
 ];
@@ -151,6 +153,7 @@ impl Bench {
         match input {
             "Connect" => self.machine.connect(KEY, now),
             "Remove" => self.machine.remove_endpoint(KEY, now),
+            "Abandon" => self.machine.abandon_endpoint(KEY, now),
             "FirstData" => self.machine.first_data(KEY, now),
             "QpsMade" => self.machine.qps_created(KEY, Ok(qpns(0x200)), now),
             "QpsFailed" => self.machine.qps_created(KEY, Err("no memory".to_owned()), now),
@@ -180,7 +183,16 @@ impl Bench {
                 stage: Stage::Req,
                 reason: Reason::Refused,
             })),
-            "DREQ" => self.datagram(Message::Dreq(Dreq { local: P, remote: id, remote_qpn: Qpn(0x200) })),
+            "DREQ" => self.datagram(Message::Dreq(Dreq {
+                local: P,
+                remote: id,
+                remote_qpn: Qpn(0x200),
+                failed: false,
+            })),
+            "DREQ(bad)" => {
+                let dreq = Dreq { local: P, remote: id, remote_qpn: Qpn(0x200), failed: true };
+                self.datagram(Message::Dreq(dreq));
+            }
             "DREP" => self.datagram(Message::Drep(Drep { local: P, remote: id })),
             "Timeout" => self.time_out(),
             other => panic!("no input {other}"),
@@ -272,6 +284,7 @@ fn describe(action: &Action) -> String {
             Message::Rej(rej) => format!("REJ({:?})", rej.reason),
             Message::Rep(_) => "REP".to_owned(),
             Message::Rtu(_) => "RTU".to_owned(),
+            Message::Dreq(dreq) if dreq.failed => "DREQ(bad)".to_owned(),
             Message::Dreq(_) => "DREQ".to_owned(),
             Message::Drep(_) => "DREP".to_owned(),
         },
@@ -359,7 +372,7 @@ fn a_datagram_from_anyone_but_the_peers_incarnation_is_foreign() {
         bench.datagram_of(
             imposter,
             mine().nonce,
-            Message::Dreq(Dreq { local: P, remote: id, remote_qpn: Qpn(2) }),
+            Message::Dreq(Dreq { local: P, remote: id, remote_qpn: Qpn(2), failed: false }),
         );
         assert_eq!((bench.state().as_str(), bench.machine.stats().foreign), ("RepSent", 2));
         assert_eq!(bench.said(), [""; 0]);
@@ -375,7 +388,7 @@ fn a_message_of_another_exchange_with_the_same_peer_changes_nothing_and_is_answe
     assert_eq!((bench.state().as_str(), bench.said()), ("RepSent", vec!["REJ(Stale)".to_owned()]));
     bench.apply("RTU");
     assert_eq!(bench.said(), ["CONNECTED"]);
-    bench.datagram(Message::Dreq(Dreq { local: P_NEW, remote: id, remote_qpn: Qpn(0x200) }));
+    bench.datagram(Message::Dreq(Dreq { local: P_NEW, remote: id, remote_qpn: Qpn(0x200), failed: false }));
     assert_eq!((bench.state().as_str(), bench.said()), ("Up", vec!["DREP".to_owned()]));
 }
 
@@ -386,6 +399,37 @@ fn an_older_request_never_replaces_a_newer_one() {
     bench.apply("same REQ");
     bench.apply("QpsMade");
     assert_eq!(bench.said(), ["make QPs", "REJ(Stale)", "bring QPs up to P+1"]);
+}
+
+/// Its peer hears that it has failed, not that it has left; its requests are refused until the endpoint is removed.
+#[test]
+fn an_abandoned_endpoint_refuses_its_peer_until_it_is_removed() {
+    let mut bench = Bench::new(Bench::find_id());
+    bench.bring_to("Up (passive)");
+    bench.apply("Abandon");
+    bench.apply("new REQ");
+    assert_eq!(bench.said(), ["DREQ(bad)", "REJ(Refused)"]);
+    bench.apply("DREP");
+    assert_eq!(bench.state(), "Failed");
+    bench.apply("new REQ");
+    assert_eq!(bench.said(), ["REJ(Refused)"]);
+    bench.apply("Remove");
+    assert_eq!((bench.state().as_str(), bench.said().len()), ("gone", 0));
+}
+
+/// A removal while the peer has not answered yet makes it one like any other.
+#[test]
+fn an_abandoned_endpoint_that_is_removed_at_once_leaves_its_peer_free_for_another() {
+    let mut bench = Bench::new(Bench::find_id());
+    bench.bring_to("Up (passive)");
+    bench.apply("Abandon");
+    bench.apply("Remove");
+    assert_eq!(bench.said(), ["DREQ(bad)"]);
+    bench.apply("new REQ");
+    bench.apply("DREP");
+    assert_eq!(bench.said(), ["UNKNOWN PEER", "MRA"]);
+    bench.machine.add_endpoint(KEY, PEER, theirs(), bench.now);
+    assert_eq!((bench.state().as_str(), bench.said()), ("Opening", vec!["make QPs".to_owned()]));
 }
 
 /// Of two addresses that a process had, the later one counts, whether the modex or its request tells it.

@@ -101,7 +101,7 @@ fn messages() -> impl Strategy<Value = Message> {
         }),
         ids().prop_map(|(local, remote)| Message::Rtu(Rtu { local, remote })),
         (ids(), 0..1_u32 << 24).prop_map(|((local, remote), qpn)| {
-            Message::Dreq(Dreq { local, remote, remote_qpn: Qpn(qpn) })
+            Message::Dreq(Dreq { local, remote, remote_qpn: Qpn(qpn), failed: qpn % 2 == 1 })
         }),
         ids().prop_map(|(local, remote)| Message::Drep(Drep { local, remote })),
     ]

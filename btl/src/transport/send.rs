@@ -320,6 +320,7 @@ impl<C> Transport<C> {
             return;
         }
         self.stats.failed += 1;
+        self.service.abandon_endpoint(cpc::EndpointKey { index, generation: ep.generation });
         let id = EpId { index, generation: ep.generation };
         let peer = ep.peer;
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");

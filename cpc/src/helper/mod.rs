@@ -156,6 +156,9 @@ impl Helper {
             Command::Connect(key) => on(modules, owned(key), |m| m.connect(key, now, out)),
             Command::Renew(key) => on(modules, owned(key), |m| m.renew(key, now, out)),
             Command::FirstData(key) => on(modules, owned(key), |m| m.first_data(key, now, out)),
+            Command::AbandonEndpoint(key) => {
+                on(modules, owned(key), |m| m.abandon_endpoint(key, now, out));
+            }
             Command::RemoveEndpoint(key) => {
                 on(modules, self.owner.remove(&key), |m| m.remove_endpoint(key, now, out));
             }

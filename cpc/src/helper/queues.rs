@@ -17,6 +17,7 @@ pub(crate) enum Command {
     Connect(EndpointKey),
     Renew(EndpointKey),
     RemoveEndpoint(EndpointKey),
+    AbandonEndpoint(EndpointKey),
     FirstData(EndpointKey),
     Close { until: Instant },
 }

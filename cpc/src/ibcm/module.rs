@@ -175,6 +175,11 @@ impl Module for IbcmModule {
         self.held.remove(&key);
     }
 
+    fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.machine.abandon_endpoint(key, now);
+        self.perform_all(now, out);
+    }
+
     fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
         self.machine.first_data(key, now);
         self.perform_all(now, out);

@@ -244,6 +244,9 @@ impl Machine {
     /// must find the old id gone.
     pub(super) fn outrun(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.answer_dreq(slot, input, now);
+        if matches!(input, Input::Dreq(dreq) if dreq.failed) {
+            return self.fail(slot, ConnectCause::Rejected(Reason::Refused), now);
+        }
         self.renew(slot, Reason::Stale, now);
     }
 

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::state::{Input, State};
 use super::{Action, Machine};
+use crate::ConnectCause;
 use crate::ibcm::wire::{CommId, Drep, Dreq, Message, Reason, Rej, Stage};
 
 impl Machine {
@@ -30,8 +31,34 @@ impl Machine {
 
     /// Rising, RepSent or Up + Remove: asks the peer to let go.
     pub(super) fn leave(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let Some(remote) = self.endpoints[slot].state.remote().copied() else { return };
         self.unlist(slot);
+        self.say_goodbye(slot, now);
+    }
+
+    /// Rising, RepSent or Up + Abandon: the peer must not wait for what never comes. The endpoint stays known, to refuse its requests.
+    pub(super) fn abandon(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        self.endpoints[slot].abandoned = true;
+        self.say_goodbye(slot, now);
+    }
+
+    /// Idle, Queued, Opening or ReqSent + Abandon: there is no connection yet; a peer that asked is refused.
+    pub(super) fn give_up(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        if let Some(remote) = self.endpoints[slot].state.remote().copied() {
+            self.refuse(slot, remote, Stage::Req, Reason::Refused);
+        }
+        self.set_deadline(slot, None);
+        self.leave_window(slot, now);
+        self.endpoints[slot].state = State::Failed;
+    }
+
+    /// Leaving + Remove: nobody wants the abandoned endpoint any more; the rest goes as if it had been removed at once.
+    pub(super) fn unlist_abandoned(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        self.endpoints[slot].abandoned = false;
+        self.unlist(slot);
+    }
+
+    fn say_goodbye(&mut self, slot: usize, now: Instant) {
+        let Some(remote) = self.endpoints[slot].state.remote().copied() else { return };
         self.endpoints[slot].since = now;
         self.endpoints[slot].state = State::Leaving { remote, tries: 0 };
         self.send_dreq(slot);
@@ -40,15 +67,20 @@ impl Machine {
 
     fn send_dreq(&mut self, slot: usize) {
         let Some(remote) = self.endpoints[slot].state.remote().copied() else { return };
-        let local = self.endpoints[slot].local;
-        self.send(slot, Message::Dreq(Dreq { local, remote: remote.id, remote_qpn: remote.qpns.first() }));
+        let (local, failed) = (self.endpoints[slot].local, self.endpoints[slot].abandoned);
+        let remote_qpn = remote.qpns.first();
+        self.send(slot, Message::Dreq(Dreq { local, remote: remote.id, remote_qpn, failed }));
     }
 
     /// Leaving + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it.
     pub(super) fn leave_again(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let State::Leaving { remote, tries } = self.endpoints[slot].state else { return };
         if self.spent(slot, tries, now) {
-            return self.forget(slot, input, now);
+            return if self.endpoints[slot].abandoned {
+                self.rest(slot)
+            } else {
+                self.forget(slot, input, now)
+            };
         }
         self.stats.repeated += 1;
         self.endpoints[slot].state = State::Leaving { remote, tries: tries + 1 };
@@ -58,9 +90,18 @@ impl Machine {
 
     /// Leaving + Drep or Rej: the peer has let go.
     pub(super) fn released(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        if self.endpoints[slot].abandoned {
+            return self.rest(slot);
+        }
         let Some(remote) = self.endpoints[slot].state.remote().copied() else { return };
         self.endpoints[slot].state = State::TimeWait { remote };
         self.set_deadline(slot, Some(now + self.params.time_wait));
+    }
+
+    /// The peer knows that the endpoint has failed, or will never know; its removal is all that is still to come.
+    fn rest(&mut self, slot: usize) {
+        self.set_deadline(slot, None);
+        self.endpoints[slot].state = State::Failed;
     }
 
     /// Leaving + Dreq: both leave at once; each other's DREQ is as good as the DREP.
@@ -85,6 +126,9 @@ impl Machine {
     /// Rising, RepSent or Up + Dreq: agreed, and reported.
     pub(super) fn let_go(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.answer_dreq(slot, input, now);
+        if matches!(input, Input::Dreq(dreq) if dreq.failed) {
+            return self.fail(slot, ConnectCause::Rejected(Reason::Refused), now);
+        }
         self.peer_left(slot);
     }
 

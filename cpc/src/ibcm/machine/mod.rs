@@ -14,6 +14,7 @@
 //!   Rising, RepSent, Up -- remove --> Leaving -- DREP --> TimeWait --> gone
 //!                       -- DREQ, REJ, new REQ --> Left  (reported, waits for remove)
 //!   any before Up       -- retries used up, REJ, verbs error --> Failed  (reported, waits for remove)
+//!   Rising, RepSent, Up -- abandon --> Leaving -- DREP --> Failed (the peer has been told)
 //! ```
 //! `table.rs` holds the decision for every pair of state and input; `routing.rs` finds the endpoint that a datagram belongs to
 //! and sorts out what belongs to none.
@@ -183,6 +184,7 @@ impl Machine {
             state: State::Idle,
             deadline: None,
             in_window: false,
+            abandoned: false,
             renewals: 0,
             since: now,
             steps: Timeline::default(),
@@ -211,6 +213,11 @@ impl Machine {
     /// The endpoint is no longer wanted. Its key is free at once; its connection is taken down in the background.
     pub fn remove_endpoint(&mut self, key: EndpointKey, now: Instant) {
         self.input_by_key(key, &Input::Remove, now);
+    }
+
+    /// The endpoint has failed on this side: the peer is told that it has, and the endpoint waits for its removal.
+    pub fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant) {
+        self.input_by_key(key, &Input::Abandon, now);
     }
 
     /// Removes every endpoint and forgets whoever waited for one.

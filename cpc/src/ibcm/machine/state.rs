@@ -58,7 +58,7 @@ pub(super) enum State {
     RepSent { remote: Remote, tries: u32 },
     /// Both sides are up. [Established]
     Up { remote: Remote, role: Role },
-    /// Removed, our DREQ is out. [DREQ Sent]
+    /// Removed or abandoned, our DREQ is out. [DREQ Sent]
     Leaving { remote: Remote, tries: u32 },
     /// Gone, but late datagrams are answered. [Timewait]
     TimeWait { remote: Remote },
@@ -121,6 +121,8 @@ impl State {
 pub(super) enum Input<'a> {
     Connect,
     Remove,
+    /// Our end has failed.
+    Abandon,
     FirstData,
     QpsMade(Qpns),
     QpsFailed(String),
@@ -145,6 +147,7 @@ pub(super) enum Input<'a> {
 pub enum InputKind {
     Connect,
     Remove,
+    Abandon,
     FirstData,
     QpsMade,
     QpsFailed,
@@ -166,6 +169,7 @@ impl Input<'_> {
         match self {
             Input::Connect => InputKind::Connect,
             Input::Remove => InputKind::Remove,
+            Input::Abandon => InputKind::Abandon,
             Input::FirstData => InputKind::FirstData,
             Input::QpsMade(_) => InputKind::QpsMade,
             Input::QpsFailed(_) => InputKind::QpsFailed,
@@ -200,6 +204,8 @@ pub(super) struct Endpoint {
     pub(super) deadline: Option<Instant>,
     /// Holds one of the places for requests that wait for their first answer.
     pub(super) in_window: bool,
+    /// Our end has failed, and the peer is to be told so; then the endpoint waits for its removal.
+    pub(super) abandoned: bool,
     /// How often our request was begun anew because the peer had started anew.
     pub(super) renewals: u32,
     /// When the exchange began.

@@ -1,7 +1,7 @@
 //! The decision for every state and every input, as one table.
 //!
 //! ```text
-//! columns: Connect Remove FirstData | QpsMade QpsFailed QpsUp QpsDown | ReqNew ReqDup Rep Rtu Mra Rej Dreq Drep | Timeout
+//! columns: Connect Remove Abandon FirstData | QpsMade QpsFailed QpsUp QpsDown | ReqNew ReqDup Rep Rtu Mra Rej Dreq Drep | Timeout
 //! ```
 //! `no` is [`Machine::ignore`]: counted, nothing done. Cells that only a confused driver could reach are `no` as well: the machine
 //! trusts neither side. A test walks every cell.
@@ -47,6 +47,9 @@ const REPLY_AGAIN: Handler = Machine::reply_again;
 const REPLY_LATER: Handler = Machine::reply_later;
 
 const FORGET: Handler = Machine::forget;
+const GIVE_UP: Handler = Machine::give_up;
+const ABANDON: Handler = Machine::abandon;
+const UNLIST: Handler = Machine::unlist_abandoned;
 const LEAVE: Handler = Machine::leave;
 const LEAVE_AGAIN: Handler = Machine::leave_again;
 const RELEASED: Handler = Machine::released;
@@ -61,15 +64,15 @@ const TURN_AWAY: Handler = Machine::turn_away;
 
 #[rustfmt::skip]
 const TABLE: [[Handler; INPUTS]; STATES] = [
-    /* Idle     */ [ENQUEUE, FORGET, NO,        NO, NO, NO, NO,                 ACCEPT,     NO,         DISOWN,     NO,      NO,          NO,       AGREE,  NO,       NO],
-    /* Queued   */ [NO,      FORGET, NO,        NO, NO, NO, NO,                 ACCEPT,     NO,         DISOWN,     NO,      NO,          NO,       AGREE,  NO,       NO],
-    /* Opening  */ [NO,      FORGET, NO,        OPENED, OPEN_FAILED, NO, NO,    ADOPT,      NO,         DISOWN,     NO,      NO,          NO,       AGREE,  NO,       NO],
-    /* ReqSent  */ [NO,      FORGET, NO,        NO, NO, NO, NO,                 MERGE,      NO,         REPLIED,    NO,      WAIT,        REJECTED, OUTRUN,  NO,       ASK_AGAIN],
-    /* Rising   */ [NO,      LEAVE,  NOTE_DATA, NO, NO, RISEN, RISE_FAILED,     SUPERSEDED, NO,         NO,         NO,      NO,          LET_DOWN, LET_GO, NO,       NO],
-    /* RepSent  */ [NO,      LEAVE,  BY_DATA,   NO, NO, NO, NO,                 SUPERSEDED, REPEAT_REP, DISOWN,     CONFIRM, REPLY_LATER, LET_DOWN, LET_GO, NO,       REPLY_AGAIN],
-    /* Up       */ [NO,      LEAVE,  NO,        NO, NO, NO, NO,                 SUPERSEDED, NO,         REPEAT_RTU, NO,      NO,          LET_DOWN, LET_GO, NO,       NO],
-    /* Leaving  */ [NO,      NO,     NO,        NO, NO, NO, NO,                 NO,         NO,         NO,         NO,      NO,          RELEASED, BOTH,   RELEASED, LEAVE_AGAIN],
-    /* TimeWait */ [NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, DISOWN_RTU, NO, NO, AGREE, NO, FORGET],
-    /* Failed   */ [NO, FORGET, NO, NO, NO, NO, NO, TURN_AWAY, NO, DISOWN, DISOWN_RTU, NO, NO, AGREE, NO, NO],
-    /* Left     */ [NO, FORGET, NO, NO, NO, NO, NO, HOLD, NO, DISOWN, DISOWN_RTU, NO, NO, AGREE, NO, NO],
+    /* Idle     */ [ENQUEUE, FORGET, GIVE_UP, NO,        NO, NO, NO, NO,                 ACCEPT,     NO,         DISOWN,     NO,      NO,          NO,       AGREE,  NO,       NO],
+    /* Queued   */ [NO,      FORGET, GIVE_UP, NO,        NO, NO, NO, NO,                 ACCEPT,     NO,         DISOWN,     NO,      NO,          NO,       AGREE,  NO,       NO],
+    /* Opening  */ [NO,      FORGET, GIVE_UP, NO,        OPENED, OPEN_FAILED, NO, NO,    ADOPT,      NO,         DISOWN,     NO,      NO,          NO,       AGREE,  NO,       NO],
+    /* ReqSent  */ [NO,      FORGET, GIVE_UP, NO,        NO, NO, NO, NO,                 MERGE,      NO,         REPLIED,    NO,      WAIT,        REJECTED, OUTRUN,  NO,       ASK_AGAIN],
+    /* Rising   */ [NO,      LEAVE,  ABANDON, NOTE_DATA, NO, NO, RISEN, RISE_FAILED,     SUPERSEDED, NO,         NO,         NO,      NO,          LET_DOWN, LET_GO, NO,       NO],
+    /* RepSent  */ [NO,      LEAVE,  ABANDON, BY_DATA,   NO, NO, NO, NO,                 SUPERSEDED, REPEAT_REP, DISOWN,     CONFIRM, REPLY_LATER, LET_DOWN, LET_GO, NO,       REPLY_AGAIN],
+    /* Up       */ [NO,      LEAVE,  ABANDON, NO,        NO, NO, NO, NO,                 SUPERSEDED, NO,         REPEAT_RTU, NO,      NO,          LET_DOWN, LET_GO, NO,       NO],
+    /* Leaving  */ [NO,      UNLIST, NO,      NO,        NO, NO, NO, NO,                 TURN_AWAY,          NO,         NO,         NO,      NO,          RELEASED, BOTH,   RELEASED, LEAVE_AGAIN],
+    /* TimeWait */ [NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, DISOWN_RTU, NO, NO, AGREE, NO, FORGET],
+    /* Failed   */ [NO, FORGET, NO, NO, NO, NO, NO, NO, TURN_AWAY, NO, DISOWN, DISOWN_RTU, NO, NO, AGREE, NO, NO],
+    /* Left     */ [NO, FORGET, NO, NO, NO, NO, NO, NO, HOLD, NO, DISOWN, DISOWN_RTU, NO, NO, AGREE, NO, NO],
 ];

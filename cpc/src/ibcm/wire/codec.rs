@@ -77,6 +77,8 @@ mod rej {
 }
 
 const DREQ_REMOTE_QPN: Field = Field::cm(8, 24);
+/// First byte of a DREQ's private data: 1 if the sender's end has failed.
+const DREQ_FAILED: Field = Field::cm(12, 8);
 
 const _: () = assert!(HELLO_LEN <= 92);
 
@@ -308,11 +310,13 @@ impl Dreq {
     pub(crate) fn emit(&self, mad: &mut Mad) {
         put_ids(mad, self.local, self.remote);
         DREQ_REMOTE_QPN.write(mad, self.remote_qpn.0.into());
+        DREQ_FAILED.write(mad, self.failed.into());
     }
 
     pub(crate) fn parse(mad: &Mad) -> Dreq {
         let (local, remote) = ids(mad);
-        Dreq { local, remote, remote_qpn: Qpn(DREQ_REMOTE_QPN.read_u32(mad)) }
+        let remote_qpn = Qpn(DREQ_REMOTE_QPN.read_u32(mad));
+        Dreq { local, remote, remote_qpn, failed: DREQ_FAILED.read(mad) == 1 }
     }
 }
 

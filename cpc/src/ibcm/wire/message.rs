@@ -258,6 +258,8 @@ pub struct Dreq {
     pub remote: CommId,
     /// The receiver's first QP.
     pub remote_qpn: Qpn,
+    /// The sender's end has failed: the receiver shall not take it for a peer that has nothing more to say.
+    pub failed: bool,
 }
 
 /// Reply to a request for communication release (IBTA 12.6.11).

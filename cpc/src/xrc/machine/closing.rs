@@ -54,7 +54,10 @@ impl Machine {
     fn send_dreq(&mut self, slot: usize) {
         let Some(remote) = self.links[slot].state.remote() else { return };
         let local = self.links[slot].local;
-        self.send(slot, Message::Dreq(Dreq { local, remote: remote.id, remote_qpn: remote.qpn }));
+        self.send(
+            slot,
+            Message::Dreq(Dreq { local, remote: remote.id, remote_qpn: remote.qpn, failed: false }),
+        );
     }
 
     /// Leaving + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it.
