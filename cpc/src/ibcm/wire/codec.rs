@@ -272,7 +272,10 @@ impl Reason {
             }
             Reason::UnknownPeer => consumer([2, 0, 0, 0]),
             Reason::Refused => consumer([3, 0, 0, 0]),
-            Reason::NoReceiver => consumer([4, 0, 0, 0]),
+            Reason::NoReceiver(attempt) => {
+                let [_, a, b, c] = attempt.to_be_bytes();
+                consumer([4, a, b, c])
+            }
             Reason::Other(code) => (code, None),
         }
     }
@@ -289,7 +292,7 @@ impl Reason {
             }
             (rej::CONSUMER, Some([2, ..])) => Reason::UnknownPeer,
             (rej::CONSUMER, Some([3, ..])) => Reason::Refused,
-            (rej::CONSUMER, Some([4, ..])) => Reason::NoReceiver,
+            (rej::CONSUMER, Some([4, a, b, c])) => Reason::NoReceiver(u32::from_be_bytes([0, a, b, c])),
             _ => Reason::Other(code),
         }
     }

@@ -198,8 +198,9 @@ pub enum Reason {
     UnknownPeer,
     /// Consumer: the endpoint there has failed.
     Refused,
-    /// Consumer: the XRC receive queue pair that the request names does not exist there (any more).
-    NoReceiver,
+    /// Consumer: the XRC receive queue pair that the request names does not exist there (any more). With the low 24 bits of
+    /// the request's attempt.
+    NoReceiver(u32),
     /// Any other reason of the specification.
     Other(u16),
 }
@@ -215,7 +216,7 @@ impl fmt::Display for Reason {
             Reason::Layout(theirs) => write!(f, "its queues are {theirs}"),
             Reason::UnknownPeer => f.write_str("it has not been told of this process"),
             Reason::Refused => f.write_str("its endpoint has failed"),
-            Reason::NoReceiver => f.write_str("the receive queue pair of its node is gone"),
+            Reason::NoReceiver(_) => f.write_str("the receive queue pair of its node is gone"),
             Reason::Other(code) => write!(f, "CM reject reason {code}"),
         }
     }

@@ -296,6 +296,7 @@ impl Machine {
             path: None,
             deadline: None,
             in_window: false,
+            has_given_way: false,
             renewals: 0,
             since: now,
         });

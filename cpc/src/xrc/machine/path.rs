@@ -184,6 +184,11 @@ impl Path {
         matches!(self.stage, Stage::Up(_))
     }
 
+    /// Links wait for it.
+    pub(super) fn holds_up_others(&self) -> bool {
+        !self.is_up() && !self.waiting.is_empty()
+    }
+
     /// The receive queue pair, once it is known.
     pub(super) fn receiver(&self) -> Option<Qpn> {
         match self.stage {

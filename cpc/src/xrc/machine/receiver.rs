@@ -87,7 +87,7 @@ impl Machine {
     pub(super) fn refuse(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let (Input::Unjoined(error), Some(remote)) = (input, self.links[slot].state.remote()) else { return };
         let reason = match error {
-            JoinError::Gone => Reason::NoReceiver,
+            JoinError::Gone => Reason::NoReceiver(remote.attempt),
             JoinError::Verbs(error) => {
                 log::warn!("xrc: no receive queue pair for process {}: {error}", self.links[slot].peer);
                 Reason::NoResources

@@ -70,6 +70,10 @@ impl Machine {
     /// Asking + Timeout: asks again, unless it has been asked often enough.
     pub(super) fn ask_again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.leave_window(slot, now);
+        if self.should_give_way(slot) {
+            self.links[slot].has_given_way = true;
+            return self.leave_path(slot, now);
+        }
         let State::Asking { tries } = self.links[slot].state else { return };
         if self.spent(slot, tries, now) {
             let elapsed = now.saturating_duration_since(self.links[slot].since);
@@ -77,6 +81,14 @@ impl Machine {
         }
         self.stats.repeated += 1;
         self.ask(slot, tries + 1, now);
+    }
+
+    /// The process that is asked for all of its node is silent, and others wait for it: one of them shall ask. Once only, or
+    /// nobody would ever be given up.
+    fn should_give_way(&self, slot: usize) -> bool {
+        let link = &self.links[slot];
+        let path = link.path.and_then(|id| self.paths.get(&id));
+        !link.has_given_way && path.is_some_and(|path| path.carrier == slot && path.holds_up_others())
     }
 
     pub(super) fn spent(&self, slot: usize, tries: u32, now: Instant) -> bool {
@@ -177,7 +189,7 @@ impl Machine {
         let Input::Rej(rej) = input else { return };
         match rej.reason {
             Reason::Stale | Reason::InvalidCommId => self.renew_request(slot, rej.reason, now),
-            Reason::NoReceiver => self.renew_path(slot, now),
+            Reason::NoReceiver(attempt) => self.renew_path(slot, attempt, now),
             Reason::Layout(theirs) => {
                 self.fail(slot, ConnectCause::Layout { ours: self.local.layout, theirs }, now);
             }
@@ -206,9 +218,12 @@ impl Machine {
     }
 
     /// The receive queue pair at the other end is gone: another connection to the node is needed.
-    fn renew_path(&mut self, slot: usize, now: Instant) {
+    fn renew_path(&mut self, slot: usize, attempt: u32, now: Instant) {
+        if self.links[slot].path.is_none_or(|path| (path.0 ^ attempt) & 0x00ff_ffff != 0) {
+            return self.stats.stale += 1;
+        }
         self.stats.gone += 1;
-        if self.count_renewal(slot, Reason::NoReceiver, now) {
+        if self.count_renewal(slot, Reason::NoReceiver(attempt), now) {
             self.leave_path(slot, now);
         }
     }

@@ -230,6 +230,8 @@ pub(super) struct Link {
     pub(super) deadline: Option<Instant>,
     /// Holds one of the places for requests that wait for their first answer.
     pub(super) in_window: bool,
+    /// Out: was the first to ask its node, got no answer, and has let another one go first.
+    pub(super) has_given_way: bool,
     /// How often our request was begun anew.
     pub(super) renewals: u32,
     /// When the exchange began.

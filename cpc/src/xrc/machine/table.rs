@@ -54,8 +54,8 @@ const DISOWN: Handler = Machine::disown;
 
 #[rustfmt::skip]
 const TABLE: [[Handler; INPUTS]; STATES] = [
-    /* Queued   */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     DISOWN, NO,   NO,       EARLY,  NO,       NO],
-    /* Opening  */ [OPENED, UNOPENED, NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     DISOWN, NO,   NO,       EARLY,  NO,       NO],
+    /* Queued   */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     NO,     NO,   NO,       EARLY,  NO,       NO],
+    /* Opening  */ [OPENED, UNOPENED, NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     NO,     NO,   NO,       EARLY,  NO,       NO],
     /* Asking   */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     TOLD,   WAIT, REJECTED, OUTRUN, NO,       AGAIN],
     /* Rising   */ [NO,     NO,       RISEN, UNRISEN, NO,   NO,     NO,    LEAVE,    NO,     NO,     NO,     NO,   LET_DOWN, LET_GO, NO,       NO],
     /* Up       */ [NO,     NO,       NO,    NO,      NO,   NO,     RENEW, LEAVE,    NO,     NO,     NO,     NO,   LET_DOWN, LET_GO, NO,       NO],
