@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 use cpc::ibcm::Params;
 use cpc::ibcm::address::Address as Listener;
 use cpc::ibcm::machine::Source;
-use cpc::ibcm::wire::{CommId, Depth, Layout, MAD_LEN, Nonce};
+use cpc::ibcm::wire::{Depth, Layout, MAD_LEN, Nonce};
 use cpc::xrc::DomainId;
 use cpc::xrc::address::Address;
-use cpc::xrc::machine::{Action, JoinError, Local, Machine, PathId};
+use cpc::xrc::machine::{Action, JoinError, Local, Machine};
 use cpc::xrc::wire::SrqNums;
-use cpc::{ConnectError, EndpointKey, ProcessName};
+use cpc::{EndpointKey, ProcessName};
 use sim::faults::{Fault, Mishap, Odds, Plan, plans};
+use sim::xrc::{End, Process, Receiver, Route};
 use sim::{HOP, seed};
 use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
 
@@ -31,43 +32,6 @@ const STEPS: u64 = 2_000;
 const BOUND: Duration = Duration::from_secs(100);
 
 type Bytes = Box<[u8; MAD_LEN]>;
-
-/// A receive queue pair of a domain.
-struct Receiver {
-    node: usize,
-    sender: Qpn,
-    psn: Psn,
-    handles: u32,
-}
-
-/// What a process was told when it was connected.
-#[derive(Clone)]
-struct Route {
-    path: PathId,
-    srqs: SrqNums,
-    label: u32,
-}
-
-struct End {
-    peer: usize,
-    address: Address,
-    route: Option<Route>,
-    spent: bool,
-}
-
-struct Process {
-    machine: Machine,
-    name: ProcessName,
-    node: usize,
-    address: Address,
-    srqs: SrqNums,
-    ends: HashMap<EndpointKey, End>,
-    current: BTreeMap<usize, EndpointKey>,
-    wants: Vec<usize>,
-    failures: Vec<ConnectError>,
-    senders: HashMap<PathId, Qpn>,
-    handles: HashMap<CommId, Qpn>,
-}
 
 enum Told {
     Disconnected(usize, EndpointKey),
@@ -173,6 +137,7 @@ impl World {
             ends: HashMap::new(),
             current: BTreeMap::new(),
             wants: Vec::new(),
+            deaf: false,
             failures: Vec::new(),
             senders: HashMap::new(),
             handles: HashMap::new(),
@@ -431,7 +396,8 @@ impl World {
             && entry.key().0 <= self.now
         {
             let (from, to, bytes) = entry.remove();
-            if let Some(me) = self.processes.iter().position(|process| process.address.listener.qpn == to) {
+            let hears = |process: &Process| process.address.listener.qpn == to && !process.deaf;
+            if let Some(me) = self.processes.iter().position(hears) {
                 self.processes[me].machine.datagram(from, &bytes[..], self.now);
                 self.drain(me);
             }
@@ -559,6 +525,26 @@ fn without_faults_one_send_queue_pair_a_node_serves_all_its_processes() {
 
 fn rounds() -> u64 {
     std::env::var("OXIB_SIM_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
+}
+
+/// The first process of a node that is asked is stopped: the others of its node are connected after one time-out, and it once it
+/// goes on.
+#[test]
+fn a_stopped_process_holds_up_no_other_of_its_node() {
+    let mut world = World::new(2, 4, seed(5));
+    world.meet_all();
+    for stopped in [4, 5] {
+        world.processes[stopped].deaf = true;
+    }
+    (4..8).for_each(|peer| world.connect(0, peer));
+    world.run_until(Params::default().timeout * 4);
+    assert!(world.is_usable(0, 6) && world.is_usable(0, 7));
+    assert!(!world.is_usable(0, 4) && !world.is_usable(0, 5));
+    world.run_until(Duration::from_secs(10));
+    world.processes.iter_mut().for_each(|process| process.deaf = false);
+    world.run();
+    (4..8).for_each(|peer| assert!(world.is_usable(0, peer), "{peer}"));
+    assert!(world.processes[0].failures.is_empty());
 }
 
 #[test]

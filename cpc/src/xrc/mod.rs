@@ -24,7 +24,8 @@
 //! ```
 //! # What keeps it right
 //! * **One connection a node**: its key is the remote port and the domain. Endpoints that want to connect while it is on its way wait
-//!   for it, and then only learn SRQ numbers. If the process that was asked first does not answer, the next one is asked.
+//!   for it, and then only learn SRQ numbers. If the process that was asked first does not answer at once, the others
+//!   begin a connection of their own with the next.
 //! * **No receiver**: a process tells its SRQ numbers only when it has a handle of R. If R is gone (its last holder has left), the answer is
 //!   a refusal that says so, and the asker begins anew with a new S.
 //! * **A broken connection** ([`crate::Service::renew`]): the transport says of each endpoint whether it is to go on; those ask

@@ -15,6 +15,7 @@ mod manager;
 mod node;
 pub mod protocol;
 pub mod rdmacm;
+pub mod xrc;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
