@@ -536,3 +536,30 @@ fn a_process_that_does_not_answer_does_not_hold_up_the_others_of_its_node() {
     world.check();
     world.close();
 }
+
+#[test]
+fn an_endpoint_that_has_failed_fails_at_its_peer_too_and_is_no_longer_asked() {
+    let mut world = World::new(&[0, 1, 1], 3);
+    world.all_know_all();
+    (1..3).for_each(|peer| world.connect(0, peer));
+    world.connect(1, 0);
+    world.rest();
+    let (key, now) = (world.processes[0].current[&1], world.now);
+    world.processes[0].machine.abandon_endpoint(key, now);
+    world.perform_all(0);
+    world.rest();
+    let reasons: Vec<_> =
+        world.processes[1].failures.iter().map(|(peer, why)| (*peer, why.as_str())).collect();
+    assert!(reasons.len() == 1 && reasons[0].0 == 0 && reasons[0].1.contains("has failed"), "{reasons:?}");
+    // A new endpoint there is refused as long as the failed one is here, and welcome afterwards.
+    world.add(1, 0);
+    world.rest();
+    assert_eq!(world.processes[1].failures.len(), 2);
+    world.processes[1].failures.clear();
+    world.remove(0, 1);
+    world.add(0, 1);
+    world.add(1, 0);
+    world.rest();
+    world.check();
+    world.close();
+}

@@ -248,6 +248,11 @@ impl Module for XrcModule {
         self.perform_all(now, out);
     }
 
+    fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.machine.abandon_endpoint(key, now);
+        self.perform_all(now, out);
+    }
+
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
         self.machine.remove_endpoint(key, now);
         self.perform_all(now, out);

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use super::state::{Direction, Input, State};
 use super::{Action, Machine};
-use crate::ibcm::wire::{Drep, Dreq};
+use crate::ibcm::wire::{Drep, Dreq, Reason};
 use crate::xrc::wire::{Message, Tell};
-use crate::{EndpointKey, ProcessName};
+use crate::{ConnectCause, EndpointKey, ProcessName};
 
 impl Machine {
     /// Drops a link of which the peer needs to hear nothing (more).
@@ -53,11 +53,9 @@ impl Machine {
 
     fn send_dreq(&mut self, slot: usize) {
         let Some(remote) = self.links[slot].state.remote() else { return };
-        let local = self.links[slot].local;
-        self.send(
-            slot,
-            Message::Dreq(Dreq { local, remote: remote.id, remote_qpn: remote.qpn, failed: false }),
-        );
+        let (local, failed) = (self.links[slot].local, self.links[slot].failed);
+        let (remote, remote_qpn) = (remote.id, remote.qpn);
+        self.send(slot, Message::Dreq(Dreq { local, remote, remote_qpn, failed }));
     }
 
     /// Leaving + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it.
@@ -109,6 +107,9 @@ impl Machine {
     /// Dreq for something that is not up here (any more): agreed.
     pub(super) fn answer_dreq(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::Dreq(dreq) = input else { return };
+        if let Some(endpoint) = self.endpoints.get_mut(&self.links[slot].key) {
+            endpoint.peer_failed |= dreq.failed;
+        }
         self.send(slot, Message::Drep(Drep { local: dreq.remote, remote: dreq.local }));
     }
 
@@ -154,8 +155,13 @@ impl Machine {
     /// Says once that the peer has left, whichever of the two links shows it first.
     pub(super) fn report_left(&mut self, key: EndpointKey) {
         let Some(endpoint) = self.endpoints.get_mut(&key) else { return };
-        if !std::mem::replace(&mut endpoint.left, true) {
-            self.actions.push_back(Action::Disconnected { key });
+        let (peer, failed) = (endpoint.peer, endpoint.peer_failed);
+        if std::mem::replace(&mut endpoint.left, true) {
+            return;
+        }
+        match failed {
+            true => self.report_failure(key, peer, ConnectCause::Rejected(Reason::Refused)),
+            false => self.actions.push_back(Action::Disconnected { key }),
         }
     }
 }

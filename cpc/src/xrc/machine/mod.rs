@@ -185,7 +185,17 @@ impl Machine {
             return self.report_failure(key, peer, ConnectCause::Misuse(cause));
         }
         let steps = Timeline::default();
-        let endpoint = Endpoint { peer, address, label, outgoing: None, incoming: None, left: false, steps };
+        let endpoint = Endpoint {
+            peer,
+            address,
+            label,
+            outgoing: None,
+            incoming: None,
+            left: false,
+            peer_failed: false,
+            abandoned: false,
+            steps,
+        };
         self.endpoints.insert(key, endpoint);
         self.by_peer.insert(peer, key);
         self.serve_parked(key, now);
@@ -203,7 +213,7 @@ impl Machine {
 
     /// There is something to send: connect, if nothing is under way yet.
     pub fn connect(&mut self, key: EndpointKey, now: Instant) {
-        let idle = self.endpoints.get(&key).is_some_and(|e| e.outgoing.is_none() && !e.left);
+        let idle = self.endpoints.get(&key).is_some_and(|e| e.outgoing.is_none() && !e.left && !e.abandoned);
         if !idle {
             self.stats.ignored += 1;
         } else if let Some(slot) = self.open_link(key, Direction::Out, now) {
@@ -225,6 +235,18 @@ impl Machine {
         self.by_peer.remove(&endpoint.peer);
         for slot in [endpoint.outgoing, endpoint.incoming].into_iter().flatten() {
             self.input(slot, &Input::Remove, now);
+        }
+    }
+
+    /// The endpoint has failed on this side: the peer is told, so that it does not wait. It still has to be removed.
+    pub fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant) {
+        let Some(endpoint) = self.endpoints.get_mut(&key) else { return self.stats.ignored += 1 };
+        endpoint.abandoned = true;
+        for slot in [endpoint.outgoing, endpoint.incoming].into_iter().flatten() {
+            self.links[slot].failed = true;
+            if self.links[slot].state.kind() != StateKind::Left {
+                self.input(slot, &Input::Remove, now);
+            }
         }
     }
 
@@ -296,6 +318,7 @@ impl Machine {
             path: None,
             deadline: None,
             in_window: false,
+            failed: false,
             has_given_way: false,
             renewals: 0,
             since: now,

@@ -80,11 +80,11 @@ impl Machine {
     fn asked(&mut self, key: EndpointKey, from: Source, nonce: Nonce, ask: &Ask, now: Instant) {
         let Some(endpoint) = self.endpoints.get(&key) else { return };
         let failed = endpoint.outgoing.is_some_and(|s| self.links[s].state.kind() == StateKind::Failed);
-        let (left, incoming) = (endpoint.left, endpoint.incoming);
+        let (left, abandoned, incoming) = (endpoint.left, endpoint.abandoned, endpoint.incoming);
         match incoming {
             // What we hold leads nowhere: it waits for a new endpoint.
             _ if left => self.park(ask, from, nonce, now),
-            _ if failed => self.reject_ask(from, nonce, ask, Reason::Refused),
+            _ if failed || abandoned => self.reject_ask(from, nonce, ask, Reason::Refused),
             Some(slot) => self.input(slot, &Input::AskNew(ask), now),
             None => self.accept(key, ask, now),
         }

@@ -230,6 +230,8 @@ pub(super) struct Link {
     pub(super) deadline: Option<Instant>,
     /// Holds one of the places for requests that wait for their first answer.
     pub(super) in_window: bool,
+    /// Its end is that of a failed endpoint, and the peer is told so.
+    pub(super) failed: bool,
     /// Out: was the first to ask its node, got no answer, and has let another one go first.
     pub(super) has_given_way: bool,
     /// How often our request was begun anew.
@@ -248,5 +250,9 @@ pub(super) struct Endpoint {
     pub(super) incoming: Option<usize>,
     /// The peer has left, and that is reported.
     pub(super) left: bool,
+    /// The peer's end has failed: that is no leaving.
+    pub(super) peer_failed: bool,
+    /// It has failed here.
+    pub(super) abandoned: bool,
     pub(super) steps: Timeline,
 }
