@@ -68,14 +68,15 @@ impl<C> Transport<C> {
     #[inline]
     pub(super) fn sent(&mut self, wc: &Wc) {
         let id = WrId(wc.wr_id());
-        match id.kind() {
-            Some(Kind::SendInline) => match self.generations.get(id.index() as usize) {
+        if id.is(Kind::SendInline) {
+            match self.generations.get(id.index() as usize) {
                 Some(generation) if *generation == id.generation() => self.send_done(id.index(), id.queue()),
                 _ => return self.stats.stale += 1,
-            },
-            Some(Kind::Send | Kind::Rdma) => return self.retire(wc, id),
-            Some(Kind::XrcSend | Kind::XrcRdma) => return self.retire_xrc(wc, id),
-            _ => return self.stats.stale += 1,
+            }
+        } else if id.is(Kind::Send) || id.is(Kind::Rdma) {
+            return self.retire(wc, id);
+        } else {
+            return self.sent_over_xrc(wc, id);
         }
         if !wc.is_ok() {
             self.fail_with(id.index(), wc);

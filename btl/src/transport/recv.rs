@@ -87,11 +87,12 @@ impl<C> Transport<C> {
         }
         let slot = id.index();
         let queue = id.queue();
-        let index = match id.kind() {
-            Some(Kind::RecvPeer) => self.slots.at(id)?.endpoint,
-            Some(Kind::RecvShared) => self.sender(wc)?,
-            Some(Kind::RecvXrc) => return self.received_xrc(wc, id),
-            _ => return self.cts_received(wc, id),
+        let index = if id.is(Kind::RecvPeer) {
+            self.slots.at(id)?.endpoint
+        } else if id.is(Kind::RecvShared) {
+            self.sender(wc)?
+        } else {
+            return self.received_otherwise(wc, id);
         };
         let buf = self.slots.at(id)?.posted.take()?.completed();
         let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
@@ -182,7 +183,7 @@ impl<C> Transport<C> {
 
     /// The peer has posted its buffers (seed 004).
     #[cold]
-    fn cts_received(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
+    pub(super) fn cts_received(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
         let index = id.index();
         if id.kind() != Some(Kind::RecvCts) || self.generations.get(index as usize) != Some(&id.generation())
         {

@@ -64,6 +64,12 @@ impl WrId {
         })
     }
 
+    /// Whether it is of this kind: one comparison, for the hot paths.
+    #[inline]
+    pub fn is(self, kind: Kind) -> bool {
+        self.0 >> 60 == kind as u64
+    }
+
     /// The queue of the layout.
     #[inline]
     pub fn queue(self) -> usize {

@@ -98,8 +98,17 @@ impl<C> Transport<C> {
         EpId { index, generation: self.generations.get(index as usize).copied().unwrap_or(0) }
     }
 
+    /// A send completion that is not of a queue pair of one peer's own.
+    #[inline(never)]
+    pub(in super::super) fn sent_over_xrc(&mut self, wc: &Wc, id: WrId) {
+        match id.kind() {
+            Some(Kind::XrcSend | Kind::XrcRdma) => self.retire_xrc(wc, id),
+            _ => self.stats.stale += 1,
+        }
+    }
+
     /// Gives back what waited for this completion.
-    pub(in super::super) fn retire_xrc(&mut self, wc: &Wc, id: WrId) {
+    fn retire_xrc(&mut self, wc: &Wc, id: WrId) {
         let held = self.xrc.as_mut().and_then(|xrc| xrc.inflight.complete(id.index(), id.generation()));
         match held {
             Some(held) if wc.is_ok() => self.sent_xrc(held, id.queue()),

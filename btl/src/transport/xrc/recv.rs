@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::super::state::State;
-use super::super::wrid::WrId;
+use super::super::wrid::{Kind, WrId};
 use super::super::{Delivery, Transport};
 use super::{Arrival, of_label};
 use crate::protocol::wire::{HEADER_LEN, XrcHeader};
@@ -10,8 +10,17 @@ use crate::transport::endpoint::EpId;
 use verbs::{Buf, Wc};
 
 impl<C> Transport<C> {
+    /// A receive completion of neither a P nor an S queue.
+    #[inline(never)]
+    pub(in super::super) fn received_otherwise(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
+        match id.kind() {
+            Some(Kind::RecvXrc) => self.received_xrc(wc, id),
+            _ => self.cts_received(wc, id),
+        }
+    }
+
     /// Takes a receive completion of an X queue apart.
-    pub(in super::super) fn received_xrc(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
+    fn received_xrc(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
         let (slot, queue) = (id.index(), id.queue());
         if let Some(shared) = &mut self.queues[queue].shared {
             shared.posted -= 1;
