@@ -259,9 +259,9 @@ impl World {
                 self.processes[me].machine.sender_raised(path, Ok(()), now);
             }
             Action::DropSender { path } => drop(self.processes[me].senders.remove(&path).expect("once")),
-            Action::Join { link, receiver, sender, .. } => {
+            Action::Join { link, attempt, receiver, sender, .. } => {
                 let outcome = self.join(me, link, receiver, sender);
-                self.processes[me].machine.joined(link, outcome, now);
+                self.processes[me].machine.joined(link, attempt, outcome, now);
             }
             Action::Release { link } => {
                 for receiver in self.receivers.values_mut() {

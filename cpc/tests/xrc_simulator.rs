@@ -137,7 +137,8 @@ impl World {
             ends: HashMap::new(),
             current: BTreeMap::new(),
             wants: Vec::new(),
-            deaf: false,
+            stopped: false,
+            inbox: Vec::new(),
             failures: Vec::new(),
             senders: HashMap::new(),
             handles: HashMap::new(),
@@ -278,14 +279,14 @@ impl World {
                     self.sends.remove(&sender);
                 }
             }
-            Action::Join { link, receiver, sender, psn, .. } => {
+            Action::Join { link, attempt, receiver, sender, psn, .. } => {
                 let outcome = self.join(me, receiver, sender, psn);
                 if let Ok(receiver) = outcome
                     && let Some(former) = self.processes[me].handles.insert(link, receiver)
                 {
                     self.release(former);
                 }
-                self.processes[me].machine.joined(link, outcome, now);
+                self.processes[me].machine.joined(link, attempt, outcome, now);
             }
             Action::Release { link } => {
                 if let Some(receiver) = self.processes[me].handles.remove(&link) {
@@ -379,6 +380,15 @@ impl World {
         }
     }
 
+    /// A stopped process goes on: like the driver, it takes in all that has come before it does anything.
+    fn wake(&mut self, me: usize) {
+        self.processes[me].stopped = false;
+        for (from, bytes) in std::mem::take(&mut self.processes[me].inbox) {
+            self.processes[me].machine.datagram(from, &bytes[..], self.now);
+        }
+        self.drain(me);
+    }
+
     fn next_time(&self) -> Option<Instant> {
         let at_once = (!self.restarts.is_empty()).then_some(self.now);
         let due = self.processes.iter().filter_map(|process| process.machine.poll_timeout());
@@ -396,10 +406,14 @@ impl World {
             && entry.key().0 <= self.now
         {
             let (from, to, bytes) = entry.remove();
-            let hears = |process: &Process| process.address.listener.qpn == to && !process.deaf;
-            if let Some(me) = self.processes.iter().position(hears) {
-                self.processes[me].machine.datagram(from, &bytes[..], self.now);
-                self.drain(me);
+            let hears = |process: &Process| process.address.listener.qpn == to;
+            match self.processes.iter().position(hears) {
+                Some(me) if self.processes[me].stopped => self.processes[me].inbox.push((from, bytes)),
+                Some(me) => {
+                    self.processes[me].machine.datagram(from, &bytes[..], self.now);
+                    self.drain(me);
+                }
+                None => {}
             }
         }
         for me in 0..self.processes.len() {
@@ -534,14 +548,14 @@ fn a_stopped_process_holds_up_no_other_of_its_node() {
     let mut world = World::new(2, 4, seed(5));
     world.meet_all();
     for stopped in [4, 5] {
-        world.processes[stopped].deaf = true;
+        world.processes[stopped].stopped = true;
     }
     (4..8).for_each(|peer| world.connect(0, peer));
     world.run_until(Params::default().timeout * 4);
     assert!(world.is_usable(0, 6) && world.is_usable(0, 7));
     assert!(!world.is_usable(0, 4) && !world.is_usable(0, 5));
     world.run_until(Duration::from_secs(10));
-    world.processes.iter_mut().for_each(|process| process.deaf = false);
+    (4..6).for_each(|stopped| world.wake(stopped));
     world.run();
     (4..8).for_each(|peer| assert!(world.is_usable(0, peer), "{peer}"));
     assert!(world.processes[0].failures.is_empty());

@@ -76,13 +76,13 @@ impl XrcModule {
                 self.machine.sender_raised(path, outcome, now);
             }
             Action::DropSender { path } => drop(self.senders.remove(&path)),
-            Action::Join { link, receiver, sender, psn, depth, address } => {
+            Action::Join { link, attempt, receiver, sender, psn, depth, address } => {
                 let outcome = match receiver {
                     Some(receiver) => self.open_receiver(receiver),
                     None => self.make_receiver(sender, psn, depth, &address),
                 };
                 let outcome = outcome.map(|handle| self.hold(link, handle));
-                self.machine.joined(link, outcome, now);
+                self.machine.joined(link, attempt, outcome, now);
             }
             Action::Release { link } => drop(self.handles.remove(&link)),
             Action::Send { to, datagram } => self.transport.send(to, &datagram),

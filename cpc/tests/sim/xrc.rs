@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use cpc::ibcm::wire::CommId;
+use cpc::ibcm::machine::Source;
+use cpc::ibcm::wire::{CommId, MAD_LEN};
 use cpc::xrc::address::Address;
 use cpc::xrc::machine::{Machine, PathId};
 use cpc::xrc::wire::SrqNums;
@@ -41,8 +42,9 @@ pub struct Process {
     pub ends: HashMap<EndpointKey, End>,
     pub current: BTreeMap<usize, EndpointKey>,
     pub wants: Vec<usize>,
-    /// Stopped: nothing arrives.
-    pub deaf: bool,
+    /// What arrives waits.
+    pub stopped: bool,
+    pub inbox: Vec<(Source, Box<[u8; MAD_LEN]>)>,
     pub failures: Vec<ConnectError>,
     pub senders: HashMap<PathId, Qpn>,
     pub handles: HashMap<CommId, Qpn>,

@@ -40,6 +40,8 @@ pub enum Action {
     Join {
         /// Names the handle.
         link: CommId,
+        /// For which of the peer's attempts, to be given back with the answer.
+        attempt: u32,
         /// The queue pair; `None`: make one, in RTR.
         receiver: Option<Qpn>,
         /// The send queue pair at its other end.

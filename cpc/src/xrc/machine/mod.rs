@@ -273,9 +273,11 @@ impl Machine {
         self.input(known.carrier, &outcome.map_or_else(Input::Unraised, |()| Input::Raised), now);
     }
 
-    /// The answer to [`Action::Join`].
-    pub fn joined(&mut self, link: CommId, outcome: Result<Qpn, JoinError>, now: Instant) {
-        let Some(&slot) = self.by_id.get(&link) else { return self.stats.ignored += 1 };
+    /// The answer to [`Action::Join`]. Where the peer has made another attempt meanwhile, another answer is to come.
+    pub fn joined(&mut self, link: CommId, attempt: u32, outcome: Result<Qpn, JoinError>, now: Instant) {
+        let slot = self.by_id.get(&link).copied();
+        let expects = |slot: &usize| self.links[*slot].state.remote().is_some_and(|r| r.attempt == attempt);
+        let Some(slot) = slot.filter(expects) else { return self.stats.ignored += 1 };
         self.input(slot, &outcome.map_or_else(Input::Unjoined, Input::Joined), now);
     }
 

@@ -3,7 +3,6 @@
 //! ```text
 //!   Making ---made---> Made --first TELL--> Rising --raised--> Up --last link gone--> given back
 //!      \______________ the link that asks for all has failed or is gone: given back, those who wait begin anew
-//!                      it is silent: it goes on alone, those who wait begin another path
 //! ```
 //! A path that breaks (`retire`) is no longer the one that new links find; it stays until its last link has left it.
 
@@ -169,19 +168,6 @@ impl Machine {
         if self.current.get(&path.place) == Some(&id) {
             self.current.remove(&path.place);
         }
-    }
-
-    /// The process that was asked for all is silent: it may be stopped. It goes on being asked, over this path; those who wait begin
-    /// another one with one of theirs.
-    pub(super) fn free_waiting(&mut self, slot: usize, now: Instant) {
-        let Some(id) = self.links[slot].path else { return };
-        let Some(path) = self.paths.get_mut(&id) else { return };
-        if path.carrier != slot || path.stage != Stage::Made || path.waiting.is_empty() {
-            return;
-        }
-        self.ready.extend(std::mem::take(&mut path.waiting));
-        self.retire(id);
-        self.start_ready(now);
     }
 
     /// The path is up: those who have waited for it ask.

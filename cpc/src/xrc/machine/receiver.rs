@@ -42,6 +42,7 @@ impl Machine {
         self.stats.joined += 1;
         self.actions.push_back(Action::Join {
             link: link.local,
+            attempt: ask.attempt,
             receiver: ask.receiver,
             sender: ask.sender,
             psn: ask.psn,

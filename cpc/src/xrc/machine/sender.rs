@@ -81,7 +81,6 @@ impl Machine {
         }
         self.stats.repeated += 1;
         self.ask(slot, tries + 1, now);
-        self.free_waiting(slot, now);
     }
 
     /// The process that is asked for all of its node is silent, and others wait for it: one of them shall ask. Once only, or
