@@ -3,7 +3,7 @@
 //! ```text
 //! columns: Made Unmade Raised Unraised Joined Unjoined | Renew Remove | AskNew AskDup Tell Mra Rej Dreq Drep | Timeout
 //! ```
-//! `NO` is [`Machine::ignore`]: counted, nothing done. A test walks every cell.
+//! `NO` is [`Machine::ignore`]: counted, nothing done. `tests/xrc_simulator.rs` and `tests/xrc_breaks.rs` drive it.
 
 use std::time::Instant;
 
