@@ -130,7 +130,11 @@ fn faulty(setting: &Setting, program: &str, plan: &str, struck: &str) -> Result<
 /// The LIDs that the ranks' ports say they have.
 fn lids(finished: &Finished) -> BTreeSet<&str> {
     let lines = finished.output.lines().filter(|line| line.contains("ibcm listens on"));
-    lines.filter_map(|line| line.rsplit("lid ").next()).map(str::trim).collect()
+    lines.filter_map(lid).collect()
+}
+
+fn lid(line: &str) -> Option<&str> {
+    line.split_once("lid ")?.1.split(',').next().map(str::trim)
 }
 
 fn expect_lids(finished: &Finished, expected: &BTreeSet<&str>) -> Result<()> {
