@@ -91,6 +91,7 @@ impl<C> Way<C> {
 }
 
 impl<C> Xrc<C> {
+    /// No path yet.
     pub fn new(domain: Domain) -> Xrc<C> {
         Xrc { _domain: domain, paths: HashMap::new(), gone: HashSet::new(), inflight: Inflight::default() }
     }
