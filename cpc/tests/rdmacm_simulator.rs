@@ -378,10 +378,9 @@ fn two_that_begin_at_any_time_get_one_connection() {
     }
 }
 
-#[test]
-fn one_that_begins_while_the_other_does_not_know_it_yet_is_served_later() {
-    for seed in 0..300 {
-        let mut world = World::new(2, seed, 0);
+/// One side begins; the other hears of it before it knows who that is.
+fn is_served_later(world: impl Fn(u64) -> World) {
+    for mut world in (0..300).map(world) {
         world.know(0, 1);
         world.start(0, 1, Duration::ZERO);
         while world.machines[1].stats().parked == 0 {
@@ -392,6 +391,11 @@ fn one_that_begins_while_the_other_does_not_know_it_yet_is_served_later() {
         world.run();
         world.check(0, 1);
     }
+}
+
+#[test]
+fn one_that_begins_while_the_other_does_not_know_it_yet_is_served_later() {
+    is_served_later(|seed| World::new(2, seed, 0));
 }
 
 #[test]
@@ -454,18 +458,7 @@ fn on_iwarp_two_that_begin_at_any_time_get_one_connection_for_each_queue_pair() 
 
 #[test]
 fn on_iwarp_one_that_the_other_does_not_know_yet_is_served_later() {
-    for seed in 0..300 {
-        let mut world = World::iwarp(2, seed, 0);
-        world.know(0, 1);
-        world.start(0, 1, Duration::ZERO);
-        while world.machines[1].stats().parked == 0 {
-            world.deliver();
-        }
-        world.know(1, 0);
-        world.perform(1);
-        world.run();
-        world.check(0, 1);
-    }
+    is_served_later(|seed| World::iwarp(2, seed, 0));
 }
 
 #[test]

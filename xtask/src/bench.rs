@@ -16,7 +16,7 @@ use crate::bench_connect;
 use crate::build;
 use crate::ompi5;
 use crate::pingpong::{self, Plan, Series};
-use crate::report::{figure, table};
+use crate::report::{figure, table, write_json};
 use crate::workspace::{Workspace, cargo};
 use e2e::failure::Context;
 use e2e::mpirun::{Binding, Job, Transport};
@@ -223,10 +223,7 @@ fn write(path: &Path, mpi: &OpenMpi, comparisons: Vec<Comparison>, million: Opti
         comparisons,
         million,
     };
-    let text = serde_json::to_string_pretty(&figures).context("cannot write JSON")?;
-    std::fs::write(path, text + "\n").context(format_args!("cannot write {}", path.display()))?;
-    eprintln!("wrote {}", path.display());
-    Ok(())
+    write_json(path, &figures)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::args::Args;
-use crate::report::{figure, table};
+use crate::report::{figure, table, write_json};
 use crate::workspace::Workspace;
 use crate::{build, dropin, ompi5, packages};
 use e2e::failure::Context;
@@ -261,10 +261,7 @@ fn write(path: &Path, mpi: &OpenMpi, jobs: Vec<Row>, cmtime: Vec<CmTime>) -> Res
         jobs,
         cmtime,
     };
-    let text = serde_json::to_string_pretty(&figures).context("cannot write JSON")?;
-    std::fs::write(path, text + "\n").context(format_args!("cannot write {}", path.display()))?;
-    eprintln!("wrote {}", path.display());
-    Ok(())
+    write_json(path, &figures)
 }
 
 #[cfg(test)]

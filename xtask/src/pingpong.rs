@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::args::{Args, Options};
-use crate::report::{Progress, figure, table};
+use crate::report::{self, Progress, figure, table};
 use crate::workspace::Workspace;
 use crate::{build, ompi5};
 use e2e::failure::Context;
@@ -312,10 +312,7 @@ pub fn write_json(path: &Path, plan: &Plan, series: Vec<Series>) -> Result<()> {
         note: "half_round_trip_us: smallest over the rounds of the medians over batches; every payload checked",
         series,
     };
-    let text = serde_json::to_string_pretty(&figures).context("cannot write JSON")?;
-    std::fs::write(path, text + "\n").context(format_args!("cannot write {}", path.display()))?;
-    eprintln!("wrote {}", path.display());
-    Ok(())
+    report::write_json(path, &figures)
 }
 
 #[cfg(test)]

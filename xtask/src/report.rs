@@ -1,6 +1,22 @@
 //! Progress for a person (on standard error, in place on a terminal) and tables (on standard output).
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use e2e::Result;
+use e2e::failure::Context;
+use serde::Serialize;
+
+/// Writes figures to a file and says so.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_json(path: &Path, figures: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(figures).context("cannot write JSON")?;
+    std::fs::write(path, text + "\n").context(format_args!("cannot write {}", path.display()))?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}
 
 /// One line that says what is going on; overwritten on a terminal, one line a stage elsewhere.
 #[derive(Debug)]

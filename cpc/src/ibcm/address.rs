@@ -55,6 +55,14 @@ pub struct Address {
 }
 
 impl Address {
+    /// Whether a port at `other` can be on the same fabric; if not, why.
+    pub(crate) fn check_link(&self, other: &Address) -> Result<(), String> {
+        match self.ethernet == other.ethernet {
+            true => Ok(()),
+            false => Err("one of the two ports is Ethernet, the other InfiniBand".to_owned()),
+        }
+    }
+
     /// The blob.
     pub fn emit(&self) -> [u8; ADDRESS_LEN] {
         let mut out = [0_u8; ADDRESS_LEN];

@@ -126,11 +126,7 @@ impl IbcmModule {
 
     fn parse_address(&self, blob: &[u8]) -> Result<Address, String> {
         let address = Address::parse(blob).map_err(|e| e.to_string())?;
-        if address.ethernet == self.address.ethernet {
-            Ok(address)
-        } else {
-            Err("one of the two ports is Ethernet, the other InfiniBand".to_owned())
-        }
+        self.address.check_link(&address).map(|()| address)
     }
 }
 

@@ -29,6 +29,13 @@ pub struct Params {
     pub seed: Option<u64>,
 }
 
+impl Params {
+    /// How long an answer to the `tries`-th repetition is awaited (0 = the first sending), before jitter.
+    pub(crate) fn wait(&self, tries: u32) -> Duration {
+        self.timeout.saturating_mul(1 << tries.min(16)).min(self.max_timeout)
+    }
+}
+
 impl Default for Params {
     fn default() -> Params {
         Params {

@@ -202,11 +202,7 @@ impl XrcModule {
 
     fn parse_address(&self, blob: &[u8]) -> Result<Address, String> {
         let address = Address::parse(blob).map_err(|e| e.to_string())?;
-        if address.listener.ethernet == self.address.listener.ethernet {
-            Ok(address)
-        } else {
-            Err("one of the two ports is Ethernet, the other InfiniBand".to_owned())
-        }
+        self.address.listener.check_link(&address.listener).map(|()| address)
     }
 }
 

@@ -225,10 +225,6 @@ pub(crate) fn datagram_rts(psn: Psn) -> Change {
     (attr, mask | sys::IBV_QP_SQ_PSN)
 }
 
-pub(crate) fn reset() -> Change {
-    to(sys::IBV_QPS_RESET)
-}
-
 pub(crate) fn error() -> Change {
     to(sys::IBV_QPS_ERR)
 }

@@ -169,14 +169,6 @@ impl XrcRecvQp {
         self.modify("ERR", qp_attr::error())
     }
 
-    /// Back to RESET, for another sender.
-    ///
-    /// # Errors
-    /// The last handle that could have kept it is gone.
-    pub fn to_reset(&self) -> Result<(), Error> {
-        self.modify("RESET", qp_attr::reset())
-    }
-
     /// Its state.
     ///
     /// # Errors

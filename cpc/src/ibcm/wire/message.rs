@@ -16,6 +16,11 @@ impl CommId {
     /// "I have none": in a REJ of a message that led to no exchange.
     pub const NONE: CommId = CommId(0);
 
+    /// The next of the counter; never 0, which means "none".
+    pub(crate) fn following(self) -> CommId {
+        CommId(self.0.wrapping_add(1).max(1))
+    }
+
     /// True if `self` was drawn after `other` from the same counter, wrap-around included.
     pub fn is_newer_than(self, other: CommId) -> bool {
         let ahead = self.0.wrapping_sub(other.0);

@@ -333,9 +333,9 @@ impl Machine {
         Some(slot)
     }
 
-    /// A fresh id; never 0, which means "none".
+    /// A fresh id.
     fn draw_id(&mut self) -> CommId {
-        self.last_id = CommId(self.last_id.0.wrapping_add(1).max(1));
+        self.last_id = self.last_id.following();
         self.last_id
     }
 
@@ -354,8 +354,7 @@ impl Machine {
 
     /// Waits for an answer to the `tries`-th repetition (0 = the first sending).
     fn arm(&mut self, slot: usize, tries: u32, now: Instant) {
-        let wait = self.params.timeout.saturating_mul(1 << tries.min(16)).min(self.params.max_timeout);
-        let wait = self.rng.jitter(wait);
+        let wait = self.rng.jitter(self.params.wait(tries));
         self.set_deadline(slot, Some(now + wait));
     }
 

@@ -34,11 +34,6 @@ impl Prepared {
         }
     }
 
-    /// True if there is anything to do: an iWARP device moves its queue pairs by itself.
-    pub fn is_needed(&self) -> bool {
-        self.mask & sys::IBV_QP_STATE != 0
-    }
-
     /// For another queue pair of the same connection.
     pub fn to_qpn(mut self, qpn: Qpn) -> Prepared {
         self.attr.dest_qp_num = qpn.0;
