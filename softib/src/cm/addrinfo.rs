@@ -90,18 +90,21 @@ unsafe fn look_up(
 fn is_datagram(hints: Option<&rdma_addrinfo>) -> bool {
     hints.is_some_and(|h| {
         h.ai_port_space as u32 == RDMA_PS_UDP
-            || (h.ai_port_space == 0 && h.ai_qp_type as u32 == rdma_sys::IBV_QPT_UD)
+            || (matches!(h.ai_port_space as u32, 0 | RDMA_PS_IB)
+                && h.ai_qp_type as u32 == rdma_sys::IBV_QPT_UD)
     })
 }
 
 fn fresh(hints: Option<&rdma_addrinfo>, flags: u32) -> Found {
     let datagram = is_datagram(hints);
-    let usual = if datagram { rdma_sys::IBV_QPT_UD } else { rdma_sys::IBV_QPT_RC };
+    let (space, usual) =
+        if datagram { (RDMA_PS_UDP, rdma_sys::IBV_QPT_UD) } else { (RDMA_PS_TCP, rdma_sys::IBV_QPT_RC) };
+    let asked = |what: fn(&rdma_addrinfo) -> c_int| hints.map(what).filter(|&number| number != 0);
     let mut c = rdma_addrinfo {
         ai_flags: flags as c_int,
         ai_family: hints.map_or(0, |h| h.ai_family),
-        ai_port_space: if datagram { RDMA_PS_UDP } else { RDMA_PS_TCP } as c_int,
-        ai_qp_type: hints.map(|h| h.ai_qp_type).filter(|&t| t != 0).unwrap_or(usual as c_int),
+        ai_port_space: asked(|h| h.ai_port_space).unwrap_or(space as c_int),
+        ai_qp_type: asked(|h| h.ai_qp_type).unwrap_or(usual as c_int),
         ..Default::default()
     };
     // SAFETY: sockaddr_storage is plain data; zeroes are valid.

@@ -6,7 +6,6 @@ use super::message::Side;
 use super::world::{ACKNOWLEDGED, CEvent, CId, State, channel_key, id_key, world};
 use super::{address, channel, endpoint, iwarp, limits, listen, qp};
 use crate::abi::{guard_minus, guard_ptr};
-use crate::driver_table;
 use crate::errno::Errno;
 use crate::shm::segment;
 use rdma_cm_sys::*;
@@ -396,41 +395,7 @@ pub unsafe extern "C" fn free_devices(list: *mut *mut rdma_sys::ibv_context) {
     });
 }
 
-pub unsafe extern "C" fn destroy_srq(id: *mut rdma_cm_id) {
-    guard_minus(|| {
-        // SAFETY: an id of ours by the rules of the API; its SRQ is live while the pointer is set.
-        unsafe {
-            id_key(id)?;
-            let srq = std::mem::replace(&mut (*id).srq, null_mut());
-            if !srq.is_null() {
-                (driver_table().destroy_srq)(srq);
-            }
-        }
-        Ok(())
-    });
-}
-
-pub unsafe extern "C" fn create_srq(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: *mut rdma_sys::ibv_srq_init_attr,
-) -> c_int {
-    guard_minus(|| {
-        // SAFETY: an id of ours and pointers by the rules of the API.
-        unsafe {
-            let key = id_key(id)?;
-            let pd = if pd.is_null() { endpoint::default_pd(key)? } else { pd };
-            let srq = (driver_table().create_srq)(pd, attr);
-            if srq.is_null() {
-                return Err(Errno::last());
-            }
-            ((*id).srq, (*id).pd) = (srq, pd);
-        }
-        Ok(())
-    })
-}
-
-/// What this device does not offer: XRC through ids, enhanced connection establishment, rsockets. -1 for
+/// What this device does not offer: enhanced connection establishment, rsockets. -1 for
 /// functions that return an int, and for those that return a size.
 pub unsafe extern "C" fn refuse() -> isize {
     Errno::OPNOTSUPP.set();

@@ -58,7 +58,7 @@ impl World {
         let Some(id) = self.ids.get_mut(key) else { return };
         let Some(to) = id.remote else { return };
         id.retry = None;
-        for place in Place::candidates(to, id.datagram) {
+        for place in Place::candidates(to, id.space) {
             match carrier::connect(&place.socket_name()) {
                 Ok(socket) => {
                     id.socket = Some(socket);

@@ -4,7 +4,7 @@ use super::world::{Verbs, World};
 use crate::driver_table;
 use crate::errno::Errno;
 use crate::port::{self, LinkLayer};
-use rdma_sys::{ibv_context, ibv_gid, ibv_pd, ibv_port_attr};
+use rdma_sys::*;
 
 /// The one port there is.
 pub const PORT: u8 = 1;
@@ -44,6 +44,12 @@ pub fn close(world: &mut World) {
     device.users = device.users.saturating_sub(1);
     if device.users > 0 {
         return;
+    }
+    if let Some(xrcd) = device.xrcd.take()
+        // SAFETY: our own domain; a refusal means that the program still uses it.
+        && unsafe { ibv_close_xrcd(xrcd.0) } != 0
+    {
+        device.xrcd = Some(xrcd);
     }
     if let Some(pd) = device.pd.take()
         // SAFETY: our own domain; a refusal means that the program still uses it.
@@ -88,6 +94,22 @@ pub fn default_pd(world: &mut World, context: *mut ibv_context) -> Result<*mut i
     }
     world.device.pd = Some(Verbs(pd));
     Ok(pd)
+}
+
+/// The XRC domain of SRQs and receive queue pairs that are made without one: a private one, as librdmacm has for each device.
+pub fn default_xrcd(world: &mut World, context: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
+    if let Some(xrcd) = &world.device.xrcd {
+        return Ok(xrcd.0);
+    }
+    let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    let mut attr = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
+    // SAFETY: an open context of ours.
+    let xrcd = unsafe { ibv_open_xrcd(context, &mut attr) };
+    if xrcd.is_null() {
+        return Err(Errno::last());
+    }
+    world.device.xrcd = Some(Verbs(xrcd));
+    Ok(xrcd)
 }
 
 /// The port and its first GID.

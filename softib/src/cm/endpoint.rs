@@ -3,8 +3,9 @@
 //! An id without a channel is synchronous: calls that end with an event wait for it, and keep it in `id.event` until the next
 //! (rdma_create_id(3)).
 
-use super::world::{CEvent, CId, Owned, Template, channel_key, id_key, world};
-use super::{api, channel, device, listen, multicast, qp};
+use super::ports::Space;
+use super::world::{CEvent, CId, Owned, Template, World, channel_key, id_key, world};
+use super::{api, channel, device, listen, multicast, qp, srq};
 use crate::driver_table;
 use crate::errno::Errno;
 use rdma_cm_sys::*;
@@ -22,22 +23,17 @@ pub unsafe fn make(
     space: u32,
     qp_type: Option<u32>,
 ) -> Result<*mut rdma_cm_id, Errno> {
-    let datagram = match space {
-        RDMA_PS_TCP => false,
-        RDMA_PS_UDP => true,
-        _ => return Err(Errno(libc::EPROTONOSUPPORT)),
-    };
+    let space = Space::parse(space)?;
+    let usual = if space == Space::Udp { IBV_QPT_UD } else { IBV_QPT_RC };
+    let qp_type = qp_type.unwrap_or(usual);
     let mut world = world();
     let sync = channel.is_null();
     // SAFETY: by contract.
     let channel = if sync { channel::create(&mut world)? } else { unsafe { channel_key(channel)? } };
-    let key = listen::new_id(&mut world, channel, sync, datagram);
+    let key = listen::new_id(&mut world, channel, sync, space, qp_type);
     let c = world.id(key)?.c();
     // SAFETY: our own struct, not yet handed out.
-    unsafe {
-        (*c).context = context;
-        (*c).qp_type = qp_type.unwrap_or((*c).qp_type);
-    }
+    unsafe { (*c).context = context };
     Ok(c)
 }
 
@@ -126,17 +122,25 @@ pub fn default_pd(key: usize) -> Result<*mut ibv_pd, Errno> {
 /// `rdma_create_qp`: the QP, and whatever is missing for it, in the state that the id's service starts with.
 pub fn create_qp(key: usize, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<(), Errno> {
     let pd = if pd.is_null() { default_pd(key)? } else { pd };
-    create_with(key, pd, init, |init| {
+    create_with(key, pd, init, |world, init| {
+        if init.qp_type == IBV_QPT_XRC_RECV {
+            return srq::create_receive_qp(world, pd, init.qp_context, null_mut());
+        }
         // SAFETY: objects of one context, which the program vouches for.
-        unsafe { (driver_table().create_qp)(pd, init) }
+        checked(unsafe { (driver_table().create_qp)(pd, init) })
     })
+}
+
+/// A fresh queue pair, or why there is none.
+pub fn checked(qp: *mut ibv_qp) -> Result<*mut ibv_qp, Errno> {
+    if qp.is_null() { Err(Errno::last()) } else { Ok(qp) }
 }
 
 fn create_with(
     key: usize,
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
-    make: impl FnOnce(&mut ibv_qp_init_attr) -> *mut ibv_qp,
+    make: impl FnOnce(&mut World, &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno>,
 ) -> Result<(), Errno> {
     let mut world = world();
     let id = world.id(key)?;
@@ -146,16 +150,16 @@ fn create_with(
     if has_qp || context.is_null() || init.qp_type != wanted {
         return Err(Errno::INVAL);
     }
-    if init.srq.is_null() {
-        init.srq = srq;
+    // A receive queue pair of an XRC domain has no queues: its messages go to SRQs and complete there.
+    if wanted != IBV_QPT_XRC_RECV {
+        if init.srq.is_null() {
+            init.srq = srq;
+        }
+        id.owns = Owned { srq_cq: id.owns.srq_cq, ..make_queues(c, context, init)? };
     }
-    id.owns = make_queues(c, context, init)?;
-    let qp = make(init);
-    if qp.is_null() {
-        let error = Errno::last();
-        drop_queues(c, id.owns);
-        return Err(error);
-    }
+    let owns = id.owns;
+    let qp = make(&mut world, init).inspect_err(|_| drop_queues(c, owns))?;
+    let id = world.id(key)?;
     // SAFETY: our own struct, and a QP just made.
     unsafe { ((*c).qp, (*c).pd, id.ours.qpn) = (qp, pd, (*qp).qp_num) };
     let states: &[u32] =
@@ -189,15 +193,20 @@ pub unsafe extern "C" fn create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_ini
             qp_type: ex.qp_type,
             sq_sig_all: ex.sq_sig_all,
         };
-        create_with(key, pd, &mut plain, |plain| {
+        create_with(key, pd, &mut plain, |world, plain| {
+            if ex.qp_type == IBV_QPT_XRC_RECV {
+                let named = ex.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0;
+                let xrcd = if named { ex.xrcd } else { null_mut() };
+                return srq::create_receive_qp(world, pd, ex.qp_context, xrcd);
+            }
             (ex.send_cq, ex.recv_cq, ex.srq) = (plain.send_cq, plain.recv_cq, plain.srq);
             // SAFETY: an open context of ours, and objects that the program vouches for.
-            unsafe { ibv_create_qp_ex(driver_table(), (*pd).context, ex) }
+            checked(unsafe { ibv_create_qp_ex(driver_table(), (*pd).context, ex) })
         })
     })
 }
 
-/// Completion queues, with channels, for a QP whose program brought none.
+/// Completion queues, with channels, for a QP whose program brought none and whose id has none.
 fn make_queues(
     c: *mut rdma_cm_id,
     context: *mut ibv_context,
@@ -210,7 +219,10 @@ fn make_queues(
             let (events, cq) = make_queue(context, init.cap.max_send_wr)?;
             ((*c).send_cq_channel, (*c).send_cq, init.send_cq, owns.send_cq) = (events, cq, cq, true);
         }
-        if init.recv_cq.is_null() {
+        if init.recv_cq.is_null() && init.qp_type != IBV_QPT_XRC_SEND {
+            init.recv_cq = (*c).recv_cq;
+        }
+        if init.recv_cq.is_null() && init.qp_type != IBV_QPT_XRC_SEND {
             let made = make_queue(context, init.cap.max_recv_wr);
             if made.is_err() {
                 drop_queues(c, owns);
@@ -222,7 +234,10 @@ fn make_queues(
     Ok(owns)
 }
 
-fn make_queue(context: *mut ibv_context, depth: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
+pub fn make_queue(
+    context: *mut ibv_context,
+    depth: u32,
+) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
     let table = driver_table();
     let depth = depth.clamp(1, 1 << 20).cast_signed();
     // SAFETY: an open context of ours.
@@ -251,9 +266,21 @@ fn drop_queues(c: *mut rdma_cm_id, owns: Owned) {
             (table.destroy_comp_channel)(std::mem::replace(&mut (*c).send_cq_channel, null_mut()));
         }
         if owns.recv_cq {
-            (table.destroy_cq)(std::mem::replace(&mut (*c).recv_cq, null_mut()));
-            (table.destroy_comp_channel)(std::mem::replace(&mut (*c).recv_cq_channel, null_mut()));
+            drop_receive_queue(c);
         }
+    }
+}
+
+/// Takes down a receive completion queue that was made for the id.
+///
+/// # Safety
+/// An id of ours; the queue is ours, and what used it is gone.
+pub unsafe fn drop_receive_queue(c: *mut rdma_cm_id) {
+    let table = driver_table();
+    // SAFETY: by contract.
+    unsafe {
+        (table.destroy_cq)(std::mem::replace(&mut (*c).recv_cq, null_mut()));
+        (table.destroy_comp_channel)(std::mem::replace(&mut (*c).recv_cq_channel, null_mut()));
     }
 }
 
@@ -263,7 +290,8 @@ pub fn destroy_qp(key: usize) -> Result<(), Errno> {
         let mut world = world();
         let id = world.id(key)?;
         multicast::detach_all(id);
-        (id.c(), std::mem::take(&mut id.owns))
+        let left = Owned { srq_cq: id.owns.srq_cq, ..Owned::default() };
+        (id.c(), std::mem::replace(&mut id.owns, left))
     };
     // SAFETY: our own struct; the QP is live while the pointer is set.
     unsafe {
@@ -355,7 +383,7 @@ pub unsafe extern "C" fn destroy_ep(id: *mut rdma_cm_id) {
     // SAFETY: an id of ours by the rules of the API.
     unsafe {
         api::destroy_qp(id);
-        api::destroy_srq(id);
+        srq::destroy_srq(id);
         drop_event(id);
         api::destroy_id(id);
     }

@@ -1,7 +1,7 @@
 //! Every name that librdmacm.so.1 exports, with its symbol version: what the drop-in library is made of. A program that is
 //! bound at its start needs every one of its names, used or not: rsockets, too, are there, and refuse.
 
-use super::{addrinfo, api, endpoint, multicast, names};
+use super::{addrinfo, api, endpoint, multicast, names, srq};
 
 /// A name, its version, and the function.
 #[derive(Clone, Copy, Debug)]
@@ -53,9 +53,9 @@ calls! {
         rdma_create_ep = endpoint::create_ep;
         rdma_destroy_ep = endpoint::destroy_ep;
         rdma_get_request = endpoint::get_request;
-        rdma_create_srq = api::create_srq;
-        rdma_create_srq_ex = api::refuse;
-        rdma_destroy_srq = api::destroy_srq;
+        rdma_create_srq = srq::create_srq;
+        rdma_create_srq_ex = srq::create_srq_ex;
+        rdma_destroy_srq = srq::destroy_srq;
         rdma_getaddrinfo = addrinfo::getaddrinfo;
         rdma_freeaddrinfo = addrinfo::freeaddrinfo;
         rdma_join_multicast = multicast::join;

@@ -1,21 +1,23 @@
 //! The listening side: requests become ids of their own.
 
 use super::carrier::{self, Received};
-use super::message::{Kind, Message};
+use super::message::{Kind, Message, Side};
+use super::ports::Space;
 use super::world::{CId, Embryo, Id, Pending, State, World};
-use super::{device, limits, qp};
+use super::{device, limits, qp, reject};
 use crate::errno::Errno;
 use crate::objects::CBox;
 use rdma_cm_sys::*;
-use std::os::fd::AsRawFd;
+use rdma_sys::{IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// A fresh id, and its index.
-pub fn new_id(world: &mut World, channel: usize, sync: bool, datagram: bool) -> usize {
+pub fn new_id(world: &mut World, channel: usize, sync: bool, space: Space, qp_type: u32) -> usize {
     let entry = world.ids.vacant_entry();
     let key = entry.key();
     let c = rdma_cm_id {
-        ps: if datagram { RDMA_PS_UDP } else { RDMA_PS_TCP },
-        qp_type: if datagram { rdma_sys::IBV_QPT_UD } else { rdma_sys::IBV_QPT_RC },
+        ps: space.number(),
+        qp_type,
         channel: world.channels.get(channel).map_or(std::ptr::null_mut(), |c| c.c.as_ptr().cast()),
         ..Default::default()
     };
@@ -24,7 +26,8 @@ pub fn new_id(world: &mut World, channel: usize, sync: bool, datagram: bool) -> 
         channel,
         sync,
         state: State::Idle,
-        datagram,
+        space,
+        datagram: space == Space::Udp || (space == Space::Ib && qp_type == IBV_QPT_UD),
         reuse: false,
         only_v6: false,
         ack_timeout: None,
@@ -93,6 +96,19 @@ pub fn accept_all(world: &mut World, listener: usize) {
     }
 }
 
+/// Whether a queue pair of type `theirs` can be connected to one of type `ours`.
+fn is_met_by(theirs: u32, ours: u32) -> bool {
+    ours == if theirs == IBV_QPT_XRC_SEND { IBV_QPT_XRC_RECV } else { theirs }
+}
+
+/// A request for another type of queue pair than the listener's is refused without asking its program, as the kernel does.
+fn refuse_type(socket: &OwnedFd, request: &Message) -> Result<(), Errno> {
+    let (kind, reason) = (Kind::Rej, reject::CONSUMER.unsigned_abs());
+    let side = Side { mtu: 1, ..Side::default() };
+    let (from, to) = (request.to, request.from);
+    carrier::send(socket.as_raw_fd(), &Message { kind, side, reason, from, to, private: Vec::new() }.emit())
+}
+
 impl World {
     /// A new connection's request is there, or its end.
     pub fn embryo_readable(&mut self, embryo: usize) {
@@ -111,17 +127,16 @@ impl World {
     }
 
     /// A request becomes an id, and the listener's program is told.
-    fn request(
-        &mut self,
-        listener: usize,
-        socket: std::os::fd::OwnedFd,
-        request: Message,
-    ) -> Result<(), Errno> {
+    fn request(&mut self, listener: usize, socket: OwnedFd, request: Message) -> Result<(), Errno> {
         let parent = self.ids.get(listener).ok_or(Errno::INVAL)?;
         let (channel, datagram, bound) = (parent.channel, parent.datagram, parent.local);
         // SAFETY: our own struct; the program's pointer is only passed on.
-        let context = unsafe { (*parent.c()).context };
-        let key = new_id(self, channel, false, datagram);
+        let (space, context, qp_type) =
+            unsafe { (parent.space, (*parent.c()).context, (*parent.c()).qp_type) };
+        if space == Space::Ib && !is_met_by(u32::from(request.side.qp_type), qp_type) {
+            return refuse_type(&socket, &request);
+        }
+        let key = new_id(self, channel, false, space, qp_type);
         if let Err(error) = device::attach(self, key) {
             self.ids.remove(key);
             return Err(error);
@@ -134,7 +149,7 @@ impl World {
         (id.local, id.remote) = (Some(std::net::SocketAddr::new(request.to.ip(), port)), Some(request.from));
         (id.socket, id.state, id.theirs) = (Some(socket), State::Requested, Some(side));
         // Until the program says otherwise, it is what the peer asks for.
-        id.ours = super::message::Side {
+        id.ours = Side {
             responder_resources: side.initiator_depth,
             initiator_depth: side.responder_resources,
             ..qp::fresh_side(id)

@@ -1,7 +1,8 @@
 //! The connection manager: librdmacm's calls for the software device, between the processes of one user on one host.
 //!
 //! ```text
-//!    program ──> api, endpoint, addrinfo    the C functions
+//!    program ──> api, endpoint, srq,        the C functions
+//!                addrinfo
 //!                   │
 //!        resolve, listen, connect, multicast    what calls and messages do to an id      qp, device: its verbs objects
 //!                   │
@@ -34,6 +35,7 @@ pub mod names;
 mod ports;
 mod qp;
 mod resolve;
+mod srq;
 mod table;
 mod world;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   SOFTIB_DIR/softib-<uid>-ports      a file of no length; every address and port is a place in it
-//!     place = port space (1 bit) | port (16) | IPv6 (1) | address (44)
+//!     place = port space (2 bits) | port (16) | IPv6 (1) | address (44)
 //!     bind 127.0.0.1:7     locks one byte              [::]:7 for IPv6 only   locks half a port's bytes
 //!     bind 0.0.0.0:7       locks half a port's bytes   [::]:7                 locks all of them
 //! ```
@@ -15,6 +15,7 @@
 
 use crate::errno::{Errno, check};
 use crate::shm::segment;
+use rdma_cm_sys::{RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP};
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
@@ -29,6 +30,38 @@ const DYNAMIC: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 /// Attempts against a sweep that holds the whole file for a moment.
 const ATTEMPTS: u32 = 1000;
 
+/// Whose ports they are (rdma_create_id(3)): the same number is another port in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// RDMA_PS_TCP: connections.
+    Tcp = 0,
+    /// RDMA_PS_UDP: datagrams.
+    Udp = 1,
+    /// RDMA_PS_IB: queue pairs of any type.
+    Ib = 2,
+}
+
+impl Space {
+    /// The space of a number that a program passed. EPROTONOSUPPORT: there is none of it here.
+    pub fn parse(number: u32) -> Result<Space, Errno> {
+        match number {
+            RDMA_PS_TCP => Ok(Space::Tcp),
+            RDMA_PS_UDP => Ok(Space::Udp),
+            RDMA_PS_IB => Ok(Space::Ib),
+            _ => Err(Errno(libc::EPROTONOSUPPORT)),
+        }
+    }
+
+    /// Its number (`enum rdma_port_space`).
+    pub fn number(self) -> u32 {
+        match self {
+            Space::Tcp => RDMA_PS_TCP,
+            Space::Udp => RDMA_PS_UDP,
+            Space::Ib => RDMA_PS_IB,
+        }
+    }
+}
+
 /// Addresses that one binding, or one look-up, covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -37,10 +70,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of an address; `datagram`: in the port space of datagrams. `only`: an IPv6 wildcard without IPv4.
-    pub fn of(address: SocketAddr, datagram: bool, only: bool) -> Place {
+    /// The place of an address in a port space. `only`: an IPv6 wildcard without IPv4.
+    pub fn of(address: SocketAddr, space: Space, only: bool) -> Place {
         let ip = address.ip();
-        let port = i64::from(datagram) << 61 | i64::from(address.port()) << (HOST_BITS + 1);
+        let port = (space as i64) << 61 | i64::from(address.port()) << (HOST_BITS + 1);
         let half = i64::from(ip.is_ipv6()) << HOST_BITS;
         match ip {
             _ if !ip.is_unspecified() => Place { start: port | half | host(ip), bits: 0 },
@@ -50,15 +83,11 @@ impl Place {
     }
 
     /// Where somebody may listen who is reached under `address`, the closest first.
-    pub fn candidates(address: SocketAddr, datagram: bool) -> [Place; 3] {
+    pub fn candidates(address: SocketAddr, space: Space) -> [Place; 3] {
         let any = super::address::any_like(address).ip();
         let any = SocketAddr::new(any, address.port());
         let both = SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), address.port());
-        [
-            Place::of(address, datagram, false),
-            Place::of(any, datagram, true),
-            Place::of(both, datagram, false),
-        ]
+        [Place::of(address, space, false), Place::of(any, space, true), Place::of(both, space, false)]
     }
 
     /// Name of the socket that listens there.
@@ -110,16 +139,16 @@ impl Reservation {
     ///
     /// # Errors
     /// EADDRINUSE; ENOSPC, EACCES, ... of SOFTIB_DIR.
-    pub fn take(address: SocketAddr, datagram: bool, only: bool, shared: bool) -> Result<Reservation, Errno> {
+    pub fn take(address: SocketAddr, space: Space, only: bool, shared: bool) -> Result<Reservation, Errno> {
         if address.port() != 0 {
-            return Reservation::at(address, datagram, only, shared);
+            return Reservation::at(address, space, only, shared);
         }
         let span = DYNAMIC.end() - DYNAMIC.start() + 1;
         // Anywhere, so that a port is not soon another's: a late request must not meet a stranger.
         let first = (RandomState::new().hash_one(address) % u64::from(span)) as u16;
         for i in 0..span {
             let port = DYNAMIC.start() + (first + i) % span;
-            match Reservation::at(SocketAddr::new(address.ip(), port), datagram, only, false) {
+            match Reservation::at(SocketAddr::new(address.ip(), port), space, only, false) {
                 Err(Errno(libc::EADDRINUSE)) => {}
                 done => return done,
             }
@@ -127,8 +156,8 @@ impl Reservation {
         Err(Errno(libc::EADDRNOTAVAIL))
     }
 
-    fn at(address: SocketAddr, datagram: bool, only: bool, shared: bool) -> Result<Reservation, Errno> {
-        let place = Place::of(address, datagram, only);
+    fn at(address: SocketAddr, space: Space, only: bool, shared: bool) -> Result<Reservation, Errno> {
+        let place = Place::of(address, space, only);
         let kind = if shared { libc::F_RDLCK } else { libc::F_WRLCK };
         lock_place(place, kind).map(|file| Reservation { file: Some(file), place, address })
     }
@@ -236,8 +265,8 @@ mod tests {
     use super::*;
 
     fn covers(binding: &str, only: bool, address: &str) -> bool {
-        let (a, b) = (Place::of(binding.parse().unwrap(), false, only), address.parse().unwrap());
-        let b = Place::of(b, false, false);
+        let (a, b) = (Place::of(binding.parse().unwrap(), Space::Tcp, only), address.parse().unwrap());
+        let b = Place::of(b, Space::Tcp, false);
         let end = |p: Place| p.start + (1 << p.bits);
         a.start < end(b) && b.start < end(a)
     }
@@ -255,15 +284,17 @@ mod tests {
     #[test]
     fn the_port_spaces_are_apart_and_no_place_is_out_of_range() {
         let last: SocketAddr = "[::]:65535".parse().unwrap();
-        let (tcp, udp) = (Place::of(last, false, false), Place::of(last, true, false));
-        assert!(tcp.start + (1 << tcp.bits) <= 1 << 61);
-        assert!(udp.start >= 1 << 61 && udp.start.checked_add(1 << udp.bits).is_some());
+        let places = [Space::Tcp, Space::Udp, Space::Ib].map(|space| Place::of(last, space, false));
+        for (space, place) in (0_i64..).zip(places) {
+            assert!(place.start >= space << 61, "{place:?}");
+            assert!(place.start.checked_add((1 << place.bits) - 1).unwrap() < (space << 61) + (1 << 61));
+        }
     }
 
     #[test]
     fn a_sockets_name_leads_back_to_its_place() {
         for address in ["1.2.3.4:5", "[::]:5", "0.0.0.0:65535", "[2001:db8::9]:1"] {
-            let place = Place::of(address.parse().unwrap(), true, true);
+            let place = Place::of(address.parse().unwrap(), Space::Ib, true);
             assert_eq!(Place::from_socket_name(&place.socket_name()), Some(place));
         }
         assert_eq!(Place::from_socket_name("softib-0-cm-zz-1"), None);
@@ -272,11 +303,11 @@ mod tests {
 
     #[test]
     fn who_listens_for_an_address_is_found_by_one_of_three_names() {
-        let [exact, family, both] = Place::candidates("127.0.0.1:9".parse().unwrap(), false);
-        assert_eq!(exact, Place::of("127.0.0.1:9".parse().unwrap(), false, false));
-        assert_eq!(family, Place::of("0.0.0.0:9".parse().unwrap(), false, false));
-        assert_eq!(both, Place::of("[::]:9".parse().unwrap(), false, false));
-        let [_, family, _] = Place::candidates("[::1]:9".parse().unwrap(), false);
-        assert_eq!(family, Place::of("[::]:9".parse().unwrap(), false, true));
+        let [exact, family, both] = Place::candidates("127.0.0.1:9".parse().unwrap(), Space::Tcp);
+        assert_eq!(exact, Place::of("127.0.0.1:9".parse().unwrap(), Space::Tcp, false));
+        assert_eq!(family, Place::of("0.0.0.0:9".parse().unwrap(), Space::Tcp, false));
+        assert_eq!(both, Place::of("[::]:9".parse().unwrap(), Space::Tcp, false));
+        let [_, family, _] = Place::candidates("[::1]:9".parse().unwrap(), Space::Tcp);
+        assert_eq!(family, Place::of("[::]:9".parse().unwrap(), Space::Tcp, true));
     }
 }

@@ -90,12 +90,12 @@ pub fn wire_attributes(id: &Id, state: u32) -> Result<(ibv_qp_attr, u32), Errno>
     let mask = match state {
         IBV_QPS_INIT => init(&mut attr, qp_type),
         IBV_QPS_RTR if qp_type == IBV_QPT_UD => 0,
-        IBV_QPS_RTR => ready_to_receive(&mut attr, id)?,
+        IBV_QPS_RTR => ready_to_receive(&mut attr, id, qp_type)?,
         IBV_QPS_RTS if qp_type == IBV_QPT_UD => {
             attr.sq_psn = id.ours.psn;
             IBV_QP_SQ_PSN
         }
-        IBV_QPS_RTS => ready_to_send(&mut attr, id)?,
+        IBV_QPS_RTS => ready_to_send(&mut attr, id, qp_type)?,
         _ => return Err(Errno::INVAL),
     };
     Ok((attr, mask | IBV_QP_STATE))
@@ -113,22 +113,21 @@ fn init(attr: &mut ibv_qp_attr, qp_type: u32) -> u32 {
     }
 }
 
-fn ready_to_receive(attr: &mut ibv_qp_attr, id: &Id) -> Result<u32, Errno> {
+fn ready_to_receive(attr: &mut ibv_qp_attr, id: &Id, qp_type: u32) -> Result<u32, Errno> {
     let theirs = id.theirs.as_ref().ok_or(Errno::INVAL)?;
     attr.ah_attr = path(theirs, is_ethernet(id));
     attr.path_mtu = u32::from(theirs.mtu.min(id.ours.mtu.max(1)));
     (attr.dest_qp_num, attr.rq_psn) = (theirs.qpn, theirs.psn);
+    let path = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if !matches!(qp_type, IBV_QPT_RC | IBV_QPT_XRC_RECV) {
+        return Ok(path);
+    }
     attr.max_dest_rd_atomic = id.ours.responder_resources.min(theirs.initiator_depth).min(MOST_READS);
     attr.min_rnr_timer = 0;
-    Ok(IBV_QP_AV
-        | IBV_QP_PATH_MTU
-        | IBV_QP_DEST_QPN
-        | IBV_QP_RQ_PSN
-        | IBV_QP_MAX_DEST_RD_ATOMIC
-        | IBV_QP_MIN_RNR_TIMER)
+    Ok(path | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
 }
 
-fn ready_to_send(attr: &mut ibv_qp_attr, id: &Id) -> Result<u32, Errno> {
+fn ready_to_send(attr: &mut ibv_qp_attr, id: &Id, qp_type: u32) -> Result<u32, Errno> {
     let theirs = id.theirs.as_ref().ok_or(Errno::INVAL)?;
     attr.sq_psn = id.ours.psn;
     attr.timeout = id.ack_timeout.unwrap_or(TIMEOUT);
@@ -136,7 +135,12 @@ fn ready_to_send(attr: &mut ibv_qp_attr, id: &Id) -> Result<u32, Errno> {
     attr.retry_cnt = id.ours.retry_count.max(theirs.retry_count);
     attr.rnr_retry = if iwarp::is_here() { 0 } else { theirs.rnr_retry_count };
     attr.max_rd_atomic = id.ours.initiator_depth.min(theirs.responder_resources).min(MOST_READS);
-    Ok(IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC)
+    let retries = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+    Ok(match qp_type {
+        IBV_QPT_UC => IBV_QP_SQ_PSN,
+        IBV_QPT_XRC_RECV => IBV_QP_SQ_PSN | IBV_QP_TIMEOUT,
+        _ => IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | retries,
+    })
 }
 
 /// Takes the id's own QP to `states`, one after the other.

@@ -16,7 +16,7 @@ impl World {
         if !to.ip().is_unspecified() && !address::is_local(to.ip()) {
             return Err(Errno(libc::EADDRNOTAVAIL));
         }
-        let reservation = Reservation::take(to, id.datagram, id.only_v6, id.reuse)?;
+        let reservation = Reservation::take(to, id.space, id.only_v6, id.reuse)?;
         id.local = Some(reservation.address);
         id.reservation = Some(reservation);
         id.publish_addresses();

@@ -5,11 +5,11 @@
 
 use super::message::Side;
 use super::multicast::Joined;
-use super::ports::Reservation;
+use super::ports::{Reservation, Space};
 use crate::errno::Errno;
 use crate::objects::CBox;
 use rdma_cm_sys::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
-use rdma_sys::{ibv_context, ibv_pd, ibv_qp_init_attr};
+use rdma_sys::{ibv_context, ibv_pd, ibv_qp_init_attr, ibv_xrcd};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -107,6 +107,9 @@ pub struct Id {
     /// Made without a channel: calls wait for their event.
     pub sync: bool,
     pub state: State,
+    /// Whose ports it uses.
+    pub space: Space,
+    /// Of a UD queue pair: it looks its peer up and connects to none.
     pub datagram: bool,
     pub reuse: bool,
     pub only_v6: bool,
@@ -153,11 +156,15 @@ impl std::fmt::Debug for Template {
 // SAFETY: pointers that the program vouches for until the id is destroyed, used only to make QPs with.
 unsafe impl Send for Template {}
 
-/// Which of an id's objects go with its QP.
+/// Which of an id's completion queues were made for it, and what they go with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Owned {
+    /// With its QP.
     pub send_cq: bool,
+    /// With its QP.
     pub recv_cq: bool,
+    /// The receive completion queue, with its XRC SRQ.
+    pub srq_cq: bool,
 }
 
 /// A connection whose request has not come yet.
@@ -174,6 +181,8 @@ pub struct Device {
     pub users: u32,
     /// The domain of QPs that are made without one.
     pub pd: Option<Verbs<ibv_pd>>,
+    /// The XRC domain of SRQs and receive queue pairs that are made without one.
+    pub xrcd: Option<Verbs<ibv_xrcd>>,
 }
 
 /// A verbs object of ours.
@@ -201,7 +210,7 @@ static WORLD: Mutex<World> = Mutex::new(World {
     channels: Slab::new(),
     ids: Slab::new(),
     embryos: Slab::new(),
-    device: Device { context: None, users: 0, pd: None },
+    device: Device { context: None, users: 0, pd: None, xrcd: None },
 });
 
 /// Rung when an event is acknowledged.

@@ -32,6 +32,7 @@ const QUICK: &[(&str, &str)] = &[
     ("udaddy @ -c 4 -C 20", "|-s 127.0.0.1"),
     ("rdma_@", "server|client -s 127.0.0.1"),
     ("rdma_x@", "server|client -s 127.0.0.1"),
+    ("rdma_x@ -c x", "server|client -s 127.0.0.1"),
     ("ib_send_lat -R -n 200 @", "|127.0.0.1"),
     ("ib_send_bw -R -n 200 -q 4 @", "|127.0.0.1"),
     ("ib_write_bw -R -n 200 @", "|127.0.0.1"),
