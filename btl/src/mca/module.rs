@@ -330,7 +330,7 @@ impl Module {
     fn drain(&'static self, ids: &[EpId]) {
         let deadline =
             std::time::Instant::now() + self.transport(std::time::Duration::ZERO, |t| t.drain_time());
-        while self.transport(false, |t| ids.iter().any(|id| t.busy(*id))) {
+        while self.transport(false, |t| ids.iter().any(|id| t.holds_up_the_end(*id))) {
             if std::time::Instant::now() > deadline {
                 return log::warn!("a peer takes nothing: what is queued to it is given up");
             }

@@ -4,8 +4,9 @@
 //! `remove` takes the queue pairs down, and every work request completes, flushed ones too.
 #![forbid(unsafe_code)]
 
-use super::endpoint::EpId;
+use super::endpoint::{Endpoint, EpId};
 use super::inflight::Waiting;
+use super::lane::Lane;
 use super::state::{Event, State};
 use super::wrid::GENERATION_MASK;
 use super::{Transport, Upcall};
@@ -35,15 +36,27 @@ impl<C> Transport<C> {
 
     /// Every endpoint there is.
     pub fn ids(&self) -> Vec<EpId> {
-        let id = |(index, ep): (usize, &Option<_>)| {
-            ep.as_ref().map(|_| EpId { index: index as u32, generation: self.generations[index] })
+        let id = |(index, ep): (usize, &Option<Box<Endpoint<C>>>)| {
+            ep.as_ref().map(|ep| EpId { index: index as u32, generation: ep.generation })
         };
         self.endpoints.iter().enumerate().filter_map(id).collect()
     }
 
+    /// The end has something to wait for: the endpoint is busy, and its peer there.
+    pub fn holds_up_the_end(&mut self, id: EpId) -> bool {
+        self.busy(id) && self.endpoint(id).is_some_and(|ep| !ep.is_on_trial())
+    }
+
     /// Takes an endpoint down. Its queue pairs are flushed and its buffers come back.
     pub fn remove(&mut self, id: EpId) {
-        let Some(ep) = self.endpoint(id) else { return };
+        let Some(flushed) = self.take_down(id) else { return };
+        self.forget(id, flushed);
+    }
+
+    /// Takes the connection down; whether the device has given everything back. `None`: there is no such endpoint.
+    pub(super) fn take_down(&mut self, id: EpId) -> Option<bool> {
+        let ep = self.endpoint(id)?;
+        let key = ep.key(id.index);
         ep.state = ep.state.on(Event::Close, ep.handshake(true)).0;
         for lane in &ep.lanes {
             if let Some(qp) = &lane.qp
@@ -53,9 +66,8 @@ impl<C> Transport<C> {
             }
         }
         self.leave_way(id.index);
-        self.service.remove_endpoint(cpc::EndpointKey { index: id.index, generation: id.generation });
-        let flushed = self.wait_for_flush(id);
-        self.forget(id, flushed);
+        self.service.remove_endpoint(key);
+        Some(self.wait_for_flush(id))
     }
 
     /// Waits until the device has given every buffer of the endpoint back.
@@ -102,11 +114,26 @@ impl<C> Transport<C> {
     fn forget(&mut self, id: EpId, flushed: bool) {
         self.end_waiting(id.index);
         let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize).map(Option::take) else { return };
-        self.generations[id.index as usize] = (id.generation + 1) & GENERATION_MASK;
         self.by_name.remove(&ep.peer);
         self.keep_record(&ep);
-        self.outstanding -= ep.outstanding;
-        for slot in self.slots.of_endpoint(id.index) {
+        let Endpoint { life, lanes, outstanding, .. } = *ep;
+        self.end_life(id.index, life, lanes, outstanding, flushed);
+        self.drop_pending(id.index);
+        self.release_completions();
+    }
+
+    /// What the connection at this position held comes back, and what still names it is stale from now on.
+    pub(super) fn end_life(
+        &mut self,
+        index: u32,
+        life: u32,
+        lanes: Vec<Lane>,
+        outstanding: u32,
+        flushed: bool,
+    ) {
+        self.generations[index as usize] = (life + 1) & GENERATION_MASK;
+        self.outstanding -= outstanding;
+        for slot in self.slots.of_endpoint(index) {
             let s = self.slots.by_index(slot);
             let queue = s.queue as usize;
             match (s.posted.take(), s.held.take(), flushed) {
@@ -116,25 +143,23 @@ impl<C> Transport<C> {
             }
             self.slots.release(slot);
         }
-        if let Some(buf) = self.cts_buffers.remove(&id.index)
+        if let Some(buf) = self.cts_buffers.remove(&index)
             && flushed
         {
             self.cts_pool.put(buf.completed());
         }
-        self.forget_inflight(id.index);
+        self.forget_inflight(index);
         // Over XRC, what has not completed still will: the send queue pair serves others.
         if self.xrc.is_none() {
             for shared in self.queues.iter_mut().filter_map(|q| q.shared.as_mut()) {
-                shared.send_slots.forget(id.index);
+                shared.send_slots.forget(index);
             }
         }
-        self.drop_pending(id.index);
-        for lane in ep.lanes {
+        for lane in lanes {
             if let Some(qp) = lane.qp {
                 self.qpns.retire(qp.num());
             }
         }
-        self.release_completions();
     }
 
     /// Work requests that never completed: their buffers stay with the device, their callbacks hear of it.

@@ -13,11 +13,11 @@ use super::xrc::Numbers;
 use super::{Transport, Upcall, xrc};
 use crate::protocol::budget::{CqBudget, NeedsDepth};
 use crate::protocol::wire::Cts;
-use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step, Timeline};
+use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step, Timeline};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use verbs::{Cq, Posted, Qp};
+use verbs::{Buf, Cq, PoolError, Posted, Qp};
 
 /// How long messages that cannot go at once may keep their senders, all together, before anything moves again: a multiple
 /// of what a connection or a credit takes when the peer is in MPI.
@@ -44,32 +44,43 @@ pub enum AddError {
 }
 
 impl<C> Transport<C> {
-    /// The endpoint of a peer; made if it is new. From now on the peer may connect to us.
+    /// The endpoint of a peer; made if it is new, connected anew if the peer had taken it down. From now on the peer may connect to us.
     pub fn add(&mut self, peer: u64, adverts: &[Advert]) -> Result<EpId, AddError> {
-        if let Some(index) = self.by_name.get(&peer) {
-            return Ok(EpId { index: *index, generation: self.generations[*index as usize] });
+        if let Some(&index) = self.by_name.get(&peer) {
+            return self.add_again(index, adverts);
         }
         let choice = self.service.choose(adverts)?;
         self.check_label()?;
         self.reserve_completions()?;
-        let cts = match self.cts_queue {
-            Some(queue) => Some((queue, self.cts_pool.take()?)),
-            None => None,
-        };
+        let cts = self.cts_buffer()?;
         self.fill_shared();
-        let id = self.new_endpoint(peer, &choice.component);
-        let key = EndpointKey { index: id.index, generation: id.generation };
-        let label = xrc::label(id);
+        let id = self.new_endpoint(peer, choice.clone());
+        self.introduce(id.index, choice, cts)?;
+        Ok(id)
+    }
+
+    /// The receive of the peer's CTS, where the layout has one.
+    pub(super) fn cts_buffer(&mut self) -> Result<Option<(usize, Buf)>, PoolError> {
+        self.cts_queue.map(|queue| Ok((queue, self.cts_pool.take()?))).transpose()
+    }
+
+    /// Makes the connection at this position known to the connection manager.
+    pub(super) fn introduce(
+        &mut self,
+        index: u32,
+        choice: Choice,
+        cts: Option<(usize, Buf)>,
+    ) -> Result<(), cpc::Error> {
+        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return Ok(()) };
+        let (life, key, peer) = (ep.life, ep.key(index), ProcessName(ep.peer));
+        let label = xrc::label(EpId { index, generation: life });
         let cts = cts.map(|(queue, buf)| {
-            let wr_id = WrId::new(Kind::RecvCts, queue, id.generation, id.index).0;
+            let wr_id = WrId::new(Kind::RecvCts, queue, life, index).0;
             CtsRecv { queue, buf, wr_id }
         });
         self.service.start()?;
-        self.service.add_endpoint(
-            choice,
-            EndpointPlan { key, peer: ProcessName(peer), peer_blob: Vec::new(), cts, label },
-        );
-        Ok(id)
+        self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label });
+        Ok(())
     }
 
     /// Starts the helper thread, if it does not run yet: peers may connect from now on, those we have not heard of too.
@@ -80,7 +91,7 @@ impl<C> Transport<C> {
         self.service.start()
     }
 
-    fn new_endpoint(&mut self, peer: u64, component: &str) -> EpId {
+    fn new_endpoint(&mut self, peer: u64, choice: Choice) -> EpId {
         let index = match self.endpoints.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
@@ -90,15 +101,12 @@ impl<C> Transport<C> {
             }
         };
         let generation = self.generations[index];
-        let planned = |index| super::open::send_depth(&self.layout, index, &self.config);
-        let queues = self.layout.queues().iter().enumerate();
-        let inline = self.config.max_inline != 0;
-        let lanes = queues.map(|(index, q)| Lane::new(q.window(), planned(index), inline)).collect();
-        let mut steps = Timeline::default();
-        steps.mark(Step::Created, Instant::now());
+        let (lanes, steps) = (self.new_lanes(), new_timeline());
         let endpoint = Endpoint {
             state: State::Idle,
             generation,
+            life: generation,
+            renewals: 0,
             lanes,
             rdma: VecDeque::new(),
             awaiting: Vec::new(),
@@ -108,7 +116,7 @@ impl<C> Transport<C> {
             peer,
             way: None,
             numbers: Numbers::default(),
-            component: component.to_owned(),
+            choice,
             steps,
             first: None,
             unopened: 0,
@@ -118,8 +126,16 @@ impl<C> Transport<C> {
         EpId { index: index as u32, generation }
     }
 
+    /// Lanes without queue pairs.
+    pub(super) fn new_lanes(&self) -> Vec<Lane> {
+        let planned = |index| super::open::send_depth(&self.layout, index, &self.config);
+        let queues = self.layout.queues().iter().enumerate();
+        let inline = self.config.max_inline != 0;
+        queues.map(|(index, q)| Lane::new(q.window(), planned(index), inline)).collect()
+    }
+
     /// Every receive and send that one more peer may post has its place in a completion queue.
-    fn reserve_completions(&mut self) -> Result<(), CqTooSmall> {
+    pub(super) fn reserve_completions(&mut self) -> Result<(), CqTooSmall> {
         let (recv, send) = self.completions_per_peer();
         let (recv_budget, send_budget) = &mut self.cq_budget;
         grow(&self.recv_cq, recv_budget, recv, self.most_cqes)?;
@@ -148,7 +164,7 @@ impl<C> Transport<C> {
                 }
                 cpc::Event::Routed { key, route } => self.if_current(key, |t, i| t.routed(i, route)),
                 cpc::Event::Failed { key, error } => {
-                    self.if_current(key, |t, i| t.fail(i, &error.to_string()))
+                    self.if_current(key, |t, i| t.connection_failed(i, &error.to_string()))
                 }
                 cpc::Event::Timeline { key, steps } => self.if_current(key, |t, i| t.merge_steps(i, &steps)),
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
@@ -182,14 +198,19 @@ impl<C> Transport<C> {
     }
 
     /// The peer has taken the connection down, in its MPI_Finalize or disconnect: what is still queued to it is of no
-    /// interest to it any more. A peer that is lost shows in failed work requests instead.
+    /// interest to it any more. One that was not up yet is another matter: see `renew`. A peer that is lost shows in failed work
+    /// requests instead.
     fn disconnected(&mut self, index: u32) {
+        if !self.renew_soon(index) {
+            self.peer_left(index, "the peer has left");
+        }
+    }
+
+    /// Nothing will go to the peer any more, or come from it.
+    pub(super) fn peer_left(&mut self, index: u32, how: &str) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if ep.queued != 0 {
-            log::warn!(
-                "endpoint {index}: the peer has left, {} messages that it never asked for are dropped",
-                ep.queued
-            );
+            log::warn!("endpoint {index}: {how}, {} messages that it never asked for are dropped", ep.queued);
         }
         ep.state = State::Closed;
         ep.queued = 0;
@@ -203,6 +224,11 @@ impl<C> Transport<C> {
     pub fn is_unconnected(&self, id: EpId) -> bool {
         let endpoint = self.endpoints.get(id.index as usize).and_then(|ep| ep.as_deref());
         endpoint.is_some_and(|ep| ep.generation == id.generation && ep.state.precedes_connection())
+    }
+
+    /// A connection is under way.
+    pub fn is_coming_up(&mut self, id: EpId) -> bool {
+        self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up())
     }
 
     /// Keeps `cookie` until the connection is there or lost, and hands it back by `Upcall::RdmaDone`; at once, if it is.
@@ -286,6 +312,9 @@ impl<C> Transport<C> {
 
     fn now_connected(&mut self, index: u32) {
         self.stats.connected += 1;
+        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+            ep.renewals = 0;
+        }
         self.mark(index, Step::Connected);
         self.flow(index);
         self.end_waiting(index);
@@ -348,6 +377,12 @@ impl<C> Transport<C> {
         debug_assert!(entry, "the first send of a queue pair has an entry");
         self.post_control(index, queue, &cts.message(queue as u8))
     }
+}
+
+pub(super) fn new_timeline() -> Timeline {
+    let mut steps = Timeline::default();
+    steps.mark(Step::Created, Instant::now());
+    steps
 }
 
 /// A completion queue has no room for what one more peer may cause.

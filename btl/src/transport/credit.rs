@@ -106,7 +106,7 @@ impl<C> Transport<C> {
         let lane = &ep.lanes[queue];
         let Some(qp) = lane.qp.clone() else { return Ok(()) };
         if message.len() <= lane.max_inline as usize {
-            let wr = WrId::new(Kind::SendInline, queue, ep.generation, index);
+            let wr = WrId::new(Kind::SendInline, queue, ep.life, index);
             qp.post_send_inline(wr.0, [message], SendFlags::SIGNALED)?;
             self.count_posted(index);
             return Ok(());

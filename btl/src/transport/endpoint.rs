@@ -4,12 +4,12 @@
 use super::lane::Lane;
 use super::state::{Handshake, State};
 use super::xrc::{Numbers, Way};
-use cpc::{First, Timeline};
+use cpc::{Choice, EndpointKey, First, Timeline};
 use std::collections::VecDeque;
 use std::time::Duration;
 use verbs::{RKey, RdmaOp, Sge};
 
-/// Names an endpoint for the upper layer; stale ones are recognised.
+/// Names an endpoint for the upper layer, however often it is connected anew; stale ones are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EpId {
     /// Position in the transport's table.
@@ -36,8 +36,12 @@ pub struct QueuedRdma<C> {
 pub struct Endpoint<C> {
     /// Where it stands; only `Connected` sends.
     pub state: State,
-    /// Which endpoint at this position of the table.
+    /// Which endpoint at this position of the table: the upper layer's name for it, as long as it keeps it.
     pub generation: u32,
+    /// Which connection at this position: names it to the connection manager and in work requests. It starts as `generation`.
+    pub life: u32,
+    /// How often in a row the peer has left before a connection was up, and another was begun.
+    pub renewals: u8,
     /// One lane per queue of the layout.
     pub lanes: Vec<Lane>,
     /// RDMA operations in order, waiting.
@@ -56,8 +60,8 @@ pub struct Endpoint<C> {
     pub way: Option<Box<Way<C>>>,
     /// X queues: number of the next message to it, and of the next one from it.
     pub numbers: Numbers,
-    /// The connection manager that brings it up.
-    pub component: String,
+    /// The connection manager that brings it up, and where the peer listens.
+    pub choice: Choice,
     /// When what happened to its connection.
     pub steps: Timeline,
     /// iWARP: who has to send first.
@@ -67,6 +71,11 @@ pub struct Endpoint<C> {
 }
 
 impl<C> Endpoint<C> {
+    /// The connection manager's name for it at position `index`.
+    pub fn key(&self, index: u32) -> EndpointKey {
+        EndpointKey { index, generation: self.life }
+    }
+
     /// What has to pass before messages flow; `cts`: the layout has a queue for that.
     pub fn handshake(&self, cts: bool) -> Handshake {
         match (cts, self.first) {
@@ -80,6 +89,11 @@ impl<C> Endpoint<C> {
     /// Messages wait, and what they wait for is on its way.
     pub fn is_held_up(&self) -> bool {
         self.queued != 0 && (self.state.is_coming_up() || self.state.flows())
+    }
+
+    /// The peer has left before a connection was up, and whether there will be another is for it to say.
+    pub fn is_on_trial(&self) -> bool {
+        self.renewals != 0 && self.state.precedes_connection()
     }
 
     /// Messages and operations that wait.

@@ -36,6 +36,7 @@ mod qpns;
 mod queue;
 mod rdma;
 mod recv;
+mod renew;
 mod send;
 mod shared;
 /// The life of an endpoint, as a table.
@@ -135,7 +136,10 @@ pub struct Transport<C> {
     qpns: Qpns,
     parked: Vec<Wc>,
     by_name: HashMap<u64, u32>,
+    /// The connection at each position, current or last.
     generations: Vec<u32>,
+    /// Connections whose peers have left before they were up: to be begun anew.
+    renewals: Vec<cpc::EndpointKey>,
     cq_budget: (CqBudget, CqBudget),
     /// Entries of the device's largest completion queue.
     most_cqes: u32,

@@ -91,6 +91,7 @@ impl<C> Transport<C> {
             parked: Vec::new(),
             by_name: HashMap::new(),
             generations: Vec::new(),
+            renewals: Vec::new(),
             cq_budget,
             most_cqes: limits.max_cqe,
             cts_queue: config.layout.smallest_p(),

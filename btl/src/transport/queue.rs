@@ -92,6 +92,12 @@ impl RecvSlots {
         (of_queue().filter(|s| s.posted.is_some()).count(), of_queue().filter(|s| s.held.is_some()).count())
     }
 
+    /// What the upper layer still holds of `endpoint`'s messages is of a connection that is gone.
+    pub fn disown(&mut self, endpoint: u32) {
+        let held_above = |s: &&mut RecvSlot| s.endpoint == endpoint && s.posted.is_none() && s.held.is_none();
+        self.slots.iter_mut().filter(held_above).for_each(|s| s.endpoint = NO_ENDPOINT);
+    }
+
     /// Slots in use on the per-peer queues of `endpoint`.
     pub fn of_endpoint(&self, endpoint: u32) -> Vec<u32> {
         let in_use = |s: &RecvSlot| s.endpoint == endpoint && (s.posted.is_some() || s.held.is_some());

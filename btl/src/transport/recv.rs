@@ -51,6 +51,9 @@ impl<C> Transport<C> {
         if self.outstanding != 0 {
             self.poll_sends();
         }
+        if !self.renewals.is_empty() {
+            self.renew_due();
+        }
         if self.polls.is_multiple_of(IDLE_POLLS) {
             self.device_events();
         }
@@ -105,13 +108,12 @@ impl<C> Transport<C> {
             self.repost(queue, slot, buf);
             return None;
         };
+        let endpoint = EpId { index, generation: ep.generation };
         if ep.state != State::Connected {
             self.early(index, queue);
         }
         self.accept(index, queue, header.grant());
         self.stats.received += 1;
-        let generation = self.generations[index as usize];
-        let endpoint = EpId { index, generation };
         Some(Delivery {
             endpoint,
             tag: header.tag(),
@@ -148,7 +150,9 @@ impl<C> Transport<C> {
             return self.repost(queue, slot, delivery.buf);
         }
         let index = delivery.endpoint.index;
-        let Some(ep) = self.endpoint(delivery.endpoint) else {
+        // A message of a former connection has its slot, but no credit to return.
+        let is_current = self.slots.by_index(slot).endpoint == index;
+        let Some(ep) = self.endpoint(delivery.endpoint).filter(|_| is_current) else {
             return self.drop_slot(queue, slot, delivery.buf);
         };
         let lane = &mut ep.lanes[queue];
@@ -172,7 +176,7 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         match ep.state {
             State::HaveQps | State::HaveCts => {
-                let key = cpc::EndpointKey { index, generation: ep.generation };
+                let key = ep.key(index);
                 self.service.first_data(key);
             }
             State::Ready => self.first_message(index),

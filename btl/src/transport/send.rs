@@ -68,7 +68,7 @@ impl<C> Transport<C> {
             return false;
         }
         let header = DataHeader::new(tag, queue as u8, grant).emit();
-        let wr = WrId::new(Kind::SendInline, queue, id.generation, id.index);
+        let wr = WrId::new(Kind::SendInline, queue, ep.life, id.index);
         let posted = match &lane.qp {
             Some(qp) => qp.post_send_inline(wr.0, [&header, head, body], SendFlags::SIGNALED),
             None => return false,
@@ -149,7 +149,7 @@ impl<C> Transport<C> {
         ep.state = next;
         if action == Action::StartConnect {
             ep.steps.mark(Step::Wanted, Instant::now());
-            self.service.connect(cpc::EndpointKey { index, generation: ep.generation });
+            self.service.connect(ep.key(index));
         }
     }
 
@@ -226,7 +226,7 @@ impl<C> Transport<C> {
 
     fn post_inline(&mut self, lane: LaneId, message: Queued, total: usize) -> Result<(), verbs::Error> {
         let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
-        let wr = WrId::new(Kind::SendInline, lane.queue.into(), ep.generation, lane.peer);
+        let wr = WrId::new(Kind::SendInline, lane.queue.into(), ep.life, lane.peer);
         let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return Ok(()) };
         let posted = qp.post_send_inline(wr.0, [&message.buf.buf.as_slice()[..total]], SendFlags::SIGNALED);
         self.give_back(message.buf);
@@ -320,7 +320,7 @@ impl<C> Transport<C> {
             return;
         }
         self.stats.failed += 1;
-        self.service.abandon_endpoint(cpc::EndpointKey { index, generation: ep.generation });
+        self.service.abandon_endpoint(ep.key(index));
         let id = EpId { index, generation: ep.generation };
         let peer = ep.peer;
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");

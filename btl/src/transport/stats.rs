@@ -18,6 +18,8 @@ pub struct Stats {
     pub rdma: u64,
     /// Connections that came up.
     pub connected: u64,
+    /// Connections that were begun anew, because the peer had left before they were up, or is back.
+    pub renewed: u64,
     /// Endpoints that failed.
     pub failed: u64,
     /// Buffers taken beyond the pool's limit, because the caller was inside a receive callback.

@@ -42,7 +42,7 @@ impl<C> Transport<C> {
         self.on_event(index, Event::Message);
         self.mark(index, Step::FirstMessage);
         if let Some(Some(ep)) = self.endpoints.get(index as usize) {
-            log::debug!("endpoint {index} to {:#x} over {}: {}", ep.peer, ep.component, ep.steps);
+            log::debug!("endpoint {index} to {:#x} over {}: {}", ep.peer, ep.choice.component, ep.steps);
         }
     }
 
@@ -61,7 +61,7 @@ impl<C> Transport<C> {
 }
 
 fn record<C>(ep: &Endpoint<C>) -> Record {
-    let (peer, component, state) = (ep.peer, ep.component.clone(), ep.state);
+    let (peer, component, state) = (ep.peer, ep.choice.component.clone(), ep.state);
     Record { peer, component, state, steps: ep.steps.clone() }
 }
 

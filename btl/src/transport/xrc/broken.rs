@@ -15,7 +15,6 @@ use super::super::state::{Event, State};
 use super::super::{Transport, Upcall};
 use super::path::{Held, Kept};
 use crate::transport::endpoint::EpId;
-use cpc::EndpointKey;
 use verbs::{Wc, WcStatus};
 
 impl<C> Transport<C> {
@@ -99,7 +98,7 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
         if ep.state == State::Connecting {
             self.stats.rerouted += 1;
-            self.service.renew(EndpointKey { index, generation: ep.generation });
+            self.service.renew(ep.key(index));
         }
     }
 

@@ -46,12 +46,13 @@ impl<C> Transport<C> {
     /// The endpoint that goes by the message's label, if the message is new.
     fn labelled(&mut self, header: XrcHeader) -> Option<EpId> {
         let (index, low) = of_label(header.label());
-        let generation = self.generations.get(index).copied().filter(|g| *g as u8 == low);
-        let (Some(generation), Some(Some(ep))) = (generation, self.endpoints.get_mut(index)) else {
+        let life = self.generations.get(index).filter(|life| **life as u8 == low);
+        let (Some(_), Some(Some(ep))) = (life, self.endpoints.get_mut(index)) else {
             // Of a peer that has been removed since.
             self.stats.stale += 1;
             return None;
         };
+        let id = EpId { index: index as u32, generation: ep.generation };
         match (ep.numbers.arrived(header.number()), ep.state) {
             (Arrival::Next, State::Failed) => return None,
             (Arrival::Next, State::Ready) => self.first_message(index as u32),
@@ -65,7 +66,7 @@ impl<C> Transport<C> {
                 return None;
             }
         }
-        Some(EpId { index: index as u32, generation })
+        Some(id)
     }
 
     /// No oxib of this version writes such a message, and whose it is nobody can say: it is dropped.

@@ -1,0 +1,111 @@
+//! An endpoint that its peer has taken down, and that is connected anew under the same name.
+//!
+//! ```text
+//!   the peer has left   before a connection was up: at once. The request that we answered, or that answered ours, was of an endpoint
+//!                       that the peer has removed since; nothing has been lost with it, so what waits goes over the next connection
+//!                       after it:         it is closed, what waits is given up; the peer may be gone for good
+//!   the peer is back    a closed one is connected anew when somebody adds the peer: the upper layer, or the peer's request
+//! ```
+//! The old connection finishes its goodbye on the helper thread meanwhile. Whether a peer that has left before a connection was up has another
+//! endpoint, nobody knows: the new attempt is on trial, the end of the job does not wait for it, and if it fails the peer has left.
+#![forbid(unsafe_code)]
+
+use super::Transport;
+use super::connect::{AddError, new_timeline};
+use super::endpoint::EpId;
+use super::state::State;
+use super::wrid::GENERATION_MASK;
+use super::xrc::Numbers;
+use cpc::{Advert, Choice};
+
+/// So often in a row a peer may leave before a connection is up.
+const MOST_RENEWALS: u8 = 16;
+
+impl<C> Transport<C> {
+    /// Somebody adds a peer that has an endpoint.
+    pub(super) fn add_again(&mut self, index: u32, adverts: &[Advert]) -> Result<EpId, AddError> {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
+            return Err(cpc::Error::Closed.into());
+        };
+        let id = EpId { index, generation: ep.generation };
+        if ep.state == State::Closed {
+            ep.renewals = 0;
+            let choice = self.service.choose(adverts)?;
+            self.renew(id, choice)?;
+        }
+        Ok(id)
+    }
+
+    /// The peer has left. True if that says no more than that the connection at hand leads nowhere: another is begun by the next poll.
+    pub(super) fn renew_soon(&mut self, index: u32) -> bool {
+        // X queues have no connection of their own: a peer that leaves is not heard of before it is known.
+        let over_xrc = self.xrc.is_some();
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return false };
+        if over_xrc || !ep.state.precedes_connection() || ep.renewals >= MOST_RENEWALS {
+            return false;
+        }
+        ep.renewals += 1;
+        self.renewals.push(ep.key(index));
+        true
+    }
+
+    /// Begins anew what is to be begun anew; from within a poll, but from no completion.
+    #[cold]
+    pub(super) fn renew_due(&mut self) {
+        for key in std::mem::take(&mut self.renewals) {
+            let Some(Some(ep)) = self.endpoints.get(key.index as usize) else { continue };
+            if ep.life != key.generation || !ep.state.precedes_connection() {
+                continue;
+            }
+            let (id, choice) = (EpId { index: key.index, generation: ep.generation }, ep.choice.clone());
+            if let Err(error) = self.renew(id, choice) {
+                self.fail(key.index, &error.to_string());
+            }
+        }
+    }
+
+    /// The connection manager has no connection to offer. One on trial proves that the peer has left.
+    pub(super) fn connection_failed(&mut self, index: u32, error: &str) {
+        let on_trial = matches!(self.endpoints.get(index as usize), Some(Some(ep)) if ep.is_on_trial());
+        match on_trial {
+            true => self.peer_left(index, &format!("the peer has left ({error})")),
+            false => self.fail(index, error),
+        }
+    }
+
+    /// Takes the connection down and begins another under the same name, for whatever waits.
+    fn renew(&mut self, id: EpId, choice: Choice) -> Result<(), AddError> {
+        let Some(flushed) = self.take_down(id) else { return Ok(()) };
+        if !flushed {
+            // What the device still holds may complete yet.
+            self.reserve_completions()?;
+        }
+        self.begin_life(id.index, choice.clone(), flushed);
+        let cts = self.cts_buffer()?;
+        self.introduce(id.index, choice, cts)?;
+        self.stats.renewed += 1;
+        let waits = self.endpoint(id).is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty());
+        if waits {
+            self.want_send(id.index);
+        }
+        Ok(())
+    }
+
+    fn begin_life(&mut self, index: u32, choice: Choice, flushed: bool) {
+        let lanes = self.new_lanes();
+        let Some(mut ep) = self.endpoints.get_mut(index as usize).and_then(Option::take) else { return };
+        let (life, old) = (ep.life, std::mem::replace(&mut ep.lanes, lanes));
+        self.end_life(index, life, old, ep.outstanding, flushed);
+        self.slots.disown(index);
+        self.lazy = self.lazy.filter(|(lazy, _)| *lazy != index);
+        ep.life = (life + 1) & GENERATION_MASK;
+        ep.state = State::Idle;
+        ep.choice = choice;
+        ep.outstanding = 0;
+        (ep.way, ep.numbers) = (None, Numbers::default());
+        (ep.first, ep.unopened) = (None, 0);
+        ep.steps = new_timeline();
+        log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
+        self.endpoints[index as usize] = Some(ep);
+    }
+}

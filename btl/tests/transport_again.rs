@@ -1,0 +1,123 @@
+//! One side takes its endpoint away and makes it again; the other side's upper layer keeps its own, and knows nothing of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+
+mod common;
+
+use common::{ECHO, World};
+use mca_btl_oxib::protocol::layout::DEFAULT;
+
+const LAYOUTS: [&str; 4] = [DEFAULT, "P,128,4:P,2048,4:P,65536,4", "S,128,64,48,8:S,65536,16", "X,65536,16"];
+
+/// Side 0 forgets side 1 and adds it again. What was under way to and fro is lost with the connection.
+fn add_again(world: &mut World) {
+    world.remove(0, 1);
+    world.model.forget(0, 1);
+    world.model.forget(1, 0);
+    world.add(0, 1);
+}
+
+/// Side 0 asks, side 1 answers from within its receive callback, over whatever endpoint it has by then.
+fn ask(world: &mut World, what: &str) {
+    let message = world.model.message(100, ECHO);
+    world.send_message(0, 1, message);
+    world.until(what, |w| w.nothing_waits() && w.model.is_empty());
+}
+
+/// The request of the new endpoint finds one that its owner has kept, closed: nobody but the transport can put that right.
+#[test]
+fn a_peer_that_is_added_again_reaches_an_endpoint_that_was_kept() {
+    for layout in LAYOUTS {
+        let mut world = World::new("again", layout, 2);
+        let kept = world.id(1, 0);
+        for round in 0..8 {
+            ask(&mut world, "the question and its answer arrive");
+            add_again(&mut world);
+            for _ in 0..round {
+                world.step();
+            }
+        }
+        ask(&mut world, "the last question and its answer arrive");
+        assert_eq!(world.id(1, 0), kept, "{layout}: the upper layer's name has changed");
+        assert!(world.sides.iter().all(|s| s.failed.is_empty()), "{layout}: {}", world.books());
+        let renewed = world.sides[1].transport.stats.renewed;
+        assert!(renewed >= 8, "{layout}: {renewed} of 8 connections were begun anew");
+        world.until("the books balance", |w| w.imbalance().is_none());
+        world.close();
+    }
+}
+
+/// At any moment of its coming up: the old request may be answered before the new one comes, or after, or never.
+#[test]
+fn a_peer_that_is_added_again_while_its_connection_comes_up_reaches_an_endpoint_that_was_kept() {
+    for layout in LAYOUTS {
+        let mut world = World::new("again young", layout, 2);
+        for round in 0..60 {
+            let message = world.model.message(100, 0);
+            world.send_message(0, 1, message);
+            for _ in 0..round {
+                world.step();
+            }
+            add_again(&mut world);
+            if round % 2 == 0 {
+                ask(&mut world, "the question and its answer arrive");
+                add_again(&mut world);
+            }
+        }
+        ask(&mut world, "the last question and its answer arrive");
+        assert!(world.sides.iter().all(|s| s.failed.is_empty()), "{layout}: {}", world.books());
+        world.until("the books balance", |w| w.imbalance().is_none());
+        world.close();
+    }
+}
+
+/// What it has to say before the connection is up is not lost with a connection that never came up. Side 0 does not look around before it
+/// takes its endpoint away, so it never says that it is ready.
+#[test]
+fn an_endpoint_that_was_kept_says_over_the_next_connection_what_the_last_one_never_carried() {
+    for layout in [DEFAULT, "P,128,4:P,2048,4:P,65536,4"] {
+        let mut world = World::new("again both", layout, 2);
+        let kept = world.id(1, 0);
+        for round in 0..40 {
+            world.send(0, 1, 100);
+            world.until_of(&[1], "the old connection is gone", |w| w.sides[1].transport.is_unconnected(kept));
+            for _ in 0..round {
+                world.step_of(&[1]);
+            }
+            world.send(1, 0, 300);
+            world.remove(0, 1);
+            world.model.forget(0, 1);
+            world.add(0, 1);
+            world.until("what waited arrives", |w| w.nothing_waits() && w.model.is_empty());
+            ask(&mut world, "the question and its answer arrive");
+            world.remove(0, 1);
+            world.add(0, 1);
+        }
+        assert!(world.sides.iter().all(|s| s.failed.is_empty()), "{layout}: {}", world.books());
+        world.close();
+    }
+}
+
+/// It has left for good: that is no failure, and nothing waits for it.
+#[test]
+fn a_peer_that_leaves_while_its_connection_comes_up_holds_up_nobody() {
+    for steps in [0, 1, 3, 8, 20] {
+        let mut world = World::new("again never", DEFAULT, 2);
+        let id = world.id(1, 0);
+        world.send(0, 1, 100);
+        world.until_of(&[1], "the request is answered", |w| w.sides[1].transport.is_coming_up(id));
+        for _ in 0..steps {
+            world.step_of(&[1]);
+        }
+        world.send(1, 0, 100);
+        let gone = world.sides.remove(0);
+        gone.transport.close();
+        let left = &mut world.sides[0].transport;
+        while left.stats.renewed == 0 {
+            left.poll();
+        }
+        assert!(left.busy(id) && !left.holds_up_the_end(id), "after {steps} steps");
+        let failed = std::iter::from_fn(|| left.take_upcall()).count();
+        assert_eq!((failed, left.stats.failed), (0, 0), "after {steps} steps");
+        world.close();
+    }
+}
