@@ -49,9 +49,11 @@ fn local(setting: &Setting) -> Result<()> {
     passes(&job.arguments([program.to_string_lossy()]), "local", DEADLINE).map(drop)
 }
 
-/// The next job sweeps what the killed rank left.
+/// Without the PMIx fence of MPI_Finalize, which 5.0.7 does not always end after a death (docs/openmpi.md). The next job
+/// sweeps what the killed rank left.
 fn survivors(setting: &Setting) -> Result<()> {
-    let job = setting.job(3, "survivors")?.flag("--with-ft").flag("ulfm");
+    let job =
+        setting.job(3, "survivors")?.flag("--with-ft").flag("ulfm").parameter("async_mpi_finalize", "1");
     passes(&job, "survivors", DEADLINE)?;
     passes(&setting.job(2, "sendrecv")?, "sendrecv", DEADLINE).map(drop)
 }
