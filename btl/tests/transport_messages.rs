@@ -203,12 +203,15 @@ fn a_peer_that_was_not_added_is_announced_and_then_served() {
 }
 
 #[test]
-fn settle_waits_for_a_connection_that_is_on_its_way_and_keeps_what_arrives() {
-    let mut world = World::new("settle", DEFAULT, 2);
+fn settle_waits_for_credits_but_not_for_a_connection_and_keeps_what_arrives() {
+    let mut world = World::new("settle", "P,128,4,2,1", 2);
     world.send(0, 1, 64);
     let id = world.id(0, 1);
-    world.sides[0].transport.settle(id);
-    world.send(0, 1, 64);
+    assert!(!world.sides[0].transport.settle(id), "the connection is on its way");
+    world.drain();
+    (0..8).for_each(|_| world.send(0, 1, 64));
+    assert!(world.sides[0].transport.is_held_up(id), "eight messages found four credits");
+    assert!(world.sides[0].transport.settle(id));
     world.drain();
     world.close();
 }

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use verbs::{Buf, Cq, PoolError, Posted, Qp};
 
-/// How long messages that cannot go at once may keep their senders, all together, before anything moves again: a multiple
-/// of what a connection or a credit takes when the peer is in MPI.
+/// How long messages that wait for credits may keep their senders, all together, before anything moves again: a multiple
+/// of what a credit takes when the peer is in MPI.
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Why a peer cannot be reached through this transport.
@@ -247,38 +247,40 @@ impl<C> Transport<C> {
         self.up.extend(cookies.into_iter().map(|cookie| Upcall::RdmaDone { cookie, ok: true }));
     }
 
-    /// Gives messages that could not go at once a little time to do so, so that they are out before their sender goes on to
-    /// compute: nothing moves while no thread of the application is in MPI. It ends when they are out, when
-    /// something arrives (the upper layer has work, and may be what the peer waits for), or when patience does. False if
-    /// nothing had to wait.
+    /// Messages to this peer wait for a connection or a credit.
     #[inline]
-    pub fn settle(&mut self, id: EpId) -> bool {
-        let held_up = self.endpoint(id).is_some_and(|ep| ep.is_held_up());
-        if held_up {
-            self.wait_a_little(id);
-        }
-        held_up
+    pub fn is_held_up(&mut self, id: EpId) -> bool {
+        self.endpoint(id).is_some_and(|ep| ep.is_held_up())
     }
 
+    /// Gives messages that wait for a credit a little time to get it, so that they are out before their sender goes on to
+    /// compute: nothing moves while no thread of the application is in MPI. It ends when they are out, when
+    /// something arrives (the upper layer has work, and may be what the peer waits for), or when patience does.
+    ///
+    /// False, at once, if what they wait for is a connection: that takes longer, the sender can be told when it is
+    /// there, and meanwhile it may begin others.
     #[cold]
-    fn wait_a_little(&mut self, id: EpId) {
+    pub fn settle(&mut self, id: EpId) -> bool {
+        if self.is_unconnected(id) {
+            return false;
+        }
         let begin = Instant::now();
         while let Some(ep) = self.endpoint(id) {
             let patience = ep.patience;
             if !ep.is_held_up() || begin.elapsed() >= patience {
                 ep.patience = patience.saturating_sub(begin.elapsed());
-                return;
+                break;
             }
-            let connecting = ep.state.is_coming_up();
             self.poll();
             let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
             let work = !found.is_empty();
             self.up.extend(found);
-            if work && !connecting {
-                return;
+            if work {
+                break;
             }
             std::thread::yield_now();
         }
+        true
     }
 
     /// One step of an endpoint's state table.

@@ -254,15 +254,14 @@ impl Module {
         }
     }
 
-    /// Sends a filled buffer. A message that cannot go at once waits a little for its connection or a credit, unless a
-    /// receive callback sends it.
+    /// Sends a filled buffer. A message that has no credit waits a little for one, unless a receive callback sends it.
     fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> Sent {
         let can_wait = self.can_wait();
         self.transport(Sent::Refused, |t| {
             if !t.send(id, tag, buf, len) {
                 return Sent::Refused;
             }
-            if can_wait && t.settle(id) && t.is_unconnected(id) {
+            if can_wait && t.is_held_up(id) && !t.settle(id) {
                 return Sent::AwaitsConnection;
             }
             Sent::Gone
