@@ -22,7 +22,9 @@ const LAYOUTS: [&str; 4] = [
 
 fn on_iwarp(layout: &str) -> Config {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| configure(Settings { link_layer: LinkLayer::Iwarp, ..Settings::default() }).unwrap());
+    ONCE.call_once(|| {
+        configure(Settings { link_layers: vec![LinkLayer::Iwarp], ..Settings::default() }).unwrap()
+    });
     let mut config = config(layout);
     config.cpc.rdmacm.address = Some("127.0.0.1".parse().unwrap());
     config

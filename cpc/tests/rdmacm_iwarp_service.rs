@@ -14,7 +14,9 @@ use verbs::{Context, Driver};
 
 fn context() -> Arc<Context> {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| configure(Settings { link_layer: LinkLayer::Iwarp, ..Settings::default() }).unwrap());
+    ONCE.call_once(|| {
+        configure(Settings { link_layers: vec![LinkLayer::Iwarp], ..Settings::default() }).unwrap()
+    });
     let driver = Driver::with_connections(softib::driver_table(), softib::cm_table());
     driver.devices().unwrap()[0].open().unwrap()
 }

@@ -18,7 +18,6 @@ use crate::engine::world::World;
 use crate::errno::Errno;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
-use crate::port::LinkLayer;
 use crate::shm::qptable;
 use rdma_sys::*;
 
@@ -35,9 +34,9 @@ pub enum Stream {
 }
 
 impl World {
-    /// Whether the port is an iWARP one.
+    /// Whether the ports are iWARP ones.
     pub fn is_iwarp(&self) -> bool {
-        self.port.link_layer == LinkLayer::Iwarp
+        self.ports.iwarp
     }
 }
 

@@ -40,7 +40,7 @@ pub mod shm;
 mod window;
 mod xrc;
 
-pub use abi::device::is_device;
+pub use abi::device::{is_device, number_of as device_number};
 pub use abi::dm::{import_dm, unimport_dm};
 pub use abi::import::{import_device, import_mr, import_pd, unimport_mr, unimport_pd};
 pub use abi::memory::reg_mr_iova;

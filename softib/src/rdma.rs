@@ -199,7 +199,7 @@ fn copy_remote(pid: i32, local: u64, remote: u64, len: usize, reading: bool) -> 
 fn may_reach(peer: &Peer) -> bool {
     match std::env::var_os("SOFTIB_CMA") {
         Some(value) if value == "0" => false,
-        Some(value) if value == "node" => peer.card.guid == crate::port::guid(),
+        Some(value) if value == "node" => peer.cards[0].guid == crate::port::guid(0),
         _ => true,
     }
 }

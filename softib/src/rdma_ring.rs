@@ -235,8 +235,7 @@ impl Responder<'_> {
         match self {
             Responder::Qp(qp) => Asked::Qp { index: qp.index, generation: qp.generation },
             Responder::Shared(to) => {
-                let (incarnation, qpn) = to.sender();
-                let back = Box::new(Link::new(qpn, incarnation, to.pkey));
+                let back = Box::new(to.back());
                 Asked::Shared { to: Box::new((*to).clone()), back }
             }
         }

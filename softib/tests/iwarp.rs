@@ -20,7 +20,9 @@ use std::sync::Once;
 /// The device with an iWARP port.
 fn dev() -> Dev {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| configure(Settings { link_layer: LinkLayer::Iwarp, ..Settings::default() }).unwrap());
+    ONCE.call_once(|| {
+        configure(Settings { link_layers: vec![LinkLayer::Iwarp], ..Settings::default() }).unwrap()
+    });
     Dev::open()
 }
 

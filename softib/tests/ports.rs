@@ -205,7 +205,7 @@ fn roce() {
     assert_eq!((port.link_layer, port.lid, port.flags), (IBV_LINK_LAYER_ETHERNET, 0, IBV_QPF_GRH_REQUIRED));
     assert_eq!(port.gid_tbl_len, 16);
     assert_eq!(gid_of(&dev, 6), [0; 16], "a row that is empty");
-    let kinds: Vec<_> = (0..7).map(softib::port::gid_type).collect();
+    let kinds: Vec<_> = (0..7).map(|row| softib::port::gid_type(0, 1, row)).collect();
     let (v1, v2) = (Some(IBV_GID_TYPE_ROCE_V1), Some(IBV_GID_TYPE_ROCE_V2));
     assert_eq!(kinds, [v1, v2, v1, v2, v1, v2, None]);
     assert_eq!(gid_of(&dev, 3)[10..14], [0xff, 0xff, 127, 0]);
@@ -374,7 +374,7 @@ fn configured() {
     let dev = Dev::open();
     let port = port_of(&dev);
     assert!(port.lid > 1 && port.pkey_tbl_len == 2);
-    let ethernet = Settings { link_layer: LinkLayer::Ethernet, ..settings };
+    let ethernet = Settings { link_layers: vec![LinkLayer::Ethernet], ..settings };
     assert!(configure(ethernet.clone()).is_err(), "not while the device is open");
     unsafe {
         assert_eq!((table().dealloc_pd)(dev.pd), 0);

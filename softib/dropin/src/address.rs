@@ -132,7 +132,7 @@ mod tests {
 
     /// A RoCE port of this process, and row 3 of its GID table: RoCE v2, IPv4.
     fn roce_port() -> (*mut ibv_context, [u8; 16]) {
-        configure(Settings { link_layer: LinkLayer::Ethernet, ..Settings::default() }).unwrap();
+        configure(Settings { link_layers: vec![LinkLayer::Ethernet], ..Settings::default() }).unwrap();
         let (table, mut gid) = (softib::driver_table(), ibv_gid::default());
         // SAFETY: the calls of a C program, with what the calls before have returned.
         unsafe {

@@ -1,12 +1,13 @@
-//! A path that programs look for without asking libibverbs: /dev/infiniband/softib0.
+//! Paths that programs look for without asking libibverbs: /dev/infiniband/softib0 and those of further devices.
 //!
 //! UCX takes a device only when a file of its name is there, readable and writable. No library can offer one, and making it
 //! takes root; so `cargo xtask verbs` preloads `libsoftib-paths.so`, which holds nothing but a `stat` and an `access` that
-//! answer for this one path as for /dev/null, and for all others as the kernel does.
+//! answer for these paths as for /dev/null, and for all others as the kernel does.
 
 use std::ffi::{CStr, c_char, c_int};
 
-const DEVICE_FILE: &CStr = c"/dev/infiniband/softib0";
+/// A number follows.
+const DEVICE_FILE: &CStr = c"/dev/infiniband/softib";
 
 /// C name, and the symbol of its stand-in in the static library.
 pub const FUNCTIONS: &[(&str, &str)] = &[("stat", "oxib_verbs_stat"), ("access", "oxib_verbs_access")];
@@ -17,8 +18,22 @@ pub const FUNCTIONS: &[(&str, &str)] = &[("stat", "oxib_verbs_stat"), ("access",
 /// `path` is null or a C string.
 unsafe fn stand_in(path: *const c_char) -> *const c_char {
     // SAFETY: by contract; null is passed on for the kernel's EFAULT.
-    let ours = unsafe { !path.is_null() && libc::strcmp(path, DEVICE_FILE.as_ptr()) == 0 };
+    let ours = unsafe { !path.is_null() && is_device(path) };
     if ours { c"/dev/null".as_ptr() } else { path }
+}
+
+/// Whether it is the file of a device: one digit, for there are no more than eight.
+///
+/// # Safety
+/// `path` is a C string.
+unsafe fn is_device(path: *const c_char) -> bool {
+    let stem = DEVICE_FILE.count_bytes();
+    // SAFETY: by contract; where the stem is equal, two more bytes are there up to the end of the string.
+    unsafe {
+        libc::strncmp(path, DEVICE_FILE.as_ptr(), stem) == 0
+            && (*path.add(stem)).cast_unsigned().is_ascii_digit()
+            && *path.add(stem + 1) == 0
+    }
 }
 
 /// `stat`

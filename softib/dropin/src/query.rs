@@ -68,7 +68,9 @@ pub fn find_gid(
 fn gid_entry(context: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
     let number = u8::try_from(port).map_err(|_| Errno::INVAL)?;
     let gid = gid(context, number, index)?;
-    let gid_type = softib::port::gid_type(index as usize).ok_or(Errno(libc::ENODATA))?;
+    // SAFETY: a context of ours.
+    let device = softib::device_number(unsafe { (*context).device }).ok_or(Errno::INVAL)?;
+    let gid_type = softib::port::gid_type(device, number, index as usize).ok_or(Errno(libc::ENODATA))?;
     Ok(ibv_gid_entry { gid, gid_index: index, port_num: port, gid_type, ndev_ifindex: 0 })
 }
 

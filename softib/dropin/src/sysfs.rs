@@ -23,7 +23,6 @@ pub const FILES: &[(&str, &str)] = &[
     ("class/infiniband/softib0/ports/1/gid_attrs/types/0", "IB/RoCE v1\n"),
 ];
 
-const PORT: &str = "class/infiniband/softib0/ports/1/";
 const REAL: &str = "/sys";
 const CLASS: &str = "class/infiniband";
 
@@ -111,22 +110,44 @@ fn content(folder: &CStr, file: &CStr, room: usize) -> Result<Vec<u8>, Errno> {
 
 /// What differs from process to process: the files in the folder are those of an InfiniBand port.
 fn of_this_port(path: &Path) -> Option<&'static str> {
-    let below = path.to_str()?.split_once(PORT)?.1;
+    let (device, below) = of_a_device(path)?;
+    let (num, below) = below.strip_prefix("/ports/")?.split_once('/')?;
+    let num = num.parse().ok()?;
     if below == "link_layer" {
-        return Some(match softib::port::link_layer() {
+        return Some(match softib::port::link_layer_of(device, num)? {
             softib::port::LinkLayer::InfiniBand => "InfiniBand\n",
             softib::port::LinkLayer::Ethernet | softib::port::LinkLayer::Iwarp => "Ethernet\n",
         });
     }
     let row = below.strip_prefix("gid_attrs/types/")?.parse().ok()?;
-    match softib::port::gid_type(row)? {
+    match softib::port::gid_type(device, num, row)? {
         rdma_sys::IBV_GID_TYPE_ROCE_V2 => Some("RoCE v2\n"),
         _ => Some("IB/RoCE v1\n"),
     }
 }
 
-/// Our device calls itself /sys/class/infiniband/softib0; that folder is below our own root.
+/// The number of the device of ours that a path is about, and what follows its name.
+fn of_a_device(path: &Path) -> Option<(usize, &str)> {
+    let (_, rest) = path.to_str()?.split_once("class/infiniband/softib")?;
+    let end = rest.find('/')?;
+    Some((rest[..end].parse().ok()?, &rest[end..]))
+}
+
+/// Our devices call themselves /sys/class/infiniband/softib0 and so on; those folders are below our own root. What is the same for
+/// all devices and ports lies there once, with the first.
 fn relocated(path: &Path) -> Option<PathBuf> {
-    let below = path.strip_prefix(REAL).ok().filter(|_| !path.exists())?;
+    path.strip_prefix(REAL).ok().filter(|_| !path.exists())?;
+    let below = match of_a_device(path) {
+        Some((_, rest)) => format!("{CLASS}/softib0{}", first_port(rest)),
+        None => path.strip_prefix(REAL).ok()?.to_str()?.to_owned(),
+    };
     Some(Path::new(OsStr::from_bytes(root().to_bytes())).join(below))
+}
+
+/// A path below a device, of the first port if it is of any.
+fn first_port(rest: &str) -> String {
+    match rest.strip_prefix("/ports/").and_then(|port| port.split_once('/')) {
+        Some((_, file)) => format!("/ports/1/{file}"),
+        None => rest.to_owned(),
+    }
 }

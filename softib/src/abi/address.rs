@@ -3,6 +3,7 @@
 //! A handle carries the destination behind its C struct, so that a post copies it and the handle may go at once.
 
 use super::create::{pd_key, use_pd};
+use super::device::device_of;
 use super::{engine, guard, guard_ptr};
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
@@ -23,12 +24,11 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
         faults::fate(Call::CreateAh)?;
         // SAFETY: the program passes valid pointers.
         let (attr, context) = unsafe { (&*attr, (*pd).context) };
-        let to = Address::from(attr);
+        let mut to = Address::from(attr);
         let mut state = engine()?.enter();
-        if attr.port_num != 1 {
-            return Err(Errno::INVAL);
-        }
-        to.check(&state.w.port)?;
+        let ports = &state.w.ports;
+        to.port = ports.place(device_of(context)?, attr.port_num)?;
+        to.check(ports.card(to.port))?;
         // Of a parent domain it is the domain below: nothing else counts address handles.
         let pd = state.w.pds.get(pd_key(pd)).ok_or(Errno::INVAL)?.c.as_ptr();
         use_pd(&mut state.w, pd_key(pd), 1);

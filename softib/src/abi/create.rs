@@ -141,7 +141,12 @@ pub fn insert_cq(
     faults::fate(Call::CreateCq)?;
     let w = &mut state.w;
     if let Some(channel) = channel {
-        w.channels.get_mut(channel).ok_or(Errno::INVAL)?.users += 1;
+        let device = w.device(context);
+        let of = w.channels.get(channel).ok_or(Errno::INVAL)?.context;
+        if w.device(of) != device {
+            return Err(Errno::INVAL);
+        }
+        w.channels[channel].users += 1;
     }
     use_context(w, context, 1)?;
     let entry = w.cqs.vacant_entry();

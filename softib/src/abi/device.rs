@@ -16,7 +16,7 @@ use crate::objects::{CBox, zeroed};
 use crate::paging;
 use crate::port;
 use crate::send::MAX_SGE;
-use crate::shm::layout::{GROUPS, MRS, QPS};
+use crate::shm::layout::{GROUPS, MRS, PORTS, QPS};
 use rdma_sys::*;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
@@ -30,19 +30,32 @@ pub const MAX_CQE: u32 = 1 << 20;
 pub const MAX_WR: u32 = 1 << 15;
 const CQS: c_int = 1 << 16;
 
-/// The one device of this process; it lives as long as the process, like a real one.
-pub fn the_device() -> *mut ibv_device {
-    static DEVICE: OnceLock<usize> = OnceLock::new();
-    *DEVICE.get_or_init(|| {
+/// The devices that have been listed, by number; they live as long as the process, like real ones.
+static DEVICES: [OnceLock<usize>; PORTS] = [const { OnceLock::new() }; PORTS];
+
+/// Device `number` of this process, which is below [`PORTS`].
+fn nth_device(number: usize) -> *mut ibv_device {
+    *DEVICES[number].get_or_init(|| {
         // SAFETY: device_with_slack is plain C data; zeroes are valid.
         let mut device: Box<device_with_slack> = Box::new(unsafe { zeroed() });
-        let c = &mut device.device;
+        let (c, name) = (&mut device.device, format!("{}{number}", port::NAME));
         (c.node_type, c.transport_type) = transport();
-        put_name(&mut c.name, port::NAME);
-        put_name(&mut c.dev_name, port::NAME);
-        put_name(&mut c.ibdev_path, "/sys/class/infiniband/softib0");
+        put_name(&mut c.name, &name);
+        put_name(&mut c.dev_name, &name);
+        put_name(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
         Box::into_raw(device) as usize
     }) as *mut ibv_device
+}
+
+/// The number of a device of ours: 0 for softib0. None: it is another library's.
+pub fn number_of(device: *const ibv_device) -> Option<usize> {
+    DEVICES.iter().position(|known| known.get().is_some_and(|&at| at == device.addr()))
+}
+
+/// The number of the device that a context is of. EINVAL: it is none of ours.
+pub fn device_of(context: *mut ibv_context) -> Result<usize, Errno> {
+    // SAFETY: the program passes a context of ours.
+    number_of(unsafe { (*context).device }).ok_or(Errno::INVAL)
 }
 
 /// Node and transport type, as the settings have them.
@@ -56,7 +69,7 @@ fn is_iwarp() -> bool {
 
 /// Whether this is a device of ours, and not one of another library in this process.
 pub fn is_device(device: *const ibv_device) -> bool {
-    device == the_device()
+    number_of(device).is_some()
 }
 
 fn put_name(to: &mut [c_char], name: &str) {
@@ -65,14 +78,22 @@ fn put_name(to: &mut [c_char], name: &str) {
     }
 }
 
+/// A list of devices, with room for all that there can be and the end.
+type List = [*mut ibv_device; PORTS + 1];
+
 pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     guard_ptr(|| {
-        let list = Box::leak(Box::new([the_device(), std::ptr::null_mut()]));
+        // What cannot be understood is told when a device is opened.
+        let devices = port::settings().map_or(1, |settings| settings.devices);
+        let mut list: Box<List> = Box::new([std::ptr::null_mut(); PORTS + 1]);
+        for (number, slot) in list.iter_mut().enumerate().take(devices) {
+            *slot = nth_device(number);
+        }
         if !count.is_null() {
             // SAFETY: the program passes null or a valid pointer.
-            unsafe { *count = 1 };
+            unsafe { *count = devices as c_int };
         }
-        Ok(list.as_mut_ptr())
+        Ok(Box::leak(list).as_mut_ptr())
     })
 }
 
@@ -80,7 +101,7 @@ pub unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     guard(|| {
         if !list.is_null() {
             // SAFETY: made by get_device_list, freed once by the rules of the API.
-            drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
+            drop(unsafe { Box::from_raw(list.cast::<List>()) });
         }
         Ok(())
     });
@@ -91,8 +112,8 @@ pub unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_ch
     unsafe { (*device).name.as_ptr() }
 }
 
-pub unsafe extern "C" fn get_device_guid(_device: *mut ibv_device) -> u64 {
-    u64::from_ne_bytes(port::guid())
+pub unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
+    u64::from_ne_bytes(port::guid(number_of(device).unwrap_or(0)))
 }
 
 pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
@@ -103,8 +124,9 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     open_as(device, import::command_file()?)
 }
 
-/// Opens a device; its `cmd_fd` is the descriptor of `command`.
+/// Opens a device; its `cmd_fd` is the descriptor of `command`. ENODEV: it is none of ours, or no longer there.
 pub fn open_as(device: *mut ibv_device, command: File) -> Result<*mut ibv_context, Errno> {
+    let number = number_of(device).ok_or(Errno::NODEV)?;
     let plan = faults::load()?;
     faults::calls::arm_once(&plan);
     faults::calls::fate(faults::Call::OpenDevice)?;
@@ -113,8 +135,12 @@ pub fn open_as(device: *mut ibv_device, command: File) -> Result<*mut ibv_contex
     let made = event_file().and_then(|file| {
         let c = CBox::new(new_context(device, file.as_raw_fd(), command.as_raw_fd()));
         let mut state = engine.enter();
+        if state.w.ports.of_device(number).is_empty() {
+            return Err(Errno::NODEV);
+        }
         import::sign(&command, state.w.segment.incarnation, state.w.contexts.vacant_key())?;
-        let context = Context { c, users: 0, queue: VecDeque::new(), file, _command: command };
+        let context =
+            Context { c, device: number, users: 0, queue: VecDeque::new(), file, _command: command };
         let c = context.c.as_ptr();
         let key = state.w.contexts.insert(context);
         // SAFETY: our own struct, just made; priv, which only libraries use, carries the context's index.
@@ -195,18 +221,19 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     })
 }
 
-pub unsafe extern "C" fn query_device(_context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+pub unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the program passes a valid pointer.
     guard(|| unsafe {
-        attr.write(device_attr()?);
+        attr.write(device_attr(device_of(context)?)?);
         Ok(())
     })
 }
 
-fn device_attr() -> Result<ibv_device_attr, Errno> {
+fn device_attr(device: usize) -> Result<ibv_device_attr, Errno> {
     // Not from the engine: a fork child, which has none, may ask as well.
-    let pkeys = port::settings().map_err(|_| Errno::INVAL)?.pkeys.len();
-    let guid = u64::from_ne_bytes(port::guid());
+    let settings = port::settings().map_err(|_| Errno::INVAL)?;
+    let (pkeys, ports) = (settings.pkeys.len(), settings.ports);
+    let guid = u64::from_ne_bytes(port::guid(device));
     let mut attr = ibv_device_attr {
         node_guid: guid,
         sys_image_guid: guid,
@@ -241,7 +268,7 @@ fn device_attr() -> Result<ibv_device_attr, Errno> {
         max_srq_wr: MAX_WR as c_int,
         max_srq_sge: MAX_SGE as c_int,
         max_pkeys: pkeys as u16,
-        phys_port_cnt: 1,
+        phys_port_cnt: ports as u8,
         ..Default::default()
     };
     put_name(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
@@ -253,7 +280,7 @@ fn device_attr() -> Result<ibv_device_attr, Errno> {
 
 /// `verbs_context.query_device_ex`: an older program has a shorter struct.
 unsafe extern "C" fn query_device_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
     attr: *mut ibv_device_attr_ex,
     len: usize,
@@ -264,7 +291,7 @@ unsafe extern "C" fn query_device_ex(
         if asked != 0 || len < size_of::<ibv_device_attr>() {
             return Err(Errno::INVAL);
         }
-        let full = device_attr_ex()?;
+        let full = device_attr_ex(device_of(context)?)?;
         let len = len.min(size_of::<ibv_device_attr_ex>());
         // SAFETY: the program's struct has `len` bytes, ours at least as many.
         unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), len) };
@@ -276,8 +303,8 @@ unsafe extern "C" fn query_device_ex(
 const ATOMIC_WRITE: u64 = 1 << 40;
 
 /// No offload, pacing or tag matching: those fields are zero.
-fn device_attr_ex() -> Result<ibv_device_attr_ex, Errno> {
-    let orig_attr = device_attr()?;
+fn device_attr_ex(device: usize) -> Result<ibv_device_attr_ex, Errno> {
+    let orig_attr = device_attr(device)?;
     Ok(ibv_device_attr_ex {
         orig_attr,
         device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)

@@ -77,7 +77,9 @@ pub unsafe extern "C" fn alloc_parent_domain(
         }
         let mut state = engine()?.enter();
         let (w, key) = (&mut state.w, pd_key(attr.pd));
-        if !w.pds.contains(key) || is_parent(w, attr.pd) {
+        let device = w.device(context_key(context));
+        let of = w.pds.get(key).map(|pd| w.device(pd.context));
+        if of != Some(device) || is_parent(w, attr.pd) {
             return Err(Errno::INVAL);
         }
         use_pd(w, key, 1);

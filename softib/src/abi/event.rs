@@ -164,7 +164,7 @@ fn next_event(context: usize) -> Result<Option<ibv_async_event>, Errno> {
             srq.async_events += 1;
             ibv_async_event_element { srq: srq.c.as_ptr() }
         }
-        Subject::Port => ibv_async_event_element { port_num: 1 },
+        Subject::Port(num) => ibv_async_event_element { port_num: num.into() },
         Subject::Handle(key) => {
             let handle = state.w.xrc.handles.get_mut(key).ok_or(Errno::INVAL)?;
             handle.async_events += 1;

@@ -5,7 +5,7 @@
 //! Imported objects are C structs of their own for the same thing; "unimport" gives the struct back, not the thing.
 
 use super::create::{pd_key, use_context};
-use super::device::{context_key, open_as, the_device};
+use super::device::{context_key, open_as};
 use super::{engine, guard, guard_ptr};
 use crate::errno::{Errno, check};
 use rdma_sys::*;
@@ -54,14 +54,16 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
         // SAFETY: it is only read here; without success it stays the caller's.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(cmd_fd) });
         let (incarnation, context) = signature(&file).ok_or(Errno::INVAL)?;
-        {
+        let device = {
             let state = engine().map_err(|_| Errno::OPNOTSUPP)?.enter();
             if state.w.segment.incarnation != incarnation {
                 return Err(Errno::OPNOTSUPP);
             }
-            state.w.contexts.get(context).ok_or(Errno::INVAL)?;
-        }
-        open_as(the_device(), ManuallyDrop::into_inner(file))
+            let known = state.w.contexts.get(context).ok_or(Errno::INVAL)?;
+            // SAFETY: our own struct, alive as long as its entry.
+            unsafe { (*known.c.as_ptr()).context.device }
+        };
+        open_as(device, ManuallyDrop::into_inner(file))
     })
 }
 
@@ -72,7 +74,11 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     guard_ptr(|| {
         let mut state = engine()?.enter();
-        state.w.pds.get(handle as usize).ok_or(Errno::INVAL)?;
+        let w = &state.w;
+        let owner = w.pds.get(handle as usize).ok_or(Errno::INVAL)?.context;
+        if w.device(owner) != w.device(context_key(context)) {
+            return Err(Errno::INVAL);
+        }
         use_context(&mut state.w, context_key(context), 1)?;
         Ok(Box::into_raw(Box::new(ibv_pd { context, handle })))
     })

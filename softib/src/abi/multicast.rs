@@ -42,6 +42,6 @@ unsafe fn change(
     let mut state = engine()?.enter();
     let State { qps, w, .. } = &mut *state;
     let qp = qps.get_mut(qp_index(qp)).filter(|qp| qp.kind == IBV_QPT_UD).ok_or(Errno::INVAL)?;
-    let group = group_of(w.port.link_layer, gid, lid)?;
+    let group = group_of(w.ports.card(qp.port).link_layer, gid, lid)?;
     how(&mut w.groups, &w.segment.map, qp.index, group)
 }

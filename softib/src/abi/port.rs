@@ -1,5 +1,6 @@
-//! What the port says about itself: attributes, GID table, P_Key table.
+//! What ports say about themselves: attributes, GID table, P_Key table.
 
+use super::device::device_of;
 use super::{engine, guard, guard_minus};
 use crate::engine::world::World;
 use crate::errno::Errno;
@@ -14,25 +15,23 @@ const SM_LID: u16 = 1;
 const POLLING: u8 = 2;
 const LINK_UP: u8 = 5;
 
-pub unsafe extern "C" fn query_port(_context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+pub unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
     guard(|| {
-        check_port(port)?;
         // SAFETY: the program passes a valid pointer.
-        unsafe { attr.write(port_attr(&engine()?.enter().w)) };
+        unsafe { attr.write(port_attr(context, port)?) };
         Ok(())
     })
 }
 
 /// `verbs_context.query_port`: an older program has a shorter struct.
 pub unsafe extern "C" fn query_port_sized(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
     len: usize,
 ) -> c_int {
     guard(|| {
-        check_port(port)?;
-        let full = port_attr(&engine()?.enter().w);
+        let full = port_attr(context, port)?;
         let len = len.min(size_of::<ibv_port_attr>());
         // SAFETY: the program's struct has `len` bytes, ours at least as many.
         unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), len) };
@@ -40,18 +39,24 @@ pub unsafe extern "C" fn query_port_sized(
     })
 }
 
-fn check_port(port: u8) -> Result<(), Errno> {
-    if port == 1 { Ok(()) } else { Err(Errno::INVAL) }
+/// Port `num` of a context's device, by its place among all. EINVAL: there is none of that number.
+fn place(w: &World, context: *mut ibv_context, num: u8) -> Result<u8, Errno> {
+    w.ports.place(device_of(context)?, num)
 }
 
-fn port_attr(w: &World) -> ibv_port_attr {
-    let port = &w.port;
+fn port_attr(context: *mut ibv_context, num: u8) -> Result<ibv_port_attr, Errno> {
+    let state = engine()?.enter();
+    Ok(attr_of(&state.w, place(&state.w, context, num)?))
+}
+
+fn attr_of(w: &World, at: u8) -> ibv_port_attr {
+    let (port, up) = (w.ports.card(at), w.ports.up);
     let (ethernet, iwarp) = (port.link_layer != LinkLayer::InfiniBand, port.link_layer == LinkLayer::Iwarp);
-    let (bad_pkey_cntr, qkey_viol_cntr) = card::refused(&w.segment.map);
+    let (bad_pkey_cntr, qkey_viol_cntr) = card::refused(&w.segment.map, at);
     let roce = ethernet && !iwarp;
     let ip_gids = if roce { IBV_PORT_IP_BASED_GIDS } else { 0 };
     ibv_port_attr {
-        state: if port.up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
+        state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
         max_mtu: IBV_MTU_4096,
         active_mtu: IBV_MTU_4096,
         gid_tbl_len: gid::rows(port.link_layer) as c_int,
@@ -60,7 +65,7 @@ fn port_attr(w: &World) -> ibv_port_attr {
         bad_pkey_cntr,
         qkey_viol_cntr,
         // Partitions are InfiniBand's.
-        pkey_tbl_len: if iwarp { 0 } else { port.pkeys.len() as u16 },
+        pkey_tbl_len: if iwarp { 0 } else { w.ports.pkeys.len() as u16 },
         lid: port.lid,
         sm_lid: if ethernet { 0 } else { SM_LID },
         max_vl_num: 1,
@@ -68,7 +73,7 @@ fn port_attr(w: &World) -> ibv_port_attr {
         // 4x EDR: what programs print, nothing depends on it.
         active_width: 2,
         active_speed: 32,
-        phys_state: if port.up { LINK_UP } else { POLLING },
+        phys_state: if up { LINK_UP } else { POLLING },
         link_layer: if ethernet { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND },
         flags: if roce { IBV_QPF_GRH_REQUIRED } else { 0 },
         ..Default::default()
@@ -76,15 +81,16 @@ fn port_attr(w: &World) -> ibv_port_attr {
 }
 
 pub unsafe extern "C" fn query_gid(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
     guard_minus(|| {
-        check_port(port)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        let raw = engine()?.enter().w.port.gid(index).ok_or(Errno::INVAL)?;
+        let state = engine()?.enter();
+        let at = place(&state.w, context, port)?;
+        let raw = state.w.ports.card(at).gid(index).ok_or(Errno::INVAL)?;
         // SAFETY: the program passes a valid pointer.
         unsafe { gid.write(ibv_gid { raw }) };
         Ok(())
@@ -92,15 +98,16 @@ pub unsafe extern "C" fn query_gid(
 }
 
 pub unsafe extern "C" fn query_pkey(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
     guard_minus(|| {
-        check_port(port)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        let key = *engine()?.enter().w.port.pkeys.get(index).ok_or(Errno::INVAL)?;
+        let state = engine()?.enter();
+        place(&state.w, context, port)?;
+        let key = *state.w.ports.pkeys.get(index).ok_or(Errno::INVAL)?;
         // SAFETY: the program passes a valid pointer.
         unsafe { pkey.write(key.to_be()) };
         Ok(())

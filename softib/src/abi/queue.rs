@@ -9,11 +9,11 @@ use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
 use crate::iwarp::{self, Stream};
 use crate::objects::events::Subject;
-use crate::objects::peer::Link;
+use crate::objects::peer::{Link, Route};
 use crate::objects::qp::{Qp, Qps, number};
 use crate::objects::recvq::RecvQ;
 use crate::objects::{CBox, qp_state, zeroed};
-use crate::port::Port;
+use crate::port::Ports;
 use crate::port::address::Address;
 use crate::send::MAX_SGE;
 use crate::shm::domain::DomainFile;
@@ -67,11 +67,15 @@ pub fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -
         (init.recv_cq, init.srq) = (std::ptr::null_mut(), std::ptr::null_mut());
     }
     let srq = (!init.srq.is_null()).then(|| srq_key(init.srq));
+    // SAFETY: the program passes a PD of ours.
+    let device = w.device(context_key(unsafe { (*pd).context }));
+    let queue = |cq| w.cqs.get(cq_key(cq)).is_some_and(|cq| w.device(cq.context) == device);
     let known = w.pds.contains(pd_key(pd))
-        && w.cqs.contains(cq_key(init.send_cq))
-        && (init.recv_cq.is_null() || w.cqs.contains(cq_key(init.recv_cq)))
+        && queue(init.send_cq)
+        && (init.recv_cq.is_null() || queue(init.recv_cq))
         // An XRC SRQ is reached through its number only.
-        && srq.is_none_or(|srq| w.srqs.get(srq).is_some_and(|srq| srq.xrc.is_none()));
+        && srq.and_then(|srq| w.srqs.get(srq)).is_none_or(|srq| srq.xrc.is_none() && w.device(srq.context) == device)
+        && srq.is_none_or(|srq| w.srqs.contains(srq));
     if !known {
         return Err(Errno::INVAL);
     }
@@ -147,6 +151,7 @@ fn build(
         held: None,
         stream: Stream::Free,
         xrc: None,
+        port: 0,
     }))
 }
 
@@ -230,14 +235,17 @@ fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(
         return Err(Errno::INVAL);
     }
     let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { qp.state };
-    check_values(attr, mask, &w.port)?;
+    let port = port_of(&w.ports, w.device(qp.context), &qp.attr, attr, mask)?;
+    check_values(attr, mask, &w.ports, port)?;
     match to {
         IBV_QPS_RESET => qp.reset(w),
         IBV_QPS_ERR => qp.fail(w),
         _ => {
             let path = mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0;
-            let partition = mask & IBV_QP_PKEY_INDEX != 0 && (qp.link.is_some() || qp.xrc.is_some());
+            let partition =
+                mask & (IBV_QP_PKEY_INDEX | IBV_QP_PORT) != 0 && (qp.link.is_some() || qp.xrc.is_some());
             store(&mut qp.attr, attr, mask);
+            qp.port = port;
             // Packet sequence numbers have 24 bits (IBTA 9.2.1).
             (qp.attr.rq_psn, qp.attr.sq_psn) = (qp.attr.rq_psn & PSN_MASK, qp.attr.sq_psn & PSN_MASK);
             match qp.kind {
@@ -290,10 +298,9 @@ fn arrive(qp: &mut Qp, w: &mut World, to: u32) {
 }
 
 /// Whether the attributes that `mask` names have values that can be (ibv_modify_qp(3)); EINVAL if not.
-pub fn check_values(attr: &ibv_qp_attr, mask: u32, port: &Port) -> Result<(), Errno> {
+pub fn check_values(attr: &ibv_qp_attr, mask: u32, ports: &Ports, port: u8) -> Result<(), Errno> {
     let has = |bit: u32| mask & bit != 0;
-    let wrong = has(IBV_QP_PORT) && attr.port_num != 1
-        || has(IBV_QP_PKEY_INDEX) && usize::from(attr.pkey_index) >= port.pkeys.len()
+    let wrong = has(IBV_QP_PKEY_INDEX) && usize::from(attr.pkey_index) >= ports.pkeys.len()
         || has(IBV_QP_PATH_MTU) && !(IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu)
         || has(IBV_QP_RETRY_CNT) && attr.retry_cnt > 7
         || has(IBV_QP_RNR_RETRY) && attr.rnr_retry > 7
@@ -302,13 +309,39 @@ pub fn check_values(attr: &ibv_qp_attr, mask: u32, port: &Port) -> Result<(), Er
         || has(IBV_QP_MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > 16
         || has(IBV_QP_MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > 16
         || has(IBV_QP_DEST_QPN) && attr.dest_qp_num >= 1 << (2 * QP_BITS)
-        || has(IBV_QP_AV) && !is_possible(&attr.ah_attr, port)
-        || has(IBV_QP_ALT_PATH) && !is_possible(&attr.alt_ah_attr, port);
+        || has(IBV_QP_AV) && !is_possible(&attr.ah_attr, ports, port)
+        || has(IBV_QP_ALT_PATH) && !is_alternate(&attr.alt_ah_attr, ports, port);
     if wrong { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-fn is_possible(path: &ibv_ah_attr, port: &Port) -> bool {
-    path.port_num <= 1 && Address::from(path).check(port).is_ok()
+/// The primary path starts at the queue pair's own port; programs may leave its number out.
+fn is_possible(path: &ibv_ah_attr, ports: &Ports, port: u8) -> bool {
+    let own = matches!(path.port_num, 0) || path.port_num == ports.number(port);
+    own && Address::from(path).check(ports.card(port)).is_ok()
+}
+
+/// An alternate path may start at another port of the device.
+fn is_alternate(path: &ibv_ah_attr, ports: &Ports, port: u8) -> bool {
+    let from = match path.port_num {
+        0 => Ok(port),
+        num => ports.place(ports.device(port), num),
+    };
+    from.is_ok_and(|from| Address::from(path).check(ports.card(from)).is_ok())
+}
+
+/// The port of a queue pair with attributes `old` once `new` are in force, and its place among all. EINVAL: its device has none of that number.
+pub fn port_of(
+    ports: &Ports,
+    device: usize,
+    old: &ibv_qp_attr,
+    new: &ibv_qp_attr,
+    mask: u32,
+) -> Result<u8, Errno> {
+    if mask & IBV_QP_PORT != 0 {
+        return ports.place(device, new.port_num);
+    }
+    // Before INIT there is none.
+    ports.place(device, old.port_num.max(1))
 }
 
 /// Copies the attributes that `mask` names.
@@ -331,51 +364,55 @@ pub fn store(to: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) {
 
 /// Binds the QP to the process that has its destination QPN now, if the address leads to it; else there is silence.
 fn connect(qp: &mut Qp, w: &mut World) {
-    let (dest, pkey) = (qp.attr.dest_qp_num, w.port.pkey(qp.attr.pkey_index));
-    let incarnation = match find(w, dest, &Address::from(&qp.attr.ah_attr)) {
-        Ok(incarnation) => incarnation,
+    let (dest, pkey) = (qp.attr.dest_qp_num, w.ports.pkey(qp.attr.pkey_index));
+    let (incarnation, theirs) = match find(w, dest, qp.port, &Address::from(&qp.attr.ah_attr)) {
+        Ok(found) => found,
         Err(error) => {
             log::warn!("qp {:#x}: qp {dest:#x} does not answer: {error}", qp.num);
-            0
+            (0, 0)
         }
     };
+    let route = Route { incarnation, ours: qp.port, theirs, pkey };
     match qp.link.as_mut() {
-        Some(link) => link.repath(incarnation, pkey),
-        None => qp.link = Some(Link::new(dest, incarnation, pkey)),
+        Some(link) => link.repath(route),
+        None => qp.link = Some(Link::new(dest, route)),
     }
 }
 
-/// The process that has queue pair `dest` and a port with this address.
-fn find(w: &mut World, dest: u32, to: &Address) -> Result<u64, Errno> {
+/// The process that has queue pair `dest` and a port with this address, and which of its ports that is.
+fn find(w: &mut World, dest: u32, from: u8, to: &Address) -> Result<(u64, u8), Errno> {
     let peer = w.peers.reach((dest >> QP_BITS) as usize)?;
-    if to.names(&w.port, &peer.card) { Ok(peer.incarnation) } else { Err(Errno(libc::EHOSTUNREACH)) }
+    let port = to.find(w.ports.card(from), &peer.cards).ok_or(Errno(libc::EHOSTUNREACH))?;
+    Ok((peer.incarnation, port))
 }
 
 /// The same for an XRC send queue pair: it is bound to a domain, where its destination is a receive queue pair.
 fn connect_xrc(qp: &mut Qp, w: &mut World) {
-    let (dest, pkey) = (qp.attr.dest_qp_num, w.port.pkey(qp.attr.pkey_index));
-    let domain = match find_domain(w, dest, &Address::from(&qp.attr.ah_attr)) {
-        Ok(domain) => domain,
+    let (dest, pkey) = (qp.attr.dest_qp_num, w.ports.pkey(qp.attr.pkey_index));
+    let (domain, theirs) = match find_domain(w, dest, qp.port, &Address::from(&qp.attr.ah_attr)) {
+        Ok(found) => found,
         Err(error) => {
             log::warn!("qp {:#x}: qp {dest:#x} does not answer: {error}", qp.num);
             return qp.xrc = None;
         }
     };
+    let route = Route { incarnation: domain.incarnation, ours: qp.port, theirs, pkey };
     match qp.xrc.as_mut() {
-        Some(link) if link.incarnation() == domain.incarnation => link.repath(pkey),
-        _ => qp.xrc = Some(Box::new(SendLink::new(domain, dest, pkey))),
+        Some(link) if link.incarnation() == domain.incarnation => link.repath(route),
+        _ => qp.xrc = Some(Box::new(SendLink::new(domain, dest, route))),
     }
 }
 
-/// The domain that has queue pair `dest`, on a node with this address.
-fn find_domain(w: &mut World, dest: u32, to: &Address) -> Result<Arc<DomainFile>, Errno> {
+/// The domain that has queue pair `dest`, of a device with a port of this address, and which of its ports that is.
+fn find_domain(w: &mut World, dest: u32, from: u8, to: &Address) -> Result<(Arc<DomainFile>, u8), Errno> {
     let slot = (dest >> QP_BITS) as usize;
     if slot < DOMAIN_SLOTS {
         return Err(Errno::NODEV);
     }
     let dir = w.peers.dir().to_owned();
     let domain = w.xrc.view(&dir, slot)?;
-    if to.names(&w.port, &domain.card()?) { Ok(domain) } else { Err(Errno(libc::EHOSTUNREACH)) }
+    let port = to.find(w.ports.card(from), &domain.cards()?).ok_or(Errno(libc::EHOSTUNREACH))?;
+    Ok((domain, port))
 }
 
 pub unsafe extern "C" fn query_qp(

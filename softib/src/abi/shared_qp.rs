@@ -6,7 +6,7 @@
 
 use super::device::context_key;
 use super::qp_ex::QpEx;
-use super::queue::{check_values, store};
+use super::queue::{check_values, port_of, store};
 use super::xrc::xrcd_key;
 use super::{create, engine, event, guard_ptr};
 use crate::engine::world::World;
@@ -118,50 +118,63 @@ fn insert(
 /// `ibv_modify_qp` of the queue pair that a handle is of.
 pub fn modify(w: &mut World, key: usize, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
     let handle = w.xrc.handles.get(key).ok_or(Errno::INVAL)?;
-    let (index, c) = (handle.index, handle.pointer());
+    let (index, c, handle_context) = (handle.index, handle.pointer(), handle.context);
     let file = w.xrc.domains.get(handle.domain).ok_or(Errno::INVAL)?.file.clone();
     let locked = file.lock()?;
     locked.mend(index)?;
     let (_, mut qp) = file.look_up(index).ok_or(Errno::INVAL)?;
-    change(w, &mut qp, attr, mask)?;
+    let device = w.device(handle_context);
+    change(w, &mut qp, device, attr, mask)?;
     locked.write(index, &qp);
     // SAFETY: our own C struct, alive as long as its handle; programs only read `state`.
     unsafe { (*c).state = qp.attr.qp_state };
     Ok(())
 }
 
-fn change(w: &mut World, qp: &mut SharedQp, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+fn change(
+    w: &mut World,
+    qp: &mut SharedQp,
+    device: usize,
+    attr: &ibv_qp_attr,
+    mask: u32,
+) -> Result<(), Errno> {
     let (from, mask) = (qp.attr.qp_state, qp_state::applicable(IBV_QPT_XRC_RECV, mask));
     if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
         return Err(Errno::INVAL);
     }
     let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { from };
     qp_state::check(IBV_QPT_XRC_RECV, from, to, mask)?;
-    check_values(attr, mask, &w.port)?;
+    let port = port_of(&w.ports, device, &qp.attr, attr, mask)?;
+    check_values(attr, mask, &w.ports, port)?;
     match to {
         IBV_QPS_RESET => {
             let generation = qp.generation.wrapping_add(1);
-            *qp = SharedQp { generation, dest_incarnation: 0, pkey: 0, attr: ibv_qp_attr::default() };
+            *qp = SharedQp {
+                generation,
+                dest_incarnation: 0,
+                dest_port: 0,
+                pkey: 0,
+                attr: ibv_qp_attr::default(),
+            };
         }
         IBV_QPS_ERR => qp.attr.qp_state = to,
         _ => {
             store(&mut qp.attr, attr, mask);
             qp.attr.qp_state = to;
             if mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0 {
-                qp.dest_incarnation = sender_of(w, &qp.attr);
+                (qp.dest_incarnation, qp.dest_port) = sender_of(w, port, &qp.attr).unwrap_or_default();
             }
-            qp.pkey = w.port.pkey(qp.attr.pkey_index);
+            qp.pkey = w.ports.pkey(qp.attr.pkey_index);
         }
     }
     Ok(())
 }
 
-/// The process that has the QP's destination and a port with its address; 0: nobody, so there is silence.
-fn sender_of(w: &World, attr: &ibv_qp_attr) -> u64 {
-    match w.peers.identify((attr.dest_qp_num >> QP_BITS) as usize) {
-        Ok((incarnation, card)) if Address::from(&attr.ah_attr).names(&w.port, &card) => incarnation,
-        _ => 0,
-    }
+/// The process that has the QP's destination and a port with its address, and which port that is; None: nobody, so there is silence.
+fn sender_of(w: &World, port: u8, attr: &ibv_qp_attr) -> Option<(u64, u8)> {
+    let (incarnation, cards) = w.peers.identify((attr.dest_qp_num >> QP_BITS) as usize).ok()?;
+    let theirs = Address::from(&attr.ah_attr).find(w.ports.card(port), &cards)?;
+    Some((incarnation, theirs))
 }
 
 /// `ibv_query_qp` of the queue pair that a handle is of.

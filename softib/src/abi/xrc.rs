@@ -1,7 +1,7 @@
 //! XRC domains and XRC SRQs (ibv_open_xrcd(3), ibv_create_srq_ex(3)).
 
 use super::create::{cq_key, new_srq, srq_key};
-use super::device::context_key;
+use super::device::{context_key, device_of};
 use super::{engine, guard, guard_ptr};
 use crate::abi::create::use_context;
 use crate::engine::world::{State, World};
@@ -9,7 +9,7 @@ use crate::errno::Errno;
 use crate::objects::CBox;
 use crate::objects::qp::{Qps, number};
 use crate::objects::xrc::{Domain, KIND_SRQ, XrcSrq, Xrcd, XrcdC};
-use crate::port::card::{self, Card};
+use crate::port::card::Card;
 use crate::port::{self, LinkLayer};
 use crate::shm::domain::{DomainFile, Identity};
 use crate::shm::qptable::{self, Public};
@@ -47,19 +47,20 @@ fn open(context: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv
     }
     let (create, exclusive) = (attr.oflags & libc::O_CREAT != 0, attr.oflags & libc::O_EXCL != 0);
     let inode = duplicate(attr.fd)?;
-    let node = card::read(&engine()?.enter().w.segment.map)?;
+    let ports = engine()?.enter().w.ports.of_device(device_of(context)?).to_vec();
     let identity = match &inode {
         None => Identity::Private,
         Some(file) => {
             let data = file.metadata()?;
-            Identity::Inode { dev: data.dev(), ino: data.ino(), node: node.guid }
+            let node = ports.first().ok_or(Errno::NODEV)?.guid;
+            Identity::Inode { dev: data.dev(), ino: data.ino(), node }
         }
     };
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let domain = match known(identity)? {
         Some(_) if create && exclusive => return Err(Errno::INVAL),
         Some(domain) => domain,
-        None => join(identity, inode, create.then_some(&node), exclusive)?,
+        None => join(identity, inode, create.then_some(&ports), exclusive)?,
     };
     insert(&mut engine()?.enter().w, context, domain)
 }
@@ -87,11 +88,11 @@ fn known(identity: Identity) -> Result<Option<usize>, Errno> {
 fn join(
     identity: Identity,
     inode: Option<File>,
-    node: Option<&Card>,
+    ports: Option<&[Card]>,
     exclusive: bool,
 ) -> Result<usize, Errno> {
     let dir = engine()?.enter().w.peers.dir().to_owned();
-    let file = registry::open(&dir, identity, node, exclusive)?;
+    let file = registry::open(&dir, identity, ports, exclusive)?;
     let mut state = engine()?.enter();
     let w = &mut state.w;
     let me = (w.segment.slot, w.segment.incarnation);
@@ -195,8 +196,11 @@ fn create_srq(context: *mut ibv_context, init: &mut ibv_srq_init_attr_ex) -> Res
         return Err(Errno::INVAL);
     }
     let (xrcd, cq) = (xrcd_key(init.xrcd), cq_key(init.cq));
-    let domain = w.xrc.xrcds.get(xrcd).ok_or(Errno::INVAL)?.domain;
-    w.cqs.get(cq).ok_or(Errno::INVAL)?;
+    let (found, queue) = (w.xrc.xrcds.get(xrcd).ok_or(Errno::INVAL)?, w.cqs.get(cq).ok_or(Errno::INVAL)?);
+    let (domain, device) = (found.domain, w.device(context_key(context)));
+    if w.device(found.context) != device || w.device(queue.context) != device {
+        return Err(Errno::INVAL);
+    }
     let (index, generation) = qps.reserve().ok_or(Errno::NOMEM)?;
     let made = w.segment.open_qp_entry(index).and_then(|()| new_srq(w, init.pd, &mut basic));
     let srq = made.inspect_err(|_| qps.release(index))?;

@@ -150,6 +150,10 @@ fn create_with(
     if has_qp || context.is_null() || init.qp_type != wanted {
         return Err(Errno::INVAL);
     }
+    // SAFETY: the program passes a PD of ours, or it is the default one; contexts of ours.
+    if unsafe { (*(*pd).context).device != (*context).device } {
+        return Err(Errno::INVAL);
+    }
     // A receive queue pair of an XRC domain has no queues: its messages go to SRQs and complete there.
     if wanted != IBV_QPT_XRC_RECV {
         if init.srq.is_null() {

@@ -24,7 +24,7 @@ use crate::objects::mr::Mrs;
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::xrc::Xrc;
-use crate::port::{Port, card};
+use crate::port::{Ports, card};
 use crate::shm::heap::Heap;
 use crate::shm::registry;
 use crate::shm::segment::{self, Segment};
@@ -88,14 +88,14 @@ impl Engine {
     fn start(plan: Plan) -> Result<Engine, Errno> {
         let barrier = Barrier::register();
         let dir = segment::directory();
-        let port = Port::open(&dir)?;
-        let segment = Segment::claim(&dir, barrier.global, |map| card::publish(map, &port))?;
-        remember_locks(&segment, &port);
+        let ports = Ports::open(&dir)?;
+        let segment = Segment::claim(&dir, barrier.global, |map| card::publish(map, ports.all()))?;
+        remember_locks(&segment, &ports);
         let map = segment.map.clone();
         let peers = Peers::new(dir, &segment, barrier.global);
         let w = World {
             segment,
-            port,
+            ports,
             faults: Faults::start(plan),
             heap: Heap::default(),
             contexts: Slab::new(),
@@ -196,15 +196,15 @@ extern "C" fn at_exit() {
                 xrc::part(state.w.peers.dir(), &domain.file, domain.holder);
             }
             state.w.segment.unlink();
-            state.w.port.leave();
+            state.w.ports.leave();
             state.w.report_faults();
         }
     }
 }
 
-fn remember_locks(segment: &Segment, port: &Port) {
+fn remember_locks(segment: &Segment, ports: &Ports) {
     LOCK_FDS[0].store(segment.file.as_raw_fd(), Ordering::Release);
-    LOCK_FDS[1].store(port.lock_descriptor().unwrap_or(-1), Ordering::Release);
+    LOCK_FDS[1].store(ports.lock_descriptor().unwrap_or(-1), Ordering::Release);
 }
 
 /// The child keeps neither the locks (the parent's death must be seen) nor the engine (its mappings are not there). It may open

@@ -13,7 +13,7 @@ use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::srq::Srq;
 use crate::objects::xrc::Xrc;
-use crate::port::Port;
+use crate::port::Ports;
 use crate::rdma_ring::Reply;
 use crate::shm::heap::{Extent, Heap};
 use crate::shm::layout::BELL;
@@ -59,8 +59,8 @@ pub struct State {
 #[derive(Debug)]
 pub struct World {
     pub segment: Segment,
-    /// What our port is.
-    pub port: Port,
+    /// What our ports are.
+    pub ports: Ports,
     /// The plan of faults, if there is one.
     pub faults: Option<Box<Faults>>,
     pub heap: Heap,
@@ -90,7 +90,12 @@ impl World {
     /// Nothing keeps sends from going straight out.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.faults.is_none() && self.port.up
+        self.faults.is_none() && self.ports.up
+    }
+
+    /// The device that a context is of.
+    pub fn device(&self, context: usize) -> usize {
+        self.contexts.get(context).map_or(0, |context| context.device)
     }
 
     /// Says what faults there were, if the plan wants it said.

@@ -54,7 +54,7 @@ pub fn counts() -> Counts {
     Counts { calls: calls::failed(), ..now.unwrap_or_default() }
 }
 
-/// Takes the port down, or brings it up again: PORT_ERR, PORT_ACTIVE. While it is down connected queue pairs' sends, to it and from it,
+/// Takes all ports of this process down, or brings them up again: PORT_ERR, PORT_ACTIVE, for each. While they are down connected queue pairs' sends, to them and from them,
 /// time out and datagrams are lost. ENODEV while the device is not open.
 pub fn set_port(up: bool) -> Result<(), Errno> {
     let engine = crate::engine::current().ok_or(Errno::NODEV)?;
@@ -97,15 +97,17 @@ impl State {
     }
 
     fn set_port(&mut self, up: bool) {
-        if std::mem::replace(&mut self.w.port.up, up) == up {
+        if std::mem::replace(&mut self.w.ports.up, up) == up {
             return;
         }
-        log::info!("port 1 is {}", if up { "up" } else { "down" });
+        log::info!("all ports are {}", if up { "up" } else { "down" });
         self.fit_queue_pairs();
         let kind = if up { IBV_EVENT_PORT_ACTIVE } else { IBV_EVENT_PORT_ERR };
         let contexts: Vec<usize> = self.w.contexts.iter().map(|(key, _)| key).collect();
         for context in contexts {
-            self.w.async_event(context, kind, Subject::Port);
+            for num in 1..=self.w.ports.per_device() {
+                self.w.async_event(context, kind, Subject::Port(num));
+            }
         }
     }
 

@@ -15,8 +15,8 @@ pub enum Subject {
     Cq(usize),
     Qp(usize),
     Srq(usize),
-    /// The port.
-    Port,
+    /// A port, by its number.
+    Port(u8),
     /// A handle of a domain's receive queue pair.
     Handle(usize),
 }
@@ -32,6 +32,8 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Context {
     pub c: CBox<verbs_context>,
+    /// Which device: 0 for softib0.
+    pub device: usize,
     /// Objects made with it.
     pub users: u32,
     pub queue: VecDeque<Event>,

@@ -27,7 +27,8 @@ pub struct Peer {
     pub file: File,
     pub incarnation: u64,
     pub pid: i32,
-    pub card: Card,
+    /// Its ports.
+    pub cards: Vec<Card>,
     pub ring: SendRing,
     /// Whether process_vm_* reaches it; None before it has been tried.
     pub reachable: Option<bool>,
@@ -96,8 +97,8 @@ impl Peers {
         &self.dir
     }
 
-    /// The incarnation and the port of the process in `slot`, if it lives; it is not attached for that.
-    pub fn identify(&self, slot: usize) -> Result<(u64, Card), Errno> {
+    /// The incarnation and the ports of the process in `slot`, if it lives; it is not attached for that.
+    pub fn identify(&self, slot: usize) -> Result<(u64, Vec<Card>), Errno> {
         let map = self.glance(slot, BELL)?;
         Ok((map.u64(H_NONCE).load(Ordering::Relaxed), card::read(&map)?))
     }
@@ -186,18 +187,29 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
         return Err(Errno(libc::ECONNREFUSED));
     }
     segment::check_header(&map, MAGIC, slot)?;
-    let card = card::read(&map)?;
+    let cards = card::read(&map)?;
     let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
     let pid = map.u32(H_PID).load(Ordering::Relaxed) as i32;
     let fenced = !barrier || map.u32(H_BARRIER).load(Ordering::Relaxed) == 0;
     let ring = SendRing::claim(&map, &file, me, fenced, ring::may_be_large(&file))?;
-    Ok(Peer { map, file, incarnation, pid, card, ring, reachable: None, live, is_self })
+    Ok(Peer { map, file, incarnation, pid, cards, ring, reachable: None, live, is_self })
 }
 
 fn nonce_of(file: &File) -> Option<u64> {
     let mut bytes = [0; 8];
     file.read_exact_at(&mut bytes, H_NONCE as u64).ok()?;
     Some(u64::from_ne_bytes(bytes))
+}
+
+/// Where a connection goes: to which process, from which of our ports to which of its, in which partition.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Route {
+    /// 0: the peer was not there when we connected, or the address does not lead to it.
+    pub incarnation: u64,
+    pub ours: u8,
+    pub theirs: u8,
+    /// The P_Key that our packets carry.
+    pub pkey: u16,
 }
 
 /// Length words in a cache line.
@@ -215,6 +227,9 @@ pub struct Link {
     home: u64,
     /// The P_Key that our packets carry.
     pub pkey: u16,
+    /// Our port, and the peer's: each side must be connected to the other's.
+    ours: u8,
+    pub theirs: u8,
     pub view: Public,
     pub place: Option<Place>,
     /// Receives consumed so far, and the peer's `posted` as seen last (queue with one sender).
@@ -231,14 +246,17 @@ pub struct Link {
 }
 
 impl Link {
-    /// The link to a queue pair, of a process of that incarnation, that has not been looked at yet.
-    pub fn new(dest_qpn: u32, incarnation: u64, pkey: u16) -> Link {
+    /// The link to a queue pair that has not been looked at yet.
+    pub fn new(dest_qpn: u32, route: Route) -> Link {
+        let Route { incarnation, ours, theirs, pkey } = route;
         Link {
             slot: (dest_qpn >> QP_BITS) as usize,
             index: dest_qpn as usize % QPS,
             incarnation,
             home: incarnation,
             pkey,
+            ours,
+            theirs,
             view: Public::default(),
             place: None,
             consumed: 0,
@@ -252,12 +270,14 @@ impl Link {
 
     /// Takes another path or partition to the same queue pair (a change in SQD). What has been agreed on so far holds: where the path leads to
     /// another process, or nowhere (0), there is silence.
-    pub fn repath(&mut self, incarnation: u64, pkey: u16) {
+    pub fn repath(&mut self, route: Route) {
+        let incarnation = route.incarnation;
         if self.home == 0 {
             self.home = incarnation;
         }
         self.incarnation = if incarnation == self.home { incarnation } else { 0 };
-        (self.pkey, self.sequence) = (pkey, None);
+        (self.ours, self.theirs) = (route.ours, route.theirs);
+        (self.pkey, self.sequence) = (route.pkey, None);
     }
 
     /// Consumes the next receive of a queue that only we send to: its position and length word.
@@ -328,11 +348,13 @@ impl Link {
         let Some((sequence, view)) = qptable::look_up(map, self.index) else { return false };
         let ours = view.dest_qpn == me.0 && view.dest_incarnation == me.1;
         let same = self.generation.is_none_or(|generation| generation == view.generation);
+        // What goes out at another port than the one that the peer answers to comes from a stranger.
+        let ours = ours && (view.port, view.dest_port) == (self.theirs, self.ours);
         if !ours || !same || !super::qp_state::is_receiving(view.state) {
             return false;
         }
         if !pkeys_match(self.pkey, view.pkey as u16) {
-            card::count_bad_pkey(map);
+            card::count_bad_pkey(map, view.port);
             return false;
         }
         self.place = place_of(&view, map);

@@ -61,6 +61,8 @@ pub struct Qp {
     pub stream: Stream,
     /// An XRC send queue pair's way to its receive queue pair.
     pub xrc: Option<Box<SendLink>>,
+    /// Which of the process' ports it is bound to, from INIT on.
+    pub port: u8,
 }
 
 impl std::fmt::Debug for Qp {
@@ -191,7 +193,7 @@ impl Qp {
         };
         let public = Public {
             // Through a port that is down nobody is reached.
-            state: if w.port.up { self.state } else { IBV_QPS_RESET },
+            state: if w.ports.up { self.state } else { IBV_QPS_RESET },
             kind: self.kind,
             generation: self.generation,
             dest_qpn: self.attr.dest_qp_num,
@@ -207,7 +209,13 @@ impl Qp {
             rq_size: queue.map_or(0, |queue| queue.place.size),
             rq_shared: queue.is_some_and(|queue| queue.shared),
             min_rnr_timer: self.attr.min_rnr_timer.into(),
-            pkey: if self.state == IBV_QPS_RESET { 0 } else { w.port.pkey(self.attr.pkey_index).into() },
+            pkey: if self.state == IBV_QPS_RESET { 0 } else { w.ports.pkey(self.attr.pkey_index).into() },
+            port: self.port,
+            dest_port: match (&self.link, &self.xrc) {
+                (Some(link), _) => link.theirs,
+                (None, Some(xrc)) => xrc.theirs(),
+                (None, None) => 0,
+            },
         };
         qptable::publish(&w.segment.map, self.index, &public);
     }
@@ -318,7 +326,7 @@ impl Qp {
         self.xrc = None;
         self.established = false;
         (self.sq_posted, self.sq_retired) = (0, 0);
-        self.attr = ibv_qp_attr::default();
+        (self.attr, self.port) = (ibv_qp_attr::default(), 0);
         self.set_state(IBV_QPS_RESET, w);
         if let Some(rq) = self.rq.as_mut() {
             rq.reset();

@@ -4,7 +4,7 @@
 //! global route. Ethernet: the GID, in a row of the version that the sender's own row has.
 
 use super::card::Card;
-use super::{LinkLayer, Port, gid};
+use super::{LinkLayer, gid};
 use crate::errno::Errno;
 use rdma_sys::{IBV_GID_TYPE_ROCE_V2, ibv_ah_attr};
 
@@ -30,6 +30,8 @@ pub struct Address {
     pub sl: u8,
     /// With a global route header.
     pub global: bool,
+    /// Of an address handle: the port of ours that it is for.
+    pub port: u8,
 }
 
 impl From<&ibv_ah_attr> for Address {
@@ -44,6 +46,7 @@ impl From<&ibv_ah_attr> for Address {
             traffic_class: attr.grh.traffic_class,
             sl: attr.sl,
             global: attr.is_global != 0,
+            port: 0,
         }
     }
 }
@@ -51,14 +54,19 @@ impl From<&ibv_ah_attr> for Address {
 impl Address {
     /// Whether our port can send to such an address at all: EINVAL for a row that the GID table has not, an SL that does not exist, and on
     /// Ethernet without a global route.
-    pub fn check(&self, from: &Port) -> Result<(), Errno> {
+    pub fn check(&self, from: &Card) -> Result<(), Errno> {
         let row = !self.global || usize::from(self.sgid_index) < from.gids.len();
         let route = self.global || from.link_layer == LinkLayer::InfiniBand;
         if row && route && self.sl < 16 { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// Whether a packet from our port with this address comes to the port of `card`.
-    pub fn names(&self, from: &Port, card: &Card) -> bool {
+    /// Which of these ports a packet from our port with this address comes to.
+    pub fn find(&self, from: &Card, cards: &[Card]) -> Option<u8> {
+        cards.iter().position(|card| self.names(from, card)).map(|at| at as u8)
+    }
+
+    /// Whether it comes to the port of `card`.
+    fn names(&self, from: &Card, card: &Card) -> bool {
         if from.link_layer != card.link_layer {
             return false;
         }
@@ -78,7 +86,7 @@ impl Address {
     }
 
     /// The 40 bytes in front of a datagram whose payload, immediate data included, has `len` bytes.
-    pub fn header(&self, from: &Port, len: usize) -> [u8; GRH] {
+    pub fn header(&self, from: &Card, len: usize) -> [u8; GRH] {
         let index = usize::from(self.sgid_index);
         let sgid = from.gids.get(index).copied().unwrap_or_default();
         let v2 = gid::kind(from.link_layer, index) == IBV_GID_TYPE_ROCE_V2;
@@ -146,6 +154,7 @@ mod tests {
             traffic_class: 0,
             sl: 0,
             global: true,
+            port: 0,
         };
         let header = to.ipv4_header([127, 0, 0, 1], [127, 0, 0, 2], 44);
         assert!(header[..20].iter().all(|&byte| byte == 0));

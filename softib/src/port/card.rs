@@ -2,68 +2,93 @@
 //!
 //! Two counters in it are the peers' to raise: packets that came with the wrong P_Key or Q_Key, which the initiator finds out here.
 
-use super::{LinkLayer, Port, gid};
+use super::{LinkLayer, gid};
 use crate::errno::Errno;
-use crate::shm::layout::{H_BAD_PKEYS, H_BAD_QKEYS, H_GID_COUNT, H_GIDS, H_GUID, H_LID, H_LINK_LAYER};
+use crate::shm::layout::*;
 use crate::shm::map::Map;
 use std::sync::atomic::Ordering;
 
-/// A peer's port.
+/// A port, ours or a peer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
     pub link_layer: LinkLayer,
+    /// 0 on Ethernet.
     pub lid: u16,
     pub guid: [u8; 8],
     pub gids: Vec<[u8; 16]>,
 }
 
-/// Writes our card.
-pub fn publish(map: &Map, port: &Port) {
-    let (link_layer, lid, guid, gids) = (port.link_layer, port.lid, port.guid, port.gids.clone());
-    Card { link_layer, lid, guid, gids }.publish(map);
-}
-
 impl Card {
-    /// Writes the card into a segment that is not published yet.
-    pub fn publish(&self, map: &Map) {
-        map.u32(H_LINK_LAYER).store(self.link_layer as u32, Ordering::Relaxed);
-        map.u32(H_LID).store(self.lid.into(), Ordering::Relaxed);
-        map.write(H_GUID, &self.guid);
-        map.u32(H_GID_COUNT).store(self.gids.len() as u32, Ordering::Relaxed);
-        map.write(H_GIDS, self.gids.as_flattened());
+    /// The GID in row `index`, all zeroes if nothing has been put there; None when there is no such row.
+    pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
+        let empty = (index < gid::rows(self.link_layer)).then_some([0; 16]);
+        self.gids.get(index).copied().or(empty)
+    }
+
+    fn publish(&self, map: &Map, at: usize) {
+        map.u32(at + P_LINK_LAYER).store(self.link_layer as u32, Ordering::Relaxed);
+        map.u32(at + P_LID).store(self.lid.into(), Ordering::Relaxed);
+        map.write(at + P_GUID, &self.guid);
+        map.u32(at + P_GID_COUNT).store(self.gids.len() as u32, Ordering::Relaxed);
+        map.write(at + P_GIDS, self.gids.as_flattened());
+    }
+
+    fn read(map: &Map, at: usize) -> Result<Card, Errno> {
+        let link_layer = match map.u32(at + P_LINK_LAYER).load(Ordering::Relaxed) {
+            0 => LinkLayer::InfiniBand,
+            1 => LinkLayer::Ethernet,
+            2 => LinkLayer::Iwarp,
+            _ => return Err(Errno::PROTO),
+        };
+        let lid = map.u32(at + P_LID).load(Ordering::Relaxed);
+        let count = map.u32(at + P_GID_COUNT).load(Ordering::Relaxed) as usize;
+        if count > gid::MAX {
+            return Err(Errno::PROTO);
+        }
+        let gids = (0..count).map(|row| map.read(at + P_GIDS + 16 * row)).collect();
+        let lid = u16::try_from(lid).map_err(|_| Errno::PROTO)?;
+        Ok(Card { link_layer, lid, guid: map.read(at + P_GUID), gids })
     }
 }
 
-/// Reads a peer's card; EPROTO when it makes no sense.
-pub fn read(map: &Map) -> Result<Card, Errno> {
-    let link_layer = match map.u32(H_LINK_LAYER).load(Ordering::Relaxed) {
-        0 => LinkLayer::InfiniBand,
-        1 => LinkLayer::Ethernet,
-        2 => LinkLayer::Iwarp,
-        _ => return Err(Errno::PROTO),
-    };
-    let lid = u16::try_from(map.u32(H_LID).load(Ordering::Relaxed)).map_err(|_| Errno::PROTO)?;
-    let count = map.u32(H_GID_COUNT).load(Ordering::Relaxed) as usize;
-    if count > gid::MAX {
+/// Where the card of port `port` is; of one that cannot be, where the last one could.
+fn place(port: u8) -> usize {
+    H_PORTS + usize::from(port).min(PORTS - 1) * PORT
+}
+
+/// Writes cards, at most [`PORTS`], into a segment that is not published yet.
+pub fn publish(map: &Map, cards: &[Card]) {
+    for (port, card) in (0..PORTS as u8).zip(cards) {
+        card.publish(map, place(port));
+    }
+    map.u32(H_PORT_COUNT).store(cards.len().min(PORTS) as u32, Ordering::Relaxed);
+}
+
+/// Reads a segment's cards; EPROTO when they make no sense.
+pub fn read(map: &Map) -> Result<Vec<Card>, Errno> {
+    let count = map.u32(H_PORT_COUNT).load(Ordering::Relaxed) as usize;
+    if !(1..=PORTS).contains(&count) {
         return Err(Errno::PROTO);
     }
-    let gids = (0..count).map(|row| map.read(H_GIDS + 16 * row)).collect();
-    Ok(Card { link_layer, lid, guid: map.read(H_GUID), gids })
+    (0..count as u8).map(|port| Card::read(map, place(port))).collect()
 }
 
 /// Counts a packet that a port refused because its partition is another one.
 #[cold]
-pub fn count_bad_pkey(map: &Map) {
-    map.u32(H_BAD_PKEYS).fetch_add(1, Ordering::Relaxed);
+pub fn count_bad_pkey(map: &Map, port: u8) {
+    map.u32(place(port) + P_BAD_PKEYS).fetch_add(1, Ordering::Relaxed);
 }
 
 /// Counts a datagram that a port refused because of its Q_Key.
 #[cold]
-pub fn count_bad_qkey(map: &Map) {
-    map.u32(H_BAD_QKEYS).fetch_add(1, Ordering::Relaxed);
+pub fn count_bad_qkey(map: &Map, port: u8) {
+    map.u32(place(port) + P_BAD_QKEYS).fetch_add(1, Ordering::Relaxed);
 }
 
-/// Packets that our port has refused: for their P_Key, for their Q_Key.
-pub fn refused(map: &Map) -> (u32, u32) {
-    (map.u32(H_BAD_PKEYS).load(Ordering::Relaxed), map.u32(H_BAD_QKEYS).load(Ordering::Relaxed))
+/// Packets that a port of ours has refused: for their P_Key, for their Q_Key.
+pub fn refused(map: &Map, port: u8) -> (u32, u32) {
+    let count = |at: usize| map.u32(place(port) + at).load(Ordering::Relaxed);
+    (count(P_BAD_PKEYS), count(P_BAD_QKEYS))
 }
+
+const _: () = assert!(P_GIDS + 16 * gid::MAX <= PORT);

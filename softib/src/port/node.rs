@@ -13,6 +13,7 @@
 //! removes any `softib-<uid>-*` that nobody holds a lock on.
 
 use crate::errno::{Errno, check};
+use crate::shm::layout::PORTS;
 use crate::shm::segment::uid;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -22,9 +23,10 @@ use std::time::{Duration, Instant};
 
 /// The node of processes that name none.
 pub const DEFAULT: u16 = 1;
-/// Numbers are LIDs: unicast ones end below 0xc000 (IBTA 4.1.3).
+/// A node's number is the LID of its first port; each further port's is so much higher. Unicast LIDs end below 0xc000 (IBTA 4.1.3).
+pub const STRIDE: u16 = 0xc000 / PORTS as u16;
 const FIRST: u16 = 2;
-const LAST: u16 = 0xbfff;
+const LAST: u16 = STRIDE - 1;
 const RECORD: usize = 64;
 const BASE: libc::off_t = 1 << 40;
 const JOINING: Duration = Duration::from_secs(10);
@@ -54,7 +56,7 @@ pub fn join(dir: &Path, name: &str) -> Result<Membership, Errno> {
 }
 
 impl Membership {
-    /// The node's number, which is its LID on InfiniBand.
+    /// The node's number, which is its first port's LID on InfiniBand.
     pub fn number(&self) -> u16 {
         self.number
     }

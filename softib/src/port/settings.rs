@@ -1,5 +1,6 @@
-//! What a process asks its port to be.
+//! What a process asks its devices and ports to be.
 
+use crate::shm::layout::PORTS;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -23,16 +24,20 @@ pub enum LinkLayer {
     Iwarp,
 }
 
-/// Node and port of a process. Processes of one node should agree in all but the P_Keys.
+/// Node, devices and ports of a process. Processes of one node should agree in all but the P_Keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The host that this process pretends to be on (`SOFTIB_NODE`); None: the default one.
     pub node: Option<String>,
-    /// `SOFTIB_LINK_LAYER`
-    pub link_layer: LinkLayer,
+    /// How many devices there are (`SOFTIB_DEVICES`), from 1.
+    pub devices: usize,
+    /// How many ports each has (`SOFTIB_PORTS`), from 1; at most 8 in all.
+    pub ports: usize,
+    /// The ports' kinds in order (`SOFTIB_LINK_LAYER`); the last is that of all further ones. iWARP: all are.
+    pub link_layers: Vec<LinkLayer>,
     /// The P_Key table (`SOFTIB_PKEYS`), host order, 1 to 16 rows.
     pub pkeys: Vec<u16>,
-    /// Addresses for the GID table on top of those that every port has (`SOFTIB_GIDS`), at most 6.
+    /// Addresses for the first port's GID table on top of those that every port has (`SOFTIB_GIDS`), at most 6.
     pub gids: Vec<Ipv6Addr>,
 }
 
@@ -40,7 +45,9 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             node: None,
-            link_layer: LinkLayer::InfiniBand,
+            devices: 1,
+            ports: 1,
+            link_layers: vec![LinkLayer::InfiniBand],
             pkeys: vec![DEFAULT_PKEY],
             gids: Vec::new(),
         }
@@ -52,7 +59,11 @@ impl Default for Settings {
 pub enum Variable {
     /// A node's name: 1 to 60 bytes without control characters.
     Node,
-    /// `infiniband`, `ethernet` or `iwarp`
+    /// From 1; 8 with the ports of all.
+    Devices,
+    /// From 1; 8 with those of all devices.
+    Ports,
+    /// `infiniband` and `ethernet`, port by port, or `iwarp`.
     LinkLayer,
     /// 1 to 16 numbers with a partition other than 0.
     PKeys,
@@ -73,7 +84,12 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, expected) = match self.variable {
             Variable::Node => ("SOFTIB_NODE", "a name of 1 to 60 bytes without control characters"),
-            Variable::LinkLayer => ("SOFTIB_LINK_LAYER", "infiniband, ethernet or iwarp"),
+            Variable::Devices => ("SOFTIB_DEVICES", "a number from 1; devices times ports at most 8"),
+            Variable::Ports => ("SOFTIB_PORTS", "a number from 1; devices times ports at most 8"),
+            Variable::LinkLayer => (
+                "SOFTIB_LINK_LAYER",
+                "infiniband, ethernet or iwarp, or port by port like infiniband,ethernet (iwarp only for all)",
+            ),
             Variable::PKeys => {
                 ("SOFTIB_PKEYS", "1 to 16 numbers of 16 bits like 0xffff,0x8001, none of partition 0")
             }
@@ -93,7 +109,14 @@ impl Settings {
             settings.node = Some(name);
         }
         if let Some(text) = variable("SOFTIB_LINK_LAYER") {
-            settings.link_layer = link_layer(&text).ok_or_else(|| error(Variable::LinkLayer, &text))?;
+            settings.link_layers =
+                list(&text, link_layer).ok_or_else(|| error(Variable::LinkLayer, &text))?;
+        }
+        if let Some(text) = variable("SOFTIB_DEVICES") {
+            settings.devices = text.parse().map_err(|_| error(Variable::Devices, &text))?;
+        }
+        if let Some(text) = variable("SOFTIB_PORTS") {
+            settings.ports = text.parse().map_err(|_| error(Variable::Ports, &text))?;
         }
         if let Some(text) = variable("SOFTIB_PKEYS") {
             settings.pkeys = list(&text, number).ok_or_else(|| error(Variable::PKeys, &text))?;
@@ -104,12 +127,28 @@ impl Settings {
         settings.check().map(|()| settings)
     }
 
+    /// The kind of port `at` of all.
+    pub(crate) fn link_layer(&self, at: usize) -> LinkLayer {
+        let last = self.link_layers.last();
+        self.link_layers.get(at).or(last).copied().unwrap_or_default()
+    }
+
     /// Whether all values are possible.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         if let Some(name) = &self.node
             && (name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control))
         {
             return Err(error(Variable::Node, name));
+        }
+        if !(1..=PORTS).contains(&self.devices) {
+            return Err(error(Variable::Devices, &self.devices.to_string()));
+        }
+        if !(1..=PORTS / self.devices).contains(&self.ports) {
+            return Err(error(Variable::Ports, &self.ports.to_string()));
+        }
+        let iwarp = self.link_layers.iter().filter(|kind| **kind == LinkLayer::Iwarp).count();
+        if self.link_layers.is_empty() || iwarp != 0 && iwarp != self.link_layers.len() {
+            return Err(error(Variable::LinkLayer, &format!("{:?}", self.link_layers)));
         }
         let fair =
             (1..=PKEYS_MAX).contains(&self.pkeys.len()) && self.pkeys.iter().all(|key| key & 0x7fff != 0);
@@ -179,6 +218,13 @@ mod tests {
         assert_eq!(bad.check().unwrap_err().variable, Variable::PKeys);
         let bad = Settings { node: Some("a\nb".into()), ..Settings::default() };
         assert!(bad.check().unwrap_err().to_string().starts_with("SOFTIB_NODE=\"a\\nb\": expected"));
+        let bad = Settings { devices: 3, ports: 3, ..Settings::default() };
+        assert_eq!(bad.check().unwrap_err().variable, Variable::Ports);
+        let bad = Settings { devices: 9, ..Settings::default() };
+        assert_eq!(bad.check().unwrap_err().variable, Variable::Devices);
+        let mixed = vec![LinkLayer::InfiniBand, LinkLayer::Iwarp];
+        let bad = Settings { ports: 2, link_layers: mixed, ..Settings::default() };
+        assert_eq!(bad.check().unwrap_err().variable, Variable::LinkLayer);
         let bad = Settings { gids: vec!["ff02::1".parse().unwrap()], ..Settings::default() };
         assert_eq!(bad.check().unwrap_err().variable, Variable::Gids);
     }

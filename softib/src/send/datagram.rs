@@ -20,7 +20,8 @@ use crate::objects::peer::{Peer, place_of};
 use crate::objects::qp::Qp;
 use crate::objects::qp_state::is_receiving;
 use crate::port::address::Address;
-use crate::port::{Port, card, pkeys_match};
+use crate::port::card::{self, Card};
+use crate::port::{Ports, pkeys_match};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
 use crate::shm::ring::{FRAGMENT_MAX, Head, flag};
@@ -67,15 +68,19 @@ pub fn send_datagram(qp: &mut Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) 
 /// None: it is lost.
 fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option<Step> {
     let Remote::Datagram { qpn, qkey, to } = work.remote else { return None };
+    if to.port != qp.port {
+        // A handle for another port, or of another device, than the queue pair's.
+        return Some(Step::Done(IBV_WC_LOC_QP_OP_ERR));
+    }
     let datagram = Datagram { from: qp, qkey, to, work, sges };
     if qpn == multicast::QPN {
         multicast::send(w, &datagram);
         return Some(Step::Done(IBV_WC_SUCCESS));
     }
-    let World { peers, port, stats, .. } = w;
+    let World { peers, ports, stats, .. } = w;
     let peer = peers.reach((qpn >> QP_BITS) as usize).ok()?;
-    let named = to.names(port, &peer.card);
-    if named { datagram.offer(port, peer, qpn as usize % QPS, &mut stats.doorbells) } else { None }
+    let port = to.find(ports.card(qp.port), &peer.cards)?;
+    datagram.offer(ports, peer, qpn as usize % QPS, Some(port), &mut stats.doorbells)
 }
 
 /// A datagram on its way.
@@ -89,14 +94,31 @@ pub struct Datagram<'a> {
 }
 
 impl Datagram<'_> {
-    /// Puts it into the ring of a peer, for its queue pair `index`. None: that one does not get it.
-    pub fn offer(&self, port: &Port, peer: &mut Peer, index: usize, bells: &mut u64) -> Option<Step> {
-        let (work, to) = (self.work, &self.to);
+    /// The port that it goes out at.
+    pub fn port(&self) -> u8 {
+        self.from.port
+    }
+
+    /// Puts it into the ring of a peer, for its queue pair `index` at `port`; at any port on our wire for a group. None: that one
+    /// does not get it.
+    pub fn offer(
+        &self,
+        ports: &Ports,
+        peer: &mut Peer,
+        index: usize,
+        port: Option<u8>,
+        bells: &mut u64,
+    ) -> Option<Step> {
+        let (work, to, own) = (self.work, &self.to, ports.card(self.from.port));
         if !qptable::exists(&peer.map, index) {
             return None;
         }
         let (_, view) = qptable::look_up(&peer.map, index)?;
-        if !self.is_admitted(port, peer, &view) {
+        let there = match port {
+            Some(port) => view.port == port,
+            None => peer.cards.get(usize::from(view.port)).is_some_and(|c| c.link_layer == own.link_layer),
+        };
+        if !there || !self.is_admitted(ports, peer, &view) {
             return None;
         }
         if !peer.ring.has_room_to_spare(headers(to) + work.len as usize) {
@@ -108,7 +130,7 @@ impl Datagram<'_> {
         let fits = len & rq::BAD == 0 && len >= work.len.saturating_add(GRH_LEN);
         let pushed = if fits {
             let head = Head { op: op::DATAGRAM, dst, src_qpn, pos, ..head_of(work, to) };
-            peer.ring.push(head, |at| fill(at, port, to, work, self.sges))
+            peer.ring.push(head, |at| fill(at, own, to, work, self.sges))
         } else {
             peer.ring.push(Head { op: op::TOO_LONG, dst, src_qpn, pos, ..Head::default() }, |_| ())
         };
@@ -117,18 +139,18 @@ impl Datagram<'_> {
     }
 
     /// Whether the queue pair that was named takes it; the port counts the ones with a wrong key.
-    fn is_admitted(&self, port: &Port, peer: &Peer, view: &Public) -> bool {
+    fn is_admitted(&self, ports: &Ports, peer: &Peer, view: &Public) -> bool {
         if !is_receiving(view.state) || view.kind != IBV_QPT_UD {
             return false;
         }
-        if !pkeys_match(port.pkey(self.from.attr.pkey_index), view.pkey as u16) {
-            card::count_bad_pkey(&peer.map);
+        if !pkeys_match(ports.pkey(self.from.attr.pkey_index), view.pkey as u16) {
+            card::count_bad_pkey(&peer.map, view.port);
             return false;
         }
         // A Q_Key with the upper bit set stands for the sending QP's own (IBTA 10.2.5).
         let qkey = if self.qkey >> 31 != 0 { self.from.attr.qkey } else { self.qkey };
         if view.qkey != qkey {
-            card::count_bad_qkey(&peer.map);
+            card::count_bad_qkey(&peer.map, view.port);
             return false;
         }
         true
@@ -148,7 +170,7 @@ fn head_of(work: &Work, to: &Address) -> Head {
 }
 
 /// Writes headers and data to the place in the ring.
-fn fill(at: *mut u8, port: &Port, to: &Address, work: &Work, sges: &[ibv_sge]) {
+fn fill(at: *mut u8, port: &Card, to: &Address, work: &Work, sges: &[ibv_sge]) {
     let envelope = Envelope { slid: port.lid, sl: to.sl }.emit();
     let immediate = if work.opcode == IBV_WR_SEND_WITH_IMM { 4 } else { 0 };
     // SAFETY: push hands out room for the length in the head: the headers and work.len bytes.

@@ -19,18 +19,17 @@ pub const QPN: u32 = 0xff_ffff;
 /// Sends a datagram to all that listen.
 pub fn send(w: &mut World, datagram: &Datagram<'_>) {
     let to = &datagram.to;
-    let Ok(group) = group_of(w.port.link_layer, to.dgid, to.dlid) else { return };
+    let Ok(group) = group_of(w.ports.card(datagram.port()).link_layer, to.dgid, to.dlid) else { return };
     // Packets to a group have a global route header (IBTA 8.3).
     if !to.global {
         return;
     }
     for slot in segment::slots(w.peers.dir()).into_iter().filter(|slot| *slot < DOMAIN_SLOTS) {
         for index in members(w, slot, &group) {
-            let World { peers, port, stats, .. } = w;
+            let World { peers, ports, stats, .. } = w;
             let Ok(peer) = peers.reach(slot) else { break };
-            if peer.card.link_layer == port.link_layer
-                && datagram.offer(port, peer, index, &mut stats.doorbells) != Some(Step::Done(IBV_WC_SUCCESS))
-            {
+            let offered = datagram.offer(ports, peer, index, None, &mut stats.doorbells);
+            if offered != Some(Step::Done(IBV_WC_SUCCESS)) {
                 stats.ud_dropped += 1;
             }
         }

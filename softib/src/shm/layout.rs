@@ -16,7 +16,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -51,14 +51,22 @@ pub const H_RING_LIMIT: usize = HEADER + 140;
 /// Rows of the group table below this one may be in use.
 pub const H_GROUP_LIMIT: usize = HEADER + 144;
 
-/// The port's card (`port::card`): link layer, LID, GUID, rows of the GID table; two counters of refused packets.
-pub const H_LINK_LAYER: usize = HEADER + 256;
-pub const H_LID: usize = HEADER + 260;
-pub const H_GUID: usize = HEADER + 264;
-pub const H_GID_COUNT: usize = HEADER + 272;
-pub const H_BAD_PKEYS: usize = HEADER + 276;
-pub const H_BAD_QKEYS: usize = HEADER + 280;
-pub const H_GIDS: usize = HEADER + 320;
+/// How many ports there are, and their cards (`port::card`).
+pub const H_PORT_COUNT: usize = HEADER + 148;
+pub const H_PORTS: usize = HEADER + 256;
+/// A port's card: link layer, LID, GUID, rows of the GID table; two counters of refused packets.
+pub const PORT: usize = 320;
+pub const P_LINK_LAYER: usize = 0;
+pub const P_LID: usize = 4;
+pub const P_GUID: usize = 8;
+pub const P_GID_COUNT: usize = 16;
+pub const P_BAD_PKEYS: usize = 20;
+pub const P_BAD_QKEYS: usize = 24;
+pub const P_GIDS: usize = 64;
+/// Ports of all devices of one process.
+pub const PORTS: usize = 8;
+/// What of the header is free for others.
+pub const H_END: usize = H_PORTS + PORTS * PORT;
 
 /// 1 while the device thread sleeps and wants to be woken.
 pub const BELL: usize = 0x1000;
@@ -103,6 +111,7 @@ pub const SEGMENT_LEN: usize = RING_DATA + RINGS * RING_LEN;
 pub const FIXED_LEN: usize = GROUP_TABLE + GROUPS * GROUP_ROW;
 
 const _: () = {
+    assert!(H_END <= BELL);
     assert!(RING_TABLE + RINGS * RING_ENTRY <= GROUP_TABLE);
     assert!(GROUP_TABLE + GROUPS * GROUP_ROW <= QP_TABLE);
     assert!(QP_TABLE + QPS * QP_ENTRY <= MR_TABLE);

@@ -24,6 +24,8 @@ const RQ_SHARED: usize = 52;
 const RNR_TIMER: usize = 56;
 /// The generation of the queue pair that its peer has sent to first (iWARP).
 const OPENED: usize = 64;
+/// Ports: its own, and its peer's.
+const PORTS: usize = 120;
 const PKEY: usize = 124;
 
 /// A queue pair as peers see it. `state` and `kind` are ibv_qp_state and ibv_qp_type.
@@ -46,6 +48,10 @@ pub struct Public {
     pub min_rnr_timer: u32,
     /// 0, which matches none, before the QP has one.
     pub pkey: u32,
+    /// Which of its process' ports it is bound to.
+    pub port: u8,
+    /// Which port of the process of `dest_qpn` its address leads to.
+    pub dest_port: u8,
 }
 
 fn entry(index: usize) -> usize {
@@ -70,6 +76,7 @@ pub fn publish(map: &Map, index: usize, qp: &Public) {
         (RQ_SHARED, qp.rq_shared.into()),
         (RNR_TIMER, qp.min_rnr_timer),
         (PKEY, qp.pkey),
+        (PORTS, u32::from_le_bytes([qp.port, qp.dest_port, 0, 0])),
     ];
     for (offset, value) in words {
         map.u32(at + offset).store(value, Ordering::Relaxed);
@@ -109,6 +116,7 @@ pub fn look_up(map: &Map, index: usize) -> Option<(u32, Public)> {
     let at = entry(index);
     let word = |offset: usize| map.u32(at + offset).load(Ordering::Relaxed);
     let seq = map.u32(at + SEQ).load(Ordering::Acquire);
+    let [port, dest_port, ..] = word(PORTS).to_le_bytes();
     let copy = Public {
         state: word(STATE),
         kind: word(KIND),
@@ -123,6 +131,8 @@ pub fn look_up(map: &Map, index: usize) -> Option<(u32, Public)> {
         rq_shared: word(RQ_SHARED) != 0,
         min_rnr_timer: word(RNR_TIMER),
         pkey: word(PKEY),
+        port,
+        dest_port,
     };
     fence(Ordering::Acquire);
     let stable = seq & 1 == 0 && map.u32(at + SEQ).load(Ordering::Relaxed) == seq;

@@ -23,19 +23,19 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// The descriptors that hold domains open, by slot, for the fork child.
 static HOLDING: [AtomicI32; SLOTS - DOMAIN_SLOTS] = [const { AtomicI32::new(-1) }; SLOTS - DOMAIN_SLOTS];
 
-/// Opens the domain of `identity` for this process, or makes it on `node`; EAGAIN: there is none and no node is given; EINVAL: there is one and
+/// Opens the domain of `identity` for this process, or makes it on a device with these ports; EAGAIN: there is none and none are given; EINVAL: there is one and
 /// `exclusive` is set (the errors of Linux' own verbs).
 pub fn open(
     dir: &Path,
     identity: Identity,
-    node: Option<&Card>,
+    ports: Option<&[Card]>,
     exclusive: bool,
 ) -> Result<DomainFile, Errno> {
     let lock = Registry::lock(dir)?;
     let domain = match find(dir, identity) {
-        Some(_) if exclusive && node.is_some() => return Err(Errno::INVAL),
+        Some(_) if exclusive && ports.is_some() => return Err(Errno::INVAL),
         Some(domain) => domain,
-        None => make(dir, identity, node.ok_or(Errno(libc::EAGAIN))?)?,
+        None => make(dir, identity, ports.ok_or(Errno(libc::EAGAIN))?)?,
     };
     drop(lock);
     HOLDING[domain.slot - DOMAIN_SLOTS].store(domain.file().as_raw_fd(), Ordering::Release);
@@ -91,13 +91,13 @@ fn hold(dir: &Path, slot: usize) -> Option<DomainFile> {
     (held && is_current(dir, &domain)).then_some(domain)
 }
 
-fn make(dir: &Path, identity: Identity, node: &Card) -> Result<DomainFile, Errno> {
+fn make(dir: &Path, identity: Identity, ports: &[Card]) -> Result<DomainFile, Errno> {
     let file = segment::unnamed(dir)?;
     filelock::try_take(&file, Kind::Shared, HELD)?;
     file.set_len(domain::LEN as u64)?;
     take_space(&file, 0, domain::FIXED_LEN)?;
     let map = Map::new(&file, domain::LEN)?;
-    DomainFile::fill(&map, identity, node)?;
+    DomainFile::fill(&map, identity, ports)?;
     for slot in DOMAIN_SLOTS..SLOTS {
         map.u32(H_SLOT).store(slot as u32, Ordering::Relaxed);
         if link_name(&file, &slot_path(dir, slot))? {

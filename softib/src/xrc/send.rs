@@ -3,7 +3,7 @@
 use super::{FULL_PKEY, Via};
 use crate::deliver::From;
 use crate::engine::world::World;
-use crate::objects::peer::{Link, Peer};
+use crate::objects::peer::{Link, Peer, Route};
 use crate::objects::qp::{Qp, Qps};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::xrc::KIND_SRQ;
@@ -29,8 +29,8 @@ pub struct SendLink {
     domain: Arc<DomainFile>,
     /// Of the receive queue pair in its domain.
     index: usize,
-    /// The P_Key that our packets carry.
-    pkey: u16,
+    /// From our port, in our partition, to the port of the domain's device.
+    route: Route,
     seen: Option<(u32, SharedQp)>,
     /// The generation we first spoke to; another one is another connection.
     generation: Option<u32>,
@@ -59,14 +59,19 @@ enum Sight {
 
 impl SendLink {
     /// The link of a send queue pair to the receive queue pair `qpn` of a domain, not looked at yet.
-    pub fn new(domain: Arc<DomainFile>, qpn: u32, pkey: u16) -> SendLink {
+    pub fn new(domain: Arc<DomainFile>, qpn: u32, route: Route) -> SendLink {
         let (index, queues) = (qpn as usize % QPS, HashMap::new());
-        SendLink { domain, index, pkey, seen: None, generation: None, witness: None, queues }
+        SendLink { domain, index, route, seen: None, generation: None, witness: None, queues }
     }
 
-    /// Takes another partition (a change in SQD).
-    pub fn repath(&mut self, pkey: u16) {
-        (self.pkey, self.seen) = (pkey, None);
+    /// Takes another partition or path (a change in SQD).
+    pub fn repath(&mut self, route: Route) {
+        (self.route, self.seen) = (route, None);
+    }
+
+    /// The port of the domain's device that it goes to.
+    pub fn theirs(&self) -> u8 {
+        self.route.theirs
     }
 
     /// The incarnation of the domain: a peer knows our connection by it.
@@ -103,9 +108,10 @@ impl SendLink {
             let _ = locked.mend(self.index);
         }
         let Some((seq, qp)) = self.domain.look_up(self.index) else { return false };
-        let ours = qp.attr.dest_qp_num == me.0 && qp.dest_incarnation == me.1;
+        let ports = (qp.attr.port_num.wrapping_sub(1), qp.dest_port) == (self.route.theirs, self.route.ours);
+        let ours = qp.attr.dest_qp_num == me.0 && qp.dest_incarnation == me.1 && ports;
         let same = self.generation.is_none_or(|generation| generation == qp.generation);
-        if !ours || !same || !is_receiving(qp.attr.qp_state) || !pkeys_match(self.pkey, qp.pkey) {
+        if !ours || !same || !is_receiving(qp.attr.qp_state) || !pkeys_match(self.route.pkey, qp.pkey) {
             return false;
         }
         self.generation = Some(qp.generation);
@@ -127,7 +133,9 @@ impl SendLink {
         if !known {
             self.queues.remove(&number);
             let incarnation = w.peers.reach((number >> QP_BITS) as usize).ok()?.incarnation;
-            let mut link = Link::new(number, incarnation, FULL_PKEY);
+            // An SRQ is at no port: the receive queue pair's counts.
+            let route = Route { incarnation, pkey: FULL_PKEY, ..Route::default() };
+            let mut link = Link::new(number, route);
             if !is_there(&mut link, w, ours) {
                 return None;
             }

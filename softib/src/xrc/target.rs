@@ -8,6 +8,7 @@
 use super::{Via, events};
 use crate::deliver::{self, From};
 use crate::engine::world::World;
+use crate::objects::peer::{Link, Route};
 use crate::objects::qp::Qps;
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::Taken;
@@ -39,6 +40,8 @@ pub struct Arrival {
     pub access: u32,
     /// Its partition.
     pub pkey: u16,
+    /// Its port on its device, and the sender's among those of its process.
+    ports: (u8, u8),
 }
 
 impl Arrival {
@@ -60,9 +63,10 @@ impl Arrival {
         events::fail(w, &self.domain, self.index, Some(self.via.generation), kind);
     }
 
-    /// The sender's queue pair.
-    pub fn sender(&self) -> (u64, u32) {
-        self.sender
+    /// The way back to the sender.
+    pub fn back(&self) -> Link {
+        let ((incarnation, qpn), (ours, theirs)) = (self.sender, self.ports);
+        Link::new(qpn, Route { incarnation, ours, theirs, pkey: self.pkey })
     }
 }
 
@@ -109,9 +113,10 @@ fn arrival(w: &mut World, key: usize, from: From, found: &Found) -> Option<(Arri
             && is_receiving(qp.attr.qp_state)
     });
     let (access, pkey) = through.map_or((0, 0), |qp| (qp.offers(), qp.pkey));
+    let ports = through.map_or((0, 0), |qp| (qp.attr.port_num.wrapping_sub(1), qp.dest_port));
     let sender = (from.incarnation, head.src_qpn);
     let (srq_key, cq, pd) = (key, xrc.cq, srq.pd);
-    let to = Arrival { srq: srq_key, domain, index, via, cq, pd, sender, access, pkey };
+    let to = Arrival { srq: srq_key, domain, index, via, cq, pd, sender, access, pkey, ports };
     if through.is_some_and(|qp| qp.attr.qp_state == IBV_QPS_RTR) && to.domain.establish(index) {
         events::raise(w, &to.domain, index, IBV_EVENT_COMM_EST);
     }

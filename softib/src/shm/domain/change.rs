@@ -69,7 +69,13 @@ impl<'a> Locked<'a> {
         self.open(index, holder);
         self.write(
             index,
-            &SharedQp { generation, dest_incarnation: 0, pkey: 0, attr: ibv_qp_attr::default() },
+            &SharedQp {
+                generation,
+                dest_incarnation: 0,
+                dest_port: 0,
+                pkey: 0,
+                attr: ibv_qp_attr::default(),
+            },
         );
         self.change(index, || self.word(at + Q_USED).store(1, Ordering::Relaxed));
         Ok(index)
@@ -125,6 +131,7 @@ impl<'a> Locked<'a> {
             self.word(at + Q_GENERATION).store(qp.generation, Ordering::Relaxed);
             self.0.map.u64(at + Q_DEST_INCARNATION).store(qp.dest_incarnation, Ordering::Relaxed);
             self.word(at + Q_PKEY).store(qp.pkey.into(), Ordering::Relaxed);
+            self.word(at + Q_DEST_PORT).store(qp.dest_port.into(), Ordering::Relaxed);
             for (i, word) in attr::emit(&qp.attr).into_iter().enumerate() {
                 self.word(at + Q_ATTR + 4 * i).store(word, Ordering::Relaxed);
             }

@@ -19,12 +19,11 @@ mod change;
 pub use change::Locked;
 
 use super::filelock::{self, Kind, Range};
-use super::layout::{H_BOOT, H_GIDS, H_GUID, H_MAGIC, H_NONCE, H_UID, H_VERSION, VERSION};
+use super::layout::{H_BOOT, H_END, H_MAGIC, H_NONCE, H_PORTS, H_UID, H_VERSION, P_GUID, VERSION};
 use super::map::Map;
 use super::segment;
 use crate::errno::Errno;
 use crate::port::card::{self, Card};
-use crate::port::gid;
 use rdma_sys::{IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, ibv_qp_attr};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -37,14 +36,14 @@ pub const QPS: usize = super::layout::QPS;
 /// Processes that can have one domain open.
 pub const HOLDERS: usize = 1024;
 
-// Behind the card of the port (`port::card`).
-const D_DEV: usize = 2048;
-const D_INO: usize = 2056;
-const D_PRIVATE: usize = 2064;
-const D_QP_LIMIT: usize = 2068;
-const D_NEXT: usize = 2072;
+// Behind the cards of the ports (`port::card`).
+const D_DEV: usize = 3072;
+const D_INO: usize = 3080;
+const D_PRIVATE: usize = 3088;
+const D_QP_LIMIT: usize = 3092;
+const D_NEXT: usize = 3096;
 /// Rises with every event of any of the queue pairs.
-const D_EVENTS: usize = 2112;
+const D_EVENTS: usize = 3136;
 
 const HOLDER_TABLE: usize = 0x1000;
 const HOLDER: usize = 16;
@@ -61,6 +60,7 @@ const Q_USED: usize = 8;
 const Q_ESTABLISHED: usize = 12;
 const Q_DEST_INCARNATION: usize = 16;
 const Q_PKEY: usize = 24;
+const Q_DEST_PORT: usize = 28;
 const Q_EVENTS: usize = 32;
 const Q_ATTR: usize = 64;
 const Q_HOLDERS: usize = 256;
@@ -69,7 +69,7 @@ const Q_HOLDERS: usize = 256;
 pub const EVENTS: usize = 8;
 
 const _: () = {
-    assert!(H_GIDS + 16 * gid::MAX <= D_DEV);
+    assert!(H_END <= D_DEV);
     assert!(HOLDER_TABLE + HOLDERS * HOLDER <= QP_TABLE);
     assert!(Q_EVENTS + EVENTS * 4 <= Q_ATTR);
     assert!(Q_ATTR + attr::WORDS * 4 <= Q_HOLDERS);
@@ -80,7 +80,7 @@ const _: () = {
 pub const HELD: Range = Range::Byte(0);
 const MUTEX: Range = Range::Byte(1);
 
-/// The file that names a domain, on one node.
+/// The file that names a domain, on one device of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
     /// None: nobody else can open it.
@@ -88,6 +88,7 @@ pub enum Identity {
     Inode {
         dev: u64,
         ino: u64,
+        /// GUID of the device's first port.
         node: [u8; 8],
     },
 }
@@ -102,6 +103,8 @@ pub struct SharedQp {
     pub generation: u32,
     /// Incarnation of the process that `attr.dest_qp_num` is of; 0 when not connected.
     pub dest_incarnation: u64,
+    /// Which of that process' ports its address leads to.
+    pub dest_port: u8,
     /// The partition that it is in.
     pub pkey: u16,
     /// With the state, in `qp_state`.
@@ -151,14 +154,14 @@ impl DomainFile {
     }
 
     /// Fills the header of a new segment, but for the slot.
-    pub fn fill(map: &Map, identity: Identity, node: &Card) -> Result<(), Errno> {
+    pub fn fill(map: &Map, identity: Identity, ports: &[Card]) -> Result<(), Errno> {
         let mut nonce = segment::random()?;
         nonce[0] |= 1;
         map.write(H_BOOT, &segment::boot_id());
         map.write(H_NONCE, &nonce);
         map.u32(H_VERSION).store(VERSION, Ordering::Relaxed);
         map.u32(H_UID).store(segment::uid(), Ordering::Relaxed);
-        node.publish(map);
+        card::publish(map, ports);
         match identity {
             Identity::Private => map.u32(D_PRIVATE).store(1, Ordering::Relaxed),
             Identity::Inode { dev, ino, .. } => {
@@ -181,11 +184,11 @@ impl DomainFile {
             return Identity::Private;
         }
         let word = |at: usize| self.map.u64(at).load(Ordering::Relaxed);
-        Identity::Inode { dev: word(D_DEV), ino: word(D_INO), node: self.map.read(H_GUID) }
+        Identity::Inode { dev: word(D_DEV), ino: word(D_INO), node: self.map.read(H_PORTS + P_GUID) }
     }
 
-    /// The port of the node that the domain is on.
-    pub fn card(&self) -> Result<Card, Errno> {
+    /// The ports of the device that the domain is on.
+    pub fn cards(&self) -> Result<Vec<Card>, Errno> {
         card::read(&self.map)
     }
 
@@ -220,6 +223,7 @@ impl DomainFile {
             generation: word(Q_GENERATION),
             dest_incarnation: self.map.u64(at + Q_DEST_INCARNATION).load(Ordering::Relaxed),
             pkey: word(Q_PKEY) as u16,
+            dest_port: word(Q_DEST_PORT) as u8,
             attr: attr::parse(|i| word(Q_ATTR + 4 * i)),
         };
         fence(Ordering::Acquire);
