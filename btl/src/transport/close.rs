@@ -102,12 +102,7 @@ impl<C> Transport<C> {
     }
 
     fn device_holds(&mut self, index: u32) -> bool {
-        self.cts_buffers.contains_key(&index)
-            || self
-                .slots
-                .of_endpoint(index)
-                .into_iter()
-                .any(|slot| self.slots.by_index(slot).posted.is_some())
+        self.cts_buffers.contains_key(&index) || self.slots.are_posted(index)
     }
 
     /// Gives back what the endpoint held, and its place in the table.

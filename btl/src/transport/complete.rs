@@ -115,7 +115,7 @@ impl<C> Transport<C> {
             self.seeking = false;
             self.send_wcs = batch;
         }
-        self.fail(index, &format!("work request on {}: {}", wc.qp_num(), wc.status()));
+        self.fail(index, &format_args!("work request on {}: {}", wc.qp_num(), wc.status()));
     }
 
     /// On iWARP a peer that takes its connections down, in its MPI_Finalize, takes our queue pairs along. What it means the connection manager

@@ -139,14 +139,14 @@ impl<C> Transport<C> {
         };
         match credits.credit_message_reposted(window) {
             Ok(()) => self.accept(index, queue, grant),
-            Err(error) => self.fail(index, &error.to_string()),
+            Err(error) => self.fail(index, &error),
         }
     }
 
     #[cold]
     pub(super) fn refuse(&mut self, index: u32, reason: &str) {
         self.stats.refused += 1;
-        self.fail(index, reason);
+        self.fail(index, &reason);
     }
 
     /// The buffer of a control message goes back at once: it is outside of the data window.

@@ -73,7 +73,7 @@ impl<C> Transport<C> {
 
     pub(super) fn all_broken(&mut self, reason: &str) {
         for index in 0..self.endpoints.len() as u32 {
-            self.fail(index, reason);
+            self.fail(index, &reason);
         }
     }
 }

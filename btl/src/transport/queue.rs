@@ -31,10 +31,12 @@ pub struct RecvSlot {
     pub held: Option<Buf>,
     /// Which use of this slot (24 bits).
     pub generation: u32,
-    /// Endpoint of a per-peer queue; of no meaning for a shared one.
+    /// Endpoint of a per-peer queue, or [`NO_ENDPOINT`].
     pub endpoint: u32,
     /// Queue of the layout.
     pub queue: u8,
+    /// Where its endpoint's list has it.
+    place: u32,
 }
 
 /// All receive slots of a transport. While a slot is in use its buffer is posted again and again under one number.
@@ -42,22 +44,45 @@ pub struct RecvSlot {
 pub struct RecvSlots {
     slots: Vec<RecvSlot>,
     free: Vec<u32>,
+    /// The slots of each endpoint's per-peer queues, by its index: taking an endpoint down must not cost a look at all others' slots.
+    owned: Vec<Vec<u32>>,
 }
 
 impl RecvSlots {
     /// A slot for a buffer of `queue`, of `endpoint` where the queue is per peer.
     pub fn take(&mut self, endpoint: u32, queue: usize) -> u32 {
-        let queue = queue as u8;
-        match self.free.pop() {
-            Some(index) => {
-                let slot = &mut self.slots[index as usize];
-                (slot.endpoint, slot.queue) = (endpoint, queue);
-                index
-            }
-            None => {
-                self.slots.push(RecvSlot { posted: None, held: None, generation: 0, endpoint, queue });
-                (self.slots.len() - 1) as u32
-            }
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        let slot = &mut self.slots[index as usize];
+        (slot.endpoint, slot.queue) = (endpoint, queue as u8);
+        if endpoint != NO_ENDPOINT {
+            self.own(index, endpoint as usize);
+        }
+        index
+    }
+
+    fn grow(&mut self) -> u32 {
+        let unused =
+            RecvSlot { posted: None, held: None, generation: 0, endpoint: NO_ENDPOINT, queue: 0, place: 0 };
+        self.slots.push(unused);
+        (self.slots.len() - 1) as u32
+    }
+
+    fn own(&mut self, index: u32, endpoint: usize) {
+        if self.owned.len() <= endpoint {
+            self.owned.resize_with(endpoint + 1, Vec::new);
+        }
+        self.slots[index as usize].place = self.owned[endpoint].len() as u32;
+        self.owned[endpoint].push(index);
+    }
+
+    /// The slot belongs to no endpoint any more.
+    fn part(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        let (endpoint, place) = (std::mem::replace(&mut slot.endpoint, NO_ENDPOINT), slot.place);
+        let Some(owned) = self.owned.get_mut(endpoint as usize) else { return };
+        owned.swap_remove(place as usize);
+        if let Some(moved) = owned.get(place as usize) {
+            self.slots[*moved as usize].place = place;
         }
     }
 
@@ -69,6 +94,7 @@ impl RecvSlots {
 
     /// The slot is no longer used; completions that still name it are stale.
     pub fn release(&mut self, index: u32) {
+        self.part(index);
         let slot = &mut self.slots[index as usize];
         slot.generation = (slot.generation + 1) & GENERATION_MASK;
         self.free.push(index);
@@ -94,14 +120,27 @@ impl RecvSlots {
 
     /// What the upper layer still holds of `endpoint`'s messages is of a connection that is gone.
     pub fn disown(&mut self, endpoint: u32) {
-        let held_above = |s: &&mut RecvSlot| s.endpoint == endpoint && s.posted.is_none() && s.held.is_none();
-        self.slots.iter_mut().filter(held_above).for_each(|s| s.endpoint = NO_ENDPOINT);
+        let held_above = |s: &RecvSlot| s.posted.is_none() && s.held.is_none();
+        for index in self.owned_by(endpoint).to_vec() {
+            if held_above(&self.slots[index as usize]) {
+                self.part(index);
+            }
+        }
     }
 
     /// Slots in use on the per-peer queues of `endpoint`.
     pub fn of_endpoint(&self, endpoint: u32) -> Vec<u32> {
-        let in_use = |s: &RecvSlot| s.endpoint == endpoint && (s.posted.is_some() || s.held.is_some());
-        self.slots.iter().enumerate().filter(|(_, s)| in_use(s)).map(|(i, _)| i as u32).collect()
+        let in_use = |s: &RecvSlot| s.posted.is_some() || s.held.is_some();
+        self.owned_by(endpoint).iter().copied().filter(|i| in_use(&self.slots[*i as usize])).collect()
+    }
+
+    /// The device holds a buffer of `endpoint`'s per-peer queues.
+    pub fn are_posted(&self, endpoint: u32) -> bool {
+        self.owned_by(endpoint).iter().any(|i| self.slots[*i as usize].posted.is_some())
+    }
+
+    fn owned_by(&self, endpoint: u32) -> &[u32] {
+        self.owned.get(endpoint as usize).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -250,6 +289,46 @@ impl Shared {
             Err((buf, error)) => {
                 slots.by_index(slot).held = Some(buf);
                 Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What each endpoint owns, as looking at every slot says.
+    fn owners(slots: &RecvSlots) -> Vec<(u32, u32)> {
+        let mut all: Vec<_> = (0..).zip(&slots.slots).map(|(index, slot)| (slot.endpoint, index)).collect();
+        all.retain(|(endpoint, _)| *endpoint != NO_ENDPOINT);
+        all.sort_unstable();
+        all
+    }
+
+    fn lists(slots: &RecvSlots) -> Vec<(u32, u32)> {
+        let of = |endpoint: u32| slots.owned_by(endpoint).iter().map(move |index| (endpoint, *index));
+        let mut all: Vec<_> = (0..slots.owned.len() as u32).flat_map(of).collect();
+        all.sort_unstable();
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn each_endpoint_lists_the_slots_that_are_its_own(
+            steps in prop::collection::vec((0u8..4, 0u32..5, any::<prop::sample::Index>()), 1..200)
+        ) {
+            let mut slots = RecvSlots::default();
+            let mut used = Vec::new();
+            for (step, endpoint, which) in steps {
+                match step {
+                    0 => used.push(slots.take(endpoint, 0)),
+                    1 => used.push(slots.take(NO_ENDPOINT, 1)),
+                    2 if !used.is_empty() => slots.release(used.swap_remove(which.index(used.len()))),
+                    _ => slots.disown(endpoint),
+                }
+                prop_assert_eq!(lists(&slots), owners(&slots));
             }
         }
     }

@@ -137,7 +137,7 @@ impl<C> Transport<C> {
         };
         match accepted {
             Ok(()) => self.wake(index, queue),
-            Err(error) => self.fail(index, &error.to_string()),
+            Err(error) => self.fail(index, &error),
         }
     }
 
@@ -162,7 +162,7 @@ impl<C> Transport<C> {
         lane.consumed.push(slot);
         self.slots.by_index(slot).held = Some(delivery.buf);
         if let Some(error) = overrun {
-            self.fail(index, &error.to_string());
+            self.fail(index, &error);
         } else if due {
             self.return_credits(index, queue);
         } else {

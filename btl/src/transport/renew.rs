@@ -59,7 +59,7 @@ impl<C> Transport<C> {
             }
             let (id, choice) = (EpId { index: key.index, generation: ep.generation }, ep.choice.clone());
             if let Err(error) = self.renew(id, choice) {
-                self.fail(key.index, &error.to_string());
+                self.fail(key.index, &error);
             }
         }
     }
@@ -69,7 +69,7 @@ impl<C> Transport<C> {
         let on_trial = matches!(self.endpoints.get(index as usize), Some(Some(ep)) if ep.is_on_trial());
         match on_trial {
             true => self.peer_left(index, &format!("the peer has left ({error})")),
-            false => self.fail(index, error),
+            false => self.fail(index, &error),
         }
     }
 

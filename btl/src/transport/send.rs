@@ -19,6 +19,7 @@ use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use cpc::Step;
+use std::fmt::Display;
 use std::time::Instant;
 use verbs::{Buf, SendFlags};
 
@@ -311,7 +312,7 @@ impl<C> Transport<C> {
 
     /// The endpoint is lost: what it has queued is given up, its queue pairs go to ERR and flush the rest.
     #[cold]
-    pub(super) fn fail(&mut self, index: u32, reason: &str) {
+    pub(super) fn fail(&mut self, index: u32, reason: &dyn Display) {
         let cts = self.cts_queue.is_some();
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         let (next, action) = ep.state.on(Event::Error, ep.handshake(cts));
@@ -334,7 +335,7 @@ impl<C> Transport<C> {
         ep.queued = 0;
         let operations = std::mem::take(&mut ep.rdma);
         self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
-        self.up.push_back(Upcall::Failed { endpoint: id, peer, reason: reason.to_owned() });
+        self.up.push_back(Upcall::Failed { endpoint: id, peer, reason: reason.to_string() });
         self.end_waiting(index);
         self.drop_pending(index);
     }

@@ -85,7 +85,7 @@ impl<C> Transport<C> {
         let members: Vec<u32> = self.on_path(id).collect();
         for index in members {
             if culprit.is_some_and(|to| to.index == index && self.is_current(to)) {
-                self.fail(index, reason);
+                self.fail(index, &reason);
             } else {
                 self.reroute(index);
             }
