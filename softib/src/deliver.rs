@@ -5,6 +5,9 @@
 //! shared queue is posted again.
 
 mod datagram;
+mod short;
+
+pub use short::take_short;
 
 use crate::engine::world::World;
 use crate::objects::events::Subject;

@@ -116,7 +116,7 @@ proptest! {
 fn place(segment: &Segment, size: u32) -> Place {
     let extent = Heap::default().alloc(rq::bytes(size)).unwrap();
     take_space(&segment.file, extent.offset, extent.len).unwrap();
-    let place = Place { map: segment.map.clone(), offset: extent.offset, size };
+    let place = Place::new(&segment.map, extent.offset, size);
     place.reset();
     place
 }

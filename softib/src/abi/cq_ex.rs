@@ -9,12 +9,13 @@
 
 use super::create::{check_depth, cq_key, insert_cq, optional_channel};
 use super::device::context_key;
-use super::{Turn, domain, engine, guard, guard_ptr, ops};
+use super::{Turn, domain, engine, guard, guard_ptr, poll};
 use crate::clock::Stamp;
 use crate::errno::Errno;
 use crate::objects::zeroed;
 use rdma_sys::*;
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 
 /// The C struct of a completion queue, and the completion that is being read.
 #[repr(C)]
@@ -155,15 +156,11 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe fn advance(cq: *mut CqEx) -> Result<(), Errno> {
     // SAFETY: contract; poll() hands out one completion at most.
     unsafe {
-        let (to, when) = (&raw mut (*cq).wc, &raw mut (*cq).stamp);
-        let out = |_, wc: &ibv_wc, stamp: Option<&Stamp>| {
-            to.write(*wc);
-            when.write(stamp.copied().unwrap_or_default());
-        };
-        if ops::poll(cq_key(cq.cast()), 1, out)? == 0 {
+        let to = &mut *(&raw mut (*cq).wc).cast::<[MaybeUninit<ibv_wc>; 1]>();
+        if poll::poll(cq_key(cq.cast()), to, Some(&mut (*cq).stamp))? == 0 {
             return Err(Errno(libc::ENOENT));
         }
-        ((*cq).ex.wr_id, (*cq).ex.status) = ((*to).wr_id, (*to).status);
+        ((*cq).ex.wr_id, (*cq).ex.status) = ((*cq).wc.wr_id, (*cq).wc.status);
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use super::port::query_port_sized;
 use super::{
-    cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, import, memory, ops, qp_ex, shared_qp, window,
-    xrc,
+    cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, import, memory, ops, poll, qp_ex, receive,
+    shared_qp, window, xrc,
 };
 use crate::clock;
 use crate::engine as process;
@@ -182,11 +182,11 @@ fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs
     c.context.ops.alloc_mw = Some(window::alloc_mw);
     c.context.ops.bind_mw = Some(window::bind_mw);
     c.context.ops.dealloc_mw = Some(window::dealloc_mw);
-    c.context.ops.poll_cq = Some(ops::poll_cq);
-    c.context.ops.req_notify_cq = Some(ops::req_notify_cq);
+    c.context.ops.poll_cq = Some(poll::poll_cq);
+    c.context.ops.req_notify_cq = Some(poll::req_notify_cq);
     c.context.ops.post_send = Some(ops::post_send);
-    c.context.ops.post_recv = Some(ops::post_recv);
-    c.context.ops.post_srq_recv = Some(ops::post_srq_recv);
+    c.context.ops.post_recv = Some(receive::post_recv);
+    c.context.ops.post_srq_recv = Some(receive::post_srq_recv);
     c
 }
 

@@ -9,7 +9,8 @@
 //! memory    regions                               window   memory windows
 //! dm        device memory                         domain   thread domains, parent domains
 //! queue     QPs: create, modify, query, destroy   event    completion and asynchronous events
-//! ops       post and poll                         port     port, GID and P_Key queries
+//! ops       send requests                         receive  receives
+//! poll      poll, arm                             port     port, GID and P_Key queries
 //! address   address handles
 //! cq_ex     completions field by field            qp_ex    requests call by call
 //! rereg     memory regions that change             import   objects once more
@@ -28,9 +29,11 @@ pub mod import;
 pub mod memory;
 pub mod multicast;
 pub mod ops;
+pub mod poll;
 pub mod port;
 pub mod qp_ex;
 pub mod queue;
+pub mod receive;
 pub mod rereg;
 pub mod shared_qp;
 pub mod table;

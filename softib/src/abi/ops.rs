@@ -1,103 +1,50 @@
-//! The data path: what `ibv_context.ops` points to.
+//! Posting send requests.
 
 use super::address::destination;
-use super::create::{cq_key, srq_key};
 use super::queue::qp_index;
 use super::{engine, guard, window};
-use crate::clock::Stamp;
-use crate::engine::lock::thread_id;
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::iwarp;
-use crate::objects::cq::Armed;
-use crate::objects::mr::Mrs;
 use crate::objects::mw::Binding;
 use crate::objects::qp::Qp;
-use crate::objects::qp_state;
-use crate::objects::recvq::RecvQ;
 use crate::rdma_ring::WORD;
-use crate::send::{self, MAX_MESSAGE, Remote, UD_MTU, Work};
+use crate::send::{self, MAX_MESSAGE, Remote, SHORT_SGES, UD_MTU, Work};
 use rdma_sys::*;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    let polled = catch_unwind(AssertUnwindSafe(|| {
-        let key = cq_key(cq);
-        // SAFETY: the program passes room for `count` completions.
-        unsafe {
-            poll(key, count.max(0) as usize, |i, found, _| wc.add(i).copy_from_nonoverlapping(found, 1))
-        }
-    }));
-    match polled {
-        Ok(Ok(count)) => count as c_int,
-        _ => -1,
-    }
-}
-
-/// Polls once and hands over up to `count` completions, with their times if those are kept.
-#[inline]
-pub fn poll(
-    key: usize,
-    count: usize,
-    mut out: impl FnMut(usize, &ibv_wc, Option<&Stamp>),
-) -> Result<usize, Errno> {
-    let engine = engine()?;
-    let mut guard = engine.enter();
-    let state = &mut *guard;
-    engine.shared.polled();
-    if state.w.cqs.get(key).ok_or(Errno::INVAL)?.is_empty() {
-        if state.poll(thread_id()) {
-            engine.shared.control_changed(true);
-        }
-        if state.has_waiting() && engine.shared.thread_in_charge() {
-            engine.shared.wake();
-        }
-    }
-    let State { qps, w, .. } = state;
-    let cq = &mut w.cqs[key];
-    if cq.is_empty() {
-        return if cq.overrun { Err(Errno(libc::EOVERFLOW)) } else { Ok(0) };
-    }
-    let mut polled = 0;
-    while polled < count {
-        let popped = cq.pop_with(|cqe, stamp| {
-            if let Some((index, generation, upto)) = cqe.retire
-                && let Some(qp) = qps.get_mut(index as usize)
-                && qp.generation == generation
-            {
-                qp.sq_retired = upto;
-            }
-            out(polled, &cqe.wc, stamp);
-        });
-        if !popped {
-            break;
-        }
-        polled += 1;
-    }
-    Ok(polled)
-}
-
-pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    guard(|| arm(cq_key(cq), if solicited_only != 0 { Armed::Solicited } else { Armed::Any }))
-}
-
-fn arm(key: usize, armed: Armed) -> Result<(), Errno> {
-    let engine = engine()?;
-    let mut state = engine.enter();
-    let cq = state.w.cqs.get_mut(key).ok_or(Errno::INVAL)?;
-    cq.arm(armed);
-    if state.arm(thread_id()) {
-        engine.shared.control_changed(false);
-    }
-    Ok(())
-}
 
 pub unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
+    // SAFETY: the program passes a list of valid requests.
+    let one =
+        unsafe { wr.as_ref() }.filter(|wr| wr.next.is_null() && wr.num_sge == 1 && !wr.sg_list.is_null());
+    if let Some(wr) = one
+        && guard(|| post_short(qp_index(qp), wr)) == 0
+    {
+        return 0;
+    }
+    // SAFETY: as the program passed them.
+    unsafe { post_list(qp, wr, bad) }
+}
+
+/// A SEND with one buffer. An error: something is not as it should be, nothing has happened yet, and the general way finds out.
+#[inline(always)]
+fn post_short(qp: usize, wr: &ibv_send_wr) -> Result<(), Errno> {
+    let mut state = engine()?.enter_as_owner().ok_or(Errno::BUSY)?;
+    let State { qps, w, .. } = &mut *state;
+    let qp = qps.get_mut(qp).ok_or(Errno::INVAL)?;
+    // SAFETY: the program passes num_sge elements at sg_list; it is one.
+    let sges = std::slice::from_ref(unsafe { &*wr.sg_list });
+    if send::send_short(qp, w, wr, sges) { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// # Safety
+/// A queue pair of ours, a list of valid requests, null or a valid pointer.
+#[inline(never)]
+unsafe fn post_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     let mut at = wr;
     let result = guard(|| {
         let engine = engine()?;
@@ -146,7 +93,12 @@ pub fn post_all(qp: *mut ibv_qp, requests: &[ibv_send_wr]) -> Result<(), Errno> 
 
 #[inline(always)]
 fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
-    if send::send_short(qp, w, wr) { Ok(()) } else { post_any(qp, w, wr) }
+    let most = qp.cap.max_send_sge.min(SHORT_SGES);
+    // SAFETY: the program passes num_sge elements at sg_list.
+    match unsafe { sge_list(wr.sg_list, wr.num_sge, most) } {
+        Ok(sges) if !sges.is_empty() && send::send_short(qp, w, wr, sges) => Ok(()),
+        _ => post_any(qp, w, wr),
+    }
 }
 
 /// Posts a request of any kind.
@@ -255,95 +207,11 @@ fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
 /// # Safety
 /// `list` has `count` elements.
 #[inline]
-unsafe fn sge_list<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Result<&'a [ibv_sge], Errno> {
+pub unsafe fn sge_list<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Result<&'a [ibv_sge], Errno> {
     match count {
         0 => Ok(&[]),
         count if count < 0 || count as u32 > limit || list.is_null() => Err(Errno::INVAL),
         // SAFETY: contract of this function.
         count => Ok(unsafe { std::slice::from_raw_parts(list, count as usize) }),
     }
-}
-
-pub unsafe extern "C" fn post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    let mut at = wr;
-    let result = guard(|| {
-        let mut state = engine()?.enter();
-        let State { qps, w, .. } = &mut *state;
-        let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
-        while !at.is_null() {
-            // SAFETY: the program passes a list of valid requests.
-            let wr = unsafe { &*at };
-            receive_one(qp, w, wr)?;
-            at = wr.next;
-        }
-        Ok(())
-    });
-    if result != 0 && !bad.is_null() {
-        // SAFETY: the program passes null or a valid pointer.
-        unsafe { *bad = at };
-    }
-    result
-}
-
-#[inline]
-fn receive_one(qp: &mut Qp, w: &mut World, wr: &ibv_recv_wr) -> Result<(), Errno> {
-    if !qp_state::takes_receives(qp.state) || qp.rq.is_none() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: the program passes num_sge elements at sg_list.
-    let sges = unsafe { sge_list(wr.sg_list, wr.num_sge, qp.cap.max_recv_sge) }?;
-    if qp.state == IBV_QPS_ERR {
-        qp.complete_flushed(w, wr.wr_id);
-        return Ok(());
-    }
-    let pd = qp.pd as u32;
-    let rq = qp.rq.as_mut().ok_or(Errno::INVAL)?;
-    if sges.iter().all(|sge| w.mrs.allows(sge, pd, true)) {
-        rq.post(wr.wr_id, sges, false)
-    } else {
-        receive_elsewhere(&w.mrs, rq, pd, wr.wr_id, sges)
-    }
-}
-
-/// Posts a receive whose memory is not where the request says it is, or nowhere: that one is found when it is used.
-#[cold]
-fn receive_elsewhere(mrs: &Mrs, rq: &mut RecvQ, pd: u32, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
-    match mrs.resolve(sges, pd, true) {
-        Some(real) => rq.post(wr_id, &real, false),
-        None => rq.post(wr_id, sges, true),
-    }
-}
-
-pub unsafe extern "C" fn post_srq_recv(
-    srq: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    let mut at = wr;
-    let result = guard(|| {
-        let mut state = engine()?.enter();
-        let World { srqs, mrs, .. } = &mut state.w;
-        let srq = srqs.get_mut(srq_key(srq)).ok_or(Errno::INVAL)?;
-        while !at.is_null() {
-            // SAFETY: the program passes a list of valid requests, each with num_sge elements.
-            let (wr, sges) = unsafe { (&*at, sge_list((*at).sg_list, (*at).num_sge, srq.queue.max_sge)?) };
-            let pd = srq.pd as u32;
-            if sges.iter().all(|sge| mrs.allows(sge, pd, true)) {
-                srq.queue.post(wr.wr_id, sges, false)?;
-            } else {
-                receive_elsewhere(mrs, &mut srq.queue, pd, wr.wr_id, sges)?;
-            }
-            at = wr.next;
-        }
-        Ok(())
-    });
-    if result != 0 && !bad.is_null() {
-        // SAFETY: the program passes null or a valid pointer.
-        unsafe { *bad = at };
-    }
-    result
 }

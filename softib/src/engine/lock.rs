@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Threads that can ever be owners; later ones use the mutex.
+/// One more than threads that can ever be owners; later ones use the mutex. The first cell is nobody's.
 const CELLS: usize = 16;
 /// Acquisitions in a row that make an owner.
 const STREAK: u32 = 256;
@@ -47,7 +47,7 @@ struct History {
 
 /// Guards the engine's state.
 pub struct Lock<T> {
-    /// Index + 1 of the owner's cell; 0: nobody may come in without the mutex.
+    /// Index of the owner's cell; 0: nobody may come in without the mutex.
     bias: AtomicUsize,
     cells: [Cell; CELLS],
     mutex: Mutex<History>,
@@ -82,6 +82,18 @@ impl<T> std::fmt::Debug for Guard<'_, T> {
     }
 }
 
+/// The owner's right to the value: what [`Lock::lock`] gives it, without the other way in to tell apart.
+pub struct Owned<'a, T> {
+    value: &'a UnsafeCell<T>,
+    cell: &'a Cell,
+}
+
+impl<T> std::fmt::Debug for Owned<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Owned")
+    }
+}
+
 impl<T> Lock<T> {
     /// A lock that nobody owns yet.
     pub fn new(value: T, barrier: Barrier) -> Lock<T> {
@@ -99,15 +111,22 @@ impl<T> Lock<T> {
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.enter_biased(thread_id()) {
-            Some(held) => Guard { lock: self, held },
+            Some(cell) => Guard { lock: self, held: Held::Bias(cell) },
             None => self.lock_mutex(),
         }
     }
 
-    #[inline]
-    fn enter_biased(&self, me: usize) -> Option<Held<'_>> {
+    /// The same for the owner, at once; None for everybody else.
+    #[inline(always)]
+    pub fn lock_as_owner(&self) -> Option<Owned<'_, T>> {
+        let cell = self.enter_biased(thread_id())?;
+        Some(Owned { value: &self.value, cell })
+    }
+
+    #[inline(always)]
+    fn enter_biased(&self, me: usize) -> Option<&Cell> {
         let bias = self.bias.load(Ordering::Relaxed);
-        let cell = self.cells.get(bias.wrapping_sub(1))?;
+        let cell = &self.cells[bias % CELLS];
         if cell.thread.load(Ordering::Relaxed) != me {
             return None;
         }
@@ -115,7 +134,7 @@ impl<T> Lock<T> {
         compiler_fence(Ordering::SeqCst);
         // Acquire: what a visitor did before it gave the bias back.
         if self.bias.load(Ordering::Acquire) == bias {
-            return Some(Held::Bias(cell));
+            return Some(cell);
         }
         cell.inside.store(false, Ordering::Release);
         None
@@ -128,8 +147,8 @@ impl<T> Lock<T> {
 
     /// The lock if nobody holds the mutex; it may wait for the owner to leave.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        if let Some(held) = self.enter_biased(thread_id()) {
-            return Some(Guard { lock: self, held });
+        if let Some(cell) = self.enter_biased(thread_id()) {
+            return Some(Guard { lock: self, held: Held::Bias(cell) });
         }
         match self.mutex.try_lock() {
             Ok(history) => Some(self.visit(history)),
@@ -141,10 +160,10 @@ impl<T> Lock<T> {
     fn visit<'a>(&'a self, mut history: MutexGuard<'a, History>) -> Guard<'a, T> {
         let me = thread_id();
         let bias = self.bias.load(Ordering::Relaxed);
-        let keep = match bias.checked_sub(1) {
-            None => self.new_bias(&mut history, me),
-            Some(owner) if self.cells[owner].thread.load(Ordering::Relaxed) == me => bias,
-            Some(owner) => {
+        let keep = match bias {
+            0 => self.new_bias(&mut history, me),
+            owner if self.cells[owner].thread.load(Ordering::Relaxed) == me => bias,
+            owner => {
                 self.evict(owner);
                 if history.too_many_visits() { 0 } else { bias }
             }
@@ -162,14 +181,8 @@ impl<T> Lock<T> {
             return 0;
         }
         (history.streak, history.visits, history.since) = (0, 0, Instant::now());
-        let own = self.cells.iter().position(|cell| {
-            let thread = cell.thread.load(Ordering::Relaxed);
-            thread == me || thread == 0
-        });
-        own.map_or(0, |at| {
-            self.cells[at].thread.store(me, Ordering::Relaxed);
-            at + 1
-        })
+        let own = (1..CELLS).find(|&at| [me, 0].contains(&self.cells[at].thread.load(Ordering::Relaxed)));
+        own.inspect(|&at| self.cells[at].thread.store(me, Ordering::Relaxed)).unwrap_or(0)
     }
 
     /// Takes the bias away and waits until its owner is out.
@@ -224,6 +237,31 @@ impl<T> Drop for Guard<'_, T> {
             // Before the mutex is dropped, which happens after this.
             Held::Mutex(_, bias) => self.lock.bias.store(*bias, Ordering::Release),
         }
+    }
+}
+
+impl<T> Deref for Owned<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: as for Guard: this exists only while its thread is the only one inside.
+        unsafe { &*self.value.get() }
+    }
+}
+
+impl<T> DerefMut for Owned<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and self is borrowed exclusively.
+        unsafe { &mut *self.value.get() }
+    }
+}
+
+impl<T> Drop for Owned<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.cell.inside.store(false, Ordering::Release);
     }
 }
 

@@ -29,7 +29,7 @@ use crate::shm::heap::Heap;
 use crate::shm::registry;
 use crate::shm::segment::{self, Segment};
 use barrier::Barrier;
-use lock::{Guard, Lock};
+use lock::{Guard, Lock, Owned};
 use progress::Inbound;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -79,6 +79,12 @@ impl Engine {
     #[inline]
     pub fn enter(&self) -> Guard<'_, State> {
         self.lock.lock()
+    }
+
+    /// The same for the thread that the lock is biased to; None for others, who go the general way.
+    #[inline(always)]
+    pub fn enter_as_owner(&self) -> Option<Owned<'_, State>> {
+        self.lock.lock_as_owner()
     }
 
     fn keep_thread(&self, thread: DeviceThread) {

@@ -12,6 +12,10 @@
 //! While the thread has control a poll is a guest: it drains what is announced and changes nothing. While the application
 //! has it, a few hot rings are looked at on every poll, and one line of bitmap covers all others.
 
+mod shortcut;
+
+pub use shortcut::Short;
+
 use crate::deliver::{self, From};
 use crate::engine::barrier::Barrier;
 use crate::engine::world::State;
@@ -45,18 +49,15 @@ pub enum Owner {
     Application(usize),
 }
 
-#[derive(Debug)]
-struct Hot {
-    ring: usize,
-    used: u64,
-}
-
 /// The receiving side of all rings.
 #[derive(Debug)]
 pub struct Inbound {
     map: Arc<Map>,
     rings: Vec<Option<RecvRing>>,
-    hot: Vec<Hot>,
+    /// Rings that are looked at on every poll.
+    hot: Vec<usize>,
+    /// The one of them, if there are any, that the shortcut looks at next.
+    turn: usize,
     pub owner: Owner,
     streak: u32,
     polls: u64,
@@ -68,28 +69,31 @@ impl Inbound {
     pub fn new(map: Arc<Map>, barrier: Barrier) -> Inbound {
         let mut rings = Vec::new();
         rings.resize_with(RINGS, || None);
-        Inbound { map, rings, hot: Vec::new(), owner: Owner::Thread, streak: 0, polls: 0, barrier }
+        Inbound { map, rings, hot: Vec::new(), turn: 0, owner: Owner::Thread, streak: 0, polls: 0, barrier }
     }
 
     /// Starts to watch `ring`, in the place of one that has gone cold, if there is a place.
     fn watch(&mut self, ring: usize) {
-        if self.hot.iter().any(|hot| hot.ring == ring) {
+        if self.hot.contains(&ring) {
             return;
         }
         if self.hot.len() == HOT {
             let Some(at) = self.coldest() else { return };
-            let old = self.hot.swap_remove(at).ring;
+            let old = self.hot.swap_remove(at);
             self.unwatch(&[old]);
         }
-        if let Some(Some(inbound)) = self.rings.get(ring) {
+        if let Some(Some(inbound)) = self.rings.get_mut(ring) {
             inbound.watched().store(1, Ordering::Relaxed);
-            self.hot.push(Hot { ring, used: self.polls });
+            inbound.used = self.polls;
+            self.hot.push(ring);
         }
+        self.restart_turns();
     }
 
     fn coldest(&self) -> Option<usize> {
-        let (at, hot) = self.hot.iter().enumerate().min_by_key(|(_, hot)| hot.used)?;
-        (self.polls - hot.used > COLD_AFTER).then_some(at)
+        let used = |ring: usize| self.rings[ring].as_ref().map_or(0, |ring| ring.used);
+        let (at, used) = self.hot.iter().map(|&ring| used(ring)).enumerate().min_by_key(|(_, used)| *used)?;
+        (self.polls - used > COLD_AFTER).then_some(at)
     }
 
     /// Stops watching: whoever sends from now on announces. What was sent before is marked as announced here.
@@ -106,17 +110,6 @@ impl Inbound {
     /// Announces a ring to ourselves.
     fn mark(&self, ring: usize) {
         self.map.u64(BITMAP + ring / 64 * 8).fetch_or(1 << (ring % 64), Ordering::SeqCst);
-    }
-
-    /// Words of the bitmap that can have a bit set; they are one cache line in all.
-    #[inline]
-    fn words(&self) -> usize {
-        ring::limit(&self.map).div_ceil(64)
-    }
-
-    #[inline]
-    fn announced(&self) -> bool {
-        (0..self.words()).any(|word| self.map.u64(BITMAP + word * 8).load(Ordering::Relaxed) != 0)
     }
 
     /// A look at one word: false is the answer nearly always, and what an idle poll costs.
@@ -147,9 +140,22 @@ impl Inbound {
 
     /// Takes a ring out, for its release.
     pub fn remove(&mut self, index: usize) -> Option<RecvRing> {
-        self.hot.retain(|hot| hot.ring != index);
+        self.hot.retain(|&ring| ring != index);
+        self.restart_turns();
         self.rings[index].take()
     }
+}
+
+/// Words of the bitmap that can have a bit set; they are one cache line in all.
+#[inline]
+fn words(map: &Map) -> usize {
+    ring::limit(map).div_ceil(64)
+}
+
+/// Whether a ring that is not watched has something.
+#[inline]
+fn announced(map: &Map) -> bool {
+    (0..words(map)).any(|word| map.u64(BITMAP + word * 8).load(Ordering::Relaxed) != 0)
 }
 
 #[cold]
@@ -159,20 +165,20 @@ fn adopt<'a>(place: &'a mut Option<RecvRing>, map: &Arc<Map>, index: usize) -> O
 }
 
 impl State {
-    /// One poll of the application, by the thread `me`. True: control has just changed hands.
+    /// One poll of the application, the `polls`-th, by the thread `me`. True: control has just changed hands.
     #[inline]
-    pub fn poll(&mut self, me: usize) -> bool {
-        self.inbound.polls += 1;
+    pub fn poll(&mut self, me: usize, polls: u64) -> bool {
+        self.inbound.polls = polls;
         if self.inbound.owner == Owner::Thread {
             return self.guest_poll(me);
         }
         for at in 0..self.inbound.hot.len() {
-            let ring = self.inbound.hot[at].ring;
-            if self.inbound.may_hold(ring) && self.drain(ring) {
-                self.inbound.hot[at].used = self.inbound.polls;
+            let ring = self.inbound.hot[at];
+            if self.inbound.may_hold(ring) {
+                self.drain(ring);
             }
         }
-        if self.inbound.announced() {
+        if announced(&self.inbound.map) {
             self.take_announced();
         }
         self.advance_sends();
@@ -211,7 +217,7 @@ impl State {
     pub fn give_back(&mut self) {
         self.inbound.owner = Owner::Thread;
         self.inbound.streak = 0;
-        let hot: Vec<usize> = self.inbound.hot.drain(..).map(|hot| hot.ring).collect();
+        let hot = std::mem::take(&mut self.inbound.hot);
         self.inbound.unwatch(&hot);
     }
 
@@ -219,11 +225,11 @@ impl State {
     pub fn progress(&mut self) -> Option<Instant> {
         self.take_announced();
         let again = self.advance_sends();
-        if self.inbound.announced() { Some(Instant::now()) } else { again }
+        if announced(&self.inbound.map) { Some(Instant::now()) } else { again }
     }
 
     fn take_announced(&mut self) {
-        for word in 0..self.inbound.words() {
+        for word in 0..words(&self.inbound.map) {
             let bits = self.inbound.map.u64(BITMAP + word * 8);
             if bits.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -252,6 +258,7 @@ impl State {
     #[inline(always)]
     fn drain(&mut self, index: usize) -> bool {
         let State { qps, inbound, w } = self;
+        let polls = inbound.polls;
         let Some(ring) = inbound.ring(index) else { return false };
         let from = From { incarnation: ring.incarnation };
         let mut any = false;
@@ -260,6 +267,9 @@ impl State {
             deliver::cell(qps, w, from, &found);
             ring.consume(&found);
             any = true;
+        }
+        if any {
+            ring.used = polls;
         }
         any
     }
@@ -278,7 +288,7 @@ impl State {
     /// Works on queue pairs with waiting sends.
     #[inline]
     fn advance_sends(&mut self) -> Option<Instant> {
-        if self.w.busy.is_empty() && self.w.doomed.is_empty() && self.w.replies.is_empty() {
+        if self.w.is_quiet() {
             return None;
         }
         self.advance_busy()

@@ -62,10 +62,12 @@ impl Shared {
         self.pid == std::process::id()
     }
 
-    /// Counts a poll; called under the engine's lock, so a plain addition does.
-    #[inline]
-    pub fn polled(&self) {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    /// Counts a poll, and says the how many-th it is; called under the engine's lock, so a plain addition does.
+    #[inline(always)]
+    pub fn polled(&self) -> u64 {
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        polls
     }
 
     /// The application has taken control, or given it back.

@@ -98,6 +98,12 @@ impl World {
         self.contexts.get(context).map_or(0, |context| context.device)
     }
 
+    /// No request waits for anything, and no answer for room.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.busy.is_empty() && self.doomed.is_empty() && self.replies.is_empty()
+    }
+
     /// Says what faults there were, if the plan wants it said.
     pub fn report_faults(&self) {
         if let Some(faults) = &self.faults {

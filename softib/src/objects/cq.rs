@@ -128,6 +128,12 @@ impl Cq {
         self.len == 0
     }
 
+    /// Empty, and a completion that comes now needs nothing but to be handed over.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.len == 0 && !self.watchful && !self.overrun
+    }
+
     /// Completions that wait to be polled.
     pub fn len(&self) -> usize {
         self.len

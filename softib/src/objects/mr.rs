@@ -234,14 +234,26 @@ impl Mrs {
     }
 
     /// Whether a local buffer may be read (or written, if `write`) by work requests of `pd`.
-    #[inline]
+    #[inline(always)]
     pub fn allows(&self, sge: &ibv_sge, pd: u32, write: bool) -> bool {
         if sge.length == 0 {
             return true;
         }
-        let Some(region) = self.find(sge.lkey) else { return false };
+        let Some(Entry { region, .. }) = self.entries.get(mrtable::index_of(sge.lkey)) else { return false };
         let access = !write || region.access & IBV_ACCESS_LOCAL_WRITE != 0;
-        access && region.pd == pd && region.covers(sge.addr, sge.length.into())
+        // A key that is not valid belongs to no protection domain, or to a region without a byte.
+        access && region.key == sge.lkey && region.pd == pd && region.covers(sge.addr, sge.length.into())
+    }
+
+    /// The same for all buffers of a list.
+    #[inline(always)]
+    pub fn allow(&self, sges: &[ibv_sge], pd: u32, write: bool) -> bool {
+        for sge in sges {
+            if !self.allows(sge, pd, write) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether the region of a local key lets peers write to it.

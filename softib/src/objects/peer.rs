@@ -333,14 +333,18 @@ impl Link {
     /// Whether the remote QP, which must be connected to `me` (QPN, incarnation), takes messages.
     #[inline]
     pub fn is_open(&mut self, map: &Arc<Map>, me: (u32, u64)) -> bool {
-        match &self.sequence {
-            Some((sequence, now)) if now.load(Ordering::Acquire) == *sequence => true,
-            _ => self.refresh(map, me),
-        }
+        self.is_current() || self.refresh(map, me)
     }
 
+    /// Whether it is as when it was looked at last, and took messages then.
+    #[inline(always)]
+    pub fn is_current(&self) -> bool {
+        self.sequence.as_ref().is_some_and(|(sequence, now)| now.load(Ordering::Acquire) == *sequence)
+    }
+
+    /// Looks at the remote QP again: [`Self::is_open`].
     #[cold]
-    fn refresh(&mut self, map: &Arc<Map>, me: (u32, u64)) -> bool {
+    pub fn refresh(&mut self, map: &Arc<Map>, me: (u32, u64)) -> bool {
         self.sequence = None;
         if !qptable::exists(map, self.index) {
             return false;
@@ -370,5 +374,5 @@ pub fn place_of(view: &Public, map: &Arc<Map>) -> Option<Place> {
     let (offset, size) = (usize::try_from(view.rq_offset).ok()?, view.rq_size);
     let sane = offset >= HEAP && offset.is_multiple_of(64) && size.is_power_of_two() && size <= 1 << 20;
     let inside = sane && offset.checked_add(rq::bytes(size))? <= HEAP + HEAP_LEN;
-    inside.then(|| Place { map: map.clone(), offset, size })
+    inside.then(|| Place::new(map, offset, size))
 }

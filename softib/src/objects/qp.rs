@@ -9,7 +9,7 @@ use crate::abi::qp_ex::QpEx;
 use crate::engine::world::World;
 use crate::faults::sends::Held;
 use crate::iwarp::Stream;
-use crate::send::{Queued, Work};
+use crate::send::{Queued, Work, destination};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
 use crate::xrc::send::SendLink;
@@ -23,6 +23,16 @@ pub struct Inbound {
     pub received: u32,
 }
 
+/// What a cell says of where it comes from, and which queue pair it means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// The process of the sender; 0: nobody.
+    pub incarnation: u64,
+    pub src_qpn: u32,
+    /// Index and generation of the receiver ([`crate::send::destination`]).
+    pub dst: u16,
+}
+
 /// A queue pair.
 pub struct Qp {
     pub c: CBox<QpEx>,
@@ -33,6 +43,8 @@ pub struct Qp {
     pub state: u32,
     /// In RTS, and nothing keeps its sends from going straight out: no plan of faults, the port is up, an iWARP stream is open.
     pub direct: bool,
+    /// Whose messages need no more questions: those of the connected peer, once connections are established on both sides.
+    pub hears: Origin,
     pub pd: usize,
     pub send_cq: usize,
     pub recv_cq: usize,
@@ -224,9 +236,26 @@ impl Qp {
     pub fn set_state(&mut self, state: u32, w: &World) {
         self.state = state;
         self.direct = state == IBV_QPS_RTS && w.is_plain() && self.stream == Stream::Free;
+        self.hears = self.usual_origin();
         // SAFETY: our own C struct, alive as long as self; programs only read `state`.
         unsafe { (*self.pointer()).state = state };
         self.publish(w);
+    }
+
+    /// The origin of messages that come to a connected queue pair all the time; nobody's while it takes none, or when their arrival changes
+    /// its state.
+    fn usual_origin(&self) -> Origin {
+        let Some(link) = &self.link else { return Origin::default() };
+        let usual = matches!(self.kind, IBV_QPT_RC | IBV_QPT_UC)
+            && matches!(self.state, IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE);
+        if !usual {
+            return Origin::default();
+        }
+        Origin {
+            incarnation: link.incarnation,
+            src_qpn: self.attr.dest_qp_num,
+            dst: destination(self.index, self.generation),
+        }
     }
 
     /// Moves to the error state and flushes: every outstanding work request completes, exactly once.

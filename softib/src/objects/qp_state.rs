@@ -108,8 +108,15 @@ pub fn check(kind: u32, from: u32, to: u32, mask: u32) -> Result<(), Errno> {
 }
 
 /// Whether receives may be posted.
+#[inline]
 pub fn takes_receives(state: u32) -> bool {
     state != IBV_QPS_RESET
+}
+
+/// Whether receives that are posted wait for messages; in ERR they are flushed at once.
+#[inline]
+pub fn keeps_receives(state: u32) -> bool {
+    takes_receives(state) && state != IBV_QPS_ERR
 }
 
 /// Whether messages are accepted from the wire.

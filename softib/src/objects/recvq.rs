@@ -27,13 +27,42 @@ impl Taken {
     }
 }
 
+/// A posted receive; half a cache line.
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(align(32))]
 struct Slot {
     wr_id: u64,
+    /// Its buffer, if it has one; more are in the queue's `lists`.
+    one: ibv_sge,
     pos: u32,
     sges: u8,
     live: bool,
     bad: bool,
+}
+
+/// The next receive of a queue with one sender, for who may want to take it.
+#[derive(Debug)]
+pub struct Next<'a> {
+    slot: &'a mut Slot,
+    head: &'a mut u32,
+    outstanding: &'a mut u32,
+}
+
+impl Next<'_> {
+    /// Its buffer.
+    #[inline(always)]
+    pub fn buffer(&self) -> &ibv_sge {
+        &self.slot.one
+    }
+
+    /// Takes it: its wr_id.
+    #[inline(always)]
+    pub fn take(self) -> u64 {
+        *self.head = self.head.wrapping_add(1);
+        *self.outstanding -= 1;
+        self.slot.live = false;
+        self.slot.wr_id
+    }
 }
 
 /// A receive queue: the private part, and where the shared one is.
@@ -50,7 +79,8 @@ pub struct RecvQ {
     tail: u32,
     head: u32,
     slots: Box<[Slot]>,
-    sges: Box<[ibv_sge]>,
+    /// `max_sge` places for each slot, if that is more than one.
+    lists: Box<[ibv_sge]>,
     displaced: HashMap<u32, (Taken, usize)>,
 }
 
@@ -69,9 +99,10 @@ impl RecvQ {
             heap.release(extent);
             return Err(error);
         }
-        let place = Place { map: segment.map.clone(), offset: extent.offset, size };
+        let place = Place::new(&segment.map, extent.offset, size);
         place.reset();
         let max_sge = max_sge.max(1);
+        let listed = if max_sge > 1 { size * max_sge } else { 0 };
         Ok(RecvQ {
             place,
             extent,
@@ -82,7 +113,7 @@ impl RecvQ {
             tail: 0,
             head: 0,
             slots: vec![Slot::default(); size as usize].into_boxed_slice(),
-            sges: vec![ibv_sge::default(); (size * max_sge) as usize].into_boxed_slice(),
+            lists: vec![ibv_sge::default(); listed as usize].into_boxed_slice(),
             displaced: HashMap::new(),
         })
     }
@@ -109,18 +140,15 @@ impl RecvQ {
         if self.slots[at].live {
             self.displace(at);
         }
-        self.slots[at] = Slot { wr_id, pos, sges: sges.len() as u8, live: true, bad };
+        let one = sges.first().copied().unwrap_or_default();
+        self.slots[at] = Slot { wr_id, one, pos, sges: sges.len() as u8, live: true, bad };
         let start = at * self.max_sge as usize;
-        let total = match sges {
-            [one] => {
-                self.sges[start] = *one;
-                u64::from(one.length)
-            }
-            many => {
-                self.sges[start..start + many.len()].copy_from_slice(many);
-                many.iter().map(|sge| u64::from(sge.length)).sum()
-            }
-        };
+        if sges.len() > 1
+            && let Some(list) = self.lists.get_mut(start..start + sges.len())
+        {
+            list.copy_from_slice(sges);
+        }
+        let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
         let len = (total.min(u64::from(rq::BAD - 1)) as u32) | if bad { rq::BAD } else { 0 };
         if self.shared {
             self.place.post_shared(pos, len);
@@ -130,6 +158,21 @@ impl RecvQ {
         self.tail = pos.wrapping_add(1);
         self.outstanding += 1;
         Ok(())
+    }
+
+    /// Posts a receive with one buffer, which has been checked, to a queue with one sender. False: there is something in its way.
+    #[inline(always)]
+    pub fn post_short(&mut self, wr_id: u64, one: ibv_sge) -> bool {
+        let (pos, at) = (self.tail, self.index(self.tail));
+        let Some(slot) = self.slots.get_mut(at) else { return false };
+        if slot.live || self.shared || self.outstanding >= self.max_wr {
+            return false;
+        }
+        *slot = Slot { wr_id, one, pos, sges: 1, live: true, bad: false };
+        self.place.post(pos, one.length.min(rq::BAD - 1));
+        self.tail = pos.wrapping_add(1);
+        self.outstanding += 1;
+        true
     }
 
     #[cold]
@@ -164,10 +207,26 @@ impl RecvQ {
         Some((slot.wr_id, self.list(at, slot.sges)))
     }
 
+    /// Receive `pos` of a queue with one sender, if it is the next one and has one buffer.
+    #[inline(always)]
+    pub fn next(&mut self, pos: u32) -> Option<Next<'_>> {
+        debug_assert!(!self.shared);
+        let at = self.index(pos);
+        let slot = self.slots.get_mut(at)?;
+        // In such a queue what is live at the head's place is the head.
+        let next = pos == self.head && slot.live && slot.sges == 1;
+        next.then_some(Next { slot, head: &mut self.head, outstanding: &mut self.outstanding })
+    }
+
     #[inline]
     fn list(&self, at: usize, count: u8) -> &[ibv_sge] {
-        let start = at * self.max_sge as usize;
-        &self.sges[start..start + count as usize]
+        match count {
+            1 => std::slice::from_ref(&self.slots[at].one),
+            count => {
+                let start = at * self.max_sge as usize;
+                self.lists.get(start..start + count as usize).unwrap_or_default()
+            }
+        }
     }
 
     /// Takes the receive that an initiator consumed. None: it can't have, the message is not to be believed.

@@ -11,63 +11,58 @@ use crate::shm::ring::{FRAGMENT_MAX, Head, INLINE_MAX, Pushed, flag};
 use crate::shm::rq::{self, Claim, Place};
 use crate::xrc;
 use rdma_sys::*;
-use std::ffi::c_int;
 
 /// Most pieces of a short message.
-const SHORT_SGES: c_int = 4;
+pub const SHORT_SGES: u32 = 4;
 
-/// A SEND of one cell on a connected RC queue pair with nothing queued: the request that latency is made of. It goes
-/// straight to the ring; its completion is written when it is on its way. `false`: something is not as it should be, nothing
+/// A SEND of one cell on a connected RC queue pair with nothing queued, of a payload in `sges`: the request that latency is made of. It
+/// goes straight to the ring; its completion is written when it is on its way. `false`: something is not as it should be, nothing
 /// has happened yet, and the general way finds out.
 #[inline(always)]
-pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> bool {
-    let usual = wr.opcode == IBV_WR_SEND && (1..=SHORT_SGES).contains(&wr.num_sge);
-    let able = qp.kind == IBV_QPT_RC && qp.direct && qp.sq.is_empty();
-    if !usual
-        || !able
-        || wr.num_sge as u32 > qp.cap.max_send_sge
-        || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr
-    {
+pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
+    let usual = wr.opcode == IBV_WR_SEND && qp.kind == IBV_QPT_RC && qp.direct && qp.sq.is_empty();
+    if !usual || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
         return false;
     }
-    // SAFETY: the program passes a list of num_sge elements.
-    let sges = unsafe { std::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize) };
     let len = sges.iter().fold(0, |sum: u32, sge| sum.saturating_add(sge.length));
     if len > PIECE || !may_send(qp, &w.mrs, wr, sges, len) {
         return false;
     }
-    let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return false };
     let Ok(peer) = w.peers.connected(link) else { return false };
-    // is_open refreshes the view: it comes first.
-    if !peer.ring.has_room(len as usize) || !link.is_open(&peer.map, me) || link.view.rq_shared {
+    let open = link.is_current() || link.refresh(&peer.map, (qp.num, w.segment.incarnation));
+    // The view is fresh only now.
+    if !open || link.view.rq_shared || !peer.ring.has_room(len as usize) {
         return false;
     }
     let Some(pos) = link.consume_fitting(len) else { return false };
     let solicited = if wr.send_flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 };
+    let (place, bulk) = peer.ring.place(len);
+    gather_all(sges, place);
     let head = Head {
         op: op::SEND,
-        flags: flag::FIRST | flag::LAST | solicited,
+        flags: flag::FIRST | flag::LAST | solicited | bulk,
         dst: destination(link.index, link.view.generation),
         src_qpn: qp.num,
         len,
+        imm: 0,
         pos,
-        ..Head::default()
     };
-    let pushed = peer.ring.push(head, |to| gather_all(sges, to));
-    rung(pushed, peer, &mut w.stats.doorbells);
+    rung(peer.ring.publish(head), peer, &mut w.stats.doorbells);
     qp.sq_posted = qp.sq_posted.wrapping_add(1);
     if qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0 {
-        let wc = ibv_wc {
-            wr_id: wr.wr_id,
-            opcode: IBV_WC_SEND,
-            byte_len: len,
-            qp_num: qp.num,
-            ..Default::default()
-        };
-        qp.complete_wc(w, wc, qp.sq_posted);
+        complete_short(qp, w, wr.wr_id, len);
     }
     true
+}
+
+/// The completion of the request that was posted last.
+#[inline(never)]
+fn complete_short(qp: &Qp, w: &mut World, wr_id: u64, byte_len: u32) {
+    w.complete_with(qp.send_cq, qp.num, false, |cqe| {
+        cqe.retire = Some((qp.index as u16, qp.generation, qp.sq_posted));
+        cqe.wc = ibv_wc { wr_id, opcode: IBV_WC_SEND, byte_len, qp_num: qp.num, ..Default::default() };
+    });
 }
 
 /// Whether the payload may be read where the request says it is: inline, or in memory of the queue pair's protection domain.
@@ -76,7 +71,7 @@ fn may_send(qp: &Qp, mrs: &Mrs, wr: &ibv_send_wr, sges: &[ibv_sge], len: u32) ->
     if wr.send_flags & IBV_SEND_INLINE != 0 {
         return len <= qp.cap.max_inline_data;
     }
-    sges.iter().all(|sge| mrs.allows(sge, qp.pd as u32, false))
+    mrs.allow(sges, qp.pd as u32, false)
 }
 
 /// Sends a message as far as there is room for it.

@@ -20,7 +20,9 @@ mod queue;
 mod work;
 
 pub use datagram::Envelope;
-pub use message::{Claimed, PIECE, destination, notify, reach, rung, send_message, send_short, solicited};
+pub use message::{
+    Claimed, PIECE, SHORT_SGES, destination, notify, reach, rung, send_message, send_short, solicited,
+};
 pub use queue::{advance, finish_head, tell_drained};
 pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Step, UD_MTU, Wait, Work, gather, op};
 

@@ -213,8 +213,16 @@ pub fn gather(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
 }
 
 /// Copies all of a gather list, piece by piece.
-#[inline]
-pub fn gather_all(sges: &[ibv_sge], mut to: *mut u8) {
+#[inline(always)]
+pub fn gather_all(sges: &[ibv_sge], to: *mut u8) {
+    match sges {
+        // SAFETY: as in gather().
+        [one] => unsafe { copy::copy(one.addr as *const u8, to, one.length as usize) },
+        many => gather_list(many, to),
+    }
+}
+
+fn gather_list(sges: &[ibv_sge], mut to: *mut u8) {
     for sge in sges {
         let len = sge.length as usize;
         // SAFETY: as in gather(); the caller has made room for all pieces.

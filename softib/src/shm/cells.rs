@@ -61,12 +61,13 @@ impl Cell<'_> {
         unsafe { self.at.cast::<AtomicU32>().as_ref() }
     }
 
-    /// What has been written behind the tag.
-    #[inline]
+    /// What has been written behind the tag, word by word: it stays in registers.
+    #[inline(always)]
     pub fn head(&self) -> Head {
         // SAFETY: inside the cell, 4-aligned; plain data, valid for any bytes. The sender does not touch a published cell; if a
         // broken one does, we have one copy, which the caller checks.
-        unsafe { self.at.add(4).cast::<Head>().read_volatile() }
+        let word = |i: usize| unsafe { self.at.add(4 + 4 * i).cast::<u32>().read_volatile() };
+        Head::from_words([word(0), word(1), word(2), word(3), word(4)])
     }
 
     /// Writes the head behind the tag, in words from registers: a copy of the struct would wait for the stores of its fields.

@@ -83,6 +83,19 @@ impl Head {
         let first = u32::from_ne_bytes([self.op, self.flags, low, high]);
         [first, self.src_qpn, self.len, self.imm, self.pos]
     }
+
+    /// Operation and flags, to be looked at together.
+    #[inline(always)]
+    pub const fn kind_of(op: u8, flags: u8) -> u16 {
+        u16::from_ne_bytes([op, flags])
+    }
+
+    /// The head that [`Self::words`] has made words of.
+    #[inline(always)]
+    pub fn from_words([first, src_qpn, len, imm, pos]: [u32; 5]) -> Head {
+        let [op, flags, low, high] = first.to_ne_bytes();
+        Head { op, flags, dst: u16::from_ne_bytes([low, high]), src_qpn, len, imm, pos }
+    }
 }
 
 /// Where the bulk payload of `len` bytes starts when `pos` bytes have gone before, in a ring with `of` bytes of bulk (a power of
@@ -227,13 +240,21 @@ impl SendRing {
     /// Sends one cell whose `head.len` payload bytes `fill` writes. The caller has asked [`Self::has_room`].
     #[inline(always)]
     pub fn push(&mut self, mut head: Head, fill: impl FnOnce(*mut u8)) -> Pushed {
-        if head.len as usize <= INLINE_MAX {
-            fill(self.cells.at(self.seq).payload());
-        } else {
-            head.flags |= flag::BULK;
-            fill(self.take_bulk(head.len));
-        }
+        let (place, bulk) = self.place(head.len);
+        fill(place);
+        head.flags |= bulk;
         self.publish(head)
+    }
+
+    /// Where the `len` payload bytes of the next cell go, and the flag that says so. The caller has asked [`Self::has_room`], writes
+    /// them, and then calls [`Self::publish`].
+    #[inline(always)]
+    pub fn place(&mut self, len: u32) -> (*mut u8, u8) {
+        if len as usize <= INLINE_MAX {
+            (self.cells.at(self.seq).payload(), 0)
+        } else {
+            (self.take_bulk(len), flag::BULK)
+        }
     }
 
     /// Sends one cell with a fixed part in the cell and `head.len` bytes, filled by `fill`, in the bulk.
@@ -254,8 +275,9 @@ impl SendRing {
         self.map.bytes(at, len as usize)
     }
 
+    /// Sends the next cell, whose payload has been written.
     #[inline(always)]
-    fn publish(&mut self, head: Head) -> Pushed {
+    pub fn publish(&mut self, head: Head) -> Pushed {
         let cell = self.cells.at(self.seq);
         cell.emit(head);
         cell.mark(self.seq);
@@ -326,6 +348,8 @@ pub struct RecvRing {
     /// Who sends: slot and incarnation of its process.
     pub slot: usize,
     pub incarnation: u64,
+    /// The poll that found something in it last.
+    pub used: u64,
     broken: bool,
 }
 
@@ -374,6 +398,7 @@ impl RecvRing {
             published: (0, 0),
             slot,
             incarnation,
+            used: 0,
             broken: false,
         })
     }
@@ -381,6 +406,12 @@ impl RecvRing {
     /// Which of the receiver's rings it is.
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// Cells taken from it so far.
+    #[inline]
+    pub fn taken(&self) -> u32 {
+        self.seq
     }
 
     /// The next cell has arrived.
@@ -391,13 +422,32 @@ impl RecvRing {
         cell.is_filled(self.seq)
     }
 
+    /// The head of the next cell, if one has arrived, and its inline part.
+    #[inline(always)]
+    pub fn front(&self) -> Option<(Head, *const u8)> {
+        let cell = self.cells.at(self.seq);
+        cell.prefetch();
+        let ready = cell.is_filled(self.seq) && !self.broken;
+        ready.then(|| (cell.head(), cell.payload().cast_const()))
+    }
+
+    /// Gives the cell just found back to the sender; its payload was in it.
+    #[inline(always)]
+    pub fn consume_inline(&mut self) {
+        self.seq = self.seq.wrapping_add(1);
+        if self.seq.wrapping_sub(self.published.0) >= PUBLISH_CELLS {
+            self.publish();
+        }
+    }
+
     /// The next cell, if one has arrived. A cell that makes no sense ends the ring.
     #[inline(always)]
     pub fn peek(&mut self) -> Option<Found> {
-        if !self.is_ready() || self.broken {
+        let cell = self.cells.at(self.seq);
+        cell.prefetch();
+        if !cell.is_filled(self.seq) || self.broken {
             return None;
         }
-        let cell = self.cells.at(self.seq);
         let (head, fixed) = (cell.head(), cell.payload().cast_const());
         if head.flags & flag::BULK == 0 && head.len as usize <= INLINE_MAX {
             return Some(Found { head, payload: fixed, fixed, bulk: self.bulk });

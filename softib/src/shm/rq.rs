@@ -16,8 +16,9 @@
 //! Addresses and wr_ids stay private to the target, see `objects::recvq`.
 
 use super::map::Map;
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 const HEAD: usize = 64;
 const LENS: usize = 128;
@@ -46,13 +47,19 @@ fn slots_at(size: u32) -> usize {
     LENS + (size as usize * 4).next_multiple_of(64)
 }
 
-/// The place of a queue in a mapped segment.
+/// The place of a queue in a mapped segment; its bounds are checked once.
 #[derive(Debug, Clone)]
 pub struct Place {
-    pub map: Arc<Map>,
+    map: Arc<Map>,
     pub offset: usize,
     pub size: u32,
+    at: NonNull<u8>,
 }
+
+// SAFETY: the memory belongs to the mapping, which may be used from any thread and lives as long as this value.
+unsafe impl Send for Place {}
+// SAFETY: as above; every access goes through atomics.
+unsafe impl Sync for Place {}
 
 /// What an initiator found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +71,24 @@ pub enum Claim {
 }
 
 impl Place {
-    fn len_at(&self, pos: u32) -> usize {
-        self.offset + LENS + (pos & (self.size - 1)) as usize * 4
+    /// The place of a queue of `size` slots, a power of two, at `offset`.
+    pub fn new(map: &Arc<Map>, offset: usize, size: u32) -> Place {
+        Place { at: map.place(offset, bytes(size)), map: map.clone(), offset, size }
+    }
+
+    /// How many receives have been posted in all (queues with one sender).
+    #[inline(always)]
+    fn count(&self) -> &AtomicU32 {
+        // SAFETY: the first word of the place, which is 64-byte aligned; atomics tolerate other processes.
+        unsafe { self.at.cast::<AtomicU32>().as_ref() }
+    }
+
+    /// The length word of position `pos`.
+    #[inline(always)]
+    fn length(&self, pos: u32) -> &AtomicU32 {
+        let at = LENS + (pos & (self.size - 1)) as usize * 4;
+        // SAFETY: one of `size` words behind LENS, all inside the place (checked by new) and aligned; atomics tolerate other processes.
+        unsafe { self.at.add(at).cast::<AtomicU32>().as_ref() }
     }
 
     fn slot_at(&self, pos: u32) -> usize {
@@ -78,7 +101,7 @@ impl Place {
             self.map.u64(self.slot_at(pos)).store(0, Ordering::Relaxed);
         }
         self.map.u32(self.offset + HEAD).store(0, Ordering::Relaxed);
-        self.map.u32(self.offset).store(0, Ordering::Release);
+        self.count().store(0, Ordering::Release);
     }
 
     /// Makes `pos` the first position of an empty queue with many senders (target).
@@ -89,8 +112,8 @@ impl Place {
     /// Posts position `pos` in a queue with one sender (target).
     #[inline]
     pub fn post(&self, pos: u32, len: u32) {
-        self.map.u32(self.len_at(pos)).store(len, Ordering::Relaxed);
-        self.map.u32(self.offset).store(pos.wrapping_add(1), Ordering::Release);
+        self.length(pos).store(len, Ordering::Relaxed);
+        self.count().store(pos.wrapping_add(1), Ordering::Release);
     }
 
     /// Posts position `pos` in a queue with many senders; returns the owner of the claim it displaces (target).
@@ -98,7 +121,7 @@ impl Place {
     pub fn post_shared(&self, pos: u32, len: u32) -> Option<usize> {
         let slot = self.map.u64(self.slot_at(pos));
         let old = slot.load(Ordering::Acquire);
-        self.map.u32(self.len_at(pos)).store(len, Ordering::Relaxed);
+        self.length(pos).store(len, Ordering::Relaxed);
         if old & 0xffff == CLAIMED {
             // Its claimer may have died before it moved the head; nobody could pass any more.
             let gone = (old >> 32) as u32;
@@ -134,18 +157,18 @@ impl Place {
     /// How many receives have been posted in all (initiator, queue with one sender).
     #[inline]
     pub fn posted(&self) -> u32 {
-        self.map.u32(self.offset).load(Ordering::Acquire)
+        self.count().load(Ordering::Acquire)
     }
 
     /// The length word of a posted position (initiator, queue with one sender).
     #[inline]
     pub fn len(&self, pos: u32) -> u32 {
-        self.map.u32(self.len_at(pos)).load(Ordering::Relaxed)
+        self.length(pos).load(Ordering::Relaxed)
     }
 
     /// Changes the length word of a posted position; an initiator that has read it already goes by the old one (target).
     pub fn set_len(&self, pos: u32, len: u32) {
-        self.map.u32(self.len_at(pos)).store(len, Ordering::Relaxed);
+        self.length(pos).store(len, Ordering::Relaxed);
     }
 
     /// Claims the next receive for ring `owner` (initiator, queue with many senders).
@@ -164,7 +187,7 @@ impl Place {
                 }
                 continue;
             }
-            let len = self.map.u32(self.len_at(pos)).load(Ordering::Relaxed);
+            let len = self.length(pos).load(Ordering::Relaxed);
             let won = value & 0xffff == POSTED
                 && slot
                     .compare_exchange(value, word(pos, owner, CLAIMED), Ordering::AcqRel, Ordering::Relaxed)

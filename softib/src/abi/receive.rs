@@ -1,0 +1,148 @@
+//! Posting receives.
+
+use super::create::srq_key;
+use super::ops::sge_list;
+use super::queue::qp_index;
+use super::{engine, guard};
+use crate::engine::world::{State, World};
+use crate::errno::Errno;
+use crate::objects::mr::Mrs;
+use crate::objects::qp::Qp;
+use crate::objects::qp_state;
+use crate::objects::recvq::RecvQ;
+use rdma_sys::*;
+use std::ffi::c_int;
+
+pub unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the program passes a list of valid requests.
+    let one =
+        unsafe { wr.as_ref() }.filter(|wr| wr.next.is_null() && wr.num_sge == 1 && !wr.sg_list.is_null());
+    if let Some(wr) = one
+        && guard(|| receive_short(qp_index(qp), wr)) == 0
+    {
+        return 0;
+    }
+    // SAFETY: as the program passed them.
+    unsafe { post_recv_list(qp, wr, bad) }
+}
+
+/// A receive with one buffer, to a queue of its queue pair's own. An error: something is not as it should be, nothing has happened
+/// yet, and the general way finds out.
+#[inline(always)]
+fn receive_short(qp: usize, wr: &ibv_recv_wr) -> Result<(), Errno> {
+    let mut state = engine()?.enter_as_owner().ok_or(Errno::BUSY)?;
+    let State { qps, w, .. } = &mut *state;
+    let qp = qps.get_mut(qp).ok_or(Errno::INVAL)?;
+    if !qp_state::keeps_receives(qp.state) {
+        return Err(Errno::INVAL);
+    }
+    let rq = qp.rq.as_mut().ok_or(Errno::INVAL)?;
+    // SAFETY: the program passes num_sge elements at sg_list; it is one.
+    let buffer = unsafe { load(wr.sg_list) };
+    let fine = w.mrs.allows(&buffer, qp.pd as u32, true) && rq.post_short(wr.wr_id, buffer);
+    if fine { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// Copies a scatter element field by field: a load of all of it at once would wait until the program's stores of its fields have
+/// left the processor's store buffer.
+///
+/// # Safety
+/// A valid pointer.
+#[inline(always)]
+unsafe fn load(sge: *const ibv_sge) -> ibv_sge {
+    // SAFETY: contract; volatile, so that the compiler keeps three loads.
+    unsafe {
+        ibv_sge {
+            addr: (&raw const (*sge).addr).read_volatile(),
+            length: (&raw const (*sge).length).read_volatile(),
+            lkey: (&raw const (*sge).lkey).read_volatile(),
+        }
+    }
+}
+
+/// # Safety
+/// A queue pair of ours, a list of valid requests, null or a valid pointer.
+#[inline(never)]
+unsafe fn post_recv_list(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    let mut at = wr;
+    let result = guard(|| {
+        let mut state = engine()?.enter();
+        let State { qps, w, .. } = &mut *state;
+        let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+        while !at.is_null() {
+            // SAFETY: the program passes a list of valid requests.
+            let wr = unsafe { &*at };
+            receive_one(qp, w, wr)?;
+            at = wr.next;
+        }
+        Ok(())
+    });
+    if result != 0 && !bad.is_null() {
+        // SAFETY: the program passes null or a valid pointer.
+        unsafe { *bad = at };
+    }
+    result
+}
+
+#[inline]
+fn receive_one(qp: &mut Qp, w: &mut World, wr: &ibv_recv_wr) -> Result<(), Errno> {
+    if !qp_state::takes_receives(qp.state) || qp.rq.is_none() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the program passes num_sge elements at sg_list.
+    let sges = unsafe { sge_list(wr.sg_list, wr.num_sge, qp.cap.max_recv_sge) }?;
+    if qp.state == IBV_QPS_ERR {
+        qp.complete_flushed(w, wr.wr_id);
+        return Ok(());
+    }
+    let pd = qp.pd as u32;
+    let rq = qp.rq.as_mut().ok_or(Errno::INVAL)?;
+    if sges.iter().all(|sge| w.mrs.allows(sge, pd, true)) {
+        rq.post(wr.wr_id, sges, false)
+    } else {
+        receive_elsewhere(&w.mrs, rq, pd, wr.wr_id, sges)
+    }
+}
+
+/// Posts a receive whose memory is not where the request says it is, or nowhere: that one is found when it is used.
+#[cold]
+fn receive_elsewhere(mrs: &Mrs, rq: &mut RecvQ, pd: u32, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
+    match mrs.resolve(sges, pd, true) {
+        Some(real) => rq.post(wr_id, &real, false),
+        None => rq.post(wr_id, sges, true),
+    }
+}
+
+pub unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut at = wr;
+    let result = guard(|| {
+        let mut state = engine()?.enter();
+        let World { srqs, mrs, .. } = &mut state.w;
+        let srq = srqs.get_mut(srq_key(srq)).ok_or(Errno::INVAL)?;
+        while !at.is_null() {
+            // SAFETY: the program passes a list of valid requests, each with num_sge elements.
+            let (wr, sges) = unsafe { (&*at, sge_list((*at).sg_list, (*at).num_sge, srq.queue.max_sge)?) };
+            let pd = srq.pd as u32;
+            if sges.iter().all(|sge| mrs.allows(sge, pd, true)) {
+                srq.queue.post(wr.wr_id, sges, false)?;
+            } else {
+                receive_elsewhere(mrs, &mut srq.queue, pd, wr.wr_id, sges)?;
+            }
+            at = wr.next;
+        }
+        Ok(())
+    });
+    if result != 0 && !bad.is_null() {
+        // SAFETY: the program passes null or a valid pointer.
+        unsafe { *bad = at };
+    }
+    result
+}
