@@ -17,7 +17,7 @@ use e2e::{Failure, OpenMpi, Result};
 /// What `test` understands.
 pub const OPTIONS: Options = Options {
     flags: &["all", "list", "ompi5", "only-e2e", "kernel", "no-install"],
-    values: &["over"],
+    values: &["over", "soak", "seed"],
     words: true,
 };
 
@@ -43,10 +43,13 @@ pub fn command(args: Args) -> Result<()> {
     dropin::build(&workspace)?;
     let mut total =
         if only_cases(&args) { Tally::default() } else { cargo_test(&workspace.root, args.flag("all"))? };
+    let soak = Soak::asked(&args)?;
     if !args.flag("ompi5") {
-        add(&mut total, suite::run(&setting, &suite::cases(&setting), args.words()));
+        add(&mut total, run_cases(&setting, &suite::cases(&setting), &args, soak));
     }
-    add(&mut total, with_5_0(&workspace, &args, &setting)?);
+    if soak.is_none() || args.flag("ompi5") {
+        add(&mut total, with_5_0(&workspace, &args, &setting, soak)?);
+    }
     if total == Tally::default() {
         total.failed.push(format!("no case is named like {:?}; --list shows them all", args.words()));
     }
@@ -55,11 +58,47 @@ pub fn command(args: Args) -> Result<()> {
 
 /// A filter names end-to-end cases; whoever gives one is not waiting for the unit tests, nor is who wants Open MPI 5.0.
 fn only_cases(args: &Args) -> bool {
-    args.flag("only-e2e") || args.flag("ompi5") || !args.words().is_empty()
+    args.flag("only-e2e") || args.flag("ompi5") || args.value("soak").is_some() || !args.words().is_empty()
+}
+
+/// The same cases again and again: for how long, and from which seed their order comes.
+#[derive(Debug, Clone, Copy)]
+struct Soak {
+    time: Duration,
+    seed: u64,
+}
+
+impl Soak {
+    fn asked(args: &Args) -> Result<Option<Soak>> {
+        let number = |option: &str, text: &str| {
+            text.parse::<u64>().map_err(|_| Failure(format!("--{option} {text}: a whole number is needed")))
+        };
+        let Some(minutes) = args.value("soak") else {
+            let idle = args.value("seed").map(|_| Failure::new("--seed goes with --soak MINUTES"));
+            return idle.map_or(Ok(None), Err);
+        };
+        let time = Duration::from_secs(60 * number("soak", minutes)?);
+        let seed = args.value("seed").map(|seed| number("seed", seed)).transpose()?;
+        let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+        println!("the same cases for {minutes} minutes, in orders that come from --seed {seed}");
+        Ok(Some(Soak { time, seed }))
+    }
+}
+
+fn run_cases(setting: &Setting, cases: &[Case], args: &Args, soak: Option<Soak>) -> Tally {
+    match soak {
+        Some(Soak { time, seed }) => suite::soak(setting, cases, args.words(), time, seed),
+        None => suite::run(setting, cases, args.words()),
+    }
 }
 
 /// The cases with Open MPI 5.0. That it cannot be had is a failure: who sees none has seen 5.0 at work.
-fn with_5_0(workspace: &Workspace, args: &Args, setting_of_4_1: &Setting) -> Result<Tally> {
+fn with_5_0(
+    workspace: &Workspace,
+    args: &Args,
+    setting_of_4_1: &Setting,
+    soak: Option<Soak>,
+) -> Result<Tally> {
     let names: Vec<Case> = cases_of_5_0(setting_of_4_1, args);
     if !names.iter().any(|case| suite::runner::wanted(&case.name, args.words())) {
         return Ok(Tally::default());
@@ -73,7 +112,7 @@ fn with_5_0(workspace: &Workspace, args: &Args, setting_of_4_1: &Setting) -> Res
     };
     println!("with Open MPI {}, from {}", mpi.version(), mpi.tool("mpirun").display());
     let setting = setting(workspace, args, mpi)?;
-    Ok(suite::run(&setting, &cases_of_5_0(&setting, args), args.words()))
+    Ok(run_cases(&setting, &cases_of_5_0(&setting, args), args, soak))
 }
 
 fn cases_of_5_0(setting: &Setting, args: &Args) -> Vec<Case> {

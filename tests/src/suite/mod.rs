@@ -37,7 +37,7 @@ pub mod verbs;
 pub mod xrc;
 
 pub use case::{Case, Setting};
-pub use runner::{Tally, run};
+pub use runner::{Tally, run, soak};
 
 /// Every case, in the order in which they run: what fails fastest first.
 pub fn cases(setting: &Setting) -> Vec<Case> {

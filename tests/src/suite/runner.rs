@@ -4,6 +4,10 @@
 
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+
 use crate::suite::{Case, Setting};
 use crate::{Failure, Result};
 
@@ -24,18 +28,44 @@ impl std::fmt::Display for Tally {
 
 /// Runs those of `cases` whose name contains one of `filters` (all, without filters).
 pub fn run(setting: &Setting, cases: &[Case], filters: &[String]) -> Tally {
-    let chosen: Vec<&Case> = cases.iter().filter(|case| wanted(&case.name, filters)).collect();
+    let chosen = choose(cases, filters);
     let mut tally = Tally::default();
     for (number, case) in chosen.iter().enumerate() {
-        let began = Instant::now();
-        let outcome = watched(setting, case);
-        say(number + 1, chosen.len(), began.elapsed(), &case.name, &outcome);
-        match outcome {
-            Ok(()) => tally.passed += 1,
-            Err(_) => tally.failed.push(case.name.clone()),
+        one(setting, case, (number + 1, chosen.len()), &mut tally);
+    }
+    tally
+}
+
+/// Runs them again and again until `time` is over, each round in another order that comes from `seed`: what fails once in
+/// hundreds of runs, or only after a certain other case, shows here.
+pub fn soak(setting: &Setting, cases: &[Case], filters: &[String], time: Duration, seed: u64) -> Tally {
+    let mut chosen = choose(cases, filters);
+    let (mut tally, mut order) = (Tally::default(), SmallRng::seed_from_u64(seed));
+    let end = Instant::now() + time;
+    while !chosen.is_empty() && Instant::now() < end {
+        chosen.shuffle(&mut order);
+        for (number, case) in chosen.iter().enumerate() {
+            if Instant::now() >= end {
+                break;
+            }
+            one(setting, case, (number + 1, chosen.len()), &mut tally);
         }
     }
     tally
+}
+
+fn choose<'a>(cases: &'a [Case], filters: &[String]) -> Vec<&'a Case> {
+    cases.iter().filter(|case| wanted(&case.name, filters)).collect()
+}
+
+fn one(setting: &Setting, case: &Case, (number, of): (usize, usize), tally: &mut Tally) {
+    let began = Instant::now();
+    let outcome = watched(setting, case);
+    say(number, of, began.elapsed(), &case.name, &outcome);
+    match outcome {
+        Ok(()) => tally.passed += 1,
+        Err(_) => tally.failed.push(case.name.clone()),
+    }
 }
 
 /// True when a filter is part of the name, or there is none.
@@ -95,6 +125,22 @@ mod tests {
         };
         let cases = [Case::new("leaves one", leaves), Case::new("leaves none", |_| Ok(()))];
         assert_eq!(run(&setting(), &cases, &[]).failed, ["leaves one"]);
+    }
+
+    #[test]
+    fn a_soak_repeats_the_chosen_cases_until_its_time_is_over() {
+        let cases = [
+            Case::new("one holds", |_| Ok(())),
+            Case::new("one does not", |_| Err(Failure::new("wrong"))),
+            Case::new("two", |_| Err(Failure::new("not chosen"))),
+        ];
+        let tally = soak(&setting(), &cases, &["one".to_owned()], Duration::from_millis(50), 1);
+        assert!(tally.passed > 1 && tally.failed.len() > 1, "{tally}");
+        assert!(tally.failed.iter().all(|name| name == "one does not"));
+        assert_eq!(
+            soak(&setting(), &cases, &["none".to_owned()], Duration::from_secs(9), 1),
+            Tally::default()
+        );
     }
 
     #[test]
