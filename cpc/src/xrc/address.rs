@@ -6,9 +6,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use verbs::{Gid, Lid};
+use verbs::{Gid, Lid, Qpn};
 
 use crate::ibcm::address::{ADDRESS_LEN, Address as Listener, AddressError};
+use crate::ibcm::wire::{Nonce, Path};
 
 /// Length of the blob.
 pub const BLOB_LEN: usize = ADDRESS_LEN + 16;
@@ -63,6 +64,12 @@ impl Address {
         }
     }
 
+    /// The same process in a later life, as its request tells it: there is one link layer and MTU on a port.
+    pub fn of_later_life(&self, nonce: Nonce, qpn: Qpn, path: &Path, domain: DomainId) -> Address {
+        let (lid, gid) = (path.local_lid, path.local_gid);
+        Address { listener: Listener { nonce, qpn, lid, gid, ..self.listener }, domain }
+    }
+
     /// What a connection to this process leads to.
     pub fn place(&self) -> Place {
         Place { gid: self.listener.gid, lid: self.listener.lid, domain: self.domain }
@@ -72,8 +79,6 @@ impl Address {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ibcm::wire::Nonce;
-    use verbs::Qpn;
 
     fn address() -> Address {
         let listener = Listener {

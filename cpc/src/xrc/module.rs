@@ -18,7 +18,7 @@ use crate::framework::{Advert, Module, Query};
 use crate::helper::Outbox;
 use crate::ibcm::module::address as listener;
 use crate::ibcm::transport::{Transport, needs_grh};
-use crate::ibcm::wire::{CommId, Depth, Layout, Nonce};
+use crate::ibcm::wire::{CommId, Depth, Layout};
 use crate::ibcm::{Params, seed};
 use crate::qp_set::HOP_LIMIT;
 use crate::{ConnectCause, ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
@@ -42,8 +42,7 @@ impl XrcModule {
         let xrc = plan.xrc.clone().ok_or(Error::Plan("it has no X queues"))?;
         let transport = Transport::open(NAME, plan, params.recv_count)?;
         let seed = params.seed.unwrap_or_else(seed::from_system);
-        let nonce = Nonce(u32::try_from(seed >> 32).unwrap_or(1));
-        let address = Address { listener: listener(plan, &transport, nonce), domain: xrc.id };
+        let address = Address { listener: listener(plan, &transport, seed::incarnation()), domain: xrc.id };
         let machine = Machine::new(local(query, &xrc, address)?, params.clone(), seed);
         log::debug!("xrc listens on {:?} of {}", address.listener.qpn, plan.port.ctx.name());
         Ok(XrcModule {

@@ -10,7 +10,9 @@
 //!
 //! ```text
 //!   ASK    11..14  the receive queue pair that the sender has been told of; 0: make one
-//!          14..18  attempt: a number that grows with every send queue pair that the sender makes
+//!          14..18  attempt: a number that grows each time that the sender begins over another send queue pair
+//!          18..22  the sender's exchanges with the receiver up to this one are over; 0: it has nothing to say of them
+//!          22..38  the sender's domain
 //!   TELL   11..56  15 SRQ numbers of 3 bytes; those behind the last queue are 0
 //!          56..60  the sender's label
 //!          60..64  the attempt of the ASK
@@ -21,6 +23,7 @@
 
 use verbs::{Psn, Qpn, SrqNum};
 
+use super::address::DomainId;
 use crate::ProcessName;
 use crate::ibcm::wire::codec::{Mad as Bytes, ids, put_ids, rep, req};
 use crate::ibcm::wire::field::Field;
@@ -41,6 +44,9 @@ const NAME_AT: usize = 3;
 const REST_AT: usize = 11;
 const NUM_LEN: usize = 3;
 const ASK_ATTEMPT_AT: usize = REST_AT + NUM_LEN;
+const ENDED_AT: usize = ASK_ATTEMPT_AT + 4;
+const DOMAIN_AT: usize = ENDED_AT + 4;
+const DOMAIN_LEN: usize = 16;
 const LABEL_AT: usize = REST_AT + MAX_QUEUES * NUM_LEN;
 const ATTEMPT_AT: usize = LABEL_AT + 4;
 
@@ -83,8 +89,13 @@ pub struct Ask {
     pub psn: Psn,
     /// The receive queue pair on this node that it is connected to; `None`: make one.
     pub receiver: Option<Qpn>,
-    /// Which of the asker's send queue pairs this is. An exchange that begins anew over another one keeps its ids.
+    /// How often the asker has begun over another send queue pair. An exchange that does keeps its ids.
     pub attempt: u32,
+    /// The asker's exchanges with this process, up to this one, are over, in both directions: nobody has answered its DREQ.
+    /// [`CommId::NONE`] if there is nothing to say.
+    pub ended: CommId,
+    /// The asker's domain, which may be another one than the modex of its former life told.
+    pub domain: DomainId,
     /// Its RDMA read depth.
     pub depth: Depth,
     /// The path.
@@ -255,6 +266,8 @@ impl Ask {
         put_sender(data, self.layout, self.name);
         put_num(data, REST_AT, self.receiver.map_or(0, |qpn| qpn.0));
         put_word(data, ASK_ATTEMPT_AT, self.attempt);
+        put_word(data, ENDED_AT, self.ended.0);
+        data[DOMAIN_AT..DOMAIN_AT + DOMAIN_LEN].copy_from_slice(&self.domain.0);
     }
 
     fn parse(mad: &Bytes) -> Result<Ask, WireError> {
@@ -277,6 +290,8 @@ impl Ask {
             psn: Psn(req::PSN.read_u32(mad)),
             receiver: if receiver == Qpn(0) { None } else { Some(real(receiver)?) },
             attempt: word(req::PRIVATE.of(mad), ASK_ATTEMPT_AT),
+            ended: CommId(word(req::PRIVATE.of(mad), ENDED_AT)),
+            domain: domain(req::PRIVATE.of(mad)),
             depth: Depth {
                 responder_resources: req::RESPONDER_RESOURCES.read_u8(mad),
                 initiator_depth: req::INITIATOR_DEPTH.read_u8(mad),
@@ -360,6 +375,12 @@ fn put_word(data: &mut [u8], at: usize, word: u32) {
 
 fn word(data: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]])
+}
+
+fn domain(data: &[u8]) -> DomainId {
+    let mut domain = [0; DOMAIN_LEN];
+    domain.copy_from_slice(&data[DOMAIN_AT..DOMAIN_AT + DOMAIN_LEN]);
+    DomainId(domain)
 }
 
 fn given(id: CommId) -> Result<CommId, WireError> {

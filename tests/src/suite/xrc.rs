@@ -19,6 +19,10 @@ const PROGRAMS: [&str; 4] = ["sendrecv", "collectives", "random", "crossing"];
 /// Datagrams are lost, and receives are missing. `drop` and the others strike datagrams only.
 const FAULTS: &str = "seed=8,drop=20%,duplicate=10%,reorder=10%,rnr=every:50:1ms";
 
+/// Both are asked, wait for their turn again, and so stand in front of whoever comes then.
+const STOPPED: &str =
+    "two ranks that stand and are the first to be asked of their node hold up no others (stopped, 5 ranks)";
+
 /// Parameters that do not fit, and words of the message that says so.
 const MISFITS: [(&str, &str, &[&str]); 3] = [
     ("btl_oxib_cpc_include", "ibcm", &["ibcm", "does not connect X queues"]),
@@ -33,6 +37,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     cases.push(Case::new("two jobs at once have an XRC domain each", two_jobs));
     cases.push(Case::new("messages arrive over X queues on a fabric where much goes wrong", faulty));
     cases.push(plain("everyone", 16, "16 ranks that all begin at once connect over XRC"));
+    cases.push(Case::new(STOPPED, stopped));
     cases.push(plain(
         "spawn",
         2,
@@ -75,6 +80,8 @@ fn nodes(setting: &Setting, program: &str) -> Result<()> {
     let compiled = setting.programs.compiled(program)?.to_string_lossy().into_owned();
     let second = [":".to_owned()].into_iter().chain(half("b")).chain([compiled]);
     let job = job(setting, 2, program)?.flag("-x").flag("SOFTIB_NODE=a").arguments(second);
+    // Nobody is slow, so that nobody else is asked beside the first one of a node.
+    let job = job.parameter("btl_oxib_ibcm_timeout", "60s");
     let finished = passes(&job.parameter("btl_oxib_verbose", "debug"), program, LIMIT)?;
     let (senders, connected) = (counts(&finished, "xrc_senders"), counts(&finished, "xrc_connected"));
     if senders == [2; 4] && connected == [3; 4] {
@@ -102,6 +109,12 @@ fn two_jobs(setting: &Setting) -> Result<()> {
             Err(_) => Err(Failure::new("the watching thread panicked")),
         })
     })
+}
+
+/// The first time-outs of both are over when the others begin to connect to each other.
+fn stopped(setting: &Setting) -> Result<()> {
+    let job = job(setting, 5, "stopped")?.arguments(["2", "150"]);
+    passes(&job.parameter("btl_oxib_ibcm_timeout", "20ms"), "stopped", LIMIT).map(drop)
 }
 
 fn faulty(setting: &Setting) -> Result<()> {

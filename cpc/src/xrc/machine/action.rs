@@ -119,6 +119,8 @@ pub struct Stats {
     pub malformed: u64,
     /// Datagrams of a former incarnation or exchange.
     pub stale: u64,
+    /// Requests of a later incarnation of a peer than we had been told of.
+    pub relearned: u64,
     /// Inputs that change nothing.
     pub ignored: u64,
     /// Requests refused because the peer's queues differ. Should stay 0.
@@ -139,7 +141,7 @@ pub struct Stats {
 
 impl Stats {
     /// The counters by name.
-    pub fn rows(&self) -> [(&'static str, u64); 14] {
+    pub fn rows(&self) -> [(&'static str, u64); 15] {
         [
             ("xrc_received", self.received),
             ("xrc_sent", self.sent),
@@ -147,6 +149,7 @@ impl Stats {
             ("xrc_foreign", self.foreign),
             ("xrc_malformed", self.malformed),
             ("xrc_stale", self.stale),
+            ("xrc_relearned", self.relearned),
             ("xrc_ignored", self.ignored),
             ("xrc_layout_refused", self.layout_refused),
             ("xrc_parked", self.parked),

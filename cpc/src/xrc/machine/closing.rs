@@ -16,7 +16,8 @@ impl Machine {
         self.leave_window(slot, now);
         let link = self.links.remove(slot);
         self.by_id.remove(&link.local);
-        if link.direction == Direction::In {
+        // After TimeWait it is closed already.
+        if link.direction == Direction::In && !matches!(link.state, State::TimeWait { .. }) {
             self.actions.push_back(Action::Release { link: link.local });
         }
         if let Some(endpoint) = self.endpoints.get_mut(&link.key) {
@@ -58,11 +59,14 @@ impl Machine {
         self.send(slot, Message::Dreq(Dreq { local, remote, remote_qpn, failed }));
     }
 
-    /// Leaving + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it.
+    /// Leaving + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it. Should it come back,
+    /// the next request to it says what it has not heard.
     pub(super) fn leave_again(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let State::Leaving { remote, tries } = self.links[slot].state else { return };
         if self.spent(slot, tries, now) {
-            let peer = self.links[slot].peer;
+            let (peer, local) = (self.links[slot].peer, self.links[slot].local);
+            let last = self.unheard.entry(peer).or_insert(local);
+            *last = if local.is_newer_than(*last) { local } else { *last };
             self.forget(slot, input, now);
             return self.has_left(peer, now);
         }
@@ -84,7 +88,7 @@ impl Machine {
     }
 
     /// One link less that waits for the peer's agreement; after the last one a new endpoint of the peer may begin.
-    fn has_left(&mut self, peer: ProcessName, now: Instant) {
+    pub(super) fn has_left(&mut self, peer: ProcessName, now: Instant) {
         let Some(count) = self.leaving.get_mut(&peer) else { return };
         *count -= 1;
         if *count != 0 {

@@ -10,11 +10,13 @@
 //!   In:   Joining --> Told                                       a new ASK: Joining again
 //!   both: Up, Told -- remove --> Leaving -- DREP --> TimeWait --> gone
 //! ```
-//! `table.rs` holds the decision for every pair of state and input; `routing.rs` finds the link that a datagram belongs to.
+//! `table.rs` holds the decision for every pair of state and input; `routing.rs` finds the link that a datagram belongs to; `lives.rs` knows
+//! what it means that a peer has begun anew.
 #![forbid(unsafe_code)]
 
 mod action;
 mod closing;
+mod lives;
 mod parking;
 mod path;
 mod receiver;
@@ -33,7 +35,7 @@ use std::time::Instant;
 use slab::Slab;
 use verbs::Qpn;
 
-use self::path::{Path, Stage};
+use self::path::{Node, Path, Stage};
 use self::state::{Endpoint, Input, Link, State};
 use super::address::{Address, Place};
 use super::wire::{Datagram, Message, SrqNums};
@@ -69,10 +71,10 @@ pub struct Local {
     pub rnr_retry: u8,
 }
 
-/// The last exchange that a peer's incarnation has opened here: older ids of it are stale.
+/// The last exchange that a peer has opened here, and where it was: older lives and, of this one, older ids are stale.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    nonce: Nonce,
+    address: Address,
     last: CommId,
     attempt: u32,
 }
@@ -85,15 +87,17 @@ pub struct Machine {
     rng: Rng,
     last_id: CommId,
     last_path: u32,
+    last_attempt: u32,
     endpoints: HashMap<EndpointKey, Endpoint>,
     by_peer: HashMap<ProcessName, EndpointKey>,
     links: Slab<Link>,
     by_id: HashMap<CommId, usize>,
     paths: HashMap<PathId, Path>,
-    /// The path that new links to a node use.
-    current: HashMap<Place, PathId>,
+    nodes: HashMap<Place, Node>,
     /// Links to each peer that wait for the answer to their DREQ: a new endpoint of it waits for that, too.
     leaving: HashMap<ProcessName, u32>,
+    /// Of peers that never answered our DREQ: the last exchange with them that is over.
+    unheard: HashMap<ProcessName, CommId>,
     seen: HashMap<ProcessName, Seen>,
     parked: HashMap<ProcessName, parking::Parked>,
     timers: Timers,
@@ -111,6 +115,7 @@ impl Machine {
         Machine {
             last_id: CommId(rng.next_u32()),
             last_path: 0,
+            last_attempt: 0,
             rng,
             local,
             params,
@@ -119,8 +124,9 @@ impl Machine {
             links: Slab::new(),
             by_id: HashMap::new(),
             paths: HashMap::new(),
-            current: HashMap::new(),
+            nodes: HashMap::new(),
             leaving: HashMap::new(),
+            unheard: HashMap::new(),
             seen: HashMap::new(),
             parked: HashMap::new(),
             timers: Timers::default(),
@@ -184,6 +190,8 @@ impl Machine {
         if let Some(cause) = self.misuse(key, peer) {
             return self.report_failure(key, peer, ConnectCause::Misuse(cause));
         }
+        let address = self.latest(peer, address);
+        self.bury(peer, address.listener.nonce, now);
         let steps = Timeline::default();
         let endpoint = Endpoint {
             peer,
@@ -198,7 +206,7 @@ impl Machine {
         };
         self.endpoints.insert(key, endpoint);
         self.by_peer.insert(peer, key);
-        self.serve_parked(key, now);
+        self.serve_parked(peer, now);
     }
 
     fn misuse(&self, key: EndpointKey, peer: ProcessName) -> Option<&'static str> {
@@ -318,10 +326,11 @@ impl Machine {
             state: State::Queued,
             known: None,
             path: None,
+            attempt: 0,
             deadline: None,
+            quiet_until: None,
             in_window: false,
             failed: false,
-            has_given_way: false,
             renewals: 0,
             since: now,
         });
@@ -387,6 +396,6 @@ impl Machine {
 
     fn note_seen(&mut self, slot: usize, last: CommId, attempt: u32) {
         let link = &self.links[slot];
-        self.seen.insert(link.peer, Seen { nonce: link.address.listener.nonce, last, attempt });
+        self.seen.insert(link.peer, Seen { address: link.address, last, attempt });
     }
 }

@@ -5,11 +5,11 @@ use std::collections::hash_map::Entry;
 use std::time::Instant;
 
 use super::{Action, Machine};
+use crate::ProcessName;
 use crate::ibcm::machine::Source;
 use crate::ibcm::machine::timers::{Timer, encode_time};
 use crate::ibcm::wire::{CommId, Mra, Nonce, Reason, Stage};
 use crate::xrc::wire::{Ask, Message};
-use crate::{EndpointKey, ProcessName};
 
 /// The most requests kept; later ones are dropped and come again.
 const MAX_PARKED: usize = 4096;
@@ -45,7 +45,9 @@ impl Machine {
         match self.parked.entry(peer) {
             Entry::Occupied(mut kept) => {
                 let kept = kept.get_mut();
-                (kept.ask, kept.from, kept.nonce) = (*ask, from, nonce);
+                if !kept.nonce.is_newer_than(nonce) {
+                    (kept.ask, kept.from, kept.nonce) = (*ask, from, nonce);
+                }
                 false
             }
             Entry::Vacant(place) => {
@@ -57,15 +59,10 @@ impl Machine {
         }
     }
 
-    /// The endpoint has come: serves the request that waited for it, if it is from the incarnation that was added.
-    pub(super) fn serve_parked(&mut self, key: EndpointKey, now: Instant) {
-        let Some(endpoint) = self.endpoints.get(&key) else { return };
-        let nonce = endpoint.address.listener.nonce;
-        let Some(parked) = self.unpark(endpoint.peer) else { return };
-        if parked.nonce == nonce {
-            self.route_ask(parked.from, nonce, &parked.ask, now);
-        } else {
-            self.stats.stale += 1;
+    /// The endpoint has come: serves the request that waited for it, if it is not from an earlier incarnation than was added.
+    pub(super) fn serve_parked(&mut self, peer: ProcessName, now: Instant) {
+        if let Some(parked) = self.unpark(peer) {
+            self.route_ask(parked.from, parked.nonce, &parked.ask, now);
         }
     }
 

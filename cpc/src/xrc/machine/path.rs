@@ -2,9 +2,15 @@
 //!
 //! ```text
 //!   Making ---made---> Made --first TELL--> Rising --raised--> Up --last link gone--> given back
-//!      \______________ the link that asks for all has failed or is gone: given back, those who wait begin anew
+//!      \______________ the link that asks over it has failed or is gone: given back, those who wait begin anew
 //! ```
-//! A path that breaks (`retire`) is no longer the one that new links find; it stays until its last link has left it.
+//! One process of a node is asked for all. If it is slow (the first time-out passes: it may be stopped, or
+//! have said that it takes longer), it goes on by itself, and the next is asked over a path of its own; then two at a time, then four: there may
+//! be as many who have not had their time as there are slow ones. So a link waits one time-out for each doubling at the
+//! most, however many stand in line before it, and a node that answers has one path. The first that is up is the node's. Who still
+//! asks over another one then moves over to it (`join_others`).
+//!
+//! A path that breaks (`retire`) is no longer the node's; it stays until its last link has left it.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -25,7 +31,7 @@ pub struct PathId(pub u32);
 pub(super) enum Stage {
     /// The send queue pair is being made.
     Making,
-    /// It exists; one link asks over it.
+    /// It exists; one link, the carrier, asks over it.
     Made,
     /// It is on its way to RTS.
     Rising,
@@ -39,11 +45,24 @@ pub(super) struct Path {
     pub(super) stage: Stage,
     pub(super) qpn: Qpn,
     pub(super) psn: Psn,
-    /// The link that asks for all.
+    /// The link that asks over it; its only one until it is up.
     pub(super) carrier: usize,
+    /// The process that is asked has not answered in time.
+    slow: bool,
     /// Links that use it.
     users: u32,
-    /// Links that wait until it is up.
+}
+
+/// A node that links of ours want to go to.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    /// The path that new links use.
+    up: Option<PathId>,
+    /// Paths that are not up, of processes that are not slow.
+    fresh: u32,
+    /// Paths that are not up, of processes that are.
+    slow: u32,
+    /// Links that wait until one is up, or for their turn to ask.
     waiting: VecDeque<CommId>,
 }
 
@@ -57,17 +76,11 @@ impl Machine {
             // The peer must have heard of the end of our last endpoint before it hears of this one.
             return;
         }
-        match self.current(slot) {
-            Some(path) if !path.is_up() => path.waiting.push_back(id),
+        match self.nodes.get_mut(&self.links[slot].address.place()) {
+            Some(node) if !node.is_open() => node.waiting.push_back(id),
             _ => self.ready.push_back(id),
         }
         self.start_ready(now);
-    }
-
-    /// The path that a link would use now.
-    fn current(&mut self, slot: usize) -> Option<&mut Path> {
-        let id = self.current.get(&self.links[slot].address.place())?;
-        self.paths.get_mut(id)
     }
 
     /// Starts links while there are places in the window. One that has moved on since is skipped.
@@ -85,21 +98,17 @@ impl Machine {
     fn begin(&mut self, slot: usize, now: Instant) {
         let id = self.links[slot].local;
         let place = self.links[slot].address.place();
-        match self.current.get(&place).copied() {
-            Some(path) if self.paths[&path].is_up() => {
-                self.take_place(slot);
-                self.attach(slot, path);
-                self.ask(slot, 0, now);
-            }
-            Some(path) => {
-                if let Some(path) = self.paths.get_mut(&path) {
-                    path.waiting.push_back(id);
-                }
-            }
-            None => {
-                self.take_place(slot);
-                self.open_path(slot, place);
-            }
+        let node = self.nodes.entry(place).or_default();
+        if let Some(path) = node.up {
+            self.take_place(slot);
+            self.attach(slot, path);
+            self.ask(slot, 0, now);
+        } else if node.is_open() {
+            node.fresh += 1;
+            self.take_place(slot);
+            self.open_path(slot, place);
+        } else {
+            node.waiting.push_back(id);
         }
     }
 
@@ -120,17 +129,9 @@ impl Machine {
     fn open_path(&mut self, slot: usize, place: Place) {
         self.last_path = self.last_path.wrapping_add(1);
         let (id, psn) = (PathId(self.last_path), Psn(self.rng.next_u32() & 0xff_ffff));
-        let path = Path {
-            place,
-            stage: Stage::Making,
-            qpn: Qpn(0),
-            psn,
-            carrier: slot,
-            users: 0,
-            waiting: VecDeque::new(),
-        };
+        let path =
+            Path { place, stage: Stage::Making, qpn: Qpn(0), psn, carrier: slot, slow: false, users: 0 };
         self.paths.insert(id, path);
-        self.current.insert(place, id);
         self.attach(slot, id);
         self.links[slot].state = State::Opening;
         self.stats.senders += 1;
@@ -138,7 +139,8 @@ impl Machine {
     }
 
     fn attach(&mut self, slot: usize, id: PathId) {
-        self.links[slot].path = Some(id);
+        self.last_attempt = self.last_attempt.wrapping_add(1);
+        (self.links[slot].path, self.links[slot].attempt) = (Some(id), self.last_attempt);
         if let Some(path) = self.paths.get_mut(&id) {
             path.users += 1;
         }
@@ -157,36 +159,96 @@ impl Machine {
     fn end_path(&mut self, id: PathId, now: Instant) {
         self.retire(id);
         let Some(path) = self.paths.remove(&id) else { return };
-        self.ready.extend(path.waiting);
+        if !path.is_up()
+            && let Some(node) = self.nodes.get_mut(&path.place)
+        {
+            node.uncount(path.slow);
+        }
         self.actions.push_back(Action::DropSender { path: id });
-        self.start_ready(now);
+        self.wake(path.place, now);
     }
 
     /// New links shall not use this path.
     pub(super) fn retire(&mut self, id: PathId) {
         let Some(path) = self.paths.get(&id) else { return };
-        if self.current.get(&path.place) == Some(&id) {
-            self.current.remove(&path.place);
+        if let Some(node) = self.nodes.get_mut(&path.place)
+            && node.up == Some(id)
+        {
+            node.up = None;
         }
     }
 
-    /// The path is up: those who have waited for it ask.
+    /// The path is up, and the node has one: those who have waited for that ask.
     pub(super) fn path_up(&mut self, id: PathId, receiver: Qpn, now: Instant) {
         let Some(path) = self.paths.get_mut(&id) else { return };
         path.stage = Stage::Up(receiver);
-        self.ready.extend(std::mem::take(&mut path.waiting));
+        let (place, slow) = (path.place, path.slow);
+        let Some(node) = self.nodes.get_mut(&place) else { return };
+        node.uncount(slow);
+        node.up.get_or_insert(id);
+        self.wake(place, now);
+    }
+
+    /// Nobody else of its node may be asked because of this link.
+    pub(super) fn holds_up_others(&self, slot: usize) -> bool {
+        let path = self.links[slot].path.and_then(|id| self.paths.get(&id));
+        path.is_some_and(|path| !path.is_up() && !path.slow)
+    }
+
+    /// The process that the link asks takes its time: the next of its node shall not wait for it.
+    pub(super) fn slow(&mut self, slot: usize, now: Instant) {
+        let Some(path) = self.links[slot].path.and_then(|id| self.paths.get_mut(&id)) else { return };
+        if path.is_up() || std::mem::replace(&mut path.slow, true) {
+            return;
+        }
+        let place = path.place;
+        if let Some(node) = self.nodes.get_mut(&place) {
+            node.fresh -= 1;
+            node.slow += 1;
+        }
+        self.wake(place, now);
+    }
+
+    /// Moves a link that asks over a path of its own to the one that its node has meanwhile; false if there is none.
+    pub(super) fn join_others(&mut self, slot: usize, now: Instant) -> bool {
+        let Some(own) = self.links[slot].path.and_then(|id| self.paths.get(&id)) else { return false };
+        let up = self.nodes.get(&own.place).and_then(|node| node.up);
+        match up.filter(|_| !own.is_up()) {
+            Some(up) => {
+                self.detach(slot, now);
+                self.attach(slot, up);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whoever waits for this node looks again; the node is forgotten if nothing is left of it.
+    fn wake(&mut self, place: Place, now: Instant) {
+        let Some(node) = self.nodes.get_mut(&place) else { return };
+        self.ready.extend(node.waiting.drain(..));
+        if node.up.is_none() && node.fresh == 0 && node.slow == 0 {
+            self.nodes.remove(&place);
+        }
         self.start_ready(now);
     }
 }
 
-impl Path {
-    pub(super) fn is_up(&self) -> bool {
-        matches!(self.stage, Stage::Up(_))
+impl Node {
+    /// A link may ask now.
+    fn is_open(&self) -> bool {
+        self.up.is_some() || self.fresh < self.slow.max(1)
     }
 
-    /// Links wait for it.
-    pub(super) fn holds_up_others(&self) -> bool {
-        !self.is_up() && !self.waiting.is_empty()
+    fn uncount(&mut self, slow: bool) {
+        let count = if slow { &mut self.slow } else { &mut self.fresh };
+        *count -= 1;
+    }
+}
+
+impl Path {
+    fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up(_))
     }
 
     /// The receive queue pair, once it is known.

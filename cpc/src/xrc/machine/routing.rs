@@ -2,7 +2,8 @@
 //!
 //! A datagram has to pass, in this order: the format; the receiver's nonce; the id or the name in it (which link?); the sender's
 //! nonce and UD QPN; the ids of both sides. What fails is counted. ASK, TELL and DREQ that belong to nothing are answered all the
-//! same, so that their sender neither runs into its timeout nor keeps a handle for nobody.
+//! same, so that their sender neither runs into its timeout nor keeps a handle for nobody. An ASK of a later life of its sender than we
+//! know teaches us where that is (`lives`); one of a former life is stale.
 
 use std::cmp::Ordering;
 use std::time::Instant;
@@ -41,13 +42,16 @@ impl Machine {
             self.stats.layout_refused += 1;
             return self.reject_ask(from, nonce, ask, Reason::Layout(self.local.layout));
         }
-        let Some((key, qpn)) = self.whose(ask, nonce) else {
+        if self.is_of_former_life(ask.name, nonce) {
+            return self.stale_ask(from, nonce, ask);
+        }
+        let Some(key) = self.whose(ask, from, nonce, now) else {
             return match self.is_stale(ask, nonce) {
                 true => self.stale_ask(from, nonce, ask),
                 false => self.park(ask, from, nonce, now),
             };
         };
-        if qpn != from.qpn {
+        if !self.is_from(key, from, nonce) {
             self.stats.foreign += 1;
         } else if let Some((slot, attempt)) = self.answering(key, ask.local) {
             match ask.attempt.cmp(&attempt) {
@@ -62,11 +66,19 @@ impl Machine {
         }
     }
 
-    /// The endpoint of the process that asks, if it is of the incarnation that we know; and where it should listen.
-    fn whose(&self, ask: &Ask, nonce: Nonce) -> Option<(EndpointKey, verbs::Qpn)> {
+    /// The endpoint of the process that asks, which learns where a later life of that is.
+    fn whose(&mut self, ask: &Ask, from: Source, nonce: Nonce, now: Instant) -> Option<EndpointKey> {
         let key = *self.by_peer.get(&ask.name)?;
-        let listener = self.endpoints.get(&key)?.address.listener;
-        (listener.nonce == nonce).then_some((key, listener.qpn))
+        let known = self.endpoints.get(&key)?.address;
+        if nonce.is_newer_than(known.listener.nonce) {
+            self.reborn(key, known.of_later_life(nonce, from.qpn, &ask.path, ask.domain), now);
+        }
+        Some(key)
+    }
+
+    fn is_from(&self, key: EndpointKey, from: Source, nonce: Nonce) -> bool {
+        let listener = self.endpoints.get(&key).map(|endpoint| endpoint.address.listener);
+        listener.is_some_and(|listener| listener.nonce == nonce && listener.qpn == from.qpn)
     }
 
     /// The link that deals with this very exchange, and over which of the peer's send queue pairs.
@@ -78,16 +90,22 @@ impl Machine {
 
     /// A request that is new.
     fn asked(&mut self, key: EndpointKey, from: Source, nonce: Nonce, ask: &Ask, now: Instant) {
+        self.catch_up(key, ask, now);
         let Some(endpoint) = self.endpoints.get(&key) else { return };
-        let failed = endpoint.outgoing.is_some_and(|s| self.links[s].state.kind() == StateKind::Failed);
-        let (left, abandoned, incoming) = (endpoint.left, endpoint.abandoned, endpoint.incoming);
-        match incoming {
+        match endpoint.incoming {
             // What we hold leads nowhere: it waits for a new endpoint.
-            _ if left => self.park(ask, from, nonce, now),
-            _ if failed || abandoned => self.reject_ask(from, nonce, ask, Reason::Refused),
+            _ if endpoint.left => self.park(ask, from, nonce, now),
+            _ if self.is_spent(key) => self.reject_ask(from, nonce, ask, Reason::Refused),
             Some(slot) => self.input(slot, &Input::AskNew(ask), now),
             None => self.accept(key, ask, now),
         }
+    }
+
+    /// The endpoint has failed, at one end or the other.
+    pub(super) fn is_spent(&self, key: EndpointKey) -> bool {
+        let Some(endpoint) = self.endpoints.get(&key) else { return false };
+        let failed = endpoint.outgoing.is_some_and(|s| self.links[s].state.kind() == StateKind::Failed);
+        failed || endpoint.abandoned
     }
 
     /// True for a request that its sender has made before the last one that was taken up here.
@@ -96,7 +114,7 @@ impl Machine {
         seen.is_some_and(|seen| {
             let newer =
                 ask.local.is_newer_than(seen.last) || (ask.local == seen.last && ask.attempt > seen.attempt);
-            seen.nonce == nonce && !newer
+            seen.address.listener.nonce == nonce && !newer
         })
     }
 

@@ -29,6 +29,7 @@ impl Machine {
     /// Sends our request for the (`tries` + 1)-th time.
     pub(super) fn ask(&mut self, slot: usize, tries: u32, now: Instant) {
         self.links[slot].state = State::Asking { tries };
+        self.links[slot].quiet_until = None;
         self.arm(slot, tries, now);
         self.mark(slot, Step::ReqSent, now);
         if let Some(ask) = self.request(slot) {
@@ -48,7 +49,9 @@ impl Machine {
             sender: path.qpn,
             psn: path.psn,
             receiver: path.receiver(),
-            attempt: link.path?.0,
+            attempt: link.attempt,
+            ended: self.unheard.get(&link.peer).copied().unwrap_or(CommId::NONE),
+            domain: local.address.domain,
             depth: local.depth,
             path: Route {
                 local_lid: ours.lid,
@@ -70,25 +73,18 @@ impl Machine {
     /// Asking + Timeout: asks again, unless it has been asked often enough.
     pub(super) fn ask_again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.leave_window(slot, now);
-        if self.should_give_way(slot) {
-            self.links[slot].has_given_way = true;
-            return self.leave_path(slot, now);
-        }
         let State::Asking { tries } = self.links[slot].state else { return };
+        self.slow(slot, now);
+        if let Some(until) = self.links[slot].quiet_until.take().filter(|&until| until > now) {
+            return self.set_deadline(slot, Some(until));
+        }
         if self.spent(slot, tries, now) {
             let elapsed = now.saturating_duration_since(self.links[slot].since);
             return self.fail(slot, ConnectCause::Timeout { tries: tries + 1, elapsed }, now);
         }
         self.stats.repeated += 1;
+        self.join_others(slot, now);
         self.ask(slot, tries + 1, now);
-    }
-
-    /// The process that is asked for all of its node is silent, and others wait for it: one of them shall ask. Once only, or
-    /// nobody would ever be given up.
-    fn should_give_way(&self, slot: usize) -> bool {
-        let link = &self.links[slot];
-        let path = link.path.and_then(|id| self.paths.get(&id));
-        !link.has_given_way && path.is_some_and(|path| path.carrier == slot && path.holds_up_others())
     }
 
     pub(super) fn spent(&self, slot: usize, tries: u32, now: Instant) -> bool {
@@ -107,9 +103,16 @@ impl Machine {
             // What had been sent before is lost with the endpoint that it was sent to.
             return self.left_unnoticed(slot, tell, now);
         }
-        let Some(id) = self.links[slot].path.filter(|path| path.0 == tell.attempt) else {
+        let attempt = self.links[slot].attempt;
+        let Some(id) = self.links[slot].path.filter(|_| attempt == tell.attempt) else {
             return self.stats.stale += 1;
         };
+        // Whatever has ended before: the peer knows.
+        self.unheard.remove(&self.links[slot].peer);
+        if self.join_others(slot, now) {
+            self.leave_window(slot, now);
+            return self.ask(slot, 0, now);
+        }
         let Some(path) = self.paths.get_mut(&id) else { return };
         match path.stage {
             Stage::Up(receiver) if receiver == tell.receiver => self.up(slot, tell, now),
@@ -181,7 +184,11 @@ impl Machine {
         // The peer is alive: its silence so far does not count against it. `patience` bounds the whole.
         *tries = 0;
         let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
-        self.set_deadline(slot, Some(until));
+        self.links[slot].quiet_until = Some(until);
+        // Others of its node wait no longer than if it had said nothing.
+        let usual = now + self.params.wait(0);
+        let holds_up = self.holds_up_others(slot) && usual < until;
+        self.set_deadline(slot, Some(if holds_up { usual } else { until }));
     }
 
     /// Asking + Rej: begins anew if only what it was based on was outdated, else gives up.
@@ -219,7 +226,7 @@ impl Machine {
 
     /// The receive queue pair at the other end is gone: another connection to the node is needed.
     fn renew_path(&mut self, slot: usize, attempt: u32, now: Instant) {
-        if self.links[slot].path.is_none_or(|path| (path.0 ^ attempt) & 0x00ff_ffff != 0) {
+        if (self.links[slot].attempt ^ attempt) & 0x00ff_ffff != 0 {
             return self.stats.stale += 1;
         }
         self.stats.gone += 1;
@@ -244,10 +251,15 @@ impl Machine {
     }
 
     fn leave_path(&mut self, slot: usize, now: Instant) {
-        self.settle(slot, now);
         if let Some(path) = self.links[slot].path {
             self.retire(path);
         }
+        self.begin_anew(slot, now);
+    }
+
+    /// Whatever the link waits for, it waits for something else now.
+    pub(super) fn begin_anew(&mut self, slot: usize, now: Instant) {
+        self.settle(slot, now);
         self.links[slot].state = State::Queued;
         self.detach(slot, now);
         self.line_up(slot, now);

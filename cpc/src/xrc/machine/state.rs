@@ -20,7 +20,7 @@ pub struct Remote {
     pub qpn: Qpn,
     /// Its RDMA read depth.
     pub depth: Depth,
-    /// Which of the asker's send queue pairs this is.
+    /// Which of the asker's attempts this is of.
     pub attempt: u32,
 }
 
@@ -227,13 +227,15 @@ pub(super) struct Link {
     pub(super) known: Option<Known>,
     /// Out: the connection to the node that it uses.
     pub(super) path: Option<PathId>,
+    /// Out: counts the paths that it has begun over, and those of all others.
+    pub(super) attempt: u32,
     pub(super) deadline: Option<Instant>,
+    /// Out: the peer has asked us not to repeat our ASK before then.
+    pub(super) quiet_until: Option<Instant>,
     /// Holds one of the places for requests that wait for their first answer.
     pub(super) in_window: bool,
     /// Its end is that of a failed endpoint, and the peer is told so.
     pub(super) failed: bool,
-    /// Out: was the first to ask its node, got no answer, and has let another one go first.
-    pub(super) has_given_way: bool,
     /// How often our request was begun anew.
     pub(super) renewals: u32,
     /// When the exchange began.

@@ -3,7 +3,8 @@
 //! ```text
 //! columns: Made Unmade Raised Unraised Joined Unjoined | Renew Remove | AskNew AskDup Tell Mra Rej Dreq Drep | Timeout
 //! ```
-//! `NO` is [`Machine::ignore`]: counted, nothing done. `tests/xrc_simulator.rs` and `tests/xrc_breaks.rs` drive it.
+//! `NO` is [`Machine::ignore`]: counted, nothing done. `tests/xrc_matrix.txt` has what follows from every cell; `tests/xrc_simulator.rs`,
+//! `xrc_breaks.rs` and `xrc_lives.rs` drive it.
 
 use std::time::Instant;
 

@@ -1,0 +1,118 @@
+//! Peers that begin anew: a later life of the process, or a later endpoint of the same life that we had not heard the end of the
+//! former one of.
+//!
+//! A process that ends MPI and begins it again, or another one that takes its name, listens elsewhere and in another domain, under a later
+//! nonce. Its request says so, and is believed: what we had been told in the modex is of its former life. What we had with that is over,
+//! and nobody is left who could agree to its end.
+#![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use super::Machine;
+use super::state::{Input, Link, State, StateKind};
+use crate::ibcm::wire::{CommId, Nonce};
+use crate::xrc::address::Address;
+use crate::xrc::wire::Ask;
+use crate::{EndpointKey, ProcessName};
+
+impl Machine {
+    /// Where the peer is: as the modex says, unless a request has come from a later life of it.
+    pub(super) fn latest(&self, peer: ProcessName, told: Address) -> Address {
+        let seen = self.seen.get(&peer).map(|seen| seen.address);
+        seen.filter(|seen| seen.listener.nonce.is_newer_than(told.listener.nonce)).unwrap_or(told)
+    }
+
+    /// True if a later life of the sender is known here.
+    pub(super) fn is_of_former_life(&self, peer: ProcessName, nonce: Nonce) -> bool {
+        let endpoint = self.by_peer.get(&peer).and_then(|key| self.endpoints.get(key));
+        let known = endpoint.map(|endpoint| endpoint.address.listener.nonce);
+        let seen = self.seen.get(&peer).map(|seen| seen.address.listener.nonce);
+        known.into_iter().chain(seen).any(|known| known.is_newer_than(nonce))
+    }
+
+    /// The endpoint's peer asks from a later life than we know. What was with the former one ends; a link that has only asked, asks
+    /// again where the peer is now.
+    pub(super) fn reborn(&mut self, key: EndpointKey, address: Address, now: Instant) {
+        self.stats.relearned += 1;
+        let Some(peer) = self.endpoints.get(&key).map(|endpoint| endpoint.peer) else { return };
+        self.bury(peer, address.listener.nonce, now);
+        let Some(endpoint) = self.endpoints.get_mut(&key) else { return };
+        endpoint.address = address;
+        let (outgoing, incoming) = (endpoint.outgoing, endpoint.incoming);
+        match (outgoing, incoming) {
+            (None, None) => {}
+            (Some(slot), None) if !self.links[slot].has_met() => self.aim(slot, address, now),
+            _ => self.end_former(key, |_| true, now),
+        }
+    }
+
+    /// Sends a link that is not up yet to another address.
+    fn aim(&mut self, slot: usize, address: Address, now: Instant) {
+        self.links[slot].address = address;
+        if matches!(self.links[slot].state.kind(), StateKind::Queued | StateKind::Opening | StateKind::Asking)
+        {
+            self.links[slot].renewals = 0;
+            self.begin_anew(slot, now);
+        }
+    }
+
+    /// Links that wait for the agreement of a former life to their end wait no longer.
+    pub(super) fn bury(&mut self, peer: ProcessName, nonce: Nonce, now: Instant) {
+        if !self.leaving.contains_key(&peer) {
+            return;
+        }
+        let former = |link: &Link| link.peer == peer && nonce.is_newer_than(link.address.listener.nonce);
+        let leaving = |link: &Link| matches!(link.state, State::Leaving { .. });
+        let slots: Vec<usize> = self
+            .links
+            .iter()
+            .filter(|(_, link)| former(link) && leaving(link))
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in slots {
+            self.forget(slot, &Input::Remove, now);
+            self.has_left(peer, now);
+        }
+    }
+
+    /// The request is of a later endpoint than one of the links has to do with, and we have not heard of that one's end: this is it.
+    pub(super) fn catch_up(&mut self, key: EndpointKey, ask: &Ask, now: Instant) {
+        let ended = ask.ended;
+        let over = |link: &Link| {
+            ended != CommId::NONE && link.remote().is_some_and(|remote| !remote.id.is_newer_than(ended))
+        };
+        let Some(endpoint) = self.endpoints.get(&key) else { return };
+        let links = [endpoint.outgoing, endpoint.incoming];
+        // One that has failed turns every request away, and its links wait for their removal.
+        if !self.is_spent(key) && links.into_iter().flatten().any(|slot| over(&self.links[slot])) {
+            self.end_former(key, over, now);
+        }
+    }
+
+    /// Drops the links that are `over` without another word to the peer, and reports that it has left, unless it is known that the endpoint
+    /// has failed.
+    fn end_former(&mut self, key: EndpointKey, over: impl Fn(&Link) -> bool, now: Instant) {
+        let Some(endpoint) = self.endpoints.get(&key) else { return };
+        let (outgoing, incoming) = (endpoint.outgoing, endpoint.incoming);
+        if let Some(slot) = incoming.filter(|&slot| over(&self.links[slot])) {
+            self.forget(slot, &Input::Remove, now);
+        }
+        let outgoing = outgoing.filter(|&slot| over(&self.links[slot]));
+        outgoing.into_iter().for_each(|slot| self.links[slot].known = None);
+        if self.is_spent(key) {
+            return;
+        }
+        if let Some(slot) = outgoing {
+            self.leave_window(slot, now);
+            self.peer_left(slot, now);
+        }
+        self.report_left(key);
+    }
+}
+
+impl Link {
+    /// Something has passed between us and the peer over it, or can.
+    fn has_met(&self) -> bool {
+        self.known.is_some() || self.state.remote().is_some()
+    }
+}

@@ -1,0 +1,155 @@
+//! The world of xrc: machines on several nodes in virtual time, over a network that misbehaves, with a model of the XRC domains that they
+//! share and a stand-in for the transport.
+//!
+//! The transport does what the BTL does: it adds peers, connects when it has something to send, numbers its messages, renews what breaks, and
+//! replaces endpoints that were disconnected (`transport`). The driver's part and the domains are in `driver`, datagrams and time in
+//! `network`, what must hold in `checks`. Everything follows from one seed, which a failing test prints.
+
+mod checks;
+mod driver;
+mod network;
+mod process;
+mod transport;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use cpc::ibcm::Params;
+use cpc::ibcm::address::Address as Listener;
+use cpc::ibcm::machine::Source;
+use cpc::ibcm::wire::{Depth, Layout, MAD_LEN, Nonce};
+use cpc::xrc::DomainId;
+use cpc::xrc::address::Address;
+use cpc::xrc::machine::{Local, Machine};
+use cpc::xrc::wire::SrqNums;
+use cpc::{EndpointKey, ProcessName};
+use verbs::{Gid, Lid, Qpn, SrqNum};
+
+use super::{Odds, Plan};
+use process::{End, Receiver};
+pub use process::{Heard, Presence, Process};
+
+/// After so long everything has come to its end: a silent peer is given up after some 19 s, as is a DREQ; a request that nobody welcomes
+/// after 60 s.
+pub const BOUND: Duration = Duration::from_secs(100);
+/// Steps for each pair that no world needs: the livelock detector.
+const STEPS: u64 = 3_000;
+
+type Bytes = Box<[u8; MAD_LEN]>;
+
+enum Told {
+    Failed(usize, EndpointKey),
+    Disconnected(usize, EndpointKey),
+    Unknown(usize, ProcessName),
+}
+
+pub struct World {
+    pub processes: Vec<Process>,
+    pub receivers: HashMap<Qpn, Receiver>,
+    net: BTreeMap<(Instant, u64), (Source, Qpn, Bytes)>,
+    /// What the machines have said to the transports.
+    told: VecDeque<Told>,
+    due_restarts: VecDeque<usize>,
+    pub plan: Plan,
+    pub odds: Odds,
+    pub start: Instant,
+    pub now: Instant,
+    pub sent: u64,
+    /// Processes that have begun anew: what is said of them may be of their former lives.
+    pub restarts: u64,
+    steps: u64,
+    sequence: u64,
+    number: u32,
+    seed: u64,
+    first_seed: u64,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("xrc: world of seed {}, {:?} after its start", self.first_seed, self.elapsed());
+        }
+    }
+}
+
+impl World {
+    /// `nodes[i]` is the node of process i.
+    pub fn new(nodes: &[usize], seed: u64) -> World {
+        let start = Instant::now();
+        let mut world = World {
+            processes: Vec::new(),
+            receivers: HashMap::new(),
+            net: BTreeMap::new(),
+            told: VecDeque::new(),
+            due_restarts: VecDeque::new(),
+            plan: Plan::default(),
+            odds: Odds::default(),
+            start,
+            now: start,
+            sent: 0,
+            restarts: 0,
+            steps: 0,
+            sequence: 0,
+            number: 100,
+            seed,
+            first_seed: seed,
+        };
+        for (index, &node) in nodes.iter().enumerate() {
+            let process = world.birth(index, node, DomainId::new(1, node as u64));
+            world.processes.push(process);
+        }
+        world
+    }
+
+    /// So many nodes with so many processes each, which know each other.
+    pub fn grid(nodes: usize, per_node: usize, seed: u64) -> World {
+        let places: Vec<usize> = (0..nodes * per_node).map(|index| index / per_node).collect();
+        let mut world = World::new(&places, seed);
+        world.meet_all();
+        world
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.now - self.start
+    }
+
+    pub fn random(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let x = self.seed ^ self.seed >> 29;
+        (x.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32) >> 16
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.random() % limit as u64) as usize
+    }
+
+    fn number(&mut self) -> u32 {
+        self.number += 1;
+        self.number
+    }
+
+    fn birth(&mut self, index: usize, node: usize, domain: DomainId) -> Process {
+        let lid = Lid(u16::try_from(node + 1).unwrap());
+        let qpn = Qpn(self.number());
+        // Later ones are higher, wherever the count begins.
+        let nonce = Nonce((self.first_seed as u32).wrapping_sub(3).wrapping_add(self.number()));
+        let listener = Listener { port: 1, mtu: 5, ethernet: false, lid, qpn, nonce, gid: Gid([7; 16]) };
+        let address = Address { listener, domain };
+        let name = ProcessName(0x5_0000_0000 + index as u64);
+        let srqs = SrqNums::new(&[SrqNum(self.number()), SrqNum(self.number())]).unwrap();
+        let local = Local {
+            name,
+            address,
+            layout: Layout::new([true, true]).unwrap(),
+            srqs,
+            depth: Depth { responder_resources: 4, initiator_depth: 4 },
+            pkey: 0xffff,
+            sl: 0,
+            ack_timeout: 20,
+            retry_count: 7,
+            rnr_retry: 7,
+        };
+        let machine = Machine::new(local, Params::default(), self.random());
+        Process::new(machine, name, node, address, srqs)
+    }
+}

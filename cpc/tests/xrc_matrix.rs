@@ -1,0 +1,485 @@
+//! xrc: every state of an endpoint's two links and every input: what follows and what is said. The expectations are in
+//! `xrc_matrix.txt`, written to be read: a line for each cell in which something happens, and nothing may happen in any other.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+
+use std::time::{Duration, Instant};
+
+use cpc::ibcm::Params;
+use cpc::ibcm::address::Address as Listener;
+use cpc::ibcm::machine::Source;
+use cpc::ibcm::wire::{CommId, Depth, Drep, Dreq, Layout, MAD_LEN, Mra, Nonce, Path, Reason, Rej, Stage};
+use cpc::xrc::DomainId;
+use cpc::xrc::address::Address;
+use cpc::xrc::machine::{Action, Direction, JoinError, Local, Machine, PathId};
+use cpc::xrc::wire::{Ask, Datagram, Message, SrqNums, Tell};
+use cpc::{EndpointKey, ProcessName};
+use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
+
+const KEY: EndpointKey = EndpointKey { index: 1, generation: 1 };
+/// An endpoint of another node, and one of the peer's.
+const FAR: EndpointKey = EndpointKey { index: 2, generation: 1 };
+const NEAR: EndpointKey = EndpointKey { index: 3, generation: 1 };
+const ME: ProcessName = ProcessName(0x1_0000_0000);
+const PEER: ProcessName = ProcessName(0x1_0000_0001);
+const NEIGHBOUR: ProcessName = ProcessName(0x1_0000_0003);
+/// Id of the peer's exchange; the one before is an earlier one, the one after a later one.
+const P: CommId = CommId(0x500);
+const DEPTH: Depth = Depth { responder_resources: 1, initiator_depth: 1 };
+const RECEIVER: Qpn = Qpn(0x300);
+const LABEL: u32 = 77;
+const SEED: u64 = 42;
+
+/// The states, as "outgoing/incoming", and the inputs that lead there.
+const ROWS: [(&str, &[&str]); 24] = [
+    ("-/-", &[]),
+    ("Queued/-", &["busy", "Connect"]),
+    ("Queued/- (node)", &["node asks", "Connect"]),
+    ("Opening/-", &["Connect"]),
+    ("Asking/-", &["Connect", "Made"]),
+    ("Asking/- (MRA)", &["Connect", "Made", "MRA"]),
+    ("Asking/- (again)", &["Connect", "Made", "Timeout"]),
+    ("Asking/- (node)", &["node up", "Connect"]),
+    ("Asking/- (broken)", &["Connect", "Made", "TELL", "Raised", "Renew", "Made"]),
+    ("Rising/-", &["Connect", "Made", "TELL"]),
+    ("Up/-", &["Connect", "Made", "TELL", "Raised"]),
+    ("Up/Told", &["Connect", "Made", "TELL", "Raised", "ASK", "Joined"]),
+    ("Failed/-", &["Connect", "Unmade"]),
+    ("Failed/Told", &["ASK", "Joined", "Connect", "Made", "REJ"]),
+    ("Left/-", &["Connect", "Made", "TELL", "Raised", "DREQ"]),
+    ("-/Joining", &["ASK"]),
+    ("-/Told", &["ASK", "Joined"]),
+    ("abandoned", &["Connect", "Made", "TELL", "Raised", "Abandon"]),
+    ("Leaving out", &["Connect", "Made", "TELL", "Raised", "Remove"]),
+    ("Leaving out (again)", &["Connect", "Made", "TELL", "Raised", "Remove", "Timeout"]),
+    ("TimeWait out", &["Connect", "Made", "TELL", "Raised", "Remove", "DREP"]),
+    ("Leaving in", &["ASK", "Joined", "Remove"]),
+    ("TimeWait in", &["ASK", "Joined", "Remove", "DREP"]),
+    ("gone", &["Remove"]),
+];
+
+const COLUMNS: [&str; 34] = [
+    "Add",
+    "Connect",
+    "Renew",
+    "Remove",
+    "Abandon",
+    "Made",
+    "Unmade",
+    "Raised",
+    "Unraised",
+    "Joined",
+    "Unjoined",
+    "no receiver",
+    "ASK",
+    "ASK anew",
+    "ASK later",
+    "ASK earlier",
+    "ASK over",
+    "ASK reborn",
+    "ASK former",
+    "ASK unlike",
+    "TELL",
+    "TELL stale",
+    "TELL other",
+    "TELL unlike",
+    "MRA",
+    "REJ",
+    "REJ stale",
+    "REJ gone",
+    "REJ layout",
+    "REJ of TELL",
+    "DREQ",
+    "DREQ bad",
+    "DREP",
+    "Timeout",
+];
+
+fn address(lid: u16, qpn: u32) -> Address {
+    let (lid, qpn, nonce) = (Lid(lid), Qpn(qpn), Nonce(5000 + qpn));
+    let listener = Listener { port: 1, mtu: 5, ethernet: false, lid, qpn, nonce, gid: Gid([1; 16]) };
+    Address { listener, domain: DomainId::new(1, u64::from(lid.0)) }
+}
+
+fn mine() -> Address {
+    address(20, 20)
+}
+
+fn theirs() -> Address {
+    address(10, 10)
+}
+
+/// The peer's process, so many lives later.
+fn life(number: i32) -> Address {
+    let mut address = theirs();
+    address.listener.nonce = Nonce(address.listener.nonce.0.wrapping_add_signed(number));
+    address.listener.qpn = Qpn(address.listener.qpn.0 + number.unsigned_abs());
+    address.domain = DomainId::new(9, 9);
+    address
+}
+
+fn layout() -> Layout {
+    Layout::new([true, true]).unwrap()
+}
+
+fn other_layout() -> Layout {
+    Layout::new([true]).unwrap()
+}
+
+fn srqs() -> SrqNums {
+    SrqNums::new(&[SrqNum(5), SrqNum(6)]).unwrap()
+}
+
+/// A machine with three endpoints, of which one is put through its states.
+struct Bench {
+    machine: Machine,
+    now: Instant,
+    /// Our id of the endpoint's first link, drawn or not.
+    id: CommId,
+    /// Of what the machine last asked for or said on the endpoint's behalf.
+    path: PathId,
+    attempt: u32,
+    join: (CommId, u32),
+    said: Vec<String>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let local = Local {
+            name: ME,
+            address: mine(),
+            layout: layout(),
+            srqs: srqs(),
+            depth: DEPTH,
+            pkey: 0xffff,
+            sl: 0,
+            ack_timeout: 20,
+            retry_count: 7,
+            rnr_retry: 7,
+        };
+        let params = Params { window: 2, max_retries: 1, ..Params::default() };
+        let now = Instant::now();
+        let mut machine = Machine::new(local, params, SEED);
+        machine.add_endpoint(KEY, PEER, theirs(), 1, now);
+        machine.add_endpoint(FAR, ProcessName(9), address(11, 11), 2, now);
+        machine.add_endpoint(NEAR, NEIGHBOUR, address(10, 12), 3, now);
+        let path = PathId(99);
+        let said = Vec::new();
+        Bench { machine, now, id: CommId::NONE, path, attempt: 1, join: (CommId::NONE, 0), said }
+    }
+
+    /// A bench in this state. Ids come from a counter that the seed starts: the first is seen in the ASK of another machine.
+    fn at(way: &[&str]) -> Bench {
+        let mut first = Bench::new();
+        ["Connect", "Made"].iter().for_each(|input| first.apply(input));
+        let mut bench = Bench::new();
+        bench.id = first.id;
+        way.iter().for_each(|input| bench.apply(input));
+        bench.said.clear();
+        bench
+    }
+
+    fn datagram(&mut self, message: Message) {
+        self.datagram_of(theirs(), message);
+    }
+
+    fn datagram_of(&mut self, from: Address, message: Message) {
+        let mut mad = [0; MAD_LEN];
+        Datagram { from: from.listener.nonce, to: mine().listener.nonce, message }.emit(&mut mad);
+        let from = Source { qpn: from.listener.qpn, lid: from.listener.lid, gid: None };
+        self.machine.datagram(from, &mad, self.now);
+    }
+
+    fn ask(&mut self, from: Address, change: impl FnOnce(&mut Ask)) {
+        let mut ask = request(from);
+        change(&mut ask);
+        self.datagram_of(from, Message::Ask(ask));
+    }
+
+    fn tell(&mut self, change: impl FnOnce(&mut Tell)) {
+        let mut tell = Tell {
+            local: P,
+            remote: self.id,
+            name: PEER,
+            layout: layout(),
+            receiver: RECEIVER,
+            depth: DEPTH,
+            srqs: srqs(),
+            label: LABEL,
+            attempt: self.attempt,
+        };
+        change(&mut tell);
+        self.datagram(Message::Tell(tell));
+    }
+
+    fn reject(&mut self, stage: Stage, local: CommId, reason: Reason) {
+        let remote = self.id;
+        self.datagram(Message::Rej(Rej { local, remote, stage, reason }));
+    }
+
+    fn apply(&mut self, input: &str) {
+        let now = self.now;
+        match input {
+            "busy" => self.busy(),
+            "node asks" => self.node_asks(),
+            "node up" => self.node_up(),
+            "Add" => self.machine.add_endpoint(KEY, PEER, theirs(), 1, now),
+            "Connect" => self.machine.connect(KEY, now),
+            "Renew" => self.machine.renew(KEY, now),
+            "Remove" => self.machine.remove_endpoint(KEY, now),
+            "Abandon" => self.machine.abandon_endpoint(KEY, now),
+            "Made" => self.machine.sender_made(self.path, Ok(Qpn(0x200)), now),
+            "Unmade" => self.machine.sender_made(self.path, Err("no memory".to_owned()), now),
+            "Raised" => self.machine.sender_raised(self.path, Ok(()), now),
+            "Unraised" => self.machine.sender_raised(self.path, Err("no path".to_owned()), now),
+            "Joined" => self.machine.joined(self.join.0, self.join.1, Ok(RECEIVER), now),
+            "Unjoined" => {
+                let error = JoinError::Verbs("no memory".to_owned());
+                self.machine.joined(self.join.0, self.join.1, Err(error), now);
+            }
+            "no receiver" => self.machine.joined(self.join.0, self.join.1, Err(JoinError::Gone), now),
+            "MRA" => self.datagram(Message::Mra(Mra {
+                local: CommId::NONE,
+                remote: self.id,
+                stage: Stage::Req,
+                service_timeout: 20,
+            })),
+            "DREP" => self.datagram(Message::Drep(Drep { local: P, remote: self.id })),
+            "Timeout" => self.time_out(),
+            _ => self.apply_message(input),
+        }
+        self.note();
+    }
+
+    fn apply_message(&mut self, input: &str) {
+        let id = self.id;
+        match input {
+            "ASK" => self.ask(theirs(), |_| {}),
+            "ASK anew" => self.ask(theirs(), |ask| {
+                (ask.attempt, ask.receiver, ask.sender) = (2, Some(RECEIVER), Qpn(0x101));
+            }),
+            "ASK later" => self.ask(theirs(), |ask| ask.local = CommId(P.0 + 1)),
+            "ASK earlier" => self.ask(theirs(), |ask| ask.local = CommId(P.0 - 1)),
+            "ASK over" => self.ask(theirs(), |ask| (ask.local, ask.ended) = (CommId(P.0 + 2), P)),
+            "ASK reborn" => self.ask(life(1), |ask| ask.local = CommId(7)),
+            "ASK former" => self.ask(life(-1), |_| {}),
+            "ASK unlike" => self.ask(theirs(), |ask| ask.layout = other_layout()),
+            "TELL" => self.tell(|_| {}),
+            "TELL stale" => self.tell(|tell| tell.attempt = 99),
+            "TELL other" => self.tell(|tell| tell.label = LABEL + 1),
+            "TELL unlike" => self.tell(|tell| tell.layout = other_layout()),
+            "REJ" => self.reject(Stage::Req, CommId::NONE, Reason::Refused),
+            "REJ stale" => self.reject(Stage::Req, CommId::NONE, Reason::Stale),
+            "REJ gone" => self.reject(Stage::Req, CommId::NONE, Reason::NoReceiver(self.attempt)),
+            "REJ layout" => self.reject(Stage::Req, CommId::NONE, Reason::Layout(other_layout())),
+            "REJ of TELL" => self.reject(Stage::Rep, P, Reason::InvalidCommId),
+            "DREQ" | "DREQ bad" => {
+                let failed = input == "DREQ bad";
+                self.datagram(Message::Dreq(Dreq { local: P, remote: id, remote_qpn: RECEIVER, failed }));
+            }
+            other => panic!("no input {other}"),
+        }
+    }
+
+    fn time_out(&mut self) {
+        if let Some(at) = self.machine.poll_timeout() {
+            self.now = at + Duration::from_nanos(1);
+        }
+        self.machine.handle_timeout(self.now);
+    }
+
+    /// All places for requests without an answer are taken.
+    fn busy(&mut self) {
+        self.machine.connect(FAR, self.now);
+        self.machine.connect(NEAR, self.now);
+        self.not_ours(2);
+    }
+
+    /// The peer's node is being asked already.
+    fn node_asks(&mut self) {
+        self.machine.connect(NEAR, self.now);
+        self.note();
+        self.apply("Made");
+        self.not_ours(1);
+    }
+
+    fn node_up(&mut self) {
+        self.machine.connect(NEAR, self.now);
+        self.note();
+        self.apply("Made");
+        let neighbour = address(10, 12);
+        let told = Tell {
+            local: CommId(0x900),
+            remote: self.id,
+            name: NEIGHBOUR,
+            layout: layout(),
+            receiver: RECEIVER,
+            depth: DEPTH,
+            srqs: srqs(),
+            label: 5,
+            attempt: self.attempt,
+        };
+        self.datagram_of(neighbour, Message::Tell(told));
+        self.note();
+        self.apply("Raised");
+        self.not_ours(1);
+    }
+
+    /// What has been so far was about others, which have drawn so many ids.
+    fn not_ours(&mut self, drawn: u32) {
+        while self.machine.poll_action().is_some() {}
+        (self.id, self.path) = (CommId(self.id.0.wrapping_add(drawn)), PathId(99));
+    }
+
+    /// Takes down what the machine says and wants, and what names it has given.
+    fn note(&mut self) {
+        while let Some(action) = self.machine.poll_action() {
+            match &action {
+                Action::MakeSender { path } => self.path = *path,
+                Action::Join { link, attempt, .. } => self.join = (*link, *attempt),
+                Action::Send { datagram, .. } => self.note_ids(&datagram.message),
+                _ => {}
+            }
+            self.said.push(describe(&action));
+        }
+    }
+
+    fn note_ids(&mut self, message: &Message) {
+        match message {
+            Message::Ask(ask) => (self.id, self.attempt) = (ask.local, ask.attempt),
+            Message::Tell(tell) => self.id = tell.local,
+            _ => {}
+        }
+    }
+
+    fn state(&self) -> String {
+        let side = |direction| self.machine.state(KEY, direction).map(|state| format!("{state:?}"));
+        let side = |direction| side(direction).unwrap_or_else(|| "-".to_owned());
+        match self.machine.timeline(KEY) {
+            Some(_) => format!("{}/{}", side(Direction::Out), side(Direction::In)),
+            None if self.machine.leaving() > 0 => format!("{} leave", self.machine.leaving()),
+            None => "gone".to_owned(),
+        }
+    }
+}
+
+/// The first request of a process that sends to us.
+fn request(from: Address) -> Ask {
+    let (ours, theirs) = (mine().listener, from.listener);
+    Ask {
+        local: P,
+        service: ME,
+        name: PEER,
+        layout: layout(),
+        sender: Qpn(0x100),
+        psn: Psn(7),
+        receiver: None,
+        attempt: 1,
+        ended: CommId::NONE,
+        domain: from.domain,
+        depth: DEPTH,
+        path: Path {
+            local_lid: theirs.lid,
+            remote_lid: ours.lid,
+            local_gid: theirs.gid,
+            remote_gid: ours.gid,
+            sl: 0,
+            ack_timeout: 20,
+        },
+        mtu: 5,
+        pkey: 0xffff,
+        retry_count: 7,
+        rnr_retry: 7,
+        max_cm_retries: 12,
+        response_timeout: 15,
+    }
+}
+
+fn describe(action: &Action) -> String {
+    match action {
+        Action::MakeSender { .. } => "make S".to_owned(),
+        Action::RaiseSender { .. } => "raise S".to_owned(),
+        Action::DropSender { .. } => "drop S".to_owned(),
+        Action::Join { receiver: None, .. } => "make R".to_owned(),
+        Action::Join { receiver: Some(_), .. } => "open R".to_owned(),
+        Action::Release { .. } => "close R".to_owned(),
+        Action::Connected { .. } => "CONNECTED".to_owned(),
+        Action::Failed { .. } => "FAILED".to_owned(),
+        Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
+        Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
+        Action::Send { to, datagram } => format!("{}{}", message(&datagram.message), whom(to)),
+    }
+}
+
+fn message(message: &Message) -> String {
+    match message {
+        Message::Ask(Ask { receiver: None, .. }) => "ASK(R?)".to_owned(),
+        Message::Ask(_) => "ASK(R)".to_owned(),
+        Message::Tell(_) => "TELL".to_owned(),
+        Message::Mra(_) => "MRA".to_owned(),
+        Message::Rej(rej) => format!("REJ({})", reason(rej.reason)),
+        Message::Dreq(dreq) if dreq.failed => "DREQ(bad)".to_owned(),
+        Message::Dreq(_) => "DREQ".to_owned(),
+        Message::Drep(_) => "DREP".to_owned(),
+    }
+}
+
+fn reason(reason: Reason) -> String {
+    match reason {
+        Reason::Layout(_) => "Layout".to_owned(),
+        Reason::NoReceiver(_) => "NoReceiver".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A later or former life of the peer, or its neighbour.
+fn whom(to: &Source) -> &'static str {
+    match to.qpn {
+        qpn if qpn == theirs().listener.qpn => "",
+        qpn if qpn == life(1).listener.qpn => " to another life",
+        _ => " to another process",
+    }
+}
+
+/// The cell's line; `None` if nothing happens in it.
+fn cell((row, way): (&str, &[&str]), column: &str) -> Option<String> {
+    let mut bench = Bench::at(way);
+    let before = bench.state();
+    bench.apply(column);
+    let after = bench.state();
+    let change = if before == after { "-".to_owned() } else { format!("-> {after}") };
+    match (before == after, bench.said.is_empty()) {
+        (true, true) => None,
+        (false, true) => Some(format!("{row:<21}{column:<13}{change}")),
+        (_, false) => Some(format!("{row:<21}{column:<13}{change:<21}{}", bench.said.join(", "))),
+    }
+}
+
+#[test]
+fn every_cell_of_the_table_is_as_decided() {
+    let expected = include_str!("xrc_matrix.txt").lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let expected: Vec<&str> = expected.collect();
+    let cells = ROWS.iter().flat_map(|row| COLUMNS.iter().map(move |column| (*row, *column)));
+    let found: Vec<String> = cells.filter_map(|(row, column)| cell(row, column)).collect();
+    if std::env::var_os("OXIB_SHOW_MATRIX").is_some() {
+        found.iter().for_each(|line| println!("{line}"));
+    }
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.len(), expected.len());
+}
+
+/// The rows above are really the states that their names say.
+#[test]
+fn every_state_is_reached() {
+    for (row, way) in ROWS {
+        let bench = Bench::at(way);
+        let expected = match row {
+            "abandoned" => "Leaving/-",
+            "TimeWait out" | "TimeWait in" => "gone",
+            _ if row.starts_with("Leaving") => "1 leave",
+            _ => row.split(" (").next().unwrap(),
+        };
+        assert_eq!(bench.state(), expected, "{row}");
+    }
+}
