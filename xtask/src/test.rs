@@ -32,6 +32,7 @@ pub fn command(args: Args) -> Result<()> {
     if args.flag("list") {
         return list(&setting(&workspace, &args, OpenMpi::in_path())?, &args);
     }
+    let soak = Soak::asked(&args)?;
     packages::ensure(&[&packages::MPI[..], &packages::TESTS].concat(), !args.flag("no-install"))?;
     let began = Instant::now();
     let setting = setting(&workspace, &args, OpenMpi::in_path())?;
@@ -43,7 +44,6 @@ pub fn command(args: Args) -> Result<()> {
     dropin::build(&workspace)?;
     let mut total =
         if only_cases(&args) { Tally::default() } else { cargo_test(&workspace.root, args.flag("all"))? };
-    let soak = Soak::asked(&args)?;
     if !args.flag("ompi5") {
         add(&mut total, run_cases(&setting, &suite::cases(&setting), &args, soak));
     }
