@@ -6,7 +6,7 @@ mod common;
 use common::{ECHO, World};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 
-const LAYOUTS: [&str; 4] = [DEFAULT, "P,128,4:P,2048,4:P,65536,4", "S,128,64,48,8:S,65536,16", "X,65536,16"];
+const LAYOUTS: [&str; 3] = [DEFAULT, "P,128,4:P,2048,4:P,65536,4", "S,128,64,48,8:S,65536,16"];
 
 /// Side 0 forgets side 1 and adds it again. What was under way to and fro is lost with the connection.
 fn add_again(world: &mut World) {

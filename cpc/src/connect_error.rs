@@ -15,6 +15,23 @@ pub struct ConnectError {
     pub cause: ConnectCause,
 }
 
+impl ConnectCause {
+    /// True if it says no more than that there is nobody, or nobody who knows us: as of a peer that has left.
+    pub fn finds_nobody(&self) -> bool {
+        let unknown = |reason: &Reason| {
+            use Reason::{InvalidCommId, InvalidServiceId, Stale, Timeout, UnknownPeer};
+            matches!(reason, InvalidCommId | InvalidServiceId | Stale | Timeout | UnknownPeer)
+        };
+        match self {
+            ConnectCause::Timeout { .. } | ConnectCause::Unreachable { .. } | ConnectCause::Refused(_) => {
+                true
+            }
+            ConnectCause::Rejected(reason) => unknown(reason),
+            _ => false,
+        }
+    }
+}
+
 /// The causes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectCause {
@@ -46,13 +63,21 @@ pub enum ConnectCause {
         /// Time since the exchange began.
         elapsed: Duration,
     },
-    /// The two sides' queues differ.
+    /// Number or kinds of the two sides' queues differ.
     #[error("its queues are {theirs}, ours are {ours}; receive_queues must be the same in all processes")]
     Layout {
         /// Our queues.
         ours: Layout,
         /// The peer's.
         theirs: Layout,
+    },
+    /// The two sides' queues differ.
+    #[error("its queues are {theirs}, ours are {ours}; receive_queues must be the same in all processes")]
+    Queues {
+        /// Our queues, as `receive_queues` has them.
+        ours: String,
+        /// The peer's, as far as it has told them.
+        theirs: String,
     },
     /// A verbs call failed here.
     #[error("{0}")]

@@ -33,6 +33,6 @@ pub use error::{Error, SelectError};
 pub use event::{Event, First, Route};
 pub use framework::{Advert, Choice};
 pub use names::{EndpointKey, ProcessName};
-pub use plan::{Config, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan, XrcPlan};
+pub use plan::{Config, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan, ReceiveQueues, XrcPlan};
 pub use service::Service;
 pub use timeline::{Step, Timeline};

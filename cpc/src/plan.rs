@@ -23,6 +23,15 @@ pub struct QueuePlan {
     pub rnr_retry: u8,
 }
 
+/// The setting that the queues follow from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveQueues {
+    /// Equal for two processes if and only if the text is.
+    pub fingerprint: u32,
+    /// Every queue spelled out, for the user.
+    pub text: String,
+}
+
 /// The port that the QPs use.
 #[derive(Clone, Debug)]
 pub struct PortPlan {
@@ -51,6 +60,8 @@ pub struct QpPlan {
     pub pd: Arc<Pd>,
     /// The queues, 1 to 15, in the layout's order.
     pub queues: Vec<QueuePlan>,
+    /// What the user has asked for with them; peers that have asked for something else are refused.
+    pub receive_queues: ReceiveQueues,
     /// The port.
     pub port: PortPlan,
     /// What peers may do to memory through the QPs.

@@ -103,6 +103,7 @@ fn layouts_with_shared_queues_are_refused_with_the_reason() {
     let plan = cpc::QpPlan {
         pd,
         queues: vec![side::queue(&cq, None), side::queue(&cq, Some(&srq))],
+        receive_queues: cpc::ReceiveQueues::default(),
         port: side::port(&ctx),
         access: verbs::Access::LOCAL_WRITE,
         min_rnr_timer: 12,

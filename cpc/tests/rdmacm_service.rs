@@ -208,6 +208,7 @@ fn a_port_that_is_taken_is_an_error_with_its_remedy() {
     let plan = cpc::QpPlan {
         pd,
         queues: vec![side::queue(&cq, None)],
+        receive_queues: cpc::ReceiveQueues::default(),
         port: side::port(&ctx),
         access: verbs::Access::LOCAL_WRITE,
         min_rnr_timer: 12,

@@ -118,6 +118,27 @@ fn unlike_numbers_of_queues_are_refused_with_both_layouts_named() {
     assert!(sides[0].failures[0].contains("queues are PP, ours are PPP"), "{}", sides[0].failures[0]);
 }
 
+/// The software device refuses an address without a global routing header on an Ethernet port, for a datagram and for a queue pair.
+#[test]
+fn all_of_this_works_over_roce_ports() {
+    let again = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--skip", "all_of_this_works_over_roce_ports"])
+        .env("SOFTIB_LINK_LAYER", "ethernet")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success() && said.contains(" passed; 0 failed"), "{said}");
+    assert!(said.contains("the_ports_are_of_the_kind_that_was_asked_for ... ok"), "{said}");
+}
+
+#[test]
+fn the_ports_are_of_the_kind_that_was_asked_for() {
+    let port = port(&context());
+    let roce = std::env::var_os("SOFTIB_LINK_LAYER").is_some();
+    let expected = if roce { verbs::LinkLayer::Ethernet } else { verbs::LinkLayer::InfiniBand };
+    assert_eq!((port.link_layer, port.lid.0 == 0), (expected, roce));
+}
+
 #[test]
 fn an_endpoint_with_a_damaged_address_fails_alone() {
     let (mut sides, keys) = pair(false);
@@ -183,6 +204,7 @@ fn an_excluded_or_unknown_component_is_an_error_with_its_reason() {
         let plan = QpPlan {
             pd,
             queues: vec![queue(&cq, None)],
+            receive_queues: cpc::ReceiveQueues::default(),
             port: port(&ctx),
             access: Access::LOCAL_WRITE,
             min_rnr_timer: 12,
@@ -280,7 +302,8 @@ fn send_raw(ctx: &Arc<Context>, to: &Address, key: QKey, bytes: &[u8]) {
     let mut pool = Pool::new(&pd, PoolConfig { buf_len: 512, align: 64, grow_by: 1, max: 1, access });
     let mut buf = pool.take().unwrap();
     buf.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
-    let ah = Ah::create(&pd, &AhAttr { port: 1, dlid: to.lid, sl: 0, gid: None }).unwrap();
+    let gid = to.ethernet.then_some((to.gid, 0, 64));
+    let ah = Ah::create(&pd, &AhAttr { port: 1, dlid: to.lid, sl: 0, gid }).unwrap();
     let len = u32::try_from(bytes.len()).unwrap();
     let posted = qp
         .post_send_ud(1, buf, len, &ah, to.qpn, key, SendFlags::SIGNALED)

@@ -19,6 +19,10 @@ fn hellos() -> impl Strategy<Value = Hello> {
     )
 }
 
+fn queues() -> impl Strategy<Value = Queues> {
+    (any::<u32>(), "[!-~]{0,200}").prop_map(|(fingerprint, text)| Queues::new(fingerprint, &text))
+}
+
 fn ids() -> impl Strategy<Value = (CommId, CommId)> {
     (1..=u32::MAX, any::<u32>()).prop_map(|(a, b)| (CommId(a), CommId(b)))
 }
@@ -37,6 +41,7 @@ fn reasons() -> impl Strategy<Value = Reason> {
         Just(Reason::UnknownPeer),
         Just(Reason::Refused),
         hellos().prop_map(|h| Reason::Layout(h.layout)),
+        queues().prop_map(Reason::Queues),
         (11_u16..=u16::MAX).prop_map(Reason::Other),
     ]
 }
@@ -56,11 +61,12 @@ fn depths() -> impl Strategy<Value = Depth> {
 
 fn reqs() -> impl Strategy<Value = Req> {
     let bits = (1..=5_u8, any::<u16>(), 0..8_u8, 0..8_u8, 0..16_u8, 0..32_u8, any::<bool>());
-    (ids(), any::<u64>(), hellos(), 0..1_u32 << 24, depths(), paths(), bits).prop_map(
-        |((local, _), service, hello, psn, depth, path, bits)| Req {
+    (ids(), any::<u64>(), hellos(), queues(), 0..1_u32 << 24, depths(), paths(), bits).prop_map(
+        |((local, _), service, hello, queues, psn, depth, path, bits)| Req {
             local,
             service: ProcessName(service),
             hello,
+            queues,
             psn: Psn(psn),
             depth,
             path,
@@ -76,11 +82,12 @@ fn reqs() -> impl Strategy<Value = Req> {
 }
 
 fn reps() -> impl Strategy<Value = Rep> {
-    (ids(), hellos(), 0..1_u32 << 24, depths(), 0..8_u8, any::<bool>()).prop_map(
-        |((local, remote), hello, psn, depth, rnr_retry, srq)| Rep {
+    (ids(), hellos(), queues(), 0..1_u32 << 24, depths(), 0..8_u8, any::<bool>()).prop_map(
+        |((local, remote), hello, queues, psn, depth, rnr_retry, srq)| Rep {
             local,
             remote,
             hello,
+            queues,
             psn: Psn(psn),
             depth,
             rnr_retry,
@@ -164,6 +171,7 @@ fn a_req() -> Req {
             name: ProcessName(0x2122_2324_2526_2728),
             qpns: Qpns::new(&[Qpn(0x31_3233), Qpn(0x41_4243), Qpn(0x51_5253)]).unwrap(),
         },
+        queues: Queues::new(0x7172_7374, "P,128,8:S,4096,8:S,65536,16,12,3,4,1"),
         psn: Psn(0x61_6263),
         depth: Depth { responder_resources: 4, initiator_depth: 8 },
         path: Path {
@@ -196,7 +204,7 @@ fn a_req_lies_on_the_wire_as_the_specification_says() {
     assert_eq!(at(0, 4), [1, 7, 2, 3], "base version, class, class version, method");
     assert_eq!(at(8, 8), [0xaa, 0xbb, 0xcc, 0xdd, 0x11, 0x22, 0x33, 0x44], "transaction id");
     assert_eq!(at(16, 2), [0, 0x10], "attribute id");
-    assert_eq!(at(20, 4), *b"oxc\x01", "attribute modifier");
+    assert_eq!(at(20, 4), *b"oxc\x02", "attribute modifier");
     assert_eq!(at(24, 4), [1, 2, 3, 4], "local communication id");
     assert_eq!(at(32, 8), [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18], "service id");
     assert_eq!(at(56, 4), [0x31, 0x32, 0x33, 4], "local QPN, responder resources");
@@ -213,14 +221,19 @@ fn a_req_lies_on_the_wire_as_the_specification_says() {
     assert_eq!(at(24 + 140, 3), [0x13, 0, 0b110], "private data: version and count, shared queues");
     assert_eq!(at(24 + 143, 8), [0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28], "private data: name");
     assert_eq!(at(24 + 151, 3), [0x31, 0x32, 0x33], "private data: first QPN");
-    assert!(mad[24 + 140 + HELLO_LEN..].iter().all(|&b| b == 0), "nothing behind 56 bytes of private data");
+    assert_eq!(
+        at(24 + 196, 8),
+        [1, 36, 0, 0, 0x71, 0x72, 0x73, 0x74],
+        "private data: the queues' fingerprint"
+    );
+    assert_eq!(at(24 + 204, 28), *b"P,128,8:S,4096,8:S,65536,16,", "private data: what fits of their text");
 }
 
 #[test]
 fn another_version_is_told_from_foreign_bytes() {
     let mut mad = emitted(&Datagram { from: Nonce(1), to: Nonce(2), message: Message::Req(a_req()) });
-    mad[23] = 2;
-    assert_eq!(Datagram::parse(&mad), Err(WireError::Version(2)));
+    mad[23] = 1;
+    assert_eq!(Datagram::parse(&mad), Err(WireError::Version(1)));
     mad[20..24].fill(0);
     assert_eq!(
         Datagram::parse(&mad),
@@ -241,6 +254,9 @@ fn impossible_fields_are_named() {
     assert_eq!(spoil(24 + 140, 0x23), Err(WireError::Version(2)));
     assert_eq!(spoil(24 + 50, 0x96), Err(WireError::Field("path MTU")));
     assert_eq!(spoil(24 + 34, 0x34), Err(WireError::Field("queue pair number")));
+    assert_eq!(spoil(24 + 196, 7), Err(WireError::Version(7)));
+    assert_eq!(spoil(24 + 198, 1), Err(WireError::Field("receive queues")));
+    assert_eq!(spoil(24 + 210, 0x1b), Err(WireError::Field("receive queues")));
     assert_eq!(spoil(24 + 43, 0b10), Err(WireError::Field("transport service type")));
 }
 

@@ -164,7 +164,7 @@ impl<C> Transport<C> {
                 }
                 cpc::Event::Routed { key, route } => self.if_current(key, |t, i| t.routed(i, route)),
                 cpc::Event::Failed { key, error } => {
-                    self.if_current(key, |t, i| t.connection_failed(i, &error.to_string()))
+                    self.if_current(key, |t, i| t.connection_failed(i, &error))
                 }
                 cpc::Event::Timeline { key, steps } => self.if_current(key, |t, i| t.merge_steps(i, &steps)),
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
@@ -202,17 +202,19 @@ impl<C> Transport<C> {
     /// requests instead.
     fn disconnected(&mut self, index: u32) {
         if !self.renew_soon(index) {
-            self.peer_left(index, "the peer has left");
+            self.drop_waiting(index, "the peer has left");
+            if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+                ep.state = State::Closed;
+            }
         }
     }
 
-    /// Nothing will go to the peer any more, or come from it.
-    pub(super) fn peer_left(&mut self, index: u32, how: &str) {
+    /// What waits for the peer will not go any more.
+    pub(super) fn drop_waiting(&mut self, index: u32, why: &str) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if ep.queued != 0 {
-            log::warn!("endpoint {index}: {how}, {} messages that it never asked for are dropped", ep.queued);
+            log::warn!("endpoint {index}: {why}, {} messages that it never asked for are dropped", ep.queued);
         }
-        ep.state = State::Closed;
         ep.queued = 0;
         let operations = std::mem::take(&mut ep.rdma);
         self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));

@@ -14,7 +14,7 @@ use crate::protocol::budget::CqBudget;
 use crate::protocol::layout::{Kind, Layout, Queue};
 use crate::protocol::pending::Pending;
 use crate::protocol::wire::{Cts, HEADER_LEN};
-use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, Service, XrcPlan};
+use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, ReceiveQueues, Service, XrcPlan};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use verbs::{Access, Cq, DeviceAttr, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq, Wc};
@@ -292,6 +292,10 @@ fn qp_plan(
     QpPlan {
         pd: pd.clone(),
         queues: config.layout.queues().iter().enumerate().map(plan).collect(),
+        receive_queues: ReceiveQueues {
+            fingerprint: config.layout.fingerprint(),
+            text: config.layout.to_string(),
+        },
         port: PortPlan {
             ctx: port.context.clone(),
             num: port.num,

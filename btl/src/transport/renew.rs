@@ -16,7 +16,7 @@ use super::endpoint::EpId;
 use super::state::State;
 use super::wrid::GENERATION_MASK;
 use super::xrc::Numbers;
-use cpc::{Advert, Choice};
+use cpc::{Advert, Choice, ConnectError};
 
 /// So often in a row a peer may leave before a connection is up.
 const MOST_RENEWALS: u8 = 16;
@@ -64,13 +64,17 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The connection manager has no connection to offer. One on trial proves that the peer has left.
-    pub(super) fn connection_failed(&mut self, index: u32, error: &str) {
-        let on_trial = matches!(self.endpoints.get(index as usize), Some(Some(ep)) if ep.is_on_trial());
-        match on_trial {
-            true => self.peer_left(index, &format!("the peer has left ({error})")),
-            false => self.fail(index, &error),
+    /// The connection manager has no connection to offer. One on trial that has found nobody proves that the peer has left. Should it be back
+    /// one day, it finds another endpoint, not one that has failed.
+    pub(super) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
+        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
+        if !ep.is_on_trial() || !error.cause.finds_nobody() {
+            return self.fail(index, &error.to_string());
         }
+        log::debug!("endpoint {index}: {error}");
+        let key = ep.key(index);
+        self.drop_waiting(index, "the peer has left");
+        self.renewals.push(key);
     }
 
     /// Takes the connection down and begins another under the same name, for whatever waits.

@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(Address::parse(&[1; 31]), Err(AddressError::Length(31)));
         assert_eq!(Address::parse(&[9; 32]), Err(AddressError::Version(9)));
         let mut blob = [0_u8; ADDRESS_LEN];
-        blob[..4].copy_from_slice(&[1, 1, 5, 1]);
+        blob[..4].copy_from_slice(&[VERSION, 1, 5, 1]);
         assert_eq!(Address::parse(&blob), Err(AddressError::Field("queue pair number")));
         blob[3] = 7;
         assert_eq!(Address::parse(&blob), Err(AddressError::Field("link layer")));

@@ -6,7 +6,7 @@
 //!
 //! # The exchange
 //! One exchange connects all queue pairs of an endpoint. REQ and REP carry up to 15 QPNs, the process name and the queue layout
-//! in 56 bytes of private data, and one starting PSN for all QPs.
+//! in 56 bytes of private data, behind them the layout's fingerprint and what fits of its text, and one starting PSN for all QPs.
 //!
 //! ```text
 //!   active                                     passive
@@ -36,7 +36,7 @@
 //!   reported as disconnected, the REQ waits for the new endpoint.
 //! * **Unknown peers**: with direct modex a REQ may come from a process that has no endpoint here yet. It is kept and acknowledged
 //!   (MRA), the main thread is told, and the REQ is served when the endpoint is added; after a deadline it is refused.
-//! * **Layouts**: number and kind of the queues travel in every REQ and REP; unlike ones are refused (REJ), and both are named.
+//! * **Layouts**: number, kind and fingerprint of the queues travel in every REQ and REP; unlike ones are refused (REJ), and both sides report both.
 //! * **Storms**: only so many REQs wait for their first answer at a time; one that is not answered at once gives its place to the
 //!   next, so a stopped peer holds up nobody.
 //! * **The end**: DREQ, DREP, and a TimeWait in which late datagrams are still answered. Crossing DREQs answer each other. Nothing

@@ -6,13 +6,13 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use verbs::{LinkLayer, Mtu, Psn};
+use verbs::{LinkLayer, Mtu, Psn, QpState};
 
 use super::address::Address;
 use super::machine::{Action, Local, Machine, Remote};
 use super::params::Params;
 use super::transport::{Transport, needs_grh};
-use super::wire::{Depth, Layout, Nonce, Qpns};
+use super::wire::{Depth, Layout, Nonce, Qpns, Queues};
 use super::{NAME, seed};
 use crate::framework::{Advert, Module, Query};
 use crate::helper::Outbox;
@@ -78,7 +78,12 @@ impl IbcmModule {
             }
             Action::BringUp { key, remote, address, psn } => {
                 let outcome = self.bring_up(key, &remote, &address, psn);
-                self.machine.qps_up(key, outcome, now);
+                match outcome {
+                    // The main thread has taken them down: what it wants instead, removal or the word that its end has failed, is on
+                    // its way, and says it better than a failure that is none.
+                    Err(error) if self.is_taken_down(key) => log::debug!("ibcm: {error}"),
+                    outcome => self.machine.qps_up(key, outcome, now),
+                }
             }
             Action::Send { to, datagram } => self.transport.send(to, &datagram),
             Action::Connected { key } => {
@@ -122,6 +127,11 @@ impl IbcmModule {
             initiator_depth: remote.depth.initiator_depth,
         };
         set.bring_up(&self.plan, &far, psn)
+    }
+
+    fn is_taken_down(&self, key: EndpointKey) -> bool {
+        let qps = self.held.get(&key).and_then(|h| h.qps.as_ref()).map_or(&[][..], QpSet::qps);
+        qps.iter().any(|qp| matches!(qp.state(), Ok(QpState::Err)))
     }
 
     fn parse_address(&self, blob: &[u8]) -> Result<Address, String> {
@@ -233,6 +243,7 @@ fn local(query: &Query<'_>, address: Address, layout: Layout) -> Local {
         name: query.me,
         address,
         layout,
+        queues: Queues::new(plan.receive_queues.fingerprint, &plan.receive_queues.text),
         depth: Depth { responder_resources: plan.max_dest_rd_atomic, initiator_depth: plan.max_rd_atomic },
         pkey,
         sl: plan.sl,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::machine::timers::decode_time;
+
 /// Parameters of ibcm. `Params::default()` suits jobs of up to a few thousand processes.
 #[derive(Clone, Debug)]
 pub struct Params {
@@ -23,7 +25,7 @@ pub struct Params {
     pub mra_wait: Duration,
     /// The longest that one exchange may take, MRAs included.
     pub patience: Duration,
-    /// How long a closed connection still answers.
+    /// The longest that a closed connection still answers: it does so for twice the lifetime of a packet, as the ACK timeout has it.
     pub time_wait: Duration,
     /// Seed of ids, PSNs and jitter; `None` takes one from the system. For reproducible runs.
     pub seed: Option<u64>,
@@ -33,6 +35,20 @@ impl Params {
     /// How long an answer to the `tries`-th repetition is awaited (0 = the first sending), before jitter.
     pub(crate) fn wait(&self, tries: u32) -> Duration {
         self.timeout.saturating_mul(1 << tries.min(16)).min(self.max_timeout)
+    }
+
+    /// As `wait`, for an answer that the peer takes `response` for.
+    pub(crate) fn wait_for(&self, response: Duration, tries: u32) -> Duration {
+        self.wait(tries).max(response.saturating_mul(1 << tries.min(16)).min(self.max_timeout))
+    }
+
+    /// How long late packets of a connection may still arrive: twice their lifetime and the time that the device takes to acknowledge, which
+    /// is what the local ACK timeout (4.096 us * 2^`ack_timeout`; 0: none) stands for (IBTA 12.7.34, 12.9.8.4).
+    pub(crate) fn time_wait(&self, ack_timeout: u8) -> Duration {
+        match ack_timeout {
+            0 => self.time_wait,
+            code => decode_time(code).min(self.time_wait),
+        }
     }
 }
 

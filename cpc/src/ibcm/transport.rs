@@ -280,9 +280,15 @@ fn create_qp(plan: &Arc<QpPlan>, cq: &Arc<Cq>, receives: u32) -> Result<Arc<Qp>,
     Ok(qp)
 }
 
-/// True if packets to the port of `gid` need a global routing header: always on Ethernet, else only to another subnet.
+/// True if packets to the port of `gid` need a global routing header: always on Ethernet, else only to another subnet. So the address
+/// handles of the datagrams have it, and the address vectors of the queue pairs.
 pub(crate) fn needs_grh(plan: &QpPlan, gid: &Gid) -> bool {
-    plan.port.link_layer == LinkLayer::Ethernet || gid.0[..8] != plan.port.gid.0[..8]
+    is_routed(plan.port.link_layer, &plan.port.gid, gid)
+}
+
+/// The first eight bytes of a GID are its subnet's prefix (IBTA 4.1.1); RoCE knows no other address than the GID (annex A16.4.1).
+fn is_routed(link_layer: LinkLayer, ours: &Gid, theirs: &Gid) -> bool {
+    link_layer == LinkLayer::Ethernet || ours.0[..8] != theirs.0[..8]
 }
 
 /// Who sent a datagram.
@@ -353,6 +359,22 @@ mod tests {
         // A destination that looks like the beginning of an IPv4 header, without its checksum.
         header[24..].copy_from_slice(&[0x45; 16]);
         assert_eq!(sender_gid(&header), Some(Gid(source)));
+    }
+
+    fn gid(subnet: u8, port: u8) -> Gid {
+        Gid(std::array::from_fn(|i| if i < 8 { subnet } else { port }))
+    }
+
+    #[test]
+    fn a_global_routing_header_goes_to_every_port_on_ethernet_and_to_other_subnets_on_infiniband() {
+        let (near, far) = (gid(1, 2), gid(2, 2));
+        assert!(is_routed(LinkLayer::Ethernet, &gid(1, 1), &near));
+        assert!(is_routed(LinkLayer::Ethernet, &gid(1, 1), &far));
+        assert!(!is_routed(LinkLayer::InfiniBand, &gid(1, 1), &near));
+        assert!(is_routed(LinkLayer::InfiniBand, &gid(1, 1), &far));
+        let mut last_byte_differs = gid(1, 2);
+        last_byte_differs.0[7] ^= 1;
+        assert!(is_routed(LinkLayer::InfiniBand, &gid(1, 1), &last_byte_differs));
     }
 
     #[test]

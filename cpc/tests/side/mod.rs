@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cpc::{
     Choice, Config, CtsRecv, EndpointKey, EndpointPlan, Event, First, PortPlan, ProcessName, QpPlan,
-    QueuePlan, Service, Timeline,
+    QueuePlan, ReceiveQueues, Service, Timeline,
 };
 use verbs::{Access, Context, Cq, Driver, Pd, Pool, PoolConfig, Posted, Qp, QpCap, Qpn, SendFlags, Srq, Wc};
 
@@ -15,6 +15,12 @@ pub const QUEUES: usize = 3;
 pub const CTS: u64 = 0xc75;
 /// No step here takes longer, unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One letter for each queue.
+fn receive_queues(count: usize, shared: bool) -> ReceiveQueues {
+    let text = if shared { "S" } else { "P" }.repeat(count);
+    ReceiveQueues { fingerprint: text.bytes().fold(0, |sum, byte| sum * 3 + u32::from(byte)), text }
+}
 
 /// A transport as small as can be: one port, a few queues, one buffer pool, endpoints by key.
 pub struct Side {
@@ -98,6 +104,7 @@ impl Side {
         let plan = QpPlan {
             pd,
             queues: (0..queues).map(|_| queue(&cq, srq.as_ref())).collect(),
+            receive_queues: receive_queues(queues, shared),
             port: port(ctx),
             access,
             min_rnr_timer: 12,

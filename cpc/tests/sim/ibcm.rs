@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cpc::ibcm::Params;
 use cpc::ibcm::address::Address;
 use cpc::ibcm::machine::{Action, Local, Machine, Source, StateKind};
-use cpc::ibcm::wire::{Depth, MAD_LEN, Nonce, Qpns};
+use cpc::ibcm::wire::{Depth, Layout, MAD_LEN, Nonce, Qpns, Queues};
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Qpn};
 
@@ -22,6 +22,12 @@ pub struct Mad {
 pub struct Ibcm {
     pub machine: Machine,
     address: Address,
+}
+
+/// As the plugin has them: a text, and a fingerprint of it.
+fn queues(layout: Layout) -> Queues {
+    let text = layout.to_string();
+    Queues::new(text.bytes().fold(0, |sum, byte| sum * 3 + u32::from(byte)), &text)
 }
 
 impl Protocol for Ibcm {
@@ -53,6 +59,7 @@ impl Protocol for Ibcm {
             name: birth.name,
             address,
             layout: birth.layout,
+            queues: queues(birth.layout),
             depth: Depth { responder_resources: 4, initiator_depth: 4 },
             pkey: 0xffff,
             sl: 0,

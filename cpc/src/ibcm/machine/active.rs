@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use super::state::{Input, Remote, Role, State};
-use super::timers::decode_time;
 use super::{Action, Machine};
 use crate::ibcm::wire::{Hello, Message, Path, Reason, Rej, Rep, Req, Rtu, Stage};
 use crate::{ConnectCause, Step};
@@ -81,6 +80,7 @@ impl Machine {
             local: endpoint.local,
             service: endpoint.peer,
             hello: self.hello(slot)?,
+            queues: local.queues,
             psn: endpoint.psn,
             depth: local.depth,
             path: Path {
@@ -146,13 +146,11 @@ impl Machine {
     pub(super) fn replied(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Rep(rep) = input else { return };
         self.mark(slot, Step::RepReceived, now);
-        let ours = self.local.layout;
-        if rep.hello.layout != ours {
-            let local = self.endpoints[slot].local;
-            let reason = Reason::Layout(ours);
+        if self.is_unlike(&rep.hello, &rep.queues) {
+            let (local, reason) = (self.endpoints[slot].local, self.misfit_reason());
             self.stats.layout_refused += 1;
             self.reject(slot, Rej { local, remote: rep.local, stage: Stage::Rep, reason });
-            return self.fail(slot, ConnectCause::Layout { ours, theirs: rep.hello.layout }, now);
+            return self.fail(slot, self.misfit_cause(&rep.queues), now);
         }
         let remote = Remote::new(rep.local, &rep.hello, rep.psn, rep.depth);
         self.rise(slot, remote, Role::Active, now);
@@ -218,26 +216,37 @@ impl Machine {
     /// ReqSent + Mra: the peer has our request and needs more time.
     pub(super) fn wait_longer(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Mra(mra) = input else { return };
+        if mra.stage != Stage::Req {
+            return self.ignore(slot, input, now);
+        }
         self.leave_window(slot, now);
-        let limit = self.endpoints[slot].since + self.params.patience;
-        let State::ReqSent { tries, .. } = &mut self.endpoints[slot].state else { return };
-        // The peer is alive: its silence so far does not count against it. `patience` bounds the whole.
-        *tries = 0;
-        let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
-        self.set_deadline(slot, Some(until));
+        if let State::ReqSent { tries, .. } = &mut self.endpoints[slot].state {
+            *tries = 0;
+        }
+        self.bide(slot, mra, now);
     }
 
     /// ReqSent + Rej: begins anew if only the exchange was outdated, else gives up.
     pub(super) fn rejected(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Rej(rej) = input else { return };
+        if rej.stage == Stage::Rep {
+            // No REP has gone out under this id.
+            self.stats.stale += 1;
+            return;
+        }
         if matches!(rej.reason, Reason::Stale | Reason::InvalidCommId) {
             return self.renew(slot, rej.reason, now);
         }
-        let cause = match rej.reason {
+        self.fail(slot, self.cause_of(rej.reason), now);
+    }
+
+    /// What is reported for a REJ.
+    pub(super) fn cause_of(&self, reason: Reason) -> ConnectCause {
+        match reason {
             Reason::Layout(theirs) => ConnectCause::Layout { ours: self.local.layout, theirs },
+            Reason::Queues(theirs) => self.misfit_cause(&theirs),
             reason => ConnectCause::Rejected(reason),
-        };
-        self.fail(slot, cause, now);
+        }
     }
 
     /// ReqSent + Dreq: the peer had answered, and has removed its endpoint since; its REP may still be on the way and

@@ -13,8 +13,27 @@ impl Machine {
         self.leave_window(slot, now);
         self.set_deadline(slot, None);
         self.unlist(slot);
+        self.forget_far(slot);
         let endpoint = self.endpoints.remove(slot);
         self.by_id.remove(&endpoint.local);
+    }
+
+    /// ReqSent + Remove: the peer is told that nobody waits for its answer any more, lest it repeat that to one who has gone.
+    pub(super) fn withdraw(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        self.say_withdrawn(slot);
+        self.forget(slot, input, now);
+    }
+
+    /// ReqSent + Abandon: the same; the endpoint stays known, to refuse the peer's requests.
+    pub(super) fn withdraw_and_give_up(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        self.say_withdrawn(slot);
+        self.give_up(slot, input, now);
+    }
+
+    /// By the book, a timeout of the side that asked (IBTA 12.6.7.2); the peer's id is not known, so it finds the exchange by ours.
+    fn say_withdrawn(&mut self, slot: usize) {
+        let (local, remote) = (self.endpoints[slot].local, CommId::NONE);
+        self.reject(slot, Rej { local, remote, stage: Stage::Other, reason: Reason::Timeout });
     }
 
     /// Takes the endpoint out of the tables of the living; its id stays known.
@@ -41,7 +60,7 @@ impl Machine {
         self.say_goodbye(slot, now);
     }
 
-    /// Idle, Queued, Opening or ReqSent + Abandon: there is no connection yet; a peer that asked is refused.
+    /// Idle, Queued or Opening + Abandon: there is no connection yet; a peer that asked is refused.
     pub(super) fn give_up(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         if let Some(remote) = self.endpoints[slot].state.remote().copied() {
             self.refuse(slot, remote, Stage::Req, Reason::Refused);
@@ -59,6 +78,7 @@ impl Machine {
 
     fn say_goodbye(&mut self, slot: usize, now: Instant) {
         let Some(remote) = self.endpoints[slot].state.remote().copied() else { return };
+        self.forget_far(slot);
         self.endpoints[slot].since = now;
         self.endpoints[slot].state = State::Leaving { remote, tries: 0 };
         self.send_dreq(slot);
@@ -88,14 +108,15 @@ impl Machine {
         self.arm(slot, tries + 1, now);
     }
 
-    /// Leaving + Drep or Rej: the peer has let go.
+    /// Leaving + Drep: the peer has let go.
     pub(super) fn released(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         if self.endpoints[slot].abandoned {
             return self.rest(slot);
         }
         let Some(remote) = self.endpoints[slot].state.remote().copied() else { return };
         self.endpoints[slot].state = State::TimeWait { remote };
-        self.set_deadline(slot, Some(now + self.params.time_wait));
+        let time_wait = self.params.time_wait(self.local.ack_timeout);
+        self.set_deadline(slot, Some(now + time_wait));
     }
 
     /// The peer knows that the endpoint has failed, or will never know; its removal is all that is still to come.
@@ -132,24 +153,51 @@ impl Machine {
         self.peer_left(slot);
     }
 
+    /// Rising, RepSent or Up + Displaced: its queue pairs are gone, and nobody has told us.
+    pub(super) fn displaced(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        self.stats.stale += 1;
+        self.peer_left(slot);
+    }
+
     fn peer_left(&mut self, slot: usize) {
         self.set_deadline(slot, None);
+        self.forget_far(slot);
         let endpoint = &mut self.endpoints[slot];
         endpoint.state = State::Left;
         self.actions.push_back(Action::Disconnected { key: endpoint.key });
     }
 
-    /// Rising, RepSent or Up + Rej: the peer does not take part (any more).
-    pub(super) fn let_down(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
+    /// Opening to Up + Rej: the peer does not take part (any more). If it has merely forgotten the exchange, given up
+    /// waiting or has no queue pair for it, which it has reported, another may follow; any other reason is a failure here, too.
+    pub(super) fn let_down(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Rej(rej) = input else { return };
-        let Some(remote) = self.endpoints[slot].state.remote() else { return };
-        // A REJ without an id answers a REP that led nowhere; only one that names the exchange ends an open one.
-        let open = matches!(self.endpoints[slot].state, State::Up { .. });
-        if rej.local == remote.id || (!open && rej.local == CommId::NONE) {
-            self.peer_left(slot);
-        } else {
+        if !self.is_of_exchange(slot, rej) {
             self.stats.stale += 1;
+            return;
         }
+        match rej.reason {
+            Reason::InvalidCommId | Reason::Stale | Reason::Timeout | Reason::NoResources => {
+                self.peer_left(slot);
+            }
+            reason => self.fail(slot, self.cause_of(reason), now),
+        }
+    }
+
+    /// Leaving + Rej: the peer has let go, too.
+    pub(super) fn rejected_too(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        match input {
+            Input::Rej(rej) if self.is_of_exchange(slot, rej) => self.released(slot, input, now),
+            _ => self.stats.stale += 1,
+        }
+    }
+
+    /// True for a REJ that names the exchange. One without an id is the answer of somebody who has none to a REP that led nowhere. Of a
+    /// REQ it says nothing here: ours has been answered already, by the REP or by the peer's own REQ.
+    fn is_of_exchange(&self, slot: usize, rej: &Rej) -> bool {
+        let state = &self.endpoints[slot].state;
+        let unnamed = rej.local == CommId::NONE && rej.stage == Stage::Rep;
+        state.remote().is_some_and(|remote| remote.id == rej.local)
+            || (unnamed && matches!(state, State::RepSent { .. } | State::Leaving { .. }))
     }
 
     /// Rising, RepSent or Up + ReqNew: the peer has started anew; what we hold leads nowhere. Its request waits for a new
@@ -164,6 +212,20 @@ impl Machine {
         let Input::ReqNew(req, from) = input else { return };
         let nonce = self.endpoints[slot].address.nonce;
         self.park(req, *from, nonce, now);
+    }
+
+    /// Idle to Up + ReqUnlike: the peer is refused and will report it; so do we, for no connection to it can come up.
+    pub(super) fn misfit(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::ReqUnlike(req) = input else { return };
+        self.refuse_unlike(slot, input, now);
+        self.fail(slot, self.misfit_cause(&req.queues), now);
+    }
+
+    /// Leaving, Failed or Left + ReqUnlike: the peer is refused.
+    pub(super) fn refuse_unlike(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
+        let Input::ReqUnlike(req) = input else { return };
+        let (local, remote, reason) = (CommId::NONE, req.local, self.misfit_reason());
+        self.reject(slot, Rej { local, remote, stage: Stage::Req, reason });
     }
 
     /// Failed + ReqNew: this endpoint is spent.

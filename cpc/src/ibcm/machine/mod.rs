@@ -35,17 +35,17 @@ pub use action::{Action, Source, Stats};
 pub use state::{InputKind, Remote, Role, StateKind};
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
-use verbs::Psn;
+use verbs::{Psn, Qpn};
 
 use self::rng::Rng;
-use self::state::{Endpoint, Input, State};
+use self::state::{Endpoint, Far, Input, State};
 use self::timers::{Timer, Timers};
 use super::address::Address;
 use super::params::Params;
-use super::wire::{CommId, Datagram, Depth, Layout, Message, Nonce, Qpns, Rej};
+use super::wire::{CommId, Datagram, Depth, Hello, Layout, Message, Nonce, Qpns, Queues, Reason, Rej};
 use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
 /// What this side brings into every exchange.
@@ -55,8 +55,10 @@ pub struct Local {
     pub name: ProcessName,
     /// Where it listens.
     pub address: Address,
-    /// Its queues.
+    /// Number and kinds of its queues.
     pub layout: Layout,
+    /// Its queues in full.
+    pub queues: Queues,
     /// Its RDMA read depth.
     pub depth: Depth,
     /// Partition key.
@@ -91,8 +93,12 @@ pub struct Machine {
     by_key: HashMap<EndpointKey, usize>,
     by_peer: HashMap<ProcessName, usize>,
     by_id: HashMap<CommId, usize>,
+    /// Whose connections the peers' queue pairs are.
+    far: HashMap<Far, usize>,
     seen: HashMap<ProcessName, Seen>,
     parked: HashMap<ProcessName, parking::Parked>,
+    /// Incarnations that have asked with other queues before they had an endpoint here.
+    misfits: HashMap<ProcessName, (Nonce, Queues)>,
     timers: Timers,
     waiting: VecDeque<EndpointKey>,
     in_window: u32,
@@ -113,8 +119,10 @@ impl Machine {
             by_key: HashMap::new(),
             by_peer: HashMap::new(),
             by_id: HashMap::new(),
+            far: HashMap::new(),
             seen: HashMap::new(),
             parked: HashMap::new(),
+            misfits: HashMap::new(),
             timers: Timers::default(),
             waiting: VecDeque::new(),
             in_window: 0,
@@ -183,6 +191,8 @@ impl Machine {
             qpns: None,
             state: State::Idle,
             deadline: None,
+            response: Duration::ZERO,
+            far: None,
             in_window: false,
             abandoned: false,
             renewals: 0,
@@ -192,7 +202,10 @@ impl Machine {
         self.by_key.insert(key, slot);
         self.by_peer.insert(peer, slot);
         self.by_id.insert(local, slot);
-        self.serve_parked(slot, now);
+        match self.known_misfit(slot) {
+            Some(theirs) => self.fail(slot, self.misfit_cause(&theirs), now),
+            None => self.serve_parked(slot, now),
+        }
     }
 
     fn misuse(&self, key: EndpointKey, peer: ProcessName) -> Option<&'static str> {
@@ -292,7 +305,7 @@ impl Machine {
 
     /// Waits for an answer to the `tries`-th repetition (0 = the first sending).
     fn arm(&mut self, slot: usize, tries: u32, now: Instant) {
-        let wait = self.rng.jitter(self.params.wait(tries));
+        let wait = self.rng.jitter(self.params.wait_for(self.endpoints[slot].response, tries));
         self.set_deadline(slot, Some(now + wait));
     }
 
@@ -316,6 +329,7 @@ impl Machine {
     fn fail(&mut self, slot: usize, cause: ConnectCause, now: Instant) {
         self.set_deadline(slot, None);
         self.leave_window(slot, now);
+        self.forget_far(slot);
         let endpoint = &mut self.endpoints[slot];
         endpoint.state = State::Failed;
         let (key, peer) = (endpoint.key, endpoint.peer);
@@ -341,10 +355,45 @@ impl Machine {
         self.set_deadline(slot, None);
         self.leave_window(slot, now);
         self.note_seen(slot, remote.id);
+        self.note_far(slot, remote.qpns.first(), now);
         let endpoint = &mut self.endpoints[slot];
         endpoint.state = State::Rising { remote, role, early: false };
         let (key, address, psn) = (endpoint.key, endpoint.address, endpoint.psn);
         self.actions.push_back(Action::BringUp { key, remote, address, psn });
+    }
+
+    /// True if the sender's queues are not ours.
+    fn is_unlike(&self, hello: &Hello, queues: &Queues) -> bool {
+        hello.layout != self.local.layout || *queues != self.local.queues
+    }
+
+    /// Why a peer with other queues is refused: ours are these.
+    fn misfit_reason(&self) -> Reason {
+        Reason::Queues(self.local.queues)
+    }
+
+    /// What is reported of a peer with other queues.
+    fn misfit_cause(&self, theirs: &Queues) -> ConnectCause {
+        ConnectCause::Queues { ours: self.local.queues.to_string(), theirs: theirs.to_string() }
+    }
+
+    /// The peer's first queue pair is this endpoint's from now on; whoever had it before has lost it.
+    fn note_far(&mut self, slot: usize, qpn: Qpn, now: Instant) {
+        self.forget_far(slot);
+        let far = Far::of(&self.endpoints[slot].address, qpn);
+        if let Some(&holder) = self.far.get(&far) {
+            self.input(holder, &Input::Displaced, now);
+        }
+        self.endpoints[slot].far = Some(far);
+        self.far.insert(far, slot);
+    }
+
+    fn forget_far(&mut self, slot: usize) {
+        if let Some(far) = self.endpoints[slot].far.take()
+            && self.far.get(&far) == Some(&slot)
+        {
+            self.far.remove(&far);
+        }
     }
 
     fn note_seen(&mut self, slot: usize, id: CommId) {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::timers::{Timer, encode_time};
 use super::{Action, Machine, Source};
 use crate::ProcessName;
-use crate::ibcm::wire::{CommId, Message, Mra, Nonce, Reason, Rej, Req, Stage};
+use crate::ibcm::wire::{CommId, Message, Mra, Nonce, Queues, Reason, Rej, Req, Stage};
 
 /// The most requests kept; later ones are dropped and come again.
 const MAX_PARKED: usize = 4096;
@@ -64,6 +64,29 @@ impl Machine {
         if let Some(parked) = self.unpark(self.endpoints[slot].peer) {
             self.route_req(parked.from, parked.nonce, &parked.req, now);
         }
+    }
+
+    /// Remembers that this incarnation of a process has other queues: its request is refused at once, and its endpoint, should there be one
+    /// later, is told.
+    pub(super) fn note_misfit(&mut self, req: &Req, nonce: Nonce) {
+        let peer = req.hello.name;
+        if self.misfits.len() < MAX_PARKED || self.misfits.contains_key(&peer) {
+            self.misfits.insert(peer, (nonce, req.queues));
+        }
+    }
+
+    /// The other queues of the endpoint's peer, if it is known to have some.
+    pub(super) fn known_misfit(&self, slot: usize) -> Option<Queues> {
+        let endpoint = &self.endpoints[slot];
+        let &(nonce, theirs) = self.misfits.get(&endpoint.peer)?;
+        (!endpoint.address.nonce.is_newer_than(nonce)).then_some(theirs)
+    }
+
+    /// Drops a request that its sender has withdrawn; false if there is none.
+    pub(super) fn unpark_withdrawn(&mut self, nonce: Nonce, id: CommId) -> bool {
+        let mut parked = self.parked.iter();
+        let found = parked.find(|(_, parked)| parked.nonce == nonce && parked.req.local == id);
+        found.map(|(&peer, _)| peer).and_then(|peer| self.unpark(peer)).is_some()
     }
 
     fn unpark(&mut self, peer: ProcessName) -> Option<Parked> {

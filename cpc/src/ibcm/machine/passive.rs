@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use super::state::{Input, Remote, Role, State};
-use super::timers::decode_time;
+use super::timers::{decode_time, encode_time};
 use super::{Action, Machine};
 use crate::Step;
-use crate::ibcm::wire::{Message, Reason, Rep, Req, Stage};
+use crate::ibcm::wire::{Message, Mra, Reason, Rep, Req, Stage};
 
 impl Machine {
     /// Idle or Queued + ReqNew: makes QPs to answer with.
@@ -14,6 +14,7 @@ impl Machine {
         let Input::ReqNew(req, _) = input else { return };
         self.note_seen(slot, req.local);
         self.mark(slot, Step::ReqReceived, now);
+        self.note_response(slot, req);
         let endpoint = &mut self.endpoints[slot];
         endpoint.since = now;
         endpoint.state = State::Opening { request: Some(requester(req)) };
@@ -25,6 +26,7 @@ impl Machine {
         let Input::ReqNew(req, _) = input else { return };
         self.mark(slot, Step::ReqReceived, now);
         self.note_seen(slot, req.local);
+        self.note_response(slot, req);
         self.endpoints[slot].state = State::Opening { request: Some(requester(req)) };
     }
 
@@ -39,6 +41,7 @@ impl Machine {
         let address = &self.endpoints[slot].address;
         if asked != address.nonce || !self.local.address.outranks(address) {
             self.endpoints[slot].since = now;
+            self.note_response(slot, req);
             self.rise(slot, requester(req), Role::Passive, now);
         }
     }
@@ -61,6 +64,7 @@ impl Machine {
             local: endpoint.local,
             remote: remote.id,
             hello,
+            queues: self.local.queues,
             psn: endpoint.psn,
             depth: self.local.depth,
             rnr_retry: self.local.rnr_retry & 7,
@@ -92,9 +96,53 @@ impl Machine {
     /// RepSent + Mra: the peer has our REP and needs more time.
     pub(super) fn reply_later(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Mra(mra) = input else { return };
+        if mra.stage != Stage::Rep {
+            return self.ignore(slot, input, now);
+        }
+        if let State::RepSent { tries, .. } = &mut self.endpoints[slot].state {
+            *tries = 0;
+        }
+        self.bide(slot, mra, now);
+    }
+
+    /// The peer is alive and asks for more time: its silence so far does not count against it. It gets what it asks for, as long as
+    /// `patience` for the whole exchange lasts.
+    pub(super) fn bide(&mut self, slot: usize, mra: &Mra, now: Instant) {
         let limit = self.endpoints[slot].since + self.params.patience;
         let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
         self.set_deadline(slot, Some(until));
+    }
+
+    /// Opening or Rising + ReqDup: the request is being worked at; its sender shall know, and wait.
+    pub(super) fn ask_patience(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        match self.endpoints[slot].state {
+            State::Opening { request: Some(remote) } | State::Rising { remote, role: Role::Passive, .. } => {
+                self.send_mra(slot, &remote, Stage::Req)
+            }
+            _ => self.stats.ignored += 1,
+        }
+    }
+
+    /// Rising + Rep: the same for a reply that is being worked at; another one is of an exchange that is no more.
+    pub(super) fn ask_patience_or_disown(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Rep(rep) = input else { return };
+        match self.endpoints[slot].state {
+            State::Rising { remote, role: Role::Active, .. } if remote.id == rep.local => {
+                self.send_mra(slot, &remote, Stage::Rep);
+            }
+            _ => self.disown_rep(slot, input, now),
+        }
+    }
+
+    fn send_mra(&mut self, slot: usize, remote: &Remote, stage: Stage) {
+        let (local, remote) = (self.endpoints[slot].local, remote.id);
+        let service_timeout = encode_time(self.params.mra_wait);
+        self.send(slot, Message::Mra(Mra { local, remote, stage, service_timeout }));
+    }
+
+    /// How long the peer takes to answer us.
+    fn note_response(&mut self, slot: usize, req: &Req) {
+        self.endpoints[slot].response = decode_time(req.response_timeout);
     }
 
     /// RepSent + Rtu: both sides are up.

@@ -10,9 +10,11 @@
 
 use std::time::Instant;
 
-use super::state::Input;
+use super::state::{Far, Input};
 use super::{Machine, Source};
-use crate::ibcm::wire::{CommId, Datagram, Drep, Message, Nonce, Reason, Rej, Req, Rtu, Stage, WireError};
+use crate::ibcm::wire::{
+    CommId, Datagram, Drep, Dreq, Message, Nonce, Reason, Rej, Req, Rtu, Stage, WireError,
+};
 
 impl Machine {
     /// Takes in a datagram: any bytes, from anyone.
@@ -37,10 +39,6 @@ impl Machine {
         if req.service != self.local.name {
             return self.reject_req(from, nonce, req, Reason::InvalidServiceId);
         }
-        if req.hello.layout != self.local.layout {
-            self.stats.layout_refused += 1;
-            return self.reject_req(from, nonce, req, Reason::Layout(self.local.layout));
-        }
         let slot = self.by_peer.get(&req.hello.name).copied();
         if let Some(known) =
             slot.map(|slot| self.endpoints[slot].address.nonce).filter(|&known| known != nonce)
@@ -55,13 +53,36 @@ impl Machine {
         match slot {
             Some(slot) if self.endpoints[slot].address.qpn != from.qpn => self.stats.foreign += 1,
             Some(slot) if self.endpoints[slot].is_with(req.local) => self.input(slot, &Input::ReqDup, now),
-            _ if self.is_stale(req, nonce) => {
+            _ if self.is_stale(req, nonce) || self.displaces(slot, req, now) => {
                 self.stats.stale += 1;
                 self.reject_req(from, nonce, req, Reason::Stale);
             }
+            _ if self.is_unlike(&req.hello, &req.queues) => self.route_unlike(slot, from, nonce, req, now),
             Some(slot) => self.input(slot, &Input::ReqNew(req, from), now),
             None => self.park(req, from, nonce, now),
         }
+    }
+
+    /// A REQ of a process whose queues are not ours; with an endpoint of it, that one can't come up.
+    fn route_unlike(&mut self, slot: Option<usize>, from: Source, nonce: Nonce, req: &Req, now: Instant) {
+        self.stats.layout_refused += 1;
+        match slot {
+            Some(slot) => self.input(slot, &Input::ReqUnlike(req), now),
+            None => {
+                self.note_misfit(req, nonce);
+                self.reject_req(from, nonce, req, self.misfit_reason());
+            }
+        }
+    }
+
+    /// A REQ may name a queue pair that another peer's connection still has: then that peer's is gone, and so is that connection (IBTA
+    /// 12.9.8.3.1). By the book the REQ is rejected as stale; its sender asks again, and finds the place free.
+    fn displaces(&mut self, slot: Option<usize>, req: &Req, now: Instant) -> bool {
+        let holder = self.far.get(&Far::of_req(req)).copied().filter(|&holder| Some(holder) != slot);
+        if let Some(holder) = holder {
+            self.input(holder, &Input::Displaced, now);
+        }
+        holder.is_some()
     }
 
     /// The peer has a later incarnation than the modex said: from now on it is where its request comes from.
@@ -86,6 +107,9 @@ impl Machine {
     /// Every other message names the exchange by our id.
     fn route_answer(&mut self, from: Source, datagram: &Datagram, now: Instant) {
         let message = &datagram.message;
+        if let Message::Rej(rej @ Rej { remote: CommId::NONE, reason: Reason::Timeout, .. }) = message {
+            return self.withdrawn(from, datagram.from, rej, now);
+        }
         let Some(&slot) = self.by_id.get(&message.remote()) else {
             return self.answer_stray(from, datagram);
         };
@@ -99,14 +123,36 @@ impl Machine {
         }
     }
 
+    /// The sender of a REQ waits no longer. It has no id of ours: the exchange is found by its own.
+    fn withdrawn(&mut self, from: Source, nonce: Nonce, rej: &Rej, now: Instant) {
+        if self.unpark_withdrawn(nonce, rej.local) {
+            return;
+        }
+        let found = self.endpoints.iter().find(|(_, endpoint)| {
+            let of_sender = (endpoint.address.nonce, endpoint.address.qpn) == (nonce, from.qpn);
+            of_sender && endpoint.is_with(rej.local)
+        });
+        match found.map(|(slot, _)| slot) {
+            Some(slot) => self.input(slot, &Input::Rej(rej), now),
+            None => self.stats.stale += 1,
+        }
+    }
+
     /// True if the sender means the exchange that we have. A REP says for itself: a twin of an old one is disowned.
     fn ids_agree(&self, slot: usize, message: &Message) -> bool {
         let local = message.local();
         match (self.endpoints[slot].state.remote(), message) {
+            (None, Message::Dreq(dreq)) => self.is_ours(slot, dreq),
             (None, _) | (Some(_), Message::Rep(_)) => true,
             (Some(remote), Message::Mra(_) | Message::Rej(_)) => local == remote.id || local == CommId::NONE,
+            (Some(remote), Message::Dreq(dreq)) => local == remote.id && self.is_ours(slot, dreq),
             (Some(remote), _) => local == remote.id,
         }
+    }
+
+    /// A DREQ names the queue pair of ours that it is about (IBTA 12.6.10).
+    fn is_ours(&self, slot: usize, dreq: &Dreq) -> bool {
+        self.endpoints[slot].qpns.is_none_or(|qpns| qpns.first() == dreq.remote_qpn)
     }
 
     fn input_message(&mut self, slot: usize, message: &Message, now: Instant) {

@@ -1,8 +1,8 @@
 //! What the machine keeps of an endpoint, and what can happen to it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use verbs::Psn;
+use verbs::{Gid, Lid, Psn, Qpn};
 
 use super::Source;
 use crate::ibcm::address::Address;
@@ -25,6 +25,24 @@ pub struct Remote {
 impl Remote {
     pub(super) fn new(id: CommId, hello: &Hello, psn: Psn, depth: Depth) -> Remote {
         Remote { id, qpns: hello.qpns, psn, depth }
+    }
+}
+
+/// A queue pair of a peer: its port and number. No two processes have the same at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Far {
+    pub(super) lid: Lid,
+    pub(super) gid: Gid,
+    pub(super) qpn: Qpn,
+}
+
+impl Far {
+    pub(super) fn of(address: &Address, qpn: Qpn) -> Far {
+        Far { lid: address.lid, gid: address.gid, qpn }
+    }
+
+    pub(super) fn of_req(req: &Req) -> Far {
+        Far { lid: req.path.local_lid, gid: req.path.local_gid, qpn: req.hello.qpns.first() }
     }
 }
 
@@ -132,12 +150,16 @@ pub(super) enum Input<'a> {
     ReqNew(&'a Req, Source),
     /// The request that is being answered, again.
     ReqDup,
+    /// A request of the peer whose queues are not ours.
+    ReqUnlike(&'a Req),
     Rep(&'a Rep),
     Rtu(&'a Rtu),
     Mra(&'a Mra),
     Rej(&'a Rej),
     Dreq(&'a Dreq),
     Drep,
+    /// Another process has the queue pair that this one is connected to.
+    Displaced,
     Timeout,
 }
 
@@ -155,13 +177,57 @@ pub enum InputKind {
     QpsDown,
     ReqNew,
     ReqDup,
+    ReqUnlike,
     Rep,
     Rtu,
     Mra,
     Rej,
     Dreq,
     Drep,
+    Displaced,
     Timeout,
+}
+
+impl StateKind {
+    /// All of them, in order.
+    pub const ALL: [StateKind; 11] = [
+        StateKind::Idle,
+        StateKind::Queued,
+        StateKind::Opening,
+        StateKind::ReqSent,
+        StateKind::Rising,
+        StateKind::RepSent,
+        StateKind::Up,
+        StateKind::Leaving,
+        StateKind::TimeWait,
+        StateKind::Failed,
+        StateKind::Left,
+    ];
+}
+
+impl InputKind {
+    /// All of them, in order.
+    pub const ALL: [InputKind; 19] = [
+        InputKind::Connect,
+        InputKind::Remove,
+        InputKind::Abandon,
+        InputKind::FirstData,
+        InputKind::QpsMade,
+        InputKind::QpsFailed,
+        InputKind::QpsUp,
+        InputKind::QpsDown,
+        InputKind::ReqNew,
+        InputKind::ReqDup,
+        InputKind::ReqUnlike,
+        InputKind::Rep,
+        InputKind::Rtu,
+        InputKind::Mra,
+        InputKind::Rej,
+        InputKind::Dreq,
+        InputKind::Drep,
+        InputKind::Displaced,
+        InputKind::Timeout,
+    ];
 }
 
 impl Input<'_> {
@@ -177,12 +243,14 @@ impl Input<'_> {
             Input::QpsDown(_) => InputKind::QpsDown,
             Input::ReqNew(..) => InputKind::ReqNew,
             Input::ReqDup => InputKind::ReqDup,
+            Input::ReqUnlike(_) => InputKind::ReqUnlike,
             Input::Rep(_) => InputKind::Rep,
             Input::Rtu(_) => InputKind::Rtu,
             Input::Mra(_) => InputKind::Mra,
             Input::Rej(_) => InputKind::Rej,
             Input::Dreq(_) => InputKind::Dreq,
             Input::Drep => InputKind::Drep,
+            Input::Displaced => InputKind::Displaced,
             Input::Timeout => InputKind::Timeout,
         }
     }
@@ -202,6 +270,10 @@ pub(super) struct Endpoint {
     pub(super) qpns: Option<Qpns>,
     pub(super) state: State,
     pub(super) deadline: Option<Instant>,
+    /// How long the peer says that it takes for an answer.
+    pub(super) response: Duration,
+    /// Where `Machine::far` has it, once it is connected.
+    pub(super) far: Option<Far>,
     /// Holds one of the places for requests that wait for their first answer.
     pub(super) in_window: bool,
     /// Our end has failed, and the peer is to be told so; then the endpoint waits for its removal.

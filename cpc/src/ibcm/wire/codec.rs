@@ -8,6 +8,7 @@ use super::WireError;
 use super::field::{Field, MAD_LEN, Run};
 use super::hello::{HELLO_LEN, Hello, Layout};
 use super::message::{CommId, Depth, Drep, Dreq, Mra, Path, Reason, Rej, Rep, Req, Rtu, Stage};
+use super::queues::Queues;
 use crate::ProcessName;
 
 pub(crate) type Mad = [u8; MAD_LEN];
@@ -42,6 +43,8 @@ pub(crate) mod req {
     pub const SUBNET_LOCAL: Field = Field::cm_bits(94, 4, 1);
     pub const ACK_TIMEOUT: Field = Field::cm(95, 5);
     pub const PRIVATE: Run = Run::cm(140, 92);
+    /// The rest of the private data, behind the `Hello`.
+    pub const QUEUES: Run = Run::cm(140 + super::HELLO_LEN, 92 - super::HELLO_LEN);
 }
 
 pub(crate) mod rep {
@@ -54,6 +57,8 @@ pub(crate) mod rep {
     pub const RNR_RETRY: Field = Field::cm(27, 3);
     pub const SRQ: Field = Field::cm_bits(27, 3, 1);
     pub const PRIVATE: Run = Run::cm(36, 196);
+    /// The rest of the private data, behind the `Hello`.
+    pub const QUEUES: Run = Run::cm(36 + super::HELLO_LEN, 196 - super::HELLO_LEN);
     /// "Failover port not supported": there is no alternate path.
     pub const NO_FAILOVER: u64 = 1;
 }
@@ -70,6 +75,7 @@ mod rej {
     pub const INFO_LEN: Field = Field::cm(9, 7);
     pub const REASON: Field = Field::cm(10, 16);
     pub const INFO: Run = Run::cm(12, 72);
+    pub const PRIVATE: Run = Run::cm(84, 148);
     /// "Consumer reject" (IBTA 12.6.7.2): the reason is in the additional information.
     pub const CONSUMER: u16 = 28;
     /// One byte of code, three of layout.
@@ -115,6 +121,7 @@ impl Req {
         req::SRQ.write(mad, self.srq.into());
         self.path.emit(mad);
         self.hello.emit(req::PRIVATE.of_mut(mad));
+        self.queues.emit(req::QUEUES.of_mut(mad));
     }
 
     pub(super) fn parse(mad: &Mad) -> Result<Req, WireError> {
@@ -132,6 +139,7 @@ impl Req {
             local,
             service: ProcessName(req::SERVICE_ID.read(mad)),
             hello,
+            queues: Queues::parse(req::QUEUES.of(mad))?,
             psn: Psn(req::PSN.read_u32(mad)),
             depth: Depth {
                 responder_resources: req::RESPONDER_RESOURCES.read_u8(mad),
@@ -201,6 +209,7 @@ impl Rep {
         rep::RNR_RETRY.write(mad, self.rnr_retry.into());
         rep::SRQ.write(mad, self.srq.into());
         self.hello.emit(rep::PRIVATE.of_mut(mad));
+        self.queues.emit(rep::QUEUES.of_mut(mad));
     }
 
     pub(super) fn parse(mad: &Mad) -> Result<Rep, WireError> {
@@ -211,6 +220,7 @@ impl Rep {
             local,
             remote,
             hello,
+            queues: Queues::parse(rep::QUEUES.of(mad))?,
             psn: Psn(rep::PSN.read_u32(mad)),
             depth: Depth {
                 responder_resources: rep::RESPONDER_RESOURCES.read_u8(mad),
@@ -246,6 +256,9 @@ impl Rej {
             rej::INFO_LEN.write(mad, rej::INFO_USED.try_into().unwrap_or(0));
             rej::INFO.of_mut(mad)[..rej::INFO_USED].copy_from_slice(&info);
         }
+        if let Reason::Queues(queues) = &self.reason {
+            queues.emit(rej::PRIVATE.of_mut(mad));
+        }
     }
 
     pub(crate) fn parse(mad: &Mad) -> Rej {
@@ -253,7 +266,9 @@ impl Rej {
         let stage = Stage::from_code(rej::STAGE.read(mad));
         let enough = rej::INFO_LEN.read(mad) >= rej::INFO_USED.try_into().unwrap_or(u64::MAX);
         let info = rej::INFO.of(mad).first_chunk().filter(|_| enough).copied();
-        Rej { local, remote, stage, reason: Reason::decode(rej::REASON.read_u16(mad), info) }
+        let code = rej::REASON.read_u16(mad);
+        let reason = Reason::decode(code, info, || Queues::parse(rej::PRIVATE.of(mad)));
+        Rej { local, remote, stage, reason }
     }
 }
 
@@ -276,11 +291,17 @@ impl Reason {
                 let [_, a, b, c] = attempt.to_be_bytes();
                 consumer([4, a, b, c])
             }
+            Reason::Queues(_) => consumer([5, 0, 0, 0]),
             Reason::Other(code) => (code, None),
         }
     }
 
-    fn decode(code: u16, info: Option<[u8; rej::INFO_USED]>) -> Reason {
+    /// `queues` reads the private data, where the reason has some.
+    fn decode(
+        code: u16,
+        info: Option<[u8; rej::INFO_USED]>,
+        queues: impl FnOnce() -> Result<Queues, WireError>,
+    ) -> Reason {
         match (code, info) {
             (3, _) => Reason::NoResources,
             (4, _) => Reason::Timeout,
@@ -293,6 +314,7 @@ impl Reason {
             (rej::CONSUMER, Some([2, ..])) => Reason::UnknownPeer,
             (rej::CONSUMER, Some([3, ..])) => Reason::Refused,
             (rej::CONSUMER, Some([4, a, b, c])) => Reason::NoReceiver(u32::from_be_bytes([0, a, b, c])),
+            (rej::CONSUMER, Some([5, ..])) => queues().map_or(Reason::Other(code), Reason::Queues),
             _ => Reason::Other(code),
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use verbs::{Gid, Lid, Psn, Qpn};
 
 use super::hello::{Hello, Layout};
+use super::queues::Queues;
 use crate::ProcessName;
 
 /// A communication id: names one exchange of one incarnation of one endpoint (IBTA 12.6.5 "Local Communication ID").
@@ -105,8 +106,10 @@ pub struct Req {
     pub local: CommId,
     /// The process it wants to reach; stands in the service id.
     pub service: ProcessName,
-    /// Its queues.
+    /// Its queue pairs.
     pub hello: Hello,
+    /// Its queues; of the text, what fits.
+    pub queues: Queues,
     /// Its starting PSN, the same on every QP.
     pub psn: Psn,
     /// Its RDMA read depth.
@@ -197,8 +200,10 @@ pub enum Reason {
     InvalidServiceId,
     /// 10: belongs to a former incarnation of the endpoint.
     Stale,
-    /// Consumer: the queues differ; the sender's are these.
+    /// Consumer: number or kinds of the queues differ; the sender's are these.
     Layout(Layout),
+    /// Consumer: the queues differ; the sender's are these.
+    Queues(Queues),
     /// Consumer: nobody there has added the requesting process as a peer in time.
     UnknownPeer,
     /// Consumer: the endpoint there has failed.
@@ -219,6 +224,7 @@ impl fmt::Display for Reason {
             Reason::InvalidServiceId => f.write_str("its address belongs to another process now"),
             Reason::Stale => f.write_str("the request is from a former connection"),
             Reason::Layout(theirs) => write!(f, "its queues are {theirs}"),
+            Reason::Queues(theirs) => write!(f, "its queues are {theirs}"),
             Reason::UnknownPeer => f.write_str("it has not been told of this process"),
             Reason::Refused => f.write_str("its endpoint has failed"),
             Reason::NoReceiver(_) => f.write_str("the receive queue pair of its node is gone"),
@@ -234,8 +240,10 @@ pub struct Rep {
     pub local: CommId,
     /// The requester's.
     pub remote: CommId,
-    /// The sender's queues.
+    /// The sender's queue pairs.
     pub hello: Hello,
+    /// Its queues; of the text, what fits.
+    pub queues: Queues,
     /// Its starting PSN, the same on every QP.
     pub psn: Psn,
     /// Its RDMA read depth.

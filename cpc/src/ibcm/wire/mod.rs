@@ -18,12 +18,15 @@ pub(crate) mod codec;
 pub(crate) mod field;
 mod hello;
 mod message;
+mod queues;
 
 pub use field::MAD_LEN;
 pub use hello::{HELLO_LEN, Hello, Layout, MAX_QUEUES, Qpns};
 pub use message::{
     CommId, Datagram, Depth, Drep, Dreq, Message, Mra, Nonce, Path, Reason, Rej, Rep, Req, Rtu, Stage,
 };
+
+pub use queues::Queues;
 
 use field::Field;
 
@@ -47,7 +50,7 @@ pub enum WireError {
 /// Attribute modifier of our datagrams, without the version in the last byte.
 const MAGIC: u32 = u32::from_be_bytes(*b"oxc\0");
 /// Version of the protocol: of the exchange, the private data and the modex address.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const BASE_VERSION: Field = Field::header(0, 1);
 const CLASS: Field = Field::header(1, 1);
