@@ -1,7 +1,6 @@
 //! How a process starts and ends MPI: thread levels, the tool interface before MPI, sessions, a private libmpi; and how it goes
 //! on when another one has ended.
 
-use crate::layouts;
 use crate::suite::case::passes;
 use crate::suite::{Case, Setting};
 use crate::{Failure, Result};
@@ -24,15 +23,8 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
 /// What came with Open MPI 5.0: sessions, and going on after a failure.
 pub fn newer() -> Vec<Case> {
     vec![
-        Case::new("sessions start and end MPI several times in one process (2 ranks)", |s| {
-            sessions(s, 2, layouts::DEFAULT)
-        }),
-        Case::new("sessions start and end MPI several times in one process (4 ranks)", |s| {
-            sessions(s, 4, layouts::DEFAULT)
-        }),
-        Case::new("sessions start and end MPI several times in one process (X queues, 4 ranks)", |s| {
-            sessions(s, 4, "x-only")
-        }),
+        Case::new("sessions start and end MPI several times in one process (2 ranks)", |s| sessions(s, 2)),
+        Case::new("sessions start and end MPI several times in one process (4 ranks)", |s| sessions(s, 4)),
         Case::new("with ULFM the survivors of a killed rank hear of it and go on", survivors),
     ]
 }
@@ -67,11 +59,8 @@ fn survivors(setting: &Setting) -> Result<()> {
 }
 
 /// The plugin says how often it was opened: a library that ended each time opens it anew.
-fn sessions(setting: &Setting, ranks: usize, layout: &str) -> Result<()> {
-    let found = setting.layouts.iter().find(|known| known.name == layout);
-    let layout = found.ok_or_else(|| Failure(format!("configs/ has no {layout}.conf")))?;
-    let job = setting.job(ranks, "sessions")?.parameters(&layout.parameters());
-    let job = job.parameter("btl_oxib_verbose", "debug");
+fn sessions(setting: &Setting, ranks: usize) -> Result<()> {
+    let job = setting.job(ranks, "sessions")?.parameter("btl_oxib_verbose", "debug");
     let finished = passes(&job, "sessions", DEADLINE)?;
     if !setting.transport.needs_plugin() {
         return Ok(());
