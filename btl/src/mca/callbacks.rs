@@ -203,7 +203,7 @@ unsafe fn rdma(
 unsafe extern "C" fn dump(raw: Raw, _endpoint: Endpoint, _verbose: c_int) {
     // SAFETY: a module of ours.
     let this = unsafe { module(raw) };
-    guard("btl_dump", (), || this.transport((), |t| log::info!("module {}: {:?}", this.index, t.stats)));
+    guard("btl_dump", (), || this.transport((), |t| log::info!("module {}: {:?}", this.index(), t.stats)));
 }
 
 unsafe extern "C" fn register_mem(

@@ -69,6 +69,17 @@ pub struct State {
     closing: bool,
 }
 
+/// Which of our modules it is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Position among the modules of this process, and so among the ports of its modex.
+    pub index: usize,
+    /// "mlx5_0 port 1".
+    pub name: String,
+    /// The port is the software device's.
+    pub soft: bool,
+}
+
 /// A module. Open MPI sees its first field.
 #[repr(C)]
 #[allow(missing_debug_implementations, reason = "foreign structures have nothing to print")]
@@ -80,12 +91,9 @@ pub struct Module {
     lock: Mutex<()>,
     /// Receive callbacks that are running.
     depth: AtomicU32,
-    /// Position among the modules of this process, and so among the ports of its modex.
-    pub index: usize,
+    place: Place,
     /// What peers are told and compared with.
     pub layout: Layout,
-    /// The port is the software device's.
-    soft: bool,
     /// Where the timelines of its connections go at the end.
     timelines: Option<PathBuf>,
 }
@@ -102,8 +110,7 @@ impl Module {
         base: mca_btl_base_module_t,
         abi: &'static Abi,
         transport: Transport<Cookie>,
-        index: usize,
-        soft: bool,
+        place: Place,
         timelines: Option<PathBuf>,
     ) -> &'static Module {
         let layout = transport.layout().clone();
@@ -120,9 +127,8 @@ impl Module {
             state: UnsafeCell::new(state),
             lock: Mutex::new(()),
             depth: AtomicU32::new(0),
-            index,
+            place,
             layout,
-            soft,
             timelines,
         }))
     }
@@ -130,6 +136,11 @@ impl Module {
     /// The pointer that Open MPI knows the module by.
     pub fn as_raw(&'static self) -> *mut mca_btl_base_module_t {
         self.base.get()
+    }
+
+    /// Position among the modules of this process, and so among the ports of its modex.
+    pub fn index(&self) -> usize {
+        self.place.index
     }
 
     /// The running Open MPI.
@@ -340,6 +351,16 @@ impl Module {
         }
     }
 
+    /// Says, port by port, what went over it.
+    fn tell(&self, transport: &Transport<Cookie>) {
+        let (stats, Place { index, name, .. }) = (&transport.stats, &self.place);
+        let sent = stats.sent_inline + stats.sent_buffered;
+        let (received, rdma) = (stats.received, stats.rdma);
+        log::info!("{name} carried {sent} messages out, {received} in, and {rdma} puts and gets");
+        log::debug!("module {index}: {stats:?}");
+        log::debug!("module {index}: connections {:?}", transport.connection_counters());
+    }
+
     /// `btl_finalize`: everything out, everything down, the helper thread joined.
     pub fn finalize(&'static self) {
         let ids = self.transport(Vec::new(), |t| t.ids());
@@ -351,9 +372,8 @@ impl Module {
             state.transport.take()
         });
         if let Some(transport) = transport {
-            log::debug!("module {}: {:?}", self.index, transport.stats);
-            log::debug!("module {}: connections {:?}", self.index, transport.connection_counters());
-            if self.soft {
+            self.tell(&transport);
+            if self.place.soft {
                 log::debug!("software device: {:?}", softib::stats());
             }
             if let Some(file) = &self.timelines {

@@ -82,7 +82,7 @@ pub fn add(module: &'static Module, process: *mut opal_proc_t) -> Result<EpId, U
     let port = {
         let ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
         let ours = ours.as_ref().ok_or_else(|| Unreachable::Other("nothing is published".into()))?;
-        pair(ours, &theirs, module.index, name)?.clone()
+        pair(ours, &theirs, module.index(), name)?.clone()
     };
     let adverts: Vec<cpc::Advert> = port.adverts.into_iter().map(to_cpc).collect();
     module.with(|state| {
@@ -123,15 +123,9 @@ fn pair<'a>(
         )));
     }
     let mine = ours.ports.get(index).ok_or_else(|| Unreachable::Other("no such port of ours".into()))?;
-    let same =
-        |port: &&Port| port.link_layer == mine.link_layer && port.subnet_prefix() == mine.subnet_prefix();
+    let same = |port: &&Port| is_joined(port, mine);
     let rank = ours.ports[..index].iter().filter(same).count();
-    let port = theirs
-        .ports
-        .iter()
-        .filter(same)
-        .nth(rank)
-        .ok_or_else(|| Unreachable::Other(format!("{name} has no port on our subnet")))?;
+    let port = theirs.ports.iter().filter(same).nth(rank).ok_or_else(|| apart(ours, theirs, index, name))?;
     if port.layout != mine.layout {
         return Err(Unreachable::Mismatch(format!(
             "{name} has other receive queues: {} there, {} here; give all processes the same btl_oxib_receive_queues",
@@ -139,6 +133,33 @@ fn pair<'a>(
         )));
     }
     Ok(port)
+}
+
+/// Whether two ports are of one kind and on one subnet.
+fn is_joined(one: &Port, other: &Port) -> bool {
+    one.link_layer == other.link_layer && one.subnet_prefix() == other.subnet_prefix()
+}
+
+/// Why module `index` has no port to talk to. That none of ours has one is told once, by the first.
+fn apart(ours: &Modex, theirs: &Modex, index: usize, name: opal_process_name_t) -> Unreachable {
+    let joined = ours.ports.iter().any(|mine| theirs.ports.iter().any(|port| is_joined(port, mine)));
+    if joined || index > 0 || theirs.ports.is_empty() {
+        return Unreachable::Other(format!("{name} has no port for this one of ours"));
+    }
+    Unreachable::Mismatch(format!(
+        "{name} has no port on a subnet of ours: {} there, {} here; check btl_oxib_if_include and btl_oxib_if_exclude of both",
+        subnets(theirs),
+        subnets(ours)
+    ))
+}
+
+/// The kinds and subnets of a process' ports, in words.
+fn subnets(modex: &Modex) -> String {
+    let of = |port: &Port| {
+        let prefix = u64::from_be_bytes(port.subnet_prefix());
+        format!("{:?} {prefix:016x}", port.link_layer)
+    };
+    modex.ports.iter().map(of).collect::<Vec<_>>().join(", ")
 }
 
 fn to_cpc(advert: Advert) -> cpc::Advert {
@@ -181,6 +202,19 @@ mod tests {
         assert_eq!(pair(&ours, &theirs, 0, NAME).map(|p| p.gid[0]), Ok(1));
         assert_eq!(pair(&ours, &theirs, 1, NAME).map(|p| p.gid[0]), Ok(2));
         assert!(matches!(pair(&ours, &theirs, 2, NAME), Err(Unreachable::Other(_))));
+    }
+
+    #[test]
+    fn ranks_without_a_common_subnet_are_told_once_with_both_sides() {
+        let layout = "P,4096,8";
+        let ours = modex(DeviceKind::Hard, 0, vec![port(1, layout), port(2, layout)]);
+        let mut theirs = modex(DeviceKind::Hard, 0, vec![port(3, layout)]);
+        let Err(Unreachable::Mismatch(text)) = pair(&ours, &theirs, 0, NAME) else { panic!("paired") };
+        assert!(text.contains("0300000000000000 there") && text.contains("0200000000000000 here"), "{text}");
+        assert!(matches!(pair(&ours, &theirs, 1, NAME), Err(Unreachable::Other(_))));
+        theirs.ports.push(port(2, layout));
+        assert!(matches!(pair(&ours, &theirs, 0, NAME), Err(Unreachable::Other(_))));
+        assert!(pair(&ours, &theirs, 1, NAME).is_ok());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::callbacks;
 use super::handle::HANDLE_LEN;
-use super::module::Module;
+use super::module::{Module, Place};
 use super::params::{self, DeviceChoice, Params, Template};
 use super::peers;
 use super::show::{Refusal, Report};
@@ -40,7 +40,10 @@ pub fn init(
     abi: &'static Abi,
     _threads: bool,
 ) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
-    let ports = find_ports(params).map_err(|error| refuse(params, &error.to_string(), TRY_SOFT))?;
+    let mut ports = find_ports(params).map_err(|error| refuse(params, &error.to_string(), TRY_SOFT))?;
+    if params.max_btls > 0 {
+        ports.truncate(params.max_btls as usize);
+    }
     let me = abi.my_name().word();
     let mut modules: Vec<&'static Module> = Vec::new();
     let mut published = Vec::new();
@@ -57,7 +60,9 @@ pub fn init(
         };
         published.push(describe(port, &transport));
         let timelines = timelines::file(&params.timeline, me, port.context.name(), port.num);
-        modules.push(Module::new(module_base(port), abi, transport, modules.len(), port.soft, timelines));
+        let name = format!("{} port {}", port.context.name(), port.num);
+        let place = Place { index: modules.len(), name, soft: port.soft };
+        modules.push(Module::new(module_base(port), abi, transport, place, timelines));
     }
     if let (Some(why), true) = (unfit, modules.is_empty()) {
         return Err(refuse(params, &why, SEE_WHY));

@@ -87,6 +87,11 @@ pub enum DeviceError {
          btl_oxib_if_exclude"
     )]
     Unknown { wanted: String, known: String },
+    /// A port number that a device has not.
+    #[error(
+        "{device} has no port {wanted}: it has {ports}. Check btl_oxib_device, btl_oxib_if_include and btl_oxib_if_exclude"
+    )]
+    UnknownPort { device: String, wanted: u8, ports: u8 },
     /// No port is up.
     #[error("no active port on {0}: check the cable, the subnet manager and `ibv_devinfo`")]
     NoActivePort(String),
@@ -160,16 +165,23 @@ impl Search<'_> {
         for device in devices.iter().filter(|device| self.asks_for(device.name(), None)) {
             match self.active_ports(device, soft) {
                 Ok(ports) => active.extend(ports),
-                Err(error) if self.names.is_empty() => log::warn!("{} is left out: {error}", device.name()),
-                Err(error) => return Err(error.into()),
+                Err(DeviceError::Verbs(error)) if self.names.is_empty() => {
+                    log::warn!("{} is left out: {error}", device.name());
+                }
+                Err(error) => return Err(error),
             }
         }
         self.filtered(active, &known.join(", "))
     }
 
-    fn active_ports(self, device: &Device, soft: bool) -> Result<Vec<Port>, verbs::Error> {
+    fn active_ports(self, device: &Device, soft: bool) -> Result<Vec<Port>, DeviceError> {
         let context = device.open()?;
-        let ports = (1..=context.num_ports()).filter(|&num| self.asks_for(device.name(), Some(num)));
+        let count = context.num_ports();
+        let named = self.names.iter().chain(self.filter.names()).filter(|(name, _)| name == device.name());
+        if let Some(wanted) = named.filter_map(|(_, num)| *num).find(|num| *num > count) {
+            return Err(DeviceError::UnknownPort { device: device.name().to_owned(), wanted, ports: count });
+        }
+        let ports = (1..=count).filter(|&num| self.asks_for(device.name(), Some(num)));
         let active = ports.map(|num| active_port(&context, num, self.config, soft));
         Ok(active.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
@@ -253,6 +265,9 @@ mod tests {
         let filter = Filter { exclude: vec![name("softib7", None)], ..Filter::default() };
         let error = find(&Choice::Soft, &filter, config, soft).unwrap_err();
         assert!(matches!(&error, DeviceError::Unknown { wanted, .. } if wanted == "softib7"), "{error}");
+        let filter = Filter { include: vec![name("softib0", Some(2))], ..Filter::default() };
+        let error = find(&Choice::Soft, &filter, config, soft).unwrap_err();
+        assert!(matches!(&error, DeviceError::UnknownPort { wanted: 2, ports: 1, .. }), "{error}");
         let filter = Filter { exclude: vec![name("softib0", Some(1))], ..Filter::default() };
         assert!(matches!(find(&Choice::Soft, &filter, config, soft), Err(DeviceError::Filtered(_))));
     }

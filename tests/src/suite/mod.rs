@@ -5,6 +5,7 @@
 //!     own         our MPI programs x layouts x ranks
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
 //!     connect     connections: each manager by itself, storms, stopped and unknown peers, who does not fit
+//!     ports       several devices and ports: which of them a job uses, and that all of them carry it
 //!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
 //!     netpipe     NetPIPE's integrity check
 //!     verbs       verbs programs that nobody here wrote, over the drop-in libibverbs
@@ -30,6 +31,7 @@ pub mod mpi4py;
 pub mod netpipe;
 pub mod ompi5;
 pub mod own;
+pub mod ports;
 pub mod pyverbs;
 pub mod rdmacm;
 pub mod runner;
@@ -52,6 +54,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         iwarp::cases(setting),
         own::cases(setting),
         xrc::cases(setting),
+        ports::cases(setting),
         fabric::cases(setting),
         netpipe::cases(setting),
         mpi4py::cases(setting),

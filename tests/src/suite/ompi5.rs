@@ -2,7 +2,7 @@
 //!
 //! The verbs programs are left out: they have nothing to do with an Open MPI.
 
-use crate::suite::{Case, Setting, lifecycle, manners, mpi4py, netpipe, own};
+use crate::suite::{Case, Setting, lifecycle, manners, mpi4py, netpipe, own, ports};
 
 const TITLE: &str = "Open MPI 5.0";
 
@@ -19,6 +19,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         lifecycle::cases(setting),
         lifecycle::newer(),
         own::cases(setting),
+        ports::of_mpi(),
         netpipe::cases(setting),
         mpi4py::cases(setting),
     ];
@@ -30,7 +31,7 @@ pub fn short(setting: &Setting) -> Vec<Case> {
     let manners = manners::cases(setting).into_iter().filter(|case| !case.name.contains(".conf"));
     let programs = SHORT.iter().flat_map(|(names, ranks)| own::some(setting, names, *ranks));
     let newer = lifecycle::newer().into_iter().filter(|case| !case.name.starts_with("sessions"));
-    titled(manners.chain(lifecycle::cases(setting)).chain(newer).chain(programs))
+    titled(manners.chain(lifecycle::cases(setting)).chain(newer).chain(programs).chain(ports::some_of_mpi()))
 }
 
 fn titled(cases: impl Iterator<Item = Case>) -> Vec<Case> {

@@ -48,6 +48,8 @@ pub struct Params {
     /// Empty: all.
     pub if_include: Vec<Port>,
     pub if_exclude: Vec<Port>,
+    /// 0: all.
+    pub max_btls: u32,
     /// `receive_queues`.
     pub layout: Layout,
     pub cpc_include: Vec<String>,
@@ -116,6 +118,7 @@ impl Params {
             device: DeviceChoice::Auto,
             if_include: Vec::new(),
             if_exclude: Vec::new(),
+            max_btls: 0,
             layout,
             cpc_include: Vec::new(),
             cpc_exclude: Vec::new(),

@@ -96,6 +96,15 @@ pub static ROWS: &[Row] = &[
             Err("if_include is set too; only one of them can be".into())
         },
     },
+    number!(
+        c"max_btls",
+        0..=255,
+        "0",
+        3,
+        "Use at most so many of the ports that are left then, the first ones; each is a module of its own, and Open MPI shares \
+         long messages between them. 0 means all",
+        max_btls
+    ),
     Row {
         name: c"receive_queues",
         kind: Kind::Text,
