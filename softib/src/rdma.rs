@@ -51,11 +51,7 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     }
     if !work.moved && work.len > 0 {
         if matches!(work.remote, Remote::Word { .. }) || !probe(peer) {
-            let to = Message {
-                dst: send::destination(link.index, link.view.generation),
-                src_qpn: qp.num,
-                via: None,
-            };
+            let to = Message { dst: link.dst, src_qpn: qp.num, via: None };
             return rdma_ring::request(peer, &mut w.stats, to, work, sges);
         }
         match direct(peer, &w.mrs, &grant, work, sges) {
@@ -92,7 +88,7 @@ pub fn refused(peer: &mut Peer, stats: &mut Stats, from: Sender, link: &Link, st
         if !peer.ring.has_room(0) {
             return Step::Room;
         }
-        let dst = send::destination(link.index, link.view.generation);
+        let dst = link.dst;
         let head = Head { op: op::REFUSED, dst, src_qpn: from.num, imm: status, ..Head::default() };
         let pushed = peer.ring.push(head, |_| ());
         send::rung(pushed, peer, &mut stats.doorbells);

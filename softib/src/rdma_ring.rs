@@ -436,7 +436,7 @@ fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
         let head = Head {
             op: op::RESPONSE,
             flags: if last { flag::LAST } else { 0 },
-            dst: send::destination(link.index, link.view.generation),
+            dst: link.dst,
             src_qpn: me.0,
             len,
             imm: reply.status,

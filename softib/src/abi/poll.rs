@@ -34,7 +34,8 @@ pub fn poll(key: usize, out: &mut [MaybeUninit<ibv_wc>], stamp: Option<&mut Stam
     if let Some(first) = out.first_mut()
         && let Some(mut state) = engine.enter_as_owner()
     {
-        match state.poll_short(key, engine.shared.polled(), first) {
+        engine.shared.polled();
+        match state.poll_short(key, first) {
             Short::Nothing => return Ok(0),
             Short::Taken if out.len() == 1 => return Ok(1),
             Short::Taken => return Ok(poll_on(engine, state, key, out)),
@@ -53,7 +54,7 @@ fn poll_on(
     out: &mut [MaybeUninit<ibv_wc>],
 ) -> usize {
     for taken in 1..out.len() {
-        match state.poll_short(key, engine.shared.polled(), &mut out[taken]) {
+        match state.poll_short(key, &mut out[taken]) {
             Short::Taken => {}
             Short::Nothing => return taken,
             Short::Other => {

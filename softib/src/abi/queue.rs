@@ -130,6 +130,7 @@ fn build(
         kind: init.qp_type,
         state: IBV_QPS_RESET,
         direct: false,
+        short: false,
         hears: Origin::default(),
         pd: pd_key(pd),
         send_cq: cq_key(init.send_cq),

@@ -49,13 +49,22 @@ pub enum Owner {
     Application(usize),
 }
 
+/// A ring that is looked at on every poll.
+#[derive(Debug, Clone, Copy)]
+struct Hot {
+    ring: usize,
+    /// Cells that had been taken from it when its use was looked at last.
+    taken: u32,
+    /// The first poll that may be later than its last message.
+    since: u64,
+}
+
 /// The receiving side of all rings.
 #[derive(Debug)]
 pub struct Inbound {
     map: Arc<Map>,
     rings: Vec<Option<RecvRing>>,
-    /// Rings that are looked at on every poll.
-    hot: Vec<usize>,
+    hot: Vec<Hot>,
     /// The one of them, if there are any, that the shortcut looks at next.
     turn: usize,
     pub owner: Owner,
@@ -74,26 +83,31 @@ impl Inbound {
 
     /// Starts to watch `ring`, in the place of one that has gone cold, if there is a place.
     fn watch(&mut self, ring: usize) {
-        if self.hot.contains(&ring) {
+        if self.hot.iter().any(|hot| hot.ring == ring) {
             return;
         }
         if self.hot.len() == HOT {
             let Some(at) = self.coldest() else { return };
-            let old = self.hot.swap_remove(at);
+            let old = self.hot.swap_remove(at).ring;
             self.unwatch(&[old]);
         }
-        if let Some(Some(inbound)) = self.rings.get_mut(ring) {
+        if let Some(Some(inbound)) = self.rings.get(ring) {
             inbound.watched().store(1, Ordering::Relaxed);
-            inbound.used = self.polls;
-            self.hot.push(ring);
+            self.hot.push(Hot { ring, taken: inbound.taken(), since: self.polls });
         }
         self.restart_turns();
     }
 
-    fn coldest(&self) -> Option<usize> {
-        let used = |ring: usize| self.rings[ring].as_ref().map_or(0, |ring| ring.used);
-        let (at, used) = self.hot.iter().map(|&ring| used(ring)).enumerate().min_by_key(|(_, used)| *used)?;
-        (self.polls - used > COLD_AFTER).then_some(at)
+    /// The hot ring that has had nothing for longest, if that is long. Messages do not note when they came: whoever wants the place looks.
+    fn coldest(&mut self) -> Option<usize> {
+        for hot in &mut self.hot {
+            let taken = self.rings[hot.ring].as_ref().map_or(hot.taken, RecvRing::taken);
+            if taken != hot.taken {
+                (hot.taken, hot.since) = (taken, self.polls);
+            }
+        }
+        let (at, hot) = self.hot.iter().enumerate().min_by_key(|(_, hot)| hot.since)?;
+        (self.polls - hot.since > COLD_AFTER).then_some(at)
     }
 
     /// Stops watching: whoever sends from now on announces. What was sent before is marked as announced here.
@@ -140,7 +154,7 @@ impl Inbound {
 
     /// Takes a ring out, for its release.
     pub fn remove(&mut self, index: usize) -> Option<RecvRing> {
-        self.hot.retain(|&ring| ring != index);
+        self.hot.retain(|hot| hot.ring != index);
         self.restart_turns();
         self.rings[index].take()
     }
@@ -173,7 +187,7 @@ impl State {
             return self.guest_poll(me);
         }
         for at in 0..self.inbound.hot.len() {
-            let ring = self.inbound.hot[at];
+            let ring = self.inbound.hot[at].ring;
             if self.inbound.may_hold(ring) {
                 self.drain(ring);
             }
@@ -217,7 +231,7 @@ impl State {
     pub fn give_back(&mut self) {
         self.inbound.owner = Owner::Thread;
         self.inbound.streak = 0;
-        let hot = std::mem::take(&mut self.inbound.hot);
+        let hot: Vec<usize> = self.inbound.hot.drain(..).map(|hot| hot.ring).collect();
         self.inbound.unwatch(&hot);
     }
 
@@ -258,7 +272,6 @@ impl State {
     #[inline(always)]
     fn drain(&mut self, index: usize) -> bool {
         let State { qps, inbound, w } = self;
-        let polls = inbound.polls;
         let Some(ring) = inbound.ring(index) else { return false };
         let from = From { incarnation: ring.incarnation };
         let mut any = false;
@@ -267,9 +280,6 @@ impl State {
             deliver::cell(qps, w, from, &found);
             ring.consume(&found);
             any = true;
-        }
-        if any {
-            ring.used = polls;
         }
         any
     }

@@ -7,6 +7,7 @@
 use crate::errno::Errno;
 use crate::port::card::{self, Card};
 use crate::port::pkeys_match;
+use crate::send::destination;
 use crate::shm::layout::*;
 use crate::shm::liveness::{Liveness, is_locked};
 use crate::shm::map::{Map, Word};
@@ -38,7 +39,7 @@ pub struct Peer {
 
 impl Peer {
     /// Whether the process lives; one load in the usual case.
-    #[inline]
+    #[inline(always)]
     pub fn alive(&mut self) -> bool {
         self.is_self || self.live.alive(&self.map, &self.file)
     }
@@ -231,6 +232,8 @@ pub struct Link {
     ours: u8,
     pub theirs: u8,
     pub view: Public,
+    /// The remote QP in cells that are for it.
+    pub dst: u16,
     pub place: Option<Place>,
     /// Receives consumed so far, and the peer's `posted` as seen last (queue with one sender).
     pub consumed: u32,
@@ -258,6 +261,7 @@ impl Link {
             ours,
             theirs,
             view: Public::default(),
+            dst: 0,
             place: None,
             consumed: 0,
             posted: 0,
@@ -327,6 +331,8 @@ impl Link {
             self.ahead[pos as usize % AHEAD] = place.len(pos);
             pos = pos.wrapping_add(1);
         }
+        // The next line will be wanted, and is the target's: it has until then to come.
+        place.expect(pos);
         Some(())
     }
 
@@ -362,6 +368,7 @@ impl Link {
             return false;
         }
         self.place = place_of(&view, map);
+        self.dst = destination(self.index, view.generation);
         self.generation = Some(view.generation);
         self.view = view;
         self.sequence = Some((sequence, qptable::sequence(map, self.index)));

@@ -43,6 +43,8 @@ pub struct Qp {
     pub state: u32,
     /// In RTS, and nothing keeps its sends from going straight out: no plan of faults, the port is up, an iWARP stream is open.
     pub direct: bool,
+    /// The same, and reliable: short sends take the shortcut.
+    pub short: bool,
     /// Whose messages need no more questions: those of the connected peer, once connections are established on both sides.
     pub hears: Origin,
     pub pd: usize,
@@ -236,6 +238,7 @@ impl Qp {
     pub fn set_state(&mut self, state: u32, w: &World) {
         self.state = state;
         self.direct = state == IBV_QPS_RTS && w.is_plain() && self.stream == Stream::Free;
+        self.short = self.direct && self.kind == IBV_QPT_RC;
         self.hears = self.usual_origin();
         // SAFETY: our own C struct, alive as long as self; programs only read `state`.
         unsafe { (*self.pointer()).state = state };

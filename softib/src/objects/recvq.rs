@@ -165,11 +165,12 @@ impl RecvQ {
     pub fn post_short(&mut self, wr_id: u64, one: ibv_sge) -> bool {
         let (pos, at) = (self.tail, self.index(self.tail));
         let Some(slot) = self.slots.get_mut(at) else { return false };
-        if slot.live || self.shared || self.outstanding >= self.max_wr {
+        let plain = !self.shared && one.length < rq::BAD;
+        if slot.live || !plain || self.outstanding >= self.max_wr {
             return false;
         }
         *slot = Slot { wr_id, one, pos, sges: 1, live: true, bad: false };
-        self.place.post(pos, one.length.min(rq::BAD - 1));
+        self.place.post(pos, one.length);
         self.tail = pos.wrapping_add(1);
         self.outstanding += 1;
         true

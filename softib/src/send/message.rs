@@ -20,7 +20,7 @@ pub const SHORT_SGES: u32 = 4;
 /// has happened yet, and the general way finds out.
 #[inline(always)]
 pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
-    let usual = wr.opcode == IBV_WR_SEND && qp.kind == IBV_QPT_RC && qp.direct && qp.sq.is_empty();
+    let usual = wr.opcode == IBV_WR_SEND && qp.short && qp.sq.is_empty();
     if !usual || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
         return false;
     }
@@ -42,7 +42,7 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]
     let head = Head {
         op: op::SEND,
         flags: flag::FIRST | flag::LAST | solicited | bulk,
-        dst: destination(link.index, link.view.generation),
+        dst: link.dst,
         src_qpn: qp.num,
         len,
         imm: 0,
@@ -86,7 +86,7 @@ pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge
     if !peer.ring.has_room(first_fragment(work.len)) {
         return Step::Room;
     }
-    let dst = destination(link.index, link.view.generation);
+    let dst = link.dst;
     if work.receive.is_none() {
         match claim(link, peer, work.len) {
             Claimed::Ok(pos) => work.receive = Some(pos),
@@ -183,7 +183,7 @@ pub fn notify(qp: &mut Qp, w: &mut World, work: &Work) -> Step {
         Claimed::Wrong { pos, op, status } => (pos, op, status),
     };
     let flags = flag::IMM | solicited(work);
-    let (dst, imm) = (destination(link.index, link.view.generation), work.imm);
+    let (dst, imm) = (link.dst, work.imm);
     // The receiver completes with the number of bytes written; they are not in the ring.
     let head = Head { op, flags, dst, src_qpn: qp.num, len: 4, imm, pos };
     let bytes = work.len.to_ne_bytes();

@@ -87,15 +87,24 @@ impl Cell<'_> {
     }
 
     /// Asks for the second line.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, for an address inside the cell.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.at.add(LINE).as_ptr().cast());
-        }
+        // SAFETY: inside the cell.
+        prefetch(unsafe { self.at.add(LINE).as_ptr() });
     }
+}
+
+/// Asks for the line at an address, which need not be valid: a hint.
+#[inline(always)]
+pub fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint has no effect on memory.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// A cache line.

@@ -54,7 +54,7 @@ impl Liveness {
     }
 
     /// Whether the owner lives: one load in the usual case.
-    #[inline]
+    #[inline(always)]
     pub fn alive(&mut self, map: &Map, file: &File) -> bool {
         let word = map.u32(H_LIFE).load(Ordering::Relaxed);
         (word == self.expected && word != 0) || self.ask(word, file)

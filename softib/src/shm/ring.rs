@@ -348,8 +348,6 @@ pub struct RecvRing {
     /// Who sends: slot and incarnation of its process.
     pub slot: usize,
     pub incarnation: u64,
-    /// The poll that found something in it last.
-    pub used: u64,
     broken: bool,
 }
 
@@ -398,7 +396,6 @@ impl RecvRing {
             published: (0, 0),
             slot,
             incarnation,
-            used: 0,
             broken: false,
         })
     }

@@ -15,6 +15,7 @@
 //!
 //! Addresses and wr_ids stay private to the target, see `objects::recvq`.
 
+use super::cells::prefetch;
 use super::map::Map;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -164,6 +165,12 @@ impl Place {
     #[inline]
     pub fn len(&self, pos: u32) -> u32 {
         self.length(pos).load(Ordering::Relaxed)
+    }
+
+    /// Asks for the length word of a position that will be wanted.
+    #[inline]
+    pub fn expect(&self, pos: u32) {
+        prefetch(self.length(pos));
     }
 
     /// Changes the length word of a posted position; an initiator that has read it already goes by the old one (target).

@@ -31,9 +31,9 @@ pub enum Short {
 }
 
 impl State {
-    /// Polls queue `key` for one completion, as far as the shortcut leads; it is the `polls`-th poll.
+    /// Polls queue `key` for one completion, as far as the shortcut leads.
     #[inline(always)]
-    pub fn poll_short(&mut self, key: usize, polls: u64, to: &mut MaybeUninit<ibv_wc>) -> Short {
+    pub fn poll_short(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
         let open = w.cqs.get(key).is_some_and(Cq::is_open);
         if !open || inbound.owner == Owner::Thread || !w.is_quiet() {
@@ -45,14 +45,13 @@ impl State {
             return Short::Other;
         }
         if head.flags & flag::BULK != 0 {
-            return self.poll_bulk(key, polls, to);
+            return self.poll_bulk(key, to);
         }
         let from = From { incarnation: ring.incarnation };
         let fits = head.len as usize <= INLINE_MAX;
         if !fits || !deliver::take_short(qps, &w.mrs, key, from, &head, payload, to) {
             return Short::Other;
         }
-        ring.used = polls;
         ring.consume_inline();
         inbound.next_turn();
         Short::Taken
@@ -60,7 +59,7 @@ impl State {
 
     /// The same for a message with bulk, which the ring whose turn it is has.
     #[inline(never)]
-    fn poll_bulk(&mut self, key: usize, polls: u64, to: &mut MaybeUninit<ibv_wc>) -> Short {
+    fn poll_bulk(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
         let Some(found) = ring.peek() else { return Short::Other };
@@ -68,7 +67,6 @@ impl State {
         if !deliver::take_short(qps, &w.mrs, key, from, &found.head, found.payload, to) {
             return Short::Other;
         }
-        ring.used = polls;
         ring.consume(&found);
         inbound.next_turn();
         Short::Taken
@@ -80,13 +78,13 @@ impl Inbound {
     #[inline(always)]
     fn look_around(&mut self) -> Short {
         self.next_turn();
-        let other = self.hot.len() > 1 && self.hot.iter().any(|&ring| self.may_hold(ring));
+        let other = self.hot.len() > 1 && self.hot.iter().any(|hot| self.may_hold(hot.ring));
         if other || announced(&self.map) { Short::Other } else { Short::Nothing }
     }
 
     /// Sees to it that it is a hot ring's turn.
     pub(super) fn restart_turns(&mut self) {
-        self.turn = self.hot.last().copied().unwrap_or(0);
+        self.turn = self.hot.last().map_or(0, |hot| hot.ring);
     }
 
     /// The turn goes to the next hot ring, if there is another.
@@ -100,7 +98,7 @@ impl Inbound {
     #[inline(never)]
     fn pass_turn(&mut self) {
         let at =
-            self.hot.iter().position(|&ring| ring == self.turn).map_or(0, |at| (at + 1) % self.hot.len());
-        self.turn = self.hot[at];
+            self.hot.iter().position(|hot| hot.ring == self.turn).map_or(0, |at| (at + 1) % self.hot.len());
+        self.turn = self.hot[at].ring;
     }
 }
