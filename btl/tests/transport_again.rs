@@ -97,6 +97,34 @@ fn an_endpoint_that_was_kept_says_over_the_next_connection_what_the_last_one_nev
     }
 }
 
+/// What the peer has said before it left arrives, however late its receiver looks: over shared queues it needs no word of the receiver to be sent.
+#[test]
+fn what_a_peer_said_before_it_left_and_came_back_is_not_lost_with_the_old_connection() {
+    for layout in ["S,128,64,48,8:S,65536,16", "S,65536,16"] {
+        for count in [1, 3] {
+            let mut world = World::new("again last words", layout, 2);
+            ask(&mut world, "the first question and its answer arrive");
+            for _ in 0..6 {
+                let id = world.id(0, 1);
+                for _ in 0..count {
+                    world.send(0, 1, 100);
+                }
+                world.until_of(&[0], "all is out", |w| w.nothing_waits() && !w.sides[0].transport.busy(id));
+                world.remove(0, 1);
+                world.add(0, 1);
+                // Its request comes to a receiver that has not looked yet.
+                let message = world.model.message(100, ECHO);
+                world.send_message(0, 1, message);
+                world.until("the last words, the question and its answer arrive", |w| {
+                    w.nothing_waits() && w.model.is_empty()
+                });
+            }
+            assert!(world.sides.iter().all(|s| s.failed.is_empty()), "{layout}: {}", world.books());
+            world.close();
+        }
+    }
+}
+
 /// It has left for good: that is no failure, and nothing waits for it.
 #[test]
 fn a_peer_that_leaves_while_its_connection_comes_up_holds_up_nobody() {

@@ -360,6 +360,32 @@ fn a_request_with_the_queue_pair_of_a_connection_ends_that_and_is_rejected_as_st
     assert_eq!(bench.said().len(), 0);
 }
 
+/// The same, found in the answer to a request of ours: that connection is wanted and comes up.
+#[test]
+fn a_reply_with_the_queue_pair_of_a_connection_ends_that_and_is_taken() {
+    let mut bench = Bench::up(20);
+    let other = EndpointKey { index: 2, generation: 1 };
+    bench.machine.add_endpoint(other, THIRD, address(12), bench.now);
+    bench.machine.connect(other, bench.now);
+    bench.machine.qps_created(other, Ok(hello(ME, 0x300).qpns), bench.now);
+    assert_eq!(bench.said(), ["Req"]);
+    let rep = Rep {
+        local: CommId(0x900),
+        remote: bench.id,
+        hello: hello(THIRD, 0x100),
+        queues: Queues::new(1, OURS),
+        psn: Psn(7),
+        depth: DEPTH,
+        rnr_retry: 7,
+        srq: true,
+    };
+    bench.datagram(12, Message::Rep(rep));
+    bench.machine.qps_up(other, Ok(()), bench.now);
+    assert_eq!(bench.said(), ["DISCONNECTED", "Rtu"]);
+    let states = [KEY, other].map(|key| bench.machine.state(key));
+    assert_eq!(states, [Some(StateKind::Left), Some(StateKind::Up)]);
+}
+
 /// The number is free again when the connection has been removed, or has ended.
 #[test]
 fn a_queue_pair_of_a_connection_that_is_over_belongs_to_nobody() {

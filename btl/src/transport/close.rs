@@ -18,6 +18,15 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// How long work requests may take to be flushed once their queue pair is in ERR.
 const FLUSH: Duration = Duration::from_millis(200);
 
+/// What becomes of messages that came over a connection that is taken down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrived {
+    /// Nobody asks for them any more.
+    Dropped,
+    /// The upper layer keeps the endpoint, and gets them.
+    Kept,
+}
+
 impl<C> Transport<C> {
     /// Something that was handed to us for this endpoint is not done yet.
     pub fn busy(&mut self, id: EpId) -> bool {
@@ -49,12 +58,12 @@ impl<C> Transport<C> {
 
     /// Takes an endpoint down. Its queue pairs are flushed and its buffers come back.
     pub fn remove(&mut self, id: EpId) {
-        let Some(flushed) = self.take_down(id) else { return };
+        let Some(flushed) = self.take_down(id, Arrived::Dropped) else { return };
         self.forget(id, flushed);
     }
 
     /// Takes the connection down; whether the device has given everything back. `None`: there is no such endpoint.
-    pub(super) fn take_down(&mut self, id: EpId) -> Option<bool> {
+    pub(super) fn take_down(&mut self, id: EpId, arrived: Arrived) -> Option<bool> {
         let ep = self.endpoint(id)?;
         let key = ep.key(id.index);
         ep.state = ep.state.on(Event::Close, ep.handshake(true)).0;
@@ -67,11 +76,11 @@ impl<C> Transport<C> {
         }
         self.leave_way(id.index);
         self.service.remove_endpoint(key);
-        Some(self.wait_for_flush(id))
+        Some(self.wait_for_flush(id, arrived))
     }
 
     /// Waits until the device has given every buffer of the endpoint back.
-    fn wait_for_flush(&mut self, id: EpId) -> bool {
+    fn wait_for_flush(&mut self, id: EpId, arrived: Arrived) -> bool {
         let deadline = Instant::now() + FLUSH;
         loop {
             let sends = self.endpoint(id).map_or(0, |ep| ep.outstanding);
@@ -93,7 +102,9 @@ impl<C> Transport<C> {
             self.poll();
             while let Some(upcall) = self.take_upcall() {
                 match upcall {
-                    Upcall::Deliver(delivery) if delivery.endpoint == id => self.delivered(delivery),
+                    Upcall::Deliver(delivery) if delivery.endpoint == id && arrived == Arrived::Dropped => {
+                        self.delivered(delivery);
+                    }
                     other => upcalls.push(other),
                 }
             }

@@ -29,17 +29,24 @@ impl<C> Transport<C> {
             self.connection_events();
         }
         if self.recv_batch.next == self.recv_batch.len {
-            self.recv_batch.next = 0;
-            self.recv_batch.len = match self.recv_cq.poll(&mut self.recv_batch.wcs) {
-                Ok(len) => len,
-                Err(error) => self.cq_broken(&error),
-            };
+            self.look_for_receives();
             self.polls = self.polls.wrapping_add(1);
             if self.recv_batch.len == 0 || self.polls.is_multiple_of(BUSY_POLLS) {
                 self.other_work();
             }
         }
         self.recv_batch.next != self.recv_batch.len || !self.up.is_empty()
+    }
+
+    /// The next receive completions, in place of those that have been looked at; how many.
+    #[inline]
+    pub(super) fn look_for_receives(&mut self) -> usize {
+        self.recv_batch.next = 0;
+        self.recv_batch.len = match self.recv_cq.poll(&mut self.recv_batch.wcs) {
+            Ok(len) => len,
+            Err(error) => self.cq_broken(&error),
+        };
+        self.recv_batch.len
     }
 
     /// Nothing arrived, or something has for a while: time for what can wait.

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 use super::Transport;
+use super::close::Arrived;
 use super::connect::{AddError, new_timeline};
 use super::endpoint::EpId;
 use super::state::State;
@@ -45,6 +46,7 @@ impl<C> Transport<C> {
             return false;
         }
         ep.renewals += 1;
+        ep.state = State::Renewing;
         self.renewals.push(ep.key(index));
         true
     }
@@ -54,7 +56,7 @@ impl<C> Transport<C> {
     pub(super) fn renew_due(&mut self) {
         for key in std::mem::take(&mut self.renewals) {
             let Some(Some(ep)) = self.endpoints.get(key.index as usize) else { continue };
-            if ep.life != key.generation || !ep.state.precedes_connection() {
+            if ep.life != key.generation || ep.state != State::Renewing {
                 continue;
             }
             let (id, choice) = (EpId { index: key.index, generation: ep.generation }, ep.choice.clone());
@@ -67,19 +69,20 @@ impl<C> Transport<C> {
     /// The connection manager has no connection to offer. One on trial that has found nobody proves that the peer has left. Should it be back
     /// one day, it finds another endpoint, not one that has failed.
     pub(super) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
-        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if !ep.is_on_trial() || !error.cause.finds_nobody() {
             return self.fail(index, &error.to_string());
         }
         log::debug!("endpoint {index}: {error}");
-        let key = ep.key(index);
+        ep.state = State::Renewing;
+        self.renewals.push(ep.key(index));
         self.drop_waiting(index, "the peer has left");
-        self.renewals.push(key);
     }
 
     /// Takes the connection down and begins another under the same name, for whatever waits.
     fn renew(&mut self, id: EpId, choice: Choice) -> Result<(), AddError> {
-        let Some(flushed) = self.take_down(id) else { return Ok(()) };
+        self.reap();
+        let Some(flushed) = self.take_down(id, Arrived::Kept) else { return Ok(()) };
         if !flushed {
             // What the device still holds may complete yet.
             self.reserve_completions()?;
@@ -93,6 +96,21 @@ impl<C> Transport<C> {
             self.want_send(id.index);
         }
         Ok(())
+    }
+
+    /// What has come over the connection before the peer left goes up, whoever looks at it first: when the connection is down, nobody knows the
+    /// number of its queue pair any more. It was there before the word that the peer has left, so among as many as the completion queue holds.
+    fn reap(&mut self) {
+        let mut left = self.recv_cq.depth() as usize;
+        loop {
+            let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
+            self.up.extend(found);
+            let more = if left == 0 { 0 } else { self.look_for_receives() };
+            if more == 0 {
+                return;
+            }
+            left = left.saturating_sub(more);
+        }
     }
 
     fn begin_life(&mut self, index: u32, choice: Choice, flushed: bool) {

@@ -57,6 +57,8 @@ pub enum State {
     Ready,
     /// Fragments flow.
     Connected,
+    /// The peer has left before the connection was up: another is about to be begun, and this one takes no part any more.
+    Renewing,
     /// The connection is lost for good.
     Failed,
     /// Taken down by us.
@@ -116,7 +118,13 @@ impl State {
     pub fn is_coming_up(self) -> bool {
         matches!(
             self,
-            State::Connecting | State::HaveQps | State::HaveCts | State::Up | State::Posted | State::Opening
+            State::Connecting
+                | State::HaveQps
+                | State::HaveCts
+                | State::Up
+                | State::Posted
+                | State::Opening
+                | State::Renewing
         )
     }
 
@@ -161,7 +169,7 @@ impl State {
     fn qps_created(self) -> (State, Action) {
         match self {
             State::Idle | State::Connecting => (State::HaveQps, Action::None),
-            State::Failed | State::Closed => (self, Action::None),
+            State::Failed | State::Closed | State::Renewing => (self, Action::None),
             other => (other, Action::Refuse),
         }
     }
@@ -173,7 +181,7 @@ impl State {
             (State::HaveQps, _) => (State::Up, Action::PostAndSendCts),
             (State::HaveCts, Handshake::Answers) => (State::Opening, Action::PostAndSendCts),
             (State::HaveCts, _) => (State::Ready, Action::PostSendCtsAndFlow),
-            (State::Failed | State::Closed, _) => (self, Action::None),
+            (State::Failed | State::Closed | State::Renewing, _) => (self, Action::None),
             (other, _) => (other, Action::Refuse),
         }
     }
@@ -184,7 +192,7 @@ impl State {
             State::Up if handshake == Handshake::Opens => (State::Ready, Action::OpenAndFlow),
             State::Up => (State::Ready, Action::Flow),
             State::Posted => (State::Opening, Action::SendCts),
-            State::Failed | State::Closed => (self, Action::None),
+            State::Failed | State::Closed | State::Renewing => (self, Action::None),
             other => (other, Action::Refuse),
         }
     }
@@ -223,7 +231,7 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 11] = [
+    const STATES: [State; 12] = [
         State::Idle,
         State::Connecting,
         State::HaveQps,
@@ -233,6 +241,7 @@ mod tests {
         State::Opening,
         State::Ready,
         State::Connected,
+        State::Renewing,
         State::Failed,
         State::Closed,
     ];
@@ -299,6 +308,21 @@ mod tests {
         for event in EVENTS {
             assert!(matches!(State::Closed.on(event, Handshake::Cts).0, State::Closed));
         }
+    }
+
+    /// What the connection that is gone still says changes nothing; nothing goes out over it.
+    #[test]
+    fn an_endpoint_that_is_about_to_be_connected_anew_waits_for_that_alone() {
+        for event in EVENTS {
+            let (next, action) = State::Renewing.on(event, Handshake::Cts);
+            let expected = match event {
+                Event::Error => (State::Failed, Action::FailAll),
+                Event::Close => (State::Closed, Action::None),
+                _ => (State::Renewing, Action::None),
+            };
+            assert_eq!((next, action), expected, "{event:?}");
+        }
+        assert!(State::Renewing.precedes_connection() && !State::Renewing.flows());
     }
 
     #[test]

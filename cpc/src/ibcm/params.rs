@@ -43,7 +43,7 @@ impl Params {
     }
 
     /// How long late packets of a connection may still arrive: twice their lifetime and the time that the device takes to acknowledge, which
-    /// is what the local ACK timeout (4.096 us * 2^`ack_timeout`; 0: none) stands for (IBTA 12.7.34, 12.9.8.4).
+    /// is what the local ACK timeout (4.096 us * 2^`ack_timeout`; 0: none) stands for (IBTA 12.7).
     pub(crate) fn time_wait(&self, ack_timeout: u8) -> Duration {
         match ack_timeout {
             0 => self.time_wait,

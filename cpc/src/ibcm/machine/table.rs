@@ -11,10 +11,10 @@
 //! * **FirstData** stands in for the RTU (IBTA 12.9.7.2, "communication established"), also ahead of our own QPs' last step; the active
 //!   side has had its REP and needs no such word.
 //! * **QpsMade, QpsFailed, QpsUp, QpsDown** answer `CreateQps` and `BringUp`, which are asked for in `Opening` and `Rising` only.
-//! * **ReqNew** (12.9.8.3): a first REQ is served; one that crosses ours is decided by address; one from a peer that we take for connected says
+//! * **ReqNew**: a first REQ is served; one that crosses ours is decided by address; one from a peer that we take for connected says
 //!   that it has started anew. Ids older than the last one, and queue pairs that somebody else has, have been rejected as stale before
 //!   the table is asked, and the active side asks again under a new id (`REJECTED`).
-//! * **ReqDup**: our REP answers it; before there is one, an MRA does (12.9.8.5). In `Up` the active side has had our REP.
+//! * **ReqDup**: our REP answers it; before there is one, an MRA does (12.6.6). In `Up` the active side has had our REP.
 //! * **ReqUnlike**: refused, and reported where an endpoint still hopes for a connection.
 //! * **Rep**: awaited in `ReqSent`; the same again means that the RTU was lost (`Up`) or that we are slow (`Rising`: MRA). Any other is of an
 //!   exchange that is gone, and its sender must not wait: REJ "invalid communication id".
@@ -24,10 +24,11 @@
 //! * **Rej** counts if it is of this exchange. In `ReqSent` "stale" and "invalid communication id" mean: ask again, a bounded number of times;
 //!   everything else is reported. Later, "stale", "invalid communication id", "timeout" and "no resources" mean that the peer has no such
 //!   exchange any more, and may have another; everything else is reported. In `Leaving` it is as good as a DREP. No REJ is ever answered.
-//! * **Dreq** is answered in every state (12.9.8.4), for its sender waits; it ends what is connected. In `ReqSent` the REP that it follows
+//! * **Dreq** is answered in every state, for its sender waits; it ends what is connected. In `ReqSent` the REP that it follows
 //!   may still come and must not connect to what is gone: a new id.
 //! * **Drep** ends `Leaving`; anywhere else it is a twin.
-//! * **Displaced** ends what claims to be connected to a queue pair that another process has now.
+//! * **Displaced** ends what claims to be connected to a queue pair that another process has now (12.9.8.3.1, a stale connection of 12.4.1). The
+//!   book's DREQ is left out: it would go to the process that had the queue pair, which is gone or has said goodbye itself.
 //! * **Timeout**: repetition in `ReqSent`, `RepSent` and `Leaving`, the end of `TimeWait`; nobody else has a timer.
 
 use std::time::Instant;
