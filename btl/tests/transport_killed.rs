@@ -23,8 +23,8 @@ use verbs::{Access, Mr, RKey, RdmaOp, Sge};
 
 const SURVIVOR: u64 = 0x77 << 32;
 const BYTES: usize = 1 << 16;
-/// "Within a few seconds", on a loaded machine.
-const SOON: Duration = Duration::from_secs(10);
+/// "Within a few seconds", on a machine that may be thirty times too busy.
+const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn child_main() {
