@@ -8,6 +8,7 @@
 //!                                    v                                                     |  first message
 //!                                  Failed  <---------- any error, peer gone ---- Connected <
 //!   any of them -- close --> Closed
+//!   any before Ready -- the peer has left --> Renewing -- the next poll --> Idle, of another connection (`renew`)
 //! ```
 //!
 //! `Up` means that our real buffers are posted and our CTS is on its way (seed 004); `Ready` means that
