@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::state::{Direction, Input, State};
 use super::{Action, Machine};
-use crate::ibcm::wire::{Drep, Dreq, Reason};
+use crate::ibcm::wire::{Drep, Dreq, Reason, Stage};
 use crate::xrc::wire::{Message, Tell};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
@@ -76,7 +76,15 @@ impl Machine {
         self.arm(slot, tries + 1, now);
     }
 
-    /// Leaving + Drep or Rej: the peer has let go.
+    /// Leaving + Rej: the peer knows nothing of what we have told it, and so has let go. One to our ASK is late: it says nothing of the DREQ.
+    pub(super) fn disowned_late(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        match input {
+            Input::Rej(rej) if rej.stage == Stage::Rep => self.released(slot, input, now),
+            _ => self.stats.stale += 1,
+        }
+    }
+
+    /// Leaving + Drep: the peer has let go.
     pub(super) fn released(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let Some(remote) = self.links[slot].state.remote() else { return };
         self.links[slot].state = State::TimeWait { remote };

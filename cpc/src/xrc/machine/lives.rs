@@ -78,13 +78,15 @@ impl Machine {
     /// The request is of a later endpoint than one of the links has to do with, and we have not heard of that one's end: this is it.
     pub(super) fn catch_up(&mut self, key: EndpointKey, ask: &Ask, now: Instant) {
         let ended = ask.ended;
-        let over = |link: &Link| {
-            ended != CommId::NONE && link.remote().is_some_and(|remote| !remote.id.is_newer_than(ended))
-        };
+        let is_over = |id: CommId| ended != CommId::NONE && !id.is_newer_than(ended);
+        let over = |link: &Link| link.remote().is_some_and(|remote| is_over(remote.id));
         let Some(endpoint) = self.endpoints.get(&key) else { return };
         let links = [endpoint.outgoing, endpoint.incoming];
+        let has_heard = endpoint.told.is_some_and(is_over);
         // One that has failed turns every request away, and its links wait for their removal.
-        if !self.is_spent(key) && links.into_iter().flatten().any(|slot| over(&self.links[slot])) {
+        if !self.is_spent(key)
+            && (has_heard || links.into_iter().flatten().any(|slot| over(&self.links[slot])))
+        {
             self.end_former(key, over, now);
         }
     }

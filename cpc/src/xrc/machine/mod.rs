@@ -199,6 +199,7 @@ impl Machine {
             label,
             outgoing: None,
             incoming: None,
+            told: None,
             left: false,
             peer_failed: false,
             abandoned: false,

@@ -57,6 +57,9 @@ impl Machine {
             return;
         };
         self.links[slot].state = State::Told { remote, receiver };
+        if let Some(endpoint) = self.endpoints.get_mut(&self.links[slot].key) {
+            endpoint.told = Some(remote.id);
+        }
         self.mark(slot, Step::RepSent, now);
         self.send_tell(slot, &remote, receiver);
     }

@@ -250,6 +250,8 @@ pub(super) struct Endpoint {
     pub(super) label: u32,
     pub(super) outgoing: Option<usize>,
     pub(super) incoming: Option<usize>,
+    /// The last exchange of the peer that we have told our queues in: its messages may have come.
+    pub(super) told: Option<CommId>,
     /// The peer has left, and that is reported.
     pub(super) left: bool,
     /// The peer's end has failed: that is no leaving.

@@ -46,6 +46,7 @@ const WITHDRAW: Handler = Machine::withdraw;
 const LEAVE: Handler = Machine::leave;
 const LEAVE_AGAIN: Handler = Machine::leave_again;
 const RELEASED: Handler = Machine::released;
+const LATE: Handler = Machine::disowned_late;
 const BOTH: Handler = Machine::release_both;
 const AGREE: Handler = Machine::answer_dreq;
 const EARLY: Handler = Machine::let_go_early;
@@ -62,7 +63,7 @@ const TABLE: [[Handler; INPUTS]; STATES] = [
     /* Up       */ [NO,     NO,       NO,    NO,      NO,   NO,     RENEW, LEAVE,    NO,     NO,     NO,     NO,   LET_DOWN, LET_GO, NO,       NO],
     /* Joining  */ [NO,     NO,       NO,    NO,      TELL, REFUSE, NO,    FORGET,   REJOIN, NO,     NO,     NO,   NO,       CLOSED, NO,       NO],
     /* Told     */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    LEAVE,    REJOIN, REPEAT, NO,     NO,   DISOWNED, CLOSED, NO,       NO],
-    /* Leaving  */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    NO,       NO,     NO,     NO,     NO,   RELEASED, BOTH,   RELEASED, LEAVE_AGAIN],
+    /* Leaving  */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    NO,       NO,     NO,     NO,     NO,   LATE,     BOTH,   RELEASED, LEAVE_AGAIN],
     /* TimeWait */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    NO,       NO,     NO,     NO,     NO,   NO,       AGREE,  NO,       FORGET],
     /* Failed   */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    WITHDRAW, NO,     NO,     DISOWN, NO,   NO,       AGREE,  NO,       NO],
     /* Left     */ [NO,     NO,       NO,    NO,      NO,   NO,     NO,    FORGET,   NO,     NO,     DISOWN, NO,   NO,       AGREE,  NO,       NO],
