@@ -198,7 +198,8 @@ impl Transport {
             return Ok(());
         }
         while self.channel.next_event()? {}
-        // Armed first, then drained: what comes in between raises an event.
+        // Armed, then drained again: what comes in between raises an event. An armed queue that is not empty may do so at once.
+        self.drain(take)?;
         self.cq.arm(false)?;
         self.drain(take)
     }
