@@ -476,38 +476,6 @@ fn only_solicited_messages_fire_a_queue_armed_for_them() {
     unsafe { (table().ack_cq_events)(cq, 1) };
 }
 
-/// Programs that poll, arm and do not poll again would wait for ever for what came in between.
-#[test]
-fn a_queue_that_holds_completions_fires_when_it_is_armed() {
-    let dev = Dev::open();
-    let channel = unsafe { (table().create_comp_channel)(dev.ctx) };
-    let cq = dev.cq_on(64, channel);
-    let (a, b) = (dev.qp(IBV_QPT_RC, dev.cq(64)), dev.qp(IBV_QPT_RC, cq));
-    a.connect(b.num(), &Path::default());
-    b.connect(a.num(), &Path::default());
-    let buf = dev.buf(64);
-    unsafe { libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK) };
-    let arm = |solicited| assert_eq!(unsafe { ibv_req_notify_cq(cq, solicited) }, 0);
-    let fired = || {
-        let (mut fired, mut context) = (null_mut(), null_mut());
-        let got = unsafe { (table().get_cq_event)(channel, &mut fired, &mut context) } == 0;
-        (0..u32::from(got)).for_each(|_| unsafe { (table().ack_cq_events)(cq, 1) });
-        got
-    };
-    (0..2).for_each(|_| assert_eq!(b.recv(1, &[buf.sge(0, 8)]), 0));
-    (0..2).for_each(|_| assert_eq!(a.send(2, &[buf.sge(0, 8)]), 0));
-    assert_eq!((a.wait().wr_id, a.wait().wr_id), (2, 2));
-    assert_eq!(b.wait().wr_id, 1);
-    arm(1);
-    assert!(!fired(), "what waits is not solicited");
-    arm(0);
-    assert!(fired(), "one is still there");
-    assert!(!fired(), "it was armed once");
-    assert_eq!(b.wait().wr_id, 1);
-    arm(0);
-    assert!(!fired(), "none is there");
-}
-
 #[test]
 fn a_message_in_flight_when_the_target_goes_to_error_leaves_no_second_completion() {
     let dev = Dev::open();

@@ -198,8 +198,7 @@ impl Transport {
             return Ok(());
         }
         while self.channel.next_event()? {}
-        // Armed, then drained again: what comes in between raises an event. An armed queue that is not empty may do so at once.
-        self.drain(take)?;
+        // Armed first, then drained: what comes in between raises an event.
         self.cq.arm(false)?;
         self.drain(take)
     }

@@ -4,9 +4,8 @@
 
 use crate::abi::domain::Parent;
 use crate::engine::progress::Inbound;
-use crate::errno::Errno;
 use crate::faults::state::Faults;
-use crate::objects::cq::{Armed, Channel, Cq, Cqe};
+use crate::objects::cq::{Channel, Cq, Cqe};
 use crate::objects::events::{Context, Event, Subject};
 use crate::objects::groups::Groups;
 use crate::objects::mr::{Mrs, Pd};
@@ -135,23 +134,9 @@ impl World {
     #[cold]
     fn attend(&mut self, key: usize, solicited: bool) {
         let cq = &mut self.cqs[key];
-        if cq.attend(solicited) {
-            self.fire(key);
+        if !cq.attend(solicited) {
+            return;
         }
-    }
-
-    /// Arms a queue for its next completion, or for one that waits in it.
-    pub fn arm(&mut self, key: usize, armed: Armed) -> Result<(), Errno> {
-        let cq = self.cqs.get_mut(key).ok_or(Errno::INVAL)?;
-        cq.arm(armed);
-        if cq.fires_at_once() {
-            self.fire(key);
-        }
-        Ok(())
-    }
-
-    fn fire(&mut self, key: usize) {
-        let cq = &self.cqs[key];
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(channel)) {
             channel.fire(key);
         }

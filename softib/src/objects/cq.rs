@@ -93,22 +93,6 @@ impl Cq {
         self.watchful = true;
     }
 
-    /// Whether it is armed for what waits in it already: that fires at once, as on devices that take the consumer's index with the
-    /// request. The specification promises an event only for what comes later (IBTA 11.4.2.2), but programs that poll, then
-    /// arm and do not poll again (openib's udcm) live on it.
-    pub fn fires_at_once(&mut self) -> bool {
-        let fires = self.armed == Armed::Any && self.len != 0;
-        if fires {
-            self.disarm();
-        }
-        fires
-    }
-
-    fn disarm(&mut self) {
-        self.armed = Armed::No;
-        self.watchful = !self.stamps.is_empty();
-    }
-
     /// Looks after the completion that was added last; whether it fires the channel, which is not armed any more then.
     pub fn attend(&mut self, solicited: bool) -> bool {
         let last = self.wrap(self.head + self.len - 1);
@@ -121,7 +105,8 @@ impl Cq {
             Armed::Solicited => solicited,
         };
         if fires {
-            self.disarm();
+            self.armed = Armed::No;
+            self.watchful = !self.stamps.is_empty();
         }
         fires
     }

@@ -92,8 +92,7 @@ const PERFTEST: &[Program] = &[
         ],
     ),
     // With `-b -q 4 -e`, perftest takes as many completions for an event as one queue pair has receives, and then waits for the next event:
-    // datagrams for all four that came at once lay in the completion queue for ever (26 to 400 of them, counted). A queue that is armed with completions
-    // in it fires now, and yet one run in twelve does not end: UD stays out. The others have it so
+    // datagrams for all four that came at once lie in the completion queue for ever (26 to 400 of them, counted). The others have it so
     // too, but their messages are 64 KiB and come slower than that.
     Program("ib_send_bw", &["RC", "UC"], &["-b -q 4 -e"]),
     Program("ib_send_bw", &["RC"], &["-r 64 --use-srq", "-q 4 -r 64 --use-srq", "-r 64 --use-srq -e"]),
