@@ -71,7 +71,7 @@ impl<C> Transport<C> {
     pub(super) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if !ep.is_on_trial() || !error.cause.finds_nobody() {
-            return self.fail(index, &error.to_string());
+            return self.fail(index, error);
         }
         log::debug!("endpoint {index}: {error}");
         ep.state = State::Renewing;
