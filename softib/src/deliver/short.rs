@@ -14,8 +14,8 @@ use std::mem::MaybeUninit;
 const PLAIN: u16 = Head::kind_of(op::SEND, flag::FIRST | flag::LAST);
 const HARMLESS: u16 = Head::kind_of(0, flag::BULK | flag::SOLICITED);
 
-/// Places a whole SEND, whose `payload` has `head.len` bytes, to a connected queue pair that completes to queue `cq`, and writes its completion. False: something is not as it
-/// usually is, nothing has happened yet, and the general way ([`super::cell`]) finds out.
+/// Places a whole SEND, whose `payload` has `head.len` bytes, to a connected queue pair that completes to queue `cq`, and writes its
+/// completion. False: something is not as it usually is, nothing has happened yet, and the general way ([`super::cell`]) finds out.
 #[inline(always)]
 pub fn take_short(
     qps: &mut Qps,
