@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use softib::shm::heap::Heap;
 use softib::shm::map::take_space;
-use softib::shm::ring::{FRAGMENT_MAX, Head, RecvRing, SendRing};
+use softib::shm::ring::{FRAGMENT_MAX, Head, INLINE_MAX, RecvRing, SendRing};
 use softib::shm::rq::{self, Claim, Place};
 use softib::shm::segment::Segment;
 use std::collections::VecDeque;
@@ -67,6 +67,40 @@ impl Drop for Pair {
 
 fn length() -> impl Strategy<Value = usize> {
     prop_oneof![0usize..130, 0usize..5000, Just(FRAGMENT_MAX), 0..FRAGMENT_MAX]
+}
+
+/// A receiver that waits makes the next cell its own: what the sender writes into it at that very moment must come through.
+#[test]
+fn a_cell_that_is_awaited_while_it_is_written_arrives_whole() {
+    const TOTAL: u32 = 300_000;
+    let length = |number: u32| (number % (INLINE_MAX as u32 + 1)) as usize;
+    let mut pair = pair(false);
+    let mut from = RecvRing::adopt(&pair.segment.map, pair.to.index()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..TOTAL {
+                while !pair.send(length(number), number) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for number in 0..TOTAL {
+            let (head, payload) = loop {
+                match from.front() {
+                    Some(found) => break found,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!((head.pos, head.len as usize), (number, length(number)));
+            for i in 0..length(number) {
+                // SAFETY: the payload has head.len readable bytes.
+                assert_eq!(unsafe { payload.add(i).read() }, byte(number, i), "byte {i} of message {number}");
+            }
+            if from.consume_quietly() {
+                from.publish_if_due();
+            }
+        }
+    });
 }
 
 proptest! {

@@ -16,8 +16,9 @@ pub struct End {
     qp: *mut ibv_qp,
     cq: *mut ibv_cq,
     rcq: *mut ibv_cq,
-    buf: *mut u8,
-    lkey: u32,
+    /// Prepared once, as programs that care for speed do it.
+    send: Box<(ibv_send_wr, ibv_sge)>,
+    receive: Box<(ibv_recv_wr, ibv_sge)>,
     unsent: usize,
 }
 
@@ -38,7 +39,13 @@ impl End {
             let qp = (table.create_qp)(pd, &mut init);
             let buf = vec![0u8; 2 * MAX].leak().as_mut_ptr();
             let mr = (table.reg_mr)(pd, buf.cast(), 2 * MAX, IBV_ACCESS_LOCAL_WRITE as i32);
-            let end = End { qp, cq, rcq, buf, lkey: (*mr).lkey, unsent: 0 };
+            let sge = |at| ibv_sge { addr: buf as u64 + at as u64, length: MAX as u32, lkey: (*mr).lkey };
+            let mut send = Box::new((ibv_send_wr { wr_id: 2, num_sge: 1, ..Default::default() }, sge(0)));
+            (send.0.opcode, send.0.sg_list) = (IBV_WR_SEND, &raw mut send.1);
+            let mut receive =
+                Box::new((ibv_recv_wr { wr_id: 1, num_sge: 1, ..Default::default() }, sge(MAX)));
+            receive.0.sg_list = &raw mut receive.1;
+            let mut end = End { qp, cq, rcq, send, receive, unsent: 0 };
             let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..Default::default() };
             end.modify(&mut attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
             (0..DEPTH).for_each(|_| end.post_recv());
@@ -70,25 +77,20 @@ impl End {
     }
 
     #[inline]
-    fn post_recv(&self) {
-        let mut sge = ibv_sge { addr: self.buf as u64 + MAX as u64, length: MAX as u32, lkey: self.lkey };
-        let mut wr = ibv_recv_wr { wr_id: 1, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+    fn post_recv(&mut self) {
         let mut bad = null_mut();
-        assert_eq!(unsafe { ibv_post_recv(self.qp, &mut wr, &mut bad) }, 0);
+        assert_eq!(unsafe { ibv_post_recv(self.qp, &mut self.receive.0, &mut bad) }, 0);
     }
 
     /// Sends; now and then waits for the completion of what it has sent.
     #[inline]
     pub fn post_send(&mut self, len: usize) {
-        let mut sge = ibv_sge { addr: self.buf as u64, length: len as u32, lkey: self.lkey };
-        let mut wr = ibv_send_wr { wr_id: 2, sg_list: &mut sge, num_sge: 1, ..Default::default() };
-        wr.opcode = IBV_WR_SEND;
+        let (wr, sge) = &mut *self.send;
+        sge.length = len as u32;
         self.unsent += 1;
-        if self.unsent == SIGNAL_EVERY {
-            wr.send_flags = IBV_SEND_SIGNALED;
-        }
+        wr.send_flags = if self.unsent == SIGNAL_EVERY { IBV_SEND_SIGNALED } else { 0 };
         let mut bad = null_mut();
-        assert_eq!(unsafe { ibv_post_send(self.qp, &mut wr, &mut bad) }, 0);
+        assert_eq!(unsafe { ibv_post_send(self.qp, wr, &mut bad) }, 0);
         if self.unsent == SIGNAL_EVERY {
             self.unsent = 0;
             self.wait(self.cq);
@@ -105,7 +107,7 @@ impl End {
 
     /// Waits for a message, and posts its receive again.
     #[inline]
-    pub fn wait_recv(&self) {
+    pub fn wait_recv(&mut self) {
         self.wait(self.rcq);
         self.post_recv();
     }

@@ -3,15 +3,18 @@
 use super::address::destination;
 use super::queue::qp_index;
 use super::{engine, guard, window};
+use crate::engine::lock::Owned;
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::iwarp;
 use crate::objects::mw::Binding;
 use crate::objects::qp::Qp;
 use crate::rdma_ring::WORD;
-use crate::send::{self, MAX_MESSAGE, Remote, SHORT_SGES, UD_MTU, Work};
+use crate::send::{self, MAX_MESSAGE, Remote, Rest, SHORT_SGES, Short, UD_MTU, Work};
+use crate::shm::ring::INLINE_MAX;
 use rdma_sys::*;
 use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -19,32 +22,64 @@ pub unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: the program passes a list of valid requests.
-    let one =
-        unsafe { wr.as_ref() }.filter(|wr| wr.next.is_null() && wr.num_sge == 1 && !wr.sg_list.is_null());
-    if let Some(wr) = one
-        && guard(|| post_short(qp_index(qp), wr)) == 0
-    {
-        return 0;
+    let one = unsafe { wr.as_ref() }.filter(|wr| wr.next.is_null() && wr.num_sge == 1);
+    // SAFETY: the program passes num_sge elements at sg_list; it is one.
+    let sge = one.and_then(|wr| unsafe { wr.sg_list.as_ref() });
+    if let (Some(request), Some(sge)) = (one, sge) {
+        if sge.length as usize > INLINE_MAX {
+            // SAFETY: as the program passed them.
+            return unsafe { post_long(qp, wr, bad) };
+        }
+        if post_short::<true>(qp_index(qp), request, sge) {
+            return 0;
+        }
     }
     // SAFETY: as the program passed them.
     unsafe { post_list(qp, wr, bad) }
 }
 
-/// A SEND with one buffer. An error: something is not as it should be, nothing has happened yet, and the general way finds out.
+/// A request whose payload, of one buffer, is too long for a cell.
+///
+/// # Safety
+/// A queue pair of ours, one valid request with one buffer, null or a valid pointer.
+#[inline(never)]
+unsafe extern "C" fn post_long(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: contract.
+    let (one, sge) = unsafe { (&*wr, &*(*wr).sg_list) };
+    if post_short::<false>(qp_index(qp), one, sge) {
+        return 0;
+    }
+    // SAFETY: contract.
+    unsafe { post_list(qp, wr, bad) }
+}
+
+/// A SEND with one buffer. False: something is not as it should be, nothing has happened yet, and the general way finds out.
 #[inline(always)]
-fn post_short(qp: usize, wr: &ibv_send_wr) -> Result<(), Errno> {
-    let mut state = engine()?.enter_as_owner().ok_or(Errno::BUSY)?;
+fn post_short<const INLINE: bool>(qp: usize, wr: &ibv_send_wr, sge: &ibv_sge) -> bool {
+    let Ok(engine) = engine() else { return false };
+    let Some(mut state) = engine.enter_as_owner() else { return false };
     let State { qps, w, .. } = &mut *state;
-    let qp = qps.get_mut(qp).ok_or(Errno::INVAL)?;
-    // SAFETY: the program passes num_sge elements at sg_list; it is one.
-    let sges = std::slice::from_ref(unsafe { &*wr.sg_list });
-    if send::send_short(qp, w, wr, sges) { Ok(()) } else { Err(Errno::INVAL) }
+    let Some(to) = qps.get_mut(qp) else { return false };
+    match send::send_short::<INLINE>(to, w, wr, std::slice::from_ref(sge)) {
+        Short::Other => return false,
+        Short::Sent => {}
+        Short::Unfinished(rest) => finish(state, qp, rest),
+    }
+    true
+}
+
+#[inline(never)]
+fn finish(mut state: Owned<'_, State>, qp: usize, rest: Rest) {
+    let State { qps, w, .. } = &mut *state;
+    let finished = AssertUnwindSafe(|| qps.get_mut(qp).map(|qp| send::finish_short(qp, w, rest)));
+    // The message is on its way: there is nobody to tell.
+    let _ = catch_unwind(finished);
 }
 
 /// # Safety
 /// A queue pair of ours, a list of valid requests, null or a valid pointer.
 #[inline(never)]
-unsafe fn post_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+unsafe extern "C" fn post_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     let mut at = wr;
     let result = guard(|| {
         let engine = engine()?;
@@ -95,9 +130,17 @@ pub fn post_all(qp: *mut ibv_qp, requests: &[ibv_send_wr]) -> Result<(), Errno> 
 fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
     let most = qp.cap.max_send_sge.min(SHORT_SGES);
     // SAFETY: the program passes num_sge elements at sg_list.
-    match unsafe { sge_list(wr.sg_list, wr.num_sge, most) } {
-        Ok(sges) if !sges.is_empty() && send::send_short(qp, w, wr, sges) => Ok(()),
-        _ => post_any(qp, w, wr),
+    let done = match unsafe { sge_list(wr.sg_list, wr.num_sge, most) } {
+        Ok(sges) if !sges.is_empty() => send::send_short::<false>(qp, w, wr, sges),
+        _ => Short::Other,
+    };
+    match done {
+        Short::Sent => Ok(()),
+        Short::Unfinished(rest) => {
+            send::finish_short(qp, w, rest);
+            Ok(())
+        }
+        Short::Other => post_any(qp, w, wr),
     }
 }
 

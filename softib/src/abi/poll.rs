@@ -15,56 +15,80 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    let mut polled = -1;
-    let _ = catch_unwind(AssertUnwindSafe(|| {
+    if count == 1
+        && let Ok(engine) = engine()
+        && let Some(mut state) = engine.enter_as_owner()
+    {
+        engine.shared.polled();
+        // SAFETY: the program passes room for one completion.
+        match state.poll_short(cq_key(cq), unsafe { &mut *wc.cast() }) {
+            Short::Nothing => return 0,
+            Short::Taken => return 1,
+            Short::TakenLast => return end_turn(state),
+            Short::Careful | Short::Other => {}
+        }
+    }
+    // SAFETY: as the program passed them.
+    unsafe { poll_any(cq, count, wc) }
+}
+
+#[inline(never)]
+fn end_turn(mut state: Owned<'_, State>) -> c_int {
+    // The completion has been handed over, whatever happens here.
+    let _ = catch_unwind(AssertUnwindSafe(|| state.end_turn()));
+    1
+}
+
+/// # Safety
+/// A queue of ours, and room for `count` completions.
+#[inline(never)]
+unsafe extern "C" fn poll_any(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    let polled = AssertUnwindSafe(|| {
         let out = match count {
             ..=0 => &mut [],
-            // SAFETY: the program passes room for `count` completions.
+            // SAFETY: contract.
             _ => unsafe { std::slice::from_raw_parts_mut(wc.cast(), count as usize) },
         };
-        polled = poll(cq_key(cq), out, None).map_or(-1, |count| count as c_int);
-    }));
-    polled
+        poll(cq_key(cq), out, None)
+    });
+    match catch_unwind(polled) {
+        Ok(Ok(count)) => count as c_int,
+        _ => -1,
+    }
 }
 
 /// Polls once and hands over as many completions as there is room for; `stamp` gets the time of the last one, if times are kept.
 #[inline(always)]
 pub fn poll(key: usize, out: &mut [MaybeUninit<ibv_wc>], stamp: Option<&mut Stamp>) -> Result<usize, Errno> {
     let engine = engine()?;
-    if let Some(first) = out.first_mut()
-        && let Some(mut state) = engine.enter_as_owner()
-    {
-        engine.shared.polled();
-        match state.poll_short(key, first) {
-            Short::Nothing => return Ok(0),
-            Short::Taken if out.len() == 1 => return Ok(1),
-            Short::Taken => return Ok(poll_on(engine, state, key, out)),
-            Short::Other => {}
-        }
-    }
-    poll_queue(engine, key, out, stamp)
-}
-
-/// Goes on when the first completion has been handed over and there is room for more.
-#[inline(never)]
-fn poll_on(
-    engine: &Engine,
-    mut state: Owned<'_, State>,
-    key: usize,
-    out: &mut [MaybeUninit<ibv_wc>],
-) -> usize {
-    for taken in 1..out.len() {
-        match state.poll_short(key, &mut out[taken]) {
+    let Some(mut state) = engine.enter_as_owner() else { return poll_queue(engine, key, out, stamp) };
+    engine.shared.polled();
+    for taken in 0..out.len() {
+        match poll_one(&mut state, key, &mut out[taken]) {
             Short::Taken => {}
-            Short::Nothing => return taken,
-            Short::Other => {
+            Short::Nothing => return Ok(taken),
+            _ => {
                 drop(state);
+                let more = poll_queue(engine, key, &mut out[taken..], stamp);
                 // What has been handed over is not taken back for an error: the next poll says it.
-                return taken + poll_queue(engine, key, &mut out[taken..], None).unwrap_or(0);
+                return if taken == 0 { more } else { Ok(taken + more.unwrap_or(0)) };
             }
         }
     }
-    out.len()
+    Ok(out.len())
+}
+
+/// Polls for one completion, as far as shortcuts lead.
+#[inline(always)]
+fn poll_one(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+    match state.poll_short(key, to) {
+        Short::Careful => state.poll_careful(key, to),
+        Short::TakenLast => {
+            state.end_turn();
+            Short::Taken
+        }
+        other => other,
+    }
 }
 
 /// Looks at everything if the queue is empty, and hands over what is in the queue then.

@@ -10,7 +10,7 @@ use crate::faults::{Call, calls as faults};
 use crate::iwarp::{self, Stream};
 use crate::objects::events::Subject;
 use crate::objects::peer::{Link, Route};
-use crate::objects::qp::{Origin, Qp, Qps, number};
+use crate::objects::qp::{Qp, Qps, Usual, number};
 use crate::objects::recvq::RecvQ;
 use crate::objects::{CBox, qp_state, zeroed};
 use crate::port::Ports;
@@ -131,7 +131,7 @@ fn build(
         state: IBV_QPS_RESET,
         direct: false,
         short: false,
-        hears: Origin::default(),
+        usual: Usual::default(),
         pd: pd_key(pd),
         send_cq: cq_key(init.send_cq),
         recv_cq: if sends_only { NO_CQ } else { cq_key(init.recv_cq) },

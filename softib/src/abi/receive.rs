@@ -43,7 +43,7 @@ fn receive_short(qp: usize, wr: &ibv_recv_wr) -> Result<(), Errno> {
     let rq = qp.rq.as_mut().ok_or(Errno::INVAL)?;
     // SAFETY: the program passes num_sge elements at sg_list; it is one.
     let buffer = unsafe { load(wr.sg_list) };
-    let fine = w.mrs.allows(&buffer, qp.pd as u32, true) && rq.post_short(wr.wr_id, buffer);
+    let fine = w.mrs.allows(&buffer, qp.pd as u32, true) && rq.post_short(wr.wr_id, buffer, w.mrs.withdrawn);
     if fine { Ok(()) } else { Err(Errno::INVAL) }
 }
 
@@ -101,6 +101,12 @@ fn receive_one(qp: &mut Qp, w: &mut World, wr: &ibv_recv_wr) -> Result<(), Errno
     }
     let pd = qp.pd as u32;
     let rq = qp.rq.as_mut().ok_or(Errno::INVAL)?;
+    if let [one] = sges
+        && w.mrs.allows(one, pd, true)
+        && rq.post_short(wr.wr_id, *one, w.mrs.withdrawn)
+    {
+        return Ok(());
+    }
     if sges.iter().all(|sge| w.mrs.allows(sge, pd, true)) {
         rq.post(wr.wr_id, sges, false)
     } else {

@@ -3,21 +3,23 @@
 
 use super::From;
 use crate::objects::mr::Mrs;
-use crate::objects::qp::{Origin, Qps};
-use crate::send::op;
+use crate::objects::qp::{Qps, Usual};
+use crate::shm::copy::{copy, copy_short};
 use crate::shm::layout::QPS;
 use crate::shm::ring::{Head, flag};
 use rdma_sys::*;
 use std::mem::MaybeUninit;
 
-/// What tells a whole SEND of the plain kind from other cells, and the flags that make no difference.
-const PLAIN: u16 = Head::kind_of(op::SEND, flag::FIRST | flag::LAST);
-const HARMLESS: u16 = Head::kind_of(0, flag::BULK | flag::SOLICITED);
+/// The flags that make no difference.
+const fn harmless(inline: bool) -> u32 {
+    Head::meaning(0, flag::SOLICITED | if inline { 0 } else { flag::BULK }, 0)
+}
 
 /// Places a whole SEND, whose `payload` has `head.len` bytes, to a connected queue pair that completes to queue `cq`, and writes its
 /// completion. False: something is not as it usually is, nothing has happened yet, and the general way ([`super::cell`]) finds out.
+/// `INLINE`: the payload is in the cell.
 #[inline(always)]
-pub fn take_short(
+pub fn take_short<const INLINE: bool>(
     qps: &mut Qps,
     mrs: &Mrs,
     cq: usize,
@@ -27,20 +29,25 @@ pub fn take_short(
     to: &mut MaybeUninit<ibv_wc>,
 ) -> bool {
     let Some(qp) = qps.get_mut(head.dst as usize % QPS) else { return false };
-    let plain = Head::kind_of(head.op, head.flags) & !HARMLESS == PLAIN;
-    let origin = Origin { incarnation: from.incarnation, src_qpn: head.src_qpn, dst: head.dst };
-    if !plain || qp.hears != origin || qp.recv_cq != cq {
+    let meaning = Head::meaning(head.op, head.flags, head.dst) & !harmless(INLINE);
+    let (incarnation, src_qpn) = (from.incarnation, head.src_qpn);
+    if qp.usual != (Usual { incarnation, src_qpn, meaning, cq }) {
         return false;
     }
     let Some(queue) = qp.rq.as_mut() else { return false };
+    let vouched = queue.vouches(head.pos, mrs.withdrawn);
     let Some(next) = queue.next(head.pos) else { return false };
     let buffer = next.buffer();
-    if head.len > buffer.length || !mrs.allows(buffer, qp.pd as u32, true) {
+    // The inline way leaves looking a region up to the other.
+    if head.len > buffer.length || !vouched && (INLINE || !mrs.allows(buffer, qp.pd as u32, true)) {
         return false;
     }
     // SAFETY: inside the posted buffer (checked), which lies in a valid MR of this PD with local write (checked); the
     // program vouches for registered memory. The payload is len readable bytes.
-    unsafe { crate::shm::copy::copy(payload, buffer.addr as *mut u8, head.len as usize) };
+    unsafe {
+        let (to, len) = (buffer.addr as *mut u8, head.len as usize);
+        if INLINE { copy_short(payload, to, len) } else { copy(payload, to, len) }
+    }
     to.write(ibv_wc {
         wr_id: next.take(),
         opcode: IBV_WC_RECV,

@@ -65,7 +65,7 @@ pub struct Inbound {
     map: Arc<Map>,
     rings: Vec<Option<RecvRing>>,
     hot: Vec<Hot>,
-    /// The one of them, if there are any, that the shortcut looks at next.
+    /// The one of them that the shortcut looks at next, or [`shortcut::NOBODY`].
     turn: usize,
     pub owner: Owner,
     streak: u32,
@@ -78,7 +78,16 @@ impl Inbound {
     pub fn new(map: Arc<Map>, barrier: Barrier) -> Inbound {
         let mut rings = Vec::new();
         rings.resize_with(RINGS, || None);
-        Inbound { map, rings, hot: Vec::new(), turn: 0, owner: Owner::Thread, streak: 0, polls: 0, barrier }
+        Inbound {
+            map,
+            rings,
+            hot: Vec::new(),
+            turn: shortcut::NOBODY,
+            owner: Owner::Thread,
+            streak: 0,
+            polls: 0,
+            barrier,
+        }
     }
 
     /// Starts to watch `ring`, in the place of one that has gone cold, if there is a place.
@@ -232,6 +241,7 @@ impl State {
         self.inbound.owner = Owner::Thread;
         self.inbound.streak = 0;
         let hot: Vec<usize> = self.inbound.hot.drain(..).map(|hot| hot.ring).collect();
+        self.inbound.restart_turns();
         self.inbound.unwatch(&hot);
     }
 

@@ -131,7 +131,7 @@ impl Cq {
     /// Empty, and a completion that comes now needs nothing but to be handed over.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.len == 0 && !self.watchful && !self.overrun
+        self.len == 0 && !(self.watchful | self.overrun)
     }
 
     /// Completions that wait to be polled.

@@ -58,6 +58,8 @@ pub enum Special {
 pub struct Mrs {
     pub entries: Vec<Entry>,
     pub special: HashMap<usize, Special>,
+    /// How many regions have been withdrawn: as long as this stays, what has been allowed is allowed.
+    pub withdrawn: u32,
     free: VecDeque<usize>,
 }
 
@@ -65,7 +67,8 @@ impl Mrs {
     /// An empty table.
     pub fn new() -> Mrs {
         // Index 0 is never used, so that no valid key is small.
-        Mrs { entries: vec![Entry::default()], special: HashMap::new(), free: VecDeque::new() }
+        let entries = vec![Entry::default()];
+        Mrs { entries, special: HashMap::new(), withdrawn: 0, free: VecDeque::new() }
     }
 
     /// Registers `region` (its key is chosen here) and publishes it.
@@ -170,6 +173,7 @@ impl Mrs {
         let entry = &mut self.entries[mrtable::index_of(key)];
         (entry.region.len, entry.region.addr, entry.region.pd) = (0, 0, u32::MAX);
         entry.region.access = u32::MAX;
+        self.withdrawn = self.withdrawn.wrapping_add(1);
     }
 
     fn aliases(&self, key: u32) -> [Option<u32>; 2] {

@@ -133,6 +133,14 @@ impl Peers {
         }
     }
 
+    /// The process a queue pair is connected to, if one load says that it lives. None: [`Self::connected`] finds out.
+    #[inline(always)]
+    pub fn at_hand(&mut self, link: &Link) -> Option<&mut Peer> {
+        let peer = self.table.get_mut(link.slot)?.as_deref_mut()?;
+        let same = peer.incarnation == link.incarnation;
+        (same && (peer.is_self || peer.live.is_as_seen(&peer.map))).then_some(peer)
+    }
+
     /// The process a queue pair is connected to, if it lives.
     #[inline(always)]
     pub fn connected(&mut self, link: &Link) -> Result<&mut Peer, Absent> {
@@ -287,27 +295,29 @@ impl Link {
     /// Consumes the next receive of a queue that only we send to: its position and length word.
     #[inline]
     pub fn consume(&mut self) -> Option<(u32, u32)> {
-        if self.consumed == self.known {
-            self.read_ahead()?;
-        }
+        self.read_ahead()?;
         let pos = self.consumed;
         self.consumed = pos.wrapping_add(1);
         Some((pos, self.ahead[pos as usize % AHEAD]))
     }
 
-    /// Consumes the next receive if it is good and holds `len` bytes: its position.
+    /// Consumes the next receive if it is known, good, and holds `len` bytes: its position.
     #[inline(always)]
     pub fn consume_fitting(&mut self, len: u32) -> Option<u32> {
-        if self.consumed == self.known {
-            self.read_ahead()?;
-        }
         let pos = self.consumed;
         let room = self.ahead[pos as usize % AHEAD];
-        if room & rq::BAD != 0 || room < len {
+        // A bad one's length is past all others; as a signed number it is below zero.
+        if self.is_used_up() || (room as i32) < len as i32 {
             return None;
         }
         self.consumed = pos.wrapping_add(1);
         Some(pos)
+    }
+
+    /// Whether none is known of the receives that are left.
+    #[inline(always)]
+    pub fn is_used_up(&self) -> bool {
+        self.consumed == self.known
     }
 
     /// Takes the last [`Self::consume`] back.
@@ -315,8 +325,11 @@ impl Link {
         self.consumed = self.consumed.wrapping_sub(1);
     }
 
-    /// Copies the posted length words up to the end of a line.
-    fn read_ahead(&mut self) -> Option<()> {
+    /// Copies the posted length words up to the end of a line, if the last copy is used up. None: nothing is posted.
+    pub fn read_ahead(&mut self) -> Option<()> {
+        if !self.is_used_up() {
+            return Some(());
+        }
         let place = self.place.as_ref()?;
         if self.posted == self.consumed {
             self.posted = place.posted();

@@ -9,9 +9,10 @@ use crate::abi::qp_ex::QpEx;
 use crate::engine::world::World;
 use crate::faults::sends::Held;
 use crate::iwarp::Stream;
-use crate::send::{Queued, Work, destination};
+use crate::send::{Queued, Work, destination, op};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
+use crate::shm::ring::{Head, flag};
 use crate::xrc::send::SendLink;
 use rdma_sys::*;
 use std::collections::VecDeque;
@@ -23,14 +24,16 @@ pub struct Inbound {
     pub received: u32,
 }
 
-/// What a cell says of where it comes from, and which queue pair it means.
+/// What a cell says that brings a whole SEND of the plain kind: from whom it is, and for which queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Origin {
+pub struct Usual {
     /// The process of the sender; 0: nobody.
     pub incarnation: u64,
     pub src_qpn: u32,
-    /// Index and generation of the receiver ([`crate::send::destination`]).
-    pub dst: u16,
+    /// Operation, flags, index and generation of the receiver ([`Head::meaning`]).
+    pub meaning: u32,
+    /// The completion queue that its completion goes to.
+    pub cq: usize,
 }
 
 /// A queue pair.
@@ -45,8 +48,8 @@ pub struct Qp {
     pub direct: bool,
     /// The same, and reliable: short sends take the shortcut.
     pub short: bool,
-    /// Whose messages need no more questions: those of the connected peer, once connections are established on both sides.
-    pub hears: Origin,
+    /// The messages that need no more questions: those of the connected peer, once connections are established on both sides.
+    pub usual: Usual,
     pub pd: usize,
     pub send_cq: usize,
     pub recv_cq: usize,
@@ -239,25 +242,27 @@ impl Qp {
         self.state = state;
         self.direct = state == IBV_QPS_RTS && w.is_plain() && self.stream == Stream::Free;
         self.short = self.direct && self.kind == IBV_QPT_RC;
-        self.hears = self.usual_origin();
+        self.usual = self.usual_messages();
         // SAFETY: our own C struct, alive as long as self; programs only read `state`.
         unsafe { (*self.pointer()).state = state };
         self.publish(w);
     }
 
-    /// The origin of messages that come to a connected queue pair all the time; nobody's while it takes none, or when their arrival changes
-    /// its state.
-    fn usual_origin(&self) -> Origin {
-        let Some(link) = &self.link else { return Origin::default() };
+    /// The messages that come to a connected queue pair all the time; nobody's while it takes none, when their arrival changes its state,
+    /// or when it shares its receives.
+    fn usual_messages(&self) -> Usual {
+        let (Some(link), Some(_)) = (&self.link, &self.rq) else { return Usual::default() };
         let usual = matches!(self.kind, IBV_QPT_RC | IBV_QPT_UC)
             && matches!(self.state, IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE);
         if !usual {
-            return Origin::default();
+            return Usual::default();
         }
-        Origin {
+        let dst = destination(self.index, self.generation);
+        Usual {
             incarnation: link.incarnation,
             src_qpn: self.attr.dest_qp_num,
-            dst: destination(self.index, self.generation),
+            meaning: Head::meaning(op::SEND, flag::FIRST | flag::LAST, dst),
+            cq: self.recv_cq,
         }
     }
 

@@ -38,6 +38,18 @@ struct Slot {
     sges: u8,
     live: bool,
     bad: bool,
+    /// It has been posted with one buffer that was fine then.
+    vouched: bool,
+}
+
+impl Slot {
+    /// Whether it is live, and has one buffer that was fine when it was posted.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        let flags = [self.sges, self.live.into(), self.bad.into(), self.vouched.into()];
+        // One comparison.
+        u32::from_ne_bytes(flags) == u32::from_ne_bytes([1, 1, 0, 1])
+    }
 }
 
 /// The next receive of a queue with one sender, for who may want to take it.
@@ -78,6 +90,9 @@ pub struct RecvQ {
     pub outstanding: u32,
     tail: u32,
     head: u32,
+    /// When position `vouched_from` was posted, so many regions had been withdrawn, and none has been until the last one was.
+    withdrawn: u32,
+    vouched_from: u32,
     slots: Box<[Slot]>,
     /// `max_sge` places for each slot, if that is more than one.
     lists: Box<[ibv_sge]>,
@@ -112,6 +127,8 @@ impl RecvQ {
             outstanding: 0,
             tail: 0,
             head: 0,
+            withdrawn: 0,
+            vouched_from: 0,
             slots: vec![Slot::default(); size as usize].into_boxed_slice(),
             lists: vec![ibv_sge::default(); listed as usize].into_boxed_slice(),
             displaced: HashMap::new(),
@@ -141,7 +158,7 @@ impl RecvQ {
             self.displace(at);
         }
         let one = sges.first().copied().unwrap_or_default();
-        self.slots[at] = Slot { wr_id, one, pos, sges: sges.len() as u8, live: true, bad };
+        self.slots[at] = Slot { wr_id, one, pos, sges: sges.len() as u8, live: true, bad, vouched: false };
         let start = at * self.max_sge as usize;
         if sges.len() > 1
             && let Some(list) = self.lists.get_mut(start..start + sges.len())
@@ -160,16 +177,20 @@ impl RecvQ {
         Ok(())
     }
 
-    /// Posts a receive with one buffer, which has been checked, to a queue with one sender. False: there is something in its way.
+    /// Posts a receive with one buffer, which has been checked when `withdrawn` regions had been withdrawn, to a queue with one sender.
+    /// False: there is something in its way.
     #[inline(always)]
-    pub fn post_short(&mut self, wr_id: u64, one: ibv_sge) -> bool {
+    pub fn post_short(&mut self, wr_id: u64, one: ibv_sge, withdrawn: u32) -> bool {
         let (pos, at) = (self.tail, self.index(self.tail));
         let Some(slot) = self.slots.get_mut(at) else { return false };
         let plain = !self.shared && one.length < rq::BAD;
         if slot.live || !plain || self.outstanding >= self.max_wr {
             return false;
         }
-        *slot = Slot { wr_id, one, pos, sges: 1, live: true, bad: false };
+        *slot = Slot { wr_id, one, pos, sges: 1, live: true, bad: false, vouched: true };
+        if self.withdrawn != withdrawn {
+            (self.withdrawn, self.vouched_from) = (withdrawn, pos);
+        }
         self.place.post(pos, one.length);
         self.tail = pos.wrapping_add(1);
         self.outstanding += 1;
@@ -208,15 +229,22 @@ impl RecvQ {
         Some((slot.wr_id, self.list(at, slot.sges)))
     }
 
-    /// Receive `pos` of a queue with one sender, if it is the next one and has one buffer.
+    /// Receive `pos` of a queue with one sender, if it is the next one and has one buffer, which was fine when it was posted.
     #[inline(always)]
     pub fn next(&mut self, pos: u32) -> Option<Next<'_>> {
         debug_assert!(!self.shared);
         let at = self.index(pos);
         let slot = self.slots.get_mut(at)?;
         // In such a queue what is live at the head's place is the head.
-        let next = pos == self.head && slot.live && slot.sges == 1;
+        let next = pos == self.head && slot.is_plain();
         next.then_some(Next { slot, head: &mut self.head, outstanding: &mut self.outstanding })
+    }
+
+    /// Whether the buffer of a receive that [`Self::next`] has shown, or will, is as fine as when it was posted: `withdrawn` regions
+    /// have been withdrawn by now.
+    #[inline(always)]
+    pub fn vouches(&self, pos: u32, withdrawn: u32) -> bool {
+        self.withdrawn == withdrawn && pos.wrapping_sub(self.vouched_from) as i32 >= 0
     }
 
     #[inline]

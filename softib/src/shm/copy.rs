@@ -6,6 +6,24 @@
 /// `from` is readable and `to` writable for `len` bytes, and they do not overlap.
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: contract.
+    unsafe {
+        match len {
+            0..=SHORT => copy_short(from, to, len),
+            _ => std::ptr::copy_nonoverlapping(from, to, len),
+        }
+    }
+}
+
+/// Most bytes that are copied without a call.
+pub const SHORT: usize = 128;
+
+/// Copies `len` bytes, at most [`SHORT`], without a call: whoever copies in between keeps what it has in registers.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: every word lies inside the first `len` bytes of both sides, by the arms' bounds; the caller vouches for them.
     unsafe {
         match len {
@@ -15,7 +33,15 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
                 ends::<u128>(from.add(len - 32), to.add(len - 32), 32);
                 ends::<u128>(from, to, 32);
             }
-            _ => std::ptr::copy_nonoverlapping(from, to, len),
+            65.. => {
+                let last = len.min(SHORT) - 64;
+                (0..2).for_each(|i| ends::<u128>(from.add(last + 32 * i), to.add(last + 32 * i), 32));
+                (0..2).for_each(|i| ends::<u128>(from.add(32 * i), to.add(32 * i), 32));
+            }
+            4..=7 => ends::<u32>(from, to, len),
+            2..=3 => ends::<u16>(from, to, len),
+            1 => *to = *from,
+            0 => {}
         }
     }
 }

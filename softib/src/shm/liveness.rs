@@ -56,12 +56,19 @@ impl Liveness {
     /// Whether the owner lives: one load in the usual case.
     #[inline(always)]
     pub fn alive(&mut self, map: &Map, file: &File) -> bool {
+        self.is_as_seen(map) || self.ask(map, file)
+    }
+
+    /// Whether that load says so.
+    #[inline(always)]
+    pub fn is_as_seen(&self, map: &Map) -> bool {
         let word = map.u32(H_LIFE).load(Ordering::Relaxed);
-        (word == self.expected && word != 0) || self.ask(word, file)
+        word == self.expected && word != 0
     }
 
     #[cold]
-    fn ask(&mut self, word: u32, file: &File) -> bool {
+    fn ask(&mut self, map: &Map, file: &File) -> bool {
+        let word = map.u32(H_LIFE).load(Ordering::Relaxed);
         if self.ask_lock(file) && word & libc::FUTEX_OWNER_DIED == 0 {
             self.expected = word;
         }

@@ -1,12 +1,12 @@
 //! One ring per ordered pair of processes, in the receiver's segment.
 //!
 //! ```text
-//!   cells  512 x 128 B   | tag | op flags dst | src qpn | len | imm | pos | 104 bytes inline payload |
+//!   cells  512 x 128 B   | tag | op flags dst | src qpn | len | imm | pos | 8 spare | 96 bytes inline payload |
 //!   bulk   256 K or 1 MiB  payload that does not fit a cell, contiguous, in the order of the cells
 //! ```
 //!
 //! The sender fills a cell and stores its tag last (release). A tag is the cell's sequence number plus one and sits
-//! at every cell's start, so stale bytes can't look valid. The receiver never writes to cells; it publishes
+//! at every cell's start, so stale bytes can't look valid. The receiver never changes cells; it publishes
 //! how far it has read every quarter of the ring, and the sender looks there only when the ring seems full.
 //!
 //! A ring that the receiver does not watch is announced by its sender in the inbound bitmap. The hand-over is
@@ -17,6 +17,7 @@
 //! Bulk offsets are not transmitted: both sides derive them from the lengths by the rule in [`bulk_start`].
 
 use super::cells::Cells;
+use super::copy::copy_short;
 use super::handover;
 use super::layout::*;
 use super::map::{Map, Word, free_space, give_space, take_space};
@@ -26,8 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// Bytes of a cell in front of its inline payload.
-pub const CELL_HEAD: usize = 24;
+/// Bytes of a cell in front of its inline payload, which is aligned so that words of the usual lengths do not cross a cache line: a store
+/// that does needs both lines at once.
+pub const CELL_HEAD: usize = 32;
 /// Longest payload that travels in a cell.
 pub const INLINE_MAX: usize = CELL - CELL_HEAD;
 /// Longest payload of one cell with bulk.
@@ -73,21 +75,20 @@ pub struct Head {
     pub pos: u32,
 }
 
-const _: () = assert!(size_of::<Head>() + 4 == CELL_HEAD);
+const _: () = assert!(size_of::<Head>() + 4 <= CELL_HEAD && CELL_HEAD.is_multiple_of(16));
 
 impl Head {
     /// What travels, in the order of a cell.
     #[inline]
     pub fn words(self) -> [u32; 5] {
-        let [low, high] = self.dst.to_ne_bytes();
-        let first = u32::from_ne_bytes([self.op, self.flags, low, high]);
-        [first, self.src_qpn, self.len, self.imm, self.pos]
+        [Head::meaning(self.op, self.flags, self.dst), self.src_qpn, self.len, self.imm, self.pos]
     }
 
-    /// Operation and flags, to be looked at together.
+    /// Operation, flags and destination, to be looked at together: the first word.
     #[inline(always)]
-    pub const fn kind_of(op: u8, flags: u8) -> u16 {
-        u16::from_ne_bytes([op, flags])
+    pub const fn meaning(op: u8, flags: u8, dst: u16) -> u32 {
+        let [low, high] = dst.to_ne_bytes();
+        u32::from_ne_bytes([op, flags, low, high])
     }
 
     /// The head that [`Self::words`] has made words of.
@@ -201,8 +202,9 @@ impl SendRing {
         self.fits(len) || self.fits_after_looking(len)
     }
 
-    #[inline]
-    fn fits(&self, len: usize) -> bool {
+    /// Whether it fits as far as is known.
+    #[inline(always)]
+    pub fn fits(&self, len: usize) -> bool {
         let cells = self.seq.wrapping_sub(self.seen.0) < CELLS as u32;
         cells && (len <= INLINE_MAX || self.bulk_fits(len as u32))
     }
@@ -239,17 +241,13 @@ impl SendRing {
 
     /// Sends one cell whose `head.len` payload bytes `fill` writes. The caller has asked [`Self::has_room`].
     #[inline(always)]
-    pub fn push(&mut self, mut head: Head, fill: impl FnOnce(*mut u8)) -> Pushed {
-        let (place, bulk) = self.place(head.len);
-        fill(place);
-        head.flags |= bulk;
-        self.publish(head)
+    pub fn push(&mut self, head: Head, fill: impl FnOnce(*mut u8)) -> Pushed {
+        if self.send_any(head, fill) { Pushed::Watched } else { self.announce() }
     }
 
-    /// Where the `len` payload bytes of the next cell go, and the flag that says so. The caller has asked [`Self::has_room`], writes
-    /// them, and then calls [`Self::publish`].
+    /// Where the `len` payload bytes of the next cell go, and the flag that says so.
     #[inline(always)]
-    pub fn place(&mut self, len: u32) -> (*mut u8, u8) {
+    fn place(&mut self, len: u32) -> (*mut u8, u8) {
         if len as usize <= INLINE_MAX {
             (self.cells.at(self.seq).payload(), 0)
         } else {
@@ -264,7 +262,7 @@ impl SendRing {
         unsafe { fixed.as_ptr().copy_to_nonoverlapping(self.cells.at(self.seq).payload(), fixed.len()) };
         head.flags |= flag::BULK;
         fill(self.take_bulk(head.len));
-        self.publish(head)
+        if self.publish_unannounced(head) { Pushed::Watched } else { self.announce() }
     }
 
     /// The next `len` bytes of the bulk.
@@ -275,23 +273,53 @@ impl SendRing {
         self.map.bytes(at, len as usize)
     }
 
-    /// Sends the next cell, whose payload has been written.
+    /// Sends the next cell, whose payload has been written. As [`Self::send_any`].
     #[inline(always)]
-    pub fn publish(&mut self, head: Head) -> Pushed {
-        let cell = self.cells.at(self.seq);
+    fn publish_unannounced(&mut self, head: Head) -> bool {
+        let seq = self.seq;
+        let cell = self.cells.at(seq);
         cell.emit(head);
-        cell.mark(self.seq);
-        self.seq = self.seq.wrapping_add(1);
-        let fenced = self.fenced;
-        if handover::is_watched(&*self.watched, || send_fence(fenced)) {
-            Pushed::Watched
-        } else {
-            self.announce()
-        }
+        cell.mark(seq);
+        self.after(seq)
     }
 
+    /// As [`Self::push`]; false: the receiver does not watch, and the caller has to [`Self::announce`] the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn send_any(&mut self, mut head: Head, fill: impl FnOnce(*mut u8)) -> bool {
+        let (place, bulk) = self.place(head.len);
+        fill(place);
+        head.flags |= bulk;
+        self.publish_unannounced(head)
+    }
+
+    /// Sends the next cell, with the `head.len` bytes at `payload` in it. The caller has asked [`Self::fits`]. As [`Self::send_any`].
+    ///
+    /// # Safety
+    /// `payload` has that many readable bytes, which are [`INLINE_MAX`] at most.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn send_inline(&mut self, head: Head, payload: *const u8) -> bool {
+        let seq = self.seq;
+        let cell = self.cells.at(seq);
+        // SAFETY: contract; a cell has room for INLINE_MAX bytes, and it is ours until it is marked.
+        unsafe { copy_short(payload, cell.payload(), head.len as usize) };
+        cell.emit(head);
+        cell.mark(seq);
+        self.after(seq)
+    }
+
+    /// The cell of this number is on its way. Whether the receiver watches.
+    #[inline(always)]
+    fn after(&mut self, seq: u32) -> bool {
+        self.seq = seq.wrapping_add(1);
+        let fenced = self.fenced;
+        handover::is_watched(&*self.watched, || send_fence(fenced))
+    }
+
+    /// Tells a receiver that does not watch.
     #[cold]
-    fn announce(&self) -> Pushed {
+    pub fn announce(&self) -> Pushed {
         let bits = self.map.u64(BITMAP + self.index / 64 * 8);
         let rings =
             handover::announce(bits, 1 << (self.index % 64), self.map.u32(BELL), || fence(Ordering::SeqCst));
@@ -345,6 +373,8 @@ pub struct RecvRing {
     bulk: u32,
     bulk_len: u32,
     published: (u32, u32),
+    /// The cell that has been made ready for its sender last.
+    awaited: u32,
     /// Who sends: slot and incarnation of its process.
     pub slot: usize,
     pub incarnation: u64,
@@ -394,6 +424,7 @@ impl RecvRing {
             bulk: 0,
             bulk_len,
             published: (0, 0),
+            awaited: u32::MAX,
             slot,
             incarnation,
             broken: false,
@@ -419,20 +450,43 @@ impl RecvRing {
         cell.is_filled(self.seq)
     }
 
-    /// The head of the next cell, if one has arrived, and its inline part.
+    /// The head of the next cell, if one has arrived, and its inline part. If none has, it is made ready for its sender.
     #[inline(always)]
-    pub fn front(&self) -> Option<(Head, *const u8)> {
+    pub fn front(&mut self) -> Option<(Head, *const u8)> {
         let cell = self.cells.at(self.seq);
         cell.prefetch();
-        let ready = cell.is_filled(self.seq) && !self.broken;
-        ready.then(|| (cell.head(), cell.payload().cast_const()))
+        if !cell.is_filled(self.seq) || self.broken {
+            if self.awaited != self.seq {
+                self.await_next();
+            }
+            return None;
+        }
+        Some((cell.head(), cell.payload().cast_const()))
     }
 
-    /// Gives the cell just found back to the sender; its payload was in it.
+    /// The first look at a cell that has not arrived.
+    #[inline(never)]
+    fn await_next(&mut self) {
+        self.awaited = self.seq;
+        self.cells.at(self.seq).acquire();
+    }
+
+    /// Gives the cell just found back to the sender; its payload was in it. True: it is time to [`Self::publish_if_due`].
     #[inline(always)]
-    pub fn consume_inline(&mut self) {
+    #[must_use]
+    pub fn consume_quietly(&mut self) -> bool {
         self.seq = self.seq.wrapping_add(1);
-        if self.seq.wrapping_sub(self.published.0) >= PUBLISH_CELLS {
+        self.is_due()
+    }
+
+    #[inline(always)]
+    fn is_due(&self) -> bool {
+        self.seq.wrapping_sub(self.published.0) >= PUBLISH_CELLS
+    }
+
+    /// Tells the sender how far the ring has been read, if that is a good part of it.
+    pub fn publish_if_due(&mut self) {
+        if self.is_due() {
             self.publish();
         }
     }
@@ -473,9 +527,7 @@ impl RecvRing {
     pub fn consume(&mut self, found: &Found) {
         self.seq = self.seq.wrapping_add(1);
         self.bulk = found.bulk;
-        let (cells, bulk) =
-            (self.seq.wrapping_sub(self.published.0), self.bulk.wrapping_sub(self.published.1));
-        if cells >= PUBLISH_CELLS || bulk >= self.bulk_len / 4 {
+        if self.is_due() || self.bulk.wrapping_sub(self.published.1) >= self.bulk_len / 4 {
             self.publish();
         }
     }

@@ -8,68 +8,84 @@
 //! Hot rings take turns, and announced ones are looked for now and then, so that a ring that never runs dry keeps none from being
 //! read.
 
-use super::{Inbound, Owner, announced};
+use super::{Inbound, announced};
 use crate::deliver::{self, From};
 use crate::engine::world::State;
 use crate::objects::cq::Cq;
-use crate::shm::ring::{INLINE_MAX, flag};
+use crate::shm::ring::INLINE_MAX;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
 
 /// Announced rings are looked for once in so many messages of a ring that always has one.
 const LOOK_AROUND: u32 = 64;
 
+/// The turn while there is no hot ring, as when the device thread owns progress: everything goes the general way.
+pub(super) const NOBODY: usize = usize::MAX;
+
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Short {
     /// A completion has been handed over.
     Taken,
+    /// The same, and [`State::end_turn`] is to be called.
+    TakenLast,
     /// There is nothing to do.
     Nothing,
+    /// There is something for [`State::poll_careful`].
+    Careful,
     /// There is something for the general way.
     Other,
 }
 
 impl State {
-    /// Polls queue `key` for one completion, as far as the shortcut leads.
+    /// Polls queue `key` for one completion, as far as the shortcut leads. Nothing is called on this way when a message has come, so that
+    /// all of it stays in registers; what is rarely needed is the caller's to ask for.
     #[inline(always)]
     pub fn poll_short(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
         let open = w.cqs.get(key).is_some_and(Cq::is_open);
-        if !open || inbound.owner == Owner::Thread || !w.is_quiet() {
+        if !open || !w.is_quiet() {
             return Short::Other;
         }
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
         let Some((head, payload)) = ring.front() else { return inbound.look_around() };
-        if ring.taken().is_multiple_of(LOOK_AROUND) && announced(&inbound.map) {
-            return Short::Other;
-        }
-        if head.flags & flag::BULK != 0 {
-            return self.poll_bulk(key, to);
+        if head.len as usize > INLINE_MAX || ring.taken().is_multiple_of(LOOK_AROUND) {
+            return Short::Careful;
         }
         let from = From { incarnation: ring.incarnation };
-        let fits = head.len as usize <= INLINE_MAX;
-        if !fits || !deliver::take_short(qps, &w.mrs, key, from, &head, payload, to) {
-            return Short::Other;
+        if !deliver::take_short::<true>(qps, &w.mrs, key, from, &head, payload, to) {
+            return Short::Careful;
         }
-        ring.consume_inline();
-        inbound.next_turn();
-        Short::Taken
+        let due = ring.consume_quietly();
+        if due || inbound.hot.len() > 1 { Short::TakenLast } else { Short::Taken }
     }
 
-    /// The same for a message with bulk, which the ring whose turn it is has.
+    /// The same for a message with bulk, for the one at which other rings are looked for, and for one whose buffer has to be checked.
     #[inline(never)]
-    fn poll_bulk(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+    pub fn poll_careful(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
+        let open = w.cqs.get(key).is_some_and(Cq::is_open);
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
+        if !open || ring.taken().is_multiple_of(LOOK_AROUND) && announced(&inbound.map) {
+            return Short::Other;
+        }
         let Some(found) = ring.peek() else { return Short::Other };
         let from = From { incarnation: ring.incarnation };
-        if !deliver::take_short(qps, &w.mrs, key, from, &found.head, found.payload, to) {
+        if !deliver::take_short::<false>(qps, &w.mrs, key, from, &found.head, found.payload, to) {
             return Short::Other;
         }
         ring.consume(&found);
         inbound.next_turn();
         Short::Taken
+    }
+
+    /// What is left to do when a message has been taken from the ring whose turn it is.
+    #[inline(never)]
+    pub fn end_turn(&mut self) {
+        if let Some(Some(ring)) = self.inbound.rings.get_mut(self.inbound.turn) {
+            ring.publish_if_due();
+        }
+        self.inbound.next_turn();
     }
 }
 
@@ -82,9 +98,9 @@ impl Inbound {
         if other || announced(&self.map) { Short::Other } else { Short::Nothing }
     }
 
-    /// Sees to it that it is a hot ring's turn.
+    /// Sees to it that it is a hot ring's turn, if there is one.
     pub(super) fn restart_turns(&mut self) {
-        self.turn = self.hot.last().map_or(0, |hot| hot.ring);
+        self.turn = self.hot.last().map_or(NOBODY, |hot| hot.ring);
     }
 
     /// The turn goes to the next hot ring, if there is another.
