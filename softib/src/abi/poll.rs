@@ -12,11 +12,14 @@ use crate::objects::cq::Armed;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, UnwindSafe, catch_unwind};
 
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    if count == 1
-        && let Ok(engine) = engine()
+    if count != 1 {
+        // SAFETY: as the program passed them.
+        return unsafe { poll_several(cq, count, wc) };
+    }
+    if let Ok(engine) = engine()
         && let Some(mut state) = engine.enter_as_owner()
     {
         engine.shared.polled();
@@ -29,7 +32,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
         }
     }
     // SAFETY: as the program passed them.
-    unsafe { poll_any(cq, count, wc) }
+    unsafe { poll_general(cq, wc) }
 }
 
 #[inline(never)]
@@ -40,18 +43,39 @@ fn end_turn(mut state: Owned<'_, State>) -> c_int {
 }
 
 /// # Safety
+/// A queue of ours, and room for a completion.
+#[inline(never)]
+unsafe extern "C" fn poll_general(cq: *mut ibv_cq, wc: *mut ibv_wc) -> c_int {
+    said(AssertUnwindSafe(|| {
+        // SAFETY: contract.
+        let out: &mut MaybeUninit<ibv_wc> = unsafe { &mut *wc.cast() };
+        let (engine, key) = (engine()?, cq_key(cq));
+        let careful = engine.enter_as_owner().map(|mut state| state.poll_careful(key, out));
+        if careful == Some(Short::Taken) {
+            return Ok(1);
+        }
+        poll_queue(engine, key, std::slice::from_mut(out), None)
+    }))
+}
+
+/// # Safety
 /// A queue of ours, and room for `count` completions.
 #[inline(never)]
-unsafe extern "C" fn poll_any(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    let polled = AssertUnwindSafe(|| {
+unsafe extern "C" fn poll_several(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    said(AssertUnwindSafe(|| {
         let out = match count {
             ..=0 => &mut [],
             // SAFETY: contract.
             _ => unsafe { std::slice::from_raw_parts_mut(wc.cast(), count as usize) },
         };
         poll(cq_key(cq), out, None)
-    });
-    match catch_unwind(polled) {
+    }))
+}
+
+/// What ibv_poll_cq returns.
+#[inline(always)]
+fn said(poll: impl FnOnce() -> Result<usize, Errno> + UnwindSafe) -> c_int {
+    match catch_unwind(poll) {
         Ok(Ok(count)) => count as c_int,
         _ => -1,
     }
@@ -61,17 +85,35 @@ unsafe extern "C" fn poll_any(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) ->
 #[inline(always)]
 pub fn poll(key: usize, out: &mut [MaybeUninit<ibv_wc>], stamp: Option<&mut Stamp>) -> Result<usize, Errno> {
     let engine = engine()?;
-    let Some(mut state) = engine.enter_as_owner() else { return poll_queue(engine, key, out, stamp) };
-    engine.shared.polled();
-    for taken in 0..out.len() {
-        match poll_one(&mut state, key, &mut out[taken]) {
+    if let Some(mut state) = engine.enter_as_owner()
+        && let Some(first) = out.first_mut()
+    {
+        engine.shared.polled();
+        match poll_one(&mut state, key, first) {
+            Short::Nothing => return Ok(0),
+            Short::Taken => return poll_from(engine, state, key, out, 1),
+            _ => {}
+        }
+    }
+    poll_queue(engine, key, out, stamp)
+}
+
+/// Goes on when `taken` completions have been handed over.
+fn poll_from(
+    engine: &Engine,
+    mut state: Owned<'_, State>,
+    key: usize,
+    out: &mut [MaybeUninit<ibv_wc>],
+    taken: usize,
+) -> Result<usize, Errno> {
+    for at in taken..out.len() {
+        match poll_one(&mut state, key, &mut out[at]) {
             Short::Taken => {}
-            Short::Nothing => return Ok(taken),
+            Short::Nothing => return Ok(at),
             _ => {
                 drop(state);
-                let more = poll_queue(engine, key, &mut out[taken..], stamp);
                 // What has been handed over is not taken back for an error: the next poll says it.
-                return if taken == 0 { more } else { Ok(taken + more.unwrap_or(0)) };
+                return Ok(at + poll_queue(engine, key, &mut out[at..], None).unwrap_or(0));
             }
         }
     }

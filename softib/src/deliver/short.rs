@@ -2,6 +2,7 @@
 //! the poller, with no queue in between.
 
 use super::From;
+use crate::engine::progress::Short;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qps, Usual};
 use crate::shm::copy::{copy, copy_short};
@@ -16,8 +17,8 @@ const fn harmless(inline: bool) -> u32 {
 }
 
 /// Places a whole SEND, whose `payload` has `head.len` bytes, to a connected queue pair that completes to queue `cq`, and writes its
-/// completion. False: something is not as it usually is, nothing has happened yet, and the general way ([`super::cell`]) finds out.
-/// `INLINE`: the payload is in the cell.
+/// completion. `Other`: something is not as it usually is, nothing has happened yet, and the general way ([`super::cell`]) finds out.
+/// `INLINE`: the payload is in the cell, and if the buffer's region has to be looked up, that is left to the careful way.
 #[inline(always)]
 pub fn take_short<const INLINE: bool>(
     qps: &mut Qps,
@@ -27,20 +28,22 @@ pub fn take_short<const INLINE: bool>(
     head: &Head,
     payload: *const u8,
     to: &mut MaybeUninit<ibv_wc>,
-) -> bool {
-    let Some(qp) = qps.get_mut(head.dst as usize % QPS) else { return false };
+) -> Short {
+    let Some(qp) = qps.get_mut(head.dst as usize % QPS) else { return Short::Other };
     let meaning = Head::meaning(head.op, head.flags, head.dst) & !harmless(INLINE);
     let (incarnation, src_qpn) = (from.incarnation, head.src_qpn);
     if qp.usual != (Usual { incarnation, src_qpn, meaning, cq }) {
-        return false;
+        return Short::Other;
     }
-    let Some(queue) = qp.rq.as_mut() else { return false };
+    let Some(queue) = qp.rq.as_mut() else { return Short::Other };
     let vouched = queue.vouches(head.pos, mrs.withdrawn);
-    let Some(next) = queue.next(head.pos) else { return false };
+    let Some(next) = queue.next(head.pos) else { return Short::Other };
     let buffer = next.buffer();
-    // The inline way leaves looking a region up to the other.
-    if head.len > buffer.length || !vouched && (INLINE || !mrs.allows(buffer, qp.pd as u32, true)) {
-        return false;
+    if INLINE && !vouched {
+        return Short::Careful;
+    }
+    if head.len > buffer.length || !vouched && !mrs.allows(buffer, qp.pd as u32, true) {
+        return Short::Other;
     }
     // SAFETY: inside the posted buffer (checked), which lies in a valid MR of this PD with local write (checked); the
     // program vouches for registered memory. The payload is len readable bytes.
@@ -56,5 +59,5 @@ pub fn take_short<const INLINE: bool>(
         src_qp: head.src_qpn,
         ..Default::default()
     });
-    true
+    Short::Taken
 }

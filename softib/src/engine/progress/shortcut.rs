@@ -53,8 +53,9 @@ impl State {
             return Short::Careful;
         }
         let from = From { incarnation: ring.incarnation };
-        if !deliver::take_short::<true>(qps, &w.mrs, key, from, &head, payload, to) {
-            return Short::Careful;
+        let taken = deliver::take_short::<true>(qps, &w.mrs, key, from, &head, payload, to);
+        if taken != Short::Taken {
+            return taken;
         }
         let due = ring.consume_quietly();
         if due || inbound.hot.len() > 1 { Short::TakenLast } else { Short::Taken }
@@ -71,8 +72,9 @@ impl State {
         }
         let Some(found) = ring.peek() else { return Short::Other };
         let from = From { incarnation: ring.incarnation };
-        if !deliver::take_short::<false>(qps, &w.mrs, key, from, &found.head, found.payload, to) {
-            return Short::Other;
+        let taken = deliver::take_short::<false>(qps, &w.mrs, key, from, &found.head, found.payload, to);
+        if taken != Short::Taken {
+            return taken;
         }
         ring.consume(&found);
         inbound.next_turn();
