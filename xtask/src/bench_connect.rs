@@ -45,7 +45,8 @@ const MANAGERS: [Manager; 3] = [
     },
 ];
 const DEADLINE: Limits = Limits { deadline: Duration::from_secs(120), silence: None };
-/// The same for openib, some of whose jobs stand still on any device: udcm polls, arms its queue and does not poll again.
+/// The same for openib, whose udcm polls, arms its queue and does not poll again: some of its jobs stand still on a device that does not
+/// fire for what came in between. The software device does (docs/softib.md 1.4).
 const FOREIGN: Limits = Limits { deadline: Duration::from_secs(40), silence: None };
 /// How long a server of cmtime may take to listen.
 const LISTENING: Duration = Duration::from_secs(10);

@@ -186,8 +186,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
 fn arm(key: usize, armed: Armed) -> Result<(), Errno> {
     let engine = engine()?;
     let mut state = engine.enter();
-    let cq = state.w.cqs.get_mut(key).ok_or(Errno::INVAL)?;
-    cq.arm(armed);
+    state.w.arm(key, armed)?;
     if state.arm(thread_id()) {
         engine.shared.control_changed(false);
     }

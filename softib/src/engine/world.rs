@@ -4,8 +4,9 @@
 
 use crate::abi::domain::Parent;
 use crate::engine::progress::Inbound;
+use crate::errno::Errno;
 use crate::faults::state::Faults;
-use crate::objects::cq::{Channel, Cq, Cqe};
+use crate::objects::cq::{Armed, Channel, Cq, Cqe};
 use crate::objects::events::{Context, Event, Subject};
 use crate::objects::groups::Groups;
 use crate::objects::mr::{Mrs, Pd};
@@ -133,10 +134,21 @@ impl World {
     /// The rest for a queue that is armed, or keeps times.
     #[cold]
     fn attend(&mut self, key: usize, solicited: bool) {
-        let cq = &mut self.cqs[key];
-        if !cq.attend(solicited) {
-            return;
+        if self.cqs[key].attend(solicited) {
+            self.fire(key);
         }
+    }
+
+    /// Arms a queue for its next completion, or fires it for one that waits and that the program may not know of ([`Cq::arm`]).
+    pub fn arm(&mut self, key: usize, armed: Armed) -> Result<(), Errno> {
+        if self.cqs.get_mut(key).ok_or(Errno::INVAL)?.arm(armed) {
+            self.fire(key);
+        }
+        Ok(())
+    }
+
+    fn fire(&mut self, key: usize) {
+        let cq = &self.cqs[key];
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(channel)) {
             channel.fire(key);
         }

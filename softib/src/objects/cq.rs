@@ -4,6 +4,14 @@
 //! for good, an asynchronous CQ_ERR follows, and queue pairs that try to complete to it go to the error state.
 //! Queues of programs that want to know when a completion happened keep the time of each beside it.
 //! A channel is an eventfd in semaphore mode and a queue of CQs that fired: one count per queued event.
+//!
+//! Beside what has been taken, a queue remembers up to which completion its events have told the program:
+//!
+//! ```text
+//!     taken        told            waiting, no event has told of them
+//!   ─────────┬──────────────────┬─────────────────────────────────────┐
+//!          taken()             told                              taken() + len
+//! ```
 
 use super::CBox;
 use crate::abi::cq_ex::CqEx;
@@ -55,8 +63,13 @@ pub struct Cq {
     ring: Box<[Cqe]>,
     /// As long as the ring, or empty: nobody wants to know.
     stamps: Box<[Stamp]>,
+    /// Where the oldest lies.
     head: usize,
     len: usize,
+    /// Completions that had been taken when `head` was at the start of the ring last.
+    lap: usize,
+    /// Completions since the queue was made that need raise no event any more; what has been taken needs none either.
+    told: usize,
 }
 
 impl Cq {
@@ -76,6 +89,8 @@ impl Cq {
             stamps: Box::default(),
             head: 0,
             len: 0,
+            lap: 0,
+            told: 0,
         }
     }
 
@@ -85,12 +100,30 @@ impl Cq {
         self.watchful = true;
     }
 
-    /// Arms it. Arming for everything includes arming for solicited ones, never the other way round.
-    pub fn arm(&mut self, armed: Armed) {
+    /// Arms it. Arming for everything includes arming for solicited ones, never the other way round. True: a completion waits that no
+    /// event has told of, so that the program may not know of it; the queue fires for it now, and is not armed any more.
+    ///
+    /// The specification leaves open whether what waits already raises the event (IBTA 11.4.2.2). The request to a ConnectX says how far
+    /// the program has read (rdma-core's `mlx5_arm_cq`), and the adapter keeps the index of its last event (`last_notified_index`), which
+    /// is what this takes.
+    pub fn arm(&mut self, armed: Armed) -> bool {
         if self.armed != Armed::Any {
             self.armed = armed;
         }
         self.watchful = true;
+        let next = self.told.max(self.taken());
+        let fires = self.armed == Armed::Any && next < self.taken() + self.len;
+        if fires {
+            self.disarm(next + 1);
+        }
+        fires
+    }
+
+    /// An event tells of the completions up to `told`.
+    fn disarm(&mut self, told: usize) {
+        self.told = told;
+        self.armed = Armed::No;
+        self.watchful = !self.stamps.is_empty();
     }
 
     /// Looks after the completion that was added last; whether it fires the channel, which is not armed any more then.
@@ -105,8 +138,7 @@ impl Cq {
             Armed::Solicited => solicited,
         };
         if fires {
-            self.armed = Armed::No;
-            self.watchful = !self.stamps.is_empty();
+            self.disarm(self.taken() + self.len);
         }
         fires
     }
@@ -158,9 +190,23 @@ impl Cq {
             return false;
         }
         out(&self.ring[self.head], self.stamps.get(self.head));
-        self.head = self.wrap(self.head + 1);
+        self.head += 1;
+        if self.head == self.ring.len() {
+            self.begin_lap();
+        }
         self.len -= 1;
         true
+    }
+
+    #[cold]
+    fn begin_lap(&mut self) {
+        self.lap += self.ring.len();
+        self.head = 0;
+    }
+
+    /// Completions taken since the queue was made.
+    fn taken(&self) -> usize {
+        self.lap + self.head
     }
 
     #[inline]
@@ -183,13 +229,14 @@ impl Cq {
                 *stamp = self.stamps[from];
             }
         }
-        (self.ring, self.stamps, self.head) = (ring, stamps, 0);
+        self.told = self.told.saturating_sub(self.taken());
+        (self.ring, self.stamps, self.head, self.lap) = (ring, stamps, 0, 0);
         Ok(())
     }
 
     /// Drops the completions of a queue pair that goes away (reset, destroy).
     pub fn forget(&mut self, qpn: u32) {
-        let mut kept = 0;
+        let (mut kept, mut told) = (0, 0);
         for at in 0..self.len {
             let (from, to) = (self.wrap(self.head + at), self.wrap(self.head + kept));
             if self.ring[from].wc.qp_num == qpn {
@@ -200,8 +247,9 @@ impl Cq {
                 self.stamps[to] = self.stamps[from];
             }
             kept += 1;
+            told += usize::from(self.taken() + at < self.told);
         }
-        self.len = kept;
+        (self.len, self.told) = (kept, self.taken() + told);
     }
 }
 
