@@ -88,7 +88,10 @@ fn a_cell_that_is_awaited_while_it_is_written_arrives_whole() {
             let (head, payload) = loop {
                 match from.front() {
                     Some(found) => break found,
-                    None => std::thread::yield_now(),
+                    None => {
+                        from.await_next();
+                        std::thread::yield_now();
+                    }
                 }
             };
             assert_eq!((head.pos, head.len as usize), (number, length(number)));

@@ -24,7 +24,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
     {
         engine.shared.polled();
         // SAFETY: the program passes room for one completion.
-        match state.poll_short(cq_key(cq), unsafe { &mut *wc.cast() }) {
+        match state.poll_short::<true>(cq_key(cq), unsafe { &mut *wc.cast() }) {
             Short::Nothing => return 0,
             Short::Taken => return 1,
             Short::TakenLast => return end_turn(state),
@@ -89,7 +89,7 @@ pub fn poll(key: usize, out: &mut [MaybeUninit<ibv_wc>], stamp: Option<&mut Stam
         && let Some(first) = out.first_mut()
     {
         engine.shared.polled();
-        match poll_one(&mut state, key, first) {
+        match poll_one::<true>(&mut state, key, first) {
             Short::Nothing => return Ok(0),
             Short::Taken => return poll_from(engine, state, key, out, 1),
             _ => {}
@@ -107,7 +107,7 @@ fn poll_from(
     taken: usize,
 ) -> Result<usize, Errno> {
     for at in taken..out.len() {
-        match poll_one(&mut state, key, &mut out[at]) {
+        match poll_one::<false>(&mut state, key, &mut out[at]) {
             Short::Taken => {}
             Short::Nothing => return Ok(at),
             _ => {
@@ -122,8 +122,8 @@ fn poll_from(
 
 /// Polls for one completion, as far as shortcuts lead.
 #[inline(always)]
-fn poll_one(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
-    match state.poll_short(key, to) {
+fn poll_one<const WAITS: bool>(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+    match state.poll_short::<WAITS>(key, to) {
         Short::Careful => state.poll_careful(key, to),
         Short::TakenLast => {
             state.end_turn();

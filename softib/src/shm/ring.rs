@@ -450,23 +450,25 @@ impl RecvRing {
         cell.is_filled(self.seq)
     }
 
-    /// The head of the next cell, if one has arrived, and its inline part. If none has, it is made ready for its sender.
+    /// The head of the next cell, if one has arrived, and its inline part.
     #[inline(always)]
-    pub fn front(&mut self) -> Option<(Head, *const u8)> {
+    pub fn front(&self) -> Option<(Head, *const u8)> {
         let cell = self.cells.at(self.seq);
         cell.prefetch();
-        if !cell.is_filled(self.seq) || self.broken {
-            if self.awaited != self.seq {
-                self.await_next();
-            }
-            return None;
-        }
-        Some((cell.head(), cell.payload().cast_const()))
+        let ready = cell.is_filled(self.seq) && !self.broken;
+        ready.then(|| (cell.head(), cell.payload().cast_const()))
     }
 
-    /// The first look at a cell that has not arrived.
+    /// Somebody waits for the next cell, and has nothing else to do: it is made ready for its sender, once.
+    #[inline(always)]
+    pub fn await_next(&mut self) {
+        if self.awaited != self.seq {
+            self.acquire_next();
+        }
+    }
+
     #[inline(never)]
-    fn await_next(&mut self) {
+    fn acquire_next(&mut self) {
         self.awaited = self.seq;
         self.cells.at(self.seq).acquire();
     }

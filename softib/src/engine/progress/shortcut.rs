@@ -39,16 +39,22 @@ pub enum Short {
 
 impl State {
     /// Polls queue `key` for one completion, as far as the shortcut leads. Nothing is called on this way when a message has come, so that
-    /// all of it stays in registers; what is rarely needed is the caller's to ask for.
+    /// all of it stays in registers; what is rarely needed is the caller's to ask for. `WAITS`: the program has had nothing from this poll
+    /// yet, so there is time to get ready for the next message.
     #[inline(always)]
-    pub fn poll_short(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+    pub fn poll_short<const WAITS: bool>(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
         let open = w.cqs.get(key).is_some_and(Cq::is_open);
         if !open || !w.is_quiet() {
             return Short::Other;
         }
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
-        let Some((head, payload)) = ring.front() else { return inbound.look_around() };
+        let Some((head, payload)) = ring.front() else {
+            if WAITS {
+                ring.await_next();
+            }
+            return inbound.look_around();
+        };
         if head.len as usize > INLINE_MAX || ring.taken().is_multiple_of(LOOK_AROUND) {
             return Short::Careful;
         }
