@@ -24,28 +24,20 @@ pub enum Received {
     End,
 }
 
-/// What follows the name of a socket that does not listen yet.
-pub const UNREADY: &str = ".new";
-
-/// Listens under `name`. Who calls this owns the name: a socket that is there already is a dead process's. The name is there only
-/// when the socket listens, so that whoever waits for it is not refused.
+/// Listens under `name`. Who calls this owns the name: a socket that is there already is a dead process's.
 pub fn listen(name: &str) -> Result<OwnedFd, Errno> {
-    let unready = format!("{name}{UNREADY}");
-    unlink(&unready);
+    let _ = std::fs::remove_file(segment::directory().join(name));
     let socket = socket()?;
-    with_address(&unready, |address, len| {
+    with_address(name, |address, len| {
         // SAFETY: a socket of ours and an address of this length.
         check(unsafe { libc::bind(socket.as_raw_fd(), address, len) })
     })?;
     // SAFETY: a socket of ours.
-    let listens = check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) });
-    let folder = segment::directory();
-    let named = listens.and_then(|_| Ok(std::fs::rename(folder.join(&unready), folder.join(name))?));
-    named.inspect_err(|_| unlink(&unready))?;
+    check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
     Ok(socket)
 }
 
-/// Takes the name of a socket away.
+/// Takes the name of a listening socket away.
 pub fn unlink(name: &str) {
     // A failure leaves a file that the next sweep finds.
     let _ = std::fs::remove_file(segment::directory().join(name));

@@ -13,7 +13,6 @@
 //! The sweep of segments takes the file away when nobody holds a port in it; a reservation therefore makes sure that what
 //! it has locked is still what the name leads to.
 
-use super::carrier::UNREADY;
 use crate::errno::{Errno, check};
 use crate::shm::segment;
 use rdma_cm_sys::{RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP};
@@ -97,7 +96,6 @@ impl Place {
     }
 
     fn from_socket_name(name: &str) -> Option<Place> {
-        let name = name.strip_suffix(UNREADY).unwrap_or(name);
         let (start, bits) = name.strip_prefix(&socket_prefix())?.split_once('-')?;
         let place = Place { start: i64::from_str_radix(start, 16).ok()?, bits: bits.parse().ok()? };
         (place.bits <= HOST_BITS + 1).then_some(place)
@@ -298,8 +296,6 @@ mod tests {
         for address in ["1.2.3.4:5", "[::]:5", "0.0.0.0:65535", "[2001:db8::9]:1"] {
             let place = Place::of(address.parse().unwrap(), Space::Ib, true);
             assert_eq!(Place::from_socket_name(&place.socket_name()), Some(place));
-            let unready = format!("{}{UNREADY}", place.socket_name());
-            assert_eq!(Place::from_socket_name(&unready), Some(place));
         }
         assert_eq!(Place::from_socket_name("softib-0-cm-zz-1"), None);
         assert_eq!(Place::from_socket_name(&format!("{}0-99", socket_prefix())), None);

@@ -7,7 +7,6 @@ use crate::process::{Finished, Limits, run};
 use crate::suite::case::passes;
 use crate::suite::{Case, Setting, verbs};
 use crate::{Failure, Result};
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -18,8 +17,6 @@ const MCKEY: &str = "mckey -m 224.0.0.9 -b 127.0.0.1 -c 2 -C 10";
 const TICK: Duration = Duration::from_millis(10);
 /// In the name of every socket that listens.
 const LISTENER: &str = "-cm-";
-/// At the end of the name of one that does not yet.
-const UNREADY: &str = ".new";
 /// What programs that end well all the same may print.
 const COMPLAINTS: &[&str] =
     &["no version information available", "invalid data", "error", "unexpected event"];
@@ -145,11 +142,7 @@ pub(super) fn pair(
 }
 
 fn listens(setting: &Setting) -> bool {
-    let is_listening = |path: &PathBuf| {
-        let name = path.to_string_lossy();
-        name.contains(LISTENER) && !name.ends_with(UNREADY)
-    };
-    setting.segments.contents().iter().any(is_listening)
+    setting.segments.contents().iter().any(|path| path.to_string_lossy().contains(LISTENER))
 }
 
 fn shell(setting: &Setting, command: &str) -> Command {
