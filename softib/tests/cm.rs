@@ -110,6 +110,30 @@ fn private_data_are_limited_and_arrive_as_long_as_their_field() {
     [id, request.id, listener].into_iter().for_each(destroy);
 }
 
+/// A program that closes a listener and opens the next one is found by who asks in between, as on a fabric, where asking takes its time.
+#[test]
+fn a_request_finds_a_listener_that_comes_up_just_after_it() {
+    let channel = Channel::open();
+    for _ in 0..20 {
+        let (listener, port) = channel.listener(RDMA_PS_TCP);
+        let id = channel.resolved(RDMA_PS_TCP, port);
+        let next = channel.id(RDMA_PS_TCP);
+        destroy(listener);
+        assert_eq!(bind(next, &format!("127.0.0.1:{port}")), 0);
+        assert_eq!(connect(id, &[]), 0);
+        assert_eq!(unsafe { (cm().listen)(next, 1) }, 0);
+        let event = channel.next();
+        // 20 ms may have passed in between on a machine that is busy enough; then it has been refused.
+        if event.kind == RDMA_CM_EVENT_REJECTED {
+            [id, next].into_iter().for_each(destroy);
+            continue;
+        }
+        assert_eq!(event.kind, RDMA_CM_EVENT_CONNECT_REQUEST);
+        return [id, event.id, next].into_iter().for_each(destroy);
+    }
+    panic!("nobody was found in any of 20 rounds");
+}
+
 #[test]
 fn refusals_say_why() {
     let channel = Channel::open();

@@ -26,6 +26,11 @@ use std::time::{Duration, Instant};
 
 /// How long a full backlog is left alone before it is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
+/// How long a request looks for somebody who listens. On a fabric it is under way for about as long, and programs that close a listener
+/// and open the next one count on that: perftest's `-R` does between its two connections.
+const SEARCH: Duration = Duration::from_millis(20);
+/// How long it waits before it looks again.
+const SEARCH_PAUSE: Duration = Duration::from_millis(1);
 /// How long an id that is disconnected stays, as far as programs can tell: nothing is late on a socket.
 const TIME_WAIT: Duration = Duration::from_millis(10);
 
@@ -41,7 +46,8 @@ impl World {
             iwarp::check(id)?;
         }
         id.state = State::Asked;
-        id.deadline = Some(Instant::now() + limits::patience());
+        let now = Instant::now();
+        (id.deadline, id.searches_until) = (Some(now + limits::patience()), Some(now + SEARCH));
         self.ask(key);
         self.arm_for(key);
         Ok(())
@@ -70,6 +76,11 @@ impl World {
                 }
                 Err(_) => {}
             }
+        }
+        let now = Instant::now();
+        if id.searches_until.is_some_and(|until| now < until) {
+            id.retry = Some(now + SEARCH_PAUSE);
+            return;
         }
         let nobody = if id.datagram {
             (RDMA_CM_EVENT_UNREACHABLE, reject::SIDR_UNSUPPORTED)

@@ -37,6 +37,7 @@ pub fn new_id(world: &mut World, channel: usize, sync: bool, space: Space, qp_ty
         socket: None,
         deadline: None,
         retry: None,
+        searches_until: None,
         ours: Default::default(),
         theirs: None,
         private: Vec::new(),

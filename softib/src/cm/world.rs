@@ -123,6 +123,8 @@ pub struct Id {
     pub deadline: Option<Instant>,
     /// When a full backlog is tried again.
     pub retry: Option<Instant>,
+    /// Until then a request that finds nobody who listens looks again.
+    pub searches_until: Option<Instant>,
     /// Our side of the connection, and the peer's once it is known.
     pub ours: Side,
     pub theirs: Option<Side>,
