@@ -91,22 +91,21 @@ pub fn poll(key: usize, out: &mut [MaybeUninit<ibv_wc>], stamp: Option<&mut Stam
         engine.shared.polled();
         match poll_one::<true>(&mut state, key, first) {
             Short::Nothing => return Ok(0),
-            Short::Taken => return poll_from(engine, state, key, out, 1),
+            Short::Taken => return poll_on(engine, state, key, out),
             _ => {}
         }
     }
     poll_queue(engine, key, out, stamp)
 }
 
-/// Goes on when `taken` completions have been handed over.
-fn poll_from(
+/// Goes on when the first completion has been handed over.
+fn poll_on(
     engine: &Engine,
     mut state: Owned<'_, State>,
     key: usize,
     out: &mut [MaybeUninit<ibv_wc>],
-    taken: usize,
 ) -> Result<usize, Errno> {
-    for at in taken..out.len() {
+    for at in 1..out.len() {
         match poll_one::<false>(&mut state, key, &mut out[at]) {
             Short::Taken => {}
             Short::Nothing => return Ok(at),

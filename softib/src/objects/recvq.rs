@@ -244,7 +244,9 @@ impl RecvQ {
     /// have been withdrawn by now.
     #[inline(always)]
     pub fn vouches(&self, pos: u32, withdrawn: u32) -> bool {
-        self.withdrawn == withdrawn && pos.wrapping_sub(self.vouched_from) as i32 >= 0
+        // Older ones lie less than a queue's length before it. So long after it that positions come round, a few are taken for such.
+        let age = self.vouched_from.wrapping_sub(pos).wrapping_sub(1);
+        self.withdrawn == withdrawn && age >= self.place.size
     }
 
     #[inline]

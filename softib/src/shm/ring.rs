@@ -209,7 +209,7 @@ impl SendRing {
         cells && (len <= INLINE_MAX || self.bulk_fits(len as u32))
     }
 
-    /// The same, with half of the ring's cells left free.
+    /// As [`Self::has_room`], with half of the ring's cells left free.
     pub fn has_room_to_spare(&mut self, len: usize) -> bool {
         let spare = |ring: &SendRing| ring.seq.wrapping_sub(ring.seen.0) < CELLS as u32 / 2 && ring.fits(len);
         spare(self) || self.fits_after_looking(len) && spare(self)
