@@ -42,7 +42,7 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --mpi DIR          with the Open MPI that is installed in DIR, not the one in the PATH
                 --ompi5            with an Open MPI 5.0 of our own below target/, fetched once from Debian's mirror
                 --rounds N         times each transport is run (default: 3)
-  test        every test: unit, property and end to end; ends with `N passed, N failed`
+  test        every test: unit, property and end to end; ends with `N passed, N failed[, N skipped]`
                 --all              the full matrix instead of the quick selection
                 --ompi5            the end-to-end cases with Open MPI 5.0 (fetched once); without it, a few of them
                 --list             only name the end-to-end cases

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: unit and property tests by cargo, then the end-to-end cases, then one line that counts both.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -45,10 +46,10 @@ pub fn command(args: Args) -> Result<()> {
     let mut total =
         if only_cases(&args) { Tally::default() } else { cargo_test(&workspace.root, args.flag("all"))? };
     if !args.flag("ompi5") {
-        add(&mut total, run_cases(&setting, &suite::cases(&setting), &args, soak));
+        total.add(run_cases(&setting, &suite::cases(&setting), &args, soak));
     }
     if soak.is_none() || args.flag("ompi5") {
-        add(&mut total, with_5_0(&workspace, &args, &setting, soak)?);
+        total.add(with_5_0(&workspace, &args, &setting, soak)?);
     }
     if total == Tally::default() {
         total.failed.push(format!("no case is named like {:?}; --list shows them all", args.words()));
@@ -107,7 +108,7 @@ fn with_5_0(
         Ok(mpi) => mpi,
         Err(Failure(text)) => {
             println!("{text}");
-            return Ok(Tally { passed: 0, failed: vec!["Open MPI 5.0 can be fetched".to_owned()] });
+            return Ok(Tally { failed: vec!["Open MPI 5.0 can be fetched".to_owned()], ..Tally::default() });
         }
     };
     println!("with Open MPI {}, from {}", mpi.version(), mpi.tool("mpirun").display());
@@ -117,11 +118,6 @@ fn with_5_0(
 
 fn cases_of_5_0(setting: &Setting, args: &Args) -> Vec<Case> {
     if args.flag("ompi5") { suite::ompi5::cases(setting) } else { suite::ompi5::short(setting) }
-}
-
-fn add(total: &mut Tally, part: Tally) {
-    total.passed += part.passed;
-    total.failed.extend(part.failed);
 }
 
 fn setting(workspace: &Workspace, args: &Args, mpi: OpenMpi) -> Result<Setting> {
@@ -197,11 +193,15 @@ fn number(summary: &str, what: &str) -> usize {
     clause.and_then(|clause| clause.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Names of failures, time, count.
+/// Names of what was skipped and of failures, time, count.
 ///
 /// # Errors
 /// Something has failed.
 pub fn conclude(total: &Tally, took: Duration) -> Result<()> {
+    let mut told = HashSet::new();
+    for (name, reason) in total.skipped.iter().filter(|skipped| told.insert(*skipped)) {
+        println!("skipped: {name}: {reason}");
+    }
     for name in &total.failed {
         println!("FAILED: {name}");
     }

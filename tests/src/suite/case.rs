@@ -48,7 +48,23 @@ impl Setting {
     }
 }
 
-type Body = Box<dyn Fn(&Setting) -> Result<()>>;
+/// What a case that did not fail has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was run, and what it says is true.
+    Held,
+    /// It cannot be run here, for this reason: "Open MPI 5.0 has no openib BTL".
+    Skipped(String),
+}
+
+impl Verdict {
+    /// A case that cannot be run here.
+    pub fn skipped(reason: impl Into<String>) -> Self {
+        Verdict::Skipped(reason.into())
+    }
+}
+
+type Body = Box<dyn Fn(&Setting) -> Result<Verdict>>;
 
 /// A test case.
 pub struct Case {
@@ -66,7 +82,22 @@ impl std::fmt::Debug for Case {
 impl Case {
     /// `body` is expected to set its own deadlines; it returns what went wrong.
     pub fn new(name: impl Into<String>, body: impl Fn(&Setting) -> Result<()> + 'static) -> Self {
+        Case::skippable(name, move |setting| body(setting).map(|()| Verdict::Held))
+    }
+
+    /// As [`new`](Self::new), for a body that may find out that it cannot be run here.
+    pub fn skippable(name: impl Into<String>, body: impl Fn(&Setting) -> Result<Verdict> + 'static) -> Self {
         Case { name: name.into(), body: Box::new(body) }
+    }
+
+    /// The same, skipped where `missing` names a reason: "libfabric is older than 1.17".
+    #[must_use]
+    pub fn unless(self, missing: impl Fn(&Setting) -> Option<String> + 'static) -> Self {
+        let body = self.body;
+        Case::skippable(self.name, move |setting| match missing(setting) {
+            Some(reason) => Ok(Verdict::Skipped(reason)),
+            None => body(setting),
+        })
     }
 
     /// The same under another name, which begins with this.
@@ -79,7 +110,7 @@ impl Case {
     ///
     /// # Errors
     /// What went wrong.
-    pub fn run(&self, setting: &Setting) -> Result<()> {
+    pub fn run(&self, setting: &Setting) -> Result<Verdict> {
         (self.body)(setting)
     }
 }

@@ -38,7 +38,7 @@ pub mod runner;
 pub mod verbs;
 pub mod xrc;
 
-pub use case::{Case, Setting};
+pub use case::{Case, Setting, Verdict};
 pub use runner::{Tally, run, soak};
 
 /// Every case, in the order in which they run: what fails fastest first.

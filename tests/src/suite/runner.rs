@@ -1,4 +1,4 @@
-//! Runs cases one after another: a line a case, failures in full, a count at the end.
+//! Runs cases one after another: a line a case, failures in full, skipped ones with the reason, a count at the end.
 //!
 //! After every case, whatever it found, nothing of it may be left: processes are looked for by [`crate::process`], segments here.
 
@@ -8,21 +8,33 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use crate::suite::{Case, Setting};
+use crate::suite::{Case, Setting, Verdict};
 use crate::{Failure, Result};
 
-/// How many passed, and the names of those that did not.
+/// How many passed, and the names of those that failed or were skipped.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tally {
     /// Cases that held.
     pub passed: usize,
     /// Names of those that did not.
     pub failed: Vec<String>,
+    /// Names of those that cannot be run here, each with its reason.
+    pub skipped: Vec<(String, String)>,
+}
+
+impl Tally {
+    /// Counts what another part of the run has come to.
+    pub fn add(&mut self, part: Tally) {
+        self.passed += part.passed;
+        self.failed.extend(part.failed);
+        self.skipped.extend(part.skipped);
+    }
 }
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} passed, {} failed", self.passed, self.failed.len())
+        write!(f, "{} passed, {} failed", self.passed, self.failed.len())?;
+        if self.skipped.is_empty() { Ok(()) } else { write!(f, ", {} skipped", self.skipped.len()) }
     }
 }
 
@@ -63,7 +75,8 @@ fn one(setting: &Setting, case: &Case, (number, of): (usize, usize), tally: &mut
     let outcome = watched(setting, case);
     say(number, of, began.elapsed(), &case.name, &outcome);
     match outcome {
-        Ok(()) => tally.passed += 1,
+        Ok(Verdict::Held) => tally.passed += 1,
+        Ok(Verdict::Skipped(reason)) => tally.skipped.push((case.name.clone(), reason)),
         Err(_) => tally.failed.push(case.name.clone()),
     }
 }
@@ -74,20 +87,23 @@ pub fn wanted(name: &str, filters: &[String]) -> bool {
 }
 
 /// The case, and a look at what it left in shared memory.
-fn watched(setting: &Setting, case: &Case) -> Result<()> {
+fn watched(setting: &Setting, case: &Case) -> Result<Verdict> {
     let outcome = case.run(setting);
     let left = setting.segments.contents();
     setting.segments.clear();
     match outcome {
-        Ok(()) if !left.is_empty() => Err(Failure(format!("segments were left behind: {left:?}"))),
+        Ok(_) if !left.is_empty() => Err(Failure(format!("segments were left behind: {left:?}"))),
         outcome => outcome,
     }
 }
 
-fn say(number: usize, of: usize, took: Duration, name: &str, outcome: &Result<()>) {
+fn say(number: usize, of: usize, took: Duration, name: &str, outcome: &Result<Verdict>) {
     let seconds = took.as_secs_f64();
     match outcome {
-        Ok(()) => println!("[{number:>3}/{of}] ok   {seconds:6.1} s  {name}"),
+        Ok(Verdict::Held) => println!("[{number:>3}/{of}] ok   {seconds:6.1} s  {name}"),
+        Ok(Verdict::Skipped(reason)) => {
+            println!("[{number:>3}/{of}] skip {seconds:6.1} s  {name}: {reason}");
+        }
         Err(Failure(text)) => {
             println!("[{number:>3}/{of}] FAIL {seconds:6.1} s  {name}");
             println!("{}", crate::mpirun::indent(text));
@@ -149,8 +165,23 @@ mod tests {
         let cases =
             [Case::new("one holds", |_| Ok(())), Case::new("two does not", fails), Case::new("three", fails)];
         let tally = run(&setting(), &cases, &["one".to_owned(), "two".to_owned()]);
-        assert_eq!(tally, Tally { passed: 1, failed: vec!["two does not".to_owned()] });
+        let failed = vec!["two does not".to_owned()];
+        assert_eq!(tally, Tally { passed: 1, failed, ..Tally::default() });
         assert_eq!(tally.to_string(), "1 passed, 1 failed");
         std::fs::remove_dir_all(setting().target).unwrap();
+    }
+
+    #[test]
+    fn a_case_that_cannot_be_run_here_is_skipped_with_its_reason_and_counted_as_neither() {
+        let newer = || Case::new("needs a newer one", |_| Err(Failure::new("was run")));
+        let cases = [
+            newer().unless(|_| Some("this one is old".to_owned())),
+            newer().below("twice").unless(|_| None),
+            Case::skippable("finds out", |_| Ok(Verdict::skipped("no such device"))),
+        ];
+        let tally = run(&setting(), &cases, &[]);
+        assert_eq!(tally.to_string(), "0 passed, 1 failed, 2 skipped");
+        assert_eq!(tally.skipped[0], ("needs a newer one".to_owned(), "this one is old".to_owned()));
+        assert_eq!(tally.skipped[1].1, "no such device");
     }
 }
