@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::ProcessName;
-use crate::ibcm::wire::{Layout, Reason};
+use crate::wire::{Layout, Reason};
 
 /// Why a connection to `peer` did not come up, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

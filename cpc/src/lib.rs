@@ -2,37 +2,53 @@
 //!
 //! ```text
 //!   main thread                      |  helper thread
-//!   Service  -- commands, waker -->  |  modules (ibcm, rdmacm, xrc): make QPs, walk them INIT, RTR, RTS,
+//!   Service  -- commands, waker -->  |  drivers (ibcm, rdmacm, xrc): make QPs, walk them INIT, RTR, RTS,
 //!            <-- events, one flag -- |  exchange datagrams with the peers' modules
 //! ```
 //! The main thread adds endpoints and asks for connections; it posts the real receive buffers and runs the clear-to-send
 //! handshake. The helper thread owns the state of connections and nothing of the transport: it posts one very small receive per
 //! endpoint, handed in with it, and only where the layout has a per-peer queue (seed 004).
 //!
-//! The way through the files: [`Service`] (`service`), what goes in (`plan`) and what comes out (`event`); the thread (`helper`);
-//! components, selection and modex (`framework`); the components ([`ibcm`], [`rdmacm`], [`xrc`]); QPs in motion (`qp_set`);
-//! when what happened ([`Timeline`]).
+//! The way through the files, from the ground up; each imports only what stands above it:
+//!
+//! ```text
+//!   names, error, connect_error
+//!   wire/       everything that is said to a peer: bytes and values, no states
+//!   core/       random numbers, timers, timelines
+//!   config/     parameters of the managers
+//!   plan        what the transport hands in              event      what it is told
+//!   queues      the two queues between the threads       manager    what a connection manager is
+//!   ibcm/ rdmacm/ xrc/      the protocol of one manager, as a machine without I/O; none knows another
+//!   driver/     the helper thread; what carries a machine's actions out: queue pairs, datagrams, CM ids
+//!   registry    the managers there are, and which serves a port and a peer
+//!   service     what the transport sees: [`Service`]
+//! ```
 #![forbid(unsafe_code)]
 
+pub mod config;
 mod connect_error;
+mod core;
+mod driver;
 mod error;
 mod event;
-pub mod framework;
-mod helper;
 pub mod ibcm;
+pub mod manager;
 mod names;
 mod plan;
-mod qp_set;
+mod queues;
 pub mod rdmacm;
+pub mod registry;
 mod service;
-mod timeline;
+pub mod wire;
 pub mod xrc;
 
+pub use config::Config;
 pub use connect_error::{ConnectCause, ConnectError};
+pub use core::timeline::{Step, Timeline};
 pub use error::{Error, SelectError};
 pub use event::{Event, First, Route};
-pub use framework::{Advert, Choice};
+pub use manager::Advert;
 pub use names::{EndpointKey, ProcessName};
-pub use plan::{Config, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan, ReceiveQueues, XrcPlan};
+pub use plan::{Choice, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan, ReceiveQueues, XrcPlan};
+pub use queues::Outbox;
 pub use service::Service;
-pub use timeline::{Step, Timeline};

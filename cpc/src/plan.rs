@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use verbs::{Access, Buf, Context, Cq, Gid, Lid, LinkLayer, Mtu, Pd, QpCap, Srq, SrqNum, Xrcd};
 
-use crate::xrc::DomainId;
+use crate::wire::domain::DomainId;
 use crate::{EndpointKey, ProcessName};
-use crate::{ibcm, rdmacm};
 
 /// One queue of every endpoint: where its QP's completions go and what it holds.
 #[derive(Clone, Debug)]
@@ -125,17 +124,11 @@ pub struct EndpointPlan {
     pub label: u32,
 }
 
-/// Which components take part, and their parameters.
-#[derive(Clone, Debug, Default)]
-pub struct Config {
-    /// Only these, if there are any.
-    pub include: Vec<String>,
-    /// Not these.
-    pub exclude: Vec<String>,
-    /// Parameters of ibcm.
-    pub ibcm: ibcm::Params,
-    /// Parameters of rdmacm.
-    pub rdmacm: rdmacm::Params,
-    /// Parameters of xrc, which are as ibcm's.
-    pub xrc: ibcm::Params,
+/// The component to use for a peer, and what it published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The component's name.
+    pub component: String,
+    /// The peer's blob.
+    pub peer_blob: Vec<u8>,
 }

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::framework::{self, BUILT_IN, Module, Query};
-use crate::helper::{Command, Handle, Shared, lock, spawn};
+use crate::driver::thread::{Handle, Shared, spawn};
+use crate::manager::{Module, Query};
+use crate::queues::{Command, lock};
+use crate::registry::{self, BUILT_IN};
 use crate::{
     Advert, Choice, Config, EndpointKey, EndpointPlan, Error, Event, ProcessName, QpPlan, SelectError,
 };
@@ -46,7 +48,7 @@ impl Service {
     /// # Errors
     /// The plan has no or too many queues, a component's name is unknown, or no component can serve the port.
     pub fn open(plan: Arc<QpPlan>, me: ProcessName, config: &Config) -> Result<Service, Error> {
-        let modules = framework::open_modules(BUILT_IN, &Query { plan: &plan, me, config })?;
+        let modules = registry::open_modules(BUILT_IN, &Query { plan: &plan, me, config })?;
         Ok(Service {
             adverts: modules.iter().map(|m| m.advert()).collect(),
             uses_cts: modules.iter().any(|m| m.uses_cts()),
@@ -70,7 +72,7 @@ impl Service {
     /// # Errors
     /// The two sides have no component in common.
     pub fn choose(&self, theirs: &[Advert]) -> Result<Choice, SelectError> {
-        framework::choose(&self.adverts, theirs)
+        registry::choose(&self.adverts, theirs)
     }
 
     /// Starts the helper thread; a second call does nothing.

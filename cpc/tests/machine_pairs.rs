@@ -8,7 +8,7 @@ use std::time::Duration;
 use cpc::ConnectCause;
 use cpc::ibcm::Params;
 use cpc::ibcm::machine::StateKind;
-use cpc::ibcm::wire::Layout;
+use cpc::wire::Layout;
 use proptest::prelude::*;
 use sim::ibcm::Ibcm;
 use sim::{Fault, HOP, Odds};

@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use cpc::ibcm::wire::{HELLO_LEN, Hello, Layout, Qpns};
 use cpc::rdmacm::Params;
-use cpc::rdmacm::address::Address;
-use cpc::rdmacm::join::Join;
 use cpc::rdmacm::machine::{Action, IdEvent, Local, Machine, Refused, StateKind};
-use cpc::rdmacm::refusal::Refusal;
+use cpc::wire::ip::Address;
+use cpc::wire::join::Join;
+use cpc::wire::refusal::Refusal;
+use cpc::wire::{HELLO_LEN, Hello, Layout, Qpns};
 use cpc::{EndpointKey, ProcessName};
 use verbs::Qpn;
 use verbs::cm::Token;

@@ -6,7 +6,7 @@ mod side;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cpc::rdmacm::address::Address;
+use cpc::wire::ip::Address;
 use cpc::{Advert, Config, EndpointKey, Step};
 use side::{PATIENCE, Side, until};
 use verbs::cm::{CmId, EventChannel, Token};

@@ -6,7 +6,7 @@ mod side;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cpc::ibcm::address::Address;
+use cpc::wire::listener::Address;
 use cpc::{Config, EndpointKey, Event, ProcessName, QpPlan, Service, Step};
 use side::{PATIENCE, QUEUES, Side, context, port, queue, until};
 use verbs::{

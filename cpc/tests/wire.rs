@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 use cpc::ProcessName;
-use cpc::ibcm::wire::*;
+use cpc::wire::*;
 use proptest::prelude::*;
 use verbs::{Gid, Lid, Psn, Qpn};
 

@@ -6,7 +6,7 @@ mod sim;
 
 use std::time::Duration;
 
-use cpc::ibcm::wire::Nonce;
+use cpc::wire::Nonce;
 use sim::xrc::{BOUND, Heard, World};
 use sim::{HOP, Odds, seed};
 

@@ -5,13 +5,13 @@
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
-use cpc::ibcm::address::Address as Listener;
-use cpc::ibcm::machine::Source;
-use cpc::ibcm::wire::{CommId, Depth, Drep, Dreq, Layout, MAD_LEN, Mra, Nonce, Path, Reason, Rej, Stage};
+use cpc::wire::Source;
+use cpc::wire::domain::Address;
+use cpc::wire::listener::Address as Listener;
+use cpc::wire::xrc::{Ask, Datagram, Message, SrqNums, Tell};
+use cpc::wire::{CommId, Depth, Drep, Dreq, Layout, MAD_LEN, Mra, Nonce, Path, Reason, Rej, Stage};
 use cpc::xrc::DomainId;
-use cpc::xrc::address::Address;
 use cpc::xrc::machine::{Action, Direction, JoinError, Local, Machine, PathId};
-use cpc::xrc::wire::{Ask, Datagram, Message, SrqNums, Tell};
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
 

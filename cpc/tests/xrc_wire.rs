@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 use cpc::ProcessName;
-use cpc::ibcm::wire::{CommId, Depth, Layout, MAD_LEN, Nonce, Path};
+use cpc::wire::xrc::{Ask, Datagram, Message, SrqNums, Tell};
+use cpc::wire::{CommId, Depth, Layout, MAD_LEN, Nonce, Path};
 use cpc::xrc::DomainId;
-use cpc::xrc::wire::{Ask, Datagram, Message, SrqNums, Tell};
 use proptest::prelude::*;
 use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
 

@@ -25,7 +25,7 @@
 //! # What keeps it right
 //! * **Loss**: REQ, REP and DREQ are repeated with exponential back-off and seeded jitter, a bounded number of times. A repeated REQ
 //!   is answered by the same REP, a repeated REP by the same RTU. Failure is reported with its reason.
-//! * **Crossing requests**: of two REQs that cross, the one of the lower modex address stands ([`address::Address::outranks`]); its
+//! * **Crossing requests**: of two REQs that cross, the one of the lower modex address stands ([`crate::wire::listener::Address::outranks`]); its
 //!   sender ignores the other's, whose sender answers as if it had not asked. Two REQs, one REP, one RTU, no extra round trip.
 //! * **Incarnations**: every datagram carries the nonces of sender and receiver, which are in the modex; every exchange has an id at
 //!   each end, from a counter with a random start. A datagram of a former process, endpoint or exchange matches none and is counted.
@@ -43,35 +43,10 @@
 //!   waits for a dead peer: repetitions are bounded, and so is [`crate::Service::close`].
 //!
 //! # The parts
-//! [`wire`]: bytes to values and back. [`machine`]: the protocol, without I/O. `transport`: the UD queue pair.
-//! `module`: the driver that ties them together on the helper thread. [`address`]: the modex blob.
+//! [`machine`]: the protocol, without I/O. [`crate::wire`]: bytes to values and back, the modex blob among them. `driver::ibcm`: the
+//! driver on the helper thread, over the UD queue pair of `driver::datagrams`.
 
-pub mod address;
 pub mod machine;
-pub(crate) mod module;
-mod params;
-pub(crate) mod seed;
-pub(crate) mod transport;
-pub mod wire;
 
-pub use params::Params;
-pub use transport::Q_KEY;
-
-use crate::Error;
-use crate::framework::{Component, Module, Query};
-
-const NAME: &str = "ibcm";
-
-/// The component.
-#[derive(Debug)]
-pub struct Ibcm;
-
-impl Component for Ibcm {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
-        Ok(Box::new(module::IbcmModule::open(query)?))
-    }
-}
+pub use crate::config::datagram::Params;
+pub use crate::driver::Q_KEY;

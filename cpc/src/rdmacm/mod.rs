@@ -5,7 +5,7 @@
 //!
 //! # The exchange
 //! One id connects all queue pairs of an endpoint. Request and reply carry the QPNs, the process name and the queue layout in 56
-//! bytes of private data ([`crate::ibcm::wire::Hello`]); the starting PSN, one for all QPs, and the path are the
+//! bytes of private data ([`crate::wire::Hello`]); the starting PSN, one for all QPs, and the path are the
 //! connection manager's, and reach the QPs through `rdma_init_qp_attr`. What it leaves at the slowest value, or cannot know, is set
 //! again: RNR timer, RNR retries, timeouts, the peer's QPNs.
 //!
@@ -44,34 +44,9 @@
 //! destroyed before its answer is there.
 //!
 //! # The parts
-//! [`machine`]: the protocol, without I/O. `module`: the driver that ties it to ids on the helper thread. [`address`]: the modex
-//! blob. [`refusal`]: why a request is refused. [`join`]: whose a further connection is.
+//! [`machine`]: the protocol, without I/O. `driver::rdmacm`: the driver that ties it to ids on the helper thread. In [`crate::wire`]:
+//! `ip`, the modex blob; `refusal`, why a request is refused; `join`, whose a further connection is.
 
-pub mod address;
-pub mod join;
-mod listener;
 pub mod machine;
-mod module;
-mod params;
-pub mod refusal;
 
-pub use params::Params;
-
-use crate::Error;
-use crate::framework::{Component, Module, Query};
-
-const NAME: &str = "rdmacm";
-
-/// The component.
-#[derive(Debug)]
-pub struct RdmaCm;
-
-impl Component for RdmaCm {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
-        Ok(Box::new(module::RdmaCmModule::open(query)?))
-    }
-}
+pub use crate::config::rdmacm::Params;

@@ -39,35 +39,10 @@
 //!   goes with the last endpoint, R with the last handle.
 //!
 //! # The parts
-//! [`wire`]: bytes to values and back. [`machine`]: the protocol, without I/O. `module`: the driver that ties it to queue pairs and
-//! ibcm's datagrams on the helper thread. [`address`]: the modex blob.
+//! [`machine`]: the protocol, without I/O. `driver::xrc`: the driver that ties it to queue pairs and datagrams on the helper thread.
+//! In [`crate::wire`]: `xrc`, bytes to values and back; `domain`, the modex blob.
 
-pub mod address;
 pub mod machine;
-mod module;
-pub mod wire;
 
-pub use address::DomainId;
-
-use crate::Error;
-use crate::framework::{Component, Module, Query};
-
-const NAME: &str = "xrc";
-
-/// The component.
-#[derive(Debug)]
-pub struct Xrc;
-
-impl Component for Xrc {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn serves_xrc(&self) -> bool {
-        true
-    }
-
-    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
-        Ok(Box::new(module::XrcModule::open(query)?))
-    }
-}
+pub use crate::config::datagram::Params;
+pub use crate::wire::domain::DomainId;

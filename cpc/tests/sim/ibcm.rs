@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
-use cpc::ibcm::address::Address;
-use cpc::ibcm::machine::{Action, Local, Machine, Source, StateKind};
-use cpc::ibcm::wire::{Depth, Layout, MAD_LEN, Nonce, Qpns, Queues};
+use cpc::ibcm::machine::{Action, Local, Machine, StateKind};
+use cpc::wire::Source;
+use cpc::wire::listener::Address;
+use cpc::wire::{Depth, Layout, MAD_LEN, Nonce, Qpns, Queues};
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Qpn};
 

@@ -20,7 +20,7 @@ pub mod xrc;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use cpc::ibcm::wire::{Layout, Qpns};
+use cpc::wire::{Layout, Qpns};
 use cpc::{EndpointKey, ProcessName};
 use verbs::Qpn;
 

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use cpc::ibcm::wire::{Layout, Qpns};
+use cpc::wire::{Layout, Qpns};
 use cpc::{ConnectError, EndpointKey, ProcessName};
 use verbs::{Psn, Qpn};
 

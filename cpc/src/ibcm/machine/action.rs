@@ -1,28 +1,11 @@
 //! What the machine wants done, and what it counts.
 
-use verbs::{Gid, Lid, Psn, Qpn};
+use verbs::Psn;
 
 use super::state::Remote;
-use crate::ibcm::address::Address;
-use crate::ibcm::wire::Datagram;
+use crate::wire::listener::Address;
+use crate::wire::{Datagram, Source};
 use crate::{ConnectError, EndpointKey, ProcessName};
-
-/// Where a datagram comes from or goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// UD queue pair.
-    pub qpn: Qpn,
-    /// LID; 0 on Ethernet.
-    pub lid: Lid,
-    /// GID, where it is known.
-    pub gid: Option<Gid>,
-}
-
-impl From<&Address> for Source {
-    fn from(address: &Address) -> Source {
-        Source { qpn: address.qpn, lid: address.lid, gid: Some(address.gid) }
-    }
-}
 
 /// What the driver has to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]

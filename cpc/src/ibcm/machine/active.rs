@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::state::{Input, Remote, Role, State};
 use super::{Action, Machine};
-use crate::ibcm::wire::{Hello, Message, Path, Reason, Rej, Rep, Req, Rtu, Stage};
+use crate::wire::{Hello, Message, Path, Reason, Rej, Rep, Req, Rtu, Stage};
 use crate::{ConnectCause, Step};
 
 /// How often a request may be begun anew because the peer had started anew in between.
@@ -96,7 +96,7 @@ impl Machine {
             retry_count: local.retry_count & 7,
             rnr_retry: local.rnr_retry & 7,
             max_cm_retries: u8::try_from(self.params.max_retries.min(15)).unwrap_or(15),
-            response_timeout: super::timers::encode_time(self.params.timeout),
+            response_timeout: crate::wire::time::encode_time(self.params.timeout),
             srq: local.srq,
         })
     }

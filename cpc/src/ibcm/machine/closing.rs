@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::state::{Input, State};
 use super::{Action, Machine};
 use crate::ConnectCause;
-use crate::ibcm::wire::{CommId, Drep, Dreq, Message, Reason, Rej, Stage};
+use crate::wire::{CommId, Drep, Dreq, Message, Reason, Rej, Stage};
 
 impl Machine {
     /// Remove, where the peer knows of no connection: drops everything. A REP that is still on its way here is disowned.

@@ -1,6 +1,6 @@
 //! The ibcm protocol as a sans-I/O machine: events and `now` go in, [`Action`]s come out.
 //!
-//! One machine serves all endpoints of a port. Its driver (`ibcm::module`) turns datagrams, commands of the main thread
+//! One machine serves all endpoints of a port. Its driver (`driver::ibcm`) turns datagrams, commands of the main thread
 //! and the clock into calls, then performs what [`Machine::poll_action`] hands out, in order, and sleeps until
 //! [`Machine::poll_timeout`] at most. Randomness comes in as one seed. See `ibcm` for the protocol.
 //!
@@ -25,13 +25,11 @@ mod active;
 mod closing;
 mod parking;
 mod passive;
-pub(crate) mod rng;
 mod routing;
 mod state;
 mod table;
-pub(crate) mod timers;
 
-pub use action::{Action, Source, Stats};
+pub use action::{Action, Stats};
 pub use state::{InputKind, Remote, Role, StateKind};
 
 use std::collections::{HashMap, VecDeque};
@@ -40,12 +38,14 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 use verbs::{Psn, Qpn};
 
-use self::rng::Rng;
 use self::state::{Endpoint, Far, Input, State};
-use self::timers::{Timer, Timers};
-use super::address::Address;
-use super::params::Params;
-use super::wire::{CommId, Datagram, Depth, Hello, Layout, Message, Nonce, Qpns, Queues, Reason, Rej};
+use crate::config::datagram::Params;
+use crate::core::rng::Rng;
+use crate::core::timers::{Timer, Timers};
+use crate::wire::listener::Address;
+use crate::wire::{
+    CommId, Datagram, Depth, Hello, Layout, Message, Nonce, Qpns, Queues, Reason, Rej, Source,
+};
 use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
 /// What this side brings into every exchange.

@@ -6,10 +6,11 @@
 use std::collections::hash_map::Entry;
 use std::time::Instant;
 
-use super::timers::{Timer, encode_time};
-use super::{Action, Machine, Source};
+use super::{Action, Machine};
 use crate::ProcessName;
-use crate::ibcm::wire::{CommId, Message, Mra, Nonce, Queues, Reason, Rej, Req, Stage};
+use crate::core::timers::Timer;
+use crate::wire::time::encode_time;
+use crate::wire::{CommId, Message, Mra, Nonce, Queues, Reason, Rej, Req, Source, Stage};
 
 /// The most requests kept; later ones are dropped and come again.
 const MAX_PARKED: usize = 4096;

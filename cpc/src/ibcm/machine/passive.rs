@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use super::state::{Input, Remote, Role, State};
-use super::timers::{decode_time, encode_time};
 use super::{Action, Machine};
 use crate::Step;
-use crate::ibcm::wire::{Message, Mra, Reason, Rep, Req, Stage};
+use crate::wire::time::{decode_time, encode_time};
+use crate::wire::{Message, Mra, Reason, Rep, Req, Stage};
 
 impl Machine {
     /// Idle or Queued + ReqNew: makes QPs to answer with.

@@ -12,9 +12,7 @@ use std::time::Instant;
 
 use super::state::{Far, Input};
 use super::{Machine, Source};
-use crate::ibcm::wire::{
-    CommId, Datagram, Drep, Dreq, Message, Nonce, Reason, Rej, Req, Rtu, Stage, WireError,
-};
+use crate::wire::{CommId, Datagram, Drep, Dreq, Message, Nonce, Reason, Rej, Req, Rtu, Stage, WireError};
 
 impl Machine {
     /// Takes in a datagram: any bytes, from anyone.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use verbs::{Gid, Lid, Psn, Qpn};
 
 use super::Source;
-use crate::ibcm::address::Address;
-use crate::ibcm::wire::{CommId, Depth, Dreq, Hello, Mra, Nonce, Qpns, Rej, Rep, Req, Rtu};
+use crate::wire::listener::Address;
+use crate::wire::{CommId, Depth, Dreq, Hello, Mra, Nonce, Qpns, Rej, Rep, Req, Rtu};
 use crate::{EndpointKey, ProcessName, Timeline};
 
 /// The peer's side of a connection, as its REQ or REP told it.

@@ -3,10 +3,10 @@
 use verbs::Qpn;
 use verbs::cm::Token;
 
-use crate::ibcm::wire::{Hello, Qpns};
-use crate::rdmacm::address::Address;
-use crate::rdmacm::join::Join;
-use crate::rdmacm::refusal::Refusal;
+use crate::wire::ip::Address;
+use crate::wire::join::Join;
+use crate::wire::refusal::Refusal;
+use crate::wire::{Hello, Qpns};
 use crate::{ConnectError, EndpointKey, ProcessName};
 
 pub use crate::event::First;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::state::{Endpoint, Incoming, Input, Role, State};
 use super::{Action, Machine, Refused};
-use crate::rdmacm::refusal::Refusal;
+use crate::wire::refusal::Refusal;
 use crate::{ConnectCause, Step};
 
 /// The longest pause between two tries.

@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::state::{Incoming, Input, State};
 use super::{Action, Machine, Owner};
 use crate::ProcessName;
-use crate::ibcm::machine::timers::Timer;
-use crate::rdmacm::refusal::Refusal;
+use crate::core::timers::Timer;
+use crate::wire::refusal::Refusal;
 
 /// The most requests kept; later ones are refused.
 const MAX_PARKED: usize = 4096;

@@ -39,13 +39,13 @@ use verbs::cm::Token;
 
 use self::closing::Parked;
 use self::state::{Endpoint, Incoming, Input, State};
-use super::address::Address;
-use super::join::Join;
-use super::params::Params;
-use super::refusal::Refusal;
-use crate::ibcm::machine::rng::Rng;
-use crate::ibcm::machine::timers::{Timer, Timers};
-use crate::ibcm::wire::{Hello, Layout, Qpns, WireError};
+use crate::config::rdmacm::Params;
+use crate::core::rng::Rng;
+use crate::core::timers::{Timer, Timers};
+use crate::wire::ip::Address;
+use crate::wire::join::Join;
+use crate::wire::refusal::Refusal;
+use crate::wire::{Hello, Layout, Qpns, WireError};
 use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
 /// What this side brings into every exchange.

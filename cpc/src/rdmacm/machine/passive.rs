@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use super::state::{Incoming, Input, Role, State};
 use super::{Action, Machine, Refused};
-use crate::ibcm::wire::Qpns;
-use crate::rdmacm::refusal::Refusal;
+use crate::wire::Qpns;
+use crate::wire::refusal::Refusal;
 use crate::{ConnectCause, Step};
 
 impl Machine {

@@ -6,9 +6,9 @@ use verbs::cm::Token;
 
 use super::Refused;
 use super::streams::Stream;
-use crate::ibcm::wire::{Hello, Qpns};
-use crate::rdmacm::address::Address;
-use crate::rdmacm::join::Join;
+use crate::wire::ip::Address;
+use crate::wire::join::Join;
+use crate::wire::{Hello, Qpns};
 use crate::{EndpointKey, ProcessName, Timeline};
 
 /// A peer's request that is being answered.

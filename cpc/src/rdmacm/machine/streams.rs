@@ -15,9 +15,9 @@ use verbs::cm::Token;
 use super::action::First;
 use super::state::{Incoming, Input, JoinRequest, Role, State};
 use super::{Action, IdEvent, Machine, Owner};
-use crate::ibcm::wire::Qpns;
-use crate::rdmacm::join::Join;
-use crate::rdmacm::refusal::Refusal;
+use crate::wire::Qpns;
+use crate::wire::join::Join;
+use crate::wire::refusal::Refusal;
 use crate::{ConnectCause, Step};
 
 /// The connection of a queue behind the first.

@@ -3,10 +3,10 @@
 use verbs::{Psn, Qpn};
 
 use super::path::PathId;
-use crate::ibcm::machine::Source;
-use crate::ibcm::wire::{CommId, Depth};
-use crate::xrc::address::Address;
-use crate::xrc::wire::{Datagram, SrqNums};
+use crate::wire::Source;
+use crate::wire::domain::Address;
+use crate::wire::xrc::{Datagram, SrqNums};
+use crate::wire::{CommId, Depth};
 use crate::{ConnectError, EndpointKey, ProcessName};
 
 /// What the driver has to do, in this order.

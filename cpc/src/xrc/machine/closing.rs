@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use super::state::{Direction, Input, State};
 use super::{Action, Machine};
-use crate::ibcm::wire::{Drep, Dreq, Reason, Stage};
-use crate::xrc::wire::{Message, Tell};
+use crate::wire::xrc::{Message, Tell};
+use crate::wire::{Drep, Dreq, Reason, Stage};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
 impl Machine {

@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use super::Machine;
 use super::state::{Input, Link, State, StateKind};
-use crate::ibcm::wire::{CommId, Nonce};
-use crate::xrc::address::Address;
-use crate::xrc::wire::Ask;
+use crate::wire::domain::Address;
+use crate::wire::xrc::Ask;
+use crate::wire::{CommId, Nonce};
 use crate::{EndpointKey, ProcessName};
 
 impl Machine {

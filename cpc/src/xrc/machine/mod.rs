@@ -37,13 +37,13 @@ use verbs::Qpn;
 
 use self::path::{Node, Path, Stage};
 use self::state::{Endpoint, Input, Link, State};
-use super::address::{Address, Place};
-use super::wire::{Datagram, Message, SrqNums};
-use crate::ibcm::Params;
-use crate::ibcm::machine::Source;
-use crate::ibcm::machine::rng::Rng;
-use crate::ibcm::machine::timers::{Timer, Timers};
-use crate::ibcm::wire::{CommId, Depth, Layout, Nonce};
+use crate::config::datagram::Params;
+use crate::core::rng::Rng;
+use crate::core::timers::{Timer, Timers};
+use crate::wire::Source;
+use crate::wire::domain::{Address, Place};
+use crate::wire::xrc::{Datagram, Message, SrqNums};
+use crate::wire::{CommId, Depth, Layout, Nonce};
 use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
 /// What this side brings into every exchange.

@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use super::{Action, Machine};
 use crate::ProcessName;
-use crate::ibcm::machine::Source;
-use crate::ibcm::machine::timers::{Timer, encode_time};
-use crate::ibcm::wire::{CommId, Mra, Nonce, Reason, Stage};
-use crate::xrc::wire::{Ask, Message};
+use crate::core::timers::Timer;
+use crate::wire::Source;
+use crate::wire::time::encode_time;
+use crate::wire::xrc::{Ask, Message};
+use crate::wire::{CommId, Mra, Nonce, Reason, Stage};
 
 /// The most requests kept; later ones are dropped and come again.
 const MAX_PARKED: usize = 4096;

@@ -19,8 +19,8 @@ use verbs::{Psn, Qpn};
 
 use super::state::State;
 use super::{Action, Machine};
-use crate::ibcm::wire::CommId;
-use crate::xrc::address::Place;
+use crate::wire::CommId;
+use crate::wire::domain::Place;
 
 /// Names a send queue pair of this process, once and for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

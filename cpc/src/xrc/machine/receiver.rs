@@ -7,8 +7,8 @@ use verbs::Qpn;
 use super::action::JoinError;
 use super::state::{Direction, Input, Remote, State};
 use super::{Action, Machine};
-use crate::ibcm::wire::{CommId, Reason, Rej, Stage};
-use crate::xrc::wire::{Ask, Message, Tell};
+use crate::wire::xrc::{Ask, Message, Tell};
+use crate::wire::{CommId, Reason, Rej, Stage};
 use crate::{EndpointKey, Step};
 
 impl Machine {

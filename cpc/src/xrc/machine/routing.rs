@@ -11,9 +11,9 @@ use std::time::Instant;
 use super::Machine;
 use super::state::{Input, StateKind};
 use crate::EndpointKey;
-use crate::ibcm::machine::Source;
-use crate::ibcm::wire::{CommId, Drep, Nonce, Reason, Rej, Stage, WireError};
-use crate::xrc::wire::{Ask, Datagram, Message};
+use crate::wire::Source;
+use crate::wire::xrc::{Ask, Datagram, Message};
+use crate::wire::{CommId, Drep, Nonce, Reason, Rej, Stage, WireError};
 
 impl Machine {
     /// Takes in a datagram: any bytes, from anyone.

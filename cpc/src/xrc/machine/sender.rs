@@ -5,9 +5,9 @@ use std::time::Instant;
 use super::path::Stage;
 use super::state::{Input, Known, Remote, State};
 use super::{Action, Machine};
-use crate::ibcm::machine::timers::{decode_time, encode_time};
-use crate::ibcm::wire::{CommId, Path as Route, Reason, Rej, Stage as RejStage};
-use crate::xrc::wire::{Ask, Message, Tell};
+use crate::wire::time::{decode_time, encode_time};
+use crate::wire::xrc::{Ask, Message, Tell};
+use crate::wire::{CommId, Path as Route, Reason, Rej, Stage as RejStage};
 use crate::{ConnectCause, Step};
 
 /// How often a request may be begun anew because what it was based on was outdated.

@@ -6,9 +6,9 @@ use verbs::Qpn;
 
 use super::action::JoinError;
 use super::path::PathId;
-use crate::ibcm::wire::{CommId, Depth, Dreq, Mra, Rej};
-use crate::xrc::address::Address;
-use crate::xrc::wire::{Ask, Tell};
+use crate::wire::domain::Address;
+use crate::wire::xrc::{Ask, Tell};
+use crate::wire::{CommId, Depth, Dreq, Mra, Rej};
 use crate::{EndpointKey, ProcessName, Timeline};
 
 /// The peer's side of a link, as its ASK or TELL told it.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use cpc::ibcm::wire::{CommId, MAD_LEN};
+use cpc::wire::{CommId, MAD_LEN};
 use cpc::xrc::machine::{Action, JoinError};
 use verbs::{Psn, Qpn};
 

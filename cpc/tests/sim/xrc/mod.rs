@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
-use cpc::ibcm::address::Address as Listener;
-use cpc::ibcm::machine::Source;
-use cpc::ibcm::wire::{Depth, Layout, MAD_LEN, Nonce};
+use cpc::wire::Source;
+use cpc::wire::domain::Address;
+use cpc::wire::listener::Address as Listener;
+use cpc::wire::xrc::SrqNums;
+use cpc::wire::{Depth, Layout, MAD_LEN, Nonce};
 use cpc::xrc::DomainId;
-use cpc::xrc::address::Address;
 use cpc::xrc::machine::{Local, Machine};
-use cpc::xrc::wire::SrqNums;
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Qpn, SrqNum};
 

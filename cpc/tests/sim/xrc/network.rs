@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cpc::ibcm::machine::Source;
+use cpc::wire::Source;
 use verbs::Qpn;
 
 use super::super::{Fault, HOP};

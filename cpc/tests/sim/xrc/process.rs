@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use cpc::ibcm::machine::Source;
-use cpc::ibcm::wire::{CommId, MAD_LEN};
+use cpc::wire::Source;
+use cpc::wire::domain::Address;
+use cpc::wire::xrc::SrqNums;
+use cpc::wire::{CommId, MAD_LEN};
 use cpc::xrc::DomainId;
-use cpc::xrc::address::Address;
 use cpc::xrc::machine::{Machine, PathId};
-use cpc::xrc::wire::SrqNums;
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Psn, Qpn};
 

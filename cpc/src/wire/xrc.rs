@@ -23,13 +23,12 @@
 
 use verbs::{Psn, Qpn, SrqNum};
 
-use super::address::DomainId;
+use super::codec::{Mad as Bytes, ids, put_ids, rep, req};
+use super::domain::DomainId;
+use super::envelope::{Envelope, Mad};
+use super::field::Field;
+use super::{CommId, Depth, Drep, Dreq, Layout, MAD_LEN, MAX_QUEUES, Mra, Nonce, Path, Rej, WireError};
 use crate::ProcessName;
-use crate::ibcm::wire::codec::{Mad as Bytes, ids, put_ids, rep, req};
-use crate::ibcm::wire::field::Field;
-use crate::ibcm::wire::{
-    CommId, Depth, Drep, Dreq, Envelope, Layout, MAD_LEN, MAX_QUEUES, Mad, Mra, Nonce, Path, Rej, WireError,
-};
 
 /// Attribute modifier, without the version in the last byte.
 const MAGIC: u32 = u32::from_be_bytes(*b"oxx\0");

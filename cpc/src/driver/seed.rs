@@ -6,7 +6,7 @@ use std::io::Read;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::wire::Nonce;
+use crate::wire::Nonce;
 
 pub(crate) fn from_system() -> u64 {
     let mut bytes = [0_u8; 8];

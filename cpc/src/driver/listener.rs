@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use verbs::cm::{CmId, EventChannel, Token, interface_addresses};
 
-use super::params::Params;
+use crate::config::rdmacm::Params;
 use crate::{Error, QpPlan};
 
 /// The listener's own name among ids.

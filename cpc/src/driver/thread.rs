@@ -4,11 +4,6 @@
 //! nothing of Open MPI, posts none of the transport's buffers, takes no signals and never waits for a peer: every step is a
 //! reaction. What the transport has to know goes into the [`Outbox`].
 
-mod queues;
-
-pub use queues::Outbox;
-pub(crate) use queues::{Command, Inbox, lock};
-
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,7 +14,8 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use crate::framework::Module;
+use crate::manager::Module;
+use crate::queues::{Command, Inbox, Outbox, lock};
 use crate::{Choice, ConnectCause, ConnectError, EndpointKey, EndpointPlan, Event};
 
 /// What both threads hold.

@@ -5,15 +5,15 @@
 //!    8  name of the asking process (64)
 //!   16  its QPNs: first queue's (24), this one's (24)    22  the asked process's: first (24), this (24)
 //! ```
-//! The first connection has exchanged all QPNs already ([`Hello`](crate::ibcm::wire::Hello)). Repeated here, they tell a request of this
+//! The first connection has exchanged all QPNs already ([`Hello`](crate::wire::Hello)). Repeated here, they tell a request of this
 //! endpoint from one of its predecessors.
 #![forbid(unsafe_code)]
 
 use verbs::Qpn;
 
-use super::address::VERSION;
+use super::ip::VERSION;
 use crate::ProcessName;
-use crate::ibcm::wire::{MAX_QUEUES, Qpns};
+use crate::wire::{MAX_QUEUES, Qpns};
 
 /// Length of the private data.
 pub const JOIN_LEN: usize = 28;
@@ -70,7 +70,7 @@ impl Join {
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::*;
-    use crate::ibcm::wire::{Hello, Layout};
+    use crate::wire::{Hello, Layout};
     use proptest::prelude::*;
 
     fn joins() -> impl Strategy<Value = Join> {

@@ -13,7 +13,7 @@
 
 use verbs::{Gid, Lid, Qpn};
 
-use super::wire::{Nonce, VERSION};
+use super::{Nonce, VERSION};
 
 /// Length of the blob.
 pub const ADDRESS_LEN: usize = 32;
@@ -113,6 +113,23 @@ impl Address {
     pub fn outranks(&self, peer: &Address) -> bool {
         let rank = |a: &Address| (a.lid.0, a.qpn.0, a.nonce.0, a.gid.0);
         rank(self) < rank(peer)
+    }
+}
+
+/// Where a datagram comes from or goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// UD queue pair.
+    pub qpn: Qpn,
+    /// LID; 0 on Ethernet.
+    pub lid: Lid,
+    /// GID, where it is known.
+    pub gid: Option<Gid>,
+}
+
+impl From<&Address> for Source {
+    fn from(address: &Address) -> Source {
+        Source { qpn: address.qpn, lid: address.lid, gid: Some(address.gid) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! One table of everything that waits for a time.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::ProcessName;
 
@@ -42,32 +42,5 @@ impl Timers {
         }
         self.due.remove(&(at, timer));
         Some(timer)
-    }
-}
-
-/// Unit of the times in CM messages: 4.096 µs (IBTA 12.7.4).
-const UNIT_NS: u128 = 4096;
-
-/// The smallest 5-bit code whose time, 4.096 µs * 2^code, is at least `wait`.
-pub(crate) fn encode_time(wait: Duration) -> u8 {
-    (0..31_u8).find(|&code| UNIT_NS << code >= wait.as_nanos()).unwrap_or(31)
-}
-
-/// The time that a 5-bit code stands for.
-pub(crate) fn decode_time(code: u8) -> Duration {
-    Duration::from_nanos(4096_u64 << (code & 31))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_encoded_time_is_never_shorter_and_at_most_twice_as_long() {
-        for ms in [1, 5, 67, 100, 1000, 2000, 60_000] {
-            let wait = Duration::from_millis(ms);
-            let back = decode_time(encode_time(wait));
-            assert!(back >= wait && back < wait * 2, "{wait:?} became {back:?}");
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Connection pseudo-components: one way each to bring an endpoint's queue pairs up.
+//! The connection managers there are, and which of them serves a port and a peer.
 //!
 //! A [`Component`] is asked once per port whether it can serve it; what it answers with is a [`Module`]: a priority, at most
 //! 255 bytes for the modex, and the work itself, done on the helper thread. For a peer, the common component with the highest
@@ -10,115 +10,17 @@
 //! ```
 //! Built in are `ibcm`, `rdmacm` and `xrc`. Another component is a type that implements [`Component`] and a line in [`BUILT_IN`].
 
-use std::os::fd::RawFd;
-use std::sync::Arc;
-use std::time::Instant;
-
-use crate::helper::Outbox;
-use crate::{Config, EndpointKey, EndpointPlan, Error, ProcessName, QpPlan, SelectError, ibcm, rdmacm, xrc};
+use crate::driver::ibcm::Ibcm;
+use crate::driver::rdmacm::RdmaCm;
+use crate::driver::xrc::Xrc;
+use crate::manager::{Advert, Component, Module, Query};
+use crate::{Choice, Config, Error, SelectError};
 
 /// The most bytes a component may publish (one length byte in the modex).
 pub const MAX_BLOB: usize = 255;
 
-/// What a component is asked about.
-#[derive(Debug)]
-pub struct Query<'a> {
-    /// The port and the queue pairs that it shall connect.
-    pub plan: &'a Arc<QpPlan>,
-    /// This process.
-    pub me: ProcessName,
-    /// Parameters.
-    pub config: &'a Config,
-}
-
-/// One way to connect.
-pub trait Component: Sync {
-    /// Its name: in parameters, in the modex, in messages.
-    fn name(&self) -> &'static str;
-
-    /// True if it connects X queues, and those only.
-    fn serves_xrc(&self) -> bool {
-        false
-    }
-
-    /// Can it serve this port?
-    ///
-    /// # Errors
-    /// It can't, and why.
-    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error>;
-}
-
-/// A component at work on a port. After the service has started it lives on the helper thread; it must never wait for
-/// a peer. Everything it has to say goes into the outbox.
-pub trait Module: Send {
-    /// What to publish.
-    fn advert(&self) -> Advert;
-
-    /// True if it posts the receive for the clear-to-send and the transport runs that handshake.
-    fn uses_cts(&self) -> bool;
-
-    /// File descriptors whose readability it wants to hear of.
-    fn fds(&self) -> Vec<RawFd>;
-
-    /// A peer may connect from now on.
-    fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox);
-
-    /// Connect, if nothing is under way.
-    fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
-
-    /// The endpoint's way to its node is broken; find another. For those that serve X queues.
-    fn renew(&mut self, _key: EndpointKey, _now: Instant, _out: &Outbox) {}
-
-    /// The endpoint is gone; take its connection down.
-    fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
-
-    /// The endpoint has failed on this side: let the peer know, as well as the component can. It will be removed later.
-    fn abandon_endpoint(&mut self, _key: EndpointKey, _now: Instant, _out: &Outbox) {}
-
-    /// Data have come in on the endpoint's QPs.
-    fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
-
-    /// Called after the start, and whenever one of the descriptors became readable: take everything in, until it would block.
-    fn progress(&mut self, now: Instant, out: &Outbox);
-
-    /// When `timeout` wants to be called at the latest.
-    fn next_timeout(&self) -> Option<Instant>;
-
-    /// Something is due.
-    fn timeout(&mut self, now: Instant, out: &Outbox);
-
-    /// Take everything down.
-    fn close(&mut self, now: Instant, out: &Outbox);
-
-    /// True when `close` has nothing more to wait for.
-    fn is_quiet(&self) -> bool;
-
-    /// What it counts, by name.
-    fn counters(&self) -> Vec<(&'static str, u64)>;
-}
-
-/// What a module publishes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advert {
-    /// The component.
-    pub name: String,
-    /// 0 to 100.
-    pub priority: u8,
-    /// At most 255 bytes, meant for the peer's module of the same component.
-    pub blob: Vec<u8>,
-}
-
-/// The component to use for a peer, and what it published.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The component's name.
-    pub component: String,
-    /// The peer's blob.
-    pub peer_blob: Vec<u8>,
-}
-
 /// Every component there is.
-pub const BUILT_IN: &[&dyn Component] = &[&ibcm::Ibcm, &rdmacm::RdmaCm, &xrc::Xrc];
+pub const BUILT_IN: &[&dyn Component] = &[&Ibcm, &RdmaCm, &Xrc];
 
 /// The components that include and exclude leave. An empty include list means all.
 ///

@@ -7,8 +7,8 @@
 
 use std::fmt;
 
-use super::address::VERSION;
-use crate::ibcm::wire::Layout;
+use super::ip::VERSION;
+use crate::wire::Layout;
 
 /// Length of the private data in use.
 pub const REFUSAL_LEN: usize = 8;

@@ -8,8 +8,8 @@
 
 use verbs::{Gid, Lid, Qpn};
 
-use crate::ibcm::address::{ADDRESS_LEN, Address as Listener, AddressError};
-use crate::ibcm::wire::{Nonce, Path};
+use crate::wire::listener::{ADDRESS_LEN, Address as Listener, AddressError};
+use crate::wire::{Nonce, Path};
 
 /// Length of the blob.
 pub const BLOB_LEN: usize = ADDRESS_LEN + 16;

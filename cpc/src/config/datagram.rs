@@ -1,10 +1,10 @@
-//! The knobs of ibcm.
+//! Parameters of the connection managers that carry datagrams: ibcm and xrc.
 
 use std::time::Duration;
 
-use super::machine::timers::decode_time;
+use crate::wire::time::decode_time;
 
-/// Parameters of ibcm. `Params::default()` suits jobs of up to a few thousand processes.
+/// Parameters of ibcm, or of xrc. `Params::default()` suits jobs of up to a few thousand processes.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// Selection priority, 0 to 100; the common component with the highest priority of either side wins.

@@ -63,7 +63,7 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     /// From now on `waker` is rung for new commands.
-    pub(super) fn attach(&self, waker: mio::Waker) {
+    pub(crate) fn attach(&self, waker: mio::Waker) {
         // A second start is stopped before it gets here.
         let _ = self.waker.set(waker);
     }
@@ -78,7 +78,7 @@ impl Inbox {
         }
     }
 
-    pub(super) fn take(&self) -> VecDeque<Command> {
+    pub(crate) fn take(&self) -> VecDeque<Command> {
         std::mem::take(&mut *lock(&self.commands))
     }
 }

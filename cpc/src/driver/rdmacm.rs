@@ -10,19 +10,34 @@ use std::time::Instant;
 use verbs::cm::{self, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, Token};
 use verbs::{Qp, QpState, Qpn};
 
-use super::address::Address;
-use super::machine::{Action, IdEvent, Local, Machine, Refused};
-use super::params::Params;
-use super::refusal::Refusal;
-use super::{NAME, listener};
-use crate::framework::{Advert, Module, Query};
-use crate::helper::Outbox;
-use crate::ibcm::seed;
-use crate::ibcm::wire::{Hello, Layout, Qpns};
-use crate::qp_set::QpSet;
+use super::qp_set::QpSet;
+use super::{listener, seed};
+use crate::config::rdmacm::Params;
+use crate::manager::{Advert, Component, Module, Query};
+use crate::queues::Outbox;
+use crate::rdmacm::machine::{Action, IdEvent, Local, Machine, Refused};
+use crate::wire::ip::Address;
+use crate::wire::refusal::Refusal;
+use crate::wire::{Hello, Layout, Qpns};
 use crate::{
     ConnectCause, ConnectError, CtsRecv, EndpointKey, EndpointPlan, Error, Event, QpPlan, QueuePlan,
 };
+
+const NAME: &str = "rdmacm";
+
+/// The component.
+#[derive(Debug)]
+pub struct RdmaCm;
+
+impl Component for RdmaCm {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
+        Ok(Box::new(RdmaCmModule::open(query)?))
+    }
+}
 
 /// Why a layout does not fit an iWARP device.
 const NO_RNR: &str = "an iWARP device cannot wait for receives (it has no RNR), so all queues must be per-peer ones (P), as in configs/iwarp.conf";
@@ -45,7 +60,7 @@ struct HeldId {
 
 /// rdmacm on one port.
 #[derive(Debug)]
-pub(super) struct RdmaCmModule {
+struct RdmaCmModule {
     plan: Arc<QpPlan>,
     params: Params,
     address: Address,
@@ -59,7 +74,7 @@ pub(super) struct RdmaCmModule {
 }
 
 impl RdmaCmModule {
-    pub(super) fn open(query: &Query<'_>) -> Result<RdmaCmModule, Error> {
+    fn open(query: &Query<'_>) -> Result<RdmaCmModule, Error> {
         let (plan, params) = (query.plan, &query.config.rdmacm);
         let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
         let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;

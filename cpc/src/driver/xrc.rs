@@ -10,22 +10,42 @@ use verbs::{
     AhAttr, InitAttr, Mtu, Psn, QKey, Qp, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr, XrcRecvQp,
 };
 
-use super::NAME;
-use super::address::Address;
-use super::machine::{Action, JoinError, Local, Machine, PathId};
-use super::wire::SrqNums;
-use crate::framework::{Advert, Module, Query};
-use crate::helper::Outbox;
-use crate::ibcm::module::address as listener;
-use crate::ibcm::transport::{Transport, needs_grh};
-use crate::ibcm::wire::{CommId, Depth, Layout};
-use crate::ibcm::{Params, seed};
-use crate::qp_set::HOP_LIMIT;
+use super::datagrams::{Transport, needs_grh};
+use super::ibcm::address as listener;
+use super::qp_set::HOP_LIMIT;
+use super::seed;
+use crate::config::datagram::Params;
+use crate::manager::{Advert, Component, Module, Query};
+use crate::queues::Outbox;
+use crate::wire::domain::Address;
+use crate::wire::xrc::SrqNums;
+use crate::wire::{CommId, Depth, Layout};
+use crate::xrc::machine::{Action, JoinError, Local, Machine, PathId};
 use crate::{ConnectCause, ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
+
+const NAME: &str = "xrc";
+
+/// The component.
+#[derive(Debug)]
+pub struct Xrc;
+
+impl Component for Xrc {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn serves_xrc(&self) -> bool {
+        true
+    }
+
+    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
+        Ok(Box::new(XrcModule::open(query)?))
+    }
+}
 
 /// xrc on one port.
 #[derive(Debug)]
-pub(super) struct XrcModule {
+struct XrcModule {
     plan: Arc<QpPlan>,
     xrc: XrcPlan,
     params: Params,
@@ -37,7 +57,7 @@ pub(super) struct XrcModule {
 }
 
 impl XrcModule {
-    pub(super) fn open(query: &Query<'_>) -> Result<XrcModule, Error> {
+    fn open(query: &Query<'_>) -> Result<XrcModule, Error> {
         let (plan, params) = (query.plan, &query.config.xrc);
         let xrc = plan.xrc.clone().ok_or(Error::Plan("it has no X queues"))?;
         let transport = Transport::open(NAME, plan, params.recv_count)?;

@@ -8,16 +8,32 @@ use std::time::Instant;
 
 use verbs::{LinkLayer, Mtu, Psn, QpState};
 
-use super::address::Address;
-use super::machine::{Action, Local, Machine, Remote};
-use super::params::Params;
-use super::transport::{Transport, needs_grh};
-use super::wire::{Depth, Layout, Nonce, Qpns, Queues};
-use super::{NAME, seed};
-use crate::framework::{Advert, Module, Query};
-use crate::helper::Outbox;
-use crate::qp_set::{Far, QpSet};
+use super::datagrams::{Transport, needs_grh};
+use super::qp_set::{Far, QpSet};
+use super::seed;
+use crate::config::datagram::Params;
+use crate::ibcm::machine::{Action, Local, Machine, Remote};
+use crate::manager::{Advert, Component, Module, Query};
+use crate::queues::Outbox;
+use crate::wire::listener::Address;
+use crate::wire::{Depth, Layout, Nonce, Qpns, Queues};
 use crate::{ConnectCause, ConnectError, CtsRecv, EndpointKey, EndpointPlan, Error, Event, QpPlan};
+
+const NAME: &str = "ibcm";
+
+/// The component.
+#[derive(Debug)]
+pub struct Ibcm;
+
+impl Component for Ibcm {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
+        Ok(Box::new(IbcmModule::open(query)?))
+    }
+}
 
 /// What the driver keeps of an endpoint.
 #[derive(Debug, Default)]
@@ -28,7 +44,7 @@ struct Held {
 
 /// ibcm on one port.
 #[derive(Debug)]
-pub(super) struct IbcmModule {
+struct IbcmModule {
     plan: Arc<QpPlan>,
     params: Params,
     address: Address,
@@ -38,7 +54,7 @@ pub(super) struct IbcmModule {
 }
 
 impl IbcmModule {
-    pub(super) fn open(query: &Query<'_>) -> Result<IbcmModule, Error> {
+    fn open(query: &Query<'_>) -> Result<IbcmModule, Error> {
         let (plan, params) = (query.plan, &query.config.ibcm);
         let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
         let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;

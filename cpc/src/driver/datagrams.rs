@@ -14,9 +14,9 @@ use verbs::{
     QKey, Qp, QpCap, QpInit, QpKind, Qpn, SendFlags, Wc,
 };
 
-use super::machine::Source;
-use super::wire::{MAD_LEN, Mad};
-use crate::qp_set::HOP_LIMIT;
+use super::qp_set::HOP_LIMIT;
+use crate::wire::envelope::Mad;
+use crate::wire::{MAD_LEN, Source};
 use crate::{Error, QpPlan};
 
 /// Key of the datagram service. The top bit stays clear: a key with it set is the privileged one of the sending QP (IBTA 10.2.5).

@@ -1,0 +1,54 @@
+//! Everything that the connection managers say to each other, as values: bytes become a value once, here, and nothing behind
+//! sees raw bytes. No states, no clock, no I/O.
+//!
+//! ```text
+//!   modex blobs       listener (ibcm)    domain (xrc)        ip (rdmacm)
+//!   datagrams         ibcm               xrc                 -             both in an envelope, a MAD header
+//!   messages          message, codec     xrc                 -             REQ, MRA, REJ, REP, RTU, DREQ, DREP
+//!   private data      hello, queues      xrc                 hello, join, refusal
+//!   ground            field: bit fields of a MAD             time: 5-bit codes of a time
+//! ```
+#![forbid(unsafe_code)]
+
+pub(crate) mod codec;
+pub mod domain;
+pub(crate) mod envelope;
+pub(crate) mod field;
+mod hello;
+mod ibcm;
+pub mod ip;
+pub mod join;
+pub mod listener;
+mod message;
+mod queues;
+pub mod refusal;
+pub(crate) mod time;
+pub mod xrc;
+
+pub use field::MAD_LEN;
+pub use hello::{HELLO_LEN, Hello, Layout, MAX_QUEUES, Qpns};
+pub use listener::Source;
+pub use message::{
+    CommId, Datagram, Depth, Drep, Dreq, Message, Mra, Nonce, Path, Reason, Rej, Rep, Req, Rtu, Stage,
+};
+pub use queues::Queues;
+
+/// Why bytes are not one of our datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Not 256 bytes.
+    #[error("{0} bytes where a management datagram has 256")]
+    Length(usize),
+    /// Not a CM datagram of this program.
+    #[error("foreign: its {0} is not ours")]
+    Foreign(&'static str),
+    /// Ours, from a version that we don't speak.
+    #[error("speaks protocol version {0}: all processes of a job need the same release")]
+    Version(u8),
+    /// Ours, but a field has a value that can't be.
+    #[error("its {0} can't be")]
+    Field(&'static str),
+}
+
+/// Version of the protocol: of the exchange, the private data and the modex address.
+pub const VERSION: u8 = 2;
