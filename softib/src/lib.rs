@@ -34,6 +34,7 @@ mod paging;
 pub mod port;
 mod rdma;
 mod rdma_ring;
+mod reason;
 mod send;
 #[doc(hidden)]
 pub mod shm;
@@ -59,3 +60,4 @@ pub fn segment_dir() -> String {
 
 pub use engine::stats;
 pub use engine::world::Stats;
+pub use reason::{mute_reasons, take_reason};

@@ -152,7 +152,7 @@ proptest! {
 
 fn place(segment: &Segment, size: u32) -> Place {
     let extent = Heap::default().alloc(rq::bytes(size)).unwrap();
-    take_space(&segment.file, extent.offset, extent.len).unwrap();
+    take_space(&segment.file, extent.offset, extent.len, "a queue").unwrap();
     let place = Place::new(&segment.map, extent.offset, size);
     place.reset();
     place

@@ -15,6 +15,7 @@ use crate::objects::events::Context;
 use crate::objects::{CBox, zeroed};
 use crate::paging;
 use crate::port;
+use crate::reason::{self, Cause};
 use crate::send::MAX_SGE;
 use crate::shm::layout::{GROUPS, MRS, PORTS, QPS};
 use rdma_sys::*;
@@ -120,8 +121,16 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
     guard_ptr(|| open(device))
 }
 
+/// Opens a device. Every refusal leaves a reason.
 fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
-    open_as(device, import::command_file()?)
+    reason::forget();
+    import::command_file().and_then(|command| open_as(device, command)).map_err(|error| {
+        if reason::is_known(error) {
+            return error;
+        }
+        let name = format_args!("{}{}", port::NAME, number_of(device).unwrap_or(0));
+        reason::because(error, Cause::Open, format_args!("{name} cannot be opened: {error}"))
+    })
 }
 
 /// Opens a device; its `cmd_fd` is the descriptor of `command`. ENODEV: it is none of ours, or no longer there.

@@ -8,6 +8,7 @@ use super::create::{pd_key, use_context};
 use super::device::{context_key, open_as};
 use super::{engine, guard, guard_ptr};
 use crate::errno::{Errno, check};
+use crate::shm::shortage;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::fs::File;
@@ -20,7 +21,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"softibfd");
 /// A command descriptor that names nobody yet.
 pub fn command_file() -> Result<File, Errno> {
     // SAFETY: a name that is a C string.
-    let fd = check(unsafe { libc::memfd_create(c"softib-command".as_ptr(), libc::MFD_CLOEXEC) })?;
+    let fd = check(unsafe { libc::memfd_create(c"softib-command".as_ptr(), libc::MFD_CLOEXEC) })
+        .map_err(shortage::descriptors)?;
     // SAFETY: the descriptor was made just now and belongs to nobody else.
     Ok(unsafe { File::from_raw_fd(fd) })
 }

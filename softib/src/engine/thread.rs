@@ -11,6 +11,7 @@ use crate::shm::handover;
 use crate::shm::layout::BELL;
 use crate::shm::liveness;
 use crate::shm::map::Map;
+use crate::shm::shortage;
 use crate::xrc::events;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -114,7 +115,8 @@ impl DeviceThread {
         let builder = std::thread::Builder::new().name("softib".into()).stack_size(256 << 10);
         let handle = builder.spawn(move || run(engine));
         restore_signals(&old);
-        Ok(DeviceThread { handle: handle? })
+        let handle = handle.map_err(|error| shortage::thread(error.into()))?;
+        Ok(DeviceThread { handle })
     }
 
     /// Stops the thread at exit; waits a moment only, it may be kept from ending by what called exit.

@@ -23,6 +23,7 @@ pub use state::Counts;
 use crate::engine::world::State;
 use crate::errno::Errno;
 use crate::objects::events::Subject;
+use crate::reason::{Cause, because};
 use crate::shm::layout::QPS;
 use rdma_sys::{IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL};
 use state::Faults;
@@ -74,16 +75,14 @@ pub fn kill_connection(qpn: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The plan for a device that is being opened. A bad `SOFTIB_FAULTS` is told once on standard error, and EINVAL.
+/// The plan for a device that is being opened. EINVAL, with a reason: a bad `SOFTIB_FAULTS`.
 pub(crate) fn load() -> Result<Plan, Errno> {
-    static ONCE: std::sync::Once = std::sync::Once::new();
     if let Some(plan) = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).clone() {
         return Ok(plan);
     }
     let text = std::env::var_os("SOFTIB_FAULTS").unwrap_or_default();
     text.to_string_lossy().parse().map_err(|error: PlanError| {
-        ONCE.call_once(|| eprintln!("softib: SOFTIB_FAULTS: {error}"));
-        Errno::INVAL
+        because(Errno::INVAL, Cause::Setting, format_args!("SOFTIB_FAULTS: {error}"))
     })
 }
 

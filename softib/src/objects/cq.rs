@@ -17,6 +17,7 @@ use super::CBox;
 use crate::abi::cq_ex::CqEx;
 use crate::clock::Stamp;
 use crate::errno::{Errno, check};
+use crate::shm::shortage;
 use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_wc};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -271,7 +272,8 @@ pub struct Channel {
 /// A new eventfd that counts like a semaphore.
 pub fn event_file() -> Result<File, Errno> {
     // SAFETY: a system call without pointers.
-    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) })?;
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) })
+        .map_err(shortage::descriptors)?;
     // SAFETY: the descriptor was made just now and belongs to nobody else.
     Ok(unsafe { File::from_raw_fd(fd) })
 }

@@ -110,7 +110,7 @@ impl RecvQ {
     ) -> Result<RecvQ, Errno> {
         let size = max_wr.max(1).next_power_of_two();
         let extent = heap.alloc(rq::bytes(size)).ok_or(Errno::NOMEM)?;
-        if let Err(error) = take_space(&segment.file, extent.offset, extent.len) {
+        if let Err(error) = take_space(&segment.file, extent.offset, extent.len, "a receive queue") {
             heap.release(extent);
             return Err(error);
         }

@@ -22,6 +22,7 @@ pub use address::ones_complement_sum as header_sum;
 pub use settings::{LinkLayer, Settings, SettingsError, Variable};
 
 use crate::errno::Errno;
+use crate::reason::{Cause, because};
 use crate::shm::segment::{boot_id, uid};
 use card::Card;
 use std::path::Path;
@@ -48,15 +49,6 @@ pub fn configure(settings: Settings) -> Result<(), Errno> {
 pub(crate) fn settings() -> Result<Settings, SettingsError> {
     let chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     chosen.map_or_else(Settings::from_environment, Ok)
-}
-
-/// The settings, for opening the device: what is wrong with them is said once on standard error.
-fn settings_or_complaint() -> Result<Settings, Errno> {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    settings().map_err(|error| {
-        ONCE.call_once(|| eprintln!("softib: {error}"));
-        Errno::INVAL
-    })
 }
 
 /// The type of a filled row of the GID table of port `num` of a device (`ibv_gid_type`); None for any other, or when no device is open.
@@ -119,7 +111,7 @@ pub(crate) struct Ports {
 impl Ports {
     /// Joins the node that the settings name.
     pub fn open(dir: &Path) -> Result<Ports, Errno> {
-        let settings = settings_or_complaint()?;
+        let settings = settings().map_err(|error| because(Errno::INVAL, Cause::Setting, error))?;
         let membership = settings.node.as_deref().map(|name| node::join(dir, name)).transpose()?;
         let number = membership.as_ref().map_or(node::DEFAULT, node::Membership::number);
         let count = settings.devices * settings.ports;

@@ -4,7 +4,7 @@
 //! A bound that does not hold is a bug of ours (offsets from peers are checked where they are parsed),
 //! so it panics, and the guard of the C boundary turns that into an error.
 
-use super::fault;
+use super::{fault, shortage};
 use crate::errno::Errno;
 use std::fs::File;
 use std::ops::Deref;
@@ -32,7 +32,7 @@ impl Map {
         // SAFETY: a fresh mapping at an address the kernel chooses; no existing memory is affected.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
-            return Err(Errno::last());
+            return Err(shortage::mapping(Errno::last(), len));
         }
         // SAFETY: base..base+len was mapped just now. Both calls are hints: failure changes nothing we rely on.
         unsafe {
@@ -125,14 +125,12 @@ impl Drop for Map {
     }
 }
 
-/// Takes (allocates and zeroes) space of a sparse segment, so that touching it can't fail later.
-pub fn take_space(file: &File, offset: usize, len: usize) -> Result<(), Errno> {
+/// Takes (allocates and zeroes) space of a sparse segment, so that touching it can't fail later. `purpose` is for the message where
+/// there is none.
+pub fn take_space(file: &File, offset: usize, len: usize, purpose: &str) -> Result<(), Errno> {
     // SAFETY: a system call on a descriptor we hold.
     let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
-    match crate::errno::check(result) {
-        Err(Errno(libc::ENOSPC)) => Err(Errno::NOMEM),
-        other => other.map(drop),
-    }
+    crate::errno::check(result).map(drop).map_err(|error| shortage::space(file, error, len, purpose))
 }
 
 /// Gives space back; it reads as zeroes when it is taken again.

@@ -17,6 +17,7 @@
 //! registry  which XRC domains there are: found by file, made, left, swept
 //! filelock  locks on files that no dead process keeps
 //! heap      where receive queues are placed in the segment
+//! shortage  what cannot be had, in words
 //! ```
 //!
 //! Rules: what is read from a peer's segment is copied once and checked before it is used; a peer's
@@ -39,3 +40,4 @@ pub mod registry;
 pub mod ring;
 pub mod rq;
 pub mod segment;
+pub mod shortage;

@@ -12,6 +12,7 @@ use super::filelock::{self, Kind, Range};
 use super::layout::{DOMAIN_SLOTS, H_SLOT, SLOTS};
 use super::map::{Map, take_space};
 use super::segment::{self, is_same, link_name, open_slot, slot_path};
+use super::shortage;
 use crate::errno::Errno;
 use crate::port::card::Card;
 use std::fs::{File, OpenOptions};
@@ -94,8 +95,8 @@ fn hold(dir: &Path, slot: usize) -> Option<DomainFile> {
 fn make(dir: &Path, identity: Identity, ports: &[Card]) -> Result<DomainFile, Errno> {
     let file = segment::unnamed(dir)?;
     filelock::try_take(&file, Kind::Shared, HELD)?;
-    file.set_len(domain::LEN as u64)?;
-    take_space(&file, 0, domain::FIXED_LEN)?;
+    shortage::set_len(&file, domain::LEN, "an XRC domain")?;
+    take_space(&file, 0, domain::FIXED_LEN, "an XRC domain")?;
     let map = Map::new(&file, domain::LEN)?;
     DomainFile::fill(&map, identity, ports)?;
     for slot in DOMAIN_SLOTS..SLOTS {
@@ -104,7 +105,8 @@ fn make(dir: &Path, identity: Identity, ports: &[Card]) -> Result<DomainFile, Er
             return DomainFile::map(file, slot);
         }
     }
-    Err(Errno(libc::EUSERS))
+    let names = SLOTS - DOMAIN_SLOTS;
+    Err(shortage::full(format_args!("all {names} names of XRC domains in {}", dir.display())))
 }
 
 /// The lock that makes looking and making one step; its file goes with it.

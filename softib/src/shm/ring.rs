@@ -21,6 +21,7 @@ use super::copy::copy_short;
 use super::handover;
 use super::layout::*;
 use super::map::{Map, Word, free_space, give_space, take_space};
+use super::shortage;
 use crate::errno::Errno;
 use std::fs::File;
 use std::sync::Arc;
@@ -163,11 +164,12 @@ impl SendRing {
             let owner = map.u64(ring_entry(i) + R_OWNER);
             owner.compare_exchange(0, tag | CLAIMING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
-        let index = taken.ok_or(Errno(libc::EUSERS))?;
+        let index = taken
+            .ok_or_else(|| shortage::full(format_args!("the {RINGS} rings of the process to send to")))?;
         map.u32(H_RING_LIMIT).fetch_max(index as u32 + 1, Ordering::SeqCst);
         let at = ring_entry(index);
         let bulk = if large { BULK_MAX } else { BULK_MIN };
-        if let Err(error) = take_space(file, ring_data(index), CELLS_LEN + bulk) {
+        if let Err(error) = take_space(file, ring_data(index), CELLS_LEN + bulk, "a ring to a process") {
             map.u64(at + R_OWNER).store(0, Ordering::Release);
             return Err(error);
         }

@@ -5,8 +5,8 @@
 //! complete and locked. Only who holds a file's lock unlinks it, so nobody removes the file of the living.
 
 use super::layout::*;
-use super::liveness;
 use super::map::{Map, take_space};
+use super::{liveness, shortage};
 use crate::errno::{Errno, check};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -86,8 +86,8 @@ impl Segment {
         if !liveness::try_lock(&file)? {
             return Err(Errno::BUSY);
         }
-        file.set_len(SEGMENT_LEN as u64)?;
-        take_space(&file, 0, FIXED_LEN)?;
+        shortage::set_len(&file, SEGMENT_LEN, "a segment")?;
+        take_space(&file, 0, FIXED_LEN, "a segment")?;
         let map = Arc::new(Map::new(&file, SEGMENT_LEN)?);
         let mut nonce = random()?;
         nonce[0] |= 1;
@@ -123,7 +123,7 @@ impl Segment {
         }
         let per_page = 4096 / entry;
         let want = (index + 1).next_multiple_of(per_page);
-        take_space(&self.file, table + have * entry, (want - have) * entry)?;
+        take_space(&self.file, table + have * entry, (want - have) * entry, "a table")?;
         limit.store(want as u32, Ordering::Relaxed);
         self.map.u32(copy).store(want as u32, Ordering::Release);
         Ok(())
@@ -157,7 +157,8 @@ fn fill_header(map: &Map, nonce: &[u8; 16], probe: u64, can_barrier: bool) {
 /// A new file without a name.
 pub fn unnamed(dir: &Path) -> Result<File, Errno> {
     let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
-    Ok(OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(dir)?)
+    let opened = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(dir);
+    opened.map_err(|error| shortage::folder(dir, error.into()))
 }
 
 /// Gives the unnamed file the first free name, starting at a place that differs between processes.
@@ -170,7 +171,11 @@ fn link(file: &File, map: &Map, dir: &Path) -> Result<(usize, PathBuf), Errno> {
             return Ok((slot, path));
         }
     }
-    Err(Errno(libc::EUSERS))
+    Err(shortage::full(format_args!(
+        "all {DOMAIN_SLOTS} names of segments of user {} in {}",
+        uid(),
+        dir.display()
+    )))
 }
 
 /// Gives an unnamed file a name. False: it is taken.

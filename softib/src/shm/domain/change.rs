@@ -86,7 +86,7 @@ impl<'a> Locked<'a> {
         let have = self.word(D_QP_LIMIT).load(Ordering::Relaxed) as usize;
         if index >= have {
             let want = (index + 1).next_multiple_of(4096 / QP);
-            take_space(&self.0.file, entry(have), (want - have) * QP)?;
+            take_space(&self.0.file, entry(have), (want - have) * QP, "a queue pair of an XRC domain")?;
             self.word(D_QP_LIMIT).store(want as u32, Ordering::Release);
         }
         Ok(())
