@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use verbs::{Gid, Lid, Psn, Qpn};
 
 use super::Source;
+use crate::core::table::kinds;
 use crate::wire::listener::Address;
 use crate::wire::{CommId, Depth, Dreq, Hello, Mra, Nonce, Qpns, Rej, Rep, Req, Rtu};
 use crate::{EndpointKey, ProcessName, Timeline};
@@ -86,40 +87,14 @@ pub(super) enum State {
     Left,
 }
 
-/// `State` without its data: the rows of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "see State")]
-pub enum StateKind {
-    Idle,
-    Queued,
-    Opening,
-    ReqSent,
-    Rising,
-    RepSent,
-    Up,
-    Leaving,
-    TimeWait,
-    Failed,
-    Left,
+kinds! {
+    /// `State` without its data: the rows of the table.
+    pub enum StateKind: State {
+        Idle, Queued, Opening, ReqSent, Rising, RepSent, Up, Leaving, TimeWait, Failed, Left
+    }
 }
 
 impl State {
-    pub(super) fn kind(&self) -> StateKind {
-        match self {
-            State::Idle => StateKind::Idle,
-            State::Queued => StateKind::Queued,
-            State::Opening { .. } => StateKind::Opening,
-            State::ReqSent { .. } => StateKind::ReqSent,
-            State::Rising { .. } => StateKind::Rising,
-            State::RepSent { .. } => StateKind::RepSent,
-            State::Up { .. } => StateKind::Up,
-            State::Leaving { .. } => StateKind::Leaving,
-            State::TimeWait { .. } => StateKind::TimeWait,
-            State::Failed => StateKind::Failed,
-            State::Left => StateKind::Left,
-        }
-    }
-
     /// The peer's side, where it is known.
     pub(super) fn remote(&self) -> Option<&Remote> {
         match self {
@@ -163,96 +138,11 @@ pub(super) enum Input<'a> {
     Timeout,
 }
 
-/// `Input` without its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "see Input")]
-pub enum InputKind {
-    Connect,
-    Remove,
-    Abandon,
-    FirstData,
-    QpsMade,
-    QpsFailed,
-    QpsUp,
-    QpsDown,
-    ReqNew,
-    ReqDup,
-    ReqUnlike,
-    Rep,
-    Rtu,
-    Mra,
-    Rej,
-    Dreq,
-    Drep,
-    Displaced,
-    Timeout,
-}
-
-impl StateKind {
-    /// All of them, in order.
-    pub const ALL: [StateKind; 11] = [
-        StateKind::Idle,
-        StateKind::Queued,
-        StateKind::Opening,
-        StateKind::ReqSent,
-        StateKind::Rising,
-        StateKind::RepSent,
-        StateKind::Up,
-        StateKind::Leaving,
-        StateKind::TimeWait,
-        StateKind::Failed,
-        StateKind::Left,
-    ];
-}
-
-impl InputKind {
-    /// All of them, in order.
-    pub const ALL: [InputKind; 19] = [
-        InputKind::Connect,
-        InputKind::Remove,
-        InputKind::Abandon,
-        InputKind::FirstData,
-        InputKind::QpsMade,
-        InputKind::QpsFailed,
-        InputKind::QpsUp,
-        InputKind::QpsDown,
-        InputKind::ReqNew,
-        InputKind::ReqDup,
-        InputKind::ReqUnlike,
-        InputKind::Rep,
-        InputKind::Rtu,
-        InputKind::Mra,
-        InputKind::Rej,
-        InputKind::Dreq,
-        InputKind::Drep,
-        InputKind::Displaced,
-        InputKind::Timeout,
-    ];
-}
-
-impl Input<'_> {
-    pub(super) fn kind(&self) -> InputKind {
-        match self {
-            Input::Connect => InputKind::Connect,
-            Input::Remove => InputKind::Remove,
-            Input::Abandon => InputKind::Abandon,
-            Input::FirstData => InputKind::FirstData,
-            Input::QpsMade(_) => InputKind::QpsMade,
-            Input::QpsFailed(_) => InputKind::QpsFailed,
-            Input::QpsUp => InputKind::QpsUp,
-            Input::QpsDown(_) => InputKind::QpsDown,
-            Input::ReqNew(..) => InputKind::ReqNew,
-            Input::ReqDup => InputKind::ReqDup,
-            Input::ReqUnlike(_) => InputKind::ReqUnlike,
-            Input::Rep(_) => InputKind::Rep,
-            Input::Rtu(_) => InputKind::Rtu,
-            Input::Mra(_) => InputKind::Mra,
-            Input::Rej(_) => InputKind::Rej,
-            Input::Dreq(_) => InputKind::Dreq,
-            Input::Drep => InputKind::Drep,
-            Input::Displaced => InputKind::Displaced,
-            Input::Timeout => InputKind::Timeout,
-        }
+kinds! {
+    /// `Input` without its data: the columns of the table.
+    pub enum InputKind: Input<'_> {
+        Connect, Remove, Abandon, FirstData, QpsMade, QpsFailed, QpsUp, QpsDown, ReqNew, ReqDup,
+        ReqUnlike, Rep, Rtu, Mra, Rej, Dreq, Drep, Displaced, Timeout
     }
 }
 

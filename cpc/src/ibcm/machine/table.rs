@@ -1,6 +1,6 @@
 //! The decision for every state and every input, as one table, and the reasons.
 //!
-//! `no` is [`Machine::ignore`]: counted, nothing done. Cells that only a confused driver could reach are `no` as well: the machine
+//! What is not named is ignored and counted. So are cells that only a confused driver could reach: the machine
 //! trusts neither side. `cpc/tests/matrix.txt` says what follows from each cell and what is said; a test walks them all.
 //!
 //! # By column
@@ -31,82 +31,54 @@
 //!   book's DREQ is left out: it would go to the process that had the queue pair, which is gone or has said goodbye itself.
 //! * **Timeout**: repetition in `ReqSent`, `RepSent` and `Leaving`, the end of `TimeWait`; nobody else has a timer.
 
-use std::time::Instant;
-
 use super::Machine;
 use super::state::{Input, InputKind, StateKind};
+use crate::core::table::transitions;
 
-pub(super) type Handler = fn(&mut Machine, usize, &Input<'_>, Instant);
-
-const INPUTS: usize = InputKind::Timeout as usize + 1;
-const STATES: usize = StateKind::Left as usize + 1;
-
-/// The handler of one cell.
-pub(super) fn handler(state: StateKind, input: InputKind) -> Handler {
-    TABLE[state as usize][input as usize]
+transitions! {
+    Idle {
+        Connect: enqueue, Remove: forget, Abandon: give_up, ReqNew: accept, ReqUnlike: misfit,
+        Rep: disown_rep, Dreq: answer_dreq,
+    }
+    Queued {
+        Remove: forget, Abandon: give_up, ReqNew: accept, ReqUnlike: misfit, Rep: disown_rep,
+        Dreq: answer_dreq,
+    }
+    Opening {
+        Remove: forget, Abandon: give_up, QpsMade: opened, QpsFailed: open_failed, ReqNew: adopt,
+        ReqDup: ask_patience, ReqUnlike: misfit, Rep: disown_rep, Rej: let_down, Dreq: answer_dreq,
+    }
+    ReqSent {
+        Remove: withdraw, Abandon: withdraw_and_give_up, ReqNew: merge, ReqUnlike: misfit,
+        Rep: replied, Mra: wait_longer, Rej: rejected, Dreq: outrun, Timeout: ask_again,
+    }
+    Rising {
+        Remove: leave, Abandon: abandon, FirstData: note_data, QpsUp: risen, QpsDown: rise_failed,
+        ReqNew: superseded, ReqDup: ask_patience, ReqUnlike: misfit, Rep: ask_patience_or_disown,
+        Rej: let_down, Dreq: let_go, Displaced: displaced,
+    }
+    RepSent {
+        Remove: leave, Abandon: abandon, FirstData: confirm_by_data, ReqNew: superseded,
+        ReqDup: repeat_rep, ReqUnlike: misfit, Rep: disown_rep, Rtu: confirm, Mra: reply_later,
+        Rej: let_down, Dreq: let_go, Displaced: displaced, Timeout: reply_again,
+    }
+    Up {
+        Remove: leave, Abandon: abandon, ReqNew: superseded, ReqUnlike: misfit, Rep: repeat_rtu,
+        Rej: let_down, Dreq: let_go, Displaced: displaced,
+    }
+    Leaving {
+        Remove: unlist_abandoned, ReqNew: turn_away, ReqUnlike: refuse_unlike, Rep: disown_rep,
+        Rej: rejected_too, Dreq: release_both, Drep: released, Timeout: leave_again,
+    }
+    TimeWait {
+        Rep: disown_rep, Rtu: disown_rtu, Dreq: answer_dreq, Timeout: forget,
+    }
+    Failed {
+        Remove: forget, ReqNew: turn_away, ReqUnlike: refuse_unlike, Rep: disown_rep, Rtu: disown_rtu,
+        Dreq: answer_dreq,
+    }
+    Left {
+        Remove: forget, ReqNew: hold, ReqUnlike: refuse_unlike, Rep: disown_rep, Rtu: disown_rtu,
+        Dreq: answer_dreq,
+    }
 }
-
-const NO: Handler = Machine::ignore;
-
-const ENQUEUE: Handler = Machine::enqueue;
-const OPENED: Handler = Machine::opened;
-const OPEN_FAILED: Handler = Machine::open_failed;
-const ASK_AGAIN: Handler = Machine::ask_again;
-const REPLIED: Handler = Machine::replied;
-const RISEN: Handler = Machine::risen;
-const RISE_FAILED: Handler = Machine::rise_failed;
-const REPEAT_RTU: Handler = Machine::repeat_rtu;
-const DISOWN: Handler = Machine::disown_rep;
-const WAIT: Handler = Machine::wait_longer;
-const OUTRUN: Handler = Machine::outrun;
-const REJECTED: Handler = Machine::rejected;
-
-const ACCEPT: Handler = Machine::accept;
-const ADOPT: Handler = Machine::adopt;
-const MERGE: Handler = Machine::merge;
-const NOTE_DATA: Handler = Machine::note_data;
-const BUSY: Handler = Machine::ask_patience;
-const BUSY_REP: Handler = Machine::ask_patience_or_disown;
-const CONFIRM: Handler = Machine::confirm;
-const BY_DATA: Handler = Machine::confirm_by_data;
-const REPEAT_REP: Handler = Machine::repeat_rep;
-const REPLY_AGAIN: Handler = Machine::reply_again;
-const REPLY_LATER: Handler = Machine::reply_later;
-
-const FORGET: Handler = Machine::forget;
-const GIVE_UP: Handler = Machine::give_up;
-const WITHDRAW: Handler = Machine::withdraw;
-const WITHDRAWN: Handler = Machine::withdraw_and_give_up;
-const ABANDON: Handler = Machine::abandon;
-const UNLIST: Handler = Machine::unlist_abandoned;
-const LEAVE: Handler = Machine::leave;
-const LEAVE_AGAIN: Handler = Machine::leave_again;
-const RELEASED: Handler = Machine::released;
-const REJECTED_TOO: Handler = Machine::rejected_too;
-const BOTH: Handler = Machine::release_both;
-const AGREE: Handler = Machine::answer_dreq;
-const LET_GO: Handler = Machine::let_go;
-const LET_DOWN: Handler = Machine::let_down;
-const SUPERSEDED: Handler = Machine::superseded;
-const DISOWN_RTU: Handler = Machine::disown_rtu;
-const HOLD: Handler = Machine::hold;
-const TURN_AWAY: Handler = Machine::turn_away;
-const MISFIT: Handler = Machine::misfit;
-const UNLIKE: Handler = Machine::refuse_unlike;
-const DISPLACED: Handler = Machine::displaced;
-
-#[rustfmt::skip]
-const TABLE: [[Handler; INPUTS]; STATES] = [
-    //              Connect  Remove  Abandon  FirstData   QpsMade QpsFailed   QpsUp QpsDown      ReqNew      ReqDup      ReqUnlike Rep         Rtu         Mra          Rej       Dreq    Drep      Displaced  Timeout
-    /* Idle     */ [ENQUEUE, FORGET, GIVE_UP, NO,         NO,     NO,          NO,    NO,          ACCEPT,     NO,         MISFIT,   DISOWN,     NO,         NO,          NO,       AGREE,  NO,       NO,        NO],
-    /* Queued   */ [NO,      FORGET, GIVE_UP, NO,         NO,     NO,          NO,    NO,          ACCEPT,     NO,         MISFIT,   DISOWN,     NO,         NO,          NO,       AGREE,  NO,       NO,        NO],
-    /* Opening  */ [NO,      FORGET, GIVE_UP, NO,         OPENED, OPEN_FAILED, NO,    NO,          ADOPT,      BUSY,       MISFIT,   DISOWN,     NO,         NO,          LET_DOWN, AGREE,  NO,       NO,        NO],
-    /* ReqSent  */ [NO,      WITHDRAW, WITHDRAWN, NO,         NO,     NO,          NO,    NO,          MERGE,      NO,         MISFIT,   REPLIED,    NO,         WAIT,        REJECTED, OUTRUN, NO,       NO,        ASK_AGAIN],
-    /* Rising   */ [NO,      LEAVE,  ABANDON, NOTE_DATA,  NO,     NO,          RISEN, RISE_FAILED, SUPERSEDED, BUSY,       MISFIT,   BUSY_REP,   NO,         NO,          LET_DOWN, LET_GO, NO,       DISPLACED, NO],
-    /* RepSent  */ [NO,      LEAVE,  ABANDON, BY_DATA,    NO,     NO,          NO,    NO,          SUPERSEDED, REPEAT_REP, MISFIT,   DISOWN,     CONFIRM,    REPLY_LATER, LET_DOWN, LET_GO, NO,       DISPLACED, REPLY_AGAIN],
-    /* Up       */ [NO,      LEAVE,  ABANDON, NO,         NO,     NO,          NO,    NO,          SUPERSEDED, NO,         MISFIT,   REPEAT_RTU, NO,         NO,          LET_DOWN, LET_GO, NO,       DISPLACED, NO],
-    /* Leaving  */ [NO,      UNLIST, NO,      NO,         NO,     NO,          NO,    NO,          TURN_AWAY,  NO,         UNLIKE,   DISOWN,     NO,         NO,          REJECTED_TOO, BOTH, RELEASED, NO,      LEAVE_AGAIN],
-    /* TimeWait */ [NO,      NO,     NO,      NO,         NO,     NO,          NO,    NO,          NO,         NO,         NO,       DISOWN,     DISOWN_RTU, NO,          NO,       AGREE,  NO,       NO,        FORGET],
-    /* Failed   */ [NO,      FORGET, NO,      NO,         NO,     NO,          NO,    NO,          TURN_AWAY,  NO,         UNLIKE,   DISOWN,     DISOWN_RTU, NO,          NO,       AGREE,  NO,       NO,        NO],
-    /* Left     */ [NO,      FORGET, NO,      NO,         NO,     NO,          NO,    NO,          HOLD,       NO,         UNLIKE,   DISOWN,     DISOWN_RTU, NO,          NO,       AGREE,  NO,       NO,        NO],
-];

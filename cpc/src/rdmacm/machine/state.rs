@@ -6,6 +6,7 @@ use verbs::cm::Token;
 
 use super::Refused;
 use super::streams::Stream;
+use crate::core::table::kinds;
 use crate::wire::ip::Address;
 use crate::wire::join::Join;
 use crate::wire::{Hello, Qpns};
@@ -67,48 +68,15 @@ pub(super) enum State {
     Left,
 }
 
-/// `State` without its data: the rows of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "see State")]
-pub enum StateKind {
-    Idle,
-    Queued,
-    Resolving,
-    Routing,
-    Opening,
-    Asked,
-    Yielding,
-    Pausing,
-    Rising,
-    Replied,
-    Joining,
-    Up,
-    Leaving,
-    Failed,
-    Left,
+kinds! {
+    /// `State` without its data: the rows of the table.
+    pub enum StateKind: State {
+        Idle, Queued, Resolving, Routing, Opening, Asked, Yielding, Pausing, Rising, Replied,
+        Joining, Up, Leaving, Failed, Left
+    }
 }
 
 impl State {
-    pub(super) fn kind(&self) -> StateKind {
-        match self {
-            State::Idle => StateKind::Idle,
-            State::Queued => StateKind::Queued,
-            State::Resolving => StateKind::Resolving,
-            State::Routing => StateKind::Routing,
-            State::Opening { .. } => StateKind::Opening,
-            State::Asked => StateKind::Asked,
-            State::Yielding => StateKind::Yielding,
-            State::Pausing => StateKind::Pausing,
-            State::Rising { .. } => StateKind::Rising,
-            State::Replied { .. } => StateKind::Replied,
-            State::Joining { .. } => StateKind::Joining,
-            State::Up { .. } => StateKind::Up,
-            State::Leaving => StateKind::Leaving,
-            State::Failed => StateKind::Failed,
-            State::Left => StateKind::Left,
-        }
-    }
-
     /// The QPs that ours are connected to, or are about to be.
     pub(super) fn remote(&self) -> Option<&Qpns> {
         match self {
@@ -154,56 +122,12 @@ pub(super) enum Input<'a> {
     StreamLost(String),
 }
 
-/// `Input` without its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "see Input")]
-pub enum InputKind {
-    Connect,
-    Remove,
-    FirstData,
-    AddrResolved,
-    RouteResolved,
-    QpsMade,
-    QpsFailed,
-    QpsUp,
-    QpsDown,
-    Request,
-    Response,
-    Nonsense,
-    Established,
-    Refused,
-    Broken,
-    Disconnected,
-    Timeout,
-    Join,
-    StreamUp,
-    StreamLost,
-}
-
-impl Input<'_> {
-    pub(super) fn kind(&self) -> InputKind {
-        match self {
-            Input::Connect => InputKind::Connect,
-            Input::Remove => InputKind::Remove,
-            Input::FirstData => InputKind::FirstData,
-            Input::AddrResolved => InputKind::AddrResolved,
-            Input::RouteResolved => InputKind::RouteResolved,
-            Input::QpsMade(_) => InputKind::QpsMade,
-            Input::QpsFailed(_) => InputKind::QpsFailed,
-            Input::QpsUp => InputKind::QpsUp,
-            Input::QpsDown(_) => InputKind::QpsDown,
-            Input::Request(_) => InputKind::Request,
-            Input::Response(_) => InputKind::Response,
-            Input::Nonsense => InputKind::Nonsense,
-            Input::Established => InputKind::Established,
-            Input::Refused(_) => InputKind::Refused,
-            Input::Broken(_) => InputKind::Broken,
-            Input::Disconnected => InputKind::Disconnected,
-            Input::Timeout => InputKind::Timeout,
-            Input::Join(_) => InputKind::Join,
-            Input::StreamUp(_) => InputKind::StreamUp,
-            Input::StreamLost(_) => InputKind::StreamLost,
-        }
+kinds! {
+    /// `Input` without its data: the columns of the table.
+    pub enum InputKind: Input<'_> {
+        Connect, Remove, FirstData, AddrResolved, RouteResolved, QpsMade, QpsFailed, QpsUp,
+        QpsDown, Request, Response, Nonsense, Established, Refused, Broken, Disconnected, Timeout,
+        Join, StreamUp, StreamLost
     }
 }
 

@@ -6,6 +6,7 @@ use verbs::Qpn;
 
 use super::action::JoinError;
 use super::path::PathId;
+use crate::core::table::kinds;
 use crate::wire::domain::Address;
 use crate::wire::xrc::{Ask, Tell};
 use crate::wire::{CommId, Depth, Dreq, Mra, Rej};
@@ -69,40 +70,14 @@ pub(super) enum State {
     Left,
 }
 
-/// `State` without its data: the rows of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "see State")]
-pub enum StateKind {
-    Queued,
-    Opening,
-    Asking,
-    Rising,
-    Up,
-    Joining,
-    Told,
-    Leaving,
-    TimeWait,
-    Failed,
-    Left,
+kinds! {
+    /// `State` without its data: the rows of the table.
+    pub enum StateKind: State {
+        Queued, Opening, Asking, Rising, Up, Joining, Told, Leaving, TimeWait, Failed, Left
+    }
 }
 
 impl State {
-    pub(super) fn kind(&self) -> StateKind {
-        match self {
-            State::Queued => StateKind::Queued,
-            State::Opening => StateKind::Opening,
-            State::Asking { .. } => StateKind::Asking,
-            State::Rising { .. } => StateKind::Rising,
-            State::Up { .. } => StateKind::Up,
-            State::Joining { .. } => StateKind::Joining,
-            State::Told { .. } => StateKind::Told,
-            State::Leaving { .. } => StateKind::Leaving,
-            State::TimeWait { .. } => StateKind::TimeWait,
-            State::Failed => StateKind::Failed,
-            State::Left => StateKind::Left,
-        }
-    }
-
     /// The peer's side, where it is known.
     pub(super) fn remote(&self) -> Option<Remote> {
         match self {
@@ -167,48 +142,11 @@ pub(super) enum Input<'a> {
     Timeout,
 }
 
-/// `Input` without its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "see Input")]
-pub enum InputKind {
-    Made,
-    Unmade,
-    Raised,
-    Unraised,
-    Joined,
-    Unjoined,
-    Renew,
-    Remove,
-    AskNew,
-    AskDup,
-    Tell,
-    Mra,
-    Rej,
-    Dreq,
-    Drep,
-    Timeout,
-}
-
-impl Input<'_> {
-    pub(super) fn kind(&self) -> InputKind {
-        match self {
-            Input::Made => InputKind::Made,
-            Input::Unmade(_) => InputKind::Unmade,
-            Input::Raised => InputKind::Raised,
-            Input::Unraised(_) => InputKind::Unraised,
-            Input::Joined(_) => InputKind::Joined,
-            Input::Unjoined(_) => InputKind::Unjoined,
-            Input::Renew => InputKind::Renew,
-            Input::Remove => InputKind::Remove,
-            Input::AskNew(_) => InputKind::AskNew,
-            Input::AskDup => InputKind::AskDup,
-            Input::Tell(_) => InputKind::Tell,
-            Input::Mra(_) => InputKind::Mra,
-            Input::Rej(_) => InputKind::Rej,
-            Input::Dreq(_) => InputKind::Dreq,
-            Input::Drep => InputKind::Drep,
-            Input::Timeout => InputKind::Timeout,
-        }
+kinds! {
+    /// `Input` without its data: the columns of the table.
+    pub enum InputKind: Input<'_> {
+        Made, Unmade, Raised, Unraised, Joined, Unjoined, Renew, Remove, AskNew, AskDup, Tell, Mra,
+        Rej, Dreq, Drep, Timeout
     }
 }
 
