@@ -200,6 +200,7 @@ pub struct rdma_cm_join_mc_attr_ex {
 
 /// What `rdma_getaddrinfo` finds; a list.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct rdma_addrinfo {
     pub ai_flags: c_int,
     pub ai_family: c_int,

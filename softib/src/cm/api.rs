@@ -48,6 +48,18 @@ pub unsafe extern "C" fn create_id(
     })
 }
 
+/// `rdma_create_id` of a program, for which the device stays open from then on. The linked-in copy closes it with its last id.
+pub unsafe extern "C" fn create_lasting_id(
+    channel: *mut rdma_event_channel,
+    to: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    space: u32,
+) -> c_int {
+    super::device::keep_open(&mut world());
+    // SAFETY: by the rules of the API.
+    unsafe { create_id(channel, to, context, space) }
+}
+
 pub unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
     guard_minus(|| {
         // SAFETY: an id of ours by the rules of the API.
@@ -57,8 +69,10 @@ pub unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
 
 /// Destroys an id: tells the peer, waits until the program has acknowledged what it has taken, gives all back.
 pub fn destroy(key: usize) -> Result<(), Errno> {
+    let c = world().id(key)?.c();
+    // The event that a synchronous id keeps is ours to acknowledge: its program has no pointer of its own to it.
+    endpoint::drop_event(c);
     let mut world = world();
-    world.id(key)?;
     listen::stop(&mut world, key);
     world.abandon(key);
     let orphans = world.discard_events(key);
@@ -173,8 +187,9 @@ pub unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
         let mut world = world();
+        // Not bound, or its bind failed: any free port of IPv4, as in the kernel (rdma_listen in drivers/infiniband/core/cma.c).
         if world.id(key)?.reservation.is_none() {
-            world.bind(key, std::net::SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), 0))?;
+            world.bind(key, std::net::SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0))?;
         }
         listen::listen(&mut world, key)
     })
@@ -372,10 +387,12 @@ pub unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_even
     })
 }
 
-/// The devices: one, and the end of the list. Given back with [`free_devices`].
+/// The devices: one, and the end of the list, which is given back with [`free_devices`]. The device stays open after that.
 pub unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut rdma_sys::ibv_context {
     guard_ptr(|| {
-        let context = super::device::open(&mut world())?;
+        let mut world = world();
+        let context = super::device::open(&mut world)?;
+        super::device::keep_open(&mut world);
         if !count.is_null() {
             // SAFETY: the program passes null or a valid pointer.
             unsafe { *count = 1 };

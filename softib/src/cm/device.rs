@@ -1,4 +1,8 @@
-//! The device under the connection manager, through its own verbs: opened while an id needs it.
+//! The device under the connection manager, through its own verbs: opened when an id needs it.
+//!
+//! For programs of librdmacm it then stays open until the process ends, as librdmacm's devices do while it is loaded: they use contexts of
+//! `rdma_get_devices` after `rdma_free_devices`, and `id->verbs` after the id. The linked-in copy, which is unloaded with
+//! the library that it is part of, closes it with the last id.
 
 use super::world::{Verbs, World};
 use crate::driver_table;
@@ -38,6 +42,11 @@ pub fn open(world: &mut World) -> Result<*mut ibv_context, Errno> {
     Ok(context)
 }
 
+/// From now on the device is closed by the end of the process only.
+pub fn keep_open(world: &mut World) {
+    world.device.stays_open = true;
+}
+
 /// One user less; the last closes the device, unless the program still has objects of it.
 pub fn close(world: &mut World) {
     let device = &mut world.device;
@@ -57,7 +66,7 @@ pub fn close(world: &mut World) {
     {
         device.pd = Some(pd);
     }
-    if let Some(context) = device.context.take()
+    if let Some(context) = device.context.take_if(|_| !device.stays_open)
         // SAFETY: our own context; a refusal means that the program still has objects of it.
         && unsafe { (driver_table().close_device)(context.0) } != 0
     {

@@ -63,7 +63,7 @@ pub fn complete(key: usize) -> Result<(), Errno> {
 }
 
 /// Acknowledges the event that a synchronous id keeps.
-fn drop_event(c: *mut rdma_cm_id) {
+pub fn drop_event(c: *mut rdma_cm_id) {
     // SAFETY: our own struct; the event is ours until it is acknowledged, here.
     unsafe {
         let event = std::mem::replace(&mut (*c).event, null_mut());
@@ -323,6 +323,7 @@ pub unsafe extern "C" fn create_ep(
             if let Some(init) = init.as_mut() {
                 init.qp_type = qp_type;
             }
+            device::keep_open(&mut world());
             let id = make(null_mut(), null_mut(), found.ai_port_space as u32, Some(qp_type))?;
             let made = if found.ai_flags as u32 & RAI_PASSIVE != 0 {
                 passive(id, found, pd, init)
@@ -388,7 +389,6 @@ pub unsafe extern "C" fn destroy_ep(id: *mut rdma_cm_id) {
     unsafe {
         api::destroy_qp(id);
         srq::destroy_srq(id);
-        drop_event(id);
         api::destroy_id(id);
     }
 }

@@ -27,7 +27,7 @@ calls! {
     "RDMACM_1.0" => {
         rdma_create_event_channel = api::create_event_channel;
         rdma_destroy_event_channel = api::destroy_event_channel;
-        rdma_create_id = api::create_id;
+        rdma_create_id = api::create_lasting_id;
         rdma_destroy_id = api::destroy_id;
         rdma_bind_addr = api::bind_addr;
         rdma_resolve_addr = api::resolve_addr;

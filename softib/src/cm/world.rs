@@ -176,11 +176,13 @@ pub struct Embryo {
     pub listener: usize,
 }
 
-/// The device, opened while an id or a list of devices needs it.
+/// The device, opened when an id or a list of devices needs it.
 #[derive(Debug, Default)]
 pub struct Device {
     pub context: Option<Verbs<ibv_context>>,
     pub users: u32,
+    /// Not closed by its last user.
+    pub stays_open: bool,
     /// The domain of QPs that are made without one.
     pub pd: Option<Verbs<ibv_pd>>,
     /// The XRC domain of SRQs and receive queue pairs that are made without one.
@@ -212,7 +214,7 @@ static WORLD: Mutex<World> = Mutex::new(World {
     channels: Slab::new(),
     ids: Slab::new(),
     embryos: Slab::new(),
-    device: Device { context: None, users: 0, pd: None, xrcd: None },
+    device: Device { context: None, users: 0, stays_open: false, pd: None, xrcd: None },
 });
 
 /// Rung when an event is acknowledged.
