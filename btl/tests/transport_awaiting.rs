@@ -3,8 +3,11 @@
 
 mod common;
 
-use common::World;
+use common::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
+use mca_btl_oxib::transport::Upcall;
+use mca_btl_oxib::transport::config::Config;
+use std::time::Duration;
 
 #[test]
 fn what_waits_for_a_connection_comes_back_once_it_is_there_and_in_order() {
@@ -40,4 +43,43 @@ fn what_waits_for_a_connection_comes_back_when_the_endpoint_is_removed() {
     world.step_of(&[0]);
     assert_eq!(world.sides[0].rdma, [(7, true)]);
     assert!(!world.sides[0].transport.is_unconnected(id), "an endpoint that is gone awaits nothing");
+}
+
+/// The peer has ended before it was asked: nothing that waits can leave.
+#[test]
+fn what_waits_for_a_connection_that_fails_comes_back_as_failed_once_and_after_the_reason() {
+    for layout in [DEFAULT, "S,128,64,48,8:S,65536,16", "X,128,64:X,65536,16"] {
+        let mut config: Config = config(layout);
+        (config.cpc.ibcm.timeout, config.cpc.ibcm.max_retries) = (Duration::from_millis(20), 2);
+        (config.cpc.xrc.timeout, config.cpc.xrc.max_retries) = (Duration::from_millis(20), 2);
+        let mut world = World::with("awaiting-failed", config, 2);
+        let id = world.id(0, 1);
+        world.sides.remove(1).transport.close();
+        let transport = &mut world.sides[0].transport;
+        let mut buf = transport.take(id, 100, true).unwrap();
+        buf.payload()[..100].fill(1);
+        assert!(transport.send(id, 1, buf, 100));
+        (7..9).for_each(|cookie| transport.when_connected(id, cookie));
+        let mut upcalls = Vec::new();
+        while upcalls.len() < 3 {
+            transport.poll();
+            upcalls.extend(std::iter::from_fn(|| transport.take_upcall()));
+            std::thread::yield_now();
+        }
+        assert!(
+            matches!(&upcalls[0], Upcall::Failed { endpoint, .. } if *endpoint == id),
+            "{layout}: {upcalls:?}"
+        );
+        let over = |upcall: &Upcall<u64>| match upcall {
+            Upcall::RdmaDone { cookie, ok } => (*cookie, *ok),
+            other => panic!("{layout}: {other:?}"),
+        };
+        assert_eq!(upcalls[1..].iter().map(over).collect::<Vec<_>>(), [(7, false), (8, false)], "{layout}");
+        // What comes too late for the connection has lost it as well.
+        transport.when_connected(id, 9);
+        transport.poll();
+        let late: Vec<_> = std::iter::from_fn(|| transport.take_upcall()).collect();
+        assert_eq!(late.iter().map(over).collect::<Vec<_>>(), [(9, false)], "{layout}");
+        world.close();
+    }
 }

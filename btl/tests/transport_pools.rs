@@ -173,3 +173,23 @@ fn a_steady_stream_of_arrivals_does_not_hold_up_sends() {
         world.close();
     }
 }
+
+/// The device says which queue runs low: the others keep their memory.
+#[test]
+fn the_limit_event_of_one_shared_queue_grows_that_queue_only() {
+    for layout in ["S,128,64,48,32,16,8:S,4096,64,48,32,16,8", "X,128,64,48,32,16,8:X,4096,64,48,32,16,8"] {
+        let mut world = World::new("limit", layout, 2);
+        for (from, to) in [(0, 1), (1, 0)] {
+            world.send(from, to, 100);
+            world.send(from, to, 4000);
+        }
+        world.drain();
+        // Few enough that the queue does not run empty, which would make it grow as well.
+        (0..11).for_each(|_| world.send(0, 1, 4000));
+        world.until("the queue has grown", |w| w.sides[1].transport.audit().queues[1].recv_slots.0 == 32);
+        let (posted, held) = world.sides[1].transport.audit().queues[0].recv_slots;
+        assert_eq!(posted + held, 16, "{layout}: {}", world.books());
+        world.drain();
+        world.close();
+    }
+}

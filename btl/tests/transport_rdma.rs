@@ -101,6 +101,31 @@ fn more_operations_than_entries_wait_their_turn() {
     }
 }
 
+/// Puts complete only when the device is asked, so all that may be in flight are.
+#[test]
+fn puts_leave_messages_the_entries_that_are_theirs() {
+    for layout in [DEFAULT, "P,4096,8", "S,4096,16,12,8"] {
+        let mut world = World::new("entries", layout, 2);
+        let len = world.layout.largest_payload();
+        world.send(0, 1, len);
+        world.drain();
+        let near = Memory::new(&world.sides[0].transport, noise(4));
+        let far = Memory::new(&world.sides[1].transport, noise(5));
+        for cookie in 0..300 {
+            start(&mut world, (0, 1), RdmaOp::Write, near.local(0, 64), far.remote(64), cookie);
+        }
+        let late = world.sides[0].transport.stats.sent_late;
+        assert_eq!(world.sides[0].transport.stats.rdma, 16, "{layout}: more than rdma_depth are in flight");
+        for _ in 0..4 {
+            world.send(0, 1, len);
+        }
+        assert_eq!(world.sides[0].transport.stats.sent_late, late, "{layout}: messages wait behind puts");
+        world.until("all operations are over", |w| w.sides[0].rdma.len() == 300);
+        world.drain();
+        world.close();
+    }
+}
+
 #[test]
 fn a_wrong_key_fails_its_endpoint_and_the_others_go_on() {
     for (layout, op) in [

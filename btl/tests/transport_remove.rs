@@ -259,3 +259,22 @@ fn a_peer_with_another_kind_of_queue_is_refused() {
     mismatch("kinds", "P,4096,8", "S,4096,8");
     mismatch("kinds", "S,4096,8", "P,4096,8");
 }
+
+/// Both connections come up, and the first one goes, while the receiver does not look.
+#[test]
+fn what_the_connection_manager_says_late_of_a_former_endpoint_leaves_the_new_one_its_buffer() {
+    for layout in [DEFAULT, "P,128,4:P,2048,4:P,65536,4"] {
+        let mut world = World::new("late", layout, 2);
+        let queue = world.layout.smallest_p().unwrap();
+        let is_up = |w: &World| w.sides[0].transport.audit().queues[queue].recv_slots.0 != 0;
+        world.send(0, 1, 100);
+        world.until_of(&[0], "the request is answered", |w| is_up(w));
+        world.remove(1, 0);
+        world.add(1, 0);
+        world.until_of(&[0], "another is answered", |w| w.sides[0].transport.stats.renewed == 1 && is_up(w));
+        world.until("the message arrives", |w| w.model.is_empty());
+        assert!(world.sides.iter().all(|s| s.failed.is_empty()), "{layout}: {}", world.books());
+        world.until("the books balance", |w| w.imbalance().is_none());
+        world.close();
+    }
+}

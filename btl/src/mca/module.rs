@@ -196,7 +196,7 @@ impl Module {
         match what {
             Upcall::Deliver(delivery) => self.deliver(delivery),
             Upcall::RdmaDone { cookie: Cookie::Operation(operation), ok } => self.rdma_done(operation, ok),
-            Upcall::RdmaDone { cookie: Cookie::Sent { endpoint, desc }, .. } => self.sent(endpoint, desc),
+            Upcall::RdmaDone { cookie: Cookie::Sent { endpoint, desc }, ok } => self.sent(endpoint, desc, ok),
             Upcall::UnknownPeer { peer } => self.unknown_peer(peer),
             Upcall::Failed { endpoint, peer, reason } => self.endpoint_failed(endpoint, peer, &reason),
         }

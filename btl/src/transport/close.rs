@@ -113,12 +113,17 @@ impl<C> Transport<C> {
     }
 
     fn device_holds(&mut self, index: u32) -> bool {
-        self.cts_buffers.contains_key(&index) || self.slots.are_posted(index)
+        self.holds_cts(index) || self.slots.are_posted(index)
+    }
+
+    fn holds_cts(&self, index: u32) -> bool {
+        let life = self.generations.get(index as usize).copied().unwrap_or(0);
+        self.cts_buffers.contains_key(&(index, life))
     }
 
     /// Gives back what the endpoint held, and its place in the table.
     fn forget(&mut self, id: EpId, flushed: bool) {
-        self.end_waiting(id.index);
+        self.end_waiting(id.index, true);
         let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize).map(Option::take) else { return };
         self.by_name.remove(&ep.peer);
         self.keep_record(&ep);
@@ -149,9 +154,7 @@ impl<C> Transport<C> {
             }
             self.slots.release(slot);
         }
-        if let Some(buf) = self.cts_buffers.remove(&index)
-            && flushed
-        {
+        if flushed && let Some(buf) = self.cts_buffers.remove(&(index, life)) {
             self.cts_pool.put(buf.completed());
         }
         self.forget_inflight(index);

@@ -17,10 +17,13 @@ impl<C> Transport<C> {
         let (slot, queue) = (id.index(), id.queue());
         match id.kind() {
             Some(Kind::RecvCts) => {
-                if let Some(buf) = self.cts_buffers.remove(&slot) {
-                    self.cts_pool.put(buf.completed());
+                if let Some(buf) = self.take_cts(id) {
+                    self.cts_pool.put(buf);
                 }
-                self.fail_with(slot, wc);
+                match self.generations.get(slot as usize) {
+                    Some(life) if *life == id.generation() => self.fail_with(slot, wc),
+                    _ => self.stats.stale += 1,
+                }
             }
             Some(Kind::RecvPeer) => {
                 let Some(s) = self.slots.at(id) else { return self.stats.stale += 1 };
@@ -133,5 +136,78 @@ impl<C> Transport<C> {
     pub(super) fn cq_broken(&mut self, error: &verbs::Error) -> usize {
         self.all_broken(&format!("completion queue broken: {error}"));
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::layout::{DEFAULT, Layout};
+    use crate::transport::config::Config;
+    use crate::transport::device::{Choice, Filter, PortConfig, find};
+    use std::sync::Arc;
+    use std::time::Duration;
+    use verbs::{Driver, Posted, Qp, QpCap, QpInit, QpKind};
+
+    fn transport() -> Transport<u64> {
+        let soft = || Driver::with_connections(softib::driver_table(), softib::cm_table());
+        let port = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+        let ports = find(&Choice::Soft, &Filter::default(), port, soft).unwrap();
+        let config = Config {
+            layout: Layout::parse(DEFAULT).unwrap(),
+            max_inline: 136,
+            pool_limit: 1024,
+            pool_grow: 32,
+            cq_size: 64,
+            min_rnr_timer: 1,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            rd_atomic: 4,
+            rdma_depth: 16,
+            service_level: 0,
+            gid_index: 0,
+            drain: Duration::from_secs(5),
+            keep_timelines: false,
+            xrc_domain: std::env::temp_dir(),
+            cpc: cpc::Config::default(),
+        };
+        Transport::open(&ports[0], config, 1 << 40).unwrap()
+    }
+
+    /// The receive of the CTS in a life of the endpoint at position 0, as the connection manager posts it.
+    fn cts_receive(t: &mut Transport<u64>, life: u32) -> (Arc<Qp>, Posted) {
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+        let (send_cq, recv_cq) = (t.send_cq.clone(), t.recv_cq.clone());
+        let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all: false };
+        let qp = Qp::create(&t.pd, &init).unwrap();
+        let (access, qkey) = (verbs::Access::LOCAL_WRITE, verbs::QKey(0));
+        qp.to_init(&verbs::InitAttr { port: 1, pkey_index: 0, access, qkey }).unwrap();
+        let buf = t.cts_pool.take().unwrap();
+        let posted = qp.post_recv(WrId::new(Kind::RecvCts, 0, life, 0).0, buf).map_err(|(_, error)| error);
+        (qp, posted.unwrap())
+    }
+
+    /// The device was too slow to flush it before the endpoint was taken down.
+    #[test]
+    fn a_late_cts_completion_of_a_former_life_leaves_the_buffer_of_the_new_one_to_the_device() {
+        let mut t = transport();
+        let adverts = t.adverts().to_vec();
+        let id = t.add(2 << 40, &adverts).unwrap();
+        assert_eq!((id.index, id.generation), (0, 0));
+        let (former, late) = cts_receive(&mut t, 0);
+        t.cts_buffers.insert((0, 0), late);
+        t.generations[0] = 1;
+        if let Some(Some(ep)) = t.endpoints.get_mut(0) {
+            ep.life = 1;
+        }
+        let (_later, posted) = cts_receive(&mut t, 1);
+        t.cts_buffers.insert((0, 1), posted);
+        former.to_error().unwrap();
+        t.poll();
+        while t.take_upcall().is_some() {}
+        assert!(t.cts_buffers.contains_key(&(0, 1)), "the device still has it");
+        assert!(!t.cts_buffers.contains_key(&(0, 0)), "the former life's has come back");
+        assert_eq!((t.stats.stale, t.stats.failed), (1, 0));
     }
 }

@@ -113,6 +113,7 @@ impl<C> Transport<C> {
             queued: 0,
             patience: PATIENCE,
             outstanding: 0,
+            rdma_out: 0,
             peer,
             way: None,
             numbers: Numbers::default(),
@@ -182,15 +183,15 @@ impl<C> Transport<C> {
     fn qps_created(&mut self, key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted>) {
         // The endpoint may have been removed while they were made; what has come over them nobody will ask for.
         qps.iter().for_each(|qp| self.qpns.retire(qp.num()));
+        if let Some(cts) = cts {
+            self.cts_buffers.insert((key.index, key.generation), cts);
+        }
         self.if_current(key, |t, index| {
             if let Some(Some(ep)) = t.endpoints.get_mut(index as usize) {
                 for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
                     t.qpns.insert(qp.num(), index, queue);
                     lane.attach(qp);
                 }
-            }
-            if let Some(cts) = cts {
-                t.cts_buffers.insert(index, cts);
             }
             t.on_event(index, Event::QpsCreated);
         });
@@ -218,7 +219,7 @@ impl<C> Transport<C> {
         ep.queued = 0;
         let operations = std::mem::take(&mut ep.rdma);
         self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
-        self.end_waiting(index);
+        self.end_waiting(index, true);
         self.drop_pending(index);
     }
 
@@ -233,20 +234,25 @@ impl<C> Transport<C> {
         self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up())
     }
 
-    /// Keeps `cookie` until the connection is there or lost, and hands it back by `Upcall::RdmaDone`; at once, if it is.
+    /// Keeps `cookie` until the connection is there or has failed, and hands it back by `Upcall::RdmaDone`; at once, if it
+    /// is or has.
     #[cold]
     pub fn when_connected(&mut self, id: EpId, cookie: C) {
         match self.endpoint(id) {
             Some(ep) if ep.state.precedes_connection() => ep.awaiting.push(cookie),
+            Some(ep) if ep.state == State::Failed => {
+                self.up.push_back(Upcall::RdmaDone { cookie, ok: false })
+            }
             _ => self.later(cookie),
         }
     }
 
-    /// Hands back what was waiting for the connection.
-    pub(super) fn end_waiting(&mut self, index: u32) {
+    /// Hands back what was waiting for the connection. `ok`: it is there, or one of the two sides has taken the endpoint down, so
+    /// that what was sent is of no interest any more. Otherwise it has failed, and what was sent with it.
+    pub(super) fn end_waiting(&mut self, index: u32, ok: bool) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         let cookies = std::mem::take(&mut ep.awaiting);
-        self.up.extend(cookies.into_iter().map(|cookie| Upcall::RdmaDone { cookie, ok: true }));
+        self.up.extend(cookies.into_iter().map(|cookie| Upcall::RdmaDone { cookie, ok }));
     }
 
     /// Messages to this peer wait for a connection or a credit.
@@ -321,7 +327,7 @@ impl<C> Transport<C> {
         }
         self.mark(index, Step::Connected);
         self.flow(index);
-        self.end_waiting(index);
+        self.end_waiting(index, true);
     }
 
     /// Posts the real buffers on every per-peer queue, then tells the peer so.

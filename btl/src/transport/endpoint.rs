@@ -54,6 +54,8 @@ pub struct Endpoint<C> {
     pub patience: Duration,
     /// Send work requests that the device owns.
     pub outstanding: u32,
+    /// RDMA operations among them, but for those over X queues, which their path counts.
+    pub rdma_out: u32,
     /// Process name of the peer: job id in the upper half, rank in the lower.
     pub peer: u64,
     /// X queues: the way to it, once there is one.

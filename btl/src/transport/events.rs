@@ -2,7 +2,7 @@
 //!
 //! | event                      | answer                                                        |
 //! |----------------------------|---------------------------------------------------------------|
-//! | SRQ limit reached          | the shared queues grow, are refilled and armed again          |
+//! | SRQ limit reached          | that queue grows, is refilled and armed again                  |
 //! | queue pair fatal, access   | its endpoint fails                                            |
 //! | CQ error, device fatal     | every endpoint fails                                          |
 //! | port up, port down         | told to the user; the device's own retries decide the rest    |
@@ -11,7 +11,8 @@
 
 use super::Transport;
 use super::qpns::Owner;
-use verbs::{AsyncEvent, Qpn};
+use super::queue::{QueueRes, Shared};
+use verbs::{AsyncEvent, Qpn, SrqId};
 
 /// Idle polls between two looks: about a millisecond, so that a look (one system call) costs nothing that could be seen.
 pub const IDLE_POLLS: u32 = 1 << 14;
@@ -32,7 +33,7 @@ impl<C> Transport<C> {
     fn device_event(&mut self, event: AsyncEvent) {
         log::debug!("{}: {event:?}", self.pd.context().name());
         match event {
-            AsyncEvent::SrqLimitReached => self.shared_queues_low(),
+            AsyncEvent::SrqLimitReached(srq) => self.shared_queue_low(srq),
             AsyncEvent::QpFatal(qpn) | AsyncEvent::QpAccess(qpn) => self.qp_broken(qpn, event),
             AsyncEvent::CqError => self.all_broken("a completion queue overran"),
             AsyncEvent::DeviceFatal => self.all_broken("the device reports a fatal error"),
@@ -42,15 +43,13 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The event does not say which queue, and what the device has consumed may not have been polled yet: every queue
-    /// that can grows, is refilled and armed again.
-    fn shared_queues_low(&mut self) {
-        for queue in 0..self.queues.len() {
-            let Some(shared) = &mut self.queues[queue].shared else { continue };
-            if shared.grow() {
-                self.refill(queue);
-                self.arm_limit(queue);
-            }
+    /// What the device has consumed of the queue may not have been polled yet, so the refill may be by less than it grows.
+    fn shared_queue_low(&mut self, srq: SrqId) {
+        let of_event = |res: &QueueRes| res.shared.as_ref().is_some_and(|shared| shared.srq.id() == srq);
+        let Some(queue) = self.queues.iter().position(of_event) else { return };
+        if self.queues[queue].shared.as_mut().is_some_and(Shared::grow) {
+            self.refill(queue);
+            self.arm_limit(queue);
         }
     }
 

@@ -95,7 +95,8 @@ impl Delivery {
 pub enum Upcall<C> {
     /// A message arrived.
     Deliver(Delivery),
-    /// A put or get is over, or it is time for what [`Transport::later`] was given; its callback.
+    /// A put or get is over, the connection that [`Transport::when_connected`] waits for is there or has failed, or it is time for
+    /// what [`Transport::later`] was given; its callback.
     RdmaDone { cookie: C, ok: bool },
     /// A process that we have no endpoint for wants to connect: add it, or let it wait.
     UnknownPeer { peer: u64 },
@@ -146,7 +147,8 @@ pub struct Transport<C> {
     layout: Layout,
     /// The smallest per-peer queue; its one extra receive per endpoint takes the peer's CTS.
     cts_queue: Option<usize>,
-    cts_buffers: HashMap<u32, Posted>,
+    /// By position and life of the endpoint: a receive of a former life may complete late.
+    cts_buffers: HashMap<(u32, u32), Posted>,
     cts_pool: Pool,
     config: Config,
     service: cpc::Service,

@@ -42,7 +42,8 @@ impl<C> Transport<C> {
             if !ep.state.flows() || ep.rdma.is_empty() {
                 return;
             }
-            if !ep.lanes[queue].wqe.acquire_leaving(CONTROL_WQES) {
+            // What messages are entitled to stays free: the send queue holds both (`open::send_depth`).
+            if ep.rdma_out >= self.config.rdma_depth || !ep.lanes[queue].wqe.acquire_leaving(CONTROL_WQES) {
                 return;
             }
             let Some(operation) = ep.rdma.pop_front() else { return };
@@ -67,6 +68,7 @@ impl<C> Transport<C> {
         match qp.post_rdma(operation.op, wr.0, operation.local, remote, SendFlags::SIGNALED) {
             Ok(()) => {
                 ep.outstanding += 1;
+                ep.rdma_out += 1;
                 self.outstanding += 1;
                 self.stats.rdma += 1;
             }
@@ -87,9 +89,12 @@ impl<C> Transport<C> {
         self.up.push_back(super::Upcall::RdmaDone { cookie, ok: true });
     }
 
-    /// An RDMA operation completed: its entry is free again.
+    /// An RDMA operation over the peer's own queue pair completed: its entry is free again.
     #[inline]
     pub(super) fn rdma_done(&mut self, index: u32, queue: usize) {
+        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+            ep.rdma_out -= 1;
+        }
         self.entry_free(index, queue);
     }
 }

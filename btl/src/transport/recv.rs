@@ -14,7 +14,7 @@ use super::{Delivery, Transport, Upcall};
 use crate::protocol::credits::{CreditError, Grant};
 use crate::protocol::wire::{Cts, DataHeader, HEADER_LEN, Header, Kind as MessageKind};
 use cpc::Step;
-use verbs::Wc;
+use verbs::{Buf, Wc};
 
 /// Polls that found something, between two looks at what can wait.
 const BUSY_POLLS: u32 = 8;
@@ -201,11 +201,7 @@ impl<C> Transport<C> {
             self.stats.stale += 1;
             return None;
         }
-        if !self.cts_buffers.contains_key(&index) {
-            // The helper posted this receive; what it says about it may still be in its queue.
-            self.connection_events();
-        }
-        let buf = self.cts_buffers.remove(&index)?.completed();
+        let buf = self.take_cts(id)?;
         let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
         let told = Header::parse(&buf.as_slice()[..len]).and_then(|(header, rest)| match header.kind {
             MessageKind::Cts => Cts::parse(rest).map(Some),
@@ -224,5 +220,16 @@ impl<C> Transport<C> {
             Err(error) => self.refuse(index, &error.to_string()),
         }
         None
+    }
+
+    /// The buffer of a CTS receive that has completed, of whichever life of its endpoint.
+    #[cold]
+    pub(super) fn take_cts(&mut self, id: WrId) -> Option<Buf> {
+        let key = (id.index(), id.generation());
+        if !self.cts_buffers.contains_key(&key) {
+            // The helper posted this receive; what it says about it may still be in its queue.
+            self.connection_events();
+        }
+        Some(self.cts_buffers.remove(&key)?.completed())
     }
 }

@@ -123,7 +123,7 @@ impl<C> Transport<C> {
         ep.life = (life + 1) & GENERATION_MASK;
         ep.state = State::Idle;
         ep.choice = choice;
-        ep.outstanding = 0;
+        (ep.outstanding, ep.rdma_out) = (0, 0);
         (ep.way, ep.numbers) = (None, Numbers::default());
         (ep.first, ep.unopened) = (None, 0);
         ep.steps = new_timeline();

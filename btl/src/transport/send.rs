@@ -336,7 +336,7 @@ impl<C> Transport<C> {
         let operations = std::mem::take(&mut ep.rdma);
         self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
         self.up.push_back(Upcall::Failed { endpoint: id, peer, reason: reason.to_string() });
-        self.end_waiting(index);
+        self.end_waiting(index, false);
         self.drop_pending(index);
     }
 

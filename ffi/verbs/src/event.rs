@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::srq::SrqId;
 use crate::types::Qpn;
 use rdma_sys as sys;
 
@@ -16,8 +17,8 @@ pub enum AsyncEvent {
     CommEst(Qpn),
     /// A queue pair in error will draw no more from its shared receive queue.
     LastWqeReached(Qpn),
-    /// A shared receive queue fell below its limit; which one is not said: look at all.
-    SrqLimitReached,
+    /// A shared receive queue fell below its limit: compare with [`crate::Srq::id`].
+    SrqLimitReached(SrqId),
     /// A completion queue overran.
     CqError,
     /// A port works.
@@ -54,6 +55,8 @@ impl Context {
 fn parse(event: &sys::ibv_async_event) -> AsyncEvent {
     // SAFETY: for events of queue pairs the element is a live queue pair until it is acknowledged.
     let qpn = || Qpn(unsafe { (*event.element.qp).qp_num });
+    // SAFETY: for events of shared receive queues the element is a pointer, which is only compared.
+    let srq = || SrqId::of(unsafe { event.element.srq });
     // SAFETY: for events of ports the element is a number.
     let port = || u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
     match event.event_type {
@@ -61,7 +64,7 @@ fn parse(event: &sys::ibv_async_event) -> AsyncEvent {
         sys::IBV_EVENT_QP_ACCESS_ERR | sys::IBV_EVENT_QP_REQ_ERR => AsyncEvent::QpAccess(qpn()),
         sys::IBV_EVENT_COMM_EST => AsyncEvent::CommEst(qpn()),
         sys::IBV_EVENT_QP_LAST_WQE_REACHED => AsyncEvent::LastWqeReached(qpn()),
-        sys::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached,
+        sys::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached(srq()),
         sys::IBV_EVENT_CQ_ERR => AsyncEvent::CqError,
         sys::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive(port()),
         sys::IBV_EVENT_PORT_ERR => AsyncEvent::PortError(port()),

@@ -42,6 +42,6 @@ pub use mr::{Access, Mr, Pd};
 pub use pool::{Buf, Pool, PoolConfig, PoolError, Posted};
 pub use qp::{Qp, RdmaOp, Remote, SendFlags, Sge};
 pub use qp_attr::{AhAttr, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
-pub use srq::Srq;
+pub use srq::{Srq, SrqId};
 pub use types::{Gid, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey, SrqNum};
 pub use xrc::{XrcRecvQp, XrcSend, Xrcd, XrcdOpen};

@@ -10,6 +10,16 @@ use rdma_sys as sys;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
+/// Tells the shared receive queues of a process apart: what events name them by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqId(usize);
+
+impl SrqId {
+    pub(crate) fn of(raw: *mut sys::ibv_srq) -> SrqId {
+        SrqId(raw as usize)
+    }
+}
+
 /// A receive queue that many queue pairs draw from.
 #[derive(Debug)]
 pub struct Srq {
@@ -70,6 +80,11 @@ impl Srq {
         let object = || format!("{max_wr} XRC receives on {}", context.name());
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq_ex", object()))?;
         Ok(Arc::new(Srq { pd: pd.clone(), raw, _xrc: Some((xrcd.clone(), cq.clone())) }))
+    }
+
+    /// What events name it by.
+    pub fn id(&self) -> SrqId {
+        SrqId::of(self.raw())
     }
 
     /// The number that senders name an XRC queue by.

@@ -137,19 +137,20 @@ impl Module {
     #[cold]
     fn send_copy(&'static self, endpoint: *mut mca_btl_base_endpoint_t, frag: &mut Frag, tag: u8) -> c_int {
         let id = from_raw(endpoint);
+        let called_back = frag.desc.des_flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK != 0;
         let Some(payload) = frag.payload() else { return OPAL_ERR_BAD_PARAM };
         let Some(mut buf) = self.transport(None, |t| t.take(id, payload.len(), false)) else {
             return OPAL_ERR_UNREACH;
         };
-        buf.payload()[..payload.len()].copy_from_slice(payload);
-        if matches!(self.send_buffer(id, tag, buf, payload.len()), Sent::Refused) {
-            return OPAL_ERR_UNREACH;
+        let len = payload.len();
+        buf.payload()[..len].copy_from_slice(payload);
+        let cookie = Cookie::Sent { endpoint, desc: &raw mut frag.desc };
+        match self.send_buffer(id, tag, buf, len) {
+            Sent::Refused => return OPAL_ERR_UNREACH,
+            _ if !called_back => return 1,
+            Sent::Gone => self.transport((), |t| t.later(cookie)),
+            Sent::AwaitsConnection => self.transport((), |t| t.when_connected(id, cookie)),
         }
-        if frag.desc.des_flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK == 0 {
-            return 1;
-        }
-        let desc = &raw mut frag.desc;
-        self.transport((), |t| t.later(Cookie::Sent { endpoint, desc }));
         OPAL_SUCCESS
     }
 
@@ -168,18 +169,20 @@ impl Module {
         OPAL_SUCCESS
     }
 
-    /// The callback of a descriptor that was sent a while ago.
+    /// The callback of a descriptor that was sent a while ago; not `ok`: the connection that it waited for has failed.
     #[cold]
     pub(super) fn sent(
         &'static self,
         endpoint: *mut mca_btl_base_endpoint_t,
         desc: *mut mca_btl_base_descriptor_t,
+        ok: bool,
     ) {
+        let status = if ok { OPAL_SUCCESS } else { OPAL_ERR_UNREACH };
         // SAFETY: the descriptor lives until its callback, which may free it if it is the upper layer's.
         let (flags, done) = unsafe { ((*desc).des_flags, (*desc).des_cbfunc) };
         if let Some(done) = done {
             // SAFETY: the upper layer's callback for this descriptor, called once a send; no borrow is held.
-            unsafe { done(self.as_raw(), endpoint, desc, OPAL_SUCCESS) };
+            unsafe { done(self.as_raw(), endpoint, desc, status) };
         }
         if flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP != 0 {
             // SAFETY: ownership is ours by that flag, so nobody else frees it.

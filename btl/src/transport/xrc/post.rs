@@ -166,7 +166,7 @@ impl<C> Transport<C> {
             path.waiting.pop_front()
         });
         if self.is_current(to) {
-            self.rdma_done(to.index, queue);
+            self.entry_free(to.index, queue);
         }
         if let Some(next) = next {
             self.pump_rdma(next);
