@@ -6,6 +6,7 @@
 //!
 //!     mpi/*.c      our own MPI programs, each checking every byte it receives
 //!     mpi4py/      what runs mpi4py's own tests, and which version of them
+//!     output       lines for standard output and error, which may be closed pipes; a sign of life while something takes long
 //!     process      one child process group: captured output, deadline, nobody left behind
 //!     machine      what this computer is: cores, root, segments in /dev/shm
 //!     pair         two runs of one program, the second of which connects to the first
@@ -16,12 +17,15 @@
 //!     kernel       the same over a real kernel's verbs, in guests (kernel/ has their scripts)
 //!     suite        the cases, and the runner that counts them
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod failure;
 pub mod kernel;
 pub mod layouts;
 pub mod machine;
 pub mod mpirun;
 pub mod open_mpi;
+pub mod output;
 pub mod pair;
 pub mod process;
 pub mod programs;

@@ -76,9 +76,60 @@ impl Drop for SegmentFolder {
     }
 }
 
+/// Files that programs of others leave in the temporary folder under fixed names: those that come while this lives go with it.
+#[derive(Debug)]
+pub struct Litter {
+    folder: PathBuf,
+    /// Were there before.
+    known: Vec<PathBuf>,
+}
+
+impl Litter {
+    /// Perftest and ibv_xsrq_pingpong leave the files of their XRC domains in /tmp, whatever TMPDIR says.
+    pub fn of_programs() -> Self {
+        Litter::below(Path::new("/tmp"))
+    }
+
+    fn below(folder: &Path) -> Self {
+        Litter { folder: folder.to_owned(), known: Litter::found(folder) }
+    }
+
+    fn found(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let paths = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("xrc_domain"));
+        paths
+            .map(|entry| entry.path())
+            .filter(|path| path.metadata().is_ok_and(|data| data.len() == 0))
+            .collect()
+    }
+}
+
+impl Drop for Litter {
+    fn drop(&mut self) {
+        for path in Litter::found(&self.folder).iter().filter(|path| !self.known.contains(path)) {
+            let _anothers_stays = std::fs::remove_file(path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_programs_leave_in_the_temporary_folder_goes_and_what_was_there_before_stays() {
+        let folder = SegmentFolder::create().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        std::fs::write(file("xrc_domain"), "").unwrap();
+        let litter = Litter::below(folder.path());
+        for name in ["xrc_domain_client", "xrc_domain_server", "other"] {
+            std::fs::write(file(name), "").unwrap();
+        }
+        drop(litter);
+        let mut left = folder.contents();
+        left.sort();
+        assert_eq!(left, [file("other"), file("xrc_domain")]);
+    }
 
     #[test]
     fn a_segment_folder_shows_what_is_left_in_it_and_goes_away_with_its_owner() {

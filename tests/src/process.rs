@@ -14,12 +14,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::Result;
 use crate::failure::Context;
+use crate::{Result, output};
 
 const MARK: &str = "OXIB_RUN";
 const GRACE_AFTER_TERM: Duration = Duration::from_secs(5);
 const GRACE_AFTER_EXIT: Duration = Duration::from_secs(2);
+/// Longer than anybody waits; an Instant can be that far away.
+const NEVER: Duration = Duration::from_secs(30 * 24 * 3600);
 const TICK: Duration = Duration::from_millis(20);
 
 /// How long a child may take, and how long it may say nothing.
@@ -35,6 +37,11 @@ impl Limits {
     /// Only a deadline.
     pub fn deadline(seconds: u64) -> Self {
         Limits { deadline: Duration::from_secs(seconds), silence: None }
+    }
+
+    /// As long as it takes, if only it says something every now and then.
+    pub fn silence(seconds: u64) -> Self {
+        Limits { deadline: NEVER, silence: Some(Duration::from_secs(seconds)) }
     }
 }
 
@@ -181,8 +188,10 @@ fn follow(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return wait_until(child, began + limits.deadline),
         }
+        // Who read our output has gone, so the child is of no use any more.
+        let useless = output::closed();
         let silent = limits.silence.is_some_and(|most| last.elapsed() > most);
-        if silent || began.elapsed() > limits.deadline {
+        if useless || silent || began.elapsed() > limits.deadline {
             return Followed::TooLong;
         }
     }
@@ -311,6 +320,13 @@ mod tests {
         let finished = shell("echo once; sleep 45", limits);
         assert!(matches!(finished.end, End::TimedOut(_)), "{:?}", finished.end);
         assert_eq!(finished.output, "once\n");
+    }
+
+    #[test]
+    fn a_child_that_speaks_now_and_then_is_not_silent_however_long_it_takes() {
+        let limits = Limits { silence: Some(Duration::from_secs(2)), ..Limits::silence(2) };
+        let finished = shell("for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done", limits);
+        assert_eq!(finished.end, End::Exit(0), "{:?}", finished.took);
     }
 
     #[test]

@@ -9,20 +9,18 @@
 
 use std::path::Path;
 
-use serde::Serialize;
-
 use crate::args::{Args, Options};
 use crate::bench_connect;
 use crate::build;
 use crate::ompi5;
 use crate::pingpong::{self, Plan, Series};
-use crate::report::{figure, table, write_json};
+use crate::report::{figure, json_fields, table, write_json};
 use crate::workspace::{Workspace, cargo};
 use e2e::failure::Context;
 use e2e::mpirun::{Binding, Job, Transport};
 use e2e::process::Limits;
 use e2e::programs::Programs;
-use e2e::{Failure, OpenMpi, Result, machine};
+use e2e::{Failure, OpenMpi, Result, machine, say, tell};
 
 /// What `bench` understands.
 pub const OPTIONS: Options = Options {
@@ -35,7 +33,7 @@ const SIZES: [u64; 2] = [8, 1 << 20];
 const MILLISECONDS_PER_SIZE: u32 = 300;
 
 /// What `--json` writes.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Figures {
     processor: String,
     cores: usize,
@@ -45,8 +43,10 @@ struct Figures {
     million: Option<Million>,
 }
 
+json_fields!(Figures: processor, cores, load, open_mpi, comparisons, million);
+
 /// One size, both transports.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Comparison {
     bytes: u64,
     /// Best half round trip of the transport under test, in us.
@@ -58,14 +58,18 @@ struct Comparison {
     median_ratio: f64,
 }
 
+json_fields!(Comparison: bytes, ours_us, theirs_us, ratios, median_ratio);
+
 /// A million messages.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Million {
     messages: u64,
     seconds: f64,
     /// Sum over both ranks; `None` when the plugin said nothing.
     doorbells: Option<u64>,
 }
+
+json_fields!(Million: messages, seconds, doorbells);
 
 /// `cargo xtask bench`.
 pub fn command(args: Args) -> Result<()> {
@@ -87,7 +91,6 @@ pub fn command(args: Args) -> Result<()> {
     };
     let (ours, theirs) = (Transport::new(ours), Transport::new(theirs));
     if ours.needs_plugin() {
-        eprintln!("building the plugin in release mode");
         build::build(&workspace, false)?;
     }
     let pairs = args.number("pairs", 7)?.max(1);
@@ -109,7 +112,7 @@ fn verbs(words: &[String]) -> Result<()> {
     if !status.success() {
         return Err(Failure(format!("the bench {status}")));
     }
-    println!("{}", machine());
+    say!("{}", machine());
     Ok(())
 }
 
@@ -132,7 +135,7 @@ fn compare(
     let plugin = workspace.plugin_folder();
     let mut rounds = Vec::new();
     for pair in 1..=pairs {
-        eprintln!("pair {pair} of {pairs}");
+        tell!("pair {pair} of {pairs}");
         rounds.push(pingpong::measure(&plan, workspace, Some(&plugin))?);
     }
     SIZES.iter().map(|bytes| comparison(*bytes, &rounds)).collect()
@@ -160,7 +163,7 @@ fn pair(bytes: u64, series: &[Series]) -> Option<(f64, f64)> {
 
 /// A million messages over the transport under test, with the plugin's own count of doorbells.
 fn million(mpi: &OpenMpi, workspace: &Workspace, ours: &Transport) -> Result<Million> {
-    eprintln!("a million small messages");
+    tell!("a million small messages");
     let program = Programs::new(mpi, &workspace.root, &workspace.target)?.compiled("million")?;
     let job = Job::new(mpi, 2, ours, program).binding(Binding::Pinned);
     let job = job.plugin(&workspace.plugin_folder());
@@ -196,14 +199,14 @@ fn show(
     let units = ["", "us", "us", "MB/s", "MB/s", "median", "from .. to"];
     let mut rows: Vec<Vec<String>> = [header, units].map(|row| row.map(str::to_owned).to_vec()).to_vec();
     rows.extend(comparisons.iter().map(row));
-    print!("{}", table(&rows));
+    say!("{}", table(&rows).trim_end());
     if let Some(million) = million {
         let bells = million
             .doorbells
             .map_or_else(|| "not reported by the plugin".to_owned(), |count| count.to_string());
-        println!("{} messages of 8 bytes in {:.2} s; doorbells: {bells}", million.messages, million.seconds);
+        say!("{} messages of 8 bytes in {:.2} s; doorbells: {bells}", million.messages, million.seconds);
     }
-    println!("{}, Open MPI {}", machine(), mpi.version());
+    say!("{}, Open MPI {}", machine(), mpi.version());
 }
 
 fn row(c: &Comparison) -> Vec<String> {

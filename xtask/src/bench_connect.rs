@@ -10,10 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use crate::args::Args;
-use crate::report::{figure, table, write_json};
+use crate::report::{figure, json_fields, table, write_json};
 use crate::workspace::Workspace;
 use crate::{build, dropin, ompi5, packages};
 use e2e::failure::Context;
@@ -22,7 +20,7 @@ use e2e::mpirun::{Job, Transport};
 use e2e::process::{End, Limits, run};
 use e2e::programs::Programs;
 use e2e::suite::verbs;
-use e2e::{Failure, OpenMpi, Result};
+use e2e::{Failure, OpenMpi, Result, say, tell};
 
 /// Ranks of the jobs; half of them squared is the number of connections.
 const RANKS: [usize; 3] = [2, 8, 32];
@@ -54,7 +52,7 @@ const LISTENING: Duration = Duration::from_secs(10);
 const LISTENER: &str = "-cm-";
 
 /// What `--json` writes.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Figures {
     processor: String,
     cores: usize,
@@ -64,8 +62,10 @@ struct Figures {
     cmtime: Vec<CmTime>,
 }
 
+json_fields!(Figures: processor, cores, load, open_mpi, jobs, cmtime);
+
 /// One manager, one number of connections; medians over the jobs.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Row {
     manager: &'static str,
     connections: u64,
@@ -79,12 +79,16 @@ struct Row {
     stood_still: usize,
 }
 
+json_fields!(Row: manager, connections, one_by_one_us, at_once_us, per_second, stood_still);
+
 /// What cmtime says of its step `connect`.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct CmTime {
     connections: u64,
     us_each: f64,
 }
+
+json_fields!(CmTime: connections, us_each);
 
 /// One job's report.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,7 +103,6 @@ pub fn command(args: &Args) -> Result<()> {
     let workspace = Workspace::find()?;
     packages::ensure(&[&packages::MPI[..], &packages::TESTS].concat(), !args.flag("no-install"))?;
     let mpi = ompi5::chosen(args, &workspace)?;
-    eprintln!("building the plugin and the drop-in libraries in release mode");
     build::build(&workspace, false)?;
     dropin::build(&workspace)?;
     let bench = Bench {
@@ -141,7 +144,7 @@ impl Bench {
             let managers = MANAGERS.iter().filter(|manager| manager.btl == "oxib" || self.mpi.major() < 5);
             let mut samples: Vec<_> = managers.map(|manager| (manager, Vec::new(), Vec::new())).collect();
             for round in 1..=rounds {
-                eprintln!("{ranks} ranks, round {round} of {rounds}");
+                tell!("{ranks} ranks, round {round} of {rounds}");
                 for (manager, each, all) in &mut samples {
                     each.push(self.sample(ranks, manager, "each")?);
                     all.push(self.sample(ranks, manager, "all")?);
@@ -177,7 +180,7 @@ impl Bench {
 
     /// A server that is ended afterwards: it would serve for ever, but only one client well.
     fn cmtime(&self, connections: u64) -> Result<CmTime> {
-        eprintln!("cmtime, {connections} connections");
+        tell!("cmtime, {connections} connections");
         let count = connections.to_string();
         let server = self.tool(&["-c", &count]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let _ended_with_this = Ended(server.context("cannot run cmtime")?);
@@ -263,13 +266,13 @@ fn show(mpi: &OpenMpi, jobs: &[Row], cmtime: &[CmTime]) {
         let figures = [String::new(), figure(time.us_each), figure(1e6 / time.us_each)];
         [time.connections.to_string(), "cmtime".to_owned()].into_iter().chain(figures).collect()
     }));
-    print!("{}", table(&rows));
+    say!("{}", table(&rows).trim_end());
     for job in jobs.iter().filter(|job| job.stood_still > 0) {
         let Row { manager, connections, stood_still, .. } = job;
-        println!("{manager}, {connections} connections: {stood_still} jobs stood still and are left out");
+        say!("{manager}, {connections} connections: {stood_still} jobs stood still and are left out");
     }
     let (load, processor, cores) = (machine::load(), machine::processor(), machine::cores());
-    println!("{processor}, {cores} cores, load {load:.1}, Open MPI {}", mpi.version());
+    say!("{processor}, {cores} cores, load {load:.1}, Open MPI {}", mpi.version());
 }
 
 fn write(path: &Path, mpi: &OpenMpi, jobs: Vec<Row>, cmtime: Vec<CmTime>) -> Result<()> {

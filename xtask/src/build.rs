@@ -8,9 +8,10 @@ use std::process::Stdio;
 
 use crate::args::{Args, Options};
 use crate::dropin;
+use crate::report::phase;
 use crate::workspace::{Workspace, cargo};
 use e2e::failure::Context;
-use e2e::{Failure, OpenMpi, Result};
+use e2e::{Failure, OpenMpi, Result, say};
 
 /// File name of the plugin.
 pub const PLUGIN: &str = "mca_btl_oxib.so";
@@ -23,23 +24,24 @@ pub fn command(args: Args) -> Result<()> {
     let workspace = Workspace::find()?;
     let plugin = build(&workspace, args.flag("debug"))?;
     let folder = workspace.plugin_folder();
-    println!("built {}", plugin.display());
-    println!(
+    say!("built {}", plugin.display());
+    say!(
         "use:   mpirun --mca mca_base_component_path {} --mca btl self,oxib PROGRAM",
         OpenMpi::in_path().component_path(&folder)
     );
-    println!("or:    cargo xtask install --user, then: mpirun --mca btl self,oxib PROGRAM");
+    say!("or:    cargo xtask install --user, then: mpirun --mca btl self,oxib PROGRAM");
     let library = dropin::build(&workspace)?;
-    println!("built {}", library.display());
-    println!("use:   LD_LIBRARY_PATH={} ibv_devinfo", workspace.verbs_folder().display());
-    println!("or:    cargo xtask verbs -- ibv_devinfo");
-    println!("or:    LD_PRELOAD={} ibv_devinfo", workspace.verbs_folder().join(dropin::PRELOAD).display());
+    say!("built {}", library.display());
+    say!("use:   LD_LIBRARY_PATH={} ibv_devinfo", workspace.verbs_folder().display());
+    say!("or:    cargo xtask verbs -- ibv_devinfo");
+    say!("or:    LD_PRELOAD={} ibv_devinfo", workspace.verbs_folder().join(dropin::PRELOAD).display());
     Ok(())
 }
 
 /// Builds the plugin and copies it to [`Workspace::plugin_folder`]; returns the copy.
 pub fn build(workspace: &Workspace, debug: bool) -> Result<PathBuf> {
-    let library = compile(workspace, debug)?;
+    let mode = if debug { "debug" } else { "release" };
+    let library = phase(&format!("building the plugin in {mode} mode"), |_| compile(workspace, debug))?;
     let folder = workspace.plugin_folder();
     std::fs::create_dir_all(&folder).context(format_args!("cannot create {}", folder.display()))?;
     let plugin = folder.join(PLUGIN);

@@ -2,30 +2,44 @@
 //! program on them.
 //!
 //! Cargo makes a static library of the crate softib-dropin; the C compiler links it with the trampolines and the version
-//! script that the crate describes itself ([`softib_dropin::link`]). Beside it: the development link, and the few sysfs files
-//! of a device that no kernel knows.
+//! script that the library writes itself (softib/dropin/src/link.rs): xtask does not depend on that crate, and is built
+//! in seconds. Beside it: the development link, and the few sysfs files of a device that no kernel knows.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::build;
+use crate::report::phase;
 use crate::workspace::{Workspace, cargo};
 use e2e::failure::Context;
 use e2e::{Failure, Result};
-use softib_dropin::{cm, link, sysfs};
 
 /// File name of the library, which is its soname.
 const LIBRARY: &str = "libibverbs.so.1";
 const DEVELOPMENT_LINK: &str = "libibverbs.so";
-/// Answers for a path that UCX looks for; see [`softib_dropin::paths`].
+/// Answers for a path that UCX looks for; see softib/dropin/src/paths.rs.
 const PATHS: &str = "libsoftib-paths.so";
-/// The device beside those of a real libibverbs; see [`softib_dropin::preload`].
+/// The device beside those of a real libibverbs; see softib/dropin/src/preload.rs.
 pub const PRELOAD: &str = "libsoftib-preload.so";
 /// The connection manager, which is in the first library: this one leads to it.
 const CONNECTIONS: &str = "librdmacm.so.1";
 const CONNECTIONS_LINK: &str = "librdmacm.so";
 const STATIC_LIBRARY: &str = "libsoftib_dropin.a";
+/// The first library's array that the second jumps through (`TARGETS` in softib/dropin/src/cm.rs).
+const CONNECTION_TARGETS: &str = "oxib_cm_targets";
+const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"];
+/// Runs `write_link_files` of softib/dropin/src/link.rs.
+const DESCRIBE: &str = r#"#include <stdio.h>
+#include <string.h>
+int oxib_write_link_files(const char *folder);
+int main(int count, char **words) {
+    int error = oxib_write_link_files(count > 1 ? words[1] : ".");
+    if (error) fprintf(stderr, "%s: %s\n", words[1], strerror(error));
+    return error != 0;
+}
+"#;
 
 /// `cargo xtask verbs [--beside] -- COMMAND...`: becomes the command.
 pub fn command(words: &[String]) -> Result<()> {
@@ -64,18 +78,17 @@ fn joined(variable: &str, first: &Path) -> OsString {
 
 /// Builds the drop-in library in release mode into [`Workspace::verbs_folder`]; returns the library.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let archive = compile(workspace)?;
+    let archive = phase("building the drop-in libibverbs in release mode", |_| compile(workspace))?;
     let folder = workspace.verbs_folder();
-    for (path, content) in sysfs::FILES {
-        write(&folder.join("sys").join(path), content)?;
-    }
-    let library = folder.join(LIBRARY);
+    create(&folder)?;
     let scratch = workspace.target.join("oxib").join("link");
-    link(&archive, &scratch, &library, &link::assembly(), &link::version_script())?;
-    link(&archive, &scratch, &folder.join(PRELOAD), &link::preload_assembly(), &link::preload_script())?;
-    link(&archive, &scratch, &folder.join(PATHS), &link::paths_assembly(), &link::paths_script())?;
-    let connections = folder.join(CONNECTIONS);
-    link(&library, &scratch, &connections, &cm::assembly(), &cm::version_script())?;
+    describe(&archive, &scratch)?;
+    replace_folder(&scratch.join("sys"), &folder.join("sys"))?;
+    let library = folder.join(LIBRARY);
+    link(&archive, &scratch, &library)?;
+    link(&archive, &scratch, &folder.join(PRELOAD))?;
+    link(&archive, &scratch, &folder.join(PATHS))?;
+    link(&library, &scratch, &folder.join(CONNECTIONS))?;
     for (to, name) in [(LIBRARY, DEVELOPMENT_LINK), (CONNECTIONS, CONNECTIONS_LINK)] {
         let development = folder.join(name);
         if !development.is_symlink() {
@@ -86,27 +99,19 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(library)
 }
 
+fn create(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).context(format_args!("cannot create {}", folder.display()))
+}
+
 fn write(path: &Path, content: &str) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).context(format_args!("cannot create {}", folder.display()))?;
-    }
     std::fs::write(path, content).context(format_args!("cannot write {}", path.display()))
 }
 
-/// The static library; cargo's messages are shown when it has something to do.
+/// The static library. Cargo shows its progress itself.
 fn compile(workspace: &Workspace) -> Result<PathBuf> {
     let mut cargo = cargo();
     cargo.current_dir(&workspace.root).stdin(Stdio::null()).stdout(Stdio::null());
-    cargo.args([
-        "rustc",
-        "--quiet",
-        "--release",
-        "-p",
-        "softib-dropin",
-        "--lib",
-        "--crate-type",
-        "staticlib",
-    ]);
+    cargo.args(["rustc", "--release", "-p", "softib-dropin", "--lib", "--crate-type", "staticlib"]);
     let status = cargo.status().context("cannot run cargo")?;
     if !status.success() {
         return Err(Failure::new("the drop-in libibverbs does not build; cargo's messages are above"));
@@ -114,19 +119,46 @@ fn compile(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.target.join("release").join(STATIC_LIBRARY))
 }
 
-/// Links the assembly with `archive`, a static library or one of ours, under a temporary name, then renames, so that running programs keep the old library. The soname is the file's name.
-fn link(archive: &Path, scratch: &Path, library: &Path, assembly: &str, script: &str) -> Result<()> {
+/// Has the static library write what it is to be linked with, and the files below `sys`, into `scratch`: a C program with
+/// nothing but a main is linked with it and run.
+fn describe(archive: &Path, scratch: &Path) -> Result<()> {
+    create(scratch)?;
+    let (source, program) = (scratch.join("describe.c"), scratch.join("describe"));
+    write(&source, DESCRIBE)?;
+    let mut cc = Command::new("cc");
+    cc.arg("-o").arg(&program).arg(&source).arg(archive).arg("-Wl,--gc-sections").args(SYSTEM_LIBRARIES);
+    succeeds(cc.stdin(Stdio::null()), "cc, which links a program with the drop-in,")?;
+    succeeds(Command::new(&program).arg(scratch), "the drop-in's description of itself")
+}
+
+fn succeeds(command: &mut Command, what: &str) -> Result<()> {
+    let status = command.status().context(format_args!("cannot run {what}"))?;
+    if status.success() { Ok(()) } else { Err(Failure(format!("{what} failed ({status})"))) }
+}
+
+/// Files of `from` in the place of those in `to`, which a device may be reading.
+fn replace_folder(from: &Path, to: &Path) -> Result<()> {
+    create(to)?;
+    let entries = std::fs::read_dir(from).context(format_args!("cannot read {}", from.display()))?;
+    for entry in entries.flatten() {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() { replace_folder(&from, &to)? } else { build::place(&from, &to)? }
+    }
+    Ok(())
+}
+
+/// Links the assembly of this name with `archive`, a static library or one of ours, under a temporary name, then renames, so
+/// that running programs keep the old library. The soname is the file's name.
+fn link(archive: &Path, scratch: &Path, library: &Path) -> Result<()> {
     let name = library.file_name().context("a library has a name")?.to_string_lossy().into_owned();
     let (assembly_file, script_file) =
         (scratch.join(format!("{name}.s")), scratch.join(format!("{name}.map")));
-    write(&assembly_file, assembly)?;
-    write(&script_file, script)?;
     let draft = library.with_file_name(format!(".{name}.{}", std::process::id()));
     let mut linker = Command::new("cc");
     linker.args(["-shared", "-o"]).arg(&draft).arg(&assembly_file).arg(archive);
     if name == LIBRARY {
         // Nothing in it refers to this array; the other library does.
-        linker.arg(format!("-Wl,--undefined={}", cm::TARGETS_SYMBOL));
+        linker.arg(format!("-Wl,--undefined={CONNECTION_TARGETS}"));
     }
     linker.arg(format!("-Wl,-soname,{name}"));
     linker.arg(format!("-Wl,--version-script={}", script_file.display()));
@@ -136,7 +168,7 @@ fn link(archive: &Path, scratch: &Path, library: &Path, assembly: &str, script: 
         "-Wl,-z,relro,-z,now,-z,noexecstack",
         "-Wl,-z,defs",
     ]);
-    linker.args(["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"]);
+    linker.arg("-Wl,--as-needed").args(SYSTEM_LIBRARIES);
     let status = linker.stdin(Stdio::null()).status().context("cannot run cc, the C compiler that links")?;
     if !status.success() {
         return Err(Failure(format!("cc cannot link {name}; its messages are above")));

@@ -10,7 +10,7 @@ use crate::build::{PLUGIN, build, place};
 use crate::workspace::Workspace;
 use e2e::failure::Context;
 use e2e::open_mpi::hides_component_folder;
-use e2e::{Failure, OpenMpi, Result};
+use e2e::{Failure, OpenMpi, Result, say};
 
 /// What both commands understand.
 pub const OPTIONS: Options = Options { flags: &["user"], values: &["mpi", "prefix"], words: false };
@@ -22,10 +22,10 @@ pub fn install(args: Args) -> Result<()> {
     std::fs::create_dir_all(&folder).map_err(|error| no_access(&folder, &error, &plugin))?;
     let installed = folder.join(PLUGIN);
     place(&plugin, &installed).map_err(|error| no_access(&folder, &error, &plugin))?;
-    println!("installed {}", installed.display());
-    println!("use:      {}", usage(&args, &folder));
-    println!("see:      ompi_info --param btl oxib --level 9");
-    println!("remove:   cargo xtask uninstall, with the same options");
+    say!("installed {}", installed.display());
+    say!("use:      {}", usage(&args, &folder));
+    say!("see:      ompi_info --param btl oxib --level 9");
+    say!("remove:   cargo xtask uninstall, with the same options");
     Ok(())
 }
 
@@ -33,11 +33,11 @@ pub fn install(args: Args) -> Result<()> {
 pub fn uninstall(args: Args) -> Result<()> {
     let installed = destination(&args)?.join(PLUGIN);
     if !installed.exists() {
-        println!("nothing to do: there is no {}", installed.display());
+        say!("nothing to do: there is no {}", installed.display());
         return Ok(());
     }
     std::fs::remove_file(&installed).context(format_args!("cannot remove {}", installed.display()))?;
-    println!("removed {}", installed.display());
+    say!("removed {}", installed.display());
     Ok(())
 }
 

@@ -9,22 +9,21 @@ use crate::workspace::Workspace;
 use crate::{build, packages};
 use e2e::kernel::{self, Setting};
 use e2e::programs::Programs;
-use e2e::{OpenMpi, Result, machine};
+use e2e::{OpenMpi, Result, machine, say};
 
 /// Words are filters, as without `--kernel`.
 pub fn test(args: &Args) -> Result<()> {
     if args.flag("list") {
-        kernel::names(args.words()).iter().for_each(|name| println!("{name}"));
+        kernel::names(args.words()).iter().for_each(|name| say!("{name}"));
         return Ok(());
     }
     packages::ensure(&[&packages::MPI[..], &packages::KERNEL].concat(), !args.flag("no-install"))?;
     let began = Instant::now();
     let workspace = Workspace::find()?;
-    eprintln!("building the plugin in release mode");
     build::build(&workspace, false)?;
     let (tally, figures) = kernel::run(&setting(&workspace)?, args.words())?;
     for (world, rows) in figures.tables() {
-        println!("\nhalf round trips, {world} (emulated; load {:.1}):\n{}", machine::load(), table(&rows));
+        say!("\nhalf round trips, {world} (emulated; load {:.1}):\n{}", machine::load(), table(&rows));
     }
     conclude(&tally, began.elapsed())
 }

@@ -5,7 +5,7 @@
 //!     install     ... to where Open MPI looks by itself; uninstall
 //!     pingpong    one table: oxib beside vader and tcp
 //!     bench       the figures of docs/results.md; bench_connect: those of connections
-//!     test        every test: unit, property, end to end; kernel: over a real kernel's verbs, in guests
+//!     test        every test: unit and property (cargo_test), end to end; kernel: over a real kernel's verbs, in guests
 //!
 //!     ompi5       an Open MPI 5.0 below target/, from Debian's packages
 //!     args        the command line        packages   Debian packages, installed when missing
@@ -13,10 +13,13 @@
 //!
 //! How jobs are started, watched and ended is in the crate `e2e` (tests/).
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod args;
 mod bench;
 mod bench_connect;
 mod build;
+mod cargo_test;
 mod dropin;
 mod install;
 mod kernel;
@@ -30,7 +33,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use args::Args;
-use e2e::{Failure, Result};
+use e2e::{Failure, Result, say, tell};
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND [OPTIONS]
@@ -77,7 +80,7 @@ fn main() -> ExitCode {
     match dispatch(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(text)) => {
-            eprintln!("xtask: {text}");
+            tell!("xtask: {text}");
             ExitCode::FAILURE
         }
     }
@@ -86,6 +89,10 @@ fn main() -> ExitCode {
 fn dispatch(words: &[String]) -> Result<()> {
     let (command, rest) =
         words.split_first().map_or(("help", words), |(command, rest)| (command.as_str(), rest));
+    if let Some(text) = wants_help(rest).then(|| usage_of(command)).flatten() {
+        say!("{text}");
+        return Ok(());
+    }
     match command {
         "pingpong" => pingpong::command(Args::parse(rest, &pingpong::OPTIONS)?),
         "test" => test::command(Args::parse(rest, &test::OPTIONS)?),
@@ -95,9 +102,48 @@ fn dispatch(words: &[String]) -> Result<()> {
         "uninstall" => install::uninstall(Args::parse(rest, &install::OPTIONS)?),
         "bench" => bench::command(Args::parse(rest, &bench::OPTIONS)?),
         "help" | "--help" | "-h" => {
-            print!("{USAGE}");
+            say!("{}", USAGE.trim_end());
             Ok(())
         }
         other => Err(Failure(format!("no command is called `{other}`\n\n{USAGE}"))),
+    }
+}
+
+/// `--help` anywhere before a `--`, behind which words are another program's.
+fn wants_help(words: &[String]) -> bool {
+    words.iter().take_while(|word| *word != "--").any(|word| word == "--help" || word == "-h")
+}
+
+/// The part of [`USAGE`] that is about this command.
+fn usage_of(command: &str) -> Option<String> {
+    let begins = |line: &&str| line.strip_prefix("  ").is_some_and(|line| !line.starts_with(' '));
+    let named = |line: &&str| begins(line) && line.split_whitespace().next() == Some(command);
+    let mut lines = USAGE.lines().skip_while(|line| !named(line));
+    let first = lines.next()?;
+    let rest = lines.take_while(|line| !line.is_empty() && !begins(line));
+    let text: Vec<&str> = std::iter::once(first).chain(rest).collect();
+    let last = USAGE.lines().last().unwrap_or_default();
+    Some(format!("usage: cargo xtask {command} [OPTIONS]\n\n{}\n\n{last}", text.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_help_of_its_own() {
+        for command in ["pingpong", "test", "verbs", "build", "install", "uninstall", "bench"] {
+            let text = usage_of(command).unwrap();
+            assert!(text.contains(&format!("\n  {command} ")), "{text}");
+            assert_eq!(text.contains("--soak"), command == "test", "{text}");
+        }
+        assert_eq!(usage_of("--all"), None);
+    }
+
+    #[test]
+    fn a_verbs_programs_own_help_is_left_to_it() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(wants_help(&words("--beside --help")));
+        assert!(!wants_help(&words("--beside -- ibv_devinfo --help")));
     }
 }

@@ -16,6 +16,7 @@ use std::process::Command;
 
 use crate::args::Args;
 use crate::packages;
+use crate::report::phase;
 use crate::workspace::Workspace;
 use e2e::failure::Context;
 use e2e::process::{Limits, ask, run};
@@ -61,7 +62,8 @@ pub fn chosen(args: &Args, workspace: &Workspace) -> Result<OpenMpi> {
         packages::ensure(&packages::COMPILER, !args.flag("no-install"))?;
         return prepare(workspace);
     }
-    if args.value("mpi").is_none() && OpenMpi::in_path().version().is_empty() {
+    let complete = || packages::has_mpi() && !OpenMpi::in_path().version().is_empty();
+    if args.value("mpi").is_none() && !complete() {
         packages::ensure(&packages::MPI, !args.flag("no-install"))?;
     }
     OpenMpi::find(args.value("mpi"))
@@ -76,9 +78,9 @@ pub fn prepare(workspace: &Workspace) -> Result<OpenMpi> {
     if std::fs::read_to_string(folder.join("complete")).is_ok_and(|recipe| recipe == RECIPE) {
         return OpenMpi::below(&folder);
     }
-    eprintln!("fetching Open MPI 5.0 from Debian {SUITE} into {} (once; 20 MB)", folder.display());
+    let what = format!("fetching Open MPI 5.0 from Debian {SUITE} into {} (once; 20 MB)", folder.display());
     let draft = folder.with_extension(format!("new-{}", std::process::id()));
-    let made = make(&draft).and_then(|()| {
+    let made = phase(&what, |_| make(&draft)).and_then(|()| {
         let _there_may_be_none = std::fs::remove_dir_all(&folder);
         std::fs::rename(&draft, &folder).context(format_args!("cannot create {}", folder.display()))
     });
@@ -222,7 +224,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn step(command: &mut Command, what: &str) -> Result<()> {
-    let finished = run(command, Limits::deadline(300), &mut |_| {})?;
+    let finished = run(command, Limits::silence(300), &mut |_| {})?;
     if finished.ok() {
         return Ok(());
     }

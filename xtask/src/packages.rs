@@ -7,9 +7,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::report::phase;
 use e2e::failure::Context;
 use e2e::process::ask;
-use e2e::{Failure, Result, machine};
+use e2e::{Failure, Result, machine, tell};
 
 /// A package, why it is needed, and the file or program that shows it is there under whatever name.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +33,11 @@ pub const MPI: [Package; 3] = [
     package("libopenmpi-dev", "mpicc and mpi.h, to compile the MPI programs in tests/mpi", "mpicc"),
     package("gcc", "the C compiler behind mpicc", "cc"),
 ];
+
+/// What there has to be of [`MPI`], from wherever it comes.
+pub fn has_mpi() -> bool {
+    MPI.iter().all(|package| proven(package.proof))
+}
 
 /// To compile programs with an Open MPI that is there already.
 pub const COMPILER: [Package; 2] = [
@@ -110,17 +116,13 @@ pub fn ensure(wanted: &[Package], may_install: bool) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    eprintln!(
-        "{} Debian package{} missing:",
-        missing.len(),
-        if missing.len() == 1 { " is" } else { "s are" }
-    );
+    tell!("{} Debian package{} missing:", missing.len(), if missing.len() == 1 { " is" } else { "s are" });
     for package in &missing {
-        eprintln!("  {:<18} {}", package.name, package.why);
+        tell!("  {:<18} {}", package.name, package.why);
     }
     let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
     if !may_install {
-        return Err(Failure(format!("--no-install was given; try: apt-get install {}", names.join(" "))));
+        return Err(Failure(format!("--no-install was given; install them by:\n  {}", by_hand(&names))));
     }
     if !in_path("apt-get") {
         let text = "there is no apt-get here; install what the list above names, in your distribution's way";
@@ -149,7 +151,19 @@ pub fn in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
+/// The command for a person who may install packages.
+fn by_hand(names: &[&str]) -> String {
+    let root = if machine::is_root() { "" } else { "sudo " };
+    format!("{root}apt-get update && {root}apt-get install --no-install-recommends {}", names.join(" "))
+}
+
 fn install(names: &[&str]) -> Result<()> {
+    as_root().and_then(|_| fetch_and_install(names)).map_err(|Failure(text)| {
+        Failure(format!("{text}\ninstall them as root, then start this again:\n  {}", by_hand(names)))
+    })
+}
+
+fn fetch_and_install(names: &[&str]) -> Result<()> {
     if names.iter().any(|name| !known_to_apt(name)) {
         apt(&["update"])?;
     }
@@ -167,12 +181,9 @@ fn known_to_apt(name: &str) -> bool {
 fn apt(words: &[&str]) -> Result<()> {
     let mut command = as_root()?;
     command.args(["apt-get", "-q", "-o", "Dpkg::Use-Pty=0"]).args(words).stdin(Stdio::null());
-    eprintln!("running apt-get {}", words.join(" "));
-    let status = command.status().context("cannot run apt-get")?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Failure(format!("apt-get {} failed ({status}); try it by hand, as root", words.join(" "))))
+    let line = format!("apt-get {}", words.join(" "));
+    let status = phase(&line, |_| command.status().context("cannot run apt-get"))?;
+    if status.success() { Ok(()) } else { Err(Failure(format!("{line} failed ({status})"))) }
 }
 
 /// `env VAR=... COMMAND`, or `sudo env ...`: sudo drops variables of its caller.
@@ -184,9 +195,7 @@ fn as_root() -> Result<Command> {
         sudo.arg("env");
         sudo
     } else {
-        return Err(Failure::new(
-            "packages are missing, we are not root and there is no sudo; install them as root",
-        ));
+        return Err(Failure::new("packages are missing, and this is not root and has no sudo"));
     };
     command.arg("DEBIAN_FRONTEND=noninteractive");
     Ok(command)
@@ -211,6 +220,6 @@ mod tests {
     fn what_is_missing_is_named_when_installing_is_not_allowed() {
         let absent = package("no-such-package-0", "this test", "no-such-program-here");
         let error = ensure(&[absent], false).unwrap_err();
-        assert!(error.0.contains("no-such-package-0"), "{error}");
+        assert!(error.0.contains("apt-get install --no-install-recommends no-such-package-0"), "{error}");
     }
 }

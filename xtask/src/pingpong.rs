@@ -8,17 +8,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use crate::args::{Args, Options};
-use crate::report::{self, Progress, figure, table};
+use crate::report::{self, Progress, figure, json_fields, table};
 use crate::workspace::Workspace;
 use crate::{build, ompi5};
 use e2e::failure::Context;
 use e2e::mpirun::{Binding, Job, Transport, pinning};
+use e2e::output::SignOfLife;
 use e2e::process::Limits;
 use e2e::programs::Programs;
-use e2e::{Failure, OpenMpi, Result, machine};
+use e2e::{Failure, OpenMpi, Result, machine, say};
 
 /// What `pingpong` understands.
 pub const OPTIONS: Options = Options {
@@ -32,7 +31,7 @@ const MILLISECONDS_PER_SIZE: u32 = 60;
 const DEADLINE_SECONDS: u64 = 300;
 
 /// One size over one transport.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// Payload in bytes.
     pub bytes: u64,
@@ -44,8 +43,10 @@ pub struct Point {
     pub mb_per_s: f64,
 }
 
+json_fields!(Point: bytes, half_round_trip_us, fastest_us, mb_per_s);
+
 /// All sizes over one transport, or why there are none.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Series {
     /// "oxib"
     pub transport: String,
@@ -57,8 +58,10 @@ pub struct Series {
     pub failure: Option<String>,
 }
 
+json_fields!(Series: transport, btl, points, failure);
+
 /// What `--json` writes.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Figures {
     processor: String,
     cores: usize,
@@ -69,6 +72,8 @@ pub struct Figures {
     note: &'static str,
     series: Vec<Series>,
 }
+
+json_fields!(Figures: processor, cores, load, open_mpi, placement, rounds, note, series);
 
 /// What to measure.
 #[derive(Debug)]
@@ -91,10 +96,10 @@ pub fn command(args: Args) -> Result<()> {
     let plan = plan(&args, ompi5::chosen(&args, &workspace)?)?;
     let plugin = plugin_for(&plan, &workspace)?;
     let series = measure(&plan, &workspace, plugin.as_deref())?;
-    print!("{}", table(&rows(&series)));
-    println!("\n{}", explanation(&plan));
+    say!("{}", table(&rows(&series)).trim_end());
+    say!("\n{}", explanation(&plan));
     for (name, why) in series.iter().filter_map(|s| s.failure.as_ref().map(|why| (&s.transport, why))) {
-        println!("\n{name} did not run, which is not oxib's doing: {why}");
+        say!("\n{name} did not run, which is not oxib's doing: {why}");
     }
     if let Some(path) = args.value("json") {
         write_json(Path::new(path), &plan, series)?;
@@ -120,7 +125,6 @@ pub fn plugin_for(plan: &Plan, workspace: &Workspace) -> Result<Option<PathBuf>>
     if !plan.transports.iter().any(Transport::needs_plugin) {
         return Ok(None);
     }
-    eprintln!("building the plugin in release mode");
     build::build(workspace, false)?;
     Ok(Some(workspace.plugin_folder()))
 }
@@ -160,8 +164,13 @@ pub fn measure(plan: &Plan, workspace: &Workspace, plugin: Option<&Path>) -> Res
         {
             let title = format!("round {round} of {}: {}", plan.rounds, transport.btl);
             progress.stage(&title);
+            let sign = SignOfLife::of(title.clone());
             let job = job(plan, transport, &program, plugin);
-            match one_run(&job, plan, &mut |size| progress.detail(&format!("{title}: {size} bytes"))) {
+            match one_run(&job, plan, &mut |size| {
+                let title = format!("{title}: {size} bytes");
+                progress.detail(&title);
+                sign.now(title);
+            }) {
                 Ok(points) => merge(&mut series.points, points),
                 Err(error) if transport.needs_plugin() => return Err(what_to_try(plan, error)),
                 Err(Failure(text)) => *series = Series { failure: Some(text), ..empty_series(transport) },

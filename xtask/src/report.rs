@@ -1,11 +1,30 @@
 //! Progress for a person (on standard error, in place on a terminal) and tables (on standard output).
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
+use std::time::Instant;
 
-use e2e::Result;
 use e2e::failure::Context;
+use e2e::output::{self, SignOfLife};
+use e2e::{Result, tell};
 use serde::Serialize;
+
+/// Makes a struct of figures writable as JSON, field by field: `json_fields!(Point: bytes, mb_per_s)`.
+/// What serde's derive does; its macros take longer to build than all of xtask.
+macro_rules! json_fields {
+    ($name:ident: $($field:ident),*) => {
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+                use serde::ser::SerializeStruct;
+                let count = [$(stringify!($field)),*].len();
+                let mut fields = to.serialize_struct(stringify!($name), count)?;
+                $(fields.serialize_field(stringify!($field), &self.$field)?;)*
+                fields.end()
+            }
+        }
+    };
+}
+pub(crate) use json_fields;
 
 /// Writes figures to a file and says so.
 ///
@@ -14,8 +33,23 @@ use serde::Serialize;
 pub fn write_json(path: &Path, figures: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(figures).context("cannot write JSON")?;
     std::fs::write(path, text + "\n").context(format_args!("cannot write {}", path.display()))?;
-    eprintln!("wrote {}", path.display());
+    tell!("wrote {}", path.display());
     Ok(())
+}
+
+/// Does something that takes a while: says what it is, that it goes on, and how long it took.
+///
+/// # Errors
+/// Those of `body`.
+pub fn phase<T>(what: &str, body: impl FnOnce(&SignOfLife) -> Result<T>) -> Result<T> {
+    tell!("== {what}");
+    let (began, sign) = (Instant::now(), SignOfLife::of(what));
+    let outcome = body(&sign);
+    drop(sign);
+    if outcome.is_ok() {
+        tell!("   {what}: done in {:.1} s", began.elapsed().as_secs_f64());
+    }
+    outcome
 }
 
 /// One line that says what is going on; overwritten on a terminal, one line a stage elsewhere.
@@ -36,7 +70,7 @@ impl Progress {
         if self.terminal {
             self.detail(text);
         } else {
-            eprintln!("{text}");
+            tell!("{text}");
         }
     }
 
@@ -45,15 +79,14 @@ impl Progress {
         if !self.terminal {
             return;
         }
-        eprint!("\r{text:<width$}", width = self.shown);
-        let _a_lost_progress_line = std::io::stderr().flush();
+        output::write(&mut std::io::stderr(), format_args!("\r{text:<width$}", width = self.shown));
         self.shown = text.chars().count();
     }
 
     /// Takes the line away.
     pub fn clear(&mut self) {
         if self.terminal && self.shown > 0 {
-            eprint!("\r{:width$}\r", "", width = self.shown);
+            output::write(&mut std::io::stderr(), format_args!("\r{:width$}\r", "", width = self.shown));
             self.shown = 0;
         }
     }

@@ -7,18 +7,63 @@
 //! ```
 //!
 //! A trampoline changes no register that a call uses, so that arguments and results pass through it as they are.
+//!
+//! [`write_files`] writes them all. It is in the static library, too, by a C name: whoever links that library asks the library
+//! itself what to link it with, and needs no second build of softib for it.
 
-use crate::cm::TARGETS_SYMBOL;
+use crate::cm::{self, TARGETS_SYMBOL};
 use crate::paths::FUNCTIONS;
 use crate::preload::{self, Rule};
 use crate::symbols::{SYMBOLS, Symbol};
+use crate::{guarded, sysfs};
 use rdma_sys::SOFTIB_MARKER;
+use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Node of the marker by which a driver knows this library.
 const MARKER_NODE: &str = "OXIB_1.0";
 /// Ends every assembly file.
 pub const NO_EXECUTABLE_STACK: &str = "    .section .note.GNU-stack,\"\",%progbits\n";
+
+/// What every library is linked with, as `NAME.s` and `NAME.map`, and the files below `sys`, into `folder`.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_files(folder: &Path) -> std::io::Result<()> {
+    let libraries = [
+        ("libibverbs.so.1", assembly(), version_script()),
+        ("libsoftib-preload.so", preload_assembly(), preload_script()),
+        ("libsoftib-paths.so", paths_assembly(), paths_script()),
+        ("librdmacm.so.1", cm::assembly(), cm::version_script()),
+    ];
+    std::fs::create_dir_all(folder)?;
+    for (name, assembly, script) in libraries {
+        std::fs::write(folder.join(format!("{name}.s")), assembly)?;
+        std::fs::write(folder.join(format!("{name}.map")), script)?;
+    }
+    for (path, content) in sysfs::FILES {
+        let file = folder.join("sys").join(path);
+        file.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+        std::fs::write(file, content)?;
+    }
+    Ok(())
+}
+
+/// [`write_files`] for a program that is linked with the static library: 0, or an errno.
+///
+/// # Safety
+/// `folder` is a C string.
+#[unsafe(export_name = "oxib_write_link_files")]
+pub unsafe extern "C" fn write_link_files(folder: *const c_char) -> c_int {
+    // SAFETY: the caller hands over a C string.
+    let folder = unsafe { CStr::from_ptr(folder) };
+    guarded(libc::EIO, || match write_files(Path::new(OsStr::from_bytes(folder.to_bytes()))) {
+        Ok(()) => 0,
+        Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+    })
+}
 
 /// One name under one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The few files that programs read below /sys/class/infiniband, for a device that no kernel knows.
 //!
-//! `cargo xtask build` puts the files ([`FILES`]) into a folder `sys` beside the library. The library finds itself by dladdr and
+//! `cargo xtask build` puts the files ([`FILES`], written by [`crate::link`]) into a folder `sys` beside the library. The library finds itself by dladdr and
 //! answers with that folder, unless the machine has RDMA devices of its own, whose files are in the real place.
 
 use crate::guarded;

@@ -20,10 +20,11 @@ pub mod world;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::output::SignOfLife;
 use crate::programs::Programs;
 use crate::suite::Tally;
 use crate::suite::runner::wanted;
-use crate::{Failure, Result};
+use crate::{Failure, Result, say};
 use figures::Figures;
 use report::Outcome;
 use table::Job;
@@ -60,13 +61,15 @@ pub fn run(setting: &Setting, filters: &[String]) -> Result<(Tally, Figures)> {
     let mut progress = Progress { done: 0, of, tally: Tally::default() };
     let mut figures = Figures::default();
     for (world, jobs) in &worlds {
-        println!("booting: {world}");
+        say!("booting: {world}");
         let began = Instant::now();
+        let sign = SignOfLife::of(format!("guests of {world}"));
         let news = world::run(setting, world, jobs, &mut |index, outcome| {
+            sign.heard();
             progress.tell(world, &jobs[index], &outcome);
             figures.take(world, &jobs[index], &outcome);
         })?;
-        println!("  {:.0} s in all; {news}", began.elapsed().as_secs_f64());
+        say!("  {:.0} s in all; {news}", began.elapsed().as_secs_f64());
     }
     Ok((progress.tally, figures))
 }
@@ -97,12 +100,12 @@ impl Progress {
         let seconds = outcome.seconds;
         match &outcome.verdict {
             Ok(()) => {
-                println!("[{done:>3}/{of}] ok   {seconds:6.1} s  {name}");
+                say!("[{done:>3}/{of}] ok   {seconds:6.1} s  {name}");
                 self.tally.passed += 1;
             }
             Err(Failure(text)) => {
-                println!("[{done:>3}/{of}] FAIL {seconds:6.1} s  {name}");
-                println!("{}", crate::mpirun::indent(text));
+                say!("[{done:>3}/{of}] FAIL {seconds:6.1} s  {name}");
+                say!("{}", crate::mpirun::indent(text));
                 self.tally.failed.push(name);
             }
         }

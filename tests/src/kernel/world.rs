@@ -11,7 +11,7 @@ use super::table::{Job, Over};
 use crate::failure::Context;
 use crate::mpirun::{self, Transport, tail};
 use crate::process::{Limits, run as run_child};
-use crate::{Failure, OpenMpi, Result};
+use crate::{Failure, OpenMpi, Result, tell};
 
 /// Soft RDMA devices of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub fn prepare(setting: &Setting) -> Result<()> {
         .context(format_args!("cannot create {}", setting.cache.display()))?;
     let finished =
         run_child(vmrun(setting).arg("--setup"), Limits::deadline(PREPARE_SECONDS), &mut |line| {
-            eprintln!("{line}");
+            tell!("{line}");
         })?;
     if finished.ok() {
         return Ok(());

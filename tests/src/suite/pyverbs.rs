@@ -24,7 +24,7 @@ use crate::failure::Context;
 use crate::mpirun::{indent, tail};
 use crate::process::{Limits, run};
 use crate::suite::{Case, Setting, verbs};
-use crate::{Failure, Result};
+use crate::{Failure, Result, say};
 
 const DOCUMENTATION: &str = "/usr/share/doc/rdma-core/tests";
 const PACKAGE: &str = "python3-pyverbs";
@@ -53,9 +53,9 @@ fn hold(setting: &Setting, link_layer: &str) -> Result<()> {
     let list = List::read(&setting.sources.join("pyverbs/expected.txt"), &conditions(link_layer))?;
     let (outcomes, output) = Suite::prepare(setting)?.outcomes(setting, link_layer)?;
     let verdict = list.judge(&outcomes);
-    println!("          pyverbs ({link_layer}): {}", verdict.summary);
+    say!("          pyverbs ({link_layer}): {}", verdict.summary);
     for note in &verdict.notes {
-        println!("          {note}");
+        say!("          {note}");
     }
     if verdict.wrong.is_empty() {
         return Ok(());

@@ -8,8 +8,13 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
+use crate::machine::Litter;
+use crate::output::{self, SignOfLife};
 use crate::suite::{Case, Setting, Verdict};
-use crate::{Failure, Result};
+use crate::{Failure, Result, say};
+
+const UNREAD: &str =
+    "the cases after that were not run: the reader of standard output or standard error has gone";
 
 /// How many passed, and the names of those that failed or were skipped.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -41,8 +46,13 @@ impl std::fmt::Display for Tally {
 /// Runs those of `cases` whose name contains one of `filters` (all, without filters).
 pub fn run(setting: &Setting, cases: &[Case], filters: &[String]) -> Tally {
     let chosen = choose(cases, filters);
+    let _until_the_end = Litter::of_programs();
     let mut tally = Tally::default();
     for (number, case) in chosen.iter().enumerate() {
+        if output::closed() {
+            tally.failed.push(UNREAD.to_owned());
+            break;
+        }
         one(setting, case, (number + 1, chosen.len()), &mut tally);
     }
     tally
@@ -52,12 +62,13 @@ pub fn run(setting: &Setting, cases: &[Case], filters: &[String]) -> Tally {
 /// hundreds of runs, or only after a certain other case, shows here.
 pub fn soak(setting: &Setting, cases: &[Case], filters: &[String], time: Duration, seed: u64) -> Tally {
     let mut chosen = choose(cases, filters);
+    let _until_the_end = Litter::of_programs();
     let (mut tally, mut order) = (Tally::default(), SmallRng::seed_from_u64(seed));
     let end = Instant::now() + time;
-    while !chosen.is_empty() && Instant::now() < end {
+    while !chosen.is_empty() && Instant::now() < end && !output::closed() {
         chosen.shuffle(&mut order);
         for (number, case) in chosen.iter().enumerate() {
-            if Instant::now() >= end {
+            if Instant::now() >= end || output::closed() {
                 break;
             }
             one(setting, case, (number + 1, chosen.len()), &mut tally);
@@ -72,7 +83,9 @@ fn choose<'a>(cases: &'a [Case], filters: &[String]) -> Vec<&'a Case> {
 
 fn one(setting: &Setting, case: &Case, (number, of): (usize, usize), tally: &mut Tally) {
     let began = Instant::now();
+    let sign = SignOfLife::of(format!("[{number:>3}/{of}] {}", case.name));
     let outcome = watched(setting, case);
+    drop(sign);
     say(number, of, began.elapsed(), &case.name, &outcome);
     match outcome {
         Ok(Verdict::Held) => tally.passed += 1,
@@ -100,13 +113,13 @@ fn watched(setting: &Setting, case: &Case) -> Result<Verdict> {
 fn say(number: usize, of: usize, took: Duration, name: &str, outcome: &Result<Verdict>) {
     let seconds = took.as_secs_f64();
     match outcome {
-        Ok(Verdict::Held) => println!("[{number:>3}/{of}] ok   {seconds:6.1} s  {name}"),
+        Ok(Verdict::Held) => say!("[{number:>3}/{of}] ok   {seconds:6.1} s  {name}"),
         Ok(Verdict::Skipped(reason)) => {
-            println!("[{number:>3}/{of}] skip {seconds:6.1} s  {name}: {reason}");
+            say!("[{number:>3}/{of}] skip {seconds:6.1} s  {name}: {reason}");
         }
         Err(Failure(text)) => {
-            println!("[{number:>3}/{of}] FAIL {seconds:6.1} s  {name}");
-            println!("{}", crate::mpirun::indent(text));
+            say!("[{number:>3}/{of}] FAIL {seconds:6.1} s  {name}");
+            say!("{}", crate::mpirun::indent(text));
         }
     }
 }
