@@ -18,6 +18,7 @@
 //!   config/     parameters of the managers
 //!   plan        what the transport hands in              event      what it is told
 //!   queues      the two queues between the threads       manager    what a connection manager is
+//!   exchange/   what the managers that carry datagrams share: ibcm and xrc
 //!   ibcm/ rdmacm/ xrc/      the protocol of one manager, as a machine without I/O; none knows another
 //!   driver/     the helper thread; what carries a machine's actions out: queue pairs, datagrams, CM ids
 //!   registry    the managers there are, and which serves a port and a peer
@@ -31,6 +32,7 @@ mod core;
 mod driver;
 mod error;
 mod event;
+mod exchange;
 pub mod ibcm;
 pub mod manager;
 mod names;

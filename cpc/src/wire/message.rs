@@ -1,11 +1,13 @@
 //! The seven CM messages as values: what the machine sees. `layout.rs` says where each field lies in the MAD.
 
 use std::fmt;
+use std::time::Duration;
 
 use verbs::{Gid, Lid, Psn, Qpn};
 
 use super::hello::{Hello, Layout};
 use super::queues::Queues;
+use super::time::encode_time;
 use crate::ProcessName;
 
 /// A communication id: names one exchange of one incarnation of one endpoint (IBTA 12.6.5 "Local Communication ID").
@@ -185,6 +187,25 @@ pub struct Rej {
     pub stage: Stage,
     /// Why.
     pub reason: Reason,
+}
+
+impl Mra {
+    /// Asks the sender of the REQ `remote`, which has no exchange here yet, to wait this long before it repeats it.
+    pub(crate) fn of_req(remote: CommId, wait: Duration) -> Mra {
+        Mra { local: CommId::NONE, remote, stage: Stage::Req, service_timeout: encode_time(wait) }
+    }
+}
+
+impl Rej {
+    /// Rejects the REQ `remote`, which has led to no exchange.
+    pub(crate) fn of_req(remote: CommId, reason: Reason) -> Rej {
+        Rej { local: CommId::NONE, remote, stage: Stage::Req, reason }
+    }
+
+    /// Tells the sender of the REP `remote` that its exchange is not known here.
+    pub(crate) fn of_stray_rep(remote: CommId) -> Rej {
+        Rej { local: CommId::NONE, remote, stage: Stage::Rep, reason: Reason::InvalidCommId }
+    }
 }
 
 /// Why a message is rejected. Ours travel as "consumer reject" (28) with a code in the additional information.

@@ -16,14 +16,13 @@ impl Machine {
         let endpoint = &mut self.endpoints[slot];
         endpoint.state = State::Queued;
         endpoint.since = now;
-        self.waiting.push_back(endpoint.key);
+        self.window.push(endpoint.key);
         self.start_waiting(now);
     }
 
     /// Starts queued requests while there are places. A request whose endpoint has moved on since is skipped.
     fn start_waiting(&mut self, now: Instant) {
-        while self.in_window < self.params.window.max(1) {
-            let Some(key) = self.waiting.pop_front() else { return };
+        while let Some(key) = self.window.next() {
             let Some(&slot) = self.by_key.get(&key) else { continue };
             if matches!(self.endpoints[slot].state, State::Queued) {
                 self.start(slot, now);
@@ -32,7 +31,7 @@ impl Machine {
     }
 
     fn start(&mut self, slot: usize, now: Instant) {
-        self.in_window += 1;
+        self.window.enter();
         let endpoint = &mut self.endpoints[slot];
         endpoint.in_window = true;
         endpoint.since = now;
@@ -44,7 +43,7 @@ impl Machine {
     /// gone holds a place for one timeout only.
     pub(super) fn leave_window(&mut self, slot: usize, now: Instant) {
         if std::mem::take(&mut self.endpoints[slot].in_window) {
-            self.in_window -= 1;
+            self.window.leave();
             self.start_waiting(now);
         }
     }

@@ -40,11 +40,14 @@ use verbs::{Psn, Qpn};
 
 use self::state::{Endpoint, Far, Input, State};
 use crate::config::datagram::Params;
+use crate::core::parking::Parking;
 use crate::core::rng::Rng;
 use crate::core::timers::{Timer, Timers};
+use crate::core::window::Window;
+use crate::exchange::received::Received;
 use crate::wire::listener::Address;
 use crate::wire::{
-    CommId, Datagram, Depth, Hello, Layout, Message, Nonce, Qpns, Queues, Reason, Rej, Source,
+    CommId, Datagram, Depth, Hello, Layout, Message, Nonce, Qpns, Queues, Reason, Rej, Req, Source,
 };
 use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
@@ -96,12 +99,11 @@ pub struct Machine {
     /// Whose connections the peers' queue pairs are.
     far: HashMap<Far, usize>,
     seen: HashMap<ProcessName, Seen>,
-    parked: HashMap<ProcessName, parking::Parked>,
+    parked: Parking<Received<Req>>,
     /// Incarnations that have asked with other queues before they had an endpoint here.
     misfits: HashMap<ProcessName, (Nonce, Queues)>,
     timers: Timers,
-    waiting: VecDeque<EndpointKey>,
-    in_window: u32,
+    window: Window<EndpointKey>,
     actions: VecDeque<Action>,
     stats: Stats,
 }
@@ -114,6 +116,7 @@ impl Machine {
             last_id: CommId(rng.next_u32()),
             rng,
             local,
+            window: Window::new(params.window),
             params,
             endpoints: Slab::new(),
             by_key: HashMap::new(),
@@ -121,11 +124,9 @@ impl Machine {
             by_id: HashMap::new(),
             far: HashMap::new(),
             seen: HashMap::new(),
-            parked: HashMap::new(),
+            parked: Parking::new(),
             misfits: HashMap::new(),
             timers: Timers::default(),
-            waiting: VecDeque::new(),
-            in_window: 0,
             actions: VecDeque::new(),
             stats: Stats::default(),
         }

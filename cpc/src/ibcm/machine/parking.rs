@@ -3,67 +3,34 @@
 //! With direct modex a peer may know us long before we know it. Its REQ is kept, acknowledged with an MRA so that it neither
 //! repeats itself often nor gives up, and served the moment the endpoint is added. If that does not happen in time it is refused.
 
-use std::collections::hash_map::Entry;
 use std::time::Instant;
 
 use super::{Action, Machine};
 use crate::ProcessName;
-use crate::core::timers::Timer;
-use crate::wire::time::encode_time;
-use crate::wire::{CommId, Message, Mra, Nonce, Queues, Reason, Rej, Req, Source, Stage};
-
-/// The most requests kept; later ones are dropped and come again.
-const MAX_PARKED: usize = 4096;
-
-/// A request that waits for its endpoint.
-#[derive(Debug)]
-pub(super) struct Parked {
-    req: Req,
-    from: Source,
-    nonce: Nonce,
-    until: Instant,
-}
+use crate::core::parking::MAX_PARKED;
+use crate::exchange::received::{Parked, Received};
+use crate::wire::{CommId, Message, Mra, Nonce, Queues, Reason, Req, Source};
 
 impl Machine {
     /// Keeps `req`, tells its sender, and tells the main thread the first time.
     pub(super) fn park(&mut self, req: &Req, from: Source, nonce: Nonce, now: Instant) {
         let peer = req.hello.name;
-        if self.parked.len() >= MAX_PARKED && !self.parked.contains_key(&peer) {
-            self.stats.ignored += 1;
-            return;
-        }
-        if self.keep(peer, req, from, nonce, now) {
-            self.stats.parked += 1;
-            self.actions.push_back(Action::UnknownPeer { peer });
-        }
-        let service_timeout = encode_time(self.params.mra_wait);
-        let (local, remote, stage) = (CommId::NONE, req.local, Stage::Req);
-        self.send_to(from, nonce, Message::Mra(Mra { local, remote, stage, service_timeout }));
-    }
-
-    /// True if the peer had no request here.
-    fn keep(&mut self, peer: ProcessName, req: &Req, from: Source, nonce: Nonce, now: Instant) -> bool {
-        match self.parked.entry(peer) {
-            Entry::Occupied(mut kept) => {
-                let kept = kept.get_mut();
-                if !kept.nonce.is_newer_than(nonce) {
-                    (kept.req, kept.from, kept.nonce) = (*req, from, nonce);
-                }
-                false
-            }
-            Entry::Vacant(place) => {
-                let until = now + self.params.unknown_wait;
-                place.insert(Parked { req: *req, from, nonce, until });
-                self.timers.move_to(Timer::Parked(peer), None, Some(until));
-                true
+        let received = Received { request: *req, from, nonce };
+        match self.parked.park(peer, received, now + self.params.unknown_wait, &mut self.timers) {
+            Parked::Dropped => return self.stats.ignored += 1,
+            Parked::Again => {}
+            Parked::First => {
+                self.stats.parked += 1;
+                self.actions.push_back(Action::UnknownPeer { peer });
             }
         }
+        self.send_to(from, nonce, Message::Mra(Mra::of_req(req.local, self.params.mra_wait)));
     }
 
     /// The endpoint has come: serves the request that waited for it, if it is not from an earlier incarnation than was added.
     pub(super) fn serve_parked(&mut self, slot: usize, now: Instant) {
-        if let Some(parked) = self.unpark(self.endpoints[slot].peer) {
-            self.route_req(parked.from, parked.nonce, &parked.req, now);
+        if let Some(parked) = self.parked.take(self.endpoints[slot].peer, &mut self.timers) {
+            self.route_req(parked.from, parked.nonce, &parked.request, now);
         }
     }
 
@@ -85,28 +52,19 @@ impl Machine {
 
     /// Drops a request that its sender has withdrawn; false if there is none.
     pub(super) fn unpark_withdrawn(&mut self, nonce: Nonce, id: CommId) -> bool {
-        let mut parked = self.parked.iter();
-        let found = parked.find(|(_, parked)| parked.nonce == nonce && parked.req.local == id);
-        found.map(|(&peer, _)| peer).and_then(|peer| self.unpark(peer)).is_some()
+        let found = self.parked.find(|parked| parked.nonce == nonce && parked.request.local == id);
+        found.and_then(|peer| self.parked.take(peer, &mut self.timers)).is_some()
     }
 
-    fn unpark(&mut self, peer: ProcessName) -> Option<Parked> {
-        let parked = self.parked.remove(&peer)?;
-        self.timers.move_to(Timer::Parked(peer), Some(parked.until), None);
-        Some(parked)
-    }
-
-    /// Nobody added the peer in time.
+    /// The peer was not added in time.
     pub(super) fn parked_due(&mut self, peer: ProcessName) {
-        let Some(Parked { req, from, nonce, .. }) = self.unpark(peer) else { return };
-        let (local, remote) = (CommId::NONE, req.local);
-        let rej = Rej { local, remote, stage: Stage::Req, reason: Reason::UnknownPeer };
-        self.send_to(from, nonce, Message::Rej(rej));
+        if let Some(Received { request, from, nonce }) = self.parked.take(peer, &mut self.timers) {
+            self.reject_req(from, nonce, &request, Reason::UnknownPeer);
+        }
     }
 
     /// Refuses all that wait, at the end.
     pub(super) fn dismiss_parked(&mut self) {
-        let peers: Vec<ProcessName> = self.parked.keys().copied().collect();
-        peers.into_iter().for_each(|peer| self.parked_due(peer));
+        self.parked.peers().into_iter().for_each(|peer| self.parked_due(peer));
     }
 }

@@ -97,9 +97,8 @@ impl Machine {
         seen.is_some_and(|seen| seen.nonce == nonce && !req.local.is_newer_than(seen.last))
     }
 
-    fn reject_req(&mut self, to: Source, nonce: Nonce, req: &Req, reason: Reason) {
-        let rej = Rej { local: CommId::NONE, remote: req.local, stage: Stage::Req, reason };
-        self.send_to(to, nonce, Message::Rej(rej));
+    pub(super) fn reject_req(&mut self, to: Source, nonce: Nonce, req: &Req, reason: Reason) {
+        self.send_to(to, nonce, Message::Rej(Rej::of_req(req.local, reason)));
     }
 
     /// Every other message names the exchange by our id.
@@ -171,10 +170,7 @@ impl Machine {
         self.stats.stale += 1;
         let (local, remote) = (datagram.message.remote(), datagram.message.local());
         let answer = match datagram.message {
-            Message::Rep(_) => {
-                let reason = Reason::InvalidCommId;
-                Message::Rej(Rej { local: CommId::NONE, remote, stage: Stage::Rep, reason })
-            }
+            Message::Rep(_) => Message::Rej(Rej::of_stray_rep(remote)),
             Message::Dreq(_) => Message::Drep(Drep { local, remote }),
             Message::Rtu(rtu) => Message::Rej(disowned(&rtu)),
             Message::Req(_) | Message::Mra(_) | Message::Rej(_) | Message::Drep(_) => return,

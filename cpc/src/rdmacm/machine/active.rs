@@ -21,14 +21,13 @@ impl Machine {
     fn queue(&mut self, slot: usize, now: Instant) {
         let endpoint = &mut self.endpoints[slot];
         endpoint.state = State::Queued;
-        self.waiting.push_back(endpoint.key);
+        self.window.push(endpoint.key);
         self.start_waiting(now);
     }
 
     /// Starts queued requests while there are places. A request whose endpoint has moved on since is skipped.
     fn start_waiting(&mut self, now: Instant) {
-        while self.in_window < self.params.window.max(1) {
-            let Some(key) = self.waiting.pop_front() else { return };
+        while let Some(key) = self.window.next() {
             let Some(&slot) = self.by_key.get(&key) else { continue };
             if matches!(self.endpoints[slot].state, State::Queued) {
                 self.start(slot, now);
@@ -37,7 +36,7 @@ impl Machine {
     }
 
     fn start(&mut self, slot: usize, now: Instant) {
-        self.in_window += 1;
+        self.window.enter();
         let id = self.draw_id();
         self.take_id(slot, id);
         let endpoint = &mut self.endpoints[slot];
@@ -50,7 +49,7 @@ impl Machine {
     /// The request has come to something: the next may start.
     pub(super) fn leave_window(&mut self, slot: usize, now: Instant) {
         if std::mem::take(&mut self.endpoints[slot].in_window) {
-            self.in_window -= 1;
+            self.window.leave();
             self.start_waiting(now);
         }
     }

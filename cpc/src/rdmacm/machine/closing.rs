@@ -5,18 +5,7 @@ use std::time::Instant;
 use super::state::{Incoming, Input, State};
 use super::{Action, Machine, Owner};
 use crate::ProcessName;
-use crate::core::timers::Timer;
 use crate::wire::refusal::Refusal;
-
-/// The most requests kept; later ones are refused.
-const MAX_PARKED: usize = 4096;
-
-/// A request that waits for its endpoint.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Parked {
-    request: Incoming,
-    until: Instant,
-}
 
 impl Machine {
     /// Remove, where the peer knows of no connection; Leaving, when it has agreed or had time to: drops everything.
@@ -68,8 +57,8 @@ impl Machine {
     pub(super) fn park(&mut self, peer: ProcessName, request: Incoming, now: Instant) {
         match self.unpark(peer) {
             // A newer request of the same process: the older one is not waited for any more.
-            Some(older) => self.refuse(older.request.id, Refusal::Late),
-            None if self.parked.len() >= MAX_PARKED => {
+            Some(older) => self.refuse(older.id, Refusal::Late),
+            None if !self.parked.has_room_for(peer) => {
                 self.stats.ignored += 1;
                 return self.refuse(request.id, Refusal::UnknownPeer);
             }
@@ -78,43 +67,39 @@ impl Machine {
                 self.actions.push_back(Action::UnknownPeer { peer });
             }
         }
-        let until = now + self.params.unknown_wait;
-        self.parked.insert(peer, Parked { request, until });
+        self.parked.keep(peer, request, now + self.params.unknown_wait, &mut self.timers);
         self.by_id.insert(request.id, Owner::Parked(peer));
-        self.timers.move_to(Timer::Parked(peer), None, Some(until));
     }
 
     /// The endpoint has come: serves the request that waited for it.
     pub(super) fn serve_parked(&mut self, slot: usize, now: Instant) {
-        if let Some(parked) = self.unpark(self.endpoints[slot].peer) {
-            self.input(slot, &Input::Request(parked.request), now);
+        if let Some(request) = self.unpark(self.endpoints[slot].peer) {
+            self.input(slot, &Input::Request(request), now);
         }
     }
 
-    fn unpark(&mut self, peer: ProcessName) -> Option<Parked> {
-        let parked = self.parked.remove(&peer)?;
-        self.by_id.remove(&parked.request.id);
-        self.timers.move_to(Timer::Parked(peer), Some(parked.until), None);
-        Some(parked)
+    fn unpark(&mut self, peer: ProcessName) -> Option<Incoming> {
+        let request = self.parked.take(peer, &mut self.timers)?;
+        self.by_id.remove(&request.id);
+        Some(request)
     }
 
     /// The process that waited has gone.
     pub(super) fn parked_gone(&mut self, peer: ProcessName) {
-        if let Some(parked) = self.unpark(peer) {
-            self.actions.push_back(Action::Close { id: parked.request.id });
+        if let Some(request) = self.unpark(peer) {
+            self.actions.push_back(Action::Close { id: request.id });
         }
     }
 
-    /// Nobody added the peer in time.
+    /// The peer was not added in time.
     pub(super) fn parked_due(&mut self, peer: ProcessName, why: Refusal) {
-        if let Some(parked) = self.unpark(peer) {
-            self.refuse(parked.request.id, why);
+        if let Some(request) = self.unpark(peer) {
+            self.refuse(request.id, why);
         }
     }
 
     /// Refuses all that wait, at the end.
     pub(super) fn dismiss_parked(&mut self) {
-        let peers: Vec<ProcessName> = self.parked.keys().copied().collect();
-        peers.into_iter().for_each(|peer| self.parked_due(peer, Refusal::Closing));
+        self.parked.peers().into_iter().for_each(|peer| self.parked_due(peer, Refusal::Closing));
     }
 }

@@ -37,11 +37,12 @@ use std::time::Instant;
 use slab::Slab;
 use verbs::cm::Token;
 
-use self::closing::Parked;
 use self::state::{Endpoint, Incoming, Input, State};
 use crate::config::rdmacm::Params;
+use crate::core::parking::Parking;
 use crate::core::rng::Rng;
 use crate::core::timers::{Timer, Timers};
+use crate::core::window::Window;
 use crate::wire::ip::Address;
 use crate::wire::join::Join;
 use crate::wire::refusal::Refusal;
@@ -123,10 +124,9 @@ pub struct Machine {
     by_key: HashMap<EndpointKey, usize>,
     by_peer: HashMap<ProcessName, usize>,
     by_id: HashMap<Token, Owner>,
-    parked: HashMap<ProcessName, Parked>,
+    parked: Parking<Incoming>,
     timers: Timers,
-    waiting: VecDeque<EndpointKey>,
-    in_window: u32,
+    window: Window<EndpointKey>,
     actions: VecDeque<Action>,
     stats: Stats,
 }
@@ -136,6 +136,7 @@ impl Machine {
     pub fn new(local: Local, params: Params, seed: u64) -> Machine {
         Machine {
             local,
+            window: Window::new(params.window),
             params,
             rng: Rng::new(seed),
             last_id: 0,
@@ -143,10 +144,8 @@ impl Machine {
             by_key: HashMap::new(),
             by_peer: HashMap::new(),
             by_id: HashMap::new(),
-            parked: HashMap::new(),
+            parked: Parking::new(),
             timers: Timers::default(),
-            waiting: VecDeque::new(),
-            in_window: 0,
             actions: VecDeque::new(),
             stats: Stats::default(),
         }

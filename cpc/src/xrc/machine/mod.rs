@@ -38,11 +38,14 @@ use verbs::Qpn;
 use self::path::{Node, Path, Stage};
 use self::state::{Endpoint, Input, Link, State};
 use crate::config::datagram::Params;
+use crate::core::parking::Parking;
 use crate::core::rng::Rng;
 use crate::core::timers::{Timer, Timers};
+use crate::core::window::Window;
+use crate::exchange::received::Received;
 use crate::wire::Source;
 use crate::wire::domain::{Address, Place};
-use crate::wire::xrc::{Datagram, Message, SrqNums};
+use crate::wire::xrc::{Ask, Datagram, Message, SrqNums};
 use crate::wire::{CommId, Depth, Layout, Nonce};
 use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
@@ -99,11 +102,10 @@ pub struct Machine {
     /// Of peers that never answered our DREQ: the last exchange with them that is over.
     unheard: HashMap<ProcessName, CommId>,
     seen: HashMap<ProcessName, Seen>,
-    parked: HashMap<ProcessName, parking::Parked>,
+    parked: Parking<Received<Ask>>,
     timers: Timers,
-    /// Links that may begin when there is a place in the window.
-    ready: VecDeque<CommId>,
-    in_window: u32,
+    /// Links that may begin when there is a place.
+    window: Window<CommId>,
     actions: VecDeque<Action>,
     stats: Stats,
 }
@@ -118,6 +120,7 @@ impl Machine {
             last_attempt: 0,
             rng,
             local,
+            window: Window::new(params.window),
             params,
             endpoints: HashMap::new(),
             by_peer: HashMap::new(),
@@ -128,10 +131,8 @@ impl Machine {
             leaving: HashMap::new(),
             unheard: HashMap::new(),
             seen: HashMap::new(),
-            parked: HashMap::new(),
+            parked: Parking::new(),
             timers: Timers::default(),
-            ready: VecDeque::new(),
-            in_window: 0,
             actions: VecDeque::new(),
             stats: Stats::default(),
         }

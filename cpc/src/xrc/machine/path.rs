@@ -78,15 +78,14 @@ impl Machine {
         }
         match self.nodes.get_mut(&self.links[slot].address.place()) {
             Some(node) if !node.is_open() => node.waiting.push_back(id),
-            _ => self.ready.push_back(id),
+            _ => self.window.push(id),
         }
         self.start_ready(now);
     }
 
     /// Starts links while there are places in the window. One that has moved on since is skipped.
     pub(super) fn start_ready(&mut self, now: Instant) {
-        while self.in_window < self.params.window.max(1) {
-            let Some(id) = self.ready.pop_front() else { return };
+        while let Some(id) = self.window.next() {
             let Some(&slot) = self.by_id.get(&id) else { continue };
             if matches!(self.links[slot].state, State::Queued) {
                 self.begin(slot, now);
@@ -113,7 +112,7 @@ impl Machine {
     }
 
     fn take_place(&mut self, slot: usize) {
-        self.in_window += 1;
+        self.window.enter();
         self.links[slot].in_window = true;
     }
 
@@ -121,7 +120,7 @@ impl Machine {
     /// gone holds a place for one timeout only.
     pub(super) fn leave_window(&mut self, slot: usize, now: Instant) {
         if std::mem::take(&mut self.links[slot].in_window) {
-            self.in_window -= 1;
+            self.window.leave();
             self.start_ready(now);
         }
     }
@@ -226,7 +225,7 @@ impl Machine {
     /// Whoever waits for this node looks again; the node is forgotten if nothing is left of it.
     fn wake(&mut self, place: Place, now: Instant) {
         let Some(node) = self.nodes.get_mut(&place) else { return };
-        self.ready.extend(node.waiting.drain(..));
+        self.window.extend(node.waiting.drain(..));
         if node.up.is_none() && node.fresh == 0 && node.slow == 0 {
             self.nodes.remove(&place);
         }

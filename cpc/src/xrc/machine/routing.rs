@@ -13,7 +13,7 @@ use super::state::{Input, StateKind};
 use crate::EndpointKey;
 use crate::wire::Source;
 use crate::wire::xrc::{Ask, Datagram, Message};
-use crate::wire::{CommId, Drep, Nonce, Reason, Rej, Stage, WireError};
+use crate::wire::{CommId, Drep, Nonce, Reason, Rej, WireError};
 
 impl Machine {
     /// Takes in a datagram: any bytes, from anyone.
@@ -124,8 +124,7 @@ impl Machine {
     }
 
     pub(super) fn reject_ask(&mut self, to: Source, nonce: Nonce, ask: &Ask, reason: Reason) {
-        let rej = Rej { local: CommId::NONE, remote: ask.local, stage: Stage::Req, reason };
-        self.send_to(to, nonce, Message::Rej(rej));
+        self.send_to(to, nonce, Message::Rej(Rej::of_req(ask.local, reason)));
     }
 
     /// Every other message names the exchange by our id.
@@ -171,10 +170,7 @@ impl Machine {
         self.stats.stale += 1;
         let (local, remote) = (datagram.message.remote(), datagram.message.local());
         let answer = match datagram.message {
-            Message::Tell(_) => {
-                let reason = Reason::InvalidCommId;
-                Message::Rej(Rej { local: CommId::NONE, remote, stage: Stage::Rep, reason })
-            }
+            Message::Tell(_) => Message::Rej(Rej::of_stray_rep(remote)),
             Message::Dreq(_) => Message::Drep(Drep { local, remote }),
             Message::Ask(_) | Message::Mra(_) | Message::Rej(_) | Message::Drep(_) => return,
         };
