@@ -53,7 +53,7 @@ fn wanted(qp: &Qp, head: &Head, from: From) -> bool {
                 && qp.link.as_ref().is_some_and(|link| link.incarnation == from.incarnation)
         }
     };
-    generation && connected && is_receiving(qp.state)
+    generation && connected && (is_receiving(qp.state) || qp.takes_in(head))
 }
 
 #[cold]

@@ -36,6 +36,8 @@ word!(W64, u64);
 
 struct Shared {
     tag: AtomicU32,
+    /// The sequence number of the receiver's queue pair; it was open at 0.
+    sequence: AtomicU32,
     watched: W32,
     bits: W64,
     bell: W32,
@@ -43,7 +45,8 @@ struct Shared {
 
 fn shared(watched: u32) -> Arc<Shared> {
     let (tag, watched) = (AtomicU32::new(0), W32(AtomicU32::new(watched)));
-    Arc::new(Shared { tag, watched, bits: W64(AtomicU64::new(0)), bell: W32(AtomicU32::new(0)) })
+    let sequence = AtomicU32::new(0);
+    Arc::new(Shared { tag, sequence, watched, bits: W64(AtomicU64::new(0)), bell: W32(AtomicU32::new(0)) })
 }
 
 fn full() {
@@ -77,6 +80,30 @@ fn a_message_sent_while_control_is_given_back_is_seen_or_rings_the_bell() {
         }
         let rung = sender.join().unwrap();
         assert!(seen || rung, "the thread sleeps on a message");
+    });
+}
+
+/// `engine::ending`: the sender goes by a success, the receiver flushes what it does not find.
+#[test]
+fn a_message_sent_while_its_receiver_closes_is_taken_in_or_not_acknowledged() {
+    loom::model(|| {
+        let shared = shared(1);
+        let sender = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                if shared.sequence.load(Ordering::Acquire) != 0 {
+                    return false;
+                }
+                shared.tag.store(1, Ordering::Release);
+                handover::is_watched(&shared.watched, full);
+                shared.sequence.load(Ordering::Acquire) == 0
+            })
+        };
+        shared.sequence.store(1, Ordering::Release);
+        full();
+        let taken_in = arrived(&shared);
+        let acknowledged = sender.join().unwrap();
+        assert!(taken_in || !acknowledged, "an acknowledged message is flushed");
     });
 }
 

@@ -9,7 +9,7 @@ mod common;
 #[path = "common/connections.rs"]
 mod connections;
 
-use common::{ALL_ACCESS, Buf, Dev, Qp, last_errno, table};
+use common::{ALL_ACCESS, Buf, Dev, Qp, last_errno, poll, table};
 use connections::{Channel, cm, destroy};
 use rdma_cm_sys::*;
 use rdma_sys::*;
@@ -196,6 +196,26 @@ fn the_end_of_a_connection_takes_both_queue_pairs_to_the_error_state() {
     let event = pair.channel.next();
     assert_eq!((event.kind, event.id), (RDMA_CM_EVENT_DISCONNECTED, passive));
     assert_eq!(pair.waits.state(), IBV_QPS_ERR);
+    pair.end();
+}
+
+/// The connection manager takes the queue pair to ERR when it hears of the end; that is no reason to lose what came before it.
+#[test]
+fn a_message_before_the_end_of_a_connection_is_received() {
+    let dev = dev();
+    let (pair, mut buf) = (Pair::connect(&dev), dev.buf(64));
+    buf.data[..5].copy_from_slice(b"hello");
+    (1..3).for_each(|wr_id| assert_eq!(pair.waits.recv(wr_id, &[buf.sge(32, 16)]), 0));
+    // From now on nothing is delivered unless this program polls an empty queue, for some milliseconds.
+    (0..300).for_each(|_| assert!(poll(pair.opens.cq).is_none()));
+    assert_eq!(pair.opens.send(3, &[buf.sge(0, 5)]), 0);
+    assert_eq!(pair.opens.wait().status, IBV_WC_SUCCESS);
+    assert_eq!(unsafe { (cm().disconnect)(pair.ids[1]) }, 0);
+    assert_eq!(pair.channel.next().kind, RDMA_CM_EVENT_DISCONNECTED);
+    let (first, second) = (pair.waits.wait(), pair.waits.wait());
+    assert_eq!((first.wr_id, first.status), (1, IBV_WC_SUCCESS));
+    assert_eq!((second.wr_id, second.status), (2, IBV_WC_WR_FLUSH_ERR));
+    assert_eq!(&buf.data[32..37], b"hello");
     pair.end();
 }
 

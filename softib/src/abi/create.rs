@@ -285,9 +285,10 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
             if found.users > 0 {
                 return Err(Errno::BUSY);
             }
-            let (context, delivered) = (found.context, found.async_events);
+            let context = found.context;
+            xrc::silence(&mut state, key);
             event::forget(&mut state.w, context, Subject::Srq(key));
-            delivered
+            state.w.srqs.get(key).map_or(0, |srq| srq.async_events)
         };
         event::wait_for_srq_acks(srq, delivered);
         let mut state = engine()?.enter();

@@ -70,8 +70,11 @@ fn post_short<const INLINE: bool>(qp: usize, wr: &ibv_send_wr, sge: &ibv_sge) ->
 
 #[inline(never)]
 fn finish(mut state: Owned<'_, State>, qp: usize, rest: Rest) {
-    let State { qps, w, .. } = &mut *state;
-    let finished = AssertUnwindSafe(|| qps.get_mut(qp).map(|qp| send::finish_short(qp, w, rest)));
+    let finished = AssertUnwindSafe(|| {
+        let State { qps, w, .. } = &mut *state;
+        qps.get_mut(qp).into_iter().for_each(|qp| send::finish_short(qp, w, rest));
+        state.settle();
+    });
     // The message is on its way: there is nobody to tell.
     let _ = catch_unwind(finished);
 }
@@ -84,24 +87,35 @@ unsafe extern "C" fn post_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
     let result = guard(|| {
         let engine = engine()?;
         let mut state = engine.enter();
-        let State { qps, w, .. } = &mut *state;
-        let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
-        while !at.is_null() {
-            // SAFETY: the program passes a list of valid requests, each with num_sge elements.
-            let wr = unsafe { &*at };
-            post_one(qp, w, wr)?;
-            at = wr.next;
-        }
-        if !w.busy.is_empty() && engine.shared.thread_in_charge() {
+        // SAFETY: the program passes a list of valid requests.
+        let posted = unsafe { post_each(&mut state, qp_index(qp), &mut at) };
+        state.settle();
+        if !state.w.busy.is_empty() && engine.shared.thread_in_charge() {
             engine.shared.wake();
         }
-        Ok(())
+        posted
     });
     if result != 0 && !bad.is_null() {
         // SAFETY: the program passes null or a valid pointer.
         unsafe { *bad = at };
     }
     result
+}
+
+/// Posts requests until one can't be, at which `at` stands then.
+///
+/// # Safety
+/// A list of valid requests.
+#[inline(always)]
+unsafe fn post_each(state: &mut State, qp: usize, at: &mut *mut ibv_send_wr) -> Result<(), Errno> {
+    let State { qps, w, .. } = state;
+    let qp = qps.get_mut(qp).ok_or(Errno::INVAL)?;
+    // SAFETY: contract; each is null or has num_sge elements.
+    while let Some(wr) = unsafe { at.as_ref() } {
+        post_one(qp, w, wr)?;
+        *at = wr.next;
+    }
+    Ok(())
 }
 
 /// Posts a list of which every request is sure to be taken: all of them, or none.
@@ -117,13 +131,12 @@ pub fn post_all(qp: *mut ibv_qp, requests: &[ibv_send_wr]) -> Result<(), Errno> 
     if waiting + requests.len() > qp.cap.max_send_wr as usize {
         return Err(Errno::NOMEM);
     }
-    for wr in requests {
-        post_one(qp, w, wr)?;
-    }
-    if !w.busy.is_empty() && engine.shared.thread_in_charge() {
+    let posted = requests.iter().try_for_each(|wr| post_one(qp, w, wr));
+    state.settle();
+    if !state.w.busy.is_empty() && engine.shared.thread_in_charge() {
         engine.shared.wake();
     }
-    Ok(())
+    posted
 }
 
 #[inline(always)]
@@ -176,15 +189,9 @@ fn work_of(qp: &Qp, wr: &ibv_send_wr, len: u32) -> Work {
         flags: wr.send_flags,
         // SAFETY: both members are u32; any value is valid.
         imm: unsafe { wr.imm.imm_data },
-        remote: Remote::Peer,
         len,
-        sent: 0,
-        receive: None,
         signalled: qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
-        number: 0,
-        asked: false,
-        moved: false,
-        srqn: 0,
+        ..Default::default()
     }
 }
 
@@ -198,11 +205,12 @@ pub fn post_bind(qp: *mut ibv_qp, wr: &ibv_send_wr, binding: Binding) -> Result<
         return Err(Errno::INVAL);
     }
     let work = Work { remote: Remote::Bind(binding), ..work_of(qp, wr, 0) };
-    send::submit(qp, w, work, &[])?;
-    if !w.busy.is_empty() && engine.shared.thread_in_charge() {
+    let posted = send::submit(qp, w, work, &[]);
+    state.settle();
+    if !state.w.busy.is_empty() && engine.shared.thread_in_charge() {
         engine.shared.wake();
     }
-    Ok(())
+    posted
 }
 
 /// Fills in where a request other than a plain RC send goes; refuses what the QP's type does not offer.

@@ -154,6 +154,7 @@ fn build(
         stream: Stream::Free,
         xrc: None,
         port: 0,
+        ending: None,
     }))
 }
 
@@ -210,10 +211,16 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         if let Some(handle) = shared_qp::handle_key(qp) {
             return shared_qp::modify(w, handle, attr, mask);
         }
-        let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+        let index = qp_index(qp);
+        let qp = qps.get_mut(index).ok_or(Errno::INVAL)?;
         check_step(qp, w, attr, mask)?;
-        modify(qp, w, attr, mask)?;
-        let waiting = !w.busy.is_empty();
+        let (to, port) = check_change(qp, w, attr, mask)?;
+        match to {
+            IBV_QPS_ERR => state.fail(index),
+            IBV_QPS_RESET => reset(&mut state, index),
+            _ => change(qp, w, attr, mask, (to, port)),
+        }
+        let waiting = !state.w.busy.is_empty();
         drop(state);
         if waiting && engine.shared.thread_in_charge() {
             engine.shared.wake();
@@ -231,7 +238,8 @@ fn check_step(qp: &Qp, w: &World, attr: &ibv_qp_attr, mask: u32) -> Result<(), E
     qp_state::check(qp.kind, qp.state, to, qp_state::applicable(qp.kind, mask))
 }
 
-fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+/// The state and the port that a change of attributes leads to. EINVAL: a value that can't be.
+fn check_change(qp: &Qp, w: &World, attr: &ibv_qp_attr, mask: u32) -> Result<(u32, u8), Errno> {
     let mask = qp_state::applicable(qp.kind, mask);
     if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != qp.state {
         return Err(Errno::INVAL);
@@ -239,27 +247,32 @@ fn modify(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32) -> Result<(
     let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { qp.state };
     let port = port_of(&w.ports, w.device(qp.context), &qp.attr, attr, mask)?;
     check_values(attr, mask, &w.ports, port)?;
-    match to {
-        IBV_QPS_RESET => qp.reset(w),
-        IBV_QPS_ERR => qp.fail(w),
-        _ => {
-            let path = mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0;
-            let partition =
-                mask & (IBV_QP_PKEY_INDEX | IBV_QP_PORT) != 0 && (qp.link.is_some() || qp.xrc.is_some());
-            store(&mut qp.attr, attr, mask);
-            qp.port = port;
-            // Packet sequence numbers have 24 bits (IBTA 9.2.1).
-            (qp.attr.rq_psn, qp.attr.sq_psn) = (qp.attr.rq_psn & PSN_MASK, qp.attr.sq_psn & PSN_MASK);
-            match qp.kind {
-                IBV_QPT_UD => {}
-                _ if !(path || partition) => {}
-                IBV_QPT_XRC_SEND => connect_xrc(qp, w),
-                _ => connect(qp, w),
-            }
-            arrive(qp, w, to);
-        }
+    Ok((to, port))
+}
+
+/// Carries out a change that has been checked and leads neither to ERR nor to RESET.
+fn change(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32, (to, port): (u32, u8)) {
+    let mask = qp_state::applicable(qp.kind, mask);
+    let path = mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0;
+    let partition = mask & (IBV_QP_PKEY_INDEX | IBV_QP_PORT) != 0 && (qp.link.is_some() || qp.xrc.is_some());
+    store(&mut qp.attr, attr, mask);
+    qp.port = port;
+    // Packet sequence numbers have 24 bits (IBTA 9.2.1).
+    (qp.attr.rq_psn, qp.attr.sq_psn) = (qp.attr.rq_psn & PSN_MASK, qp.attr.sq_psn & PSN_MASK);
+    match qp.kind {
+        IBV_QPT_UD => {}
+        _ if !(path || partition) => {}
+        IBV_QPT_XRC_SEND => connect_xrc(qp, w),
+        _ => connect(qp, w),
     }
-    Ok(())
+    arrive(qp, w, to);
+}
+
+/// Takes a queue pair back to RESET. What it has acknowledged is in its buffers then.
+fn reset(state: &mut State, index: usize) {
+    state.silence(index);
+    let State { qps, w, .. } = state;
+    qps.get_mut(index).into_iter().for_each(|qp| qp.reset(w));
 }
 
 /// Queue pair `qpn` of this process, which an iWARP connection manager may connect now: in INIT.
@@ -276,16 +289,20 @@ pub fn connect_stream(qpn: u32, steps: &[(ibv_qp_attr, u32)], stream: Stream) ->
     let State { qps, w, .. } = &mut *state;
     let qp = qps.get_mut(qpn as usize % QPS).ok_or(Errno::INVAL)?;
     qp.stream = stream;
-    steps.iter().try_for_each(|(attr, mask)| modify(qp, w, attr, *mask))
+    steps.iter().try_for_each(|(attr, mask)| {
+        let to = check_change(qp, w, attr, *mask)?;
+        change(qp, w, attr, *mask, to);
+        Ok(())
+    })
 }
 
 /// The connection of queue pair `qpn` of this process is over: it goes to the error state, if it is still there.
 pub fn end_stream(qpn: u32) {
     let Ok(engine) = engine() else { return };
     let mut state = engine.enter();
-    let State { qps, w, .. } = &mut *state;
-    if let Some(qp) = qps.get_mut(qpn as usize % QPS).filter(|qp| qp.num == qpn) {
-        qp.fail(w);
+    let index = qpn as usize % QPS;
+    if state.qps.get_mut(index).is_some_and(|qp| qp.num == qpn) {
+        state.fail(index);
     }
 }
 
@@ -482,7 +499,11 @@ fn retire(state: &mut State, index: usize) -> Result<u32, Errno> {
         return Err(Errno::BUSY);
     }
     event::forget(w, qp.context, Subject::Qp(index));
-    qp.reset(w);
+    reset(state, index);
+    let State { qps, w, .. } = state;
+    let qp = qps.get_mut(index).ok_or(Errno::INVAL)?;
+    // What has been taken in may have raised some.
+    event::forget(w, qp.context, Subject::Qp(index));
     Ok(qp.async_events)
 }
 

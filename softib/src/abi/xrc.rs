@@ -239,10 +239,17 @@ pub fn publish(w: &World, key: usize) {
     qptable::publish(&w.segment.map, xrc.index, &public);
 }
 
+/// Hides an SRQ from senders, if it is an XRC one, and delivers what it has acknowledged.
+pub fn silence(state: &mut State, key: usize) {
+    let Some(xrc) = state.w.srqs.get(key).and_then(|srq| srq.xrc.as_ref()) else { return };
+    let gone = Public { generation: xrc.generation, ..Default::default() };
+    qptable::publish(&state.w.segment.map, xrc.index, &gone);
+    state.take_in_from(|_| true);
+    state.settle();
+}
+
 /// Takes an SRQ's XRC side down, for its destruction.
 pub fn withdraw(qps: &mut Qps, w: &mut World, xrc: &XrcSrq) {
-    let gone = Public { generation: xrc.generation, ..Default::default() };
-    qptable::publish(&w.segment.map, xrc.index, &gone);
     qps.release(xrc.index);
     w.xrc.use_xrcd(xrc.xrcd, -1);
     if let Some(cq) = w.cqs.get_mut(xrc.cq) {

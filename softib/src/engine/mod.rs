@@ -4,12 +4,14 @@
 //! world      the state under the lock
 //! lock       that lock
 //! progress   rings and stuck sends, and who works on them
+//! ending     queue pairs that go to the error state
 //! thread     the device thread
 //! reap       its rounds: what dead senders still hold
 //! barrier    membarrier(2)
 //! ```
 
 pub mod barrier;
+mod ending;
 pub mod lock;
 pub mod progress;
 pub mod reap;
@@ -114,6 +116,7 @@ impl Engine {
             peers,
             busy: Vec::new(),
             doomed: Vec::new(),
+            ending: Vec::new(),
             retired: Vec::new(),
             replies: VecDeque::new(),
             groups: Default::default(),

@@ -20,7 +20,7 @@ use crate::deliver::{self, From};
 use crate::engine::barrier::Barrier;
 use crate::engine::world::State;
 use crate::shm::handover;
-use crate::shm::layout::{BITMAP, QP_BITS, QPS, RINGS};
+use crate::shm::layout::{BITMAP, CELLS, QP_BITS, QPS, RINGS};
 use crate::shm::map::Map;
 use crate::shm::ring::{self, RecvRing};
 use crate::xrc::events;
@@ -70,7 +70,7 @@ pub struct Inbound {
     pub owner: Owner,
     streak: u32,
     polls: u64,
-    barrier: Barrier,
+    pub barrier: Barrier,
 }
 
 impl Inbound {
@@ -299,6 +299,15 @@ impl State {
         while self.drain(ring) {}
     }
 
+    /// Delivers what a ring holds now, and at most as many cells as it has, though its sender may go on.
+    pub fn take_in(&mut self, ring: usize) {
+        for _ in 0..CELLS.div_ceil(BATCH) {
+            if !self.drain(ring) {
+                return;
+            }
+        }
+    }
+
     /// Something waits for a time or for room, and somebody has to come back to it.
     #[inline]
     pub fn has_waiting(&self) -> bool {
@@ -308,7 +317,7 @@ impl State {
     /// Works on queue pairs with waiting sends.
     #[inline]
     fn advance_sends(&mut self) -> Option<Instant> {
-        if self.w.is_quiet() {
+        if self.w.is_quiet() && self.w.ending.is_empty() {
             return None;
         }
         self.advance_busy()
@@ -337,6 +346,7 @@ impl State {
                 soonest = Some(soonest.map_or(again, |time| time.min(again)));
             }
         }
+        self.settle();
         soonest
     }
 }

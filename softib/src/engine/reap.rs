@@ -45,6 +45,7 @@ impl State {
         target::forget_flows(&mut self.w, |_| false);
         self.w.release_retired(REST);
         self.follow_plan();
+        self.settle();
         let planned = self.w.faults.as_ref().and_then(|faults| faults.next_change());
         let usual = Instant::now() + ROUNDS;
         planned.map_or(usual, |time| time.min(usual))

@@ -77,6 +77,8 @@ pub struct World {
     pub busy: Vec<usize>,
     /// Queue pairs whose CQ overran under them, by number.
     pub doomed: Vec<u32>,
+    /// Queue pairs that have gone to the error state and have not been flushed, by index; empty when the lock is free.
+    pub ending: Vec<usize>,
     /// Places of destroyed receive queues, that an initiator may just be looking at.
     pub retired: Vec<(Instant, Extent)>,
     /// Answers to RDMA requests that came through a ring.

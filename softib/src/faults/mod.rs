@@ -69,9 +69,10 @@ pub fn kill_connection(qpn: u32) -> Result<(), Errno> {
     let engine = crate::engine::current().ok_or(Errno::NODEV)?;
     let mut guard = engine.enter();
     let State { qps, w, .. } = &mut *guard;
-    let qp = qps.get_mut(qpn as usize % QPS).filter(|qp| qp.num == qpn).ok_or(Errno::INVAL)?;
-    w.async_event(qp.context, IBV_EVENT_QP_FATAL, Subject::Qp(qp.index));
-    qp.fail(w);
+    let index = qpn as usize % QPS;
+    let qp = qps.get_mut(index).filter(|qp| qp.num == qpn).ok_or(Errno::INVAL)?;
+    w.async_event(qp.context, IBV_EVENT_QP_FATAL, Subject::Qp(index));
+    guard.fail(index);
     Ok(())
 }
 

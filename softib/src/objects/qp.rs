@@ -80,6 +80,17 @@ pub struct Qp {
     pub xrc: Option<Box<SendLink>>,
     /// Which of the process' ports it is bound to, from INIT on.
     pub port: u8,
+    /// It is on its way to the error state.
+    pub ending: Option<Box<Ending>>,
+}
+
+/// A queue pair that is in the error state and has not been flushed: what was acknowledged before is taken in first (`engine::ending`).
+#[derive(Debug)]
+pub struct Ending {
+    /// The send request whose failure is the cause, with its status.
+    failed: Option<(Work, u32)>,
+    /// It was open, and no receive has failed since: acknowledged messages complete with success.
+    pub takes: bool,
 }
 
 impl std::fmt::Debug for Qp {
@@ -266,13 +277,57 @@ impl Qp {
         }
     }
 
-    /// Moves to the error state and flushes: every outstanding work request completes, exactly once.
+    /// Moves to the error state, for something that the peer has sent: what came before it has been delivered, so everything that
+    /// is outstanding is flushed at once. For other causes there is [`Self::begin_end`].
     #[cold]
     pub fn fail(&mut self, w: &mut World) {
+        if let Some(ending) = self.ending.as_mut() {
+            ending.takes = false;
+        }
+        if self.state != IBV_QPS_ERR && self.state != IBV_QPS_RESET {
+            self.set_state(IBV_QPS_ERR, w);
+            self.flush(w);
+        }
+    }
+
+    /// Moves to the error state, because of the send request that has `failed` if it says so. The flush follows when what was
+    /// acknowledged before has been taken in: `State::settle`, which is called before the engine's lock is given back.
+    #[cold]
+    pub fn begin_end(&mut self, w: &mut World, failed: Option<(Work, u32)>) {
         if self.state == IBV_QPS_ERR || self.state == IBV_QPS_RESET {
+            if let Some((work, status)) = failed {
+                self.complete_send(w, &work, status);
+            }
             return;
         }
+        let takes = super::qp_state::is_receiving(self.state);
         self.set_state(IBV_QPS_ERR, w);
+        self.ending = Some(Box::new(Ending { failed, takes }));
+        w.ending.push(self.index);
+    }
+
+    /// Completes what [`Self::begin_end`] has left.
+    #[cold]
+    pub fn end(&mut self, w: &mut World) {
+        let Some(ending) = self.ending.take() else { return };
+        if let Some((work, status)) = ending.failed {
+            self.complete_send(w, &work, status);
+        }
+        self.flush(w);
+    }
+
+    /// Whether it takes a message in that was acknowledged before it went to the error state. Requests that are still to be answered
+    /// have not been.
+    #[cold]
+    pub fn takes_in(&self, head: &Head) -> bool {
+        let acknowledged =
+            [op::SEND, op::SEND_INV, op::WRITE_IMM, op::DATAGRAM, op::TOO_LONG, op::BAD_RECEIVE];
+        let takes = self.ending.as_ref().is_some_and(|ending| ending.takes);
+        takes && (acknowledged.contains(&head.op) || head.op == op::RESPONSE)
+    }
+
+    /// Completes everything that is outstanding, each request once.
+    fn flush(&mut self, w: &mut World) {
         self.flush_sends(w);
         self.flush_receives(w);
         if self.srq.is_some() {
@@ -359,7 +414,7 @@ impl Qp {
         self.generation = self.generation.wrapping_add(1);
         self.sq.clear();
         (self.inbound, self.held, self.stream) = (None, None, Stream::Free);
-        self.link = None;
+        (self.link, self.ending) = (None, None);
         self.xrc = None;
         self.established = false;
         (self.sq_posted, self.sq_retired) = (0, 0);

@@ -33,6 +33,8 @@ pub struct Rest {
     len: u32,
     watched: bool,
     signalled: bool,
+    /// The receiver's queue pair was open, as it had been seen, when the message was in the ring.
+    open: bool,
 }
 
 /// A SEND of one cell on a connected RC queue pair with nothing queued, of a payload in `sges`: the request that latency is made of. It
@@ -70,12 +72,13 @@ pub fn send_short<const INLINE: bool>(
         [one] if INLINE => unsafe { peer.ring.send_inline(head, one.addr as *const u8) },
         _ => peer.ring.send_any(head, |to| gather_all(sges, to)),
     };
+    let open = link.is_current();
     qp.sq_posted = qp.sq_posted.wrapping_add(1);
     let signalled = qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0;
-    if watched && !signalled && !link.is_used_up() {
+    if watched && open && !signalled && !link.is_used_up() {
         return Short::Sent;
     }
-    Short::Unfinished(Rest { wr_id: wr.wr_id, len, watched, signalled })
+    Short::Unfinished(Rest { wr_id: wr.wr_id, len, watched, signalled, open })
 }
 
 /// Does what is left to do when a short message is in the ring.
@@ -89,8 +92,25 @@ pub fn finish_short(qp: &mut Qp, w: &mut World, rest: Rest) {
             rung(peer.ring.announce(), peer, &mut w.stats.doorbells);
         }
     }
+    if !rest.open {
+        return confirm_short(qp, w, rest);
+    }
     if rest.signalled {
         complete_short(qp, w, rest.wr_id, rest.len);
+    }
+}
+
+/// Looks again at a receiver that has changed while a short message was on its way to it.
+#[cold]
+fn confirm_short(qp: &mut Qp, w: &mut World, rest: Rest) {
+    let me = (qp.num, w.segment.incarnation);
+    let Some(link) = qp.link.as_mut() else { return };
+    let Rest { wr_id, len, signalled, .. } = rest;
+    let (opcode, number) = (IBV_WR_SEND, qp.sq_posted);
+    let work = Work { wr_id, opcode, len, signalled, number, unconfirmed: true, ..Default::default() };
+    match reach(&mut w.peers, link, me) {
+        Ok(_) => qp.complete_send(w, &work, IBV_WC_SUCCESS),
+        Err(step) => super::enqueue(qp, w, work, &[], step),
     }
 }
 
@@ -117,6 +137,7 @@ pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return xrc::send::attempt(qp, w, work, sges) };
     let peer = match reach(&mut w.peers, link, me) {
+        Ok(_) if work.unconfirmed => return Step::Done(IBV_WC_SUCCESS),
         Ok(peer) => peer,
         Err(step) => return step,
     };
@@ -141,7 +162,22 @@ pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge
             }
         }
     }
-    push_fragments(peer, &mut w.stats.doorbells, Message { op: op::SEND, dst, src_qpn: qp.num }, work, sges)
+    let to = Message { op: op::SEND, dst, src_qpn: qp.num };
+    match push_fragments(peer, &mut w.stats.doorbells, to, work, sges) {
+        Step::Done(IBV_WC_SUCCESS) => confirm(link, peer, me, work),
+        step => step,
+    }
+}
+
+/// What becomes of a request all of which is in the ring: it has been acknowledged if the receiver is still open, for whoever closes it
+/// looks into the ring after that (`engine::ending`).
+#[inline]
+pub fn confirm(link: &mut Link, peer: &Peer, me: (u32, u64), work: &mut Work) -> Step {
+    if link.is_open(&peer.map, me) {
+        return Step::Done(IBV_WC_SUCCESS);
+    }
+    work.unconfirmed = true;
+    Step::Silent
 }
 
 /// The process behind a connected queue pair, if it lives and its queue pair takes messages; else what becomes of the request.
@@ -208,9 +244,13 @@ fn claim(link: &mut Link, peer: &Peer, len: u32) -> Claimed {
 }
 
 /// Consumes a receive for an RDMA WRITE with immediate and tells the peer.
-pub fn notify(qp: &mut Qp, w: &mut World, work: &Work) -> Step {
+pub fn notify(qp: &mut Qp, w: &mut World, work: &mut Work) -> Step {
+    let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return Step::Silent };
     let Some(peer) = w.peers.attached(link.slot) else { return Step::Silent };
+    if work.unconfirmed {
+        return Step::Done(IBV_WC_SUCCESS);
+    }
     if !peer.ring.has_room(0) {
         return Step::Room;
     }
@@ -227,7 +267,7 @@ pub fn notify(qp: &mut Qp, w: &mut World, work: &Work) -> Step {
     // SAFETY: push hands out room for head.len bytes, which is 4.
     let pushed = peer.ring.push(head, |to| unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, 4) });
     rung(pushed, peer, &mut w.stats.doorbells);
-    Step::Done(status)
+    if status == IBV_WC_SUCCESS { confirm(link, peer, me, work) } else { Step::Done(status) }
 }
 
 /// Messages up to two of these go in one piece or two; pieces overlap the two sides' copies.

@@ -11,7 +11,8 @@
 //!
 //! * `Room`: the ring is full; the peer has been told. Datagrams, too, but not for ever.
 //! * `Rnr`: no receive; waits the responder's min_rnr_timer, rnr_retry times (7: for ever), then RNR_RETRY_EXC_ERR.
-//! * `Silent`: the peer's QP does not answer; RETRY_EXC_ERR after timeout x (retry_cnt + 1). A dead peer's at once.
+//! * `Silent`: the peer's QP does not answer; RETRY_EXC_ERR after timeout x (retry_cnt + 1). A dead peer's at once. So does one that
+//!   closes while a message is put into its ring (`engine::ending`).
 
 mod datagram;
 mod message;
@@ -21,8 +22,8 @@ mod work;
 
 pub use datagram::Envelope;
 pub use message::{
-    Claimed, PIECE, Rest, SHORT_SGES, Short, destination, finish_short, notify, reach, rung, send_message,
-    send_short, solicited,
+    Claimed, PIECE, Rest, SHORT_SGES, Short, confirm, destination, finish_short, notify, reach, rung,
+    send_message, send_short, solicited,
 };
 pub use queue::{advance, finish_head, tell_drained};
 pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Step, UD_MTU, Wait, Work, gather, op};
@@ -65,6 +66,10 @@ fn submit_later(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge]) -> Res
             let queued = Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry);
             faults::enqueue(qp, w, queued);
         }
+        // Behind the one that has failed.
+        IBV_QPS_ERR if qp.ending.is_some() => {
+            qp.sq.push_back(Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry));
+        }
         IBV_QPS_ERR | IBV_QPS_SQE => qp.complete_send(w, &work, IBV_WC_WR_FLUSH_ERR),
         _ => {
             qp.sq_posted = qp.sq_posted.wrapping_sub(1);
@@ -74,8 +79,9 @@ fn submit_later(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge]) -> Res
     Ok(())
 }
 
+/// A request that waits, for what `step` says.
 #[cold]
-fn enqueue(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge], step: Step) {
+pub fn enqueue(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge], step: Step) {
     let mut queued = Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry);
     let spent = queue::wait_for(qp, w, &mut queued, step);
     qp.sq.push_back(queued);
@@ -91,10 +97,10 @@ fn enqueue(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge], step: Step)
 /// An error completion on an SQ: RC and XRC go to ERR, the others to SQE.
 #[cold]
 pub fn fail_send(qp: &mut Qp, w: &mut World, work: &Work, status: u32) {
-    qp.complete_send(w, work, status);
     if matches!(qp.kind, IBV_QPT_RC | IBV_QPT_XRC_SEND) {
-        qp.fail(w);
+        qp.begin_end(w, Some((*work, status)));
     } else {
+        qp.complete_send(w, work, status);
         qp.set_state(IBV_QPS_SQE, w);
         qp.flush_sends(w);
     }

@@ -49,7 +49,7 @@ pub const GRH_LEN: u32 = GRH as u32;
 pub const UD_MTU: u32 = 4096;
 
 /// One send request on its way.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Work {
     pub wr_id: u64,
     pub opcode: u32,
@@ -67,14 +67,17 @@ pub struct Work {
     /// RDMA: the request is in the ring; the data is where it belongs.
     pub asked: bool,
     pub moved: bool,
+    /// All of it is in the ring, and the receiver's queue pair was no more open then: it is over if that is open after all.
+    pub unconfirmed: bool,
     /// XRC: the number of the shared receive queue that it is for.
     pub srqn: u32,
 }
 
 /// What a request names on the other side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Remote {
     /// The connected queue pair.
+    #[default]
     Peer,
     Memory {
         addr: u64,
@@ -165,7 +168,7 @@ impl Work {
 
     /// Something of it has reached the peer: it is finished even when the QP drains.
     pub fn begun(&self) -> bool {
-        self.receive.is_some() || self.asked || self.moved
+        self.receive.is_some() || self.asked || self.moved || self.unconfirmed
     }
 }
 

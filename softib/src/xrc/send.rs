@@ -170,6 +170,8 @@ struct Target<'a> {
     peer: &'a mut Peer,
     link: &'a mut Link,
     via: Via,
+    /// Slot and incarnation of the domain, whose the SRQ is.
+    domain: (u32, u64),
     src_qpn: u32,
     bells: &'a mut u64,
 }
@@ -192,11 +194,15 @@ fn attempt_on(to: &mut SendLink, qp: &Qp, w: &mut World, work: &mut Work, sges: 
     let Some((_, seen)) = to.seen else { return Step::Silent };
     let qpn = crate::objects::qp::number(to.domain.slot, to.index);
     let via = Via { qpn, generation: seen.generation };
+    let domain = (to.domain.slot as u32, to.domain.incarnation);
     let Some(link) = to.queue(w, work.srqn) else { return no_queue(w, work) };
+    if work.unconfirmed {
+        return Step::Done(IBV_WC_SUCCESS);
+    }
     let World { peers, stats, mrs, .. } = w;
     let Some(peer) = peers.attached(link.slot) else { return Step::Silent };
     if matches!(work.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
-        let mut target = Target { peer, link, via, src_qpn: qp.num, bells: &mut stats.doorbells };
+        let mut target = Target { peer, link, via, domain, src_qpn: qp.num, bells: &mut stats.doorbells };
         return target.send(work, sges);
     }
     if matches!(work.remote, Remote::Word { .. }) && work.len != WORD {
@@ -207,7 +213,7 @@ fn attempt_on(to: &mut SendLink, qp: &Qp, w: &mut World, work: &mut Work, sges: 
     }
     // The keys are those of the process that has the SRQ, in the protection domain of the SRQ.
     let grant = Grant { access: seen.offers(), pd: link.view.pd, qpn };
-    let mut target = Target { peer, link, via, src_qpn: qp.num, bells: &mut stats.doorbells };
+    let mut target = Target { peer, link, via, domain, src_qpn: qp.num, bells: &mut stats.doorbells };
     if !work.begun() && !grant.offers(rdma::needed(work)) {
         return target.refused(IBV_WC_REM_INV_REQ_ERR);
     }
@@ -331,13 +337,13 @@ impl Target<'_> {
             self.push(head, |to| send::gather(sges, skip, len as usize, to));
             work.sent += len;
             if last != 0 {
-                return Step::Done(IBV_WC_SUCCESS);
+                return send::confirm(self.link, self.peer, self.domain, work);
             }
         }
     }
 
     /// Consumes a receive for an RDMA WRITE with immediate.
-    fn notify(&mut self, work: &Work) -> Step {
+    fn notify(&mut self, work: &mut Work) -> Step {
         if !self.has_room(0) {
             return Step::Room;
         }
@@ -352,7 +358,11 @@ impl Target<'_> {
         let bytes = work.len.to_ne_bytes();
         // SAFETY: push hands out room for head.len bytes, which is 4.
         self.push(head, |to| unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, 4) });
-        Step::Done(status)
+        if status == IBV_WC_SUCCESS {
+            send::confirm(self.link, self.peer, self.domain, work)
+        } else {
+            Step::Done(status)
+        }
     }
 }
 

@@ -1,0 +1,90 @@
+//! The end of a queue pair: what it has acknowledged is taken in, then the rest is flushed.
+//!
+//! An initiator consumes the receive and completes by its own hand, so messages that it has been told are delivered may still
+//! be in a ring when the queue pair goes to ERR or RESET, or is destroyed. On an adapter their completions stand in the queue
+//! before the acknowledgement leaves.
+//!
+//! ```text
+//!   target                                     initiator
+//!   not open any more (qptable)                last cell of the message (tag)
+//!   fence on all senders                       fence, or the target's
+//!   take in what the rings hold                still open? ── yes ──> success
+//!   flush                                                  └─ no ───> no answer: RETRY_EXC_ERR in the end
+//! ```
+//!
+//! One of them sees the other: a message that has been acknowledged is found in the ring. One that is found without having been
+//! acknowledged is one whose acknowledgement was lost. `tests/handover.rs` has the model.
+
+use super::world::State;
+use crate::shm::ring;
+use rdma_sys::IBV_QPT_UD;
+
+impl State {
+    /// Moves queue pair `index` to the error state, and flushes it.
+    pub fn fail(&mut self, index: usize) {
+        let State { qps, w, .. } = self;
+        if let Some(qp) = qps.get_mut(index) {
+            qp.begin_end(w, None);
+        }
+        self.settle();
+    }
+
+    /// Makes queue pair `index` deaf, for its reset: what it has acknowledged is delivered, and nothing is flushed.
+    pub fn silence(&mut self, index: usize) {
+        let State { qps, w, .. } = self;
+        if let Some(qp) = qps.get_mut(index) {
+            qp.begin_end(w, None);
+        }
+        self.take_in_for(&[index]);
+        self.w.ending.retain(|&ending| ending != index);
+        self.settle();
+    }
+
+    /// Finishes with the queue pairs that have gone to the error state.
+    #[inline]
+    pub fn settle(&mut self) {
+        if !self.w.ending.is_empty() {
+            self.settle_all();
+        }
+    }
+
+    #[cold]
+    fn settle_all(&mut self) {
+        // What is taken in may end others.
+        while !self.w.ending.is_empty() {
+            let ending = std::mem::take(&mut self.w.ending);
+            self.take_in_for(&ending);
+            let State { qps, w, .. } = self;
+            for index in ending {
+                qps.get_mut(index).into_iter().for_each(|qp| qp.end(w));
+            }
+        }
+    }
+
+    /// Delivers what has been sent to queue pairs that are not open any more.
+    fn take_in_for(&mut self, closed: &[usize]) {
+        let (mut senders, mut anybody) = (Vec::new(), false);
+        for &index in closed {
+            let Some(qp) = self.qps.get_mut(index) else { continue };
+            if !qp.ending.as_ref().is_some_and(|ending| ending.takes) {
+                continue;
+            }
+            anybody |= qp.kind == IBV_QPT_UD;
+            senders.extend(qp.link.as_ref().map(|link| link.incarnation));
+        }
+        if anybody || !senders.is_empty() {
+            self.take_in_from(|incarnation| anybody || senders.contains(&incarnation));
+        }
+    }
+
+    /// Delivers what processes, by incarnation, have sent before they could see a change that has been published.
+    pub fn take_in_from(&mut self, is_meant: impl Fn(u64) -> bool) {
+        self.inbound.barrier.all_senders();
+        for index in 0..ring::limit(&self.w.segment.map) {
+            let known = self.inbound.sender(index).or_else(|| ring::sender(&self.w.segment.map, index));
+            if known.is_some_and(|(_, incarnation)| is_meant(incarnation)) {
+                self.take_in(index);
+            }
+        }
+    }
+}
