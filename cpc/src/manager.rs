@@ -25,9 +25,7 @@ pub trait Component: Sync {
     fn name(&self) -> &'static str;
 
     /// True if it connects X queues, and those only.
-    fn serves_xrc(&self) -> bool {
-        false
-    }
+    fn serves_xrc(&self) -> bool;
 
     /// Can it serve this port?
     ///
@@ -54,14 +52,14 @@ pub trait Module: Send {
     /// Connect, if nothing is under way.
     fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
 
-    /// The endpoint's way to its node is broken; find another. For those that serve X queues.
-    fn renew(&mut self, _key: EndpointKey, _now: Instant, _out: &Outbox) {}
+    /// The endpoint's way to its node is broken; find another. Only X queues have such ways.
+    fn renew(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
 
     /// The endpoint is gone; take its connection down.
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
 
     /// The endpoint has failed on this side: let the peer know, as well as the component can. It will be removed later.
-    fn abandon_endpoint(&mut self, _key: EndpointKey, _now: Instant, _out: &Outbox) {}
+    fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
 
     /// Data have come in on the endpoint's QPs.
     fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox);

@@ -110,6 +110,10 @@ mod tests {
             self.0
         }
 
+        fn serves_xrc(&self) -> bool {
+            false
+        }
+
         fn query(&self, _: &Query<'_>) -> Result<Box<dyn Module>, Error> {
             Err(Error::Plan("a name only"))
         }

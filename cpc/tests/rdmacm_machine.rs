@@ -203,6 +203,7 @@ impl Bench {
         match input {
             "connect" => self.machine.connect(KEY, now),
             "remove" => self.machine.remove_endpoint(KEY, now),
+            "abandon" => self.machine.abandon_endpoint(KEY, now),
             "first data" => self.machine.first_data(KEY, now),
             "address" => drop(self.event(IdEvent::AddrResolved)),
             "route" => drop(self.event(IdEvent::RouteResolved)),
@@ -232,9 +233,10 @@ impl Bench {
     }
 }
 
-const INPUTS: [&str; 20] = [
+const INPUTS: [&str; 21] = [
     "connect",
     "remove",
+    "abandon",
     "first data",
     "address",
     "route",
@@ -258,22 +260,22 @@ const INPUTS: [&str; 20] = [
 /// State after each input, in the order of `INPUTS`: `.` the same, `-` gone, else the first two letters.
 #[rustfmt::skip]
 const EXPECTED: [(StateKind, &str); 15] = [
-    //                        con rem dat adr rou mad mfl up  dwn req rsp non est ref bro dis tim joi sup slo
-    (StateKind::Idle,      "  Re  -   .   .   .   .   .   .   .   Op  .   .   .   .   .   .   .   .   .   ."),
-    (StateKind::Queued,    "  .   -   .   .   .   .   .   .   .   Op  .   .   .   .   .   .   Re   .   .   ."),
-    (StateKind::Resolving, "  .   -   .   Ro  .   .   .   .   .   Op  .   .   .   .   Pa  .   Pa   .   .   ."),
-    (StateKind::Routing,   "  .   -   .   .   Op  .   .   .   .   Op  .   .   .   .   Pa  .   Pa   .   .   ."),
-    (StateKind::Opening,   "  .   -   .   .   .   As  Fa  .   .   .   .   .   .   Pa  Pa  Pa  .   .   .   ."),
-    (StateKind::Asked,     "  .   -   .   .   .   .   .   .   .   .   Ri  Fa  .   Fa  Pa  Pa  Pa   .   .   ."),
-    (StateKind::Yielding,  "  .   -   .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Pa   .   .   ."),
-    (StateKind::Pausing,   "  .   -   .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Re   .   .   ."),
-    (StateKind::Rising,    "  .   Le  .   .   .   .   .   Up  Fa  Le  .   .   .   Fa  Fa  Le  .   .   .   ."),
-    (StateKind::Replied,   "  .   Le  Up  .   .   .   .   .   .   Le  .   .   Up  Fa  Fa  Le  Fa   .   .   ."),
-    (StateKind::Joining,   "  .   Le  .   .   .   .   .   .   .   Le  .   .   .   Fa  Fa  Le  Fa  .   Up  Fa"),
-    (StateKind::Up,        "  .   Le  .   .   .   .   .   .   .   Le  .   .   .   Le  Le  Le  .   .   .   ."),
-    (StateKind::Leaving,   "  .   .   .   .   .   .   .   .   .   .   .   .   .   -   -   -   -   .   .   ."),
-    (StateKind::Failed,    "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
-    (StateKind::Left,      "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
+    //                        con rem aba dat adr rou mad mfl up  dwn req rsp non est ref bro dis tim joi sup slo
+    (StateKind::Idle,      "  Re  -   Fa  .   .   .   .   .   .   .   Op  .   .   .   .   .   .   .   .   .   ."),
+    (StateKind::Queued,    "  .   -   Fa  .   .   .   .   .   .   .   Op  .   .   .   .   .   .   Re   .   .   ."),
+    (StateKind::Resolving, "  .   -   Fa  .   Ro  .   .   .   .   .   Op  .   .   .   .   Pa  .   Pa   .   .   ."),
+    (StateKind::Routing,   "  .   -   Fa  .   .   Op  .   .   .   .   Op  .   .   .   .   Pa  .   Pa   .   .   ."),
+    (StateKind::Opening,   "  .   -   Fa  .   .   .   As  Fa  .   .   .   .   .   .   Pa  Pa  Pa  .   .   .   ."),
+    (StateKind::Asked,     "  .   -   Fa  .   .   .   .   .   .   .   .   Ri  Fa  .   Fa  Pa  Pa  Pa   .   .   ."),
+    (StateKind::Yielding,  "  .   -   Fa  .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Pa   .   .   ."),
+    (StateKind::Pausing,   "  .   -   Fa  .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Re   .   .   ."),
+    (StateKind::Rising,    "  .   Le  Fa  .   .   .   .   .   Up  Fa  Le  .   .   .   Fa  Fa  Le  .   .   .   ."),
+    (StateKind::Replied,   "  .   Le  Le  Up  .   .   .   .   .   .   Le  .   .   Up  Fa  Fa  Le  Fa   .   .   ."),
+    (StateKind::Joining,   "  .   Le  Le  .   .   .   .   .   .   .   Le  .   .   .   Fa  Fa  Le  Fa  .   Up  Fa"),
+    (StateKind::Up,        "  .   Le  Le  .   .   .   .   .   .   .   Le  .   .   .   Le  Le  Le  .   .   .   ."),
+    (StateKind::Leaving,   "  .   .   .   .   .   .   .   .   .   .   .   .   .   .   -   -   -   -   .   .   ."),
+    (StateKind::Failed,    "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
+    (StateKind::Left,      "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
 ];
 
 #[test]
@@ -448,4 +450,38 @@ fn data_before_the_confirmation_stand_in_for_it_and_the_manager_is_told() {
     let id = bench.id;
     let actions = bench.apply("first data");
     assert_eq!(actions, [Action::Notify { id }, Action::Connected { key: KEY }]);
+}
+
+/// The transport has found its queue pairs in the error state: the peer must not wait for the endpoint's removal, nor connect to it again.
+#[test]
+fn an_endpoint_that_has_failed_lets_its_peer_know_and_refuses_it_until_it_is_removed() {
+    let refused = |actions: &[Action]| {
+        actions.iter().any(|action| matches!(action, Action::Refuse { why: Refusal::Failed, .. }))
+    };
+    for state in [StateKind::Replied, StateKind::Up] {
+        let mut bench = Bench::new(true).reach(state);
+        let id = bench.id;
+        assert_eq!(bench.apply("abandon"), [Action::Disconnect { id }], "{state:?}");
+        assert!(refused(&bench.request(70)), "{state:?}: while the peer has not agreed");
+        bench.apply("disconnected");
+        assert_eq!(bench.kind(), Some(StateKind::Failed), "{state:?}");
+        assert!(refused(&bench.request(80)), "{state:?}: and after");
+        bench.apply("remove");
+        assert_eq!((bench.kind(), bench.open.len()), (None, 0), "{state:?}");
+    }
+    let mut bench = Bench::new(true).reach(StateKind::Rising);
+    assert!(refused(&bench.apply("abandon")), "a reply that is not confirmed yet is refused");
+}
+
+/// Its removal does not wait for the peer either.
+#[test]
+fn an_abandoned_endpoint_that_is_removed_makes_room_for_a_new_one_at_once() {
+    let mut bench = Bench::new(true).reach(StateKind::Up);
+    bench.apply("abandon");
+    bench.apply("remove");
+    assert_eq!((bench.machine.state(KEY), bench.machine.leaving()), (None, 1));
+    bench.machine.add_endpoint(KEY, PEER, address(9), bench.now);
+    assert_eq!(bench.machine.state(KEY), Some(StateKind::Idle));
+    bench.apply("timeout");
+    assert_eq!((bench.machine.state(KEY), bench.machine.leaving()), (Some(StateKind::Idle), 0));
 }

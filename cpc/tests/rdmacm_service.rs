@@ -148,6 +148,22 @@ fn a_removed_endpoint_is_reported_to_the_peer_and_may_come_again() {
 }
 
 #[test]
+fn an_endpoint_that_has_failed_is_reported_to_its_peer_before_it_is_removed_and_is_not_reached_again() {
+    let (mut sides, keys) = pair(false);
+    sides[0].service.connect(keys[0]);
+    until(&mut sides, "message", |s| (0..2).all(|i| s[i].is_done(keys[i])));
+    sides[0].service.abandon_endpoint(keys[0]);
+    until(&mut sides, "disconnected", |s| s[1].ends[&keys[1]].disconnected);
+    sides[1].service.remove_endpoint(keys[1]);
+    let (name, adverts) = (sides[0].name, sides[0].service.adverts().to_vec());
+    let again = sides[1].add(name, &adverts, true);
+    sides[1].service.connect(again);
+    until(&mut sides, "a failure", |s| !s[1].failures.is_empty());
+    let text = &sides[1].failures[0];
+    assert!(text.contains("its endpoint has failed"), "{text}");
+}
+
+#[test]
 fn unlike_layouts_refuse_each_other_and_both_are_named() {
     let (ctx, config) = (context(), config("127.0.0.1"));
     let mut sides =

@@ -144,6 +144,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
+        Bench::with_ack_timeout(20)
+    }
+
+    fn with_ack_timeout(ack_timeout: u8) -> Bench {
         let local = Local {
             name: ME,
             address: mine(),
@@ -152,7 +156,7 @@ impl Bench {
             depth: DEPTH,
             pkey: 0xffff,
             sl: 0,
-            ack_timeout: 20,
+            ack_timeout,
             retry_count: 7,
             rnr_retry: 7,
         };
@@ -482,4 +486,29 @@ fn every_state_is_reached() {
         };
         assert_eq!(bench.state(), expected, "{row}");
     }
+}
+
+/// Twice the lifetime of a packet, as the ACK timeout of the path has it (IBTA 12.7); no longer than the parameter allows.
+#[test]
+fn time_wait_of_a_link_lasts_for_the_ack_timeout_of_the_path() {
+    let limit = Params::default().time_wait;
+    for (code, expected) in [(14, Duration::from_nanos(4096 << 14)), (31, limit), (0, limit)] {
+        let mut bench = Bench::with_ack_timeout(code);
+        ["ASK", "Joined", "Remove", "DREP"].iter().for_each(|input| bench.apply(input));
+        let wait = bench.machine.poll_timeout().map(|at| at - bench.now);
+        assert_eq!(wait, Some(expected), "code {code}");
+    }
+}
+
+/// Whoever asks says how long it takes for an answer (IBTA 12.7.22): a DREQ to it is not repeated before that.
+#[test]
+fn a_peer_is_given_the_time_for_an_answer_that_its_request_has_named() {
+    // Code 16 is 268 ms, the parameter 100 ms, with a jitter of a quarter.
+    let named = Duration::from_nanos(4096 << 16);
+    let mut bench = Bench::new();
+    bench.ask(theirs(), |ask| ask.response_timeout = 16);
+    bench.note();
+    ["Joined", "Remove"].iter().for_each(|input| bench.apply(input));
+    let wait = bench.machine.poll_timeout().expect("a DREQ is out") - bench.now;
+    assert!(wait >= named * 3 / 4 && wait <= named * 5 / 4, "{wait:?}");
 }

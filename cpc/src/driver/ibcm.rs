@@ -30,6 +30,10 @@ impl Component for Ibcm {
         NAME
     }
 
+    fn serves_xrc(&self) -> bool {
+        false
+    }
+
     fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
         Ok(Box::new(IbcmModule::open(query)?))
     }
@@ -190,6 +194,9 @@ impl Module for IbcmModule {
         self.machine.connect(key, now);
         self.perform_all(now, out);
     }
+
+    /// An endpoint has queue pairs of its own; it has no way that others share.
+    fn renew(&mut self, _: EndpointKey, _: Instant, _: &Outbox) {}
 
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
         self.machine.remove_endpoint(key, now);

@@ -34,6 +34,10 @@ impl Component for RdmaCm {
         NAME
     }
 
+    fn serves_xrc(&self) -> bool {
+        false
+    }
+
     fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
         Ok(Box::new(RdmaCmModule::open(query)?))
     }
@@ -390,10 +394,18 @@ impl Module for RdmaCmModule {
         self.perform_all(now, out);
     }
 
+    /// An endpoint has queue pairs of its own; it has no way that others share.
+    fn renew(&mut self, _: EndpointKey, _: Instant, _: &Outbox) {}
+
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
         self.machine.remove_endpoint(key, now);
         self.perform_all(now, out);
         self.held.remove(&key);
+    }
+
+    fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.machine.abandon_endpoint(key, now);
+        self.perform_all(now, out);
     }
 
     fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {

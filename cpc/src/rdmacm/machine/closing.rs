@@ -8,7 +8,7 @@ use crate::ProcessName;
 use crate::wire::refusal::Refusal;
 
 impl Machine {
-    /// Remove, where the peer knows of no connection; Leaving, when it has agreed or had time to: drops everything.
+    /// Remove, where the peer knows of no connection, or has let go of it: drops everything.
     pub(super) fn forget(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.set_deadline(slot, None);
         self.close_id(slot);
@@ -33,7 +33,60 @@ impl Machine {
     /// Rising, Replied or Up + Remove: asks the peer to let go, for a while.
     pub(super) fn leave(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.unlist(slot);
-        self.endpoints[slot].state = State::Leaving;
+        self.ask_to_let_go(slot, false, now);
+    }
+
+    /// Replied, Joining or Up + Abandon: the peer must not wait for what never comes. RDMA-CM's DREQ carries no reason, so it hears the reason
+    /// when it asks again.
+    pub(super) fn abandon(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        self.ask_to_let_go(slot, true, now);
+    }
+
+    /// Rising + Abandon: the request, or the reply, has not been answered yet, and is refused.
+    pub(super) fn abandon_rising(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        if let Some(id) = self.endpoints[slot].id.take() {
+            self.refuse(id, Refusal::Failed);
+        }
+        self.give_up_early(slot, input, now);
+    }
+
+    /// Abandon, where there is no connection yet; a peer that has asked is refused.
+    pub(super) fn give_up_early(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        if let State::Opening { request: Some(request) } = self.endpoints[slot].state {
+            self.refuse(request.id, Refusal::Failed);
+            self.endpoints[slot].id = None;
+        }
+        self.end(slot, now);
+        self.endpoints[slot].state = State::Failed;
+    }
+
+    /// Leaving + Remove: the abandoned endpoint goes as if it had been removed at once.
+    pub(super) fn unlist_abandoned(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        self.endpoints[slot].state = State::Leaving { abandoned: false };
+        self.unlist(slot);
+    }
+
+    /// Leaving, when the peer has agreed or had time to.
+    pub(super) fn released(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        match self.endpoints[slot].state {
+            State::Leaving { abandoned: true } => {
+                self.end(slot, now);
+                self.endpoints[slot].state = State::Failed;
+            }
+            _ => self.forget(slot, input, now),
+        }
+    }
+
+    /// Nothing of the exchange is left but the endpoint itself.
+    pub(super) fn end(&mut self, slot: usize, now: Instant) {
+        self.set_deadline(slot, None);
+        self.close_id(slot);
+        self.refuse_crossing(slot, Refusal::Failed);
+        self.leave_window(slot, now);
+    }
+
+    fn ask_to_let_go(&mut self, slot: usize, abandoned: bool, now: Instant) {
+        self.endpoints[slot].state = State::Leaving { abandoned };
         self.set_deadline(slot, Some(now + self.params.disconnect_timeout));
         self.disconnect_all(slot);
     }

@@ -234,6 +234,12 @@ impl Machine {
         self.input_by_key(key, &Input::Remove, now);
     }
 
+    /// The endpoint has failed on this side: its peer is told, as well as RDMA-CM can say it, and the endpoint stays, to refuse, until it is
+    /// removed.
+    pub fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant) {
+        self.input_by_key(key, &Input::Abandon, now);
+    }
+
     /// Removes every endpoint and refuses whoever waited for one.
     pub fn close(&mut self, now: Instant) {
         let keys: Vec<EndpointKey> = self.by_key.keys().copied().collect();
@@ -326,7 +332,7 @@ impl Machine {
         for slot in slots {
             match self.endpoints[slot].state {
                 State::Up { .. } => self.peer_left(slot, now),
-                State::Failed | State::Left => {}
+                State::Failed | State::Left | State::Leaving { .. } => {}
                 _ => self.fail(slot, ConnectCause::Verbs("the RDMA device was removed".to_owned()), now),
             }
         }
@@ -398,10 +404,7 @@ impl Machine {
 
     /// Gives the connection up and reports why.
     fn fail(&mut self, slot: usize, cause: ConnectCause, now: Instant) {
-        self.set_deadline(slot, None);
-        self.close_id(slot);
-        self.refuse_crossing(slot, Refusal::Failed);
-        self.leave_window(slot, now);
+        self.end(slot, now);
         let endpoint = &mut self.endpoints[slot];
         endpoint.state = State::Failed;
         let (key, peer) = (endpoint.key, endpoint.peer);

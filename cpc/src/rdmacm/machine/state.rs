@@ -60,8 +60,8 @@ pub(super) enum State {
     Joining { remote: Qpns, role: Role },
     /// Both sides are up.
     Up { remote: Qpns },
-    /// Removed; waits for the peer to agree.
-    Leaving,
+    /// Removed, or abandoned and then kept, to refuse; waits for the peer to agree.
+    Leaving { abandoned: bool },
     /// Given up and reported; waits for its removal.
     Failed,
     /// The peer has left and that is reported; waits for its removal.
@@ -95,6 +95,8 @@ impl State {
 pub(super) enum Input<'a> {
     Connect,
     Remove,
+    /// Our end has failed.
+    Abandon,
     FirstData,
     AddrResolved,
     RouteResolved,
@@ -125,7 +127,7 @@ pub(super) enum Input<'a> {
 kinds! {
     /// `Input` without its data: the columns of the table.
     pub enum InputKind: Input<'_> {
-        Connect, Remove, FirstData, AddrResolved, RouteResolved, QpsMade, QpsFailed, QpsUp,
+        Connect, Remove, Abandon, FirstData, AddrResolved, RouteResolved, QpsMade, QpsFailed, QpsUp,
         QpsDown, Request, Response, Nonsense, Established, Refused, Broken, Disconnected, Timeout,
         Join, StreamUp, StreamLost
     }

@@ -88,7 +88,8 @@ impl Machine {
     pub(super) fn released(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let Some(remote) = self.links[slot].state.remote() else { return };
         self.links[slot].state = State::TimeWait { remote };
-        self.set_deadline(slot, Some(now + self.params.time_wait));
+        let time_wait = self.params.time_wait(self.local.ack_timeout);
+        self.set_deadline(slot, Some(now + time_wait));
         if self.links[slot].direction == Direction::In {
             self.actions.push_back(Action::Release { link: self.links[slot].local });
         }

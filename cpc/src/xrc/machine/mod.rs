@@ -30,7 +30,7 @@ pub use path::PathId;
 pub use state::{Direction, InputKind, Remote, StateKind};
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 use verbs::Qpn;
@@ -204,6 +204,7 @@ impl Machine {
             left: false,
             peer_failed: false,
             abandoned: false,
+            response: Duration::ZERO,
             steps,
         };
         self.endpoints.insert(key, endpoint);
@@ -334,6 +335,7 @@ impl Machine {
             in_window: false,
             failed: false,
             renewals: 0,
+            response: endpoint.response,
             since: now,
         });
         match direction {
@@ -365,7 +367,7 @@ impl Machine {
 
     /// Waits for an answer to the `tries`-th repetition (0 = the first sending).
     fn arm(&mut self, slot: usize, tries: u32, now: Instant) {
-        let wait = self.rng.jitter(self.params.wait(tries));
+        let wait = self.rng.jitter(self.params.wait_for(self.links[slot].response, tries));
         self.set_deadline(slot, Some(now + wait));
     }
 

@@ -7,6 +7,7 @@ use verbs::Qpn;
 use super::action::JoinError;
 use super::state::{Direction, Input, Remote, State};
 use super::{Action, Machine};
+use crate::wire::time::decode_time;
 use crate::wire::xrc::{Ask, Message, Tell};
 use crate::wire::{CommId, Reason, Rej, Stage};
 use crate::{EndpointKey, Step};
@@ -37,6 +38,7 @@ impl Machine {
     fn join(&mut self, slot: usize, ask: &Ask, now: Instant) {
         self.note_seen(slot, ask.local, ask.attempt);
         self.mark(slot, Step::ReqReceived, now);
+        self.note_response(slot, ask);
         let link = &mut self.links[slot];
         link.state = State::Joining { remote: Remote::from(ask) };
         self.stats.joined += 1;
@@ -49,6 +51,17 @@ impl Machine {
             depth: ask.depth,
             address: link.address,
         });
+    }
+
+    /// What the request says of its sender holds for both links, and for what becomes of them.
+    fn note_response(&mut self, slot: usize, ask: &Ask) {
+        let response = decode_time(ask.response_timeout);
+        self.links[slot].response = response;
+        let Some(endpoint) = self.endpoints.get_mut(&self.links[slot].key) else { return };
+        endpoint.response = response;
+        if let Some(outgoing) = endpoint.outgoing {
+            self.links[outgoing].response = response;
+        }
     }
 
     /// Joining + Joined: tells.

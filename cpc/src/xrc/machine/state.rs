@@ -1,6 +1,6 @@
 //! What the machine keeps of an endpoint and of its two links, and what can happen to a link.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use verbs::Qpn;
 
@@ -176,6 +176,8 @@ pub(super) struct Link {
     pub(super) failed: bool,
     /// How often our request was begun anew.
     pub(super) renewals: u32,
+    /// How long the peer says that it takes for an answer.
+    pub(super) response: Duration,
     /// When the exchange began.
     pub(super) since: Instant,
 }
@@ -196,5 +198,7 @@ pub(super) struct Endpoint {
     pub(super) peer_failed: bool,
     /// It has failed here.
     pub(super) abandoned: bool,
+    /// How long the peer says that it takes for an answer; zero before it has asked.
+    pub(super) response: Duration,
     pub(super) steps: Timeline,
 }
