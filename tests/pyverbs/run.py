@@ -6,8 +6,8 @@ FOLDER holds the package `tests`. Tests that the log names are not run again: af
 Lines: `begin NAME`, then `pass`, `skip`, `fail` or `error` with the name and, after a tab, why. A test without a second line is
 the one that was running when the process ended; one that takes longer than its time ends the process, with a traceback.
 
-Tests of the connection manager look in /sys for the network interface below the device. No kernel knows this device, so that question, and
-only that one, is answered here: INTERFACE, whose address they use.
+Tests of the connection manager look in /sys for the network interface below the device, and one looks there for a P_Key. No kernel knows
+this device, so those two questions, and no others, are answered here: INTERFACE, whose address they use; what the device itself says.
 """
 
 import faulthandler
@@ -28,7 +28,9 @@ from args_parser import parser  # noqa: E402
 
 parser.parse_args()
 
+from pyverbs.device import Context  # noqa: E402
 from tests.base import RDMATestCase  # noqa: E402
+import tests.utils  # noqa: E402
 
 
 def interface_below(self, dev, port, index):
@@ -38,6 +40,15 @@ def interface_below(self, dev, port, index):
 
 
 RDMATestCase._get_ip_mac = interface_below
+
+
+def pkey_below(device, port=1, index=0):
+    """In the place of a look at /sys/class/infiniband/DEVICE/ports/PORT/pkeys/INDEX."""
+    with Context(name=device) as context:
+        return context.query_pkey(port, index)
+
+
+tests.utils.get_pkey_from_kernel = pkey_below
 
 
 class Result(unittest.TextTestResult):

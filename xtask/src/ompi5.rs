@@ -1,4 +1,4 @@
-//! An Open MPI 5.0 of our own below target/, whatever the machine has: Debian 13's packages, fetched from the mirror that apt
+//! An Open MPI 5.0 of our own below target/, where the machine has an older one: Debian 13's packages, fetched from the mirror that apt
 //! uses here, checked by apt's signatures, unpacked, never installed. Nothing outside of target/ changes, and no rights are needed.
 //!
 //!     target/oxib/openmpi5/
@@ -69,11 +69,15 @@ pub fn chosen(args: &Args, workspace: &Workspace) -> Result<OpenMpi> {
     OpenMpi::find(args.value("mpi"))
 }
 
-/// The one below target/, made if it is not there yet.
+/// The one in the PATH if it is a 5.0; else the one below target/, made if it is not there yet.
 ///
 /// # Errors
 /// What could not be fetched or unpacked, and from where.
 pub fn prepare(workspace: &Workspace) -> Result<OpenMpi> {
+    let installed = OpenMpi::in_path();
+    if installed.major() >= 5 {
+        return Ok(installed);
+    }
     let folder = workspace.target.join("oxib").join("openmpi5");
     if std::fs::read_to_string(folder.join("complete")).is_ok_and(|recipe| recipe == RECIPE) {
         return OpenMpi::below(&folder);

@@ -92,11 +92,11 @@ fn run_cases(setting: &Setting, cases: &[Case], args: &Args, soak: Option<Soak>)
     }
 }
 
-/// Whether any of the cases that were asked for is one of Open MPI 5.0.
-fn wants_5_0(setting_of_4_1: &Setting, args: &Args, soak: Option<Soak>) -> bool {
-    let cases = cases_of_5_0(setting_of_4_1, args);
+/// Whether any of the cases that were asked for is one of Open MPI 5.0. Where that is the Open MPI of the machine, all of them are.
+fn wants_5_0(setting: &Setting, args: &Args, soak: Option<Soak>) -> bool {
+    let cases = cases_of_5_0(setting, args);
     let wanted = cases.iter().any(|case| suite::runner::wanted(&case.name, args.words()));
-    wanted && (soak.is_none() || args.flag("ompi5"))
+    wanted && (args.flag("ompi5") || (soak.is_none() && setting.mpi.major() < 5))
 }
 
 /// The cases with Open MPI 5.0. That it cannot be had is a failure: who sees none has seen 5.0 at work.
@@ -136,9 +136,9 @@ fn setting(workspace: &Workspace, args: &Args, mpi: OpenMpi) -> Result<Setting> 
 }
 
 fn list(setting: &Setting, args: &Args) -> Result<()> {
-    let of_4_1 = if args.flag("ompi5") { Vec::new() } else { suite::cases(setting) };
-    let all = of_4_1.into_iter().chain(cases_of_5_0(setting, args));
-    for case in all.filter(|case| suite::runner::wanted(&case.name, args.words())) {
+    let own = if args.flag("ompi5") { Vec::new() } else { suite::cases(setting) };
+    let of_5_0 = if wants_5_0(setting, args, None) { cases_of_5_0(setting, args) } else { Vec::new() };
+    for case in own.into_iter().chain(of_5_0).filter(|case| suite::runner::wanted(&case.name, args.words())) {
         say!("{}", case.name);
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::process::Command;
 use crate::failure::Context;
 use crate::layouts::Layout;
 use crate::mpirun::{Job, Transport, tail};
+use crate::open_mpi::hides_component_folder;
 use crate::process::{End, Finished, Limits, run};
 use crate::suite::case::passes;
 use crate::suite::{Case, Setting};
@@ -27,6 +28,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
 fn of_the_plugin() -> Vec<Case> {
     vec![
         Case::new("ompi_info lists oxib and its parameters, with help", listed),
+        Case::new("a plugin that is installed for a user is found by that user's jobs", installed),
         Case::new("traffic over self,oxib goes through the plugin and its segments", traffic_is_ours),
         Case::new("a job that never asked for oxib has none of its threads, segments or output", no_traces),
         Case::new(
@@ -80,6 +82,21 @@ fn listed(setting: &Setting) -> Result<()> {
         finished.describe(),
         tail(&finished.output, 30)
     )))
+}
+
+/// As the README says, without the folder of the build: where Open MPI looks by itself; Debian's 5.0 has to be told.
+fn installed(setting: &Setting) -> Result<()> {
+    let home = setting.target.join("oxib").join("home");
+    let folder = home.join(".openmpi/components");
+    std::fs::create_dir_all(&folder).context(format_args!("cannot create {}", folder.display()))?;
+    let name = "mca_btl_oxib.so";
+    std::fs::copy(setting.plugin.join(name), folder.join(name)).context("cannot copy the plugin")?;
+    let job = Job::new(&setting.mpi, 2, &setting.transport, setting.programs.compiled("sendrecv")?);
+    let segments = setting.segments.path().to_string_lossy();
+    let job = job.variable("HOME", &home.to_string_lossy()).variable("SOFTIB_DIR", &segments);
+    let told = hides_component_folder(&setting.mpi);
+    let job = if told { job.plugin(&folder) } else { job };
+    passes(&job, "sendrecv", DEADLINE).map(drop)
 }
 
 /// Three ranks: a file each, with two connections each, which carried something.

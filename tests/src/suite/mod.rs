@@ -49,6 +49,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         beside::cases(setting),
         pyverbs::cases(setting),
         lifecycle::cases(setting),
+        if setting.mpi.major() >= 5 { ompi5::newer(setting.all) } else { Vec::new() },
         connect::cases(setting),
         rdmacm::cases(setting),
         iwarp::cases(setting),

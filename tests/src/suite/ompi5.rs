@@ -30,8 +30,18 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
 pub fn short(setting: &Setting) -> Vec<Case> {
     let manners = manners::cases(setting).into_iter().filter(|case| !case.name.contains(".conf"));
     let programs = SHORT.iter().flat_map(|(names, ranks)| own::some(setting, names, *ranks));
-    let newer = lifecycle::newer().into_iter().filter(|case| !case.name.starts_with("sessions"));
-    titled(manners.chain(lifecycle::cases(setting)).chain(newer).chain(programs).chain(ports::some_of_mpi()))
+    titled(
+        manners
+            .chain(lifecycle::cases(setting))
+            .chain(newer(false))
+            .chain(programs)
+            .chain(ports::some_of_mpi()),
+    )
+}
+
+/// What only 5.0 has; sessions, for PMIx's fences, with `all` alone.
+pub fn newer(all: bool) -> Vec<Case> {
+    lifecycle::newer().into_iter().filter(|case| all || !case.name.starts_with("sessions")).collect()
 }
 
 fn titled(cases: impl Iterator<Item = Case>) -> Vec<Case> {

@@ -12,6 +12,8 @@
 //! They run twice: over an InfiniBand port and over an Ethernet (RoCE) port. `cannot apply on ethernet: REASON` excuses one of the two,
 //! `cannot apply without huge pages: REASON` a machine that has none.
 //!
+//! `up to rdma-core 44: ` and `from rdma-core 45: ` before any of these: the line is about those releases of the tests only.
+//!
 //! A test that is not excused there must pass: a skip is a failure, and so is a test that no longer runs. One that cannot apply may
 //! be skipped, never fail; what the device lacks, and could have, is counted apart. One that is excused and passes is
 //! reported, so that the list stays honest.
@@ -22,7 +24,7 @@ use std::process::Command;
 
 use crate::failure::Context;
 use crate::mpirun::{indent, tail};
-use crate::process::{Limits, run};
+use crate::process::{Limits, ask, run};
 use crate::suite::{Case, Setting, verbs};
 use crate::{Failure, Result, say};
 
@@ -110,7 +112,7 @@ struct Verdict {
 impl List {
     fn read(path: &Path, here: &[String]) -> Result<List> {
         let text = std::fs::read_to_string(path).context(format_args!("cannot read {}", path.display()))?;
-        List::parse(&text, here)
+        List::parse(&of_release(&text, release()), here)
     }
 
     fn parse(text: &str, here: &[String]) -> Result<List> {
@@ -153,6 +155,30 @@ impl List {
         );
         verdict
     }
+}
+
+/// The release of the tests: the first number of the package's version. Where no dpkg knows, that of Debian 12.
+fn release() -> u32 {
+    let version = ask("dpkg-query", &["-W", "-f", "${Version}", PACKAGE]).unwrap_or_default();
+    version.split(['.', '-', '~']).next().and_then(|number| number.parse().ok()).unwrap_or(44)
+}
+
+/// The lines that are about this release, without the words that say so.
+fn of_release(text: &str, release: u32) -> String {
+    let line = |line: &str| {
+        let (test, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (upto, from) = ("up to rdma-core ", "from rdma-core ");
+        let bound = |word: &str| {
+            let (number, rest) = rest.trim().strip_prefix(word)?.split_once(": ")?;
+            Some((number.parse::<u32>().ok()?, format!("{test} {rest}\n")))
+        };
+        match (bound(upto), bound(from)) {
+            (Some((last, line)), _) => (release <= last).then_some(line),
+            (_, Some((first, line))) => (release >= first).then_some(line),
+            _ => Some(format!("{line}\n")),
+        }
+    };
+    text.lines().filter_map(line).collect()
 }
 
 impl Expectation {
@@ -303,6 +329,13 @@ mod tests {
         {
             assert!(List::parse(wrong, &on("ethernet")).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_line_may_be_about_some_releases_only() {
+        let text = "a  pass\nb  up to rdma-core 44: pass\nc  from rdma-core 45: lacks: windows\n";
+        assert_eq!(of_release(text, 44), "a  pass\nb pass\n");
+        assert_eq!(of_release(text, 56), "a  pass\nc lacks: windows\n");
     }
 
     #[test]

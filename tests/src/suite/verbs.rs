@@ -99,6 +99,12 @@ pub(super) fn succeeds(pair: &Pair) -> Result<()> {
     found.map_or(Ok(()), |found| Err(Failure(format!("`{found}` in the output:\n{output}"))))
 }
 
+/// Open MPI dropped it.
+fn openib_is_gone(setting: &Setting) -> Option<String> {
+    let version = setting.mpi.version();
+    (setting.mpi.major() >= 5).then(|| format!("Open MPI {version} has no openib BTL"))
+}
+
 fn openib_case(program: &'static str, name: &str, layout: Option<&'static str>) -> Case {
     let case = format!("Open MPI's own openib runs {program} over the software device (layout {name})");
     Case::new(case, move |setting| {
@@ -113,11 +119,13 @@ fn openib_case(program: &'static str, name: &str, layout: Option<&'static str>) 
         }
         passes(&job, program, LIMITS).map(drop)
     })
+    .unless(openib_is_gone)
 }
 
 fn ucx_case(program: &'static str) -> Case {
     Case::new(format!("Open MPI on UCX runs {program} over the software device"), move |setting| {
-        let job = setting.foreign_job(2, &Transport::new("openib"), setting.programs.compiled(program)?);
+        let transport = Transport { name: "ucx".to_owned(), btl: "self".to_owned() };
+        let job = setting.foreign_job(2, &transport, setting.programs.compiled(program)?);
         let mut job = job.pml("ucx");
         for (name, value) in environment(setting) {
             job = job.variable(&name, &value);

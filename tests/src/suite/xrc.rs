@@ -76,10 +76,10 @@ fn nodes_case(program: &'static str) -> Case {
 
 /// Each rank talks to three others, on two nodes, and has two send queue pairs for that.
 fn nodes(setting: &Setting, program: &str) -> Result<()> {
-    let half = |node: &str| ["-n".to_owned(), "2".to_owned(), "-x".to_owned(), format!("SOFTIB_NODE={node}")];
     let compiled = setting.programs.compiled(program)?.to_string_lossy().into_owned();
-    let second = [":".to_owned()].into_iter().chain(half("b")).chain([compiled]);
-    let job = job(setting, 2, program)?.flag("-x").flag("SOFTIB_NODE=a").arguments(second);
+    let script = r#"SOFTIB_NODE=node$((OMPI_COMM_WORLD_RANK / 2)) exec "$0" "$@""#;
+    let job = setting.foreign_job(4, &setting.transport, "/bin/sh").arguments(["-c", script, &compiled]);
+    let job = job.parameters(&layout(setting, LAYOUT)?.parameters());
     // Nobody is slow, so that nobody else is asked beside the first one of a node.
     let job = job.parameter("btl_oxib_ibcm_timeout", "60s");
     let finished = passes(&job.parameter("btl_oxib_verbose", "debug"), program, LIMIT)?;
