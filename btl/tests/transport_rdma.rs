@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::World;
 use common::memory::Memory;
 use common::rng::Rng;
+use common::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use verbs::{RKey, RdmaOp};
 
@@ -124,6 +124,45 @@ fn puts_leave_messages_the_entries_that_are_theirs() {
         world.drain();
         world.close();
     }
+}
+
+/// One operation at a time over the send queue pair of a node: the first of three endpoints has it, the others wait.
+fn three_over_one_path() -> (World, Memory, Memory) {
+    let mut settings = config("X,4096,16");
+    settings.rdma_depth = 1;
+    let mut world = World::with("waiters", settings, 4);
+    (1..4).for_each(|to| world.send(0, to, 64));
+    world.drain();
+    let near = Memory::new(&world.sides[0].transport, noise(6));
+    let far = Memory::new(&world.sides[1].transport, noise(7));
+    (world, near, far)
+}
+
+#[test]
+fn an_endpoint_that_was_removed_while_it_waited_leaves_its_turn_on_an_x_path_to_the_next() {
+    let (mut world, near, far) = three_over_one_path();
+    let others: Vec<_> = (2..4).map(|to| Memory::new(&world.sides[to].transport, noise(8))).collect();
+    start(&mut world, (0, 1), RdmaOp::Read, near.local(0, 64), far.remote(0), 1);
+    start(&mut world, (0, 2), RdmaOp::Read, near.local(64, 64), others[0].remote(0), 2);
+    start(&mut world, (0, 3), RdmaOp::Read, near.local(128, 64), others[1].remote(0), 3);
+    assert_eq!(world.sides[0].transport.stats.rdma, 1, "more than rdma_depth are in flight");
+    world.remove(0, 2);
+    world.until("the third one has its turn", |w| w.sides[0].rdma.contains(&(3, true)));
+    world.close();
+}
+
+#[test]
+fn endpoints_take_turns_with_their_operations_on_an_x_path() {
+    let (mut world, near, far) = three_over_one_path();
+    let third = Memory::new(&world.sides[3].transport, noise(8));
+    for cookie in 0..20 {
+        start(&mut world, (0, 1), RdmaOp::Read, near.local(0, 64), far.remote(0), cookie);
+    }
+    start(&mut world, (0, 3), RdmaOp::Read, near.local(128, 64), third.remote(0), 99);
+    world.until("all operations are over", |w| w.sides[0].rdma.len() == 21);
+    let turn = world.sides[0].rdma.iter().position(|done| *done == (99, true));
+    assert!(turn.is_some_and(|turn| turn <= 2), "behind all that the first one had waiting: {turn:?}");
+    world.close();
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl<C> Transport<C> {
         if path.rdma >= self.config.rdma_depth {
             ep.rdma.push_front(operation);
             ep.lanes[queue].wqe.release(1);
-            path.waiting.push_back(index);
+            path.wait(index);
             return false;
         }
         let ticket = xrc.inflight.reserve();
@@ -159,18 +159,24 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The same of an operation; another endpoint of the path may have waited for it.
+    /// The same of an operation. Endpoints that have waited for its place come before the one that had it.
     pub(super) fn rdma_over(&mut self, to: EpId, path: u32, queue: usize) {
-        let next = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&path)).and_then(|path| {
+        if let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&path)) {
             path.rdma -= 1;
-            path.waiting.pop_front()
-        });
+        }
+        // One that has been removed, or has failed, while it waited leaves the place to the next.
+        while let Some(next) = self.next_with_rdma(path) {
+            self.pump_rdma(next);
+        }
         if self.is_current(to) {
             self.entry_free(to.index, queue);
         }
-        if let Some(next) = next {
-            self.pump_rdma(next);
-        }
+    }
+
+    /// Takes the endpoint that has waited longest out of the queue, if the path has a place for an operation.
+    fn next_with_rdma(&mut self, path: u32) -> Option<u32> {
+        let path = self.xrc.as_mut()?.paths.get_mut(&path)?;
+        if path.rdma < self.config.rdma_depth { path.waiting.pop_front() } else { None }
     }
 }
 
