@@ -32,6 +32,34 @@ fn what_waits_for_a_connection_comes_back_once_it_is_there_and_in_order() {
     assert_eq!(world.sides[0].rdma.last(), Some(&(4, true)), "nothing to wait for any more");
 }
 
+/// Each direction of an X connection comes up when something is sent in it: a message can arrive
+/// before the way back is begun. What answers it is complete at once: osc/pt2pt sends answers under
+/// a lock that it wants again for the next message it looks at.
+#[test]
+fn an_answer_over_x_queues_waits_for_no_connection_to_be_complete() {
+    for layout in ["X,128,64,48,8:X,65536,16", "S,128,64,48,8:S,65536,16", DEFAULT] {
+        let mut world = World::new("answer", layout, 2);
+        let (ours, theirs) = (world.id(0, 1), world.id(1, 0));
+        world.send(0, 1, 100);
+        assert!(
+            world.sides[0].transport.completes_when_connected(ours),
+            "{layout}: not an answer to anything"
+        );
+        assert!(!world.sides[0].transport.settle(ours), "{layout}: the sender is told later");
+        world.until("the message arrives", |w| w.model.missing(0, 1) == 0);
+        let unconnected = world.sides[1].transport.is_unconnected(theirs);
+        assert!(unconnected || !layout.starts_with('X'), "{layout}: nothing asked for a way back");
+        assert!(
+            !world.sides[1].transport.completes_when_connected(theirs),
+            "{layout}: the peer has been heard"
+        );
+        world.send(1, 0, 100);
+        assert!(world.sides[1].transport.settle(theirs), "{layout}: the answer's sender was told to wait");
+        world.drain();
+        world.close();
+    }
+}
+
 #[test]
 fn what_waits_for_a_connection_comes_back_when_the_endpoint_is_removed() {
     let mut world = World::new("awaiting-removed", DEFAULT, 2);

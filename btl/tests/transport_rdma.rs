@@ -126,7 +126,8 @@ fn puts_leave_messages_the_entries_that_are_theirs() {
     }
 }
 
-/// One operation at a time over the send queue pair of a node: the first of three endpoints has it, the others wait.
+/// One operation at a time over the send queue pair of a node: the first of three endpoints has it,
+/// the others wait.
 fn three_over_one_path() -> (World, Memory, Memory) {
     let mut settings = config("X,4096,16");
     settings.rdma_depth = 1;

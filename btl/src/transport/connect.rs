@@ -23,6 +23,11 @@ use verbs::{Buf, Cq, PoolError, Posted, Qp};
 /// of what a credit takes when the peer is in MPI.
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 
+/// How long answers to a peer that has been heard may keep their senders until the connection to it
+/// is there. The helper threads of both sides bring it up in about a millisecond, whatever the peer
+/// itself does; the rest is for a machine that is busy.
+pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Why a peer cannot be reached through this transport.
 #[derive(Debug, thiserror::Error)]
 pub enum AddError {
@@ -111,7 +116,8 @@ impl<C> Transport<C> {
             rdma: VecDeque::new(),
             awaiting: Vec::new(),
             queued: 0,
-            patience: PATIENCE,
+            patience: CONNECT_PATIENCE,
+            heard: false,
             outstanding: 0,
             rdma_out: 0,
             peer,
@@ -229,6 +235,13 @@ impl<C> Transport<C> {
         endpoint.is_some_and(|ep| ep.generation == id.generation && ep.state.precedes_connection())
     }
 
+    /// A message sent now is complete when the connection is there: see
+    /// [`Endpoint::completes_when_connected`].
+    pub fn completes_when_connected(&self, id: EpId) -> bool {
+        let endpoint = self.endpoints.get(id.index as usize).and_then(|ep| ep.as_deref());
+        endpoint.is_some_and(|ep| ep.generation == id.generation && ep.completes_when_connected())
+    }
+
     /// A connection is under way.
     pub fn is_coming_up(&mut self, id: EpId) -> bool {
         self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up())
@@ -261,20 +274,22 @@ impl<C> Transport<C> {
         self.endpoint(id).is_some_and(|ep| ep.is_held_up())
     }
 
-    /// Gives messages that wait for a credit a little time to get it, so that they are out before their sender goes on to
-    /// compute: nothing moves while no thread of the application is in MPI. It ends when they are out, when
-    /// something arrives (the upper layer has work, and may be what the peer waits for), or when patience does.
+    /// Gives messages that wait for a credit a little time to get it, so that they are out before
+    /// their sender goes on to compute: nothing moves while no thread of the application is in MPI.
+    /// It ends when they are out, when something arrives (the upper layer has work, and may be what
+    /// the peer waits for), or when patience does. Answers that wait for a connection are given the
+    /// time that one takes, whatever arrives.
     ///
-    /// False, at once, if what they wait for is a connection: that takes longer, the sender can be told when it is
-    /// there, and meanwhile it may begin others.
+    /// False, at once, if what they wait for is a connection to a peer that has not been heard: the
+    /// sender can be told when it is there, and meanwhile it may begin others.
     #[cold]
     pub fn settle(&mut self, id: EpId) -> bool {
-        if self.is_unconnected(id) {
+        if self.completes_when_connected(id) {
             return false;
         }
         let begin = Instant::now();
         while let Some(ep) = self.endpoint(id) {
-            let patience = ep.patience;
+            let (patience, coming_up) = (ep.patience, ep.state.is_coming_up());
             if !ep.is_held_up() || begin.elapsed() >= patience {
                 ep.patience = patience.saturating_sub(begin.elapsed());
                 break;
@@ -283,7 +298,7 @@ impl<C> Transport<C> {
             let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
             let work = !found.is_empty();
             self.up.extend(found);
-            if work {
+            if work && !coming_up {
                 break;
             }
             std::thread::yield_now();
@@ -323,7 +338,7 @@ impl<C> Transport<C> {
     fn now_connected(&mut self, index: u32) {
         self.stats.connected += 1;
         if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
-            ep.renewals = 0;
+            (ep.renewals, ep.patience) = (0, PATIENCE);
         }
         self.mark(index, Step::Connected);
         self.flow(index);

@@ -52,6 +52,9 @@ pub struct Endpoint<C> {
     pub queued: u32,
     /// How long senders may still be kept while a connection or a credit is awaited.
     pub patience: Duration,
+    /// A message of the peer has come before our connection to it was up: what is sent now may be
+    /// the answer.
+    pub heard: bool,
     /// Send work requests that the device owns.
     pub outstanding: u32,
     /// RDMA operations among them, but for those over X queues, which their path counts.
@@ -86,6 +89,13 @@ impl<C> Endpoint<C> {
             (true, Some(First::Us)) => Handshake::Opens,
             (true, Some(First::Peer)) => Handshake::Answers,
         }
+    }
+
+    /// What is sent now is complete when the connection is there, not before. Not so an answer:
+    /// Open MPI 4.1's osc/pt2pt sends it under a lock that it takes again for the next message it
+    /// looks at meanwhile.
+    pub fn completes_when_connected(&self) -> bool {
+        self.state.precedes_connection() && !self.heard
     }
 
     /// Messages wait, and what they wait for is on its way.

@@ -177,10 +177,12 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The endpoint is new: data before the connection manager's last word stands in for it, the first message is noted.
+    /// The endpoint is new: data before the connection manager's last word stands in for it, the
+    /// first message is noted, and answers can be expected from now on.
     #[cold]
     fn early(&mut self, index: u32, queue: usize) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        ep.heard = true;
         match ep.state {
             State::HaveQps | State::HaveCts => {
                 let key = ep.key(index);

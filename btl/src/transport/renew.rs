@@ -12,7 +12,7 @@
 
 use super::Transport;
 use super::close::Arrived;
-use super::connect::{AddError, new_timeline};
+use super::connect::{AddError, CONNECT_PATIENCE, new_timeline};
 use super::endpoint::EpId;
 use super::state::State;
 use super::wrid::GENERATION_MASK;
@@ -126,6 +126,7 @@ impl<C> Transport<C> {
         (ep.outstanding, ep.rdma_out) = (0, 0);
         (ep.way, ep.numbers) = (None, Numbers::default());
         (ep.first, ep.unopened) = (None, 0);
+        (ep.patience, ep.heard) = (CONNECT_PATIENCE, false);
         ep.steps = new_timeline();
         log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
         self.endpoints[index as usize] = Some(ep);

@@ -23,7 +23,7 @@ const fn program(name: &'static str, shows: &'static str) -> Program {
     Program { name, shows, most_ranks: 4, one_sided: false }
 }
 
-const PROGRAMS: [Program; 17] = [
+const PROGRAMS: [Program; 19] = [
     program("idle", "a job that sends nothing starts and ends"),
     program("sendrecv", "every pair of ranks exchanges messages of every edge size"),
     program("modes", "synchronous sends wait for their receive, buffered and ready ones do not"),
@@ -39,10 +39,17 @@ const PROGRAMS: [Program; 17] = [
     program("large", "messages of up to 64 MiB arrive intact, several at a time"),
     program("forks", "a program that forks between its messages goes on"),
     program("lastwords", "messages sent just before MPI_Finalize arrive, however late they are received"),
+    program("leaves", "an answer leaves although its sender then waits outside of MPI"),
     program("threads", "four threads a rank exchange at once under MPI_THREAD_MULTIPLE"),
     Program {
         name: "onesided",
         shows: "one-sided operations and their synchronisation do what MPI says",
+        most_ranks: 4,
+        one_sided: true,
+    },
+    Program {
+        name: "linkedlist",
+        shows: "ranks append to one list by compare-and-swap while they answer each other",
         most_ranks: 4,
         one_sided: true,
     },

@@ -223,7 +223,7 @@ impl Module {
         tag: u8,
     ) -> bool {
         // A message that has to wait for its connection is not complete at once, as success would say.
-        if self.can_wait() && self.transport(false, |t| t.is_unconnected(id)) {
+        if self.can_wait() && self.transport(false, |t| t.completes_when_connected(id)) {
             return false;
         }
         let len = header.len() + payload;
@@ -250,7 +250,7 @@ impl Module {
         len: usize,
         flags: u32,
     ) -> *mut mca_btl_base_descriptor_t {
-        if self.transport(false, |t| t.is_unconnected(from_raw(endpoint))) {
+        if self.transport(false, |t| t.completes_when_connected(from_raw(endpoint))) {
             self.alloc(endpoint, len, flags)
         } else {
             std::ptr::null_mut()

@@ -10,6 +10,7 @@
 //! told that it is over.
 #![forbid(unsafe_code)]
 
+use super::super::connect::CONNECT_PATIENCE;
 use super::super::send::SendBuf;
 use super::super::state::{Event, State};
 use super::super::{Transport, Upcall};
@@ -92,11 +93,13 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The endpoint goes on over another send queue pair.
+    /// The endpoint goes on over another send queue pair. What is sent meanwhile may answer what
+    /// has come while the last one was up.
     pub(super) fn reroute(&mut self, index: u32) {
         self.on_event(index, Event::Rerouted);
-        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if ep.state == State::Connecting {
+            (ep.patience, ep.heard) = (CONNECT_PATIENCE, true);
             self.stats.rerouted += 1;
             self.service.renew(ep.key(index));
         }

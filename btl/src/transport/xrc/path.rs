@@ -30,7 +30,8 @@ pub struct Path {
     pub(super) qp: Arc<Qp>,
     /// RDMA operations in flight.
     pub(super) rdma: u32,
-    /// Endpoints that wait for one of them to be over, each once; what became of one meanwhile is seen when it has its turn.
+    /// Endpoints that wait for one of them to be over, each once; what became of one meanwhile is
+    /// seen when it has its turn.
     pub(super) waiting: VecDeque<u32>,
     /// Work requests in flight, of all endpoints.
     pub(super) outstanding: u32,
@@ -211,7 +212,8 @@ impl<C> Xrc<C> {
 }
 
 impl Path {
-    /// This endpoint has an operation to post and there is no place for it: it waits for its turn, once.
+    /// This endpoint has an operation to post and there is no place for it: it waits for its turn,
+    /// once.
     pub(super) fn wait(&mut self, index: u32) {
         if !self.waiting.contains(&index) {
             self.waiting.push_back(index);

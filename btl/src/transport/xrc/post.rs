@@ -159,7 +159,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The same of an operation. Endpoints that have waited for its place come before the one that had it.
+    /// The same of an operation. Endpoints that have waited for its place come before the one that
+    /// had it.
     pub(super) fn rdma_over(&mut self, to: EpId, path: u32, queue: usize) {
         if let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&path)) {
             path.rdma -= 1;
@@ -173,7 +174,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Takes the endpoint that has waited longest out of the queue, if the path has a place for an operation.
+    /// Takes the endpoint that has waited longest out of the queue, if the path has a place for an
+    /// operation.
     fn next_with_rdma(&mut self, path: u32) -> Option<u32> {
         let path = self.xrc.as_mut()?.paths.get_mut(&path)?;
         if path.rdma < self.config.rdma_depth { path.waiting.pop_front() } else { None }

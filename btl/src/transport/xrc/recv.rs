@@ -55,8 +55,10 @@ impl<C> Transport<C> {
         let id = EpId { index: index as u32, generation: ep.generation };
         match (ep.numbers.arrived(header.number()), ep.state) {
             (Arrival::Next, State::Failed) => return None,
+            (Arrival::Next, State::Connected) => {}
             (Arrival::Next, State::Ready) => self.first_message(index as u32),
-            (Arrival::Next, _) => {}
+            // The way back may not be there: nothing has been sent yet, or it broke.
+            (Arrival::Next, _) => ep.heard = true,
             (Arrival::Again, _) => {
                 self.stats.repeated += 1;
                 return None;
