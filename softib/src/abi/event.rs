@@ -13,18 +13,13 @@ use crate::objects::events::{Event, Subject};
 use rdma_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// Takes one count of an eventfd.
+/// Takes one count of an eventfd. EINTR: a signal's handler has run, and was not installed with SA_RESTART; the caller is told, as by
+/// libibverbs, for programs end their waits that way.
 fn take_count(fd: c_int) -> Result<(), Errno> {
     let mut count = 0u64;
-    loop {
-        // SAFETY: the buffer is ours and has the 8 bytes an eventfd wants.
-        let got = unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
-        match got {
-            8 => return Ok(()),
-            _ if Errno::last().0 == libc::EINTR => {}
-            _ => return Err(Errno::last()),
-        }
-    }
+    // SAFETY: the buffer is ours and has the 8 bytes an eventfd wants.
+    let got = unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+    if got == 8 { Ok(()) } else { Err(Errno::last()) }
 }
 
 pub unsafe extern "C" fn get_cq_event(

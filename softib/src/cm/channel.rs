@@ -293,8 +293,29 @@ fn event_or_wait(key: usize) -> Result<Option<*mut rdma_cm_event>, Errno> {
     }
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor, and room for the answer.
-    check(unsafe { libc::poll(&mut poll, 1, -1) })?;
-    Ok(None)
+    match check(unsafe { libc::poll(&mut poll, 1, -1) }) {
+        Err(Errno(libc::EINTR)) if signals_restart() => Ok(None),
+        answer => answer.map(|_| None),
+    }
+}
+
+/// Signals of faults, whose handlers (the Rust runtime's, ours, those that print a backtrace) say nothing of a wait.
+const FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
+
+/// Whether a wait goes on after the handler of a signal. The kernel's rdma_cm restarts the call if that handler was installed with
+/// SA_RESTART (signal(7)); poll never does, and does not say which handler has run. So it goes on if all that are installed say so.
+#[cold]
+fn signals_restart() -> bool {
+    (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
+        // SAFETY: sigaction is plain C data, for which zeroes are valid, and the call fills it.
+        let (known, action) = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            (libc::sigaction(signal, std::ptr::null(), &mut action) == 0, action)
+        };
+        let handled = known && !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        !handled || action.sa_flags & libc::SA_RESTART != 0
+    })
 }
 
 /// The channel was destroyed under a thread that waits on it. A thread that reads the kernel's descriptor while another closes
