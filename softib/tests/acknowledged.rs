@@ -51,6 +51,8 @@ fn all(cq: *mut ibv_cq) -> Vec<(u64, u32)> {
     std::iter::from_fn(|| poll(cq)).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
+type Change = fn(&mut ibv_send_wr);
+
 fn imm(wr: &mut ibv_send_wr) {
     wr.opcode = IBV_WR_SEND_WITH_IMM;
 }
@@ -58,7 +60,7 @@ fn imm(wr: &mut ibv_send_wr) {
 #[test]
 fn a_move_to_err_flushes_only_what_has_not_been_acknowledged() {
     let dev = Dev::open();
-    let kinds: [(usize, fn(&mut ibv_send_wr)); 4] = [(8, |_| ()), (500, |_| ()), (LEN, |_| ()), (8, imm)];
+    let kinds: [(usize, Change); 4] = [(8, |_| ()), (500, |_| ()), (LEN, |_| ()), (8, imm)];
     for (len, change) in kinds {
         let (a, b) = loopback(&dev, &quick());
         let buf = dev.buf(LEN);
