@@ -11,6 +11,7 @@
 //!     verbs       verbs programs that nobody here wrote, over the drop-in libibverbs
 //!     commands    ... the pairs among them, line by line
 //!     beside      softib beside a real libibverbs, by LD_PRELOAD
+//!     sanitizer   a program of eight threads under ThreadSanitizer
 //!     pyverbs     rdma-core's own tests over the drop-in, held against a list
 //!     lifecycle   how a process starts and ends MPI: thread levels, tools, sessions
 //!     ompi5       the same with Open MPI 5.0: all that is about MPI, or a short selection
@@ -35,6 +36,7 @@ pub mod ports;
 pub mod pyverbs;
 pub mod rdmacm;
 pub mod runner;
+pub mod sanitizer;
 pub mod verbs;
 pub mod xrc;
 
@@ -47,6 +49,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         manners::cases(setting),
         verbs::cases(setting),
         beside::cases(setting),
+        sanitizer::cases(setting),
         pyverbs::cases(setting),
         lifecycle::cases(setting),
         if setting.mpi.major() >= 5 { ompi5::newer(setting.all) } else { Vec::new() },
