@@ -35,7 +35,8 @@ impl Programs {
     pub fn compiled(&self, name: &str) -> Result<PathBuf> {
         let source = self.sources.join(format!("{name}.c"));
         let binary = self.binaries.join(name);
-        let newest = [modified(&source), modified(&self.sources.join("check.h"))].into_iter().max().flatten();
+        let sources = [source.clone(), self.sources.join("check.h"), self.sources.join("btl.h")];
+        let newest = sources.iter().map(|path| modified(path)).max().flatten();
         if modified(&binary).is_none() || modified(&binary) < newest {
             compile(&self.mpicc, &source, &binary)?;
         }

@@ -156,8 +156,8 @@ unsafe extern "C" fn put(
     context: *mut c_void,
     data: *mut c_void,
 ) -> c_int {
-    let operation = Operation { done, endpoint, local, handle: local_handle, context, data };
-    // SAFETY: a module of ours and the handles of two registrations.
+    let operation = Operation { done, endpoint, local, handle: local_handle, context, data, ticket: 0 };
+    // SAFETY: a module of ours and, if there are bytes, the handles of two registrations.
     guard("btl_put", OPAL_ERROR, || unsafe {
         rdma(raw, RdmaOp::Write, remote, remote_handle, size, operation)
     })
@@ -177,15 +177,15 @@ unsafe extern "C" fn get(
     context: *mut c_void,
     data: *mut c_void,
 ) -> c_int {
-    let operation = Operation { done, endpoint, local, handle: local_handle, context, data };
-    // SAFETY: a module of ours and the handles of two registrations.
+    let operation = Operation { done, endpoint, local, handle: local_handle, context, data, ticket: 0 };
+    // SAFETY: a module of ours and, if there are bytes, the handles of two registrations.
     guard("btl_get", OPAL_ERROR, || unsafe {
         rdma(raw, RdmaOp::Read, remote, remote_handle, size, operation)
     })
 }
 
 /// # Safety
-/// `raw` is a module of ours; the handles are those of registrations, ours and the peer's.
+/// `raw` is a module of ours; the handles are those of registrations, ours and the peer's, unless `size` is 0.
 unsafe fn rdma(
     raw: Raw,
     op: RdmaOp,
@@ -195,8 +195,13 @@ unsafe fn rdma(
     operation: Operation,
 ) -> c_int {
     // SAFETY: passed on to the caller.
-    let (this, lkey, rkey) =
-        unsafe { (module(raw), RegHandle::local(operation.handle), RegHandle::remote(remote_handle)) };
+    let this = unsafe { module(raw) };
+    if size == 0 {
+        // Of nothing there is no registration: either handle may be NULL.
+        return this.rdma_of_nothing(operation);
+    }
+    // SAFETY: passed on to the caller: there are bytes, so there are registrations.
+    let (lkey, rkey) = unsafe { (RegHandle::local(operation.handle), RegHandle::remote(remote_handle)) };
     this.rdma(op, (lkey, size), (remote, rkey), operation)
 }
 

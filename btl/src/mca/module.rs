@@ -3,6 +3,7 @@
 //! Every entry locks the transport only while Open MPI uses threads, and never while it calls back: a callback may
 //! enter any function here again. What the transport has for the upper layer is taken out one by one.
 
+mod flush;
 mod sending;
 
 use super::frag::Frag;
@@ -34,7 +35,7 @@ pub enum Cookie {
     /// Of a put or get.
     Operation(Operation),
     /// Of a descriptor that was sent, which stays the upper layer's.
-    Sent { endpoint: *mut mca_btl_base_endpoint_t, desc: *mut mca_btl_base_descriptor_t },
+    Sent { endpoint: *mut mca_btl_base_endpoint_t, desc: *mut mca_btl_base_descriptor_t, ticket: u64 },
 }
 
 /// A put or get: the upper layer's callback and what it wants back.
@@ -53,6 +54,8 @@ pub struct Operation {
     pub context: *mut c_void,
     /// As handed to put or get.
     pub data: *mut c_void,
+    /// What the transport calls it as long as it is owed.
+    pub ticket: u64,
 }
 
 /// What the lock protects.
@@ -195,8 +198,12 @@ impl Module {
     fn hand_up(&'static self, what: Upcall<Cookie>) {
         match what {
             Upcall::Deliver(delivery) => self.deliver(delivery),
-            Upcall::RdmaDone { cookie: Cookie::Operation(operation), ok } => self.rdma_done(operation, ok),
-            Upcall::RdmaDone { cookie: Cookie::Sent { endpoint, desc }, ok } => self.sent(endpoint, desc, ok),
+            Upcall::RdmaDone { cookie: Cookie::Operation(operation), ok } => {
+                self.call_back(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
+            }
+            Upcall::RdmaDone { cookie: Cookie::Sent { endpoint, desc, ticket }, ok } => {
+                self.call_back(endpoint, ticket, || self.sent(endpoint, desc, ok));
+            }
             Upcall::UnknownPeer { peer } => self.unknown_peer(peer),
             Upcall::Failed { endpoint, peer, reason } => self.endpoint_failed(endpoint, peer, &reason),
         }
@@ -289,9 +296,23 @@ impl Module {
     ) -> c_int {
         let Ok(len) = u32::try_from(local.1) else { return OPAL_ERR_BAD_PARAM };
         let sge = Sge { addr: operation.local as u64, len, lkey: local.0 };
-        let (id, cookie) = (from_raw(operation.endpoint), Cookie::Operation(operation));
-        let started = self.transport(false, |t| t.rdma(id, op, sge, remote, cookie).is_ok());
+        let id = from_raw(operation.endpoint);
+        let started = self.transport(false, |t| {
+            let ticket = t.owe(id);
+            let cookie = Cookie::Operation(Operation { ticket, ..operation });
+            t.rdma(id, op, sge, remote, cookie).map_err(|_| t.called_back(id, ticket)).is_ok()
+        });
         if started { OPAL_SUCCESS } else { OPAL_ERR_UNREACH }
+    }
+
+    /// A put or get of 0 bytes: nothing moves, and the callback comes from progress as ever.
+    #[cold]
+    pub fn rdma_of_nothing(&'static self, operation: Operation) -> c_int {
+        self.transport((), |t| {
+            let ticket = t.owe(from_raw(operation.endpoint));
+            t.later(Cookie::Operation(Operation { ticket, ..operation }));
+        });
+        OPAL_SUCCESS
     }
 
     /// `btl_register_mem`; NULL if the device refuses.
@@ -313,16 +334,6 @@ impl Module {
     /// `btl_register_error`.
     pub fn on_error(&self, callback: mca_btl_base_module_error_cb_fn_t) {
         self.with(|state| state.error = callback);
-    }
-
-    /// `btl_flush`: everything that was handed to us for this endpoint (all: NULL) is done at the peer.
-    pub fn flush(&'static self, endpoint: *mut mca_btl_base_endpoint_t) {
-        let ids = |t: &mut Transport<Cookie>| {
-            if endpoint.is_null() { t.ids() } else { vec![from_raw(endpoint)] }
-        };
-        while self.transport(false, |t| ids(t).into_iter().any(|id| t.busy(id))) {
-            self.progress();
-        }
     }
 
     /// `btl_del_procs`, one endpoint: what is queued goes out first.

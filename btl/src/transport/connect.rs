@@ -6,6 +6,7 @@
 
 use super::credit::ControlError;
 use super::endpoint::{Endpoint, EpId};
+use super::flush::Owed;
 use super::lane::Lane;
 use super::state::{Action, Event, State};
 use super::wrid::{GENERATION_MASK, Kind, WrId};
@@ -120,6 +121,7 @@ impl<C> Transport<C> {
             heard: false,
             outstanding: 0,
             rdma_out: 0,
+            owed: Owed::default(),
             peer,
             way: None,
             numbers: Numbers::default(),

@@ -1,6 +1,7 @@
 //! An endpoint: one peer as seen through one port.
 #![forbid(unsafe_code)]
 
+use super::flush::Owed;
 use super::lane::Lane;
 use super::state::{Handshake, State};
 use super::xrc::{Numbers, Way};
@@ -59,6 +60,8 @@ pub struct Endpoint<C> {
     pub outstanding: u32,
     /// RDMA operations among them, but for those over X queues, which their path counts.
     pub rdma_out: u32,
+    /// Callbacks of the upper layer that have not returned.
+    pub owed: Owed,
     /// Process name of the peer: job id in the upper half, rank in the lower.
     pub peer: u64,
     /// X queues: the way to it, once there is one.

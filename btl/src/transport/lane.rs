@@ -23,6 +23,11 @@ pub struct Lane {
     pub credits: Option<(Credits, Window)>,
     /// Receive slots whose buffers have been consumed and are to be posted again.
     pub consumed: Vec<u32>,
+    /// Messages that have had to wait, and those of them that have been posted or given up; both survive the connection.
+    pub queued: u32,
+    pub served: u32,
+    /// Send work requests that have completed.
+    pub completed: u32,
 }
 
 impl Lane {
@@ -37,6 +42,9 @@ impl Lane {
             max_inline: 0,
             credits: window.map(|w| (Credits::new(&w), w)),
             consumed: Vec::new(),
+            queued: 0,
+            served: 0,
+            completed: 0,
         }
     }
 

@@ -11,7 +11,7 @@
 //!
 //! Files: `open` builds it, `connect` turns the connection managers' events into endpoints that flow, `send` and
 //! `recv` are the hot paths, with `credit` and `shared` behind them for the two kinds of queues; `complete` ends what was
-//! posted, `rdma` is put and get, `events` the device's news, `close` the end; `xrc` is what differs for X queues. Plain parts: `state` (the endpoint's table),
+//! posted, `rdma` is put and get, `flush` what a flush waits for, `events` the device's news, `close` the end; `xrc` is what differs for X queues. Plain parts: `state` (the endpoint's table),
 //! `lane` (one queue to one peer), `queue` (what peers share), `inflight` and `wrid` (who waits for a completion).
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,8 @@ pub mod device;
 /// One peer.
 pub mod endpoint;
 mod events;
+/// What a flush waits for.
+pub mod flush;
 mod inflight;
 mod lane;
 mod open;

@@ -114,8 +114,13 @@ impl<C> Transport<C> {
     }
 
     fn begin_life(&mut self, index: u32, choice: Choice, flushed: bool) {
-        let lanes = self.new_lanes();
+        let mut lanes = self.new_lanes();
         let Some(mut ep) = self.endpoints.get_mut(index as usize).and_then(Option::take) else { return };
+        // What waits goes on waiting.
+        lanes
+            .iter_mut()
+            .zip(&ep.lanes)
+            .for_each(|(new, old)| (new.queued, new.served) = (old.queued, old.served));
         let (life, old) = (ep.life, std::mem::replace(&mut ep.lanes, lanes));
         self.end_life(index, life, old, ep.outstanding, flushed);
         self.slots.disown(index);

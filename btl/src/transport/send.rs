@@ -137,6 +137,8 @@ impl<C> Transport<C> {
         self.stats.sent_late += 1;
         if let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) {
             ep.queued += 1;
+            let lane = &mut ep.lanes[usize::from(lane.queue)];
+            lane.queued = lane.queued.wrapping_add(1);
         }
         self.pending.push(lane, message);
         self.want_send(lane.peer);
@@ -183,6 +185,8 @@ impl<C> Transport<C> {
                 Some(grant) => {
                     if let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) {
                         ep.queued -= 1;
+                        let lane = &mut ep.lanes[usize::from(lane.queue)];
+                        lane.served = lane.served.wrapping_add(1);
                     }
                     self.post(lane, turn.fragment, grant);
                     self.pending.sent(lane);
@@ -296,6 +300,7 @@ impl<C> Transport<C> {
         ep.outstanding -= 1;
         let lane = &mut ep.lanes[queue];
         lane.wqe.release(1);
+        lane.completed = lane.completed.wrapping_add(1);
         let owes = lane.credits.as_ref().is_some_and(|(credits, window)| credits.explicit_due(window));
         if owes || !self.pending.is_empty() || !ep.rdma.is_empty() {
             self.entry_wanted(index, queue);
@@ -342,8 +347,11 @@ impl<C> Transport<C> {
 
     /// Gives back the buffers of messages that will not be sent.
     pub(super) fn drop_pending(&mut self, index: u32) {
-        for (_, message) in self.pending.drain(index) {
+        for (queue, message) in self.pending.drain(index) {
             self.give_back(message.buf);
+            if let Some(lane) = self.lane(index, queue.into()) {
+                lane.served = lane.served.wrapping_add(1);
+            }
         }
         self.drop_kept(index);
     }

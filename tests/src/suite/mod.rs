@@ -5,6 +5,7 @@
 //!     own         our MPI programs x layouts x ranks
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
 //!     connect     connections: each manager by itself, storms, stopped and unknown peers, who does not fit
+//!     functions   the BTL's functions, called as Open MPI's upper layers call them
 //!     ports       several devices and ports: which of them a job uses, and that all of them carry it
 //!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
 //!     netpipe     NetPIPE's integrity check
@@ -25,6 +26,7 @@ pub mod case;
 pub mod commands;
 pub mod connect;
 pub mod fabric;
+pub mod functions;
 pub mod iwarp;
 pub mod lifecycle;
 pub mod manners;
@@ -57,6 +59,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         rdmacm::cases(setting),
         iwarp::cases(setting),
         own::cases(setting),
+        functions::cases(setting),
         xrc::cases(setting),
         ports::cases(setting),
         fabric::cases(setting),

@@ -144,13 +144,17 @@ impl Module {
         };
         let len = payload.len();
         buf.payload()[..len].copy_from_slice(payload);
-        let cookie = Cookie::Sent { endpoint, desc: &raw mut frag.desc };
-        match self.send_buffer(id, tag, buf, len) {
+        let desc = &raw mut frag.desc;
+        let gone = match self.send_buffer(id, tag, buf, len) {
             Sent::Refused => return OPAL_ERR_UNREACH,
             _ if !called_back => return 1,
-            Sent::Gone => self.transport((), |t| t.later(cookie)),
-            Sent::AwaitsConnection => self.transport((), |t| t.when_connected(id, cookie)),
-        }
+            Sent::Gone => true,
+            Sent::AwaitsConnection => false,
+        };
+        self.transport((), |t| {
+            let cookie = Cookie::Sent { endpoint, desc, ticket: t.owe(id) };
+            if gone { t.later(cookie) } else { t.when_connected(id, cookie) }
+        });
         OPAL_SUCCESS
     }
 
@@ -164,8 +168,11 @@ impl Module {
         frag: &mut Frag,
     ) -> c_int {
         frag.desc.des_flags |= MCA_BTL_DES_SEND_ALWAYS_CALLBACK;
-        let cookie = Cookie::Sent { endpoint, desc: &raw mut frag.desc };
-        self.transport((), |t| t.when_connected(from_raw(endpoint), cookie));
+        let (id, desc) = (from_raw(endpoint), &raw mut frag.desc);
+        self.transport((), |t| {
+            let ticket = t.owe(id);
+            t.when_connected(id, Cookie::Sent { endpoint, desc, ticket });
+        });
         OPAL_SUCCESS
     }
 

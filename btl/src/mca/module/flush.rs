@@ -1,0 +1,64 @@
+//! `btl_flush`, and the callbacks that it waits for.
+
+use super::{Module, from_raw};
+use crate::transport::EpId;
+use crate::transport::flush::Mark;
+use opal_sys::mca_btl_base_endpoint_t;
+use std::cell::RefCell;
+
+/// A callback that the upper layer is owed: whose it is, and its ticket there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owed {
+    module: usize,
+    endpoint: EpId,
+    ticket: u64,
+}
+
+thread_local! {
+    /// Those that this thread is in, the innermost last: a flush from within one cannot wait for it.
+    static RUNNING: RefCell<Vec<Owed>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Module {
+    /// Makes a callback that is owed, and notes that it has returned.
+    pub(super) fn call_back(
+        &self,
+        endpoint: *mut mca_btl_base_endpoint_t,
+        ticket: u64,
+        callback: impl FnOnce(),
+    ) {
+        let owed = Owed { module: self.index(), endpoint: from_raw(endpoint), ticket };
+        RUNNING.with_borrow_mut(|running| running.push(owed));
+        callback();
+        RUNNING.with_borrow_mut(Vec::pop);
+        self.transport((), |t| t.called_back(owed.endpoint, ticket));
+    }
+
+    /// `btl_flush`: everything that was handed to us before this call for this endpoint (all: NULL) is done at the peer, and its
+    /// callbacks have returned; but for those that this call comes from.
+    pub fn flush(&'static self, endpoint: *mut mca_btl_base_endpoint_t) {
+        let mut marks: Vec<Mark> = self.transport(Vec::new(), |t| {
+            let ids = if endpoint.is_null() { t.ids() } else { vec![from_raw(endpoint)] };
+            ids.into_iter().filter_map(|id| t.begin_flush(id)).collect()
+        });
+        loop {
+            let is_ahead = |mark: &mut Mark| {
+                let ours = self.running(mark.endpoint());
+                self.transport(false, |t| t.is_ahead(mark, &ours))
+            };
+            marks.retain_mut(is_ahead);
+            if marks.is_empty() {
+                return;
+            }
+            if self.progress() == 0 {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Tickets of the endpoint's callbacks that this thread is in.
+    fn running(&self, endpoint: EpId) -> Vec<u64> {
+        let ours = |owed: &&Owed| owed.module == self.index() && owed.endpoint == endpoint;
+        RUNNING.with_borrow(|running| running.iter().filter(ours).map(|owed| owed.ticket).collect())
+    }
+}

@@ -1,0 +1,182 @@
+//! What a flush waits for: everything that was handed to us before it, and nothing that comes later.
+//!
+//! ```text
+//!   callbacks   each has a ticket, given out in order   over when its callback has returned, in any order      Owed
+//!   messages    that wait in a lane                     over when the lane has posted so many                  LaneMark::Queued
+//!               that are posted                         over when the lane has so many completions: one queue
+//!                                                       pair completes in posting order                        LaneMark::Posted
+//! ```
+//! So other threads, and callbacks that begin another operation, do not keep a flush from its end.
+#![forbid(unsafe_code)]
+
+use super::Transport;
+use super::endpoint::{Endpoint, EpId};
+use super::lane::Lane;
+use super::state::State;
+use std::collections::VecDeque;
+
+/// The callbacks that are owed to the upper layer for one endpoint.
+#[derive(Debug, Default)]
+pub struct Owed {
+    /// Ticket of the first that has not returned.
+    first: u64,
+    /// From that one on: whether it has returned.
+    over: VecDeque<bool>,
+}
+
+impl Owed {
+    /// One more; its ticket.
+    #[inline]
+    fn add(&mut self) -> u64 {
+        self.over.push_back(false);
+        self.next() - 1
+    }
+
+    /// The ticket of the next one.
+    fn next(&self) -> u64 {
+        self.first + self.over.len() as u64
+    }
+
+    /// The callback has returned.
+    #[inline]
+    fn returned(&mut self, ticket: u64) {
+        if let Some(over) = ticket.checked_sub(self.first).and_then(|at| self.over.get_mut(at as usize)) {
+            *over = true;
+        }
+        while self.over.front() == Some(&true) {
+            self.over.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// One before `end` has not returned, those `but` left aside.
+    fn any_before(&self, end: u64, but: &[u64]) -> bool {
+        let before = (self.first..end).zip(&self.over);
+        before.into_iter().any(|(ticket, over)| !over && !but.contains(&ticket))
+    }
+}
+
+/// What one queue has to do yet.
+#[derive(Clone, Copy, Debug)]
+enum LaneMark {
+    /// Post as many of its waiting messages as to reach this count.
+    Queued(u32),
+    /// Complete as many work requests as to reach this count.
+    Posted(u32),
+}
+
+impl LaneMark {
+    fn waits_for(&mut self, lane: &Lane) -> bool {
+        if let LaneMark::Queued(end) = *self
+            && is_reached(lane.served, end)
+        {
+            *self = LaneMark::Posted(lane.completed.wrapping_add(lane.wqe.in_flight().into()));
+        }
+        match *self {
+            LaneMark::Queued(_) => true,
+            LaneMark::Posted(end) => !is_reached(lane.completed, end),
+        }
+    }
+}
+
+/// Counts are kept modulo 2^32.
+fn is_reached(count: u32, end: u32) -> bool {
+    count.wrapping_sub(end) < 1 << 31
+}
+
+/// The moment that a flush of one endpoint began.
+#[derive(Debug)]
+pub struct Mark {
+    id: EpId,
+    /// Ticket of the first callback that is of no interest.
+    callbacks: u64,
+    /// Of which connection the counts are.
+    life: u32,
+    lanes: Vec<LaneMark>,
+}
+
+impl Mark {
+    fn of<C>(id: EpId, ep: &Endpoint<C>) -> Mark {
+        Mark { id, callbacks: ep.owed.next(), life: ep.life, lanes: lane_marks(ep) }
+    }
+
+    /// Whose it is.
+    pub fn endpoint(&self) -> EpId {
+        self.id
+    }
+}
+
+fn lane_marks<C>(ep: &Endpoint<C>) -> Vec<LaneMark> {
+    ep.lanes.iter().map(|lane| LaneMark::Queued(lane.queued)).collect()
+}
+
+impl<C> Transport<C> {
+    /// The upper layer has a callback to come for this endpoint; what to call it when it has returned.
+    #[inline]
+    pub fn owe(&mut self, id: EpId) -> u64 {
+        self.endpoint(id).map_or(0, |ep| ep.owed.add())
+    }
+
+    /// The callback of this ticket has returned, or will not be called.
+    #[inline]
+    pub fn called_back(&mut self, id: EpId, ticket: u64) {
+        if let Some(ep) = self.endpoint(id) {
+            ep.owed.returned(ticket);
+        }
+    }
+
+    /// What has been handed to us for this endpoint up to now; nothing if it is gone.
+    pub fn begin_flush(&mut self, id: EpId) -> Option<Mark> {
+        self.endpoint(id).map(|ep| Mark::of(id, ep))
+    }
+
+    /// Whether something of it is not done, or its callback has not returned; `but` are tickets of callbacks that the caller is in.
+    pub fn is_ahead(&mut self, mark: &mut Mark, but: &[u64]) -> bool {
+        let nothing_comes = self.up.is_empty();
+        let Some(ep) = self.endpoint(mark.id) else { return false };
+        if ep.life != mark.life {
+            // Connected anew: what was posted is lost with the old connection, what waits is not.
+            (mark.life, mark.lanes) = (ep.life, lane_marks(ep));
+        }
+        let owed = ep.owed.any_before(mark.callbacks, but);
+        match ep.state {
+            // Nothing completes any more but what has.
+            State::Closed => owed && !nothing_comes,
+            State::Failed => owed,
+            _ => owed || mark.lanes.iter_mut().zip(&ep.lanes).any(|(mark, lane)| mark.waits_for(lane)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_callback_is_owed_until_it_has_returned(
+            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..200),
+            end in 0u64..200,
+        ) {
+            let (mut owed, mut open) = (Owed::default(), Vec::new());
+            for (add, which) in steps {
+                if add || open.is_empty() {
+                    open.push(owed.add());
+                } else {
+                    owed.returned(open.swap_remove(which.index(open.len())));
+                }
+                prop_assert_eq!(owed.any_before(end, &[]), open.iter().any(|ticket| *ticket < end));
+                prop_assert!(!owed.any_before(end, &open));
+            }
+            open.iter().for_each(|ticket| owed.returned(*ticket));
+            prop_assert!(owed.over.is_empty(), "what has returned costs nothing");
+        }
+    }
+
+    #[test]
+    fn counts_go_on_behind_their_largest_value() {
+        assert!(is_reached(5, 5) && is_reached(6, 5) && !is_reached(4, 5));
+        assert!(is_reached(1, u32::MAX) && !is_reached(u32::MAX, 1));
+    }
+}
