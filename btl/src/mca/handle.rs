@@ -2,6 +2,7 @@
 
 use opal_sys::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use verbs::{Access, LKey, Mr, Pd, RKey};
 
 /// Bytes of a handle that ob1 copies into its messages.
@@ -14,12 +15,51 @@ pub struct RegHandle {
     rkey: u32,
     lkey: u32,
     mr: Mr,
+    _lent: Lent,
+}
+
+/// Registrations that the upper layer has, over all modules: they may share a device's table of keys.
+static LENT: AtomicU32 = AtomicU32::new(0);
+
+/// One of them.
+#[derive(Debug)]
+struct Lent;
+
+impl Lent {
+    /// None: there are `most` already.
+    fn take(most: u32) -> Option<Lent> {
+        let more = |lent: u32| (lent < most).then_some(lent + 1);
+        LENT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Lent)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        LENT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Why there is no registration. The upper layer sends copies instead, or comes again.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It has its share.
+    #[error(
+        "{0} registrations are in use for large messages, and the rest of the device's is kept for the transport's own buffers: \
+         further large messages are copied"
+    )]
+    Share(u32),
+    /// The transport has no buffers of its own.
+    #[error("no registration for a large message: {0}")]
+    Buffers(#[from] verbs::PoolError),
+    /// The device said no.
+    #[error("no registration for a large message: {0}")]
+    Device(#[from] verbs::Error),
 }
 
 const _: () = assert!(std::mem::offset_of!(RegHandle, lkey) + 4 == HANDLE_LEN);
 
 impl RegHandle {
-    /// Registers memory for what `flags` (`MCA_BTL_REG_FLAG_*`) allow.
+    /// Registers memory for what `flags` (`MCA_BTL_REG_FLAG_*`) allow, unless there are `most` registrations already.
     ///
     /// # Safety
     /// The memory stays mapped as long as the handle lives.
@@ -28,10 +68,12 @@ impl RegHandle {
         addr: *mut u8,
         len: usize,
         flags: u32,
-    ) -> Result<Box<RegHandle>, verbs::Error> {
+        most: u32,
+    ) -> Result<Box<RegHandle>, Refused> {
+        let lent = Lent::take(most).ok_or(Refused::Share(most))?;
         // SAFETY: passed on to the caller.
         let mr = unsafe { Mr::register(pd, addr, len, access(flags, pd.context().is_iwarp())) }?;
-        Ok(Box::new(RegHandle { rkey: mr.rkey().0, lkey: mr.lkey().0, mr }))
+        Ok(Box::new(RegHandle { rkey: mr.rkey().0, lkey: mr.lkey().0, mr, _lent: lent }))
     }
 
     /// The key for local use, of a handle of ours.

@@ -7,7 +7,7 @@ mod flush;
 mod sending;
 
 use super::frag::Frag;
-use super::handle::RegHandle;
+use super::handle::{Refused, RegHandle};
 use super::timelines;
 use crate::protocol::layout::Layout;
 use crate::transport::{Delivery, EpId, Transport, Upcall};
@@ -320,12 +320,17 @@ impl Module {
     /// # Safety
     /// The memory stays mapped until `deregister`.
     pub unsafe fn register(&self, base: *mut c_void, len: usize, flags: u32) -> *mut RegHandle {
-        let Some(pd) = self.transport(None, |t| Some(t.pd().clone())) else { return std::ptr::null_mut() };
-        // SAFETY: passed on to the caller.
-        match unsafe { RegHandle::register(&pd, base.cast(), len, flags) } {
+        let Some(lent) = self.transport(None, |t| Some(t.lend().map(|pd| (pd, t.lendable())))) else {
+            return std::ptr::null_mut();
+        };
+        let registered = lent.map_err(Refused::from).and_then(|(pd, most)| {
+            // SAFETY: passed on to the caller.
+            unsafe { RegHandle::register(&pd, base.cast(), len, flags, most) }
+        });
+        match registered {
             Ok(handle) => Box::into_raw(handle),
-            Err(error) => {
-                log::debug!("{error}");
+            Err(refused) => {
+                log::warn!("{refused}");
                 std::ptr::null_mut()
             }
         }

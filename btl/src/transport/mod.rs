@@ -146,6 +146,8 @@ pub struct Transport<C> {
     cq_budget: (CqBudget, CqBudget),
     /// Entries of the device's largest completion queue.
     most_cqes: u32,
+    /// Registrations that the device has.
+    most_mrs: u32,
     layout: Layout,
     /// The smallest per-peer queue; its one extra receive per endpoint takes the peer's CTS.
     cts_queue: Option<usize>,

@@ -94,6 +94,7 @@ impl<C> Transport<C> {
             renewals: Vec::new(),
             cq_budget,
             most_cqes: limits.max_cqe,
+            most_mrs: limits.max_mr,
             cts_queue: config.layout.smallest_p(),
             cts_buffers: HashMap::new(),
             cts_pool: cts_pool(&pd),
@@ -117,9 +118,27 @@ impl<C> Transport<C> {
         self.service.counters()
     }
 
-    /// The protection domain, for the registrations of the upper layer.
+    /// The protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
+    }
+
+    /// The protection domain, for a registration of the upper layer; before the first one is lent, each queue gets send buffers of its own, which
+    /// go round and round when there are no more to be had.
+    ///
+    /// # Errors
+    /// There are none for us.
+    pub fn lend(&mut self) -> Result<Arc<Pd>, verbs::PoolError> {
+        self.queues.iter_mut().try_for_each(|queue| queue.send.reserve())?;
+        Ok(self.pd.clone())
+    }
+
+    /// Registrations that the upper layers of the process may have: a sixteenth of the device's is kept for buffers of our own.
+    pub fn lendable(&self) -> u32 {
+        match self.most_mrs {
+            0 => u32::MAX,
+            most => most - most / 16,
+        }
     }
 
     /// The layout.

@@ -7,6 +7,7 @@ use rdma_sys as sys;
 use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// The library's array of devices; freed when the last device of it is gone.
 #[derive(Debug)]
@@ -84,7 +85,7 @@ impl Device {
         // SAFETY: a device of the list, which is alive.
         let raw = unsafe { (driver.0.table.open_device)(self.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_open_device", &self.name))?;
-        let context = Context { driver, raw, name: self.name.clone() };
+        let context = Context { driver, raw, name: self.name.clone(), registrations: AtomicU32::new(0) };
         context.async_nonblocking()?;
         Ok(Arc::new(context))
     }
@@ -96,6 +97,8 @@ pub struct Context {
     driver: Driver,
     raw: NonNull<sys::ibv_context>,
     name: String,
+    /// Registrations that exist through it.
+    pub(crate) registrations: AtomicU32,
 }
 
 // SAFETY: verbs are thread safe (ibv_open_device(3) and the libibverbs documentation: any thread, any object).
@@ -114,6 +117,8 @@ pub struct DeviceAttr {
     pub max_cqe: u32,
     /// Receives of a shared receive queue; 0: no such queues.
     pub max_srq_wr: u32,
+    /// Registrations.
+    pub max_mr: u32,
     /// RDMA reads and atomics that a queue pair answers at a time.
     pub max_rd_atomic: u8,
     /// RDMA reads and atomics that a queue pair starts at a time.
@@ -197,6 +202,7 @@ impl Context {
             max_qp_wr: count(attr.max_qp_wr),
             max_cqe: count(attr.max_cqe),
             max_srq_wr: count(attr.max_srq_wr),
+            max_mr: count(attr.max_mr),
             max_rd_atomic: small(attr.max_qp_rd_atom),
             max_init_rd_atomic: small(attr.max_qp_init_rd_atom),
             ports: attr.phys_port_cnt,

@@ -9,12 +9,13 @@ pub struct Error {
     object: String,
     errno: i32,
     note: Option<String>,
+    remedy: Option<&'static str>,
 }
 
 impl Error {
     /// A verb that returned an errno value.
     pub(crate) fn new(call: &'static str, object: impl Into<String>, errno: i32) -> Error {
-        Error { call, object: object.into(), errno, note: None }
+        Error { call, object: object.into(), errno, note: None, remedy: None }
     }
 
     /// A verb that set errno.
@@ -24,7 +25,14 @@ impl Error {
 
     /// Adds what is known beyond the errno value.
     pub(crate) fn note(mut self, note: impl Into<String>) -> Error {
-        self.note = Some(note.into());
+        let note = note.into();
+        self.note = Some(self.note.map_or(note.clone(), |first| format!("{first}, and {note}")));
+        self
+    }
+
+    /// Replaces what the errno value alone suggests to do.
+    pub(crate) fn remedy(mut self, remedy: &'static str) -> Error {
+        self.remedy = Some(remedy);
         self
     }
 
@@ -39,7 +47,7 @@ impl Error {
     }
 
     /// Why probably, and what to do.
-    fn remedy(&self) -> &'static str {
+    fn usual_remedy(&self) -> &'static str {
         match (self.call, self.errno) {
             ("ibv_reg_mr", libc::ENOMEM) => "the limit of locked memory is too low: raise `ulimit -l`",
             ("rdma_create_event_channel", libc::EPERM | libc::ENODEV | libc::ENOENT | libc::EACCES) => {
@@ -76,13 +84,13 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Error { call, object, errno, note } = self;
+        let Error { call, object, errno, note, remedy } = self;
         let text = std::io::Error::from_raw_os_error(*errno);
         write!(f, "{call} of {object}: {text}")?;
         if let Some(note) = note {
             write!(f, "; {note}")?;
         }
-        write!(f, "; {}", self.remedy())
+        write!(f, "; {}", remedy.unwrap_or_else(|| self.usual_remedy()))
     }
 }
 

@@ -6,6 +6,7 @@ use crate::types::{LKey, RKey};
 use rdma_sys as sys;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 bitflags::bitflags! {
     /// What may be done to registered memory, and by whom (`ibv_access_flags`).
@@ -91,8 +92,8 @@ impl Mr {
         let bits = access.bits().cast_signed();
         // SAFETY: a live domain; the caller vouches for the memory.
         let raw = unsafe { (pd.context.table().reg_mr)(pd.raw(), addr.cast(), len, bits) };
-        let object = || format!("{len} bytes at {addr:p} on {}", pd.context.name());
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_reg_mr", object()))?;
+        let raw = NonNull::new(raw).ok_or_else(|| refused(pd, len))?;
+        pd.context.registrations.fetch_add(1, Ordering::Relaxed);
         // SAFETY: a live registration.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         Ok(Mr { pd: pd.clone(), raw, lkey: LKey(lkey), rkey: RKey(rkey) })
@@ -114,5 +115,54 @@ impl Drop for Mr {
         // SAFETY: a live registration, given back once.
         let code = unsafe { (self.pd.context.table().dereg_mr)(self.raw.as_ptr()) };
         leaked("ibv_dereg_mr", code, &self.lkey);
+        self.pd.context.registrations.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A registration that the device refused. It has two limits, and answers both with ENOMEM: how many registrations there may be,
+/// and how much memory may be locked.
+#[cold]
+fn refused(pd: &Pd, len: usize) -> Error {
+    let context = &pd.context;
+    let error = Error::last("ibv_reg_mr", format!("{len} bytes on {}", context.name()));
+    if error.errno() != libc::ENOMEM {
+        return error;
+    }
+    let held = context.registrations.load(Ordering::Relaxed);
+    let most = context.query_device().map_or(0, |attr| attr.max_mr);
+    let error = error.note(format!("this process holds {held} of the device's {most} registrations"));
+    match locked_memory() {
+        _ if is_nearly(held, most) => {
+            error.remedy("let fewer transfers of large messages be under way at a time")
+        }
+        // The software device locks none.
+        Some(bytes) if !context.driver().is_software() => {
+            error.note(format!("it may lock {bytes} bytes of memory"))
+        }
+        _ => error.remedy("the device or the machine is out of memory for registrations"),
+    }
+}
+
+/// Others of the process, or of the device, hold some as well.
+fn is_nearly(held: u32, most: u32) -> bool {
+    most != 0 && held >= most - most / 16
+}
+
+/// How much memory the process may lock, if there is a limit.
+fn locked_memory() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for the answer.
+    let code = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    (code == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_registrations_counts_as_full_when_others_may_have_the_rest() {
+        assert!(is_nearly(65_535, 65_535) && is_nearly(61_440, 65_535));
+        assert!(!is_nearly(1000, 65_535) && !is_nearly(1000, 0));
     }
 }

@@ -1,6 +1,7 @@
 //! Pools of equal registered buffers.
 //!
-//! A pool grows by chunks: one anonymous mapping and one registration each. A buffer that is taken out is a value: it
+//! A pool grows by chunks: one anonymous mapping and one registration each. A large pool grows by an eighth, so that a device with few
+//! registrations lets it grow as long as there is memory. A buffer that is taken out is a value: it
 //! moves into a post, comes back with the completion, and returns to its pool. Chunks live until the pool and all its
 //! buffers are gone.
 
@@ -17,7 +18,7 @@ pub struct PoolConfig {
     pub buf_len: u32,
     /// Buffers start at multiples of this, a power of two.
     pub align: u32,
-    /// Buffers that a chunk has.
+    /// Buffers that a chunk has at least.
     pub grow_by: u32,
     /// Never more buffers than this; 0: no limit.
     pub max: u32,
@@ -194,6 +195,18 @@ impl Pool {
         self.free.push(buf);
     }
 
+    /// Makes the first chunk, so that a pool whose buffers come back never has to do without.
+    ///
+    /// # Errors
+    /// It could not be had.
+    pub fn reserve(&mut self) -> Result<(), PoolError> {
+        if self.allocated == 0 {
+            let buf = self.grow()?;
+            self.put(buf);
+        }
+        Ok(())
+    }
+
     /// Buffers in the pool.
     pub fn free_len(&self) -> usize {
         self.free.len()
@@ -226,7 +239,9 @@ impl Pool {
             0 => u32::MAX,
             max => max - self.allocated.min(max),
         };
-        match self.config.grow_by.max(1).min(room) {
+        let unit = self.config.grow_by.max(1);
+        let eighth = self.allocated / 8 / unit * unit;
+        match unit.max(eighth).min(room) {
             0 => Err(PoolError::Exhausted(self.allocated)),
             count => Ok(count),
         }

@@ -9,6 +9,7 @@
 use super::CBox;
 use super::mw::Window;
 use crate::errno::Errno;
+use crate::reason::{Cause, because};
 use crate::shm::layout::MRS;
 use crate::shm::mrtable::{self, Exposed, Region};
 use crate::shm::segment::Segment;
@@ -53,6 +54,15 @@ pub enum Special {
     Window(Window),
 }
 
+#[cold]
+fn full() -> Errno {
+    let sentence = format_args!(
+        "all {} memory keys of this process are in use: register fewer regions at a time",
+        MRS - 1
+    );
+    because(Errno::NOMEM, Cause::Full, sentence)
+}
+
 /// All memory regions of the process.
 #[derive(Debug)]
 pub struct Mrs {
@@ -82,7 +92,7 @@ impl Mrs {
     fn hide(&mut self, segment: &Segment, region: Region) -> Result<u32, Errno> {
         let index = self.free.front().copied().unwrap_or(self.entries.len());
         if index >= MRS {
-            return Err(Errno::NOMEM);
+            return Err(full());
         }
         segment.open_mr_entry(index)?;
         self.free.pop_front();

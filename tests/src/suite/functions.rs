@@ -1,11 +1,16 @@
 //! The BTL's functions called as Open MPI's upper layers call them, by programs that look the module up: what no MPI function
 //! makes certain.
 
-use crate::Result;
-use crate::suite::case::passes;
+use std::time::Duration;
+
+use crate::process::Limits;
+use crate::suite::case::{passes, passes_within};
 use crate::suite::{Case, Setting};
+use crate::{Failure, Result};
 
 const DEADLINE: u64 = 60;
+/// For those that take every registration there is.
+const LIMITS: Limits = Limits { deadline: Duration::from_secs(300), silence: None };
 
 /// What the parts of the program show.
 const FLUSHES: [(&str, &str); 5] = [
@@ -27,6 +32,11 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     let mut cases: Vec<Case> = FLUSHES.into_iter().map(flush).collect();
     let lost = "a message whose connection fails ends with an error, once (lost, 2 ranks)";
     cases.push(Case::new(lost, loses));
+    let keys =
+        "registrations are refused while the transport can still have its own, and said once (keys, 2 ranks)";
+    cases.push(Case::new(keys, |setting| is_brief(setting, "keys")));
+    let pending = "more rendezvous wait than the device has registrations, and all arrive (pending, 2 ranks)";
+    cases.push(Case::new(pending, |setting| is_brief(setting, "pending")));
     cases
 }
 
@@ -38,4 +48,17 @@ fn loses(setting: &Setting) -> Result<()> {
     let job = setting.job(2, "lost")?.variable("SOFTIB_FAULTS", "seed=1,drop=100%");
     let job = job.parameter("btl_oxib_cpc_include", "ibcm").parameter("btl_oxib_ibcm_timeout", "10ms");
     passes(&job.parameter("btl_oxib_ibcm_max_retries", "3"), "lost", DEADLINE).map(drop)
+}
+
+/// Passes without a flood of messages, and says what is short.
+fn is_brief(setting: &Setting, program: &str) -> Result<()> {
+    let job = setting.job(2, program)?.parameter("btl_oxib_verbose", "warn");
+    let finished = passes_within(&job, program, LIMITS)?;
+    let (lines, said) =
+        (finished.output.lines().count(), finished.output.contains("registrations are in use"));
+    if said && lines < 20 {
+        return Ok(());
+    }
+    let Failure(text) = job.explain(&finished);
+    Err(Failure(format!("{lines} lines, and the shortage named: {said}; {text}")))
 }

@@ -259,7 +259,14 @@ pub static ROWS: &[Row] = &[
          half of them; 0 means no limit",
         free_list_max
     ),
-    number!(c"free_list_inc", 1..=65536, "32", 6, "Buffers by which a pool grows at a time", free_list_inc),
+    number!(
+        c"free_list_inc",
+        1..=65536,
+        "32",
+        6,
+        "Buffers by which a pool grows at a time; a large one grows by an eighth",
+        free_list_inc
+    ),
     Row {
         name: c"mtu",
         kind: Kind::AutoBytes { min: 256, max: 4096 },
