@@ -30,6 +30,22 @@ fn port_of(dev: &Dev) -> ibv_port_attr {
     attr
 }
 
+/// rdma-core 56 has appended `active_speed_ex`: its programs hand over more than there is to say.
+#[test]
+fn a_newer_programs_longer_port_attributes_end_in_zeroes() {
+    #[repr(C)]
+    struct Longer(ibv_port_attr, [u8; 16]);
+    let dev = Dev::open();
+    let mut longer = Longer(ibv_port_attr::default(), [0xaa; 16]);
+    let context = unsafe { &*verbs_get_ctx(dev.ctx) };
+    let len = size_of::<ibv_port_attr>() + 8;
+    let attr = &raw mut longer;
+    assert_eq!(unsafe { context.query_port.unwrap()(dev.ctx, 1, attr.cast(), len) }, 0);
+    assert_eq!((longer.0.state, longer.0.lid), (port_of(&dev).state, port_of(&dev).lid));
+    assert_eq!(longer.1[..8], [0; 8]);
+    assert_eq!(longer.1[8..], [0xaa; 8]);
+}
+
 fn gid_of(dev: &Dev, index: i32) -> [u8; 16] {
     let mut gid = ibv_gid::default();
     assert_eq!(unsafe { (table().query_gid)(dev.ctx, 1, index, &mut gid) }, 0);

@@ -316,12 +316,12 @@ mod tests {
 
     #[test]
     fn the_command_line_can_be_pasted_into_a_shell() {
-        let job = Job::new(&OpenMpi::in_path(), 3, &Transport::new("tcp"), "prog")
+        let job = Job::new(&OpenMpi::in_path(), 3, &Transport::new("vader"), "prog")
             .parameter("x", "P,1:S,2")
             .arguments(["it's", ""]);
         let line = job.command_line();
         assert!(
-            line.ends_with(r"--mca pml ob1 --mca btl self,tcp --mca x P,1:S,2 prog 'it'\''s' ''"),
+            line.ends_with(r"--mca pml ob1 --mca btl self,vader --mca x P,1:S,2 prog 'it'\''s' ''"),
             "{line}"
         );
     }

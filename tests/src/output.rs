@@ -19,18 +19,25 @@ static CLOSED: AtomicBool = AtomicBool::new(false);
 /// A line on standard output.
 #[macro_export]
 macro_rules! say {
-    ($($word:tt)*) => { $crate::output::line(&mut std::io::stdout(), format_args!($($word)*)) };
+    ($($word:tt)*) => { $crate::output::said(format_args!($($word)*)) };
 }
 
 /// A line on standard error: what is being done.
 #[macro_export]
 macro_rules! tell {
-    ($($word:tt)*) => { $crate::output::line(&mut std::io::stderr(), format_args!($($word)*)) };
+    ($($word:tt)*) => { $crate::output::told(format_args!($($word)*)) };
 }
 
-/// Writes a line, which is dropped if its reader has gone.
-pub fn line(to: &mut impl Write, text: Arguments<'_>) {
-    write(to, format_args!("{text}\n"));
+/// A line on standard output; in a test of this crate, one that libtest keeps to itself.
+#[allow(clippy::print_stdout)]
+pub fn said(text: Arguments<'_>) {
+    if cfg!(test) { println!("{text}") } else { write(&mut std::io::stdout(), format_args!("{text}\n")) }
+}
+
+/// The same on standard error.
+#[allow(clippy::print_stderr)]
+pub fn told(text: Arguments<'_>) {
+    if cfg!(test) { eprintln!("{text}") } else { write(&mut std::io::stderr(), format_args!("{text}\n")) }
 }
 
 /// Writes text that may be part of a line, or several.

@@ -68,12 +68,14 @@ fn run_compiled(root: &Path, all: bool, sign: &SignOfLife) -> Result<Tally> {
 }
 
 /// Reads cargo test's output: `Running ... (target/debug/deps/NAME-HASH)` and `test NAME ... ok` for each binary, `---- NAME
-/// stdout ----` before a failure's output, `test result: ...` at the end of each binary.
+/// stdout ----` before a failure's output, `skipped: NAME: REASON` from a test that cannot be run here, `test result: ...` at the end of each binary.
 #[derive(Default)]
 struct Count {
     tally: Tally,
     /// Failures of this binary whose names were read.
     named: usize,
+    /// Tests of this binary that have passed themselves over.
+    skipped: usize,
     binary: String,
     /// Tests of this binary that have ended.
     ended: usize,
@@ -95,6 +97,11 @@ impl Count {
             self.tally.failed.push(name.to_owned());
             self.named += 1;
         }
+        if let Some((name, reason)) = line.strip_prefix("skipped: ").and_then(|rest| rest.split_once(": ")) {
+            self.tally.skipped.push((name.to_owned(), reason.to_owned()));
+            self.skipped += 1;
+            return None;
+        }
         if let Some((name, slow)) = test(line) {
             self.ended += usize::from(!slow);
             if slow {
@@ -110,7 +117,8 @@ impl Count {
 
     fn summary(&mut self, summary: &str) -> Option<String> {
         let (passed, failed) = (number(summary, " passed"), number(summary, " failed"));
-        self.tally.passed += passed;
+        // One that passes itself over has passed, says libtest.
+        self.tally.passed += passed.saturating_sub(std::mem::take(&mut self.skipped));
         let nameless = failed.saturating_sub(self.named);
         self.tally.failed.extend((0..nameless).map(|_| "a test of cargo test, shown above".to_owned()));
         self.named = 0;
@@ -198,6 +206,19 @@ mod tests {
             "FAIL 1 of    2 tests    1.50 s  softib, src/lib.rs",
         ];
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_test_that_passes_itself_over_is_counted_as_skipped_with_its_reason() {
+        let (count, shown) = shown(&[
+            "skipped: one: another Open MPI",
+            "test one ... ok",
+            "test two ... ok",
+            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+        ]);
+        assert_eq!(count.tally.to_string(), "1 passed, 0 failed, 1 skipped");
+        assert_eq!(count.tally.skipped, [("one".to_owned(), "another Open MPI".to_owned())]);
+        assert_eq!(shown.len(), 1);
     }
 
     #[test]

@@ -7,7 +7,8 @@
 #![allow(clippy::expect_used, reason = "helpers of tests fail by panicking")]
 
 use opal_sys::*;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
+use std::io::Write;
 use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -280,8 +281,27 @@ fn measured(facts: &[Fact]) -> Vec<i64> {
     lines.lines().map(|line| line.parse().expect("one number a line")).collect()
 }
 
+/// Whether the Open MPI of this machine is another one than the tables are about, which says so. (Debian 13 has 5.0, without the headers of
+/// its inside; what 5.0's offsets are is looked up when the plugin is loaded, and shown by jobs.) `cargo xtask test` counts the line.
+fn passed_over(test: &str) -> bool {
+    let loads = |name: &CStr| {
+        // SAFETY: loading a libopen-pal runs no more than its constructors.
+        !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }.is_null()
+    };
+    let other = !loads(c"libopen-pal.so.40") && loads(c"libopen-pal.so.80");
+    if other {
+        // Not by eprintln!, which libtest keeps to itself.
+        let line = format!("\nskipped: {test}: this machine has Open MPI 5.0, and it is about 4.1\n");
+        std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+    }
+    other
+}
+
 #[test]
 fn every_size_offset_and_constant_agrees_with_the_installed_headers() {
+    if passed_over("every_size_offset_and_constant_agrees_with_the_installed_headers") {
+        return;
+    }
     let facts = all_facts();
     let measured = measured(&facts);
     assert_eq!(facts.len(), measured.len(), "one answer for each question");
@@ -298,6 +318,9 @@ fn every_size_offset_and_constant_agrees_with_the_installed_headers() {
 /// The whole way with the installed library: symbols, class sizes, variables.
 #[test]
 fn the_installed_library_is_recognised_as_4_1() {
+    if passed_over("the_installed_library_is_recognised_as_4_1") {
+        return;
+    }
     // SAFETY: loading Debian's libopen-pal runs no more than its constructors.
     let handle = unsafe { libc::dlopen(c"libopen-pal.so.40".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     assert!(!handle.is_null(), "no libopen-pal.so.40 here; on Debian: apt install libopenmpi3");

@@ -23,7 +23,7 @@ pub unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *
     })
 }
 
-/// `verbs_context.query_port`: an older program has a shorter struct.
+/// `verbs_context.query_port`: an older program has a shorter struct, a newer one a longer, whose rest is zero.
 pub unsafe extern "C" fn query_port_sized(
     context: *mut ibv_context,
     port: u8,
@@ -32,9 +32,12 @@ pub unsafe extern "C" fn query_port_sized(
 ) -> c_int {
     guard(|| {
         let full = port_attr(context, port)?;
-        let len = len.min(size_of::<ibv_port_attr>());
-        // SAFETY: the program's struct has `len` bytes, ours at least as many.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), len) };
+        let known = len.min(size_of::<ibv_port_attr>());
+        // SAFETY: the program's struct has `len` bytes, of which `known` are in ours as well.
+        unsafe {
+            std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), known);
+            attr.cast::<u8>().add(known).write_bytes(0, len - known);
+        }
         Ok(())
     })
 }

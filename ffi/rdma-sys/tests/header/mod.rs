@@ -18,12 +18,17 @@ pub struct Header {
     pub package: &'static str,
 }
 
+/// Structs that later releases of rdma-core have appended fields to; whoever fills one is told, or says, how much there is of it:
+/// `ibv_port_attr` (56: active_speed_ex), `ibv_qp_ex` (45: wr_atomic_write, wr_flush).
+const GROWN: [&str; 2] = ["sizeof(struct ibv_port_attr)", "sizeof(struct ibv_qp_ex)"];
+
 impl Header {
-    /// Fails unless C agrees with every fact.
+    /// Fails unless C agrees with every fact; what has grown since may be larger there.
     pub fn confirms(&self, facts: &[Fact]) {
         let answers = self.ask_c(facts);
         assert_eq!(answers.len(), facts.len());
-        let differ = facts.iter().zip(answers).filter(|((_, ours), c)| ours != c);
+        let grown = |fact: &Fact, c: i64| GROWN.contains(&fact.0.as_str()) && c > fact.1;
+        let differ = facts.iter().zip(answers).filter(|(fact, c)| fact.1 != *c && !grown(fact, *c));
         let wrong: Vec<String> =
             differ.map(|((expression, ours), c)| format!("{expression}: {c} in C, {ours} here")).collect();
         assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), facts.len(), wrong.join("\n"));
