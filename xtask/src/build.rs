@@ -25,17 +25,22 @@ pub fn command(args: Args) -> Result<()> {
     let plugin = build(&workspace, args.flag("debug"))?;
     let folder = workspace.plugin_folder();
     say!("built {}", plugin.display());
-    say!(
-        "use:   mpirun --mca mca_base_component_path {} --mca btl self,oxib PROGRAM",
-        OpenMpi::in_path().component_path(&folder)
-    );
-    say!("or:    cargo xtask install --user, then: mpirun --mca btl self,oxib PROGRAM");
+    say!("use:   {}", job(Some(&OpenMpi::in_path().component_path(&folder))));
+    say!("or:    cargo xtask install --user, then: {}", job(None));
     let library = dropin::build(&workspace)?;
     say!("built {}", library.display());
     say!("use:   LD_LIBRARY_PATH={} ibv_devinfo", workspace.verbs_folder().display());
     say!("or:    cargo xtask verbs -- ibv_devinfo");
     say!("or:    LD_PRELOAD={} ibv_devinfo", workspace.verbs_folder().join(dropin::PRELOAD).display());
     Ok(())
+}
+
+/// How a job is started over oxib, with the component path if it needs one. ob1 is named because Open MPI prefers UCX where it finds a
+/// device that UCX can use, and other engines use no BTL.
+pub fn job(component_path: Option<&str>) -> String {
+    let path =
+        component_path.map_or_else(String::new, |path| format!("--mca mca_base_component_path {path} "));
+    format!("mpirun -n 2 {path}--mca pml ob1 --mca btl self,oxib PROGRAM")
 }
 
 /// Builds the plugin and copies it to [`Workspace::plugin_folder`]; returns the copy.
@@ -94,6 +99,13 @@ fn shared_library(message: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_use_lines_name_ob1_or_a_job_may_run_over_ucx() {
+        assert_eq!(job(None), "mpirun -n 2 --mca pml ob1 --mca btl self,oxib PROGRAM");
+        let named = job(Some("dir:SYS_DEFAULT"));
+        assert!(named.contains("mca_base_component_path dir:SYS_DEFAULT --mca pml ob1"), "{named}");
+    }
 
     #[test]
     fn only_the_shared_library_of_a_cdylib_is_the_plugin() {

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::args::{Args, Options};
-use crate::build::{PLUGIN, build, place};
+use crate::build::{PLUGIN, build, job, place};
 use crate::workspace::Workspace;
 use e2e::failure::Context;
 use e2e::open_mpi::hides_component_folder;
@@ -80,12 +80,11 @@ fn usage(args: &Args, folder: &Path) -> String {
         prefix(args).map_or_else(|| Ok(OpenMpi::in_path()), |prefix| OpenMpi::below(Path::new(prefix)));
     match found {
         Ok(mpi) if hides_component_folder(&mpi) => format!(
-            "this Open MPI {} (Debian's) hides that folder from jobs, so name it:\n          \
-             mpirun --mca mca_base_component_path {} --mca btl self,oxib PROGRAM",
+            "this Open MPI {} (Debian's) hides that folder from jobs, so name it:\n          {}",
             mpi.version(),
-            folder.display()
+            job(Some(&folder.display().to_string()))
         ),
-        _ => "mpirun --mca btl self,oxib PROGRAM".to_owned(),
+        _ => job(None),
     }
 }
 
