@@ -255,7 +255,8 @@ impl Module {
         }
     }
 
-    /// Open MPI 4.1's ob1 ends the job on this report; the message says why.
+    /// Open MPI 4.1's ob1 ends the job on this report. It prints the text that comes with one, as a format string: there is none, and the
+    /// reason is said here.
     #[cold]
     fn endpoint_failed(&'static self, endpoint: EpId, peer: u64, reason: &str) {
         let name = opal_process_name_t::from_word(peer);
@@ -267,10 +268,9 @@ impl Module {
         let place = self.host(process).map_or_else(String::new, |host| format!(" on {host}"));
         log::error!("connection to {name}{place} is lost: {reason}");
         let Some(callback) = callback else { return };
-        let text = std::ffi::CString::new(format!("oxib: connection to {name}{place} is lost: {reason}"))
-            .unwrap_or_default();
-        // SAFETY: the callback that the BML registered; the text outlives the call.
-        unsafe { callback(self.as_raw(), MCA_BTL_ERROR_FLAGS_FATAL, process, text.as_ptr().cast_mut()) };
+        // SAFETY: the callback that the BML registered; it takes NULL for the text (ob1's `mca_pml_ob1_error_handler` of 4.1 and 5.0 hands
+        // it to printing functions that check for it).
+        unsafe { callback(self.as_raw(), MCA_BTL_ERROR_FLAGS_FATAL, process, std::ptr::null_mut()) };
     }
 
     fn host(&self, process: *mut opal_proc_t) -> Option<String> {
