@@ -60,4 +60,4 @@ pub fn segment_dir() -> String {
 
 pub use engine::stats;
 pub use engine::world::Stats;
-pub use reason::{mute_reasons, take_reason};
+pub use reason::{Carrier, carry_reasons, mute_reasons, take_reason};

@@ -15,6 +15,7 @@ use crate::errno::Errno;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::{Link, Peer};
 use crate::objects::qp::Qp;
+use crate::port::Copies;
 use crate::rdma_ring::{self, Message, WORD};
 use crate::send::{self, Remote, Step, Work, op};
 use crate::shm::layout::{H_NONCE, H_PROBE, R_HAZARD, ring_entry};
@@ -193,10 +194,11 @@ fn copy_remote(pid: i32, local: u64, remote: u64, len: usize, reading: bool) -> 
 
 /// What SOFTIB_CMA says about this peer: `0` never, `node` within a node.
 fn may_reach(peer: &Peer) -> bool {
-    match std::env::var_os("SOFTIB_CMA") {
-        Some(value) if value == "0" => false,
-        Some(value) if value == "node" => peer.cards[0].guid == crate::port::guid(0),
-        _ => true,
+    match Copies::from_environment() {
+        Ok(Copies::Never) => false,
+        Ok(Copies::WithinNode) => peer.cards[0].guid == crate::port::guid(0),
+        // What cannot be understood keeps the device from being opened.
+        Ok(Copies::Anywhere) | Err(_) => true,
     }
 }
 

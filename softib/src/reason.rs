@@ -4,13 +4,14 @@
 //! the calling thread. A library that carries errors on to its user takes the sentence with
 //! [`take_reason`] when a call has failed. The first sentence of each [`Cause`] also goes to
 //! standard error, because most programs say no more than "failed to open device";
-//! [`mute_reasons`] ends that for a library that tells its user itself.
+//! [`mute_reasons`] ends that for a library that tells its user itself, and [`carry_reasons`] for as
+//! long as it does.
 
 use crate::errno::Errno;
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What kind of cause: one sentence of each goes to standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,8 @@ pub enum Cause {
 }
 
 static SAID: AtomicU32 = AtomicU32::new(0);
-static MUTE: AtomicBool = AtomicBool::new(false);
+/// How many tell their users themselves.
+static MUTE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static LAST: RefCell<Option<(Errno, String)>> = const { RefCell::new(None) };
@@ -52,7 +54,25 @@ pub fn take_reason(errno: i32) -> Option<String> {
 
 /// Keeps reasons off standard error from now on: the caller tells its user of them.
 pub fn mute_reasons() {
-    MUTE.store(true, Ordering::Relaxed);
+    MUTE.fetch_add(1, Ordering::Relaxed);
+}
+
+/// As long as it lives, the caller tells its user of reasons itself.
+#[derive(Debug)]
+pub struct Carrier(());
+
+/// Keeps reasons off standard error while the caller makes calls whose errors it tells its user of, with their reasons. What fails
+/// later, in the middle of traffic, has no call that would return it, and is said on standard error again.
+#[must_use]
+pub fn carry_reasons() -> Carrier {
+    mute_reasons();
+    Carrier(())
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        MUTE.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A new call begins: what an earlier one of this thread left is not its reason.
@@ -80,7 +100,7 @@ pub(crate) fn because(errno: Errno, cause: Cause, sentence: impl Display) -> Err
 
 fn say_once(cause: Cause, sentence: &str) {
     let bit = 1 << cause as u32;
-    if !MUTE.load(Ordering::Relaxed) && SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+    if MUTE.load(Ordering::Relaxed) == 0 && SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
         // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "softib: {sentence}");
     }

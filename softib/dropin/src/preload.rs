@@ -18,7 +18,8 @@
 use crate::symbols::{SYMBOLS, Symbol, TARGETS};
 use crate::{guarded, refuse};
 use rdma_sys::*;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::io::Write;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -200,12 +201,26 @@ fn real_function(at: usize, symbol: &Symbol) -> *const c_void {
 fn library() -> Option<*mut c_void> {
     static LIBRARY: OnceLock<usize> = OnceLock::new();
     let handle = *LIBRARY.get_or_init(|| {
-        let name = std::env::var("SOFTIB_REAL_VERBS").ok().and_then(|path| CString::new(path).ok());
-        let name = name.as_deref().unwrap_or(c"libibverbs.so.1");
+        let chosen = std::env::var("SOFTIB_REAL_VERBS").ok().and_then(|path| CString::new(path).ok());
+        let name = chosen.as_deref().unwrap_or(c"libibverbs.so.1");
         // SAFETY: a C string; the library's own constructors are the loader's business. It is never closed.
-        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }.expose_provenance()
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() && chosen.is_some() {
+            complain(name);
+        }
+        handle.expose_provenance()
     });
     (handle != 0).then(|| std::ptr::with_exposed_provenance_mut(handle))
+}
+
+/// A library that was asked for and is not there must not look like a machine without devices. dlopen has just failed.
+#[cold]
+fn complain(name: &CStr) {
+    // SAFETY: the text of the last failure is a C string that stays until the next call; it is copied.
+    let why = unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy().into_owned();
+    let text = "expected a libibverbs; only softib's devices are there";
+    // Without standard error it can't be said.
+    let _ = writeln!(std::io::stderr(), "softib: SOFTIB_REAL_VERBS={name:?}: {text}: {why}");
 }
 
 fn look_up(name: &str, node: &str) -> Option<*mut c_void> {

@@ -13,6 +13,8 @@ const REJECT: usize = 148;
 const SIDR_REQUEST: usize = 180;
 const SIDR_REPLY: usize = 136;
 
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(20);
+
 /// On iWARP the calls' own limit is lower than MPA's (512 bytes, RFC 5044).
 const MPA: usize = u8::MAX as usize;
 
@@ -71,6 +73,6 @@ pub fn sidr_reply(private: Vec<u8>) -> Vec<u8> {
 /// How long a request, reply or disconnect may go unanswered: SOFTIB_CM_TIMEOUT in milliseconds, default 20 s. A peer that
 /// has ended is known at once; this is for one that is stopped, or never looks.
 pub fn patience() -> Duration {
-    let asked = std::env::var("SOFTIB_CM_TIMEOUT").ok().and_then(|text| text.parse().ok());
-    Duration::from_millis(asked.unwrap_or(20_000))
+    // What cannot be understood keeps the device from being opened.
+    port::cm_timeout().ok().flatten().unwrap_or(DEFAULT_PATIENCE)
 }

@@ -82,8 +82,9 @@ pub(crate) fn load() -> Result<Plan, Errno> {
         return Ok(plan);
     }
     let text = std::env::var_os("SOFTIB_FAULTS").unwrap_or_default();
-    text.to_string_lossy().parse().map_err(|error: PlanError| {
-        because(Errno::INVAL, Cause::Setting, format_args!("SOFTIB_FAULTS: {error}"))
+    let text = text.to_string_lossy();
+    text.parse().map_err(|error: PlanError| {
+        because(Errno::INVAL, Cause::Setting, format_args!("SOFTIB_FAULTS={text:?}: {error}"))
     })
 }
 

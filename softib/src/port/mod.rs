@@ -19,6 +19,7 @@ pub(crate) mod node;
 mod settings;
 
 pub use address::ones_complement_sum as header_sum;
+pub(crate) use settings::{Copies, cm_timeout};
 pub use settings::{LinkLayer, Settings, SettingsError, Variable};
 
 use crate::errno::Errno;
@@ -111,7 +112,8 @@ pub(crate) struct Ports {
 impl Ports {
     /// Joins the node that the settings name.
     pub fn open(dir: &Path) -> Result<Ports, Errno> {
-        let settings = settings().map_err(|error| because(Errno::INVAL, Cause::Setting, error))?;
+        let known = settings().and_then(|settings| settings::check_environment().map(|()| settings));
+        let settings = known.map_err(|error| because(Errno::INVAL, Cause::Setting, error))?;
         let membership = settings.node.as_deref().map(|name| node::join(dir, name)).transpose()?;
         let number = membership.as_ref().map_or(node::DEFAULT, node::Membership::number);
         let count = settings.devices * settings.ports;

@@ -3,6 +3,7 @@
 use crate::shm::layout::PORTS;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
 /// Longest name of a node, in bytes.
 pub(crate) const NAME_MAX: usize = 60;
@@ -69,6 +70,10 @@ pub enum Variable {
     PKeys,
     /// Up to 6 IPv4 or IPv6 addresses.
     Gids,
+    /// `0`, `node` or `1`.
+    Copies,
+    /// A number of milliseconds.
+    CmTimeout,
 }
 
 /// A setting that cannot be understood; names the variable, its value, and what was expected.
@@ -94,6 +99,10 @@ impl fmt::Display for SettingsError {
                 ("SOFTIB_PKEYS", "1 to 16 numbers of 16 bits like 0xffff,0x8001, none of partition 0")
             }
             Variable::Gids => ("SOFTIB_GIDS", "up to 6 addresses like fd00::5,192.0.2.7"),
+            Variable::Copies => {
+                ("SOFTIB_CMA", "0 (never), node (within a node) or 1 (wherever it is allowed)")
+            }
+            Variable::CmTimeout => ("SOFTIB_CM_TIMEOUT", "a number of milliseconds"),
         };
         write!(f, "{name}={:?}: expected {expected}", self.value)
     }
@@ -168,6 +177,45 @@ fn error(variable: Variable, value: &str) -> SettingsError {
     SettingsError { variable, value: value.to_owned() }
 }
 
+/// Between whom process_vm_* may be used (`SOFTIB_CMA`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// Nobody.
+    Never,
+    /// Processes of one node.
+    WithinNode,
+    /// All, where the system allows it.
+    Anywhere,
+}
+
+impl Copies {
+    /// What the environment asks for.
+    pub fn from_environment() -> Result<Copies, SettingsError> {
+        variable("SOFTIB_CMA").map_or(Ok(Copies::Anywhere), |text| Copies::parse(&text))
+    }
+
+    fn parse(text: &str) -> Result<Copies, SettingsError> {
+        match text {
+            "0" => Ok(Copies::Never),
+            "node" => Ok(Copies::WithinNode),
+            "1" => Ok(Copies::Anywhere),
+            _ => Err(error(Variable::Copies, text)),
+        }
+    }
+}
+
+/// How long a message of the connection manager may go unanswered (`SOFTIB_CM_TIMEOUT`), if the environment says.
+pub(crate) fn cm_timeout() -> Result<Option<Duration>, SettingsError> {
+    let parse = |text: String| text.parse().map_err(|_| error(Variable::CmTimeout, &text));
+    Ok(variable("SOFTIB_CM_TIMEOUT").map(parse).transpose()?.map(Duration::from_millis))
+}
+
+/// Whether the variables that are no settings of ports can be understood.
+pub(crate) fn check_environment() -> Result<(), SettingsError> {
+    Copies::from_environment()?;
+    cm_timeout().map(drop)
+}
+
 /// A variable that is set to something.
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
@@ -210,6 +258,13 @@ mod tests {
         assert_eq!(list("0xffff,", number), None);
         assert_eq!(list("0x10000", number), None);
         assert_eq!(list("192.0.2.7", address), Some(vec!["::ffff:192.0.2.7".parse().unwrap()]));
+    }
+
+    #[test]
+    fn a_word_that_means_no_copies_to_nobody_is_not_taken_for_everywhere() {
+        assert_eq!(Copies::parse("node"), Ok(Copies::WithinNode));
+        let refused = Copies::parse("no").unwrap_err().to_string();
+        assert!(refused.starts_with("SOFTIB_CMA=\"no\": expected 0"), "{refused}");
     }
 
     #[test]
