@@ -44,8 +44,14 @@ fn a_layout_beyond_the_devices_queues_is_refused_with_queue_numbers_and_remedy()
     let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
     let ports = find(&Choice::Soft, &Filter::default(), config, soft).unwrap();
     for (layout, what) in [
-        ("P,128,32767:S,2048,64,48,32,16", "queue 0 (sends) needs"),
-        ("P,128,8:S,2048,64,48,32767,16", "queue 1 (sends) needs 32783"),
+        (
+            "P,128,32767:S,2048,64,48,32,16",
+            "queue 1 of btl_oxib_receive_queues (sends, from rd_num or sd_max, and btl_oxib_rdma_depth) needs",
+        ),
+        (
+            "P,128,8:S,2048,64,48,32767,16",
+            "queue 2 of btl_oxib_receive_queues (sends, from rd_num or sd_max, and btl_oxib_rdma_depth) needs 32783",
+        ),
     ] {
         let error =
             Transport::<u64>::open(&ports[0], common::config(layout), 1).expect_err(layout).to_string();

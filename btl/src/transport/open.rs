@@ -162,12 +162,20 @@ impl<C> Transport<C> {
 /// The configuration as this device can have it: what is only a wish is cut to its limits, what a peer relies on is refused.
 fn within(limits: &DeviceAttr, config: Config, device: &str) -> Result<Config, OpenError> {
     for (index, queue) in config.layout.queues().iter().enumerate() {
-        let of_queue = |what: &str| format!("queue {index} ({what})");
+        let of_queue = |what: &str| format!("queue {} of btl_oxib_receive_queues ({what})", index + 1);
         let shared = queue.srq().is_some();
         let checks = [
-            (of_queue("sends"), send_depth(&config.layout, index, &config), limits.max_qp_wr),
-            (of_queue("receives"), recv_depth(queue, true), limits.max_qp_wr),
-            (of_queue("shared receives"), if shared { queue.rd_num.into() } else { 0 }, limits.max_srq_wr),
+            (
+                of_queue("sends, from rd_num or sd_max, and btl_oxib_rdma_depth"),
+                send_depth(&config.layout, index, &config),
+                limits.max_qp_wr,
+            ),
+            (of_queue("receives, from rd_num and rd_rsv"), recv_depth(queue, true), limits.max_qp_wr),
+            (
+                of_queue("shared receives, from rd_num"),
+                if shared { queue.rd_num.into() } else { 0 },
+                limits.max_srq_wr,
+            ),
         ];
         if let Some((what, wanted, limit)) = checks.into_iter().find(|(_, wanted, limit)| wanted > limit) {
             let remedy = "use smaller numbers in btl_oxib_receive_queues, or a smaller btl_oxib_rdma_depth";

@@ -113,8 +113,8 @@ pub static ROWS: &[Row] = &[
         level: 4,
         scope: Scope::AllEqual,
         help: "The queues of a connection, ascending by buffer size, separated by colons: \
-               P,size,count[,low[,window[,reserve]]] has buffers per peer and credits, \
-               S,size,count[,low[,sends[,first[,limit]]]] shares its buffers between all peers; X is as S over XRC, with one send \
+               P,size,rd_num[,rd_low[,rd_win[,rd_rsv]]] has buffers per peer and credits, \
+               S,size,rd_num[,rd_low[,sd_max[,rd_init[,srq_limit]]]] shares its buffers between all peers; X is as S over XRC, with one send \
                queue pair for all processes of a node, and is not mixed with P or S",
         apply: |params, value| {
             params.layout = Layout::parse(&value.text()).map_err(|error| error.to_string())?;
@@ -479,6 +479,15 @@ impl Row {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn the_help_of_a_layout_names_its_fields_as_the_errors_do() {
+        use crate::protocol::layout::Field::*;
+        let row = ROWS.iter().find(|row| row.name() == "receive_queues").expect("a row");
+        for field in [RdNum, RdLow, RdWin, RdRsv, SdMax, RdInit, SrqLimit] {
+            assert!(row.help.contains(field.name()), "{field} is missing in: {}", row.help);
+        }
+    }
 
     #[test]
     fn names_are_unique_and_helps_are_one_sentence() {
