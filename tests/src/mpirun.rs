@@ -61,6 +61,8 @@ pub struct Job {
     program: PathBuf,
     foreign: bool,
     arguments: Vec<String>,
+    /// Runs first, in a mount namespace that the job has for itself.
+    prelude: Option<String>,
 }
 
 impl Job {
@@ -80,6 +82,7 @@ impl Job {
             program: program.into(),
             foreign: false,
             arguments: Vec::new(),
+            prelude: None,
         }
     }
 
@@ -143,19 +146,26 @@ impl Job {
         self
     }
 
+    /// In a mount namespace of its own, after this script: what it mounts is there for the job alone. For root.
+    pub fn inside(mut self, script: &str) -> Self {
+        self.prelude = Some(script.to_owned());
+        self
+    }
+
     /// Runs the job to its end. `watch` sees every line as it comes.
     ///
     /// # Errors
     /// When mpirun cannot be started at all; a job that failed is an `Ok` whose [`Finished`] says so.
     pub fn run(&self, limits: Limits, watch: &mut dyn FnMut(&str)) -> Result<Finished> {
         let session = SessionFolder::create()?;
-        let mut command = Command::new(self.mpi.tool("mpirun"));
+        let mut words = self.command().into_iter();
+        let mut command = Command::new(words.next().unwrap_or_default());
         for (name, _) in std::env::vars_os() {
             if is_parameter(&name.to_string_lossy()) {
                 command.env_remove(name);
             }
         }
-        command.args(self.words()).env("TMPDIR", &session.0);
+        command.args(words).env("TMPDIR", &session.0);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         run(&mut command, limits, watch)
     }
@@ -182,11 +192,23 @@ impl Job {
     /// The command, as one would type it.
     pub fn command_line(&self) -> String {
         let variables = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
-        variables
-            .chain([quoted(&self.mpi.tool("mpirun").to_string_lossy())])
-            .chain(self.words().iter().map(|w| quoted(w)))
-            .collect::<Vec<_>>()
-            .join(" ")
+        variables.chain(self.command().iter().map(|w| quoted(w))).collect::<Vec<_>>().join(" ")
+    }
+
+    /// mpirun and its words, behind what puts it into its namespace.
+    fn command(&self) -> Vec<String> {
+        let inside = self.prelude.iter().flat_map(|script| {
+            let script = format!("{script} && exec \"$@\"");
+            [
+                "unshare".to_owned(),
+                "-m".to_owned(),
+                "/bin/sh".to_owned(),
+                "-c".to_owned(),
+                script,
+                "sh".to_owned(),
+            ]
+        });
+        inside.chain([self.mpi.tool("mpirun").to_string_lossy().into_owned()]).chain(self.words()).collect()
     }
 
     fn words(&self) -> Vec<String> {

@@ -122,18 +122,28 @@ fn unfit(base: &Base, error: &AbiError) -> Refusal {
 fn init_component(threads: bool) -> Vec<*mut mca_btl_base_module_t> {
     let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner).take();
     let opened = opened.unwrap_or_else(|| Err(Refusal::Quiet("the component is not open".into())));
-    match opened.and_then(|params| modules(&params, threads)) {
+    let refusal = match opened.and_then(|params| modules(&params, threads)) {
         Ok(modules) => return modules,
-        Err(Refusal::Tell(report)) => report.show(),
-        Err(Refusal::Quiet(reason)) => log::debug!("no modules: {reason}"),
-    }
-    say_unreachable();
+        Err(refusal) => refusal,
+    };
+    say_unreachable(said(&refusal).as_deref());
     Vec::new()
 }
 
+/// Says why we take no part; what is left for others to say, because this process is not the one of its node that speaks.
+fn said(refusal: &Refusal) -> Option<String> {
+    match refusal {
+        Refusal::Tell(report) => (!report.show()).then(|| report.line()),
+        Refusal::Quiet(reason) => {
+            log::debug!("no modules: {reason}");
+            None
+        }
+    }
+}
+
 /// Spares processes that do have devices the wait for addresses that never come.
-fn say_unreachable() {
-    if let Some(error) = Abi::detect().ok().and_then(|abi| modex_io::publish_nothing(abi).err()) {
+fn say_unreachable(reason: Option<&str>) {
+    if let Some(error) = Abi::detect().ok().and_then(|abi| modex_io::publish_nothing(abi, reason).err()) {
         log::debug!("{error}");
     }
 }

@@ -28,10 +28,33 @@ fn name(life: u32) -> CString {
     CString::new(text).unwrap_or_else(|_| CStr::to_owned(c"btl.oxib"))
 }
 
-/// What a process publishes that has no addresses. A key that is missing altogether costs whoever asks for it 2 s.
-const NOTHING: &[u8] = &[0];
+/// The first byte of what a process publishes that has no addresses; the reason follows, if the process has not said it itself. A key that
+/// is missing altogether costs whoever asks for it 2 s.
+const NOTHING: u8 = 0;
 
-/// Publishes our addresses; once, during init. They are longer than one byte.
+/// Most bytes of a reason.
+const REASON: usize = 1000;
+
+/// What a process has published.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Published {
+    /// Its addresses, which do not begin with a zero.
+    Addresses(Vec<u8>),
+    /// It takes no part; why, if nobody has said that yet.
+    Nothing(Option<String>),
+}
+
+impl Published {
+    fn of(mut bytes: Vec<u8>) -> Published {
+        if bytes.first() != Some(&NOTHING) {
+            return Published::Addresses(bytes);
+        }
+        let reason = bytes.split_off(1);
+        Published::Nothing((!reason.is_empty()).then(|| String::from_utf8_lossy(&reason).into_owned()))
+    }
+}
+
+/// Publishes our addresses; once, during init.
 ///
 /// # Errors
 /// [`ModexError`] when the runtime refused.
@@ -41,12 +64,17 @@ pub fn publish(abi: &Abi, bytes: &[u8]) -> Result<(), ModexError> {
     if life > 1 { abi.family().modex_put(&name(life), bytes) } else { Ok(()) }
 }
 
-/// Publishes that this process can't be reached over oxib.
+/// Publishes that this process can't be reached over oxib, and why, if others shall say it.
 ///
 /// # Errors
 /// As [`publish`].
-pub fn publish_nothing(abi: &Abi) -> Result<(), ModexError> {
-    publish(abi, NOTHING)
+pub fn publish_nothing(abi: &Abi, reason: Option<&str>) -> Result<(), ModexError> {
+    publish(abi, &nothing(reason))
+}
+
+fn nothing(reason: Option<&str>) -> Vec<u8> {
+    let reason = reason.unwrap_or_default().bytes().take(REASON);
+    std::iter::once(NOTHING).chain(reason).collect()
 }
 
 /// How long a peer may take to publish, where nobody waits for that in MPI_Init (`pmix_base_async_modex`).
@@ -55,23 +83,23 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// A runtime that has waited this long for a key has waited for its process.
 const WAITED: Duration = Duration::from_secs(1);
 
-/// Fetches a peer's addresses; `None` when the peer runs without oxib. May wait for the runtime. Main thread only.
+/// Fetches what a peer has published: nothing when the peer runs without oxib. May wait for the runtime. Main thread only.
 ///
 /// Where processes publish whenever they come to it, the runtime may say at once that there is nothing (4.1 does, of a process on the
 /// same node): then it is asked again for a while.
 ///
 /// # Errors
 /// [`ModexError`] when the runtime failed.
-pub fn fetch(abi: &Abi, peer: opal_process_name_t) -> Result<Option<Vec<u8>>, ModexError> {
+pub fn fetch(abi: &Abi, peer: opal_process_name_t) -> Result<Published, ModexError> {
     let began = Instant::now();
     loop {
         let asked = Instant::now();
         match get(abi, peer) {
-            Ok(bytes) => return Ok((bytes != NOTHING).then_some(bytes)),
+            Ok(bytes) => return Ok(Published::of(bytes)),
             Err(ModexError::NotFound { .. }) => {
                 let may_come = abi.addresses_come_late() && asked.elapsed() < WAITED;
                 if !may_come || began.elapsed() > LATEST {
-                    return Ok(None);
+                    return Ok(Published::Nothing(None));
                 }
                 std::thread::sleep(PAUSE);
             }
@@ -91,6 +119,19 @@ fn get(abi: &Abi, peer: opal_process_name_t) -> Result<Vec<u8>, ModexError> {
 
 #[cfg(test)]
 mod tests {
+    use super::{Published, REASON, nothing};
+
+    #[test]
+    fn a_process_that_takes_no_part_can_leave_its_reason_to_others() {
+        assert_eq!(Published::of(b"OXIB".to_vec()), Published::Addresses(b"OXIB".to_vec()));
+        assert_eq!(Published::of(nothing(None)), Published::Nothing(None));
+        assert_eq!(Published::of(nothing(Some("it broke"))), Published::Nothing(Some("it broke".into())));
+        let Published::Nothing(Some(cut)) = Published::of(nothing(Some(&"x".repeat(5000)))) else {
+            panic!("no reason")
+        };
+        assert_eq!(cut.len(), REASON);
+    }
+
     #[test]
     fn the_key_names_component_and_version() {
         assert_eq!(super::key().to_str(), Ok("btl.oxib.0.1"));

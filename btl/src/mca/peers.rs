@@ -1,26 +1,36 @@
 //! Peers: whom a module can reach, found out from what they published.
 //!
 //! A peer that runs without oxib, speaks another version, or is not reachable through this port is simply left to Open
-//! MPI's other transports; one whose layout differs is left out with a message, for its user made a mistake.
+//! MPI's other transports; one whose layout differs is left out with a message, for its user made a mistake. A process says that once,
+//! about the first such peer; what the processes of a node have in common is said by the first of them.
 
-use super::modex_io;
+use super::modex_io::{self, Published};
 use super::module::{Module, from_raw, to_raw};
+use super::show::Report;
 use crate::protocol::modex::{Advert, DeviceKind, Modex, Port};
-use crate::transport::EpId;
+use crate::transport::{AddError, EpId};
 use opal_sys::*;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What this process published; the modules compare peers with it.
 static OURS: Mutex<Option<Modex>> = Mutex::new(None);
 
-/// Publishes and remembers our addresses.
+/// The job has no other transport.
+static ALONE: AtomicBool = AtomicBool::new(false);
+
+/// A peer that cannot be reached has been reported.
+static REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// Publishes and remembers our addresses; `alone`: the job has no other transport.
 ///
 /// # Errors
 /// What does not fit, or what the runtime said.
-pub fn publish(abi: &Abi, ours: Modex) -> Result<(), String> {
+pub fn publish(abi: &Abi, ours: Modex, alone: bool) -> Result<(), String> {
     let bytes = ours.encode().map_err(|e| e.to_string())?;
     modex_io::publish(abi, &bytes).map_err(|e| e.to_string())?;
+    ALONE.store(alone, Ordering::Relaxed);
     *OURS.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
     Ok(())
 }
@@ -30,15 +40,50 @@ pub fn publish(abi: &Abi, ours: Modex) -> Result<(), String> {
 pub enum Unreachable {
     /// Nothing wrong: another transport serves it.
     Other(String),
-    /// Both run oxib, but do not fit: the user should know.
+    /// Nothing wrong where another transport serves it; where none was asked for, the user should know.
+    Apart(String),
+    /// They do not fit, as the peer sees, too: the user should know.
     Mismatch(String),
+    /// Something that it takes cannot be had here: the user should know.
+    Shortage(String),
 }
 
 impl std::fmt::Display for Unreachable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Unreachable::Other(reason) | Unreachable::Mismatch(reason) => f.write_str(reason),
+            Unreachable::Other(reason)
+            | Unreachable::Apart(reason)
+            | Unreachable::Mismatch(reason)
+            | Unreachable::Shortage(reason) => f.write_str(reason),
         }
+    }
+}
+
+impl Unreachable {
+    fn concerns_the_user(&self, alone: bool) -> bool {
+        match self {
+            Unreachable::Other(_) => false,
+            Unreachable::Apart(_) => alone,
+            Unreachable::Mismatch(_) | Unreachable::Shortage(_) => true,
+        }
+    }
+
+    /// Says it, if it concerns the user and is the first. `neighbours`: the peer is on our node, whose first process meets the same.
+    #[cold]
+    fn tell(&self, me: opal_process_name_t, neighbours: bool) {
+        let alone = ALONE.load(Ordering::Relaxed);
+        if !self.concerns_the_user(alone) || REPORTED.swap(true, Ordering::Relaxed) {
+            return log::debug!("left to other transports: {self}");
+        }
+        let goes_on = "Open MPI goes on with its other transports, if there are any.";
+        let report = Report {
+            common: neighbours && !matches!(self, Unreachable::Shortage(_)),
+            ..Report::own(
+                format!("Two processes of this job cannot reach each other over oxib;\n{goes_on}"),
+                "",
+            )
+        };
+        report.with("Process", me.to_string()).with("Why", self.to_string()).show();
     }
 }
 
@@ -64,8 +109,8 @@ pub fn add_all(
                     return status;
                 }
             }
-            Err(Unreachable::Other(reason)) => log::debug!("process {index} is left to others: {reason}"),
-            Err(Unreachable::Mismatch(reason)) => log::error!("process {index} cannot be reached: {reason}"),
+            // SAFETY: Open MPI hands over live processes.
+            Err(reason) => reason.tell(me, unsafe { (**process).is_on_local_node() }),
         }
     }
     OPAL_SUCCESS
@@ -84,12 +129,14 @@ pub fn add(module: &'static Module, process: *mut opal_proc_t) -> Result<EpId, U
         let ours = ours.as_ref().ok_or_else(|| Unreachable::Other("nothing is published".into()))?;
         pair(ours, &theirs, module.index(), name)?.clone()
     };
+    let _reports_have_them = softib::carry_reasons();
     let adverts: Vec<cpc::Advert> = port.adverts.into_iter().map(to_cpc).collect();
     module.with(|state| {
         let Some(transport) = &mut state.transport else { return Err(Unreachable::Other("closed".into())) };
-        let id = transport
-            .add(name.word(), &adverts)
-            .map_err(|e| Unreachable::Mismatch(format!("{name}: {e}")))?;
+        let id = transport.add(name.word(), &adverts).map_err(|error| match error {
+            AddError::Select(_) => Unreachable::Mismatch(format!("{name}: {error}")),
+            _ => Unreachable::Shortage(format!("{name}: {error}")),
+        })?;
         state.procs.insert(id, process);
         Ok(id)
     })
@@ -97,8 +144,11 @@ pub fn add(module: &'static Module, process: *mut opal_proc_t) -> Result<EpId, U
 
 fn fetch(module: &Module, name: opal_process_name_t) -> Result<Modex, Unreachable> {
     let bytes = match modex_io::fetch(module.abi(), name) {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return Err(Unreachable::Other(format!("{name} runs without oxib"))),
+        Ok(Published::Addresses(bytes)) => bytes,
+        Ok(Published::Nothing(None)) => return Err(Unreachable::Other(format!("{name} runs without oxib"))),
+        Ok(Published::Nothing(Some(reason))) => {
+            return Err(Unreachable::Mismatch(format!("{name} takes no part. {reason}")));
+        }
         Err(error) => return Err(Unreachable::Other(format!("addresses of {name}: {error}"))),
     };
     Modex::decode(&bytes).map_err(|error| {
@@ -114,13 +164,8 @@ fn pair<'a>(
     index: usize,
     name: opal_process_name_t,
 ) -> Result<&'a Port, Unreachable> {
-    if ours.device != theirs.device {
-        return Err(Unreachable::Other(format!("{name} has another kind of device")));
-    }
-    if ours.device == DeviceKind::Soft && !ours.shares_segments(theirs) {
-        return Err(Unreachable::Other(format!(
-            "{name} runs on another host, as another user or in another SOFTIB_DIR"
-        )));
+    if let Some(reason) = differs(ours, theirs) {
+        return Err(Unreachable::Apart(format!("{name} {reason}")));
     }
     let mine = ours.ports.get(index).ok_or_else(|| Unreachable::Other("no such port of ours".into()))?;
     let same = |port: &&Port| is_joined(port, mine);
@@ -133,6 +178,33 @@ fn pair<'a>(
         )));
     }
     Ok(port)
+}
+
+/// Why the devices of two processes do not reach each other, whatever their ports.
+fn differs(ours: &Modex, theirs: &Modex) -> Option<String> {
+    let kind = |modex: &Modex| match modex.device {
+        DeviceKind::Soft => "the software device",
+        DeviceKind::Hard => "RDMA hardware",
+    };
+    if ours.device != theirs.device {
+        return Some(format!("uses {}, this process {}: see btl_oxib_device", kind(theirs), kind(ours)));
+    }
+    if ours.device == DeviceKind::Hard || ours.shares_segments(theirs) {
+        return None;
+    }
+    Some(if ours.boot_id != theirs.boot_id {
+        "runs on another host, and the software device reaches processes of its own host only".to_owned()
+    } else if ours.uid != theirs.uid {
+        format!(
+            "runs as user {}, this process as user {}: the software device reaches processes of its own user only",
+            theirs.uid, ours.uid
+        )
+    } else {
+        format!(
+            "has its segments in {}, this process in {}: set the same SOFTIB_DIR for all (mpirun -x SOFTIB_DIR)",
+            theirs.segment_dir, ours.segment_dir
+        )
+    })
 }
 
 /// Whether two ports are of one kind and on one subnet.
@@ -223,9 +295,20 @@ mod tests {
         let mut theirs = ours.clone();
         assert!(pair(&ours, &theirs, 0, NAME).is_ok());
         theirs.uid = 1;
-        assert!(matches!(pair(&ours, &theirs, 0, NAME), Err(Unreachable::Other(_))));
+        says(&ours, &theirs, "runs as user 1, this process as user 0");
         let hard = modex(DeviceKind::Hard, 0, vec![port(1, "P,4096,8")]);
-        assert!(matches!(pair(&ours, &hard, 0, NAME), Err(Unreachable::Other(_))));
+        says(&ours, &hard, "uses RDMA hardware, this process the software device");
+        let folder = Modex { segment_dir: "/elsewhere".into(), ..ours.clone() };
+        says(&ours, &folder, "/elsewhere, this process in /dev/shm: set the same SOFTIB_DIR");
+        let away = Modex { boot_id: [8; 16], uid: 1, ..ours.clone() };
+        says(&ours, &away, "runs on another host");
+    }
+
+    /// The reason, and that it concerns the user only where oxib is the only transport.
+    fn says(ours: &Modex, theirs: &Modex, words: &str) {
+        let Err(why) = pair(ours, theirs, 0, NAME) else { panic!("paired") };
+        assert!(why.to_string().contains(words), "{why}");
+        assert!(why.concerns_the_user(true) && !why.concerns_the_user(false), "{why}");
     }
 
     #[test]

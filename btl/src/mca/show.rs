@@ -64,17 +64,38 @@ impl Report {
         text + &self.remedy
     }
 
-    /// Shows it, unless another process of this node does.
-    pub fn show(&self) {
+    /// The facts in one line, for a process that says it in our place.
+    pub fn line(&self) -> String {
+        let facts = self.facts.iter().map(|(label, fact)| format!("{label}: {}", fact.replace('\n', " ")));
+        facts.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Shows it, unless another process of this node does; whether it has.
+    pub fn show(&self) -> bool {
         if self.common && !is_first_of_node(std::env::var(LOCAL_RANK).ok().as_deref()) {
-            return log::debug!("the first process of this node reports: {}", self.what.replace('\n', " "));
+            log::debug!("the first process of this node reports: {}", self.what.replace('\n', " "));
+            return false;
         }
         let rule = "-".repeat(74);
         let text = format!("{rule}\n{}\n{rule}\n", self.text().trim_end());
         // One write, so that the lines of two ranks do not mix; without standard error there is nobody to tell.
         let _ = std::io::stderr().write_all(text.as_bytes());
+        true
     }
 }
+
+/// Where a user reads about the parameters: `ompi_info` finds the plugin where the job has found it, if it is told the component path as
+/// the job is.
+pub fn see_parameters() -> String {
+    let path = std::env::var(COMPONENT_PATH).ok().map(|path| format!("{COMPONENT_PATH}={path} "));
+    format!(
+        "docs/parameters.md and\n\"{}ompi_info --param btl oxib --level 9\"\ndescribe every parameter.",
+        path.unwrap_or_default()
+    )
+}
+
+/// What `mpirun --mca mca_base_component_path` becomes in a rank; `ompi_info` takes it from the environment only.
+const COMPONENT_PATH: &str = "OMPI_MCA_mca_base_component_path";
 
 /// Where mpirun of 4.1 and 5.0 tells a process its number among those of the job on this node.
 const LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
@@ -95,6 +116,7 @@ mod tests {
             report.text(),
             "It broke.\n\n  Device:      soft0\n  Why:         old\n               worn\n\nMend it."
         );
+        assert_eq!(report.line(), "Device: soft0; Why: old worn");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::handle::HANDLE_LEN;
 use super::module::{Module, Place};
 use super::params::{self, DeviceChoice, Params, Template};
 use super::peers;
-use super::show::{Refusal, Report};
+use super::show::{Refusal, Report, see_parameters};
 use super::timelines;
 use crate::protocol::layout::{self, Layout};
 use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as ModexPort};
@@ -40,7 +40,8 @@ pub fn init(
     abi: &'static Abi,
     _threads: bool,
 ) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
-    let mut ports = find_ports(params).map_err(|error| refuse(params, &error.to_string(), TRY_SOFT))?;
+    let _reports_have_them = softib::carry_reasons();
+    let mut ports = find_ports(params).map_err(|error| no_port(params, &error))?;
     if params.max_btls > 0 {
         ports.truncate(params.max_btls as usize);
     }
@@ -53,10 +54,10 @@ pub fn init(
             Ok(transport) => transport,
             Err(why) if params.device == DeviceChoice::Auto => {
                 log::warn!("{} port {} is left out: {why}", port.context.name(), port.num);
-                unfit = Some(why);
+                unfit.get_or_insert(why);
                 continue;
             }
-            Err(why) => return Err(refuse(params, &why, SEE_WHY)),
+            Err(why) => return Err(refuse(params, &why, &see_why())),
         };
         published.push(describe(port, &transport));
         let timelines = timelines::file(&params.timeline, me, port.context.name(), port.num);
@@ -65,7 +66,7 @@ pub fn init(
         modules.push(Module::new(module_base(port), abi, transport, place, timelines));
     }
     if let (Some(why), true) = (unfit, modules.is_empty()) {
-        return Err(refuse(params, &why, SEE_WHY));
+        return Err(refuse(params, &why, &see_why()));
     }
     let soft = ports.iter().all(|p| p.soft);
     let ours = Modex {
@@ -73,10 +74,10 @@ pub fn init(
         // SAFETY: takes nothing, cannot fail.
         uid: unsafe { libc::geteuid() },
         device: if soft { DeviceKind::Soft } else { DeviceKind::Hard },
-        segment_dir: if soft { softib::segment_dir() } else { String::new() },
+        segment_dir: if soft { segment_folder() } else { String::new() },
         ports: published,
     };
-    peers::publish(abi, ours).map_err(|why| refuse(params, &why, SEE_WHY))?;
+    peers::publish(abi, ours, params.alone).map_err(|why| refuse(params, &why, &see_why()))?;
     let raw = modules.iter().map(|m| m.as_raw()).collect();
     if let Some(first) = modules.first() {
         let first: *const Module = *first;
@@ -146,7 +147,10 @@ fn names(ports: &[params::Port]) -> Vec<device::Name> {
 fn software() -> Driver {
     match Driver::rdma_core() {
         Ok(driver) if driver.is_software() => driver,
-        _ => Driver::with_connections(softib::driver_table(), softib::cm_table()),
+        _ => {
+            verbs::explain_errors(softib::take_reason);
+            Driver::with_connections(softib::driver_table(), softib::cm_table())
+        }
     }
 }
 
@@ -256,6 +260,12 @@ fn describe(port: &Port, transport: &Transport<super::module::Cookie>) -> ModexP
     }
 }
 
+/// Where the segments are, by the one name that all ways to write it lead to: peers compare it with theirs.
+fn segment_folder() -> String {
+    let folder = softib::segment_dir();
+    std::fs::canonicalize(&folder).map_or(folder, |path| path.to_string_lossy().into_owned())
+}
+
 /// Tells hosts apart (random(4): a fresh one at each boot).
 fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -269,8 +279,16 @@ fn boot_id() -> [u8; 16] {
 /// Remedy where no port was found.
 const TRY_SOFT: &str = "To run without RDMA hardware, use the software device: --mca btl_oxib_device soft.";
 
-/// Remedy where the port was found, but something on it could not be had.
-const SEE_WHY: &str = "Please correct what the reason names; \"ompi_info --param btl oxib --level 9\" describes every parameter.";
+/// Remedy where the reason names what to change.
+fn see_why() -> String {
+    format!("Please correct what the reason names; {}", see_parameters())
+}
+
+/// No port can be used. The software device helps where there is no hardware, not where something that was asked for is wrong.
+fn no_port(params: &Params, error: &DeviceError) -> Refusal {
+    let remedy = if error.is_absence() { TRY_SOFT.to_owned() } else { see_why() };
+    refuse(params, &error.to_string(), &remedy)
+}
 
 fn refuse(params: &Params, why: &str, remedy: &str) -> Refusal {
     if !params.asked && params.device == DeviceChoice::Auto {

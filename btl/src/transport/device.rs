@@ -92,15 +92,59 @@ pub enum DeviceError {
         "{device} has no port {wanted}: it has {ports}. Check btl_oxib_device, btl_oxib_if_include and btl_oxib_if_exclude"
     )]
     UnknownPort { device: String, wanted: u8, ports: u8 },
-    /// No port is up.
-    #[error("no active port on {0}: check the cable, the subnet manager and `ibv_devinfo`")]
-    NoActivePort(String),
+    /// Ports were found, and each has its reason.
+    #[error("{}", lines(.0))]
+    Unusable(Vec<Unusable>),
     /// The filter leaves nothing.
-    #[error("btl_oxib_if_include and btl_oxib_if_exclude leave no active port of {0}")]
+    #[error("btl_oxib_if_include and btl_oxib_if_exclude leave none of the active ports of {0}")]
     Filtered(String),
+    /// Neither the hardware nor the software device will do.
+    #[error("{hard}\n{soft}")]
+    Neither { hard: Box<DeviceError>, soft: Box<DeviceError> },
     /// No device at all.
     #[error("no RDMA device on this machine")]
     None,
+}
+
+impl DeviceError {
+    /// There is no hardware; nothing that the user has set is wrong.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, DeviceError::Verbs(_) | DeviceError::None)
+    }
+}
+
+/// Why a device, or one of its ports, is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// It cannot be opened, or does not answer.
+    #[error(transparent)]
+    Silent(#[from] verbs::Error),
+    /// The port is not up.
+    #[error("{port} is not active (its state is {state}): {remedy}")]
+    Inactive { port: String, state: PortState, remedy: &'static str },
+    /// `gid_index` names no row, or an empty one.
+    #[error("btl_oxib_gid_index is {wanted}, {port} has GIDs in rows {rows} only (see `ibv_devinfo -v`)")]
+    NoGid { wanted: u8, port: String, rows: String },
+    /// `pkey` is in no row.
+    #[error("btl_oxib_pkey is {wanted:#06x}, {port} has these P_Keys: {table}")]
+    NoPkey { wanted: u16, port: String, table: String },
+}
+
+impl Unusable {
+    /// A port without a cable or outside of a partition is nothing special on a device of several ports.
+    fn is_common(&self) -> bool {
+        matches!(self, Unusable::Inactive { .. } | Unusable::NoPkey { .. })
+    }
+}
+
+fn lines(reasons: &[Unusable]) -> String {
+    list(reasons.iter().map(Unusable::to_string), "\n")
+}
+
+/// `between` the items; "none" without any.
+fn list(items: impl Iterator<Item = String>, between: &str) -> String {
+    let items: Vec<String> = items.collect();
+    if items.is_empty() { "none".to_owned() } else { items.join(between) }
 }
 
 /// The ports to use. With `Auto` and nothing to use the answer is an error that needs no message to the user.
@@ -114,11 +158,19 @@ pub fn find(
     match choice {
         Choice::Soft => search.ports_of(&soft(), true),
         Choice::Auto { named } => match search.hardware() {
-            Err(_) if *named => search.ports_of(&soft(), true),
+            Err(hard) if *named => search.ports_of(&soft(), true).map_err(|soft| both(hard, soft)),
             other => other,
         },
         Choice::Names(names) => Search { names, ..search }.named_ports(soft),
     }
+}
+
+/// What is wrong with the hardware comes first, if there is any.
+fn both(hard: DeviceError, soft: DeviceError) -> DeviceError {
+    if hard.is_absence() || matches!(hard, DeviceError::Unknown { .. }) {
+        return soft;
+    }
+    DeviceError::Neither { hard: Box::new(hard), soft: Box::new(soft) }
 }
 
 /// How the software device's names begin.
@@ -134,7 +186,9 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn hardware(self) -> Result<Vec<Port>, DeviceError> {
-        self.ports_of(&Driver::rdma_core()?, false)
+        let driver = Driver::rdma_core()?;
+        // The drop-in library has the software device's ports only.
+        if driver.is_software() { Err(DeviceError::None) } else { self.ports_of(&driver, false) }
     }
 
     /// Names may mean hardware or the software device.
@@ -142,11 +196,12 @@ impl Search<'_> {
         if self.names.iter().all(|(name, _)| name.starts_with(SOFT_NAME)) {
             return self.ports_of(&soft(), true);
         }
-        self.hardware().map_err(|error| match (error, self.names.first()) {
-            (DeviceError::Verbs(error), Some((wanted, _))) => {
-                DeviceError::Unknown { wanted: wanted.clone(), known: format!("none ({error})") }
-            }
-            (error, _) => error,
+        self.hardware().map_err(|error| match self.names.first() {
+            Some((wanted, _)) if error.is_absence() => DeviceError::Unknown {
+                wanted: wanted.clone(),
+                known: format!("no hardware ({error}); softib0 is the software device"),
+            },
+            _ => error,
         })
     }
 
@@ -161,29 +216,35 @@ impl Search<'_> {
         if let Some((wanted, _)) = named.find(|(name, _)| !known.contains(&name.as_str())) {
             return Err(DeviceError::Unknown { wanted: wanted.clone(), known: known.join(", ") });
         }
-        let mut active = Vec::new();
+        let (mut usable, mut left_out) = (Vec::new(), Vec::new());
         for device in devices.iter().filter(|device| self.asks_for(device.name(), None)) {
-            match self.active_ports(device, soft) {
-                Ok(ports) => active.extend(ports),
-                Err(DeviceError::Verbs(error)) if self.names.is_empty() => {
-                    log::warn!("{} is left out: {error}", device.name());
+            for port in self.ports_of_device(device, soft)? {
+                match port {
+                    Ok(port) => usable.push(port),
+                    Err(reason) => left_out.push(reason),
                 }
-                Err(error) => return Err(error),
             }
         }
-        self.filtered(active, &known.join(", "))
+        self.filtered(usable, left_out, &known.join(", "))
     }
 
-    fn active_ports(self, device: &Device, soft: bool) -> Result<Vec<Port>, DeviceError> {
-        let context = device.open()?;
-        let count = context.num_ports();
+    /// The ports of one device that are asked for, each as it is or with its reason.
+    fn ports_of_device(
+        self,
+        device: &Device,
+        soft: bool,
+    ) -> Result<Vec<Result<Port, Unusable>>, DeviceError> {
+        let opened = device.open().and_then(|context| Ok((context.query_device()?.ports, context)));
+        let (count, context) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Ok(vec![Err(error.into())]),
+        };
         let named = self.names.iter().chain(self.filter.names()).filter(|(name, _)| name == device.name());
         if let Some(wanted) = named.filter_map(|(_, num)| *num).find(|num| *num > count) {
             return Err(DeviceError::UnknownPort { device: device.name().to_owned(), wanted, ports: count });
         }
         let ports = (1..=count).filter(|&num| self.asks_for(device.name(), Some(num)));
-        let active = ports.map(|num| active_port(&context, num, self.config, soft));
-        Ok(active.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+        Ok(ports.map(|num| usable_port(&context, num, self.config, soft)).collect())
     }
 
     /// This port, or any of the device.
@@ -192,34 +253,66 @@ impl Search<'_> {
         self.names.is_empty() || self.names.iter().any(meant)
     }
 
-    fn filtered(self, mut ports: Vec<Port>, known: &str) -> Result<Vec<Port>, DeviceError> {
+    fn filtered(
+        self,
+        mut ports: Vec<Port>,
+        left_out: Vec<Unusable>,
+        known: &str,
+    ) -> Result<Vec<Port>, DeviceError> {
         if ports.is_empty() {
-            return Err(DeviceError::NoActivePort(known.to_owned()));
+            return Err(DeviceError::Unusable(left_out));
+        }
+        for reason in &left_out {
+            let level = if reason.is_common() { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, "left out: {reason}");
         }
         ports.retain(|port| self.filter.allows(port.context.name(), port.num));
         if ports.is_empty() { Err(DeviceError::Filtered(known.to_owned())) } else { Ok(ports) }
     }
 }
 
-fn active_port(
-    context: &Arc<Context>,
-    num: u8,
-    config: PortConfig,
-    soft: bool,
-) -> Result<Option<Port>, verbs::Error> {
+fn usable_port(context: &Arc<Context>, num: u8, config: PortConfig, soft: bool) -> Result<Port, Unusable> {
     let attr = context.query_port(num)?;
+    let name = || format!("{} port {num}", context.name());
     if attr.state != PortState::Active {
-        log::debug!("{} port {num} is not active", context.name());
-        return Ok(None);
+        let remedy = if soft { KEPT_DOWN } else { CHECK_CABLE };
+        return Err(Unusable::Inactive { port: name(), state: attr.state, remedy });
     }
     let mtu = attr.active_mtu;
     let mtu = Mtu::from_bytes(config.mtu).map_or(mtu, |m| m.min(mtu));
-    let gid = context.query_gid(num, config.gid_index.into())?;
-    let Some(pkey_index) = find_pkey(context, num, &attr, config.pkey)? else {
-        log::debug!("{} port {num} has no P_Key {:#x}", context.name(), config.pkey);
+    let gid = find_gid(context, num, &attr, config.gid_index)?.ok_or_else(|| Unusable::NoGid {
+        wanted: config.gid_index,
+        port: name(),
+        rows: list(filled_rows(context, num, &attr).map(|row| row.to_string()), ", "),
+    })?;
+    let pkey_index = find_pkey(context, num, &attr, config.pkey)?.ok_or_else(|| Unusable::NoPkey {
+        wanted: config.pkey,
+        port: name(),
+        table: list(pkeys(context, num, &attr).map(|pkey| format!("{pkey:#06x}")), ", "),
+    })?;
+    Ok(Port { context: context.clone(), num, attr, gid, mtu, pkey_index, soft })
+}
+
+const CHECK_CABLE: &str = "check the cable, the subnet manager and `ibv_devinfo`";
+const KEPT_DOWN: &str = "SOFTIB_FAULTS keeps it down";
+
+/// The GID of a row, unless the table has no such row or nothing in it.
+fn find_gid(context: &Context, num: u8, attr: &PortAttr, index: u8) -> Result<Option<Gid>, verbs::Error> {
+    if u32::from(index) >= attr.gid_tbl_len {
         return Ok(None);
-    };
-    Ok(Some(Port { context: context.clone(), num, attr, gid, mtu, pkey_index, soft }))
+    }
+    context.query_gid(num, index.into()).map(|gid| Some(gid).filter(|gid| !gid.is_zero()))
+}
+
+/// Rows of the GID table with something in them, as far as `gid_index` reaches.
+fn filled_rows(context: &Context, num: u8, attr: &PortAttr) -> impl Iterator<Item = u8> {
+    (0..=u8::MAX).filter(move |&row| matches!(find_gid(context, num, attr, row), Ok(Some(_))))
+}
+
+/// The rows of the P_Key table that say something.
+fn pkeys(context: &Context, num: u8, attr: &PortAttr) -> impl Iterator<Item = u16> {
+    let rows = (0..attr.pkey_tbl_len).filter_map(move |row| context.query_pkey(num, row).ok());
+    rows.filter(|pkey| *pkey != 0)
 }
 
 /// P_Keys are compared without their membership bit.
@@ -258,9 +351,42 @@ mod tests {
         assert!(Filter::default().allows("anything", 9));
     }
 
+    fn soft() -> Driver {
+        Driver::from_table(softib::driver_table())
+    }
+
+    fn refused(config: PortConfig) -> String {
+        find(&Choice::Soft, &Filter::default(), config, soft).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_gid_row_or_a_pkey_that_a_port_has_not_is_the_reason_that_is_told() {
+        let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+        for gid_index in [1, 99] {
+            let text = refused(PortConfig { gid_index, ..config });
+            let wanted = format!("btl_oxib_gid_index is {gid_index}, softib0 port 1 has GIDs in rows 0 only");
+            assert!(text.contains(&wanted), "{text}");
+        }
+        let text = refused(PortConfig { pkey: 0x1234, ..config });
+        assert_eq!(text, "btl_oxib_pkey is 0x1234, softib0 port 1 has these P_Keys: 0xffff");
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_hardware_is_not_hidden_by_the_software_device() {
+        let inactive = |soft| Unusable::Inactive {
+            port: format!("{} port 1", if soft { "softib0" } else { "mlx5_0" }),
+            state: PortState::Other(1),
+            remedy: if soft { KEPT_DOWN } else { CHECK_CABLE },
+        };
+        let unusable = |soft| DeviceError::Unusable(vec![inactive(soft)]);
+        let text = both(unusable(false), unusable(true)).to_string();
+        assert!(text.starts_with("mlx5_0 port 1 is not active (its state is DOWN)"), "{text}");
+        assert!(text.contains("softib0"), "{text}");
+        assert!(both(DeviceError::None, unusable(true)).to_string().starts_with("softib0"));
+    }
+
     #[test]
     fn a_name_that_no_device_has_is_an_error_also_in_a_filter() {
-        let soft = || Driver::from_table(softib::driver_table());
         let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
         let filter = Filter { exclude: vec![name("softib7", None)], ..Filter::default() };
         let error = find(&Choice::Soft, &filter, config, soft).unwrap_err();

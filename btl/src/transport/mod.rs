@@ -51,6 +51,7 @@ mod wrid;
 /// X queues.
 pub mod xrc;
 
+pub use connect::AddError;
 pub use endpoint::EpId;
 pub use send::SendBuf;
 

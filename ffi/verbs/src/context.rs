@@ -5,6 +5,7 @@ use crate::error::{Error, check, leaked};
 use crate::types::{Gid, LinkLayer, Mtu};
 use rdma_sys as sys;
 use std::ffi::CStr;
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -134,6 +135,20 @@ pub enum PortState {
     Active,
     /// Anything else; the value of `ibv_port_state`.
     Other(u32),
+}
+
+impl fmt::Display for PortState {
+    /// As `ibv_devinfo` names it, without the prefix.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            PortState::Active => "ACTIVE",
+            PortState::Other(sys::IBV_PORT_DOWN) => "DOWN",
+            PortState::Other(sys::IBV_PORT_INIT) => "INIT",
+            PortState::Other(sys::IBV_PORT_ARMED) => "ARMED",
+            PortState::Other(sys::IBV_PORT_ACTIVE_DEFER) => "ACTIVE_DEFER",
+            PortState::Other(_) => "unknown",
+        })
+    }
 }
 
 /// A port.

@@ -24,7 +24,7 @@ impl Driver {
     /// The library is not installed, or too old.
     pub fn rdma_core() -> Result<Driver, Error> {
         let loaded = loader::load()
-            .map_err(|e| Error::new("dlopen", "libibverbs.so.1", libc::ENOENT).note(e.to_string()))?;
+            .map_err(|e| Error::new("dlopen", "libibverbs.so.1", libc::ENOENT).because(e.to_string()))?;
         Ok(Driver(Arc::new(Inner { table: loaded.table, connections: None, software: loaded.software })))
     }
 
@@ -49,7 +49,7 @@ impl Driver {
         match self.0.connections {
             Some(table) => Ok(table),
             None if cm::loader::is_machines(self.0.table) => cm::loader::load()
-                .map_err(|reason| Error::new("dlopen", "librdmacm.so.1", libc::ENOENT).note(reason)),
+                .map_err(|reason| Error::new("dlopen", "librdmacm.so.1", libc::ENOENT).because(reason)),
             None => Err(Error::new("rdma_create_event_channel", "the linked-in device", libc::ENOSYS)),
         }
     }

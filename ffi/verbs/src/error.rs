@@ -1,6 +1,18 @@
 //! One error for every verb: which call, on what, what the system said, and what to do about it.
 
 use std::fmt;
+use std::sync::OnceLock;
+
+/// Knows, right after a verb has failed with an errno value, why it did.
+pub type Explain = fn(i32) -> Option<String>;
+
+static EXPLAIN: OnceLock<Explain> = OnceLock::new();
+
+/// Names who can say more than errno does: a software device that is linked in. It is asked on the thread of the failed call, before
+/// anything else is called. The first one stays.
+pub fn explain_errors(explain: Explain) {
+    EXPLAIN.get_or_init(|| explain);
+}
 
 /// A verb failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,14 +20,18 @@ pub struct Error {
     call: &'static str,
     object: String,
     errno: i32,
+    /// What is known beyond errno; the remedy is told apart.
     note: Option<String>,
     remedy: Option<&'static str>,
+    /// What the device says, remedy included.
+    reason: Option<String>,
 }
 
 impl Error {
     /// A verb that returned an errno value.
     pub(crate) fn new(call: &'static str, object: impl Into<String>, errno: i32) -> Error {
-        Error { call, object: object.into(), errno, note: None, remedy: None }
+        let reason = EXPLAIN.get().and_then(|explain| explain(errno));
+        Error { call, object: object.into(), errno, note: None, remedy: None, reason }
     }
 
     /// A verb that set errno.
@@ -33,6 +49,12 @@ impl Error {
     /// Replaces what the errno value alone suggests to do.
     pub(crate) fn remedy(mut self, remedy: &'static str) -> Error {
         self.remedy = Some(remedy);
+        self
+    }
+
+    /// With what is known beyond the errno value; it says what to do, too.
+    pub(crate) fn because(mut self, reason: impl Into<String>) -> Error {
+        self.reason = Some(reason.into());
         self
     }
 
@@ -84,13 +106,17 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Error { call, object, errno, note, remedy } = self;
-        let text = std::io::Error::from_raw_os_error(*errno);
-        write!(f, "{call} of {object}: {text}")?;
-        if let Some(note) = note {
-            write!(f, "; {note}")?;
+        let Error { call, object, errno, note, remedy, reason } = self;
+        let text = std::io::Error::from_raw_os_error(*errno).to_string();
+        write!(f, "{call} of {object}: ")?;
+        // Most reasons say errno in words at the place that it belongs to.
+        if !reason.as_ref().is_some_and(|reason| reason.contains(&text)) {
+            write!(f, "{text}; ")?;
         }
-        write!(f, "; {}", remedy.unwrap_or_else(|| self.usual_remedy()))
+        if let Some(note) = note {
+            write!(f, "{note}; ")?;
+        }
+        f.write_str(reason.as_deref().unwrap_or_else(|| remedy.unwrap_or_else(|| self.usual_remedy())))
     }
 }
 
@@ -119,10 +145,13 @@ mod tests {
 
     #[test]
     fn an_error_names_call_object_cause_and_remedy() {
-        let text = Error::new("ibv_reg_mr", "4096 bytes on softib0", libc::ENOMEM).note("2 of 3").to_string();
-        for part in ["ibv_reg_mr", "4096 bytes on softib0", "Cannot allocate memory", "2 of 3", "ulimit -l"] {
+        let error = Error::new("ibv_reg_mr", "4096 bytes on softib0", libc::ENOMEM);
+        let text = error.to_string();
+        for part in ["ibv_reg_mr", "4096 bytes on softib0", "Cannot allocate memory", "ulimit -l"] {
             assert!(text.contains(part), "{part} is missing in: {text}");
         }
+        let text = error.because("its table of 65536 keys is full").to_string();
+        assert!(text.ends_with("its table of 65536 keys is full"), "a guess stands beside a reason: {text}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub use ah::Ah;
 pub use context::{Context, Device, DeviceAttr, PortAttr, PortState};
 pub use cq::{CompChannel, Cq, Wc, WcOpcode, WcStatus};
 pub use driver::Driver;
-pub use error::Error;
+pub use error::{Error, Explain, explain_errors};
 pub use event::AsyncEvent;
 pub use mr::{Access, Mr, Pd};
 pub use pool::{Buf, Pool, PoolConfig, PoolError, Posted};

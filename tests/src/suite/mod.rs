@@ -4,6 +4,7 @@
 //!     runner      runs cases one after another, looks for what they leave in /dev/shm, counts
 //!     own         our MPI programs x layouts x ranks
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
+//!     refusals    bad input and shortages: a table of what is wrong and which cause the message has to name
 //!     connect     connections: each manager by itself, storms, stopped and unknown peers, who does not fit
 //!     functions   the BTL's functions, called as Open MPI's upper layers call them
 //!     ports       several devices and ports: which of them a job uses, and that all of them carry it
@@ -37,6 +38,7 @@ pub mod own;
 pub mod ports;
 pub mod pyverbs;
 pub mod rdmacm;
+pub mod refusals;
 pub mod runner;
 pub mod sanitizer;
 pub mod verbs;
@@ -49,6 +51,7 @@ pub use runner::{Tally, run, soak};
 pub fn cases(setting: &Setting) -> Vec<Case> {
     let parts = [
         manners::cases(setting),
+        refusals::cases(setting),
         verbs::cases(setting),
         beside::cases(setting),
         sanitizer::cases(setting),

@@ -2,7 +2,7 @@
 //!
 //! The verbs programs are left out: they have nothing to do with an Open MPI.
 
-use crate::suite::{Case, Setting, lifecycle, manners, mpi4py, netpipe, own, ports};
+use crate::suite::{Case, Setting, lifecycle, manners, mpi4py, netpipe, own, ports, refusals};
 
 const TITLE: &str = "Open MPI 5.0";
 
@@ -16,6 +16,7 @@ const SHORT: [(&[&str], usize); 2] = [
 pub fn cases(setting: &Setting) -> Vec<Case> {
     let parts = [
         manners::cases(setting),
+        refusals::of_mpi(),
         lifecycle::cases(setting),
         lifecycle::newer(),
         own::cases(setting),

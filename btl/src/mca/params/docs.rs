@@ -26,9 +26,10 @@ Made from the table in `btl/src/mca/params/table.rs`; please change it there.
 
 Every name has the prefix `btl_oxib_`. Set one with `mpirun --mca btl_oxib_NAME VALUE`, with the environment variable
 `OMPI_MCA_btl_oxib_NAME`, or in a parameter file (`~/.openmpi/mca-params.conf`, `mpirun --mca mca_base_param_files FILE`).
-`ompi_info --param btl oxib --level 9` shows the values that a job would get. Times are written with a unit (`500ms`), sizes
-with one or without (`8k`, `8192`). With a value that can't be used oxib says so once and leaves the job to Open MPI's
-other transports.
+`ompi_info --param btl oxib --level 9` shows the values that a job would get, if the plugin is installed where Open MPI looks by
+itself; else it is told where: `OMPI_MCA_mca_base_component_path=DIR:SYS_DEFAULT ompi_info --param btl oxib --level 9`. Times are
+written with a unit (`500ms`), sizes with one or without (`8k`, `8192`). With a value that can't be used oxib says so once and leaves
+the job to Open MPI's other transports.
 ";
 
 const BASE_HEAD: &str = "

@@ -10,7 +10,7 @@ pub mod value;
 
 pub use register::{Template, load, register, verbosity};
 
-use crate::mca::show::Report;
+use crate::mca::show::{Report, see_parameters};
 use crate::protocol::layout::{self, Layout};
 use opal_sys::mca_btl_base_module_t;
 use std::net::IpAddr;
@@ -44,6 +44,8 @@ pub struct Port {
 pub struct Params {
     /// The parameter `btl` names oxib: the user wants it, and wants to know when it can't be had.
     pub asked: bool,
+    /// It names nothing else that reaches another process: what oxib does not do, nothing does.
+    pub alone: bool,
     pub device: DeviceChoice,
     /// Empty: all.
     pub if_include: Vec<Port>,
@@ -93,12 +95,12 @@ pub struct Params {
 }
 
 impl Params {
-    /// Reads every row through `text`, which returns what the user (or the default) says.
+    /// Reads every row through `text`, which returns what the user (or the default) says; `btl` is Open MPI's list of BTLs.
     ///
     /// # Errors
     /// A report that names the first bad parameter.
-    pub fn parse<'a>(asked: bool, text: impl Fn(&Row) -> Option<&'a str>) -> Result<Self, Box<Report>> {
-        let mut params = Self::blank(asked)?;
+    pub fn parse<'a>(btl: Option<&str>, text: impl Fn(&Row) -> Option<&'a str>) -> Result<Self, Box<Report>> {
+        let mut params = Self::blank(btl)?;
         for row in ROWS {
             let text = text(row).unwrap_or(row.default);
             let value = row.kind.parse(text);
@@ -109,12 +111,13 @@ impl Params {
     }
 
     /// Nothing set, but for the layout: it has no empty value.
-    fn blank(asked: bool) -> Result<Self, Box<Report>> {
+    fn blank(btl: Option<&str>) -> Result<Self, Box<Report>> {
         let layout = layout::DEFAULT;
         let layout = Layout::parse(layout)
             .map_err(|error| bad_value("receive_queues", layout, &error.to_string(), "text"))?;
         Ok(Self {
-            asked,
+            asked: names_oxib(btl),
+            alone: names_oxib_alone(btl),
             device: DeviceChoice::Auto,
             if_include: Vec::new(),
             if_exclude: Vec::new(),
@@ -228,6 +231,12 @@ pub fn names_oxib(btl: Option<&str>) -> bool {
     })
 }
 
+/// True when it names nothing but oxib and `self`.
+pub fn names_oxib_alone(btl: Option<&str>) -> bool {
+    let ours = |list: &str| list.split(',').all(|name| ["oxib", "self", ""].contains(&name.trim()));
+    names_oxib(btl) && btl.is_some_and(ours)
+}
+
 fn check_limit(name: &str, limit: usize, largest: usize) -> Result<(), Box<Report>> {
     let problem = if limit < MIN_FRAGMENT {
         "Open MPI's own header does not fit in so few bytes"
@@ -247,7 +256,8 @@ fn bad_value(name: &str, value: &str, problem: &str, expected: &str) -> Box<Repo
     let remedy = format!(
         "Please correct the value, or remove it to get the default: it comes from \"mpirun --mca\", from the\n\
          environment variable OMPI_MCA_btl_oxib_{name}, or from a parameter file such as\n\
-         openmpi-mca-params.conf. \"ompi_info --param btl oxib --level 9\" describes every parameter."
+         openmpi-mca-params.conf. {}",
+        see_parameters()
     );
     let report = Report::common(what, remedy)
         .with("Parameter", format!("btl_oxib_{name}"))
@@ -261,12 +271,12 @@ mod tests {
     use super::*;
 
     fn with(name: &str, value: &'static str) -> Result<Params, Box<Report>> {
-        Params::parse(false, |row| (row.name() == name).then_some(value))
+        Params::parse(None, |row| (row.name() == name).then_some(value))
     }
 
     #[test]
     fn every_default_is_a_good_value() {
-        let params = Params::parse(true, |_| None).expect("defaults");
+        let params = Params::parse(Some("self,oxib"), |_| None).expect("defaults");
         assert_eq!((params.device, params.max_inline, params.mtu), (DeviceChoice::Auto, None, None));
         assert_eq!((params.min_rnr_timer, params.ib_timeout, params.cq_size), (14, 18, 8192));
         assert_eq!(params.ibcm_timeout, Duration::from_millis(500));
@@ -275,7 +285,7 @@ mod tests {
 
     #[test]
     fn the_default_layout_is_modest_and_never_run_dry_by_one_sender() {
-        let layout = Params::parse(true, |_| None).expect("defaults").layout;
+        let layout = Params::parse(Some("self,oxib"), |_| None).expect("defaults").layout;
         assert_eq!(layout.smallest_p(), Some(0), "the CTS needs a P queue");
         let shared: Vec<_> = layout.queues().iter().filter_map(|queue| Some((queue, queue.srq()?))).collect();
         let posted =
@@ -309,7 +319,7 @@ mod tests {
 
     #[test]
     fn include_and_exclude_together_are_refused() {
-        let both = Params::parse(false, |row| row.name().starts_with("cpc_").then_some("ibcm"));
+        let both = Params::parse(None, |row| row.name().starts_with("cpc_").then_some("ibcm"));
         assert!(both.expect_err("contradiction").text().contains("only one of them"));
     }
 
@@ -332,6 +342,8 @@ mod tests {
 
     #[test]
     fn only_a_positive_list_names_oxib() {
+        assert!(names_oxib_alone(Some("oxib, self")) && !names_oxib_alone(Some("self,oxib,tcp")));
+        assert!(!names_oxib_alone(Some("^tcp")) && !names_oxib_alone(None));
         assert!(names_oxib(Some("self, oxib")));
         assert!(
             ![None, Some(""), Some("self,tcp"), Some("^oxib"), Some("self,oxib2")]

@@ -4,8 +4,8 @@
 //! strings for it: units are accepted, one parser and one message serve all, and a bad number leaves the job alone
 //! (when Open MPI itself finds one, registration fails, and a job that lists oxib in `btl` is aborted).
 
+use super::Params;
 use super::table::{ROWS, Row, Scope, VERBOSE};
-use super::{Params, names_oxib};
 use crate::mca::show::Report;
 use opal_sys::*;
 use std::cell::UnsafeCell;
@@ -67,8 +67,7 @@ pub unsafe fn register(
 /// # Errors
 /// The report about the first value that can't be used.
 pub fn load(base: &Base) -> Result<Params, Box<Report>> {
-    let asked = names_oxib(base.string_var(c"btl").as_deref());
-    let params = Params::parse(asked, text_of)?;
+    let params = Params::parse(base.string_var(c"btl").as_deref(), text_of)?;
     // SAFETY: called from open: registration is over, and no module has been copied yet.
     let template = unsafe { &mut *TEMPLATE.0.get() };
     params.fit(template, |name| is_set(base, name))?;
