@@ -5,13 +5,16 @@
 
 mod common;
 use common::*;
+use rdma_sys::*;
 use std::process::{Output, Stdio};
 
 /// The limited process; does nothing when the test runner calls it.
 #[test]
 fn child_main() {
-    if role().as_deref() == Some("opens") {
-        opens();
+    match role().as_deref() {
+        Some("opens") => opens(),
+        Some("meets") => meets(),
+        _ => {}
     }
 }
 
@@ -104,4 +107,148 @@ fn every_failed_open_says_its_reason_once() {
     is_refused(&[("SOFTIB_FAULTS", "nonsense")], libc::EINVAL, &["SOFTIB_FAULTS"]);
     let injected = [("SOFTIB_FAULTS", "fail=open_device:1:EIO,fail=open_device:2:EIO")];
     is_refused(&injected, libc::EIO, &["softib0 cannot be opened", "Input/output error"]);
+}
+
+/// Meets the process that the parent names, after a limit was set, and says how that went: the errno values of the step to RTR and
+/// of a datagram, and whether each had a reason; then those of the same without the limit.
+fn meets() {
+    let dev = Dev::open();
+    let (qp, ud) = (dev.qp(IBV_QPT_RC, dev.cq(16)), dev.qp(IBV_QPT_UD, dev.cq(16)));
+    let (buf, ah) = (dev.buf(64), dev.ah());
+    qp.init(ALL_ACCESS);
+    ud.ready_ud(1);
+    say(&[qp.num().into(), ud.num().into()]);
+    let theirs = listen().unwrap();
+    let meet = || {
+        let rtr = qp.try_rtr(theirs[0] as u32, &Path::default());
+        let rtr_reason = softib::take_reason(rtr).is_some();
+        let sent = ud.datagram(1, &[buf.sge(0, 8)], ah, (theirs[1] as u32, 1));
+        let sent_reason = softib::take_reason(sent).is_some();
+        say(&[rtr as u64, rtr_reason.into(), sent as u64, sent_reason.into()]);
+        if sent == 0 {
+            assert_eq!(ud.wait().status, IBV_WC_SUCCESS);
+        }
+    };
+    limit_late();
+    meet();
+    listen();
+    if std::env::var_os("TEST_LATE").is_some() {
+        lift_limits();
+        meet();
+    }
+    listen();
+}
+
+/// Sets the limit in TEST_LATE to what this process uses by now.
+fn limit_late() {
+    match std::env::var("TEST_LATE").as_deref() {
+        Ok("nofile") => {
+            let file = std::fs::File::open("/dev/null").unwrap();
+            limit("nofile", std::os::fd::AsRawFd::as_raw_fd(&file) as u64);
+        }
+        Ok("as") => {
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+            limit("as", pages * 4096 + (1 << 20));
+        }
+        _ => {}
+    }
+}
+
+fn lift_limits() {
+    for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_AS] {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        assert_eq!(unsafe { libc::getrlimit(resource, &mut limit) }, 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
+    }
+}
+
+fn start(env: &[(&str, &str)]) -> Child {
+    let program = std::env::current_exe().unwrap();
+    Child::spawn(Child::command(&program, "meets").envs(env.iter().copied()).stderr(Stdio::piped()))
+}
+
+/// Lets two processes meet; what each says of it.
+fn meeting(a: &mut Child, b: &mut Child) -> [Vec<u64>; 2] {
+    let (of_a, of_b) = (a.hear(), b.hear());
+    a.tell(&of_b);
+    b.tell(&of_a);
+    [a.hear(), b.hear()]
+}
+
+/// It used to look as if the peer were dead: RTR succeeded, and sends ended with RETRY_EXC_ERR.
+#[test]
+fn a_peer_that_cannot_be_reached_for_a_limit_of_ours_is_not_taken_for_dead() {
+    for (late, errno, name) in [("nofile", libc::EMFILE, "ulimit -n"), ("as", libc::ENOMEM, "ulimit -v")] {
+        let (mut limited, mut free) = (start(&[("TEST_LATE", late)]), start(&[]));
+        let [of_limited, of_free] = meeting(&mut limited, &mut free);
+        assert_eq!(of_limited, [errno as u64, 1, errno as u64, 1], "{late}");
+        assert_eq!(of_free, [0, 0, 0, 0], "{late}");
+        limited.tell(&[]);
+        assert_eq!(
+            limited.hear(),
+            [0, 0, 0, 0],
+            "{late}: nothing is left of the refusal once the limit is gone"
+        );
+        let said = limited.finish_and_read();
+        assert_eq!(said.matches("softib: ").count(), 1, "{said}");
+        assert!(said.contains(name), "{said}");
+        assert_eq!(free.finish_and_read(), "");
+    }
+}
+
+/// A mounted folder.
+struct Small(Folder);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let path = std::ffi::CString::new(self.0.path()).unwrap();
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+/// A tmpfs of this size in a mount namespace of the calling thread, which its children share. None: this user may not have one.
+fn small_folder(name: &str, bytes: usize) -> Option<Small> {
+    let folder = Folder::new(name);
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root || unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        eprintln!("skipped: a tmpfs of its own needs root and a mount namespace");
+        return None;
+    }
+    let path = std::ffi::CString::new(folder.path()).unwrap();
+    let size = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+    let (kind, private) = (c"tmpfs".as_ptr(), libc::MS_REC | libc::MS_PRIVATE);
+    unsafe {
+        assert_eq!(libc::mount(kind, c"/".as_ptr(), std::ptr::null(), private, std::ptr::null()), 0);
+        assert_eq!(libc::mount(kind, path.as_ptr(), kind, 0, size.as_ptr().cast()), 0);
+    }
+    Some(Small(folder))
+}
+
+/// Room for two segments, and for no ring between them. It used to look as if the peers were dead.
+#[test]
+fn a_full_folder_refuses_the_connection_on_both_sides_and_says_what_is_free_and_needed() {
+    let Some(small) = small_folder("full", 512 << 10) else { return };
+    let folder = &small.0;
+    let env = [("SOFTIB_DIR", folder.path())];
+    let (mut a, mut b) = (start(&env), start(&env));
+    for of_one in meeting(&mut a, &mut b) {
+        assert_eq!(of_one, [libc::ENOMEM as u64, 1, libc::ENOMEM as u64, 1]);
+    }
+    for child in [a, b] {
+        let said = child.finish_and_read();
+        for word in [folder.path(), "are free", "320 KiB are needed", "SOFTIB_DIR"] {
+            assert!(said.contains(word), "{word:?} is missing in {said}");
+        }
+        assert_eq!(said.matches("softib: ").count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_folder_without_space_for_a_segment_refuses_to_open_the_device() {
+    let Some(small) = small_folder("tiny", 64 << 10) else { return };
+    let folder = &small.0;
+    let words = [folder.path(), "64 KiB are free", "144 KiB are needed"];
+    is_refused(&[("SOFTIB_DIR", folder.path())], libc::ENOMEM, &words);
 }

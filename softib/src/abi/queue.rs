@@ -18,6 +18,7 @@ use crate::port::address::Address;
 use crate::send::MAX_SGE;
 use crate::shm::domain::DomainFile;
 use crate::shm::layout::{DOMAIN_SLOTS, QP_BITS, QPS};
+use crate::shm::shortage::is_shortage;
 use crate::xrc::send::SendLink;
 use rdma_sys::*;
 use std::collections::VecDeque;
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         match to {
             IBV_QPS_ERR => state.fail(index),
             IBV_QPS_RESET => reset(&mut state, index),
-            _ => change(qp, w, attr, mask, (to, port)),
+            _ => change(qp, w, attr, mask, (to, port))?,
         }
         let waiting = !state.w.busy.is_empty();
         drop(state);
@@ -250,22 +251,35 @@ fn check_change(qp: &Qp, w: &World, attr: &ibv_qp_attr, mask: u32) -> Result<(u3
     Ok((to, port))
 }
 
-/// Carries out a change that has been checked and leads neither to ERR nor to RESET.
-fn change(qp: &mut Qp, w: &mut World, attr: &ibv_qp_attr, mask: u32, (to, port): (u32, u8)) {
+/// Carries out a change that has been checked and leads neither to ERR nor to RESET. ENOMEM, EMFILE, EUSERS, ...: something has run
+/// out on the way to the peer, and the queue pair is as before.
+fn change(
+    qp: &mut Qp,
+    w: &mut World,
+    attr: &ibv_qp_attr,
+    mask: u32,
+    (to, port): (u32, u8),
+) -> Result<(), Errno> {
     let mask = qp_state::applicable(qp.kind, mask);
     let path = mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0;
     let partition = mask & (IBV_QP_PKEY_INDEX | IBV_QP_PORT) != 0 && (qp.link.is_some() || qp.xrc.is_some());
+    let before = (qp.attr, qp.port);
     store(&mut qp.attr, attr, mask);
     qp.port = port;
     // Packet sequence numbers have 24 bits (IBTA 9.2.1).
     (qp.attr.rq_psn, qp.attr.sq_psn) = (qp.attr.rq_psn & PSN_MASK, qp.attr.sq_psn & PSN_MASK);
-    match qp.kind {
-        IBV_QPT_UD => {}
-        _ if !(path || partition) => {}
+    let connected = match qp.kind {
+        IBV_QPT_UD => Ok(()),
+        _ if !(path || partition) => Ok(()),
         IBV_QPT_XRC_SEND => connect_xrc(qp, w),
         _ => connect(qp, w),
+    };
+    if let Err(error) = connected {
+        (qp.attr, qp.port) = before;
+        return Err(error);
     }
     arrive(qp, w, to);
+    Ok(())
 }
 
 /// Takes a queue pair back to RESET. What it has acknowledged is in its buffers then.
@@ -291,8 +305,7 @@ pub fn connect_stream(qpn: u32, steps: &[(ibv_qp_attr, u32)], stream: Stream) ->
     qp.stream = stream;
     steps.iter().try_for_each(|(attr, mask)| {
         let to = check_change(qp, w, attr, *mask)?;
-        change(qp, w, attr, *mask, to);
-        Ok(())
+        change(qp, w, attr, *mask, to)
     })
 }
 
@@ -381,20 +394,29 @@ pub fn store(to: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) {
     }
 }
 
-/// Binds the QP to the process that has its destination QPN now, if the address leads to it; else there is silence.
-fn connect(qp: &mut Qp, w: &mut World) {
+/// Binds the QP to the process that has its destination QPN now, if the address leads to it; else
+/// there is silence. ENOMEM, EMFILE, EUSERS, ...: something has run out on the way to it.
+fn connect(qp: &mut Qp, w: &mut World) -> Result<(), Errno> {
     let (dest, pkey) = (qp.attr.dest_qp_num, w.ports.pkey(qp.attr.pkey_index));
-    let (incarnation, theirs) = match find(w, dest, qp.port, &Address::from(&qp.attr.ah_attr)) {
-        Ok(found) => found,
-        Err(error) => {
-            log::warn!("qp {:#x}: qp {dest:#x} does not answer: {error}", qp.num);
-            (0, 0)
-        }
-    };
+    let found = find(w, dest, qp.port, &Address::from(&qp.attr.ah_attr));
+    let (incarnation, theirs) = or_silence(qp, found)?.unwrap_or_default();
     let route = Route { incarnation, ours: qp.port, theirs, pkey };
     match qp.link.as_mut() {
         Some(link) => link.repath(route),
         None => qp.link = Some(Link::new(dest, route)),
+    }
+    Ok(())
+}
+
+/// What has been found at a queue pair's destination; None: it does not answer. A shortage is no silence.
+fn or_silence<T>(qp: &Qp, found: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match found {
+        Err(error) if is_shortage(error) => Err(error),
+        Err(error) => {
+            log::warn!("qp {:#x}: qp {:#x} does not answer: {error}", qp.num, qp.attr.dest_qp_num);
+            Ok(None)
+        }
+        Ok(found) => Ok(Some(found)),
     }
 }
 
@@ -406,20 +428,19 @@ fn find(w: &mut World, dest: u32, from: u8, to: &Address) -> Result<(u64, u8), E
 }
 
 /// The same for an XRC send queue pair: it is bound to a domain, where its destination is a receive queue pair.
-fn connect_xrc(qp: &mut Qp, w: &mut World) {
+fn connect_xrc(qp: &mut Qp, w: &mut World) -> Result<(), Errno> {
     let (dest, pkey) = (qp.attr.dest_qp_num, w.ports.pkey(qp.attr.pkey_index));
-    let (domain, theirs) = match find_domain(w, dest, qp.port, &Address::from(&qp.attr.ah_attr)) {
-        Ok(found) => found,
-        Err(error) => {
-            log::warn!("qp {:#x}: qp {dest:#x} does not answer: {error}", qp.num);
-            return qp.xrc = None;
-        }
+    let found = find_domain(w, dest, qp.port, &Address::from(&qp.attr.ah_attr));
+    let Some((domain, theirs)) = or_silence(qp, found)? else {
+        qp.xrc = None;
+        return Ok(());
     };
     let route = Route { incarnation: domain.incarnation, ours: qp.port, theirs, pkey };
     match qp.xrc.as_mut() {
         Some(link) if link.incarnation() == domain.incarnation => link.repath(route),
         _ => qp.xrc = Some(Box::new(SendLink::new(domain, dest, route))),
     }
+    Ok(())
 }
 
 /// The domain that has queue pair `dest`, of a device with a port of this address, and which of its ports that is.

@@ -18,6 +18,7 @@ use crate::objects::{CBox, qp_state, zeroed};
 use crate::port::address::Address;
 use crate::shm::domain::{DomainFile, SharedQp};
 use crate::shm::layout::{QP_BITS, QPS};
+use crate::shm::shortage::is_shortage;
 use rdma_sys::*;
 use std::ffi::c_void;
 
@@ -162,7 +163,7 @@ fn change(
             store(&mut qp.attr, attr, mask);
             qp.attr.qp_state = to;
             if mask & (IBV_QP_DEST_QPN | IBV_QP_AV) != 0 {
-                (qp.dest_incarnation, qp.dest_port) = sender_of(w, port, &qp.attr).unwrap_or_default();
+                (qp.dest_incarnation, qp.dest_port) = sender_of(w, port, &qp.attr)?.unwrap_or_default();
             }
             qp.pkey = w.ports.pkey(qp.attr.pkey_index);
         }
@@ -170,11 +171,16 @@ fn change(
     Ok(())
 }
 
-/// The process that has the QP's destination and a port with its address, and which port that is; None: nobody, so there is silence.
-fn sender_of(w: &World, port: u8, attr: &ibv_qp_attr) -> Option<(u64, u8)> {
-    let (incarnation, cards) = w.peers.identify((attr.dest_qp_num >> QP_BITS) as usize).ok()?;
-    let theirs = Address::from(&attr.ah_attr).find(w.ports.card(port), &cards)?;
-    Some((incarnation, theirs))
+/// The process that has the QP's destination and a port with its address, and which port that is;
+/// None: no process has, so there is silence.
+fn sender_of(w: &World, port: u8, attr: &ibv_qp_attr) -> Result<Option<(u64, u8)>, Errno> {
+    let (incarnation, cards) = match w.peers.identify((attr.dest_qp_num >> QP_BITS) as usize) {
+        Ok(found) => found,
+        Err(error) if is_shortage(error) => return Err(error),
+        Err(_) => return Ok(None),
+    };
+    let theirs = Address::from(&attr.ah_attr).find(w.ports.card(port), &cards);
+    Ok(theirs.map(|theirs| (incarnation, theirs)))
 }
 
 /// `ibv_query_qp` of the queue pair that a handle is of.

@@ -7,6 +7,7 @@
 use super::message::MAX_LEN;
 use crate::errno::{Errno, check};
 use crate::shm::segment;
+use crate::shm::shortage::descriptors;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -61,7 +62,7 @@ pub fn accept(listener: RawFd) -> Result<Option<OwnedFd>, Errno> {
         // SAFETY: a new descriptor that nobody else knows.
         Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
         Err(Errno(libc::EAGAIN | libc::ECONNABORTED | libc::EINTR)) => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(descriptors(error)),
     }
 }
 
@@ -104,7 +105,7 @@ fn receive_once(socket: RawFd) -> Result<Received, Errno> {
 fn socket() -> Result<OwnedFd, Errno> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no preconditions; the descriptor is new.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0))?) })
+    Ok(unsafe { OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0)).map_err(descriptors)?) })
 }
 
 fn with_address<T>(

@@ -26,6 +26,7 @@ use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
 use crate::shm::ring::{FRAGMENT_MAX, Head, flag};
 use crate::shm::rq::{self, Claim};
+use crate::shm::shortage::is_shortage;
 use rdma_sys::*;
 use std::time::Duration;
 
@@ -56,7 +57,8 @@ impl Envelope {
     }
 }
 
-/// Sends a datagram, loses it, or finds that it has to wait for room.
+/// Sends a datagram, loses it, finds that it has to wait for room, or that there is no memory for a
+/// ring to its target.
 pub fn send_datagram(qp: &mut Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Step {
     let step = try_datagram(qp, w, work, sges);
     if step.is_none() {
@@ -78,7 +80,10 @@ fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option
         return Some(Step::Done(IBV_WC_SUCCESS));
     }
     let World { peers, ports, stats, .. } = w;
-    let peer = peers.reach((qpn >> QP_BITS) as usize).ok()?;
+    let peer = match peers.reach((qpn >> QP_BITS) as usize) {
+        Ok(peer) => peer,
+        Err(error) => return is_shortage(error).then_some(Step::Refused(error)),
+    };
     let port = to.find(ports.card(qp.port), &peer.cards)?;
     datagram.offer(ports, peer, qpn as usize % QPS, Some(port), &mut stats.doorbells)
 }

@@ -50,9 +50,16 @@ pub fn submit(qp: &mut Qp, w: &mut World, mut work: Work, sges: &[ibv_sge]) -> R
     match attempt(qp, w, &mut work, sges) {
         Step::Done(IBV_WC_SUCCESS) => qp.complete_send(w, &work, IBV_WC_SUCCESS),
         Step::Done(status) => fail_send(qp, w, &work, status),
+        Step::Refused(error) => return Err(not_posted(qp, error)),
         step => enqueue(qp, w, work, sges, step),
     }
     Ok(())
+}
+
+#[cold]
+fn not_posted(qp: &mut Qp, error: Errno) -> Errno {
+    qp.sq_posted = qp.sq_posted.wrapping_sub(1);
+    error
 }
 
 #[cold]

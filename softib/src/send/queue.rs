@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Option<u32> {
     queued.wait = match step {
         Step::Done(status) => return Some(status),
+        // It was posted behind others: lost, as datagrams may be. Its reason has been said.
+        Step::Refused(_) => return Some(IBV_WC_SUCCESS),
         Step::Held(until) => Wait::Held { until },
         Step::Answer => Wait::Answer,
         Step::Turn => Wait::Turn,

@@ -1,5 +1,6 @@
 //! A send request: what it asks for, how far it is, what it waits for; and its payload.
 
+use crate::errno::Errno;
 use crate::faults::sends::Fate;
 use crate::objects::mw::Binding;
 use crate::port::address::{Address, GRH};
@@ -157,6 +158,8 @@ pub enum Step {
     /// Own keys that others still use; looked at again.
     Turn,
     Held(Instant),
+    /// A datagram's way cannot be made for want of a resource; it has not been posted.
+    Refused(Errno),
 }
 
 impl Work {

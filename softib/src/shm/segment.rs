@@ -193,7 +193,7 @@ pub fn link_name(file: &File, path: &Path) -> Result<bool, Errno> {
 
 /// Opens the segment file of `slot`, if there is one.
 pub fn open_slot(dir: &Path, slot: usize) -> Result<File, Errno> {
-    open_path(&slot_path(dir, slot))
+    open_path(&slot_path(dir, slot)).map_err(shortage::descriptors)
 }
 
 /// Where the segment file of `slot` is.

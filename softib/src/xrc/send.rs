@@ -3,6 +3,7 @@
 use super::{FULL_PKEY, Via};
 use crate::deliver::From;
 use crate::engine::world::World;
+use crate::errno::Errno;
 use crate::objects::peer::{Link, Peer, Route};
 use crate::objects::qp::{Qp, Qps};
 use crate::objects::qp_state::is_receiving;
@@ -16,6 +17,7 @@ use crate::shm::layout::{H_NONCE, QP_BITS, QPS};
 use crate::shm::liveness::Liveness;
 use crate::shm::map::Map;
 use crate::shm::ring::{Found, Head, INLINE_MAX, flag};
+use crate::shm::shortage::is_shortage;
 use crate::shm::{qptable, segment};
 use rdma_sys::*;
 use std::collections::HashMap;
@@ -55,6 +57,8 @@ enum Sight {
     Silent,
     /// All who held it are dead.
     Orphaned,
+    /// Whether one lives cannot be seen for want of a resource.
+    Short,
 }
 
 impl SendLink {
@@ -122,8 +126,17 @@ impl SendLink {
     #[cold]
     fn find_witness(&mut self) -> Sight {
         let dir = segment::directory();
-        self.witness = self.domain.holders(self.index).find_map(|process| Witness::of(&dir, process));
-        if self.witness.is_some() { Sight::Open } else { Sight::Orphaned }
+        let mut short = false;
+        self.witness = self.domain.holders(self.index).find_map(|process| {
+            let found = Witness::of(&dir, process);
+            short |= found.as_ref().is_err_and(|error| is_shortage(*error));
+            found.ok().flatten()
+        });
+        match self.witness {
+            Some(_) => Sight::Open,
+            None if short => Sight::Short,
+            None => Sight::Orphaned,
+        }
     }
 
     /// What stands for the SRQ `number` in the peer process: known to exist, and of our domain.
@@ -151,13 +164,16 @@ fn is_there(link: &mut Link, w: &mut World, domain: (u32, u64)) -> bool {
 }
 
 impl Witness {
-    fn of(dir: &std::path::Path, (slot, incarnation): (usize, u64)) -> Option<Witness> {
-        let file = segment::open_slot(dir, slot).ok()?;
-        let map =
-            Map::new(&file, HEADER_LEN).ok().filter(|_| file.metadata().is_ok_and(|data| data.len() > 0))?;
+    /// None: the process is gone.
+    fn of(dir: &std::path::Path, (slot, incarnation): (usize, u64)) -> Result<Option<Witness>, Errno> {
+        let file = segment::open_slot(dir, slot)?;
+        if file.metadata()?.len() == 0 {
+            return Ok(None);
+        }
+        let map = Map::new(&file, HEADER_LEN)?;
         let mut witness = Witness { map, file, live: Liveness::default() };
         let same = witness.map.u64(H_NONCE).load(Ordering::Relaxed) == incarnation;
-        (same && witness.lives()).then_some(witness)
+        Ok((same && witness.lives()).then_some(witness))
     }
 
     fn lives(&mut self) -> bool {
@@ -190,6 +206,7 @@ fn attempt_on(to: &mut SendLink, qp: &Qp, w: &mut World, work: &mut Work, sges: 
         Sight::Open => {}
         Sight::Silent => return Step::Silent,
         Sight::Orphaned => return Step::Done(IBV_WC_RETRY_EXC_ERR),
+        Sight::Short => return Step::Done(IBV_WC_LOC_QP_OP_ERR),
     }
     let Some((_, seen)) = to.seen else { return Step::Silent };
     let qpn = crate::objects::qp::number(to.domain.slot, to.index);
@@ -232,15 +249,16 @@ fn attempt_on(to: &mut SendLink, qp: &Qp, w: &mut World, work: &mut Work, sges: 
     if work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM { target.notify(work) } else { Step::Done(IBV_WC_SUCCESS) }
 }
 
-/// The SRQ that a request names can't be found. While its owner is changing it (a resize) it is waited for.
+/// The SRQ that a request names can't be found. While its owner is changing it (a resize) it is waited
+/// for; where its process cannot be reached for want of a resource, that is no error of the peer's.
 #[cold]
 fn no_queue(w: &mut World, work: &Work) -> Step {
     let index = work.srqn as usize % QPS;
-    let changing = w
-        .peers
-        .reach((work.srqn >> QP_BITS) as usize)
-        .is_ok_and(|peer| qptable::is_changing(&peer.map, index));
-    if changing { Step::Silent } else { Step::Done(IBV_WC_REM_INV_REQ_ERR) }
+    match w.peers.reach((work.srqn >> QP_BITS) as usize) {
+        Ok(peer) if qptable::is_changing(&peer.map, index) => Step::Silent,
+        Err(error) if is_shortage(error) => Step::Done(IBV_WC_LOC_QP_OP_ERR),
+        _ => Step::Done(IBV_WC_REM_INV_REQ_ERR),
+    }
 }
 
 /// Looks at the process that owes the answer to the request at the head of the SQ.
@@ -250,7 +268,7 @@ pub fn answerer(qp: &mut Qp, w: &mut World, work: &Work) -> Answerer {
     let alive = to.queues.get(&work.srqn).is_some_and(|link| w.peers.connected(link).is_ok());
     match to.look(me) {
         _ if !alive => Answerer::Dead,
-        Sight::Open => Answerer::Open,
+        Sight::Open | Sight::Short => Answerer::Open,
         Sight::Silent | Sight::Orphaned => Answerer::Closed,
     }
 }

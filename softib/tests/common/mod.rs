@@ -6,7 +6,7 @@
 #![allow(dead_code, missing_debug_implementations, clippy::wrong_self_convention)]
 
 use rdma_sys::*;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -270,6 +270,11 @@ impl Qp {
     }
 
     pub fn rtr(&self, dest: u32, path: &Path) {
+        assert_eq!(self.try_rtr(dest, path), 0);
+    }
+
+    /// The same; what `ibv_modify_qp` returns.
+    pub fn try_rtr(&self, dest: u32, path: &Path) -> i32 {
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_4096, ..Default::default() };
         (attr.dest_qp_num, attr.max_dest_rd_atomic) = (dest, path.rd_atomic.1);
         attr.min_rnr_timer = path.min_rnr_timer;
@@ -277,7 +282,7 @@ impl Qp {
         let connected = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         let reliable = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
         let mask = if self.is_reliable() { connected | reliable } else { connected };
-        assert_eq!(self.modify(&attr, mask), 0);
+        self.modify(&attr, mask)
     }
 
     pub fn rts(&self, path: &Path) {
@@ -487,6 +492,15 @@ impl Child {
     pub fn finish(mut self) {
         drop(self.stdin);
         assert!(self.process.wait().unwrap().success());
+    }
+
+    /// The same for a child whose standard error is a pipe: what it has written there.
+    pub fn finish_and_read(mut self) -> String {
+        drop(self.stdin);
+        let mut text = String::new();
+        self.process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(self.process.wait().unwrap().success(), "{text}");
+        text
     }
 }
 
