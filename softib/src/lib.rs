@@ -55,9 +55,9 @@ pub use cm::exports::{CM_CALLS, CmCall};
 /// The directory of the segments (SOFTIB_DIR, default /dev/shm): processes that agree in it, in the boot id and in the user can
 /// reach each other.
 pub fn segment_dir() -> String {
-    shm::segment::directory().to_string_lossy().into_owned()
+    shm::folder::configured().to_string_lossy().into_owned()
 }
 
-pub use engine::stats;
 pub use engine::world::Stats;
+pub use engine::{reserve, stats};
 pub use reason::{Carrier, carry_reasons, mute_reasons, take_reason};

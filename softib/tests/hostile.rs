@@ -152,7 +152,8 @@ fn a_region_that_was_widened_in_the_shared_table_grants_no_more_of_our_own_memor
     let (buf, private) = (dev.buf(64), vec![9u8; 64]);
     let (a, _b) = loopback(&dev, &Path::default());
     let slot = a.num() >> QP_BITS;
-    let path = format!("{}/softib-{}-{slot}", softib::segment_dir(), unsafe { libc::geteuid() });
+    let dir = softib::shm::segment::directory();
+    let path = format!("{}/softib-{}-{slot}", dir.display(), unsafe { libc::geteuid() });
     let segment = Intruder::map(path.as_ref());
     let entry = MR_TABLE + (buf.key() >> 8) as usize * MR_ENTRY;
     assert_eq!(segment.word(entry).load(Ordering::Relaxed), buf.key());
@@ -197,7 +198,7 @@ fn outcome_of_a_send_to(dev: &Dev, dest: u32) -> u32 {
 #[test]
 fn files_that_are_no_segments_are_not_attached() {
     let dev = Dev::open();
-    let dir = softib::segment_dir();
+    let dir = softib::shm::segment::directory().display().to_string();
     let uid = unsafe { libc::geteuid() };
     let slot = 4000 + std::process::id() as usize % 90;
     let path = format!("{dir}/softib-{uid}-{slot}");

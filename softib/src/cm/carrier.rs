@@ -44,26 +44,43 @@ pub fn unlink(name: &str) {
     let _ = std::fs::remove_file(segment::directory().join(name));
 }
 
-/// Connects to `name` without waiting. EAGAIN: too many do; ENOENT, ECONNREFUSED: nobody listens.
+/// Connects to `name` without waiting. EAGAIN: too many do; ENOENT, ECONNREFUSED: no process of
+/// this user listens.
 pub fn connect(name: &str) -> Result<OwnedFd, Errno> {
     let socket = socket()?;
     with_address(name, |address, len| {
         // SAFETY: a socket of ours and an address of this length.
         check(unsafe { libc::connect(socket.as_raw_fd(), address, len) })
     })?;
-    Ok(socket)
+    if is_of_our_user(&socket) { Ok(socket) } else { Err(Errno(libc::ECONNREFUSED)) }
 }
 
-/// The next connection of a listening socket, if it is of our user.
+/// The next connection of a listening socket that is of our user.
 pub fn accept(listener: RawFd) -> Result<Option<OwnedFd>, Errno> {
     let (null, flags) = (std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-    // SAFETY: a socket of ours; the peer's address is not asked for.
-    match check(unsafe { libc::accept4(listener, null, std::ptr::null_mut(), flags) }) {
-        // SAFETY: a new descriptor that nobody else knows.
-        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
-        Err(Errno(libc::EAGAIN | libc::ECONNABORTED | libc::EINTR)) => Ok(None),
-        Err(error) => Err(descriptors(error)),
+    loop {
+        // SAFETY: a socket of ours; the peer's address is not asked for.
+        let socket = match check(unsafe { libc::accept4(listener, null, std::ptr::null_mut(), flags) }) {
+            // SAFETY: a new descriptor that nothing else knows.
+            Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
+            Err(Errno(libc::EAGAIN | libc::ECONNABORTED | libc::EINTR)) => return Ok(None),
+            Err(error) => return Err(descriptors(error)),
+        };
+        if is_of_our_user(&socket) {
+            return Ok(Some(socket));
+        }
     }
+}
+
+/// Whether the process at the other end, when it connected or listened, was this user's.
+fn is_of_our_user(socket: &OwnedFd) -> bool {
+    // SAFETY: plain C data; zeroes are valid.
+    let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (fd, to) = (socket.as_raw_fd(), (&raw mut peer).cast());
+    // SAFETY: a socket of ours, and room for the answer.
+    let known = check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) });
+    known.is_ok() && peer.uid == segment::uid()
 }
 
 /// Sends a packet without waiting. A peer that is gone is no error here: the end shows when the socket is read.

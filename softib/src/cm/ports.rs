@@ -14,14 +14,14 @@
 //! it has locked is still what the name leads to.
 
 use crate::errno::{Errno, check};
-use crate::shm::segment;
+use crate::shm::{folder, segment};
 use rdma_cm_sys::{RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP};
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const HOST_BITS: u32 = 44;
@@ -189,6 +189,7 @@ impl Drop for Reservation {
             let _ = lock(&file, self.place, libc::F_UNLCK);
             drop(file);
             segment::sweep_one(&lock_path());
+            folder::leave(&segment::directory());
         }
     }
 }
@@ -197,7 +198,7 @@ impl Drop for Reservation {
 fn lock_place(place: Place, kind: i32) -> Result<File, Errno> {
     let path = lock_path();
     for _ in 0..ATTEMPTS {
-        let file = open(&path)?;
+        let file = segment::open_shared(&path)?;
         if !lock(&file, place, kind)? {
             if is_swept(&file, place, kind)? {
                 std::thread::yield_now();
@@ -211,12 +212,6 @@ fn lock_place(place: Place, kind: i32) -> Result<File, Errno> {
         }
     }
     Err(Errno::BUSY)
-}
-
-fn open(path: &Path) -> Result<File, Errno> {
-    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let mut options = OpenOptions::new();
-    Ok(options.read(true).write(true).create(true).mode(0o600).custom_flags(flags).open(path)?)
 }
 
 fn range(place: Place, kind: i32) -> libc::flock {

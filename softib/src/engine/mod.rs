@@ -27,6 +27,7 @@ use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::xrc::Xrc;
 use crate::port::{Ports, card};
+use crate::reason;
 use crate::shm::heap::Heap;
 use crate::shm::registry;
 use crate::shm::segment::{self, Segment};
@@ -74,6 +75,15 @@ fn users() -> MutexGuard<'static, usize> {
 /// Counters of this process so far; zero while no context is open.
 pub fn stats() -> Stats {
     current().map(|engine| engine.enter().w.stats).unwrap_or_default()
+}
+
+/// Takes the space that so many processes need to send to this one, where the folder of the segments has not plenty for all of
+/// them: what is taken now cannot be missing later. ENODEV: the device is not open; ENOMEM, with a reason: there is too little.
+pub fn reserve(peers: usize) -> Result<(), Errno> {
+    reason::forget();
+    let engine = current().ok_or(Errno::NODEV)?;
+    let state = engine.enter();
+    state.w.segment.reserve(peers, state.w.heap.end())
 }
 
 impl Engine {

@@ -15,6 +15,7 @@ use crate::shm::qptable::{self, Public};
 use crate::shm::ring::{self, SendRing};
 use crate::shm::rq::{self, Place};
 use crate::shm::segment::{self, Segment};
+use crate::shm::shortage::is_shortage;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
@@ -166,7 +167,8 @@ impl Peers {
         }
         match segment::open_slot(&self.dir, slot) {
             Ok(file) => !is_locked(&file) || incarnation != 0 && nonce_of(&file) != Some(incarnation),
-            Err(error) => error == Errno(libc::ENOENT),
+            // What is no file of ours is not that process.
+            Err(error) => !is_shortage(error),
         }
     }
 

@@ -13,11 +13,12 @@
 //! removes any `softib-<uid>-*` that nobody holds a lock on.
 
 use crate::errno::{Errno, check};
+use crate::shm::folder;
 use crate::shm::layout::PORTS;
-use crate::shm::segment::uid;
-use std::fs::{File, OpenOptions};
+use crate::shm::segment::{self, uid};
+use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ pub struct Membership {
 pub fn join(dir: &Path, name: &str) -> Result<Membership, Errno> {
     let path = dir.join(format!("softib-{}-nodes", uid()));
     loop {
-        let file = open(&path)?;
+        let file = segment::open_shared(&path)?;
         begin(&file, JOINING)?;
         if is_same(&path, &file) {
             let number = settle(&file, name)?;
@@ -75,6 +76,7 @@ impl Membership {
             unlock(&self.file, self.number).is_ok() && try_lock(&self.file, 0, 0, libc::F_WRLCK) == Ok(true);
         if alone && is_same(&self.path, &self.file) {
             let _ = std::fs::remove_file(&self.path);
+            self.path.parent().iter().for_each(|dir| folder::leave(dir));
         }
         let _ = unlock(&self.file, 0);
     }
@@ -84,15 +86,6 @@ impl Drop for Membership {
     fn drop(&mut self) {
         self.leave();
     }
-}
-
-fn open(path: &Path) -> Result<File, Errno> {
-    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-    let file = options.open(path)?;
-    // Somebody else's file could name anything.
-    if file.metadata()?.uid() == uid() { Ok(file) } else { Err(Errno(libc::EPERM)) }
 }
 
 fn is_same(path: &Path, file: &File) -> bool {

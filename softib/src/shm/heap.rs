@@ -40,6 +40,12 @@ impl Heap {
         Some(Extent { offset, len })
     }
 
+    /// From here on nothing has been given away.
+    pub fn end(&self) -> usize {
+        let last = self.free.last().copied().filter(|(offset, len)| offset + len == HEAP + HEAP_LEN);
+        last.map_or(HEAP + HEAP_LEN, |(offset, _)| offset)
+    }
+
     /// Gives an extent back; neighbours grow together.
     pub fn release(&mut self, extent: Extent) {
         let at = self.free.partition_point(|&(offset, _)| offset < extent.offset);

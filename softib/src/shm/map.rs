@@ -128,9 +128,14 @@ impl Drop for Map {
 /// Takes (allocates and zeroes) space of a sparse segment, so that touching it can't fail later. `purpose` is for the message where
 /// there is none.
 pub fn take_space(file: &File, offset: usize, len: usize, purpose: &str) -> Result<(), Errno> {
+    allocate(file, offset, len).map_err(|error| shortage::space(file, error, len, purpose))
+}
+
+/// The same without a message, and with the system's own errors.
+pub fn allocate(file: &File, offset: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: a system call on a descriptor we hold.
     let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
-    crate::errno::check(result).map(drop).map_err(|error| shortage::space(file, error, len, purpose))
+    crate::errno::check(result).map(drop)
 }
 
 /// Gives space back; it reads as zeroes when it is taken again.

@@ -3,6 +3,7 @@
 //! ```text
 //! layout    where each thing sits in a segment
 //! map       a mapped segment: bounds-checked atomics and copies, no references to plain data
+//! folder    where a user's files are, out of reach of others
 //! fault     a segment whose file has been cut short
 //! segment   our own segment: claim a slot, grow it, close it; sweep what the dead left
 //! handover  who looks at a ring: the protocol of store, fence, load, apart from any memory
@@ -28,6 +29,7 @@ pub mod copy;
 pub mod domain;
 pub mod fault;
 pub mod filelock;
+pub mod folder;
 pub mod groups;
 pub mod handover;
 pub mod heap;

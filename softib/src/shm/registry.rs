@@ -12,12 +12,11 @@ use super::filelock::{self, Kind, Range};
 use super::layout::{DOMAIN_SLOTS, H_SLOT, SLOTS};
 use super::map::{Map, take_space};
 use super::segment::{self, is_same, link_name, open_slot, slot_path};
-use super::shortage;
+use super::{folder, shortage};
 use crate::errno::Errno;
 use crate::port::card::Card;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -101,7 +100,8 @@ fn make(dir: &Path, identity: Identity, ports: &[Card]) -> Result<DomainFile, Er
     DomainFile::fill(&map, identity, ports)?;
     for slot in DOMAIN_SLOTS..SLOTS {
         map.u32(H_SLOT).store(slot as u32, Ordering::Relaxed);
-        if link_name(&file, &slot_path(dir, slot))? {
+        let path = slot_path(dir, slot);
+        if folder::fill(dir, || link_name(&file, &path))? {
             return DomainFile::map(file, slot);
         }
     }
@@ -119,14 +119,7 @@ impl Registry {
     fn lock(dir: &Path) -> Result<Registry, Errno> {
         let path = dir.join(format!("softib-{}-xrcd", segment::uid()));
         loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
-                .open(&path)?;
+            let file = segment::open_shared(&path)?;
             filelock::take(&file, Kind::Exclusive, Range::Whole)?;
             if is_same(&path, &file) {
                 return Ok(Registry { file, path });

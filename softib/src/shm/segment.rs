@@ -1,12 +1,12 @@
 //! Our own segment: claim a slot, grow it, close it; sweep what the dead left.
 //!
-//! A segment is a sparse file `softib-<uid>-<slot>` of mode 0600 in SOFTIB_DIR (default /dev/shm).
+//! A segment is a sparse file `softib-<uid>-<slot>` of mode 0600 in the user's folder (`super::folder`).
 //! It is made without a name, locked and filled, and then linked to the first free name: it appears
 //! complete and locked. Only who holds a file's lock unlinks it, so nobody removes the file of the living.
 
 use super::layout::*;
-use super::map::{Map, take_space};
-use super::{liveness, shortage};
+use super::map::{Map, allocate, free_space, take_space};
+use super::{folder, liveness, shortage};
 use crate::errno::{Errno, check};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -32,9 +32,14 @@ pub struct Segment {
     _probe: Box<[u8; 16]>,
 }
 
-/// Where segments live: SOFTIB_DIR, default /dev/shm.
+/// What a peer is expected to take of the heap, and of the tables of queue pairs and of keys.
+const HEAP_SHARE: usize = 64 << 10;
+const QP_SHARE: usize = 8 * QP_ENTRY;
+const MR_SHARE: usize = 64 * MR_ENTRY;
+
+/// Where this user's segments live.
 pub fn directory() -> PathBuf {
-    std::env::var_os("SOFTIB_DIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from)
+    folder::of_user()
 }
 
 /// The user whose segments these are.
@@ -82,6 +87,10 @@ impl Segment {
     /// Sweeps, then makes, locks, fills and publishes a segment for this process. `fill` writes what else peers may know from the start.
     pub fn claim(dir: &Path, can_barrier: bool, fill: impl FnOnce(&Map)) -> Result<Segment, Errno> {
         sweep(dir);
+        Segment::make(dir, can_barrier, fill).inspect_err(|_| folder::leave(dir))
+    }
+
+    fn make(dir: &Path, can_barrier: bool, fill: impl FnOnce(&Map)) -> Result<Segment, Errno> {
         let file = unnamed(dir)?;
         if !liveness::try_lock(&file)? {
             return Err(Errno::BUSY);
@@ -110,6 +119,26 @@ impl Segment {
         self.raise(&self.limits[1], H_MR_LIMIT, (MR_TABLE, MR_ENTRY), index)
     }
 
+    /// Takes space for the rings of so many peers, for their receive queues from `heap` on, and for rows
+    /// of the tables, unless the folder has plenty for every one of them.
+    pub fn reserve(&self, peers: usize, heap: usize) -> Result<(), Errno> {
+        let peers = peers.min(RINGS);
+        let rings = (0..peers).map(|index| (ring_data(index), CELLS_LEN + BULK_MIN));
+        let heap_len = (peers * HEAP_SHARE).min(HEAP + HEAP_LEN - heap);
+        let rest = [(heap, heap_len), (QP_TABLE, peers * QP_SHARE), (MR_TABLE, peers * MR_SHARE)];
+        let parts: Vec<(usize, usize)> = rings.chain(rest).filter(|(_, len)| *len > 0).collect();
+        let needed: usize = parts.iter().map(|(_, len)| len).sum();
+        let free = free_space(&self.file);
+        if free / 2 >= needed as u64 * (peers as u64 + 1) {
+            return Ok(());
+        }
+        let missing = |error| shortage::space(&self.file, error, needed, "what its peers send to a process");
+        if free < needed as u64 {
+            return Err(missing(Errno(libc::ENOSPC)));
+        }
+        parts.into_iter().try_for_each(|(at, len)| allocate(&self.file, at, len)).map_err(missing)
+    }
+
     fn raise(
         &self,
         limit: &AtomicU32,
@@ -133,6 +162,7 @@ impl Segment {
     pub fn unlink(&self) {
         unlink_if_same(&self.path, &self.file);
         self.sweep_others();
+        self.path.parent().iter().for_each(|dir| folder::leave(dir));
     }
 
     /// Removes what dead processes have left beside us.
@@ -157,8 +187,9 @@ fn fill_header(map: &Map, nonce: &[u8; 16], probe: u64, can_barrier: bool) {
 /// A new file without a name.
 pub fn unnamed(dir: &Path) -> Result<File, Errno> {
     let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
-    let opened = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(dir);
-    opened.map_err(|error| shortage::folder(dir, error.into()))
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(flags);
+    folder::fill(dir, || Ok(options.open(dir)?)).map_err(|error| shortage::folder(dir, error))
 }
 
 /// Gives the unnamed file the first free name, starting at a place that differs between processes.
@@ -167,7 +198,7 @@ fn link(file: &File, map: &Map, dir: &Path) -> Result<(usize, PathBuf), Errno> {
     for slot in (0..DOMAIN_SLOTS).map(|i| (start + i) % DOMAIN_SLOTS) {
         map.u32(H_SLOT).store(slot as u32, Ordering::Relaxed);
         let path = slot_path(dir, slot);
-        if link_name(file, &path)? {
+        if folder::fill(dir, || link_name(file, &path))? {
             return Ok((slot, path));
         }
     }
@@ -210,8 +241,23 @@ pub fn slots(dir: &Path) -> Vec<usize> {
 }
 
 fn open_path(path: &Path) -> Result<File, Errno> {
-    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    Ok(OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?)
+    owned(OpenOptions::new().read(true).write(true), path)
+}
+
+/// Opens a file that all processes of this user share, or makes it. EPERM: it is another user's.
+pub fn open_shared(path: &Path) -> Result<File, Errno> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let dir = path.parent().unwrap_or(path);
+    folder::fill(dir, || owned(&mut options, path)).map_err(|error| shortage::file(path, error))
+}
+
+/// Opens a file of this user. EPERM: what has this name is another user's, or no file.
+fn owned(options: &mut OpenOptions, path: &Path) -> Result<File, Errno> {
+    // A FIFO must not keep us waiting.
+    let file = options.custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let about = file.metadata()?;
+    if about.is_file() && about.uid() == uid() { Ok(file) } else { Err(Errno(libc::EPERM)) }
 }
 
 /// Removes the segments, and the connection manager's sockets, of this user whose owners are dead. Errors are not ours to report.

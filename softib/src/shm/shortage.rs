@@ -54,6 +54,22 @@ pub fn folder(dir: &Path, error: Errno) -> Errno {
     because(error, Cause::Folder, format_args!("the segment folder {dir} cannot be used: {error}; {remedy}"))
 }
 
+/// A file that the processes of a user share cannot be used.
+pub fn file(path: &Path, error: Errno) -> Errno {
+    if matches!(error.0, libc::ENOENT | libc::EMFILE | libc::ENFILE | libc::ENOSPC | libc::EROFS) {
+        return folder(path.parent().unwrap_or(path), error);
+    }
+    let path = path.display();
+    because(
+        error,
+        Cause::Folder,
+        format_args!(
+            "{path} cannot be used: {error}; if it is another user's, or no file, remove it, or set SOFTIB_DIR to a folder of \
+             your own"
+        ),
+    )
+}
+
 /// `needed` bytes of a segment for `purpose` could not be taken. A full folder becomes ENOMEM, as the verbs have it.
 pub fn space(file: &File, error: Errno, needed: usize, purpose: &str) -> Errno {
     let dir = directory();
