@@ -52,12 +52,12 @@ pub fn init(
     for port in &ports {
         let transport = match open_port(port, params, abi, me) {
             Ok(transport) => transport,
-            Err(why) if params.device == DeviceChoice::Auto => {
-                log::warn!("{} port {} is left out: {why}", port.context.name(), port.num);
-                unfit.get_or_insert(why);
+            Err(error) if params.device == DeviceChoice::Auto => {
+                log::warn!("{} port {} is left out: {}", port.context.name(), port.num, error.why);
+                unfit.get_or_insert(error);
                 continue;
             }
-            Err(why) => return Err(refuse(params, &why, &see_why())),
+            Err(error) => return Err(refuse_port(params, &error)),
         };
         published.push(describe(port, &transport));
         let timelines = timelines::file(&params.timeline, me, port.context.name(), port.num);
@@ -65,8 +65,8 @@ pub fn init(
         let place = Place { index: modules.len(), name, soft: port.soft };
         modules.push(Module::new(module_base(port), abi, transport, place, timelines));
     }
-    if let (Some(why), true) = (unfit, modules.is_empty()) {
-        return Err(refuse(params, &why, &see_why()));
+    if let (Some(error), true) = (unfit, modules.is_empty()) {
+        return Err(refuse_port(params, &error));
     }
     let soft = ports.iter().all(|p| p.soft);
     let ours = Modex {
@@ -88,6 +88,20 @@ pub fn init(
     Ok(raw)
 }
 
+/// Why a port is not used.
+struct Unfit {
+    why: String,
+    /// This process has met with something that others of the node may not: a shortage.
+    here: bool,
+}
+
+fn refuse_port(params: &Params, error: &Unfit) -> Refusal {
+    match refuse(params, &error.why, &see_why()) {
+        Refusal::Tell(report) => Refusal::Tell(Report { common: !error.here, ..report }),
+        quiet @ Refusal::Quiet(_) => quiet,
+    }
+}
+
 /// A transport on one port; the connection managers' thread runs if there are peers to listen to: a process alone has none before it
 /// adds one.
 fn open_port(
@@ -95,14 +109,34 @@ fn open_port(
     params: &Params,
     abi: &'static Abi,
     me: u64,
-) -> Result<Transport<super::module::Cookie>, String> {
-    let transport =
-        Transport::open(port, config(params, abi, port), me).map_err(|error| error.to_string())?;
-    if abi.job_size().is_ok_and(|size| size > 1) {
-        transport.listen().map_err(|error| error.to_string())?;
+) -> Result<Transport<super::module::Cookie>, Unfit> {
+    let transport = Transport::open(port, config(params, abi, port), me)
+        .map_err(|error| Unfit { here: error.is_shortage(), why: error.to_string() })?;
+    if let Some(peers) =
+        abi.job_size().ok().and_then(|size| (size as usize).checked_sub(1)).filter(|n| *n > 0)
+    {
+        transport.listen().map_err(|error| Unfit { why: error.to_string(), here: false })?;
+        if port.soft && params.asked && !params.alone {
+            reserve(peers).map_err(|why| Unfit { why, here: true })?;
+        }
     }
     Ok(transport)
 }
+
+/// Takes the space that the job's processes on this node need in the folder of the software device's segments. Where it is missing, the
+/// other transports of the job get these peers now; once Open MPI has chosen, a connection that fails ends the job.
+fn reserve(peers: usize) -> Result<(), String> {
+    let here = std::env::var(LOCAL_SIZE).ok().and_then(|size| size.parse::<usize>().ok());
+    let peers = here.map_or(peers, |size| peers.min(size.saturating_sub(1)));
+    match softib::reserve(peers) {
+        // The device is not the copy that is linked in, but the drop-in library's.
+        Err(error) if error.0 == libc::ENODEV => Ok(()),
+        done => done.map_err(|error| softib::take_reason(error.0).unwrap_or_else(|| error.to_string())),
+    }
+}
+
+/// Where mpirun of 4.1 and 5.0 tells a process how many of the job are on its node.
+const LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
 /// Looks around on every port.
 pub fn progress() -> c_int {

@@ -48,6 +48,14 @@ pub enum OpenError {
     Cpc(#[from] cpc::Error),
 }
 
+impl OpenError {
+    /// Something has run out that other processes of the node may still have got.
+    pub fn is_shortage(&self) -> bool {
+        let errno = if let OpenError::Verbs(error) = self { error.errno() } else { 0 };
+        [libc::ENOMEM, libc::ENOSPC, libc::EMFILE, libc::ENFILE, libc::EUSERS].contains(&errno)
+    }
+}
+
 impl<C> Transport<C> {
     /// Opens the port: completion queues, shared receive queues, connection managers. No thread is started and no
     /// receive is posted before the first peer is added.

@@ -17,7 +17,7 @@ use verbs::{
 use super::qp_set::HOP_LIMIT;
 use crate::wire::envelope::Mad;
 use crate::wire::{MAD_LEN, Source};
-use crate::{Error, QpPlan};
+use crate::{ConnectCause, ConnectError, EndpointKey, Error, ProcessName, QpPlan};
 
 /// Key of the datagram service. The top bit stays clear: a key with it set is the privileged one of the sending QP (IBTA 10.2.5).
 pub const Q_KEY: QKey = QKey(0x1ee7_c0de & 0x7fff_ffff);
@@ -52,6 +52,10 @@ pub(crate) struct Transport {
     sends: Slab<Posted>,
     backlog: VecDeque<(Source, [u8; MAD_LEN])>,
     routes: HashMap<Route, Ah>,
+    /// The peers of endpoints that datagrams can be sent to, as far as is known.
+    peers: HashMap<EndpointKey, (Source, ProcessName)>,
+    /// Where the device refused to send to, and why.
+    unsent: Vec<(Source, verbs::Error)>,
     /// Datagrams that could not be sent. Should stay 0.
     pub(crate) dropped: u64,
     /// The device is gone: nothing is sent or awaited any more.
@@ -83,6 +87,8 @@ impl Transport {
             sends: Slab::new(),
             backlog: VecDeque::new(),
             routes: HashMap::new(),
+            peers: HashMap::new(),
+            unsent: Vec::new(),
             dropped: 0,
             broken: false,
         };
@@ -117,6 +123,28 @@ impl Transport {
         self.qp.num()
     }
 
+    /// An endpoint's peer is to be reached at this address.
+    pub(crate) fn add_peer(&mut self, key: EndpointKey, to: Source, peer: ProcessName) {
+        self.peers.insert(key, (to, peer));
+    }
+
+    /// The endpoint is gone, or what it sends is of no consequence any more.
+    pub(crate) fn remove_peer(&mut self, key: EndpointKey) {
+        self.peers.remove(&key);
+    }
+
+    /// Endpoints whose peer cannot be sent to: the device has refused it, for want of a resource. Each is named once.
+    pub(crate) fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
+        let mut lost = Vec::new();
+        for (to, error) in std::mem::take(&mut self.unsent) {
+            let there = self.peers.extract_if(|_, (at, _)| *at == to);
+            lost.extend(there.map(|(key, (_, peer))| {
+                (key, ConnectError { peer, cause: ConnectCause::Verbs(error.to_string()) })
+            }));
+        }
+        lost
+    }
+
     /// Turns readable when datagrams or completions wait.
     pub(crate) fn fd(&self) -> RawFd {
         self.channel.fd()
@@ -146,6 +174,12 @@ impl Transport {
                     to.qpn.0,
                     to.lid.0
                 );
+                // A repetition would meet with the same.
+                if let Error::Verbs(error) = error
+                    && error.call() == "ibv_post_send"
+                {
+                    self.unsent.push((to, error));
+                }
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::ibcm::machine::{Action, Local, Machine, Remote};
 use crate::manager::{Advert, Component, Module, Query};
 use crate::queues::Outbox;
 use crate::wire::listener::Address;
-use crate::wire::{Depth, Layout, Nonce, Qpns, Queues};
+use crate::wire::{Depth, Layout, Nonce, Qpns, Queues, Source};
 use crate::{ConnectCause, ConnectError, CtsRecv, EndpointKey, EndpointPlan, Error, Event, QpPlan};
 
 const NAME: &str = "ibcm";
@@ -85,8 +85,19 @@ impl IbcmModule {
 
     /// Performs what the machine wants done, answers included, until it wants nothing more.
     fn perform_all(&mut self, now: Instant, out: &Outbox) {
-        while let Some(action) = self.machine.poll_action() {
-            self.perform(action, now, out);
+        loop {
+            while let Some(action) = self.machine.poll_action() {
+                self.perform(action, now, out);
+            }
+            let lost = self.transport.take_lost();
+            if lost.is_empty() {
+                return;
+            }
+            for (key, error) in lost {
+                self.machine.abandon_endpoint(key, now);
+                self.tell_times(key, out);
+                out.push(Event::Failed { key, error });
+            }
         }
     }
 
@@ -180,6 +191,7 @@ impl Module for IbcmModule {
             Ok(address) => {
                 log::debug!("ibcm: {peer:?} listens on {:?}, {:?}", address.qpn, address.nonce);
                 self.held.insert(key, Held { cts, qps: None });
+                self.transport.add_peer(key, Source::from(&address), peer);
                 self.machine.add_endpoint(key, peer, address, now);
                 self.perform_all(now, out);
             }
@@ -199,12 +211,14 @@ impl Module for IbcmModule {
     fn renew(&mut self, _: EndpointKey, _: Instant, _: &Outbox) {}
 
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.transport.remove_peer(key);
         self.machine.remove_endpoint(key, now);
         self.perform_all(now, out);
         self.held.remove(&key);
     }
 
     fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.transport.remove_peer(key);
         self.machine.abandon_endpoint(key, now);
         self.perform_all(now, out);
     }

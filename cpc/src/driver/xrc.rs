@@ -19,7 +19,7 @@ use crate::manager::{Advert, Component, Module, Query};
 use crate::queues::Outbox;
 use crate::wire::domain::Address;
 use crate::wire::xrc::SrqNums;
-use crate::wire::{CommId, Depth, Layout};
+use crate::wire::{CommId, Depth, Layout, Source};
 use crate::xrc::machine::{Action, JoinError, Local, Machine, PathId};
 use crate::{ConnectCause, ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
 
@@ -79,8 +79,19 @@ impl XrcModule {
 
     /// Performs what the machine wants done, answers included, until it wants nothing more.
     fn perform_all(&mut self, now: Instant, out: &Outbox) {
-        while let Some(action) = self.machine.poll_action() {
-            self.perform(action, now, out);
+        loop {
+            while let Some(action) = self.machine.poll_action() {
+                self.perform(action, now, out);
+            }
+            let lost = self.transport.take_lost();
+            if lost.is_empty() {
+                return;
+            }
+            for (key, error) in lost {
+                self.machine.abandon_endpoint(key, now);
+                self.tell_times(key, out);
+                out.push(Event::Failed { key, error });
+            }
         }
     }
 
@@ -243,6 +254,7 @@ impl Module for XrcModule {
         let EndpointPlan { key, peer, peer_blob, label, .. } = endpoint;
         match self.parse_address(&peer_blob) {
             Ok(address) => {
+                self.transport.add_peer(key, Source::from(&address.listener), peer);
                 self.machine.add_endpoint(key, peer, address, label, now);
                 self.perform_all(now, out);
             }
@@ -264,11 +276,13 @@ impl Module for XrcModule {
     }
 
     fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.transport.remove_peer(key);
         self.machine.abandon_endpoint(key, now);
         self.perform_all(now, out);
     }
 
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
+        self.transport.remove_peer(key);
         self.machine.remove_endpoint(key, now);
         self.perform_all(now, out);
     }

@@ -18,20 +18,21 @@ pub fn explain_errors(explain: Explain) {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     call: &'static str,
-    object: String,
+    object: Box<str>,
     errno: i32,
     /// What is known beyond errno; the remedy is told apart.
-    note: Option<String>,
+    note: Option<Box<str>>,
     remedy: Option<&'static str>,
     /// What the device says, remedy included.
-    reason: Option<String>,
+    reason: Option<Box<str>>,
 }
 
 impl Error {
     /// A verb that returned an errno value.
     pub(crate) fn new(call: &'static str, object: impl Into<String>, errno: i32) -> Error {
-        let reason = EXPLAIN.get().and_then(|explain| explain(errno));
-        Error { call, object: object.into(), errno, note: None, remedy: None, reason }
+        let reason = EXPLAIN.get().and_then(|explain| explain(errno)).map(String::into_boxed_str);
+        let object = object.into().into_boxed_str();
+        Error { call, object, errno, note: None, remedy: None, reason }
     }
 
     /// A verb that set errno.
@@ -42,7 +43,8 @@ impl Error {
     /// Adds what is known beyond the errno value.
     pub(crate) fn note(mut self, note: impl Into<String>) -> Error {
         let note = note.into();
-        self.note = Some(self.note.map_or(note.clone(), |first| format!("{first}, and {note}")));
+        let note = self.note.take().map_or(note.clone(), |first| format!("{first}, and {note}"));
+        self.note = Some(note.into_boxed_str());
         self
     }
 
@@ -54,7 +56,7 @@ impl Error {
 
     /// With what is known beyond the errno value; it says what to do, too.
     pub(crate) fn because(mut self, reason: impl Into<String>) -> Error {
-        self.reason = Some(reason.into());
+        self.reason = Some(reason.into().into_boxed_str());
         self
     }
 

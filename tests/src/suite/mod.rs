@@ -5,6 +5,7 @@
 //!     own         our MPI programs x layouts x ranks
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
 //!     refusals    bad input and shortages: a table of what is wrong and which cause the message has to name
+//!     shortage    a folder of segments that is too small
 //!     connect     connections: each manager by itself, storms, stopped and unknown peers, who does not fit
 //!     functions   the BTL's functions, called as Open MPI's upper layers call them
 //!     ports       several devices and ports: which of them a job uses, and that all of them carry it
@@ -41,6 +42,7 @@ pub mod rdmacm;
 pub mod refusals;
 pub mod runner;
 pub mod sanitizer;
+pub mod shortage;
 pub mod verbs;
 pub mod xrc;
 
@@ -58,6 +60,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         pyverbs::cases(setting),
         lifecycle::cases(setting),
         if setting.mpi.major() >= 5 { ompi5::newer(setting.all) } else { Vec::new() },
+        shortage::cases(setting),
         connect::cases(setting),
         rdmacm::cases(setting),
         iwarp::cases(setting),
