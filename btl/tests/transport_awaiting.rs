@@ -5,8 +5,8 @@ mod common;
 
 use common::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
-use mca_btl_oxib::transport::Upcall;
 use mca_btl_oxib::transport::config::Config;
+use mca_btl_oxib::transport::{Settled, Upcall};
 use std::time::Duration;
 
 #[test]
@@ -45,7 +45,8 @@ fn an_answer_over_x_queues_waits_for_no_connection_to_be_complete() {
             world.sides[0].transport.completes_when_connected(ours),
             "{layout}: not an answer to anything"
         );
-        assert!(!world.sides[0].transport.settle(ours), "{layout}: the sender is told later");
+        let settled = world.sides[0].transport.settle(ours, Duration::ZERO);
+        assert_eq!(settled, Settled::Unconnected, "{layout}: the sender is told later");
         world.until("the message arrives", |w| w.model.missing(0, 1) == 0);
         let unconnected = world.sides[1].transport.is_unconnected(theirs);
         assert!(unconnected || !layout.starts_with('X'), "{layout}: nothing asked for a way back");
@@ -54,7 +55,8 @@ fn an_answer_over_x_queues_waits_for_no_connection_to_be_complete() {
             "{layout}: the peer has been heard"
         );
         world.send(1, 0, 100);
-        assert!(world.sides[1].transport.settle(theirs), "{layout}: the answer's sender was told to wait");
+        let settled = world.sides[1].transport.settle(theirs, Duration::ZERO);
+        assert_ne!(settled, Settled::Unconnected, "{layout}: the answer's sender was told to wait");
         world.drain();
         world.close();
     }

@@ -105,7 +105,7 @@ fn peer() {
         });
         std::thread::yield_now();
     }
-    transport.remove(id);
+    transport.remove(&[id]);
     drop(mr);
     transport.close();
 }
@@ -196,7 +196,7 @@ fn survivor() {
     while transport.busy(friend.id) || transport.audit().pending != 0 {
         poll(&mut transport, &mut seen, |_, _| {});
     }
-    transport.remove(victim.id);
+    transport.remove(&[victim.id]);
     let audit = transport.audit();
     assert_eq!((audit.outstanding, audit.inflight, audit.pending), (0, 0, 0), "{audit:?}");
     assert_eq!(seen.failed.len(), 1, "{:?}", seen.failed);

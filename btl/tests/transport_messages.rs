@@ -6,8 +6,10 @@ mod common;
 use common::{World, connections};
 use cpc::Step;
 use mca_btl_oxib::protocol::layout::{DEFAULT, Layout};
+use mca_btl_oxib::transport::Settled;
 use mca_btl_oxib::transport::state::State;
 use proptest::prelude::*;
+use std::time::Duration;
 
 /// Sizes around which something changes: nothing, inline, each queue's buffers.
 fn edges(layout: &Layout) -> Vec<usize> {
@@ -203,15 +205,20 @@ fn a_peer_that_was_not_added_is_announced_and_then_served() {
 }
 
 #[test]
-fn settle_waits_for_credits_but_not_for_a_connection_and_keeps_what_arrives() {
+fn settle_waits_for_credits_a_look_at_a_time_but_not_for_a_connection_and_keeps_what_arrives() {
     let mut world = World::new("settle", "P,128,4,2,1", 2);
     world.send(0, 1, 64);
     let id = world.id(0, 1);
-    assert!(!world.sides[0].transport.settle(id), "the connection is on its way");
+    let settle = |world: &mut World, ms| world.sides[0].transport.settle(id, Duration::from_millis(ms));
+    assert_eq!(settle(&mut world, 0), Settled::Unconnected, "the connection is on its way");
     world.drain();
     (0..8).for_each(|_| world.send(0, 1, 64));
     assert!(world.sides[0].transport.is_held_up(id), "eight messages found four credits");
-    assert!(world.sides[0].transport.settle(id));
+    for ms in 0..20 {
+        assert_eq!(settle(&mut world, ms), Settled::Kept, "the peer has not looked around");
+    }
+    assert_eq!(settle(&mut world, 20), Settled::Over);
+    assert_eq!(settle(&mut world, 0), Settled::Over, "all patience is used up");
     world.drain();
     world.close();
 }

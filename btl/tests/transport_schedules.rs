@@ -5,7 +5,9 @@ mod common;
 
 use common::memory::Memory;
 use common::{ECHO, World, config};
+use mca_btl_oxib::transport::Settled;
 use proptest::prelude::*;
+use std::time::Instant;
 use verbs::RdmaOp;
 
 /// Bytes that one operation moves.
@@ -90,7 +92,8 @@ fn run(layout: &str, pool_limit: u32, steps: &[Step]) {
             Step::Rdma { from, to, put, len } => memories.start(&mut world, (from, to), put, len),
             Step::Settle { from, to } => {
                 let id = world.id(from, to);
-                world.sides[from].transport.settle(id);
+                let begin = Instant::now();
+                while world.sides[from].transport.settle(id, begin.elapsed()) == Settled::Kept {}
             }
         }
     }

@@ -1,13 +1,23 @@
 //! No panic crosses into C: every function that Open MPI calls runs its body in [`guard`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+/// What is to be done after a panic, besides the log line.
+static AFTER: OnceLock<fn()> = OnceLock::new();
+
+/// Calls `then` after each panic from now on; the first to ask is heard.
+pub fn after_panic(then: fn()) {
+    let _first = AFTER.set(then);
+}
 
 /// Runs `body`; if it panics, logs that as an error and returns `fallback`.
 ///
 /// `name` is the callback as Open MPI calls it ("btl_send"). Costs nothing as long as nobody panics.
 #[inline]
 pub fn guard<T>(name: &str, fallback: T, body: impl FnOnce() -> T) -> T {
-    // Unwind safety: after a panic the caller gets an error for its only answer, and state behind locks is poisoned.
+    // Unwind safety: after a panic the caller gets an error for its only answer, and state that the panic left
+    // half changed is given up (`module::guarded`).
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
         Err(payload) => {
@@ -22,6 +32,9 @@ fn report(name: &str, payload: &(dyn std::any::Any + Send)) {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
     log::error!("internal error in {name}: {text}; please report it");
+    if let Some(then) = AFTER.get() {
+        then();
+    }
 }
 
 #[cfg(test)]

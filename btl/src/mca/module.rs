@@ -3,27 +3,37 @@
 //! Every entry locks the transport only while Open MPI uses threads, and never while it calls back: a callback may
 //! enter any function here again. What the transport has for the upper layer is taken out one by one.
 
+mod closing;
 mod flush;
+mod guarded;
+mod inside;
+mod parting;
 mod sending;
+mod turns;
 
 use super::frag::Frag;
 use super::handle::{Refused, RegHandle};
-use super::timelines;
 use crate::protocol::layout::Layout;
 use crate::transport::{Delivery, EpId, Transport, Upcall};
 use opal_sys::*;
 
+use guarded::{GiveUp, Guarded};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Instant;
+use turns::{Ticket, Turns};
 use verbs::{LKey, RKey, RdmaOp, Sge};
 
 /// Polls of one call that find nothing before it returns: the way through Open MPI's progress engine and back costs more
 /// than one of them, and a message that waits for it arrives that much later.
 const POLLS: usize = 4;
+
+/// The module of the first port, which in most jobs is the only one. It knows the next.
+static FIRST: AtomicPtr<Module> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Fragments kept for reuse.
 const FREE_FRAGS: usize = 256;
@@ -70,6 +80,65 @@ pub struct State {
     pub procs: HashMap<EpId, *mut opal_proc_t>,
     error: mca_btl_base_module_error_cb_fn_t,
     closing: bool,
+    /// Messages that go up, and those that wait for them; used while there are threads.
+    turns: Turns<(EpId, u8), Delivery>,
+    /// A panic has taken the transport, and the upper layer has not been told.
+    broken: bool,
+}
+
+impl GiveUp for State {
+    /// Its memory stays: the device may still write to it.
+    #[cold]
+    fn give_up(&mut self) {
+        self.broken |= self.transport.is_some();
+        std::mem::forget(self.transport.take());
+    }
+}
+
+impl State {
+    /// The next thing for the upper layer, when others may be there handing up, too: a message only on a turn of its lane.
+    fn take_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
+        loop {
+            if let Some((delivery, ticket)) = self.turns.next() {
+                return Some((Upcall::Deliver(delivery), Some(ticket)));
+            }
+            match self.transport.as_mut()?.take_upcall()? {
+                Upcall::Deliver(delivery) => {
+                    if let Some((delivery, ticket)) = self.turns.begin(delivery.lane(), delivery) {
+                        return Some((Upcall::Deliver(delivery), Some(ticket)));
+                    }
+                }
+                other => return Some((other, None)),
+            }
+        }
+    }
+
+    /// Looks around; the first thing for the upper layer.
+    #[inline]
+    fn look(&mut self) -> Option<Upcall<Cookie>> {
+        let transport = self.transport.as_mut()?;
+        let found = (0..POLLS).any(|_| transport.poll());
+        if found { transport.take_upcall() } else { None }
+    }
+
+    /// The upper layer is done with a message, or it has gone to nobody.
+    fn delivered(&mut self, delivery: Delivery) {
+        if let Some(transport) = &mut self.transport {
+            transport.delivered(delivery);
+        }
+    }
+
+    /// As `look`, among other threads.
+    fn look_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
+        let transport = self.transport.as_mut()?;
+        let _found = (0..POLLS).any(|_| transport.poll());
+        let next = self.take_in_turn();
+        if next.is_none() && self.turns.end_overdue(Instant::now) {
+            log::debug!("a receive callback neither returns nor goes on: messages behind its own go up");
+            return self.take_in_turn();
+        }
+        next
+    }
 }
 
 /// Which of our modules it is.
@@ -90,10 +159,9 @@ pub struct Module {
     /// Limits and functions.
     pub base: UnsafeCell<mca_btl_base_module_t>,
     abi: &'static Abi,
-    state: UnsafeCell<State>,
-    lock: Mutex<()>,
-    /// Receive callbacks that are running.
-    depth: AtomicU32,
+    state: Guarded<State>,
+    /// The module of the next port.
+    next: AtomicPtr<Module>,
     place: Place,
     /// What peers are told and compared with.
     pub layout: Layout,
@@ -101,10 +169,10 @@ pub struct Module {
     timelines: Option<PathBuf>,
 }
 
-// SAFETY: `state` is reached through `with` only, which locks when there is more than one thread; `base` is written
+// SAFETY: `state` is entered by `with` and `progress` only, which lock when there is more than one thread; `base` is written
 // before Open MPI sees the module and by Open MPI's own single-threaded set-up after that.
 unsafe impl Sync for Module {}
-// SAFETY: as above; raw pointers in it belong to Open MPI and are only handed back to it.
+// SAFETY: raw pointers in it belong to Open MPI and are only handed back to it.
 unsafe impl Send for Module {}
 
 impl Module {
@@ -123,13 +191,14 @@ impl Module {
             procs: HashMap::new(),
             error: None,
             closing: false,
+            turns: Turns::new(),
+            broken: false,
         };
         Box::leak(Box::new(Module {
             base: UnsafeCell::new(base),
             abi,
-            state: UnsafeCell::new(state),
-            lock: Mutex::new(()),
-            depth: AtomicU32::new(0),
+            state: Guarded::new(state),
+            next: AtomicPtr::new(std::ptr::null_mut()),
             place,
             layout,
             timelines,
@@ -151,18 +220,49 @@ impl Module {
         self.abi
     }
 
+    /// Makes these the modules that `progress_all` walks over.
+    pub fn chain(modules: &[&'static Module]) {
+        let raw = |module: &'static Module| std::ptr::from_ref(module).cast_mut();
+        modules.windows(2).for_each(|pair| pair[0].next.store(raw(pair[1]), Ordering::Release));
+        FIRST.store(modules.first().map_or(std::ptr::null_mut(), |first| raw(first)), Ordering::Release);
+    }
+
+    /// The module behind a link of that chain.
+    #[inline]
+    fn linked(link: &AtomicPtr<Module>) -> Option<&'static Module> {
+        // SAFETY: NULL or a module: those are never freed.
+        unsafe { link.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Looks around on every port.
+    pub fn progress_all() -> c_int {
+        let mut count = 0;
+        let mut module = Module::linked(&FIRST);
+        while let Some(this) = module {
+            count += this.progress();
+            module = Module::linked(&this.next);
+        }
+        count
+    }
+
     /// Runs `f` on the state. `f` calls nothing of Open MPI.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let _guard = self.abi.uses_threads().then(|| self.locked());
         // SAFETY: either the lock is held, or Open MPI has promised that only one thread calls us; and `f` does not
         // call out, so that no second borrow can begin before this one ends.
-        f(unsafe { &mut *self.state.get() })
+        unsafe { self.state.enter(f) }
     }
 
+    /// A callback that enters the module, whichever module that is, has taken its message.
     #[cold]
     fn locked(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        if let Some((module, ticket)) = inside::take_turn() {
+            let _guard = module.state.lock();
+            // SAFETY: the lock is held, and `end` does not call out.
+            unsafe { module.state.enter(|state| state.turns.end(ticket)) };
+        }
+        self.state.lock()
     }
 
     /// As `with`, on the transport; `gone` after finalize.
@@ -176,28 +276,64 @@ impl Module {
 
     /// A caller outside of a receive callback can be told to come again later.
     fn can_wait(&self) -> bool {
-        self.depth.load(Ordering::Relaxed) == 0
+        !inside::is_inside(self.abi.uses_threads())
     }
 
     /// Looks around once and hands up what is there; how many things that was.
     pub fn progress(&'static self) -> c_int {
+        if self.abi.uses_threads() {
+            return self.progress_in_turn();
+        }
         let mut count = 0;
-        let mut upcall = self.transport(None, |t| {
-            let found = (0..POLLS).any(|_| t.poll());
-            if found { t.take_upcall() } else { None }
-        });
+        // SAFETY: one thread, as has just been read; `look` does not call out.
+        let mut upcall = unsafe { self.state.enter(State::look) };
         while let Some(what) = upcall {
             count += 1;
-            self.hand_up(what);
-            upcall = self.transport(None, Transport::take_upcall);
+            upcall = match what {
+                Upcall::Deliver(mut delivery) => {
+                    inside::alone(|| self.call_receiver(&mut delivery));
+                    self.transport(None, |t| {
+                        t.delivered(delivery);
+                        t.take_upcall()
+                    })
+                }
+                other => {
+                    self.hand_up(other);
+                    self.transport(None, Transport::take_upcall)
+                }
+            };
         }
         count
     }
 
-    #[inline]
+    /// As `progress`, among other threads: see `turns`.
+    #[cold]
+    fn progress_in_turn(&'static self) -> c_int {
+        let mut count = 0;
+        let mut next = self.with(State::look_in_turn);
+        while let Some(what) = next {
+            count += 1;
+            next = match what {
+                (Upcall::Deliver(mut delivery), Some(ticket)) => {
+                    inside::in_turn(self, ticket, || self.call_receiver(&mut delivery));
+                    self.with(|state| {
+                        state.turns.end(ticket);
+                        state.delivered(delivery);
+                        state.take_in_turn()
+                    })
+                }
+                (other, _) => {
+                    self.hand_up(other);
+                    self.with(State::take_in_turn)
+                }
+            };
+        }
+        count
+    }
+
     fn hand_up(&'static self, what: Upcall<Cookie>) {
         match what {
-            Upcall::Deliver(delivery) => self.deliver(delivery),
+            Upcall::Deliver(delivery) => self.with(|state| state.delivered(delivery)),
             Upcall::RdmaDone { cookie: Cookie::Operation(operation), ok } => {
                 self.call_back(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
             }
@@ -209,21 +345,19 @@ impl Module {
         }
     }
 
+    /// Calls whoever registered for the message's tag.
     #[inline]
-    fn deliver(&'static self, mut delivery: Delivery) {
+    fn call_receiver(&'static self, delivery: &mut Delivery) {
         let payload = delivery.payload();
         let segment =
             mca_btl_base_segment_t { seg_addr: payload.as_mut_ptr().cast(), seg_len: payload.len() as u64 };
         let endpoint = to_raw(delivery.endpoint);
-        self.depth.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the module is ours and lives for ever; the segment lies in a buffer that the delivery owns until the
         // call has returned; no lock and no borrow is held.
         let taken = unsafe { self.abi.deliver(self.as_raw(), endpoint, delivery.tag, &mut [segment]) };
-        self.depth.fetch_sub(1, Ordering::Relaxed);
         if let Err(nobody) = taken {
             log::debug!("message dropped: {nobody}");
         }
-        self.transport((), |t| t.delivered(delivery));
     }
 
     fn rdma_done(&'static self, operation: Operation, ok: bool) {
@@ -271,6 +405,28 @@ impl Module {
         // SAFETY: the callback that the BML registered; it takes NULL for the text (ob1's `mca_pml_ob1_error_handler` of 4.1 and 5.0 hands
         // it to printing functions that check for it).
         unsafe { callback(self.as_raw(), MCA_BTL_ERROR_FLAGS_FATAL, process, std::ptr::null_mut()) };
+    }
+
+    /// After a panic: the upper layer hears, once, that nothing goes over this port any more. It would wait for ever.
+    #[cold]
+    pub fn tell_broken() {
+        let mut module = Module::linked(&FIRST);
+        while let Some(this) = module {
+            let (broken, callback) = this.with(|state| (std::mem::take(&mut state.broken), state.error));
+            if let (true, Some(callback)) = (broken, callback) {
+                let text = c"oxib: internal error";
+                // SAFETY: the callback that the BML registered, with a text that lives for ever.
+                unsafe {
+                    callback(
+                        this.as_raw(),
+                        MCA_BTL_ERROR_FLAGS_FATAL,
+                        std::ptr::null_mut(),
+                        text.as_ptr().cast_mut(),
+                    );
+                };
+            }
+            module = Module::linked(&this.next);
+        }
     }
 
     fn host(&self, process: *mut opal_proc_t) -> Option<String> {
@@ -339,64 +495,6 @@ impl Module {
     /// `btl_register_error`.
     pub fn on_error(&self, callback: mca_btl_base_module_error_cb_fn_t) {
         self.with(|state| state.error = callback);
-    }
-
-    /// `btl_del_procs`, one endpoint: what is queued goes out first.
-    pub fn remove(&'static self, endpoint: *mut mca_btl_base_endpoint_t) {
-        let id = from_raw(endpoint);
-        self.drain(&[id]);
-        self.with(|state| {
-            state.procs.remove(&id);
-            if let Some(t) = &mut state.transport {
-                t.remove(id);
-            }
-        });
-    }
-
-    /// Lets out what is queued, up to a deadline; messages that arrive meanwhile go up as ever.
-    fn drain(&'static self, ids: &[EpId]) {
-        let deadline =
-            std::time::Instant::now() + self.transport(std::time::Duration::ZERO, |t| t.drain_time());
-        while self.transport(false, |t| ids.iter().any(|id| t.holds_up_the_end(*id))) {
-            if std::time::Instant::now() > deadline {
-                return log::warn!("a peer takes nothing: what is queued to it is given up");
-            }
-            if self.progress() == 0 {
-                std::thread::yield_now();
-            }
-        }
-    }
-
-    /// Says, port by port, what went over it.
-    fn tell(&self, transport: &Transport<Cookie>) {
-        let (stats, Place { index, name, .. }) = (&transport.stats, &self.place);
-        let sent = stats.sent_inline + stats.sent_buffered;
-        let (received, rdma) = (stats.received, stats.rdma);
-        log::info!("{name} carried {sent} messages out, {received} in, and {rdma} puts and gets");
-        log::debug!("module {index}: {stats:?}");
-        log::debug!("module {index}: connections {:?}", transport.connection_counters());
-    }
-
-    /// `btl_finalize`: everything out, everything down, the helper thread joined.
-    pub fn finalize(&'static self) {
-        let ids = self.transport(Vec::new(), |t| t.ids());
-        self.drain(&ids);
-        let transport = self.with(|state| {
-            state.closing = true;
-            state.free.clear();
-            state.procs.clear();
-            state.transport.take()
-        });
-        if let Some(transport) = transport {
-            self.tell(&transport);
-            if self.place.soft {
-                log::debug!("software device: {:?}", softib::stats());
-            }
-            if let Some(file) = &self.timelines {
-                timelines::write(file, &transport.timelines());
-            }
-            transport.close();
-        }
     }
 }
 

@@ -240,10 +240,9 @@ fn to_cpc(advert: Advert) -> cpc::Advert {
 
 /// `btl_del_procs`.
 pub fn remove_all(module: &'static Module, endpoints: &[*mut mca_btl_base_endpoint_t]) -> c_int {
-    for endpoint in endpoints.iter().filter(|e| !e.is_null()) {
-        log::debug!("endpoint {} is taken down", from_raw(*endpoint).index);
-        module.remove(*endpoint);
-    }
+    let ids: Vec<EpId> = endpoints.iter().filter(|e| !e.is_null()).map(|e| from_raw(*e)).collect();
+    ids.iter().for_each(|id| log::debug!("endpoint {} is taken down", id.index));
+    module.remove(&ids);
     OPAL_SUCCESS
 }
 

@@ -1,6 +1,7 @@
 //! From parameters to modules: devices are found, a transport is opened on each port, addresses are published.
 
 use super::callbacks;
+use super::guard;
 use super::handle::HANDLE_LEN;
 use super::module::{Module, Place};
 use super::params::{self, DeviceChoice, Params, Template};
@@ -15,16 +16,11 @@ use crate::transport::device::{self, Choice, DeviceError, Filter, Port, PortConf
 use opal_sys::{Abi, MCA_BTL_FLAGS_PUT, mca_btl_base_module_t};
 use std::ffi::c_int;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 use verbs::Driver;
 
-/// The modules of this process; the component's progress function walks over them.
+/// The modules of this process.
 static MODULES: Mutex<Vec<&'static Module>> = Mutex::new(Vec::new());
-
-/// As `MODULES`, for the hot path: the first of them, which in most jobs is the only one, and whether it is.
-static ALONE: AtomicBool = AtomicBool::new(true);
-static FIRST: AtomicPtr<Module> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Puts the transport's functions into the template of all modules.
 pub fn functions(base: &mut mca_btl_base_module_t) {
@@ -79,11 +75,8 @@ pub fn init(
     };
     peers::publish(abi, ours, params.alone).map_err(|why| refuse(params, &why, &see_why()))?;
     let raw = modules.iter().map(|m| m.as_raw()).collect();
-    if let Some(first) = modules.first() {
-        let first: *const Module = *first;
-        ALONE.store(modules.len() == 1, Ordering::Relaxed);
-        FIRST.store(first.cast_mut(), Ordering::Release);
-    }
+    Module::chain(&modules);
+    guard::after_panic(Module::tell_broken);
     *MODULES.lock().unwrap_or_else(PoisonError::into_inner) = modules;
     Ok(raw)
 }
@@ -140,24 +133,12 @@ const LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
 /// Looks around on every port.
 pub fn progress() -> c_int {
-    let first = FIRST.load(Ordering::Acquire);
-    if first.is_null() {
-        return 0;
-    }
-    // SAFETY: modules are never freed.
-    let first: &'static Module = unsafe { &*first };
-    first.progress() + if ALONE.load(Ordering::Relaxed) { 0 } else { progress_others() }
-}
-
-#[cold]
-fn progress_others() -> c_int {
-    let others = MODULES.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    others.into_iter().skip(1).map(Module::progress).sum()
+    Module::progress_all()
 }
 
 /// The component closes; the modules have been finalized, but for those that Open MPI never took.
 pub fn close() {
-    FIRST.store(std::ptr::null_mut(), Ordering::Release);
+    Module::chain(&[]);
     let modules = std::mem::take(&mut *MODULES.lock().unwrap_or_else(PoisonError::into_inner));
     modules.into_iter().for_each(Module::finalize);
 }

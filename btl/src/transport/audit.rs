@@ -21,6 +21,8 @@ pub struct Audit {
     pub parked: usize,
     /// Buffers for clear-to-send messages: made, and in their pool. An endpoint that is not connected holds one.
     pub cts_buffers: (u32, usize),
+    /// Entries of the completion queues that are reserved: of receives, of sends.
+    pub completions: (u32, u32),
     /// One for each queue of the layout.
     pub queues: Vec<QueueAudit>,
     /// One for each queue pair of a per-peer queue.
@@ -66,6 +68,7 @@ impl<C> Transport<C> {
             pending: self.pending.len(),
             parked: self.parked.len(),
             cts_buffers: (self.cts_pool.allocated(), self.cts_pool.free_len()),
+            completions: (self.cq_budget.0.reserved(), self.cq_budget.1.reserved()),
             queues: (0..self.queues.len()).map(|queue| self.audit_queue(queue)).collect(),
             lanes: self.audit_lanes(),
         }

@@ -1,13 +1,13 @@
 //! The end of endpoints and of the transport.
 //!
 //! The upper layer first lets out what is queued (it polls while an endpoint is `busy`, up to a deadline); then
-//! `remove` takes the queue pairs down, and every work request completes, flushed ones too.
+//! `remove`, or its three steps, take the queue pairs down, and every work request completes, flushed ones too.
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, EpId};
 use super::inflight::Waiting;
 use super::lane::Lane;
-use super::state::{Event, State};
+use super::state::State;
 use super::wrid::GENERATION_MASK;
 use super::{Transport, Upcall};
 use std::time::{Duration, Instant};
@@ -16,15 +16,13 @@ use std::time::{Duration, Instant};
 const CLOSE: Duration = Duration::from_secs(1);
 
 /// How long work requests may take to be flushed once their queue pair is in ERR.
-const FLUSH: Duration = Duration::from_millis(200);
+pub(super) const FLUSH: Duration = Duration::from_millis(200);
 
-/// What becomes of messages that came over a connection that is taken down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrived {
-    /// Nobody asks for them any more.
-    Dropped,
-    /// The upper layer keeps the endpoint, and gets them.
-    Kept,
+/// Endpoints that are being taken down, a step at a time: whoever drives the transport looks around in between, and holds no lock meanwhile.
+#[derive(Debug)]
+pub struct Removal {
+    ids: Vec<EpId>,
+    until: Instant,
 }
 
 impl<C> Transport<C> {
@@ -56,17 +54,63 @@ impl<C> Transport<C> {
         self.busy(id) && self.endpoint(id).is_some_and(|ep| !ep.is_on_trial())
     }
 
-    /// Takes an endpoint down. Its queue pairs are flushed and its buffers come back.
-    pub fn remove(&mut self, id: EpId) {
-        let Some(flushed) = self.take_down(id, Arrived::Dropped) else { return };
-        self.forget(id, flushed);
+    /// Takes endpoints down. Their queue pairs are flushed and their buffers come back.
+    pub fn remove(&mut self, ids: &[EpId]) {
+        let removal = self.begin_removal(ids);
+        while !self.is_flushed(&removal) {}
+        self.end_removal(&removal);
     }
 
-    /// Takes the connection down; whether the device has given everything back. `None`: there is no such endpoint.
-    pub(super) fn take_down(&mut self, id: EpId, arrived: Arrived) -> Option<bool> {
-        let ep = self.endpoint(id)?;
+    /// Begins to take endpoints down: their queue pairs are being flushed, for all of them in the same time.
+    pub fn begin_removal(&mut self, ids: &[EpId]) -> Removal {
+        for id in ids {
+            if let Some(ep) = self.endpoint(*id) {
+                ep.leaving = true;
+                self.take_down(*id);
+            }
+        }
+        Removal { ids: ids.to_vec(), until: Instant::now() + FLUSH }
+    }
+
+    /// Looks around; true when the device has given everything back, or has had its time.
+    pub fn is_flushed(&mut self, removal: &Removal) -> bool {
+        if removal.ids.iter().all(|id| self.has_flushed(*id)) {
+            return true;
+        }
+        self.poll();
+        let mut others = Vec::new();
+        while let Some(upcall) = self.take_upcall() {
+            match upcall {
+                // Nobody asks for it any more.
+                Upcall::Deliver(delivery) if removal.ids.contains(&delivery.endpoint) => {
+                    self.delivered(delivery)
+                }
+                other => others.push(other),
+            }
+        }
+        self.up.extend(others);
+        Instant::now() >= removal.until
+    }
+
+    /// Gives back what the endpoints held.
+    pub fn end_removal(&mut self, removal: &Removal) {
+        for id in &removal.ids {
+            let flushed = self.has_flushed(*id);
+            if self.endpoint(*id).is_some() {
+                self.warn_unless(flushed, *id);
+                self.forget(*id, flushed);
+            }
+        }
+    }
+
+    /// Takes the connection down; its work requests are going to be flushed.
+    pub(super) fn take_down(&mut self, id: EpId) {
+        let Some(ep) = self.endpoint(id) else { return };
         let key = ep.key(id.index);
-        ep.state = ep.state.on(Event::Close, ep.handshake(true)).0;
+        let was = std::mem::replace(&mut ep.state, State::Closed);
+        if was == State::Retiring {
+            return;
+        }
         for lane in &ep.lanes {
             if let Some(qp) = &lane.qp
                 && let Err(error) = qp.to_error()
@@ -76,40 +120,23 @@ impl<C> Transport<C> {
         }
         self.leave_way(id.index);
         self.service.remove_endpoint(key);
-        Some(self.wait_for_flush(id, arrived))
     }
 
-    /// Waits until the device has given every buffer of the endpoint back.
-    fn wait_for_flush(&mut self, id: EpId, arrived: Arrived) -> bool {
-        let deadline = Instant::now() + FLUSH;
-        loop {
-            let sends = self.endpoint(id).map_or(0, |ep| ep.outstanding);
-            if sends == 0 && !self.device_holds(id.index) {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                // siw's library posts receives without asking the kernel: one that comes after the peer has gone is never flushed.
-                let usual = self.endpoint(id).is_some_and(|ep| ep.first.is_some());
-                let level = if usual { log::Level::Debug } else { log::Level::Warn };
-                let index = id.index;
-                log::log!(
-                    level,
-                    "endpoint {index}: its queue pairs did not flush, buffers stay with the device"
-                );
-                return false;
-            }
-            let mut upcalls = Vec::new();
-            self.poll();
-            while let Some(upcall) = self.take_upcall() {
-                match upcall {
-                    Upcall::Deliver(delivery) if delivery.endpoint == id && arrived == Arrived::Dropped => {
-                        self.delivered(delivery);
-                    }
-                    other => upcalls.push(other),
-                }
-            }
-            self.up.extend(upcalls);
+    /// The device has given every buffer of the endpoint back.
+    pub(super) fn has_flushed(&mut self, id: EpId) -> bool {
+        let sends = self.endpoint(id).map(|ep| ep.outstanding);
+        sends.is_none_or(|sends| sends == 0 && !self.device_holds(id.index))
+    }
+
+    pub(super) fn warn_unless(&mut self, flushed: bool, id: EpId) {
+        if flushed {
+            return;
         }
+        // siw's library posts receives without asking the kernel: one that comes after the peer has gone is never flushed.
+        let usual = self.endpoint(id).is_some_and(|ep| ep.first.is_some());
+        let level = if usual { log::Level::Debug } else { log::Level::Warn };
+        let index = id.index;
+        log::log!(level, "endpoint {index}: its queue pairs did not flush, buffers stay with the device");
     }
 
     fn device_holds(&mut self, index: u32) -> bool {
@@ -127,7 +154,8 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize).map(Option::take) else { return };
         self.by_name.remove(&ep.peer);
         self.keep_record(&ep);
-        let Endpoint { life, lanes, outstanding, .. } = *ep;
+        let Endpoint { life, lanes, outstanding, rdma, .. } = *ep;
+        self.up.extend(rdma.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
         self.end_life(id.index, life, lanes, outstanding, flushed);
         self.drop_pending(id.index);
         self.release_completions();
@@ -183,7 +211,7 @@ impl<C> Transport<C> {
         }
     }
 
-    fn release_completions(&mut self) {
+    pub(super) fn release_completions(&mut self) {
         let (recv, send) = self.completions_per_peer();
         self.cq_budget.0.release(recv);
         self.cq_budget.1.release(send);
@@ -191,9 +219,7 @@ impl<C> Transport<C> {
 
     /// Takes everything down; the helper thread is joined, in bounded time.
     pub fn close(mut self) {
-        for id in self.ids() {
-            self.remove(id);
-        }
+        self.remove(&self.ids());
         self.service.close(CLOSE);
     }
 }

@@ -29,6 +29,18 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 /// itself does; the rest is for a machine that is busy.
 pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
+/// What a look around for messages that wait for a credit has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// They still wait, and something may come of another look.
+    Kept,
+    /// There is nothing more to wait for.
+    Over,
+    /// They wait for a connection to a peer that has not been heard: the sender can be told when it is
+    /// there, and meanwhile it may begin others.
+    Unconnected,
+}
+
 /// Why a peer cannot be reached through this transport.
 #[derive(Debug, thiserror::Error)]
 pub enum AddError {
@@ -41,6 +53,9 @@ pub enum AddError {
     /// The connection managers do not work.
     #[error(transparent)]
     Cpc(#[from] cpc::Error),
+    /// Our upper layer is taking its endpoint away.
+    #[error("its endpoint is being taken down")]
+    Leaving,
     /// A completion queue could not grow.
     #[error("cannot prepare the endpoint: {0}")]
     Completions(#[from] CqTooSmall),
@@ -58,11 +73,18 @@ impl<C> Transport<C> {
         let choice = self.service.choose(adverts)?;
         self.check_label()?;
         self.reserve_completions()?;
-        let cts = self.cts_buffer()?;
-        self.fill_shared();
+        let prepared = self.prepare();
+        let cts = prepared.inspect_err(|_| self.release_completions())?;
         let id = self.new_endpoint(peer, choice.clone());
-        self.introduce(id.index, choice, cts)?;
+        self.introduce(id.index, choice, cts);
         Ok(id)
+    }
+
+    /// What an endpoint needs besides completions before a peer may hear of it; its receive for the CTS.
+    fn prepare(&mut self) -> Result<Option<(usize, Buf)>, AddError> {
+        self.fill_shared();
+        self.service.start()?;
+        Ok(self.cts_buffer()?)
     }
 
     /// The receive of the peer's CTS, where the layout has one.
@@ -70,23 +92,16 @@ impl<C> Transport<C> {
         self.cts_queue.map(|queue| Ok((queue, self.cts_pool.take()?))).transpose()
     }
 
-    /// Makes the connection at this position known to the connection manager.
-    pub(super) fn introduce(
-        &mut self,
-        index: u32,
-        choice: Choice,
-        cts: Option<(usize, Buf)>,
-    ) -> Result<(), cpc::Error> {
-        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return Ok(()) };
+    /// Makes the connection at this position known to the connection manager, whose helper thread runs.
+    pub(super) fn introduce(&mut self, index: u32, choice: Choice, cts: Option<(usize, Buf)>) {
+        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
         let (life, key, peer) = (ep.life, ep.key(index), ProcessName(ep.peer));
         let label = xrc::label(EpId { index, generation: life });
         let cts = cts.map(|(queue, buf)| {
             let wr_id = WrId::new(Kind::RecvCts, queue, life, index).0;
             CtsRecv { queue, buf, wr_id }
         });
-        self.service.start()?;
         self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label });
-        Ok(())
     }
 
     /// Starts the helper thread, if it does not run yet: peers may connect from now on, those we have not heard of too.
@@ -113,6 +128,7 @@ impl<C> Transport<C> {
             generation,
             life: generation,
             renewals: 0,
+            leaving: false,
             lanes,
             rdma: VecDeque::new(),
             awaiting: Vec::new(),
@@ -148,7 +164,7 @@ impl<C> Transport<C> {
         let (recv, send) = self.completions_per_peer();
         let (recv_budget, send_budget) = &mut self.cq_budget;
         grow(&self.recv_cq, recv_budget, recv, self.most_cqes)?;
-        grow(&self.send_cq, send_budget, send, self.most_cqes)
+        grow(&self.send_cq, send_budget, send, self.most_cqes).inspect_err(|_| recv_budget.release(recv))
     }
 
     /// The shared queues hold their first buffers before the first request is sent or answered.
@@ -282,30 +298,24 @@ impl<C> Transport<C> {
     /// the peer waits for), or when patience does. Answers that wait for a connection are given the
     /// time that one takes, whatever arrives.
     ///
-    /// False, at once, if what they wait for is a connection to a peer that has not been heard: the
-    /// sender can be told when it is there, and meanwhile it may begin others.
+    /// Each call looks around once; the sender has been kept for `kept` by then, and calls again
+    /// while the answer is `Kept`, holding no lock in between.
     #[cold]
-    pub fn settle(&mut self, id: EpId) -> bool {
+    pub fn settle(&mut self, id: EpId, kept: Duration) -> Settled {
         if self.completes_when_connected(id) {
-            return false;
+            return Settled::Unconnected;
         }
-        let begin = Instant::now();
-        while let Some(ep) = self.endpoint(id) {
-            let (patience, coming_up) = (ep.patience, ep.state.is_coming_up());
-            if !ep.is_held_up() || begin.elapsed() >= patience {
-                ep.patience = patience.saturating_sub(begin.elapsed());
-                break;
-            }
-            self.poll();
-            let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
-            let work = !found.is_empty();
-            self.up.extend(found);
-            if work && !coming_up {
-                break;
-            }
-            std::thread::yield_now();
+        let Some(ep) = self.endpoint(id) else { return Settled::Over };
+        let (patience, coming_up) = (ep.patience, ep.state.is_coming_up());
+        if !ep.is_held_up() || kept >= patience {
+            ep.patience = patience.saturating_sub(kept);
+            return Settled::Over;
         }
-        true
+        self.poll();
+        let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
+        let work = !found.is_empty();
+        self.up.extend(found);
+        if work && !coming_up { Settled::Over } else { Settled::Kept }
     }
 
     /// One step of an endpoint's state table.

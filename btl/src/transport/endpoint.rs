@@ -43,6 +43,8 @@ pub struct Endpoint<C> {
     pub life: u32,
     /// How often in a row the peer has left before a connection was up, and another was begun.
     pub renewals: u8,
+    /// It is being taken down for good.
+    pub leaving: bool,
     /// One lane per queue of the layout.
     pub lanes: Vec<Lane>,
     /// RDMA operations in order, waiting.

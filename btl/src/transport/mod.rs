@@ -51,7 +51,8 @@ mod wrid;
 /// X queues.
 pub mod xrc;
 
-pub use connect::AddError;
+pub use close::Removal;
+pub use connect::{AddError, Settled};
 pub use endpoint::EpId;
 pub use send::SendBuf;
 
@@ -86,6 +87,11 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// The lane that it came over: its endpoint and queue.
+    pub fn lane(&self) -> (EpId, u8) {
+        (self.endpoint, self.queue)
+    }
+
     /// The payload, behind our header.
     pub fn payload(&mut self) -> &mut [u8] {
         let end = crate::protocol::wire::HEADER_LEN + self.len as usize;
@@ -142,8 +148,8 @@ pub struct Transport<C> {
     by_name: HashMap<u64, u32>,
     /// The connection at each position, current or last.
     generations: Vec<u32>,
-    /// Connections whose peers have left before they were up: to be begun anew.
-    renewals: Vec<cpc::EndpointKey>,
+    /// Connections that are to be begun anew, because their peers have left before they were up, or are back.
+    renewals: Vec<renew::Renewal>,
     cq_budget: (CqBudget, CqBudget),
     /// Entries of the device's largest completion queue.
     most_cqes: u32,

@@ -11,16 +11,25 @@
 #![forbid(unsafe_code)]
 
 use super::Transport;
-use super::close::Arrived;
+use super::close::FLUSH;
 use super::connect::{AddError, CONNECT_PATIENCE, new_timeline};
 use super::endpoint::EpId;
 use super::state::State;
 use super::wrid::GENERATION_MASK;
 use super::xrc::Numbers;
-use cpc::{Advert, Choice, ConnectError};
+use cpc::{Advert, ConnectError, EndpointKey};
+use std::time::Instant;
 
 /// So often in a row a peer may leave before a connection is up.
 const MOST_RENEWALS: u8 = 16;
+
+/// A connection that another is to take the place of. Polls carry it on: none waits for the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Renewal {
+    key: EndpointKey,
+    /// Its queue pairs are being flushed, until then at the longest.
+    until: Option<Instant>,
+}
 
 impl<C> Transport<C> {
     /// Somebody adds a peer that has an endpoint.
@@ -28,13 +37,23 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
             return Err(cpc::Error::Closed.into());
         };
+        if ep.leaving {
+            return Err(AddError::Leaving);
+        }
         let id = EpId { index, generation: ep.generation };
         if ep.state == State::Closed {
+            ep.choice = self.service.choose(adverts)?;
             ep.renewals = 0;
-            let choice = self.service.choose(adverts)?;
-            self.renew(id, choice)?;
+            self.renew(index);
         }
         Ok(id)
+    }
+
+    /// The polls to come begin another connection.
+    fn renew(&mut self, index: u32) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        ep.state = State::Renewing;
+        self.renewals.push(Renewal { key: ep.key(index), until: None });
     }
 
     /// The peer has left. True if that says no more than that the connection at hand leads nowhere: another is begun by the next poll.
@@ -42,27 +61,46 @@ impl<C> Transport<C> {
         // X queues have no connection of their own: a peer that leaves is not heard of before it is known.
         let over_xrc = self.xrc.is_some();
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return false };
+        if matches!(ep.state, State::Renewing | State::Retiring) {
+            return true;
+        }
         if over_xrc || !ep.state.precedes_connection() || ep.renewals >= MOST_RENEWALS {
             return false;
         }
         ep.renewals += 1;
-        ep.state = State::Renewing;
-        self.renewals.push(ep.key(index));
+        self.renew(index);
         true
     }
 
-    /// Begins anew what is to be begun anew; from within a poll, but from no completion.
+    /// Carries on with what is to be begun anew; from within a poll, but from no completion.
     #[cold]
     pub(super) fn renew_due(&mut self) {
-        for key in std::mem::take(&mut self.renewals) {
-            let Some(Some(ep)) = self.endpoints.get(key.index as usize) else { continue };
-            if ep.life != key.generation || ep.state != State::Renewing {
-                continue;
+        for renewal in std::mem::take(&mut self.renewals) {
+            let Some(Some(ep)) = self.endpoints.get(renewal.key.index as usize) else { continue };
+            let id = EpId { index: renewal.key.index, generation: ep.generation };
+            match (ep.state, renewal.until) {
+                _ if ep.life != renewal.key.generation => {}
+                (State::Renewing, None) => self.retire_connection(id, renewal.key),
+                (State::Retiring, Some(until)) => {
+                    let flushed = self.has_flushed(id);
+                    if flushed || Instant::now() >= until {
+                        self.connect_anew(id, flushed);
+                    } else {
+                        self.renewals.push(renewal);
+                    }
+                }
+                _ => {}
             }
-            let (id, choice) = (EpId { index: key.index, generation: ep.generation }, ep.choice.clone());
-            if let Err(error) = self.renew(id, choice) {
-                self.fail(key.index, &error);
-            }
+        }
+    }
+
+    /// Takes the connection down; whatever comes to be sent waits for the next one.
+    fn retire_connection(&mut self, id: EpId, key: EndpointKey) {
+        self.reap();
+        self.take_down(id);
+        if let Some(ep) = self.endpoint(id) {
+            ep.state = State::Retiring;
+            self.renewals.push(Renewal { key, until: Some(Instant::now() + FLUSH) });
         }
     }
 
@@ -74,27 +112,34 @@ impl<C> Transport<C> {
             return self.fail(index, error);
         }
         log::debug!("endpoint {index}: {error}");
-        ep.state = State::Renewing;
-        self.renewals.push(ep.key(index));
+        self.renew(index);
         self.drop_waiting(index, "the peer has left");
     }
 
-    /// Takes the connection down and begins another under the same name, for whatever waits.
-    fn renew(&mut self, id: EpId, choice: Choice) -> Result<(), AddError> {
-        self.reap();
-        let Some(flushed) = self.take_down(id, Arrived::Kept) else { return Ok(()) };
-        if !flushed {
-            // What the device still holds may complete yet.
-            self.reserve_completions()?;
+    /// Begins another connection under the same name, for whatever waits.
+    fn connect_anew(&mut self, id: EpId, flushed: bool) {
+        self.warn_unless(flushed, id);
+        self.begin_life(id.index, flushed);
+        if let Err(error) = self.introduce_anew(id.index, flushed) {
+            return self.fail(id.index, &error);
         }
-        self.begin_life(id.index, choice.clone(), flushed);
-        let cts = self.cts_buffer()?;
-        self.introduce(id.index, choice, cts)?;
         self.stats.renewed += 1;
         let waits = self.endpoint(id).is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty());
         if waits {
             self.want_send(id.index);
         }
+    }
+
+    fn introduce_anew(&mut self, index: u32, flushed: bool) -> Result<(), AddError> {
+        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return Ok(()) };
+        let choice = ep.choice.clone();
+        if !flushed {
+            // What the device still holds may complete yet.
+            self.reserve_completions()?;
+        }
+        self.service.start()?;
+        let cts = self.cts_buffer()?;
+        self.introduce(index, choice, cts);
         Ok(())
     }
 
@@ -113,7 +158,7 @@ impl<C> Transport<C> {
         }
     }
 
-    fn begin_life(&mut self, index: u32, choice: Choice, flushed: bool) {
+    fn begin_life(&mut self, index: u32, flushed: bool) {
         let mut lanes = self.new_lanes();
         let Some(mut ep) = self.endpoints.get_mut(index as usize).and_then(Option::take) else { return };
         // What waits goes on waiting.
@@ -127,7 +172,6 @@ impl<C> Transport<C> {
         self.lazy = self.lazy.filter(|(lazy, _)| *lazy != index);
         ep.life = (life + 1) & GENERATION_MASK;
         ep.state = State::Idle;
-        ep.choice = choice;
         (ep.outstanding, ep.rdma_out) = (0, 0);
         (ep.way, ep.numbers) = (None, Numbers::default());
         (ep.first, ep.unopened) = (None, 0);

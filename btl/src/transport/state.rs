@@ -8,7 +8,8 @@
 //!                                    v                                                     |  first message
 //!                                  Failed  <---------- any error, peer gone ---- Connected <
 //!   any of them -- close --> Closed
-//!   any before Ready -- the peer has left --> Renewing -- the next poll --> Idle, of another connection (`renew`)
+//!   any before Ready -- the peer has left --> Renewing -- the next poll --> Retiring -- flushed --> Idle, of another connection (`renew`)
+//!   Closed -- the peer is back -------------> Renewing
 //! ```
 //!
 //! `Up` means that our real buffers are posted and our CTS is on its way (seed 004); `Ready` means that
@@ -58,8 +59,10 @@ pub enum State {
     Ready,
     /// Fragments flow.
     Connected,
-    /// The peer has left before the connection was up: another is about to be begun, and this one takes no part any more.
+    /// The peer has left before the connection was up, or is back after it: another is about to be begun, and this one takes no part any more.
     Renewing,
+    /// As `Renewing`, and the queue pairs of this connection are being flushed: what fails with them says nothing.
+    Retiring,
     /// The connection is lost for good.
     Failed,
     /// Taken down by us.
@@ -126,6 +129,7 @@ impl State {
                 | State::Posted
                 | State::Opening
                 | State::Renewing
+                | State::Retiring
         )
     }
 
@@ -170,7 +174,7 @@ impl State {
     fn qps_created(self) -> (State, Action) {
         match self {
             State::Idle | State::Connecting => (State::HaveQps, Action::None),
-            State::Failed | State::Closed | State::Renewing => (self, Action::None),
+            State::Failed | State::Closed | State::Renewing | State::Retiring => (self, Action::None),
             other => (other, Action::Refuse),
         }
     }
@@ -182,7 +186,7 @@ impl State {
             (State::HaveQps, _) => (State::Up, Action::PostAndSendCts),
             (State::HaveCts, Handshake::Answers) => (State::Opening, Action::PostAndSendCts),
             (State::HaveCts, _) => (State::Ready, Action::PostSendCtsAndFlow),
-            (State::Failed | State::Closed | State::Renewing, _) => (self, Action::None),
+            (State::Failed | State::Closed | State::Renewing | State::Retiring, _) => (self, Action::None),
             (other, _) => (other, Action::Refuse),
         }
     }
@@ -193,7 +197,7 @@ impl State {
             State::Up if handshake == Handshake::Opens => (State::Ready, Action::OpenAndFlow),
             State::Up => (State::Ready, Action::Flow),
             State::Posted => (State::Opening, Action::SendCts),
-            State::Failed | State::Closed | State::Renewing => (self, Action::None),
+            State::Failed | State::Closed | State::Renewing | State::Retiring => (self, Action::None),
             other => (other, Action::Refuse),
         }
     }
@@ -222,7 +226,7 @@ impl State {
 
     fn error(self) -> (State, Action) {
         match self {
-            State::Failed | State::Closed => (self, Action::None),
+            State::Failed | State::Closed | State::Retiring => (self, Action::None),
             _ => (State::Failed, Action::FailAll),
         }
     }
@@ -232,7 +236,7 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 12] = [
+    const STATES: [State; 13] = [
         State::Idle,
         State::Connecting,
         State::HaveQps,
@@ -243,6 +247,7 @@ mod tests {
         State::Ready,
         State::Connected,
         State::Renewing,
+        State::Retiring,
         State::Failed,
         State::Closed,
     ];
@@ -302,8 +307,8 @@ mod tests {
     fn errors_fail_the_queue_once_and_terminal_states_stay() {
         for state in STATES {
             let (next, action) = state.on(Event::Error, Handshake::Cts);
-            let terminal = matches!(state, State::Failed | State::Closed);
-            assert_eq!(action == Action::FailAll, !terminal);
+            let deaf = matches!(state, State::Failed | State::Closed | State::Retiring);
+            assert_eq!(action == Action::FailAll, !deaf);
             assert_eq!(next.on(Event::Error, Handshake::Cts).1, Action::None);
         }
         for event in EVENTS {
@@ -315,15 +320,17 @@ mod tests {
     #[test]
     fn an_endpoint_that_is_about_to_be_connected_anew_waits_for_that_alone() {
         for event in EVENTS {
-            let (next, action) = State::Renewing.on(event, Handshake::Cts);
-            let expected = match event {
-                Event::Error => (State::Failed, Action::FailAll),
-                Event::Close => (State::Closed, Action::None),
-                _ => (State::Renewing, Action::None),
-            };
-            assert_eq!((next, action), expected, "{event:?}");
+            for state in [State::Renewing, State::Retiring] {
+                let (next, action) = state.on(event, Handshake::Cts);
+                let expected = match event {
+                    Event::Error if state == State::Renewing => (State::Failed, Action::FailAll),
+                    Event::Close => (State::Closed, Action::None),
+                    _ => (state, Action::None),
+                };
+                assert_eq!((next, action), expected, "{event:?}");
+                assert!(state.precedes_connection() && !state.flows());
+            }
         }
-        assert!(State::Renewing.precedes_connection() && !State::Renewing.flows());
     }
 
     #[test]

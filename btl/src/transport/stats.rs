@@ -37,3 +37,10 @@ pub struct Stats {
     /// Completions that belong to nobody any more.
     pub stale: u64,
 }
+
+impl Stats {
+    /// Grows with whatever the upper layer gives us to send.
+    pub fn handed_over(&self) -> u64 {
+        self.sent_inline + self.sent_buffered + self.sent_late + self.rdma
+    }
+}

@@ -172,7 +172,7 @@ impl World {
     /// Forgets the peer, and what the model expects from this connection in either direction.
     pub fn remove(&mut self, from: usize, to: usize) {
         let id = self.sides[from].to[to].take().expect("an endpoint");
-        self.sides[from].transport.remove(id);
+        self.sides[from].transport.remove(&[id]);
         self.sides[from].waiting[to].clear();
     }
 

@@ -8,6 +8,7 @@
 //!     shortage    a folder of segments that is too small
 //!     connect     connections: each manager by itself, storms, stopped and unknown peers, who does not fit
 //!     functions   the BTL's functions, called as Open MPI's upper layers call them
+//!     callers     a module's functions, called from threads, callbacks and for stopped peers as ob1 would call them
 //!     ports       several devices and ports: which of them a job uses, and that all of them carry it
 //!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
 //!     netpipe     NetPIPE's integrity check
@@ -24,6 +25,7 @@
 //!     mpi4py      mpi4py's tests, measured against the same tests over tcp
 
 pub mod beside;
+pub mod callers;
 pub mod case;
 pub mod commands;
 pub mod connect;
@@ -67,6 +69,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         own::cases(setting),
         functions::cases(setting),
         xrc::cases(setting),
+        callers::cases(setting),
         ports::cases(setting),
         fabric::cases(setting),
         netpipe::cases(setting),

@@ -2,9 +2,10 @@
 
 use super::{Cookie, Module, from_raw};
 use crate::mca::frag::Frag;
-use crate::transport::{EpId, SendBuf};
+use crate::transport::{EpId, SendBuf, Settled};
 use opal_sys::*;
 use std::ffi::c_int;
+use std::time::Instant;
 
 /// What became of a message that was handed over.
 #[derive(Debug, Clone, Copy)]
@@ -267,15 +268,28 @@ impl Module {
     /// Sends a filled buffer. A message that has no credit waits a little for one, unless a receive callback sends it.
     fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> Sent {
         let can_wait = self.can_wait();
-        self.transport(Sent::Refused, |t| {
-            if !t.send(id, tag, buf, len) {
-                return Sent::Refused;
+        let (taken, waits) = self.transport((false, false), |t| {
+            let taken = t.send(id, tag, buf, len);
+            (taken, taken && can_wait && t.is_held_up(id))
+        });
+        match (taken, waits) {
+            (false, _) => Sent::Refused,
+            (true, false) => Sent::Gone,
+            (true, true) => self.settle(id),
+        }
+    }
+
+    /// Keeps the sender of a message that waits; other threads look around meanwhile, too.
+    #[cold]
+    fn settle(&self, id: EpId) -> Sent {
+        let begin = Instant::now();
+        loop {
+            match self.transport(Settled::Over, |t| t.settle(id, begin.elapsed())) {
+                Settled::Kept => std::thread::yield_now(),
+                Settled::Over => return Sent::Gone,
+                Settled::Unconnected => return Sent::AwaitsConnection,
             }
-            if can_wait && t.is_held_up(id) && !t.settle(id) {
-                return Sent::AwaitsConnection;
-            }
-            Sent::Gone
-        })
+        }
     }
 }
 

@@ -1,0 +1,110 @@
+//! The end of endpoints and of the module. No lock is held while peers or the device are waited for.
+
+use super::parting::Parting;
+use super::{Cookie, Module, Place, State};
+use crate::mca::timelines;
+use crate::transport::{EpId, Transport, Upcall};
+use std::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The removals of all ports: Open MPI takes a peer away from each of them in turn.
+static PARTING: Mutex<Parting> = Mutex::new(Parting::new());
+
+fn parting<R>(f: impl FnOnce(&mut Parting) -> R) -> R {
+    f(&mut PARTING.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Module {
+    /// `btl_del_procs`: what is queued goes out first. What was begun and can't end any more is told so before this returns:
+    /// Open MPI makes no progress afterwards.
+    pub fn remove(&'static self, ids: &[EpId]) {
+        self.drain(ids, Module::progress_all);
+        self.take_down(ids);
+        self.progress();
+    }
+
+    fn take_down(&self, ids: &[EpId]) {
+        let removal = self.with(|state| {
+            state.procs.retain(|id, _| !ids.contains(id));
+            state.transport.as_mut().map(|t| t.begin_removal(ids))
+        });
+        let Some(removal) = removal else { return };
+        while !self.transport(true, |t| t.is_flushed(&removal)) {
+            std::thread::yield_now();
+        }
+        self.transport((), |t| t.end_removal(&removal));
+    }
+
+    /// Lets out what is queued, up to a deadline, and looks around meanwhile.
+    fn drain(&self, ids: &[EpId], look: impl Fn() -> c_int) {
+        let given = || self.transport(0, |t| t.stats.handed_over());
+        let holds_up = || self.transport(false, |t| ids.iter().any(|id| t.holds_up_the_end(*id)));
+        let (drain, port) = (self.transport(Duration::ZERO, |t| t.drain_time()), self.place.index);
+        let deadline = parting(|p| p.deadline(Instant::now(), drain, (port, given())));
+        let mut in_vain = false;
+        while holds_up() && !in_vain {
+            let found = look();
+            in_vain = Instant::now() > deadline && holds_up();
+            if found == 0 {
+                std::thread::yield_now();
+            }
+        }
+        if in_vain {
+            log::warn!("a peer takes nothing: what is queued to it is given up");
+        }
+        parting(|p| p.over(Instant::now(), deadline, (port, given()), in_vain));
+    }
+
+    /// Says, port by port, what went over it.
+    fn tell(&self, transport: &Transport<Cookie>) {
+        let (stats, Place { index, name, .. }) = (&transport.stats, &self.place);
+        let sent = stats.sent_inline + stats.sent_buffered;
+        let (received, rdma) = (stats.received, stats.rdma);
+        log::info!("{name} carried {sent} messages out, {received} in, and {rdma} puts and gets");
+        log::debug!("module {index}: {stats:?}");
+        log::debug!("module {index}: connections {:?}", transport.connection_counters());
+    }
+
+    /// Looks around for a module whose upper layer has taken its peers away: messages that still arrive have nobody to go to, and what has
+    /// registered for them may have been torn down. Operations are another matter: each has its callback.
+    fn wind_up(&'static self) -> c_int {
+        let mut count = 0;
+        let mut next = self.with(State::look_in_turn);
+        while let Some((what, ticket)) = next {
+            count += 1;
+            if !matches!(what, Upcall::UnknownPeer { .. }) {
+                self.hand_up(what);
+            }
+            next = self.with(|state| {
+                ticket.into_iter().for_each(|ticket| state.turns.end(ticket));
+                state.take_in_turn()
+            });
+        }
+        count
+    }
+
+    /// `btl_finalize`: everything out, everything down, the helper thread joined.
+    pub fn finalize(&'static self) {
+        self.with(|state| state.closing = true);
+        let ids = self.transport(Vec::new(), |t| t.ids());
+        self.drain(&ids, || self.wind_up());
+        self.take_down(&ids);
+        self.wind_up();
+        let transport = self.with(|state| {
+            state.free.clear();
+            state.procs.clear();
+            state.transport.take()
+        });
+        if let Some(transport) = transport {
+            self.tell(&transport);
+            if self.place.soft {
+                log::debug!("software device: {:?}", softib::stats());
+            }
+            if let Some(file) = &self.timelines {
+                timelines::write(file, &transport.timelines());
+            }
+            transport.close();
+        }
+    }
+}
