@@ -18,6 +18,7 @@ use crate::objects::qp::Qp;
 use crate::port::Copies;
 use crate::rdma_ring::{self, Message, WORD};
 use crate::send::{self, Remote, Step, Work, op};
+use crate::shm::copy;
 use crate::shm::layout::{H_NONCE, H_PROBE, R_HAZARD, ring_entry};
 use crate::shm::mrtable::{self, Exposed};
 use crate::shm::ring::{self, Head};
@@ -165,21 +166,28 @@ fn transfer(peer: &mut Peer, work: &Work, mut remote: u64, sges: &[ibv_sge]) -> 
 
 fn copy_own(local: u64, remote: u64, len: usize, reading: bool) {
     let (from, to) = if reading { (remote, local) } else { (local, remote) };
-    // SAFETY: both ranges lie in valid MRs of this process with the rights needed (checked by the callers); they may overlap.
-    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) };
+    let (from, to) = (from as *const u8, to as *mut u8);
+    let apart = local.abs_diff(remote) >= len as u64;
+    // SAFETY: both ranges lie in valid MRs of this process with the rights needed (checked by the callers); only `copy` is given
+    // ranges that overlap.
+    unsafe {
+        if reading || !apart { std::ptr::copy(from, to, len) } else { copy::write_in_order(from, to, len) }
+    };
 }
 
 fn copy_remote(pid: i32, local: u64, remote: u64, len: usize, reading: bool) -> Result<(), Errno> {
     let mut done = 0;
     while done < len {
-        let mine = libc::iovec { iov_base: (local as usize + done) as *mut _, iov_len: len - done };
-        let theirs = libc::iovec { iov_base: (remote as usize + done) as *mut _, iov_len: len - done };
+        let mine = part(local, done, len);
+        // Each is a copy of its own to the kernel, after the one before it.
+        let body = if reading { len } else { copy::body(remote, len).max(done) };
+        let theirs = [part(remote, done, body), part(remote, body, len)];
         // SAFETY: the local range is a buffer that the program vouches for (checked against its MR); the remote one is
         // touched by the kernel on behalf of its owner's registration (checked).
         let moved = unsafe {
             match reading {
-                true => libc::process_vm_readv(pid, &mine, 1, &theirs, 1, 0),
-                false => libc::process_vm_writev(pid, &mine, 1, &theirs, 1, 0),
+                true => libc::process_vm_readv(pid, &mine, 1, theirs.as_ptr(), 1, 0),
+                false => libc::process_vm_writev(pid, &mine, 1, theirs.as_ptr(), 2, 0),
             }
         };
         match moved {
@@ -190,6 +198,11 @@ fn copy_remote(pid: i32, local: u64, remote: u64, len: usize, reading: bool) -> 
         }
     }
     Ok(())
+}
+
+/// The bytes from `start` to `end` of a range.
+fn part(base: u64, start: usize, end: usize) -> libc::iovec {
+    libc::iovec { iov_base: (base as usize + start) as *mut _, iov_len: end - start }
 }
 
 /// What SOFTIB_CMA says about this peer: `0` never, `node` within a node.

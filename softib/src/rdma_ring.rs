@@ -20,6 +20,7 @@ use crate::objects::qp::{Qp, Qps};
 use crate::paging;
 use crate::rdma::Grant;
 use crate::send::{self, PIECE, Queued, Remote, Step, Wait, Work, op};
+use crate::shm::copy;
 use crate::shm::ring::{Found, Head, flag};
 use crate::xrc::target::Arrival;
 use crate::xrc::{self, Via};
@@ -289,7 +290,7 @@ fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
     target.len = len;
     let to = granted(grant, w, &target, IBV_ACCESS_REMOTE_WRITE)?;
     // SAFETY: the range lies in a valid MR with remote write (checked); the payload has len bytes.
-    unsafe { std::ptr::copy_nonoverlapping(found.payload, to as *mut u8, len as usize) };
+    unsafe { copy::write_in_order(found.payload, to as *mut u8, len as usize) };
     Ok(())
 }
 

@@ -20,6 +20,7 @@ fn child_main() {
             assert_eq!(softib::stats().rdma_direct, 0);
             assert!(softib::stats().rdma_ring > 0);
         }
+        Some("writer") => writer(),
         Some("pong") => pong(),
         Some("ping") => ping(),
         _ => {}
@@ -322,4 +323,59 @@ fn ping() {
     let ours = softib::stats().doorbells - before;
     assert!(ours < ROUNDS / 4 && child.hear()[0] < ROUNDS / 4, "{ours} doorbells");
     child.finish();
+}
+
+/// Bytes of a write whose receiver polls its last one.
+const POLLED: usize = 4096 + 24;
+const POLLED_ROUNDS: u64 = 3000;
+
+/// Writes the number of the round into all bytes, each round when it is told to.
+fn writer() {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let mut buf = dev.buf(POLLED);
+    say(&[qp.num().into()]);
+    let hello = listen().unwrap();
+    qp.connect(hello[0] as u32, &Path::default());
+    say(&[0]);
+    while let Some(round) = listen() {
+        buf.data.fill(round[0] as u8);
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, POLLED), hello[1], hello[2] as u32), 0);
+        assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    }
+}
+
+/// openib's eager RDMA and DAPL's dtest poll the last byte of a message, and read all of it when it has changed.
+fn last_byte_is_written_last(cma: &str) {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let buf = dev.buf(POLLED);
+    let mut child = Child::start_with("writer", &[("SOFTIB_CMA", cma)]);
+    let theirs = child.hear()[0] as u32;
+    qp.connect(theirs, &Path::default());
+    child.tell(&[qp.num().into(), buf.data.as_ptr() as u64, unsafe { (*buf.mr).rkey }.into()]);
+    child.hear();
+    let last = unsafe { buf.data.as_ptr().add(POLLED - 1) };
+    for round in (1..=POLLED_ROUNDS).map(|round| round % 255 + 1) {
+        child.tell(&[round]);
+        let began = std::time::Instant::now();
+        while unsafe { last.read_volatile() } != round as u8 {
+            assert!(began.elapsed() < PATIENCE, "nothing was written");
+        }
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        let stale =
+            (0..POLLED).find(|at| unsafe { buf.data.as_ptr().add(*at).read_volatile() } != round as u8);
+        assert_eq!(stale, None, "a byte is older than the last one");
+    }
+    child.finish();
+}
+
+#[test]
+fn who_sees_the_last_byte_of_an_rdma_write_sees_all_of_it() {
+    last_byte_is_written_last("1");
+}
+
+#[test]
+fn who_sees_the_last_byte_of_an_rdma_write_through_the_rings_sees_all_of_it() {
+    last_byte_is_written_last("0");
 }

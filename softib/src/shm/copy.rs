@@ -1,5 +1,7 @@
 //! Copies of payloads. Short ones are what latency is made of: two or four overlapping words instead of a call.
 
+use std::sync::atomic::{Ordering, fence};
+
 /// Copies `len` bytes.
 ///
 /// # Safety
@@ -11,6 +13,31 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         match len {
             0..=SHORT => copy_short(from, to, len),
             _ => std::ptr::copy_nonoverlapping(from, to, len),
+        }
+    }
+}
+
+/// How many bytes of an RDMA WRITE of `len` bytes to `to` are written before the rest: all but what lies in its last aligned word. Programs
+/// poll the last byte of a message and then read all of it (openib's eager RDMA, DAPL's dtest), or poll a word that is written as
+/// a whole; memory is written in order of address by adapters, by neither memcpy(3) nor the kernel.
+pub fn body(to: u64, len: usize) -> usize {
+    let word = (to + len as u64).saturating_sub(1) & !7;
+    word.saturating_sub(to) as usize
+}
+
+/// Copies as an RDMA WRITE does: a reader that sees the last byte sees all of them.
+///
+/// # Safety
+/// As [`copy`], but for readers of `to` in other threads and processes, who read what they polled for.
+pub unsafe fn write_in_order(from: *const u8, to: *mut u8, len: usize) {
+    let body = body(to as u64, len);
+    // SAFETY: both parts lie inside the `len` bytes that the caller vouches for.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, body);
+        fence(Ordering::Release);
+        match len - body {
+            8 => to.add(body).cast::<u64>().write_volatile(from.add(body).cast::<u64>().read_unaligned()),
+            rest => (body..body + rest).for_each(|at| to.add(at).write_volatile(*from.add(at))),
         }
     }
 }
@@ -64,7 +91,21 @@ unsafe fn ends<T: Copy>(from: *const u8, to: *mut u8, len: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::copy;
+    use super::{body, copy, write_in_order};
+
+    #[test]
+    fn the_last_aligned_word_is_written_after_the_rest_and_a_word_is_not_divided() {
+        assert_eq!([body(64, 8), body(64, 1), body(64, 4), body(64, 0)], [0, 0, 0, 0]);
+        assert_eq!([body(64, 9), body(64, 16), body(67, 16), body(64, 4096)], [8, 8, 13, 4088]);
+        let from: Vec<u8> = (0..200).map(|i| i as u8 ^ 0x5a).collect();
+        for (len, at) in (0..=100).flat_map(|len| [(len, 0), (len, 3)]) {
+            let mut to = [0xffu8; 200];
+            // SAFETY: both are 200 bytes, and separate.
+            unsafe { write_in_order(from.as_ptr().add(5), to.as_mut_ptr().add(at), len) };
+            assert_eq!(to[at..at + len], from[5..5 + len], "{len}");
+            assert!(to[..at].iter().chain(&to[at + len..]).all(|b| *b == 0xff), "{len}");
+        }
+    }
 
     #[test]
     fn every_length_is_copied_exactly() {
