@@ -14,6 +14,7 @@
 //!     netpipe     NetPIPE's integrity check
 //!     verbs       verbs programs that nobody here wrote, over the drop-in libibverbs
 //!     commands    ... the pairs among them, line by line
+//!     applications    applications of other projects, from their packages: libfabric, MPICH, QEMU, fio, qperf, DAPL
 //!     beside      softib beside a real libibverbs, by LD_PRELOAD
 //!     sanitizer   a program of eight threads under ThreadSanitizer
 //!     pyverbs     rdma-core's own tests over the drop-in, held against a list
@@ -24,6 +25,7 @@
 //!     xrc         X layouts: nodes, two jobs at once, what does not fit
 //!     mpi4py      mpi4py's tests, measured against the same tests over tcp
 
+pub mod applications;
 pub mod beside;
 pub mod callers;
 pub mod case;
@@ -57,6 +59,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         manners::cases(setting),
         refusals::cases(setting),
         verbs::cases(setting),
+        applications::cases(setting),
         beside::cases(setting),
         sanitizer::cases(setting),
         pyverbs::cases(setting),
