@@ -1,5 +1,7 @@
 /* Derived datatypes: what is described arrives, what lies between stays untouched. Each type is sent as a type and received
  * both as the same type and as packed bytes, in sizes below and above the eager limits. */
+#include <stddef.h>
+
 #include "check.h"
 
 typedef struct {

@@ -34,6 +34,9 @@ struct Application {
     client: String,
     /// The output has each so many times.
     says: &'static [(&'static str, usize)],
+    /// It ends without closing the device, as fio's processes do. A kernel would clean up after it; the software device leaves that to the
+    /// next process of the user.
+    unclosed: bool,
 }
 
 const BLANK: Application = Application {
@@ -43,9 +46,10 @@ const BLANK: Application = Application {
     server: String::new(),
     client: String::new(),
     says: &[],
+    unclosed: false,
 };
 
-/// qperf's tests but for those of IP, TCP, RDS and so on: quick ones, and the others.
+/// qperf's tests but for those of IP, TCP, RDS and so on, and of XRC, which Debian's qperf is built without: quick ones, and the others.
 const QPERF: [&[&str]; 2] = [
     &["conf", "rc_lat", "ud_bw", "rc_rdma_read_bw"],
     &[
@@ -56,9 +60,6 @@ const QPERF: [&[&str]; 2] = [
         "uc_lat",
         "ud_bi_bw",
         "ud_lat",
-        "xrc_bi_bw",
-        "xrc_bw",
-        "xrc_lat",
         "rc_rdma_read_lat",
         "rc_rdma_write_bw",
         "rc_rdma_write_lat",
@@ -74,7 +75,7 @@ const QPERF: [&[&str]; 2] = [
 ];
 /// Its ways to wait and to connect: by events, by polling, by RDMA-CM.
 const QPERF_MODES: [(&str, &[&str]); 3] =
-    [("", &[]), (" -cp1", &["rc_lat", "uc_bw", "ud_lat", "xrc_lat"]), (" -cm1", &["rc_lat", "rc_bw"])];
+    [("", &[]), (" -cp1", &["rc_lat", "uc_bw", "ud_lat"]), (" -cm1", &["rc_lat", "rc_bw"])];
 
 /// Providers of libfabric and types of endpoint.
 const FABRIC: [(&str, &str); 4] =
@@ -166,7 +167,7 @@ fn fio(verb: &str) -> Case {
         server: format!("{FIO} --rw=read"),
         client: format!("{FIO} --rw=write --hostname=127.0.0.1 --verb={verb}"),
         says: &[("err= 0", 2)],
-        ..BLANK
+        unclosed: true,
     };
     case(format!("fio, ioengine=rdma, verb={verb}"), application)
 }
@@ -240,6 +241,9 @@ impl Application {
             Err(reason) => return Ok(Verdict::Skipped(reason)),
         };
         let finished = run(&mut self.command(setting, &folder), Limits::deadline(LIMITS), &mut |_| {})?;
+        if self.unclosed {
+            setting.segments.clear();
+        }
         if finished.end == End::Exit(NOT_HERE) {
             return Ok(Verdict::skipped(last_line(&finished)));
         }
