@@ -1,7 +1,8 @@
 //! The end of endpoints and of the transport.
 //!
 //! The upper layer first lets out what is queued (it polls while an endpoint is `busy`, up to a deadline); then
-//! `remove`, or its three steps, take the queue pairs down, and every work request completes, flushed ones too.
+//! `remove`, or its three steps, take the queue pairs down, and every work request completes, flushed ones too. Receives
+//! in shared queues are not flushed with a queue pair: their buffers come back when the shared queue is destroyed.
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, EpId};
@@ -221,5 +222,6 @@ impl<C> Transport<C> {
     pub fn close(mut self) {
         self.remove(&self.ids());
         self.service.close(CLOSE);
+        self.end_shared();
     }
 }

@@ -86,6 +86,12 @@ impl RecvSlots {
         }
     }
 
+    /// Takes the buffers of a shared queue that the device has given up with it.
+    pub fn take_back(&mut self, queue: usize) -> impl Iterator<Item = Buf> {
+        let slots = self.slots.iter_mut().filter(move |slot| usize::from(slot.queue) == queue);
+        slots.filter_map(|slot| slot.posted.take()).map(Posted::completed)
+    }
+
     /// The work request id under which the slot's buffer is posted.
     pub fn wr_id(&self, kind: Kind, index: u32) -> u64 {
         let slot = &self.slots[index as usize];

@@ -6,7 +6,8 @@ use super::Upcall;
 use super::qpns::Owner;
 use super::queue::NO_ENDPOINT;
 use super::wrid::WrId;
-use verbs::{Buf, Wc};
+use std::sync::Arc;
+use verbs::{Buf, Srq, Wc};
 
 impl<C> Transport<C> {
     /// A shared queue's buffer has been consumed: post it again with its batch.
@@ -61,6 +62,20 @@ impl<C> Transport<C> {
         match self.qpns.find(wc.qp_num()) {
             Some(Owner::Lane { endpoint, .. }) => Some(endpoint),
             _ => self.sender_late(wc),
+        }
+    }
+
+    /// Destroys the shared queues; their queue pairs are gone. The receives that never completed come
+    /// back: a buffer that stays with the device keeps its registration and the device open.
+    #[cold]
+    pub(super) fn end_shared(&mut self) {
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            let Some(shared) = queue.shared.take() else { continue };
+            match Arc::into_inner(shared.srq).map(Srq::destroy) {
+                Some(Ok(())) => self.slots.take_back(index).for_each(|buf| queue.recv.put(buf)),
+                Some(Err(error)) => log::warn!("{error}: its buffers stay with the device"),
+                None => log::debug!("shared queue {index} is still used: its buffers stay with the device"),
+            }
         }
     }
 

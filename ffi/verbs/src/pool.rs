@@ -155,7 +155,8 @@ impl Posted {
         Posted(std::mem::ManuallyDrop::new(buf))
     }
 
-    /// The work request has completed, with whatever status: the buffer is ours again.
+    /// The work request has completed, with whatever status, or the queue that held it is destroyed:
+    /// the buffer is ours again.
     #[inline]
     pub fn completed(self) -> Buf {
         std::mem::ManuallyDrop::into_inner(self.0)

@@ -7,6 +7,7 @@ use crate::pool::{Buf, Posted};
 use crate::types::SrqNum;
 use crate::xrc::Xrcd;
 use rdma_sys as sys;
+use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -137,6 +138,21 @@ impl Srq {
             (self.pd.context().table().modify_srq)(self.raw.as_ptr(), &mut attr, mask.cast_signed())
         };
         check("ibv_modify_srq", code, || self.pd.context().name().into())
+    }
+
+    /// Destroys the queue. Receives that have not completed never will: their buffers are the
+    /// caller's again.
+    ///
+    /// # Errors
+    /// It is still used: it is left to the device, and so are the buffers.
+    pub fn destroy(self) -> Result<(), Error> {
+        let queue = ManuallyDrop::new(self);
+        // SAFETY: a live queue, which is not dropped, so that it is destroyed once.
+        let code = unsafe { (queue.pd.context().table().destroy_srq)(queue.raw.as_ptr()) };
+        check("ibv_destroy_srq", code, || queue.pd.context().name().into())?;
+        // SAFETY: each field is moved out once, of a value that is not dropped.
+        drop(unsafe { (std::ptr::read(&queue._xrc), std::ptr::read(&queue.pd)) });
+        Ok(())
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_srq {
