@@ -500,7 +500,7 @@ fn time_wait_of_a_link_lasts_for_the_ack_timeout_of_the_path() {
     }
 }
 
-/// Whoever asks says how long it takes for an answer (IBTA 12.7.22): a DREQ to it is not repeated before that.
+/// A request says how long its sender takes for an answer (IBTA 12.7.22): a DREQ to it is not repeated before that.
 #[test]
 fn a_peer_is_given_the_time_for_an_answer_that_its_request_has_named() {
     // Code 16 is 268 ms, the parameter 100 ms, with a jitter of a quarter.

@@ -122,7 +122,7 @@ fn a_write_with_immediate_completes_at_a_target_that_goes_to_err() {
     assert!(arrived(&buf, 300));
 }
 
-/// Nobody has promised anything for these, but what has arrived has arrived.
+/// Nothing is promised for these, but what has arrived has arrived.
 #[test]
 fn messages_of_unreliable_queue_pairs_that_have_arrived_complete_as_well() {
     let dev = Dev::open();

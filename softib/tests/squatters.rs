@@ -10,7 +10,7 @@ use softib::shm::segment;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path as File, PathBuf};
 
-/// Users that nobody is.
+/// User ids that no process here has.
 const VICTIM: u32 = 61_001;
 const SQUATTER: u32 = 61_002;
 

@@ -29,7 +29,7 @@ fn name(life: u32) -> CString {
 }
 
 /// The first byte of what a process publishes that has no addresses; the reason follows, if the process has not said it itself. A key that
-/// is missing altogether costs whoever asks for it 2 s.
+/// is missing altogether costs the process that asks for it 2 s.
 const NOTHING: u8 = 0;
 
 /// Most bytes of a reason.
@@ -40,7 +40,7 @@ const REASON: usize = 1000;
 pub enum Published {
     /// Its addresses, which do not begin with a zero.
     Addresses(Vec<u8>),
-    /// It takes no part; why, if nobody has said that yet.
+    /// It takes no part; why, if that has not been said yet.
     Nothing(Option<String>),
 }
 

@@ -121,7 +121,7 @@ impl State {
         if found { transport.take_upcall() } else { None }
     }
 
-    /// The upper layer is done with a message, or it has gone to nobody.
+    /// The upper layer is done with a message, or none has registered for its tag.
     fn delivered(&mut self, delivery: Delivery) {
         if let Some(transport) = &mut self.transport {
             transport.delivered(delivery);
@@ -307,7 +307,7 @@ impl Module {
     }
 
     /// As `progress`, among other threads: see `turns`.
-    #[cold]
+    #[inline(never)]
     fn progress_in_turn(&'static self) -> c_int {
         let mut count = 0;
         let mut next = self.with(State::look_in_turn);
@@ -345,7 +345,7 @@ impl Module {
         }
     }
 
-    /// Calls whoever registered for the message's tag.
+    /// Calls the receiver that is registered for the message's tag.
     #[inline]
     fn call_receiver(&'static self, delivery: &mut Delivery) {
         let payload = delivery.payload();

@@ -19,7 +19,7 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// How long work requests may take to be flushed once their queue pair is in ERR.
 pub(super) const FLUSH: Duration = Duration::from_millis(200);
 
-/// Endpoints that are being taken down, a step at a time: whoever drives the transport looks around in between, and holds no lock meanwhile.
+/// Endpoints that are being taken down, a step at a time: the caller looks around in between, and holds no lock meanwhile.
 #[derive(Debug)]
 pub struct Removal {
     ids: Vec<EpId>,
@@ -82,7 +82,7 @@ impl<C> Transport<C> {
         let mut others = Vec::new();
         while let Some(upcall) = self.take_upcall() {
             match upcall {
-                // Nobody asks for it any more.
+                // No caller asks for it any more.
                 Upcall::Deliver(delivery) if removal.ids.contains(&delivery.endpoint) => {
                     self.delivered(delivery)
                 }

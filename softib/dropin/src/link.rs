@@ -8,7 +8,7 @@
 //!
 //! A trampoline changes no register that a call uses, so that arguments and results pass through it as they are.
 //!
-//! [`write_files`] writes them all. It is in the static library, too, by a C name: whoever links that library asks the library
+//! [`write_files`] writes them all. It is in the static library, too, by a C name: a program that links that library asks the library
 //! itself what to link it with, and needs no second build of softib for it.
 
 use crate::cm::{self, TARGETS_SYMBOL};

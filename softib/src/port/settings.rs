@@ -177,7 +177,7 @@ fn error(variable: Variable, value: &str) -> SettingsError {
     SettingsError { variable, value: value.to_owned() }
 }
 
-/// Between whom process_vm_* may be used (`SOFTIB_CMA`).
+/// Between which processes process_vm_* may be used (`SOFTIB_CMA`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copies {
     /// Nobody.

@@ -66,7 +66,7 @@ impl Module {
         log::debug!("module {index}: connections {:?}", transport.connection_counters());
     }
 
-    /// Looks around for a module whose upper layer has taken its peers away: messages that still arrive have nobody to go to, and what has
+    /// Looks around for a module whose upper layer has taken its peers away: messages that still arrive have no receiver, and what has
     /// registered for them may have been torn down. Operations are another matter: each has its callback.
     fn wind_up(&'static self) -> c_int {
         let mut count = 0;

@@ -25,7 +25,7 @@ struct Series {
 }
 
 impl Parting {
-    /// Nobody has been waited for.
+    /// No peer has been waited for.
     pub const fn new() -> Self {
         Parting { exhausted: None }
     }

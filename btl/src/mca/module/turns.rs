@@ -10,7 +10,7 @@
 //! whichever thread looks around. One that waits without entering the module (asleep while another thread makes progress)
 //! gives its turn up after [`PATIENCE`]; nothing else depends on time.
 //!
-//! Threads that find a lane busy put its messages aside and go on: nobody waits for a turn.
+//! Threads that find a lane busy put its messages aside and go on: no thread waits for a turn.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

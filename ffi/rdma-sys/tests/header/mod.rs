@@ -18,7 +18,7 @@ pub struct Header {
     pub package: &'static str,
 }
 
-/// Structs that later releases of rdma-core have appended fields to; whoever fills one is told, or says, how much there is of it:
+/// Structs that later releases of rdma-core have appended fields to; the function that fills one is told, or says, how much there is of it:
 /// `ibv_port_attr` (56: active_speed_ex), `ibv_qp_ex` (45: wr_atomic_write, wr_flush).
 const GROWN: [&str; 2] = ["sizeof(struct ibv_port_attr)", "sizeof(struct ibv_qp_ex)"];
 
