@@ -7,6 +7,7 @@
 //!     bench       the figures of docs/results.md; bench_connect: those of connections
 //!     test        every test: unit and property (cargo_test), end to end; kernel: over a real kernel's verbs, in guests
 //!
+//!     arrows      the modules' imports against docs/arrows.txt
 //!     ompi5       an Open MPI 5.0 below target/, from Debian's packages
 //!     args        the command line        packages   Debian packages, installed when missing
 //!     workspace   folders and cargo       report     progress and tables
@@ -16,6 +17,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod arrows;
 mod bench;
 mod bench_connect;
 mod build;
@@ -71,6 +73,7 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --pairs N          jobs of each kind (default: 7; with --connect 3)
                 --verbs [WINDOWS [MESSAGES [SIZE...]]]
                                    the software device alone, beside raw shared memory
+  arrows      compare the imports of every module with docs/arrows.txt, as a test of `cargo xtask test` does
 
 Missing Debian packages are named and installed (by sudo when not root); --no-install stops instead.
 ";
@@ -100,6 +103,7 @@ fn dispatch(words: &[String]) -> Result<()> {
         "verbs" => dropin::command(rest),
         "install" => install::install(Args::parse(rest, &install::OPTIONS)?),
         "uninstall" => install::uninstall(Args::parse(rest, &install::OPTIONS)?),
+        "arrows" => arrows::command(),
         "bench" => bench::command(Args::parse(rest, &bench::OPTIONS)?),
         "help" | "--help" | "-h" => {
             say!("{}", USAGE.trim_end());
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn every_command_has_help_of_its_own() {
-        for command in ["pingpong", "test", "verbs", "build", "install", "uninstall", "bench"] {
+        for command in ["pingpong", "test", "verbs", "build", "install", "uninstall", "bench", "arrows"] {
             let text = usage_of(command).unwrap();
             assert!(text.contains(&format!("\n  {command} ")), "{text}");
             assert_eq!(text.contains("--soak"), command == "test", "{text}");
