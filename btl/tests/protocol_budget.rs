@@ -2,18 +2,18 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
-use mca_btl_oxib::protocol::budget::{CqBudget, NeedsDepth, Wqe};
+use mca_btl_oxib::protocol::budget::{CqBudget, NeedsDepth, SendBudget};
 use proptest::prelude::*;
 
 #[test]
 fn data_leaves_the_reserve_to_control_messages() {
-    let mut wqe = Wqe::new(3);
-    assert!(wqe.acquire_leaving(2));
-    assert!(!wqe.acquire_leaving(2), "two must remain");
-    assert!(wqe.acquire() && wqe.acquire());
-    assert!(!wqe.acquire());
-    wqe.release(3);
-    assert_eq!((wqe.free(), wqe.in_flight()), (3, 0));
+    let mut budget = SendBudget::new(3);
+    assert!(budget.acquire_leaving(2));
+    assert!(!budget.acquire_leaving(2), "two must remain");
+    assert!(budget.acquire() && budget.acquire());
+    assert!(!budget.acquire());
+    budget.release(3);
+    assert_eq!((budget.free(), budget.in_flight()), (3, 0));
 }
 
 #[test]
@@ -31,20 +31,20 @@ fn a_completion_queue_that_is_too_small_says_what_it_needs() {
 proptest! {
     #[test]
     fn work_requests_are_conserved(total in 0..100_u32, steps: Vec<(bool, u16)>) {
-        let mut wqe = Wqe::new(total);
+        let mut budget = SendBudget::new(total);
         let mut out = 0_u16;
         for (acquire, count) in steps {
             if acquire {
-                let ok = wqe.acquire_leaving(count % 4);
+                let ok = budget.acquire_leaving(count % 4);
                 prop_assert_eq!(ok, u32::from(out + count % 4) < total);
                 out += u16::from(ok);
             } else {
                 let count = count % (out + 1);
-                wqe.release(count);
+                budget.release(count);
                 out -= count;
             }
-            prop_assert_eq!(wqe.in_flight(), out);
-            prop_assert_eq!(u32::from(wqe.free() + out), total);
+            prop_assert_eq!(budget.in_flight(), out);
+            prop_assert_eq!(u32::from(budget.free() + out), total);
         }
     }
 

@@ -7,7 +7,7 @@
 //! may be late, as they are when no work request is free.
 //!
 //! In every state: both kinds of credits are conserved, and no message is in flight without a posted receive.
-//! From every state: when only what is due happens (nobody sends new data), each side comes to have a data credit
+//! From every state: when only what is due happens (neither side sends new data), each side comes to have a data credit
 //! again. So there is no deadlock, and no side starves while the other one floods it or stays silent.
 //!
 //! `rd_rsv` is searched up to 4. More changes nothing there: every explicit message brings a data credit, so no more

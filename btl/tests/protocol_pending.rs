@@ -108,7 +108,7 @@ fn ending_a_turn_that_is_not_out_changes_nothing() {
 struct Model {
     lanes: BTreeMap<(u32, u8), (VecDeque<u32>, bool)>,
     out: Vec<Turn<u32>>,
-    /// For each peer, whom the ring served since it became ready or was served.
+    /// For each peer, which others the ring served since it became ready or was served.
     waited: BTreeMap<u32, Vec<u32>>,
     next: u32,
 }

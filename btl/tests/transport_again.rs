@@ -23,7 +23,7 @@ fn ask(world: &mut World, what: &str) {
     world.until(what, |w| w.nothing_waits() && w.model.is_empty());
 }
 
-/// The request of the new endpoint finds one that its owner has kept, closed: nobody but the transport can put that right.
+/// The request of the new endpoint finds one that its owner has kept, closed: only the transport can put that right.
 #[test]
 fn a_peer_that_is_added_again_reaches_an_endpoint_that_was_kept() {
     for layout in LAYOUTS {

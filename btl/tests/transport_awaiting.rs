@@ -101,7 +101,7 @@ fn what_waits_for_a_connection_that_fails_comes_back_as_failed_once_and_after_th
             "{layout}: {upcalls:?}"
         );
         let over = |upcall: &Upcall<u64>| match upcall {
-            Upcall::RdmaDone { cookie, ok } => (*cookie, *ok),
+            Upcall::Completed { cookie, ok } => (*cookie, *ok),
             other => panic!("{layout}: {other:?}"),
         };
         assert_eq!(upcalls[1..].iter().map(over).collect::<Vec<_>>(), [(7, false), (8, false)], "{layout}");

@@ -70,7 +70,7 @@ fn poll(
                 on_message(transport, delivery.endpoint);
                 transport.delivered(delivery);
             }
-            Upcall::RdmaDone { cookie, ok } => seen.rdma.push((cookie, ok)),
+            Upcall::Completed { cookie, ok } => seen.rdma.push((cookie, ok)),
             // A request that came before its sender was added waits for that.
             Upcall::UnknownPeer { .. } => {}
             Upcall::Failed { peer, reason, .. } => seen.failed.push((peer, reason)),

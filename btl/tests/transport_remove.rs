@@ -209,7 +209,7 @@ fn a_message_to_an_endpoint_that_is_gone_is_given_up_and_its_buffer_kept() {
     world.close();
 }
 
-/// Two sides that skipped the comparison in the modex, or whose modex is of a former life of the other: both report, and nobody waits.
+/// Two sides that skipped the comparison in the modex, or whose modex is of a former incarnation of the other: both report, and neither waits.
 /// The side that asked has been told the other's queues; the other one as much of them as a request has room for.
 fn mismatch(test: &str, ours: &str, theirs: &str) {
     let mut world = World::strangers(test, vec![config(ours), config(theirs), config(ours)]);

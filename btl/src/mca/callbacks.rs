@@ -194,13 +194,13 @@ unsafe fn rdma(
     size: usize,
     operation: Operation,
 ) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: `raw` is a module of ours, which lives for ever.
     let this = unsafe { module(raw) };
     if size == 0 {
         // Of nothing there is no registration: either handle may be NULL.
         return this.rdma_of_nothing(operation);
     }
-    // SAFETY: passed on to the caller: there are bytes, so there are registrations.
+    // SAFETY: there are bytes, so both handles are those of live registrations.
     let (lkey, rkey) = unsafe { (RegHandle::local(operation.handle), RegHandle::remote(remote_handle)) };
     this.rdma(op, (lkey, size), (remote, rkey), operation)
 }

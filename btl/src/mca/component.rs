@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn the_component_carries_the_names_of_its_file() {
         let component = &raw const mca_btl_oxib_component;
-        // SAFETY: nobody writes to the component in this test.
+        // SAFETY: this test does not write to the component.
         let version = unsafe { &(*component).btl_version };
         let text = |field: &[c_char]| {
             // SAFETY: fields end with NUL, being longer than their names.

@@ -1,6 +1,6 @@
 //! Descriptors: what the upper layer fills between `btl_alloc` (or `prepare_src`) and `btl_send`.
 //!
-//! The descriptor begins with OPAL's free-list header, which nobody looks at; zeroes suit it. It points to one segment,
+//! The descriptor begins with OPAL's free-list header, which nothing reads; zeroes suit it. It points to one segment,
 //! and that into a registered buffer behind our header. The buffer leaves the descriptor when it is sent.
 
 use crate::transport::SendBuf;

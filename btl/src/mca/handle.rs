@@ -71,7 +71,7 @@ impl RegHandle {
         most: u32,
     ) -> Result<Box<RegHandle>, Refused> {
         let lent = Lent::take(most).ok_or(Refused::Share(most))?;
-        // SAFETY: passed on to the caller.
+        // SAFETY: the memory stays mapped as long as the handle lives, and the handle owns the registration.
         let mr = unsafe { Mr::register(pd, addr, len, access(flags, pd.context().is_iwarp())) }?;
         Ok(Box::new(RegHandle { rkey: mr.rkey().0, lkey: mr.lkey().0, mr, _lent: lent }))
     }
@@ -81,7 +81,7 @@ impl RegHandle {
     /// # Safety
     /// `handle` came from `register` and is alive.
     pub unsafe fn local(handle: *const mca_btl_base_registration_handle_t) -> LKey {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the handle is a live `RegHandle`.
         LKey(unsafe { (*handle.cast::<RegHandle>()).lkey })
     }
 
@@ -90,7 +90,7 @@ impl RegHandle {
     /// # Safety
     /// `handle` points to [`HANDLE_LEN`] readable bytes.
     pub unsafe fn remote(handle: *const mca_btl_base_registration_handle_t) -> RKey {
-        // SAFETY: passed on to the caller; the bytes need not be aligned.
+        // SAFETY: the first 4 of HANDLE_LEN readable bytes; an unaligned read takes any address.
         RKey(unsafe { handle.cast::<u32>().read_unaligned() })
     }
 }

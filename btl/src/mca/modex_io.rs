@@ -1,9 +1,9 @@
 //! The exchange of addresses: one blob of bytes per process, published at init, fetched when a peer is added.
 //!
-//! A process of Open MPI 5.0 may end MPI and begin it again, at another address. What was published under one name in the life before
-//! is then in many places: PMIx keeps it in the peers (as long as anybody there holds PMIx open) and in its daemon (until the process
-//! publishes again; a fence that ends too early, openpmix issue 3931, lets peers ask before that). So each life has a name of its own;
-//! peers that begin their lives together, as most do, ask for the one that they are in. Who finds nothing there asks for the common
+//! A process of Open MPI 5.0 may end MPI and begin it again, at another address. What was published under one name before that
+//! is then in many places: PMIx keeps it in the peers (as long as a process there holds PMIx open) and in its daemon (until the process
+//! publishes again; a fence that ends too early, openpmix issue 3931, lets peers ask before that). So each incarnation has a name of its own;
+//! peers that begin MPI together, as most do, ask for the one that they are in. A process that finds nothing there asks for the common
 //! name; [`cpc`] sorts out what is out of date all the same.
 
 use opal_sys::{Abi, ModexError, opal_process_name_t};
@@ -11,8 +11,8 @@ use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Which life of MPI this is, from 1.
-static LIFE: AtomicU32 = AtomicU32::new(0);
+/// Which incarnation of this process within MPI this is, from 1.
+static INCARNATION: AtomicU32 = AtomicU32::new(0);
 
 /// Under which key ours is published: component and version, as Open MPI's own components do. Processes with another
 /// version of oxib do not find it, and Open MPI takes another transport between the two.
@@ -20,11 +20,11 @@ pub fn key() -> CString {
     name(1)
 }
 
-/// The key of one life; the first has the common one.
-fn name(life: u32) -> CString {
+/// The key of one incarnation; the first has the common one.
+fn name(incarnation: u32) -> CString {
     const KEY: &str =
         concat!("btl.oxib.", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
-    let text = if life > 1 { format!("{KEY}#{life}") } else { KEY.to_owned() };
+    let text = if incarnation > 1 { format!("{KEY}#{incarnation}") } else { KEY.to_owned() };
     CString::new(text).unwrap_or_else(|_| CStr::to_owned(c"btl.oxib"))
 }
 
@@ -59,9 +59,9 @@ impl Published {
 /// # Errors
 /// [`ModexError`] when the runtime refused.
 pub fn publish(abi: &Abi, bytes: &[u8]) -> Result<(), ModexError> {
-    let life = LIFE.fetch_add(1, Ordering::Relaxed) + 1;
+    let incarnation = INCARNATION.fetch_add(1, Ordering::Relaxed) + 1;
     abi.family().modex_put(&key(), bytes)?;
-    if life > 1 { abi.family().modex_put(&name(life), bytes) } else { Ok(()) }
+    if incarnation > 1 { abi.family().modex_put(&name(incarnation), bytes) } else { Ok(()) }
 }
 
 /// Publishes that this process can't be reached over oxib, and why, if others shall say it.
@@ -77,7 +77,7 @@ fn nothing(reason: Option<&str>) -> Vec<u8> {
     std::iter::once(NOTHING).chain(reason).collect()
 }
 
-/// How long a peer may take to publish, where nobody waits for that in MPI_Init (`pmix_base_async_modex`).
+/// How long a peer may take to publish, where MPI_Init does not wait for that (`pmix_base_async_modex`).
 const LATEST: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 /// A runtime that has waited this long for a key has waited for its process.
@@ -108,11 +108,11 @@ pub fn fetch(abi: &Abi, peer: opal_process_name_t) -> Result<Published, ModexErr
     }
 }
 
-/// What the peer has published in the life that we are in, or in any.
+/// What the peer has published in the incarnation that we are in, or in any.
 fn get(abi: &Abi, peer: opal_process_name_t) -> Result<Vec<u8>, ModexError> {
-    let life = LIFE.load(Ordering::Relaxed);
-    match abi.family().modex_get(peer, &name(life)) {
-        Err(ModexError::NotFound { .. }) if life > 1 => abi.family().modex_get(peer, &key()),
+    let incarnation = INCARNATION.load(Ordering::Relaxed);
+    match abi.family().modex_get(peer, &name(incarnation)) {
+        Err(ModexError::NotFound { .. }) if incarnation > 1 => abi.family().modex_get(peer, &key()),
         found => found,
     }
 }

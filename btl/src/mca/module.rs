@@ -334,10 +334,10 @@ impl Module {
     fn hand_up(&'static self, what: Upcall<Cookie>) {
         match what {
             Upcall::Deliver(delivery) => self.with(|state| state.delivered(delivery)),
-            Upcall::RdmaDone { cookie: Cookie::Operation(operation), ok } => {
+            Upcall::Completed { cookie: Cookie::Operation(operation), ok } => {
                 self.call_back(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
             }
-            Upcall::RdmaDone { cookie: Cookie::Sent { endpoint, desc, ticket }, ok } => {
+            Upcall::Completed { cookie: Cookie::Sent { endpoint, desc, ticket }, ok } => {
                 self.call_back(endpoint, ticket, || self.sent(endpoint, desc, ok));
             }
             Upcall::UnknownPeer { peer } => self.unknown_peer(peer),
@@ -377,7 +377,7 @@ impl Module {
         }
     }
 
-    /// Someone whom the BML has not told us about wants to talk: make the endpoint now.
+    /// A process that the BML has not told us about asks for a connection: make the endpoint now.
     #[cold]
     fn unknown_peer(&'static self, peer: u64) {
         let name = opal_process_name_t::from_word(peer);
@@ -480,7 +480,7 @@ impl Module {
             return std::ptr::null_mut();
         };
         let registered = lent.map_err(Refused::from).and_then(|(pd, most)| {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the memory stays mapped until `deregister`, which drops the handle.
             unsafe { RegHandle::register(&pd, base.cast(), len, flags, most) }
         });
         match registered {

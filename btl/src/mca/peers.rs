@@ -1,4 +1,4 @@
-//! Peers: whom a module can reach, found out from what they published.
+//! Peers: which processes a module can reach, from what they published.
 //!
 //! A peer that runs without oxib, speaks another version, or is not reachable through this port is simply left to Open
 //! MPI's other transports; one whose layout differs is left out with a message, for its user made a mistake. A process says that once,

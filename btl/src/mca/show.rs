@@ -23,9 +23,9 @@ pub struct Report {
 /// Why the component takes no part in this job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody asked for it: one debug line.
+    /// The user did not ask for it: one debug line.
     Quiet(String),
-    /// Somebody did, or gave it a bad value: the message is shown.
+    /// The user did, or gave it a bad value: the message is shown.
     Tell(Report),
 }
 
@@ -78,7 +78,7 @@ impl Report {
         }
         let rule = "-".repeat(74);
         let text = format!("{rule}\n{}\n{rule}\n", self.text().trim_end());
-        // One write, so that the lines of two ranks do not mix; without standard error there is nobody to tell.
+        // One write, so that the lines of two ranks do not mix; without standard error there is nowhere to write.
         let _ = std::io::stderr().write_all(text.as_bytes());
         true
     }
@@ -100,7 +100,7 @@ const COMPONENT_PATH: &str = "OMPI_MCA_mca_base_component_path";
 /// Where mpirun of 4.1 and 5.0 tells a process its number among those of the job on this node.
 const LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
 
-/// True for number 0, and when nobody numbered the processes.
+/// True for number 0, and when the processes are not numbered.
 fn is_first_of_node(local_rank: Option<&str>) -> bool {
     local_rank.is_none_or(|rank| rank == "0")
 }

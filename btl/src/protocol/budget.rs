@@ -8,12 +8,12 @@
 
 /// Send work requests of one queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wqe {
+pub struct SendBudget {
     free: u16,
     total: u16,
 }
 
-impl Wqe {
+impl SendBudget {
     /// `total` is the queue pair's granted `max_send_wr`; a larger number is cut to 65535.
     pub fn new(total: u32) -> Self {
         let total = u16::try_from(total).unwrap_or(u16::MAX);

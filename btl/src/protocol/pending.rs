@@ -7,10 +7,10 @@
 //!   peer 7   queue 2: f f f f f  busy  ┘         (back of the ring after its turn)
 //! ```
 //!
-//! A lane is one (endpoint, queue). Order within a lane is kept: who wants to send directly must find the lane
+//! A lane is one (endpoint, queue). Order within a lane is kept: a caller that sends directly must find the lane
 //! [idle](Pending::is_idle), and while a fragment is out on its turn the lane is neither idle nor served again, so
 //! that callbacks which send may be entered from within a turn. Peers take turns, one fragment each; the lanes of a
-//! peer take turns within it. Whoever blocks is parked and costs nothing until it is woken.
+//! peer take turns within it. A lane that cannot go on is parked and costs nothing until it is woken.
 //!
 //! [`Shares`] caps what each peer may hold of a pool that all share, so that a stalled one cannot starve the others.
 
@@ -225,7 +225,7 @@ impl<T> Pending<T> {
     }
 
     /// Takes all fragments of a peer that failed or left, queue by queue, each in order. A fragment on its turn is
-    /// not among them: who ends that turn must look at the endpoint.
+    /// not among them: the caller that ends that turn must look at the endpoint.
     pub fn drain(&mut self, peer: u32) -> Vec<(u8, T)> {
         let Some(state) = self.peers.get_mut(peer as usize) else { return Vec::new() };
         let mut drained = Vec::new();
@@ -353,7 +353,7 @@ impl Shares {
         self.held.get(peer as usize).copied().unwrap_or(0)
     }
 
-    /// What nobody holds.
+    /// What no peer holds.
     pub const fn free(&self) -> u32 {
         self.free
     }

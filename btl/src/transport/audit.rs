@@ -34,7 +34,7 @@ pub struct Audit {
 pub struct QueueAudit {
     /// Send buffers made, and those in the pool.
     pub send_buffers: (u32, usize),
-    /// Send buffers of the pool's limit that nobody holds.
+    /// Send buffers of the pool's limit that no peer holds.
     pub share_free: u32,
     /// Receive buffers made, and those in the pool.
     pub recv_buffers: (u32, usize),
@@ -103,6 +103,6 @@ fn audit_lane(peer: u64, queue: usize, lane: &Lane) -> Option<LaneAudit> {
         queue,
         have: Grant { data: credits.data(), ctl: credits.ctl() },
         owe: Grant { data: owed.data + credits.unposted(), ctl: owed.ctl },
-        entries: lane.wqe.in_flight(),
+        entries: lane.budget.in_flight(),
     })
 }

@@ -13,7 +13,7 @@ use super::wrid::GENERATION_MASK;
 use super::{Transport, Upcall};
 use std::time::{Duration, Instant};
 
-/// How long the helper thread may take to say good-bye to peers.
+/// How long the helper thread may take to end its connections (DREQ, DREP).
 const CLOSE: Duration = Duration::from_secs(1);
 
 /// How long work requests may take to be flushed once their queue pair is in ERR.
@@ -52,7 +52,7 @@ impl<C> Transport<C> {
 
     /// The end has something to wait for: the endpoint is busy, and its peer there.
     pub fn holds_up_the_end(&mut self, id: EpId) -> bool {
-        self.busy(id) && self.endpoint(id).is_some_and(|ep| !ep.is_on_trial())
+        self.busy(id) && self.endpoint(id).is_some_and(|ep| !ep.is_tentative())
     }
 
     /// Takes endpoints down. Their queue pairs are flushed and their buffers come back.
@@ -66,7 +66,7 @@ impl<C> Transport<C> {
     pub fn begin_removal(&mut self, ids: &[EpId]) -> Removal {
         for id in ids {
             if let Some(ep) = self.endpoint(*id) {
-                ep.leaving = true;
+                ep.being_removed = true;
                 self.take_down(*id);
             }
         }
@@ -119,7 +119,7 @@ impl<C> Transport<C> {
                 log::debug!("{:?} does not go to the error state: {error}", qp.num());
             }
         }
-        self.leave_way(id.index);
+        self.leave_route(id.index);
         self.service.remove_endpoint(key);
     }
 
@@ -145,8 +145,8 @@ impl<C> Transport<C> {
     }
 
     fn holds_cts(&self, index: u32) -> bool {
-        let life = self.generations.get(index as usize).copied().unwrap_or(0);
-        self.cts_buffers.contains_key(&(index, life))
+        let epoch = self.epochs.get(index as usize).copied().unwrap_or(0);
+        self.cts_buffers.contains_key(&(index, epoch))
     }
 
     /// Gives back what the endpoint held, and its place in the table.
@@ -155,23 +155,23 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize).map(Option::take) else { return };
         self.by_name.remove(&ep.peer);
         self.keep_record(&ep);
-        let Endpoint { life, lanes, outstanding, rdma, .. } = *ep;
-        self.up.extend(rdma.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
-        self.end_life(id.index, life, lanes, outstanding, flushed);
+        let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;
+        self.up.extend(rdma.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
+        self.end_epoch(id.index, epoch, lanes, outstanding, flushed);
         self.drop_pending(id.index);
         self.release_completions();
     }
 
     /// What the connection at this position held comes back, and what still names it is stale from now on.
-    pub(super) fn end_life(
+    pub(super) fn end_epoch(
         &mut self,
         index: u32,
-        life: u32,
+        epoch: u32,
         lanes: Vec<Lane>,
         outstanding: u32,
         flushed: bool,
     ) {
-        self.generations[index as usize] = (life + 1) & GENERATION_MASK;
+        self.epochs[index as usize] = (epoch + 1) & GENERATION_MASK;
         self.outstanding -= outstanding;
         for slot in self.slots.of_endpoint(index) {
             let s = self.slots.by_index(slot);
@@ -183,7 +183,7 @@ impl<C> Transport<C> {
             }
             self.slots.release(slot);
         }
-        if flushed && let Some(buf) = self.cts_buffers.remove(&(index, life)) {
+        if flushed && let Some(buf) = self.cts_buffers.remove(&(index, epoch)) {
             self.cts_pool.put(buf.completed());
         }
         self.forget_inflight(index);
@@ -207,7 +207,7 @@ impl<C> Transport<C> {
         };
         for waiting in self.inflight.drain(of_endpoint) {
             if let Waiting::Rdma { cookie, .. } = waiting {
-                self.up.push_back(Upcall::RdmaDone { cookie, ok: false });
+                self.up.push_back(Upcall::Completed { cookie, ok: false });
             }
         }
     }

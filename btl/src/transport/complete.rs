@@ -20,8 +20,8 @@ impl<C> Transport<C> {
                 if let Some(buf) = self.take_cts(id) {
                     self.cts_pool.put(buf);
                 }
-                match self.generations.get(slot as usize) {
-                    Some(life) if *life == id.generation() => self.fail_with(slot, wc),
+                match self.epochs.get(slot as usize) {
+                    Some(epoch) if *epoch == id.generation() => self.fail_with(slot, wc),
                     _ => self.stats.stale += 1,
                 }
             }
@@ -72,7 +72,7 @@ impl<C> Transport<C> {
     pub(super) fn sent(&mut self, wc: &Wc) {
         let id = WrId(wc.wr_id());
         if id.is(Kind::SendInline) {
-            match self.generations.get(id.index() as usize) {
+            match self.epochs.get(id.index() as usize) {
                 Some(generation) if *generation == id.generation() => self.send_done(id.index(), id.queue()),
                 _ => return self.stats.stale += 1,
             }
@@ -95,7 +95,7 @@ impl<C> Transport<C> {
                 endpoint
             }
             Some(Waiting::Rdma { endpoint, cookie }) => {
-                self.up.push_back(Upcall::RdmaDone { cookie, ok: wc.is_ok() });
+                self.up.push_back(Upcall::Completed { cookie, ok: wc.is_ok() });
                 self.rdma_done(endpoint, id.queue());
                 endpoint
             }
@@ -175,8 +175,8 @@ mod tests {
         Transport::open(&ports[0], config, 1 << 40).unwrap()
     }
 
-    /// The receive of the CTS in a life of the endpoint at position 0, as the connection manager posts it.
-    fn cts_receive(t: &mut Transport<u64>, life: u32) -> (Arc<Qp>, Posted) {
+    /// The receive of the CTS in one epoch of the endpoint at position 0, as the connection manager posts it.
+    fn cts_receive(t: &mut Transport<u64>, epoch: u32) -> (Arc<Qp>, Posted) {
         let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
         let (send_cq, recv_cq) = (t.send_cq.clone(), t.recv_cq.clone());
         let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all: false };
@@ -184,7 +184,7 @@ mod tests {
         let (access, qkey) = (verbs::Access::LOCAL_WRITE, verbs::QKey(0));
         qp.to_init(&verbs::InitAttr { port: 1, pkey_index: 0, access, qkey }).unwrap();
         let buf = t.cts_pool.take().unwrap();
-        let posted = qp.post_recv(WrId::new(Kind::RecvCts, 0, life, 0).0, buf).map_err(|(_, error)| error);
+        let posted = qp.post_recv(WrId::new(Kind::RecvCts, 0, epoch, 0).0, buf).map_err(|(_, error)| error);
         (qp, posted.unwrap())
     }
 
@@ -197,9 +197,9 @@ mod tests {
         assert_eq!((id.index, id.generation), (0, 0));
         let (former, late) = cts_receive(&mut t, 0);
         t.cts_buffers.insert((0, 0), late);
-        t.generations[0] = 1;
+        t.epochs[0] = 1;
         if let Some(Some(ep)) = t.endpoints.get_mut(0) {
-            ep.life = 1;
+            ep.epoch = 1;
         }
         let (_later, posted) = cts_receive(&mut t, 1);
         t.cts_buffers.insert((0, 1), posted);
@@ -207,7 +207,7 @@ mod tests {
         t.poll();
         while t.take_upcall().is_some() {}
         assert!(t.cts_buffers.contains_key(&(0, 1)), "the device still has it");
-        assert!(!t.cts_buffers.contains_key(&(0, 0)), "the former life's has come back");
+        assert!(!t.cts_buffers.contains_key(&(0, 0)), "the former epoch's has come back");
         assert_eq!((t.stats.stale, t.stats.failed), (1, 0));
     }
 }

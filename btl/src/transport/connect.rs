@@ -55,7 +55,7 @@ pub enum AddError {
     Cpc(#[from] cpc::Error),
     /// Our upper layer is taking its endpoint away.
     #[error("its endpoint is being taken down")]
-    Leaving,
+    BeingRemoved,
     /// A completion queue could not grow.
     #[error("cannot prepare the endpoint: {0}")]
     Completions(#[from] CqTooSmall),
@@ -95,10 +95,10 @@ impl<C> Transport<C> {
     /// Makes the connection at this position known to the connection manager, whose helper thread runs.
     pub(super) fn introduce(&mut self, index: u32, choice: Choice, cts: Option<(usize, Buf)>) {
         let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
-        let (life, key, peer) = (ep.life, ep.key(index), ProcessName(ep.peer));
-        let label = xrc::label(EpId { index, generation: life });
+        let (epoch, key, peer) = (ep.epoch, ep.key(index), ProcessName(ep.peer));
+        let label = xrc::label(EpId { index, generation: epoch });
         let cts = cts.map(|(queue, buf)| {
-            let wr_id = WrId::new(Kind::RecvCts, queue, life, index).0;
+            let wr_id = WrId::new(Kind::RecvCts, queue, epoch, index).0;
             CtsRecv { queue, buf, wr_id }
         });
         self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label });
@@ -117,29 +117,29 @@ impl<C> Transport<C> {
             Some(index) => index,
             None => {
                 self.endpoints.push(None);
-                self.generations.push(0);
+                self.epochs.push(0);
                 self.endpoints.len() - 1
             }
         };
-        let generation = self.generations[index];
+        let generation = self.epochs[index];
         let (lanes, steps) = (self.new_lanes(), new_timeline());
         let endpoint = Endpoint {
             state: State::Idle,
             generation,
-            life: generation,
+            epoch: generation,
             renewals: 0,
-            leaving: false,
+            being_removed: false,
             lanes,
             rdma: VecDeque::new(),
             awaiting: Vec::new(),
             queued: 0,
             patience: CONNECT_PATIENCE,
-            heard: false,
+            peer_has_sent: false,
             outstanding: 0,
             rdma_out: 0,
             owed: Owed::default(),
             peer,
-            way: None,
+            route: None,
             numbers: Numbers::default(),
             choice,
             steps,
@@ -199,13 +199,13 @@ impl<C> Transport<C> {
     }
 
     fn if_current(&mut self, key: EndpointKey, then: impl FnOnce(&mut Self, u32)) {
-        if self.generations.get(key.index as usize) == Some(&(key.generation & GENERATION_MASK)) {
+        if self.epochs.get(key.index as usize) == Some(&(key.generation & GENERATION_MASK)) {
             then(self, key.index);
         }
     }
 
     fn qps_created(&mut self, key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted>) {
-        // The endpoint may have been removed while they were made; what has come over them nobody will ask for.
+        // The endpoint may have been removed while they were made; what has come over them is dropped.
         qps.iter().for_each(|qp| self.qpns.retire(qp.num()));
         if let Some(cts) = cts {
             self.cts_buffers.insert((key.index, key.generation), cts);
@@ -242,7 +242,7 @@ impl<C> Transport<C> {
         }
         ep.queued = 0;
         let operations = std::mem::take(&mut ep.rdma);
-        self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
+        self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
         self.end_waiting(index, true);
         self.drop_pending(index);
     }
@@ -265,14 +265,14 @@ impl<C> Transport<C> {
         self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up())
     }
 
-    /// Keeps `cookie` until the connection is there or has failed, and hands it back by `Upcall::RdmaDone`; at once, if it
+    /// Keeps `cookie` until the connection is there or has failed, and hands it back by `Upcall::Completed`; at once, if it
     /// is or has.
     #[cold]
     pub fn when_connected(&mut self, id: EpId, cookie: C) {
         match self.endpoint(id) {
             Some(ep) if ep.state.precedes_connection() => ep.awaiting.push(cookie),
             Some(ep) if ep.state == State::Failed => {
-                self.up.push_back(Upcall::RdmaDone { cookie, ok: false })
+                self.up.push_back(Upcall::Completed { cookie, ok: false })
             }
             _ => self.later(cookie),
         }
@@ -283,7 +283,7 @@ impl<C> Transport<C> {
     pub(super) fn end_waiting(&mut self, index: u32, ok: bool) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         let cookies = std::mem::take(&mut ep.awaiting);
-        self.up.extend(cookies.into_iter().map(|cookie| Upcall::RdmaDone { cookie, ok }));
+        self.up.extend(cookies.into_iter().map(|cookie| Upcall::Completed { cookie, ok }));
     }
 
     /// Messages to this peer wait for a connection or a credit.
@@ -342,7 +342,7 @@ impl<C> Transport<C> {
             Action::Refuse => log::debug!("endpoint {index}: {event:?} makes no sense in {was:?}"),
             Action::None | Action::StartConnect | Action::FailAll => {}
         }
-        if next == State::Opening {
+        if next == State::AwaitingFirst {
             self.flow_if_open(index);
         }
     }
@@ -410,7 +410,7 @@ impl<C> Transport<C> {
         let Some(queue) = self.cts_queue else { return Ok(()) };
         let cts = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
-        let entry = ep.lanes[queue].wqe.acquire();
+        let entry = ep.lanes[queue].budget.acquire();
         debug_assert!(entry, "the first send of a queue pair has an entry");
         self.post_control(index, queue, &cts.message(queue as u8))
     }

@@ -82,11 +82,11 @@ impl<C> Transport<C> {
         }
         let lane = &mut ep.lanes[queue];
         let Some((credits, window)) = &mut lane.credits else { return };
-        if !lane.wqe.acquire() {
+        if !lane.budget.acquire() {
             return; // the next completion tries again
         }
         let Some(grant) = credits.acquire_explicit(window) else {
-            lane.wqe.release(1);
+            lane.budget.release(1);
             return;
         };
         match self.post_control(index, queue, &Header::credit(queue as u8, grant).emit()) {
@@ -106,7 +106,7 @@ impl<C> Transport<C> {
         let lane = &ep.lanes[queue];
         let Some(qp) = lane.qp.clone() else { return Ok(()) };
         if message.len() <= lane.max_inline as usize {
-            let wr = WrId::new(Kind::SendInline, queue, ep.life, index);
+            let wr = WrId::new(Kind::SendInline, queue, ep.epoch, index);
             qp.post_send_inline(wr.0, [message], SendFlags::SIGNALED)?;
             self.count_posted(index);
             return Ok(());

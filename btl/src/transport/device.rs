@@ -1,7 +1,7 @@
 //! Which device and port a transport runs on.
 //!
 //! `auto` takes hardware ports, and the software device only when the job asked for oxib by name: an installed
-//! plugin is opened in every job, and must cost nothing where nobody wants it.
+//! plugin is opened in every job, and must cost nothing where it is not wanted.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

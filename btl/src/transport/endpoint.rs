@@ -4,7 +4,7 @@
 use super::flush::Owed;
 use super::lane::Lane;
 use super::state::{Handshake, State};
-use super::xrc::{Numbers, Way};
+use super::xrc::{Numbers, XrcRoute};
 use cpc::{Choice, EndpointKey, First, Timeline};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use verbs::{RKey, RdmaOp, Sge};
 pub struct EpId {
     /// Position in the transport's table.
     pub index: u32,
-    /// Which endpoint at that position.
+    /// Tells the endpoints apart that this position has had.
     pub generation: u32,
 }
 
@@ -37,14 +37,14 @@ pub struct QueuedRdma<C> {
 pub struct Endpoint<C> {
     /// Where it stands; only `Connected` sends.
     pub state: State,
-    /// Which endpoint at this position of the table: the upper layer's name for it, as long as it keeps it.
+    /// Tells the endpoints apart that this position has had: with it, the upper layer's name for the endpoint.
     pub generation: u32,
     /// Which connection at this position: names it to the connection manager and in work requests. It starts as `generation`.
-    pub life: u32,
+    pub epoch: u32,
     /// How often in a row the peer has left before a connection was up, and another was begun.
     pub renewals: u8,
     /// It is being taken down for good.
-    pub leaving: bool,
+    pub being_removed: bool,
     /// One lane per queue of the layout.
     pub lanes: Vec<Lane>,
     /// RDMA operations in order, waiting.
@@ -57,7 +57,7 @@ pub struct Endpoint<C> {
     pub patience: Duration,
     /// A message of the peer has come before our connection to it was up: what is sent now may be
     /// the answer.
-    pub heard: bool,
+    pub peer_has_sent: bool,
     /// Send work requests that the device owns.
     pub outstanding: u32,
     /// RDMA operations among them, but for those over X queues, which their path counts.
@@ -66,8 +66,8 @@ pub struct Endpoint<C> {
     pub owed: Owed,
     /// Process name of the peer: job id in the upper half, rank in the lower.
     pub peer: u64,
-    /// X queues: the way to it, once there is one.
-    pub way: Option<Box<Way<C>>>,
+    /// X queues: the route to it, once there is one.
+    pub route: Option<Box<XrcRoute<C>>>,
     /// X queues: number of the next message to it, and of the next one from it.
     pub numbers: Numbers,
     /// The connection manager that brings it up, and where the peer listens.
@@ -83,7 +83,7 @@ pub struct Endpoint<C> {
 impl<C> Endpoint<C> {
     /// The connection manager's name for it at position `index`.
     pub fn key(&self, index: u32) -> EndpointKey {
-        EndpointKey { index, generation: self.life }
+        EndpointKey { index, generation: self.epoch }
     }
 
     /// What has to pass before messages flow; `cts`: the layout has a queue for that.
@@ -100,7 +100,7 @@ impl<C> Endpoint<C> {
     /// Open MPI 4.1's osc/pt2pt sends it under a lock that it takes again for the next message it
     /// looks at meanwhile.
     pub fn completes_when_connected(&self) -> bool {
-        self.state.precedes_connection() && !self.heard
+        self.state.precedes_connection() && !self.peer_has_sent
     }
 
     /// Messages wait, and what they wait for is on its way.
@@ -108,14 +108,14 @@ impl<C> Endpoint<C> {
         self.queued != 0 && (self.state.is_coming_up() || self.state.flows())
     }
 
-    /// The peer has left before a connection was up, and whether there will be another is for it to say.
-    pub fn is_on_trial(&self) -> bool {
+    /// The peer has left before a connection was up; whether it has another endpoint is not known.
+    pub fn is_tentative(&self) -> bool {
         self.renewals != 0 && self.state.precedes_connection()
     }
 
     /// Messages and operations that wait.
     pub fn backlog(&self) -> usize {
-        let kept = self.way.as_ref().map_or(0, |way| way.kept());
+        let kept = self.route.as_ref().map_or(0, |way| way.kept());
         self.rdma.len() + self.queued as usize + kept
     }
 }

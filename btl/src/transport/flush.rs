@@ -70,7 +70,7 @@ impl LaneMark {
         if let LaneMark::Queued(end) = *self
             && is_reached(lane.served, end)
         {
-            *self = LaneMark::Posted(lane.completed.wrapping_add(lane.wqe.in_flight().into()));
+            *self = LaneMark::Posted(lane.completed.wrapping_add(lane.budget.in_flight().into()));
         }
         match *self {
             LaneMark::Queued(_) => true,
@@ -91,13 +91,13 @@ pub struct Mark {
     /// Ticket of the first callback that is of no interest.
     callbacks: u64,
     /// Of which connection the counts are.
-    life: u32,
+    epoch: u32,
     lanes: Vec<LaneMark>,
 }
 
 impl Mark {
     fn of<C>(id: EpId, ep: &Endpoint<C>) -> Mark {
-        Mark { id, callbacks: ep.owed.next(), life: ep.life, lanes: lane_marks(ep) }
+        Mark { id, callbacks: ep.owed.next(), epoch: ep.epoch, lanes: lane_marks(ep) }
     }
 
     /// Whose it is.
@@ -134,9 +134,9 @@ impl<C> Transport<C> {
     pub fn is_ahead(&mut self, mark: &mut Mark, but: &[u64]) -> bool {
         let nothing_comes = self.up.is_empty();
         let Some(ep) = self.endpoint(mark.id) else { return false };
-        if ep.life != mark.life {
+        if ep.epoch != mark.epoch {
             // Connected anew: what was posted is lost with the old connection, what waits is not.
-            (mark.life, mark.lanes) = (ep.life, lane_marks(ep));
+            (mark.epoch, mark.lanes) = (ep.epoch, lane_marks(ep));
         }
         let owed = ep.owed.any_before(mark.callbacks, but);
         match ep.state {

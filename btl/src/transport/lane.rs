@@ -1,7 +1,7 @@
 //! A lane: one queue of the layout, to one peer. It owns the queue pair and the credits.
 #![forbid(unsafe_code)]
 
-use crate::protocol::budget::Wqe;
+use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{Credits, Grant, Window};
 use std::sync::Arc;
 use verbs::Qp;
@@ -16,7 +16,7 @@ pub struct Lane {
     /// Whether messages may go inline at all.
     inline: bool,
     /// Send work queue entries that are free.
-    pub wqe: Wqe,
+    pub budget: SendBudget,
     /// Largest message (header included) that goes inline.
     pub max_inline: u32,
     /// End-to-end credits and their window; shared queues have none.
@@ -38,7 +38,7 @@ impl Lane {
             qp: None,
             planned,
             inline,
-            wqe: Wqe::new(0),
+            budget: SendBudget::new(0),
             max_inline: 0,
             credits: window.map(|w| (Credits::new(&w), w)),
             consumed: Vec::new(),
@@ -52,15 +52,15 @@ impl Lane {
     /// those are used whose completions have their place.
     pub fn attach(&mut self, qp: Arc<Qp>) {
         let cap = qp.cap();
-        self.wqe = Wqe::new(cap.max_send_wr.min(self.planned));
+        self.budget = SendBudget::new(cap.max_send_wr.min(self.planned));
         self.max_inline = if self.inline { cap.max_inline } else { 0 };
         self.qp = Some(qp);
     }
 
-    /// The way to the peer's process is there, over a send queue pair that it shares with others; nothing goes inline, for what
+    /// The route to the peer's process is there, over a send queue pair that it shares with others; nothing goes inline, for what
     /// is in flight may have to be sent again.
     pub fn attach_shared(&mut self) {
-        self.wqe = Wqe::new(self.planned);
+        self.budget = SendBudget::new(self.planned);
     }
 
     /// Takes what one data message needs, a work queue entry and (per-peer queue) a credit, and what its header
@@ -68,14 +68,14 @@ impl Lane {
     #[inline]
     pub fn acquire(&mut self) -> Option<Grant> {
         let Some((credits, _)) = &mut self.credits else {
-            return self.wqe.acquire().then_some(Grant::NONE);
+            return self.budget.acquire().then_some(Grant::NONE);
         };
-        if !self.wqe.acquire_leaving(CONTROL_WQES) {
+        if !self.budget.acquire_leaving(CONTROL_WQES) {
             return None;
         }
         let grant = credits.acquire();
         if grant.is_none() {
-            self.wqe.release(1);
+            self.budget.release(1);
         }
         grant
     }

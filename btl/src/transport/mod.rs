@@ -1,6 +1,6 @@
 //! The transport: messages between processes over queue pairs.
 //!
-//! One [`Transport`] drives one port. It is driven from outside and calls nobody: the upper layer hands it
+//! One [`Transport`] drives one port. It is driven from outside and makes no call upwards: the upper layer hands it
 //! messages ([`Transport::sendi`], [`Transport::send`]), asks it to look around ([`Transport::poll`]) and takes
 //! what came of that, one by one ([`Transport::take_upcall`]). So an upper layer may call back in between.
 //!
@@ -41,7 +41,7 @@ mod recv;
 mod renew;
 mod send;
 mod shared;
-/// The life of an endpoint, as a table.
+/// The states of an endpoint, as a table.
 pub mod state;
 /// Counters.
 pub mod stats;
@@ -106,7 +106,7 @@ pub enum Upcall<C> {
     Deliver(Delivery),
     /// A put or get is over, the connection that [`Transport::when_connected`] waits for is there or has failed, or it is time for
     /// what [`Transport::later`] was given; its callback.
-    RdmaDone { cookie: C, ok: bool },
+    Completed { cookie: C, ok: bool },
     /// A process that we have no endpoint for wants to connect: add it, or let it wait.
     UnknownPeer { peer: u64 },
     /// An endpoint is lost; what it had queued is given up.
@@ -127,8 +127,8 @@ pub struct Transport<C> {
     recv_cq: Arc<Cq>,
     send_cq: Arc<Cq>,
     recv_batch: Batch,
-    /// The per-peer lane that consumed a buffer last, if it has not been posted again.
-    lazy: Option<(u32, usize)>,
+    /// The per-peer lane that consumed a buffer last, if that has not been posted again: the next idle poll does it.
+    repost_later: Option<(u32, usize)>,
     /// Send work requests that have not completed, over all endpoints.
     outstanding: u32,
     send_wcs: [Wc; BATCH],
@@ -147,7 +147,7 @@ pub struct Transport<C> {
     parked: Vec<Wc>,
     by_name: HashMap<u64, u32>,
     /// The connection at each position, current or last.
-    generations: Vec<u32>,
+    epochs: Vec<u32>,
     /// Connections that are to be begun anew, because their peers have left before they were up, or are back.
     renewals: Vec<renew::Renewal>,
     cq_budget: (CqBudget, CqBudget),
@@ -158,7 +158,7 @@ pub struct Transport<C> {
     layout: Layout,
     /// The smallest per-peer queue; its one extra receive per endpoint takes the peer's CTS.
     cts_queue: Option<usize>,
-    /// By position and life of the endpoint: a receive of a former life may complete late.
+    /// By position and epoch of the endpoint: a receive of a former epoch may complete late.
     cts_buffers: HashMap<(u32, u32), Posted>,
     cts_pool: Pool,
     config: Config,

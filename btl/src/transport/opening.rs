@@ -35,7 +35,7 @@ impl<C> Transport<C> {
             let Some(lane) = self.lane(index, queue) else { return };
             let Some((credits, _)) = &mut lane.credits else { continue };
             // The first of a queue pair: it has its credit and its entry.
-            if !credits.acquire_opener() || !lane.wqe.acquire() {
+            if !credits.acquire_opener() || !lane.budget.acquire() {
                 continue;
             }
             if let Err(error) = self.post_control(index, queue, &Header::open(queue as u8).emit()) {
@@ -56,7 +56,7 @@ impl<C> Transport<C> {
     /// Both have posted; if nothing is closed any more, messages flow.
     pub(super) fn flow_if_open(&mut self, index: u32) {
         let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
-        if ep.state == State::Opening && ep.unopened == 0 {
+        if ep.state == State::AwaitingFirst && ep.unopened == 0 {
             self.on_event(index, Event::Opened);
         }
     }

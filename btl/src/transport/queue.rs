@@ -181,7 +181,7 @@ pub struct Shared {
 #[derive(Debug)]
 pub struct SendSlots {
     shares: Shares,
-    /// Somebody was refused since the last release.
+    /// A peer was refused since the last release.
     wanted: bool,
 }
 
@@ -198,7 +198,7 @@ impl SendSlots {
         taken
     }
 
-    /// A send to `peer` is over. Whether somebody waits for that.
+    /// A send to `peer` is over. Whether a peer waits for that.
     #[inline]
     pub fn release(&mut self, peer: u32) -> bool {
         self.shares.release(peer);
@@ -212,7 +212,7 @@ impl SendSlots {
         }
     }
 
-    /// Those that nobody holds.
+    /// Those that no peer holds.
     pub fn free(&self) -> u32 {
         self.shares.free()
     }

@@ -14,7 +14,7 @@ use verbs::{RKey, RdmaOp, Remote, SendFlags, Sge};
 
 impl<C> Transport<C> {
     /// Starts reading or writing `local.len` bytes of the peer's memory. The cookie comes back with
-    /// `Upcall::RdmaDone`; it comes back at once (`Err`) if the endpoint is lost.
+    /// `Upcall::Completed`; it comes back at once (`Err`) if the endpoint is lost.
     pub fn rdma(
         &mut self,
         id: EpId,
@@ -43,11 +43,12 @@ impl<C> Transport<C> {
                 return;
             }
             // What messages are entitled to stays free: the send queue holds both (`open::send_depth`).
-            if ep.rdma_out >= self.config.rdma_depth || !ep.lanes[queue].wqe.acquire_leaving(CONTROL_WQES) {
+            if ep.rdma_out >= self.config.rdma_depth || !ep.lanes[queue].budget.acquire_leaving(CONTROL_WQES)
+            {
                 return;
             }
             let Some(operation) = ep.rdma.pop_front() else { return };
-            if ep.way.is_some() {
+            if ep.route.is_some() {
                 if !self.post_rdma_xrc(index, queue, operation) {
                     return;
                 }
@@ -76,17 +77,17 @@ impl<C> Transport<C> {
                 if let Some(Waiting::Rdma { cookie, .. }) =
                     self.inflight.complete(ticket.index, ticket.generation)
                 {
-                    self.up.push_back(super::Upcall::RdmaDone { cookie, ok: false });
+                    self.up.push_back(super::Upcall::Completed { cookie, ok: false });
                 }
                 self.fail(index, &format!("post of an RDMA operation failed: {error}"));
             }
         }
     }
 
-    /// Hands `cookie` back by `Upcall::RdmaDone`, as if an operation that began now were over at once.
+    /// Hands `cookie` back by `Upcall::Completed`, as if an operation that began now were over at once.
     #[cold]
     pub fn later(&mut self, cookie: C) {
-        self.up.push_back(super::Upcall::RdmaDone { cookie, ok: true });
+        self.up.push_back(super::Upcall::Completed { cookie, ok: true });
     }
 
     /// An RDMA operation over the peer's own queue pair completed: its entry is free again.

@@ -1,7 +1,7 @@
 //! The receiving side, and the turning of completions into what the upper layer hears.
 //!
 //! Receive completions are looked at first; send completions, if there can be any, when nothing arrived, and now and then
-//! when something always does: or whoever is flooded could not send.
+//! when something always does: a process that is flooded has to be able to send.
 //! A message's credits are applied as soon as its header is parsed; its own buffer is posted again, and its credit
 //! returned, only when the upper layer has given it back.
 #![forbid(unsafe_code)]
@@ -52,7 +52,7 @@ impl<C> Transport<C> {
     /// Nothing arrived, or something has for a while: time for what can wait.
     #[inline]
     fn other_work(&mut self) {
-        if let Some((index, queue)) = self.lazy.take() {
+        if let Some((index, queue)) = self.repost_later.take() {
             self.repost_early(index, queue);
         }
         if self.outstanding != 0 {
@@ -173,7 +173,7 @@ impl<C> Transport<C> {
         } else if due {
             self.return_credits(index, queue);
         } else {
-            self.lazy = Some((index, queue));
+            self.repost_later = Some((index, queue));
         }
     }
 
@@ -182,14 +182,14 @@ impl<C> Transport<C> {
     #[cold]
     fn early(&mut self, index: u32, queue: usize) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        ep.heard = true;
+        ep.peer_has_sent = true;
         match ep.state {
             State::HaveQps | State::HaveCts => {
                 let key = ep.key(index);
                 self.service.first_data(key);
             }
             State::Ready => self.first_message(index),
-            State::Opening => self.opened(index, queue),
+            State::AwaitingFirst => self.opened(index, queue),
             _ => {}
         }
     }
@@ -198,8 +198,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(super) fn cts_received(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
         let index = id.index();
-        if id.kind() != Some(Kind::RecvCts) || self.generations.get(index as usize) != Some(&id.generation())
-        {
+        if id.kind() != Some(Kind::RecvCts) || self.epochs.get(index as usize) != Some(&id.generation()) {
             self.stats.stale += 1;
             return None;
         }
@@ -224,7 +223,7 @@ impl<C> Transport<C> {
         None
     }
 
-    /// The buffer of a CTS receive that has completed, of whichever life of its endpoint.
+    /// The buffer of a CTS receive that has completed, of any epoch of its endpoint.
     #[cold]
     pub(super) fn take_cts(&mut self, id: WrId) -> Option<Buf> {
         let key = (id.index(), id.generation());

@@ -4,10 +4,10 @@
 //!   the peer has left   before a connection was up: at once. The request that we answered, or that answered ours, was of an endpoint
 //!                       that the peer has removed since; nothing has been lost with it, so what waits goes over the next connection
 //!                       after it:         it is closed, what waits is given up; the peer may be gone for good
-//!   the peer is back    a closed one is connected anew when somebody adds the peer: the upper layer, or the peer's request
+//!   the peer is back    a closed one is connected anew when the peer is added: by the upper layer, or by the peer's request
 //! ```
-//! The old connection finishes its goodbye on the helper thread meanwhile. Whether a peer that has left before a connection was up has another
-//! endpoint, nobody knows: the new attempt is on trial, the end of the job does not wait for it, and if it fails the peer has left.
+//! The helper thread ends the old connection (DREQ, DREP) meanwhile. Whether a peer that has left before a connection was up has another
+//! endpoint is not known: the new attempt is tentative, the end of the job does not wait for it, and if it fails the peer has left.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -32,13 +32,13 @@ pub(super) struct Renewal {
 }
 
 impl<C> Transport<C> {
-    /// Somebody adds a peer that has an endpoint.
+    /// The upper layer, or the peer's request, adds a peer that has an endpoint.
     pub(super) fn add_again(&mut self, index: u32, adverts: &[Advert]) -> Result<EpId, AddError> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
             return Err(cpc::Error::Closed.into());
         };
-        if ep.leaving {
-            return Err(AddError::Leaving);
+        if ep.being_removed {
+            return Err(AddError::BeingRemoved);
         }
         let id = EpId { index, generation: ep.generation };
         if ep.state == State::Closed {
@@ -79,7 +79,7 @@ impl<C> Transport<C> {
             let Some(Some(ep)) = self.endpoints.get(renewal.key.index as usize) else { continue };
             let id = EpId { index: renewal.key.index, generation: ep.generation };
             match (ep.state, renewal.until) {
-                _ if ep.life != renewal.key.generation => {}
+                _ if ep.epoch != renewal.key.generation => {}
                 (State::Renewing, None) => self.retire_connection(id, renewal.key),
                 (State::Retiring, Some(until)) => {
                     let flushed = self.has_flushed(id);
@@ -104,11 +104,11 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The connection manager has no connection to offer. One on trial that has found nobody proves that the peer has left. Should it be back
+    /// The connection manager has no connection to offer. A tentative one that has found no peer proves that the peer has left. Should it be back
     /// one day, it finds another endpoint, not one that has failed.
     pub(super) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        if !ep.is_on_trial() || !error.cause.finds_nobody() {
+        if !ep.is_tentative() || !error.cause.finds_nobody() {
             return self.fail(index, error);
         }
         log::debug!("endpoint {index}: {error}");
@@ -119,7 +119,7 @@ impl<C> Transport<C> {
     /// Begins another connection under the same name, for whatever waits.
     fn connect_anew(&mut self, id: EpId, flushed: bool) {
         self.warn_unless(flushed, id);
-        self.begin_life(id.index, flushed);
+        self.begin_epoch(id.index, flushed);
         if let Err(error) = self.introduce_anew(id.index, flushed) {
             return self.fail(id.index, &error);
         }
@@ -143,8 +143,8 @@ impl<C> Transport<C> {
         Ok(())
     }
 
-    /// What has come over the connection before the peer left goes up, whoever looks at it first: when the connection is down, nobody knows the
-    /// number of its queue pair any more. It was there before the word that the peer has left, so among as many as the completion queue holds.
+    /// What has come over the connection before the peer left goes up now: when the connection is down, the number of its queue pair
+    /// names no endpoint any more. It was there before the word that the peer has left, so among as many as the completion queue holds.
     fn reap(&mut self) {
         let mut left = self.recv_cq.depth() as usize;
         loop {
@@ -158,7 +158,7 @@ impl<C> Transport<C> {
         }
     }
 
-    fn begin_life(&mut self, index: u32, flushed: bool) {
+    fn begin_epoch(&mut self, index: u32, flushed: bool) {
         let mut lanes = self.new_lanes();
         let Some(mut ep) = self.endpoints.get_mut(index as usize).and_then(Option::take) else { return };
         // What waits goes on waiting.
@@ -166,16 +166,16 @@ impl<C> Transport<C> {
             .iter_mut()
             .zip(&ep.lanes)
             .for_each(|(new, old)| (new.queued, new.served) = (old.queued, old.served));
-        let (life, old) = (ep.life, std::mem::replace(&mut ep.lanes, lanes));
-        self.end_life(index, life, old, ep.outstanding, flushed);
+        let (epoch, old) = (ep.epoch, std::mem::replace(&mut ep.lanes, lanes));
+        self.end_epoch(index, epoch, old, ep.outstanding, flushed);
         self.slots.disown(index);
-        self.lazy = self.lazy.filter(|(lazy, _)| *lazy != index);
-        ep.life = (life + 1) & GENERATION_MASK;
+        self.repost_later = self.repost_later.filter(|(later, _)| *later != index);
+        ep.epoch = (epoch + 1) & GENERATION_MASK;
         ep.state = State::Idle;
         (ep.outstanding, ep.rdma_out) = (0, 0);
-        (ep.way, ep.numbers) = (None, Numbers::default());
+        (ep.route, ep.numbers) = (None, Numbers::default());
         (ep.first, ep.unopened) = (None, 0);
-        (ep.patience, ep.heard) = (CONNECT_PATIENCE, false);
+        (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, false);
         ep.steps = new_timeline();
         log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
         self.endpoints[index as usize] = Some(ep);

@@ -65,11 +65,11 @@ impl<C> Transport<C> {
         if let Some(shared) = &mut self.queues[queue].shared
             && !shared.send_slots.take(id.index)
         {
-            lane.wqe.release(1);
+            lane.budget.release(1);
             return false;
         }
         let header = DataHeader::new(tag, queue as u8, grant).emit();
-        let wr = WrId::new(Kind::SendInline, queue, ep.life, id.index);
+        let wr = WrId::new(Kind::SendInline, queue, ep.epoch, id.index);
         let posted = match &lane.qp {
             Some(qp) => qp.post_send_inline(wr.0, [&header, head, body], SendFlags::SIGNALED),
             None => return false,
@@ -144,7 +144,7 @@ impl<C> Transport<C> {
         self.want_send(lane.peer);
     }
 
-    /// Asks for the connection, if nobody has.
+    /// Asks for the connection, if that has not been done.
     pub(super) fn want_send(&mut self, index: u32) {
         let cts = self.cts_queue.is_some();
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
@@ -167,7 +167,7 @@ impl<C> Transport<C> {
         if let Some(shared) = &mut self.queues[queue].shared
             && !shared.send_slots.take(lane.peer)
         {
-            ep.lanes[queue].wqe.release(1);
+            ep.lanes[queue].budget.release(1);
             return None;
         }
         if ep.state == State::Ready {
@@ -231,7 +231,7 @@ impl<C> Transport<C> {
 
     fn post_inline(&mut self, lane: LaneId, message: Queued, total: usize) -> Result<(), verbs::Error> {
         let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
-        let wr = WrId::new(Kind::SendInline, lane.queue.into(), ep.life, lane.peer);
+        let wr = WrId::new(Kind::SendInline, lane.queue.into(), ep.epoch, lane.peer);
         let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return Ok(()) };
         let posted = qp.post_send_inline(wr.0, [&message.buf.buf.as_slice()[..total]], SendFlags::SIGNALED);
         self.give_back(message.buf);
@@ -299,7 +299,7 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         ep.outstanding -= 1;
         let lane = &mut ep.lanes[queue];
-        lane.wqe.release(1);
+        lane.budget.release(1);
         lane.completed = lane.completed.wrapping_add(1);
         let owes = lane.credits.as_ref().is_some_and(|(credits, window)| credits.explicit_due(window));
         if owes || !self.pending.is_empty() || !ep.rdma.is_empty() {
@@ -339,7 +339,7 @@ impl<C> Transport<C> {
         }
         ep.queued = 0;
         let operations = std::mem::take(&mut ep.rdma);
-        self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
+        self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
         self.up.push_back(Upcall::Failed { endpoint: id, peer, reason: reason.to_string() });
         self.end_waiting(index, false);
         self.drop_pending(index);

@@ -1,4 +1,4 @@
-//! Shared receive queues: filling them, and finding out who sent what came through them.
+//! Shared receive queues: filling them, and finding the endpoint of what came through them.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -41,7 +41,7 @@ impl<C> Transport<C> {
         }
     }
 
-    /// A buffer that nobody will post again.
+    /// A buffer that will not be posted again.
     #[cold]
     pub(super) fn drop_slot(&mut self, queue: usize, slot: u32, buf: Buf) {
         self.queues[queue].recv.put(buf);

@@ -1,8 +1,8 @@
-//! The life of an endpoint: one table of (state, event), no I/O.
+//! The states of an endpoint: one table of (state, event), no I/O.
 //!
 //! ```text
 //!          connect / peer's REQ          CPC: QPs exist            CPC: both sides up
-//!   Idle ----------------------> Connecting ------------> HaveQps --------------------> Up
+//!   Idle ----------------------> Connecting ------------> HaveQps ---------------> CtsSent
 //!                                    |                       |  peer's CTS came first    |  peer's CTS
 //!                                    |                       +-------> HaveCts ----------> Ready
 //!                                    v                                                     |  first message
@@ -12,16 +12,16 @@
 //!   Closed -- the peer is back -------------> Renewing
 //! ```
 //!
-//! `Up` means that our real buffers are posted and our CTS is on its way (seed 004); `Ready` means that
+//! `CtsSent` means that our real buffers are posted and our CTS is on its way (seed 004); `Ready` means that
 //! the peer has said the same, `Connected` that a message has passed since, so that the hot paths look at one state only and
-//! the first message takes the slow way, where it is noted. Layouts without a per-peer queue have no CTS: they go
+//! the first message takes the slow path, where it is noted. Layouts without a per-peer queue have no CTS: they go
 //! from `HaveQps` straight to `Ready` and rely on RNR and retransmission.
 //!
 //! iWARP (MPA, RFC 5044): on each queue pair the side that asked has to send first. It sends its CTS as ever, and, once it has the
 //! peer's, one message over each of the other queue pairs. The other side takes two more steps:
 //!
 //! ```text
-//!   HaveQps -- CPC: up --> Posted -- peer's CTS: ours goes out --> Opening -- something has come over each --> Ready
+//!   HaveQps -- CPC: up --> Posted -- peer's CTS: ours goes out --> AwaitingFirst -- something has come over each --> Ready
 //! ```
 #![forbid(unsafe_code)]
 
@@ -50,11 +50,11 @@ pub enum State {
     /// As `HaveQps`, and the peer's CTS has already arrived.
     HaveCts,
     /// Queue pairs are up, our buffers are posted, our CTS is sent; the peer's CTS is still to come.
-    Up,
+    CtsSent,
     /// Queue pairs are up, our buffers are posted; the peer's CTS has to come before ours may go.
     Posted,
     /// As `Ready`, but over some queue pairs nothing has come yet, so nothing may go.
-    Opening,
+    AwaitingFirst,
     /// Both have posted: fragments may flow, none has yet.
     Ready,
     /// Fragments flow.
@@ -72,7 +72,7 @@ pub enum State {
 /// What can happen to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody wants to send.
+    /// The upper layer wants to send.
     WantSend,
     /// The connection manager created the queue pairs.
     QpsCreated,
@@ -125,9 +125,9 @@ impl State {
             State::Connecting
                 | State::HaveQps
                 | State::HaveCts
-                | State::Up
+                | State::CtsSent
                 | State::Posted
-                | State::Opening
+                | State::AwaitingFirst
                 | State::Renewing
                 | State::Retiring
         )
@@ -135,7 +135,7 @@ impl State {
 
     /// The real buffers are posted, and more may be.
     pub fn has_posted(self) -> bool {
-        matches!(self, State::Up | State::Posted | State::Opening) || self.flows()
+        matches!(self, State::CtsSent | State::Posted | State::AwaitingFirst) || self.flows()
     }
 
     /// Nothing has gone out yet, and things may still begin to.
@@ -183,8 +183,8 @@ impl State {
         match (self, handshake) {
             (State::HaveQps, Handshake::None) => (State::Ready, Action::Flow),
             (State::HaveQps, Handshake::Answers) => (State::Posted, Action::Post),
-            (State::HaveQps, _) => (State::Up, Action::PostAndSendCts),
-            (State::HaveCts, Handshake::Answers) => (State::Opening, Action::PostAndSendCts),
+            (State::HaveQps, _) => (State::CtsSent, Action::PostAndSendCts),
+            (State::HaveCts, Handshake::Answers) => (State::AwaitingFirst, Action::PostAndSendCts),
             (State::HaveCts, _) => (State::Ready, Action::PostSendCtsAndFlow),
             (State::Failed | State::Closed | State::Renewing | State::Retiring, _) => (self, Action::None),
             (other, _) => (other, Action::Refuse),
@@ -194,9 +194,9 @@ impl State {
     fn cts_received(self, handshake: Handshake) -> (State, Action) {
         match self {
             State::HaveQps if handshake != Handshake::None => (State::HaveCts, Action::None),
-            State::Up if handshake == Handshake::Opens => (State::Ready, Action::OpenAndFlow),
-            State::Up => (State::Ready, Action::Flow),
-            State::Posted => (State::Opening, Action::SendCts),
+            State::CtsSent if handshake == Handshake::Opens => (State::Ready, Action::OpenAndFlow),
+            State::CtsSent => (State::Ready, Action::Flow),
+            State::Posted => (State::AwaitingFirst, Action::SendCts),
             State::Failed | State::Closed | State::Renewing | State::Retiring => (self, Action::None),
             other => (other, Action::Refuse),
         }
@@ -204,7 +204,7 @@ impl State {
 
     fn opened(self) -> (State, Action) {
         match self {
-            State::Opening => (State::Ready, Action::Flow),
+            State::AwaitingFirst => (State::Ready, Action::Flow),
             other => (other, Action::None),
         }
     }
@@ -241,9 +241,9 @@ mod tests {
         State::Connecting,
         State::HaveQps,
         State::HaveCts,
-        State::Up,
+        State::CtsSent,
         State::Posted,
-        State::Opening,
+        State::AwaitingFirst,
         State::Ready,
         State::Connected,
         State::Renewing,

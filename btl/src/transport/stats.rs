@@ -1,4 +1,4 @@
-//! Counters of one transport: plain numbers, written by whoever holds it.
+//! Counters of one transport: plain numbers, written by the thread that holds it.
 #![forbid(unsafe_code)]
 
 /// What happened since the transport was opened. Those marked "never" should stay 0.
@@ -34,7 +34,7 @@ pub struct Stats {
     pub parked: u64,
     /// Messages and modex data that no oxib of this version writes (never).
     pub refused: u64,
-    /// Completions that belong to nobody any more.
+    /// Completions of connections and requests that are gone.
     pub stale: u64,
 }
 

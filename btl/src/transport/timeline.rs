@@ -46,7 +46,7 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Keeps the record of an endpoint that goes, if somebody wants it at the end.
+    /// Keeps the record of an endpoint that goes, if it is wanted at the end.
     pub(super) fn keep_record(&mut self, ep: &Endpoint<C>) {
         if self.config.keep_timelines {
             self.history.push(record(ep));

@@ -132,7 +132,7 @@ pub struct World {
 }
 
 impl World {
-    /// `count` processes with one layout; everybody knows everybody, nobody is connected.
+    /// `count` processes with one layout; each knows all others, none is connected.
     pub fn new(test: &str, layout: &str, count: usize) -> World {
         World::with(test, config(layout), count)
     }
@@ -220,7 +220,7 @@ impl World {
     fn hand_up(&mut self, side: usize, what: Upcall<u64>) {
         match what {
             Upcall::Deliver(delivery) => self.deliver(side, delivery),
-            Upcall::RdmaDone { cookie, ok } => self.sides[side].rdma.push((cookie, ok)),
+            Upcall::Completed { cookie, ok } => self.sides[side].rdma.push((cookie, ok)),
             Upcall::UnknownPeer { peer } => {
                 let rank = self.rank(peer);
                 self.add(side, rank);

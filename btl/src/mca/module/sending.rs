@@ -41,7 +41,7 @@ impl Module {
     /// # Safety
     /// `desc` came from `alloc` or `prepare_src` and was not freed.
     pub unsafe fn free(&self, desc: *mut mca_btl_base_descriptor_t) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: `desc` is the first field of a live fragment that no other code holds: it came from us, was not freed.
         let mut frag = unsafe { Frag::take_back(desc) };
         if let Some((buf, _)) = frag.buffer() {
             self.transport((), |t| t.give_back(buf));
@@ -71,7 +71,7 @@ impl Module {
         else {
             return std::ptr::null_mut();
         };
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller has prepared the convertor for a send.
         match unsafe { self.pack(convertor, &mut buf.payload()[reserve..reserve + wanted]) } {
             Ok(packed) => {
                 *size = packed;
@@ -108,7 +108,7 @@ impl Module {
         desc: *mut mca_btl_base_descriptor_t,
         tag: u8,
     ) -> c_int {
-        // SAFETY: passed on to the caller; the descriptor is live.
+        // SAFETY: the descriptor came from us and was not freed, so it is live and initialised.
         let (flags, done) = unsafe { ((*desc).des_flags, (*desc).des_cbfunc) };
         // SAFETY: the descriptor is the fragment's first field; the caller vouches for it.
         let frag = unsafe { &mut *desc.cast::<Frag>() };
@@ -127,7 +127,7 @@ impl Module {
             // SAFETY: the upper layer's callback for this descriptor, called once; no borrow is held.
             unsafe { done(self.as_raw(), endpoint, desc, OPAL_SUCCESS) };
         }
-        // SAFETY: ownership is ours by that flag, so nobody else frees it.
+        // SAFETY: the flag hands ownership to us, so Open MPI does not free it.
         self.keep(unsafe { Frag::take_back(desc) });
         1
     }
@@ -193,7 +193,7 @@ impl Module {
             unsafe { done(self.as_raw(), endpoint, desc, status) };
         }
         if flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP != 0 {
-            // SAFETY: ownership is ours by that flag, so nobody else frees it.
+            // SAFETY: the flag hands ownership to us, so Open MPI does not free it.
             self.keep(unsafe { Frag::take_back(desc) });
         }
     }
@@ -215,7 +215,7 @@ impl Module {
         // SAFETY: looked at only if there is a payload, and then prepared.
         let data: Option<&[u8]> = unsafe { contiguous(convertor, payload) };
         let sent = data.is_some_and(|data| self.transport(false, |t| t.sendi(id, tag, [header, data])));
-        // SAFETY: passed on to the caller.
+        // SAFETY: with a payload, the convertor is prepared for a send; without one it is not touched.
         sent || unsafe { self.sendi_buffered(id, convertor, header, payload, tag) }
     }
 
@@ -239,7 +239,7 @@ impl Module {
         let Some(mut buf) = taken else { return false };
         let (head, body) = buf.payload()[..len].split_at_mut(header.len());
         head.copy_from_slice(header);
-        // SAFETY: passed on to the caller.
+        // SAFETY: `body` is as long as the payload: empty, or the convertor is prepared for a send.
         let packed = unsafe { self.pack(convertor, body) };
         if packed != Ok(payload) {
             log::error!("packed {packed:?} bytes of a message of {payload}");

@@ -154,7 +154,7 @@ impl Params {
         })
     }
 
-    /// Makes Open MPI's limits and the layout agree: limits that nobody set are lowered to the largest buffer.
+    /// Makes Open MPI's limits and the layout agree: limits that the user did not set are lowered to the largest buffer.
     ///
     /// `is_set` tells whether the user set a parameter.
     ///

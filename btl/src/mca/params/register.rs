@@ -30,7 +30,7 @@ static TEMPLATE: Template = Template(UnsafeCell::new(mca_btl_base_module_t::zero
 impl Template {
     /// A copy, for a new module. Valid after the component was opened.
     pub fn copy() -> mca_btl_base_module_t {
-        // SAFETY: nobody writes after open, and the module is plain memory: a copy owns nothing.
+        // SAFETY: the template is written during registration only, before open, and the module is plain memory: a copy owns nothing.
         unsafe { ptr::read(TEMPLATE.0.get()) }
     }
 }
@@ -49,14 +49,14 @@ pub unsafe fn register(
 ) -> Result<(), i32> {
     const { assert!(ROWS.len() <= ROOM) };
     let version = component.cast::<mca_base_component_t>();
-    // SAFETY: nobody else looks at the template during registration.
+    // SAFETY: Open MPI registers a component once, on one thread, and the template is read after that only.
     let template = unsafe { &mut *TEMPLATE.0.get() };
     *template = defaults(component);
     functions(template);
     // SAFETY: the template is static, the caller vouches for the component.
     unsafe { base.register_btl_params(version, template)? };
     for (row, place) in ROWS.iter().zip(&TEXTS) {
-        // SAFETY: as above.
+        // SAFETY: `version` is the component's own header, and the row's place is static.
         unsafe { register_row(base, version, row, place)? };
     }
     Ok(())

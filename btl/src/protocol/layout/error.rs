@@ -1,4 +1,4 @@
-//! What is wrong with a layout, told to the person who wrote it.
+//! What is wrong with a layout, told to its author.
 
 #![forbid(unsafe_code)]
 

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   completions of the path:   ok  ok  FAILED(B)  flushed(C)  flushed(B)  flushed(C)
-//!                                      B is lost  kept        given up    kept        then C: renew, a new way, posted again
+//!                                      B is lost  kept        given up    kept        then C: renew, a new route, posted again
 //! ```
-//! The endpoint whose request failed is lost: its process or SRQ is gone, the access was wrong, or nobody answered. What was flushed
+//! The endpoint whose request failed is lost: its process or SRQ is gone, the access was wrong, or it did not answer. What was flushed
 //! behind it, or when we gave the queue pair up ourselves, is posted again. It may have been carried out all the same, without our
-//! hearing of it: a message is known by its number, and a read or write has the same outcome twice as long as nobody has been
-//! told that it is over.
+//! hearing of it: a message is known by its number, and a read or write has the same outcome twice as long as the
+//! upper layer has not been told that it is over.
 #![forbid(unsafe_code)]
 
 use super::super::connect::CONNECT_PATIENCE;
@@ -33,18 +33,18 @@ impl<C> Transport<C> {
         self.settle_path(to, path);
     }
 
-    /// The endpoint waits for another way, and this is the one that broke.
+    /// The endpoint waits for another route, and this is the one that broke.
     fn is_on_hold(&self, to: EpId, path: u32) -> bool {
         let ep = self.endpoints.get(to.index as usize).and_then(Option::as_ref);
         let on_hold = ep.is_some_and(|ep| {
-            ep.state == State::Connecting && ep.way.as_ref().is_some_and(|way| way.path == path)
+            ep.state == State::Connecting && ep.route.as_ref().is_some_and(|way| way.path == path)
         });
         on_hold && self.is_current(to)
     }
 
     fn keep(&mut self, to: EpId, held: Held<C>, queue: usize) {
         let Some(Some(ep)) = self.endpoints.get_mut(to.index as usize) else { return };
-        let Some(way) = &mut ep.way else { return };
+        let Some(way) = &mut ep.route else { return };
         ep.outstanding -= 1;
         self.outstanding -= 1;
         match held {
@@ -54,7 +54,7 @@ impl<C> Transport<C> {
             }
             Held::Rdma { path, operation, .. } => {
                 way.operations.push_back(operation);
-                ep.lanes[queue].wqe.release(1);
+                ep.lanes[queue].budget.release(1);
                 if let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&path)) {
                     path.rdma -= 1;
                 }
@@ -69,14 +69,14 @@ impl<C> Transport<C> {
                 self.send_over(to, queue);
             }
             Held::Rdma { path, operation, .. } => {
-                self.up.push_back(Upcall::RdmaDone { cookie: operation.cookie, ok: false });
+                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: false });
                 self.rdma_over(to, path, queue);
             }
         }
     }
 
     /// The path leads nowhere any more: its endpoints are lost or find another.
-    pub(super) fn break_path(&mut self, id: u32, culprit: Option<EpId>, reason: &str) {
+    pub(super) fn break_path(&mut self, id: u32, failed: Option<EpId>, reason: &str) {
         let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&id)) else { return };
         if path.broken {
             return;
@@ -85,7 +85,7 @@ impl<C> Transport<C> {
         log::debug!("the send queue pair of path {id} is broken: {reason}");
         let members: Vec<u32> = self.on_path(id).collect();
         for index in members {
-            if culprit.is_some_and(|to| to.index == index && self.is_current(to)) {
+            if failed.is_some_and(|to| to.index == index && self.is_current(to)) {
                 self.fail(index, &reason);
             } else {
                 self.reroute(index);
@@ -99,7 +99,7 @@ impl<C> Transport<C> {
         self.on_event(index, Event::Rerouted);
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if ep.state == State::Connecting {
-            (ep.patience, ep.heard) = (CONNECT_PATIENCE, true);
+            (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, true);
             self.stats.rerouted += 1;
             self.service.renew(ep.key(index));
         }
@@ -108,10 +108,10 @@ impl<C> Transport<C> {
     /// What was to be posted again will not be.
     pub(in super::super) fn drop_kept(&mut self, index: u32) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        let Some(way) = &mut ep.way else { return };
+        let Some(way) = &mut ep.route else { return };
         let (messages, operations) = (std::mem::take(&mut way.messages), std::mem::take(&mut way.operations));
-        messages.iter().for_each(|kept| ep.lanes[usize::from(kept.queue)].wqe.release(1));
-        self.up.extend(operations.into_iter().map(|o| Upcall::RdmaDone { cookie: o.cookie, ok: false }));
+        messages.iter().for_each(|kept| ep.lanes[usize::from(kept.queue)].budget.release(1));
+        self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
         for Kept { queue, buf, .. } in messages {
             self.give_back(buf);
             if let Some(shared) = &mut self.queues[usize::from(queue)].shared

@@ -38,7 +38,7 @@ impl Domain {
     /// [`DomainError`].
     pub fn open(context: &Arc<Context>, path: &Path) -> Result<Domain, DomainError> {
         let failed = |error| DomainError::File { path: path.to_owned(), error };
-        // Not through a link that somebody else has put there.
+        // Not through a link that another user has put there.
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(path).map_err(failed)?;

@@ -1,8 +1,8 @@
 //! X queues: all processes of a node behind one send queue pair.
 //!
 //! ```text
-//!   endpoint B ─ way ─┐                      SRQ numbers of B, label of ours at B
-//!   endpoint C ─ way ─┴─> path (send QP) ──> node: receive QP ──> SRQs of B, SRQs of C
+//!   endpoint B ─ route ─┐                    SRQ numbers of B, label of ours at B
+//!   endpoint C ─ route ─┴─> path (send QP) ──> node: receive QP ──> SRQs of B, SRQs of C
 //! ```
 //! * Lanes have no queue pair of their own. A message is posted to the path's, and names the SRQ of its peer's queue.
 //! * Who sent a message is in its header, where other queues have credits: the *label* that the receiver has given out.
@@ -20,8 +20,8 @@ mod post;
 mod recv;
 
 pub use domain::{Domain, DomainError};
-pub use path::Way;
 pub(super) use path::Xrc;
+pub use path::XrcRoute;
 
 use super::endpoint::EpId;
 

@@ -1,4 +1,4 @@
-//! Paths and ways, and the connection manager's news of them.
+//! Paths and routes, and the connection manager's news of them.
 #![forbid(unsafe_code)]
 
 use super::super::inflight::Inflight;
@@ -24,7 +24,7 @@ pub struct Xrc<C> {
     pub(super) inflight: Inflight<Held<C>>,
 }
 
-/// A send queue pair, and who uses it.
+/// A send queue pair, and the endpoints that use it.
 #[derive(Debug)]
 pub struct Path {
     pub(super) qp: Arc<Qp>,
@@ -56,9 +56,9 @@ pub struct Kept {
     pub(super) total: u32,
 }
 
-/// The way to a peer.
+/// The route to a peer's process: the send queue pair to its node, and its SRQs there.
 #[derive(Debug)]
-pub struct Way<C> {
+pub struct XrcRoute<C> {
     pub(super) path: u32,
     pub(super) qp: Arc<Qp>,
     pub(super) srqs: Vec<SrqNum>,
@@ -68,13 +68,13 @@ pub struct Way<C> {
     pub(super) messages: VecDeque<Kept>,
     /// Of a broken path: operations that were flushed, in order.
     pub(super) operations: VecDeque<QueuedRdma<C>>,
-    /// The next way, which is there before this one has been drained.
+    /// The next route, which is there before this one has been drained.
     pub(super) next: Option<Route>,
 }
 
-impl<C> Way<C> {
-    fn new(route: Route) -> Way<C> {
-        Way {
+impl<C> XrcRoute<C> {
+    fn new(route: Route) -> XrcRoute<C> {
+        XrcRoute {
             path: route.path,
             qp: route.qp,
             srqs: route.srqs,
@@ -112,26 +112,26 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The connection manager has found a way to the peer. One that replaces a broken one waits until that is drained.
+    /// The connection manager has found a route to the peer. One that replaces a broken one waits until that is drained.
     pub(in super::super) fn routed(&mut self, index: u32, route: Route) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        match &mut ep.way {
+        match &mut ep.route {
             Some(way) if ep.outstanding != 0 => way.next = Some(route),
-            _ => self.take_way(index, route),
+            _ => self.take_route(index, route),
         }
     }
 
-    /// Takes the next way if there is one and nothing is in flight on the last one.
+    /// Takes the next route if there is one and nothing is in flight on the last one.
     pub(super) fn take_next(&mut self, index: u32) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if ep.outstanding == 0
-            && let Some(route) = ep.way.as_mut().and_then(|way| way.next.take())
+            && let Some(route) = ep.route.as_mut().and_then(|way| way.next.take())
         {
-            self.take_way(index, route);
+            self.take_route(index, route);
         }
     }
 
-    fn take_way(&mut self, index: u32, route: Route) {
+    fn take_route(&mut self, index: u32, route: Route) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if !matches!(ep.state, State::Idle | State::Connecting) {
             return;
@@ -141,11 +141,11 @@ impl<C> Transport<C> {
             // It broke before this endpoint heard of it.
             return self.reroute(index);
         }
-        let (old, way) = (ep.way.take(), Way::new(route));
+        let (old, way) = (ep.route.take(), XrcRoute::new(route));
         if old.is_none() {
             ep.lanes.iter_mut().for_each(|lane| lane.attach_shared());
         }
-        ep.way = Some(Box::new(way));
+        ep.route = Some(Box::new(way));
         self.on_event(index, Event::QpsCreated);
         if let Some(old) = old {
             self.post_again(index, *old);
@@ -154,7 +154,7 @@ impl<C> Transport<C> {
     }
 
     /// What the broken path has not carried out goes before everything that has waited since.
-    fn post_again(&mut self, index: u32, old: Way<C>) {
+    fn post_again(&mut self, index: u32, old: XrcRoute<C>) {
         self.stats.replayed += old.kept() as u64;
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         old.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
@@ -167,10 +167,10 @@ impl<C> Transport<C> {
 
     /// The endpoint is being removed. The last one takes its path down; so does one that leaves something in flight, which its
     /// peer does not take and which holds up the others.
-    pub(in super::super) fn leave_way(&mut self, index: u32) {
+    pub(in super::super) fn leave_route(&mut self, index: u32) {
         self.drop_kept(index);
         let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
-        let Some(path) = ep.way.as_ref().map(|way| way.path) else { return };
+        let Some(path) = ep.route.as_ref().map(|way| way.path) else { return };
         if ep.outstanding != 0 || self.on_path(path).all(|other| other == index) {
             self.break_path(path, None, "an endpoint is removed");
         }
@@ -179,11 +179,11 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Endpoints whose way this is.
+    /// Endpoints whose route this is.
     pub(super) fn on_path(&self, path: u32) -> impl Iterator<Item = u32> {
         let endpoints = self.endpoints.iter().enumerate();
         endpoints.filter_map(move |(index, ep)| {
-            let way = ep.as_ref()?.way.as_ref()?;
+            let way = ep.as_ref()?.route.as_ref()?;
             (way.path == path).then_some(index as u32)
         })
     }

@@ -25,11 +25,11 @@ impl<C> Transport<C> {
         self.post_over(lane, buf, total)
     }
 
-    /// Posts a message that has its number, over the way that there is now.
+    /// Posts a message that has its number, over the route that there is now.
     pub(super) fn post_over(&mut self, lane: LaneId, buf: SendBuf, total: usize) -> Result<(), verbs::Error> {
         let (queue, to) = (usize::from(lane.queue), self.id_of(lane.peer));
         let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
-        let (Some(xrc), Some(way)) = (&mut self.xrc, &ep.way) else { return Ok(()) };
+        let (Some(xrc), Some(way)) = (&mut self.xrc, &ep.route) else { return Ok(()) };
         let Some(&srq) = way.srqs.get(queue) else { return Ok(()) };
         let SendBuf { mut buf, class, share } = buf;
         stamp(buf.as_mut_slice(), way.label);
@@ -60,13 +60,13 @@ impl<C> Transport<C> {
     ) -> bool {
         let to = self.id_of(index);
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return false };
-        let (Some(xrc), Some(way)) = (&mut self.xrc, &ep.way) else { return false };
+        let (Some(xrc), Some(way)) = (&mut self.xrc, &ep.route) else { return false };
         let (Some(path), Some(&srq)) = (xrc.paths.get_mut(&way.path), way.srqs.get(queue)) else {
             return false;
         };
         if path.rdma >= self.config.rdma_depth {
             ep.rdma.push_front(operation);
-            ep.lanes[queue].wqe.release(1);
+            ep.lanes[queue].budget.release(1);
             path.wait(index);
             return false;
         }
@@ -87,7 +87,7 @@ impl<C> Transport<C> {
             }
             Err(error) => {
                 xrc.inflight.cancel(ticket);
-                self.up.push_back(Upcall::RdmaDone { cookie: operation.cookie, ok: false });
+                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: false });
                 self.fail(index, &format!("post of an RDMA operation failed: {error}"));
                 false
             }
@@ -95,7 +95,7 @@ impl<C> Transport<C> {
     }
 
     fn id_of(&self, index: u32) -> EpId {
-        EpId { index, generation: self.generations.get(index as usize).copied().unwrap_or(0) }
+        EpId { index, generation: self.epochs.get(index as usize).copied().unwrap_or(0) }
     }
 
     /// A send completion that is not of a queue pair of one peer's own.
@@ -125,7 +125,7 @@ impl<C> Transport<C> {
                 self.send_over(to, queue);
             }
             Held::Rdma { operation, .. } => {
-                self.up.push_back(Upcall::RdmaDone { cookie: operation.cookie, ok: true });
+                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: true });
                 self.rdma_over(to, path, queue);
             }
         }
@@ -143,7 +143,7 @@ impl<C> Transport<C> {
     /// The endpoint is still the one that a work request was posted for.
     pub(super) fn is_current(&self, to: EpId) -> bool {
         let there = self.endpoints.get(to.index as usize).is_some_and(Option::is_some);
-        there && self.generations.get(to.index as usize) == Some(&to.generation)
+        there && self.epochs.get(to.index as usize) == Some(&to.generation)
     }
 
     /// A message is out of the device's hands, whatever became of it.

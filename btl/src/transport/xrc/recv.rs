@@ -1,4 +1,4 @@
-//! Receiving: whose a message is, its header says.
+//! Receiving: a message's header names its endpoint.
 #![forbid(unsafe_code)]
 
 use super::super::state::State;
@@ -32,7 +32,7 @@ impl<C> Transport<C> {
         let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| XrcHeader::parse(*head));
         let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
-            return self.nonsense(queue, slot, buf);
+            return self.drop_malformed(queue, slot, buf);
         };
         let Some(endpoint) = self.labelled(header) else {
             self.repost(queue, slot, buf);
@@ -46,8 +46,8 @@ impl<C> Transport<C> {
     /// The endpoint that goes by the message's label, if the message is new.
     fn labelled(&mut self, header: XrcHeader) -> Option<EpId> {
         let (index, low) = of_label(header.label());
-        let life = self.generations.get(index).filter(|life| **life as u8 == low);
-        let (Some(_), Some(Some(ep))) = (life, self.endpoints.get_mut(index)) else {
+        let epoch = self.epochs.get(index).filter(|epoch| **epoch as u8 == low);
+        let (Some(_), Some(Some(ep))) = (epoch, self.endpoints.get_mut(index)) else {
             // Of a peer that has been removed since.
             self.stats.stale += 1;
             return None;
@@ -57,8 +57,8 @@ impl<C> Transport<C> {
             (Arrival::Next, State::Failed) => return None,
             (Arrival::Next, State::Connected) => {}
             (Arrival::Next, State::Ready) => self.first_message(index as u32),
-            // The way back may not be there: nothing has been sent yet, or it broke.
-            (Arrival::Next, _) => ep.heard = true,
+            // The route back may not be there: nothing has been sent yet, or it broke.
+            (Arrival::Next, _) => ep.peer_has_sent = true,
             (Arrival::Again, _) => {
                 self.stats.repeated += 1;
                 return None;
@@ -71,9 +71,9 @@ impl<C> Transport<C> {
         Some(id)
     }
 
-    /// No oxib of this version writes such a message, and whose it is nobody can say: it is dropped.
+    /// No oxib of this version writes such a message, and it names no endpoint: it is dropped.
     #[cold]
-    fn nonsense(&mut self, queue: usize, slot: u32, buf: Buf) -> Option<Delivery> {
+    fn drop_malformed(&mut self, queue: usize, slot: u32, buf: Buf) -> Option<Delivery> {
         self.stats.refused += 1;
         log::warn!("queue {queue}: a message without a valid header was dropped");
         self.repost(queue, slot, buf);
