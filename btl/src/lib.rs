@@ -1,4 +1,5 @@
-//! oxib: a byte transfer layer (BTL) for Open MPI over RDMA verbs. This crate is the plugin, `mca_btl_oxib.so`.
+//! oxib: a byte transfer layer (BTL) for Open MPI over RDMA verbs. This crate is the plugin,
+//! `mca_btl_oxib.so`.
 //!
 //! ```text
 //!   Open MPI (ob1 + bml)
@@ -12,8 +13,8 @@
 //!   cpc (connections, on a helper thread), verbs (the safe layer), softib (the software device)
 //! ```
 //!
-//! A message's way down: `mca::callbacks::sendi`, `transport::send`, `verbs::Qp::post_send_inline`; up:
-//! `mca::start::progress`, `transport::recv`, `mca::module::Module::deliver`.
+//! A message's way down: `mca::callbacks::sendi`, `transport::send`, `verbs::Qp::post_send_inline`;
+//! up: `mca::start::progress`, `transport::recv`, `mca::module::Module::deliver`.
 
 /// What Open MPI sees.
 pub mod mca;

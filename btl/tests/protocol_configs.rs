@@ -1,4 +1,5 @@
-//! Every layout that ships in `configs/` parses, says why it is there, and holds the limits that it is used with.
+//! Every layout that ships in `configs/` parses, says why it is there, and holds the limits that it
+//! is used with.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 

@@ -1,17 +1,21 @@
-//! Exhaustive search of the credit protocol: two real `Credits` machines, two FIFO channels, every schedule.
+//! Exhaustive search of the credit protocol: two real `Credits` machines, two FIFO channels, every
+//! schedule.
 //!
-//! For every window that the grammar allows with `rd_num` 1 to 4 the whole state space is walked breadth first.
-//! A state is the two machines, the messages in flight and the messages received and held; a step is anything that
-//! one side can do next, in any order: send data (if `Traffic` says that this side has any), take a message from
-//! the channel, process a held one, repost a due batch, send a due credit message. Steps that the rules make due
-//! may be late, as they are when no work request is free.
+//! For every window that the grammar allows with `rd_num` 1 to 4 the whole state space is walked
+//! breadth first. A state is the two machines, the messages in flight and the messages received and
+//! held; a step is anything that one side can do next, in any order: send data (if `Traffic` says
+//! that this side has any), take a message from the channel, process a held one, repost a due
+//! batch, send a due credit message. Steps that the rules make due may be late, as they are when no
+//! work request is free.
 //!
-//! In every state: both kinds of credits are conserved, and no message is in flight without a posted receive.
-//! From every state: when only what is due happens (neither side sends new data), each side comes to have a data credit
-//! again. So there is no deadlock, and no side starves while the other one floods it or stays silent.
+//! In every state: both kinds of credits are conserved, and no message is in flight without a
+//! posted receive. From every state: when only what is due happens (neither side sends new data),
+//! each side comes to have a data credit again. So there is no deadlock, and no side starves while
+//! the other one floods it or stays silent.
 //!
-//! `rd_rsv` is searched up to 4. More changes nothing there: every explicit message brings a data credit, so no more
-//! than `rd_num` of them can be under way or untold, and a larger reserve is never touched.
+//! `rd_rsv` is searched up to 4. More changes nothing there: every explicit message brings a data
+//! credit, so no more than `rd_num` of them can be under way or untold, and a larger reserve is
+//! never touched.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
@@ -290,7 +294,8 @@ fn windows(rd_num: u16) -> impl Iterator<Item = Window> {
     all.map(move |(low, win, rsv)| Window::new(rd_num, low, win, rsv).expect("a window of the grammar"))
 }
 
-/// Searches every window of `rd_num`; those that differ only in an `rd_low` without effect are searched once.
+/// Searches every window of `rd_num`; those that differ only in an `rd_low` without effect are
+/// searched once.
 fn search_all(rd_num: u16, traffic: Traffic, opens: bool) {
     let windows: HashSet<Window> = windows(rd_num).collect();
     let states: usize =

@@ -1,4 +1,5 @@
-//! The `receive_queues` grammar: defaults, errors that point, round trips, and no panic on any string.
+//! The `receive_queues` grammar: defaults, errors that point, round trips, and no panic on any
+//! string.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
@@ -28,7 +29,8 @@ fn missing_and_empty_fields_take_the_defaults_of_openib() {
 
 #[test]
 fn defaults_that_fall_out_of_their_bounds_move_to_the_nearest() {
-    // openib: rd_low 1 of 1 (refused by itself), rd_win 8 of 4 (credits never return), rd_rsv 512 (field overflow).
+    // openib: rd_low 1 of 1 (refused by itself), rd_win 8 of 4 (credits never return), rd_rsv 512
+    // (field overflow).
     assert_eq!(parse("P,128,1").to_string(), "P,128,1,0,1,2");
     assert_eq!(parse("P,128,4,0").to_string(), "P,128,4,0,4,2");
     assert_eq!(parse("P,128,4").to_string(), "P,128,4,3,2,4");
@@ -214,7 +216,8 @@ proptest! {
         check(&text)?;
     }
 
-    /// Close to the grammar, so that most of it is reached: three to eight numbers a queue, many of them empty.
+    /// Close to the grammar, so that most of it is reached: three to eight numbers a queue, many of
+    /// them empty.
     #[test]
     fn near_misses_keep_every_rule(text in "[PSX](,([0-9]{0,5})?){2,7}(:[PSX](,([0-9]{0,5})?){2,7}){0,3}") {
         check(&text)?;

@@ -1,4 +1,5 @@
-//! Pending fragments: order within a lane, turns across peers, re-entrance, and shares of a common pool.
+//! Pending fragments: order within a lane, turns across peers, re-entrance, and shares of a common
+//! pool.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 

@@ -1,4 +1,5 @@
-//! Message header and control payloads: exact bytes, round trips, refusals, and no panic on anything.
+//! Message header and control payloads: exact bytes, round trips, refusals, and no panic on
+//! anything.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
@@ -84,7 +85,8 @@ proptest! {
         prop_assert_eq!(Cts::parse(payload), Ok(Cts { queues, layout }));
     }
 
-    /// One valid header in front of most inputs, so that the checks behind the first ones are reached.
+    /// One valid header in front of most inputs, so that the checks behind the first ones are
+    /// reached.
     #[test]
     fn arbitrary_bytes_never_panic_and_what_parses_emits_the_same_bytes(
         mut bytes: Vec<u8>,

@@ -1,4 +1,5 @@
-//! One side takes its endpoint away and makes it again; the other side's upper layer keeps its own, and knows nothing of it.
+//! One side takes its endpoint away and makes it again; the other side's upper layer keeps its own,
+//! and knows nothing of it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -8,7 +9,8 @@ use mca_btl_oxib::protocol::layout::DEFAULT;
 
 const LAYOUTS: [&str; 3] = [DEFAULT, "P,128,4:P,2048,4:P,65536,4", "S,128,64,48,8:S,65536,16"];
 
-/// Side 0 forgets side 1 and adds it again. What was under way to and fro is lost with the connection.
+/// Side 0 forgets side 1 and adds it again. What was under way to and fro is lost with the
+/// connection.
 fn add_again(world: &mut World) {
     world.remove(0, 1);
     world.model.forget(0, 1);
@@ -16,14 +18,16 @@ fn add_again(world: &mut World) {
     world.add(0, 1);
 }
 
-/// Side 0 asks, side 1 answers from within its receive callback, over whatever endpoint it has by then.
+/// Side 0 asks, side 1 answers from within its receive callback, over whatever endpoint it has by
+/// then.
 fn ask(world: &mut World, what: &str) {
     let message = world.model.message(100, ECHO);
     world.send_message(0, 1, message);
     world.until(what, |w| w.nothing_waits() && w.model.is_empty());
 }
 
-/// The request of the new endpoint finds one that its owner has kept, closed: only the transport can put that right.
+/// The request of the new endpoint finds one that its owner has kept, closed: only the transport
+/// can put that right.
 #[test]
 fn a_peer_that_is_added_again_reaches_an_endpoint_that_was_kept() {
     for layout in LAYOUTS {
@@ -46,7 +50,8 @@ fn a_peer_that_is_added_again_reaches_an_endpoint_that_was_kept() {
     }
 }
 
-/// At any moment of its coming up: the old request may be answered before the new one comes, or after, or never.
+/// At any moment of its coming up: the old request may be answered before the new one comes, or
+/// after, or never.
 #[test]
 fn a_peer_that_is_added_again_while_its_connection_comes_up_reaches_an_endpoint_that_was_kept() {
     for layout in LAYOUTS {
@@ -70,8 +75,9 @@ fn a_peer_that_is_added_again_while_its_connection_comes_up_reaches_an_endpoint_
     }
 }
 
-/// What it has to say before the connection is up is not lost with a connection that never came up. Side 0 does not look around before it
-/// takes its endpoint away, so it never says that it is ready.
+/// What it has to say before the connection is up is not lost with a connection that never came up.
+/// Side 0 does not look around before it takes its endpoint away, so it never says that it is
+/// ready.
 #[test]
 fn an_endpoint_that_was_kept_says_over_the_next_connection_what_the_last_one_never_carried() {
     for layout in [DEFAULT, "P,128,4:P,2048,4:P,65536,4"] {
@@ -97,7 +103,8 @@ fn an_endpoint_that_was_kept_says_over_the_next_connection_what_the_last_one_nev
     }
 }
 
-/// What the peer has said before it left arrives, however late its receiver looks: over shared queues it needs no word of the receiver to be sent.
+/// What the peer has said before it left arrives, however late its receiver looks: over shared
+/// queues it needs no word of the receiver to be sent.
 #[test]
 fn what_a_peer_said_before_it_left_and_came_back_is_not_lost_with_the_old_connection() {
     for layout in ["S,128,64,48,8:S,65536,16", "S,65536,16"] {

@@ -1,4 +1,5 @@
-//! What waits for a connection: it comes back when the connection is there, when it is given up, and never before.
+//! What waits for a connection: it comes back when the connection is there, when it is given up,
+//! and never before.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;

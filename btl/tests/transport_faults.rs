@@ -1,5 +1,6 @@
-//! Transports over a fabric where things go wrong: what the device is asked to do to datagrams, sends and receives is mended below
-//! the messages. A binary of its own with one test, for a plan of faults is the whole process'.
+//! Transports over a fabric where things go wrong: what the device is asked to do to datagrams,
+//! sends and receives is mended below the messages. A binary of its own with one test, for a plan
+//! of faults is the whole process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -10,8 +11,8 @@ use softib::faults;
 const PER_PEER: &str = "P,128,32,16,8:P,8192,16,8,4";
 const SHARED: &str = "S,128,32,16,32:S,8192,32,16,32";
 
-/// RNR storms are for shared queues only: a message to a per-peer queue goes out when there is a receive for it, so there an RNR NAK
-/// is an error, and is not retried.
+/// RNR storms are for shared queues only: a message to a per-peer queue goes out when there is a
+/// receive for it, so there an RNR NAK is an error, and is not retried.
 const OVER_XRC: &str = "X,128,32,16,32:X,8192,32,16,32";
 
 const FABRICS: [(&str, &str); 5] = [

@@ -1,4 +1,5 @@
-//! Transports on an iWARP device: a connection for each queue pair, and the software device ends one whose responder sends first.
+//! Transports on an iWARP device: a connection for each queue pair, and the software device ends
+//! one whose responder sends first.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -47,7 +48,8 @@ fn everybody_reaches_everybody_over_every_layout_of_per_peer_queues() {
     }
 }
 
-/// The side that was asked has the most to say, on queues that the other side has nothing to say on.
+/// The side that was asked has the most to say, on queues that the other side has nothing to say
+/// on.
 #[test]
 fn the_side_that_was_asked_waits_for_the_first_message_on_each_queue() {
     for layout in LAYOUTS {

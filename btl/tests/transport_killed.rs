@@ -1,5 +1,5 @@
-//! A peer process that is killed in mid-traffic: its endpoint fails soon, what was queued comes back, others go on, and
-//! no segment is left.
+//! A peer process that is killed in mid-traffic: its endpoint fails soon, what was queued comes
+//! back, others go on, and no segment is left.
 //!
 //! ```text
 //!   test ──starts──> survivor ──starts──> victim (SIGKILL)
@@ -161,7 +161,8 @@ fn survivor() {
     };
     let enough = moment.parse().unwrap();
     let begin = Instant::now();
-    // Of both: a peer that is killed before it is connected is another story, told by the connection manager's tests.
+    // Of both: a peer that is killed before it is connected is another story, told by the
+    // connection manager's tests.
     while seen.of(victim.id).min(seen.of(friend.id)) < enough {
         traffic(&mut transport, &mut seen);
         assert!(begin.elapsed() < SOON, "no traffic: {:?}", transport.audit());
@@ -215,7 +216,8 @@ fn kill_after(test: &str, layout: &str, messages: u64) {
     let verdict = child.hear();
     child.finish();
     println!("{layout}: {verdict}");
-    // The next process that opens the device sweeps the victim's segment, if the survivors have not.
+    // The next process that opens the device sweeps the victim's segment, if the survivors have
+    // not.
     Child::start("sweeper", &dir.0).finish();
     assert_eq!(dir.entries(), [""; 0], "segments were left");
     let reasons = ["retr", "answer", "shared receive queue is gone"];
@@ -229,7 +231,8 @@ fn a_killed_peer_fails_its_endpoint_only_and_leaves_nothing() {
     }
 }
 
-/// Victim and friend are behind one send queue pair, and one receive queue pair that the victim has made.
+/// Victim and friend are behind one send queue pair, and one receive queue pair that the victim has
+/// made.
 #[test]
 fn a_killed_process_of_a_node_does_not_take_the_others_of_it_along() {
     for (layout, messages) in [("X,4096,64,48,16", 2000), ("X,128,8,6,4:X,4096,8,6,4", 500), ("X,4096,64", 1)]

@@ -1,4 +1,5 @@
-//! What devices cannot do: nothing inline, few reads in flight, short queues. Each is met by another way or by a clear message.
+//! What devices cannot do: nothing inline, few reads in flight, short queues. Each is met by
+//! another way or by a clear message.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;

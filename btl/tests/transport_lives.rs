@@ -1,5 +1,6 @@
-//! One side ends and begins anew, as MPI sessions do: another address, another XRC domain, the same name. The other side is told its
-//! former address for ever, as by a modex that is out of date; only the newcomer's request says where it is.
+//! One side ends and begins anew, as MPI sessions do: another address, another XRC domain, the same
+//! name. The other side is told its former address for ever, as by a modex that is out of date;
+//! only the newcomer's request says where it is.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -44,7 +45,8 @@ fn a_process_that_begins_anew_is_answered_by_one_that_knows_its_former_address_o
     }
 }
 
-/// What was up before is over with the former life; what waited for it is not sent to the later one.
+/// What was up before is over with the former life; what waited for it is not sent to the later
+/// one.
 #[test]
 fn a_process_that_begins_anew_after_messages_is_connected_anew() {
     for layout in LAYOUTS {

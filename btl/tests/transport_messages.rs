@@ -1,4 +1,5 @@
-//! Messages of all sizes over all kinds of layouts: once, in order, intact, both ways, and every buffer comes home.
+//! Messages of all sizes over all kinds of layouts: once, in order, intact, both ways, and every
+//! buffer comes home.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -48,7 +49,8 @@ fn check(test: &str, layout: &str) {
     }
 }
 
-/// The sender's and the receiver's record of one connection, from the wish to connect to the first message.
+/// The sender's and the receiver's record of one connection, from the wish to connect to the first
+/// message.
 #[test]
 fn both_ends_know_when_each_step_of_their_connection_happened() {
     let mut world = World::new("timeline", DEFAULT, 2);

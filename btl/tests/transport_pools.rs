@@ -104,7 +104,8 @@ fn a_flood_to_a_peer_that_never_polls_is_bounded() {
     }
 }
 
-/// 0 sends to 1, which does not poll, and to 2, which does. What 1 does not take never stops what 2 wants.
+/// 0 sends to 1, which does not poll, and to 2, which does. What 1 does not take never stops what 2
+/// wants.
 fn stalled(layout: &str, len: usize) {
     let mut world = limited("stalled", layout, 3);
     for to in [1, 2] {

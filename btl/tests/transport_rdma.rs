@@ -1,4 +1,5 @@
-//! Put and get: the right bytes to the right place, and a wrong key is the trouble of one endpoint only.
+//! Put and get: the right bytes to the right place, and a wrong key is the trouble of one endpoint
+//! only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -225,7 +226,8 @@ fn an_address_outside_of_the_registration_is_refused() {
     world.close();
 }
 
-/// A peer's endpoint fails while many sends to it wait for a receive: more than one batch of them comes back flushed.
+/// A peer's endpoint fails while many sends to it wait for a receive: more than one batch of them
+/// comes back flushed.
 #[test]
 fn sends_that_wait_when_the_peer_fails_come_back_every_one() {
     for layout in ["S,4096,2,1,40", "S,128,2,1,40:S,4096,2,1,40", "X,4096,2,1,40"] {

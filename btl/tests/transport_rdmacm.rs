@@ -1,4 +1,5 @@
-//! Transports whose connections come up by RDMA-CM: the software device's own connection manager, the real helper threads.
+//! Transports whose connections come up by RDMA-CM: the software device's own connection manager,
+//! the real helper threads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;

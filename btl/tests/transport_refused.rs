@@ -1,5 +1,5 @@
-//! Adding a peer that fails for want of a resource leaves nothing behind: the next time it works. A binary of its own with one
-//! test, for a plan of faults is the whole process'.
+//! Adding a peer that fails for want of a resource leaves nothing behind: the next time it works. A
+//! binary of its own with one test, for a plan of faults is the whole process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -10,7 +10,8 @@ use softib::faults;
 
 const LAYOUT: &str = "P,128,32,16,8:S,8192,32,16,32";
 
-/// The completion queues are too small for one peer, so that each add makes them grow: first that of receives, then that of sends.
+/// The completion queues are too small for one peer, so that each add makes them grow: first that
+/// of receives, then that of sends.
 #[test]
 fn a_peer_that_cannot_be_added_leaves_no_completions_reserved() {
     for plan in ["fail=resize_cq:1:ENOMEM", "fail=resize_cq:2:ENOMEM"] {

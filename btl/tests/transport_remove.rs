@@ -1,4 +1,5 @@
-//! Endpoints that end: removed in mid-traffic, made again, removed before they are up, or refused from the start.
+//! Endpoints that end: removed in mid-traffic, made again, removed before they are up, or refused
+//! from the start.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -14,7 +15,8 @@ const LAYOUTS: [&str; 5] = [
     "X,128,64,48,8:X,65536,16",
 ];
 
-/// Both ends of a connection are removed and made again; what was under way is lost, and nothing else.
+/// Both ends of a connection are removed and made again; what was under way is lost, and nothing
+/// else.
 fn renew(world: &mut World, a: usize, b: usize) {
     let old = (world.id(a, b), world.id(b, a));
     for (from, to) in [(a, b), (b, a)] {
@@ -73,7 +75,8 @@ fn a_peer_removed_in_mid_traffic_and_added_again_starts_afresh() {
     }
 }
 
-/// More sends than one look at the completion queue takes come back flushed, and those to others with them.
+/// More sends than one look at the completion queue takes come back flushed, and those to others
+/// with them.
 #[test]
 fn sends_in_flight_to_a_removed_peer_give_everything_back() {
     for layout in ["S,4096,2,1,40", "S,128,2,1,40:S,4096,2,1,40", "P,4096,40:S,65536,4,3,40", "X,4096,2,1,40"]
@@ -136,8 +139,9 @@ fn carry(world: &mut World) {
     world.until("messages arrive", |w| w.model.is_empty());
 }
 
-/// The same over X queues. A direction of theirs that has come up to an endpoint that is gone is not made again by the transport: an end
-/// that was left is made again here, and the other one's messages arrive there.
+/// The same over X queues. A direction of theirs that has come up to an endpoint that is gone is
+/// not made again by the transport: an end that was left is made again here, and the other one's
+/// messages arrive there.
 fn carry_over_xrc(world: &mut World) {
     exchange(world, 0, 1, 4);
     let (mut lost, mut renewed) = ([0; 2], 0);
@@ -160,8 +164,9 @@ fn carry_over_xrc(world: &mut World) {
     });
 }
 
-/// Removed at any moment of its coming up. The peer's new endpoint may take the last request of our old one for the
-/// first of our new one, and be left again at once: then it is connected anew, and what it has to say goes over the next connection.
+/// Removed at any moment of its coming up. The peer's new endpoint may take the last request of our
+/// old one for the first of our new one, and be left again at once: then it is connected anew, and
+/// what it has to say goes over the next connection.
 #[test]
 fn an_endpoint_removed_while_its_connection_comes_up_leaves_nothing() {
     for (layout, carry) in [
@@ -209,8 +214,9 @@ fn a_message_to_an_endpoint_that_is_gone_is_given_up_and_its_buffer_kept() {
     world.close();
 }
 
-/// Two sides that skipped the comparison in the modex, or whose modex is of a former incarnation of the other: both report, and neither waits.
-/// The side that asked has been told the other's queues; the other one as much of them as a request has room for.
+/// Two sides that skipped the comparison in the modex, or whose modex is of a former incarnation of
+/// the other: both report, and neither waits. The side that asked has been told the other's queues;
+/// the other one as much of them as a request has room for.
 fn mismatch(test: &str, ours: &str, theirs: &str) {
     let mut world = World::strangers(test, vec![config(ours), config(theirs), config(ours)]);
     for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0)] {

@@ -1,5 +1,5 @@
-//! Shared queues with fewer buffers than sends in flight: messages find no receive, and are repeated until they do.
-//! A binary of its own, for the device counts over the whole process.
+//! Shared queues with fewer buffers than sends in flight: messages find no receive, and are
+//! repeated until they do. A binary of its own, for the device counts over the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Random schedules: sends, polls, puts, gets and waits in any order, against a model of what must come of them.
+//! Random schedules: sends, polls, puts, gets and waits in any order, against a model of what must
+//! come of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;

@@ -1,4 +1,5 @@
-//! The functions that Open MPI calls on a module: a guard against unwinding, pointers to references, a safe call.
+//! The functions that Open MPI calls on a module: a guard against unwinding, pointers to
+//! references, a safe call.
 
 use super::guard::guard;
 use super::handle::RegHandle;
@@ -124,7 +125,8 @@ unsafe extern "C" fn sendi(
     tag: mca_btl_base_tag_t,
     descriptor: *mut Descriptor,
 ) -> c_int {
-    // SAFETY: a module of ours, a readable header, a convertor that is prepared if there is a payload.
+    // SAFETY: a module of ours, a readable header, a convertor that is prepared if there is a
+    // payload.
     let sent = guard("btl_sendi", false, || unsafe {
         let header = from_raw_parts(header.cast_const().cast::<u8>(), header_size);
         module(raw).sendi(endpoint, convertor, header, payload_size, tag)
@@ -185,7 +187,8 @@ unsafe extern "C" fn get(
 }
 
 /// # Safety
-/// `raw` is a module of ours; the handles are those of registrations, ours and the peer's, unless `size` is 0.
+/// `raw` is a module of ours; the handles are those of registrations, ours and the peer's, unless
+/// `size` is 0.
 unsafe fn rdma(
     raw: Raw,
     op: RdmaOp,

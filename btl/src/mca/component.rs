@@ -1,7 +1,9 @@
-//! The component that Open MPI finds in `mca_btl_oxib.so`, and its life: register, open, init, progress, close.
+//! The component that Open MPI finds in `mca_btl_oxib.so`, and its life: register, open, init,
+//! progress, close.
 //!
-//! The file exports exactly one symbol, the component: Open MPI loads components with RTLD_GLOBAL. All of OPAL is looked up
-//! at run time. The callbacks may come more than once (MPI_T, sessions), so the state between them is reset by close.
+//! The file exports exactly one symbol, the component: Open MPI loads components with RTLD_GLOBAL.
+//! All of OPAL is looked up at run time. The callbacks may come more than once (MPI_T, sessions),
+//! so the state between them is reset by close.
 
 use super::entry::TRANSPORT;
 use super::guard::guard;
@@ -75,8 +77,9 @@ unsafe extern "C" fn progress() -> c_int {
     guard("component progress", 0, TRANSPORT.progress)
 }
 
-/// Registers the parameters. Whatever goes wrong is told by init: a component that fails here counts as "not found", and a
-/// job that lists it in `btl` is aborted, when it could go on with other transports.
+/// Registers the parameters. Whatever goes wrong is told by init: a component that fails here
+/// counts as "not found", and a job that lists it in `btl` is aborted, when it could go on with
+/// other transports.
 fn register_component() -> c_int {
     let Ok(base) = Base::load() else { return OPAL_ERR_NOT_AVAILABLE };
     if Abi::detect().is_ok() {
@@ -130,7 +133,8 @@ fn init_component(threads: bool) -> Vec<*mut mca_btl_base_module_t> {
     Vec::new()
 }
 
-/// Says why we take no part; what is left for others to say, because this process is not the one of its node that speaks.
+/// Says why we take no part; what is left for others to say, because this process is not the one of
+/// its node that speaks.
 fn said(refusal: &Refusal) -> Option<String> {
     match refusal {
         Refusal::Tell(report) => (!report.show()).then(|| report.line()),
@@ -172,7 +176,8 @@ fn close_component() -> c_int {
     OPAL_SUCCESS
 }
 
-/// The modules as Open MPI wants them: an array from malloc, which it frees; NULL when there are none.
+/// The modules as Open MPI wants them: an array from malloc, which it frees; NULL when there are
+/// none.
 fn hand_over(modules: &[*mut mca_btl_base_module_t], count: &mut c_int) -> *mut *mut mca_btl_base_module_t {
     *count = 0;
     if modules.is_empty() {

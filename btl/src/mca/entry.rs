@@ -8,8 +8,8 @@ use std::ffi::c_int;
 /// The transport's side of the component.
 #[derive(Debug)]
 pub struct Entry {
-    /// Puts the callbacks into the template module. It comes before the parameters are registered: Open MPI registers
-    /// those of put and get only for a module that has them.
+    /// Puts the callbacks into the template module. It comes before the parameters are registered:
+    /// Open MPI registers those of put and get only for a module that has them.
     pub functions: fn(&mut mca_btl_base_module_t),
     /// Opens devices and makes one module per port; `threads`: MPI_THREAD_MULTIPLE was asked for.
     /// The modules live until [`close`](Self::close).

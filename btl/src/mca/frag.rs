@@ -1,7 +1,8 @@
 //! Descriptors: what the upper layer fills between `btl_alloc` (or `prepare_src`) and `btl_send`.
 //!
-//! The descriptor begins with OPAL's free-list header, which nothing reads; zeroes suit it. It points to one segment,
-//! and that into a registered buffer behind our header. The buffer leaves the descriptor when it is sent.
+//! The descriptor begins with OPAL's free-list header, which nothing reads; zeroes suit it. It
+//! points to one segment, and that into a registered buffer behind our header. The buffer leaves
+//! the descriptor when it is sent.
 
 use crate::transport::SendBuf;
 use opal_sys::{MCA_BTL_NO_ORDER, mca_btl_base_descriptor_t, mca_btl_base_segment_t};
@@ -19,13 +20,15 @@ pub struct Frag {
 impl Frag {
     /// A fragment that waits in the free list.
     pub fn new() -> Box<Frag> {
-        // SAFETY: a descriptor is numbers, raw pointers and an optional function: zero is valid for each.
+        // SAFETY: a descriptor is numbers, raw pointers and an optional function: zero is valid for
+        // each.
         let desc = unsafe { std::mem::zeroed() };
         let segment = mca_btl_base_segment_t { seg_addr: std::ptr::null_mut(), seg_len: 0 };
         Box::new(Frag { desc, segment, buf: None })
     }
 
-    /// Arms the fragment with a buffer, of which `len` bytes are to be sent; the descriptor to hand out.
+    /// Arms the fragment with a buffer, of which `len` bytes are to be sent; the descriptor to hand
+    /// out.
     pub fn hand_out(
         mut self: Box<Self>,
         mut buf: SendBuf,
@@ -50,11 +53,13 @@ impl Frag {
     /// # Safety
     /// `desc` came from `hand_out` and has not been taken back since.
     pub unsafe fn take_back(desc: *mut mca_btl_base_descriptor_t) -> Box<Frag> {
-        // SAFETY: the descriptor is the fragment's first field, and the caller vouches for the rest.
+        // SAFETY: the descriptor is the fragment's first field, and the caller vouches for the
+        // rest.
         unsafe { Box::from_raw(desc.cast()) }
     }
 
-    /// What the upper layer wants sent; `None` when the buffer has been taken out or is smaller than that.
+    /// What the upper layer wants sent; `None` when the buffer has been taken out or is smaller
+    /// than that.
     pub fn payload(&mut self) -> Option<&[u8]> {
         let len = self.segment.seg_len as usize;
         self.buf.as_mut()?.payload().get(..len)

@@ -13,11 +13,12 @@ pub fn after_panic(then: fn()) {
 
 /// Runs `body`; if it panics, logs that as an error and returns `fallback`.
 ///
-/// `name` is the callback as Open MPI calls it ("btl_send"). Costs nothing as long as nothing panics.
+/// `name` is the callback as Open MPI calls it ("btl_send"). Costs nothing as long as nothing
+/// panics.
 #[inline]
 pub fn guard<T>(name: &str, fallback: T, body: impl FnOnce() -> T) -> T {
-    // Unwind safety: after a panic the caller gets an error for its only answer, and state that the panic left
-    // half changed is given up (`module::guarded`).
+    // Unwind safety: after a panic the caller gets an error for its only answer, and state that the
+    // panic left half changed is given up (`module::guarded`).
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
         Err(payload) => {

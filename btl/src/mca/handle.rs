@@ -1,4 +1,5 @@
-//! Registration handles: the part that travels to the peer (the keys) in front, the registration behind.
+//! Registration handles: the part that travels to the peer (the keys) in front, the registration
+//! behind.
 
 use opal_sys::*;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ pub struct RegHandle {
     _lent: Lent,
 }
 
-/// Registrations that the upper layer has, over all modules: they may share a device's table of keys.
+/// Registrations that the upper layer has, over all modules: they may share a device's table of
+/// keys.
 static LENT: AtomicU32 = AtomicU32::new(0);
 
 /// One of them.
@@ -59,7 +61,8 @@ pub enum Refused {
 const _: () = assert!(std::mem::offset_of!(RegHandle, lkey) + 4 == HANDLE_LEN);
 
 impl RegHandle {
-    /// Registers memory for what `flags` (`MCA_BTL_REG_FLAG_*`) allow, unless there are `most` registrations already.
+    /// Registers memory for what `flags` (`MCA_BTL_REG_FLAG_*`) allow, unless there are `most`
+    /// registrations already.
     ///
     /// # Safety
     /// The memory stays mapped as long as the handle lives.
@@ -71,7 +74,8 @@ impl RegHandle {
         most: u32,
     ) -> Result<Box<RegHandle>, Refused> {
         let lent = Lent::take(most).ok_or(Refused::Share(most))?;
-        // SAFETY: the memory stays mapped as long as the handle lives, and the handle owns the registration.
+        // SAFETY: the memory stays mapped as long as the handle lives, and the handle owns the
+        // registration.
         let mr = unsafe { Mr::register(pd, addr, len, access(flags, pd.context().is_iwarp())) }?;
         Ok(Box::new(RegHandle { rkey: mr.rkey().0, lkey: mr.lkey().0, mr, _lent: lent }))
     }
@@ -95,8 +99,8 @@ impl RegHandle {
     }
 }
 
-/// A peer that may write needs memory that the device may write locally, too (IBTA 10.6.3.1). On iWARP the answer to a READ is written
-/// as a peer writes (ibv_reg_mr(3)).
+/// A peer that may write needs memory that the device may write locally, too (IBTA 10.6.3.1). On
+/// iWARP the answer to a READ is written as a peer writes (ibv_reg_mr(3)).
 fn access(flags: u32, iwarp: bool) -> Access {
     let mut access = Access::empty();
     if flags & (MCA_BTL_REG_FLAG_LOCAL_WRITE | MCA_BTL_REG_FLAG_REMOTE_WRITE) != 0 {

@@ -8,11 +8,13 @@
 //! | debug | 80 ("debug")         | once per connection         |
 //! | trace | 100 ("max")          | once per message            |
 //!
-//! An error or warning is said once: what repeats is counted, and the count is told when the component closes. Of one place in the
-//! code [`MOST_TEXTS`] different lines are said, for a line may name a peer, or an address that is never the same.
+//! An error or warning is said once: what repeats is counted, and the count is told when the
+//! component closes. Of one place in the code [`MOST_TEXTS`] different lines are said, for a line
+//! may name a peer, or an address that is never the same.
 //!
-//! The verbosity is the higher one of `btl_base_verbose` and `btl_oxib_verbose`. Open MPI's output takes no lock
-//! while the job is single-threaded, so lines of our helper threads go straight to standard error then.
+//! The verbosity is the higher one of `btl_base_verbose` and `btl_oxib_verbose`. Open MPI's output
+//! takes no lock while the job is single-threaded, so lines of our helper threads go straight to
+//! standard error then.
 
 use ::log::{Level, LevelFilter, Log, Metadata, Record};
 use opal_sys::{Abi, Base};

@@ -8,7 +8,8 @@
 //!            --close-----> entry
 //! ```
 //!
-//! A component that has nothing to offer, in a job that never asked for it, starts nothing and says nothing.
+//! A component that has nothing to offer, in a job that never asked for it, starts nothing and says
+//! nothing.
 
 mod callbacks;
 /// The exported component and its life.

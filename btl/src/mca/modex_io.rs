@@ -1,10 +1,13 @@
-//! The exchange of addresses: one blob of bytes per process, published at init, fetched when a peer is added.
+//! The exchange of addresses: one blob of bytes per process, published at init, fetched when a peer
+//! is added.
 //!
-//! A process of Open MPI 5.0 may end MPI and begin it again, at another address. What was published under one name before that
-//! is then in many places: PMIx keeps it in the peers (as long as a process there holds PMIx open) and in its daemon (until the process
-//! publishes again; a fence that ends too early, openpmix issue 3931, lets peers ask before that). So each incarnation has a name of its own;
-//! peers that begin MPI together, as most do, ask for the one that they are in. A process that finds nothing there asks for the common
-//! name; [`cpc`] sorts out what is out of date all the same.
+//! A process of Open MPI 5.0 may end MPI and begin it again, at another address. What was published
+//! under one name before that is then in many places: PMIx keeps it in the peers (as long as a
+//! process there holds PMIx open) and in its daemon (until the process publishes again; a fence
+//! that ends too early, openpmix issue 3931, lets peers ask before that). So each incarnation has a
+//! name of its own; peers that begin MPI together, as most do, ask for the one that they are in. A
+//! process that finds nothing there asks for the common name; [`cpc`] sorts out what is out of date
+//! all the same.
 
 use opal_sys::{Abi, ModexError, opal_process_name_t};
 use std::ffi::{CStr, CString};
@@ -14,8 +17,9 @@ use std::time::{Duration, Instant};
 /// Which incarnation of this process within MPI this is, from 1.
 static INCARNATION: AtomicU32 = AtomicU32::new(0);
 
-/// Under which key ours is published: component and version, as Open MPI's own components do. Processes with another
-/// version of oxib do not find it, and Open MPI takes another transport between the two.
+/// Under which key ours is published: component and version, as Open MPI's own components do.
+/// Processes with another version of oxib do not find it, and Open MPI takes another transport
+/// between the two.
 pub fn key() -> CString {
     name(1)
 }
@@ -28,8 +32,9 @@ fn name(incarnation: u32) -> CString {
     CString::new(text).unwrap_or_else(|_| CStr::to_owned(c"btl.oxib"))
 }
 
-/// The first byte of what a process publishes that has no addresses; the reason follows, if the process has not said it itself. A key that
-/// is missing altogether costs the process that asks for it 2 s.
+/// The first byte of what a process publishes that has no addresses; the reason follows, if the
+/// process has not said it itself. A key that is missing altogether costs the process that asks for
+/// it 2 s.
 const NOTHING: u8 = 0;
 
 /// Most bytes of a reason.
@@ -77,16 +82,18 @@ fn nothing(reason: Option<&str>) -> Vec<u8> {
     std::iter::once(NOTHING).chain(reason).collect()
 }
 
-/// How long a peer may take to publish, where MPI_Init does not wait for that (`pmix_base_async_modex`).
+/// How long a peer may take to publish, where MPI_Init does not wait for that
+/// (`pmix_base_async_modex`).
 const LATEST: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 /// A runtime that has waited this long for a key has waited for its process.
 const WAITED: Duration = Duration::from_secs(1);
 
-/// Fetches what a peer has published: nothing when the peer runs without oxib. May wait for the runtime. Main thread only.
+/// Fetches what a peer has published: nothing when the peer runs without oxib. May wait for the
+/// runtime. Main thread only.
 ///
-/// Where processes publish whenever they come to it, the runtime may say at once that there is nothing (4.1 does, of a process on the
-/// same node): then it is asked again for a while.
+/// Where processes publish whenever they come to it, the runtime may say at once that there is
+/// nothing (4.1 does, of a process on the same node): then it is asked again for a while.
 ///
 /// # Errors
 /// [`ModexError`] when the runtime failed.

@@ -1,7 +1,8 @@
 //! One BTL module: a port's transport behind the function table that Open MPI calls.
 //!
-//! Every entry locks the transport only while Open MPI uses threads, and never while it calls back: a callback may
-//! enter any function here again. What the transport has for the upper layer is taken out one by one.
+//! Every entry locks the transport only while Open MPI uses threads, and never while it calls back:
+//! a callback may enter any function here again. What the transport has for the upper layer is
+//! taken out one by one.
 
 mod closing;
 mod flush;
@@ -28,8 +29,9 @@ use std::time::Instant;
 use turns::{Ticket, Turns};
 use verbs::{LKey, RKey, RdmaOp, Sge};
 
-/// Polls of one call that find nothing before it returns: the way through Open MPI's progress engine and back costs more
-/// than one of them, and a message that waits for it arrives that much later.
+/// Polls of one call that find nothing before it returns: the way through Open MPI's progress
+/// engine and back costs more than one of them, and a message that waits for it arrives that much
+/// later.
 const POLLS: usize = 4;
 
 /// The module of the first port, which in most jobs is the only one. It knows the next.
@@ -96,7 +98,8 @@ impl GiveUp for State {
 }
 
 impl State {
-    /// The next thing for the upper layer, when others may be there handing up, too: a message only on a turn of its lane.
+    /// The next thing for the upper layer, when others may be there handing up, too: a message only
+    /// on a turn of its lane.
     fn take_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
         loop {
             if let Some((delivery, ticket)) = self.turns.next() {
@@ -169,14 +172,16 @@ pub struct Module {
     timelines: Option<PathBuf>,
 }
 
-// SAFETY: `state` is entered by `with` and `progress` only, which lock when there is more than one thread; `base` is written
-// before Open MPI sees the module and by Open MPI's own single-threaded set-up after that.
+// SAFETY: `state` is entered by `with` and `progress` only, which lock when there is more than one
+// thread; `base` is written before Open MPI sees the module and by Open MPI's own single-threaded
+// set-up after that.
 unsafe impl Sync for Module {}
 // SAFETY: raw pointers in it belong to Open MPI and are only handed back to it.
 unsafe impl Send for Module {}
 
 impl Module {
-    /// A module over an open transport. It lives as long as the process: late callers find it empty, not gone.
+    /// A module over an open transport. It lives as long as the process: late callers find it
+    /// empty, not gone.
     pub fn new(
         base: mca_btl_base_module_t,
         abi: &'static Abi,
@@ -249,8 +254,8 @@ impl Module {
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let _guard = self.abi.uses_threads().then(|| self.locked());
-        // SAFETY: either the lock is held, or Open MPI has promised that only one thread calls us; and `f` does not
-        // call out, so that no second borrow can begin before this one ends.
+        // SAFETY: either the lock is held, or Open MPI has promised that only one thread calls us;
+        // and `f` does not call out, so that no second borrow can begin before this one ends.
         unsafe { self.state.enter(f) }
     }
 
@@ -352,8 +357,8 @@ impl Module {
         let segment =
             mca_btl_base_segment_t { seg_addr: payload.as_mut_ptr().cast(), seg_len: payload.len() as u64 };
         let endpoint = to_raw(delivery.endpoint);
-        // SAFETY: the module is ours and lives for ever; the segment lies in a buffer that the delivery owns until the
-        // call has returned; no lock and no borrow is held.
+        // SAFETY: the module is ours and lives for ever; the segment lies in a buffer that the
+        // delivery owns until the call has returned; no lock and no borrow is held.
         let taken = unsafe { self.abi.deliver(self.as_raw(), endpoint, delivery.tag, &mut [segment]) };
         if let Err(nobody) = taken {
             log::debug!("message dropped: {nobody}");
@@ -389,8 +394,8 @@ impl Module {
         }
     }
 
-    /// Open MPI 4.1's ob1 ends the job on this report. It prints the text that comes with one, as a format string: there is none, and the
-    /// reason is said here.
+    /// Open MPI 4.1's ob1 ends the job on this report. It prints the text that comes with one, as a
+    /// format string: there is none, and the reason is said here.
     #[cold]
     fn endpoint_failed(&'static self, endpoint: EpId, peer: u64, reason: &str) {
         let name = opal_process_name_t::from_word(peer);
@@ -402,12 +407,14 @@ impl Module {
         let place = self.host(process).map_or_else(String::new, |host| format!(" on {host}"));
         log::error!("connection to {name}{place} is lost: {reason}");
         let Some(callback) = callback else { return };
-        // SAFETY: the callback that the BML registered; it takes NULL for the text (ob1's `mca_pml_ob1_error_handler` of 4.1 and 5.0 hands
-        // it to printing functions that check for it).
+        // SAFETY: the callback that the BML registered; it takes NULL for the text (ob1's
+        // `mca_pml_ob1_error_handler` of 4.1 and 5.0 hands it to printing functions that check for
+        // it).
         unsafe { callback(self.as_raw(), MCA_BTL_ERROR_FLAGS_FATAL, process, std::ptr::null_mut()) };
     }
 
-    /// After a panic: the upper layer hears, once, that nothing goes over this port any more. It would wait for ever.
+    /// After a panic: the upper layer hears, once, that nothing goes over this port any more. It
+    /// would wait for ever.
     #[cold]
     pub fn tell_broken() {
         let mut module = Module::linked(&FIRST);

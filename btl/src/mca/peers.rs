@@ -1,8 +1,9 @@
 //! Peers: which processes a module can reach, from what they published.
 //!
-//! A peer that runs without oxib, speaks another version, or is not reachable through this port is simply left to Open
-//! MPI's other transports; one whose layout differs is left out with a message, for its user made a mistake. A process says that once,
-//! about the first such peer; what the processes of a node have in common is said by the first of them.
+//! A peer that runs without oxib, speaks another version, or is not reachable through this port is
+//! simply left to Open MPI's other transports; one whose layout differs is left out with a message,
+//! for its user made a mistake. A process says that once, about the first such peer; what the
+//! processes of a node have in common is said by the first of them.
 
 use super::modex_io::{self, Published};
 use super::module::{Module, from_raw, to_raw};
@@ -40,7 +41,8 @@ pub fn publish(abi: &Abi, ours: Modex, alone: bool) -> Result<(), String> {
 pub enum Unreachable {
     /// Nothing wrong: another transport serves it.
     Other(String),
-    /// Nothing wrong where another transport serves it; where none was asked for, the user should know.
+    /// Nothing wrong where another transport serves it; where none was asked for, the user should
+    /// know.
     Apart(String),
     /// They do not fit, as the peer sees, too: the user should know.
     Mismatch(String),
@@ -68,7 +70,8 @@ impl Unreachable {
         }
     }
 
-    /// Says it, if it concerns the user and is the first. `neighbours`: the peer is on our node, whose first process meets the same.
+    /// Says it, if it concerns the user and is the first. `neighbours`: the peer is on our node,
+    /// whose first process meets the same.
     #[cold]
     fn tell(&self, me: opal_process_name_t, neighbours: bool) {
         let alone = ALONE.load(Ordering::Relaxed);
@@ -87,8 +90,8 @@ impl Unreachable {
     }
 }
 
-/// `btl_add_procs`: fills in an endpoint for each process that we reach. The bitmap is NULL when Open MPI asks for one
-/// process, later.
+/// `btl_add_procs`: fills in an endpoint for each process that we reach. The bitmap is NULL when
+/// Open MPI asks for one process, later.
 pub fn add_all(
     module: &'static Module,
     procs: &[*mut opal_proc_t],
@@ -157,7 +160,8 @@ fn fetch(module: &Module, name: opal_process_name_t) -> Result<Modex, Unreachabl
     })
 }
 
-/// The peer's port that our port number `index` talks to: the n-th of ours on a subnet takes the n-th of theirs there.
+/// The peer's port that our port number `index` talks to: the n-th of ours on a subnet takes the
+/// n-th of theirs there.
 fn pair<'a>(
     ours: &Modex,
     theirs: &'a Modex,

@@ -1,8 +1,9 @@
 //! Messages that a user must see: what happened, to what, why probably, what to do.
 //!
-//! They look like Open MPI's own help but go straight to standard error. Open MPI's way (`opal_show_help`) counts repeats of
-//! other ranks instead of showing them, but 4.1.4's loses one message in five (two ranks that report at once; mpirun then
-//! logs "ORTE_ERROR_LOG ... show_help.c"). What holds for every process of a node is said by the node's first one only.
+//! They look like Open MPI's own help but go straight to standard error. Open MPI's way
+//! (`opal_show_help`) counts repeats of other ranks instead of showing them, but 4.1.4's loses one
+//! message in five (two ranks that report at once; mpirun then logs "ORTE_ERROR_LOG ...
+//! show_help.c"). What holds for every process of a node is said by the node's first one only.
 
 use std::fmt::Write;
 use std::io::Write as _;
@@ -33,7 +34,8 @@ pub enum Refusal {
 const LABELS: usize = 12;
 
 impl Report {
-    /// A report without facts yet, about something that every process of the node meets (a parameter, no device).
+    /// A report without facts yet, about something that every process of the node meets (a
+    /// parameter, no device).
     pub fn common(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { common: true, what: what.into(), facts: Vec::new(), remedy: remedy.into() }
     }
@@ -78,14 +80,15 @@ impl Report {
         }
         let rule = "-".repeat(74);
         let text = format!("{rule}\n{}\n{rule}\n", self.text().trim_end());
-        // One write, so that the lines of two ranks do not mix; without standard error there is nowhere to write.
+        // One write, so that the lines of two ranks do not mix; without standard error there is
+        // nowhere to write.
         let _ = std::io::stderr().write_all(text.as_bytes());
         true
     }
 }
 
-/// Where a user reads about the parameters: `ompi_info` finds the plugin where the job has found it, if it is told the component path as
-/// the job is.
+/// Where a user reads about the parameters: `ompi_info` finds the plugin where the job has found
+/// it, if it is told the component path as the job is.
 pub fn see_parameters() -> String {
     let path = std::env::var(COMPONENT_PATH).ok().map(|path| format!("{COMPONENT_PATH}={path} "));
     format!(
@@ -94,7 +97,8 @@ pub fn see_parameters() -> String {
     )
 }
 
-/// What `mpirun --mca mca_base_component_path` becomes in a rank; `ompi_info` takes it from the environment only.
+/// What `mpirun --mca mca_base_component_path` becomes in a rank; `ompi_info` takes it from the
+/// environment only.
 const COMPONENT_PATH: &str = "OMPI_MCA_mca_base_component_path";
 
 /// Where mpirun of 4.1 and 5.0 tells a process its number among those of the job on this node.

@@ -1,4 +1,5 @@
-//! From parameters to modules: devices are found, a transport is opened on each port, addresses are published.
+//! From parameters to modules: devices are found, a transport is opened on each port, addresses are
+//! published.
 
 use super::callbacks;
 use super::guard;
@@ -95,8 +96,8 @@ fn refuse_port(params: &Params, error: &Unfit) -> Refusal {
     }
 }
 
-/// A transport on one port; the connection managers' thread runs if there are peers to listen to: a process alone has none before it
-/// adds one.
+/// A transport on one port; the connection managers' thread runs if there are peers to listen to: a
+/// process alone has none before it adds one.
 fn open_port(
     port: &Port,
     params: &Params,
@@ -116,8 +117,9 @@ fn open_port(
     Ok(transport)
 }
 
-/// Takes the space that the job's processes on this node need in the folder of the software device's segments. Where it is missing, the
-/// other transports of the job get these peers now; once Open MPI has chosen, a connection that fails ends the job.
+/// Takes the space that the job's processes on this node need in the folder of the software
+/// device's segments. Where it is missing, the other transports of the job get these peers now;
+/// once Open MPI has chosen, a connection that fails ends the job.
 fn reserve(peers: usize) -> Result<(), String> {
     let here = std::env::var(LOCAL_SIZE).ok().and_then(|size| size.parse::<usize>().ok());
     let peers = here.map_or(peers, |size| peers.min(size.saturating_sub(1)));
@@ -158,7 +160,8 @@ fn names(ports: &[params::Port]) -> Vec<device::Name> {
     ports.iter().map(|port| (port.device.clone(), port.number)).collect()
 }
 
-/// The software device: the copy that is linked in, unless the machine's libibverbs is our drop-in already.
+/// The software device: the copy that is linked in, unless the machine's libibverbs is our drop-in
+/// already.
 fn software() -> Driver {
     match Driver::rdma_core() {
         Ok(driver) if driver.is_software() => driver,
@@ -169,7 +172,8 @@ fn software() -> Driver {
     }
 }
 
-/// The layout of the parameter. The default has shared queues, which need RNR, and that iWARP lacks: there it has a default of its own.
+/// The layout of the parameter. The default has shared queues, which need RNR, and that iWARP
+/// lacks: there it has a default of its own.
 fn layout(port: &Port, params: &Params) -> Layout {
     let default = |text| Layout::parse(text).ok();
     if !port.context.is_iwarp() || Some(&params.layout) != default(layout::DEFAULT).as_ref() {
@@ -223,8 +227,8 @@ fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
     }
 }
 
-/// The file that stands for the XRC domain of our job on this node: in the job's session directory, or in the folder for
-/// temporary files, under a name that no other job has.
+/// The file that stands for the XRC domain of our job on this node: in the job's session directory,
+/// or in the folder for temporary files, under a name that no other job has.
 fn xrc_domain(abi: &Abi, port: &Port) -> PathBuf {
     let device = port.context.name();
     match abi.session_dir().filter(|dir| dir.is_dir()) {
@@ -248,7 +252,8 @@ fn module_base(port: &Port) -> mca_btl_base_module_t {
     if base.btl_bandwidth == 0 {
         base.btl_bandwidth = port.attr.rate;
     }
-    // An iWARP write that is complete is on its way, no more; what tells the peer goes over another stream and may be there first.
+    // An iWARP write that is complete is on its way, no more; what tells the peer goes over another
+    // stream and may be there first.
     if port.context.is_iwarp() {
         base.btl_flags &= !MCA_BTL_FLAGS_PUT;
     }
@@ -275,7 +280,8 @@ fn describe(port: &Port, transport: &Transport<super::module::Cookie>) -> ModexP
     }
 }
 
-/// Where the segments are, by the one name that all ways to write it lead to: peers compare it with theirs.
+/// Where the segments are, by the one name that all ways to write it lead to: peers compare it with
+/// theirs.
 fn segment_folder() -> String {
     let folder = softib::segment_dir();
     std::fs::canonicalize(&folder).map_or(folder, |path| path.to_string_lossy().into_owned())
@@ -299,7 +305,8 @@ fn see_why() -> String {
     format!("Please correct what the reason names; {}", see_parameters())
 }
 
-/// No port can be used. The software device helps where there is no hardware, not where something that was asked for is wrong.
+/// No port can be used. The software device helps where there is no hardware, not where something
+/// that was asked for is wrong.
 fn no_port(params: &Params, error: &DeviceError) -> Refusal {
     let remedy = if error.is_absence() { TRY_SOFT.to_owned() } else { see_why() };
     refuse(params, &error.to_string(), &remedy)

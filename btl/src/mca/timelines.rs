@@ -3,7 +3,8 @@
 use crate::transport::timeline::{Record, json};
 use std::path::{Path, PathBuf};
 
-/// Where the module of one port writes: `oxib-<job>-<rank>-<device>-<port>.json` in the user's folder.
+/// Where the module of one port writes: `oxib-<job>-<rank>-<device>-<port>.json` in the user's
+/// folder.
 pub fn file(folder: &str, me: u64, device: &str, port: u8) -> Option<PathBuf> {
     let (job, rank) = (me >> 32, me & 0xffff_ffff);
     (!folder.is_empty()).then(|| Path::new(folder).join(format!("oxib-{job}-{rank}-{device}-{port}.json")))

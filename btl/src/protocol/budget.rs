@@ -1,8 +1,9 @@
 //! Budgets of send work requests and of completion queue entries.
 //!
-//! Every posted work request needs a slot in its send queue until it is known to be done, and a slot in its
-//! completion queue whether or not it is signalled (an error completes the unsignalled ones too). Both are counted
-//! here before the post, so that a post never fails with `ENOMEM` and a completion queue never overruns.
+//! Every posted work request needs a slot in its send queue until it is known to be done, and a
+//! slot in its completion queue whether or not it is signalled (an error completes the unsignalled
+//! ones too). Both are counted here before the post, so that a post never fails with `ENOMEM` and a
+//! completion queue never overruns.
 
 #![forbid(unsafe_code)]
 
@@ -56,8 +57,9 @@ impl SendBudget {
 
 /// Entries of one completion queue, reserved by everything that may complete on it.
 ///
-/// Posted receives of a P queue are reserved once, when the queue is set up (they are reposted only after their
-/// completion was polled); sends are reserved one by one or as the send queue's whole depth.
+/// Posted receives of a P queue are reserved once, when the queue is set up (they are reposted only
+/// after their completion was polled); sends are reserved one by one or as the send queue's whole
+/// depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqBudget {
     depth: u32,
@@ -91,7 +93,8 @@ impl CqBudget {
         self.reserved = self.reserved.saturating_sub(count);
     }
 
-    /// The completion queue was resized. `false`, and nothing changes, if `depth` does not hold what is reserved.
+    /// The completion queue was resized. `false`, and nothing changes, if `depth` does not hold
+    /// what is reserved.
     pub fn resized(&mut self, depth: u32) -> bool {
         let ok = depth >= self.reserved;
         if ok {
@@ -111,7 +114,8 @@ impl CqBudget {
     }
 }
 
-/// A completion queue is too small: resize it to at least this many entries, or wait for completions.
+/// A completion queue is too small: resize it to at least this many entries, or wait for
+/// completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("completion queue needs {0} entries")]
 pub struct NeedsDepth(pub u32);

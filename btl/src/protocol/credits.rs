@@ -1,9 +1,9 @@
 //! Credits of one per-peer queue: a message is sent only when the peer has a receive posted for it.
 //!
-//! On a P queue RNR never happens. Each side posts `rd_num` receives for data and `rd_rsv` for credit messages,
-//! all on the same receive queue, and starts with as many credits to send. A data message takes one data
-//! credit, an explicit credit message takes one control credit (`ctl`) and no data credit. The CTS is outside
-//! of both: it arrives in the connection's extra receive.
+//! On a P queue RNR never happens. Each side posts `rd_num` receives for data and `rd_rsv` for
+//! credit messages, all on the same receive queue, and starts with as many credits to send. A data
+//! message takes one data credit, an explicit credit message takes one control credit (`ctl`) and
+//! no data credit. The CTS is outside of both: it arrives in the connection's extra receive.
 //!
 //! ```text
 //!     sender                                receiver
@@ -14,35 +14,39 @@
 //!     ctl ──take──> credit message in flight ──reposted at once──> ctl_owed ──(the same way)──> ctl
 //! ```
 //!
-//! Both rings conserve: peer's `data` + in flight + held + `unposted` + `owed` (+ grants in flight) is `rd_num`,
-//! and likewise `rd_rsv`. Rules of the receiver:
+//! Both rings conserve: peer's `data` + in flight + held + `unposted` + `owed` (+ grants in flight)
+//! is `rd_num`, and likewise `rd_rsv`. Rules of the receiver:
 //!
 //! * Repost in batches, when `unposted` reaches `min(rd_num - rd_low, rd_win)`.
 //! * Every message to the peer on this queue carries all that is owed, of both kinds.
-//! * An explicit credit message is due when `unposted + owed >= rd_win` and a control credit is left; it reposts
-//!   everything first and carries at least one data credit. It is never sent for `ctl_owed` alone, or two idle
-//!   sides would answer each other for ever.
+//! * An explicit credit message is due when `unposted + owed >= rd_win` and a control credit is
+//!   left; it reposts everything first and carries at least one data credit. It is never sent for
+//!   `ctl_owed` alone, or two idle sides would answer each other for ever.
 //!
-//! Why that cannot deadlock: a sender with no data credit and nothing in flight has sent something after the last
-//! credit message it consumed (each brings at least one data credit), so it has told its `ctl_owed`: the peer has
-//! all `rd_rsv` control credits, and `unposted + owed` is all of `rd_num >= rd_win` there. (The message that
-//! opens an iWARP queue pair takes a control credit and brings nothing. Its receiver cannot have sent anything before it: the same holds.) The tests search the
-//! whole state space of small windows for a counterexample.
+//! Why that cannot deadlock: a sender with no data credit and nothing in flight has sent something
+//! after the last credit message it consumed (each brings at least one data credit), so it has told
+//! its `ctl_owed`: the peer has all `rd_rsv` control credits, and `unposted + owed` is all of
+//! `rd_num >= rd_win` there. (The message that opens an iWARP queue pair takes a control credit and
+//! brings nothing. Its receiver cannot have sent anything before it: the same holds.) The tests
+//! search the whole state space of small windows for a counterexample.
 //!
-//! Nothing here allocates; the state is eight bytes, the constants ([`Window`]) are shared by all endpoints.
+//! Nothing here allocates; the state is eight bytes, the constants ([`Window`]) are shared by all
+//! endpoints.
 
 #![forbid(unsafe_code)]
 
 /// Largest `rd_num`, and so the largest number of data credits in a header.
 pub const MAX_RD_NUM: u16 = 32767;
 
-/// Largest `rd_rsv`: the header's control credit field has eight bits, so a grant never has to be split.
+/// Largest `rd_rsv`: the header's control credit field has eight bits, so a grant never has to be
+/// split.
 pub const MAX_RD_RSV: u8 = u8::MAX;
 
 /// Smallest `rd_rsv`: one credit message under way while another is prepared.
 pub const MIN_RD_RSV: u8 = 2;
 
-/// The constants of one P queue, the same on both sides: they come from the layout, which the peers compare.
+/// The constants of one P queue, the same on both sides: they come from the layout, which the peers
+/// compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     rd_num: u16,
@@ -108,7 +112,8 @@ impl Grant {
     }
 }
 
-/// A peer that breaks the rules: a protocol error, the endpoint fails. The state is as before the call.
+/// A peer that breaks the rules: a protocol error, the endpoint fails. The state is as before the
+/// call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreditError {
     /// More data credits than the window has.
@@ -143,7 +148,8 @@ impl Credits {
         Self { data: window.rd_num, unposted: 0, owed: 0, ctl: window.rd_rsv, ctl_owed: 0 }
     }
 
-    /// Takes a data credit for one data message and what its header returns. `None`: no credit, queue the fragment.
+    /// Takes a data credit for one data message and what its header returns. `None`: no credit,
+    /// queue the fragment.
     #[inline]
     pub fn acquire(&mut self) -> Option<Grant> {
         if self.data == 0 {
@@ -160,8 +166,8 @@ impl Credits {
         self.put_back(grant);
     }
 
-    /// Applies what a received header returns. Call it as soon as the header is parsed, even if the message
-    /// itself is held back.
+    /// Applies what a received header returns. Call it as soon as the header is parsed, even if the
+    /// message itself is held back.
     ///
     /// # Errors
     /// [`CreditError`] when the grant exceeds the window; nothing is applied then.
@@ -190,7 +196,8 @@ impl Credits {
         Ok(())
     }
 
-    /// How many receives to post now: 0 until a batch is worth it. Tell [`reposted`](Self::reposted).
+    /// How many receives to post now: 0 until a batch is worth it. Tell
+    /// [`reposted`](Self::reposted).
     #[inline]
     pub const fn repost_due(&self, window: &Window) -> u16 {
         if self.unposted >= window.repost_at { self.unposted } else { 0 }
@@ -211,7 +218,8 @@ impl Credits {
         self.unposted
     }
 
-    /// A credit message has been consumed and its receive is posted again (at once, with the same buffer).
+    /// A credit message has been consumed and its receive is posted again (at once, with the same
+    /// buffer).
     ///
     /// # Errors
     /// [`CreditError::CtlOverrun`] when the peer cannot have had a control credit for it.
@@ -223,14 +231,15 @@ impl Credits {
         Ok(())
     }
 
-    /// An explicit credit message should go out: repost everything, then [`acquire_explicit`](Self::acquire_explicit).
+    /// An explicit credit message should go out: repost everything, then
+    /// [`acquire_explicit`](Self::acquire_explicit).
     #[inline]
     pub const fn explicit_due(&self, window: &Window) -> bool {
         self.returnable() >= window.rd_win as u32 && self.ctl != 0
     }
 
-    /// Takes a control credit for one explicit credit message and what its header returns. `None` when it is
-    /// not due, or when nothing could be reposted and it would carry no data credit.
+    /// Takes a control credit for one explicit credit message and what its header returns. `None`
+    /// when it is not due, or when nothing could be reposted and it would carry no data credit.
     pub fn acquire_explicit(&mut self, window: &Window) -> Option<Grant> {
         if !self.explicit_due(window) || self.owed == 0 {
             return None;
@@ -239,7 +248,8 @@ impl Credits {
         Some(self.piggyback())
     }
 
-    /// Takes a control credit for the message that opens a queue pair (iWARP), the first of all. False: there is none.
+    /// Takes a control credit for the message that opens a queue pair (iWARP), the first of all.
+    /// False: there is none.
     pub fn acquire_opener(&mut self) -> bool {
         let fewer = self.ctl.checked_sub(1);
         self.ctl = fewer.unwrap_or(0);
@@ -282,7 +292,8 @@ impl Credits {
         grant
     }
 
-    /// Saturating, as all sums that a rogue peer could drive: what is too much is refused, never wrapped.
+    /// Saturating, as all sums that a rogue peer could drive: what is too much is refused, never
+    /// wrapped.
     #[inline]
     fn put_back(&mut self, grant: Grant) {
         self.owed = self.owed.saturating_add(grant.data);

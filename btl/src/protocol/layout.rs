@@ -1,4 +1,5 @@
-//! `receive_queues`: which queues a connection has, how large their buffers are and how many are posted.
+//! `receive_queues`: which queues a connection has, how large their buffers are and how many are
+//! posted.
 //!
 //! ```text
 //!   list  := queue { ":" queue }                                           at most 15, sizes ascending
@@ -7,9 +8,10 @@
 //!          | X,(as S)                                                      the same over XRC; not mixed with P, S
 //! ```
 //!
-//! The grammar and the defaults are those of the openib BTL, so its strings work. What it accepted silently and
-//! then stalled on is refused here: garbage in a number, sizes out of order, windows that can never be returned,
-//! values that do not fit the header's fields. An empty or missing optional field takes its default:
+//! The grammar and the defaults are those of the openib BTL, so its strings work. What it accepted
+//! silently and then stalled on is refused here: garbage in a number, sizes out of order, windows
+//! that can never be returned, values that do not fit the header's fields. An empty or missing
+//! optional field takes its default:
 //!
 //! | field       | default                    | bounds             | meaning                                       |
 //! |-------------|----------------------------|--------------------|-----------------------------------------------|
@@ -42,11 +44,13 @@ pub const MAX_QUEUES: usize = 15;
 /// Longest accepted `receive_queues` string, in bytes.
 pub const MAX_TEXT: usize = 1024;
 
-/// The layout when none is set: small messages per peer, larger ones shared (`configs/default.conf` gives the reasons).
+/// The layout when none is set: small messages per peer, larger ones shared (`configs/default.conf`
+/// gives the reasons).
 pub const DEFAULT: &str =
     "P,128,256,192,128,4:S,2048,1024,1008,64,256,48:S,12288,512,496,64,128,24:S,65536,512,496,32,128,24";
 
-/// The layout on iWARP ports when none is set: per-peer queues only (`configs/iwarp.conf` gives the reasons).
+/// The layout on iWARP ports when none is set: per-peer queues only (`configs/iwarp.conf` gives the
+/// reasons).
 pub const IWARP: &str = "P,128,64,48,32,4:P,4096,32,24,16,4:P,65536,16,12,8,4";
 
 /// What a queue's receives are attached to, and the numbers that only this kind has.
@@ -132,7 +136,8 @@ impl Layout {
         &self.queues
     }
 
-    /// Index of the smallest P queue by size, which carries the CTS. `None` in a layout of S or X only.
+    /// Index of the smallest P queue by size, which carries the CTS. `None` in a layout of S or X
+    /// only.
     pub fn smallest_p(&self) -> Option<usize> {
         self.queues.iter().position(Queue::is_per_peer)
     }

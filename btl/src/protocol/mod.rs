@@ -1,4 +1,5 @@
-//! The transport's protocol logic: pure values and arithmetic, no I/O, no clock, no allocation on hot paths.
+//! The transport's protocol logic: pure values and arithmetic, no I/O, no clock, no allocation on
+//! hot paths.
 //!
 //! ```text
 //!   receive_queues string ──> layout ──> window (rd_num, rd_win, rd_rsv)
@@ -8,8 +9,9 @@
 //!   fragments that cannot go yet ──> pending ┘      budget: send WQEs and CQEs never overrun
 //! ```
 //!
-//! Everything here is `#![forbid(unsafe_code)]`: it is what property tests, the exhaustive search of the
-//! credit protocol and the fuzzers drive. The driver that owns verbs objects lives in `transport`.
+//! Everything here is `#![forbid(unsafe_code)]`: it is what property tests, the exhaustive search
+//! of the credit protocol and the fuzzers drive. The driver that owns verbs objects lives in
+//! `transport`.
 
 #![forbid(unsafe_code)]
 

@@ -8,10 +8,11 @@
 //!       string16 layout    u8 adverts, then each: string8 name, u8 priority, bytes8 blob
 //! ```
 //!
-//! Little endian; `string8` is a byte of length and that many bytes, `16` two bytes of length. Another major version
-//! is refused. A newer minor version may append to a port record and to the message: this one skips what it does
-//! not know, so old and new processes still meet. From a peer of the same version, nothing may be left over.
-//! Everything is checked against the length; a message of no port is valid and means "not reachable by oxib".
+//! Little endian; `string8` is a byte of length and that many bytes, `16` two bytes of length.
+//! Another major version is refused. A newer minor version may append to a port record and to the
+//! message: this one skips what it does not know, so old and new processes still meet. From a peer
+//! of the same version, nothing may be left over. Everything is checked against the length; a
+//! message of no port is valid and means "not reachable by oxib".
 
 #![forbid(unsafe_code)]
 
@@ -148,8 +149,8 @@ impl Modex {
     /// The wire bytes.
     ///
     /// # Errors
-    /// [`ModexError::TooLong`], [`ModexError::Value`], [`ModexError::Text`] or [`ModexError::Duplicate`] when a value
-    /// is not one that [`decode`](Self::decode) accepts.
+    /// [`ModexError::TooLong`], [`ModexError::Value`], [`ModexError::Text`] or
+    /// [`ModexError::Duplicate`] when a value is not one that [`decode`](Self::decode) accepts.
     pub fn encode(&self) -> Result<Vec<u8>, ModexError> {
         let mut out = Vec::with_capacity(256);
         out.extend(MAGIC);
@@ -172,7 +173,8 @@ impl Modex {
     /// Reads a peer's message.
     ///
     /// # Errors
-    /// [`ModexError`]: foreign, another version, truncated, or not what [`encode`](Self::encode) writes.
+    /// [`ModexError`]: foreign, another version, truncated, or not what [`encode`](Self::encode)
+    /// writes.
     pub fn decode(message: &[u8]) -> Result<Self, ModexError> {
         let (mut reader, newer) = open(message)?;
         let modex = Self {
@@ -187,7 +189,8 @@ impl Modex {
     }
 }
 
-/// Checks magic, version and length. The reader stands behind them; `true` for a newer minor version.
+/// Checks magic, version and length. The reader stands behind them; `true` for a newer minor
+/// version.
 fn open(message: &[u8]) -> Result<(Reader<'_>, bool), ModexError> {
     let Some((fixed, _)) = message.split_first_chunk::<FIXED_LEN>() else {
         return Err(ModexError::Truncated { len: message.len(), need: FIXED_LEN });

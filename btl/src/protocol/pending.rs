@@ -7,12 +7,14 @@
 //!   peer 7   queue 2: f f f f f  busy  ┘         (back of the ring after its turn)
 //! ```
 //!
-//! A lane is one (endpoint, queue). Order within a lane is kept: a caller that sends directly must find the lane
-//! [idle](Pending::is_idle), and while a fragment is out on its turn the lane is neither idle nor served again, so
-//! that callbacks which send may be entered from within a turn. Peers take turns, one fragment each; the lanes of a
-//! peer take turns within it. A lane that cannot go on is parked and costs nothing until it is woken.
+//! A lane is one (endpoint, queue). Order within a lane is kept: a caller that sends directly must
+//! find the lane [idle](Pending::is_idle), and while a fragment is out on its turn the lane is
+//! neither idle nor served again, so that callbacks which send may be entered from within a turn.
+//! Peers take turns, one fragment each; the lanes of a peer take turns within it. A lane that
+//! cannot go on is parked and costs nothing until it is woken.
 //!
-//! [`Shares`] caps what each peer may hold of a pool that all share, so that a stalled one cannot starve the others.
+//! [`Shares`] caps what each peer may hold of a pool that all share, so that a stalled one cannot
+//! starve the others.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +29,8 @@ pub struct LaneId {
     pub queue: u8,
 }
 
-/// A fragment whose turn it is. End the turn with [`Pending::sent`], [`Pending::blocked`] or [`Pending::deferred`].
+/// A fragment whose turn it is. End the turn with [`Pending::sent`], [`Pending::blocked`] or
+/// [`Pending::deferred`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the lane stands still until the turn ends"]
 pub struct Turn<T> {
@@ -198,8 +201,8 @@ impl<T> Pending<T> {
         self.end_turn(lane, |lane, _| lane.arm());
     }
 
-    /// The lane cannot go on: the fragment returns to its front, and the lane waits for [`wake`](Self::wake)
-    /// (unless that has come during the turn).
+    /// The lane cannot go on: the fragment returns to its front, and the lane waits for
+    /// [`wake`](Self::wake) (unless that has come during the turn).
     pub fn blocked(&mut self, turn: Turn<T>) {
         self.waiting += 1;
         self.end_turn(turn.lane, |lane, woken| {
@@ -208,8 +211,8 @@ impl<T> Pending<T> {
         });
     }
 
-    /// Nothing at all can go now (say, no buffer): the fragment returns to its front, the peer keeps its turn, and
-    /// the caller stops serving for now.
+    /// Nothing at all can go now (say, no buffer): the fragment returns to its front, the peer
+    /// keeps its turn, and the caller stops serving for now.
     pub fn deferred(&mut self, turn: Turn<T>) {
         let LaneId { peer, queue } = turn.lane;
         self.waiting += 1;
@@ -224,8 +227,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Takes all fragments of a peer that failed or left, queue by queue, each in order. A fragment on its turn is
-    /// not among them: the caller that ends that turn must look at the endpoint.
+    /// Takes all fragments of a peer that failed or left, queue by queue, each in order. A fragment
+    /// on its turn is not among them: the caller that ends that turn must look at the endpoint.
     pub fn drain(&mut self, peer: u32) -> Vec<(u8, T)> {
         let Some(state) = self.peers.get_mut(peer as usize) else { return Vec::new() };
         let mut drained = Vec::new();
@@ -302,8 +305,9 @@ pub enum Refused {
 
 /// Who holds how much of a pool that all peers share.
 ///
-/// A peer may hold at most `per_peer`, and never more than is left for the others (a dynamic threshold): one peer
-/// that takes and never gives back stops at half of the pool, `n` of them leave an `n+1`-th of it.
+/// A peer may hold at most `per_peer`, and never more than is left for the others (a dynamic
+/// threshold): one peer that takes and never gives back stops at half of the pool, `n` of them
+/// leave an `n+1`-th of it.
 #[derive(Clone, Debug)]
 pub struct Shares {
     free: u32,

@@ -6,15 +6,18 @@
 //! ```
 //!
 //! * `tag`: the upper layer's active-message tag of a [`Kind::Data`] message, 0 in all others.
-//! * `kind` is the low nibble of byte 1; the high nibble holds flags, none of which is defined yet: must be 0.
-//! * `credits`, `ctl`: the [`Grant`] to the receiver of this message, for the queue that the message travels on.
-//! * `queue`: index of that queue in the layout; the receiver compares it with the queue it posted to.
+//! * `kind` is the low nibble of byte 1; the high nibble holds flags, none of which is defined yet:
+//!   must be 0.
+//! * `credits`, `ctl`: the [`Grant`] to the receiver of this message, for the queue that the
+//!   message travels on.
+//! * `queue`: index of that queue in the layout; the receiver compares it with the queue it posted
+//!   to.
 //!
 //! On X queues there are no credits: [`XrcHeader`] has other fields in their place.
 //!
-//! A credit message is a header and nothing else. A CTS carries [`Cts`]. Everything is little endian. The hot
-//! path parses a data header with one 64-bit load and one mask ([`DataHeader::parse`]); all other kinds go
-//! through [`Header::parse`].
+//! A credit message is a header and nothing else. A CTS carries [`Cts`]. Everything is little
+//! endian. The hot path parses a data header with one 64-bit load and one mask
+//! ([`DataHeader::parse`]); all other kinds go through [`Header::parse`].
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +29,8 @@ pub const VERSION: u16 = 1;
 /// Length of the message header in bytes.
 pub const HEADER_LEN: usize = 8;
 
-/// No control payload, present or reserved, is longer: no queue of a layout may be smaller than this.
+/// No control payload, present or reserved, is longer: no queue of a layout may be smaller than
+/// this.
 pub const MAX_CONTROL_PAYLOAD: usize = 32;
 
 /// What a message is. The discriminant is the wire value.
@@ -37,9 +41,11 @@ pub enum Kind {
     Data = 0,
     /// An explicit return of credits: no payload. Takes one control credit.
     Credit = 1,
-    /// "My receives are posted". Outside the credit window, received by the connection's extra buffer.
+    /// "My receives are posted". Outside the credit window, received by the connection's extra
+    /// buffer.
     Cts = 2,
-    /// The first of a queue pair, where one side has to send first (iWARP): no payload, no credits. Takes one control credit.
+    /// The first of a queue pair, where one side has to send first (iWARP): no payload, no credits.
+    /// Takes one control credit.
     Open = 7,
 }
 
@@ -50,10 +56,12 @@ const RESERVED_KINDS: [(u8, &str); 4] =
 const KIND_MASK: u8 = 0x0f;
 const FLAG_MASK: u8 = 0xf0;
 
-/// Bits that are zero in every valid data header: kind and flags (byte 1), reserved (bytes 6 and 7).
+/// Bits that are zero in every valid data header: kind and flags (byte 1), reserved (bytes 6 and
+/// 7).
 const DATA_MUST_BE_ZERO: u64 = 0xffff_0000_0000_ff00;
 
-/// Why a header or a control payload was refused. The message is dropped and counted, the endpoint fails.
+/// Why a header or a control payload was refused. The message is dropped and counted, the endpoint
+/// fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Fewer bytes arrived than the fixed part needs.
@@ -86,7 +94,8 @@ pub enum WireError {
 pub struct DataHeader(u64);
 
 impl DataHeader {
-    /// The header if these bytes are a valid data header; else `None`, and [`Header::parse`] knows what they are.
+    /// The header if these bytes are a valid data header; else `None`, and [`Header::parse`] knows
+    /// what they are.
     #[inline]
     pub const fn parse(bytes: [u8; HEADER_LEN]) -> Option<Self> {
         let word = u64::from_le_bytes(bytes);
@@ -130,8 +139,9 @@ impl DataHeader {
 ///   byte 0    1            2..5           5              6..8
 ///        tag  kind|flags   label (LE)     queue          number (LE)
 /// ```
-/// The label (24 bits) says whose the message is, for the queue pair that it comes through does not: the receiver has given it
-/// out. Messages to one peer are numbered, so that one which is sent again over another queue pair is known by its number.
+/// The label (24 bits) says whose the message is, for the queue pair that it comes through does
+/// not: the receiver has given it out. Messages to one peer are numbered, so that one which is sent
+/// again over another queue pair is known by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcHeader(u64);
 
@@ -284,7 +294,8 @@ impl Kind {
     }
 }
 
-/// Payload of a CTS: enough to notice that the two sides do not agree before the first fragment is misread.
+/// Payload of a CTS: enough to notice that the two sides do not agree before the first fragment is
+/// misread.
 ///
 /// ```text
 ///   0..2 version    2 number of queues    3 reserved, 0    4..8 fingerprint of the layout
@@ -317,7 +328,8 @@ impl Cts {
     /// Parses the payload behind a CTS header.
     ///
     /// # Errors
-    /// [`WireError::Version`] when the peer speaks another version; wrong length; reserved byte set.
+    /// [`WireError::Version`] when the peer speaks another version; wrong length; reserved byte
+    /// set.
     pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
         let Some((fixed, rest)) = payload.split_first_chunk::<{ Self::LEN }>() else {
             return Err(WireError::Short { what: "CTS", len: payload.len(), need: Self::LEN });

@@ -1,7 +1,9 @@
-//! Where every buffer, credit and entry of a transport is: what tests and a stuck job's dump look at.
+//! Where every buffer, credit and entry of a transport is: what tests and a stuck job's dump look
+//! at.
 //!
-//! When nothing is in flight, nothing is missing: all send buffers are in their pools, every receive buffer is in
-//! its pool, posted, or waits to be posted, and the credits of the two sides of a lane add up to its window.
+//! When nothing is in flight, nothing is missing: all send buffers are in their pools, every
+//! receive buffer is in its pool, posted, or waits to be posted, and the credits of the two sides
+//! of a lane add up to its window.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -19,7 +21,8 @@ pub struct Audit {
     pub pending: usize,
     /// Messages whose sender is not known yet.
     pub parked: usize,
-    /// Buffers for clear-to-send messages: made, and in their pool. An endpoint that is not connected holds one.
+    /// Buffers for clear-to-send messages: made, and in their pool. An endpoint that is not
+    /// connected holds one.
     pub cts_buffers: (u32, usize),
     /// Entries of the completion queues that are reserved: of receives, of sends.
     pub completions: (u32, u32),

@@ -1,8 +1,9 @@
 //! The end of endpoints and of the transport.
 //!
-//! The upper layer first lets out what is queued (it polls while an endpoint is `busy`, up to a deadline); then
-//! `remove`, or its three steps, take the queue pairs down, and every work request completes, flushed ones too. Receives
-//! in shared queues are not flushed with a queue pair: their buffers come back when the shared queue is destroyed.
+//! The upper layer first lets out what is queued (it polls while an endpoint is `busy`, up to a
+//! deadline); then `remove`, or its three steps, take the queue pairs down, and every work request
+//! completes, flushed ones too. Receives in shared queues are not flushed with a queue pair: their
+//! buffers come back when the shared queue is destroyed.
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, EpId};
@@ -19,7 +20,8 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// How long work requests may take to be flushed once their queue pair is in ERR.
 pub(super) const FLUSH: Duration = Duration::from_millis(200);
 
-/// Endpoints that are being taken down, a step at a time: the caller looks around in between, and holds no lock meanwhile.
+/// Endpoints that are being taken down, a step at a time: the caller looks around in between, and
+/// holds no lock meanwhile.
 #[derive(Debug)]
 pub struct Removal {
     ids: Vec<EpId>,
@@ -62,7 +64,8 @@ impl<C> Transport<C> {
         self.end_removal(&removal);
     }
 
-    /// Begins to take endpoints down: their queue pairs are being flushed, for all of them in the same time.
+    /// Begins to take endpoints down: their queue pairs are being flushed, for all of them in the
+    /// same time.
     pub fn begin_removal(&mut self, ids: &[EpId]) -> Removal {
         for id in ids {
             if let Some(ep) = self.endpoint(*id) {
@@ -133,7 +136,8 @@ impl<C> Transport<C> {
         if flushed {
             return;
         }
-        // siw's library posts receives without asking the kernel: one that comes after the peer has gone is never flushed.
+        // siw's library posts receives without asking the kernel: one that comes after the peer has
+        // gone is never flushed.
         let usual = self.endpoint(id).is_some_and(|ep| ep.first.is_some());
         let level = if usual { log::Level::Debug } else { log::Level::Warn };
         let index = id.index;
@@ -162,7 +166,8 @@ impl<C> Transport<C> {
         self.release_completions();
     }
 
-    /// What the connection at this position held comes back, and what still names it is stale from now on.
+    /// What the connection at this position held comes back, and what still names it is stale from
+    /// now on.
     pub(super) fn end_epoch(
         &mut self,
         index: u32,
@@ -200,7 +205,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Work requests that never completed: their buffers stay with the device, their callbacks hear of it.
+    /// Work requests that never completed: their buffers stay with the device, their callbacks hear
+    /// of it.
     fn forget_inflight(&mut self, index: u32) {
         let of_endpoint = |w: &Waiting<C>| match w {
             Waiting::Send { endpoint, .. } | Waiting::Rdma { endpoint, .. } => *endpoint == index,

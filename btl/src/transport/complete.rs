@@ -1,6 +1,7 @@
 //! Send completions, and completions of either kind that are errors.
 //!
-//! Every work request has one completion, successful, failed or flushed; each gives back what waited for it.
+//! Every work request has one completion, successful, failed or flushed; each gives back what
+//! waited for it.
 #![forbid(unsafe_code)]
 
 use super::inflight::Waiting;
@@ -106,7 +107,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// A work request failed. A flushed one only follows another that says why, and that may still be in the queue.
+    /// A work request failed. A flushed one only follows another that says why, and that may still
+    /// be in the queue.
     #[cold]
     fn fail_with(&mut self, index: u32, wc: &Wc) {
         if wc.status() == WcStatus::Flushed && self.is_alive(index) && self.outstanding != 0 && !self.seeking
@@ -121,8 +123,9 @@ impl<C> Transport<C> {
         self.fail(index, &format_args!("work request on {}: {}", wc.qp_num(), wc.status()));
     }
 
-    /// On iWARP a peer that takes its connections down, in its MPI_Finalize, takes our queue pairs along. What it means the connection manager
-    /// says, whose word is on its way; a send that is lost with them says something else.
+    /// On iWARP a peer that takes its connections down, in its MPI_Finalize, takes our queue pairs
+    /// along. What it means the connection manager says, whose word is on its way; a send that is
+    /// lost with them says something else.
     fn may_have_left(&self, index: u32, wc: &Wc) -> bool {
         let endpoint = self.endpoints.get(index as usize).and_then(|ep| ep.as_deref());
         wc.status() == WcStatus::Flushed && endpoint.is_some_and(|ep| ep.first.is_some())
@@ -175,7 +178,8 @@ mod tests {
         Transport::open(&ports[0], config, 1 << 40).unwrap()
     }
 
-    /// The receive of the CTS in one epoch of the endpoint at position 0, as the connection manager posts it.
+    /// The receive of the CTS in one epoch of the endpoint at position 0, as the connection manager
+    /// posts it.
     fn cts_receive(t: &mut Transport<u64>, epoch: u32) -> (Arc<Qp>, Posted) {
         let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
         let (send_cq, recv_cq) = (t.send_cq.clone(), t.recv_cq.clone());

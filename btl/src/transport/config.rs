@@ -12,7 +12,8 @@ pub struct Config {
     pub layout: Layout,
     /// Bytes that may travel inline; less where the device's queue pairs take less.
     pub max_inline: u32,
-    /// Send buffers of each queue that may be out at a time before a sender has to wait; 0: no limit.
+    /// Send buffers of each queue that may be out at a time before a sender has to wait; 0: no
+    /// limit.
     pub pool_limit: u32,
     /// Buffers by which a pool grows.
     pub pool_grow: u32,
@@ -38,8 +39,8 @@ pub struct Config {
     pub drain: Duration,
     /// Keep the timelines of endpoints that go, for [`super::Transport::timelines`].
     pub keep_timelines: bool,
-    /// X queues: the file that stands for the domain of this job's processes on this node. It is made if it is not there, and
-    /// removed at the end.
+    /// X queues: the file that stands for the domain of this job's processes on this node. It is
+    /// made if it is not there, and removed at the end.
     pub xrc_domain: PathBuf,
     /// The connection managers.
     pub cpc: cpc::Config,

@@ -1,7 +1,8 @@
 //! From a peer's name to an endpoint that flows.
 //!
-//! The connection manager's helper thread makes the queue pairs and brings them up; this side, the main thread's,
-//! learns of it through events, posts the real buffers and exchanges the CTS (seed 004).
+//! The connection manager's helper thread makes the queue pairs and brings them up; this side, the
+//! main thread's, learns of it through events, posts the real buffers and exchanges the CTS (seed
+//! 004).
 #![forbid(unsafe_code)]
 
 use super::credit::ControlError;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use verbs::{Buf, Cq, PoolError, Posted, Qp};
 
-/// How long messages that wait for credits may keep their senders, all together, before anything moves again: a multiple
-/// of what a credit takes when the peer is in MPI.
+/// How long messages that wait for credits may keep their senders, all together, before anything
+/// moves again: a multiple of what a credit takes when the peer is in MPI.
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How long answers to a peer that has been heard may keep their senders until the connection to it
@@ -36,8 +37,8 @@ pub enum Settled {
     Kept,
     /// There is nothing more to wait for.
     Over,
-    /// They wait for a connection to a peer that has not been heard: the sender can be told when it is
-    /// there, and meanwhile it may begin others.
+    /// They wait for a connection to a peer that has not been heard: the sender can be told when it
+    /// is there, and meanwhile it may begin others.
     Unconnected,
 }
 
@@ -65,7 +66,8 @@ pub enum AddError {
 }
 
 impl<C> Transport<C> {
-    /// The endpoint of a peer; made if it is new, connected anew if the peer had taken it down. From now on the peer may connect to us.
+    /// The endpoint of a peer; made if it is new, connected anew if the peer had taken it down.
+    /// From now on the peer may connect to us.
     pub fn add(&mut self, peer: u64, adverts: &[Advert]) -> Result<EpId, AddError> {
         if let Some(&index) = self.by_name.get(&peer) {
             return self.add_again(index, adverts);
@@ -80,7 +82,8 @@ impl<C> Transport<C> {
         Ok(id)
     }
 
-    /// What an endpoint needs besides completions before a peer may hear of it; its receive for the CTS.
+    /// What an endpoint needs besides completions before a peer may hear of it; its receive for the
+    /// CTS.
     fn prepare(&mut self) -> Result<Option<(usize, Buf)>, AddError> {
         self.fill_shared();
         self.service.start()?;
@@ -92,7 +95,8 @@ impl<C> Transport<C> {
         self.cts_queue.map(|queue| Ok((queue, self.cts_pool.take()?))).transpose()
     }
 
-    /// Makes the connection at this position known to the connection manager, whose helper thread runs.
+    /// Makes the connection at this position known to the connection manager, whose helper thread
+    /// runs.
     pub(super) fn introduce(&mut self, index: u32, choice: Choice, cts: Option<(usize, Buf)>) {
         let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
         let (epoch, key, peer) = (ep.epoch, ep.key(index), ProcessName(ep.peer));
@@ -104,7 +108,8 @@ impl<C> Transport<C> {
         self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label });
     }
 
-    /// Starts the helper thread, if it does not run yet: peers may connect from now on, those we have not heard of too.
+    /// Starts the helper thread, if it does not run yet: peers may connect from now on, those we
+    /// have not heard of too.
     ///
     /// # Errors
     /// No thread or file descriptor is left.
@@ -205,7 +210,8 @@ impl<C> Transport<C> {
     }
 
     fn qps_created(&mut self, key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted>) {
-        // The endpoint may have been removed while they were made; what has come over them is dropped.
+        // The endpoint may have been removed while they were made; what has come over them is
+        // dropped.
         qps.iter().for_each(|qp| self.qpns.retire(qp.num()));
         if let Some(cts) = cts {
             self.cts_buffers.insert((key.index, key.generation), cts);
@@ -222,9 +228,9 @@ impl<C> Transport<C> {
         self.unpark();
     }
 
-    /// The peer has taken the connection down, in its MPI_Finalize or disconnect: what is still queued to it is of no
-    /// interest to it any more. One that was not up yet is another matter: see `renew`. A peer that is lost shows in failed work
-    /// requests instead.
+    /// The peer has taken the connection down, in its MPI_Finalize or disconnect: what is still
+    /// queued to it is of no interest to it any more. One that was not up yet is another matter:
+    /// see `renew`. A peer that is lost shows in failed work requests instead.
     fn disconnected(&mut self, index: u32) {
         if !self.renew_soon(index) {
             self.drop_waiting(index, "the peer has left");
@@ -265,8 +271,8 @@ impl<C> Transport<C> {
         self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up())
     }
 
-    /// Keeps `cookie` until the connection is there or has failed, and hands it back by `Upcall::Completed`; at once, if it
-    /// is or has.
+    /// Keeps `cookie` until the connection is there or has failed, and hands it back by
+    /// `Upcall::Completed`; at once, if it is or has.
     #[cold]
     pub fn when_connected(&mut self, id: EpId, cookie: C) {
         match self.endpoint(id) {
@@ -278,8 +284,9 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Hands back what was waiting for the connection. `ok`: it is there, or one of the two sides has taken the endpoint down, so
-    /// that what was sent is of no interest any more. Otherwise it has failed, and what was sent with it.
+    /// Hands back what was waiting for the connection. `ok`: it is there, or one of the two sides
+    /// has taken the endpoint down, so that what was sent is of no interest any more. Otherwise it
+    /// has failed, and what was sent with it.
     pub(super) fn end_waiting(&mut self, index: u32, ok: bool) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         let cookies = std::mem::take(&mut ep.awaiting);
@@ -405,7 +412,8 @@ impl<C> Transport<C> {
         Ok(())
     }
 
-    /// The CTS goes over the smallest per-peer queue, into the receive that the connection manager posted there.
+    /// The CTS goes over the smallest per-peer queue, into the receive that the connection manager
+    /// posted there.
     fn post_cts(&mut self, index: u32) -> Result<(), ControlError> {
         let Some(queue) = self.cts_queue else { return Ok(()) };
         let cts = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
@@ -434,7 +442,8 @@ pub struct CqTooSmall {
     why: verbs::Error,
 }
 
-/// Makes room for `count` more completions, in a device whose queues have no more than `most` entries.
+/// Makes room for `count` more completions, in a device whose queues have no more than `most`
+/// entries.
 pub(super) fn grow(cq: &Cq, budget: &mut CqBudget, count: u32, most: u32) -> Result<(), CqTooSmall> {
     if let Err(NeedsDepth(needs)) = budget.reserve(count) {
         let has = cq.depth();

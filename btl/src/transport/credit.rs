@@ -1,4 +1,5 @@
-//! The credits of per-peer queues in motion: reposting what was consumed, telling the peer, and control messages.
+//! The credits of per-peer queues in motion: reposting what was consumed, telling the peer, and
+//! control messages.
 //!
 //! The rules are in `protocol::credits`; here they meet buffers and queue pairs.
 #![forbid(unsafe_code)]
@@ -21,7 +22,8 @@ pub(super) enum ControlError {
 }
 
 impl<C> Transport<C> {
-    /// Posts the consumed buffers of a per-peer lane again; sends an explicit credit message if one is due.
+    /// Posts the consumed buffers of a per-peer lane again; sends an explicit credit message if one
+    /// is due.
     pub(super) fn return_credits(&mut self, index: u32, queue: usize) {
         if let Err(error) = self.repost_lane(index, queue) {
             return self.fail(index, &format!("post of a receive failed: {error}"));
@@ -29,8 +31,8 @@ impl<C> Transport<C> {
         self.send_credits_if_due(index, queue);
     }
 
-    /// Posts consumed buffers again while there is nothing else to do, before their batch is due: in an exchange of single
-    /// messages that takes the posting out of the way of the answer.
+    /// Posts consumed buffers again while there is nothing else to do, before their batch is due:
+    /// in an exchange of single messages that takes the posting out of the way of the answer.
     #[inline]
     pub(super) fn repost_early(&mut self, index: u32, queue: usize) {
         if let Err(error) = self.repost_lane(index, queue) {
@@ -73,7 +75,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// An explicit credit message, out of its own credits and one of the entries that data never takes.
+    /// An explicit credit message, out of its own credits and one of the entries that data never
+    /// takes.
     #[cold]
     pub(super) fn send_credits(&mut self, index: u32, queue: usize) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
@@ -95,7 +98,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Posts a message of our own, whose entry has been taken: inline, or from a buffer where the device takes too little inline.
+    /// Posts a message of our own, whose entry has been taken: inline, or from a buffer where the
+    /// device takes too little inline.
     pub(super) fn post_control(
         &mut self,
         index: u32,

@@ -1,7 +1,7 @@
 //! Which device and port a transport runs on.
 //!
-//! `auto` takes hardware ports, and the software device only when the job asked for oxib by name: an installed
-//! plugin is opened in every job, and must cost nothing where it is not wanted.
+//! `auto` takes hardware ports, and the software device only when the job asked for oxib by name:
+//! an installed plugin is opened in every job, and must cost nothing where it is not wanted.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub enum Choice {
 /// A device, and a port of it if only one is meant.
 pub type Name = (String, Option<u8>);
 
-/// What is left of the ports that [`Choice`] finds: at most one of the two lists has something in it.
+/// What is left of the ports that [`Choice`] finds: at most one of the two lists has something in
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only these; empty: all.
@@ -131,7 +132,8 @@ pub enum Unusable {
 }
 
 impl Unusable {
-    /// A port without a cable or outside of a partition is nothing special on a device of several ports.
+    /// A port without a cable or outside of a partition is nothing special on a device of several
+    /// ports.
     fn is_common(&self) -> bool {
         matches!(self, Unusable::Inactive { .. } | Unusable::NoPkey { .. })
     }
@@ -147,7 +149,8 @@ fn list(items: impl Iterator<Item = String>, between: &str) -> String {
     if items.is_empty() { "none".to_owned() } else { items.join(between) }
 }
 
-/// The ports to use. With `Auto` and nothing to use the answer is an error that needs no message to the user.
+/// The ports to use. With `Auto` and nothing to use the answer is an error that needs no message to
+/// the user.
 pub fn find(
     choice: &Choice,
     filter: &Filter,

@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use verbs::{RKey, RdmaOp, Sge};
 
-/// Names an endpoint for the upper layer, however often it is connected anew; stale ones are recognised.
+/// Names an endpoint for the upper layer, however often it is connected anew; stale ones are
+/// recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EpId {
     /// Position in the transport's table.
@@ -37,9 +38,11 @@ pub struct QueuedRdma<C> {
 pub struct Endpoint<C> {
     /// Where it stands; only `Connected` sends.
     pub state: State,
-    /// Tells the endpoints apart that this position has had: with it, the upper layer's name for the endpoint.
+    /// Tells the endpoints apart that this position has had: with it, the upper layer's name for
+    /// the endpoint.
     pub generation: u32,
-    /// Which connection at this position: names it to the connection manager and in work requests. It starts as `generation`.
+    /// Which connection at this position: names it to the connection manager and in work requests.
+    /// It starts as `generation`.
     pub epoch: u32,
     /// How often in a row the peer has left before a connection was up, and another was begun.
     pub renewals: u8,

@@ -14,7 +14,8 @@ use super::qpns::Owner;
 use super::queue::{QueueRes, Shared};
 use verbs::{AsyncEvent, Qpn, SrqId};
 
-/// Idle polls between two looks: about a millisecond, so that a look (one system call) costs nothing that could be seen.
+/// Idle polls between two looks: about a millisecond, so that a look (one system call) costs
+/// nothing that could be seen.
 pub const IDLE_POLLS: u32 = 1 << 14;
 
 impl<C> Transport<C> {
@@ -43,7 +44,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// What the device has consumed of the queue may not have been polled yet, so the refill may be by less than it grows.
+    /// What the device has consumed of the queue may not have been polled yet, so the refill may be
+    /// by less than it grows.
     fn shared_queue_low(&mut self, srq: SrqId) {
         let of_event = |res: &QueueRes| res.shared.as_ref().is_some_and(|shared| shared.srq.id() == srq);
         let Some(queue) = self.queues.iter().position(of_event) else { return };

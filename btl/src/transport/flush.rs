@@ -1,4 +1,5 @@
-//! What a flush waits for: everything that was handed to us before it, and nothing that comes later.
+//! What a flush waits for: everything that was handed to us before it, and nothing that comes
+//! later.
 //!
 //! ```text
 //!   callbacks   each has a ticket, given out in order   over when its callback has returned, in any order      Owed
@@ -111,7 +112,8 @@ fn lane_marks<C>(ep: &Endpoint<C>) -> Vec<LaneMark> {
 }
 
 impl<C> Transport<C> {
-    /// The upper layer has a callback to come for this endpoint; what to call it when it has returned.
+    /// The upper layer has a callback to come for this endpoint; what to call it when it has
+    /// returned.
     #[inline]
     pub fn owe(&mut self, id: EpId) -> u64 {
         self.endpoint(id).map_or(0, |ep| ep.owed.add())
@@ -130,7 +132,8 @@ impl<C> Transport<C> {
         self.endpoint(id).map(|ep| Mark::of(id, ep))
     }
 
-    /// Whether something of it is not done, or its callback has not returned; `but` are tickets of callbacks that the caller is in.
+    /// Whether something of it is not done, or its callback has not returned; `but` are tickets of
+    /// callbacks that the caller is in.
     pub fn is_ahead(&mut self, mark: &mut Mark, but: &[u64]) -> bool {
         let nothing_comes = self.up.is_empty();
         let Some(ep) = self.endpoint(mark.id) else { return false };

@@ -1,4 +1,5 @@
-//! The table of work requests that the device owns: buffers and waiting callbacks, by work request id.
+//! The table of work requests that the device owns: buffers and waiting callbacks, by work request
+//! id.
 //!
 //! Entries are reused; a generation tells a completion of the former owner from one of the present.
 #![forbid(unsafe_code)]

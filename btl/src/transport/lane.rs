@@ -9,7 +9,8 @@ use verbs::Qp;
 /// One queue of the layout to one peer.
 #[derive(Debug)]
 pub struct Lane {
-    /// The queue pair; none until the connection manager has made it, and none of its own for an X queue.
+    /// The queue pair; none until the connection manager has made it, and none of its own for an X
+    /// queue.
     pub qp: Option<Arc<Qp>>,
     /// Send work requests that its completion queue has room for.
     planned: u32,
@@ -23,7 +24,8 @@ pub struct Lane {
     pub credits: Option<(Credits, Window)>,
     /// Receive slots whose buffers have been consumed and are to be posted again.
     pub consumed: Vec<u32>,
-    /// Messages that have had to wait, and those of them that have been posted or given up; both survive the connection.
+    /// Messages that have had to wait, and those of them that have been posted or given up; both
+    /// survive the connection.
     pub queued: u32,
     pub served: u32,
     /// Send work requests that have completed.
@@ -31,8 +33,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// A lane without queue pair that may have `planned` send work requests out, `inline` ones among them; `window` for a
-    /// per-peer queue.
+    /// A lane without queue pair that may have `planned` send work requests out, `inline` ones
+    /// among them; `window` for a per-peer queue.
     pub fn new(window: Option<Window>, planned: u32, inline: bool) -> Lane {
         Lane {
             qp: None,
@@ -48,8 +50,8 @@ impl Lane {
         }
     }
 
-    /// The queue pair has come, with the capabilities that the device granted: often more entries than were asked for, of which only
-    /// those are used whose completions have their place.
+    /// The queue pair has come, with the capabilities that the device granted: often more entries
+    /// than were asked for, of which only those are used whose completions have their place.
     pub fn attach(&mut self, qp: Arc<Qp>) {
         let cap = qp.cap();
         self.budget = SendBudget::new(cap.max_send_wr.min(self.planned));
@@ -57,14 +59,14 @@ impl Lane {
         self.qp = Some(qp);
     }
 
-    /// The route to the peer's process is there, over a send queue pair that it shares with others; nothing goes inline, for what
-    /// is in flight may have to be sent again.
+    /// The route to the peer's process is there, over a send queue pair that it shares with others;
+    /// nothing goes inline, for what is in flight may have to be sent again.
     pub fn attach_shared(&mut self) {
         self.budget = SendBudget::new(self.planned);
     }
 
-    /// Takes what one data message needs, a work queue entry and (per-peer queue) a credit, and what its header
-    /// returns. One entry per credit kind stays for control messages.
+    /// Takes what one data message needs, a work queue entry and (per-peer queue) a credit, and
+    /// what its header returns. One entry per credit kind stays for control messages.
     #[inline]
     pub fn acquire(&mut self) -> Option<Grant> {
         let Some((credits, _)) = &mut self.credits else {
@@ -81,5 +83,6 @@ impl Lane {
     }
 }
 
-/// Send work queue entries of a per-peer queue pair that data never takes: one credit message, one CTS.
+/// Send work queue entries of a per-peer queue pair that data never takes: one credit message, one
+/// CTS.
 pub const CONTROL_WQES: u16 = 2;

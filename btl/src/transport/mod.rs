@@ -1,18 +1,21 @@
 //! The transport: messages between processes over queue pairs.
 //!
-//! One [`Transport`] drives one port. It is driven from outside and makes no call upwards: the upper layer hands it
-//! messages ([`Transport::sendi`], [`Transport::send`]), asks it to look around ([`Transport::poll`]) and takes
-//! what came of that, one by one ([`Transport::take_upcall`]). So an upper layer may call back in between.
+//! One [`Transport`] drives one port. It is driven from outside and makes no call upwards: the
+//! upper layer hands it messages ([`Transport::sendi`], [`Transport::send`]), asks it to look
+//! around ([`Transport::poll`]) and takes what came of that, one by one
+//! ([`Transport::take_upcall`]). So an upper layer may call back in between.
 //!
 //! ```text
 //!   sendi/send --> lane: connected? credit? entry? --> post  (else: queue; the buffer is ours, the sender is done)
 //!   poll       --> helper's events, completions      --> take_upcall: deliver, RDMA done, unknown peer, failure
 //! ```
 //!
-//! Files: `open` builds it, `connect` turns the connection managers' events into endpoints that flow, `send` and
-//! `recv` are the hot paths, with `credit` and `shared` behind them for the two kinds of queues; `complete` ends what was
-//! posted, `rdma` is put and get, `flush` what a flush waits for, `events` the device's news, `close` the end; `xrc` is what differs for X queues. Plain parts: `state` (the endpoint's table),
-//! `lane` (one queue to one peer), `queue` (what peers share), `inflight` and `wrid` (who waits for a completion).
+//! Files: `open` builds it, `connect` turns the connection managers' events into endpoints that
+//! flow, `send` and `recv` are the hot paths, with `credit` and `shared` behind them for the two
+//! kinds of queues; `complete` ends what was posted, `rdma` is put and get, `flush` what a flush
+//! waits for, `events` the device's news, `close` the end; `xrc` is what differs for X queues.
+//! Plain parts: `state` (the endpoint's table), `lane` (one queue to one peer), `queue` (what peers
+//! share), `inflight` and `wrid` (who waits for a completion).
 #![forbid(unsafe_code)]
 
 /// Where every buffer and credit is.
@@ -73,7 +76,8 @@ use verbs::{Buf, Cq, Pool, Posted, Wc};
 /// Completions taken from a queue at a time.
 const BATCH: usize = 16;
 
-/// A message for the upper layer. Give it back with [`Transport::delivered`] when its callback has returned.
+/// A message for the upper layer. Give it back with [`Transport::delivered`] when its callback has
+/// returned.
 #[derive(Debug)]
 pub struct Delivery {
     /// Who sent it.
@@ -104,8 +108,8 @@ impl Delivery {
 pub enum Upcall<C> {
     /// A message arrived.
     Deliver(Delivery),
-    /// A put or get is over, the connection that [`Transport::when_connected`] waits for is there or has failed, or it is time for
-    /// what [`Transport::later`] was given; its callback.
+    /// A put or get is over, the connection that [`Transport::when_connected`] waits for is there
+    /// or has failed, or it is time for what [`Transport::later`] was given; its callback.
     Completed { cookie: C, ok: bool },
     /// A process that we have no endpoint for wants to connect: add it, or let it wait.
     UnknownPeer { peer: u64 },
@@ -121,13 +125,15 @@ struct Batch {
     len: usize,
 }
 
-/// The transport over one port. `C` is what the upper layer wants back when an RDMA operation is over.
+/// The transport over one port. `C` is what the upper layer wants back when an RDMA operation is
+/// over.
 #[derive(Debug)]
 pub struct Transport<C> {
     recv_cq: Arc<Cq>,
     send_cq: Arc<Cq>,
     recv_batch: Batch,
-    /// The per-peer lane that consumed a buffer last, if that has not been posted again: the next idle poll does it.
+    /// The per-peer lane that consumed a buffer last, if that has not been posted again: the next
+    /// idle poll does it.
     repost_later: Option<(u32, usize)>,
     /// Send work requests that have not completed, over all endpoints.
     outstanding: u32,
@@ -148,7 +154,8 @@ pub struct Transport<C> {
     by_name: HashMap<u64, u32>,
     /// The connection at each position, current or last.
     epochs: Vec<u32>,
-    /// Connections that are to be begun anew, because their peers have left before they were up, or are back.
+    /// Connections that are to be begun anew, because their peers have left before they were up, or
+    /// are back.
     renewals: Vec<renew::Renewal>,
     cq_budget: (CqBudget, CqBudget),
     /// Entries of the device's largest completion queue.

@@ -57,8 +57,8 @@ impl OpenError {
 }
 
 impl<C> Transport<C> {
-    /// Opens the port: completion queues, shared receive queues, connection managers. No thread is started and no
-    /// receive is posted before the first peer is added.
+    /// Opens the port: completion queues, shared receive queues, connection managers. No thread is
+    /// started and no receive is posted before the first peer is added.
     pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
         let limits = port.context.query_device()?;
         let config = within(&limits, config, port.context.name())?;
@@ -131,8 +131,9 @@ impl<C> Transport<C> {
         &self.pd
     }
 
-    /// The protection domain, for a registration of the upper layer; before the first one is lent, each queue gets send buffers of its own, which
-    /// go round and round when there are no more to be had.
+    /// The protection domain, for a registration of the upper layer; before the first one is lent,
+    /// each queue gets send buffers of its own, which go round and round when there are no more to
+    /// be had.
     ///
     /// # Errors
     /// There are none for us.
@@ -141,7 +142,8 @@ impl<C> Transport<C> {
         Ok(self.pd.clone())
     }
 
-    /// Registrations that the upper layers of the process may have: a sixteenth of the device's is kept for buffers of our own.
+    /// Registrations that the upper layers of the process may have: a sixteenth of the device's is
+    /// kept for buffers of our own.
     pub fn lendable(&self) -> u32 {
         match self.most_mrs {
             0 => u32::MAX,
@@ -167,7 +169,8 @@ impl<C> Transport<C> {
     }
 }
 
-/// The configuration as this device can have it: what is only a wish is cut to its limits, what a peer relies on is refused.
+/// The configuration as this device can have it: what is only a wish is cut to its limits, what a
+/// peer relies on is refused.
 fn within(limits: &DeviceAttr, config: Config, device: &str) -> Result<Config, OpenError> {
     for (index, queue) in config.layout.queues().iter().enumerate() {
         let of_queue = |what: &str| format!("queue {} of btl_oxib_receive_queues ({what})", index + 1);
@@ -257,7 +260,8 @@ fn open_queues(
     config.layout.queues().iter().map(open).collect()
 }
 
-/// Send work requests that one peer's queue pair holds: messages, control messages, on the largest queue RDMA operations.
+/// Send work requests that one peer's queue pair holds: messages, control messages, on the largest
+/// queue RDMA operations.
 pub(super) fn send_depth(layout: &Layout, index: usize, config: &Config) -> u32 {
     let queue = &layout.queues()[index];
     let messages = match queue.kind {
@@ -276,7 +280,8 @@ fn shared_sends(layout: &Layout) -> u32 {
     layout.queues().iter().map(sends).sum()
 }
 
-/// A send queue pair to a node holds what may be in flight on all queues, to whomever, and RDMA operations.
+/// A send queue pair to a node holds what may be in flight on all queues, to whomever, and RDMA
+/// operations.
 fn xrc_plan(
     domain: &Domain,
     config: &Config,

@@ -1,4 +1,5 @@
-//! iWARP: who sends first on a queue pair, and how the other side learns that it may (MPA, RFC 5044; see `state`).
+//! iWARP: who sends first on a queue pair, and how the other side learns that it may (MPA, RFC
+//! 5044; see `state`).
 //!
 //! ```text
 //!   we asked                                        the peer asked
@@ -7,7 +8,8 @@
 //!   an opening message over each of the other queue pairs, then data
 //!   --------------------------------------------->  all are open: data
 //! ```
-//! The other queue pairs' messages have to wait for the peer's CTS: before it, no receives are posted there, and there is no RNR.
+//! The other queue pairs' messages have to wait for the peer's CTS: before it, no receives are
+//! posted there, and there is no RNR.
 #![forbid(unsafe_code)]
 
 use super::Transport;

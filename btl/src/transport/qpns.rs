@@ -1,4 +1,5 @@
-//! Who owns a local queue pair number: the sender of a message that came through a shared receive queue.
+//! Who owns a local queue pair number: the sender of a message that came through a shared receive
+//! queue.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -14,7 +15,8 @@ pub enum Owner {
     Retired,
 }
 
-/// Spreads queue pair numbers (24 bits, handed out in sequence) over a hash table: one multiplication.
+/// Spreads queue pair numbers (24 bits, handed out in sequence) over a hash table: one
+/// multiplication.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpnHasher(u64);
 

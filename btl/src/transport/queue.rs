@@ -1,4 +1,5 @@
-//! What all peers share of one queue of the layout: buffers, the shared receive queue, its send slots.
+//! What all peers share of one queue of the layout: buffers, the shared receive queue, its send
+//! slots.
 #![forbid(unsafe_code)]
 
 use super::send::SendBuf;
@@ -11,7 +12,8 @@ use verbs::{Access, Buf, Pd, Pool, PoolConfig, Posted, Srq};
 /// Buffers start on a cache line, so that header and first payload bytes share one.
 const ALIGN: u32 = 64;
 
-/// A message that could not go out at once. Its sender has been told that it is done: the data is ours now.
+/// A message that could not go out at once. Its sender has been told that it is done: the data is
+/// ours now.
 #[derive(Debug)]
 pub struct Queued {
     /// Room for the header, then the payload.
@@ -27,7 +29,8 @@ pub struct Queued {
 pub struct RecvSlot {
     /// The device's buffer, while it is posted.
     pub posted: Option<Posted>,
-    /// Our buffer, while it waits to be posted again; in neither while its message is being delivered.
+    /// Our buffer, while it waits to be posted again; in neither while its message is being
+    /// delivered.
     pub held: Option<Buf>,
     /// Which use of this slot (24 bits).
     pub generation: u32,
@@ -39,12 +42,14 @@ pub struct RecvSlot {
     place: u32,
 }
 
-/// All receive slots of a transport. While a slot is in use its buffer is posted again and again under one number.
+/// All receive slots of a transport. While a slot is in use its buffer is posted again and again
+/// under one number.
 #[derive(Debug, Default)]
 pub struct RecvSlots {
     slots: Vec<RecvSlot>,
     free: Vec<u32>,
-    /// The slots of each endpoint's per-peer queues, by its index: taking an endpoint down must not cost a look at all others' slots.
+    /// The slots of each endpoint's per-peer queues, by its index: taking an endpoint down must not
+    /// cost a look at all others' slots.
     owned: Vec<Vec<u32>>,
 }
 
@@ -176,8 +181,8 @@ pub struct Shared {
     pub send_slots: SendSlots,
 }
 
-/// The sends that a shared queue allows at a time. A peer whose queue is full holds its sends until it takes them, so
-/// each gets a share only, as of the buffers.
+/// The sends that a shared queue allows at a time. A peer whose queue is full holds its sends until
+/// it takes them, so each gets a share only, as of the buffers.
 #[derive(Debug)]
 pub struct SendSlots {
     shares: Shares,
@@ -232,8 +237,8 @@ pub struct QueueRes {
 }
 
 impl QueueRes {
-    /// Pools for a queue whose buffers carry `size` bytes; no more than `limit` (0: any number) of the send buffers
-    /// are handed to callers that can wait.
+    /// Pools for a queue whose buffers carry `size` bytes; no more than `limit` (0: any number) of
+    /// the send buffers are handed to callers that can wait.
     pub fn new(pd: &Arc<Pd>, size: u32, grow_by: u32, limit: u32) -> QueueRes {
         let config = PoolConfig {
             buf_len: size + HEADER_LEN as u32,

@@ -1,7 +1,7 @@
 //! Put and get: RDMA WRITE and READ on the last queue's queue pair.
 //!
-//! An operation that cannot be posted now waits in order; it is never refused for want of a resource, because ob1
-//! would park it where only another completion wakes it.
+//! An operation that cannot be posted now waits in order; it is never refused for want of a
+//! resource, because ob1 would park it where only another completion wakes it.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -42,7 +42,8 @@ impl<C> Transport<C> {
             if !ep.state.flows() || ep.rdma.is_empty() {
                 return;
             }
-            // What messages are entitled to stays free: the send queue holds both (`open::send_depth`).
+            // What messages are entitled to stays free: the send queue holds both
+            // (`open::send_depth`).
             if ep.rdma_out >= self.config.rdma_depth || !ep.lanes[queue].budget.acquire_leaving(CONTROL_WQES)
             {
                 return;
@@ -84,7 +85,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Hands `cookie` back by `Upcall::Completed`, as if an operation that began now were over at once.
+    /// Hands `cookie` back by `Upcall::Completed`, as if an operation that began now were over at
+    /// once.
     #[cold]
     pub fn later(&mut self, cookie: C) {
         self.up.push_back(super::Upcall::Completed { cookie, ok: true });

@@ -1,9 +1,9 @@
 //! The receiving side, and the turning of completions into what the upper layer hears.
 //!
-//! Receive completions are looked at first; send completions, if there can be any, when nothing arrived, and now and then
-//! when something always does: a process that is flooded has to be able to send.
-//! A message's credits are applied as soon as its header is parsed; its own buffer is posted again, and its credit
-//! returned, only when the upper layer has given it back.
+//! Receive completions are looked at first; send completions, if there can be any, when nothing
+//! arrived, and now and then when something always does: a process that is flooded has to be able
+//! to send. A message's credits are applied as soon as its header is parsed; its own buffer is
+//! posted again, and its credit returned, only when the upper layer has given it back.
 #![forbid(unsafe_code)]
 
 use super::endpoint::EpId;
@@ -22,7 +22,8 @@ const BUSY_POLLS: u32 = 8;
 const _: () = assert!(IDLE_POLLS.is_multiple_of(BUSY_POLLS));
 
 impl<C> Transport<C> {
-    /// Looks around once: connection events, completions. True if there is something for [`Transport::take_upcall`].
+    /// Looks around once: connection events, completions. True if there is something for
+    /// [`Transport::take_upcall`].
     #[inline]
     pub fn poll(&mut self) -> bool {
         if self.service.pending() {
@@ -66,8 +67,9 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The next thing for the upper layer, of what the last `poll` found. What was put aside before, or comes up while a
-    /// message's sender is looked for, is older than what is in the batch.
+    /// The next thing for the upper layer, of what the last `poll` found. What was put aside
+    /// before, or comes up while a message's sender is looked for, is older than what is in the
+    /// batch.
     #[inline]
     pub fn take_upcall(&mut self) -> Option<Upcall<C>> {
         loop {

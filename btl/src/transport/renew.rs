@@ -6,8 +6,9 @@
 //!                       after it:         it is closed, what waits is given up; the peer may be gone for good
 //!   the peer is back    a closed one is connected anew when the peer is added: by the upper layer, or by the peer's request
 //! ```
-//! The helper thread ends the old connection (DREQ, DREP) meanwhile. Whether a peer that has left before a connection was up has another
-//! endpoint is not known: the new attempt is tentative, the end of the job does not wait for it, and if it fails the peer has left.
+//! The helper thread ends the old connection (DREQ, DREP) meanwhile. Whether a peer that has left
+//! before a connection was up has another endpoint is not known: the new attempt is tentative, the
+//! end of the job does not wait for it, and if it fails the peer has left.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -56,9 +57,11 @@ impl<C> Transport<C> {
         self.renewals.push(Renewal { key: ep.key(index), until: None });
     }
 
-    /// The peer has left. True if that says no more than that the connection at hand leads nowhere: another is begun by the next poll.
+    /// The peer has left. True if that says no more than that the connection at hand leads nowhere:
+    /// another is begun by the next poll.
     pub(super) fn renew_soon(&mut self, index: u32) -> bool {
-        // X queues have no connection of their own: a peer that leaves is not heard of before it is known.
+        // X queues have no connection of their own: a peer that leaves is not heard of before it is
+        // known.
         let over_xrc = self.xrc.is_some();
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return false };
         if matches!(ep.state, State::Renewing | State::Retiring) {
@@ -104,8 +107,9 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The connection manager has no connection to offer. A tentative one that has found no peer proves that the peer has left. Should it be back
-    /// one day, it finds another endpoint, not one that has failed.
+    /// The connection manager has no connection to offer. A tentative one that has found no peer
+    /// proves that the peer has left. Should it be back one day, it finds another endpoint, not one
+    /// that has failed.
     pub(super) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if !ep.is_tentative() || !error.cause.finds_nobody() {
@@ -143,8 +147,9 @@ impl<C> Transport<C> {
         Ok(())
     }
 
-    /// What has come over the connection before the peer left goes up now: when the connection is down, the number of its queue pair
-    /// names no endpoint any more. It was there before the word that the peer has left, so among as many as the completion queue holds.
+    /// What has come over the connection before the peer left goes up now: when the connection is
+    /// down, the number of its queue pair names no endpoint any more. It was there before the word
+    /// that the peer has left, so among as many as the completion queue holds.
     fn reap(&mut self) {
         let mut left = self.recv_cq.depth() as usize;
         loop {

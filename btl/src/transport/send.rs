@@ -1,11 +1,12 @@
 //! The sending side.
 //!
-//! A message goes out at once when its endpoint is connected and its lane has a credit and a work queue entry and
-//! nothing before it waits. Otherwise it is queued: its data is in a buffer of ours already, so its sender is done
-//! in either case (a local completion says that the buffer is ours no more, not that the peer has it).
+//! A message goes out at once when its endpoint is connected and its lane has a credit and a work
+//! queue entry and nothing before it waits. Otherwise it is queued: its data is in a buffer of ours
+//! already, so its sender is done in either case (a local completion says that the buffer is ours
+//! no more, not that the peer has it).
 //!
-//! Steps of an 8-byte message: find the endpoint, pick the queue by size, take entry and credit, post our header
-//! and the caller's two pieces inline. No allocation, no lock, no system call.
+//! Steps of an 8-byte message: find the endpoint, pick the queue by size, take entry and credit,
+//! post our header and the caller's two pieces inline. No allocation, no lock, no system call.
 #![forbid(unsafe_code)]
 
 use super::connect::PATIENCE;
@@ -45,8 +46,8 @@ impl SendBuf {
 }
 
 impl<C> Transport<C> {
-    /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing has happened; use a
-    /// buffer.
+    /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing
+    /// has happened; use a buffer.
     #[inline]
     pub fn sendi(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
         let len = head.len() + body.len();
@@ -85,8 +86,8 @@ impl<C> Transport<C> {
         true
     }
 
-    /// A buffer for `len` bytes of payload to this peer; none if no queue is that large, memory is short, or the
-    /// peer has its share of the pool and the caller `can_wait`.
+    /// A buffer for `len` bytes of payload to this peer; none if no queue is that large, memory is
+    /// short, or the peer has its share of the pool and the caller `can_wait`.
     pub fn take(&mut self, id: EpId, len: usize, can_wait: bool) -> Option<SendBuf> {
         let class = self.layout.for_payload(len)?;
         let queue = &mut self.queues[class];
@@ -114,8 +115,8 @@ impl<C> Transport<C> {
         queue.send.put(buf.buf);
     }
 
-    /// Sends the first `len` bytes of the payload, now or as soon as possible, in order. `false` if the endpoint is
-    /// lost: the message is given up.
+    /// Sends the first `len` bytes of the payload, now or as soon as possible, in order. `false` if
+    /// the endpoint is lost: the message is given up.
     pub fn send(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
         let state = self.endpoint(id).map_or(State::Closed, |ep| ep.state);
         if matches!(state, State::Failed | State::Closed) || len > buf.capacity() {
@@ -156,7 +157,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Takes what a message on this lane needs, if it may go now: a send slot of a shared queue, an entry, a credit.
+    /// Takes what a message on this lane needs, if it may go now: a send slot of a shared queue, an
+    /// entry, a credit.
     fn may_send(&mut self, lane: LaneId) -> Option<Grant> {
         let queue = usize::from(lane.queue);
         let ep = self.endpoints.get_mut(lane.peer as usize)?.as_deref_mut()?;
@@ -315,7 +317,8 @@ impl<C> Transport<C> {
         self.pump_rdma(index);
     }
 
-    /// The endpoint is lost: what it has queued is given up, its queue pairs go to ERR and flush the rest.
+    /// The endpoint is lost: what it has queued is given up, its queue pairs go to ERR and flush
+    /// the rest.
     #[cold]
     pub(super) fn fail(&mut self, index: u32, reason: &dyn Display) {
         let cts = self.cts_queue.is_some();

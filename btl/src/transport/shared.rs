@@ -48,8 +48,8 @@ impl<C> Transport<C> {
         self.slots.release(slot);
     }
 
-    /// Which endpoint sent a message that came through a shared queue. Unknown ones are parked: the helper's
-    /// event that names the queue pair may be behind the message.
+    /// Which endpoint sent a message that came through a shared queue. Unknown ones are parked: the
+    /// helper's event that names the queue pair may be behind the message.
     #[inline]
     pub(super) fn sender(&mut self, wc: &Wc) -> Option<u32> {
         let queue = WrId(wc.wr_id()).queue();
@@ -65,8 +65,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Destroys the shared queues; their queue pairs are gone. The receives that never completed come
-    /// back: a buffer that stays with the device keeps its registration and the device open.
+    /// Destroys the shared queues; their queue pairs are gone. The receives that never completed
+    /// come back: a buffer that stays with the device keeps its registration and the device open.
     #[cold]
     pub(super) fn end_shared(&mut self) {
         for (index, queue) in self.queues.iter_mut().enumerate() {

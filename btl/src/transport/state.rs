@@ -12,13 +12,15 @@
 //!   Closed -- the peer is back -------------> Renewing
 //! ```
 //!
-//! `CtsSent` means that our real buffers are posted and our CTS is on its way (seed 004); `Ready` means that
-//! the peer has said the same, `Connected` that a message has passed since, so that the hot paths look at one state only and
-//! the first message takes the slow path, where it is noted. Layouts without a per-peer queue have no CTS: they go
-//! from `HaveQps` straight to `Ready` and rely on RNR and retransmission.
+//! `CtsSent` means that our real buffers are posted and our CTS is on its way (seed 004); `Ready`
+//! means that the peer has said the same, `Connected` that a message has passed since, so that the
+//! hot paths look at one state only and the first message takes the slow path, where it is noted.
+//! Layouts without a per-peer queue have no CTS: they go from `HaveQps` straight to `Ready` and
+//! rely on RNR and retransmission.
 //!
-//! iWARP (MPA, RFC 5044): on each queue pair the side that asked has to send first. It sends its CTS as ever, and, once it has the
-//! peer's, one message over each of the other queue pairs. The other side takes two more steps:
+//! iWARP (MPA, RFC 5044): on each queue pair the side that asked has to send first. It sends its
+//! CTS as ever, and, once it has the peer's, one message over each of the other queue pairs. The
+//! other side takes two more steps:
 //!
 //! ```text
 //!   HaveQps -- CPC: up --> Posted -- peer's CTS: ours goes out --> AwaitingFirst -- something has come over each --> Ready
@@ -45,11 +47,13 @@ pub enum State {
     Idle,
     /// A connection was asked for, by us; no queue pair yet.
     Connecting,
-    /// The connection manager made the queue pairs (ours or the peer's wish); they may not be up yet.
+    /// The connection manager made the queue pairs (ours or the peer's wish); they may not be up
+    /// yet.
     HaveQps,
     /// As `HaveQps`, and the peer's CTS has already arrived.
     HaveCts,
-    /// Queue pairs are up, our buffers are posted, our CTS is sent; the peer's CTS is still to come.
+    /// Queue pairs are up, our buffers are posted, our CTS is sent; the peer's CTS is still to
+    /// come.
     CtsSent,
     /// Queue pairs are up, our buffers are posted; the peer's CTS has to come before ours may go.
     Posted,
@@ -59,9 +63,11 @@ pub enum State {
     Ready,
     /// Fragments flow.
     Connected,
-    /// The peer has left before the connection was up, or is back after it: another is about to be begun, and this one takes no part any more.
+    /// The peer has left before the connection was up, or is back after it: another is about to be
+    /// begun, and this one takes no part any more.
     Renewing,
-    /// As `Renewing`, and the queue pairs of this connection are being flushed: what fails with them says nothing.
+    /// As `Renewing`, and the queue pairs of this connection are being flushed: what fails with
+    /// them says nothing.
     Retiring,
     /// The connection is lost for good.
     Failed,
@@ -107,7 +113,8 @@ pub enum Action {
     Post,
     /// Send our CTS.
     SendCts,
-    /// Send something over every queue pair that nothing has gone over yet, then let the pending fragments flow.
+    /// Send something over every queue pair that nothing has gone over yet, then let the pending
+    /// fragments flow.
     OpenAndFlow,
     /// Let the pending fragments flow.
     Flow,
@@ -209,7 +216,8 @@ impl State {
         }
     }
 
-    /// A message that overtakes the peer's CTS or the connection manager's last word changes nothing.
+    /// A message that overtakes the peer's CTS or the connection manager's last word changes
+    /// nothing.
     fn message(self) -> (State, Action) {
         match self {
             State::Ready => (State::Connected, Action::None),
@@ -355,8 +363,8 @@ mod tests {
         assert_eq!((state, &actions[1..]), (State::Ready, &expected[..]));
     }
 
-    /// Fragments flow only when our buffers are posted and, with a per-peer queue, the peer's CTS is in; as the side that answers on
-    /// iWARP, only when every queue pair is open.
+    /// Fragments flow only when our buffers are posted and, with a per-peer queue, the peer's CTS
+    /// is in; as the side that answers on iWARP, only when every queue pair is open.
     #[test]
     fn no_order_of_events_connects_without_posting() {
         for handshake in [Handshake::Cts, Handshake::Opens, Handshake::Answers] {

@@ -24,7 +24,8 @@ pub struct Stats {
     pub failed: u64,
     /// Buffers taken beyond the pool's limit, because the caller was inside a receive callback.
     pub beyond_limit: u64,
-    /// X queues: endpoints that went on over another send queue pair, because the one to their node broke.
+    /// X queues: endpoints that went on over another send queue pair, because the one to their node
+    /// broke.
     pub rerouted: u64,
     /// X queues: messages and operations that were posted again for that reason.
     pub replayed: u64,

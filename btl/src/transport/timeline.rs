@@ -1,4 +1,5 @@
-//! When what happened to each connection: marked on the cold paths, told at debug level, kept for a file if one is wanted.
+//! When what happened to each connection: marked on the cold paths, told at debug level, kept for a
+//! file if one is wanted.
 #![forbid(unsafe_code)]
 
 use super::Transport;

@@ -4,8 +4,9 @@
 //!   63..60 kind | 59..56 queue | 55..32 generation (24 bits) | 31..0 index
 //! ```
 //!
-//! The index names a receive slot, an endpoint or an entry of the in-flight table, by kind. The generation tells a
-//! stale completion (of an endpoint or entry that is gone) from a live one; receive slots need none, they never move.
+//! The index names a receive slot, an endpoint or an entry of the in-flight table, by kind. The
+//! generation tells a stale completion (of an endpoint or entry that is gone) from a live one;
+//! receive slots need none, they never move.
 #![forbid(unsafe_code)]
 
 /// What a work request was posted for.

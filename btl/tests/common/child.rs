@@ -1,4 +1,5 @@
-//! Other processes: the test binary runs again, in a role, and talks in lines over its stdin and stdout.
+//! Other processes: the test binary runs again, in a role, and talks in lines over its stdin and
+//! stdout.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,13 +1,14 @@
-//! Transports of one process over the software device, polled in turn by one thread, against a model of what must
-//! arrive. The connection managers' helper threads are the real ones.
+//! Transports of one process over the software device, polled in turn by one thread, against a
+//! model of what must arrive. The connection managers' helper threads are the real ones.
 //!
 //! ```text
 //!   World: sides 0, 1, 2 ...     send(0, 1, len) --> model: a queue of messages for each (from, to, queue of the layout)
 //!                                step()          --> every side polls; each message is held against the model
 //! ```
 //!
-//! Seeds are fixed and printed; OXIB_SEED=n explores others. Nothing sleeps: every wait has a deadline that panics with
-//! the books of all sides, and a watchdog ends the process if a call does not return.
+//! Seeds are fixed and printed; OXIB_SEED=n explores others. Nothing sleeps: every wait has a
+//! deadline that panics with the books of all sides, and a watchdog ends the process if a call does
+//! not return.
 #![allow(dead_code, missing_debug_implementations, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
@@ -147,7 +148,8 @@ impl World {
         world
     }
 
-    /// Processes that do not know each other yet, each with its own settings; messages are modelled by the first's.
+    /// Processes that do not know each other yet, each with its own settings; messages are modelled
+    /// by the first's.
     pub fn strangers(test: &str, configs: Vec<Config>) -> World {
         log_to_stderr();
         let rng = Rng::of_test(test);
@@ -189,7 +191,8 @@ impl World {
         }
     }
 
-    /// As the module does: inline if that works at once, else through a buffer. `false`: told to come again.
+    /// As the module does: inline if that works at once, else through a buffer. `false`: told to
+    /// come again.
     pub fn try_send(&mut self, from: usize, to: usize, message: Message, can_wait: bool) -> bool {
         let (id, queue) = (self.id(from, to), self.layout.for_payload(message.len).expect("a queue"));
         let transport = &mut self.sides[from].transport;
@@ -293,7 +296,8 @@ impl World {
         }
     }
 
-    /// Everything that was sent has arrived, and every buffer, credit and entry is back where it belongs.
+    /// Everything that was sent has arrived, and every buffer, credit and entry is back where it
+    /// belongs.
     pub fn drain(&mut self) {
         self.until("every message arrives", |w| w.nothing_waits() && w.model.is_empty());
         self.until("the books balance", |w| w.imbalance().is_none());

@@ -1,4 +1,5 @@
-//! What must arrive: per sender, receiver and queue of the layout, each message once, in order, intact.
+//! What must arrive: per sender, receiver and queue of the layout, each message once, in order,
+//! intact.
 
 use super::rng::Rng;
 use std::collections::{HashMap, VecDeque};
@@ -42,7 +43,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// A new message. Its tag tells neighbours apart where the bytes are too few to; the top bit is the caller's.
+    /// A new message. Its tag tells neighbours apart where the bytes are too few to; the top bit is
+    /// the caller's.
     pub fn message(&mut self, len: usize, flag: u8) -> Message {
         self.next += 1;
         Message { id: self.next, len, tag: (self.next % 127) as u8 | flag }

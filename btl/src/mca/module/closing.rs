@@ -1,4 +1,5 @@
-//! The end of endpoints and of the module. No lock is held while peers or the device are waited for.
+//! The end of endpoints and of the module. No lock is held while peers or the device are waited
+//! for.
 
 use super::parting::Parting;
 use super::{Cookie, Module, Place, State};
@@ -16,8 +17,8 @@ fn parting<R>(f: impl FnOnce(&mut Parting) -> R) -> R {
 }
 
 impl Module {
-    /// `btl_del_procs`: what is queued goes out first. What was begun and can't end any more is told so before this returns:
-    /// Open MPI makes no progress afterwards.
+    /// `btl_del_procs`: what is queued goes out first. What was begun and can't end any more is
+    /// told so before this returns: Open MPI makes no progress afterwards.
     pub fn remove(&'static self, ids: &[EpId]) {
         self.drain(ids, Module::progress_all);
         self.take_down(ids);
@@ -66,8 +67,9 @@ impl Module {
         log::debug!("module {index}: connections {:?}", transport.connection_counters());
     }
 
-    /// Looks around for a module whose upper layer has taken its peers away: messages that still arrive have no receiver, and what has
-    /// registered for them may have been torn down. Operations are another matter: each has its callback.
+    /// Looks around for a module whose upper layer has taken its peers away: messages that still
+    /// arrive have no receiver, and what has registered for them may have been torn down.
+    /// Operations are another matter: each has its callback.
     fn wind_up(&'static self) -> c_int {
         let mut count = 0;
         let mut next = self.with(State::look_in_turn);

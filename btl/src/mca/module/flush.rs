@@ -15,7 +15,8 @@ struct Owed {
 }
 
 thread_local! {
-    /// Those that this thread is in, the innermost last: a flush from within one cannot wait for it.
+    /// Those that this thread is in, the innermost last: a flush from within one cannot wait for
+    /// it.
     static RUNNING: RefCell<Vec<Owed>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -34,8 +35,9 @@ impl Module {
         self.transport((), |t| t.called_back(owed.endpoint, ticket));
     }
 
-    /// `btl_flush`: everything that was handed to us before this call for this endpoint (all: NULL) is done at the peer, and its
-    /// callbacks have returned; but for those that this call comes from.
+    /// `btl_flush`: everything that was handed to us before this call for this endpoint (all: NULL)
+    /// is done at the peer, and its callbacks have returned; but for those that this call comes
+    /// from.
     pub fn flush(&'static self, endpoint: *mut mca_btl_base_endpoint_t) {
         let mut marks: Vec<Mark> = self.transport(Vec::new(), |t| {
             let ids = if endpoint.is_null() { t.ids() } else { vec![from_raw(endpoint)] };

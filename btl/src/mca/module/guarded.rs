@@ -1,7 +1,8 @@
 //! The state behind the module's lock.
 //!
-//! The lock is taken only while Open MPI uses threads. A panic may leave half a change behind: what it leaves is given up, not used,
-//! with or without threads. So the lock's own poison says nothing that the state does not.
+//! The lock is taken only while Open MPI uses threads. A panic may leave half a change behind: what
+//! it leaves is given up, not used, with or without threads. So the lock's own poison says nothing
+//! that the state does not.
 
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,7 +28,8 @@ struct Unfinished<T: GiveUp>(*mut T);
 
 impl<T: GiveUp> Drop for Unfinished<T> {
     fn drop(&mut self) {
-        // SAFETY: made by `enter`, whose exclusive borrow has ended by the panic; the lock is still held, if there is one.
+        // SAFETY: made by `enter`, whose exclusive borrow has ended by the panic; the lock is still
+        // held, if there is one.
         unsafe { (*self.0).give_up() };
     }
 }

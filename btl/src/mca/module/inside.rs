@@ -1,7 +1,9 @@
-//! Receive callbacks that are running: "inside a callback" is a fact of a thread, whatever the port.
+//! Receive callbacks that are running: "inside a callback" is a fact of a thread, whatever the
+//! port.
 //!
-//! A job without threads counts in a plain variable: a thread's own would cost it a call for each message. A callback that runs
-//! while Open MPI begins to use threads stays counted there until it returns.
+//! A job without threads counts in a plain variable: a thread's own would cost it a call for each
+//! message. A callback that runs while Open MPI begins to use threads stays counted there until it
+//! returns.
 
 use super::Module;
 use super::turns::Ticket;

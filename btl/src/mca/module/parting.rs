@@ -1,8 +1,10 @@
-//! One deadline for all peers that are taken away together, though Open MPI takes them away one by one.
+//! One deadline for all peers that are taken away together, though Open MPI takes them away one by
+//! one.
 //!
-//! A peer that takes nothing holds up its removal for the whole drain time. While that passes the others are served, too, so what those
-//! that follow have not taken by then they are not given the time for again. A removal belongs to the same series when it comes soon and nothing has
-//! been sent in between.
+//! A peer that takes nothing holds up its removal for the whole drain time. While that passes the
+//! others are served, too, so what those that follow have not taken by then they are not given the
+//! time for again. A removal belongs to the same series when it comes soon and nothing has been
+//! sent in between.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -30,7 +32,8 @@ impl Parting {
         Parting { exhausted: None }
     }
 
-    /// Until when a removal on `port` that begins now may wait; the port has been given `sent` messages until now.
+    /// Until when a removal on `port` that begins now may wait; the port has been given `sent`
+    /// messages until now.
     pub fn deadline(&mut self, now: Instant, drain: Duration, (port, sent): (usize, u64)) -> Instant {
         let quiet = |s: &Series| s.sent.iter().all(|known| known.0 != port || known.1 == sent);
         self.exhausted = self.exhausted.take().filter(|s| quiet(s) && now <= s.last + GAP);

@@ -19,8 +19,8 @@ enum Sent {
 }
 
 impl Module {
-    /// `btl_alloc`: control messages of ob1; refusing them would leave them parked, so they are never refused for
-    /// want of a free buffer.
+    /// `btl_alloc`: control messages of ob1; refusing them would leave them parked, so they are
+    /// never refused for want of a free buffer.
     pub fn alloc(
         &self,
         endpoint: *mut mca_btl_base_endpoint_t,
@@ -41,7 +41,8 @@ impl Module {
     /// # Safety
     /// `desc` came from `alloc` or `prepare_src` and was not freed.
     pub unsafe fn free(&self, desc: *mut mca_btl_base_descriptor_t) {
-        // SAFETY: `desc` is the first field of a live fragment that no other code holds: it came from us, was not freed.
+        // SAFETY: `desc` is the first field of a live fragment that no other code holds: it came
+        // from us, was not freed.
         let mut frag = unsafe { Frag::take_back(desc) };
         if let Some((buf, _)) = frag.buffer() {
             self.transport((), |t| t.give_back(buf));
@@ -49,8 +50,8 @@ impl Module {
         self.keep(frag);
     }
 
-    /// `btl_prepare_src`: a descriptor with `reserve` bytes of room and as much of the message behind it as fits,
-    /// at most `size`, which becomes what was packed.
+    /// `btl_prepare_src`: a descriptor with `reserve` bytes of room and as much of the message
+    /// behind it as fits, at most `size`, which becomes what was packed.
     ///
     /// # Safety
     /// `convertor` is prepared for a send.
@@ -93,12 +94,14 @@ impl Module {
         if out.is_empty() {
             return Ok(0);
         }
-        // SAFETY: the caller vouches for the convertor. `opal_convertor_pack` advances it, which later calls rely on.
+        // SAFETY: the caller vouches for the convertor. `opal_convertor_pack` advances it, which
+        // later calls rely on.
         unsafe { self.abi.pack(convertor, out) }
     }
 
-    /// `btl_send`. The data is ours from here on, so the send is locally complete: the callback, if it is wanted, comes
-    /// now, and 1 says so. A descriptor that stays the upper layer's is another matter: see `send_copy`.
+    /// `btl_send`. The data is ours from here on, so the send is locally complete: the callback, if
+    /// it is wanted, comes now, and 1 says so. A descriptor that stays the upper layer's is another
+    /// matter: see `send_copy`.
     ///
     /// # Safety
     /// `desc` came from `alloc` or `prepare_src` and was neither sent nor freed.
@@ -124,7 +127,8 @@ impl Module {
         if flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK != 0
             && let Some(done) = done
         {
-            // SAFETY: the upper layer's callback for this descriptor, called once; no borrow is held.
+            // SAFETY: the upper layer's callback for this descriptor, called once; no borrow is
+            // held.
             unsafe { done(self.as_raw(), endpoint, desc, OPAL_SUCCESS) };
         }
         // SAFETY: the flag hands ownership to us, so Open MPI does not free it.
@@ -132,9 +136,10 @@ impl Module {
         1
     }
 
-    /// A send whose descriptor and payload stay the upper layer's: it may read them afterwards, change them and send them
-    /// again (5.0's one-sided emulation does, piece by piece). So a copy goes out. The callback comes from progress: 5.0
-    /// calls from under a lock that it takes in the callback, too.
+    /// A send whose descriptor and payload stay the upper layer's: it may read them afterwards,
+    /// change them and send them again (5.0's one-sided emulation does, piece by piece). So a copy
+    /// goes out. The callback comes from progress: 5.0 calls from under a lock that it takes in the
+    /// callback, too.
     #[cold]
     fn send_copy(&'static self, endpoint: *mut mca_btl_base_endpoint_t, frag: &mut Frag, tag: u8) -> c_int {
         let id = from_raw(endpoint);
@@ -159,9 +164,10 @@ impl Module {
         OPAL_SUCCESS
     }
 
-    /// A message that has not left for want of a connection: its sender hears that it is complete when it has. Until then
-    /// the sender stays in MPI, where it makes the connection come up; it might go and wait, outside of MPI, for what the
-    /// peer does with the message (5.0's PMIx_Connect makes no progress).
+    /// A message that has not left for want of a connection: its sender hears that it is complete
+    /// when it has. Until then the sender stays in MPI, where it makes the connection come up; it
+    /// might go and wait, outside of MPI, for what the peer does with the message (5.0's
+    /// PMIx_Connect makes no progress).
     #[cold]
     fn complete_when_connected(
         &'static self,
@@ -177,7 +183,8 @@ impl Module {
         OPAL_SUCCESS
     }
 
-    /// The callback of a descriptor that was sent a while ago; not `ok`: the connection that it waited for has failed.
+    /// The callback of a descriptor that was sent a while ago; not `ok`: the connection that it
+    /// waited for has failed.
     #[cold]
     pub(super) fn sent(
         &'static self,
@@ -186,10 +193,12 @@ impl Module {
         ok: bool,
     ) {
         let status = if ok { OPAL_SUCCESS } else { OPAL_ERR_UNREACH };
-        // SAFETY: the descriptor lives until its callback, which may free it if it is the upper layer's.
+        // SAFETY: the descriptor lives until its callback, which may free it if it is the upper
+        // layer's.
         let (flags, done) = unsafe { ((*desc).des_flags, (*desc).des_cbfunc) };
         if let Some(done) = done {
-            // SAFETY: the upper layer's callback for this descriptor, called once a send; no borrow is held.
+            // SAFETY: the upper layer's callback for this descriptor, called once a send; no borrow
+            // is held.
             unsafe { done(self.as_raw(), endpoint, desc, status) };
         }
         if flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP != 0 {
@@ -201,7 +210,8 @@ impl Module {
     /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.
     ///
     /// # Safety
-    /// `header` is readable for its length; `convertor` is prepared for a send of `payload` bytes if there are any.
+    /// `header` is readable for its length; `convertor` is prepared for a send of `payload` bytes
+    /// if there are any.
     #[inline]
     pub unsafe fn sendi(
         &'static self,
@@ -215,7 +225,8 @@ impl Module {
         // SAFETY: looked at only if there is a payload, and then prepared.
         let data: Option<&[u8]> = unsafe { contiguous(convertor, payload) };
         let sent = data.is_some_and(|data| self.transport(false, |t| t.sendi(id, tag, [header, data])));
-        // SAFETY: with a payload, the convertor is prepared for a send; without one it is not touched.
+        // SAFETY: with a payload, the convertor is prepared for a send; without one it is not
+        // touched.
         sent || unsafe { self.sendi_buffered(id, convertor, header, payload, tag) }
     }
 
@@ -230,7 +241,8 @@ impl Module {
         payload: usize,
         tag: u8,
     ) -> bool {
-        // A message that has to wait for its connection is not complete at once, as success would say.
+        // A message that has to wait for its connection is not complete at once, as success would
+        // say.
         if self.can_wait() && self.transport(false, |t| t.completes_when_connected(id)) {
             return false;
         }
@@ -249,8 +261,8 @@ impl Module {
         !matches!(self.send_buffer(id, tag, buf, len), Sent::Refused)
     }
 
-    /// A descriptor for what `sendi` did not send for want of a connection, so that `send` can complete it later. NULL when
-    /// it was refused for another reason: the caller comes again.
+    /// A descriptor for what `sendi` did not send for want of a connection, so that `send` can
+    /// complete it later. NULL when it was refused for another reason: the caller comes again.
     #[cold]
     pub fn alloc_unsent(
         &self,
@@ -265,7 +277,8 @@ impl Module {
         }
     }
 
-    /// Sends a filled buffer. A message that has no credit waits a little for one, unless a receive callback sends it.
+    /// Sends a filled buffer. A message that has no credit waits a little for one, unless a receive
+    /// callback sends it.
     fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> Sent {
         let can_wait = self.can_wait();
         let (taken, waits) = self.transport((false, false), |t| {
@@ -302,7 +315,8 @@ unsafe fn contiguous<'a>(convertor: *mut opal_convertor_t, len: usize) -> Option
     if len == 0 {
         return Some(&[]);
     }
-    // SAFETY: prepared, as the caller says, so its fields and its datatype are valid, and contiguous data is readable.
+    // SAFETY: prepared, as the caller says, so its fields and its datatype are valid, and
+    // contiguous data is readable.
     unsafe {
         let convertor = &*convertor;
         let usable = !convertor.need_buffers() && convertor.remaining() >= len;

@@ -1,14 +1,16 @@
-//! With several threads, messages of one lane go up one after another: their callbacks run with no lock held, so the lock alone keeps no order.
+//! With several threads, messages of one lane go up one after another: their callbacks run with no
+//! lock held, so the lock alone keeps no order.
 //!
 //! ```text
 //!   taken under the lock --> lane free: its turn, and up         callback returns, or enters the module again --> lane free
 //!                        --> lane busy: waits behind its turn    what waited is taken before anything newer
 //! ```
 //!
-//! A message has gone up when its callback has returned or has called one of the module's functions: one thread alone gets the
-//! next message no earlier either, from a progress within the callback. So a callback that waits for later messages gets them,
-//! whichever thread looks around. One that waits without entering the module (asleep while another thread makes progress)
-//! gives its turn up after [`PATIENCE`]; nothing else depends on time.
+//! A message has gone up when its callback has returned or has called one of the module's
+//! functions: one thread alone gets the next message no earlier either, from a progress within the
+//! callback. So a callback that waits for later messages gets them, whichever thread looks around.
+//! One that waits without entering the module (asleep while another thread makes progress) gives
+//! its turn up after [`PATIENCE`]; nothing else depends on time.
 //!
 //! Threads that find a lane busy put its messages aside and go on: no thread waits for a turn.
 #![forbid(unsafe_code)]
@@ -16,7 +18,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a callback may hold up its lane without a sign of life: far above what a busy machine takes the processor from a thread.
+/// How long a callback may hold up its lane without a sign of life: far above what a busy machine
+/// takes the processor from a thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Names one turn of one lane.
@@ -33,7 +36,8 @@ struct Turn<L, M> {
     noticed: Option<Instant>,
 }
 
-/// The turns of all lanes, and the messages that wait for theirs. There are no more turns than threads.
+/// The turns of all lanes, and the messages that wait for theirs. There are no more turns than
+/// threads.
 #[derive(Debug)]
 pub struct Turns<L, M> {
     turns: Vec<Turn<L, M>>,
@@ -70,7 +74,8 @@ impl<L: Copy + PartialEq, M> Turns<L, M> {
         }
     }
 
-    /// The oldest message whose lane is free, on a turn of its own. What it leaves behind waits for a turn that runs.
+    /// The oldest message whose lane is free, on a turn of its own. What it leaves behind waits for
+    /// a turn that runs.
     pub fn next(&mut self) -> Option<(M, Ticket)> {
         while let Some((lane, message)) = self.ready.pop_front() {
             let begun = self.begin(lane, message);
@@ -81,8 +86,8 @@ impl<L: Copy + PartialEq, M> Turns<L, M> {
         None
     }
 
-    /// Ends the turns whose callbacks have held up messages for too long; whether there was one. To be asked when there is nothing
-    /// else to do.
+    /// Ends the turns whose callbacks have held up messages for too long; whether there was one. To
+    /// be asked when there is nothing else to do.
     pub fn end_overdue(&mut self, now: impl Fn() -> Instant) -> bool {
         let mut overdue = None;
         for turn in self.turns.iter_mut().filter(|turn| !turn.waiting.is_empty()) {
@@ -137,7 +142,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever threads do: each lane's messages begin in their order, all of them, and never two at once.
+        /// Whatever threads do: each lane's messages begin in their order, all of them, and never
+        /// two at once.
         #[test]
         fn every_message_goes_up_once_and_in_order(steps in prop::collection::vec((0u8..3, 0usize..3, any::<prop::sample::Index>()), 1..300)) {
             let (mut turns, mut arrived, mut gone_up) = (Turns::new(), [0; 3], [0; 3]);

@@ -5,7 +5,8 @@ use super::table::{BASE_ROWS, ROWS, Row, Scope};
 use super::value::Kind;
 use std::fmt::Write;
 
-/// The page. A test compares it with the file; `OXIB_WRITE_DOCS=1 cargo test -p btl --lib docs` writes the file.
+/// The page. A test compares it with the file; `OXIB_WRITE_DOCS=1 cargo test -p btl --lib docs`
+/// writes the file.
 pub fn markdown() -> String {
     let mut page = String::from(HEAD);
     for row in ROWS {

@@ -1,4 +1,5 @@
-//! The parameters `btl_oxib_*`: one table of rows, the values of this process, and what is wrong with a bad one.
+//! The parameters `btl_oxib_*`: one table of rows, the values of this process, and what is wrong
+//! with a bad one.
 
 /// The table as a page of documentation.
 pub mod docs;
@@ -17,7 +18,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 use table::{ROWS, Row};
 
-/// Smallest fragment that ob1 can work with: its longest header (56 bytes) and our registration handle.
+/// Smallest fragment that ob1 can work with: its longest header (56 bytes) and our registration
+/// handle.
 pub const MIN_FRAGMENT: usize = 128;
 
 /// Which devices to use.
@@ -39,7 +41,8 @@ pub struct Port {
     pub number: Option<u8>,
 }
 
-/// The parameters of this process, checked. Fields carry the names of the parameters, see [`table`].
+/// The parameters of this process, checked. Fields carry the names of the parameters, see
+/// [`table`].
 #[derive(Debug, Clone)]
 pub struct Params {
     /// The parameter `btl` names oxib: the user wants it, and wants to know when it can't be had.
@@ -95,7 +98,8 @@ pub struct Params {
 }
 
 impl Params {
-    /// Reads every row through `text`, which returns what the user (or the default) says; `btl` is Open MPI's list of BTLs.
+    /// Reads every row through `text`, which returns what the user (or the default) says; `btl` is
+    /// Open MPI's list of BTLs.
     ///
     /// # Errors
     /// A report that names the first bad parameter.
@@ -154,12 +158,14 @@ impl Params {
         })
     }
 
-    /// Makes Open MPI's limits and the layout agree: limits that the user did not set are lowered to the largest buffer.
+    /// Makes Open MPI's limits and the layout agree: limits that the user did not set are lowered
+    /// to the largest buffer.
     ///
     /// `is_set` tells whether the user set a parameter.
     ///
     /// # Errors
-    /// A report about a limit that the user set and no buffer holds, or that is too small for Open MPI.
+    /// A report about a limit that the user set and no buffer holds, or that is too small for Open
+    /// MPI.
     pub fn fit(
         &self,
         module: &mut mca_btl_base_module_t,

@@ -1,8 +1,9 @@
 //! The rows as MCA variables, and what the user made of them.
 //!
-//! Open MPI wants a place for each value that outlives the call, and replaces the string in it by its own. All kinds are
-//! strings for it: units are accepted, one parser and one message serve all, and a bad number leaves the job alone
-//! (when Open MPI itself finds one, registration fails, and a job that lists oxib in `btl` is aborted).
+//! Open MPI wants a place for each value that outlives the call, and replaces the string in it by
+//! its own. All kinds are strings for it: units are accepted, one parser and one message serve all,
+//! and a bad number leaves the job alone (when Open MPI itself finds one, registration fails, and a
+//! job that lists oxib in `btl` is aborted).
 
 use super::Params;
 use super::table::{ROWS, Row, Scope, VERBOSE};
@@ -22,7 +23,8 @@ static TEXTS: [AtomicPtr<c_char>; ROOM] = [const { AtomicPtr::new(ptr::null_mut(
 #[derive(Debug)]
 pub struct Template(UnsafeCell<mca_btl_base_module_t>);
 
-// SAFETY: written during register and open only, which Open MPI calls one after the other from one thread.
+// SAFETY: written during register and open only, which Open MPI calls one after the other from one
+// thread.
 unsafe impl Sync for Template {}
 
 static TEMPLATE: Template = Template(UnsafeCell::new(mca_btl_base_module_t::zeroed()));
@@ -30,7 +32,8 @@ static TEMPLATE: Template = Template(UnsafeCell::new(mca_btl_base_module_t::zero
 impl Template {
     /// A copy, for a new module. Valid after the component was opened.
     pub fn copy() -> mca_btl_base_module_t {
-        // SAFETY: the template is written during registration only, before open, and the module is plain memory: a copy owns nothing.
+        // SAFETY: the template is written during registration only, before open, and the module is
+        // plain memory: a copy owns nothing.
         unsafe { ptr::read(TEMPLATE.0.get()) }
     }
 }
@@ -49,7 +52,8 @@ pub unsafe fn register(
 ) -> Result<(), i32> {
     const { assert!(ROWS.len() <= ROOM) };
     let version = component.cast::<mca_base_component_t>();
-    // SAFETY: Open MPI registers a component once, on one thread, and the template is read after that only.
+    // SAFETY: Open MPI registers a component once, on one thread, and the template is read after
+    // that only.
     let template = unsafe { &mut *TEMPLATE.0.get() };
     *template = defaults(component);
     functions(template);
@@ -132,7 +136,8 @@ fn text_of(row: &Row) -> Option<&'static str> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: a NUL-terminated string that Open MPI keeps until the component is closed; the parser copies what it needs.
+    // SAFETY: a NUL-terminated string that Open MPI keeps until the component is closed; the parser
+    // copies what it needs.
     Some(unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("\u{fffd}"))
 }
 

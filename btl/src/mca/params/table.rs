@@ -1,5 +1,6 @@
-//! Every parameter of oxib, one row each. Registration, `ompi_info`, documentation and parsing read this table; a row
-//! names the field of [`Params`] that it fills, so there is none that nothing reads.
+//! Every parameter of oxib, one row each. Registration, `ompi_info`, documentation and parsing read
+//! this table; a row names the field of [`Params`] that it fills, so there is none that nothing
+//! reads.
 #![forbid(unsafe_code)]
 
 use super::value::{Kind, Value};

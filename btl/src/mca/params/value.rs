@@ -21,7 +21,8 @@ pub enum Kind {
     Time { min: Duration, max: Duration },
     /// IB coded delay for RNR NAKs, 0 to 31 (IBTA table 45), or the time itself.
     RnrTimer,
-    /// IB coded timeout, 0 to 31: 4.096 µs times two to this power (IBTA 9.7.6.1.3), or the time itself.
+    /// IB coded timeout, 0 to 31: 4.096 µs times two to this power (IBTA 9.7.6.1.3), or the time
+    /// itself.
     AckTimeout,
     /// 0 to 100, or a word of [`VERBOSITY`].
     Verbosity,
@@ -65,7 +66,8 @@ impl Kind {
     /// Parses what the user wrote.
     ///
     /// # Errors
-    /// What is wrong with it, in a few words; [`expected`](Self::expected) says what would be right.
+    /// What is wrong with it, in a few words; [`expected`](Self::expected) says what would be
+    /// right.
     pub fn parse(self, text: &str) -> Result<Value, String> {
         let text = text.trim();
         match self {
@@ -93,7 +95,8 @@ impl Value {
         if let Self::Number(number) = self { *number } else { 0 }
     }
 
-    /// The number in the type of its field. Rows keep their maximum within that type; what is above it saturates.
+    /// The number in the type of its field. Rows keep their maximum within that type; what is above
+    /// it saturates.
     pub fn narrow<T: TryFrom<u64> + Bounded>(&self) -> T {
         T::try_from(self.number()).unwrap_or(T::MAX)
     }
@@ -218,7 +221,8 @@ fn rnr_code(delay: Duration) -> Option<u8> {
     (1..32).chain([0]).find(|&code| rnr_delay(code) >= delay)
 }
 
-/// The code of the shortest timeout that is not below `timeout`; never 0, which is no timeout at all.
+/// The code of the shortest timeout that is not below `timeout`; never 0, which is no timeout at
+/// all.
 fn ack_code(timeout: Duration) -> Option<u8> {
     (1..32).find(|&code| ack_timeout(code) >= timeout)
 }

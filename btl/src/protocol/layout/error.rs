@@ -48,7 +48,8 @@ impl fmt::Display for Field {
     }
 }
 
-/// A `receive_queues` string that breaks the grammar. Displays as three lines: the sentence, the string, a caret.
+/// A `receive_queues` string that breaks the grammar. Displays as three lines: the sentence, the
+/// string, a caret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutError {
     pub(super) text: Box<str>,
@@ -60,7 +61,8 @@ pub struct LayoutError {
 }
 
 impl LayoutError {
-    /// Byte position in the string, from 0, where the offending field begins (the string's length at its end).
+    /// Byte position in the string, from 0, where the offending field begins (the string's length
+    /// at its end).
     pub const fn at(&self) -> usize {
         self.at
     }
@@ -85,7 +87,8 @@ impl LayoutError {
         &self.expected
     }
 
-    /// The string, cut around the offending field and with unprintable characters escaped, and a line with carets.
+    /// The string, cut around the offending field and with unprintable characters escaped, and a
+    /// line with carets.
     fn picture(&self) -> [String; 2] {
         const BEFORE: usize = 60;
         const AFTER: usize = 30;

@@ -1,7 +1,7 @@
 //! The `receive_queues` grammar: text to queues, strictly.
 //!
-//! Every piece of text keeps its byte position ([`Span`]), so that each error can point at it. Rules between
-//! fields (`rd_win <= rd_num`, ascending sizes) are the bounds of the later field.
+//! Every piece of text keeps its byte position ([`Span`]), so that each error can point at it.
+//! Rules between fields (`rd_win <= rd_num`, ascending sizes) are the bounds of the later field.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,15 @@
-//! A work request has failed, and with it the send queue pair that leads to all processes of a node.
+//! A work request has failed, and with it the send queue pair that leads to all processes of a
+//! node.
 //!
 //! ```text
 //!   completions of the path:   ok  ok  FAILED(B)  flushed(C)  flushed(B)  flushed(C)
 //!                                      B is lost  kept        given up    kept        then C: renew, a new route, posted again
 //! ```
-//! The endpoint whose request failed is lost: its process or SRQ is gone, the access was wrong, or it did not answer. What was flushed
-//! behind it, or when we gave the queue pair up ourselves, is posted again. It may have been carried out all the same, without our
-//! hearing of it: a message is known by its number, and a read or write has the same outcome twice as long as the
-//! upper layer has not been told that it is over.
+//! The endpoint whose request failed is lost: its process or SRQ is gone, the access was wrong, or
+//! it did not answer. What was flushed behind it, or when we gave the queue pair up ourselves, is
+//! posted again. It may have been carried out all the same, without our hearing of it: a message is
+//! known by its number, and a read or write has the same outcome twice as long as the upper layer
+//! has not been told that it is over.
 #![forbid(unsafe_code)]
 
 use super::super::connect::CONNECT_PATIENCE;

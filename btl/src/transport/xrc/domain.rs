@@ -59,8 +59,8 @@ impl Domain {
     }
 }
 
-/// The first to leave takes the file away. A process that came after that would have a domain of its own, which costs
-/// its peers another queue pair and nothing else.
+/// The first to leave takes the file away. A process that came after that would have a domain of
+/// its own, which costs its peers another queue pair and nothing else.
 impl Drop for Domain {
     fn drop(&mut self) {
         match std::fs::remove_file(&self.path) {

@@ -4,13 +4,17 @@
 //!   endpoint B ─ route ─┐                    SRQ numbers of B, label of ours at B
 //!   endpoint C ─ route ─┴─> path (send QP) ──> node: receive QP ──> SRQs of B, SRQs of C
 //! ```
-//! * Lanes have no queue pair of their own. A message is posted to the path's, and names the SRQ of its peer's queue.
-//! * Who sent a message is in its header, where other queues have credits: the *label* that the receiver has given out.
-//! * Everything goes from registered buffers, which are kept until the completion. So when a work request fails because
-//!   one process of the node is gone, the others' that were flushed behind it are posted again over the next send queue pair,
-//!   in their order, and only that process is lost (`broken`). Messages are numbered: one that had arrived all the same is
-//!   dropped when it comes again.
-//! * The path holds what may be in flight on all queues, so messages need no counting of their own; RDMA operations do.
+//! * Lanes have no queue pair of their own. A message is posted to the path's, and names the SRQ of
+//!   its peer's queue.
+//! * Who sent a message is in its header, where other queues have credits: the *label* that the
+//!   receiver has given out.
+//! * Everything goes from registered buffers, which are kept until the completion. So when a work
+//!   request fails because one process of the node is gone, the others' that were flushed behind it
+//!   are posted again over the next send queue pair, in their order, and only that process is lost
+//!   (`broken`). Messages are numbered: one that had arrived all the same is dropped when it comes
+//!   again.
+//! * The path holds what may be in flight on all queues, so messages need no counting of their own;
+//!   RDMA operations do.
 #![forbid(unsafe_code)]
 
 mod broken;
@@ -28,7 +32,8 @@ use super::endpoint::EpId;
 /// Peers that a label can name.
 pub const MOST_PEERS: usize = 1 << 16;
 
-/// What a peer's messages to us have to call themselves: the endpoint's index (16 bits) and the low 8 bits of its generation.
+/// What a peer's messages to us have to call themselves: the endpoint's index (16 bits) and the low
+/// 8 bits of its generation.
 pub fn label(id: EpId) -> u32 {
     id.index & 0xffff | (id.generation & 0xff) << 16
 }

@@ -112,7 +112,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The connection manager has found a route to the peer. One that replaces a broken one waits until that is drained.
+    /// The connection manager has found a route to the peer. One that replaces a broken one waits
+    /// until that is drained.
     pub(in super::super) fn routed(&mut self, index: u32, route: Route) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         match &mut ep.route {
@@ -165,8 +166,8 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The endpoint is being removed. The last one takes its path down; so does one that leaves something in flight, which its
-    /// peer does not take and which holds up the others.
+    /// The endpoint is being removed. The last one takes its path down; so does one that leaves
+    /// something in flight, which its peer does not take and which holds up the others.
     pub(in super::super) fn leave_route(&mut self, index: u32) {
         self.drop_kept(index);
         let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
