@@ -75,7 +75,7 @@ impl Service {
         registry::choose(&self.adverts, theirs)
     }
 
-    /// Starts the helper thread; a second call does nothing.
+    /// Starts the helper thread; a second call does nothing. After an error it can be called again.
     ///
     /// # Errors
     /// The thread can't be started, or the service is closed.
@@ -83,8 +83,12 @@ impl Service {
         let mut stage = lock(&self.stage);
         match std::mem::replace(&mut *stage, Stage::Closed) {
             Stage::Open(modules) => {
-                *stage = Stage::Running(spawn(modules, &self.shared)?);
-                Ok(())
+                let (next, outcome) = match spawn(modules, &self.shared) {
+                    Ok(handle) => (Stage::Running(handle), Ok(())),
+                    Err(refused) => (Stage::Open(refused.modules), Err(refused.error.into())),
+                };
+                *stage = next;
+                outcome
             }
             running @ Stage::Running(_) => {
                 *stage = running;

@@ -64,14 +64,19 @@ fn domain_file() -> PathBuf {
     std::env::temp_dir().join(format!("oxib-xrc-test-{process}-{number}"))
 }
 
-/// Opens a transport on the software device.
+/// Opens a transport on the software device; its connection helper thread runs.
 pub fn open(config: Config, name: u64) -> Transport<u64> {
+    let transport = open_alone(config, name);
+    transport.listen().unwrap();
+    transport
+}
+
+/// Opens a transport as in a job of one process: the helper thread starts with the first peer.
+pub fn open_alone(config: Config, name: u64) -> Transport<u64> {
     let soft = || Driver::with_connections(softib::driver_table(), softib::cm_table());
     let ports =
         find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();
-    let transport = Transport::open(&ports[0], config, name).unwrap();
-    transport.listen().unwrap();
-    transport
+    Transport::open(&ports[0], config, name).unwrap()
 }
 
 /// A fresh job number for each world: the tests of one process run side by side.
@@ -100,8 +105,7 @@ pub struct Side {
 }
 
 impl Side {
-    fn new(config: Config, name: u64, count: usize) -> Side {
-        let transport = open(config, name);
+    pub fn new(transport: Transport<u64>, name: u64, count: usize) -> Side {
         let adverts = transport.adverts().to_vec();
         let waiting = (0..count).map(|_| VecDeque::new()).collect();
         let (failed, rdma) = (Vec::new(), Vec::new());
@@ -155,7 +159,8 @@ impl World {
         let rng = Rng::of_test(test);
         let layout = configs[0].layout.clone();
         let (job, count) = (job(), configs.len());
-        let sides = configs.into_iter().zip(job..).map(|(c, name)| Side::new(c, name, count)).collect();
+        let sides =
+            configs.into_iter().zip(job..).map(|(c, name)| Side::new(open(c, name), name, count)).collect();
         let watchdog = Watchdog::new(test, PATIENCE * 2);
         World { sides, model: Model::default(), rng, layout, begin: Instant::now(), _watchdog: watchdog }
     }
