@@ -16,7 +16,7 @@ pub struct ConnectError {
 }
 
 impl ConnectCause {
-    /// True if it says no more than that there is nobody, or nobody who knows us: as of a peer that has left.
+    /// True if it says no more than that no process is there, or none that knows us: as after a peer has left.
     pub fn finds_nobody(&self) -> bool {
         let unknown = |reason: &Reason| {
             use Reason::{InvalidCommId, InvalidServiceId, Stale, Timeout, UnknownPeer};
@@ -35,7 +35,7 @@ impl ConnectCause {
 /// The causes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectCause {
-    /// Nobody answers.
+    /// No answer.
     #[error(
         "no answer to {tries} requests in {elapsed:.1?}; the process or its node may be gone, or stopped (raise the connection manager's retries to wait longer)"
     )]
@@ -51,7 +51,7 @@ pub enum ConnectCause {
     /// The peer said no; in words.
     #[error("it refused: {0}")]
     Refused(String),
-    /// No way to the peer, or nobody there.
+    /// No way to the peer, or no process there.
     #[error(
         "{why}, {tries} tries in {elapsed:.1?}; the process or its node may be gone, or its address out of reach"
     )]
@@ -76,7 +76,7 @@ pub enum ConnectCause {
     Queues {
         /// Our queues, as `receive_queues` has them.
         ours: String,
-        /// The peer's, as far as it has told them.
+        /// The peer's, as far as it has named them.
         theirs: String,
     },
     /// A verbs call failed here.

@@ -20,7 +20,7 @@ pub enum First {
 /// has a generation that is no longer current.
 #[derive(Debug)]
 pub enum Event {
-    /// The QPs exist and are in INIT. Delivered before any of them goes to RTR, so whoever drains the queue knows every QPN
+    /// The QPs exist and are in INIT. Delivered before any of them goes to RTR, so a thread that drains the queue knows every QPN
     /// before a message can come in on it.
     QpsCreated {
         /// Which endpoint.

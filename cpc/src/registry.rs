@@ -42,7 +42,7 @@ pub fn filter(all: &[&'static dyn Component], config: &Config) -> Result<Vec<&'s
 /// Asks the components that the configuration leaves about a port.
 ///
 /// # Errors
-/// An unknown name, or nobody can serve the port.
+/// An unknown name, or no component can serve the port.
 pub fn open_modules(
     all: &[&'static dyn Component],
     query: &Query<'_>,

@@ -42,7 +42,7 @@ impl std::fmt::Debug for Stage {
 }
 
 impl Service {
-    /// Asks the components about the plan's port. From now on datagrams of peers are kept, but nobody answers them before
+    /// Asks the components about the plan's port. From now on datagrams of peers are kept, but they are not answered before
     /// [`Service::start`].
     ///
     /// # Errors

@@ -27,19 +27,19 @@ const SEED: u64 = 42;
 const ROWS: [&str; 15] = [
     "Idle",
     "Queued",
-    "Opening",
-    "Opening (passive)",
+    "Creating",
+    "Creating (passive)",
     "ReqSent",
-    "Rising",
-    "Rising (passive)",
+    "ToRts",
+    "ToRts (passive)",
     "RepSent",
-    "Up",
-    "Up (passive)",
-    "Leaving",
-    "Leaving (abandoned)",
+    "Connected",
+    "Connected (passive)",
+    "DreqSent",
+    "DreqSent (failed)",
     "TimeWait",
     "Failed",
-    "Left",
+    "Disconnected",
 ];
 
 const COLUMNS: [&str; 27] = [
@@ -99,7 +99,15 @@ fn columns_of(input: InputKind) -> &'static [&'static str] {
 
 fn address(qpn: u32) -> Address {
     let lid = Lid(u16::try_from(qpn).unwrap());
-    Address { port: 1, mtu: 5, ethernet: false, lid, qpn: Qpn(qpn), nonce: Nonce(qpn * 7), gid: Gid([1; 16]) }
+    Address {
+        port: 1,
+        mtu: 5,
+        ethernet: false,
+        lid,
+        qpn: Qpn(qpn),
+        incarnation: Incarnation(qpn * 7),
+        gid: Gid([1; 16]),
+    }
 }
 
 /// Ours is the higher address: of crossing requests the peer's wins.
@@ -177,12 +185,12 @@ impl Bench {
     }
 
     fn datagram(&mut self, message: Message) {
-        self.datagram_of(theirs(), self.me.nonce, message);
+        self.datagram_of(theirs(), self.me.incarnation, message);
     }
 
-    fn datagram_of(&mut self, from: Address, to: Nonce, message: Message) {
+    fn datagram_of(&mut self, from: Address, to: Incarnation, message: Message) {
         let mut mad = [0; MAD_LEN];
-        Datagram { from: from.nonce, to, message }.emit(&mut mad);
+        Datagram { from: from.incarnation, to, message }.emit(&mut mad);
         let from = Source { qpn: from.qpn, lid: from.lid, gid: None };
         self.machine.datagram(from, &mad, self.now);
     }
@@ -255,7 +263,7 @@ impl Bench {
     fn displace(&mut self) {
         let Message::Req(mut req) = request(P_NEW) else { return };
         req.hello.name = ProcessName(0x77);
-        self.datagram_of(address(12), self.me.nonce, Message::Req(req));
+        self.datagram_of(address(12), self.me.incarnation, Message::Req(req));
     }
 
     fn time_out(&mut self) {
@@ -271,19 +279,19 @@ impl Bench {
         }
         let way: &[&str] = match row {
             "Idle" => &[],
-            "Queued" | "Opening" => &["Connect"],
-            "Opening (passive)" => &["same REQ"],
+            "Queued" | "Creating" => &["Connect"],
+            "Creating (passive)" => &["same REQ"],
             "ReqSent" => &["Connect", "QpsMade"],
-            "Rising" => &["Connect", "QpsMade", "REP"],
-            "Rising (passive)" => &["same REQ", "QpsMade"],
+            "ToRts" => &["Connect", "QpsMade", "REP"],
+            "ToRts (passive)" => &["same REQ", "QpsMade"],
             "RepSent" => &["same REQ", "QpsMade", "QpsUp"],
-            "Up" => &["Connect", "QpsMade", "REP", "QpsUp"],
-            "Up (passive)" => &["same REQ", "QpsMade", "QpsUp", "RTU"],
-            "Leaving" => &["Connect", "QpsMade", "REP", "QpsUp", "Remove"],
-            "Leaving (abandoned)" => &["Connect", "QpsMade", "REP", "QpsUp", "Abandon"],
+            "Connected" => &["Connect", "QpsMade", "REP", "QpsUp"],
+            "Connected (passive)" => &["same REQ", "QpsMade", "QpsUp", "RTU"],
+            "DreqSent" => &["Connect", "QpsMade", "REP", "QpsUp", "Remove"],
+            "DreqSent (failed)" => &["Connect", "QpsMade", "REP", "QpsUp", "Abandon"],
             "TimeWait" => &["Connect", "QpsMade", "REP", "QpsUp", "Remove", "DREP"],
             "Failed" => &["Connect", "QpsMade", "REJ"],
-            "Left" => &["Connect", "QpsMade", "REP", "QpsUp", "DREQ"],
+            "Disconnected" => &["Connect", "QpsMade", "REP", "QpsUp", "DREQ"],
             other => panic!("no state {other}"),
         };
         way.iter().for_each(|input| self.apply(input));
@@ -293,7 +301,7 @@ impl Bench {
     fn state(&self) -> String {
         match self.machine.state(KEY) {
             Some(state) => format!("{state:?}"),
-            None if self.machine.leaving() > 0 => "Leaving".to_owned(),
+            None if self.machine.leaving() > 0 => "DreqSent".to_owned(),
             None => "gone".to_owned(),
         }
     }
@@ -380,7 +388,7 @@ fn cell(id: CommId, row: &str, column: &str) -> String {
     line += &if before == after { "-".to_owned() } else { format!("-> {after}") };
     let said = bench.said();
     if !said.is_empty() {
-        line = format!("{line:<44}{}", said.join(", "));
+        line = format!("{line:<48}{}", said.join(", "));
     }
     line
 }
@@ -449,7 +457,7 @@ fn a_datagram_to_a_former_incarnation_of_ours_is_stale() {
     let id = Bench::find_id();
     let mut bench = Bench::new(id);
     bench.bring_to("RepSent");
-    bench.datagram_of(theirs(), Nonce(99), Message::Rtu(Rtu { local: P, remote: id }));
+    bench.datagram_of(theirs(), Incarnation(99), Message::Rtu(Rtu { local: P, remote: id }));
     assert_eq!((bench.state().as_str(), bench.machine.stats().stale), ("RepSent", 1));
     assert_eq!(bench.said(), [""; 0]);
 }
@@ -457,14 +465,15 @@ fn a_datagram_to_a_former_incarnation_of_ours_is_stale() {
 #[test]
 fn a_datagram_from_anyone_but_the_peers_incarnation_is_foreign() {
     let id = Bench::find_id();
-    let imposters = [Address { nonce: Nonce(99), ..theirs() }, Address { qpn: Qpn(99), ..theirs() }];
+    let imposters =
+        [Address { incarnation: Incarnation(99), ..theirs() }, Address { qpn: Qpn(99), ..theirs() }];
     for imposter in imposters {
         let mut bench = Bench::new(id);
         bench.bring_to("RepSent");
-        bench.datagram_of(imposter, mine().nonce, Message::Rtu(Rtu { local: P, remote: id }));
+        bench.datagram_of(imposter, mine().incarnation, Message::Rtu(Rtu { local: P, remote: id }));
         bench.datagram_of(
             imposter,
-            mine().nonce,
+            mine().incarnation,
             Message::Dreq(Dreq { local: P, remote: id, remote_qpn: Qpn(2), failed: false }),
         );
         assert_eq!((bench.state().as_str(), bench.machine.stats().foreign), ("RepSent", 2));
@@ -482,7 +491,7 @@ fn a_message_of_another_exchange_with_the_same_peer_changes_nothing_and_is_answe
     bench.apply("RTU");
     assert_eq!(bench.said(), ["CONNECTED"]);
     bench.datagram(Message::Dreq(Dreq { local: P_NEW, remote: id, remote_qpn: Qpn(0x200), failed: false }));
-    assert_eq!((bench.state().as_str(), bench.said()), ("Up", vec!["DREP".to_owned()]));
+    assert_eq!((bench.state().as_str(), bench.said()), ("Connected", vec!["DREP".to_owned()]));
 }
 
 #[test]
@@ -498,7 +507,7 @@ fn an_older_request_never_replaces_a_newer_one() {
 #[test]
 fn an_abandoned_endpoint_refuses_its_peer_until_it_is_removed() {
     let mut bench = Bench::new(Bench::find_id());
-    bench.bring_to("Up (passive)");
+    bench.bring_to("Connected (passive)");
     bench.apply("Abandon");
     bench.apply("new REQ");
     assert_eq!(bench.said(), ["DREQ(bad)", "REJ(Refused)"]);
@@ -514,7 +523,7 @@ fn an_abandoned_endpoint_refuses_its_peer_until_it_is_removed() {
 #[test]
 fn an_abandoned_endpoint_that_is_removed_at_once_leaves_its_peer_free_for_another() {
     let mut bench = Bench::new(Bench::find_id());
-    bench.bring_to("Up (passive)");
+    bench.bring_to("Connected (passive)");
     bench.apply("Abandon");
     bench.apply("Remove");
     assert_eq!(bench.said(), ["DREQ(bad)"]);
@@ -522,22 +531,22 @@ fn an_abandoned_endpoint_that_is_removed_at_once_leaves_its_peer_free_for_anothe
     bench.apply("DREP");
     assert_eq!(bench.said(), ["UNKNOWN PEER", "MRA(Req)"]);
     bench.machine.add_endpoint(KEY, PEER, theirs(), bench.now);
-    assert_eq!((bench.state().as_str(), bench.said()), ("Opening", vec!["make QPs".to_owned()]));
+    assert_eq!((bench.state().as_str(), bench.said()), ("Creating", vec!["make QPs".to_owned()]));
 }
 
 /// Of two addresses that a process had, the later one counts, whether the modex or its request tells it.
 #[test]
 fn a_request_of_a_later_incarnation_than_the_modex_names_is_answered_and_an_earlier_one_is_not() {
-    let (earlier, later) = (Nonce(theirs().nonce.0 - 1), Nonce(theirs().nonce.0 + 1));
-    let ways = [("Idle", "Opening"), ("Queued", "Opening"), ("Opening", "Opening"), ("ReqSent", "Rising")];
+    let (earlier, later) = (Incarnation(theirs().incarnation.0 - 1), Incarnation(theirs().incarnation.0 + 1));
+    let ways = [("Idle", "Creating"), ("Queued", "Creating"), ("Creating", "Creating"), ("ReqSent", "ToRts")];
     for (before, after) in ways {
         // Ours is the lower address: had the requests crossed, ours would stand.
         let mut bench = Bench::at(address(1), CommId(0), SEED);
         bench.bring_to(before);
-        let me = bench.me.nonce;
-        bench.datagram_of(Address { nonce: earlier, qpn: Qpn(99), ..theirs() }, me, request(P));
+        let me = bench.me.incarnation;
+        bench.datagram_of(Address { incarnation: earlier, qpn: Qpn(99), ..theirs() }, me, request(P));
         assert_eq!((bench.state().as_str(), bench.said().len()), (before, 0), "an earlier one");
-        bench.datagram_of(Address { nonce: later, qpn: Qpn(99), ..theirs() }, me, request(P));
+        bench.datagram_of(Address { incarnation: later, qpn: Qpn(99), ..theirs() }, me, request(P));
         assert_eq!((bench.state().as_str(), bench.machine.stats().relearned), (after, 1), "{before}");
     }
 }
@@ -548,7 +557,7 @@ fn a_request_that_waited_is_not_served_to_another_incarnation_of_its_sender() {
     bench.machine.remove_endpoint(KEY, bench.now);
     bench.apply("same REQ");
     assert_eq!(bench.said(), ["UNKNOWN PEER", "MRA(Req)"]);
-    let reborn = Address { nonce: Nonce(99), ..theirs() };
+    let reborn = Address { incarnation: Incarnation(99), ..theirs() };
     bench.machine.add_endpoint(KEY, PEER, reborn, bench.now);
     assert_eq!((bench.state().as_str(), bench.said().len()), ("Idle", 0));
 }

@@ -139,7 +139,7 @@ fn a_removed_endpoint_takes_its_peer_along_and_both_are_gone_soon() {
     world.remove(0, 1);
     world.run(PAIR_STEPS);
     assert_eq!(world.nodes[1].disconnects, 1);
-    assert_eq!(world.state(1, 0), Some(StateKind::Left));
+    assert_eq!(world.state(1, 0), Some(StateKind::Disconnected));
     assert_eq!(world.nodes[0].manager.machine.leaving(), 0);
     assert!(!world.nodes[0].manager.machine.is_busy());
 }

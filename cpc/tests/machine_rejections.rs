@@ -24,7 +24,15 @@ const DEPTH: Depth = Depth { responder_resources: 1, initiator_depth: 1 };
 
 fn address(qpn: u32) -> Address {
     let gid = Gid([1; 16]);
-    Address { port: 1, mtu: 5, ethernet: false, lid: Lid(7), qpn: Qpn(qpn), nonce: Nonce(qpn), gid }
+    Address {
+        port: 1,
+        mtu: 5,
+        ethernet: false,
+        lid: Lid(7),
+        qpn: Qpn(qpn),
+        incarnation: Incarnation(qpn),
+        gid,
+    }
 }
 
 fn hello(name: ProcessName, first: u32) -> Hello {
@@ -121,7 +129,7 @@ impl Bench {
 
     fn datagram(&mut self, from: u32, message: Message) {
         let mut mad = [0; MAD_LEN];
-        Datagram { from: Nonce(from), to: Nonce(20), message }.emit(&mut mad);
+        Datagram { from: Incarnation(from), to: Incarnation(20), message }.emit(&mut mad);
         let from = Source { qpn: Qpn(from), lid: Lid(7), gid: None };
         self.machine.datagram(from, &mad, self.now);
     }
@@ -265,7 +273,7 @@ fn a_request_that_is_withdrawn_ends_its_exchange_wherever_that_stands() {
     bench.datagram(10, withdrawn(P));
     assert_eq!(
         (bench.said(), bench.machine.state(KEY)),
-        (vec!["DISCONNECTED".to_owned()], Some(StateKind::Left))
+        (vec!["DISCONNECTED".to_owned()], Some(StateKind::Disconnected))
     );
 
     // One that waits for its endpoint waits no longer.
@@ -354,10 +362,10 @@ fn a_request_with_the_queue_pair_of_a_connection_ends_that_and_is_rejected_as_st
     bench.machine.add_endpoint(other, THIRD, address(12), bench.now);
     bench.req(THIRD, 12, CommId(0x900), 0x100);
     assert_eq!(bench.said(), ["DISCONNECTED", "Rej(Stale)"]);
-    assert_eq!(bench.machine.state(KEY), Some(StateKind::Left));
+    assert_eq!(bench.machine.state(KEY), Some(StateKind::Disconnected));
     assert_eq!(bench.machine.state(other), Some(StateKind::Idle));
     bench.req(THIRD, 12, CommId(0x901), 0x100);
-    assert_eq!(bench.machine.state(other), Some(StateKind::Opening));
+    assert_eq!(bench.machine.state(other), Some(StateKind::Creating));
     assert_eq!(bench.said().len(), 0);
 }
 
@@ -384,7 +392,7 @@ fn a_reply_with_the_queue_pair_of_a_connection_ends_that_and_is_taken() {
     bench.machine.qps_up(other, Ok(()), bench.now);
     assert_eq!(bench.said(), ["DISCONNECTED", "Rtu"]);
     let states = [KEY, other].map(|key| bench.machine.state(key));
-    assert_eq!(states, [Some(StateKind::Left), Some(StateKind::Up)]);
+    assert_eq!(states, [Some(StateKind::Disconnected), Some(StateKind::Connected)]);
 }
 
 /// The number is free again when the connection has been removed, or has ended.
@@ -403,7 +411,7 @@ fn a_queue_pair_of_a_connection_that_is_over_belongs_to_nobody() {
         let other = EndpointKey { index: 2, generation: 1 };
         bench.machine.add_endpoint(other, THIRD, address(12), bench.now);
         bench.req(THIRD, 12, CommId(0x900), 0x100);
-        assert_eq!(bench.machine.state(other), Some(StateKind::Opening), "{end}");
+        assert_eq!(bench.machine.state(other), Some(StateKind::Creating), "{end}");
     }
 }
 

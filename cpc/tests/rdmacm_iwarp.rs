@@ -20,7 +20,7 @@ const OURS: u32 = 10;
 const THEIRS: u32 = 50;
 
 fn address(last: u8) -> Address {
-    Address { socket: ([10, 0, 0, last], 7).into(), nonce: 5 }
+    Address { socket: ([10, 0, 0, last], 7).into(), incarnation: 5 }
 }
 
 fn layout() -> Layout {
@@ -125,7 +125,7 @@ fn the_active_side_asks_for_every_further_queue_and_sends_first_when_all_are_up(
     assert_eq!(bench.event(ids[1], IdEvent::Response(&[])), []);
     let done = bench.event(ids[0], IdEvent::Response(&[]));
     assert_eq!(done, [Action::Order { key: KEY, first: First::Us }, Action::Connected { key: KEY }]);
-    assert_eq!(bench.kind(), Some(StateKind::Up));
+    assert_eq!(bench.kind(), Some(StateKind::Connected));
 }
 
 #[test]

@@ -19,7 +19,7 @@ const ME: ProcessName = ProcessName(1);
 const PEER: ProcessName = ProcessName(2);
 
 fn address(last: u8) -> Address {
-    Address { socket: ([10, 0, 0, last], 7).into(), nonce: 5 }
+    Address { socket: ([10, 0, 0, last], 7).into(), incarnation: 5 }
 }
 
 fn layout() -> Layout {
@@ -131,7 +131,7 @@ impl Bench {
                 // That id is the other's; a queued endpoint has none.
                 self.id = Token(0);
             }
-            Replied => {
+            RepSent => {
                 self.request(50);
                 self.machine.qps_created(KEY, Ok(qpns(10)), self.now);
                 let actions = self.actions();
@@ -144,46 +144,46 @@ impl Bench {
                 self = self.reach(Resolving);
                 self.event(IdEvent::AddrResolved);
             }
-            Opening => {
+            Creating => {
                 self = self.reach(Routing);
                 self.event(IdEvent::RouteResolved);
             }
-            Asked => {
-                self = self.reach(Opening);
+            ReqSent => {
+                self = self.reach(Creating);
                 self.machine.qps_created(KEY, Ok(qpns(10)), self.now);
             }
             Yielding => {
-                self = self.reach(Asked);
+                self = self.reach(ReqSent);
                 self.event(IdEvent::Refused(Refused::ByPeer(Refusal::Crossing)));
             }
             Pausing => {
-                self = self.reach(Asked);
+                self = self.reach(ReqSent);
                 self.event(IdEvent::Broken("test"));
             }
-            Rising => {
-                self = self.reach(Asked);
+            ToRts => {
+                self = self.reach(ReqSent);
                 self.response();
             }
             Joining => {
-                self = self.reach(Rising);
+                self = self.reach(ToRts);
                 self.machine.qps_up(KEY, Ok(()), self.now);
             }
-            Up => {
-                self = self.reach(Rising);
+            Connected => {
+                self = self.reach(ToRts);
                 self.machine.qps_up(KEY, Ok(()), self.now);
                 self.actions();
                 self.stream_event(IdEvent::Response(&[]));
             }
-            Leaving => {
-                self = self.reach(Up);
+            DreqSent => {
+                self = self.reach(Connected);
                 self.machine.remove_endpoint(KEY, self.now);
             }
             Failed => {
-                self = self.reach(Asked);
+                self = self.reach(ReqSent);
                 self.event(IdEvent::Refused(Refused::ByPeer(Refusal::UnknownPeer)));
             }
-            Left => {
-                self = self.reach(Up);
+            Disconnected => {
+                self = self.reach(Connected);
                 self.event(IdEvent::Disconnected);
             }
         }
@@ -194,7 +194,7 @@ impl Bench {
 
     /// The endpoint's state; a removed one is leaving, or gone (`None`).
     fn kind(&self) -> Option<StateKind> {
-        let leaving = (self.machine.leaving() > 0).then_some(StateKind::Leaving);
+        let leaving = (self.machine.leaving() > 0).then_some(StateKind::DreqSent);
         self.machine.state(KEY).or(leaving)
     }
 
@@ -257,25 +257,25 @@ const INPUTS: [&str; 21] = [
     "stream lost",
 ];
 
-/// State after each input, in the order of `INPUTS`: `.` the same, `-` gone, else the first two letters.
+/// State after each input, in the order of `INPUTS`: `.` the same, `-` gone, else the first letters.
 #[rustfmt::skip]
 const EXPECTED: [(StateKind, &str); 15] = [
-    //                        con rem aba dat adr rou mad mfl up  dwn req rsp non est ref bro dis tim joi sup slo
-    (StateKind::Idle,      "  Re  -   Fa  .   .   .   .   .   .   .   Op  .   .   .   .   .   .   .   .   .   ."),
-    (StateKind::Queued,    "  .   -   Fa  .   .   .   .   .   .   .   Op  .   .   .   .   .   .   Re   .   .   ."),
-    (StateKind::Resolving, "  .   -   Fa  .   Ro  .   .   .   .   .   Op  .   .   .   .   Pa  .   Pa   .   .   ."),
-    (StateKind::Routing,   "  .   -   Fa  .   .   Op  .   .   .   .   Op  .   .   .   .   Pa  .   Pa   .   .   ."),
-    (StateKind::Opening,   "  .   -   Fa  .   .   .   As  Fa  .   .   .   .   .   .   Pa  Pa  Pa  .   .   .   ."),
-    (StateKind::Asked,     "  .   -   Fa  .   .   .   .   .   .   .   .   Ri  Fa  .   Fa  Pa  Pa  Pa   .   .   ."),
-    (StateKind::Yielding,  "  .   -   Fa  .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Pa   .   .   ."),
-    (StateKind::Pausing,   "  .   -   Fa  .   .   .   .   .   .   .   Ri  .   .   .   .   .   .   Re   .   .   ."),
-    (StateKind::Rising,    "  .   Le  Fa  .   .   .   .   .   Up  Fa  Le  .   .   .   Fa  Fa  Le  .   .   .   ."),
-    (StateKind::Replied,   "  .   Le  Le  Up  .   .   .   .   .   .   Le  .   .   Up  Fa  Fa  Le  Fa   .   .   ."),
-    (StateKind::Joining,   "  .   Le  Le  .   .   .   .   .   .   .   Le  .   .   .   Fa  Fa  Le  Fa  .   Up  Fa"),
-    (StateKind::Up,        "  .   Le  Le  .   .   .   .   .   .   .   Le  .   .   .   Le  Le  Le  .   .   .   ."),
-    (StateKind::Leaving,   "  .   .   .   .   .   .   .   .   .   .   .   .   .   .   -   -   -   -   .   .   ."),
-    (StateKind::Failed,    "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
-    (StateKind::Left,      "  .   -   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   ."),
+    //                         con  rem  aba  dat  adr  rou  mad  mfl  up   dwn  req  rsp  non  est  ref  bro  dis  tim  joi  sup  slo
+    (StateKind::Idle,         "  Res  -    Fa   .    .    .    .    .    .    .    Cr   .    .    .    .    .    .    .    .    .    ."),
+    (StateKind::Queued,       "  .    -    Fa   .    .    .    .    .    .    .    Cr   .    .    .    .    .    .    Res  .    .    ."),
+    (StateKind::Resolving,    "  .    -    Fa   .    Ro   .    .    .    .    .    Cr   .    .    .    .    Pa   .    Pa   .    .    ."),
+    (StateKind::Routing,      "  .    -    Fa   .    .    Cr   .    .    .    .    Cr   .    .    .    .    Pa   .    Pa   .    .    ."),
+    (StateKind::Creating,     "  .    -    Fa   .    .    .    Req  Fa   .    .    .    .    .    .    Pa   Pa   Pa   .    .    .    ."),
+    (StateKind::ReqSent,      "  .    -    Fa   .    .    .    .    .    .    .    .    To   Fa   .    Fa   Pa   Pa   Pa   .    .    ."),
+    (StateKind::Yielding,     "  .    -    Fa   .    .    .    .    .    .    .    To   .    .    .    .    .    .    Pa   .    .    ."),
+    (StateKind::Pausing,      "  .    -    Fa   .    .    .    .    .    .    .    To   .    .    .    .    .    .    Res  .    .    ."),
+    (StateKind::ToRts,        "  .    D    Fa   .    .    .    .    .    Co   Fa   D    .    .    .    Fa   Fa   D    .    .    .    ."),
+    (StateKind::RepSent,      "  .    D    D    Co   .    .    .    .    .    .    D    .    .    Co   Fa   Fa   D    Fa   .    .    ."),
+    (StateKind::Joining,      "  .    D    D    .    .    .    .    .    .    .    D    .    .    .    Fa   Fa   D    Fa   .    Co   Fa"),
+    (StateKind::Connected,    "  .    D    D    .    .    .    .    .    .    .    D    .    .    .    D    D    D    .    .    .    ."),
+    (StateKind::DreqSent,     "  .    .    .    .    .    .    .    .    .    .    .    .    .    .    -    -    -    -    .    .    ."),
+    (StateKind::Failed,       "  .    -    .    .    .    .    .    .    .    .    .    .    .    .    .    .    .    .    .    .    ."),
+    (StateKind::Disconnected, "  .    -    .    .    .    .    .    .    .    .    .    .    .    .    .    .    .    .    .    .    ."),
 ];
 
 #[test]
@@ -299,15 +299,15 @@ fn every_state_and_input_leads_where_the_table_says() {
 
 #[test]
 fn left_and_leaving_are_told_apart() {
-    // "Le" in the table above is one or the other: the endpoint is there still, or it is not.
-    for state in [StateKind::Rising, StateKind::Replied, StateKind::Up] {
+    // "D" in the table above is either: the endpoint is there still, or it is not.
+    for state in [StateKind::ToRts, StateKind::RepSent, StateKind::Connected] {
         let mut bench = Bench::new(true).reach(state);
         bench.apply("remove");
         assert_eq!(bench.machine.state(KEY), None);
         for input in ["request", "disconnected"] {
             let mut bench = Bench::new(true).reach(state);
             let actions = bench.apply(input);
-            assert_eq!(bench.machine.state(KEY), Some(StateKind::Left), "{state:?} {input}");
+            assert_eq!(bench.machine.state(KEY), Some(StateKind::Disconnected), "{state:?} {input}");
             assert!(actions.contains(&Action::Disconnected { key: KEY }), "{actions:?}");
         }
     }
@@ -336,10 +336,10 @@ fn no_id_is_forgotten_whatever_happens() {
 
 #[test]
 fn of_two_crossing_requests_the_lower_addresss_stands() {
-    let mut lower = Bench::new(true).reach(StateKind::Asked);
+    let mut lower = Bench::new(true).reach(StateKind::ReqSent);
     let actions = lower.request(70);
     assert!(matches!(actions[..], [Action::Refuse { why: Refusal::Crossing, .. }]), "{actions:?}");
-    let mut higher = Bench::new(false).reach(StateKind::Asked);
+    let mut higher = Bench::new(false).reach(StateKind::ReqSent);
     let own = higher.id;
     let actions = higher.request(70);
     assert_eq!(actions[0], Action::Close { id: own });
@@ -349,15 +349,15 @@ fn of_two_crossing_requests_the_lower_addresss_stands() {
 
 #[test]
 fn a_request_that_crossed_and_comes_late_does_not_end_the_connection() {
-    let mut bench = Bench::new(true).reach(StateKind::Up);
+    let mut bench = Bench::new(true).reach(StateKind::Connected);
     let actions = bench.request(50);
     assert!(matches!(actions[..], [Action::Refuse { why: Refusal::Late, .. }]), "{actions:?}");
-    assert_eq!((bench.kind(), bench.machine.stats().late), (Some(StateKind::Up), 1));
+    assert_eq!((bench.kind(), bench.machine.stats().late), (Some(StateKind::Connected), 1));
 }
 
 #[test]
 fn a_new_start_of_the_peer_waits_for_a_new_endpoint_and_is_served_there() {
-    let mut bench = Bench::new(true).reach(StateKind::Up);
+    let mut bench = Bench::new(true).reach(StateKind::Connected);
     let actions = bench.request(90);
     assert!(actions.contains(&Action::UnknownPeer { peer: PEER }), "{actions:?}");
     bench.machine.remove_endpoint(KEY, bench.now);
@@ -369,14 +369,14 @@ fn a_new_start_of_the_peer_waits_for_a_new_endpoint_and_is_served_there() {
 
 #[test]
 fn tries_are_bounded_and_the_report_says_what_the_last_met_with() {
-    let mut bench = Bench::new(true).reach(StateKind::Asked);
+    let mut bench = Bench::new(true).reach(StateKind::ReqSent);
     for _ in 0..2 {
-        bench.event(IdEvent::Refused(Refused::NobodyListens));
+        bench.event(IdEvent::Refused(Refused::NotListening));
         bench.apply("timeout");
         bench.event(IdEvent::AddrResolved);
         bench.event(IdEvent::RouteResolved);
     }
-    let actions = bench.event(IdEvent::Refused(Refused::NobodyListens));
+    let actions = bench.event(IdEvent::Refused(Refused::NotListening));
     let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
     let text = error.to_string();
     assert!(text.contains("nobody listens") && text.contains("3 tries"), "{text}");
@@ -393,7 +393,7 @@ fn the_queue_pairs_of_a_failed_try_serve_the_next() {
 
 #[test]
 fn a_stranger_at_the_peers_address_is_refused_and_named() {
-    let mut bench = Bench::new(true).reach(StateKind::Asked);
+    let mut bench = Bench::new(true).reach(StateKind::ReqSent);
     let actions = bench.event(IdEvent::Response(&bytes(ProcessName(77), layout(), qpns(50))));
     assert!(matches!(actions[0], Action::Refuse { .. }), "{actions:?}");
     let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
@@ -407,7 +407,7 @@ fn unlike_layouts_are_refused_on_both_ways_and_both_are_named() {
     let id = bench.machine.draw_id();
     bench.machine.request(id, &bytes(PEER, theirs, qpns(50)), bench.now);
     assert_eq!(bench.actions(), [Action::Refuse { id, why: Refusal::Layout(layout()) }]);
-    let mut bench = Bench::new(true).reach(StateKind::Asked);
+    let mut bench = Bench::new(true).reach(StateKind::ReqSent);
     let actions = bench.event(IdEvent::Refused(Refused::ByPeer(Refusal::Layout(theirs))));
     let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
     assert!(error.to_string().contains("SS") && error.to_string().contains("PS"), "{error}");
@@ -435,10 +435,10 @@ fn an_unknown_process_is_refused_after_a_while_or_forgotten_when_it_goes() {
 
 #[test]
 fn a_device_that_is_removed_takes_every_connection_with_it() {
-    let mut bench = Bench::new(true).reach(StateKind::Up);
+    let mut bench = Bench::new(true).reach(StateKind::Connected);
     bench.machine.device_removed(bench.now);
     assert!(bench.actions().contains(&Action::Disconnected { key: KEY }));
-    let mut bench = Bench::new(true).reach(StateKind::Asked);
+    let mut bench = Bench::new(true).reach(StateKind::ReqSent);
     bench.machine.device_removed(bench.now);
     let actions = bench.actions();
     assert!(matches!(actions.last(), Some(Action::Failed { .. })), "{actions:?}");
@@ -446,7 +446,7 @@ fn a_device_that_is_removed_takes_every_connection_with_it() {
 
 #[test]
 fn data_before_the_confirmation_stand_in_for_it_and_the_manager_is_told() {
-    let mut bench = Bench::new(true).reach(StateKind::Replied);
+    let mut bench = Bench::new(true).reach(StateKind::RepSent);
     let id = bench.id;
     let actions = bench.apply("first data");
     assert_eq!(actions, [Action::Notify { id }, Action::Connected { key: KEY }]);
@@ -458,7 +458,7 @@ fn an_endpoint_that_has_failed_lets_its_peer_know_and_refuses_it_until_it_is_rem
     let refused = |actions: &[Action]| {
         actions.iter().any(|action| matches!(action, Action::Refuse { why: Refusal::Failed, .. }))
     };
-    for state in [StateKind::Replied, StateKind::Up] {
+    for state in [StateKind::RepSent, StateKind::Connected] {
         let mut bench = Bench::new(true).reach(state);
         let id = bench.id;
         assert_eq!(bench.apply("abandon"), [Action::Disconnect { id }], "{state:?}");
@@ -469,14 +469,14 @@ fn an_endpoint_that_has_failed_lets_its_peer_know_and_refuses_it_until_it_is_rem
         bench.apply("remove");
         assert_eq!((bench.kind(), bench.open.len()), (None, 0), "{state:?}");
     }
-    let mut bench = Bench::new(true).reach(StateKind::Rising);
+    let mut bench = Bench::new(true).reach(StateKind::ToRts);
     assert!(refused(&bench.apply("abandon")), "a reply that is not confirmed yet is refused");
 }
 
 /// Its removal does not wait for the peer either.
 #[test]
 fn an_abandoned_endpoint_that_is_removed_makes_room_for_a_new_one_at_once() {
-    let mut bench = Bench::new(true).reach(StateKind::Up);
+    let mut bench = Bench::new(true).reach(StateKind::Connected);
     bench.apply("abandon");
     bench.apply("remove");
     assert_eq!((bench.machine.state(KEY), bench.machine.leaving()), (None, 1));

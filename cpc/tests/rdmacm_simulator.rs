@@ -311,7 +311,7 @@ impl World {
         for (me, peer) in [(a, b), (b, a)] {
             let (mine, theirs) = ((me, peer as u32), (peer, me as u32));
             let about = format!("{me} to {peer}: {:?}", self.failures);
-            assert_eq!(self.machines[me].state(key(peer)), Some(StateKind::Up), "{about}");
+            assert_eq!(self.machines[me].state(key(peer)), Some(StateKind::Connected), "{about}");
             assert_eq!(self.risen[&mine], [self.made[&theirs]], "{about}");
             assert_eq!(self.connected[&mine], 1, "{about}");
         }
@@ -335,10 +335,10 @@ impl World {
     /// Both ends are up as they should be, or one of them has said why not.
     fn check_or_reported(&self, a: usize, b: usize) {
         let state = |me: usize, peer: usize| self.machines[me].state(key(peer));
-        if (state(a, b), state(b, a)) == (Some(StateKind::Up), Some(StateKind::Up)) {
+        if (state(a, b), state(b, a)) == (Some(StateKind::Connected), Some(StateKind::Connected)) {
             return self.check(a, b);
         }
-        let over = |state| matches!(state, Some(StateKind::Failed | StateKind::Left));
+        let over = |state| matches!(state, Some(StateKind::Failed | StateKind::Disconnected));
         assert!(over(state(a, b)) || over(state(b, a)), "{:?} {:?}", state(a, b), state(b, a));
         for state in [state(a, b), state(b, a)] {
             let pending = over(state) || state == Some(StateKind::Idle);
@@ -353,7 +353,7 @@ fn key(index: usize) -> EndpointKey {
 
 fn address(rank: usize) -> Address {
     // Ranks and addresses in different orders.
-    Address { socket: ([10, 0, (rank % 7) as u8, (rank / 7) as u8], 7).into(), nonce: rank as u32 }
+    Address { socket: ([10, 0, (rank % 7) as u8, (rank / 7) as u8], 7).into(), incarnation: rank as u32 }
 }
 
 fn data(hello: &Hello) -> Vec<u8> {
@@ -472,7 +472,7 @@ fn on_iwarp_pairs_come_up_whole_or_say_why_not() {
         world.start(1, 0, offset);
         world.run();
         world.check_or_reported(0, 1);
-        up += u32::from(world.machines[0].state(key(1)) == Some(StateKind::Up));
+        up += u32::from(world.machines[0].state(key(1)) == Some(StateKind::Connected));
     }
     assert!((300..1000).contains(&up), "both outcomes are met with: {up} came up");
 }

@@ -33,7 +33,7 @@ fn add(edges: &mut Edges, from: &str, to: &str, input: &str) {
     }
 }
 
-/// An endpoint's states: `Rising (passive)` is Rising.
+/// An endpoint's states: `ToRts (passive)` is ToRts.
 fn of_endpoints(golden: &str) -> Edges {
     let mut edges = Edges::new();
     for (from, input, to) in lines(golden, 20) {
@@ -43,7 +43,7 @@ fn of_endpoints(golden: &str) -> Edges {
     edges
 }
 
-/// A link's states: one side of `Asking/Told`. `-`: there is none.
+/// A link's states: one side of `ReqSent/RepSent`. `-`: there is none.
 fn of_links(golden: &str, side: usize) -> Edges {
     let mut edges = Edges::new();
     for (from, input, to) in lines(golden, 21).filter(|(from, _, to)| from.contains('/') && to.contains('/'))
@@ -109,8 +109,8 @@ fn what_the_golden_files_lead_to_is_read_from_them() {
     let edges = of_endpoints(include_str!("matrix.txt"));
     let leads =
         |from: &str, to: &str| edges.get(&(from.to_owned(), to.to_owned())).cloned().unwrap_or_default();
-    assert_eq!(leads("ReqSent", "Rising"), ["new REQ", "same REQ", "old REQ", "REP", "REP of P+1"]);
-    assert_eq!(leads("Left", "[*]"), ["Remove"]);
+    assert_eq!(leads("ReqSent", "ToRts"), ["new REQ", "same REQ", "old REQ", "REP", "REP of P+1"]);
+    assert_eq!(leads("Disconnected", "[*]"), ["Remove"]);
     let links = of_links(include_str!("xrc_matrix.txt"), 0);
-    assert!(links.contains_key(&("Asking".to_owned(), "Rising".to_owned())), "{links:?}");
+    assert!(links.contains_key(&("ReqSent".to_owned(), "ToRts".to_owned())), "{links:?}");
 }

@@ -123,7 +123,7 @@ fn emitted(datagram: &Datagram) -> [u8; MAD_LEN] {
 proptest! {
     #[test]
     fn every_message_survives_the_wire(message in messages(), from in any::<u32>(), to in any::<u32>()) {
-        let datagram = Datagram { from: Nonce(from), to: Nonce(to), message };
+        let datagram = Datagram { from: Incarnation(from), to: Incarnation(to), message };
         prop_assert_eq!(Datagram::parse(&emitted(&datagram)), Ok(datagram));
     }
 
@@ -140,7 +140,7 @@ proptest! {
         attribute in 0x10..0x18_u8,
         keep in 0..MAD_LEN - 24,
     ) {
-        let mut mad = emitted(&Datagram { from: Nonce(1), to: Nonce(2), message });
+        let mut mad = emitted(&Datagram { from: Incarnation(1), to: Incarnation(2), message });
         mad[17] = attribute;
         mad[24 + keep..].copy_from_slice(&body[keep..]);
         if let Ok(datagram) = Datagram::parse(&mad) {
@@ -150,14 +150,14 @@ proptest! {
 
     #[test]
     fn one_flipped_bit_of_the_fixed_header_makes_a_datagram_foreign(message in messages(), bit in 0..32_usize) {
-        let mut mad = emitted(&Datagram { from: Nonce(1), to: Nonce(2), message });
+        let mut mad = emitted(&Datagram { from: Incarnation(1), to: Incarnation(2), message });
         mad[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(matches!(Datagram::parse(&mad), Err(WireError::Foreign(_))));
     }
 
     #[test]
     fn a_datagram_of_another_length_is_refused(message in messages(), len in 0..MAD_LEN) {
-        let mad = emitted(&Datagram { from: Nonce(1), to: Nonce(2), message });
+        let mad = emitted(&Datagram { from: Incarnation(1), to: Incarnation(2), message });
         prop_assert_eq!(Datagram::parse(&mad[..len]), Err(WireError::Length(len)));
     }
 }
@@ -196,8 +196,8 @@ fn a_req() -> Req {
 #[test]
 fn a_req_lies_on_the_wire_as_the_specification_says() {
     let mad = emitted(&Datagram {
-        from: Nonce(0xaabb_ccdd),
-        to: Nonce(0x1122_3344),
+        from: Incarnation(0xaabb_ccdd),
+        to: Incarnation(0x1122_3344),
         message: Message::Req(a_req()),
     });
     let at = |offset: usize, len: usize| mad[offset..offset + len].to_vec();
@@ -231,7 +231,8 @@ fn a_req_lies_on_the_wire_as_the_specification_says() {
 
 #[test]
 fn another_version_is_told_from_foreign_bytes() {
-    let mut mad = emitted(&Datagram { from: Nonce(1), to: Nonce(2), message: Message::Req(a_req()) });
+    let mut mad =
+        emitted(&Datagram { from: Incarnation(1), to: Incarnation(2), message: Message::Req(a_req()) });
     mad[23] = 1;
     assert_eq!(Datagram::parse(&mad), Err(WireError::Version(1)));
     mad[20..24].fill(0);
@@ -245,7 +246,8 @@ fn another_version_is_told_from_foreign_bytes() {
 #[test]
 fn impossible_fields_are_named() {
     let spoil = |offset: usize, value: u8| {
-        let mut mad = emitted(&Datagram { from: Nonce(1), to: Nonce(2), message: Message::Req(a_req()) });
+        let mut mad =
+            emitted(&Datagram { from: Incarnation(1), to: Incarnation(2), message: Message::Req(a_req()) });
         mad[offset] = value;
         Datagram::parse(&mad)
     };

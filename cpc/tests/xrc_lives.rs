@@ -6,7 +6,7 @@ mod sim;
 
 use std::time::Duration;
 
-use cpc::wire::Nonce;
+use cpc::wire::Incarnation;
 use sim::xrc::{BOUND, Heard, World};
 use sim::{HOP, Odds, seed};
 
@@ -139,15 +139,18 @@ fn what_a_former_life_has_sent_undoes_nothing_of_a_later_one() {
     }
 }
 
-/// Nonces are serial numbers: the clock's 32 bits come round every 49 days.
+/// Incarnations are serial numbers: the clock's 32 bits come round every 49 days.
 #[test]
 fn later_lives_are_known_as_such_when_the_clock_comes_round() {
-    assert!(Nonce(3).is_newer_than(Nonce(u32::MAX - 3)) && !Nonce(u32::MAX - 3).is_newer_than(Nonce(3)));
-    // The seed is where the count of nonces begins, three behind: its names are numbered from 101 on.
+    assert!(
+        Incarnation(3).is_newer_than(Incarnation(u32::MAX - 3))
+            && !Incarnation(u32::MAX - 3).is_newer_than(Incarnation(3))
+    );
+    // The seed is where the count of incarnations begins, three behind: its names are numbered from 101 on.
     let mut world = World::grid(2, 1, u64::from(u32::MAX) - 105);
-    let old = world.processes[1].address.listener.nonce;
+    let old = world.processes[1].address.listener.incarnation;
     world.restart_unheard(1);
-    let new = world.processes[1].address.listener.nonce;
+    let new = world.processes[1].address.listener.incarnation;
     assert!(new.0 < old.0, "{new:?} {old:?}");
     world.connect(1, 0);
     world.run();

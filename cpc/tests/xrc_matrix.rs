@@ -8,8 +8,8 @@ use cpc::ibcm::Params;
 use cpc::wire::Source;
 use cpc::wire::domain::Address;
 use cpc::wire::listener::Address as Listener;
-use cpc::wire::xrc::{Ask, Datagram, Message, SrqNums, Tell};
-use cpc::wire::{CommId, Depth, Drep, Dreq, Layout, MAD_LEN, Mra, Nonce, Path, Reason, Rej, Stage};
+use cpc::wire::xrc::{Datagram, Message, Rep, Req, SrqNums};
+use cpc::wire::{CommId, Depth, Drep, Dreq, Incarnation, Layout, MAD_LEN, Mra, Path, Reason, Rej, Stage};
 use cpc::xrc::DomainId;
 use cpc::xrc::machine::{Action, Direction, JoinError, Local, Machine, PathId};
 use cpc::{EndpointKey, ProcessName};
@@ -34,26 +34,26 @@ const ROWS: [(&str, &[&str]); 24] = [
     ("-/-", &[]),
     ("Queued/-", &["busy", "Connect"]),
     ("Queued/- (node)", &["node asks", "Connect"]),
-    ("Opening/-", &["Connect"]),
-    ("Asking/-", &["Connect", "Made"]),
-    ("Asking/- (MRA)", &["Connect", "Made", "MRA"]),
-    ("Asking/- (again)", &["Connect", "Made", "Timeout"]),
-    ("Asking/- (node)", &["node up", "Connect"]),
-    ("Asking/- (broken)", &["Connect", "Made", "TELL", "Raised", "Renew", "Made"]),
-    ("Rising/-", &["Connect", "Made", "TELL"]),
-    ("Up/-", &["Connect", "Made", "TELL", "Raised"]),
-    ("Up/Told", &["Connect", "Made", "TELL", "Raised", "ASK", "Joined"]),
-    ("Failed/-", &["Connect", "Unmade"]),
-    ("Failed/Told", &["ASK", "Joined", "Connect", "Made", "REJ"]),
-    ("Left/-", &["Connect", "Made", "TELL", "Raised", "DREQ"]),
-    ("-/Joining", &["ASK"]),
-    ("-/Told", &["ASK", "Joined"]),
-    ("abandoned", &["Connect", "Made", "TELL", "Raised", "Abandon"]),
-    ("Leaving out", &["Connect", "Made", "TELL", "Raised", "Remove"]),
-    ("Leaving out (again)", &["Connect", "Made", "TELL", "Raised", "Remove", "Timeout"]),
-    ("TimeWait out", &["Connect", "Made", "TELL", "Raised", "Remove", "DREP"]),
-    ("Leaving in", &["ASK", "Joined", "Remove"]),
-    ("TimeWait in", &["ASK", "Joined", "Remove", "DREP"]),
+    ("Creating/-", &["Connect"]),
+    ("ReqSent/-", &["Connect", "SenderCreated"]),
+    ("ReqSent/- (MRA)", &["Connect", "SenderCreated", "MRA"]),
+    ("ReqSent/- (again)", &["Connect", "SenderCreated", "Timeout"]),
+    ("ReqSent/- (node)", &["node up", "Connect"]),
+    ("ReqSent/- (broken)", &["Connect", "SenderCreated", "REP", "SenderUp", "Renew", "SenderCreated"]),
+    ("ToRts/-", &["Connect", "SenderCreated", "REP"]),
+    ("Connected/-", &["Connect", "SenderCreated", "REP", "SenderUp"]),
+    ("Connected/RepSent", &["Connect", "SenderCreated", "REP", "SenderUp", "REQ", "ReceiverHeld"]),
+    ("Failed/-", &["Connect", "SenderFailed"]),
+    ("Failed/RepSent", &["REQ", "ReceiverHeld", "Connect", "SenderCreated", "REJ"]),
+    ("Disconnected/-", &["Connect", "SenderCreated", "REP", "SenderUp", "DREQ"]),
+    ("-/Joining", &["REQ"]),
+    ("-/RepSent", &["REQ", "ReceiverHeld"]),
+    ("abandoned", &["Connect", "SenderCreated", "REP", "SenderUp", "Abandon"]),
+    ("DreqSent out", &["Connect", "SenderCreated", "REP", "SenderUp", "Remove"]),
+    ("DreqSent out (again)", &["Connect", "SenderCreated", "REP", "SenderUp", "Remove", "Timeout"]),
+    ("TimeWait out", &["Connect", "SenderCreated", "REP", "SenderUp", "Remove", "DREP"]),
+    ("DreqSent in", &["REQ", "ReceiverHeld", "Remove"]),
+    ("TimeWait in", &["REQ", "ReceiverHeld", "Remove", "DREP"]),
     ("gone", &["Remove"]),
 ];
 
@@ -63,31 +63,31 @@ const COLUMNS: [&str; 34] = [
     "Renew",
     "Remove",
     "Abandon",
-    "Made",
-    "Unmade",
-    "Raised",
-    "Unraised",
-    "Joined",
-    "Unjoined",
+    "SenderCreated",
+    "SenderFailed",
+    "SenderUp",
+    "SenderDown",
+    "ReceiverHeld",
+    "NoReceiverHeld",
     "no receiver",
-    "ASK",
-    "ASK anew",
-    "ASK later",
-    "ASK earlier",
-    "ASK over",
-    "ASK reborn",
-    "ASK former",
-    "ASK unlike",
-    "TELL",
-    "TELL stale",
-    "TELL other",
-    "TELL unlike",
+    "REQ",
+    "REQ anew",
+    "REQ later",
+    "REQ earlier",
+    "REQ over",
+    "REQ reborn",
+    "REQ former",
+    "REQ unlike",
+    "REP",
+    "REP stale",
+    "REP other",
+    "REP unlike",
     "MRA",
     "REJ",
     "REJ stale",
     "REJ gone",
     "REJ layout",
-    "REJ of TELL",
+    "REJ of REP",
     "DREQ",
     "DREQ bad",
     "DREP",
@@ -95,8 +95,8 @@ const COLUMNS: [&str; 34] = [
 ];
 
 fn address(lid: u16, qpn: u32) -> Address {
-    let (lid, qpn, nonce) = (Lid(lid), Qpn(qpn), Nonce(5000 + qpn));
-    let listener = Listener { port: 1, mtu: 5, ethernet: false, lid, qpn, nonce, gid: Gid([1; 16]) };
+    let (lid, qpn, incarnation) = (Lid(lid), Qpn(qpn), Incarnation(5000 + qpn));
+    let listener = Listener { port: 1, mtu: 5, ethernet: false, lid, qpn, incarnation, gid: Gid([1; 16]) };
     Address { listener, domain: DomainId::new(1, u64::from(lid.0)) }
 }
 
@@ -111,7 +111,7 @@ fn theirs() -> Address {
 /// The peer's process, so many lives later.
 fn life(number: i32) -> Address {
     let mut address = theirs();
-    address.listener.nonce = Nonce(address.listener.nonce.0.wrapping_add_signed(number));
+    address.listener.incarnation = Incarnation(address.listener.incarnation.0.wrapping_add_signed(number));
     address.listener.qpn = Qpn(address.listener.qpn.0 + number.unsigned_abs());
     address.domain = DomainId::new(9, 9);
     address
@@ -137,7 +137,7 @@ struct Bench {
     id: CommId,
     /// Of what the machine last asked for or said on the endpoint's behalf.
     path: PathId,
-    attempt: u32,
+    epoch: u32,
     join: (CommId, u32),
     said: Vec<String>,
 }
@@ -168,13 +168,13 @@ impl Bench {
         machine.add_endpoint(NEAR, NEIGHBOUR, address(10, 12), 3, now);
         let path = PathId(99);
         let said = Vec::new();
-        Bench { machine, now, id: CommId::NONE, path, attempt: 1, join: (CommId::NONE, 0), said }
+        Bench { machine, now, id: CommId::NONE, path, epoch: 1, join: (CommId::NONE, 0), said }
     }
 
-    /// A bench in this state. Ids come from a counter that the seed starts: the first is seen in the ASK of another machine.
+    /// A bench in this state. Ids come from a counter that the seed starts: the first is seen in the REQ of another machine.
     fn at(way: &[&str]) -> Bench {
         let mut first = Bench::new();
-        ["Connect", "Made"].iter().for_each(|input| first.apply(input));
+        ["Connect", "SenderCreated"].iter().for_each(|input| first.apply(input));
         let mut bench = Bench::new();
         bench.id = first.id;
         way.iter().for_each(|input| bench.apply(input));
@@ -188,19 +188,19 @@ impl Bench {
 
     fn datagram_of(&mut self, from: Address, message: Message) {
         let mut mad = [0; MAD_LEN];
-        Datagram { from: from.listener.nonce, to: mine().listener.nonce, message }.emit(&mut mad);
+        Datagram { from: from.listener.incarnation, to: mine().listener.incarnation, message }.emit(&mut mad);
         let from = Source { qpn: from.listener.qpn, lid: from.listener.lid, gid: None };
         self.machine.datagram(from, &mad, self.now);
     }
 
-    fn ask(&mut self, from: Address, change: impl FnOnce(&mut Ask)) {
-        let mut ask = request(from);
-        change(&mut ask);
-        self.datagram_of(from, Message::Ask(ask));
+    fn send_req(&mut self, from: Address, change: impl FnOnce(&mut Req)) {
+        let mut req = request(from);
+        change(&mut req);
+        self.datagram_of(from, Message::Req(req));
     }
 
-    fn tell(&mut self, change: impl FnOnce(&mut Tell)) {
-        let mut tell = Tell {
+    fn send_rep(&mut self, change: impl FnOnce(&mut Rep)) {
+        let mut rep = Rep {
             local: P,
             remote: self.id,
             name: PEER,
@@ -209,10 +209,10 @@ impl Bench {
             depth: DEPTH,
             srqs: srqs(),
             label: LABEL,
-            attempt: self.attempt,
+            epoch: self.epoch,
         };
-        change(&mut tell);
-        self.datagram(Message::Tell(tell));
+        change(&mut rep);
+        self.datagram(Message::Rep(rep));
     }
 
     fn reject(&mut self, stage: Stage, local: CommId, reason: Reason) {
@@ -231,12 +231,12 @@ impl Bench {
             "Renew" => self.machine.renew(KEY, now),
             "Remove" => self.machine.remove_endpoint(KEY, now),
             "Abandon" => self.machine.abandon_endpoint(KEY, now),
-            "Made" => self.machine.sender_made(self.path, Ok(Qpn(0x200)), now),
-            "Unmade" => self.machine.sender_made(self.path, Err("no memory".to_owned()), now),
-            "Raised" => self.machine.sender_raised(self.path, Ok(()), now),
-            "Unraised" => self.machine.sender_raised(self.path, Err("no path".to_owned()), now),
-            "Joined" => self.machine.joined(self.join.0, self.join.1, Ok(RECEIVER), now),
-            "Unjoined" => {
+            "SenderCreated" => self.machine.sender_made(self.path, Ok(Qpn(0x200)), now),
+            "SenderFailed" => self.machine.sender_made(self.path, Err("no memory".to_owned()), now),
+            "SenderUp" => self.machine.sender_raised(self.path, Ok(()), now),
+            "SenderDown" => self.machine.sender_raised(self.path, Err("no path".to_owned()), now),
+            "ReceiverHeld" => self.machine.joined(self.join.0, self.join.1, Ok(RECEIVER), now),
+            "NoReceiverHeld" => {
                 let error = JoinError::Verbs("no memory".to_owned());
                 self.machine.joined(self.join.0, self.join.1, Err(error), now);
             }
@@ -257,25 +257,25 @@ impl Bench {
     fn apply_message(&mut self, input: &str) {
         let id = self.id;
         match input {
-            "ASK" => self.ask(theirs(), |_| {}),
-            "ASK anew" => self.ask(theirs(), |ask| {
-                (ask.attempt, ask.receiver, ask.sender) = (2, Some(RECEIVER), Qpn(0x101));
+            "REQ" => self.send_req(theirs(), |_| {}),
+            "REQ anew" => self.send_req(theirs(), |req| {
+                (req.epoch, req.receiver, req.sender) = (2, Some(RECEIVER), Qpn(0x101));
             }),
-            "ASK later" => self.ask(theirs(), |ask| ask.local = CommId(P.0 + 1)),
-            "ASK earlier" => self.ask(theirs(), |ask| ask.local = CommId(P.0 - 1)),
-            "ASK over" => self.ask(theirs(), |ask| (ask.local, ask.ended) = (CommId(P.0 + 2), P)),
-            "ASK reborn" => self.ask(life(1), |ask| ask.local = CommId(7)),
-            "ASK former" => self.ask(life(-1), |_| {}),
-            "ASK unlike" => self.ask(theirs(), |ask| ask.layout = other_layout()),
-            "TELL" => self.tell(|_| {}),
-            "TELL stale" => self.tell(|tell| tell.attempt = 99),
-            "TELL other" => self.tell(|tell| tell.label = LABEL + 1),
-            "TELL unlike" => self.tell(|tell| tell.layout = other_layout()),
+            "REQ later" => self.send_req(theirs(), |req| req.local = CommId(P.0 + 1)),
+            "REQ earlier" => self.send_req(theirs(), |req| req.local = CommId(P.0 - 1)),
+            "REQ over" => self.send_req(theirs(), |req| (req.local, req.ended) = (CommId(P.0 + 2), P)),
+            "REQ reborn" => self.send_req(life(1), |req| req.local = CommId(7)),
+            "REQ former" => self.send_req(life(-1), |_| {}),
+            "REQ unlike" => self.send_req(theirs(), |req| req.layout = other_layout()),
+            "REP" => self.send_rep(|_| {}),
+            "REP stale" => self.send_rep(|rep| rep.epoch = 99),
+            "REP other" => self.send_rep(|rep| rep.label = LABEL + 1),
+            "REP unlike" => self.send_rep(|rep| rep.layout = other_layout()),
             "REJ" => self.reject(Stage::Req, CommId::NONE, Reason::Refused),
             "REJ stale" => self.reject(Stage::Req, CommId::NONE, Reason::Stale),
-            "REJ gone" => self.reject(Stage::Req, CommId::NONE, Reason::NoReceiver(self.attempt)),
+            "REJ gone" => self.reject(Stage::Req, CommId::NONE, Reason::NoReceiver(self.epoch)),
             "REJ layout" => self.reject(Stage::Req, CommId::NONE, Reason::Layout(other_layout())),
-            "REJ of TELL" => self.reject(Stage::Rep, P, Reason::InvalidCommId),
+            "REJ of REP" => self.reject(Stage::Rep, P, Reason::InvalidCommId),
             "DREQ" | "DREQ bad" => {
                 let failed = input == "DREQ bad";
                 self.datagram(Message::Dreq(Dreq { local: P, remote: id, remote_qpn: RECEIVER, failed }));
@@ -302,16 +302,16 @@ impl Bench {
     fn node_asks(&mut self) {
         self.machine.connect(NEAR, self.now);
         self.note();
-        self.apply("Made");
+        self.apply("SenderCreated");
         self.not_ours(1);
     }
 
     fn node_up(&mut self) {
         self.machine.connect(NEAR, self.now);
         self.note();
-        self.apply("Made");
+        self.apply("SenderCreated");
         let neighbour = address(10, 12);
-        let told = Tell {
+        let rep = Rep {
             local: CommId(0x900),
             remote: self.id,
             name: NEIGHBOUR,
@@ -320,11 +320,11 @@ impl Bench {
             depth: DEPTH,
             srqs: srqs(),
             label: 5,
-            attempt: self.attempt,
+            epoch: self.epoch,
         };
-        self.datagram_of(neighbour, Message::Tell(told));
+        self.datagram_of(neighbour, Message::Rep(rep));
         self.note();
-        self.apply("Raised");
+        self.apply("SenderUp");
         self.not_ours(1);
     }
 
@@ -339,7 +339,7 @@ impl Bench {
         while let Some(action) = self.machine.poll_action() {
             match &action {
                 Action::MakeSender { path } => self.path = *path,
-                Action::Join { link, attempt, .. } => self.join = (*link, *attempt),
+                Action::Join { link, epoch, .. } => self.join = (*link, *epoch),
                 Action::Send { datagram, .. } => self.note_ids(&datagram.message),
                 _ => {}
             }
@@ -349,8 +349,8 @@ impl Bench {
 
     fn note_ids(&mut self, message: &Message) {
         match message {
-            Message::Ask(ask) => (self.id, self.attempt) = (ask.local, ask.attempt),
-            Message::Tell(tell) => self.id = tell.local,
+            Message::Req(req) => (self.id, self.epoch) = (req.local, req.epoch),
+            Message::Rep(rep) => self.id = rep.local,
             _ => {}
         }
     }
@@ -367,9 +367,9 @@ impl Bench {
 }
 
 /// The first request of a process that sends to us.
-fn request(from: Address) -> Ask {
+fn request(from: Address) -> Req {
     let (ours, theirs) = (mine().listener, from.listener);
-    Ask {
+    Req {
         local: P,
         service: ME,
         name: PEER,
@@ -377,7 +377,7 @@ fn request(from: Address) -> Ask {
         sender: Qpn(0x100),
         psn: Psn(7),
         receiver: None,
-        attempt: 1,
+        epoch: 1,
         ended: CommId::NONE,
         domain: from.domain,
         depth: DEPTH,
@@ -416,9 +416,9 @@ fn describe(action: &Action) -> String {
 
 fn message(message: &Message) -> String {
     match message {
-        Message::Ask(Ask { receiver: None, .. }) => "ASK(R?)".to_owned(),
-        Message::Ask(_) => "ASK(R)".to_owned(),
-        Message::Tell(_) => "TELL".to_owned(),
+        Message::Req(Req { receiver: None, .. }) => "REQ(R?)".to_owned(),
+        Message::Req(_) => "REQ(R)".to_owned(),
+        Message::Rep(_) => "REP".to_owned(),
         Message::Mra(_) => "MRA".to_owned(),
         Message::Rej(rej) => format!("REJ({})", reason(rej.reason)),
         Message::Dreq(dreq) if dreq.failed => "DREQ(bad)".to_owned(),
@@ -453,8 +453,8 @@ fn cell((row, way): (&str, &[&str]), column: &str) -> Option<String> {
     let change = if before == after { "-".to_owned() } else { format!("-> {after}") };
     match (before == after, bench.said.is_empty()) {
         (true, true) => None,
-        (false, true) => Some(format!("{row:<21}{column:<13}{change}")),
-        (_, false) => Some(format!("{row:<21}{column:<13}{change:<21}{}", bench.said.join(", "))),
+        (false, true) => Some(format!("{row:<21}{column:<15}{change}")),
+        (_, false) => Some(format!("{row:<21}{column:<15}{change:<21}{}", bench.said.join(", "))),
     }
 }
 
@@ -479,9 +479,9 @@ fn every_state_is_reached() {
     for (row, way) in ROWS {
         let bench = Bench::at(way);
         let expected = match row {
-            "abandoned" => "Leaving/-",
+            "abandoned" => "DreqSent/-",
             "TimeWait out" | "TimeWait in" => "gone",
-            _ if row.starts_with("Leaving") => "1 leave",
+            _ if row.starts_with("DreqSent") => "1 leave",
             _ => row.split(" (").next().unwrap(),
         };
         assert_eq!(bench.state(), expected, "{row}");
@@ -494,7 +494,7 @@ fn time_wait_of_a_link_lasts_for_the_ack_timeout_of_the_path() {
     let limit = Params::default().time_wait;
     for (code, expected) in [(14, Duration::from_nanos(4096 << 14)), (31, limit), (0, limit)] {
         let mut bench = Bench::with_ack_timeout(code);
-        ["ASK", "Joined", "Remove", "DREP"].iter().for_each(|input| bench.apply(input));
+        ["REQ", "ReceiverHeld", "Remove", "DREP"].iter().for_each(|input| bench.apply(input));
         let wait = bench.machine.poll_timeout().map(|at| at - bench.now);
         assert_eq!(wait, Some(expected), "code {code}");
     }
@@ -506,9 +506,9 @@ fn a_peer_is_given_the_time_for_an_answer_that_its_request_has_named() {
     // Code 16 is 268 ms, the parameter 100 ms, with a jitter of a quarter.
     let named = Duration::from_nanos(4096 << 16);
     let mut bench = Bench::new();
-    bench.ask(theirs(), |ask| ask.response_timeout = 16);
+    bench.send_req(theirs(), |req| req.response_timeout = 16);
     bench.note();
-    ["Joined", "Remove"].iter().for_each(|input| bench.apply(input));
+    ["ReceiverHeld", "Remove"].iter().for_each(|input| bench.apply(input));
     let wait = bench.machine.poll_timeout().expect("a DREQ is out") - bench.now;
     assert!(wait >= named * 3 / 4 && wait <= named * 5 / 4, "{wait:?}");
 }

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 use cpc::ProcessName;
-use cpc::wire::xrc::{Ask, Datagram, Message, SrqNums, Tell};
-use cpc::wire::{CommId, Depth, Layout, MAD_LEN, Nonce, Path};
+use cpc::wire::xrc::{Datagram, Message, Rep, Req, SrqNums};
+use cpc::wire::{CommId, Depth, Incarnation, Layout, MAD_LEN, Path};
 use cpc::xrc::DomainId;
 use proptest::prelude::*;
 use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
@@ -26,14 +26,14 @@ fn paths() -> impl Strategy<Value = Path> {
     )
 }
 
-fn asks() -> impl Strategy<Value = Ask> {
+fn asks() -> impl Strategy<Value = Req> {
     let ids = (1..=u32::MAX, any::<u32>(), any::<u32>());
     let names = (any::<u64>(), any::<u64>(), any::<[u8; 16]>());
     let pairs = (qpns(), proptest::option::of(qpns()), 0..1_u32 << 24);
     let bits = (1..=5_u8, any::<u16>(), 0..8_u8, 0..8_u8, 0..16_u8, 0..32_u8);
     let queues = proptest::collection::vec(any::<bool>(), 1..=15);
     (ids, names, queues, pairs, depths(), paths(), bits).prop_map(
-        |((local, attempt, ended), (service, name, domain), queues, pairs, depth, path, bits)| Ask {
+        |((local, epoch, ended), (service, name, domain), queues, pairs, depth, path, bits)| Req {
             local: CommId(local),
             service: ProcessName(service),
             name: ProcessName(name),
@@ -41,7 +41,7 @@ fn asks() -> impl Strategy<Value = Ask> {
             sender: pairs.0,
             psn: Psn(pairs.2),
             receiver: pairs.1,
-            attempt,
+            epoch,
             ended: CommId(ended),
             domain: DomainId(domain),
             depth,
@@ -56,11 +56,11 @@ fn asks() -> impl Strategy<Value = Ask> {
     )
 }
 
-fn tells() -> impl Strategy<Value = Tell> {
+fn tells() -> impl Strategy<Value = Rep> {
     let ids = (1..=u32::MAX, any::<u32>(), any::<u64>(), any::<u32>(), any::<u32>());
     let queues = proptest::collection::vec((any::<bool>(), 0..1_u32 << 24), 1..=15);
     (ids, queues, qpns(), depths()).prop_map(
-        |((local, remote, name, label, attempt), queues, receiver, depth)| Tell {
+        |((local, remote, name, label, epoch), queues, receiver, depth)| Rep {
             local: CommId(local),
             remote: CommId(remote),
             name: ProcessName(name),
@@ -69,13 +69,13 @@ fn tells() -> impl Strategy<Value = Tell> {
             depth,
             srqs: SrqNums::new(&queues.iter().map(|queue| SrqNum(queue.1)).collect::<Vec<_>>()).unwrap(),
             label,
-            attempt,
+            epoch,
         },
     )
 }
 
-fn round_trip(message: Message, nonces: [u32; 2]) {
-    let [from, to] = nonces.map(Nonce);
+fn round_trip(message: Message, incarnations: [u32; 2]) {
+    let [from, to] = incarnations.map(Incarnation);
     let datagram = Datagram { from, to, message };
     let mut mad = [0xaa; MAD_LEN];
     datagram.emit(&mut mad);
@@ -84,23 +84,23 @@ fn round_trip(message: Message, nonces: [u32; 2]) {
 
 proptest! {
     #[test]
-    fn an_ask_survives_the_wire(ask in asks(), nonces in any::<[u32; 2]>()) {
-        round_trip(Message::Ask(ask), nonces);
+    fn an_ask_survives_the_wire(req in asks(), incarnations in any::<[u32; 2]>()) {
+        round_trip(Message::Req(req), incarnations);
     }
 
     #[test]
-    fn a_tell_survives_the_wire(tell in tells(), nonces in any::<[u32; 2]>()) {
-        round_trip(Message::Tell(tell), nonces);
+    fn a_tell_survives_the_wire(rep in tells(), incarnations in any::<[u32; 2]>()) {
+        round_trip(Message::Rep(rep), incarnations);
     }
 
     #[test]
     fn whatever_of_a_datagram_is_overwritten_it_is_taken_for_what_it_says_or_refused(
-        ask in asks(),
+        req in asks(),
         at in 0..MAD_LEN,
         bytes in proptest::collection::vec(any::<u8>(), 1..32),
     ) {
         let mut mad = [0; MAD_LEN];
-        Datagram { from: Nonce(1), to: Nonce(2), message: Message::Ask(ask) }.emit(&mut mad);
+        Datagram { from: Incarnation(1), to: Incarnation(2), message: Message::Req(req) }.emit(&mut mad);
         mad.iter_mut().skip(at).zip(&bytes).for_each(|(byte, new)| *byte = *new);
         if let Ok(parsed) = Datagram::parse(&mad) {
             let mut again = [0; MAD_LEN];
@@ -114,7 +114,7 @@ proptest! {
 #[test]
 fn the_fields_of_an_ask_lie_where_the_protocol_says() {
     let mut mad = [0; MAD_LEN];
-    let ask = Ask {
+    let req = Req {
         local: CommId(0x0102_0304),
         service: ProcessName(1),
         name: ProcessName(0x1112_1314_1516_1718),
@@ -122,7 +122,7 @@ fn the_fields_of_an_ask_lie_where_the_protocol_says() {
         sender: Qpn(0x21),
         psn: Psn(0x31),
         receiver: Some(Qpn(0x41_4243)),
-        attempt: 0x5152_5354,
+        epoch: 0x5152_5354,
         ended: CommId(0x6162_6364),
         domain: DomainId([0x77; 16]),
         depth: Depth { responder_resources: 1, initiator_depth: 1 },
@@ -141,7 +141,7 @@ fn the_fields_of_an_ask_lie_where_the_protocol_says() {
         max_cm_retries: 12,
         response_timeout: 15,
     };
-    Datagram { from: Nonce(1), to: Nonce(2), message: Message::Ask(ask) }.emit(&mut mad);
+    Datagram { from: Incarnation(1), to: Incarnation(2), message: Message::Req(req) }.emit(&mut mad);
     let data = &mad[164..];
     assert_eq!(data[3..11], [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
     assert_eq!(data[11..22], [0x41, 0x42, 0x43, 0x51, 0x52, 0x53, 0x54, 0x61, 0x62, 0x63, 0x64]);

@@ -26,7 +26,7 @@ pub struct Params {
     pub unknown_wait: Duration,
     /// How long a disconnect waits for the peer's agreement.
     pub disconnect_timeout: Duration,
-    /// Seed of jitter and nonce; `None` takes one from the system. For reproducible runs.
+    /// Seed of jitter and incarnation; `None` takes one from the system. For reproducible runs.
     pub seed: Option<u64>,
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub enum Step {
     /// The peer became known.
     Created,
-    /// Somebody had something to send to it.
+    /// There was something to send to it.
     Wanted,
     /// Address and route of the peer are known (RDMA-CM; ibcm has them from the modex).
     Resolved,

@@ -16,7 +16,7 @@ use crate::ibcm::machine::{Action, Local, Machine, Remote};
 use crate::manager::{Advert, Component, Module, Query};
 use crate::queues::Outbox;
 use crate::wire::listener::Address;
-use crate::wire::{Depth, Layout, Nonce, Qpns, Queues, Source};
+use crate::wire::{Depth, Incarnation, Layout, Qpns, Queues, Source};
 use crate::{ConnectCause, ConnectError, CtsRecv, EndpointKey, EndpointPlan, Error, Event, QpPlan};
 
 const NAME: &str = "ibcm";
@@ -71,7 +71,7 @@ impl IbcmModule {
             address.qpn,
             plan.port.ctx.name(),
             address.lid,
-            address.nonce
+            address.incarnation
         );
         Ok(IbcmModule {
             plan: plan.clone(),
@@ -189,7 +189,7 @@ impl Module for IbcmModule {
         let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
         match self.parse_address(&peer_blob) {
             Ok(address) => {
-                log::debug!("ibcm: {peer:?} listens on {:?}, {:?}", address.qpn, address.nonce);
+                log::debug!("ibcm: {peer:?} listens on {:?}, {:?}", address.qpn, address.incarnation);
                 self.held.insert(key, Held { cts, qps: None });
                 self.transport.add_peer(key, Source::from(&address), peer);
                 self.machine.add_endpoint(key, peer, address, now);
@@ -260,14 +260,14 @@ impl Module for IbcmModule {
     }
 }
 
-pub(crate) fn address(plan: &QpPlan, transport: &Transport, nonce: Nonce) -> Address {
+pub(crate) fn address(plan: &QpPlan, transport: &Transport, incarnation: Incarnation) -> Address {
     Address {
         port: plan.port.num,
         mtu: plan.port.mtu as u8,
         ethernet: plan.port.link_layer == LinkLayer::Ethernet,
         lid: plan.port.lid,
         qpn: transport.qpn(),
-        nonce,
+        incarnation,
         gid: plan.port.gid,
     }
 }

@@ -89,7 +89,7 @@ impl RdmaCmModule {
         let channel = EventChannel::create(plan.port.ctx.driver())?;
         let (listener, socket) = listener::open(plan, params, &channel)?;
         let seed = params.seed.unwrap_or_else(seed::from_system);
-        let address = Address { socket, nonce: u32::try_from(seed >> 32).unwrap_or(1) };
+        let address = Address { socket, incarnation: u32::try_from(seed >> 32).unwrap_or(1) };
         log::debug!("rdmacm listens on {socket} of {}", plan.port.ctx.name());
         Ok(RdmaCmModule {
             plan: plan.clone(),
@@ -354,7 +354,7 @@ const CONSUMER: i32 = 28;
 fn refused(refusal: cm::Refusal, data: &[u8]) -> Refused {
     match (refusal, Refusal::parse(data)) {
         (_, Some(why)) => Refused::ByPeer(why),
-        (cm::Refusal::NobodyListens, None) => Refused::NobodyListens,
+        (cm::Refusal::NobodyListens, None) => Refused::NotListening,
         (cm::Refusal::Consumer, None) => Refused::Other(CONSUMER),
         (cm::Refusal::Other(reason), None) => Refused::Other(reason),
     }

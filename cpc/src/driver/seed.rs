@@ -6,7 +6,7 @@ use std::io::Read;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::wire::Nonce;
+use crate::wire::Incarnation;
 
 pub(crate) fn from_system() -> u64 {
     let mut bytes = [0_u8; 8];
@@ -17,18 +17,18 @@ pub(crate) fn from_system() -> u64 {
     }
 }
 
-/// A nonce that is newer than all that this process had before, whatever its clock does.
-pub(crate) fn incarnation() -> Nonce {
+/// A incarnation that is newer than all that this process had before, whatever its clock does.
+pub(crate) fn incarnation() -> Incarnation {
     static LAST: AtomicU32 = AtomicU32::new(0);
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let [a, b, c, d, ..] = clock.as_millis().to_le_bytes();
-    let now = Nonce(u32::from_le_bytes([a, b, c, d]));
+    let now = Incarnation(u32::from_le_bytes([a, b, c, d]));
     let next = |last: u32| {
-        let first = last == 0 || now.is_newer_than(Nonce(last));
+        let first = last == 0 || now.is_newer_than(Incarnation(last));
         if first { now.0 } else { last.wrapping_add(1) }
     };
     let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
-    Nonce(next(last.unwrap_or_else(|last| last)))
+    Incarnation(next(last.unwrap_or_else(|last| last)))
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Helper {
         self.publish_counters();
         let Helper { modules, ending, .. } = self;
         drop(modules);
-        // Nobody may be waiting; that is fine.
+        // The receiver may be gone: close() does not wait for a thread for ever.
         let _ = ending.send(());
     }
 

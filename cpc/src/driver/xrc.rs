@@ -106,13 +106,13 @@ impl XrcModule {
                 self.machine.sender_raised(path, outcome, now);
             }
             Action::DropSender { path } => drop(self.senders.remove(&path)),
-            Action::Join { link, attempt, receiver, sender, psn, depth, address } => {
+            Action::Join { link, epoch, receiver, sender, psn, depth, address } => {
                 let outcome = match receiver {
                     Some(receiver) => self.open_receiver(receiver),
                     None => self.make_receiver(sender, psn, depth, &address),
                 };
-                let outcome = outcome.map(|handle| self.hold(link, handle));
-                self.machine.joined(link, attempt, outcome, now);
+                let outcome = outcome.map(|handle| self.park_request(link, handle));
+                self.machine.joined(link, epoch, outcome, now);
             }
             Action::Release { link } => drop(self.handles.remove(&link)),
             Action::Send { to, datagram } => self.transport.send(to, &datagram),
@@ -200,7 +200,7 @@ impl XrcModule {
         }
     }
 
-    fn hold(&mut self, link: CommId, handle: Arc<XrcRecvQp>) -> Qpn {
+    fn park_request(&mut self, link: CommId, handle: Arc<XrcRecvQp>) -> Qpn {
         let num = handle.num();
         self.handles.insert(link, handle);
         num

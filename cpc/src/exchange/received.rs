@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::ProcessName;
 use crate::core::parking::Parking;
 use crate::core::timers::Timers;
-use crate::wire::{Nonce, Source};
+use crate::wire::{Incarnation, Source};
 
 /// A request, and who has sent it.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct Received<R> {
     pub(crate) request: R,
     pub(crate) from: Source,
     /// The incarnation that has sent it.
-    pub(crate) nonce: Nonce,
+    pub(crate) incarnation: Incarnation,
 }
 
 /// What has become of a request without an endpoint.
@@ -41,7 +41,7 @@ impl<R> Parking<Received<R>> {
         }
         match self.of(peer) {
             Some(kept) => {
-                if !kept.nonce.is_newer_than(received.nonce) {
+                if !kept.incarnation.is_newer_than(received.incarnation) {
                     *kept = received;
                 }
                 Parked::Again

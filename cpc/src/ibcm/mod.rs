@@ -27,18 +27,18 @@
 //!   is answered by the same REP, a repeated REP by the same RTU. Failure is reported with its reason.
 //! * **Crossing requests**: of two REQs that cross, the one of the lower modex address stands ([`crate::wire::listener::Address::outranks`]); its
 //!   sender ignores the other's, whose sender answers as if it had not asked. Two REQs, one REP, one RTU, no extra round trip.
-//! * **Incarnations**: every datagram carries the nonces of sender and receiver, which are in the modex; every exchange has an id at
+//! * **Incarnations**: every datagram carries the incarnations of sender and receiver, which are in the modex; every exchange has an id at
 //!   each end, from a counter with a random start. A datagram of a former process, endpoint or exchange matches none and is counted.
 //!   Each side remembers the last id that a peer opened: an older REQ is stale, and rejected as such; its sender, if
 //!   it is still there, asks again under a new id.
 //! * **Half-open connections**: a REP, RTU or DREQ for an exchange that is gone is answered (REJ, REJ, DREP), so a side that holds
-//!   a connection to nobody learns of it. A new REQ from a connected peer means that it has started anew: the old connection is
+//!   half a connection learns of it. A new REQ from a connected peer means that it has started anew: the old connection is
 //!   reported as disconnected, the REQ waits for the new endpoint.
 //! * **Unknown peers**: with direct modex a REQ may come from a process that has no endpoint here yet. It is kept and acknowledged
 //!   (MRA), the main thread is told, and the REQ is served when the endpoint is added; after a deadline it is refused.
 //! * **Layouts**: number, kind and fingerprint of the queues travel in every REQ and REP; unlike ones are refused (REJ), and both sides report both.
 //! * **Storms**: only so many REQs wait for their first answer at a time; one that is not answered at once gives its place to the
-//!   next, so a stopped peer holds up nobody.
+//!   next, so a stopped peer holds up no other.
 //! * **The end**: DREQ, DREP, and a TimeWait in which late datagrams are still answered. Crossing DREQs answer each other. Nothing
 //!   waits for a dead peer: repetitions are bounded, and so is [`crate::Service::close`].
 //!

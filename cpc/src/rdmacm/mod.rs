@@ -26,7 +26,7 @@
 //!   carries the QPNs that we are connected to, and is refused as late, not taken for a new start.
 //! * **Data before ESTABLISHED** stand in for it ([`crate::Service::first_data`]), and the connection manager is told.
 //! * **A peer that starts anew**, **peers that are not known yet**, **unlike layouts**: as with ibcm.
-//! * **Loss** is the connection manager's; what it gives up (UNREACHABLE, no route, nobody listens) is tried again after a pause with
+//! * **Loss** is the connection manager's; what it gives up (UNREACHABLE, no route, no listener) is tried again after a pause with
 //!   jitter, a bounded number of times.
 //! * **Storms**: only so many requests are under way at a time.
 //! * **The end**: `rdma_disconnect`, and a deadline. Nothing waits for a dead peer: openib's finalize did.

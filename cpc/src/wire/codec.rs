@@ -287,8 +287,8 @@ impl Reason {
             }
             Reason::UnknownPeer => consumer([2, 0, 0, 0]),
             Reason::Refused => consumer([3, 0, 0, 0]),
-            Reason::NoReceiver(attempt) => {
-                let [_, a, b, c] = attempt.to_be_bytes();
+            Reason::NoReceiver(epoch) => {
+                let [_, a, b, c] = epoch.to_be_bytes();
                 consumer([4, a, b, c])
             }
             Reason::Queues(_) => consumer([5, 0, 0, 0]),

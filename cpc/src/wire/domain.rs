@@ -9,7 +9,7 @@
 use verbs::{Gid, Lid, Qpn};
 
 use crate::wire::listener::{ADDRESS_LEN, Address as Listener, AddressError};
-use crate::wire::{Nonce, Path};
+use crate::wire::{Incarnation, Path};
 
 /// Length of the blob.
 pub const BLOB_LEN: usize = ADDRESS_LEN + 16;
@@ -64,10 +64,16 @@ impl Address {
         }
     }
 
-    /// The same process in a later life, as its request tells it: there is one link layer and MTU on a port.
-    pub fn of_later_life(&self, nonce: Nonce, qpn: Qpn, path: &Path, domain: DomainId) -> Address {
+    /// The same process in a later incarnation, as its request describes it: there is one link layer and MTU on a port.
+    pub fn of_later_incarnation(
+        &self,
+        incarnation: Incarnation,
+        qpn: Qpn,
+        path: &Path,
+        domain: DomainId,
+    ) -> Address {
         let (lid, gid) = (path.local_lid, path.local_gid);
-        Address { listener: Listener { nonce, qpn, lid, gid, ..self.listener }, domain }
+        Address { listener: Listener { incarnation, qpn, lid, gid, ..self.listener }, domain }
     }
 
     /// What a connection to this process leads to.
@@ -87,7 +93,7 @@ mod tests {
             ethernet: false,
             lid: Lid(7),
             qpn: Qpn(99),
-            nonce: Nonce(5),
+            incarnation: Incarnation(5),
             gid: Gid([3; 16]),
         };
         Address { listener, domain: DomainId::new(0x801, 77) }
@@ -106,7 +112,7 @@ mod tests {
     #[test]
     fn processes_of_one_port_and_domain_are_one_place() {
         let (a, mut b) = (address(), address());
-        (b.listener.qpn, b.listener.nonce) = (Qpn(100), Nonce(6));
+        (b.listener.qpn, b.listener.incarnation) = (Qpn(100), Incarnation(6));
         assert_eq!(a.place(), b.place());
         b.domain = DomainId::new(0x801, 78);
         assert_ne!(a.place(), b.place());

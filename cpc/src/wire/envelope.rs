@@ -1,14 +1,14 @@
 //! What is around every message: the common MAD header, whose attribute modifier tells the protocols apart.
 
 use super::field::{Field, MAD_LEN};
-use super::{Nonce, VERSION, WireError};
+use super::{Incarnation, VERSION, WireError};
 
 const BASE_VERSION: Field = Field::header(0, 1);
 const CLASS: Field = Field::header(1, 1);
 const CLASS_VERSION: Field = Field::header(2, 1);
 const METHOD: Field = Field::header(3, 1);
-const FROM_NONCE: Field = Field::header(8, 4);
-const TO_NONCE: Field = Field::header(12, 4);
+const FROM_INCARNATION: Field = Field::header(8, 4);
+const TO_INCARNATION: Field = Field::header(12, 4);
 const ATTRIBUTE: Field = Field::header(16, 2);
 const MODIFIER: Field = Field::header(20, 4);
 
@@ -23,8 +23,8 @@ const FIXED: [(Field, u64, &str); 4] = [
 /// What is around every message, whichever protocol it is of: `magic` tells them apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
-    pub(crate) from: Nonce,
-    pub(crate) to: Nonce,
+    pub(crate) from: Incarnation,
+    pub(crate) to: Incarnation,
     pub(crate) attribute: u64,
 }
 
@@ -35,8 +35,8 @@ impl Envelope {
         for (field, value, _) in FIXED {
             field.write(mad, value);
         }
-        FROM_NONCE.write(mad, self.from.0.into());
-        TO_NONCE.write(mad, self.to.0.into());
+        FROM_INCARNATION.write(mad, self.from.0.into());
+        TO_INCARNATION.write(mad, self.to.0.into());
         ATTRIBUTE.write(mad, self.attribute);
         MODIFIER.write(mad, (magic | u32::from(VERSION)).into());
     }
@@ -50,7 +50,7 @@ impl Envelope {
             }
         }
         check_modifier(magic, MODIFIER.read(mad))?;
-        let [from, to] = [FROM_NONCE, TO_NONCE].map(|field| Nonce(field.read_u32(mad)));
+        let [from, to] = [FROM_INCARNATION, TO_INCARNATION].map(|field| Incarnation(field.read_u32(mad)));
         Ok((Envelope { from, to, attribute: ATTRIBUTE.read(mad) }, mad))
     }
 }

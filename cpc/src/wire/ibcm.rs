@@ -3,7 +3,7 @@
 //! ```text
 //!   0  base version 1 | class 0x07 | class version 2 | method 0x03 (Send)
 //!   4  status (16) | class specific (16)
-//!   8  transaction id (64): the sender's nonce, then the receiver's
+//!   8  transaction id (64): the sender's incarnation, then the receiver's
 //!  16  attribute id (16): REQ 0x10, MRA 0x11, REJ 0x12, REP 0x13, RTU 0x14, DREQ 0x15, DREP 0x16
 //!  20  attribute modifier (32): the specification leaves it 0; here "oxc" and a version
 //!  24  the message (IBTA vol. 1, 12.6), private data behind its fields

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!    0  version    1  family (4, 6)    2  port (16)
-//!    4  nonce of this incarnation (32)
+//!    4  incarnation of this incarnation (32)
 //!    8  address (128; IPv4 in its first four bytes)
 //!   24  0 (32)
 //! ```
@@ -36,7 +36,7 @@ pub struct Address {
     /// IP address and port.
     pub socket: SocketAddr,
     /// This incarnation.
-    pub nonce: u32,
+    pub incarnation: u32,
 }
 
 impl Address {
@@ -45,7 +45,7 @@ impl Address {
         let mut out = [0_u8; ADDRESS_LEN];
         out[0] = VERSION;
         out[2..4].copy_from_slice(&self.socket.port().to_be_bytes());
-        out[4..8].copy_from_slice(&self.nonce.to_be_bytes());
+        out[4..8].copy_from_slice(&self.incarnation.to_be_bytes());
         match self.socket.ip() {
             IpAddr::V4(v4) => {
                 out[1] = 4;
@@ -81,8 +81,8 @@ impl Address {
         if port == 0 || ip.is_unspecified() || ip.is_multicast() {
             return Err(AddressError::Field("address or port"));
         }
-        let nonce = u32::from_be_bytes([blob[4], blob[5], blob[6], blob[7]]);
-        Ok(Address { socket: SocketAddr::new(ip, port), nonce })
+        let incarnation = u32::from_be_bytes([blob[4], blob[5], blob[6], blob[7]]);
+        Ok(Address { socket: SocketAddr::new(ip, port), incarnation })
     }
 
     /// True if this side's request stands against one of `peer` that crosses it. Both sides hold both addresses as published,
@@ -101,7 +101,7 @@ mod tests {
         let v4 = (1..0xe000_0000_u32).prop_map(|ip| IpAddr::V4(Ipv4Addr::from(ip)));
         let v6 = (1..1_u128 << 120).prop_map(|ip| IpAddr::V6(Ipv6Addr::from(ip)));
         (prop_oneof![v4, v6], 1..=u16::MAX, any::<u32>())
-            .prop_map(|(ip, port, nonce)| Address { socket: SocketAddr::new(ip, port), nonce })
+            .prop_map(|(ip, port, incarnation)| Address { socket: SocketAddr::new(ip, port), incarnation })
     }
 
     proptest! {

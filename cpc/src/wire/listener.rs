@@ -4,7 +4,7 @@
 //!    0  version     1  port number   2  active MTU code   3  link layer (1 InfiniBand, 2 Ethernet)
 //!    4  LID (16)    6  0 (16)
 //!    8  QPN of the UD queue pair (32, 24 used)
-//!   12  nonce of this incarnation (32): higher than those of former ones, as a serial number
+//!   12  incarnation of this incarnation (32): higher than those of former ones, as a serial number
 //!   16  GID (128)
 //! ```
 //! Both ends of a pair know them, so they also decide which of two crossing requests wins:
@@ -13,7 +13,7 @@
 
 use verbs::{Gid, Lid, Qpn};
 
-use super::{Nonce, VERSION};
+use super::{Incarnation, VERSION};
 
 /// Length of the blob.
 pub const ADDRESS_LEN: usize = 32;
@@ -49,7 +49,7 @@ pub struct Address {
     /// The UD queue pair.
     pub qpn: Qpn,
     /// This incarnation.
-    pub nonce: Nonce,
+    pub incarnation: Incarnation,
     /// GID of the port.
     pub gid: Gid,
 }
@@ -69,7 +69,7 @@ impl Address {
         out[..4].copy_from_slice(&[VERSION, self.port, self.mtu, if self.ethernet { 2 } else { 1 }]);
         out[4..6].copy_from_slice(&self.lid.0.to_be_bytes());
         out[8..12].copy_from_slice(&self.qpn.0.to_be_bytes());
-        out[12..16].copy_from_slice(&self.nonce.0.to_be_bytes());
+        out[12..16].copy_from_slice(&self.incarnation.0.to_be_bytes());
         out[16..].copy_from_slice(&self.gid.0);
         out
     }
@@ -92,7 +92,7 @@ impl Address {
             ethernet: blob[3] == 2,
             lid: Lid(u16::from_be_bytes([blob[4], blob[5]])),
             qpn: Qpn(word(8)),
-            nonce: Nonce(word(12)),
+            incarnation: Incarnation(word(12)),
             gid: Gid(gid),
         };
         address.plausible(blob[3]).map(|()| address)
@@ -111,7 +111,7 @@ impl Address {
     /// True if this side's request wins over one of `peer` that crosses it. Both sides hold both addresses, as published or, of a later
     /// incarnation, as told by its request, so they agree without a word; exactly one of the two is true for different addresses.
     pub fn outranks(&self, peer: &Address) -> bool {
-        let rank = |a: &Address| (a.lid.0, a.qpn.0, a.nonce.0, a.gid.0);
+        let rank = |a: &Address| (a.lid.0, a.qpn.0, a.incarnation.0, a.gid.0);
         rank(self) < rank(peer)
     }
 }
@@ -140,13 +140,13 @@ mod tests {
 
     fn addresses() -> impl Strategy<Value = Address> {
         (1..=255_u8, 1..=5_u8, any::<bool>(), any::<u16>(), 2..1_u32 << 24, any::<u32>(), any::<[u8; 16]>())
-            .prop_map(|(port, mtu, ethernet, lid, qpn, nonce, gid)| Address {
+            .prop_map(|(port, mtu, ethernet, lid, qpn, incarnation, gid)| Address {
                 port,
                 mtu,
                 ethernet,
                 lid: Lid(lid),
                 qpn: Qpn(qpn),
-                nonce: Nonce(nonce),
+                incarnation: Incarnation(incarnation),
                 gid: Gid(gid),
             })
     }
@@ -166,7 +166,7 @@ mod tests {
 
         #[test]
         fn exactly_one_of_two_addresses_outranks_the_other(a in addresses(), b in addresses()) {
-            prop_assume!((a.lid, a.qpn, a.nonce, a.gid) != (b.lid, b.qpn, b.nonce, b.gid));
+            prop_assume!((a.lid, a.qpn, a.incarnation, a.gid) != (b.lid, b.qpn, b.incarnation, b.gid));
             prop_assert_ne!(a.outranks(&b), b.outranks(&a));
         }
     }

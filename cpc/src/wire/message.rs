@@ -34,23 +34,23 @@ impl CommId {
 /// Names one incarnation of a process's connection manager; in the modex and in every datagram. Later incarnations of a process have
 /// higher ones, compared as serial numbers (RFC 1982): milliseconds of the clock, and never twice the same in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Nonce(pub u32);
+pub struct Incarnation(pub u32);
 
-impl Nonce {
+impl Incarnation {
     /// True if `self` names a later incarnation of a process than `other`, which may be 24 days older at most.
-    pub fn is_newer_than(self, other: Nonce) -> bool {
+    pub fn is_newer_than(self, other: Incarnation) -> bool {
         let ahead = self.0.wrapping_sub(other.0);
         ahead != 0 && ahead < 1 << 31
     }
 }
 
-/// A datagram: who sent it to whom and what it says.
+/// A datagram: its sender, its receiver, its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// The sender's incarnation.
-    pub from: Nonce,
+    pub from: Incarnation,
     /// The incarnation that it is meant for.
-    pub to: Nonce,
+    pub to: Incarnation,
     /// The message.
     pub message: Message,
 }
@@ -225,12 +225,12 @@ pub enum Reason {
     Layout(Layout),
     /// Consumer: the queues differ; the sender's are these.
     Queues(Queues),
-    /// Consumer: nobody there has added the requesting process as a peer in time.
+    /// Consumer: the receiver has not added the requesting process as a peer in time.
     UnknownPeer,
     /// Consumer: the endpoint there has failed.
     Refused,
     /// Consumer: the XRC receive queue pair that the request names does not exist there (any more). With the low 24 bits of
-    /// the request's attempt.
+    /// the request's epoch.
     NoReceiver(u32),
     /// Any other reason of the specification.
     Other(u16),

@@ -29,7 +29,7 @@ pub use field::MAD_LEN;
 pub use hello::{HELLO_LEN, Hello, Layout, MAX_QUEUES, Qpns};
 pub use listener::Source;
 pub use message::{
-    CommId, Datagram, Depth, Drep, Dreq, Message, Mra, Nonce, Path, Reason, Rej, Rep, Req, Rtu, Stage,
+    CommId, Datagram, Depth, Drep, Dreq, Incarnation, Message, Mra, Path, Reason, Rej, Rep, Req, Rtu, Stage,
 };
 pub use queues::Queues;
 

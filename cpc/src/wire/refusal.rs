@@ -21,7 +21,7 @@ pub enum Refusal {
     Crossing,
     /// The refuser is connected to these very queue pairs already.
     Late,
-    /// Nobody there has added the requesting process as a peer in time.
+    /// The receiver has not added the requesting process as a peer in time.
     UnknownPeer,
     /// The endpoint there has failed.
     Failed,

@@ -2,23 +2,23 @@
 //!
 //! | message | is   | what is special (IBTA vol. 1, annex A14)                                                        |
 //! |---------|------|-----------------------------------------------------------------------------------------------------|
-//! | ASK     | REQ  | transport service type 3, extended transport type 1; QPN: the send queue pair                       |
-//! | TELL    | REP  | local EE context number: the receive queue pair of the domain                                       |
+//! | REQ     | REQ  | transport service type 3, extended transport type 1; QPN: the send queue pair                       |
+//! | REP    | REP  | local EE context number: the receive queue pair of the domain                                       |
 //! | MRA, REJ, DREQ, DREP | as with ibcm | REJ has one more reason: the receive queue pair is gone                        |
 //!
 //! Private data, the first eleven bytes as in ibcm's (version and count of queues, which of them are shared, name of the process):
 //!
 //! ```text
-//!   ASK    11..14  the receive queue pair that the sender has been told of; 0: make one
-//!          14..18  attempt: a number that grows each time that the sender begins over another send queue pair
+//!   REQ    11..14  the receive queue pair that the sender knows of; 0: make one
+//!          14..18  epoch: a number that grows each time that the sender begins over another send queue pair
 //!          18..22  the sender's exchanges with the receiver up to this one are over; 0: it has nothing to say of them
 //!          22..38  the sender's domain
-//!   TELL   11..56  15 SRQ numbers of 3 bytes; those behind the last queue are 0
+//!   REP   11..56  15 SRQ numbers of 3 bytes; those behind the last queue are 0
 //!          56..60  the sender's label
-//!          60..64  the attempt of the ASK
+//!          60..64  the epoch of the REQ
 //! ```
 //! A label is what messages to its sender have to call themselves (see the transport). It is another one for each endpoint that a process
-//! makes of its peer, and so tells the next endpoint from this one, too.
+//! makes of its peer, so it also distinguishes the next endpoint from this one.
 #![forbid(unsafe_code)]
 
 use verbs::{Psn, Qpn, SrqNum};
@@ -27,7 +27,7 @@ use super::codec::{Mad as Bytes, ids, put_ids, rep, req};
 use super::domain::DomainId;
 use super::envelope::{Envelope, Mad};
 use super::field::Field;
-use super::{CommId, Depth, Drep, Dreq, Layout, MAD_LEN, MAX_QUEUES, Mra, Nonce, Path, Rej, WireError};
+use super::{CommId, Depth, Drep, Dreq, Incarnation, Layout, MAD_LEN, MAX_QUEUES, Mra, Path, Rej, WireError};
 use crate::ProcessName;
 
 /// Attribute modifier, without the version in the last byte.
@@ -42,12 +42,12 @@ const TRANSPORT_XRC: u64 = 1;
 const NAME_AT: usize = 3;
 const REST_AT: usize = 11;
 const NUM_LEN: usize = 3;
-const ASK_ATTEMPT_AT: usize = REST_AT + NUM_LEN;
-const ENDED_AT: usize = ASK_ATTEMPT_AT + 4;
+const REQ_EPOCH_AT: usize = REST_AT + NUM_LEN;
+const ENDED_AT: usize = REQ_EPOCH_AT + 4;
 const DOMAIN_AT: usize = ENDED_AT + 4;
 const DOMAIN_LEN: usize = 16;
 const LABEL_AT: usize = REST_AT + MAX_QUEUES * NUM_LEN;
-const ATTEMPT_AT: usize = LABEL_AT + 4;
+const REP_EPOCH_AT: usize = LABEL_AT + 4;
 
 /// SRQ numbers of one process, in queue order; 1 to 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl SrqNums {
 
 /// "I send over this queue pair; which are your queues?"
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct Req {
     /// The sender's id for this exchange.
     pub local: CommId,
     /// The process that is asked.
@@ -88,12 +88,12 @@ pub struct Ask {
     pub psn: Psn,
     /// The receive queue pair on this node that it is connected to; `None`: make one.
     pub receiver: Option<Qpn>,
-    /// How often the asker has begun over another send queue pair. An exchange that does keeps its ids.
-    pub attempt: u32,
-    /// The asker's exchanges with this process, up to this one, are over, in both directions: nobody has answered its DREQ.
+    /// How often the requester has begun over another send queue pair. An exchange that does keeps its ids.
+    pub epoch: u32,
+    /// The requester's exchanges with this process, up to this one, are over, in both directions: its DREQ was never answered.
     /// [`CommId::NONE`] if there is nothing to say.
     pub ended: CommId,
-    /// The asker's domain, which may be another one than the modex of its former life told.
+    /// The requester's domain, which may be another one than the modex named for its former incarnation.
     pub domain: DomainId,
     /// Its RDMA read depth.
     pub depth: Depth,
@@ -115,12 +115,12 @@ pub struct Ask {
 
 /// "These are my queues; I have a handle of this receive queue pair."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tell {
+pub struct Rep {
     /// The sender's id for this exchange.
     pub local: CommId,
-    /// The asker's.
+    /// The requester's.
     pub remote: CommId,
-    /// The process that tells.
+    /// The process that replies.
     pub name: ProcessName,
     /// Its queues.
     pub layout: Layout,
@@ -130,10 +130,10 @@ pub struct Tell {
     pub depth: Depth,
     /// Its shared receive queues.
     pub srqs: SrqNums,
-    /// What messages to the teller have to call themselves.
+    /// What messages to the replier have to call themselves.
     pub label: u32,
-    /// The attempt that it answers.
-    pub attempt: u32,
+    /// The epoch that it answers.
+    pub epoch: u32,
 }
 
 /// A message of xrc.
@@ -141,9 +141,9 @@ pub struct Tell {
 #[allow(clippy::large_enum_variant, reason = "short-lived, on the connection path only")]
 pub enum Message {
     /// Request.
-    Ask(Ask),
+    Req(Req),
     /// Reply.
-    Tell(Tell),
+    Rep(Rep),
     /// The answer takes longer.
     Mra(Mra),
     /// Reject.
@@ -158,9 +158,9 @@ pub enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// The sender's incarnation.
-    pub from: Nonce,
+    pub from: Incarnation,
     /// The incarnation that it is meant for.
-    pub to: Nonce,
+    pub to: Incarnation,
     /// The message.
     pub message: Message,
 }
@@ -177,8 +177,8 @@ impl Datagram {
         let Datagram { from, to, message } = self;
         Envelope { from: *from, to: *to, attribute: message.attribute() }.emit(MAGIC, mad);
         match message {
-            Message::Ask(m) => m.emit(mad),
-            Message::Tell(m) => m.emit(mad),
+            Message::Req(m) => m.emit(mad),
+            Message::Rep(m) => m.emit(mad),
             Message::Mra(m) => m.emit(mad),
             Message::Rej(m) => m.emit(mad),
             Message::Dreq(m) => m.emit(mad),
@@ -193,10 +193,10 @@ impl Datagram {
     pub fn parse(bytes: &[u8]) -> Result<Datagram, WireError> {
         let (Envelope { from, to, attribute }, mad) = Envelope::parse(MAGIC, bytes)?;
         let message = match attribute {
-            0x10 => Message::Ask(Ask::parse(mad)?),
+            0x10 => Message::Req(Req::parse(mad)?),
             0x11 => Message::Mra(Mra::parse(mad)),
             0x12 => Message::Rej(Rej::parse(mad)),
-            0x13 => Message::Tell(Tell::parse(mad)?),
+            0x13 => Message::Rep(Rep::parse(mad)?),
             0x15 => Message::Dreq(Dreq::parse(mad)),
             0x16 => Message::Drep(Drep::parse(mad)),
             _ => return Err(WireError::Foreign("attribute")),
@@ -209,8 +209,8 @@ impl Message {
     /// The sender's communication id; [`CommId::NONE`] where it has none.
     pub fn local(&self) -> CommId {
         match self {
-            Message::Ask(m) => m.local,
-            Message::Tell(m) => m.local,
+            Message::Req(m) => m.local,
+            Message::Rep(m) => m.local,
             Message::Mra(m) => m.local,
             Message::Rej(m) => m.local,
             Message::Dreq(m) => m.local,
@@ -218,11 +218,11 @@ impl Message {
         }
     }
 
-    /// The receiver's communication id, as the sender knows it; an ASK has none.
+    /// The receiver's communication id, as the sender knows it; a REQ has none.
     pub fn remote(&self) -> CommId {
         match self {
-            Message::Ask(_) => CommId::NONE,
-            Message::Tell(m) => m.remote,
+            Message::Req(_) => CommId::NONE,
+            Message::Rep(m) => m.remote,
             Message::Mra(m) => m.remote,
             Message::Rej(m) => m.remote,
             Message::Dreq(m) => m.remote,
@@ -232,17 +232,17 @@ impl Message {
 
     fn attribute(&self) -> u64 {
         match self {
-            Message::Ask(_) => 0x10,
+            Message::Req(_) => 0x10,
             Message::Mra(_) => 0x11,
             Message::Rej(_) => 0x12,
-            Message::Tell(_) => 0x13,
+            Message::Rep(_) => 0x13,
             Message::Dreq(_) => 0x15,
             Message::Drep(_) => 0x16,
         }
     }
 }
 
-impl Ask {
+impl Req {
     fn emit(&self, mad: &mut Bytes) {
         put_ids(mad, self.local, CommId::NONE);
         req::SERVICE_ID.write(mad, self.service.0);
@@ -264,12 +264,12 @@ impl Ask {
         let data = req::PRIVATE.of_mut(mad);
         put_sender(data, self.layout, self.name);
         put_num(data, REST_AT, self.receiver.map_or(0, |qpn| qpn.0));
-        put_word(data, ASK_ATTEMPT_AT, self.attempt);
+        put_word(data, REQ_EPOCH_AT, self.epoch);
         put_word(data, ENDED_AT, self.ended.0);
         data[DOMAIN_AT..DOMAIN_AT + DOMAIN_LEN].copy_from_slice(&self.domain.0);
     }
 
-    fn parse(mad: &Bytes) -> Result<Ask, WireError> {
+    fn parse(mad: &Bytes) -> Result<Req, WireError> {
         let service = (req::TRANSPORT_SERVICE.read(mad), EXTENDED_TRANSPORT.read(mad));
         if service != (SERVICE_EXTENDED, TRANSPORT_XRC) {
             return Err(WireError::Field("transport service type"));
@@ -280,7 +280,7 @@ impl Ask {
         }
         let (layout, name) = sender(req::PRIVATE.of(mad))?;
         let receiver = Qpn(num(req::PRIVATE.of(mad), REST_AT));
-        Ok(Ask {
+        Ok(Req {
             local: given(ids(mad).0)?,
             service: ProcessName(req::SERVICE_ID.read(mad)),
             name,
@@ -288,7 +288,7 @@ impl Ask {
             sender: real(Qpn(req::QPN.read_u32(mad)))?,
             psn: Psn(req::PSN.read_u32(mad)),
             receiver: if receiver == Qpn(0) { None } else { Some(real(receiver)?) },
-            attempt: word(req::PRIVATE.of(mad), ASK_ATTEMPT_AT),
+            epoch: word(req::PRIVATE.of(mad), REQ_EPOCH_AT),
             ended: CommId(word(req::PRIVATE.of(mad), ENDED_AT)),
             domain: domain(req::PRIVATE.of(mad)),
             depth: Depth {
@@ -306,7 +306,7 @@ impl Ask {
     }
 }
 
-impl Tell {
+impl Rep {
     fn emit(&self, mad: &mut Bytes) {
         put_ids(mad, self.local, self.remote);
         EE_CONTEXT.write(mad, self.receiver.0.into());
@@ -319,10 +319,10 @@ impl Tell {
         let places = (REST_AT..LABEL_AT).step_by(NUM_LEN);
         places.zip(self.srqs.as_slice()).for_each(|(at, srq)| put_num(data, at, srq.0));
         put_word(data, LABEL_AT, self.label);
-        put_word(data, ATTEMPT_AT, self.attempt);
+        put_word(data, REP_EPOCH_AT, self.epoch);
     }
 
-    fn parse(mad: &Bytes) -> Result<Tell, WireError> {
+    fn parse(mad: &Bytes) -> Result<Rep, WireError> {
         let data = rep::PRIVATE.of(mad);
         let (layout, name) = sender(data)?;
         let mut srqs = [SrqNum(0); MAX_QUEUES];
@@ -330,7 +330,7 @@ impl Tell {
         places.zip(&mut srqs).for_each(|(at, srq)| *srq = SrqNum(num(data, at)));
         let srqs = SrqNums::new(&srqs[..layout.count()]).ok_or(WireError::Field("queue count"))?;
         let (local, remote) = ids(mad);
-        Ok(Tell {
+        Ok(Rep {
             local: given(local)?,
             remote,
             name,
@@ -342,7 +342,7 @@ impl Tell {
             },
             srqs,
             label: word(data, LABEL_AT),
-            attempt: word(data, ATTEMPT_AT),
+            epoch: word(data, REP_EPOCH_AT),
         })
     }
 }

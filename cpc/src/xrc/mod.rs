@@ -16,24 +16,24 @@
 //! ```text
 //!   A                                          B                        C
 //!   S made, INIT
-//!   ASK (id W, S, no receiver) --------------> R made, RTR
-//!   S to RTR, RTS <---- TELL (L, W, R, SRQs)
+//!   REQ (id W, S, no receiver) --------------> R made, RTR
+//!   S to RTR, RTS <---- REP (L, W, R, SRQs)
 //!   connected to B
-//!   ASK (id X, S, receiver R) -----------------------------------------> handle of R
-//!   connected to C <------------------------------ TELL (M, X, R, SRQs)
+//!   REQ (id X, S, receiver R) -----------------------------------------> handle of R
+//!   connected to C <------------------------------ REP (M, X, R, SRQs)
 //! ```
 //! # What keeps it right
 //! * **One connection a node**: its key is the remote port and the domain. Endpoints that want to connect while it is on its way wait
 //!   for it, and then only learn SRQ numbers. If the process that was asked first does not answer at once, the next is asked
-//!   over a send queue pair of its own, then two more, then four: a slow or stopped process holds up nobody for more than its first
-//!   time-out. Who has been slow moves over to the connection that is up by then.
-//! * **No receiver**: a process tells its SRQ numbers only when it has a handle of R. If R is gone (its last holder has left), the answer is
-//!   a refusal that says so, and the asker begins anew with a new S.
+//!   over a send queue pair of its own, then two more, then four: a slow or stopped process holds up no other for more than its first
+//!   time-out. A slow one moves over to the connection that is up by then.
+//! * **No receiver**: a process sends its SRQ numbers only when it has a handle of R. If R is gone (its last holder has left), the answer is
+//!   a refusal that says so, and the requester begins anew with a new S.
 //! * **A broken connection** ([`crate::Service::renew`]): the transport says of each endpoint whether it is to go on; those ask
 //!   again, over a new S, and who is asked replaces what it had.
-//! * **Lives**: nonces of a process grow. A request of a later life teaches where that is, and ends what was with the former one; one of
-//!   a former life is stale.
-//! * **A farewell that nobody heard**: who has given up repeating DREQ says with its next request to the peer which exchanges are over, so that
+//! * **Restarts**: incarnations of a process grow. A request of a later one teaches where that is, and ends what was with the former one; one of
+//!   a former one is stale.
+//! * **A DREQ that was never answered**: a process that has given up repeating it says in its next REQ which exchanges are over, so that
 //!   the peer does not take the messages of a new endpoint for repetitions of the old one's.
 //! * **Loss, unknown peers, layouts, storms, the end**: as with ibcm. DREQ goes to each process, for each has a handle; S
 //!   goes with the last endpoint, R with the last handle.

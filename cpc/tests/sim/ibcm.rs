@@ -6,7 +6,7 @@ use cpc::ibcm::Params;
 use cpc::ibcm::machine::{Action, Local, Machine, StateKind};
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
-use cpc::wire::{Depth, Layout, MAD_LEN, Nonce, Qpns, Queues};
+use cpc::wire::{Depth, Incarnation, Layout, MAD_LEN, Qpns, Queues};
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Qpn};
 
@@ -39,7 +39,7 @@ impl Protocol for Ibcm {
     const BOUND: Duration = Duration::from_secs(100);
     const HEALS: bool = true;
     const NAME: &'static str = "ibcm";
-    const UP: StateKind = StateKind::Up;
+    const UP: StateKind = StateKind::Connected;
 
     fn defaults() -> Vec<Params> {
         let of_plugin = Params { timeout: Duration::from_millis(500), max_retries: 25, ..Params::default() };
@@ -53,7 +53,7 @@ impl Protocol for Ibcm {
             ethernet: false,
             lid: Lid(u16::try_from(birth.node + 1).unwrap()),
             qpn: birth.qpn,
-            nonce: Nonce(birth.nonce),
+            incarnation: Incarnation(birth.incarnation),
             gid: Gid([7; 16]),
         };
         let local = Local {
@@ -146,7 +146,7 @@ impl Protocol for Ibcm {
     }
 
     fn is_spent(state: StateKind) -> bool {
-        matches!(state, StateKind::Left | StateKind::Failed)
+        matches!(state, StateKind::Disconnected | StateKind::Failed)
     }
 
     fn corrupt(mad: &mut Mad, bit: usize) {

@@ -67,7 +67,7 @@ pub enum News {
     Response(Vec<u8>),
     Established,
     Refused(Vec<u8>),
-    NobodyListens,
+    NotListening,
     Unreachable,
     Disconnected,
 }
@@ -316,7 +316,7 @@ impl Manager {
         if !matches!(connection.state, State::Idle | State::DreqSent | State::DreqReceived | State::Over) {
             let id = connection.id;
             self.rest(name, State::Over);
-            let news = if nobody { News::NobodyListens } else { News::Refused(data.to_vec()) };
+            let news = if nobody { News::NotListening } else { News::Refused(data.to_vec()) };
             self.news.push_back((id, news));
         }
     }

@@ -25,7 +25,7 @@ use cpc::{EndpointKey, ProcessName};
 use verbs::Qpn;
 
 pub use self::faults::{Fault, Odds, Plan};
-use self::node::{End, Node, Told};
+use self::node::{End, Node, RepSent};
 use self::protocol::{Birth, Protocol, Wish};
 
 pub const QUEUES: usize = 3;
@@ -153,7 +153,7 @@ impl<P: Protocol> World<P> {
             qpn: self.qpn(),
             number: self.births,
             // Later births have higher ones, wherever the count begins.
-            nonce: u32::try_from(self.first_seed & 0xffff_ffff)
+            incarnation: u32::try_from(self.first_seed & 0xffff_ffff)
                 .unwrap()
                 .wrapping_sub(3)
                 .wrapping_add(self.births),
@@ -320,15 +320,15 @@ impl<P: Protocol> World<P> {
     fn hear(&mut self) {
         while let Some(node) = self.told.pop_front() {
             match self.nodes[node].events.pop_front() {
-                Some(Told::Disconnected(key)) => self.on_disconnected(node, key),
-                Some(Told::Unknown(peer)) => self.on_unknown(node, peer),
+                Some(RepSent::Disconnected(key)) => self.on_disconnected(node, key),
+                Some(RepSent::Unknown(peer)) => self.on_unknown(node, peer),
                 // Its process has started anew.
                 None => {}
             }
         }
     }
 
-    fn tell(&mut self, node: usize, told: Told) {
+    fn tell(&mut self, node: usize, told: RepSent) {
         self.nodes[node].events.push_back(told);
         self.told.push_back(node);
     }
@@ -362,8 +362,8 @@ impl<P: Protocol> World<P> {
                     end.failed = Some(error);
                 }
             }
-            Wish::Disconnected { key } => self.tell(node, Told::Disconnected(key)),
-            Wish::UnknownPeer { peer } => self.tell(node, Told::Unknown(peer)),
+            Wish::Disconnected { key } => self.tell(node, RepSent::Disconnected(key)),
+            Wish::UnknownPeer { peer } => self.tell(node, RepSent::Unknown(peer)),
         }
     }
 

@@ -8,7 +8,7 @@ use verbs::{Psn, Qpn};
 
 use super::protocol::{Peer, Protocol};
 
-pub(super) enum Told {
+pub(super) enum RepSent {
     Disconnected(EndpointKey),
     Unknown(ProcessName),
 }
@@ -66,7 +66,7 @@ pub struct Node<P: Protocol> {
     pub failures: Vec<ConnectError>,
     pub disconnects: u32,
     pub unknown: Vec<ProcessName>,
-    pub(super) events: VecDeque<Told>,
+    pub(super) events: VecDeque<RepSent>,
     pub(super) generation: u32,
     /// Adds unknown peers when told of them.
     pub welcoming: bool,

@@ -33,7 +33,7 @@ pub struct Birth {
     pub qpn: Qpn,
     /// How many were born before it.
     pub number: u32,
-    pub nonce: u32,
+    pub incarnation: u32,
     pub name: ProcessName,
     pub layout: Layout,
     pub seed: u64,

@@ -54,7 +54,7 @@ impl RdmaCm {
             News::Refused(data) => {
                 IdEvent::Refused(Refusal::parse(data).map_or(Refused::Other(28), Refused::ByPeer))
             }
-            News::NobodyListens => IdEvent::Refused(Refused::NobodyListens),
+            News::NotListening => IdEvent::Refused(Refused::NotListening),
             News::Unreachable => IdEvent::Broken("it does not answer"),
             News::Disconnected => IdEvent::Disconnected,
         };
@@ -103,12 +103,12 @@ impl Protocol for RdmaCm {
     const BOUND: Duration = Duration::from_secs(180);
     const HEALS: bool = false;
     const NAME: &'static str = "rdmacm";
-    const UP: StateKind = StateKind::Up;
+    const UP: StateKind = StateKind::Connected;
 
     fn born(birth: Birth, params: &Params) -> (RdmaCm, Address) {
         let ip = std::net::Ipv4Addr::from(NETWORK + u32::try_from(birth.node).unwrap());
         let port = u16::try_from(1024 + birth.number % 60_000).unwrap();
-        let address = Address { socket: (ip, port).into(), nonce: birth.nonce };
+        let address = Address { socket: (ip, port).into(), incarnation: birth.incarnation };
         let local = Local { name: birth.name, address, layout: birth.layout, id_per_qp: false };
         let manager = Manager::new(manager_of(&address), port, birth.number);
         (RdmaCm { machine: Machine::new(local, params.clone(), birth.seed), manager }, address)
@@ -187,7 +187,7 @@ impl Protocol for RdmaCm {
     }
 
     fn is_spent(state: StateKind) -> bool {
-        matches!(state, StateKind::Left | StateKind::Failed)
+        matches!(state, StateKind::Disconnected | StateKind::Failed)
     }
 
     fn corrupt(mad: &mut Mad, bit: usize) {

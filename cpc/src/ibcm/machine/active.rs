@@ -35,7 +35,7 @@ impl Machine {
         let endpoint = &mut self.endpoints[slot];
         endpoint.in_window = true;
         endpoint.since = now;
-        endpoint.state = State::Opening { request: None };
+        endpoint.state = State::Creating { request: None };
         self.actions.push_back(Action::CreateQps { key: endpoint.key });
     }
 
@@ -48,8 +48,8 @@ impl Machine {
         }
     }
 
-    /// Opening + QpsMade: sends our request, or answers the peer's if one came meanwhile.
-    pub(super) fn opened(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// Creating + QpsMade: sends our request, or answers the peer's if one came meanwhile.
+    pub(super) fn qps_ready(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsMade(qpns) = input else { return };
         if qpns.as_slice().len() != self.local.layout.count() {
             return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
@@ -57,14 +57,14 @@ impl Machine {
         self.endpoints[slot].qpns = Some(*qpns);
         self.mark(slot, Step::QpsCreated, now);
         match self.endpoints[slot].state.remote().copied() {
-            Some(remote) => self.rise(slot, remote, Role::Passive, now),
-            None => self.ask(slot, 0, now),
+            Some(remote) => self.bring_up(slot, remote, Role::Passive, now),
+            None => self.send_req(slot, 0, now),
         }
     }
 
     /// Sends our request for the (`tries` + 1)-th time.
-    fn ask(&mut self, slot: usize, tries: u32, now: Instant) {
-        let asked = self.endpoints[slot].address.nonce;
+    fn send_req(&mut self, slot: usize, tries: u32, now: Instant) {
+        let asked = self.endpoints[slot].address.incarnation;
         self.endpoints[slot].state = State::ReqSent { tries, asked };
         self.arm(slot, tries, now);
         self.mark(slot, Step::ReqSent, now);
@@ -106,8 +106,8 @@ impl Machine {
         Some(Hello { layout: self.local.layout, name: self.local.name, qpns })
     }
 
-    /// Opening + QpsFailed: reports it; a peer that asked is told.
-    pub(super) fn open_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// Creating + QpsFailed: reports it; a peer that asked is told.
+    pub(super) fn create_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsFailed(error) = input else { return };
         if let Some(remote) = self.endpoints[slot].state.remote().copied() {
             self.refuse(slot, remote, Stage::Req, Reason::NoResources);
@@ -121,14 +121,14 @@ impl Machine {
     }
 
     /// ReqSent + Timeout: asks again, unless it has been asked often enough.
-    pub(super) fn ask_again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn repeat_req(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.leave_window(slot, now);
         let State::ReqSent { tries, .. } = self.endpoints[slot].state else { return };
         if self.spent(slot, tries, now) {
             return self.time_out(slot, tries, now);
         }
         self.stats.repeated += 1;
-        self.ask(slot, tries + 1, now);
+        self.send_req(slot, tries + 1, now);
     }
 
     pub(super) fn spent(&self, slot: usize, tries: u32, now: Instant) -> bool {
@@ -152,12 +152,12 @@ impl Machine {
             return self.fail(slot, self.misfit_cause(&rep.queues), now);
         }
         let remote = Remote::new(rep.local, &rep.hello, rep.psn, rep.depth);
-        self.rise(slot, remote, Role::Active, now);
+        self.bring_up(slot, remote, Role::Active, now);
     }
 
-    /// Rising + QpsUp: tells the peer, and the main thread if this side asked.
-    pub(super) fn risen(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let State::Rising { remote, role, early } = self.endpoints[slot].state else { return };
+    /// ToRts + QpsUp: tells the peer, and the main thread if this side asked.
+    pub(super) fn qps_up_done(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let State::ToRts { remote, role, early } = self.endpoints[slot].state else { return };
         self.mark(slot, Step::QpsUp, now);
         match role {
             Role::Active => {
@@ -169,10 +169,10 @@ impl Machine {
         }
     }
 
-    /// Rising + QpsDown: reports it and tells the peer.
-    pub(super) fn rise_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// ToRts + QpsDown: reports it and tells the peer.
+    pub(super) fn bring_up_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsDown(error) = input else { return };
-        if let State::Rising { remote, role, .. } = self.endpoints[slot].state {
+        if let State::ToRts { remote, role, .. } = self.endpoints[slot].state {
             let stage = if role == Role::Active { Stage::Rep } else { Stage::Req };
             self.refuse(slot, remote, stage, Reason::NoResources);
         }
@@ -184,11 +184,11 @@ impl Machine {
         self.send(slot, Message::Rtu(Rtu { local, remote: remote.id }));
     }
 
-    /// Up + Rep: our RTU was lost, or its twin came late.
+    /// Connected + Rep: our RTU was lost, or its twin came late.
     pub(super) fn repeat_rtu(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::Rep(rep) = input else { return };
         match self.endpoints[slot].state {
-            State::Up { remote, role: Role::Active } if remote.id == rep.local => {
+            State::Connected { remote, role: Role::Active } if remote.id == rep.local => {
                 self.stats.repeated += 1;
                 self.send_rtu(slot, &remote);
             }
@@ -222,7 +222,7 @@ impl Machine {
         if let State::ReqSent { tries, .. } = &mut self.endpoints[slot].state {
             *tries = 0;
         }
-        self.bide(slot, mra, now);
+        self.extend_deadline(slot, mra, now);
     }
 
     /// ReqSent + Rej: begins anew if only the exchange was outdated, else gives up.
@@ -250,7 +250,7 @@ impl Machine {
 
     /// ReqSent + Dreq: the peer had answered, and has removed its endpoint since; its REP may still be on the way and
     /// must find the old id gone.
-    pub(super) fn outrun(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn dreq_overtook_rep(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.answer_dreq(slot, input, now);
         if matches!(input, Input::Dreq(dreq) if dreq.failed) {
             return self.fail(slot, ConnectCause::Rejected(Reason::Refused), now);
@@ -273,6 +273,6 @@ impl Machine {
         };
         self.by_id.remove(&old);
         self.by_id.insert(fresh, slot);
-        self.ask(slot, tries, now);
+        self.send_req(slot, tries, now);
     }
 }

@@ -6,15 +6,15 @@
 //!
 //! ```text
 //!            connect             QPs made            REP                QPs up, RTU sent
-//!   Idle ------------> Queued ------> Opening -> ReqSent -------> Rising ---------------> Up  (active)
+//!   Idle ------------> Queued ------> Creating -> ReqSent -------> ToRts ---------------> Connected  (active)
 //!    |                                   |          | crossing REQ that wins
 //!    | REQ                               v          v
-//!    +-----------------------------> Opening ---> Rising ---> RepSent ------------------> Up  (passive)
+//!    +-----------------------------> Creating ---> ToRts ---> RepSent ------------------> Connected  (passive)
 //!                                                  QPs up, REP sent    RTU or first data
-//!   Rising, RepSent, Up -- remove --> Leaving -- DREP --> TimeWait --> gone
-//!                       -- DREQ, REJ, new REQ --> Left  (reported, waits for remove)
-//!   any before Up       -- retries used up, REJ, verbs error --> Failed  (reported, waits for remove)
-//!   Rising, RepSent, Up -- abandon --> Leaving -- DREP --> Failed (the peer has been told)
+//!   ToRts, RepSent, Connected -- remove --> DreqSent -- DREP --> TimeWait --> gone
+//!                       -- DREQ, REJ, new REQ --> Disconnected  (reported, waits for remove)
+//!   any before Connected       -- retries used up, REJ, verbs error --> Failed  (reported, waits for remove)
+//!   ToRts, RepSent, Connected -- abandon --> DreqSent -- DREP --> Failed (the peer has been told)
 //! ```
 //! `table.rs` holds the decision for every pair of state and input; `routing.rs` finds the endpoint that a datagram belongs to
 //! and sorts out what belongs to none.
@@ -47,7 +47,7 @@ use crate::core::window::Window;
 use crate::exchange::received::Received;
 use crate::wire::listener::Address;
 use crate::wire::{
-    CommId, Datagram, Depth, Hello, Layout, Message, Nonce, Qpns, Queues, Reason, Rej, Req, Source,
+    CommId, Datagram, Depth, Hello, Incarnation, Layout, Message, Qpns, Queues, Reason, Rej, Req, Source,
 };
 use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
@@ -81,7 +81,7 @@ pub struct Local {
 /// The last exchange that a peer's incarnation has opened here: older ids of it are stale.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    nonce: Nonce,
+    incarnation: Incarnation,
     last: CommId,
 }
 
@@ -101,7 +101,7 @@ pub struct Machine {
     seen: HashMap<ProcessName, Seen>,
     parked: Parking<Received<Req>>,
     /// Incarnations that have asked with other queues before they had an endpoint here.
-    misfits: HashMap<ProcessName, (Nonce, Queues)>,
+    misfits: HashMap<ProcessName, (Incarnation, Queues)>,
     timers: Timers,
     window: Window<EndpointKey>,
     actions: VecDeque<Action>,
@@ -149,7 +149,7 @@ impl Machine {
 
     /// How many removed endpoints still wait for the peer's answer to their DREQ.
     pub fn leaving(&self) -> usize {
-        self.endpoints.iter().filter(|(_, e)| e.state.kind() == StateKind::Leaving).count()
+        self.endpoints.iter().filter(|(_, e)| e.state.kind() == StateKind::DreqSent).count()
     }
 
     /// True if something of this side is still on its way up or down. For tests.
@@ -158,11 +158,11 @@ impl Machine {
             matches!(
                 e.state.kind(),
                 StateKind::Queued
-                    | StateKind::Opening
+                    | StateKind::Creating
                     | StateKind::ReqSent
-                    | StateKind::Rising
+                    | StateKind::ToRts
                     | StateKind::RepSent
-                    | StateKind::Leaving
+                    | StateKind::DreqSent
             )
         })
     }
@@ -234,7 +234,7 @@ impl Machine {
         self.input_by_key(key, &Input::Abandon, now);
     }
 
-    /// Removes every endpoint and forgets whoever waited for one.
+    /// Removes every endpoint and refuses the requests that waited for one.
     pub fn close(&mut self, now: Instant) {
         let keys: Vec<EndpointKey> = self.by_key.keys().copied().collect();
         keys.into_iter().for_each(|key| self.remove_endpoint(key, now));
@@ -313,12 +313,12 @@ impl Machine {
     /// Sends `message` to the endpoint's peer.
     fn send(&mut self, slot: usize, message: Message) {
         let address = self.endpoints[slot].address;
-        self.send_to(Source::from(&address), address.nonce, message);
+        self.send_to(Source::from(&address), address.incarnation, message);
     }
 
-    fn send_to(&mut self, to: Source, nonce: Nonce, message: Message) {
+    fn send_to(&mut self, to: Source, incarnation: Incarnation, message: Message) {
         self.stats.sent += 1;
-        let datagram = Datagram { from: self.local.address.nonce, to: nonce, message };
+        let datagram = Datagram { from: self.local.address.incarnation, to: incarnation, message };
         self.actions.push_back(Action::Send { to, datagram });
     }
 
@@ -347,18 +347,18 @@ impl Machine {
         self.set_deadline(slot, None);
         self.stats.connected += 1;
         let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Up { remote, role };
+        endpoint.state = State::Connected { remote, role };
         self.actions.push_back(Action::Connected { key: endpoint.key });
     }
 
     /// Both sides' values are known: takes the QPs up.
-    fn rise(&mut self, slot: usize, remote: Remote, role: Role, now: Instant) {
+    fn bring_up(&mut self, slot: usize, remote: Remote, role: Role, now: Instant) {
         self.set_deadline(slot, None);
         self.leave_window(slot, now);
         self.note_seen(slot, remote.id);
         self.note_far(slot, remote.qpns.first(), now);
         let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Rising { remote, role, early: false };
+        endpoint.state = State::ToRts { remote, role, early: false };
         let (key, address, psn) = (endpoint.key, endpoint.address, endpoint.psn);
         self.actions.push_back(Action::BringUp { key, remote, address, psn });
     }
@@ -378,7 +378,7 @@ impl Machine {
         ConnectCause::Queues { ours: self.local.queues.to_string(), theirs: theirs.to_string() }
     }
 
-    /// The peer's first queue pair is this endpoint's from now on; whoever had it before has lost it.
+    /// The peer's first queue pair is this endpoint's from now on; an endpoint that had it before has lost it.
     fn note_far(&mut self, slot: usize, qpn: Qpn, now: Instant) {
         self.forget_far(slot);
         let far = Far::of(&self.endpoints[slot].address, qpn);
@@ -399,6 +399,6 @@ impl Machine {
 
     fn note_seen(&mut self, slot: usize, id: CommId) {
         let endpoint = &self.endpoints[slot];
-        self.seen.insert(endpoint.peer, Seen { nonce: endpoint.address.nonce, last: id });
+        self.seen.insert(endpoint.peer, Seen { incarnation: endpoint.address.incarnation, last: id });
     }
 }

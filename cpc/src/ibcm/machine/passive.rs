@@ -17,17 +17,17 @@ impl Machine {
         self.note_response(slot, req);
         let endpoint = &mut self.endpoints[slot];
         endpoint.since = now;
-        endpoint.state = State::Opening { request: Some(requester(req)) };
+        endpoint.state = State::Creating { request: Some(requester(req)) };
         self.actions.push_back(Action::CreateQps { key: endpoint.key });
     }
 
-    /// Opening + ReqNew: our own request has not gone out, so the peer's is the one; or it is newer than the one at hand.
+    /// Creating + ReqNew: our own request has not gone out, so the peer's is the one; or it is newer than the one at hand.
     pub(super) fn adopt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::ReqNew(req, _) = input else { return };
         self.mark(slot, Step::ReqReceived, now);
         self.note_seen(slot, req.local);
         self.note_response(slot, req);
-        self.endpoints[slot].state = State::Opening { request: Some(requester(req)) };
+        self.endpoints[slot].state = State::Creating { request: Some(requester(req)) };
     }
 
     /// ReqSent + ReqNew: two requests have crossed. The lower address's stands, the higher's is answered as if it had
@@ -39,10 +39,10 @@ impl Machine {
         self.mark(slot, Step::ReqReceived, now);
         let State::ReqSent { asked, .. } = self.endpoints[slot].state else { return };
         let address = &self.endpoints[slot].address;
-        if asked != address.nonce || !self.local.address.outranks(address) {
+        if asked != address.incarnation || !self.local.address.outranks(address) {
             self.endpoints[slot].since = now;
             self.note_response(slot, req);
-            self.rise(slot, requester(req), Role::Passive, now);
+            self.bring_up(slot, requester(req), Role::Passive, now);
         }
     }
 
@@ -73,7 +73,7 @@ impl Machine {
         self.send(slot, Message::Rep(rep));
     }
 
-    /// RepSent + ReqDup: the REP was lost or is under way; one for one, so nobody can be flooded with it.
+    /// RepSent + ReqDup: the REP was lost or is under way; one for one, so no peer can be flooded with it.
     pub(super) fn repeat_rep(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
         let State::RepSent { remote, .. } = self.endpoints[slot].state else { return };
         self.stats.repeated += 1;
@@ -81,7 +81,7 @@ impl Machine {
     }
 
     /// RepSent + Timeout: repeats the REP, unless it has been sent often enough.
-    pub(super) fn reply_again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn repeat_rep_or_fail(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let State::RepSent { remote, tries } = self.endpoints[slot].state else { return };
         if self.spent(slot, tries, now) {
             self.refuse(slot, remote, Stage::Other, Reason::Timeout);
@@ -102,32 +102,32 @@ impl Machine {
         if let State::RepSent { tries, .. } = &mut self.endpoints[slot].state {
             *tries = 0;
         }
-        self.bide(slot, mra, now);
+        self.extend_deadline(slot, mra, now);
     }
 
     /// The peer is alive and asks for more time: its silence so far does not count against it. It gets what it asks for, as long as
     /// `patience` for the whole exchange lasts.
-    pub(super) fn bide(&mut self, slot: usize, mra: &Mra, now: Instant) {
+    pub(super) fn extend_deadline(&mut self, slot: usize, mra: &Mra, now: Instant) {
         let limit = self.endpoints[slot].since + self.params.patience;
         let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
         self.set_deadline(slot, Some(until));
     }
 
-    /// Opening or Rising + ReqDup: the request is being worked at; its sender shall know, and wait.
-    pub(super) fn ask_patience(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    /// Creating or ToRts + ReqDup: the request is being worked at; its sender shall know, and wait.
+    pub(super) fn acknowledge_req(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
         match self.endpoints[slot].state {
-            State::Opening { request: Some(remote) } | State::Rising { remote, role: Role::Passive, .. } => {
+            State::Creating { request: Some(remote) } | State::ToRts { remote, role: Role::Passive, .. } => {
                 self.send_mra(slot, &remote, Stage::Req)
             }
             _ => self.stats.ignored += 1,
         }
     }
 
-    /// Rising + Rep: the same for a reply that is being worked at; another one is of an exchange that is no more.
-    pub(super) fn ask_patience_or_disown(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// ToRts + Rep: the same for a reply that is being worked at; another one is of an exchange that is no more.
+    pub(super) fn acknowledge_or_disown_rep(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Rep(rep) = input else { return };
         match self.endpoints[slot].state {
-            State::Rising { remote, role: Role::Active, .. } if remote.id == rep.local => {
+            State::ToRts { remote, role: Role::Active, .. } if remote.id == rep.local => {
                 self.send_mra(slot, &remote, Stage::Rep);
             }
             _ => self.disown_rep(slot, input, now),
@@ -160,9 +160,9 @@ impl Machine {
         self.confirm(slot, input, now);
     }
 
-    /// Rising + FirstData: remembered until the QPs are reported up.
+    /// ToRts + FirstData: remembered until the QPs are reported up.
     pub(super) fn note_data(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        if let State::Rising { early, .. } = &mut self.endpoints[slot].state {
+        if let State::ToRts { early, .. } = &mut self.endpoints[slot].state {
             *early = true;
         }
     }

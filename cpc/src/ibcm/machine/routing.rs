@@ -1,27 +1,29 @@
 //! From bytes to the endpoint that they belong to.
 //!
-//! A datagram has to pass, in this order: the format; the receiver's nonce (is it for this incarnation of ours?); the id or
-//! the name in it (which endpoint?); the sender's nonce and UD QPN (is it from the incarnation that the modex named?);
+//! A datagram has to pass, in this order: the format; the receiver's incarnation (is it for this incarnation of ours?); the id or
+//! the name in it (which endpoint?); the sender's incarnation and UD QPN (is it from the incarnation that the modex named?);
 //! the ids of both sides (is it of this exchange?). What fails is counted. REQ, REP, RTU and DREQ that belong to nothing
-//! are answered all the same, so that their sender neither runs into its timeout nor holds a connection to nobody.
+//! are answered all the same, so that their sender neither runs into its timeout nor holds half a connection.
 //!
-//! A REQ of a later incarnation than the one that we were told of is no stranger's: its sender has ended MPI and begun it again, and the
-//! modex has given us the address of its former life. The REQ says where it is now, and that is believed.
+//! A REQ of a later incarnation than the modex said is valid: its sender has ended MPI and begun it again, and the
+//! modex has given us the address of its former incarnation. The REQ says where it is now, and that is believed.
 
 use std::time::Instant;
 
 use super::state::{Far, Input};
 use super::{Machine, Source};
-use crate::wire::{CommId, Datagram, Drep, Dreq, Message, Nonce, Reason, Rej, Req, Rtu, Stage, WireError};
+use crate::wire::{
+    CommId, Datagram, Drep, Dreq, Incarnation, Message, Reason, Rej, Req, Rtu, Stage, WireError,
+};
 
 impl Machine {
-    /// Takes in a datagram: any bytes, from anyone.
+    /// Takes in a datagram: any bytes, from any sender.
     pub fn datagram(&mut self, from: Source, bytes: &[u8], now: Instant) {
         self.stats.received += 1;
         match Datagram::parse(bytes) {
-            Ok(datagram) if datagram.to != self.local.address.nonce => self.stats.stale += 1,
-            Ok(Datagram { from: nonce, message: Message::Req(req), .. }) => {
-                self.route_req(from, nonce, &req, now)
+            Ok(datagram) if datagram.to != self.local.address.incarnation => self.stats.stale += 1,
+            Ok(Datagram { from: incarnation, message: Message::Req(req), .. }) => {
+                self.route_req(from, incarnation, &req, now)
             }
             Ok(datagram) => self.route_answer(from, &datagram, now),
             Err(WireError::Length(_) | WireError::Foreign(_)) => self.stats.foreign += 1,
@@ -33,42 +35,51 @@ impl Machine {
     }
 
     /// A REQ finds its endpoint by the name of its sender.
-    pub(super) fn route_req(&mut self, from: Source, nonce: Nonce, req: &Req, now: Instant) {
+    pub(super) fn route_req(&mut self, from: Source, incarnation: Incarnation, req: &Req, now: Instant) {
         if req.service != self.local.name {
-            return self.reject_req(from, nonce, req, Reason::InvalidServiceId);
+            return self.reject_req(from, incarnation, req, Reason::InvalidServiceId);
         }
         let slot = self.by_peer.get(&req.hello.name).copied();
         if let Some(known) =
-            slot.map(|slot| self.endpoints[slot].address.nonce).filter(|&known| known != nonce)
+            slot.map(|slot| self.endpoints[slot].address.incarnation).filter(|&known| known != incarnation)
         {
-            if known.is_newer_than(nonce) {
-                // Of a life that its sender has ended: nobody waits for an answer.
+            if known.is_newer_than(incarnation) {
+                // Of an incarnation that has ended: no process waits for an answer.
                 self.stats.stale += 1;
                 return;
             }
-            slot.into_iter().for_each(|slot| self.learn_address(slot, from, nonce, req));
+            slot.into_iter().for_each(|slot| self.learn_address(slot, from, incarnation, req));
         }
         match slot {
             Some(slot) if self.endpoints[slot].address.qpn != from.qpn => self.stats.foreign += 1,
             Some(slot) if self.endpoints[slot].is_with(req.local) => self.input(slot, &Input::ReqDup, now),
-            _ if self.is_stale(req, nonce) || self.displaces(slot, req, now) => {
+            _ if self.is_stale(req, incarnation) || self.displaces(slot, req, now) => {
                 self.stats.stale += 1;
-                self.reject_req(from, nonce, req, Reason::Stale);
+                self.reject_req(from, incarnation, req, Reason::Stale);
             }
-            _ if self.is_unlike(&req.hello, &req.queues) => self.route_unlike(slot, from, nonce, req, now),
+            _ if self.is_unlike(&req.hello, &req.queues) => {
+                self.route_unlike(slot, from, incarnation, req, now)
+            }
             Some(slot) => self.input(slot, &Input::ReqNew(req, from), now),
-            None => self.park(req, from, nonce, now),
+            None => self.park(req, from, incarnation, now),
         }
     }
 
     /// A REQ of a process whose queues are not ours; with an endpoint of it, that one can't come up.
-    fn route_unlike(&mut self, slot: Option<usize>, from: Source, nonce: Nonce, req: &Req, now: Instant) {
+    fn route_unlike(
+        &mut self,
+        slot: Option<usize>,
+        from: Source,
+        incarnation: Incarnation,
+        req: &Req,
+        now: Instant,
+    ) {
         self.stats.layout_refused += 1;
         match slot {
             Some(slot) => self.input(slot, &Input::ReqUnlike(req), now),
             None => {
-                self.note_misfit(req, nonce);
-                self.reject_req(from, nonce, req, self.misfit_reason());
+                self.note_misfit(req, incarnation);
+                self.reject_req(from, incarnation, req, self.misfit_reason());
             }
         }
     }
@@ -84,21 +95,21 @@ impl Machine {
     }
 
     /// The peer has a later incarnation than the modex said: from now on it is where its request comes from.
-    fn learn_address(&mut self, slot: usize, from: Source, nonce: Nonce, req: &Req) {
+    fn learn_address(&mut self, slot: usize, from: Source, incarnation: Incarnation, req: &Req) {
         self.stats.relearned += 1;
         let address = &mut self.endpoints[slot].address;
-        (address.nonce, address.qpn) = (nonce, from.qpn);
+        (address.incarnation, address.qpn) = (incarnation, from.qpn);
         (address.lid, address.gid) = (req.path.local_lid, req.path.local_gid);
     }
 
     /// True for a request that its sender has made before the last one that was taken up here.
-    fn is_stale(&self, req: &Req, nonce: Nonce) -> bool {
+    fn is_stale(&self, req: &Req, incarnation: Incarnation) -> bool {
         let seen = self.seen.get(&req.hello.name);
-        seen.is_some_and(|seen| seen.nonce == nonce && !req.local.is_newer_than(seen.last))
+        seen.is_some_and(|seen| seen.incarnation == incarnation && !req.local.is_newer_than(seen.last))
     }
 
-    pub(super) fn reject_req(&mut self, to: Source, nonce: Nonce, req: &Req, reason: Reason) {
-        self.send_to(to, nonce, Message::Rej(Rej::of_req(req.local, reason)));
+    pub(super) fn reject_req(&mut self, to: Source, incarnation: Incarnation, req: &Req, reason: Reason) {
+        self.send_to(to, incarnation, Message::Rej(Rej::of_req(req.local, reason)));
     }
 
     /// Every other message names the exchange by our id.
@@ -111,7 +122,7 @@ impl Machine {
             return self.answer_stray(from, datagram);
         };
         let address = self.endpoints[slot].address;
-        if address.nonce != datagram.from || address.qpn != from.qpn {
+        if address.incarnation != datagram.from || address.qpn != from.qpn {
             self.stats.foreign += 1;
         } else if self.ids_agree(slot, message) {
             self.input_message(slot, message, now);
@@ -121,12 +132,12 @@ impl Machine {
     }
 
     /// The sender of a REQ waits no longer. It has no id of ours: the exchange is found by its own.
-    fn withdrawn(&mut self, from: Source, nonce: Nonce, rej: &Rej, now: Instant) {
-        if self.unpark_withdrawn(nonce, rej.local) {
+    fn withdrawn(&mut self, from: Source, incarnation: Incarnation, rej: &Rej, now: Instant) {
+        if self.unpark_withdrawn(incarnation, rej.local) {
             return;
         }
         let found = self.endpoints.iter().find(|(_, endpoint)| {
-            let of_sender = (endpoint.address.nonce, endpoint.address.qpn) == (nonce, from.qpn);
+            let of_sender = (endpoint.address.incarnation, endpoint.address.qpn) == (incarnation, from.qpn);
             of_sender && endpoint.is_with(rej.local)
         });
         match found.map(|(slot, _)| slot) {

@@ -7,7 +7,7 @@ use verbs::{Gid, Lid, Psn, Qpn};
 use super::Source;
 use crate::core::table::kinds;
 use crate::wire::listener::Address;
-use crate::wire::{CommId, Depth, Dreq, Hello, Mra, Nonce, Qpns, Rej, Rep, Req, Rtu};
+use crate::wire::{CommId, Depth, Dreq, Hello, Incarnation, Mra, Qpns, Rej, Rep, Req, Rtu};
 use crate::{EndpointKey, ProcessName, Timeline};
 
 /// The peer's side of a connection, as its REQ or REP told it.
@@ -64,33 +64,33 @@ pub(super) enum State {
     /// Wants to connect, waits for its turn.
     Queued,
     /// Its QPs are being made; for the peer's request if there is one, else for ours.
-    Opening { request: Option<Remote> },
+    Creating { request: Option<Remote> },
     /// Our REQ is out. [REQ Sent]
     ReqSent {
         tries: u32,
         /// The incarnation that it went to.
-        asked: Nonce,
+        asked: Incarnation,
     },
     /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
-    Rising { remote: Remote, role: Role, early: bool },
+    ToRts { remote: Remote, role: Role, early: bool },
     /// QPs are RTS, our REP is out. [REP Sent]
     RepSent { remote: Remote, tries: u32 },
     /// Both sides are up. [Established]
-    Up { remote: Remote, role: Role },
+    Connected { remote: Remote, role: Role },
     /// Removed or abandoned, our DREQ is out. [DREQ Sent]
-    Leaving { remote: Remote, tries: u32 },
+    DreqSent { remote: Remote, tries: u32 },
     /// Gone, but late datagrams are answered. [Timewait]
     TimeWait { remote: Remote },
     /// Given up and reported; waits for its removal.
     Failed,
     /// The peer has left and that is reported; waits for its removal.
-    Left,
+    Disconnected,
 }
 
 kinds! {
     /// `State` without its data: the rows of the table.
     pub enum StateKind: State {
-        Idle, Queued, Opening, ReqSent, Rising, RepSent, Up, Leaving, TimeWait, Failed, Left
+        Idle, Queued, Creating, ReqSent, ToRts, RepSent, Connected, DreqSent, TimeWait, Failed, Disconnected
     }
 }
 
@@ -98,13 +98,13 @@ impl State {
     /// The peer's side, where it is known.
     pub(super) fn remote(&self) -> Option<&Remote> {
         match self {
-            State::Opening { request } => request.as_ref(),
-            State::Rising { remote, .. }
+            State::Creating { request } => request.as_ref(),
+            State::ToRts { remote, .. }
             | State::RepSent { remote, .. }
-            | State::Up { remote, .. }
-            | State::Leaving { remote, .. }
+            | State::Connected { remote, .. }
+            | State::DreqSent { remote, .. }
             | State::TimeWait { remote } => Some(remote),
-            State::Idle | State::Queued | State::ReqSent { .. } | State::Failed | State::Left => None,
+            State::Idle | State::Queued | State::ReqSent { .. } | State::Failed | State::Disconnected => None,
         }
     }
 }

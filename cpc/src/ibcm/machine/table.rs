@@ -10,26 +10,26 @@
 //! * **Abandon** is Remove for an end that has failed: the peer hears that, and the endpoint stays, to refuse, until it is removed.
 //! * **FirstData** stands in for the RTU (IBTA 12.9.7.2, "communication established"), also ahead of our own QPs' last step; the active
 //!   side has had its REP and needs no such word.
-//! * **QpsMade, QpsFailed, QpsUp, QpsDown** answer `CreateQps` and `BringUp`, which are asked for in `Opening` and `Rising` only.
+//! * **QpsMade, QpsFailed, QpsUp, QpsDown** answer `CreateQps` and `BringUp`, which are asked for in `Creating` and `ToRts` only.
 //! * **ReqNew**: a first REQ is served; one that crosses ours is decided by address; one from a peer that we take for connected says
-//!   that it has started anew. Ids older than the last one, and queue pairs that somebody else has, have been rejected as stale before
+//!   that it has started anew. Ids older than the last one, and queue pairs of another peer, have been rejected as stale before
 //!   the table is asked, and the active side asks again under a new id (`REJECTED`).
-//! * **ReqDup**: our REP answers it; before there is one, an MRA does (12.6.6). In `Up` the active side has had our REP.
+//! * **ReqDup**: our REP answers it; before there is one, an MRA does (12.6.6). In `Connected` the active side has had our REP.
 //! * **ReqUnlike**: refused, and reported where an endpoint still hopes for a connection.
-//! * **Rep**: awaited in `ReqSent`; the same again means that the RTU was lost (`Up`) or that we are slow (`Rising`: MRA). Any other is of an
+//! * **Rep**: awaited in `ReqSent`; the same again means that the RTU was lost (`Connected`) or that we are slow (`ToRts`: MRA). Any other is of an
 //!   exchange that is gone, and its sender must not wait: REJ "invalid communication id".
-//! * **Rtu** ends `RepSent`. To whom the connection is gone, he says so: REJ, or the peer would keep half of it.
+//! * **Rtu** ends `RepSent`. Where the connection is gone, a REJ says so, or the peer would keep half of it.
 //! * **Mra** counts where its stage says that it answers what we wait for (12.6.6): the wait becomes what it asks for, no longer than
 //!   `patience` in all.
 //! * **Rej** counts if it is of this exchange. In `ReqSent` "stale" and "invalid communication id" mean: ask again, a bounded number of times;
 //!   everything else is reported. Later, "stale", "invalid communication id", "timeout" and "no resources" mean that the peer has no such
-//!   exchange any more, and may have another; everything else is reported. In `Leaving` it is as good as a DREP. No REJ is ever answered.
+//!   exchange any more, and may have another; everything else is reported. In `DreqSent` it is as good as a DREP. No REJ is ever answered.
 //! * **Dreq** is answered in every state, for its sender waits; it ends what is connected. In `ReqSent` the REP that it follows
 //!   may still come and must not connect to what is gone: a new id.
-//! * **Drep** ends `Leaving`; anywhere else it is a twin.
+//! * **Drep** ends `DreqSent`; anywhere else it is a twin.
 //! * **Displaced** ends what claims to be connected to a queue pair that another process has now (12.9.8.3.1, a stale connection of 12.4.1). The
 //!   book's DREQ is left out: it would go to the process that had the queue pair, which is gone or has said goodbye itself.
-//! * **Timeout**: repetition in `ReqSent`, `RepSent` and `Leaving`, the end of `TimeWait`; nobody else has a timer.
+//! * **Timeout**: repetition in `ReqSent`, `RepSent` and `DreqSent`, the end of `TimeWait`; no other state has a timer.
 
 use super::Machine;
 use super::state::{Input, InputKind, StateKind};
@@ -37,48 +37,48 @@ use crate::core::table::transitions;
 
 transitions! {
     Idle {
-        Connect: enqueue, Remove: forget, Abandon: give_up, ReqNew: accept, ReqUnlike: misfit,
+        Connect: enqueue, Remove: forget, Abandon: give_up, ReqNew: accept, ReqUnlike: queues_differ,
         Rep: disown_rep, Dreq: answer_dreq,
     }
     Queued {
-        Remove: forget, Abandon: give_up, ReqNew: accept, ReqUnlike: misfit, Rep: disown_rep,
+        Remove: forget, Abandon: give_up, ReqNew: accept, ReqUnlike: queues_differ, Rep: disown_rep,
         Dreq: answer_dreq,
     }
-    Opening {
-        Remove: forget, Abandon: give_up, QpsMade: opened, QpsFailed: open_failed, ReqNew: adopt,
-        ReqDup: ask_patience, ReqUnlike: misfit, Rep: disown_rep, Rej: let_down, Dreq: answer_dreq,
+    Creating {
+        Remove: forget, Abandon: give_up, QpsMade: qps_ready, QpsFailed: create_failed, ReqNew: adopt,
+        ReqDup: acknowledge_req, ReqUnlike: queues_differ, Rep: disown_rep, Rej: rejected_later, Dreq: answer_dreq,
     }
     ReqSent {
-        Remove: withdraw, Abandon: withdraw_and_give_up, ReqNew: merge, ReqUnlike: misfit,
-        Rep: replied, Mra: wait_longer, Rej: rejected, Dreq: outrun, Timeout: ask_again,
+        Remove: withdraw, Abandon: withdraw_and_give_up, ReqNew: merge, ReqUnlike: queues_differ,
+        Rep: replied, Mra: wait_longer, Rej: rejected, Dreq: dreq_overtook_rep, Timeout: repeat_req,
     }
-    Rising {
-        Remove: leave, Abandon: abandon, FirstData: note_data, QpsUp: risen, QpsDown: rise_failed,
-        ReqNew: superseded, ReqDup: ask_patience, ReqUnlike: misfit, Rep: ask_patience_or_disown,
-        Rej: let_down, Dreq: let_go, Displaced: displaced,
+    ToRts {
+        Remove: disconnect, Abandon: abandon, FirstData: note_data, QpsUp: qps_up_done, QpsDown: bring_up_failed,
+        ReqNew: superseded, ReqDup: acknowledge_req, ReqUnlike: queues_differ, Rep: acknowledge_or_disown_rep,
+        Rej: rejected_later, Dreq: dreq_received, Displaced: displaced,
     }
     RepSent {
-        Remove: leave, Abandon: abandon, FirstData: confirm_by_data, ReqNew: superseded,
-        ReqDup: repeat_rep, ReqUnlike: misfit, Rep: disown_rep, Rtu: confirm, Mra: reply_later,
-        Rej: let_down, Dreq: let_go, Displaced: displaced, Timeout: reply_again,
+        Remove: disconnect, Abandon: abandon, FirstData: confirm_by_data, ReqNew: superseded,
+        ReqDup: repeat_rep, ReqUnlike: queues_differ, Rep: disown_rep, Rtu: confirm, Mra: reply_later,
+        Rej: rejected_later, Dreq: dreq_received, Displaced: displaced, Timeout: repeat_rep_or_fail,
     }
-    Up {
-        Remove: leave, Abandon: abandon, ReqNew: superseded, ReqUnlike: misfit, Rep: repeat_rtu,
-        Rej: let_down, Dreq: let_go, Displaced: displaced,
+    Connected {
+        Remove: disconnect, Abandon: abandon, ReqNew: superseded, ReqUnlike: queues_differ, Rep: repeat_rtu,
+        Rej: rejected_later, Dreq: dreq_received, Displaced: displaced,
     }
-    Leaving {
-        Remove: unlist_abandoned, ReqNew: turn_away, ReqUnlike: refuse_unlike, Rep: disown_rep,
-        Rej: rejected_too, Dreq: release_both, Drep: released, Timeout: leave_again,
+    DreqSent {
+        Remove: unlist_abandoned, ReqNew: refuse_spent, ReqUnlike: refuse_unlike, Rep: disown_rep,
+        Rej: rejected_after_dreq, Dreq: dreqs_crossed, Drep: drep_received, Timeout: repeat_dreq,
     }
     TimeWait {
         Rep: disown_rep, Rtu: disown_rtu, Dreq: answer_dreq, Timeout: forget,
     }
     Failed {
-        Remove: forget, ReqNew: turn_away, ReqUnlike: refuse_unlike, Rep: disown_rep, Rtu: disown_rtu,
+        Remove: forget, ReqNew: refuse_spent, ReqUnlike: refuse_unlike, Rep: disown_rep, Rtu: disown_rtu,
         Dreq: answer_dreq,
     }
-    Left {
-        Remove: forget, ReqNew: hold, ReqUnlike: refuse_unlike, Rep: disown_rep, Rtu: disown_rtu,
+    Disconnected {
+        Remove: forget, ReqNew: park_request, ReqUnlike: refuse_unlike, Rep: disown_rep, Rtu: disown_rtu,
         Dreq: answer_dreq,
     }
 }

@@ -72,7 +72,7 @@ impl Machine {
     /// Goes on with the QPs there are, or asks for them.
     pub(super) fn need_qps(&mut self, slot: usize, request: Option<Incoming>, now: Instant) {
         let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Opening { request };
+        endpoint.state = State::Creating { request };
         if endpoint.qpns.is_some() {
             return self.proceed(slot, now);
         }
@@ -80,8 +80,8 @@ impl Machine {
         self.actions.push_back(Action::CreateQps { key });
     }
 
-    /// Opening + QpsMade: sends our request, or answers the peer's if one came meanwhile.
-    pub(super) fn opened(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// Creating + QpsMade: sends our request, or answers the peer's if one came meanwhile.
+    pub(super) fn qps_ready(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsMade(qpns) = input else { return };
         if qpns.as_slice().len() != self.local.layout.count() {
             return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
@@ -92,26 +92,26 @@ impl Machine {
     }
 
     fn proceed(&mut self, slot: usize, now: Instant) {
-        let State::Opening { request } = self.endpoints[slot].state else { return };
+        let State::Creating { request } = self.endpoints[slot].state else { return };
         match request {
-            Some(request) => self.rise(slot, request.qpns, Role::Passive, now),
-            None => self.ask(slot, now),
+            Some(request) => self.bring_up(slot, request.qpns, Role::Passive, now),
+            None => self.send_req(slot, now),
         }
     }
 
-    fn ask(&mut self, slot: usize, now: Instant) {
+    fn send_req(&mut self, slot: usize, now: Instant) {
         let (Some(id), Some(hello)) = (self.endpoints[slot].id, self.hello(slot)) else { return };
-        self.endpoints[slot].state = State::Asked;
+        self.endpoints[slot].state = State::ReqSent;
         self.stats.asked += 1;
         self.mark(slot, Step::ReqSent, now);
         self.set_deadline(slot, Some(now + self.params.connect_timeout));
         self.actions.push_back(Action::Connect { id, hello });
     }
 
-    /// Opening + QpsFailed: reports it; a peer that asked is told.
-    pub(super) fn open_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// Creating + QpsFailed: reports it; a peer that asked is told.
+    pub(super) fn create_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsFailed(error) = input else { return };
-        let State::Opening { request } = self.endpoints[slot].state else { return };
+        let State::Creating { request } = self.endpoints[slot].state else { return };
         if let Some(request) = request {
             self.refuse(request.id, Refusal::NoResources);
             self.endpoints[slot].id = None;
@@ -119,7 +119,7 @@ impl Machine {
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
     }
 
-    /// Asked + Response: the peer is up; so shall we be, if it is who we meant.
+    /// ReqSent + Response: the peer is up; so shall we be, if it is who we meant.
     pub(super) fn replied(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Response(hello) = input else { return };
         self.mark(slot, Step::RepReceived, now);
@@ -132,11 +132,11 @@ impl Machine {
             let why = format!("process {} listens at its address", hello.name);
             return self.give_up(slot, Refusal::Malformed, ConnectCause::Address(why), now);
         }
-        self.rise(slot, hello.qpns, Role::Active, now);
+        self.bring_up(slot, hello.qpns, Role::Active, now);
     }
 
-    /// Asked + Nonsense: whoever answered does not speak our language.
-    pub(super) fn garbled(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    /// ReqSent + Malformed: the reply is not one of ours.
+    pub(super) fn malformed_rep(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let why = "whoever listens at its address is not of this program".to_owned();
         self.give_up(slot, Refusal::Malformed, ConnectCause::Address(why), now);
     }
@@ -149,7 +149,7 @@ impl Machine {
         self.fail(slot, cause, now);
     }
 
-    /// Asked + Refused: waits for the peer's own request, tries again, or gives up, as the reason says.
+    /// ReqSent + Refused: waits for the peer's own request, tries again, or gives up, as the reason says.
     pub(super) fn refused(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Refused(refused) = input else { return };
         match refused {
@@ -163,8 +163,8 @@ impl Machine {
                 self.try_again(slot, "it takes itself for connected already", now);
             }
             Refused::ByPeer(reason) => self.fail(slot, ConnectCause::Refused(reason.to_string()), now),
-            Refused::NobodyListens if self.endpoints[slot].crossed => self.moved(slot, now),
-            Refused::NobodyListens => self.try_again(slot, "nobody listens at its address", now),
+            Refused::NotListening if self.endpoints[slot].crossed => self.moved(slot, now),
+            Refused::NotListening => self.try_again(slot, "nobody listens at its address", now),
             Refused::Other(reason) => self.try_again(slot, &format!("rejected with reason {reason}"), now),
         }
     }
@@ -178,7 +178,7 @@ impl Machine {
 
     /// The peer's request is on its way here, and stands.
     fn yield_to_peer(&mut self, slot: usize, now: Instant) {
-        self.spend_qps(slot);
+        self.discard_qps(slot);
         if self.answer_crossing(slot, now) {
             return;
         }
@@ -199,7 +199,7 @@ impl Machine {
     }
 
     pub(super) fn try_again(&mut self, slot: usize, why: &str, now: Instant) {
-        self.spend_qps(slot);
+        self.discard_qps(slot);
         if self.answer_crossing(slot, now) {
             return;
         }

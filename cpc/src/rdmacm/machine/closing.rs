@@ -30,19 +30,19 @@ impl Machine {
         }
     }
 
-    /// Rising, Replied or Up + Remove: asks the peer to let go, for a while.
-    pub(super) fn leave(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    /// ToRts, RepSent or Connected + Remove: asks the peer to let go, for a while.
+    pub(super) fn disconnect(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.unlist(slot);
-        self.ask_to_let_go(slot, false, now);
+        self.start_disconnect(slot, false, now);
     }
 
-    /// Replied, Joining or Up + Abandon: the peer must not wait for what never comes. RDMA-CM's DREQ carries no reason, so it hears the reason
+    /// RepSent, Joining or Connected + Abandon: the peer must not wait for what never comes. RDMA-CM's DREQ carries no reason, so it hears the reason
     /// when it asks again.
     pub(super) fn abandon(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.ask_to_let_go(slot, true, now);
+        self.start_disconnect(slot, true, now);
     }
 
-    /// Rising + Abandon: the request, or the reply, has not been answered yet, and is refused.
+    /// ToRts + Abandon: the request, or the reply, has not been answered yet, and is refused.
     pub(super) fn abandon_rising(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         if let Some(id) = self.endpoints[slot].id.take() {
             self.refuse(id, Refusal::Failed);
@@ -52,7 +52,7 @@ impl Machine {
 
     /// Abandon, where there is no connection yet; a peer that has asked is refused.
     pub(super) fn give_up_early(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        if let State::Opening { request: Some(request) } = self.endpoints[slot].state {
+        if let State::Creating { request: Some(request) } = self.endpoints[slot].state {
             self.refuse(request.id, Refusal::Failed);
             self.endpoints[slot].id = None;
         }
@@ -60,16 +60,16 @@ impl Machine {
         self.endpoints[slot].state = State::Failed;
     }
 
-    /// Leaving + Remove: the abandoned endpoint goes as if it had been removed at once.
+    /// DreqSent + Remove: the abandoned endpoint goes as if it had been removed at once.
     pub(super) fn unlist_abandoned(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        self.endpoints[slot].state = State::Leaving { abandoned: false };
+        self.endpoints[slot].state = State::DreqSent { abandoned: false };
         self.unlist(slot);
     }
 
-    /// Leaving, when the peer has agreed or had time to.
-    pub(super) fn released(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// DreqSent, when the peer has agreed or had time to.
+    pub(super) fn drep_received(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         match self.endpoints[slot].state {
-            State::Leaving { abandoned: true } => {
+            State::DreqSent { abandoned: true } => {
                 self.end(slot, now);
                 self.endpoints[slot].state = State::Failed;
             }
@@ -85,14 +85,14 @@ impl Machine {
         self.leave_window(slot, now);
     }
 
-    fn ask_to_let_go(&mut self, slot: usize, abandoned: bool, now: Instant) {
-        self.endpoints[slot].state = State::Leaving { abandoned };
+    fn start_disconnect(&mut self, slot: usize, abandoned: bool, now: Instant) {
+        self.endpoints[slot].state = State::DreqSent { abandoned };
         self.set_deadline(slot, Some(now + self.params.disconnect_timeout));
         self.disconnect_all(slot);
     }
 
     /// The peer has gone, or takes the connection down: agreed, and reported.
-    pub(super) fn let_go(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn dreq_received(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.peer_left(slot, now);
     }
 
@@ -102,7 +102,7 @@ impl Machine {
         self.disconnect_all(slot);
         self.close_id(slot);
         let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Left;
+        endpoint.state = State::Disconnected;
         self.actions.push_back(Action::Disconnected { key: endpoint.key });
     }
 

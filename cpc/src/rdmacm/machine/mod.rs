@@ -6,16 +6,16 @@
 //!
 //! ```text
 //!            connect             address, route, QPs       reply             QPs up, established
-//!   Idle ------------> Queued --> Resolving, Routing, Opening --> Asked --> Rising --------> Up  (active)
+//!   Idle ------------> Queued --> Resolving, Routing, Creating --> ReqSent --> ToRts --------> Connected  (active)
 //!    |                   ^                  |                       | refused: crossing --> Yielding
 //!    |                   +--- Pausing <-----+-- nothing came of it -+
 //!    | request, from any of these: QPs made             QPs up, accepted      established, or first data
-//!    +----------------------> Opening -----------> Rising ---------> Replied --------------> Up  (passive)
-//!   Rising, Replied, Up -- remove --> Leaving -- disconnected, or deadline --> gone
-//!                       -- disconnected, new request --> Left  (reported, waits for remove)
-//!   any before Up       -- tries used up, refused, verbs error --> Failed  (reported, waits for remove)
+//!    +----------------------> Creating -----------> ToRts ---------> RepSent --------------> Connected  (passive)
+//!   ToRts, RepSent, Connected -- remove --> DreqSent -- disconnected, or deadline --> gone
+//!                       -- disconnected, new request --> Disconnected  (reported, waits for remove)
+//!   any before Connected       -- tries used up, refused, verbs error --> Failed  (reported, waits for remove)
 //! ```
-//! iWARP: between Rising or Replied and Up lies Joining, see `streams`.
+//! iWARP: between ToRts or RepSent and Connected lies Joining, see `streams`.
 //! `table.rs` holds the decision for every pair of state and input.
 #![forbid(unsafe_code)]
 
@@ -67,9 +67,9 @@ pub struct Local {
 pub enum Refused {
     /// By the peer's machine, which says why.
     ByPeer(Refusal),
-    /// Nobody listens there.
-    NobodyListens,
-    /// By the connection manager, or by somebody who is not one of us: its reason.
+    /// No process listens there.
+    NotListening,
+    /// By the connection manager, or by another program: its reason.
     Other(i32),
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::ByPeer(why) => why.fmt(f),
-            Refused::NobodyListens => f.write_str("nobody listens at its address"),
+            Refused::NotListening => f.write_str("nobody listens at its address"),
             Refused::Other(reason) => write!(f, "the connection manager's reason is {reason}"),
         }
     }
@@ -168,7 +168,7 @@ impl Machine {
 
     /// How many removed endpoints still wait for the peer to agree.
     pub fn leaving(&self) -> usize {
-        self.endpoints.iter().filter(|(_, e)| e.state.kind() == StateKind::Leaving).count()
+        self.endpoints.iter().filter(|(_, e)| e.state.kind() == StateKind::DreqSent).count()
     }
 
     /// Where the endpoint stands; `None` once it is removed. For logs and tests.
@@ -240,7 +240,7 @@ impl Machine {
         self.input_by_key(key, &Input::Abandon, now);
     }
 
-    /// Removes every endpoint and refuses whoever waited for one.
+    /// Removes every endpoint and refuses the requests that waited for one.
     pub fn close(&mut self, now: Instant) {
         let keys: Vec<EndpointKey> = self.by_key.keys().copied().collect();
         keys.into_iter().for_each(|key| self.remove_endpoint(key, now));
@@ -316,7 +316,7 @@ impl Machine {
                 Ok(hello) => self.input(slot, &Input::Response(&hello), now),
                 Err(_) => {
                     self.stats.malformed += 1;
-                    self.input(slot, &Input::Nonsense, now);
+                    self.input(slot, &Input::Malformed, now);
                 }
             },
             IdEvent::Established => self.input(slot, &Input::Established, now),
@@ -331,8 +331,8 @@ impl Machine {
         let slots: Vec<usize> = self.by_key.values().copied().collect();
         for slot in slots {
             match self.endpoints[slot].state {
-                State::Up { .. } => self.peer_left(slot, now),
-                State::Failed | State::Left | State::Leaving { .. } => {}
+                State::Connected { .. } => self.peer_left(slot, now),
+                State::Failed | State::Disconnected | State::DreqSent { .. } => {}
                 _ => self.fail(slot, ConnectCause::Verbs("the RDMA device was removed".to_owned()), now),
             }
         }
@@ -421,7 +421,7 @@ impl Machine {
         self.set_deadline(slot, None);
         self.stats.connected += 1;
         let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Up { remote };
+        endpoint.state = State::Connected { remote };
         self.actions.push_back(Action::Connected { key: endpoint.key });
     }
 }

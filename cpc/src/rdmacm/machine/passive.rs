@@ -29,17 +29,17 @@ impl Machine {
         self.set_deadline(slot, None);
         self.close_id(slot);
         self.leave_window(slot, now);
-        if matches!(self.endpoints[slot].state, State::Opening { .. }) {
+        if matches!(self.endpoints[slot].state, State::Creating { .. }) {
             // The QPs are being made already.
             self.mark(slot, Step::ReqReceived, now);
             self.take_id(slot, request.id);
-            self.endpoints[slot].state = State::Opening { request: Some(*request) };
+            self.endpoints[slot].state = State::Creating { request: Some(*request) };
             return;
         }
         self.answer(slot, *request, now);
     }
 
-    /// Asked + Request: two requests cross. The one of the lower address stands.
+    /// ReqSent + Request: two requests cross. The one of the lower address stands.
     pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Request(request) = input else { return };
         self.stats.raced += 1;
@@ -54,9 +54,9 @@ impl Machine {
         self.adopt(slot, input, now);
     }
 
-    /// Opening + Refused, Broken or Disconnected: the request that we were about to answer is gone.
-    pub(super) fn let_be(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let State::Opening { request } = self.endpoints[slot].state else { return };
+    /// Creating + Refused, Broken or Disconnected: the request that we were about to answer is gone.
+    pub(super) fn request_gone(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let State::Creating { request } = self.endpoints[slot].state else { return };
         match request {
             Some(_) if !self.endpoints[slot].wanted => {
                 self.close_id(slot);
@@ -67,33 +67,33 @@ impl Machine {
     }
 
     /// Connect, while the peer's request is being answered: remembered, in case that comes to nothing.
-    pub(super) fn want(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    pub(super) fn note_connect(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
         self.endpoints[slot].wanted = true;
     }
 
     /// Both sides' values are known: takes the QPs up.
-    pub(super) fn rise(&mut self, slot: usize, remote: Qpns, role: Role, now: Instant) {
+    pub(super) fn bring_up(&mut self, slot: usize, remote: Qpns, role: Role, now: Instant) {
         self.set_deadline(slot, None);
         self.refuse_crossing(slot, Refusal::Late);
         self.leave_window(slot, now);
         let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Rising { remote, role, early: false };
+        endpoint.state = State::ToRts { remote, role, early: false };
         let (key, id) = (endpoint.key, endpoint.id);
         if let Some(id) = id {
             self.actions.push_back(Action::BringUp { key, id, remote });
         }
     }
 
-    /// Rising + FirstData: the peer is up before we are.
+    /// ToRts + FirstData: the peer is up before we are.
     pub(super) fn note_data(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        if let State::Rising { early, .. } = &mut self.endpoints[slot].state {
+        if let State::ToRts { early, .. } = &mut self.endpoints[slot].state {
             *early = true;
         }
     }
 
-    /// Rising + QpsUp: says so.
-    pub(super) fn risen(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let State::Rising { remote, role, early } = self.endpoints[slot].state else { return };
+    /// ToRts + QpsUp: says so.
+    pub(super) fn qps_up_done(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let State::ToRts { remote, role, early } = self.endpoints[slot].state else { return };
         let (Some(id), Some(hello)) = (self.endpoints[slot].id, self.hello(slot)) else { return };
         if !self.local.id_per_qp {
             self.mark(slot, Step::QpsUp, now);
@@ -108,7 +108,7 @@ impl Machine {
             }
             Role::Passive => {
                 self.mark(slot, Step::RepSent, now);
-                self.endpoints[slot].state = State::Replied { remote };
+                self.endpoints[slot].state = State::RepSent { remote };
                 self.set_deadline(slot, Some(now + self.params.connect_timeout));
                 self.actions.push_back(Action::Accept { id, hello });
                 if early {
@@ -118,8 +118,8 @@ impl Machine {
         }
     }
 
-    /// Rising + QpsDown: reports it; the peer is told.
-    pub(super) fn rise_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// ToRts + QpsDown: reports it; the peer is told.
+    pub(super) fn bring_up_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsDown(error) = input else { return };
         if let Some(id) = self.endpoints[slot].id.take() {
             self.refuse(id, Refusal::NoResources);
@@ -127,17 +127,17 @@ impl Machine {
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
     }
 
-    /// Replied + Established.
+    /// RepSent + Established.
     pub(super) fn confirm(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         if matches!(input, Input::Established) {
             self.mark(slot, Step::RtuReceived, now);
         }
-        if let State::Replied { remote } = self.endpoints[slot].state {
+        if let State::RepSent { remote } = self.endpoints[slot].state {
             self.first_up(slot, remote, Role::Passive, now);
         }
     }
 
-    /// Replied + FirstData: as good as the confirmation; the connection manager is told.
+    /// RepSent + FirstData: as good as the confirmation; the connection manager is told.
     pub(super) fn confirm_by_data(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.stats.first_data += 1;
         if let Some(id) = self.endpoints[slot].id {
@@ -146,11 +146,11 @@ impl Machine {
         self.confirm(slot, input, now);
     }
 
-    /// Rising or Replied + Refused, Broken, Timeout: the QPs are spent, so this endpoint is. A peer that destroys its id without a
+    /// ToRts or RepSent + Refused, Broken, Timeout: the QPs are spent, so this endpoint is. A peer that destroys its id without a
     /// word of ours has removed its endpoint, or started anew: it has left, and may come again.
-    pub(super) fn spoilt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn broken_before_up(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let cause = match input {
-            Input::Refused(Refused::Other(_)) => return self.let_go(slot, input, now),
+            Input::Refused(Refused::Other(_)) => return self.dreq_received(slot, input, now),
             Input::Refused(refused) => ConnectCause::Refused(refused.to_string()),
             Input::Broken(why) => ConnectCause::Verbs((*why).to_owned()),
             _ => {
@@ -162,7 +162,7 @@ impl Machine {
         self.fail(slot, cause, now);
     }
 
-    /// Rising, Replied or Up + Request. With the very QPs that we are connected to it is late: it crossed ours, and its sender
+    /// ToRts, RepSent or Connected + Request. With the very QPs that we are connected to it is late: it crossed ours, and its sender
     /// has answered. With others the peer has started anew; what we hold leads nowhere. The request waits for a new endpoint.
     pub(super) fn superseded(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Request(request) = input else { return };
@@ -171,18 +171,18 @@ impl Machine {
             return self.refuse(request.id, Refusal::Late);
         }
         self.peer_left(slot, now);
-        self.hold(slot, input, now);
+        self.park_request(slot, input, now);
     }
 
-    /// Left + Request: waits for a new endpoint.
-    pub(super) fn hold(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// Disconnected + Request: waits for a new endpoint.
+    pub(super) fn park_request(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Request(request) = input else { return };
         let peer = self.endpoints[slot].peer;
         self.park(peer, *request, now);
     }
 
     /// Failed + Request: this endpoint is spent.
-    pub(super) fn turn_away(&mut self, _: usize, input: &Input<'_>, _: Instant) {
+    pub(super) fn refuse_spent(&mut self, _: usize, input: &Input<'_>, _: Instant) {
         let Input::Request(request) = input else { return };
         self.refuse(request.id, Refusal::Failed);
     }

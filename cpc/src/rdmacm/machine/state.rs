@@ -45,34 +45,34 @@ pub(super) enum State {
     /// The route is.
     Routing,
     /// Its QPs are being made; for the peer's request if there is one, else for ours.
-    Opening { request: Option<Incoming> },
+    Creating { request: Option<Incoming> },
     /// Our request is out.
-    Asked,
+    ReqSent,
     /// The peer has refused, because its own request stands: waits for that.
     Yielding,
     /// A try has failed; waits for the next.
     Pausing,
     /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
-    Rising { remote: Qpns, role: Role, early: bool },
+    ToRts { remote: Qpns, role: Role, early: bool },
     /// QPs are RTS, we have accepted.
-    Replied { remote: Qpns },
+    RepSent { remote: Qpns },
     /// iWARP: the first queue's connection is up, the others are on their way.
     Joining { remote: Qpns, role: Role },
     /// Both sides are up.
-    Up { remote: Qpns },
+    Connected { remote: Qpns },
     /// Removed, or abandoned and then kept, to refuse; waits for the peer to agree.
-    Leaving { abandoned: bool },
+    DreqSent { abandoned: bool },
     /// Given up and reported; waits for its removal.
     Failed,
     /// The peer has left and that is reported; waits for its removal.
-    Left,
+    Disconnected,
 }
 
 kinds! {
     /// `State` without its data: the rows of the table.
     pub enum StateKind: State {
-        Idle, Queued, Resolving, Routing, Opening, Asked, Yielding, Pausing, Rising, Replied,
-        Joining, Up, Leaving, Failed, Left
+        Idle, Queued, Resolving, Routing, Creating, ReqSent, Yielding, Pausing, ToRts, RepSent,
+        Joining, Connected, DreqSent, Failed, Disconnected
     }
 }
 
@@ -80,11 +80,11 @@ impl State {
     /// The QPs that ours are connected to, or are about to be.
     pub(super) fn remote(&self) -> Option<&Qpns> {
         match self {
-            State::Opening { request } => request.as_ref().map(|request| &request.qpns),
-            State::Rising { remote, .. }
-            | State::Replied { remote }
+            State::Creating { request } => request.as_ref().map(|request| &request.qpns),
+            State::ToRts { remote, .. }
+            | State::RepSent { remote }
             | State::Joining { remote, .. }
-            | State::Up { remote } => Some(remote),
+            | State::Connected { remote } => Some(remote),
             _ => None,
         }
     }
@@ -109,7 +109,7 @@ pub(super) enum Input<'a> {
     /// The peer has agreed.
     Response(&'a Hello),
     /// What the peer said makes no sense.
-    Nonsense,
+    Malformed,
     Established,
     Refused(&'a Refused),
     /// The exchange, or the connection, is broken, and why.
@@ -128,7 +128,7 @@ kinds! {
     /// `Input` without its data: the columns of the table.
     pub enum InputKind: Input<'_> {
         Connect, Remove, Abandon, FirstData, AddrResolved, RouteResolved, QpsMade, QpsFailed, QpsUp,
-        QpsDown, Request, Response, Nonsense, Established, Refused, Broken, Disconnected, Timeout,
+        QpsDown, Request, Response, Malformed, Established, Refused, Broken, Disconnected, Timeout,
         Join, StreamUp, StreamLost
     }
 }
@@ -151,7 +151,7 @@ pub(super) struct Endpoint {
     pub(super) deadline: Option<Instant>,
     /// Holds one of the places for requests that are under way.
     pub(super) in_window: bool,
-    /// Somebody here wants the connection, so a request of the peer that comes to nothing is not the end.
+    /// This side wants the connection, so a request of the peer that comes to nothing is not the end.
     pub(super) wanted: bool,
     /// A request of the peer's was refused, because ours stands.
     pub(super) crossed: bool,

@@ -1,9 +1,9 @@
 //! iWARP: an id, and so a connection, for each queue pair.
 //!
 //! ```text
-//!   first queue    as everywhere: crossing requests, layouts, new starts are settled there     Rising / Replied
+//!   first queue    as everywhere: crossing requests, layouts, new starts are settled there     ToRts / RepSent
 //!   the others     the active side asks for all of them at once, saying whose they are         Joining
-//!                  all are up: who sends first is told, and the endpoint is connected          Up
+//!                  all are up: who sends first is told, and the endpoint is connected          Connected
 //! ```
 //! One of them refused, broken or late, and the whole endpoint is given up: its queue pairs cannot be used again. Nor can those of a first
 //! connection that came to nothing, so each try makes its own, and the transport hears of those that serve (`BringUp`).
@@ -146,7 +146,7 @@ impl Machine {
         }
     }
 
-    /// Replied + Join: the peer goes on, so it is up; its word of that is behind.
+    /// RepSent + Join: the peer goes on, so it is up; its word of that is behind.
     pub(super) fn confirm_by_join(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.confirm(slot, input, now);
         self.take_join(slot, input, now);
@@ -159,7 +159,7 @@ impl Machine {
         self.refuse(*id, Refusal::Late);
     }
 
-    /// Asked + Request on iWARP, where the peer's stands: its turn comes when it has refused ours, for until then our first queue pair is
+    /// ReqSent + Request on iWARP, where the peer's stands: its turn comes when it has refused ours, for until then our first queue pair is
     /// taken.
     pub(super) fn hold_crossing(&mut self, slot: usize, request: Incoming) {
         if let Some(older) = self.endpoints[slot].crossing.replace(request) {
@@ -169,7 +169,7 @@ impl Machine {
     }
 
     /// A try with our queue pairs has come to nothing: a device may take one that was refused to the error state.
-    pub(super) fn spend_qps(&mut self, slot: usize) {
+    pub(super) fn discard_qps(&mut self, slot: usize) {
         if self.local.id_per_qp {
             self.endpoints[slot].qpns = None;
         }

@@ -22,12 +22,12 @@ transitions! {
         Remove: forget, Abandon: give_up_early, RouteResolved: open, Request: adopt, Broken: retry, Timeout: retry,
         Join: refuse_join,
     }
-    Opening {
-        Connect: want, Remove: forget, Abandon: give_up_early, QpsMade: opened, QpsFailed: open_failed, Request: adopt,
-        Refused: let_be, Broken: let_be, Disconnected: let_be, Join: refuse_join,
+    Creating {
+        Connect: note_connect, Remove: forget, Abandon: give_up_early, QpsMade: qps_ready, QpsFailed: create_failed, Request: adopt,
+        Refused: request_gone, Broken: request_gone, Disconnected: request_gone, Join: refuse_join,
     }
-    Asked {
-        Remove: forget, Abandon: give_up_early, Request: merge, Response: replied, Nonsense: garbled, Refused: refused,
+    ReqSent {
+        Remove: forget, Abandon: give_up_early, Request: merge, Response: replied, Malformed: malformed_rep, Refused: refused,
         Broken: retry, Disconnected: retry, Timeout: retry, Join: refuse_join,
     }
     Yielding {
@@ -36,32 +36,32 @@ transitions! {
     Pausing {
         Remove: forget, Abandon: give_up_early, Request: accept, Timeout: again, Join: refuse_join,
     }
-    Rising {
-        Connect: want, Remove: leave, Abandon: abandon_rising, FirstData: note_data, QpsUp: risen, QpsDown: rise_failed,
-        Request: superseded, Refused: spoilt, Broken: spoilt, Disconnected: let_go, Join: refuse_join,
+    ToRts {
+        Connect: note_connect, Remove: disconnect, Abandon: abandon_rising, FirstData: note_data, QpsUp: qps_up_done, QpsDown: bring_up_failed,
+        Request: superseded, Refused: broken_before_up, Broken: broken_before_up, Disconnected: dreq_received, Join: refuse_join,
     }
-    Replied {
-        Connect: want, Remove: leave, Abandon: abandon, FirstData: confirm_by_data, Request: superseded,
-        Established: confirm, Refused: spoilt, Broken: spoilt, Disconnected: let_go, Timeout: spoilt,
+    RepSent {
+        Connect: note_connect, Remove: disconnect, Abandon: abandon, FirstData: confirm_by_data, Request: superseded,
+        Established: confirm, Refused: broken_before_up, Broken: broken_before_up, Disconnected: dreq_received, Timeout: broken_before_up,
         Join: confirm_by_join,
     }
     Joining {
-        Connect: want, Remove: leave, Abandon: abandon, Request: superseded, Refused: spoilt, Broken: spoilt,
-        Disconnected: let_go, Timeout: join_late, Join: take_join, StreamUp: stream_up,
+        Connect: note_connect, Remove: disconnect, Abandon: abandon, Request: superseded, Refused: broken_before_up, Broken: broken_before_up,
+        Disconnected: dreq_received, Timeout: join_late, Join: take_join, StreamUp: stream_up,
         StreamLost: stream_lost,
     }
-    Up {
-        Remove: leave, Abandon: abandon, Request: superseded, Refused: let_go, Broken: let_go, Disconnected: let_go,
-        Join: refuse_join, StreamLost: let_go,
+    Connected {
+        Remove: disconnect, Abandon: abandon, Request: superseded, Refused: dreq_received, Broken: dreq_received, Disconnected: dreq_received,
+        Join: refuse_join, StreamLost: dreq_received,
     }
-    Leaving {
-        Remove: unlist_abandoned, Request: turn_away, Refused: released, Broken: released,
-        Disconnected: released, Timeout: released, Join: refuse_join,
+    DreqSent {
+        Remove: unlist_abandoned, Request: refuse_spent, Refused: drep_received, Broken: drep_received,
+        Disconnected: drep_received, Timeout: drep_received, Join: refuse_join,
     }
     Failed {
-        Remove: forget, Request: turn_away, Join: refuse_join,
+        Remove: forget, Request: refuse_spent, Join: refuse_join,
     }
-    Left {
-        Remove: forget, Request: hold, Join: refuse_join,
+    Disconnected {
+        Remove: forget, Request: park_request, Join: refuse_join,
     }
 }

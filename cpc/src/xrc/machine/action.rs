@@ -31,7 +31,7 @@ pub enum Action {
         /// The port that it leads to.
         address: Address,
     },
-    /// Nobody here uses the send queue pair any more: give it back.
+    /// No link uses the send queue pair any more: destroy it.
     DropSender {
         /// Which.
         path: PathId,
@@ -40,8 +40,8 @@ pub enum Action {
     Join {
         /// Names the handle.
         link: CommId,
-        /// For which of the peer's attempts, to be given back with the answer.
-        attempt: u32,
+        /// For which of the peer's epochs, to be given back with the answer.
+        epoch: u32,
         /// The queue pair; `None`: make one, in RTR.
         receiver: Option<Qpn>,
         /// The send queue pair at its other end.

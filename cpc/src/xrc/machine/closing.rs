@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::state::{Direction, Input, State};
 use super::{Action, Machine};
-use crate::wire::xrc::{Message, Tell};
+use crate::wire::xrc::{Message, Rep};
 use crate::wire::{Drep, Dreq, Reason, Stage};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
@@ -32,19 +32,19 @@ impl Machine {
         }
     }
 
-    /// Queued, Opening, Asking or Failed + Remove: the peer has to hear of it if the link has been up.
+    /// Queued, Creating, ReqSent or Failed + Remove: the peer has to hear of it if the link has been up.
     pub(super) fn withdraw(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         match self.links[slot].known {
-            Some(_) => self.leave(slot, input, now),
+            Some(_) => self.disconnect(slot, input, now),
             None => self.forget(slot, input, now),
         }
     }
 
-    /// Rising, Up or Told + Remove: asks the peer to let go. Who receives keeps its handle until then.
-    pub(super) fn leave(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    /// ToRts, Connected or RepSent + Remove: asks the peer to let go. The receiver keeps its handle until then.
+    pub(super) fn disconnect(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let Some(remote) = self.links[slot].remote() else { return };
         self.links[slot].since = now;
-        self.links[slot].state = State::Leaving { remote, tries: 0 };
+        self.links[slot].state = State::DreqSent { remote, tries: 0 };
         *self.leaving.entry(self.links[slot].peer).or_default() += 1;
         self.detach(slot, now);
         self.leave_window(slot, now);
@@ -59,33 +59,33 @@ impl Machine {
         self.send(slot, Message::Dreq(Dreq { local, remote, remote_qpn, failed }));
     }
 
-    /// Leaving + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it. Should it come back,
+    /// DreqSent + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it. Should it come back,
     /// the next request to it says what it has not heard.
-    pub(super) fn leave_again(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let State::Leaving { remote, tries } = self.links[slot].state else { return };
+    pub(super) fn repeat_dreq(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let State::DreqSent { remote, tries } = self.links[slot].state else { return };
         if self.spent(slot, tries, now) {
             let (peer, local) = (self.links[slot].peer, self.links[slot].local);
             let last = self.unheard.entry(peer).or_insert(local);
             *last = if local.is_newer_than(*last) { local } else { *last };
             self.forget(slot, input, now);
-            return self.has_left(peer, now);
+            return self.one_link_gone(peer, now);
         }
         self.stats.repeated += 1;
-        self.links[slot].state = State::Leaving { remote, tries: tries + 1 };
+        self.links[slot].state = State::DreqSent { remote, tries: tries + 1 };
         self.send_dreq(slot);
         self.arm(slot, tries + 1, now);
     }
 
-    /// Leaving + Rej: the peer knows nothing of what we have told it, and so has let go. One to our ASK is late: it says nothing of the DREQ.
-    pub(super) fn disowned_late(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// DreqSent + Rej: the peer knows nothing of our REP, and so has let go. One to our REQ is late: it says nothing of the DREQ.
+    pub(super) fn rejected_after_dreq(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         match input {
-            Input::Rej(rej) if rej.stage == Stage::Rep => self.released(slot, input, now),
+            Input::Rej(rej) if rej.stage == Stage::Rep => self.drep_received(slot, input, now),
             _ => self.stats.stale += 1,
         }
     }
 
-    /// Leaving + Drep: the peer has let go.
-    pub(super) fn released(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    /// DreqSent + Drep: the peer has let go.
+    pub(super) fn drep_received(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let Some(remote) = self.links[slot].state.remote() else { return };
         self.links[slot].state = State::TimeWait { remote };
         let time_wait = self.params.time_wait(self.local.ack_timeout);
@@ -93,11 +93,11 @@ impl Machine {
         if self.links[slot].direction == Direction::In {
             self.actions.push_back(Action::Release { link: self.links[slot].local });
         }
-        self.has_left(self.links[slot].peer, now);
+        self.one_link_gone(self.links[slot].peer, now);
     }
 
     /// One link less that waits for the peer's agreement; after the last one a new endpoint of the peer may begin.
-    pub(super) fn has_left(&mut self, peer: ProcessName, now: Instant) {
+    pub(super) fn one_link_gone(&mut self, peer: ProcessName, now: Instant) {
         let Some(count) = self.leaving.get_mut(&peer) else { return };
         *count -= 1;
         if *count != 0 {
@@ -111,10 +111,10 @@ impl Machine {
         }
     }
 
-    /// Leaving + Dreq: both leave at once; each other's DREQ is as good as the DREP.
-    pub(super) fn release_both(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// DreqSent + Dreq: both leave at once; each other's DREQ is as good as the DREP.
+    pub(super) fn dreqs_crossed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.answer_dreq(slot, input, now);
-        self.released(slot, input, now);
+        self.drep_received(slot, input, now);
     }
 
     /// Dreq for something that is not up here (any more): agreed.
@@ -126,22 +126,22 @@ impl Machine {
         self.send(slot, Message::Drep(Drep { local: dreq.remote, remote: dreq.local }));
     }
 
-    /// Queued or Opening + Dreq: agreed, and reported if the link has been up.
-    pub(super) fn let_go_early(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// Queued or Creating + Dreq: agreed, and reported if the link has been up.
+    pub(super) fn dreq_before_up(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         match self.links[slot].known {
-            Some(_) => self.let_go(slot, input, now),
+            Some(_) => self.dreq_received(slot, input, now),
             None => self.answer_dreq(slot, input, now),
         }
     }
 
-    /// Rising or Up + Dreq: the peer takes no more; agreed, and reported.
-    pub(super) fn let_go(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// ToRts or Connected + Dreq: the peer takes no more; agreed, and reported.
+    pub(super) fn dreq_received(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.answer_dreq(slot, input, now);
         self.peer_left(slot, now);
     }
 
-    /// Rising or Up + Rej: the peer does not take part (any more).
-    pub(super) fn let_down(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// ToRts or Connected + Rej: the peer does not take part (any more).
+    pub(super) fn rejected_later(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let (Input::Rej(rej), Some(remote)) = (input, self.links[slot].state.remote()) else { return };
         // One without the peer's id answers another message than our part of this exchange.
         if rej.local == remote.id {
@@ -153,14 +153,14 @@ impl Machine {
 
     pub(super) fn peer_left(&mut self, slot: usize, now: Instant) {
         self.set_deadline(slot, None);
-        self.links[slot].state = State::Left;
+        self.links[slot].state = State::Disconnected;
         self.detach(slot, now);
         self.report_left(self.links[slot].key);
     }
 
-    /// Asking + Tell of another endpoint than before: the one that we knew has left.
-    pub(super) fn left_unnoticed(&mut self, slot: usize, tell: &Tell, now: Instant) {
-        self.disown(slot, &Input::Tell(tell), now);
+    /// ReqSent + Rep of another endpoint than before: the one that we knew has left.
+    pub(super) fn peer_replaced_endpoint(&mut self, slot: usize, rep: &Rep, now: Instant) {
+        self.disown(slot, &Input::Rep(rep), now);
         self.leave_window(slot, now);
         self.peer_left(slot, now);
     }

@@ -4,22 +4,22 @@
 //! processes of one node share a path: the send queue pair that leads there (`path`).
 //!
 //! ```text
-//!   Out:  Queued --> Opening --> Asking --> Rising --> Up        the first to a node
-//!         Queued ----> (path is up) Asking -----------> Up       the others
-//!            ^________ renew: the send queue pair broke ___|     gone receive queue pair: from Asking
-//!   In:   Joining --> Told                                       a new ASK: Joining again
-//!   both: Up, Told -- remove --> Leaving -- DREP --> TimeWait --> gone
+//!   Out:  Queued --> Creating --> ReqSent --> ToRts --> Connected        the first to a node
+//!         Queued ----> (path is up) ReqSent -----------> Connected       the others
+//!            ^________ renew: the send queue pair broke ___|     gone receive queue pair: from ReqSent
+//!   In:   Joining --> RepSent                                       a new REQ: Joining again
+//!   both: Connected, RepSent -- remove --> DreqSent -- DREP --> TimeWait --> gone
 //! ```
-//! `table.rs` holds the decision for every pair of state and input; `routing.rs` finds the link that a datagram belongs to; `lives.rs` knows
+//! `table.rs` holds the decision for every pair of state and input; `routing.rs` finds the link that a datagram belongs to; `restart.rs` knows
 //! what it means that a peer has begun anew.
 #![forbid(unsafe_code)]
 
 mod action;
 mod closing;
-mod lives;
 mod parking;
 mod path;
 mod receiver;
+mod restart;
 mod routing;
 mod sender;
 mod state;
@@ -45,8 +45,8 @@ use crate::core::window::Window;
 use crate::exchange::received::Received;
 use crate::wire::Source;
 use crate::wire::domain::{Address, Place};
-use crate::wire::xrc::{Ask, Datagram, Message, SrqNums};
-use crate::wire::{CommId, Depth, Layout, Nonce};
+use crate::wire::xrc::{Datagram, Message, Req, SrqNums};
+use crate::wire::{CommId, Depth, Incarnation, Layout};
 use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
 
 /// What this side brings into every exchange.
@@ -74,12 +74,12 @@ pub struct Local {
     pub rnr_retry: u8,
 }
 
-/// The last exchange that a peer has opened here, and where it was: older lives and, of this one, older ids are stale.
+/// The last exchange that a peer has opened here, and where it was: older incarnations and, of this one, older ids are stale.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     address: Address,
     last: CommId,
-    attempt: u32,
+    epoch: u32,
 }
 
 /// The machine. See the module's description.
@@ -90,7 +90,7 @@ pub struct Machine {
     rng: Rng,
     last_id: CommId,
     last_path: u32,
-    last_attempt: u32,
+    last_epoch: u32,
     endpoints: HashMap<EndpointKey, Endpoint>,
     by_peer: HashMap<ProcessName, EndpointKey>,
     links: Slab<Link>,
@@ -102,7 +102,7 @@ pub struct Machine {
     /// Of peers that never answered our DREQ: the last exchange with them that is over.
     unheard: HashMap<ProcessName, CommId>,
     seen: HashMap<ProcessName, Seen>,
-    parked: Parking<Received<Ask>>,
+    parked: Parking<Received<Req>>,
     timers: Timers,
     /// Links that may begin when there is a place.
     window: Window<CommId>,
@@ -117,7 +117,7 @@ impl Machine {
         Machine {
             last_id: CommId(rng.next_u32()),
             last_path: 0,
-            last_attempt: 0,
+            last_epoch: 0,
             rng,
             local,
             window: Window::new(params.window),
@@ -192,7 +192,7 @@ impl Machine {
             return self.report_failure(key, peer, ConnectCause::Misuse(cause));
         }
         let address = self.latest(peer, address);
-        self.bury(peer, address.listener.nonce, now);
+        self.drop_stale_links(peer, address.listener.incarnation, now);
         let steps = Timeline::default();
         let endpoint = Endpoint {
             peer,
@@ -200,7 +200,7 @@ impl Machine {
             label,
             outgoing: None,
             incoming: None,
-            told: None,
+            replied: None,
             left: false,
             peer_failed: false,
             abandoned: false,
@@ -255,13 +255,13 @@ impl Machine {
         endpoint.abandoned = true;
         for slot in [endpoint.outgoing, endpoint.incoming].into_iter().flatten() {
             self.links[slot].failed = true;
-            if self.links[slot].state.kind() != StateKind::Left {
+            if self.links[slot].state.kind() != StateKind::Disconnected {
                 self.input(slot, &Input::Remove, now);
             }
         }
     }
 
-    /// Removes every endpoint and forgets whoever waited for one.
+    /// Removes every endpoint and refuses the requests that waited for one.
     pub fn close(&mut self, now: Instant) {
         let keys: Vec<EndpointKey> = self.endpoints.keys().copied().collect();
         keys.into_iter().for_each(|key| self.remove_endpoint(key, now));
@@ -273,23 +273,23 @@ impl Machine {
         let Some(known) = self.paths.get_mut(&path) else { return self.stats.ignored += 1 };
         let slot = known.carrier;
         if let Ok(qpn) = made {
-            (known.qpn, known.stage) = (qpn, Stage::Made);
+            (known.qpn, known.stage) = (qpn, Stage::SenderCreated);
         }
-        self.input(slot, &made.map_or_else(Input::Unmade, |_| Input::Made), now);
+        self.input(slot, &made.map_or_else(Input::SenderFailed, |_| Input::SenderCreated), now);
     }
 
     /// The answer to [`Action::RaiseSender`].
     pub fn sender_raised(&mut self, path: PathId, outcome: Result<(), String>, now: Instant) {
         let Some(known) = self.paths.get(&path) else { return self.stats.ignored += 1 };
-        self.input(known.carrier, &outcome.map_or_else(Input::Unraised, |()| Input::Raised), now);
+        self.input(known.carrier, &outcome.map_or_else(Input::SenderDown, |()| Input::SenderUp), now);
     }
 
-    /// The answer to [`Action::Join`]. Where the peer has made another attempt meanwhile, another answer is to come.
-    pub fn joined(&mut self, link: CommId, attempt: u32, outcome: Result<Qpn, JoinError>, now: Instant) {
+    /// The answer to [`Action::Join`]. Where the peer has made another epoch meanwhile, another answer is to come.
+    pub fn joined(&mut self, link: CommId, epoch: u32, outcome: Result<Qpn, JoinError>, now: Instant) {
         let slot = self.by_id.get(&link).copied();
-        let expects = |slot: &usize| self.links[*slot].state.remote().is_some_and(|r| r.attempt == attempt);
+        let expects = |slot: &usize| self.links[*slot].state.remote().is_some_and(|r| r.epoch == epoch);
         let Some(slot) = slot.filter(expects) else { return self.stats.ignored += 1 };
-        self.input(slot, &outcome.map_or_else(Input::Unjoined, Input::Joined), now);
+        self.input(slot, &outcome.map_or_else(Input::NoReceiverHeld, Input::ReceiverHeld), now);
     }
 
     /// Acts on everything that is due.
@@ -329,7 +329,7 @@ impl Machine {
             state: State::Queued,
             known: None,
             path: None,
-            attempt: 0,
+            epoch: 0,
             deadline: None,
             quiet_until: None,
             in_window: false,
@@ -374,12 +374,12 @@ impl Machine {
     /// Sends `message` to the link's peer.
     fn send(&mut self, slot: usize, message: Message) {
         let listener = self.links[slot].address.listener;
-        self.send_to(Source::from(&listener), listener.nonce, message);
+        self.send_to(Source::from(&listener), listener.incarnation, message);
     }
 
-    fn send_to(&mut self, to: Source, nonce: Nonce, message: Message) {
+    fn send_to(&mut self, to: Source, incarnation: Incarnation, message: Message) {
         self.stats.sent += 1;
-        let datagram = Datagram { from: self.local.address.listener.nonce, to: nonce, message };
+        let datagram = Datagram { from: self.local.address.listener.incarnation, to: incarnation, message };
         self.actions.push_back(Action::Send { to, datagram });
     }
 
@@ -398,8 +398,8 @@ impl Machine {
         self.actions.push_back(Action::Failed { key, error: ConnectError { peer, cause } });
     }
 
-    fn note_seen(&mut self, slot: usize, last: CommId, attempt: u32) {
+    fn note_seen(&mut self, slot: usize, last: CommId, epoch: u32) {
         let link = &self.links[slot];
-        self.seen.insert(link.peer, Seen { address: link.address, last, attempt });
+        self.seen.insert(link.peer, Seen { address: link.address, last, epoch });
     }
 }

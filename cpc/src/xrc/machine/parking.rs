@@ -6,14 +6,14 @@ use std::time::Instant;
 use super::{Action, Machine};
 use crate::ProcessName;
 use crate::exchange::received::{Parked, Received};
-use crate::wire::xrc::{Ask, Message};
-use crate::wire::{Mra, Nonce, Reason, Source};
+use crate::wire::xrc::{Message, Req};
+use crate::wire::{Incarnation, Mra, Reason, Source};
 
 impl Machine {
     /// Keeps `ask`, tells its sender, and tells the main thread the first time.
-    pub(super) fn park(&mut self, ask: &Ask, from: Source, nonce: Nonce, now: Instant) {
-        let peer = ask.name;
-        let received = Received { request: *ask, from, nonce };
+    pub(super) fn park(&mut self, req: &Req, from: Source, incarnation: Incarnation, now: Instant) {
+        let peer = req.name;
+        let received = Received { request: *req, from, incarnation };
         match self.parked.park(peer, received, now + self.params.unknown_wait, &mut self.timers) {
             Parked::Dropped => return self.stats.ignored += 1,
             Parked::Again => {}
@@ -22,20 +22,20 @@ impl Machine {
                 self.actions.push_back(Action::UnknownPeer { peer });
             }
         }
-        self.send_to(from, nonce, Message::Mra(Mra::of_req(ask.local, self.params.mra_wait)));
+        self.send_to(from, incarnation, Message::Mra(Mra::of_req(req.local, self.params.mra_wait)));
     }
 
     /// The endpoint has come: serves the request that waited for it, if it is not from an earlier incarnation than was added.
     pub(super) fn serve_parked(&mut self, peer: ProcessName, now: Instant) {
         if let Some(parked) = self.parked.take(peer, &mut self.timers) {
-            self.route_ask(parked.from, parked.nonce, &parked.request, now);
+            self.route_req(parked.from, parked.incarnation, &parked.request, now);
         }
     }
 
     /// The peer was not added in time.
     pub(super) fn parked_due(&mut self, peer: ProcessName) {
-        if let Some(Received { request, from, nonce }) = self.parked.take(peer, &mut self.timers) {
-            self.reject_ask(from, nonce, &request, Reason::UnknownPeer);
+        if let Some(Received { request, from, incarnation }) = self.parked.take(peer, &mut self.timers) {
+            self.reject_req(from, incarnation, &request, Reason::UnknownPeer);
         }
     }
 

@@ -1,13 +1,13 @@
 //! The connection to a node: one send queue pair for all links to the processes there.
 //!
 //! ```text
-//!   Making ---made---> Made --first TELL--> Rising --raised--> Up --last link gone--> given back
+//!   Making ---made---> SenderCreated --first REP--> ToRts --raised--> Connected --last link gone--> given back
 //!      \______________ the link that asks over it has failed or is gone: given back, those who wait begin anew
 //! ```
 //! One process of a node is asked for all. If it is slow (the first time-out passes: it may be stopped, or
 //! have said that it takes longer), it goes on by itself, and the next is asked over a path of its own; then two at a time, then four: there may
 //! be as many who have not had their time as there are slow ones. So a link waits one time-out for each doubling at the
-//! most, however many stand in line before it, and a node that answers has one path. The first that is up is the node's. Who still
+//! most, however many stand in line before it, and a node that answers has one path. The first that is up is the node's. A link that still
 //! asks over another one then moves over to it (`join_others`).
 //!
 //! A path that breaks (`retire`) is no longer the node's; it stays until its last link has left it.
@@ -32,11 +32,11 @@ pub(super) enum Stage {
     /// The send queue pair is being made.
     Making,
     /// It exists; one link, the carrier, asks over it.
-    Made,
+    SenderCreated,
     /// It is on its way to RTS.
-    Rising,
+    ToRts,
     /// It is connected to this receive queue pair.
-    Up(Qpn),
+    Connected(Qpn),
 }
 
 #[derive(Debug)]
@@ -99,19 +99,19 @@ impl Machine {
         let place = self.links[slot].address.place();
         let node = self.nodes.entry(place).or_default();
         if let Some(path) = node.up {
-            self.take_place(slot);
+            self.enter_window(slot);
             self.attach(slot, path);
-            self.ask(slot, 0, now);
+            self.send_req(slot, 0, now);
         } else if node.is_open() {
             node.fresh += 1;
-            self.take_place(slot);
+            self.enter_window(slot);
             self.open_path(slot, place);
         } else {
             node.waiting.push_back(id);
         }
     }
 
-    fn take_place(&mut self, slot: usize) {
+    fn enter_window(&mut self, slot: usize) {
         self.window.enter();
         self.links[slot].in_window = true;
     }
@@ -132,14 +132,14 @@ impl Machine {
             Path { place, stage: Stage::Making, qpn: Qpn(0), psn, carrier: slot, slow: false, users: 0 };
         self.paths.insert(id, path);
         self.attach(slot, id);
-        self.links[slot].state = State::Opening;
+        self.links[slot].state = State::Creating;
         self.stats.senders += 1;
         self.actions.push_back(Action::MakeSender { path: id });
     }
 
     fn attach(&mut self, slot: usize, id: PathId) {
-        self.last_attempt = self.last_attempt.wrapping_add(1);
-        (self.links[slot].path, self.links[slot].attempt) = (Some(id), self.last_attempt);
+        self.last_epoch = self.last_epoch.wrapping_add(1);
+        (self.links[slot].path, self.links[slot].epoch) = (Some(id), self.last_epoch);
         if let Some(path) = self.paths.get_mut(&id) {
             path.users += 1;
         }
@@ -180,7 +180,7 @@ impl Machine {
     /// The path is up, and the node has one: those who have waited for that ask.
     pub(super) fn path_up(&mut self, id: PathId, receiver: Qpn, now: Instant) {
         let Some(path) = self.paths.get_mut(&id) else { return };
-        path.stage = Stage::Up(receiver);
+        path.stage = Stage::Connected(receiver);
         let (place, slow) = (path.place, path.slow);
         let Some(node) = self.nodes.get_mut(&place) else { return };
         node.uncount(slow);
@@ -188,14 +188,14 @@ impl Machine {
         self.wake(place, now);
     }
 
-    /// Nobody else of its node may be asked because of this link.
+    /// No other process of its node may be asked because of this link.
     pub(super) fn holds_up_others(&self, slot: usize) -> bool {
         let path = self.links[slot].path.and_then(|id| self.paths.get(&id));
         path.is_some_and(|path| !path.is_up() && !path.slow)
     }
 
     /// The process that the link asks takes its time: the next of its node shall not wait for it.
-    pub(super) fn slow(&mut self, slot: usize, now: Instant) {
+    pub(super) fn mark_slow(&mut self, slot: usize, now: Instant) {
         let Some(path) = self.links[slot].path.and_then(|id| self.paths.get_mut(&id)) else { return };
         if path.is_up() || std::mem::replace(&mut path.slow, true) {
             return;
@@ -209,7 +209,7 @@ impl Machine {
     }
 
     /// Moves a link that asks over a path of its own to the one that its node has meanwhile; false if there is none.
-    pub(super) fn join_others(&mut self, slot: usize, now: Instant) -> bool {
+    pub(super) fn move_to_node_path(&mut self, slot: usize, now: Instant) -> bool {
         let Some(own) = self.links[slot].path.and_then(|id| self.paths.get(&id)) else { return false };
         let up = self.nodes.get(&own.place).and_then(|node| node.up);
         match up.filter(|_| !own.is_up()) {
@@ -222,7 +222,7 @@ impl Machine {
         }
     }
 
-    /// Whoever waits for this node looks again; the node is forgotten if nothing is left of it.
+    /// Links that wait for this node are queued again; the node is forgotten if nothing is left of it.
     fn wake(&mut self, place: Place, now: Instant) {
         let Some(node) = self.nodes.get_mut(&place) else { return };
         self.window.extend(node.waiting.drain(..));
@@ -247,14 +247,14 @@ impl Node {
 
 impl Path {
     fn is_up(&self) -> bool {
-        matches!(self.stage, Stage::Up(_))
+        matches!(self.stage, Stage::Connected(_))
     }
 
     /// The receive queue pair, once it is known.
     pub(super) fn receiver(&self) -> Option<Qpn> {
         match self.stage {
-            Stage::Up(receiver) => Some(receiver),
-            Stage::Making | Stage::Made | Stage::Rising => None,
+            Stage::Connected(receiver) => Some(receiver),
+            Stage::Making | Stage::SenderCreated | Stage::ToRts => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Handlers of links that receive: from the peer's ASK to its end.
+//! Handlers of links that receive: from the peer's REQ to its end.
 
 use std::time::Instant;
 
@@ -8,54 +8,54 @@ use super::action::JoinError;
 use super::state::{Direction, Input, Remote, State};
 use super::{Action, Machine};
 use crate::wire::time::decode_time;
-use crate::wire::xrc::{Ask, Message, Tell};
+use crate::wire::xrc::{Message, Rep, Req};
 use crate::wire::{CommId, Reason, Rej, Stage};
 use crate::{EndpointKey, Step};
 
 impl Machine {
     /// A request of a peer that sends to us for the first time.
-    pub(super) fn accept(&mut self, key: EndpointKey, ask: &Ask, now: Instant) {
+    pub(super) fn accept(&mut self, key: EndpointKey, req: &Req, now: Instant) {
         let Some(slot) = self.open_link(key, Direction::In, now) else { return };
-        self.join(slot, ask, now);
+        self.join(slot, req, now);
     }
 
-    /// Joining or Told + AskNew: the peer has begun anew, over another queue pair or, if it had not been told, with another endpoint. The
+    /// Joining or RepSent + ReqNew: the peer has begun anew, over another queue pair or, if it had no REP, with another endpoint. The
     /// new handle is there before the old one goes: they may be of one queue pair.
     pub(super) fn rejoin(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::AskNew(ask) = input else { return };
-        if self.links[slot].state.remote().is_some_and(|remote| remote.id == ask.local) {
-            return self.join(slot, ask, now);
+        let Input::ReqNew(req) = input else { return };
+        if self.links[slot].state.remote().is_some_and(|remote| remote.id == req.local) {
+            return self.join(slot, req, now);
         }
         let old = self.links[slot].local;
         let fresh = self.draw_id();
         self.links[slot].local = fresh;
         self.by_id.remove(&old);
         self.by_id.insert(fresh, slot);
-        self.join(slot, ask, now);
+        self.join(slot, req, now);
         self.actions.push_back(Action::Release { link: old });
     }
 
-    fn join(&mut self, slot: usize, ask: &Ask, now: Instant) {
-        self.note_seen(slot, ask.local, ask.attempt);
+    fn join(&mut self, slot: usize, req: &Req, now: Instant) {
+        self.note_seen(slot, req.local, req.epoch);
         self.mark(slot, Step::ReqReceived, now);
-        self.note_response(slot, ask);
+        self.note_response(slot, req);
         let link = &mut self.links[slot];
-        link.state = State::Joining { remote: Remote::from(ask) };
+        link.state = State::Joining { remote: Remote::from(req) };
         self.stats.joined += 1;
         self.actions.push_back(Action::Join {
             link: link.local,
-            attempt: ask.attempt,
-            receiver: ask.receiver,
-            sender: ask.sender,
-            psn: ask.psn,
-            depth: ask.depth,
+            epoch: req.epoch,
+            receiver: req.receiver,
+            sender: req.sender,
+            psn: req.psn,
+            depth: req.depth,
             address: link.address,
         });
     }
 
     /// What the request says of its sender holds for both links, and for what becomes of them.
-    fn note_response(&mut self, slot: usize, ask: &Ask) {
-        let response = decode_time(ask.response_timeout);
+    fn note_response(&mut self, slot: usize, req: &Req) {
+        let response = decode_time(req.response_timeout);
         self.links[slot].response = response;
         let Some(endpoint) = self.endpoints.get_mut(&self.links[slot].key) else { return };
         endpoint.response = response;
@@ -64,22 +64,23 @@ impl Machine {
         }
     }
 
-    /// Joining + Joined: tells.
-    pub(super) fn tell(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let (&Input::Joined(receiver), State::Joining { remote }) = (input, self.links[slot].state) else {
+    /// Joining + ReceiverHeld: replies.
+    pub(super) fn reply(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let (&Input::ReceiverHeld(receiver), State::Joining { remote }) = (input, self.links[slot].state)
+        else {
             return;
         };
-        self.links[slot].state = State::Told { remote, receiver };
+        self.links[slot].state = State::RepSent { remote, receiver };
         if let Some(endpoint) = self.endpoints.get_mut(&self.links[slot].key) {
-            endpoint.told = Some(remote.id);
+            endpoint.replied = Some(remote.id);
         }
         self.mark(slot, Step::RepSent, now);
-        self.send_tell(slot, &remote, receiver);
+        self.send_rep(slot, &remote, receiver);
     }
 
-    fn send_tell(&mut self, slot: usize, remote: &Remote, receiver: Qpn) {
+    fn send_rep(&mut self, slot: usize, remote: &Remote, receiver: Qpn) {
         let (local, link) = (&self.local, &self.links[slot]);
-        let tell = Tell {
+        let rep = Rep {
             local: link.local,
             remote: remote.id,
             name: local.name,
@@ -88,23 +89,25 @@ impl Machine {
             depth: local.depth,
             srqs: local.srqs,
             label: link.label,
-            attempt: remote.attempt,
+            epoch: remote.epoch,
         };
-        self.send(slot, Message::Tell(tell));
+        self.send(slot, Message::Rep(rep));
     }
 
-    /// Told + AskDup: the TELL was lost or is under way; one for one, so nobody can be flooded with it.
-    pub(super) fn repeat_tell(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        let State::Told { remote, receiver } = self.links[slot].state else { return };
+    /// RepSent + ReqDup: the REP was lost or is under way; one for one, so no peer can be flooded with it.
+    pub(super) fn repeat_rep(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+        let State::RepSent { remote, receiver } = self.links[slot].state else { return };
         self.stats.repeated += 1;
-        self.send_tell(slot, &remote, receiver);
+        self.send_rep(slot, &remote, receiver);
     }
 
-    /// Joining + Unjoined: says so. A receive queue pair that is gone is no failure: the peer begins anew.
+    /// Joining + NoReceiverHeld: says so. A receive queue pair that is gone is no failure: the peer begins anew.
     pub(super) fn refuse(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let (Input::Unjoined(error), Some(remote)) = (input, self.links[slot].state.remote()) else { return };
+        let (Input::NoReceiverHeld(error), Some(remote)) = (input, self.links[slot].state.remote()) else {
+            return;
+        };
         let reason = match error {
-            JoinError::Gone => Reason::NoReceiver(remote.attempt),
+            JoinError::Gone => Reason::NoReceiver(remote.epoch),
             JoinError::Verbs(error) => {
                 log::warn!("xrc: no receive queue pair for process {}: {error}", self.links[slot].peer);
                 Reason::NoResources
@@ -115,14 +118,14 @@ impl Machine {
         self.forget(slot, input, now);
     }
 
-    /// Joining or Told + Dreq: the peer sends no more; it has removed its endpoint.
-    pub(super) fn sender_left(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    /// Joining or RepSent + Dreq: the peer sends no more; it has removed its endpoint.
+    pub(super) fn dreq_from_sender(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.answer_dreq(slot, input, now);
         self.report_left(self.links[slot].key);
         self.forget(slot, input, now);
     }
 
-    /// Told + Rej: the peer has given its request up, and asks again if it still wants to.
+    /// RepSent + Rej: the peer has given its request up, and asks again if it still wants to.
     pub(super) fn disowned(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.stats.stale += 1;
         self.forget(slot, input, now);

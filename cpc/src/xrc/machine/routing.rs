@@ -1,9 +1,9 @@
 //! From bytes to the link that they belong to.
 //!
-//! A datagram has to pass, in this order: the format; the receiver's nonce; the id or the name in it (which link?); the sender's
-//! nonce and UD QPN; the ids of both sides. What fails is counted. ASK, TELL and DREQ that belong to nothing are answered all the
-//! same, so that their sender neither runs into its timeout nor keeps a handle for nobody. An ASK of a later life of its sender than we
-//! know teaches us where that is (`lives`); one of a former life is stale.
+//! A datagram has to pass, in this order: the format; the receiver's incarnation; the id or the name in it (which link?); the sender's
+//! incarnation and UD QPN; the ids of both sides. What fails is counted. REQ, REP and DREQ that belong to nothing are answered all the
+//! same, so that their sender neither runs into its timeout nor keeps a handle in vain. A REQ of a later incarnation of its sender than we
+//! know teaches us where that is (`restart`); one of a former incarnation is stale.
 
 use std::cmp::Ordering;
 use std::time::Instant;
@@ -12,17 +12,17 @@ use super::Machine;
 use super::state::{Input, StateKind};
 use crate::EndpointKey;
 use crate::wire::Source;
-use crate::wire::xrc::{Ask, Datagram, Message};
-use crate::wire::{CommId, Drep, Nonce, Reason, Rej, WireError};
+use crate::wire::xrc::{Datagram, Message, Req};
+use crate::wire::{CommId, Drep, Incarnation, Reason, Rej, WireError};
 
 impl Machine {
-    /// Takes in a datagram: any bytes, from anyone.
+    /// Takes in a datagram: any bytes, from any sender.
     pub fn datagram(&mut self, from: Source, bytes: &[u8], now: Instant) {
         self.stats.received += 1;
         match Datagram::parse(bytes) {
-            Ok(datagram) if datagram.to != self.local.address.listener.nonce => self.stats.stale += 1,
-            Ok(Datagram { from: nonce, message: Message::Ask(ask), .. }) => {
-                self.route_ask(from, nonce, &ask, now);
+            Ok(datagram) if datagram.to != self.local.address.listener.incarnation => self.stats.stale += 1,
+            Ok(Datagram { from: incarnation, message: Message::Req(req), .. }) => {
+                self.route_req(from, incarnation, &req, now);
             }
             Ok(datagram) => self.route_answer(from, &datagram, now),
             Err(WireError::Length(_) | WireError::Foreign(_)) => self.stats.foreign += 1,
@@ -34,70 +34,80 @@ impl Machine {
     }
 
     /// A request finds its endpoint by the name of its sender.
-    pub(super) fn route_ask(&mut self, from: Source, nonce: Nonce, ask: &Ask, now: Instant) {
-        if ask.service != self.local.name {
-            return self.reject_ask(from, nonce, ask, Reason::InvalidServiceId);
+    pub(super) fn route_req(&mut self, from: Source, incarnation: Incarnation, req: &Req, now: Instant) {
+        if req.service != self.local.name {
+            return self.reject_req(from, incarnation, req, Reason::InvalidServiceId);
         }
-        if ask.layout != self.local.layout {
+        if req.layout != self.local.layout {
             self.stats.layout_refused += 1;
-            return self.reject_ask(from, nonce, ask, Reason::Layout(self.local.layout));
+            return self.reject_req(from, incarnation, req, Reason::Layout(self.local.layout));
         }
-        if self.is_of_former_life(ask.name, nonce) {
-            return self.stale_ask(from, nonce, ask);
+        if self.is_of_former_incarnation(req.name, incarnation) {
+            return self.reject_stale(from, incarnation, req);
         }
-        let Some(key) = self.whose(ask, from, nonce, now) else {
-            return match self.is_stale(ask, nonce) {
-                true => self.stale_ask(from, nonce, ask),
-                false => self.park(ask, from, nonce, now),
+        let Some(key) = self.endpoint_of(req, from, incarnation, now) else {
+            return match self.is_stale(req, incarnation) {
+                true => self.reject_stale(from, incarnation, req),
+                false => self.park(req, from, incarnation, now),
             };
         };
-        if !self.is_from(key, from, nonce) {
+        if !self.is_from(key, from, incarnation) {
             self.stats.foreign += 1;
-        } else if let Some((slot, attempt)) = self.answering(key, ask.local) {
-            match ask.attempt.cmp(&attempt) {
+        } else if let Some((slot, epoch)) = self.answering(key, req.local) {
+            match req.epoch.cmp(&epoch) {
                 Ordering::Less => self.stats.stale += 1,
-                Ordering::Equal => self.input(slot, &Input::AskDup, now),
-                Ordering::Greater => self.input(slot, &Input::AskNew(ask), now),
+                Ordering::Equal => self.input(slot, &Input::ReqDup, now),
+                Ordering::Greater => self.input(slot, &Input::ReqNew(req), now),
             }
-        } else if self.is_stale(ask, nonce) {
-            self.stale_ask(from, nonce, ask);
+        } else if self.is_stale(req, incarnation) {
+            self.reject_stale(from, incarnation, req);
         } else {
-            self.asked(key, from, nonce, ask, now);
+            self.new_req(key, from, incarnation, req, now);
         }
     }
 
-    /// The endpoint of the process that asks, which learns where a later life of that is.
-    fn whose(&mut self, ask: &Ask, from: Source, nonce: Nonce, now: Instant) -> Option<EndpointKey> {
-        let key = *self.by_peer.get(&ask.name)?;
+    /// The endpoint of the process that asks, which learns where a later incarnation of that is.
+    fn endpoint_of(
+        &mut self,
+        req: &Req,
+        from: Source,
+        incarnation: Incarnation,
+        now: Instant,
+    ) -> Option<EndpointKey> {
+        let key = *self.by_peer.get(&req.name)?;
         let known = self.endpoints.get(&key)?.address;
-        if nonce.is_newer_than(known.listener.nonce) {
-            self.reborn(key, known.of_later_life(nonce, from.qpn, &ask.path, ask.domain), now);
+        if incarnation.is_newer_than(known.listener.incarnation) {
+            self.peer_restarted(
+                key,
+                known.of_later_incarnation(incarnation, from.qpn, &req.path, req.domain),
+                now,
+            );
         }
         Some(key)
     }
 
-    fn is_from(&self, key: EndpointKey, from: Source, nonce: Nonce) -> bool {
+    fn is_from(&self, key: EndpointKey, from: Source, incarnation: Incarnation) -> bool {
         let listener = self.endpoints.get(&key).map(|endpoint| endpoint.address.listener);
-        listener.is_some_and(|listener| listener.nonce == nonce && listener.qpn == from.qpn)
+        listener.is_some_and(|listener| listener.incarnation == incarnation && listener.qpn == from.qpn)
     }
 
     /// The link that deals with this very exchange, and over which of the peer's send queue pairs.
     fn answering(&self, key: EndpointKey, id: CommId) -> Option<(usize, u32)> {
         let slot = self.endpoints.get(&key)?.incoming?;
         let remote = self.links[slot].state.remote().filter(|remote| remote.id == id)?;
-        Some((slot, remote.attempt))
+        Some((slot, remote.epoch))
     }
 
     /// A request that is new.
-    fn asked(&mut self, key: EndpointKey, from: Source, nonce: Nonce, ask: &Ask, now: Instant) {
-        self.catch_up(key, ask, now);
+    fn new_req(&mut self, key: EndpointKey, from: Source, incarnation: Incarnation, req: &Req, now: Instant) {
+        self.drop_ended_links(key, req, now);
         let Some(endpoint) = self.endpoints.get(&key) else { return };
         match endpoint.incoming {
             // What we hold leads nowhere: it waits for a new endpoint.
-            _ if endpoint.left => self.park(ask, from, nonce, now),
-            _ if self.is_spent(key) => self.reject_ask(from, nonce, ask, Reason::Refused),
-            Some(slot) => self.input(slot, &Input::AskNew(ask), now),
-            None => self.accept(key, ask, now),
+            _ if endpoint.left => self.park(req, from, incarnation, now),
+            _ if self.is_spent(key) => self.reject_req(from, incarnation, req, Reason::Refused),
+            Some(slot) => self.input(slot, &Input::ReqNew(req), now),
+            None => self.accept(key, req, now),
         }
     }
 
@@ -109,22 +119,22 @@ impl Machine {
     }
 
     /// True for a request that its sender has made before the last one that was taken up here.
-    fn is_stale(&self, ask: &Ask, nonce: Nonce) -> bool {
-        let seen = self.seen.get(&ask.name);
+    fn is_stale(&self, req: &Req, incarnation: Incarnation) -> bool {
+        let seen = self.seen.get(&req.name);
         seen.is_some_and(|seen| {
             let newer =
-                ask.local.is_newer_than(seen.last) || (ask.local == seen.last && ask.attempt > seen.attempt);
-            seen.address.listener.nonce == nonce && !newer
+                req.local.is_newer_than(seen.last) || (req.local == seen.last && req.epoch > seen.epoch);
+            seen.address.listener.incarnation == incarnation && !newer
         })
     }
 
-    fn stale_ask(&mut self, from: Source, nonce: Nonce, ask: &Ask) {
+    fn reject_stale(&mut self, from: Source, incarnation: Incarnation, req: &Req) {
         self.stats.stale += 1;
-        self.reject_ask(from, nonce, ask, Reason::Stale);
+        self.reject_req(from, incarnation, req, Reason::Stale);
     }
 
-    pub(super) fn reject_ask(&mut self, to: Source, nonce: Nonce, ask: &Ask, reason: Reason) {
-        self.send_to(to, nonce, Message::Rej(Rej::of_req(ask.local, reason)));
+    pub(super) fn reject_req(&mut self, to: Source, incarnation: Incarnation, req: &Req, reason: Reason) {
+        self.send_to(to, incarnation, Message::Rej(Rej::of_req(req.local, reason)));
     }
 
     /// Every other message names the exchange by our id.
@@ -134,7 +144,7 @@ impl Machine {
             return self.answer_stray(from, datagram);
         };
         let listener = self.links[slot].address.listener;
-        if listener.nonce != datagram.from || listener.qpn != from.qpn {
+        if listener.incarnation != datagram.from || listener.qpn != from.qpn {
             self.stats.foreign += 1;
         } else if self.ids_agree(slot, message) {
             self.input_message(slot, message, now);
@@ -143,7 +153,7 @@ impl Machine {
         }
     }
 
-    /// True if the sender means the exchange that we have. A TELL says for itself: a twin of an old one is disowned.
+    /// True if the sender means the exchange that we have. A REP says for itself: a twin of an old one is disowned.
     fn ids_agree(&self, slot: usize, message: &Message) -> bool {
         let local = message.local();
         match (self.links[slot].state.remote(), message) {
@@ -155,8 +165,8 @@ impl Machine {
 
     fn input_message(&mut self, slot: usize, message: &Message, now: Instant) {
         let input = match message {
-            Message::Ask(_) => Input::AskDup,
-            Message::Tell(tell) => Input::Tell(tell),
+            Message::Req(_) => Input::ReqDup,
+            Message::Rep(rep) => Input::Rep(rep),
             Message::Mra(mra) => Input::Mra(mra),
             Message::Rej(rej) => Input::Rej(rej),
             Message::Dreq(dreq) => Input::Dreq(dreq),
@@ -170,9 +180,9 @@ impl Machine {
         self.stats.stale += 1;
         let (local, remote) = (datagram.message.remote(), datagram.message.local());
         let answer = match datagram.message {
-            Message::Tell(_) => Message::Rej(Rej::of_stray_rep(remote)),
+            Message::Rep(_) => Message::Rej(Rej::of_stray_rep(remote)),
             Message::Dreq(_) => Message::Drep(Drep { local, remote }),
-            Message::Ask(_) | Message::Mra(_) | Message::Rej(_) | Message::Drep(_) => return,
+            Message::Req(_) | Message::Mra(_) | Message::Rej(_) | Message::Drep(_) => return,
         };
         self.send_to(from, datagram.from, answer);
     }

@@ -6,7 +6,7 @@ use super::path::Stage;
 use super::state::{Input, Known, Remote, State};
 use super::{Action, Machine};
 use crate::wire::time::{decode_time, encode_time};
-use crate::wire::xrc::{Ask, Message, Tell};
+use crate::wire::xrc::{Message, Rep, Req};
 use crate::wire::{CommId, Path as Route, Reason, Rej, Stage as RejStage};
 use crate::{ConnectCause, Step};
 
@@ -14,34 +14,34 @@ use crate::{ConnectCause, Step};
 const MAX_RENEWALS: u32 = 8;
 
 impl Machine {
-    /// Opening + Made: asks, for itself and for all who wait for this node.
-    pub(super) fn opened(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    /// Creating + SenderCreated: asks, for itself and for all who wait for this node.
+    pub(super) fn qps_ready(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.mark(slot, Step::QpsCreated, now);
-        self.ask(slot, 0, now);
+        self.send_req(slot, 0, now);
     }
 
-    /// Opening + Unmade.
-    pub(super) fn unopened(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Unmade(error) = input else { return };
+    /// Creating + SenderFailed.
+    pub(super) fn create_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::SenderFailed(error) = input else { return };
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
     }
 
     /// Sends our request for the (`tries` + 1)-th time.
-    pub(super) fn ask(&mut self, slot: usize, tries: u32, now: Instant) {
-        self.links[slot].state = State::Asking { tries };
+    pub(super) fn send_req(&mut self, slot: usize, tries: u32, now: Instant) {
+        self.links[slot].state = State::ReqSent { tries };
         self.links[slot].quiet_until = None;
         self.arm(slot, tries, now);
         self.mark(slot, Step::ReqSent, now);
-        if let Some(ask) = self.request(slot) {
-            self.send(slot, Message::Ask(ask));
+        if let Some(req) = self.request(slot) {
+            self.send(slot, Message::Req(req));
         }
     }
 
-    fn request(&self, slot: usize) -> Option<Ask> {
+    fn request(&self, slot: usize) -> Option<Req> {
         let (link, local) = (&self.links[slot], &self.local);
         let path = self.paths.get(&link.path?)?;
         let (ours, theirs) = (&local.address.listener, &link.address.listener);
-        Some(Ask {
+        Some(Req {
             local: link.local,
             service: link.peer,
             name: local.name,
@@ -49,7 +49,7 @@ impl Machine {
             sender: path.qpn,
             psn: path.psn,
             receiver: path.receiver(),
-            attempt: link.attempt,
+            epoch: link.epoch,
             ended: self.unheard.get(&link.peer).copied().unwrap_or(CommId::NONE),
             domain: local.address.domain,
             depth: local.depth,
@@ -70,11 +70,11 @@ impl Machine {
         })
     }
 
-    /// Asking + Timeout: asks again, unless it has been asked often enough.
-    pub(super) fn ask_again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    /// ReqSent + Timeout: asks again, unless it has been asked often enough.
+    pub(super) fn repeat_req(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.leave_window(slot, now);
-        let State::Asking { tries } = self.links[slot].state else { return };
-        self.slow(slot, now);
+        let State::ReqSent { tries } = self.links[slot].state else { return };
+        self.mark_slow(slot, now);
         if let Some(until) = self.links[slot].quiet_until.take().filter(|&until| until > now) {
             return self.set_deadline(slot, Some(until));
         }
@@ -83,8 +83,8 @@ impl Machine {
             return self.fail(slot, ConnectCause::Timeout { tries: tries + 1, elapsed }, now);
         }
         self.stats.repeated += 1;
-        self.join_others(slot, now);
-        self.ask(slot, tries + 1, now);
+        self.move_to_node_path(slot, now);
+        self.send_req(slot, tries + 1, now);
     }
 
     pub(super) fn spent(&self, slot: usize, tries: u32, now: Instant) -> bool {
@@ -92,48 +92,48 @@ impl Machine {
         tries >= self.params.max_retries || elapsed >= self.params.patience
     }
 
-    /// Asking + Tell: the first answer of a node brings the send queue pair up; later ones only tell SRQ numbers.
-    pub(super) fn told(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Tell(tell) = input else { return };
+    /// ReqSent + Rep: the first answer of a node brings the send queue pair up; later ones only bring SRQ numbers.
+    pub(super) fn replied(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::Rep(rep) = input else { return };
         self.mark(slot, Step::RepReceived, now);
-        if tell.layout != self.local.layout {
-            return self.unlike(slot, tell, now);
+        if rep.layout != self.local.layout {
+            return self.unlike(slot, rep, now);
         }
-        if self.links[slot].known.is_some_and(|known| known.label != tell.label) {
+        if self.links[slot].known.is_some_and(|known| known.label != rep.label) {
             // What had been sent before is lost with the endpoint that it was sent to.
-            return self.left_unnoticed(slot, tell, now);
+            return self.peer_replaced_endpoint(slot, rep, now);
         }
-        let attempt = self.links[slot].attempt;
-        let Some(id) = self.links[slot].path.filter(|_| attempt == tell.attempt) else {
+        let epoch = self.links[slot].epoch;
+        let Some(id) = self.links[slot].path.filter(|_| epoch == rep.epoch) else {
             return self.stats.stale += 1;
         };
         // Whatever has ended before: the peer knows.
         self.unheard.remove(&self.links[slot].peer);
-        if self.join_others(slot, now) {
+        if self.move_to_node_path(slot, now) {
             self.leave_window(slot, now);
-            return self.ask(slot, 0, now);
+            return self.send_req(slot, 0, now);
         }
         let Some(path) = self.paths.get_mut(&id) else { return };
         match path.stage {
-            Stage::Up(receiver) if receiver == tell.receiver => self.up(slot, tell, now),
-            Stage::Made if path.carrier == slot => {
-                path.stage = Stage::Rising;
+            Stage::Connected(receiver) if receiver == rep.receiver => self.up(slot, rep, now),
+            Stage::SenderCreated if path.carrier == slot => {
+                path.stage = Stage::ToRts;
                 let psn = path.psn;
                 self.settle(slot, now);
-                self.links[slot].state = State::Rising { told: **tell };
-                let (receiver, depth, address) = (tell.receiver, tell.depth, self.links[slot].address);
+                self.links[slot].state = State::ToRts { rep: **rep };
+                let (receiver, depth, address) = (rep.receiver, rep.depth, self.links[slot].address);
                 self.actions.push_back(Action::RaiseSender { path: id, receiver, psn, depth, address });
             }
-            // It tells of another receive queue pair than it was asked about.
+            // It names another receive queue pair than our REQ.
             _ => self.stats.stale += 1,
         }
     }
 
-    fn unlike(&mut self, slot: usize, tell: &Tell, now: Instant) {
-        let (ours, theirs) = (self.local.layout, tell.layout);
+    fn unlike(&mut self, slot: usize, rep: &Rep, now: Instant) {
+        let (ours, theirs) = (self.local.layout, rep.layout);
         self.stats.layout_refused += 1;
         let (local, reason) = (self.links[slot].local, Reason::Layout(ours));
-        self.send(slot, Message::Rej(Rej { local, remote: tell.local, stage: RejStage::Rep, reason }));
+        self.send(slot, Message::Rej(Rej { local, remote: rep.local, stage: RejStage::Rep, reason }));
         self.fail(slot, ConnectCause::Layout { ours, theirs }, now);
     }
 
@@ -143,31 +143,31 @@ impl Machine {
         self.leave_window(slot, now);
     }
 
-    fn up(&mut self, slot: usize, tell: &Tell, now: Instant) {
+    fn up(&mut self, slot: usize, rep: &Rep, now: Instant) {
         self.settle(slot, now);
-        let remote = Remote::from(tell);
-        self.links[slot].state = State::Up { remote };
-        self.links[slot].known = Some(Known { remote, label: tell.label });
+        let remote = Remote::from(rep);
+        self.links[slot].state = State::Connected { remote };
+        self.links[slot].known = Some(Known { remote, label: rep.label });
         self.stats.connected += 1;
         let (key, path) = (self.links[slot].key, self.links[slot].path);
         if let Some(path) = path {
-            let (srqs, label) = (tell.srqs, tell.label);
+            let (srqs, label) = (rep.srqs, rep.label);
             self.actions.push_back(Action::Connected { key, path, srqs, label });
         }
     }
 
-    /// Rising + Raised: this endpoint is connected, and its node is.
-    pub(super) fn risen(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let State::Rising { told } = self.links[slot].state else { return };
+    /// ToRts + SenderUp: this endpoint is connected, and its node is.
+    pub(super) fn qps_up_done(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+        let State::ToRts { rep } = self.links[slot].state else { return };
         let Some(path) = self.links[slot].path else { return };
         self.mark(slot, Step::QpsUp, now);
-        self.up(slot, &told, now);
-        self.path_up(path, told.receiver, now);
+        self.up(slot, &rep, now);
+        self.path_up(path, rep.receiver, now);
     }
 
-    /// Rising + Unraised: reports it and tells the peer.
-    pub(super) fn unrisen(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Unraised(error) = input else { return };
+    /// ToRts + SenderDown: reports it and rejects.
+    pub(super) fn bring_up_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+        let Input::SenderDown(error) = input else { return };
         if let Some(remote) = self.links[slot].state.remote() {
             let (local, reason) = (self.links[slot].local, Reason::NoResources);
             self.send(slot, Message::Rej(Rej { local, remote: remote.id, stage: RejStage::Rep, reason }));
@@ -175,12 +175,12 @@ impl Machine {
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
     }
 
-    /// Asking + Mra: the peer has our request and needs more time.
+    /// ReqSent + Mra: the peer has our request and needs more time.
     pub(super) fn wait_longer(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Mra(mra) = input else { return };
         self.leave_window(slot, now);
         let limit = self.links[slot].since + self.params.patience;
-        let State::Asking { tries } = &mut self.links[slot].state else { return };
+        let State::ReqSent { tries } = &mut self.links[slot].state else { return };
         // The peer is alive: its silence so far does not count against it. `patience` bounds the whole.
         *tries = 0;
         let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
@@ -191,12 +191,12 @@ impl Machine {
         self.set_deadline(slot, Some(if holds_up { usual } else { until }));
     }
 
-    /// Asking + Rej: begins anew if only what it was based on was outdated, else gives up.
+    /// ReqSent + Rej: begins anew if only what it was based on was outdated, else gives up.
     pub(super) fn rejected(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Rej(rej) = input else { return };
         match rej.reason {
             Reason::Stale | Reason::InvalidCommId => self.renew_request(slot, rej.reason, now),
-            Reason::NoReceiver(attempt) => self.renew_path(slot, attempt, now),
+            Reason::NoReceiver(epoch) => self.renew_path(slot, epoch, now),
             Reason::Layout(theirs) => {
                 self.fail(slot, ConnectCause::Layout { ours: self.local.layout, theirs }, now);
             }
@@ -204,9 +204,9 @@ impl Machine {
         }
     }
 
-    /// Asking + Dreq: the peer had told, and has removed its endpoint since; its TELL may still be on the way and
+    /// ReqSent + Dreq: the peer had replied, and has removed its endpoint since; its REP may still be on the way and
     /// must find the old id gone.
-    pub(super) fn outrun(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn dreq_overtook_rep(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.answer_dreq(slot, input, now);
         self.renew_request(slot, Reason::Stale, now);
     }
@@ -217,20 +217,20 @@ impl Machine {
             self.leave_window(slot, now);
             return self.peer_left(slot, now);
         }
-        let State::Asking { tries } = self.links[slot].state else { return };
+        let State::ReqSent { tries } = self.links[slot].state else { return };
         if self.count_renewal(slot, reason, now) {
             self.fresh_id(slot);
-            self.ask(slot, tries, now);
+            self.send_req(slot, tries, now);
         }
     }
 
     /// The receive queue pair at the other end is gone: another connection to the node is needed.
-    fn renew_path(&mut self, slot: usize, attempt: u32, now: Instant) {
-        if (self.links[slot].attempt ^ attempt) & 0x00ff_ffff != 0 {
+    fn renew_path(&mut self, slot: usize, epoch: u32, now: Instant) {
+        if (self.links[slot].epoch ^ epoch) & 0x00ff_ffff != 0 {
             return self.stats.stale += 1;
         }
         self.stats.gone += 1;
-        if self.count_renewal(slot, Reason::NoReceiver(attempt), now) {
+        if self.count_renewal(slot, Reason::NoReceiver(epoch), now) {
             self.leave_path(slot, now);
         }
     }
@@ -244,7 +244,7 @@ impl Machine {
         allowed
     }
 
-    /// Up + Renew: the send queue pair has broken; the link wants another one.
+    /// Connected + Renew: the send queue pair has broken; the link wants another one.
     pub(super) fn renew_link(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.links[slot].renewals = 0;
         self.leave_path(slot, now);
@@ -254,11 +254,11 @@ impl Machine {
         if let Some(path) = self.links[slot].path {
             self.retire(path);
         }
-        self.begin_anew(slot, now);
+        self.connect_anew(slot, now);
     }
 
     /// Whatever the link waits for, it waits for something else now.
-    pub(super) fn begin_anew(&mut self, slot: usize, now: Instant) {
+    pub(super) fn connect_anew(&mut self, slot: usize, now: Instant) {
         self.settle(slot, now);
         self.links[slot].state = State::Queued;
         self.detach(slot, now);
@@ -272,11 +272,11 @@ impl Machine {
         self.by_id.insert(fresh, slot);
     }
 
-    /// Tell for a request that is no more: its sender shall not keep a handle for it.
+    /// Rep for a request that is no more: its sender shall not keep a handle for it.
     pub(super) fn disown(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::Tell(tell) = input else { return };
+        let Input::Rep(rep) = input else { return };
         self.stats.stale += 1;
         let (local, reason) = (CommId::NONE, Reason::InvalidCommId);
-        self.send(slot, Message::Rej(Rej { local, remote: tell.local, stage: RejStage::Rep, reason }));
+        self.send(slot, Message::Rej(Rej { local, remote: rep.local, stage: RejStage::Rep, reason }));
     }
 }

@@ -8,24 +8,24 @@ use super::action::JoinError;
 use super::path::PathId;
 use crate::core::table::kinds;
 use crate::wire::domain::Address;
-use crate::wire::xrc::{Ask, Tell};
+use crate::wire::xrc::{Rep, Req};
 use crate::wire::{CommId, Depth, Dreq, Mra, Rej};
 use crate::{EndpointKey, ProcessName, Timeline};
 
-/// The peer's side of a link, as its ASK or TELL told it.
+/// The peer's side of a link, as its REQ or REP told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Its id of the exchange.
     pub id: CommId,
-    /// The queue pair at its end: the send queue pair of an ASK, the receive queue pair of a TELL.
+    /// The queue pair at its end: the send queue pair of a REQ, the receive queue pair of a REP.
     pub qpn: Qpn,
     /// Its RDMA read depth.
     pub depth: Depth,
-    /// Which of the asker's attempts this is of.
-    pub attempt: u32,
+    /// Which of the requester's epochs this is of.
+    pub epoch: u32,
 }
 
-/// What a link that sends has been told when it came up; it stays while the link looks for another way.
+/// What the REP said when the link came up; it stays while the link looks for another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) remote: Remote,
@@ -49,31 +49,31 @@ pub(super) enum State {
     /// Out: wants to connect; waits for its turn, or for the connection to the node.
     Queued,
     /// Out: the send queue pair to the node is being made for it.
-    Opening,
-    /// Out: our ASK is out.
-    Asking { tries: u32 },
-    /// Out: the peer has told, the send queue pair is on its way to RTS.
-    Rising { told: Tell },
+    Creating,
+    /// Out: our REQ is out.
+    ReqSent { tries: u32 },
+    /// Out: the REP is in, the send queue pair is on its way to RTS.
+    ToRts { rep: Rep },
     /// Out: messages may go.
-    Up { remote: Remote },
+    Connected { remote: Remote },
     /// In: asked; a handle of the receive queue pair is on its way.
     Joining { remote: Remote },
-    /// In: we have told.
-    Told { remote: Remote, receiver: Qpn },
+    /// In: our REP is out.
+    RepSent { remote: Remote, receiver: Qpn },
     /// Removed, our DREQ is out.
-    Leaving { remote: Remote, tries: u32 },
+    DreqSent { remote: Remote, tries: u32 },
     /// Gone, but late datagrams are answered.
     TimeWait { remote: Remote },
     /// Out: given up and reported; waits for its removal.
     Failed,
     /// Out: the peer has left and that is reported; waits for its removal.
-    Left,
+    Disconnected,
 }
 
 kinds! {
     /// `State` without its data: the rows of the table.
     pub enum StateKind: State {
-        Queued, Opening, Asking, Rising, Up, Joining, Told, Leaving, TimeWait, Failed, Left
+        Queued, Creating, ReqSent, ToRts, Connected, Joining, RepSent, DreqSent, TimeWait, Failed, Disconnected
     }
 }
 
@@ -81,13 +81,15 @@ impl State {
     /// The peer's side, where it is known.
     pub(super) fn remote(&self) -> Option<Remote> {
         match self {
-            State::Rising { told } => Some(Remote::from(told)),
-            State::Up { remote }
+            State::ToRts { rep } => Some(Remote::from(rep)),
+            State::Connected { remote }
             | State::Joining { remote }
-            | State::Told { remote, .. }
-            | State::Leaving { remote, .. }
+            | State::RepSent { remote, .. }
+            | State::DreqSent { remote, .. }
             | State::TimeWait { remote } => Some(*remote),
-            State::Queued | State::Opening | State::Asking { .. } | State::Failed | State::Left => None,
+            State::Queued | State::Creating | State::ReqSent { .. } | State::Failed | State::Disconnected => {
+                None
+            }
         }
     }
 }
@@ -99,15 +101,15 @@ impl Link {
     }
 }
 
-impl From<&Tell> for Remote {
-    fn from(tell: &Tell) -> Remote {
-        Remote { id: tell.local, qpn: tell.receiver, depth: tell.depth, attempt: tell.attempt }
+impl From<&Rep> for Remote {
+    fn from(rep: &Rep) -> Remote {
+        Remote { id: rep.local, qpn: rep.receiver, depth: rep.depth, epoch: rep.epoch }
     }
 }
 
-impl From<&Ask> for Remote {
-    fn from(ask: &Ask) -> Remote {
-        Remote { id: ask.local, qpn: ask.sender, depth: ask.depth, attempt: ask.attempt }
+impl From<&Req> for Remote {
+    fn from(req: &Req) -> Remote {
+        Remote { id: req.local, qpn: req.sender, depth: req.depth, epoch: req.epoch }
     }
 }
 
@@ -115,26 +117,26 @@ impl From<&Ask> for Remote {
 #[derive(Debug)]
 pub(super) enum Input<'a> {
     /// The send queue pair exists.
-    Made,
+    SenderCreated,
     /// It can't be had.
-    Unmade(String),
+    SenderFailed(String),
     /// The send queue pair is in RTS.
-    Raised,
+    SenderUp,
     /// It does not get there.
-    Unraised(String),
+    SenderDown(String),
     /// We have a handle of the receive queue pair.
-    Joined(Qpn),
+    ReceiverHeld(Qpn),
     /// We have none.
-    Unjoined(JoinError),
+    NoReceiverHeld(JoinError),
     /// The main thread has found the send queue pair broken, and the endpoint is to go on.
     Renew,
     /// The main thread has removed the endpoint.
     Remove,
     /// A request of the peer that has not been seen before.
-    AskNew(&'a Ask),
+    ReqNew(&'a Req),
     /// The request that is being answered, again.
-    AskDup,
-    Tell(&'a Tell),
+    ReqDup,
+    Rep(&'a Rep),
     Mra(&'a Mra),
     Rej(&'a Rej),
     Dreq(&'a Dreq),
@@ -145,7 +147,7 @@ pub(super) enum Input<'a> {
 kinds! {
     /// `Input` without its data: the columns of the table.
     pub enum InputKind: Input<'_> {
-        Made, Unmade, Raised, Unraised, Joined, Unjoined, Renew, Remove, AskNew, AskDup, Tell, Mra,
+        SenderCreated, SenderFailed, SenderUp, SenderDown, ReceiverHeld, NoReceiverHeld, Renew, Remove, ReqNew, ReqDup, Rep, Mra,
         Rej, Dreq, Drep, Timeout
     }
 }
@@ -166,9 +168,9 @@ pub(super) struct Link {
     /// Out: the connection to the node that it uses.
     pub(super) path: Option<PathId>,
     /// Out: counts the paths that it has begun over, and those of all others.
-    pub(super) attempt: u32,
+    pub(super) epoch: u32,
     pub(super) deadline: Option<Instant>,
-    /// Out: the peer has asked us not to repeat our ASK before then.
+    /// Out: the peer has asked us not to repeat our REQ before then.
     pub(super) quiet_until: Option<Instant>,
     /// Holds one of the places for requests that wait for their first answer.
     pub(super) in_window: bool,
@@ -190,8 +192,8 @@ pub(super) struct Endpoint {
     pub(super) label: u32,
     pub(super) outgoing: Option<usize>,
     pub(super) incoming: Option<usize>,
-    /// The last exchange of the peer that we have told our queues in: its messages may have come.
-    pub(super) told: Option<CommId>,
+    /// The last exchange of the peer that we have sent a REP in: its messages may have come.
+    pub(super) replied: Option<CommId>,
     /// The peer has left, and that is reported.
     pub(super) left: bool,
     /// The peer's end has failed: that is no leaving.

@@ -9,37 +9,37 @@ use crate::core::table::transitions;
 
 transitions! {
     Queued {
-        Remove: withdraw, Dreq: let_go_early,
+        Remove: withdraw, Dreq: dreq_before_up,
     }
-    Opening {
-        Made: opened, Unmade: unopened, Remove: withdraw, Dreq: let_go_early,
+    Creating {
+        SenderCreated: qps_ready, SenderFailed: create_failed, Remove: withdraw, Dreq: dreq_before_up,
     }
-    Asking {
-        Remove: withdraw, Tell: told, Mra: wait_longer, Rej: rejected, Dreq: outrun,
-        Timeout: ask_again,
+    ReqSent {
+        Remove: withdraw, Rep: replied, Mra: wait_longer, Rej: rejected, Dreq: dreq_overtook_rep,
+        Timeout: repeat_req,
     }
-    Rising {
-        Raised: risen, Unraised: unrisen, Remove: leave, Rej: let_down, Dreq: let_go,
+    ToRts {
+        SenderUp: qps_up_done, SenderDown: bring_up_failed, Remove: disconnect, Rej: rejected_later, Dreq: dreq_received,
     }
-    Up {
-        Renew: renew_link, Remove: leave, Rej: let_down, Dreq: let_go,
+    Connected {
+        Renew: renew_link, Remove: disconnect, Rej: rejected_later, Dreq: dreq_received,
     }
     Joining {
-        Joined: tell, Unjoined: refuse, Remove: forget, AskNew: rejoin, Dreq: sender_left,
+        ReceiverHeld: reply, NoReceiverHeld: refuse, Remove: forget, ReqNew: rejoin, Dreq: dreq_from_sender,
     }
-    Told {
-        Remove: leave, AskNew: rejoin, AskDup: repeat_tell, Rej: disowned, Dreq: sender_left,
+    RepSent {
+        Remove: disconnect, ReqNew: rejoin, ReqDup: repeat_rep, Rej: disowned, Dreq: dreq_from_sender,
     }
-    Leaving {
-        Rej: disowned_late, Dreq: release_both, Drep: released, Timeout: leave_again,
+    DreqSent {
+        Rej: rejected_after_dreq, Dreq: dreqs_crossed, Drep: drep_received, Timeout: repeat_dreq,
     }
     TimeWait {
         Dreq: answer_dreq, Timeout: forget,
     }
     Failed {
-        Remove: withdraw, Tell: disown, Dreq: answer_dreq,
+        Remove: withdraw, Rep: disown, Dreq: answer_dreq,
     }
-    Left {
-        Remove: forget, Tell: disown, Dreq: answer_dreq,
+    Disconnected {
+        Remove: forget, Rep: disown, Dreq: answer_dreq,
     }
 }

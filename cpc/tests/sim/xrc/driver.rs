@@ -7,7 +7,7 @@ use cpc::xrc::machine::{Action, JoinError};
 use verbs::{Psn, Qpn};
 
 use super::process::{Receiver, Route, Sender};
-use super::{EndpointKey, Told, World};
+use super::{EndpointKey, News, World};
 
 impl World {
     pub(super) fn drain(&mut self, me: usize) {
@@ -32,9 +32,9 @@ impl World {
             Action::DropSender { path } => {
                 assert!(self.processes[me].senders.remove(&path).is_some(), "it is given back once");
             }
-            Action::Join { link, attempt, receiver, sender, psn, .. } => {
+            Action::Join { link, epoch, receiver, sender, psn, .. } => {
                 let outcome = self.join(me, link, receiver, sender, psn);
-                self.processes[me].machine.joined(link, attempt, outcome, now);
+                self.processes[me].machine.joined(link, epoch, outcome, now);
             }
             Action::Release { link } => self.release(|handle| handle == (me, link)),
             Action::Send { to, datagram } => {
@@ -50,10 +50,10 @@ impl World {
                 if let Some(end) = process.ends.get(&key) {
                     process.failures.push((end.peer, error.to_string()));
                 }
-                self.told.push_back(Told::Failed(me, key));
+                self.news.push_back(News::Failed(me, key));
             }
-            Action::Disconnected { key } => self.told.push_back(Told::Disconnected(me, key)),
-            Action::UnknownPeer { peer } => self.told.push_back(Told::Unknown(me, peer)),
+            Action::Disconnected { key } => self.news.push_back(News::Disconnected(me, key)),
+            Action::UnknownPeer { peer } => self.news.push_back(News::Unknown(me, peer)),
         }
     }
 

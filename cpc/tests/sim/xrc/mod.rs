@@ -19,7 +19,7 @@ use cpc::wire::Source;
 use cpc::wire::domain::Address;
 use cpc::wire::listener::Address as Listener;
 use cpc::wire::xrc::SrqNums;
-use cpc::wire::{Depth, Layout, MAD_LEN, Nonce};
+use cpc::wire::{Depth, Incarnation, Layout, MAD_LEN};
 use cpc::xrc::DomainId;
 use cpc::xrc::machine::{Local, Machine};
 use cpc::{EndpointKey, ProcessName};
@@ -37,7 +37,7 @@ const STEPS: u64 = 3_000;
 
 type Bytes = Box<[u8; MAD_LEN]>;
 
-enum Told {
+enum News {
     Failed(usize, EndpointKey),
     Disconnected(usize, EndpointKey),
     Unknown(usize, ProcessName),
@@ -48,7 +48,7 @@ pub struct World {
     pub receivers: HashMap<Qpn, Receiver>,
     net: BTreeMap<(Instant, u64), (Source, Qpn, Bytes)>,
     /// What the machines have said to the transports.
-    told: VecDeque<Told>,
+    news: VecDeque<News>,
     due_restarts: VecDeque<usize>,
     pub plan: Plan,
     pub odds: Odds,
@@ -80,7 +80,7 @@ impl World {
             processes: Vec::new(),
             receivers: HashMap::new(),
             net: BTreeMap::new(),
-            told: VecDeque::new(),
+            news: VecDeque::new(),
             due_restarts: VecDeque::new(),
             plan: Plan::default(),
             odds: Odds::default(),
@@ -132,8 +132,9 @@ impl World {
         let lid = Lid(u16::try_from(node + 1).unwrap());
         let qpn = Qpn(self.number());
         // Later ones are higher, wherever the count begins.
-        let nonce = Nonce((self.first_seed as u32).wrapping_sub(3).wrapping_add(self.number()));
-        let listener = Listener { port: 1, mtu: 5, ethernet: false, lid, qpn, nonce, gid: Gid([7; 16]) };
+        let incarnation = Incarnation((self.first_seed as u32).wrapping_sub(3).wrapping_add(self.number()));
+        let listener =
+            Listener { port: 1, mtu: 5, ethernet: false, lid, qpn, incarnation, gid: Gid([7; 16]) };
         let address = Address { listener, domain };
         let name = ProcessName(0x5_0000_0000 + index as u64);
         let srqs = SrqNums::new(&[SrqNum(self.number()), SrqNum(self.number())]).unwrap();

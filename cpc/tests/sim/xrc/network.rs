@@ -42,7 +42,7 @@ impl World {
     }
 
     fn next_time(&self) -> Option<Instant> {
-        let at_once = (!self.due_restarts.is_empty() || !self.told.is_empty()).then_some(self.now);
+        let at_once = (!self.due_restarts.is_empty() || !self.news.is_empty()).then_some(self.now);
         let here = self.processes.iter().filter(|process| process.is_here());
         let due = here.filter_map(|process| process.machine.poll_timeout());
         due.chain(self.net.keys().next().map(|&(at, _)| at)).chain(at_once).min()

@@ -4,7 +4,7 @@ use cpc::EndpointKey;
 use cpc::xrc::DomainId;
 use cpc::xrc::machine::PathId;
 
-use super::{End, Heard, Presence, Told, World};
+use super::{End, Heard, News, Presence, World};
 
 impl World {
     pub fn add(&mut self, me: usize, peer: usize) {
@@ -180,19 +180,19 @@ impl World {
 
     /// Takes what the machines have said.
     pub(super) fn hear(&mut self) {
-        while let Some(told) = self.told.pop_front() {
-            match told {
-                Told::Failed(me, key) => {
+        while let Some(news) = self.news.pop_front() {
+            match news {
+                News::Failed(me, key) => {
                     if let Some(peer) = self.whose(me, key) {
                         self.remove(me, peer);
                     }
                 }
-                Told::Disconnected(me, key) => {
+                News::Disconnected(me, key) => {
                     if let Some(peer) = self.whose(me, key) {
                         self.replace(me, peer);
                     }
                 }
-                Told::Unknown(me, name) => {
+                News::Unknown(me, name) => {
                     let peer = self.processes.iter().position(|process| process.name == name).unwrap();
                     let process = &self.processes[me];
                     if !process.deaf_to_strangers && !process.current.contains_key(&peer) {

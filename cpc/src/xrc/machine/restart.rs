@@ -1,9 +1,9 @@
-//! Peers that begin anew: a later life of the process, or a later endpoint of the same life that we had not heard the end of the
+//! Peers that begin anew: a later incarnation of the process, or a later endpoint of the same incarnation that we had not heard the end of the
 //! former one of.
 //!
 //! A process that ends MPI and begins it again, or another one that takes its name, listens elsewhere and in another domain, under a later
-//! nonce. Its request says so, and is believed: what we had been told in the modex is of its former life. What we had with that is over,
-//! and nobody is left who could agree to its end.
+//! incarnation. Its request says so, and is believed: the modex described its former incarnation. What we had with that is over,
+//! and no process is left that could agree to its end.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -11,58 +11,61 @@ use std::time::Instant;
 use super::Machine;
 use super::state::{Input, Link, State, StateKind};
 use crate::wire::domain::Address;
-use crate::wire::xrc::Ask;
-use crate::wire::{CommId, Nonce};
+use crate::wire::xrc::Req;
+use crate::wire::{CommId, Incarnation};
 use crate::{EndpointKey, ProcessName};
 
 impl Machine {
-    /// Where the peer is: as the modex says, unless a request has come from a later life of it.
+    /// Where the peer is: as the modex says, unless a request has come from a later incarnation of it.
     pub(super) fn latest(&self, peer: ProcessName, told: Address) -> Address {
         let seen = self.seen.get(&peer).map(|seen| seen.address);
-        seen.filter(|seen| seen.listener.nonce.is_newer_than(told.listener.nonce)).unwrap_or(told)
+        seen.filter(|seen| seen.listener.incarnation.is_newer_than(told.listener.incarnation)).unwrap_or(told)
     }
 
-    /// True if a later life of the sender is known here.
-    pub(super) fn is_of_former_life(&self, peer: ProcessName, nonce: Nonce) -> bool {
+    /// True if a later incarnation of the sender is known here.
+    pub(super) fn is_of_former_incarnation(&self, peer: ProcessName, incarnation: Incarnation) -> bool {
         let endpoint = self.by_peer.get(&peer).and_then(|key| self.endpoints.get(key));
-        let known = endpoint.map(|endpoint| endpoint.address.listener.nonce);
-        let seen = self.seen.get(&peer).map(|seen| seen.address.listener.nonce);
-        known.into_iter().chain(seen).any(|known| known.is_newer_than(nonce))
+        let known = endpoint.map(|endpoint| endpoint.address.listener.incarnation);
+        let seen = self.seen.get(&peer).map(|seen| seen.address.listener.incarnation);
+        known.into_iter().chain(seen).any(|known| known.is_newer_than(incarnation))
     }
 
-    /// The endpoint's peer asks from a later life than we know. What was with the former one ends; a link that has only asked, asks
+    /// The endpoint's peer asks from a later incarnation than we know. What was with the former one ends; a link that has only asked, asks
     /// again where the peer is now.
-    pub(super) fn reborn(&mut self, key: EndpointKey, address: Address, now: Instant) {
+    pub(super) fn peer_restarted(&mut self, key: EndpointKey, address: Address, now: Instant) {
         self.stats.relearned += 1;
         let Some(peer) = self.endpoints.get(&key).map(|endpoint| endpoint.peer) else { return };
-        self.bury(peer, address.listener.nonce, now);
+        self.drop_stale_links(peer, address.listener.incarnation, now);
         let Some(endpoint) = self.endpoints.get_mut(&key) else { return };
         endpoint.address = address;
         let (outgoing, incoming) = (endpoint.outgoing, endpoint.incoming);
         match (outgoing, incoming) {
             (None, None) => {}
-            (Some(slot), None) if !self.links[slot].has_met() => self.aim(slot, address, now),
+            (Some(slot), None) if !self.links[slot].has_exchanged() => self.redirect(slot, address, now),
             _ => self.end_former(key, |_| true, now),
         }
     }
 
     /// Sends a link that is not up yet to another address.
-    fn aim(&mut self, slot: usize, address: Address, now: Instant) {
+    fn redirect(&mut self, slot: usize, address: Address, now: Instant) {
         self.links[slot].address = address;
-        if matches!(self.links[slot].state.kind(), StateKind::Queued | StateKind::Opening | StateKind::Asking)
-        {
+        if matches!(
+            self.links[slot].state.kind(),
+            StateKind::Queued | StateKind::Creating | StateKind::ReqSent
+        ) {
             self.links[slot].renewals = 0;
-            self.begin_anew(slot, now);
+            self.connect_anew(slot, now);
         }
     }
 
-    /// Links that wait for the agreement of a former life to their end wait no longer.
-    pub(super) fn bury(&mut self, peer: ProcessName, nonce: Nonce, now: Instant) {
+    /// Links that wait for the DREP of a former incarnation wait no longer.
+    pub(super) fn drop_stale_links(&mut self, peer: ProcessName, incarnation: Incarnation, now: Instant) {
         if !self.leaving.contains_key(&peer) {
             return;
         }
-        let former = |link: &Link| link.peer == peer && nonce.is_newer_than(link.address.listener.nonce);
-        let leaving = |link: &Link| matches!(link.state, State::Leaving { .. });
+        let former =
+            |link: &Link| link.peer == peer && incarnation.is_newer_than(link.address.listener.incarnation);
+        let leaving = |link: &Link| matches!(link.state, State::DreqSent { .. });
         let slots: Vec<usize> = self
             .links
             .iter()
@@ -71,18 +74,18 @@ impl Machine {
             .collect();
         for slot in slots {
             self.forget(slot, &Input::Remove, now);
-            self.has_left(peer, now);
+            self.one_link_gone(peer, now);
         }
     }
 
     /// The request is of a later endpoint than one of the links has to do with, and we have not heard of that one's end: this is it.
-    pub(super) fn catch_up(&mut self, key: EndpointKey, ask: &Ask, now: Instant) {
-        let ended = ask.ended;
+    pub(super) fn drop_ended_links(&mut self, key: EndpointKey, req: &Req, now: Instant) {
+        let ended = req.ended;
         let is_over = |id: CommId| ended != CommId::NONE && !id.is_newer_than(ended);
         let over = |link: &Link| link.remote().is_some_and(|remote| is_over(remote.id));
         let Some(endpoint) = self.endpoints.get(&key) else { return };
         let links = [endpoint.outgoing, endpoint.incoming];
-        let has_heard = endpoint.told.is_some_and(is_over);
+        let has_heard = endpoint.replied.is_some_and(is_over);
         // One that has failed turns every request away, and its links wait for their removal.
         if !self.is_spent(key)
             && (has_heard || links.into_iter().flatten().any(|slot| over(&self.links[slot])))
@@ -114,7 +117,7 @@ impl Machine {
 
 impl Link {
     /// Something has passed between us and the peer over it, or can.
-    fn has_met(&self) -> bool {
+    fn has_exchanged(&self) -> bool {
         self.known.is_some() || self.state.remote().is_some()
     }
 }
