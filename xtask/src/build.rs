@@ -3,13 +3,13 @@
 //! Cargo says `libmca_btl_oxib.so`; Open MPI opens `mca_btl_oxib.so` (mca_<type>_<name>.so). The copy is renamed into
 //! place, so that a job that has the old one mapped keeps it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use crate::args::{Args, Options};
 use crate::dropin;
 use crate::report::phase;
-use crate::workspace::{Workspace, cargo};
+use crate::workspace::{Workspace, cargo, place};
 use e2e::failure::Context;
 use e2e::{Failure, OpenMpi, Result, say};
 
@@ -52,17 +52,6 @@ pub fn build(workspace: &Workspace, debug: bool) -> Result<PathBuf> {
     let plugin = folder.join(PLUGIN);
     place(&library, &plugin)?;
     Ok(plugin)
-}
-
-/// Copies under a temporary name, then renames.
-pub fn place(from: &Path, to: &Path) -> Result<()> {
-    let draft = to.with_extension(format!("so.{}", std::process::id()));
-    std::fs::copy(from, &draft).context(format_args!(
-        "cannot copy {} to {}",
-        from.display(),
-        draft.display()
-    ))?;
-    std::fs::rename(&draft, to).context(format_args!("cannot create {}", to.display()))
 }
 
 fn compile(workspace: &Workspace, debug: bool) -> Result<PathBuf> {

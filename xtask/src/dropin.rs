@@ -10,9 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::build;
 use crate::report::phase;
-use crate::workspace::{Workspace, cargo};
+use crate::workspace::{Workspace, cargo, place};
 use e2e::failure::Context;
 use e2e::{Failure, Result};
 
@@ -142,7 +141,7 @@ fn replace_folder(from: &Path, to: &Path) -> Result<()> {
     let entries = std::fs::read_dir(from).context(format_args!("cannot read {}", from.display()))?;
     for entry in entries.flatten() {
         let (from, to) = (entry.path(), to.join(entry.file_name()));
-        if from.is_dir() { replace_folder(&from, &to)? } else { build::place(&from, &to)? }
+        if from.is_dir() { replace_folder(&from, &to)? } else { place(&from, &to)? }
     }
     Ok(())
 }

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::args::{Args, Options};
-use crate::build::{PLUGIN, build, job, place};
-use crate::workspace::Workspace;
+use crate::build::{PLUGIN, build, job};
+use crate::workspace::{Workspace, place};
 use e2e::failure::Context;
 use e2e::open_mpi::hides_component_folder;
 use e2e::{Failure, OpenMpi, Result, say};

@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use crate::args::Args;
-use crate::report::table;
-use crate::test::conclude;
+use crate::report::{conclude, table};
 use crate::workspace::Workspace;
 use crate::{build, packages};
 use e2e::kernel::{self, Setting};

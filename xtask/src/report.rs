@@ -1,12 +1,14 @@
 //! Progress for a person (on standard error, in place on a terminal) and tables (on standard output).
 
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use e2e::failure::Context;
 use e2e::output::{self, SignOfLife};
-use e2e::{Result, tell};
+use e2e::suite::Tally;
+use e2e::{Failure, Result, say, tell};
 use serde::Serialize;
 
 /// Makes a struct of figures writable as JSON, field by field: `json_fields!(Point: bytes, mb_per_s)`.
@@ -119,6 +121,23 @@ pub fn figure(value: f64) -> String {
         v if v < 1000.0 => format!("{v:.1}"),
         v => format!("{v:.0}"),
     }
+}
+
+/// Names of what was skipped and of failures, time, count.
+///
+/// # Errors
+/// Something has failed.
+pub fn conclude(total: &Tally, took: Duration) -> Result<()> {
+    let mut told = HashSet::new();
+    for (name, reason) in total.skipped.iter().filter(|skipped| told.insert(*skipped)) {
+        say!("skipped: {name}: {reason}");
+    }
+    for name in &total.failed {
+        say!("FAILED: {name}");
+    }
+    say!("took {:.1} minutes", took.as_secs_f64() / 60.0);
+    say!("{total}");
+    if total.failed.is_empty() { Ok(()) } else { Err(Failure(total.to_string())) }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! `cargo xtask test`: unit and property tests by cargo ([`cargo_test`]), then the end-to-end cases, then one line that counts both.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use crate::args::{Args, Options};
+use crate::report::conclude;
 use crate::workspace::Workspace;
 use crate::{build, cargo_test, dropin, kernel, ompi5, packages};
 use e2e::layouts;
@@ -142,21 +142,4 @@ fn list(setting: &Setting, args: &Args) -> Result<()> {
         say!("{}", case.name);
     }
     Ok(())
-}
-
-/// Names of what was skipped and of failures, time, count.
-///
-/// # Errors
-/// Something has failed.
-pub fn conclude(total: &Tally, took: Duration) -> Result<()> {
-    let mut told = HashSet::new();
-    for (name, reason) in total.skipped.iter().filter(|skipped| told.insert(*skipped)) {
-        say!("skipped: {name}: {reason}");
-    }
-    for name in &total.failed {
-        say!("FAILED: {name}");
-    }
-    say!("took {:.1} minutes", took.as_secs_f64() / 60.0);
-    say!("{total}");
-    if total.failed.is_empty() { Ok(()) } else { Err(Failure(total.to_string())) }
 }

@@ -1,4 +1,4 @@
-//! Folders of this repository, and cargo.
+//! Folders of this repository, files put into them, and cargo.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -43,4 +43,15 @@ impl Workspace {
 /// The cargo that started us.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Copies a file: under a temporary name, then renamed, so that who has the old one open keeps it.
+pub fn place(from: &Path, to: &Path) -> Result<()> {
+    let draft = to.with_extension(format!("so.{}", std::process::id()));
+    std::fs::copy(from, &draft).context(format_args!(
+        "cannot copy {} to {}",
+        from.display(),
+        draft.display()
+    ))?;
+    std::fs::rename(&draft, to).context(format_args!("cannot create {}", to.display()))
 }

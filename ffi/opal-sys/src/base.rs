@@ -2,8 +2,8 @@
 //!
 //! It works before (and without) a supported [`Abi`](crate::Abi), so that a refusal can be told to the user.
 
-use crate::abi::AbiError;
 use crate::btl::mca_btl_base_module_t;
+use crate::error::AbiError;
 use crate::mca::*;
 use crate::status::OPAL_SUCCESS;
 use crate::symbols::{self, Resolver};

@@ -5,9 +5,9 @@
 //! * a flag tells of CUDA (which makes modules longer),
 //! * the BTLs that are part of the library, if there are any, carry the version of the interface they were built for.
 
-use crate::abi::AbiError;
 use crate::btl::mca_btl_base_descriptor_t;
 use crate::class::{opal_class_t, opal_object_t};
+use crate::error::AbiError;
 use crate::family::Family;
 use crate::mca::mca_base_component_t;
 use crate::process::{opal_proc_4_1_t, opal_proc_t};

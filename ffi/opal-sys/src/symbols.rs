@@ -1,6 +1,6 @@
 //! Looking up symbols of the process that loaded us. A resolver is passed in, so that tests can play other releases.
 
-use crate::abi::AbiError;
+use crate::error::AbiError;
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 

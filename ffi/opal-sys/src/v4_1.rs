@@ -1,8 +1,8 @@
 //! Open MPI 4.1: modex through the function table `opal_pmix`, receive callbacks with four arguments.
 
-use crate::abi::AbiError;
 use crate::btl::*;
 use crate::class::{obj_release, opal_class_t, opal_list_item_t, opal_object_t};
+use crate::error::AbiError;
 use crate::family::{Family, ModexError, Received};
 use crate::process::{
     OPAL_VPID_WILDCARD, opal_proc_4_1_t, opal_proc_t, opal_process_info_4_1_t, opal_process_name_t,

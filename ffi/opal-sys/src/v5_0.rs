@@ -7,8 +7,8 @@
 //!
 //! Open MPI's numbers for jobs are its own; PMIx knows jobs by text (their name space). libopen-pal keeps the list.
 
-use crate::abi::AbiError;
 use crate::btl::*;
+use crate::error::AbiError;
 use crate::family::{Family, ModexError, Received};
 use crate::process::{OPAL_VPID_WILDCARD, opal_proc_t, opal_process_name_t};
 use crate::symbols::{self, Resolver};

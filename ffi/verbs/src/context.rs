@@ -1,5 +1,6 @@
 //! Devices and their ports.
 
+use crate::descriptor::set_nonblocking;
 use crate::driver::Driver;
 use crate::error::{Error, check, leaked};
 use crate::types::{Gid, LinkLayer, Mtu};
@@ -29,6 +30,16 @@ impl Drop for List {
     }
 }
 
+impl Driver {
+    /// The devices there are now.
+    ///
+    /// # Errors
+    /// The library could not look: the kernel has no RDMA, say.
+    pub fn devices(&self) -> Result<Vec<Device>, Error> {
+        Device::list(self)
+    }
+}
+
 /// A device that can be opened.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -44,7 +55,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    pub(crate) fn list(driver: &Driver) -> Result<Vec<Device>, Error> {
+    fn list(driver: &Driver) -> Result<Vec<Device>, Error> {
         let table = driver.0.table;
         let mut count = 0;
         // SAFETY: the table is that of a verbs library.
@@ -288,7 +299,7 @@ impl Context {
 
     /// Events are taken without waiting.
     fn async_nonblocking(&self) -> Result<(), Error> {
-        crate::cq::set_nonblocking(self.async_fd()).map_err(|e| Error::new("fcntl", &self.name, e))
+        set_nonblocking(self.async_fd()).map_err(|e| Error::new("fcntl", &self.name, e))
     }
 }
 

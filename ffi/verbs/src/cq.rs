@@ -1,6 +1,7 @@
 //! Completion queues, completions and completion channels.
 
 use crate::context::Context;
+use crate::descriptor::set_nonblocking;
 use crate::error::{Error, check, leaked};
 use crate::types::Qpn;
 use rdma_sys as sys;
@@ -337,14 +338,4 @@ impl Drop for CompChannel {
         let code = unsafe { (self.context.table().destroy_comp_channel)(self.raw.as_ptr()) };
         leaked("ibv_destroy_comp_channel", code, &self.context.name());
     }
-}
-
-/// Makes reads of a descriptor return at once; an errno value if that fails.
-pub(crate) fn set_nonblocking(fd: c_int) -> Result<(), c_int> {
-    // SAFETY: flags of an open descriptor.
-    let done = unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
-    };
-    if done { Ok(()) } else { Err(sys::errno()) }
 }

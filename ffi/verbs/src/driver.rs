@@ -1,7 +1,5 @@
 //! A verbs library: rdma-core's, found at run time, or a software device's, linked in.
 
-use crate::cm;
-use crate::context::Device;
 use crate::error::Error;
 use crate::loader;
 use std::sync::Arc;
@@ -13,7 +11,8 @@ pub struct Driver(pub(crate) Arc<Inner>);
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) table: &'static rdma_sys::Table,
-    connections: Option<&'static rdma_cm_sys::Table>,
+    /// The connection manager that is linked in with the devices.
+    pub(crate) connections: Option<&'static rdma_cm_sys::Table>,
     software: bool,
 }
 
@@ -41,19 +40,6 @@ impl Driver {
         Driver(Arc::new(Inner { table, connections: Some(connections), software: true }))
     }
 
-    /// The connection manager that goes with the devices: the linked-in one, else `librdmacm.so.1` of this machine.
-    ///
-    /// # Errors
-    /// The library is not installed or too old; a linked-in device comes without one.
-    pub(crate) fn connections(&self) -> Result<&'static rdma_cm_sys::Table, Error> {
-        match self.0.connections {
-            Some(table) => Ok(table),
-            None if cm::loader::is_machines(self.0.table) => cm::loader::load()
-                .map_err(|reason| Error::new("dlopen", "librdmacm.so.1", libc::ENOENT).because(reason)),
-            None => Err(Error::new("rdma_create_event_channel", "the linked-in device", libc::ENOSYS)),
-        }
-    }
-
     /// The devices are our software device's, whichever way it came into the process.
     pub fn is_software(&self) -> bool {
         self.0.software
@@ -62,13 +48,5 @@ impl Driver {
     /// Which library this is, for messages.
     pub fn name(&self) -> &'static str {
         self.0.table.name
-    }
-
-    /// The devices there are now.
-    ///
-    /// # Errors
-    /// The library could not look: the kernel has no RDMA, say.
-    pub fn devices(&self) -> Result<Vec<Device>, Error> {
-        Device::list(self)
     }
 }

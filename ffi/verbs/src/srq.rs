@@ -5,7 +5,7 @@ use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
 use crate::pool::{Buf, Posted};
 use crate::types::SrqNum;
-use crate::xrc::Xrcd;
+use crate::xrcd::Xrcd;
 use rdma_sys as sys;
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};

@@ -1,4 +1,4 @@
-//! XRC: domains that processes of a node share, receive queue pairs that belong to a domain, and sends that name an SRQ.
+//! XRC: receive queue pairs that belong to a domain ([`Xrcd`]), and sends that name an SRQ.
 //!
 //! ```text
 //!   Xrcd ──> XrcRecvQp (a handle; the queue pair goes with the last one of all processes)
@@ -6,83 +6,15 @@
 //!   Qp of QpKind::XrcSend ──towards(number)──> XrcSend: post_send, post_send_inline, post_rdma
 //! ```
 
-use crate::context::Context;
 use crate::error::{Error, check, leaked};
 use crate::pool::{Buf, Posted};
 use crate::qp::{Qp, RdmaOp, Remote, SendFlags, Sge, rdma_request, request};
 use crate::qp_attr::{self, Change, InitAttr, QpKind, QpState, RtrAttr};
 use crate::types::{Qpn, SrqNum};
+use crate::xrcd::Xrcd;
 use rdma_sys as sys;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// Whether a domain has to be there already (ibv_open_xrcd(3)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XrcdOpen {
-    /// It must exist.
-    Existing,
-    /// It is made if it does not exist.
-    OrCreate,
-    /// It must not exist.
-    CreateNew,
-}
-
-/// An XRC domain.
-#[derive(Debug)]
-pub struct Xrcd {
-    context: Arc<Context>,
-    raw: NonNull<sys::ibv_xrcd>,
-}
-
-// SAFETY: verbs objects may be used from every thread.
-unsafe impl Send for Xrcd {}
-// SAFETY: as above.
-unsafe impl Sync for Xrcd {}
-
-impl Xrcd {
-    /// Opens the domain of a file's inode, which stands for it on this node and device.
-    ///
-    /// # Errors
-    /// The device has no XRC, the domain is not there, or is there already.
-    pub fn open(context: &Arc<Context>, file: BorrowedFd<'_>, how: XrcdOpen) -> Result<Arc<Xrcd>, Error> {
-        let oflags = match how {
-            XrcdOpen::Existing => 0,
-            XrcdOpen::OrCreate => libc::O_CREAT,
-            XrcdOpen::CreateNew => libc::O_CREAT | libc::O_EXCL,
-        };
-        Xrcd::open_raw(context, file.as_raw_fd(), oflags)
-    }
-
-    /// A domain of this process alone.
-    ///
-    /// # Errors
-    /// The device has no XRC, or no more domains.
-    pub fn private(context: &Arc<Context>) -> Result<Arc<Xrcd>, Error> {
-        Xrcd::open_raw(context, -1, libc::O_CREAT)
-    }
-
-    fn open_raw(context: &Arc<Context>, fd: i32, oflags: i32) -> Result<Arc<Xrcd>, Error> {
-        let comp_mask = sys::IBV_XRCD_INIT_ATTR_FD | sys::IBV_XRCD_INIT_ATTR_OFLAGS;
-        let mut attr = sys::ibv_xrcd_init_attr { comp_mask, fd, oflags };
-        // SAFETY: an open context and attributes.
-        let raw = unsafe { sys::ibv_open_xrcd(context.raw(), &mut attr) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_open_xrcd", context.name()))?;
-        Ok(Arc::new(Xrcd { context: context.clone(), raw }))
-    }
-
-    pub(crate) fn raw(&self) -> *mut sys::ibv_xrcd {
-        self.raw.as_ptr()
-    }
-}
-
-impl Drop for Xrcd {
-    fn drop(&mut self) {
-        // SAFETY: everything made with it holds it, so there is nothing left.
-        let code = unsafe { sys::ibv_close_xrcd(self.raw()) };
-        leaked("ibv_close_xrcd", code, &self.context.name());
-    }
-}
 
 /// A handle of a domain's receive queue pair: what one handle does, all see.
 #[derive(Debug)]
@@ -109,7 +41,7 @@ impl XrcRecvQp {
             xrcd: xrcd.raw(),
             ..Default::default()
         };
-        let context = &xrcd.context;
+        let context = xrcd.context();
         // SAFETY: an open context, its library, and attributes.
         let raw = unsafe { sys::ibv_create_qp_ex(context.table(), context.raw(), &mut attr) };
         XrcRecvQp::new(xrcd, raw, "ibv_create_qp_ex")
@@ -128,12 +60,12 @@ impl XrcRecvQp {
             ..Default::default()
         };
         // SAFETY: an open context and attributes.
-        let raw = unsafe { sys::ibv_open_qp(xrcd.context.raw(), &mut attr) };
+        let raw = unsafe { sys::ibv_open_qp(xrcd.context().raw(), &mut attr) };
         XrcRecvQp::new(xrcd, raw, "ibv_open_qp")
     }
 
     fn new(xrcd: &Arc<Xrcd>, raw: *mut sys::ibv_qp, call: &'static str) -> Result<Arc<XrcRecvQp>, Error> {
-        let object = || format!("XRC receive queue pair on {}", xrcd.context.name());
+        let object = || format!("XRC receive queue pair on {}", xrcd.context().name());
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(call, object()))?;
         // SAFETY: a live handle; its number never changes.
         let num = Qpn(unsafe { (*raw.as_ptr()).qp_num });
@@ -175,7 +107,7 @@ impl XrcRecvQp {
     /// The device is gone.
     pub fn state(&self) -> Result<QpState, Error> {
         let (mut attr, mut init) = (sys::ibv_qp_attr::default(), sys::ibv_qp_init_attr::default());
-        let (query, mask) = (self.xrcd.context.table().query_qp, sys::IBV_QP_STATE.cast_signed());
+        let (query, mask) = (self.xrcd.context().table().query_qp, sys::IBV_QP_STATE.cast_signed());
         // SAFETY: a live handle and room for the answers.
         let code = unsafe { query(self.raw.as_ptr(), &mut attr, mask, &mut init) };
         check("ibv_query_qp", code, || self.describe())?;
@@ -183,21 +115,21 @@ impl XrcRecvQp {
     }
 
     fn modify(&self, state: &str, (mut attr, mask): Change) -> Result<(), Error> {
-        let modify = self.xrcd.context.table().modify_qp;
+        let modify = self.xrcd.context().table().modify_qp;
         // SAFETY: a live handle and attributes.
         let code = unsafe { modify(self.raw.as_ptr(), &mut attr, mask.cast_signed()) };
         check("ibv_modify_qp", code, || format!("{} to {state}", self.describe()))
     }
 
     fn describe(&self) -> String {
-        format!("XRC receive {} on {}", self.num, self.xrcd.context.name())
+        format!("XRC receive {} on {}", self.num, self.xrcd.context().name())
     }
 }
 
 impl Drop for XrcRecvQp {
     fn drop(&mut self) {
         // SAFETY: the last holder gives the handle back.
-        let code = unsafe { (self.xrcd.context.table().destroy_qp)(self.raw.as_ptr()) };
+        let code = unsafe { (self.xrcd.context().table().destroy_qp)(self.raw.as_ptr()) };
         leaked("ibv_destroy_qp", code, &self.num);
     }
 }

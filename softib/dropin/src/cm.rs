@@ -6,7 +6,7 @@
 //! ```
 //! The library needs ours: with another libibverbs.so.1 in front of it, the dynamic linker refuses the program at its start.
 
-use crate::link::{NO_EXECUTABLE_STACK, find_nodes};
+use crate::nodes::{NO_EXECUTABLE_STACK, find_nodes};
 use softib::CM_CALLS;
 use std::fmt::Write;
 

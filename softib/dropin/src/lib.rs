@@ -16,6 +16,7 @@
 //! | `symbols` | the table: every name, its versions, what it leads to                                  |
 //! | `link`    | assembly and version script made from it                                               |
 //! | `cm`      | librdmacm.so.1: the same for the connection manager's calls                            |
+//! | `nodes`   | what the assembly and version scripts of both libraries have in common                  |
 //! | `refuse`  | what functions lead to that this device does not offer, one a convention of reporting  |
 //! | `names`   | numbers to words: ibv_wc_status_str and the like                                       |
 //! | `rate`    | rates to multiples and megabits, and back                                              |
@@ -33,6 +34,7 @@ mod device;
 pub mod link;
 mod memory;
 pub mod names;
+mod nodes;
 pub mod paths;
 pub mod preload;
 mod query;

@@ -12,6 +12,7 @@
 //! itself what to link it with, and needs no second build of softib for it.
 
 use crate::cm::{self, TARGETS_SYMBOL};
+use crate::nodes::{NO_EXECUTABLE_STACK, find_nodes};
 use crate::paths::FUNCTIONS;
 use crate::preload::{self, Rule};
 use crate::symbols::{SYMBOLS, Symbol};
@@ -24,8 +25,6 @@ use std::path::Path;
 
 /// Node of the marker by which a driver knows this library.
 const MARKER_NODE: &str = "OXIB_1.0";
-/// Ends every assembly file.
-pub const NO_EXECUTABLE_STACK: &str = "    .section .note.GNU-stack,\"\",%progbits\n";
 
 /// What every library is linked with, as `NAME.s` and `NAME.map`, and the files below `sys`, into `folder`.
 ///
@@ -125,17 +124,6 @@ fn script(exports: &[Export]) -> String {
         }
     }
     text
-}
-
-/// Version nodes in the order of their first mention.
-pub fn find_nodes<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut nodes = Vec::new();
-    for node in all {
-        if !nodes.contains(&node) {
-            nodes.push(node);
-        }
-    }
-    nodes
 }
 
 /// The trampolines and the marker, for the processor that this code was compiled for.

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::report::Outcome;
-use super::table::{FIGURES, Job};
-use super::world::World;
+use super::table::{FIGURES, Job, World};
 
 /// Transports, and the median and minimum of their batches in microseconds, by size.
 type Sizes = BTreeMap<u64, Vec<(&'static str, f64, f64)>>;

@@ -3,7 +3,7 @@
 //! ```text
 //!   cargo xtask test --kernel
 //!     table    worlds (device, connection manager, guests, loss) and the jobs that each runs
-//!     world    one boot: tests/kernel/vmrun with a list of jobs
+//!     boot     one boot: tests/kernel/vmrun with a list of jobs
 //!     report   what the guest says about its jobs, line by line, turned into outcomes
 //!     figures  ping-pong of oxib, UCX and tcp in the same guest, side by side
 //! ```
@@ -12,10 +12,10 @@
 //! built here. Jobs of one world run one after another in one boot; a world's jobs that come to nothing because its guest died
 //! count as failed.
 
+pub mod boot;
 pub mod figures;
 pub mod report;
 pub mod table;
-pub mod world;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -27,8 +27,7 @@ use crate::suite::runner::wanted;
 use crate::{Failure, Result, say};
 use figures::Figures;
 use report::Outcome;
-use table::Job;
-use world::World;
+use table::{Job, World};
 
 /// What all worlds share.
 #[derive(Debug)]
@@ -55,7 +54,7 @@ pub fn names(filters: &[String]) -> Vec<String> {
 /// # Errors
 /// The programs do not compile, or the first guest could not be prepared at all.
 pub fn run(setting: &Setting, filters: &[String]) -> Result<(Tally, Figures)> {
-    world::prepare(setting)?;
+    boot::prepare(setting)?;
     let worlds = chosen(filters);
     let of = worlds.iter().map(|(_, jobs)| jobs.len()).sum();
     let mut progress = Progress { done: 0, of, tally: Tally::default() };
@@ -64,7 +63,7 @@ pub fn run(setting: &Setting, filters: &[String]) -> Result<(Tally, Figures)> {
         say!("booting: {world}");
         let began = Instant::now();
         let sign = SignOfLife::of(format!("guests of {world}"));
-        let news = world::run(setting, world, jobs, &mut |index, outcome| {
+        let news = boot::run(setting, world, jobs, &mut |index, outcome| {
             sign.heard();
             progress.tell(world, &jobs[index], &outcome);
             figures.take(world, &jobs[index], &outcome);

@@ -1,7 +1,46 @@
 //! The cases: which worlds there are, and what runs in each. Short lists: emulated code is 10 to 30 times slower than real code, and what
 //! softib shows faster is shown there. Chosen is what the wire, the device's limits and its deviations can break.
 
-use super::world::{Device, World};
+use std::fmt;
+
+/// Soft RDMA devices of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// rdma_rxe: RoCE v2 in software.
+    Rxe,
+    /// siw: iWARP in software.
+    Siw,
+}
+
+impl Device {
+    /// Its driver.
+    pub fn driver(self) -> &'static str {
+        match self {
+            Device::Rxe => "rxe",
+            Device::Siw => "siw",
+        }
+    }
+}
+
+/// A combination under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct World {
+    pub device: Device,
+    /// The connection manager that the plugin is told to use.
+    pub cpc: &'static str,
+    /// Guests, each with a kernel of its own; ranks take turns on them.
+    pub guests: usize,
+    /// Packets that are lost on the way between guests, in per cent.
+    pub loss: u32,
+}
+
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.guests == 1 { "" } else { "s" };
+        write!(f, "{}0, {}, {} guest{plural}", self.device.driver(), self.cpc, self.guests)?;
+        if self.loss == 0 { Ok(()) } else { write!(f, ", {} % loss", self.loss) }
+    }
+}
 
 /// What carries a job's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! Event channels.
 
-use super::event::{self, CmEvent};
+use super::loader;
+use crate::descriptor::set_nonblocking;
 use crate::driver::Driver;
 use crate::error::Error;
 use rdma_cm_sys as sys;
 use std::os::fd::RawFd;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Where the events of ids arrive. Its descriptor becomes readable when there may be one; it is non-blocking.
@@ -26,49 +27,19 @@ impl EventChannel {
     /// # Errors
     /// There is no librdmacm, or the kernel has no connection manager.
     pub fn create(driver: &Driver) -> Result<Arc<EventChannel>, Error> {
-        let table = driver.connections()?;
+        let table = connections(driver)?;
         // SAFETY: the table is that of a librdmacm.
         let raw = unsafe { (table.create_event_channel)() };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("rdma_create_event_channel", table.name))?;
         let channel = EventChannel { table, raw };
-        channel.make_non_blocking()?;
+        set_nonblocking(channel.fd()).map_err(|e| Error::new("fcntl", "the event channel", e))?;
         Ok(Arc::new(channel))
-    }
-
-    fn make_non_blocking(&self) -> Result<(), Error> {
-        // SAFETY: the channel's own descriptor.
-        let code = unsafe {
-            let flags = libc::fcntl(self.fd(), libc::F_GETFL);
-            libc::fcntl(self.fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
-        };
-        if code == 0 { Ok(()) } else { Err(Error::last("fcntl", "the event channel")) }
     }
 
     /// The descriptor to wait on.
     pub fn fd(&self) -> RawFd {
         // SAFETY: a live channel; its descriptor never changes.
         unsafe { (*self.raw.as_ptr()).fd }
-    }
-
-    /// Takes and acknowledges the next event, if there is one.
-    ///
-    /// # Errors
-    /// The connection manager is gone.
-    pub fn next_event(self: &Arc<Self>) -> Result<Option<CmEvent>, Error> {
-        let mut raw = null_mut();
-        // SAFETY: a live channel and room for the answer.
-        if unsafe { (self.table.get_cm_event)(self.raw(), &mut raw) } != 0 {
-            return match rdma_sys::errno() {
-                libc::EAGAIN | libc::EINTR => Ok(None),
-                errno => Err(Error::new("rdma_get_cm_event", "the event channel", errno)),
-            };
-        }
-        // SAFETY: taken just now; acknowledged once, after it was copied.
-        unsafe {
-            let event = event::copy(self, &*raw);
-            (self.table.ack_cm_event)(raw);
-            Ok(Some(event))
-        }
     }
 
     pub(super) fn raw(&self) -> *mut sys::rdma_event_channel {
@@ -80,5 +51,15 @@ impl Drop for EventChannel {
     fn drop(&mut self) {
         // SAFETY: every id holds its channel, so there are none; given back once.
         unsafe { (self.table.destroy_event_channel)(self.raw()) };
+    }
+}
+
+/// The connection manager that goes with the devices: the linked-in one, else `librdmacm.so.1` of this machine.
+fn connections(driver: &Driver) -> Result<&'static sys::Table, Error> {
+    match driver.0.connections {
+        Some(table) => Ok(table),
+        None if loader::is_machines(driver.0.table) => loader::load()
+            .map_err(|reason| Error::new("dlopen", "librdmacm.so.1", libc::ENOENT).because(reason)),
+        None => Err(Error::new("rdma_create_event_channel", "the linked-in device", libc::ENOSYS)),
     }
 }

@@ -2,7 +2,9 @@
 
 use super::channel::EventChannel;
 use super::id::{CmId, ConnParam, Token};
+use crate::error::Error;
 use rdma_cm_sys as sys;
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// Why a request, or a reply, was refused.
@@ -66,11 +68,34 @@ pub struct CmEvent {
     pub request: Option<CmId>,
 }
 
+impl EventChannel {
+    /// Takes and acknowledges the next event, if there is one.
+    ///
+    /// # Errors
+    /// The connection manager is gone.
+    pub fn next_event(self: &Arc<Self>) -> Result<Option<CmEvent>, Error> {
+        let mut raw = null_mut();
+        // SAFETY: a live channel and room for the answer.
+        if unsafe { (self.table.get_cm_event)(self.raw(), &mut raw) } != 0 {
+            return match rdma_sys::errno() {
+                libc::EAGAIN | libc::EINTR => Ok(None),
+                errno => Err(Error::new("rdma_get_cm_event", "the event channel", errno)),
+            };
+        }
+        // SAFETY: taken just now; acknowledged once, after it was copied.
+        unsafe {
+            let event = copy(self, &*raw);
+            (self.table.ack_cm_event)(raw);
+            Ok(Some(event))
+        }
+    }
+}
+
 /// Copies an event.
 ///
 /// # Safety
 /// An event of the channel that is not acknowledged yet.
-pub(super) unsafe fn copy(channel: &Arc<EventChannel>, raw: &sys::rdma_cm_event) -> CmEvent {
+unsafe fn copy(channel: &Arc<EventChannel>, raw: &sys::rdma_cm_event) -> CmEvent {
     let kind = kind(raw.event, raw.status);
     // SAFETY: by contract: ids of connected services, live until the event is acknowledged; private data as long as said.
     let (conn, private_data) = unsafe {

@@ -12,7 +12,7 @@
 mod channel;
 mod event;
 mod id;
-pub(crate) mod loader;
+mod loader;
 mod prepared;
 
 pub use channel::EventChannel;

@@ -1,56 +1,16 @@
 //! One boot of one or more guests, and the jobs that run there.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Setting;
 use super::report::{News, Outcome, Report};
-use super::table::{Job, Over};
+use super::table::{Job, Over, World};
 use crate::failure::Context;
 use crate::mpirun::{self, Transport, tail};
 use crate::process::{Limits, run as run_child};
 use crate::{Failure, OpenMpi, Result, tell};
-
-/// Soft RDMA devices of the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Device {
-    /// rdma_rxe: RoCE v2 in software.
-    Rxe,
-    /// siw: iWARP in software.
-    Siw,
-}
-
-impl Device {
-    /// Its driver.
-    fn driver(self) -> &'static str {
-        match self {
-            Device::Rxe => "rxe",
-            Device::Siw => "siw",
-        }
-    }
-}
-
-/// A combination under test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct World {
-    pub device: Device,
-    /// The connection manager that the plugin is told to use.
-    pub cpc: &'static str,
-    /// Guests, each with a kernel of its own; ranks take turns on them.
-    pub guests: usize,
-    /// Packets that are lost on the way between guests, in per cent.
-    pub loss: u32,
-}
-
-impl fmt::Display for World {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.guests == 1 { "" } else { "s" };
-        write!(f, "{}0, {}, {} guest{plural}", self.device.driver(), self.cpc, self.guests)?;
-        if self.loss == 0 { Ok(()) } else { write!(f, ", {} % loss", self.loss) }
-    }
-}
 
 /// What a boot may take on a busy machine.
 const BOOT_SECONDS: u64 = 240;
