@@ -389,7 +389,7 @@ impl Module {
         let Some(process) = self.abi.proc_for_name(name) else {
             return log::debug!("connection request from {name}, a process that Open MPI does not know");
         };
-        if let Err(reason) = super::peers::add(self, process.as_ptr()) {
+        if let Err(reason) = self.add_peer(process.as_ptr()) {
             log::debug!("connection request from {name} is not answered: {reason}");
         }
     }

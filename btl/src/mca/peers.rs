@@ -104,7 +104,7 @@ pub fn add_all(
         if process.is_null() || unsafe { (**process).proc_name } == me {
             continue;
         }
-        match add(module, *process) {
+        match module.add_peer(*process) {
             Ok(id) => {
                 *endpoint = to_raw(id);
                 // SAFETY: the bitmap of this very call, or NULL.
@@ -119,30 +119,34 @@ pub fn add_all(
     OPAL_SUCCESS
 }
 
-/// Makes the endpoint of one process.
-///
-/// # Errors
-/// Why it is not reached.
-pub fn add(module: &'static Module, process: *mut opal_proc_t) -> Result<EpId, Unreachable> {
-    // SAFETY: Open MPI hands over live processes, and keeps those that it names.
-    let name = unsafe { (*process).proc_name };
-    let theirs = fetch(module, name)?;
-    let port = {
-        let ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
-        let ours = ours.as_ref().ok_or_else(|| Unreachable::Other("nothing is published".into()))?;
-        pair(ours, &theirs, module.index(), name)?.clone()
-    };
-    let _reports_have_them = softib::carry_reasons();
-    let adverts: Vec<cpc::Advert> = port.adverts.into_iter().map(to_cpc).collect();
-    module.with(|state| {
-        let Some(transport) = &mut state.transport else { return Err(Unreachable::Other("closed".into())) };
-        let id = transport.add(name.word(), &adverts).map_err(|error| match error {
-            AddError::Select(_) => Unreachable::Mismatch(format!("{name}: {error}")),
-            _ => Unreachable::Shortage(format!("{name}: {error}")),
-        })?;
-        state.procs.insert(id, process);
-        Ok(id)
-    })
+impl Module {
+    /// Makes the endpoint of one process.
+    ///
+    /// # Errors
+    /// Why it is not reached.
+    pub fn add_peer(&'static self, process: *mut opal_proc_t) -> Result<EpId, Unreachable> {
+        // SAFETY: Open MPI hands over live processes, and keeps those that it names.
+        let name = unsafe { (*process).proc_name };
+        let theirs = fetch(self, name)?;
+        let port = {
+            let ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+            let ours = ours.as_ref().ok_or_else(|| Unreachable::Other("nothing is published".into()))?;
+            pair(ours, &theirs, self.index(), name)?.clone()
+        };
+        let _reports_have_them = softib::carry_reasons();
+        let adverts: Vec<cpc::Advert> = port.adverts.into_iter().map(to_cpc).collect();
+        self.with(|state| {
+            let Some(transport) = &mut state.transport else {
+                return Err(Unreachable::Other("closed".into()));
+            };
+            let id = transport.add(name.word(), &adverts).map_err(|error| match error {
+                AddError::Select(_) => Unreachable::Mismatch(format!("{name}: {error}")),
+                _ => Unreachable::Shortage(format!("{name}: {error}")),
+            })?;
+            state.procs.insert(id, process);
+            Ok(id)
+        })
+    }
 }
 
 fn fetch(module: &Module, name: opal_process_name_t) -> Result<Modex, Unreachable> {

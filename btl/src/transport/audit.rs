@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::Transport;
-use super::lane::Lane;
+use super::endpoint::lane::Lane;
 use crate::protocol::credits::Grant;
 
 /// A snapshot of a whole transport.

@@ -10,67 +10,53 @@
 //!   poll       --> helper's events, completions      --> take_upcall: deliver, RDMA done, unknown peer, failure
 //! ```
 //!
-//! Files: `open` builds it, `connect` turns the connection managers' events into endpoints that
-//! flow, `send` and `recv` are the hot paths, with `credit` and `shared` behind them for the two
-//! kinds of queues; `complete` ends what was posted, `rdma` is put and get, `flush` what a flush
-//! waits for, `events` the device's news, `close` the end; `xrc` is what differs for X queues.
-//! Plain parts: `state` (the endpoint's table), `lane` (one queue to one peer), `queue` (what peers
-//! share), `inflight` and `wrid` (who waits for a completion).
+//! Rooms, each of which imports only those above it in this list:
+//!
+//! | room       | holds                                                                                |
+//! |------------|--------------------------------------------------------------------------------------|
+//! | `port`     | `open`, the device, its events, the queues that all peers share, depths               |
+//! | `endpoint` | one peer: its table of (state, event), lanes, callbacks, numbers, the route of X queues |
+//! | `link`     | `connect`, `opening` (iWARP), `renew`, `close`: from a peer's name to an endpoint that flows |
+//! | `tx`       | `send`, `rdma`, `control`, `complete`, `flush`; `path` and `replay` for X queues       |
+//! | `rx`       | `recv`, the sources (P, `shared`, `xrc`, `cts`), `slots`, `credit`                     |
+//!
+//! `wrid`, `stats` and `audit` stand beside them.
 #![forbid(unsafe_code)]
 
 /// Where every buffer and credit is.
 pub mod audit;
-mod close;
-mod complete;
-/// What a transport is told from outside.
-pub mod config;
-mod connect;
-mod credit;
-/// Which device and port a transport runs on.
-pub mod device;
 /// One peer.
 pub mod endpoint;
-mod events;
-/// What a flush waits for.
-pub mod flush;
-mod inflight;
-mod lane;
-mod open;
-mod opening;
-mod qpns;
-mod queue;
-mod rdma;
-mod recv;
-mod renew;
-mod send;
-mod shared;
-/// The states of an endpoint, as a table.
-pub mod state;
+mod link;
+/// The device and what is opened on it.
+pub mod port;
+mod rx;
 /// Counters.
 pub mod stats;
-/// When what happened to each connection.
-pub mod timeline;
+/// Sending.
+pub mod tx;
 mod wrid;
-/// X queues.
-pub mod xrc;
 
-pub use close::Removal;
-pub use connect::{AddError, Settled};
-pub use endpoint::EpId;
-pub use send::SendBuf;
+pub use endpoint::{EpId, state, timeline};
+pub use link::{AddError, Removal, Settled};
+pub use port::buffer::SendBuf;
+pub use port::{config, device};
+pub use tx::flush;
 
 use crate::protocol::budget::CqBudget;
 use crate::protocol::layout::Layout;
 use crate::protocol::pending::Pending;
 use config::Config;
 use endpoint::Endpoint;
-use inflight::{Inflight, Waiting};
-use lane::Lane;
-use qpns::Qpns;
-use queue::{QueueRes, Queued, RecvSlots};
+use endpoint::lane::Lane;
+use port::buffer::Queued;
+use port::queue::QueueRes;
+use rx::qpns::Qpns;
+use rx::slots::RecvSlots;
 use stats::Stats;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use tx::inflight::{Inflight, Waiting};
 use verbs::{Buf, Cq, Pool, Posted, Wc};
 
 /// Completions taken from a queue at a time.
@@ -156,7 +142,7 @@ pub struct Transport<C> {
     epochs: Vec<u32>,
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
-    renewals: Vec<renew::Renewal>,
+    renewals: Vec<link::Renewal>,
     cq_budget: (CqBudget, CqBudget),
     /// Entries of the device's largest completion queue.
     most_cqes: u32,
@@ -172,7 +158,7 @@ pub struct Transport<C> {
     service: cpc::Service,
     pd: Arc<verbs::Pd>,
     /// What X queues need besides.
-    xrc: Option<Box<xrc::Xrc<C>>>,
+    xrc: Option<Box<tx::path::Xrc<C>>>,
     /// Timelines of endpoints that are gone.
     history: Vec<timeline::Record>,
     /// What happened.

@@ -1,0 +1,85 @@
+//! A lane: one queue of the layout, to one peer. It owns the queue pair and the credits.
+#![forbid(unsafe_code)]
+
+use crate::protocol::budget::SendBudget;
+use crate::protocol::credits::{Credits, Grant, Window};
+use crate::transport::port::depth::CONTROL_WQES;
+use std::sync::Arc;
+use verbs::Qp;
+
+/// One queue of the layout to one peer.
+#[derive(Debug)]
+pub struct Lane {
+    /// The queue pair; none until the connection manager has made it, and none of its own for an X
+    /// queue.
+    pub qp: Option<Arc<Qp>>,
+    /// Send work requests that its completion queue has room for.
+    planned: u32,
+    /// Whether messages may go inline at all.
+    inline: bool,
+    /// Send work queue entries that are free.
+    pub budget: SendBudget,
+    /// Largest message (header included) that goes inline.
+    pub max_inline: u32,
+    /// End-to-end credits and their window; shared queues have none.
+    pub credits: Option<(Credits, Window)>,
+    /// Receive slots whose buffers have been consumed and are to be posted again.
+    pub consumed: Vec<u32>,
+    /// Messages that have had to wait, and those of them that have been posted or given up; both
+    /// survive the connection.
+    pub queued: u32,
+    pub served: u32,
+    /// Send work requests that have completed.
+    pub completed: u32,
+}
+
+impl Lane {
+    /// A lane without queue pair that may have `planned` send work requests out, `inline` ones
+    /// among them; `window` for a per-peer queue.
+    pub fn new(window: Option<Window>, planned: u32, inline: bool) -> Lane {
+        Lane {
+            qp: None,
+            planned,
+            inline,
+            budget: SendBudget::new(0),
+            max_inline: 0,
+            credits: window.map(|w| (Credits::new(&w), w)),
+            consumed: Vec::new(),
+            queued: 0,
+            served: 0,
+            completed: 0,
+        }
+    }
+
+    /// The queue pair has come, with the capabilities that the device granted: often more entries
+    /// than were asked for, of which only those are used whose completions have their place.
+    pub fn attach(&mut self, qp: Arc<Qp>) {
+        let cap = qp.cap();
+        self.budget = SendBudget::new(cap.max_send_wr.min(self.planned));
+        self.max_inline = if self.inline { cap.max_inline } else { 0 };
+        self.qp = Some(qp);
+    }
+
+    /// The route to the peer's process is there, over a send queue pair that it shares with others;
+    /// nothing goes inline, for what is in flight may have to be sent again.
+    pub fn attach_shared(&mut self) {
+        self.budget = SendBudget::new(self.planned);
+    }
+
+    /// Takes what one data message needs, a work queue entry and (per-peer queue) a credit, and
+    /// what its header returns. One entry per credit kind stays for control messages.
+    #[inline]
+    pub fn acquire(&mut self) -> Option<Grant> {
+        let Some((credits, _)) = &mut self.credits else {
+            return self.budget.acquire().then_some(Grant::NONE);
+        };
+        if !self.budget.acquire_leaving(CONTROL_WQES) {
+            return None;
+        }
+        let grant = credits.acquire();
+        if grant.is_none() {
+            self.budget.release(1);
+        }
+        grant
+    }
+}

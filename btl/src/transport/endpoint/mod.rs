@@ -1,0 +1,143 @@
+//! An endpoint: one peer as seen through one port.
+#![forbid(unsafe_code)]
+
+pub(super) mod callbacks;
+pub(super) mod lane;
+pub(super) mod numbers;
+pub(super) mod route;
+/// The states of an endpoint, as a table.
+pub mod state;
+/// When what happened to each connection.
+pub mod timeline;
+
+use callbacks::Callbacks;
+use cpc::{Choice, EndpointKey, First, Timeline};
+use lane::Lane;
+use numbers::Numbers;
+use route::XrcRoute;
+use state::{Handshake, State};
+use std::collections::VecDeque;
+use std::time::Duration;
+use verbs::{RKey, RdmaOp, Sge};
+
+/// Names an endpoint for the upper layer, however often it is connected anew; stale ones are
+/// recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EpId {
+    /// Position in the transport's table.
+    pub index: u32,
+    /// Tells the endpoints apart that this position has had.
+    pub generation: u32,
+}
+
+/// An RDMA operation that waits for a connection or a work queue entry.
+#[derive(Debug)]
+pub struct QueuedRdma<C> {
+    /// Read or write.
+    pub op: RdmaOp,
+    /// Local memory.
+    pub local: Sge,
+    /// Remote address and key.
+    pub remote: (u64, RKey),
+    /// The upper layer's callback.
+    pub cookie: C,
+}
+
+/// How long messages that wait for credits may keep their senders, all together, before anything
+/// moves again: a multiple of what a credit takes when the peer is in MPI.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+
+/// How long answers to a peer that has been heard may keep their senders until the connection to it
+/// is there. The helper threads of both sides bring it up in about a millisecond, whatever the peer
+/// itself does; the rest is for a machine that is busy.
+pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The state of one peer.
+#[derive(Debug)]
+pub struct Endpoint<C> {
+    /// Where it stands; only `Connected` sends.
+    pub state: State,
+    /// Tells the endpoints apart that this position has had: with it, the upper layer's name for
+    /// the endpoint.
+    pub generation: u32,
+    /// Which connection at this position: names it to the connection manager and in work requests.
+    /// It starts as `generation`.
+    pub epoch: u32,
+    /// How often in a row the peer has left before a connection was up, and another was begun.
+    pub renewals: u8,
+    /// It is being taken down for good.
+    pub being_removed: bool,
+    /// One lane per queue of the layout.
+    pub lanes: Vec<Lane>,
+    /// RDMA operations in order, waiting.
+    pub rdma: VecDeque<QueuedRdma<C>>,
+    /// Handed back when the connection is there and what was queued flows, or when it will not be.
+    pub awaiting: Vec<C>,
+    /// Messages that wait for a connection, a credit or an entry.
+    pub queued: u32,
+    /// How long senders may still be kept while a connection or a credit is awaited.
+    pub patience: Duration,
+    /// A message of the peer has come before our connection to it was up: what is sent now may be
+    /// the answer.
+    pub peer_has_sent: bool,
+    /// Send work requests that the device owns.
+    pub outstanding: u32,
+    /// RDMA operations among them, but for those over X queues, which their path counts.
+    pub rdma_out: u32,
+    /// Callbacks of the upper layer that have not returned.
+    pub owed: Callbacks,
+    /// Process name of the peer: job id in the upper half, rank in the lower.
+    pub peer: u64,
+    /// X queues: the route to it, once there is one.
+    pub route: Option<Box<XrcRoute<C>>>,
+    /// X queues: number of the next message to it, and of the next one from it.
+    pub numbers: Numbers,
+    /// The connection manager that brings it up, and where the peer listens.
+    pub choice: Choice,
+    /// When what happened to its connection.
+    pub steps: Timeline,
+    /// iWARP: who has to send first.
+    pub first: Option<First>,
+    /// iWARP: queues, by bit, that nothing has come over yet, where the peer has to send first.
+    pub unopened: u16,
+}
+
+impl<C> Endpoint<C> {
+    /// The connection manager's name for it at position `index`.
+    pub fn key(&self, index: u32) -> EndpointKey {
+        EndpointKey { index, generation: self.epoch }
+    }
+
+    /// What has to pass before messages flow; `cts`: the layout has a queue for that.
+    pub fn handshake(&self, cts: bool) -> Handshake {
+        match (cts, self.first) {
+            (false, _) => Handshake::None,
+            (true, None) => Handshake::Cts,
+            (true, Some(First::Us)) => Handshake::Opens,
+            (true, Some(First::Peer)) => Handshake::Answers,
+        }
+    }
+
+    /// What is sent now is complete when the connection is there, not before. Not so an answer:
+    /// Open MPI 4.1's osc/pt2pt sends it under a lock that it takes again for the next message it
+    /// looks at meanwhile.
+    pub fn completes_when_connected(&self) -> bool {
+        self.state.precedes_connection() && !self.peer_has_sent
+    }
+
+    /// Messages wait, and what they wait for is on its way.
+    pub fn is_held_up(&self) -> bool {
+        self.queued != 0 && (self.state.is_coming_up() || self.state.flows())
+    }
+
+    /// The peer has left before a connection was up; whether it has another endpoint is not known.
+    pub fn is_tentative(&self) -> bool {
+        self.renewals != 0 && self.state.precedes_connection()
+    }
+
+    /// Messages and operations that wait.
+    pub fn backlog(&self) -> usize {
+        let kept = self.route.as_ref().map_or(0, |way| way.kept());
+        self.rdma.len() + self.queued as usize + kept
+    }
+}

@@ -1,0 +1,113 @@
+//! When what happened to each connection: marked on the cold paths, told at debug level, kept for a
+//! file if one is wanted.
+#![forbid(unsafe_code)]
+
+use super::Endpoint;
+use super::state::{Event, State};
+use crate::transport::Transport;
+use cpc::{Step, Timeline};
+use std::fmt::Write;
+use std::time::Instant;
+
+/// The connection of one peer, for [`json`].
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Process name of the peer: job id in the upper half, rank in the lower.
+    pub peer: u64,
+    /// The connection manager.
+    pub component: String,
+    /// Where it stood when it was looked at.
+    pub state: State,
+    /// When what happened.
+    pub steps: Timeline,
+}
+
+impl<C> Transport<C> {
+    /// Notes a step of an endpoint's connection.
+    pub(crate) fn mark(&mut self, index: u32, step: Step) {
+        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+            ep.steps.mark(step, Instant::now());
+        }
+    }
+
+    /// What the helper thread has seen of it.
+    pub(crate) fn merge_steps(&mut self, index: u32, steps: &Timeline) {
+        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+            ep.steps.merge(steps);
+        }
+    }
+
+    /// The upper layer's first message goes out or has come in.
+    #[cold]
+    pub(crate) fn first_message(&mut self, index: u32) {
+        self.on_event(index, Event::Message);
+        self.mark(index, Step::FirstMessage);
+        if let Some(Some(ep)) = self.endpoints.get(index as usize) {
+            log::debug!("endpoint {index} to {:#x} over {}: {}", ep.peer, ep.choice.component, ep.steps);
+        }
+    }
+
+    /// Keeps the record of an endpoint that goes, if it is wanted at the end.
+    pub(crate) fn keep_record(&mut self, ep: &Endpoint<C>) {
+        if self.config.keep_timelines {
+            self.history.push(record(ep));
+        }
+    }
+
+    /// The connections that there are and, with `keep_timelines`, those that there were.
+    pub fn timelines(&self) -> Vec<Record> {
+        let open = self.endpoints.iter().flatten().map(|ep| record(ep));
+        self.history.iter().cloned().chain(open).collect()
+    }
+}
+
+fn record<C>(ep: &Endpoint<C>) -> Record {
+    let (peer, component, state) = (ep.peer, ep.choice.component.clone(), ep.state);
+    Record { peer, component, state, steps: ep.steps.clone() }
+}
+
+/// Records as a JSON array; times in microseconds since the first step of each connection.
+pub fn json(records: &[Record]) -> String {
+    let mut text = String::from("[");
+    for (i, r) in records.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        let (job, rank) = (r.peer >> 32, r.peer & 0xffff_ffff);
+        let (component, state) = (&r.component, r.state);
+        // Writing to a String cannot fail. Names are ours: nothing in them needs escaping.
+        let _ = write!(
+            text,
+            "{comma}\n  {{\"job\": {job}, \"rank\": {rank}, \"component\": \"{component}\", \"state\": \"{state:?}\", \"us\": {{"
+        );
+        text.push_str(&steps(&r.steps));
+        text.push_str("}}");
+    }
+    text.push_str("\n]");
+    text
+}
+
+fn steps(timeline: &Timeline) -> String {
+    let rows = timeline.rows().into_iter();
+    let rows = rows.map(|(step, at)| format!("\"{}\": {:.1}", step.name(), at.as_nanos() as f64 / 1000.0));
+    rows.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn records_become_json_with_times_in_microseconds() {
+        let (mut timeline, begin) = (Timeline::default(), Instant::now());
+        timeline.mark(Step::Created, begin);
+        timeline.mark(Step::ReqSent, begin + Duration::from_nanos(1500));
+        let (component, state) = ("ibcm".to_owned(), State::Connected);
+        let one = Record { peer: 7 << 32 | 3, component, state, steps: timeline };
+        let text = json(&[one.clone(), one]);
+        let parsed: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed[1]["rank"], 3);
+        assert_eq!(parsed[0]["job"], 7);
+        assert_eq!(parsed[0]["us"]["req_sent"], 1.5);
+        assert_eq!(json(&[]), "[\n]");
+    }
+}

@@ -1,0 +1,219 @@
+//! The end of endpoints and of the transport.
+//!
+//! The upper layer first lets out what is queued (it polls while an endpoint is `busy`, up to a
+//! deadline); then `remove`, or its three steps, take the queue pairs down, and every work request
+//! completes, flushed ones too. Receives in shared queues are not flushed with a queue pair: their
+//! buffers come back when the shared queue is destroyed.
+#![forbid(unsafe_code)]
+
+use crate::transport::endpoint::lane::Lane;
+use crate::transport::endpoint::state::State;
+use crate::transport::endpoint::{Endpoint, EpId};
+use crate::transport::wrid::GENERATION_MASK;
+use crate::transport::{Transport, Upcall};
+use std::time::{Duration, Instant};
+
+/// How long the helper thread may take to end its connections (DREQ, DREP).
+const CLOSE: Duration = Duration::from_secs(1);
+
+/// How long work requests may take to be flushed once their queue pair is in ERR.
+pub(crate) const FLUSH: Duration = Duration::from_millis(200);
+
+/// Endpoints that are being taken down, a step at a time: the caller looks around in between, and
+/// holds no lock meanwhile.
+#[derive(Debug)]
+pub struct Removal {
+    ids: Vec<EpId>,
+    until: Instant,
+}
+
+impl<C> Transport<C> {
+    /// Something that was handed to us for this endpoint is not done yet.
+    pub fn busy(&mut self, id: EpId) -> bool {
+        match self.endpoint(id) {
+            Some(ep) if !matches!(ep.state, State::Failed | State::Closed) => {
+                ep.backlog() + ep.outstanding as usize != 0
+            }
+            _ => false,
+        }
+    }
+
+    /// How long a peer that takes nothing may hold up the end.
+    pub fn drain_time(&self) -> Duration {
+        self.config.drain
+    }
+
+    /// Every endpoint there is.
+    pub fn ids(&self) -> Vec<EpId> {
+        let id = |(index, ep): (usize, &Option<Box<Endpoint<C>>>)| {
+            ep.as_ref().map(|ep| EpId { index: index as u32, generation: ep.generation })
+        };
+        self.endpoints.iter().enumerate().filter_map(id).collect()
+    }
+
+    /// The end has something to wait for: the endpoint is busy, and its peer there.
+    pub fn holds_up_the_end(&mut self, id: EpId) -> bool {
+        self.busy(id) && self.endpoint(id).is_some_and(|ep| !ep.is_tentative())
+    }
+
+    /// Takes endpoints down. Their queue pairs are flushed and their buffers come back.
+    pub fn remove(&mut self, ids: &[EpId]) {
+        let removal = self.begin_removal(ids);
+        while !self.is_flushed(&removal) {}
+        self.end_removal(&removal);
+    }
+
+    /// Begins to take endpoints down: their queue pairs are being flushed, for all of them in the
+    /// same time.
+    pub fn begin_removal(&mut self, ids: &[EpId]) -> Removal {
+        for id in ids {
+            if let Some(ep) = self.endpoint(*id) {
+                ep.being_removed = true;
+                self.take_down(*id);
+            }
+        }
+        Removal { ids: ids.to_vec(), until: Instant::now() + FLUSH }
+    }
+
+    /// Looks around; true when the device has given everything back, or has had its time.
+    pub fn is_flushed(&mut self, removal: &Removal) -> bool {
+        if removal.ids.iter().all(|id| self.has_flushed(*id)) {
+            return true;
+        }
+        self.poll();
+        let mut others = Vec::new();
+        while let Some(upcall) = self.take_upcall() {
+            match upcall {
+                // No caller asks for it any more.
+                Upcall::Deliver(delivery) if removal.ids.contains(&delivery.endpoint) => {
+                    self.delivered(delivery)
+                }
+                other => others.push(other),
+            }
+        }
+        self.up.extend(others);
+        Instant::now() >= removal.until
+    }
+
+    /// Gives back what the endpoints held.
+    pub fn end_removal(&mut self, removal: &Removal) {
+        for id in &removal.ids {
+            let flushed = self.has_flushed(*id);
+            if self.endpoint(*id).is_some() {
+                self.warn_unless(flushed, *id);
+                self.forget(*id, flushed);
+            }
+        }
+    }
+
+    /// Takes the connection down; its work requests are going to be flushed.
+    pub(crate) fn take_down(&mut self, id: EpId) {
+        let Some(ep) = self.endpoint(id) else { return };
+        let key = ep.key(id.index);
+        let was = std::mem::replace(&mut ep.state, State::Closed);
+        if was == State::Retiring {
+            return;
+        }
+        for lane in &ep.lanes {
+            if let Some(qp) = &lane.qp
+                && let Err(error) = qp.to_error()
+            {
+                log::debug!("{:?} does not go to the error state: {error}", qp.num());
+            }
+        }
+        self.leave_route(id.index);
+        self.service.remove_endpoint(key);
+    }
+
+    /// The device has given every buffer of the endpoint back.
+    pub(crate) fn has_flushed(&mut self, id: EpId) -> bool {
+        let sends = self.endpoint(id).map(|ep| ep.outstanding);
+        sends.is_none_or(|sends| sends == 0 && !self.device_holds(id.index))
+    }
+
+    pub(crate) fn warn_unless(&mut self, flushed: bool, id: EpId) {
+        if flushed {
+            return;
+        }
+        // siw's library posts receives without asking the kernel: one that comes after the peer has
+        // gone is never flushed.
+        let usual = self.endpoint(id).is_some_and(|ep| ep.first.is_some());
+        let level = if usual { log::Level::Debug } else { log::Level::Warn };
+        let index = id.index;
+        log::log!(level, "endpoint {index}: its queue pairs did not flush, buffers stay with the device");
+    }
+
+    fn device_holds(&mut self, index: u32) -> bool {
+        self.holds_cts(index) || self.slots.are_posted(index)
+    }
+
+    fn holds_cts(&self, index: u32) -> bool {
+        let epoch = self.epochs.get(index as usize).copied().unwrap_or(0);
+        self.cts_buffers.contains_key(&(index, epoch))
+    }
+
+    /// Gives back what the endpoint held, and its place in the table.
+    fn forget(&mut self, id: EpId, flushed: bool) {
+        self.end_waiting(id.index, true);
+        let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize).map(Option::take) else { return };
+        self.by_name.remove(&ep.peer);
+        self.keep_record(&ep);
+        let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;
+        self.up.extend(rdma.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
+        self.end_epoch(id.index, epoch, lanes, outstanding, flushed);
+        self.drop_pending(id.index);
+        self.release_completions();
+    }
+
+    /// What the connection at this position held comes back, and what still names it is stale from
+    /// now on.
+    pub(crate) fn end_epoch(
+        &mut self,
+        index: u32,
+        epoch: u32,
+        lanes: Vec<Lane>,
+        outstanding: u32,
+        flushed: bool,
+    ) {
+        self.epochs[index as usize] = (epoch + 1) & GENERATION_MASK;
+        self.outstanding -= outstanding;
+        for slot in self.slots.of_endpoint(index) {
+            let s = self.slots.by_index(slot);
+            let queue = s.queue as usize;
+            match (s.posted.take(), s.held.take(), flushed) {
+                (Some(posted), _, true) => self.queues[queue].recv.put(posted.completed()),
+                (_, Some(buf), _) => self.queues[queue].recv.put(buf),
+                _ => {}
+            }
+            self.slots.release(slot);
+        }
+        if flushed && let Some(buf) = self.cts_buffers.remove(&(index, epoch)) {
+            self.cts_pool.put(buf.completed());
+        }
+        self.forget_inflight(index);
+        // Over XRC, what has not completed still will: the send queue pair serves others.
+        if self.xrc.is_none() {
+            for shared in self.queues.iter_mut().filter_map(|q| q.shared.as_mut()) {
+                shared.send_slots.forget(index);
+            }
+        }
+        for lane in lanes {
+            if let Some(qp) = lane.qp {
+                self.qpns.retire(qp.num());
+            }
+        }
+    }
+
+    pub(crate) fn release_completions(&mut self) {
+        let (recv, send) = self.completions_per_peer();
+        self.cq_budget.0.release(recv);
+        self.cq_budget.1.release(send);
+    }
+
+    /// Takes everything down; the helper thread is joined, in bounded time.
+    pub fn close(mut self) {
+        self.remove(&self.ids());
+        self.service.close(CLOSE);
+        self.end_shared();
+    }
+}

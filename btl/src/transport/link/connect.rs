@@ -1,0 +1,410 @@
+//! From a peer's name to an endpoint that flows.
+//!
+//! The connection manager's helper thread makes the queue pairs and brings them up; this side, the
+//! main thread's, learns of it through events, posts the real buffers and exchanges the CTS (seed
+//! 004).
+#![forbid(unsafe_code)]
+
+use crate::transport::endpoint::callbacks::Callbacks;
+use crate::transport::endpoint::lane::Lane;
+use crate::transport::endpoint::numbers::{Numbers, label};
+use crate::transport::endpoint::state::{Action, Event, State};
+use crate::transport::endpoint::{CONNECT_PATIENCE, PATIENCE};
+use crate::transport::endpoint::{Endpoint, EpId};
+use crate::transport::port::depth::{CqTooSmall, grow, send_depth};
+use crate::transport::wrid::{GENERATION_MASK, Kind, WrId};
+use crate::transport::{Transport, Upcall};
+use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step, Timeline};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use verbs::{Buf, PoolError, Posted, Qp};
+
+/// What a look around for messages that wait for a credit has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// They still wait, and something may come of another look.
+    Kept,
+    /// There is nothing more to wait for.
+    Over,
+    /// They wait for a connection to a peer that has not been heard: the sender can be told when it
+    /// is there, and meanwhile it may begin others.
+    Unconnected,
+}
+
+/// Why a peer cannot be reached through this transport.
+#[derive(Debug, thiserror::Error)]
+pub enum AddError {
+    /// More peers than the headers of X queues can name.
+    #[error("X queues reach no more than {0} peers; use S queues")]
+    TooMany(usize),
+    /// No connection manager in common.
+    #[error("no way to connect: {0}")]
+    Select(#[from] cpc::SelectError),
+    /// The connection managers do not work.
+    #[error(transparent)]
+    Cpc(#[from] cpc::Error),
+    /// Our upper layer is taking its endpoint away.
+    #[error("its endpoint is being taken down")]
+    BeingRemoved,
+    /// A completion queue could not grow.
+    #[error("cannot prepare the endpoint: {0}")]
+    Completions(#[from] CqTooSmall),
+    /// A buffer could not be had.
+    #[error("no buffer for the clear-to-send message: {0}")]
+    Buffer(#[from] verbs::PoolError),
+}
+
+impl<C> Transport<C> {
+    /// The endpoint of a peer; made if it is new, connected anew if the peer had taken it down.
+    /// From now on the peer may connect to us.
+    pub fn add(&mut self, peer: u64, adverts: &[Advert]) -> Result<EpId, AddError> {
+        if let Some(&index) = self.by_name.get(&peer) {
+            return self.add_again(index, adverts);
+        }
+        let choice = self.service.choose(adverts)?;
+        self.check_label()?;
+        self.reserve_completions()?;
+        let prepared = self.prepare();
+        let cts = prepared.inspect_err(|_| self.release_completions())?;
+        let id = self.new_endpoint(peer, choice.clone());
+        self.introduce(id.index, choice, cts);
+        Ok(id)
+    }
+
+    /// What an endpoint needs besides completions before a peer may hear of it; its receive for the
+    /// CTS.
+    fn prepare(&mut self) -> Result<Option<(usize, Buf)>, AddError> {
+        self.fill_shared();
+        self.service.start()?;
+        Ok(self.cts_buffer()?)
+    }
+
+    /// The receive of the peer's CTS, where the layout has one.
+    pub(crate) fn cts_buffer(&mut self) -> Result<Option<(usize, Buf)>, PoolError> {
+        self.cts_queue.map(|queue| Ok((queue, self.cts_pool.take()?))).transpose()
+    }
+
+    /// Makes the connection at this position known to the connection manager, whose helper thread
+    /// runs.
+    pub(crate) fn introduce(&mut self, index: u32, choice: Choice, cts: Option<(usize, Buf)>) {
+        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
+        let (epoch, key, peer) = (ep.epoch, ep.key(index), ProcessName(ep.peer));
+        let label = label(EpId { index, generation: epoch });
+        let cts = cts.map(|(queue, buf)| {
+            let wr_id = WrId::new(Kind::RecvCts, queue, epoch, index).0;
+            CtsRecv { queue, buf, wr_id }
+        });
+        self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label });
+    }
+
+    /// Starts the helper thread, if it does not run yet: peers may connect from now on, those we
+    /// have not heard of too.
+    ///
+    /// # Errors
+    /// No thread or file descriptor is left.
+    pub fn listen(&self) -> Result<(), cpc::Error> {
+        self.service.start()
+    }
+
+    fn new_endpoint(&mut self, peer: u64, choice: Choice) -> EpId {
+        let index = match self.endpoints.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                self.endpoints.push(None);
+                self.epochs.push(0);
+                self.endpoints.len() - 1
+            }
+        };
+        let generation = self.epochs[index];
+        let (lanes, steps) = (self.new_lanes(), new_timeline());
+        let endpoint = Endpoint {
+            state: State::Idle,
+            generation,
+            epoch: generation,
+            renewals: 0,
+            being_removed: false,
+            lanes,
+            rdma: VecDeque::new(),
+            awaiting: Vec::new(),
+            queued: 0,
+            patience: CONNECT_PATIENCE,
+            peer_has_sent: false,
+            outstanding: 0,
+            rdma_out: 0,
+            owed: Callbacks::default(),
+            peer,
+            route: None,
+            numbers: Numbers::default(),
+            choice,
+            steps,
+            first: None,
+            unopened: 0,
+        };
+        self.endpoints[index] = Some(Box::new(endpoint));
+        self.by_name.insert(peer, index as u32);
+        EpId { index: index as u32, generation }
+    }
+
+    /// Lanes without queue pairs.
+    pub(crate) fn new_lanes(&self) -> Vec<Lane> {
+        let planned = |index| send_depth(&self.layout, index, &self.config);
+        let queues = self.layout.queues().iter().enumerate();
+        let inline = self.config.max_inline != 0;
+        queues.map(|(index, q)| Lane::new(q.window(), planned(index), inline)).collect()
+    }
+
+    /// Every receive and send that one more peer may post has its place in a completion queue.
+    pub(crate) fn reserve_completions(&mut self) -> Result<(), CqTooSmall> {
+        let (recv, send) = self.completions_per_peer();
+        let (recv_budget, send_budget) = &mut self.cq_budget;
+        grow(&self.recv_cq, recv_budget, recv, self.most_cqes)?;
+        grow(&self.send_cq, send_budget, send, self.most_cqes).inspect_err(|_| recv_budget.release(recv))
+    }
+
+    /// The shared queues hold their first buffers before the first request is sent or answered.
+    fn fill_shared(&mut self) {
+        for queue in 0..self.queues.len() {
+            if self.queues[queue].shared.as_ref().is_some_and(|s| s.posted == 0) {
+                self.refill(queue);
+                self.arm_limit(queue);
+            }
+        }
+    }
+
+    /// Takes what the helper thread has to say.
+    #[cold]
+    pub(crate) fn connection_events(&mut self) {
+        while let Some(event) = self.service.next_event() {
+            match event {
+                cpc::Event::QpsCreated { key, qps, cts } => self.qps_created(key, qps, cts),
+                cpc::Event::Order { key, first } => self.if_current(key, |t, i| t.ordered(i, first)),
+                cpc::Event::Connected { key } => {
+                    self.if_current(key, |t, i| t.on_event(i, Event::CpcConnected))
+                }
+                cpc::Event::Routed { key, route } => self.if_current(key, |t, i| t.routed(i, route)),
+                cpc::Event::Failed { key, error } => {
+                    self.if_current(key, |t, i| t.connection_failed(i, &error))
+                }
+                cpc::Event::Timeline { key, steps } => self.if_current(key, |t, i| t.merge_steps(i, &steps)),
+                cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
+                cpc::Event::UnknownPeer { peer } => self.up.push_back(Upcall::UnknownPeer { peer: peer.0 }),
+            }
+        }
+    }
+
+    fn if_current(&mut self, key: EndpointKey, then: impl FnOnce(&mut Self, u32)) {
+        if self.epochs.get(key.index as usize) == Some(&(key.generation & GENERATION_MASK)) {
+            then(self, key.index);
+        }
+    }
+
+    fn qps_created(&mut self, key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted>) {
+        // The endpoint may have been removed while they were made; what has come over them is
+        // dropped.
+        qps.iter().for_each(|qp| self.qpns.retire(qp.num()));
+        if let Some(cts) = cts {
+            self.cts_buffers.insert((key.index, key.generation), cts);
+        }
+        self.if_current(key, |t, index| {
+            if let Some(Some(ep)) = t.endpoints.get_mut(index as usize) {
+                for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
+                    t.qpns.insert(qp.num(), index, queue);
+                    lane.attach(qp);
+                }
+            }
+            t.on_event(index, Event::QpsCreated);
+        });
+        self.unpark();
+    }
+
+    /// The peer has taken the connection down, in its MPI_Finalize or disconnect: what is still
+    /// queued to it is of no interest to it any more. One that was not up yet is another matter:
+    /// see `renew`. A peer that is lost shows in failed work requests instead.
+    fn disconnected(&mut self, index: u32) {
+        if !self.renew_soon(index) {
+            self.drop_waiting(index, "the peer has left");
+            if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+                ep.state = State::Closed;
+            }
+        }
+    }
+
+    /// What waits for the peer will not go any more.
+    pub(crate) fn drop_waiting(&mut self, index: u32, why: &str) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        if ep.queued != 0 {
+            log::warn!("endpoint {index}: {why}, {} messages that it never asked for are dropped", ep.queued);
+        }
+        ep.queued = 0;
+        let operations = std::mem::take(&mut ep.rdma);
+        self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
+        self.end_waiting(index, true);
+        self.drop_pending(index);
+    }
+
+    /// The endpoint has no connection yet, so that what is sent now cannot leave.
+    pub fn is_unconnected(&self, id: EpId) -> bool {
+        let endpoint = self.endpoints.get(id.index as usize).and_then(|ep| ep.as_deref());
+        endpoint.is_some_and(|ep| ep.generation == id.generation && ep.state.precedes_connection())
+    }
+
+    /// A message sent now is complete when the connection is there: see
+    /// [`Endpoint::completes_when_connected`].
+    pub fn completes_when_connected(&self, id: EpId) -> bool {
+        let endpoint = self.endpoints.get(id.index as usize).and_then(|ep| ep.as_deref());
+        endpoint.is_some_and(|ep| ep.generation == id.generation && ep.completes_when_connected())
+    }
+
+    /// A connection is under way.
+    pub fn is_coming_up(&mut self, id: EpId) -> bool {
+        self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up())
+    }
+
+    /// Keeps `cookie` until the connection is there or has failed, and hands it back by
+    /// `Upcall::Completed`; at once, if it is or has.
+    #[cold]
+    pub fn when_connected(&mut self, id: EpId, cookie: C) {
+        match self.endpoint(id) {
+            Some(ep) if ep.state.precedes_connection() => ep.awaiting.push(cookie),
+            Some(ep) if ep.state == State::Failed => {
+                self.up.push_back(Upcall::Completed { cookie, ok: false })
+            }
+            _ => self.later(cookie),
+        }
+    }
+
+    /// Hands back what was waiting for the connection. `ok`: it is there, or one of the two sides
+    /// has taken the endpoint down, so that what was sent is of no interest any more. Otherwise it
+    /// has failed, and what was sent with it.
+    pub(crate) fn end_waiting(&mut self, index: u32, ok: bool) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let cookies = std::mem::take(&mut ep.awaiting);
+        self.up.extend(cookies.into_iter().map(|cookie| Upcall::Completed { cookie, ok }));
+    }
+
+    /// Messages to this peer wait for a connection or a credit.
+    #[inline]
+    pub fn is_held_up(&mut self, id: EpId) -> bool {
+        self.endpoint(id).is_some_and(|ep| ep.is_held_up())
+    }
+
+    /// Gives messages that wait for a credit a little time to get it, so that they are out before
+    /// their sender goes on to compute: nothing moves while no thread of the application is in MPI.
+    /// It ends when they are out, when something arrives (the upper layer has work, and may be what
+    /// the peer waits for), or when patience does. Answers that wait for a connection are given the
+    /// time that one takes, whatever arrives.
+    ///
+    /// Each call looks around once; the sender has been kept for `kept` by then, and calls again
+    /// while the answer is `Kept`, holding no lock in between.
+    #[cold]
+    pub fn settle(&mut self, id: EpId, kept: Duration) -> Settled {
+        if self.completes_when_connected(id) {
+            return Settled::Unconnected;
+        }
+        let Some(ep) = self.endpoint(id) else { return Settled::Over };
+        let (patience, coming_up) = (ep.patience, ep.state.is_coming_up());
+        if !ep.is_held_up() || kept >= patience {
+            ep.patience = patience.saturating_sub(kept);
+            return Settled::Over;
+        }
+        self.poll();
+        let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
+        let work = !found.is_empty();
+        self.up.extend(found);
+        if work && !coming_up { Settled::Over } else { Settled::Kept }
+    }
+
+    /// One step of an endpoint's state table.
+    pub(crate) fn on_event(&mut self, index: u32, event: Event) {
+        let cts = self.cts_queue.is_some();
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let was = ep.state;
+        let (next, action) = was.on(event, ep.handshake(cts));
+        ep.state = next;
+        log::trace!("endpoint {index}: {was:?} on {event:?} -> {next:?}, {action:?}");
+        match action {
+            Action::PostAndSendCts => self.post_and_send_cts(index),
+            Action::Post => self.post_lanes(index),
+            Action::SendCts => self.send_cts(index),
+            Action::OpenAndFlow => {
+                self.open_queues(index);
+                self.now_connected(index);
+            }
+            Action::PostSendCtsAndFlow => {
+                self.post_and_send_cts(index);
+                self.now_connected(index);
+            }
+            Action::Flow => self.now_connected(index),
+            Action::Refuse => log::debug!("endpoint {index}: {event:?} makes no sense in {was:?}"),
+            Action::None | Action::StartConnect | Action::FailAll => {}
+        }
+        if next == State::AwaitingFirst {
+            self.flow_if_open(index);
+        }
+    }
+
+    fn now_connected(&mut self, index: u32) {
+        self.stats.connected += 1;
+        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+            (ep.renewals, ep.patience) = (0, PATIENCE);
+        }
+        self.mark(index, Step::Connected);
+        self.flow(index);
+        self.end_waiting(index, true);
+    }
+
+    /// Posts the real buffers on every per-peer queue, then tells the peer so.
+    fn post_and_send_cts(&mut self, index: u32) {
+        self.post_lanes(index);
+        self.send_cts(index);
+    }
+
+    fn post_lanes(&mut self, index: u32) {
+        for queue in 0..self.queues.len() {
+            if let Err(reason) = self.post_lane(index, queue) {
+                return self.fail(index, &format!("queue {queue} cannot be filled: {reason}"));
+            }
+        }
+        self.mark(index, Step::Posted);
+    }
+
+    fn send_cts(&mut self, index: u32) {
+        let failed = self
+            .endpoints
+            .get(index as usize)
+            .is_none_or(|ep| ep.as_ref().is_none_or(|ep| matches!(ep.state, State::Failed | State::Closed)));
+        if failed {
+            return;
+        }
+        match self.post_cts(index) {
+            Ok(()) => self.mark(index, Step::CtsSent),
+            Err(error) => self.fail(index, &format!("post of the clear-to-send message failed: {error}")),
+        }
+    }
+
+    fn post_lane(&mut self, index: u32, queue: usize) -> Result<(), String> {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let lane = &ep.lanes[queue];
+        let (Some(qp), Some((_, window))) = (&lane.qp, &lane.credits) else { return Ok(()) };
+        for _ in 0..window.receives() {
+            let buf = self.queues[queue].recv.take().map_err(|e| e.to_string())?;
+            let slot = self.slots.take(index, queue);
+            match qp.post_recv(self.slots.wr_id(Kind::RecvPeer, slot), buf) {
+                Ok(posted) => self.slots.by_index(slot).posted = Some(posted),
+                Err((buf, error)) => {
+                    self.queues[queue].recv.put(buf);
+                    self.slots.release(slot);
+                    return Err(error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn new_timeline() -> Timeline {
+    let mut steps = Timeline::default();
+    steps.mark(Step::Created, Instant::now());
+    steps
+}

@@ -1,0 +1,11 @@
+//! Connections: from a peer's name to an endpoint that flows, and back.
+#![forbid(unsafe_code)]
+
+mod close;
+mod connect;
+mod opening;
+mod renew;
+
+pub use close::Removal;
+pub use connect::{AddError, Settled};
+pub(super) use renew::Renewal;

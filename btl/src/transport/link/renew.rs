@@ -1,0 +1,189 @@
+//! An endpoint that its peer has taken down, and that is connected anew under the same name.
+//!
+//! ```text
+//!   the peer has left   before a connection was up: at once. The request that we answered, or that answered ours, was of an endpoint
+//!                       that the peer has removed since; nothing has been lost with it, so what waits goes over the next connection
+//!                       after it:         it is closed, what waits is given up; the peer may be gone for good
+//!   the peer is back    a closed one is connected anew when the peer is added: by the upper layer, or by the peer's request
+//! ```
+//! The helper thread ends the old connection (DREQ, DREP) meanwhile. Whether a peer that has left
+//! before a connection was up has another endpoint is not known: the new attempt is tentative, the
+//! end of the job does not wait for it, and if it fails the peer has left.
+#![forbid(unsafe_code)]
+
+use super::close::FLUSH;
+use super::connect::{AddError, new_timeline};
+use crate::transport::Transport;
+use crate::transport::endpoint::CONNECT_PATIENCE;
+use crate::transport::endpoint::EpId;
+use crate::transport::endpoint::numbers::Numbers;
+use crate::transport::endpoint::state::State;
+use crate::transport::wrid::GENERATION_MASK;
+use cpc::{Advert, ConnectError, EndpointKey};
+use std::time::Instant;
+
+/// So often in a row a peer may leave before a connection is up.
+const MOST_RENEWALS: u8 = 16;
+
+/// A connection that another is to take the place of. Polls carry it on: none waits for the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renewal {
+    key: EndpointKey,
+    /// Its queue pairs are being flushed, until then at the longest.
+    until: Option<Instant>,
+}
+
+impl<C> Transport<C> {
+    /// The upper layer, or the peer's request, adds a peer that has an endpoint.
+    pub(crate) fn add_again(&mut self, index: u32, adverts: &[Advert]) -> Result<EpId, AddError> {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
+            return Err(cpc::Error::Closed.into());
+        };
+        if ep.being_removed {
+            return Err(AddError::BeingRemoved);
+        }
+        let id = EpId { index, generation: ep.generation };
+        if ep.state == State::Closed {
+            ep.choice = self.service.choose(adverts)?;
+            ep.renewals = 0;
+            self.renew(index);
+        }
+        Ok(id)
+    }
+
+    /// The polls to come begin another connection.
+    fn renew(&mut self, index: u32) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        ep.state = State::Renewing;
+        self.renewals.push(Renewal { key: ep.key(index), until: None });
+    }
+
+    /// The peer has left. True if that says no more than that the connection at hand leads nowhere:
+    /// another is begun by the next poll.
+    pub(crate) fn renew_soon(&mut self, index: u32) -> bool {
+        // X queues have no connection of their own: a peer that leaves is not heard of before it is
+        // known.
+        let over_xrc = self.xrc.is_some();
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return false };
+        if matches!(ep.state, State::Renewing | State::Retiring) {
+            return true;
+        }
+        if over_xrc || !ep.state.precedes_connection() || ep.renewals >= MOST_RENEWALS {
+            return false;
+        }
+        ep.renewals += 1;
+        self.renew(index);
+        true
+    }
+
+    /// Carries on with what is to be begun anew; from within a poll, but from no completion.
+    #[cold]
+    pub(crate) fn renew_due(&mut self) {
+        for renewal in std::mem::take(&mut self.renewals) {
+            let Some(Some(ep)) = self.endpoints.get(renewal.key.index as usize) else { continue };
+            let id = EpId { index: renewal.key.index, generation: ep.generation };
+            match (ep.state, renewal.until) {
+                _ if ep.epoch != renewal.key.generation => {}
+                (State::Renewing, None) => self.retire_connection(id, renewal.key),
+                (State::Retiring, Some(until)) => {
+                    let flushed = self.has_flushed(id);
+                    if flushed || Instant::now() >= until {
+                        self.connect_anew(id, flushed);
+                    } else {
+                        self.renewals.push(renewal);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes the connection down; whatever comes to be sent waits for the next one.
+    fn retire_connection(&mut self, id: EpId, key: EndpointKey) {
+        self.reap();
+        self.take_down(id);
+        if let Some(ep) = self.endpoint(id) {
+            ep.state = State::Retiring;
+            self.renewals.push(Renewal { key, until: Some(Instant::now() + FLUSH) });
+        }
+    }
+
+    /// The connection manager has no connection to offer. A tentative one that has found no peer
+    /// proves that the peer has left. Should it be back one day, it finds another endpoint, not one
+    /// that has failed.
+    pub(crate) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        if !ep.is_tentative() || !error.cause.finds_nobody() {
+            return self.fail(index, error);
+        }
+        log::debug!("endpoint {index}: {error}");
+        self.renew(index);
+        self.drop_waiting(index, "the peer has left");
+    }
+
+    /// Begins another connection under the same name, for whatever waits.
+    fn connect_anew(&mut self, id: EpId, flushed: bool) {
+        self.warn_unless(flushed, id);
+        self.begin_epoch(id.index, flushed);
+        if let Err(error) = self.introduce_anew(id.index, flushed) {
+            return self.fail(id.index, &error);
+        }
+        self.stats.renewed += 1;
+        let waits = self.endpoint(id).is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty());
+        if waits {
+            self.want_send(id.index);
+        }
+    }
+
+    fn introduce_anew(&mut self, index: u32, flushed: bool) -> Result<(), AddError> {
+        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return Ok(()) };
+        let choice = ep.choice.clone();
+        if !flushed {
+            // What the device still holds may complete yet.
+            self.reserve_completions()?;
+        }
+        self.service.start()?;
+        let cts = self.cts_buffer()?;
+        self.introduce(index, choice, cts);
+        Ok(())
+    }
+
+    /// What has come over the connection before the peer left goes up now: when the connection is
+    /// down, the number of its queue pair names no endpoint any more. It was there before the word
+    /// that the peer has left, so among as many as the completion queue holds.
+    fn reap(&mut self) {
+        let mut left = self.recv_cq.depth() as usize;
+        loop {
+            let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
+            self.up.extend(found);
+            let more = if left == 0 { 0 } else { self.look_for_receives() };
+            if more == 0 {
+                return;
+            }
+            left = left.saturating_sub(more);
+        }
+    }
+
+    fn begin_epoch(&mut self, index: u32, flushed: bool) {
+        let mut lanes = self.new_lanes();
+        let Some(mut ep) = self.endpoints.get_mut(index as usize).and_then(Option::take) else { return };
+        // What waits goes on waiting.
+        lanes
+            .iter_mut()
+            .zip(&ep.lanes)
+            .for_each(|(new, old)| (new.queued, new.served) = (old.queued, old.served));
+        let (epoch, old) = (ep.epoch, std::mem::replace(&mut ep.lanes, lanes));
+        self.end_epoch(index, epoch, old, ep.outstanding, flushed);
+        self.slots.disown(index);
+        self.repost_later = self.repost_later.filter(|(later, _)| *later != index);
+        ep.epoch = (epoch + 1) & GENERATION_MASK;
+        ep.state = State::Idle;
+        (ep.outstanding, ep.rdma_out) = (0, 0);
+        (ep.route, ep.numbers) = (None, Numbers::default());
+        (ep.first, ep.unopened) = (None, 0);
+        (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, false);
+        ep.steps = new_timeline();
+        log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
+        self.endpoints[index as usize] = Some(ep);
+    }
+}

@@ -1,0 +1,16 @@
+//! A port: the device, what is opened on it for all peers, and its events.
+#![forbid(unsafe_code)]
+
+pub(super) mod buffer;
+/// What a transport is told from outside.
+pub mod config;
+pub(super) mod depth;
+/// Which device and port a transport runs on.
+pub mod device;
+mod domain;
+mod events;
+mod open;
+pub(super) mod queue;
+
+pub use domain::{Domain, DomainError};
+pub use events::IDLE_POLLS;

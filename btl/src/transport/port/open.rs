@@ -1,0 +1,329 @@
+//! Building a transport over one port.
+#![forbid(unsafe_code)]
+
+use super::config::Config;
+use super::depth::{CqTooSmall, grow, recv_depth, send_depth, shared_sends};
+use super::device::Port;
+use super::queue::{QueueRes, Shared};
+use super::{Domain, DomainError};
+use crate::protocol::budget::CqBudget;
+use crate::protocol::layout::{Layout, Queue};
+use crate::protocol::pending::Pending;
+use crate::protocol::wire::{Cts, HEADER_LEN};
+use crate::transport::stats::Stats;
+use crate::transport::{BATCH, Batch, Transport};
+use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, ReceiveQueues, Service, XrcPlan};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use verbs::{Access, Cq, DeviceAttr, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq, Wc};
+
+/// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
+const MOST_INLINE: u32 = 1024;
+
+/// Pieces of a message: our header, the upper layer's, the payload.
+const PIECES: u32 = 3;
+
+/// Why a port cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A verbs object could not be had.
+    #[error(transparent)]
+    Verbs(#[from] verbs::Error),
+    /// The completion queues cannot grow to what the shared queues hold.
+    #[error(transparent)]
+    Completions(#[from] CqTooSmall),
+    /// The domain of X queues could not be had.
+    #[error(transparent)]
+    Domain(#[from] DomainError),
+    /// The configuration asks for more than the device has.
+    #[error("{what} needs {wanted}, {device} has no more than {limit}: {remedy}")]
+    Limit { what: String, wanted: u32, device: String, limit: u32, remedy: &'static str },
+    /// No connection manager fits.
+    #[error(transparent)]
+    Cpc(#[from] cpc::Error),
+}
+
+impl OpenError {
+    /// Something has run out that other processes of the node may still have got.
+    pub fn is_shortage(&self) -> bool {
+        let errno = if let OpenError::Verbs(error) = self { error.errno() } else { 0 };
+        [libc::ENOMEM, libc::ENOSPC, libc::EMFILE, libc::ENFILE, libc::EUSERS].contains(&errno)
+    }
+}
+
+impl<C> Transport<C> {
+    /// Opens the port: completion queues, shared receive queues, connection managers. No thread is
+    /// started and no receive is posted before the first peer is added.
+    pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
+        let limits = port.context.query_device()?;
+        let config = within(&limits, config, port.context.name())?;
+        let pd = Pd::alloc(&port.context)?;
+        let recv_cq = Cq::create(&port.context, config.cq_size, None)?;
+        let send_cq = Cq::create(&port.context, config.cq_size, None)?;
+        let xrc =
+            config.layout.is_xrc().then(|| Domain::open(&port.context, &config.xrc_domain)).transpose()?;
+        let queues = open_queues(&pd, &config, xrc.as_ref().map(|domain| (domain, &recv_cq)))?;
+        let config = Config { max_inline: granted_inline(&pd, &send_cq, config.max_inline)?, ..config };
+        let xrc_plan = xrc.as_ref().map(|domain| xrc_plan(domain, &config, &send_cq, &queues)).transpose()?;
+        let plan = qp_plan(port, &config, &limits, &pd, (&send_cq, &recv_cq), &queues);
+        let plan = Arc::new(QpPlan { xrc: xrc_plan, ..plan });
+        let service = Service::open(plan, ProcessName(me), &config.cpc)?;
+        let shared: u32 =
+            config.layout.queues().iter().filter(|q| !q.is_per_peer()).map(|q| u32::from(q.rd_num)).sum();
+        let mut recv_budget = CqBudget::new(recv_cq.depth());
+        grow(&recv_cq, &mut recv_budget, shared, limits.max_cqe)?;
+        let mut send_budget = CqBudget::new(send_cq.depth());
+        grow(&send_cq, &mut send_budget, shared_sends(&config.layout), limits.max_cqe)?;
+        let cq_budget = (recv_budget, send_budget);
+        Ok(Transport {
+            recv_batch: Batch { wcs: [Wc::default(); BATCH], next: 0, len: 0 },
+            recv_cq,
+            send_cq,
+            repost_later: None,
+            outstanding: 0,
+            send_wcs: [Wc::default(); BATCH],
+            polls: 0,
+            seeking: false,
+            endpoints: Vec::new(),
+            queues,
+            slots: Default::default(),
+            inflight: Default::default(),
+            pending: Pending::new(),
+            up: VecDeque::new(),
+            qpns: Default::default(),
+            parked: Vec::new(),
+            by_name: HashMap::new(),
+            epochs: Vec::new(),
+            renewals: Vec::new(),
+            cq_budget,
+            most_cqes: limits.max_cqe,
+            most_mrs: limits.max_mr,
+            cts_queue: config.layout.smallest_p(),
+            cts_buffers: HashMap::new(),
+            cts_pool: cts_pool(&pd),
+            layout: config.layout.clone(),
+            config,
+            service,
+            pd,
+            xrc: xrc.map(|domain| Box::new(domain.into())),
+            history: Vec::new(),
+            stats: Stats::default(),
+        })
+    }
+
+    /// What the connection managers tell peers, for the modex.
+    pub fn adverts(&self) -> &[cpc::Advert] {
+        self.service.adverts()
+    }
+
+    /// What the connection managers have counted, datagrams that they refused among it.
+    pub fn connection_counters(&self) -> Vec<(&'static str, u64)> {
+        self.service.counters()
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The protection domain, for a registration of the upper layer; before the first one is lent,
+    /// each queue gets send buffers of its own, which go round and round when there are no more to
+    /// be had.
+    ///
+    /// # Errors
+    /// There are none for us.
+    pub fn lend(&mut self) -> Result<Arc<Pd>, verbs::PoolError> {
+        self.queues.iter_mut().try_for_each(|queue| queue.send.reserve())?;
+        Ok(self.pd.clone())
+    }
+
+    /// Registrations that the upper layers of the process may have: a sixteenth of the device's is
+    /// kept for buffers of our own.
+    pub fn lendable(&self) -> u32 {
+        match self.most_mrs {
+            0 => u32::MAX,
+            most => most - most / 16,
+        }
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Completions that one more peer may cause: (receives, sends).
+    pub(crate) fn completions_per_peer(&self) -> (u32, u32) {
+        let recv = self.layout.queues().iter().filter_map(Queue::window).map(|w| w.receives()).sum::<u32>();
+        let queues = 0..self.layout.queues().len();
+        let send = match self.layout.is_xrc() {
+            // What goes to X queues is counted over all peers, once.
+            true => self.config.rdma_depth,
+            false => queues.map(|queue| send_depth(&self.layout, queue, &self.config)).sum(),
+        };
+        (recv + u32::from(self.cts_queue.is_some()), send)
+    }
+}
+
+/// The configuration as this device can have it: what is only a wish is cut to its limits, what a
+/// peer relies on is refused.
+fn within(limits: &DeviceAttr, config: Config, device: &str) -> Result<Config, OpenError> {
+    for (index, queue) in config.layout.queues().iter().enumerate() {
+        let of_queue = |what: &str| format!("queue {} of btl_oxib_receive_queues ({what})", index + 1);
+        let shared = queue.srq().is_some();
+        let checks = [
+            (
+                of_queue("sends, from rd_num or sd_max, and btl_oxib_rdma_depth"),
+                send_depth(&config.layout, index, &config),
+                limits.max_qp_wr,
+            ),
+            (of_queue("receives, from rd_num and rd_rsv"), recv_depth(queue, true), limits.max_qp_wr),
+            (
+                of_queue("shared receives, from rd_num"),
+                if shared { queue.rd_num.into() } else { 0 },
+                limits.max_srq_wr,
+            ),
+        ];
+        if let Some((what, wanted, limit)) = checks.into_iter().find(|(_, wanted, limit)| wanted > limit) {
+            let remedy = "use smaller numbers in btl_oxib_receive_queues, or a smaller btl_oxib_rdma_depth";
+            return Err(OpenError::Limit { what, wanted, device: device.to_owned(), limit, remedy });
+        }
+    }
+    // Numbers of messages have 16 bits, and what is in flight has to be told from what was.
+    let limit = limits.max_qp_wr.min(1 << 15);
+    let wanted = shared_sends(&config.layout) + config.rdma_depth;
+    if config.layout.is_xrc() && wanted > limit {
+        let what = "the send queue pair to a node".to_owned();
+        let remedy =
+            "let fewer sends be in flight in btl_oxib_receive_queues, or use a smaller btl_oxib_rdma_depth";
+        return Err(OpenError::Limit { what, wanted, device: device.to_owned(), limit, remedy });
+    }
+    Ok(Config { cq_size: config.cq_size.min(limits.max_cqe), ..config })
+}
+
+/// How much of the wanted inline data the device's queue pairs take: it says so only by refusing.
+fn granted_inline(pd: &Arc<Pd>, cq: &Arc<Cq>, wanted: u32) -> Result<u32, verbs::Error> {
+    let mut ask = wanted.min(MOST_INLINE);
+    loop {
+        let cap =
+            QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: PIECES, max_recv_sge: 1, max_inline: ask };
+        let init = QpInit {
+            kind: QpKind::Rc,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap,
+            sig_all: false,
+        };
+        match Qp::create(pd, &init) {
+            Ok(qp) => return Ok(qp.cap().max_inline.min(wanted)),
+            Err(_) if ask != 0 => ask /= 2,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The CTS buffers: "very small, and preallocated on endpoint creation" (seed 004).
+fn cts_pool(pd: &Arc<Pd>) -> Pool {
+    let config = PoolConfig {
+        buf_len: Cts::MESSAGE_LEN as u32,
+        align: 16,
+        grow_by: 64,
+        max: 0,
+        access: Access::LOCAL_WRITE,
+    };
+    Pool::new(pd, config)
+}
+
+fn open_queues(
+    pd: &Arc<Pd>,
+    config: &Config,
+    xrc: Option<(&Domain, &Arc<Cq>)>,
+) -> Result<Vec<QueueRes>, verbs::Error> {
+    let open = |queue: &Queue| {
+        let mut res = QueueRes::new(pd, queue.size, config.pool_grow, config.pool_limit);
+        if let Some(numbers) = queue.srq() {
+            let srq = match xrc {
+                Some((domain, cq)) => Srq::create_xrc(pd, domain.xrcd(), cq, queue.rd_num.into(), 1)?,
+                None => Srq::create(pd, queue.rd_num.into(), 1)?,
+            };
+            let limits = (queue.rd_num.into(), numbers.rd_init.into(), queue.rd_low.into());
+            let shared = Shared::new(srq, limits, numbers.sd_max.into(), numbers.srq_limit.into());
+            res.shared = Some(if xrc.is_some() { shared.over_xrc() } else { shared });
+        }
+        Ok(res)
+    };
+    config.layout.queues().iter().map(open).collect()
+}
+
+/// A send queue pair to a node holds what may be in flight on all queues, to whomever, and RDMA
+/// operations.
+fn xrc_plan(
+    domain: &Domain,
+    config: &Config,
+    send_cq: &Arc<Cq>,
+    queues: &[QueueRes],
+) -> Result<XrcPlan, verbs::Error> {
+    let shared = queues.iter().filter_map(|queue| queue.shared.as_ref());
+    let cap = QpCap {
+        max_send_wr: shared_sends(&config.layout) + config.rdma_depth,
+        max_send_sge: 1,
+        ..QpCap::default()
+    };
+    Ok(XrcPlan {
+        domain: domain.xrcd().clone(),
+        id: domain.id(),
+        srqs: shared.map(|shared| shared.srq.number()).collect::<Result<_, _>>()?,
+        send_cq: send_cq.clone(),
+        cap,
+    })
+}
+
+fn qp_plan(
+    port: &Port,
+    config: &Config,
+    limits: &DeviceAttr,
+    pd: &Arc<Pd>,
+    (send_cq, recv_cq): (&Arc<Cq>, &Arc<Cq>),
+    queues: &[QueueRes],
+) -> QpPlan {
+    let cts = config.layout.smallest_p();
+    let plan = |(index, queue): (usize, &Queue)| QueuePlan {
+        send_cq: send_cq.clone(),
+        recv_cq: recv_cq.clone(),
+        srq: queues[index].shared.as_ref().map(|s| s.srq.clone()),
+        cap: QpCap {
+            max_send_wr: send_depth(&config.layout, index, config),
+            max_recv_wr: recv_depth(queue, cts == Some(index)),
+            max_send_sge: PIECES,
+            max_recv_sge: 1,
+            max_inline: config.max_inline.min(queue.size + HEADER_LEN as u32),
+        },
+        rnr_retry: if queue.is_per_peer() { 0 } else { config.rnr_retry },
+    };
+    QpPlan {
+        pd: pd.clone(),
+        queues: config.layout.queues().iter().enumerate().map(plan).collect(),
+        receive_queues: ReceiveQueues {
+            fingerprint: config.layout.fingerprint(),
+            text: config.layout.to_string(),
+        },
+        port: PortPlan {
+            ctx: port.context.clone(),
+            num: port.num,
+            gid_index: config.gid_index,
+            gid: port.gid,
+            lid: port.attr.lid,
+            mtu: port.mtu,
+            pkey_index: port.pkey_index,
+            link_layer: port.attr.link_layer,
+        },
+        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+        min_rnr_timer: config.min_rnr_timer,
+        timeout: config.timeout,
+        retry_cnt: config.retry_count,
+        max_rd_atomic: config.rd_atomic.min(limits.max_init_rd_atomic),
+        max_dest_rd_atomic: config.rd_atomic.min(limits.max_rd_atomic),
+        sl: config.service_level,
+        xrc: None,
+    }
+}

@@ -1,0 +1,104 @@
+//! The credits of per-peer queues in motion: reposting what was consumed, telling the peer, and
+//! control messages.
+//!
+//! The rules are in `protocol::credits`; here they meet buffers and queue pairs.
+#![forbid(unsafe_code)]
+
+use crate::protocol::credits::Grant;
+use crate::protocol::wire::{Header, Kind as MessageKind};
+use crate::transport::Transport;
+use crate::transport::wrid::Kind;
+use verbs::Buf;
+
+impl<C> Transport<C> {
+    /// Posts the consumed buffers of a per-peer lane again; sends an explicit credit message if one
+    /// is due.
+    pub(crate) fn return_credits(&mut self, index: u32, queue: usize) {
+        if let Err(error) = self.repost_lane(index, queue) {
+            return self.fail(index, &format!("post of a receive failed: {error}"));
+        }
+        self.send_credits_if_due(index, queue);
+    }
+
+    /// Posts consumed buffers again while there is nothing else to do, before their batch is due:
+    /// in an exchange of single messages that takes the posting out of the way of the answer.
+    #[inline]
+    pub(crate) fn repost_early(&mut self, index: u32, queue: usize) {
+        if let Err(error) = self.repost_lane(index, queue) {
+            self.fail(index, &format!("post of a receive failed: {error}"));
+        }
+    }
+
+    pub(crate) fn repost_lane(&mut self, index: u32, queue: usize) -> Result<(), verbs::Error> {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let lane = &mut ep.lanes[queue];
+        let (Some(qp), Some((credits, _))) = (&lane.qp, &mut lane.credits) else { return Ok(()) };
+        if !ep.state.has_posted() {
+            return Ok(());
+        }
+        while let Some(slot) = lane.consumed.pop() {
+            let wr_id = self.slots.wr_id(Kind::RecvPeer, slot);
+            let s = self.slots.by_index(slot);
+            let Some(buf) = s.held.take() else { continue };
+            match qp.post_recv(wr_id, buf) {
+                Ok(posted) => s.posted = Some(posted),
+                Err((buf, error)) => {
+                    s.held = Some(buf);
+                    return Err(error);
+                }
+            }
+            credits.reposted(1);
+        }
+        Ok(())
+    }
+
+    /// Everything that is no data message: credit messages, and what should not be.
+    #[cold]
+    pub(crate) fn control(&mut self, index: u32, queue: usize, slot: u32, buf: Buf, len: usize) {
+        let parsed = Header::parse(&buf.as_slice()[..len]).map(|(header, _)| header);
+        self.repost_control(index, queue, slot, buf);
+        match parsed {
+            Ok(header) if matches!(header.kind, MessageKind::Credit | MessageKind::Open) => {
+                self.credit_message(index, queue, header.grant);
+                self.opened(index, queue);
+            }
+            Ok(header) => self.refuse(index, &format!("a {:?} message came on queue {queue}", header.kind)),
+            Err(error) => self.refuse(index, &error.to_string()),
+        }
+    }
+
+    pub(crate) fn credit_message(&mut self, index: u32, queue: usize, grant: Grant) {
+        let Some(lane) = self.lane(index, queue) else { return };
+        let Some((credits, window)) = &mut lane.credits else {
+            return self.refuse(index, "a credit message came on a shared queue");
+        };
+        match credits.credit_message_reposted(window) {
+            Ok(()) => self.accept(index, queue, grant),
+            Err(error) => self.fail(index, &error),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn refuse(&mut self, index: u32, reason: &str) {
+        self.stats.refused += 1;
+        self.fail(index, &reason);
+    }
+
+    /// The buffer of a control message goes back at once: it is outside of the data window.
+    pub(crate) fn repost_control(&mut self, index: u32, queue: usize, slot: u32, buf: Buf) {
+        if self.queues[queue].shared.is_some() {
+            return self.repost(queue, slot, buf);
+        }
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
+            return self.drop_slot(queue, slot, buf);
+        };
+        let Some(qp) = &ep.lanes[queue].qp else { return };
+        match qp.post_recv(self.slots.wr_id(Kind::RecvPeer, slot), buf) {
+            Ok(posted) => self.slots.by_index(slot).posted = Some(posted),
+            Err((buf, error)) => {
+                self.drop_slot(queue, slot, buf);
+                self.fail(index, &format!("post of a receive failed: {error}"));
+            }
+        }
+    }
+}

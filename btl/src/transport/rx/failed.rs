@@ -1,0 +1,61 @@
+//! Receives that came back with an error.
+#![forbid(unsafe_code)]
+
+use super::qpns::Owner;
+use crate::transport::Transport;
+use crate::transport::wrid::{Kind, WrId};
+use verbs::{Wc, WcStatus};
+
+impl<C> Transport<C> {
+    /// A receive came back with an error: flushed, or the reason why its queue pair is in ERR.
+    #[cold]
+    pub(crate) fn receive_failed(&mut self, wc: &Wc, id: WrId) {
+        let (slot, queue) = (id.index(), id.queue());
+        match id.kind() {
+            Some(Kind::RecvCts) => {
+                if let Some(buf) = self.take_cts(id) {
+                    self.cts_pool.put(buf);
+                }
+                match self.epochs.get(slot as usize) {
+                    Some(epoch) if *epoch == id.generation() => self.fail_with(slot, wc),
+                    _ => self.stats.stale += 1,
+                }
+            }
+            Some(Kind::RecvPeer) => {
+                let Some(s) = self.slots.at(id) else { return self.stats.stale += 1 };
+                let endpoint = s.endpoint;
+                if let Some(buf) = s.posted.take() {
+                    self.drop_slot(queue, slot, buf.completed());
+                }
+                if !self.may_have_left(endpoint, wc) {
+                    self.fail_with(endpoint, wc);
+                }
+            }
+            Some(Kind::RecvXrc) => {
+                if let Some(shared) = &mut self.queues[queue].shared {
+                    shared.posted -= 1;
+                }
+                self.give_up(wc);
+            }
+            Some(Kind::RecvShared) => {
+                let owner = self.qpns.find(wc.qp_num());
+                if let Some(shared) = &mut self.queues[queue].shared {
+                    shared.posted -= 1;
+                }
+                self.give_up(wc);
+                if let Some(Owner::Lane { endpoint, .. }) = owner {
+                    self.fail_with(endpoint, wc);
+                }
+            }
+            _ => self.stats.stale += 1,
+        }
+    }
+
+    /// On iWARP a peer that takes its connections down, in its MPI_Finalize, takes our queue pairs
+    /// along. What it means the connection manager says, whose word is on its way; a send that is
+    /// lost with them says something else.
+    fn may_have_left(&self, index: u32, wc: &Wc) -> bool {
+        let endpoint = self.endpoints.get(index as usize).and_then(|ep| ep.as_deref());
+        wc.status() == WcStatus::Flushed && endpoint.is_some_and(|ep| ep.first.is_some())
+    }
+}

@@ -1,0 +1,197 @@
+//! The receiving side, and the turning of completions into what the upper layer hears.
+//!
+//! Receive completions are looked at first; send completions, if there can be any, when nothing
+//! arrived, and now and then when something always does: a process that is flooded has to be able
+//! to send. A message's credits are applied as soon as its header is parsed; its own buffer is
+//! posted again, and its credit returned, only when the upper layer has given it back.
+#![forbid(unsafe_code)]
+
+use crate::protocol::credits::{CreditError, Grant};
+use crate::protocol::wire::{DataHeader, HEADER_LEN};
+use crate::transport::endpoint::EpId;
+use crate::transport::endpoint::state::State;
+use crate::transport::port::IDLE_POLLS;
+use crate::transport::wrid::{Kind, WrId};
+use crate::transport::{Delivery, Transport, Upcall};
+use verbs::Wc;
+
+/// Polls that found something, between two looks at what can wait.
+const BUSY_POLLS: u32 = 8;
+
+const _: () = assert!(IDLE_POLLS.is_multiple_of(BUSY_POLLS));
+
+impl<C> Transport<C> {
+    /// Looks around once: connection events, completions. True if there is something for
+    /// [`Transport::take_upcall`].
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        if self.service.pending() {
+            self.connection_events();
+        }
+        if self.recv_batch.next == self.recv_batch.len {
+            self.look_for_receives();
+            self.polls = self.polls.wrapping_add(1);
+            if self.recv_batch.len == 0 || self.polls.is_multiple_of(BUSY_POLLS) {
+                self.other_work();
+            }
+        }
+        self.recv_batch.next != self.recv_batch.len || !self.up.is_empty()
+    }
+
+    /// The next receive completions, in place of those that have been looked at; how many.
+    #[inline]
+    pub(crate) fn look_for_receives(&mut self) -> usize {
+        self.recv_batch.next = 0;
+        self.recv_batch.len = match self.recv_cq.poll(&mut self.recv_batch.wcs) {
+            Ok(len) => len,
+            Err(error) => self.cq_broken(&error),
+        };
+        self.recv_batch.len
+    }
+
+    /// Nothing arrived, or something has for a while: time for what can wait.
+    #[inline]
+    fn other_work(&mut self) {
+        if let Some((index, queue)) = self.repost_later.take() {
+            self.repost_early(index, queue);
+        }
+        if self.outstanding != 0 {
+            self.poll_sends();
+        }
+        if !self.renewals.is_empty() {
+            self.renew_due();
+        }
+        if self.polls.is_multiple_of(IDLE_POLLS) {
+            self.device_events();
+        }
+    }
+
+    /// The next thing for the upper layer, of what the last `poll` found. What was put aside
+    /// before, or comes up while a message's sender is looked for, is older than what is in the
+    /// batch.
+    #[inline]
+    pub fn take_upcall(&mut self) -> Option<Upcall<C>> {
+        loop {
+            if !self.up.is_empty() {
+                return self.up.pop_front();
+            }
+            if self.recv_batch.next == self.recv_batch.len {
+                return None;
+            }
+            let wc = self.recv_batch.wcs[self.recv_batch.next];
+            self.recv_batch.next += 1;
+            match self.received(&wc) {
+                Some(delivery) if self.up.is_empty() => return Some(Upcall::Deliver(delivery)),
+                Some(delivery) => self.up.push_back(Upcall::Deliver(delivery)),
+                None => {}
+            }
+        }
+    }
+
+    /// Takes a receive completion apart; a message for the upper layer comes back.
+    #[inline]
+    pub(crate) fn received(&mut self, wc: &Wc) -> Option<Delivery> {
+        let id = WrId(wc.wr_id());
+        if !wc.is_ok() {
+            self.receive_failed(wc, id);
+            return None;
+        }
+        let slot = id.index();
+        let queue = id.queue();
+        let index = if id.is(Kind::RecvPeer) {
+            self.slots.at(id)?.endpoint
+        } else if id.is(Kind::RecvShared) {
+            self.sender(wc)?
+        } else {
+            return self.received_otherwise(wc, id);
+        };
+        let buf = self.slots.at(id)?.posted.take()?.completed();
+        let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
+        let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
+        let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
+            self.control(index, queue, slot, buf, len);
+            return None;
+        };
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
+            self.repost(queue, slot, buf);
+            return None;
+        };
+        let endpoint = EpId { index, generation: ep.generation };
+        if ep.state != State::Connected {
+            self.early(index, queue);
+        }
+        self.accept(index, queue, header.grant());
+        self.stats.received += 1;
+        Some(Delivery {
+            endpoint,
+            tag: header.tag(),
+            buf,
+            len: (len - HEADER_LEN) as u32,
+            slot,
+            queue: queue as u8,
+        })
+    }
+
+    /// Credits that a message of the peer brought.
+    #[inline]
+    pub(crate) fn accept(&mut self, index: u32, queue: usize, grant: Grant) {
+        if grant == Grant::NONE {
+            return;
+        }
+        let Some(lane) = self.lane(index, queue) else { return };
+        let accepted = match &mut lane.credits {
+            Some((credits, window)) => credits.accept(window, grant),
+            None => Err(CreditError::DataGrant { granted: grant.data, have: 0, window: 0 }),
+        };
+        match accepted {
+            Ok(()) => self.wake(index, queue),
+            Err(error) => self.fail(index, &error),
+        }
+    }
+
+    /// The upper layer is done with a message: post its buffer again, return its credit.
+    #[inline]
+    pub fn delivered(&mut self, delivery: Delivery) {
+        let queue = delivery.queue as usize;
+        let slot = delivery.slot;
+        if self.queues[queue].shared.is_some() {
+            return self.repost(queue, slot, delivery.buf);
+        }
+        let index = delivery.endpoint.index;
+        // A message of a former connection has its slot, but no credit to return.
+        let is_current = self.slots.by_index(slot).endpoint == index;
+        let Some(ep) = self.endpoint(delivery.endpoint).filter(|_| is_current) else {
+            return self.drop_slot(queue, slot, delivery.buf);
+        };
+        let lane = &mut ep.lanes[queue];
+        let Some((credits, window)) = &mut lane.credits else { return };
+        let overrun = credits.consumed(window).err();
+        let due = credits.repost_due(window) != 0 || credits.explicit_due(window);
+        lane.consumed.push(slot);
+        self.slots.by_index(slot).held = Some(delivery.buf);
+        if let Some(error) = overrun {
+            self.fail(index, &error);
+        } else if due {
+            self.return_credits(index, queue);
+        } else {
+            self.repost_later = Some((index, queue));
+        }
+    }
+
+    /// The endpoint is new: data before the connection manager's last word stands in for it, the
+    /// first message is noted, and answers can be expected from now on.
+    #[cold]
+    pub(crate) fn early(&mut self, index: u32, queue: usize) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        ep.peer_has_sent = true;
+        match ep.state {
+            State::HaveQps | State::HaveCts => {
+                let key = ep.key(index);
+                self.service.first_data(key);
+            }
+            State::Ready => self.first_message(index),
+            State::AwaitingFirst => self.opened(index, queue),
+            _ => {}
+        }
+    }
+}

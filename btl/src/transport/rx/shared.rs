@@ -1,0 +1,158 @@
+//! Shared receive queues: filling them, and finding the endpoint of what came through them.
+#![forbid(unsafe_code)]
+
+use super::qpns::Owner;
+use super::slots::{NO_ENDPOINT, RecvSlots};
+use crate::transport::Transport;
+use crate::transport::Upcall;
+use crate::transport::port::queue::Shared;
+use crate::transport::wrid::WrId;
+use std::sync::Arc;
+use verbs::{Buf, Srq, Wc};
+
+impl<C> Transport<C> {
+    /// A shared queue's buffer has been consumed: post it again with its batch.
+    #[inline]
+    pub(crate) fn repost(&mut self, queue: usize, slot: u32, buf: Buf) {
+        self.slots.by_index(slot).held = Some(buf);
+        let Some(shared) = &mut self.queues[queue].shared else { return };
+        shared.consumed.push(slot);
+        if shared.refill_due() {
+            self.refill(queue);
+        }
+    }
+
+    /// Posts what has been consumed of a shared queue, and as many new buffers as it is to hold.
+    pub(crate) fn refill(&mut self, queue: usize) {
+        let res = &mut self.queues[queue];
+        let Some(shared) = &mut res.shared else { return };
+        while shared.posted < shared.target {
+            let slot = shared.consumed.pop().unwrap_or_else(|| self.slots.take(NO_ENDPOINT, queue));
+            let buf = match self.slots.by_index(slot).held.take().map_or_else(|| res.recv.take(), Ok) {
+                Ok(buf) => buf,
+                Err(error) => {
+                    log::error!("shared queue {queue} cannot be filled: {error}");
+                    return self.slots.release(slot);
+                }
+            };
+            if let Err(error) = post(shared, &mut self.slots, slot, buf) {
+                log::error!("post to shared queue {queue} failed: {error}");
+                return shared.consumed.push(slot);
+            }
+        }
+    }
+
+    /// A buffer that will not be posted again.
+    #[cold]
+    pub(crate) fn drop_slot(&mut self, queue: usize, slot: u32, buf: Buf) {
+        self.queues[queue].recv.put(buf);
+        self.slots.release(slot);
+    }
+
+    /// Which endpoint sent a message that came through a shared queue. Unknown ones are parked: the
+    /// helper's event that names the queue pair may be behind the message.
+    #[inline]
+    pub(crate) fn sender(&mut self, wc: &Wc) -> Option<u32> {
+        let queue = WrId(wc.wr_id()).queue();
+        if let Some(shared) = &mut self.queues[queue].shared {
+            shared.posted -= 1;
+            if shared.posted == 0 {
+                self.ran_empty(queue);
+            }
+        }
+        match self.qpns.find(wc.qp_num()) {
+            Some(Owner::Lane { endpoint, .. }) => Some(endpoint),
+            _ => self.sender_late(wc),
+        }
+    }
+
+    /// Destroys the shared queues; their queue pairs are gone. The receives that never completed
+    /// come back: a buffer that stays with the device keeps its registration and the device open.
+    #[cold]
+    pub(crate) fn end_shared(&mut self) {
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            let Some(shared) = queue.shared.take() else { continue };
+            match Arc::into_inner(shared.srq).map(Srq::destroy) {
+                Some(Ok(())) => self.slots.take_back(index).for_each(|buf| queue.recv.put(buf)),
+                Some(Err(error)) => log::warn!("{error}: its buffers stay with the device"),
+                None => log::debug!("shared queue {index} is still used: its buffers stay with the device"),
+            }
+        }
+    }
+
+    #[cold]
+    pub(crate) fn ran_empty(&mut self, queue: usize) {
+        if let Some(shared) = &mut self.queues[queue].shared
+            && shared.grow()
+        {
+            log::debug!("shared queue {queue} ran empty: keeps {} buffers posted from now on", shared.target);
+        }
+        self.refill(queue);
+    }
+
+    #[cold]
+    pub(crate) fn sender_late(&mut self, wc: &Wc) -> Option<u32> {
+        self.connection_events();
+        match self.qpns.find(wc.qp_num()) {
+            Some(Owner::Lane { endpoint, .. }) => Some(endpoint),
+            Some(Owner::Retired) => {
+                self.stats.stale += 1;
+                self.give_up(wc);
+                None
+            }
+            None => {
+                self.stats.parked += 1;
+                // Its receive is looked at again when the queue pair is known.
+                self.park(*wc);
+                None
+            }
+        }
+    }
+
+    /// A message of a connection that is gone: its buffer is posted again.
+    pub(crate) fn give_up(&mut self, wc: &Wc) {
+        let id = WrId(wc.wr_id());
+        let buf = self.slots.at(id).and_then(|s| s.posted.take());
+        if let Some(buf) = buf {
+            self.repost(id.queue(), id.index(), buf.completed());
+        }
+    }
+
+    pub(crate) fn park(&mut self, wc: Wc) {
+        if let Some(shared) = &mut self.queues[WrId(wc.wr_id()).queue()].shared {
+            shared.posted += 1; // counted down again when it is looked at
+        }
+        self.parked.push(wc);
+    }
+
+    /// Messages whose queue pair is known by now go back into the batch.
+    pub(crate) fn unpark(&mut self) {
+        let mut rest = Vec::new();
+        for wc in std::mem::take(&mut self.parked) {
+            match self.qpns.find(wc.qp_num()) {
+                None => rest.push(wc),
+                Some(_) => {
+                    if let Some(delivery) = self.received(&wc) {
+                        self.up.push_back(Upcall::Deliver(delivery));
+                    }
+                }
+            }
+        }
+        self.parked = rest;
+    }
+}
+
+/// Hands a buffer to the device under `slot`; on an error the slot holds it.
+fn post(shared: &mut Shared, slots: &mut RecvSlots, slot: u32, buf: Buf) -> Result<(), verbs::Error> {
+    match shared.srq.post_recv(slots.wr_id(shared.kind, slot), buf) {
+        Ok(posted) => {
+            slots.by_index(slot).posted = Some(posted);
+            shared.posted += 1;
+            Ok(())
+        }
+        Err((buf, error)) => {
+            slots.by_index(slot).held = Some(buf);
+            Err(error)
+        }
+    }
+}

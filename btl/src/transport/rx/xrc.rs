@@ -1,0 +1,82 @@
+//! Receiving: a message's header names its endpoint.
+#![forbid(unsafe_code)]
+
+use crate::protocol::wire::{HEADER_LEN, XrcHeader};
+use crate::transport::endpoint::EpId;
+use crate::transport::endpoint::numbers::{Arrival, of_label};
+use crate::transport::endpoint::state::State;
+use crate::transport::wrid::{Kind, WrId};
+use crate::transport::{Delivery, Transport};
+use verbs::{Buf, Wc};
+
+impl<C> Transport<C> {
+    /// A receive completion of neither a P nor an S queue.
+    #[inline(never)]
+    pub(crate) fn received_otherwise(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
+        match id.kind() {
+            Some(Kind::RecvXrc) => self.received_xrc(wc, id),
+            _ => self.cts_received(wc, id),
+        }
+    }
+
+    /// Takes a receive completion of an X queue apart.
+    fn received_xrc(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
+        let (slot, queue) = (id.index(), id.queue());
+        if let Some(shared) = &mut self.queues[queue].shared {
+            shared.posted -= 1;
+            if shared.posted == 0 {
+                self.ran_empty(queue);
+            }
+        }
+        let buf = self.slots.at(id)?.posted.take()?.completed();
+        let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
+        let header = buf.as_slice()[..len].first_chunk().and_then(|head| XrcHeader::parse(*head));
+        let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
+            return self.drop_malformed(queue, slot, buf);
+        };
+        let Some(endpoint) = self.labelled(header) else {
+            self.repost(queue, slot, buf);
+            return None;
+        };
+        self.stats.received += 1;
+        let len = (len - HEADER_LEN) as u32;
+        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
+    }
+
+    /// The endpoint that goes by the message's label, if the message is new.
+    fn labelled(&mut self, header: XrcHeader) -> Option<EpId> {
+        let (index, low) = of_label(header.label());
+        let epoch = self.epochs.get(index).filter(|epoch| **epoch as u8 == low);
+        let (Some(_), Some(Some(ep))) = (epoch, self.endpoints.get_mut(index)) else {
+            // Of a peer that has been removed since.
+            self.stats.stale += 1;
+            return None;
+        };
+        let id = EpId { index: index as u32, generation: ep.generation };
+        match (ep.numbers.arrived(header.number()), ep.state) {
+            (Arrival::Next, State::Failed) => return None,
+            (Arrival::Next, State::Connected) => {}
+            (Arrival::Next, State::Ready) => self.first_message(index as u32),
+            // The route back may not be there: nothing has been sent yet, or it broke.
+            (Arrival::Next, _) => ep.peer_has_sent = true,
+            (Arrival::Again, _) => {
+                self.stats.repeated += 1;
+                return None;
+            }
+            (Arrival::Gap, _) => {
+                self.refuse(index as u32, "a message of the peer is missing");
+                return None;
+            }
+        }
+        Some(id)
+    }
+
+    /// No oxib of this version writes such a message, and it names no endpoint: it is dropped.
+    #[cold]
+    fn drop_malformed(&mut self, queue: usize, slot: u32, buf: Buf) -> Option<Delivery> {
+        self.stats.refused += 1;
+        log::warn!("queue {queue}: a message without a valid header was dropped");
+        self.repost(queue, slot, buf);
+        None
+    }
+}

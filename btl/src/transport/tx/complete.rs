@@ -1,0 +1,177 @@
+//! Send completions, and completions of either kind that are errors.
+//!
+//! Every work request has one completion, successful, failed or flushed; each gives back what
+//! waited for it.
+#![forbid(unsafe_code)]
+
+use super::inflight::Waiting;
+use crate::transport::endpoint::state::State;
+use crate::transport::wrid::{Kind, WrId};
+use crate::transport::{BATCH, SendBuf, Transport, Upcall};
+use verbs::{Wc, WcStatus};
+
+impl<C> Transport<C> {
+    /// Looks at the send completions; how many there were.
+    pub(crate) fn poll_sends(&mut self) -> usize {
+        let got = match self.send_cq.poll(&mut self.send_wcs) {
+            Ok(got) => got.min(BATCH),
+            Err(error) => self.cq_broken(&error),
+        };
+        for index in 0..got {
+            let wc = self.send_wcs[index];
+            self.sent(&wc);
+        }
+        got
+    }
+
+    #[inline]
+    pub(crate) fn sent(&mut self, wc: &Wc) {
+        let id = WrId(wc.wr_id());
+        if id.is(Kind::SendInline) {
+            match self.epochs.get(id.index() as usize) {
+                Some(generation) if *generation == id.generation() => self.send_done(id.index(), id.queue()),
+                _ => return self.stats.stale += 1,
+            }
+        } else if id.is(Kind::Send) || id.is(Kind::Rdma) {
+            return self.retire(wc, id);
+        } else {
+            return self.sent_over_xrc(wc, id);
+        }
+        if !wc.is_ok() {
+            self.fail_with(id.index(), wc);
+        }
+    }
+
+    /// Gives back what waited for this completion.
+    pub(crate) fn retire(&mut self, wc: &Wc, id: WrId) {
+        let endpoint = match self.inflight.complete(id.index(), id.generation()) {
+            Some(Waiting::Send { endpoint, buf, share }) => {
+                self.give_back(SendBuf { buf: buf.completed(), class: id.queue() as u8, share });
+                self.send_done(endpoint, id.queue());
+                endpoint
+            }
+            Some(Waiting::Rdma { endpoint, cookie }) => {
+                self.up.push_back(Upcall::Completed { cookie, ok: wc.is_ok() });
+                self.rdma_done(endpoint, id.queue());
+                endpoint
+            }
+            None => return self.stats.stale += 1,
+        };
+        if !wc.is_ok() {
+            self.fail_with(endpoint, wc);
+        }
+    }
+
+    /// A work request failed. A flushed one only follows another that says why, and that may still
+    /// be in the queue.
+    #[cold]
+    pub(crate) fn fail_with(&mut self, index: u32, wc: &Wc) {
+        if wc.status() == WcStatus::Flushed && self.is_alive(index) && self.outstanding != 0 && !self.seeking
+        {
+            // We may be in the middle of a batch: it is looked at to its end afterwards.
+            let batch = self.send_wcs;
+            self.seeking = true;
+            while self.poll_sends() != 0 && self.is_alive(index) {}
+            self.seeking = false;
+            self.send_wcs = batch;
+        }
+        self.fail(index, &format_args!("work request on {}: {}", wc.qp_num(), wc.status()));
+    }
+
+    fn is_alive(&self, index: u32) -> bool {
+        matches!(self.endpoints.get(index as usize), Some(Some(ep)) if ep.state != State::Failed)
+    }
+
+    /// Work requests that never completed: their buffers stay with the device, their callbacks hear
+    /// of it.
+    pub(crate) fn forget_inflight(&mut self, index: u32) {
+        let of_endpoint = |w: &Waiting<C>| match w {
+            Waiting::Send { endpoint, .. } | Waiting::Rdma { endpoint, .. } => *endpoint == index,
+        };
+        for waiting in self.inflight.drain(of_endpoint) {
+            if let Waiting::Rdma { cookie, .. } = waiting {
+                self.up.push_back(Upcall::Completed { cookie, ok: false });
+            }
+        }
+    }
+
+    #[cold]
+    pub(crate) fn cq_broken(&mut self, error: &verbs::Error) -> usize {
+        self.all_broken(&format!("completion queue broken: {error}"));
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::layout::{DEFAULT, Layout};
+    use crate::transport::config::Config;
+    use crate::transport::device::{Choice, Filter, PortConfig, find};
+    use std::sync::Arc;
+    use std::time::Duration;
+    use verbs::{Driver, Posted, Qp, QpCap, QpInit, QpKind};
+
+    fn transport() -> Transport<u64> {
+        let soft = || Driver::with_connections(softib::driver_table(), softib::cm_table());
+        let port = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+        let ports = find(&Choice::Soft, &Filter::default(), port, soft).unwrap();
+        let config = Config {
+            layout: Layout::parse(DEFAULT).unwrap(),
+            max_inline: 136,
+            pool_limit: 1024,
+            pool_grow: 32,
+            cq_size: 64,
+            min_rnr_timer: 1,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            rd_atomic: 4,
+            rdma_depth: 16,
+            service_level: 0,
+            gid_index: 0,
+            drain: Duration::from_secs(5),
+            keep_timelines: false,
+            xrc_domain: std::env::temp_dir(),
+            cpc: cpc::Config::default(),
+        };
+        Transport::open(&ports[0], config, 1 << 40).unwrap()
+    }
+
+    /// The receive of the CTS in one epoch of the endpoint at position 0, as the connection manager
+    /// posts it.
+    fn cts_receive(t: &mut Transport<u64>, epoch: u32) -> (Arc<Qp>, Posted) {
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+        let (send_cq, recv_cq) = (t.send_cq.clone(), t.recv_cq.clone());
+        let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all: false };
+        let qp = Qp::create(&t.pd, &init).unwrap();
+        let (access, qkey) = (verbs::Access::LOCAL_WRITE, verbs::QKey(0));
+        qp.to_init(&verbs::InitAttr { port: 1, pkey_index: 0, access, qkey }).unwrap();
+        let buf = t.cts_pool.take().unwrap();
+        let posted = qp.post_recv(WrId::new(Kind::RecvCts, 0, epoch, 0).0, buf).map_err(|(_, error)| error);
+        (qp, posted.unwrap())
+    }
+
+    /// The device was too slow to flush it before the endpoint was taken down.
+    #[test]
+    fn a_late_cts_completion_of_a_former_life_leaves_the_buffer_of_the_new_one_to_the_device() {
+        let mut t = transport();
+        let adverts = t.adverts().to_vec();
+        let id = t.add(2 << 40, &adverts).unwrap();
+        assert_eq!((id.index, id.generation), (0, 0));
+        let (former, late) = cts_receive(&mut t, 0);
+        t.cts_buffers.insert((0, 0), late);
+        t.epochs[0] = 1;
+        if let Some(Some(ep)) = t.endpoints.get_mut(0) {
+            ep.epoch = 1;
+        }
+        let (_later, posted) = cts_receive(&mut t, 1);
+        t.cts_buffers.insert((0, 1), posted);
+        former.to_error().unwrap();
+        t.poll();
+        while t.take_upcall().is_some() {}
+        assert!(t.cts_buffers.contains_key(&(0, 1)), "the device still has it");
+        assert!(!t.cts_buffers.contains_key(&(0, 0)), "the former epoch's has come back");
+        assert_eq!((t.stats.stale, t.stats.failed), (1, 0));
+    }
+}

@@ -1,0 +1,88 @@
+//! Messages of our own: the CTS, explicit credit messages, the first message of an iWARP queue pair.
+#![forbid(unsafe_code)]
+
+use crate::protocol::pending::LaneId;
+use crate::protocol::wire::{Cts, Header};
+use crate::transport::wrid::{Kind, WrId};
+use crate::transport::{SendBuf, Transport};
+use verbs::{PoolError, SendFlags};
+
+/// Why a message of our own could not be posted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ControlError {
+    #[error(transparent)]
+    Verbs(#[from] verbs::Error),
+    #[error("no buffer: {0}")]
+    Buffer(#[from] PoolError),
+}
+
+impl<C> Transport<C> {
+    /// Sends an explicit credit message if so much is owed that one is due.
+    #[inline]
+    pub(crate) fn send_credits_if_due(&mut self, index: u32, queue: usize) {
+        let due = match self.lane(index, queue) {
+            Some(lane) => lane.credits.as_ref().is_some_and(|(credits, window)| credits.explicit_due(window)),
+            None => false,
+        };
+        if due {
+            self.send_credits(index, queue);
+        }
+    }
+
+    /// An explicit credit message, out of its own credits and one of the entries that data never
+    /// takes.
+    #[cold]
+    pub(crate) fn send_credits(&mut self, index: u32, queue: usize) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        if !ep.state.flows() {
+            return;
+        }
+        let lane = &mut ep.lanes[queue];
+        let Some((credits, window)) = &mut lane.credits else { return };
+        if !lane.budget.acquire() {
+            return; // the next completion tries again
+        }
+        let Some(grant) = credits.acquire_explicit(window) else {
+            lane.budget.release(1);
+            return;
+        };
+        match self.post_control(index, queue, &Header::credit(queue as u8, grant).emit()) {
+            Ok(()) => self.stats.credit_messages += 1,
+            Err(error) => self.fail(index, &format!("post of a credit message failed: {error}")),
+        }
+    }
+
+    /// Posts a message of our own, whose entry has been taken: inline, or from a buffer where the
+    /// device takes too little inline.
+    pub(crate) fn post_control(
+        &mut self,
+        index: u32,
+        queue: usize,
+        message: &[u8],
+    ) -> Result<(), ControlError> {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let lane = &ep.lanes[queue];
+        let Some(qp) = lane.qp.clone() else { return Ok(()) };
+        if message.len() <= lane.max_inline as usize {
+            let wr = WrId::new(Kind::SendInline, queue, ep.epoch, index);
+            qp.post_send_inline(wr.0, [message], SendFlags::SIGNALED)?;
+            self.count_posted(index);
+            return Ok(());
+        }
+        let mut buf = self.queues[queue].send.take()?;
+        buf.as_mut_slice()[..message.len()].copy_from_slice(message);
+        let (buf, class) = (SendBuf { buf, class: queue as u8, share: None }, queue as u8);
+        Ok(self.post_buffer(LaneId { peer: index, queue: class }, buf, message.len())?)
+    }
+
+    /// The CTS goes over the smallest per-peer queue, into the receive that the connection manager
+    /// posted there.
+    pub(crate) fn post_cts(&mut self, index: u32) -> Result<(), ControlError> {
+        let Some(queue) = self.cts_queue else { return Ok(()) };
+        let cts = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let entry = ep.lanes[queue].budget.acquire();
+        debug_assert!(entry, "the first send of a queue pair has an entry");
+        self.post_control(index, queue, &cts.message(queue as u8))
+    }
+}

@@ -1,0 +1,121 @@
+//! What a flush waits for: everything that was handed to us before it, and nothing that comes
+//! later.
+//!
+//! ```text
+//!   callbacks   each has a ticket, given out in order   over when its callback has returned, in any order      Callbacks
+//!   messages    that wait in a lane                     over when the lane has posted so many                  LaneMark::Queued
+//!               that are posted                         over when the lane has so many completions: one queue
+//!                                                       pair completes in posting order                        LaneMark::Posted
+//! ```
+//! So other threads, and callbacks that begin another operation, do not keep a flush from its end.
+#![forbid(unsafe_code)]
+
+use crate::transport::Transport;
+use crate::transport::endpoint::lane::Lane;
+use crate::transport::endpoint::state::State;
+use crate::transport::endpoint::{Endpoint, EpId};
+
+/// What one queue has to do yet.
+#[derive(Clone, Copy, Debug)]
+enum LaneMark {
+    /// Post as many of its waiting messages as to reach this count.
+    Queued(u32),
+    /// Complete as many work requests as to reach this count.
+    Posted(u32),
+}
+
+impl LaneMark {
+    fn waits_for(&mut self, lane: &Lane) -> bool {
+        if let LaneMark::Queued(end) = *self
+            && is_reached(lane.served, end)
+        {
+            *self = LaneMark::Posted(lane.completed.wrapping_add(lane.budget.in_flight().into()));
+        }
+        match *self {
+            LaneMark::Queued(_) => true,
+            LaneMark::Posted(end) => !is_reached(lane.completed, end),
+        }
+    }
+}
+
+/// Counts are kept modulo 2^32.
+fn is_reached(count: u32, end: u32) -> bool {
+    count.wrapping_sub(end) < 1 << 31
+}
+
+/// The moment that a flush of one endpoint began.
+#[derive(Debug)]
+pub struct Mark {
+    id: EpId,
+    /// Ticket of the first callback that is of no interest.
+    callbacks: u64,
+    /// Of which connection the counts are.
+    epoch: u32,
+    lanes: Vec<LaneMark>,
+}
+
+impl Mark {
+    fn of<C>(id: EpId, ep: &Endpoint<C>) -> Mark {
+        Mark { id, callbacks: ep.owed.next(), epoch: ep.epoch, lanes: lane_marks(ep) }
+    }
+
+    /// Whose it is.
+    pub fn endpoint(&self) -> EpId {
+        self.id
+    }
+}
+
+fn lane_marks<C>(ep: &Endpoint<C>) -> Vec<LaneMark> {
+    ep.lanes.iter().map(|lane| LaneMark::Queued(lane.queued)).collect()
+}
+
+impl<C> Transport<C> {
+    /// The upper layer has a callback to come for this endpoint; what to call it when it has
+    /// returned.
+    #[inline]
+    pub fn owe(&mut self, id: EpId) -> u64 {
+        self.endpoint(id).map_or(0, |ep| ep.owed.add())
+    }
+
+    /// The callback of this ticket has returned, or will not be called.
+    #[inline]
+    pub fn called_back(&mut self, id: EpId, ticket: u64) {
+        if let Some(ep) = self.endpoint(id) {
+            ep.owed.returned(ticket);
+        }
+    }
+
+    /// What has been handed to us for this endpoint up to now; nothing if it is gone.
+    pub fn begin_flush(&mut self, id: EpId) -> Option<Mark> {
+        self.endpoint(id).map(|ep| Mark::of(id, ep))
+    }
+
+    /// Whether something of it is not done, or its callback has not returned; `but` are tickets of
+    /// callbacks that the caller is in.
+    pub fn is_ahead(&mut self, mark: &mut Mark, but: &[u64]) -> bool {
+        let nothing_comes = self.up.is_empty();
+        let Some(ep) = self.endpoint(mark.id) else { return false };
+        if ep.epoch != mark.epoch {
+            // Connected anew: what was posted is lost with the old connection, what waits is not.
+            (mark.epoch, mark.lanes) = (ep.epoch, lane_marks(ep));
+        }
+        let owed = ep.owed.any_before(mark.callbacks, but);
+        match ep.state {
+            // Nothing completes any more but what has.
+            State::Closed => owed && !nothing_comes,
+            State::Failed => owed,
+            _ => owed || mark.lanes.iter_mut().zip(&ep.lanes).any(|(mark, lane)| mark.waits_for(lane)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_go_on_behind_their_largest_value() {
+        assert!(is_reached(5, 5) && is_reached(6, 5) && !is_reached(4, 5));
+        assert!(is_reached(1, u32::MAX) && !is_reached(u32::MAX, 1));
+    }
+}

@@ -1,0 +1,13 @@
+//! Sending: what goes out, what waits, and what each completion gives back.
+#![forbid(unsafe_code)]
+
+mod complete;
+mod control;
+/// What a flush waits for.
+pub mod flush;
+pub(super) mod inflight;
+pub(super) mod path;
+mod rdma;
+mod replay;
+mod send;
+mod xrc;

@@ -1,0 +1,136 @@
+//! A work request has failed, and with it the send queue pair that leads to all processes of a
+//! node.
+//!
+//! ```text
+//!   completions of the path:   ok  ok  FAILED(B)  flushed(C)  flushed(B)  flushed(C)
+//!                                      B is lost  kept        given up    kept        then C: renew, a new route, posted again
+//! ```
+//! The endpoint whose request failed is lost: its process or SRQ is gone, the access was wrong, or
+//! it did not answer. What was flushed behind it, or when we gave the queue pair up ourselves, is
+//! posted again. It may have been carried out all the same, without our hearing of it: a message is
+//! known by its number, and a read or write has the same outcome twice as long as the upper layer
+//! has not been told that it is over.
+#![forbid(unsafe_code)]
+
+use super::path::Held;
+use crate::transport::endpoint::CONNECT_PATIENCE;
+use crate::transport::endpoint::EpId;
+use crate::transport::endpoint::route::Kept;
+use crate::transport::endpoint::state::{Event, State};
+use crate::transport::{SendBuf, Transport, Upcall};
+use verbs::{Wc, WcStatus};
+
+impl<C> Transport<C> {
+    /// A work request has not been carried out, or failed.
+    #[cold]
+    pub(crate) fn unsent(&mut self, wc: &Wc, held: Held<C>, queue: usize) {
+        let (to, path) = held.names();
+        let flushed = wc.status() == WcStatus::Flushed;
+        self.break_path(path, (!flushed).then_some(to), &reason(wc));
+        if flushed && self.is_on_hold(to, path) {
+            self.keep(to, held, queue);
+        } else {
+            self.give_up_held(to, held, queue);
+        }
+        self.settle_path(to, path);
+    }
+
+    /// The endpoint waits for another route, and this is the one that broke.
+    fn is_on_hold(&self, to: EpId, path: u32) -> bool {
+        let ep = self.endpoints.get(to.index as usize).and_then(Option::as_ref);
+        let on_hold = ep.is_some_and(|ep| {
+            ep.state == State::Connecting && ep.route.as_ref().is_some_and(|way| way.path == path)
+        });
+        on_hold && self.is_current(to)
+    }
+
+    fn keep(&mut self, to: EpId, held: Held<C>, queue: usize) {
+        let Some(Some(ep)) = self.endpoints.get_mut(to.index as usize) else { return };
+        let Some(way) = &mut ep.route else { return };
+        ep.outstanding -= 1;
+        self.outstanding -= 1;
+        match held {
+            Held::Send { buf, share, total, .. } => {
+                let buf = SendBuf { buf: buf.completed(), class: queue as u8, share };
+                way.messages.push_back(Kept { queue: queue as u8, buf, total });
+            }
+            Held::Rdma { path, operation, .. } => {
+                way.operations.push_back(operation);
+                ep.lanes[queue].budget.release(1);
+                if let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&path)) {
+                    path.rdma -= 1;
+                }
+            }
+        }
+    }
+
+    fn give_up_held(&mut self, to: EpId, held: Held<C>, queue: usize) {
+        match held {
+            Held::Send { buf, share, .. } => {
+                self.give_back(SendBuf { buf: buf.completed(), class: queue as u8, share });
+                self.send_over(to, queue);
+            }
+            Held::Rdma { path, operation, .. } => {
+                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: false });
+                self.rdma_over(to, path, queue);
+            }
+        }
+    }
+
+    /// The path leads nowhere any more: its endpoints are lost or find another.
+    pub(crate) fn break_path(&mut self, id: u32, failed: Option<EpId>, reason: &str) {
+        let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&id)) else { return };
+        if path.broken {
+            return;
+        }
+        path.take_down();
+        log::debug!("the send queue pair of path {id} is broken: {reason}");
+        let members: Vec<u32> = self.on_path(id).collect();
+        for index in members {
+            if failed.is_some_and(|to| to.index == index && self.is_current(to)) {
+                self.fail(index, &reason);
+            } else {
+                self.reroute(index);
+            }
+        }
+    }
+
+    /// The endpoint goes on over another send queue pair. What is sent meanwhile may answer what
+    /// has come while the last one was up.
+    pub(crate) fn reroute(&mut self, index: u32) {
+        self.on_event(index, Event::Rerouted);
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        if ep.state == State::Connecting {
+            (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, true);
+            self.stats.rerouted += 1;
+            self.service.renew(ep.key(index));
+        }
+    }
+
+    /// What was to be posted again will not be.
+    pub(crate) fn drop_kept(&mut self, index: u32) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(way) = &mut ep.route else { return };
+        let (messages, operations) = (std::mem::take(&mut way.messages), std::mem::take(&mut way.operations));
+        messages.iter().for_each(|kept| ep.lanes[usize::from(kept.queue)].budget.release(1));
+        self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
+        for Kept { queue, buf, .. } in messages {
+            self.give_back(buf);
+            if let Some(shared) = &mut self.queues[usize::from(queue)].shared
+                && shared.send_slots.release(index)
+            {
+                self.pending.wake_queue(queue);
+            }
+        }
+    }
+}
+
+fn reason(wc: &Wc) -> String {
+    match wc.status() {
+        // What it means where sizes have been compared before.
+        WcStatus::RemInvReq => {
+            format!("work request on {}: the peer's process or its shared receive queue is gone", wc.qp_num())
+        }
+        status => format!("work request on {}: {status}", wc.qp_num()),
+    }
+}

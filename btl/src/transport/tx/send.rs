@@ -1,0 +1,340 @@
+//! The sending side.
+//!
+//! A message goes out at once when its endpoint is connected and its lane has a credit and a work
+//! queue entry and nothing before it waits. Otherwise it is queued: its data is in a buffer of ours
+//! already, so its sender is done in either case (a local completion says that the buffer is ours
+//! no more, not that the peer has it).
+//!
+//! Steps of an 8-byte message: find the endpoint, pick the queue by size, take entry and credit,
+//! post our header and the caller's two pieces inline. No allocation, no lock, no system call.
+#![forbid(unsafe_code)]
+
+use super::inflight::Waiting;
+use crate::protocol::credits::Grant;
+use crate::protocol::pending::LaneId;
+use crate::protocol::wire::{DataHeader, HEADER_LEN};
+use crate::transport::endpoint::EpId;
+use crate::transport::endpoint::PATIENCE;
+use crate::transport::endpoint::state::{Action, Event, State};
+use crate::transport::port::buffer::Queued;
+use crate::transport::wrid::{Kind, WrId};
+use crate::transport::{SendBuf, Transport, Upcall};
+use cpc::Step;
+use std::fmt::Display;
+use std::time::Instant;
+use verbs::SendFlags;
+
+impl<C> Transport<C> {
+    /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing
+    /// has happened; use a buffer.
+    #[inline]
+    pub fn sendi(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
+        let len = head.len() + body.len();
+        let Some(queue) = self.layout.for_payload(len) else { return false };
+        let total = HEADER_LEN + len;
+        let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize) else { return false };
+        if ep.state != State::Connected || ep.generation != id.generation {
+            return false;
+        }
+        let lane = &mut ep.lanes[queue];
+        let idle = self.pending.is_idle(LaneId { peer: id.index, queue: queue as u8 });
+        if total > lane.max_inline as usize || !idle {
+            return false;
+        }
+        let Some(grant) = lane.acquire() else { return false };
+        if let Some(shared) = &mut self.queues[queue].shared
+            && !shared.send_slots.take(id.index)
+        {
+            lane.budget.release(1);
+            return false;
+        }
+        let header = DataHeader::new(tag, queue as u8, grant).emit();
+        let wr = WrId::new(Kind::SendInline, queue, ep.epoch, id.index);
+        let posted = match &lane.qp {
+            Some(qp) => qp.post_send_inline(wr.0, [&header, head, body], SendFlags::SIGNALED),
+            None => return false,
+        };
+        match posted {
+            Ok(()) => {
+                ep.outstanding += 1;
+                self.outstanding += 1;
+                self.stats.sent_inline += 1;
+            }
+            Err(error) => self.fail(id.index, &format!("post of a send failed: {error}")),
+        }
+        true
+    }
+
+    /// A buffer for `len` bytes of payload to this peer; none if no queue is that large, memory is
+    /// short, or the peer has its share of the pool and the caller `can_wait`.
+    pub fn take(&mut self, id: EpId, len: usize, can_wait: bool) -> Option<SendBuf> {
+        let class = self.layout.for_payload(len)?;
+        let queue = &mut self.queues[class];
+        let share = queue.shares.take(id.index).ok().map(|()| id.index);
+        if share.is_none() {
+            if can_wait {
+                return None;
+            }
+            self.stats.beyond_limit += 1;
+        }
+        match queue.send.take() {
+            Ok(buf) => Some(SendBuf { buf, class: class as u8, share }),
+            Err(error) => {
+                queue.release_share(share);
+                log::error!("no send buffer of {len} bytes: {error}");
+                None
+            }
+        }
+    }
+
+    /// Gives an unused buffer back.
+    pub fn give_back(&mut self, buf: SendBuf) {
+        let queue = &mut self.queues[buf.class as usize];
+        queue.release_share(buf.share);
+        queue.send.put(buf.buf);
+    }
+
+    /// Sends the first `len` bytes of the payload, now or as soon as possible, in order. `false` if
+    /// the endpoint is lost: the message is given up.
+    pub fn send(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
+        let state = self.endpoint(id).map_or(State::Closed, |ep| ep.state);
+        if matches!(state, State::Failed | State::Closed) || len > buf.capacity() {
+            self.give_back(buf);
+            return false;
+        }
+        let lane = LaneId { peer: id.index, queue: buf.class };
+        let message = Queued { buf, len: len as u32, tag };
+        let grant = if self.pending.is_idle(lane) { self.may_send(lane) } else { None };
+        match grant {
+            Some(grant) => self.post(lane, message, grant),
+            None => self.enqueue(lane, message),
+        }
+        true
+    }
+
+    #[cold]
+    fn enqueue(&mut self, lane: LaneId, message: Queued) {
+        self.stats.sent_late += 1;
+        if let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) {
+            ep.queued += 1;
+            let lane = &mut ep.lanes[usize::from(lane.queue)];
+            lane.queued = lane.queued.wrapping_add(1);
+        }
+        self.pending.push(lane, message);
+        self.want_send(lane.peer);
+    }
+
+    /// Asks for the connection, if that has not been done.
+    pub(crate) fn want_send(&mut self, index: u32) {
+        let cts = self.cts_queue.is_some();
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let (next, action) = ep.state.on(Event::WantSend, ep.handshake(cts));
+        ep.state = next;
+        if action == Action::StartConnect {
+            ep.steps.mark(Step::Wanted, Instant::now());
+            self.service.connect(ep.key(index));
+        }
+    }
+
+    /// Takes what a message on this lane needs, if it may go now: a send slot of a shared queue, an
+    /// entry, a credit.
+    fn may_send(&mut self, lane: LaneId) -> Option<Grant> {
+        let queue = usize::from(lane.queue);
+        let ep = self.endpoints.get_mut(lane.peer as usize)?.as_deref_mut()?;
+        if !ep.state.flows() {
+            return None;
+        }
+        let grant = ep.lanes[queue].acquire()?;
+        if let Some(shared) = &mut self.queues[queue].shared
+            && !shared.send_slots.take(lane.peer)
+        {
+            ep.lanes[queue].budget.release(1);
+            return None;
+        }
+        if ep.state == State::Ready {
+            self.first_message(lane.peer);
+        }
+        Some(grant)
+    }
+
+    /// Lets those out that wait and have been woken, one message a turn, peers in turn.
+    pub(crate) fn serve(&mut self) {
+        while let Some(turn) = self.pending.take() {
+            let lane = turn.lane;
+            match self.may_send(lane) {
+                None => self.pending.blocked(turn),
+                Some(grant) => {
+                    if let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) {
+                        ep.queued -= 1;
+                        let lane = &mut ep.lanes[usize::from(lane.queue)];
+                        lane.served = lane.served.wrapping_add(1);
+                    }
+                    self.post(lane, turn.fragment, grant);
+                    self.pending.sent(lane);
+                }
+            }
+        }
+    }
+
+    /// Something came free that this lane may have waited for.
+    #[inline]
+    pub(crate) fn wake(&mut self, index: u32, queue: usize) {
+        if !self.pending.is_empty() {
+            self.wake_lane(LaneId { peer: index, queue: queue as u8 });
+        }
+    }
+
+    #[cold]
+    fn wake_lane(&mut self, lane: LaneId) {
+        if let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) {
+            ep.patience = PATIENCE;
+        }
+        self.pending.wake(lane);
+        self.serve();
+    }
+
+    /// Posts a message whose entry and credit have been taken.
+    fn post(&mut self, lane: LaneId, mut message: Queued, grant: Grant) {
+        let total = HEADER_LEN + message.len as usize;
+        let header = DataHeader::new(message.tag, lane.queue, grant).emit();
+        message.buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
+        let max_inline = self.lane(lane.peer, lane.queue.into()).map_or(0, |l| l.max_inline as usize);
+        let posted = if total <= max_inline {
+            self.post_inline(lane, message, total)
+        } else {
+            self.stats.sent_buffered += 1;
+            self.post_buffer(lane, message.buf, total)
+        };
+        if let Err(error) = posted {
+            self.fail(lane.peer, &format!("post of a send failed: {error}"));
+        }
+    }
+
+    fn post_inline(&mut self, lane: LaneId, message: Queued, total: usize) -> Result<(), verbs::Error> {
+        let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
+        let wr = WrId::new(Kind::SendInline, lane.queue.into(), ep.epoch, lane.peer);
+        let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return Ok(()) };
+        let posted = qp.post_send_inline(wr.0, [&message.buf.buf.as_slice()[..total]], SendFlags::SIGNALED);
+        self.give_back(message.buf);
+        posted.map(|()| self.count_posted(lane.peer))
+    }
+
+    /// Posts the first `total` bytes of a buffer, header included.
+    pub(crate) fn post_buffer(
+        &mut self,
+        lane: LaneId,
+        buf: SendBuf,
+        total: usize,
+    ) -> Result<(), verbs::Error> {
+        let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
+        let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return self.post_xrc(lane, buf, total) };
+        let ticket = self.inflight.reserve();
+        let wr = WrId::new(Kind::Send, lane.queue.into(), ticket.generation, ticket.index);
+        let SendBuf { buf, class, share } = buf;
+        match qp.post_send(wr.0, buf, total as u32, SendFlags::SIGNALED) {
+            Ok(buf) => {
+                self.inflight.fill(ticket, Waiting::Send { endpoint: lane.peer, buf, share });
+                self.count_posted(lane.peer);
+                Ok(())
+            }
+            Err((buf, error)) => {
+                self.inflight.cancel(ticket);
+                self.give_back(SendBuf { buf, class, share });
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn count_posted(&mut self, index: u32) {
+        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+            ep.outstanding += 1;
+            self.outstanding += 1;
+        }
+    }
+
+    /// Everything that waits on an endpoint may try: it has just become connected.
+    pub(crate) fn flow(&mut self, index: u32) {
+        for queue in 0..self.queues.len() {
+            self.send_credits_if_due(index, queue);
+        }
+        self.pending.wake_peer(index);
+        self.serve();
+        self.pump_rdma(index);
+    }
+
+    /// A send on `queue` completed: its entry and, on a shared queue, its send slot are free again.
+    #[inline]
+    pub(crate) fn send_done(&mut self, index: u32, queue: usize) {
+        if let Some(shared) = &mut self.queues[queue].shared
+            && shared.send_slots.release(index)
+        {
+            self.pending.wake_queue(queue as u8);
+        }
+        self.entry_free(index, queue);
+    }
+
+    /// A work queue entry of a lane is free again.
+    #[inline]
+    pub(crate) fn entry_free(&mut self, index: u32, queue: usize) {
+        self.outstanding -= 1;
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        ep.outstanding -= 1;
+        let lane = &mut ep.lanes[queue];
+        lane.budget.release(1);
+        lane.completed = lane.completed.wrapping_add(1);
+        let owes = lane.credits.as_ref().is_some_and(|(credits, window)| credits.explicit_due(window));
+        if owes || !self.pending.is_empty() || !ep.rdma.is_empty() {
+            self.entry_wanted(index, queue);
+        }
+    }
+
+    #[cold]
+    fn entry_wanted(&mut self, index: u32, queue: usize) {
+        self.send_credits_if_due(index, queue);
+        self.pending.wake(LaneId { peer: index, queue: queue as u8 });
+        self.serve();
+        self.pump_rdma(index);
+    }
+
+    /// The endpoint is lost: what it has queued is given up, its queue pairs go to ERR and flush
+    /// the rest.
+    #[cold]
+    pub(crate) fn fail(&mut self, index: u32, reason: &dyn Display) {
+        let cts = self.cts_queue.is_some();
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let (next, action) = ep.state.on(Event::Error, ep.handshake(cts));
+        ep.state = next;
+        if action != Action::FailAll {
+            return;
+        }
+        self.stats.failed += 1;
+        self.service.abandon_endpoint(ep.key(index));
+        let id = EpId { index, generation: ep.generation };
+        let peer = ep.peer;
+        log::debug!("endpoint {index} to {peer:#x} failed: {reason}");
+        for lane in &ep.lanes {
+            if let Some(qp) = &lane.qp
+                && let Err(error) = qp.to_error()
+            {
+                log::warn!("cannot move {:?} to the error state: {error}", qp.num());
+            }
+        }
+        ep.queued = 0;
+        let operations = std::mem::take(&mut ep.rdma);
+        self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
+        self.up.push_back(Upcall::Failed { endpoint: id, peer, reason: reason.to_string() });
+        self.end_waiting(index, false);
+        self.drop_pending(index);
+    }
+
+    /// Gives back the buffers of messages that will not be sent.
+    pub(crate) fn drop_pending(&mut self, index: u32) {
+        for (queue, message) in self.pending.drain(index) {
+            self.give_back(message.buf);
+            if let Some(lane) = self.lane(index, queue.into()) {
+                lane.served = lane.served.wrapping_add(1);
+            }
+        }
+        self.drop_kept(index);
+    }
+}
