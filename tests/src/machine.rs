@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Result;
@@ -15,6 +16,23 @@ pub fn cores() -> usize {
 /// True for user id 0. /proc/self belongs to the effective user.
 pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
+}
+
+/// Why no tmpfs can be mounted for the eyes of one job: that takes root, and a mount namespace, which containers and
+/// chroots may refuse.
+pub fn no_mount() -> Option<String> {
+    if !is_root() {
+        return Some("only root may mount a tmpfs".to_owned());
+    }
+    let tried = Command::new("unshare").args(["-m", "true"]).stdin(Stdio::null()).output();
+    match tried {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Some(format!("no mount namespace can be made here: {said}"))
+        }
+        Err(error) => Some(format!("`unshare` cannot be run: {error}")),
+    }
 }
 
 /// The processor's name, for reports.

@@ -300,10 +300,21 @@ impl Application {
     }
 }
 
-/// Where the unpacked packages have libraries: usr/lib/x86_64-linux-gnu and lib/x86_64-linux-gnu.
+/// Where the unpacked packages have libraries: usr/lib/x86_64-linux-gnu and lib/x86_64-linux-gnu, and the folders in them, where a package
+/// keeps libraries for itself (`ceph/libceph-common.so.2`), to which the loader is led by an absolute path of the installed package.
 fn libraries(folder: &Path) -> Vec<PathBuf> {
     let is_one = |path: &PathBuf| path.to_string_lossy().ends_with("-linux-gnu");
-    ["usr/lib", "lib"].iter().flat_map(|place| below(&folder.join(place))).filter(is_one).collect()
+    let common = ["usr/lib", "lib"].iter().flat_map(|place| below(&folder.join(place))).filter(is_one);
+    common.flat_map(|place| std::iter::once(place.clone()).chain(private(&place))).collect()
+}
+
+/// The folders below that hold shared libraries.
+fn private(place: &Path) -> Vec<PathBuf> {
+    let is_library = |path: &PathBuf| path.to_string_lossy().contains(".so.");
+    below(place)
+        .into_iter()
+        .filter(|folder| folder.is_dir() && below(folder).iter().any(is_library))
+        .collect()
 }
 
 fn below(folder: &Path) -> Vec<PathBuf> {

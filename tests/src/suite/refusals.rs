@@ -9,7 +9,7 @@
 //! time that a job of the same size needs to its end there and then.
 
 use crate::failure::Context;
-use crate::machine::{SegmentFolder, is_root};
+use crate::machine::{SegmentFolder, no_mount};
 use crate::mpirun::{Job, Transport, tail};
 use crate::process::{End, Finished, Limits, run};
 use crate::suite::case::{Verdict, passes};
@@ -260,8 +260,8 @@ fn verbs_mount(Mounted(options, words): &'static Mounted) -> Case {
 
 /// A script that mounts a tmpfs over the folder of segments, for a mount namespace of its own.
 fn with_mount(setting: &Setting, options: &str, body: impl FnOnce(&str) -> Result<()>) -> Result<Verdict> {
-    if !is_root() {
-        return Ok(Verdict::skipped("only root may mount a tmpfs"));
+    if let Some(reason) = no_mount() {
+        return Ok(Verdict::Skipped(reason));
     }
     let folder = setting.segments.path().display();
     body(&format!("mount -t tmpfs -o {options} tmpfs {folder}")).map(|()| Verdict::Held)

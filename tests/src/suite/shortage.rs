@@ -19,14 +19,11 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         let name = format!(
             "a segment folder of {mebibytes} MiB refuses {ranks} ranks at once, with what is free and needed"
         );
-        Case::skippable(name, move |setting| refused(setting, mebibytes, ranks)).unless(no_mount)
+        Case::skippable(name, move |setting| refused(setting, mebibytes, ranks))
+            .unless(|_| machine::no_mount())
     };
     let name = "a job that may use tcp goes on over it where the segment folder is too small";
-    vec![small(1, 2), small(4, 4), Case::skippable(name, goes_on).unless(no_mount)]
-}
-
-fn no_mount(_: &Setting) -> Option<String> {
-    (!machine::is_root()).then(|| "a tmpfs of its own needs root".to_owned())
+    vec![small(1, 2), small(4, 4), Case::skippable(name, goes_on).unless(|_| machine::no_mount())]
 }
 
 /// A job whose segments are in a tmpfs of this size, which only the job sees.
