@@ -33,7 +33,7 @@ impl Pair {
     pub fn open(layout: &str, job: u64) -> Result<Pair> {
         let names = [job << 32, job << 32 | 1];
         let open = |name| -> Result<Transport<()>> {
-            let soft = || Driver::from_table(softib::driver_table());
+            let soft = || Ok(Driver::from_table(softib::driver_table()));
             let ports = device::find(
                 &Choice::Soft,
                 &Filter::default(),

@@ -95,7 +95,7 @@ fn a_peer_that_is_removed_may_come_again() {
 
 #[test]
 fn shared_queues_are_refused_and_the_message_names_a_layout_that_does() {
-    let soft = || Driver::with_connections(softib::driver_table(), softib::cm_table());
+    let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
     let config = on_iwarp(DEFAULT);
     let ports =
         find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();

@@ -63,7 +63,7 @@ fn open(qp: &mut Qp, w: &mut World) -> bool {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return false };
     let Ok(peer) = w.peers.connected(link) else { return false };
-    if !link.is_open(&peer.map, me) {
+    if !link.is_open(peer, me) {
         return false;
     }
     qptable::mark_opened(&peer.map, link.index, link.view.generation);

@@ -59,5 +59,5 @@ pub fn segment_dir() -> String {
 }
 
 pub use engine::world::Stats;
-pub use engine::{reserve, stats};
+pub use engine::{check_address_space, reserve, stats};
 pub use reason::{Carrier, carry_reasons, mute_reasons, take_reason};

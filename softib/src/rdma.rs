@@ -246,7 +246,7 @@ pub fn answerer(qp: &mut Qp, w: &mut World, work: &Work) -> Answerer {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return xrc::send::answerer(qp, w, work) };
     match w.peers.connected(link) {
-        Ok(peer) if link.is_open(&peer.map, me) => Answerer::Open,
+        Ok(peer) if link.is_open(peer, me) => Answerer::Open,
         Ok(_) => Answerer::Closed,
         Err(_) => Answerer::Dead,
     }

@@ -426,7 +426,7 @@ fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
             continue;
         }
         let Some(peer) = peer_of(&mut w.peers, link) else { return true };
-        if !link.is_open(&peer.map, me) {
+        if !link.is_open(peer, me) {
             return true;
         }
         if !peer.ring.has_room(PIECE as usize) {

@@ -25,7 +25,7 @@ struct Pair {
 fn pair(large: bool) -> Pair {
     let segment = segment();
     let to = SendRing::claim(&segment.map, &segment.file, (7, 99), true, large).unwrap();
-    let from = RecvRing::adopt(&segment.map, to.index()).unwrap();
+    let from = RecvRing::adopt(&segment.inlets, to.index()).unwrap();
     Pair { segment, to, from }
 }
 
@@ -75,7 +75,7 @@ fn a_cell_that_is_awaited_while_it_is_written_arrives_whole() {
     const TOTAL: u32 = 300_000;
     let length = |number: u32| (number % (INLINE_MAX as u32 + 1)) as usize;
     let mut pair = pair(false);
-    let mut from = RecvRing::adopt(&pair.segment.map, pair.to.index()).unwrap();
+    let mut from = RecvRing::adopt(&pair.segment.inlets, pair.to.index()).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..TOTAL {
@@ -139,8 +139,7 @@ proptest! {
     fn any_cell_is_survived(bytes in prop::collection::vec(any::<u8>(), 124), large in any::<bool>()) {
         let mut pair = pair(large);
         prop_assert!(pair.send(0, 0));
-        let at = softib::shm::layout::ring_data(pair.to.index());
-        pair.segment.map.write(at + 4, &bytes);
+        pair.segment.inlets.ring(pair.to.index()).unwrap().write(4, &bytes);
         if let Some(found) = pair.from.peek() {
             prop_assert!(found.head.len as usize <= FRAGMENT_MAX);
             // SAFETY: as promised by peek.
@@ -153,7 +152,7 @@ proptest! {
 fn place(segment: &Segment, size: u32) -> Place {
     let extent = Heap::default().alloc(rq::bytes(size)).unwrap();
     take_space(&segment.file, extent.offset, extent.len, "a queue").unwrap();
-    let place = Place::new(&segment.map, extent.offset, size);
+    let place = segment.heaps.queue(extent.offset, size).unwrap().unwrap();
     place.reset();
     place
 }

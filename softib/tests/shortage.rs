@@ -14,6 +14,7 @@ fn child_main() {
     match role().as_deref() {
         Some("opens") => opens(),
         Some("meets") => meets(),
+        Some("exchanges") => exchanges(),
         _ => {}
     }
 }
@@ -196,6 +197,64 @@ fn a_peer_that_cannot_be_reached_for_a_limit_of_ours_is_not_taken_for_dead() {
         assert!(said.contains(name), "{said}");
         assert_eq!(free.finish_and_read(), "");
     }
+}
+
+/// The address space that softib's segments take in this process.
+fn mapped_of_segments() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let lengths =
+        maps.lines().filter(|line| line.contains("/softib-") || line.contains("(deleted)")).map(|line| {
+            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            u64::from_str_radix(end, 16).unwrap() - u64::from_str_radix(start, 16).unwrap()
+        });
+    lengths.sum()
+}
+
+/// Connects two queue pairs to those of the process that the parent names, exchanges messages of 8 bytes to a megabyte with it, and
+/// says what its segments take of the address space.
+fn exchanges() {
+    const SIZES: [usize; 4] = [8, 4096, 65536, 1 << 20];
+    limit_from_environment();
+    let dev = Dev::open();
+    let qps = [dev.qp(IBV_QPT_RC, dev.cq(64)), dev.qp(IBV_QPT_RC, dev.cq(64))];
+    say(&qps.each_ref().map(|qp| qp.num().into()));
+    let (mut buf, theirs) = (dev.buf(2 << 20), listen().unwrap());
+    for (qp, dest) in qps.iter().zip(theirs) {
+        qp.connect(dest as u32, &Path::default());
+    }
+    say(&[0]);
+    listen();
+    for (round, size) in SIZES.into_iter().enumerate() {
+        buf.data[..size].fill(round as u8 + 1);
+        qps.iter().for_each(|qp| assert_eq!(qp.recv(1, &[buf.sge(1 << 20, size)]), 0));
+        qps.iter().for_each(|qp| assert_eq!(qp.send(2, &[buf.sge(0, size)]), 0));
+        for qp in qps.iter().flat_map(|qp| [qp, qp]) {
+            assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+        }
+        assert!(buf.data[1 << 20..][..size].iter().all(|byte| *byte == round as u8 + 1));
+    }
+    say(&[mapped_of_segments()]);
+    listen();
+}
+
+/// Each used to map 616 MiB of its own segment and as much of each peer's, so that limits of address space below that refused the
+/// device.
+#[test]
+fn a_process_maps_of_a_segment_what_it_uses() {
+    let limit = [("TEST_LIMIT", "as=700000000")];
+    let program = std::env::current_exe().unwrap();
+    let start = || Child::spawn(Child::command(&program, "exchanges").envs(limit));
+    let (mut a, mut b) = (start(), start());
+    meeting(&mut a, &mut b);
+    for child in [&mut a, &mut b] {
+        child.tell(&[]);
+    }
+    for child in [&mut a, &mut b] {
+        let mapped = child.hear()[0];
+        assert!((4 << 20..32 << 20).contains(&mapped), "{} KiB are mapped", mapped >> 10);
+        child.tell(&[]);
+    }
+    [a, b].into_iter().for_each(Child::finish);
 }
 
 /// A mounted folder.

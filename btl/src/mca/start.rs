@@ -38,7 +38,7 @@ pub fn init(
     _threads: bool,
 ) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
     let _reports_have_them = softib::carry_reasons();
-    let mut ports = find_ports(params).map_err(|error| no_port(params, &error))?;
+    let mut ports = find_ports(params, abi).map_err(|error| no_port(params, &error))?;
     if params.max_btls > 0 {
         ports.truncate(params.max_btls as usize);
     }
@@ -90,7 +90,11 @@ struct Unfit {
 }
 
 fn refuse_port(params: &Params, error: &Unfit) -> Refusal {
-    match refuse(params, &error.why, &see_why()) {
+    refuse_unfit(params, error, &see_why())
+}
+
+fn refuse_unfit(params: &Params, error: &Unfit, remedy: &str) -> Refusal {
+    match refuse(params, &error.why, remedy) {
         Refusal::Tell(report) => Refusal::Tell(Report { common: !error.here, ..report }),
         quiet @ Refusal::Quiet(_) => quiet,
     }
@@ -121,13 +125,21 @@ fn open_port(
 /// device's segments. Where it is missing, the other transports of the job get these peers now;
 /// once Open MPI has chosen, a connection that fails ends the job.
 fn reserve(peers: usize) -> Result<(), String> {
-    let here = std::env::var(LOCAL_SIZE).ok().and_then(|size| size.parse::<usize>().ok());
-    let peers = here.map_or(peers, |size| peers.min(size.saturating_sub(1)));
-    match softib::reserve(peers) {
+    match softib::reserve(local(peers)) {
         // The device is not the copy that is linked in, but the drop-in library's.
         Err(error) if error.0 == libc::ENODEV => Ok(()),
-        done => done.map_err(|error| softib::take_reason(error.0).unwrap_or_else(|| error.to_string())),
+        done => done.map_err(reason),
     }
+}
+
+/// How many of `peers` can be on this node.
+fn local(peers: usize) -> usize {
+    let here = std::env::var(LOCAL_SIZE).ok().and_then(|size| size.parse::<usize>().ok());
+    here.map_or(peers, |size| peers.min(size.saturating_sub(1)))
+}
+
+fn reason(error: softib::errno::Errno) -> String {
+    softib::take_reason(error.0).unwrap_or_else(|| error.to_string())
 }
 
 /// Where mpirun of 4.1 and 5.0 tells a process how many of the job are on its node.
@@ -145,7 +157,7 @@ pub fn close() {
     modules.into_iter().for_each(Module::finalize);
 }
 
-fn find_ports(params: &Params) -> Result<Vec<Port>, DeviceError> {
+fn find_ports(params: &Params, abi: &Abi) -> Result<Vec<Port>, DeviceError> {
     let choice = match &params.device {
         DeviceChoice::Auto => Choice::Auto { named: params.asked },
         DeviceChoice::Soft => Choice::Soft,
@@ -153,7 +165,7 @@ fn find_ports(params: &Params) -> Result<Vec<Port>, DeviceError> {
     };
     let config = PortConfig { gid_index: params.gid_index, pkey: params.pkey, mtu: params.mtu.unwrap_or(0) };
     let filter = Filter { include: names(&params.if_include), exclude: names(&params.if_exclude) };
-    device::find(&choice, &filter, config, software)
+    device::find(&choice, &filter, config, || software(abi))
 }
 
 fn names(ports: &[params::Port]) -> Vec<device::Name> {
@@ -162,15 +174,23 @@ fn names(ports: &[params::Port]) -> Vec<device::Name> {
 
 /// The software device: the copy that is linked in, unless the machine's libibverbs is our drop-in
 /// already.
-fn software() -> Driver {
+fn software(abi: &Abi) -> Result<Driver, DeviceError> {
     match Driver::rdma_core() {
-        Ok(driver) if driver.is_software() => driver,
+        Ok(driver) if driver.is_software() => Ok(driver),
         _ => {
             verbs::explain_errors(softib::take_reason);
-            Driver::with_connections(softib::driver_table(), softib::cm_table())
+            let peers = abi.job_size().map_or(0, |size| local((size as usize).saturating_sub(1)));
+            softib::check_address_space(peers, ADDRESS_SPACE)
+                .map_err(|error| DeviceError::Shortage(reason(error)))?;
+            Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()))
         }
     }
 }
+
+/// Address space of a job's least buffers, and of the heaps that the C library may reserve for two
+/// threads, 64 MiB each. Where it is missing, buffers would be in the middle of the job, and Open MPI
+/// asks for them again for ever.
+const ADDRESS_SPACE: usize = 160 << 20;
 
 /// The layout of the parameter. The default has shared queues, which need RNR, and that iWARP
 /// lacks: there it has a default of its own.
@@ -309,7 +329,8 @@ fn see_why() -> String {
 /// that was asked for is wrong.
 fn no_port(params: &Params, error: &DeviceError) -> Refusal {
     let remedy = if error.is_absence() { TRY_SOFT.to_owned() } else { see_why() };
-    refuse(params, &error.to_string(), &remedy)
+    let here = matches!(error, DeviceError::Shortage(_));
+    refuse_unfit(params, &Unfit { why: error.to_string(), here }, &remedy)
 }
 
 fn refuse(params: &Params, why: &str, remedy: &str) -> Refusal {

@@ -73,7 +73,7 @@ pub fn open(config: Config, name: u64) -> Transport<u64> {
 
 /// Opens a transport as in a job of one process: the helper thread starts with the first peer.
 pub fn open_alone(config: Config, name: u64) -> Transport<u64> {
-    let soft = || Driver::with_connections(softib::driver_table(), softib::cm_table());
+    let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
     let ports =
         find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();
     Transport::open(&ports[0], config, name).unwrap()

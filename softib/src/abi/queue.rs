@@ -424,6 +424,7 @@ fn or_silence<T>(qp: &Qp, found: Result<T, Errno>) -> Result<Option<T>, Errno> {
 fn find(w: &mut World, dest: u32, from: u8, to: &Address) -> Result<(u64, u8), Errno> {
     let peer = w.peers.reach((dest >> QP_BITS) as usize)?;
     let port = to.find(w.ports.card(from), &peer.cards).ok_or(Errno(libc::EHOSTUNREACH))?;
+    peer.open_queue(dest as usize % QPS)?;
     Ok((peer.incarnation, port))
 }
 

@@ -86,6 +86,13 @@ pub fn reserve(peers: usize) -> Result<(), Errno> {
     state.w.segment.reserve(peers, state.w.heap.end())
 }
 
+/// Whether the segments of so many processes can be mapped, and `besides` bytes are left then. ENOMEM, with a reason: the limit of
+/// address space is too low.
+pub fn check_address_space(peers: usize, besides: usize) -> Result<(), Errno> {
+    reason::forget();
+    segment::check_address_space(peers, besides)
+}
+
 impl Engine {
     /// Takes the engine's lock.
     #[inline]
@@ -109,7 +116,7 @@ impl Engine {
         let ports = Ports::open(&dir)?;
         let segment = Segment::claim(&dir, barrier.global, |map| card::publish(map, ports.all()))?;
         remember_locks(&segment, &ports);
-        let map = segment.map.clone();
+        let (map, inlets) = (segment.map.clone(), segment.inlets.clone());
         let peers = Peers::new(dir, &segment, barrier.global);
         let w = World {
             segment,
@@ -133,7 +140,7 @@ impl Engine {
             xrc: Xrc::default(),
             stats: Stats::default(),
         };
-        let inbound = Inbound::new(map.clone(), barrier);
+        let inbound = Inbound::new(inlets, barrier);
         let state = State { qps: Qps::new(), inbound, w };
         let shared = std::sync::Arc::new(Shared::new(map));
         if state.w.faults.is_some() {

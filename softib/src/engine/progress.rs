@@ -22,6 +22,7 @@ use crate::engine::world::State;
 use crate::shm::handover;
 use crate::shm::layout::{BITMAP, CELLS, QP_BITS, QPS, RINGS};
 use crate::shm::map::Map;
+use crate::shm::parts::Inlets;
 use crate::shm::ring::{self, RecvRing};
 use crate::xrc::events;
 use crate::{rdma_ring, send};
@@ -63,6 +64,7 @@ struct Hot {
 #[derive(Debug)]
 pub struct Inbound {
     map: Arc<Map>,
+    inlets: Arc<Inlets>,
     rings: Vec<Option<RecvRing>>,
     hot: Vec<Hot>,
     /// The one of them that the shortcut looks at next, or [`shortcut::NOBODY`].
@@ -75,11 +77,12 @@ pub struct Inbound {
 
 impl Inbound {
     /// No ring known yet; the device thread owns progress.
-    pub fn new(map: Arc<Map>, barrier: Barrier) -> Inbound {
+    pub fn new(inlets: Arc<Inlets>, barrier: Barrier) -> Inbound {
         let mut rings = Vec::new();
         rings.resize_with(RINGS, || None);
         Inbound {
-            map,
+            map: inlets.tables().clone(),
+            inlets,
             rings,
             hot: Vec::new(),
             turn: shortcut::NOBODY,
@@ -143,10 +146,10 @@ impl Inbound {
 
     #[inline]
     fn ring(&mut self, index: usize) -> Option<&mut RecvRing> {
-        let Inbound { rings, map, .. } = self;
+        let Inbound { rings, inlets, .. } = self;
         match rings.get_mut(index)? {
             Some(ring) => Some(ring),
-            none => adopt(none, map, index),
+            none => adopt(none, inlets, index),
         }
     }
 
@@ -182,8 +185,8 @@ fn announced(map: &Map) -> bool {
 }
 
 #[cold]
-fn adopt<'a>(place: &'a mut Option<RecvRing>, map: &Arc<Map>, index: usize) -> Option<&'a mut RecvRing> {
-    *place = RecvRing::adopt(map, index);
+fn adopt<'a>(place: &'a mut Option<RecvRing>, inlets: &Inlets, index: usize) -> Option<&'a mut RecvRing> {
+    *place = RecvRing::adopt(inlets, index);
     place.as_mut()
 }
 

@@ -1,6 +1,6 @@
 //! Other processes (and our own, for loopback) as senders see them.
 //!
-//! A peer is found by the slot in a QPN, attached on first use and kept while it lives: its segment mapped, a ring
+//! A peer is found by the slot in a QPN, attached on first use and kept while it lives: its tables mapped, a ring
 //! in it claimed. A connected queue pair holds a [`Link`]: which incarnation it talks to, a copy of the remote
 //! QP's public entry, and how many of its receives it has consumed.
 
@@ -11,9 +11,10 @@ use crate::send::destination;
 use crate::shm::layout::*;
 use crate::shm::liveness::{Liveness, is_locked};
 use crate::shm::map::{Map, Word};
+use crate::shm::parts::{Heaps, Inlets};
 use crate::shm::qptable::{self, Public};
 use crate::shm::ring::{self, SendRing};
-use crate::shm::rq::{self, Place};
+use crate::shm::rq::Place;
 use crate::shm::segment::{self, Segment};
 use crate::shm::shortage::is_shortage;
 use std::fs::File;
@@ -22,11 +23,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Another process: its segment, mapped, and our ring in it.
+/// Another process: its segment, mapped as far as it is used, and our ring in it.
 #[derive(Debug)]
 pub struct Peer {
+    /// Its tables.
     pub map: Arc<Map>,
-    pub file: File,
+    heaps: Heaps,
+    pub file: Arc<File>,
     pub incarnation: u64,
     pub pid: i32,
     /// Its ports.
@@ -56,6 +59,20 @@ impl Peer {
     pub fn is_self(&self) -> bool {
         self.is_self
     }
+
+    /// Where a receive queue of its is. None: what it says is impossible.
+    pub fn place_of(&self, view: &Public) -> Result<Option<Place>, Errno> {
+        usize::try_from(view.rq_offset).map_or(Ok(None), |offset| self.heaps.queue(offset, view.rq_size))
+    }
+
+    /// Maps the receive queue of its queue pair `index`, if there is one by now: what is sent there later fails for no want of address
+    /// space.
+    pub fn open_queue(&self, index: usize) -> Result<(), Errno> {
+        if !qptable::exists(&self.map, index) {
+            return Ok(());
+        }
+        qptable::look_up(&self.map, index).map_or(Ok(()), |(_, view)| self.place_of(&view).map(drop))
+    }
 }
 
 /// Why a connected queue pair has no peer.
@@ -73,6 +90,7 @@ pub struct Peers {
     table: Vec<Option<Box<Peer>>>,
     dir: PathBuf,
     me: (usize, u64),
+    inlets: Arc<Inlets>,
     barrier: bool,
 }
 
@@ -81,7 +99,8 @@ impl Peers {
     pub fn new(dir: PathBuf, segment: &Segment, barrier: bool) -> Peers {
         let mut table = Vec::new();
         table.resize_with(SLOTS, || None);
-        Peers { table, dir, me: (segment.slot, segment.incarnation), barrier }
+        let (me, inlets) = ((segment.slot, segment.incarnation), segment.inlets.clone());
+        Peers { table, dir, me, inlets, barrier }
     }
 
     /// The process in `slot` if it lives, attached if need be.
@@ -89,7 +108,10 @@ impl Peers {
         let known = self.table.get_mut(slot).ok_or(Errno::INVAL)?;
         if !known.as_mut().is_some_and(|peer| peer.alive()) {
             *known = None;
-            *known = Some(Box::new(attach(&self.dir, slot, self.me, self.barrier)?));
+            // What it sends to us needs a ring of ours, before it gets to know us by the ring that we claim.
+            let attached = self.table.iter().flatten().count();
+            self.inlets.expect(attached + 1)?;
+            self.table[slot] = Some(Box::new(attach(&self.dir, slot, self.me, self.barrier)?));
         }
         self.table[slot].as_deref_mut().ok_or(Errno::NODEV)
     }
@@ -191,7 +213,7 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != segment::uid() {
         return Err(Errno::PROTO);
     }
-    let map = Arc::new(Map::new(&file, SEGMENT_LEN)?);
+    let map = Arc::new(Map::new(&file, TABLES_LEN)?);
     let mut live = Liveness::default();
     let is_self = slot == me.0;
     if !is_self && !live.alive(&map, &file) {
@@ -203,7 +225,9 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     let pid = map.u32(H_PID).load(Ordering::Relaxed) as i32;
     let fenced = !barrier || map.u32(H_BARRIER).load(Ordering::Relaxed) == 0;
     let ring = SendRing::claim(&map, &file, me, fenced, ring::may_be_large(&file))?;
-    Ok(Peer { map, file, incarnation, pid, cards, ring, reachable: None, live, is_self })
+    let file = Arc::new(file);
+    let heaps = Heaps::new(&map, &file);
+    Ok(Peer { map, heaps, file, incarnation, pid, cards, ring, reachable: None, live, is_self })
 }
 
 fn nonce_of(file: &File) -> Option<u64> {
@@ -256,6 +280,8 @@ pub struct Link {
     sequence: Option<(u32, Word)>,
     /// The remote generation we first spoke to; another one is another connection.
     generation: Option<u32>,
+    /// The remote queue could not be mapped.
+    pub is_short: bool,
 }
 
 impl Link {
@@ -279,6 +305,7 @@ impl Link {
             known: 0,
             sequence: None,
             generation: None,
+            is_short: false,
         }
     }
 
@@ -353,8 +380,8 @@ impl Link {
 
     /// Whether the remote QP, which must be connected to `me` (QPN, incarnation), takes messages.
     #[inline]
-    pub fn is_open(&mut self, map: &Arc<Map>, me: (u32, u64)) -> bool {
-        self.is_current() || self.refresh(map, me)
+    pub fn is_open(&mut self, peer: &Peer, me: (u32, u64)) -> bool {
+        self.is_current() || self.refresh(peer, me)
     }
 
     /// Whether it is as when it was looked at last, and took messages then.
@@ -365,8 +392,9 @@ impl Link {
 
     /// Looks at the remote QP again: [`Self::is_open`].
     #[cold]
-    pub fn refresh(&mut self, map: &Arc<Map>, me: (u32, u64)) -> bool {
-        self.sequence = None;
+    pub fn refresh(&mut self, peer: &Peer, me: (u32, u64)) -> bool {
+        let map = &peer.map;
+        (self.sequence, self.is_short) = (None, false);
         if !qptable::exists(map, self.index) {
             return false;
         }
@@ -382,19 +410,14 @@ impl Link {
             card::count_bad_pkey(map, view.port);
             return false;
         }
-        self.place = place_of(&view, map);
+        let place = peer.place_of(&view);
+        self.is_short = place.is_err();
+        let Ok(place) = place else { return false };
+        self.place = place;
         self.dst = destination(self.index, view.generation);
         self.generation = Some(view.generation);
         self.view = view;
         self.sequence = Some((sequence, qptable::sequence(map, self.index)));
         true
     }
-}
-
-/// Where a peer's receive queue is, if what it says is possible.
-pub fn place_of(view: &Public, map: &Arc<Map>) -> Option<Place> {
-    let (offset, size) = (usize::try_from(view.rq_offset).ok()?, view.rq_size);
-    let sane = offset >= HEAP && offset.is_multiple_of(64) && size.is_power_of_two() && size <= 1 << 20;
-    let inside = sane && offset.checked_add(rq::bytes(size))? <= HEAP + HEAP_LEN;
-    inside.then(|| Place::new(map, offset, size))
 }

@@ -110,11 +110,7 @@ impl RecvQ {
     ) -> Result<RecvQ, Errno> {
         let size = max_wr.max(1).next_power_of_two();
         let extent = heap.alloc(rq::bytes(size)).ok_or(Errno::NOMEM)?;
-        if let Err(error) = take_space(&segment.file, extent.offset, extent.len, "a receive queue") {
-            heap.release(extent);
-            return Err(error);
-        }
-        let place = Place::new(&segment.map, extent.offset, size);
+        let place = open_place(segment, extent, size).inspect_err(|_| heap.release(extent))?;
         place.reset();
         let max_sge = max_sge.max(1);
         let listed = if max_sge > 1 { size * max_sge } else { 0 };
@@ -362,4 +358,11 @@ impl RecvQ {
         self.displaced.clear();
         (self.tail, self.head, self.outstanding) = (0, 0, 0);
     }
+}
+
+/// Maps the place of a queue in our segment, and takes its space.
+fn open_place(segment: &Segment, extent: Extent, size: u32) -> Result<Place, Errno> {
+    let place = segment.heaps.queue(extent.offset, size)?.ok_or(Errno::NOMEM)?;
+    take_space(&segment.file, extent.offset, extent.len, "a receive queue")?;
+    Ok(place)
 }

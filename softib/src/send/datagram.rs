@@ -16,7 +16,7 @@ use super::message::{destination, rung, solicited};
 use super::multicast;
 use super::work::{GRH_LEN, Remote, UD_MTU, Work, gather, op};
 use crate::engine::world::World;
-use crate::objects::peer::{Peer, place_of};
+use crate::objects::peer::Peer;
 use crate::objects::qp::Qp;
 use crate::objects::qp_state::is_receiving;
 use crate::port::address::Address;
@@ -129,7 +129,10 @@ impl Datagram<'_> {
         if !peer.ring.has_room_to_spare(headers(to) + work.len as usize) {
             return (peer.ring.stalled() < PATIENCE).then_some(Step::Room);
         }
-        let place = place_of(&view, &peer.map)?;
+        let place = match peer.place_of(&view) {
+            Ok(place) => place?,
+            Err(error) => return Some(Step::Refused(error)),
+        };
         let Claim::Got { pos, len } = place.claim(peer.ring.index()) else { return None };
         let (dst, src_qpn) = (destination(index, view.generation), self.from.num);
         let fits = len & rq::BAD == 0 && len >= work.len.saturating_add(GRH_LEN);

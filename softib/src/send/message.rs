@@ -173,7 +173,7 @@ pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge
 /// looks into the ring after that (`engine::ending`).
 #[inline]
 pub fn confirm(link: &mut Link, peer: &Peer, me: (u32, u64), work: &mut Work) -> Step {
-    if link.is_open(&peer.map, me) {
+    if link.is_open(peer, me) {
         return Step::Done(IBV_WC_SUCCESS);
     }
     work.unconfirmed = true;
@@ -184,7 +184,8 @@ pub fn confirm(link: &mut Link, peer: &Peer, me: (u32, u64), work: &mut Work) ->
 #[inline]
 pub fn reach<'a>(peers: &'a mut Peers, link: &mut Link, me: (u32, u64)) -> Result<&'a mut Peer, Step> {
     match peers.connected(link) {
-        Ok(peer) if link.is_open(&peer.map, me) => Ok(peer),
+        Ok(peer) if link.is_open(peer, me) => Ok(peer),
+        Ok(_) if link.is_short => Err(Step::Done(IBV_WC_LOC_QP_OP_ERR)),
         Ok(_) | Err(Absent::Never) => Err(Step::Silent),
         Err(Absent::Gone) => Err(Step::Done(IBV_WC_RETRY_EXC_ERR)),
     }

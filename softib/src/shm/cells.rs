@@ -33,9 +33,9 @@ pub struct Cell<'a> {
 }
 
 impl Cells {
-    /// The cells that begin at `offset`.
-    pub fn new(map: &Arc<Map>, offset: usize) -> Cells {
-        Cells { first: map.place(offset, CELLS_LEN), _map: map.clone() }
+    /// The cells of the ring that is mapped in `ring`.
+    pub fn new(ring: &Arc<Map>) -> Cells {
+        Cells { first: ring.place(0, CELLS_LEN), _map: ring.clone() }
     }
 
     /// The cell of a sequence number.

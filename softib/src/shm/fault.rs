@@ -1,8 +1,9 @@
 //! Segments whose file has been cut short under their mapping.
 //!
-//! Nobody of ours truncates a segment, but any process of the same user can, and touching a page behind the end of its file raises
-//! SIGBUS. Then the whole mapping is replaced by memory of zeroes that nobody shares: all words in it are harmless, the life word says
-//! that its owner is to be asked about, and the length of the file that it is as good as dead (`liveness`).
+//! softib never truncates a segment, but any process of the same user can, and touching a page behind the end of its file raises
+//! SIGBUS. Then the mapping that was touched, and the one of the segment's tables, are replaced by private memory of zeroes: all
+//! words in them are harmless, the life word says that the owner is to be asked about, and the length of the file that the segment
+//! is as good as dead (`liveness`). Other mappings of the segment are replaced when they are touched.
 //!
 //! The handler is installed by the first mapping and stays; faults elsewhere go to whoever handled them before. A program
 //! that replaces it, or blocks SIGBUS, is on its own.
@@ -18,11 +19,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 struct Place {
     base: AtomicUsize,
     len: AtomicUsize,
+    /// Address of the mapping of the segment's tables, which lives at least as long.
+    tables: AtomicUsize,
 }
 
-/// More than one process can have, with a few that are just going.
-static MAPPED: [Place; 2 * SLOTS] =
-    [const { Place { base: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; 2 * SLOTS];
+impl Place {
+    const fn free() -> Place {
+        Place { base: AtomicUsize::new(0), len: AtomicUsize::new(0), tables: AtomicUsize::new(0) }
+    }
+
+    /// Takes a free place.
+    fn take(&self) -> bool {
+        let free = self.base.load(Ordering::Relaxed) == 0;
+        free && self.base.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The addresses of its mapping; none if there is none.
+    fn range(&self) -> std::ops::Range<usize> {
+        let base = self.base.load(Ordering::Acquire);
+        if base > 1 { base..base + self.len.load(Ordering::Relaxed) } else { 0..0 }
+    }
+}
+
+/// A process maps the tables, a ring and an arena or two of each peer, and its own inbound rings.
+static MAPPED: [Place; 4 * SLOTS] = [const { Place::free() }; 4 * SLOTS];
 
 /// What handled SIGBUS before.
 struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
@@ -32,25 +52,22 @@ unsafe impl Sync for Before {}
 
 static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::zeroed()));
 
-/// Guards the mapping of `len` bytes of a segment at `base`.
-pub fn guard(base: usize, len: usize) {
+/// Guards the mapping of `len` bytes of a segment at `base`, whose tables are mapped at `tables`. False: no place is free.
+#[must_use]
+pub fn guard(base: usize, len: usize, tables: usize) -> bool {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(install);
-    for place in &MAPPED {
-        if place.base.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            place.len.store(len, Ordering::Relaxed);
-            place.base.store(base, Ordering::Release);
-            return;
-        }
-    }
+    let Some(place) = MAPPED.iter().find(|place| place.take()) else { return false };
+    place.len.store(len, Ordering::Relaxed);
+    place.tables.store(tables, Ordering::Relaxed);
+    place.base.store(base, Ordering::Release);
+    true
 }
 
 /// Ends it, before the mapping goes.
 pub fn release(base: usize) {
-    for place in &MAPPED {
-        if place.base.compare_exchange(base, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return;
-        }
+    if let Some(place) = MAPPED.iter().find(|place| place.base.load(Ordering::Relaxed) == base) {
+        place.base.store(0, Ordering::Release);
     }
 }
 
@@ -69,17 +86,24 @@ fn install() {
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo, which for SIGBUS has an address.
     let at = unsafe { (*info).si_addr() } as usize;
-    let ranges =
-        MAPPED.iter().map(|place| (place.base.load(Ordering::Acquire), place.len.load(Ordering::Relaxed)));
-    let segment = ranges.into_iter().find(|&(base, len)| base > 1 && (base..base + len).contains(&at));
-    match segment {
-        Some((base, len)) if replace(base, len) => {}
+    let touched = MAPPED.iter().find(|place| place.range().contains(&at));
+    match touched {
+        Some(place) if replace(place) => replace_tables(place.tables.load(Ordering::Relaxed)),
         _ => pass_on(signal, info, context),
     }
 }
 
-/// Puts private zeroes in the place of a segment.
-fn replace(base: usize, len: usize) -> bool {
+/// The owner's life is read in the tables: without them the segment counts as dead.
+fn replace_tables(base: usize) {
+    if let Some(tables) = MAPPED.iter().find(|place| place.base.load(Ordering::Acquire) == base) {
+        // What has failed leaves the tables as they are, and each fault is handled by itself.
+        let _ = replace(tables);
+    }
+}
+
+/// Puts private zeroes in the place of a mapping.
+fn replace(place: &Place) -> bool {
+    let (base, len) = (place.base.load(Ordering::Acquire), place.len.load(Ordering::Relaxed));
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: the range is a mapping of ours, which stays mapped and is only ever touched through atomics and raw copies. mmap is a

@@ -1,9 +1,10 @@
-//! Where receive queues are placed in our segment: a first-fit allocator of whole pages.
+//! Where receive queues are placed in our segment: a first-fit allocator of whole pages. No extent crosses the border of an arena,
+//! which is what peers map.
 //!
 //! The book-keeping is private to the owner (a sorted list of free extents); peers learn offsets from
 //! the QP table. Used only when queues are created and destroyed.
 
-use super::layout::{HEAP, HEAP_LEN};
+use super::layout::{ARENA, HEAP, HEAP_LEN};
 
 const PAGE: usize = 4096;
 
@@ -27,16 +28,14 @@ impl Default for Heap {
 }
 
 impl Heap {
-    /// The first hole of that many bytes; None: there is none.
+    /// The first hole of that many bytes in one arena; None: there is none.
     pub fn alloc(&mut self, len: usize) -> Option<Extent> {
         let len = len.next_multiple_of(PAGE);
-        let at = self.free.iter().position(|&(_, free)| free >= len)?;
-        let offset = self.free[at].0;
-        self.free[at].0 += len;
-        self.free[at].1 -= len;
-        if self.free[at].1 == 0 {
-            self.free.remove(at);
-        }
+        let (at, offset) =
+            self.free.iter().enumerate().find_map(|(at, &hole)| Some((at, start_in(hole, len)?)))?;
+        let (start, free) = self.free[at];
+        let parts = [(start, offset - start), (offset + len, start + free - offset - len)];
+        self.free.splice(at..=at, parts.into_iter().filter(|&(_, len)| len > 0));
         Some(Extent { offset, len })
     }
 
@@ -65,6 +64,13 @@ impl Heap {
     }
 }
 
+/// Where in a hole `len` bytes begin that lie in one arena.
+fn start_in((start, free): (usize, usize), len: usize) -> Option<usize> {
+    let next = start.next_multiple_of(ARENA);
+    let offset = if start + len <= next { start } else { next };
+    (len <= ARENA && offset + len <= start + free).then_some(offset)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,10 +78,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn extents_never_overlap_and_everything_comes_back(sizes in prop::collection::vec(1usize..100_000, 1..50)) {
+        fn extents_never_overlap_and_everything_comes_back(sizes in prop::collection::vec(1usize..600_000, 1..50)) {
             let mut heap = Heap::default();
             let mut taken: Vec<Extent> = sizes.iter().filter_map(|&len| heap.alloc(len)).collect();
             taken.sort_by_key(|extent| extent.offset);
+            for extent in &taken {
+                prop_assert_eq!(extent.offset / ARENA, (extent.offset + extent.len - 1) / ARENA);
+            }
             for pair in taken.windows(2) {
                 prop_assert!(pair[0].offset + pair[0].len <= pair[1].offset);
             }

@@ -7,16 +7,17 @@
 //! 136 KiB  group table   256 x 32 B
 //! 256 KiB  qp table      4096 x 128 B
 //! 1 MiB    mr table      65536 x 64 B
-//! 8 MiB    heap          64 MiB of receive queues
+//! 8 MiB    heap          64 MiB of receive queues, in arenas of 1 MiB
 //! 72 MiB   rings         512 x (64 KiB of cells + up to 1 MiB of bulk)
 //! ```
 //!
 //! The file is sparse: space is taken (fallocate) when a part comes into use, so a full /dev/shm is an
-//! error code and never SIGBUS. The tables are used from the bottom; the header says how far.
+//! error code and never SIGBUS. The tables are used from the bottom; the header says how far. The tables are mapped as long as
+//! the segment is attached; an arena of the heap, and a ring, from its first use on (`super::parts`).
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -92,9 +93,14 @@ pub const QP_TABLE: usize = 0x40000;
 pub const QP_ENTRY: usize = 128;
 pub const MR_TABLE: usize = 0x10_0000;
 pub const MR_ENTRY: usize = 64;
+/// The header, the bells and all tables: what is mapped of a segment from the start.
+pub const TABLES_LEN: usize = MR_TABLE + MRS * MR_ENTRY;
 
 pub const HEAP: usize = 0x80_0000;
 pub const HEAP_LEN: usize = 64 << 20;
+/// What is mapped of the heap at a time; a receive queue lies in one of them.
+pub const ARENA: usize = 1 << 20;
+pub const ARENAS: usize = HEAP_LEN / ARENA;
 
 pub const RING_DATA: usize = HEAP + HEAP_LEN;
 pub const CELLS: usize = 512;
@@ -115,7 +121,9 @@ const _: () = {
     assert!(RING_TABLE + RINGS * RING_ENTRY <= GROUP_TABLE);
     assert!(GROUP_TABLE + GROUPS * GROUP_ROW <= QP_TABLE);
     assert!(QP_TABLE + QPS * QP_ENTRY <= MR_TABLE);
-    assert!(MR_TABLE + MRS * MR_ENTRY <= HEAP);
+    assert!(TABLES_LEN <= HEAP && TABLES_LEN.is_multiple_of(4096));
+    assert!(HEAP.is_multiple_of(ARENA) && HEAP_LEN.is_multiple_of(ARENA));
+    assert!(RING_LEN.is_multiple_of(4096) && BULK_MIN <= BULK_MAX);
     assert!(1 << QP_BITS == QPS);
     assert!(CELLS.is_power_of_two() && BULK_MIN.is_power_of_two() && BULK_MAX.is_power_of_two());
     assert!(RINGS.is_multiple_of(64));
@@ -126,7 +134,7 @@ pub const fn ring_entry(index: usize) -> usize {
     RING_TABLE + index * RING_ENTRY
 }
 
-/// Offset of the cells of inbound ring `index`; its bulk part follows.
+/// Offset of the cells of inbound ring `index`; its bulk part follows. Offsets in the mapping of a ring count from here.
 pub const fn ring_data(index: usize) -> usize {
     RING_DATA + index * RING_LEN
 }

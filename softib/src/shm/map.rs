@@ -1,4 +1,4 @@
-//! A mapped segment: bounds-checked access to memory that another process may change at any time.
+//! A mapped part of a segment: bounds-checked access to memory that another process may change at any time.
 //!
 //! Words are reached as atomics, bytes by copies; nobody ever holds a reference to plain data here.
 //! A bound that does not hold is a bug of ours (offsets from peers are checked where they are parsed),
@@ -13,35 +13,39 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A shared, writable mapping of a whole segment; unmapped on drop, absent in fork children.
+/// A shared, writable mapping of a part of a segment; unmapped on drop, absent in fork children.
 #[derive(Debug)]
 pub struct Map {
     base: NonNull<u8>,
     len: usize,
+    /// The mapping of the segment's tables, if this is another part: it goes last ([`fault`]).
+    tables: Option<Arc<Map>>,
 }
 
 // SAFETY: the mapping is plain memory owned by this value; every access goes through atomics or raw copies.
 unsafe impl Send for Map {}
-// SAFETY: as above; concurrent access is the purpose of the type.
+// SAFETY: a shared reference gives out atomics and addresses for raw copies only, which other threads and processes may race with.
 unsafe impl Sync for Map {}
 
 impl Map {
     /// Maps the first `len` bytes of `file`.
     pub fn new(file: &File, len: usize) -> Result<Map, Errno> {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a fresh mapping at an address the kernel chooses; no existing memory is affected.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(shortage::mapping(Errno::last(), len));
-        }
-        // SAFETY: base..base+len was mapped just now. Both calls are hints: failure changes nothing we rely on.
-        unsafe {
-            libc::madvise(base, len, libc::MADV_DONTFORK);
-            libc::madvise(base, len, libc::MADV_DONTDUMP);
-        }
-        fault::guard(base as usize, len);
-        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Map { base, len })
+        let base = map(file, 0, len)?;
+        Map::guarded(base, len, None)
+    }
+
+    /// Maps another part of the segment whose tables this mapping holds: `len` bytes of its `file` from `start`, which is a whole
+    /// number of pages, on. Offsets in the part count from its start.
+    pub fn part(self: &Arc<Map>, file: &File, start: usize, len: usize) -> Result<Map, Errno> {
+        let base = map(file, start, len)?;
+        Map::guarded(base, len, Some(self.clone()))
+    }
+
+    fn guarded(base: NonNull<u8>, len: usize, tables: Option<Arc<Map>>) -> Result<Map, Errno> {
+        let start = tables.as_ref().map_or(base, |tables| tables.base);
+        let map = Map { base, len, tables };
+        let guarded = fault::guard(base.as_ptr() as usize, len, start.as_ptr() as usize);
+        if guarded { Ok(map) } else { Err(shortage::mapping(Errno::NOMEM, len)) }
     }
 
     /// The 32-bit word at `offset`, which must be aligned and inside.
@@ -122,7 +126,26 @@ impl Drop for Map {
         fault::release(self.base.as_ptr() as usize);
         // SAFETY: the mapping is ours and nothing borrowed from it outlives self.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        // The tables, if these were not they, go after it.
+        self.tables = None;
     }
+}
+
+/// Maps `len` bytes of a file from `start` on.
+fn map(file: &File, start: usize, len: usize) -> Result<NonNull<u8>, Errno> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    let (fd, start) = (file.as_raw_fd(), start as libc::off_t);
+    // SAFETY: a fresh mapping at an address the kernel chooses; no existing memory is affected.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, start) };
+    if base == libc::MAP_FAILED {
+        return Err(shortage::mapping(Errno::last(), len));
+    }
+    // SAFETY: base..base+len was mapped just now. Both calls are hints: failure changes nothing we rely on.
+    unsafe {
+        libc::madvise(base, len, libc::MADV_DONTFORK);
+        libc::madvise(base, len, libc::MADV_DONTDUMP);
+    }
+    NonNull::new(base.cast()).ok_or(Errno::NOMEM)
 }
 
 /// Takes (allocates and zeroes) space of a sparse segment, so that touching it can't fail later. `purpose` is for the message where

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! layout    where each thing sits in a segment
-//! map       a mapped segment: bounds-checked atomics and copies, no references to plain data
+//! map       a mapped part of a segment: bounds-checked atomics and copies, no references to plain data
 //! folder    where a user's files are, out of reach of others
 //! fault     a segment whose file has been cut short
 //! segment   our own segment: claim a slot, grow it, close it; sweep what the dead left
@@ -17,6 +17,7 @@
 //! domain    what all processes of an XRC domain share: its receive queue pairs and who holds them
 //! registry  which XRC domains there are: found by file, made, left, swept
 //! filelock  locks on files that no dead process keeps
+//! parts     what of a segment is mapped when
 //! heap      where receive queues are placed in the segment
 //! shortage  what cannot be had, in words
 //! ```
@@ -37,6 +38,7 @@ pub mod layout;
 pub mod liveness;
 pub mod map;
 pub mod mrtable;
+pub mod parts;
 pub mod qptable;
 pub mod registry;
 pub mod ring;

@@ -21,6 +21,7 @@ use super::copy::copy_short;
 use super::handover;
 use super::layout::*;
 use super::map::{Map, Word, free_space, give_space, take_space};
+use super::parts::Inlets;
 use super::shortage;
 use crate::errno::Errno;
 use std::fs::File;
@@ -126,7 +127,10 @@ fn bulk_end(start: u32, len: u32) -> u32 {
 /// The sending end. One per peer process, used under the engine lock.
 #[derive(Debug)]
 pub struct SendRing {
+    /// The receiver's tables.
     map: Arc<Map>,
+    /// Cells and bulk.
+    data: Arc<Map>,
     index: usize,
     cells: Cells,
     watched: Word,
@@ -169,10 +173,12 @@ impl SendRing {
         map.u32(H_RING_LIMIT).fetch_max(index as u32 + 1, Ordering::SeqCst);
         let at = ring_entry(index);
         let bulk = if large { BULK_MAX } else { BULK_MIN };
-        if let Err(error) = take_space(file, ring_data(index), CELLS_LEN + bulk, "a ring to a process") {
-            map.u64(at + R_OWNER).store(0, Ordering::Release);
-            return Err(error);
-        }
+        let len = CELLS_LEN + bulk;
+        let taken = take_space(file, ring_data(index), len, "a ring to a process");
+        let data = taken
+            .and_then(|()| map.part(file, ring_data(index), len))
+            .inspect_err(|_| map.u64(at + R_OWNER).store(0, Ordering::Release))?;
+        let data = Arc::new(data);
         map.u32(at + R_BULK).store(bulk as u32, Ordering::Relaxed);
         map.u32(at + R_WATCHED).store(0, Ordering::Relaxed);
         map.u64(at + R_CONSUMED).store(0, Ordering::Relaxed);
@@ -181,8 +187,9 @@ impl SendRing {
         map.u64(at + R_OWNER).store(tag | ACTIVE, Ordering::Release);
         Ok(SendRing {
             map: map.clone(),
+            cells: Cells::new(&data),
+            data,
             index,
-            cells: Cells::new(map, ring_data(index)),
             watched: map.word(at + R_WATCHED),
             seq: 0,
             bulk: 0,
@@ -271,8 +278,7 @@ impl SendRing {
     fn take_bulk(&mut self, len: u32) -> *mut u8 {
         let start = bulk_start(self.bulk, len, self.bulk_len);
         self.bulk = bulk_end(start, len);
-        let at = ring_data(self.index) + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
-        self.map.bytes(at, len as usize)
+        self.data.bytes(CELLS_LEN + (start & (self.bulk_len - 1)) as usize, len as usize)
     }
 
     /// Sends the next cell, whose payload has been written. As [`Self::send_any`].
@@ -368,7 +374,10 @@ pub fn free(map: &Map, file: &File, index: usize) {
 /// The receiving end, in our own segment.
 #[derive(Debug)]
 pub struct RecvRing {
+    /// Our tables.
     map: Arc<Map>,
+    /// Cells and bulk.
+    data: Arc<Map>,
     index: usize,
     cells: Cells,
     seq: u32,
@@ -407,9 +416,9 @@ impl Found {
 }
 
 impl RecvRing {
-    /// Adopts ring `index` of our segment if a sender has made it active.
-    pub fn adopt(map: &Arc<Map>, index: usize) -> Option<RecvRing> {
-        let at = ring_entry(index);
+    /// Adopts ring `index` of our segment if a sender has made it active. None, too: it cannot be mapped, which has been said.
+    pub fn adopt(inlets: &Inlets, index: usize) -> Option<RecvRing> {
+        let (map, at) = (inlets.tables(), ring_entry(index));
         let owner = map.u64(at + R_OWNER).load(Ordering::Acquire);
         let slot = (owner >> 8) as usize;
         let bulk_len = map.u32(at + R_BULK).load(Ordering::Relaxed);
@@ -418,10 +427,12 @@ impl RecvRing {
             return None;
         }
         let incarnation = map.u64(at + R_INCARNATION).load(Ordering::Relaxed);
+        let data = inlets.ring(index).ok()?.clone();
         Some(RecvRing {
             map: map.clone(),
+            cells: Cells::new(&data),
+            data,
             index,
-            cells: Cells::new(map, ring_data(index)),
             seq: 0,
             bulk: 0,
             bulk_len,
@@ -521,8 +532,8 @@ impl RecvRing {
             return None;
         }
         let start = bulk_start(self.bulk, head.len, self.bulk_len);
-        let at = ring_data(self.index) + CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
-        let payload = self.map.bytes(at, head.len as usize).cast_const();
+        let at = CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
+        let payload = self.data.bytes(at, head.len as usize).cast_const();
         Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len) })
     }
 

@@ -52,6 +52,9 @@ fn slots_at(size: u32) -> usize {
 #[derive(Debug, Clone)]
 pub struct Place {
     map: Arc<Map>,
+    /// Where it begins in the mapping.
+    within: usize,
+    /// Where it begins in the segment: peers find it by that.
     pub offset: usize,
     pub size: u32,
     at: NonNull<u8>,
@@ -59,7 +62,7 @@ pub struct Place {
 
 // SAFETY: the memory belongs to the mapping, which may be used from any thread and lives as long as this value.
 unsafe impl Send for Place {}
-// SAFETY: as above; every access goes through atomics.
+// SAFETY: every access through a shared reference is to atomics of the mapping, which lives as long as this value.
 unsafe impl Sync for Place {}
 
 /// What an initiator found.
@@ -72,9 +75,9 @@ pub enum Claim {
 }
 
 impl Place {
-    /// The place of a queue of `size` slots, a power of two, at `offset`.
-    pub fn new(map: &Arc<Map>, offset: usize, size: u32) -> Place {
-        Place { at: map.place(offset, bytes(size)), map: map.clone(), offset, size }
+    /// The place of a queue of `size` slots, a power of two, at `offset` of its segment, and `within` a mapping.
+    pub fn new(map: &Arc<Map>, within: usize, offset: usize, size: u32) -> Place {
+        Place { at: map.place(within, bytes(size)), map: map.clone(), within, offset, size }
     }
 
     /// How many receives have been posted in all (queues with one sender).
@@ -93,7 +96,7 @@ impl Place {
     }
 
     fn slot_at(&self, pos: u32) -> usize {
-        self.offset + slots_at(self.size) + (pos & (self.size - 1)) as usize * 8
+        self.within + slots_at(self.size) + (pos & (self.size - 1)) as usize * 8
     }
 
     /// Empties the queue so that the next receive posted has position 0 (target).
@@ -101,13 +104,13 @@ impl Place {
         for pos in 0..self.size {
             self.map.u64(self.slot_at(pos)).store(0, Ordering::Relaxed);
         }
-        self.map.u32(self.offset + HEAD).store(0, Ordering::Relaxed);
+        self.map.u32(self.within + HEAD).store(0, Ordering::Relaxed);
         self.count().store(0, Ordering::Release);
     }
 
     /// Makes `pos` the first position of an empty queue with many senders (target).
     pub fn start_at(&self, pos: u32) {
-        self.map.u32(self.offset + HEAD).store(pos, Ordering::Release);
+        self.map.u32(self.within + HEAD).store(pos, Ordering::Release);
     }
 
     /// Posts position `pos` in a queue with one sender (target).
@@ -126,7 +129,7 @@ impl Place {
         if old & 0xffff == CLAIMED {
             // Its claimer may have died before it moved the head; nobody could pass any more.
             let gone = (old >> 32) as u32;
-            let head = self.map.u32(self.offset + HEAD);
+            let head = self.map.u32(self.within + HEAD);
             let _ = head.compare_exchange(gone, gone.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
         }
         slot.store(word(pos, 0, POSTED), Ordering::Release);
@@ -180,7 +183,7 @@ impl Place {
 
     /// Claims the next receive for ring `owner` (initiator, queue with many senders).
     pub fn claim(&self, owner: usize) -> Claim {
-        let head = self.map.u32(self.offset + HEAD);
+        let head = self.map.u32(self.within + HEAD);
         // Others who win make progress, so this ends long before, unless the queue is corrupt.
         for _ in 0..CLAIM_TRIES {
             let pos = head.load(Ordering::Acquire);

@@ -6,6 +6,7 @@
 
 use super::layout::*;
 use super::map::{Map, allocate, free_space, take_space};
+use super::parts::{Heaps, Inlets};
 use super::{folder, liveness, shortage};
 use crate::errno::{Errno, check};
 use std::ffi::CString;
@@ -20,8 +21,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The segment of this process.
 #[derive(Debug)]
 pub struct Segment {
+    /// Its tables.
     pub map: Arc<Map>,
-    pub file: File,
+    pub file: Arc<File>,
+    pub heaps: Heaps,
+    pub inlets: Arc<Inlets>,
     pub slot: usize,
     /// Random, never 0: tells two processes apart that had the same slot one after the other.
     pub incarnation: u64,
@@ -36,6 +40,8 @@ pub struct Segment {
 const HEAP_SHARE: usize = 64 << 10;
 const QP_SHARE: usize = 8 * QP_ENTRY;
 const MR_SHARE: usize = 64 * MR_ENTRY;
+/// What is mapped for each peer: of its segment the tables, an arena and our ring in it, and its ring in ours.
+const MAPPED_PER_PEER: usize = TABLES_LEN + ARENA + 2 * RING_LEN;
 
 /// Where this user's segments live.
 pub fn directory() -> PathBuf {
@@ -97,7 +103,7 @@ impl Segment {
         }
         shortage::set_len(&file, SEGMENT_LEN, "a segment")?;
         take_space(&file, 0, FIXED_LEN, "a segment")?;
-        let map = Arc::new(Map::new(&file, SEGMENT_LEN)?);
+        let map = Arc::new(Map::new(&file, TABLES_LEN)?);
         let mut nonce = random()?;
         nonce[0] |= 1;
         let probe = Box::new(nonce);
@@ -105,8 +111,9 @@ impl Segment {
         fill(&map);
         let (slot, path) = link(&file, &map, dir)?;
         let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
-        let limits = Default::default();
-        Ok(Segment { map, file, slot, incarnation, path, limits, _probe: probe })
+        let (limits, file) = (Default::default(), Arc::new(file));
+        let (heaps, inlets) = (Heaps::new(&map, &file), Arc::new(Inlets::new(&map, &file)));
+        Ok(Segment { map, file, heaps, inlets, slot, incarnation, path, limits, _probe: probe })
     }
 
     /// Makes QP table entry `index` safe to touch for us and for peers.
@@ -171,6 +178,11 @@ impl Segment {
             sweep(dir);
         }
     }
+}
+
+/// Whether what is used of the segments of `peers` processes can be mapped, and `besides` bytes are left then.
+pub fn check_address_space(peers: usize, besides: usize) -> Result<(), Errno> {
+    shortage::check_address_space(peers.min(SLOTS) * MAPPED_PER_PEER, besides)
 }
 
 fn fill_header(map: &Map, nonce: &[u8; 16], probe: u64, can_barrier: bool) {

@@ -112,6 +112,32 @@ fn file_size(len: u64, purpose: &str) -> Errno {
     )
 }
 
+/// The address space that this process uses by now; 0 if the kernel does not say.
+fn mapped() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    pages.split(' ').next().and_then(|pages| pages.parse().ok()).map_or(0, |pages: u64| pages * 4096)
+}
+
+/// Whether `needed` bytes of segments can still be mapped, and `besides` bytes of other things.
+pub fn check_address_space(needed: usize, besides: usize) -> Result<(), Errno> {
+    let Some(limit) = limit(libc::RLIMIT_AS) else { return Ok(()) };
+    let left = limit.saturating_sub(mapped());
+    if left >= (needed + besides) as u64 {
+        return Ok(());
+    }
+    Err(because(
+        Errno::NOMEM,
+        Cause::AddressSpace,
+        format_args!(
+            "{} of address space are needed for the segments of the peers and for buffers, {} are left: the address space limit (ulimit -v, \
+             RLIMIT_AS) is {}; raise it with `ulimit -v unlimited`",
+            Bytes((needed + besides) as u64),
+            Bytes(left),
+            Bytes(limit)
+        ),
+    ))
+}
+
 /// `len` bytes of a segment could not be mapped.
 pub fn mapping(error: Errno, len: usize) -> Errno {
     let remedy = match limit(libc::RLIMIT_AS) {

@@ -160,7 +160,7 @@ impl SendLink {
 
 fn is_there(link: &mut Link, w: &mut World, domain: (u32, u64)) -> bool {
     let Ok(peer) = w.peers.connected(link) else { return false };
-    link.is_open(&peer.map, domain) && link.view.kind == KIND_SRQ
+    link.is_open(peer, domain) && link.view.kind == KIND_SRQ
 }
 
 impl Witness {
@@ -256,6 +256,7 @@ fn no_queue(w: &mut World, work: &Work) -> Step {
     let index = work.srqn as usize % QPS;
     match w.peers.reach((work.srqn >> QP_BITS) as usize) {
         Ok(peer) if qptable::is_changing(&peer.map, index) => Step::Silent,
+        Ok(peer) if peer.open_queue(index).is_err() => Step::Done(IBV_WC_LOC_QP_OP_ERR),
         Err(error) if is_shortage(error) => Step::Done(IBV_WC_LOC_QP_OP_ERR),
         _ => Step::Done(IBV_WC_REM_INV_REQ_ERR),
     }

@@ -107,13 +107,16 @@ struct Limited(&'static str, &'static [&'static str]);
 /// Of the ranks of a job: a library of Open MPI's needs some address space, too.
 const LIMITED_RANKS: &[Limited] = &[
     Limited("ulimit -f 100", &["file size limit (ulimit -f", "raise it with `ulimit -f unlimited`"]),
-    Limited("ulimit -v 800000", &["cannot be mapped", "address space limit (ulimit -v", "781 MiB"]),
+    Limited(
+        "ulimit -v 250000",
+        &["of address space are needed", "address space limit (ulimit -v", "244 MiB"],
+    ),
 ];
 
 /// Of `ibv_devinfo`.
 const LIMITED: &[Limited] = &[
     Limited("ulimit -f 100", &["file size limit (ulimit -f", "raise it with `ulimit -f unlimited`"]),
-    Limited("ulimit -v 300000", &["cannot be mapped", "address space limit (ulimit -v", "292 MiB"]),
+    Limited("ulimit -v 7500", &["cannot be mapped", "address space limit (ulimit -v", "7 MiB"]),
     Limited("ulimit -n 5", &["no file descriptor left", "(ulimit -n, RLIMIT_NOFILE) is 5"]),
 ];
 

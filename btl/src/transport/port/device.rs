@@ -102,6 +102,9 @@ pub enum DeviceError {
     /// Neither the hardware nor the software device will do.
     #[error("{hard}\n{soft}")]
     Neither { hard: Box<DeviceError>, soft: Box<DeviceError> },
+    /// This process has not what the software device takes.
+    #[error("{0}")]
+    Shortage(String),
     /// No device at all.
     #[error("no RDMA device on this machine")]
     None,
@@ -155,13 +158,15 @@ pub fn find(
     choice: &Choice,
     filter: &Filter,
     config: PortConfig,
-    soft: fn() -> Driver,
+    soft: impl FnOnce() -> Result<Driver, DeviceError>,
 ) -> Result<Vec<Port>, DeviceError> {
     let search = Search { filter, config, names: &[] };
     match choice {
-        Choice::Soft => search.ports_of(&soft(), true),
+        Choice::Soft => search.ports_of(&soft()?, true),
         Choice::Auto { named } => match search.hardware() {
-            Err(hard) if *named => search.ports_of(&soft(), true).map_err(|soft| both(hard, soft)),
+            Err(hard) if *named => {
+                soft().and_then(|soft| search.ports_of(&soft, true)).map_err(|soft| both(hard, soft))
+            }
             other => other,
         },
         Choice::Names(names) => Search { names, ..search }.named_ports(soft),
@@ -195,9 +200,12 @@ impl Search<'_> {
     }
 
     /// Names may mean hardware or the software device.
-    fn named_ports(self, soft: fn() -> Driver) -> Result<Vec<Port>, DeviceError> {
+    fn named_ports(
+        self,
+        soft: impl FnOnce() -> Result<Driver, DeviceError>,
+    ) -> Result<Vec<Port>, DeviceError> {
         if self.names.iter().all(|(name, _)| name.starts_with(SOFT_NAME)) {
-            return self.ports_of(&soft(), true);
+            return self.ports_of(&soft()?, true);
         }
         self.hardware().map_err(|error| match self.names.first() {
             Some((wanted, _)) if error.is_absence() => DeviceError::Unknown {
@@ -354,8 +362,8 @@ mod tests {
         assert!(Filter::default().allows("anything", 9));
     }
 
-    fn soft() -> Driver {
-        Driver::from_table(softib::driver_table())
+    fn soft() -> Result<Driver, DeviceError> {
+        Ok(Driver::from_table(softib::driver_table()))
     }
 
     fn refused(config: PortConfig) -> String {

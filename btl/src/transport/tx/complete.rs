@@ -113,7 +113,7 @@ mod tests {
     use verbs::{Driver, Posted, Qp, QpCap, QpInit, QpKind};
 
     fn transport() -> Transport<u64> {
-        let soft = || Driver::with_connections(softib::driver_table(), softib::cm_table());
+        let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
         let port = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
         let ports = find(&Choice::Soft, &Filter::default(), port, soft).unwrap();
         let config = Config {
