@@ -14,13 +14,13 @@
 //! ```text
 //!   names, error, connect_error
 //!   wire/       everything that is said to a peer: bytes and values, no states
-//!   core/       random numbers, timers, timelines
+//!   core/       what every manager's machine does: endpoints and links, deadlines, window, parking, counters, the tables' macros
 //!   config/     parameters of the managers
 //!   plan        what the transport hands in              event      what it is told
 //!   queues      the two queues between the threads       manager    what a connection manager is
-//!   exchange/   what the managers that carry datagrams share: ibcm and xrc
+//!   exchange/   what the managers that carry datagrams share, ibcm and xrc: routing, repetitions, MRA, DREQ and DREP
 //!   ibcm/ rdmacm/ xrc/      the protocol of one manager, as a machine without I/O; none knows another
-//!   driver/     the helper thread; what carries a machine's actions out: queue pairs, datagrams, CM ids
+//!   driver/     the helper thread; the manager trait, once; a backend each: queue pairs, datagrams, CM ids
 //!   registry    the managers there are, and which serves a port and a peer
 //!   service     what the transport sees: [`Service`]
 //! ```
@@ -50,7 +50,7 @@ pub use core::timeline::{Step, Timeline};
 pub use error::{Error, SelectError};
 pub use event::{Event, First, Route};
 pub use manager::Advert;
-pub use names::{EndpointKey, ProcessName};
+pub use names::{EndpointCommand, EndpointKey, ProcessName};
 pub use plan::{Choice, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan, ReceiveQueues, XrcPlan};
 pub use queues::Outbox;
 pub use service::Service;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::queues::Outbox;
-use crate::{Config, EndpointKey, EndpointPlan, Error, ProcessName, QpPlan};
+use crate::{Config, EndpointCommand, EndpointKey, EndpointPlan, Error, ProcessName, QpPlan};
 
 /// What a component is asked about.
 #[derive(Debug)]
@@ -49,20 +49,8 @@ pub trait Module: Send {
     /// A peer may connect from now on.
     fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox);
 
-    /// Connect, if nothing is under way.
-    fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
-
-    /// The endpoint's way to its node is broken; find another. Only X queues have such ways.
-    fn renew(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
-
-    /// The endpoint is gone; take its connection down.
-    fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
-
-    /// The endpoint has failed on this side: let the peer know, as well as the component can. It will be removed later.
-    fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
-
-    /// Data have come in on the endpoint's QPs.
-    fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox);
+    /// The main thread wants something of an endpoint.
+    fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant, out: &Outbox);
 
     /// Called after the start, and whenever one of the descriptors became readable: take everything in, until it would block.
     fn progress(&mut self, now: Instant, out: &Outbox);

@@ -21,3 +21,18 @@ pub struct EndpointKey {
     /// Which tenant of the slot.
     pub generation: u32,
 }
+
+/// What the main thread wants of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointCommand {
+    /// There is something to send: connect, if nothing is under way yet.
+    Connect,
+    /// Its way to its node is broken; find another. Only X queues have such ways.
+    Renew,
+    /// It is gone: take its connection down.
+    Remove,
+    /// It has failed on this side: let the peer know, as well as the manager can. It will be removed later.
+    Abandon,
+    /// Data have come in on its QPs.
+    FirstData,
+}

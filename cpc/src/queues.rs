@@ -8,17 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::{Choice, EndpointKey, EndpointPlan, Event};
+use crate::{Choice, EndpointCommand, EndpointKey, EndpointPlan, Event};
 
 /// What the main thread asks for.
 #[derive(Debug)]
 pub(crate) enum Command {
     AddEndpoint(Choice, EndpointPlan),
-    Connect(EndpointKey),
-    Renew(EndpointKey),
-    RemoveEndpoint(EndpointKey),
-    AbandonEndpoint(EndpointKey),
-    FirstData(EndpointKey),
+    Endpoint(EndpointKey, EndpointCommand),
     Close { until: Instant },
 }
 

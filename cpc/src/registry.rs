@@ -8,11 +8,12 @@
 //!   Config -- include/exclude --> components -- query(port) --> modules --> adverts --> modex
 //!                                 theirs, from the modex ------------------> choose --> Choice
 //! ```
-//! Built in are `ibcm`, `rdmacm` and `xrc`. Another component is a type that implements [`Component`] and a line in [`BUILT_IN`].
+//! Built in are `ibcm`, `rdmacm` and `xrc`. Another component is a type that implements `driver::module::Backend` and a line in [`BUILT_IN`].
 
-use crate::driver::ibcm::Ibcm;
-use crate::driver::rdmacm::RdmaCm;
-use crate::driver::xrc::Xrc;
+use crate::driver::ibcm::IbcmBackend;
+use crate::driver::module::Manager;
+use crate::driver::rdmacm::RdmaCmBackend;
+use crate::driver::xrc::XrcBackend;
 use crate::manager::{Advert, Component, Module, Query};
 use crate::{Choice, Config, Error, SelectError};
 
@@ -20,7 +21,8 @@ use crate::{Choice, Config, Error, SelectError};
 pub const MAX_BLOB: usize = 255;
 
 /// Every component there is.
-pub const BUILT_IN: &[&dyn Component] = &[&Ibcm, &RdmaCm, &Xrc];
+pub const BUILT_IN: &[&dyn Component] =
+    &[&Manager::<IbcmBackend>::NEW, &Manager::<RdmaCmBackend>::NEW, &Manager::<XrcBackend>::NEW];
 
 /// The components that include and exclude leave. An empty include list means all.
 ///

@@ -8,7 +8,8 @@ use crate::manager::{Module, Query};
 use crate::queues::{Command, lock};
 use crate::registry::{self, BUILT_IN};
 use crate::{
-    Advert, Choice, Config, EndpointKey, EndpointPlan, Error, Event, ProcessName, QpPlan, SelectError,
+    Advert, Choice, Config, EndpointCommand, EndpointKey, EndpointPlan, Error, Event, ProcessName, QpPlan,
+    SelectError,
 };
 
 /// How long a service that is dropped without a close may take.
@@ -105,28 +106,32 @@ impl Service {
 
     /// There is something to send: connect. Does nothing if the connection is up or under way.
     pub fn connect(&self, key: EndpointKey) {
-        self.shared.inbox.push(Command::Connect(key));
+        self.command(key, EndpointCommand::Connect);
     }
 
     /// The endpoint is no longer wanted. The peer is told in the background; the QPs go with their last `Arc`.
     pub fn remove_endpoint(&self, key: EndpointKey) {
-        self.shared.inbox.push(Command::RemoveEndpoint(key));
+        self.command(key, EndpointCommand::Remove);
     }
 
     /// The endpoint's send queue pair over XRC is broken, and it is to go on: [`Event::Routed`] comes again, with another one.
     pub fn renew(&self, key: EndpointKey) {
-        self.shared.inbox.push(Command::Renew(key));
+        self.command(key, EndpointCommand::Renew);
     }
 
     /// The endpoint has failed on this side, its QPs are of no use any more: the peer is told in the background, so that it does not wait
     /// for what never comes. The endpoint still has to be removed.
     pub fn abandon_endpoint(&self, key: EndpointKey) {
-        self.shared.inbox.push(Command::AbandonEndpoint(key));
+        self.command(key, EndpointCommand::Abandon);
     }
 
     /// A message has arrived on the endpoint's QPs before [`Event::Connected`]: that stands in for a late or lost RTU.
     pub fn first_data(&self, key: EndpointKey) {
-        self.shared.inbox.push(Command::FirstData(key));
+        self.command(key, EndpointCommand::FirstData);
+    }
+
+    fn command(&self, key: EndpointKey, command: EndpointCommand) {
+        self.shared.inbox.push(Command::Endpoint(key, command));
     }
 
     /// True if [`Service::next_event`] may have something. One relaxed load.

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
-use cpc::ibcm::machine::{Action, InputKind, Local, Machine, StateKind};
+use cpc::ibcm::machine::{Action, Call, InputKind, Local, Machine, StateKind};
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::*;
@@ -178,7 +178,7 @@ impl Bench {
         bench.apply("Connect");
         bench.apply("QpsMade");
         let sent = std::iter::from_fn(|| bench.machine.poll_action()).find_map(|a| match a {
-            Action::Send { datagram, .. } => Some(datagram.message.local()),
+            Action::Call(Call::Send { datagram, .. }) => Some(datagram.message.local()),
             _ => None,
         });
         sent.unwrap()
@@ -348,13 +348,13 @@ fn request(id: CommId) -> Message {
 
 fn describe(action: &Action) -> String {
     match action {
-        Action::CreateQps { .. } => "make QPs".to_owned(),
-        Action::BringUp { remote, .. } => format!("bring QPs up to {}", whose(remote.id)),
+        Action::Call(Call::CreateQps { .. }) => "make QPs".to_owned(),
+        Action::Call(Call::BringUp { remote, .. }) => format!("bring QPs up to {}", whose(remote.id)),
         Action::Connected { .. } => "CONNECTED".to_owned(),
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
         Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
-        Action::Send { datagram, .. } => match &datagram.message {
+        Action::Call(Call::Send { datagram, .. }) => match &datagram.message {
             Message::Req(_) => "REQ".to_owned(),
             Message::Mra(mra) => format!("MRA({:?})", mra.stage),
             Message::Rej(rej) => match rej.reason {

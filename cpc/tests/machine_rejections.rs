@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
-use cpc::ibcm::machine::{Action, Local, Machine, StateKind};
+use cpc::ibcm::machine::{Action, Call, Local, Machine, StateKind};
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::*;
@@ -164,7 +164,7 @@ impl Bench {
         Some(match action {
             Action::Failed { error, .. } => error.cause.to_string(),
             Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
-            Action::Send { datagram, .. } => {
+            Action::Call(Call::Send { datagram, .. }) => {
                 if datagram.message.local() != CommId::NONE {
                     self.id = datagram.message.local();
                 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use cpc::rdmacm::Params;
-use cpc::rdmacm::machine::{Action, First, IdEvent, Local, Machine, Refused, StateKind};
+use cpc::rdmacm::machine::{Action, Call, First, IdEvent, Local, Machine, Refused, StateKind};
 use cpc::wire::ip::Address;
 use cpc::wire::join::Join;
 use cpc::wire::refusal::Refusal;
@@ -64,11 +64,11 @@ impl Bench {
     /// Asks; the id.
     fn ask(&mut self) -> Token {
         self.machine.connect(KEY, self.now);
-        let [Action::Resolve { id, .. }] = self.actions()[..] else { panic!("one id") };
-        assert_eq!(self.event(id, IdEvent::AddrResolved), [Action::Route { id }]);
-        assert_eq!(self.event(id, IdEvent::RouteResolved), [Action::CreateQps { key: KEY }]);
+        let [Action::Call(Call::Resolve { id, .. })] = self.actions()[..] else { panic!("one id") };
+        assert_eq!(self.event(id, IdEvent::AddrResolved), [Action::Call(Call::Route { id })]);
+        assert_eq!(self.event(id, IdEvent::RouteResolved), [Action::Call(Call::CreateQps { key: KEY })]);
         self.machine.qps_created(KEY, Ok(qpns(OURS)), self.now);
-        assert!(matches!(self.actions()[..], [Action::Connect { .. }]));
+        assert!(matches!(self.actions()[..], [Action::Call(Call::Connect { .. })]));
         id
     }
 
@@ -76,10 +76,10 @@ impl Bench {
     fn first_up(&mut self) -> Vec<Token> {
         let id = self.ask();
         let actions = self.event(id, IdEvent::Response(&hello(THEIRS)));
-        assert!(matches!(actions[..], [Action::BringUp { .. }]), "{actions:?}");
+        assert!(matches!(actions[..], [Action::Call(Call::BringUp { .. })]), "{actions:?}");
         self.machine.qps_up(KEY, Ok(()), self.now);
         let resolve = |action| match action {
-            Action::Resolve { id, .. } => id,
+            Action::Call(Call::Resolve { id, .. }) => id,
             other => panic!("{other:?}"),
         };
         self.actions().into_iter().map(resolve).collect()
@@ -99,11 +99,11 @@ impl Bench {
     /// The peer has asked and we have accepted its first connection, which is not up yet; its id.
     fn replied(&mut self) -> Token {
         let (id, actions) = self.request(&hello(THEIRS));
-        assert_eq!(actions, [Action::CreateQps { key: KEY }]);
+        assert_eq!(actions, [Action::Call(Call::CreateQps { key: KEY })]);
         self.machine.qps_created(KEY, Ok(qpns(OURS)), self.now);
         self.actions();
         self.machine.qps_up(KEY, Ok(()), self.now);
-        assert!(matches!(self.actions()[..], [Action::Accept { .. }]));
+        assert!(matches!(self.actions()[..], [Action::Call(Call::Accept { .. })]));
         id
     }
 
@@ -118,13 +118,16 @@ fn the_active_side_asks_for_every_further_queue_and_sends_first_when_all_are_up(
     let ids = bench.first_up();
     assert_eq!((ids.len(), bench.kind()), (2, Some(StateKind::Joining)));
     for (queue, &id) in (1..).zip(&ids) {
-        assert_eq!(bench.event(id, IdEvent::AddrResolved), [Action::Route { id }]);
+        assert_eq!(bench.event(id, IdEvent::AddrResolved), [Action::Call(Call::Route { id })]);
         let join = Join::new(queue, ME, &qpns(OURS), &qpns(THEIRS)).unwrap();
-        assert_eq!(bench.event(id, IdEvent::RouteResolved), [Action::Join { id, join }]);
+        assert_eq!(bench.event(id, IdEvent::RouteResolved), [Action::Call(Call::Join { id, join })]);
     }
     assert_eq!(bench.event(ids[1], IdEvent::Response(&[])), []);
     let done = bench.event(ids[0], IdEvent::Response(&[]));
-    assert_eq!(done, [Action::Order { key: KEY, first: First::Us }, Action::Connected { key: KEY }]);
+    assert_eq!(
+        done,
+        [Action::Call(Call::Order { key: KEY, first: First::Us }), Action::Connected { key: KEY }]
+    );
     assert_eq!(bench.kind(), Some(StateKind::Connected));
 }
 
@@ -134,13 +137,16 @@ fn the_passive_side_takes_each_queue_once_and_waits_for_the_peers_first_message(
     let first = bench.replied();
     assert_eq!(bench.event(first, IdEvent::Established), []);
     let (second, actions) = bench.join(2, THEIRS);
-    assert_eq!(actions, [Action::AcceptJoin { id: second, qpn: Qpn(OURS + 2) }]);
+    assert_eq!(actions, [Action::Call(Call::AcceptJoin { id: second, qpn: Qpn(OURS + 2) })]);
     let (twice, actions) = bench.join(2, THEIRS);
-    assert_eq!(actions, [Action::Refuse { id: twice, why: Refusal::Late }]);
+    assert_eq!(actions, [Action::Call(Call::Refuse { id: twice, why: Refusal::Late })]);
     let (third, _) = bench.join(1, THEIRS);
     assert_eq!(bench.event(third, IdEvent::Established), []);
     let done = bench.event(second, IdEvent::Established);
-    assert_eq!(done, [Action::Order { key: KEY, first: First::Peer }, Action::Connected { key: KEY }]);
+    assert_eq!(
+        done,
+        [Action::Call(Call::Order { key: KEY, first: First::Peer }), Action::Connected { key: KEY }]
+    );
 }
 
 #[test]
@@ -153,10 +159,10 @@ fn requests_of_another_time_queue_or_process_are_refused_and_change_nothing() {
     let beyond = Join { queue: 3, ..old };
     for (data, why) in [(stranger, Refusal::UnknownPeer), (old, Refusal::Late), (beyond, Refusal::Late)] {
         let (id, actions) = bench.request(&data.emit());
-        assert_eq!(actions, [Action::Refuse { id, why }]);
+        assert_eq!(actions, [Action::Call(Call::Refuse { id, why })]);
     }
     let (id, actions) = bench.join(1, 70);
-    assert_eq!(actions, [Action::Refuse { id, why: Refusal::Late }]);
+    assert_eq!(actions, [Action::Call(Call::Refuse { id, why: Refusal::Late })]);
     assert_eq!(bench.kind(), Some(StateKind::Joining));
 }
 
@@ -165,7 +171,7 @@ fn a_request_that_overtakes_the_first_connections_last_word_stands_for_it() {
     let mut bench = Bench::new(true);
     bench.replied();
     let (id, actions) = bench.join(1, THEIRS);
-    assert_eq!(actions, [Action::AcceptJoin { id, qpn: Qpn(OURS + 1) }]);
+    assert_eq!(actions, [Action::Call(Call::AcceptJoin { id, qpn: Qpn(OURS + 1) })]);
     assert_eq!(bench.kind(), Some(StateKind::Joining));
 }
 
@@ -177,7 +183,8 @@ fn one_that_is_refused_broken_or_lost_fails_the_endpoint_and_every_id_is_closed(
         let ids = bench.first_up();
         bench.event(ids[0], IdEvent::Response(&[]));
         let actions = bench.event(ids[1], event);
-        let closed = actions.iter().filter(|action| matches!(action, Action::Close { .. })).count();
+        let closed =
+            actions.iter().filter(|action| matches!(action, Action::Call(Call::Close { .. }))).count();
         assert_eq!(closed, 3, "{actions:?}");
         let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
         assert!(error.to_string().contains("connection 3 of its queues"), "{error}");
@@ -192,8 +199,8 @@ fn a_connection_that_is_lost_later_takes_the_others_down() {
     ids.iter().for_each(|&id| drop(bench.event(id, IdEvent::Response(&[]))));
     let actions = bench.event(ids[1], IdEvent::Disconnected);
     let count = |wanted: fn(&Action) -> bool| actions.iter().filter(|action| wanted(action)).count();
-    assert_eq!(count(|action| matches!(action, Action::Disconnect { .. })), 3, "{actions:?}");
-    assert_eq!(count(|action| matches!(action, Action::Close { .. })), 3, "{actions:?}");
+    assert_eq!(count(|action| matches!(action, Action::Call(Call::Disconnect { .. }))), 3, "{actions:?}");
+    assert_eq!(count(|action| matches!(action, Action::Call(Call::Close { .. }))), 3, "{actions:?}");
     assert_eq!(actions.last(), Some(&Action::Disconnected { key: KEY }));
 }
 
@@ -217,7 +224,10 @@ fn a_removed_endpoint_takes_all_its_connections_down() {
     bench.machine.remove_endpoint(KEY, bench.now);
     let actions = bench.actions();
     assert_eq!(actions.len(), 3);
-    assert!(actions.iter().all(|action| matches!(action, Action::Disconnect { .. })), "{actions:?}");
+    assert!(
+        actions.iter().all(|action| matches!(action, Action::Call(Call::Disconnect { .. }))),
+        "{actions:?}"
+    );
 }
 
 #[test]
@@ -225,17 +235,17 @@ fn of_two_crossing_requests_the_one_that_stands_is_answered_when_the_other_is_re
     let mut lower = Bench::new(true);
     lower.ask();
     let (id, actions) = lower.request(&hello(THEIRS));
-    assert_eq!(actions, [Action::Refuse { id, why: Refusal::Crossing }]);
+    assert_eq!(actions, [Action::Call(Call::Refuse { id, why: Refusal::Crossing })]);
     let mut higher = Bench::new(false);
     let own = higher.ask();
     let (theirs, actions) = higher.request(&hello(THEIRS));
     assert_eq!(actions, []);
     let actions = higher.event(own, IdEvent::Refused(Refused::ByPeer(Refusal::Crossing)));
     // With queue pairs of its own: those that were refused are spent.
-    assert_eq!(actions, [Action::Close { id: own }, Action::CreateQps { key: KEY }]);
+    assert_eq!(actions, [Action::Call(Call::Close { id: own }), Action::Call(Call::CreateQps { key: KEY })]);
     higher.machine.qps_created(KEY, Ok(qpns(90)), higher.now);
     let actions = higher.actions();
-    assert!(matches!(actions[..], [Action::BringUp { id, .. }] if id == theirs), "{actions:?}");
+    assert!(matches!(actions[..], [Action::Call(Call::BringUp { id, .. })] if id == theirs), "{actions:?}");
 }
 
 #[test]
@@ -245,16 +255,16 @@ fn each_try_has_queue_pairs_of_its_own() {
     bench.event(own, IdEvent::Broken("unreachable"));
     bench.now = bench.machine.poll_timeout().unwrap();
     bench.machine.handle_timeout(bench.now);
-    let [Action::Resolve { id, .. }] = bench.actions()[..] else { panic!("another try") };
+    let [Action::Call(Call::Resolve { id, .. })] = bench.actions()[..] else { panic!("another try") };
     bench.event(id, IdEvent::AddrResolved);
-    assert_eq!(bench.event(id, IdEvent::RouteResolved), [Action::CreateQps { key: KEY }]);
+    assert_eq!(bench.event(id, IdEvent::RouteResolved), [Action::Call(Call::CreateQps { key: KEY })]);
 }
 
 #[test]
 fn queue_pairs_may_be_numbered_from_one() {
     let mut bench = Bench::new(true);
     let (_, actions) = bench.request(&hello(1));
-    assert_eq!(actions, [Action::CreateQps { key: KEY }]);
+    assert_eq!(actions, [Action::Call(Call::CreateQps { key: KEY })]);
 }
 
 #[test]
@@ -262,9 +272,9 @@ fn a_crossing_request_whose_sender_lets_go_is_closed_and_ours_goes_on() {
     let mut bench = Bench::new(false);
     let own = bench.ask();
     let (theirs, _) = bench.request(&hello(THEIRS));
-    assert_eq!(bench.event(theirs, IdEvent::Disconnected), [Action::Close { id: theirs }]);
+    assert_eq!(bench.event(theirs, IdEvent::Disconnected), [Action::Call(Call::Close { id: theirs })]);
     let actions = bench.event(own, IdEvent::Response(&hello(THEIRS)));
-    assert!(matches!(actions[..], [Action::BringUp { .. }]), "{actions:?}");
+    assert!(matches!(actions[..], [Action::Call(Call::BringUp { .. })]), "{actions:?}");
 }
 
 #[test]
@@ -281,6 +291,6 @@ fn a_layout_of_one_queue_needs_one_connection() {
     machine.qps_up(KEY, Ok(()), now);
     machine.event(id, IdEvent::Established, now);
     let actions: Vec<Action> = std::iter::from_fn(|| machine.poll_action()).collect();
-    let end = [Action::Order { key: KEY, first: First::Peer }, Action::Connected { key: KEY }];
+    let end = [Action::Call(Call::Order { key: KEY, first: First::Peer }), Action::Connected { key: KEY }];
     assert_eq!(actions[actions.len() - 2..], end);
 }

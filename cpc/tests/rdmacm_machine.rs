@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use cpc::rdmacm::Params;
-use cpc::rdmacm::machine::{Action, IdEvent, Local, Machine, Refused, StateKind};
+use cpc::rdmacm::machine::{Action, Call, IdEvent, Local, Machine, Refused, StateKind};
 use cpc::wire::ip::Address;
 use cpc::wire::join::Join;
 use cpc::wire::refusal::Refusal;
@@ -67,16 +67,20 @@ impl Bench {
         let actions: Vec<Action> = std::iter::from_fn(|| self.machine.poll_action()).collect();
         for action in &actions {
             match action {
-                Action::Close { id } | Action::Refuse { id, .. } => self.open.retain(|other| other != id),
-                Action::Resolve { id, .. } => self.open.push(*id),
+                Action::Call(Call::Close { id }) | Action::Call(Call::Refuse { id, .. }) => {
+                    self.open.retain(|other| other != id)
+                }
+                Action::Call(Call::Resolve { id, .. }) => self.open.push(*id),
                 _ => {}
             }
             match action {
-                Action::Resolve { id, .. } if self.machine.state(KEY) == Some(StateKind::Joining) => {
+                Action::Call(Call::Resolve { id, .. })
+                    if self.machine.state(KEY) == Some(StateKind::Joining) =>
+                {
                     self.stream = *id;
                 }
-                Action::Resolve { id, .. } => self.id = *id,
-                Action::AcceptJoin { id, .. } => self.stream = *id,
+                Action::Call(Call::Resolve { id, .. }) => self.id = *id,
+                Action::Call(Call::AcceptJoin { id, .. }) => self.stream = *id,
                 _ => {}
             }
         }
@@ -135,7 +139,9 @@ impl Bench {
                 self.request(50);
                 self.machine.qps_created(KEY, Ok(qpns(10)), self.now);
                 let actions = self.actions();
-                let Some(Action::BringUp { id, .. }) = actions.first() else { panic!("{actions:?}") };
+                let Some(Action::Call(Call::BringUp { id, .. })) = actions.first() else {
+                    panic!("{actions:?}")
+                };
                 self.id = *id;
                 self.machine.qps_up(KEY, Ok(()), self.now);
             }
@@ -338,12 +344,18 @@ fn no_id_is_forgotten_whatever_happens() {
 fn of_two_crossing_requests_the_lower_addresss_stands() {
     let mut lower = Bench::new(true).reach(StateKind::ReqSent);
     let actions = lower.request(70);
-    assert!(matches!(actions[..], [Action::Refuse { why: Refusal::Crossing, .. }]), "{actions:?}");
+    assert!(
+        matches!(actions[..], [Action::Call(Call::Refuse { why: Refusal::Crossing, .. })]),
+        "{actions:?}"
+    );
     let mut higher = Bench::new(false).reach(StateKind::ReqSent);
     let own = higher.id;
     let actions = higher.request(70);
-    assert_eq!(actions[0], Action::Close { id: own });
-    assert!(matches!(actions[1], Action::BringUp { remote, .. } if remote == qpns(70)), "{actions:?}");
+    assert_eq!(actions[0], Action::Call(Call::Close { id: own }));
+    assert!(
+        matches!(actions[1], Action::Call(Call::BringUp { remote, .. }) if remote == qpns(70)),
+        "{actions:?}"
+    );
     assert_eq!(lower.machine.stats().raced + higher.machine.stats().raced, 2);
 }
 
@@ -351,7 +363,7 @@ fn of_two_crossing_requests_the_lower_addresss_stands() {
 fn a_request_that_crossed_and_comes_late_does_not_end_the_connection() {
     let mut bench = Bench::new(true).reach(StateKind::Connected);
     let actions = bench.request(50);
-    assert!(matches!(actions[..], [Action::Refuse { why: Refusal::Late, .. }]), "{actions:?}");
+    assert!(matches!(actions[..], [Action::Call(Call::Refuse { why: Refusal::Late, .. })]), "{actions:?}");
     assert_eq!((bench.kind(), bench.machine.stats().late), (Some(StateKind::Connected), 1));
 }
 
@@ -364,7 +376,7 @@ fn a_new_start_of_the_peer_waits_for_a_new_endpoint_and_is_served_there() {
     bench.actions();
     let again = EndpointKey { index: 1, generation: 1 };
     bench.machine.add_endpoint(again, PEER, address(9), bench.now);
-    assert_eq!(bench.actions(), [Action::CreateQps { key: again }]);
+    assert_eq!(bench.actions(), [Action::Call(Call::CreateQps { key: again })]);
 }
 
 #[test]
@@ -388,14 +400,17 @@ fn the_queue_pairs_of_a_failed_try_serve_the_next() {
     bench.apply("timeout");
     bench.event(IdEvent::AddrResolved);
     let actions = bench.event(IdEvent::RouteResolved);
-    assert!(matches!(&actions[..], [Action::Connect { hello, .. }] if hello.qpns == qpns(10)), "{actions:?}");
+    assert!(
+        matches!(&actions[..], [Action::Call(Call::Connect { hello, .. })] if hello.qpns == qpns(10)),
+        "{actions:?}"
+    );
 }
 
 #[test]
 fn a_stranger_at_the_peers_address_is_refused_and_named() {
     let mut bench = Bench::new(true).reach(StateKind::ReqSent);
     let actions = bench.event(IdEvent::Response(&bytes(ProcessName(77), layout(), qpns(50))));
-    assert!(matches!(actions[0], Action::Refuse { .. }), "{actions:?}");
+    assert!(matches!(actions[0], Action::Call(Call::Refuse { .. })), "{actions:?}");
     let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
     assert!(error.to_string().contains("[0,77]"), "{error}");
 }
@@ -406,7 +421,7 @@ fn unlike_layouts_are_refused_on_both_ways_and_both_are_named() {
     let mut bench = Bench::new(true).reach(StateKind::Idle);
     let id = bench.machine.draw_id();
     bench.machine.request(id, &bytes(PEER, theirs, qpns(50)), bench.now);
-    assert_eq!(bench.actions(), [Action::Refuse { id, why: Refusal::Layout(layout()) }]);
+    assert_eq!(bench.actions(), [Action::Call(Call::Refuse { id, why: Refusal::Layout(layout()) })]);
     let mut bench = Bench::new(true).reach(StateKind::ReqSent);
     let actions = bench.event(IdEvent::Refused(Refused::ByPeer(Refusal::Layout(theirs))));
     let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
@@ -426,10 +441,10 @@ fn an_unknown_process_is_refused_after_a_while_or_forgotten_when_it_goes() {
     let id = ask(&mut bench);
     bench.now += Duration::from_secs(61);
     bench.machine.handle_timeout(bench.now);
-    assert_eq!(bench.actions(), [Action::Refuse { id, why: Refusal::UnknownPeer }]);
+    assert_eq!(bench.actions(), [Action::Call(Call::Refuse { id, why: Refusal::UnknownPeer })]);
     let id = ask(&mut bench);
     bench.machine.event(id, IdEvent::Broken("gone"), bench.now);
-    assert_eq!(bench.actions(), [Action::Close { id }]);
+    assert_eq!(bench.actions(), [Action::Call(Call::Close { id })]);
     assert_eq!(bench.machine.poll_timeout(), None);
 }
 
@@ -449,19 +464,19 @@ fn data_before_the_confirmation_stand_in_for_it_and_the_manager_is_told() {
     let mut bench = Bench::new(true).reach(StateKind::RepSent);
     let id = bench.id;
     let actions = bench.apply("first data");
-    assert_eq!(actions, [Action::Notify { id }, Action::Connected { key: KEY }]);
+    assert_eq!(actions, [Action::Call(Call::Notify { id }), Action::Connected { key: KEY }]);
 }
 
 /// The transport has found its queue pairs in the error state: the peer must not wait for the endpoint's removal, nor connect to it again.
 #[test]
 fn an_endpoint_that_has_failed_lets_its_peer_know_and_refuses_it_until_it_is_removed() {
     let refused = |actions: &[Action]| {
-        actions.iter().any(|action| matches!(action, Action::Refuse { why: Refusal::Failed, .. }))
+        actions.iter().any(|action| matches!(action, Action::Call(Call::Refuse { why: Refusal::Failed, .. })))
     };
     for state in [StateKind::RepSent, StateKind::Connected] {
         let mut bench = Bench::new(true).reach(state);
         let id = bench.id;
-        assert_eq!(bench.apply("abandon"), [Action::Disconnect { id }], "{state:?}");
+        assert_eq!(bench.apply("abandon"), [Action::Call(Call::Disconnect { id })], "{state:?}");
         assert!(refused(&bench.request(70)), "{state:?}: while the peer has not agreed");
         bench.apply("disconnected");
         assert_eq!(bench.kind(), Some(StateKind::Failed), "{state:?}");

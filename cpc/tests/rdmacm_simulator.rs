@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
 use cpc::rdmacm::Params;
-use cpc::rdmacm::machine::{Action, First, IdEvent, Local, Machine, Refused, StateKind};
+use cpc::rdmacm::machine::{Action, Call, First, IdEvent, Local, Machine, Refused, StateKind};
 use cpc::wire::ip::Address;
 use cpc::wire::refusal::Refusal;
 use cpc::wire::{HELLO_LEN, Hello, Layout, Qpns};
@@ -199,56 +199,56 @@ impl World {
         while let Some(action) = self.machines[me].poll_action() {
             let now = self.begun + self.now;
             match action {
-                Action::Resolve { id, .. } => self.step(me, id, News::AddrResolved),
-                Action::Route { id } => self.step(me, id, News::RouteResolved),
-                Action::CreateQps { key } => {
+                Action::Call(Call::Resolve { id, .. }) => self.step(me, id, News::AddrResolved),
+                Action::Call(Call::Route { id }) => self.step(me, id, News::RouteResolved),
+                Action::Call(Call::CreateQps { key }) => {
                     let qpns = [0, 1, 2].map(|queue| Qpn(self.next_qpn + queue));
                     let qpns = Qpns::new(&qpns).unwrap();
                     self.next_qpn += 3;
                     self.made.insert((me, key.index), qpns);
                     self.machines[me].qps_created(key, Ok(qpns), now);
                 }
-                Action::Connect { id, hello } => {
+                Action::Call(Call::Connect { id, hello }) => {
                     self.take(me, hello.qpns.first(), id);
                     let to = self.target(me, hello.qpns.first());
                     self.connect(me, id, to, data(&hello));
                 }
-                Action::Join { id, join } => {
+                Action::Call(Call::Join { id, join }) => {
                     self.take(me, join.from[1], id);
                     let to = self.target(me, join.from[0]);
                     self.joined.entry((me, to)).or_default().insert((join.from[1], join.to[1]));
                     self.connect(me, id, to, join.emit().to_vec());
                 }
-                Action::AcceptJoin { id, qpn } => {
+                Action::Call(Call::AcceptJoin { id, qpn }) => {
                     self.take(me, qpn, id);
                     self.tell_peer((me, id), News::Response(Vec::new()));
                     self.send((me, id), News::Established);
                 }
-                Action::Order { key, first } => {
+                Action::Call(Call::Order { key, first }) => {
                     self.order.insert((me, key.index), first);
                 }
-                Action::BringUp { key, remote, .. } => {
+                Action::Call(Call::BringUp { key, remote, .. }) => {
                     self.risen.entry((me, key.index)).or_default().push(remote);
                     self.machines[me].qps_up(key, Ok(()), now);
                 }
-                Action::Accept { id, hello } => {
+                Action::Call(Call::Accept { id, hello }) => {
                     self.take(me, hello.qpns.first(), id);
                     self.tell_peer((me, id), News::Response(data(&hello)));
                     if self.iwarp {
                         self.send((me, id), News::Established);
                     }
                 }
-                Action::Establish { id } => {
+                Action::Call(Call::Establish { id }) => {
                     if !self.fails() {
                         self.tell_peer((me, id), News::Established);
                     }
                 }
-                Action::Refuse { id, why } => {
+                Action::Call(Call::Refuse { id, why }) => {
                     self.tell_peer((me, id), News::Refused(Some(why.emit())));
                     self.peers.remove(&(me, id));
                 }
-                Action::Disconnect { id } => self.tell_peer((me, id), News::Disconnected),
-                Action::Close { id } => {
+                Action::Call(Call::Disconnect { id }) => self.tell_peer((me, id), News::Disconnected),
+                Action::Call(Call::Close { id }) => {
                     self.tell_peer((me, id), News::Refused(None));
                     self.peers.remove(&(me, id));
                 }
@@ -262,7 +262,9 @@ impl World {
                     self.post(self.now + delay, key.index as usize, Token(0), News::FirstData(me as u32));
                 }
                 Action::Failed { error, .. } => self.failures.push(error.to_string()),
-                Action::Notify { .. } | Action::Disconnected { .. } | Action::UnknownPeer { .. } => {}
+                Action::Call(Call::Notify { .. })
+                | Action::Disconnected { .. }
+                | Action::UnknownPeer { .. } => {}
             }
         }
     }

@@ -11,7 +11,7 @@ use cpc::wire::listener::Address as Listener;
 use cpc::wire::xrc::{Datagram, Message, Rep, Req, SrqNums};
 use cpc::wire::{CommId, Depth, Drep, Dreq, Incarnation, Layout, MAD_LEN, Mra, Path, Reason, Rej, Stage};
 use cpc::xrc::DomainId;
-use cpc::xrc::machine::{Action, Direction, JoinError, Local, Machine, PathId};
+use cpc::xrc::machine::{Action, Call, Direction, JoinError, Local, Machine, PathId};
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
 
@@ -338,9 +338,9 @@ impl Bench {
     fn note(&mut self) {
         while let Some(action) = self.machine.poll_action() {
             match &action {
-                Action::MakeSender { path } => self.path = *path,
-                Action::Join { link, epoch, .. } => self.join = (*link, *epoch),
-                Action::Send { datagram, .. } => self.note_ids(&datagram.message),
+                Action::Call(Call::MakeSender { path }) => self.path = *path,
+                Action::Call(Call::Join { link, epoch, .. }) => self.join = (*link, *epoch),
+                Action::Call(Call::Send { datagram, .. }) => self.note_ids(&datagram.message),
                 _ => {}
             }
             self.said.push(describe(&action));
@@ -356,7 +356,7 @@ impl Bench {
     }
 
     fn state(&self) -> String {
-        let side = |direction| self.machine.state(KEY, direction).map(|state| format!("{state:?}"));
+        let side = |direction| self.machine.link_state(KEY, direction).map(|state| format!("{state:?}"));
         let side = |direction| side(direction).unwrap_or_else(|| "-".to_owned());
         match self.machine.timeline(KEY) {
             Some(_) => format!("{}/{}", side(Direction::Out), side(Direction::In)),
@@ -400,17 +400,18 @@ fn request(from: Address) -> Req {
 
 fn describe(action: &Action) -> String {
     match action {
-        Action::MakeSender { .. } => "make S".to_owned(),
-        Action::RaiseSender { .. } => "raise S".to_owned(),
-        Action::DropSender { .. } => "drop S".to_owned(),
-        Action::Join { receiver: None, .. } => "make R".to_owned(),
-        Action::Join { receiver: Some(_), .. } => "open R".to_owned(),
-        Action::Release { .. } => "close R".to_owned(),
-        Action::Connected { .. } => "CONNECTED".to_owned(),
+        Action::Call(Call::MakeSender { .. }) => "make S".to_owned(),
+        Action::Call(Call::RaiseSender { .. }) => "raise S".to_owned(),
+        Action::Call(Call::DropSender { .. }) => "drop S".to_owned(),
+        Action::Call(Call::Join { receiver: None, .. }) => "make R".to_owned(),
+        Action::Call(Call::Join { receiver: Some(_), .. }) => "open R".to_owned(),
+        Action::Call(Call::Release { .. }) => "close R".to_owned(),
+        Action::Call(Call::Route { .. }) => "CONNECTED".to_owned(),
+        Action::Connected { .. } => unreachable!("xrc says Route"),
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
         Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
-        Action::Send { to, datagram } => format!("{}{}", message(&datagram.message), whom(to)),
+        Action::Call(Call::Send { to, datagram }) => format!("{}{}", message(&datagram.message), whom(to)),
     }
 }
 
@@ -424,6 +425,7 @@ fn message(message: &Message) -> String {
         Message::Dreq(dreq) if dreq.failed => "DREQ(bad)".to_owned(),
         Message::Dreq(_) => "DREQ".to_owned(),
         Message::Drep(_) => "DREP".to_owned(),
+        Message::Rtu(_) => unreachable!("xrc has no RTU"),
     }
 }
 

@@ -1,10 +1,21 @@
-//! What every connection manager needs once: random numbers from a seed, timers, a window for requests, requests that wait for their
-//! endpoint, when what happened, and the shape of a table of transitions.
+//! What every connection manager needs once.
+//!
+//! ```text
+//!   rng  timers  timeline  window  parking  stats  table      each a tool of its own
+//!   action                what a machine asks of its driver
+//!   machine               what a manager has of its own, and where it and the core keep what they know
+//!   handlers  api         what the managers' handlers are made of; what the driver calls
+//! ```
 #![forbid(unsafe_code)]
 
+pub mod action;
+mod api;
+mod handlers;
+pub mod machine;
 pub(crate) mod parking;
 pub(crate) mod rng;
-pub(crate) mod table;
+pub mod stats;
+pub mod table;
 pub(crate) mod timeline;
 pub(crate) mod timers;
 pub(crate) mod window;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 #[derive(Debug)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
     pub(crate) fn new(seed: u64) -> Rng {

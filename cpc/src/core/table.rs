@@ -13,6 +13,18 @@
 //! ```
 //! Which states follow is the handlers' affair; the golden files below `cpc/tests` say it for every cell, and a test walks them all.
 
+use crate::EndpointCommand;
+use crate::wire::Qpns;
+
+/// An enum with data, and the enum of its values without.
+pub trait Kinds {
+    /// The values without their data.
+    type Kind: Copy + PartialEq;
+
+    /// Which of them it is.
+    fn kind(&self) -> Self::Kind;
+}
+
 /// The values of an enum without their data.
 macro_rules! kinds {
     ($(#[$doc:meta])* pub enum $Kind:ident: $Full:ty { $($Name:ident),+ $(,)? }) => {
@@ -26,8 +38,10 @@ macro_rules! kinds {
             pub const ALL: [$Kind; [$(stringify!($Name)),+].len()] = [$($Kind::$Name),+];
         }
 
-        impl $Full {
-            pub(super) fn kind(&self) -> $Kind {
+        impl $crate::core::table::Kinds for $Full {
+            type Kind = $Kind;
+
+            fn kind(&self) -> $Kind {
                 match self { $(Self::$Name { .. } => $Kind::$Name),+ }
             }
         }
@@ -43,8 +57,9 @@ macro_rules! transitions {
         const INPUTS: usize = InputKind::ALL.len();
 
         /// The handler of one cell.
-        pub(super) fn handler(state: StateKind, input: InputKind) -> Handler {
-            TABLE[state as usize][input as usize]
+        pub(super) fn handler(state: &State, input: &Input<'_>) -> Handler {
+            use $crate::core::table::Kinds;
+            TABLE[state.kind() as usize][input.kind() as usize]
         }
 
         const TABLE: [[Handler; INPUTS]; STATES] = {
@@ -78,4 +93,40 @@ macro_rules! transitions {
     };
 }
 
-pub(crate) use {kinds, transitions};
+/// What comes to a link with queue pairs of its own from outside the exchange.
+pub trait QpInputs: Sized {
+    /// The main thread wants something of its endpoint; `None` if that is nothing to such a link.
+    fn command(command: EndpointCommand) -> Option<Self>;
+    /// Its QPs are made, or why not.
+    fn qps_created(qpns: Result<Qpns, String>) -> Self;
+    /// Its QPs are in RTS, or why not.
+    fn qps_up(outcome: Result<(), String>) -> Self;
+}
+
+/// [`QpInputs`] for an enum of inputs that has these under their usual names.
+macro_rules! qp_inputs {
+    ($Input:ty) => {
+        impl $crate::core::table::QpInputs for $Input {
+            fn command(command: $crate::EndpointCommand) -> Option<Self> {
+                use $crate::EndpointCommand::{Abandon, Connect, FirstData, Remove, Renew};
+                match command {
+                    Connect => Some(Self::Connect),
+                    Remove => Some(Self::Remove),
+                    Abandon => Some(Self::Abandon),
+                    FirstData => Some(Self::FirstData),
+                    Renew => None,
+                }
+            }
+
+            fn qps_created(qpns: Result<$crate::wire::Qpns, String>) -> Self {
+                qpns.map_or_else(Self::QpsFailed, Self::QpsMade)
+            }
+
+            fn qps_up(outcome: Result<(), String>) -> Self {
+                outcome.map_or_else(Self::QpsDown, |()| Self::QpsUp)
+            }
+        }
+    };
+}
+
+pub(crate) use {kinds, qp_inputs, transitions};

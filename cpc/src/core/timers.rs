@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use crate::ProcessName;
 
-/// Who waits.
+/// What waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// The endpoint in this slot: a repetition, or the end of its TimeWait.
-    Endpoint(usize),
+    /// The link in this slot: a repetition, or the end of its TimeWait.
+    Link(usize),
     /// The parked request of this process.
     Parked(ProcessName),
 }

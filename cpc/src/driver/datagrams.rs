@@ -15,7 +15,7 @@ use verbs::{
 };
 
 use super::qp_set::HOP_LIMIT;
-use crate::wire::envelope::Mad;
+use crate::wire::datagram::{Datagram, Request};
 use crate::wire::{MAD_LEN, Source};
 use crate::{ConnectCause, ConnectError, EndpointKey, Error, ProcessName, QpPlan};
 
@@ -156,7 +156,7 @@ impl Transport {
     }
 
     /// Sends a datagram, now or when there is room.
-    pub(crate) fn send(&mut self, to: Source, datagram: &impl Mad) {
+    pub(crate) fn send(&mut self, to: Source, datagram: &Datagram<impl Request>) {
         let mut mad = [0; MAD_LEN];
         datagram.emit(&mut mad);
         self.backlog.push_back((to, mad));

@@ -1,68 +1,44 @@
-//! ibcm's driver: between the machine and the world. Thin: it carries datagrams, moves queue pairs, and passes on what the
-//! machine says.
+//! ibcm's backend: carries datagrams and moves queue pairs.
 
-use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use verbs::{LinkLayer, Mtu, Psn, QpState};
+use verbs::{LinkLayer, Mtu, Psn};
 
 use super::datagrams::{Transport, needs_grh};
-use super::qp_set::{Far, QpSet};
+use super::module::Backend;
+use super::qp_set::{PeerSide, QpSets};
 use super::seed;
 use crate::config::datagram::Params;
-use crate::ibcm::machine::{Action, Local, Machine, Remote};
-use crate::manager::{Advert, Component, Module, Query};
+use crate::ibcm::machine::{Call, Ibcm, Local, Machine, Remote};
+use crate::manager::Query;
 use crate::queues::Outbox;
 use crate::wire::listener::Address;
-use crate::wire::{Depth, Incarnation, Layout, Qpns, Queues, Source};
-use crate::{ConnectCause, ConnectError, CtsRecv, EndpointKey, EndpointPlan, Error, Event, QpPlan};
-
-const NAME: &str = "ibcm";
-
-/// The component.
-#[derive(Debug)]
-pub struct Ibcm;
-
-impl Component for Ibcm {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn serves_xrc(&self) -> bool {
-        false
-    }
-
-    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
-        Ok(Box::new(IbcmModule::open(query)?))
-    }
-}
-
-/// What the driver keeps of an endpoint.
-#[derive(Debug, Default)]
-struct Held {
-    cts: Option<CtsRecv>,
-    qps: Option<QpSet>,
-}
+use crate::wire::{Depth, Incarnation, Layout, Queues, Source};
+use crate::{ConnectError, EndpointKey, EndpointPlan, Error, QpPlan};
 
 /// ibcm on one port.
 #[derive(Debug)]
-struct IbcmModule {
+pub(crate) struct IbcmBackend {
     plan: Arc<QpPlan>,
     params: Params,
     address: Address,
-    machine: Machine,
     transport: Transport,
-    held: HashMap<EndpointKey, Held>,
+    sets: QpSets,
 }
 
-impl IbcmModule {
-    fn open(query: &Query<'_>) -> Result<IbcmModule, Error> {
+impl Backend for IbcmBackend {
+    type Protocol = Ibcm;
+
+    const NAME: &'static str = "ibcm";
+    const SERVES_XRC: bool = false;
+
+    fn open(query: &Query<'_>) -> Result<(Self, Machine), Error> {
         let (plan, params) = (query.plan, &query.config.ibcm);
         let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
         let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;
-        let transport = Transport::open(NAME, plan, params.recv_count)?;
+        let transport = Transport::open(Self::NAME, plan, params.recv_count)?;
         let seed = params.seed.unwrap_or_else(seed::from_system);
         let address = address(plan, &transport, seed::incarnation());
         let machine = Machine::new(local(query, address, layout), params.clone(), seed);
@@ -73,82 +49,81 @@ impl IbcmModule {
             address.lid,
             address.incarnation
         );
-        Ok(IbcmModule {
-            plan: plan.clone(),
-            params: params.clone(),
-            address,
-            machine,
-            transport,
-            held: HashMap::new(),
-        })
+        let sets = QpSets::new(plan);
+        Ok((IbcmBackend { plan: plan.clone(), params: params.clone(), address, transport, sets }, machine))
     }
 
-    /// Performs what the machine wants done, answers included, until it wants nothing more.
-    fn perform_all(&mut self, now: Instant, out: &Outbox) {
-        loop {
-            while let Some(action) = self.machine.poll_action() {
-                self.perform(action, now, out);
-            }
-            let lost = self.transport.take_lost();
-            if lost.is_empty() {
-                return;
-            }
-            for (key, error) in lost {
-                self.machine.abandon_endpoint(key, now);
-                self.tell_times(key, out);
-                out.push(Event::Failed { key, error });
-            }
-        }
+    fn advert(&self) -> (u8, Vec<u8>) {
+        (self.params.priority, self.address.emit().to_vec())
     }
 
-    fn perform(&mut self, action: Action, now: Instant, out: &Outbox) {
-        match action {
-            Action::CreateQps { key } => {
-                let qpns = self.create_qps(key, out);
-                self.machine.qps_created(key, qpns, now);
-            }
-            Action::BringUp { key, remote, address, psn } => {
-                let outcome = self.bring_up(key, &remote, &address, psn);
-                match outcome {
+    fn fd(&self) -> RawFd {
+        self.transport.fd()
+    }
+
+    fn add_endpoint(
+        &mut self,
+        machine: &mut Machine,
+        endpoint: EndpointPlan,
+        now: Instant,
+    ) -> Result<(), String> {
+        let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
+        let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
+        self.address.check_link(&address)?;
+        log::debug!("ibcm: {peer:?} listens on {:?}, {:?}", address.qpn, address.incarnation);
+        self.sets.add(key, cts);
+        self.transport.add_peer(key, Source::from(&address), peer);
+        machine.add_endpoint(key, peer, address, now);
+        Ok(())
+    }
+
+    fn silence(&mut self, key: EndpointKey) {
+        self.transport.remove_peer(key);
+    }
+
+    fn remove_endpoint(&mut self, key: EndpointKey) {
+        self.sets.remove(key);
+    }
+
+    fn call(&mut self, machine: &mut Machine, call: Call, now: Instant, out: &Outbox) {
+        match call {
+            Call::CreateQps { key } => machine.qps_created(key, self.sets.create_announced(key, out), now),
+            Call::BringUp { key, remote, address, psn } => {
+                match self.bring_up(key, &remote, &address, psn) {
                     // The main thread has taken them down: what it wants instead, removal or the word that its end has failed, is on
                     // its way, and says it better than a failure that is none.
-                    Err(error) if self.is_taken_down(key) => log::debug!("ibcm: {error}"),
-                    outcome => self.machine.qps_up(key, outcome, now),
+                    Err(error) if self.sets.is_taken_down(key) => log::debug!("ibcm: {error}"),
+                    outcome => machine.qps_up(key, outcome, now),
                 }
             }
-            Action::Send { to, datagram } => self.transport.send(to, &datagram),
-            Action::Connected { key } => {
-                self.tell_times(key, out);
-                out.push(Event::Connected { key });
-            }
-            Action::Failed { key, error } => {
-                self.tell_times(key, out);
-                out.push(Event::Failed { key, error });
-            }
-            Action::Disconnected { key } => out.push(Event::Disconnected { key }),
-            Action::UnknownPeer { peer } => out.push(Event::UnknownPeer { peer }),
+            Call::Send { to, datagram } => self.transport.send(to, &datagram),
         }
     }
 
-    fn tell_times(&self, key: EndpointKey, out: &Outbox) {
-        if let Some(steps) = self.machine.timeline(key) {
-            out.push(Event::Timeline { key, steps: Box::new(steps.clone()) });
-        }
+    fn progress(&mut self, machine: &mut Machine, now: Instant) -> bool {
+        self.transport.progress(|from, bytes| machine.datagram(from, bytes, now));
+        false
     }
 
-    /// The QPs are announced here, before the machine can ask for RTR: no message can come in on an unknown QPN.
-    fn create_qps(&mut self, key: EndpointKey, out: &Outbox) -> Result<Qpns, String> {
-        let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
-        let (set, cts) = QpSet::create(&self.plan, held.cts.take())?;
-        out.push(Event::QpsCreated { key, qps: set.qps().to_vec(), cts });
-        let qpns = Qpns::new(&set.qpns()).ok_or("more queue pairs than fit a message")?;
-        held.qps = Some(set);
-        Ok(qpns)
+    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
+        self.transport.take_lost()
     }
 
+    fn close(&mut self) {}
+
+    fn is_quiet(&self) -> bool {
+        self.transport.is_quiet()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("ibcm_unsent", self.transport.dropped)]
+    }
+}
+
+impl IbcmBackend {
     fn bring_up(&self, key: EndpointKey, remote: &Remote, peer: &Address, psn: Psn) -> Result<(), String> {
-        let set = self.held.get(&key).and_then(|h| h.qps.as_ref()).ok_or("the queue pairs are gone")?;
-        let far = Far {
+        let set = self.sets.get(key)?;
+        let far = PeerSide {
             qpns: remote.qpns.as_slice(),
             psn: remote.psn,
             mtu: Mtu::from_code(peer.mtu.into()).unwrap_or(self.plan.port.mtu),
@@ -158,105 +133,6 @@ impl IbcmModule {
             initiator_depth: remote.depth.initiator_depth,
         };
         set.bring_up(&self.plan, &far, psn)
-    }
-
-    fn is_taken_down(&self, key: EndpointKey) -> bool {
-        let qps = self.held.get(&key).and_then(|h| h.qps.as_ref()).map_or(&[][..], QpSet::qps);
-        qps.iter().any(|qp| matches!(qp.state(), Ok(QpState::Err)))
-    }
-
-    fn parse_address(&self, blob: &[u8]) -> Result<Address, String> {
-        let address = Address::parse(blob).map_err(|e| e.to_string())?;
-        self.address.check_link(&address).map(|()| address)
-    }
-}
-
-impl Module for IbcmModule {
-    fn advert(&self) -> Advert {
-        let blob = self.address.emit().to_vec();
-        Advert { name: NAME.to_owned(), priority: self.params.priority.min(100), blob }
-    }
-
-    fn uses_cts(&self) -> bool {
-        true
-    }
-
-    fn fds(&self) -> Vec<RawFd> {
-        vec![self.transport.fd()]
-    }
-
-    fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox) {
-        let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
-        match self.parse_address(&peer_blob) {
-            Ok(address) => {
-                log::debug!("ibcm: {peer:?} listens on {:?}, {:?}", address.qpn, address.incarnation);
-                self.held.insert(key, Held { cts, qps: None });
-                self.transport.add_peer(key, Source::from(&address), peer);
-                self.machine.add_endpoint(key, peer, address, now);
-                self.perform_all(now, out);
-            }
-            Err(why) => {
-                let error = ConnectError { peer, cause: ConnectCause::Address(why) };
-                out.push(Event::Failed { key, error });
-            }
-        }
-    }
-
-    fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.machine.connect(key, now);
-        self.perform_all(now, out);
-    }
-
-    /// An endpoint has queue pairs of its own; it has no way that others share.
-    fn renew(&mut self, _: EndpointKey, _: Instant, _: &Outbox) {}
-
-    fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.transport.remove_peer(key);
-        self.machine.remove_endpoint(key, now);
-        self.perform_all(now, out);
-        self.held.remove(&key);
-    }
-
-    fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.transport.remove_peer(key);
-        self.machine.abandon_endpoint(key, now);
-        self.perform_all(now, out);
-    }
-
-    fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.machine.first_data(key, now);
-        self.perform_all(now, out);
-    }
-
-    fn progress(&mut self, now: Instant, out: &Outbox) {
-        let machine = &mut self.machine;
-        self.transport.progress(|from, bytes| machine.datagram(from, bytes, now));
-        self.perform_all(now, out);
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        self.machine.poll_timeout()
-    }
-
-    fn timeout(&mut self, now: Instant, out: &Outbox) {
-        self.machine.handle_timeout(now);
-        self.perform_all(now, out);
-    }
-
-    fn close(&mut self, now: Instant, out: &Outbox) {
-        self.machine.close(now);
-        self.perform_all(now, out);
-        self.held.clear();
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.machine.leaving() == 0 && self.transport.is_quiet()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut rows = self.machine.stats().rows().to_vec();
-        rows.push(("ibcm_unsent", self.transport.dropped));
-        rows
     }
 }
 

@@ -1,10 +1,13 @@
 //! An endpoint's queue pairs and their way from nothing to RTS. Shared by the components that move QPs themselves.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use verbs::{AhAttr, Gid, InitAttr, Mtu, Posted, Psn, Qp, QpInit, QpKind, Qpn, RtrAttr, RtsAttr};
+use verbs::{AhAttr, Gid, InitAttr, Mtu, Posted, Psn, Qp, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr};
 
-use crate::{CtsRecv, QpPlan};
+use crate::queues::Outbox;
+use crate::wire::Qpns;
+use crate::{CtsRecv, EndpointKey, Event, QpPlan};
 
 /// Hop limit of packets with a global routing header: any router may pass them on.
 pub(crate) const HOP_LIMIT: u8 = 64;
@@ -17,7 +20,7 @@ pub(crate) struct QpSet {
 
 /// What the peer has told of its side.
 #[derive(Clone, Debug)]
-pub(crate) struct Far<'a> {
+pub(crate) struct PeerSide<'a> {
     pub(crate) qpns: &'a [Qpn],
     pub(crate) psn: Psn,
     pub(crate) mtu: Mtu,
@@ -31,16 +34,14 @@ pub(crate) struct Far<'a> {
 }
 
 impl QpSet {
-    /// Makes the QPs, takes them to INIT and posts the receive for the clear-to-send.
-    pub(crate) fn create(plan: &QpPlan, cts: Option<CtsRecv>) -> Result<(QpSet, Option<Posted>), String> {
+    /// Makes the QPs and takes them to INIT.
+    fn create(plan: &QpPlan) -> Result<QpSet, String> {
         let qps = (0..plan.queues.len()).map(|queue| create_qp(plan, queue)).collect::<Result<Vec<_>, _>>();
-        let set = QpSet { qps: qps.map_err(|e| e.to_string())? };
-        let posted = cts.map(|cts| set.post_cts(cts)).transpose()?;
-        Ok((set, posted))
+        Ok(QpSet { qps: qps.map_err(|e| e.to_string())? })
     }
 
     /// Posts the receive for the clear-to-send.
-    pub(crate) fn post_cts(&self, cts: CtsRecv) -> Result<Posted, String> {
+    fn post_cts(&self, cts: CtsRecv) -> Result<Posted, String> {
         let qp = self.qps.get(cts.queue).ok_or("the clear-to-send names a queue that does not exist")?;
         qp.post_recv(cts.wr_id, cts.buf).map_err(|(_, error)| error.to_string())
     }
@@ -49,17 +50,83 @@ impl QpSet {
         &self.qps
     }
 
-    pub(crate) fn qpns(&self) -> Vec<Qpn> {
+    fn qpns(&self) -> Vec<Qpn> {
         self.qps.iter().map(|qp| qp.num()).collect()
     }
 
     /// Takes every QP to RTR and RTS. `psn` is the number that each of them starts with.
-    pub(crate) fn bring_up(&self, plan: &QpPlan, far: &Far<'_>, psn: Psn) -> Result<(), String> {
+    pub(crate) fn bring_up(&self, plan: &QpPlan, far: &PeerSide<'_>, psn: Psn) -> Result<(), String> {
         for ((qp, queue), &dest_qpn) in self.qps.iter().zip(&plan.queues).zip(far.qpns) {
             qp.to_rtr(&ready_to_receive(plan, far, dest_qpn)).map_err(|e| e.to_string())?;
             qp.to_rts(&ready_to_send(plan, far, psn, queue.rnr_retry)).map_err(|e| e.to_string())?;
         }
         Ok(())
+    }
+}
+
+/// The QPs of a port's endpoints.
+#[derive(Debug)]
+pub(crate) struct QpSets {
+    plan: Arc<QpPlan>,
+    held: HashMap<EndpointKey, Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The receive for the clear-to-send, until it is posted.
+    cts: Option<CtsRecv>,
+    qps: Option<QpSet>,
+}
+
+impl QpSets {
+    pub(crate) fn new(plan: &Arc<QpPlan>) -> QpSets {
+        QpSets { plan: plan.clone(), held: HashMap::new() }
+    }
+
+    /// An endpoint has come, with its receive for the clear-to-send.
+    pub(crate) fn add(&mut self, key: EndpointKey, cts: Option<CtsRecv>) {
+        self.held.insert(key, Held { cts, qps: None });
+    }
+
+    /// The endpoint is gone.
+    pub(crate) fn remove(&mut self, key: EndpointKey) {
+        self.held.remove(&key);
+    }
+
+    /// The endpoint's QPs.
+    pub(crate) fn get(&self, key: EndpointKey) -> Result<&QpSet, String> {
+        Ok(self.held.get(&key).and_then(|held| held.qps.as_ref()).ok_or("the queue pairs are gone")?)
+    }
+
+    /// Makes the endpoint's QPs.
+    pub(crate) fn create(&mut self, key: EndpointKey) -> Result<Qpns, String> {
+        let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
+        let set = QpSet::create(&self.plan)?;
+        let qpns = Qpns::new(&set.qpns()).ok_or("more queue pairs than fit the private data")?;
+        held.qps = Some(set);
+        Ok(qpns)
+    }
+
+    /// Makes the endpoint's QPs and announces them, before the machine can ask for RTR: no message can come in on an unknown QPN.
+    pub(crate) fn create_announced(&mut self, key: EndpointKey, out: &Outbox) -> Result<Qpns, String> {
+        let qpns = self.create(key)?;
+        self.announce(key, out)?;
+        Ok(qpns)
+    }
+
+    /// The endpoint's QPs are the ones that serve: posts the receive for the clear-to-send, and tells the main thread. On iWARP nothing can
+    /// have come in on them: either we have not accepted yet, or we send first.
+    pub(crate) fn announce(&mut self, key: EndpointKey, out: &Outbox) -> Result<(), String> {
+        let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
+        let set = held.qps.as_ref().ok_or("the queue pairs are gone")?;
+        let cts = held.cts.take().map(|cts| set.post_cts(cts)).transpose()?;
+        out.push(Event::QpsCreated { key, qps: set.qps().to_vec(), cts });
+        Ok(())
+    }
+
+    /// The main thread has taken the endpoint's QPs to the error state.
+    pub(crate) fn is_taken_down(&self, key: EndpointKey) -> bool {
+        self.get(key).is_ok_and(|set| set.qps().iter().any(|qp| matches!(qp.state(), Ok(QpState::Err))))
     }
 }
 
@@ -83,7 +150,7 @@ fn create_qp(plan: &QpPlan, index: usize) -> Result<Arc<Qp>, verbs::Error> {
     Ok(qp)
 }
 
-fn ready_to_receive(plan: &QpPlan, far: &Far<'_>, dest_qpn: Qpn) -> RtrAttr {
+fn ready_to_receive(plan: &QpPlan, far: &PeerSide<'_>, dest_qpn: Qpn) -> RtrAttr {
     RtrAttr {
         mtu: plan.port.mtu.min(far.mtu),
         dest_qpn,
@@ -99,7 +166,7 @@ fn ready_to_receive(plan: &QpPlan, far: &Far<'_>, dest_qpn: Qpn) -> RtrAttr {
     }
 }
 
-fn ready_to_send(plan: &QpPlan, far: &Far<'_>, psn: Psn, rnr_retry: u8) -> RtsAttr {
+fn ready_to_send(plan: &QpPlan, far: &PeerSide<'_>, psn: Psn, rnr_retry: u8) -> RtsAttr {
     RtsAttr {
         sq_psn: psn,
         timeout: plan.timeout,

@@ -1,5 +1,4 @@
-//! rdmacm's driver: between the machine and the connection manager. Thin: it makes the calls that the machine asks for, moves
-//! queue pairs, and passes on what comes back.
+//! rdmacm's backend: makes the calls on ids of the connection manager, moves queue pairs, and passes on what comes back.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,48 +9,20 @@ use std::time::Instant;
 use verbs::cm::{self, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, Token};
 use verbs::{Qp, QpState, Qpn};
 
-use super::qp_set::QpSet;
+use super::module::Backend;
+use super::qp_set::QpSets;
 use super::{listener, seed};
 use crate::config::rdmacm::Params;
-use crate::manager::{Advert, Component, Module, Query};
+use crate::manager::Query;
 use crate::queues::Outbox;
-use crate::rdmacm::machine::{Action, IdEvent, Local, Machine, Refused};
+use crate::rdmacm::machine::{Call, IdEvent, Local, Machine, RdmaCm, Refused};
 use crate::wire::ip::Address;
 use crate::wire::refusal::Refusal;
 use crate::wire::{Hello, Layout, Qpns};
-use crate::{
-    ConnectCause, ConnectError, CtsRecv, EndpointKey, EndpointPlan, Error, Event, QpPlan, QueuePlan,
-};
-
-const NAME: &str = "rdmacm";
-
-/// The component.
-#[derive(Debug)]
-pub struct RdmaCm;
-
-impl Component for RdmaCm {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn serves_xrc(&self) -> bool {
-        false
-    }
-
-    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
-        Ok(Box::new(RdmaCmModule::open(query)?))
-    }
-}
+use crate::{ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, QueuePlan};
 
 /// Why a layout does not fit an iWARP device.
 const NO_RNR: &str = "an iWARP device cannot wait for receives (it has no RNR), so all queues must be per-peer ones (P), as in configs/iwarp.conf";
-
-/// What the driver keeps of an endpoint.
-#[derive(Debug, Default)]
-struct Held {
-    cts: Option<CtsRecv>,
-    qps: Option<QpSet>,
-}
 
 /// An id, and what its peer asked for.
 #[derive(Debug)]
@@ -64,21 +35,25 @@ struct HeldId {
 
 /// rdmacm on one port.
 #[derive(Debug)]
-struct RdmaCmModule {
+pub(crate) struct RdmaCmBackend {
     plan: Arc<QpPlan>,
     params: Params,
     address: Address,
     iwarp: bool,
-    machine: Machine,
-    held: HashMap<EndpointKey, Held>,
+    sets: QpSets,
     // Ids before the channel that they hold.
     ids: HashMap<Token, HeldId>,
     listener: Option<CmId>,
     channel: Arc<EventChannel>,
 }
 
-impl RdmaCmModule {
-    fn open(query: &Query<'_>) -> Result<RdmaCmModule, Error> {
+impl Backend for RdmaCmBackend {
+    type Protocol = RdmaCm;
+
+    const NAME: &'static str = "rdmacm";
+    const SERVES_XRC: bool = false;
+
+    fn open(query: &Query<'_>) -> Result<(Self, Machine), Error> {
         let (plan, params) = (query.plan, &query.config.rdmacm);
         let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
         let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;
@@ -91,94 +66,128 @@ impl RdmaCmModule {
         let seed = params.seed.unwrap_or_else(seed::from_system);
         let address = Address { socket, incarnation: u32::try_from(seed >> 32).unwrap_or(1) };
         log::debug!("rdmacm listens on {socket} of {}", plan.port.ctx.name());
-        Ok(RdmaCmModule {
+        let local = Local { name: query.me, address, layout, id_per_qp: iwarp };
+        let backend = RdmaCmBackend {
             plan: plan.clone(),
             params: params.clone(),
             address,
             iwarp,
-            machine: Machine::new(
-                Local { name: query.me, address, layout, id_per_qp: iwarp },
-                params.clone(),
-                seed,
-            ),
-            held: HashMap::new(),
+            sets: QpSets::new(plan),
             ids: HashMap::new(),
             listener: Some(listener),
             channel,
-        })
+        };
+        Ok((backend, Machine::new(local, params.clone(), seed)))
     }
 
-    /// Performs what the machine wants done, answers included, until it wants nothing more.
-    fn perform_all(&mut self, now: Instant, out: &Outbox) {
-        while let Some(action) = self.machine.poll_action() {
-            self.perform(action, now, out);
-        }
+    fn advert(&self) -> (u8, Vec<u8>) {
+        (self.params.priority, self.address.emit().to_vec())
     }
 
-    fn perform(&mut self, action: Action, now: Instant, out: &Outbox) {
-        match action {
-            Action::Resolve { id, to } => self.resolve(id, to, now),
-            Action::Route { id } => {
+    fn fd(&self) -> RawFd {
+        self.channel.fd()
+    }
+
+    fn add_endpoint(
+        &mut self,
+        machine: &mut Machine,
+        endpoint: EndpointPlan,
+        now: Instant,
+    ) -> Result<(), String> {
+        let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
+        let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
+        self.sets.add(key, cts);
+        machine.add_endpoint(key, peer, address, now);
+        Ok(())
+    }
+
+    fn silence(&mut self, _: EndpointKey) {}
+
+    fn remove_endpoint(&mut self, key: EndpointKey) {
+        self.sets.remove(key);
+    }
+
+    fn call(&mut self, machine: &mut Machine, call: Call, now: Instant, out: &Outbox) {
+        match call {
+            Call::Resolve { id, to } => self.resolve(machine, id, to, now),
+            Call::Route { id } => {
                 let patience = self.params.resolve_timeout;
-                self.call(id, now, |held| held.id.resolve_route(patience));
+                self.call_id(machine, id, now, |held| held.id.resolve_route(patience));
             }
-            Action::CreateQps { key } => {
-                let qpns = self.create_qps(key, out);
-                self.machine.qps_created(key, qpns, now);
-            }
-            Action::Connect { id, hello } => {
+            Call::CreateQps { key } => machine.qps_created(key, self.create_qps(key, out), now),
+            Call::Connect { id, hello } => {
                 let param = self.wishes(hello.qpns.first());
-                self.call(id, now, |held| held.id.connect(param, &private_data(&hello)));
+                self.call_id(machine, id, now, |held| held.id.connect(param, &private_data(&hello)));
             }
-            Action::BringUp { key, id, remote } => {
+            Call::BringUp { key, id, remote } => {
                 let outcome =
-                    if self.iwarp { self.announce(key, out) } else { self.bring_up(key, id, &remote) };
-                self.machine.qps_up(key, outcome, now);
+                    if self.iwarp { self.sets.announce(key, out) } else { self.bring_up(key, id, &remote) };
+                machine.qps_up(key, outcome, now);
             }
-            Action::Accept { id, hello } => {
+            Call::Accept { id, hello } => {
                 let wishes = self.wishes(hello.qpns.first());
-                self.call(id, now, |held| {
+                self.call_id(machine, id, now, |held| {
                     held.id.accept(agreed(wishes, &held.theirs), &private_data(&hello))
                 });
             }
-            Action::Join { id, join } => {
+            Call::Join { id, join } => {
                 let param = self.wishes(join.from[1]);
-                self.call(id, now, |held| held.id.connect(param, &join.emit()));
+                self.call_id(machine, id, now, |held| held.id.connect(param, &join.emit()));
             }
-            Action::AcceptJoin { id, qpn } => {
+            Call::AcceptJoin { id, qpn } => {
                 let wishes = self.wishes(qpn);
-                self.call(id, now, |held| held.id.accept(agreed(wishes, &held.theirs), &[]));
+                self.call_id(machine, id, now, |held| held.id.accept(agreed(wishes, &held.theirs), &[]));
             }
-            Action::Establish { id } => self.call(id, now, |held| held.id.establish()),
-            Action::Refuse { id, why } => self.refuse(id, why),
+            Call::Establish { id } => self.call_id(machine, id, now, |held| held.id.establish()),
+            Call::Refuse { id, why } => self.refuse(id, why),
             // The peer may have gone meanwhile, or be up already: the events say what counts.
-            Action::Notify { id } => self.try_call(id, CmId::notify_data),
-            Action::Disconnect { id } => self.try_call(id, CmId::disconnect),
-            Action::Close { id } => drop(self.ids.remove(&id)),
-            Action::Order { key, first } => out.push(Event::Order { key, first }),
-            Action::Connected { key } => {
-                self.tell_times(key, out);
-                out.push(Event::Connected { key });
-            }
-            Action::Failed { key, error } => {
-                self.tell_times(key, out);
-                out.push(Event::Failed { key, error });
-            }
-            Action::Disconnected { key } => out.push(Event::Disconnected { key }),
-            Action::UnknownPeer { peer } => out.push(Event::UnknownPeer { peer }),
+            Call::Notify { id } => self.try_call(id, CmId::notify_data),
+            Call::Disconnect { id } => self.try_call(id, CmId::disconnect),
+            Call::Close { id } => drop(self.ids.remove(&id)),
+            Call::Order { key, first } => out.push(Event::Order { key, first }),
         }
     }
 
-    fn tell_times(&self, key: EndpointKey, out: &Outbox) {
-        if let Some(steps) = self.machine.timeline(key) {
-            out.push(Event::Timeline { key, steps: Box::new(steps.clone()) });
+    fn progress(&mut self, machine: &mut Machine, now: Instant) -> bool {
+        match self.channel.next_event() {
+            Ok(Some(event)) => {
+                self.take(machine, event, now);
+                return true;
+            }
+            Ok(None) => {}
+            Err(error) => log::error!("{error}; no connection comes up any more"),
         }
+        false
     }
 
+    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
+        Vec::new()
+    }
+
+    fn close(&mut self) {
+        self.listener = None;
+    }
+
+    fn is_quiet(&self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+impl RdmaCmBackend {
     /// Makes a call on an id; a failure goes to the machine.
-    fn call(&mut self, id: Token, now: Instant, call: impl FnOnce(&HeldId) -> Result<(), verbs::Error>) {
+    fn call_id(
+        &self,
+        machine: &mut Machine,
+        id: Token,
+        now: Instant,
+        call: impl FnOnce(&HeldId) -> Result<(), verbs::Error>,
+    ) {
         if let Some(Err(error)) = self.ids.get(&id).map(call) {
-            self.machine.event(id, IdEvent::Broken(&error.to_string()), now);
+            machine.event(id, IdEvent::Broken(&error.to_string()), now);
         }
     }
 
@@ -194,7 +203,7 @@ impl RdmaCmModule {
         self.ids.remove(&id);
     }
 
-    fn resolve(&mut self, id: Token, to: Address, now: Instant) {
+    fn resolve(&mut self, machine: &mut Machine, id: Token, to: Address, now: Instant) {
         let from = SocketAddr::new(self.address.socket.ip(), 0);
         let made = CmId::create(&self.channel, id).and_then(|made| {
             made.resolve_addr(from, to.socket, self.params.resolve_timeout)?;
@@ -205,36 +214,18 @@ impl RdmaCmModule {
                 let held = HeldId { id: made, theirs: ConnParam::default(), asks: true };
                 self.ids.insert(id, held);
             }
-            Err(error) => self.machine.event(id, IdEvent::Broken(&error.to_string()), now),
+            Err(error) => machine.event(id, IdEvent::Broken(&error.to_string()), now),
         }
     }
 
-    /// The QPs are announced here, before the machine can ask for RTR: no message can come in on an unknown QPN. On iWARP they may be
-    /// of no use, and others made in their place, so that is left to [`Self::announce`].
+    /// On iWARP the QPs may be of no use, and others made in their place: they are announced when they serve.
     fn create_qps(&mut self, key: EndpointKey, out: &Outbox) -> Result<Qpns, String> {
-        let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
-        let cts = if self.iwarp { None } else { held.cts.take() };
-        let (set, cts) = QpSet::create(&self.plan, cts)?;
-        if !self.iwarp {
-            out.push(Event::QpsCreated { key, qps: set.qps().to_vec(), cts });
-        }
-        let qpns = Qpns::new(&set.qpns()).ok_or("more queue pairs than fit the private data")?;
-        held.qps = Some(set);
-        Ok(qpns)
-    }
-
-    /// iWARP: these QPs it will be. Nothing can have come in on them: either we have not accepted yet, or we send first.
-    fn announce(&mut self, key: EndpointKey, out: &Outbox) -> Result<(), String> {
-        let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
-        let set = held.qps.as_ref().ok_or("the queue pairs are gone")?;
-        let cts = held.cts.take().map(|cts| set.post_cts(cts)).transpose()?;
-        out.push(Event::QpsCreated { key, qps: set.qps().to_vec(), cts });
-        Ok(())
+        if self.iwarp { self.sets.create(key) } else { self.sets.create_announced(key, out) }
     }
 
     /// The attributes are those of the id, for every QP; they differ in the peer's QPN.
     fn bring_up(&self, key: EndpointKey, id: Token, remote: &Qpns) -> Result<(), String> {
-        let set = self.held.get(&key).and_then(|h| h.qps.as_ref()).ok_or("the queue pairs are gone")?;
+        let set = self.sets.get(key)?;
         let id = self.ids.get(&id).ok_or("the connection is gone")?;
         for ((qp, queue), &qpn) in set.qps().iter().zip(&self.plan.queues).zip(remote.as_slice()) {
             self.bring_up_one(qp, queue, &id.id, qpn).map_err(|e| e.to_string())?;
@@ -263,20 +254,20 @@ impl RdmaCmModule {
         }
     }
 
-    fn take(&mut self, event: CmEvent, now: Instant) {
+    fn take(&mut self, machine: &mut Machine, event: CmEvent, now: Instant) {
         let CmEvent { token, kind, conn, private_data, request } = event;
         if let Some(mut id) = request {
             log::trace!("a connection request with {} bytes: {private_data:02x?}", private_data.len());
-            let token = self.machine.draw_id();
+            let token = machine.draw_id();
             id.set_token(token);
             self.ids.insert(token, HeldId { id, theirs: conn, asks: false });
-            return self.machine.request(token, &private_data, now);
+            return machine.request(token, &private_data, now);
         }
         match kind {
-            CmEventKind::AddrResolved => self.address_resolved(token, now),
+            CmEventKind::AddrResolved => self.address_resolved(machine, token, now),
             CmEventKind::DeviceRemoval => {
                 log::error!("{}: the device is being removed", self.plan.port.ctx.name());
-                self.machine.device_removed(now);
+                machine.device_removed(now);
             }
             CmEventKind::AddrChange => log::warn!("the address of {} has moved", self.plan.port.ctx.name()),
             CmEventKind::TimewaitExit | CmEventKind::Other(_) | CmEventKind::ConnectRequest => {}
@@ -285,17 +276,17 @@ impl RdmaCmModule {
                 let answers = self.iwarp && self.ids.get(&token).is_some_and(|held| held.asks);
                 let kind = if answers { as_answer(kind) } else { kind };
                 if let Some(event) = id_event(kind, &private_data, &broken) {
-                    self.machine.event(token, event, now);
+                    machine.event(token, event, now);
                 }
             }
         }
     }
 
-    fn address_resolved(&mut self, token: Token, now: Instant) {
+    fn address_resolved(&self, machine: &mut Machine, token: Token, now: Instant) {
         let Some(held) = self.ids.get(&token) else { return };
         match listener::belongs(&self.plan, &held.id) {
-            Ok(()) => self.machine.event(token, IdEvent::AddrResolved, now),
-            Err(why) => self.machine.event(token, IdEvent::Broken(&format!("its address: {why}")), now),
+            Ok(()) => machine.event(token, IdEvent::AddrResolved, now),
+            Err(why) => machine.event(token, IdEvent::Broken(&format!("its address: {why}")), now),
         }
     }
 }
@@ -357,94 +348,5 @@ fn refused(refusal: cm::Refusal, data: &[u8]) -> Refused {
         (cm::Refusal::NobodyListens, None) => Refused::NotListening,
         (cm::Refusal::Consumer, None) => Refused::Other(CONSUMER),
         (cm::Refusal::Other(reason), None) => Refused::Other(reason),
-    }
-}
-
-impl Module for RdmaCmModule {
-    fn advert(&self) -> Advert {
-        let blob = self.address.emit().to_vec();
-        Advert { name: NAME.to_owned(), priority: self.params.priority.min(100), blob }
-    }
-
-    fn uses_cts(&self) -> bool {
-        true
-    }
-
-    fn fds(&self) -> Vec<RawFd> {
-        vec![self.channel.fd()]
-    }
-
-    fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox) {
-        let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
-        match Address::parse(&peer_blob) {
-            Ok(address) => {
-                self.held.insert(key, Held { cts, qps: None });
-                self.machine.add_endpoint(key, peer, address, now);
-                self.perform_all(now, out);
-            }
-            Err(why) => {
-                let error = ConnectError { peer, cause: ConnectCause::Address(why.to_string()) };
-                out.push(Event::Failed { key, error });
-            }
-        }
-    }
-
-    fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.machine.connect(key, now);
-        self.perform_all(now, out);
-    }
-
-    /// An endpoint has queue pairs of its own; it has no way that others share.
-    fn renew(&mut self, _: EndpointKey, _: Instant, _: &Outbox) {}
-
-    fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.machine.remove_endpoint(key, now);
-        self.perform_all(now, out);
-        self.held.remove(&key);
-    }
-
-    fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.machine.abandon_endpoint(key, now);
-        self.perform_all(now, out);
-    }
-
-    fn first_data(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.machine.first_data(key, now);
-        self.perform_all(now, out);
-    }
-
-    fn progress(&mut self, now: Instant, out: &Outbox) {
-        loop {
-            match self.channel.next_event() {
-                Ok(Some(event)) => self.take(event, now),
-                Ok(None) => return,
-                Err(error) => return log::error!("{error}; no connection comes up any more"),
-            }
-            self.perform_all(now, out);
-        }
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        self.machine.poll_timeout()
-    }
-
-    fn timeout(&mut self, now: Instant, out: &Outbox) {
-        self.machine.handle_timeout(now);
-        self.perform_all(now, out);
-    }
-
-    fn close(&mut self, now: Instant, out: &Outbox) {
-        self.listener = None;
-        self.machine.close(now);
-        self.perform_all(now, out);
-        self.held.clear();
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.machine.leaving() == 0
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.machine.stats().rows().to_vec()
     }
 }

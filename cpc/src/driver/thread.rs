@@ -16,7 +16,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::manager::Module;
 use crate::queues::{Command, Inbox, Outbox, lock};
-use crate::{Choice, ConnectCause, ConnectError, EndpointKey, EndpointPlan, Event};
+use crate::{Choice, ConnectCause, ConnectError, EndpointCommand, EndpointKey, EndpointPlan, Event};
 
 /// What both threads hold.
 #[derive(Debug, Default)]
@@ -179,22 +179,20 @@ impl Helper {
 
     fn obey(&mut self, command: Command) {
         let (now, out) = (Instant::now(), &self.shared.outbox);
-        let modules = &mut self.modules;
-        let owned = |key: EndpointKey| self.owner.get(&key).copied();
         match command {
             Command::AddEndpoint(choice, endpoint) => self.add_endpoint(&choice, endpoint, now),
-            Command::Connect(key) => on(modules, owned(key), |m| m.connect(key, now, out)),
-            Command::Renew(key) => on(modules, owned(key), |m| m.renew(key, now, out)),
-            Command::FirstData(key) => on(modules, owned(key), |m| m.first_data(key, now, out)),
-            Command::AbandonEndpoint(key) => {
-                on(modules, owned(key), |m| m.abandon_endpoint(key, now, out));
-            }
-            Command::RemoveEndpoint(key) => {
-                on(modules, self.owner.remove(&key), |m| m.remove_endpoint(key, now, out));
+            Command::Endpoint(key, command) => {
+                let owner = self.owner.get(&key).copied();
+                if command == EndpointCommand::Remove {
+                    self.owner.remove(&key);
+                }
+                if let Some(module) = owner.and_then(|index| self.modules.get_mut(index)) {
+                    module.command(key, command, now, out);
+                }
             }
             Command::Close { until } => {
                 self.closing = Some(until);
-                modules.iter_mut().for_each(|m| m.close(now, out));
+                self.modules.iter_mut().for_each(|m| m.close(now, out));
             }
         }
     }
@@ -214,11 +212,5 @@ impl Helper {
 
     fn publish_counters(&self) {
         *lock(&self.shared.counters) = self.modules.iter().flat_map(|m| m.counters()).collect();
-    }
-}
-
-fn on(modules: &mut [Box<dyn Module>], index: Option<usize>, f: impl FnOnce(&mut dyn Module)) {
-    if let Some(module) = index.and_then(|i| modules.get_mut(i)) {
-        f(&mut **module);
     }
 }

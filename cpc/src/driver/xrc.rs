@@ -1,5 +1,4 @@
-//! xrc's driver: between the machine and the world. Thin: it carries datagrams, moves queue pairs, and passes on what the
-//! machine says.
+//! xrc's backend: carries datagrams and moves queue pairs of the domain.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -12,133 +11,136 @@ use verbs::{
 
 use super::datagrams::{Transport, needs_grh};
 use super::ibcm::address as listener;
+use super::module::{Backend, tell_times};
 use super::qp_set::HOP_LIMIT;
 use super::seed;
 use crate::config::datagram::Params;
-use crate::manager::{Advert, Component, Module, Query};
+use crate::manager::Query;
 use crate::queues::Outbox;
 use crate::wire::domain::Address;
 use crate::wire::xrc::SrqNums;
 use crate::wire::{CommId, Depth, Layout, Source};
-use crate::xrc::machine::{Action, JoinError, Local, Machine, PathId};
-use crate::{ConnectCause, ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
-
-const NAME: &str = "xrc";
-
-/// The component.
-#[derive(Debug)]
-pub struct Xrc;
-
-impl Component for Xrc {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn serves_xrc(&self) -> bool {
-        true
-    }
-
-    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
-        Ok(Box::new(XrcModule::open(query)?))
-    }
-}
+use crate::xrc::machine::{Call, JoinError, Local, Machine, PathId, Xrc};
+use crate::{ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
 
 /// xrc on one port.
 #[derive(Debug)]
-struct XrcModule {
+pub(crate) struct XrcBackend {
     plan: Arc<QpPlan>,
     xrc: XrcPlan,
     params: Params,
     address: Address,
-    machine: Machine,
     transport: Transport,
     senders: HashMap<PathId, Arc<Qp>>,
     handles: HashMap<CommId, Arc<XrcRecvQp>>,
 }
 
-impl XrcModule {
-    fn open(query: &Query<'_>) -> Result<XrcModule, Error> {
+impl Backend for XrcBackend {
+    type Protocol = Xrc;
+
+    const NAME: &'static str = "xrc";
+    const SERVES_XRC: bool = true;
+
+    fn open(query: &Query<'_>) -> Result<(Self, Machine), Error> {
         let (plan, params) = (query.plan, &query.config.xrc);
         let xrc = plan.xrc.clone().ok_or(Error::Plan("it has no X queues"))?;
-        let transport = Transport::open(NAME, plan, params.recv_count)?;
+        let transport = Transport::open(Self::NAME, plan, params.recv_count)?;
         let seed = params.seed.unwrap_or_else(seed::from_system);
         let address = Address { listener: listener(plan, &transport, seed::incarnation()), domain: xrc.id };
         let machine = Machine::new(local(query, &xrc, address)?, params.clone(), seed);
         log::debug!("xrc listens on {:?} of {}", address.listener.qpn, plan.port.ctx.name());
-        Ok(XrcModule {
+        let backend = XrcBackend {
             plan: plan.clone(),
             xrc,
             params: params.clone(),
             address,
-            machine,
             transport,
             senders: HashMap::new(),
             handles: HashMap::new(),
-        })
+        };
+        Ok((backend, machine))
     }
 
-    /// Performs what the machine wants done, answers included, until it wants nothing more.
-    fn perform_all(&mut self, now: Instant, out: &Outbox) {
-        loop {
-            while let Some(action) = self.machine.poll_action() {
-                self.perform(action, now, out);
-            }
-            let lost = self.transport.take_lost();
-            if lost.is_empty() {
-                return;
-            }
-            for (key, error) in lost {
-                self.machine.abandon_endpoint(key, now);
-                self.tell_times(key, out);
-                out.push(Event::Failed { key, error });
-            }
-        }
+    fn advert(&self) -> (u8, Vec<u8>) {
+        (self.params.priority, self.address.emit().to_vec())
     }
 
-    fn perform(&mut self, action: Action, now: Instant, out: &Outbox) {
-        match action {
-            Action::MakeSender { path } => {
+    fn fd(&self) -> RawFd {
+        self.transport.fd()
+    }
+
+    fn add_endpoint(
+        &mut self,
+        machine: &mut Machine,
+        endpoint: EndpointPlan,
+        now: Instant,
+    ) -> Result<(), String> {
+        let EndpointPlan { key, peer, peer_blob, label, .. } = endpoint;
+        let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
+        self.address.listener.check_link(&address.listener)?;
+        self.transport.add_peer(key, Source::from(&address.listener), peer);
+        machine.add_endpoint(key, peer, address, label, now);
+        Ok(())
+    }
+
+    fn silence(&mut self, key: EndpointKey) {
+        self.transport.remove_peer(key);
+    }
+
+    fn remove_endpoint(&mut self, _: EndpointKey) {}
+
+    fn call(&mut self, machine: &mut Machine, call: Call, now: Instant, out: &Outbox) {
+        match call {
+            Call::MakeSender { path } => {
                 let made = self.make_sender(path).map_err(|error| error.to_string());
-                self.machine.sender_made(path, made, now);
+                machine.sender_made(path, made, now);
             }
-            Action::RaiseSender { path, receiver, psn, depth, address } => {
+            Call::RaiseSender { path, receiver, psn, depth, address } => {
                 let outcome = self.raise_sender(path, receiver, psn, depth, &address);
-                self.machine.sender_raised(path, outcome, now);
+                machine.sender_raised(path, outcome, now);
             }
-            Action::DropSender { path } => drop(self.senders.remove(&path)),
-            Action::Join { link, epoch, receiver, sender, psn, depth, address } => {
+            Call::DropSender { path } => drop(self.senders.remove(&path)),
+            Call::Join { link, epoch, receiver, sender, psn, depth, address } => {
                 let outcome = match receiver {
                     Some(receiver) => self.open_receiver(receiver),
                     None => self.make_receiver(sender, psn, depth, &address),
                 };
-                let outcome = outcome.map(|handle| self.park_request(link, handle));
-                self.machine.joined(link, epoch, outcome, now);
+                let outcome = outcome.map(|handle| self.keep(link, handle));
+                machine.joined(link, epoch, outcome, now);
             }
-            Action::Release { link } => drop(self.handles.remove(&link)),
-            Action::Send { to, datagram } => self.transport.send(to, &datagram),
-            Action::Connected { key, path, srqs, label } => self.connected(key, path, &srqs, label, out),
-            Action::Failed { key, error } => {
-                self.tell_times(key, out);
-                out.push(Event::Failed { key, error });
+            Call::Release { link } => drop(self.handles.remove(&link)),
+            Call::Send { to, datagram } => self.transport.send(to, &datagram),
+            Call::Route { key, path, srqs, label } => {
+                if let Some(qp) = self.senders.get(&path).cloned() {
+                    tell_times(machine, key, out);
+                    let route = Route { path: path.0, qp, srqs: srqs.as_slice().to_vec(), label };
+                    out.push(Event::Routed { key, route });
+                }
             }
-            Action::Disconnected { key } => out.push(Event::Disconnected { key }),
-            Action::UnknownPeer { peer } => out.push(Event::UnknownPeer { peer }),
         }
     }
 
-    fn connected(&self, key: EndpointKey, path: PathId, srqs: &SrqNums, label: u32, out: &Outbox) {
-        let Some(qp) = self.senders.get(&path).cloned() else { return };
-        self.tell_times(key, out);
-        let route = Route { path: path.0, qp, srqs: srqs.as_slice().to_vec(), label };
-        out.push(Event::Routed { key, route });
+    fn progress(&mut self, machine: &mut Machine, now: Instant) -> bool {
+        self.transport.progress(|from, bytes| machine.datagram(from, bytes, now));
+        false
     }
 
-    fn tell_times(&self, key: EndpointKey, out: &Outbox) {
-        if let Some(steps) = self.machine.timeline(key) {
-            out.push(Event::Timeline { key, steps: Box::new(steps.clone()) });
-        }
+    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
+        self.transport.take_lost()
     }
 
+    fn close(&mut self) {}
+
+    fn is_quiet(&self) -> bool {
+        self.transport.is_quiet()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("xrc_unsent", self.transport.dropped)]
+    }
+}
+
+impl XrcBackend {
     fn make_sender(&mut self, path: PathId) -> Result<Qpn, verbs::Error> {
         let (send_cq, recv_cq) = (self.xrc.send_cq.clone(), self.xrc.send_cq.clone());
         let (kind, cap) = (QpKind::XrcSend, self.xrc.cap);
@@ -200,7 +202,7 @@ impl XrcModule {
         }
     }
 
-    fn park_request(&mut self, link: CommId, handle: Arc<XrcRecvQp>) -> Qpn {
+    fn keep(&mut self, link: CommId, handle: Arc<XrcRecvQp>) -> Qpn {
         let num = handle.num();
         self.handles.insert(link, handle);
         num
@@ -228,96 +230,6 @@ impl XrcModule {
                 gid: gid.map(|gid| (gid, plan.port.gid_index, HOP_LIMIT)),
             },
         }
-    }
-
-    fn parse_address(&self, blob: &[u8]) -> Result<Address, String> {
-        let address = Address::parse(blob).map_err(|e| e.to_string())?;
-        self.address.listener.check_link(&address.listener).map(|()| address)
-    }
-}
-
-impl Module for XrcModule {
-    fn advert(&self) -> Advert {
-        let blob = self.address.emit().to_vec();
-        Advert { name: NAME.to_owned(), priority: self.params.priority.min(100), blob }
-    }
-
-    fn uses_cts(&self) -> bool {
-        false
-    }
-
-    fn fds(&self) -> Vec<RawFd> {
-        vec![self.transport.fd()]
-    }
-
-    fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox) {
-        let EndpointPlan { key, peer, peer_blob, label, .. } = endpoint;
-        match self.parse_address(&peer_blob) {
-            Ok(address) => {
-                self.transport.add_peer(key, Source::from(&address.listener), peer);
-                self.machine.add_endpoint(key, peer, address, label, now);
-                self.perform_all(now, out);
-            }
-            Err(why) => {
-                let error = ConnectError { peer, cause: ConnectCause::Address(why) };
-                out.push(Event::Failed { key, error });
-            }
-        }
-    }
-
-    fn connect(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.machine.connect(key, now);
-        self.perform_all(now, out);
-    }
-
-    fn renew(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.machine.renew(key, now);
-        self.perform_all(now, out);
-    }
-
-    fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.transport.remove_peer(key);
-        self.machine.abandon_endpoint(key, now);
-        self.perform_all(now, out);
-    }
-
-    fn remove_endpoint(&mut self, key: EndpointKey, now: Instant, out: &Outbox) {
-        self.transport.remove_peer(key);
-        self.machine.remove_endpoint(key, now);
-        self.perform_all(now, out);
-    }
-
-    /// Directions are independent: what comes in says nothing about what goes out.
-    fn first_data(&mut self, _: EndpointKey, _: Instant, _: &Outbox) {}
-
-    fn progress(&mut self, now: Instant, out: &Outbox) {
-        let machine = &mut self.machine;
-        self.transport.progress(|from, bytes| machine.datagram(from, bytes, now));
-        self.perform_all(now, out);
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        self.machine.poll_timeout()
-    }
-
-    fn timeout(&mut self, now: Instant, out: &Outbox) {
-        self.machine.handle_timeout(now);
-        self.perform_all(now, out);
-    }
-
-    fn close(&mut self, now: Instant, out: &Outbox) {
-        self.machine.close(now);
-        self.perform_all(now, out);
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.machine.leaving() == 0 && self.transport.is_quiet()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut rows = self.machine.stats().rows().to_vec();
-        rows.push(("xrc_unsent", self.transport.dropped));
-        rows
     }
 }
 

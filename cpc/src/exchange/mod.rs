@@ -1,4 +1,330 @@
-//! What the managers that carry datagrams share: ibcm and xrc.
+//! What the managers that carry datagrams share, ibcm and xrc: the way of a datagram to its link, repetitions, requests that wait for
+//! their endpoint, and the messages that end an exchange.
+//!
+//! A datagram has to pass, in this order: the format; the receiver's incarnation (is it for this one of ours?); the id or the name in it
+//! (which link?); the sender's incarnation and UD QPN (is it from the process that the modex, or a later request, named?); the ids of
+//! both sides (is it of this exchange?). What fails is counted. REQ, REP, RTU and DREQ that belong to nothing are answered all the same, so that
+//! their sender neither runs into its time-out nor holds half a connection.
 #![forbid(unsafe_code)]
 
-pub(crate) mod received;
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+use verbs::Qpn;
+
+use crate::config::datagram::Params;
+use crate::core::action::Action;
+use crate::core::machine::{Core, Link, Protocol};
+use crate::core::rng::Rng;
+use crate::wire::datagram::{Datagram, Message, Request};
+use crate::wire::listener::Address;
+use crate::wire::time::decode_time;
+use crate::wire::{CommId, Drep, Dreq, Incarnation, Mra, Reason, Rej, Rtu, Source, Stage, WireError};
+use crate::{ConnectCause, ProcessName};
+
+/// A request as it has come in.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<Q> {
+    pub(crate) req: Q,
+    pub(crate) from: Source,
+    /// The incarnation that has sent it.
+    pub(crate) incarnation: Incarnation,
+}
+
+/// The ids of exchanges, drawn from a counter with a random start, and the links that they name.
+#[derive(Debug)]
+pub struct Ids {
+    last: CommId,
+    pub(crate) links: HashMap<CommId, usize>,
+}
+
+impl Ids {
+    pub(crate) fn new(rng: &mut Rng) -> Ids {
+        Ids { last: CommId(rng.next_u32()), links: HashMap::new() }
+    }
+
+    /// A fresh id.
+    pub(crate) fn draw(&mut self) -> CommId {
+        self.last = self.last.following();
+        self.last
+    }
+}
+
+/// What every link has.
+#[derive(Debug)]
+pub struct Exchange<L> {
+    /// Our id of the exchange.
+    pub(crate) local: CommId,
+    /// How long the peer says that it takes for an answer.
+    pub(crate) response: Duration,
+    own: L,
+}
+
+impl<L> Exchange<L> {
+    pub(crate) fn new(local: CommId, response: Duration, own: L) -> Exchange<L> {
+        Exchange { local, response, own }
+    }
+}
+
+impl<L> Deref for Exchange<L> {
+    type Target = L;
+
+    fn deref(&self) -> &L {
+        &self.own
+    }
+}
+
+impl<L> DerefMut for Exchange<L> {
+    fn deref_mut(&mut self) -> &mut L {
+        &mut self.own
+    }
+}
+
+/// A protocol whose messages are datagrams.
+pub trait DatagramProtocol:
+    Protocol<
+        Params = Params,
+        Link = Exchange<<Self as DatagramProtocol>::Own>,
+        Request = Received<<Self as DatagramProtocol>::Req>,
+    >
+{
+    /// Its REQ.
+    type Req: Request;
+    /// What it keeps of a link besides.
+    type Own: Debug;
+
+    /// Its name in messages.
+    const NAME: &'static str;
+
+    /// Our incarnation.
+    fn incarnation(local: &Self::Local) -> Incarnation;
+
+    /// The ids of its exchanges.
+    fn ids(&mut self) -> &mut Ids;
+
+    /// Where the peer listens.
+    fn listener(link: &Self::Own) -> &Address;
+
+    /// The peer's id and its queue pair, where they are known.
+    fn remote(link: &Link<Self>) -> Option<(CommId, Qpn)>;
+
+    /// What a message is to its link; `None` if it is nothing.
+    fn input<'a>(message: &'a Message<Self::Req>) -> Option<Self::Input<'a>>;
+
+    /// True if the sender of a message means the exchange that the link has.
+    fn is_meant(core: &Core<Self>, slot: usize, message: &Message<Self::Req>) -> bool;
+
+    /// A REQ for this process: it finds its endpoint by the name of its sender.
+    fn route_req(core: &mut Core<Self>, received: &Received<Self::Req>, now: Instant);
+
+    /// A REJ that withdraws a REQ names the exchange by its sender's id only; false if this is none.
+    fn withdrawn(core: &mut Core<Self>, from: Source, datagram: &Datagram<Self::Req>, now: Instant) -> bool;
+
+    /// The call that sends a datagram.
+    fn send(to: Source, datagram: Datagram<Self::Req>) -> Self::Call;
+}
+
+/// From bytes to the link that they belong to.
+impl<P: DatagramProtocol> Core<P> {
+    /// Takes in a datagram: any bytes, from any sender.
+    pub fn datagram(&mut self, from: Source, bytes: &[u8], now: Instant) {
+        self.stats.received += 1;
+        match Datagram::parse(bytes) {
+            Ok(datagram) if datagram.to != P::incarnation(&self.local) => self.stats.stale += 1,
+            Ok(Datagram { from: incarnation, message: Message::Req(req), .. }) => {
+                self.route_req(&Received { req, from, incarnation }, now);
+            }
+            Ok(datagram) => self.route_answer(from, &datagram, now),
+            Err(WireError::Length(_) | WireError::Foreign(_)) => self.stats.foreign += 1,
+            Err(error @ (WireError::Version(_) | WireError::Field(_))) => {
+                log::debug!("{}: refused a datagram of qp {:#x}: {error}", P::NAME, from.qpn.0);
+                self.stats.malformed += 1;
+            }
+        }
+    }
+
+    fn route_req(&mut self, received: &Received<P::Req>, now: Instant) {
+        if received.req.service() == P::name(&self.local) {
+            P::route_req(self, received, now);
+        } else {
+            self.reject_req(received, Reason::InvalidServiceId);
+        }
+    }
+
+    /// Every other message names the exchange by our id.
+    fn route_answer(&mut self, from: Source, datagram: &Datagram<P::Req>, now: Instant) {
+        let message = &datagram.message;
+        if P::withdrawn(self, from, datagram, now) {
+            return;
+        }
+        let Some(&slot) = self.own.ids().links.get(&message.remote()) else {
+            return self.answer_stray(from, datagram);
+        };
+        let listener = P::listener(&self.links[slot]);
+        if listener.incarnation != datagram.from || listener.qpn != from.qpn {
+            self.stats.foreign += 1;
+        } else if !P::is_meant(self, slot, message) {
+            self.answer_stray(from, datagram);
+        } else if let Some(input) = P::input(message) {
+            self.input(slot, &input, now);
+        }
+    }
+
+    /// True if the ids of a message are those of the link's exchange.
+    pub(crate) fn ids_agree(&self, slot: usize, message: &Message<P::Req>) -> bool {
+        let local = message.local();
+        match (P::remote(&self.links[slot]), message) {
+            (None, _) => true,
+            (Some((id, _)), Message::Mra(_) | Message::Rej(_)) => local == id || local == CommId::NONE,
+            (Some((id, _)), _) => local == id,
+        }
+    }
+
+    /// A message of an exchange that is not known here (any more).
+    fn answer_stray(&mut self, from: Source, datagram: &Datagram<P::Req>) {
+        self.stats.stale += 1;
+        let (local, remote) = (datagram.message.remote(), datagram.message.local());
+        let answer = match datagram.message {
+            Message::Rep(_) => Message::Rej(Rej::of_stray_rep(remote)),
+            Message::Dreq(_) => Message::Drep(Drep { local, remote }),
+            Message::Rtu(rtu) => Message::Rej(disowned(&rtu)),
+            Message::Req(_) | Message::Mra(_) | Message::Rej(_) | Message::Drep(_) => return,
+        };
+        self.send_to(from, datagram.from, answer);
+    }
+
+    /// Rejects a REQ that has led to no exchange.
+    pub(crate) fn reject_req(&mut self, received: &Received<P::Req>, reason: Reason) {
+        let rej = Rej::of_req(received.req.local(), reason);
+        self.send_to(received.from, received.incarnation, Message::Rej(rej));
+    }
+
+    /// Rejects a REQ that was overtaken.
+    pub(crate) fn reject_stale(&mut self, received: &Received<P::Req>) {
+        self.stats.stale += 1;
+        self.reject_req(received, Reason::Stale);
+    }
+}
+
+/// Requests of processes that this side has no usable endpoint for (yet). With direct modex a peer may know us long before we know it.
+impl<P: DatagramProtocol> Core<P> {
+    /// Keeps a REQ, asks its sender to wait (MRA), and reports the process the first time. One that comes again does not wait longer; one of
+    /// an earlier incarnation does not replace a later one's. One too many is dropped, and will come again.
+    pub(crate) fn park(&mut self, received: &Received<P::Req>, now: Instant) {
+        let peer = received.req.name();
+        if !self.parked.has_room_for(peer) {
+            return self.stats.ignored += 1;
+        }
+        match self.parked.of(peer) {
+            Some(kept) if kept.incarnation.is_newer_than(received.incarnation) => {}
+            Some(kept) => *kept = *received,
+            None => {
+                self.parked.keep(peer, *received, now + self.params.unknown_wait, &mut self.timers);
+                self.stats.parked += 1;
+                self.actions.push_back(Action::UnknownPeer { peer });
+            }
+        }
+        let mra = Mra::of_req(received.req.local(), self.params.mra_wait);
+        self.send_to(received.from, received.incarnation, Message::Mra(mra));
+    }
+
+    /// The endpoint has come: serves the request that waited for it, if it is not from an earlier incarnation than was added.
+    pub(crate) fn serve_parked(&mut self, peer: ProcessName, now: Instant) {
+        if let Some(received) = self.parked.take(peer, &mut self.timers) {
+            self.route_req(&received, now);
+        }
+    }
+}
+
+/// Sending and repeating.
+impl<P: DatagramProtocol> Core<P> {
+    /// Sends `message` to the link's peer.
+    pub(crate) fn send(&mut self, slot: usize, message: Message<P::Req>) {
+        let listener = P::listener(&self.links[slot]);
+        let (to, incarnation) = (Source::from(listener), listener.incarnation);
+        self.send_to(to, incarnation, message);
+    }
+
+    fn send_to(&mut self, to: Source, incarnation: Incarnation, message: Message<P::Req>) {
+        self.stats.sent += 1;
+        let datagram = Datagram { from: P::incarnation(&self.local), to: incarnation, message };
+        self.actions.push_back(Action::Call(P::send(to, datagram)));
+    }
+
+    /// Rejects with our id of the exchange.
+    pub(crate) fn reject(&mut self, slot: usize, remote: CommId, stage: Stage, reason: Reason) {
+        let local = self.links[slot].local;
+        self.send(slot, Message::Rej(Rej { local, remote, stage, reason }));
+    }
+
+    /// Waits for an answer to what was sent for the (`tries` + 1)-th time.
+    pub(crate) fn arm(&mut self, slot: usize, now: Instant) {
+        let (response, tries) = (self.links[slot].response, self.links[slot].tries);
+        let wait = self.rng.jitter(self.params.wait_for(response, tries));
+        self.set_deadline(slot, Some(now + wait));
+    }
+
+    /// Counts a repetition; false if there have been enough.
+    pub(crate) fn may_repeat(&mut self, slot: usize, now: Instant) -> bool {
+        let link = &mut self.links[slot];
+        let elapsed = now.saturating_duration_since(link.since);
+        if link.tries >= self.params.max_retries || elapsed >= self.params.patience {
+            return false;
+        }
+        link.tries += 1;
+        self.stats.repeated += 1;
+        true
+    }
+
+    /// No answer has come, however often it was asked for.
+    pub(crate) fn time_out(&mut self, slot: usize, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.links[slot].since);
+        self.fail(slot, ConnectCause::Timeout { tries: self.links[slot].tries + 1, elapsed }, now);
+    }
+
+    /// The peer is alive and asks for more time: its silence so far does not count against it. It gets what it asks for, as long as
+    /// `patience` for the whole exchange lasts.
+    pub(crate) fn more_time(&mut self, slot: usize, mra: &Mra, now: Instant) -> Instant {
+        self.links[slot].tries = 0;
+        let limit = self.links[slot].since + self.params.patience;
+        (now + decode_time(mra.service_timeout)).min(limit.max(now))
+    }
+
+    /// The link's exchange goes on under a new id.
+    pub(crate) fn renew_id(&mut self, slot: usize) -> CommId {
+        let ids = self.own.ids();
+        let fresh = ids.draw();
+        ids.links.insert(fresh, slot);
+        let old = std::mem::replace(&mut self.links[slot].local, fresh);
+        self.own.ids().links.remove(&old);
+        old
+    }
+}
+
+/// The end of an exchange: DREQ, DREP, TimeWait.
+impl<P: DatagramProtocol> Core<P> {
+    /// Sends a DREQ for the (`tries` + 1)-th time.
+    pub(crate) fn send_dreq(&mut self, slot: usize, now: Instant) {
+        let Some((remote, remote_qpn)) = P::remote(&self.links[slot]) else { return };
+        let (local, failed) = (self.links[slot].local, self.links[slot].failed);
+        self.send(slot, Message::Dreq(Dreq { local, remote, remote_qpn, failed }));
+        self.arm(slot, now);
+    }
+
+    /// Agrees to a DREQ.
+    pub(crate) fn send_drep(&mut self, slot: usize, dreq: &Dreq) {
+        self.send(slot, Message::Drep(Drep { local: dreq.remote, remote: dreq.local }));
+    }
+
+    /// Late datagrams are answered for as long as they may still be on their way.
+    pub(crate) fn time_wait(&mut self, slot: usize, ack_timeout: u8, now: Instant) {
+        self.set_deadline(slot, Some(now + self.params.time_wait(ack_timeout)));
+    }
+}
+
+/// The answer to an RTU of a connection that is gone: it names both ids, as if the connection were known here.
+pub(crate) fn disowned(rtu: &Rtu) -> Rej {
+    Rej { local: rtu.remote, remote: rtu.local, stage: Stage::Other, reason: Reason::Stale }
+}

@@ -5,6 +5,7 @@
 use verbs::{Gid, Lid, Psn, Qpn};
 
 use super::WireError;
+use super::datagram::{Reply, Request};
 use super::field::{Field, MAD_LEN, Run};
 use super::hello::{HELLO_LEN, Hello, Layout};
 use super::message::{CommId, Depth, Drep, Dreq, Mra, Path, Reason, Rej, Rep, Req, Rtu, Stage};
@@ -103,8 +104,24 @@ pub(crate) fn put_ids(mad: &mut Mad, local: CommId, remote: CommId) {
     REMOTE_COMM_ID.write(mad, remote.0.into());
 }
 
-impl Req {
-    pub(super) fn emit(&self, mad: &mut Mad) {
+impl Request for Req {
+    const MAGIC: u32 = u32::from_be_bytes(*b"oxc\0");
+    const HAS_RTU: bool = true;
+    type Reply = Rep;
+
+    fn local(&self) -> CommId {
+        self.local
+    }
+
+    fn service(&self) -> ProcessName {
+        self.service
+    }
+
+    fn name(&self) -> ProcessName {
+        self.hello.name
+    }
+
+    fn emit(&self, mad: &mut Mad) {
         put_ids(mad, self.local, CommId::NONE);
         req::SERVICE_ID.write(mad, self.service.0);
         req::QPN.write(mad, self.hello.qpns.first().0.into());
@@ -124,7 +141,7 @@ impl Req {
         self.queues.emit(req::QUEUES.of_mut(mad));
     }
 
-    pub(super) fn parse(mad: &Mad) -> Result<Req, WireError> {
+    fn parse(mad: &Mad) -> Result<Req, WireError> {
         // 0 is "reliable connected" (IBTA 12.7.8); nothing else is spoken here.
         if req::TRANSPORT_SERVICE.read(mad) != 0 {
             return Err(WireError::Field("transport service type"));
@@ -198,8 +215,12 @@ fn opening(local: CommId, qpn: u32, hello: &Hello) -> Result<(), WireError> {
     Ok(())
 }
 
-impl Rep {
-    pub(super) fn emit(&self, mad: &mut Mad) {
+impl Reply for Rep {
+    fn ids(&self) -> (CommId, CommId) {
+        (self.local, self.remote)
+    }
+
+    fn emit(&self, mad: &mut Mad) {
         put_ids(mad, self.local, self.remote);
         rep::QPN.write(mad, self.hello.qpns.first().0.into());
         rep::PSN.write(mad, self.psn.0.into());
@@ -212,7 +233,7 @@ impl Rep {
         self.queues.emit(rep::QUEUES.of_mut(mad));
     }
 
-    pub(super) fn parse(mad: &Mad) -> Result<Rep, WireError> {
+    fn parse(mad: &Mad) -> Result<Rep, WireError> {
         let hello = Hello::parse(rep::PRIVATE.of(mad))?;
         let (local, remote) = ids(mad);
         opening(local, rep::QPN.read_u32(mad), &hello)?;

@@ -55,12 +55,6 @@ impl Envelope {
     }
 }
 
-/// Any message that fills one management datagram.
-pub(crate) trait Mad {
-    /// Writes it; every byte of `mad` is set.
-    fn emit(&self, mad: &mut [u8; MAD_LEN]);
-}
-
 fn check_modifier(magic: u32, modifier: u64) -> Result<(), WireError> {
     let [version, rest @ ..] = modifier.to_le_bytes();
     if rest[..3] != magic.to_le_bytes()[1..] {

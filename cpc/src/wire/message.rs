@@ -44,37 +44,6 @@ impl Incarnation {
     }
 }
 
-/// A datagram: its sender, its receiver, its message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagram {
-    /// The sender's incarnation.
-    pub from: Incarnation,
-    /// The incarnation that it is meant for.
-    pub to: Incarnation,
-    /// The message.
-    pub message: Message,
-}
-
-/// A CM message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "short-lived, on the connection path only")]
-pub enum Message {
-    /// Request for communication.
-    Req(Req),
-    /// Message receipt acknowledgement: the answer takes longer.
-    Mra(Mra),
-    /// Reject.
-    Rej(Rej),
-    /// Reply to a request.
-    Rep(Rep),
-    /// Ready to use.
-    Rtu(Rtu),
-    /// Request for communication release.
-    Dreq(Dreq),
-    /// Reply to that.
-    Drep(Drep),
-}
-
 /// How many RDMA reads and atomics may be under way (IBTA 12.7.29, 12.7.30).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   modex blobs       listener (ibcm)    domain (xrc)        ip (rdmacm)
-//!   datagrams         ibcm               xrc                 -             both in an envelope, a MAD header
+//!   datagrams         datagram           datagram            -             in an envelope, a MAD header
 //!   messages          message, codec     xrc                 -             REQ, MRA, REJ, REP, RTU, DREQ, DREP
 //!   private data      hello, queues      xrc                 hello, join, refusal
 //!   ground            field: bit fields of a MAD             time: 5-bit codes of a time
@@ -11,11 +11,11 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod codec;
+pub mod datagram;
 pub mod domain;
 pub(crate) mod envelope;
 pub(crate) mod field;
 mod hello;
-mod ibcm;
 pub mod ip;
 pub mod join;
 pub mod listener;
@@ -28,10 +28,13 @@ pub mod xrc;
 pub use field::MAD_LEN;
 pub use hello::{HELLO_LEN, Hello, Layout, MAX_QUEUES, Qpns};
 pub use listener::Source;
-pub use message::{
-    CommId, Datagram, Depth, Drep, Dreq, Incarnation, Message, Mra, Path, Reason, Rej, Rep, Req, Rtu, Stage,
-};
+pub use message::{CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Reason, Rej, Rep, Req, Rtu, Stage};
 pub use queues::Queues;
+
+/// A datagram of ibcm.
+pub type Datagram = datagram::Datagram<Req>;
+/// A message of ibcm.
+pub type Message = datagram::Message<Req>;
 
 /// Why bytes are not one of our datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -23,15 +23,12 @@
 
 use verbs::{Psn, Qpn, SrqNum};
 
-use super::codec::{Mad as Bytes, ids, put_ids, rep, req};
+use super::codec::{Mad, ids, put_ids, rep, req};
+use super::datagram::{Reply, Request};
 use super::domain::DomainId;
-use super::envelope::{Envelope, Mad};
 use super::field::Field;
-use super::{CommId, Depth, Drep, Dreq, Incarnation, Layout, MAD_LEN, MAX_QUEUES, Mra, Path, Rej, WireError};
+use super::{CommId, Depth, Layout, MAX_QUEUES, Path, WireError};
 use crate::ProcessName;
-
-/// Attribute modifier, without the version in the last byte.
-const MAGIC: u32 = u32::from_be_bytes(*b"oxx\0");
 
 const EXTENDED_TRANSPORT: Field = Field::cm_bits(51, 5, 3);
 const EE_CONTEXT: Field = Field::cm(16, 24);
@@ -136,114 +133,30 @@ pub struct Rep {
     pub epoch: u32,
 }
 
+/// A datagram of xrc.
+pub type Datagram = super::datagram::Datagram<Req>;
 /// A message of xrc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "short-lived, on the connection path only")]
-pub enum Message {
-    /// Request.
-    Req(Req),
-    /// Reply.
-    Rep(Rep),
-    /// The answer takes longer.
-    Mra(Mra),
-    /// Reject.
-    Rej(Rej),
-    /// The sender has let go, or wants the receiver to.
-    Dreq(Dreq),
-    /// Reply to that.
-    Drep(Drep),
-}
+pub type Message = super::datagram::Message<Req>;
 
-/// A datagram: who sent it to whom and what it says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagram {
-    /// The sender's incarnation.
-    pub from: Incarnation,
-    /// The incarnation that it is meant for.
-    pub to: Incarnation,
-    /// The message.
-    pub message: Message,
-}
+impl Request for Req {
+    /// `"oxx"`.
+    const MAGIC: u32 = u32::from_be_bytes(*b"oxx\0");
+    const HAS_RTU: bool = false;
+    type Reply = Rep;
 
-impl Mad for Datagram {
-    fn emit(&self, mad: &mut [u8; MAD_LEN]) {
-        Datagram::emit(self, mad);
-    }
-}
-
-impl Datagram {
-    /// Writes the datagram; every byte of `mad` is set.
-    pub fn emit(&self, mad: &mut [u8; MAD_LEN]) {
-        let Datagram { from, to, message } = self;
-        Envelope { from: *from, to: *to, attribute: message.attribute() }.emit(MAGIC, mad);
-        match message {
-            Message::Req(m) => m.emit(mad),
-            Message::Rep(m) => m.emit(mad),
-            Message::Mra(m) => m.emit(mad),
-            Message::Rej(m) => m.emit(mad),
-            Message::Dreq(m) => m.emit(mad),
-            Message::Drep(m) => m.emit(mad),
-        }
+    fn local(&self) -> CommId {
+        self.local
     }
 
-    /// Reads a datagram.
-    ///
-    /// # Errors
-    /// [`WireError`] for anything that [`Datagram::emit`] of this version would not have written.
-    pub fn parse(bytes: &[u8]) -> Result<Datagram, WireError> {
-        let (Envelope { from, to, attribute }, mad) = Envelope::parse(MAGIC, bytes)?;
-        let message = match attribute {
-            0x10 => Message::Req(Req::parse(mad)?),
-            0x11 => Message::Mra(Mra::parse(mad)),
-            0x12 => Message::Rej(Rej::parse(mad)),
-            0x13 => Message::Rep(Rep::parse(mad)?),
-            0x15 => Message::Dreq(Dreq::parse(mad)),
-            0x16 => Message::Drep(Drep::parse(mad)),
-            _ => return Err(WireError::Foreign("attribute")),
-        };
-        Ok(Datagram { from, to, message })
-    }
-}
-
-impl Message {
-    /// The sender's communication id; [`CommId::NONE`] where it has none.
-    pub fn local(&self) -> CommId {
-        match self {
-            Message::Req(m) => m.local,
-            Message::Rep(m) => m.local,
-            Message::Mra(m) => m.local,
-            Message::Rej(m) => m.local,
-            Message::Dreq(m) => m.local,
-            Message::Drep(m) => m.local,
-        }
+    fn service(&self) -> ProcessName {
+        self.service
     }
 
-    /// The receiver's communication id, as the sender knows it; a REQ has none.
-    pub fn remote(&self) -> CommId {
-        match self {
-            Message::Req(_) => CommId::NONE,
-            Message::Rep(m) => m.remote,
-            Message::Mra(m) => m.remote,
-            Message::Rej(m) => m.remote,
-            Message::Dreq(m) => m.remote,
-            Message::Drep(m) => m.remote,
-        }
+    fn name(&self) -> ProcessName {
+        self.name
     }
 
-    fn attribute(&self) -> u64 {
-        match self {
-            Message::Req(_) => 0x10,
-            Message::Mra(_) => 0x11,
-            Message::Rej(_) => 0x12,
-            Message::Rep(_) => 0x13,
-            Message::Dreq(_) => 0x15,
-            Message::Drep(_) => 0x16,
-        }
-    }
-}
-
-impl Req {
-    fn emit(&self, mad: &mut Bytes) {
+    fn emit(&self, mad: &mut Mad) {
         put_ids(mad, self.local, CommId::NONE);
         req::SERVICE_ID.write(mad, self.service.0);
         req::QPN.write(mad, self.sender.0.into());
@@ -269,7 +182,7 @@ impl Req {
         data[DOMAIN_AT..DOMAIN_AT + DOMAIN_LEN].copy_from_slice(&self.domain.0);
     }
 
-    fn parse(mad: &Bytes) -> Result<Req, WireError> {
+    fn parse(mad: &Mad) -> Result<Req, WireError> {
         let service = (req::TRANSPORT_SERVICE.read(mad), EXTENDED_TRANSPORT.read(mad));
         if service != (SERVICE_EXTENDED, TRANSPORT_XRC) {
             return Err(WireError::Field("transport service type"));
@@ -306,8 +219,12 @@ impl Req {
     }
 }
 
-impl Rep {
-    fn emit(&self, mad: &mut Bytes) {
+impl Reply for Rep {
+    fn ids(&self) -> (CommId, CommId) {
+        (self.local, self.remote)
+    }
+
+    fn emit(&self, mad: &mut Mad) {
         put_ids(mad, self.local, self.remote);
         EE_CONTEXT.write(mad, self.receiver.0.into());
         rep::RESPONDER_RESOURCES.write(mad, self.depth.responder_resources.into());
@@ -322,7 +239,7 @@ impl Rep {
         put_word(data, REP_EPOCH_AT, self.epoch);
     }
 
-    fn parse(mad: &Bytes) -> Result<Rep, WireError> {
+    fn parse(mad: &Mad) -> Result<Rep, WireError> {
         let data = rep::PRIVATE.of(mad);
         let (layout, name) = sender(data)?;
         let mut srqs = [SrqNum(0); MAX_QUEUES];

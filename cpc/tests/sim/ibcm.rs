@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
-use cpc::ibcm::machine::{Action, Local, Machine, StateKind};
+use cpc::ibcm::machine::{Action, Call, Local, Machine, StateKind};
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::{Depth, Incarnation, Layout, MAD_LEN, Qpns, Queues};
@@ -116,12 +116,12 @@ impl Protocol for Ibcm {
 
     fn wish(&mut self, _: Instant) -> Option<Wish<Mad>> {
         Some(match self.machine.poll_action()? {
-            Action::CreateQps { key } => Wish::CreateQps { key },
-            Action::BringUp { key, remote, psn, .. } => {
+            Action::Call(Call::CreateQps { key }) => Wish::CreateQps { key },
+            Action::Call(Call::BringUp { key, remote, psn, .. }) => {
                 let remote = Peer { qpns: remote.qpns.as_slice().to_vec(), psn: remote.psn };
                 Wish::BringUp { key, remote, psn }
             }
-            Action::Send { to, datagram } => {
+            Action::Call(Call::Send { to, datagram }) => {
                 let mut bytes = Box::new([0; MAD_LEN]);
                 datagram.emit(&mut bytes);
                 Wish::Send { to: to.qpn, datagram: Mad { lid: self.address.lid, bytes } }

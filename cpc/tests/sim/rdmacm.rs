@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cpc::rdmacm::Params;
-use cpc::rdmacm::machine::{Action, IdEvent, Local, Machine, Refused, StateKind};
+use cpc::rdmacm::machine::{Action, Call, IdEvent, Local, Machine, Refused, StateKind};
 use cpc::wire::ip::Address;
 use cpc::wire::refusal::Refusal;
 use cpc::wire::{HELLO_LEN, Hello, Qpns};
@@ -65,23 +65,25 @@ impl RdmaCm {
     fn perform(&mut self, action: Action, now: Instant) -> Option<Wish<Mad>> {
         let manager = &mut self.manager;
         match action {
-            Action::Resolve { id, to } => manager.resolve(id, manager_of(&to), to.socket.port()),
-            Action::Route { id } => manager.route(id),
-            Action::Connect { id, hello } => manager.connect(id, private_data(&hello), now),
-            Action::Accept { id, hello } => manager.accept(id, private_data(&hello), now),
-            Action::Establish { id } => manager.establish(id),
-            Action::Notify { id } => manager.notify(id),
-            Action::Refuse { id, why } => manager.refuse(id, why.emit().to_vec()),
-            Action::Disconnect { id } => manager.disconnect(id, now),
-            Action::Close { id } => manager.close(id),
-            Action::CreateQps { key } => return Some(Wish::CreateQps { key }),
-            Action::BringUp { key, id, remote } => return Some(self.bring_up(key, id, &remote)),
+            Action::Call(Call::Resolve { id, to }) => manager.resolve(id, manager_of(&to), to.socket.port()),
+            Action::Call(Call::Route { id }) => manager.route(id),
+            Action::Call(Call::Connect { id, hello }) => manager.connect(id, private_data(&hello), now),
+            Action::Call(Call::Accept { id, hello }) => manager.accept(id, private_data(&hello), now),
+            Action::Call(Call::Establish { id }) => manager.establish(id),
+            Action::Call(Call::Notify { id }) => manager.notify(id),
+            Action::Call(Call::Refuse { id, why }) => manager.refuse(id, why.emit().to_vec()),
+            Action::Call(Call::Disconnect { id }) => manager.disconnect(id, now),
+            Action::Call(Call::Close { id }) => manager.close(id),
+            Action::Call(Call::CreateQps { key }) => return Some(Wish::CreateQps { key }),
+            Action::Call(Call::BringUp { key, id, remote }) => return Some(self.bring_up(key, id, &remote)),
             Action::Connected { key } => return Some(Wish::Connected { key }),
             Action::Failed { key, error } => return Some(Wish::Failed { key, error }),
             Action::Disconnected { key } => return Some(Wish::Disconnected { key }),
             Action::UnknownPeer { peer } => return Some(Wish::UnknownPeer { peer }),
             // tests/rdmacm_simulator.rs has iWARP.
-            Action::Join { .. } | Action::AcceptJoin { .. } | Action::Order { .. } => {
+            Action::Call(Call::Join { .. })
+            | Action::Call(Call::AcceptJoin { .. })
+            | Action::Call(Call::Order { .. }) => {
                 unreachable!("the simulated network is no iWARP one")
             }
         }

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use super::state::{Input, Remote, Role, State};
-use super::{Action, Machine};
-use crate::wire::{Hello, Message, Path, Reason, Rej, Rep, Req, Rtu, Stage};
+use super::state::{Input, Remote, State};
+use super::{Call, Machine};
+use crate::core::machine::Role;
+use crate::wire::{Hello, Message, Path, Reason, Rep, Req, Rtu, Stage};
 use crate::{ConnectCause, Step};
 
 /// How often a request may be begun anew because the peer had started anew in between.
@@ -13,39 +14,18 @@ const MAX_RENEWALS: u32 = 8;
 impl Machine {
     /// Idle + Connect: takes a place in the queue, and its turn if it has come.
     pub(super) fn enqueue(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Queued;
-        endpoint.since = now;
-        self.window.push(endpoint.key);
-        self.start_waiting(now);
+        let link = &mut self.links[slot];
+        (link.state, link.since) = (State::Queued, now);
+        self.queue(slot, now);
     }
 
-    /// Starts queued requests while there are places. A request whose endpoint has moved on since is skipped.
-    fn start_waiting(&mut self, now: Instant) {
-        while let Some(key) = self.window.next() {
-            let Some(&slot) = self.by_key.get(&key) else { continue };
-            if matches!(self.endpoints[slot].state, State::Queued) {
-                self.start(slot, now);
-            }
-        }
-    }
-
-    fn start(&mut self, slot: usize, now: Instant) {
-        self.window.enter();
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.in_window = true;
-        endpoint.since = now;
-        endpoint.state = State::Creating { request: None };
-        self.actions.push_back(Action::CreateQps { key: endpoint.key });
-    }
-
-    /// The request has had its first answer, or its first silence: the next may go out. So a peer that is slow or
-    /// gone holds a place for one timeout only.
-    pub(super) fn leave_window(&mut self, slot: usize, now: Instant) {
-        if std::mem::take(&mut self.endpoints[slot].in_window) {
-            self.window.leave();
-            self.start_waiting(now);
-        }
+    /// The link's turn: makes QPs to ask with.
+    pub(super) fn start_creating(&mut self, slot: usize, now: Instant) {
+        self.enter_window(slot);
+        let link = &mut self.links[slot];
+        (link.state, link.since) = (State::Creating { request: None }, now);
+        let key = link.key;
+        self.call(Call::CreateQps { key });
     }
 
     /// Creating + QpsMade: sends our request, or answers the peer's if one came meanwhile.
@@ -54,19 +34,19 @@ impl Machine {
         if qpns.as_slice().len() != self.local.layout.count() {
             return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
         }
-        self.endpoints[slot].qpns = Some(*qpns);
+        self.links[slot].qpns = Some(*qpns);
         self.mark(slot, Step::QpsCreated, now);
-        match self.endpoints[slot].state.remote().copied() {
+        match self.links[slot].state.remote().copied() {
             Some(remote) => self.bring_up(slot, remote, Role::Passive, now),
-            None => self.send_req(slot, 0, now),
+            None => self.send_req(slot, now),
         }
     }
 
     /// Sends our request for the (`tries` + 1)-th time.
-    fn send_req(&mut self, slot: usize, tries: u32, now: Instant) {
-        let asked = self.endpoints[slot].address.incarnation;
-        self.endpoints[slot].state = State::ReqSent { tries, asked };
-        self.arm(slot, tries, now);
+    fn send_req(&mut self, slot: usize, now: Instant) {
+        let asked = self.links[slot].address.incarnation;
+        self.links[slot].state = State::ReqSent { asked };
+        self.arm(slot, now);
         self.mark(slot, Step::ReqSent, now);
         if let Some(req) = self.req(slot) {
             self.send(slot, Message::Req(req));
@@ -74,7 +54,7 @@ impl Machine {
     }
 
     fn req(&self, slot: usize) -> Option<Req> {
-        let (endpoint, local) = (&self.endpoints[slot], &self.local);
+        let (endpoint, local) = (&self.links[slot], &self.local);
         Some(Req {
             local: endpoint.local,
             service: endpoint.peer,
@@ -102,43 +82,26 @@ impl Machine {
 
     /// What we say of ourselves; `None` before the QPs are made.
     pub(super) fn hello(&self, slot: usize) -> Option<Hello> {
-        let qpns = self.endpoints[slot].qpns?;
+        let qpns = self.links[slot].qpns?;
         Some(Hello { layout: self.local.layout, name: self.local.name, qpns })
     }
 
     /// Creating + QpsFailed: reports it; a peer that asked is told.
     pub(super) fn create_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsFailed(error) = input else { return };
-        if let Some(remote) = self.endpoints[slot].state.remote().copied() {
-            self.refuse(slot, remote, Stage::Req, Reason::NoResources);
+        if let Some(remote) = self.links[slot].state.remote().copied() {
+            self.reject(slot, remote.id, Stage::Req, Reason::NoResources);
         }
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
-    }
-
-    pub(super) fn refuse(&mut self, slot: usize, remote: Remote, stage: Stage, reason: Reason) {
-        let local = self.endpoints[slot].local;
-        self.reject(slot, Rej { local, remote: remote.id, stage, reason });
     }
 
     /// ReqSent + Timeout: asks again, unless it has been asked often enough.
     pub(super) fn repeat_req(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.leave_window(slot, now);
-        let State::ReqSent { tries, .. } = self.endpoints[slot].state else { return };
-        if self.spent(slot, tries, now) {
-            return self.time_out(slot, tries, now);
+        match self.may_repeat(slot, now) {
+            true => self.send_req(slot, now),
+            false => self.time_out(slot, now),
         }
-        self.stats.repeated += 1;
-        self.send_req(slot, tries + 1, now);
-    }
-
-    pub(super) fn spent(&self, slot: usize, tries: u32, now: Instant) -> bool {
-        let elapsed = now.saturating_duration_since(self.endpoints[slot].since);
-        tries >= self.params.max_retries || elapsed >= self.params.patience
-    }
-
-    pub(super) fn time_out(&mut self, slot: usize, tries: u32, now: Instant) {
-        let elapsed = now.saturating_duration_since(self.endpoints[slot].since);
-        self.fail(slot, ConnectCause::Timeout { tries: tries + 1, elapsed }, now);
     }
 
     /// ReqSent + Rep: the peer is up; so shall we be.
@@ -146,9 +109,8 @@ impl Machine {
         let Input::Rep(rep) = input else { return };
         self.mark(slot, Step::RepReceived, now);
         if self.is_unlike(&rep.hello, &rep.queues) {
-            let (local, reason) = (self.endpoints[slot].local, self.misfit_reason());
             self.stats.layout_refused += 1;
-            self.reject(slot, Rej { local, remote: rep.local, stage: Stage::Rep, reason });
+            self.reject(slot, rep.local, Stage::Rep, self.misfit_reason());
             return self.fail(slot, self.misfit_cause(&rep.queues), now);
         }
         let remote = Remote::new(rep.local, &rep.hello, rep.psn, rep.depth);
@@ -157,13 +119,13 @@ impl Machine {
 
     /// ToRts + QpsUp: tells the peer, and the main thread if this side asked.
     pub(super) fn qps_up_done(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let State::ToRts { remote, role, early } = self.endpoints[slot].state else { return };
+        let State::ToRts { remote, role, early } = self.links[slot].state else { return };
         self.mark(slot, Step::QpsUp, now);
         match role {
             Role::Active => {
                 self.mark(slot, Step::RtuSent, now);
                 self.send_rtu(slot, &remote);
-                self.connected(slot, remote, role);
+                self.connected(slot, State::Connected { remote, role });
             }
             Role::Passive => self.reply(slot, remote, early, now),
         }
@@ -172,22 +134,22 @@ impl Machine {
     /// ToRts + QpsDown: reports it and tells the peer.
     pub(super) fn bring_up_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsDown(error) = input else { return };
-        if let State::ToRts { remote, role, .. } = self.endpoints[slot].state {
+        if let State::ToRts { remote, role, .. } = self.links[slot].state {
             let stage = if role == Role::Active { Stage::Rep } else { Stage::Req };
-            self.refuse(slot, remote, stage, Reason::NoResources);
+            self.reject(slot, remote.id, stage, Reason::NoResources);
         }
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
     }
 
     fn send_rtu(&mut self, slot: usize, remote: &Remote) {
-        let local = self.endpoints[slot].local;
+        let local = self.links[slot].local;
         self.send(slot, Message::Rtu(Rtu { local, remote: remote.id }));
     }
 
     /// Connected + Rep: our RTU was lost, or its twin came late.
     pub(super) fn repeat_rtu(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::Rep(rep) = input else { return };
-        match self.endpoints[slot].state {
+        match self.links[slot].state {
             State::Connected { remote, role: Role::Active } if remote.id == rep.local => {
                 self.stats.repeated += 1;
                 self.send_rtu(slot, &remote);
@@ -205,11 +167,10 @@ impl Machine {
     fn disown(&mut self, slot: usize, rep: &Rep) {
         self.stats.stale += 1;
         // A REP of the very exchange that this side answers itself makes no sense; it must not end it.
-        if self.endpoints[slot].is_with(rep.local) {
+        if self.links[slot].is_with(rep.local) {
             return;
         }
-        let local = self.endpoints[slot].local;
-        self.reject(slot, Rej { local, remote: rep.local, stage: Stage::Rep, reason: Reason::InvalidCommId });
+        self.reject(slot, rep.local, Stage::Rep, Reason::InvalidCommId);
     }
 
     /// ReqSent + Mra: the peer has our request and needs more time.
@@ -219,9 +180,6 @@ impl Machine {
             return self.ignore(slot, input, now);
         }
         self.leave_window(slot, now);
-        if let State::ReqSent { tries, .. } = &mut self.endpoints[slot].state {
-            *tries = 0;
-        }
         self.extend_deadline(slot, mra, now);
     }
 
@@ -260,19 +218,11 @@ impl Machine {
 
     /// The same request under a new id; `reason` is reported if that has not helped often enough.
     fn renew(&mut self, slot: usize, reason: Reason, now: Instant) {
-        if self.endpoints[slot].renewals >= MAX_RENEWALS {
+        if self.links[slot].renewals >= MAX_RENEWALS {
             return self.fail(slot, ConnectCause::Rejected(reason), now);
         }
-        let fresh = self.draw_id();
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.renewals += 1;
-        let old = std::mem::replace(&mut endpoint.local, fresh);
-        let tries = match endpoint.state {
-            State::ReqSent { tries, .. } => tries,
-            _ => 0,
-        };
-        self.by_id.remove(&old);
-        self.by_id.insert(fresh, slot);
-        self.send_req(slot, tries, now);
+        self.links[slot].renewals += 1;
+        self.renew_id(slot);
+        self.send_req(slot, now);
     }
 }

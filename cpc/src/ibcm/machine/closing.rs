@@ -5,19 +5,10 @@ use std::time::Instant;
 use super::state::{Input, State};
 use super::{Action, Machine};
 use crate::ConnectCause;
-use crate::wire::{CommId, Drep, Dreq, Message, Reason, Rej, Stage};
+use crate::exchange::disowned;
+use crate::wire::{CommId, Message, Reason, Rej, Stage};
 
 impl Machine {
-    /// Remove, where the peer knows of no connection: drops everything. A REP that is still on its way here is disowned.
-    pub(super) fn forget(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.leave_window(slot, now);
-        self.set_deadline(slot, None);
-        self.unlist(slot);
-        self.forget_far(slot);
-        let endpoint = self.endpoints.remove(slot);
-        self.by_id.remove(&endpoint.local);
-    }
-
     /// ReqSent + Remove: the request is withdrawn, so that the peer does not repeat its answer to an exchange that is gone.
     pub(super) fn withdraw(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.send_withdrawal(slot);
@@ -32,97 +23,69 @@ impl Machine {
 
     /// By the book, a timeout of the side that asked (IBTA 12.6.7.2); the peer's id is not known, so it finds the exchange by ours.
     fn send_withdrawal(&mut self, slot: usize) {
-        let (local, remote) = (self.endpoints[slot].local, CommId::NONE);
-        self.reject(slot, Rej { local, remote, stage: Stage::Other, reason: Reason::Timeout });
-    }
-
-    /// Takes the endpoint out of the tables of the living; its id stays known.
-    fn unlist(&mut self, slot: usize) {
-        let endpoint = &self.endpoints[slot];
-        // The key and the peer may have a new tenant already.
-        if self.by_key.get(&endpoint.key) == Some(&slot) {
-            self.by_key.remove(&endpoint.key);
-        }
-        if self.by_peer.get(&endpoint.peer) == Some(&slot) {
-            self.by_peer.remove(&endpoint.peer);
-        }
+        self.reject(slot, CommId::NONE, Stage::Other, Reason::Timeout);
     }
 
     /// ToRts, RepSent or Connected + Remove: asks the peer to let go.
     pub(super) fn disconnect(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.unlist(slot);
+        self.unlist(slot, self.links[slot].key);
         self.start_disconnect(slot, now);
     }
 
     /// ToRts, RepSent or Connected + Abandon: the peer must not wait for what never comes. The endpoint stays known, to refuse its requests.
     pub(super) fn abandon(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.endpoints[slot].abandoned = true;
+        self.links[slot].failed = true;
         self.start_disconnect(slot, now);
     }
 
     /// Idle, Queued or Creating + Abandon: there is no connection yet; a peer that asked is refused.
     pub(super) fn give_up(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        if let Some(remote) = self.endpoints[slot].state.remote().copied() {
-            self.refuse(slot, remote, Stage::Req, Reason::Refused);
+        if let Some(remote) = self.links[slot].state.remote().copied() {
+            self.reject(slot, remote.id, Stage::Req, Reason::Refused);
         }
-        self.set_deadline(slot, None);
-        self.leave_window(slot, now);
-        self.endpoints[slot].state = State::Failed;
+        self.end(slot, now);
+        self.links[slot].state = State::Failed;
     }
 
     /// DreqSent + Remove: the abandoned endpoint is removed; the rest goes as if it had been removed at once.
     pub(super) fn unlist_abandoned(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        self.endpoints[slot].abandoned = false;
-        self.unlist(slot);
+        self.links[slot].failed = false;
+        self.unlist(slot, self.links[slot].key);
     }
 
     fn start_disconnect(&mut self, slot: usize, now: Instant) {
-        let Some(remote) = self.endpoints[slot].state.remote().copied() else { return };
-        self.forget_far(slot);
-        self.endpoints[slot].since = now;
-        self.endpoints[slot].state = State::DreqSent { remote, tries: 0 };
-        self.send_dreq(slot);
-        self.arm(slot, 0, now);
-    }
-
-    fn send_dreq(&mut self, slot: usize) {
-        let Some(remote) = self.endpoints[slot].state.remote().copied() else { return };
-        let (local, failed) = (self.endpoints[slot].local, self.endpoints[slot].abandoned);
-        let remote_qpn = remote.qpns.first();
-        self.send(slot, Message::Dreq(Dreq { local, remote: remote.id, remote_qpn, failed }));
+        let Some(remote) = self.links[slot].state.remote().copied() else { return };
+        self.release_remote_qp(slot);
+        let link = &mut self.links[slot];
+        (link.state, link.since, link.tries) = (State::DreqSent { remote }, now, 0);
+        self.send_dreq(slot, now);
     }
 
     /// DreqSent + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it.
     pub(super) fn repeat_dreq(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let State::DreqSent { remote, tries } = self.endpoints[slot].state else { return };
-        if self.spent(slot, tries, now) {
-            return if self.endpoints[slot].abandoned {
-                self.end_abandoned(slot)
-            } else {
-                self.forget(slot, input, now)
-            };
+        if self.may_repeat(slot, now) {
+            self.send_dreq(slot, now);
+        } else if self.links[slot].failed {
+            self.end_abandoned(slot);
+        } else {
+            self.forget(slot, input, now);
         }
-        self.stats.repeated += 1;
-        self.endpoints[slot].state = State::DreqSent { remote, tries: tries + 1 };
-        self.send_dreq(slot);
-        self.arm(slot, tries + 1, now);
     }
 
     /// DreqSent + Drep: the peer has let go.
     pub(super) fn drep_received(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        if self.endpoints[slot].abandoned {
+        if self.links[slot].failed {
             return self.end_abandoned(slot);
         }
-        let Some(remote) = self.endpoints[slot].state.remote().copied() else { return };
-        self.endpoints[slot].state = State::TimeWait { remote };
-        let time_wait = self.params.time_wait(self.local.ack_timeout);
-        self.set_deadline(slot, Some(now + time_wait));
+        let Some(remote) = self.links[slot].state.remote().copied() else { return };
+        self.links[slot].state = State::TimeWait { remote };
+        self.time_wait(slot, self.local.ack_timeout, now);
     }
 
     /// The peer knows that the endpoint has failed, or will never know; its removal is all that is still to come.
     fn end_abandoned(&mut self, slot: usize) {
         self.set_deadline(slot, None);
-        self.endpoints[slot].state = State::Failed;
+        self.links[slot].state = State::Failed;
     }
 
     /// DreqSent + Dreq: both leave at once; each other's DREQ is as good as the DREP.
@@ -134,14 +97,14 @@ impl Machine {
     /// Dreq for something that is not up here (any more): agreed.
     pub(super) fn answer_dreq(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::Dreq(dreq) = input else { return };
-        self.send(slot, Message::Drep(Drep { local: dreq.remote, remote: dreq.local }));
+        self.send_drep(slot, dreq);
     }
 
     /// TimeWait, Failed or Disconnected + Rtu: the peer takes this connection for an open one.
     pub(super) fn disown_rtu(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::Rtu(rtu) = input else { return };
         self.stats.stale += 1;
-        self.reject(slot, super::routing::disowned(rtu));
+        self.send(slot, Message::Rej(disowned(rtu)));
     }
 
     /// ToRts, RepSent or Connected + Dreq: agreed, and reported.
@@ -150,21 +113,20 @@ impl Machine {
         if matches!(input, Input::Dreq(dreq) if dreq.failed) {
             return self.fail(slot, ConnectCause::Rejected(Reason::Refused), now);
         }
-        self.peer_left(slot);
+        self.peer_left(slot, now);
     }
 
     /// ToRts, RepSent or Connected + Displaced: the peer's queue pairs are gone without a DREQ.
-    pub(super) fn displaced(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    pub(super) fn displaced(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.stats.stale += 1;
-        self.peer_left(slot);
+        self.peer_left(slot, now);
     }
 
-    fn peer_left(&mut self, slot: usize) {
-        self.set_deadline(slot, None);
-        self.forget_far(slot);
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Disconnected;
-        self.actions.push_back(Action::Disconnected { key: endpoint.key });
+    fn peer_left(&mut self, slot: usize, now: Instant) {
+        self.end(slot, now);
+        let link = &mut self.links[slot];
+        link.state = State::Disconnected;
+        self.actions.push_back(Action::Disconnected { key: link.key });
     }
 
     /// Creating to Connected + Rej: the peer does not take part (any more). If it has merely forgotten the exchange, given up
@@ -177,7 +139,7 @@ impl Machine {
         }
         match rej.reason {
             Reason::InvalidCommId | Reason::Stale | Reason::Timeout | Reason::NoResources => {
-                self.peer_left(slot);
+                self.peer_left(slot, now);
             }
             reason => self.fail(slot, self.cause_of(reason), now),
         }
@@ -194,7 +156,7 @@ impl Machine {
     /// True for a REJ that names the exchange. One without an id answers a REP that led to no exchange there. Of a
     /// REQ it says nothing here: ours has been answered already, by the REP or by the peer's own REQ.
     fn is_of_exchange(&self, slot: usize, rej: &Rej) -> bool {
-        let state = &self.endpoints[slot].state;
+        let state = &self.links[slot].state;
         let unnamed = rej.local == CommId::NONE && rej.stage == Stage::Rep;
         state.remote().is_some_and(|remote| remote.id == rej.local)
             || (unnamed && matches!(state, State::RepSent { .. } | State::DreqSent { .. }))
@@ -203,15 +165,14 @@ impl Machine {
     /// ToRts, RepSent or Connected + ReqNew: the peer has started anew; what we hold leads nowhere. Its request waits for a new
     /// endpoint.
     pub(super) fn superseded(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.peer_left(slot);
+        self.peer_left(slot, now);
         self.park_request(slot, input, now);
     }
 
     /// Disconnected + ReqNew: the request waits for a new endpoint.
-    pub(super) fn park_request(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqNew(req, from) = input else { return };
-        let incarnation = self.endpoints[slot].address.incarnation;
-        self.park(req, *from, incarnation, now);
+    pub(super) fn park_request(&mut self, _: usize, input: &Input<'_>, now: Instant) {
+        let Input::ReqNew(received) = input else { return };
+        self.park(received, now);
     }
 
     /// Idle to Connected + ReqUnlike: the peer is refused and will report it; so do we, for no connection to it can come up.
@@ -224,14 +185,12 @@ impl Machine {
     /// DreqSent, Failed or Disconnected + ReqUnlike: the peer is refused.
     pub(super) fn refuse_unlike(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::ReqUnlike(req) = input else { return };
-        let (local, remote, reason) = (CommId::NONE, req.local, self.misfit_reason());
-        self.reject(slot, Rej { local, remote, stage: Stage::Req, reason });
+        self.send(slot, Message::Rej(Rej::of_req(req.local, self.misfit_reason())));
     }
 
     /// Failed + ReqNew: this endpoint is spent.
     pub(super) fn refuse_spent(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::ReqNew(req, _) = input else { return };
-        let (local, remote) = (CommId::NONE, req.local);
-        self.reject(slot, Rej { local, remote, stage: Stage::Req, reason: Reason::Refused });
+        let Input::ReqNew(received) = input else { return };
+        self.send(slot, Message::Rej(Rej::of_req(received.req.local, Reason::Refused)));
     }
 }

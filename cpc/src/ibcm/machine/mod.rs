@@ -1,55 +1,49 @@
-//! The ibcm protocol as a sans-I/O machine: events and `now` go in, [`Action`]s come out.
-//!
-//! One machine serves all endpoints of a port. Its driver (`driver::ibcm`) turns datagrams, commands of the main thread
-//! and the clock into calls, then performs what [`Machine::poll_action`] hands out, in order, and sleeps until
-//! [`Machine::poll_timeout`] at most. Randomness comes in as one seed. See `ibcm` for the protocol.
+//! The ibcm protocol as a sans-I/O machine: events and `now` go in, [`Action`]s come out. See `ibcm` for the protocol, `core::machine` for
+//! what every manager's machine does.
 //!
 //! ```text
 //!            connect             QPs made            REP                QPs up, RTU sent
-//!   Idle ------------> Queued ------> Creating -> ReqSent -------> ToRts ---------------> Connected  (active)
+//!   Idle ------------> Queued -----> Creating -> ReqSent -------> ToRts ---------> Connected  (active)
 //!    |                                   |          | crossing REQ that wins
 //!    | REQ                               v          v
-//!    +-----------------------------> Creating ---> ToRts ---> RepSent ------------------> Connected  (passive)
+//!    +----------------------------> Creating ---> ToRts ---> RepSent ------------> Connected  (passive)
 //!                                                  QPs up, REP sent    RTU or first data
 //!   ToRts, RepSent, Connected -- remove --> DreqSent -- DREP --> TimeWait --> gone
-//!                       -- DREQ, REJ, new REQ --> Disconnected  (reported, waits for remove)
-//!   any before Connected       -- retries used up, REJ, verbs error --> Failed  (reported, waits for remove)
-//!   ToRts, RepSent, Connected -- abandon --> DreqSent -- DREP --> Failed (the peer has been told)
+//!                             -- DREQ, REJ, new REQ --> Disconnected  (reported, waits for remove)
+//!   any before Connected      -- retries used up, REJ, verbs error --> Failed  (reported, waits for remove)
+//!   ToRts, RepSent, Connected -- abandon --> DreqSent -- DREP --> Failed (the peer has heard of it)
 //! ```
-//! `table.rs` holds the decision for every pair of state and input; `routing.rs` finds the endpoint that a datagram belongs to
-//! and sorts out what belongs to none.
+//! `table.rs` holds the decision for every pair of state and input; `routing.rs` finds the endpoint that a REQ belongs to.
 #![forbid(unsafe_code)]
 
-mod action;
 mod active;
 mod closing;
-mod parking;
 mod passive;
 mod routing;
 mod state;
 mod table;
 
-pub use action::{Action, Stats};
-pub use state::{InputKind, Remote, Role, StateKind};
+pub use state::{InputKind, Remote, StateKind};
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use slab::Slab;
 use verbs::{Psn, Qpn};
 
-use self::state::{Endpoint, Far, Input, State};
+use self::state::{Input, Own, RemoteQp, State};
 use crate::config::datagram::Params;
-use crate::core::parking::Parking;
+use crate::core::action;
+use crate::core::machine::{Core, Dismissal, Handler, Link, Protocol, Role};
+
 use crate::core::rng::Rng;
-use crate::core::timers::{Timer, Timers};
-use crate::core::window::Window;
-use crate::exchange::received::Received;
+use crate::core::stats::{Stats, rows};
+use crate::core::table::Kinds;
+use crate::exchange::{DatagramProtocol, Exchange, Ids, Received};
 use crate::wire::listener::Address;
 use crate::wire::{
-    CommId, Datagram, Depth, Hello, Incarnation, Layout, Message, Qpns, Queues, Reason, Rej, Req, Source,
+    CommId, Datagram, Depth, Hello, Incarnation, Layout, Message, Queues, Reason, Req, Source,
 };
-use crate::{ConnectCause, ConnectError, EndpointKey, ProcessName, Step, Timeline};
+use crate::{ConnectCause, EndpointCommand, EndpointKey, ProcessName};
 
 /// What this side brings into every exchange.
 #[derive(Clone, Debug)]
@@ -78,6 +72,38 @@ pub struct Local {
     pub srq: bool,
 }
 
+/// What only ibcm asks of its driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "on the connection path only")]
+pub enum Call {
+    /// Make the endpoint's QPs, in INIT, and answer with `qps_created`.
+    CreateQps {
+        /// The endpoint.
+        key: EndpointKey,
+    },
+    /// Take the QPs to RTS and answer with `qps_up`.
+    BringUp {
+        /// The endpoint.
+        key: EndpointKey,
+        /// The peer's QPs and PSN.
+        remote: Remote,
+        /// The peer's port.
+        address: Address,
+        /// The PSN that our QPs start with.
+        psn: Psn,
+    },
+    /// Send a datagram. It may be lost, the machine repeats it.
+    Send {
+        /// Its receiver.
+        to: Source,
+        /// What it says.
+        datagram: Datagram,
+    },
+}
+
+/// What the driver has to do.
+pub type Action = action::Action<Call>;
+
 /// The last exchange that a peer's incarnation has opened here: older ids of it are stale.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
@@ -85,270 +111,172 @@ struct Seen {
     last: CommId,
 }
 
-/// The machine. See the module's description.
+/// ibcm's own tables.
 #[derive(Debug)]
-pub struct Machine {
-    local: Local,
-    params: Params,
-    rng: Rng,
-    last_id: CommId,
-    endpoints: Slab<Endpoint>,
-    by_key: HashMap<EndpointKey, usize>,
-    by_peer: HashMap<ProcessName, usize>,
-    by_id: HashMap<CommId, usize>,
-    /// Whose connections the peers' queue pairs are.
-    far: HashMap<Far, usize>,
+pub struct Ibcm {
+    ids: Ids,
+    /// The links that the peers' queue pairs are connected to.
+    remote_qps: HashMap<RemoteQp, usize>,
     seen: HashMap<ProcessName, Seen>,
-    parked: Parking<Received<Req>>,
     /// Incarnations that have asked with other queues before they had an endpoint here.
     misfits: HashMap<ProcessName, (Incarnation, Queues)>,
-    timers: Timers,
-    window: Window<EndpointKey>,
-    actions: VecDeque<Action>,
-    stats: Stats,
 }
 
-impl Machine {
-    /// A machine without endpoints. `seed` decides ids, PSNs and jitter.
-    pub fn new(local: Local, params: Params, seed: u64) -> Machine {
-        let mut rng = Rng::new(seed);
-        Machine {
-            last_id: CommId(rng.next_u32()),
-            rng,
-            local,
-            window: Window::new(params.window),
-            params,
-            endpoints: Slab::new(),
-            by_key: HashMap::new(),
-            by_peer: HashMap::new(),
-            by_id: HashMap::new(),
-            far: HashMap::new(),
-            seen: HashMap::new(),
-            parked: Parking::new(),
-            misfits: HashMap::new(),
-            timers: Timers::default(),
-            actions: VecDeque::new(),
-            stats: Stats::default(),
+/// The machine. See the module's description.
+pub type Machine = Core<Ibcm>;
+
+impl Protocol for Ibcm {
+    type Params = Params;
+    type Local = Local;
+    type Endpoint = usize;
+    type Link = Exchange<Own>;
+    type State = State;
+    type Input<'a> = Input<'a>;
+    type Request = Received<Req>;
+    type Call = Call;
+
+    const QUEUED: StateKind = StateKind::Queued;
+    const FAILED: State = State::Failed;
+    const LEAVING: StateKind = StateKind::DreqSent;
+    const TIMEOUT: Input<'static> = Input::Timeout;
+
+    fn new(rng: &mut Rng) -> Ibcm {
+        Ibcm { ids: Ids::new(rng), remote_qps: HashMap::new(), seen: HashMap::new(), misfits: HashMap::new() }
+    }
+
+    fn name(local: &Local) -> ProcessName {
+        local.name
+    }
+
+    fn places(params: &Params) -> u32 {
+        params.window
+    }
+
+    fn handler(state: &State, input: &Input<'_>) -> Handler<Ibcm> {
+        table::handler(state, input)
+    }
+
+    fn command(core: &mut Machine, key: EndpointKey, command: EndpointCommand, now: Instant) {
+        core.command_link(key, command, now);
+    }
+
+    fn start(core: &mut Machine, slot: usize, now: Instant) {
+        core.start_creating(slot, now);
+    }
+
+    fn release(core: &mut Machine, slot: usize, _: Instant) {
+        core.release_remote_qp(slot);
+    }
+
+    fn forgotten(core: &mut Machine, slot: usize, link: &Link<Ibcm>) {
+        core.unlist(slot, link.key);
+        core.own.ids.links.remove(&link.local);
+    }
+
+    fn refuse_parked(core: &mut Machine, received: Received<Req>, _: Dismissal) {
+        core.reject_req(&received, Reason::UnknownPeer);
+    }
+
+    fn counters(stats: &Stats) -> Vec<(&'static str, u64)> {
+        rows!(
+            stats,
+            "ibcm",
+            received,
+            sent,
+            repeated,
+            foreign,
+            malformed,
+            stale,
+            ignored,
+            relearned,
+            raced,
+            layout_refused,
+            parked,
+            connected,
+            failed,
+            first_data
+        )
+    }
+}
+
+impl DatagramProtocol for Ibcm {
+    type Req = Req;
+    type Own = Own;
+
+    const NAME: &'static str = "ibcm";
+
+    fn incarnation(local: &Local) -> Incarnation {
+        local.address.incarnation
+    }
+
+    fn ids(&mut self) -> &mut Ids {
+        &mut self.ids
+    }
+
+    fn listener(link: &Own) -> &Address {
+        &link.address
+    }
+
+    fn remote(link: &Link<Ibcm>) -> Option<(CommId, Qpn)> {
+        link.state.remote().map(|remote| (remote.id, remote.qpns.first()))
+    }
+
+    fn input(message: &Message) -> Option<Input<'_>> {
+        Some(match message {
+            Message::Req(_) => Input::ReqDup,
+            Message::Mra(mra) => Input::Mra(mra),
+            Message::Rej(rej) => Input::Rej(rej),
+            Message::Rep(rep) => Input::Rep(rep),
+            Message::Rtu(rtu) => Input::Rtu(rtu),
+            Message::Dreq(dreq) => Input::Dreq(dreq),
+            Message::Drep(_) => Input::Drep,
+        })
+    }
+
+    fn is_meant(core: &Machine, slot: usize, message: &Message) -> bool {
+        match message {
+            // A REP says for itself: a twin of an old one is disowned.
+            Message::Rep(_) => true,
+            Message::Dreq(dreq) => core.ids_agree(slot, message) && core.is_ours(slot, dreq),
+            _ => core.ids_agree(slot, message),
         }
     }
 
-    /// The next thing to do; call until `None` after every other call.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+    fn route_req(core: &mut Machine, received: &Received<Req>, now: Instant) {
+        core.route_known_req(received, now);
     }
 
-    /// When [`Machine::handle_timeout`] wants to be called at the latest.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+    fn withdrawn(core: &mut Machine, from: Source, datagram: &Datagram, now: Instant) -> bool {
+        core.take_withdrawal(from, datagram, now)
     }
 
-    /// The counters.
-    pub fn stats(&self) -> Stats {
-        self.stats
+    fn send(to: Source, datagram: Datagram) -> Call {
+        Call::Send { to, datagram }
     }
+}
 
-    /// How many removed endpoints still wait for the peer's answer to their DREQ.
-    pub fn leaving(&self) -> usize {
-        self.endpoints.iter().filter(|(_, e)| e.state.kind() == StateKind::DreqSent).count()
+impl Machine {
+    /// Makes a peer known: from now on it may connect. If its request waits already, it is served at once.
+    pub fn add_endpoint(&mut self, key: EndpointKey, peer: ProcessName, address: Address, now: Instant) {
+        if !self.admits(key, peer) {
+            return;
+        }
+        let (local, psn) = (self.own.ids.draw(), Psn(self.rng.next_u32() & 0xff_ffff));
+        let own = Exchange::new(local, Duration::ZERO, Own::new(address, psn));
+        let slot = self.add_link(key, peer, State::Idle, own, now);
+        self.list(key, peer, slot);
+        self.own.ids.links.insert(local, slot);
+        match self.known_misfit(slot) {
+            Some(theirs) => self.fail(slot, self.misfit_cause(&theirs), now),
+            None => self.serve_parked(peer, now),
+        }
     }
 
     /// True if something of this side is still on its way up or down. For tests.
     pub fn is_busy(&self) -> bool {
-        self.endpoints.iter().any(|(_, e)| {
-            matches!(
-                e.state.kind(),
-                StateKind::Queued
-                    | StateKind::Creating
-                    | StateKind::ReqSent
-                    | StateKind::ToRts
-                    | StateKind::RepSent
-                    | StateKind::DreqSent
-            )
-        })
-    }
-
-    /// Where the endpoint stands; `None` once it is removed. For logs and tests.
-    pub fn state(&self, key: EndpointKey) -> Option<StateKind> {
-        self.by_key.get(&key).map(|&slot| self.endpoints[slot].state.kind())
-    }
-
-    /// When the steps of the endpoint's connection happened; `None` once it is removed.
-    pub fn timeline(&self, key: EndpointKey) -> Option<&Timeline> {
-        self.by_key.get(&key).map(|&slot| &self.endpoints[slot].steps)
-    }
-
-    /// Makes a peer known: from now on it may connect. If its request waits already, it is served at once.
-    pub fn add_endpoint(&mut self, key: EndpointKey, peer: ProcessName, address: Address, now: Instant) {
-        if let Some(cause) = self.misuse(key, peer) {
-            return self.report_failure(key, peer, ConnectCause::Misuse(cause));
-        }
-        let (local, psn) = (self.draw_id(), Psn(self.rng.next_u32() & 0xff_ffff));
-        let slot = self.endpoints.insert(Endpoint {
-            key,
-            peer,
-            address,
-            local,
-            psn,
-            qpns: None,
-            state: State::Idle,
-            deadline: None,
-            response: Duration::ZERO,
-            far: None,
-            in_window: false,
-            abandoned: false,
-            renewals: 0,
-            since: now,
-            steps: Timeline::default(),
-        });
-        self.by_key.insert(key, slot);
-        self.by_peer.insert(peer, slot);
-        self.by_id.insert(local, slot);
-        match self.known_misfit(slot) {
-            Some(theirs) => self.fail(slot, self.misfit_cause(&theirs), now),
-            None => self.serve_parked(slot, now),
-        }
-    }
-
-    fn misuse(&self, key: EndpointKey, peer: ProcessName) -> Option<&'static str> {
-        if peer == self.local.name {
-            Some("it is this process itself")
-        } else if self.by_peer.contains_key(&peer) || self.by_key.contains_key(&key) {
-            Some("it has an endpoint already")
-        } else {
-            None
-        }
-    }
-
-    /// There is something to send: connect, if nothing is under way yet.
-    pub fn connect(&mut self, key: EndpointKey, now: Instant) {
-        self.input_by_key(key, &Input::Connect, now);
-    }
-
-    /// The endpoint is no longer wanted. Its key is free at once; its connection is taken down in the background.
-    pub fn remove_endpoint(&mut self, key: EndpointKey, now: Instant) {
-        self.input_by_key(key, &Input::Remove, now);
-    }
-
-    /// The endpoint has failed on this side: the peer is told that it has, and the endpoint waits for its removal.
-    pub fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant) {
-        self.input_by_key(key, &Input::Abandon, now);
-    }
-
-    /// Removes every endpoint and refuses the requests that waited for one.
-    pub fn close(&mut self, now: Instant) {
-        let keys: Vec<EndpointKey> = self.by_key.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.remove_endpoint(key, now));
-        self.dismiss_parked();
-    }
-
-    /// Data have come in on one of the endpoint's QPs: the peer is up, whether its RTU arrived or not.
-    pub fn first_data(&mut self, key: EndpointKey, now: Instant) {
-        self.input_by_key(key, &Input::FirstData, now);
-    }
-
-    /// The answer to [`Action::CreateQps`]: the QPs' numbers, or why there are none.
-    pub fn qps_created(&mut self, key: EndpointKey, qpns: Result<Qpns, String>, now: Instant) {
-        self.input_by_key(key, &qpns.map_or_else(Input::QpsFailed, Input::QpsMade), now);
-    }
-
-    /// The answer to [`Action::BringUp`].
-    pub fn qps_up(&mut self, key: EndpointKey, outcome: Result<(), String>, now: Instant) {
-        self.input_by_key(key, &outcome.map_or_else(Input::QpsDown, |()| Input::QpsUp), now);
-    }
-
-    /// Acts on everything that is due.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(timer) = self.timers.take_due(now) {
-            match timer {
-                Timer::Endpoint(slot) => self.endpoint_due(slot, now),
-                Timer::Parked(peer) => self.parked_due(peer),
-            }
-        }
-    }
-
-    fn endpoint_due(&mut self, slot: usize, now: Instant) {
-        self.endpoints[slot].deadline = None;
-        self.input(slot, &Input::Timeout, now);
-    }
-
-    fn input_by_key(&mut self, key: EndpointKey, input: &Input<'_>, now: Instant) {
-        match self.by_key.get(&key) {
-            Some(&slot) => self.input(slot, input, now),
-            None => self.stats.ignored += 1,
-        }
-    }
-
-    fn input(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let handler = table::handler(self.endpoints[slot].state.kind(), input.kind());
-        handler(self, slot, input, now);
-    }
-
-    /// The handler of cells where nothing is to be done.
-    fn ignore(&mut self, _slot: usize, _input: &Input<'_>, _now: Instant) {
-        self.stats.ignored += 1;
-    }
-
-    /// A fresh id.
-    fn draw_id(&mut self) -> CommId {
-        self.last_id = self.last_id.following();
-        self.last_id
-    }
-
-    fn mark(&mut self, slot: usize, step: Step, now: Instant) {
-        self.endpoints[slot].steps.mark(step, now);
-    }
-
-    fn set_deadline(&mut self, slot: usize, at: Option<Instant>) {
-        let endpoint = &mut self.endpoints[slot];
-        self.timers.move_to(Timer::Endpoint(slot), endpoint.deadline, at);
-        endpoint.deadline = at;
-    }
-
-    /// Waits for an answer to the `tries`-th repetition (0 = the first sending).
-    fn arm(&mut self, slot: usize, tries: u32, now: Instant) {
-        let wait = self.rng.jitter(self.params.wait_for(self.endpoints[slot].response, tries));
-        self.set_deadline(slot, Some(now + wait));
-    }
-
-    /// Sends `message` to the endpoint's peer.
-    fn send(&mut self, slot: usize, message: Message) {
-        let address = self.endpoints[slot].address;
-        self.send_to(Source::from(&address), address.incarnation, message);
-    }
-
-    fn send_to(&mut self, to: Source, incarnation: Incarnation, message: Message) {
-        self.stats.sent += 1;
-        let datagram = Datagram { from: self.local.address.incarnation, to: incarnation, message };
-        self.actions.push_back(Action::Send { to, datagram });
-    }
-
-    fn reject(&mut self, slot: usize, rej: Rej) {
-        self.send(slot, Message::Rej(rej));
-    }
-
-    /// Gives the connection up and reports why.
-    fn fail(&mut self, slot: usize, cause: ConnectCause, now: Instant) {
-        self.set_deadline(slot, None);
-        self.leave_window(slot, now);
-        self.forget_far(slot);
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Failed;
-        let (key, peer) = (endpoint.key, endpoint.peer);
-        self.report_failure(key, peer, cause);
-    }
-
-    fn report_failure(&mut self, key: EndpointKey, peer: ProcessName, cause: ConnectCause) {
-        self.stats.failed += 1;
-        self.actions.push_back(Action::Failed { key, error: ConnectError { peer, cause } });
-    }
-
-    /// Both sides are up.
-    fn connected(&mut self, slot: usize, remote: Remote, role: Role) {
-        self.set_deadline(slot, None);
-        self.stats.connected += 1;
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Connected { remote, role };
-        self.actions.push_back(Action::Connected { key: endpoint.key });
+        use StateKind::{Creating, DreqSent, Queued, RepSent, ReqSent, ToRts};
+        let busy = [Queued, Creating, ReqSent, ToRts, RepSent, DreqSent];
+        self.links.iter().any(|(_, link)| busy.contains(&link.state.kind()))
     }
 
     /// Both sides' values are known: takes the QPs up.
@@ -356,11 +284,11 @@ impl Machine {
         self.set_deadline(slot, None);
         self.leave_window(slot, now);
         self.note_seen(slot, remote.id);
-        self.note_far(slot, remote.qpns.first(), now);
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::ToRts { remote, role, early: false };
-        let (key, address, psn) = (endpoint.key, endpoint.address, endpoint.psn);
-        self.actions.push_back(Action::BringUp { key, remote, address, psn });
+        self.take_remote_qp(slot, remote.qpns.first(), now);
+        let link = &mut self.links[slot];
+        link.state = State::ToRts { remote, role, early: false };
+        let (key, address, psn) = (link.key, link.address, link.psn);
+        self.call(Call::BringUp { key, remote, address, psn });
     }
 
     /// True if the sender's queues are not ours.
@@ -378,27 +306,28 @@ impl Machine {
         ConnectCause::Queues { ours: self.local.queues.to_string(), theirs: theirs.to_string() }
     }
 
-    /// The peer's first queue pair is this endpoint's from now on; an endpoint that had it before has lost it.
-    fn note_far(&mut self, slot: usize, qpn: Qpn, now: Instant) {
-        self.forget_far(slot);
-        let far = Far::of(&self.endpoints[slot].address, qpn);
-        if let Some(&holder) = self.far.get(&far) {
+    /// The peer's first queue pair is this link's from now on; a link that had it before has lost it.
+    fn take_remote_qp(&mut self, slot: usize, qpn: Qpn, now: Instant) {
+        self.release_remote_qp(slot);
+        let qp = RemoteQp::of(&self.links[slot].address, qpn);
+        if let Some(&holder) = self.own.remote_qps.get(&qp) {
             self.input(holder, &Input::Displaced, now);
         }
-        self.endpoints[slot].far = Some(far);
-        self.far.insert(far, slot);
+        self.links[slot].remote_qp = Some(qp);
+        self.own.remote_qps.insert(qp, slot);
     }
 
-    fn forget_far(&mut self, slot: usize) {
-        if let Some(far) = self.endpoints[slot].far.take()
-            && self.far.get(&far) == Some(&slot)
+    fn release_remote_qp(&mut self, slot: usize) {
+        if let Some(qp) = self.links[slot].remote_qp.take()
+            && self.own.remote_qps.get(&qp) == Some(&slot)
         {
-            self.far.remove(&far);
+            self.own.remote_qps.remove(&qp);
         }
     }
 
     fn note_seen(&mut self, slot: usize, id: CommId) {
-        let endpoint = &self.endpoints[slot];
-        self.seen.insert(endpoint.peer, Seen { incarnation: endpoint.address.incarnation, last: id });
+        let link = &self.links[slot];
+        let seen = Seen { incarnation: link.address.incarnation, last: id };
+        self.own.seen.insert(link.peer, seen);
     }
 }

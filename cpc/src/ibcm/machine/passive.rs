@@ -2,45 +2,47 @@
 
 use std::time::Instant;
 
-use super::state::{Input, Remote, Role, State};
-use super::{Action, Machine};
+use super::state::{Input, Remote, State};
+use super::{Call, Machine};
 use crate::Step;
+use crate::core::machine::Role;
+use crate::exchange::Received;
 use crate::wire::time::{decode_time, encode_time};
 use crate::wire::{Message, Mra, Reason, Rep, Req, Stage};
 
 impl Machine {
     /// Idle or Queued + ReqNew: makes QPs to answer with.
     pub(super) fn accept(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqNew(req, _) = input else { return };
+        let Input::ReqNew(Received { req, .. }) = input else { return };
         self.note_seen(slot, req.local);
         self.mark(slot, Step::ReqReceived, now);
         self.note_response(slot, req);
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.since = now;
-        endpoint.state = State::Creating { request: Some(requester(req)) };
-        self.actions.push_back(Action::CreateQps { key: endpoint.key });
+        let link = &mut self.links[slot];
+        (link.since, link.state) = (now, State::Creating { request: Some(requester(req)) });
+        let key = link.key;
+        self.call(Call::CreateQps { key });
     }
 
     /// Creating + ReqNew: our own request has not gone out, so the peer's is the one; or it is newer than the one at hand.
     pub(super) fn adopt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqNew(req, _) = input else { return };
+        let Input::ReqNew(Received { req, .. }) = input else { return };
         self.mark(slot, Step::ReqReceived, now);
         self.note_seen(slot, req.local);
         self.note_response(slot, req);
-        self.endpoints[slot].state = State::Creating { request: Some(requester(req)) };
+        self.links[slot].state = State::Creating { request: Some(requester(req)) };
     }
 
     /// ReqSent + ReqNew: two requests have crossed. The lower address's stands, the higher's is answered as if it had
     /// never asked; both sides decide from the same two modex addresses, so nothing more has to be said. A request of ours that went to
     /// a former incarnation of the peer has crossed nothing.
     pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqNew(req, _) = input else { return };
+        let Input::ReqNew(Received { req, .. }) = input else { return };
         self.stats.raced += 1;
         self.mark(slot, Step::ReqReceived, now);
-        let State::ReqSent { asked, .. } = self.endpoints[slot].state else { return };
-        let address = &self.endpoints[slot].address;
+        let State::ReqSent { asked, .. } = self.links[slot].state else { return };
+        let address = &self.links[slot].address;
         if asked != address.incarnation || !self.local.address.outranks(address) {
-            self.endpoints[slot].since = now;
+            self.links[slot].since = now;
             self.note_response(slot, req);
             self.bring_up(slot, requester(req), Role::Passive, now);
         }
@@ -51,15 +53,16 @@ impl Machine {
         self.mark(slot, Step::RepSent, now);
         self.send_rep(slot, &remote);
         if early {
-            return self.connected(slot, remote, Role::Passive);
+            return self.connected(slot, State::Connected { remote, role: Role::Passive });
         }
-        self.endpoints[slot].state = State::RepSent { remote, tries: 0 };
-        self.arm(slot, 0, now);
+        let link = &mut self.links[slot];
+        (link.state, link.tries) = (State::RepSent { remote }, 0);
+        self.arm(slot, now);
     }
 
     fn send_rep(&mut self, slot: usize, remote: &Remote) {
         let Some(hello) = self.hello(slot) else { return };
-        let endpoint = &self.endpoints[slot];
+        let endpoint = &self.links[slot];
         let rep = Rep {
             local: endpoint.local,
             remote: remote.id,
@@ -75,22 +78,20 @@ impl Machine {
 
     /// RepSent + ReqDup: the REP was lost or is under way; one for one, so no peer can be flooded with it.
     pub(super) fn repeat_rep(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        let State::RepSent { remote, .. } = self.endpoints[slot].state else { return };
+        let State::RepSent { remote } = self.links[slot].state else { return };
         self.stats.repeated += 1;
         self.send_rep(slot, &remote);
     }
 
     /// RepSent + Timeout: repeats the REP, unless it has been sent often enough.
     pub(super) fn repeat_rep_or_fail(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let State::RepSent { remote, tries } = self.endpoints[slot].state else { return };
-        if self.spent(slot, tries, now) {
-            self.refuse(slot, remote, Stage::Other, Reason::Timeout);
-            return self.time_out(slot, tries, now);
+        let State::RepSent { remote } = self.links[slot].state else { return };
+        if !self.may_repeat(slot, now) {
+            self.reject(slot, remote.id, Stage::Other, Reason::Timeout);
+            return self.time_out(slot, now);
         }
-        self.stats.repeated += 1;
         self.send_rep(slot, &remote);
-        self.endpoints[slot].state = State::RepSent { remote, tries: tries + 1 };
-        self.arm(slot, tries + 1, now);
+        self.arm(slot, now);
     }
 
     /// RepSent + Mra: the peer has our REP and needs more time.
@@ -99,23 +100,18 @@ impl Machine {
         if mra.stage != Stage::Rep {
             return self.ignore(slot, input, now);
         }
-        if let State::RepSent { tries, .. } = &mut self.endpoints[slot].state {
-            *tries = 0;
-        }
         self.extend_deadline(slot, mra, now);
     }
 
-    /// The peer is alive and asks for more time: its silence so far does not count against it. It gets what it asks for, as long as
-    /// `patience` for the whole exchange lasts.
+    /// The peer asks for more time: see `more_time`.
     pub(super) fn extend_deadline(&mut self, slot: usize, mra: &Mra, now: Instant) {
-        let limit = self.endpoints[slot].since + self.params.patience;
-        let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
+        let until = self.more_time(slot, mra, now);
         self.set_deadline(slot, Some(until));
     }
 
     /// Creating or ToRts + ReqDup: the request is being worked at; its sender shall know, and wait.
     pub(super) fn acknowledge_req(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        match self.endpoints[slot].state {
+        match self.links[slot].state {
             State::Creating { request: Some(remote) } | State::ToRts { remote, role: Role::Passive, .. } => {
                 self.send_mra(slot, &remote, Stage::Req)
             }
@@ -126,7 +122,7 @@ impl Machine {
     /// ToRts + Rep: the same for a reply that is being worked at; another one is of an exchange that is no more.
     pub(super) fn acknowledge_or_disown_rep(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Rep(rep) = input else { return };
-        match self.endpoints[slot].state {
+        match self.links[slot].state {
             State::ToRts { remote, role: Role::Active, .. } if remote.id == rep.local => {
                 self.send_mra(slot, &remote, Stage::Rep);
             }
@@ -135,14 +131,14 @@ impl Machine {
     }
 
     fn send_mra(&mut self, slot: usize, remote: &Remote, stage: Stage) {
-        let (local, remote) = (self.endpoints[slot].local, remote.id);
+        let (local, remote) = (self.links[slot].local, remote.id);
         let service_timeout = encode_time(self.params.mra_wait);
         self.send(slot, Message::Mra(Mra { local, remote, stage, service_timeout }));
     }
 
     /// How long the peer takes to answer us.
     fn note_response(&mut self, slot: usize, req: &Req) {
-        self.endpoints[slot].response = decode_time(req.response_timeout);
+        self.links[slot].response = decode_time(req.response_timeout);
     }
 
     /// RepSent + Rtu: both sides are up.
@@ -150,8 +146,8 @@ impl Machine {
         if matches!(input, Input::Rtu(_)) {
             self.mark(slot, Step::RtuReceived, now);
         }
-        let State::RepSent { remote, .. } = self.endpoints[slot].state else { return };
-        self.connected(slot, remote, Role::Passive);
+        let State::RepSent { remote } = self.links[slot].state else { return };
+        self.connected(slot, State::Connected { remote, role: Role::Passive });
     }
 
     /// RepSent + FirstData: data can't come from a peer that is not up; they stand in for a late or lost RTU.
@@ -162,7 +158,7 @@ impl Machine {
 
     /// ToRts + FirstData: remembered until the QPs are reported up.
     pub(super) fn note_data(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        if let State::ToRts { early, .. } = &mut self.endpoints[slot].state {
+        if let State::ToRts { early, .. } = &mut self.links[slot].state {
             *early = true;
         }
     }

@@ -1,14 +1,13 @@
 //! What the machine keeps of an endpoint, and what can happen to it.
 
-use std::time::{Duration, Instant};
-
 use verbs::{Gid, Lid, Psn, Qpn};
 
-use super::Source;
-use crate::core::table::kinds;
+use super::Ibcm;
+use crate::core::machine::{Link, Role};
+use crate::core::table::{kinds, qp_inputs};
+use crate::exchange::Received;
 use crate::wire::listener::Address;
 use crate::wire::{CommId, Depth, Dreq, Hello, Incarnation, Mra, Qpns, Rej, Rep, Req, Rtu};
-use crate::{EndpointKey, ProcessName, Timeline};
 
 /// The peer's side of a connection, as its REQ or REP told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,34 +30,25 @@ impl Remote {
 
 /// A queue pair of a peer: its port and number. No two processes have the same at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Far {
+pub struct RemoteQp {
     pub(super) lid: Lid,
     pub(super) gid: Gid,
     pub(super) qpn: Qpn,
 }
 
-impl Far {
-    pub(super) fn of(address: &Address, qpn: Qpn) -> Far {
-        Far { lid: address.lid, gid: address.gid, qpn }
+impl RemoteQp {
+    pub(super) fn of(address: &Address, qpn: Qpn) -> RemoteQp {
+        RemoteQp { lid: address.lid, gid: address.gid, qpn }
     }
 
-    pub(super) fn of_req(req: &Req) -> Far {
-        Far { lid: req.path.local_lid, gid: req.path.local_gid, qpn: req.hello.qpns.first() }
+    pub(super) fn of_req(req: &Req) -> RemoteQp {
+        RemoteQp { lid: req.path.local_lid, gid: req.path.local_gid, qpn: req.hello.qpns.first() }
     }
-}
-
-/// Who opened the exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// This side: it sent the REQ that counts.
-    Active,
-    /// The peer.
-    Passive,
 }
 
 /// Where an endpoint stands. Names in brackets are the specification's (IBTA 12.9.7).
 #[derive(Clone, Debug)]
-pub(super) enum State {
+pub enum State {
     /// Known, nothing under way. [Idle / Listen]
     Idle,
     /// Wants to connect, waits for its turn.
@@ -67,18 +57,17 @@ pub(super) enum State {
     Creating { request: Option<Remote> },
     /// Our REQ is out. [REQ Sent]
     ReqSent {
-        tries: u32,
         /// The incarnation that it went to.
         asked: Incarnation,
     },
     /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
     ToRts { remote: Remote, role: Role, early: bool },
     /// QPs are RTS, our REP is out. [REP Sent]
-    RepSent { remote: Remote, tries: u32 },
+    RepSent { remote: Remote },
     /// Both sides are up. [Established]
     Connected { remote: Remote, role: Role },
     /// Removed or abandoned, our DREQ is out. [DREQ Sent]
-    DreqSent { remote: Remote, tries: u32 },
+    DreqSent { remote: Remote },
     /// Gone, but late datagrams are answered. [Timewait]
     TimeWait { remote: Remote },
     /// Given up and reported; waits for its removal.
@@ -111,7 +100,7 @@ impl State {
 
 /// What can happen to an endpoint: the columns of the table.
 #[derive(Debug)]
-pub(super) enum Input<'a> {
+pub enum Input<'a> {
     Connect,
     Remove,
     /// Our end has failed.
@@ -122,7 +111,7 @@ pub(super) enum Input<'a> {
     QpsUp,
     QpsDown(String),
     /// A request of the peer that has not been seen before.
-    ReqNew(&'a Req, Source),
+    ReqNew(&'a Received<Req>),
     /// The request that is being answered, again.
     ReqDup,
     /// A request of the peer whose queues are not ours.
@@ -146,38 +135,30 @@ kinds! {
     }
 }
 
-/// An endpoint, as the machine knows it.
+qp_inputs!(Input<'_>);
+
+/// What ibcm keeps of a link.
 #[derive(Debug)]
-pub(super) struct Endpoint {
-    pub(super) key: EndpointKey,
-    pub(super) peer: ProcessName,
+pub struct Own {
     pub(super) address: Address,
-    /// Our id of the exchange.
-    pub(super) local: CommId,
     /// The PSN our QPs start with.
     pub(super) psn: Psn,
     /// Our QPs, once they are made.
     pub(super) qpns: Option<Qpns>,
-    pub(super) state: State,
-    pub(super) deadline: Option<Instant>,
-    /// How long the peer says that it takes for an answer.
-    pub(super) response: Duration,
-    /// Where `Machine::far` has it, once it is connected.
-    pub(super) far: Option<Far>,
-    /// Holds one of the places for requests that wait for their first answer.
-    pub(super) in_window: bool,
-    /// Our end has failed, and the peer is to be told so; then the endpoint waits for its removal.
-    pub(super) abandoned: bool,
+    /// Where `Ibcm::remote_qps` has it, once it is connected.
+    pub(super) remote_qp: Option<RemoteQp>,
     /// How often our request was begun anew because the peer had started anew.
     pub(super) renewals: u32,
-    /// When the exchange began.
-    pub(super) since: Instant,
-    /// When its steps happened.
-    pub(super) steps: Timeline,
 }
 
-impl Endpoint {
-    /// True if the endpoint deals with the peer's exchange `id`.
+impl Own {
+    pub(super) fn new(address: Address, psn: Psn) -> Own {
+        Own { address, psn, qpns: None, remote_qp: None, renewals: 0 }
+    }
+}
+
+impl Link<Ibcm> {
+    /// True if the link deals with the peer's exchange `id`.
     pub(super) fn is_with(&self, id: CommId) -> bool {
         self.state.remote().is_some_and(|remote| remote.id == id)
     }

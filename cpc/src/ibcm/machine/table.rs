@@ -32,7 +32,7 @@
 //! * **Timeout**: repetition in `ReqSent`, `RepSent` and `DreqSent`, the end of `TimeWait`; no other state has a timer.
 
 use super::Machine;
-use super::state::{Input, InputKind, StateKind};
+use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
 transitions! {

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::state::{Endpoint, Incoming, Input, Role, State};
-use super::{Action, Machine, Refused};
+use super::state::{Incoming, Input, Refused, State};
+use super::{Call, Machine, RdmaCm};
+use crate::core::action::Action;
+use crate::core::machine::Link;
+use crate::core::machine::Role;
 use crate::wire::refusal::Refusal;
 use crate::{ConnectCause, Step};
 
@@ -13,53 +16,34 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 impl Machine {
     /// Idle + Connect: takes a place in the queue, and its turn if it has come.
     pub(super) fn enqueue(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let endpoint = &mut self.endpoints[slot];
-        (endpoint.wanted, endpoint.tries, endpoint.since) = (true, 0, now);
+        let link = &mut self.links[slot];
+        (link.wanted, link.tries, link.since) = (true, 0, now);
+        self.wait_for_place(slot, now);
+    }
+
+    fn wait_for_place(&mut self, slot: usize, now: Instant) {
+        self.links[slot].state = State::Queued;
         self.queue(slot, now);
     }
 
-    fn queue(&mut self, slot: usize, now: Instant) {
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Queued;
-        self.window.push(endpoint.key);
-        self.start_waiting(now);
-    }
-
-    /// Starts queued requests while there are places. A request whose endpoint has moved on since is skipped.
-    fn start_waiting(&mut self, now: Instant) {
-        while let Some(key) = self.window.next() {
-            let Some(&slot) = self.by_key.get(&key) else { continue };
-            if matches!(self.endpoints[slot].state, State::Queued) {
-                self.start(slot, now);
-            }
-        }
-    }
-
-    fn start(&mut self, slot: usize, now: Instant) {
-        self.window.enter();
+    /// The link's turn: resolves the peer's address.
+    pub(super) fn resolve(&mut self, slot: usize, now: Instant) {
+        self.enter_window(slot);
         let id = self.draw_id();
         self.take_id(slot, id);
-        let endpoint = &mut self.endpoints[slot];
-        (endpoint.in_window, endpoint.state) = (true, State::Resolving);
-        let to = endpoint.address;
+        let link = &mut self.links[slot];
+        link.state = State::Resolving;
+        let to = link.address;
         self.set_deadline(slot, Some(now + self.params.resolve_timeout));
-        self.actions.push_back(Action::Resolve { id, to });
-    }
-
-    /// The request has come to something: the next may start.
-    pub(super) fn leave_window(&mut self, slot: usize, now: Instant) {
-        if std::mem::take(&mut self.endpoints[slot].in_window) {
-            self.window.leave();
-            self.start_waiting(now);
-        }
+        self.call(Call::Resolve { id, to });
     }
 
     /// Resolving + AddrResolved.
     pub(super) fn route(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let Some(id) = self.endpoints[slot].id else { return };
-        self.endpoints[slot].state = State::Routing;
+        let Some(id) = self.links[slot].id else { return };
+        self.links[slot].state = State::Routing;
         self.set_deadline(slot, Some(now + self.params.resolve_timeout));
-        self.actions.push_back(Action::Route { id });
+        self.call(Call::Route { id });
     }
 
     /// Routing + RouteResolved: the QPs, unless a former try has left them.
@@ -71,13 +55,13 @@ impl Machine {
 
     /// Goes on with the QPs there are, or asks for them.
     pub(super) fn need_qps(&mut self, slot: usize, request: Option<Incoming>, now: Instant) {
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::Creating { request };
-        if endpoint.qpns.is_some() {
+        let link = &mut self.links[slot];
+        link.state = State::Creating { request };
+        if link.qpns.is_some() {
             return self.proceed(slot, now);
         }
-        let key = endpoint.key;
-        self.actions.push_back(Action::CreateQps { key });
+        let key = link.key;
+        self.call(Call::CreateQps { key });
     }
 
     /// Creating + QpsMade: sends our request, or answers the peer's if one came meanwhile.
@@ -86,13 +70,13 @@ impl Machine {
         if qpns.as_slice().len() != self.local.layout.count() {
             return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
         }
-        self.endpoints[slot].qpns = Some(*qpns);
+        self.links[slot].qpns = Some(*qpns);
         self.mark(slot, Step::QpsCreated, now);
         self.proceed(slot, now);
     }
 
     fn proceed(&mut self, slot: usize, now: Instant) {
-        let State::Creating { request } = self.endpoints[slot].state else { return };
+        let State::Creating { request } = self.links[slot].state else { return };
         match request {
             Some(request) => self.bring_up(slot, request.qpns, Role::Passive, now),
             None => self.send_req(slot, now),
@@ -100,21 +84,21 @@ impl Machine {
     }
 
     fn send_req(&mut self, slot: usize, now: Instant) {
-        let (Some(id), Some(hello)) = (self.endpoints[slot].id, self.hello(slot)) else { return };
-        self.endpoints[slot].state = State::ReqSent;
+        let (Some(id), Some(hello)) = (self.links[slot].id, self.hello(slot)) else { return };
+        self.links[slot].state = State::ReqSent;
         self.stats.asked += 1;
         self.mark(slot, Step::ReqSent, now);
         self.set_deadline(slot, Some(now + self.params.connect_timeout));
-        self.actions.push_back(Action::Connect { id, hello });
+        self.call(Call::Connect { id, hello });
     }
 
     /// Creating + QpsFailed: reports it; a peer that asked is told.
     pub(super) fn create_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsFailed(error) = input else { return };
-        let State::Creating { request } = self.endpoints[slot].state else { return };
+        let State::Creating { request } = self.links[slot].state else { return };
         if let Some(request) = request {
             self.refuse(request.id, Refusal::NoResources);
-            self.endpoints[slot].id = None;
+            self.links[slot].id = None;
         }
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
     }
@@ -128,7 +112,7 @@ impl Machine {
             self.stats.layout_refused += 1;
             return self.give_up(slot, Refusal::Layout(ours), ConnectCause::Layout { ours, theirs }, now);
         }
-        if hello.name != self.endpoints[slot].peer {
+        if hello.name != self.links[slot].peer {
             let why = format!("process {} listens at its address", hello.name);
             return self.give_up(slot, Refusal::Malformed, ConnectCause::Address(why), now);
         }
@@ -143,7 +127,7 @@ impl Machine {
 
     /// Refuses the reply and fails.
     fn give_up(&mut self, slot: usize, why: Refusal, cause: ConnectCause, now: Instant) {
-        if let Some(id) = self.endpoints[slot].id.take() {
+        if let Some(id) = self.links[slot].id.take() {
             self.refuse(id, why);
         }
         self.fail(slot, cause, now);
@@ -163,7 +147,7 @@ impl Machine {
                 self.try_again(slot, "it takes itself for connected already", now);
             }
             Refused::ByPeer(reason) => self.fail(slot, ConnectCause::Refused(reason.to_string()), now),
-            Refused::NotListening if self.endpoints[slot].crossed => self.moved(slot, now),
+            Refused::NotListening if self.links[slot].crossed => self.moved(slot, now),
             Refused::NotListening => self.try_again(slot, "nobody listens at its address", now),
             Refused::Other(reason) => self.try_again(slot, &format!("rejected with reason {reason}"), now),
         }
@@ -171,7 +155,7 @@ impl Machine {
 
     /// The peer has asked, but does not listen where we know it: it has started anew, and waits for what it takes for our request.
     fn moved(&mut self, slot: usize, now: Instant) {
-        let peer = self.endpoints[slot].peer;
+        let peer = self.links[slot].peer;
         self.peer_left(slot, now);
         self.actions.push_back(Action::UnknownPeer { peer });
     }
@@ -183,7 +167,7 @@ impl Machine {
             return;
         }
         self.close_id(slot);
-        self.endpoints[slot].state = State::Yielding;
+        self.links[slot].state = State::Yielding;
         self.set_deadline(slot, Some(now + self.params.connect_timeout));
         self.leave_window(slot, now);
     }
@@ -205,16 +189,16 @@ impl Machine {
         }
         self.close_id(slot);
         self.leave_window(slot, now);
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.tries += 1;
-        let tries = endpoint.tries;
+        let link = &mut self.links[slot];
+        link.tries += 1;
+        let tries = link.tries;
         if tries > self.params.max_retries {
-            let elapsed = now.saturating_duration_since(endpoint.since);
+            let elapsed = now.saturating_duration_since(link.since);
             let cause = ConnectCause::Unreachable { why: why.to_owned(), tries, elapsed };
             return self.fail(slot, cause, now);
         }
         self.stats.retried += 1;
-        self.endpoints[slot].state = State::Pausing;
+        self.links[slot].state = State::Pausing;
         let pause = self.params.retry_pause.saturating_mul(1 << (tries - 1).min(16)).min(LONGEST_PAUSE);
         let pause = self.rng.jitter(pause);
         self.set_deadline(slot, Some(now + pause));
@@ -222,12 +206,12 @@ impl Machine {
 
     /// Pausing + Timeout: the next try.
     pub(super) fn again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.queue(slot, now);
+        self.wait_for_place(slot, now);
     }
 }
 
-impl Endpoint {
-    /// True if the endpoint is connected, or about to be, to these very queue pairs.
+impl Link<RdmaCm> {
+    /// True if the link is connected, or about to be, to these very queue pairs.
     pub(super) fn is_with(&self, request: &Incoming) -> bool {
         self.state.remote() == Some(&request.qpns)
     }

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use super::state::{Incoming, Input, Role, State};
-use super::{Action, Machine, Refused};
+use super::state::{Incoming, Input, Refused, State};
+use super::{Call, Machine};
+use crate::core::machine::Role;
 use crate::wire::Qpns;
 use crate::wire::refusal::Refusal;
 use crate::{ConnectCause, Step};
@@ -18,7 +19,7 @@ impl Machine {
 
     pub(super) fn answer(&mut self, slot: usize, request: Incoming, now: Instant) {
         self.mark(slot, Step::ReqReceived, now);
-        self.endpoints[slot].since = now;
+        self.links[slot].since = now;
         self.take_id(slot, request.id);
         self.need_qps(slot, Some(request), now);
     }
@@ -29,11 +30,11 @@ impl Machine {
         self.set_deadline(slot, None);
         self.close_id(slot);
         self.leave_window(slot, now);
-        if matches!(self.endpoints[slot].state, State::Creating { .. }) {
+        if matches!(self.links[slot].state, State::Creating { .. }) {
             // The QPs are being made already.
             self.mark(slot, Step::ReqReceived, now);
             self.take_id(slot, request.id);
-            self.endpoints[slot].state = State::Creating { request: Some(*request) };
+            self.links[slot].state = State::Creating { request: Some(*request) };
             return;
         }
         self.answer(slot, *request, now);
@@ -43,8 +44,8 @@ impl Machine {
     pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Request(request) = input else { return };
         self.stats.raced += 1;
-        if self.local.address.outranks(&self.endpoints[slot].address) {
-            self.endpoints[slot].crossed = true;
+        if self.local.address.outranks(&self.links[slot].address) {
+            self.links[slot].crossed = true;
             return self.refuse(request.id, Refusal::Crossing);
         }
         if self.local.id_per_qp {
@@ -56,11 +57,11 @@ impl Machine {
 
     /// Creating + Refused, Broken or Disconnected: the request that we were about to answer is gone.
     pub(super) fn request_gone(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let State::Creating { request } = self.endpoints[slot].state else { return };
+        let State::Creating { request } = self.links[slot].state else { return };
         match request {
-            Some(_) if !self.endpoints[slot].wanted => {
+            Some(_) if !self.links[slot].wanted => {
                 self.close_id(slot);
-                self.endpoints[slot].state = State::Idle;
+                self.links[slot].state = State::Idle;
             }
             _ => self.try_again(slot, "it has let go of its request", now),
         }
@@ -68,7 +69,7 @@ impl Machine {
 
     /// Connect, while the peer's request is being answered: remembered, in case that comes to nothing.
     pub(super) fn note_connect(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        self.endpoints[slot].wanted = true;
+        self.links[slot].wanted = true;
     }
 
     /// Both sides' values are known: takes the QPs up.
@@ -76,25 +77,25 @@ impl Machine {
         self.set_deadline(slot, None);
         self.refuse_crossing(slot, Refusal::Late);
         self.leave_window(slot, now);
-        let endpoint = &mut self.endpoints[slot];
-        endpoint.state = State::ToRts { remote, role, early: false };
-        let (key, id) = (endpoint.key, endpoint.id);
+        let link = &mut self.links[slot];
+        link.state = State::ToRts { remote, role, early: false };
+        let (key, id) = (link.key, link.id);
         if let Some(id) = id {
-            self.actions.push_back(Action::BringUp { key, id, remote });
+            self.call(Call::BringUp { key, id, remote });
         }
     }
 
     /// ToRts + FirstData: the peer is up before we are.
     pub(super) fn note_data(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        if let State::ToRts { early, .. } = &mut self.endpoints[slot].state {
+        if let State::ToRts { early, .. } = &mut self.links[slot].state {
             *early = true;
         }
     }
 
     /// ToRts + QpsUp: says so.
     pub(super) fn qps_up_done(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let State::ToRts { remote, role, early } = self.endpoints[slot].state else { return };
-        let (Some(id), Some(hello)) = (self.endpoints[slot].id, self.hello(slot)) else { return };
+        let State::ToRts { remote, role, early } = self.links[slot].state else { return };
+        let (Some(id), Some(hello)) = (self.links[slot].id, self.hello(slot)) else { return };
         if !self.local.id_per_qp {
             self.mark(slot, Step::QpsUp, now);
         }
@@ -103,14 +104,14 @@ impl Machine {
             Role::Active if self.local.id_per_qp => self.first_up(slot, remote, role, now),
             Role::Active => {
                 self.mark(slot, Step::RtuSent, now);
-                self.actions.push_back(Action::Establish { id });
+                self.call(Call::Establish { id });
                 self.first_up(slot, remote, role, now);
             }
             Role::Passive => {
                 self.mark(slot, Step::RepSent, now);
-                self.endpoints[slot].state = State::RepSent { remote };
+                self.links[slot].state = State::RepSent { remote };
                 self.set_deadline(slot, Some(now + self.params.connect_timeout));
-                self.actions.push_back(Action::Accept { id, hello });
+                self.call(Call::Accept { id, hello });
                 if early {
                     self.confirm_by_data(slot, &Input::FirstData, now);
                 }
@@ -121,7 +122,7 @@ impl Machine {
     /// ToRts + QpsDown: reports it; the peer is told.
     pub(super) fn bring_up_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::QpsDown(error) = input else { return };
-        if let Some(id) = self.endpoints[slot].id.take() {
+        if let Some(id) = self.links[slot].id.take() {
             self.refuse(id, Refusal::NoResources);
         }
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
@@ -132,7 +133,7 @@ impl Machine {
         if matches!(input, Input::Established) {
             self.mark(slot, Step::RtuReceived, now);
         }
-        if let State::RepSent { remote } = self.endpoints[slot].state {
+        if let State::RepSent { remote } = self.links[slot].state {
             self.first_up(slot, remote, Role::Passive, now);
         }
     }
@@ -140,8 +141,8 @@ impl Machine {
     /// RepSent + FirstData: as good as the confirmation; the connection manager is told.
     pub(super) fn confirm_by_data(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         self.stats.first_data += 1;
-        if let Some(id) = self.endpoints[slot].id {
-            self.actions.push_back(Action::Notify { id });
+        if let Some(id) = self.links[slot].id {
+            self.call(Call::Notify { id });
         }
         self.confirm(slot, input, now);
     }
@@ -154,7 +155,7 @@ impl Machine {
             Input::Refused(refused) => ConnectCause::Refused(refused.to_string()),
             Input::Broken(why) => ConnectCause::Verbs((*why).to_owned()),
             _ => {
-                let elapsed = now.saturating_duration_since(self.endpoints[slot].since);
+                let elapsed = now.saturating_duration_since(self.links[slot].since);
                 let why = "it does not confirm the connection".to_owned();
                 ConnectCause::Unreachable { why, tries: 1, elapsed }
             }
@@ -163,10 +164,10 @@ impl Machine {
     }
 
     /// ToRts, RepSent or Connected + Request. With the very QPs that we are connected to it is late: it crossed ours, and its sender
-    /// has answered. With others the peer has started anew; what we hold leads nowhere. The request waits for a new endpoint.
+    /// has answered. With others the peer has started anew; what we hold leads nowhere. The request waits for a new link.
     pub(super) fn superseded(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Request(request) = input else { return };
-        if self.endpoints[slot].is_with(request) {
+        if self.links[slot].is_with(request) {
             self.stats.late += 1;
             return self.refuse(request.id, Refusal::Late);
         }
@@ -174,10 +175,10 @@ impl Machine {
         self.park_request(slot, input, now);
     }
 
-    /// Disconnected + Request: waits for a new endpoint.
+    /// Disconnected + Request: waits for a new link.
     pub(super) fn park_request(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Request(request) = input else { return };
-        let peer = self.endpoints[slot].peer;
+        let peer = self.links[slot].peer;
         self.park(peer, *request, now);
     }
 

@@ -1,41 +1,33 @@
 //! What the machine keeps of an endpoint, and what can happen to it.
 
-use std::time::Instant;
+use std::fmt;
 
 use verbs::cm::Token;
 
-use super::Refused;
-use super::streams::Stream;
-use crate::core::table::kinds;
+use crate::core::machine::Role;
+use crate::core::table::{kinds, qp_inputs};
 use crate::wire::ip::Address;
 use crate::wire::join::Join;
+use crate::wire::refusal::Refusal;
 use crate::wire::{Hello, Qpns};
-use crate::{EndpointKey, ProcessName, Timeline};
 
 /// A peer's request that is being answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Incoming {
+pub struct Incoming {
     pub(super) id: Token,
     pub(super) qpns: Qpns,
 }
 
 /// A peer's request for one of an endpoint's further connections.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct JoinRequest {
+pub struct JoinRequest {
     pub(super) id: Token,
     pub(super) join: Join,
 }
 
-/// Who opened the exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Active,
-    Passive,
-}
-
 /// Where an endpoint stands.
 #[derive(Clone, Debug)]
-pub(super) enum State {
+pub enum State {
     /// Known, nothing under way.
     Idle,
     /// Wants to connect, waits for its turn.
@@ -61,7 +53,7 @@ pub(super) enum State {
     /// Both sides are up.
     Connected { remote: Qpns },
     /// Removed, or abandoned and then kept, to refuse; waits for the peer to agree.
-    DreqSent { abandoned: bool },
+    DreqSent,
     /// Given up and reported; waits for its removal.
     Failed,
     /// The peer has left and that is reported; waits for its removal.
@@ -92,7 +84,7 @@ impl State {
 
 /// What can happen to an endpoint: the columns of the table.
 #[derive(Debug)]
-pub(super) enum Input<'a> {
+pub enum Input<'a> {
     Connect,
     Remove,
     /// Our end has failed.
@@ -133,11 +125,11 @@ kinds! {
     }
 }
 
-/// An endpoint, as the machine knows it.
+qp_inputs!(Input<'_>);
+
+/// What rdmacm keeps of a link.
 #[derive(Debug)]
-pub(super) struct Endpoint {
-    pub(super) key: EndpointKey,
-    pub(super) peer: ProcessName,
+pub struct Own {
     pub(super) address: Address,
     /// The id of the exchange, or of the connection.
     pub(super) id: Option<Token>,
@@ -147,18 +139,50 @@ pub(super) struct Endpoint {
     pub(super) crossing: Option<Incoming>,
     /// Our QPs, once they are made.
     pub(super) qpns: Option<Qpns>,
-    pub(super) state: State,
-    pub(super) deadline: Option<Instant>,
-    /// Holds one of the places for requests that are under way.
-    pub(super) in_window: bool,
     /// This side wants the connection, so a request of the peer that comes to nothing is not the end.
     pub(super) wanted: bool,
     /// A request of the peer's was refused, because ours stands.
     pub(super) crossed: bool,
-    /// New tries so far.
-    pub(super) tries: u32,
-    /// When the exchange began.
-    pub(super) since: Instant,
-    /// When its steps happened.
-    pub(super) steps: Timeline,
+}
+
+impl Own {
+    pub(super) fn new(address: Address) -> Own {
+        Own {
+            address,
+            id: None,
+            streams: Vec::new(),
+            crossing: None,
+            qpns: None,
+            wanted: false,
+            crossed: false,
+        }
+    }
+}
+
+/// iWARP: the connection of a queue behind the first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stream {
+    pub(super) id: Option<Token>,
+    pub(super) up: bool,
+}
+
+/// How a request or reply was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// By the peer's machine, which says why.
+    ByPeer(Refusal),
+    /// No process listens there.
+    NotListening,
+    /// By the connection manager, or by another program: its reason.
+    Other(i32),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::ByPeer(why) => why.fmt(f),
+            Refused::NotListening => f.write_str("nobody listens at its address"),
+            Refused::Other(reason) => write!(f, "the connection manager's reason is {reason}"),
+        }
+    }
 }

@@ -13,54 +13,49 @@ use std::time::Instant;
 use verbs::cm::Token;
 
 use super::action::First;
-use super::state::{Incoming, Input, JoinRequest, Role, State};
-use super::{Action, IdEvent, Machine, Owner};
+use super::state::{Incoming, Input, JoinRequest, Own, State, Stream};
+use super::{Call, IdEvent, Machine, Owner};
+use crate::core::machine::Role;
 use crate::wire::Qpns;
 use crate::wire::join::Join;
 use crate::wire::refusal::Refusal;
 use crate::{ConnectCause, Step};
 
-/// The connection of a queue behind the first.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stream {
-    pub(super) id: Option<Token>,
-    pub(super) up: bool,
-}
-
 impl Machine {
     /// The first connection is up; on iWARP the others follow.
     pub(super) fn first_up(&mut self, slot: usize, remote: Qpns, role: Role, now: Instant) {
         if !self.local.id_per_qp {
-            return self.connected(slot, remote);
+            return self.connected(slot, State::Connected { remote });
         }
-        let endpoint = &mut self.endpoints[slot];
-        let to = endpoint.address;
-        endpoint.streams = vec![Stream::default(); remote.as_slice().len() - 1];
-        endpoint.state = State::Joining { remote, role };
+        let link = &mut self.links[slot];
+        let to = link.address;
+        link.streams = vec![Stream::default(); remote.as_slice().len() - 1];
+        link.state = State::Joining { remote, role };
         self.set_deadline(slot, Some(now + self.params.connect_timeout));
         if role == Role::Active {
             for queue in 1..remote.as_slice().len() {
                 let id = self.draw_id();
                 self.take_stream(slot, queue, id);
-                self.actions.push_back(Action::Resolve { id, to });
+                self.call(Call::Resolve { id, to });
             }
         }
         self.join_if_all_up(slot, now);
     }
 
     fn take_stream(&mut self, slot: usize, queue: usize, id: Token) {
-        self.endpoints[slot].streams[queue - 1].id = Some(id);
-        self.by_id.insert(id, Owner::Stream(slot, queue));
+        self.links[slot].streams[queue - 1].id = Some(id);
+        self.own.by_id.insert(id, Owner::Stream(slot, queue));
     }
 
     fn join_if_all_up(&mut self, slot: usize, now: Instant) {
-        let endpoint = &self.endpoints[slot];
-        let State::Joining { remote, role } = endpoint.state else { return };
-        if endpoint.streams.iter().all(|stream| stream.up) {
+        let link = &self.links[slot];
+        let State::Joining { remote, role } = link.state else { return };
+        if link.streams.iter().all(|stream| stream.up) {
             let first = if role == Role::Active { First::Us } else { First::Peer };
-            self.actions.push_back(Action::Order { key: endpoint.key, first });
+            let key = link.key;
+            self.call(Call::Order { key, first });
             self.mark(slot, Step::QpsUp, now);
-            self.connected(slot, remote);
+            self.connected(slot, State::Connected { remote });
         }
     }
 
@@ -68,9 +63,9 @@ impl Machine {
     pub(super) fn stream_event(&mut self, slot: usize, queue: usize, event: IdEvent<'_>, now: Instant) {
         let lost = |why: &str| format!("connection {} of its queues: {why}", queue + 1);
         match event {
-            IdEvent::AddrResolved => self.stream_resolved(slot, queue, |id, _| Some(Action::Route { id })),
+            IdEvent::AddrResolved => self.stream_resolved(slot, queue, |id, _| Some(Call::Route { id })),
             IdEvent::RouteResolved => {
-                self.stream_resolved(slot, queue, |id, join| Some(Action::Join { id, join: join? }));
+                self.stream_resolved(slot, queue, |id, join| Some(Call::Join { id, join: join? }));
             }
             IdEvent::Response(_) | IdEvent::Established => self.input(slot, &Input::StreamUp(queue), now),
             IdEvent::Refused(why) => self.input(slot, &Input::StreamLost(lost(&why.to_string())), now),
@@ -84,21 +79,22 @@ impl Machine {
         &mut self,
         slot: usize,
         queue: usize,
-        then: impl FnOnce(Token, Option<Join>) -> Option<Action>,
+        then: impl FnOnce(Token, Option<Join>) -> Option<Call>,
     ) {
-        let endpoint = &self.endpoints[slot];
-        let State::Joining { remote, role: Role::Active } = &endpoint.state else {
+        let link = &self.links[slot];
+        let State::Joining { remote, role: Role::Active } = &link.state else {
             return self.stats.ignored += 1;
         };
-        let join = endpoint.qpns.and_then(|qpns| Join::new(queue, self.local.name, &qpns, remote));
-        let action = endpoint.streams[queue - 1].id.and_then(|id| then(id, join));
-        self.actions.extend(action);
+        let join = link.qpns.and_then(|qpns| Join::new(queue, self.local.name, &qpns, remote));
+        if let Some(call) = link.streams[queue - 1].id.and_then(|id| then(id, join)) {
+            self.call(call);
+        }
     }
 
     /// Joining + StreamUp.
     pub(super) fn stream_up(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::StreamUp(queue) = input else { return };
-        self.endpoints[slot].streams[queue - 1].up = true;
+        self.links[slot].streams[queue - 1].up = true;
         self.join_if_all_up(slot, now);
     }
 
@@ -110,17 +106,17 @@ impl Machine {
 
     /// Joining + Timeout.
     pub(super) fn join_late(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        let endpoint = &self.endpoints[slot];
-        let up = 1 + endpoint.streams.iter().filter(|stream| stream.up).count();
-        let why = format!("only {up} of {} connections came up", 1 + endpoint.streams.len());
-        let elapsed = now.saturating_duration_since(endpoint.since);
+        let link = &self.links[slot];
+        let up = 1 + link.streams.iter().filter(|stream| stream.up).count();
+        let why = format!("only {up} of {} connections came up", 1 + link.streams.len());
+        let elapsed = now.saturating_duration_since(link.since);
         self.fail(slot, ConnectCause::Unreachable { why, tries: 1, elapsed }, now);
     }
 
     /// A request for a further connection has come in.
     pub(super) fn join_request(&mut self, id: Token, join: Join, now: Instant) {
-        match self.by_peer.get(&join.name) {
-            Some(&slot) => self.input(slot, &Input::Join(JoinRequest { id, join }), now),
+        match self.slot_of_peer(join.name) {
+            Some(slot) => self.input(slot, &Input::Join(JoinRequest { id, join }), now),
             None => self.refuse(id, Refusal::UnknownPeer),
         }
     }
@@ -128,19 +124,19 @@ impl Machine {
     /// Joining + Join: one of those that we wait for, or one of another time.
     pub(super) fn take_join(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Join(JoinRequest { id, join }) = input else { return };
-        let endpoint = &self.endpoints[slot];
-        let (queue, name) = (usize::from(join.queue), endpoint.peer);
-        let expected = match (&endpoint.state, &endpoint.qpns) {
+        let link = &self.links[slot];
+        let (queue, name) = (usize::from(join.queue), link.peer);
+        let expected = match (&link.state, &link.qpns) {
             (State::Joining { remote, role: Role::Passive }, Some(ours)) => {
                 Join::new(queue, name, remote, ours).map(|expected| (expected, ours.as_slice()[queue]))
             }
             _ => None,
         };
-        let vacant = endpoint.streams.get(queue - 1).is_some_and(|stream| stream.id.is_none());
+        let vacant = link.streams.get(queue - 1).is_some_and(|stream| stream.id.is_none());
         match expected {
             Some((expected, qpn)) if vacant && expected == *join => {
                 self.take_stream(slot, queue, *id);
-                self.actions.push_back(Action::AcceptJoin { id: *id, qpn });
+                self.call(Call::AcceptJoin { id: *id, qpn });
             }
             _ => self.refuse_join(slot, input, now),
         }
@@ -162,22 +158,22 @@ impl Machine {
     /// ReqSent + Request on iWARP, where the peer's stands: its turn comes when it has refused ours, for until then our first queue pair is
     /// taken.
     pub(super) fn hold_crossing(&mut self, slot: usize, request: Incoming) {
-        if let Some(older) = self.endpoints[slot].crossing.replace(request) {
+        if let Some(older) = self.links[slot].crossing.replace(request) {
             self.refuse(older.id, Refusal::Late);
         }
-        self.by_id.insert(request.id, Owner::Crossing(slot));
+        self.own.by_id.insert(request.id, Owner::Crossing(slot));
     }
 
     /// A try with our queue pairs has come to nothing: a device may take one that was refused to the error state.
     pub(super) fn discard_qps(&mut self, slot: usize) {
         if self.local.id_per_qp {
-            self.endpoints[slot].qpns = None;
+            self.links[slot].qpns = None;
         }
     }
 
     /// Our request has come to nothing. True: the peer's, which stands, is answered in its place.
     pub(super) fn answer_crossing(&mut self, slot: usize, now: Instant) -> bool {
-        let Some(request) = self.endpoints[slot].crossing.take() else { return false };
+        let Some(request) = self.links[slot].crossing.take() else { return false };
         self.set_deadline(slot, None);
         self.close_id(slot);
         self.leave_window(slot, now);
@@ -187,38 +183,34 @@ impl Machine {
 
     /// Refuses the request that waits for its turn, if there is one.
     pub(super) fn refuse_crossing(&mut self, slot: usize, why: Refusal) {
-        if let Some(request) = self.endpoints[slot].crossing.take() {
+        if let Some(request) = self.links[slot].crossing.take() {
             self.refuse(request.id, why);
         }
     }
 
     /// The peer has let go of the request that waits for its turn.
     pub(super) fn crossing_gone(&mut self, slot: usize) {
-        if let Some(request) = self.endpoints[slot].crossing.take() {
-            self.by_id.remove(&request.id);
-            self.actions.push_back(Action::Close { id: request.id });
+        if let Some(request) = self.links[slot].crossing.take() {
+            self.close_one(request.id);
         }
     }
 
     /// Gives back all ids but the first connection's.
     pub(super) fn close_streams(&mut self, slot: usize) {
-        let ids: Vec<Token> = self.endpoints[slot].stream_ids().collect();
-        for id in ids {
-            self.by_id.remove(&id);
-            self.actions.push_back(Action::Close { id });
-        }
-        self.endpoints[slot].streams.clear();
+        let ids: Vec<Token> = self.links[slot].stream_ids().collect();
+        ids.into_iter().for_each(|id| self.close_one(id));
+        self.links[slot].streams.clear();
     }
 
     /// Takes all connections down, or agrees to that.
     pub(super) fn disconnect_all(&mut self, slot: usize) {
-        let endpoint = &self.endpoints[slot];
-        let ids = endpoint.id.into_iter().chain(endpoint.stream_ids());
-        self.actions.extend(ids.map(|id| Action::Disconnect { id }));
+        let link = &self.links[slot];
+        let ids: Vec<Token> = link.id.into_iter().chain(link.stream_ids()).collect();
+        ids.into_iter().for_each(|id| self.call(Call::Disconnect { id }));
     }
 }
 
-impl super::state::Endpoint {
+impl Own {
     fn stream_ids(&self) -> impl Iterator<Item = Token> {
         self.streams.iter().filter_map(|stream| stream.id)
     }

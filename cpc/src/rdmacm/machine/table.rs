@@ -4,7 +4,7 @@
 //! machine trusts neither side. A test walks every cell.
 
 use super::Machine;
-use super::state::{Input, InputKind, StateKind};
+use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
 transitions! {
@@ -27,7 +27,7 @@ transitions! {
         Refused: request_gone, Broken: request_gone, Disconnected: request_gone, Join: refuse_join,
     }
     ReqSent {
-        Remove: forget, Abandon: give_up_early, Request: merge, Response: replied, Malformed: malformed_rep, Refused: refused,
+        Remove: withdraw, Abandon: give_up_early, Request: merge, Response: replied, Malformed: malformed_rep, Refused: refused,
         Broken: retry, Disconnected: retry, Timeout: retry, Join: refuse_join,
     }
     Yielding {

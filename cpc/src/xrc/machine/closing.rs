@@ -3,28 +3,23 @@
 use std::time::Instant;
 
 use super::state::{Direction, Input, State};
-use super::{Action, Machine};
-use crate::wire::xrc::{Message, Rep};
-use crate::wire::{Drep, Dreq, Reason, Stage};
+use super::{Call, Machine, Xrc};
+use crate::core::action::Action;
+use crate::core::machine::Link;
+use crate::wire::xrc::Rep;
+use crate::wire::{Reason, Stage};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
 impl Machine {
-    /// Drops a link of which the peer needs to hear nothing (more).
-    pub(super) fn forget(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.set_deadline(slot, None);
-        self.detach(slot, now);
-        self.leave_window(slot, now);
-        let link = self.links.remove(slot);
-        self.by_id.remove(&link.local);
+    /// A link was dropped: gives its handle back, and its place at the endpoint.
+    pub(super) fn link_gone(&mut self, slot: usize, link: &Link<Xrc>) {
+        self.own.ids.links.remove(&link.local);
         // After TimeWait it is closed already.
         if link.direction == Direction::In && !matches!(link.state, State::TimeWait { .. }) {
-            self.actions.push_back(Action::Release { link: link.local });
+            self.call(Call::Release { link: link.local });
         }
         if let Some(endpoint) = self.endpoints.get_mut(&link.key) {
-            let place = match link.direction {
-                Direction::Out => &mut endpoint.outgoing,
-                Direction::In => &mut endpoint.incoming,
-            };
+            let place = endpoint.link_mut(link.direction);
             // The endpoint may be a new one, with a link of its own.
             if *place == Some(slot) {
                 *place = None;
@@ -43,37 +38,25 @@ impl Machine {
     /// ToRts, Connected or RepSent + Remove: asks the peer to let go. The receiver keeps its handle until then.
     pub(super) fn disconnect(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let Some(remote) = self.links[slot].remote() else { return };
-        self.links[slot].since = now;
-        self.links[slot].state = State::DreqSent { remote, tries: 0 };
-        *self.leaving.entry(self.links[slot].peer).or_default() += 1;
+        let link = &mut self.links[slot];
+        (link.state, link.since, link.tries) = (State::DreqSent { remote }, now, 0);
+        *self.own.leaving.entry(link.peer).or_default() += 1;
         self.detach(slot, now);
         self.leave_window(slot, now);
-        self.send_dreq(slot);
-        self.arm(slot, 0, now);
-    }
-
-    fn send_dreq(&mut self, slot: usize) {
-        let Some(remote) = self.links[slot].state.remote() else { return };
-        let (local, failed) = (self.links[slot].local, self.links[slot].failed);
-        let (remote, remote_qpn) = (remote.id, remote.qpn);
-        self.send(slot, Message::Dreq(Dreq { local, remote, remote_qpn, failed }));
+        self.send_dreq(slot, now);
     }
 
     /// DreqSent + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it. Should it come back,
     /// the next request to it says what it has not heard.
     pub(super) fn repeat_dreq(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let State::DreqSent { remote, tries } = self.links[slot].state else { return };
-        if self.spent(slot, tries, now) {
-            let (peer, local) = (self.links[slot].peer, self.links[slot].local);
-            let last = self.unheard.entry(peer).or_insert(local);
-            *last = if local.is_newer_than(*last) { local } else { *last };
-            self.forget(slot, input, now);
-            return self.one_link_gone(peer, now);
+        if self.may_repeat(slot, now) {
+            return self.send_dreq(slot, now);
         }
-        self.stats.repeated += 1;
-        self.links[slot].state = State::DreqSent { remote, tries: tries + 1 };
-        self.send_dreq(slot);
-        self.arm(slot, tries + 1, now);
+        let (peer, local) = (self.links[slot].peer, self.links[slot].local);
+        let last = self.own.unanswered.entry(peer).or_insert(local);
+        *last = if local.is_newer_than(*last) { local } else { *last };
+        self.forget(slot, input, now);
+        self.one_link_gone(peer, now);
     }
 
     /// DreqSent + Rej: the peer knows nothing of our REP, and so has let go. One to our REQ is late: it says nothing of the DREQ.
@@ -88,22 +71,22 @@ impl Machine {
     pub(super) fn drep_received(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let Some(remote) = self.links[slot].state.remote() else { return };
         self.links[slot].state = State::TimeWait { remote };
-        let time_wait = self.params.time_wait(self.local.ack_timeout);
-        self.set_deadline(slot, Some(now + time_wait));
+        self.time_wait(slot, self.local.ack_timeout, now);
         if self.links[slot].direction == Direction::In {
-            self.actions.push_back(Action::Release { link: self.links[slot].local });
+            let link = self.links[slot].local;
+            self.call(Call::Release { link });
         }
         self.one_link_gone(self.links[slot].peer, now);
     }
 
     /// One link less that waits for the peer's agreement; after the last one a new endpoint of the peer may begin.
     pub(super) fn one_link_gone(&mut self, peer: ProcessName, now: Instant) {
-        let Some(count) = self.leaving.get_mut(&peer) else { return };
+        let Some(count) = self.own.leaving.get_mut(&peer) else { return };
         *count -= 1;
         if *count != 0 {
             return;
         }
-        self.leaving.remove(&peer);
+        self.own.leaving.remove(&peer);
         let endpoint = self.by_peer.get(&peer).and_then(|key| self.endpoints.get(key));
         let waiting = endpoint.and_then(|endpoint| endpoint.outgoing);
         if let Some(slot) = waiting.filter(|&slot| matches!(self.links[slot].state, State::Queued)) {
@@ -123,7 +106,7 @@ impl Machine {
         if let Some(endpoint) = self.endpoints.get_mut(&self.links[slot].key) {
             endpoint.peer_failed |= dreq.failed;
         }
-        self.send(slot, Message::Drep(Drep { local: dreq.remote, remote: dreq.local }));
+        self.send_drep(slot, dreq);
     }
 
     /// Queued or Creating + Dreq: agreed, and reported if the link has been up.

@@ -17,14 +17,11 @@ use std::time::Instant;
 
 use verbs::{Psn, Qpn};
 
+use super::Machine;
+use super::action::{Call, PathId};
 use super::state::State;
-use super::{Action, Machine};
-use crate::wire::CommId;
+use crate::core::machine::Ticket;
 use crate::wire::domain::Place;
-
-/// Names a send queue pair of this process, once and for all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PathId(pub u32);
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +60,7 @@ pub(super) struct Node {
     /// Paths that are not up, of processes that are.
     slow: u32,
     /// Links that wait until one is up, or for their turn to ask.
-    waiting: VecDeque<CommId>,
+    waiting: VecDeque<Ticket>,
 }
 
 impl Machine {
@@ -71,76 +68,52 @@ impl Machine {
     pub(super) fn line_up(&mut self, slot: usize, now: Instant) {
         self.links[slot].state = State::Queued;
         self.links[slot].since = now;
-        let (id, peer) = (self.links[slot].local, self.links[slot].peer);
-        if self.leaving.contains_key(&peer) {
+        let (ticket, peer) = ((slot, self.links[slot].key), self.links[slot].peer);
+        if self.own.leaving.contains_key(&peer) {
             // The peer must have heard of the end of our last endpoint before it hears of this one.
             return;
         }
-        match self.nodes.get_mut(&self.links[slot].address.place()) {
-            Some(node) if !node.is_open() => node.waiting.push_back(id),
-            _ => self.window.push(id),
+        match self.own.nodes.get_mut(&self.links[slot].address.place()) {
+            Some(node) if !node.is_open() => node.waiting.push_back(ticket),
+            _ => self.window.push(ticket),
         }
-        self.start_ready(now);
-    }
-
-    /// Starts links while there are places in the window. One that has moved on since is skipped.
-    pub(super) fn start_ready(&mut self, now: Instant) {
-        while let Some(id) = self.window.next() {
-            let Some(&slot) = self.by_id.get(&id) else { continue };
-            if matches!(self.links[slot].state, State::Queued) {
-                self.begin(slot, now);
-            }
-        }
+        self.start_queued(now);
     }
 
     /// A link's turn: asks over the connection to its node, or begins that.
-    fn begin(&mut self, slot: usize, now: Instant) {
-        let id = self.links[slot].local;
+    pub(super) fn begin(&mut self, slot: usize, now: Instant) {
+        let ticket = (slot, self.links[slot].key);
         let place = self.links[slot].address.place();
-        let node = self.nodes.entry(place).or_default();
+        let node = self.own.nodes.entry(place).or_default();
         if let Some(path) = node.up {
             self.enter_window(slot);
             self.attach(slot, path);
-            self.send_req(slot, 0, now);
+            self.first_req(slot, now);
         } else if node.is_open() {
             node.fresh += 1;
             self.enter_window(slot);
             self.open_path(slot, place);
         } else {
-            node.waiting.push_back(id);
-        }
-    }
-
-    fn enter_window(&mut self, slot: usize) {
-        self.window.enter();
-        self.links[slot].in_window = true;
-    }
-
-    /// The request has had its first answer, or its first silence: the next may go out. So a peer that is slow or
-    /// gone holds a place for one timeout only.
-    pub(super) fn leave_window(&mut self, slot: usize, now: Instant) {
-        if std::mem::take(&mut self.links[slot].in_window) {
-            self.window.leave();
-            self.start_ready(now);
+            node.waiting.push_back(ticket);
         }
     }
 
     fn open_path(&mut self, slot: usize, place: Place) {
-        self.last_path = self.last_path.wrapping_add(1);
-        let (id, psn) = (PathId(self.last_path), Psn(self.rng.next_u32() & 0xff_ffff));
+        self.own.last_path = self.own.last_path.wrapping_add(1);
+        let (id, psn) = (PathId(self.own.last_path), Psn(self.rng.next_u32() & 0xff_ffff));
         let path =
             Path { place, stage: Stage::Making, qpn: Qpn(0), psn, carrier: slot, slow: false, users: 0 };
-        self.paths.insert(id, path);
+        self.own.paths.insert(id, path);
         self.attach(slot, id);
         self.links[slot].state = State::Creating;
         self.stats.senders += 1;
-        self.actions.push_back(Action::MakeSender { path: id });
+        self.call(Call::MakeSender { path: id });
     }
 
     fn attach(&mut self, slot: usize, id: PathId) {
-        self.last_epoch = self.last_epoch.wrapping_add(1);
-        (self.links[slot].path, self.links[slot].epoch) = (Some(id), self.last_epoch);
-        if let Some(path) = self.paths.get_mut(&id) {
+        self.own.last_epoch = self.own.last_epoch.wrapping_add(1);
+        (self.links[slot].path, self.links[slot].epoch) = (Some(id), self.own.last_epoch);
+        if let Some(path) = self.own.paths.get_mut(&id) {
             path.users += 1;
         }
     }
@@ -148,7 +121,7 @@ impl Machine {
     /// A link does not use its path any more; the last one gives it back.
     pub(super) fn detach(&mut self, slot: usize, now: Instant) {
         let Some(id) = self.links[slot].path.take() else { return };
-        let Some(path) = self.paths.get_mut(&id) else { return };
+        let Some(path) = self.own.paths.get_mut(&id) else { return };
         path.users -= 1;
         if path.users == 0 {
             self.end_path(id, now);
@@ -157,20 +130,20 @@ impl Machine {
 
     fn end_path(&mut self, id: PathId, now: Instant) {
         self.retire(id);
-        let Some(path) = self.paths.remove(&id) else { return };
+        let Some(path) = self.own.paths.remove(&id) else { return };
         if !path.is_up()
-            && let Some(node) = self.nodes.get_mut(&path.place)
+            && let Some(node) = self.own.nodes.get_mut(&path.place)
         {
             node.uncount(path.slow);
         }
-        self.actions.push_back(Action::DropSender { path: id });
+        self.call(Call::DropSender { path: id });
         self.wake(path.place, now);
     }
 
     /// New links shall not use this path.
     pub(super) fn retire(&mut self, id: PathId) {
-        let Some(path) = self.paths.get(&id) else { return };
-        if let Some(node) = self.nodes.get_mut(&path.place)
+        let Some(path) = self.own.paths.get(&id) else { return };
+        if let Some(node) = self.own.nodes.get_mut(&path.place)
             && node.up == Some(id)
         {
             node.up = None;
@@ -179,10 +152,10 @@ impl Machine {
 
     /// The path is up, and the node has one: those who have waited for that ask.
     pub(super) fn path_up(&mut self, id: PathId, receiver: Qpn, now: Instant) {
-        let Some(path) = self.paths.get_mut(&id) else { return };
+        let Some(path) = self.own.paths.get_mut(&id) else { return };
         path.stage = Stage::Connected(receiver);
         let (place, slow) = (path.place, path.slow);
-        let Some(node) = self.nodes.get_mut(&place) else { return };
+        let Some(node) = self.own.nodes.get_mut(&place) else { return };
         node.uncount(slow);
         node.up.get_or_insert(id);
         self.wake(place, now);
@@ -190,18 +163,18 @@ impl Machine {
 
     /// No other process of its node may be asked because of this link.
     pub(super) fn holds_up_others(&self, slot: usize) -> bool {
-        let path = self.links[slot].path.and_then(|id| self.paths.get(&id));
+        let path = self.links[slot].path.and_then(|id| self.own.paths.get(&id));
         path.is_some_and(|path| !path.is_up() && !path.slow)
     }
 
     /// The process that the link asks takes its time: the next of its node shall not wait for it.
     pub(super) fn mark_slow(&mut self, slot: usize, now: Instant) {
-        let Some(path) = self.links[slot].path.and_then(|id| self.paths.get_mut(&id)) else { return };
+        let Some(path) = self.links[slot].path.and_then(|id| self.own.paths.get_mut(&id)) else { return };
         if path.is_up() || std::mem::replace(&mut path.slow, true) {
             return;
         }
         let place = path.place;
-        if let Some(node) = self.nodes.get_mut(&place) {
+        if let Some(node) = self.own.nodes.get_mut(&place) {
             node.fresh -= 1;
             node.slow += 1;
         }
@@ -210,8 +183,8 @@ impl Machine {
 
     /// Moves a link that asks over a path of its own to the one that its node has meanwhile; false if there is none.
     pub(super) fn move_to_node_path(&mut self, slot: usize, now: Instant) -> bool {
-        let Some(own) = self.links[slot].path.and_then(|id| self.paths.get(&id)) else { return false };
-        let up = self.nodes.get(&own.place).and_then(|node| node.up);
+        let Some(own) = self.links[slot].path.and_then(|id| self.own.paths.get(&id)) else { return false };
+        let up = self.own.nodes.get(&own.place).and_then(|node| node.up);
         match up.filter(|_| !own.is_up()) {
             Some(up) => {
                 self.detach(slot, now);
@@ -224,12 +197,12 @@ impl Machine {
 
     /// Links that wait for this node are queued again; the node is forgotten if nothing is left of it.
     fn wake(&mut self, place: Place, now: Instant) {
-        let Some(node) = self.nodes.get_mut(&place) else { return };
+        let Some(node) = self.own.nodes.get_mut(&place) else { return };
         self.window.extend(node.waiting.drain(..));
         if node.up.is_none() && node.fresh == 0 && node.slow == 0 {
-            self.nodes.remove(&place);
+            self.own.nodes.remove(&place);
         }
-        self.start_ready(now);
+        self.start_queued(now);
     }
 }
 

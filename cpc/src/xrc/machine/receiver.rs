@@ -6,10 +6,10 @@ use verbs::Qpn;
 
 use super::action::JoinError;
 use super::state::{Direction, Input, Remote, State};
-use super::{Action, Machine};
+use super::{Call, Machine};
 use crate::wire::time::decode_time;
 use crate::wire::xrc::{Message, Rep, Req};
-use crate::wire::{CommId, Reason, Rej, Stage};
+use crate::wire::{Reason, Rej};
 use crate::{EndpointKey, Step};
 
 impl Machine {
@@ -26,13 +26,9 @@ impl Machine {
         if self.links[slot].state.remote().is_some_and(|remote| remote.id == req.local) {
             return self.join(slot, req, now);
         }
-        let old = self.links[slot].local;
-        let fresh = self.draw_id();
-        self.links[slot].local = fresh;
-        self.by_id.remove(&old);
-        self.by_id.insert(fresh, slot);
+        let old = self.renew_id(slot);
         self.join(slot, req, now);
-        self.actions.push_back(Action::Release { link: old });
+        self.call(Call::Release { link: old });
     }
 
     fn join(&mut self, slot: usize, req: &Req, now: Instant) {
@@ -41,8 +37,7 @@ impl Machine {
         self.note_response(slot, req);
         let link = &mut self.links[slot];
         link.state = State::Joining { remote: Remote::from(req) };
-        self.stats.joined += 1;
-        self.actions.push_back(Action::Join {
+        let call = Call::Join {
             link: link.local,
             epoch: req.epoch,
             receiver: req.receiver,
@@ -50,7 +45,9 @@ impl Machine {
             psn: req.psn,
             depth: req.depth,
             address: link.address,
-        });
+        };
+        self.stats.joined += 1;
+        self.call(call);
     }
 
     /// What the request says of its sender holds for both links, and for what becomes of them.
@@ -113,8 +110,7 @@ impl Machine {
                 Reason::NoResources
             }
         };
-        let rej = Rej { local: CommId::NONE, remote: remote.id, stage: Stage::Req, reason };
-        self.send(slot, Message::Rej(rej));
+        self.send(slot, Message::Rej(Rej::of_req(remote.id, reason)));
         self.forget(slot, input, now);
     }
 

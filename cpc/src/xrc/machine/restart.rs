@@ -8,8 +8,10 @@
 
 use std::time::Instant;
 
-use super::Machine;
-use super::state::{Input, Link, State, StateKind};
+use super::state::{Input, State, StateKind};
+use super::{Machine, Xrc};
+use crate::core::machine::Link;
+use crate::core::table::Kinds;
 use crate::wire::domain::Address;
 use crate::wire::xrc::Req;
 use crate::wire::{CommId, Incarnation};
@@ -18,7 +20,7 @@ use crate::{EndpointKey, ProcessName};
 impl Machine {
     /// Where the peer is: as the modex says, unless a request has come from a later incarnation of it.
     pub(super) fn latest(&self, peer: ProcessName, told: Address) -> Address {
-        let seen = self.seen.get(&peer).map(|seen| seen.address);
+        let seen = self.own.seen.get(&peer).map(|seen| seen.address);
         seen.filter(|seen| seen.listener.incarnation.is_newer_than(told.listener.incarnation)).unwrap_or(told)
     }
 
@@ -26,7 +28,7 @@ impl Machine {
     pub(super) fn is_of_former_incarnation(&self, peer: ProcessName, incarnation: Incarnation) -> bool {
         let endpoint = self.by_peer.get(&peer).and_then(|key| self.endpoints.get(key));
         let known = endpoint.map(|endpoint| endpoint.address.listener.incarnation);
-        let seen = self.seen.get(&peer).map(|seen| seen.address.listener.incarnation);
+        let seen = self.own.seen.get(&peer).map(|seen| seen.address.listener.incarnation);
         known.into_iter().chain(seen).any(|known| known.is_newer_than(incarnation))
     }
 
@@ -60,12 +62,13 @@ impl Machine {
 
     /// Links that wait for the DREP of a former incarnation wait no longer.
     pub(super) fn drop_stale_links(&mut self, peer: ProcessName, incarnation: Incarnation, now: Instant) {
-        if !self.leaving.contains_key(&peer) {
+        if !self.own.leaving.contains_key(&peer) {
             return;
         }
-        let former =
-            |link: &Link| link.peer == peer && incarnation.is_newer_than(link.address.listener.incarnation);
-        let leaving = |link: &Link| matches!(link.state, State::DreqSent { .. });
+        let former = |link: &Link<Xrc>| {
+            link.peer == peer && incarnation.is_newer_than(link.address.listener.incarnation)
+        };
+        let leaving = |link: &Link<Xrc>| matches!(link.state, State::DreqSent { .. });
         let slots: Vec<usize> = self
             .links
             .iter()
@@ -82,7 +85,7 @@ impl Machine {
     pub(super) fn drop_ended_links(&mut self, key: EndpointKey, req: &Req, now: Instant) {
         let ended = req.ended;
         let is_over = |id: CommId| ended != CommId::NONE && !id.is_newer_than(ended);
-        let over = |link: &Link| link.remote().is_some_and(|remote| is_over(remote.id));
+        let over = |link: &Link<Xrc>| link.remote().is_some_and(|remote| is_over(remote.id));
         let Some(endpoint) = self.endpoints.get(&key) else { return };
         let links = [endpoint.outgoing, endpoint.incoming];
         let has_heard = endpoint.replied.is_some_and(is_over);
@@ -96,7 +99,7 @@ impl Machine {
 
     /// Drops the links that are `over` without another word to the peer, and reports that it has left, unless it is known that the endpoint
     /// has failed.
-    fn end_former(&mut self, key: EndpointKey, over: impl Fn(&Link) -> bool, now: Instant) {
+    fn end_former(&mut self, key: EndpointKey, over: impl Fn(&Link<Xrc>) -> bool, now: Instant) {
         let Some(endpoint) = self.endpoints.get(&key) else { return };
         let (outgoing, incoming) = (endpoint.outgoing, endpoint.incoming);
         if let Some(slot) = incoming.filter(|&slot| over(&self.links[slot])) {
@@ -115,7 +118,7 @@ impl Machine {
     }
 }
 
-impl Link {
+impl Link<Xrc> {
     /// Something has passed between us and the peer over it, or can.
     fn has_exchanged(&self) -> bool {
         self.known.is_some() || self.state.remote().is_some()

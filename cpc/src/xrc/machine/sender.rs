@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use super::path::Stage;
 use super::state::{Input, Known, Remote, State};
-use super::{Action, Machine};
-use crate::wire::time::{decode_time, encode_time};
+use super::{Call, Machine};
+use crate::wire::time::encode_time;
 use crate::wire::xrc::{Message, Rep, Req};
 use crate::wire::{CommId, Path as Route, Reason, Rej, Stage as RejStage};
 use crate::{ConnectCause, Step};
@@ -17,7 +17,7 @@ impl Machine {
     /// Creating + SenderCreated: asks, for itself and for all who wait for this node.
     pub(super) fn qps_ready(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.mark(slot, Step::QpsCreated, now);
-        self.send_req(slot, 0, now);
+        self.first_req(slot, now);
     }
 
     /// Creating + SenderFailed.
@@ -26,11 +26,17 @@ impl Machine {
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
     }
 
+    /// Sends our request for the first time over its path.
+    pub(super) fn first_req(&mut self, slot: usize, now: Instant) {
+        self.links[slot].tries = 0;
+        self.send_req(slot, now);
+    }
+
     /// Sends our request for the (`tries` + 1)-th time.
-    pub(super) fn send_req(&mut self, slot: usize, tries: u32, now: Instant) {
-        self.links[slot].state = State::ReqSent { tries };
+    fn send_req(&mut self, slot: usize, now: Instant) {
+        self.links[slot].state = State::ReqSent;
         self.links[slot].quiet_until = None;
-        self.arm(slot, tries, now);
+        self.arm(slot, now);
         self.mark(slot, Step::ReqSent, now);
         if let Some(req) = self.request(slot) {
             self.send(slot, Message::Req(req));
@@ -39,7 +45,7 @@ impl Machine {
 
     fn request(&self, slot: usize) -> Option<Req> {
         let (link, local) = (&self.links[slot], &self.local);
-        let path = self.paths.get(&link.path?)?;
+        let path = self.own.paths.get(&link.path?)?;
         let (ours, theirs) = (&local.address.listener, &link.address.listener);
         Some(Req {
             local: link.local,
@@ -50,7 +56,7 @@ impl Machine {
             psn: path.psn,
             receiver: path.receiver(),
             epoch: link.epoch,
-            ended: self.unheard.get(&link.peer).copied().unwrap_or(CommId::NONE),
+            ended: self.own.unanswered.get(&link.peer).copied().unwrap_or(CommId::NONE),
             domain: local.address.domain,
             depth: local.depth,
             path: Route {
@@ -73,23 +79,15 @@ impl Machine {
     /// ReqSent + Timeout: asks again, unless it has been asked often enough.
     pub(super) fn repeat_req(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.leave_window(slot, now);
-        let State::ReqSent { tries } = self.links[slot].state else { return };
         self.mark_slow(slot, now);
         if let Some(until) = self.links[slot].quiet_until.take().filter(|&until| until > now) {
             return self.set_deadline(slot, Some(until));
         }
-        if self.spent(slot, tries, now) {
-            let elapsed = now.saturating_duration_since(self.links[slot].since);
-            return self.fail(slot, ConnectCause::Timeout { tries: tries + 1, elapsed }, now);
+        if !self.may_repeat(slot, now) {
+            return self.time_out(slot, now);
         }
-        self.stats.repeated += 1;
         self.move_to_node_path(slot, now);
-        self.send_req(slot, tries + 1, now);
-    }
-
-    pub(super) fn spent(&self, slot: usize, tries: u32, now: Instant) -> bool {
-        let elapsed = now.saturating_duration_since(self.links[slot].since);
-        tries >= self.params.max_retries || elapsed >= self.params.patience
+        self.send_req(slot, now);
     }
 
     /// ReqSent + Rep: the first answer of a node brings the send queue pair up; later ones only bring SRQ numbers.
@@ -108,12 +106,12 @@ impl Machine {
             return self.stats.stale += 1;
         };
         // Whatever has ended before: the peer knows.
-        self.unheard.remove(&self.links[slot].peer);
+        self.own.unanswered.remove(&self.links[slot].peer);
         if self.move_to_node_path(slot, now) {
             self.leave_window(slot, now);
-            return self.send_req(slot, 0, now);
+            return self.first_req(slot, now);
         }
-        let Some(path) = self.paths.get_mut(&id) else { return };
+        let Some(path) = self.own.paths.get_mut(&id) else { return };
         match path.stage {
             Stage::Connected(receiver) if receiver == rep.receiver => self.up(slot, rep, now),
             Stage::SenderCreated if path.carrier == slot => {
@@ -122,7 +120,7 @@ impl Machine {
                 self.settle(slot, now);
                 self.links[slot].state = State::ToRts { rep: **rep };
                 let (receiver, depth, address) = (rep.receiver, rep.depth, self.links[slot].address);
-                self.actions.push_back(Action::RaiseSender { path: id, receiver, psn, depth, address });
+                self.call(Call::RaiseSender { path: id, receiver, psn, depth, address });
             }
             // It names another receive queue pair than our REQ.
             _ => self.stats.stale += 1,
@@ -132,8 +130,7 @@ impl Machine {
     fn unlike(&mut self, slot: usize, rep: &Rep, now: Instant) {
         let (ours, theirs) = (self.local.layout, rep.layout);
         self.stats.layout_refused += 1;
-        let (local, reason) = (self.links[slot].local, Reason::Layout(ours));
-        self.send(slot, Message::Rej(Rej { local, remote: rep.local, stage: RejStage::Rep, reason }));
+        self.reject(slot, rep.local, RejStage::Rep, Reason::Layout(ours));
         self.fail(slot, ConnectCause::Layout { ours, theirs }, now);
     }
 
@@ -152,7 +149,7 @@ impl Machine {
         let (key, path) = (self.links[slot].key, self.links[slot].path);
         if let Some(path) = path {
             let (srqs, label) = (rep.srqs, rep.label);
-            self.actions.push_back(Action::Connected { key, path, srqs, label });
+            self.call(Call::Route { key, path, srqs, label });
         }
     }
 
@@ -169,8 +166,7 @@ impl Machine {
     pub(super) fn bring_up_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::SenderDown(error) = input else { return };
         if let Some(remote) = self.links[slot].state.remote() {
-            let (local, reason) = (self.links[slot].local, Reason::NoResources);
-            self.send(slot, Message::Rej(Rej { local, remote: remote.id, stage: RejStage::Rep, reason }));
+            self.reject(slot, remote.id, RejStage::Rep, Reason::NoResources);
         }
         self.fail(slot, ConnectCause::Verbs(error.clone()), now);
     }
@@ -179,11 +175,7 @@ impl Machine {
     pub(super) fn wait_longer(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::Mra(mra) = input else { return };
         self.leave_window(slot, now);
-        let limit = self.links[slot].since + self.params.patience;
-        let State::ReqSent { tries } = &mut self.links[slot].state else { return };
-        // The peer is alive: its silence so far does not count against it. `patience` bounds the whole.
-        *tries = 0;
-        let until = (now + decode_time(mra.service_timeout)).min(limit.max(now));
+        let until = self.more_time(slot, mra, now);
         self.links[slot].quiet_until = Some(until);
         // Others of its node wait no longer than if it had said nothing.
         let usual = now + self.params.wait(0);
@@ -217,10 +209,9 @@ impl Machine {
             self.leave_window(slot, now);
             return self.peer_left(slot, now);
         }
-        let State::ReqSent { tries } = self.links[slot].state else { return };
         if self.count_renewal(slot, reason, now) {
-            self.fresh_id(slot);
-            self.send_req(slot, tries, now);
+            self.renew_id(slot);
+            self.send_req(slot, now);
         }
     }
 
@@ -265,18 +256,10 @@ impl Machine {
         self.line_up(slot, now);
     }
 
-    fn fresh_id(&mut self, slot: usize) {
-        let fresh = self.draw_id();
-        let old = std::mem::replace(&mut self.links[slot].local, fresh);
-        self.by_id.remove(&old);
-        self.by_id.insert(fresh, slot);
-    }
-
     /// Rep for a request that is no more: its sender shall not keep a handle for it.
     pub(super) fn disown(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::Rep(rep) = input else { return };
         self.stats.stale += 1;
-        let (local, reason) = (CommId::NONE, Reason::InvalidCommId);
-        self.send(slot, Message::Rej(Rej { local, remote: rep.local, stage: RejStage::Rep, reason }));
+        self.send(slot, Message::Rej(Rej::of_stray_rep(rep.local)));
     }
 }

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use verbs::Qpn;
 
-use super::action::JoinError;
-use super::path::PathId;
+use super::Xrc;
+use super::action::{JoinError, PathId};
+use crate::core::machine::Link;
 use crate::core::table::kinds;
 use crate::wire::domain::Address;
 use crate::wire::xrc::{Rep, Req};
 use crate::wire::{CommId, Depth, Dreq, Mra, Rej};
-use crate::{EndpointKey, ProcessName, Timeline};
 
 /// The peer's side of a link, as its REQ or REP told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Remote {
 
 /// What the REP said when the link came up; it stays while the link looks for another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub struct Known {
     pub(super) remote: Remote,
     /// Names the peer's endpoint: another one has not had our messages.
     pub(super) label: u32,
@@ -45,13 +45,13 @@ pub enum Direction {
 /// Where a link stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "one a connection")]
-pub(super) enum State {
+pub enum State {
     /// Out: wants to connect; waits for its turn, or for the connection to the node.
     Queued,
     /// Out: the send queue pair to the node is being made for it.
     Creating,
     /// Out: our REQ is out.
-    ReqSent { tries: u32 },
+    ReqSent,
     /// Out: the REP is in, the send queue pair is on its way to RTS.
     ToRts { rep: Rep },
     /// Out: messages may go.
@@ -61,7 +61,7 @@ pub(super) enum State {
     /// In: our REP is out.
     RepSent { remote: Remote, receiver: Qpn },
     /// Removed, our DREQ is out.
-    DreqSent { remote: Remote, tries: u32 },
+    DreqSent { remote: Remote },
     /// Gone, but late datagrams are answered.
     TimeWait { remote: Remote },
     /// Out: given up and reported; waits for its removal.
@@ -87,14 +87,12 @@ impl State {
             | State::RepSent { remote, .. }
             | State::DreqSent { remote, .. }
             | State::TimeWait { remote } => Some(*remote),
-            State::Queued | State::Creating | State::ReqSent { .. } | State::Failed | State::Disconnected => {
-                None
-            }
+            State::Queued | State::Creating | State::ReqSent | State::Failed | State::Disconnected => None,
         }
     }
 }
 
-impl Link {
+impl Link<Xrc> {
     /// The peer's side, where it is known or has been.
     pub(super) fn remote(&self) -> Option<Remote> {
         self.state.remote().or(self.known.map(|known| known.remote))
@@ -115,7 +113,7 @@ impl From<&Req> for Remote {
 
 /// What can happen to a link: the columns of the table.
 #[derive(Debug)]
-pub(super) enum Input<'a> {
+pub enum Input<'a> {
     /// The send queue pair exists.
     SenderCreated,
     /// It can't be had.
@@ -152,42 +150,34 @@ kinds! {
     }
 }
 
-/// One direction between us and a peer. It outlives its endpoint until the peer has let go.
+/// What xrc keeps of a link: one direction between us and a peer. It outlives its endpoint until the peer has let go.
 #[derive(Debug)]
-pub(super) struct Link {
-    pub(super) key: EndpointKey,
-    pub(super) peer: ProcessName,
+pub struct Own {
     pub(super) address: Address,
     pub(super) label: u32,
     pub(super) direction: Direction,
-    /// Our id of the exchange.
-    pub(super) local: CommId,
-    pub(super) state: State,
     /// Out: has been up.
     pub(super) known: Option<Known>,
     /// Out: the connection to the node that it uses.
     pub(super) path: Option<PathId>,
     /// Out: counts the paths that it has begun over, and those of all others.
     pub(super) epoch: u32,
-    pub(super) deadline: Option<Instant>,
     /// Out: the peer has asked us not to repeat our REQ before then.
     pub(super) quiet_until: Option<Instant>,
-    /// Holds one of the places for requests that wait for their first answer.
-    pub(super) in_window: bool,
-    /// Its end is that of a failed endpoint, and the peer is told so.
-    pub(super) failed: bool,
     /// How often our request was begun anew.
     pub(super) renewals: u32,
-    /// How long the peer says that it takes for an answer.
-    pub(super) response: Duration,
-    /// When the exchange began.
-    pub(super) since: Instant,
 }
 
-/// An endpoint, as the machine knows it.
+impl Own {
+    pub(super) fn new(endpoint: &Endpoint, direction: Direction) -> Own {
+        let (address, label) = (endpoint.address, endpoint.label);
+        Own { address, label, direction, known: None, path: None, epoch: 0, quiet_until: None, renewals: 0 }
+    }
+}
+
+/// What xrc keeps of an endpoint.
 #[derive(Debug)]
-pub(super) struct Endpoint {
-    pub(super) peer: ProcessName,
+pub struct Endpoint {
     pub(super) address: Address,
     pub(super) label: u32,
     pub(super) outgoing: Option<usize>,
@@ -202,5 +192,39 @@ pub(super) struct Endpoint {
     pub(super) abandoned: bool,
     /// How long the peer says that it takes for an answer; zero before it has asked.
     pub(super) response: Duration,
-    pub(super) steps: Timeline,
+}
+
+impl Endpoint {
+    pub(super) fn new(address: Address, label: u32) -> Endpoint {
+        Endpoint {
+            address,
+            label,
+            outgoing: None,
+            incoming: None,
+            replied: None,
+            left: false,
+            peer_failed: false,
+            abandoned: false,
+            response: Duration::ZERO,
+        }
+    }
+
+    /// True if nothing is under way from us.
+    pub(super) fn is_idle(&self) -> bool {
+        self.outgoing.is_none() && !self.left && !self.abandoned
+    }
+
+    pub(super) fn link(&self, direction: Direction) -> &Option<usize> {
+        match direction {
+            Direction::Out => &self.outgoing,
+            Direction::In => &self.incoming,
+        }
+    }
+
+    pub(super) fn link_mut(&mut self, direction: Direction) -> &mut Option<usize> {
+        match direction {
+            Direction::Out => &mut self.outgoing,
+            Direction::In => &mut self.incoming,
+        }
+    }
 }

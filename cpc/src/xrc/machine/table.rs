@@ -4,7 +4,7 @@
 //! `xrc_breaks.rs` and `xrc_lives.rs` drive it.
 
 use super::Machine;
-use super::state::{Input, InputKind, StateKind};
+use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
 transitions! {

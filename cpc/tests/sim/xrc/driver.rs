@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use cpc::wire::{CommId, MAD_LEN};
-use cpc::xrc::machine::{Action, JoinError};
+use cpc::xrc::machine::{Action, Call, JoinError};
 use verbs::{Psn, Qpn};
 
 use super::process::{Receiver, Route, Sender};
@@ -19,32 +19,33 @@ impl World {
     fn perform(&mut self, me: usize, action: Action) {
         let now = self.now;
         match action {
-            Action::MakeSender { path } => {
+            Action::Call(Call::MakeSender { path }) => {
                 let qpn = Qpn(self.number());
                 self.processes[me].senders.insert(path, Sender { qpn, to: None, broken: false });
                 self.processes[me].machine.sender_made(path, Ok(qpn), now);
             }
-            Action::RaiseSender { path, receiver, psn, .. } => {
+            Action::Call(Call::RaiseSender { path, receiver, psn, .. }) => {
                 let sender = self.processes[me].senders.get_mut(&path).expect("it was made");
                 assert!(sender.to.replace((receiver, psn)).is_none(), "a send queue pair goes up once");
                 self.processes[me].machine.sender_raised(path, Ok(()), now);
             }
-            Action::DropSender { path } => {
+            Action::Call(Call::DropSender { path }) => {
                 assert!(self.processes[me].senders.remove(&path).is_some(), "it is given back once");
             }
-            Action::Join { link, epoch, receiver, sender, psn, .. } => {
+            Action::Call(Call::Join { link, epoch, receiver, sender, psn, .. }) => {
                 let outcome = self.join(me, link, receiver, sender, psn);
                 self.processes[me].machine.joined(link, epoch, outcome, now);
             }
-            Action::Release { link } => self.release(|handle| handle == (me, link)),
-            Action::Send { to, datagram } => {
+            Action::Call(Call::Release { link }) => self.release(|handle| handle == (me, link)),
+            Action::Call(Call::Send { to, datagram }) => {
                 let mut bytes = Box::new([0; MAD_LEN]);
                 datagram.emit(&mut bytes);
                 self.transmit(me, to.qpn, bytes);
             }
-            Action::Connected { key, path, srqs, label } => {
+            Action::Call(Call::Route { key, path, srqs, label }) => {
                 self.connected(me, key, Route { path, srqs, label });
             }
+            Action::Connected { .. } => unreachable!("xrc says Route"),
             Action::Failed { key, error } => {
                 let process = &mut self.processes[me];
                 if let Some(end) = process.ends.get(&key) {

@@ -1,0 +1,33 @@
+//! What a machine asks of its driver.
+
+use crate::{ConnectError, EndpointKey, ProcessName};
+
+/// What a driver has to do, in this order. `C` is what only one manager asks for; all else goes to the main thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "on the connection path only")]
+pub enum Action<C> {
+    /// To be carried out by the driver.
+    Call(C),
+    /// Both sides are up.
+    Connected {
+        /// Of this endpoint.
+        key: EndpointKey,
+    },
+    /// The connection did not come up, or the peer's end has failed.
+    Failed {
+        /// Of this endpoint.
+        key: EndpointKey,
+        /// Why, and what to do.
+        error: ConnectError,
+    },
+    /// The peer has left.
+    Disconnected {
+        /// Of this endpoint.
+        key: EndpointKey,
+    },
+    /// A process without a usable endpoint here wants to connect.
+    UnknownPeer {
+        /// The process.
+        peer: ProcessName,
+    },
+}

@@ -1,0 +1,112 @@
+//! What the driver, and through it the main thread, calls on a manager's machine.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use slab::Slab;
+
+use super::action::Action;
+use super::machine::{Core, Dismissal, Protocol};
+use super::parking::Parking;
+use super::rng::Rng;
+use super::stats::Stats;
+use super::table::Kinds;
+use super::timers::{Timer, Timers};
+use super::window::Window;
+use crate::{EndpointCommand, EndpointKey, Timeline};
+
+impl<P: Protocol> Core<P> {
+    /// A machine without endpoints. `seed` decides ids, PSNs and jitter.
+    pub fn new(local: P::Local, params: P::Params, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        Core {
+            own: P::new(&mut rng),
+            local,
+            window: Window::new(P::places(&params)),
+            params,
+            rng,
+            endpoints: HashMap::new(),
+            by_peer: HashMap::new(),
+            links: Slab::new(),
+            parked: Parking::new(),
+            timers: Timers::default(),
+            actions: VecDeque::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// The next thing to do; call until `None` after every other call.
+    pub fn poll_action(&mut self) -> Option<Action<P::Call>> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Core::handle_timeout`] wants to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// The counters that this manager uses, by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        P::counters(&self.stats)
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// How many links of removed or failed endpoints still wait for the peer to let go.
+    pub fn leaving(&self) -> usize {
+        self.links.iter().filter(|(_, link)| link.state.kind() == P::LEAVING).count()
+    }
+
+    /// When the steps of the endpoint's connection happened; `None` once it is removed.
+    pub fn timeline(&self, key: EndpointKey) -> Option<&Timeline> {
+        self.endpoints.get(&key).map(|endpoint| &endpoint.steps)
+    }
+
+    /// The main thread wants something of an endpoint.
+    pub fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant) {
+        P::command(self, key, command, now);
+    }
+
+    /// There is something to send: connect, if nothing is under way yet.
+    pub fn connect(&mut self, key: EndpointKey, now: Instant) {
+        self.command(key, EndpointCommand::Connect, now);
+    }
+
+    /// The endpoint is no longer wanted. Its key is free at once; its connection is taken down in the background.
+    pub fn remove_endpoint(&mut self, key: EndpointKey, now: Instant) {
+        self.command(key, EndpointCommand::Remove, now);
+    }
+
+    /// The endpoint has failed on this side: its peer is told, and it stays, to refuse requests, until it is removed.
+    pub fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant) {
+        self.command(key, EndpointCommand::Abandon, now);
+    }
+
+    /// Data have come in on one of the endpoint's QPs: the peer is up, whether that was confirmed or not.
+    pub fn first_data(&mut self, key: EndpointKey, now: Instant) {
+        self.command(key, EndpointCommand::FirstData, now);
+    }
+
+    /// Removes every endpoint and refuses the requests that wait for one.
+    pub fn close(&mut self, now: Instant) {
+        let keys: Vec<EndpointKey> = self.endpoints.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.remove_endpoint(key, now));
+        self.parked.peers().into_iter().for_each(|peer| self.dismiss(peer, Dismissal::Closing));
+    }
+
+    /// Acts on everything that is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(timer) = self.timers.take_due(now) {
+            match timer {
+                Timer::Link(slot) => {
+                    self.links[slot].deadline = None;
+                    self.input(slot, &P::TIMEOUT, now);
+                }
+                Timer::Parked(peer) => self.dismiss(peer, Dismissal::Late),
+            }
+        }
+    }
+}
