@@ -13,7 +13,8 @@ impl fmt::Display for ProcessName {
     }
 }
 
-/// Names an endpoint of the transport: a slot, and the generation of its tenant. A stale key never names a newer endpoint.
+/// Names an endpoint of the transport: a slot, and the generation of its tenant. A stale key never
+/// names a newer endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointKey {
     /// Slot in the transport's table.
@@ -31,7 +32,8 @@ pub enum EndpointCommand {
     Renew,
     /// It is gone: take its connection down.
     Remove,
-    /// It has failed on this side: let the peer know, as well as the manager can. It will be removed later.
+    /// It has failed on this side: let the peer know, as well as the manager can. It will be
+    /// removed later.
     Abandon,
     /// Data have come in on its QPs.
     FirstData,

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
-use cpc::ibcm::machine::{Action, Call, InputKind, Local, Machine, StateKind};
+use cpc::ibcm::machine::{Action, Call, InputKind, Local, Machine, StateKind, Terms};
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::*;
@@ -156,12 +156,7 @@ impl Bench {
             address: me,
             layout: layout(),
             queues: queues(),
-            depth: DEPTH,
-            pkey: 0xffff,
-            sl: 0,
-            ack_timeout: 20,
-            retry_count: 7,
-            rnr_retry: 7,
+            terms: Terms { depth: DEPTH, pkey: 0xffff, sl: 0, ack_timeout: 20, retry_count: 7, rnr_retry: 7 },
             srq: true,
         };
         let params = Params { window: 1, max_retries: 0, ..Params::default() };
@@ -329,19 +324,21 @@ fn request(id: CommId) -> Message {
         ack_timeout: 20,
     };
     Message::Req(Req {
-        local: id,
-        service: ME,
+        head: ReqHead {
+            local: id,
+            service: ME,
+            psn: Psn(7),
+            depth: DEPTH,
+            path,
+            mtu: 5,
+            pkey: 0xffff,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_cm_retries: 12,
+            response_timeout: 15,
+        },
         hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100) },
         queues: queues(),
-        psn: Psn(7),
-        depth: DEPTH,
-        path,
-        mtu: 5,
-        pkey: 0xffff,
-        retry_count: 7,
-        rnr_retry: 7,
-        max_cm_retries: 12,
-        response_timeout: 15,
         srq: true,
     })
 }

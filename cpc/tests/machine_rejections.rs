@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
-use cpc::ibcm::machine::{Action, Call, Local, Machine, StateKind};
+use cpc::ibcm::machine::{Action, Call, Local, Machine, StateKind, Terms};
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::*;
@@ -51,19 +51,21 @@ fn request(name: ProcessName, from: u32, id: CommId, first_qpn: u32) -> Req {
         ack_timeout: 20,
     };
     Req {
-        local: id,
-        service: ME,
+        head: ReqHead {
+            local: id,
+            service: ME,
+            psn: Psn(7),
+            depth: DEPTH,
+            path,
+            mtu: 5,
+            pkey: 0xffff,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_cm_retries: 12,
+            response_timeout: 15,
+        },
         hello: hello(name, first_qpn),
         queues: Queues::new(1, OURS),
-        psn: Psn(7),
-        depth: DEPTH,
-        path,
-        mtu: 5,
-        pkey: 0xffff,
-        retry_count: 7,
-        rnr_retry: 7,
-        max_cm_retries: 12,
-        response_timeout: 15,
         srq: true,
     }
 }
@@ -83,12 +85,7 @@ impl Bench {
             address: address(20),
             layout: hello(ME, 2).layout,
             queues: Queues::new(1, OURS),
-            depth: DEPTH,
-            pkey: 0xffff,
-            sl: 0,
-            ack_timeout,
-            retry_count: 7,
-            rnr_retry: 7,
+            terms: Terms { depth: DEPTH, pkey: 0xffff, sl: 0, ack_timeout, retry_count: 7, rnr_retry: 7 },
             srq: true,
         };
         let now = Instant::now();

@@ -63,19 +63,21 @@ fn reqs() -> impl Strategy<Value = Req> {
     let bits = (1..=5_u8, any::<u16>(), 0..8_u8, 0..8_u8, 0..16_u8, 0..32_u8, any::<bool>());
     (ids(), any::<u64>(), hellos(), queues(), 0..1_u32 << 24, depths(), paths(), bits).prop_map(
         |((local, _), service, hello, queues, psn, depth, path, bits)| Req {
-            local,
-            service: ProcessName(service),
+            head: ReqHead {
+                local,
+                service: ProcessName(service),
+                psn: Psn(psn),
+                depth,
+                path,
+                mtu: bits.0,
+                pkey: bits.1,
+                retry_count: bits.2,
+                rnr_retry: bits.3,
+                max_cm_retries: bits.4,
+                response_timeout: bits.5,
+            },
             hello,
             queues,
-            psn: Psn(psn),
-            depth,
-            path,
-            mtu: bits.0,
-            pkey: bits.1,
-            retry_count: bits.2,
-            rnr_retry: bits.3,
-            max_cm_retries: bits.4,
-            response_timeout: bits.5,
             srq: bits.6,
         },
     )
@@ -164,30 +166,32 @@ proptest! {
 
 fn a_req() -> Req {
     Req {
-        local: CommId(0x0102_0304),
-        service: ProcessName(0x1112_1314_1516_1718),
+        head: ReqHead {
+            local: CommId(0x0102_0304),
+            service: ProcessName(0x1112_1314_1516_1718),
+            psn: Psn(0x61_6263),
+            depth: Depth { responder_resources: 4, initiator_depth: 8 },
+            path: Path {
+                local_lid: Lid(0x0708),
+                remote_lid: Lid(0x090a),
+                local_gid: Gid([0xfe; 16]),
+                remote_gid: Gid([0xfe; 16]),
+                sl: 3,
+                ack_timeout: 20,
+            },
+            mtu: 5,
+            pkey: 0xffff,
+            retry_count: 7,
+            rnr_retry: 6,
+            max_cm_retries: 12,
+            response_timeout: 15,
+        },
         hello: Hello {
             layout: Layout::new([false, true, true]).unwrap(),
             name: ProcessName(0x2122_2324_2526_2728),
             qpns: Qpns::new(&[Qpn(0x31_3233), Qpn(0x41_4243), Qpn(0x51_5253)]).unwrap(),
         },
         queues: Queues::new(0x7172_7374, "P,128,8:S,4096,8:S,65536,16,12,3,4,1"),
-        psn: Psn(0x61_6263),
-        depth: Depth { responder_resources: 4, initiator_depth: 8 },
-        path: Path {
-            local_lid: Lid(0x0708),
-            remote_lid: Lid(0x090a),
-            local_gid: Gid([0xfe; 16]),
-            remote_gid: Gid([0xfe; 16]),
-            sl: 3,
-            ack_timeout: 20,
-        },
-        mtu: 5,
-        pkey: 0xffff,
-        retry_count: 7,
-        rnr_retry: 6,
-        max_cm_retries: 12,
-        response_timeout: 15,
         srq: true,
     }
 }

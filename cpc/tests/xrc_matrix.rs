@@ -9,9 +9,11 @@ use cpc::wire::Source;
 use cpc::wire::domain::Address;
 use cpc::wire::listener::Address as Listener;
 use cpc::wire::xrc::{Datagram, Message, Rep, Req, SrqNums};
-use cpc::wire::{CommId, Depth, Drep, Dreq, Incarnation, Layout, MAD_LEN, Mra, Path, Reason, Rej, Stage};
+use cpc::wire::{
+    CommId, Depth, Drep, Dreq, Incarnation, Layout, MAD_LEN, Mra, Path, Reason, Rej, ReqHead, Stage,
+};
 use cpc::xrc::DomainId;
-use cpc::xrc::machine::{Action, Call, Direction, JoinError, Local, Machine, PathId};
+use cpc::xrc::machine::{Action, Call, Direction, JoinError, Local, Machine, PathId, Terms};
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
 
@@ -153,12 +155,7 @@ impl Bench {
             address: mine(),
             layout: layout(),
             srqs: srqs(),
-            depth: DEPTH,
-            pkey: 0xffff,
-            sl: 0,
-            ack_timeout,
-            retry_count: 7,
-            rnr_retry: 7,
+            terms: Terms { depth: DEPTH, pkey: 0xffff, sl: 0, ack_timeout, retry_count: 7, rnr_retry: 7 },
         };
         let params = Params { window: 2, max_retries: 1, ..Params::default() };
         let now = Instant::now();
@@ -261,10 +258,10 @@ impl Bench {
             "REQ anew" => self.send_req(theirs(), |req| {
                 (req.epoch, req.receiver, req.sender) = (2, Some(RECEIVER), Qpn(0x101));
             }),
-            "REQ later" => self.send_req(theirs(), |req| req.local = CommId(P.0 + 1)),
-            "REQ earlier" => self.send_req(theirs(), |req| req.local = CommId(P.0 - 1)),
-            "REQ over" => self.send_req(theirs(), |req| (req.local, req.ended) = (CommId(P.0 + 2), P)),
-            "REQ reborn" => self.send_req(life(1), |req| req.local = CommId(7)),
+            "REQ later" => self.send_req(theirs(), |req| req.head.local = CommId(P.0 + 1)),
+            "REQ earlier" => self.send_req(theirs(), |req| req.head.local = CommId(P.0 - 1)),
+            "REQ over" => self.send_req(theirs(), |req| (req.head.local, req.ended) = (CommId(P.0 + 2), P)),
+            "REQ reborn" => self.send_req(life(1), |req| req.head.local = CommId(7)),
             "REQ former" => self.send_req(life(-1), |_| {}),
             "REQ unlike" => self.send_req(theirs(), |req| req.layout = other_layout()),
             "REP" => self.send_rep(|_| {}),
@@ -349,7 +346,7 @@ impl Bench {
 
     fn note_ids(&mut self, message: &Message) {
         match message {
-            Message::Req(req) => (self.id, self.epoch) = (req.local, req.epoch),
+            Message::Req(req) => (self.id, self.epoch) = (req.head.local, req.epoch),
             Message::Rep(rep) => self.id = rep.local,
             _ => {}
         }
@@ -370,31 +367,33 @@ impl Bench {
 fn request(from: Address) -> Req {
     let (ours, theirs) = (mine().listener, from.listener);
     Req {
-        local: P,
-        service: ME,
+        head: ReqHead {
+            local: P,
+            service: ME,
+            psn: Psn(7),
+            depth: DEPTH,
+            path: Path {
+                local_lid: theirs.lid,
+                remote_lid: ours.lid,
+                local_gid: theirs.gid,
+                remote_gid: ours.gid,
+                sl: 0,
+                ack_timeout: 20,
+            },
+            mtu: 5,
+            pkey: 0xffff,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_cm_retries: 12,
+            response_timeout: 15,
+        },
         name: PEER,
         layout: layout(),
         sender: Qpn(0x100),
-        psn: Psn(7),
         receiver: None,
         epoch: 1,
         ended: CommId::NONE,
         domain: from.domain,
-        depth: DEPTH,
-        path: Path {
-            local_lid: theirs.lid,
-            remote_lid: ours.lid,
-            local_gid: theirs.gid,
-            remote_gid: ours.gid,
-            sl: 0,
-            ack_timeout: 20,
-        },
-        mtu: 5,
-        pkey: 0xffff,
-        retry_count: 7,
-        rnr_retry: 7,
-        max_cm_retries: 12,
-        response_timeout: 15,
     }
 }
 
@@ -508,7 +507,7 @@ fn a_peer_is_given_the_time_for_an_answer_that_its_request_has_named() {
     // Code 16 is 268 ms, the parameter 100 ms, with a jitter of a quarter.
     let named = Duration::from_nanos(4096 << 16);
     let mut bench = Bench::new();
-    bench.send_req(theirs(), |req| req.response_timeout = 16);
+    bench.send_req(theirs(), |req| req.head.response_timeout = 16);
     bench.note();
     ["ReceiverHeld", "Remove"].iter().for_each(|input| bench.apply(input));
     let wait = bench.machine.poll_timeout().expect("a DREQ is out") - bench.now;

@@ -3,7 +3,7 @@
 
 use cpc::ProcessName;
 use cpc::wire::xrc::{Datagram, Message, Rep, Req, SrqNums};
-use cpc::wire::{CommId, Depth, Incarnation, Layout, MAD_LEN, Path};
+use cpc::wire::{CommId, Depth, Incarnation, Layout, MAD_LEN, Path, ReqHead};
 use cpc::xrc::DomainId;
 use proptest::prelude::*;
 use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
@@ -34,24 +34,26 @@ fn asks() -> impl Strategy<Value = Req> {
     let queues = proptest::collection::vec(any::<bool>(), 1..=15);
     (ids, names, queues, pairs, depths(), paths(), bits).prop_map(
         |((local, epoch, ended), (service, name, domain), queues, pairs, depth, path, bits)| Req {
-            local: CommId(local),
-            service: ProcessName(service),
+            head: ReqHead {
+                local: CommId(local),
+                service: ProcessName(service),
+                psn: Psn(pairs.2),
+                depth,
+                path,
+                mtu: bits.0,
+                pkey: bits.1,
+                retry_count: bits.2,
+                rnr_retry: bits.3,
+                max_cm_retries: bits.4,
+                response_timeout: bits.5,
+            },
             name: ProcessName(name),
             layout: Layout::new(queues).unwrap(),
             sender: pairs.0,
-            psn: Psn(pairs.2),
             receiver: pairs.1,
             epoch,
             ended: CommId(ended),
             domain: DomainId(domain),
-            depth,
-            path,
-            mtu: bits.0,
-            pkey: bits.1,
-            retry_count: bits.2,
-            rnr_retry: bits.3,
-            max_cm_retries: bits.4,
-            response_timeout: bits.5,
         },
     )
 }
@@ -115,31 +117,33 @@ proptest! {
 fn the_fields_of_an_ask_lie_where_the_protocol_says() {
     let mut mad = [0; MAD_LEN];
     let req = Req {
-        local: CommId(0x0102_0304),
-        service: ProcessName(1),
+        head: ReqHead {
+            local: CommId(0x0102_0304),
+            service: ProcessName(1),
+            psn: Psn(0x31),
+            depth: Depth { responder_resources: 1, initiator_depth: 1 },
+            path: Path {
+                local_lid: Lid(1),
+                remote_lid: Lid(2),
+                local_gid: Gid([1; 16]),
+                remote_gid: Gid([2; 16]),
+                sl: 0,
+                ack_timeout: 14,
+            },
+            mtu: 5,
+            pkey: 0xffff,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_cm_retries: 12,
+            response_timeout: 15,
+        },
         name: ProcessName(0x1112_1314_1516_1718),
         layout: Layout::new([true]).unwrap(),
         sender: Qpn(0x21),
-        psn: Psn(0x31),
         receiver: Some(Qpn(0x41_4243)),
         epoch: 0x5152_5354,
         ended: CommId(0x6162_6364),
         domain: DomainId([0x77; 16]),
-        depth: Depth { responder_resources: 1, initiator_depth: 1 },
-        path: Path {
-            local_lid: Lid(1),
-            remote_lid: Lid(2),
-            local_gid: Gid([1; 16]),
-            remote_gid: Gid([2; 16]),
-            sl: 0,
-            ack_timeout: 14,
-        },
-        mtu: 5,
-        pkey: 0xffff,
-        retry_count: 7,
-        rnr_retry: 7,
-        max_cm_retries: 12,
-        response_timeout: 15,
     };
     Datagram { from: Incarnation(1), to: Incarnation(2), message: Message::Req(req) }.emit(&mut mad);
     let data = &mad[164..];

@@ -2,7 +2,8 @@
 
 use crate::{ConnectError, EndpointKey, ProcessName};
 
-/// What a driver has to do, in this order. `C` is what only one manager asks for; all else goes to the main thread.
+/// What a driver has to do, in this order. `C` is what only one manager asks for; all else goes to
+/// the main thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "on the connection path only")]
 pub enum Action<C> {

@@ -6,11 +6,11 @@ use std::time::Instant;
 use slab::Slab;
 
 use super::action::Action;
+use super::kinds::Kinds;
 use super::machine::{Core, Dismissal, Protocol};
 use super::parking::Parking;
 use super::rng::Rng;
 use super::stats::Stats;
-use super::table::Kinds;
 use super::timers::{Timer, Timers};
 use super::window::Window;
 use crate::{EndpointCommand, EndpointKey, Timeline};
@@ -19,10 +19,12 @@ impl<P: Protocol> Core<P> {
     /// A machine without endpoints. `seed` decides ids, PSNs and jitter.
     pub fn new(local: P::Local, params: P::Params, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
+        let (me, places) = P::basics(&local, &params);
         Core {
             own: P::new(&mut rng),
+            me,
             local,
-            window: Window::new(P::places(&params)),
+            window: Window::new(places),
             params,
             rng,
             endpoints: HashMap::new(),
@@ -75,17 +77,20 @@ impl<P: Protocol> Core<P> {
         self.command(key, EndpointCommand::Connect, now);
     }
 
-    /// The endpoint is no longer wanted. Its key is free at once; its connection is taken down in the background.
+    /// The endpoint is no longer wanted. Its key is free at once; its connection is taken down in
+    /// the background.
     pub fn remove_endpoint(&mut self, key: EndpointKey, now: Instant) {
         self.command(key, EndpointCommand::Remove, now);
     }
 
-    /// The endpoint has failed on this side: its peer is told, and it stays, to refuse requests, until it is removed.
+    /// The endpoint has failed on this side: its peer is told, and it stays, to refuse requests,
+    /// until it is removed.
     pub fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant) {
         self.command(key, EndpointCommand::Abandon, now);
     }
 
-    /// Data have come in on one of the endpoint's QPs: the peer is up, whether that was confirmed or not.
+    /// Data have come in on one of the endpoint's QPs: the peer is up, whether that was confirmed
+    /// or not.
     pub fn first_data(&mut self, key: EndpointKey, now: Instant) {
         self.command(key, EndpointCommand::FirstData, now);
     }

@@ -1,10 +1,11 @@
-//! What the managers' handlers are made of: links and their ends, deadlines, the window, what is reported.
+//! What the managers' handlers are made of: links and their ends, deadlines, the window, what is
+//! reported.
 
 use std::time::Instant;
 
 use super::action::Action;
-use super::machine::{Core, Dismissal, Endpoint, Link, Protocol};
-use super::table::{Kinds, QpInputs};
+use super::kinds::{Kinds, QpInputs};
+use super::machine::{Core, Dismissal, Endpoint, Link, PeerProtocol, Protocol};
 use super::timers::Timer;
 use crate::wire::Qpns;
 use crate::{ConnectCause, ConnectError, EndpointCommand, EndpointKey, ProcessName, Step, Timeline};
@@ -12,7 +13,7 @@ use crate::{ConnectCause, ConnectError, EndpointCommand, EndpointKey, ProcessNam
 impl<P: Protocol> Core<P> {
     /// True if an endpoint of `peer` can be added under `key`; if it cannot, that is reported.
     pub(crate) fn admits(&mut self, key: EndpointKey, peer: ProcessName) -> bool {
-        let misuse = if peer == P::name(&self.local) {
+        let misuse = if peer == self.me {
             "it is this process itself"
         } else if self.by_peer.contains_key(&peer) || self.endpoints.contains_key(&key) {
             "it has an endpoint already"
@@ -93,8 +94,8 @@ impl<P: Protocol> Core<P> {
         self.links[slot].in_window = true;
     }
 
-    /// The link's request has had its first answer, or its first silence: the next may go out. So a peer that is slow or gone holds a
-    /// place for one time-out only.
+    /// The link's request has had its first answer, or its first silence: the next may go out. So a
+    /// peer that is slow or gone holds a place for one time-out only.
     pub(crate) fn leave_window(&mut self, slot: usize, now: Instant) {
         if std::mem::take(&mut self.links[slot].in_window) {
             self.window.leave();
@@ -139,7 +140,7 @@ impl<P: Protocol> Core<P> {
 }
 
 /// What the managers with one link an endpoint share: ibcm and rdmacm.
-impl<P: Protocol<Endpoint = usize>> Core<P>
+impl<P: PeerProtocol> Core<P>
 where
     for<'a> P::Input<'a>: QpInputs,
 {
@@ -189,6 +190,25 @@ where
             self.by_peer.remove(&endpoint.peer);
             self.endpoints.remove(&key);
         }
+    }
+
+    /// Remove, where the peer may have a connection: asks it to let go.
+    pub(crate) fn disconnect(&mut self, slot: usize, _: &P::Input<'_>, now: Instant) {
+        self.unlist(slot, self.links[slot].key);
+        P::start_disconnect(self, slot, now);
+    }
+
+    /// Abandon, where the peer may have a connection: it must not wait for what never comes. The
+    /// endpoint stays known, to refuse requests.
+    pub(crate) fn abandon(&mut self, slot: usize, _: &P::Input<'_>, now: Instant) {
+        self.links[slot].failed = true;
+        P::start_disconnect(self, slot, now);
+    }
+
+    /// Remove of an endpoint that was abandoned: the rest goes as if it had been removed at once.
+    pub(crate) fn unlist_abandoned(&mut self, slot: usize, _: &P::Input<'_>, _: Instant) {
+        self.links[slot].failed = false;
+        self.unlist(slot, self.links[slot].key);
     }
 
     /// Both sides are up.

@@ -1,5 +1,6 @@
-//! What every connection manager's machine does, written once: endpoints and their links, the table's dispatch, deadlines, the window of
-//! requests, parked requests, what goes to the driver, counters.
+//! What every connection manager's machine does, written once: endpoints and their links, the
+//! table's dispatch, deadlines, the window of requests, parked requests, what goes to the driver,
+//! counters.
 //!
 //! ```text
 //!   endpoint  what the main thread adds and removes; found by key and by the peer's name
@@ -7,9 +8,9 @@
 //!   input     what happens to a link; the manager's table has a handler for each pair of state and input
 //!   action    what the driver has to do
 //! ```
-//! ibcm and rdmacm have one link an endpoint, xrc one for each direction. What a manager adds is its [`Protocol`]; its handlers are
-//! methods of `Core<Ibcm>`, `Core<RdmaCm>` or `Core<Xrc>`. Events and `now` go in, [`Action`]s come out: no I/O, no clock. Randomness comes in
-//! as one seed.
+//! ibcm and rdmacm have one link an endpoint, xrc one for each direction. What a manager adds is
+//! its [`Protocol`]; its handlers are methods of `Core<Ibcm>`, `Core<RdmaCm>` or `Core<Xrc>`.
+//! Events and `now` go in, [`Action`]s come out: no I/O, no clock. Randomness comes in as one seed.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Debug};
@@ -19,15 +20,16 @@ use std::time::Instant;
 use slab::Slab;
 
 use super::action::Action;
+use super::kinds::Kinds;
 use super::parking::Parking;
 use super::rng::Rng;
 use super::stats::Stats;
-use super::table::Kinds;
 use super::timers::Timers;
 use super::window::Window;
 use crate::{EndpointCommand, EndpointKey, ProcessName, Timeline};
 
-/// A link that waits for a place in the window: its slot, and its endpoint's key, in case the slot has another link by then.
+/// A link that waits for a place in the window: its slot, and its endpoint's key, in case the slot
+/// has another link by then.
 pub(crate) type Ticket = (usize, EndpointKey);
 
 /// Which side opened the exchange that counts.
@@ -49,26 +51,14 @@ pub enum Dismissal {
 }
 
 /// The handler of one cell of a manager's table.
-pub type Handler<P> = for<'a> fn(&mut Core<P>, usize, &<P as Protocol>::Input<'a>, Instant);
+pub type Handler<P> = for<'a> fn(&mut Core<P>, usize, &<P as Table>::Input<'a>, Instant);
 
-/// A connection manager's protocol. The value holds its tables beside those of the core.
-pub trait Protocol: Debug + Sized {
-    /// Its parameters.
-    type Params: Debug;
-    /// What this side brings into every exchange.
-    type Local: Debug;
-    /// What it keeps of an endpoint: the slot of its link, where it has one.
-    type Endpoint: Debug;
-    /// What it keeps of a link.
-    type Link: Debug;
+/// A manager's table, made by the macro `transitions`. The core knows four of its values.
+pub trait Table: Sized {
     /// Where a link stands: the rows of the table.
     type State: Debug + Kinds;
     /// What can happen to a link: the columns of the table.
     type Input<'a>;
-    /// A request that waits for its endpoint.
-    type Request: Debug;
-    /// What only this manager asks of its driver.
-    type Call: Debug;
 
     /// The state of a link that waits for a place in the window.
     const QUEUED: <Self::State as Kinds>::Kind;
@@ -79,17 +69,32 @@ pub trait Protocol: Debug + Sized {
     /// What happens to a link when its deadline passes.
     const TIMEOUT: Self::Input<'static>;
 
+    /// The handler of one cell.
+    fn handler(state: &Self::State, input: &Self::Input<'_>) -> Handler<Self>
+    where
+        Self: Protocol;
+}
+
+/// A connection manager's protocol. The value holds its tables beside those of the core.
+pub trait Protocol: Debug + Table {
+    /// Its parameters.
+    type Params: Debug;
+    /// What this side brings into every exchange.
+    type Local: Debug;
+    /// What it keeps of an endpoint: the slot of its link, where it has one.
+    type Endpoint: Debug;
+    /// What it keeps of a link.
+    type Link: Debug;
+    /// A request that waits for its endpoint.
+    type Request: Debug;
+    /// What only this manager asks of its driver.
+    type Call: Debug;
+
     /// Its tables, before there is an endpoint.
     fn new(rng: &mut Rng) -> Self;
 
-    /// The name of this process.
-    fn name(local: &Self::Local) -> ProcessName;
-
-    /// How many links may wait for their first answer at a time.
-    fn places(params: &Self::Params) -> u32;
-
-    /// The table.
-    fn handler(state: &Self::State, input: &Self::Input<'_>) -> Handler<Self>;
+    /// The name of this process, and how many links may wait for their first answer at a time.
+    fn basics(local: &Self::Local, params: &Self::Params) -> (ProcessName, u32);
 
     /// The main thread wants something of an endpoint.
     fn command(core: &mut Core<Self>, key: EndpointKey, command: EndpointCommand, now: Instant);
@@ -110,7 +115,15 @@ pub trait Protocol: Debug + Sized {
     fn counters(stats: &Stats) -> Vec<(&'static str, u64)>;
 }
 
-/// An endpoint, from its adding to its removal. What the manager keeps of it is read as its own fields.
+/// A protocol with one link an endpoint, for both directions, that has queue pairs of its own: ibcm
+/// and rdmacm.
+pub trait PeerProtocol: Protocol<Endpoint = usize> {
+    /// The link's connection is to be taken down: asks the peer to let go.
+    fn start_disconnect(core: &mut Core<Self>, slot: usize, now: Instant);
+}
+
+/// An endpoint, from its adding to its removal. What the manager keeps of it is read as its own
+/// fields.
 #[derive(Debug)]
 pub struct Endpoint<E> {
     pub(crate) peer: ProcessName,
@@ -172,6 +185,8 @@ impl<P: Protocol> fmt::Debug for Link<P> {
 
 /// The machine of a connection manager. See the module's description.
 pub struct Core<P: Protocol> {
+    /// This process.
+    pub(crate) me: ProcessName,
     pub(crate) local: P::Local,
     pub(crate) params: P::Params,
     pub(crate) rng: Rng,

@@ -54,9 +54,9 @@ counters! {
     gone,
 }
 
-/// Rows of name and value: `rows!(stats, "ibcm", received, sent)`.
+/// Rows of name and value: `rows!(stats, "ibcm": received sent)`.
 macro_rules! rows {
-    ($stats:expr, $manager:literal, $($name:ident),+ $(,)?) => {
+    ($stats:expr, $manager:literal: $($name:ident)+) => {
         vec![$((concat!($manager, "_", stringify!($name)), $stats.$name)),+]
     };
 }

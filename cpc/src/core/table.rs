@@ -6,24 +6,12 @@
 //! ```text
 //!   kinds! { pub enum StateKind: State { Idle, ReqSent, Up } }
 //!   kinds! { pub enum InputKind: Input<'_> { Connect, Rep } }
-//!   transitions! {
+//!   transitions! { Ibcm:
 //!       Idle { Connect: send_req }
 //!       ReqSent { Rep: connected }
 //!   }
 //! ```
 //! Which states follow is the handlers' affair; the golden files below `cpc/tests` say it for every cell, and a test walks them all.
-
-use crate::EndpointCommand;
-use crate::wire::Qpns;
-
-/// An enum with data, and the enum of its values without.
-pub trait Kinds {
-    /// The values without their data.
-    type Kind: Copy + PartialEq;
-
-    /// Which of them it is.
-    fn kind(&self) -> Self::Kind;
-}
 
 /// The values of an enum without their data.
 macro_rules! kinds {
@@ -38,7 +26,7 @@ macro_rules! kinds {
             pub const ALL: [$Kind; [$(stringify!($Name)),+].len()] = [$($Kind::$Name),+];
         }
 
-        impl $crate::core::table::Kinds for $Full {
+        impl $crate::core::kinds::Kinds for $Full {
             type Kind = $Kind;
 
             fn kind(&self) -> $Kind {
@@ -48,18 +36,27 @@ macro_rules! kinds {
     };
 }
 
-/// The table of `Machine`, whose rows are `StateKind` and whose columns are `InputKind`: `handler`, and `Machine::transitions`.
+/// The table of a manager's `Machine`, whose rows are `StateKind` and whose columns are `InputKind`: `handler`, and `Machine::transitions`.
 macro_rules! transitions {
-    ($($State:ident { $($Input:ident: $handler:ident),* $(,)? })+) => {
-        pub(super) type Handler = fn(&mut Machine, usize, &Input<'_>, std::time::Instant);
+    ($Manager:ident: $($State:ident { $($Input:ident: $handler:ident),* $(,)? })+) => {
+        type Handler = fn(&mut Machine, usize, &Input<'_>, std::time::Instant);
 
         const STATES: usize = StateKind::ALL.len();
         const INPUTS: usize = InputKind::ALL.len();
 
-        /// The handler of one cell.
-        pub(super) fn handler(state: &State, input: &Input<'_>) -> Handler {
-            use $crate::core::table::Kinds;
-            TABLE[state.kind() as usize][input.kind() as usize]
+        impl $crate::core::machine::Table for super::$Manager {
+            type State = State;
+            type Input<'a> = Input<'a>;
+
+            const QUEUED: StateKind = StateKind::Queued;
+            const FAILED: State = State::Failed;
+            const LEAVING: StateKind = StateKind::DreqSent;
+            const TIMEOUT: Input<'static> = Input::Timeout;
+
+            fn handler(state: &State, input: &Input<'_>) -> Handler {
+                use $crate::core::kinds::Kinds;
+                TABLE[state.kind() as usize][input.kind() as usize]
+            }
         }
 
         const TABLE: [[Handler; INPUTS]; STATES] = {
@@ -93,20 +90,10 @@ macro_rules! transitions {
     };
 }
 
-/// What comes to a link with queue pairs of its own from outside the exchange.
-pub trait QpInputs: Sized {
-    /// The main thread wants something of its endpoint; `None` if that is nothing to such a link.
-    fn command(command: EndpointCommand) -> Option<Self>;
-    /// Its QPs are made, or why not.
-    fn qps_created(qpns: Result<Qpns, String>) -> Self;
-    /// Its QPs are in RTS, or why not.
-    fn qps_up(outcome: Result<(), String>) -> Self;
-}
-
-/// [`QpInputs`] for an enum of inputs that has these under their usual names.
+/// `QpInputs` for an enum of inputs that has these under their usual names.
 macro_rules! qp_inputs {
     ($Input:ty) => {
-        impl $crate::core::table::QpInputs for $Input {
+        impl $crate::core::kinds::QpInputs for $Input {
             fn command(command: $crate::EndpointCommand) -> Option<Self> {
                 use $crate::EndpointCommand::{Abandon, Connect, FirstData, Remove, Renew};
                 match command {

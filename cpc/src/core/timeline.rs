@@ -6,89 +6,63 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// A step in the life of a connection, roughly in the order in which they happen. Which side asks and which answers
-/// decides about some: a connection has either `ReqSent` or `ReqReceived`, or both if two requests crossed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// The peer became known.
-    Created,
-    /// There was something to send to it.
-    Wanted,
-    /// Address and route of the peer are known (RDMA-CM; ibcm has them from the modex).
-    Resolved,
-    /// The peer's connection request came.
-    ReqReceived,
-    /// The queue pairs exist.
-    QpsCreated,
-    /// Our connection request left for the first time.
-    ReqSent,
-    /// The peer's answer to our request came.
-    RepReceived,
-    /// Our queue pairs are in RTS.
-    QpsUp,
-    /// Our answer to the peer's request left for the first time.
-    RepSent,
-    /// Our confirmation left for the first time.
-    RtuSent,
-    /// The peer's confirmation came.
-    RtuReceived,
-    /// The main thread has posted the real receive buffers.
-    Posted,
-    /// Our clear-to-send is posted.
-    CtsSent,
-    /// The peer's clear-to-send came.
-    CtsReceived,
-    /// Messages may flow.
-    Connected,
-    /// The first message of the upper layer went out or came in.
-    FirstMessage,
+/// The steps, in order: the enum, all of its values, and their names in logs and files.
+macro_rules! steps {
+    ($($(#[$doc:meta])* $Step:ident = $name:literal),+ $(,)?) => {
+        /// A step on the way of a connection, roughly in the order in which they happen. Which side
+        /// asks and which answers decides about some: a connection has either `ReqSent` or
+        /// `ReqReceived`, or both if two requests crossed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Step { $($(#[$doc])* $Step),+ }
+
+        /// Number of steps.
+        const STEPS: usize = [$($name),+].len();
+
+        impl Step {
+            /// Every step.
+            pub const ALL: [Step; STEPS] = [$(Step::$Step),+];
+
+            /// Its name in logs and files.
+            pub fn name(self) -> &'static str {
+                match self { $(Step::$Step => $name),+ }
+            }
+        }
+    };
 }
 
-/// Number of steps.
-const STEPS: usize = Step::FirstMessage as usize + 1;
-
-impl Step {
-    /// Every step.
-    pub const ALL: [Step; STEPS] = [
-        Step::Created,
-        Step::Wanted,
-        Step::Resolved,
-        Step::ReqReceived,
-        Step::QpsCreated,
-        Step::ReqSent,
-        Step::RepReceived,
-        Step::QpsUp,
-        Step::RepSent,
-        Step::RtuSent,
-        Step::RtuReceived,
-        Step::Posted,
-        Step::CtsSent,
-        Step::CtsReceived,
-        Step::Connected,
-        Step::FirstMessage,
-    ];
-
-    /// Its name in logs and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Step::Created => "created",
-            Step::Wanted => "wanted",
-            Step::Resolved => "resolved",
-            Step::QpsCreated => "qps_created",
-            Step::ReqSent => "req_sent",
-            Step::ReqReceived => "req_received",
-            Step::RepReceived => "rep_received",
-            Step::QpsUp => "qps_up",
-            Step::RepSent => "rep_sent",
-            Step::RtuSent => "rtu_sent",
-            Step::RtuReceived => "rtu_received",
-            Step::Posted => "buffers_posted",
-            Step::CtsSent => "cts_sent",
-            Step::CtsReceived => "cts_received",
-            Step::Connected => "connected",
-            Step::FirstMessage => "first_message",
-        }
-    }
+steps! {
+    /// The peer became known.
+    Created = "created",
+    /// There was something to send to it.
+    Wanted = "wanted",
+    /// Address and route of the peer are known (RDMA-CM; ibcm has them from the modex).
+    Resolved = "resolved",
+    /// The peer's connection request came.
+    ReqReceived = "req_received",
+    /// The queue pairs exist.
+    QpsCreated = "qps_created",
+    /// Our connection request left for the first time.
+    ReqSent = "req_sent",
+    /// The peer's answer to our request came.
+    RepReceived = "rep_received",
+    /// Our queue pairs are in RTS.
+    QpsUp = "qps_up",
+    /// Our answer to the peer's request left for the first time.
+    RepSent = "rep_sent",
+    /// Our confirmation left for the first time.
+    RtuSent = "rtu_sent",
+    /// The peer's confirmation came.
+    RtuReceived = "rtu_received",
+    /// The main thread has posted the real receive buffers.
+    Posted = "buffers_posted",
+    /// Our clear-to-send is posted.
+    CtsSent = "cts_sent",
+    /// The peer's clear-to-send came.
+    CtsReceived = "cts_received",
+    /// Messages may flow.
+    Connected = "connected",
+    /// The first message of the upper layer went out or came in.
+    FirstMessage = "first_message",
 }
 
 /// The times of one connection's steps.

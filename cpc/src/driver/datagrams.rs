@@ -11,12 +11,16 @@ use std::sync::Arc;
 use slab::Slab;
 use verbs::{
     Access, Ah, AhAttr, Buf, CompChannel, Cq, Gid, InitAttr, Lid, LinkLayer, Pool, PoolConfig, Posted, Psn,
-    QKey, Qp, QpCap, QpInit, QpKind, Qpn, SendFlags, Wc,
+    QKey, Qp, QpCap, QpInit, QpKind, SendFlags, Wc,
 };
 
+use super::module::Port;
 use super::qp_set::HOP_LIMIT;
+use super::seed;
+use crate::exchange::Terms;
 use crate::wire::datagram::{Datagram, Request};
-use crate::wire::{MAD_LEN, Source};
+use crate::wire::listener::Address;
+use crate::wire::{Depth, MAD_LEN, Source};
 use crate::{ConnectCause, ConnectError, EndpointKey, Error, ProcessName, QpPlan};
 
 /// Key of the datagram service. The top bit stays clear: a key with it set is the privileged one of the sending QP (IBTA 10.2.5).
@@ -41,8 +45,10 @@ struct Route {
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Transport {
-    /// Whose datagrams these are, for messages.
+    /// The manager's name, for messages.
     name: &'static str,
+    /// What `dropped` is called.
+    unsent_counter: &'static str,
     plan: Arc<QpPlan>,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
@@ -57,14 +63,19 @@ pub(crate) struct Transport {
     /// Where the device refused to send to, and why.
     unsent: Vec<(Source, verbs::Error)>,
     /// Datagrams that could not be sent. Should stay 0.
-    pub(crate) dropped: u64,
+    dropped: u64,
     /// The device is gone: nothing is sent or awaited any more.
     broken: bool,
 }
 
 impl Transport {
     /// Makes the queue pair and posts its receives: from now on datagrams are kept.
-    pub(crate) fn open(name: &'static str, plan: &Arc<QpPlan>, receives: u32) -> Result<Transport, Error> {
+    pub(crate) fn open(
+        name: &'static str,
+        unsent_counter: &'static str,
+        plan: &Arc<QpPlan>,
+        receives: u32,
+    ) -> Result<Transport, Error> {
         let receives = receives.clamp(1, plan.port.ctx.query_device()?.max_qp_wr.max(1));
         let channel = CompChannel::create(&plan.port.ctx)?;
         let cq = Cq::create(&plan.port.ctx, receives + SEND_DEPTH, Some(&channel))?;
@@ -78,6 +89,7 @@ impl Transport {
         };
         let mut transport = Transport {
             name,
+            unsent_counter,
             pool: Pool::new(&plan.pd, config),
             plan: plan.clone(),
             qp,
@@ -118,41 +130,23 @@ impl Transport {
         }
     }
 
-    /// Number of the queue pair.
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.qp.num()
+    /// Where it is reached, by this incarnation of the process.
+    pub(crate) fn address(&self) -> Address {
+        let port = &self.plan.port;
+        Address {
+            port: port.num,
+            mtu: port.mtu as u8,
+            ethernet: port.link_layer == LinkLayer::Ethernet,
+            lid: port.lid,
+            qpn: self.qp.num(),
+            incarnation: seed::incarnation(),
+            gid: port.gid,
+        }
     }
 
     /// An endpoint's peer is to be reached at this address.
     pub(crate) fn add_peer(&mut self, key: EndpointKey, to: Source, peer: ProcessName) {
         self.peers.insert(key, (to, peer));
-    }
-
-    /// The endpoint is gone, or what it sends is of no consequence any more.
-    pub(crate) fn remove_peer(&mut self, key: EndpointKey) {
-        self.peers.remove(&key);
-    }
-
-    /// Endpoints whose peer cannot be sent to: the device has refused it, for want of a resource. Each is named once.
-    pub(crate) fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
-        let mut lost = Vec::new();
-        for (to, error) in std::mem::take(&mut self.unsent) {
-            let there = self.peers.extract_if(|_, (at, _)| *at == to);
-            lost.extend(there.map(|(key, (_, peer))| {
-                (key, ConnectError { peer, cause: ConnectCause::Verbs(error.to_string()) })
-            }));
-        }
-        lost
-    }
-
-    /// Turns readable when datagrams or completions wait.
-    pub(crate) fn fd(&self) -> RawFd {
-        self.channel.fd()
-    }
-
-    /// True when everything has left.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.broken || (self.backlog.is_empty() && self.sends.is_empty())
     }
 
     /// Sends a datagram, now or when there is room.
@@ -286,6 +280,35 @@ impl Transport {
     }
 }
 
+impl Port for Transport {
+    fn fd(&self) -> RawFd {
+        self.channel.fd()
+    }
+
+    fn remove_peer(&mut self, key: EndpointKey) {
+        self.peers.remove(&key);
+    }
+
+    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
+        let mut lost = Vec::new();
+        for (to, error) in std::mem::take(&mut self.unsent) {
+            let there = self.peers.extract_if(|_, (at, _)| *at == to);
+            lost.extend(there.map(|(key, (_, peer))| {
+                (key, ConnectError { peer, cause: ConnectCause::Verbs(error.to_string()) })
+            }));
+        }
+        lost
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.broken || (self.backlog.is_empty() && self.sends.is_empty())
+    }
+
+    fn unsent(&self) -> Option<(&'static str, u64)> {
+        Some((self.unsent_counter, self.dropped))
+    }
+}
+
 impl Drop for Transport {
     fn drop(&mut self) {
         if let Err(error) = self.take_back() {
@@ -295,6 +318,20 @@ impl Drop for Transport {
         if left > 0 {
             log::warn!("{}: the device keeps {left} datagram buffers", self.name);
         }
+    }
+}
+
+/// What this side says of the queue pairs of a plan.
+pub(crate) fn terms(plan: &QpPlan) -> Terms {
+    // 0xffff is the default partition, full membership (IBTA 10.9.1.2).
+    let pkey = plan.port.ctx.query_pkey(plan.port.num, plan.port.pkey_index).unwrap_or(0xffff);
+    Terms {
+        depth: Depth { responder_resources: plan.max_dest_rd_atomic, initiator_depth: plan.max_rd_atomic },
+        pkey,
+        sl: plan.sl,
+        ack_timeout: plan.timeout,
+        retry_count: plan.retry_cnt,
+        rnr_retry: plan.queues.iter().map(|q| q.rnr_retry).max().unwrap_or(0),
     }
 }
 

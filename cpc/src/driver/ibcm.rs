@@ -1,46 +1,43 @@
 //! ibcm's backend: carries datagrams and moves queue pairs.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use verbs::{LinkLayer, Mtu, Psn};
+use verbs::{Mtu, Psn};
 
-use super::datagrams::{Transport, needs_grh};
-use super::module::Backend;
+use super::datagrams::{Transport, needs_grh, terms};
+use super::module::{Backend, Opened};
 use super::qp_set::{PeerSide, QpSets};
 use super::seed;
-use crate::config::datagram::Params;
 use crate::ibcm::machine::{Call, Ibcm, Local, Machine, Remote};
 use crate::manager::Query;
 use crate::queues::Outbox;
 use crate::wire::listener::Address;
-use crate::wire::{Depth, Incarnation, Layout, Queues, Source};
-use crate::{ConnectError, EndpointKey, EndpointPlan, Error, QpPlan};
+use crate::wire::{Layout, Queues, Source};
+use crate::{EndpointKey, EndpointPlan, Error, QpPlan};
 
 /// ibcm on one port.
 #[derive(Debug)]
 pub(crate) struct IbcmBackend {
     plan: Arc<QpPlan>,
-    params: Params,
     address: Address,
-    transport: Transport,
     sets: QpSets,
 }
 
 impl Backend for IbcmBackend {
     type Protocol = Ibcm;
+    type Port = Transport;
 
     const NAME: &'static str = "ibcm";
     const SERVES_XRC: bool = false;
 
-    fn open(query: &Query<'_>) -> Result<(Self, Machine), Error> {
+    fn open(query: &Query<'_>) -> Result<Opened<Self>, Error> {
         let (plan, params) = (query.plan, &query.config.ibcm);
         let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
         let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;
-        let transport = Transport::open(Self::NAME, plan, params.recv_count)?;
+        let transport = Transport::open(Self::NAME, "ibcm_unsent", plan, params.recv_count)?;
         let seed = params.seed.unwrap_or_else(seed::from_system);
-        let address = address(plan, &transport, seed::incarnation());
+        let address = transport.address();
         let machine = Machine::new(local(query, address, layout), params.clone(), seed);
         log::debug!(
             "ibcm listens on {:?} of {}, {:?}, {:?}",
@@ -49,21 +46,15 @@ impl Backend for IbcmBackend {
             address.lid,
             address.incarnation
         );
-        let sets = QpSets::new(plan);
-        Ok((IbcmBackend { plan: plan.clone(), params: params.clone(), address, transport, sets }, machine))
-    }
-
-    fn advert(&self) -> (u8, Vec<u8>) {
-        (self.params.priority, self.address.emit().to_vec())
-    }
-
-    fn fd(&self) -> RawFd {
-        self.transport.fd()
+        let backend = IbcmBackend { plan: plan.clone(), address, sets: QpSets::new(plan) };
+        let (priority, blob) = (params.priority, address.emit().to_vec());
+        Ok(Opened { machine, backend, port: transport, priority, blob })
     }
 
     fn add_endpoint(
         &mut self,
         machine: &mut Machine,
+        transport: &mut Transport,
         endpoint: EndpointPlan,
         now: Instant,
     ) -> Result<(), String> {
@@ -72,20 +63,23 @@ impl Backend for IbcmBackend {
         self.address.check_link(&address)?;
         log::debug!("ibcm: {peer:?} listens on {:?}, {:?}", address.qpn, address.incarnation);
         self.sets.add(key, cts);
-        self.transport.add_peer(key, Source::from(&address), peer);
+        transport.add_peer(key, Source::from(&address), peer);
         machine.add_endpoint(key, peer, address, now);
         Ok(())
-    }
-
-    fn silence(&mut self, key: EndpointKey) {
-        self.transport.remove_peer(key);
     }
 
     fn remove_endpoint(&mut self, key: EndpointKey) {
         self.sets.remove(key);
     }
 
-    fn call(&mut self, machine: &mut Machine, call: Call, now: Instant, out: &Outbox) {
+    fn call(
+        &mut self,
+        machine: &mut Machine,
+        transport: &mut Transport,
+        call: Call,
+        now: Instant,
+        out: &Outbox,
+    ) {
         match call {
             Call::CreateQps { key } => machine.qps_created(key, self.sets.create_announced(key, out), now),
             Call::BringUp { key, remote, address, psn } => {
@@ -96,28 +90,16 @@ impl Backend for IbcmBackend {
                     outcome => machine.qps_up(key, outcome, now),
                 }
             }
-            Call::Send { to, datagram } => self.transport.send(to, &datagram),
+            Call::Send { to, datagram } => transport.send(to, &datagram),
         }
     }
 
-    fn progress(&mut self, machine: &mut Machine, now: Instant) -> bool {
-        self.transport.progress(|from, bytes| machine.datagram(from, bytes, now));
+    fn progress(&mut self, machine: &mut Machine, transport: &mut Transport, now: Instant) -> bool {
+        transport.progress(|from, bytes| machine.datagram(from, bytes, now));
         false
     }
 
-    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
-        self.transport.take_lost()
-    }
-
     fn close(&mut self) {}
-
-    fn is_quiet(&self) -> bool {
-        self.transport.is_quiet()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("ibcm_unsent", self.transport.dropped)]
-    }
 }
 
 impl IbcmBackend {
@@ -136,33 +118,14 @@ impl IbcmBackend {
     }
 }
 
-pub(crate) fn address(plan: &QpPlan, transport: &Transport, incarnation: Incarnation) -> Address {
-    Address {
-        port: plan.port.num,
-        mtu: plan.port.mtu as u8,
-        ethernet: plan.port.link_layer == LinkLayer::Ethernet,
-        lid: plan.port.lid,
-        qpn: transport.qpn(),
-        incarnation,
-        gid: plan.port.gid,
-    }
-}
-
 fn local(query: &Query<'_>, address: Address, layout: Layout) -> Local {
     let plan = query.plan;
-    // 0xffff is the default partition, full membership (IBTA 10.9.1.2).
-    let pkey = plan.port.ctx.query_pkey(plan.port.num, plan.port.pkey_index).unwrap_or(0xffff);
     Local {
         name: query.me,
         address,
         layout,
         queues: Queues::new(plan.receive_queues.fingerprint, &plan.receive_queues.text),
-        depth: Depth { responder_resources: plan.max_dest_rd_atomic, initiator_depth: plan.max_rd_atomic },
-        pkey,
-        sl: plan.sl,
-        ack_timeout: plan.timeout,
-        retry_count: plan.retry_cnt,
-        rnr_retry: plan.queues.iter().map(|q| q.rnr_retry).max().unwrap_or(0),
+        terms: terms(plan),
         srq: plan.queues.iter().any(|q| q.srq.is_some()),
     }
 }

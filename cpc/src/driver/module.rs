@@ -1,8 +1,8 @@
-//! A connection manager at work: its machine, and the backend that carries out what the machine asks for. The manager trait is implemented
-//! here, once for all of them. Nothing is decided here.
+//! A connection manager at work: its machine, and the backend that carries out what the machine
+//! asks for. The manager trait is implemented here, once for all of them. Nothing is decided here.
 //!
 //! ```text
-//!   helper thread -- commands, time --> Driver -- inputs --> machine
+//!   helper thread -- commands, time --> Opened -- inputs --> machine
 //!        outbox  <-- news --               |    <-- actions --
 //!                                          +--- calls --> backend: queue pairs, datagrams, ids
 //! ```
@@ -21,24 +21,51 @@ use crate::{ConnectCause, ConnectError, EndpointCommand, EndpointKey, EndpointPl
 /// The machine that a backend works for.
 pub(crate) type MachineOf<B> = Core<<B as Backend>::Protocol>;
 
+/// Where a manager hears from its peers: the datagrams' queue pair, or the event channel of
+/// RDMA-CM.
+pub(crate) trait Port: Debug + Send {
+    /// Turns readable when there is something to take in.
+    fn fd(&self) -> RawFd;
+
+    /// What becomes of messages to the endpoint's peer is of no consequence any more.
+    fn remove_peer(&mut self, key: EndpointKey);
+
+    /// Endpoints whose peers turned out not to be reachable. Each is named once.
+    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)>;
+
+    /// True when everything has left.
+    fn is_quiet(&self) -> bool;
+
+    /// Messages that could not be sent, by the counter's name.
+    fn unsent(&self) -> Option<(&'static str, u64)>;
+}
+
+/// A manager that has opened on a port.
+#[derive(Debug)]
+pub(crate) struct Opened<B: Backend> {
+    pub(crate) machine: MachineOf<B>,
+    // Before the port, which its ids may hold.
+    pub(crate) backend: B,
+    pub(crate) port: B::Port,
+    /// What to publish: the priority, 0 to 100, and the address.
+    pub(crate) priority: u8,
+    pub(crate) blob: Vec<u8>,
+}
+
 /// What carries out the calls of one manager's machine.
 pub(crate) trait Backend: Debug + Send + Sized {
     /// The manager's protocol.
     type Protocol: Protocol;
+    /// Where it hears from its peers.
+    type Port: Port;
 
     /// The manager's name.
     const NAME: &'static str;
     /// It connects X queues, and those only; then no receive for a clear-to-send is posted.
     const SERVES_XRC: bool;
 
-    /// Opens what it needs on the port, and makes the machine.
-    fn open(query: &Query<'_>) -> Result<(Self, MachineOf<Self>), Error>;
-
-    /// What to publish: the priority, and the address.
-    fn advert(&self) -> (u8, Vec<u8>);
-
-    /// What turns readable when there is something to take in.
-    fn fd(&self) -> RawFd;
+    /// Opens what the manager needs on a device's port.
+    fn open(query: &Query<'_>) -> Result<Opened<Self>, Error>;
 
     /// A peer may connect from now on.
     ///
@@ -47,12 +74,10 @@ pub(crate) trait Backend: Debug + Send + Sized {
     fn add_endpoint(
         &mut self,
         machine: &mut MachineOf<Self>,
+        port: &mut Self::Port,
         endpoint: EndpointPlan,
         now: Instant,
     ) -> Result<(), String>;
-
-    /// What becomes of messages to the endpoint's peer is of no consequence any more.
-    fn silence(&mut self, key: EndpointKey);
 
     /// The endpoint is removed, and its peer has been told.
     fn remove_endpoint(&mut self, key: EndpointKey);
@@ -61,25 +86,17 @@ pub(crate) trait Backend: Debug + Send + Sized {
     fn call(
         &mut self,
         machine: &mut MachineOf<Self>,
+        port: &mut Self::Port,
         call: <Self::Protocol as Protocol>::Call,
         now: Instant,
         out: &Outbox,
     );
 
     /// Takes in what has come; true if there may be more.
-    fn progress(&mut self, machine: &mut MachineOf<Self>, now: Instant) -> bool;
-
-    /// Endpoints whose peers turned out not to be reachable. Each is named once.
-    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)>;
+    fn progress(&mut self, machine: &mut MachineOf<Self>, port: &mut Self::Port, now: Instant) -> bool;
 
     /// No more requests are taken in.
     fn close(&mut self);
-
-    /// True when everything has left.
-    fn is_quiet(&self) -> bool;
-
-    /// What it counts beside the machine.
-    fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
 /// The component of a backend.
@@ -103,25 +120,18 @@ where
     }
 
     fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
-        let (backend, machine) = B::open(query)?;
-        Ok(Box::new(Driver { backend, machine }))
+        Ok(Box::new(B::open(query)?))
     }
 }
 
-/// A manager at work on a port.
-struct Driver<B: Backend> {
-    backend: B,
-    machine: MachineOf<B>,
-}
-
-impl<B: Backend> Driver<B> {
+impl<B: Backend> Opened<B> {
     /// Performs what the machine wants done, answers included, until it wants nothing more.
     fn perform_all(&mut self, now: Instant, out: &Outbox) {
         loop {
             while let Some(action) = self.machine.poll_action() {
                 self.perform(action, now, out);
             }
-            let lost = self.backend.take_lost();
+            let lost = self.port.take_lost();
             if lost.is_empty() {
                 return;
             }
@@ -135,7 +145,9 @@ impl<B: Backend> Driver<B> {
 
     fn perform(&mut self, action: Action<<B::Protocol as Protocol>::Call>, now: Instant, out: &Outbox) {
         match action {
-            Action::Call(call) => self.backend.call(&mut self.machine, call, now, out),
+            Action::Call(call) => {
+                self.backend.call(&mut self.machine, &mut self.port, call, now, out);
+            }
             Action::Connected { key } => {
                 tell_times(&self.machine, key, out);
                 out.push(Event::Connected { key });
@@ -150,20 +162,21 @@ impl<B: Backend> Driver<B> {
     }
 }
 
-/// When the steps of the endpoint's connection happened; before the news that it is up or has failed.
+/// When the steps of the endpoint's connection happened; before the news that it is up or has
+/// failed.
 pub(crate) fn tell_times<P: Protocol>(machine: &Core<P>, key: EndpointKey, out: &Outbox) {
     if let Some(steps) = machine.timeline(key) {
         out.push(Event::Timeline { key, steps: Box::new(steps.clone()) });
     }
 }
 
-impl<B: Backend> Module for Driver<B>
+impl<B: Backend> Module for Opened<B>
 where
     MachineOf<B>: Send,
 {
     fn advert(&self) -> Advert {
-        let (priority, blob) = self.backend.advert();
-        Advert { name: B::NAME.to_owned(), priority: priority.min(100), blob }
+        let (name, priority) = (B::NAME.to_owned(), self.priority.min(100));
+        Advert { name, priority, blob: self.blob.clone() }
     }
 
     fn uses_cts(&self) -> bool {
@@ -171,12 +184,12 @@ where
     }
 
     fn fds(&self) -> Vec<RawFd> {
-        vec![self.backend.fd()]
+        vec![self.port.fd()]
     }
 
     fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox) {
         let (key, peer) = (endpoint.key, endpoint.peer);
-        match self.backend.add_endpoint(&mut self.machine, endpoint, now) {
+        match self.backend.add_endpoint(&mut self.machine, &mut self.port, endpoint, now) {
             Ok(()) => self.perform_all(now, out),
             Err(why) => {
                 let error = ConnectError { peer, cause: ConnectCause::Address(why) };
@@ -187,7 +200,7 @@ where
 
     fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant, out: &Outbox) {
         if matches!(command, EndpointCommand::Remove | EndpointCommand::Abandon) {
-            self.backend.silence(key);
+            self.port.remove_peer(key);
         }
         self.machine.command(key, command, now);
         self.perform_all(now, out);
@@ -198,7 +211,7 @@ where
 
     fn progress(&mut self, now: Instant, out: &Outbox) {
         while {
-            let more = self.backend.progress(&mut self.machine, now);
+            let more = self.backend.progress(&mut self.machine, &mut self.port, now);
             self.perform_all(now, out);
             more
         } {}
@@ -220,10 +233,11 @@ where
     }
 
     fn is_quiet(&self) -> bool {
-        self.machine.leaving() == 0 && self.backend.is_quiet()
+        self.machine.leaving() == 0 && self.port.is_quiet()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        [self.machine.counters(), self.backend.counters()].concat()
+        let machine = self.machine.counters().into_iter();
+        machine.chain(self.port.unsent()).collect()
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use verbs::cm::{self, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, Token};
 use verbs::{Qp, QpState, Qpn};
 
-use super::module::Backend;
+use super::module::{Backend, Opened, Port};
 use super::qp_set::QpSets;
 use super::{listener, seed};
 use crate::config::rdmacm::Params;
@@ -33,6 +33,27 @@ struct HeldId {
     asks: bool,
 }
 
+/// RDMA-CM repeats what is lost, and says which id cannot be connected.
+impl Port for Arc<EventChannel> {
+    fn fd(&self) -> RawFd {
+        EventChannel::fd(self)
+    }
+
+    fn remove_peer(&mut self, _: EndpointKey) {}
+
+    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
+        Vec::new()
+    }
+
+    fn is_quiet(&self) -> bool {
+        true
+    }
+
+    fn unsent(&self) -> Option<(&'static str, u64)> {
+        None
+    }
+}
+
 /// rdmacm on one port.
 #[derive(Debug)]
 pub(crate) struct RdmaCmBackend {
@@ -41,19 +62,18 @@ pub(crate) struct RdmaCmBackend {
     address: Address,
     iwarp: bool,
     sets: QpSets,
-    // Ids before the channel that they hold.
     ids: HashMap<Token, HeldId>,
     listener: Option<CmId>,
-    channel: Arc<EventChannel>,
 }
 
 impl Backend for RdmaCmBackend {
     type Protocol = RdmaCm;
+    type Port = Arc<EventChannel>;
 
     const NAME: &'static str = "rdmacm";
     const SERVES_XRC: bool = false;
 
-    fn open(query: &Query<'_>) -> Result<(Self, Machine), Error> {
+    fn open(query: &Query<'_>) -> Result<Opened<Self>, Error> {
         let (plan, params) = (query.plan, &query.config.rdmacm);
         let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
         let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;
@@ -75,22 +95,16 @@ impl Backend for RdmaCmBackend {
             sets: QpSets::new(plan),
             ids: HashMap::new(),
             listener: Some(listener),
-            channel,
         };
-        Ok((backend, Machine::new(local, params.clone(), seed)))
-    }
-
-    fn advert(&self) -> (u8, Vec<u8>) {
-        (self.params.priority, self.address.emit().to_vec())
-    }
-
-    fn fd(&self) -> RawFd {
-        self.channel.fd()
+        let machine = Machine::new(local, params.clone(), seed);
+        let (priority, blob) = (params.priority, address.emit().to_vec());
+        Ok(Opened { machine, backend, port: channel, priority, blob })
     }
 
     fn add_endpoint(
         &mut self,
         machine: &mut Machine,
+        _: &mut Arc<EventChannel>,
         endpoint: EndpointPlan,
         now: Instant,
     ) -> Result<(), String> {
@@ -101,15 +115,20 @@ impl Backend for RdmaCmBackend {
         Ok(())
     }
 
-    fn silence(&mut self, _: EndpointKey) {}
-
     fn remove_endpoint(&mut self, key: EndpointKey) {
         self.sets.remove(key);
     }
 
-    fn call(&mut self, machine: &mut Machine, call: Call, now: Instant, out: &Outbox) {
+    fn call(
+        &mut self,
+        machine: &mut Machine,
+        channel: &mut Arc<EventChannel>,
+        call: Call,
+        now: Instant,
+        out: &Outbox,
+    ) {
         match call {
-            Call::Resolve { id, to } => self.resolve(machine, id, to, now),
+            Call::Resolve { id, to } => self.resolve(machine, channel, id, to, now),
             Call::Route { id } => {
                 let patience = self.params.resolve_timeout;
                 self.call_id(machine, id, now, |held| held.id.resolve_route(patience));
@@ -148,8 +167,8 @@ impl Backend for RdmaCmBackend {
         }
     }
 
-    fn progress(&mut self, machine: &mut Machine, now: Instant) -> bool {
-        match self.channel.next_event() {
+    fn progress(&mut self, machine: &mut Machine, channel: &mut Arc<EventChannel>, now: Instant) -> bool {
+        match channel.next_event() {
             Ok(Some(event)) => {
                 self.take(machine, event, now);
                 return true;
@@ -160,20 +179,8 @@ impl Backend for RdmaCmBackend {
         false
     }
 
-    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
-        Vec::new()
-    }
-
     fn close(&mut self) {
         self.listener = None;
-    }
-
-    fn is_quiet(&self) -> bool {
-        true
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
     }
 }
 
@@ -203,9 +210,16 @@ impl RdmaCmBackend {
         self.ids.remove(&id);
     }
 
-    fn resolve(&mut self, machine: &mut Machine, id: Token, to: Address, now: Instant) {
+    fn resolve(
+        &mut self,
+        machine: &mut Machine,
+        channel: &Arc<EventChannel>,
+        id: Token,
+        to: Address,
+        now: Instant,
+    ) {
         let from = SocketAddr::new(self.address.socket.ip(), 0);
-        let made = CmId::create(&self.channel, id).and_then(|made| {
+        let made = CmId::create(channel, id).and_then(|made| {
             made.resolve_addr(from, to.socket, self.params.resolve_timeout)?;
             Ok(made)
         });

@@ -1,7 +1,6 @@
 //! xrc's backend: carries datagrams and moves queue pairs of the domain.
 
 use std::collections::HashMap;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,87 +8,74 @@ use verbs::{
     AhAttr, InitAttr, Mtu, Psn, QKey, Qp, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr, XrcRecvQp,
 };
 
-use super::datagrams::{Transport, needs_grh};
-use super::ibcm::address as listener;
-use super::module::{Backend, tell_times};
+use super::datagrams::{Transport, needs_grh, terms};
+use super::module::{Backend, Opened, tell_times};
 use super::qp_set::HOP_LIMIT;
 use super::seed;
-use crate::config::datagram::Params;
 use crate::manager::Query;
 use crate::queues::Outbox;
 use crate::wire::domain::Address;
 use crate::wire::xrc::SrqNums;
 use crate::wire::{CommId, Depth, Layout, Source};
 use crate::xrc::machine::{Call, JoinError, Local, Machine, PathId, Xrc};
-use crate::{ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
+use crate::{EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
 
 /// xrc on one port.
 #[derive(Debug)]
 pub(crate) struct XrcBackend {
     plan: Arc<QpPlan>,
     xrc: XrcPlan,
-    params: Params,
     address: Address,
-    transport: Transport,
     senders: HashMap<PathId, Arc<Qp>>,
     handles: HashMap<CommId, Arc<XrcRecvQp>>,
 }
 
 impl Backend for XrcBackend {
     type Protocol = Xrc;
+    type Port = Transport;
 
     const NAME: &'static str = "xrc";
     const SERVES_XRC: bool = true;
 
-    fn open(query: &Query<'_>) -> Result<(Self, Machine), Error> {
+    fn open(query: &Query<'_>) -> Result<Opened<Self>, Error> {
         let (plan, params) = (query.plan, &query.config.xrc);
         let xrc = plan.xrc.clone().ok_or(Error::Plan("it has no X queues"))?;
-        let transport = Transport::open(Self::NAME, plan, params.recv_count)?;
+        let transport = Transport::open(Self::NAME, "xrc_unsent", plan, params.recv_count)?;
         let seed = params.seed.unwrap_or_else(seed::from_system);
-        let address = Address { listener: listener(plan, &transport, seed::incarnation()), domain: xrc.id };
+        let address = Address { listener: transport.address(), domain: xrc.id };
         let machine = Machine::new(local(query, &xrc, address)?, params.clone(), seed);
         log::debug!("xrc listens on {:?} of {}", address.listener.qpn, plan.port.ctx.name());
-        let backend = XrcBackend {
-            plan: plan.clone(),
-            xrc,
-            params: params.clone(),
-            address,
-            transport,
-            senders: HashMap::new(),
-            handles: HashMap::new(),
-        };
-        Ok((backend, machine))
-    }
-
-    fn advert(&self) -> (u8, Vec<u8>) {
-        (self.params.priority, self.address.emit().to_vec())
-    }
-
-    fn fd(&self) -> RawFd {
-        self.transport.fd()
+        let (senders, handles) = (HashMap::new(), HashMap::new());
+        let backend = XrcBackend { plan: plan.clone(), xrc, address, senders, handles };
+        let (priority, blob) = (params.priority, address.emit().to_vec());
+        Ok(Opened { machine, backend, port: transport, priority, blob })
     }
 
     fn add_endpoint(
         &mut self,
         machine: &mut Machine,
+        transport: &mut Transport,
         endpoint: EndpointPlan,
         now: Instant,
     ) -> Result<(), String> {
         let EndpointPlan { key, peer, peer_blob, label, .. } = endpoint;
         let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
         self.address.listener.check_link(&address.listener)?;
-        self.transport.add_peer(key, Source::from(&address.listener), peer);
+        transport.add_peer(key, Source::from(&address.listener), peer);
         machine.add_endpoint(key, peer, address, label, now);
         Ok(())
     }
 
-    fn silence(&mut self, key: EndpointKey) {
-        self.transport.remove_peer(key);
-    }
-
     fn remove_endpoint(&mut self, _: EndpointKey) {}
 
-    fn call(&mut self, machine: &mut Machine, call: Call, now: Instant, out: &Outbox) {
+    fn call(
+        &mut self,
+        machine: &mut Machine,
+        transport: &mut Transport,
+        call: Call,
+        now: Instant,
+        out: &Outbox,
+    ) {
         match call {
             Call::MakeSender { path } => {
                 let made = self.make_sender(path).map_err(|error| error.to_string());
@@ -109,7 +95,7 @@ impl Backend for XrcBackend {
                 machine.joined(link, epoch, outcome, now);
             }
             Call::Release { link } => drop(self.handles.remove(&link)),
-            Call::Send { to, datagram } => self.transport.send(to, &datagram),
+            Call::Send { to, datagram } => transport.send(to, &datagram),
             Call::Route { key, path, srqs, label } => {
                 if let Some(qp) = self.senders.get(&path).cloned() {
                     tell_times(machine, key, out);
@@ -120,24 +106,12 @@ impl Backend for XrcBackend {
         }
     }
 
-    fn progress(&mut self, machine: &mut Machine, now: Instant) -> bool {
-        self.transport.progress(|from, bytes| machine.datagram(from, bytes, now));
+    fn progress(&mut self, machine: &mut Machine, transport: &mut Transport, now: Instant) -> bool {
+        transport.progress(|from, bytes| machine.datagram(from, bytes, now));
         false
     }
 
-    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
-        self.transport.take_lost()
-    }
-
     fn close(&mut self) {}
-
-    fn is_quiet(&self) -> bool {
-        self.transport.is_quiet()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("xrc_unsent", self.transport.dropped)]
-    }
 }
 
 impl XrcBackend {
@@ -239,19 +213,12 @@ fn rnr_retry(plan: &QpPlan) -> u8 {
 
 fn local(query: &Query<'_>, xrc: &XrcPlan, address: Address) -> Result<Local, Error> {
     let plan = query.plan;
-    // 0xffff is the default partition, full membership (IBTA 10.9.1.2).
-    let pkey = plan.port.ctx.query_pkey(plan.port.num, plan.port.pkey_index).unwrap_or(0xffff);
     let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
     Ok(Local {
         name: query.me,
         address,
         layout: layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?,
         srqs: SrqNums::new(&xrc.srqs).ok_or(Error::Plan("it needs 1 to 15 shared receive queues"))?,
-        depth: Depth { responder_resources: plan.max_dest_rd_atomic, initiator_depth: plan.max_rd_atomic },
-        pkey,
-        sl: plan.sl,
-        ack_timeout: plan.timeout,
-        retry_count: plan.retry_cnt,
-        rnr_retry: rnr_retry(plan),
+        terms: terms(plan),
     })
 }

@@ -1,10 +1,12 @@
-//! What the managers that carry datagrams share, ibcm and xrc: the way of a datagram to its link, repetitions, requests that wait for
-//! their endpoint, and the messages that end an exchange.
+//! What the managers that carry datagrams share, ibcm and xrc: the way of a datagram to its link,
+//! repetitions, requests that wait for their endpoint, and the messages that end an exchange.
 //!
-//! A datagram has to pass, in this order: the format; the receiver's incarnation (is it for this one of ours?); the id or the name in it
-//! (which link?); the sender's incarnation and UD QPN (is it from the process that the modex, or a later request, named?); the ids of
-//! both sides (is it of this exchange?). What fails is counted. REQ, REP, RTU and DREQ that belong to nothing are answered all the same, so that
-//! their sender neither runs into its time-out nor holds half a connection.
+//! A datagram has to pass, in this order: the format; the receiver's incarnation (is it for this
+//! one of ours?); the id or the name in it (which link?); the sender's incarnation and UD QPN (is
+//! it from the process that the modex, or a later request, named?); the ids of both sides (is it of
+//! this exchange?). What fails is counted. REQ, REP, RTU and DREQ that belong to nothing are
+//! answered all the same, so that their sender neither runs into its time-out nor holds half a
+//! connection.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -12,7 +14,7 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-use verbs::Qpn;
+use verbs::{Psn, Qpn};
 
 use crate::config::datagram::Params;
 use crate::core::action::Action;
@@ -20,8 +22,10 @@ use crate::core::machine::{Core, Link, Protocol};
 use crate::core::rng::Rng;
 use crate::wire::datagram::{Datagram, Message, Request};
 use crate::wire::listener::Address;
-use crate::wire::time::decode_time;
-use crate::wire::{CommId, Drep, Dreq, Incarnation, Mra, Reason, Rej, Rtu, Source, Stage, WireError};
+use crate::wire::time::{decode_time, encode_time};
+use crate::wire::{
+    CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Reason, Rej, ReqHead, Rtu, Source, Stage, WireError,
+};
 use crate::{ConnectCause, ProcessName};
 
 /// A request as it has come in.
@@ -31,6 +35,23 @@ pub struct Received<Q> {
     pub(crate) from: Source,
     /// The incarnation that has sent it.
     pub(crate) incarnation: Incarnation,
+}
+
+/// What this side says of its queue pairs in every exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Their RDMA read depth.
+    pub depth: Depth,
+    /// Partition key.
+    pub pkey: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Local ACK timeout, 4.096 µs * 2^n.
+    pub ack_timeout: u8,
+    /// Transport retries.
+    pub retry_count: u8,
+    /// RNR retries.
+    pub rnr_retry: u8,
 }
 
 /// The ids of exchanges, drawn from a counter with a random start, and the links that they name.
@@ -98,8 +119,11 @@ pub trait DatagramProtocol:
     /// Its name in messages.
     const NAME: &'static str;
 
-    /// Our incarnation.
-    fn incarnation(local: &Self::Local) -> Incarnation;
+    /// Where we listen.
+    fn our_listener(local: &Self::Local) -> &Address;
+
+    /// What we say of our queue pairs.
+    fn terms(local: &Self::Local) -> &Terms;
 
     /// The ids of its exchanges.
     fn ids(&mut self) -> &mut Ids;
@@ -119,7 +143,8 @@ pub trait DatagramProtocol:
     /// A REQ for this process: it finds its endpoint by the name of its sender.
     fn route_req(core: &mut Core<Self>, received: &Received<Self::Req>, now: Instant);
 
-    /// A REJ that withdraws a REQ names the exchange by its sender's id only; false if this is none.
+    /// A REJ that withdraws a REQ names the exchange by its sender's id only; false if this is
+    /// none.
     fn withdrawn(core: &mut Core<Self>, from: Source, datagram: &Datagram<Self::Req>, now: Instant) -> bool;
 
     /// The call that sends a datagram.
@@ -132,7 +157,7 @@ impl<P: DatagramProtocol> Core<P> {
     pub fn datagram(&mut self, from: Source, bytes: &[u8], now: Instant) {
         self.stats.received += 1;
         match Datagram::parse(bytes) {
-            Ok(datagram) if datagram.to != P::incarnation(&self.local) => self.stats.stale += 1,
+            Ok(datagram) if datagram.to != P::our_listener(&self.local).incarnation => self.stats.stale += 1,
             Ok(Datagram { from: incarnation, message: Message::Req(req), .. }) => {
                 self.route_req(&Received { req, from, incarnation }, now);
             }
@@ -146,7 +171,7 @@ impl<P: DatagramProtocol> Core<P> {
     }
 
     fn route_req(&mut self, received: &Received<P::Req>, now: Instant) {
-        if received.req.service() == P::name(&self.local) {
+        if received.req.head().service == self.me {
             P::route_req(self, received, now);
         } else {
             self.reject_req(received, Reason::InvalidServiceId);
@@ -197,7 +222,7 @@ impl<P: DatagramProtocol> Core<P> {
 
     /// Rejects a REQ that has led to no exchange.
     pub(crate) fn reject_req(&mut self, received: &Received<P::Req>, reason: Reason) {
-        let rej = Rej::of_req(received.req.local(), reason);
+        let rej = Rej::of_req(received.req.head().local, reason);
         self.send_to(received.from, received.incarnation, Message::Rej(rej));
     }
 
@@ -208,10 +233,12 @@ impl<P: DatagramProtocol> Core<P> {
     }
 }
 
-/// Requests of processes that this side has no usable endpoint for (yet). With direct modex a peer may know us long before we know it.
+/// Requests of processes that this side has no usable endpoint for (yet). With direct modex a peer
+/// may know us long before we know it.
 impl<P: DatagramProtocol> Core<P> {
-    /// Keeps a REQ, asks its sender to wait (MRA), and reports the process the first time. One that comes again does not wait longer; one of
-    /// an earlier incarnation does not replace a later one's. One too many is dropped, and will come again.
+    /// Keeps a REQ, asks its sender to wait (MRA), and reports the process the first time. One that
+    /// comes again does not wait longer; one of an earlier incarnation does not replace a later
+    /// one's. One too many is dropped, and will come again.
     pub(crate) fn park(&mut self, received: &Received<P::Req>, now: Instant) {
         let peer = received.req.name();
         if !self.parked.has_room_for(peer) {
@@ -226,11 +253,12 @@ impl<P: DatagramProtocol> Core<P> {
                 self.actions.push_back(Action::UnknownPeer { peer });
             }
         }
-        let mra = Mra::of_req(received.req.local(), self.params.mra_wait);
+        let mra = Mra::of_req(received.req.head().local, self.params.mra_wait);
         self.send_to(received.from, received.incarnation, Message::Mra(mra));
     }
 
-    /// The endpoint has come: serves the request that waited for it, if it is not from an earlier incarnation than was added.
+    /// The endpoint has come: serves the request that waited for it, if it is not from an earlier
+    /// incarnation than was added.
     pub(crate) fn serve_parked(&mut self, peer: ProcessName, now: Instant) {
         if let Some(received) = self.parked.take(peer, &mut self.timers) {
             self.route_req(&received, now);
@@ -249,8 +277,34 @@ impl<P: DatagramProtocol> Core<P> {
 
     fn send_to(&mut self, to: Source, incarnation: Incarnation, message: Message<P::Req>) {
         self.stats.sent += 1;
-        let datagram = Datagram { from: P::incarnation(&self.local), to: incarnation, message };
+        let datagram = Datagram { from: P::our_listener(&self.local).incarnation, to: incarnation, message };
         self.actions.push_back(Action::Call(P::send(to, datagram)));
+    }
+
+    /// What a REQ of the link says in any case.
+    pub(crate) fn req_head(&self, slot: usize, psn: Psn) -> ReqHead {
+        let (link, terms) = (&self.links[slot], P::terms(&self.local));
+        let (ours, theirs) = (P::our_listener(&self.local), P::listener(link));
+        ReqHead {
+            local: link.local,
+            service: link.peer,
+            psn,
+            depth: terms.depth,
+            path: Path {
+                local_lid: ours.lid,
+                remote_lid: theirs.lid,
+                local_gid: ours.gid,
+                remote_gid: theirs.gid,
+                sl: terms.sl & 0xf,
+                ack_timeout: terms.ack_timeout & 0x1f,
+            },
+            mtu: ours.mtu.min(theirs.mtu),
+            pkey: terms.pkey,
+            retry_count: terms.retry_count & 7,
+            rnr_retry: terms.rnr_retry & 7,
+            max_cm_retries: u8::try_from(self.params.max_retries.min(15)).unwrap_or(15),
+            response_timeout: encode_time(self.params.timeout),
+        }
     }
 
     /// Rejects with our id of the exchange.
@@ -284,8 +338,8 @@ impl<P: DatagramProtocol> Core<P> {
         self.fail(slot, ConnectCause::Timeout { tries: self.links[slot].tries + 1, elapsed }, now);
     }
 
-    /// The peer is alive and asks for more time: its silence so far does not count against it. It gets what it asks for, as long as
-    /// `patience` for the whole exchange lasts.
+    /// The peer is alive and asks for more time: its silence so far does not count against it. It
+    /// gets what it asks for, as long as `patience` for the whole exchange lasts.
     pub(crate) fn more_time(&mut self, slot: usize, mra: &Mra, now: Instant) -> Instant {
         self.links[slot].tries = 0;
         let limit = self.links[slot].since + self.params.patience;
@@ -319,12 +373,14 @@ impl<P: DatagramProtocol> Core<P> {
     }
 
     /// Late datagrams are answered for as long as they may still be on their way.
-    pub(crate) fn time_wait(&mut self, slot: usize, ack_timeout: u8, now: Instant) {
+    pub(crate) fn time_wait(&mut self, slot: usize, now: Instant) {
+        let ack_timeout = P::terms(&self.local).ack_timeout;
         self.set_deadline(slot, Some(now + self.params.time_wait(ack_timeout)));
     }
 }
 
-/// The answer to an RTU of a connection that is gone: it names both ids, as if the connection were known here.
+/// The answer to an RTU of a connection that is gone: it names both ids, as if the connection were
+/// known here.
 pub(crate) fn disowned(rtu: &Rtu) -> Rej {
     Rej { local: rtu.remote, remote: rtu.local, stage: Stage::Other, reason: Reason::Stale }
 }

@@ -6,13 +6,11 @@ use verbs::{Gid, Lid, Psn, Qpn};
 
 use super::WireError;
 use super::datagram::{Reply, Request};
-use super::field::{Field, MAD_LEN, Run};
+use super::field::{Field, Mad, Run};
 use super::hello::{HELLO_LEN, Hello, Layout};
-use super::message::{CommId, Depth, Drep, Dreq, Mra, Path, Reason, Rej, Rep, Req, Rtu, Stage};
+use super::message::{CommId, Depth, Drep, Dreq, Mra, Path, Reason, Rej, Rep, Req, ReqHead, Rtu, Stage};
 use super::queues::Queues;
 use crate::ProcessName;
-
-pub(crate) type Mad = [u8; MAD_LEN];
 
 const LOCAL_COMM_ID: Field = Field::cm(0, 32);
 const REMOTE_COMM_ID: Field = Field::cm(4, 32);
@@ -109,12 +107,8 @@ impl Request for Req {
     const HAS_RTU: bool = true;
     type Reply = Rep;
 
-    fn local(&self) -> CommId {
-        self.local
-    }
-
-    fn service(&self) -> ProcessName {
-        self.service
+    fn head(&self) -> &ReqHead {
+        &self.head
     }
 
     fn name(&self) -> ProcessName {
@@ -122,21 +116,9 @@ impl Request for Req {
     }
 
     fn emit(&self, mad: &mut Mad) {
-        put_ids(mad, self.local, CommId::NONE);
-        req::SERVICE_ID.write(mad, self.service.0);
+        self.head.emit(mad);
         req::QPN.write(mad, self.hello.qpns.first().0.into());
-        req::RESPONDER_RESOURCES.write(mad, self.depth.responder_resources.into());
-        req::INITIATOR_DEPTH.write(mad, self.depth.initiator_depth.into());
-        req::REMOTE_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
-        req::LOCAL_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
-        req::PSN.write(mad, self.psn.0.into());
-        req::RETRY_COUNT.write(mad, self.retry_count.into());
-        req::RNR_RETRY.write(mad, self.rnr_retry.into());
-        req::MAX_CM_RETRIES.write(mad, self.max_cm_retries.into());
-        req::PKEY.write(mad, self.pkey.into());
-        req::MTU.write(mad, self.mtu.into());
         req::SRQ.write(mad, self.srq.into());
-        self.path.emit(mad);
         self.hello.emit(req::PRIVATE.of_mut(mad));
         self.queues.emit(req::QUEUES.of_mut(mad));
     }
@@ -147,16 +129,37 @@ impl Request for Req {
             return Err(WireError::Field("transport service type"));
         }
         let hello = Hello::parse(req::PRIVATE.of(mad))?;
-        let (local, _) = ids(mad);
+        agrees(req::QPN.read_u32(mad), &hello)?;
+        let queues = Queues::parse(req::QUEUES.of(mad))?;
+        Ok(Req { head: ReqHead::parse(mad)?, hello, queues, srq: req::SRQ.read(mad) == 1 })
+    }
+}
+
+impl ReqHead {
+    pub(super) fn emit(&self, mad: &mut Mad) {
+        put_ids(mad, self.local, CommId::NONE);
+        req::SERVICE_ID.write(mad, self.service.0);
+        req::RESPONDER_RESOURCES.write(mad, self.depth.responder_resources.into());
+        req::INITIATOR_DEPTH.write(mad, self.depth.initiator_depth.into());
+        req::REMOTE_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
+        req::LOCAL_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
+        req::PSN.write(mad, self.psn.0.into());
+        req::RETRY_COUNT.write(mad, self.retry_count.into());
+        req::RNR_RETRY.write(mad, self.rnr_retry.into());
+        req::MAX_CM_RETRIES.write(mad, self.max_cm_retries.into());
+        req::PKEY.write(mad, self.pkey.into());
+        req::MTU.write(mad, self.mtu.into());
+        self.path.emit(mad);
+    }
+
+    pub(super) fn parse(mad: &Mad) -> Result<ReqHead, WireError> {
         let mtu = req::MTU.read_u8(mad);
         if !(1..=5).contains(&mtu) {
             return Err(WireError::Field("path MTU"));
         }
-        let parsed = Req {
-            local,
+        Ok(ReqHead {
+            local: given(ids(mad).0)?,
             service: ProcessName(req::SERVICE_ID.read(mad)),
-            hello,
-            queues: Queues::parse(req::QUEUES.of(mad))?,
             psn: Psn(req::PSN.read_u32(mad)),
             depth: Depth {
                 responder_resources: req::RESPONDER_RESOURCES.read_u8(mad),
@@ -169,9 +172,7 @@ impl Request for Req {
             rnr_retry: req::RNR_RETRY.read_u8(mad),
             max_cm_retries: req::MAX_CM_RETRIES.read_u8(mad),
             response_timeout: req::LOCAL_RESPONSE_TIMEOUT.read_u8(mad),
-            srq: req::SRQ.read(mad) == 1,
-        };
-        opening(local, req::QPN.read_u32(mad), &hello).map(|()| parsed)
+        })
     }
 }
 
@@ -204,15 +205,14 @@ impl Path {
     }
 }
 
-/// What REQ and REP must satisfy: a real id, and a QPN field that agrees with the private data.
-fn opening(local: CommId, qpn: u32, hello: &Hello) -> Result<(), WireError> {
-    if local == CommId::NONE {
-        return Err(WireError::Field("communication id"));
-    }
-    if Qpn(qpn) != hello.qpns.first() {
-        return Err(WireError::Field("queue pair number"));
-    }
-    Ok(())
+/// The id of the sender of a REQ or REP, which must have one.
+pub(super) fn given(id: CommId) -> Result<CommId, WireError> {
+    if id == CommId::NONE { Err(WireError::Field("communication id")) } else { Ok(id) }
+}
+
+/// The QPN field of a REQ or REP must agree with the private data.
+fn agrees(qpn: u32, hello: &Hello) -> Result<(), WireError> {
+    if Qpn(qpn) == hello.qpns.first() { Ok(()) } else { Err(WireError::Field("queue pair number")) }
 }
 
 impl Reply for Rep {
@@ -236,9 +236,9 @@ impl Reply for Rep {
     fn parse(mad: &Mad) -> Result<Rep, WireError> {
         let hello = Hello::parse(rep::PRIVATE.of(mad))?;
         let (local, remote) = ids(mad);
-        opening(local, rep::QPN.read_u32(mad), &hello)?;
+        agrees(rep::QPN.read_u32(mad), &hello)?;
         Ok(Rep {
-            local,
+            local: given(local)?,
             remote,
             hello,
             queues: Queues::parse(rep::QUEUES.of(mad))?,

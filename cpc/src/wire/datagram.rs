@@ -1,4 +1,5 @@
-//! The datagrams of ibcm and xrc: management datagrams (MADs) of the communication management class.
+//! The datagrams of ibcm and xrc: management datagrams (MADs) of the communication management
+//! class.
 //!
 //! ```text
 //!   0  base version 1 | class 0x07 | class version 2 | method 0x03 (Send)
@@ -9,15 +10,16 @@
 //!  24  the message (IBTA vol. 1, 12.6), private data behind its fields
 //! 256
 //! ```
-//! Every field lies where the specification puts it, so that a packet capture reads well; but the datagrams travel
-//! between our own UD queue pairs and never meet a kernel's CM. A datagram of another length, class, or modifier is
-//! foreign and refused. Bytes become a [`Datagram`] once, in [`Datagram::parse`]; nothing behind it sees raw bytes.
+//! Every field lies where the specification puts it, so that a packet capture reads well; but the
+//! datagrams travel between our own UD queue pairs and never meet a kernel's CM. A datagram of
+//! another length, class, or modifier is foreign and refused. Bytes become a [`Datagram`] once, in
+//! [`Datagram::parse`]; nothing behind it sees raw bytes.
 
 use std::fmt::Debug;
 
-use super::codec::Mad;
 use super::envelope::Envelope;
-use super::message::{CommId, Drep, Dreq, Incarnation, Mra, Rej, Rtu};
+use super::field::Mad;
+use super::message::{CommId, Drep, Dreq, Incarnation, Mra, Rej, ReqHead, Rtu};
 use super::{MAD_LEN, WireError};
 use crate::ProcessName;
 
@@ -30,10 +32,8 @@ pub trait Request: Copy + Debug + Eq {
     /// Its REP.
     type Reply: Reply;
 
-    /// The sender's id for this exchange.
-    fn local(&self) -> CommId;
-    /// The process it wants to reach.
-    fn service(&self) -> ProcessName;
+    /// What every REQ says.
+    fn head(&self) -> &ReqHead;
     /// The process that sends it.
     fn name(&self) -> ProcessName;
     /// Writes it into a MAD whose other bytes are 0.
@@ -120,7 +120,7 @@ impl<Q: Request> Message<Q> {
 
     fn ids(&self) -> (CommId, CommId) {
         match self {
-            Message::Req(m) => (m.local(), CommId::NONE),
+            Message::Req(m) => (m.head().local, CommId::NONE),
             Message::Mra(m) => (m.local, m.remote),
             Message::Rej(m) => (m.local, m.remote),
             Message::Rep(m) => m.ids(),

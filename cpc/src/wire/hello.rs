@@ -76,36 +76,39 @@ impl fmt::Display for Layout {
     }
 }
 
-/// The QP numbers of one endpoint, in queue order; at most 15.
+/// A number for each queue, in queue order; 1 to 15.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Qpns {
+pub struct PerQueue<T> {
     len: u8,
-    qpns: [Qpn; MAX_QUEUES],
+    nums: [T; MAX_QUEUES],
 }
 
-impl Qpns {
-    /// Takes QP numbers in queue order; `None` for none or more than 15.
-    pub fn new(from: &[Qpn]) -> Option<Qpns> {
-        let mut qpns = [Qpn(0); MAX_QUEUES];
-        qpns.get_mut(..from.len())?.copy_from_slice(from);
+/// The QP numbers of one endpoint.
+pub type Qpns = PerQueue<Qpn>;
+
+impl<T: Copy + Default> PerQueue<T> {
+    /// Takes numbers in queue order; `None` for none or more than 15.
+    pub fn new(from: &[T]) -> Option<Self> {
+        let mut nums = [T::default(); MAX_QUEUES];
+        nums.get_mut(..from.len())?.copy_from_slice(from);
         let len = u8::try_from(from.len()).ok().filter(|&n| n > 0)?;
-        Some(Qpns { len, qpns })
+        Some(PerQueue { len, nums })
     }
 
     /// The numbers.
-    pub fn as_slice(&self) -> &[Qpn] {
-        &self.qpns[..usize::from(self.len)]
+    pub fn as_slice(&self) -> &[T] {
+        &self.nums[..usize::from(self.len)]
     }
 
-    /// The number of the first queue's QP, which also stands in the CM messages' own QPN field.
-    pub fn first(&self) -> Qpn {
-        self.qpns[0]
+    /// The number of the first queue; a QP's stands also in the CM messages' own QPN field.
+    pub fn first(&self) -> T {
+        self.nums[0]
     }
 }
 
-impl fmt::Debug for Qpns {
+impl<T: Copy + Default + fmt::Debug> fmt::Debug for PerQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.as_slice().iter().map(|q| q.0)).finish()
+        f.debug_list().entries(self.as_slice()).finish()
     }
 }
 

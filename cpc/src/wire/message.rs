@@ -70,18 +70,14 @@ pub struct Path {
     pub ack_timeout: u8,
 }
 
-/// Request for communication (IBTA 12.6.5).
+/// What every REQ says, whichever manager's it is (IBTA 12.6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Req {
+pub struct ReqHead {
     /// The sender's id for this exchange.
     pub local: CommId,
     /// The process it wants to reach; stands in the service id.
     pub service: ProcessName,
-    /// Its queue pairs.
-    pub hello: Hello,
-    /// Its queues; of the text, what fits.
-    pub queues: Queues,
-    /// Its starting PSN, the same on every QP.
+    /// The PSN that its queue pairs start with.
     pub psn: Psn,
     /// Its RDMA read depth.
     pub depth: Depth,
@@ -99,6 +95,17 @@ pub struct Req {
     pub max_cm_retries: u8,
     /// Time in which the sender expects an answer, 4.096 µs * 2^n, 5 bits.
     pub response_timeout: u8,
+}
+
+/// ibcm's request for communication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Req {
+    /// What every REQ says.
+    pub head: ReqHead,
+    /// Its queue pairs.
+    pub hello: Hello,
+    /// Its queues; of the text, what fits.
+    pub queues: Queues,
     /// True if any queue is shared.
     pub srq: bool,
 }

@@ -26,9 +26,11 @@ pub(crate) mod time;
 pub mod xrc;
 
 pub use field::MAD_LEN;
-pub use hello::{HELLO_LEN, Hello, Layout, MAX_QUEUES, Qpns};
+pub use hello::{HELLO_LEN, Hello, Layout, MAX_QUEUES, PerQueue, Qpns};
 pub use listener::Source;
-pub use message::{CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Reason, Rej, Rep, Req, Rtu, Stage};
+pub use message::{
+    CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Reason, Rej, Rep, Req, ReqHead, Rtu, Stage,
+};
 pub use queues::Queues;
 
 /// A datagram of ibcm.

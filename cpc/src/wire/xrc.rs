@@ -21,13 +21,13 @@
 //! makes of its peer, so it also distinguishes the next endpoint from this one.
 #![forbid(unsafe_code)]
 
-use verbs::{Psn, Qpn, SrqNum};
+use verbs::{Qpn, SrqNum};
 
-use super::codec::{Mad, ids, put_ids, rep, req};
+use super::codec::{given, ids, put_ids, rep, req};
 use super::datagram::{Reply, Request};
 use super::domain::DomainId;
-use super::field::Field;
-use super::{CommId, Depth, Layout, MAX_QUEUES, Path, WireError};
+use super::field::{Field, Mad};
+use super::{CommId, Depth, Layout, MAX_QUEUES, PerQueue, ReqHead, WireError};
 use crate::ProcessName;
 
 const EXTENDED_TRANSPORT: Field = Field::cm_bits(51, 5, 3);
@@ -46,43 +46,20 @@ const DOMAIN_LEN: usize = 16;
 const LABEL_AT: usize = REST_AT + MAX_QUEUES * NUM_LEN;
 const REP_EPOCH_AT: usize = LABEL_AT + 4;
 
-/// SRQ numbers of one process, in queue order; 1 to 15.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqNums {
-    len: u8,
-    nums: [SrqNum; MAX_QUEUES],
-}
-
-impl SrqNums {
-    /// Takes numbers in queue order; `None` for none or more than 15.
-    pub fn new(from: &[SrqNum]) -> Option<SrqNums> {
-        let mut nums = [SrqNum(0); MAX_QUEUES];
-        nums.get_mut(..from.len())?.copy_from_slice(from);
-        let len = u8::try_from(from.len()).ok().filter(|&n| n > 0)?;
-        Some(SrqNums { len, nums })
-    }
-
-    /// The numbers.
-    pub fn as_slice(&self) -> &[SrqNum] {
-        &self.nums[..usize::from(self.len)]
-    }
-}
+/// SRQ numbers of one process.
+pub type SrqNums = PerQueue<SrqNum>;
 
 /// "I send over this queue pair; which are your queues?"
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Req {
-    /// The sender's id for this exchange.
-    pub local: CommId,
-    /// The process that is asked.
-    pub service: ProcessName,
+    /// What every REQ says; the PSN is that of the send queue pair.
+    pub head: ReqHead,
     /// The process that asks.
     pub name: ProcessName,
     /// Its queues.
     pub layout: Layout,
     /// Its send queue pair.
     pub sender: Qpn,
-    /// The PSN that this starts with.
-    pub psn: Psn,
     /// The receive queue pair on this node that it is connected to; `None`: make one.
     pub receiver: Option<Qpn>,
     /// How often the requester has begun over another send queue pair. An exchange that does keeps its ids.
@@ -92,22 +69,6 @@ pub struct Req {
     pub ended: CommId,
     /// The requester's domain, which may be another one than the modex named for its former incarnation.
     pub domain: DomainId,
-    /// Its RDMA read depth.
-    pub depth: Depth,
-    /// The path.
-    pub path: Path,
-    /// Path MTU, as the code of the specification.
-    pub mtu: u8,
-    /// Partition key.
-    pub pkey: u16,
-    /// Transport retries, 3 bits.
-    pub retry_count: u8,
-    /// RNR retries, 3 bits.
-    pub rnr_retry: u8,
-    /// How often the message itself is repeated, 4 bits.
-    pub max_cm_retries: u8,
-    /// Time in which an answer is expected, 4.096 µs * 2^n, 5 bits.
-    pub response_timeout: u8,
 }
 
 /// "These are my queues; I have a handle of this receive queue pair."
@@ -144,12 +105,8 @@ impl Request for Req {
     const HAS_RTU: bool = false;
     type Reply = Rep;
 
-    fn local(&self) -> CommId {
-        self.local
-    }
-
-    fn service(&self) -> ProcessName {
-        self.service
+    fn head(&self) -> &ReqHead {
+        &self.head
     }
 
     fn name(&self) -> ProcessName {
@@ -157,23 +114,11 @@ impl Request for Req {
     }
 
     fn emit(&self, mad: &mut Mad) {
-        put_ids(mad, self.local, CommId::NONE);
-        req::SERVICE_ID.write(mad, self.service.0);
+        self.head.emit(mad);
         req::QPN.write(mad, self.sender.0.into());
-        req::RESPONDER_RESOURCES.write(mad, self.depth.responder_resources.into());
-        req::INITIATOR_DEPTH.write(mad, self.depth.initiator_depth.into());
-        req::REMOTE_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
-        req::LOCAL_RESPONSE_TIMEOUT.write(mad, self.response_timeout.into());
         req::TRANSPORT_SERVICE.write(mad, SERVICE_EXTENDED);
         EXTENDED_TRANSPORT.write(mad, TRANSPORT_XRC);
-        req::PSN.write(mad, self.psn.0.into());
-        req::RETRY_COUNT.write(mad, self.retry_count.into());
-        req::RNR_RETRY.write(mad, self.rnr_retry.into());
-        req::MAX_CM_RETRIES.write(mad, self.max_cm_retries.into());
-        req::PKEY.write(mad, self.pkey.into());
-        req::MTU.write(mad, self.mtu.into());
         req::SRQ.write(mad, 1);
-        self.path.emit(mad);
         let data = req::PRIVATE.of_mut(mad);
         put_sender(data, self.layout, self.name);
         put_num(data, REST_AT, self.receiver.map_or(0, |qpn| qpn.0));
@@ -187,34 +132,17 @@ impl Request for Req {
         if service != (SERVICE_EXTENDED, TRANSPORT_XRC) {
             return Err(WireError::Field("transport service type"));
         }
-        let mtu = req::MTU.read_u8(mad);
-        if !(1..=5).contains(&mtu) {
-            return Err(WireError::Field("path MTU"));
-        }
         let (layout, name) = sender(req::PRIVATE.of(mad))?;
         let receiver = Qpn(num(req::PRIVATE.of(mad), REST_AT));
         Ok(Req {
-            local: given(ids(mad).0)?,
-            service: ProcessName(req::SERVICE_ID.read(mad)),
+            head: ReqHead::parse(mad)?,
             name,
             layout,
             sender: real(Qpn(req::QPN.read_u32(mad)))?,
-            psn: Psn(req::PSN.read_u32(mad)),
             receiver: if receiver == Qpn(0) { None } else { Some(real(receiver)?) },
             epoch: word(req::PRIVATE.of(mad), REQ_EPOCH_AT),
             ended: CommId(word(req::PRIVATE.of(mad), ENDED_AT)),
             domain: domain(req::PRIVATE.of(mad)),
-            depth: Depth {
-                responder_resources: req::RESPONDER_RESOURCES.read_u8(mad),
-                initiator_depth: req::INITIATOR_DEPTH.read_u8(mad),
-            },
-            path: Path::parse(mad),
-            mtu,
-            pkey: req::PKEY.read_u16(mad),
-            retry_count: req::RETRY_COUNT.read_u8(mad),
-            rnr_retry: req::RNR_RETRY.read_u8(mad),
-            max_cm_retries: req::MAX_CM_RETRIES.read_u8(mad),
-            response_timeout: req::LOCAL_RESPONSE_TIMEOUT.read_u8(mad),
         })
     }
 }
@@ -297,10 +225,6 @@ fn domain(data: &[u8]) -> DomainId {
     let mut domain = [0; DOMAIN_LEN];
     domain.copy_from_slice(&data[DOMAIN_AT..DOMAIN_AT + DOMAIN_LEN]);
     DomainId(domain)
-}
-
-fn given(id: CommId) -> Result<CommId, WireError> {
-    if id == CommId::NONE { Err(WireError::Field("communication id")) } else { Ok(id) }
 }
 
 /// QPs 0 and 1 are the management QPs: no connection ends there (IBTA 3.5.10).

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
-use cpc::ibcm::machine::{Action, Call, Local, Machine, StateKind};
+use cpc::ibcm::machine::{Action, Call, Local, Machine, StateKind, Terms};
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::{Depth, Incarnation, Layout, MAD_LEN, Qpns, Queues};
@@ -61,12 +61,14 @@ impl Protocol for Ibcm {
             address,
             layout: birth.layout,
             queues: queues(birth.layout),
-            depth: Depth { responder_resources: 4, initiator_depth: 4 },
-            pkey: 0xffff,
-            sl: 0,
-            ack_timeout: 20,
-            retry_count: 7,
-            rnr_retry: 7,
+            terms: Terms {
+                depth: Depth { responder_resources: 4, initiator_depth: 4 },
+                pkey: 0xffff,
+                sl: 0,
+                ack_timeout: 20,
+                retry_count: 7,
+                rnr_retry: 7,
+            },
             srq: true,
         };
         (Ibcm { machine: Machine::new(local, params.clone(), birth.seed), address }, address)

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::state::{Input, Remote, State};
 use super::{Call, Machine};
 use crate::core::machine::Role;
-use crate::wire::{Hello, Message, Path, Reason, Rep, Req, Rtu, Stage};
+use crate::wire::{Hello, Message, Reason, Rep, Req, Rtu, Stage};
 use crate::{ConnectCause, Step};
 
 /// How often a request may be begun anew because the peer had started anew in between.
@@ -54,29 +54,11 @@ impl Machine {
     }
 
     fn req(&self, slot: usize) -> Option<Req> {
-        let (endpoint, local) = (&self.links[slot], &self.local);
         Some(Req {
-            local: endpoint.local,
-            service: endpoint.peer,
+            head: self.req_head(slot, self.links[slot].psn),
             hello: self.hello(slot)?,
-            queues: local.queues,
-            psn: endpoint.psn,
-            depth: local.depth,
-            path: Path {
-                local_lid: local.address.lid,
-                remote_lid: endpoint.address.lid,
-                local_gid: local.address.gid,
-                remote_gid: endpoint.address.gid,
-                sl: local.sl & 0xf,
-                ack_timeout: local.ack_timeout & 0x1f,
-            },
-            mtu: local.address.mtu.min(endpoint.address.mtu),
-            pkey: local.pkey,
-            retry_count: local.retry_count & 7,
-            rnr_retry: local.rnr_retry & 7,
-            max_cm_retries: u8::try_from(self.params.max_retries.min(15)).unwrap_or(15),
-            response_timeout: crate::wire::time::encode_time(self.params.timeout),
-            srq: local.srq,
+            queues: self.local.queues,
+            srq: self.local.srq,
         })
     }
 

@@ -26,18 +26,6 @@ impl Machine {
         self.reject(slot, CommId::NONE, Stage::Other, Reason::Timeout);
     }
 
-    /// ToRts, RepSent or Connected + Remove: asks the peer to let go.
-    pub(super) fn disconnect(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.unlist(slot, self.links[slot].key);
-        self.start_disconnect(slot, now);
-    }
-
-    /// ToRts, RepSent or Connected + Abandon: the peer must not wait for what never comes. The endpoint stays known, to refuse its requests.
-    pub(super) fn abandon(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.links[slot].failed = true;
-        self.start_disconnect(slot, now);
-    }
-
     /// Idle, Queued or Creating + Abandon: there is no connection yet; a peer that asked is refused.
     pub(super) fn give_up(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         if let Some(remote) = self.links[slot].state.remote().copied() {
@@ -47,13 +35,8 @@ impl Machine {
         self.links[slot].state = State::Failed;
     }
 
-    /// DreqSent + Remove: the abandoned endpoint is removed; the rest goes as if it had been removed at once.
-    pub(super) fn unlist_abandoned(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        self.links[slot].failed = false;
-        self.unlist(slot, self.links[slot].key);
-    }
-
-    fn start_disconnect(&mut self, slot: usize, now: Instant) {
+    /// Connected, or on the way there: asks the peer to let go.
+    pub(super) fn begin_disconnect(&mut self, slot: usize, now: Instant) {
         let Some(remote) = self.links[slot].state.remote().copied() else { return };
         self.release_remote_qp(slot);
         let link = &mut self.links[slot];
@@ -79,7 +62,7 @@ impl Machine {
         }
         let Some(remote) = self.links[slot].state.remote().copied() else { return };
         self.links[slot].state = State::TimeWait { remote };
-        self.time_wait(slot, self.local.ack_timeout, now);
+        self.time_wait(slot, now);
     }
 
     /// The peer knows that the endpoint has failed, or will never know; its removal is all that is still to come.
@@ -185,12 +168,12 @@ impl Machine {
     /// DreqSent, Failed or Disconnected + ReqUnlike: the peer is refused.
     pub(super) fn refuse_unlike(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::ReqUnlike(req) = input else { return };
-        self.send(slot, Message::Rej(Rej::of_req(req.local, self.misfit_reason())));
+        self.send(slot, Message::Rej(Rej::of_req(req.head.local, self.misfit_reason())));
     }
 
     /// Failed + ReqNew: this endpoint is spent.
     pub(super) fn refuse_spent(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
         let Input::ReqNew(received) = input else { return };
-        self.send(slot, Message::Rej(Rej::of_req(received.req.local, Reason::Refused)));
+        self.send(slot, Message::Rej(Rej::of_req(received.req.head.local, Reason::Refused)));
     }
 }

@@ -23,6 +23,7 @@ mod routing;
 mod state;
 mod table;
 
+pub use crate::exchange::Terms;
 pub use state::{InputKind, Remote, StateKind};
 
 use std::collections::HashMap;
@@ -33,16 +34,14 @@ use verbs::{Psn, Qpn};
 use self::state::{Input, Own, RemoteQp, State};
 use crate::config::datagram::Params;
 use crate::core::action;
-use crate::core::machine::{Core, Dismissal, Handler, Link, Protocol, Role};
+use crate::core::machine::{Core, Dismissal, Link, PeerProtocol, Protocol, Role};
 
+use crate::core::kinds::Kinds;
 use crate::core::rng::Rng;
 use crate::core::stats::{Stats, rows};
-use crate::core::table::Kinds;
 use crate::exchange::{DatagramProtocol, Exchange, Ids, Received};
 use crate::wire::listener::Address;
-use crate::wire::{
-    CommId, Datagram, Depth, Hello, Incarnation, Layout, Message, Queues, Reason, Req, Source,
-};
+use crate::wire::{CommId, Datagram, Hello, Incarnation, Layout, Message, Queues, Reason, Req, Source};
 use crate::{ConnectCause, EndpointCommand, EndpointKey, ProcessName};
 
 /// What this side brings into every exchange.
@@ -56,18 +55,8 @@ pub struct Local {
     pub layout: Layout,
     /// Its queues in full.
     pub queues: Queues,
-    /// Its RDMA read depth.
-    pub depth: Depth,
-    /// Partition key.
-    pub pkey: u16,
-    /// Service level.
-    pub sl: u8,
-    /// Local ACK timeout of its QPs, 4.096 µs * 2^n.
-    pub ack_timeout: u8,
-    /// Transport retries of its QPs.
-    pub retry_count: u8,
-    /// RNR retries of its QPs.
-    pub rnr_retry: u8,
+    /// What it says of its queue pairs.
+    pub terms: Terms,
     /// True if any queue is shared.
     pub srq: bool,
 }
@@ -130,30 +119,15 @@ impl Protocol for Ibcm {
     type Local = Local;
     type Endpoint = usize;
     type Link = Exchange<Own>;
-    type State = State;
-    type Input<'a> = Input<'a>;
     type Request = Received<Req>;
     type Call = Call;
-
-    const QUEUED: StateKind = StateKind::Queued;
-    const FAILED: State = State::Failed;
-    const LEAVING: StateKind = StateKind::DreqSent;
-    const TIMEOUT: Input<'static> = Input::Timeout;
 
     fn new(rng: &mut Rng) -> Ibcm {
         Ibcm { ids: Ids::new(rng), remote_qps: HashMap::new(), seen: HashMap::new(), misfits: HashMap::new() }
     }
 
-    fn name(local: &Local) -> ProcessName {
-        local.name
-    }
-
-    fn places(params: &Params) -> u32 {
-        params.window
-    }
-
-    fn handler(state: &State, input: &Input<'_>) -> Handler<Ibcm> {
-        table::handler(state, input)
+    fn basics(local: &Local, params: &Params) -> (ProcessName, u32) {
+        (local.name, params.window)
     }
 
     fn command(core: &mut Machine, key: EndpointKey, command: EndpointCommand, now: Instant) {
@@ -178,24 +152,15 @@ impl Protocol for Ibcm {
     }
 
     fn counters(stats: &Stats) -> Vec<(&'static str, u64)> {
-        rows!(
-            stats,
-            "ibcm",
-            received,
-            sent,
-            repeated,
-            foreign,
-            malformed,
-            stale,
-            ignored,
-            relearned,
-            raced,
-            layout_refused,
-            parked,
-            connected,
-            failed,
-            first_data
-        )
+        rows!(stats, "ibcm":
+            received sent repeated foreign malformed stale ignored relearned raced
+            layout_refused parked connected failed first_data)
+    }
+}
+
+impl PeerProtocol for Ibcm {
+    fn start_disconnect(core: &mut Machine, slot: usize, now: Instant) {
+        core.begin_disconnect(slot, now);
     }
 }
 
@@ -205,8 +170,12 @@ impl DatagramProtocol for Ibcm {
 
     const NAME: &'static str = "ibcm";
 
-    fn incarnation(local: &Local) -> Incarnation {
-        local.address.incarnation
+    fn our_listener(local: &Local) -> &Address {
+        &local.address
+    }
+
+    fn terms(local: &Local) -> &Terms {
+        &local.terms
     }
 
     fn ids(&mut self) -> &mut Ids {

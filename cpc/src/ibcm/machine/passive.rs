@@ -14,7 +14,7 @@ impl Machine {
     /// Idle or Queued + ReqNew: makes QPs to answer with.
     pub(super) fn accept(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::ReqNew(Received { req, .. }) = input else { return };
-        self.note_seen(slot, req.local);
+        self.note_seen(slot, req.head.local);
         self.mark(slot, Step::ReqReceived, now);
         self.note_response(slot, req);
         let link = &mut self.links[slot];
@@ -27,7 +27,7 @@ impl Machine {
     pub(super) fn adopt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::ReqNew(Received { req, .. }) = input else { return };
         self.mark(slot, Step::ReqReceived, now);
-        self.note_seen(slot, req.local);
+        self.note_seen(slot, req.head.local);
         self.note_response(slot, req);
         self.links[slot].state = State::Creating { request: Some(requester(req)) };
     }
@@ -69,8 +69,8 @@ impl Machine {
             hello,
             queues: self.local.queues,
             psn: endpoint.psn,
-            depth: self.local.depth,
-            rnr_retry: self.local.rnr_retry & 7,
+            depth: self.local.terms.depth,
+            rnr_retry: self.local.terms.rnr_retry & 7,
             srq: self.local.srq,
         };
         self.send(slot, Message::Rep(rep));
@@ -138,7 +138,7 @@ impl Machine {
 
     /// How long the peer takes to answer us.
     fn note_response(&mut self, slot: usize, req: &Req) {
-        self.links[slot].response = decode_time(req.response_timeout);
+        self.links[slot].response = decode_time(req.head.response_timeout);
     }
 
     /// RepSent + Rtu: both sides are up.
@@ -165,5 +165,5 @@ impl Machine {
 }
 
 fn requester(req: &Req) -> Remote {
-    Remote::new(req.local, &req.hello, req.psn, req.depth)
+    Remote::new(req.head.local, &req.hello, req.head.psn, req.head.depth)
 }

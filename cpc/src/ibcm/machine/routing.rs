@@ -28,7 +28,7 @@ impl Machine {
         }
         match slot {
             Some(slot) if self.links[slot].address.qpn != from.qpn => self.stats.foreign += 1,
-            Some(slot) if self.links[slot].is_with(req.local) => self.input(slot, &Input::ReqDup, now),
+            Some(slot) if self.links[slot].is_with(req.head.local) => self.input(slot, &Input::ReqDup, now),
             _ if self.is_stale(req, *incarnation) || self.displaces(slot, req, now) => {
                 self.reject_stale(received);
             }
@@ -64,7 +64,7 @@ impl Machine {
     /// The peer has a later incarnation than the modex said: from now on it is where its request comes from.
     fn learn_address(&mut self, slot: usize, received: &Received<Req>) {
         self.stats.relearned += 1;
-        let (path, address) = (&received.req.path, &mut self.links[slot].address);
+        let (path, address) = (&received.req.head.path, &mut self.links[slot].address);
         (address.incarnation, address.qpn) = (received.incarnation, received.from.qpn);
         (address.lid, address.gid) = (path.local_lid, path.local_gid);
     }
@@ -72,7 +72,7 @@ impl Machine {
     /// True for a request that its sender has made before the last one that was taken up here.
     fn is_stale(&self, req: &Req, incarnation: Incarnation) -> bool {
         let seen = self.own.seen.get(&req.hello.name);
-        seen.is_some_and(|seen| seen.incarnation == incarnation && !req.local.is_newer_than(seen.last))
+        seen.is_some_and(|seen| seen.incarnation == incarnation && !req.head.local.is_newer_than(seen.last))
     }
 
     /// Remembers that this incarnation of a process has other queues: its request is refused at once, and its endpoint, should there be one
@@ -98,7 +98,8 @@ impl Machine {
             return false;
         };
         let sender = datagram.from;
-        let parked = self.parked.find(|parked| parked.incarnation == sender && parked.req.local == rej.local);
+        let parked =
+            self.parked.find(|parked| parked.incarnation == sender && parked.req.head.local == rej.local);
         if parked.and_then(|peer| self.parked.take(peer, &mut self.timers)).is_some() {
             return true;
         }

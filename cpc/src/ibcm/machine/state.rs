@@ -42,7 +42,7 @@ impl RemoteQp {
     }
 
     pub(super) fn of_req(req: &Req) -> RemoteQp {
-        RemoteQp { lid: req.path.local_lid, gid: req.path.local_gid, qpn: req.hello.qpns.first() }
+        RemoteQp { lid: req.head.path.local_lid, gid: req.head.path.local_gid, qpn: req.hello.qpns.first() }
     }
 }
 

@@ -35,7 +35,7 @@ use super::Machine;
 use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
-transitions! {
+transitions! { Ibcm:
     Idle {
         Connect: enqueue, Remove: forget, Abandon: give_up, ReqNew: accept, ReqUnlike: queues_differ,
         Rep: disown_rep, Dreq: answer_dreq,

@@ -16,19 +16,6 @@ impl Machine {
         self.forget(slot, input, now);
     }
 
-    /// ToRts, RepSent or Connected + Remove: asks the peer to let go, for a while.
-    pub(super) fn disconnect(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.unlist(slot, self.links[slot].key);
-        self.start_disconnect(slot, now);
-    }
-
-    /// RepSent, Joining or Connected + Abandon: the peer must not wait for what never comes. RDMA-CM's DREQ carries no reason, so it hears the reason
-    /// when it asks again.
-    pub(super) fn abandon(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
-        self.links[slot].failed = true;
-        self.start_disconnect(slot, now);
-    }
-
     /// ToRts + Abandon: the request, or the reply, has not been answered yet, and is refused.
     pub(super) fn abandon_rising(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         if let Some(id) = self.links[slot].id.take() {
@@ -47,12 +34,6 @@ impl Machine {
         self.links[slot].state = State::Failed;
     }
 
-    /// DreqSent + Remove: the abandoned endpoint goes as if it had been removed at once.
-    pub(super) fn unlist_abandoned(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
-        self.links[slot].failed = false;
-        self.unlist(slot, self.links[slot].key);
-    }
-
     /// DreqSent, when the peer has agreed or had time to.
     pub(super) fn drep_received(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         if !self.links[slot].failed {
@@ -62,7 +43,8 @@ impl Machine {
         self.links[slot].state = State::Failed;
     }
 
-    fn start_disconnect(&mut self, slot: usize, now: Instant) {
+    /// Connected, or on the way there: asks the peer to let go.
+    pub(super) fn begin_disconnect(&mut self, slot: usize, now: Instant) {
         self.links[slot].state = State::DreqSent;
         self.set_deadline(slot, Some(now + self.params.disconnect_timeout));
         self.disconnect_all(slot);

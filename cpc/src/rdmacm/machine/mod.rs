@@ -35,7 +35,7 @@ use verbs::cm::Token;
 use self::state::{Incoming, Input, Own, State};
 use crate::config::rdmacm::Params;
 use crate::core::action as core_action;
-use crate::core::machine::{Core, Dismissal, Handler, Link, Protocol};
+use crate::core::machine::{Core, Dismissal, Link, PeerProtocol, Protocol};
 
 use crate::core::rng::Rng;
 use crate::core::stats::{Stats, rows};
@@ -106,30 +106,15 @@ impl Protocol for RdmaCm {
     type Local = Local;
     type Endpoint = usize;
     type Link = Own;
-    type State = State;
-    type Input<'a> = Input<'a>;
     type Request = Incoming;
     type Call = Call;
-
-    const QUEUED: StateKind = StateKind::Queued;
-    const FAILED: State = State::Failed;
-    const LEAVING: StateKind = StateKind::DreqSent;
-    const TIMEOUT: Input<'static> = Input::Timeout;
 
     fn new(_: &mut Rng) -> RdmaCm {
         RdmaCm { last_id: 0, by_id: HashMap::new() }
     }
 
-    fn name(local: &Local) -> ProcessName {
-        local.name
-    }
-
-    fn places(params: &Params) -> u32 {
-        params.window
-    }
-
-    fn handler(state: &State, input: &Input<'_>) -> Handler<RdmaCm> {
-        table::handler(state, input)
+    fn basics(local: &Local, params: &Params) -> (ProcessName, u32) {
+        (local.name, params.window)
     }
 
     fn command(core: &mut Machine, key: EndpointKey, command: EndpointCommand, now: Instant) {
@@ -158,22 +143,15 @@ impl Protocol for RdmaCm {
     }
 
     fn counters(stats: &Stats) -> Vec<(&'static str, u64)> {
-        rows!(
-            stats,
-            "rdmacm",
-            asked,
-            requests,
-            retried,
-            malformed,
-            late,
-            ignored,
-            raced,
-            layout_refused,
-            parked,
-            connected,
-            failed,
-            first_data
-        )
+        rows!(stats, "rdmacm":
+            asked requests retried malformed late ignored raced layout_refused parked
+            connected failed first_data)
+    }
+}
+
+impl PeerProtocol for RdmaCm {
+    fn start_disconnect(core: &mut Machine, slot: usize, now: Instant) {
+        core.begin_disconnect(slot, now);
     }
 }
 
@@ -263,7 +241,7 @@ impl Machine {
         for slot in slots {
             match self.links[slot].state {
                 State::Connected { .. } => self.peer_left(slot, now),
-                State::Failed | State::Disconnected | State::DreqSent { .. } => {}
+                State::Failed | State::Disconnected | State::DreqSent => {}
                 _ => self.fail(slot, ConnectCause::Verbs("the RDMA device was removed".to_owned()), now),
             }
         }

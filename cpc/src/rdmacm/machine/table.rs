@@ -7,7 +7,7 @@ use super::Machine;
 use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
-transitions! {
+transitions! { RdmaCm:
     Idle {
         Connect: enqueue, Remove: forget, Abandon: give_up_early, Request: accept, Join: refuse_join,
     }

@@ -71,7 +71,7 @@ impl Machine {
     pub(super) fn drep_received(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         let Some(remote) = self.links[slot].state.remote() else { return };
         self.links[slot].state = State::TimeWait { remote };
-        self.time_wait(slot, self.local.ack_timeout, now);
+        self.time_wait(slot, now);
         if self.links[slot].direction == Direction::In {
             let link = self.links[slot].local;
             self.call(Call::Release { link });

@@ -25,6 +25,7 @@ mod sender;
 mod state;
 mod table;
 
+pub use crate::exchange::Terms;
 pub use action::{Call, JoinError, PathId};
 pub use state::{Direction, InputKind, Remote, StateKind};
 
@@ -37,15 +38,15 @@ use self::path::{Node, Path, Stage};
 use self::state::{Endpoint, Input, Own, State};
 use crate::config::datagram::Params;
 use crate::core::action as core_action;
-use crate::core::machine::{Core, Dismissal, Handler, Link, Protocol};
+use crate::core::kinds::Kinds;
+use crate::core::machine::{Core, Dismissal, Link, Protocol};
 use crate::core::rng::Rng;
 use crate::core::stats::{Stats, rows};
-use crate::core::table::Kinds;
 use crate::exchange::{DatagramProtocol, Exchange, Ids, Received};
 use crate::wire::domain::{Address, Place};
 use crate::wire::listener;
 use crate::wire::xrc::{Datagram, Message, Req, SrqNums};
-use crate::wire::{CommId, Depth, Incarnation, Layout, Reason, Source};
+use crate::wire::{CommId, Layout, Reason, Source};
 use crate::{EndpointCommand, EndpointKey, ProcessName};
 
 /// What this side brings into every exchange.
@@ -59,18 +60,8 @@ pub struct Local {
     pub layout: Layout,
     /// The numbers of their SRQs.
     pub srqs: SrqNums,
-    /// Its RDMA read depth.
-    pub depth: Depth,
-    /// Partition key.
-    pub pkey: u16,
-    /// Service level.
-    pub sl: u8,
-    /// Local ACK timeout of its QPs, 4.096 µs * 2^n.
-    pub ack_timeout: u8,
-    /// Transport retries of its QPs.
-    pub retry_count: u8,
-    /// RNR retries of its QPs.
-    pub rnr_retry: u8,
+    /// What it says of its queue pairs.
+    pub terms: Terms,
 }
 
 /// The last exchange that a peer has opened here, and where it was: older incarnations and, of this one, older ids are stale.
@@ -107,15 +98,8 @@ impl Protocol for Xrc {
     type Local = Local;
     type Endpoint = Endpoint;
     type Link = Exchange<Own>;
-    type State = State;
-    type Input<'a> = Input<'a>;
     type Request = Received<Req>;
     type Call = Call;
-
-    const QUEUED: StateKind = StateKind::Queued;
-    const FAILED: State = State::Failed;
-    const LEAVING: StateKind = StateKind::DreqSent;
-    const TIMEOUT: Input<'static> = Input::Timeout;
 
     fn new(rng: &mut Rng) -> Xrc {
         Xrc {
@@ -130,16 +114,8 @@ impl Protocol for Xrc {
         }
     }
 
-    fn name(local: &Local) -> ProcessName {
-        local.name
-    }
-
-    fn places(params: &Params) -> u32 {
-        params.window
-    }
-
-    fn handler(state: &State, input: &Input<'_>) -> Handler<Xrc> {
-        table::handler(state, input)
+    fn basics(local: &Local, params: &Params) -> (ProcessName, u32) {
+        (local.name, params.window)
     }
 
     fn command(core: &mut Machine, key: EndpointKey, command: EndpointCommand, now: Instant) {
@@ -176,25 +152,9 @@ impl Protocol for Xrc {
     }
 
     fn counters(stats: &Stats) -> Vec<(&'static str, u64)> {
-        rows!(
-            stats,
-            "xrc",
-            received,
-            sent,
-            repeated,
-            foreign,
-            malformed,
-            stale,
-            relearned,
-            ignored,
-            layout_refused,
-            parked,
-            senders,
-            joined,
-            gone,
-            connected,
-            failed
-        )
+        rows!(stats, "xrc":
+            received sent repeated foreign malformed stale relearned ignored layout_refused
+            parked senders joined gone connected failed)
     }
 }
 
@@ -204,8 +164,12 @@ impl DatagramProtocol for Xrc {
 
     const NAME: &'static str = "xrc";
 
-    fn incarnation(local: &Local) -> Incarnation {
-        local.address.listener.incarnation
+    fn our_listener(local: &Local) -> &listener::Address {
+        &local.address.listener
+    }
+
+    fn terms(local: &Local) -> &Terms {
+        &local.terms
     }
 
     fn ids(&mut self) -> &mut Ids {

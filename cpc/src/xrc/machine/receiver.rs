@@ -23,7 +23,7 @@ impl Machine {
     /// new handle is there before the old one goes: they may be of one queue pair.
     pub(super) fn rejoin(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
         let Input::ReqNew(req) = input else { return };
-        if self.links[slot].state.remote().is_some_and(|remote| remote.id == req.local) {
+        if self.links[slot].state.remote().is_some_and(|remote| remote.id == req.head.local) {
             return self.join(slot, req, now);
         }
         let old = self.renew_id(slot);
@@ -32,7 +32,7 @@ impl Machine {
     }
 
     fn join(&mut self, slot: usize, req: &Req, now: Instant) {
-        self.note_seen(slot, req.local, req.epoch);
+        self.note_seen(slot, req.head.local, req.epoch);
         self.mark(slot, Step::ReqReceived, now);
         self.note_response(slot, req);
         let link = &mut self.links[slot];
@@ -42,8 +42,8 @@ impl Machine {
             epoch: req.epoch,
             receiver: req.receiver,
             sender: req.sender,
-            psn: req.psn,
-            depth: req.depth,
+            psn: req.head.psn,
+            depth: req.head.depth,
             address: link.address,
         };
         self.stats.joined += 1;
@@ -52,7 +52,7 @@ impl Machine {
 
     /// What the request says of its sender holds for both links, and for what becomes of them.
     fn note_response(&mut self, slot: usize, req: &Req) {
-        let response = decode_time(req.response_timeout);
+        let response = decode_time(req.head.response_timeout);
         self.links[slot].response = response;
         let Some(endpoint) = self.endpoints.get_mut(&self.links[slot].key) else { return };
         endpoint.response = response;
@@ -83,7 +83,7 @@ impl Machine {
             name: local.name,
             layout: local.layout,
             receiver,
-            depth: local.depth,
+            depth: local.terms.depth,
             srqs: local.srqs,
             label: link.label,
             epoch: remote.epoch,

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use super::state::{Input, State, StateKind};
 use super::{Machine, Xrc};
+use crate::core::kinds::Kinds;
 use crate::core::machine::Link;
-use crate::core::table::Kinds;
 use crate::wire::domain::Address;
 use crate::wire::xrc::Req;
 use crate::wire::{CommId, Incarnation};

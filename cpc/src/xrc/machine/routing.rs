@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::Machine;
 use super::state::{Input, StateKind};
 use crate::EndpointKey;
-use crate::core::table::Kinds;
+use crate::core::kinds::Kinds;
 use crate::exchange::Received;
 use crate::wire::xrc::Req;
 use crate::wire::{CommId, Incarnation, Reason};
@@ -32,7 +32,7 @@ impl Machine {
         };
         if !self.is_from(key, received) {
             self.stats.foreign += 1;
-        } else if let Some((slot, epoch)) = self.answering(key, req.local) {
+        } else if let Some((slot, epoch)) = self.answering(key, req.head.local) {
             match req.epoch.cmp(&epoch) {
                 Ordering::Less => self.stats.stale += 1,
                 Ordering::Equal => self.input(slot, &Input::ReqDup, now),
@@ -51,7 +51,7 @@ impl Machine {
         let key = *self.by_peer.get(&req.name)?;
         let known = self.endpoints.get(&key)?.address;
         if incarnation.is_newer_than(known.listener.incarnation) {
-            let address = known.of_later_incarnation(incarnation, from.qpn, &req.path, req.domain);
+            let address = known.of_later_incarnation(incarnation, from.qpn, &req.head.path, req.domain);
             self.peer_restarted(key, address, now);
         }
         Some(key)
@@ -96,8 +96,8 @@ impl Machine {
     fn is_stale(&self, req: &Req, incarnation: Incarnation) -> bool {
         let seen = self.own.seen.get(&req.name);
         seen.is_some_and(|seen| {
-            let newer =
-                req.local.is_newer_than(seen.last) || (req.local == seen.last && req.epoch > seen.epoch);
+            let newer = req.head.local.is_newer_than(seen.last)
+                || (req.head.local == seen.last && req.epoch > seen.epoch);
             seen.address.listener.incarnation == incarnation && !newer
         })
     }

@@ -5,9 +5,8 @@ use std::time::Instant;
 use super::path::Stage;
 use super::state::{Input, Known, Remote, State};
 use super::{Call, Machine};
-use crate::wire::time::encode_time;
 use crate::wire::xrc::{Message, Rep, Req};
-use crate::wire::{CommId, Path as Route, Reason, Rej, Stage as RejStage};
+use crate::wire::{CommId, Reason, Rej, Stage as RejStage};
 use crate::{ConnectCause, Step};
 
 /// How often a request may be begun anew because what it was based on was outdated.
@@ -46,33 +45,15 @@ impl Machine {
     fn request(&self, slot: usize) -> Option<Req> {
         let (link, local) = (&self.links[slot], &self.local);
         let path = self.own.paths.get(&link.path?)?;
-        let (ours, theirs) = (&local.address.listener, &link.address.listener);
         Some(Req {
-            local: link.local,
-            service: link.peer,
+            head: self.req_head(slot, path.psn),
             name: local.name,
             layout: local.layout,
             sender: path.qpn,
-            psn: path.psn,
             receiver: path.receiver(),
             epoch: link.epoch,
             ended: self.own.unanswered.get(&link.peer).copied().unwrap_or(CommId::NONE),
             domain: local.address.domain,
-            depth: local.depth,
-            path: Route {
-                local_lid: ours.lid,
-                remote_lid: theirs.lid,
-                local_gid: ours.gid,
-                remote_gid: theirs.gid,
-                sl: local.sl & 0xf,
-                ack_timeout: local.ack_timeout & 0x1f,
-            },
-            mtu: ours.mtu.min(theirs.mtu),
-            pkey: local.pkey,
-            retry_count: local.retry_count & 7,
-            rnr_retry: local.rnr_retry & 7,
-            max_cm_retries: u8::try_from(self.params.max_retries.min(15)).unwrap_or(15),
-            response_timeout: encode_time(self.params.timeout),
         })
     }
 

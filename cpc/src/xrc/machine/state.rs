@@ -107,7 +107,7 @@ impl From<&Rep> for Remote {
 
 impl From<&Req> for Remote {
     fn from(req: &Req) -> Remote {
-        Remote { id: req.local, qpn: req.sender, depth: req.depth, epoch: req.epoch }
+        Remote { id: req.head.local, qpn: req.sender, depth: req.head.depth, epoch: req.epoch }
     }
 }
 

@@ -7,7 +7,7 @@ use super::Machine;
 use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
-transitions! {
+transitions! { Xrc:
     Queued {
         Remove: withdraw, Dreq: dreq_before_up,
     }

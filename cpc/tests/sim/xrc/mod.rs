@@ -21,7 +21,7 @@ use cpc::wire::listener::Address as Listener;
 use cpc::wire::xrc::SrqNums;
 use cpc::wire::{Depth, Incarnation, Layout, MAD_LEN};
 use cpc::xrc::DomainId;
-use cpc::xrc::machine::{Local, Machine};
+use cpc::xrc::machine::{Local, Machine, Terms};
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Qpn, SrqNum};
 
@@ -143,12 +143,14 @@ impl World {
             address,
             layout: Layout::new([true, true]).unwrap(),
             srqs,
-            depth: Depth { responder_resources: 4, initiator_depth: 4 },
-            pkey: 0xffff,
-            sl: 0,
-            ack_timeout: 20,
-            retry_count: 7,
-            rnr_retry: 7,
+            terms: Terms {
+                depth: Depth { responder_resources: 4, initiator_depth: 4 },
+                pkey: 0xffff,
+                sl: 0,
+                ack_timeout: 20,
+                retry_count: 7,
+                rnr_retry: 7,
+            },
         };
         let machine = Machine::new(local, Params::default(), self.random());
         Process::new(machine, name, node, address, srqs)
