@@ -15,7 +15,7 @@ use crate::protocol::credits::Grant;
 pub struct Audit {
     /// Work requests that have not completed, over all endpoints.
     pub outstanding: u32,
-    /// Entries of the in-flight table: buffers and operations that the device owns.
+    /// Buffers and operations that the device owns.
     pub inflight: usize,
     /// Messages that wait for a connection, a credit or an entry.
     pub pending: usize,
@@ -67,7 +67,7 @@ impl<C> Transport<C> {
     pub fn audit(&self) -> Audit {
         Audit {
             outstanding: self.outstanding,
-            inflight: self.inflight.len() + self.xrc.as_ref().map_or(0, |xrc| xrc.in_flight()),
+            inflight: self.held.len(),
             pending: self.pending.len(),
             parked: self.parked.len(),
             cts_buffers: (self.cts_pool.allocated(), self.cts_pool.free_len()),

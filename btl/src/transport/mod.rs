@@ -15,6 +15,7 @@
 //! | room       | holds                                                                                |
 //! |------------|--------------------------------------------------------------------------------------|
 //! | `port`     | `open`, the device, its events, the queues that all peers share, depths               |
+//! | `channel`  | a queue pair that sends: the one `post()`, and the ledger of what it has posted          |
 //! | `endpoint` | one peer: its table of (state, event), lanes, callbacks, numbers, the route of X queues |
 //! | `link`     | `connect`, `opening` (iWARP), `renew`, `close`: from a peer's name to an endpoint that flows |
 //! | `tx`       | `send`, `rdma`, `control`, `complete`, `flush`; `path` and `replay` for X queues       |
@@ -25,6 +26,7 @@
 
 /// Where every buffer and credit is.
 pub mod audit;
+mod channel;
 /// One peer.
 pub mod endpoint;
 mod link;
@@ -46,6 +48,7 @@ pub use tx::flush;
 use crate::protocol::budget::CqBudget;
 use crate::protocol::layout::Layout;
 use crate::protocol::pending::Pending;
+use channel::Held;
 use config::Config;
 use endpoint::Endpoint;
 use endpoint::lane::Lane;
@@ -53,10 +56,10 @@ use port::buffer::Queued;
 use port::queue::QueueRes;
 use rx::qpns::Qpns;
 use rx::slots::RecvSlots;
+use slab::Slab;
 use stats::Stats;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use tx::inflight::{Inflight, Waiting};
 use verbs::{Buf, Cq, Pool, Posted, Wc};
 
 /// Completions taken from a queue at a time.
@@ -111,6 +114,23 @@ struct Batch {
     len: usize,
 }
 
+impl Batch {
+    fn empty() -> Batch {
+        Batch { wcs: [Wc::default(); BATCH], next: 0, len: 0 }
+    }
+
+    /// The next completion.
+    #[inline]
+    fn take(&mut self) -> Option<Wc> {
+        if self.next >= self.len {
+            return None;
+        }
+        let wc = *self.wcs.get(self.next)?;
+        self.next += 1;
+        Some(wc)
+    }
+}
+
 /// The transport over one port. `C` is what the upper layer wants back when an RDMA operation is
 /// over.
 #[derive(Debug)]
@@ -123,7 +143,7 @@ pub struct Transport<C> {
     repost_later: Option<(u32, usize)>,
     /// Send work requests that have not completed, over all endpoints.
     outstanding: u32,
-    send_wcs: [Wc; BATCH],
+    send_batch: Batch,
     /// Looks at the receive completions, for what is to be done every so often.
     polls: u32,
     /// A failed work request's cause is being looked for.
@@ -131,7 +151,8 @@ pub struct Transport<C> {
     endpoints: Vec<Option<Box<Endpoint<C>>>>,
     queues: Vec<QueueRes>,
     slots: RecvSlots,
-    inflight: Inflight<Waiting<C>>,
+    /// What the lines of all ledgers give back.
+    held: Slab<Held<C>>,
     /// Messages that wait for a connection, a credit or an entry.
     pending: Pending<Queued>,
     up: VecDeque<Upcall<C>>,
@@ -158,7 +179,7 @@ pub struct Transport<C> {
     service: cpc::Service,
     pd: Arc<verbs::Pd>,
     /// What X queues need besides.
-    xrc: Option<Box<tx::path::Xrc<C>>>,
+    xrc: Option<Box<tx::path::Xrc>>,
     /// Timelines of endpoints that are gone.
     history: Vec<timeline::Record>,
     /// What happened.

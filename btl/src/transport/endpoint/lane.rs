@@ -3,6 +3,7 @@
 
 use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{Credits, Grant, Window};
+use crate::transport::channel::{Channel, Line, LineId};
 use crate::transport::port::depth::CONTROL_WQES;
 use std::sync::Arc;
 use verbs::Qp;
@@ -12,7 +13,7 @@ use verbs::Qp;
 pub struct Lane {
     /// The queue pair; none until the connection manager has made it, and none of its own for an X
     /// queue.
-    pub qp: Option<Arc<Qp>>,
+    pub channel: Option<Channel>,
     /// Send work requests that its completion queue has room for.
     planned: u32,
     /// Whether messages may go inline at all.
@@ -38,7 +39,7 @@ impl Lane {
     /// among them; `window` for a per-peer queue.
     pub fn new(window: Option<Window>, planned: u32, inline: bool) -> Lane {
         Lane {
-            qp: None,
+            channel: None,
             planned,
             inline,
             budget: SendBudget::new(0),
@@ -53,17 +54,38 @@ impl Lane {
 
     /// The queue pair has come, with the capabilities that the device granted: often more entries
     /// than were asked for, of which only those are used whose completions have their place.
-    pub fn attach(&mut self, qp: Arc<Qp>) {
+    pub fn attach(&mut self, qp: Arc<Qp>, name: LineId) {
         let cap = qp.cap();
         self.budget = SendBudget::new(cap.max_send_wr.min(self.planned));
         self.max_inline = if self.inline { cap.max_inline } else { 0 };
-        self.qp = Some(qp);
+        self.channel = Some(Channel::new(qp, name, self.budget.free().into()));
+    }
+
+    /// The queue pair of its own.
+    pub fn qp(&self) -> Option<&Arc<Qp>> {
+        self.channel.as_ref().map(|channel| &channel.qp)
     }
 
     /// The route to the peer's process is there, over a send queue pair that it shares with others;
     /// nothing goes inline, for what is in flight may have to be sent again.
     pub fn attach_shared(&mut self) {
         self.budget = SendBudget::new(self.planned);
+    }
+
+    /// Takes the oldest line off, if `id` is of this queue pair and not before it; and whether it
+    /// is that one.
+    #[inline]
+    pub fn retire(&mut self, id: LineId) -> Option<(Line, bool)> {
+        let channel = self.channel.as_mut().filter(|channel| channel.has(id))?;
+        channel.ledger.retire(id.line())
+    }
+
+    /// A work request has completed: its entry is free. True if a credit message has waited for it.
+    #[inline]
+    pub fn free_entry(&mut self) -> bool {
+        self.budget.release(1);
+        self.completed = self.completed.wrapping_add(1);
+        self.credits.as_ref().is_some_and(|(credits, window)| credits.explicit_due(window))
     }
 
     /// Takes what one data message needs, a work queue entry and (per-peer queue) a credit, and

@@ -10,6 +10,7 @@ pub mod state;
 /// When what happened to each connection.
 pub mod timeline;
 
+use crate::transport::channel::{Connection, Operation};
 use callbacks::Callbacks;
 use cpc::{Choice, EndpointKey, First, Timeline};
 use lane::Lane;
@@ -18,7 +19,6 @@ use route::XrcRoute;
 use state::{Handshake, State};
 use std::collections::VecDeque;
 use std::time::Duration;
-use verbs::{RKey, RdmaOp, Sge};
 
 /// Names an endpoint for the upper layer, however often it is connected anew; stale ones are
 /// recognised.
@@ -28,19 +28,6 @@ pub struct EpId {
     pub index: u32,
     /// Tells the endpoints apart that this position has had.
     pub generation: u32,
-}
-
-/// An RDMA operation that waits for a connection or a work queue entry.
-#[derive(Debug)]
-pub struct QueuedRdma<C> {
-    /// Read or write.
-    pub op: RdmaOp,
-    /// Local memory.
-    pub local: Sge,
-    /// Remote address and key.
-    pub remote: (u64, RKey),
-    /// The upper layer's callback.
-    pub cookie: C,
 }
 
 /// How long messages that wait for credits may keep their senders, all together, before anything
@@ -70,7 +57,7 @@ pub struct Endpoint<C> {
     /// One lane per queue of the layout.
     pub lanes: Vec<Lane>,
     /// RDMA operations in order, waiting.
-    pub rdma: VecDeque<QueuedRdma<C>>,
+    pub rdma: VecDeque<Operation<C>>,
     /// Handed back when the connection is there and what was queued flows, or when it will not be.
     pub awaiting: Vec<C>,
     /// Messages that wait for a connection, a credit or an entry.
@@ -108,6 +95,12 @@ impl<C> Endpoint<C> {
         EndpointKey { index, generation: self.epoch }
     }
 
+    /// The connection that there is, of the endpoint at position `index`.
+    #[inline]
+    pub fn connection(&self, index: u32) -> Connection {
+        Connection { index, epoch: self.epoch }
+    }
+
     /// What has to pass before messages flow; `cts`: the layout has a queue for that.
     pub fn handshake(&self, cts: bool) -> Handshake {
         match (cts, self.first) {
@@ -137,7 +130,7 @@ impl<C> Endpoint<C> {
 
     /// Messages and operations that wait.
     pub fn backlog(&self) -> usize {
-        let kept = self.route.as_ref().map_or(0, |way| way.kept());
+        let kept = self.route.as_ref().map_or(0, |route| route.kept());
         self.rdma.len() + self.queued as usize + kept
     }
 }

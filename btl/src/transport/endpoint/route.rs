@@ -1,12 +1,11 @@
 //! X queues: the route to a peer's process.
 #![forbid(unsafe_code)]
 
-use super::QueuedRdma;
+use crate::transport::channel::Operation;
 use crate::transport::port::buffer::SendBuf;
 use cpc::Route;
 use std::collections::VecDeque;
-use std::sync::Arc;
-use verbs::{Qp, SrqNum};
+use verbs::SrqNum;
 
 /// A message that is to be posted again. It still has its entry and its send slot.
 #[derive(Debug)]
@@ -19,15 +18,16 @@ pub struct Kept {
 /// The route to a peer's process: the send queue pair to its node, and its SRQs there.
 #[derive(Debug)]
 pub struct XrcRoute<C> {
+    /// The path: its send queue pair is that of a node.
     pub path: u32,
-    pub qp: Arc<Qp>,
+    /// The peer's SRQs, by queue of the layout.
     pub srqs: Vec<SrqNum>,
     /// In the headers of our messages.
     pub label: u32,
     /// Of a broken path: messages that were flushed, in order.
     pub messages: VecDeque<Kept>,
     /// Of a broken path: operations that were flushed, in order.
-    pub operations: VecDeque<QueuedRdma<C>>,
+    pub operations: VecDeque<Operation<C>>,
     /// The next route, which is there before this one has been drained.
     pub next: Option<Route>,
 }
@@ -37,7 +37,6 @@ impl<C> XrcRoute<C> {
     pub fn new(route: Route) -> XrcRoute<C> {
         XrcRoute {
             path: route.path,
-            qp: route.qp,
             srqs: route.srqs,
             label: route.label,
             messages: VecDeque::new(),

@@ -115,7 +115,7 @@ impl<C> Transport<C> {
             return;
         }
         for lane in &ep.lanes {
-            if let Some(qp) = &lane.qp
+            if let Some(qp) = lane.qp()
                 && let Err(error) = qp.to_error()
             {
                 log::debug!("{:?} does not go to the error state: {error}", qp.num());
@@ -190,7 +190,6 @@ impl<C> Transport<C> {
         if flushed && let Some(buf) = self.cts_buffers.remove(&(index, epoch)) {
             self.cts_pool.put(buf.completed());
         }
-        self.forget_inflight(index);
         // Over XRC, what has not completed still will: the send queue pair serves others.
         if self.xrc.is_none() {
             for shared in self.queues.iter_mut().filter_map(|q| q.shared.as_mut()) {
@@ -198,8 +197,9 @@ impl<C> Transport<C> {
             }
         }
         for lane in lanes {
-            if let Some(qp) = lane.qp {
-                self.qpns.retire(qp.num());
+            if let Some(channel) = lane.channel {
+                self.qpns.retire(channel.qp.num());
+                self.forget_lines(channel.ledger);
             }
         }
     }

@@ -5,6 +5,7 @@
 //! 004).
 #![forbid(unsafe_code)]
 
+use crate::transport::channel::LineId;
 use crate::transport::endpoint::callbacks::Callbacks;
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::numbers::{Numbers, label};
@@ -92,7 +93,7 @@ impl<C> Transport<C> {
         let (epoch, key, peer) = (ep.epoch, ep.key(index), ProcessName(ep.peer));
         let label = label(EpId { index, generation: epoch });
         let cts = cts.map(|(queue, buf)| {
-            let wr_id = WrId::new(Kind::RecvCts, queue, epoch, index).0;
+            let wr_id = WrId::new(Kind::Cts, queue, epoch, index).0;
             CtsRecv { queue, buf, wr_id }
         });
         self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label });
@@ -210,7 +211,7 @@ impl<C> Transport<C> {
             if let Some(Some(ep)) = t.endpoints.get_mut(index as usize) {
                 for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
                     t.qpns.insert(qp.num(), index, queue);
-                    lane.attach(qp);
+                    lane.attach(qp, LineId::of_lane(index, ep.epoch, queue));
                 }
             }
             t.on_event(index, Event::QpsCreated);
@@ -386,11 +387,11 @@ impl<C> Transport<C> {
     fn post_lane(&mut self, index: u32, queue: usize) -> Result<(), String> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
         let lane = &ep.lanes[queue];
-        let (Some(qp), Some((_, window))) = (&lane.qp, &lane.credits) else { return Ok(()) };
+        let (Some(qp), Some((_, window))) = (lane.qp(), &lane.credits) else { return Ok(()) };
         for _ in 0..window.receives() {
             let buf = self.queues[queue].recv.take().map_err(|e| e.to_string())?;
             let slot = self.slots.take(index, queue);
-            match qp.post_recv(self.slots.wr_id(Kind::RecvPeer, slot), buf) {
+            match qp.post_recv(self.slots.wr_id(Kind::Peer, slot), buf) {
                 Ok(posted) => self.slots.by_index(slot).posted = Some(posted),
                 Err((buf, error)) => {
                     self.queues[queue].recv.put(buf);

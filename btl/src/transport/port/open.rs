@@ -11,11 +11,11 @@ use crate::protocol::layout::{Layout, Queue};
 use crate::protocol::pending::Pending;
 use crate::protocol::wire::{Cts, HEADER_LEN};
 use crate::transport::stats::Stats;
-use crate::transport::{BATCH, Batch, Transport};
+use crate::transport::{Batch, Transport};
 use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, ReceiveQueues, Service, XrcPlan};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use verbs::{Access, Cq, DeviceAttr, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq, Wc};
+use verbs::{Access, Cq, DeviceAttr, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq};
 
 /// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
 const MOST_INLINE: u32 = 1024;
@@ -76,18 +76,18 @@ impl<C> Transport<C> {
         grow(&send_cq, &mut send_budget, shared_sends(&config.layout), limits.max_cqe)?;
         let cq_budget = (recv_budget, send_budget);
         Ok(Transport {
-            recv_batch: Batch { wcs: [Wc::default(); BATCH], next: 0, len: 0 },
+            recv_batch: Batch::empty(),
             recv_cq,
             send_cq,
             repost_later: None,
             outstanding: 0,
-            send_wcs: [Wc::default(); BATCH],
+            send_batch: Batch::empty(),
             polls: 0,
             seeking: false,
             endpoints: Vec::new(),
             queues,
             slots: Default::default(),
-            inflight: Default::default(),
+            held: Default::default(),
             pending: Pending::new(),
             up: VecDeque::new(),
             qpns: Default::default(),

@@ -119,13 +119,13 @@ impl Shared {
     pub fn new(srq: Arc<Srq>, (limit, initial, low): (u32, u32, u32), sd_max: u32, srq_limit: u32) -> Shared {
         let target = initial.clamp(1, limit);
         let send_slots = SendSlots::new(sd_max);
-        let kind = Kind::RecvShared;
+        let kind = Kind::Shared;
         Shared { srq, kind, posted: 0, target, limit, low, srq_limit, consumed: Vec::new(), send_slots }
     }
 
     /// The same of an XRC domain: who sent a message is in its header.
     pub fn over_xrc(self) -> Shared {
-        Shared { kind: Kind::RecvXrc, ..self }
+        Shared { kind: Kind::Xrc, ..self }
     }
 
     /// Refill now? rd_low is given for a full queue; a shorter one refills at the same share.

@@ -7,6 +7,7 @@
 use crate::protocol::credits::Grant;
 use crate::protocol::wire::{Header, Kind as MessageKind};
 use crate::transport::Transport;
+use crate::transport::channel::Channel;
 use crate::transport::wrid::Kind;
 use verbs::Buf;
 
@@ -32,12 +33,14 @@ impl<C> Transport<C> {
     pub(crate) fn repost_lane(&mut self, index: u32, queue: usize) -> Result<(), verbs::Error> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
         let lane = &mut ep.lanes[queue];
-        let (Some(qp), Some((credits, _))) = (&lane.qp, &mut lane.credits) else { return Ok(()) };
+        let (Some(Channel { qp, .. }), Some((credits, _))) = (&lane.channel, &mut lane.credits) else {
+            return Ok(());
+        };
         if !ep.state.has_posted() {
             return Ok(());
         }
         while let Some(slot) = lane.consumed.pop() {
-            let wr_id = self.slots.wr_id(Kind::RecvPeer, slot);
+            let wr_id = self.slots.wr_id(Kind::Peer, slot);
             let s = self.slots.by_index(slot);
             let Some(buf) = s.held.take() else { continue };
             match qp.post_recv(wr_id, buf) {
@@ -92,8 +95,8 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
             return self.drop_slot(queue, slot, buf);
         };
-        let Some(qp) = &ep.lanes[queue].qp else { return };
-        match qp.post_recv(self.slots.wr_id(Kind::RecvPeer, slot), buf) {
+        let Some(qp) = ep.lanes[queue].qp() else { return };
+        match qp.post_recv(self.slots.wr_id(Kind::Peer, slot), buf) {
             Ok(posted) => self.slots.by_index(slot).posted = Some(posted),
             Err((buf, error)) => {
                 self.drop_slot(queue, slot, buf);

@@ -12,7 +12,7 @@ impl<C> Transport<C> {
     pub(crate) fn receive_failed(&mut self, wc: &Wc, id: WrId) {
         let (slot, queue) = (id.index(), id.queue());
         match id.kind() {
-            Some(Kind::RecvCts) => {
+            Some(Kind::Cts) => {
                 if let Some(buf) = self.take_cts(id) {
                     self.cts_pool.put(buf);
                 }
@@ -21,7 +21,7 @@ impl<C> Transport<C> {
                     _ => self.stats.stale += 1,
                 }
             }
-            Some(Kind::RecvPeer) => {
+            Some(Kind::Peer) => {
                 let Some(s) = self.slots.at(id) else { return self.stats.stale += 1 };
                 let endpoint = s.endpoint;
                 if let Some(buf) = s.posted.take() {
@@ -31,13 +31,13 @@ impl<C> Transport<C> {
                     self.fail_with(endpoint, wc);
                 }
             }
-            Some(Kind::RecvXrc) => {
+            Some(Kind::Xrc) => {
                 if let Some(shared) = &mut self.queues[queue].shared {
                     shared.posted -= 1;
                 }
                 self.give_up(wc);
             }
-            Some(Kind::RecvShared) => {
+            Some(Kind::Shared) => {
                 let owner = self.qpns.find(wc.qp_num());
                 if let Some(shared) = &mut self.queues[queue].shared {
                     shared.posted -= 1;

@@ -98,9 +98,9 @@ impl<C> Transport<C> {
         }
         let slot = id.index();
         let queue = id.queue();
-        let index = if id.is(Kind::RecvPeer) {
+        let index = if id.is(Kind::Peer) {
             self.slots.at(id)?.endpoint
-        } else if id.is(Kind::RecvShared) {
+        } else if id.is(Kind::Shared) {
             self.sender(wc)?
         } else {
             return self.received_otherwise(wc, id);

@@ -14,7 +14,7 @@ impl<C> Transport<C> {
     #[inline(never)]
     pub(crate) fn received_otherwise(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
         match id.kind() {
-            Some(Kind::RecvXrc) => self.received_xrc(wc, id),
+            Some(Kind::Xrc) => self.received_xrc(wc, id),
             _ => self.cts_received(wc, id),
         }
     }

@@ -1,64 +1,85 @@
 //! Send completions, and completions of either kind that are errors.
 //!
-//! Every work request has one completion, successful, failed or flushed; each gives back what
-//! waited for it.
+//! A completion names its line in the ledger of its queue pair and retires all lines up to it. Those
+//! before it have succeeded: one that fails, or is flushed, has a completion of its own.
 #![forbid(unsafe_code)]
 
-use super::inflight::Waiting;
+use crate::transport::channel::{Held, Ledger, Line, LineId};
 use crate::transport::endpoint::state::State;
-use crate::transport::wrid::{Kind, WrId};
-use crate::transport::{BATCH, SendBuf, Transport, Upcall};
+use crate::transport::{SendBuf, Transport, Upcall};
 use verbs::{Wc, WcStatus};
 
 impl<C> Transport<C> {
-    /// Looks at the send completions; how many there were.
+    /// Looks at the send completions; how many there were. It may be called again from within, and
+    /// then goes on behind the completion at hand: those of a queue pair are looked at in order.
     pub(crate) fn poll_sends(&mut self) -> usize {
-        let got = match self.send_cq.poll(&mut self.send_wcs) {
-            Ok(got) => got.min(BATCH),
-            Err(error) => self.cq_broken(&error),
-        };
-        for index in 0..got {
-            let wc = self.send_wcs[index];
+        if self.send_batch.next == self.send_batch.len {
+            self.send_batch.next = 0;
+            self.send_batch.len = match self.send_cq.poll(&mut self.send_batch.wcs) {
+                Ok(got) => got,
+                Err(error) => self.cq_broken(&error),
+            };
+        }
+        let mut seen = 0;
+        while let Some(wc) = self.send_batch.take() {
             self.sent(&wc);
+            seen += 1;
         }
-        got
+        seen
     }
 
+    /// A send work request has completed.
     #[inline]
-    pub(crate) fn sent(&mut self, wc: &Wc) {
-        let id = WrId(wc.wr_id());
-        if id.is(Kind::SendInline) {
-            match self.epochs.get(id.index() as usize) {
-                Some(generation) if *generation == id.generation() => self.send_done(id.index(), id.queue()),
-                _ => return self.stats.stale += 1,
+    fn sent(&mut self, wc: &Wc) {
+        let id = LineId(wc.wr_id());
+        if let Some(path) = id.path() {
+            return self.sent_over_xrc(wc, path, id);
+        }
+        let (index, queue) = (id.index(), id.queue());
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return self.stats.stale += 1 };
+        let Some(lane) = ep.lanes.get_mut(queue) else { return self.stats.stale += 1 };
+        let Some((line, last)) = lane.retire(id) else { return self.stats.stale += 1 };
+        if line.gives_back == Line::NOTHING && last {
+            // As `send_done`, with the endpoint at hand.
+            ep.outstanding -= 1;
+            let wanted = lane.free_entry() || !ep.rdma.is_empty() || !self.pending.is_empty();
+            self.outstanding -= 1;
+            self.release_send_slot(index, queue);
+            if wanted {
+                self.entry_wanted(index, queue);
             }
-        } else if id.is(Kind::Send) || id.is(Kind::Rdma) {
-            return self.retire(wc, id);
         } else {
-            return self.sent_over_xrc(wc, id);
+            self.retire_through(wc, id, (line, last));
         }
         if !wc.is_ok() {
-            self.fail_with(id.index(), wc);
+            self.fail_with(index, wc);
         }
     }
 
-    /// Gives back what waited for this completion.
-    pub(crate) fn retire(&mut self, wc: &Wc, id: WrId) {
-        let endpoint = match self.inflight.complete(id.index(), id.generation()) {
-            Some(Waiting::Send { endpoint, buf, share }) => {
-                self.give_back(SendBuf { buf: buf.completed(), class: id.queue() as u8, share });
-                self.send_done(endpoint, id.queue());
-                endpoint
+    /// Gives back what the first line and those behind it hold, up to the one that has completed.
+    #[inline(never)]
+    fn retire_through(&mut self, wc: &Wc, id: LineId, first: (Line, bool)) {
+        let mut next = Some(first);
+        while let Some((line, last)) = next {
+            match self.held.try_remove(line.gives_back as usize) {
+                None => self.send_done(id.index(), id.queue()),
+                Some(held) => self.retire(held, !last || wc.is_ok()),
             }
-            Some(Waiting::Rdma { endpoint, cookie }) => {
-                self.up.push_back(Upcall::Completed { cookie, ok: wc.is_ok() });
-                self.rdma_done(endpoint, id.queue());
-                endpoint
+            let lane = self.lane(id.index(), id.queue()).filter(|_| !last);
+            next = lane.and_then(|lane| lane.retire(id));
+        }
+    }
+
+    fn retire(&mut self, held: Held<C>, ok: bool) {
+        match held {
+            Held::Message { to, queue, buf, share, .. } => {
+                self.give_back(SendBuf { buf: buf.completed(), class: queue, share });
+                self.send_done(to.index, queue.into());
             }
-            None => return self.stats.stale += 1,
-        };
-        if !wc.is_ok() {
-            self.fail_with(endpoint, wc);
+            Held::Operation { to, queue, operation } => {
+                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok });
+                self.rdma_done(to.index, queue.into());
+            }
         }
     }
 
@@ -68,12 +89,9 @@ impl<C> Transport<C> {
     pub(crate) fn fail_with(&mut self, index: u32, wc: &Wc) {
         if wc.status() == WcStatus::Flushed && self.is_alive(index) && self.outstanding != 0 && !self.seeking
         {
-            // We may be in the middle of a batch: it is looked at to its end afterwards.
-            let batch = self.send_wcs;
             self.seeking = true;
             while self.poll_sends() != 0 && self.is_alive(index) {}
             self.seeking = false;
-            self.send_wcs = batch;
         }
         self.fail(index, &format_args!("work request on {}: {}", wc.qp_num(), wc.status()));
     }
@@ -84,13 +102,10 @@ impl<C> Transport<C> {
 
     /// Work requests that never completed: their buffers stay with the device, their callbacks hear
     /// of it.
-    pub(crate) fn forget_inflight(&mut self, index: u32) {
-        let of_endpoint = |w: &Waiting<C>| match w {
-            Waiting::Send { endpoint, .. } | Waiting::Rdma { endpoint, .. } => *endpoint == index,
-        };
-        for waiting in self.inflight.drain(of_endpoint) {
-            if let Waiting::Rdma { cookie, .. } = waiting {
-                self.up.push_back(Upcall::Completed { cookie, ok: false });
+    pub(crate) fn forget_lines(&mut self, mut ledger: Ledger) {
+        while let Some(line) = ledger.forget() {
+            if let Some(Held::Operation { operation, .. }) = self.held.try_remove(line.gives_back as usize) {
+                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: false });
             }
         }
     }
@@ -108,6 +123,7 @@ mod tests {
     use crate::protocol::layout::{DEFAULT, Layout};
     use crate::transport::config::Config;
     use crate::transport::device::{Choice, Filter, PortConfig, find};
+    use crate::transport::wrid::{Kind, WrId};
     use std::sync::Arc;
     use std::time::Duration;
     use verbs::{Driver, Posted, Qp, QpCap, QpInit, QpKind};
@@ -148,7 +164,7 @@ mod tests {
         let (access, qkey) = (verbs::Access::LOCAL_WRITE, verbs::QKey(0));
         qp.to_init(&verbs::InitAttr { port: 1, pkey_index: 0, access, qkey }).unwrap();
         let buf = t.cts_pool.take().unwrap();
-        let posted = qp.post_recv(WrId::new(Kind::RecvCts, 0, epoch, 0).0, buf).map_err(|(_, error)| error);
+        let posted = qp.post_recv(WrId::new(Kind::Cts, 0, epoch, 0).0, buf).map_err(|(_, error)| error);
         (qp, posted.unwrap())
     }
 

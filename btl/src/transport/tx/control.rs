@@ -3,9 +3,9 @@
 
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{Cts, Header};
-use crate::transport::wrid::{Kind, WrId};
+use crate::transport::channel::Request;
 use crate::transport::{SendBuf, Transport};
-use verbs::{PoolError, SendFlags};
+use verbs::PoolError;
 
 /// Why a message of our own could not be posted.
 #[derive(Debug, thiserror::Error)]
@@ -60,19 +60,15 @@ impl<C> Transport<C> {
         queue: usize,
         message: &[u8],
     ) -> Result<(), ControlError> {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
-        let lane = &ep.lanes[queue];
-        let Some(qp) = lane.qp.clone() else { return Ok(()) };
-        if message.len() <= lane.max_inline as usize {
-            let wr = WrId::new(Kind::SendInline, queue, ep.epoch, index);
-            qp.post_send_inline(wr.0, [message], SendFlags::SIGNALED)?;
-            self.count_posted(index);
-            return Ok(());
+        let lane = LaneId { peer: index, queue: queue as u8 };
+        let max_inline = self.lane(index, queue).map_or(0, |lane| lane.max_inline as usize);
+        if message.len() <= max_inline {
+            return Ok(self.post(lane, Request::Inline([message]))?);
         }
         let mut buf = self.queues[queue].send.take()?;
         buf.as_mut_slice()[..message.len()].copy_from_slice(message);
-        let (buf, class) = (SendBuf { buf, class: queue as u8, share: None }, queue as u8);
-        Ok(self.post_buffer(LaneId { peer: index, queue: class }, buf, message.len())?)
+        let buf = SendBuf { buf, class: lane.queue, share: None };
+        Ok(self.post::<0>(lane, Request::Message { buf, total: message.len() as u32 })?)
     }
 
     /// The CTS goes over the smallest per-peer queue, into the receive that the connection manager

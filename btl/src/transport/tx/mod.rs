@@ -5,8 +5,8 @@ mod complete;
 mod control;
 /// What a flush waits for.
 pub mod flush;
-pub(super) mod inflight;
 pub(super) mod path;
+mod post;
 mod rdma;
 mod replay;
 mod send;

@@ -17,65 +17,43 @@
 //!   RDMA operations do.
 #![forbid(unsafe_code)]
 
-use super::inflight::Inflight;
 use crate::protocol::pending::LaneId;
+use crate::transport::channel::{Channel, LineId, Request};
 use crate::transport::endpoint::numbers::MOST_PEERS;
 use crate::transport::endpoint::route::{Kept, XrcRoute};
 use crate::transport::endpoint::state::{Event, State};
-use crate::transport::endpoint::{EpId, QueuedRdma};
 use crate::transport::port::Domain;
 use crate::transport::{AddError, Transport};
 use cpc::Route;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
-use verbs::{Posted, Qp};
 
 /// What a transport with X queues has besides.
 #[derive(Debug)]
-pub struct Xrc<C> {
+pub struct Xrc {
     /// Ours; peers of this node have it open, too.
     _domain: Domain,
     pub(crate) paths: HashMap<u32, Path>,
     /// Broken ones that are done with, for endpoints that hear of them late.
     gone: HashSet<u32>,
-    pub(crate) inflight: Inflight<Held<C>>,
 }
 
 /// A send queue pair, and the endpoints that use it.
 #[derive(Debug)]
 pub struct Path {
-    pub(crate) qp: Arc<Qp>,
+    pub(crate) channel: Channel,
     /// RDMA operations in flight.
     pub(crate) rdma: u32,
     /// Endpoints that wait for one of them to be over, each once; what became of one meanwhile is
     /// seen when it has its turn.
     pub(crate) waiting: VecDeque<u32>,
-    /// Work requests in flight, of all endpoints.
-    pub(crate) outstanding: u32,
     /// It is in the error state; what has not completed is flushed.
     pub(crate) broken: bool,
 }
 
-/// What waits for a completion.
-#[derive(Debug)]
-pub enum Held<C> {
-    /// A message, of so many bytes with its header.
-    Send { to: EpId, path: u32, buf: Posted, share: Option<u32>, total: u32 },
-    /// An operation.
-    Rdma { to: EpId, path: u32, operation: QueuedRdma<C> },
-}
-
-impl<C> From<Domain> for Xrc<C> {
+impl From<Domain> for Xrc {
     /// No path yet.
-    fn from(domain: Domain) -> Xrc<C> {
-        Xrc { _domain: domain, paths: HashMap::new(), gone: HashSet::new(), inflight: Inflight::default() }
-    }
-}
-
-impl<C> Xrc<C> {
-    /// Work requests that the device owns.
-    pub fn in_flight(&self) -> usize {
-        self.inflight.len()
+    fn from(domain: Domain) -> Xrc {
+        Xrc { _domain: domain, paths: HashMap::new(), gone: HashSet::new() }
     }
 }
 
@@ -93,7 +71,7 @@ impl<C> Transport<C> {
     pub(crate) fn routed(&mut self, index: u32, route: Route) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         match &mut ep.route {
-            Some(way) if ep.outstanding != 0 => way.next = Some(route),
+            Some(current) if ep.outstanding != 0 => current.next = Some(route),
             _ => self.take_route(index, route),
         }
     }
@@ -102,7 +80,7 @@ impl<C> Transport<C> {
     pub(crate) fn take_next(&mut self, index: u32) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         if ep.outstanding == 0
-            && let Some(route) = ep.route.as_mut().and_then(|way| way.next.take())
+            && let Some(route) = ep.route.as_mut().and_then(|current| current.next.take())
         {
             self.take_route(index, route);
         }
@@ -118,11 +96,11 @@ impl<C> Transport<C> {
             // It broke before this endpoint heard of it.
             return self.reroute(index);
         }
-        let (old, way) = (ep.route.take(), XrcRoute::new(route));
+        let (old, new) = (ep.route.take(), XrcRoute::new(route));
         if old.is_none() {
             ep.lanes.iter_mut().for_each(|lane| lane.attach_shared());
         }
-        ep.route = Some(Box::new(way));
+        ep.route = Some(Box::new(new));
         self.on_event(index, Event::QpsCreated);
         if let Some(old) = old {
             self.post_again(index, *old);
@@ -136,7 +114,8 @@ impl<C> Transport<C> {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         old.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
         for Kept { queue, buf, total } in old.messages {
-            if let Err(error) = self.post_over(LaneId { peer: index, queue }, buf, total as usize) {
+            if let Err(error) = self.post::<0>(LaneId { peer: index, queue }, Request::Message { buf, total })
+            {
                 self.fail(index, &format!("post of a send failed: {error}"));
             }
         }
@@ -147,7 +126,7 @@ impl<C> Transport<C> {
     pub(crate) fn leave_route(&mut self, index: u32) {
         self.drop_kept(index);
         let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
-        let Some(path) = ep.route.as_ref().map(|way| way.path) else { return };
+        let Some(path) = ep.route.as_ref().map(|route| route.path) else { return };
         if ep.outstanding != 0 || self.on_path(path).all(|other| other == index) {
             self.break_path(path, None, "an endpoint is removed");
         }
@@ -160,20 +139,19 @@ impl<C> Transport<C> {
     pub(crate) fn on_path(&self, path: u32) -> impl Iterator<Item = u32> {
         let endpoints = self.endpoints.iter().enumerate();
         endpoints.filter_map(move |(index, ep)| {
-            let way = ep.as_ref()?.route.as_ref()?;
-            (way.path == path).then_some(index as u32)
+            let route = ep.as_ref()?.route.as_ref()?;
+            (route.path == path).then_some(index as u32)
         })
     }
 }
 
-impl<C> Xrc<C> {
+impl Xrc {
     /// A route that has come; false if its path is broken.
     fn note(&mut self, route: &Route) -> bool {
         let new = || Path {
-            qp: route.qp.clone(),
+            channel: Channel::new(route.qp.clone(), LineId::of_path(route.path), route.qp.cap().max_send_wr),
             rdma: 0,
             waiting: VecDeque::new(),
-            outstanding: 0,
             broken: false,
         };
         !self.gone.contains(&route.path) && !self.paths.entry(route.path).or_insert_with(new).broken
@@ -181,7 +159,7 @@ impl<C> Xrc<C> {
 
     /// A path that is broken and has nothing in flight is done with.
     pub(crate) fn forget_drained(&mut self, id: u32) {
-        if self.paths.get(&id).is_some_and(|path| path.broken && path.outstanding == 0) {
+        if self.paths.get(&id).is_some_and(|path| path.broken && path.channel.ledger.is_empty()) {
             self.paths.remove(&id);
             self.gone.insert(id);
         }
@@ -200,8 +178,9 @@ impl Path {
     /// To the error state: everything is flushed.
     pub(crate) fn take_down(&mut self) {
         self.broken = true;
-        if let Err(error) = self.qp.to_error() {
-            log::debug!("{} does not go to the error state: {error}", self.qp.num());
+        let qp = &self.channel.qp;
+        if let Err(error) = qp.to_error() {
+            log::debug!("{} does not go to the error state: {error}", qp.num());
         }
     }
 }

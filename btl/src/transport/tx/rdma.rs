@@ -4,13 +4,13 @@
 //! resource, because ob1 would park it where only another completion wakes it.
 #![forbid(unsafe_code)]
 
-use super::inflight::Waiting;
+use crate::protocol::pending::LaneId;
+use crate::transport::channel::{Operation, Request};
+use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
-use crate::transport::endpoint::{EpId, QueuedRdma};
 use crate::transport::port::depth::CONTROL_WQES;
-use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Transport, Upcall};
-use verbs::{RKey, RdmaOp, Remote, SendFlags, Sge};
+use verbs::{RKey, RdmaOp, Sge};
 
 impl<C> Transport<C> {
     /// Starts reading or writing `local.len` bytes of the peer's memory. The cookie comes back with
@@ -25,7 +25,7 @@ impl<C> Transport<C> {
     ) -> Result<(), C> {
         match self.endpoint(id) {
             Some(ep) if !matches!(ep.state, State::Failed | State::Closed) => {
-                ep.rdma.push_back(QueuedRdma { op, local, remote, cookie });
+                ep.rdma.push_back(Operation { op, local, remote, cookie });
             }
             _ => return Err(cookie),
         }
@@ -48,40 +48,38 @@ impl<C> Transport<C> {
             {
                 return;
             }
-            let Some(operation) = ep.rdma.pop_front() else { return };
-            if ep.route.is_some() {
-                if !self.post_rdma_xrc(index, queue, operation) {
-                    return;
+            let over_xrc = ep.route.is_some();
+            if over_xrc && !self.take_place(index) {
+                return self.release_entry(index, queue);
+            }
+            self.post_next_rdma(index, queue, over_xrc);
+        }
+    }
+
+    /// Posts the operation that has waited longest; its entry has been taken.
+    fn post_next_rdma(&mut self, index: u32, queue: usize, over_xrc: bool) {
+        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(operation) = ep.rdma.pop_front() else { return };
+        let lane = LaneId { peer: index, queue: queue as u8 };
+        match self.post::<0>(lane, Request::Operation(operation)) {
+            Ok(()) => {
+                self.stats.rdma += 1;
+                if !over_xrc && let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+                    ep.rdma_out += 1;
                 }
-            } else {
-                self.post_rdma(index, queue, operation);
+            }
+            Err(error) => {
+                if over_xrc {
+                    self.release_place(index);
+                }
+                self.fail(index, &format!("post of an RDMA operation failed: {error}"));
             }
         }
     }
 
-    fn post_rdma(&mut self, index: u32, queue: usize, operation: QueuedRdma<C>) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        let Some(qp) = &ep.lanes[queue].qp else { return };
-        let ticket = self.inflight.reserve();
-        let wr = WrId::new(Kind::Rdma, queue, ticket.generation, ticket.index);
-        let remote = Remote { addr: operation.remote.0, rkey: operation.remote.1 };
-        // The owner goes in first: the device may complete before the post returns.
-        self.inflight.fill(ticket, Waiting::Rdma { endpoint: index, cookie: operation.cookie });
-        match qp.post_rdma(operation.op, wr.0, operation.local, remote, SendFlags::SIGNALED) {
-            Ok(()) => {
-                ep.outstanding += 1;
-                ep.rdma_out += 1;
-                self.outstanding += 1;
-                self.stats.rdma += 1;
-            }
-            Err(error) => {
-                if let Some(Waiting::Rdma { cookie, .. }) =
-                    self.inflight.complete(ticket.index, ticket.generation)
-                {
-                    self.up.push_back(Upcall::Completed { cookie, ok: false });
-                }
-                self.fail(index, &format!("post of an RDMA operation failed: {error}"));
-            }
+    fn release_entry(&mut self, index: u32, queue: usize) {
+        if let Some(lane) = self.lane(index, queue) {
+            lane.budget.release(1);
         }
     }
 

@@ -12,9 +12,8 @@
 //! has not been told that it is over.
 #![forbid(unsafe_code)]
 
-use super::path::Held;
+use crate::transport::channel::{Connection, Held};
 use crate::transport::endpoint::CONNECT_PATIENCE;
-use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::route::Kept;
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::{SendBuf, Transport, Upcall};
@@ -23,40 +22,41 @@ use verbs::{Wc, WcStatus};
 impl<C> Transport<C> {
     /// A work request has not been carried out, or failed.
     #[cold]
-    pub(crate) fn unsent(&mut self, wc: &Wc, held: Held<C>, queue: usize) {
-        let (to, path) = held.names();
+    pub(crate) fn unsent(&mut self, wc: &Wc, held: Held<C>, path: u32) {
+        let to = held.target().0;
         let flushed = wc.status() == WcStatus::Flushed;
         self.break_path(path, (!flushed).then_some(to), &reason(wc));
         if flushed && self.is_on_hold(to, path) {
-            self.keep(to, held, queue);
+            self.keep(held, path);
         } else {
-            self.give_up_held(to, held, queue);
+            self.give_up_held(held, path);
         }
-        self.settle_path(to, path);
     }
 
     /// The endpoint waits for another route, and this is the one that broke.
-    fn is_on_hold(&self, to: EpId, path: u32) -> bool {
+    fn is_on_hold(&self, to: Connection, path: u32) -> bool {
         let ep = self.endpoints.get(to.index as usize).and_then(Option::as_ref);
         let on_hold = ep.is_some_and(|ep| {
-            ep.state == State::Connecting && ep.route.as_ref().is_some_and(|way| way.path == path)
+            ep.state == State::Connecting && ep.route.as_ref().is_some_and(|route| route.path == path)
         });
         on_hold && self.is_current(to)
     }
 
-    fn keep(&mut self, to: EpId, held: Held<C>, queue: usize) {
+    /// The endpoint keeps what the line held, to post it again.
+    fn keep(&mut self, held: Held<C>, path: u32) {
+        let (to, lane) = held.target();
         let Some(Some(ep)) = self.endpoints.get_mut(to.index as usize) else { return };
-        let Some(way) = &mut ep.route else { return };
+        let Some(route) = &mut ep.route else { return };
         ep.outstanding -= 1;
         self.outstanding -= 1;
         match held {
-            Held::Send { buf, share, total, .. } => {
-                let buf = SendBuf { buf: buf.completed(), class: queue as u8, share };
-                way.messages.push_back(Kept { queue: queue as u8, buf, total });
+            Held::Message { queue, buf, share, total, .. } => {
+                let buf = SendBuf { buf: buf.completed(), class: queue, share };
+                route.messages.push_back(Kept { queue, buf, total });
             }
-            Held::Rdma { path, operation, .. } => {
-                way.operations.push_back(operation);
-                ep.lanes[queue].budget.release(1);
+            Held::Operation { operation, .. } => {
+                route.operations.push_back(operation);
+                ep.lanes[lane].budget.release(1);
                 if let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&path)) {
                     path.rdma -= 1;
                 }
@@ -64,21 +64,21 @@ impl<C> Transport<C> {
         }
     }
 
-    fn give_up_held(&mut self, to: EpId, held: Held<C>, queue: usize) {
+    fn give_up_held(&mut self, held: Held<C>, path: u32) {
         match held {
-            Held::Send { buf, share, .. } => {
-                self.give_back(SendBuf { buf: buf.completed(), class: queue as u8, share });
-                self.send_over(to, queue);
+            Held::Message { to, queue, buf, share, .. } => {
+                self.give_back(SendBuf { buf: buf.completed(), class: queue, share });
+                self.send_over(to, queue.into());
             }
-            Held::Rdma { path, operation, .. } => {
+            Held::Operation { to, queue, operation } => {
                 self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: false });
-                self.rdma_over(to, path, queue);
+                self.rdma_over(to, path, queue.into());
             }
         }
     }
 
     /// The path leads nowhere any more: its endpoints are lost or find another.
-    pub(crate) fn break_path(&mut self, id: u32, failed: Option<EpId>, reason: &str) {
+    pub(crate) fn break_path(&mut self, id: u32, failed: Option<Connection>, reason: &str) {
         let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&id)) else { return };
         if path.broken {
             return;
@@ -110,8 +110,9 @@ impl<C> Transport<C> {
     /// What was to be posted again will not be.
     pub(crate) fn drop_kept(&mut self, index: u32) {
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
-        let Some(way) = &mut ep.route else { return };
-        let (messages, operations) = (std::mem::take(&mut way.messages), std::mem::take(&mut way.operations));
+        let Some(route) = &mut ep.route else { return };
+        let (messages, operations) =
+            (std::mem::take(&mut route.messages), std::mem::take(&mut route.operations));
         messages.iter().for_each(|kept| ep.lanes[usize::from(kept.queue)].budget.release(1));
         self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
         for Kept { queue, buf, .. } in messages {

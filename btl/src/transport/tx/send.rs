@@ -9,20 +9,18 @@
 //! post our header and the caller's two pieces inline. No allocation, no lock, no system call.
 #![forbid(unsafe_code)]
 
-use super::inflight::Waiting;
 use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
+use crate::transport::channel::{Request, Target};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::PATIENCE;
 use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::port::buffer::Queued;
-use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{SendBuf, Transport, Upcall};
 use cpc::Step;
 use std::fmt::Display;
 use std::time::Instant;
-use verbs::SendFlags;
 
 impl<C> Transport<C> {
     /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing
@@ -36,6 +34,7 @@ impl<C> Transport<C> {
         if ep.state != State::Connected || ep.generation != id.generation {
             return false;
         }
+        let target = Target { to: ep.connection(id.index), queue: queue as u8, srq: None };
         let lane = &mut ep.lanes[queue];
         let idle = self.pending.is_idle(LaneId { peer: id.index, queue: queue as u8 });
         if total > lane.max_inline as usize || !idle {
@@ -49,18 +48,15 @@ impl<C> Transport<C> {
             return false;
         }
         let header = DataHeader::new(tag, queue as u8, grant).emit();
-        let wr = WrId::new(Kind::SendInline, queue, ep.epoch, id.index);
-        let posted = match &lane.qp {
-            Some(qp) => qp.post_send_inline(wr.0, [&header, head, body], SendFlags::SIGNALED),
-            None => return false,
-        };
+        let Some(channel) = &mut lane.channel else { return false };
+        let posted = channel.post(&mut self.held, target, Request::Inline([&header, head, body]));
         match posted {
             Ok(()) => {
                 ep.outstanding += 1;
                 self.outstanding += 1;
                 self.stats.sent_inline += 1;
             }
-            Err(error) => self.fail(id.index, &format!("post of a send failed: {error}")),
+            Err(refused) => self.fail(id.index, &format_args!("post of a send failed: {}", refused.error)),
         }
         true
     }
@@ -106,7 +102,7 @@ impl<C> Transport<C> {
         let message = Queued { buf, len: len as u32, tag };
         let grant = if self.pending.is_idle(lane) { self.may_send(lane) } else { None };
         match grant {
-            Some(grant) => self.post(lane, message, grant),
+            Some(grant) => self.post_data(lane, message, grant),
             None => self.enqueue(lane, message),
         }
         true
@@ -169,7 +165,7 @@ impl<C> Transport<C> {
                         let lane = &mut ep.lanes[usize::from(lane.queue)];
                         lane.served = lane.served.wrapping_add(1);
                     }
-                    self.post(lane, turn.fragment, grant);
+                    self.post_data(lane, turn.fragment, grant);
                     self.pending.sent(lane);
                 }
             }
@@ -193,62 +189,26 @@ impl<C> Transport<C> {
         self.serve();
     }
 
-    /// Posts a message whose entry and credit have been taken.
-    fn post(&mut self, lane: LaneId, mut message: Queued, grant: Grant) {
+    /// Posts a message whose entry and credit have been taken: inline, or from its buffer.
+    fn post_data(&mut self, lane: LaneId, mut message: Queued, grant: Grant) {
         let total = HEADER_LEN + message.len as usize;
         let header = DataHeader::new(message.tag, lane.queue, grant).emit();
         message.buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
-        let max_inline = self.lane(lane.peer, lane.queue.into()).map_or(0, |l| l.max_inline as usize);
-        let posted = if total <= max_inline {
-            self.post_inline(lane, message, total)
+        let Some(to) = self.lane(lane.peer, lane.queue.into()) else { return self.give_back(message.buf) };
+        let (inline, over_xrc) = (total <= to.max_inline as usize, to.channel.is_none());
+        let posted = if inline {
+            let posted = self.post(lane, Request::Inline([&message.buf.buf.as_slice()[..total]]));
+            self.give_back(message.buf);
+            posted
         } else {
             self.stats.sent_buffered += 1;
-            self.post_buffer(lane, message.buf, total)
+            if over_xrc {
+                self.number(lane.peer, lane.queue, &mut message.buf);
+            }
+            self.post::<0>(lane, Request::Message { buf: message.buf, total: total as u32 })
         };
         if let Err(error) = posted {
             self.fail(lane.peer, &format!("post of a send failed: {error}"));
-        }
-    }
-
-    fn post_inline(&mut self, lane: LaneId, message: Queued, total: usize) -> Result<(), verbs::Error> {
-        let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
-        let wr = WrId::new(Kind::SendInline, lane.queue.into(), ep.epoch, lane.peer);
-        let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return Ok(()) };
-        let posted = qp.post_send_inline(wr.0, [&message.buf.buf.as_slice()[..total]], SendFlags::SIGNALED);
-        self.give_back(message.buf);
-        posted.map(|()| self.count_posted(lane.peer))
-    }
-
-    /// Posts the first `total` bytes of a buffer, header included.
-    pub(crate) fn post_buffer(
-        &mut self,
-        lane: LaneId,
-        buf: SendBuf,
-        total: usize,
-    ) -> Result<(), verbs::Error> {
-        let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else { return Ok(()) };
-        let Some(qp) = &ep.lanes[usize::from(lane.queue)].qp else { return self.post_xrc(lane, buf, total) };
-        let ticket = self.inflight.reserve();
-        let wr = WrId::new(Kind::Send, lane.queue.into(), ticket.generation, ticket.index);
-        let SendBuf { buf, class, share } = buf;
-        match qp.post_send(wr.0, buf, total as u32, SendFlags::SIGNALED) {
-            Ok(buf) => {
-                self.inflight.fill(ticket, Waiting::Send { endpoint: lane.peer, buf, share });
-                self.count_posted(lane.peer);
-                Ok(())
-            }
-            Err((buf, error)) => {
-                self.inflight.cancel(ticket);
-                self.give_back(SendBuf { buf, class, share });
-                Err(error)
-            }
-        }
-    }
-
-    pub(crate) fn count_posted(&mut self, index: u32) {
-        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
-            ep.outstanding += 1;
-            self.outstanding += 1;
         }
     }
 
@@ -265,12 +225,18 @@ impl<C> Transport<C> {
     /// A send on `queue` completed: its entry and, on a shared queue, its send slot are free again.
     #[inline]
     pub(crate) fn send_done(&mut self, index: u32, queue: usize) {
+        self.release_send_slot(index, queue);
+        self.entry_free(index, queue);
+    }
+
+    /// A message to a shared queue is over.
+    #[inline]
+    pub(crate) fn release_send_slot(&mut self, index: u32, queue: usize) {
         if let Some(shared) = &mut self.queues[queue].shared
             && shared.send_slots.release(index)
         {
             self.pending.wake_queue(queue as u8);
         }
-        self.entry_free(index, queue);
     }
 
     /// A work queue entry of a lane is free again.
@@ -279,17 +245,13 @@ impl<C> Transport<C> {
         self.outstanding -= 1;
         let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
         ep.outstanding -= 1;
-        let lane = &mut ep.lanes[queue];
-        lane.budget.release(1);
-        lane.completed = lane.completed.wrapping_add(1);
-        let owes = lane.credits.as_ref().is_some_and(|(credits, window)| credits.explicit_due(window));
-        if owes || !self.pending.is_empty() || !ep.rdma.is_empty() {
+        if ep.lanes[queue].free_entry() || !self.pending.is_empty() || !ep.rdma.is_empty() {
             self.entry_wanted(index, queue);
         }
     }
 
     #[cold]
-    fn entry_wanted(&mut self, index: u32, queue: usize) {
+    pub(crate) fn entry_wanted(&mut self, index: u32, queue: usize) {
         self.send_credits_if_due(index, queue);
         self.pending.wake(LaneId { peer: index, queue: queue as u8 });
         self.serve();
@@ -313,7 +275,7 @@ impl<C> Transport<C> {
         let peer = ep.peer;
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");
         for lane in &ep.lanes {
-            if let Some(qp) = &lane.qp
+            if let Some(qp) = lane.qp()
                 && let Err(error) = qp.to_error()
             {
                 log::warn!("cannot move {:?} to the error state: {error}", qp.num());

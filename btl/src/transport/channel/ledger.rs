@@ -1,0 +1,212 @@
+//! The ledger of a queue pair: one line for each send work request that has not completed, in
+//! posting order.
+//!
+//! ```text
+//!   lines   [ .. | oldest | line | line | line | .. ]   a ring, as deep as the send queue
+//!                  head                    tail
+//! ```
+//! A queue pair completes in posting order (IBTA 10.8.5), so a completion retires its line and all
+//! before it. Lines are counted modulo 2^16; a count is the line's part of the work request id:
+//!
+//! ```text
+//!   RC    63..60 kind | 59..56 queue | 55..40 line | 39..24 epoch (low bits) | 23..0 endpoint
+//!   XRC   63..60 kind |              | 55..40 line |                           31..0 path
+//! ```
+//! The ring is allocated when the queue pair is there. A line is small, so that the ring of a queue
+//! stays in the cache; buffers and operations are in a slab, under the key that the line has.
+#![forbid(unsafe_code)]
+
+/// A send over a queue pair of the peer's own; receives have other kinds (`wrid`).
+const SEND: u64 = 4;
+
+/// A send over an XRC send queue pair.
+const SEND_XRC: u64 = 8;
+
+const LINE: u32 = 40;
+
+/// Names a line of one ledger of the transport: the id of its work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineId(pub u64);
+
+impl LineId {
+    /// The first line of queue `queue` to the endpoint at `index`, in its epoch `epoch`.
+    pub fn of_lane(index: u32, epoch: u32, queue: usize) -> LineId {
+        debug_assert!(index < 1 << 24 && queue < 16);
+        let epoch = u64::from(epoch & 0xffff) << 24;
+        LineId(SEND << 60 | (queue as u64) << 56 | epoch | u64::from(index & 0x00ff_ffff))
+    }
+
+    /// The first line of an XRC send queue pair.
+    pub fn of_path(path: u32) -> LineId {
+        LineId(SEND_XRC << 60 | u64::from(path))
+    }
+
+    /// The id of line `line` of this ledger.
+    #[inline]
+    pub fn of_line(self, line: u16) -> LineId {
+        LineId(self.0 | u64::from(line) << LINE)
+    }
+
+    /// Both are of one ledger; `self` is its first line.
+    #[inline]
+    pub fn is_of(self, other: LineId) -> bool {
+        self.0 == other.0 & !(0xffff << LINE)
+    }
+
+    /// The path, if it is of an XRC send queue pair.
+    #[inline]
+    pub fn path(self) -> Option<u32> {
+        (self.0 >> 60 == SEND_XRC).then_some(self.0 as u32)
+    }
+
+    /// Index of the endpoint.
+    #[inline]
+    pub fn index(self) -> u32 {
+        self.0 as u32 & 0x00ff_ffff
+    }
+
+    /// Queue of the layout.
+    #[inline]
+    pub fn queue(self) -> usize {
+        (self.0 >> 56) as usize & 0xf
+    }
+
+    /// The line.
+    #[inline]
+    pub fn line(self) -> u16 {
+        (self.0 >> LINE) as u16
+    }
+}
+
+/// One send work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Key of what it gives back, or [`Line::NOTHING`].
+    pub gives_back: u32,
+    /// A completion comes even if it succeeds.
+    pub signalled: bool,
+}
+
+impl Line {
+    /// It was sent inline.
+    pub const NOTHING: u32 = u32::MAX;
+}
+
+/// The lines of one queue pair.
+#[derive(Debug)]
+pub struct Ledger {
+    lines: Box<[Line]>,
+    head: u16,
+    tail: u16,
+}
+
+impl Ledger {
+    /// Room for `depth` lines.
+    pub fn with_depth(depth: u32) -> Ledger {
+        let room = depth.clamp(1, u16::MAX.into()).next_power_of_two();
+        let unused = Line { gives_back: Line::NOTHING, signalled: false };
+        Ledger { lines: vec![unused; room as usize].into(), head: 0, tail: 0 }
+    }
+
+    #[inline]
+    fn place(&self, line: u16) -> usize {
+        usize::from(line) & (self.lines.len() - 1)
+    }
+
+    /// The next line to be written.
+    #[inline]
+    pub fn next(&self) -> u16 {
+        self.tail
+    }
+
+    /// Work requests that have not completed.
+    #[inline]
+    pub fn len(&self) -> usize {
+        usize::from(self.tail.wrapping_sub(self.head))
+    }
+
+    /// Everything has completed.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.tail == self.head
+    }
+
+    /// Writes the next line: its work request has been posted.
+    #[inline]
+    pub fn push(&mut self, line: Line) {
+        debug_assert!(self.len() < self.lines.len(), "more work requests than the send queue holds");
+        let place = self.place(self.tail);
+        self.lines[place] = line;
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Takes the oldest line off, if its work request is `upto` or was posted before that; and
+    /// whether it is that one. A stale `upto` names none.
+    #[inline]
+    pub fn retire(&mut self, upto: u16) -> Option<(Line, bool)> {
+        let behind = upto.wrapping_sub(self.head);
+        if usize::from(behind) >= self.len() {
+            return None;
+        }
+        let line = self.lines[self.place(self.head)];
+        self.head = self.head.wrapping_add(1);
+        Some((line, behind == 0))
+    }
+
+    /// Takes the oldest line off: its queue pair is gone.
+    pub fn forget(&mut self) -> Option<Line> {
+        self.retire(self.head).map(|(line, _)| line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn a_completion_retires_its_line_and_all_before_it(
+            depth in 1u32..70,
+            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..400),
+        ) {
+            let mut ledger = Ledger::with_depth(depth);
+            // Counts wrap within the test.
+            (ledger.head, ledger.tail) = (u16::MAX - 20, u16::MAX - 20);
+            let mut model = VecDeque::new();
+            for (key, (post, which)) in (0..).zip(steps) {
+                if post && model.len() < depth as usize {
+                    model.push_back((ledger.next(), key));
+                    ledger.push(Line { gives_back: key, signalled: true });
+                } else if !model.is_empty() {
+                    let count = which.index(model.len()) + 1;
+                    let upto = model[count - 1].0;
+                    let retired: Vec<_> =
+                        std::iter::from_fn(|| ledger.retire(upto)).map(|(line, last)| (line.gives_back, last)).collect();
+                    let expected: Vec<_> = model.drain(..count).map(|(line, key)| (key, line == upto)).collect();
+                    prop_assert_eq!(retired, expected);
+                    prop_assert_eq!(ledger.retire(upto), None, "a line is retired once");
+                }
+                prop_assert_eq!(ledger.len(), model.len());
+            }
+        }
+
+        #[test]
+        fn every_part_of_an_id_comes_back(index in 0u32..1 << 24, epoch: u32, queue in 0usize..15, line: u16, path: u32) {
+            let name = LineId::of_lane(index, epoch, queue);
+            let id = name.of_line(line);
+            prop_assert_eq!((id.index(), id.queue(), id.line(), id.path()), (index, queue, line, None));
+            prop_assert!(name.is_of(id));
+            prop_assert!(!LineId::of_lane(index, epoch.wrapping_add(1), queue).is_of(id));
+            let over_xrc = LineId::of_path(path).of_line(line);
+            prop_assert_eq!((over_xrc.path(), over_xrc.line()), (Some(path), line));
+            prop_assert!(LineId::of_path(path).is_of(over_xrc) && !LineId::of_path(path).is_of(id));
+        }
+    }
+
+    #[test]
+    fn a_line_is_small() {
+        assert_eq!(size_of::<Line>(), 8);
+    }
+}

@@ -1,0 +1,148 @@
+//! A channel: a queue pair that sends, and the ledger of what is posted to it.
+//!
+//! ```text
+//!   inline data, a buffer, an operation --> post() --> the device        completion, by its line
+//!                                              |                              |
+//!                                              +--> line --> ledger --> what the line gives back
+//! ```
+//! [`Channel::post`] is the only place of the transport where a send work request is posted. Each has
+//! one line in the ledger of its queue pair, and its work request id names that line.
+#![forbid(unsafe_code)]
+
+/// What a line gives back.
+pub mod held;
+/// The lines of one queue pair.
+pub mod ledger;
+
+pub use held::{Connection, Held, Operation, Refused, Unposted};
+pub use ledger::{Ledger, Line, LineId};
+
+use super::port::buffer::SendBuf;
+use slab::Slab;
+use std::sync::Arc;
+use verbs::{Qp, Remote, SendFlags, SrqNum};
+
+/// What a work request carries.
+#[derive(Debug)]
+pub enum Request<'a, C, const PIECES: usize = 0> {
+    /// Pieces that the device copies at once; they give nothing back.
+    Inline([&'a [u8]; PIECES]),
+    /// The first `total` bytes of a buffer, header included.
+    Message { buf: SendBuf, total: u32 },
+    /// A read or write.
+    Operation(Operation<C>),
+}
+
+/// Where a work request goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The connection that it is posted for.
+    pub to: Connection,
+    /// Queue of the layout.
+    pub queue: u8,
+    /// The peer's SRQ, over an XRC send queue pair.
+    pub srq: Option<SrqNum>,
+}
+
+/// A queue pair that sends.
+#[derive(Debug)]
+pub struct Channel {
+    /// The queue pair.
+    pub qp: Arc<Qp>,
+    /// What all its work request ids have in common.
+    name: LineId,
+    /// One line for each work request that has not completed.
+    pub ledger: Ledger,
+}
+
+impl Channel {
+    /// A channel whose work requests are named `name`, of which no more than `depth` are out at a
+    /// time.
+    pub fn new(qp: Arc<Qp>, name: LineId, depth: u32) -> Channel {
+        Channel { qp, name, ledger: Ledger::with_depth(depth) }
+    }
+
+    /// A line of this queue pair.
+    #[inline]
+    pub fn has(&self, id: LineId) -> bool {
+        self.name.is_of(id)
+    }
+
+    /// Posts a work request and writes its line. Every one is signalled.
+    ///
+    /// # Errors
+    /// The device refused it; what it carried comes back.
+    #[inline]
+    pub fn post<C, const PIECES: usize>(
+        &mut self,
+        held: &mut Slab<Held<C>>,
+        target: Target,
+        request: Request<'_, C, PIECES>,
+    ) -> Result<(), Box<Refused<C>>> {
+        let flags = SendFlags::SIGNALED;
+        let id = self.name.of_line(self.ledger.next()).0;
+        let gives_back = match request {
+            Request::Inline(pieces) => match self.post_inline(id, target.srq, pieces, flags) {
+                Ok(()) => Line::NOTHING,
+                Err(error) => return Err(Refused::new(error, Unposted::Nothing)),
+            },
+            Request::Message { buf, total } => self.post_message(held, id, target, (buf, total), flags)?,
+            Request::Operation(operation) => self.post_operation(held, id, target, operation, flags)?,
+        };
+        self.ledger.push(Line { gives_back, signalled: true });
+        Ok(())
+    }
+
+    #[inline]
+    fn post_inline<const PIECES: usize>(
+        &self,
+        id: u64,
+        srq: Option<SrqNum>,
+        pieces: [&[u8]; PIECES],
+        flags: SendFlags,
+    ) -> Result<(), verbs::Error> {
+        match srq {
+            None => self.qp.post_send_inline(id, pieces, flags),
+            Some(srq) => self.qp.towards(srq).post_send_inline(id, pieces, flags),
+        }
+    }
+
+    fn post_message<C>(
+        &self,
+        held: &mut Slab<Held<C>>,
+        id: u64,
+        Target { to, queue, srq }: Target,
+        (buf, total): (SendBuf, u32),
+        flags: SendFlags,
+    ) -> Result<u32, Box<Refused<C>>> {
+        let SendBuf { buf, class, share } = buf;
+        let posted = match srq {
+            None => self.qp.post_send(id, buf, total, flags),
+            Some(srq) => self.qp.towards(srq).post_send(id, buf, total, flags),
+        };
+        match posted {
+            Ok(buf) => Ok(held.insert(Held::Message { to, queue, buf, share, total }) as u32),
+            Err((buf, error)) => Err(Refused::new(error, Unposted::Message(SendBuf { buf, class, share }))),
+        }
+    }
+
+    fn post_operation<C>(
+        &self,
+        held: &mut Slab<Held<C>>,
+        id: u64,
+        Target { to, queue, srq }: Target,
+        operation: Operation<C>,
+        flags: SendFlags,
+    ) -> Result<u32, Box<Refused<C>>> {
+        let Operation { op, local, remote: (addr, rkey), .. } = operation;
+        let remote = Remote { addr, rkey };
+        let posted = match srq {
+            None => self.qp.post_rdma(op, id, local, remote, flags),
+            Some(srq) => self.qp.towards(srq).post_rdma(op, id, local, remote, flags),
+        };
+        match posted {
+            Ok(()) => Ok(held.insert(Held::Operation { to, queue, operation }) as u32),
+            Err(error) => Err(Refused::new(error, Unposted::Operation(operation))),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Posting over the channel of a lane: the queue pair of its own, or the path of its route.
+#![forbid(unsafe_code)]
+
+use crate::protocol::pending::LaneId;
+use crate::protocol::wire::{HEADER_LEN, XrcHeader};
+use crate::transport::channel::{Refused, Request, Target, Unposted};
+use crate::transport::{Transport, Upcall};
+
+impl<C> Transport<C> {
+    /// Posts a work request whose entry and credit have been taken. What cannot be posted is given
+    /// back.
+    pub(crate) fn post<const PIECES: usize>(
+        &mut self,
+        lane: LaneId,
+        mut request: Request<'_, C, PIECES>,
+    ) -> Result<(), verbs::Error> {
+        let queue = usize::from(lane.queue);
+        let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else {
+            self.take_back(into_unposted(request));
+            return Ok(());
+        };
+        let mut target = Target { to: ep.connection(lane.peer), queue: lane.queue, srq: None };
+        let over_route =
+            ep.route.as_ref().and_then(|route| Some((route.path, *route.srqs.get(queue)?, route.label)));
+        let channel = match (&mut ep.lanes[queue].channel, over_route, &mut self.xrc) {
+            (Some(channel), ..) => Some(channel),
+            (None, Some((path, srq, label)), Some(xrc)) => {
+                target.srq = Some(srq);
+                stamp(&mut request, label);
+                xrc.paths.get_mut(&path).map(|path| &mut path.channel)
+            }
+            _ => None,
+        };
+        let Some(channel) = channel else {
+            self.take_back(into_unposted(request));
+            return Ok(());
+        };
+        match channel.post(&mut self.held, target, request) {
+            Ok(()) => {
+                ep.outstanding += 1;
+                self.outstanding += 1;
+                Ok(())
+            }
+            Err(refused) => {
+                let Refused { error, unposted } = *refused;
+                self.take_back(unposted);
+                Err(error)
+            }
+        }
+    }
+
+    /// What has not been posted: its buffer is free, its callback hears of it.
+    #[cold]
+    fn take_back(&mut self, unposted: Unposted<C>) {
+        match unposted {
+            Unposted::Nothing => {}
+            Unposted::Message(buf) => self.give_back(buf),
+            Unposted::Operation(operation) => {
+                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: false })
+            }
+        }
+    }
+}
+
+/// Without a channel: its connection is gone.
+fn into_unposted<C, const PIECES: usize>(request: Request<'_, C, PIECES>) -> Unposted<C> {
+    match request {
+        Request::Inline(_) => Unposted::Nothing,
+        Request::Message { buf, .. } => Unposted::Message(buf),
+        Request::Operation(operation) => Unposted::Operation(operation),
+    }
+}
+
+/// Puts the label of the route into the header of a message, which is complete but for it.
+fn stamp<C, const PIECES: usize>(request: &mut Request<'_, C, PIECES>, label: u32) {
+    if let Request::Message { buf, .. } = request
+        && let Some(head) = buf.buf.as_mut_slice().first_chunk_mut::<HEADER_LEN>()
+        && let Some(header) = XrcHeader::parse(*head)
+    {
+        *head = XrcHeader::new(header.tag(), header.queue(), label, header.number()).emit();
+    }
+}
