@@ -31,6 +31,9 @@ use std::time::{Duration, Instant};
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let (me, iwarp) = ((qp.num, w.segment.incarnation), w.is_iwarp());
     let Some(link) = qp.link.as_mut() else { return xrc::send::attempt(qp, w, work, sges) };
+    if work.unconfirmed {
+        return send::outcome(&mut w.peers, link, me, work);
+    }
     let peer = match send::reach(&mut w.peers, link, me) {
         Ok(peer) => peer,
         Err(step) => return step,

@@ -63,6 +63,9 @@ fn is_free(w: &mut World, work: &mut Work, index: usize) -> bool {
 pub fn send_invalidating(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return Step::Silent };
+    if work.unconfirmed {
+        return send::outcome(&mut w.peers, link, me, work);
+    }
     let peer = match send::reach(&mut w.peers, link, me) {
         Ok(peer) => peer,
         Err(step) => return step,

@@ -9,14 +9,16 @@
 //!   not open any more (qptable)                last cell of the message (tag)
 //!   fence on all senders                       fence, or the target's
 //!   take in what the rings hold                still open? ── yes ──> success
-//!   flush                                                  └─ no ───> no answer: RETRY_EXC_ERR in the end
+//!   how far that was (qptable)                             └─ no ───> taken in? ── yes ──> success
+//!   flush                                                                       └─ no ───> RETRY_EXC_ERR in the end
 //! ```
 //!
-//! One of them sees the other: a message that has been acknowledged is found in the ring. One that is found without having been
-//! acknowledged is one whose acknowledgement was lost. `tests/handover.rs` has the model.
+//! One of them sees the other: a message that has been acknowledged is found in the ring. One that the target has found, before or after it
+//! closed, succeeds as well: the target says how far it has read, and an initiator that was held up in between reads that, also when
+//! the target's process has ended since. `tests/handover.rs` has the model.
 
 use super::world::State;
-use crate::shm::ring;
+use crate::shm::{qptable, ring};
 use rdma_sys::IBV_QPT_UD;
 
 impl State {
@@ -74,6 +76,19 @@ impl State {
         }
         if anybody || !senders.is_empty() {
             self.take_in_from(|incarnation| anybody || senders.contains(&incarnation));
+        }
+        closed.iter().for_each(|&index| self.say_how_far(index));
+    }
+
+    /// Publishes how much of its peer's ring a connected queue pair has taken in. One that has failed on the way says
+    /// nothing, for what stood behind the failure was dropped.
+    fn say_how_far(&mut self, index: usize) {
+        let State { qps, w, inbound, .. } = self;
+        let Some(qp) = qps.get_mut(index) else { return };
+        let takes = qp.ending.as_ref().is_some_and(|ending| ending.takes);
+        let Some(link) = qp.link.as_ref().filter(|_| takes) else { return };
+        if let Some(taken) = inbound.taken_from(link.slot, link.incarnation) {
+            qptable::mark_ended(&w.segment.map, index, qp.generation, taken);
         }
     }
 

@@ -164,6 +164,12 @@ impl Inbound {
         self.rings[index].as_ref().map(|ring| (ring.slot, ring.incarnation))
     }
 
+    /// How many cells of the ring of this process have been taken in; None: it has sent nothing.
+    pub fn taken_from(&self, slot: usize, incarnation: u64) -> Option<u32> {
+        let of_sender = |ring: &&RecvRing| (ring.slot, ring.incarnation) == (slot, incarnation);
+        self.rings.iter().flatten().find(of_sender).map(RecvRing::taken)
+    }
+
     /// Takes a ring out, for its release.
     pub fn remove(&mut self, index: usize) -> Option<RecvRing> {
         self.hot.retain(|hot| hot.ring != index);

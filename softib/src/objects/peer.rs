@@ -390,6 +390,14 @@ impl Link {
         self.sequence.as_ref().is_some_and(|(sequence, now)| now.load(Ordering::Acquire) == *sequence)
     }
 
+    /// How much of our ring the remote QP had taken in when it ended, if it has.
+    #[cold]
+    pub fn taken_at_end(&self, peer: &Peer) -> Option<u32> {
+        let generation = self.generation.filter(|_| peer.incarnation == self.incarnation)?;
+        qptable::exists(&peer.map, self.index)
+            .then(|| qptable::taken_at_end(&peer.map, self.index, generation))?
+    }
+
     /// Looks at the remote QP again: [`Self::is_open`].
     #[cold]
     pub fn refresh(&mut self, peer: &Peer, me: (u32, u64)) -> bool {

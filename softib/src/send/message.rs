@@ -107,10 +107,12 @@ fn confirm_short(qp: &mut Qp, w: &mut World, rest: Rest) {
     let Some(link) = qp.link.as_mut() else { return };
     let Rest { wr_id, len, signalled, .. } = rest;
     let (opcode, number) = (IBV_WR_SEND, qp.sq_posted);
-    let work = Work { wr_id, opcode, len, signalled, number, unconfirmed: true, ..Default::default() };
-    match reach(&mut w.peers, link, me) {
-        Ok(_) => qp.complete_send(w, &work, IBV_WC_SUCCESS),
-        Err(step) => super::enqueue(qp, w, work, &[], step),
+    let in_ring = w.peers.attached(link.slot).map_or(0, |peer| peer.ring.sent());
+    let work =
+        Work { wr_id, opcode, len, signalled, number, unconfirmed: true, in_ring, ..Default::default() };
+    match outcome(&mut w.peers, link, me, &work) {
+        Step::Done(IBV_WC_SUCCESS) => qp.complete_send(w, &work, IBV_WC_SUCCESS),
+        step => super::enqueue(qp, w, work, &[], step),
     }
 }
 
@@ -136,8 +138,10 @@ fn may_send(qp: &Qp, mrs: &Mrs, wr: &ibv_send_wr, sges: &[ibv_sge], len: u32) ->
 pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return xrc::send::attempt(qp, w, work, sges) };
+    if work.unconfirmed {
+        return outcome(&mut w.peers, link, me, work);
+    }
     let peer = match reach(&mut w.peers, link, me) {
-        Ok(_) if work.unconfirmed => return Step::Done(IBV_WC_SUCCESS),
         Ok(peer) => peer,
         Err(step) => return step,
     };
@@ -176,8 +180,27 @@ pub fn confirm(link: &mut Link, peer: &Peer, me: (u32, u64), work: &mut Work) ->
     if link.is_open(peer, me) {
         return Step::Done(IBV_WC_SUCCESS);
     }
-    work.unconfirmed = true;
-    Step::Silent
+    (work.unconfirmed, work.in_ring) = (true, peer.ring.sent());
+    if was_taken_in(link, peer, work) { Step::Done(IBV_WC_SUCCESS) } else { Step::Silent }
+}
+
+/// What has become of a request that was in the ring when the receiver was not open any more.
+#[cold]
+pub fn outcome(peers: &mut Peers, link: &mut Link, me: (u32, u64), work: &Work) -> Step {
+    if peers.attached(link.slot).is_some_and(|peer| was_taken_in(link, peer, work)) {
+        return Step::Done(IBV_WC_SUCCESS);
+    }
+    match reach(peers, link, me) {
+        Ok(_) => Step::Done(IBV_WC_SUCCESS),
+        Err(step) => step,
+    }
+}
+
+/// Whether the receiver had found all of a request when it ended. Its word for that outlives its process.
+#[cold]
+fn was_taken_in(link: &Link, peer: &Peer, work: &Work) -> bool {
+    let taken = link.taken_at_end(peer);
+    taken.is_some_and(|taken| taken.wrapping_sub(work.in_ring) <= i32::MAX as u32)
 }
 
 /// The process behind a connected queue pair, if it lives and its queue pair takes messages; else what becomes of the request.
@@ -249,9 +272,6 @@ pub fn notify(qp: &mut Qp, w: &mut World, work: &mut Work) -> Step {
     let me = (qp.num, w.segment.incarnation);
     let Some(link) = qp.link.as_mut() else { return Step::Silent };
     let Some(peer) = w.peers.attached(link.slot) else { return Step::Silent };
-    if work.unconfirmed {
-        return Step::Done(IBV_WC_SUCCESS);
-    }
     if !peer.ring.has_room(0) {
         return Step::Room;
     }

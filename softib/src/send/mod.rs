@@ -22,8 +22,8 @@ mod work;
 
 pub use datagram::Envelope;
 pub use message::{
-    Claimed, PIECE, Rest, SHORT_SGES, Short, confirm, destination, finish_short, notify, reach, rung,
-    send_message, send_short, solicited,
+    Claimed, PIECE, Rest, SHORT_SGES, Short, confirm, destination, finish_short, notify, outcome, reach,
+    rung, send_message, send_short, solicited,
 };
 pub use queue::{advance, finish_head, tell_drained};
 pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Step, UD_MTU, Wait, Work, gather, op};

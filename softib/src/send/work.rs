@@ -68,8 +68,10 @@ pub struct Work {
     /// RDMA: the request is in the ring; the data is where it belongs.
     pub asked: bool,
     pub moved: bool,
-    /// All of it is in the ring, and the receiver's queue pair was no more open then: it is over if that is open after all.
+    /// All of it is in the ring, in cells before number `in_ring`, and the receiver's queue pair was no more open then: it is over if that is
+    /// open after all, or has taken it in.
     pub unconfirmed: bool,
+    pub in_ring: u32,
     /// XRC: the number of the shared receive queue that it is for.
     pub srqn: u32,
 }

@@ -24,6 +24,8 @@ const RQ_SHARED: usize = 52;
 const RNR_TIMER: usize = 56;
 /// The generation of the queue pair that its peer has sent to first (iWARP).
 const OPENED: usize = 64;
+/// What it had taken in of its peer's ring when it ended ([`mark_ended`]).
+const ENDED: usize = 72;
 /// Ports: its own, and its peer's.
 const PORTS: usize = 120;
 const PKEY: usize = 124;
@@ -94,6 +96,23 @@ pub fn mark_opened(map: &Map, index: usize, generation: u32) {
 /// Whether it has, to our own queue pair of this generation.
 pub fn is_opened(map: &Map, index: usize, generation: u32) -> bool {
     map.u32(entry(index) + OPENED).load(Ordering::Acquire) == generation
+}
+
+/// Queue pair `index` of this generation takes nothing in any more; it has looked at all cells of its peer's ring before number
+/// `taken`. Its peer reads it to learn whether a message that met the end was received.
+pub fn mark_ended(map: &Map, index: usize, generation: u32, taken: u32) {
+    map.u64(entry(index) + ENDED).store(ended_word(generation, taken), Ordering::Release);
+}
+
+/// What [`mark_ended`] has said of this generation; None: it has not ended, or not by its owner's hand.
+pub fn taken_at_end(map: &Map, index: usize, generation: u32) -> Option<u32> {
+    let word = map.u64(entry(index) + ENDED).load(Ordering::Acquire);
+    (word == ended_word(generation, word as u32)).then_some(word as u32)
+}
+
+/// The uppermost bit is set, so that an entry of zeroes says nothing.
+fn ended_word(generation: u32, taken: u32) -> u64 {
+    1 << 63 | u64::from(generation & (u32::MAX >> 1)) << 32 | u64::from(taken)
 }
 
 /// Whether the peer has an entry `index` at all.

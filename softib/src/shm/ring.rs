@@ -205,6 +205,11 @@ impl SendRing {
         self.index
     }
 
+    /// The number of the next cell: those before it have been sent.
+    pub fn sent(&self) -> u32 {
+        self.seq
+    }
+
     /// Whether a cell with `len` bytes of payload fits now.
     #[inline(always)]
     pub fn has_room(&mut self, len: usize) -> bool {
