@@ -15,6 +15,7 @@
 //! caller promises that it outlives the registration; keys keep everyone else out of it.
 
 mod ah;
+mod chain;
 pub mod cm;
 mod context;
 mod cq;
@@ -27,6 +28,7 @@ mod mr;
 mod pool;
 mod qp;
 mod qp_attr;
+mod request;
 /// Threads without signals.
 pub mod signals;
 mod srq;
@@ -35,6 +37,7 @@ mod xrc;
 mod xrcd;
 
 pub use ah::Ah;
+pub use chain::{RecvChain, SendChain};
 pub use context::{Context, Device, DeviceAttr, PortAttr, PortState};
 pub use cq::{CompChannel, Cq, Wc, WcOpcode, WcStatus};
 pub use driver::Driver;
@@ -42,8 +45,9 @@ pub use error::{Error, Explain, explain_errors};
 pub use event::AsyncEvent;
 pub use mr::{Access, Mr, Pd};
 pub use pool::{Buf, Pool, PoolConfig, PoolError, Posted};
-pub use qp::{Qp, RdmaOp, Remote, SendFlags, Sge};
+pub use qp::Qp;
 pub use qp_attr::{AhAttr, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
+pub use request::{RdmaOp, Remote, SendFlags, Sge};
 pub use srq::{Srq, SrqId};
 pub use types::{Gid, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey, SrqNum};
 pub use xrc::{XrcRecvQp, XrcSend};

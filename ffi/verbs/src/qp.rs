@@ -1,58 +1,18 @@
 //! Queue pairs: creation, transitions, posting.
 
 use crate::ah::Ah;
+use crate::chain::{RecvChain, SendChain};
 use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
 use crate::pool::{Buf, Posted};
 use crate::qp_attr::{self, Change, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
+use crate::request::{RdmaOp, Remote, SendFlags, Sge, rdma_request, request};
 use crate::srq::{self, Srq};
-use crate::types::{LKey, Psn, QKey, Qpn, RKey};
+use crate::types::{Psn, QKey, Qpn};
 use rdma_sys as sys;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-
-bitflags::bitflags! {
-    /// How a send is to be done (`ibv_send_flags`).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct SendFlags: u32 {
-        /// A completion comes.
-        const SIGNALED = sys::IBV_SEND_SIGNALED;
-        /// Not before all reads and atomics before it are done.
-        const FENCE = sys::IBV_SEND_FENCE;
-        /// The receiver's completion is a solicited one.
-        const SOLICITED = sys::IBV_SEND_SOLICITED;
-    }
-}
-
-/// A one-sided operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RdmaOp {
-    /// Remote memory into local.
-    Read,
-    /// Local memory into remote.
-    Write,
-}
-
-/// A piece of registered local memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sge {
-    /// Address.
-    pub addr: u64,
-    /// Bytes.
-    pub len: u32,
-    /// Key of its registration.
-    pub lkey: LKey,
-}
-
-/// A place in a peer's registered memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
-    /// Address there.
-    pub addr: u64,
-    /// Key of its registration there.
-    pub rkey: RKey,
-}
 
 /// A queue pair.
 #[derive(Debug)]
@@ -193,9 +153,44 @@ impl Qp {
     /// The queue is full; the buffer comes back.
     #[inline]
     pub fn post_recv(&self, wr_id: u64, buf: Buf) -> Result<Posted, (Buf, Error)> {
-        // SAFETY: a live queue pair; the buffer is registered and becomes the device's.
+        // SAFETY: the queue pair lives as long as `self`; the buffer becomes the device's.
         let code = unsafe { srq::post(wr_id, &buf, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };
-        if code == 0 { Ok(Posted::new(buf)) } else { Err((buf, self.refused("ibv_post_recv", code))) }
+        match code {
+            0 => Ok(Posted::new(buf)),
+            code => Err((buf, self.refused("ibv_post_recv", code))),
+        }
+    }
+
+    /// Hands the buffers of a chain to the device with one call; `posted` takes each that went, with
+    /// its work request id, in order.
+    ///
+    /// # Errors
+    /// The queue is full; what did not go stays in the chain.
+    #[inline]
+    pub fn post_recvs<const N: usize>(
+        &self,
+        chain: &mut RecvChain<N>,
+        posted: impl FnMut(u64, Posted),
+    ) -> Result<(), Error> {
+        // SAFETY: the queue pair lives as long as `self`; the verb reads the chain before it returns.
+        let code = unsafe { chain.post(posted, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };
+        if code == 0 { Ok(()) } else { Err(self.refused("ibv_post_recv", code)) }
+    }
+
+    /// Posts the requests of a chain with one call; `posted` takes the buffer of each send that
+    /// went, with its work request id, in order.
+    ///
+    /// # Errors
+    /// The queue is full, or the queue pair cannot send; what did not go stays in the chain.
+    #[inline]
+    pub fn post_sends<const N: usize>(
+        &self,
+        chain: &mut SendChain<'_, N>,
+        posted: impl FnMut(u64, Posted),
+    ) -> Result<(), Error> {
+        // SAFETY: the queue pair lives as long as `self`; the verb reads the chain before it returns.
+        let code = unsafe { chain.post(posted, |wr, bad| sys::ibv_post_send(self.raw(), wr, bad)) };
+        if code == 0 { Ok(()) } else { Err(self.refused("ibv_post_send", code)) }
     }
 
     /// Sends the first `len` bytes of a buffer, which is the device's until the completion.
@@ -240,7 +235,10 @@ impl Qp {
     pub(crate) fn post_buf(&self, wr: &mut sys::ibv_send_wr, buf: Buf) -> Result<Posted, (Buf, Error)> {
         // SAFETY: the request's only piece is a registered buffer that becomes the device's.
         let code = unsafe { self.post(wr) };
-        if code == 0 { Ok(Posted::new(buf)) } else { Err((buf, self.refused("ibv_post_send", code))) }
+        match code {
+            0 => Ok(Posted::new(buf)),
+            code => Err((buf, self.refused("ibv_post_send", code))),
+        }
     }
 
     /// Sends pieces, one after the other, that may be used again at once; all together no more than `cap().max_inline`,
@@ -328,35 +326,6 @@ impl Drop for Qp {
         let code = unsafe { (self.pd.context().table().destroy_qp)(self.raw()) };
         leaked("ibv_destroy_qp", code, &self.num);
     }
-}
-
-#[inline]
-pub(crate) fn rdma_request(
-    op: RdmaOp,
-    wr_id: u64,
-    sge: *mut sys::ibv_sge,
-    remote: Remote,
-    flags: SendFlags,
-) -> sys::ibv_send_wr {
-    let opcode = match op {
-        RdmaOp::Read => sys::IBV_WR_RDMA_READ,
-        RdmaOp::Write => sys::IBV_WR_RDMA_WRITE,
-    };
-    let mut wr = request(wr_id, sge, opcode, flags.bits());
-    wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
-    wr
-}
-
-#[inline]
-pub(crate) fn request(wr_id: u64, sge: *mut sys::ibv_sge, opcode: u32, flags: u32) -> sys::ibv_send_wr {
-    // SAFETY: a work request is plain numbers, pointers and unions of them; zero is valid for each.
-    let mut wr = unsafe { std::mem::zeroed::<sys::ibv_send_wr>() };
-    wr.wr_id = wr_id;
-    wr.sg_list = sge;
-    wr.num_sge = 1;
-    wr.opcode = opcode;
-    wr.send_flags = flags;
-    wr
 }
 
 fn to_sys(init: &QpInit) -> sys::ibv_qp_init_attr {

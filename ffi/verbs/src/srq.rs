@@ -1,5 +1,6 @@
 //! Shared receive queues.
 
+use crate::chain::RecvChain;
 use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
@@ -106,9 +107,26 @@ impl Srq {
     /// The queue is full; the buffer comes back.
     #[inline]
     pub fn post_recv(&self, wr_id: u64, buf: Buf) -> Result<Posted, (Buf, Error)> {
-        // SAFETY: a live queue; the buffer is registered and becomes the device's.
+        // SAFETY: the queue lives as long as `self`; the buffer is registered and becomes the device's.
         let code = unsafe { post(wr_id, &buf, |wr, bad| sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad)) };
         if code == 0 { Ok(Posted::new(buf)) } else { Err((buf, self.refused(code))) }
+    }
+
+    /// Hands the buffers of a chain to the device with one call; `posted` takes each that went, with
+    /// its work request id, in order.
+    ///
+    /// # Errors
+    /// The queue is full; what did not go stays in the chain.
+    #[inline]
+    pub fn post_recvs<const N: usize>(
+        &self,
+        chain: &mut RecvChain<N>,
+        posted: impl FnMut(u64, Posted),
+    ) -> Result<(), Error> {
+        // SAFETY: the queue lives as long as `self`; the verb reads the chain before it returns.
+        let code =
+            unsafe { chain.post(posted, |wr, bad| sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad)) };
+        if code == 0 { Ok(()) } else { Err(self.refused(code)) }
     }
 
     #[cold]

@@ -8,8 +8,9 @@
 
 use crate::error::{Error, check, leaked};
 use crate::pool::{Buf, Posted};
-use crate::qp::{Qp, RdmaOp, Remote, SendFlags, Sge, rdma_request, request};
+use crate::qp::Qp;
 use crate::qp_attr::{self, Change, InitAttr, QpKind, QpState, RtrAttr};
+use crate::request::{RdmaOp, Remote, SendFlags, Sge, rdma_request, request};
 use crate::types::{Qpn, SrqNum};
 use crate::xrcd::Xrcd;
 use rdma_sys as sys;

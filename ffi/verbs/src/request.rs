@@ -1,0 +1,80 @@
+//! Send work requests: what they are made of, and the C struct of one.
+
+use crate::types::{LKey, RKey};
+use rdma_sys as sys;
+
+bitflags::bitflags! {
+    /// How a send is to be done (`ibv_send_flags`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SendFlags: u32 {
+        /// A completion comes.
+        const SIGNALED = sys::IBV_SEND_SIGNALED;
+        /// Not before all reads and atomics before it are done.
+        const FENCE = sys::IBV_SEND_FENCE;
+        /// The receiver's completion is a solicited one.
+        const SOLICITED = sys::IBV_SEND_SOLICITED;
+    }
+}
+
+/// A one-sided operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RdmaOp {
+    /// Remote memory into local.
+    Read,
+    /// Local memory into remote.
+    Write,
+}
+
+/// A piece of registered local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Key of its registration.
+    pub lkey: LKey,
+}
+
+/// A place in a peer's registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Address there.
+    pub addr: u64,
+    /// Key of its registration there.
+    pub rkey: RKey,
+}
+
+#[inline]
+pub(crate) fn rdma_request(
+    op: RdmaOp,
+    wr_id: u64,
+    sge: *mut sys::ibv_sge,
+    remote: Remote,
+    flags: SendFlags,
+) -> sys::ibv_send_wr {
+    let opcode = match op {
+        RdmaOp::Read => sys::IBV_WR_RDMA_READ,
+        RdmaOp::Write => sys::IBV_WR_RDMA_WRITE,
+    };
+    let mut wr = request(wr_id, sge, opcode, flags.bits());
+    wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
+    wr
+}
+
+#[inline]
+pub(crate) fn request(wr_id: u64, sge: *mut sys::ibv_sge, opcode: u32, flags: u32) -> sys::ibv_send_wr {
+    let mut wr = std::mem::MaybeUninit::<sys::ibv_send_wr>::uninit();
+    let at = wr.as_mut_ptr();
+    // SAFETY: every field that is not a union is written; a union of plain data may be anything, and
+    // a driver reads those members only that belong to the opcode.
+    unsafe {
+        (&raw mut (*at).wr_id).write(wr_id);
+        (&raw mut (*at).next).write(std::ptr::null_mut());
+        (&raw mut (*at).sg_list).write(sge);
+        (&raw mut (*at).num_sge).write(1);
+        (&raw mut (*at).opcode).write(opcode);
+        (&raw mut (*at).send_flags).write(flags);
+        wr.assume_init()
+    }
+}

@@ -1,0 +1,164 @@
+//! Posting through the safe layer, over the software device: chains of requests.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking"
+)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use verbs::*;
+
+/// Two queue pairs, connected to each other; `depth` requests in each queue.
+struct Pair {
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    pool: Pool,
+    from: Arc<Qp>,
+    to: Arc<Qp>,
+}
+
+impl Pair {
+    fn connected(depth: u32) -> Pair {
+        let driver = Driver::from_table(softib::driver_table());
+        let context = driver.devices().unwrap()[0].open().unwrap();
+        let (lid, pd) = (context.query_port(1).unwrap().lid, Pd::alloc(&context).unwrap());
+        let cq = || Cq::create(&context, 64, None).unwrap();
+        let (send_cq, recv_cq) = (cq(), cq());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let pool = Pool::new(&pd, PoolConfig { buf_len: 64, align: 64, grow_by: 32, max: 0, access });
+        let make = || {
+            let cap = QpCap {
+                max_send_wr: depth,
+                max_recv_wr: depth,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: 16,
+            };
+            let (send_cq, recv_cq) = (send_cq.clone(), recv_cq.clone());
+            let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all: true };
+            Qp::create(&pd, &init).unwrap()
+        };
+        let (from, to) = (make(), make());
+        connect(&from, to.num(), lid, access);
+        connect(&to, from.num(), lid, access);
+        Pair { send_cq, recv_cq, pool, from, to }
+    }
+
+    fn buf(&mut self, text: &[u8]) -> Buf {
+        let mut buf = self.pool.take().unwrap();
+        buf.as_mut_slice()[..text.len()].copy_from_slice(text);
+        buf
+    }
+}
+
+fn connect(qp: &Qp, dest_qpn: Qpn, lid: Lid, access: Access) {
+    qp.to_init(&InitAttr { port: 1, pkey_index: 0, access, qkey: QKey(0) }).unwrap();
+    let path = AhAttr { port: 1, dlid: lid, sl: 0, gid: None };
+    let (rq_psn, max_dest_rd_atomic, min_rnr_timer) = (Psn(0), 1, 1);
+    qp.to_rtr(&RtrAttr { mtu: Mtu::B4096, dest_qpn, rq_psn, max_dest_rd_atomic, min_rnr_timer, path })
+        .unwrap();
+    qp.to_rts(&RtsAttr { sq_psn: Psn(0), timeout: 8, retry_cnt: 1, rnr_retry: 7, max_rd_atomic: 1 }).unwrap();
+}
+
+fn wait(cq: &Cq) -> Wc {
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut batch = [Wc::default()];
+    while cq.poll(&mut batch).unwrap() == 0 {
+        assert!(Instant::now() < end, "no completion came");
+        std::thread::yield_now();
+    }
+    batch[0]
+}
+
+#[test]
+fn a_chain_of_receives_and_one_of_sends_complete_in_their_order() {
+    let mut pair = Pair::connected(16);
+    let (mut receives, mut posted) = (RecvChain::<4>::new(), Vec::new());
+    for wr_id in 10..14 {
+        receives.push(wr_id, pair.buf(b"")).unwrap();
+    }
+    assert!(receives.push(14, pair.buf(b"")).is_err(), "a chain for four");
+    pair.to.post_recvs(&mut receives, |wr_id, buf| posted.push((wr_id, buf))).unwrap();
+    assert_eq!(posted.iter().map(|(wr_id, _)| *wr_id).collect::<Vec<_>>(), [10, 11, 12, 13]);
+    assert!(receives.pop().is_none());
+
+    let (target, source) = (pair.buf(b"...."), pair.buf(b"read"));
+    let mut sends = SendChain::<4>::new();
+    sends.push_send(20, pair.buf(b"first"), 5, SendFlags::empty()).unwrap();
+    assert!(sends.push_inline(21, b"second", SendFlags::empty()));
+    let local = Sge { addr: source.addr(), len: 4, lkey: source.lkey() };
+    let remote = Remote { addr: target.addr(), rkey: RKey(target.lkey().0) };
+    assert!(sends.push_rdma(RdmaOp::Write, 22, local, remote, SendFlags::empty()));
+    sends.push_send(23, pair.buf(b"third"), 5, SendFlags::empty()).unwrap();
+    let mut sent = Vec::new();
+    pair.from.post_sends(&mut sends, |wr_id, buf| sent.push((wr_id, buf))).unwrap();
+    assert_eq!(sent.iter().map(|(wr_id, _)| *wr_id).collect::<Vec<_>>(), [20, 23]);
+
+    for (text, (wr_id, buf)) in [&b"first"[..], b"second", b"third"].into_iter().zip(posted) {
+        let wc = wait(&pair.recv_cq);
+        assert_eq!((wc.wr_id(), wc.is_ok()), (wr_id, true));
+        assert_eq!(&buf.completed().as_slice()[..wc.byte_len() as usize], text);
+    }
+    for wr_id in 20..24 {
+        let wc = wait(&pair.send_cq);
+        assert_eq!((wc.wr_id(), wc.is_ok()), (wr_id, true));
+        if let Some(at) = sent.iter().position(|(sent, _)| *sent == wr_id) {
+            sent.remove(at).1.completed();
+        }
+    }
+    assert_eq!(&target.as_slice()[..4], b"read");
+}
+
+#[test]
+fn what_a_full_queue_refuses_of_a_chain_stays_in_it() {
+    let mut pair = Pair::connected(4);
+    let depth = pair.to.cap().max_recv_wr as usize;
+    let (mut posted, mut left) = (Vec::new(), RecvChain::<64>::new());
+    for wr_id in 0..depth + 2 {
+        left.push(wr_id as u64, pair.buf(b"")).unwrap();
+    }
+    let error = pair.to.post_recvs(&mut left, |wr_id, _| posted.push(wr_id)).unwrap_err();
+    assert_eq!((error.call(), error.errno()), ("ibv_post_recv", libc::ENOMEM));
+    assert_eq!(posted.len(), depth);
+    let rest: Vec<u64> = std::iter::from_fn(|| left.pop()).map(|(wr_id, _)| wr_id).collect();
+    assert_eq!(rest, [depth as u64, depth as u64 + 1]);
+}
+
+#[test]
+fn a_send_that_cannot_be_posted_ends_the_chain_there() {
+    let mut pair = Pair::connected(8);
+    for wr_id in 0..3 {
+        pair.to.post_recv(wr_id, pair.pool.take().unwrap()).unwrap();
+    }
+    let long = vec![0; pair.from.cap().max_inline as usize + 1];
+    let mut chain = SendChain::<4>::new();
+    chain.push_send(1, pair.buf(b"one"), 3, SendFlags::empty()).unwrap();
+    assert!(chain.push_inline(2, &long, SendFlags::empty()));
+    chain.push_send(3, pair.buf(b"three"), 5, SendFlags::empty()).unwrap();
+    let mut sent = Vec::new();
+    pair.from.post_sends(&mut chain, |wr_id, buf| sent.push((wr_id, buf))).unwrap_err();
+    assert_eq!(sent.len(), 1);
+    let wc = wait(&pair.send_cq);
+    assert_eq!((wc.wr_id(), wc.is_ok()), (1, true));
+    sent.remove(0).1.completed();
+    // Without the one that was refused, the rest goes.
+    assert!(matches!(chain.pop(), Some((2, None))));
+    pair.from.post_sends(&mut chain, |wr_id, buf| sent.push((wr_id, buf))).unwrap();
+    assert_eq!((sent.len(), wait(&pair.send_cq).wr_id()), (1, 3));
+}
+
+#[test]
+fn buffers_that_are_posted_stay_with_the_device_when_the_caller_panics() {
+    let mut pair = Pair::connected(8);
+    let mut chain = RecvChain::<3>::new();
+    for wr_id in 0..3 {
+        chain.push(wr_id, pair.buf(b"")).unwrap();
+    }
+    let post = || pair.to.post_recvs(&mut chain, |_, _| panic!("on purpose"));
+    assert!(catch_unwind(AssertUnwindSafe(post)).is_err());
+    assert!(chain.pop().is_none(), "the device has them all");
+}
