@@ -15,9 +15,8 @@ use crate::objects::mr::Mrs;
 use crate::objects::qp::{Inbound, Qp, Qps};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::Taken;
-use crate::send::{Envelope, op};
+use crate::shm::cell::{Envelope, Found, Head, flag, op};
 use crate::shm::layout::{QP_BITS, QPS};
-use crate::shm::ring::{Found, Head, flag};
 use crate::{rdma_ring, window, xrc};
 use rdma_sys::*;
 

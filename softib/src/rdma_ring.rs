@@ -19,11 +19,10 @@ use crate::objects::peer::{Link, Peer, Peers};
 use crate::objects::qp::{Qp, Qps};
 use crate::paging;
 use crate::rdma::Grant;
-use crate::send::{self, PIECE, Queued, Remote, Step, Wait, Work, op};
+use crate::send::{self, PIECE, Queued, Remote, Step, Wait, Work};
+use crate::shm::cell::{self, Found, Head, Via, flag, op};
 use crate::shm::copy;
-use crate::shm::ring::{Found, Head, flag};
 use crate::xrc::target::Arrival;
-use crate::xrc::{self, Via};
 use rdma_sys::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,7 +40,7 @@ pub struct Message {
 
 impl Message {
     /// The operation of a request's cell, and its fixed part.
-    fn fixed(&self, op: u8, request: &[u8]) -> (u8, [u8; xrc::FIXED]) {
+    fn fixed(&self, op: u8, request: &[u8]) -> (u8, [u8; cell::FIXED]) {
         match self.via {
             Some(via) => (op | op::XRC, via.emit(request)),
             None => (op, Via::default().emit(request)),

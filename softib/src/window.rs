@@ -12,9 +12,10 @@ use crate::objects::events::Subject;
 use crate::objects::qp::Qp;
 use crate::rdma::{self, Sender};
 use crate::send::{self, Remote, Step, Work};
+use crate::shm::cell::{Found, flag};
 use crate::shm::layout::{R_HAZARD, ring_entry};
 use crate::shm::mrtable;
-use crate::shm::ring::{self, Found, flag};
+use crate::shm::ring;
 use rdma_sys::*;
 use std::sync::atomic::Ordering;
 

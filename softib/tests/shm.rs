@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
+use softib::shm::cell::{Head, INLINE_MAX};
 use softib::shm::heap::Heap;
 use softib::shm::map::take_space;
-use softib::shm::ring::{FRAGMENT_MAX, Head, INLINE_MAX, RecvRing, SendRing};
+use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
 use softib::shm::rq::{self, Claim, Place};
 use softib::shm::segment::Segment;
 use std::collections::VecDeque;

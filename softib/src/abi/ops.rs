@@ -11,7 +11,7 @@ use crate::objects::mw::Binding;
 use crate::objects::qp::Qp;
 use crate::rdma_ring::WORD;
 use crate::send::{self, MAX_MESSAGE, Remote, Rest, SHORT_SGES, Short, UD_MTU, Work};
-use crate::shm::ring::INLINE_MAX;
+use crate::shm::cell::INLINE_MAX;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};

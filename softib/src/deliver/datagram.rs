@@ -4,8 +4,8 @@ use super::{bad_buffers, complete_datagram, nonsense, scatter, take};
 use crate::engine::world::World;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
-use crate::send::{Envelope, GRH_LEN};
-use crate::shm::ring::{Found, flag};
+use crate::send::GRH_LEN;
+use crate::shm::cell::{Envelope, Found, flag};
 use rdma_sys::*;
 
 /// A datagram, taken apart.

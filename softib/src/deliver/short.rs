@@ -5,9 +5,9 @@ use super::From;
 use crate::engine::progress::Short;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qps, Usual};
+use crate::shm::cell::{Head, flag};
 use crate::shm::copy::{copy, copy_short};
 use crate::shm::layout::QPS;
-use crate::shm::ring::{Head, flag};
 use rdma_sys::*;
 use std::mem::MaybeUninit;
 

@@ -7,7 +7,7 @@
 use crate::errno::Errno;
 use crate::port::card::{self, Card};
 use crate::port::pkeys_match;
-use crate::send::destination;
+use crate::shm::cell::destination;
 use crate::shm::layout::*;
 use crate::shm::liveness::{Liveness, is_locked};
 use crate::shm::map::{Map, Word};

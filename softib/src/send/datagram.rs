@@ -12,9 +12,9 @@
 //! The headers that a wire would carry travel in front of the data, so the receiver reports what the sender really is.
 
 use super::Step;
-use super::message::{destination, rung, solicited};
+use super::message::{rung, solicited};
 use super::multicast;
-use super::work::{GRH_LEN, Remote, UD_MTU, Work, gather, op};
+use super::work::{GRH_LEN, Remote, UD_MTU, Work, gather};
 use crate::engine::world::World;
 use crate::objects::peer::Peer;
 use crate::objects::qp::Qp;
@@ -22,9 +22,10 @@ use crate::objects::qp_state::is_receiving;
 use crate::port::address::Address;
 use crate::port::card::{self, Card};
 use crate::port::{Ports, pkeys_match};
+use crate::shm::cell::{Envelope, Head, destination, flag, op};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
-use crate::shm::ring::{FRAGMENT_MAX, Head, flag};
+use crate::shm::ring::FRAGMENT_MAX;
 use crate::shm::rq::{self, Claim};
 use crate::shm::shortage::is_shortage;
 use rdma_sys::*;
@@ -32,30 +33,6 @@ use std::time::Duration;
 
 /// How long a datagram waits for a target that lives and does not read.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The local route header (IBTA 7.7), as far as a completion reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Envelope {
-    /// Where it comes from; 0 on Ethernet.
-    pub slid: u16,
-    pub sl: u8,
-}
-
-impl Envelope {
-    /// Bytes that travel.
-    pub const LEN: usize = 4;
-
-    /// As it travels.
-    pub fn emit(self) -> [u8; Envelope::LEN] {
-        let [low, high] = self.slid.to_ne_bytes();
-        [low, high, self.sl, 0]
-    }
-
-    /// From what has come; any bytes make one.
-    pub fn parse(bytes: [u8; Envelope::LEN]) -> Envelope {
-        Envelope { slid: u16::from_ne_bytes([bytes[0], bytes[1]]), sl: bytes[2] & 15 }
-    }
-}
 
 /// Sends a datagram, loses it, finds that it has to wait for room, or that there is no memory for a
 /// ring to its target.

@@ -1,13 +1,13 @@
 //! Messages between connected queue pairs: consume the peer's receive, put the payload into the ring.
 
 use super::Step;
-use super::work::{Work, gather, gather_all, op};
+use super::work::{Work, gather, gather_all};
 use crate::engine::world::World;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::{Absent, Link, Peer, Peers};
 use crate::objects::qp::Qp;
-use crate::shm::layout::QP_BITS;
-use crate::shm::ring::{FRAGMENT_MAX, Head, INLINE_MAX, Pushed, flag};
+use crate::shm::cell::{Head, INLINE_MAX, flag, op};
+use crate::shm::ring::{FRAGMENT_MAX, Pushed};
 use crate::shm::rq::{self, Claim, Place};
 use crate::xrc;
 use rdma_sys::*;
@@ -212,12 +212,6 @@ pub fn reach<'a>(peers: &'a mut Peers, link: &mut Link, me: (u32, u64)) -> Resul
         Ok(_) | Err(Absent::Never) => Err(Step::Silent),
         Err(Absent::Gone) => Err(Step::Done(IBV_WC_RETRY_EXC_ERR)),
     }
-}
-
-/// The `dst` field of a cell: the QP's index and the low bits of its generation.
-#[inline]
-pub fn destination(index: usize, generation: u32) -> u16 {
-    index as u16 | (generation as u16) << QP_BITS
 }
 
 /// What came of consuming a receive.

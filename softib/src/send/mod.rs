@@ -20,13 +20,12 @@ pub mod multicast;
 mod queue;
 mod work;
 
-pub use datagram::Envelope;
 pub use message::{
-    Claimed, PIECE, Rest, SHORT_SGES, Short, confirm, destination, finish_short, notify, outcome, reach,
-    rung, send_message, send_short, solicited,
+    Claimed, PIECE, Rest, SHORT_SGES, Short, confirm, finish_short, notify, outcome, reach, rung,
+    send_message, send_short, solicited,
 };
 pub use queue::{advance, finish_head, tell_drained};
-pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Step, UD_MTU, Wait, Work, gather, op};
+pub use work::{GRH_LEN, MAX_MESSAGE, MAX_SGE, Queued, Remote, Step, UD_MTU, Wait, Work, gather};
 
 use crate::engine::world::World;
 use crate::errno::Errno;

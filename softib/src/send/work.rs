@@ -8,38 +8,6 @@ use crate::shm::copy;
 use rdma_sys::*;
 use std::time::Instant;
 
-/// Cell operations.
-pub mod op {
-    /// SEND, with or without immediate.
-    pub const SEND: u8 = 1;
-    /// RDMA WRITE with immediate: the data is there, this consumes a receive.
-    pub const WRITE_IMM: u8 = 2;
-    /// The consumed receive was too short for the message.
-    pub const TOO_LONG: u8 = 3;
-    /// The consumed receive had invalid buffers.
-    pub const BAD_RECEIVE: u8 = 4;
-    /// RDMA WRITE, with its data.
-    pub const WRITE: u8 = 5;
-    /// RDMA READ, the question.
-    pub const READ: u8 = 6;
-    /// The answer to a READ or an atomic.
-    pub const RESPONSE: u8 = 7;
-    /// FETCH_ADD, the question.
-    pub const FETCH_ADD: u8 = 8;
-    /// CMP_SWAP, the question.
-    pub const CMP_SWAP: u8 = 9;
-    /// The initiator found in the target's tables that the target refuses a request; `imm` is the initiator's status.
-    pub const REFUSED: u8 = 10;
-    /// Atomic WRITE of 8 bytes.
-    pub const ATOMIC_WRITE: u8 = 11;
-    /// SEND that invalidates a memory window of the target: `imm` is its key.
-    pub const SEND_INV: u8 = 12;
-    /// A datagram: its payload follows where it comes from (`send::Envelope`).
-    pub const DATAGRAM: u8 = 16;
-    /// Added to the operations of messages that go through a domain's receive queue pair.
-    pub const XRC: u8 = 0x80;
-}
-
 /// Longest message (the port's max_msg_sz).
 pub const MAX_MESSAGE: u32 = 1 << 30;
 /// Longest gather or scatter list.

@@ -7,9 +7,9 @@
 //! everybody, and a cell of a lap ago is shared. So a receiver that waits makes the cell its own first ([`Cell::acquire`]): a message
 //! between neighbouring cores takes 10 to 20 ns less.
 
+use super::cell::{CELL_HEAD, Head};
 use super::layout::{CELL, CELLS, CELLS_LEN};
 use super::map::Map;
-use super::ring::{CELL_HEAD, Head};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -8,6 +8,7 @@
 //! segment   our own segment: claim a slot, grow it, close it; sweep what the dead left
 //! handover  who looks at a ring: the protocol of store, fence, load, apart from any memory
 //! liveness  is the owner of a segment alive? (its lock; a robust futex makes it one load)
+//! cell      the format of a cell
 //! cells     the cells of a ring: two cache lines each
 //! ring      one ring per ordered pair of processes, in the receiver's segment
 //! rq        receive queues that the initiator consumes with its own hand
@@ -25,6 +26,7 @@
 //! Rules: what is read from a peer's segment is copied once and checked before it is used; a peer's
 //! segment is only touched through [`map::Map`].
 
+pub mod cell;
 pub mod cells;
 pub mod copy;
 pub mod domain;

@@ -1,7 +1,7 @@
 //! One ring per ordered pair of processes, in the receiver's segment.
 //!
 //! ```text
-//!   cells  512 x 128 B   | tag | op flags dst | src qpn | len | imm | pos | 8 spare | 96 bytes inline payload |
+//!   cells  512 x 128 B   | tag | head | 96 bytes inline payload |   (`super::cell`)
 //!   bulk   256 K or 1 MiB  payload that does not fit a cell, contiguous, in the order of the cells
 //! ```
 //!
@@ -16,6 +16,7 @@
 //!
 //! Bulk offsets are not transmitted: both sides derive them from the lengths by the rule in [`bulk_start`].
 
+use super::cell::{Found, Head, INLINE_MAX, flag};
 use super::cells::Cells;
 use super::copy::copy_short;
 use super::handover;
@@ -29,11 +30,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// Bytes of a cell in front of its inline payload, which is aligned so that words of the usual lengths do not cross a cache line: a store
-/// that does needs both lines at once.
-pub const CELL_HEAD: usize = 32;
-/// Longest payload that travels in a cell.
-pub const INLINE_MAX: usize = CELL - CELL_HEAD;
 /// Longest payload of one cell with bulk.
 pub const FRAGMENT_MAX: usize = 32 << 10;
 /// The receiver publishes its position after this many cells, or bytes of bulk.
@@ -41,65 +37,6 @@ const PUBLISH_CELLS: u32 = CELLS as u32 / 4;
 
 const CLAIMING: u64 = 1;
 const ACTIVE: u64 = 2;
-
-/// Flags of a cell.
-pub mod flag {
-    /// The first cell of a message.
-    pub const FIRST: u8 = 1;
-    /// The last cell of a message.
-    pub const LAST: u8 = 2;
-    /// The payload is in the bulk.
-    pub const BULK: u8 = 4;
-    /// The sender asks for a solicited event.
-    pub const SOLICITED: u8 = 8;
-    /// `imm` holds immediate data.
-    pub const IMM: u8 = 16;
-    /// A route header precedes the data.
-    pub const GRH: u8 = 32;
-    /// The message invalidates the window whose key stands in `imm`.
-    pub const INV: u8 = 64;
-}
-
-/// Bytes 4..24 of a cell.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Head {
-    pub op: u8,
-    pub flags: u8,
-    /// Index of the destination QP in the lower 12 bits, its generation above.
-    pub dst: u16,
-    pub src_qpn: u32,
-    /// Payload bytes of this cell.
-    pub len: u32,
-    /// Immediate data, network order; or the key of a window.
-    pub imm: u32,
-    /// Position of the receive that the initiator consumed.
-    pub pos: u32,
-}
-
-const _: () = assert!(size_of::<Head>() + 4 <= CELL_HEAD && CELL_HEAD.is_multiple_of(16));
-
-impl Head {
-    /// What travels, in the order of a cell.
-    #[inline]
-    pub fn words(self) -> [u32; 5] {
-        [Head::meaning(self.op, self.flags, self.dst), self.src_qpn, self.len, self.imm, self.pos]
-    }
-
-    /// Operation, flags and destination, to be looked at together: the first word.
-    #[inline(always)]
-    pub const fn meaning(op: u8, flags: u8, dst: u16) -> u32 {
-        let [low, high] = dst.to_ne_bytes();
-        u32::from_ne_bytes([op, flags, low, high])
-    }
-
-    /// The head that [`Self::words`] has made words of.
-    #[inline(always)]
-    pub fn from_words([first, src_qpn, len, imm, pos]: [u32; 5]) -> Head {
-        let [op, flags, low, high] = first.to_ne_bytes();
-        Head { op, flags, dst: u16::from_ne_bytes([low, high]), src_qpn, len, imm, pos }
-    }
-}
 
 /// Where the bulk payload of `len` bytes starts when `pos` bytes have gone before, in a ring with `of` bytes of bulk (a power of
 /// two).
@@ -395,29 +332,6 @@ pub struct RecvRing {
     pub slot: usize,
     pub incarnation: u64,
     broken: bool,
-}
-
-/// A cell as found: its head, copied, and where its parts are.
-#[derive(Debug, Clone, Copy)]
-pub struct Found {
-    pub head: Head,
-    /// `head.len` readable bytes, valid until [`RecvRing::consume`].
-    pub payload: *const u8,
-    /// The cell's inline part (`INLINE_MAX` bytes), for the fixed part of a cell with bulk.
-    pub fixed: *const u8,
-    bulk: u32,
-}
-
-impl Found {
-    /// A part of the payload, as if it were a cell's; None if the cell has not that much.
-    pub fn part(&self, skip: u32, len: u32) -> Option<Found> {
-        if skip.checked_add(len)? > self.head.len {
-            return None;
-        }
-        // SAFETY: the payload has head.len readable bytes, and skip is at most that (checked).
-        let payload = unsafe { self.payload.add(skip as usize) };
-        Some(Found { head: Head { len, ..self.head }, payload, ..*self })
-    }
 }
 
 impl RecvRing {

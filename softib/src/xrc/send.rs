@@ -1,6 +1,6 @@
 //! The initiator over XRC.
 
-use super::{FULL_PKEY, Via};
+use super::FULL_PKEY;
 use crate::deliver::From;
 use crate::engine::world::World;
 use crate::errno::Errno;
@@ -11,12 +11,12 @@ use crate::objects::xrc::KIND_SRQ;
 use crate::port::pkeys_match;
 use crate::rdma::{self, Answerer, Grant};
 use crate::rdma_ring::{self, WORD};
-use crate::send::{self, Claimed, PIECE, Remote, Step, Work, op};
+use crate::send::{self, Claimed, PIECE, Remote, Step, Work};
+use crate::shm::cell::{Found, Head, INLINE_MAX, Via, destination, flag, op};
 use crate::shm::domain::{DomainFile, SharedQp};
 use crate::shm::layout::{H_NONCE, QP_BITS, QPS};
 use crate::shm::liveness::Liveness;
 use crate::shm::map::Map;
-use crate::shm::ring::{Found, Head, INLINE_MAX, flag};
 use crate::shm::shortage::is_shortage;
 use crate::shm::{qptable, segment};
 use rdma_sys::*;
@@ -236,7 +236,7 @@ fn attempt_on(to: &mut SendLink, qp: &Qp, w: &mut World, work: &mut Work, sges: 
     }
     if !work.moved && work.len > 0 {
         if matches!(work.remote, Remote::Word { .. }) || !rdma::probe(target.peer) {
-            let dst = send::destination(target.link.index, target.link.view.generation);
+            let dst = destination(target.link.index, target.link.view.generation);
             let to = rdma_ring::Message { dst, src_qpn: qp.num, via: Some(via) };
             return rdma_ring::request(peer, stats, to, work, sges);
         }
@@ -294,7 +294,7 @@ pub fn answered(qps: &mut Qps, w: &mut World, from: From, found: &Found) -> bool
 
 impl Target<'_> {
     fn head(&self, op: u8) -> Head {
-        let dst = send::destination(self.link.index, self.link.view.generation);
+        let dst = destination(self.link.index, self.link.view.generation);
         Head { op: op | op::XRC, dst, src_qpn: self.src_qpn, ..Head::default() }
     }
 

@@ -5,7 +5,7 @@
 //! initiator, and has been acknowledged by that: it is delivered, even if the receive queue pair has gone since. Its
 //! completion carries the number of the receive queue pair; so do answers.
 
-use super::{Via, events};
+use super::events;
 use crate::deliver::{self, From};
 use crate::engine::world::World;
 use crate::objects::peer::{Link, Route};
@@ -16,10 +16,9 @@ use crate::objects::srq::Srq;
 use crate::objects::xrc::{Flow, XrcSrq};
 use crate::rdma::Grant;
 use crate::rdma_ring;
-use crate::send::{Envelope, op};
+use crate::shm::cell::{Envelope, Found, Head, Via, flag, op};
 use crate::shm::domain::DomainFile;
 use crate::shm::layout::{QP_BITS, QPS};
-use crate::shm::ring::{Found, Head, flag};
 use rdma_sys::*;
 use std::sync::Arc;
 

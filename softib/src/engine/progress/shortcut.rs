@@ -12,7 +12,7 @@ use super::{Inbound, announced};
 use crate::deliver::{self, From};
 use crate::engine::world::State;
 use crate::objects::cq::Cq;
-use crate::shm::ring::INLINE_MAX;
+use crate::shm::cell::INLINE_MAX;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
 
