@@ -6,10 +6,10 @@
 use proptest::prelude::*;
 use softib::shm::cell::{Head, INLINE_MAX};
 use softib::shm::heap::Heap;
-use softib::shm::map::take_space;
 use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
 use softib::shm::rq::{self, Claim, Place};
 use softib::shm::segment::Segment;
+use softib::shm::shortage::take_space;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

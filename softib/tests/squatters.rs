@@ -6,7 +6,7 @@
 mod common;
 use common::*;
 use rdma_sys::*;
-use softib::shm::segment;
+use softib::shm::{files, segment};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path as File, PathBuf};
 
@@ -196,6 +196,6 @@ fn only_files_of_this_user_are_opened() {
         let path = segment::slot_path(File::new(folder.path()), number);
         squat(&path, kind);
         assert!(segment::open_slot(File::new(folder.path()), number).is_err(), "{kind:?}");
-        assert!(segment::open_shared(&path).is_err(), "{kind:?}");
+        assert!(files::open_shared(&path).is_err(), "{kind:?}");
     }
 }

@@ -4,8 +4,9 @@ use super::device::device_of;
 use super::{engine, guard, guard_minus};
 use crate::engine::world::World;
 use crate::errno::Errno;
-use crate::port::{LinkLayer, card, gid};
+use crate::port::LinkLayer;
 use crate::send::MAX_MESSAGE;
+use crate::shm::card;
 use rdma_sys::*;
 use std::ffi::c_int;
 
@@ -62,7 +63,7 @@ fn attr_of(w: &World, at: u8) -> ibv_port_attr {
         state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
         max_mtu: IBV_MTU_4096,
         active_mtu: IBV_MTU_4096,
-        gid_tbl_len: gid::rows(port.link_layer) as c_int,
+        gid_tbl_len: card::rows(port.link_layer) as c_int,
         port_cap_flags: IBV_PORT_CM_SUP | ip_gids,
         max_msg_sz: MAX_MESSAGE,
         bad_pkey_cntr,

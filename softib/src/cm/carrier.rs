@@ -6,6 +6,7 @@
 
 use super::message::MAX_LEN;
 use crate::errno::{Errno, check};
+use crate::shm::folder;
 use crate::shm::segment;
 use crate::shm::shortage::descriptors;
 use std::fs::{File, OpenOptions};
@@ -80,7 +81,7 @@ fn is_of_our_user(socket: &OwnedFd) -> bool {
     let (fd, to) = (socket.as_raw_fd(), (&raw mut peer).cast());
     // SAFETY: a socket of ours, and room for the answer.
     let known = check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) });
-    known.is_ok() && peer.uid == segment::uid()
+    known.is_ok() && peer.uid == folder::uid()
 }
 
 /// Sends a packet without waiting. A peer that is gone is no error here: the end shows when the socket is read.

@@ -14,12 +14,12 @@
 
 use super::carrier::{self, Received};
 use super::message::{Kind, Message, Side};
-use super::ports::Place;
 use super::qp;
 use super::world::{Pending, State, World};
 use super::{iwarp, limits, reject};
 use crate::errno::Errno;
 use crate::iwarp::Stream;
+use crate::shm::ports::Place;
 use rdma_cm_sys::*;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};

@@ -3,11 +3,11 @@
 //! An id without a channel is synchronous: calls that end with an event wait for it, and keep it in `id.event` until the next
 //! (rdma_create_id(3)).
 
-use super::ports::Space;
 use super::world::{CEvent, CId, Owned, Template, World, channel_key, id_key, world};
 use super::{api, channel, device, listen, multicast, qp, srq};
 use crate::driver_table;
 use crate::errno::Errno;
+use crate::shm::ports::Space;
 use rdma_cm_sys::*;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};

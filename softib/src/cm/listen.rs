@@ -2,11 +2,11 @@
 
 use super::carrier::{self, Received};
 use super::message::{Kind, Message, Side};
-use super::ports::Space;
 use super::world::{CId, Embryo, Id, Pending, State, World};
 use super::{device, limits, qp, reject};
 use crate::errno::Errno;
 use crate::objects::CBox;
+use crate::shm::ports::Space;
 use rdma_cm_sys::*;
 use rdma_sys::{IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -8,10 +8,10 @@
 //!                   │
 //!                channel                    events; one pollable descriptor a channel
 //!                   │
-//!            ports, carrier, message        addresses in use; packets between processes
+//!            carrier, message               packets between processes
 //! ```
 //! No kernel module, no daemon, no thread. Addresses are those of this host: every interface, and loopback. A port is a lock in a
-//! file (`ports`), a listener a socket in SOFTIB_DIR (`carrier`), a connection of ids a connection of sockets, whose
+//! file (`shm::ports`), a listener a socket in SOFTIB_DIR (`carrier`), a connection of ids a connection of sockets, whose
 //! end the kernel reports however a process ends. Everything else goes through the device's own verbs, as in librdmacm.
 //!
 //! Where the real one is generous or strict, so is this: private data limits, fields padded to their size, events of a destroyed id
@@ -32,14 +32,12 @@ mod listen;
 mod message;
 mod multicast;
 pub mod names;
-mod ports;
 mod qp;
 mod resolve;
 mod srq;
 mod table;
 mod world;
 
-pub use ports::sweep;
 pub use table::cm_table;
 
 /// Reasons of rejections (IBTA 12.6.7.2), and states of datagram look-ups (IBTA 12.11.2).

@@ -1,8 +1,9 @@
 //! Addresses of ids: bound, resolved, and the route.
 
 use super::world::{State, World};
-use super::{address, device, ports::Reservation, qp};
+use super::{address, device, qp};
 use crate::errno::Errno;
+use crate::shm::ports::Reservation;
 use rdma_cm_sys::*;
 use std::net::SocketAddr;
 

@@ -5,9 +5,9 @@
 
 use super::message::Side;
 use super::multicast::Joined;
-use super::ports::{Reservation, Space};
 use crate::errno::Errno;
 use crate::objects::CBox;
+use crate::shm::ports::{Reservation, Space};
 use rdma_cm_sys::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use rdma_sys::{ibv_context, ibv_pd, ibv_qp_init_attr, ibv_xrcd};
 use slab::Slab;

@@ -8,8 +8,8 @@ use crate::engine::world::{State, World};
 use crate::objects::peer::Peer;
 use crate::objects::recvq::RecvQ;
 use crate::shm::heap::Extent;
-use crate::shm::map::give_space;
 use crate::shm::ring;
+use crate::shm::space::give_space;
 use crate::xrc::target;
 use std::time::{Duration, Instant};
 

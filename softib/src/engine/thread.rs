@@ -5,8 +5,8 @@
 
 use crate::engine::Engine;
 use crate::engine::progress::Owner;
-use crate::engine::world::{futex_wait, futex_wake};
 use crate::errno::Errno;
+use crate::shm::futex::{futex_wait, futex_wake};
 use crate::shm::handover;
 use crate::shm::layout::BELL;
 use crate::shm::liveness;

@@ -17,13 +17,10 @@ use crate::objects::xrc::Xrc;
 use crate::port::Ports;
 use crate::rdma_ring::Reply;
 use crate::shm::heap::{Extent, Heap};
-use crate::shm::layout::BELL;
-use crate::shm::map::Map;
 use crate::shm::segment::Segment;
 use rdma_sys::{IBV_EVENT_CQ_ERR, IBV_WC_SUCCESS};
 use slab::Slab;
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 /// Plain counters, for tests, benches and the curious.
@@ -176,25 +173,4 @@ impl World {
             context.post(Event { kind, subject });
         }
     }
-}
-
-/// Wakes the device thread that sleeps on a segment's bell.
-#[cold]
-pub fn ring_bell(map: &Map) {
-    futex_wake(map.u32(BELL));
-}
-
-/// Wakes one sleeper on a futex that may be shared between processes.
-pub fn futex_wake(word: &AtomicU32) {
-    // SAFETY: the word is a live, aligned atomic; FUTEX_WAKE does not touch its value.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
-}
-
-/// Sleeps while `word` is `value`, at most for `timeout`.
-pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<std::time::Duration>) {
-    let limit =
-        timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
-    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word is a live, aligned atomic, and the timespec outlives the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, limit) };
 }

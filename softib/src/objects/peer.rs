@@ -5,9 +5,10 @@
 //! QP's public entry, and how many of its receives it has consumed.
 
 use crate::errno::Errno;
-use crate::port::card::{self, Card};
 use crate::port::pkeys_match;
+use crate::shm::card::{self, Card};
 use crate::shm::cell::destination;
+use crate::shm::folder;
 use crate::shm::layout::*;
 use crate::shm::liveness::{Liveness, is_locked};
 use crate::shm::map::{Map, Word};
@@ -131,7 +132,7 @@ impl Peers {
     pub fn glance(&self, slot: usize, len: usize) -> Result<Map, Errno> {
         let file = segment::open_slot(&self.dir, slot)?;
         let metadata = file.metadata()?;
-        if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != segment::uid() {
+        if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != folder::uid() {
             return Err(Errno::PROTO);
         }
         let map = Map::new(&file, len)?;
@@ -143,7 +144,7 @@ impl Peers {
     pub fn wake(&mut self, slot: usize) {
         let ring = |map: &Map| {
             if map.u32(BELL).swap(0, Ordering::AcqRel) != 0 {
-                crate::engine::world::ring_bell(map);
+                crate::shm::futex::ring_bell(map);
             }
         };
         match self.attached(slot) {
@@ -210,7 +211,7 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     let file = segment::open_slot(dir, slot)?;
     let metadata = file.metadata()?;
     // Anybody can make a file of this name where all users' segments live.
-    if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != segment::uid() {
+    if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != folder::uid() {
         return Err(Errno::PROTO);
     }
     let map = Arc::new(Map::new(&file, TABLES_LEN)?);

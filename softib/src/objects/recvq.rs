@@ -6,9 +6,9 @@
 
 use crate::errno::Errno;
 use crate::shm::heap::{Extent, Heap};
-use crate::shm::map::take_space;
 use crate::shm::rq::{self, Place};
 use crate::shm::segment::Segment;
+use crate::shm::shortage::take_space;
 use rdma_sys::ibv_sge;
 use std::collections::HashMap;
 

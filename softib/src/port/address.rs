@@ -3,9 +3,9 @@
 //! The queue pair number says which process is meant; the address must be one of its port. InfiniBand: the LID, and the GID if there is a
 //! global route. Ethernet: the GID, in a row of the version that the sender's own row has.
 
-use super::card::Card;
 use super::{LinkLayer, gid};
 use crate::errno::Errno;
+use crate::shm::card::Card;
 use rdma_sys::{IBV_GID_TYPE_ROCE_V2, ibv_ah_attr};
 
 /// Bytes of a global route header.

@@ -9,17 +9,9 @@
 //!
 //! The loopback address of a RoCE port is one that the host really answers to, and another for each node.
 
-use super::LinkLayer;
+use crate::shm::card::LinkLayer;
 use rdma_sys::{IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2};
 use std::net::{Ipv4Addr, Ipv6Addr};
-
-/// Rows that may be filled: two addresses that every port has, six further ones, two rows each.
-pub const MAX: usize = 16;
-
-/// Rows of a table, filled or not: those behind the last address are empty, as they are in an adapter's.
-pub fn rows(link: LinkLayer) -> usize {
-    if link == LinkLayer::Iwarp { 1 } else { MAX }
-}
 
 /// The table of a port of node `number`.
 pub fn table(link: LinkLayer, guid: &[u8; 8], number: u16, further: &[Ipv6Addr]) -> Vec<[u8; 16]> {

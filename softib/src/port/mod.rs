@@ -5,7 +5,6 @@
 //! node       the registry of named nodes: one number a name
 //! gid        the port's GID table and what its rows are for
 //! address    where a packet goes, and the route header it carries
-//! card       what peers may know of a port: a part of the segment's header
 //! ```
 //!
 //! Processes that name no node are one node, number 1. Each name (`SOFTIB_NODE`) stands for a host of its own. GUIDs derive from boot
@@ -13,19 +12,20 @@
 //! place among all ports of the process, device by device: its LID is the node's number and so many strides.
 
 pub(crate) mod address;
-pub(crate) mod card;
 pub(crate) mod gid;
 pub(crate) mod node;
 mod settings;
 
+pub use crate::shm::card::LinkLayer;
 pub use address::ones_complement_sum as header_sum;
 pub(crate) use settings::{Copies, cm_timeout};
-pub use settings::{LinkLayer, Settings, SettingsError, Variable};
+pub use settings::{Settings, SettingsError, Variable};
 
 use crate::errno::Errno;
 use crate::reason::{Cause, because};
-use crate::shm::segment::{boot_id, uid};
-use card::Card;
+use crate::shm::card::Card;
+use crate::shm::folder::uid;
+use crate::shm::segment::boot_id;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 

@@ -13,9 +13,10 @@
 //! removes any `softib-<uid>-*` that nobody holds a lock on.
 
 use crate::errno::{Errno, check};
+use crate::shm::files;
 use crate::shm::folder;
+use crate::shm::folder::uid;
 use crate::shm::layout::PORTS;
-use crate::shm::segment::{self, uid};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -45,7 +46,7 @@ pub struct Membership {
 pub fn join(dir: &Path, name: &str) -> Result<Membership, Errno> {
     let path = dir.join(format!("softib-{}-nodes", uid()));
     loop {
-        let file = segment::open_shared(&path)?;
+        let file = files::open_shared(&path)?;
         begin(&file, JOINING)?;
         if is_same(&path, &file) {
             let number = settle(&file, name)?;

@@ -1,5 +1,6 @@
 //! What a process asks its devices and ports to be.
 
+use crate::shm::card::LinkLayer;
 use crate::shm::layout::PORTS;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,18 +13,6 @@ const PKEYS_MAX: usize = 16;
 const GIDS_MAX: usize = 6;
 /// The default partition, full membership.
 const DEFAULT_PKEY: u16 = 0xffff;
-
-/// What carries the packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LinkLayer {
-    /// LIDs; a global route is a choice.
-    #[default]
-    InfiniBand,
-    /// RoCE: GIDs only.
-    Ethernet,
-    /// iWARP: Ethernet as well, but connections are TCP's, and come by RDMA-CM only.
-    Iwarp,
-}
 
 /// Node, devices and ports of a process. Processes of one node should agree in all but the P_Keys.
 #[derive(Debug, Clone, PartialEq, Eq)]

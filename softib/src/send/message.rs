@@ -346,7 +346,7 @@ fn variant(opcode: u32) -> (u8, u8) {
 pub fn rung(pushed: Pushed, peer: &Peer, bells: &mut u64) {
     if pushed == Pushed::RingBell {
         *bells += 1;
-        crate::engine::world::ring_bell(&peer.map);
+        crate::shm::futex::ring_bell(&peer.map);
     }
 }
 

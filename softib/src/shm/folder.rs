@@ -8,7 +8,6 @@
 //! The folder is there as long as something is in it: who makes a file makes the folder, who takes
 //! the last file away takes the folder away.
 
-use super::segment::uid;
 use crate::errno::Errno;
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -22,6 +21,12 @@ const OTHERS_WRITE: u32 = 0o022;
 /// What SOFTIB_DIR names, default /dev/shm.
 pub fn configured() -> PathBuf {
     std::env::var_os("SOFTIB_DIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from)
+}
+
+/// The user whose segments these are.
+pub fn uid() -> u32 {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() }
 }
 
 /// Where this user's files are; it need not be there yet.

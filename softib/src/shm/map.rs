@@ -147,32 +147,3 @@ fn map(file: &File, start: usize, len: usize) -> Result<NonNull<u8>, Errno> {
     }
     NonNull::new(base.cast()).ok_or(Errno::NOMEM)
 }
-
-/// Takes (allocates and zeroes) space of a sparse segment, so that touching it can't fail later. `purpose` is for the message where
-/// there is none.
-pub fn take_space(file: &File, offset: usize, len: usize, purpose: &str) -> Result<(), Errno> {
-    allocate(file, offset, len).map_err(|error| shortage::space(file, error, len, purpose))
-}
-
-/// The same without a message, and with the system's own errors.
-pub fn allocate(file: &File, offset: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: a system call on a descriptor we hold.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
-    crate::errno::check(result).map(drop)
-}
-
-/// Gives space back; it reads as zeroes when it is taken again.
-pub fn give_space(file: &File, offset: usize, len: usize) {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a system call on a descriptor we hold. Failure only wastes space until the segment goes.
-    unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t) };
-}
-
-/// Bytes that are left on the file system of `file`; 0 if it does not say.
-pub fn free_space(file: &File) -> u64 {
-    // SAFETY: plain C data, zeroes are valid.
-    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a system call on a descriptor we hold, with a struct of ours.
-    let known = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut about) } == 0;
-    if known { about.f_bavail.saturating_mul(about.f_frsize) } else { 0 }
-}

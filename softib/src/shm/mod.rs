@@ -19,6 +19,11 @@
 //! registry  which XRC domains there are: found by file, made, left, swept
 //! filelock  locks on files that no dead process keeps
 //! parts     what of a segment is mapped when
+//! card      what peers may know of a port
+//! ports     ports of the connection manager: which process has which
+//! files     files of this user: made, named, opened, removed
+//! space     space of the file system
+//! futex     sleeping on words that processes share
 //! heap      where receive queues are placed in the segment
 //! shortage  what cannot be had, in words
 //! ```
@@ -26,13 +31,16 @@
 //! Rules: what is read from a peer's segment is copied once and checked before it is used; a peer's
 //! segment is only touched through [`map::Map`].
 
+pub mod card;
 pub mod cell;
 pub mod cells;
 pub mod copy;
 pub mod domain;
 pub mod fault;
 pub mod filelock;
+pub mod files;
 pub mod folder;
+pub mod futex;
 pub mod groups;
 pub mod handover;
 pub mod heap;
@@ -41,9 +49,11 @@ pub mod liveness;
 pub mod map;
 pub mod mrtable;
 pub mod parts;
+pub mod ports;
 pub mod qptable;
 pub mod registry;
 pub mod ring;
 pub mod rq;
 pub mod segment;
 pub mod shortage;
+pub mod space;

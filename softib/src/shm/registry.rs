@@ -7,14 +7,16 @@
 //! their own, a file `softib-<uid>-xrcd`, which is there only while somebody needs it. Whoever waited for it looks whether it still has
 //! its name, and starts again if not.
 
+use super::card::Card;
 use super::domain::{self, DomainFile, HELD, Identity};
 use super::filelock::{self, Kind, Range};
+use super::files::{self, is_same, link_name};
 use super::layout::{DOMAIN_SLOTS, H_SLOT, SLOTS};
-use super::map::{Map, take_space};
-use super::segment::{self, is_same, link_name, open_slot, slot_path};
+use super::map::Map;
+use super::segment::{self, open_slot, slot_path};
+use super::shortage::take_space;
 use super::{folder, shortage};
 use crate::errno::Errno;
-use crate::port::card::Card;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -46,7 +48,7 @@ pub fn open(
 pub fn leave(dir: &Path, domain: &DomainFile) {
     let lock = Registry::lock(dir);
     if filelock::try_take(domain.file(), Kind::Exclusive, Range::Whole) == Ok(true) {
-        segment::unlink_if_same(&slot_path(dir, domain.slot), domain.file());
+        files::unlink_if_same(&slot_path(dir, domain.slot), domain.file());
     }
     HOLDING[domain.slot - DOMAIN_SLOTS].store(-1, Ordering::Release);
     filelock::release(domain.file(), Range::Whole);
@@ -92,7 +94,7 @@ fn hold(dir: &Path, slot: usize) -> Option<DomainFile> {
 }
 
 fn make(dir: &Path, identity: Identity, ports: &[Card]) -> Result<DomainFile, Errno> {
-    let file = segment::unnamed(dir)?;
+    let file = files::unnamed(dir)?;
     filelock::try_take(&file, Kind::Shared, HELD)?;
     shortage::set_len(&file, domain::LEN, "an XRC domain")?;
     take_space(&file, 0, domain::FIXED_LEN, "an XRC domain")?;
@@ -117,9 +119,9 @@ struct Registry {
 
 impl Registry {
     fn lock(dir: &Path) -> Result<Registry, Errno> {
-        let path = dir.join(format!("softib-{}-xrcd", segment::uid()));
+        let path = dir.join(format!("softib-{}-xrcd", folder::uid()));
         loop {
-            let file = segment::open_shared(&path)?;
+            let file = files::open_shared(&path)?;
             filelock::take(&file, Kind::Exclusive, Range::Whole)?;
             if is_same(&path, &file) {
                 return Ok(Registry { file, path });
@@ -130,6 +132,6 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        segment::unlink_if_same(&self.path, &self.file);
+        files::unlink_if_same(&self.path, &self.file);
     }
 }

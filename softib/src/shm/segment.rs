@@ -4,16 +4,17 @@
 //! It is made without a name, locked and filled, and then linked to the first free name: it appears
 //! complete and locked. Only who holds a file's lock unlinks it, so nobody removes the file of the living.
 
+use super::files::{link_name, open_path, sweep_one, unlink_if_same, unnamed};
+use super::folder::{self, uid};
 use super::layout::*;
-use super::map::{Map, allocate, free_space, take_space};
+use super::map::Map;
 use super::parts::{Heaps, Inlets};
-use super::{folder, liveness, shortage};
-use crate::errno::{Errno, check};
-use std::ffi::CString;
-use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
+use super::shortage::{self, take_space};
+use super::space::{allocate, free_space};
+use super::{liveness, ports};
+use crate::errno::Errno;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,12 +47,6 @@ const MAPPED_PER_PEER: usize = TABLES_LEN + ARENA + 2 * RING_LEN;
 /// Where this user's segments live.
 pub fn directory() -> PathBuf {
     folder::of_user()
-}
-
-/// The user whose segments these are.
-pub fn uid() -> u32 {
-    // SAFETY: geteuid has no preconditions.
-    unsafe { libc::geteuid() }
 }
 
 fn file_name(slot: usize) -> String {
@@ -196,14 +191,6 @@ fn fill_header(map: &Map, nonce: &[u8; 16], probe: u64, can_barrier: bool) {
     map.u64(H_MAGIC).store(MAGIC, Ordering::Release);
 }
 
-/// A new file without a name.
-pub fn unnamed(dir: &Path) -> Result<File, Errno> {
-    let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600).custom_flags(flags);
-    folder::fill(dir, || Ok(options.open(dir)?)).map_err(|error| shortage::folder(dir, error))
-}
-
 /// Gives the unnamed file the first free name, starting at a place that differs between processes.
 fn link(file: &File, map: &Map, dir: &Path) -> Result<(usize, PathBuf), Errno> {
     let start = std::process::id() as usize;
@@ -219,19 +206,6 @@ fn link(file: &File, map: &Map, dir: &Path) -> Result<(usize, PathBuf), Errno> {
         uid(),
         dir.display()
     )))
-}
-
-/// Gives an unnamed file a name. False: it is taken.
-pub fn link_name(file: &File, path: &Path) -> Result<bool, Errno> {
-    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| Errno::INVAL)?;
-    let to = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    let cwd = libc::AT_FDCWD;
-    // SAFETY: both strings are NUL-terminated and outlive the call.
-    match check(unsafe { libc::linkat(cwd, from.as_ptr(), cwd, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) }) {
-        Ok(_) => Ok(true),
-        Err(Errno(libc::EEXIST)) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Opens the segment file of `slot`, if there is one.
@@ -252,56 +226,14 @@ pub fn slots(dir: &Path) -> Vec<usize> {
     entries.flatten().filter_map(|entry| slot(entry.file_name().to_str()?)).collect()
 }
 
-fn open_path(path: &Path) -> Result<File, Errno> {
-    owned(OpenOptions::new().read(true).write(true), path)
-}
-
-/// Opens a file that all processes of this user share, or makes it. EPERM: it is another user's.
-pub fn open_shared(path: &Path) -> Result<File, Errno> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let dir = path.parent().unwrap_or(path);
-    folder::fill(dir, || owned(&mut options, path)).map_err(|error| shortage::file(path, error))
-}
-
-/// Opens a file of this user. EPERM: what has this name is another user's, or no file.
-fn owned(options: &mut OpenOptions, path: &Path) -> Result<File, Errno> {
-    // A FIFO must not keep us waiting.
-    let file = options.custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    let about = file.metadata()?;
-    if about.is_file() && about.uid() == uid() { Ok(file) } else { Err(Errno(libc::EPERM)) }
-}
-
 /// Removes the segments, and the connection manager's sockets, of this user whose owners are dead. Errors are not ours to report.
 pub fn sweep(dir: &Path) {
     let prefix = format!("softib-{}-", uid());
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        if name.as_bytes().starts_with(prefix.as_bytes()) && !crate::cm::sweep(&entry.path(), &name) {
+        if name.as_bytes().starts_with(prefix.as_bytes()) && !ports::sweep(&entry.path(), &name) {
             sweep_one(&entry.path());
         }
     }
-}
-
-/// Removes one file of ours, if nobody holds its lock or a part of it.
-pub fn sweep_one(path: &Path) {
-    let Ok(file) = open_path(path) else { return };
-    if liveness::try_lock(&file) == Ok(true) {
-        unlink_if_same(path, &file);
-    }
-}
-
-/// Unlinks `path` if it still is `file`, whose lock the caller holds.
-pub fn unlink_if_same(path: &Path, file: &File) {
-    if is_same(path, file) {
-        // A failure leaves a file that the next sweep finds.
-        let _ = std::fs::remove_file(path);
-    }
-}
-
-/// Whether `path` is the name of `file`.
-pub fn is_same(path: &Path, file: &File) -> bool {
-    let (Ok(ours), Ok(there)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
-    (ours.dev(), ours.ino()) == (there.dev(), there.ino())
 }

@@ -1,8 +1,8 @@
 //! What cannot be had, in words: the folder or the limit, what there is, what is needed, what helps
 //! (`crate::reason`).
 
-use super::map::free_space;
-use super::segment::directory;
+use super::folder;
+use super::space::{allocate, free_space};
 use crate::errno::Errno;
 use crate::reason::{Cause, because};
 use std::fmt;
@@ -29,7 +29,7 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
 }
 
 /// The folder of the segments cannot be used: an error of opening it, or of making a file in it.
-pub fn folder(dir: &Path, error: Errno) -> Errno {
+pub fn unusable(dir: &Path, error: Errno) -> Errno {
     let dir = dir.display();
     let remedy = match error.0 {
         libc::EMFILE | libc::ENFILE => return descriptors(error),
@@ -57,7 +57,7 @@ pub fn folder(dir: &Path, error: Errno) -> Errno {
 /// A file that the processes of a user share cannot be used.
 pub fn file(path: &Path, error: Errno) -> Errno {
     if matches!(error.0, libc::ENOENT | libc::EMFILE | libc::ENFILE | libc::ENOSPC | libc::EROFS) {
-        return folder(path.parent().unwrap_or(path), error);
+        return unusable(path.parent().unwrap_or(path), error);
     }
     let path = path.display();
     because(
@@ -72,7 +72,7 @@ pub fn file(path: &Path, error: Errno) -> Errno {
 
 /// `needed` bytes of a segment for `purpose` could not be taken. A full folder becomes ENOMEM, as the verbs have it.
 pub fn space(file: &File, error: Errno, needed: usize, purpose: &str) -> Errno {
-    let dir = directory();
+    let dir = folder::of_user();
     match error.0 {
         libc::ENOSPC | libc::EDQUOT => because(
             Errno::NOMEM,
@@ -86,8 +86,14 @@ pub fn space(file: &File, error: Errno, needed: usize, purpose: &str) -> Errno {
             ),
         ),
         libc::EFBIG => file_size(needed as u64, purpose),
-        _ => folder(&dir, error),
+        _ => unusable(&dir, error),
     }
+}
+
+/// Takes (allocates and zeroes) space of a sparse segment, so that touching it can't fail later. `purpose` is for the message where
+/// there is none.
+pub fn take_space(file: &File, offset: usize, len: usize, purpose: &str) -> Result<(), Errno> {
+    allocate(file, offset, len).map_err(|error| space(file, error, len, purpose))
 }
 
 /// Makes a file `len` bytes long. EFBIG, and not SIGXFSZ: the process may not write such a file.

@@ -1,7 +1,7 @@
 //! Changes of a domain's segment, under its mutex.
 
 use super::*;
-use crate::shm::map::take_space;
+use crate::shm::shortage::take_space;
 use rdma_sys::IBV_QPS_RESET;
 
 /// The right to change a domain; given back on drop.

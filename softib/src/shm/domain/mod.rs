@@ -19,11 +19,12 @@ mod change;
 pub use change::Locked;
 
 use super::filelock::{self, Kind, Range};
+use super::folder;
 use super::layout::{H_BOOT, H_END, H_MAGIC, H_NONCE, H_PORTS, H_UID, H_VERSION, P_GUID, VERSION};
 use super::map::Map;
 use super::segment;
 use crate::errno::Errno;
-use crate::port::card::{self, Card};
+use crate::shm::card::{self, Card};
 use rdma_sys::{IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, ibv_qp_attr};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -144,7 +145,7 @@ impl DomainFile {
     pub fn map(file: File, slot: usize) -> Result<DomainFile, Errno> {
         let metadata = file.metadata()?;
         // Anybody can make a file of this name where all users' segments live.
-        if metadata.len() != LEN as u64 || metadata.uid() != segment::uid() {
+        if metadata.len() != LEN as u64 || metadata.uid() != folder::uid() {
             return Err(Errno::PROTO);
         }
         let map = Map::new(&file, LEN)?;
@@ -160,7 +161,7 @@ impl DomainFile {
         map.write(H_BOOT, &segment::boot_id());
         map.write(H_NONCE, &nonce);
         map.u32(H_VERSION).store(VERSION, Ordering::Relaxed);
-        map.u32(H_UID).store(segment::uid(), Ordering::Relaxed);
+        map.u32(H_UID).store(folder::uid(), Ordering::Relaxed);
         card::publish(map, ports);
         match identity {
             Identity::Private => map.u32(D_PRIVATE).store(1, Ordering::Relaxed),

@@ -13,13 +13,13 @@
 //! The sweep of segments takes the file away when nobody holds a port in it; a reservation therefore makes sure that what
 //! it has locked is still what the name leads to.
 
+use super::{files, folder};
 use crate::errno::{Errno, check};
-use crate::shm::{folder, segment};
 use rdma_cm_sys::{RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -84,9 +84,10 @@ impl Place {
 
     /// Where somebody may listen who is reached under `address`, the closest first.
     pub fn candidates(address: SocketAddr, space: Space) -> [Place; 3] {
-        let any = super::address::any_like(address).ip();
+        let any: IpAddr =
+            if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let any = SocketAddr::new(any, address.port());
-        let both = SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), address.port());
+        let both = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
         [Place::of(address, space, false), Place::of(any, space, true), Place::of(both, space, false)]
     }
 
@@ -117,11 +118,11 @@ fn host(ip: IpAddr) -> i64 {
 }
 
 fn socket_prefix() -> String {
-    format!("softib-{}-cm-", segment::uid())
+    format!("softib-{}-cm-", folder::uid())
 }
 
 fn lock_path() -> PathBuf {
-    segment::directory().join(format!("softib-{}-ports", segment::uid()))
+    folder::of_user().join(format!("softib-{}-ports", folder::uid()))
 }
 
 /// A port that is ours until this is dropped.
@@ -188,8 +189,8 @@ impl Drop for Reservation {
             // A failure ends with the close of the file all the same.
             let _ = lock(&file, self.place, libc::F_UNLCK);
             drop(file);
-            segment::sweep_one(&lock_path());
-            folder::leave(&segment::directory());
+            files::sweep_one(&lock_path());
+            folder::leave(&folder::of_user());
         }
     }
 }
@@ -198,7 +199,7 @@ impl Drop for Reservation {
 fn lock_place(place: Place, kind: i32) -> Result<File, Errno> {
     let path = lock_path();
     for _ in 0..ATTEMPTS {
-        let file = segment::open_shared(&path)?;
+        let file = files::open_shared(&path)?;
         if !lock(&file, place, kind)? {
             if is_swept(&file, place, kind)? {
                 std::thread::yield_now();
@@ -249,7 +250,7 @@ pub fn sweep(path: &Path, name: &OsStr) -> bool {
         // A failure leaves a file that the next sweep finds.
         let _ = std::fs::remove_file(path);
         drop(held);
-        segment::sweep_one(&lock_path());
+        files::sweep_one(&lock_path());
     }
     true
 }

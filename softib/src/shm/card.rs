@@ -2,11 +2,30 @@
 //!
 //! Two counters in it are the peers' to raise: packets that came with the wrong P_Key or Q_Key, which the initiator finds out here.
 
-use super::{LinkLayer, gid};
+use super::layout::*;
 use crate::errno::Errno;
-use crate::shm::layout::*;
 use crate::shm::map::Map;
 use std::sync::atomic::Ordering;
+
+/// What carries the packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LinkLayer {
+    /// LIDs; a global route is a choice.
+    #[default]
+    InfiniBand,
+    /// RoCE: GIDs only.
+    Ethernet,
+    /// iWARP: Ethernet as well, but connections are TCP's, and come by RDMA-CM only.
+    Iwarp,
+}
+
+/// Rows that may be filled: two addresses that every port has, six further ones, two rows each.
+pub const GID_ROWS: usize = 16;
+
+/// Rows of a table, filled or not: those behind the last address are empty, as they are in an adapter's.
+pub fn rows(link: LinkLayer) -> usize {
+    if link == LinkLayer::Iwarp { 1 } else { GID_ROWS }
+}
 
 /// A port, ours or a peer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +40,7 @@ pub struct Card {
 impl Card {
     /// The GID in row `index`, all zeroes if nothing has been put there; None when there is no such row.
     pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
-        let empty = (index < gid::rows(self.link_layer)).then_some([0; 16]);
+        let empty = (index < rows(self.link_layer)).then_some([0; 16]);
         self.gids.get(index).copied().or(empty)
     }
 
@@ -42,7 +61,7 @@ impl Card {
         };
         let lid = map.u32(at + P_LID).load(Ordering::Relaxed);
         let count = map.u32(at + P_GID_COUNT).load(Ordering::Relaxed) as usize;
-        if count > gid::MAX {
+        if count > GID_ROWS {
             return Err(Errno::PROTO);
         }
         let gids = (0..count).map(|row| map.read(at + P_GIDS + 16 * row)).collect();
@@ -91,4 +110,4 @@ pub fn refused(map: &Map, port: u8) -> (u32, u32) {
     (count(P_BAD_PKEYS), count(P_BAD_QKEYS))
 }
 
-const _: () = assert!(P_GIDS + 16 * gid::MAX <= PORT);
+const _: () = assert!(P_GIDS + 16 * GID_ROWS <= PORT);
