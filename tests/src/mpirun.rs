@@ -223,7 +223,7 @@ impl Job {
         }
         words.extend(mca("pml", &self.pml));
         words.extend(mca("btl", &self.transport.btl));
-        for (name, value) in self.mpi.parameters_of(&self.transport.name) {
+        for (name, value) in self.transport.btl.split(',').flat_map(|btl| self.mpi.parameters_of(btl)) {
             words.extend(mca(name, value));
         }
         for (name, value) in &self.parameters {
