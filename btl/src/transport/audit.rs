@@ -89,7 +89,7 @@ impl<C> Transport<C> {
     }
 
     fn audit_lanes(&self) -> Vec<LaneAudit> {
-        let endpoints = self.endpoints.iter().flatten();
+        let endpoints = self.endpoints.iter().map(|(_, ep)| ep);
         let of = |peer, lanes: &[Lane]| {
             let lanes = lanes.iter().enumerate();
             lanes.filter_map(|(queue, lane)| audit_lane(peer, queue, lane)).collect::<Vec<_>>()

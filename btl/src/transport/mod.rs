@@ -50,8 +50,8 @@ use crate::protocol::layout::Layout;
 use crate::protocol::pending::Pending;
 use channel::Held;
 use config::Config;
-use endpoint::Endpoint;
 use endpoint::lane::Lane;
+use endpoint::{Endpoint, Endpoints};
 use port::buffer::Queued;
 use port::queue::QueueRes;
 use rx::qpns::Qpns;
@@ -148,7 +148,7 @@ pub struct Transport<C> {
     polls: u32,
     /// A failed work request's cause is being looked for.
     seeking: bool,
-    endpoints: Vec<Option<Box<Endpoint<C>>>>,
+    endpoints: Endpoints<C>,
     queues: Vec<QueueRes>,
     slots: RecvSlots,
     /// What the lines of all ledgers give back.
@@ -158,9 +158,6 @@ pub struct Transport<C> {
     up: VecDeque<Upcall<C>>,
     qpns: Qpns,
     parked: Vec<Wc>,
-    by_name: HashMap<u64, u32>,
-    /// The connection at each position, current or last.
-    epochs: Vec<u32>,
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
     renewals: Vec<link::Renewal>,
@@ -190,13 +187,12 @@ impl<C> Transport<C> {
     /// The endpoint, unless it is gone.
     #[inline]
     fn endpoint(&mut self, id: EpId) -> Option<&mut Endpoint<C>> {
-        let ep = self.endpoints.get_mut(id.index as usize)?.as_deref_mut()?;
-        (ep.generation == id.generation).then_some(ep)
+        self.endpoints.named_mut(id)
     }
 
     /// The lane of an endpoint that is known to be there.
     #[inline]
     fn lane(&mut self, index: u32, queue: usize) -> Option<&mut Lane> {
-        self.endpoints.get_mut(index as usize)?.as_deref_mut()?.lanes.get_mut(queue)
+        self.endpoints.get_mut(index)?.lanes.get_mut(queue)
     }
 }

@@ -7,10 +7,13 @@ pub(super) mod numbers;
 pub(super) mod route;
 /// The states of an endpoint, as a table.
 pub mod state;
+mod table;
 /// When what happened to each connection.
 pub mod timeline;
 
 use crate::transport::channel::{Connection, Operation};
+pub use table::Endpoints;
+
 use callbacks::Callbacks;
 use cpc::{Choice, EndpointKey, First, Timeline};
 use lane::Lane;

@@ -13,8 +13,8 @@ pub fn label(id: EpId) -> u32 {
 }
 
 /// The endpoint's index in a label, and the low bits of its generation.
-pub fn of_label(label: u32) -> (usize, u8) {
-    ((label & 0xffff) as usize, (label >> 16) as u8)
+pub fn of_label(label: u32) -> (u32, u8) {
+    (label & 0xffff, (label >> 16) as u8)
 }
 
 /// The two counts of an endpoint, modulo 2^16: more than can be in flight to one peer.
@@ -67,7 +67,7 @@ mod tests {
         #[test]
         fn a_label_survives_its_way_through_a_header(index in 0..1_u32 << 16, generation in 0..1_u32 << 24) {
             let (found, low) = of_label(label(EpId { index, generation }));
-            prop_assert_eq!((found as u32, u32::from(low)), (index, generation & 0xff));
+            prop_assert_eq!((found, u32::from(low)), (index, generation & 0xff));
         }
     }
 

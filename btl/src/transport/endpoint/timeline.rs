@@ -25,14 +25,14 @@ pub struct Record {
 impl<C> Transport<C> {
     /// Notes a step of an endpoint's connection.
     pub(crate) fn mark(&mut self, index: u32, step: Step) {
-        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+        if let Some(ep) = self.endpoints.get_mut(index) {
             ep.steps.mark(step, Instant::now());
         }
     }
 
     /// What the helper thread has seen of it.
     pub(crate) fn merge_steps(&mut self, index: u32, steps: &Timeline) {
-        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+        if let Some(ep) = self.endpoints.get_mut(index) {
             ep.steps.merge(steps);
         }
     }
@@ -42,7 +42,7 @@ impl<C> Transport<C> {
     pub(crate) fn first_message(&mut self, index: u32) {
         self.on_event(index, Event::Message);
         self.mark(index, Step::FirstMessage);
-        if let Some(Some(ep)) = self.endpoints.get(index as usize) {
+        if let Some(ep) = self.endpoints.get(index) {
             log::debug!("endpoint {index} to {:#x} over {}: {}", ep.peer, ep.choice.component, ep.steps);
         }
     }
@@ -56,7 +56,7 @@ impl<C> Transport<C> {
 
     /// The connections that there are and, with `keep_timelines`, those that there were.
     pub fn timelines(&self) -> Vec<Record> {
-        let open = self.endpoints.iter().flatten().map(|ep| record(ep));
+        let open = self.endpoints.iter().map(|(_, ep)| record(ep));
         self.history.iter().cloned().chain(open).collect()
     }
 }

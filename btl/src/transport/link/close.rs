@@ -45,10 +45,7 @@ impl<C> Transport<C> {
 
     /// Every endpoint there is.
     pub fn ids(&self) -> Vec<EpId> {
-        let id = |(index, ep): (usize, &Option<Box<Endpoint<C>>>)| {
-            ep.as_ref().map(|ep| EpId { index: index as u32, generation: ep.generation })
-        };
-        self.endpoints.iter().enumerate().filter_map(id).collect()
+        self.endpoints.iter().map(|(index, ep)| EpId { index, generation: ep.generation }).collect()
     }
 
     /// The end has something to wait for: the endpoint is busy, and its peer there.
@@ -148,15 +145,14 @@ impl<C> Transport<C> {
     }
 
     fn holds_cts(&self, index: u32) -> bool {
-        let epoch = self.epochs.get(index as usize).copied().unwrap_or(0);
+        let epoch = self.endpoints.epoch(index).unwrap_or(0);
         self.cts_buffers.contains_key(&(index, epoch))
     }
 
     /// Gives back what the endpoint held, and its place in the table.
     fn forget(&mut self, id: EpId, flushed: bool) {
         self.end_waiting(id.index, true);
-        let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize).map(Option::take) else { return };
-        self.by_name.remove(&ep.peer);
+        let Some(ep) = self.endpoints.remove(id.index) else { return };
         self.keep_record(&ep);
         let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;
         self.up.extend(rdma.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
@@ -175,7 +171,7 @@ impl<C> Transport<C> {
         outstanding: u32,
         flushed: bool,
     ) {
-        self.epochs[index as usize] = (epoch + 1) & GENERATION_MASK;
+        self.endpoints.set_epoch(index, (epoch + 1) & GENERATION_MASK);
         self.outstanding -= outstanding;
         for slot in self.slots.of_endpoint(index) {
             let s = self.slots.by_index(slot);

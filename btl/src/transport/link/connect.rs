@@ -60,7 +60,7 @@ impl<C> Transport<C> {
     /// The endpoint of a peer; made if it is new, connected anew if the peer had taken it down.
     /// From now on the peer may connect to us.
     pub fn add(&mut self, peer: u64, adverts: &[Advert]) -> Result<EpId, AddError> {
-        if let Some(&index) = self.by_name.get(&peer) {
+        if let Some(index) = self.endpoints.of_peer(peer) {
             return self.add_again(index, adverts);
         }
         let choice = self.service.choose(adverts)?;
@@ -89,7 +89,7 @@ impl<C> Transport<C> {
     /// Makes the connection at this position known to the connection manager, whose helper thread
     /// runs.
     pub(crate) fn introduce(&mut self, index: u32, choice: Choice, cts: Option<(usize, Buf)>) {
-        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
+        let Some(ep) = self.endpoints.get(index) else { return };
         let (epoch, key, peer) = (ep.epoch, ep.key(index), ProcessName(ep.peer));
         let label = label(EpId { index, generation: epoch });
         let cts = cts.map(|(queue, buf)| {
@@ -109,20 +109,11 @@ impl<C> Transport<C> {
     }
 
     fn new_endpoint(&mut self, peer: u64, choice: Choice) -> EpId {
-        let index = match self.endpoints.iter().position(Option::is_none) {
-            Some(index) => index,
-            None => {
-                self.endpoints.push(None);
-                self.epochs.push(0);
-                self.endpoints.len() - 1
-            }
-        };
-        let generation = self.epochs[index];
         let (lanes, steps) = (self.new_lanes(), new_timeline());
-        let endpoint = Endpoint {
+        self.endpoints.insert(|id| Endpoint {
             state: State::Idle,
-            generation,
-            epoch: generation,
+            generation: id.generation,
+            epoch: id.generation,
             renewals: 0,
             being_removed: false,
             lanes,
@@ -141,10 +132,7 @@ impl<C> Transport<C> {
             steps,
             first: None,
             unopened: 0,
-        };
-        self.endpoints[index] = Some(Box::new(endpoint));
-        self.by_name.insert(peer, index as u32);
-        EpId { index: index as u32, generation }
+        })
     }
 
     /// Lanes without queue pairs.
@@ -195,7 +183,7 @@ impl<C> Transport<C> {
     }
 
     fn if_current(&mut self, key: EndpointKey, then: impl FnOnce(&mut Self, u32)) {
-        if self.epochs.get(key.index as usize) == Some(&(key.generation & GENERATION_MASK)) {
+        if self.endpoints.epoch(key.index) == Some(key.generation & GENERATION_MASK) {
             then(self, key.index);
         }
     }
@@ -208,7 +196,7 @@ impl<C> Transport<C> {
             self.cts_buffers.insert((key.index, key.generation), cts);
         }
         self.if_current(key, |t, index| {
-            if let Some(Some(ep)) = t.endpoints.get_mut(index as usize) {
+            if let Some(ep) = t.endpoints.get_mut(index) {
                 for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
                     t.qpns.insert(qp.num(), index, queue);
                     lane.attach(qp, LineId::of_lane(index, ep.epoch, queue));
@@ -225,7 +213,7 @@ impl<C> Transport<C> {
     fn disconnected(&mut self, index: u32) {
         if !self.renew_soon(index) {
             self.drop_waiting(index, "the peer has left");
-            if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+            if let Some(ep) = self.endpoints.get_mut(index) {
                 ep.state = State::Closed;
             }
         }
@@ -233,7 +221,7 @@ impl<C> Transport<C> {
 
     /// What waits for the peer will not go any more.
     pub(crate) fn drop_waiting(&mut self, index: u32, why: &str) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         if ep.queued != 0 {
             log::warn!("endpoint {index}: {why}, {} messages that it never asked for are dropped", ep.queued);
         }
@@ -246,15 +234,13 @@ impl<C> Transport<C> {
 
     /// The endpoint has no connection yet, so that what is sent now cannot leave.
     pub fn is_unconnected(&self, id: EpId) -> bool {
-        let endpoint = self.endpoints.get(id.index as usize).and_then(|ep| ep.as_deref());
-        endpoint.is_some_and(|ep| ep.generation == id.generation && ep.state.precedes_connection())
+        self.endpoints.named(id).is_some_and(|ep| ep.state.precedes_connection())
     }
 
     /// A message sent now is complete when the connection is there: see
     /// [`Endpoint::completes_when_connected`].
     pub fn completes_when_connected(&self, id: EpId) -> bool {
-        let endpoint = self.endpoints.get(id.index as usize).and_then(|ep| ep.as_deref());
-        endpoint.is_some_and(|ep| ep.generation == id.generation && ep.completes_when_connected())
+        self.endpoints.named(id).is_some_and(|ep| ep.completes_when_connected())
     }
 
     /// A connection is under way.
@@ -279,7 +265,7 @@ impl<C> Transport<C> {
     /// has taken the endpoint down, so that what was sent is of no interest any more. Otherwise it
     /// has failed, and what was sent with it.
     pub(crate) fn end_waiting(&mut self, index: u32, ok: bool) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         let cookies = std::mem::take(&mut ep.awaiting);
         self.up.extend(cookies.into_iter().map(|cookie| Upcall::Completed { cookie, ok }));
     }
@@ -319,7 +305,7 @@ impl<C> Transport<C> {
     /// One step of an endpoint's state table.
     pub(crate) fn on_event(&mut self, index: u32, event: Event) {
         let cts = self.cts_queue.is_some();
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         let was = ep.state;
         let (next, action) = was.on(event, ep.handshake(cts));
         ep.state = next;
@@ -347,7 +333,7 @@ impl<C> Transport<C> {
 
     fn now_connected(&mut self, index: u32) {
         self.stats.connected += 1;
-        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+        if let Some(ep) = self.endpoints.get_mut(index) {
             (ep.renewals, ep.patience) = (0, PATIENCE);
         }
         self.mark(index, Step::Connected);
@@ -371,11 +357,8 @@ impl<C> Transport<C> {
     }
 
     fn send_cts(&mut self, index: u32) {
-        let failed = self
-            .endpoints
-            .get(index as usize)
-            .is_none_or(|ep| ep.as_ref().is_none_or(|ep| matches!(ep.state, State::Failed | State::Closed)));
-        if failed {
+        let ep = self.endpoints.get(index);
+        if ep.is_none_or(|ep| matches!(ep.state, State::Failed | State::Closed)) {
             return;
         }
         match self.post_cts(index) {
@@ -385,7 +368,7 @@ impl<C> Transport<C> {
     }
 
     fn post_lane(&mut self, index: u32, queue: usize) -> Result<(), String> {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
         let lane = &ep.lanes[queue];
         let (Some(qp), Some((_, window))) = (lane.qp(), &lane.credits) else { return Ok(()) };
         for _ in 0..window.receives() {

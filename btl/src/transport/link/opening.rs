@@ -21,7 +21,7 @@ impl<C> Transport<C> {
     /// The connection manager has said who sends first.
     #[cold]
     pub(crate) fn ordered(&mut self, index: u32, first: First) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         ep.first = Some(first);
         if first == First::Peer {
             let all = (1_u16 << ep.lanes.len()) - 1;
@@ -50,14 +50,14 @@ impl<C> Transport<C> {
     /// Something has come over a queue.
     #[cold]
     pub(crate) fn opened(&mut self, index: u32, queue: usize) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         ep.unopened &= !(1 << queue);
         self.flow_if_open(index);
     }
 
     /// Both have posted; if nothing is closed any more, messages flow.
     pub(crate) fn flow_if_open(&mut self, index: u32) {
-        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
+        let Some(ep) = self.endpoints.get(index) else { return };
         if ep.state == State::AwaitingFirst && ep.unopened == 0 {
             self.on_event(index, Event::Opened);
         }

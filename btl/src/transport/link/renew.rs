@@ -36,7 +36,7 @@ pub(crate) struct Renewal {
 impl<C> Transport<C> {
     /// The upper layer, or the peer's request, adds a peer that has an endpoint.
     pub(crate) fn add_again(&mut self, index: u32, adverts: &[Advert]) -> Result<EpId, AddError> {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
+        let Some(ep) = self.endpoints.get_mut(index) else {
             return Err(cpc::Error::Closed.into());
         };
         if ep.being_removed {
@@ -53,7 +53,7 @@ impl<C> Transport<C> {
 
     /// The polls to come begin another connection.
     fn renew(&mut self, index: u32) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         ep.state = State::Renewing;
         self.renewals.push(Renewal { key: ep.key(index), until: None });
     }
@@ -64,7 +64,7 @@ impl<C> Transport<C> {
         // X queues have no connection of their own: a peer that leaves is not heard of before it is
         // known.
         let over_xrc = self.xrc.is_some();
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return false };
+        let Some(ep) = self.endpoints.get_mut(index) else { return false };
         if matches!(ep.state, State::Renewing | State::Retiring) {
             return true;
         }
@@ -80,7 +80,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn renew_due(&mut self) {
         for renewal in std::mem::take(&mut self.renewals) {
-            let Some(Some(ep)) = self.endpoints.get(renewal.key.index as usize) else { continue };
+            let Some(ep) = self.endpoints.get(renewal.key.index) else { continue };
             let id = EpId { index: renewal.key.index, generation: ep.generation };
             match (ep.state, renewal.until) {
                 _ if ep.epoch != renewal.key.generation => {}
@@ -112,7 +112,7 @@ impl<C> Transport<C> {
     /// proves that the peer has left. Should it be back one day, it finds another endpoint, not one
     /// that has failed.
     pub(crate) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         if !ep.is_tentative() || !error.cause.finds_nobody() {
             return self.fail(index, error);
         }
@@ -136,7 +136,7 @@ impl<C> Transport<C> {
     }
 
     fn introduce_anew(&mut self, index: u32, flushed: bool) -> Result<(), AddError> {
-        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return Ok(()) };
+        let Some(ep) = self.endpoints.get(index) else { return Ok(()) };
         let choice = ep.choice.clone();
         if !flushed {
             // What the device still holds may complete yet.
@@ -166,24 +166,24 @@ impl<C> Transport<C> {
 
     fn begin_epoch(&mut self, index: u32, flushed: bool) {
         let mut lanes = self.new_lanes();
-        let Some(mut ep) = self.endpoints.get_mut(index as usize).and_then(Option::take) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         // What waits goes on waiting.
         lanes
             .iter_mut()
             .zip(&ep.lanes)
             .for_each(|(new, old)| (new.queued, new.served) = (old.queued, old.served));
         let (epoch, old) = (ep.epoch, std::mem::replace(&mut ep.lanes, lanes));
-        self.end_epoch(index, epoch, old, ep.outstanding, flushed);
-        self.slots.disown(index);
-        self.repost_later = self.repost_later.filter(|(later, _)| *later != index);
         ep.epoch = (epoch + 1) & GENERATION_MASK;
         ep.state = State::Idle;
-        (ep.outstanding, ep.rdma_out) = (0, 0);
+        let outstanding = std::mem::take(&mut ep.outstanding);
+        ep.rdma_out = 0;
         (ep.route, ep.numbers) = (None, Numbers::default());
         (ep.first, ep.unopened) = (None, 0);
         (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, false);
         ep.steps = new_timeline();
         log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
-        self.endpoints[index as usize] = Some(ep);
+        self.end_epoch(index, epoch, old, outstanding, flushed);
+        self.slots.disown(index);
+        self.repost_later = self.repost_later.filter(|(later, _)| *later != index);
     }
 }

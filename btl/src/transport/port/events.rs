@@ -72,7 +72,8 @@ impl<C> Transport<C> {
     }
 
     pub(crate) fn all_broken(&mut self, reason: &str) {
-        for index in 0..self.endpoints.len() as u32 {
+        let all: Vec<u32> = self.endpoints.iter().map(|(index, _)| index).collect();
+        for index in all {
             self.fail(index, &reason);
         }
     }

@@ -31,7 +31,7 @@ impl<C> Transport<C> {
     }
 
     pub(crate) fn repost_lane(&mut self, index: u32, queue: usize) -> Result<(), verbs::Error> {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
         let lane = &mut ep.lanes[queue];
         let (Some(Channel { qp, .. }), Some((credits, _))) = (&lane.channel, &mut lane.credits) else {
             return Ok(());
@@ -92,7 +92,7 @@ impl<C> Transport<C> {
         if self.queues[queue].shared.is_some() {
             return self.repost(queue, slot, buf);
         }
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
+        let Some(ep) = self.endpoints.get_mut(index) else {
             return self.drop_slot(queue, slot, buf);
         };
         let Some(qp) = ep.lanes[queue].qp() else { return };

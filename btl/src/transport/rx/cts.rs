@@ -13,7 +13,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn cts_received(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
         let index = id.index();
-        if id.kind() != Some(Kind::Cts) || self.epochs.get(index as usize) != Some(&id.generation()) {
+        if id.kind() != Some(Kind::Cts) || self.endpoints.epoch(index) != Some(id.generation()) {
             self.stats.stale += 1;
             return None;
         }

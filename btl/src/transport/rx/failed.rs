@@ -16,8 +16,8 @@ impl<C> Transport<C> {
                 if let Some(buf) = self.take_cts(id) {
                     self.cts_pool.put(buf);
                 }
-                match self.epochs.get(slot as usize) {
-                    Some(epoch) if *epoch == id.generation() => self.fail_with(slot, wc),
+                match self.endpoints.epoch(slot) {
+                    Some(epoch) if epoch == id.generation() => self.fail_with(slot, wc),
                     _ => self.stats.stale += 1,
                 }
             }
@@ -55,7 +55,7 @@ impl<C> Transport<C> {
     /// along. What it means the connection manager says, whose word is on its way; a send that is
     /// lost with them says something else.
     fn may_have_left(&self, index: u32, wc: &Wc) -> bool {
-        let endpoint = self.endpoints.get(index as usize).and_then(|ep| ep.as_deref());
+        let endpoint = self.endpoints.get(index);
         wc.status() == WcStatus::Flushed && endpoint.is_some_and(|ep| ep.first.is_some())
     }
 }

@@ -112,7 +112,7 @@ impl<C> Transport<C> {
             self.control(index, queue, slot, buf, len);
             return None;
         };
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else {
+        let Some(ep) = self.endpoints.get_mut(index) else {
             self.repost(queue, slot, buf);
             return None;
         };
@@ -182,7 +182,7 @@ impl<C> Transport<C> {
     /// first message is noted, and answers can be expected from now on.
     #[cold]
     pub(crate) fn early(&mut self, index: u32, queue: usize) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         ep.peer_has_sent = true;
         match ep.state {
             State::HaveQps | State::HaveCts => {

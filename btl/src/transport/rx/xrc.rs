@@ -46,17 +46,17 @@ impl<C> Transport<C> {
     /// The endpoint that goes by the message's label, if the message is new.
     fn labelled(&mut self, header: XrcHeader) -> Option<EpId> {
         let (index, low) = of_label(header.label());
-        let epoch = self.epochs.get(index).filter(|epoch| **epoch as u8 == low);
-        let (Some(_), Some(Some(ep))) = (epoch, self.endpoints.get_mut(index)) else {
+        let epoch = self.endpoints.epoch(index).filter(|epoch| *epoch as u8 == low);
+        let (Some(_), Some(ep)) = (epoch, self.endpoints.get_mut(index)) else {
             // Of a peer that has been removed since.
             self.stats.stale += 1;
             return None;
         };
-        let id = EpId { index: index as u32, generation: ep.generation };
+        let id = EpId { index, generation: ep.generation };
         match (ep.numbers.arrived(header.number()), ep.state) {
             (Arrival::Next, State::Failed) => return None,
             (Arrival::Next, State::Connected) => {}
-            (Arrival::Next, State::Ready) => self.first_message(index as u32),
+            (Arrival::Next, State::Ready) => self.first_message(index),
             // The route back may not be there: nothing has been sent yet, or it broke.
             (Arrival::Next, _) => ep.peer_has_sent = true,
             (Arrival::Again, _) => {
@@ -64,7 +64,7 @@ impl<C> Transport<C> {
                 return None;
             }
             (Arrival::Gap, _) => {
-                self.refuse(index as u32, "a message of the peer is missing");
+                self.refuse(index, "a message of the peer is missing");
                 return None;
             }
         }

@@ -36,7 +36,7 @@ impl<C> Transport<C> {
             return self.sent_over_xrc(wc, path, id);
         }
         let (index, queue) = (id.index(), id.queue());
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return self.stats.stale += 1 };
+        let Some(ep) = self.endpoints.get_mut(index) else { return self.stats.stale += 1 };
         let Some(lane) = ep.lanes.get_mut(queue) else { return self.stats.stale += 1 };
         let Some((line, last)) = lane.retire(id) else { return self.stats.stale += 1 };
         if line.gives_back == Line::NOTHING && last {
@@ -97,7 +97,7 @@ impl<C> Transport<C> {
     }
 
     fn is_alive(&self, index: u32) -> bool {
-        matches!(self.endpoints.get(index as usize), Some(Some(ep)) if ep.state != State::Failed)
+        self.endpoints.get(index).is_some_and(|ep| ep.state != State::Failed)
     }
 
     /// Work requests that never completed: their buffers stay with the device, their callbacks hear
@@ -177,8 +177,8 @@ mod tests {
         assert_eq!((id.index, id.generation), (0, 0));
         let (former, late) = cts_receive(&mut t, 0);
         t.cts_buffers.insert((0, 0), late);
-        t.epochs[0] = 1;
-        if let Some(Some(ep)) = t.endpoints.get_mut(0) {
+        t.endpoints.set_epoch(0, 1);
+        if let Some(ep) = t.endpoints.get_mut(0) {
             ep.epoch = 1;
         }
         let (_later, posted) = cts_receive(&mut t, 1);

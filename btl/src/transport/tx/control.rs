@@ -33,7 +33,7 @@ impl<C> Transport<C> {
     /// takes.
     #[cold]
     pub(crate) fn send_credits(&mut self, index: u32, queue: usize) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         if !ep.state.flows() {
             return;
         }
@@ -76,7 +76,7 @@ impl<C> Transport<C> {
     pub(crate) fn post_cts(&mut self, index: u32) -> Result<(), ControlError> {
         let Some(queue) = self.cts_queue else { return Ok(()) };
         let cts = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return Ok(()) };
+        let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
         let entry = ep.lanes[queue].budget.acquire();
         debug_assert!(entry, "the first send of a queue pair has an entry");
         self.post_control(index, queue, &cts.message(queue as u8))

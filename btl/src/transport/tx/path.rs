@@ -60,7 +60,7 @@ impl From<Domain> for Xrc {
 impl<C> Transport<C> {
     /// One more endpoint can be named by a label.
     pub(crate) fn check_label(&self) -> Result<(), AddError> {
-        match self.xrc.is_some() && self.by_name.len() >= MOST_PEERS {
+        match self.xrc.is_some() && self.endpoints.count() >= MOST_PEERS {
             true => Err(AddError::TooMany(MOST_PEERS)),
             false => Ok(()),
         }
@@ -69,7 +69,7 @@ impl<C> Transport<C> {
     /// The connection manager has found a route to the peer. One that replaces a broken one waits
     /// until that is drained.
     pub(crate) fn routed(&mut self, index: u32, route: Route) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         match &mut ep.route {
             Some(current) if ep.outstanding != 0 => current.next = Some(route),
             _ => self.take_route(index, route),
@@ -78,7 +78,7 @@ impl<C> Transport<C> {
 
     /// Takes the next route if there is one and nothing is in flight on the last one.
     pub(crate) fn take_next(&mut self, index: u32) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         if ep.outstanding == 0
             && let Some(route) = ep.route.as_mut().and_then(|current| current.next.take())
         {
@@ -87,7 +87,7 @@ impl<C> Transport<C> {
     }
 
     fn take_route(&mut self, index: u32, route: Route) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         if !matches!(ep.state, State::Idle | State::Connecting) {
             return;
         }
@@ -111,7 +111,7 @@ impl<C> Transport<C> {
     /// What the broken path has not carried out goes before everything that has waited since.
     fn post_again(&mut self, index: u32, old: XrcRoute<C>) {
         self.stats.replayed += old.kept() as u64;
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         old.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
         for Kept { queue, buf, total } in old.messages {
             if let Err(error) = self.post::<0>(LaneId { peer: index, queue }, Request::Message { buf, total })
@@ -125,7 +125,7 @@ impl<C> Transport<C> {
     /// something in flight, which its peer does not take and which holds up the others.
     pub(crate) fn leave_route(&mut self, index: u32) {
         self.drop_kept(index);
-        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
+        let Some(ep) = self.endpoints.get(index) else { return };
         let Some(path) = ep.route.as_ref().map(|route| route.path) else { return };
         if ep.outstanding != 0 || self.on_path(path).all(|other| other == index) {
             self.break_path(path, None, "an endpoint is removed");
@@ -137,10 +137,9 @@ impl<C> Transport<C> {
 
     /// Endpoints whose route this is.
     pub(crate) fn on_path(&self, path: u32) -> impl Iterator<Item = u32> {
-        let endpoints = self.endpoints.iter().enumerate();
-        endpoints.filter_map(move |(index, ep)| {
-            let route = ep.as_ref()?.route.as_ref()?;
-            (route.path == path).then_some(index as u32)
+        self.endpoints.iter().filter_map(move |(index, ep)| {
+            let route = ep.route.as_ref()?;
+            (route.path == path).then_some(index)
         })
     }
 }

@@ -15,7 +15,7 @@ impl<C> Transport<C> {
         mut request: Request<'_, C, PIECES>,
     ) -> Result<(), verbs::Error> {
         let queue = usize::from(lane.queue);
-        let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) else {
+        let Some(ep) = self.endpoints.get_mut(lane.peer) else {
             self.take_back(into_unposted(request));
             return Ok(());
         };

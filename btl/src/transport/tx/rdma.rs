@@ -38,7 +38,7 @@ impl<C> Transport<C> {
     pub(crate) fn pump_rdma(&mut self, index: u32) {
         let queue = self.layout.largest();
         loop {
-            let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+            let Some(ep) = self.endpoints.get_mut(index) else { return };
             if !ep.state.flows() || ep.rdma.is_empty() {
                 return;
             }
@@ -58,13 +58,13 @@ impl<C> Transport<C> {
 
     /// Posts the operation that has waited longest; its entry has been taken.
     fn post_next_rdma(&mut self, index: u32, queue: usize, over_xrc: bool) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         let Some(operation) = ep.rdma.pop_front() else { return };
         let lane = LaneId { peer: index, queue: queue as u8 };
         match self.post::<0>(lane, Request::Operation(operation)) {
             Ok(()) => {
                 self.stats.rdma += 1;
-                if !over_xrc && let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+                if !over_xrc && let Some(ep) = self.endpoints.get_mut(index) {
                     ep.rdma_out += 1;
                 }
             }
@@ -93,7 +93,7 @@ impl<C> Transport<C> {
     /// An RDMA operation over the peer's own queue pair completed: its entry is free again.
     #[inline]
     pub(crate) fn rdma_done(&mut self, index: u32, queue: usize) {
-        if let Some(Some(ep)) = self.endpoints.get_mut(index as usize) {
+        if let Some(ep) = self.endpoints.get_mut(index) {
             ep.rdma_out -= 1;
         }
         self.entry_free(index, queue);

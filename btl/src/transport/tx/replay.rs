@@ -35,7 +35,7 @@ impl<C> Transport<C> {
 
     /// The endpoint waits for another route, and this is the one that broke.
     fn is_on_hold(&self, to: Connection, path: u32) -> bool {
-        let ep = self.endpoints.get(to.index as usize).and_then(Option::as_ref);
+        let ep = self.endpoints.get(to.index);
         let on_hold = ep.is_some_and(|ep| {
             ep.state == State::Connecting && ep.route.as_ref().is_some_and(|route| route.path == path)
         });
@@ -45,7 +45,7 @@ impl<C> Transport<C> {
     /// The endpoint keeps what the line held, to post it again.
     fn keep(&mut self, held: Held<C>, path: u32) {
         let (to, lane) = held.target();
-        let Some(Some(ep)) = self.endpoints.get_mut(to.index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(to.index) else { return };
         let Some(route) = &mut ep.route else { return };
         ep.outstanding -= 1;
         self.outstanding -= 1;
@@ -99,7 +99,7 @@ impl<C> Transport<C> {
     /// has come while the last one was up.
     pub(crate) fn reroute(&mut self, index: u32) {
         self.on_event(index, Event::Rerouted);
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         if ep.state == State::Connecting {
             (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, true);
             self.stats.rerouted += 1;
@@ -109,7 +109,7 @@ impl<C> Transport<C> {
 
     /// What was to be posted again will not be.
     pub(crate) fn drop_kept(&mut self, index: u32) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         let Some(route) = &mut ep.route else { return };
         let (messages, operations) =
             (std::mem::take(&mut route.messages), std::mem::take(&mut route.operations));

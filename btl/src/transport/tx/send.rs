@@ -30,7 +30,7 @@ impl<C> Transport<C> {
         let len = head.len() + body.len();
         let Some(queue) = self.layout.for_payload(len) else { return false };
         let total = HEADER_LEN + len;
-        let Some(Some(ep)) = self.endpoints.get_mut(id.index as usize) else { return false };
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         if ep.state != State::Connected || ep.generation != id.generation {
             return false;
         }
@@ -111,7 +111,7 @@ impl<C> Transport<C> {
     #[cold]
     fn enqueue(&mut self, lane: LaneId, message: Queued) {
         self.stats.sent_late += 1;
-        if let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) {
+        if let Some(ep) = self.endpoints.get_mut(lane.peer) {
             ep.queued += 1;
             let lane = &mut ep.lanes[usize::from(lane.queue)];
             lane.queued = lane.queued.wrapping_add(1);
@@ -123,7 +123,7 @@ impl<C> Transport<C> {
     /// Asks for the connection, if that has not been done.
     pub(crate) fn want_send(&mut self, index: u32) {
         let cts = self.cts_queue.is_some();
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         let (next, action) = ep.state.on(Event::WantSend, ep.handshake(cts));
         ep.state = next;
         if action == Action::StartConnect {
@@ -136,7 +136,7 @@ impl<C> Transport<C> {
     /// entry, a credit.
     fn may_send(&mut self, lane: LaneId) -> Option<Grant> {
         let queue = usize::from(lane.queue);
-        let ep = self.endpoints.get_mut(lane.peer as usize)?.as_deref_mut()?;
+        let ep = self.endpoints.get_mut(lane.peer)?;
         if !ep.state.flows() {
             return None;
         }
@@ -160,7 +160,7 @@ impl<C> Transport<C> {
             match self.may_send(lane) {
                 None => self.pending.blocked(turn),
                 Some(grant) => {
-                    if let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) {
+                    if let Some(ep) = self.endpoints.get_mut(lane.peer) {
                         ep.queued -= 1;
                         let lane = &mut ep.lanes[usize::from(lane.queue)];
                         lane.served = lane.served.wrapping_add(1);
@@ -182,7 +182,7 @@ impl<C> Transport<C> {
 
     #[cold]
     fn wake_lane(&mut self, lane: LaneId) {
-        if let Some(Some(ep)) = self.endpoints.get_mut(lane.peer as usize) {
+        if let Some(ep) = self.endpoints.get_mut(lane.peer) {
             ep.patience = PATIENCE;
         }
         self.pending.wake(lane);
@@ -243,7 +243,7 @@ impl<C> Transport<C> {
     #[inline]
     pub(crate) fn entry_free(&mut self, index: u32, queue: usize) {
         self.outstanding -= 1;
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         ep.outstanding -= 1;
         if ep.lanes[queue].free_entry() || !self.pending.is_empty() || !ep.rdma.is_empty() {
             self.entry_wanted(index, queue);
@@ -263,7 +263,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn fail(&mut self, index: u32, reason: &dyn Display) {
         let cts = self.cts_queue.is_some();
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         let (next, action) = ep.state.on(Event::Error, ep.handshake(cts));
         ep.state = next;
         if action != Action::FailAll {

@@ -9,7 +9,7 @@ use verbs::Wc;
 impl<C> Transport<C> {
     /// Gives a message to an X queue its number.
     pub(crate) fn number(&mut self, index: u32, queue: u8, buf: &mut SendBuf) {
-        let Some(Some(ep)) = self.endpoints.get_mut(index as usize) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         if let Some(head) = buf.buf.as_mut_slice().first_chunk_mut::<HEADER_LEN>() {
             *head = XrcHeader::new(head[0], queue, 0, ep.numbers.take()).emit();
         }
@@ -18,7 +18,7 @@ impl<C> Transport<C> {
     /// Takes a place for an operation on the path of this endpoint; if there is none, the endpoint
     /// waits for its turn.
     pub(crate) fn take_place(&mut self, index: u32) -> bool {
-        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return false };
+        let Some(ep) = self.endpoints.get(index) else { return false };
         let (Some(xrc), Some(route)) = (&mut self.xrc, &ep.route) else { return false };
         let Some(path) = xrc.paths.get_mut(&route.path) else { return false };
         let there_is = path.rdma < self.config.rdma_depth;
@@ -33,7 +33,7 @@ impl<C> Transport<C> {
     /// Gives a place back that no operation was posted for.
     #[cold]
     pub(crate) fn release_place(&mut self, index: u32) {
-        let Some(Some(ep)) = self.endpoints.get(index as usize) else { return };
+        let Some(ep) = self.endpoints.get(index) else { return };
         let (Some(xrc), Some(route)) = (&mut self.xrc, &ep.route) else { return };
         if let Some(path) = xrc.paths.get_mut(&route.path) {
             path.rdma -= 1;
@@ -89,8 +89,7 @@ impl<C> Transport<C> {
 
     /// The endpoint still has the connection that a work request was posted for.
     pub(crate) fn is_current(&self, to: Connection) -> bool {
-        let there = self.endpoints.get(to.index as usize).is_some_and(Option::is_some);
-        there && self.epochs.get(to.index as usize) == Some(&to.epoch)
+        self.endpoints.has(to)
     }
 
     /// A message is out of the device's hands, whatever became of it.
