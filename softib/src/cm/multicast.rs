@@ -11,7 +11,7 @@
 //! ```
 
 use super::message::Side;
-use super::world::{Id, Pending, World, id_key, world};
+use super::world::{Id, Joined, Pending, World, id_key, world};
 use super::{address, endpoint};
 use crate::abi::guard_minus;
 use crate::abi::multicast::{attach_mcast, detach_mcast};
@@ -30,16 +30,6 @@ const PKEY: [u8; 2] = [0xff, 0xff];
 /// LIDs that a subnet manager gives to groups (IBTA 4.1.1).
 const FIRST_LID: u16 = 0xc000;
 const LID_COUNT: u64 = 0x3fff;
-
-/// A group that an id has joined.
-#[derive(Clone, Copy, Debug)]
-pub struct Joined {
-    ip: IpAddr,
-    gid: [u8; 16],
-    lid: u16,
-    /// Its QP listens.
-    attached: bool,
-}
 
 pub unsafe extern "C" fn join(id: *mut rdma_cm_id, addr: *mut sockaddr, context: *mut c_void) -> c_int {
     guard_minus(|| {

@@ -4,7 +4,6 @@
 //! fields are never trusted beyond that.
 
 use super::message::Side;
-use super::multicast::Joined;
 use crate::errno::Errno;
 use crate::objects::CBox;
 use crate::shm::ports::{Reservation, Space};
@@ -12,7 +11,7 @@ use rdma_cm_sys::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use rdma_sys::{ibv_context, ibv_pd, ibv_qp_init_attr, ibv_xrcd};
 use slab::Slab;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -97,6 +96,16 @@ pub enum State {
     TimeWait,
     /// Nothing more happens to it.
     Over,
+}
+
+/// A group that an id has joined.
+#[derive(Clone, Copy, Debug)]
+pub struct Joined {
+    pub ip: IpAddr,
+    pub gid: [u8; 16],
+    pub lid: u16,
+    /// Its QP listens.
+    pub attached: bool,
 }
 
 /// An id.

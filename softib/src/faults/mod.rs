@@ -1,6 +1,7 @@
 //! Faults on demand: what goes wrong on real fabrics, when and as often as a test or a user wants it.
 //!
 //! ```text
+//! call    the control calls that can be made to fail
 //! plan    what is asked for: SOFTIB_FAULTS, or a program's Plan, parsed
 //! state   a plan under way: counters and dice
 //! sends   what it does to send requests
@@ -11,12 +12,13 @@
 //! up. With one, every send takes the way through its queue, and meets its fate there. Everything is decided when a request is
 //! posted, from counters and a seeded generator, so a program that posts the same requests meets the same faults.
 
+mod call;
 pub(crate) mod calls;
 mod plan;
 pub(crate) mod sends;
 pub(crate) mod state;
 
-pub use calls::Call;
+pub use call::Call;
 pub use plan::{CallFault, Outage, Plan, PlanError, When};
 pub use state::Counts;
 

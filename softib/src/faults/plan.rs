@@ -10,7 +10,7 @@
 //!
 //! No character in it means anything to a shell or to mpirun's `-x`.
 
-use super::calls::Call;
+use super::call::Call;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;

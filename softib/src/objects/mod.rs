@@ -8,10 +8,11 @@
 //! pd_mr    protection domains, memory regions      recvq    receive queues (RQ and SRQ), private part
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! srq      shared receive queues                   peer     other processes, as senders see them
-//! mw       memory windows
+//! mw       memory windows                          binds    windows on regions
 //! xrc      domains, handles of their queue pairs
 //! ```
 
+mod binds;
 pub mod cq;
 pub mod events;
 pub mod groups;

@@ -1,7 +1,7 @@
 //! Datagrams (UD): they find a port, a queue pair and a receive, or they are lost.
 //!
 //! Room in the ring is another matter: a wire would hold more than a ring does, so a datagram waits for it at the head of its SQ
-//! while the target lives ([`send_datagram`]). It is lost only if the target has not read for [`PATIENCE`], so that a stopped
+//! while the target lives ([`super::unconnected`]). It is lost only if the target has not read for [`PATIENCE`], so that a stopped
 //! process does not keep a queue pair from all others. Half of a ring is for connected queue pairs only: they have a
 //! receive for each message in it, while datagrams that nobody has read yet hold receives back.
 //!
@@ -13,9 +13,7 @@
 
 use super::Step;
 use super::message::{rung, solicited};
-use super::multicast;
-use super::work::{GRH_LEN, Remote, UD_MTU, Work, gather};
-use crate::engine::world::World;
+use super::work::{GRH_LEN, UD_MTU, Work, gather};
 use crate::objects::peer::Peer;
 use crate::objects::qp::Qp;
 use crate::objects::qp_state::is_receiving;
@@ -23,56 +21,23 @@ use crate::port::address::Address;
 use crate::port::{Ports, pkeys_match};
 use crate::shm::card::{self, Card};
 use crate::shm::cell::{Envelope, Head, destination, flag, op};
-use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
 use crate::shm::ring::FRAGMENT_MAX;
 use crate::shm::rq::{self, Claim};
-use crate::shm::shortage::is_shortage;
 use rdma_sys::*;
 use std::time::Duration;
 
 /// How long a datagram waits for a target that lives and does not read.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Sends a datagram, loses it, finds that it has to wait for room, or that there is no memory for a
-/// ring to its target.
-pub fn send_datagram(qp: &mut Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Step {
-    let step = try_datagram(qp, w, work, sges);
-    if step.is_none() {
-        w.stats.ud_dropped += 1;
-    }
-    step.unwrap_or(Step::Done(IBV_WC_SUCCESS))
-}
-
-/// None: it is lost.
-fn try_datagram(qp: &Qp, w: &mut World, work: &Work, sges: &[ibv_sge]) -> Option<Step> {
-    let Remote::Datagram { qpn, qkey, to } = work.remote else { return None };
-    if to.port != qp.port {
-        // A handle for another port, or of another device, than the queue pair's.
-        return Some(Step::Done(IBV_WC_LOC_QP_OP_ERR));
-    }
-    let datagram = Datagram { from: qp, qkey, to, work, sges };
-    if qpn == multicast::QPN {
-        multicast::send(w, &datagram);
-        return Some(Step::Done(IBV_WC_SUCCESS));
-    }
-    let World { peers, ports, stats, .. } = w;
-    let peer = match peers.reach((qpn >> QP_BITS) as usize) {
-        Ok(peer) => peer,
-        Err(error) => return is_shortage(error).then_some(Step::Refused(error)),
-    };
-    let port = to.find(ports.card(qp.port), &peer.cards)?;
-    datagram.offer(ports, peer, qpn as usize % QPS, Some(port), &mut stats.doorbells)
-}
-
 /// A datagram on its way.
 pub struct Datagram<'a> {
-    from: &'a Qp,
-    qkey: u32,
+    pub(super) from: &'a Qp,
+    pub(super) qkey: u32,
     /// Where it goes.
     pub to: Address,
-    work: &'a Work,
-    sges: &'a [ibv_sge],
+    pub(super) work: &'a Work,
+    pub(super) sges: &'a [ibv_sge],
 }
 
 impl Datagram<'_> {

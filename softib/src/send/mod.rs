@@ -18,6 +18,7 @@ mod datagram;
 mod message;
 pub mod multicast;
 mod queue;
+mod unconnected;
 mod work;
 
 pub use message::{
@@ -134,7 +135,7 @@ fn attempt_elsewhere(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sg
 fn carry_out(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     match work.opcode {
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM if qp.kind == IBV_QPT_UD => {
-            datagram::send_datagram(qp, w, work, sges)
+            unconnected::send_datagram(qp, w, work, sges)
         }
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => unreliable(qp.kind, message::send_message(qp, w, work, sges)),
         IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => window::attempt(qp, w, work),
