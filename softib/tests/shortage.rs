@@ -267,21 +267,23 @@ impl Drop for Small {
     }
 }
 
-/// A tmpfs of this size in a mount namespace of the calling thread, which its children share. None: this user may not have one.
+/// A tmpfs of this size in a mount namespace of the calling thread, which its children share. None: this user may not have one, or the
+/// root folder is no mount point (a chroot), so that mounts cannot be kept from others.
 fn small_folder(name: &str, bytes: usize) -> Option<Small> {
     let folder = Folder::new(name);
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root || unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+    let (kind, private) = (c"tmpfs".as_ptr(), libc::MS_REC | libc::MS_PRIVATE);
+    let apart = unsafe {
+        libc::geteuid() == 0
+            && libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(kind, c"/".as_ptr(), std::ptr::null(), private, std::ptr::null()) == 0
+    };
+    if !apart {
         eprintln!("skipped: a tmpfs of its own needs root and a mount namespace");
         return None;
     }
     let path = std::ffi::CString::new(folder.path()).unwrap();
     let size = std::ffi::CString::new(format!("size={bytes}")).unwrap();
-    let (kind, private) = (c"tmpfs".as_ptr(), libc::MS_REC | libc::MS_PRIVATE);
-    unsafe {
-        assert_eq!(libc::mount(kind, c"/".as_ptr(), std::ptr::null(), private, std::ptr::null()), 0);
-        assert_eq!(libc::mount(kind, path.as_ptr(), kind, 0, size.as_ptr().cast()), 0);
-    }
+    unsafe { assert_eq!(libc::mount(kind, path.as_ptr(), kind, 0, size.as_ptr().cast()), 0) };
     Some(Small(folder))
 }
 
