@@ -43,7 +43,8 @@ pub struct Abi {
 
 // SAFETY: addresses of code and of static objects of the library, which may be read from every thread.
 unsafe impl Send for Abi {}
-// SAFETY: as above.
+// SAFETY: a shared `Abi` never changes after `resolve`; the library's flags are loaded atomically,
+// and its tables are written at registration and in MPI_Init only.
 unsafe impl Sync for Abi {}
 
 impl Abi {
@@ -145,7 +146,8 @@ impl Abi {
     /// # Safety
     /// As [`Family::host_of`].
     pub unsafe fn host_of(&self, process: *const opal_proc_t) -> Option<String> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller promises a process of `add_procs` or `proc_for_name` that is not
+        // deleted, which is what `Family::host_of` asks for.
         unsafe { self.family.host_of(process) }
     }
 
@@ -153,11 +155,12 @@ impl Abi {
     pub fn proc_for_name(&self, name: opal_process_name_t) -> Option<NonNull<opal_proc_t>> {
         // SAFETY: a static variable that holds a function from library load on.
         let find = unsafe { *self.proc_for_name.as_ptr() }?;
-        // SAFETY: takes a plain value; NULL for names that belong to nobody.
+        // SAFETY: `find` is the library's function of this type and takes the name by value; it
+        // returns NULL for a name that no process has.
         NonNull::new(unsafe { find(name) })
     }
 
-    /// Hands a received message to whoever registered for its tag.
+    /// Hands a received message to the callback that is registered for its tag.
     ///
     /// # Errors
     /// [`NoReceiver`] when the tag is invalid or free; nothing has been called then.
@@ -195,7 +198,8 @@ impl Abi {
     /// `convertor` is prepared for a send of at least one byte, and the user's buffer is readable.
     #[inline]
     pub unsafe fn pack(&self, convertor: *mut opal_convertor_t, out: &mut [u8]) -> Result<usize, c_int> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: `self.pack` is `opal_convertor_pack` (see `resolve`); the caller promises a
+        // convertor prepared for a send, and that the user's buffer is readable.
         unsafe { convertor::pack(self.pack, convertor, out) }
     }
 
@@ -211,7 +215,8 @@ impl Abi {
         if bitmap.is_null() {
             return Ok(());
         }
-        // SAFETY: the caller vouches for the bitmap.
+        // SAFETY: `bitmap` is not NULL (checked above), so the caller promises that it is the one
+        // of `add_procs`; the function is `opal_bitmap_set_bit` (see `resolve`).
         match unsafe { (self.set_bit)(bitmap, bit) } {
             OPAL_SUCCESS => Ok(()),
             error => Err(error),

@@ -100,7 +100,8 @@ impl Base {
         self.storage(name).map(|storage| unsafe { *storage.cast::<c_int>().as_ptr() })
     }
 
-    /// True when the variable exists and somebody set it (command line, environment, file).
+    /// True when the variable exists and its value comes from the command line, the environment or
+    /// a file, not from its default.
     pub fn is_set(&self, name: &CStr) -> bool {
         self.look_up(name).is_some_and(|(_, source)| source != MCA_BASE_VAR_SOURCE_DEFAULT)
     }
@@ -168,7 +169,8 @@ impl Base {
         component: *const mca_base_component_t,
         module: *mut mca_btl_base_module_t,
     ) -> Result<(), c_int> {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller promises that `component` is being registered, and that `module` lives
+        // until it is closed.
         match unsafe { (self.base_params)(component, module) } {
             OPAL_SUCCESS => Ok(()),
             error => Err(error),

@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn the_current_pointer_counts_lower_bound_and_progress() {
         let mut memory = [0u8; 64];
-        // SAFETY: as above, zeroes are valid.
+        // SAFETY: a datatype is numbers and pointers: all-zero is valid.
         let mut datatype: opal_datatype_t = unsafe { std::mem::zeroed() };
         datatype.true_lb = -8;
         let mut convertor = convertor(0, 1);

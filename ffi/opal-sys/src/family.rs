@@ -6,7 +6,7 @@ use crate::btl::{
 use crate::process::{opal_proc_t, opal_process_name_t};
 use std::ffi::{CStr, c_int};
 
-/// A received message on its way to whoever registered for its tag.
+/// A received message on its way to the callback that is registered for its tag.
 pub struct Received<'a> {
     pub(crate) module: *mut mca_btl_base_module_t,
     /// Only 5.0 passes it on; NULL when unknown.
@@ -38,7 +38,8 @@ pub trait Family: Send + Sync + std::fmt::Debug {
     /// [`ModexError`] when the runtime does not know.
     fn job_size(&self, jobid: u32) -> Result<u32, ModexError>;
 
-    /// Name of the host where a process runs, if it is known here without asking anybody.
+    /// Name of the host where a process runs, if it is known here without a request to another
+    /// process.
     ///
     /// # Safety
     /// `process` comes from `add_procs` or [`Abi::proc_for_name`](crate::Abi::proc_for_name) and has not been deleted.
@@ -83,7 +84,8 @@ impl std::fmt::Display for ModexError {
 
 impl std::error::Error for ModexError {}
 
-/// A message arrived for a tag that nobody listens to (or no valid tag at all): drop it, and count.
+/// A message arrived for a tag that has no receiver (or for no valid tag at all): drop it, and
+/// count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoReceiver {
     pub tag: u8,

@@ -67,7 +67,8 @@ pub(crate) struct V4_1 {
 
 // SAFETY: addresses of static objects of the library, which it fills once and only reads afterwards.
 unsafe impl Send for V4_1 {}
-// SAFETY: as above.
+// SAFETY: a shared `V4_1` never changes, and the library fills the table behind `pmix` before it
+// opens BTLs.
 unsafe impl Sync for V4_1 {}
 
 impl V4_1 {
@@ -91,7 +92,8 @@ impl V4_1 {
         };
         match (status, NonNull::new(value)) {
             (OPAL_SUCCESS, Some(value)) => Ok(Value(value)),
-            // The runtime waits 2 s for a key that nobody published, and then says TIMEOUT (measured with 4.1.4).
+            // The runtime waits 2 s for a key that the process has not published, and then says
+            // TIMEOUT (measured with 4.1.4).
             (OPAL_SUCCESS | OPAL_ERR_NOT_FOUND | OPAL_ERR_TIMEOUT, _) => {
                 Err(ModexError::NotFound { key: text(key) })
             }

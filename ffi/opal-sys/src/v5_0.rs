@@ -92,7 +92,8 @@ pub(crate) struct V5_0 {
 
 // SAFETY: addresses of code, and of a static variable that the library sets once.
 unsafe impl Send for V5_0 {}
-// SAFETY: as above.
+// SAFETY: a shared `V5_0` never changes: it holds addresses of code, and that of a variable which
+// the library sets once, in MPI_Init.
 unsafe impl Sync for V5_0 {}
 
 impl V5_0 {

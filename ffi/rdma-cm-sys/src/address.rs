@@ -12,7 +12,9 @@ pub unsafe fn parse(from: *const sockaddr) -> Option<SocketAddr> {
     if from.is_null() {
         return None;
     }
-    // SAFETY: by contract; the family comes first in every sockaddr, and the copies need no alignment.
+    // SAFETY: `from` is not null (checked above), and the caller promises a sockaddr as long as its
+    // family says; the family, first in every sockaddr, decides how much is read, and the copies
+    // need no alignment.
     unsafe {
         match i32::from((&raw const (*from).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -53,7 +55,8 @@ pub fn emit(address: SocketAddr) -> sockaddr_storage {
                 sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: `to` is a sockaddr_storage, which is large and aligned enough for a
+            // sockaddr_in6.
             unsafe { (&raw mut to).cast::<sockaddr_in6>().write(sin6) };
         }
     }

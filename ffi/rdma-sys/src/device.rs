@@ -45,8 +45,8 @@ pub struct _ibv_device_ops {
     pub _dummy2: Option<unsafe extern "C" fn()>,
 }
 
-/// A device as programs see it. Providers (libmlx5, libefa) read behind it to find out whether it is theirs: whoever
-/// makes one allocates a [`device_with_slack`].
+/// A device as programs see it. Providers (libmlx5, libefa) read behind it to find out whether it
+/// is theirs: a library that makes one allocates a [`device_with_slack`].
 #[repr(C)]
 pub struct ibv_device {
     pub _ops: _ibv_device_ops,

@@ -19,7 +19,8 @@ use crate::*;
 pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: `qp` is alive, so its context is.
     match unsafe { (*(*qp).context).ops.post_send } {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `post` is the function that the library of `qp` has set for its queue pairs; the
+        // caller promises a live `qp`, a valid chain `wr` and a writable `bad`.
         Some(post) => unsafe { post(qp, wr, bad) },
         None => EOPNOTSUPP,
     }
@@ -33,7 +34,8 @@ pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mu
 pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: `qp` is alive, so its context is.
     match unsafe { (*(*qp).context).ops.post_recv } {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `post` is the function that the library of `qp` has set for its queue pairs; the
+        // caller promises a live `qp`, a valid chain `wr` and a writable `bad`.
         Some(post) => unsafe { post(qp, wr, bad) },
         None => EOPNOTSUPP,
     }
@@ -51,7 +53,8 @@ pub unsafe fn ibv_post_srq_recv(
 ) -> c_int {
     // SAFETY: `srq` is alive, so its context is.
     match unsafe { (*(*srq).context).ops.post_srq_recv } {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `post` is the function that the library of `srq` has set for its queues; the
+        // caller promises a live `srq`, a valid chain `wr` and a writable `bad`.
         Some(post) => unsafe { post(srq, wr, bad) },
         None => EOPNOTSUPP,
     }
@@ -65,7 +68,8 @@ pub unsafe fn ibv_post_srq_recv(
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: `cq` is alive, so its context is.
     match unsafe { (*(*cq).context).ops.poll_cq } {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `poll` is the function that the library of `cq` has set for its queues; the
+        // caller promises a live `cq` and room for `num_entries` completions.
         Some(poll) => unsafe { poll(cq, num_entries, wc) },
         None => -EOPNOTSUPP,
     }
@@ -79,7 +83,8 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: `cq` is alive, so its context is.
     match unsafe { (*(*cq).context).ops.req_notify_cq } {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `notify` is the function that the library of `cq` has set for its queues; the
+        // caller promises a live `cq`.
         Some(notify) => unsafe { notify(cq, solicited_only) },
         None => EOPNOTSUPP,
     }
@@ -91,7 +96,7 @@ pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int
 /// `ctx` is alive.
 #[inline]
 pub unsafe fn verbs_get_ctx(ctx: *mut ibv_context) -> *mut verbs_context {
-    // SAFETY: alive by contract.
+    // SAFETY: the caller promises that `ctx` is alive.
     if unsafe { (*ctx).abi_compat } != VERBS_ABI_IS_EXTENDED {
         return core::ptr::null_mut();
     }
@@ -113,7 +118,7 @@ macro_rules! extended {
         let vctx = unsafe { verbs_get_ctx(ctx) };
         // SAFETY: a non-null extended context has at least `sz`, and the member when `sz` covers it.
         if !vctx.is_null() && verbs_ctx_has(unsafe { (*vctx).sz }, offset_of!(verbs_context, $op)) {
-            // SAFETY: just checked.
+            // SAFETY: `vctx` is not null and `sz` covers the member: the condition of this branch.
             unsafe { (*vctx).$op }
         } else {
             None
@@ -136,7 +141,7 @@ pub fn set_errno(errno: c_int) {
 
 /// Reads the calling thread's `errno`.
 pub fn errno() -> c_int {
-    // SAFETY: as above.
+    // SAFETY: glibc keeps the calling thread's errno at this address as long as the thread runs.
     unsafe { *libc::__errno_location() }
 }
 
@@ -152,7 +157,8 @@ pub unsafe fn ibv_query_port(
     attr: *mut ibv_port_attr,
 ) -> c_int {
     match extended!(ctx, query_port) {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `query` comes from the extended part of `ctx`; the caller promises a live `ctx`
+        // and a writable `attr`, whose size is passed along.
         Some(query) => unsafe { query(ctx, port, attr, size_of::<ibv_port_attr>()) },
         None => {
             // SAFETY: `attr` is writable; the compat struct is a prefix of it.
@@ -174,7 +180,8 @@ pub unsafe fn ibv_query_device_ex(
     attr: *mut ibv_device_attr_ex,
 ) -> c_int {
     if let Some(query) = extended!(ctx, query_device_ex) {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `query` comes from the extended part of `ctx`; the caller promises a live `ctx`
+        // and a writable `attr`, whose size is passed along. The input may be null.
         let rc = unsafe { query(ctx, core::ptr::null(), attr, size_of::<ibv_device_attr_ex>()) };
         if rc != EOPNOTSUPP && rc != libc::ENOSYS {
             return rc;
@@ -193,7 +200,8 @@ pub unsafe fn ibv_query_device_ex(
 /// `ctx` is alive; `attr` is valid.
 pub unsafe fn ibv_open_xrcd(ctx: *mut ibv_context, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
     match extended!(ctx, open_xrcd) {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `open` comes from the extended part of `ctx`; the caller promises a live `ctx`
+        // and a valid `attr`.
         Some(open) => unsafe { open(ctx, attr) },
         None => unsupported(),
     }
@@ -204,9 +212,10 @@ pub unsafe fn ibv_open_xrcd(ctx: *mut ibv_context, attr: *mut ibv_xrcd_init_attr
 /// # Safety
 /// `xrcd` is alive and not used afterwards.
 pub unsafe fn ibv_close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: alive by contract.
+    // SAFETY: the caller promises that `xrcd` is alive, so its context is.
     match extended!(unsafe { (*xrcd).context }, close_xrcd) {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `close` comes from the extended part of the context of `xrcd`, which the caller
+        // does not use afterwards.
         Some(close) => unsafe { close(xrcd) },
         None => EOPNOTSUPP,
     }
@@ -222,16 +231,18 @@ pub unsafe fn ibv_create_srq_ex(
     ctx: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: valid by contract.
+    // SAFETY: the caller promises that `attr` is valid.
     let (mask, srq_type, pd) = unsafe { ((*attr).comp_mask, (*attr).srq_type, (*attr).pd) };
     let only_pd =
         mask & !(IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE) == 0 && mask & IBV_SRQ_INIT_ATTR_PD != 0;
     if only_pd && (mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || srq_type == IBV_SRQT_BASIC) {
-        // SAFETY: the extended attributes begin like the plain ones (asserted in `layout`).
+        // SAFETY: the caller promises that `table` is of the library of `ctx`, and a valid `attr`,
+        // which begins like the plain attributes (asserted in `layout`).
         return unsafe { (table.create_srq)(pd, attr.cast()) };
     }
     match extended!(ctx, create_srq_ex) {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `create` comes from the extended part of `ctx`; the caller promises a live `ctx`
+        // and a valid `attr`.
         Some(create) => unsafe { create(ctx, attr) },
         None => unsupported(),
     }
@@ -242,9 +253,10 @@ pub unsafe fn ibv_create_srq_ex(
 /// # Safety
 /// `srq` is alive; `number` is writable.
 pub unsafe fn ibv_get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: alive by contract.
+    // SAFETY: the caller promises that `srq` is alive, so its context is.
     match extended!(unsafe { (*srq).context }, get_srq_num) {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `get` comes from the extended part of the context of `srq`; the caller promises a
+        // live `srq` and a writable `number`.
         Some(get) => unsafe { get(srq, number) },
         None => EOPNOTSUPP,
     }
@@ -259,14 +271,16 @@ pub unsafe fn ibv_create_qp_ex(
     ctx: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: valid by contract; the extended attributes begin like the plain ones (asserted in `layout`).
+    // SAFETY: the caller promises a valid `attr`, and that `table` is of the library of `ctx`; the
+    // extended attributes begin like the plain ones (asserted in `layout`).
     unsafe {
         if (*attr).comp_mask == IBV_QP_INIT_ATTR_PD {
             return (table.create_qp)((*attr).pd, attr.cast());
         }
     }
     match extended!(ctx, create_qp_ex) {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `create` comes from the extended part of `ctx`; the caller promises a live `ctx`
+        // and a valid `attr`.
         Some(create) => unsafe { create(ctx, attr) },
         None => unsupported(),
     }
@@ -278,7 +292,8 @@ pub unsafe fn ibv_create_qp_ex(
 /// `ctx` is alive; `attr` is valid.
 pub unsafe fn ibv_open_qp(ctx: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
     match extended!(ctx, open_qp) {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `open` comes from the extended part of `ctx`; the caller promises a live `ctx`
+        // and a valid `attr`.
         Some(open) => unsafe { open(ctx, attr) },
         None => unsupported(),
     }
@@ -289,9 +304,10 @@ pub unsafe fn ibv_open_qp(ctx: *mut ibv_context, attr: *mut ibv_qp_open_attr) ->
 /// # Safety
 /// `pd` is alive.
 pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, r#type: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: alive by contract.
+    // SAFETY: the caller promises that `pd` is alive, so its context is.
     match unsafe { (*(*pd).context).ops.alloc_mw } {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `alloc` is the function that the library of `pd` has set for its domains; the
+        // caller promises a live `pd`.
         Some(alloc) => unsafe { alloc(pd, r#type) },
         None => unsupported(),
     }
@@ -302,9 +318,10 @@ pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, r#type: ibv_mw_type) -> *mut ibv_mw 
 /// # Safety
 /// `mw` is alive and not used afterwards.
 pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: alive by contract.
+    // SAFETY: the caller promises that `mw` is alive, so its context is.
     match unsafe { (*(*mw).context).ops.dealloc_mw } {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `dealloc` is the function that the library of `mw` has set for its windows; the
+        // caller promises a live `mw` and does not use it afterwards.
         Some(dealloc) => unsafe { dealloc(mw) },
         None => EOPNOTSUPP,
     }
@@ -315,18 +332,20 @@ pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// # Safety
 /// All three are alive.
 pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: alive by contract.
+    // SAFETY: the caller promises that `mw` and `bind` are alive.
     let (window, info) = unsafe { (&*mw, (*bind).bind_info) };
     if window.r#type != IBV_MW_TYPE_1 || (info.mr.is_null() && (info.addr != 0 || info.length != 0)) {
         return EINVAL;
     }
-    // SAFETY: a non-null region is alive by contract.
+    // SAFETY: `info.mr` is not null (checked first), and the caller promises that a region which
+    // `bind` names is alive.
     if !info.mr.is_null() && window.pd != unsafe { (*info.mr).pd } {
         return libc::EPERM;
     }
-    // SAFETY: alive by contract.
+    // SAFETY: `mw` is alive, so its context is.
     match unsafe { (*window.context).ops.bind_mw } {
-        // SAFETY: passed on from our caller.
+        // SAFETY: `bind_mw` is the function that the library of `mw` has set for its windows; the
+        // caller promises that `qp`, `mw` and `bind` are alive.
         Some(bind_mw) => unsafe { bind_mw(qp, mw, bind) },
         None => EOPNOTSUPP,
     }

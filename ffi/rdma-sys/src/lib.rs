@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The data path is pure struct-pointer code, so one set of inline verbs serves every device whose library hands
-//! out real `ibv_context`, `ibv_qp`, ... structs. The control path is a table of function pointers that somebody
-//! fills: the loader in `verbs` from `libibverbs.so.1`, or the linked-in software device with its own functions.
+//! out real `ibv_context`, `ibv_qp`, ... structs. The control path is a table of function pointers.
+//! The loader in `verbs` fills it from `libibverbs.so.1`, or the linked-in software device with its
+//! own functions.
 //!
 //! Names are C's, exactly. C enums are integer aliases with constants, never Rust enums: the values are foreign and
 //! a newer library may send new ones. `__be16`/`__be32`/`__be64` are plain integers in network byte order; the field's

@@ -75,8 +75,9 @@ macro_rules! symbol_table {
                         $crate::c_name(concat!($version, "\0")),
                     )?;
                     let address = found.as_ptr();
-                    // SAFETY: by contract a function of this name and version; function and data pointers have
-                    // the same size on every target with dlsym.
+                    // SAFETY: the caller promises that `find` returns the library's function of
+                    // this name, whose type at this version is `$ty`; function and data pointers
+                    // have the same size on every target with dlsym.
                     let $field = unsafe { core::mem::transmute::<*mut core::ffi::c_void, $ty>(address) };
                 )*
                 Ok(Table { name, $( $field, )* })

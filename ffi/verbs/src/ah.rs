@@ -16,7 +16,8 @@ pub struct Ah {
 
 // SAFETY: verbs objects may be used from every thread.
 unsafe impl Send for Ah {}
-// SAFETY: as above.
+// SAFETY: an address handle does not change between create and destroy, and only `drop` destroys
+// it.
 unsafe impl Sync for Ah {}
 
 impl Ah {

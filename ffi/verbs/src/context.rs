@@ -20,7 +20,7 @@ struct List {
 
 // SAFETY: the array is read-only until it is freed, and freed once.
 unsafe impl Send for List {}
-// SAFETY: as above.
+// SAFETY: the array does not change after `get_device_list`, and only `drop` frees it.
 unsafe impl Sync for List {}
 
 impl Drop for List {
@@ -51,7 +51,8 @@ pub struct Device {
 
 // SAFETY: the device is read-only data of the library and lives as long as its list.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: a shared `Device` passes its pointer to `open_device` alone, which threads may call at
+// the same time; name and GUID are copies.
 unsafe impl Sync for Device {}
 
 impl Device {
@@ -115,7 +116,8 @@ pub struct Context {
 
 // SAFETY: verbs are thread safe (ibv_open_device(3) and the libibverbs documentation: any thread, any object).
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: the fields never change but for the atomic `registrations`, and threads may call verbs of
+// one context at the same time.
 unsafe impl Sync for Context {}
 
 /// Limits of a device that oxib looks at.

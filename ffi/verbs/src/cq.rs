@@ -188,7 +188,8 @@ pub struct Cq {
 
 // SAFETY: verbs objects may be used from every thread.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: `depth` is atomic, the other fields never change, and threads may call verbs of one
+// completion queue at the same time: the library locks it.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -289,7 +290,8 @@ pub struct CompChannel {
 
 // SAFETY: verbs objects may be used from every thread.
 unsafe impl Send for CompChannel {}
-// SAFETY: as above.
+// SAFETY: the pointer and the descriptor never change, and the kernel or softib gives each event to
+// one caller.
 unsafe impl Sync for CompChannel {}
 
 impl CompChannel {

@@ -98,7 +98,8 @@ fn publish(exports: Exports) -> Loaded {
 /// exported symbol, which knows the compat struct only. Nothing in it can unwind.
 unsafe extern "C" fn query_port(ctx: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
     match EXPORTED.get() {
-        // SAFETY: the caller's promise, which is the same; contexts come from the library that was published.
+        // SAFETY: the caller promises a live context and a writable `attr`; contexts come from the
+        // library that was published, and `exported` is its table.
         Some(exported) => unsafe { rdma_sys::ibv_query_port(exported, ctx, port, attr) },
         None => libc::ENOSYS,
     }

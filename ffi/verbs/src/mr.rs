@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 bitflags::bitflags! {
-    /// What may be done to registered memory, and by whom (`ibv_access_flags`).
+    /// What the device and peers may do with registered memory (`ibv_access_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// The device may write: receives, RDMA read results.
@@ -32,7 +32,8 @@ pub struct Pd {
 
 // SAFETY: verbs objects may be used from every thread.
 unsafe impl Send for Pd {}
-// SAFETY: as above.
+// SAFETY: the fields never change, and threads may call verbs of one protection domain at the same
+// time.
 unsafe impl Sync for Pd {}
 
 impl Pd {
@@ -76,7 +77,8 @@ pub struct Mr {
 
 // SAFETY: verbs objects may be used from every thread.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: a shared `Mr` only reads its keys, which are copies; only `drop` passes the pointer to a
+// verb.
 unsafe impl Sync for Mr {}
 
 impl Mr {

@@ -49,7 +49,8 @@ struct Mapping {
 
 // SAFETY: plain memory; who may touch which part of it is decided by the buffers.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: a shared `Mapping` only gives address and length; its bytes are touched through `Buf`,
+// each of which has a part of its own.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -115,7 +116,8 @@ impl Buf {
     /// The bytes.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the exclusive reference keeps others out.
+        // SAFETY: the buffer owns `len` initialised bytes, and the device does not write to them
+        // now: a posted buffer is a `Posted`. The exclusive reference keeps other readers out.
         unsafe { std::slice::from_raw_parts_mut(self.addr.as_ptr(), self.len as usize) }
     }
 

@@ -29,7 +29,8 @@ pub struct Qp {
 
 // SAFETY: verbs objects may be used from every thread.
 unsafe impl Send for Qp {}
-// SAFETY: as above.
+// SAFETY: the fields never change, and threads may call verbs of one queue pair at the same time:
+// the library locks its queues.
 unsafe impl Sync for Qp {}
 
 impl Qp {

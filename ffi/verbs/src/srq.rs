@@ -33,7 +33,8 @@ pub struct Srq {
 
 // SAFETY: verbs objects may be used from every thread.
 unsafe impl Send for Srq {}
-// SAFETY: as above.
+// SAFETY: the fields never change, and threads may call verbs of one shared receive queue at the
+// same time: the library locks it.
 unsafe impl Sync for Srq {}
 
 impl Srq {

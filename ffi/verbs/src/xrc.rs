@@ -27,7 +27,7 @@ pub struct XrcRecvQp {
 
 // SAFETY: verbs objects may be used from every thread.
 unsafe impl Send for XrcRecvQp {}
-// SAFETY: as above.
+// SAFETY: the fields never change, and threads may call verbs of one queue pair at the same time.
 unsafe impl Sync for XrcRecvQp {}
 
 impl XrcRecvQp {

@@ -169,8 +169,9 @@ fn rdma_core_has_every_verb_of_the_table_where_it_is_installed() {
     assert!(!exports.software);
 }
 
-/// Opens a library of ours as `libibverbs.so.1`: from then on the soname means it in the whole process. Whoever opens
-/// the installed one calls this first, as the first to come keeps the soname.
+/// Opens a library of ours as `libibverbs.so.1`: from then on the soname means it in the whole
+/// process. A test that opens the installed one calls this first: the first library that is opened
+/// keeps the soname.
 fn take_the_soname() {
     static TAKEN: Once = Once::new();
     TAKEN.call_once(|| {
@@ -227,7 +228,8 @@ fn load_finds_the_library_once_and_its_query_port_fills_the_full_struct() {
 
     attr.state = 7;
     context.context.abi_compat = std::ptr::null_mut();
-    // SAFETY: as above; without the extended part the exported symbol is called, which answers 11 and writes nothing.
+    // SAFETY: context and attributes live through the call. Without the extended part the exported
+    // symbol is called, which answers 11 and writes nothing.
     let rc = unsafe { (loaded.table.query_port)(&raw mut context.context, 3, &raw mut attr) };
     assert_eq!((rc, attr.state), (11, 0));
 }

@@ -25,13 +25,14 @@ pub unsafe extern "C" fn init_ah_from_wc(
     grh: *mut ibv_grh,
     to: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the program promises that `wc` is a valid completion.
     let wc = unsafe { &*wc };
-    // SAFETY: by contract.
+    // SAFETY: the completion's flags say that there is a GRH, so the program promises a valid
+    // `grh`; the read needs no alignment.
     let grh = (wc.wc_flags & IBV_WC_GRH != 0).then(|| unsafe { grh.read_unaligned() });
     match guarded(Err(Errno(libc::EIO)), || sender(context, port, wc, grh.as_ref())) {
         Ok(attr) => {
-            // SAFETY: by contract.
+            // SAFETY: the program promises that `to` is valid.
             unsafe { to.write(attr) };
             0
         }
@@ -116,7 +117,8 @@ pub unsafe extern "C" fn create_ah_from_wc(
     port: u8,
 ) -> *mut ibv_ah {
     let mut attr = ibv_ah_attr::default();
-    // SAFETY: passed on from our caller; both functions guard themselves.
+    // SAFETY: the program promises that `pd` is valid, so its context is, and `wc` and `grh` as
+    // `init_ah_from_wc` asks for them; `attr` is ours. Both functions catch panics.
     unsafe {
         if init_ah_from_wc((*pd).context, port, wc, grh, &mut attr) != 0 {
             return std::ptr::null_mut();

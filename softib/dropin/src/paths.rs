@@ -17,7 +17,8 @@ pub const FUNCTIONS: &[(&str, &str)] = &[("stat", "oxib_verbs_stat"), ("access",
 /// # Safety
 /// `path` is null or a C string.
 unsafe fn stand_in(path: *const c_char) -> *const c_char {
-    // SAFETY: by contract; null is passed on for the kernel's EFAULT.
+    // SAFETY: `path` is not null when `is_device` sees it, so the caller promises a C string. Null
+    // goes to the kernel, which answers EFAULT.
     let ours = unsafe { !path.is_null() && is_device(path) };
     if ours { c"/dev/null".as_ptr() } else { path }
 }
@@ -28,7 +29,8 @@ unsafe fn stand_in(path: *const c_char) -> *const c_char {
 /// `path` is a C string.
 unsafe fn is_device(path: *const c_char) -> bool {
     let stem = DEVICE_FILE.count_bytes();
-    // SAFETY: by contract; where the stem is equal, two more bytes are there up to the end of the string.
+    // SAFETY: the caller promises a C string. Behind an equal stem it has at least the NUL, and
+    // behind a digit another byte.
     unsafe {
         libc::strncmp(path, DEVICE_FILE.as_ptr(), stem) == 0
             && (*path.add(stem)).cast_unsigned().is_ascii_digit()
@@ -42,7 +44,8 @@ unsafe fn is_device(path: *const c_char) -> bool {
 /// As for stat(2).
 #[unsafe(export_name = "oxib_verbs_stat")]
 pub unsafe extern "C" fn stat(path: *const c_char, to: *mut libc::stat) -> c_int {
-    // SAFETY: passed on from our caller.
+    // SAFETY: the program promises a path and room for the answer as stat(2) asks for; `stand_in`
+    // returns that path or a literal.
     unsafe { libc::fstatat(libc::AT_FDCWD, stand_in(path), to, 0) }
 }
 
@@ -52,6 +55,7 @@ pub unsafe extern "C" fn stat(path: *const c_char, to: *mut libc::stat) -> c_int
 /// As for access(2).
 #[unsafe(export_name = "oxib_verbs_access")]
 pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
-    // SAFETY: passed on from our caller.
+    // SAFETY: the program promises a path as access(2) asks for; `stand_in` returns that path or a
+    // literal.
     unsafe { libc::faccessat(libc::AT_FDCWD, stand_in(path), mode, 0) }
 }

@@ -33,9 +33,9 @@ pub enum Rule {
     Event,
     /// A function of this module that knows both sides, by its symbol.
     Both(&'static str),
-    /// Softib's function answers, whoever asks.
+    /// Softib's function answers every call.
     Ours,
-    /// Not exported: the real library answers, and for its private interface nobody else may.
+    /// Not exported: the real library answers, and no other may answer for its private interface.
     Real,
 }
 
@@ -143,7 +143,8 @@ static REAL: [AtomicPtr<c_void>; SYMBOLS.len()] =
 pub unsafe extern "C" fn choose(at: usize, first: *const c_void) -> *const c_void {
     guarded(refuse::null as *const c_void, || {
         let symbol = &SYMBOLS[at];
-        // SAFETY: by contract; the rule says what the argument is.
+        // SAFETY: the trampoline passes the first argument of the function with index `at`, which
+        // the program promises is alive; the rule of that name says what it is.
         if softib::is_device(unsafe { device_of(rule(symbol.name), first) }) {
             return TARGETS[at].address();
         }
@@ -156,8 +157,10 @@ pub unsafe extern "C" fn choose(at: usize, first: *const c_void) -> *const c_voi
 /// # Safety
 /// `first` is what functions of this rule take first.
 unsafe fn device_of(rule: Rule, first: *const c_void) -> *const ibv_device {
-    // SAFETY: by contract. ibv_pd, ibv_mr, ibv_cq, ibv_qp, ibv_srq, ibv_ah, ibv_comp_channel, ibv_dm and ibv_dmah begin with their
-    // context, and ibv_context with its device (asserted below).
+    // SAFETY: the caller promises that `first` is what functions of this rule take, and alive.
+    // ibv_pd, ibv_mr, ibv_cq, ibv_qp, ibv_srq, ibv_ah, ibv_comp_channel, ibv_dm and ibv_dmah begin
+    // with their context, and ibv_context with its device (asserted below; ibv_dm and ibv_dmah are
+    // as verbs.h declares them).
     unsafe {
         match rule {
             Rule::Device => first.cast(),
@@ -169,7 +172,8 @@ unsafe fn device_of(rule: Rule, first: *const c_void) -> *const ibv_device {
     }
 }
 
-/// Events of ports and devices carry a number or nothing; acknowledging them is no work for anybody.
+/// Events of ports and devices carry a number or nothing; acknowledging them does nothing in either
+/// library.
 fn has_object(event: &ibv_async_event) -> bool {
     let of_the_device = [
         IBV_EVENT_DEVICE_FATAL,
@@ -243,7 +247,8 @@ struct Merged {
     theirs: *mut *mut ibv_device,
 }
 
-// SAFETY: the lists belong to whoever holds them, not to a thread.
+// SAFETY: the three lists are memory of the process that is bound to no thread: any may read and
+// free it.
 unsafe impl Send for Merged {}
 
 static MERGED: Mutex<Vec<Merged>> = Mutex::new(Vec::new());
@@ -272,7 +277,7 @@ pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
         // SAFETY: both are null or lists that end with null.
         let mut both: Vec<_> = unsafe { entries(theirs).chain(entries(ours)).collect() };
         if !count.is_null() {
-            // SAFETY: by contract.
+            // SAFETY: `count` is not null here, so the program promises that it is valid.
             unsafe { *count = both.len() as c_int };
         }
         both.push(std::ptr::null_mut());
@@ -286,7 +291,8 @@ pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
 /// # Safety
 /// `list` is null or ends with null.
 unsafe fn entries(list: *mut *mut ibv_device) -> impl Iterator<Item = *mut ibv_device> {
-    // SAFETY: by contract: every index up to the null is inside.
+    // SAFETY: `list` is not null where this is called, so the caller promises that it ends with
+    // null; `take_while` stops there, and every index up to it is inside.
     let at = move |i: usize| unsafe { *list.add(i) };
     (0..)
         .map_while(move |i| if list.is_null() { None } else { Some(at(i)) })

@@ -30,7 +30,8 @@ pub unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *
     guarded(libc::EIO, || match port_attr(context, port) {
         Ok(full) => {
             let len = offset_of!(ibv_port_attr, port_cap_flags2);
-            // SAFETY: by contract.
+            // SAFETY: the program promises room for the struct without its last member, which is
+            // `len` bytes; `full` is a whole one.
             unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), len) };
             0
         }
@@ -80,7 +81,8 @@ fn gid_entry(context: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid
 /// `to` has room for `size` bytes.
 unsafe fn put_entry(entry: &ibv_gid_entry, to: *mut ibv_gid_entry, size: usize) {
     let len = size.min(size_of::<ibv_gid_entry>());
-    // SAFETY: by contract.
+    // SAFETY: the caller promises room for `size` bytes at `to`; `len` is neither more than that
+    // nor than the entry.
     unsafe {
         to.cast::<u8>().write_bytes(0, size);
         std::ptr::copy_nonoverlapping((entry as *const ibv_gid_entry).cast::<u8>(), to.cast::<u8>(), len);
@@ -104,7 +106,7 @@ pub unsafe extern "C" fn query_gid_ex(
     }
     match guarded(Err(Errno(libc::EIO)), || gid_entry(context, port, index)) {
         Ok(entry) => {
-            // SAFETY: by contract.
+            // SAFETY: the program promises room for `size` bytes at `to`.
             unsafe { put_entry(&entry, to, size) };
             0
         }
@@ -132,7 +134,8 @@ pub unsafe extern "C" fn query_gid_table(
         Err(error) => return -(error.0 as isize),
     };
     for (at, row) in rows.iter().enumerate() {
-        // SAFETY: by contract, there being room for all rows.
+        // SAFETY: the program promises room for `room` structs of `size` bytes at `to`, and there
+        // are no more than `room` rows (checked above).
         unsafe { put_entry(row, to.byte_add(at * size), size) };
     }
     rows.len() as isize
@@ -162,7 +165,7 @@ pub unsafe extern "C" fn query_gid_type(
 ) -> c_int {
     match guarded(Err(Errno(libc::EIO)), || gid_entry(context, u32::from(port), index)) {
         Ok(entry) => {
-            // SAFETY: by contract.
+            // SAFETY: the program promises that `to` is valid.
             unsafe { to.write(u32::from(entry.gid_type == IBV_GID_TYPE_ROCE_V2)) };
             0
         }

@@ -79,11 +79,12 @@ pub unsafe extern "C" fn read_sysfs_file(
     to: *mut c_char,
     room: usize,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the program promises that `folder` and `file` are C strings.
     let (folder, file) = unsafe { (CStr::from_ptr(folder), CStr::from_ptr(file)) };
     match guarded(Err(Errno(libc::EIO)), || content(folder, file, room)) {
         Ok(text) => {
-            // SAFETY: by contract; the text and its NUL fit into the room.
+            // SAFETY: the program promises room for `room` bytes at `to`; `content` returns no more
+            // than that, NUL included.
             unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len()) };
             text.len() as c_int - 1
         }

@@ -72,7 +72,7 @@ impl Library {
         self.put_value(name, class);
     }
 
-    /// Symbols that nobody defined are there, but nothing calls them.
+    /// A symbol that the test has not put in resolves to the address of `OTHER`; no test calls it.
     fn resolve(&self) -> Result<Abi, AbiError> {
         static OTHER: u64 = 0;
         let other = NonNull::from(&OTHER).cast();
@@ -101,7 +101,8 @@ unsafe extern "C" fn receive_5_0(
     _: *mut mca_btl_base_module_t,
     descriptor: *const mca_btl_base_receive_descriptor_t,
 ) {
-    // SAFETY: as above.
+    // SAFETY: `Family::deliver` of 5.0 passes a descriptor that lives through the call; the test
+    // below gives it one segment that holds one u64.
     unsafe {
         assert_eq!((*descriptor).endpoint as usize, 0x1230);
         add((*descriptor).des_segments, (*descriptor).des_segment_count, (*descriptor).tag);
@@ -112,7 +113,7 @@ unsafe extern "C" fn receive_5_0(
 /// One segment that holds one `u64`.
 unsafe fn add(segments: *const mca_btl_base_segment_t, count: usize, tag: mca_btl_base_tag_t) {
     assert_eq!(count, 1);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller promises one segment, and that its address is that of a live `u64`.
     unsafe { *(*segments).seg_addr.cast::<u64>() += u64::from(tag) };
 }
 

@@ -18,7 +18,8 @@ pub struct EventChannel {
 
 // SAFETY: librdmacm's calls may be made from every thread.
 unsafe impl Send for EventChannel {}
-// SAFETY: as above.
+// SAFETY: the pointer and the descriptor never change; the kernel gives each event of librdmacm's
+// channel to one reader, and softib's manager locks its state.
 unsafe impl Sync for EventChannel {}
 
 impl EventChannel {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Why a request, or a reply, was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody listens at the address (IBTA 12.6.7.2, reason 8; ECONNREFUSED on iWARP).
+    /// No listener is at the address (IBTA 12.6.7.2, reason 8; ECONNREFUSED on iWARP).
     NobodyListens,
     /// The peer's program said no; its private data tell why (reason 28).
     Consumer,
@@ -97,7 +97,9 @@ impl EventChannel {
 /// An event of the channel that is not acknowledged yet.
 unsafe fn copy(channel: &Arc<EventChannel>, raw: &sys::rdma_cm_event) -> CmEvent {
     let kind = kind(raw.event, raw.status);
-    // SAFETY: by contract: ids of connected services, live until the event is acknowledged; private data as long as said.
+    // SAFETY: ids are of the TCP port space (`CmId::create`), whose events fill the member `conn`;
+    // the caller promises that the event is not acknowledged yet, and until then the library keeps
+    // its private data, `private_data_len` bytes.
     let (conn, private_data) = unsafe {
         let conn = raw.param.conn;
         let len = usize::from(conn.private_data_len);
@@ -108,9 +110,11 @@ unsafe fn copy(channel: &Arc<EventChannel>, raw: &sys::rdma_cm_event) -> CmEvent
         };
         (ConnParam::from_sys(&conn), data)
     };
-    // SAFETY: by contract.
+    // SAFETY: the id lives at least until its event is acknowledged, and the caller promises that
+    // it is not yet; its context is a token (`CmId::create`, `set_token`), in a request the token
+    // of the listener.
     let token = unsafe { Token::of(raw.id) };
-    // SAFETY: a request's id is new, and nobody else's.
+    // SAFETY: the library made a request's id for this event, so no other `CmId` owns it.
     let request =
         (kind == CmEventKind::ConnectRequest).then(|| unsafe { CmId::from_raw(channel, raw.id) }).flatten();
     CmEvent { token, kind, conn, private_data, request }

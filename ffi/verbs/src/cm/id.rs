@@ -21,7 +21,8 @@ impl Token {
     /// # Safety
     /// A live id whose context is a token, or nothing.
     pub(super) unsafe fn of(id: *mut sys::rdma_cm_id) -> Token {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises a live id; of its context only the address is read, so any
+        // will do.
         Token(unsafe { (*id).context }.addr())
     }
 }
@@ -80,7 +81,9 @@ pub struct CmId {
 
 // SAFETY: librdmacm's calls may be made from every thread.
 unsafe impl Send for CmId {}
-// SAFETY: as above.
+// SAFETY: threads may share an id in calls of the library; the fields that the library fills
+// (`verbs`, `port_num`, `route`) change during its calls only, and cpc's driver, which owns channel
+// and ids, calls it and reads them on one thread at a time.
 unsafe impl Sync for CmId {}
 
 impl CmId {
@@ -100,7 +103,7 @@ impl CmId {
     }
 
     /// # Safety
-    /// An id of the channel that nobody else owns.
+    /// An id of the channel that no other `CmId` owns.
     pub(super) unsafe fn from_raw(channel: &Arc<EventChannel>, raw: *mut sys::rdma_cm_id) -> Option<CmId> {
         Some(CmId { channel: channel.clone(), raw: NonNull::new(raw)? })
     }
