@@ -21,7 +21,7 @@ fn edges(layout: &Layout) -> Vec<usize> {
     edges
 }
 
-/// Everybody sends to everybody, in random order and lengths, polling now and then.
+/// Every side sends to every other, in random order and lengths, polling now and then.
 fn all_to_all(world: &mut World, messages: usize) {
     let (edges, max) = (edges(&world.layout), world.layout.largest_payload());
     let count = world.sides.len();

@@ -27,7 +27,8 @@ const FABRICS: [(&str, bool, Struck); 4] = [
     }),
 ];
 
-/// Everybody connects to everybody; the one with the lower number begins, or both at once where their sum is even.
+/// Every side connects to every other; the one with the lower number begins, or both at once where
+/// their sum is even.
 fn storm(shared: bool) -> (Vec<Side>, Vec<(usize, usize, EndpointKey)>) {
     let (ctx, config) = (context(), Config::default());
     let mut sides: Vec<Side> =

@@ -1,6 +1,7 @@
-//! Endpoints that are removed at any moment of their coming up, and made again: nobody waits for a deadline meanwhile, whichever REQ, REP,
-//! REJ, DREQ or DREP of the old one is still on its way. Two ibcm machines in virtual time; the transport with its queue pairs has the same
-//! test in btl/tests/transport_again.rs.
+//! Endpoints that are removed at any moment of their coming up, and made again: neither side waits
+//! for a deadline meanwhile, whichever REQ, REP, REJ, DREQ or DREP of the old one is still on its
+//! way. Two ibcm machines in virtual time; the transport with its queue pairs has the same test in
+//! btl/tests/transport_again.rs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod sim;

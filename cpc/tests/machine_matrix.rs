@@ -254,7 +254,7 @@ impl Bench {
         self.datagram(Message::Dreq(Dreq { local: P, remote: self.id, remote_qpn, failed }));
     }
 
-    /// A process that nobody knows, at the peer's port, names the peer's queue pair as its own.
+    /// An unknown process, at the peer's port, names the peer's queue pair as its own.
     fn displace(&mut self) {
         let Message::Req(mut req) = request(P_NEW) else { return };
         req.hello.name = ProcessName(0x77);

@@ -42,7 +42,7 @@ struct Bench {
     id: Token,
     /// iWARP: that of the second queue.
     stream: Token,
-    /// Ids that the driver has and nobody has closed.
+    /// Ids that the driver has and that are not closed.
     open: Vec<Token>,
     now: Instant,
 }

@@ -186,7 +186,7 @@ fn a_peer_that_is_gone_is_reported_within_the_bound() {
     let [a, b] = sides;
     let address = Address::parse(&b.service.adverts()[0].blob).unwrap().socket;
     drop(b);
-    // Nobody else may get the port meanwhile: it is bound, but nobody listens.
+    // An id that is bound but does not listen keeps the port from other processes meanwhile.
     let channel = EventChannel::create(context().driver()).unwrap();
     let bound = CmId::create(&channel, Token(1)).unwrap();
     bound.bind(address).unwrap();

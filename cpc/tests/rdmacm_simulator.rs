@@ -285,7 +285,7 @@ impl World {
         self.post(self.now + delay, to, Token(0), news);
     }
 
-    /// The endpoint with this first queue pair says whom it is for.
+    /// The peer of the endpoint with this first queue pair.
     fn target(&self, me: usize, first: Qpn) -> usize {
         let mine = self.made.iter().find(|((machine, _), qpns)| *machine == me && qpns.first() == first);
         mine.unwrap().0.1 as usize

@@ -287,7 +287,8 @@ fn nothing_is_left_of_closed_services() {
     assert_eq!(Arc::strong_count(&ctx), 1, "something still holds the device");
 }
 
-/// Sends `bytes` from a UD queue pair that is nobody's to the one at `to`, and waits for the completion.
+/// Sends `bytes` from a UD queue pair of no connection manager to the one at `to`, and waits for
+/// the completion.
 fn send_raw(ctx: &Arc<Context>, to: &Address, key: QKey, bytes: &[u8]) {
     let pd = Pd::alloc(ctx).unwrap();
     let cq = Cq::create(ctx, 4, None).unwrap();

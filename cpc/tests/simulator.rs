@@ -1,8 +1,9 @@
 //! Two processes, any connection manager, and everything that can go wrong with their first datagrams, in virtual time.
 //!
-//! Each test is run for every manager that `for_each_manager!` names. What must hold: in the end the two have exactly one connection
-//! that both can use, or somebody has been told of a failure, within the manager's bound; and what no process's death has
-//! disturbed comes up whatever the network did.
+//! Each test is run for every manager that `for_each_manager!` names. What must hold: in the end
+//! the two have exactly one connection that both can use, or one of them has been told of a
+//! failure, within the manager's bound; and what no process's death has disturbed comes up whatever
+//! the network did.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod sim;
@@ -109,7 +110,7 @@ fn suffer<P: Protocol>(seed: u64, start: [Option<u32>; 2], mishaps: &[Mishap]) {
         let ends = [world.state(0, 1), world.state(1, 0)];
         assert!(world.is_connected(0, 1), "{start:?}: {node} asked anew and was not heard: {ends:?}");
     }
-    // Whoever has not been told of a failure can still connect.
+    // A side that has not been told of a failure can still connect.
     [(0, 1), (1, 0)].into_iter().for_each(|(a, b)| world.connect(a, b));
     world.run(STEPS);
     check(&world, start, mishaps);

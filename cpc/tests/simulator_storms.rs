@@ -130,7 +130,8 @@ fn processes_that_start_anew_in_the_storm_leave_no_pair_without_a_connection_or_
     }
 }
 
-/// Everybody asks one process at the same moment. Its queue holds 512 datagrams, and each takes it this long.
+/// All peers ask one process at the same moment. Its queue holds 512 datagrams, and each takes it
+/// `service`.
 fn storm<P: Protocol>(params: &P::Params, odds: Odds, service: Duration) -> World<P> {
     const PEERS: usize = 1_000;
     let mut world = World::<P>::new(PEERS + 1, seed(3), params);

@@ -10,10 +10,11 @@ use cpc::wire::Incarnation;
 use sim::xrc::{BOUND, Heard, World};
 use sim::{HOP, Odds, seed};
 
-/// A DREQ that nobody answers is repeated for some 19 s.
+/// A DREQ without an answer is repeated for some 19 s.
 const FAREWELL: Duration = Duration::from_secs(25);
 
-/// All know of each other what the modex told; then one begins anew, somewhere else, and nobody is told but by its requests.
+/// All know of each other what the modex told; then one begins anew, somewhere else, and the others
+/// learn of it by its requests only.
 #[test]
 fn a_process_that_begins_anew_is_found_by_its_request_by_those_who_were_told_of_its_former_life() {
     let mut world = World::grid(2, 2, seed(11));
@@ -103,7 +104,7 @@ fn of_two_addresses_of_a_process_the_later_one_counts_whoever_tells_it() {
     world.restart_unheard(1);
     world.connect(1, 0);
     world.run();
-    // From now on it asks nobody.
+    // From now on it asks no process.
     world.processes[1].wants.clear();
     world.replace(0, 1);
     world.connect(0, 1);

@@ -96,8 +96,9 @@ fn rounds() -> u64 {
     std::env::var("OXIB_SIM_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
 }
 
-/// Those of a node that are asked first are stopped: the others wait one time-out for each doubling of their number, and whoever comes
-/// later waits for no more than one. At the end there is one send queue pair.
+/// Those of a node that are asked first are stopped: the others wait one time-out for each doubling
+/// of their number, and a peer that is asked later waits for no more than one. At the end there is
+/// one send queue pair.
 #[test]
 fn however_many_processes_of_a_node_are_stopped_the_others_wait_for_a_few_time_outs_only() {
     let first = Params::default().timeout * 5 / 4;
@@ -119,7 +120,7 @@ fn however_many_processes_of_a_node_are_stopped_the_others_wait_for_a_few_time_o
     }
 }
 
-/// The others come when all who were asked are known to be slow: nobody is in their way.
+/// The others come when all processes that were asked are known to be slow: none is in their way.
 #[test]
 fn one_who_comes_to_a_node_of_which_all_so_far_are_stopped_is_asked_at_once() {
     let mut world = World::grid(2, 4, seed(6));

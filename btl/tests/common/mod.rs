@@ -281,13 +281,13 @@ impl World {
         std::thread::yield_now();
     }
 
-    /// Everybody looks around once.
+    /// Every side polls once, and sends what was refused before.
     pub fn step(&mut self) {
         let all: Vec<usize> = (0..self.sides.len()).collect();
         self.step_of(&all);
     }
 
-    /// Everybody polls until it is true.
+    /// All sides poll until it is true.
     pub fn until(&mut self, what: &str, done: impl FnMut(&mut World) -> bool) {
         let all: Vec<usize> = (0..self.sides.len()).collect();
         self.until_of(&all, what, done);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+/// The generator; its state alone decides every value to come.
 #[derive(Debug)]
 pub struct Rng(u64);
 

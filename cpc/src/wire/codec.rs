@@ -18,29 +18,54 @@ const REMOTE_COMM_ID: Field = Field::cm(4, 32);
 /// Fields of the messages with offsets in the CM message.
 pub(crate) mod req {
     use super::{Field, Run};
+    /// ServiceID: the process that the sender wants to reach.
     pub const SERVICE_ID: Field = Field::cm(8, 64);
+    /// Local CA GUID: the interface half of the sender's GID; written, never read.
     pub const CA_GUID: Field = Field::cm(16, 64);
+    /// Local QPN: the sender's queue pair; in ibcm the first of those in the `Hello`.
     pub const QPN: Field = Field::cm(32, 24);
+    /// RDMA reads and atomics that the sender serves at a time.
     pub const RESPONDER_RESOURCES: Field = Field::cm(35, 8);
+    /// RDMA reads and atomics that the sender has outstanding at most.
     pub const INITIATOR_DEPTH: Field = Field::cm(39, 8);
+    /// Remote CM response timeout, 4.096 µs * 2^n: the receiver's time for an answer; written,
+    /// never read.
     pub const REMOTE_RESPONSE_TIMEOUT: Field = Field::cm(43, 5);
+    /// Transport service type: 0, reliable connected, in ibcm; 3, extended, in xrc.
     pub const TRANSPORT_SERVICE: Field = Field::cm_bits(43, 5, 2);
+    /// The PSN that the sender's queue pairs start with.
     pub const PSN: Field = Field::cm(44, 24);
+    /// Local CM response timeout, 4.096 µs * 2^n: the sender's time for an answer.
     pub const LOCAL_RESPONSE_TIMEOUT: Field = Field::cm(47, 5);
+    /// Transport retries, 0 to 7.
     pub const RETRY_COUNT: Field = Field::cm_bits(47, 5, 3);
+    /// Partition key of the connection.
     pub const PKEY: Field = Field::cm(48, 16);
+    /// Path packet payload MTU as a code: 1 = 256 bytes to 5 = 4096.
     pub const MTU: Field = Field::cm(50, 4);
+    /// RNR retries; 7: without end.
     pub const RNR_RETRY: Field = Field::cm_bits(50, 5, 3);
+    /// How often the sender repeats the CM message.
     pub const MAX_CM_RETRIES: Field = Field::cm(51, 4);
+    /// 1 if the sender has a shared receive queue; always in xrc.
     pub const SRQ: Field = Field::cm_bits(51, 4, 1);
+    /// Primary local port LID: the sender's.
     pub const LOCAL_LID: Field = Field::cm(52, 16);
+    /// Primary remote port LID: the receiver's.
     pub const REMOTE_LID: Field = Field::cm(54, 16);
+    /// Primary local port GID: the sender's.
     pub const LOCAL_GID: Run = Run::cm(56, 16);
+    /// Primary remote port GID: the receiver's.
     pub const REMOTE_GID: Run = Run::cm(72, 16);
+    /// Primary hop limit: 0 within a subnet, else 64; written, never read.
     pub const HOP_LIMIT: Field = Field::cm(93, 8);
+    /// Service level of the primary path.
     pub const SL: Field = Field::cm(94, 4);
+    /// 1 if both GIDs have one subnet prefix; written, never read.
     pub const SUBNET_LOCAL: Field = Field::cm_bits(94, 4, 1);
+    /// Local ACK timeout of the primary path, 4.096 µs * 2^n.
     pub const ACK_TIMEOUT: Field = Field::cm(95, 5);
+    /// Private data; ibcm's begin with the `Hello`.
     pub const PRIVATE: Run = Run::cm(140, 92);
     /// The rest of the private data, behind the `Hello`.
     pub const QUEUES: Run = Run::cm(140 + super::HELLO_LEN, 92 - super::HELLO_LEN);
@@ -48,13 +73,21 @@ pub(crate) mod req {
 
 pub(crate) mod rep {
     use super::{Field, Run};
+    /// Local QPN: the sender's queue pair; in ibcm the first of those in the `Hello`.
     pub const QPN: Field = Field::cm(12, 24);
+    /// The PSN that the sender's queue pairs start with.
     pub const PSN: Field = Field::cm(20, 24);
+    /// RDMA reads and atomics that the sender serves at a time.
     pub const RESPONDER_RESOURCES: Field = Field::cm(24, 8);
+    /// RDMA reads and atomics that the sender has outstanding at most.
     pub const INITIATOR_DEPTH: Field = Field::cm(25, 8);
+    /// Failover accepted: always [`NO_FAILOVER`]; written, never read.
     pub const FAILOVER: Field = Field::cm_bits(26, 5, 2);
+    /// RNR retries; 7: without end.
     pub const RNR_RETRY: Field = Field::cm(27, 3);
+    /// 1 if the sender has a shared receive queue; always in xrc.
     pub const SRQ: Field = Field::cm_bits(27, 3, 1);
+    /// Private data; ibcm's begin with the `Hello`.
     pub const PRIVATE: Run = Run::cm(36, 196);
     /// The rest of the private data, behind the `Hello`.
     pub const QUEUES: Run = Run::cm(36 + super::HELLO_LEN, 196 - super::HELLO_LEN);
@@ -64,16 +97,23 @@ pub(crate) mod rep {
 
 mod mra {
     use super::Field;
+    /// Message MRAed: the message that was received, as [`Stage`](super::Stage) codes it.
     pub const STAGE: Field = Field::cm(8, 2);
+    /// Service timeout: how much longer the answer takes, 4.096 µs * 2^n.
     pub const SERVICE_TIMEOUT: Field = Field::cm(9, 5);
 }
 
 mod rej {
     use super::{Field, Run};
+    /// Message rejected, as [`Stage`](super::Stage) codes it.
     pub const STAGE: Field = Field::cm(8, 2);
+    /// Reject information length: bytes in use of [`INFO`].
     pub const INFO_LEN: Field = Field::cm(9, 7);
+    /// Reason code (IBTA 12.6.7.2).
     pub const REASON: Field = Field::cm(10, 16);
+    /// Additional reject information: the reason in detail where the code is [`CONSUMER`].
     pub const INFO: Run = Run::cm(12, 72);
+    /// Private data: the sender's queues where they are the reason.
     pub const PRIVATE: Run = Run::cm(84, 148);
     /// "Consumer reject" (IBTA 12.6.7.2): the reason is in the additional information.
     pub const CONSUMER: u16 = 28;

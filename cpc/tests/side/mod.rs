@@ -80,7 +80,8 @@ pub fn queue(cq: &Arc<Cq>, srq: Option<&Arc<Srq>>) -> QueuePlan {
 }
 
 impl Side {
-    /// `shared`: all queues draw from one shared receive queue, which is filled before anybody can connect.
+    /// `shared`: all queues draw from one shared receive queue, which is filled before a peer can
+    /// connect.
     pub fn open(ctx: &Arc<Context>, rank: u64, shared: bool, config: &Config) -> Side {
         Side::with_queues(ctx, rank, shared, QUEUES, config)
     }

@@ -23,7 +23,8 @@ impl<P: Protocol> World<P> {
         up && states == [Some(P::UP); 2] && agrees(x, y) && agrees(y, x)
     }
 
-    /// Somebody was told that the pair is not connected: by the connection manager, or by the device that nobody acknowledged.
+    /// One of the two was told that the pair is not connected: by the connection manager, or by the
+    /// device, whose packets were not acknowledged.
     pub fn is_reported(&self, a: usize, b: usize) -> bool {
         [(a, b), (b, a)].iter().any(|&(x, y)| {
             let peer = self.nodes[y].name;
@@ -32,7 +33,7 @@ impl<P: Protocol> World<P> {
         })
     }
 
-    /// One usable connection, or a failure that somebody was told of.
+    /// One usable connection, or a failure that one of the two was told of.
     pub fn check_pair(&self, a: usize, b: usize) {
         assert!(
             self.is_connected(a, b) || self.is_reported(a, b),
@@ -50,7 +51,7 @@ impl<P: Protocol> World<P> {
         })
     }
 
-    /// Nothing was reported to anybody, and no connection was taken down.
+    /// No failure was reported, and no connection was taken down.
     pub fn is_unharmed(&self) -> bool {
         self.nodes.iter().all(|n| n.failures.is_empty() && n.disconnects == 0)
     }

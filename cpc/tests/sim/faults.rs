@@ -7,7 +7,7 @@ use std::collections::HashMap;
 pub enum Fault {
     Drop,
     Duplicate,
-    /// Arrives right after the next datagram that anybody sends.
+    /// Arrives right after the next datagram of any sender.
     Swap,
     /// Arrives this many hops later: behind others, or behind a repetition.
     Delay(u32),

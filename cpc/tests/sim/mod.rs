@@ -287,7 +287,7 @@ impl<P: Protocol> World<P> {
         self.nodes[node].published = published;
     }
 
-    /// Every end that is up sends something. Where nobody acknowledges it, the device says so.
+    /// Every end that is up sends something. Where it is not acknowledged, the device says so.
     pub fn use_all(&mut self) {
         for node in 0..self.nodes.len() {
             let up: Vec<(Qpn, Qpn)> = self.nodes[node]

@@ -25,7 +25,7 @@ pub struct End<A> {
     /// When the peer's clear-to-send came.
     pub data_at: Option<Duration>,
     pub failed: Option<ConnectError>,
-    /// The device has reported that nobody acknowledges what is sent here.
+    /// The device has reported that what is sent here is not acknowledged.
     pub broken: bool,
 }
 

@@ -25,7 +25,7 @@ pub enum Wish<D> {
     UnknownPeer { peer: ProcessName },
 }
 
-/// Where and as whom a machine comes into the world.
+/// Where a machine comes into the world, and with what identity.
 pub struct Birth {
     /// Number of its node; stays the same when the process starts anew.
     pub node: usize,

@@ -47,7 +47,8 @@ impl World {
         self.processes[me].failures.iter().any(|(failed, _)| *failed == peer)
     }
 
-    /// At the moment that an endpoint is said to be connected: what was said is true, if nobody has begun anew since.
+    /// At the moment that an endpoint is said to be connected: what was said is true, if no process
+    /// has begun anew since.
     pub(super) fn check_connected(&self, me: usize, key: EndpointKey) {
         let end = &self.processes[me].ends[&key];
         let peer = end.peer;
@@ -57,7 +58,7 @@ impl World {
         }
     }
 
-    /// Every message of whoever can send something is taken for what it is.
+    /// Every message of a process that can send is taken for what it is.
     pub fn say_all(&mut self) {
         for me in 0..self.processes.len() {
             for peer in self.processes[me].wants.clone() {
@@ -68,12 +69,13 @@ impl World {
         }
     }
 
-    /// Everybody who wants to send can, or has been told.
+    /// A process can send to each peer that it wants to send to, or has been told that it cannot.
     pub fn check_told(&mut self) {
         self.check_wants(|world, me, peer| world.is_reported(me, peer));
     }
 
-    /// Where processes are away for longer than anybody asks, only the one who has asked them may have been told.
+    /// Where processes are away for longer than requests to them are repeated, only one of the two,
+    /// the requester, may have been told.
     pub fn check_told_somewhere(&mut self) {
         self.check_wants(|world, me, peer| world.is_reported(me, peer) || world.is_reported(peer, me));
     }
@@ -88,8 +90,8 @@ impl World {
         self.say_all();
     }
 
-    /// Everybody alive who wants to send can, to everybody alive, over one send queue pair for each node; and nobody has failed who is
-    /// alive.
+    /// Every living process can send to the living ones that it wants to send to, over one send
+    /// queue pair for each node; and no connection to a living process was reported as failed.
     pub fn check(&mut self) {
         for (me, process) in self.processes.iter().enumerate().filter(|(_, process)| process.is_alive()) {
             let living = process.wants.iter().filter(|peer| self.processes[**peer].is_alive());
@@ -106,7 +108,7 @@ impl World {
         self.say_all();
     }
 
-    /// Everybody leaves: nothing is left.
+    /// All processes leave: no queue pair and no handle is left.
     pub fn close(mut self) {
         self.odds = Odds::default();
         for me in 0..self.processes.len() {

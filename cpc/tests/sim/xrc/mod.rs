@@ -29,8 +29,8 @@ use super::{Odds, Plan};
 use process::{End, Receiver};
 pub use process::{Heard, Presence, Process};
 
-/// After so long everything has come to its end: a silent peer is given up after some 19 s, as is a DREQ; a request that nobody welcomes
-/// after 60 s.
+/// After so long everything has come to its end: a silent peer is given up after some 19 s, as is a
+/// DREQ; a request to a process without an endpoint for it after 60 s.
 pub const BOUND: Duration = Duration::from_secs(100);
 /// Steps for each pair that no world needs: the livelock detector.
 const STEPS: u64 = 3_000;

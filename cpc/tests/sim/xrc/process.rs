@@ -78,7 +78,7 @@ pub struct Process {
     /// Busy elsewhere: it does not hear of those it has no endpoint of.
     pub deaf_to_strangers: bool,
     pub inbox: Vec<(Source, Box<[u8; MAD_LEN]>)>,
-    /// Whom it could not reach, and why.
+    /// The processes that it could not reach, and why.
     pub failures: Vec<(usize, String)>,
     pub senders: HashMap<PathId, Sender>,
 }

@@ -79,7 +79,8 @@ impl World {
         }
     }
 
-    /// Whoever is connected sends something. Where the device says that it cannot, the connection is renewed.
+    /// Every connected endpoint sends something. Where the device says that it cannot, the
+    /// connection is renewed.
     pub fn use_all(&mut self) {
         for me in 0..self.processes.len() {
             let mut keys: Vec<EndpointKey> = self.processes[me].ends.keys().copied().collect();
@@ -114,7 +115,8 @@ impl World {
         self.remove(me, peer);
     }
 
-    /// The process is gone, and its handles. Whoever sends to it notices, and goes on with the others of its node.
+    /// The process is gone, and its handles. A process that sends to it notices, and goes on with
+    /// the others of its node.
     pub fn kill(&mut self, victim: usize) {
         self.processes[victim].presence = Presence::Dead;
         self.release_all(victim);
