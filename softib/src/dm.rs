@@ -66,7 +66,8 @@ impl Held {
         // SAFETY: an initialised mutex that lives as long as the process; a dead holder has left nothing half done that matters.
         match unsafe { libc::pthread_mutex_lock(at) } {
             0 => Ok(Held(at)),
-            // SAFETY: as above, and we hold it.
+            // SAFETY: the mutex is initialised and never unmapped, and with EOWNERDEAD this thread
+            // holds it.
             libc::EOWNERDEAD if unsafe { libc::pthread_mutex_consistent(at) } == 0 => Ok(Held(at)),
             code => Err(Errno(code)),
         }

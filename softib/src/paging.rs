@@ -63,7 +63,7 @@ pub fn nothing() -> Result<Nothing, Errno> {
         let sink = map(0, len, libc::PROT_NONE, private, -1)?;
         // SAFETY: a name without NUL inside, and a length for a file of our own.
         let file = check(unsafe { libc::memfd_create(c"softib-sink".as_ptr(), libc::MFD_CLOEXEC) })?;
-        // SAFETY: as above.
+        // SAFETY: a system call on the descriptor made above, without pointers.
         let mut result = check(unsafe { libc::ftruncate(file, SINK as libc::off_t) }).map(|_| ());
         for piece in (0..len).step_by(SINK) {
             let flags = libc::MAP_SHARED | libc::MAP_FIXED;

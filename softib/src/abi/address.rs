@@ -42,7 +42,8 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 /// # Safety
 /// A live handle of ours.
 pub unsafe fn destination(ah: *mut ibv_ah) -> Address {
-    // SAFETY: contract; every handle of ours is the beginning of an Ah.
+    // SAFETY: the caller passes a live handle; create_ah makes all of ours, each as the first
+    // member of an Ah.
     unsafe { (*ah.cast::<Ah>()).to }
 }
 

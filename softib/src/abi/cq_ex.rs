@@ -131,7 +131,9 @@ unsafe fn start(cq: *mut CqEx, comp_mask: u32) -> Result<(), Errno> {
     if comp_mask != 0 {
         return Err(Errno::INVAL);
     }
-    // SAFETY: contract; the rest of the struct is used only by the thread whose turn it is.
+    // SAFETY: the caller passes a live CQ. `single_threaded` is written only when the CQ is made,
+    // and `turn` is atomic; the rest of the struct is used only by the thread whose turn it is, or
+    // by the only thread that a single-threaded CQ has.
     unsafe {
         if !(*cq).single_threaded {
             (*cq).turn.take();
@@ -154,7 +156,8 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 /// # Safety
 /// A live extended CQ, and the caller has its turn.
 unsafe fn advance(cq: *mut CqEx) -> Result<(), Errno> {
-    // SAFETY: contract; poll() hands out one completion at most.
+    // SAFETY: the caller passes a live CQ and has its turn, so no other thread uses `wc` and
+    // `stamp`, which do not overlap; `to` has one element, so poll() writes one completion at most.
     unsafe {
         let to = &mut *(&raw mut (*cq).wc).cast::<[MaybeUninit<ibv_wc>; 1]>();
         if poll::poll(cq_key(cq.cast()), to, Some(&mut (*cq).stamp))? == 0 {

@@ -121,7 +121,7 @@ fn is_used(state: &mut State, pd: *mut ibv_pd) -> bool {
     let State { qps, w, .. } = state;
     // SAFETY: C structs that their objects own.
     let queues = qps.iter_mut().any(|qp| unsafe { (*qp.pointer()).pd } == pd)
-        // SAFETY: as above.
+        // SAFETY: an SRQ in the table owns its C struct, which is alive as long as the entry.
         || w.srqs.iter().any(|(_, srq)| unsafe { (*srq.c.as_ptr()).pd } == pd)
         || w.cqs.iter().any(|(_, cq)| cq.parent() == pd);
     queues || w.mrs.is_used(pd)

@@ -70,7 +70,8 @@ unsafe fn add_ack(
     counter: *mut u32,
     count: u32,
 ) {
-    // SAFETY: contract; the counter is only touched under the mutex.
+    // SAFETY: the caller passes the mutex, condition variable and counter of one live C object,
+    // which is made with zeroes: both initialised. The counter is accessed only under the mutex.
     unsafe {
         libc::pthread_mutex_lock(mutex);
         *counter = (*counter).wrapping_add(count);
@@ -87,7 +88,8 @@ unsafe fn wait_ack(
     counter: *mut u32,
     wanted: u32,
 ) {
-    // SAFETY: contract; the counter is only touched under the mutex.
+    // SAFETY: the caller passes the mutex, condition variable and counter of one live C object,
+    // which is made with zeroes: both initialised. The counter is accessed only under the mutex.
     unsafe {
         libc::pthread_mutex_lock(mutex);
         // The counter is changed by other threads, under the mutex that the wait gives up.

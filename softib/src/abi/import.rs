@@ -92,7 +92,8 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
 /// What [`import_pd`] returned, once.
 pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     guard(|| {
-        // SAFETY: by contract.
+        // SAFETY: the caller passes what import_pd returned, a box that it leaked, and passes it
+        // once.
         let pd = unsafe { Box::from_raw(pd) };
         use_context(&mut engine()?.enter().w, context_key(pd.context), -1)
     });
@@ -122,7 +123,8 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
 /// What [`import_mr`] returned, once.
 pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     guard(|| {
-        // SAFETY: by contract.
+        // SAFETY: the caller passes what import_mr returned, a box that it leaked, and passes it
+        // once.
         drop(unsafe { Box::from_raw(mr) });
         Ok(())
     });

@@ -16,7 +16,8 @@ use std::ffi::c_int;
 /// # Safety
 /// `qp` is a live queue pair of this device, `gid` valid.
 pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the program passes a live queue pair of this device and a valid GID, all that
+    // change() needs.
     guard(|| unsafe { change(qp, gid, lid, Groups::join) })
 }
 
@@ -25,7 +26,8 @@ pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid:
 /// # Safety
 /// As for [`attach_mcast`].
 pub unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the program passes a live queue pair of this device and a valid GID, all that
+    // change() needs.
     guard(|| unsafe { change(qp, gid, lid, Groups::leave) })
 }
 
@@ -37,7 +39,7 @@ unsafe fn change(
     lid: u16,
     how: impl FnOnce(&mut Groups, &Map, usize, Group) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    // SAFETY: by contract; all bit patterns are valid for the raw bytes.
+    // SAFETY: the caller passes a valid GID; every bit pattern is valid for its raw bytes.
     let gid = unsafe { (*gid).raw };
     let mut state = engine()?.enter();
     let State { qps, w, .. } = &mut *state;

@@ -27,14 +27,15 @@ pub unsafe extern "C" fn post_send(
     let sge = one.and_then(|wr| unsafe { wr.sg_list.as_ref() });
     if let (Some(request), Some(sge)) = (one, sge) {
         if sge.length as usize > INLINE_MAX {
-            // SAFETY: as the program passed them.
+            // SAFETY: the program passes a QP of ours and null or a valid `bad`; `wr` and its one
+            // buffer are not null (checked above).
             return unsafe { post_long(qp, wr, bad) };
         }
         if post_short::<true>(qp_index(qp), request, sge) {
             return 0;
         }
     }
-    // SAFETY: as the program passed them.
+    // SAFETY: the program passes a QP of ours, a list of valid requests, and null or a valid `bad`.
     unsafe { post_list(qp, wr, bad) }
 }
 
@@ -44,12 +45,13 @@ pub unsafe extern "C" fn post_send(
 /// A queue pair of ours, one valid request with one buffer, null or a valid pointer.
 #[inline(never)]
 unsafe extern "C" fn post_long(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: contract.
+    // SAFETY: the caller passes one valid request with one buffer, so both pointers are valid.
     let (one, sge) = unsafe { (&*wr, &*(*wr).sg_list) };
     if post_short::<false>(qp_index(qp), one, sge) {
         return 0;
     }
-    // SAFETY: contract.
+    // SAFETY: the caller passes a QP of ours, a list of one valid request, and null or a valid
+    // `bad`.
     unsafe { post_list(qp, wr, bad) }
 }
 
@@ -110,7 +112,8 @@ unsafe extern "C" fn post_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
 unsafe fn post_each(state: &mut State, qp: usize, at: &mut *mut ibv_send_wr) -> Result<(), Errno> {
     let State { qps, w, .. } = state;
     let qp = qps.get_mut(qp).ok_or(Errno::INVAL)?;
-    // SAFETY: contract; each is null or has num_sge elements.
+    // SAFETY: the caller passes a list of valid requests: `at` is its head or the `next` of one of
+    // them, which is valid or, at the end, null.
     while let Some(wr) = unsafe { at.as_ref() } {
         post_one(qp, w, wr)?;
         *at = wr.next;
@@ -262,7 +265,8 @@ pub unsafe fn sge_list<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Re
     match count {
         0 => Ok(&[]),
         count if count < 0 || count as u32 > limit || list.is_null() => Err(Errno::INVAL),
-        // SAFETY: contract of this function.
+        // SAFETY: the caller passes `count` elements at `list`, which is not null, and `count` is
+        // above 0 (checked above).
         count => Ok(unsafe { std::slice::from_raw_parts(list, count as usize) }),
     }
 }

@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, UnwindSafe, catch_unwind};
 
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     if count != 1 {
-        // SAFETY: as the program passed them.
+        // SAFETY: the program passes a CQ of ours and room for `count` completions.
         return unsafe { poll_several(cq, count, wc) };
     }
     if let Ok(engine) = engine()
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
             Short::Careful | Short::Other => {}
         }
     }
-    // SAFETY: as the program passed them.
+    // SAFETY: the program passes a CQ of ours and room for `count` completions, which is one here.
     unsafe { poll_general(cq, wc) }
 }
 
@@ -47,7 +47,8 @@ fn end_turn(mut state: Owned<'_, State>) -> c_int {
 #[inline(never)]
 unsafe extern "C" fn poll_general(cq: *mut ibv_cq, wc: *mut ibv_wc) -> c_int {
     said(AssertUnwindSafe(|| {
-        // SAFETY: contract.
+        // SAFETY: the caller passes room for one completion, which need not be initialised for a
+        // MaybeUninit.
         let out: &mut MaybeUninit<ibv_wc> = unsafe { &mut *wc.cast() };
         let (engine, key) = (engine()?, cq_key(cq));
         let careful = engine.enter_as_owner().map(|mut state| state.poll_careful(key, out));
@@ -65,7 +66,8 @@ unsafe extern "C" fn poll_several(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc
     said(AssertUnwindSafe(|| {
         let out = match count {
             ..=0 => &mut [],
-            // SAFETY: contract.
+            // SAFETY: the caller passes room for `count` completions, which is above 0 in this arm;
+            // they need not be initialised, for poll() takes MaybeUninit.
             _ => unsafe { std::slice::from_raw_parts_mut(wc.cast(), count as usize) },
         };
         poll(cq_key(cq), out, None)

@@ -149,7 +149,8 @@ fn on(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut QpEx) -> Result<(), Errno>) {
         Ok(())
     });
     if mistake.is_some() {
-        // SAFETY: as above.
+        // SAFETY: only QPs of ours have these functions, it is the calling thread's turn, and the
+        // reference that `body` had is gone.
         let list = unsafe { &mut (*qp.cast::<QpEx>()).list };
         list.mistake = list.mistake.or(mistake);
     }
@@ -167,7 +168,8 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: only QPs of ours have this function, and it is the calling thread's turn.
     let result = guard(|| unsafe { (*qp.cast::<QpEx>()).list.post(qp.cast()) });
-    // SAFETY: as above.
+    // SAFETY: only QPs of ours have this function, so `qp` is a live QpEx; `turn` is atomic, and
+    // the list's reference is gone.
     unsafe { (*qp.cast::<QpEx>()).turn.give() };
     result
 }
@@ -382,13 +384,13 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
     // SAFETY: the program passes `count` elements, each with the readable bytes it names.
     let bytes = |buf: &ibv_data_buf| unsafe { elements(buf.addr.cast::<u8>().cast_const(), buf.length) };
-    // SAFETY: as above.
+    // SAFETY: the program passes `count` elements at `list`.
     on(qp, |qp| qp.set_inline(unsafe { elements(list, count) }.iter().map(bytes)));
 }
 
 /// # Safety
 /// `list` has `count` elements.
 unsafe fn elements<'a, T>(list: *const T, count: usize) -> &'a [T] {
-    // SAFETY: contract of this function.
+    // SAFETY: the caller passes `count` elements at `list`, which is not null (checked here).
     if count == 0 || list.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(list, count) } }
 }

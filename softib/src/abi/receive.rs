@@ -26,7 +26,7 @@ pub unsafe extern "C" fn post_recv(
     {
         return 0;
     }
-    // SAFETY: as the program passed them.
+    // SAFETY: the program passes a QP of ours, a list of valid requests, and null or a valid `bad`.
     unsafe { post_recv_list(qp, wr, bad) }
 }
 
@@ -54,7 +54,8 @@ fn receive_short(qp: usize, wr: &ibv_recv_wr) -> Result<(), Errno> {
 /// A valid pointer.
 #[inline(always)]
 unsafe fn load(sge: *const ibv_sge) -> ibv_sge {
-    // SAFETY: contract; volatile, so that the compiler keeps three loads.
+    // SAFETY: the caller passes a valid pointer to an element, so its fields are readable and
+    // aligned. Volatile, so that the compiler keeps three loads.
     unsafe {
         ibv_sge {
             addr: (&raw const (*sge).addr).read_volatile(),

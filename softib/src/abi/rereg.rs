@@ -38,7 +38,8 @@ pub unsafe extern "C" fn rereg_mr(
 ) -> c_int {
     let result = catch_unwind(AssertUnwindSafe(|| {
         let change = parse(flags as u32, pd, addr, length, access as u32)?;
-        // SAFETY: contract of this function.
+        // SAFETY: the program passes a live MR, and a live PD where the flags ask for one: only
+        // then is it in `change` (see `parse`).
         unsafe { apply(mr, &change) }.map_err(|errno| (IBV_REREG_MR_ERR_CMD, errno))
     }));
     match result {
@@ -80,10 +81,11 @@ fn parse(
 /// # Safety
 /// As for [`rereg_mr`].
 unsafe fn apply(mr: *mut ibv_mr, change: &Change) -> Result<(), Errno> {
-    // SAFETY: contract of this function.
+    // SAFETY: the caller passes a live MR, whose C struct the program leaves alone during the call.
     let (c, context) = unsafe { (&mut *mr, (*mr).context) };
     let new_pd = change.pd.unwrap_or(c.pd);
-    // SAFETY: as above.
+    // SAFETY: the new PD is live, for the flags asked for it; the region's own is one that the
+    // program keeps while the region exists.
     if unsafe { (*new_pd).context } != context {
         return Err(Errno::INVAL);
     }

@@ -63,7 +63,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
     guard(|| {
         // SAFETY: the program passes valid pointers, and a window of ours.
         let (bind, rkey) = unsafe { (&*bind, next_key((*mw).rkey)) };
-        // SAFETY: as above.
+        // SAFETY: the program passes a window of ours, which is live during the call.
         if unsafe { (*mw).r#type } != IBV_MW_TYPE_1
             || bind.bind_info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0
         {
@@ -73,7 +73,8 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
         wr.send_flags = bind.send_flags & !IBV_SEND_INLINE;
         wr.rare.bind_mw = ibv_send_wr_bind_mw { mw, rkey, bind_info: bind.bind_info };
         ops::post_bind(qp, &wr, check(mw, rkey, &bind.bind_info)?)?;
-        // SAFETY: as above.
+        // SAFETY: the program passes a window of ours, which is live during the call; no reference
+        // to its struct exists here.
         unsafe { (*mw).rkey = rkey };
         Ok(())
     })
@@ -107,7 +108,7 @@ fn check(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<Binding,
         if unsafe { pd_key((*info.mr).pd) != pd_key((*mw).pd) } {
             return Err(Errno(libc::EPERM));
         }
-        // SAFETY: as above.
+        // SAFETY: the program passes null or a region of ours, and it is not null (checked above).
         binding.mr = unsafe { (*info.mr).lkey };
     }
     Ok(binding)

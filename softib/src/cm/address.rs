@@ -13,7 +13,8 @@ pub unsafe fn parse(from: *const sockaddr) -> Result<SocketAddr, Errno> {
     if from.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: by contract.
+    // SAFETY: `from` is not null (checked above), and the caller passes an address that is as long
+    // as its family says.
     unsafe { rdma_cm_sys::address::parse(from) }.ok_or(Errno(libc::EAFNOSUPPORT))
 }
 

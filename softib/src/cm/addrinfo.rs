@@ -49,7 +49,8 @@ unsafe fn find(
     let mut found = Found::new()?;
     let hints = hints.copied().unwrap_or_default();
     if !node.is_null() || !service.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: the caller passes null or C strings for `node` and `service`; one of them is not
+        // null (checked above).
         if let Err(code) = unsafe { look_up(found.c(), node, service, &hints)? } {
             return Ok(Err(code));
         }
@@ -57,12 +58,12 @@ unsafe fn find(
         let c = found.c();
         (c.ai_flags, c.ai_family) = (hints.ai_flags, hints.ai_family);
         (c.ai_qp_type, c.ai_port_space) = (hints.ai_qp_type, hints.ai_port_space);
-        // SAFETY: by contract.
+        // SAFETY: the address is null, or the caller's hints have `ai_dst_len` bytes of it.
         (c.ai_dst_addr, c.ai_dst_len) = unsafe { copied(hints.ai_dst_addr, hints.ai_dst_len)? };
     }
     let c = found.c();
     if c.ai_src_len == 0 {
-        // SAFETY: by contract.
+        // SAFETY: the address is null, or the caller's hints have `ai_src_len` bytes of it.
         (c.ai_src_addr, c.ai_src_len) = unsafe { copied(hints.ai_src_addr, hints.ai_src_len)? };
     }
     Ok(Ok(found))
@@ -80,7 +81,8 @@ unsafe fn look_up(
 ) -> Result<Result<(), c_int>, Errno> {
     let wanted = question(hints)?;
     let mut list = null_mut();
-    // SAFETY: by contract.
+    // SAFETY: the caller passes null or C strings for `node` and `service`; `wanted` and `list` are
+    // locals that outlive the call.
     match unsafe { libc::getaddrinfo(node, service, &wanted, &mut list) } {
         0 => {}
         code => return Ok(Err(code)),
@@ -179,7 +181,8 @@ impl Drop for Found {
 /// Every pointer in it is null or was allocated by malloc(3), and is used no more.
 unsafe fn free(mut list: *mut rdma_addrinfo) {
     while !list.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: `list` is not null, and the caller passes a list whose pointers are all null or
+        // from malloc(3) and used no more; each entry is read before it is freed.
         unsafe {
             let entry = list.read();
             libc::free(list.cast());

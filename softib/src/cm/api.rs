@@ -113,7 +113,8 @@ pub unsafe extern "C" fn resolve_addr(
         let from = if from.is_null() {
             None
         } else {
-            // SAFETY: as above.
+            // SAFETY: `from` is not null (checked above): the program passes an address that is as
+            // long as its family says.
             Some(unsafe { address::parse(from)? })
         };
         world().resolve_address(key, from, to)?;
@@ -138,7 +139,7 @@ unsafe fn private(data: *const c_void, len: u8, limit: usize) -> Result<Vec<u8>,
     match usize::from(len) {
         0 => Ok(Vec::new()),
         len if data.is_null() || len > limit => Err(Errno::INVAL),
-        // SAFETY: by contract.
+        // SAFETY: `data` is not null (checked above), and the caller passes `len` bytes there.
         len => Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) }.to_vec()),
     }
 }
@@ -321,7 +322,7 @@ pub unsafe extern "C" fn set_option(
             _ => Err(Errno::INVAL),
         };
         let byte = || match len {
-            // SAFETY: as above.
+            // SAFETY: the program passes `len` bytes at `value`: one, which is all that is read.
             1 if !value.is_null() => Ok(unsafe { value.cast::<u8>().read() }),
             _ => Err(Errno::INVAL),
         };

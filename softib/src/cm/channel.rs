@@ -251,7 +251,8 @@ pub fn destroy(world: &mut World, key: usize) {
 /// # Safety
 /// `channel` was made by [`create`]; it may have been destroyed.
 pub unsafe fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
-    // SAFETY: contract of this function; the struct outlives its channel.
+    // SAFETY: create() made the channel, as the caller says, and destroy() leaks its struct: it is
+    // alive even when the channel is gone.
     let key = || unsafe { channel_key(channel) };
     loop {
         let outcome = event_or_wait(key()?);

@@ -28,7 +28,7 @@ pub unsafe fn make(
     let qp_type = qp_type.unwrap_or(usual);
     let mut world = world();
     let sync = channel.is_null();
-    // SAFETY: by contract.
+    // SAFETY: the caller passes null or a channel of ours, which is not null in this branch.
     let channel = if sync { channel::create(&mut world)? } else { unsafe { channel_key(channel)? } };
     let key = listen::new_id(&mut world, channel, sync, space, qp_type);
     let c = world.id(key)?.c();
@@ -78,12 +78,12 @@ pub fn drop_event(c: *mut rdma_cm_id) {
 /// # Safety
 /// An id of ours; `channel` is null or a channel of ours.
 pub unsafe fn migrate(id: *mut CId, channel: *mut rdma_event_channel) -> Result<(), Errno> {
-    // SAFETY: by contract.
+    // SAFETY: the caller passes an id of ours that is not destroyed.
     let key = unsafe { id_key(id.cast())? };
     drop_event(id.cast());
     let mut world = world();
     let sync = channel.is_null();
-    // SAFETY: by contract.
+    // SAFETY: the caller passes null or a channel of ours, which is not null in this branch.
     let to = if sync { channel::create(&mut world)? } else { unsafe { channel_key(channel)? } };
     world.unwatch_id(key);
     let (from, was_sync) = {
@@ -169,7 +169,8 @@ fn create_with(
     let states: &[u32] =
         if id.datagram { &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] } else { &[IBV_QPS_INIT] };
     qp::walk(id, states).inspect_err(|_| {
-        // SAFETY: the QP just made, which nobody else knows.
+        // SAFETY: the QP was made above and the program has not been given it, so nothing else uses
+        // it; `c` is our own struct.
         unsafe {
             (driver_table().destroy_qp)(qp);
             (*c).qp = null_mut();
@@ -281,7 +282,8 @@ fn drop_queues(c: *mut rdma_cm_id, owns: Owned) {
 /// An id of ours; the queue is ours, and what used it is gone.
 pub unsafe fn drop_receive_queue(c: *mut rdma_cm_id) {
     let table = driver_table();
-    // SAFETY: by contract.
+    // SAFETY: the caller passes an id of ours whose receive queue and its channel are of our
+    // making, and what used them is gone; the pointers to both are cleared.
     unsafe {
         (table.destroy_cq)(std::mem::replace(&mut (*c).recv_cq, null_mut()));
         (table.destroy_comp_channel)(std::mem::replace(&mut (*c).recv_cq_channel, null_mut()));
@@ -350,7 +352,8 @@ unsafe fn passive(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: by contract.
+    // SAFETY: create_ep has just made `id`; the program passes it a result of rdma_getaddrinfo,
+    // whose addresses are null or as long as their families say, and null or valid attributes.
     unsafe {
         let key = id_key(id)?;
         let address = super::address::parse(found.ai_src_addr)?;
@@ -373,7 +376,8 @@ unsafe fn active(
     init: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
     let done = |code: c_int| if code == 0 { Ok(()) } else { Err(Errno::last()) };
-    // SAFETY: by contract.
+    // SAFETY: create_ep has just made `id`; the program passes it a result of rdma_getaddrinfo,
+    // whose addresses are null or as long as their families say, and null or valid attributes.
     unsafe {
         done(api::resolve_addr(id, found.ai_src_addr, found.ai_dst_addr, RESOLVE_MS))?;
         done(api::resolve_route(id, RESOLVE_MS))?;

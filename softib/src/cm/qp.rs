@@ -172,7 +172,8 @@ pub fn fail(id: &Id) {
     let qp = unsafe { (*id.c()).qp };
     if !qp.is_null() && !id.datagram {
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
-        // SAFETY: as above; a QP that cannot go to ERR is there already.
+        // SAFETY: `qp` is not null (checked above) and lives as long as it is the id's; `attr`
+        // outlives the call. A refusal is no loss: a QP that cannot go to ERR is there already.
         unsafe { (driver_table().modify_qp)(qp, &mut attr, IBV_QP_STATE.cast_signed()) };
     }
 }

@@ -224,7 +224,8 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and self is borrowed exclusively.
+        // SAFETY: a guard exists only while its thread is the only one inside, and `self` is
+        // borrowed exclusively: no other reference to the value exists.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -245,7 +246,7 @@ impl<T> Deref for Owned<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: as for Guard: this exists only while its thread is the only one inside.
+        // SAFETY: an `Owned` exists only while its thread is the only one inside.
         unsafe { &*self.value.get() }
     }
 }
@@ -253,7 +254,8 @@ impl<T> Deref for Owned<'_, T> {
 impl<T> DerefMut for Owned<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and self is borrowed exclusively.
+        // SAFETY: an `Owned` exists only while its thread is the only one inside, and `self` is
+        // borrowed exclusively: no other reference to the value exists.
         unsafe { &mut *self.value.get() }
     }
 }

@@ -63,6 +63,6 @@ impl<T> Drop for CBox<T> {
 /// # Safety
 /// All-zero must be a valid value of `T`.
 pub unsafe fn zeroed<T>() -> T {
-    // SAFETY: contract of this function.
+    // SAFETY: the caller vouches that all-zero is a valid value of `T`.
     unsafe { std::mem::zeroed() }
 }

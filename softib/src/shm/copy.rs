@@ -8,7 +8,8 @@ use std::sync::atomic::{Ordering, fence};
 /// `from` is readable and `to` writable for `len` bytes, and they do not overlap.
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: contract.
+    // SAFETY: the caller vouches for `len` readable bytes at `from` and `len` writable ones at
+    // `to`, without overlap; copy_short gets SHORT bytes at most.
     unsafe {
         match len {
             0..=SHORT => copy_short(from, to, len),

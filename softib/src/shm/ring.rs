@@ -254,7 +254,8 @@ impl SendRing {
     pub unsafe fn send_inline(&mut self, head: Head, payload: *const u8) -> bool {
         let seq = self.seq;
         let cell = self.cells.at(seq);
-        // SAFETY: contract; a cell has room for INLINE_MAX bytes, and it is ours until it is marked.
+        // SAFETY: the caller passes head.len readable bytes, INLINE_MAX at most; a cell has room
+        // for as many, and it is ours until it is marked.
         unsafe { copy_short(payload, cell.payload(), head.len as usize) };
         cell.emit(head);
         cell.mark(seq);
