@@ -61,9 +61,9 @@ fn establish(qp: &mut Qp, w: &mut World) {
     w.async_event(qp.context, IBV_EVENT_COMM_EST, Subject::Qp(qp.index));
 }
 
-/// A message for no connected queue pair: it is XRC's, or nobody wants it. A receive that it took from an SRQ is not lost then: it is
-/// posted again, as if it had not been taken. (It is not flushed if the QP is in error: LAST_WQE_REACHED has promised that no more
-/// completions follow.)
+/// A message for no connected queue pair: it is XRC's, or it is dropped. A receive that it took
+/// from an SRQ is not lost then: it is posted again, as if it had not been taken. (It is not
+/// flushed if the QP is in error: LAST_WQE_REACHED has promised that no more completions follow.)
 #[cold]
 fn stray(qps: &mut Qps, w: &mut World, from: From, found: &Found) {
     let head = &found.head;
@@ -333,8 +333,8 @@ fn bad_buffers(qp: &mut Qp, w: &mut World, wr_id: u64) {
     qp.fail(w);
 }
 
-/// The peer says what can't be: its QP or ours is out of step. Ours ends; the peer will hear. A datagram is from anybody: it is
-/// ignored.
+/// The peer says what can't be: its QP or ours is out of step. Ours ends; the peer will hear. A
+/// datagram may come from any process: it is ignored.
 #[cold]
 pub fn nonsense(qp: &mut Qp, w: &mut World) {
     if qp.kind == IBV_QPT_UD {

@@ -6,9 +6,10 @@
 //!   memory 1 MiB
 //! ```
 //!
-//! All of it is a shared mapping made when the device is opened, so a process that forks shares it with its children, as
-//! processes that inherit a kernel's device do. The lock passes on when its holder dies; the worst that one can leave is granules
-//! that nobody frees. What a part is registered as is `abi::dm`'s business.
+//! All of it is a shared mapping made when the device is opened, so a process that forks shares it
+//! with its children, as processes that inherit a kernel's device do. The lock passes on when its
+//! holder dies; the worst that a dead holder can leave is granules that stay taken. What a part is
+//! registered as is `abi::dm`'s business.
 
 use crate::errno::Errno;
 use std::sync::OnceLock;
@@ -48,7 +49,8 @@ fn arena() -> Option<usize> {
 
 fn make_lock(at: *mut libc::pthread_mutex_t) -> bool {
     let mut attr = std::mem::MaybeUninit::uninit();
-    // SAFETY: the attributes are initialised first; `at` is a page of zeroes that nobody else knows yet.
+    // SAFETY: the attributes are initialised first; `at` is a page of zeroes that arena() has just
+    // mapped and no other thread knows yet.
     unsafe {
         libc::pthread_mutexattr_init(attr.as_mut_ptr()) == 0
             && libc::pthread_mutexattr_setpshared(attr.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED) == 0

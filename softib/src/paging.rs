@@ -79,7 +79,8 @@ pub fn nothing() -> Result<Nothing, Errno> {
 
 /// mmap. With MAP_FIXED, `at` lies in a mapping of ours.
 fn map(at: usize, len: usize, protection: i32, flags: i32, file: i32) -> Result<u64, Errno> {
-    // SAFETY: without MAP_FIXED no existing mapping is touched; with it only one of ours, which nobody uses yet.
+    // SAFETY: without MAP_FIXED no existing mapping is touched; with it only one of ours, which is
+    // not in use yet.
     let place = unsafe { libc::mmap(at as *mut _, len, protection, flags, file, 0) };
     if place == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(place as u64) }
 }

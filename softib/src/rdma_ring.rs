@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of an atomic operation.
 pub const WORD: u32 = 8;
 
-/// Where a request goes, and from whom.
+/// Where a request goes, and the queue pair that it comes from.
 #[derive(Debug, Clone, Copy)]
 pub struct Message {
     pub dst: u16,
@@ -347,8 +347,8 @@ pub fn xrc_arrived(w: &mut World, to: &Arrival, found: &Found) {
 /// Does an atomic that has been checked; returns the value before, unless it only writes.
 fn carry_out(place: u64, found: &Found) -> Option<u64> {
     let [first, swap] = operands(found);
-    // SAFETY: aligned, and inside a valid MR with the access needed (both checked by the caller); the program vouches
-    // for registered memory, and whoever else touches the word meanwhile does it on its own account.
+    // SAFETY: aligned, and inside a valid MR with the access needed (both checked by the caller);
+    // the program vouches for registered memory, and for what else touches the word meanwhile.
     let word = unsafe { AtomicU64::from_ptr(place as *mut u64) };
     match found.head.op & !op::XRC {
         op::FETCH_ADD => Some(word.fetch_add(first, Ordering::SeqCst)),
@@ -409,7 +409,8 @@ fn peer_of<'a>(peers: &'a mut Peers, link: &Link) -> Option<&'a mut Peer> {
     peers.connected(link).ok()
 }
 
-/// Sends as much of an answer as there is room for. True: that was all, or nobody is there to hear it.
+/// Sends as much of an answer as there is room for. True: that was all, or its requester can no
+/// longer be answered.
 fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
     loop {
         let Some(End { me, grant, link }) = end_of(qps, w, &mut reply.asked) else { return true };

@@ -45,7 +45,7 @@ pub fn attempt(qp: &Qp, w: &mut World, work: &mut Work) -> Step {
     Step::Done(IBV_WC_SUCCESS)
 }
 
-/// Frees the window, and says whether nobody uses it any more.
+/// Frees the window, and says whether all initiators have stopped using it.
 fn is_free(w: &mut World, work: &mut Work, index: usize) -> bool {
     if !work.asked {
         w.mrs.unbind(&w.segment, index);

@@ -1,4 +1,4 @@
-/* What MPI_Init has started in a process that says nothing to anybody: the names of its threads, from rank 0; and that
+/* What MPI_Init has started in a process that sends no message: the names of its threads, from rank 0; and that
  * MPI_Finalize has nothing to wait for: no peer, no connection, no time-out. */
 #include "check.h"
 #include <dirent.h>

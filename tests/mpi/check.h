@@ -88,7 +88,7 @@ static void *memory(size_t length) {
     return p;
 }
 
-/* MPI_Init, the two numbers everybody wants, and the rank for messages. */
+/* MPI_Init, the two numbers every program wants, and the rank for messages. */
 static void start(int *argc, char ***argv, int *rank, int *size) {
     MPI_Init(argc, argv);
     MPI_Comm_rank(MPI_COMM_WORLD, rank);
@@ -96,7 +96,7 @@ static void start(int *argc, char ***argv, int *rank, int *size) {
     check_rank = *rank;
 }
 
-/* Everybody got here: rank 0 says so, and the job ends. */
+/* All ranks got here: rank 0 says so, and the job ends. */
 static void finish(const char *name) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (check_rank == 0) printf("PASS %s\n", name);

@@ -1,4 +1,4 @@
-/* Unexpected messages: every rank sends thousands to every other before anybody receives one, small and large mixed.
+/* Unexpected messages: every rank sends thousands to every other before any rank receives one, small and large mixed.
  * Receives are posted against the order of sending (last tag first), and per tag the order of sending must hold. */
 #include "check.h"
 

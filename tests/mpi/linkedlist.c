@@ -1,7 +1,7 @@
 /* A list that spans all ranks, in a dynamic window: every rank appends to its end with compare-and-swap and fetch-and-op under
  * shared locks, and between two elements probes for messages that never come.
  *
- *     next.rank   -1 -> rank of the appended element     compare-and-swap: whoever finds -1 has the place
+ *     next.rank   -1 -> rank of the appended element     compare-and-swap: the rank that finds -1 has the place
  *     next.at      0 -> its address                      replaced after that; the others wait until it is there
  *
  * Ranks answer each other while they themselves wait, and some are asked by ranks that they have sent nothing to. */

@@ -1,4 +1,4 @@
-/* A seeded storm: every rank knows from the seed which messages it gets from whom, of which size, and receives them in an
+/* A seeded storm: every rank knows from the seed which messages it gets, from which rank, of which size, and receives them in an
  * order of its own, with any kind of receive. 600 messages a pair in waves of 60; sizes from 0 to 300 000, mostly small. */
 #include "check.h"
 

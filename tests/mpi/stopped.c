@@ -1,4 +1,4 @@
-/* Ranks that are stopped (SIGSTOP) before anybody has connected to them hold up nobody else: the others send them their first
+/* Ranks that are stopped (SIGSTOP) before any rank has connected to them hold up no other: the others send them their first
  * messages, then connect to each other and exchange more, all while those stand. Then rank 0 wakes them, and they get everything.
  *
  * The first argument says how many stand, the last ones; the second how many milliseconds the others give their requests to them before they

@@ -1,6 +1,6 @@
 //! The one error of this crate and of xtask: text for a person, ending in what to try where we know it.
 //!
-//! Nobody here decides anything by error kind, so there is no enum to match on.
+//! No caller decides anything by error kind, so there is no enum to match on.
 
 use std::fmt;
 

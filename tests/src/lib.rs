@@ -7,7 +7,7 @@
 //!     mpi/*.c      our own MPI programs, each checking every byte it receives
 //!     mpi4py/      what runs mpi4py's own tests, and which version of them
 //!     output       lines for standard output and error, which may be closed pipes; a sign of life while something takes long
-//!     process      one child process group: captured output, deadline, nobody left behind
+//!     process      one child process group: captured output, deadline, no process left behind
 //!     machine      what this computer is: cores, root, segments in /dev/shm
 //!     pair         two runs of one program, the second of which connects to the first
 //!     open_mpi     an installed Open MPI: its tools, its release, what differs between releases

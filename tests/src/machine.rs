@@ -52,7 +52,8 @@ pub fn load() -> f64 {
 /// Where softib keeps its segments by default.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// A folder for softib's segments (SOFTIB_DIR) that nobody else uses, so that what is left in it is known to be ours.
+/// A folder for softib's segments (SOFTIB_DIR) that no other job uses, so that what is left in it
+/// is known to be ours.
 #[derive(Debug)]
 pub struct SegmentFolder(PathBuf);
 

@@ -110,7 +110,7 @@ impl Job {
         self
     }
 
-    /// It runs as root, whoever we are.
+    /// It runs as root, whatever user we are.
     pub fn as_root(mut self) -> Self {
         self.as_root = true;
         self

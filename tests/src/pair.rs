@@ -107,7 +107,7 @@ impl Pair {
     }
 }
 
-/// A port that nobody uses just now.
+/// A port that is free just now.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on any port")?;
     Ok(listener.local_addr().context("a listener has an address")?.port())

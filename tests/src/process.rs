@@ -1,11 +1,11 @@
-//! One child and everything it starts: output captured line by line, a deadline, nobody left behind.
+//! One child and everything it starts: output captured line by line, a deadline, no leftovers.
 //!
 //! A child leads a process group of its own. That is not enough for `mpirun`, which gives every rank a group of its own:
 //! so each run also carries a unique `OXIB_RUN=...` in its environment, which all descendants inherit, and what is
 //! still alive afterwards is found by it in /proc. Only such processes are ever signalled.
 //!
 //!     deadline or silence  ->  SIGTERM to the group (mpirun ends its ranks)  ->  5 s  ->  SIGKILL to all that carry the mark
-//!     normal end           ->  whoever carries the mark 2 s later is a leftover: reported, then killed
+//!     normal end           ->  what has the mark 2 s later is a leftover: reported, killed
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,7 +20,7 @@ use crate::{Result, output};
 const MARK: &str = "OXIB_RUN";
 const GRACE_AFTER_TERM: Duration = Duration::from_secs(5);
 const GRACE_AFTER_EXIT: Duration = Duration::from_secs(2);
-/// Longer than anybody waits; an Instant can be that far away.
+/// Longer than any caller waits; an Instant can be that far away.
 const NEVER: Duration = Duration::from_secs(30 * 24 * 3600);
 const TICK: Duration = Duration::from_millis(20);
 
@@ -70,7 +70,7 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Exit code 0 and nobody left behind.
+    /// Exit code 0, and no process left behind.
     pub fn ok(&self) -> bool {
         self.end == End::Exit(0) && self.leftovers.is_empty()
     }
@@ -115,7 +115,8 @@ pub fn run(command: &mut Command, limits: Limits, watch: &mut dyn FnMut(&str)) -
     });
     let leftovers = clean_up(child.id(), &mark, matches!(end, Followed::TooLong));
     let status = child.wait().context("cannot wait for a child")?;
-    // Everybody who could write is gone, so the pipes end as soon as their readers get to run.
+    // All processes that could write are gone, so the pipes end as soon as their readers get to
+    // run.
     while let Ok(line) = lines.recv_timeout(GRACE_AFTER_EXIT) {
         output.push_str(&line);
         output.push('\n');
@@ -207,7 +208,8 @@ fn wait_until(child: &mut Child, deadline: Instant) -> Followed {
     Followed::TooLong
 }
 
-/// Ends what is left of the run. Returns who outlived a normal end; after a time-out that is nobody's fault.
+/// Ends what is left of the run. Returns the processes that outlived a normal end; none after a
+/// time-out, which is no fault of theirs.
 fn clean_up(leader: u32, mark: &str, too_long: bool) -> Vec<String> {
     let grace = if too_long { GRACE_AFTER_TERM } else { GRACE_AFTER_EXIT };
     if too_long {
@@ -254,7 +256,8 @@ fn marked(mark: &str) -> Vec<(u32, String)> {
     pids.filter(|pid| has_variable(*pid, needle.as_bytes())).map(|pid| (pid, name_of(pid))).collect()
 }
 
-/// As [`marked`], with a second look before nobody is found: a process in the middle of execve(2) shows no environment.
+/// As [`marked`], with a second look before it finds no process: one in the middle of execve(2)
+/// shows no environment.
 fn surely_marked(mark: &str) -> Vec<(u32, String)> {
     let found = marked(mark);
     if !found.is_empty() {

@@ -56,7 +56,8 @@ pub fn command(args: Args) -> Result<()> {
     conclude(&total, began.elapsed())
 }
 
-/// A filter names end-to-end cases; whoever gives one is not waiting for the unit tests, nor is who wants Open MPI 5.0.
+/// A filter names end-to-end cases; a user who gives one is not waiting for the unit tests, nor is
+/// one who wants Open MPI 5.0.
 fn only_cases(args: &Args) -> bool {
     args.flag("only-e2e") || args.flag("ompi5") || args.value("soak").is_some() || !args.words().is_empty()
 }

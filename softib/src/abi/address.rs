@@ -18,7 +18,8 @@ struct Ah {
     to: Address,
 }
 
-/// Makes an address handle. EINVAL for an address that our kind of port cannot send to; one that names nobody is a good address.
+/// Makes an address handle. EINVAL for an address that our kind of port cannot send to; an address
+/// that no port has is accepted.
 pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     guard_ptr(|| {
         faults::fate(Call::CreateAh)?;

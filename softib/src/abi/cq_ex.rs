@@ -83,7 +83,8 @@ fn create(context: *mut ibv_context, init: &ibv_cq_init_attr_ex) -> Result<*mut 
         return Err(Errno::INVAL);
     }
     let cq = insert_cq(&mut state, context_key(context), channel, c)?.cast::<CqEx>();
-    // SAFETY: insert_cq hands out the first member of a CqEx, which nobody else knows yet.
+    // SAFETY: insert_cq hands out the first member of a CqEx, which the program has not been given
+    // yet.
     let cq = unsafe { &mut *cq };
     cq.parent = parent;
     cq.single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;

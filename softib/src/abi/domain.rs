@@ -1,9 +1,10 @@
 //! Thread domains and parent domains (ibv_alloc_td(3), ibv_alloc_parent_domain(3)).
 //!
-//! A parent domain stands for the protection domain it was made from: its C struct carries that one's index, so whatever is made
-//! with either works with the other. A thread domain is a promise of the program that this device has no use for: its lock is one
-//! for the process, and free when nobody else is there. Allocators are accepted and never asked: queues lie in the segment,
-//! where peers find them, and memory of the program is no place for them.
+//! A parent domain stands for the protection domain it was made from: its C struct carries that
+//! one's index, so what is made with either works with the other. A thread domain is a promise of
+//! the program that this device has no use for: the engine has one lock, biased to the thread that
+//! uses it most (`engine::lock`). Allocators are accepted and never asked: queues lie in the
+//! segment, where peers find them, and memory of the program is no place for them.
 
 use super::create::{pd_key, use_context, use_pd};
 use super::device::context_key;

@@ -18,12 +18,12 @@ use std::os::unix::fs::FileExt;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"softibfd");
 
-/// A command descriptor that names nobody yet.
+/// A command descriptor that names no process and context yet.
 pub fn command_file() -> Result<File, Errno> {
     // SAFETY: a name that is a C string.
     let fd = check(unsafe { libc::memfd_create(c"softib-command".as_ptr(), libc::MFD_CLOEXEC) })
         .map_err(shortage::descriptors)?;
-    // SAFETY: the descriptor was made just now and belongs to nobody else.
+    // SAFETY: memfd_create made the descriptor just now, and nothing else owns it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 

@@ -77,7 +77,7 @@ fn finish(mut state: Owned<'_, State>, qp: usize, rest: Rest) {
         qps.get_mut(qp).into_iter().for_each(|qp| send::finish_short(qp, w, rest));
         state.settle();
     });
-    // The message is on its way: there is nobody to tell.
+    // The message is on its way, so post_send succeeds: a panic here is not reported to its caller.
     let _ = catch_unwind(finished);
 }
 

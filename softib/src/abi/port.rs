@@ -10,7 +10,7 @@ use crate::shm::card;
 use rdma_sys::*;
 use std::ffi::c_int;
 
-/// The subnet manager of an InfiniBand port, which nobody has ever met.
+/// The LID of the subnet manager that an InfiniBand port names. There is no subnet manager.
 const SM_LID: u16 = 1;
 /// Physical states (IBTA 14.2.5.6, PortInfo).
 const POLLING: u8 = 2;

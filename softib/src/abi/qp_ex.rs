@@ -84,7 +84,8 @@ fn create_extended(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) ->
     let qp = create(&mut engine()?.enter(), init.pd, &mut basic)?;
     init.cap = basic.cap;
     if let Some(operations) = operations {
-        // SAFETY: create() hands out the first member of a QpEx, which nobody else knows yet.
+        // SAFETY: create() hands out the first member of a QpEx, which the program has not been
+        // given yet.
         offer(unsafe { &mut *qp.cast::<QpEx>() }, operations);
     }
     Ok(qp)

@@ -193,7 +193,8 @@ pub fn query(w: &World, key: usize) -> Result<(ibv_qp_attr, ibv_qp_init_attr), E
     Ok((found.attr, ibv_qp_init_attr { qp_context, qp_type: IBV_QPT_XRC_RECV, ..Default::default() }))
 }
 
-/// A queue pair that nobody is writing.
+/// A copy of a queue pair that no process is writing: a writer is waited for, and what one that
+/// died has left is mended.
 fn read(file: &DomainFile, index: usize) -> Result<SharedQp, Errno> {
     if let Some((_, found)) = file.look_up(index) {
         return Ok(found);

@@ -72,7 +72,7 @@ fn duplicate(fd: c_int) -> Result<Option<File>, Errno> {
     }
     // SAFETY: a system call on a number; a bad one is an error.
     let own = crate::errno::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
-    // SAFETY: made just now, and nobody else's.
+    // SAFETY: fcntl made the descriptor just now, and nothing else owns it.
     Ok(Some(unsafe { File::from_raw_fd(own) }))
 }
 

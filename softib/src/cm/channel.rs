@@ -93,7 +93,7 @@ impl World {
         watch(&channel.epoll, e.socket.as_raw_fd(), embryo as u64 | EMBRYO)
     }
 
-    /// Takes a new connection's socket over; nobody hears of it any more.
+    /// Takes a new connection's socket over; its listener's channel watches it no longer.
     pub fn take_embryo(&mut self, embryo: usize) -> Option<(OwnedFd, usize)> {
         let e = self.embryos.try_remove(embryo)?;
         let channel = self.ids.get(e.listener).and_then(|listener| self.channels.get(listener.channel));
@@ -103,7 +103,7 @@ impl World {
         Some((e.socket, e.listener))
     }
 
-    /// Queues an event for whoever reads the id's channel.
+    /// Queues an event for the reader of the id's channel.
     pub fn push(&mut self, event: Pending) {
         let owner = event.listener.unwrap_or(event.id);
         let channel = self.ids.get(owner).map(|id| id.channel).and_then(|c| self.channels.get_mut(c));

@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 
 /// How long a full backlog is left alone before it is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
-/// How long a request looks for somebody who listens. On a fabric it is under way for about as long, and programs that close a listener
-/// and open the next one count on that: perftest's `-R` does between its two connections.
+/// How long a request looks for a listener. On a fabric it is under way for about as long, and
+/// programs that close a listener and open the next one count on that: perftest's `-R` does between
+/// its two connections.
 const SEARCH: Duration = Duration::from_millis(20);
 /// How long it waits before it looks again.
 const SEARCH_PAUSE: Duration = Duration::from_millis(1);
@@ -35,7 +36,7 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(1);
 const TIME_WAIT: Duration = Duration::from_millis(10);
 
 impl World {
-    /// `rdma_connect`: sends the request, or says with an event that nobody is there.
+    /// `rdma_connect`: sends the request, or says with an event that there is no listener.
     pub fn connect(&mut self, key: usize, side: Side, private: Vec<u8>) -> Result<(), Errno> {
         let id = self.id(key)?;
         if !matches!(id.state, State::RouteResolved) {
@@ -59,7 +60,7 @@ impl World {
         }
     }
 
-    /// Looks for somebody who listens, and sends the request.
+    /// Looks for a listener, and sends the request.
     fn ask(&mut self, key: usize) {
         let Some(id) = self.ids.get_mut(key) else { return };
         let Some(to) = id.remote else { return };

@@ -63,7 +63,7 @@ pub fn listen(world: &mut World, key: usize) -> Result<(), Errno> {
     world.watch_id(key)
 }
 
-/// A listening id's socket loses its name, so that nobody finds it any more.
+/// A listening id's socket loses its name, so that no further request finds it.
 pub fn stop(world: &mut World, key: usize) {
     let Some(id) = world.ids.get(key).filter(|id| id.state == State::Listening) else { return };
     if let Some(reservation) = &id.reservation {

@@ -42,13 +42,13 @@ pub use table::cm_table;
 
 /// Reasons of rejections (IBTA 12.6.7.2), and states of datagram look-ups (IBTA 12.11.2).
 mod reject {
-    /// Nobody listens.
+    /// There is no listener.
     pub const INVALID_SERVICE_ID: i32 = 8;
     /// The program refuses.
     pub const CONSUMER: i32 = 28;
     /// What iWARP has for all of them.
     pub const IWARP: i32 = -libc::ECONNREFUSED;
-    /// Of a datagram id: nobody listens.
+    /// Of a datagram id: there is no listener.
     pub const SIDR_UNSUPPORTED: i32 = 1;
     /// Of a datagram id: the program refuses.
     pub const SIDR_REJECT: i32 = 2;

@@ -1,5 +1,5 @@
-//! The counterpart of `send::send_short`: a message that somebody polls for goes from the ring into its buffer, and its completion to
-//! the poller, with no queue in between.
+//! The counterpart of `send::send_short`: a message that a caller polls for goes from the ring into
+//! its buffer, and its completion to the poller, with no queue in between.
 
 use super::From;
 use crate::engine::progress::Short;

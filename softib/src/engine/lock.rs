@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// One more than threads that can ever be owners; later ones use the mutex. The first cell is nobody's.
+/// One more than threads that can ever be owners, for the first cell belongs to no thread; later
+/// threads use the mutex.
 const CELLS: usize = 16;
 /// Acquisitions in a row that make an owner.
 const STREAK: u32 = 256;
@@ -47,7 +48,7 @@ struct History {
 
 /// Guards the engine's state.
 pub struct Lock<T> {
-    /// Index of the owner's cell; 0: nobody may come in without the mutex.
+    /// Index of the owner's cell; 0: every thread needs the mutex.
     bias: AtomicUsize,
     cells: [Cell; CELLS],
     mutex: Mutex<History>,
@@ -95,7 +96,7 @@ impl<T> std::fmt::Debug for Owned<'_, T> {
 }
 
 impl<T> Lock<T> {
-    /// A lock that nobody owns yet.
+    /// A lock that has no owner yet.
     pub fn new(value: T, barrier: Barrier) -> Lock<T> {
         let history = History { last: 0, streak: 0, visits: 0, since: Instant::now() };
         Lock {
@@ -116,7 +117,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// The same for the owner, at once; None for everybody else.
+    /// The lock for its owner, at once; None for every other thread.
     #[inline(always)]
     pub fn lock_as_owner(&self) -> Option<Owned<'_, T>> {
         let cell = self.enter_biased(thread_id())?;
@@ -145,7 +146,7 @@ impl<T> Lock<T> {
         self.visit(self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The lock if nobody holds the mutex; it may wait for the owner to leave.
+    /// The lock, unless another thread holds the mutex; it may wait for the owner to leave.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         if let Some(cell) = self.enter_biased(thread_id()) {
             return Some(Guard { lock: self, held: Held::Bias(cell) });

@@ -163,7 +163,8 @@ pub fn open(plan: Plan) -> Result<&'static Engine, Errno> {
             Ok(thread) => shared.keep_thread(thread),
             Err(error) => {
                 shared.enter().w.segment.unlink();
-                // SAFETY: never published, and there is no thread: nobody else has it.
+                // SAFETY: the engine was leaked above and never published, and its thread did not
+                // start: no other reference to it is left in use.
                 drop(unsafe { Box::from_raw(engine) });
                 return Err(error);
             }

@@ -110,7 +110,8 @@ impl Inbound {
         self.restart_turns();
     }
 
-    /// The hot ring that has had nothing for longest, if that is long. Messages do not note when they came: whoever wants the place looks.
+    /// The hot ring that has had nothing for longest, if that is long. Messages do not note when
+    /// they came: what each ring has taken since the last look tells.
     fn coldest(&mut self) -> Option<usize> {
         for hot in &mut self.hot {
             let taken = self.rings[hot.ring].as_ref().map_or(hot.taken, RecvRing::taken);
@@ -122,7 +123,8 @@ impl Inbound {
         (self.polls - hot.since > COLD_AFTER).then_some(at)
     }
 
-    /// Stops watching: whoever sends from now on announces. What was sent before is marked as announced here.
+    /// Stops watching: senders announce from now on. What was sent before is marked as announced
+    /// here.
     fn unwatch(&mut self, rings: &[usize]) {
         for inbound in rings.iter().filter_map(|&ring| self.rings[ring].as_ref()) {
             handover::unwatch(inbound.watched(), || ());
@@ -317,7 +319,7 @@ impl State {
         }
     }
 
-    /// Something waits for a time or for room, and somebody has to come back to it.
+    /// Something waits for a time or for room: a thread has to come back to it.
     #[inline]
     pub fn has_waiting(&self) -> bool {
         !(self.w.busy.is_empty() && self.w.replies.is_empty())

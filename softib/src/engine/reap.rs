@@ -1,7 +1,7 @@
 //! The device thread's rounds: what senders that have died or left still hold of ours.
 //!
-//! A ring is emptied first (what was sent counts), then receives that its sender had claimed and never delivered are
-//! posted again, then the ring is free for somebody else.
+//! A ring is emptied first (what was sent counts), then receives that its sender had claimed and
+//! never delivered are posted again, then the ring is free for another sender.
 
 use crate::engine::thread::ROUNDS;
 use crate::engine::world::{State, World};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const REST: Duration = Duration::from_millis(200);
 
 impl State {
-    /// There is nobody whose death would matter, and no plan of faults.
+    /// There is no peer whose death would matter, and no plan of faults.
     pub fn is_alone(&mut self) -> bool {
         let unknown = self.inbound.senders().is_empty() && self.w.peers.all().all(|peer| peer.is_self());
         unknown && self.w.faults.is_none()

@@ -178,7 +178,8 @@ fn run(engine: &Engine) {
 
 /// One turn with control: do what there is, then sleep on the bell.
 ///
-/// The bell is set before the look around, so that whoever finds it unset knows that the look is still to come.
+/// The bell is set before the look around, so that a thread or peer that finds it unset knows that
+/// the look is still to come.
 fn work(engine: &Engine, rounds: Instant) {
     let shared = &engine.shared;
     let bell = shared.map.u32(BELL);

@@ -30,7 +30,8 @@ pub struct Stats {
     pub doorbells: u64,
     /// Sends that found no receive and were put back.
     pub rnr: u64,
-    /// Datagrams that were dropped: wrong Q_Key or P_Key, no receive, full ring, an address that names nobody.
+    /// Datagrams that were dropped: wrong Q_Key or P_Key, no receive, full ring, an address that
+    /// leads to no peer.
     pub ud_dropped: u64,
     /// Messages that arrived for a queue pair that no longer wanted them.
     pub stray: u64,

@@ -122,7 +122,7 @@ impl Faults {
     pub fn report(&self) {
         if self.plan.report {
             let line = format!("softib: faults of process {}: {:?}\n", std::process::id(), self.counts);
-            // In one piece, for other processes write there, too; without anybody to read it, it is lost.
+            // In one piece, for other processes write there, too; a closed standard error loses it.
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }

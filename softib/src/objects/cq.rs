@@ -62,7 +62,7 @@ pub struct Cq {
     pub events: u32,
     pub async_events: u32,
     ring: Box<[Cqe]>,
-    /// As long as the ring, or empty: nobody wants to know.
+    /// As long as the ring; empty if the program has not asked for times.
     stamps: Box<[Stamp]>,
     /// Where the oldest lies.
     head: usize,
@@ -274,7 +274,7 @@ pub fn event_file() -> Result<File, Errno> {
     // SAFETY: a system call without pointers.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) })
         .map_err(shortage::descriptors)?;
-    // SAFETY: the descriptor was made just now and belongs to nobody else.
+    // SAFETY: eventfd made the descriptor just now, and nothing else owns it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -289,7 +289,7 @@ impl Channel {
         Channel { _c: c, context, users: 0, queue: VecDeque::new(), file }
     }
 
-    /// Queues an event of completion queue `cq`, and wakes who waits.
+    /// Queues an event of completion queue `cq`, and wakes the threads that wait for one.
     pub fn fire(&mut self, cq: usize) {
         self.queue.push_back(cq);
         raise(&self.file);

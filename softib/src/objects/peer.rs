@@ -79,7 +79,7 @@ impl Peer {
 /// Why a connected queue pair has no peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
-    /// Nobody was at that address when it connected: it is as if the other side kept silent.
+    /// No process was at that address when it connected: it is as if the other side kept silent.
     Never,
     /// The process is dead, or its slot has another owner by now.
     Gone,
@@ -210,7 +210,7 @@ impl Peers {
 fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -> Result<Peer, Errno> {
     let file = segment::open_slot(dir, slot)?;
     let metadata = file.metadata()?;
-    // Anybody can make a file of this name where all users' segments live.
+    // Any user can make a file of this name where all users' segments live.
     if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != folder::uid() {
         return Err(Errno::PROTO);
     }

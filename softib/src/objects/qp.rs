@@ -24,10 +24,11 @@ pub struct Inbound {
     pub received: u32,
 }
 
-/// What a cell says that brings a whole SEND of the plain kind: from whom it is, and for which queue pair.
+/// What a cell says that brings a whole SEND of the plain kind: its sender, and the queue pair that
+/// it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usual {
-    /// The process of the sender; 0: nobody.
+    /// The process of the sender; 0: none, and no message is of this kind.
     pub incarnation: u64,
     pub src_qpn: u32,
     /// Operation, flags, index and generation of the receiver ([`Head::meaning`]).
@@ -220,7 +221,7 @@ impl Qp {
             None => self.rq.as_ref(),
         };
         let public = Public {
-            // Through a port that is down nobody is reached.
+            // Peers reach no queue pair through a port that is down.
             state: if w.ports.up { self.state } else { IBV_QPS_RESET },
             kind: self.kind,
             generation: self.generation,
@@ -259,8 +260,8 @@ impl Qp {
         self.publish(w);
     }
 
-    /// The messages that come to a connected queue pair all the time; nobody's while it takes none, when their arrival changes its state,
-    /// or when it shares its receives.
+    /// The messages that come to a connected queue pair all the time; none while it takes none,
+    /// when their arrival changes its state, or when it shares its receives.
     fn usual_messages(&self) -> Usual {
         let (Some(link), Some(_)) = (&self.link, &self.rq) else { return Usual::default() };
         let usual = matches!(self.kind, IBV_QPT_RC | IBV_QPT_UC)

@@ -52,7 +52,7 @@ impl Slot {
     }
 }
 
-/// The next receive of a queue with one sender, for who may want to take it.
+/// The next receive of a queue with one sender, for a caller that may want to take it.
 #[derive(Debug)]
 pub struct Next<'a> {
     slot: &'a mut Slot,

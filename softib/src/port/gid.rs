@@ -4,7 +4,7 @@
 //! InfiniBand   0: fe80:: and the GUID                 then one row for each further address
 //! Ethernet     0, 1: fe80:: and the GUID              RoCE v1 in even rows, v2 in odd ones;
 //!              2, 3: ::ffff:127.0.h.l (node number)    then two rows for each further address
-//! iWARP        0: the port's Ethernet address           nobody is reached by it: RDMA-CM goes by IP addresses
+//! iWARP        0: the port's Ethernet address           reaches no peer: RDMA-CM uses IP addresses
 //! ```
 //!
 //! The loopback address of a RoCE port is one that the host really answers to, and another for each node.

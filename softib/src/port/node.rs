@@ -8,9 +8,10 @@
 //! byte BASE            exclusive: the table is being read and changed
 //! ```
 //!
-//! A number whose byte nobody holds is free. A name looks for its number at a place derived from it, so it keeps it from job to job unless
-//! two names meet there. The last process takes the file away; after a kill the next sweep of the segments does, which
-//! removes any `softib-<uid>-*` that nobody holds a lock on.
+//! A number whose byte no process holds is free. A name looks for its number at a place derived
+//! from it, so it keeps it from job to job unless two names meet there. The last process takes the
+//! file away; after a kill the next sweep of the segments does, which removes any `softib-<uid>-*`
+//! that no process holds a lock on.
 
 use crate::errno::{Errno, check};
 use crate::shm::files;
@@ -68,7 +69,8 @@ impl Membership {
         self.file.as_raw_fd()
     }
 
-    /// Gives the claim back, and takes the file away if nobody else has one. What fails here is left to the next sweep.
+    /// Gives the claim back, and takes the file away if there is no other claim in it. What fails
+    /// here is left to the next sweep.
     pub fn leave(&self) {
         if begin(&self.file, LEAVING).is_err() {
             return;
@@ -170,7 +172,7 @@ fn unlock(file: &File, number: u16) -> Result<(), Errno> {
     try_lock(file, number, 1, libc::F_UNLCK).map(drop)
 }
 
-/// Takes a lock (`len` 0: on all bytes) if nobody else's is in the way.
+/// Takes a lock (`len` 0: on all bytes) if no lock of another descriptor is in the way.
 fn try_lock(file: &File, number: u16, len: libc::off_t, kind: libc::c_int) -> Result<bool, Errno> {
     let lock = range(kind, number, len);
     // SAFETY: the descriptor is open and the struct outlives the call.

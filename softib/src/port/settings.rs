@@ -169,7 +169,7 @@ fn error(variable: Variable, value: &str) -> SettingsError {
 /// Between which processes process_vm_* may be used (`SOFTIB_CMA`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copies {
-    /// Nobody.
+    /// None.
     Never,
     /// Processes of one node.
     WithinNode,

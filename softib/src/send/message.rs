@@ -173,8 +173,8 @@ pub fn send_message(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge
     }
 }
 
-/// What becomes of a request all of which is in the ring: it has been acknowledged if the receiver is still open, for whoever closes it
-/// looks into the ring after that (`engine::ending`).
+/// What becomes of a request all of which is in the ring: it has been acknowledged if the receiver
+/// is still open, for the process that closes it looks into the ring after that (`engine::ending`).
 #[inline]
 pub fn confirm(link: &mut Link, peer: &Peer, me: (u32, u64), work: &mut Work) -> Step {
     if link.is_open(peer, me) {

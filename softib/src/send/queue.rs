@@ -140,7 +140,8 @@ fn given_up(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> bo
     false
 }
 
-/// Looking again is a load or two; the device thread does it in steps like these while nobody polls.
+/// Looking again is a load or two; the device thread does it in steps like these while the program
+/// does not poll.
 fn next_look(wait: &Wait, now: Instant) -> Instant {
     match *wait {
         Wait::Turn | Wait::Room => now + Duration::from_micros(50),

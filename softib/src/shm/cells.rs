@@ -3,9 +3,10 @@
 //! A cell is two cache lines. Both ends know which it will be next, so the receiver asks for the second line while it looks
 //! for the tag in the first, and the sender writes the second line first: the two travel at the same time.
 //!
-//! A line is written fastest by the sender when the receiver's cache is its only owner: what both caches share has to be asked of
-//! everybody, and a cell of a lap ago is shared. So a receiver that waits makes the cell its own first ([`Cell::acquire`]): a message
-//! between neighbouring cores takes 10 to 20 ns less.
+//! A line is written fastest by the sender when the receiver's cache is its only owner: for a line
+//! that both caches share, all caches have to be asked, and a cell of a lap ago is shared. So a
+//! receiver that waits makes the cell its own first ([`Cell::acquire`]): a message between
+//! neighbouring cores takes 10 to 20 ns less.
 
 use super::cell::{CELL_HEAD, Head};
 use super::layout::{CELL, CELLS, CELLS_LEN};

@@ -46,7 +46,8 @@ pub unsafe fn write_in_order(from: *const u8, to: *mut u8, len: usize) {
 /// Most bytes that are copied without a call.
 pub const SHORT: usize = 128;
 
-/// Copies `len` bytes, at most [`SHORT`], without a call: whoever copies in between keeps what it has in registers.
+/// Copies `len` bytes, at most [`SHORT`], without a call: the code around it keeps what it has in
+/// registers.
 ///
 /// # Safety
 /// As [`copy`].

@@ -5,8 +5,8 @@
 //! words in them are harmless, the life word says that the owner is to be asked about, and the length of the file that the segment
 //! is as good as dead (`liveness`). Other mappings of the segment are replaced when they are touched.
 //!
-//! The handler is installed by the first mapping and stays; faults elsewhere go to whoever handled them before. A program
-//! that replaces it, or blocks SIGBUS, is on its own.
+//! The handler is installed by the first mapping and stays; faults elsewhere go to the handler that
+//! it replaced. A program that replaces ours, or blocks SIGBUS, is on its own.
 
 use super::layout::SLOTS;
 use std::cell::UnsafeCell;

@@ -1,9 +1,10 @@
 //! Locks on ranges of a file that belong to an open file description: the kernel drops them with its last descriptor, however the
 //! process ends.
 //!
-//! A segment of a process has one lock, on the whole file (`liveness`). A segment of a domain has two ranges: the first
-//! byte is read-locked by every process that has the domain open, so that a lock on the whole file is to be had only when nobody
-//! has; the second byte is the mutex of those who change something.
+//! A segment of a process has one lock, on the whole file (`liveness`). A segment of a domain has
+//! two ranges: the first byte is read-locked by every process that has the domain open, so that a
+//! lock on the whole file is to be had only when no process has; the second byte is the mutex of
+//! those who change something.
 
 use crate::errno::{Errno, check};
 use std::fs::File;
@@ -44,7 +45,8 @@ fn code(kind: Kind) -> libc::c_int {
     if kind == Kind::Shared { libc::F_RDLCK } else { libc::F_WRLCK }
 }
 
-/// Takes a lock, or changes the kind of one. False: somebody else's is in the way, and all is as before.
+/// Takes a lock, or changes the kind of one. False: a lock of another descriptor is in the way, and
+/// all is as before.
 pub fn try_take(file: &File, kind: Kind, range: Range) -> Result<bool, Errno> {
     match set(file, libc::F_OFD_SETLK, &describe(code(kind), range)) {
         Ok(()) => Ok(true),

@@ -52,7 +52,7 @@ fn owned(options: &mut OpenOptions, path: &Path) -> Result<File, Errno> {
     if about.is_file() && about.uid() == uid() { Ok(file) } else { Err(Errno(libc::EPERM)) }
 }
 
-/// Removes one file of ours, if nobody holds its lock or a part of it.
+/// Removes one file of ours, unless its lock or a part of it is held.
 pub fn sweep_one(path: &Path) {
     let Ok(file) = open_path(path) else { return };
     if liveness::try_lock(&file) == Ok(true) {

@@ -3,8 +3,9 @@
 //! ```text
 //!   row    | use of the row 16 : index of the QP + 1, 0 if free 16 | LID 32 | GID 128 |
 //! ```
-//! The owner fills a row and writes its first word last; it frees a row by that word. A sender who finds the word changed after it
-//! has copied the rest looks no further at the row: who joins at this moment may miss what is sent at this moment.
+//! The owner fills a row and writes its first word last; it frees a row by that word. A sender
+//! that finds the word changed after it has copied the rest looks no further at the row: a queue
+//! pair that joins at this moment may miss what is sent at this moment.
 
 use super::layout::{GROUP_ROW, GROUP_TABLE, GROUPS, H_GROUP_LIMIT, QPS};
 use super::map::Map;

@@ -15,12 +15,12 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Takes the owner's lock. False if somebody else has it.
+/// Takes the owner's lock. False if another descriptor has it.
 pub fn try_lock(file: &File) -> Result<bool, Errno> {
     filelock::try_take(file, Kind::Exclusive, Range::Whole)
 }
 
-/// Whether somebody (not this descriptor) holds the lock. When in doubt: yes.
+/// Whether another descriptor than this one holds the lock. When in doubt: yes.
 pub fn is_locked(file: &File) -> bool {
     let mut lock = filelock::describe(libc::F_WRLCK, Range::Whole);
     // SAFETY: the descriptor is open and the struct outlives the call.

@@ -1,8 +1,8 @@
 //! A mapped part of a segment: bounds-checked access to memory that another process may change at any time.
 //!
-//! Words are reached as atomics, bytes by copies; nobody ever holds a reference to plain data here.
-//! A bound that does not hold is a bug of ours (offsets from peers are checked where they are parsed),
-//! so it panics, and the guard of the C boundary turns that into an error.
+//! Words are reached as atomics, bytes by copies; there is never a reference to plain data here. A
+//! bound that does not hold is a bug of ours (offsets from peers are checked where they are
+//! parsed), so it panics, and the guard of the C boundary turns that into an error.
 
 use super::{fault, shortage};
 use crate::errno::Errno;

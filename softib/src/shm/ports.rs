@@ -10,8 +10,8 @@
 //! never left behind. Addresses that allow reuse take shared locks until they listen. An IPv6 address is hashed to
 //! 44 bits: two that collide cannot have the same port, which is refused as "in use".
 //!
-//! The sweep of segments takes the file away when nobody holds a port in it; a reservation therefore makes sure that what
-//! it has locked is still what the name leads to.
+//! The sweep of segments takes the file away when no process holds a port in it; a reservation
+//! therefore makes sure that what it has locked is still what the name leads to.
 
 use super::{files, folder};
 use crate::errno::{Errno, check};
@@ -82,7 +82,7 @@ impl Place {
         }
     }
 
-    /// Where somebody may listen who is reached under `address`, the closest first.
+    /// Where a listener that is reached under `address` may be, the closest first.
     pub fn candidates(address: SocketAddr, space: Space) -> [Place; 3] {
         let any: IpAddr =
             if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -163,10 +163,10 @@ impl Reservation {
         lock_place(place, kind).map(|file| Reservation { file: Some(file), place, address })
     }
 
-    /// Nobody shares the address any more: it is going to listen.
+    /// Stops sharing the address with other reservations: its holder is going to listen.
     ///
     /// # Errors
-    /// EADDRINUSE: somebody does.
+    /// EADDRINUSE: another reservation shares it.
     pub fn make_exclusive(&self) -> Result<(), Errno> {
         let file = self.file.as_ref().ok_or(Errno::INVAL)?;
         if lock(file, self.place, libc::F_WRLCK)? { Ok(()) } else { Err(Errno(libc::EADDRINUSE)) }
@@ -223,7 +223,7 @@ fn range(place: Place, kind: i32) -> libc::flock {
     lock
 }
 
-/// False if somebody else holds a part of it.
+/// False if another descriptor holds a part of it.
 fn lock(file: &File, place: Place, kind: i32) -> Result<bool, Errno> {
     let range = range(place, kind);
     // SAFETY: the descriptor is open and the struct outlives the call.
@@ -243,7 +243,8 @@ fn is_swept(file: &File, place: Place, kind: i32) -> Result<bool, Errno> {
     Ok(range.l_type == libc::F_UNLCK as libc::c_short || whole)
 }
 
-/// True if this is the name of a listening socket. It is removed if its process has ended: who holds the place's lock may.
+/// True if this is the name of a listening socket. It is removed if its process has ended, under
+/// the place's lock.
 pub fn sweep(path: &Path, name: &OsStr) -> bool {
     let Some(place) = name.to_str().and_then(Place::from_socket_name) else { return false };
     if let Ok(held) = lock_place(place, libc::F_WRLCK) {

@@ -1,11 +1,13 @@
 //! Which XRC domains there are: found by the file that names them, made, left, swept.
 //!
-//! A domain's segment is a file `softib-<uid>-<slot>` with one of the last slots. Every process that has it open holds a read lock
-//! on its first byte; so it is swept like any segment when nobody lives that has, and the last one to leave removes it.
+//! A domain's segment is a file `softib-<uid>-<slot>` with one of the last slots. Every process
+//! that has it open holds a read lock on its first byte; so it is swept like any segment when no
+//! process that has it open lives, and the last one to leave removes it.
 //!
-//! Looking for a domain and making it must be one step, and so must leaving it and removing it: both are done under a lock of
-//! their own, a file `softib-<uid>-xrcd`, which is there only while somebody needs it. Whoever waited for it looks whether it still has
-//! its name, and starts again if not.
+//! Looking for a domain and making it must be one step, and so must leaving it and removing it:
+//! both are done under a lock of their own, a file `softib-<uid>-xrcd`, which is there only while a
+//! process needs it. A process that waited for it looks whether it still has its name, and starts
+//! again if not.
 
 use super::card::Card;
 use super::domain::{self, DomainFile, HELD, Identity};
@@ -44,7 +46,7 @@ pub fn open(
     Ok(domain)
 }
 
-/// Leaves a domain that [`open`] returned; it is removed if nobody else has it open.
+/// Leaves a domain that [`open`] returned; it is removed if it is open nowhere else.
 pub fn leave(dir: &Path, domain: &DomainFile) {
     let lock = Registry::lock(dir);
     if filelock::try_take(domain.file(), Kind::Exclusive, Range::Whole) == Ok(true) {
@@ -87,7 +89,7 @@ fn find(dir: &Path, identity: Identity) -> Option<DomainFile> {
 /// The domain in `slot`, held open. None: it is being swept, or makes no sense.
 fn hold(dir: &Path, slot: usize) -> Option<DomainFile> {
     let domain = attach(dir, slot).ok()?;
-    // Held by nobody, it is of the dead, and about to be swept.
+    // Without a lock on it, all its processes are dead or have left, and it is about to be swept.
     let lives = super::liveness::is_locked(domain.file());
     let held = lives && filelock::try_take(domain.file(), Kind::Shared, HELD) == Ok(true);
     (held && is_current(dir, &domain)).then_some(domain)

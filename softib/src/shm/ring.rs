@@ -310,7 +310,7 @@ pub fn sender(map: &Map, index: usize) -> Option<(usize, u64)> {
     }
 }
 
-/// Frees a ring of ours that nobody uses any more; it reads as empty when it is claimed again.
+/// Frees a ring of ours that is no longer in use; it reads as empty when it is claimed again.
 pub fn free(map: &Map, file: &File, index: usize) {
     give_space(file, ring_data(index), RING_LEN);
     map.u64(ring_entry(index) + R_OWNER).store(0, Ordering::Release);
@@ -394,7 +394,8 @@ impl RecvRing {
         ready.then(|| (cell.head(), cell.payload().cast_const()))
     }
 
-    /// Somebody waits for the next cell, and has nothing else to do: it is made ready for its sender, once.
+    /// The receiver waits for the next cell, and has nothing else to do: the cell is made ready for
+    /// its sender, once.
     #[inline(always)]
     pub fn await_next(&mut self) {
         if self.awaited != self.seq {

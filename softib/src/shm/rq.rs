@@ -127,7 +127,8 @@ impl Place {
         let old = slot.load(Ordering::Acquire);
         self.length(pos).store(len, Ordering::Relaxed);
         if old & 0xffff == CLAIMED {
-            // Its claimer may have died before it moved the head; nobody could pass any more.
+            // Its claimer may have died before it moved the head, and then no sender could pass any
+            // more.
             let gone = (old >> 32) as u32;
             let head = self.map.u32(self.within + HEAD);
             let _ = head.compare_exchange(gone, gone.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
@@ -190,7 +191,8 @@ impl Place {
             let slot = self.map.u64(self.slot_at(pos));
             let value = slot.load(Ordering::Acquire);
             if (value >> 32) as u32 != pos || value & 0xffff == 0 {
-                // An older lap: nothing posted here, unless somebody moved the head meanwhile.
+                // An older lap: nothing posted here, unless another sender moved the head
+                // meanwhile.
                 fence(Ordering::SeqCst);
                 if head.load(Ordering::Acquire) == pos {
                     return Claim::Empty;
@@ -202,7 +204,7 @@ impl Place {
                 && slot
                     .compare_exchange(value, word(pos, owner, CLAIMED), Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok();
-            // Whoever won: position `pos` is gone, help the head past it.
+            // Whichever sender won, position `pos` is gone: help the head past it.
             let _ = head.compare_exchange(pos, pos.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
             if won {
                 return Claim::Got { pos, len };

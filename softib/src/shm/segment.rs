@@ -1,8 +1,9 @@
 //! Our own segment: claim a slot, grow it, close it; sweep what the dead left.
 //!
-//! A segment is a sparse file `softib-<uid>-<slot>` of mode 0600 in the user's folder (`super::folder`).
-//! It is made without a name, locked and filled, and then linked to the first free name: it appears
-//! complete and locked. Only who holds a file's lock unlinks it, so nobody removes the file of the living.
+//! A segment is a sparse file `softib-<uid>-<slot>` of mode 0600 in the user's folder
+//! (`super::folder`). It is made without a name, locked and filled, and then linked to the first
+//! free name: it appears complete and locked. Only the holder of a file's lock unlinks it, so the
+//! file of a living process stays.
 
 use super::files::{link_name, open_path, sweep_one, unlink_if_same, unnamed};
 use super::folder::{self, uid};
@@ -31,7 +32,8 @@ pub struct Segment {
     /// Random, never 0: tells two processes apart that had the same slot one after the other.
     pub incarnation: u64,
     path: PathBuf,
-    /// Entries of the QP and MR tables that have space; the header has copies, which anybody could change.
+    /// Entries of the QP and MR tables that have space; the header has copies, which a peer could
+    /// change.
     limits: [AtomicU32; 2],
     /// What H_PROBE points to.
     _probe: Box<[u8; 16]>,

@@ -1,7 +1,7 @@
 //! Asynchronous events of receive queue pairs: every handle, in every process, gets each.
 //!
-//! Who finds out counts the event in the domain's segment and wakes the device threads of the holders; each of those compares
-//! the counts with what its handles have been told.
+//! The process that finds out counts the event in the domain's segment and wakes the device
+//! threads of the holders; each of those compares the counts with what its handles have been told.
 
 use crate::engine::world::World;
 use crate::objects::events::Subject;

@@ -8,9 +8,10 @@
 //!      └──────────────────────── ring of A in C ──────────────┘
 //! ```
 //!
-//! No process stands for the receive queue pair: the initiator reads in the domain's segment whether it takes messages, and
-//! goes to the process whose SRQ the request names. So that process is the only one whose death fails a request, and the
-//! receive queue pair lives as long as anybody who has a handle of it.
+//! No process stands for the receive queue pair: the initiator reads in the domain's segment
+//! whether it takes messages, and goes to the process whose SRQ the request names. So that process
+//! is the only one whose death fails a request, and the receive queue pair lives as long as any
+//! process has a handle of it.
 //!
 //! What is in the ring names the receive queue pair (`shm::cell::Via`), and the target looks at the domain itself before it believes it.
 

@@ -102,7 +102,7 @@ impl SendLink {
     #[cold]
     fn refresh(&mut self, me: (u32, u64)) -> bool {
         self.seen = None;
-        // Somebody may have lost its handle since: look for a witness again.
+        // The witness may have lost its handle since: look for one again.
         self.witness = None;
         if self.domain.exists(self.index)
             && self.domain.sequence(self.index) & 1 != 0

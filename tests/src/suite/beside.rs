@@ -1,9 +1,10 @@
 //! softib beside a real libibverbs: `libsoftib-preload.so` in LD_PRELOAD.
 //!
-//! No machine of ours has RDMA hardware, so a stand-in plays the real library: `tests/verbs/fake.c`, with the real one's symbol
-//! versions, a device fake0 and a record of its calls. `tests/verbs/beside.c` uses fake0 and softib0 in turns and looks at
-//! each step at what fake0's library saw. Then the same with the distribution's library, which finds no device, and with
-//! programs that nobody here wrote.
+//! No machine of ours has RDMA hardware, so a stand-in plays the real library:
+//! `tests/verbs/fake.c`, with the real one's symbol versions, a device fake0 and a record of its
+//! calls. `tests/verbs/beside.c` uses fake0 and softib0 in turns and looks at each step at what
+//! fake0's library saw. Then the same with the distribution's library, which finds no device, and
+//! with programs of other projects.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +33,7 @@ pub fn cases(_: &Setting) -> Vec<Case> {
         }),
         foreign("ibv_devices"),
         foreign("ibv_devinfo -v -d softib0"),
-        // Its modules are opened by dlopen: the real library is in nobody's global scope.
+        // Its modules are opened by dlopen: the real library is not in the global scope.
         Case::new("preloaded beside the distribution's libibverbs: pyverbs", |setting| {
             let script = "import pyverbs.device as d; print([x.name for x in d.get_device_list()])";
             alone(setting, &["/usr/bin/python3", "-c", script]).map(drop)

@@ -25,7 +25,7 @@ const FABRICS: [(&str, &str, &str); 3] = [
     ("finds no receive for every fiftieth message", "seed=7,drop=20%,rnr=every:50:2ms,report", "rnr_storms"),
 ];
 
-/// Verbs programs that nobody here wrote, on RoCE ports and between nodes.
+/// Verbs programs of other projects, on RoCE ports and between nodes.
 const ON_ROCE: [&str; 6] = [
     "ibv_rc_pingpong -d softib0 -c -n 200 -g 0",
     "ibv_rc_pingpong -d softib0 -c -n 200 -g 3 -e",

@@ -13,8 +13,8 @@ use crate::{Failure, Result};
 const LIMITS: u64 = 90;
 const IWARP: (&str, &str) = ("SOFTIB_LINK_LAYER", "iwarp");
 
-/// Verbs programs that nobody here wrote: server, and what makes a client of it. (The servers of ucmatose and
-/// ib_write_lat send first, which iWARP does not allow: the device ends them.)
+/// Verbs programs of other projects: server, and what makes a client of it. (The servers of
+/// ucmatose and ib_write_lat send first, which iWARP does not allow: the device ends them.)
 const PROGRAMS: &[(&str, &str)] = &[
     ("rping @ -C 20 -v -V", "-s|-c -a 127.0.0.1"),
     ("rping @ -C 5 -S 4096", "-s -a ::1|-c -a ::1"),

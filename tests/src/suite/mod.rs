@@ -12,7 +12,7 @@
 //!     ports       several devices and ports: which of them a job uses, and that all of them carry it
 //!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
 //!     netpipe     NetPIPE's integrity check
-//!     verbs       verbs programs that nobody here wrote, over the drop-in libibverbs
+//!     verbs       verbs programs of other projects, over the drop-in libibverbs
 //!     commands    ... the pairs among them, line by line
 //!     applications    applications of other projects, from their packages: libfabric, MPICH, QEMU, fio, qperf, DAPL
 //!     beside      softib beside a real libibverbs, by LD_PRELOAD

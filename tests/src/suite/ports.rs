@@ -14,7 +14,8 @@ use crate::suite::{Case, Setting};
 use crate::{Failure, Result};
 
 const SECONDS: u64 = 60;
-/// Verbs programs that nobody here wrote, at a port that is not the first of a device that is not the first.
+/// Verbs programs of other projects, at a port that is not the first of a device that is not the
+/// first.
 const COMMANDS: [&str; 4] = [
     "ibv_rc_pingpong -d softib1 -i 2 -c -n 200",
     "ibv_ud_pingpong -d softib1 -i 2 -c -n 200",

@@ -1,5 +1,6 @@
-//! RDMA-CM over the software device, twice: programs that nobody here wrote, unmodified, over the drop-in librdmacm.so.1
-//! (rdma-core's examples, perftest with `-R`), and our MPI programs with `btl_oxib_cpc_include rdmacm`.
+//! RDMA-CM over the software device, twice: programs of other projects, unmodified, over the
+//! drop-in librdmacm.so.1 (rdma-core's examples, perftest with `-R`), and our MPI programs with
+//! `btl_oxib_cpc_include rdmacm`.
 //!
 //! A server is given its client once it listens: its socket shows in the folder of segments.
 

@@ -1,5 +1,5 @@
-//! Programs that nobody here wrote, unmodified, over the drop-in libibverbs: rdma-core's examples, perftest, UCX, and Open MPI's
-//! own BTL for verbs. Which, with which options: see [`commands`].
+//! Programs of other projects, unmodified, over the drop-in libibverbs: rdma-core's examples,
+//! perftest, UCX, and Open MPI's own BTL for verbs. Which, with which options: see [`commands`].
 
 use crate::mpirun::Transport;
 use crate::pair::Pair;

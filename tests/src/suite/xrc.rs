@@ -19,7 +19,7 @@ const PROGRAMS: [&str; 4] = ["sendrecv", "collectives", "random", "crossing"];
 /// Datagrams are lost, and receives are missing. `drop` and the others strike datagrams only.
 const FAULTS: &str = "seed=8,drop=20%,duplicate=10%,reorder=10%,rnr=every:50:1ms";
 
-/// Both are asked, wait for their turn again, and so stand in front of whoever comes then.
+/// Both are asked, wait for their turn again, and so stand in front of those that come then.
 const STOPPED: &str =
     "two ranks that stand and are the first to be asked of their node hold up no others (stopped, 5 ranks)";
 
@@ -80,7 +80,7 @@ fn nodes(setting: &Setting, program: &str) -> Result<()> {
     let script = r#"SOFTIB_NODE=node$((OMPI_COMM_WORLD_RANK / 2)) exec "$0" "$@""#;
     let job = setting.foreign_job(4, &setting.transport, "/bin/sh").arguments(["-c", script, &compiled]);
     let job = job.parameters(&layout(setting, LAYOUT)?.parameters());
-    // Nobody is slow, so that nobody else is asked beside the first one of a node.
+    // No rank counts as slow within 60 s, so that no other is asked beside the first one of a node.
     let job = job.parameter("btl_oxib_ibcm_timeout", "60s");
     let finished = passes(&job.parameter("btl_oxib_verbose", "debug"), program, LIMIT)?;
     let (senders, connected) = (counts(&finished, "xrc_senders"), counts(&finished, "xrc_connected"));

@@ -81,7 +81,7 @@ impl<'a> Locked<'a> {
         Ok(index)
     }
 
-    /// Makes an entry safe to touch for everybody.
+    /// Makes an entry safe to touch for every process.
     fn open_entry(&self, index: usize) -> Result<(), Errno> {
         let have = self.word(D_QP_LIMIT).load(Ordering::Relaxed) as usize;
         if index >= have {

@@ -6,10 +6,11 @@
 //! 32 KiB   qp table   4096 x 512 B: receive queue pairs, each with the set of processes that have handles of it
 //! ```
 //!
-//! The number of such a queue pair is the domain's slot and an index, like any other's; the slots of domains are the last
-//! of the range. A sender reads an entry as it reads a process's `qptable`: a sequence number, odd while the entry is written, makes
-//! its copy consistent and tells when it is old. Whoever changes something holds the mutex of the file ([`DomainFile::lock`]);
-//! the kernel takes that from the dead, and the next one mends a sequence number that was left odd.
+//! The number of such a queue pair is the domain's slot and an index, like any other's; the slots
+//! of domains are the last of the range. A sender reads an entry as it reads a process's `qptable`:
+//! a sequence number, odd while the entry is written, makes its copy consistent and tells when it
+//! is old. A process that changes something holds the mutex of the file ([`DomainFile::lock`]); the
+//! kernel takes that from the dead, and the next holder mends a sequence number that was left odd.
 //!
 //! Handles are counted in each process and kept here as one bit a process, so that no death makes a count wrong.
 
@@ -77,14 +78,14 @@ const _: () = {
     assert!(Q_HOLDERS + HOLDERS / 8 <= QP);
 };
 
-/// The byte that everybody who has the domain open read-locks, and the one that is the mutex.
+/// The byte that every process that has the domain open read-locks, and the one that is the mutex.
 pub const HELD: Range = Range::Byte(0);
 const MUTEX: Range = Range::Byte(1);
 
 /// The file that names a domain, on one device of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// None: nobody else can open it.
+    /// None: no other process can open it.
     Private,
     Inode {
         dev: u64,
@@ -144,7 +145,7 @@ impl DomainFile {
     /// Maps a domain's segment and checks that it is one, of this user and boot, and the one of `slot`.
     pub fn map(file: File, slot: usize) -> Result<DomainFile, Errno> {
         let metadata = file.metadata()?;
-        // Anybody can make a file of this name where all users' segments live.
+        // Any user can make a file of this name where all users' segments live.
         if metadata.len() != LEN as u64 || metadata.uid() != folder::uid() {
             return Err(Errno::PROTO);
         }
@@ -193,8 +194,8 @@ impl DomainFile {
         card::read(&self.map)
     }
 
-    /// The right to change something; nobody else changes anything meanwhile. Threads of this process exclude each other
-    /// by the engine's lock.
+    /// The right to change something; no other process changes anything meanwhile. Threads of this
+    /// process exclude each other by the engine's lock.
     pub fn lock(&self) -> Result<Locked<'_>, Errno> {
         filelock::take(&self.file, Kind::Exclusive, MUTEX)?;
         Ok(Locked::new(self))
