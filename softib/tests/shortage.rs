@@ -57,8 +57,7 @@ fn opens() {
 
 /// Runs a role to its end, with its standard error.
 fn run(role: &str, env: &[(&str, &str)]) -> Output {
-    let program = std::env::current_exe().unwrap();
-    let mut command = Child::command(&program, role);
+    let mut command = Child::command(program(), role);
     command.envs(env.iter().copied()).stderr(Stdio::piped()).output().unwrap()
 }
 
@@ -166,8 +165,8 @@ fn lift_limits() {
 }
 
 fn start(env: &[(&str, &str)]) -> Child {
-    let program = std::env::current_exe().unwrap();
-    Child::spawn(Child::command(&program, "meets").envs(env.iter().copied()).stderr(Stdio::piped()))
+    let program = program();
+    Child::spawn(Child::command(program, "meets").envs(env.iter().copied()).stderr(Stdio::piped()))
 }
 
 /// Lets two processes meet; what each says of it.
@@ -242,8 +241,8 @@ fn exchanges() {
 #[test]
 fn a_process_maps_of_a_segment_what_it_uses() {
     let limit = [("TEST_LIMIT", "as=700000000")];
-    let program = std::env::current_exe().unwrap();
-    let start = || Child::spawn(Child::command(&program, "exchanges").envs(limit));
+    let program = program();
+    let start = || Child::spawn(Child::command(program, "exchanges").envs(limit));
     let (mut a, mut b) = (start(), start());
     meeting(&mut a, &mut b);
     for child in [&mut a, &mut b] {
@@ -270,6 +269,7 @@ impl Drop for Small {
 /// A tmpfs of this size in a mount namespace of the calling thread, which its children share. None: this user may not have one, or the
 /// root folder is no mount point (a chroot), so that mounts cannot be kept from others.
 fn small_folder(name: &str, bytes: usize) -> Option<Small> {
+    program();
     let folder = Folder::new(name);
     let (kind, private) = (c"tmpfs".as_ptr(), libc::MS_REC | libc::MS_PRIVATE);
     let apart = unsafe {

@@ -410,6 +410,13 @@ pub fn event(dev: &Dev) -> Option<u32> {
     }
 }
 
+/// This test program. Found out once: in a mount namespace of its own below another root folder the system names it by a path that
+/// leads nowhere.
+pub fn program() -> &'static std::path::Path {
+    static PROGRAM: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    PROGRAM.get_or_init(|| std::env::current_exe().unwrap())
+}
+
 /// The other process of a test.
 pub struct Child {
     pub process: Process,
@@ -424,8 +431,7 @@ impl Child {
     }
 
     pub fn start_with(role: &str, env: &[(&str, &str)]) -> Child {
-        let program = std::env::current_exe().unwrap();
-        Child::spawn(Child::command(&program, role).envs(env.iter().copied()))
+        Child::spawn(Child::command(program(), role).envs(env.iter().copied()))
     }
 
     /// The command that runs a role.
