@@ -52,7 +52,7 @@ pub unsafe extern "C" fn join_ex(
         if attr.comp_mask != needed || attr.join_flags > RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER {
             return Err(Errno::INVAL);
         }
-        // SAFETY: as above.
+        // SAFETY: the attributes say that they have an address (comp_mask, checked), which the caller has filled in.
         let to = unsafe { address::parse(attr.addr)? };
         world().join(key, to.ip(), attr.join_flags, context as usize)?;
         endpoint::complete(key)

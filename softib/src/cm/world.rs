@@ -132,7 +132,7 @@ pub struct Id {
     pub deadline: Option<Instant>,
     /// When a full backlog is tried again.
     pub retry: Option<Instant>,
-    /// Until then a request that finds nobody who listens looks again.
+    /// Until then a request that finds no listener looks again.
     pub searches_until: Option<Instant>,
     /// Our side of the connection, and the peer's once it is known.
     pub ours: Side,
@@ -242,19 +242,19 @@ pub unsafe fn id_key(id: *mut rdma_cm_id) -> Result<usize, Errno> {
     if id.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: by contract the start of a CId.
+    // SAFETY: it is not null (checked), so it is an id of ours that is not destroyed (caller); those begin a CId.
     Ok(unsafe { (*id.cast::<CId>()).key })
 }
 
 /// Index of a channel that a program passed.
 ///
 /// # Safety
-/// `channel` is null or a channel of ours that is not destroyed.
+/// `channel` is null or a channel of ours; the memory of one that is destroyed stays.
 pub unsafe fn channel_key(channel: *mut rdma_event_channel) -> Result<usize, Errno> {
     if channel.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: by contract the start of a CChannel.
+    // SAFETY: it is not null (checked), so it is a channel of ours (caller); those begin a CChannel.
     Ok(unsafe { (*channel.cast::<CChannel>()).key.load(Ordering::Relaxed) })
 }
 
@@ -270,7 +270,7 @@ pub fn install_process_hooks() {
 
 /// A program that exits without destroying its ids leaves neither sockets nor ports behind.
 extern "C" fn at_exit() {
-    // Somebody who holds the lock now is in a call, and what he leaves is swept by the next process.
+    // A thread that holds the lock now is in a call; what it leaves is swept by the next process.
     let Ok(mut world) = WORLD.try_lock() else { return };
     for (_, id) in &mut world.ids {
         let Some(reservation) = id.reservation.take() else { continue };

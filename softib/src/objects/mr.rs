@@ -4,7 +4,7 @@
 //! is published in the segment (`shm::mrtable`); local work requests are checked here.
 //!
 //! The check of a plain region is one look at one entry. Keys whose memory is not where requests say it is ([`Special`]) have
-//! an entry that fails this check, and whoever fails it asks [`Mrs::resolve`] before giving up.
+//! an entry that fails this check, and a caller whose request fails it asks [`Mrs::resolve`] before giving up.
 
 use super::CBox;
 use super::mw::Window;
@@ -215,7 +215,7 @@ impl Mrs {
         // SAFETY: C structs that their entries own.
         let region = |entry: &Entry| entry.c.as_ref().is_some_and(|c| unsafe { (*c.as_ptr()).pd } == pd);
         let window = |special: &Special| match special {
-            // SAFETY: as above.
+            // SAFETY: the window owns its C struct, which lives as long as the window is in the table.
             Special::Window(window) => unsafe { (*window.c.as_ptr()).pd == pd },
             _ => false,
         };

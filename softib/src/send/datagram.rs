@@ -3,7 +3,7 @@
 //! Room in the ring is another matter: a wire would hold more than a ring does, so a datagram waits for it at the head of its SQ
 //! while the target lives ([`super::unconnected`]). It is lost only if the target has not read for [`PATIENCE`], so that a stopped
 //! process does not keep a queue pair from all others. Half of a ring is for connected queue pairs only: they have a
-//! receive for each message in it, while datagrams that nobody has read yet hold receives back.
+//! receive for each message in it, while datagrams that have not been read yet hold receives back.
 //!
 //! ```text
 //!   cell payload   | envelope 4 | route header 40, if there is one | data |
