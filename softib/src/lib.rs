@@ -41,9 +41,9 @@ pub mod shm;
 mod window;
 mod xrc;
 
-pub use abi::device::{is_device, number_of as device_number};
 pub use abi::dm::{import_dm, unimport_dm};
 pub use abi::import::{import_device, import_mr, import_pd, unimport_mr, unimport_pd};
+pub use abi::listing::{is_device, number_of as device_number};
 pub use abi::memory::reg_mr_iova;
 pub use abi::multicast::{attach_mcast, detach_mcast};
 pub use abi::qp_ex::qp_to_qp_ex;

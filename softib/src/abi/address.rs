@@ -2,9 +2,9 @@
 //!
 //! A handle carries the destination behind its C struct, so that a post copies it and the handle may go at once.
 
-use super::create::{pd_key, use_pd};
-use super::device::device_of;
-use super::{engine, guard, guard_ptr};
+use super::guard::{guard, guard_ptr};
+use super::handle::{engine, pd_key, use_pd};
+use super::listing::device_of;
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
 use crate::port::address::Address;

@@ -7,50 +7,17 @@
 //! Every completion queue has room for the extended struct; only `create_cq_ex` fills its functions in. Between start_poll and
 //! end_poll the queue belongs to one thread, as a real device keeps it (unless it was made for a single thread).
 
-use super::create::{check_depth, cq_key, insert_cq, optional_channel};
-use super::device::context_key;
-use super::{Turn, domain, engine, guard, guard_ptr, poll};
+use super::create::{check_depth, insert_cq};
+use super::guard::{guard, guard_ptr};
+use super::handle::{context_key, cq_key, engine, optional_channel};
+use super::{domain, poll};
 use crate::clock::Stamp;
 use crate::errno::Errno;
+use crate::objects::extended::CqEx;
 use crate::objects::zeroed;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-
-/// The C struct of a completion queue, and the completion that is being read.
-#[repr(C)]
-pub struct CqEx {
-    ex: ibv_cq_ex,
-    wc: ibv_wc,
-    stamp: Stamp,
-    turn: Turn,
-    single_threaded: bool,
-    /// The parent domain it was made with, or null.
-    pub parent: *mut ibv_pd,
-}
-
-/// An `ibv_cq` in its extended form, without functions yet.
-pub fn extended(c: ibv_cq) -> CqEx {
-    // SAFETY: ibv_cq_ex is plain C data; zeroes are valid (null functions).
-    let mut ex: ibv_cq_ex = unsafe { zeroed() };
-    (ex.context, ex.channel, ex.cq_context) = (c.context, c.channel, c.cq_context);
-    (ex.handle, ex.cqe) = (c.handle, c.cqe);
-    CqEx {
-        ex,
-        wc: ibv_wc::default(),
-        stamp: Stamp::default(),
-        turn: Turn::default(),
-        single_threaded: false,
-        parent: std::ptr::null_mut(),
-    }
-}
-
-// The ibv_cq that programs see is the beginning of the extended one.
-const _: () = {
-    assert!(std::mem::offset_of!(ibv_cq, handle) == std::mem::offset_of!(ibv_cq_ex, handle));
-    assert!(std::mem::offset_of!(ibv_cq, mutex) == std::mem::offset_of!(ibv_cq_ex, mutex));
-    assert!(size_of::<ibv_cq>() <= std::mem::offset_of!(ibv_cq_ex, status));
-};
 
 pub unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,

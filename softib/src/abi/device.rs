@@ -1,10 +1,11 @@
-//! The device list, contexts, and what they say about the device.
+//! Contexts, and what they say about the device.
 
+use super::guard::{guard, guard_minus, guard_ptr};
+use super::handle::{context_key, engine};
+use super::limits::{MAX_CQE, MAX_WR};
+use super::listing::{device_of, is_iwarp, number_of, put_name};
 use super::port::query_port_sized;
-use super::{
-    cq_ex, dm, domain, engine, guard, guard_minus, guard_ptr, import, memory, ops, poll, qp_ex, receive,
-    shared_qp, window, xrc,
-};
+use super::{command, cq_ex, dm, domain, memory, ops, poll, qp_ex, receive, shared_qp, window, xrc};
 use crate::clock;
 use crate::engine as process;
 use crate::errno::Errno;
@@ -17,105 +18,14 @@ use crate::paging;
 use crate::port;
 use crate::reason::{self, Cause};
 use crate::send::MAX_SGE;
-use crate::shm::layout::{GROUPS, MRS, PORTS, QPS};
+use crate::shm::layout::{GROUPS, MRS, QPS};
 use rdma_sys::*;
 use std::collections::VecDeque;
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::sync::OnceLock;
 
-/// Largest depth of a CQ, and of a send or receive queue.
-pub const MAX_CQE: u32 = 1 << 20;
-/// Deepest send or receive queue, in work requests.
-pub const MAX_WR: u32 = 1 << 15;
 const CQS: c_int = 1 << 16;
-
-/// The devices that have been listed, by number; they live as long as the process, like real ones.
-static DEVICES: [OnceLock<usize>; PORTS] = [const { OnceLock::new() }; PORTS];
-
-/// Device `number` of this process, which is below [`PORTS`].
-fn nth_device(number: usize) -> *mut ibv_device {
-    *DEVICES[number].get_or_init(|| {
-        // SAFETY: device_with_slack is plain C data; zeroes are valid.
-        let mut device: Box<device_with_slack> = Box::new(unsafe { zeroed() });
-        let (c, name) = (&mut device.device, format!("{}{number}", port::NAME));
-        (c.node_type, c.transport_type) = transport();
-        put_name(&mut c.name, &name);
-        put_name(&mut c.dev_name, &name);
-        put_name(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
-        Box::into_raw(device) as usize
-    }) as *mut ibv_device
-}
-
-/// The number of a device of ours: 0 for softib0. None: it is another library's.
-pub fn number_of(device: *const ibv_device) -> Option<usize> {
-    DEVICES.iter().position(|known| known.get().is_some_and(|&at| at == device.addr()))
-}
-
-/// The number of the device that a context is of. EINVAL: it is none of ours.
-pub fn device_of(context: *mut ibv_context) -> Result<usize, Errno> {
-    // SAFETY: the program passes a context of ours.
-    number_of(unsafe { (*context).device }).ok_or(Errno::INVAL)
-}
-
-/// Node and transport type, as the settings have them.
-fn transport() -> (i32, i32) {
-    if is_iwarp() { (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP) } else { (IBV_NODE_CA, IBV_TRANSPORT_IB) }
-}
-
-fn is_iwarp() -> bool {
-    port::link_layer() == port::LinkLayer::Iwarp
-}
-
-/// Whether this is a device of ours, and not one of another library in this process.
-pub fn is_device(device: *const ibv_device) -> bool {
-    number_of(device).is_some()
-}
-
-fn put_name(to: &mut [c_char], name: &str) {
-    for (to, from) in to.iter_mut().zip(name.bytes()) {
-        *to = from as c_char;
-    }
-}
-
-/// A list of devices, with room for all that there can be and the end.
-type List = [*mut ibv_device; PORTS + 1];
-
-pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    guard_ptr(|| {
-        // What cannot be understood is told when a device is opened.
-        let devices = port::settings().map_or(1, |settings| settings.devices);
-        let mut list: Box<List> = Box::new([std::ptr::null_mut(); PORTS + 1]);
-        for (number, slot) in list.iter_mut().enumerate().take(devices) {
-            *slot = nth_device(number);
-        }
-        if !count.is_null() {
-            // SAFETY: the program passes null or a valid pointer.
-            unsafe { *count = devices as c_int };
-        }
-        Ok(Box::leak(list).as_mut_ptr())
-    })
-}
-
-pub unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
-    guard(|| {
-        if !list.is_null() {
-            // SAFETY: made by get_device_list, freed once by the rules of the API.
-            drop(unsafe { Box::from_raw(list.cast::<List>()) });
-        }
-        Ok(())
-    });
-}
-
-pub unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: a device from our list; the name lives as long as the device, which is for ever.
-    unsafe { (*device).name.as_ptr() }
-}
-
-pub unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
-    u64::from_ne_bytes(port::guid(number_of(device).unwrap_or(0)))
-}
 
 pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     guard_ptr(|| open(device))
@@ -124,7 +34,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
 /// Opens a device. Every refusal leaves a reason.
 fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     reason::forget();
-    import::command_file().and_then(|command| open_as(device, command)).map_err(|error| {
+    command::command_file().and_then(|command| open_as(device, command)).map_err(|error| {
         if reason::is_known(error) {
             return error;
         }
@@ -147,7 +57,7 @@ pub fn open_as(device: *mut ibv_device, command: File) -> Result<*mut ibv_contex
         if state.w.ports.of_device(number).is_empty() {
             return Err(Errno::NODEV);
         }
-        import::sign(&command, state.w.segment.incarnation, state.w.contexts.vacant_key())?;
+        command::sign(&command, state.w.segment.incarnation, state.w.contexts.vacant_key())?;
         let context =
             Context { c, device: number, users: 0, queue: VecDeque::new(), file, _command: command };
         let c = context.c.as_ptr();
@@ -197,16 +107,6 @@ fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs
     c.context.ops.post_recv = Some(receive::post_recv);
     c.context.ops.post_srq_recv = Some(receive::post_srq_recv);
     c
-}
-
-/// The index of one of our contexts.
-pub fn context_key(context: *mut ibv_context) -> usize {
-    // SAFETY: the program passes a context that open_device returned: the end of a verbs_context.
-    unsafe {
-        (*context.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>())
-            .r#priv
-            .addr()
-    }
 }
 
 pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
@@ -365,9 +265,4 @@ fn odp_caps() -> ibv_odp_caps {
             ud_odp_caps: offered(send | recv),
         },
     }
-}
-
-/// Nothing to do: registered memory is not pinned, fork is harmless.
-pub unsafe extern "C" fn fork_init() -> c_int {
-    0
 }

@@ -3,12 +3,10 @@
 //! Offsets and lengths of copies are multiples of 4, as adapters ask for. A fork child, which has no device otherwise, can take
 //! and use parts of the memory, too: nothing here needs the engine, except to count.
 
-use super::create::{pd_key, use_context};
-use super::device::context_key;
+use super::guard::{guard, guard_ptr};
+use super::handle::{context_key, engine, pd_key, use_context};
 use super::memory::{self, Place, check_access};
-use super::{engine, guard, guard_ptr};
 use crate::dm;
-pub use crate::dm::release;
 use crate::errno::Errno;
 use crate::shm::mrtable::Region;
 use rdma_sys::*;

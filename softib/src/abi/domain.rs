@@ -6,34 +6,14 @@
 //! uses it most (`engine::lock`). Allocators are accepted and never asked: queues lie in the
 //! segment, where peers find them, and memory of the program is no place for them.
 
-use super::create::{pd_key, use_context, use_pd};
-use super::device::context_key;
-use super::{engine, guard, guard_ptr};
+use super::guard::{guard, guard_ptr};
+use super::handle::{context_key, engine, pd_key, use_context, use_pd};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::objects::CBox;
+use crate::objects::parent::{Parent, Td};
 use rdma_sys::*;
 use std::ffi::c_int;
-
-/// A parent domain.
-#[derive(Debug)]
-pub struct Parent {
-    c: CBox<ibv_pd>,
-    td: Option<*mut Td>,
-}
-
-// SAFETY: the thread domain is only touched under the engine's lock.
-unsafe impl Send for Parent {}
-
-/// A thread domain, and the parent domains that have it.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Td {
-    context: *mut ibv_context,
-    users: u32,
-}
-
-const _: () = assert!(std::mem::offset_of!(Td, context) == std::mem::offset_of!(ibv_td, context));
 
 pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, init: *mut ibv_td_init_attr) -> *mut ibv_td {
     guard_ptr(|| {

@@ -4,9 +4,8 @@
 //! Destroying an object waits until every event fetched for it has been acknowledged, as in libibverbs; the
 //! counters and the condition for that live in the C structs.
 
-use super::create::channel_key;
-use super::device::context_key;
-use super::{engine, guard, guard_minus};
+use super::guard::{guard, guard_minus};
+use super::handle::{channel_key, context_key, engine};
 use crate::engine::world::World;
 use crate::errno::Errno;
 use crate::objects::events::{Event, Subject};

@@ -4,44 +4,16 @@
 //! of it names them, too. Contexts of other processes can't be imported: their memory is not ours, and no kernel stands between.
 //! Imported objects are C structs of their own for the same thing; "unimport" gives the struct back, not the thing.
 
-use super::create::{pd_key, use_context};
-use super::device::{context_key, open_as};
-use super::{engine, guard, guard_ptr};
-use crate::errno::{Errno, check};
-use crate::shm::shortage;
+use super::command::signature;
+use super::device::open_as;
+use super::guard::{guard, guard_ptr};
+use super::handle::{context_key, engine, pd_key, use_context};
+use crate::errno::Errno;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
-use std::os::unix::fs::FileExt;
-
-const MAGIC: u64 = u64::from_le_bytes(*b"softibfd");
-
-/// A command descriptor that names no process and context yet.
-pub fn command_file() -> Result<File, Errno> {
-    // SAFETY: a name that is a C string.
-    let fd = check(unsafe { libc::memfd_create(c"softib-command".as_ptr(), libc::MFD_CLOEXEC) })
-        .map_err(shortage::descriptors)?;
-    // SAFETY: memfd_create made the descriptor just now, and nothing else owns it.
-    Ok(unsafe { File::from_raw_fd(fd) })
-}
-
-/// Writes into a command descriptor whose it is: the process's incarnation, and the index of the context.
-pub fn sign(file: &File, incarnation: u64, context: usize) -> Result<(), Errno> {
-    let words = [MAGIC, incarnation, context as u64];
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    file.write_all_at(&bytes, 0).map_err(Errno::from)
-}
-
-/// Incarnation and context that a descriptor names.
-fn signature(file: &File) -> Option<(u64, usize)> {
-    let mut bytes = [0u8; 24];
-    file.read_exact_at(&mut bytes, 0).ok()?;
-    let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
-    let (magic, incarnation, context) = (words.next()?, words.next()?, words.next()?);
-    (magic == MAGIC).then_some((incarnation, context as usize))
-}
 
 /// `ibv_import_device`: another context of the device. It owns the descriptor from then on. EINVAL: the descriptor is no duplicate
 /// of a `cmd_fd` of ours; EOPNOTSUPP: it is one of another process.

@@ -2,8 +2,9 @@
 //!
 //! `ibv_reg_mr_iova` and zero-based regions give memory another address in work requests, here and at peers.
 
-use super::create::{pd_key, use_pd};
-use super::{dm, engine, guard, guard_ptr};
+use super::guard::{guard, guard_ptr};
+use super::handle::{engine, pd_key, use_pd};
+use crate::dm;
 use crate::engine::world::World;
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};

@@ -1,8 +1,9 @@
 //! Posting send requests.
 
 use super::address::destination;
-use super::queue::qp_index;
-use super::{engine, guard, window};
+use super::binding;
+use super::guard::guard;
+use super::handle::{engine, qp_index, sge_list};
 use crate::engine::lock::Owned;
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
@@ -247,7 +248,7 @@ fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
         (IBV_QPT_RC, IBV_WR_SEND_WITH_INV) | (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_LOCAL_INV) => {}
         (IBV_QPT_RC | IBV_QPT_UC, IBV_WR_BIND_MW) => {
             // SAFETY: the opcode says which member of the union the program has filled.
-            work.remote = Remote::Bind(window::requested(unsafe { &wr.rare.bind_mw })?);
+            work.remote = Remote::Bind(binding::requested(unsafe { &wr.rare.bind_mw })?);
         }
         _ => return Err(Errno::INVAL),
     }
@@ -256,17 +257,4 @@ fn address(qp: &Qp, wr: &ibv_send_wr, work: &mut Work) -> Result<(), Errno> {
         work.srqn = unsafe { wr.qp_type.xrc.remote_srqn };
     }
     Ok(())
-}
-
-/// # Safety
-/// `list` has `count` elements.
-#[inline]
-pub unsafe fn sge_list<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Result<&'a [ibv_sge], Errno> {
-    match count {
-        0 => Ok(&[]),
-        count if count < 0 || count as u32 > limit || list.is_null() => Err(Errno::INVAL),
-        // SAFETY: the caller passes `count` elements at `list`, which is not null, and `count` is
-        // above 0 (checked above).
-        count => Ok(unsafe { std::slice::from_raw_parts(list, count as usize) }),
-    }
 }

@@ -1,7 +1,7 @@
 //! Polling: completions that wait in a queue, and messages that wait in a ring.
 
-use super::create::cq_key;
-use super::{engine, guard};
+use super::guard::guard;
+use super::handle::{cq_key, engine};
 use crate::clock::Stamp;
 use crate::engine::Engine;
 use crate::engine::lock::{Owned, thread_id};

@@ -1,7 +1,8 @@
 //! What ports say about themselves: attributes, GID table, P_Key table.
 
-use super::device::device_of;
-use super::{engine, guard, guard_minus};
+use super::guard::{guard, guard_minus};
+use super::handle::engine;
+use super::listing::device_of;
 use crate::engine::world::World;
 use crate::errno::Errno;
 use crate::port::LinkLayer;

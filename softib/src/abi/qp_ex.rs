@@ -8,49 +8,16 @@
 //! `ibv_post_send` would take; `wr_complete` posts all of them, or none and says what the first mistake was.
 //! Every queue pair has room for the extended struct; only `create_qp_ex` with send operations fills its functions in.
 
+use super::guard::{guard, guard_ptr};
+use super::handle::engine;
 use super::queue::{check_init, create};
-use super::{Turn, engine, guard, guard_ptr, ops, shared_qp, window};
+use super::{binding, ops, shared_qp};
 use crate::errno::Errno;
-use crate::objects::zeroed;
+use crate::objects::extended::{List, Parts, QpEx};
 use crate::rdma_ring::WORD;
 use crate::send::{MAX_MESSAGE, UD_MTU};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
-
-/// The C struct of a queue pair, and the requests that are being put together.
-#[repr(C)]
-pub struct QpEx {
-    ex: ibv_qp_ex,
-    extended: bool,
-    cap: ibv_qp_cap,
-    turn: Turn,
-    list: List,
-}
-
-/// Requests in the making.
-#[derive(Default)]
-struct List {
-    requests: Vec<ibv_send_wr>,
-    parts: Vec<Parts>,
-    /// The first mistake.
-    mistake: Option<Errno>,
-}
-
-/// What a request is filled from.
-#[derive(Default)]
-struct Parts {
-    sges: Vec<ibv_sge>,
-    inline: Vec<u8>,
-}
-
-impl QpEx {
-    /// An `ibv_qp` in its extended form, without functions yet.
-    pub fn new(qp_base: ibv_qp, cap: ibv_qp_cap) -> QpEx {
-        // SAFETY: ibv_qp_ex is plain C data; zeroes are valid (null functions).
-        let ex = ibv_qp_ex { qp_base, ..unsafe { zeroed() } };
-        QpEx { ex, extended: false, cap, turn: Turn::default(), list: List::default() }
-    }
-}
 
 pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
@@ -345,7 +312,7 @@ unsafe extern "C" fn wr_bind_mw(
     on(qp, |qp| {
         // SAFETY: the program passes a valid pointer.
         let bind_mw = ibv_send_wr_bind_mw { mw, rkey, bind_info: unsafe { *info } };
-        window::requested(&bind_mw)?;
+        binding::requested(&bind_mw)?;
         qp.begin(IBV_WR_BIND_MW, |wr| wr.rare.bind_mw = bind_mw);
         Ok(())
     });

@@ -1,19 +1,21 @@
 //! Queue pairs: create, modify, query, destroy.
 
-use super::create::{cq_key, pd_key, release_queue, srq_key, use_context, use_pd};
-use super::device::{MAX_WR, context_key};
-use super::qp_ex::QpEx;
-use super::{engine, event, guard, guard_ptr, shared_qp, window, xrc};
+use super::guard::{guard, guard_ptr};
+use super::handle::{context_key, cq_key, engine, pd_key, qp_index, srq_key, use_context, use_pd};
+use super::limits::MAX_WR;
+use super::srq::release_queue;
+use super::values::{check_values, port_of, store};
+use super::{event, shared_qp, window};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
 use crate::iwarp::{self, Stream};
 use crate::objects::events::Subject;
+use crate::objects::extended::QpEx;
 use crate::objects::peer::{Link, Route};
-use crate::objects::qp::{Qp, Qps, Usual, number};
+use crate::objects::qp::{Qp, Usual, number};
 use crate::objects::recvq::RecvQ;
 use crate::objects::{CBox, qp_state, zeroed};
-use crate::port::Ports;
 use crate::port::address::Address;
 use crate::send::MAX_SGE;
 use crate::shm::domain::DomainFile;
@@ -24,7 +26,6 @@ use rdma_sys::*;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Longest inline payload that is granted; a request for less gets this all the same.
 const MAX_INLINE: u32 = 1024;
@@ -194,13 +195,6 @@ fn count(w: &mut World, qp: &Qp, delta: i32) {
     }
 }
 
-/// Index of a QP that a program passed.
-#[inline]
-pub fn qp_index(qp: *mut ibv_qp) -> usize {
-    // SAFETY: the program passes a QP of ours.
-    unsafe { (*qp).handle as usize }
-}
-
 pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     guard(|| {
         // SAFETY: the program passes a valid pointer.
@@ -327,71 +321,6 @@ fn arrive(qp: &mut Qp, w: &mut World, to: u32) {
         w.busy.push(qp.index);
     }
     crate::send::tell_drained(qp, w);
-}
-
-/// Whether the attributes that `mask` names have values that can be (ibv_modify_qp(3)); EINVAL if not.
-pub fn check_values(attr: &ibv_qp_attr, mask: u32, ports: &Ports, port: u8) -> Result<(), Errno> {
-    let has = |bit: u32| mask & bit != 0;
-    let wrong = has(IBV_QP_PKEY_INDEX) && usize::from(attr.pkey_index) >= ports.pkeys.len()
-        || has(IBV_QP_PATH_MTU) && !(IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu)
-        || has(IBV_QP_RETRY_CNT) && attr.retry_cnt > 7
-        || has(IBV_QP_RNR_RETRY) && attr.rnr_retry > 7
-        || has(IBV_QP_TIMEOUT) && attr.timeout > 31
-        || has(IBV_QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31
-        || has(IBV_QP_MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > 16
-        || has(IBV_QP_MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > 16
-        || has(IBV_QP_DEST_QPN) && attr.dest_qp_num >= 1 << (2 * QP_BITS)
-        || has(IBV_QP_AV) && !is_possible(&attr.ah_attr, ports, port)
-        || has(IBV_QP_ALT_PATH) && !is_alternate(&attr.alt_ah_attr, ports, port);
-    if wrong { Err(Errno::INVAL) } else { Ok(()) }
-}
-
-/// The primary path starts at the queue pair's own port; programs may leave its number out.
-fn is_possible(path: &ibv_ah_attr, ports: &Ports, port: u8) -> bool {
-    let own = matches!(path.port_num, 0) || path.port_num == ports.number(port);
-    own && Address::from(path).check(ports.card(port)).is_ok()
-}
-
-/// An alternate path may start at another port of the device.
-fn is_alternate(path: &ibv_ah_attr, ports: &Ports, port: u8) -> bool {
-    let from = match path.port_num {
-        0 => Ok(port),
-        num => ports.place(ports.device(port), num),
-    };
-    from.is_ok_and(|from| Address::from(path).check(ports.card(from)).is_ok())
-}
-
-/// The port of a queue pair with attributes `old` once `new` are in force, and its place among all. EINVAL: its device has none of that number.
-pub fn port_of(
-    ports: &Ports,
-    device: usize,
-    old: &ibv_qp_attr,
-    new: &ibv_qp_attr,
-    mask: u32,
-) -> Result<u8, Errno> {
-    if mask & IBV_QP_PORT != 0 {
-        return ports.place(device, new.port_num);
-    }
-    // Before INIT there is none.
-    ports.place(device, old.port_num.max(1))
-}
-
-/// Copies the attributes that `mask` names.
-pub fn store(to: &mut ibv_qp_attr, from: &ibv_qp_attr, mask: u32) {
-    macro_rules! take {
-        ($($bit:ident => $field:ident),* $(,)?) => {
-            $( if mask & $bit != 0 { to.$field = from.$field; } )*
-        };
-    }
-    take! {
-        IBV_QP_ACCESS_FLAGS => qp_access_flags, IBV_QP_PKEY_INDEX => pkey_index, IBV_QP_PORT => port_num,
-        IBV_QP_QKEY => qkey, IBV_QP_AV => ah_attr, IBV_QP_PATH_MTU => path_mtu, IBV_QP_TIMEOUT => timeout,
-        IBV_QP_RETRY_CNT => retry_cnt, IBV_QP_RNR_RETRY => rnr_retry, IBV_QP_RQ_PSN => rq_psn,
-        IBV_QP_MAX_QP_RD_ATOMIC => max_rd_atomic, IBV_QP_ALT_PATH => alt_ah_attr,
-        IBV_QP_MIN_RNR_TIMER => min_rnr_timer, IBV_QP_SQ_PSN => sq_psn, IBV_QP_DEST_QPN => dest_qp_num,
-        IBV_QP_MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, IBV_QP_PATH_MIG_STATE => path_mig_state,
-        IBV_QP_EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
-    }
 }
 
 /// Binds the QP to the process that has its destination QPN now, if the address leads to it; else
@@ -527,20 +456,4 @@ fn retire(state: &mut State, index: usize) -> Result<u32, Errno> {
     // What has been taken in may have raised some.
     event::forget(w, qp.context, Subject::Qp(index));
     Ok(qp.async_events)
-}
-
-/// Gives an SRQ another depth; peers learn the new place with their next look at a QP's entry.
-pub fn resize_srq(qps: &mut Qps, w: &mut World, key: usize, max_wr: u32) -> Result<(), Errno> {
-    if !(1..=MAX_WR).contains(&max_wr) {
-        return Err(Errno::INVAL);
-    }
-    let World { srqs, heap, segment, retired, .. } = w;
-    let srq = srqs.get_mut(key).ok_or(Errno::INVAL)?;
-    let old = srq.queue.resize(segment, heap, max_wr)?;
-    retired.push((Instant::now(), old));
-    for qp in qps.iter_mut().filter(|qp| qp.srq == Some(key)) {
-        qp.publish(w);
-    }
-    xrc::publish(w, key);
-    Ok(())
 }

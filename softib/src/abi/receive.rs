@@ -1,9 +1,7 @@
 //! Posting receives.
 
-use super::create::srq_key;
-use super::ops::sge_list;
-use super::queue::qp_index;
-use super::{engine, guard};
+use super::guard::guard;
+use super::handle::{engine, qp_index, sge_list, srq_key};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::objects::mr::Mrs;

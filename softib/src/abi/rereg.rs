@@ -5,8 +5,7 @@
 //! has become right is right. Regions at other addresses than their memory's, and null regions, stay as they are (EINVAL), and
 //! so do regions with windows on them (EBUSY).
 
-use super::create::{pd_key, use_pd};
-use super::engine;
+use super::handle::{engine, pd_key, use_pd};
 use super::memory::check_access;
 use crate::engine::world::State;
 use crate::errno::Errno;

@@ -4,14 +4,14 @@
 //! The queue pair is in the domain's segment; what a program has is a handle. Its `ibv_qp.handle` has the upper bit set, so that no
 //! call takes it for a queue pair of this process: there is nothing to post to it.
 
-use super::device::context_key;
-use super::qp_ex::QpEx;
-use super::queue::{check_values, port_of, store};
-use super::xrc::xrcd_key;
-use super::{create, engine, event, guard_ptr};
+use super::event;
+use super::guard::guard_ptr;
+use super::handle::{context_key, engine, use_context, xrcd_key};
+use super::values::{check_values, port_of, store};
 use crate::engine::world::World;
 use crate::errno::Errno;
 use crate::objects::events::Subject;
+use crate::objects::extended::QpEx;
 use crate::objects::qp::number;
 use crate::objects::xrc::Handle;
 use crate::objects::{CBox, qp_state, zeroed};
@@ -22,6 +22,7 @@ use crate::shm::shortage::is_shortage;
 use rdma_sys::*;
 use std::ffi::c_void;
 
+/// Bit of a handle in `ibv_qp.handle`.
 const HANDLE: u32 = 1 << 31;
 
 /// The handle that a program's QP is, if it is one.
@@ -112,7 +113,7 @@ fn insert(
     let pointer = handle.pointer();
     entry.insert(handle);
     w.xrc.use_xrcd(key, 1);
-    create::use_context(w, context, 1)?;
+    use_context(w, context, 1)?;
     Ok(pointer)
 }
 
@@ -227,5 +228,5 @@ pub fn destroy(qp: *mut ibv_qp, key: usize) -> Result<(), Errno> {
         domain.file.lock()?.close(handle.index, domain.holder);
     }
     w.xrc.use_xrcd(handle.xrcd, -1);
-    create::use_context(w, handle.context, -1)
+    use_context(w, handle.context, -1)
 }

@@ -1,14 +1,14 @@
 //! The driver table: the control path of this device for `verbs::Driver::from_table`.
 
-use super::{address, create, device, event, memory, port, queue};
+use super::{address, create, device, event, listing, memory, port, queue, srq};
 use rdma_sys::Table;
 
 static TABLE: Table = Table {
     name: "softib",
-    get_device_list: device::get_device_list,
-    free_device_list: device::free_device_list,
-    get_device_name: device::get_device_name,
-    get_device_guid: device::get_device_guid,
+    get_device_list: listing::get_device_list,
+    free_device_list: listing::free_device_list,
+    get_device_name: listing::get_device_name,
+    get_device_guid: listing::get_device_guid,
     open_device: device::open_device,
     close_device: device::close_device,
     query_device: device::query_device,
@@ -26,10 +26,10 @@ static TABLE: Table = Table {
     destroy_cq: create::destroy_cq,
     get_cq_event: event::get_cq_event,
     ack_cq_events: event::ack_cq_events,
-    create_srq: create::create_srq,
-    modify_srq: create::modify_srq,
-    query_srq: create::query_srq,
-    destroy_srq: create::destroy_srq,
+    create_srq: srq::create_srq,
+    modify_srq: srq::modify_srq,
+    query_srq: srq::query_srq,
+    destroy_srq: srq::destroy_srq,
     create_qp: queue::create_qp,
     modify_qp: queue::modify_qp,
     query_qp: queue::query_qp,
@@ -38,7 +38,7 @@ static TABLE: Table = Table {
     destroy_ah: address::destroy_ah,
     get_async_event: event::get_async_event,
     ack_async_event: event::ack_async_event,
-    fork_init: device::fork_init,
+    fork_init: listing::fork_init,
 };
 
 /// The control path of the software device, for `verbs::Driver::from_table`.

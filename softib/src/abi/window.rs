@@ -1,11 +1,12 @@
 //! Memory windows: allocate, bind, free (ibv_alloc_mw(3), ibv_bind_mw(3)).
 
-use super::create::{pd_key, use_pd};
-use super::{engine, guard, guard_ptr, ops};
+use super::guard::{guard, guard_ptr};
+use super::handle::{engine, pd_key, use_pd};
+use super::{binding, ops};
 use crate::errno::Errno;
 use crate::objects::CBox;
 use crate::objects::mr::Special;
-use crate::objects::mw::{Binding, WINDOW_ACCESS, Window};
+use crate::objects::mw::Window;
 use crate::shm::mrtable::index_of;
 use rdma_sys::*;
 use std::ffi::c_int;
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
         let mut wr = ibv_send_wr { wr_id: bind.wr_id, opcode: IBV_WR_BIND_MW, ..Default::default() };
         wr.send_flags = bind.send_flags & !IBV_SEND_INLINE;
         wr.rare.bind_mw = ibv_send_wr_bind_mw { mw, rkey, bind_info: bind.bind_info };
-        ops::post_bind(qp, &wr, check(mw, rkey, &bind.bind_info)?)?;
+        ops::post_bind(qp, &wr, binding::check(mw, rkey, &bind.bind_info)?)?;
         // SAFETY: the program passes a window of ours, which is live during the call; no reference
         // to its struct exists here.
         unsafe { (*mw).rkey = rkey };
@@ -83,35 +84,6 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
 /// The next key of a window: the lower 8 bits count (ibv_inc_rkey(3)).
 fn next_key(rkey: u32) -> u32 {
     rkey & !0xff | u32::from((rkey as u8).wrapping_add(1))
-}
-
-/// A bind in a list of work requests, which is for type 2 windows. EINVAL, EPERM: it is none that could be carried out.
-pub fn requested(bind: &ibv_send_wr_bind_mw) -> Result<Binding, Errno> {
-    // SAFETY: the program passes a window of ours.
-    let (kind, own) = unsafe { ((*bind.mw).r#type, (*bind.mw).rkey) };
-    if kind != IBV_MW_TYPE_2 || index_of(own) != index_of(bind.rkey) {
-        return Err(Errno::INVAL);
-    }
-    check(bind.mw, bind.rkey, &bind.bind_info)
-}
-
-/// What can be wrong with a bind before it is its turn.
-fn check(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
-    let access = info.mw_access_flags;
-    let known = WINDOW_ACCESS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
-    if access & !known != 0 || info.mr.is_null() && (info.addr != 0 || info.length != 0) {
-        return Err(Errno::INVAL);
-    }
-    let mut binding = Binding { rkey, mr: 0, access, addr: info.addr, len: info.length };
-    if !info.mr.is_null() {
-        // SAFETY: the program passes a region and a window of ours.
-        if unsafe { pd_key((*info.mr).pd) != pd_key((*mw).pd) } {
-            return Err(Errno(libc::EPERM));
-        }
-        // SAFETY: the program passes null or a region of ours, and it is not null (checked above).
-        binding.mr = unsafe { (*info.mr).lkey };
-    }
-    Ok(binding)
 }
 
 /// Frees the type 2 windows of a queue pair that goes away, and waits for peers that are just using them.

@@ -1,20 +1,18 @@
 //! XRC domains and XRC SRQs (ibv_open_xrcd(3), ibv_create_srq_ex(3)).
 
-use super::create::{cq_key, new_srq, srq_key};
-use super::device::{context_key, device_of};
-use super::{engine, guard, guard_ptr};
-use crate::abi::create::use_context;
+use super::guard::{guard, guard_ptr};
+use super::handle::{context_key, cq_key, engine, srq_key, use_context, xrcd_key};
+use super::listing::device_of;
+use super::srq::{new_srq, publish};
 use crate::engine::world::{State, World};
 use crate::errno::Errno;
 use crate::objects::CBox;
-use crate::objects::qp::{Qps, number};
-use crate::objects::xrc::{Domain, KIND_SRQ, XrcSrq, Xrcd, XrcdC};
+use crate::objects::qp::number;
+use crate::objects::xrc::{Domain, XrcSrq, Xrcd, XrcdC};
 use crate::port::{self, LinkLayer};
 use crate::shm::card::Card;
-use crate::shm::domain::{DomainFile, Identity};
-use crate::shm::qptable::{self, Public};
+use crate::shm::domain::Identity;
 use crate::shm::registry;
-use crate::xrc::FULL_PKEY;
 use rdma_sys::*;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -125,12 +123,6 @@ fn insert(w: &mut World, context: *mut ibv_context, domain: usize) -> Result<*mu
     Ok(pointer)
 }
 
-/// Index of an XRCD that a program passed.
-pub fn xrcd_key(xrcd: *mut ibv_xrcd) -> usize {
-    // SAFETY: the program passes an XRCD of ours: the beginning of an XrcdC.
-    unsafe { (*xrcd.cast::<XrcdC>()).key }
-}
-
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     guard(|| {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,18 +143,10 @@ pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
         };
         if let Some((dir, domain)) = last {
             engine()?.shared.domains(-1);
-            part(&dir, &domain.file, domain.holder);
+            registry::part(&dir, &domain.file, domain.holder);
         }
         Ok(())
     })
-}
-
-/// Leaves a domain, with everything this process has in it.
-pub fn part(dir: &std::path::Path, file: &DomainFile, holder: usize) {
-    if let Ok(locked) = file.lock() {
-        locked.leave(holder);
-    }
-    registry::leave(dir, file);
 }
 
 pub unsafe extern "C" fn create_srq_ex(
@@ -212,49 +196,6 @@ fn create_srq(context: *mut ibv_context, init: &mut ibv_srq_init_attr_ex) -> Res
     qps.lend(index, key);
     publish(w, key);
     Ok(srq)
-}
-
-/// Tells senders of the domain where an XRC SRQ is now.
-pub fn publish(w: &World, key: usize) {
-    let Some(srq) = w.srqs.get(key) else { return };
-    let Some((xrc, domain)) = srq.xrc.as_ref().and_then(|xrc| Some((xrc, w.xrc.domains.get(xrc.domain)?)))
-    else {
-        return;
-    };
-    let public = Public {
-        state: IBV_QPS_RTR,
-        kind: KIND_SRQ,
-        generation: xrc.generation,
-        // A sender compares these as it does with a queue pair that is connected to it.
-        dest_qpn: domain.file.slot as u32,
-        dest_incarnation: domain.file.incarnation,
-        // The partition is checked with the receive queue pair.
-        pkey: FULL_PKEY.into(),
-        pd: srq.pd as u32,
-        rq_offset: srq.queue.place.offset as u64,
-        rq_size: srq.queue.place.size,
-        rq_shared: true,
-        ..Default::default()
-    };
-    qptable::publish(&w.segment.map, xrc.index, &public);
-}
-
-/// Hides an SRQ from senders, if it is an XRC one, and delivers what it has acknowledged.
-pub fn silence(state: &mut State, key: usize) {
-    let Some(xrc) = state.w.srqs.get(key).and_then(|srq| srq.xrc.as_ref()) else { return };
-    let gone = Public { generation: xrc.generation, ..Default::default() };
-    qptable::publish(&state.w.segment.map, xrc.index, &gone);
-    state.take_in_from(|_| true);
-    state.settle();
-}
-
-/// Takes an SRQ's XRC side down, for its destruction.
-pub fn withdraw(qps: &mut Qps, w: &mut World, xrc: &XrcSrq) {
-    qps.release(xrc.index);
-    w.xrc.use_xrcd(xrc.xrcd, -1);
-    if let Some(cq) = w.cqs.get_mut(xrc.cq) {
-        cq.users = cq.users.saturating_sub(1);
-    }
 }
 
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number_to: *mut u32) -> c_int {

@@ -3,7 +3,7 @@
 //! Results and what they point to are allocated by malloc(3), each on its own, as librdmacm's are: libfabric makes such structs itself,
 //! takes lists apart, and gives the pieces to `rdma_freeaddrinfo`.
 
-use crate::abi::guard_minus;
+use crate::abi::guard::guard_minus;
 use crate::errno::Errno;
 use libc::{sockaddr, socklen_t};
 use rdma_cm_sys::*;

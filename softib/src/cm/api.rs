@@ -3,9 +3,9 @@
 //! All return 0, or -1 or a null pointer with errno set. Programs vouch for the pointers that they pass, as in librdmacm.
 
 use super::message::Side;
-use super::world::{ACKNOWLEDGED, CEvent, CId, State, channel_key, id_key, world};
-use super::{address, channel, endpoint, iwarp, limits, listen, qp};
-use crate::abi::{guard_minus, guard_ptr};
+use super::world::{ACKNOWLEDGED, CId, State, channel_key, id_key, world};
+use super::{address, channel, device, id, iwarp, limits, listen, qp, sync};
+use crate::abi::guard::{guard_minus, guard_ptr};
 use crate::errno::Errno;
 use crate::shm::segment;
 use rdma_cm_sys::*;
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn create_id(
 ) -> c_int {
     guard_minus(|| {
         // SAFETY: null or a channel of ours by the rules of the API.
-        let id = unsafe { endpoint::make(channel, context, space, None)? };
+        let id = unsafe { id::make(channel, context, space, None)? };
         // SAFETY: the program passes a valid pointer.
         unsafe { to.write(id) };
         Ok(())
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn create_lasting_id(
     context: *mut c_void,
     space: u32,
 ) -> c_int {
-    super::device::keep_open(&mut world());
+    device::keep_open(&mut world());
     // SAFETY: by the rules of the API.
     unsafe { create_id(channel, to, context, space) }
 }
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
 pub fn destroy(key: usize) -> Result<(), Errno> {
     let c = world().id(key)?.c();
     // The event that a synchronous id keeps is ours to acknowledge: its program has no pointer of its own to it.
-    endpoint::drop_event(c);
+    sync::drop_event(c);
     let mut world = world();
     listen::stop(&mut world, key);
     world.abandon(key);
@@ -84,7 +84,7 @@ pub fn destroy(key: usize) -> Result<(), Errno> {
         world.discard_events(gone);
         let Some(id) = world.ids.try_remove(gone) else { continue };
         if id.uses_device {
-            super::device::close(&mut world);
+            device::close(&mut world);
         }
         if id.sync {
             world.channels.try_remove(id.channel);
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn resolve_addr(
             Some(unsafe { address::parse(from)? })
         };
         world().resolve_address(key, from, to)?;
-        endpoint::complete(key)
+        sync::complete(key)
     })
 }
 
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) 
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
         world().resolve_route(key)?;
-        endpoint::complete(key)
+        sync::complete(key)
     })
 }
 
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_para
         let side = side(id.ours, id.qp_num(), &param);
         world.connect(key, side, private)?;
         drop(world);
-        endpoint::complete(key)
+        sync::complete(key)
     })
 }
 
@@ -216,13 +216,13 @@ pub unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param
         let mut ours = side(id.ours, id.qp_num(), &param);
         ours.retry_count = 0;
         id.ours = ours;
-        if id.state == State::Requested && !id.datagram && id.qp_num().is_some() && !iwarp::is_here() {
+        if id.state == State::Requested && !id.datagram && id.qp_num().is_some() && !device::is_iwarp() {
             qp::bring_up(id)?;
         }
         let datagram = id.datagram;
         world.accept(key, ours, private)?;
         drop(world);
-        if datagram { Ok(()) } else { endpoint::complete(key) }
+        if datagram { Ok(()) } else { sync::complete(key) }
     })
 }
 
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
         iwarp::end(id);
         drop(world);
         // Only who asked hears of the end; who agreed has.
-        if state == State::Established { endpoint::complete(key) } else { Ok(()) }
+        if state == State::Established { sync::complete(key) } else { Ok(()) }
     })
 }
 
@@ -282,12 +282,8 @@ pub unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         if event.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: made by Box in get_cm_event, acknowledged once by the rules of the API.
-        let event = unsafe { Box::from_raw(event.cast::<CEvent>()) };
-        if let Ok(id) = world().id(event.owner) {
-            id.unacknowledged = id.unacknowledged.saturating_sub(1);
-        }
-        ACKNOWLEDGED.notify_all();
+        // SAFETY: by the rules of the API, an event of get_cm_event that has not been acknowledged.
+        unsafe { sync::acknowledge(event) };
         Ok(())
     })
 }
@@ -369,7 +365,7 @@ pub unsafe extern "C" fn create_qp(
 ) -> c_int {
     guard_minus(|| {
         // SAFETY: an id of ours and pointers by the rules of the API.
-        unsafe { endpoint::create_qp(id_key(id)?, pd, &mut *init) }
+        unsafe { id::create_qp(id_key(id)?, pd, &mut *init) }
     })
 }
 
@@ -377,14 +373,14 @@ pub unsafe extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
     guard_minus(|| {
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
-        endpoint::destroy_qp(key)
+        id::destroy_qp(key)
     });
 }
 
 pub unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
     guard_minus(|| {
         // SAFETY: an id and a channel of ours by the rules of the API; no channel means one of its own.
-        unsafe { endpoint::migrate(id.cast::<CId>(), channel) }
+        unsafe { id::migrate(id.cast::<CId>(), channel) }
     })
 }
 
@@ -392,8 +388,8 @@ pub unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_even
 pub unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut rdma_sys::ibv_context {
     guard_ptr(|| {
         let mut world = world();
-        let context = super::device::open(&mut world)?;
-        super::device::keep_open(&mut world);
+        let context = device::open(&mut world)?;
+        device::keep_open(&mut world);
         if !count.is_null() {
             // SAFETY: the program passes null or a valid pointer.
             unsafe { *count = 1 };
@@ -407,7 +403,7 @@ pub unsafe extern "C" fn free_devices(list: *mut *mut rdma_sys::ibv_context) {
         if !list.is_null() {
             // SAFETY: made by get_devices, freed once by the rules of the API.
             drop(unsafe { Box::from_raw(list.cast::<[*mut rdma_sys::ibv_context; 2]>()) });
-            super::device::close(&mut world());
+            device::close(&mut world());
         }
         Ok(())
     });

@@ -16,7 +16,7 @@ use super::carrier::{self, Received};
 use super::message::{Kind, Message, Side};
 use super::qp;
 use super::world::{Pending, State, World};
-use super::{iwarp, limits, reject};
+use super::{device, iwarp, limits, reject};
 use crate::errno::Errno;
 use crate::iwarp::Stream;
 use crate::shm::ports::Place;
@@ -43,7 +43,7 @@ impl World {
             return Err(Errno::INVAL);
         }
         (id.ours, id.private) = (side, private);
-        if iwarp::is_here() {
+        if device::is_iwarp() {
             iwarp::check(id)?;
         }
         id.state = State::Asked;
@@ -88,7 +88,7 @@ impl World {
         } else {
             (RDMA_CM_EVENT_REJECTED, reject::INVALID_SERVICE_ID)
         };
-        let status = if iwarp::is_here() { reject::IWARP } else { nobody.1 };
+        let status = if device::is_iwarp() { reject::IWARP } else { nobody.1 };
         self.finish(key, nobody.0, status);
     }
 
@@ -133,7 +133,7 @@ impl World {
             id.state = State::Over;
             return self.send(key, Kind::SidrRep, 0, private);
         }
-        if iwarp::is_here() {
+        if device::is_iwarp() {
             return self.accept_stream(key, private);
         }
         id.state = State::Replied;
@@ -265,7 +265,7 @@ impl World {
             // In Requested: the peer has let go of its request before the program looked at it.
             (State::Asked | State::Replied | State::Requested, Kind::Rej) => {
                 let status = i32::try_from(message.reason).unwrap_or(reject::CONSUMER);
-                let status = if iwarp::is_here() { reject::IWARP } else { status };
+                let status = if device::is_iwarp() { reject::IWARP } else { status };
                 self.over(
                     key,
                     RDMA_CM_EVENT_REJECTED,
@@ -319,7 +319,7 @@ impl World {
         id.theirs = Some(message.side);
         let (own, private) = (id.qp_num().is_some(), limits::reply(message.private));
         let event = |kind| Pending { kind, id: key, side: message.side, private, ..Pending::default() };
-        let brought_up = match (iwarp::is_here(), own) {
+        let brought_up = match (device::is_iwarp(), own) {
             (true, _) => iwarp::bring_up(id, Stream::Opens),
             (false, true) => qp::bring_up(id),
             (false, false) => {

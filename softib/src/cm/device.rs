@@ -135,3 +135,8 @@ pub fn port(context: *mut ibv_context) -> Result<(ibv_port_attr, [u8; 16]), Errn
         _ => Err(Errno::NODEV),
     }
 }
+
+/// Whether this process' port is an iWARP one.
+pub fn is_iwarp() -> bool {
+    port::link_layer() == LinkLayer::Iwarp
+}

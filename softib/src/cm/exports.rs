@@ -1,7 +1,7 @@
 //! Every name that librdmacm.so.1 exports, with its symbol version: what the drop-in library is made of. A program that is
 //! bound at its start needs every one of its names, used or not: rsockets, too, are there, and refuse.
 
-use super::{addrinfo, api, endpoint, multicast, names, srq};
+use super::{addrinfo, api, endpoint, id, multicast, names, srq};
 
 /// A name, its version, and the function.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ calls! {
         rdma_resolve_addr = api::resolve_addr;
         rdma_resolve_route = api::resolve_route;
         rdma_create_qp = api::create_qp;
-        rdma_create_qp_ex = endpoint::create_qp_ex;
+        rdma_create_qp_ex = id::create_qp_ex;
         rdma_destroy_qp = api::destroy_qp;
         rdma_connect = api::connect;
         rdma_listen = api::listen;

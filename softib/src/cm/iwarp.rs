@@ -9,18 +9,12 @@
 //! The queue pair is the id's own, or the one whose number stands in the parameters of `rdma_connect` and `rdma_accept`. The passive
 //! side hears of its end first: it may not send before the active side has ([`crate::iwarp`]).
 
-use super::qp;
 use super::world::{Id, State};
+use super::{device, qp};
 use crate::abi::queue;
 use crate::errno::Errno;
 use crate::iwarp::Stream;
-use crate::port::{self, LinkLayer};
 use rdma_sys::{IBV_QPS_RTR, IBV_QPS_RTS};
-
-/// Whether this process' port is an iWARP one.
-pub fn is_here() -> bool {
-    port::link_layer() == LinkLayer::Iwarp
-}
 
 /// Whether the id's queue pair can be connected. EINVAL: there is none, or it is not in INIT.
 pub fn check(id: &Id) -> Result<(), Errno> {
@@ -35,14 +29,14 @@ pub fn bring_up(id: &Id, stream: Stream) -> Result<(), Errno> {
 
 /// The id's request was refused, or nothing came of it: its queue pair goes to ERR, as with the kernel's siw.
 pub fn spend(id: &Id) {
-    if is_here() && id.state == State::Asked && id.socket.is_some() {
+    if device::is_iwarp() && id.state == State::Asked && id.socket.is_some() {
         queue::end_stream(id.ours.qpn);
     }
 }
 
 /// The connection is over, if there was one.
 pub fn end(id: &Id) {
-    if is_here() && id.theirs.is_some() {
+    if device::is_iwarp() && id.theirs.is_some() {
         queue::end_stream(id.ours.qpn);
     }
 }

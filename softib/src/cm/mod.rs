@@ -1,10 +1,10 @@
 //! The connection manager: librdmacm's calls for the software device, between the processes of one user on one host.
 //!
 //! ```text
-//!    program ──> api, endpoint, srq,        the C functions
+//!    program ──> api, endpoint, srq, id,    the C functions; sync: calls that wait for their event
 //!                addrinfo
 //!                   │
-//!        resolve, listen, connect, multicast    what calls and messages do to an id      qp, device: its verbs objects
+//!        resolve, listen, connect, multicast    what calls and messages do to an id      qp, queues, device: its verbs objects
 //!                   │
 //!                channel                    events; one pollable descriptor a channel
 //!                   │
@@ -26,6 +26,7 @@ mod connect;
 mod device;
 pub mod endpoint;
 pub mod exports;
+mod id;
 mod iwarp;
 mod limits;
 mod listen;
@@ -33,8 +34,10 @@ mod message;
 mod multicast;
 pub mod names;
 mod qp;
+mod queues;
 mod resolve;
 mod srq;
+mod sync;
 mod table;
 mod world;
 

@@ -12,8 +12,8 @@
 
 use super::message::Side;
 use super::world::{Id, Joined, Pending, World, id_key, world};
-use super::{address, endpoint};
-use crate::abi::guard_minus;
+use super::{address, sync};
+use crate::abi::guard::guard_minus;
 use crate::abi::multicast::{attach_mcast, detach_mcast};
 use crate::errno::Errno;
 use crate::port::{LinkLayer, link_layer};
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn join(id: *mut rdma_cm_id, addr: *mut sockaddr, context:
         // SAFETY: an id of ours and an address by the rules of the API.
         let (key, to) = unsafe { (id_key(id)?, address::parse(addr)?) };
         world().join(key, to.ip(), RDMA_MC_JOIN_FLAG_FULLMEMBER, context as usize)?;
-        endpoint::complete(key)
+        sync::complete(key)
     })
 }
 
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn join_ex(
         // SAFETY: the attributes say that they have an address (comp_mask, checked), which the caller has filled in.
         let to = unsafe { address::parse(attr.addr)? };
         world().join(key, to.ip(), attr.join_flags, context as usize)?;
-        endpoint::complete(key)
+        sync::complete(key)
     })
 }
 

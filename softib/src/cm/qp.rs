@@ -4,9 +4,9 @@
 //! manager; RNR timer code 0, which stands for the longest wait there is (655 ms, IBTA table 45); the peer says how many
 //! RNR retries it wants.
 
+use super::device;
 use super::message::Side;
 use super::world::Id;
-use super::{device, iwarp};
 use crate::driver_table;
 use crate::errno::Errno;
 use crate::send::multicast;
@@ -67,7 +67,7 @@ pub fn ud_param(side: &Side) -> rdma_ud_param {
 /// `rdma_init_qp_attr`: attributes for the transition to `state`, and their mask. On iWARP there is nothing to do beyond INIT, and the
 /// kernel answers with these.
 pub fn attributes(id: &Id, state: u32) -> Result<(ibv_qp_attr, u32), Errno> {
-    if !iwarp::is_here() {
+    if !device::is_iwarp() {
         return wire_attributes(id, state);
     }
     let attr = ibv_qp_attr {
@@ -133,7 +133,7 @@ fn ready_to_send(attr: &mut ibv_qp_attr, id: &Id, qp_type: u32) -> Result<u32, E
     attr.timeout = id.ack_timeout.unwrap_or(TIMEOUT);
     // Who asked for the connection says how often both repeat.
     attr.retry_cnt = id.ours.retry_count.max(theirs.retry_count);
-    attr.rnr_retry = if iwarp::is_here() { 0 } else { theirs.rnr_retry_count };
+    attr.rnr_retry = if device::is_iwarp() { 0 } else { theirs.rnr_retry_count };
     attr.max_rd_atomic = id.ours.initiator_depth.min(theirs.responder_resources).min(MOST_READS);
     let retries = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     Ok(match qp_type {

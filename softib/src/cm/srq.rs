@@ -7,9 +7,10 @@
 //! ```
 //! Whatever comes without a domain is in the private one of this process' device, as with librdmacm (rdma_create_srq_ex(3)).
 
+use super::device;
+use super::queues::{checked, drop_receive_queue, make_queue};
 use super::world::{World, id_key, world};
-use super::{device, endpoint};
-use crate::abi::guard_minus;
+use crate::abi::guard::guard_minus;
 use crate::driver_table;
 use crate::errno::Errno;
 use rdma_cm_sys::rdma_cm_id;
@@ -35,7 +36,7 @@ pub fn create_receive_qp(
         ..Default::default()
     };
     // SAFETY: an open context of ours, and a domain that is ours or that the program vouches for.
-    endpoint::checked(unsafe { ibv_create_qp_ex(driver_table(), context, &mut init) })
+    checked(unsafe { ibv_create_qp_ex(driver_table(), context, &mut init) })
 }
 
 /// `rdma_create_srq`: an XRC SRQ for an id that receives by XRC, else a basic one.
@@ -118,7 +119,7 @@ fn complete(
             if !(*c).recv_cq.is_null() {
                 return Err(Errno::INVAL);
             }
-            ((*c).recv_cq_channel, (*c).recv_cq) = endpoint::make_queue(context, attr.attr.max_wr)?;
+            ((*c).recv_cq_channel, (*c).recv_cq) = make_queue(context, attr.attr.max_wr)?;
             attr.cq = (*c).recv_cq;
         }
         id.owns.srq_cq = true;
@@ -132,7 +133,7 @@ fn drop_queue(world: &mut World, key: usize) {
     let Ok(id) = world.id(key) else { return };
     if std::mem::take(&mut id.owns.srq_cq) {
         // SAFETY: our own struct; the SRQ that used the queue is gone.
-        unsafe { endpoint::drop_receive_queue(id.c()) };
+        unsafe { drop_receive_queue(id.c()) };
     }
 }
 

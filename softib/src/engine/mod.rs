@@ -18,7 +18,6 @@ pub mod reap;
 pub mod thread;
 pub mod world;
 
-use crate::abi::xrc;
 use crate::errno::Errno;
 use crate::faults::Plan;
 use crate::faults::state::Faults;
@@ -221,7 +220,7 @@ extern "C" fn at_exit() {
         }
         if let Some(state) = engine.lock.try_lock() {
             for (_, domain) in &state.w.xrc.domains {
-                xrc::part(state.w.peers.dir(), &domain.file, domain.holder);
+                registry::part(state.w.peers.dir(), &domain.file, domain.holder);
             }
             state.w.segment.unlink();
             state.w.ports.leave();

@@ -2,7 +2,6 @@
 //!
 //! Split in three so that one queue pair, one ring and the rest can be borrowed at the same time.
 
-use crate::abi::domain::Parent;
 use crate::engine::progress::Inbound;
 use crate::errno::Errno;
 use crate::faults::state::Faults;
@@ -10,6 +9,7 @@ use crate::objects::cq::{Armed, Channel, Cq, Cqe};
 use crate::objects::events::{Context, Event, Subject};
 use crate::objects::groups::Groups;
 use crate::objects::mr::{Mrs, Pd};
+use crate::objects::parent::Parent;
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::srq::Srq;

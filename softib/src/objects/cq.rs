@@ -14,7 +14,7 @@
 //! ```
 
 use super::CBox;
-use crate::abi::cq_ex::CqEx;
+use super::extended::CqEx;
 use crate::clock::Stamp;
 use crate::errno::{Errno, check};
 use crate::shm::shortage;

@@ -9,15 +9,18 @@
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! srq      shared receive queues                   peer     other processes, as senders see them
 //! mw       memory windows                          binds    windows on regions
-//! xrc      domains, handles of their queue pairs
+//! xrc      domains, handles of their queue pairs   extended C structs of extended queues
+//! parent   parent domains, thread domains
 //! ```
 
 mod binds;
 pub mod cq;
 pub mod events;
+pub mod extended;
 pub mod groups;
 pub mod mr;
 pub mod mw;
+pub mod parent;
 pub mod peer;
 pub mod qp;
 pub mod qp_state;

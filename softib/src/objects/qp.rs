@@ -3,9 +3,9 @@
 use super::CBox;
 use super::cq::Cqe;
 use super::events::Subject;
+use super::extended::QpEx;
 use super::peer::Link;
 use super::recvq::{RecvQ, Taken};
-use crate::abi::qp_ex::QpEx;
 use crate::engine::world::World;
 use crate::faults::sends::Held;
 use crate::iwarp::Stream;

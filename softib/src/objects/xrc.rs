@@ -2,8 +2,8 @@
 //! SRQs. What the processes share is in the domain's segment (`shm::domain`).
 
 use super::CBox;
+use super::extended::QpEx;
 use super::recvq::Taken;
-use crate::abi::qp_ex::QpEx;
 use crate::errno::Errno;
 use crate::shm::domain::{DomainFile, EVENTS, Identity};
 use crate::shm::registry;

@@ -46,6 +46,14 @@ pub fn open(
     Ok(domain)
 }
 
+/// Leaves a domain, with everything this process has in it.
+pub fn part(dir: &Path, file: &DomainFile, holder: usize) {
+    if let Ok(locked) = file.lock() {
+        locked.leave(holder);
+    }
+    leave(dir, file);
+}
+
 /// Leaves a domain that [`open`] returned; it is removed if it is open nowhere else.
 pub fn leave(dir: &Path, domain: &DomainFile) {
     let lock = Registry::lock(dir);

@@ -1,0 +1,96 @@
+//! The C structs of completion queues and queue pairs in their extended form, which every one of them has room for: what programs
+//! read completions from field by field, and put requests together in call by call (`abi::cq_ex`, `abi::qp_ex`).
+
+use super::zeroed;
+use crate::clock::Stamp;
+use crate::errno::Errno;
+use rdma_sys::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The C struct of a completion queue, and the completion that is being read.
+#[repr(C)]
+pub struct CqEx {
+    pub ex: ibv_cq_ex,
+    pub wc: ibv_wc,
+    pub stamp: Stamp,
+    pub turn: Turn,
+    pub single_threaded: bool,
+    /// The parent domain it was made with, or null.
+    pub parent: *mut ibv_pd,
+}
+
+/// An `ibv_cq` in its extended form, without functions yet.
+pub fn extended(c: ibv_cq) -> CqEx {
+    // SAFETY: ibv_cq_ex is plain C data; zeroes are valid (null functions).
+    let mut ex: ibv_cq_ex = unsafe { zeroed() };
+    (ex.context, ex.channel, ex.cq_context) = (c.context, c.channel, c.cq_context);
+    (ex.handle, ex.cqe) = (c.handle, c.cqe);
+    CqEx {
+        ex,
+        wc: ibv_wc::default(),
+        stamp: Stamp::default(),
+        turn: Turn::default(),
+        single_threaded: false,
+        parent: std::ptr::null_mut(),
+    }
+}
+
+// The ibv_cq that programs see is the beginning of the extended one.
+const _: () = {
+    assert!(std::mem::offset_of!(ibv_cq, handle) == std::mem::offset_of!(ibv_cq_ex, handle));
+    assert!(std::mem::offset_of!(ibv_cq, mutex) == std::mem::offset_of!(ibv_cq_ex, mutex));
+    assert!(size_of::<ibv_cq>() <= std::mem::offset_of!(ibv_cq_ex, status));
+};
+
+/// The C struct of a queue pair, and the requests that are being put together.
+#[repr(C)]
+pub struct QpEx {
+    pub ex: ibv_qp_ex,
+    pub extended: bool,
+    pub cap: ibv_qp_cap,
+    pub turn: Turn,
+    pub list: List,
+}
+
+/// Requests in the making.
+#[derive(Default)]
+pub struct List {
+    pub requests: Vec<ibv_send_wr>,
+    pub parts: Vec<Parts>,
+    /// The first mistake.
+    pub mistake: Option<Errno>,
+}
+
+/// What a request is filled from.
+#[derive(Default)]
+pub struct Parts {
+    pub sges: Vec<ibv_sge>,
+    pub inline: Vec<u8>,
+}
+
+impl QpEx {
+    /// An `ibv_qp` in its extended form, without functions yet.
+    pub fn new(qp_base: ibv_qp, cap: ibv_qp_cap) -> QpEx {
+        // SAFETY: ibv_qp_ex is plain C data; zeroes are valid (null functions).
+        let ex = ibv_qp_ex { qp_base, ..unsafe { zeroed() } };
+        QpEx { ex, extended: false, cap, turn: Turn::default(), list: List::default() }
+    }
+}
+
+/// Whose turn it is to use a C struct over several calls. Giving it back twice is harmless: programs do that.
+#[derive(Debug, Default)]
+pub struct Turn(AtomicBool);
+
+impl Turn {
+    /// Waits until the turn is free, and takes it.
+    pub fn take(&self) {
+        while self.0.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Lets the next one have it.
+    pub fn give(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,24 @@
+//! Parent domains and thread domains (`abi::domain`).
+
+use super::CBox;
+use rdma_sys::*;
+
+/// A parent domain.
+#[derive(Debug)]
+pub struct Parent {
+    pub c: CBox<ibv_pd>,
+    pub td: Option<*mut Td>,
+}
+
+// SAFETY: the thread domain is only touched under the engine's lock.
+unsafe impl Send for Parent {}
+
+/// A thread domain, and the parent domains that have it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Td {
+    pub context: *mut ibv_context,
+    pub users: u32,
+}
+
+const _: () = assert!(std::mem::offset_of!(Td, context) == std::mem::offset_of!(ibv_td, context));
