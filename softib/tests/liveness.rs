@@ -7,7 +7,8 @@ mod common;
 use common::*;
 use rdma_sys::*;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 #[test]
 fn child_main() {
@@ -30,6 +31,30 @@ fn drop_in_on(dev: Dev) {
         assert_eq!((table().dealloc_pd)(dev.pd), 0);
         assert_eq!((table().close_device)(dev.ctx), 0);
     }
+}
+
+/// A peer that is killed after it has unset the bell and before it wakes the device thread leaves it asleep.
+#[test]
+fn a_close_ends_though_a_killed_peer_has_unset_the_bell_and_woken_no_thread() {
+    use softib::shm::{layout, map::Map, segment};
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(8));
+    let (dir, slot) = (segment::directory(), (qp.num() >> layout::QP_BITS) as usize);
+    let tables = Map::new(&segment::open_slot(&dir, slot).unwrap(), layout::TABLES_LEN).unwrap();
+    let (bell, end) = (tables.u32(layout::BELL), Instant::now() + PATIENCE);
+    // The bell is set a little before the thread sleeps; the wake-up is lost only if it does.
+    while bell.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < end, "the device thread does not sleep");
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    bell.store(0, Ordering::SeqCst);
+    qp.destroy();
+    let (done, ended) = std::sync::mpsc::channel();
+    let context = dev.ctx as usize;
+    unsafe { assert_eq!((table().destroy_cq)(qp.cq) | (table().dealloc_pd)(dev.pd), 0) };
+    std::thread::spawn(move || done.send(unsafe { (table().close_device)(context as *mut ibv_context) }));
+    assert_eq!(ended.recv_timeout(Duration::from_secs(3)), Ok(0), "the close hangs");
 }
 
 const LEN: usize = 5 << 18;

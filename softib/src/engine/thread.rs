@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_millis(4);
 /// How often the thread looks whether senders have died.
 pub const ROUNDS: Duration = Duration::from_millis(500);
+/// How often it looks around where no sender is known: one may have been killed before its first wake-up.
+const ALONE: Duration = Duration::from_secs(5);
 
 /// What the device thread and the application share outside of the lock.
 #[derive(Debug)]
@@ -79,14 +81,15 @@ impl Shared {
     }
 
     /// Makes the thread look around: a send is waiting, or control has changed.
+    ///
+    /// A bell that is not set does not mean that the thread is awake: a peer may have been killed between unsetting it and the wake-up.
     #[cold]
     pub fn wake(&self) {
         self.nap.store(1, Ordering::SeqCst);
         futex_wake(&self.nap);
         let bell = self.map.u32(BELL);
-        if bell.swap(0, Ordering::SeqCst) != 0 {
-            futex_wake(bell);
-        }
+        bell.store(0, Ordering::SeqCst);
+        futex_wake(bell);
     }
 
     /// Makes the thread do its rounds now: a plan of faults has changed.
@@ -189,9 +192,10 @@ fn work(engine: &Engine, rounds: Instant) {
         (state.progress(), state.is_alone())
     };
     if shared.thread_in_charge() && !shared.stop.load(Ordering::SeqCst) {
-        let until = if alone { again } else { Some(again.unwrap_or(rounds).min(rounds)) };
         let now = Instant::now();
-        futex_wait(bell, 1, until.map(|time| time.saturating_duration_since(now)));
+        let latest = if alone { now + ALONE } else { rounds };
+        let until = again.map_or(latest, |again| again.min(latest));
+        futex_wait(bell, 1, Some(until.saturating_duration_since(now)));
     }
     bell.store(0, Ordering::SeqCst);
 }
