@@ -8,6 +8,7 @@
 //!     test        every test: unit and property (cargo_test), end to end; kernel: over a real kernel's verbs, in guests
 //!
 //!     arrows      the modules' imports against docs/arrows.txt
+//!     fuzz        bytes from a peer, any bytes: the targets of fuzz/
 //!     ompi5       an Open MPI 5.0 below target/, from Debian's packages
 //!     args        the command line        packages   Debian packages, installed when missing
 //!     workspace   folders and cargo       report     progress and tables
@@ -23,6 +24,7 @@ mod bench_connect;
 mod build;
 mod cargo_test;
 mod dropin;
+mod fuzz;
 mod install;
 mod kernel;
 mod ompi5;
@@ -74,6 +76,10 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --verbs [WINDOWS [MESSAGES [SIZE...]]]
                                    the software device alone, beside raw shared memory
   arrows      compare the imports of every module with docs/arrows.txt, as a test of `cargo xtask test` does
+  fuzz        run the fuzz targets (fuzz/src/lib.rs names them) with cargo-fuzz and a nightly compiler
+                --seconds N        for each target (default: 60)
+                --keep             add inputs that reach new code to fuzz/corpus, which `cargo xtask test` replays
+                TARGET...          only these
 
 Missing Debian packages are named and installed (by sudo when not root); --no-install stops instead.
 ";
@@ -104,6 +110,7 @@ fn dispatch(words: &[String]) -> Result<()> {
         "install" => install::install(Args::parse(rest, &install::OPTIONS)?),
         "uninstall" => install::uninstall(Args::parse(rest, &install::OPTIONS)?),
         "arrows" => arrows::command(),
+        "fuzz" => fuzz::command(Args::parse(rest, &fuzz::OPTIONS)?),
         "bench" => bench::command(Args::parse(rest, &bench::OPTIONS)?),
         "help" | "--help" | "-h" => {
             say!("{}", USAGE.trim_end());
@@ -136,7 +143,9 @@ mod tests {
 
     #[test]
     fn every_command_has_help_of_its_own() {
-        for command in ["pingpong", "test", "verbs", "build", "install", "uninstall", "bench", "arrows"] {
+        for command in
+            ["pingpong", "test", "verbs", "build", "install", "uninstall", "bench", "arrows", "fuzz"]
+        {
             let text = usage_of(command).unwrap();
             assert!(text.contains(&format!("\n  {command} ")), "{text}");
             assert_eq!(text.contains("--soak"), command == "test", "{text}");
