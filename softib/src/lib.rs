@@ -1,12 +1,15 @@
 //! A software RDMA device between the processes of one host, with the libibverbs ABI.
 //!
 //! ```text
-//!    program ──> abi       C structs and functions: control path (table), data path (ops)
+//!    program ──> abi       C structs and functions: control path (table), data path (ops);  cm: librdmacm's calls
+//!                 │
+//!              engine      one per process: lock, progress, device thread;  faults: what goes wrong on demand
+//!                 │
+//!             datapath     initiator and responder: what requests and messages do
 //!                 │
 //!              objects     QPs, CQs, SRQs, MRs, ... as Rust structs
-//!            send  deliver the initiator's side and the target's side of a message; rdma: one-sided operations; xrc: both for XRC
 //!                 │
-//!              engine      one per process: lock, progress, device thread
+//!              fabric      who this process is: nodes, devices, ports;  extras: memory that only some programs ask for
 //!                 │
 //!               shm        the segment: rings, receive queues, QP and MR tables, liveness
 //! ```
@@ -22,24 +25,26 @@
 mod abi;
 mod clock;
 mod cm;
-mod deliver;
-mod dm;
+mod datapath;
 mod engine;
 #[doc(hidden)]
 pub mod errno;
+mod extras;
+mod fabric;
 pub mod faults;
-mod iwarp;
 mod objects;
-mod paging;
-pub mod port;
-mod rdma;
-mod rdma_ring;
 mod reason;
-mod send;
 #[doc(hidden)]
 pub mod shm;
-mod window;
-mod xrc;
+
+/// The node, the devices and the ports of this process.
+pub mod port {
+    pub use crate::abi::device::configure;
+    pub use crate::abi::port::gid_type;
+    pub use crate::fabric::{
+        LinkLayer, Settings, SettingsError, Variable, header_sum, link_layer, link_layer_of,
+    };
+}
 
 pub use abi::dm::{import_dm, unimport_dm};
 pub use abi::import::{import_device, import_mr, import_pd, unimport_mr, unimport_pd};
@@ -58,6 +63,6 @@ pub fn segment_dir() -> String {
     shm::folder::configured().to_string_lossy().into_owned()
 }
 
-pub use engine::world::Stats;
 pub use engine::{check_address_space, reserve, stats};
+pub use objects::world::Stats;
 pub use reason::{Carrier, carry_reasons, mute_reasons, take_reason};

@@ -6,8 +6,8 @@ use super::guard::{guard, guard_ptr};
 use super::handle::{engine, pd_key, use_pd};
 use super::listing::device_of;
 use crate::errno::Errno;
+use crate::fabric::address::Address;
 use crate::faults::{Call, calls as faults};
-use crate::port::address::Address;
 use rdma_sys::*;
 use std::ffi::c_int;
 

@@ -4,7 +4,7 @@ use super::guard::{guard, guard_ptr};
 use super::handle::{channel_key, context_key, cq_key, engine, optional_channel, pd_key, use_context};
 use super::limits::MAX_CQE;
 use super::{domain, event};
-use crate::engine::world::State;
+use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
 use crate::objects::cq::{Channel, Cq, event_file};

@@ -6,19 +6,17 @@ use super::limits::{MAX_CQE, MAX_WR};
 use super::listing::{device_of, is_iwarp, number_of, put_name};
 use super::port::query_port_sized;
 use super::{command, cq_ex, dm, domain, memory, ops, poll, qp_ex, receive, shared_qp, window, xrc};
-use crate::clock;
-use crate::engine as process;
+use crate::datapath::iwarp;
+use crate::engine::{current, life};
 use crate::errno::Errno;
-use crate::faults;
-use crate::iwarp;
+use crate::extras::{dm as arena, paging};
 use crate::objects::cq::event_file;
 use crate::objects::events::Context;
+use crate::objects::work::MAX_SGE;
 use crate::objects::{CBox, zeroed};
-use crate::paging;
-use crate::port;
 use crate::reason::{self, Cause};
-use crate::send::MAX_SGE;
 use crate::shm::layout::{GROUPS, MRS, QPS};
+use crate::{clock, fabric, faults};
 use rdma_sys::*;
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -38,7 +36,7 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
         if reason::is_known(error) {
             return error;
         }
-        let name = format_args!("{}{}", port::NAME, number_of(device).unwrap_or(0));
+        let name = format_args!("{}{}", fabric::NAME, number_of(device).unwrap_or(0));
         reason::because(error, Cause::Open, format_args!("{name} cannot be opened: {error}"))
     })
 }
@@ -49,8 +47,8 @@ pub fn open_as(device: *mut ibv_device, command: File) -> Result<*mut ibv_contex
     let plan = faults::load()?;
     faults::calls::arm_once(&plan);
     faults::calls::fate(faults::Call::OpenDevice)?;
-    let engine = process::open(plan)?;
-    crate::dm::prepare();
+    let engine = life::open(plan)?;
+    arena::prepare();
     let made = event_file().and_then(|file| {
         let c = CBox::new(new_context(device, file.as_raw_fd(), command.as_raw_fd()));
         let mut state = engine.enter();
@@ -68,7 +66,7 @@ pub fn open_as(device: *mut ibv_device, command: File) -> Result<*mut ibv_contex
             Ok(&raw mut (*c).context)
         }
     });
-    made.inspect_err(|_| process::close())
+    made.inspect_err(|_| life::close())
 }
 
 fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs_context {
@@ -109,6 +107,17 @@ fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs
     c
 }
 
+/// Chooses the node, the devices and the ports of this process, in the place of the environment variables. Settings hold from the next time
+/// a device is opened after all its contexts have been closed; `EBUSY` while it is open.
+pub fn configure(settings: fabric::Settings) -> Result<(), Errno> {
+    settings.check().map_err(|_| Errno::INVAL)?;
+    if current().is_some() {
+        return Err(Errno::BUSY);
+    }
+    fabric::choose(settings);
+    Ok(())
+}
+
 pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     guard_minus(|| {
         let key = context_key(context);
@@ -125,7 +134,7 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
             }
             state.w.contexts.remove(key);
         }
-        process::close();
+        life::close();
         Ok(())
     })
 }
@@ -140,9 +149,9 @@ pub unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_
 
 fn device_attr(device: usize) -> Result<ibv_device_attr, Errno> {
     // Not from the engine: a fork child, which has none, may ask as well.
-    let settings = port::settings().map_err(|_| Errno::INVAL)?;
+    let settings = fabric::settings().map_err(|_| Errno::INVAL)?;
     let (pkeys, ports) = (settings.pkeys.len(), settings.ports);
-    let guid = u64::from_ne_bytes(port::guid(device));
+    let guid = u64::from_ne_bytes(fabric::guid(device));
     let mut attr = ibv_device_attr {
         node_guid: guid,
         sys_image_guid: guid,
@@ -218,7 +227,7 @@ fn device_attr_ex(device: usize) -> Result<ibv_device_attr_ex, Errno> {
         orig_attr,
         device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)
             | if is_iwarp() { 0 } else { ATOMIC_WRITE },
-        max_dm_size: crate::dm::SIZE as u64,
+        max_dm_size: arena::SIZE as u64,
         completion_timestamp_mask: clock::MASK,
         hca_core_clock: clock::KILOHERTZ,
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),

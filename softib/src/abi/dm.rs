@@ -6,8 +6,8 @@
 use super::guard::{guard, guard_ptr};
 use super::handle::{context_key, engine, pd_key, use_context};
 use super::memory::{self, Place, check_access};
-use crate::dm;
 use crate::errno::Errno;
+use crate::extras::dm;
 use crate::shm::mrtable::Region;
 use rdma_sys::*;
 use std::ffi::{c_int, c_uint, c_void};

@@ -8,10 +8,11 @@
 
 use super::guard::{guard, guard_ptr};
 use super::handle::{context_key, engine, pd_key, use_context, use_pd};
-use crate::engine::world::{State, World};
+use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::objects::CBox;
 use crate::objects::parent::{Parent, Td};
+use crate::objects::world::World;
 use rdma_sys::*;
 use std::ffi::c_int;
 

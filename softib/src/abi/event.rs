@@ -6,9 +6,9 @@
 
 use super::guard::{guard, guard_minus};
 use super::handle::{channel_key, context_key, engine};
-use crate::engine::world::World;
 use crate::errno::Errno;
 use crate::objects::events::{Event, Subject};
+use crate::objects::world::World;
 use rdma_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -2,9 +2,9 @@
 //!
 //! A C struct carries its object's index, mostly in `handle`.
 
-use crate::engine::world::World;
 use crate::engine::{self, Engine};
 use crate::errno::Errno;
+use crate::objects::world::World;
 use crate::objects::xrc::XrcdC;
 use rdma_sys::*;
 use std::ffi::c_int;

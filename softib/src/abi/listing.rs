@@ -2,8 +2,8 @@
 
 use super::guard::{guard, guard_ptr};
 use crate::errno::Errno;
+use crate::fabric;
 use crate::objects::zeroed;
-use crate::port;
 use crate::shm::layout::PORTS;
 use rdma_sys::*;
 use std::ffi::{c_char, c_int};
@@ -17,7 +17,7 @@ fn nth_device(number: usize) -> *mut ibv_device {
     *DEVICES[number].get_or_init(|| {
         // SAFETY: device_with_slack is plain C data; zeroes are valid.
         let mut device: Box<device_with_slack> = Box::new(unsafe { zeroed() });
-        let (c, name) = (&mut device.device, format!("{}{number}", port::NAME));
+        let (c, name) = (&mut device.device, format!("{}{number}", fabric::NAME));
         (c.node_type, c.transport_type) = transport();
         put_name(&mut c.name, &name);
         put_name(&mut c.dev_name, &name);
@@ -44,7 +44,7 @@ fn transport() -> (i32, i32) {
 
 /// Whether the settings ask for iWARP ports.
 pub fn is_iwarp() -> bool {
-    port::link_layer() == port::LinkLayer::Iwarp
+    fabric::link_layer() == fabric::LinkLayer::Iwarp
 }
 
 /// Whether this is a device of ours, and not one of another library in this process.
@@ -65,7 +65,7 @@ type List = [*mut ibv_device; PORTS + 1];
 pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     guard_ptr(|| {
         // What cannot be understood is told when a device is opened.
-        let devices = port::settings().map_or(1, |settings| settings.devices);
+        let devices = fabric::settings().map_or(1, |settings| settings.devices);
         let mut list: Box<List> = Box::new([std::ptr::null_mut(); PORTS + 1]);
         for (number, slot) in list.iter_mut().enumerate().take(devices) {
             *slot = nth_device(number);
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_ch
 }
 
 pub unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
-    u64::from_ne_bytes(port::guid(number_of(device).unwrap_or(0)))
+    u64::from_ne_bytes(fabric::guid(number_of(device).unwrap_or(0)))
 }
 
 /// Nothing to do: registered memory is not pinned, fork is harmless.

@@ -4,13 +4,13 @@
 
 use super::guard::{guard, guard_ptr};
 use super::handle::{engine, pd_key, use_pd};
-use crate::dm;
-use crate::engine::world::World;
+use crate::engine::initiators::wait_for_initiators;
 use crate::errno::Errno;
+use crate::extras::{dm, paging};
 use crate::faults::{Call, calls as faults};
 use crate::objects::CBox;
 use crate::objects::mr::Special;
-use crate::paging;
+use crate::objects::world::World;
 use crate::shm::mrtable::Region;
 use rdma_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
                 w.mrs.invalidate(&w.segment, key)?;
             }
         }
-        crate::rdma::wait_for_initiators(engine()?, key)?;
+        wait_for_initiators(engine()?, key)?;
         let mut state = engine()?.enter();
         if let Some(Special::Mapped { dm: Some(dm), .. }) = state.w.mrs.free(key) {
             dm::release(dm);

@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use super::handle::{engine, qp_index};
-use crate::engine::world::State;
+use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::objects::groups::{Groups, group_of};
 use crate::shm::groups::Group;

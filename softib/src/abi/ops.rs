@@ -4,14 +4,16 @@ use super::address::destination;
 use super::binding;
 use super::guard::guard;
 use super::handle::{engine, qp_index, sge_list};
+use crate::datapath::initiator::{self, Rest, SHORT_SGES, Short};
+use crate::datapath::iwarp;
 use crate::engine::lock::Owned;
-use crate::engine::world::{State, World};
+use crate::engine::state::State;
 use crate::errno::Errno;
-use crate::iwarp;
+use crate::fabric::MAX_MESSAGE;
 use crate::objects::mw::Binding;
 use crate::objects::qp::Qp;
-use crate::rdma_ring::WORD;
-use crate::send::{self, MAX_MESSAGE, Remote, Rest, SHORT_SGES, Short, UD_MTU, Work};
+use crate::objects::work::{Remote, UD_MTU, WORD, Work};
+use crate::objects::world::World;
 use crate::shm::cell::INLINE_MAX;
 use rdma_sys::*;
 use std::ffi::c_int;
@@ -63,7 +65,7 @@ fn post_short<const INLINE: bool>(qp: usize, wr: &ibv_send_wr, sge: &ibv_sge) ->
     let Some(mut state) = engine.enter_as_owner() else { return false };
     let State { qps, w, .. } = &mut *state;
     let Some(to) = qps.get_mut(qp) else { return false };
-    match send::send_short::<INLINE>(to, w, wr, std::slice::from_ref(sge)) {
+    match initiator::send_short::<INLINE>(to, w, wr, std::slice::from_ref(sge)) {
         Short::Other => return false,
         Short::Sent => {}
         Short::Unfinished(rest) => finish(state, qp, rest),
@@ -75,7 +77,7 @@ fn post_short<const INLINE: bool>(qp: usize, wr: &ibv_send_wr, sge: &ibv_sge) ->
 fn finish(mut state: Owned<'_, State>, qp: usize, rest: Rest) {
     let finished = AssertUnwindSafe(|| {
         let State { qps, w, .. } = &mut *state;
-        qps.get_mut(qp).into_iter().for_each(|qp| send::finish_short(qp, w, rest));
+        qps.get_mut(qp).into_iter().for_each(|qp| initiator::finish_short(qp, w, rest));
         state.settle();
     });
     // The message is on its way, so post_send succeeds: a panic here is not reported to its caller.
@@ -148,13 +150,13 @@ fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
     let most = qp.cap.max_send_sge.min(SHORT_SGES);
     // SAFETY: the program passes num_sge elements at sg_list.
     let done = match unsafe { sge_list(wr.sg_list, wr.num_sge, most) } {
-        Ok(sges) if !sges.is_empty() => send::send_short::<false>(qp, w, wr, sges),
+        Ok(sges) if !sges.is_empty() => initiator::send_short::<false>(qp, w, wr, sges),
         _ => Short::Other,
     };
     match done {
         Short::Sent => Ok(()),
         Short::Unfinished(rest) => {
-            send::finish_short(qp, w, rest);
+            initiator::finish_short(qp, w, rest);
             Ok(())
         }
         Short::Other => post_any(qp, w, wr),
@@ -182,7 +184,7 @@ fn post_any(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
             return Err(Errno::INVAL);
         }
     }
-    send::submit(qp, w, work, sges)
+    initiator::submit(qp, w, work, sges)
 }
 
 #[inline]
@@ -209,7 +211,7 @@ pub fn post_bind(qp: *mut ibv_qp, wr: &ibv_send_wr, binding: Binding) -> Result<
         return Err(Errno::INVAL);
     }
     let work = Work { remote: Remote::Bind(binding), ..work_of(qp, wr, 0) };
-    let posted = send::submit(qp, w, work, &[]);
+    let posted = initiator::submit(qp, w, work, &[]);
     state.settle();
     if !state.w.busy.is_empty() && engine.shared.thread_in_charge() {
         engine.shared.wake();

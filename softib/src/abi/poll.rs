@@ -3,10 +3,10 @@
 use super::guard::guard;
 use super::handle::{cq_key, engine};
 use crate::clock::Stamp;
+use crate::datapath::responder::Short;
 use crate::engine::Engine;
 use crate::engine::lock::{Owned, thread_id};
-use crate::engine::progress::Short;
-use crate::engine::world::State;
+use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::objects::cq::Armed;
 use rdma_sys::*;

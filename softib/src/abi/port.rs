@@ -3,10 +3,10 @@
 use super::guard::{guard, guard_minus};
 use super::handle::engine;
 use super::listing::device_of;
-use crate::engine::world::World;
 use crate::errno::Errno;
-use crate::port::LinkLayer;
-use crate::send::MAX_MESSAGE;
+use crate::fabric::gid::kind;
+use crate::fabric::{LinkLayer, MAX_MESSAGE};
+use crate::objects::world::World;
 use crate::shm::card;
 use rdma_sys::*;
 use std::ffi::c_int;
@@ -117,4 +117,12 @@ pub unsafe extern "C" fn query_pkey(
         unsafe { pkey.write(key.to_be()) };
         Ok(())
     })
+}
+
+/// The type of a filled row of the GID table of port `num` of a device (`ibv_gid_type`); None for any other, or when no device is open.
+pub fn gid_type(device: usize, num: u8, index: usize) -> Option<u32> {
+    let engine = engine().ok()?;
+    let state = engine.enter();
+    let port = state.w.ports.card(state.w.ports.place(device, num).ok()?);
+    port.gids.get(index).map(|_| kind(port.link_layer, index))
 }

@@ -13,9 +13,9 @@ use super::handle::engine;
 use super::queue::{check_init, create};
 use super::{binding, ops, shared_qp};
 use crate::errno::Errno;
+use crate::fabric::MAX_MESSAGE;
 use crate::objects::extended::{List, Parts, QpEx};
-use crate::rdma_ring::WORD;
-use crate::send::{MAX_MESSAGE, UD_MTU};
+use crate::objects::work::{UD_MTU, WORD};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 

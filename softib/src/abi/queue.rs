@@ -6,22 +6,24 @@ use super::limits::MAX_WR;
 use super::srq::release_queue;
 use super::values::{check_values, port_of, store};
 use super::{event, shared_qp, window};
-use crate::engine::world::{State, World};
+use crate::datapath::initiator::tell_drained;
+use crate::datapath::iwarp;
+use crate::engine::state::State;
 use crate::errno::Errno;
+use crate::fabric::address::Address;
 use crate::faults::{Call, calls as faults};
-use crate::iwarp::{self, Stream};
 use crate::objects::events::Subject;
 use crate::objects::extended::QpEx;
 use crate::objects::peer::{Link, Route};
-use crate::objects::qp::{Qp, Usual, number};
+use crate::objects::qp::{Qp, Stream, Usual, number};
 use crate::objects::recvq::RecvQ;
+use crate::objects::work::MAX_SGE;
+use crate::objects::world::World;
+use crate::objects::xrc_link::SendLink;
 use crate::objects::{CBox, qp_state, zeroed};
-use crate::port::address::Address;
-use crate::send::MAX_SGE;
 use crate::shm::domain::DomainFile;
 use crate::shm::layout::{DOMAIN_SLOTS, QP_BITS, QPS};
 use crate::shm::shortage::is_shortage;
-use crate::xrc::send::SendLink;
 use rdma_sys::*;
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -320,7 +322,7 @@ fn arrive(qp: &mut Qp, w: &mut World, to: u32) {
         qp.busy = true;
         w.busy.push(qp.index);
     }
-    crate::send::tell_drained(qp, w);
+    tell_drained(qp, w);
 }
 
 /// Binds the QP to the process that has its destination QPN now, if the address leads to it; else

@@ -2,12 +2,13 @@
 
 use super::guard::guard;
 use super::handle::{engine, qp_index, sge_list, srq_key};
-use crate::engine::world::{State, World};
+use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
 use crate::objects::qp_state;
 use crate::objects::recvq::RecvQ;
+use crate::objects::world::World;
 use rdma_sys::*;
 use std::ffi::c_int;
 

@@ -7,7 +7,8 @@
 
 use super::handle::{engine, pd_key, use_pd};
 use super::memory::check_access;
-use crate::engine::world::State;
+use crate::engine::initiators::wait_for_initiators;
+use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::objects::mr::Mrs;
 use crate::objects::recvq::RecvQ;
@@ -100,7 +101,7 @@ unsafe fn apply(mr: *mut ibv_mr, change: &Change) -> Result<(), Errno> {
         }
         w.mrs.invalidate(&w.segment, c.handle)?
     };
-    crate::rdma::wait_for_initiators(engine()?, c.handle)?;
+    wait_for_initiators(engine()?, c.handle)?;
     let (addr, length) = change.range.unwrap_or((c.addr, c.length));
     let region = Region {
         key: c.handle,

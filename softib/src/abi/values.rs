@@ -1,8 +1,8 @@
 //! The attributes of queue pairs (ibv_modify_qp(3)): which values they can have, and which of them a call changes.
 
 use crate::errno::Errno;
-use crate::port::Ports;
-use crate::port::address::Address;
+use crate::fabric::Ports;
+use crate::fabric::address::Address;
 use crate::shm::layout::QP_BITS;
 use rdma_sys::*;
 

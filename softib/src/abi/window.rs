@@ -3,6 +3,7 @@
 use super::guard::{guard, guard_ptr};
 use super::handle::{engine, pd_key, use_pd};
 use super::{binding, ops};
+use crate::engine::initiators::wait_for_initiators;
 use crate::errno::Errno;
 use crate::objects::CBox;
 use crate::objects::mr::Special;
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
             last
         };
         if let Some(key) = last {
-            crate::rdma::wait_for_initiators(engine()?, key)?;
+            wait_for_initiators(engine()?, key)?;
         }
         let mut state = engine()?.enter();
         state.w.mrs.free((index as u32) << 8);
@@ -95,5 +96,5 @@ pub fn forget_queue_pair(index: usize) -> Result<(), Errno> {
         w.mrs.unbind_all_of(&w.segment, num)
     };
     let engine = engine()?;
-    keys.into_iter().try_for_each(|key| crate::rdma::wait_for_initiators(engine, key))
+    keys.into_iter().try_for_each(|key| wait_for_initiators(engine, key))
 }

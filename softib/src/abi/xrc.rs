@@ -4,12 +4,13 @@ use super::guard::{guard, guard_ptr};
 use super::handle::{context_key, cq_key, engine, srq_key, use_context, xrcd_key};
 use super::listing::device_of;
 use super::srq::{new_srq, publish};
-use crate::engine::world::{State, World};
+use crate::engine::state::State;
 use crate::errno::Errno;
+use crate::fabric::{self, LinkLayer};
 use crate::objects::CBox;
 use crate::objects::qp::number;
+use crate::objects::world::World;
 use crate::objects::xrc::{Domain, XrcSrq, Xrcd, XrcdC};
-use crate::port::{self, LinkLayer};
 use crate::shm::card::Card;
 use crate::shm::domain::Identity;
 use crate::shm::registry;
@@ -33,7 +34,7 @@ pub unsafe extern "C" fn open_xrcd(
 }
 
 fn open(context: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, Errno> {
-    if port::link_layer() == LinkLayer::Iwarp {
+    if fabric::link_layer() == LinkLayer::Iwarp {
         return Err(Errno::OPNOTSUPP);
     }
     const WANTED: u32 = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;

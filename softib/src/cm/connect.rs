@@ -18,7 +18,7 @@ use super::qp;
 use super::world::{Pending, State, World};
 use super::{device, iwarp, limits, reject};
 use crate::errno::Errno;
-use crate::iwarp::Stream;
+use crate::objects::qp::Stream;
 use crate::shm::ports::Place;
 use rdma_cm_sys::*;
 use std::os::fd::AsRawFd;

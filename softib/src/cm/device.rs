@@ -7,7 +7,7 @@
 use super::world::{Verbs, World};
 use crate::driver_table;
 use crate::errno::Errno;
-use crate::port::{self, LinkLayer};
+use crate::fabric::{self, LinkLayer};
 use rdma_sys::*;
 
 /// The one port there is.
@@ -79,7 +79,7 @@ pub fn attach(world: &mut World, key: usize) -> Result<(), Errno> {
     if world.id(key)?.uses_device {
         return Ok(());
     }
-    if world.id(key)?.datagram && port::link_layer() == LinkLayer::Iwarp {
+    if world.id(key)?.datagram && fabric::link_layer() == LinkLayer::Iwarp {
         return Err(Errno::NODEV);
     }
     let context = open(world)?;
@@ -138,5 +138,5 @@ pub fn port(context: *mut ibv_context) -> Result<(ibv_port_attr, [u8; 16]), Errn
 
 /// Whether this process' port is an iWARP one.
 pub fn is_iwarp() -> bool {
-    port::link_layer() == LinkLayer::Iwarp
+    fabric::link_layer() == LinkLayer::Iwarp
 }

@@ -7,13 +7,13 @@
 //!   QP to ERR, DISCONNECTED     <── DREQ, or end ──>    QP to ERR, DISCONNECTED
 //! ```
 //! The queue pair is the id's own, or the one whose number stands in the parameters of `rdma_connect` and `rdma_accept`. The passive
-//! side hears of its end first: it may not send before the active side has ([`crate::iwarp`]).
+//! side hears of its end first: it may not send before the active side has ([`crate::datapath::iwarp`]).
 
 use super::world::{Id, State};
 use super::{device, qp};
 use crate::abi::queue;
 use crate::errno::Errno;
-use crate::iwarp::Stream;
+use crate::objects::qp::Stream;
 use rdma_sys::{IBV_QPS_RTR, IBV_QPS_RTS};
 
 /// Whether the id's queue pair can be connected. EINVAL: there is none, or it is not in INIT.

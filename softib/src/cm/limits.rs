@@ -4,7 +4,7 @@
 //! rdma_connect(3), rdma_accept(3)). A receiver always sees the whole field: what the sender did not fill is zero. On iWARP private
 //! data arrive as long as they were sent.
 
-use crate::port::{self, LinkLayer};
+use crate::fabric::{self, LinkLayer};
 use std::time::Duration;
 
 const REQUEST: usize = 56;
@@ -34,12 +34,12 @@ pub fn refuse(datagram: bool) -> usize {
 }
 
 fn limit(of_infiniband: usize) -> usize {
-    if port::link_layer() == LinkLayer::Iwarp { MPA } else { of_infiniband }
+    if fabric::link_layer() == LinkLayer::Iwarp { MPA } else { of_infiniband }
 }
 
 /// MPA frames say how long they are.
 fn field(mut private: Vec<u8>, len: usize) -> Vec<u8> {
-    if port::link_layer() != LinkLayer::Iwarp {
+    if fabric::link_layer() != LinkLayer::Iwarp {
         private.resize(len, 0);
     }
     private
@@ -74,5 +74,5 @@ pub fn sidr_reply(private: Vec<u8>) -> Vec<u8> {
 /// has ended is known at once; this is for one that is stopped, or never looks.
 pub fn patience() -> Duration {
     // What cannot be understood keeps the device from being opened.
-    port::cm_timeout().ok().flatten().unwrap_or(DEFAULT_PATIENCE)
+    fabric::cm_timeout().ok().flatten().unwrap_or(DEFAULT_PATIENCE)
 }

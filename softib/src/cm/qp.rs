@@ -7,9 +7,9 @@
 use super::device;
 use super::message::Side;
 use super::world::Id;
+use crate::datapath::initiator::multicast;
 use crate::driver_table;
 use crate::errno::Errno;
-use crate::send::multicast;
 use rdma_cm_sys::{RDMA_UDP_QKEY, rdma_ud_param};
 use rdma_sys::*;
 use std::hash::{BuildHasher, RandomState};

@@ -17,7 +17,7 @@
 //! closed, succeeds as well: the target says how far it has read, and an initiator that was held up in between reads that, also when
 //! the target's process has ended since. `tests/handover.rs` has the model.
 
-use super::world::State;
+use super::state::State;
 use crate::shm::{qptable, ring};
 use rdma_sys::IBV_QPT_UD;
 

@@ -3,14 +3,15 @@
 //! A ring is emptied first (what was sent counts), then receives that its sender had claimed and
 //! never delivered are posted again, then the ring is free for another sender.
 
-use crate::engine::thread::ROUNDS;
-use crate::engine::world::{State, World};
+use super::shared::ROUNDS;
+use super::state::State;
+use crate::datapath::responder::xrc;
 use crate::objects::peer::Peer;
 use crate::objects::recvq::RecvQ;
+use crate::objects::world::World;
 use crate::shm::heap::Extent;
 use crate::shm::ring;
 use crate::shm::space::give_space;
-use crate::xrc::target;
 use std::time::{Duration, Instant};
 
 /// An initiator that has looked a queue up is through with it long before this.
@@ -35,14 +36,14 @@ impl State {
             };
             if self.w.peers.is_gone(slot, incarnation) {
                 self.reap(index);
-                target::forget_flows(&mut self.w, |sender| sender == incarnation);
+                xrc::forget_flows(&mut self.w, |sender| sender == incarnation);
                 any = true;
             }
         }
         if any {
             self.w.segment.sweep_others();
         }
-        target::forget_flows(&mut self.w, |_| false);
+        xrc::forget_flows(&mut self.w, |_| false);
         self.w.release_retired(REST);
         self.follow_plan();
         self.settle();

@@ -1,8 +1,8 @@
 //! Control calls that fail.
 
-use super::call::{Call, NAMES};
-use super::plan::{CallFault, Plan};
 use crate::errno::Errno;
+use crate::objects::faults::call::{Call, NAMES};
+use crate::objects::faults::plan::{CallFault, Plan};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 

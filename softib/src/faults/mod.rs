@@ -1,34 +1,26 @@
 //! Faults on demand: what goes wrong on real fabrics, when and as often as a test or a user wants it.
 //!
-//! ```text
-//! call    the control calls that can be made to fail
-//! plan    what is asked for: SOFTIB_FAULTS, or a program's Plan, parsed
-//! state   a plan under way: counters and dice
-//! sends   what it does to send requests
-//! calls   control calls that fail
-//! ```
-//!
 //! Without a plan this costs nothing: a queue pair's sends go straight out while it is `direct`, which it is in RTS with no plan and the port
 //! up. With one, every send takes the way through its queue, and meets its fate there. Everything is decided when a request is
 //! posted, from counters and a seeded generator, so a program that posts the same requests meets the same faults.
+//!
+//! Plans are `objects::faults`, what they do to send requests `datapath::initiator::fates`, what becomes of the ports `engine::outage`. Here are
+//! the calls that put a plan into force, and `calls`, the control calls that fail.
 
-mod call;
 pub(crate) mod calls;
-mod plan;
-pub(crate) mod sends;
-pub(crate) mod state;
 
-pub use call::Call;
-pub use plan::{CallFault, Outage, Plan, PlanError, When};
-pub use state::Counts;
+pub use crate::objects::faults::call::Call;
+pub use crate::objects::faults::plan::{CallFault, Outage, Plan, PlanError, When};
+pub use crate::objects::faults::state::Counts;
 
-use crate::engine::world::State;
+use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::objects::events::Subject;
+use crate::objects::faults::state::Faults;
 use crate::reason::{Cause, because};
 use crate::shm::layout::QPS;
-use rdma_sys::{IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL};
-use state::Faults;
+
+use rdma_sys::IBV_EVENT_QP_FATAL;
 use std::sync::{Mutex, PoisonError};
 
 /// What [`set`] has chosen, for the next opening of the device.
@@ -88,36 +80,4 @@ pub(crate) fn load() -> Result<Plan, Errno> {
     text.parse().map_err(|error: PlanError| {
         because(Errno::INVAL, Cause::Setting, format_args!("SOFTIB_FAULTS={text:?}: {error}"))
     })
-}
-
-impl State {
-    /// Tells every queue pair, and its peers, about a change of plan or port.
-    fn fit_queue_pairs(&mut self) {
-        let State { qps, w, .. } = self;
-        for qp in qps.iter_mut() {
-            qp.set_state(qp.state, w);
-        }
-    }
-
-    fn set_port(&mut self, up: bool) {
-        if std::mem::replace(&mut self.w.ports.up, up) == up {
-            return;
-        }
-        log::info!("all ports are {}", if up { "up" } else { "down" });
-        self.fit_queue_pairs();
-        let kind = if up { IBV_EVENT_PORT_ACTIVE } else { IBV_EVENT_PORT_ERR };
-        let contexts: Vec<usize> = self.w.contexts.iter().map(|(key, _)| key).collect();
-        for context in contexts {
-            for num in 1..=self.w.ports.per_device() {
-                self.w.async_event(context, kind, Subject::Port(num));
-            }
-        }
-    }
-
-    /// Carries out what the plan has for this time.
-    pub(crate) fn follow_plan(&mut self) {
-        while let Some(up) = self.w.faults.as_mut().and_then(|faults| faults.port_change()) {
-            self.set_port(up);
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! The multicast groups that queue pairs of this process listen to, as their owner knows them.
 
 use crate::errno::Errno;
-use crate::port::LinkLayer;
-use crate::port::gid::ipv4;
+use crate::fabric::LinkLayer;
+use crate::fabric::gid::ipv4;
 use crate::shm::groups::{self, Group};
 use crate::shm::layout::GROUPS;
 use crate::shm::map::Map;

@@ -4,19 +4,27 @@
 //! pointer's fields are never trusted beyond that. All objects live in the engine's state, under its lock.
 //!
 //! ```text
-//! cq       completion queues and channels         events   asynchronous events
-//! pd_mr    protection domains, memory regions      recvq    receive queues (RQ and SRQ), private part
-//! qp       queue pairs                             qp_state the state machine's attribute table (pure)
-//! srq      shared receive queues                   peer     other processes, as senders see them
+//! cq       completion queues and channels          events   contexts, asynchronous events
+//! extended C structs of extended queues            parent   parent domains, thread domains
+//! mr       protection domains, memory regions      grant    what a queue pair lets its peer do with them
 //! mw       memory windows                          binds    windows on regions
-//! xrc      domains, handles of their queue pairs   extended C structs of extended queues
-//! parent   parent domains, thread domains
+//! recvq    receive queues (RQ and SRQ), private part
+//! srq      shared receive queues                   groups   multicast groups
+//! work     send requests, and what they wait for   sges     gather and scatter lists
+//! peer     other processes, as senders see them    xrc_link the same for XRC
+//! xrc      domains, handles of their queue pairs   arrival  an XRC message's way to an SRQ
+//! reply    answers to requests for memory          faults   a plan of faults, and one under way
+//! world    all of these but queue pairs
+//! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! ```
 
+pub mod arrival;
 mod binds;
 pub mod cq;
 pub mod events;
 pub mod extended;
+pub mod faults;
+pub mod grant;
 pub mod groups;
 pub mod mr;
 pub mod mw;
@@ -25,8 +33,13 @@ pub mod peer;
 pub mod qp;
 pub mod qp_state;
 pub mod recvq;
+pub mod reply;
+pub mod sges;
 pub mod srq;
+pub mod work;
+pub mod world;
 pub mod xrc;
+pub mod xrc_link;
 
 use std::ptr::NonNull;
 

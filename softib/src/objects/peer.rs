@@ -5,7 +5,7 @@
 //! QP's public entry, and how many of its receives it has consumed.
 
 use crate::errno::Errno;
-use crate::port::pkeys_match;
+use crate::fabric::pkeys_match;
 use crate::shm::card::{self, Card};
 use crate::shm::cell::destination;
 use crate::shm::folder;

@@ -1,19 +1,15 @@
-//! Queue pairs: what they hold, and the moves that take all of it along (flush, error, reset).
+//! Queue pairs: what they hold, and what their peers see of it. How they end is `datapath::ends`.
 
 use super::CBox;
-use super::cq::Cqe;
-use super::events::Subject;
 use super::extended::QpEx;
 use super::peer::Link;
 use super::recvq::{RecvQ, Taken};
-use crate::engine::world::World;
-use crate::faults::sends::Held;
-use crate::iwarp::Stream;
-use crate::send::{Queued, Work};
+use super::work::{Held, Queued, Work};
+use super::world::World;
+use super::xrc_link::SendLink;
 use crate::shm::cell::{Head, destination, flag, op};
 use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
-use crate::xrc::send::SendLink;
 use rdma_sys::*;
 use std::collections::VecDeque;
 
@@ -35,6 +31,18 @@ pub struct Usual {
     pub meaning: u32,
     /// The completion queue that its completion goes to.
     pub cq: usize,
+}
+
+/// Where a queue pair stands with the order of first messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stream {
+    /// Either side may send; on InfiniBand and RoCE always.
+    #[default]
+    Free,
+    /// We have to send first.
+    Opens,
+    /// The peer has to send first.
+    Waits,
 }
 
 /// A queue pair.
@@ -89,7 +97,7 @@ pub struct Qp {
 #[derive(Debug)]
 pub struct Ending {
     /// The send request whose failure is the cause, with its status.
-    failed: Option<(Work, u32)>,
+    pub failed: Option<(Work, u32)>,
     /// It was open, and no receive has failed since: acknowledged messages complete with success.
     pub takes: bool,
 }
@@ -97,12 +105,6 @@ pub struct Ending {
 impl std::fmt::Debug for Qp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Qp({:#x}, type {}, state {})", self.num, self.kind, self.state)
-    }
-}
-
-impl std::fmt::Debug for Queued {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Queued(wr_id {:#x})", self.work.wr_id)
     }
 }
 
@@ -278,45 +280,6 @@ impl Qp {
         }
     }
 
-    /// Moves to the error state, for something that the peer has sent: what came before it has been delivered, so everything that
-    /// is outstanding is flushed at once. For other causes there is [`Self::begin_end`].
-    #[cold]
-    pub fn fail(&mut self, w: &mut World) {
-        if let Some(ending) = self.ending.as_mut() {
-            ending.takes = false;
-        }
-        if self.state != IBV_QPS_ERR && self.state != IBV_QPS_RESET {
-            self.set_state(IBV_QPS_ERR, w);
-            self.flush(w);
-        }
-    }
-
-    /// Moves to the error state, because of the send request that has `failed` if it says so. The flush follows when what was
-    /// acknowledged before has been taken in: `State::settle`, which is called before the engine's lock is given back.
-    #[cold]
-    pub fn begin_end(&mut self, w: &mut World, failed: Option<(Work, u32)>) {
-        if self.state == IBV_QPS_ERR || self.state == IBV_QPS_RESET {
-            if let Some((work, status)) = failed {
-                self.complete_send(w, &work, status);
-            }
-            return;
-        }
-        let takes = super::qp_state::is_receiving(self.state);
-        self.set_state(IBV_QPS_ERR, w);
-        self.ending = Some(Box::new(Ending { failed, takes }));
-        w.ending.push(self.index);
-    }
-
-    /// Completes what [`Self::begin_end`] has left.
-    #[cold]
-    pub fn end(&mut self, w: &mut World) {
-        let Some(ending) = self.ending.take() else { return };
-        if let Some((work, status)) = ending.failed {
-            self.complete_send(w, &work, status);
-        }
-        self.flush(w);
-    }
-
     /// Whether it takes a message in that was acknowledged before it went to the error state. Requests that are still to be answered
     /// have not been.
     #[cold]
@@ -325,109 +288,5 @@ impl Qp {
             [op::SEND, op::SEND_INV, op::WRITE_IMM, op::DATAGRAM, op::TOO_LONG, op::BAD_RECEIVE];
         let takes = self.ending.as_ref().is_some_and(|ending| ending.takes);
         takes && (acknowledged.contains(&head.op) || head.op == op::RESPONSE)
-    }
-
-    /// Completes everything that is outstanding, each request once.
-    fn flush(&mut self, w: &mut World) {
-        self.flush_sends(w);
-        self.flush_receives(w);
-        if self.srq.is_some() {
-            w.async_event(self.context, IBV_EVENT_QP_LAST_WQE_REACHED, Subject::Qp(self.index));
-        }
-    }
-
-    /// The end of a QP whose peer asked for what it may not, with the event for it: `status` is what the peer gets (IBTA
-    /// 11.6.3.3). An unreliable one drops such requests and lives on.
-    #[cold]
-    pub fn refuse(&mut self, w: &mut World, status: u32) {
-        if self.kind == IBV_QPT_UC || !super::qp_state::is_receiving(self.state) {
-            return;
-        }
-        let invalid = status == IBV_WC_REM_INV_REQ_ERR;
-        let kind = if invalid { IBV_EVENT_QP_REQ_ERR } else { IBV_EVENT_QP_ACCESS_ERR };
-        w.async_event(self.context, kind, Subject::Qp(self.index));
-        self.fail(w);
-    }
-
-    /// Completes all waiting sends with WR_FLUSH_ERR.
-    pub fn flush_sends(&mut self, w: &mut World) {
-        while let Some(queued) = self.sq.pop_front() {
-            self.complete_send(w, &queued.work, IBV_WC_WR_FLUSH_ERR);
-        }
-    }
-
-    fn flush_receives(&mut self, w: &mut World) {
-        if let Some(inbound) = self.inbound.take() {
-            self.complete_flushed(w, inbound.taken.wr_id);
-        }
-        for taken in self.rq.as_mut().map(RecvQ::take_all).unwrap_or_default() {
-            self.complete_flushed(w, taken.wr_id);
-        }
-    }
-
-    /// Completes a receive with WR_FLUSH_ERR.
-    pub fn complete_flushed(&mut self, w: &mut World, wr_id: u64) {
-        self.complete_receive_error(w, wr_id, IBV_WC_WR_FLUSH_ERR);
-    }
-
-    /// Completes a receive that got no message.
-    pub fn complete_receive_error(&mut self, w: &mut World, wr_id: u64, status: u32) {
-        let wc = ibv_wc { wr_id, status, opcode: IBV_WC_RECV, qp_num: self.num, ..Default::default() };
-        w.complete(self.recv_cq, Cqe { wc, retire: None }, true);
-    }
-
-    /// Reports the end of a send request: always if it failed, else if it asked for it.
-    #[inline]
-    pub fn complete_send(&mut self, w: &mut World, work: &Work, status: u32) {
-        if status == IBV_WC_SUCCESS && !work.signalled {
-            return;
-        }
-        let opcode = match work.opcode {
-            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => IBV_WC_RDMA_WRITE,
-            IBV_WR_RDMA_READ => IBV_WC_RDMA_READ,
-            IBV_WR_ATOMIC_CMP_AND_SWP => IBV_WC_COMP_SWAP,
-            IBV_WR_ATOMIC_FETCH_AND_ADD => IBV_WC_FETCH_ADD,
-            IBV_WR_ATOMIC_WRITE => IBV_WC_ATOMIC_WRITE,
-            IBV_WR_BIND_MW => IBV_WC_BIND_MW,
-            IBV_WR_LOCAL_INV => IBV_WC_LOCAL_INV,
-            _ => IBV_WC_SEND,
-        };
-        let wc = ibv_wc {
-            wr_id: work.wr_id,
-            status,
-            opcode,
-            byte_len: work.len,
-            qp_num: self.num,
-            ..Default::default()
-        };
-        self.complete_wc(w, wc, work.number);
-    }
-
-    /// Completes the send request that was the `number`-th to be posted.
-    #[inline]
-    pub fn complete_wc(&self, w: &mut World, wc: ibv_wc, number: u32) {
-        let retire = Some((self.index as u16, self.generation, number));
-        w.complete(self.send_cq, Cqe { wc, retire }, false);
-    }
-
-    /// Forgets everything and becomes a new QP with the same number.
-    pub fn reset(&mut self, w: &mut World) {
-        self.generation = self.generation.wrapping_add(1);
-        self.sq.clear();
-        (self.inbound, self.held, self.stream) = (None, None, Stream::Free);
-        (self.link, self.ending) = (None, None);
-        self.xrc = None;
-        self.established = false;
-        (self.sq_posted, self.sq_retired) = (0, 0);
-        (self.attr, self.port) = (ibv_qp_attr::default(), 0);
-        self.set_state(IBV_QPS_RESET, w);
-        if let Some(rq) = self.rq.as_mut() {
-            rq.reset();
-        }
-        for cq in [self.send_cq, self.recv_cq] {
-            if let Some(cq) = w.cqs.get_mut(cq) {
-                cq.forget(self.num);
-            }
-        }
     }
 }

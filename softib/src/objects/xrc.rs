@@ -17,6 +17,9 @@ use std::sync::{Arc, Weak};
 /// `kind` of an XRC SRQ in the table that peers read; no queue pair has it.
 pub const KIND_SRQ: u32 = 0x100;
 
+/// The P_Key that every SRQ is known by: it is in no partition of its own.
+pub const FULL_PKEY: u16 = 0xffff;
+
 /// Events of a receive queue pair, in the order in which the domain counts them.
 pub const EVENT_KINDS: [u32; 4] =
     [IBV_EVENT_COMM_EST, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR];

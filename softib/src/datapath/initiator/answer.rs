@@ -1,0 +1,81 @@
+//! Answers to requests for memory: they belong to the request at the head of the send queue.
+
+use super::finish::finish_head;
+use crate::objects::mr::Mrs;
+use crate::objects::qp::{Qp, Qps};
+use crate::objects::qp_state::is_receiving;
+use crate::objects::sges::spread;
+use crate::objects::work::{Queued, Wait};
+use crate::objects::world::World;
+use crate::shm::cell::{Found, flag};
+use crate::shm::layout::{QP_BITS, QPS};
+use rdma_sys::*;
+
+/// An answer (initiator): it belongs to the request at the head of the SQ.
+pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    let head = &found.head;
+    let Some(queued) = qp.sq.front_mut() else { return };
+    // A request can be refused before all of it has been sent.
+    let refused = head.imm != IBV_WC_SUCCESS && queued.work.sent > 0;
+    if !(queued.wait.is_for_answer() || refused) || queued.work.number != head.pos {
+        return;
+    }
+    if head.imm != IBV_WC_SUCCESS {
+        return refused_there(qp, w, head.imm);
+    }
+    if queued.work.fetches() {
+        let fits = u64::from(queued.work.sent) + u64::from(head.len) <= u64::from(queued.work.len);
+        if !fits || !place_answer(&w.mrs, queued, qp.pd as u32, found) {
+            return finish_head(qp, w, IBV_WC_LOC_PROT_ERR);
+        }
+        queued.work.sent += head.len;
+    }
+    if head.flags & flag::LAST == 0 {
+        return;
+    }
+    if queued.work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
+        (queued.work.moved, queued.wait) = (true, Wait::Turn);
+    } else {
+        finish_head(qp, w, IBV_WC_SUCCESS);
+    }
+}
+
+/// A refusal has come back. An unreliable QP does not hear of it.
+#[cold]
+fn refused_there(qp: &mut Qp, w: &mut World, said: u32) {
+    let status = match said {
+        _ if qp.kind == IBV_QPT_UC => IBV_WC_SUCCESS,
+        IBV_WC_REM_INV_REQ_ERR => IBV_WC_REM_INV_REQ_ERR,
+        _ => IBV_WC_REM_ACCESS_ERR,
+    };
+    finish_head(qp, w, status);
+}
+
+/// Copies what came back into the buffers of its request. False: they are not what they were when posted.
+fn place_answer(mrs: &Mrs, queued: &Queued, pd: u32, found: &Found) -> bool {
+    let skip = queued.work.sent as usize;
+    if queued.sges.iter().all(|sge| mrs.allows(sge, pd, true)) {
+        spread(&queued.sges, skip, found);
+        return true;
+    }
+    let real = mrs.resolve(&queued.sges, pd, true);
+    real.map(|sges| spread(&sges, skip, found)).is_some()
+}
+
+/// An answer that no connected queue pair wanted: it may be for one of our XRC send queue pairs.
+pub fn answered(qps: &mut Qps, w: &mut World, incarnation: u64, found: &Found) -> bool {
+    let head = &found.head;
+    let Some(qp) = qps.get_mut(head.dst as usize % QPS) else { return false };
+    let same = qp.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
+    let srqn = qp.sq.front().map_or(0, |queued| queued.work.srqn);
+    let asked = qp
+        .xrc
+        .as_ref()
+        .and_then(|to| to.known_queue(srqn))
+        .is_some_and(|link| link.incarnation == incarnation);
+    if !same || !asked || qp.attr.dest_qp_num != head.src_qpn || !is_receiving(qp.state) {
+        return false;
+    }
+    response_arrived(qp, w, found);
+    true
+}

@@ -1,0 +1,129 @@
+//! RDMA WRITE and READ by the initiator's own hand: it checks the key in the target's table, says which region it works on (hazard word of
+//! its ring, so that the target's dereg waits), and moves the data with process_vm_writev/readv.
+
+use crate::errno::Errno;
+use crate::fabric::{Copies, guid};
+use crate::objects::grant::Grant;
+use crate::objects::mr::Mrs;
+use crate::objects::peer::Peer;
+use crate::objects::work::Work;
+use crate::shm::layout::{H_NONCE, H_PROBE};
+use crate::shm::{copy, mrtable};
+use rdma_sys::*;
+use std::sync::atomic::{Ordering, fence};
+
+/// READ and the fetching atomics need resources of the responder (max_rd_atomic of the initiator, max_dest_rd_atomic there).
+pub fn is_answered_with_data(work: &Work) -> bool {
+    work.fetches()
+}
+
+/// The rights that a request needs of the target's memory (IBV_ACCESS_*).
+pub fn needed(work: &Work) -> u32 {
+    match work.opcode {
+        IBV_WR_RDMA_READ => IBV_ACCESS_REMOTE_READ,
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => IBV_ACCESS_REMOTE_ATOMIC,
+        _ => IBV_ACCESS_REMOTE_WRITE,
+    }
+}
+
+/// Moves the data with the initiator's own hands. Err: a completion status.
+///
+/// A wrong entry in a peer's table harms that peer; our own memory is not touched on the word of a table that others can write
+/// to, so `own` is asked for it.
+pub fn direct(peer: &mut Peer, own: &Mrs, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
+    let (addr, rkey) = work.remote.memory();
+    peer.ring.hazard().store(rkey, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    let exposed = if peer.is_self() { own.exposed(rkey) } else { mrtable::look_up(&peer.map, rkey) };
+    let (need, len) = (needed(work), u64::from(work.len));
+    let place = exposed.and_then(|exposed| grant.permits(&exposed, need, addr, len));
+    let moved = place.map_or(Err(Errno(libc::EFAULT)), |place| transfer(peer, work, place, sges));
+    peer.ring.hazard().store(0, Ordering::Release);
+    match moved {
+        Ok(()) => Ok(()),
+        Err(Errno(libc::ESRCH)) => Err(IBV_WC_RETRY_EXC_ERR),
+        Err(_) => Err(IBV_WC_REM_ACCESS_ERR),
+    }
+}
+
+fn transfer(peer: &mut Peer, work: &Work, mut remote: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
+    let reading = work.opcode == IBV_WR_RDMA_READ;
+    for sge in sges.iter().filter(|sge| sge.length > 0) {
+        let len = sge.length as usize;
+        if peer.is_self() {
+            copy_own(sge.addr, remote, len, reading);
+        } else {
+            copy_remote(peer.pid, sge.addr, remote, len, reading)?;
+        }
+        remote += len as u64;
+    }
+    Ok(())
+}
+
+fn copy_own(local: u64, remote: u64, len: usize, reading: bool) {
+    let (from, to) = if reading { (remote, local) } else { (local, remote) };
+    let (from, to) = (from as *const u8, to as *mut u8);
+    let apart = local.abs_diff(remote) >= len as u64;
+    // SAFETY: both ranges lie in valid MRs of this process with the rights needed (checked by the callers); only `copy` is given
+    // ranges that overlap.
+    unsafe {
+        if reading || !apart { std::ptr::copy(from, to, len) } else { copy::write_in_order(from, to, len) }
+    };
+}
+
+fn copy_remote(pid: i32, local: u64, remote: u64, len: usize, reading: bool) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < len {
+        let mine = part(local, done, len);
+        // Each is a copy of its own to the kernel, after the one before it.
+        let body = if reading { len } else { copy::body(remote, len).max(done) };
+        let theirs = [part(remote, done, body), part(remote, body, len)];
+        // SAFETY: the local range is a buffer that the program vouches for (checked against its MR); the remote one is
+        // touched by the kernel on behalf of its owner's registration (checked).
+        let moved = unsafe {
+            match reading {
+                true => libc::process_vm_readv(pid, &mine, 1, theirs.as_ptr(), 1, 0),
+                false => libc::process_vm_writev(pid, &mine, 1, theirs.as_ptr(), 2, 0),
+            }
+        };
+        match moved {
+            -1 if Errno::last().0 == libc::EINTR => {}
+            -1 => return Err(Errno::last()),
+            0 => return Err(Errno(libc::EFAULT)),
+            moved => done += moved as usize,
+        }
+    }
+    Ok(())
+}
+
+/// The bytes from `start` to `end` of a range.
+fn part(base: u64, start: usize, end: usize) -> libc::iovec {
+    libc::iovec { iov_base: (base as usize + start) as *mut _, iov_len: end - start }
+}
+
+/// What SOFTIB_CMA says about this peer: `0` never, `node` within a node.
+fn may_reach(peer: &Peer) -> bool {
+    match Copies::from_environment() {
+        Ok(Copies::Never) => false,
+        Ok(Copies::WithinNode) => peer.cards[0].guid == guid(0),
+        // What cannot be understood keeps the device from being opened.
+        Ok(Copies::Anywhere) | Err(_) => true,
+    }
+}
+
+/// Whether process_vm_* reaches the peer: found by reading its nonce where it says a copy is.
+pub fn probe(peer: &mut Peer) -> bool {
+    if let Some(known) = peer.reachable {
+        return known;
+    }
+    if !may_reach(peer) {
+        peer.reachable = Some(false);
+        return false;
+    }
+    let at = peer.map.u64(H_PROBE).load(Ordering::Relaxed);
+    let mut copy = [0u8; 16];
+    let read = copy_remote(peer.pid, copy.as_mut_ptr() as u64, at, copy.len(), true);
+    let reachable = read.is_ok() && copy == peer.map.read::<16>(H_NONCE);
+    peer.reachable = Some(reachable);
+    reachable
+}

@@ -1,0 +1,163 @@
+//! The send queue: requests that wait, for what, and how long.
+
+use super::attempt::attempt;
+use super::finish::finish_head;
+use super::rdma::{self, Answerer};
+use super::{fates, xrc};
+use crate::objects::events::Subject;
+use crate::objects::qp::Qp;
+use crate::objects::work::{Queued, Step, Wait, Work};
+use crate::objects::world::World;
+use rdma_sys::*;
+use std::time::{Duration, Instant};
+
+/// A request that waits, for what `step` says.
+#[cold]
+pub fn enqueue(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge], step: Step) {
+    let mut queued = Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry);
+    let spent = wait_for(qp, w, &mut queued, step);
+    qp.sq.push_back(queued);
+    if let Some(status) = spent {
+        return finish_head(qp, w, status);
+    }
+    if !qp.busy {
+        qp.busy = true;
+        w.busy.push(qp.index);
+    }
+}
+
+/// Notes what a request waits for. Some(status): it has waited long enough.
+pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Option<u32> {
+    queued.wait = match step {
+        Step::Done(status) => return Some(status),
+        // It was posted behind others: lost, as datagrams may be. Its reason has been said.
+        Step::Refused(_) => return Some(IBV_WC_SUCCESS),
+        Step::Held(until) => Wait::Held { until },
+        Step::Answer => Wait::Answer,
+        Step::Turn => Wait::Turn,
+        Step::Room => {
+            w.stats.ring_full += u64::from(queued.wait != Wait::Room);
+            Wait::Room
+        }
+        Step::Rnr => {
+            w.stats.rnr += 1;
+            if queued.rnr_left == 0 {
+                return Some(IBV_WC_RNR_RETRY_EXC_ERR);
+            }
+            if queued.rnr_left != 7 {
+                queued.rnr_left -= 1;
+            }
+            let timer = match (&qp.link, &qp.xrc) {
+                (Some(link), _) => link.view.min_rnr_timer,
+                (None, Some(xrc)) => xrc.min_rnr_timer(),
+                (None, None) => 0,
+            };
+            Wait::Rnr { until: Instant::now() + rnr_time(timer) }
+        }
+        Step::Silent => match queued.wait {
+            Wait::Silent { deadline: Some(deadline) } if Instant::now() >= deadline => {
+                return Some(IBV_WC_RETRY_EXC_ERR);
+            }
+            Wait::Silent { .. } => return None,
+            _ => Wait::Silent { deadline: patience(&qp.attr).map(|time| Instant::now() + time) },
+        },
+    };
+    None
+}
+
+/// How long a silent peer is asked again: timeout x (retry_cnt + 1); None: for ever (IBTA 9.7.6.1.3).
+fn patience(attr: &ibv_qp_attr) -> Option<Duration> {
+    let once = Duration::from_nanos(4096 << attr.timeout.min(31));
+    (attr.timeout != 0).then(|| once * (u32::from(attr.retry_cnt) + 1))
+}
+
+/// The RNR NAK timer codes (IBTA table 45), in units of 10 us.
+fn rnr_time(code: u32) -> Duration {
+    const UNITS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(10 * UNITS[code as usize % 32])
+}
+
+/// Works on the queued sends of one QP. Some(time): when to look again at the latest.
+pub fn advance(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
+    let again = work_off(qp, w, now);
+    tell_drained(qp, w);
+    let held = fates::release(qp, w, now);
+    again.into_iter().chain(held).min()
+}
+
+/// A draining QP says when the last send that had begun is over.
+pub fn tell_drained(qp: &mut Qp, w: &mut World) {
+    let begun = qp.sq.front().is_some_and(|queued| queued.work.begun());
+    if qp.state == IBV_QPS_SQD && !begun && qp.attr.en_sqd_async_notify != 0 {
+        qp.attr.en_sqd_async_notify = 0;
+        w.async_event(qp.context, IBV_EVENT_SQ_DRAINED, Subject::Qp(qp.index));
+    }
+}
+
+fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
+    while matches!(qp.state, IBV_QPS_RTS | IBV_QPS_SQD) {
+        let mut queued = qp.sq.pop_front()?;
+        let idle = qp.state == IBV_QPS_SQD && !queued.work.begun();
+        let early = matches!(queued.wait, Wait::Rnr { until } | Wait::Held { until } if until > now);
+        if queued.wait.is_for_answer() && given_up(qp, w, &mut queued, now) {
+            qp.sq.push_front(queued);
+            finish_head(qp, w, IBV_WC_RETRY_EXC_ERR);
+            continue;
+        }
+        if idle || early || queued.wait.is_for_answer() {
+            let again = next_look(&queued.wait, now);
+            qp.sq.push_front(queued);
+            return Some(again);
+        }
+        let step = match fates::verdict(qp, w, &mut queued, now) {
+            Some(step) => step,
+            None => attempt(qp, w, &mut queued.work, &queued.sges),
+        };
+        let ended = wait_for(qp, w, &mut queued, step);
+        let again = next_look(&queued.wait, now);
+        qp.sq.push_front(queued);
+        match ended {
+            Some(status) => finish_head(qp, w, status),
+            None => return Some(again),
+        }
+    }
+    None
+}
+
+/// Looks at the peer that owes the answer at the head of the SQ.
+fn answerer(qp: &mut Qp, w: &mut World, work: &Work) -> Answerer {
+    if qp.kind == IBV_QPT_XRC_SEND { xrc::answerer(qp, w, work) } else { rdma::answerer(qp, w) }
+}
+
+/// An answer that is sure to be in the ring is found in less time, however short the QP's own patience is.
+const DELIVERY: Duration = Duration::from_millis(20);
+
+/// Whether the answer at the head of the SQ can't come any more: its process is dead, or its QP has been closed for as long as a
+/// silent one is asked again.
+fn given_up(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> bool {
+    queued.wait = match (answerer(qp, w, &queued.work), queued.wait) {
+        (Answerer::Dead, _) => return true,
+        (Answerer::Open, _) => Wait::Answer,
+        (Answerer::Closed, Wait::LastAnswer { deadline }) => {
+            return deadline.is_some_and(|deadline| now >= deadline);
+        }
+        (Answerer::Closed, _) => {
+            Wait::LastAnswer { deadline: patience(&qp.attr).map(|time| now + time.max(DELIVERY)) }
+        }
+    };
+    false
+}
+
+/// Looking again is a load or two; the device thread does it in steps like these while the program
+/// does not poll.
+fn next_look(wait: &Wait, now: Instant) -> Instant {
+    match *wait {
+        Wait::Turn | Wait::Room => now + Duration::from_micros(50),
+        Wait::Rnr { until } | Wait::Held { until } => until,
+        Wait::Silent { .. } | Wait::LastAnswer { .. } => now + Duration::from_millis(1),
+        Wait::Answer => now + Duration::from_millis(10),
+    }
+}

@@ -1,0 +1,133 @@
+//! The short way of a SEND: one cell, straight into the ring, its completion straight into the queue.
+
+use super::queue::enqueue;
+use super::transit::outcome;
+use crate::datapath::pieces::{PIECE, rung};
+use crate::objects::mr::Mrs;
+use crate::objects::qp::Qp;
+use crate::objects::sges::gather_all;
+use crate::objects::work::{Step, Work};
+use crate::objects::world::World;
+use crate::shm::cell::{Head, INLINE_MAX, flag, op};
+use rdma_sys::*;
+
+/// Most pieces of a short message.
+pub const SHORT_SGES: u32 = 4;
+
+/// What came of a request that looked short and usual.
+#[derive(Debug, Clone, Copy)]
+pub enum Short {
+    /// It is on its way, and there is nothing left to do.
+    Sent,
+    /// It is on its way, and [`finish_short`] is to be called.
+    Unfinished(Rest),
+    /// Something is not as it should be, nothing has happened yet, and the general way finds out.
+    Other,
+}
+
+/// What is left to do when a short message is in the ring.
+#[derive(Debug, Clone, Copy)]
+pub struct Rest {
+    wr_id: u64,
+    len: u32,
+    watched: bool,
+    signalled: bool,
+    /// The receiver's queue pair was open, as it had been seen, when the message was in the ring.
+    open: bool,
+}
+
+/// A SEND of one cell on a connected RC queue pair with nothing queued, of a payload in `sges`: the request that latency is made of. It
+/// goes straight to the ring; its completion is written when it is on its way. `INLINE`: the payload is to fit the cell.
+///
+/// Nothing is called on this way, so that all of it stays in registers.
+#[inline(always)]
+pub fn send_short<const INLINE: bool>(
+    qp: &mut Qp,
+    w: &mut World,
+    wr: &ibv_send_wr,
+    sges: &[ibv_sge],
+) -> Short {
+    let usual = wr.opcode == IBV_WR_SEND && qp.short && qp.sq.is_empty();
+    if !usual || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
+        return Short::Other;
+    }
+    let len = sges.iter().fold(0, |sum: u32, sge| sum.saturating_add(sge.length));
+    if len > if INLINE { INLINE_MAX as u32 } else { PIECE } || !may_send(qp, &w.mrs, wr, sges, len) {
+        return Short::Other;
+    }
+    let Some(link) = qp.link.as_mut() else { return Short::Other };
+    let Some(peer) = w.peers.at_hand(link) else { return Short::Other };
+    if !link.is_current() || !peer.ring.fits(len as usize) {
+        return Short::Other;
+    }
+    // Of a shared queue's receives none is read ahead.
+    let Some(pos) = link.consume_fitting(len) else { return Short::Other };
+    let solicited = if wr.send_flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 };
+    let flags = flag::FIRST | flag::LAST | solicited;
+    let head = Head { op: op::SEND, flags, dst: link.dst, src_qpn: qp.num, len, imm: 0, pos };
+    let watched = match sges {
+        // SAFETY: the caller of post_send vouches for its buffer until the completion (checked against its MR unless inline); its length
+        // has been compared.
+        [one] if INLINE => unsafe { peer.ring.send_inline(head, one.addr as *const u8) },
+        _ => peer.ring.send_any(head, |to| gather_all(sges, to)),
+    };
+    let open = link.is_current();
+    qp.sq_posted = qp.sq_posted.wrapping_add(1);
+    let signalled = qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0;
+    if watched && open && !signalled && !link.is_used_up() {
+        return Short::Sent;
+    }
+    Short::Unfinished(Rest { wr_id: wr.wr_id, len, watched, signalled, open })
+}
+
+/// Does what is left to do when a short message is in the ring.
+#[inline(never)]
+pub fn finish_short(qp: &mut Qp, w: &mut World, rest: Rest) {
+    if let Some(link) = qp.link.as_mut() {
+        link.read_ahead();
+        if !rest.watched
+            && let Some(peer) = w.peers.attached(link.slot)
+        {
+            rung(peer.ring.announce(), peer, &mut w.stats.doorbells);
+        }
+    }
+    if !rest.open {
+        return confirm_short(qp, w, rest);
+    }
+    if rest.signalled {
+        complete_short(qp, w, rest.wr_id, rest.len);
+    }
+}
+
+/// Looks again at a receiver that has changed while a short message was on its way to it.
+#[cold]
+fn confirm_short(qp: &mut Qp, w: &mut World, rest: Rest) {
+    let me = (qp.num, w.segment.incarnation);
+    let Some(link) = qp.link.as_mut() else { return };
+    let Rest { wr_id, len, signalled, .. } = rest;
+    let (opcode, number) = (IBV_WR_SEND, qp.sq_posted);
+    let in_ring = w.peers.attached(link.slot).map_or(0, |peer| peer.ring.sent());
+    let work =
+        Work { wr_id, opcode, len, signalled, number, unconfirmed: true, in_ring, ..Default::default() };
+    match outcome(&mut w.peers, link, me, &work) {
+        Step::Done(IBV_WC_SUCCESS) => qp.complete_send(w, &work, IBV_WC_SUCCESS),
+        step => enqueue(qp, w, work, &[], step),
+    }
+}
+
+/// The completion of the request that was posted last.
+fn complete_short(qp: &Qp, w: &mut World, wr_id: u64, byte_len: u32) {
+    w.complete_with(qp.send_cq, qp.num, false, |cqe| {
+        cqe.retire = Some((qp.index as u16, qp.generation, qp.sq_posted));
+        cqe.wc = ibv_wc { wr_id, opcode: IBV_WC_SEND, byte_len, qp_num: qp.num, ..Default::default() };
+    });
+}
+
+/// Whether the payload may be read where the request says it is: inline, or in memory of the queue pair's protection domain.
+#[inline(always)]
+fn may_send(qp: &Qp, mrs: &Mrs, wr: &ibv_send_wr, sges: &[ibv_sge], len: u32) -> bool {
+    if wr.send_flags & IBV_SEND_INLINE != 0 {
+        return len <= qp.cap.max_inline_data;
+    }
+    mrs.allow(sges, qp.pd as u32, false)
+}

@@ -1,0 +1,23 @@
+//! The responder: what happens to what arrives.
+//!
+//! ```text
+//! cell      what a cell is, and whether it is believed      short    the short way: from the ring to the poller
+//! receive   messages for a queue pair                       datagram UD
+//! window    SEND with invalidation                          rdma     requests for memory, and their answers
+//! xrc       all of these over XRC                           events   asynchronous events of receive queue pairs
+//! placing   where bytes and completions go
+//! ```
+
+mod cell;
+mod datagram;
+pub mod events;
+mod placing;
+pub mod rdma;
+mod receive;
+mod short;
+mod window;
+pub mod xrc;
+
+pub use cell::cell;
+pub use placing::From;
+pub use short::{Short, take_short};

@@ -1,0 +1,306 @@
+//! One-sided operations through the rings: atomics, and all of them for peers whose memory we can't reach.
+//!
+//! ```text
+//!   WRITE   fragments {address, key} + data  ───>  target copies, checks each fragment
+//!           <─── RESPONSE {status}
+//!   READ    {address, key, length}           ───>  target checks
+//!           <─── RESPONSE {status} + data, in fragments
+//!   ATOMIC  {address, key, operands}         ───>  target checks, and does it
+//!           <─── RESPONSE {status} + the value before
+//! ```
+//!
+//! The target's poll, or its device thread, does the work. Answers that find no room in the ring wait in `World::replies`.
+//! The request stays at the head of its SQ until the answer is there, so the order on the QP is kept.
+
+use super::events;
+use crate::datapath::pieces::{PIECE, rung};
+use crate::extras::paging;
+use crate::objects::arrival::Arrival;
+use crate::objects::grant::Grant;
+use crate::objects::peer::{Link, Peer, Peers};
+use crate::objects::qp::{Qp, Qps};
+use crate::objects::reply::{Asked, Reply, Target};
+use crate::objects::work::WORD;
+use crate::objects::world::World;
+use crate::shm::cell::{Found, Head, flag, op};
+use crate::shm::copy;
+use rdma_sys::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The operands of an atomic.
+fn operands(found: &Found) -> [u64; 2] {
+    // SAFETY: the fixed part of a cell has more than 32 readable bytes; no alignment is assumed.
+    unsafe { found.fixed.add(16).cast::<[u64; 2]>().read_unaligned() }
+}
+
+/// Answers that a queue pair may owe: its peer asks one at a time. More is a flood (IBTA 9.7.4.1: too many requests).
+const OWED: usize = 16;
+
+/// Whether a QP has not been asked for more than it may.
+pub fn accepts(qp: &mut Qp, w: &mut World) -> bool {
+    let owed = |reply: &&Reply| matches!(reply.asked, Asked::Qp { index, .. } if index == qp.index);
+    let fine = w.replies.iter().filter(owed).count() < OWED;
+    if !fine {
+        qp.refuse(w, IBV_WC_REM_INV_REQ_ERR);
+    }
+    fine
+}
+
+/// Who answers a request.
+enum Responder<'a> {
+    Qp(&'a mut Qp),
+    /// A queue pair of a domain, for an SRQ of ours.
+    Shared(&'a Arrival),
+}
+
+impl Responder<'_> {
+    fn grant(&self) -> Grant {
+        match self {
+            Responder::Qp(qp) => grant_of(qp),
+            Responder::Shared(to) => to.grant(),
+        }
+    }
+
+    fn answer(&self, w: &mut World, number: u32, read: Option<Target>, value: Option<u64>) {
+        let (asked, status) = (self.asked(), IBV_WC_SUCCESS);
+        w.replies.push_back(Reply { asked, number, status, read, sent: 0, value });
+    }
+
+    /// Answers that a request is refused; a reliable queue pair ends with that.
+    fn refuse(&mut self, w: &mut World, number: u32, status: u32) {
+        let asked = self.asked();
+        w.replies.push_back(Reply { asked, number, status, read: None, sent: 0, value: None });
+        match self {
+            Responder::Qp(qp) => qp.refuse(w, status),
+            Responder::Shared(to) => events::refuse(w, to, status),
+        }
+    }
+
+    fn asked(&self) -> Asked {
+        match self {
+            Responder::Qp(qp) => Asked::Qp { index: qp.index, generation: qp.generation },
+            Responder::Shared(to) => {
+                let back = Box::new(to.back());
+                Asked::Shared { to: Box::new((*to).clone()), back }
+            }
+        }
+    }
+}
+
+fn grant_of(qp: &Qp) -> Grant {
+    Grant { access: qp.offers(), pd: qp.pd as u32, qpn: qp.num }
+}
+
+/// Where a target is that a request needs `need` on. Err: why the request is refused.
+fn granted(grant: &Grant, w: &World, target: &Target, need: u32) -> Result<u64, u32> {
+    if !grant.offers(need) {
+        return Err(IBV_WC_REM_INV_REQ_ERR);
+    }
+    permits(grant, w, target, need).ok_or(IBV_WC_REM_ACCESS_ERR)
+}
+
+/// Where the target is in our memory, if the peer may do this.
+fn permits(grant: &Grant, w: &World, target: &Target, need: u32) -> Option<u64> {
+    let exposed = w.mrs.exposed(target.rkey)?;
+    let len = target.len.into();
+    let write = need != IBV_ACCESS_REMOTE_READ;
+    let place = grant.permits(&exposed, need, target.addr, len)?;
+    let paged = exposed.region.access & IBV_ACCESS_ON_DEMAND != 0;
+    (!paged || paging::populate(place, len, write).is_ok()).then_some(place)
+}
+
+/// A fragment of an RDMA WRITE (target). The rest of one that an unreliable QP refused is dropped, too.
+pub fn write_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    let head = &found.head;
+    let before = qp.refused.filter(|(number, _)| *number == head.pos).map(|(_, status)| status);
+    let refused = before.or_else(|| write_part(&grant_of(qp), w, found).err());
+    match refused {
+        Some(status) if qp.kind != IBV_QPT_UC => return Responder::Qp(qp).refuse(w, head.pos, status),
+        Some(status) => qp.refused = Some((head.pos, status)),
+        None => {}
+    }
+    if head.flags & flag::LAST != 0 {
+        qp.refused = None;
+        match refused {
+            None => Responder::Qp(qp).answer(w, head.pos, None, None),
+            Some(status) => Responder::Qp(qp).refuse(w, head.pos, status),
+        }
+    }
+}
+
+/// Places a fragment of an RDMA WRITE. Err: why it is refused.
+fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
+    let (len, mut target) = (found.head.len, Target::parse(found));
+    target.len = len;
+    let to = granted(grant, w, &target, IBV_ACCESS_REMOTE_WRITE)?;
+    // SAFETY: the range lies in a valid MR with remote write (checked); the payload has len bytes.
+    unsafe { copy::write_in_order(found.payload, to as *mut u8, len as usize) };
+    Ok(())
+}
+
+/// An RDMA READ request (target).
+pub fn read_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    read_asked(Responder::Qp(qp), w, found);
+}
+
+fn read_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
+    let target = Target::parse(found);
+    match granted(&responder.grant(), w, &target, IBV_ACCESS_REMOTE_READ) {
+        Ok(_) => responder.answer(w, found.head.pos, Some(target), None),
+        Err(status) => responder.refuse(w, found.head.pos, status),
+    }
+}
+
+/// An atomic (target).
+pub fn atomic_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    atomic_asked(Responder::Qp(qp), w, found);
+}
+
+fn atomic_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
+    match check_atomic(&responder.grant(), w, found) {
+        Ok(place) => responder.answer(w, found.head.pos, None, carry_out(place, found)),
+        Err(status) => responder.refuse(w, found.head.pos, status),
+    }
+}
+
+/// Where the word of an atomic is. Err: a completion status.
+fn check_atomic(grant: &Grant, w: &World, found: &Found) -> Result<u64, u32> {
+    let target = Target { len: WORD, ..Target::parse(found) };
+    let writes = found.head.op & !op::XRC == op::ATOMIC_WRITE;
+    let need = if writes { IBV_ACCESS_REMOTE_WRITE } else { IBV_ACCESS_REMOTE_ATOMIC };
+    let place = granted(grant, w, &target, need)?;
+    // Where offsets are used for addresses, an aligned one may be at a place that is not.
+    let aligned = (target.addr | place).is_multiple_of(WORD.into());
+    if aligned { Ok(place) } else { Err(IBV_WC_REM_INV_REQ_ERR) }
+}
+
+/// A request that came through a queue pair of a domain to an SRQ of ours (target). After a refused fragment of an RDMA WRITE
+/// the queue pair takes no more.
+pub fn xrc_arrived(w: &mut World, to: &Arrival, found: &Found) {
+    let (mut responder, head) = (Responder::Shared(to), &found.head);
+    match head.op & !op::XRC {
+        op::READ => read_asked(responder, w, found),
+        op::WRITE => match write_part(&to.grant(), w, found) {
+            Err(status) => responder.refuse(w, head.pos, status),
+            Ok(()) if head.flags & flag::LAST != 0 => responder.answer(w, head.pos, None, None),
+            Ok(()) => {}
+        },
+        _ => atomic_asked(responder, w, found),
+    }
+}
+
+/// Does an atomic that has been checked; returns the value before, unless it only writes.
+fn carry_out(place: u64, found: &Found) -> Option<u64> {
+    let [first, swap] = operands(found);
+    // SAFETY: aligned, and inside a valid MR with the access needed (both checked by the caller);
+    // the program vouches for registered memory, and for what else touches the word meanwhile.
+    let word = unsafe { AtomicU64::from_ptr(place as *mut u64) };
+    match found.head.op & !op::XRC {
+        op::FETCH_ADD => Some(word.fetch_add(first, Ordering::SeqCst)),
+        op::ATOMIC_WRITE => {
+            word.store(first, Ordering::SeqCst);
+            None
+        }
+        _ => match word.compare_exchange(first, swap, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(before) | Err(before) => Some(before),
+        },
+    }
+}
+
+/// Sends answers that wait. True: some still do.
+pub fn advance(qps: &mut Qps, w: &mut World) -> bool {
+    for _ in 0..w.replies.len() {
+        let Some(mut reply) = w.replies.pop_front() else { break };
+        if !send_reply(qps, w, &mut reply) {
+            w.replies.push_back(reply);
+        }
+    }
+    !w.replies.is_empty()
+}
+
+/// Our end of an answer's way: the queue pair that answers, as its peer knows it, what it grants, and the peer.
+struct End<'a> {
+    me: (u32, u64),
+    grant: Grant,
+    link: &'a mut Link,
+}
+
+/// The end that an answer leaves from. None: it is gone.
+fn end_of<'a>(qps: &'a mut Qps, w: &World, asked: &'a mut Asked) -> Option<End<'a>> {
+    match asked {
+        Asked::Qp { index, generation } => {
+            let qp = qps.get_mut(*index).filter(|qp| qp.generation == *generation)?;
+            let (me, grant) = ((qp.num, w.segment.incarnation), grant_of(qp));
+            Some(End { me, grant, link: qp.link.as_mut()? })
+        }
+        Asked::Shared { to, back } => Some(End { me: to.end(), grant: to.grant(), link: back }),
+    }
+}
+
+/// A reliable queue pair ends with what it refuses.
+#[cold]
+fn end_asked(qps: &mut Qps, w: &mut World, asked: &Asked, status: u32) {
+    match asked {
+        Asked::Qp { index, .. } => qps.get_mut(*index).into_iter().for_each(|qp| qp.refuse(w, status)),
+        Asked::Shared { to, .. } => events::refuse(w, to, status),
+    }
+}
+
+/// The process that an answer goes to; one that asked over XRC need not be attached yet.
+fn peer_of<'a>(peers: &'a mut Peers, link: &Link) -> Option<&'a mut Peer> {
+    if peers.attached(link.slot).is_none() {
+        peers.reach(link.slot).ok()?;
+    }
+    peers.connected(link).ok()
+}
+
+/// Sends as much of an answer as there is room for. True: that was all, or its requester can no
+/// longer be answered.
+fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
+    loop {
+        let Some(End { me, grant, link }) = end_of(qps, w, &mut reply.asked) else { return true };
+        let target = reply.read.map(|read| Target {
+            addr: read.addr + u64::from(reply.sent),
+            rkey: read.rkey,
+            len: (read.len - reply.sent).min(PIECE),
+        });
+        let place = target.and_then(|target| permits(&grant, w, &target, IBV_ACCESS_REMOTE_READ));
+        if target.is_some() && place.is_none() {
+            (reply.read, reply.status) = (None, IBV_WC_REM_ACCESS_ERR);
+            end_asked(qps, w, &reply.asked, reply.status);
+            continue;
+        }
+        let Some(peer) = peer_of(&mut w.peers, link) else { return true };
+        if !link.is_open(peer, me) {
+            return true;
+        }
+        if !peer.ring.has_room(PIECE as usize) {
+            return false;
+        }
+        let len = target.map_or(0, |target| target.len) + reply.value.map_or(0, |_| WORD);
+        let last = reply.read.is_none_or(|read| reply.sent + len == read.len);
+        let head = Head {
+            op: op::RESPONSE,
+            flags: if last { flag::LAST } else { 0 },
+            dst: link.dst,
+            src_qpn: me.0,
+            len,
+            imm: reply.status,
+            pos: reply.number,
+        };
+        let from = match &reply.value {
+            Some(value) => std::ptr::from_ref(value) as u64,
+            None => place.unwrap_or_default(),
+        };
+        // SAFETY: the range is the reply's value, or lies in a valid MR with remote read (checked above); push hands out
+        // room for len bytes.
+        let fill =
+            |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len as usize) };
+        let pushed = if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
+        rung(pushed, peer, &mut w.stats.doorbells);
+        reply.sent += len;
+        if last {
+            return true;
+        }
+    }
+}

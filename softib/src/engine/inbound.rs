@@ -1,0 +1,197 @@
+//! The receiving side of all rings: which are looked at on every poll, and whose turn it is.
+
+use super::barrier::Barrier;
+use crate::shm::handover;
+use crate::shm::layout::{BITMAP, RINGS};
+use crate::shm::map::Map;
+use crate::shm::parts::Inlets;
+use crate::shm::ring::{self, RecvRing};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Rings that are looked at on every poll.
+const HOT: usize = 8;
+
+/// A hot ring gives its place away after so many polls without a message.
+const COLD_AFTER: u64 = 4096;
+
+/// The turn while there is no hot ring, as when the device thread owns progress: everything goes the general way.
+pub(super) const NOBODY: usize = usize::MAX;
+
+/// Who works on the rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    Thread,
+    /// The thread (by its pointer) that polls.
+    Application(usize),
+}
+
+/// A ring that is looked at on every poll.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hot {
+    pub(super) ring: usize,
+    /// Cells that had been taken from it when its use was looked at last.
+    taken: u32,
+    /// The first poll that may be later than its last message.
+    since: u64,
+}
+
+/// The receiving side of all rings.
+#[derive(Debug)]
+pub struct Inbound {
+    pub(super) map: Arc<Map>,
+    pub(super) inlets: Arc<Inlets>,
+    pub(super) rings: Vec<Option<RecvRing>>,
+    pub(super) hot: Vec<Hot>,
+    /// The one of them that the shortcut looks at next, or [`NOBODY`].
+    pub(super) turn: usize,
+    pub owner: Owner,
+    pub(super) streak: u32,
+    pub(super) polls: u64,
+    pub barrier: Barrier,
+}
+
+impl Inbound {
+    /// No ring known yet; the device thread owns progress.
+    pub fn new(inlets: Arc<Inlets>, barrier: Barrier) -> Inbound {
+        let mut rings = Vec::new();
+        rings.resize_with(RINGS, || None);
+        Inbound {
+            map: inlets.tables().clone(),
+            inlets,
+            rings,
+            hot: Vec::new(),
+            turn: NOBODY,
+            owner: Owner::Thread,
+            streak: 0,
+            polls: 0,
+            barrier,
+        }
+    }
+
+    /// Starts to watch `ring`, in the place of one that has gone cold, if there is a place.
+    pub(super) fn watch(&mut self, ring: usize) {
+        if self.hot.iter().any(|hot| hot.ring == ring) {
+            return;
+        }
+        if self.hot.len() == HOT {
+            let Some(at) = self.coldest() else { return };
+            let old = self.hot.swap_remove(at).ring;
+            self.unwatch(&[old]);
+        }
+        if let Some(Some(inbound)) = self.rings.get(ring) {
+            inbound.watched().store(1, Ordering::Relaxed);
+            self.hot.push(Hot { ring, taken: inbound.taken(), since: self.polls });
+        }
+        self.restart_turns();
+    }
+
+    /// The hot ring that has had nothing for longest, if that is long. Messages do not note when
+    /// they came: what each ring has taken since the last look tells.
+    fn coldest(&mut self) -> Option<usize> {
+        for hot in &mut self.hot {
+            let taken = self.rings[hot.ring].as_ref().map_or(hot.taken, RecvRing::taken);
+            if taken != hot.taken {
+                (hot.taken, hot.since) = (taken, self.polls);
+            }
+        }
+        let (at, hot) = self.hot.iter().enumerate().min_by_key(|(_, hot)| hot.since)?;
+        (self.polls - hot.since > COLD_AFTER).then_some(at)
+    }
+
+    /// Stops watching: senders announce from now on. What was sent before is marked as announced
+    /// here.
+    pub(super) fn unwatch(&mut self, rings: &[usize]) {
+        for inbound in rings.iter().filter_map(|&ring| self.rings[ring].as_ref()) {
+            handover::unwatch(inbound.watched(), || ());
+        }
+        self.barrier.all_senders();
+        for &ring in rings {
+            self.mark(ring);
+        }
+    }
+
+    /// Announces a ring to ourselves.
+    pub(super) fn mark(&self, ring: usize) {
+        self.map.u64(BITMAP + ring / 64 * 8).fetch_or(1 << (ring % 64), Ordering::SeqCst);
+    }
+
+    /// A look at one word: false is the answer nearly always, and what an idle poll costs.
+    #[inline]
+    pub(super) fn may_hold(&self, index: usize) -> bool {
+        self.rings[index].as_ref().is_none_or(RecvRing::is_ready)
+    }
+
+    #[inline]
+    pub(super) fn ring(&mut self, index: usize) -> Option<&mut RecvRing> {
+        let Inbound { rings, inlets, .. } = self;
+        match rings.get_mut(index)? {
+            Some(ring) => Some(ring),
+            none => adopt(none, inlets, index),
+        }
+    }
+
+    /// Rings whose senders may be gone: index, slot and incarnation.
+    pub fn senders(&self) -> Vec<(usize, usize, u64)> {
+        let known = self.rings.iter().flatten();
+        known.map(|ring| (ring.index(), ring.slot, ring.incarnation)).collect()
+    }
+
+    /// Who sends through a ring that has been adopted.
+    pub fn sender(&self, index: usize) -> Option<(usize, u64)> {
+        self.rings[index].as_ref().map(|ring| (ring.slot, ring.incarnation))
+    }
+
+    /// How many cells of the ring of this process have been taken in; None: it has sent nothing.
+    pub fn taken_from(&self, slot: usize, incarnation: u64) -> Option<u32> {
+        let of_sender = |ring: &&RecvRing| (ring.slot, ring.incarnation) == (slot, incarnation);
+        self.rings.iter().flatten().find(of_sender).map(RecvRing::taken)
+    }
+
+    /// Takes a ring out, for its release.
+    pub fn remove(&mut self, index: usize) -> Option<RecvRing> {
+        self.hot.retain(|hot| hot.ring != index);
+        self.restart_turns();
+        self.rings[index].take()
+    }
+}
+
+/// Words of the bitmap that can have a bit set; they are one cache line in all.
+#[inline]
+pub(super) fn words(map: &Map) -> usize {
+    ring::limit(map).div_ceil(64)
+}
+
+/// Whether a ring that is not watched has something.
+#[inline]
+pub(super) fn announced(map: &Map) -> bool {
+    (0..words(map)).any(|word| map.u64(BITMAP + word * 8).load(Ordering::Relaxed) != 0)
+}
+
+#[cold]
+fn adopt<'a>(place: &'a mut Option<RecvRing>, inlets: &Inlets, index: usize) -> Option<&'a mut RecvRing> {
+    *place = RecvRing::adopt(inlets, index);
+    place.as_mut()
+}
+
+impl Inbound {
+    /// Sees to it that it is a hot ring's turn, if there is one.
+    pub(super) fn restart_turns(&mut self) {
+        self.turn = self.hot.last().map_or(NOBODY, |hot| hot.ring);
+    }
+
+    /// The turn goes to the next hot ring, if there is another.
+    #[inline(always)]
+    pub(super) fn next_turn(&mut self) {
+        if self.hot.len() > 1 {
+            self.pass_turn();
+        }
+    }
+
+    #[inline(never)]
+    fn pass_turn(&mut self) {
+        let at =
+            self.hot.iter().position(|hot| hot.ring == self.turn).map_or(0, |at| (at + 1) % self.hot.len());
+        self.turn = self.hot[at].ring;
+    }
+}

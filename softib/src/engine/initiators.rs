@@ -1,0 +1,36 @@
+//! Initiators that work on our memory by their own hand: a key that goes away waits for them.
+
+use super::Engine;
+use crate::errno::Errno;
+use crate::shm::layout::{R_HAZARD, ring_entry};
+use crate::shm::ring;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// An initiator works on a region for as long as a copy takes; only one that is stopped in the middle of it takes longer.
+const BUSY: Duration = Duration::from_secs(10);
+
+/// Waits until no initiator works on the region behind an invalidated key. EBUSY: one does not come to an end; the key stays
+/// invalid, and the caller may wait again.
+pub fn wait_for_initiators(engine: &Engine, key: u32) -> Result<(), Errno> {
+    let start = Instant::now();
+    let map = engine.enter().w.segment.map.clone();
+    for ring in 0..ring::limit(&map) {
+        let Some((slot, incarnation)) = ring::sender(&map, ring) else { continue };
+        let mut looks = 0u32;
+        while map.u32(ring_entry(ring) + R_HAZARD).load(Ordering::Acquire) == key {
+            std::thread::yield_now();
+            looks += 1;
+            if !looks.is_multiple_of(1024) {
+                continue;
+            }
+            if engine.enter().w.peers.is_gone(slot, incarnation) {
+                break;
+            }
+            if start.elapsed() >= BUSY {
+                return Err(Errno::BUSY);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! The shortcut of a poll: a message that a hot ring holds for an empty completion queue goes straight to the poller.
+//!
+//! ```text
+//!   ring ──> posted buffer, caller's ibv_wc            (this file)
+//!   ring ──> posted buffer, completion queue ──> poll  (the general way: everything else)
+//! ```
+//!
+//! Hot rings take turns, and announced ones are looked for now and then, so that a ring that never runs dry keeps none from being
+//! read.
+
+use super::inbound::{Inbound, announced};
+use super::state::State;
+use crate::datapath::responder::{From, Short, take_short};
+use crate::objects::cq::Cq;
+use crate::shm::cell::INLINE_MAX;
+use rdma_sys::ibv_wc;
+use std::mem::MaybeUninit;
+
+/// Announced rings are looked for once in so many messages of a ring that always has one.
+const LOOK_AROUND: u32 = 64;
+
+impl State {
+    /// Polls queue `key` for one completion, as far as the shortcut leads. Nothing is called on this way when a message has come, so that
+    /// all of it stays in registers; what is rarely needed is the caller's to ask for. `WAITS`: the program has had nothing from this poll
+    /// yet, so there is time to get ready for the next message.
+    #[inline(always)]
+    pub fn poll_short<const WAITS: bool>(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+        let State { qps, inbound, w } = self;
+        let open = w.cqs.get(key).is_some_and(Cq::is_open);
+        if !open || !w.is_quiet() {
+            return Short::Other;
+        }
+        let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
+        let Some((head, payload)) = ring.front() else {
+            if WAITS {
+                ring.await_next();
+            }
+            return inbound.look_around();
+        };
+        if head.len as usize > INLINE_MAX || ring.taken().is_multiple_of(LOOK_AROUND) {
+            return Short::Careful;
+        }
+        let from = From { incarnation: ring.incarnation };
+        let taken = take_short::<true>(qps, &w.mrs, key, from, &head, payload, to);
+        if taken != Short::Taken {
+            return taken;
+        }
+        let due = ring.consume_quietly();
+        if due || inbound.hot.len() > 1 { Short::TakenLast } else { Short::Taken }
+    }
+
+    /// The same for a message with bulk, for the one at which other rings are looked for, and for one whose buffer has to be checked.
+    #[inline(never)]
+    pub fn poll_careful(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+        let State { qps, inbound, w } = self;
+        let open = w.cqs.get(key).is_some_and(Cq::is_open);
+        let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
+        if !open || ring.taken().is_multiple_of(LOOK_AROUND) && announced(&inbound.map) {
+            return Short::Other;
+        }
+        let Some(found) = ring.peek() else { return Short::Other };
+        let from = From { incarnation: ring.incarnation };
+        let taken = take_short::<false>(qps, &w.mrs, key, from, &found.head, found.payload, to);
+        if taken != Short::Taken {
+            return taken;
+        }
+        ring.consume(&found);
+        inbound.next_turn();
+        Short::Taken
+    }
+
+    /// What is left to do when a message has been taken from the ring whose turn it is.
+    #[inline(never)]
+    pub fn end_turn(&mut self) {
+        if let Some(Some(ring)) = self.inbound.rings.get_mut(self.inbound.turn) {
+            ring.publish_if_due();
+        }
+        self.inbound.next_turn();
+    }
+}
+
+impl Inbound {
+    /// The ring whose turn it is has nothing.
+    #[inline(always)]
+    fn look_around(&mut self) -> Short {
+        self.next_turn();
+        let other = self.hot.len() > 1 && self.hot.iter().any(|hot| self.may_hold(hot.ring));
+        if other || announced(&self.map) { Short::Other } else { Short::Nothing }
+    }
+}

@@ -1,0 +1,15 @@
+//! The engine's state: everything under its lock.
+//!
+//! Split in three so that one queue pair, one ring and the rest can be borrowed at the same time.
+
+use super::inbound::Inbound;
+use crate::objects::qp::Qps;
+use crate::objects::world::World;
+
+/// All of it, in the parts that are borrowed at the same time.
+#[derive(Debug)]
+pub struct State {
+    pub qps: Qps,
+    pub inbound: Inbound,
+    pub w: World,
+}

@@ -1,0 +1,11 @@
+//! Plans of faults as data. What carries them out is `crate::faults`, and `datapath::initiator::fates`.
+//!
+//! ```text
+//! call    the control calls that can be made to fail
+//! plan    what is asked for: SOFTIB_FAULTS, or a program's Plan, parsed
+//! state   a plan under way: counters and dice
+//! ```
+
+pub mod call;
+pub mod plan;
+pub mod state;

@@ -1,0 +1,208 @@
+//! A send request: what it asks for, how far it is, what it waits for; and its payload.
+
+use super::mw::Binding;
+use super::sges::gather;
+use crate::errno::Errno;
+use crate::fabric::address::{Address, GRH};
+use rdma_sys::*;
+use std::time::{Duration, Instant};
+
+/// Longest gather or scatter list.
+pub const MAX_SGE: u32 = 16;
+/// Room in front of every received datagram for a global route header.
+pub const GRH_LEN: u32 = GRH as u32;
+/// Bytes of an atomic operation.
+pub const WORD: u32 = 8;
+/// Longest datagram, in bytes.
+pub const UD_MTU: u32 = 4096;
+
+/// One send request on its way.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Work {
+    pub wr_id: u64,
+    pub opcode: u32,
+    pub flags: u32,
+    pub imm: u32,
+    pub remote: Remote,
+    /// Payload bytes in all, and those that are in the ring.
+    pub len: u32,
+    pub sent: u32,
+    /// The receive that was consumed, once it was.
+    pub receive: Option<u32>,
+    pub signalled: bool,
+    /// Number of requests posted to this SQ up to this one.
+    pub number: u32,
+    /// RDMA: the request is in the ring; the data is where it belongs.
+    pub asked: bool,
+    pub moved: bool,
+    /// All of it is in the ring, in cells before number `in_ring`, and the receiver's queue pair was no more open then: it is over if that is
+    /// open after all, or has taken it in.
+    pub unconfirmed: bool,
+    pub in_ring: u32,
+    /// XRC: the number of the shared receive queue that it is for.
+    pub srqn: u32,
+}
+
+/// What a request names on the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Remote {
+    /// The connected queue pair.
+    #[default]
+    Peer,
+    Memory {
+        addr: u64,
+        rkey: u32,
+    },
+    /// A memory window of our own.
+    Bind(Binding),
+    /// A 64-bit word. `first` is added (FETCH_ADD) or compared with (CMP_SWAP), `swap` takes its place then.
+    Word {
+        addr: u64,
+        rkey: u32,
+        first: u64,
+        swap: u64,
+    },
+    Datagram {
+        qpn: u32,
+        qkey: u32,
+        to: Address,
+    },
+}
+
+impl Remote {
+    /// The address and key of a one-sided operation.
+    pub fn memory(&self) -> (u64, u32) {
+        match *self {
+            Remote::Memory { addr, rkey } | Remote::Word { addr, rkey, .. } => (addr, rkey),
+            Remote::Peer | Remote::Bind(_) | Remote::Datagram { .. } => (0, 0),
+        }
+    }
+}
+
+/// A request that waits in the SQ, with its own copy of what it needs.
+pub struct Queued {
+    pub work: Work,
+    pub sges: Vec<ibv_sge>,
+    /// Inline payload; `sges` points to it.
+    _inline: Box<[u8]>,
+    pub wait: Wait,
+    pub rnr_left: u8,
+    /// What a plan of faults has for it.
+    pub fate: Fate,
+}
+
+/// What a request at the head of an SQ waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Its turn.
+    Turn,
+    Room,
+    Rnr {
+        until: Instant,
+    },
+    /// A latency that was asked for.
+    Held {
+        until: Instant,
+    },
+    Silent {
+        /// When to give up; None: never.
+        deadline: Option<Instant>,
+    },
+    /// An answer of the peer to an RDMA request; it comes through `datapath::responder`.
+    Answer,
+    /// The same, of a queue pair that has closed since: the answer may be on its way, or will never come.
+    LastAnswer {
+        deadline: Option<Instant>,
+    },
+}
+
+/// What an attempt came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Done(u32),
+    Room,
+    Rnr,
+    Silent,
+    Answer,
+    /// Own keys that others still use; looked at again.
+    Turn,
+    Held(Instant),
+    /// A datagram's way cannot be made for want of a resource; it has not been posted.
+    Refused(Errno),
+}
+
+impl Work {
+    /// Whether the local buffers are written to: READ, and the atomics that fetch, which are the next two codes.
+    #[inline]
+    pub fn fetches(&self) -> bool {
+        self.opcode.wrapping_sub(IBV_WR_RDMA_READ) <= IBV_WR_ATOMIC_FETCH_AND_ADD - IBV_WR_RDMA_READ
+    }
+
+    /// Something of it has reached the peer: it is finished even when the QP drains.
+    pub fn begun(&self) -> bool {
+        self.receive.is_some() || self.asked || self.moved || self.unconfirmed
+    }
+}
+
+impl Wait {
+    /// Whether the peer owes an answer.
+    pub fn is_for_answer(&self) -> bool {
+        matches!(self, Wait::Answer | Wait::LastAnswer { .. })
+    }
+}
+
+impl std::fmt::Debug for Queued {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queued(wr_id {:#x})", self.work.wr_id)
+    }
+}
+
+impl Queued {
+    /// A request as it waits: inline payload is copied, for the program may reuse its buffer.
+    pub fn new(work: Work, sges: &[ibv_sge], wait: Wait, rnr_left: u8) -> Queued {
+        if work.flags & IBV_SEND_INLINE == 0 {
+            let (sges, fate) = (sges.to_vec(), Fate::default());
+            return Queued { work, sges, _inline: Box::default(), wait, rnr_left, fate };
+        }
+        Queued::with_copy(work, sges, wait, rnr_left)
+    }
+
+    /// The same request with a copy of its payload.
+    pub fn with_payload(&self) -> Queued {
+        let work = Work { flags: self.work.flags | IBV_SEND_INLINE, ..self.work };
+        Queued::with_copy(work, &self.sges, self.wait, self.rnr_left)
+    }
+
+    fn with_copy(work: Work, sges: &[ibv_sge], wait: Wait, rnr_left: u8) -> Queued {
+        let mut inline = vec![0u8; work.len as usize].into_boxed_slice();
+        gather(sges, 0, work.len as usize, inline.as_mut_ptr());
+        let sges = vec![ibv_sge { addr: inline.as_ptr() as u64, length: work.len, lkey: 0 }];
+        Queued { work, sges, _inline: inline, wait, rnr_left, fate: Fate::default() }
+    }
+}
+
+/// What will happen to a request; decided when it is posted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fate {
+    pub not_before: Option<Instant>,
+    /// No receive is found for so long, from the first try on.
+    pub storm: Option<Duration>,
+    pub storm_ends: Option<Instant>,
+    /// Completion status without any try.
+    pub ends_with: Option<u32>,
+    pub lost: bool,
+    pub twice: bool,
+    pub late: bool,
+}
+
+/// A datagram that is completed and has not been sent: it waits to be overtaken.
+#[derive(Debug)]
+pub struct Held {
+    pub queued: Queued,
+    pub due: Instant,
+}
+
+const _: () = {
+    assert!(IBV_WR_ATOMIC_CMP_AND_SWP == IBV_WR_RDMA_READ + 1);
+    assert!(IBV_WR_ATOMIC_FETCH_AND_ADD == IBV_WR_RDMA_READ + 2);
+};

@@ -1,0 +1,170 @@
+//! All objects of the process but its queue pairs, which are borrowed beside them.
+
+use super::cq::{Armed, Channel, Cq, Cqe};
+use super::events::{Context, Event, Subject};
+use super::faults::state::Faults;
+use super::groups::Groups;
+use super::mr::{Mrs, Pd};
+use super::parent::Parent;
+use super::peer::Peers;
+use super::reply::Reply;
+use super::srq::Srq;
+use super::xrc::Xrc;
+use crate::errno::Errno;
+use crate::fabric::Ports;
+use crate::shm::heap::{Extent, Heap};
+use crate::shm::segment::Segment;
+use rdma_sys::{IBV_EVENT_CQ_ERR, IBV_WC_SUCCESS};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Plain counters, for tests, benches and the curious.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// System calls that woke a peer's device thread.
+    pub doorbells: u64,
+    /// Sends that found no receive and were put back.
+    pub rnr: u64,
+    /// Datagrams that were dropped: wrong Q_Key or P_Key, no receive, full ring, an address that
+    /// leads to no peer.
+    pub ud_dropped: u64,
+    /// Messages that arrived for a queue pair that no longer wanted them.
+    pub stray: u64,
+    /// Sends that waited for room in a ring.
+    pub ring_full: u64,
+    /// Completions that found their queue full; should never be above 0.
+    pub cq_overruns: u64,
+    /// Times the device thread took the rings over from a program that had stopped polling.
+    pub takeovers: u64,
+    /// RDMA operations done by process_vm_*, and by messages through the rings.
+    pub rdma_direct: u64,
+    pub rdma_ring: u64,
+}
+
+/// Everything but queue pairs and inbound rings.
+#[derive(Debug)]
+pub struct World {
+    pub segment: Segment,
+    /// What our ports are.
+    pub ports: Ports,
+    /// The plan of faults, if there is one.
+    pub faults: Option<Box<Faults>>,
+    pub heap: Heap,
+    pub contexts: Slab<Context>,
+    pub pds: Slab<Pd>,
+    pub parents: Vec<Parent>,
+    pub mrs: Mrs,
+    pub cqs: Slab<Cq>,
+    pub channels: Slab<Channel>,
+    pub srqs: Slab<Srq>,
+    pub peers: Peers,
+    /// Queue pairs with sends waiting, by index.
+    pub busy: Vec<usize>,
+    /// Queue pairs whose CQ overran under them, by number.
+    pub doomed: Vec<u32>,
+    /// Queue pairs that have gone to the error state and have not been flushed, by index; empty when the lock is free.
+    pub ending: Vec<usize>,
+    /// Places of destroyed receive queues, that an initiator may just be looking at.
+    pub retired: Vec<(Instant, Extent)>,
+    /// Answers to RDMA requests that came through a ring.
+    pub replies: VecDeque<Reply>,
+    pub xrc: Xrc,
+    /// Multicast groups that our queue pairs listen to.
+    pub groups: Groups,
+    pub stats: Stats,
+}
+
+impl World {
+    /// Nothing keeps sends from going straight out.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.faults.is_none() && self.ports.up
+    }
+
+    /// Whether the ports are iWARP ones.
+    pub fn is_iwarp(&self) -> bool {
+        self.ports.iwarp
+    }
+
+    /// The device that a context is of.
+    pub fn device(&self, context: usize) -> usize {
+        self.contexts.get(context).map_or(0, |context| context.device)
+    }
+
+    /// No request waits for anything, and no answer for room.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.busy.is_empty() && self.doomed.is_empty() && self.replies.is_empty()
+    }
+
+    /// Says what faults there were, if the plan wants it said.
+    pub fn report_faults(&self) {
+        if let Some(faults) = &self.faults {
+            faults.report();
+        }
+    }
+
+    /// Adds a completion to a queue and fires its channel if it is armed for it.
+    pub fn complete(&mut self, key: usize, cqe: Cqe, solicited: bool) {
+        let wakes = solicited || cqe.wc.status != IBV_WC_SUCCESS;
+        self.complete_with(key, cqe.wc.qp_num, wakes, |slot| *slot = cqe);
+    }
+
+    /// The same for a completion of QP `qpn` that `fill` writes where it will lie. `solicited`: it fires a CQ that is armed for
+    /// such.
+    #[inline(always)]
+    pub fn complete_with(&mut self, key: usize, qpn: u32, solicited: bool, fill: impl FnOnce(&mut Cqe)) {
+        let Some(cq) = self.cqs.get_mut(key) else { return };
+        if !cq.push_with(fill) {
+            return self.overrun(key, qpn);
+        }
+        if cq.watchful {
+            self.attend(key, solicited);
+        }
+    }
+
+    /// The rest for a queue that is armed, or keeps times.
+    #[cold]
+    fn attend(&mut self, key: usize, solicited: bool) {
+        if self.cqs[key].attend(solicited) {
+            self.fire(key);
+        }
+    }
+
+    /// Arms a queue for its next completion, or fires it for one that waits and that the program may not know of ([`Cq::arm`]).
+    pub fn arm(&mut self, key: usize, armed: Armed) -> Result<(), Errno> {
+        if self.cqs.get_mut(key).ok_or(Errno::INVAL)?.arm(armed) {
+            self.fire(key);
+        }
+        Ok(())
+    }
+
+    fn fire(&mut self, key: usize) {
+        let cq = &self.cqs[key];
+        if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(channel)) {
+            channel.fire(key);
+        }
+    }
+
+    #[cold]
+    fn overrun(&mut self, key: usize, qpn: u32) {
+        self.stats.cq_overruns += 1;
+        self.doomed.push(qpn);
+        let cq = &mut self.cqs[key];
+        let first = !std::mem::replace(&mut cq.overrun, true);
+        let context = cq.context;
+        if first {
+            log::error!("cq {key} overran: {} completions were waiting, the next one is lost", cq.len());
+            self.async_event(context, IBV_EVENT_CQ_ERR, Subject::Cq(key));
+        }
+    }
+
+    /// Queues an asynchronous event for a context's program (ibv_get_async_event(3)).
+    #[cold]
+    pub fn async_event(&mut self, context: usize, kind: u32, subject: Subject) {
+        if let Some(context) = self.contexts.get_mut(context) {
+            context.post(Event { kind, subject });
+        }
+    }
+}

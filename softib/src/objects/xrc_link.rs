@@ -1,0 +1,183 @@
+//! What an XRC send queue pair knows of the other side: the receive queue pair in its domain, a process that holds it, and the SRQs
+//! that have been sent to.
+
+use super::peer::{Link, Peers, Route};
+use super::qp_state::is_receiving;
+use super::xrc::{FULL_PKEY, KIND_SRQ};
+use crate::errno::Errno;
+use crate::fabric::pkeys_match;
+use crate::shm::domain::{DomainFile, SharedQp};
+use crate::shm::layout::{H_NONCE, QP_BITS, QPS};
+use crate::shm::liveness::Liveness;
+use crate::shm::map::Map;
+use crate::shm::segment;
+use crate::shm::shortage::is_shortage;
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A send queue pair's view of the other side.
+#[derive(Debug)]
+pub struct SendLink {
+    pub domain: Arc<DomainFile>,
+    /// Of the receive queue pair in its domain.
+    pub index: usize,
+    /// From our port, in our partition, to the port of the domain's device.
+    route: Route,
+    pub seen: Option<(u32, SharedQp)>,
+    /// The generation we first spoke to; another one is another connection.
+    generation: Option<u32>,
+    witness: Option<Witness>,
+    /// The SRQs sent to, by number.
+    queues: HashMap<u32, Link>,
+}
+
+/// A process that holds the receive queue pair, so that it is there as long as this one lives.
+#[derive(Debug)]
+struct Witness {
+    /// Only the header is mapped.
+    map: Map,
+    file: File,
+    live: Liveness,
+}
+
+/// What a look at the receive queue pair came to.
+pub enum Sight {
+    Open,
+    /// It does not answer: not connected to us, not in a state to receive, or gone with its last handle.
+    Silent,
+    /// All who held it are dead.
+    Orphaned,
+    /// Whether one lives cannot be seen for want of a resource.
+    Short,
+}
+
+impl SendLink {
+    /// The link of a send queue pair to the receive queue pair `qpn` of a domain, not looked at yet.
+    pub fn new(domain: Arc<DomainFile>, qpn: u32, route: Route) -> SendLink {
+        let (index, queues) = (qpn as usize % QPS, HashMap::new());
+        SendLink { domain, index, route, seen: None, generation: None, witness: None, queues }
+    }
+
+    /// Takes another partition or path (a change in SQD).
+    pub fn repath(&mut self, route: Route) {
+        (self.route, self.seen) = (route, None);
+    }
+
+    /// The port of the domain's device that it goes to.
+    pub fn theirs(&self) -> u8 {
+        self.route.theirs
+    }
+
+    /// The incarnation of the domain: a peer knows our connection by it.
+    pub fn incarnation(&self) -> u64 {
+        self.domain.incarnation
+    }
+
+    /// The receive queue pair's min_rnr_timer.
+    pub fn min_rnr_timer(&self) -> u32 {
+        self.seen.as_ref().map_or(0, |(_, qp)| qp.attr.min_rnr_timer.into())
+    }
+
+    /// The link to the SRQ `number`, if that has been sent to.
+    pub fn known_queue(&self, number: u32) -> Option<&Link> {
+        self.queues.get(&number)
+    }
+
+    /// Looks at the receive queue pair, as the send queue pair `me` (number, incarnation).
+    pub fn look(&mut self, me: (u32, u64)) -> Sight {
+        let current = self.seen.as_ref().is_some_and(|(seq, _)| self.domain.sequence(self.index) == *seq);
+        if !current && !self.refresh(me) {
+            return Sight::Silent;
+        }
+        if self.witness.as_mut().is_some_and(Witness::lives) {
+            return Sight::Open;
+        }
+        self.find_witness()
+    }
+
+    #[cold]
+    fn refresh(&mut self, me: (u32, u64)) -> bool {
+        self.seen = None;
+        // The witness may have lost its handle since: look for one again.
+        self.witness = None;
+        if self.domain.exists(self.index)
+            && self.domain.sequence(self.index) & 1 != 0
+            && let Ok(locked) = self.domain.lock()
+        {
+            // Only a process that died in the middle leaves it so when we have the lock.
+            let _ = locked.mend(self.index);
+        }
+        let Some((seq, qp)) = self.domain.look_up(self.index) else { return false };
+        let ports = (qp.attr.port_num.wrapping_sub(1), qp.dest_port) == (self.route.theirs, self.route.ours);
+        let ours = qp.attr.dest_qp_num == me.0 && qp.dest_incarnation == me.1 && ports;
+        let same = self.generation.is_none_or(|generation| generation == qp.generation);
+        if !ours || !same || !is_receiving(qp.attr.qp_state) || !pkeys_match(self.route.pkey, qp.pkey) {
+            return false;
+        }
+        self.generation = Some(qp.generation);
+        self.seen = Some((seq, qp));
+        true
+    }
+
+    #[cold]
+    fn find_witness(&mut self) -> Sight {
+        let dir = segment::directory();
+        let mut short = false;
+        self.witness = self.domain.holders(self.index).find_map(|process| {
+            let found = Witness::of(&dir, process);
+            short |= found.as_ref().is_err_and(|error| is_shortage(*error));
+            found.ok().flatten()
+        });
+        match self.witness {
+            Some(_) => Sight::Open,
+            None if short => Sight::Short,
+            None => Sight::Orphaned,
+        }
+    }
+
+    /// What stands for the SRQ `number` in the peer process: known to exist, and of our domain.
+    pub fn queue(&mut self, peers: &mut Peers, number: u32) -> Option<&mut Link> {
+        let ours = (self.domain.slot as u32, self.domain.incarnation);
+        let known = self.queues.get_mut(&number).is_some_and(|link| is_there(link, peers, ours));
+        if !known {
+            self.queues.remove(&number);
+            let incarnation = peers.reach((number >> QP_BITS) as usize).ok()?.incarnation;
+            // An SRQ is at no port: the receive queue pair's counts.
+            let route = Route { incarnation, pkey: FULL_PKEY, ..Route::default() };
+            let mut link = Link::new(number, route);
+            if !is_there(&mut link, peers, ours) {
+                return None;
+            }
+            self.queues.insert(number, link);
+        }
+        self.queues.get_mut(&number)
+    }
+}
+
+fn is_there(link: &mut Link, peers: &mut Peers, domain: (u32, u64)) -> bool {
+    let Ok(peer) = peers.connected(link) else { return false };
+    link.is_open(peer, domain) && link.view.kind == KIND_SRQ
+}
+
+impl Witness {
+    /// None: the process is gone.
+    fn of(dir: &std::path::Path, (slot, incarnation): (usize, u64)) -> Result<Option<Witness>, Errno> {
+        let file = segment::open_slot(dir, slot)?;
+        if file.metadata()?.len() == 0 {
+            return Ok(None);
+        }
+        let map = Map::new(&file, HEADER_LEN)?;
+        let mut witness = Witness { map, file, live: Liveness::default() };
+        let same = witness.map.u64(H_NONCE).load(Ordering::Relaxed) == incarnation;
+        Ok((same && witness.lives()).then_some(witness))
+    }
+
+    fn lives(&mut self) -> bool {
+        self.live.alive(&self.map, &self.file)
+    }
+}
+
+/// Bytes of a segment that say who has it and whether it lives.
+const HEADER_LEN: usize = 4096;
