@@ -18,13 +18,13 @@
 use std::fmt::Debug;
 
 use super::envelope::Envelope;
-use super::field::Mad;
+use super::field::{Mad, Part};
 use super::message::{CommId, Drep, Dreq, Incarnation, Mra, Rej, ReqHead, Rtu};
 use super::{MAD_LEN, WireError};
 use crate::ProcessName;
 
 /// The REQ of a manager, and what goes with it.
-pub trait Request: Copy + Debug + Eq {
+pub trait Request: Part + Copy + Debug + Eq {
     /// Attribute modifier of its datagrams, without the version in the last byte.
     const MAGIC: u32;
     /// The manager sends RTUs.
@@ -36,26 +36,12 @@ pub trait Request: Copy + Debug + Eq {
     fn head(&self) -> &ReqHead;
     /// The process that sends it.
     fn name(&self) -> ProcessName;
-    /// Writes it into a MAD whose other bytes are 0.
-    fn emit(&self, mad: &mut Mad);
-    /// Reads it.
-    ///
-    /// # Errors
-    /// [`WireError::Field`] for a value that no sender of this version writes.
-    fn parse(mad: &Mad) -> Result<Self, WireError>;
 }
 
 /// The REP of a manager.
-pub trait Reply: Copy + Debug + Eq {
+pub trait Reply: Part + Copy + Debug + Eq {
     /// The ids of the exchange: the sender's, the receiver's.
     fn ids(&self) -> (CommId, CommId);
-    /// Writes it into a MAD whose other bytes are 0.
-    fn emit(&self, mad: &mut Mad);
-    /// Reads it.
-    ///
-    /// # Errors
-    /// [`WireError::Field`] for a value that no sender of this version writes.
-    fn parse(mad: &Mad) -> Result<Self, WireError>;
 }
 
 /// A datagram: its sender, its receiver, its message.
@@ -67,26 +53,6 @@ pub struct Datagram<Q: Request> {
     pub to: Incarnation,
     /// The message.
     pub message: Message<Q>,
-}
-
-/// A CM message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "short-lived, on the connection path only")]
-pub enum Message<Q: Request> {
-    /// Request for communication.
-    Req(Q),
-    /// Message receipt acknowledgement: the answer takes longer.
-    Mra(Mra),
-    /// Reject.
-    Rej(Rej),
-    /// Reply to a request.
-    Rep(Q::Reply),
-    /// Ready to use.
-    Rtu(Rtu),
-    /// Request for communication release.
-    Dreq(Dreq),
-    /// Reply to that.
-    Drep(Drep),
 }
 
 impl<Q: Request> Datagram<Q> {
@@ -107,6 +73,57 @@ impl<Q: Request> Datagram<Q> {
     }
 }
 
+/// The messages, each with its attribute id and the ids of its exchange: the sender's, the receiver's.
+macro_rules! messages {
+    ($($(#[$doc:meta])* $Name:ident($Type:ty) = $attribute:literal $(if $allowed:expr)?, $ids:expr;)+) => {
+        /// A CM message.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(clippy::large_enum_variant, reason = "short-lived, on the connection path only")]
+        pub enum Message<Q: Request> { $($(#[$doc])* $Name($Type)),+ }
+
+        impl<Q: Request> Message<Q> {
+            fn ids(&self) -> (CommId, CommId) {
+                fn of<M>(message: &M, ids: impl Fn(&M) -> (CommId, CommId)) -> (CommId, CommId) {
+                    ids(message)
+                }
+                match self { $(Message::$Name(message) => of(message, $ids)),+ }
+            }
+
+            fn attribute(&self) -> u64 {
+                match self { $(Message::$Name(_) => $attribute),+ }
+            }
+
+            fn emit(&self, mad: &mut Mad) {
+                match self { $(Message::$Name(message) => message.emit(mad)),+ }
+            }
+
+            fn parse(attribute: u64, mad: &Mad) -> Result<Self, WireError> {
+                match attribute {
+                    $($attribute $(if $allowed)? => Part::parse(mad).map(Message::$Name),)+
+                    _ => Err(WireError::Foreign("attribute")),
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    /// Request for communication; its receiver has no id yet.
+    Req(Q) = 0x10, |m| (m.head().local, CommId::NONE);
+    /// Message receipt acknowledgement: the answer takes longer.
+    Mra(Mra) = 0x11, |m| (m.local, m.remote);
+    /// Reject.
+    Rej(Rej) = 0x12, |m| (m.local, m.remote);
+    /// Reply to a request.
+    Rep(Q::Reply) = 0x13, |m| m.ids();
+    /// Ready to use.
+    Rtu(Rtu) = 0x14 if Q::HAS_RTU, |m| (m.local, m.remote);
+    /// Request for communication release.
+    Dreq(Dreq) = 0x15, |m| (m.local, m.remote);
+    /// Reply to that.
+    Drep(Drep) = 0x16, |m| (m.local, m.remote);
+}
+
 impl<Q: Request> Message<Q> {
     /// The sender's communication id; [`CommId::NONE`] where it has none.
     pub fn local(&self) -> CommId {
@@ -116,54 +133,5 @@ impl<Q: Request> Message<Q> {
     /// The receiver's communication id, as the sender knows it; a REQ has none.
     pub fn remote(&self) -> CommId {
         self.ids().1
-    }
-
-    fn ids(&self) -> (CommId, CommId) {
-        match self {
-            Message::Req(m) => (m.head().local, CommId::NONE),
-            Message::Mra(m) => (m.local, m.remote),
-            Message::Rej(m) => (m.local, m.remote),
-            Message::Rep(m) => m.ids(),
-            Message::Rtu(m) => (m.local, m.remote),
-            Message::Dreq(m) => (m.local, m.remote),
-            Message::Drep(m) => (m.local, m.remote),
-        }
-    }
-
-    fn attribute(&self) -> u64 {
-        match self {
-            Message::Req(_) => 0x10,
-            Message::Mra(_) => 0x11,
-            Message::Rej(_) => 0x12,
-            Message::Rep(_) => 0x13,
-            Message::Rtu(_) => 0x14,
-            Message::Dreq(_) => 0x15,
-            Message::Drep(_) => 0x16,
-        }
-    }
-
-    fn emit(&self, mad: &mut Mad) {
-        match self {
-            Message::Req(m) => m.emit(mad),
-            Message::Mra(m) => m.emit(mad),
-            Message::Rej(m) => m.emit(mad),
-            Message::Rep(m) => m.emit(mad),
-            Message::Rtu(m) => m.emit(mad),
-            Message::Dreq(m) => m.emit(mad),
-            Message::Drep(m) => m.emit(mad),
-        }
-    }
-
-    fn parse(attribute: u64, mad: &Mad) -> Result<Self, WireError> {
-        Ok(match attribute {
-            0x10 => Message::Req(Q::parse(mad)?),
-            0x11 => Message::Mra(Mra::parse(mad)),
-            0x12 => Message::Rej(Rej::parse(mad)),
-            0x13 => Message::Rep(Reply::parse(mad)?),
-            0x14 if Q::HAS_RTU => Message::Rtu(Rtu::parse(mad)),
-            0x15 => Message::Dreq(Dreq::parse(mad)),
-            0x16 => Message::Drep(Drep::parse(mad)),
-            _ => return Err(WireError::Foreign("attribute")),
-        })
     }
 }

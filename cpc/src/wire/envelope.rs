@@ -1,6 +1,6 @@
 //! What is around every message: the common MAD header, whose attribute modifier tells the protocols apart.
 
-use super::field::{Field, MAD_LEN};
+use super::field::{Field, MAD_LEN, Place};
 use super::{Incarnation, VERSION, WireError};
 
 const BASE_VERSION: Field = Field::header(0, 1);
@@ -50,7 +50,7 @@ impl Envelope {
             }
         }
         check_modifier(magic, MODIFIER.read(mad))?;
-        let [from, to] = [FROM_INCARNATION, TO_INCARNATION].map(|field| Incarnation(field.read_u32(mad)));
+        let (from, to) = (FROM_INCARNATION.take(mad)?, TO_INCARNATION.take(mad)?);
         Ok((Envelope { from, to, attribute: ATTRIBUTE.read(mad) }, mad))
     }
 }

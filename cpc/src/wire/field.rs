@@ -3,6 +3,14 @@
 //! The IB specification counts bytes from the start of the message and bits from the most significant one of a byte;
 //! so does [`Field`]. Offsets are those of the CM message, that is, behind the 24-byte common MAD header.
 //! Bounds are asserted when the constants are built, so reading and writing can't go astray at run time.
+//!
+//! A message is written down once, by `message!`: each field with its type and its [`Place`] in the MAD.
+
+use verbs::{Gid, Lid, Psn, Qpn};
+
+use super::WireError;
+use super::domain::DomainId;
+use crate::ProcessName;
 
 /// Length of every management datagram (IBTA 13.4.2).
 pub const MAD_LEN: usize = 256;
@@ -60,23 +68,6 @@ impl Field {
         u64::try_from(whole >> self.shift() & self.mask()).unwrap_or(u64::MAX)
     }
 
-    /// The value of a field of at most 8 bits.
-    pub(crate) fn read_u8(self, mad: &[u8; MAD_LEN]) -> u8 {
-        self.read(mad).to_le_bytes()[0]
-    }
-
-    /// The value of a field of at most 16 bits.
-    pub(crate) fn read_u16(self, mad: &[u8; MAD_LEN]) -> u16 {
-        let [lo, hi, ..] = self.read(mad).to_le_bytes();
-        u16::from_le_bytes([lo, hi])
-    }
-
-    /// The value of a field of at most 32 bits.
-    pub(crate) fn read_u32(self, mad: &[u8; MAD_LEN]) -> u32 {
-        let [a, b, c, d, ..] = self.read(mad).to_le_bytes();
-        u32::from_le_bytes([a, b, c, d])
-    }
-
     /// Puts `value` in, cut to the field's width; neighbouring bits stay.
     pub(crate) fn write(self, mad: &mut [u8; MAD_LEN], value: u64) {
         let value = (u128::from(value) & self.mask()) << self.shift();
@@ -114,6 +105,162 @@ impl Run {
         &mut mad[self.start..self.start + self.len]
     }
 }
+
+/// Where a value lies in a MAD.
+pub trait Place<T> {
+    /// Writes it.
+    fn put(&self, value: &T, mad: &mut Mad);
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`WireError`] for a value that no sender of this version writes.
+    fn take(&self, mad: &Mad) -> Result<T, WireError>;
+}
+
+/// A value that one field holds.
+pub trait Value: Copy {
+    /// As the field has it.
+    fn bits(self) -> u64;
+    /// The value of a field that is no wider than its type.
+    fn of_bits(bits: u64) -> Self;
+}
+
+impl<T: Value> Place<T> for Field {
+    fn put(&self, value: &T, mad: &mut Mad) {
+        self.write(mad, value.bits());
+    }
+
+    fn take(&self, mad: &Mad) -> Result<T, WireError> {
+        Ok(T::of_bits(self.read(mad)))
+    }
+}
+
+/// A field that not every value may stand in, which ones may, and what it is called.
+pub(crate) struct Checked<T>(pub Field, pub fn(T) -> bool, pub &'static str);
+
+impl<T: Value> Place<T> for Checked<T> {
+    fn put(&self, value: &T, mad: &mut Mad) {
+        self.0.put(value, mad);
+    }
+
+    fn take(&self, mad: &Mad) -> Result<T, WireError> {
+        let value = self.0.take(mad)?;
+        if self.1(value) { Ok(value) } else { Err(WireError::Field(self.2)) }
+    }
+}
+
+/// `Place` in a `Run` for structs around 16 bytes.
+macro_rules! bytes {
+    ($($Newtype:ident)+) => {
+        $(impl Place<$Newtype> for Run {
+            fn put(&self, value: &$Newtype, mad: &mut Mad) {
+                self.of_mut(mad).copy_from_slice(&value.0);
+            }
+
+            fn take(&self, mad: &Mad) -> Result<$Newtype, WireError> {
+                let bytes = self.of(mad);
+                bytes.try_into().map($Newtype).map_err(|_| WireError::Length(bytes.len()))
+            }
+        })+
+    };
+}
+
+bytes!(Gid DomainId);
+
+/// `Value` for numbers, and for structs around one.
+macro_rules! values {
+    ($($num:ident)*; $($Newtype:ident)+) => {
+        $(impl $crate::wire::field::Value for $num {
+            fn bits(self) -> u64 {
+                self.into()
+            }
+
+            fn of_bits(bits: u64) -> Self {
+                bits as $num
+            }
+        })*
+        $(impl $crate::wire::field::Value for $Newtype {
+            fn bits(self) -> u64 {
+                self.0.into()
+            }
+
+            fn of_bits(bits: u64) -> Self {
+                Self($crate::wire::field::Value::of_bits(bits))
+            }
+        })+
+    };
+}
+
+values!(u8 u16 u32 u64; Lid Psn Qpn ProcessName);
+
+/// A flag is set by 1, and by no other value.
+impl Value for bool {
+    fn bits(self) -> u64 {
+        self.into()
+    }
+
+    fn of_bits(bits: u64) -> bool {
+        bits == 1
+    }
+}
+
+/// A message, or what several messages have in common: it knows where its fields lie.
+pub trait Part: Sized {
+    /// Writes it into a MAD whose other bytes are 0.
+    fn emit(&self, mad: &mut Mad);
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`WireError::Field`] for a value that no sender of this version writes.
+    fn parse(mad: &Mad) -> Result<Self, WireError>;
+}
+
+/// The place of a [`Part`] in a message: where its own fields say.
+pub(crate) struct Within;
+
+impl<T: Part> Place<T> for Within {
+    fn put(&self, part: &T, mad: &mut Mad) {
+        part.emit(mad);
+    }
+
+    fn take(&self, mad: &Mad) -> Result<T, WireError> {
+        T::parse(mad)
+    }
+}
+
+/// A struct and its [`Part`]: fields in the order in which they are read, each with its place. `fixed` fields have one value, and another is
+/// refused by name; `written` ones are there for those who read captures, and are not read here.
+macro_rules! message {
+    ($(#[$doc:meta])* pub struct $Name:ident {
+        $(fixed $fixed:path, $value:expr, $what:literal;)*
+        $($(#[$field_doc:meta])* pub $field:ident: $Type:ty = $place:expr,)+
+        $(written $written:path, |$this:pat_param| $from:expr;)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $Name { $($(#[$field_doc])* pub $field: $Type),+ }
+
+        impl $crate::wire::field::Part for $Name {
+            fn emit(&self, mad: &mut $crate::wire::field::Mad) {
+                $($fixed.write(mad, $value);)*
+                $($crate::wire::field::Place::put(&$place, &self.$field, mad);)+
+                $({
+                    let $this = self;
+                    $written.write(mad, $from);
+                })*
+            }
+
+            fn parse(mad: &$crate::wire::field::Mad) -> Result<Self, $crate::wire::WireError> {
+                $(if $fixed.read(mad) != $value {
+                    return Err($crate::wire::WireError::Field($what));
+                })*
+                Ok($Name { $($field: $crate::wire::field::Place::take(&$place, mad)?),+ })
+            }
+        }
+    };
+}
+
+pub(crate) use {message, values};
 
 #[cfg(test)]
 mod tests {

@@ -1,12 +1,17 @@
-//! The seven CM messages as values: what the machine sees. `layout.rs` says where each field lies in the MAD.
+//! The CM messages: what the machine sees, and where each field lies (IBTA vol. 1, tables of 12.6.5 to 12.6.11).
+//!
+//! Fields that these connection managers have no use for (EE contexts, Q_Key, alternate path) are sent as 0 and not read.
 
-use std::fmt;
 use std::time::Duration;
 
 use verbs::{Gid, Lid, Psn, Qpn};
 
-use super::hello::{Hello, Layout};
+use super::WireError;
+use super::datagram::{Reply, Request};
+use super::field::{Checked, Field, Mad, Place, Run, Value, Within, message, values};
+use super::hello::{HELLO_LEN, Hello};
 use super::queues::Queues;
+use super::reason::{Reason, ReasonAt};
 use super::time::encode_time;
 use crate::ProcessName;
 
@@ -26,8 +31,7 @@ impl CommId {
 
     /// True if `self` was drawn after `other` from the same counter, wrap-around included.
     pub fn is_newer_than(self, other: CommId) -> bool {
-        let ahead = self.0.wrapping_sub(other.0);
-        ahead != 0 && ahead < 1 << 31
+        is_ahead(self.0, other.0)
     }
 }
 
@@ -39,76 +43,16 @@ pub struct Incarnation(pub u32);
 impl Incarnation {
     /// True if `self` names a later incarnation of a process than `other`, which may be 24 days older at most.
     pub fn is_newer_than(self, other: Incarnation) -> bool {
-        let ahead = self.0.wrapping_sub(other.0);
-        ahead != 0 && ahead < 1 << 31
+        is_ahead(self.0, other.0)
     }
 }
 
-/// How many RDMA reads and atomics may be under way (IBTA 12.7.29, 12.7.30).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depth {
-    /// How many the sender of this message serves at a time: its `max_dest_rd_atomic`.
-    pub responder_resources: u8,
-    /// How many it wants to have outstanding: its `max_rd_atomic`.
-    pub initiator_depth: u8,
+/// Of serial numbers, wrap-around included (RFC 1982).
+fn is_ahead(new: u32, old: u32) -> bool {
+    (1..1 << 31).contains(&new.wrapping_sub(old))
 }
 
-/// The primary path of a REQ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// LID of the sender.
-    pub local_lid: Lid,
-    /// LID of the receiver.
-    pub remote_lid: Lid,
-    /// GID of the sender.
-    pub local_gid: Gid,
-    /// GID of the receiver.
-    pub remote_gid: Gid,
-    /// Service level, 4 bits.
-    pub sl: u8,
-    /// Local ACK timeout, 4.096 µs * 2^n, 5 bits.
-    pub ack_timeout: u8,
-}
-
-/// What every REQ says, whichever manager's it is (IBTA 12.6.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReqHead {
-    /// The sender's id for this exchange.
-    pub local: CommId,
-    /// The process it wants to reach; stands in the service id.
-    pub service: ProcessName,
-    /// The PSN that its queue pairs start with.
-    pub psn: Psn,
-    /// Its RDMA read depth.
-    pub depth: Depth,
-    /// The path.
-    pub path: Path,
-    /// Path MTU, as the code of the specification: 1 = 256 bytes to 5 = 4096.
-    pub mtu: u8,
-    /// Partition key.
-    pub pkey: u16,
-    /// Transport retries, 3 bits.
-    pub retry_count: u8,
-    /// RNR retries, 3 bits, 7 = for ever.
-    pub rnr_retry: u8,
-    /// How often the CM message itself is repeated, 4 bits.
-    pub max_cm_retries: u8,
-    /// Time in which the sender expects an answer, 4.096 µs * 2^n, 5 bits.
-    pub response_timeout: u8,
-}
-
-/// ibcm's request for communication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Req {
-    /// What every REQ says.
-    pub head: ReqHead,
-    /// Its queue pairs.
-    pub hello: Hello,
-    /// Its queues; of the text, what fits.
-    pub queues: Queues,
-    /// True if any queue is shared.
-    pub srq: bool,
-}
+values!(; CommId Incarnation);
 
 /// The message that an MRA or a REJ answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,17 +65,13 @@ pub enum Stage {
     Other,
 }
 
-impl Stage {
-    pub(super) fn code(self) -> u64 {
-        match self {
-            Stage::Req => 0,
-            Stage::Rep => 1,
-            Stage::Other => 2,
-        }
+impl Value for Stage {
+    fn bits(self) -> u64 {
+        self as u64
     }
 
-    pub(super) fn from_code(code: u64) -> Stage {
-        match code {
+    fn of_bits(bits: u64) -> Stage {
+        match bits {
             0 => Stage::Req,
             1 => Stage::Rep,
             _ => Stage::Other,
@@ -139,30 +79,262 @@ impl Stage {
     }
 }
 
-/// Message receipt acknowledgement (IBTA 12.6.6).
+/// The sender's id.
+pub(super) const LOCAL: Field = Field::cm(0, 32);
+/// The receiver's id.
+pub(super) const REMOTE: Field = Field::cm(4, 32);
+
+/// The same of a REQ or REP, whose sender must have one.
+pub(super) const GIVEN: Checked<CommId> = Checked(LOCAL, |id| id != CommId::NONE, "communication id");
+
+/// How many RDMA reads and atomics may be under way (IBTA 12.7.29, 12.7.30).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mra {
-    /// The sender's id, or none.
-    pub local: CommId,
-    /// The id of the exchange at the receiver.
-    pub remote: CommId,
-    /// What was received.
-    pub stage: Stage,
-    /// How much longer it takes, 4.096 µs * 2^n, 5 bits.
-    pub service_timeout: u8,
+pub struct Depth {
+    /// How many the sender of this message serves at a time: its `max_dest_rd_atomic`.
+    pub responder_resources: u8,
+    /// How many it wants to have outstanding: its `max_rd_atomic`.
+    pub initiator_depth: u8,
 }
 
-/// Reject (IBTA 12.6.7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rej {
-    /// The sender's id, or none.
-    pub local: CommId,
-    /// The id of the exchange at the receiver.
-    pub remote: CommId,
-    /// What is rejected.
-    pub stage: Stage,
-    /// Why.
-    pub reason: Reason,
+/// Where the two depths lie.
+pub(super) struct DepthAt(Field, Field);
+
+impl Place<Depth> for DepthAt {
+    fn put(&self, depth: &Depth, mad: &mut Mad) {
+        self.0.put(&depth.responder_resources, mad);
+        self.1.put(&depth.initiator_depth, mad);
+    }
+
+    fn take(&self, mad: &Mad) -> Result<Depth, WireError> {
+        Ok(Depth { responder_resources: self.0.take(mad)?, initiator_depth: self.1.take(mad)? })
+    }
+}
+
+/// Private data that begin with a [`Hello`], whose first QPN the message's own QPN field has to name, too.
+struct HelloAt {
+    qpn: Field,
+    data: Run,
+}
+
+impl Place<Hello> for HelloAt {
+    fn put(&self, hello: &Hello, mad: &mut Mad) {
+        self.qpn.put(&hello.qpns.first(), mad);
+        hello.emit(self.data.of_mut(mad));
+    }
+
+    fn take(&self, mad: &Mad) -> Result<Hello, WireError> {
+        let hello = Hello::parse(self.data.of(mad))?;
+        if self.qpn.take(mad) == Ok(hello.qpns.first()) {
+            Ok(hello)
+        } else {
+            Err(WireError::Field("queue pair number"))
+        }
+    }
+}
+
+impl Place<Queues> for Run {
+    fn put(&self, queues: &Queues, mad: &mut Mad) {
+        queues.emit(self.of_mut(mad));
+    }
+
+    fn take(&self, mad: &Mad) -> Result<Queues, WireError> {
+        Queues::parse(self.of(mad))
+    }
+}
+
+/// Fields of REQ and REP whose use differs between ibcm and xrc.
+pub(super) mod req {
+    use super::{Field, Run};
+    /// Local QPN: the sender's queue pair.
+    pub const QPN: Field = Field::cm(32, 24);
+    /// Transport service type (IBTA 12.7.8).
+    pub const SERVICE: Field = Field::cm_bits(43, 5, 2);
+    /// 1 if the sender has a shared receive queue.
+    pub const SRQ: Field = Field::cm_bits(51, 4, 1);
+    /// Byte at which the private data begin, and their length.
+    pub const PRIVATE: (usize, usize) = (140, 92);
+    pub const HELLO: Run = Run::cm(PRIVATE.0, PRIVATE.1);
+    pub const QUEUES: Run = Run::cm(PRIVATE.0 + super::HELLO_LEN, PRIVATE.1 - super::HELLO_LEN);
+}
+
+pub(super) mod rep {
+    use super::{DepthAt, Field, Run};
+    pub const DEPTH: DepthAt = DepthAt(Field::cm(24, 8), Field::cm(25, 8));
+    /// Failover accepted: always [`NO_FAILOVER`].
+    pub const FAILOVER: Field = Field::cm_bits(26, 5, 2);
+    /// "Failover port not supported": there is no alternate path.
+    pub const NO_FAILOVER: u64 = 1;
+    pub const SRQ: Field = Field::cm_bits(27, 3, 1);
+    pub const PRIVATE: (usize, usize) = (36, 196);
+    pub const HELLO: Run = Run::cm(PRIVATE.0, PRIVATE.1);
+    pub const QUEUES: Run = Run::cm(PRIVATE.0 + super::HELLO_LEN, PRIVATE.1 - super::HELLO_LEN);
+}
+
+/// Local CA GUID: the interface half of the sender's GID.
+const CA_GUID: Field = Field::cm(16, 64);
+/// The receiver's time for an answer.
+const REMOTE_RESPONSE_TIMEOUT: Field = Field::cm(43, 5);
+/// 0 within a subnet, else 64.
+const HOP_LIMIT: Field = Field::cm(93, 8);
+/// 1 if both GIDs have one subnet prefix.
+const SUBNET_LOCAL: Field = Field::cm_bits(94, 4, 1);
+
+message! {
+    /// The primary path of a REQ.
+    pub struct Path {
+        /// LID of the sender.
+        pub local_lid: Lid = Field::cm(52, 16),
+        /// LID of the receiver.
+        pub remote_lid: Lid = Field::cm(54, 16),
+        /// GID of the sender.
+        pub local_gid: Gid = Run::cm(56, 16),
+        /// GID of the receiver.
+        pub remote_gid: Gid = Run::cm(72, 16),
+        /// Service level.
+        pub sl: u8 = Field::cm(94, 4),
+        /// Local ACK timeout, 4.096 µs * 2^n.
+        pub ack_timeout: u8 = Field::cm(95, 5),
+        written CA_GUID, |path| path.local_gid.0[8..].iter().fold(0, |guid, &b| guid << 8 | u64::from(b));
+        written SUBNET_LOCAL, |path| path.is_local().into();
+        written HOP_LIMIT, |path| if path.is_local() { 0 } else { 64 };
+    }
+}
+
+impl Path {
+    /// The first eight bytes of a GID are the subnet: a path within one needs no router (IBTA 12.7.16).
+    fn is_local(&self) -> bool {
+        self.local_gid.0[..8] == self.remote_gid.0[..8]
+    }
+}
+
+message! {
+    /// What every REQ says, whichever manager's it is (IBTA 12.6.5).
+    pub struct ReqHead {
+        /// Path MTU: 1 = 256 bytes to 5 = 4096.
+        pub mtu: u8 = Checked(Field::cm(50, 4), |code| (1..=5).contains(&code), "path MTU"),
+        /// The sender's id for this exchange.
+        pub local: CommId = GIVEN,
+        /// The process it wants to reach; stands in the service id.
+        pub service: ProcessName = Field::cm(8, 64),
+        /// The PSN that its queue pairs start with.
+        pub psn: Psn = Field::cm(44, 24),
+        /// Its RDMA read depth.
+        pub depth: Depth = DepthAt(Field::cm(35, 8), Field::cm(39, 8)),
+        /// The path.
+        pub path: Path = Within,
+        /// Partition key.
+        pub pkey: u16 = Field::cm(48, 16),
+        /// Transport retries.
+        pub retry_count: u8 = Field::cm_bits(47, 5, 3),
+        /// RNR retries; 7 = for ever.
+        pub rnr_retry: u8 = Field::cm_bits(50, 5, 3),
+        /// How often the CM message itself is repeated.
+        pub max_cm_retries: u8 = Field::cm(51, 4),
+        /// Time in which the sender answers, and expects an answer, 4.096 µs * 2^n.
+        pub response_timeout: u8 = Field::cm(47, 5),
+        written REMOTE_RESPONSE_TIMEOUT, |head| head.response_timeout.into();
+    }
+}
+
+message! {
+    /// ibcm's request for communication.
+    pub struct Req {
+        fixed req::SERVICE, 0, "transport service type";
+        /// Its queue pairs.
+        pub hello: Hello = HelloAt { qpn: req::QPN, data: req::HELLO },
+        /// Its queues; of the text, what fits.
+        pub queues: Queues = req::QUEUES,
+        /// What every REQ says.
+        pub head: ReqHead = Within,
+        /// True if any queue is shared.
+        pub srq: bool = req::SRQ,
+    }
+}
+
+message! {
+    /// Reply to a request (IBTA 12.6.8).
+    pub struct Rep {
+        /// The sender's queue pairs.
+        pub hello: Hello = HelloAt { qpn: Field::cm(12, 24), data: rep::HELLO },
+        /// The sender's id for this exchange.
+        pub local: CommId = GIVEN,
+        /// The requester's.
+        pub remote: CommId = REMOTE,
+        /// Its queues; of the text, what fits.
+        pub queues: Queues = rep::QUEUES,
+        /// Its starting PSN, the same on every QP.
+        pub psn: Psn = Field::cm(20, 24),
+        /// Its RDMA read depth.
+        pub depth: Depth = rep::DEPTH,
+        /// RNR retries.
+        pub rnr_retry: u8 = Field::cm(27, 3),
+        /// True if any queue is shared.
+        pub srq: bool = rep::SRQ,
+        written rep::FAILOVER, |_| rep::NO_FAILOVER;
+    }
+}
+
+message! {
+    /// Message receipt acknowledgement (IBTA 12.6.6).
+    pub struct Mra {
+        /// The sender's id, or none.
+        pub local: CommId = LOCAL,
+        /// The id of the exchange at the receiver.
+        pub remote: CommId = REMOTE,
+        /// What was received.
+        pub stage: Stage = Field::cm(8, 2),
+        /// How much longer it takes, 4.096 µs * 2^n.
+        pub service_timeout: u8 = Field::cm(9, 5),
+    }
+}
+
+message! {
+    /// Reject (IBTA 12.6.7).
+    pub struct Rej {
+        /// The sender's id, or none.
+        pub local: CommId = LOCAL,
+        /// The id of the exchange at the receiver.
+        pub remote: CommId = REMOTE,
+        /// What is rejected.
+        pub stage: Stage = Field::cm(8, 2),
+        /// Why.
+        pub reason: Reason = ReasonAt,
+    }
+}
+
+message! {
+    /// Ready to use (IBTA 12.6.9).
+    pub struct Rtu {
+        /// The sender's id.
+        pub local: CommId = LOCAL,
+        /// The receiver's.
+        pub remote: CommId = REMOTE,
+    }
+}
+
+message! {
+    /// Request for communication release (IBTA 12.6.10).
+    pub struct Dreq {
+        /// The sender's id.
+        pub local: CommId = LOCAL,
+        /// The receiver's.
+        pub remote: CommId = REMOTE,
+        /// The receiver's first QP.
+        pub remote_qpn: Qpn = Field::cm(8, 24),
+        /// The sender's end has failed: the receiver shall not take it for a peer that has nothing more to say. In the first byte of the
+        /// private data.
+        pub failed: bool = Field::cm(12, 8),
+    }
+}
+
+message! {
+    /// Reply to a request for communication release (IBTA 12.6.11).
+    pub struct Drep {
+        /// The sender's id.
+        pub local: CommId = LOCAL,
+        /// The receiver's.
+        pub remote: CommId = REMOTE,
+    }
 }
 
 impl Mra {
@@ -184,100 +356,22 @@ impl Rej {
     }
 }
 
-/// Why a message is rejected. Ours travel as "consumer reject" (28) with a code in the additional information.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// 3: no QP or memory there.
-    NoResources,
-    /// 4: the sender has given up on this exchange.
-    Timeout,
-    /// 6: the exchange is not known (any more).
-    InvalidCommId,
-    /// 8: the datagram is for another process: the address has a new owner.
-    InvalidServiceId,
-    /// 10: belongs to a former incarnation of the endpoint.
-    Stale,
-    /// Consumer: number or kinds of the queues differ; the sender's are these.
-    Layout(Layout),
-    /// Consumer: the queues differ; the sender's are these.
-    Queues(Queues),
-    /// Consumer: the receiver has not added the requesting process as a peer in time.
-    UnknownPeer,
-    /// Consumer: the endpoint there has failed.
-    Refused,
-    /// Consumer: the XRC receive queue pair that the request names does not exist there (any more). With the low 24 bits of
-    /// the request's epoch.
-    NoReceiver(u32),
-    /// Any other reason of the specification.
-    Other(u16),
-}
+impl Request for Req {
+    const MAGIC: u32 = u32::from_be_bytes(*b"oxc\0");
+    const HAS_RTU: bool = true;
+    type Reply = Rep;
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::NoResources => f.write_str("it has no resources for another queue pair"),
-            Reason::Timeout => f.write_str("it had given up waiting for us"),
-            Reason::InvalidCommId => f.write_str("it does not know this exchange"),
-            Reason::InvalidServiceId => f.write_str("its address belongs to another process now"),
-            Reason::Stale => f.write_str("the request is from a former connection"),
-            Reason::Layout(theirs) => write!(f, "its queues are {theirs}"),
-            Reason::Queues(theirs) => write!(f, "its queues are {theirs}"),
-            Reason::UnknownPeer => f.write_str("it has not been told of this process"),
-            Reason::Refused => f.write_str("its endpoint has failed"),
-            Reason::NoReceiver(_) => f.write_str("the receive queue pair of its node is gone"),
-            Reason::Other(code) => write!(f, "CM reject reason {code}"),
-        }
+    fn head(&self) -> &ReqHead {
+        &self.head
+    }
+
+    fn name(&self) -> ProcessName {
+        self.hello.name
     }
 }
 
-/// Reply to a request (IBTA 12.6.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rep {
-    /// The sender's id for this exchange.
-    pub local: CommId,
-    /// The requester's.
-    pub remote: CommId,
-    /// The sender's queue pairs.
-    pub hello: Hello,
-    /// Its queues; of the text, what fits.
-    pub queues: Queues,
-    /// Its starting PSN, the same on every QP.
-    pub psn: Psn,
-    /// Its RDMA read depth.
-    pub depth: Depth,
-    /// RNR retries, 3 bits.
-    pub rnr_retry: u8,
-    /// True if any queue is shared.
-    pub srq: bool,
-}
-
-/// Ready to use (IBTA 12.6.9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rtu {
-    /// The sender's id.
-    pub local: CommId,
-    /// The receiver's.
-    pub remote: CommId,
-}
-
-/// Request for communication release (IBTA 12.6.10).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dreq {
-    /// The sender's id.
-    pub local: CommId,
-    /// The receiver's.
-    pub remote: CommId,
-    /// The receiver's first QP.
-    pub remote_qpn: Qpn,
-    /// The sender's end has failed: the receiver shall not take it for a peer that has nothing more to say.
-    pub failed: bool,
-}
-
-/// Reply to a request for communication release (IBTA 12.6.11).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drep {
-    /// The sender's id.
-    pub local: CommId,
-    /// The receiver's.
-    pub remote: CommId,
+impl Reply for Rep {
+    fn ids(&self) -> (CommId, CommId) {
+        (self.local, self.remote)
+    }
 }

@@ -4,13 +4,12 @@
 //! ```text
 //!   modex blobs       listener (ibcm)    domain (xrc)        ip (rdmacm)
 //!   datagrams         datagram           datagram            -             in an envelope, a MAD header
-//!   messages          message, codec     xrc                 -             REQ, MRA, REJ, REP, RTU, DREQ, DREP
+//!   messages          message, reason    xrc                 -             REQ, MRA, REJ, REP, RTU, DREQ, DREP
 //!   private data      hello, queues      xrc                 hello, join, refusal
 //!   ground            field: bit fields of a MAD             time: 5-bit codes of a time
 //! ```
 #![forbid(unsafe_code)]
 
-pub(crate) mod codec;
 pub mod datagram;
 pub mod domain;
 pub(crate) mod envelope;
@@ -21,6 +20,7 @@ pub mod join;
 pub mod listener;
 mod message;
 mod queues;
+mod reason;
 pub mod refusal;
 pub(crate) mod time;
 pub mod xrc;
@@ -28,10 +28,9 @@ pub mod xrc;
 pub use field::MAD_LEN;
 pub use hello::{HELLO_LEN, Hello, Layout, MAX_QUEUES, PerQueue, Qpns};
 pub use listener::Source;
-pub use message::{
-    CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Reason, Rej, Rep, Req, ReqHead, Rtu, Stage,
-};
+pub use message::{CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Rej, Rep, Req, ReqHead, Rtu, Stage};
 pub use queues::Queues;
+pub use reason::Reason;
 
 /// A datagram of ibcm.
 pub type Datagram = datagram::Datagram<Req>;
