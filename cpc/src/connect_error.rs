@@ -9,9 +9,7 @@ use crate::wire::{Layout, Reason};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no connection to process {peer}: {cause}")]
 pub struct ConnectError {
-    /// The peer.
     pub peer: ProcessName,
-    /// Why.
     pub cause: ConnectCause,
 }
 
@@ -65,20 +63,10 @@ pub enum ConnectCause {
     },
     /// Number or kinds of the two sides' queues differ.
     #[error("its queues are {theirs}, ours are {ours}; receive_queues must be the same in all processes")]
-    Layout {
-        /// Our queues.
-        ours: Layout,
-        /// The peer's.
-        theirs: Layout,
-    },
-    /// The two sides' queues differ.
+    Layout { ours: Layout, theirs: Layout },
+    /// The two sides' queues differ: as `receive_queues` has ours, and as far as the peer has named its.
     #[error("its queues are {theirs}, ours are {ours}; receive_queues must be the same in all processes")]
-    Queues {
-        /// Our queues, as `receive_queues` has them.
-        ours: String,
-        /// The peer's, as far as it has named them.
-        theirs: String,
-    },
+    Queues { ours: String, theirs: String },
     /// A verbs call failed here.
     #[error("{0}")]
     Verbs(String),

@@ -5,30 +5,15 @@
 pub enum Error {
     /// A name in include or exclude is not one of ours.
     #[error("there is no connection component \"{name}\"; known are: {known}")]
-    UnknownComponent {
-        /// The name.
-        name: String,
-        /// All names.
-        known: String,
-    },
+    UnknownComponent { name: String, known: String },
     /// No component can serve the port.
     #[error("no connection component can serve {port}: {reasons}")]
-    NoComponent {
-        /// Device and port.
-        port: String,
-        /// Each component's reason.
-        reasons: String,
-    },
+    NoComponent { port: String, reasons: String },
     /// No IP address leads to the port.
     #[error(
         "{port} has no IP address to listen on: {reasons}; see `ip address` and `rdma link`, or btl_oxib_rdmacm_address"
     )]
-    NoAddress {
-        /// Device and port.
-        port: String,
-        /// Each address's reason.
-        reasons: String,
-    },
+    NoAddress { port: String, reasons: String },
     /// It is for other queues than these.
     #[error("{0}")]
     Queues(&'static str),
@@ -56,10 +41,5 @@ pub enum SelectError {
     #[error(
         "no connection component in common: here {ours}, there {theirs}; check btl_oxib_cpc_include and btl_oxib_cpc_exclude on both sides"
     )]
-    NothingInCommon {
-        /// Our names.
-        ours: String,
-        /// The peer's.
-        theirs: String,
-    },
+    NothingInCommon { ours: String, theirs: String },
 }

@@ -20,63 +20,27 @@ pub enum First {
 /// has a generation that is no longer current.
 #[derive(Debug)]
 pub enum Event {
-    /// The QPs exist and are in INIT. Delivered before any of them goes to RTR, so a thread that drains the queue knows every QPN
-    /// before a message can come in on it.
-    QpsCreated {
-        /// Which endpoint.
-        key: EndpointKey,
-        /// Its QPs, in queue order.
-        qps: Vec<Arc<Qp>>,
-        /// The posted receive for the clear-to-send.
-        cts: Option<Posted>,
-    },
+    /// The QPs exist, in queue order, and are in INIT; the receive for the clear-to-send is posted. Delivered before any of them goes
+    /// to RTR, so a thread that drains the queue knows every QPN before a message can come in on it.
+    QpsCreated { key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted> },
     /// X queues, instead of `QpsCreated` and `Connected`: messages may go. It comes again after each
     /// [`crate::Service::renew`].
-    Routed {
-        /// Which endpoint.
-        key: EndpointKey,
-        /// The way.
-        route: Route,
-    },
+    Routed { key: EndpointKey, route: Route },
     /// iWARP only, right before `Connected`: on each queue pair one side has to send first, and the other must not before that has
     /// arrived (MPA, RFC 5044).
-    Order {
-        /// Which endpoint.
-        key: EndpointKey,
-        /// Which side.
-        first: First,
-    },
+    Order { key: EndpointKey, first: First },
     /// Both sides are up: the QPs are in RTS, and so are the peer's.
-    Connected {
-        /// Which endpoint.
-        key: EndpointKey,
-    },
+    Connected { key: EndpointKey },
     /// The connection did not come up, all retries included, or the peer's end of it has failed. Remove the endpoint; a new one may be added.
-    Failed {
-        /// Which endpoint.
-        key: EndpointKey,
-        /// Why, and what to do.
-        error: ConnectError,
-    },
+    Failed { key: EndpointKey, error: ConnectError },
     /// When the connection manager's steps happened; right before `Connected` or `Failed`.
-    Timeline {
-        /// Which endpoint.
-        key: EndpointKey,
-        /// The steps.
-        steps: Box<Timeline>,
-    },
+    Timeline { key: EndpointKey, steps: Box<Timeline> },
     /// The peer has taken the connection down, or has started anew. Its QPs lead nowhere: remove the endpoint, and add a new one
     /// if there may be more to say.
-    Disconnected {
-        /// Which endpoint.
-        key: EndpointKey,
-    },
+    Disconnected { key: EndpointKey },
     /// A process that has no usable endpoint here wants to connect. Its request waits until an endpoint is added or a
     /// deadline passes. To be ignored if an endpoint for that process has been added since.
-    UnknownPeer {
-        /// Who.
-        peer: ProcessName,
-    },
+    UnknownPeer { peer: ProcessName },
 }
 
 /// The way to a process over XRC.

@@ -10,25 +10,11 @@ pub enum Action<C> {
     /// To be carried out by the driver.
     Call(C),
     /// Both sides are up.
-    Connected {
-        /// Of this endpoint.
-        key: EndpointKey,
-    },
+    Connected { key: EndpointKey },
     /// The connection did not come up, or the peer's end has failed.
-    Failed {
-        /// Of this endpoint.
-        key: EndpointKey,
-        /// Why, and what to do.
-        error: ConnectError,
-    },
+    Failed { key: EndpointKey, error: ConnectError },
     /// The peer has left.
-    Disconnected {
-        /// Of this endpoint.
-        key: EndpointKey,
-    },
+    Disconnected { key: EndpointKey },
     /// A process without a usable endpoint here wants to connect.
-    UnknownPeer {
-        /// The process.
-        peer: ProcessName,
-    },
+    UnknownPeer { peer: ProcessName },
 }

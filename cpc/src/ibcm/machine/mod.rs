@@ -66,28 +66,11 @@ pub struct Local {
 #[allow(clippy::large_enum_variant, reason = "on the connection path only")]
 pub enum Call {
     /// Make the endpoint's QPs, in INIT, and answer with `qps_created`.
-    CreateQps {
-        /// The endpoint.
-        key: EndpointKey,
-    },
-    /// Take the QPs to RTS and answer with `qps_up`.
-    BringUp {
-        /// The endpoint.
-        key: EndpointKey,
-        /// The peer's QPs and PSN.
-        remote: Remote,
-        /// The peer's port.
-        address: Address,
-        /// The PSN that our QPs start with.
-        psn: Psn,
-    },
+    CreateQps { key: EndpointKey },
+    /// Take the QPs to RTS, starting with `psn` and connected to those of the peer at `address`; answer with `qps_up`.
+    BringUp { key: EndpointKey, remote: Remote, address: Address, psn: Psn },
     /// Send a datagram. It may be lost, the machine repeats it.
-    Send {
-        /// Its receiver.
-        to: Source,
-        /// What it says.
-        datagram: Datagram,
-    },
+    Send { to: Source, datagram: Datagram },
 }
 
 /// What the driver has to do.

@@ -17,28 +17,12 @@ pub struct PathId(pub u32);
 #[allow(clippy::large_enum_variant, reason = "on the connection path only")]
 pub enum Call {
     /// Make a send queue pair, in INIT, and answer with `sender_made`.
-    MakeSender {
-        /// What it is known by from now on.
-        path: PathId,
-    },
-    /// Take the send queue pair to RTS and answer with `sender_raised`.
-    RaiseSender {
-        /// Its name.
-        path: PathId,
-        /// The receive queue pair that it is connected to.
-        receiver: Qpn,
-        /// The PSN that it starts with.
-        psn: Psn,
-        /// The depth of the process that made the receive queue pair.
-        depth: Depth,
-        /// The port that it leads to.
-        address: Address,
-    },
+    MakeSender { path: PathId },
+    /// Take the send queue pair to RTS, starting with `psn` and connected to this receive queue pair of a process at `address`,
+    /// which has the `depth`; answer with `sender_raised`.
+    RaiseSender { path: PathId, receiver: Qpn, psn: Psn, depth: Depth, address: Address },
     /// No link uses the send queue pair any more: destroy it.
-    DropSender {
-        /// Its name.
-        path: PathId,
-    },
+    DropSender { path: PathId },
     /// Have a receive queue pair of the domain, and answer with `joined`.
     Join {
         /// Names the handle.
@@ -47,38 +31,19 @@ pub enum Call {
         epoch: u32,
         /// The queue pair; `None`: make one, in RTR.
         receiver: Option<Qpn>,
-        /// The send queue pair at its other end.
+        /// The send queue pair at its other end; behind it what that starts with, and its depth and port.
         sender: Qpn,
-        /// The PSN that this starts with.
         psn: Psn,
-        /// The sender's depth.
         depth: Depth,
-        /// The sender's port.
         address: Address,
     },
     /// Close a handle of a receive queue pair.
-    Release {
-        /// Its name.
-        link: CommId,
-    },
+    Release { link: CommId },
     /// Send a datagram. It may be lost, the machine repeats it.
-    Send {
-        /// Its receiver.
-        to: Source,
-        /// What it says.
-        datagram: Datagram,
-    },
-    /// Messages may go: tell the main thread.
-    Route {
-        /// The endpoint.
-        key: EndpointKey,
-        /// Over which send queue pair.
-        path: PathId,
-        /// To which shared receive queues.
-        srqs: SrqNums,
-        /// What they have to call themselves.
-        label: u32,
-    },
+    Send { to: Source, datagram: Datagram },
+    /// Messages may go: tell the main thread over which send queue pair, to which shared receive queues, and what they have to
+    /// call themselves.
+    Route { key: EndpointKey, path: PathId, srqs: SrqNums, label: u32 },
 }
 
 /// Why there is no handle of a receive queue pair.
