@@ -53,7 +53,7 @@ pub enum Dismissal {
 /// The handler of one cell of a manager's table.
 pub type Handler<P> = for<'a> fn(&mut Core<P>, usize, &<P as Table>::Input<'a>, Instant);
 
-/// A manager's table, made by the macro `transitions`. The core knows four of its values.
+/// A manager's table, made by the macro `transitions`. The core knows five of its values.
 pub trait Table: Sized {
     /// Where a link stands: the rows of the table.
     type State: Debug + Kinds;
@@ -64,6 +64,8 @@ pub trait Table: Sized {
     const QUEUED: <Self::State as Kinds>::Kind;
     /// The state of a link that has been given up.
     const FAILED: Self::State;
+    /// The state of a link whose peer has left.
+    const LEFT: Self::State;
     /// The state of a link whose peer is asked to let go.
     const LEAVING: <Self::State as Kinds>::Kind;
     /// What happens to a link when its deadline passes.

@@ -1,24 +1,31 @@
 //! The table of a protocol machine: one handler for each pair of state and input.
 //!
-//! `kinds!` makes the rows and the columns from the enums of states and inputs: the enum without the data, all of its values in order, and
+//! `kinds!` makes an enum of states or inputs, and with it the rows or columns: the enum without the data, all of its values in order, and
 //! `kind()`. `transitions!` makes the table. A cell that is not named is `Machine::ignore`: counted, nothing done.
 //!
 //! ```text
-//!   kinds! { pub enum StateKind: State { Idle, ReqSent, Up } }
-//!   kinds! { pub enum InputKind: Input<'_> { Connect, Rep } }
+//!   kinds! { pub enum State, StateKind { Idle, ReqSent { id: CommId }, Up, Failed } }
+//!   kinds! { pub enum Input<'a>, InputKind { Connect, Rep(&'a Rep) } }
 //!   transitions! { Ibcm:
 //!       Idle { Connect: send_req }
 //!       ReqSent { Rep: connected }
+//!       Up | Failed { Rep: disown_rep }
 //!   }
 //! ```
 //! Which states follow is the handlers' affair; the golden files below `cpc/tests` say it for every cell, and a test walks them all.
 
-/// The values of an enum without their data.
+/// An enum, and the enum of its values without their data.
 macro_rules! kinds {
-    ($(#[$doc:meta])* pub enum $Kind:ident: $Full:ty { $($Name:ident),+ $(,)? }) => {
+    ($(#[$doc:meta])* pub enum $Full:ident $(<$life:lifetime>)?, $Kind:ident {
+        $($(#[$value_doc:meta])* $Name:ident $({ $($field:ident: $Field:ty),+ })? $(($Value:ty))?),+ $(,)?
+    }) => {
         $(#[$doc])*
+        pub enum $Full $(<$life>)? {
+            $($(#[$value_doc])* $Name $({ $($field: $Field),+ })? $(($Value))?),+
+        }
+
+        #[doc = concat!("`", stringify!($Full), "` without its data.")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[allow(missing_docs, reason = "the enum with the data says what each is")]
         pub enum $Kind { $($Name),+ }
 
         impl $Kind {
@@ -26,7 +33,7 @@ macro_rules! kinds {
             pub const ALL: [$Kind; [$(stringify!($Name)),+].len()] = [$($Kind::$Name),+];
         }
 
-        impl $crate::core::kinds::Kinds for $Full {
+        impl $(<$life>)? $crate::core::kinds::Kinds for $Full $(<$life>)? {
             type Kind = $Kind;
 
             fn kind(&self) -> $Kind {
@@ -38,11 +45,8 @@ macro_rules! kinds {
 
 /// The table of a manager's `Machine`, whose rows are `StateKind` and whose columns are `InputKind`: `handler`, and `Machine::transitions`.
 macro_rules! transitions {
-    ($Manager:ident: $($State:ident { $($Input:ident: $handler:ident),* $(,)? })+) => {
+    ($Manager:ident: $($($State:ident)|+ { $($Input:ident: $handler:ident),* $(,)? })+) => {
         type Handler = fn(&mut Machine, usize, &Input<'_>, std::time::Instant);
-
-        const STATES: usize = StateKind::ALL.len();
-        const INPUTS: usize = InputKind::ALL.len();
 
         impl $crate::core::machine::Table for super::$Manager {
             type State = State;
@@ -50,40 +54,39 @@ macro_rules! transitions {
 
             const QUEUED: StateKind = StateKind::Queued;
             const FAILED: State = State::Failed;
+            const LEFT: State = State::Disconnected;
             const LEAVING: StateKind = StateKind::DreqSent;
             const TIMEOUT: Input<'static> = Input::Timeout;
 
             fn handler(state: &State, input: &Input<'_>) -> Handler {
                 use $crate::core::kinds::Kinds;
-                TABLE[state.kind() as usize][input.kind() as usize]
+                TABLE[state.kind() as usize][input.kind() as usize].0
             }
         }
 
-        const TABLE: [[Handler; INPUTS]; STATES] = {
-            let mut table: [[Handler; INPUTS]; STATES] = [[Machine::ignore; INPUTS]; STATES];
-            $($(table[StateKind::$State as usize][InputKind::$Input as usize] = Machine::$handler;)*)+
+        /// The handlers and their names, "" where an input is ignored.
+        const TABLE: [[(Handler, &str); InputKind::ALL.len()]; StateKind::ALL.len()] = {
+            let mut table = [[(Machine::ignore as Handler, ""); InputKind::ALL.len()]; StateKind::ALL.len()];
+            $({
+                let states = [$(StateKind::$State),+];
+                let mut n = 0;
+                while n < states.len() {
+                    let row = &mut table[states[n] as usize];
+                    $(
+                        assert!(row[InputKind::$Input as usize].1.is_empty(), "a cell stands twice");
+                        row[InputKind::$Input as usize] = (Machine::$handler, stringify!($handler));
+                    )*
+                    n += 1;
+                }
+            })+
             table
         };
-
-        /// The handlers' names, "" where an input is ignored.
-        const NAMES: [[&str; INPUTS]; STATES] = {
-            let mut names = [[""; INPUTS]; STATES];
-            $($(
-                let cell = &mut names[StateKind::$State as usize][InputKind::$Input as usize];
-                assert!(cell.is_empty(), "a cell stands twice");
-                *cell = stringify!($handler);
-            )*)+
-            names
-        };
-
-        /// Every state has a row, and one only.
-        const _: fn(StateKind) = |state| match state { $(StateKind::$State => ()),+ };
 
         impl Machine {
             /// Every cell in which something is done, and its handler's name: for documentation and tests.
             pub fn transitions() -> impl Iterator<Item = (StateKind, InputKind, &'static str)> {
                 let cells = StateKind::ALL.into_iter().flat_map(|s| InputKind::ALL.map(|i| (s, i)));
-                let named = cells.map(|(s, i)| (s, i, NAMES[s as usize][i as usize]));
+                let named = cells.map(|(s, i)| (s, i, TABLE[s as usize][i as usize].1));
                 named.filter(|(_, _, name)| !name.is_empty())
             }
         }

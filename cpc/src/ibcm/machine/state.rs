@@ -46,40 +46,32 @@ impl RemoteQp {
     }
 }
 
-/// Where an endpoint stands. Names in brackets are the specification's (IBTA 12.9.7).
-#[derive(Clone, Debug)]
-pub enum State {
-    /// Known, nothing under way. [Idle / Listen]
-    Idle,
-    /// Wants to connect, waits for its turn.
-    Queued,
-    /// Its QPs are being made; for the peer's request if there is one, else for ours.
-    Creating { request: Option<Remote> },
-    /// Our REQ is out. [REQ Sent]
-    ReqSent {
-        /// The incarnation that it went to.
-        asked: Incarnation,
-    },
-    /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
-    ToRts { remote: Remote, role: Role, early: bool },
-    /// QPs are RTS, our REP is out. [REP Sent]
-    RepSent { remote: Remote },
-    /// Both sides are up. [Established]
-    Connected { remote: Remote, role: Role },
-    /// Removed or abandoned, our DREQ is out. [DREQ Sent]
-    DreqSent { remote: Remote },
-    /// Gone, but late datagrams are answered. [Timewait]
-    TimeWait { remote: Remote },
-    /// Given up and reported; waits for its removal.
-    Failed,
-    /// The peer has left and that is reported; waits for its removal.
-    Disconnected,
-}
-
 kinds! {
-    /// `State` without its data: the rows of the table.
-    pub enum StateKind: State {
-        Idle, Queued, Creating, ReqSent, ToRts, RepSent, Connected, DreqSent, TimeWait, Failed, Disconnected
+    /// Where an endpoint stands. Names in brackets are the specification's (IBTA 12.9.7).
+    #[derive(Clone, Debug)]
+    pub enum State, StateKind {
+        /// Known, nothing under way. [Idle / Listen]
+        Idle,
+        /// Wants to connect, waits for its turn.
+        Queued,
+        /// Its QPs are being made; for the peer's request if there is one, else for ours.
+        Creating { request: Option<Remote> },
+        /// Our REQ is out; it went to this incarnation. [REQ Sent]
+        ReqSent { asked: Incarnation },
+        /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
+        ToRts { remote: Remote, role: Role, early: bool },
+        /// QPs are RTS, our REP is out. [REP Sent]
+        RepSent { remote: Remote },
+        /// Both sides are up. [Established]
+        Connected { remote: Remote, role: Role },
+        /// Removed or abandoned, our DREQ is out. [DREQ Sent]
+        DreqSent { remote: Remote },
+        /// Gone, but late datagrams are answered. [Timewait]
+        TimeWait { remote: Remote },
+        /// Given up and reported; waits for its removal.
+        Failed,
+        /// The peer has left and that is reported; waits for its removal.
+        Disconnected,
     }
 }
 
@@ -98,40 +90,24 @@ impl State {
     }
 }
 
-/// What can happen to an endpoint: the columns of the table.
-#[derive(Debug)]
-pub enum Input<'a> {
-    Connect,
-    Remove,
-    /// Our end has failed.
-    Abandon,
-    FirstData,
-    QpsMade(Qpns),
-    QpsFailed(String),
-    QpsUp,
-    QpsDown(String),
-    /// A request of the peer that has not been seen before.
-    ReqNew(&'a Received<Req>),
-    /// The request that is being answered, again.
-    ReqDup,
-    /// A request of the peer whose queues are not ours.
-    ReqUnlike(&'a Req),
-    Rep(&'a Rep),
-    Rtu(&'a Rtu),
-    Mra(&'a Mra),
-    Rej(&'a Rej),
-    Dreq(&'a Dreq),
-    Drep,
-    /// Another process has the queue pair that this one is connected to.
-    Displaced,
-    Timeout,
-}
-
 kinds! {
-    /// `Input` without its data: the columns of the table.
-    pub enum InputKind: Input<'_> {
-        Connect, Remove, Abandon, FirstData, QpsMade, QpsFailed, QpsUp, QpsDown, ReqNew, ReqDup,
-        ReqUnlike, Rep, Rtu, Mra, Rej, Dreq, Drep, Displaced, Timeout
+    /// What can happen to an endpoint: the columns of the table.
+    #[derive(Debug)]
+    pub enum Input<'a>, InputKind {
+        Connect, Remove,
+        /// Our end has failed.
+        Abandon,
+        FirstData, QpsMade(Qpns), QpsFailed(String), QpsUp, QpsDown(String),
+        /// A request of the peer that has not been seen before.
+        ReqNew(&'a Received<Req>),
+        /// The request that is being answered, again.
+        ReqDup,
+        /// A request of the peer whose queues are not ours.
+        ReqUnlike(&'a Req),
+        Rep(&'a Rep), Rtu(&'a Rtu), Mra(&'a Mra), Rej(&'a Rej), Dreq(&'a Dreq), Drep,
+        /// Another process has the queue pair that this one is connected to.
+        Displaced,
+        Timeout,
     }
 }
 

@@ -36,49 +36,38 @@ use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
 transitions! { Ibcm:
-    Idle {
-        Connect: enqueue, Remove: forget, Abandon: give_up, ReqNew: accept, ReqUnlike: queues_differ,
-        Rep: disown_rep, Dreq: answer_dreq,
-    }
-    Queued {
-        Remove: forget, Abandon: give_up, ReqNew: accept, ReqUnlike: queues_differ, Rep: disown_rep,
-        Dreq: answer_dreq,
-    }
+    Idle | Queued | Creating { Remove: forget, Abandon: give_up, Dreq: answer_dreq }
+    Idle { Connect: enqueue }
+    Idle | Queued { ReqNew: accept }
     Creating {
-        Remove: forget, Abandon: give_up, QpsMade: qps_ready, QpsFailed: create_failed, ReqNew: adopt,
-        ReqDup: acknowledge_req, ReqUnlike: queues_differ, Rep: disown_rep, Rej: rejected_later, Dreq: answer_dreq,
+        QpsMade: qps_ready, QpsFailed: create_failed, ReqNew: adopt, ReqDup: acknowledge_req, Rej: rejected_later,
     }
     ReqSent {
-        Remove: withdraw, Abandon: withdraw_and_give_up, ReqNew: merge, ReqUnlike: queues_differ,
-        Rep: replied, Mra: wait_longer, Rej: rejected, Dreq: dreq_overtook_rep, Timeout: repeat_req,
+        Remove: withdraw, Abandon: withdraw_and_give_up, ReqNew: merge, Rep: replied, Mra: wait_longer, Rej: rejected,
+        Dreq: dreq_overtook_rep, Timeout: repeat_req,
     }
     ToRts {
-        Remove: disconnect, Abandon: abandon, FirstData: note_data, QpsUp: qps_up_done, QpsDown: bring_up_failed,
-        ReqNew: superseded, ReqDup: acknowledge_req, ReqUnlike: queues_differ, Rep: acknowledge_or_disown_rep,
-        Rej: rejected_later, Dreq: dreq_received, Displaced: displaced,
+        FirstData: note_data, QpsUp: qps_up_done, QpsDown: bring_up_failed, ReqDup: acknowledge_req,
+        Rep: acknowledge_or_disown_rep,
     }
     RepSent {
-        Remove: disconnect, Abandon: abandon, FirstData: confirm_by_data, ReqNew: superseded,
-        ReqDup: repeat_rep, ReqUnlike: queues_differ, Rep: disown_rep, Rtu: confirm, Mra: reply_later,
-        Rej: rejected_later, Dreq: dreq_received, Displaced: displaced, Timeout: repeat_rep_or_fail,
+        FirstData: confirm_by_data, ReqDup: repeat_rep, Rtu: confirm, Mra: reply_later, Timeout: repeat_rep_or_fail,
     }
-    Connected {
-        Remove: disconnect, Abandon: abandon, ReqNew: superseded, ReqUnlike: queues_differ, Rep: repeat_rtu,
-        Rej: rejected_later, Dreq: dreq_received, Displaced: displaced,
+    Connected { Rep: repeat_rtu }
+    ToRts | RepSent | Connected {
+        Remove: disconnect, Abandon: abandon, ReqNew: superseded, Rej: rejected_later, Dreq: dreq_received,
+        Displaced: displaced,
     }
+    Idle | Queued | Creating | ReqSent | ToRts | RepSent | Connected { ReqUnlike: queues_differ }
     DreqSent {
-        Remove: unlist_abandoned, ReqNew: refuse_spent, ReqUnlike: refuse_unlike, Rep: disown_rep,
-        Rej: rejected_after_dreq, Dreq: dreqs_crossed, Drep: drep_received, Timeout: repeat_dreq,
+        Remove: unlist_abandoned, Rej: rejected_after_dreq, Dreq: dreqs_crossed, Drep: drep_received,
+        Timeout: repeat_dreq,
     }
-    TimeWait {
-        Rep: disown_rep, Rtu: disown_rtu, Dreq: answer_dreq, Timeout: forget,
-    }
-    Failed {
-        Remove: forget, ReqNew: refuse_spent, ReqUnlike: refuse_unlike, Rep: disown_rep, Rtu: disown_rtu,
-        Dreq: answer_dreq,
-    }
-    Disconnected {
-        Remove: forget, ReqNew: park_request, ReqUnlike: refuse_unlike, Rep: disown_rep, Rtu: disown_rtu,
-        Dreq: answer_dreq,
-    }
+    DreqSent | Failed { ReqNew: refuse_spent }
+    DreqSent | Failed | Disconnected { ReqUnlike: refuse_unlike }
+    TimeWait { Timeout: forget }
+    Failed | Disconnected { Remove: forget }
+    Disconnected { ReqNew: park_request }
+    TimeWait | Failed | Disconnected { Rtu: disown_rtu, Dreq: answer_dreq }
+    Idle | Queued | Creating | RepSent | DreqSent | TimeWait | Failed | Disconnected { Rep: disown_rep }
 }

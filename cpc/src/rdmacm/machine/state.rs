@@ -25,46 +25,40 @@ pub struct JoinRequest {
     pub(super) join: Join,
 }
 
-/// Where an endpoint stands.
-#[derive(Clone, Debug)]
-pub enum State {
-    /// Known, nothing under way.
-    Idle,
-    /// Wants to connect, waits for its turn.
-    Queued,
-    /// The peer's address is being resolved.
-    Resolving,
-    /// The route is.
-    Routing,
-    /// Its QPs are being made; for the peer's request if there is one, else for ours.
-    Creating { request: Option<Incoming> },
-    /// Our request is out.
-    ReqSent,
-    /// The peer has refused, because its own request stands: waits for that.
-    Yielding,
-    /// A try has failed; waits for the next.
-    Pausing,
-    /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
-    ToRts { remote: Qpns, role: Role, early: bool },
-    /// QPs are RTS, we have accepted.
-    RepSent { remote: Qpns },
-    /// iWARP: the first queue's connection is up, the others are on their way.
-    Joining { remote: Qpns, role: Role },
-    /// Both sides are up.
-    Connected { remote: Qpns },
-    /// Removed, or abandoned and then kept, to refuse; waits for the peer to agree.
-    DreqSent,
-    /// Given up and reported; waits for its removal.
-    Failed,
-    /// The peer has left and that is reported; waits for its removal.
-    Disconnected,
-}
-
 kinds! {
-    /// `State` without its data: the rows of the table.
-    pub enum StateKind: State {
-        Idle, Queued, Resolving, Routing, Creating, ReqSent, Yielding, Pausing, ToRts, RepSent,
-        Joining, Connected, DreqSent, Failed, Disconnected
+    /// Where an endpoint stands.
+    #[derive(Clone, Debug)]
+    pub enum State, StateKind {
+        /// Known, nothing under way.
+        Idle,
+        /// Wants to connect, waits for its turn.
+        Queued,
+        /// The peer's address is being resolved.
+        Resolving,
+        /// The route is.
+        Routing,
+        /// Its QPs are being made; for the peer's request if there is one, else for ours.
+        Creating { request: Option<Incoming> },
+        /// Our request is out.
+        ReqSent,
+        /// The peer has refused, because its own request stands: waits for that.
+        Yielding,
+        /// A try has failed; waits for the next.
+        Pausing,
+        /// Both sides' values are known, the QPs are on their way to RTS. `early`: data have come already.
+        ToRts { remote: Qpns, role: Role, early: bool },
+        /// QPs are RTS, we have accepted.
+        RepSent { remote: Qpns },
+        /// iWARP: the first queue's connection is up, the others are on their way.
+        Joining { remote: Qpns, role: Role },
+        /// Both sides are up.
+        Connected { remote: Qpns },
+        /// Removed, or abandoned and then kept, to refuse; waits for the peer to agree.
+        DreqSent,
+        /// Given up and reported; waits for its removal.
+        Failed,
+        /// The peer has left and that is reported; waits for its removal.
+        Disconnected,
     }
 }
 
@@ -82,46 +76,30 @@ impl State {
     }
 }
 
-/// What can happen to an endpoint: the columns of the table.
-#[derive(Debug)]
-pub enum Input<'a> {
-    Connect,
-    Remove,
-    /// Our end has failed.
-    Abandon,
-    FirstData,
-    AddrResolved,
-    RouteResolved,
-    QpsMade(Qpns),
-    QpsFailed(String),
-    QpsUp,
-    QpsDown(String),
-    /// The peer asks.
-    Request(Incoming),
-    /// The peer has agreed.
-    Response(&'a Hello),
-    /// What the peer said makes no sense.
-    Malformed,
-    Established,
-    Refused(&'a Refused),
-    /// The exchange, or the connection, is broken, and why.
-    Broken(&'a str),
-    Disconnected,
-    Timeout,
-    /// The peer asks for the connection of a further queue.
-    Join(JoinRequest),
-    /// The connection of this queue is up.
-    StreamUp(usize),
-    /// That of one is not to be had, or lost, and why.
-    StreamLost(String),
-}
-
 kinds! {
-    /// `Input` without its data: the columns of the table.
-    pub enum InputKind: Input<'_> {
-        Connect, Remove, Abandon, FirstData, AddrResolved, RouteResolved, QpsMade, QpsFailed, QpsUp,
-        QpsDown, Request, Response, Malformed, Established, Refused, Broken, Disconnected, Timeout,
-        Join, StreamUp, StreamLost
+    /// What can happen to an endpoint: the columns of the table.
+    #[derive(Debug)]
+    pub enum Input<'a>, InputKind {
+        Connect, Remove,
+        /// Our end has failed.
+        Abandon,
+        FirstData, AddrResolved, RouteResolved, QpsMade(Qpns), QpsFailed(String), QpsUp, QpsDown(String),
+        /// The peer asks.
+        Request(Incoming),
+        /// The peer has agreed.
+        Response(&'a Hello),
+        /// What the peer said makes no sense.
+        Malformed,
+        Established, Refused(&'a Refused),
+        /// The exchange, or the connection, is broken, and why.
+        Broken(&'a str),
+        Disconnected, Timeout,
+        /// The peer asks for the connection of a further queue.
+        Join(JoinRequest),
+        /// The connection of this queue is up.
+        StreamUp(usize),
+        /// That of one is not to be had, or lost, and why.
+        StreamLost(String),
     }
 }
 

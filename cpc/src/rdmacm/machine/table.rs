@@ -8,60 +8,39 @@ use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
 transitions! { RdmaCm:
-    Idle {
-        Connect: enqueue, Remove: forget, Abandon: give_up_early, Request: accept, Join: refuse_join,
-    }
-    Queued {
-        Remove: forget, Abandon: give_up_early, Request: accept, Join: refuse_join,
-    }
-    Resolving {
-        Remove: forget, Abandon: give_up_early, AddrResolved: route, Request: adopt, Broken: retry, Timeout: retry,
-        Join: refuse_join,
-    }
-    Routing {
-        Remove: forget, Abandon: give_up_early, RouteResolved: open, Request: adopt, Broken: retry, Timeout: retry,
-        Join: refuse_join,
-    }
+    Idle { Connect: enqueue }
+    Idle | Queued | Resolving | Routing | Creating | Yielding | Pausing { Remove: forget }
+    Idle | Queued | Resolving | Routing | Creating | ReqSent | Yielding | Pausing { Abandon: give_up_early }
+    Idle | Queued | Yielding | Pausing { Request: accept }
+    Resolving { AddrResolved: route }
+    Routing { RouteResolved: open }
+    Resolving | Routing { Broken: retry }
+    Resolving | Routing | Creating { Request: adopt }
     Creating {
-        Connect: note_connect, Remove: forget, Abandon: give_up_early, QpsMade: qps_ready, QpsFailed: create_failed, Request: adopt,
-        Refused: request_gone, Broken: request_gone, Disconnected: request_gone, Join: refuse_join,
+        QpsMade: qps_ready, QpsFailed: create_failed, Refused: request_gone, Broken: request_gone,
+        Disconnected: request_gone,
     }
     ReqSent {
-        Remove: withdraw, Abandon: give_up_early, Request: merge, Response: replied, Malformed: malformed_rep, Refused: refused,
-        Broken: retry, Disconnected: retry, Timeout: retry, Join: refuse_join,
+        Remove: withdraw, Request: merge, Response: replied, Malformed: malformed_rep, Refused: refused, Broken: retry,
+        Disconnected: retry,
     }
-    Yielding {
-        Remove: forget, Abandon: give_up_early, Request: accept, Timeout: retry, Join: refuse_join,
-    }
-    Pausing {
-        Remove: forget, Abandon: give_up_early, Request: accept, Timeout: again, Join: refuse_join,
-    }
-    ToRts {
-        Connect: note_connect, Remove: disconnect, Abandon: abandon_rising, FirstData: note_data, QpsUp: qps_up_done, QpsDown: bring_up_failed,
-        Request: superseded, Refused: broken_before_up, Broken: broken_before_up, Disconnected: dreq_received, Join: refuse_join,
-    }
-    RepSent {
-        Connect: note_connect, Remove: disconnect, Abandon: abandon, FirstData: confirm_by_data, Request: superseded,
-        Established: confirm, Refused: broken_before_up, Broken: broken_before_up, Disconnected: dreq_received, Timeout: broken_before_up,
-        Join: confirm_by_join,
-    }
-    Joining {
-        Connect: note_connect, Remove: disconnect, Abandon: abandon, Request: superseded, Refused: broken_before_up, Broken: broken_before_up,
-        Disconnected: dreq_received, Timeout: join_late, Join: take_join, StreamUp: stream_up,
-        StreamLost: stream_lost,
-    }
-    Connected {
-        Remove: disconnect, Abandon: abandon, Request: superseded, Refused: dreq_received, Broken: dreq_received, Disconnected: dreq_received,
-        Join: refuse_join, StreamLost: dreq_received,
-    }
+    Resolving | Routing | ReqSent | Yielding { Timeout: retry }
+    Pausing { Timeout: again }
+    Creating | ToRts | RepSent | Joining { Connect: note_connect }
+    ToRts { Abandon: abandon_rising, FirstData: note_data, QpsUp: qps_up_done, QpsDown: bring_up_failed }
+    RepSent { FirstData: confirm_by_data, Established: confirm, Timeout: broken_before_up, Join: confirm_by_join }
+    Joining { Timeout: join_late, Join: take_join, StreamUp: stream_up, StreamLost: stream_lost }
+    ToRts | RepSent | Joining { Refused: broken_before_up, Broken: broken_before_up }
+    Connected { Refused: dreq_received, Broken: dreq_received, StreamLost: dreq_received }
+    RepSent | Joining | Connected { Abandon: abandon }
+    ToRts | RepSent | Joining | Connected { Remove: disconnect, Request: superseded, Disconnected: dreq_received }
     DreqSent {
-        Remove: unlist_abandoned, Request: refuse_spent, Refused: drep_received, Broken: drep_received,
-        Disconnected: drep_received, Timeout: drep_received, Join: refuse_join,
+        Remove: unlist_abandoned, Refused: drep_received, Broken: drep_received, Disconnected: drep_received,
+        Timeout: drep_received,
     }
-    Failed {
-        Remove: forget, Request: refuse_spent, Join: refuse_join,
-    }
-    Disconnected {
-        Remove: forget, Request: park_request, Join: refuse_join,
-    }
+    DreqSent | Failed { Request: refuse_spent }
+    Failed | Disconnected { Remove: forget }
+    Disconnected { Request: park_request }
+    Idle | Queued | Resolving | Routing | Creating | ReqSent | Yielding | Pausing { Join: refuse_join }
+    ToRts | Connected | DreqSent | Failed | Disconnected { Join: refuse_join }
 }

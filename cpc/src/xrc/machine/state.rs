@@ -42,38 +42,33 @@ pub enum Direction {
     In,
 }
 
-/// Where a link stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "one a connection")]
-pub enum State {
-    /// Out: wants to connect; waits for its turn, or for the connection to the node.
-    Queued,
-    /// Out: the send queue pair to the node is being made for it.
-    Creating,
-    /// Out: our REQ is out.
-    ReqSent,
-    /// Out: the REP is in, the send queue pair is on its way to RTS.
-    ToRts { rep: Rep },
-    /// Out: messages may go.
-    Connected { remote: Remote },
-    /// In: asked; a handle of the receive queue pair is on its way.
-    Joining { remote: Remote },
-    /// In: our REP is out.
-    RepSent { remote: Remote, receiver: Qpn },
-    /// Removed, our DREQ is out.
-    DreqSent { remote: Remote },
-    /// Gone, but late datagrams are answered.
-    TimeWait { remote: Remote },
-    /// Out: given up and reported; waits for its removal.
-    Failed,
-    /// Out: the peer has left and that is reported; waits for its removal.
-    Disconnected,
-}
-
 kinds! {
-    /// `State` without its data: the rows of the table.
-    pub enum StateKind: State {
-        Queued, Creating, ReqSent, ToRts, Connected, Joining, RepSent, DreqSent, TimeWait, Failed, Disconnected
+    /// Where a link stands.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(clippy::large_enum_variant, reason = "one a connection")]
+    pub enum State, StateKind {
+        /// Out: wants to connect; waits for its turn, or for the connection to the node.
+        Queued,
+        /// Out: the send queue pair to the node is being made for it.
+        Creating,
+        /// Out: our REQ is out.
+        ReqSent,
+        /// Out: the REP is in, the send queue pair is on its way to RTS.
+        ToRts { rep: Rep },
+        /// Out: messages may go.
+        Connected { remote: Remote },
+        /// In: asked; a handle of the receive queue pair is on its way.
+        Joining { remote: Remote },
+        /// In: our REP is out.
+        RepSent { remote: Remote, receiver: Qpn },
+        /// Removed, our DREQ is out.
+        DreqSent { remote: Remote },
+        /// Gone, but late datagrams are answered.
+        TimeWait { remote: Remote },
+        /// Out: given up and reported; waits for its removal.
+        Failed,
+        /// Out: the peer has left and that is reported; waits for its removal.
+        Disconnected,
     }
 }
 
@@ -111,42 +106,25 @@ impl From<&Req> for Remote {
     }
 }
 
-/// What can happen to a link: the columns of the table.
-#[derive(Debug)]
-pub enum Input<'a> {
-    /// The send queue pair exists.
-    SenderCreated,
-    /// It can't be had.
-    SenderFailed(String),
-    /// The send queue pair is in RTS.
-    SenderUp,
-    /// It does not get there.
-    SenderDown(String),
-    /// We have a handle of the receive queue pair.
-    ReceiverHeld(Qpn),
-    /// We have none.
-    NoReceiverHeld(JoinError),
-    /// The main thread has found the send queue pair broken, and the endpoint is to go on.
-    Renew,
-    /// The main thread has removed the endpoint.
-    Remove,
-    /// A request of the peer that has not been seen before.
-    ReqNew(&'a Req),
-    /// The request that is being answered, again.
-    ReqDup,
-    Rep(&'a Rep),
-    Mra(&'a Mra),
-    Rej(&'a Rej),
-    Dreq(&'a Dreq),
-    Drep,
-    Timeout,
-}
-
 kinds! {
-    /// `Input` without its data: the columns of the table.
-    pub enum InputKind: Input<'_> {
-        SenderCreated, SenderFailed, SenderUp, SenderDown, ReceiverHeld, NoReceiverHeld, Renew, Remove, ReqNew, ReqDup, Rep, Mra,
-        Rej, Dreq, Drep, Timeout
+    /// What can happen to a link: the columns of the table.
+    #[derive(Debug)]
+    pub enum Input<'a>, InputKind {
+        /// The send queue pair exists, or cannot be had.
+        SenderCreated, SenderFailed(String),
+        /// The send queue pair is in RTS, or does not get there.
+        SenderUp, SenderDown(String),
+        /// We have a handle of the receive queue pair, or none.
+        ReceiverHeld(Qpn), NoReceiverHeld(JoinError),
+        /// The main thread has found the send queue pair broken, and the endpoint is to go on.
+        Renew,
+        /// The main thread has removed the endpoint.
+        Remove,
+        /// A request of the peer that has not been seen before.
+        ReqNew(&'a Req),
+        /// The request that is being answered, again.
+        ReqDup,
+        Rep(&'a Rep), Mra(&'a Mra), Rej(&'a Rej), Dreq(&'a Dreq), Drep, Timeout,
     }
 }
 

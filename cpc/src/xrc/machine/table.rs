@@ -8,38 +8,20 @@ use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
 transitions! { Xrc:
-    Queued {
-        Remove: withdraw, Dreq: dreq_before_up,
-    }
-    Creating {
-        SenderCreated: qps_ready, SenderFailed: create_failed, Remove: withdraw, Dreq: dreq_before_up,
-    }
-    ReqSent {
-        Remove: withdraw, Rep: replied, Mra: wait_longer, Rej: rejected, Dreq: dreq_overtook_rep,
-        Timeout: repeat_req,
-    }
-    ToRts {
-        SenderUp: qps_up_done, SenderDown: bring_up_failed, Remove: disconnect, Rej: rejected_later, Dreq: dreq_received,
-    }
-    Connected {
-        Renew: renew_link, Remove: disconnect, Rej: rejected_later, Dreq: dreq_received,
-    }
-    Joining {
-        ReceiverHeld: reply, NoReceiverHeld: refuse, Remove: forget, ReqNew: rejoin, Dreq: dreq_from_sender,
-    }
-    RepSent {
-        Remove: disconnect, ReqNew: rejoin, ReqDup: repeat_rep, Rej: disowned, Dreq: dreq_from_sender,
-    }
-    DreqSent {
-        Rej: rejected_after_dreq, Dreq: dreqs_crossed, Drep: drep_received, Timeout: repeat_dreq,
-    }
-    TimeWait {
-        Dreq: answer_dreq, Timeout: forget,
-    }
-    Failed {
-        Remove: withdraw, Rep: disown, Dreq: answer_dreq,
-    }
-    Disconnected {
-        Remove: forget, Rep: disown, Dreq: answer_dreq,
-    }
+    Queued | Creating { Dreq: dreq_before_up }
+    Creating { SenderCreated: qps_ready, SenderFailed: create_failed }
+    ReqSent { Rep: replied, Mra: wait_longer, Rej: rejected, Dreq: dreq_overtook_rep, Timeout: repeat_req }
+    Queued | Creating | ReqSent | Failed { Remove: withdraw }
+    ToRts { SenderUp: qps_up_done, SenderDown: bring_up_failed }
+    Connected { Renew: renew_link }
+    ToRts | Connected { Rej: rejected_later, Dreq: dreq_received }
+    ToRts | Connected | RepSent { Remove: disconnect }
+    Joining { ReceiverHeld: reply, NoReceiverHeld: refuse }
+    RepSent { ReqDup: repeat_rep, Rej: disowned }
+    Joining | RepSent { ReqNew: rejoin, Dreq: dreq_from_sender }
+    DreqSent { Rej: rejected_after_dreq, Dreq: dreqs_crossed, Drep: drep_received, Timeout: repeat_dreq }
+    TimeWait { Timeout: forget }
+    Joining | Disconnected { Remove: forget }
+    Failed | Disconnected { Rep: disown }
+    TimeWait | Failed | Disconnected { Dreq: answer_dreq }
 }
