@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use verbs::{Access, Buf, Context, Cq, Gid, Lid, LinkLayer, Mtu, Pd, QpCap, Srq, SrqNum, Xrcd};
+use verbs::{
+    Access, AhAttr, Buf, Context, Cq, Gid, InitAttr, Lid, LinkLayer, Mtu, Pd, QKey, QpCap, Srq, SrqNum, Xrcd,
+};
 
+use crate::wire::Layout;
 use crate::wire::domain::DomainId;
-use crate::{EndpointKey, ProcessName};
+use crate::{EndpointKey, Error, ProcessName};
 
 /// One queue of every endpoint: where its QP's completions go and what it holds.
 #[derive(Clone, Debug)]
@@ -81,6 +84,45 @@ pub struct QpPlan {
     pub xrc: Option<XrcPlan>,
 }
 
+impl QpPlan {
+    /// Number and kinds of the queues.
+    pub(crate) fn layout(&self) -> Result<Layout, Error> {
+        let layout = Layout::new(self.queues.iter().map(|queue| queue.srq.is_some()));
+        layout.ok_or(Error::Plan("it needs 1 to 15 queues"))
+    }
+
+    /// True if any queue is shared.
+    pub(crate) fn has_srq(&self) -> bool {
+        self.queues.iter().any(|queue| queue.srq.is_some())
+    }
+
+    /// The RNR retries of a connection that serves all queues.
+    pub(crate) fn rnr_retry(&self) -> u8 {
+        self.queues.iter().map(|queue| queue.rnr_retry).max().unwrap_or(0)
+    }
+
+    /// What takes a queue pair of a connection to INIT.
+    pub(crate) fn init_attr(&self) -> InitAttr {
+        let PortPlan { num: port, pkey_index, .. } = self.port;
+        InitAttr { port, pkey_index, access: self.access, qkey: QKey(0) }
+    }
+
+    /// The way to a port. Packets to it need a global routing header on Ethernet, or to another subnet.
+    pub(crate) fn way_to(&self, dlid: Lid, gid: Option<Gid>) -> AhAttr {
+        let gid = gid.filter(|gid| is_routed(self.port.link_layer, &self.port.gid, gid));
+        let gid = gid.map(|gid| (gid, self.port.gid_index, HOP_LIMIT));
+        AhAttr { port: self.port.num, dlid, sl: self.sl, gid }
+    }
+}
+
+/// Hop limit of packets with a global routing header: any router may pass them on.
+const HOP_LIMIT: u8 = 64;
+
+/// The first eight bytes of a GID are its subnet's prefix (IBTA 4.1.1); RoCE knows no other address than the GID (annex A16.4.1).
+fn is_routed(link_layer: LinkLayer, ours: &Gid, theirs: &Gid) -> bool {
+    link_layer == LinkLayer::Ethernet || ours.0[..8] != theirs.0[..8]
+}
+
 /// What X queues need besides: a domain, and send queue pairs that lead to nodes instead of processes.
 #[derive(Clone, Debug)]
 pub struct XrcPlan {
@@ -131,4 +173,25 @@ pub struct Choice {
     pub component: String,
     /// The peer's blob.
     pub peer_blob: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(subnet: u8, port: u8) -> Gid {
+        Gid(std::array::from_fn(|i| if i < 8 { subnet } else { port }))
+    }
+
+    #[test]
+    fn a_global_routing_header_goes_to_every_port_on_ethernet_and_to_other_subnets_on_infiniband() {
+        let (near, far) = (gid(1, 2), gid(2, 2));
+        assert!(is_routed(LinkLayer::Ethernet, &gid(1, 1), &near));
+        assert!(is_routed(LinkLayer::Ethernet, &gid(1, 1), &far));
+        assert!(!is_routed(LinkLayer::InfiniBand, &gid(1, 1), &near));
+        assert!(is_routed(LinkLayer::InfiniBand, &gid(1, 1), &far));
+        let mut last_byte_differs = gid(1, 2);
+        last_byte_differs.0[7] ^= 1;
+        assert!(is_routed(LinkLayer::InfiniBand, &gid(1, 1), &last_byte_differs));
+    }
 }

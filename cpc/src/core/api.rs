@@ -19,9 +19,9 @@ impl<P: Protocol> Core<P> {
     /// A machine without endpoints. `seed` decides ids, PSNs and jitter.
     pub fn new(local: P::Local, params: P::Params, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let (me, places) = P::basics(&local, &params);
+        let (me, places) = (P::HOOKS.basics)(&local, &params);
         Core {
-            own: P::new(&mut rng),
+            own: (P::HOOKS.new)(&mut rng),
             me,
             local,
             window: Window::new(places),
@@ -49,7 +49,7 @@ impl<P: Protocol> Core<P> {
 
     /// The counters that this manager uses, by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        P::counters(&self.stats)
+        (P::HOOKS.counters)(&self.stats)
     }
 
     /// The counters.
@@ -69,7 +69,7 @@ impl<P: Protocol> Core<P> {
 
     /// The main thread wants something of an endpoint.
     pub fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant) {
-        P::command(self, key, command, now);
+        (P::HOOKS.command)(self, key, command, now);
     }
 
     /// There is something to send: connect, if nothing is under way yet.

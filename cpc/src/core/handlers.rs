@@ -83,7 +83,7 @@ impl<P: Protocol> Core<P> {
         while let Some((slot, key)) = self.window.next() {
             let link = self.links.get(slot).filter(|link| link.key == key);
             if link.is_some_and(|link| link.state.kind() == P::QUEUED) {
-                P::start(self, slot, now);
+                (P::HOOKS.start)(self, slot, now);
             }
         }
     }
@@ -106,7 +106,7 @@ impl<P: Protocol> Core<P> {
     /// Nothing of the exchange is left but the link itself.
     pub(crate) fn end(&mut self, slot: usize, now: Instant) {
         self.set_deadline(slot, None);
-        P::release(self, slot, now);
+        (P::HOOKS.release)(self, slot, now);
         self.leave_window(slot, now);
     }
 
@@ -114,7 +114,7 @@ impl<P: Protocol> Core<P> {
     pub(crate) fn forget(&mut self, slot: usize, _: &P::Input<'_>, now: Instant) {
         self.end(slot, now);
         let link = self.links.remove(slot);
-        P::forgotten(self, slot, &link);
+        (P::HOOKS.forgotten)(self, slot, &link);
     }
 
     /// Gives the link up and reports why.
@@ -123,6 +123,12 @@ impl<P: Protocol> Core<P> {
         self.end(slot, now);
         let (key, peer) = (self.links[slot].key, self.links[slot].peer);
         self.report_failure(key, peer, cause);
+    }
+
+    /// Gives the link up, of which all is known.
+    pub(crate) fn end_failed(&mut self, slot: usize, now: Instant) {
+        self.end(slot, now);
+        self.links[slot].state = P::FAILED;
     }
 
     /// Reports an endpoint as failed.
@@ -134,7 +140,7 @@ impl<P: Protocol> Core<P> {
     /// Refuses the request of `peer` that waits for an endpoint.
     pub(super) fn dismiss(&mut self, peer: ProcessName, why: Dismissal) {
         if let Some(request) = self.parked.take(peer, &mut self.timers) {
-            P::refuse_parked(self, request, why);
+            (P::HOOKS.refuse_parked)(self, request, why);
         }
     }
 }
@@ -159,6 +165,16 @@ where
         if let Some(input) = QpInputs::command(command) {
             self.input_by_key(key, &input, now);
         }
+    }
+
+    /// Creating + QpsMade: sends our request, or answers the peer's if one came meanwhile.
+    pub(crate) fn qps_ready(&mut self, slot: usize, input: &P::Input<'_>, now: Instant) {
+        let Some(qpns) = input.qpns() else { return };
+        if qpns.as_slice().len() != (P::PEER_HOOKS.layout)(&self.local).count() {
+            return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
+        }
+        self.mark(slot, Step::QpsCreated, now);
+        (P::PEER_HOOKS.take_qps)(self, slot, qpns, now);
     }
 
     /// Where the endpoint stands; `None` once it is removed. For logs and tests.
@@ -195,20 +211,27 @@ where
     /// Remove, where the peer may have a connection: asks it to let go.
     pub(crate) fn disconnect(&mut self, slot: usize, _: &P::Input<'_>, now: Instant) {
         self.unlist(slot, self.links[slot].key);
-        P::start_disconnect(self, slot, now);
+        (P::PEER_HOOKS.start_disconnect)(self, slot, now);
     }
 
     /// Abandon, where the peer may have a connection: it must not wait for what never comes. The
     /// endpoint stays known, to refuse requests.
     pub(crate) fn abandon(&mut self, slot: usize, _: &P::Input<'_>, now: Instant) {
         self.links[slot].failed = true;
-        P::start_disconnect(self, slot, now);
+        (P::PEER_HOOKS.start_disconnect)(self, slot, now);
     }
 
     /// Remove of an endpoint that was abandoned: the rest goes as if it had been removed at once.
     pub(crate) fn unlist_abandoned(&mut self, slot: usize, _: &P::Input<'_>, _: Instant) {
         self.links[slot].failed = false;
         self.unlist(slot, self.links[slot].key);
+    }
+
+    /// The peer has left: nothing of the exchange is kept.
+    pub(crate) fn left(&mut self, slot: usize, now: Instant) {
+        self.end(slot, now);
+        self.links[slot].state = P::LEFT;
+        self.actions.push_back(Action::Disconnected { key: self.links[slot].key });
     }
 
     /// Both sides are up.

@@ -14,7 +14,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Debug};
-use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use slab::Slab;
@@ -26,6 +25,7 @@ use super::rng::Rng;
 use super::stats::Stats;
 use super::timers::Timers;
 use super::window::Window;
+use crate::wire::{Layout, Qpns};
 use crate::{EndpointCommand, EndpointKey, ProcessName, Timeline};
 
 /// A link that waits for a place in the window: its slot, and its endpoint's key, in case the slot
@@ -92,36 +92,47 @@ pub trait Protocol: Debug + Table {
     /// What only this manager asks of its driver.
     type Call: Debug;
 
+    /// What the core has it do.
+    const HOOKS: Hooks<Self>;
+}
+
+/// What the core has a manager do.
+#[derive(Debug)]
+pub struct Hooks<P: Protocol> {
     /// Its tables, before there is an endpoint.
-    fn new(rng: &mut Rng) -> Self;
-
+    pub new: fn(&mut Rng) -> P,
     /// The name of this process, and how many links may wait for their first answer at a time.
-    fn basics(local: &Self::Local, params: &Self::Params) -> (ProcessName, u32);
-
+    pub basics: fn(&P::Local, &P::Params) -> (ProcessName, u32),
     /// The main thread wants something of an endpoint.
-    fn command(core: &mut Core<Self>, key: EndpointKey, command: EndpointCommand, now: Instant);
-
+    pub command: fn(&mut Core<P>, EndpointKey, EndpointCommand, Instant),
     /// A queued link's turn has come.
-    fn start(core: &mut Core<Self>, slot: usize, now: Instant);
-
+    pub start: fn(&mut Core<P>, usize, Instant),
     /// The link's exchange is over: gives back what it holds, without a word about it.
-    fn release(core: &mut Core<Self>, slot: usize, now: Instant);
-
+    pub release: fn(&mut Core<P>, usize, Instant),
     /// The link is gone.
-    fn forgotten(core: &mut Core<Self>, slot: usize, link: &Link<Self>);
-
+    pub forgotten: fn(&mut Core<P>, usize, &Link<P>),
     /// A parked request is given up.
-    fn refuse_parked(core: &mut Core<Self>, request: Self::Request, why: Dismissal);
-
+    pub refuse_parked: fn(&mut Core<P>, P::Request, Dismissal),
     /// The counters that it uses, by name.
-    fn counters(stats: &Stats) -> Vec<(&'static str, u64)>;
+    pub counters: fn(&Stats) -> Vec<(&'static str, u64)>,
 }
 
 /// A protocol with one link an endpoint, for both directions, that has queue pairs of its own: ibcm
 /// and rdmacm.
 pub trait PeerProtocol: Protocol<Endpoint = usize> {
+    /// What the core has it do besides.
+    const PEER_HOOKS: PeerHooks<Self>;
+}
+
+/// What the core has a manager do whose links have queue pairs.
+#[derive(Debug)]
+pub struct PeerHooks<P: Protocol> {
+    /// Our queues.
+    pub layout: fn(&P::Local) -> Layout,
+    /// The link's queue pairs are made, and as many as there are queues: keeps their numbers, and goes on.
+    pub take_qps: fn(&mut Core<P>, usize, Qpns, Instant),
     /// The link's connection is to be taken down: asks the peer to let go.
-    fn start_disconnect(core: &mut Core<Self>, slot: usize, now: Instant);
+    pub start_disconnect: fn(&mut Core<P>, usize, Instant),
 }
 
 /// An endpoint, from its adding to its removal. What the manager keeps of it is read as its own
@@ -134,19 +145,29 @@ pub struct Endpoint<E> {
     pub(crate) own: E,
 }
 
-impl<E> Deref for Endpoint<E> {
-    type Target = E;
+/// What a manager keeps of something is read as its own fields.
+macro_rules! reads_as_own {
+    ([$($generic:tt)*] $Type:ty => $Own:ty) => {
+        impl<$($generic)*> std::ops::Deref for $Type {
+            type Target = $Own;
 
-    fn deref(&self) -> &E {
-        &self.own
-    }
+            fn deref(&self) -> &$Own {
+                &self.own
+            }
+        }
+
+        impl<$($generic)*> std::ops::DerefMut for $Type {
+            fn deref_mut(&mut self) -> &mut $Own {
+                &mut self.own
+            }
+        }
+    };
 }
 
-impl<E> DerefMut for Endpoint<E> {
-    fn deref_mut(&mut self) -> &mut E {
-        &mut self.own
-    }
-}
+reads_as_own!([E] Endpoint<E> => E);
+reads_as_own!([P: Protocol] Link<P> => P::Link);
+
+pub(crate) use reads_as_own;
 
 /// An exchange with a peer. What the manager keeps of it is read as its own fields.
 pub struct Link<P: Protocol> {
@@ -163,20 +184,6 @@ pub struct Link<P: Protocol> {
     /// Our end has failed, and the peer is told so.
     pub(crate) failed: bool,
     pub(super) own: P::Link,
-}
-
-impl<P: Protocol> Deref for Link<P> {
-    type Target = P::Link;
-
-    fn deref(&self) -> &P::Link {
-        &self.own
-    }
-}
-
-impl<P: Protocol> DerefMut for Link<P> {
-    fn deref_mut(&mut self) -> &mut P::Link {
-        &mut self.own
-    }
 }
 
 impl<P: Protocol> fmt::Debug for Link<P> {

@@ -112,6 +112,10 @@ macro_rules! qp_inputs {
                 qpns.map_or_else(Self::QpsFailed, Self::QpsMade)
             }
 
+            fn qpns(&self) -> Option<$crate::wire::Qpns> {
+                if let Self::QpsMade(qpns) = self { Some(*qpns) } else { None }
+            }
+
             fn qps_up(outcome: Result<(), String>) -> Self {
                 outcome.map_or_else(Self::QpsDown, |()| Self::QpsUp)
             }

@@ -10,12 +10,11 @@ use std::sync::Arc;
 
 use slab::Slab;
 use verbs::{
-    Access, Ah, AhAttr, Buf, CompChannel, Cq, Gid, InitAttr, Lid, LinkLayer, Pool, PoolConfig, Posted, Psn,
-    QKey, Qp, QpCap, QpInit, QpKind, SendFlags, Wc,
+    Access, Ah, Buf, CompChannel, Cq, Gid, InitAttr, Lid, LinkLayer, Pool, PoolConfig, Posted, Psn, QKey, Qp,
+    QpCap, QpInit, QpKind, SendFlags, Wc,
 };
 
 use super::module::Port;
-use super::qp_set::HOP_LIMIT;
 use super::seed;
 use crate::exchange::Terms;
 use crate::wire::datagram::{Datagram, Request};
@@ -202,12 +201,10 @@ impl Transport {
 
     /// The way to a port; its address handle is made once and kept.
     fn route(&mut self, to: Source) -> Result<Route, Error> {
-        let route = Route { lid: to.lid, gid: to.gid.filter(|gid| needs_grh(&self.plan, gid)) };
+        let way = self.plan.way_to(to.lid, to.gid);
+        let route = Route { lid: to.lid, gid: way.gid.map(|(gid, ..)| gid) };
         if !self.routes.contains_key(&route) {
-            let port = &self.plan.port;
-            let gid = route.gid.map(|gid| (gid, port.gid_index, HOP_LIMIT));
-            let attr = AhAttr { port: port.num, dlid: route.lid, sl: self.plan.sl, gid };
-            self.routes.insert(route, Ah::create(&self.plan.pd, &attr)?);
+            self.routes.insert(route, Ah::create(&self.plan.pd, &way)?);
         }
         Ok(route)
     }
@@ -331,7 +328,7 @@ pub(crate) fn terms(plan: &QpPlan) -> Terms {
         sl: plan.sl,
         ack_timeout: plan.timeout,
         retry_count: plan.retry_cnt,
-        rnr_retry: plan.queues.iter().map(|q| q.rnr_retry).max().unwrap_or(0),
+        rnr_retry: plan.rnr_retry(),
     }
 }
 
@@ -346,20 +343,8 @@ fn create_qp(plan: &Arc<QpPlan>, cq: &Arc<Cq>, receives: u32) -> Result<Arc<Qp>,
     let (send_cq, recv_cq) = (cq.clone(), cq.clone());
     let init = QpInit { kind: QpKind::Ud, send_cq, recv_cq, srq: None, cap, sig_all: false };
     let qp = Qp::create(&plan.pd, &init)?;
-    let (port, pkey_index) = (plan.port.num, plan.port.pkey_index);
-    qp.to_init(&InitAttr { port, pkey_index, access: Access::empty(), qkey: Q_KEY })?;
+    qp.to_init(&InitAttr { access: Access::empty(), qkey: Q_KEY, ..plan.init_attr() })?;
     Ok(qp)
-}
-
-/// True if packets to the port of `gid` need a global routing header: always on Ethernet, else only to another subnet. So the address
-/// handles of the datagrams have it, and the address vectors of the queue pairs.
-pub(crate) fn needs_grh(plan: &QpPlan, gid: &Gid) -> bool {
-    is_routed(plan.port.link_layer, &plan.port.gid, gid)
-}
-
-/// The first eight bytes of a GID are its subnet's prefix (IBTA 4.1.1); RoCE knows no other address than the GID (annex A16.4.1).
-fn is_routed(link_layer: LinkLayer, ours: &Gid, theirs: &Gid) -> bool {
-    link_layer == LinkLayer::Ethernet || ours.0[..8] != theirs.0[..8]
 }
 
 /// Who sent a datagram.
@@ -430,22 +415,6 @@ mod tests {
         // A destination that looks like the beginning of an IPv4 header, without its checksum.
         header[24..].copy_from_slice(&[0x45; 16]);
         assert_eq!(sender_gid(&header), Some(Gid(source)));
-    }
-
-    fn gid(subnet: u8, port: u8) -> Gid {
-        Gid(std::array::from_fn(|i| if i < 8 { subnet } else { port }))
-    }
-
-    #[test]
-    fn a_global_routing_header_goes_to_every_port_on_ethernet_and_to_other_subnets_on_infiniband() {
-        let (near, far) = (gid(1, 2), gid(2, 2));
-        assert!(is_routed(LinkLayer::Ethernet, &gid(1, 1), &near));
-        assert!(is_routed(LinkLayer::Ethernet, &gid(1, 1), &far));
-        assert!(!is_routed(LinkLayer::InfiniBand, &gid(1, 1), &near));
-        assert!(is_routed(LinkLayer::InfiniBand, &gid(1, 1), &far));
-        let mut last_byte_differs = gid(1, 2);
-        last_byte_differs.0[7] ^= 1;
-        assert!(is_routed(LinkLayer::InfiniBand, &gid(1, 1), &last_byte_differs));
     }
 
     #[test]

@@ -12,11 +12,12 @@ use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
+use super::seed;
 use crate::core::action::Action;
 use crate::core::machine::{Core, Protocol};
 use crate::manager::{Advert, Component, Module, Query};
 use crate::queues::Outbox;
-use crate::{ConnectCause, ConnectError, EndpointCommand, EndpointKey, EndpointPlan, Error, Event};
+use crate::{Config, ConnectCause, ConnectError, EndpointCommand, EndpointKey, EndpointPlan, Error, Event};
 
 /// The machine that a backend works for.
 pub(crate) type MachineOf<B> = Core<<B as Backend>::Protocol>;
@@ -43,19 +44,42 @@ pub(crate) trait Port: Debug + Send {
 /// A manager that has opened on a port.
 #[derive(Debug)]
 pub(crate) struct Opened<B: Backend> {
-    pub(crate) machine: MachineOf<B>,
+    machine: MachineOf<B>,
     // Before the port, which its ids may hold.
+    backend: B,
+    port: B::Port,
+    /// What to publish: the priority, 0 to 100, and the address.
+    priority: u8,
+    blob: Vec<u8>,
+}
+
+/// What a backend works with.
+#[derive(Debug)]
+pub(crate) struct Desk<'a, B: Backend> {
+    pub(crate) machine: &'a mut MachineOf<B>,
+    pub(crate) port: &'a mut B::Port,
+    pub(crate) now: Instant,
+    pub(crate) out: &'a Outbox,
+}
+
+/// What a backend opens.
+#[derive(Debug)]
+pub(crate) struct Parts<B: Backend> {
     pub(crate) backend: B,
     pub(crate) port: B::Port,
-    /// What to publish: the priority, 0 to 100, and the address.
-    pub(crate) priority: u8,
+    /// What this side brings into every exchange.
+    pub(crate) local: <B::Protocol as Protocol>::Local,
+    /// The address to publish.
     pub(crate) blob: Vec<u8>,
 }
+
+/// The parameters of a backend's manager.
+pub(crate) type ParamsOf<B> = <<B as Backend>::Protocol as Protocol>::Params;
 
 /// What carries out the calls of one manager's machine.
 pub(crate) trait Backend: Debug + Send + Sized {
     /// The manager's protocol.
-    type Protocol: Protocol;
+    type Protocol: Protocol<Params: Clone>;
     /// Where it hears from its peers.
     type Port: Port;
 
@@ -64,36 +88,26 @@ pub(crate) trait Backend: Debug + Send + Sized {
     /// It connects X queues, and those only; then no receive for a clear-to-send is posted.
     const SERVES_XRC: bool;
 
+    /// Its parameters; the priority and the seed among them.
+    fn params(config: &Config) -> (&ParamsOf<Self>, u8, Option<u64>);
+
     /// Opens what the manager needs on a device's port.
-    fn open(query: &Query<'_>) -> Result<Opened<Self>, Error>;
+    fn open(query: &Query<'_>, params: &ParamsOf<Self>, seed: u64) -> Result<Parts<Self>, Error>;
 
     /// A peer may connect from now on.
     ///
     /// # Errors
     /// What is wrong with its address.
-    fn add_endpoint(
-        &mut self,
-        machine: &mut MachineOf<Self>,
-        port: &mut Self::Port,
-        endpoint: EndpointPlan,
-        now: Instant,
-    ) -> Result<(), String>;
+    fn add_endpoint(&mut self, desk: Desk<'_, Self>, endpoint: EndpointPlan) -> Result<(), String>;
 
     /// The endpoint is removed, and its peer has been told.
     fn remove_endpoint(&mut self, key: EndpointKey);
 
     /// Carries out a call of the machine.
-    fn call(
-        &mut self,
-        machine: &mut MachineOf<Self>,
-        port: &mut Self::Port,
-        call: <Self::Protocol as Protocol>::Call,
-        now: Instant,
-        out: &Outbox,
-    );
+    fn call(&mut self, desk: Desk<'_, Self>, call: <Self::Protocol as Protocol>::Call);
 
     /// Takes in what has come; true if there may be more.
-    fn progress(&mut self, machine: &mut MachineOf<Self>, port: &mut Self::Port, now: Instant) -> bool;
+    fn progress(&mut self, desk: Desk<'_, Self>) -> bool;
 
     /// No more requests are taken in.
     fn close(&mut self);
@@ -120,11 +134,20 @@ where
     }
 
     fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
-        Ok(Box::new(B::open(query)?))
+        let (params, priority, seed) = B::params(query.config);
+        let seed = seed.unwrap_or_else(seed::from_system);
+        let Parts { backend, port, local, blob } = B::open(query, params, seed)?;
+        let machine = Core::new(local, params.clone(), seed);
+        Ok(Box::new(Opened { machine, backend, port, priority, blob }))
     }
 }
 
 impl<B: Backend> Opened<B> {
+    /// The backend, and what it works with.
+    fn desk<'a>(&'a mut self, now: Instant, out: &'a Outbox) -> (&'a mut B, Desk<'a, B>) {
+        (&mut self.backend, Desk { machine: &mut self.machine, port: &mut self.port, now, out })
+    }
+
     /// Performs what the machine wants done, answers included, until it wants nothing more.
     fn perform_all(&mut self, now: Instant, out: &Outbox) {
         loop {
@@ -146,7 +169,8 @@ impl<B: Backend> Opened<B> {
     fn perform(&mut self, action: Action<<B::Protocol as Protocol>::Call>, now: Instant, out: &Outbox) {
         match action {
             Action::Call(call) => {
-                self.backend.call(&mut self.machine, &mut self.port, call, now, out);
+                let (backend, desk) = self.desk(now, out);
+                backend.call(desk, call);
             }
             Action::Connected { key } => {
                 tell_times(&self.machine, key, out);
@@ -189,7 +213,8 @@ where
 
     fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox) {
         let (key, peer) = (endpoint.key, endpoint.peer);
-        match self.backend.add_endpoint(&mut self.machine, &mut self.port, endpoint, now) {
+        let (backend, desk) = self.desk(now, out);
+        match backend.add_endpoint(desk, endpoint) {
             Ok(()) => self.perform_all(now, out),
             Err(why) => {
                 let error = ConnectError { peer, cause: ConnectCause::Address(why) };
@@ -211,7 +236,8 @@ where
 
     fn progress(&mut self, now: Instant, out: &Outbox) {
         while {
-            let more = self.backend.progress(&mut self.machine, &mut self.port, now);
+            let (backend, desk) = self.desk(now, out);
+            let more = backend.progress(desk);
             self.perform_all(now, out);
             more
         } {}

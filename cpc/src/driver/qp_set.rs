@@ -3,14 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use verbs::{AhAttr, Gid, InitAttr, Mtu, Posted, Psn, Qp, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr};
+use verbs::{Mtu, Posted, Psn, Qp, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr};
 
 use crate::queues::Outbox;
-use crate::wire::Qpns;
+use crate::wire::listener::Address;
+use crate::wire::{Depth, Qpns};
 use crate::{CtsRecv, EndpointKey, Event, QpPlan};
-
-/// Hop limit of packets with a global routing header: any router may pass them on.
-pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// The QPs of one endpoint, in queue order.
 #[derive(Debug)]
@@ -19,18 +17,37 @@ pub(crate) struct QpSet {
 }
 
 /// What the peer has told of its side.
-#[derive(Clone, Debug)]
-pub(crate) struct PeerSide<'a> {
-    pub(crate) qpns: &'a [Qpn],
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerSide {
+    pub(crate) address: Address,
     pub(crate) psn: Psn,
-    pub(crate) mtu: Mtu,
-    pub(crate) lid: verbs::Lid,
-    /// Set if packets need a global routing header to get there.
-    pub(crate) gid: Option<Gid>,
-    /// RDMA reads that it serves at a time.
-    pub(crate) responder_resources: u8,
-    /// RDMA reads that it wants to have outstanding.
-    pub(crate) initiator_depth: u8,
+    pub(crate) depth: Depth,
+}
+
+impl PeerSide {
+    /// What takes a queue pair of ours to RTR, connected to one of the peer's.
+    pub(crate) fn ready_to_receive(&self, plan: &QpPlan, dest_qpn: Qpn) -> RtrAttr {
+        let mtu = Mtu::from_code(self.address.mtu.into()).unwrap_or(plan.port.mtu);
+        RtrAttr {
+            mtu: plan.port.mtu.min(mtu),
+            dest_qpn,
+            rq_psn: self.psn,
+            max_dest_rd_atomic: plan.max_dest_rd_atomic.min(self.depth.initiator_depth),
+            min_rnr_timer: plan.min_rnr_timer,
+            path: plan.way_to(self.address.lid, Some(self.address.gid)),
+        }
+    }
+
+    /// What takes it to RTS.
+    pub(crate) fn ready_to_send(&self, plan: &QpPlan, sq_psn: Psn, rnr_retry: u8) -> RtsAttr {
+        RtsAttr {
+            sq_psn,
+            timeout: plan.timeout,
+            retry_cnt: plan.retry_cnt,
+            rnr_retry,
+            max_rd_atomic: plan.max_rd_atomic.min(self.depth.responder_resources),
+        }
+    }
 }
 
 impl QpSet {
@@ -54,11 +71,17 @@ impl QpSet {
         self.qps.iter().map(|qp| qp.num()).collect()
     }
 
-    /// Takes every QP to RTR and RTS. `psn` is the number that each of them starts with.
-    pub(crate) fn bring_up(&self, plan: &QpPlan, far: &PeerSide<'_>, psn: Psn) -> Result<(), String> {
-        for ((qp, queue), &dest_qpn) in self.qps.iter().zip(&plan.queues).zip(far.qpns) {
-            qp.to_rtr(&ready_to_receive(plan, far, dest_qpn)).map_err(|e| e.to_string())?;
-            qp.to_rts(&ready_to_send(plan, far, psn, queue.rnr_retry)).map_err(|e| e.to_string())?;
+    /// Takes every QP to RTR and RTS, connected to the peer's. `psn` is the number that each of them starts with.
+    pub(crate) fn bring_up(
+        &self,
+        plan: &QpPlan,
+        far: &PeerSide,
+        qpns: &Qpns,
+        psn: Psn,
+    ) -> Result<(), verbs::Error> {
+        for ((qp, queue), &dest_qpn) in self.qps.iter().zip(&plan.queues).zip(qpns.as_slice()) {
+            qp.to_rtr(&far.ready_to_receive(plan, dest_qpn))?;
+            qp.to_rts(&far.ready_to_send(plan, psn, queue.rnr_retry))?;
         }
         Ok(())
     }
@@ -141,37 +164,6 @@ fn create_qp(plan: &QpPlan, index: usize) -> Result<Arc<Qp>, verbs::Error> {
         sig_all: false,
     };
     let qp = Qp::create(&plan.pd, &init)?;
-    qp.to_init(&InitAttr {
-        port: plan.port.num,
-        pkey_index: plan.port.pkey_index,
-        access: plan.access,
-        qkey: verbs::QKey(0),
-    })?;
+    qp.to_init(&plan.init_attr())?;
     Ok(qp)
-}
-
-fn ready_to_receive(plan: &QpPlan, far: &PeerSide<'_>, dest_qpn: Qpn) -> RtrAttr {
-    RtrAttr {
-        mtu: plan.port.mtu.min(far.mtu),
-        dest_qpn,
-        rq_psn: far.psn,
-        max_dest_rd_atomic: plan.max_dest_rd_atomic.min(far.initiator_depth),
-        min_rnr_timer: plan.min_rnr_timer,
-        path: AhAttr {
-            port: plan.port.num,
-            dlid: far.lid,
-            sl: plan.sl,
-            gid: far.gid.map(|gid| (gid, plan.port.gid_index, HOP_LIMIT)),
-        },
-    }
-}
-
-fn ready_to_send(plan: &QpPlan, far: &PeerSide<'_>, psn: Psn, rnr_retry: u8) -> RtsAttr {
-    RtsAttr {
-        sq_psn: psn,
-        timeout: plan.timeout,
-        retry_cnt: plan.retry_cnt,
-        rnr_retry,
-        max_rd_atomic: plan.max_rd_atomic.min(far.responder_resources),
-    }
 }

@@ -9,17 +9,17 @@ use std::time::Instant;
 use verbs::cm::{self, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, Token};
 use verbs::{Qp, QpState, Qpn};
 
-use super::module::{Backend, Opened, Port};
+use super::listener;
+use super::module::{Backend, Desk, Parts, Port};
 use super::qp_set::QpSets;
-use super::{listener, seed};
 use crate::config::rdmacm::Params;
 use crate::manager::Query;
 use crate::queues::Outbox;
 use crate::rdmacm::machine::{Call, IdEvent, Local, Machine, RdmaCm, Refused};
 use crate::wire::ip::Address;
 use crate::wire::refusal::Refusal;
-use crate::wire::{Hello, Layout, Qpns};
-use crate::{ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, QueuePlan};
+use crate::wire::{Hello, Qpns};
+use crate::{Config, ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, QueuePlan};
 
 /// Why a layout does not fit an iWARP device.
 const NO_RNR: &str = "an iWARP device cannot wait for receives (it has no RNR), so all queues must be per-peer ones (P), as in configs/iwarp.conf";
@@ -73,17 +73,18 @@ impl Backend for RdmaCmBackend {
     const NAME: &'static str = "rdmacm";
     const SERVES_XRC: bool = false;
 
-    fn open(query: &Query<'_>) -> Result<Opened<Self>, Error> {
-        let (plan, params) = (query.plan, &query.config.rdmacm);
-        let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
-        let layout = layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?;
+    fn params(config: &Config) -> (&Params, u8, Option<u64>) {
+        (&config.rdmacm, config.rdmacm.priority, config.rdmacm.seed)
+    }
+
+    fn open(query: &Query<'_>, params: &Params, seed: u64) -> Result<Parts<Self>, Error> {
+        let (plan, layout) = (query.plan, query.plan.layout()?);
         let iwarp = plan.port.ctx.is_iwarp();
-        if iwarp && plan.queues.iter().any(|queue| queue.srq.is_some()) {
+        if iwarp && plan.has_srq() {
             return Err(Error::Plan(NO_RNR));
         }
-        let channel = EventChannel::create(plan.port.ctx.driver())?;
-        let (listener, socket) = listener::open(plan, params, &channel)?;
-        let seed = params.seed.unwrap_or_else(seed::from_system);
+        let port = EventChannel::create(plan.port.ctx.driver())?;
+        let (listener, socket) = listener::open(plan, params, &port)?;
         let address = Address { socket, incarnation: u32::try_from(seed >> 32).unwrap_or(1) };
         log::debug!("rdmacm listens on {socket} of {}", plan.port.ctx.name());
         let local = Local { name: query.me, address, layout, id_per_qp: iwarp };
@@ -96,22 +97,14 @@ impl Backend for RdmaCmBackend {
             ids: HashMap::new(),
             listener: Some(listener),
         };
-        let machine = Machine::new(local, params.clone(), seed);
-        let (priority, blob) = (params.priority, address.emit().to_vec());
-        Ok(Opened { machine, backend, port: channel, priority, blob })
+        Ok(Parts { backend, port, local, blob: address.emit().to_vec() })
     }
 
-    fn add_endpoint(
-        &mut self,
-        machine: &mut Machine,
-        _: &mut Arc<EventChannel>,
-        endpoint: EndpointPlan,
-        now: Instant,
-    ) -> Result<(), String> {
+    fn add_endpoint(&mut self, desk: Desk<'_, Self>, endpoint: EndpointPlan) -> Result<(), String> {
         let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
         let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
         self.sets.add(key, cts);
-        machine.add_endpoint(key, peer, address, now);
+        desk.machine.add_endpoint(key, peer, address, desk.now);
         Ok(())
     }
 
@@ -119,14 +112,8 @@ impl Backend for RdmaCmBackend {
         self.sets.remove(key);
     }
 
-    fn call(
-        &mut self,
-        machine: &mut Machine,
-        channel: &mut Arc<EventChannel>,
-        call: Call,
-        now: Instant,
-        out: &Outbox,
-    ) {
+    fn call(&mut self, desk: Desk<'_, Self>, call: Call) {
+        let Desk { machine, port: channel, now, out } = desk;
         match call {
             Call::Resolve { id, to } => self.resolve(machine, channel, id, to, now),
             Call::Route { id } => {
@@ -167,10 +154,10 @@ impl Backend for RdmaCmBackend {
         }
     }
 
-    fn progress(&mut self, machine: &mut Machine, channel: &mut Arc<EventChannel>, now: Instant) -> bool {
-        match channel.next_event() {
+    fn progress(&mut self, desk: Desk<'_, Self>) -> bool {
+        match desk.port.next_event() {
             Ok(Some(event)) => {
-                self.take(machine, event, now);
+                self.take(desk.machine, event, desk.now);
                 return true;
             }
             Ok(None) => {}
@@ -262,8 +249,8 @@ impl RdmaCmBackend {
             responder_resources: plan.max_dest_rd_atomic,
             initiator_depth: plan.max_rd_atomic,
             retry_count: plan.retry_cnt.min(7),
-            rnr_retry_count: plan.queues.iter().map(|q| q.rnr_retry).max().unwrap_or(0).min(7),
-            srq: plan.queues.iter().any(|q| q.srq.is_some()),
+            rnr_retry_count: plan.rnr_retry().min(7),
+            srq: plan.has_srq(),
             qpn,
         }
     }

@@ -2,23 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
-use verbs::{
-    AhAttr, InitAttr, Mtu, Psn, QKey, Qp, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr, XrcRecvQp,
-};
+use verbs::{Psn, Qp, QpInit, QpKind, QpState, Qpn, XrcRecvQp};
 
-use super::datagrams::{Transport, needs_grh, terms};
-use super::module::{Backend, Opened, tell_times};
-use super::qp_set::HOP_LIMIT;
-use super::seed;
+use super::datagrams::{Transport, terms};
+use super::module::{Backend, Desk, Parts, tell_times};
+use super::qp_set::PeerSide;
+use crate::config::datagram::Params;
 use crate::manager::Query;
-use crate::queues::Outbox;
 use crate::wire::domain::Address;
 use crate::wire::xrc::SrqNums;
-use crate::wire::{CommId, Depth, Layout, Source};
-use crate::xrc::machine::{Call, JoinError, Local, Machine, PathId, Xrc};
-use crate::{EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
+use crate::wire::{CommId, Source};
+use crate::xrc::machine::{Call, JoinError, Local, PathId, Xrc};
+use crate::{Config, EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
 
 /// xrc on one port.
 #[derive(Debug)]
@@ -37,65 +33,57 @@ impl Backend for XrcBackend {
     const NAME: &'static str = "xrc";
     const SERVES_XRC: bool = true;
 
-    fn open(query: &Query<'_>) -> Result<Opened<Self>, Error> {
-        let (plan, params) = (query.plan, &query.config.xrc);
+    fn params(config: &Config) -> (&Params, u8, Option<u64>) {
+        (&config.xrc, config.xrc.priority, config.xrc.seed)
+    }
+
+    fn open(query: &Query<'_>, params: &Params, _: u64) -> Result<Parts<Self>, Error> {
+        let plan = query.plan;
         let xrc = plan.xrc.clone().ok_or(Error::Plan("it has no X queues"))?;
-        let transport = Transport::open(Self::NAME, "xrc_unsent", plan, params.recv_count)?;
-        let seed = params.seed.unwrap_or_else(seed::from_system);
-        let address = Address { listener: transport.address(), domain: xrc.id };
-        let machine = Machine::new(local(query, &xrc, address)?, params.clone(), seed);
+        let port = Transport::open(Self::NAME, "xrc_unsent", plan, params.recv_count)?;
+        let address = Address { listener: port.address(), domain: xrc.id };
+        let srqs = SrqNums::new(&xrc.srqs).ok_or(Error::Plan("it needs 1 to 15 shared receive queues"))?;
+        let local = Local { name: query.me, address, layout: plan.layout()?, srqs, terms: terms(plan) };
         log::debug!("xrc listens on {:?} of {}", address.listener.qpn, plan.port.ctx.name());
         let (senders, handles) = (HashMap::new(), HashMap::new());
         let backend = XrcBackend { plan: plan.clone(), xrc, address, senders, handles };
-        let (priority, blob) = (params.priority, address.emit().to_vec());
-        Ok(Opened { machine, backend, port: transport, priority, blob })
+        Ok(Parts { backend, port, local, blob: address.emit().to_vec() })
     }
 
-    fn add_endpoint(
-        &mut self,
-        machine: &mut Machine,
-        transport: &mut Transport,
-        endpoint: EndpointPlan,
-        now: Instant,
-    ) -> Result<(), String> {
+    fn add_endpoint(&mut self, desk: Desk<'_, Self>, endpoint: EndpointPlan) -> Result<(), String> {
         let EndpointPlan { key, peer, peer_blob, label, .. } = endpoint;
         let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
         self.address.listener.check_link(&address.listener)?;
-        transport.add_peer(key, Source::from(&address.listener), peer);
-        machine.add_endpoint(key, peer, address, label, now);
+        desk.port.add_peer(key, Source::from(&address.listener), peer);
+        desk.machine.add_endpoint(key, peer, address, label, desk.now);
         Ok(())
     }
 
     fn remove_endpoint(&mut self, _: EndpointKey) {}
 
-    fn call(
-        &mut self,
-        machine: &mut Machine,
-        transport: &mut Transport,
-        call: Call,
-        now: Instant,
-        out: &Outbox,
-    ) {
+    fn call(&mut self, desk: Desk<'_, Self>, call: Call) {
+        let Desk { machine, port, now, out } = desk;
         match call {
             Call::MakeSender { path } => {
                 let made = self.make_sender(path).map_err(|error| error.to_string());
                 machine.sender_made(path, made, now);
             }
             Call::RaiseSender { path, receiver, psn, depth, address } => {
-                let outcome = self.raise_sender(path, receiver, psn, depth, &address);
-                machine.sender_raised(path, outcome, now);
+                // Nothing comes in on it but acknowledgements: the number that it expects does not matter.
+                let far = PeerSide { address: address.listener, psn: Psn(0), depth };
+                machine.sender_raised(path, self.raise_sender(path, receiver, psn, &far), now);
             }
             Call::DropSender { path } => drop(self.senders.remove(&path)),
             Call::Join { link, epoch, receiver, sender, psn, depth, address } => {
                 let outcome = match receiver {
                     Some(receiver) => self.open_receiver(receiver),
-                    None => self.make_receiver(sender, psn, depth, &address),
+                    None => self.make_receiver(sender, &PeerSide { address: address.listener, psn, depth }),
                 };
                 let outcome = outcome.map(|handle| self.keep(link, handle));
                 machine.joined(link, epoch, outcome, now);
             }
             Call::Release { link } => drop(self.handles.remove(&link)),
-            Call::Send { to, datagram } => transport.send(to, &datagram),
+            Call::Send { to, datagram } => port.send(to, &datagram),
             Call::Route { key, path, srqs, label } => {
                 if let Some(qp) = self.senders.get(&path).cloned() {
                     tell_times(machine, key, out);
@@ -106,8 +94,8 @@ impl Backend for XrcBackend {
         }
     }
 
-    fn progress(&mut self, machine: &mut Machine, transport: &mut Transport, now: Instant) -> bool {
-        transport.progress(|from, bytes| machine.datagram(from, bytes, now));
+    fn progress(&mut self, desk: Desk<'_, Self>) -> bool {
+        desk.port.progress(|from, bytes| desk.machine.datagram(from, bytes, desk.now));
         false
     }
 
@@ -120,45 +108,26 @@ impl XrcBackend {
         let (kind, cap) = (QpKind::XrcSend, self.xrc.cap);
         let init = QpInit { kind, send_cq, recv_cq, srq: None, cap, sig_all: false };
         let qp = Qp::create(&self.plan.pd, &init)?;
-        qp.to_init(&self.init())?;
+        qp.to_init(&self.plan.init_attr())?;
         let num = qp.num();
         self.senders.insert(path, qp);
         Ok(num)
     }
 
-    fn raise_sender(
-        &self,
-        path: PathId,
-        receiver: Qpn,
-        psn: Psn,
-        depth: Depth,
-        to: &Address,
-    ) -> Result<(), String> {
-        let qp = self.senders.get(&path).ok_or("the send queue pair is gone")?;
-        // Nothing comes in on it but acknowledgements: the number that it expects does not matter.
-        qp.to_rtr(&self.ready(receiver, Psn(0), depth, to)).map_err(|e| e.to_string())?;
-        let attr = RtsAttr {
-            sq_psn: psn,
-            timeout: self.plan.timeout,
-            retry_cnt: self.plan.retry_cnt,
-            rnr_retry: rnr_retry(&self.plan),
-            max_rd_atomic: self.plan.max_rd_atomic.min(depth.responder_resources),
-        };
-        qp.to_rts(&attr).map_err(|e| e.to_string())
+    fn raise_sender(&self, path: PathId, receiver: Qpn, psn: Psn, far: &PeerSide) -> Result<(), String> {
+        let (plan, qp) = (&self.plan, self.senders.get(&path).ok_or("the send queue pair is gone")?);
+        let raised = qp.to_rtr(&far.ready_to_receive(plan, receiver));
+        let raised = raised.and_then(|()| qp.to_rts(&far.ready_to_send(plan, psn, plan.rnr_retry())));
+        raised.map_err(|error| error.to_string())
     }
 
-    /// A new receive queue pair of the domain, which takes what this sender sends.
-    fn make_receiver(
-        &self,
-        sender: Qpn,
-        psn: Psn,
-        depth: Depth,
-        from: &Address,
-    ) -> Result<Arc<XrcRecvQp>, JoinError> {
+    /// A new receive queue pair of the domain, which takes what this sender sends. It serves the reads and atomics to all processes of
+    /// its node.
+    fn make_receiver(&self, sender: Qpn, far: &PeerSide) -> Result<Arc<XrcRecvQp>, JoinError> {
         let make = || {
             let qp = XrcRecvQp::create(&self.xrc.domain)?;
-            qp.to_init(&self.init())?;
-            qp.to_rtr(&self.ready(sender, psn, depth, from))?;
+            qp.to_init(&self.plan.init_attr())?;
+            qp.to_rtr(&far.ready_to_receive(&self.plan, sender))?;
             Ok(qp)
         };
         make().map_err(|error: verbs::Error| JoinError::Verbs(error.to_string()))
@@ -181,44 +150,4 @@ impl XrcBackend {
         self.handles.insert(link, handle);
         num
     }
-
-    fn init(&self) -> InitAttr {
-        let port = &self.plan.port;
-        InitAttr { port: port.num, pkey_index: port.pkey_index, access: self.plan.access, qkey: QKey(0) }
-    }
-
-    fn ready(&self, dest_qpn: Qpn, rq_psn: Psn, depth: Depth, far: &Address) -> RtrAttr {
-        let (plan, far) = (&self.plan, &far.listener);
-        let gid = Some(far.gid).filter(|gid| needs_grh(plan, gid));
-        RtrAttr {
-            mtu: Mtu::from_code(far.mtu.into()).map_or(plan.port.mtu, |mtu| mtu.min(plan.port.mtu)),
-            dest_qpn,
-            rq_psn,
-            // One queue pair serves the reads and atomics to all processes of its node.
-            max_dest_rd_atomic: plan.max_dest_rd_atomic.min(depth.initiator_depth),
-            min_rnr_timer: plan.min_rnr_timer,
-            path: AhAttr {
-                port: plan.port.num,
-                dlid: far.lid,
-                sl: plan.sl,
-                gid: gid.map(|gid| (gid, plan.port.gid_index, HOP_LIMIT)),
-            },
-        }
-    }
-}
-
-fn rnr_retry(plan: &QpPlan) -> u8 {
-    plan.queues.iter().map(|q| q.rnr_retry).max().unwrap_or(0)
-}
-
-fn local(query: &Query<'_>, xrc: &XrcPlan, address: Address) -> Result<Local, Error> {
-    let plan = query.plan;
-    let layout = Layout::new(plan.queues.iter().map(|q| q.srq.is_some()));
-    Ok(Local {
-        name: query.me,
-        address,
-        layout: layout.ok_or(Error::Plan("it needs 1 to 15 queues"))?,
-        srqs: SrqNums::new(&xrc.srqs).ok_or(Error::Plan("it needs 1 to 15 shared receive queues"))?,
-        terms: terms(plan),
-    })
 }

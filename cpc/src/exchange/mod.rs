@@ -11,14 +11,13 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use verbs::{Psn, Qpn};
 
 use crate::config::datagram::Params;
 use crate::core::action::Action;
-use crate::core::machine::{Core, Link, Protocol};
+use crate::core::machine::{Core, Link, Protocol, reads_as_own};
 use crate::core::rng::Rng;
 use crate::wire::datagram::{Datagram, Message, Request};
 use crate::wire::listener::Address;
@@ -27,6 +26,9 @@ use crate::wire::{
     CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Reason, Rej, ReqHead, Rtu, Source, Stage, WireError,
 };
 use crate::{ConnectCause, ProcessName};
+
+/// How often a request may be begun anew because what it was based on was outdated.
+const MAX_RENEWALS: u32 = 8;
 
 /// A request as it has come in.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +57,7 @@ pub struct Terms {
 }
 
 /// The ids of exchanges, drawn from a counter with a random start, and the links that they name.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ids {
     last: CommId,
     pub(crate) links: HashMap<CommId, usize>,
@@ -80,28 +82,18 @@ pub struct Exchange<L> {
     pub(crate) local: CommId,
     /// How long the peer says that it takes for an answer.
     pub(crate) response: Duration,
+    /// How often our request was begun anew because what it was based on was outdated.
+    pub(crate) renewals: u32,
     own: L,
 }
 
 impl<L> Exchange<L> {
     pub(crate) fn new(local: CommId, response: Duration, own: L) -> Exchange<L> {
-        Exchange { local, response, own }
+        Exchange { local, response, renewals: 0, own }
     }
 }
 
-impl<L> Deref for Exchange<L> {
-    type Target = L;
-
-    fn deref(&self) -> &L {
-        &self.own
-    }
-}
-
-impl<L> DerefMut for Exchange<L> {
-    fn deref_mut(&mut self) -> &mut L {
-        &mut self.own
-    }
-}
+reads_as_own!([L] Exchange<L> => L);
 
 /// A protocol whose messages are datagrams.
 pub trait DatagramProtocol:
@@ -119,37 +111,54 @@ pub trait DatagramProtocol:
     /// Its name in messages.
     const NAME: &'static str;
 
-    /// Where we listen.
-    fn our_listener(local: &Self::Local) -> &Address;
-
-    /// What we say of our queue pairs.
-    fn terms(local: &Self::Local) -> &Terms;
-
-    /// The ids of its exchanges.
-    fn ids(&mut self) -> &mut Ids;
-
-    /// Where the peer listens.
-    fn listener(link: &Self::Own) -> &Address;
-
-    /// The peer's id and its queue pair, where they are known.
-    fn remote(link: &Link<Self>) -> Option<(CommId, Qpn)>;
-
     /// What a message is to its link; `None` if it is nothing.
     fn input<'a>(message: &'a Message<Self::Req>) -> Option<Self::Input<'a>>;
 
+    /// How it looks at what it has, and what is done with its messages.
+    const EXCHANGE: Hooks<Self>;
+}
+
+/// What the exchange has a manager do.
+#[derive(Debug)]
+pub struct Hooks<P: DatagramProtocol> {
+    /// Where we listen.
+    pub our_listener: fn(&P::Local) -> &Address,
+    /// What we say of our queue pairs.
+    pub terms: fn(&P::Local) -> &Terms,
+    /// The ids of its exchanges.
+    pub ids: fn(&mut P) -> &mut Ids,
+    /// Where the peer listens.
+    pub listener: fn(&P::Own) -> &Address,
+    /// The peer's id and its queue pair, where they are known.
+    pub remote: fn(&Link<P>) -> Option<(CommId, Qpn)>,
     /// True if the sender of a message means the exchange that the link has.
-    fn is_meant(core: &Core<Self>, slot: usize, message: &Message<Self::Req>) -> bool;
-
+    pub is_meant: fn(&Core<P>, usize, &Message<P::Req>) -> bool,
     /// A REQ for this process: it finds its endpoint by the name of its sender.
-    fn route_req(core: &mut Core<Self>, received: &Received<Self::Req>, now: Instant);
-
+    pub route_req: fn(&mut Core<P>, &Received<P::Req>, Instant),
     /// A REJ that withdraws a REQ names the exchange by its sender's id only; false if this is
     /// none.
-    fn withdrawn(core: &mut Core<Self>, from: Source, datagram: &Datagram<Self::Req>, now: Instant) -> bool;
-
+    pub withdrawn: fn(&mut Core<P>, Source, &Datagram<P::Req>, Instant) -> bool,
     /// The call that sends a datagram.
-    fn send(to: Source, datagram: Datagram<Self::Req>) -> Self::Call;
+    pub send: fn(Source, Datagram<P::Req>) -> P::Call,
 }
+
+/// `DatagramProtocol::input` for an enum of inputs that has these messages under their names.
+macro_rules! message_inputs {
+    ($Req:ty: $($Name:ident)+) => {
+        fn input<'a>(message: &'a $crate::wire::datagram::Message<$Req>) -> Option<Input<'a>> {
+            use $crate::wire::datagram::Message;
+            match message {
+                Message::Req(_) => Some(Input::ReqDup),
+                Message::Drep(_) => Some(Input::Drep),
+                $(Message::$Name(message) => Some(Input::$Name(message)),)+
+                #[allow(unreachable_patterns, reason = "where every message is an input")]
+                _ => None,
+            }
+        }
+    };
+}
+
+pub(crate) use message_inputs;
 
 /// From bytes to the link that they belong to.
 impl<P: DatagramProtocol> Core<P> {
@@ -157,7 +166,9 @@ impl<P: DatagramProtocol> Core<P> {
     pub fn datagram(&mut self, from: Source, bytes: &[u8], now: Instant) {
         self.stats.received += 1;
         match Datagram::parse(bytes) {
-            Ok(datagram) if datagram.to != P::our_listener(&self.local).incarnation => self.stats.stale += 1,
+            Ok(datagram) if datagram.to != (P::EXCHANGE.our_listener)(&self.local).incarnation => {
+                self.stats.stale += 1
+            }
             Ok(Datagram { from: incarnation, message: Message::Req(req), .. }) => {
                 self.route_req(&Received { req, from, incarnation }, now);
             }
@@ -172,7 +183,7 @@ impl<P: DatagramProtocol> Core<P> {
 
     fn route_req(&mut self, received: &Received<P::Req>, now: Instant) {
         if received.req.head().service == self.me {
-            P::route_req(self, received, now);
+            (P::EXCHANGE.route_req)(self, received, now);
         } else {
             self.reject_req(received, Reason::InvalidServiceId);
         }
@@ -181,16 +192,16 @@ impl<P: DatagramProtocol> Core<P> {
     /// Every other message names the exchange by our id.
     fn route_answer(&mut self, from: Source, datagram: &Datagram<P::Req>, now: Instant) {
         let message = &datagram.message;
-        if P::withdrawn(self, from, datagram, now) {
+        if (P::EXCHANGE.withdrawn)(self, from, datagram, now) {
             return;
         }
-        let Some(&slot) = self.own.ids().links.get(&message.remote()) else {
+        let Some(&slot) = self.ids().links.get(&message.remote()) else {
             return self.answer_stray(from, datagram);
         };
-        let listener = P::listener(&self.links[slot]);
+        let listener = (P::EXCHANGE.listener)(&self.links[slot]);
         if listener.incarnation != datagram.from || listener.qpn != from.qpn {
             self.stats.foreign += 1;
-        } else if !P::is_meant(self, slot, message) {
+        } else if !(P::EXCHANGE.is_meant)(self, slot, message) {
             self.answer_stray(from, datagram);
         } else if let Some(input) = P::input(message) {
             self.input(slot, &input, now);
@@ -200,7 +211,7 @@ impl<P: DatagramProtocol> Core<P> {
     /// True if the ids of a message are those of the link's exchange.
     pub(crate) fn ids_agree(&self, slot: usize, message: &Message<P::Req>) -> bool {
         let local = message.local();
-        match (P::remote(&self.links[slot]), message) {
+        match ((P::EXCHANGE.remote)(&self.links[slot]), message) {
             (None, _) => true,
             (Some((id, _)), Message::Mra(_) | Message::Rej(_)) => local == id || local == CommId::NONE,
             (Some((id, _)), _) => local == id,
@@ -270,21 +281,22 @@ impl<P: DatagramProtocol> Core<P> {
 impl<P: DatagramProtocol> Core<P> {
     /// Sends `message` to the link's peer.
     pub(crate) fn send(&mut self, slot: usize, message: Message<P::Req>) {
-        let listener = P::listener(&self.links[slot]);
+        let listener = (P::EXCHANGE.listener)(&self.links[slot]);
         let (to, incarnation) = (Source::from(listener), listener.incarnation);
         self.send_to(to, incarnation, message);
     }
 
     fn send_to(&mut self, to: Source, incarnation: Incarnation, message: Message<P::Req>) {
         self.stats.sent += 1;
-        let datagram = Datagram { from: P::our_listener(&self.local).incarnation, to: incarnation, message };
-        self.actions.push_back(Action::Call(P::send(to, datagram)));
+        let datagram =
+            Datagram { from: (P::EXCHANGE.our_listener)(&self.local).incarnation, to: incarnation, message };
+        self.actions.push_back(Action::Call((P::EXCHANGE.send)(to, datagram)));
     }
 
     /// What a REQ of the link says in any case.
     pub(crate) fn req_head(&self, slot: usize, psn: Psn) -> ReqHead {
-        let (link, terms) = (&self.links[slot], P::terms(&self.local));
-        let (ours, theirs) = (P::our_listener(&self.local), P::listener(link));
+        let (link, terms) = (&self.links[slot], (P::EXCHANGE.terms)(&self.local));
+        let (ours, theirs) = ((P::EXCHANGE.our_listener)(&self.local), (P::EXCHANGE.listener)(link));
         ReqHead {
             local: link.local,
             service: link.peer,
@@ -346,13 +358,27 @@ impl<P: DatagramProtocol> Core<P> {
         (now + decode_time(mra.service_timeout)).min(limit.max(now))
     }
 
+    /// Counts a request that is begun anew; too many are too many, and `reason` is reported.
+    pub(crate) fn may_renew(&mut self, slot: usize, reason: Reason, now: Instant) -> bool {
+        self.links[slot].renewals += 1;
+        let allowed = self.links[slot].renewals <= MAX_RENEWALS;
+        if !allowed {
+            self.fail(slot, ConnectCause::Rejected(reason), now);
+        }
+        allowed
+    }
+
+    fn ids(&mut self) -> &mut Ids {
+        (P::EXCHANGE.ids)(&mut self.own)
+    }
+
     /// The link's exchange goes on under a new id.
     pub(crate) fn renew_id(&mut self, slot: usize) -> CommId {
-        let ids = self.own.ids();
+        let ids = self.ids();
         let fresh = ids.draw();
         ids.links.insert(fresh, slot);
         let old = std::mem::replace(&mut self.links[slot].local, fresh);
-        self.own.ids().links.remove(&old);
+        self.ids().links.remove(&old);
         old
     }
 }
@@ -361,7 +387,7 @@ impl<P: DatagramProtocol> Core<P> {
 impl<P: DatagramProtocol> Core<P> {
     /// Sends a DREQ for the (`tries` + 1)-th time.
     pub(crate) fn send_dreq(&mut self, slot: usize, now: Instant) {
-        let Some((remote, remote_qpn)) = P::remote(&self.links[slot]) else { return };
+        let Some((remote, remote_qpn)) = (P::EXCHANGE.remote)(&self.links[slot]) else { return };
         let (local, failed) = (self.links[slot].local, self.links[slot].failed);
         self.send(slot, Message::Dreq(Dreq { local, remote, remote_qpn, failed }));
         self.arm(slot, now);
@@ -374,7 +400,7 @@ impl<P: DatagramProtocol> Core<P> {
 
     /// Late datagrams are answered for as long as they may still be on their way.
     pub(crate) fn time_wait(&mut self, slot: usize, now: Instant) {
-        let ack_timeout = P::terms(&self.local).ack_timeout;
+        let ack_timeout = (P::EXCHANGE.terms)(&self.local).ack_timeout;
         self.set_deadline(slot, Some(now + self.params.time_wait(ack_timeout)));
     }
 }

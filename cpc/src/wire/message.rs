@@ -17,7 +17,7 @@ use crate::ProcessName;
 
 /// A communication id: names one exchange of one incarnation of one endpoint (IBTA 12.6.5 "Local Communication ID").
 /// It is drawn from a counter with a random start; it never carries a pointer or an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommId(pub u32);
 
 impl CommId {

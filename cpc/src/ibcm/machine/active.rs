@@ -5,11 +5,8 @@ use std::time::Instant;
 use super::state::{Input, Remote, State};
 use super::{Call, Machine};
 use crate::core::machine::Role;
-use crate::wire::{Hello, Message, Reason, Rep, Req, Rtu, Stage};
+use crate::wire::{Hello, Message, Qpns, Reason, Rep, Req, Rtu, Stage};
 use crate::{ConnectCause, Step};
-
-/// How often a request may be begun anew because the peer had started anew in between.
-const MAX_RENEWALS: u32 = 8;
 
 impl Machine {
     /// Idle + Connect: takes a place in the queue, and its turn if it has come.
@@ -28,14 +25,9 @@ impl Machine {
         self.call(Call::CreateQps { key });
     }
 
-    /// Creating + QpsMade: sends our request, or answers the peer's if one came meanwhile.
-    pub(super) fn qps_ready(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::QpsMade(qpns) = input else { return };
-        if qpns.as_slice().len() != self.local.layout.count() {
-            return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
-        }
-        self.links[slot].qpns = Some(*qpns);
-        self.mark(slot, Step::QpsCreated, now);
+    /// Sends our request, or answers the peer's if one came meanwhile.
+    pub(super) fn take_qps(&mut self, slot: usize, qpns: Qpns, now: Instant) {
+        self.links[slot].qpns = Some(qpns);
         match self.links[slot].state.remote().copied() {
             Some(remote) => self.bring_up(slot, remote, Role::Passive, now),
             None => self.send_req(slot, now),
@@ -200,11 +192,9 @@ impl Machine {
 
     /// The same request under a new id; `reason` is reported if that has not helped often enough.
     fn renew(&mut self, slot: usize, reason: Reason, now: Instant) {
-        if self.links[slot].renewals >= MAX_RENEWALS {
-            return self.fail(slot, ConnectCause::Rejected(reason), now);
+        if self.may_renew(slot, reason, now) {
+            self.renew_id(slot);
+            self.send_req(slot, now);
         }
-        self.links[slot].renewals += 1;
-        self.renew_id(slot);
-        self.send_req(slot, now);
     }
 }

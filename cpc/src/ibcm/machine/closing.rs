@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use super::Machine;
 use super::state::{Input, State};
-use super::{Action, Machine};
 use crate::ConnectCause;
 use crate::exchange::disowned;
 use crate::wire::{CommId, Message, Reason, Rej, Stage};
@@ -31,8 +31,7 @@ impl Machine {
         if let Some(remote) = self.links[slot].state.remote().copied() {
             self.reject(slot, remote.id, Stage::Req, Reason::Refused);
         }
-        self.end(slot, now);
-        self.links[slot].state = State::Failed;
+        self.end_failed(slot, now);
     }
 
     /// Connected, or on the way there: asks the peer to let go.
@@ -49,26 +48,20 @@ impl Machine {
         if self.may_repeat(slot, now) {
             self.send_dreq(slot, now);
         } else if self.links[slot].failed {
-            self.end_abandoned(slot);
+            self.end_failed(slot, now);
         } else {
             self.forget(slot, input, now);
         }
     }
 
-    /// DreqSent + Drep: the peer has let go.
+    /// DreqSent + Drep: the peer has let go. Of an endpoint that has failed, its removal is all that is still to come.
     pub(super) fn drep_received(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         if self.links[slot].failed {
-            return self.end_abandoned(slot);
+            return self.end_failed(slot, now);
         }
         let Some(remote) = self.links[slot].state.remote().copied() else { return };
         self.links[slot].state = State::TimeWait { remote };
         self.time_wait(slot, now);
-    }
-
-    /// The peer knows that the endpoint has failed, or will never know; its removal is all that is still to come.
-    fn end_abandoned(&mut self, slot: usize) {
-        self.set_deadline(slot, None);
-        self.links[slot].state = State::Failed;
     }
 
     /// DreqSent + Dreq: both leave at once; each other's DREQ is as good as the DREP.
@@ -96,20 +89,13 @@ impl Machine {
         if matches!(input, Input::Dreq(dreq) if dreq.failed) {
             return self.fail(slot, ConnectCause::Rejected(Reason::Refused), now);
         }
-        self.peer_left(slot, now);
+        self.left(slot, now);
     }
 
     /// ToRts, RepSent or Connected + Displaced: the peer's queue pairs are gone without a DREQ.
     pub(super) fn displaced(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
         self.stats.stale += 1;
-        self.peer_left(slot, now);
-    }
-
-    fn peer_left(&mut self, slot: usize, now: Instant) {
-        self.end(slot, now);
-        let link = &mut self.links[slot];
-        link.state = State::Disconnected;
-        self.actions.push_back(Action::Disconnected { key: link.key });
+        self.left(slot, now);
     }
 
     /// Creating to Connected + Rej: the peer does not take part (any more). If it has merely forgotten the exchange, given up
@@ -122,7 +108,7 @@ impl Machine {
         }
         match rej.reason {
             Reason::InvalidCommId | Reason::Stale | Reason::Timeout | Reason::NoResources => {
-                self.peer_left(slot, now);
+                self.left(slot, now);
             }
             reason => self.fail(slot, self.cause_of(reason), now),
         }
@@ -148,7 +134,7 @@ impl Machine {
     /// ToRts, RepSent or Connected + ReqNew: the peer has started anew; what we hold leads nowhere. Its request waits for a new
     /// endpoint.
     pub(super) fn superseded(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.peer_left(slot, now);
+        self.left(slot, now);
         self.park_request(slot, input, now);
     }
 

@@ -34,15 +34,13 @@ use verbs::{Psn, Qpn};
 use self::state::{Input, Own, RemoteQp, State};
 use crate::config::datagram::Params;
 use crate::core::action;
-use crate::core::machine::{Core, Dismissal, Link, PeerProtocol, Protocol, Role};
-
 use crate::core::kinds::Kinds;
-use crate::core::rng::Rng;
-use crate::core::stats::{Stats, rows};
-use crate::exchange::{DatagramProtocol, Exchange, Ids, Received};
+use crate::core::machine::{Core, Hooks, PeerHooks, PeerProtocol, Protocol, Role};
+use crate::core::stats::rows;
+use crate::exchange::{self, DatagramProtocol, Exchange, Ids, Received, message_inputs};
 use crate::wire::listener::Address;
 use crate::wire::{CommId, Datagram, Hello, Incarnation, Layout, Message, Queues, Reason, Req, Source};
-use crate::{ConnectCause, EndpointCommand, EndpointKey, ProcessName};
+use crate::{ConnectCause, EndpointKey, ProcessName};
 
 /// What this side brings into every exchange.
 #[derive(Clone, Debug)]
@@ -84,7 +82,7 @@ struct Seen {
 }
 
 /// ibcm's own tables.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ibcm {
     ids: Ids,
     /// The links that the peers' queue pairs are connected to.
@@ -105,46 +103,31 @@ impl Protocol for Ibcm {
     type Request = Received<Req>;
     type Call = Call;
 
-    fn new(rng: &mut Rng) -> Ibcm {
-        Ibcm { ids: Ids::new(rng), remote_qps: HashMap::new(), seen: HashMap::new(), misfits: HashMap::new() }
-    }
-
-    fn basics(local: &Local, params: &Params) -> (ProcessName, u32) {
-        (local.name, params.window)
-    }
-
-    fn command(core: &mut Machine, key: EndpointKey, command: EndpointCommand, now: Instant) {
-        core.command_link(key, command, now);
-    }
-
-    fn start(core: &mut Machine, slot: usize, now: Instant) {
-        core.start_creating(slot, now);
-    }
-
-    fn release(core: &mut Machine, slot: usize, _: Instant) {
-        core.release_remote_qp(slot);
-    }
-
-    fn forgotten(core: &mut Machine, slot: usize, link: &Link<Ibcm>) {
-        core.unlist(slot, link.key);
-        core.own.ids.links.remove(&link.local);
-    }
-
-    fn refuse_parked(core: &mut Machine, received: Received<Req>, _: Dismissal) {
-        core.reject_req(&received, Reason::UnknownPeer);
-    }
-
-    fn counters(stats: &Stats) -> Vec<(&'static str, u64)> {
-        rows!(stats, "ibcm":
-            received sent repeated foreign malformed stale ignored relearned raced
-            layout_refused parked connected failed first_data)
-    }
+    const HOOKS: Hooks<Ibcm> = Hooks {
+        new: |rng| Ibcm { ids: Ids::new(rng), ..Ibcm::default() },
+        basics: |local, params| (local.name, params.window),
+        command: Machine::command_link,
+        start: Machine::start_creating,
+        release: |core, slot, _| core.release_remote_qp(slot),
+        forgotten: |core, slot, link| {
+            core.unlist(slot, link.key);
+            core.own.ids.links.remove(&link.local);
+        },
+        refuse_parked: |core, received, _| core.reject_req(&received, Reason::UnknownPeer),
+        counters: |stats| {
+            rows!(stats, "ibcm":
+                received sent repeated foreign malformed stale ignored relearned raced
+                layout_refused parked connected failed first_data)
+        },
+    };
 }
 
 impl PeerProtocol for Ibcm {
-    fn start_disconnect(core: &mut Machine, slot: usize, now: Instant) {
-        core.begin_disconnect(slot, now);
-    }
+    const PEER_HOOKS: PeerHooks<Ibcm> = PeerHooks {
+        layout: |local| local.layout,
+        take_qps: Machine::take_qps,
+        start_disconnect: Machine::begin_disconnect,
+    };
 }
 
 impl DatagramProtocol for Ibcm {
@@ -153,58 +136,24 @@ impl DatagramProtocol for Ibcm {
 
     const NAME: &'static str = "ibcm";
 
-    fn our_listener(local: &Local) -> &Address {
-        &local.address
-    }
+    message_inputs!(Req: Mra Rej Rep Rtu Dreq);
 
-    fn terms(local: &Local) -> &Terms {
-        &local.terms
-    }
-
-    fn ids(&mut self) -> &mut Ids {
-        &mut self.ids
-    }
-
-    fn listener(link: &Own) -> &Address {
-        &link.address
-    }
-
-    fn remote(link: &Link<Ibcm>) -> Option<(CommId, Qpn)> {
-        link.state.remote().map(|remote| (remote.id, remote.qpns.first()))
-    }
-
-    fn input(message: &Message) -> Option<Input<'_>> {
-        Some(match message {
-            Message::Req(_) => Input::ReqDup,
-            Message::Mra(mra) => Input::Mra(mra),
-            Message::Rej(rej) => Input::Rej(rej),
-            Message::Rep(rep) => Input::Rep(rep),
-            Message::Rtu(rtu) => Input::Rtu(rtu),
-            Message::Dreq(dreq) => Input::Dreq(dreq),
-            Message::Drep(_) => Input::Drep,
-        })
-    }
-
-    fn is_meant(core: &Machine, slot: usize, message: &Message) -> bool {
-        match message {
+    const EXCHANGE: exchange::Hooks<Ibcm> = exchange::Hooks {
+        our_listener: |local| &local.address,
+        terms: |local| &local.terms,
+        ids: |own| &mut own.ids,
+        listener: |own| &own.address,
+        remote: |link| link.state.remote().map(|remote| (remote.id, remote.qpns.first())),
+        is_meant: |core, slot, message| match message {
             // A REP says for itself: a twin of an old one is disowned.
             Message::Rep(_) => true,
             Message::Dreq(dreq) => core.ids_agree(slot, message) && core.is_ours(slot, dreq),
             _ => core.ids_agree(slot, message),
-        }
-    }
-
-    fn route_req(core: &mut Machine, received: &Received<Req>, now: Instant) {
-        core.route_known_req(received, now);
-    }
-
-    fn withdrawn(core: &mut Machine, from: Source, datagram: &Datagram, now: Instant) -> bool {
-        core.take_withdrawal(from, datagram, now)
-    }
-
-    fn send(to: Source, datagram: Datagram) -> Call {
-        Call::Send { to, datagram }
-    }
+        },
+        route_req: Machine::route_known_req,
+        withdrawn: Machine::take_withdrawal,
+        send: |to, datagram| Call::Send { to, datagram },
+    };
 }
 
 impl Machine {

@@ -123,13 +123,11 @@ pub struct Own {
     pub(super) qpns: Option<Qpns>,
     /// Where `Ibcm::remote_qps` has it, once it is connected.
     pub(super) remote_qp: Option<RemoteQp>,
-    /// How often our request was begun anew because the peer had started anew.
-    pub(super) renewals: u32,
 }
 
 impl Own {
     pub(super) fn new(address: Address, psn: Psn) -> Own {
-        Own { address, psn, qpns: None, remote_qp: None, renewals: 0 }
+        Own { address, psn, qpns: None, remote_qp: None }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::state::{Incoming, Input, Refused, State};
 use super::{Call, Machine, RdmaCm};
 use crate::core::action::Action;
-use crate::core::machine::Link;
-use crate::core::machine::Role;
+use crate::core::machine::{Link, Role};
+use crate::wire::Qpns;
 use crate::wire::refusal::Refusal;
 use crate::{ConnectCause, Step};
 
@@ -64,14 +64,9 @@ impl Machine {
         self.call(Call::CreateQps { key });
     }
 
-    /// Creating + QpsMade: sends our request, or answers the peer's if one came meanwhile.
-    pub(super) fn qps_ready(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::QpsMade(qpns) = input else { return };
-        if qpns.as_slice().len() != self.local.layout.count() {
-            return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
-        }
-        self.links[slot].qpns = Some(*qpns);
-        self.mark(slot, Step::QpsCreated, now);
+    /// Sends our request, or answers the peer's if one came meanwhile.
+    pub(super) fn take_qps(&mut self, slot: usize, qpns: Qpns, now: Instant) {
+        self.links[slot].qpns = Some(qpns);
         self.proceed(slot, now);
     }
 

@@ -30,17 +30,15 @@ impl Machine {
             self.refuse(request.id, Refusal::Failed);
             self.links[slot].id = None;
         }
-        self.end(slot, now);
-        self.links[slot].state = State::Failed;
+        self.end_failed(slot, now);
     }
 
     /// DreqSent, when the peer has agreed or had time to.
     pub(super) fn drep_received(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        if !self.links[slot].failed {
-            return self.forget(slot, input, now);
+        match self.links[slot].failed {
+            true => self.end_failed(slot, now),
+            false => self.forget(slot, input, now),
         }
-        self.end(slot, now);
-        self.links[slot].state = State::Failed;
     }
 
     /// Connected, or on the way there: asks the peer to let go.
@@ -56,13 +54,8 @@ impl Machine {
     }
 
     pub(super) fn peer_left(&mut self, slot: usize, now: Instant) {
-        self.set_deadline(slot, None);
-        self.leave_window(slot, now);
         self.disconnect_all(slot);
-        self.close_id(slot);
-        let link = &mut self.links[slot];
-        link.state = State::Disconnected;
-        self.actions.push_back(Action::Disconnected { key: link.key });
+        self.left(slot, now);
     }
 
     /// Keeps a request, and tells the main thread the first time.

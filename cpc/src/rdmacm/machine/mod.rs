@@ -35,15 +35,13 @@ use verbs::cm::Token;
 use self::state::{Incoming, Input, Own, State};
 use crate::config::rdmacm::Params;
 use crate::core::action as core_action;
-use crate::core::machine::{Core, Dismissal, Link, PeerProtocol, Protocol};
-
-use crate::core::rng::Rng;
-use crate::core::stats::{Stats, rows};
+use crate::core::machine::{Core, Dismissal, Hooks, PeerHooks, PeerProtocol, Protocol};
+use crate::core::stats::rows;
 use crate::wire::ip::Address;
 use crate::wire::join::Join;
 use crate::wire::refusal::Refusal;
 use crate::wire::{Hello, Layout, WireError};
-use crate::{ConnectCause, EndpointCommand, EndpointKey, ProcessName};
+use crate::{ConnectCause, EndpointKey, ProcessName};
 
 /// What this side brings into every exchange.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +90,7 @@ enum Owner {
 pub type Action = core_action::Action<Call>;
 
 /// rdmacm's own tables.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RdmaCm {
     last_id: usize,
     by_id: HashMap<Token, Owner>,
@@ -109,50 +107,34 @@ impl Protocol for RdmaCm {
     type Request = Incoming;
     type Call = Call;
 
-    fn new(_: &mut Rng) -> RdmaCm {
-        RdmaCm { last_id: 0, by_id: HashMap::new() }
-    }
-
-    fn basics(local: &Local, params: &Params) -> (ProcessName, u32) {
-        (local.name, params.window)
-    }
-
-    fn command(core: &mut Machine, key: EndpointKey, command: EndpointCommand, now: Instant) {
-        core.command_link(key, command, now);
-    }
-
-    fn start(core: &mut Machine, slot: usize, now: Instant) {
-        core.resolve(slot, now);
-    }
-
-    fn release(core: &mut Machine, slot: usize, _: Instant) {
-        core.close_id(slot);
-        core.refuse_crossing(slot, Refusal::Failed);
-    }
-
-    fn forgotten(core: &mut Machine, slot: usize, link: &Link<RdmaCm>) {
-        core.unlist(slot, link.key);
-    }
-
-    fn refuse_parked(core: &mut Machine, request: Incoming, why: Dismissal) {
-        let why = match why {
-            Dismissal::Late => Refusal::UnknownPeer,
-            Dismissal::Closing => Refusal::Closing,
-        };
-        core.refuse(request.id, why);
-    }
-
-    fn counters(stats: &Stats) -> Vec<(&'static str, u64)> {
-        rows!(stats, "rdmacm":
-            asked requests retried malformed late ignored raced layout_refused parked
-            connected failed first_data)
-    }
+    const HOOKS: Hooks<RdmaCm> = Hooks {
+        new: |_| RdmaCm::default(),
+        basics: |local, params| (local.name, params.window),
+        command: Machine::command_link,
+        start: Machine::resolve,
+        release: |core, slot, _| {
+            core.close_id(slot);
+            core.refuse_crossing(slot, Refusal::Failed);
+        },
+        forgotten: |core, slot, link| core.unlist(slot, link.key),
+        refuse_parked: |core, request, why| match why {
+            Dismissal::Late => core.refuse(request.id, Refusal::UnknownPeer),
+            Dismissal::Closing => core.refuse(request.id, Refusal::Closing),
+        },
+        counters: |stats| {
+            rows!(stats, "rdmacm":
+                asked requests retried malformed late ignored raced layout_refused parked
+                connected failed first_data)
+        },
+    };
 }
 
 impl PeerProtocol for RdmaCm {
-    fn start_disconnect(core: &mut Machine, slot: usize, now: Instant) {
-        core.begin_disconnect(slot, now);
-    }
+    const PEER_HOOKS: PeerHooks<RdmaCm> = PeerHooks {
+        layout: |local| local.layout,
+        take_qps: Machine::take_qps,
+        start_disconnect: Machine::begin_disconnect,
+    };
 }
 
 impl Machine {

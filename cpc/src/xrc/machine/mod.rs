@@ -39,14 +39,12 @@ use self::state::{Endpoint, Input, Own, State};
 use crate::config::datagram::Params;
 use crate::core::action as core_action;
 use crate::core::kinds::Kinds;
-use crate::core::machine::{Core, Dismissal, Link, Protocol};
-use crate::core::rng::Rng;
-use crate::core::stats::{Stats, rows};
-use crate::exchange::{DatagramProtocol, Exchange, Ids, Received};
+use crate::core::machine::{Core, Hooks, Protocol};
+use crate::core::stats::rows;
+use crate::exchange::{self, DatagramProtocol, Exchange, Ids, Received, message_inputs};
 use crate::wire::domain::{Address, Place};
-use crate::wire::listener;
-use crate::wire::xrc::{Datagram, Message, Req, SrqNums};
-use crate::wire::{CommId, Layout, Reason, Source};
+use crate::wire::xrc::{Req, SrqNums};
+use crate::wire::{CommId, Layout, Reason};
 use crate::{EndpointCommand, EndpointKey, ProcessName};
 
 /// What this side brings into every exchange.
@@ -76,7 +74,7 @@ struct Seen {
 pub type Action = core_action::Action<Call>;
 
 /// xrc's own tables.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Xrc {
     ids: Ids,
     last_path: u32,
@@ -101,61 +99,20 @@ impl Protocol for Xrc {
     type Request = Received<Req>;
     type Call = Call;
 
-    fn new(rng: &mut Rng) -> Xrc {
-        Xrc {
-            ids: Ids::new(rng),
-            last_path: 0,
-            last_epoch: 0,
-            paths: HashMap::new(),
-            nodes: HashMap::new(),
-            leaving: HashMap::new(),
-            unanswered: HashMap::new(),
-            seen: HashMap::new(),
-        }
-    }
-
-    fn basics(local: &Local, params: &Params) -> (ProcessName, u32) {
-        (local.name, params.window)
-    }
-
-    fn command(core: &mut Machine, key: EndpointKey, command: EndpointCommand, now: Instant) {
-        let Some(endpoint) = core.endpoints.get(&key) else { return core.stats.ignored += 1 };
-        let (outgoing, links) = (endpoint.outgoing, [endpoint.outgoing, endpoint.incoming]);
-        match command {
-            EndpointCommand::Connect if endpoint.is_idle() => core.start_link(key, now),
-            EndpointCommand::Connect => core.stats.ignored += 1,
-            EndpointCommand::Renew => match outgoing {
-                Some(slot) => core.input(slot, &Input::Renew, now),
-                None => core.stats.ignored += 1,
-            },
-            EndpointCommand::Remove => core.remove_links(key, links, now),
-            EndpointCommand::Abandon => core.abandon_links(key, links, now),
-            // Directions are independent: what comes in says nothing about what goes out.
-            EndpointCommand::FirstData => {}
-        }
-    }
-
-    fn start(core: &mut Machine, slot: usize, now: Instant) {
-        core.begin(slot, now);
-    }
-
-    fn release(core: &mut Machine, slot: usize, now: Instant) {
-        core.detach(slot, now);
-    }
-
-    fn forgotten(core: &mut Machine, slot: usize, link: &Link<Xrc>) {
-        core.link_gone(slot, link);
-    }
-
-    fn refuse_parked(core: &mut Machine, received: Received<Req>, _: Dismissal) {
-        core.reject_req(&received, Reason::UnknownPeer);
-    }
-
-    fn counters(stats: &Stats) -> Vec<(&'static str, u64)> {
-        rows!(stats, "xrc":
-            received sent repeated foreign malformed stale relearned ignored layout_refused
-            parked senders joined gone connected failed)
-    }
+    const HOOKS: Hooks<Xrc> = Hooks {
+        new: |rng| Xrc { ids: Ids::new(rng), ..Xrc::default() },
+        basics: |local, params| (local.name, params.window),
+        command: Machine::command_links,
+        start: Machine::begin,
+        release: Machine::detach,
+        forgotten: Machine::link_gone,
+        refuse_parked: |core, received, _| core.reject_req(&received, Reason::UnknownPeer),
+        counters: |stats| {
+            rows!(stats, "xrc":
+                received sent repeated foreign malformed stale relearned ignored layout_refused
+                parked senders joined gone connected failed)
+        },
+    };
 }
 
 impl DatagramProtocol for Xrc {
@@ -164,55 +121,21 @@ impl DatagramProtocol for Xrc {
 
     const NAME: &'static str = "xrc";
 
-    fn our_listener(local: &Local) -> &listener::Address {
-        &local.address.listener
-    }
+    // There are no RTUs: the receiver has nothing to wait for.
+    message_inputs!(Req: Mra Rej Rep Dreq);
 
-    fn terms(local: &Local) -> &Terms {
-        &local.terms
-    }
-
-    fn ids(&mut self) -> &mut Ids {
-        &mut self.ids
-    }
-
-    fn listener(link: &Own) -> &listener::Address {
-        &link.address.listener
-    }
-
-    fn remote(link: &Link<Xrc>) -> Option<(CommId, Qpn)> {
-        link.state.remote().map(|remote| (remote.id, remote.qpn))
-    }
-
-    fn input(message: &Message) -> Option<Input<'_>> {
-        Some(match message {
-            Message::Req(_) => Input::ReqDup,
-            Message::Mra(mra) => Input::Mra(mra),
-            Message::Rej(rej) => Input::Rej(rej),
-            Message::Rep(rep) => Input::Rep(rep),
-            Message::Dreq(dreq) => Input::Dreq(dreq),
-            Message::Drep(_) => Input::Drep,
-            // The receiver has nothing to wait for.
-            Message::Rtu(_) => return None,
-        })
-    }
-
-    fn is_meant(core: &Machine, slot: usize, message: &Message) -> bool {
-        core.ids_agree(slot, message)
-    }
-
-    fn route_req(core: &mut Machine, received: &Received<Req>, now: Instant) {
-        core.route_known_req(received, now);
-    }
-
-    /// A REQ is not withdrawn: the DREQ of what it leads to ends it.
-    fn withdrawn(_: &mut Machine, _: Source, _: &Datagram, _: Instant) -> bool {
-        false
-    }
-
-    fn send(to: Source, datagram: Datagram) -> Call {
-        Call::Send { to, datagram }
-    }
+    const EXCHANGE: exchange::Hooks<Xrc> = exchange::Hooks {
+        our_listener: |local| &local.address.listener,
+        terms: |local| &local.terms,
+        ids: |own| &mut own.ids,
+        listener: |own| &own.address.listener,
+        remote: |link| link.state.remote().map(|remote| (remote.id, remote.qpn)),
+        is_meant: Machine::ids_agree,
+        route_req: Machine::route_known_req,
+        // A REQ is not withdrawn: the DREQ of what it leads to ends it.
+        withdrawn: |_, _, _, _| false,
+        send: |to, datagram| Call::Send { to, datagram },
+    };
 }
 
 impl Machine {
@@ -249,6 +172,23 @@ impl Machine {
     /// The endpoint's send queue pair is broken: connect over another one.
     pub fn renew(&mut self, key: EndpointKey, now: Instant) {
         self.command(key, EndpointCommand::Renew, now);
+    }
+
+    fn command_links(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant) {
+        let Some(endpoint) = self.endpoints.get(&key) else { return self.stats.ignored += 1 };
+        let (outgoing, links) = (endpoint.outgoing, [endpoint.outgoing, endpoint.incoming]);
+        match command {
+            EndpointCommand::Connect if endpoint.is_idle() => self.start_link(key, now),
+            EndpointCommand::Connect => self.stats.ignored += 1,
+            EndpointCommand::Renew => match outgoing {
+                Some(slot) => self.input(slot, &Input::Renew, now),
+                None => self.stats.ignored += 1,
+            },
+            EndpointCommand::Remove => self.remove_links(key, links, now),
+            EndpointCommand::Abandon => self.abandon_links(key, links, now),
+            // Directions are independent: what comes in says nothing about what goes out.
+            EndpointCommand::FirstData => {}
+        }
     }
 
     fn start_link(&mut self, key: EndpointKey, now: Instant) {

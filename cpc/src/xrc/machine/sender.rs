@@ -9,9 +9,6 @@ use crate::wire::xrc::{Message, Rep, Req};
 use crate::wire::{CommId, Reason, Rej, Stage as RejStage};
 use crate::{ConnectCause, Step};
 
-/// How often a request may be begun anew because what it was based on was outdated.
-const MAX_RENEWALS: u32 = 8;
-
 impl Machine {
     /// Creating + SenderCreated: asks, for itself and for all who wait for this node.
     pub(super) fn qps_ready(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
@@ -190,7 +187,7 @@ impl Machine {
             self.leave_window(slot, now);
             return self.peer_left(slot, now);
         }
-        if self.count_renewal(slot, reason, now) {
+        if self.may_renew(slot, reason, now) {
             self.renew_id(slot);
             self.send_req(slot, now);
         }
@@ -202,18 +199,9 @@ impl Machine {
             return self.stats.stale += 1;
         }
         self.stats.gone += 1;
-        if self.count_renewal(slot, Reason::NoReceiver(epoch), now) {
+        if self.may_renew(slot, Reason::NoReceiver(epoch), now) {
             self.leave_path(slot, now);
         }
-    }
-
-    fn count_renewal(&mut self, slot: usize, reason: Reason, now: Instant) -> bool {
-        let allowed = self.links[slot].renewals < MAX_RENEWALS;
-        self.links[slot].renewals += 1;
-        if !allowed {
-            self.fail(slot, ConnectCause::Rejected(reason), now);
-        }
-        allowed
     }
 
     /// Connected + Renew: the send queue pair has broken; the link wants another one.

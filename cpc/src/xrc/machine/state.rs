@@ -142,14 +142,12 @@ pub struct Own {
     pub(super) epoch: u32,
     /// Out: the peer has asked us not to repeat our REQ before then.
     pub(super) quiet_until: Option<Instant>,
-    /// How often our request was begun anew.
-    pub(super) renewals: u32,
 }
 
 impl Own {
     pub(super) fn new(endpoint: &Endpoint, direction: Direction) -> Own {
         let (address, label) = (endpoint.address, endpoint.label);
-        Own { address, label, direction, known: None, path: None, epoch: 0, quiet_until: None, renewals: 0 }
+        Own { address, label, direction, known: None, path: None, epoch: 0, quiet_until: None }
     }
 }
 
