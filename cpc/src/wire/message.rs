@@ -1,4 +1,4 @@
-//! The CM messages: what the machine sees, and where each field lies (IBTA vol. 1, tables of 12.6.5 to 12.6.11).
+//! The CM messages that ibcm and xrc have in common: what the machine sees, and where each field lies (IBTA vol. 1, tables of 12.6.5 to 12.6.11).
 //!
 //! Fields that these connection managers have no use for (EE contexts, Q_Key, alternate path) are sent as 0 and not read.
 
@@ -7,10 +7,7 @@ use std::time::Duration;
 use verbs::{Gid, Lid, Psn, Qpn};
 
 use super::WireError;
-use super::datagram::{Reply, Request};
 use super::field::{Checked, Field, Mad, Place, Run, Value, Within, message, values};
-use super::hello::{HELLO_LEN, Hello};
-use super::queues::Queues;
 use super::reason::{Reason, ReasonAt};
 use super::time::encode_time;
 use crate::ProcessName;
@@ -110,41 +107,9 @@ impl Place<Depth> for DepthAt {
     }
 }
 
-/// Private data that begin with a [`Hello`], whose first QPN the message's own QPN field has to name, too.
-struct HelloAt {
-    qpn: Field,
-    data: Run,
-}
-
-impl Place<Hello> for HelloAt {
-    fn put(&self, hello: &Hello, mad: &mut Mad) {
-        self.qpn.put(&hello.qpns.first(), mad);
-        hello.emit(self.data.of_mut(mad));
-    }
-
-    fn take(&self, mad: &Mad) -> Result<Hello, WireError> {
-        let hello = Hello::parse(self.data.of(mad))?;
-        if self.qpn.take(mad) == Ok(hello.qpns.first()) {
-            Ok(hello)
-        } else {
-            Err(WireError::Field("queue pair number"))
-        }
-    }
-}
-
-impl Place<Queues> for Run {
-    fn put(&self, queues: &Queues, mad: &mut Mad) {
-        queues.emit(self.of_mut(mad));
-    }
-
-    fn take(&self, mad: &Mad) -> Result<Queues, WireError> {
-        Queues::parse(self.of(mad))
-    }
-}
-
 /// Fields of REQ and REP whose use differs between ibcm and xrc.
 pub(super) mod req {
-    use super::{Field, Run};
+    use super::Field;
     /// Local QPN: the sender's queue pair.
     pub const QPN: Field = Field::cm(32, 24);
     /// Transport service type (IBTA 12.7.8).
@@ -153,12 +118,10 @@ pub(super) mod req {
     pub const SRQ: Field = Field::cm_bits(51, 4, 1);
     /// Byte at which the private data begin, and their length.
     pub const PRIVATE: (usize, usize) = (140, 92);
-    pub const HELLO: Run = Run::cm(PRIVATE.0, PRIVATE.1);
-    pub const QUEUES: Run = Run::cm(PRIVATE.0 + super::HELLO_LEN, PRIVATE.1 - super::HELLO_LEN);
 }
 
 pub(super) mod rep {
-    use super::{DepthAt, Field, Run};
+    use super::{DepthAt, Field};
     pub const DEPTH: DepthAt = DepthAt(Field::cm(24, 8), Field::cm(25, 8));
     /// Failover accepted: always [`NO_FAILOVER`].
     pub const FAILOVER: Field = Field::cm_bits(26, 5, 2);
@@ -166,8 +129,6 @@ pub(super) mod rep {
     pub const NO_FAILOVER: u64 = 1;
     pub const SRQ: Field = Field::cm_bits(27, 3, 1);
     pub const PRIVATE: (usize, usize) = (36, 196);
-    pub const HELLO: Run = Run::cm(PRIVATE.0, PRIVATE.1);
-    pub const QUEUES: Run = Run::cm(PRIVATE.0 + super::HELLO_LEN, PRIVATE.1 - super::HELLO_LEN);
 }
 
 /// Local CA GUID: the interface half of the sender's GID.
@@ -233,44 +194,6 @@ message! {
         /// Time in which the sender answers, and expects an answer, 4.096 µs * 2^n.
         pub response_timeout: u8 = Field::cm(47, 5),
         written REMOTE_RESPONSE_TIMEOUT, |head| head.response_timeout.into();
-    }
-}
-
-message! {
-    /// ibcm's request for communication.
-    pub struct Req {
-        fixed req::SERVICE, 0, "transport service type";
-        /// Its queue pairs.
-        pub hello: Hello = HelloAt { qpn: req::QPN, data: req::HELLO },
-        /// Its queues; of the text, what fits.
-        pub queues: Queues = req::QUEUES,
-        /// What every REQ says.
-        pub head: ReqHead = Within,
-        /// True if any queue is shared.
-        pub srq: bool = req::SRQ,
-    }
-}
-
-message! {
-    /// Reply to a request (IBTA 12.6.8).
-    pub struct Rep {
-        /// The sender's queue pairs.
-        pub hello: Hello = HelloAt { qpn: Field::cm(12, 24), data: rep::HELLO },
-        /// The sender's id for this exchange.
-        pub local: CommId = GIVEN,
-        /// The requester's.
-        pub remote: CommId = REMOTE,
-        /// Its queues; of the text, what fits.
-        pub queues: Queues = rep::QUEUES,
-        /// Its starting PSN, the same on every QP.
-        pub psn: Psn = Field::cm(20, 24),
-        /// Its RDMA read depth.
-        pub depth: Depth = rep::DEPTH,
-        /// RNR retries.
-        pub rnr_retry: u8 = Field::cm(27, 3),
-        /// True if any queue is shared.
-        pub srq: bool = rep::SRQ,
-        written rep::FAILOVER, |_| rep::NO_FAILOVER;
     }
 }
 
@@ -353,25 +276,5 @@ impl Rej {
     /// Tells the sender of the REP `remote` that its exchange is not known here.
     pub(crate) fn of_stray_rep(remote: CommId) -> Rej {
         Rej { local: CommId::NONE, remote, stage: Stage::Rep, reason: Reason::InvalidCommId }
-    }
-}
-
-impl Request for Req {
-    const MAGIC: u32 = u32::from_be_bytes(*b"oxc\0");
-    const HAS_RTU: bool = true;
-    type Reply = Rep;
-
-    fn head(&self) -> &ReqHead {
-        &self.head
-    }
-
-    fn name(&self) -> ProcessName {
-        self.hello.name
-    }
-}
-
-impl Reply for Rep {
-    fn ids(&self) -> (CommId, CommId) {
-        (self.local, self.remote)
     }
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   modex blobs       listener (ibcm)    domain (xrc)        ip (rdmacm)
 //!   datagrams         datagram           datagram            -             in an envelope, a MAD header
-//!   messages          message, reason    xrc                 -             REQ, MRA, REJ, REP, RTU, DREQ, DREP
+//!   messages          ibcm, message, reason   xrc            -             REQ, MRA, REJ, REP, RTU, DREQ, DREP
 //!   private data      hello, queues      xrc                 hello, join, refusal
 //!   ground            field: bit fields of a MAD             time: 5-bit codes of a time
 //! ```
@@ -15,6 +15,7 @@ pub mod domain;
 pub(crate) mod envelope;
 pub(crate) mod field;
 mod hello;
+mod ibcm;
 pub mod ip;
 pub mod join;
 pub mod listener;
@@ -27,15 +28,11 @@ pub mod xrc;
 
 pub use field::MAD_LEN;
 pub use hello::{HELLO_LEN, Hello, Layout, MAX_QUEUES, PerQueue, Qpns};
+pub use ibcm::{Datagram, Message, Rep, Req};
 pub use listener::Source;
-pub use message::{CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Rej, Rep, Req, ReqHead, Rtu, Stage};
+pub use message::{CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Rej, ReqHead, Rtu, Stage};
 pub use queues::Queues;
 pub use reason::Reason;
-
-/// A datagram of ibcm.
-pub type Datagram = datagram::Datagram<Req>;
-/// A message of ibcm.
-pub type Message = datagram::Message<Req>;
 
 /// Why bytes are not one of our datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

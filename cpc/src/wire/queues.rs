@@ -12,6 +12,7 @@
 use std::fmt;
 
 use super::WireError;
+use super::field::{Mad, Place, Run};
 
 /// The most of a text that is kept: what a REJ has room for.
 const MAX_TEXT: usize = 140;
@@ -78,6 +79,16 @@ impl Queues {
             return Err(WireError::Field("receive queues"));
         }
         Ok(Queues::cut(u32::from_be_bytes([a, b, c, d]), len, text))
+    }
+}
+
+impl Place<Queues> for Run {
+    fn put(&self, queues: &Queues, mad: &mut Mad) {
+        queues.emit(self.of_mut(mad));
+    }
+
+    fn take(&self, mad: &Mad) -> Result<Queues, WireError> {
+        Queues::parse(self.of(mad))
     }
 }
 
