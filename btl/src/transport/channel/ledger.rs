@@ -83,8 +83,6 @@ impl LineId {
 pub struct Line {
     /// Key of what it gives back, or [`Line::NOTHING`].
     pub gives_back: u32,
-    /// A completion comes even if it succeeds.
-    pub signalled: bool,
 }
 
 impl Line {
@@ -104,7 +102,7 @@ impl Ledger {
     /// Room for `depth` lines.
     pub fn with_depth(depth: u32) -> Ledger {
         let room = depth.clamp(1, u16::MAX.into()).next_power_of_two();
-        let unused = Line { gives_back: Line::NOTHING, signalled: false };
+        let unused = Line { gives_back: Line::NOTHING };
         Ledger { lines: vec![unused; room as usize].into(), head: 0, tail: 0 }
     }
 
@@ -178,7 +176,7 @@ mod tests {
             for (key, (post, which)) in (0..).zip(steps) {
                 if post && model.len() < depth as usize {
                     model.push_back((ledger.next(), key));
-                    ledger.push(Line { gives_back: key, signalled: true });
+                    ledger.push(Line { gives_back: key });
                 } else if !model.is_empty() {
                     let count = which.index(model.len()) + 1;
                     let upto = model[count - 1].0;
@@ -207,6 +205,6 @@ mod tests {
 
     #[test]
     fn a_line_is_small() {
-        assert_eq!(size_of::<Line>(), 8);
+        assert_eq!(size_of::<Line>(), 4);
     }
 }

@@ -89,7 +89,7 @@ impl Channel {
             Request::Message { buf, total } => self.post_message(held, id, target, (buf, total), flags)?,
             Request::Operation(operation) => self.post_operation(held, id, target, operation, flags)?,
         };
-        self.ledger.push(Line { gives_back, signalled: true });
+        self.ledger.push(Line { gives_back });
         Ok(())
     }
 

@@ -98,7 +98,7 @@ impl<C> Transport<C> {
             let flushed = self.has_flushed(*id);
             if self.endpoint(*id).is_some() {
                 self.warn_unless(flushed, *id);
-                self.forget(*id, flushed);
+                self.forget(*id);
             }
         }
     }
@@ -150,41 +150,31 @@ impl<C> Transport<C> {
     }
 
     /// Gives back what the endpoint held, and its place in the table.
-    fn forget(&mut self, id: EpId, flushed: bool) {
+    fn forget(&mut self, id: EpId) {
         self.end_waiting(id.index, true);
         let Some(ep) = self.endpoints.remove(id.index) else { return };
         self.keep_record(&ep);
         let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;
         self.up.extend(rdma.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
-        self.end_epoch(id.index, epoch, lanes, outstanding, flushed);
+        self.end_epoch(id.index, epoch, lanes, outstanding);
         self.drop_pending(id.index);
         self.release_completions();
     }
 
     /// What the connection at this position held comes back, and what still names it is stale from
-    /// now on.
-    pub(crate) fn end_epoch(
-        &mut self,
-        index: u32,
-        epoch: u32,
-        lanes: Vec<Lane>,
-        outstanding: u32,
-        flushed: bool,
-    ) {
+    /// now on. A receive that is still posted, because the device was too slow to flush it, stays
+    /// with the device.
+    pub(crate) fn end_epoch(&mut self, index: u32, epoch: u32, lanes: Vec<Lane>, outstanding: u32) {
         self.endpoints.set_epoch(index, (epoch + 1) & GENERATION_MASK);
         self.outstanding -= outstanding;
         for slot in self.slots.of_endpoint(index) {
             let s = self.slots.by_index(slot);
             let queue = s.queue as usize;
-            match (s.posted.take(), s.held.take(), flushed) {
-                (Some(posted), _, true) => self.queues[queue].recv.put(posted.completed()),
-                (_, Some(buf), _) => self.queues[queue].recv.put(buf),
-                _ => {}
+            s.posted = None;
+            if let Some(buf) = s.held.take() {
+                self.queues[queue].recv.put(buf);
             }
             self.slots.release(slot);
-        }
-        if flushed && let Some(buf) = self.cts_buffers.remove(&(index, epoch)) {
-            self.cts_pool.put(buf.completed());
         }
         // Over XRC, what has not completed still will: the send queue pair serves others.
         if self.xrc.is_none() {

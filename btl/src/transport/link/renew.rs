@@ -124,7 +124,7 @@ impl<C> Transport<C> {
     /// Begins another connection under the same name, for whatever waits.
     fn connect_anew(&mut self, id: EpId, flushed: bool) {
         self.warn_unless(flushed, id);
-        self.begin_epoch(id.index, flushed);
+        self.begin_epoch(id.index);
         if let Err(error) = self.introduce_anew(id.index, flushed) {
             return self.fail(id.index, &error);
         }
@@ -164,7 +164,7 @@ impl<C> Transport<C> {
         }
     }
 
-    fn begin_epoch(&mut self, index: u32, flushed: bool) {
+    fn begin_epoch(&mut self, index: u32) {
         let mut lanes = self.new_lanes();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         // What waits goes on waiting.
@@ -182,7 +182,7 @@ impl<C> Transport<C> {
         (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, false);
         ep.steps = new_timeline();
         log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
-        self.end_epoch(index, epoch, old, outstanding, flushed);
+        self.end_epoch(index, epoch, old, outstanding);
         self.slots.disown(index);
         self.repost_later = self.repost_later.filter(|(later, _)| *later != index);
     }
