@@ -1,4 +1,4 @@
-//! Work requests that are posted with one call (`ibv_post_recv(3)`, `ibv_post_send(3)`: a list).
+//! Receives that are posted with one call (`ibv_post_recv(3)`: a list).
 //!
 //! ```text
 //!   push, push, push --> post:  [wr 0] -> [wr 1] -> [wr 2] -> null
@@ -8,82 +8,89 @@
 //! is being posted, and used by that call only: a chain can be moved.
 
 use crate::pool::{Buf, Posted};
-use crate::request::{RdmaOp, Remote, SendFlags, Sge, rdma_request, request};
 use rdma_sys as sys;
 use std::fmt;
-use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-/// A work request that has a successor.
-trait Link: Copy {
-    fn wr_id(&self) -> u64;
-    fn set(&mut self, sge: *mut sys::ibv_sge, next: *mut Self);
-}
-
-impl Link for sys::ibv_recv_wr {
-    fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-
-    fn set(&mut self, sge: *mut sys::ibv_sge, next: *mut Self) {
-        (self.sg_list, self.next) = (sge, next);
-    }
-}
-
-impl Link for sys::ibv_send_wr {
-    fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-
-    fn set(&mut self, sge: *mut sys::ibv_sge, next: *mut Self) {
-        (self.sg_list, self.next) = (sge, next);
-    }
-}
-
-/// The requests from `first` to `len`, one piece of memory each, and the buffers that go with them.
-struct Chain<W, const N: usize> {
-    wrs: [W; N],
-    sges: [sys::ibv_sge; N],
-    bufs: [Option<Buf>; N],
-    first: usize,
+/// Receives to be posted together, no more than `N`.
+///
+/// Places below `len` are initialised in all three arrays; those behind are not.
+pub struct RecvChain<const N: usize> {
+    wrs: [MaybeUninit<sys::ibv_recv_wr>; N],
+    sges: [MaybeUninit<sys::ibv_sge>; N],
+    bufs: [MaybeUninit<Buf>; N],
     len: usize,
 }
 
-impl<W: Link, const N: usize> Chain<W, N> {
-    fn new() -> Self {
-        // SAFETY: work requests and pieces are plain numbers and pointers; zero is valid for each.
-        let (wrs, sges) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        Chain { wrs, sges, bufs: [const { None }; N], first: 0, len: 0 }
-    }
-
-    fn has_room(&self) -> bool {
-        self.len < N
-    }
-
-    /// Appends a request; there is room.
-    fn push(&mut self, wr: W, sge: sys::ibv_sge, buf: Option<Buf>) {
-        (self.wrs[self.len], self.sges[self.len], self.bufs[self.len]) = (wr, sge, buf);
-        self.len += 1;
-    }
-
-    /// The oldest request that was not posted, with its buffer.
-    fn pop(&mut self) -> Option<(u64, Option<Buf>)> {
-        if self.first == self.len {
-            (self.first, self.len) = (0, 0);
-            return None;
+impl<const N: usize> RecvChain<N> {
+    /// A chain of none.
+    #[inline]
+    pub const fn new() -> RecvChain<N> {
+        RecvChain {
+            wrs: [const { MaybeUninit::uninit() }; N],
+            sges: [const { MaybeUninit::uninit() }; N],
+            bufs: [const { MaybeUninit::uninit() }; N],
+            len: 0,
         }
-        self.first += 1;
-        Some((self.wrs[self.first - 1].wr_id(), self.bufs[self.first - 1].take()))
     }
 
+    /// Receives that are not posted.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// There are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends a receive into a whole buffer.
+    ///
+    /// # Errors
+    /// The chain is full; the buffer comes back.
+    #[inline]
+    pub fn push(&mut self, wr_id: u64, buf: Buf) -> Result<(), Buf> {
+        let at = self.len;
+        if at >= N {
+            return Err(buf);
+        }
+        let sge = sys::ibv_sge { addr: buf.addr(), length: buf.capacity(), lkey: buf.lkey().0 };
+        self.sges[at].write(sge);
+        self.wrs[at].write(sys::ibv_recv_wr { wr_id, next: null_mut(), sg_list: null_mut(), num_sge: 1 });
+        self.bufs[at].write(buf);
+        self.len = at + 1;
+        Ok(())
+    }
+
+    /// Takes out the newest receive.
+    pub fn pop(&mut self) -> Option<(u64, Buf)> {
+        self.len = self.len.checked_sub(1)?;
+        // SAFETY: the place was below `len`, so it is initialised, and it is not any more, so it is
+        // read out once.
+        Some(unsafe { self.read(self.len) })
+    }
+
+    /// # Safety
+    /// The place is initialised, and its buffer is read out no second time.
+    #[inline]
+    unsafe fn read(&self, at: usize) -> (u64, Buf) {
+        // SAFETY: the caller vouches that the place is initialised and read out once.
+        unsafe { (self.wrs[at].assume_init_ref().wr_id, self.bufs[at].assume_init_read()) }
+    }
+
+    /// Sets the pointers; there is at least one receive.
+    #[inline]
     fn link(&mut self) {
-        let (wrs, sges) = (self.wrs.as_mut_ptr(), self.sges.as_mut_ptr());
-        for at in self.first..self.len {
-            // SAFETY: `at` is below `len`, so both places are within their arrays, or one behind.
-            let (sge, next) = unsafe { (sges.add(at), wrs.add(at + 1)) };
-            let next = if at + 1 == self.len { null_mut() } else { next };
-            // SAFETY: a request of this chain, which is borrowed mutably.
-            unsafe { (*wrs.add(at)).set(sge, next) };
+        let (wrs, sges) =
+            (self.wrs.as_mut_ptr().cast::<sys::ibv_recv_wr>(), self.sges.as_mut_ptr().cast::<sys::ibv_sge>());
+        for at in 0..self.len {
+            let next = if at + 1 == self.len { null_mut() } else { wrs.wrapping_add(at + 1) };
+            // SAFETY: `at` is below `len`, so both places are within their arrays and initialised;
+            // the chain is borrowed mutably.
+            unsafe { ((*wrs.add(at)).sg_list, (*wrs.add(at)).next) = (sges.add(at), next) };
         }
     }
 
@@ -91,158 +98,58 @@ impl<W: Link, const N: usize> Chain<W, N> {
     ///
     /// # Safety
     /// `verb` posts the list to a live queue, and reads it before it returns only.
-    unsafe fn post(
+    #[inline]
+    pub(crate) unsafe fn post(
         &mut self,
         mut posted: impl FnMut(u64, Posted),
-        verb: impl FnOnce(*mut W, *mut *mut W) -> i32,
+        verb: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
     ) -> i32 {
-        if self.first == self.len {
+        if self.is_empty() {
             return 0;
         }
         self.link();
-        let wrs = self.wrs.as_mut_ptr();
         let mut bad = null_mut();
-        // SAFETY: `first` is below `len`, so it is a place of the array.
-        let code = verb(unsafe { wrs.add(self.first) }, &mut bad);
+        let code = verb(self.wrs.as_mut_ptr().cast(), &mut bad);
         let end = if code == 0 { self.len } else { self.refused_at(bad) };
-        // Taken out before the caller sees the first: should it panic, the others are leaked, not ours.
-        let gone: [Option<Posted>; N] = std::array::from_fn(|at| {
-            let buf = if (self.first..end).contains(&at) { self.bufs[at].take() } else { None };
-            buf.map(Posted::new)
-        });
-        let from = std::mem::replace(&mut self.first, end);
-        if end == self.len {
-            (self.first, self.len) = (0, 0);
+        // Empty before the caller sees the first: should it panic, the others are leaked, not ours.
+        let len = std::mem::take(&mut self.len);
+        for at in 0..end {
+            // SAFETY: the place was below `len`, which is 0 now: it is read out here only.
+            let (wr_id, buf) = unsafe { self.read(at) };
+            posted(wr_id, Posted::new(buf));
         }
-        for (wr, buf) in self.wrs[from..end].iter().zip(gone.into_iter().skip(from)) {
-            if let Some(buf) = buf {
-                posted(wr.wr_id(), buf);
-            }
+        if end != len {
+            self.keep(end, len);
         }
         code
     }
 
     /// The position of the first request that was refused. One that is not of the chain says nothing
     /// about the others: they stay with the device.
-    fn refused_at(&self, bad: *mut W) -> usize {
-        let offset = bad.addr().wrapping_sub(self.wrs.as_ptr().addr()) / size_of::<W>().max(1);
-        if (self.first..self.len).contains(&offset) { offset } else { self.len }
+    #[cold]
+    fn refused_at(&self, bad: *mut sys::ibv_recv_wr) -> usize {
+        let offset = bad.addr().wrapping_sub(self.wrs.as_ptr().addr()) / size_of::<sys::ibv_recv_wr>();
+        offset.min(self.len)
+    }
+
+    /// The chain, which is empty, is left with what stands between these positions.
+    #[cold]
+    fn keep(&mut self, from: usize, end: usize) {
+        for at in from..end {
+            // SAFETY: the place is behind those that were posted and was below `len`: its buffer has
+            // not been read out.
+            let (wr_id, buf) = unsafe { self.read(at) };
+            // There is room: it comes from further behind.
+            let kept = self.push(wr_id, buf);
+            debug_assert!(kept.is_ok());
+        }
     }
 }
 
-impl<W, const N: usize> Chain<W, N> {
-    fn print(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{name} of {} requests, {} posted", self.len, self.first)
-    }
-}
-
-/// Receives to be posted together.
-pub struct RecvChain<const N: usize>(Chain<sys::ibv_recv_wr, N>);
-
-impl<const N: usize> RecvChain<N> {
-    /// A chain of none, with room for `N`.
-    pub fn new() -> RecvChain<N> {
-        RecvChain(Chain::new())
-    }
-
-    /// Appends a receive into a whole buffer.
-    ///
-    /// # Errors
-    /// The chain is full; the buffer comes back.
-    pub fn push(&mut self, wr_id: u64, buf: Buf) -> Result<(), Buf> {
-        if !self.0.has_room() {
-            return Err(buf);
-        }
-        let sge = sys::ibv_sge { addr: buf.addr(), length: buf.capacity(), lkey: buf.lkey().0 };
-        let wr = sys::ibv_recv_wr { wr_id, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
-        self.0.push(wr, sge, Some(buf));
-        Ok(())
-    }
-
-    /// Takes out the oldest receive that is not posted.
-    pub fn pop(&mut self) -> Option<(u64, Buf)> {
-        let (wr_id, buf) = self.0.pop()?;
-        Some((wr_id, buf?))
-    }
-
-    /// # Safety
-    /// As [`Chain::post`].
-    pub(crate) unsafe fn post(
-        &mut self,
-        posted: impl FnMut(u64, Posted),
-        verb: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
-    ) -> i32 {
-        // SAFETY: the caller promises what the inner function asks for.
-        unsafe { self.0.post(posted, verb) }
-    }
-}
-
-/// Sends, reads and writes to be posted together. Inline data is borrowed until then.
-pub struct SendChain<'a, const N: usize>(Chain<sys::ibv_send_wr, N>, PhantomData<&'a [u8]>);
-
-impl<'a, const N: usize> SendChain<'a, N> {
-    /// A chain of none, with room for `N`.
-    pub fn new() -> SendChain<'a, N> {
-        SendChain(Chain::new(), PhantomData)
-    }
-
-    /// Appends a send of the first `len` bytes of a buffer.
-    ///
-    /// # Errors
-    /// The chain is full; the buffer comes back.
-    pub fn push_send(&mut self, wr_id: u64, buf: Buf, len: u32, flags: SendFlags) -> Result<(), Buf> {
-        if !self.0.has_room() {
-            return Err(buf);
-        }
-        let sge = sys::ibv_sge { addr: buf.addr(), length: len.min(buf.capacity()), lkey: buf.lkey().0 };
-        self.0.push(request(wr_id, null_mut(), sys::IBV_WR_SEND, flags.bits()), sge, Some(buf));
-        Ok(())
-    }
-
-    /// Appends a send of these bytes; false if the chain is full.
-    #[must_use]
-    pub fn push_inline(&mut self, wr_id: u64, bytes: &'a [u8], flags: SendFlags) -> bool {
-        let sge = sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
-        let flags = flags.bits() | sys::IBV_SEND_INLINE;
-        self.push(request(wr_id, null_mut(), sys::IBV_WR_SEND, flags), sge)
-    }
-
-    /// Appends a read or write of a peer's memory; false if the chain is full.
-    #[must_use]
-    pub fn push_rdma(
-        &mut self,
-        op: RdmaOp,
-        wr_id: u64,
-        local: Sge,
-        remote: Remote,
-        flags: SendFlags,
-    ) -> bool {
-        let sge = sys::ibv_sge { addr: local.addr, length: local.len, lkey: local.lkey.0 };
-        self.push(rdma_request(op, wr_id, null_mut(), remote, flags), sge)
-    }
-
-    fn push(&mut self, wr: sys::ibv_send_wr, sge: sys::ibv_sge) -> bool {
-        let room = self.0.has_room();
-        if room {
-            self.0.push(wr, sge, None);
-        }
-        room
-    }
-
-    /// Takes out the oldest request that is not posted, with its buffer if it is a send of one.
-    pub fn pop(&mut self) -> Option<(u64, Option<Buf>)> {
-        self.0.pop()
-    }
-
-    /// # Safety
-    /// As [`Chain::post`].
-    pub(crate) unsafe fn post(
-        &mut self,
-        posted: impl FnMut(u64, Posted),
-        verb: impl FnOnce(*mut sys::ibv_send_wr, *mut *mut sys::ibv_send_wr) -> i32,
-    ) -> i32 {
-        // SAFETY: the caller promises what the inner function asks for.
-        unsafe { self.0.post(posted, verb) }
+impl<const N: usize> Drop for RecvChain<N> {
+    #[inline]
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
     }
 }
 
@@ -254,18 +161,6 @@ impl<const N: usize> Default for RecvChain<N> {
 
 impl<const N: usize> fmt::Debug for RecvChain<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.print("RecvChain", f)
-    }
-}
-
-impl<const N: usize> Default for SendChain<'_, N> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<const N: usize> fmt::Debug for SendChain<'_, N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.print("SendChain", f)
+        write!(f, "RecvChain of {}", self.len)
     }
 }

@@ -37,7 +37,7 @@ mod xrc;
 mod xrcd;
 
 pub use ah::Ah;
-pub use chain::{RecvChain, SendChain};
+pub use chain::RecvChain;
 pub use context::{Context, Device, DeviceAttr, PortAttr, PortState};
 pub use cq::{CompChannel, Cq, Wc, WcOpcode, WcStatus};
 pub use driver::Driver;

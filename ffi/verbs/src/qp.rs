@@ -1,7 +1,7 @@
 //! Queue pairs: creation, transitions, posting.
 
 use crate::ah::Ah;
-use crate::chain::{RecvChain, SendChain};
+use crate::chain::RecvChain;
 use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
@@ -176,22 +176,6 @@ impl Qp {
         // SAFETY: the queue pair lives as long as `self`; the verb reads the chain before it returns.
         let code = unsafe { chain.post(posted, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };
         if code == 0 { Ok(()) } else { Err(self.refused("ibv_post_recv", code)) }
-    }
-
-    /// Posts the requests of a chain with one call; `posted` takes the buffer of each send that
-    /// went, with its work request id, in order.
-    ///
-    /// # Errors
-    /// The queue is full, or the queue pair cannot send; what did not go stays in the chain.
-    #[inline]
-    pub fn post_sends<const N: usize>(
-        &self,
-        chain: &mut SendChain<'_, N>,
-        posted: impl FnMut(u64, Posted),
-    ) -> Result<(), Error> {
-        // SAFETY: the queue pair lives as long as `self`; the verb reads the chain before it returns.
-        let code = unsafe { chain.post(posted, |wr, bad| sys::ibv_post_send(self.raw(), wr, bad)) };
-        if code == 0 { Ok(()) } else { Err(self.refused("ibv_post_send", code)) }
     }
 
     /// Sends the first `len` bytes of a buffer, which is the device's until the completion.

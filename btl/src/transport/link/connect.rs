@@ -366,25 +366,6 @@ impl<C> Transport<C> {
             Err(error) => self.fail(index, &format!("post of the clear-to-send message failed: {error}")),
         }
     }
-
-    fn post_lane(&mut self, index: u32, queue: usize) -> Result<(), String> {
-        let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
-        let lane = &ep.lanes[queue];
-        let (Some(qp), Some((_, window))) = (lane.qp(), &lane.credits) else { return Ok(()) };
-        for _ in 0..window.receives() {
-            let buf = self.queues[queue].recv.take().map_err(|e| e.to_string())?;
-            let slot = self.slots.take(index, queue);
-            match qp.post_recv(self.slots.wr_id(Kind::Peer, slot), buf) {
-                Ok(posted) => self.slots.by_index(slot).posted = Some(posted),
-                Err((buf, error)) => {
-                    self.queues[queue].recv.put(buf);
-                    self.slots.release(slot);
-                    return Err(error.to_string());
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 pub(crate) fn new_timeline() -> Timeline {

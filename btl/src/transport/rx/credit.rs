@@ -1,9 +1,10 @@
-//! The credits of per-peer queues in motion: reposting what was consumed, telling the peer, and
+//! The credits of per-peer queues in motion: the first receives, reposting what was consumed, telling the peer, and
 //! control messages.
 //!
 //! The rules are in `protocol::credits`; here they meet buffers and queue pairs.
 #![forbid(unsafe_code)]
 
+use super::slots::Chain;
 use crate::protocol::credits::Grant;
 use crate::protocol::wire::{Header, Kind as MessageKind};
 use crate::transport::Transport;
@@ -12,6 +13,29 @@ use crate::transport::wrid::Kind;
 use verbs::Buf;
 
 impl<C> Transport<C> {
+    /// Fills a per-peer queue: its connection has just come up.
+    pub(crate) fn post_lane(&mut self, index: u32, queue: usize) -> Result<(), String> {
+        let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
+        let lane = &ep.lanes[queue];
+        let (Some(qp), Some((_, window))) = (lane.qp(), &lane.credits) else { return Ok(()) };
+        let pool = &mut self.queues[queue].recv;
+        let mut left = window.receives() as usize;
+        while left != 0 {
+            let mut chain = Chain::new();
+            let filled = self.slots.fill((index, queue), pool, left, &mut chain).map_err(|e| e.to_string());
+            left -= chain.len();
+            let posted = filled.and_then(|()| {
+                qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf))
+                    .map_err(|error| error.to_string())
+            });
+            if posted.is_err() {
+                self.slots.empty(chain, pool);
+                return posted;
+            }
+        }
+        Ok(())
+    }
+
     /// Posts the consumed buffers of a per-peer lane again; sends an explicit credit message if one
     /// is due.
     pub(crate) fn return_credits(&mut self, index: u32, queue: usize) {
@@ -39,18 +63,16 @@ impl<C> Transport<C> {
         if !ep.state.has_posted() {
             return Ok(());
         }
-        while let Some(slot) = lane.consumed.pop() {
-            let wr_id = self.slots.wr_id(Kind::Peer, slot);
-            let s = self.slots.by_index(slot);
-            let Some(buf) = s.held.take() else { continue };
-            match qp.post_recv(wr_id, buf) {
-                Ok(posted) => s.posted = Some(posted),
-                Err((buf, error)) => {
-                    s.held = Some(buf);
-                    return Err(error);
-                }
+        while !lane.consumed.is_empty() {
+            let mut chain = Chain::new();
+            self.slots.take_consumed(Kind::Peer, &mut lane.consumed, &mut chain);
+            let count = chain.len();
+            let posted = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf));
+            credits.reposted((count - chain.len()) as u16);
+            if let Err(error) = posted {
+                self.slots.put_back(chain, &mut lane.consumed);
+                return Err(error);
             }
-            credits.reposted(1);
         }
         Ok(())
     }

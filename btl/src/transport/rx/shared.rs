@@ -2,13 +2,13 @@
 #![forbid(unsafe_code)]
 
 use super::qpns::Owner;
-use super::slots::{NO_ENDPOINT, RecvSlots};
+use super::slots::{CHAIN, Chain, NO_ENDPOINT, RecvSlots};
 use crate::transport::Transport;
 use crate::transport::Upcall;
 use crate::transport::port::queue::Shared;
 use crate::transport::wrid::WrId;
 use std::sync::Arc;
-use verbs::{Buf, Srq, Wc};
+use verbs::{Buf, Pool, Srq, Wc};
 
 impl<C> Transport<C> {
     /// A shared queue's buffer has been consumed: post it again with its batch.
@@ -27,17 +27,9 @@ impl<C> Transport<C> {
         let res = &mut self.queues[queue];
         let Some(shared) = &mut res.shared else { return };
         while shared.posted < shared.target {
-            let slot = shared.consumed.pop().unwrap_or_else(|| self.slots.take(NO_ENDPOINT, queue));
-            let buf = match self.slots.by_index(slot).held.take().map_or_else(|| res.recv.take(), Ok) {
-                Ok(buf) => buf,
-                Err(error) => {
-                    log::error!("shared queue {queue} cannot be filled: {error}");
-                    return self.slots.release(slot);
-                }
-            };
-            if let Err(error) = post(shared, &mut self.slots, slot, buf) {
-                log::error!("post to shared queue {queue} failed: {error}");
-                return shared.consumed.push(slot);
+            let (chain, complete) = gather(shared, &mut self.slots, &mut res.recv, queue);
+            if !post(shared, &mut self.slots, chain, queue) || !complete {
+                return;
             }
         }
     }
@@ -142,17 +134,32 @@ impl<C> Transport<C> {
     }
 }
 
-/// Hands a buffer to the device under `slot`; on an error the slot holds it.
-fn post(shared: &mut Shared, slots: &mut RecvSlots, slot: u32, buf: Buf) -> Result<(), verbs::Error> {
-    match shared.srq.post_recv(slots.wr_id(shared.kind, slot), buf) {
-        Ok(posted) => {
-            slots.by_index(slot).posted = Some(posted);
-            shared.posted += 1;
-            Ok(())
-        }
-        Err((buf, error)) => {
-            slots.by_index(slot).held = Some(buf);
-            Err(error)
+/// The next buffers that a shared queue is to hold: those that have been consumed, then new ones.
+/// False if memory is short.
+fn gather(shared: &mut Shared, slots: &mut RecvSlots, pool: &mut Pool, queue: usize) -> (Chain, bool) {
+    let mut chain = Chain::new();
+    let wanted = ((shared.target - shared.posted) as usize).min(CHAIN);
+    while chain.len() < wanted {
+        let slot = shared.consumed.pop().unwrap_or_else(|| slots.take(NO_ENDPOINT, queue));
+        match slots.by_index(slot).held.take().map_or_else(|| pool.take(), Ok) {
+            Ok(buf) => slots.add(shared.kind, slot, buf, &mut chain),
+            Err(error) => {
+                log::error!("shared queue {queue} cannot be filled: {error}");
+                slots.release(slot);
+                return (chain, false);
+            }
         }
     }
+    (chain, true)
+}
+
+/// Hands buffers to the device; false if it has not taken all: the others wait in their slots.
+fn post(shared: &mut Shared, slots: &mut RecvSlots, mut chain: Chain, queue: usize) -> bool {
+    let count = chain.len();
+    let posted = shared.srq.post_recvs(&mut chain, |wr_id, buf| slots.posted(wr_id, buf));
+    shared.posted += (count - chain.len()) as u32;
+    let Err(error) = posted else { return true };
+    log::error!("post to shared queue {queue} failed: {error}");
+    slots.put_back(chain, &mut shared.consumed);
+    false
 }

@@ -2,7 +2,13 @@
 #![forbid(unsafe_code)]
 
 use crate::transport::wrid::{GENERATION_MASK, Kind, WrId};
-use verbs::{Buf, Posted};
+use verbs::{Buf, Pool, PoolError, Posted, RecvChain};
+
+/// Receives that are posted with one call.
+pub const CHAIN: usize = 16;
+
+/// Buffers on their way to the device, under their slots' work request ids.
+pub type Chain = RecvChain<CHAIN>;
 
 /// A receive buffer and where it is posted.
 #[derive(Debug)]
@@ -81,6 +87,71 @@ impl RecvSlots {
     pub fn wr_id(&self, kind: Kind, index: u32) -> u64 {
         let slot = &self.slots[index as usize];
         WrId::new(kind, slot.queue as usize, slot.generation, index).0
+    }
+
+    /// Moves the buffers of consumed slots into a chain, as many as it takes.
+    #[inline]
+    pub fn take_consumed(&mut self, kind: Kind, consumed: &mut Vec<u32>, chain: &mut Chain) {
+        while chain.len() < CHAIN
+            && let Some(index) = consumed.pop()
+        {
+            if let Some(buf) = self.by_index(index).held.take() {
+                self.add(kind, index, buf, chain);
+            }
+        }
+    }
+
+    /// Puts `wanted` new buffers into a chain, or as many as it takes, each in a slot of its own for
+    /// this endpoint and queue.
+    ///
+    /// # Errors
+    /// Memory is short; those before it are in the chain.
+    pub fn fill(
+        &mut self,
+        (endpoint, queue): (u32, usize),
+        pool: &mut Pool,
+        wanted: usize,
+        chain: &mut Chain,
+    ) -> Result<(), PoolError> {
+        while chain.len() < wanted.min(CHAIN) {
+            let buf = pool.take()?;
+            let index = self.take(endpoint, queue);
+            self.add(Kind::Peer, index, buf, chain);
+        }
+        Ok(())
+    }
+
+    /// What the device has not taken of a chain goes back to its pool, and its slots are free.
+    #[cold]
+    pub fn empty(&mut self, mut chain: Chain, pool: &mut Pool) {
+        while let Some((wr_id, buf)) = chain.pop() {
+            pool.put(buf);
+            self.release(WrId(wr_id).index());
+        }
+    }
+
+    /// Appends a slot's buffer to a chain; one that has no room leaves it with the slot.
+    #[inline]
+    pub fn add(&mut self, kind: Kind, index: u32, buf: Buf, chain: &mut Chain) {
+        if let Err(buf) = chain.push(self.wr_id(kind, index), buf) {
+            self.by_index(index).held = Some(buf);
+        }
+    }
+
+    /// The device has taken a slot's buffer.
+    #[inline]
+    pub fn posted(&mut self, wr_id: u64, buf: Posted) {
+        self.by_index(WrId(wr_id).index()).posted = Some(buf);
+    }
+
+    /// What the device has not taken of a chain waits in its slots.
+    #[cold]
+    pub fn put_back(&mut self, mut chain: Chain, consumed: &mut Vec<u32>) {
+        while let Some((wr_id, buf)) = chain.pop() {
+            let index = WrId(wr_id).index();
+            self.by_index(index).held = Some(buf);
+            consumed.push(index);
+        }
     }
 
     /// The slot is no longer used; completions that still name it are stale.
