@@ -10,8 +10,8 @@ use cpc::wire::listener::Address;
 use cpc::{Config, EndpointKey, Event, ProcessName, QpPlan, Service, Step};
 use side::{PATIENCE, QUEUES, Side, context, port, queue, until};
 use verbs::{
-    Access, Ah, AhAttr, Context, Cq, InitAttr, Pd, Pool, PoolConfig, Psn, QKey, Qp, QpCap, QpInit, QpKind,
-    SendFlags, Wc,
+    Access, Ah, AhAttr, Completions, Context, Cq, InitAttr, Pd, Pool, PoolConfig, Psn, QKey, Qp, QpCap,
+    QpInit, QpKind, SendFlags,
 };
 
 fn pair(shared: bool) -> ([Side; 2], [EndpointKey; 2]) {
@@ -309,11 +309,11 @@ fn send_raw(ctx: &Arc<Context>, to: &Address, key: QKey, bytes: &[u8]) {
     let posted = qp
         .post_send_ud(1, buf, len, &ah, to.qpn, key, SendFlags::SIGNALED)
         .unwrap_or_else(|(_, e)| panic!("{e}"));
-    let mut wc = [Wc::default()];
+    let mut wc = Completions::<1>::new();
     while cq.poll(&mut wc).unwrap() == 0 {
         std::thread::yield_now();
     }
-    drop(posted.completed());
+    assert!(posted.completed(wc.take().unwrap()).is_some());
 }
 
 #[test]

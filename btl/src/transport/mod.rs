@@ -60,7 +60,7 @@ use slab::Slab;
 use stats::Stats;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use verbs::{Buf, Cq, Pool, Posted, Wc};
+use verbs::{Buf, Completion, Completions, Cq, Pool, Posted};
 
 /// Completions taken from a queue at a time.
 const BATCH: usize = 16;
@@ -106,44 +106,19 @@ pub enum Upcall<C> {
     Failed { endpoint: EpId, peer: u64, reason: String },
 }
 
-/// Completions that have been polled and not yet looked at.
-#[derive(Debug)]
-struct Batch {
-    wcs: [Wc; BATCH],
-    next: usize,
-    len: usize,
-}
-
-impl Batch {
-    fn empty() -> Batch {
-        Batch { wcs: [Wc::default(); BATCH], next: 0, len: 0 }
-    }
-
-    /// The next completion.
-    #[inline]
-    fn take(&mut self) -> Option<Wc> {
-        if self.next >= self.len {
-            return None;
-        }
-        let wc = *self.wcs.get(self.next)?;
-        self.next += 1;
-        Some(wc)
-    }
-}
-
 /// The transport over one port. `C` is what the upper layer wants back when an RDMA operation is
 /// over.
 #[derive(Debug)]
 pub struct Transport<C> {
     recv_cq: Arc<Cq>,
     send_cq: Arc<Cq>,
-    recv_batch: Batch,
+    recv_batch: Completions<BATCH>,
     /// The per-peer lane that consumed a buffer last, if that has not been posted again: the next
     /// idle poll does it.
     repost_later: Option<(u32, usize)>,
     /// Send work requests that have not completed, over all endpoints.
     outstanding: u32,
-    send_batch: Batch,
+    send_batch: Completions<BATCH>,
     /// Looks at the receive completions, for what is to be done every so often.
     polls: u32,
     /// A failed work request's cause is being looked for.
@@ -157,7 +132,7 @@ pub struct Transport<C> {
     pending: Pending<Queued>,
     up: VecDeque<Upcall<C>>,
     qpns: Qpns,
-    parked: Vec<Wc>,
+    parked: Vec<Completion>,
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
     renewals: Vec<link::Renewal>,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use slab::Slab;
 use verbs::{
-    Access, Ah, Buf, CompChannel, Cq, Gid, InitAttr, Lid, LinkLayer, Pool, PoolConfig, Posted, Psn, QKey, Qp,
-    QpCap, QpInit, QpKind, SendFlags, Wc,
+    Access, Ah, Buf, CompChannel, Completion, Completions, Cq, Gid, InitAttr, Lid, LinkLayer, Pool,
+    PoolConfig, Posted, Psn, QKey, Qp, QpCap, QpInit, QpKind, SendFlags, Wc,
 };
 
 use super::module::Port;
@@ -229,17 +229,21 @@ impl Transport {
     }
 
     fn drain(&mut self, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
-        let mut wcs = [Wc::default(); 32];
-        loop {
-            let count = self.cq.poll(&mut wcs)?;
-            if count == 0 {
-                return Ok(());
+        let mut batch = Completions::<32>::new();
+        while self.cq.poll(&mut batch)? != 0 {
+            while let Some(done) = batch.take() {
+                self.complete(done, take)?;
             }
-            wcs[..count].iter().try_for_each(|wc| self.complete(wc, take))?;
         }
+        Ok(())
     }
 
-    fn complete(&mut self, wc: &Wc, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
+    fn complete(
+        &mut self,
+        done: Completion,
+        take: &mut impl FnMut(Source, &[u8]),
+    ) -> Result<(), verbs::Error> {
+        let wc = *done;
         let index = usize::try_from(wc.wr_id() & !SEND_BIT).unwrap_or(usize::MAX);
         if wc.wr_id() & SEND_BIT != 0 {
             if !wc.is_ok() {
@@ -247,15 +251,16 @@ impl Transport {
                 let (name, status) = (self.name, wc.status());
                 log::warn!("{name}: a datagram was not sent ({status:?}); connections may not come up");
             }
-            if let Some(posted) = self.sends.try_remove(index) {
-                self.pool.put(posted.completed());
+            if let Some(buf) = self.sends.try_remove(index).and_then(|posted| posted.completed(done)) {
+                self.pool.put(buf);
             }
             return Ok(());
         }
-        let Some(posted) = self.receives.try_remove(index) else { return Ok(()) };
-        let buf = posted.completed();
+        let Some(buf) = self.receives.try_remove(index).and_then(|posted| posted.completed(done)) else {
+            return Ok(());
+        };
         if wc.is_ok() {
-            take(source(wc, &buf), payload(wc, &buf));
+            take(source(&wc, &buf), payload(&wc, &buf));
             self.post_receive(buf)
         } else {
             self.pool.put(buf);

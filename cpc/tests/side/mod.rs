@@ -9,7 +9,10 @@ use cpc::{
     Choice, Config, CtsRecv, EndpointKey, EndpointPlan, Event, First, PortPlan, ProcessName, QpPlan,
     QueuePlan, ReceiveQueues, Service, Timeline,
 };
-use verbs::{Access, Context, Cq, Driver, Pd, Pool, PoolConfig, Posted, Qp, QpCap, Qpn, SendFlags, Srq, Wc};
+use verbs::{
+    Access, Completion, Completions, Context, Cq, Driver, Pd, Pool, PoolConfig, Posted, Qp, QpCap, Qpn,
+    SendFlags, Srq,
+};
 
 pub const QUEUES: usize = 3;
 pub const CTS: u64 = 0xc75;
@@ -153,9 +156,9 @@ impl Side {
                 None => break,
             }
         }
-        let mut wcs = [Wc::default(); 8];
-        let count = self.cq.poll(&mut wcs).unwrap();
-        for wc in &wcs[..count] {
+        let mut wcs = Completions::<8>::new();
+        self.cq.poll(&mut wcs).unwrap();
+        while let Some(wc) = wcs.take() {
             // A message may come on a QPN whose event is still in the queue.
             while let Some(event) = self.service.next_event() {
                 self.hear(event);
@@ -211,21 +214,22 @@ impl Side {
         end.sent.push(posted.unwrap_or_else(|(_, error)| panic!("{error}")));
     }
 
-    pub fn complete(&mut self, wc: &Wc) {
+    pub fn complete(&mut self, wc: Completion) {
         if !wc.is_ok() {
             return;
         }
         let key = self.by_qpn[&wc.qp_num()];
         let Some(end) = self.ends.get_mut(&key) else { return };
         if wc.wr_id() != CTS {
-            return drop(end.sent.pop().map(Posted::completed));
+            return drop(end.sent.pop().map(|sent| sent.completed(wc)));
         }
         if !end.connected {
             self.service.first_data(key);
         }
+        let len = wc.byte_len() as usize;
         let bytes = match end.cts.take() {
-            Some(posted) => posted.completed().as_slice()[..wc.byte_len() as usize].to_vec(),
-            None => vec![0; wc.byte_len() as usize],
+            Some(posted) => posted.completed(wc).unwrap().as_slice()[..len].to_vec(),
+            None => vec![0; len],
         };
         end.received = Some(bytes);
         if end.connected && end.first == Some(First::Peer) {

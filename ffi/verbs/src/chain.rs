@@ -7,7 +7,8 @@
 //! A chain has its room in itself and allocates nothing. Pointers between its parts are set while it
 //! is being posted, and used by that call only: a chain can be moved.
 
-use crate::pool::{Buf, Posted};
+use crate::pool::Buf;
+use crate::posted::{Posted, QueueTag};
 use rdma_sys as sys;
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -97,10 +98,11 @@ impl<const N: usize> RecvChain<N> {
     /// Posts what is in the chain; what the device refuses stays in it.
     ///
     /// # Safety
-    /// `verb` posts the list to a live queue, and reads it before it returns only.
+    /// `verb` posts the list to the live queue `queue`, and reads it before it returns only.
     #[inline]
     pub(crate) unsafe fn post(
         &mut self,
+        queue: QueueTag,
         mut posted: impl FnMut(u64, Posted),
         verb: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
     ) -> i32 {
@@ -116,7 +118,7 @@ impl<const N: usize> RecvChain<N> {
         for at in 0..end {
             // SAFETY: the place was below `len`, which is 0 now: it is read out here only.
             let (wr_id, buf) = unsafe { self.read(at) };
-            posted(wr_id, Posted::new(buf));
+            posted(wr_id, Posted::new(buf, wr_id, queue));
         }
         if end != len {
             self.keep(end, len);

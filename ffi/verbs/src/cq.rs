@@ -1,181 +1,14 @@
-//! Completion queues, completions and completion channels.
+//! Completion queues and completion channels.
 
 use crate::context::Context;
 use crate::descriptor::set_nonblocking;
 use crate::error::{Error, check, leaked};
-use crate::types::Qpn;
+use crate::wc::Completions;
 use rdma_sys as sys;
 use std::ffi::c_int;
-use std::fmt;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A completion.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub struct Wc(sys::ibv_wc);
-
-/// How a work request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WcStatus {
-    /// As asked.
-    Success,
-    /// A receive was too short, or a message too long.
-    LocLen,
-    /// The queue pair was not consistent.
-    LocQpOp,
-    /// A local buffer is not registered for this.
-    LocProt,
-    /// The queue pair was in the error state.
-    Flushed,
-    /// The peer found the request invalid.
-    RemInvReq,
-    /// The peer's memory is not registered for this.
-    RemAccess,
-    /// The peer could not do it.
-    RemOp,
-    /// The peer did not answer: it is gone.
-    RetryExc,
-    /// The peer had no receive for too long.
-    RnrRetryExc,
-    /// Any other value of `ibv_wc_status`.
-    Other(u32),
-}
-
-impl fmt::Display for WcStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            WcStatus::Success => "success",
-            WcStatus::LocLen => "a message was longer than the receive that was posted for it",
-            WcStatus::LocQpOp => "the queue pair was not consistent",
-            WcStatus::LocProt => "a local buffer is not registered for this",
-            WcStatus::Flushed => "flushed, its queue pair is in the error state",
-            WcStatus::RemInvReq => "the peer found the request invalid: the two sides disagree about sizes",
-            WcStatus::RemAccess => "the peer's memory is not registered for this",
-            WcStatus::RemOp => "the peer could not carry it out",
-            WcStatus::RetryExc => {
-                "the peer does not answer: its process has ended, or the way to it is broken"
-            }
-            WcStatus::RnrRetryExc => "the peer had no receive posted for too long",
-            WcStatus::Other(code) => return write!(f, "status {code}"),
-        })
-    }
-}
-
-/// What a work request was; valid in successful completions only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WcOpcode {
-    /// A send.
-    Send,
-    /// An RDMA write.
-    RdmaWrite,
-    /// An RDMA read.
-    RdmaRead,
-    /// A receive.
-    Recv,
-    /// A receive that an RDMA write with immediate data consumed.
-    RecvRdmaWithImm,
-    /// Any other value of `ibv_wc_opcode`.
-    Other(u32),
-}
-
-impl Wc {
-    /// As given when it was posted.
-    #[inline]
-    pub fn wr_id(&self) -> u64 {
-        self.0.wr_id
-    }
-
-    /// It went as asked.
-    #[inline]
-    pub fn is_ok(&self) -> bool {
-        self.0.status == sys::IBV_WC_SUCCESS
-    }
-
-    /// How it ended.
-    pub fn status(&self) -> WcStatus {
-        match self.0.status {
-            sys::IBV_WC_SUCCESS => WcStatus::Success,
-            sys::IBV_WC_LOC_LEN_ERR => WcStatus::LocLen,
-            sys::IBV_WC_LOC_QP_OP_ERR => WcStatus::LocQpOp,
-            sys::IBV_WC_LOC_PROT_ERR => WcStatus::LocProt,
-            sys::IBV_WC_WR_FLUSH_ERR => WcStatus::Flushed,
-            sys::IBV_WC_REM_INV_REQ_ERR => WcStatus::RemInvReq,
-            sys::IBV_WC_REM_ACCESS_ERR => WcStatus::RemAccess,
-            sys::IBV_WC_REM_OP_ERR => WcStatus::RemOp,
-            sys::IBV_WC_RETRY_EXC_ERR => WcStatus::RetryExc,
-            sys::IBV_WC_RNR_RETRY_EXC_ERR => WcStatus::RnrRetryExc,
-            other => WcStatus::Other(other),
-        }
-    }
-
-    /// What it was; look only if [`is_ok`](Self::is_ok).
-    pub fn opcode(&self) -> WcOpcode {
-        match self.0.opcode {
-            sys::IBV_WC_SEND => WcOpcode::Send,
-            sys::IBV_WC_RDMA_WRITE => WcOpcode::RdmaWrite,
-            sys::IBV_WC_RDMA_READ => WcOpcode::RdmaRead,
-            sys::IBV_WC_RECV => WcOpcode::Recv,
-            sys::IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
-            other => WcOpcode::Other(other),
-        }
-    }
-
-    /// Bytes of a received message, the 40 of a datagram's GRH room included.
-    #[inline]
-    pub fn byte_len(&self) -> u32 {
-        self.0.byte_len
-    }
-
-    /// Our queue pair.
-    #[inline]
-    pub fn qp_num(&self) -> Qpn {
-        Qpn(self.0.qp_num)
-    }
-
-    /// Sender of a datagram.
-    pub fn src_qp(&self) -> Qpn {
-        Qpn(self.0.src_qp)
-    }
-
-    /// Sender's LID of a datagram.
-    pub fn slid(&self) -> crate::Lid {
-        crate::Lid(self.0.slid)
-    }
-
-    /// The datagram's first 40 bytes are a GRH.
-    pub fn has_grh(&self) -> bool {
-        self.0.wc_flags & sys::IBV_WC_GRH != 0
-    }
-
-    /// Immediate data that came along.
-    pub fn imm(&self) -> Option<u32> {
-        let has = self.0.wc_flags & sys::IBV_WC_WITH_IMM != 0;
-        // SAFETY: both members of the union are plain 32-bit values.
-        has.then(|| u32::from_be(unsafe { self.0.imm.imm_data }))
-    }
-}
-
-impl Default for Wc {
-    fn default() -> Wc {
-        // SAFETY: a completion is plain numbers; zero is valid for each.
-        Wc(unsafe { std::mem::zeroed() })
-    }
-}
-
-impl fmt::Debug for Wc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Wc {{ wr_id {:#x}, {:?}, {}, {} bytes }}",
-            self.wr_id(),
-            self.status(),
-            self.qp_num(),
-            self.byte_len()
-        )
-    }
-}
 
 /// A completion queue.
 #[derive(Debug)]
@@ -237,15 +70,18 @@ impl Cq {
         Ok(())
     }
 
-    /// Takes completions, in order; how many.
+    /// Takes completions, in order, in place of those that `into` still has; how many.
     ///
     /// # Errors
     /// The queue is broken: it overran, or the device is gone.
     #[inline]
-    pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, Error> {
-        // SAFETY: a live queue, and room for as many completions as we say (`Wc` is transparent).
-        let got = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), wcs.len() as c_int, wcs.as_mut_ptr().cast()) };
-        usize::try_from(got).map_err(|_| self.broken(got))
+    pub fn poll<const N: usize>(&self, into: &mut Completions<N>) -> Result<usize, Error> {
+        let poll = |room: *mut sys::ibv_wc| {
+            // SAFETY: a live queue, and room for `N` completions.
+            unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), N as c_int, room) }
+        };
+        // SAFETY: the verb writes as many completions as it returns, from the front.
+        unsafe { into.refill(poll) }.map_err(|code| self.broken(code))
     }
 
     #[cold]

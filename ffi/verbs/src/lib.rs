@@ -11,7 +11,7 @@
 //! stack, allocates nothing and is inlined down to the driver's function pointer.
 //!
 //! Memory is safe by ownership: a [`Buf`] is ours and can be read and written; posting it turns it into a [`Posted`],
-//! which cannot; its completion turns it back. Memory of others is registered with the unsafe [`Mr::register`], whose
+//! which cannot; its [`Completion`], which only a poll makes, turns it back (`posted` says what that proves). Memory of others is registered with the unsafe [`Mr::register`], whose
 //! caller promises that it outlives the registration; keys keep everyone else out of it.
 
 mod ah;
@@ -26,6 +26,7 @@ mod event;
 mod loader;
 mod mr;
 mod pool;
+mod posted;
 mod qp;
 mod qp_attr;
 mod request;
@@ -33,22 +34,25 @@ mod request;
 pub mod signals;
 mod srq;
 mod types;
+mod wc;
 mod xrc;
 mod xrcd;
 
 pub use ah::Ah;
 pub use chain::RecvChain;
 pub use context::{Context, Device, DeviceAttr, PortAttr, PortState};
-pub use cq::{CompChannel, Cq, Wc, WcOpcode, WcStatus};
+pub use cq::{CompChannel, Cq};
 pub use driver::Driver;
 pub use error::{Error, Explain, explain_errors};
 pub use event::AsyncEvent;
 pub use mr::{Access, Mr, Pd};
-pub use pool::{Buf, Pool, PoolConfig, PoolError, Posted};
+pub use pool::{Buf, Pool, PoolConfig, PoolError};
+pub use posted::{Destroyed, Posted, SEND_COUNT};
 pub use qp::Qp;
 pub use qp_attr::{AhAttr, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
 pub use request::{RdmaOp, Remote, SendFlags, Sge};
 pub use srq::{Srq, SrqId};
 pub use types::{Gid, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey, SrqNum};
+pub use wc::{Completion, Completions, Wc, WcOpcode, WcStatus};
 pub use xrc::{XrcRecvQp, XrcSend};
 pub use xrcd::{Xrcd, XrcdOpen};

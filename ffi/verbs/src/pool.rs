@@ -2,7 +2,7 @@
 //!
 //! A pool grows by chunks: one anonymous mapping and one registration each. A large pool grows by an eighth, so that a device with few
 //! registrations lets it grow as long as there is memory. A buffer that is taken out is a value: it
-//! moves into a post, comes back with the completion, and returns to its pool. Chunks live until the pool and all its
+//! moves into a post, comes back with the completion (`posted`), and returns to its pool. Chunks live until the pool and all its
 //! buffers are gone.
 
 use crate::error::Error;
@@ -144,24 +144,6 @@ impl Drop for Buf {
     fn drop(&mut self) {
         // SAFETY: the count that `new` took.
         drop(unsafe { Arc::from_raw(self.chunk.as_ptr().cast_const()) });
-    }
-}
-
-/// A buffer that the device owns. Dropping it without a completion leaks it: the device may still write to it.
-#[derive(Debug)]
-pub struct Posted(std::mem::ManuallyDrop<Buf>);
-
-impl Posted {
-    #[inline]
-    pub(crate) fn new(buf: Buf) -> Posted {
-        Posted(std::mem::ManuallyDrop::new(buf))
-    }
-
-    /// The work request has completed, with whatever status, or the queue that held it is destroyed:
-    /// the buffer is ours again.
-    #[inline]
-    pub fn completed(self) -> Buf {
-        std::mem::ManuallyDrop::into_inner(self.0)
     }
 }
 

@@ -5,7 +5,8 @@ use crate::chain::RecvChain;
 use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
-use crate::pool::{Buf, Posted};
+use crate::pool::Buf;
+use crate::posted::{Posted, QueueTag};
 use crate::qp_attr::{self, Change, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
 use crate::request::{RdmaOp, Remote, SendFlags, Sge, rdma_request, request};
 use crate::srq::{self, Srq};
@@ -157,7 +158,7 @@ impl Qp {
         // SAFETY: the queue pair lives as long as `self`; the buffer becomes the device's.
         let code = unsafe { srq::post(wr_id, &buf, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };
         match code {
-            0 => Ok(Posted::new(buf)),
+            0 => Ok(Posted::new(buf, wr_id, QueueTag::of(self.num))),
             code => Err((buf, self.refused("ibv_post_recv", code))),
         }
     }
@@ -173,8 +174,9 @@ impl Qp {
         chain: &mut RecvChain<N>,
         posted: impl FnMut(u64, Posted),
     ) -> Result<(), Error> {
+        let queue = QueueTag::of(self.num);
         // SAFETY: the queue pair lives as long as `self`; the verb reads the chain before it returns.
-        let code = unsafe { chain.post(posted, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };
+        let code = unsafe { chain.post(queue, posted, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };
         if code == 0 { Ok(()) } else { Err(self.refused("ibv_post_recv", code)) }
     }
 
@@ -221,7 +223,7 @@ impl Qp {
         // SAFETY: the request's only piece is a registered buffer that becomes the device's.
         let code = unsafe { self.post(wr) };
         match code {
-            0 => Ok(Posted::new(buf)),
+            0 => Ok(Posted::new(buf, wr.wr_id, QueueTag::of(self.num))),
             code => Err((buf, self.refused("ibv_post_send", code))),
         }
     }

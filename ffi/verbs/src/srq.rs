@@ -4,7 +4,8 @@ use crate::chain::RecvChain;
 use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
-use crate::pool::{Buf, Posted};
+use crate::pool::Buf;
+use crate::posted::{Destroyed, Posted, QueueTag};
 use crate::types::SrqNum;
 use crate::xrcd::Xrcd;
 use rdma_sys as sys;
@@ -27,6 +28,7 @@ impl SrqId {
 pub struct Srq {
     pd: Arc<Pd>,
     raw: NonNull<sys::ibv_srq>,
+    tag: QueueTag,
     // Alive as long as the queue is, for one of a domain.
     _xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
 }
@@ -51,7 +53,7 @@ impl Srq {
         let raw = unsafe { (pd.context().table().create_srq)(pd.raw(), &mut attr) };
         let object = || format!("{max_wr} receives on {}", pd.context().name());
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq", object()))?;
-        Ok(Arc::new(Srq { pd: pd.clone(), raw, _xrc: None }))
+        Ok(Arc::new(Srq { pd: pd.clone(), raw, tag: QueueTag::new_shared(), _xrc: None }))
     }
 
     /// A queue of an XRC domain: senders name it by its number, and its receives complete to `cq`.
@@ -82,7 +84,8 @@ impl Srq {
         let raw = unsafe { sys::ibv_create_srq_ex(context.table(), context.raw(), &mut attr) };
         let object = || format!("{max_wr} XRC receives on {}", context.name());
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq_ex", object()))?;
-        Ok(Arc::new(Srq { pd: pd.clone(), raw, _xrc: Some((xrcd.clone(), cq.clone())) }))
+        let (tag, _xrc) = (QueueTag::new_shared(), Some((xrcd.clone(), cq.clone())));
+        Ok(Arc::new(Srq { pd: pd.clone(), raw, tag, _xrc }))
     }
 
     /// What events name it by.
@@ -110,7 +113,7 @@ impl Srq {
     pub fn post_recv(&self, wr_id: u64, buf: Buf) -> Result<Posted, (Buf, Error)> {
         // SAFETY: the queue lives as long as `self`; the buffer is registered and becomes the device's.
         let code = unsafe { post(wr_id, &buf, |wr, bad| sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad)) };
-        if code == 0 { Ok(Posted::new(buf)) } else { Err((buf, self.refused(code))) }
+        if code == 0 { Ok(Posted::new(buf, wr_id, self.tag)) } else { Err((buf, self.refused(code))) }
     }
 
     /// Hands the buffers of a chain to the device with one call; `posted` takes each that went, with
@@ -125,8 +128,9 @@ impl Srq {
         posted: impl FnMut(u64, Posted),
     ) -> Result<(), Error> {
         // SAFETY: the queue lives as long as `self`; the verb reads the chain before it returns.
-        let code =
-            unsafe { chain.post(posted, |wr, bad| sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad)) };
+        let code = unsafe {
+            chain.post(self.tag, posted, |wr, bad| sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad))
+        };
         if code == 0 { Ok(()) } else { Err(self.refused(code)) }
     }
 
@@ -159,19 +163,19 @@ impl Srq {
         check("ibv_modify_srq", code, || self.pd.context().name().into())
     }
 
-    /// Destroys the queue. Receives that have not completed never will: their buffers are the
-    /// caller's again.
+    /// Destroys the queue. Receives that have not completed never will: what comes back gives their
+    /// buffers back.
     ///
     /// # Errors
     /// It is still used: it is left to the device, and so are the buffers.
-    pub fn destroy(self) -> Result<(), Error> {
+    pub fn destroy(self) -> Result<Destroyed, Error> {
         let queue = ManuallyDrop::new(self);
         // SAFETY: a live queue, which is not dropped, so that it is destroyed once.
         let code = unsafe { (queue.pd.context().table().destroy_srq)(queue.raw.as_ptr()) };
         check("ibv_destroy_srq", code, || queue.pd.context().name().into())?;
         // SAFETY: each field is moved out once, of a value that is not dropped.
         drop(unsafe { (std::ptr::read(&queue._xrc), std::ptr::read(&queue.pd)) });
-        Ok(())
+        Ok(Destroyed(queue.tag))
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_srq {

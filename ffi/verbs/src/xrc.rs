@@ -7,7 +7,8 @@
 //! ```
 
 use crate::error::{Error, check, leaked};
-use crate::pool::{Buf, Posted};
+use crate::pool::Buf;
+use crate::posted::Posted;
 use crate::qp::Qp;
 use crate::qp_attr::{self, Change, InitAttr, QpKind, QpState, RtrAttr};
 use crate::request::{RdmaOp, Remote, SendFlags, Sge, rdma_request, request};

@@ -1,4 +1,4 @@
-//! Posting through the safe layer, over the software device: chains of requests.
+//! Posting through the safe layer, over the software device: chains of receives, and what gives buffers back.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,6 +14,8 @@ use verbs::*;
 
 /// Two queue pairs, connected to each other; `depth` requests in each queue.
 struct Pair {
+    pd: Arc<Pd>,
+    send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     pool: Pool,
     from: Arc<Qp>,
@@ -44,7 +46,7 @@ impl Pair {
         let (from, to) = (make(), make());
         connect(&from, to.num(), lid, access);
         connect(&to, from.num(), lid, access);
-        Pair { recv_cq, pool, from, to }
+        Pair { pd, send_cq, recv_cq, pool, from, to }
     }
 
     fn buf(&mut self, text: &[u8]) -> Buf {
@@ -63,14 +65,14 @@ fn connect(qp: &Qp, dest_qpn: Qpn, lid: Lid, access: Access) {
     qp.to_rts(&RtsAttr { sq_psn: Psn(0), timeout: 8, retry_cnt: 1, rnr_retry: 7, max_rd_atomic: 1 }).unwrap();
 }
 
-fn wait(cq: &Cq) -> Wc {
+fn wait(cq: &Cq) -> Completion {
     let end = Instant::now() + Duration::from_secs(20);
-    let mut batch = [Wc::default()];
+    let mut batch = Completions::<1>::new();
     while cq.poll(&mut batch).unwrap() == 0 {
         assert!(Instant::now() < end, "no completion came");
         std::thread::yield_now();
     }
-    batch[0]
+    batch.take().unwrap()
 }
 
 #[test]
@@ -92,7 +94,8 @@ fn a_chain_of_receives_completes_in_its_order() {
     for (text, (wr_id, buf)) in texts.into_iter().zip(posted) {
         let wc = wait(&pair.recv_cq);
         assert_eq!((wc.wr_id(), wc.is_ok()), (wr_id, true));
-        assert_eq!(&buf.completed().as_slice()[..wc.byte_len() as usize], text);
+        let len = wc.byte_len() as usize;
+        assert_eq!(&buf.completed(wc).unwrap().as_slice()[..len], text);
     }
 }
 
@@ -121,4 +124,55 @@ fn buffers_that_are_posted_stay_with_the_device_when_the_caller_panics() {
     let post = || pair.to.post_recvs(&mut chain, |_, _| panic!("on purpose"));
     assert!(catch_unwind(AssertUnwindSafe(post)).is_err());
     assert!(chain.pop().is_none(), "the device has them all");
+}
+
+#[test]
+fn a_completion_gives_back_the_buffer_of_its_own_receive_alone() {
+    let mut pair = Pair::connected(8);
+    let mut post = |wr_id| pair.to.post_recv(wr_id, pair.pool.take().unwrap()).unwrap();
+    let (first, second, third) = (post(1), post(2), post(3));
+    for _ in 0..3 {
+        pair.from.post_send_inline(0, [b"text"], SendFlags::empty()).unwrap();
+    }
+    let (one, two, three) = (wait(&pair.recv_cq), wait(&pair.recv_cq), wait(&pair.recv_cq));
+    assert!(first.is_of(&one) && !first.is_of(&two));
+    assert!(second.completed(one).is_none() && third.completed(two).is_none(), "of another request");
+    assert!(first.completed(three).is_none(), "of a later one");
+}
+
+/// The id of the `count`-th send of a queue pair.
+fn send_id(name: u64, count: u16) -> u64 {
+    name | u64::from(count) << SEND_COUNT
+}
+
+#[test]
+fn a_completion_gives_back_the_buffers_of_the_sends_up_to_its_own() {
+    let mut pair = Pair::connected(8);
+    for wr_id in 0..5 {
+        pair.to.post_recv(wr_id, pair.pool.take().unwrap()).unwrap();
+    }
+    // Counts wrap on the way.
+    let ids = [send_id(7, u16::MAX), send_id(7, 0), send_id(7, 1), send_id(8, 0)];
+    let mut sent: Vec<Posted> = Vec::new();
+    for id in ids {
+        let buf = pair.pool.take().unwrap();
+        sent.push(pair.from.post_send(id, buf, 4, SendFlags::empty()).unwrap());
+    }
+    let done: Vec<Completion> = ids.iter().map(|_| wait(&pair.send_cq)).collect();
+    let other = sent.pop().unwrap();
+    assert!(other.completed_up_to(&done[2]).is_none(), "of another name");
+    assert!(sent.pop().unwrap().completed_up_to(&done[1]).is_none(), "posted behind it");
+    assert!(sent.into_iter().all(|buf| buf.completed_up_to(&done[1]).is_some()));
+}
+
+#[test]
+fn a_shared_queue_that_is_gone_gives_back_its_own_receives() {
+    let mut pair = Pair::connected(4);
+    let pd = Pd::alloc(pair.pd.context()).unwrap();
+    let (gone, stays) = (Srq::create(&pd, 4, 1).unwrap(), Srq::create(&pd, 4, 1).unwrap());
+    let ours = gone.post_recv(1, pair.pool.take().unwrap()).unwrap();
+    let other = stays.post_recv(1, pair.pool.take().unwrap()).unwrap();
+    let gone = Arc::into_inner(gone).unwrap().destroy().unwrap();
+    assert!(ours.outlived(&gone).is_some());
+    assert!(other.outlived(&gone).is_none());
 }

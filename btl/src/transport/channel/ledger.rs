@@ -22,7 +22,7 @@ const SEND: u64 = 4;
 /// A send over an XRC send queue pair.
 const SEND_XRC: u64 = 8;
 
-const LINE: u32 = 40;
+const LINE: u32 = verbs::SEND_COUNT;
 
 /// Names a line of one ledger of the transport: the id of its work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -167,14 +167,8 @@ impl<C> Transport<C> {
     pub(crate) fn end_epoch(&mut self, index: u32, epoch: u32, lanes: Vec<Lane>, outstanding: u32) {
         self.endpoints.set_epoch(index, (epoch + 1) & GENERATION_MASK);
         self.outstanding -= outstanding;
-        for slot in self.slots.of_endpoint(index) {
-            let s = self.slots.by_index(slot);
-            let queue = s.queue as usize;
-            s.posted = None;
-            if let Some(buf) = s.held.take() {
-                self.queues[queue].recv.put(buf);
-            }
-            self.slots.release(slot);
+        for (queue, buf) in self.slots.release_all(index) {
+            self.queues[queue].recv.put(buf);
         }
         // Over XRC, what has not completed still will: the send queue pair serves others.
         if self.xrc.is_none() {

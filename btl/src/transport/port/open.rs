@@ -10,12 +10,12 @@ use crate::protocol::budget::CqBudget;
 use crate::protocol::layout::{Layout, Queue};
 use crate::protocol::pending::Pending;
 use crate::protocol::wire::{Cts, HEADER_LEN};
+use crate::transport::Transport;
 use crate::transport::stats::Stats;
-use crate::transport::{Batch, Transport};
 use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, ReceiveQueues, Service, XrcPlan};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use verbs::{Access, Cq, DeviceAttr, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq};
+use verbs::{Access, Completions, Cq, DeviceAttr, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq};
 
 /// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
 const MOST_INLINE: u32 = 1024;
@@ -76,12 +76,12 @@ impl<C> Transport<C> {
         grow(&send_cq, &mut send_budget, shared_sends(&config.layout), limits.max_cqe)?;
         let cq_budget = (recv_budget, send_budget);
         Ok(Transport {
-            recv_batch: Batch::empty(),
+            recv_batch: Completions::new(),
             recv_cq,
             send_cq,
             repost_later: None,
             outstanding: 0,
-            send_batch: Batch::empty(),
+            send_batch: Completions::new(),
             polls: 0,
             seeking: false,
             endpoints: Default::default(),

@@ -9,7 +9,6 @@ use crate::protocol::credits::Grant;
 use crate::protocol::wire::{Header, Kind as MessageKind};
 use crate::transport::Transport;
 use crate::transport::channel::Channel;
-use crate::transport::wrid::Kind;
 use verbs::Buf;
 
 impl<C> Transport<C> {
@@ -65,7 +64,7 @@ impl<C> Transport<C> {
         }
         while !lane.consumed.is_empty() {
             let mut chain = Chain::new();
-            self.slots.take_consumed(Kind::Peer, &mut lane.consumed, &mut chain);
+            self.slots.take_consumed(&mut lane.consumed, &mut chain);
             let count = chain.len();
             let posted = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf));
             credits.reposted((count - chain.len()) as u16);
@@ -118,8 +117,8 @@ impl<C> Transport<C> {
             return self.drop_slot(queue, slot, buf);
         };
         let Some(qp) = ep.lanes[queue].qp() else { return };
-        match qp.post_recv(self.slots.wr_id(Kind::Peer, slot), buf) {
-            Ok(posted) => self.slots.by_index(slot).posted = Some(posted),
+        match qp.post_recv(self.slots.wr_id(slot), buf) {
+            Ok(posted) => self.slots.posted(self.slots.wr_id(slot), posted),
             Err((buf, error)) => {
                 self.drop_slot(queue, slot, buf);
                 self.fail(index, &format!("post of a receive failed: {error}"));

@@ -6,19 +6,20 @@ use crate::transport::endpoint::state::Event;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport};
 use cpc::Step;
-use verbs::{Buf, Wc};
+use verbs::{Buf, Completion};
 
 impl<C> Transport<C> {
     /// The peer has posted its buffers (seed 004).
     #[cold]
-    pub(crate) fn cts_received(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
+    pub(crate) fn cts_received(&mut self, done: Completion, id: WrId) -> Option<Delivery> {
         let index = id.index();
         if id.kind() != Some(Kind::Cts) || self.endpoints.epoch(index) != Some(id.generation()) {
             self.stats.stale += 1;
             return None;
         }
-        let buf = self.take_cts(id)?;
-        let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
+        let len = done.byte_len() as usize;
+        let buf = self.take_cts(id, done)?;
+        let len = len.min(buf.capacity() as usize);
         let told = Header::parse(&buf.as_slice()[..len]).and_then(|(header, rest)| match header.kind {
             MessageKind::Cts => Cts::parse(rest).map(Some),
             _ => Ok(None),
@@ -40,12 +41,12 @@ impl<C> Transport<C> {
 
     /// The buffer of a CTS receive that has completed, of any epoch of its endpoint.
     #[cold]
-    pub(crate) fn take_cts(&mut self, id: WrId) -> Option<Buf> {
+    pub(crate) fn take_cts(&mut self, id: WrId, done: Completion) -> Option<Buf> {
         let key = (id.index(), id.generation());
         if !self.cts_buffers.contains_key(&key) {
             // The helper posted this receive; what it says about it may still be in its queue.
             self.connection_events();
         }
-        Some(self.cts_buffers.remove(&key)?.completed())
+        self.cts_buffers.remove(&key)?.completed(done)
     }
 }

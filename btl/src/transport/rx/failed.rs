@@ -4,47 +4,46 @@
 use super::qpns::Owner;
 use crate::transport::Transport;
 use crate::transport::wrid::{Kind, WrId};
-use verbs::{Wc, WcStatus};
+use verbs::{Completion, Wc, WcStatus};
 
 impl<C> Transport<C> {
     /// A receive came back with an error: flushed, or the reason why its queue pair is in ERR.
     #[cold]
-    pub(crate) fn receive_failed(&mut self, wc: &Wc, id: WrId) {
-        let (slot, queue) = (id.index(), id.queue());
+    pub(crate) fn receive_failed(&mut self, done: Completion, id: WrId) {
+        let (slot, queue, wc) = (id.index(), id.queue(), *done);
         match id.kind() {
             Some(Kind::Cts) => {
-                if let Some(buf) = self.take_cts(id) {
+                if let Some(buf) = self.take_cts(id, done) {
                     self.cts_pool.put(buf);
                 }
                 match self.endpoints.epoch(slot) {
-                    Some(epoch) if epoch == id.generation() => self.fail_with(slot, wc),
+                    Some(epoch) if epoch == id.generation() => self.fail_with(slot, &wc),
                     _ => self.stats.stale += 1,
                 }
             }
             Some(Kind::Peer) => {
-                let Some(s) = self.slots.at(id) else { return self.stats.stale += 1 };
-                let endpoint = s.endpoint;
-                if let Some(buf) = s.posted.take() {
-                    self.drop_slot(queue, slot, buf.completed());
+                let Some(endpoint) = self.slots.endpoint(id) else { return self.stats.stale += 1 };
+                if let Some(buf) = self.slots.completed(done) {
+                    self.drop_slot(queue, slot, buf);
                 }
-                if !self.may_have_left(endpoint, wc) {
-                    self.fail_with(endpoint, wc);
+                if !self.may_have_left(endpoint, &wc) {
+                    self.fail_with(endpoint, &wc);
                 }
             }
             Some(Kind::Xrc) => {
                 if let Some(shared) = &mut self.queues[queue].shared {
                     shared.posted -= 1;
                 }
-                self.give_up(wc);
+                self.give_up(done);
             }
             Some(Kind::Shared) => {
                 let owner = self.qpns.find(wc.qp_num());
                 if let Some(shared) = &mut self.queues[queue].shared {
                     shared.posted -= 1;
                 }
-                self.give_up(wc);
+                self.give_up(done);
                 if let Some(Owner::Lane { endpoint, .. }) = owner {
-                    self.fail_with(endpoint, wc);
+                    self.fail_with(endpoint, &wc);
                 }
             }
             _ => self.stats.stale += 1,

@@ -13,7 +13,7 @@ use crate::transport::endpoint::state::State;
 use crate::transport::port::IDLE_POLLS;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport, Upcall};
-use verbs::Wc;
+use verbs::Completion;
 
 /// Polls that found something, between two looks at what can wait.
 const BUSY_POLLS: u32 = 8;
@@ -28,25 +28,23 @@ impl<C> Transport<C> {
         if self.service.pending() {
             self.connection_events();
         }
-        if self.recv_batch.next == self.recv_batch.len {
-            self.look_for_receives();
+        if self.recv_batch.is_empty() {
+            let found = self.look_for_receives();
             self.polls = self.polls.wrapping_add(1);
-            if self.recv_batch.len == 0 || self.polls.is_multiple_of(BUSY_POLLS) {
+            if found == 0 || self.polls.is_multiple_of(BUSY_POLLS) {
                 self.other_work();
             }
         }
-        self.recv_batch.next != self.recv_batch.len || !self.up.is_empty()
+        !self.recv_batch.is_empty() || !self.up.is_empty()
     }
 
     /// The next receive completions, in place of those that have been looked at; how many.
     #[inline]
     pub(crate) fn look_for_receives(&mut self) -> usize {
-        self.recv_batch.next = 0;
-        self.recv_batch.len = match self.recv_cq.poll(&mut self.recv_batch.wcs) {
-            Ok(len) => len,
+        match self.recv_cq.poll(&mut self.recv_batch) {
+            Ok(found) => found,
             Err(error) => self.cq_broken(&error),
-        };
-        self.recv_batch.len
+        }
     }
 
     /// Nothing arrived, or something has for a while: time for what can wait.
@@ -75,12 +73,8 @@ impl<C> Transport<C> {
             if !self.up.is_empty() {
                 return self.up.pop_front();
             }
-            if self.recv_batch.next == self.recv_batch.len {
-                return None;
-            }
-            let wc = self.recv_batch.wcs[self.recv_batch.next];
-            self.recv_batch.next += 1;
-            match self.received(&wc) {
+            let done = self.recv_batch.take()?;
+            match self.received(done) {
                 Some(delivery) if self.up.is_empty() => return Some(Upcall::Deliver(delivery)),
                 Some(delivery) => self.up.push_back(Upcall::Deliver(delivery)),
                 None => {}
@@ -90,23 +84,27 @@ impl<C> Transport<C> {
 
     /// Takes a receive completion apart; a message for the upper layer comes back.
     #[inline]
-    pub(crate) fn received(&mut self, wc: &Wc) -> Option<Delivery> {
-        let id = WrId(wc.wr_id());
-        if !wc.is_ok() {
-            self.receive_failed(wc, id);
+    pub(crate) fn received(&mut self, done: Completion) -> Option<Delivery> {
+        let id = WrId(done.wr_id());
+        if !done.is_ok() {
+            self.receive_failed(done, id);
             return None;
         }
         let slot = id.index();
         let queue = id.queue();
         let index = if id.is(Kind::Peer) {
-            self.slots.at(id)?.endpoint
+            self.slots.endpoint(id)?
         } else if id.is(Kind::Shared) {
-            self.sender(wc)?
+            match self.sender(&done) {
+                Some(index) => index,
+                None => return self.put_aside(done),
+            }
         } else {
-            return self.received_otherwise(wc, id);
+            return self.received_otherwise(done, id);
         };
-        let buf = self.slots.at(id)?.posted.take()?.completed();
-        let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
+        let len = done.byte_len() as usize;
+        let buf = self.slots.completed(done)?;
+        let len = len.min(buf.capacity() as usize);
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
         let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
             self.control(index, queue, slot, buf, len);
@@ -159,7 +157,7 @@ impl<C> Transport<C> {
         }
         let index = delivery.endpoint.index;
         // A message of a former connection has its slot, but no credit to return.
-        let is_current = self.slots.by_index(slot).endpoint == index;
+        let is_current = self.slots.is_of(slot, index);
         let Some(ep) = self.endpoint(delivery.endpoint).filter(|_| is_current) else {
             return self.drop_slot(queue, slot, delivery.buf);
         };
@@ -168,7 +166,7 @@ impl<C> Transport<C> {
         let overrun = credits.consumed(window).err();
         let due = credits.repost_due(window) != 0 || credits.explicit_due(window);
         lane.consumed.push(slot);
-        self.slots.by_index(slot).held = Some(delivery.buf);
+        self.slots.hold(slot, delivery.buf);
         if let Some(error) = overrun {
             self.fail(index, &error);
         } else if due {

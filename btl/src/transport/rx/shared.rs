@@ -3,18 +3,17 @@
 
 use super::qpns::Owner;
 use super::slots::{CHAIN, Chain, NO_ENDPOINT, RecvSlots};
-use crate::transport::Transport;
-use crate::transport::Upcall;
 use crate::transport::port::queue::Shared;
 use crate::transport::wrid::WrId;
+use crate::transport::{Delivery, Transport, Upcall};
 use std::sync::Arc;
-use verbs::{Buf, Pool, Srq, Wc};
+use verbs::{Buf, Completion, Pool, Qpn, Srq, Wc};
 
 impl<C> Transport<C> {
     /// A shared queue's buffer has been consumed: post it again with its batch.
     #[inline]
     pub(crate) fn repost(&mut self, queue: usize, slot: u32, buf: Buf) {
-        self.slots.by_index(slot).held = Some(buf);
+        self.slots.hold(slot, buf);
         let Some(shared) = &mut self.queues[queue].shared else { return };
         shared.consumed.push(slot);
         if shared.refill_due() {
@@ -41,8 +40,7 @@ impl<C> Transport<C> {
         self.slots.release(slot);
     }
 
-    /// Which endpoint sent a message that came through a shared queue. Unknown ones are parked: the
-    /// helper's event that names the queue pair may be behind the message.
+    /// Which endpoint sent a message that came through a shared queue.
     #[inline]
     pub(crate) fn sender(&mut self, wc: &Wc) -> Option<u32> {
         let queue = WrId(wc.wr_id()).queue();
@@ -54,7 +52,7 @@ impl<C> Transport<C> {
         }
         match self.qpns.find(wc.qp_num()) {
             Some(Owner::Lane { endpoint, .. }) => Some(endpoint),
-            _ => self.sender_late(wc),
+            _ => self.sender_late(wc.qp_num()),
         }
     }
 
@@ -65,7 +63,7 @@ impl<C> Transport<C> {
         for (index, queue) in self.queues.iter_mut().enumerate() {
             let Some(shared) = queue.shared.take() else { continue };
             match Arc::into_inner(shared.srq).map(Srq::destroy) {
-                Some(Ok(())) => self.slots.take_back(index).for_each(|buf| queue.recv.put(buf)),
+                Some(Ok(gone)) => self.slots.take_back(index, &gone).for_each(|buf| queue.recv.put(buf)),
                 Some(Err(error)) => log::warn!("{error}: its buffers stay with the device"),
                 None => log::debug!("shared queue {index} is still used: its buffers stay with the device"),
             }
@@ -82,49 +80,50 @@ impl<C> Transport<C> {
         self.refill(queue);
     }
 
+    /// The helper's event that names the queue pair may be behind the message.
     #[cold]
-    pub(crate) fn sender_late(&mut self, wc: &Wc) -> Option<u32> {
+    fn sender_late(&mut self, qpn: Qpn) -> Option<u32> {
         self.connection_events();
-        match self.qpns.find(wc.qp_num()) {
-            Some(Owner::Lane { endpoint, .. }) => Some(endpoint),
-            Some(Owner::Retired) => {
-                self.stats.stale += 1;
-                self.give_up(wc);
-                None
-            }
-            None => {
-                self.stats.parked += 1;
-                // Its receive is looked at again when the queue pair is known.
-                self.park(*wc);
-                None
-            }
+        self.qpns.endpoint(qpn)
+    }
+
+    /// A message without a sender: of a connection that is gone, or of a queue pair that is looked
+    /// for again when the helper has named it.
+    #[cold]
+    pub(crate) fn put_aside(&mut self, done: Completion) -> Option<Delivery> {
+        if self.qpns.find(done.qp_num()).is_some() {
+            self.stats.stale += 1;
+            self.give_up(done);
+        } else {
+            self.stats.parked += 1;
+            self.park(done);
         }
+        None
     }
 
     /// A message of a connection that is gone: its buffer is posted again.
-    pub(crate) fn give_up(&mut self, wc: &Wc) {
-        let id = WrId(wc.wr_id());
-        let buf = self.slots.at(id).and_then(|s| s.posted.take());
-        if let Some(buf) = buf {
-            self.repost(id.queue(), id.index(), buf.completed());
+    pub(crate) fn give_up(&mut self, done: Completion) {
+        let id = WrId(done.wr_id());
+        if let Some(buf) = self.slots.completed(done) {
+            self.repost(id.queue(), id.index(), buf);
         }
     }
 
-    pub(crate) fn park(&mut self, wc: Wc) {
-        if let Some(shared) = &mut self.queues[WrId(wc.wr_id()).queue()].shared {
+    fn park(&mut self, done: Completion) {
+        if let Some(shared) = &mut self.queues[WrId(done.wr_id()).queue()].shared {
             shared.posted += 1; // counted down again when it is looked at
         }
-        self.parked.push(wc);
+        self.parked.push(done);
     }
 
     /// Messages whose queue pair is known by now go back into the batch.
     pub(crate) fn unpark(&mut self) {
         let mut rest = Vec::new();
-        for wc in std::mem::take(&mut self.parked) {
-            match self.qpns.find(wc.qp_num()) {
-                None => rest.push(wc),
+        for done in std::mem::take(&mut self.parked) {
+            match self.qpns.find(done.qp_num()) {
+                None => rest.push(done),
                 Some(_) => {
-                    if let Some(delivery) = self.received(&wc) {
+                    if let Some(delivery) = self.received(done) {
                         self.up.push_back(Upcall::Deliver(delivery));
                     }
                 }
@@ -140,9 +139,9 @@ fn gather(shared: &mut Shared, slots: &mut RecvSlots, pool: &mut Pool, queue: us
     let mut chain = Chain::new();
     let wanted = ((shared.target - shared.posted) as usize).min(CHAIN);
     while chain.len() < wanted {
-        let slot = shared.consumed.pop().unwrap_or_else(|| slots.take(NO_ENDPOINT, queue));
-        match slots.by_index(slot).held.take().map_or_else(|| pool.take(), Ok) {
-            Ok(buf) => slots.add(shared.kind, slot, buf, &mut chain),
+        let slot = shared.consumed.pop().unwrap_or_else(|| slots.take(shared.kind, NO_ENDPOINT, queue));
+        match slots.take_held(slot).map_or_else(|| pool.take(), Ok) {
+            Ok(buf) => slots.add(slot, buf, &mut chain),
             Err(error) => {
                 log::error!("shared queue {queue} cannot be filled: {error}");
                 slots.release(slot);

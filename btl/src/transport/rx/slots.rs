@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use crate::transport::wrid::{GENERATION_MASK, Kind, WrId};
-use verbs::{Buf, Pool, PoolError, Posted, RecvChain};
+use slab::Slab;
+use verbs::{Buf, Completion, Destroyed, Pool, PoolError, Posted, RecvChain};
 
 /// Receives that are posted with one call.
 pub const CHAIN: usize = 16;
@@ -10,30 +11,48 @@ pub const CHAIN: usize = 16;
 /// Buffers on their way to the device, under their slots' work request ids.
 pub type Chain = RecvChain<CHAIN>;
 
-/// A receive buffer and where it is posted.
+/// Where the buffer of a slot is.
 #[derive(Debug)]
-pub struct RecvSlot {
-    /// The device's buffer, while it is posted.
-    pub posted: Option<Posted>,
-    /// Our buffer, while it waits to be posted again; in neither while its message is being
-    /// delivered.
-    pub held: Option<Buf>,
-    /// Which use of this slot (24 bits).
-    pub generation: u32,
+enum Place {
+    /// With the device.
+    Posted(Posted),
+    /// With us: it waits to be posted again.
+    Held(Buf),
+    /// With the upper layer, while its message is being delivered.
+    Above,
+}
+
+/// A receive buffer and where it is.
+#[derive(Debug)]
+struct RecvSlot {
+    place: Place,
+    /// Under which its buffer is posted, again and again.
+    id: WrId,
     /// Endpoint of a per-peer queue, or [`NO_ENDPOINT`].
-    pub endpoint: u32,
-    /// Queue of the layout.
-    pub queue: u8,
+    endpoint: u32,
     /// Where its endpoint's list has it.
-    place: u32,
+    at: u32,
+}
+
+impl RecvSlot {
+    fn held(&mut self) -> Option<Buf> {
+        match std::mem::replace(&mut self.place, Place::Above) {
+            Place::Held(buf) => Some(buf),
+            other => {
+                self.place = other;
+                None
+            }
+        }
+    }
 }
 
 /// All receive slots of a transport. While a slot is in use its buffer is posted again and again
 /// under one number.
 #[derive(Debug, Default)]
 pub struct RecvSlots {
-    slots: Vec<RecvSlot>,
-    free: Vec<u32>,
+    slots: Slab<RecvSlot>,
+    /// Slots that have been taken: tells the uses of a place apart (24 bits).
+    taken: u32,
     /// The slots of each endpoint's per-peer queues, by its index: taking an endpoint down must not
     /// cost a look at all others' slots.
     owned: Vec<Vec<u32>>,
@@ -41,62 +60,119 @@ pub struct RecvSlots {
 
 impl RecvSlots {
     /// A slot for a buffer of `queue`, of `endpoint` where the queue is per peer.
-    pub fn take(&mut self, endpoint: u32, queue: usize) -> u32 {
-        let index = self.free.pop().unwrap_or_else(|| self.grow());
-        let slot = &mut self.slots[index as usize];
-        (slot.endpoint, slot.queue) = (endpoint, queue as u8);
+    pub fn take(&mut self, kind: Kind, endpoint: u32, queue: usize) -> u32 {
+        self.taken = (self.taken + 1) & GENERATION_MASK;
+        let place = self.slots.vacant_entry();
+        let index = place.key() as u32;
+        let id = WrId::new(kind, queue, self.taken, index);
+        place.insert(RecvSlot { place: Place::Above, id, endpoint, at: 0 });
         if endpoint != NO_ENDPOINT {
             self.own(index, endpoint as usize);
         }
         index
     }
 
-    fn grow(&mut self) -> u32 {
-        let unused =
-            RecvSlot { posted: None, held: None, generation: 0, endpoint: NO_ENDPOINT, queue: 0, place: 0 };
-        self.slots.push(unused);
-        (self.slots.len() - 1) as u32
-    }
-
     fn own(&mut self, index: u32, endpoint: usize) {
         if self.owned.len() <= endpoint {
             self.owned.resize_with(endpoint + 1, Vec::new);
         }
-        self.slots[index as usize].place = self.owned[endpoint].len() as u32;
+        self.slots[index as usize].at = self.owned[endpoint].len() as u32;
         self.owned[endpoint].push(index);
     }
 
     /// The slot belongs to no endpoint any more.
     fn part(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        let (endpoint, place) = (std::mem::replace(&mut slot.endpoint, NO_ENDPOINT), slot.place);
+        let (endpoint, at) = (std::mem::replace(&mut slot.endpoint, NO_ENDPOINT), slot.at);
         let Some(owned) = self.owned.get_mut(endpoint as usize) else { return };
-        owned.swap_remove(place as usize);
-        if let Some(moved) = owned.get(place as usize) {
-            self.slots[*moved as usize].place = place;
+        owned.swap_remove(at as usize);
+        if let Some(moved) = owned.get(at as usize) {
+            self.slots[*moved as usize].at = at;
         }
     }
 
-    /// Takes the buffers of a shared queue that the device has given up with it.
-    pub fn take_back(&mut self, queue: usize) -> impl Iterator<Item = Buf> {
-        let slots = self.slots.iter_mut().filter(move |slot| usize::from(slot.queue) == queue);
-        slots.filter_map(|slot| slot.posted.take()).map(Posted::completed)
+    /// The buffers of a shared queue that is gone: the device has given them up with it.
+    pub fn take_back(&mut self, queue: usize, gone: &Destroyed) -> impl Iterator<Item = Buf> {
+        let slots = self.slots.iter_mut().map(|(_, slot)| slot);
+        slots.filter(move |slot| slot.id.queue() == queue).filter_map(|slot| {
+            match std::mem::replace(&mut slot.place, Place::Above) {
+                Place::Posted(posted) => posted.outlived(gone),
+                other => {
+                    slot.place = other;
+                    None
+                }
+            }
+        })
+    }
+
+    /// The endpoint that the slot of a completion is of; `None` if it is stale.
+    #[inline]
+    pub fn endpoint(&self, id: WrId) -> Option<u32> {
+        self.slots.get(id.index() as usize).filter(|slot| slot.id == id).map(|slot| slot.endpoint)
+    }
+
+    /// The slot is of this endpoint, and of a connection that it still has.
+    #[inline]
+    pub fn is_of(&self, index: u32, endpoint: u32) -> bool {
+        self.slots.get(index as usize).is_some_and(|slot| slot.endpoint == endpoint)
+    }
+
+    /// The buffer of a receive that has completed; `None` if it is stale.
+    #[inline]
+    pub fn completed(&mut self, done: Completion) -> Option<Buf> {
+        let slot = self.slots.get_mut(WrId(done.wr_id()).index() as usize)?;
+        match &slot.place {
+            Place::Posted(posted) if posted.is_of(&done) => {}
+            _ => return None,
+        }
+        match std::mem::replace(&mut slot.place, Place::Above) {
+            Place::Posted(posted) => posted.completed(done),
+            Place::Held(_) | Place::Above => None,
+        }
+    }
+
+    /// The slot's buffer waits to be posted again.
+    #[inline]
+    pub fn hold(&mut self, index: u32, buf: Buf) {
+        self.set(index, Place::Held(buf));
+    }
+
+    /// The device has taken a slot's buffer.
+    #[inline]
+    pub fn posted(&mut self, wr_id: u64, buf: Posted) {
+        self.set(WrId(wr_id).index(), Place::Posted(buf));
+    }
+
+    #[inline]
+    fn set(&mut self, index: u32, place: Place) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            slot.place = place;
+        }
+    }
+
+    /// The buffer of a slot that waits to be posted again.
+    #[inline]
+    pub fn take_held(&mut self, index: u32) -> Option<Buf> {
+        self.slots.get_mut(index as usize)?.held()
     }
 
     /// The work request id under which the slot's buffer is posted.
-    pub fn wr_id(&self, kind: Kind, index: u32) -> u64 {
-        let slot = &self.slots[index as usize];
-        WrId::new(kind, slot.queue as usize, slot.generation, index).0
+    #[inline]
+    pub fn wr_id(&self, index: u32) -> u64 {
+        self.slots[index as usize].id.0
     }
 
     /// Moves the buffers of consumed slots into a chain, as many as it takes.
     #[inline]
-    pub fn take_consumed(&mut self, kind: Kind, consumed: &mut Vec<u32>, chain: &mut Chain) {
+    pub fn take_consumed(&mut self, consumed: &mut Vec<u32>, chain: &mut Chain) {
         while chain.len() < CHAIN
             && let Some(index) = consumed.pop()
         {
-            if let Some(buf) = self.by_index(index).held.take() {
-                self.add(kind, index, buf, chain);
+            if let Some(slot) = self.slots.get_mut(index as usize)
+                && let Some(buf) = slot.held()
+                && let Err(buf) = chain.push(slot.id.0, buf)
+            {
+                slot.place = Place::Held(buf);
             }
         }
     }
@@ -115,10 +191,17 @@ impl RecvSlots {
     ) -> Result<(), PoolError> {
         while chain.len() < wanted.min(CHAIN) {
             let buf = pool.take()?;
-            let index = self.take(endpoint, queue);
-            self.add(Kind::Peer, index, buf, chain);
+            let index = self.take(Kind::Peer, endpoint, queue);
+            self.add(index, buf, chain);
         }
         Ok(())
+    }
+
+    /// Appends a slot's buffer to a chain; one that has no room leaves it with the slot.
+    pub fn add(&mut self, index: u32, buf: Buf, chain: &mut Chain) {
+        if let Err(buf) = chain.push(self.wr_id(index), buf) {
+            self.hold(index, buf);
+        }
     }
 
     /// What the device has not taken of a chain goes back to its pool, and its slots are free.
@@ -130,75 +213,58 @@ impl RecvSlots {
         }
     }
 
-    /// Appends a slot's buffer to a chain; one that has no room leaves it with the slot.
-    #[inline]
-    pub fn add(&mut self, kind: Kind, index: u32, buf: Buf, chain: &mut Chain) {
-        if let Err(buf) = chain.push(self.wr_id(kind, index), buf) {
-            self.by_index(index).held = Some(buf);
-        }
-    }
-
-    /// The device has taken a slot's buffer.
-    #[inline]
-    pub fn posted(&mut self, wr_id: u64, buf: Posted) {
-        self.by_index(WrId(wr_id).index()).posted = Some(buf);
-    }
-
     /// What the device has not taken of a chain waits in its slots.
     #[cold]
     pub fn put_back(&mut self, mut chain: Chain, consumed: &mut Vec<u32>) {
         while let Some((wr_id, buf)) = chain.pop() {
             let index = WrId(wr_id).index();
-            self.by_index(index).held = Some(buf);
+            self.hold(index, buf);
             consumed.push(index);
         }
     }
 
-    /// The slot is no longer used; completions that still name it are stale.
-    pub fn release(&mut self, index: u32) {
+    /// The slot is no longer used; completions that still name it are stale. What it holds.
+    pub fn release(&mut self, index: u32) -> Option<Buf> {
         self.part(index);
-        let slot = &mut self.slots[index as usize];
-        slot.generation = (slot.generation + 1) & GENERATION_MASK;
-        self.free.push(index);
-    }
-
-    /// The slot of a completion; `None` if it is stale.
-    #[inline]
-    pub fn at(&mut self, id: WrId) -> Option<&mut RecvSlot> {
-        self.slots.get_mut(id.index() as usize).filter(|s| s.generation == id.generation())
-    }
-
-    /// The slot by its number.
-    #[inline]
-    pub fn by_index(&mut self, index: u32) -> &mut RecvSlot {
-        &mut self.slots[index as usize]
+        self.slots.try_remove(index as usize).and_then(|mut slot| slot.held())
     }
 
     /// Buffers of `queue` that the device holds, and that wait to be posted again.
     pub fn tally(&self, queue: usize) -> (usize, usize) {
-        let of_queue = || self.slots.iter().filter(|s| usize::from(s.queue) == queue);
-        (of_queue().filter(|s| s.posted.is_some()).count(), of_queue().filter(|s| s.held.is_some()).count())
+        let of_queue = || self.slots.iter().map(|(_, slot)| slot).filter(|slot| slot.id.queue() == queue);
+        let posted = of_queue().filter(|slot| matches!(slot.place, Place::Posted(_))).count();
+        let held = of_queue().filter(|slot| matches!(slot.place, Place::Held(_))).count();
+        (posted, held)
     }
 
     /// What the upper layer still holds of `endpoint`'s messages is of a connection that is gone.
     pub fn disown(&mut self, endpoint: u32) {
-        let held_above = |s: &RecvSlot| s.posted.is_none() && s.held.is_none();
         for index in self.owned_by(endpoint).to_vec() {
-            if held_above(&self.slots[index as usize]) {
+            if matches!(self.slots[index as usize].place, Place::Above) {
                 self.part(index);
             }
         }
     }
 
-    /// Slots in use on the per-peer queues of `endpoint`.
-    pub fn of_endpoint(&self, endpoint: u32) -> Vec<u32> {
-        let in_use = |s: &RecvSlot| s.posted.is_some() || s.held.is_some();
-        self.owned_by(endpoint).iter().copied().filter(|i| in_use(&self.slots[*i as usize])).collect()
+    /// Releases the slots of `endpoint`'s per-peer queues but for those whose messages the upper
+    /// layer holds: the buffers that wait, each with its queue. One that is posted stays with the
+    /// device.
+    pub fn release_all(&mut self, endpoint: u32) -> Vec<(usize, Buf)> {
+        let mut buffers = Vec::new();
+        for index in self.owned_by(endpoint).to_vec() {
+            let slot = &self.slots[index as usize];
+            let queue = slot.id.queue();
+            if !matches!(slot.place, Place::Above) {
+                buffers.extend(self.release(index).map(|buf| (queue, buf)));
+            }
+        }
+        buffers
     }
 
     /// The device holds a buffer of `endpoint`'s per-peer queues.
     pub fn are_posted(&self, endpoint: u32) -> bool {
-        self.owned_by(endpoint).iter().any(|i| self.slots[*i as usize].posted.is_some())
+        let is_posted = |index: &u32| matches!(self.slots[*index as usize].place, Place::Posted(_));
+        self.owned_by(endpoint).iter().any(is_posted)
     }
 
     fn owned_by(&self, endpoint: u32) -> &[u32] {
@@ -216,7 +282,7 @@ mod tests {
 
     /// What each endpoint owns, as looking at every slot says.
     fn owners(slots: &RecvSlots) -> Vec<(u32, u32)> {
-        let mut all: Vec<_> = (0..).zip(&slots.slots).map(|(index, slot)| (slot.endpoint, index)).collect();
+        let mut all: Vec<_> = slots.slots.iter().map(|(index, slot)| (slot.endpoint, index as u32)).collect();
         all.retain(|(endpoint, _)| *endpoint != NO_ENDPOINT);
         all.sort_unstable();
         all
@@ -238,13 +304,18 @@ mod tests {
             let mut used = Vec::new();
             for (step, endpoint, which) in steps {
                 match step {
-                    0 => used.push(slots.take(endpoint, 0)),
-                    1 => used.push(slots.take(NO_ENDPOINT, 1)),
-                    2 if !used.is_empty() => slots.release(used.swap_remove(which.index(used.len()))),
+                    0 => used.push(slots.take(Kind::Peer, endpoint, 0)),
+                    1 => used.push(slots.take(Kind::Shared, NO_ENDPOINT, 1)),
+                    2 if !used.is_empty() => drop(slots.release(used.swap_remove(which.index(used.len())))),
                     _ => slots.disown(endpoint),
                 }
                 prop_assert_eq!(lists(&slots), owners(&slots));
             }
         }
+    }
+
+    #[test]
+    fn a_slot_takes_one_line_of_the_cache() {
+        assert_eq!(size_of::<RecvSlot>(), 64);
     }
 }

@@ -7,20 +7,20 @@ use crate::transport::endpoint::numbers::{Arrival, of_label};
 use crate::transport::endpoint::state::State;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport};
-use verbs::{Buf, Wc};
+use verbs::{Buf, Completion};
 
 impl<C> Transport<C> {
     /// A receive completion of neither a P nor an S queue.
     #[inline(never)]
-    pub(crate) fn received_otherwise(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
+    pub(crate) fn received_otherwise(&mut self, done: Completion, id: WrId) -> Option<Delivery> {
         match id.kind() {
-            Some(Kind::Xrc) => self.received_xrc(wc, id),
-            _ => self.cts_received(wc, id),
+            Some(Kind::Xrc) => self.received_xrc(done, id),
+            _ => self.cts_received(done, id),
         }
     }
 
     /// Takes a receive completion of an X queue apart.
-    fn received_xrc(&mut self, wc: &Wc, id: WrId) -> Option<Delivery> {
+    fn received_xrc(&mut self, done: Completion, id: WrId) -> Option<Delivery> {
         let (slot, queue) = (id.index(), id.queue());
         if let Some(shared) = &mut self.queues[queue].shared {
             shared.posted -= 1;
@@ -28,8 +28,9 @@ impl<C> Transport<C> {
                 self.ran_empty(queue);
             }
         }
-        let buf = self.slots.at(id)?.posted.take()?.completed();
-        let len = (wc.byte_len() as usize).min(buf.capacity() as usize);
+        let len = done.byte_len() as usize;
+        let buf = self.slots.completed(done)?;
+        let len = len.min(buf.capacity() as usize);
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| XrcHeader::parse(*head));
         let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
             return self.drop_malformed(queue, slot, buf);

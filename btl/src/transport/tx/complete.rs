@@ -7,22 +7,20 @@
 use crate::transport::channel::{Held, Ledger, Line, LineId};
 use crate::transport::endpoint::state::State;
 use crate::transport::{SendBuf, Transport, Upcall};
-use verbs::{Wc, WcStatus};
+use verbs::{Completion, Posted, Wc, WcStatus};
 
 impl<C> Transport<C> {
     /// Looks at the send completions; how many there were. It may be called again from within, and
     /// then goes on behind the completion at hand: those of a queue pair are looked at in order.
     pub(crate) fn poll_sends(&mut self) -> usize {
-        if self.send_batch.next == self.send_batch.len {
-            self.send_batch.next = 0;
-            self.send_batch.len = match self.send_cq.poll(&mut self.send_batch.wcs) {
-                Ok(got) => got,
-                Err(error) => self.cq_broken(&error),
-            };
+        if self.send_batch.is_empty()
+            && let Err(error) = self.send_cq.poll(&mut self.send_batch)
+        {
+            self.cq_broken(&error);
         }
         let mut seen = 0;
-        while let Some(wc) = self.send_batch.take() {
-            self.sent(&wc);
+        while let Some(done) = self.send_batch.take() {
+            self.sent(&done);
             seen += 1;
         }
         seen
@@ -30,7 +28,7 @@ impl<C> Transport<C> {
 
     /// A send work request has completed.
     #[inline]
-    fn sent(&mut self, wc: &Wc) {
+    fn sent(&mut self, wc: &Completion) {
         let id = LineId(wc.wr_id());
         if let Some(path) = id.path() {
             return self.sent_over_xrc(wc, path, id);
@@ -58,28 +56,37 @@ impl<C> Transport<C> {
 
     /// Gives back what the first line and those behind it hold, up to the one that has completed.
     #[inline(never)]
-    fn retire_through(&mut self, wc: &Wc, id: LineId, first: (Line, bool)) {
+    fn retire_through(&mut self, wc: &Completion, id: LineId, first: (Line, bool)) {
         let mut next = Some(first);
         while let Some((line, last)) = next {
             match self.held.try_remove(line.gives_back as usize) {
                 None => self.send_done(id.index(), id.queue()),
-                Some(held) => self.retire(held, !last || wc.is_ok()),
+                Some(held) => self.retire(held, wc, !last || wc.is_ok()),
             }
             let lane = self.lane(id.index(), id.queue()).filter(|_| !last);
             next = lane.and_then(|lane| lane.retire(id));
         }
     }
 
-    fn retire(&mut self, held: Held<C>, ok: bool) {
+    fn retire(&mut self, held: Held<C>, by: &Completion, ok: bool) {
         match held {
             Held::Message { to, queue, buf, share, .. } => {
-                self.give_back(SendBuf { buf: buf.completed(), class: queue, share });
+                self.take_sent(buf, by, (queue, share));
                 self.send_done(to.index, queue.into());
             }
             Held::Operation { to, queue, operation } => {
                 self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok });
                 self.rdma_done(to.index, queue.into());
             }
+        }
+    }
+
+    /// A send buffer has come back from the device, by the completion of its request or of one
+    /// behind it.
+    #[inline]
+    pub(crate) fn take_sent(&mut self, buf: Posted, by: &Completion, (class, share): (u8, Option<u32>)) {
+        if let Some(buf) = buf.completed_up_to(by) {
+            self.give_back(SendBuf { buf, class, share });
         }
     }
 
@@ -126,7 +133,7 @@ mod tests {
     use crate::transport::wrid::{Kind, WrId};
     use std::sync::Arc;
     use std::time::Duration;
-    use verbs::{Driver, Posted, Qp, QpCap, QpInit, QpKind};
+    use verbs::{Driver, Qp, QpCap, QpInit, QpKind};
 
     fn transport() -> Transport<u64> {
         let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));

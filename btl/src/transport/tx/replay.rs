@@ -17,19 +17,19 @@ use crate::transport::endpoint::CONNECT_PATIENCE;
 use crate::transport::endpoint::route::Kept;
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::{SendBuf, Transport, Upcall};
-use verbs::{Wc, WcStatus};
+use verbs::{Completion, Wc, WcStatus};
 
 impl<C> Transport<C> {
     /// A work request has not been carried out, or failed.
     #[cold]
-    pub(crate) fn unsent(&mut self, wc: &Wc, held: Held<C>, path: u32) {
+    pub(crate) fn unsent(&mut self, wc: &Completion, held: Held<C>, path: u32) {
         let to = held.target().0;
         let flushed = wc.status() == WcStatus::Flushed;
         self.break_path(path, (!flushed).then_some(to), &reason(wc));
         if flushed && self.is_on_hold(to, path) {
-            self.keep(held, path);
+            self.keep(held, wc, path);
         } else {
-            self.give_up_held(held, path);
+            self.give_up_held(held, wc, path);
         }
     }
 
@@ -43,7 +43,7 @@ impl<C> Transport<C> {
     }
 
     /// The endpoint keeps what the line held, to post it again.
-    fn keep(&mut self, held: Held<C>, path: u32) {
+    fn keep(&mut self, held: Held<C>, by: &Completion, path: u32) {
         let (to, lane) = held.target();
         let Some(ep) = self.endpoints.get_mut(to.index) else { return };
         let Some(route) = &mut ep.route else { return };
@@ -51,8 +51,10 @@ impl<C> Transport<C> {
         self.outstanding -= 1;
         match held {
             Held::Message { queue, buf, share, total, .. } => {
-                let buf = SendBuf { buf: buf.completed(), class: queue, share };
-                route.messages.push_back(Kept { queue, buf, total });
+                if let Some(buf) = buf.completed_up_to(by) {
+                    let buf = SendBuf { buf, class: queue, share };
+                    route.messages.push_back(Kept { queue, buf, total });
+                }
             }
             Held::Operation { operation, .. } => {
                 route.operations.push_back(operation);
@@ -64,10 +66,10 @@ impl<C> Transport<C> {
         }
     }
 
-    fn give_up_held(&mut self, held: Held<C>, path: u32) {
+    fn give_up_held(&mut self, held: Held<C>, by: &Completion, path: u32) {
         match held {
             Held::Message { to, queue, buf, share, .. } => {
-                self.give_back(SendBuf { buf: buf.completed(), class: queue, share });
+                self.take_sent(buf, by, (queue, share));
                 self.send_over(to, queue.into());
             }
             Held::Operation { to, queue, operation } => {

@@ -4,7 +4,7 @@
 use crate::protocol::wire::{HEADER_LEN, XrcHeader};
 use crate::transport::channel::{Connection, Held, LineId};
 use crate::transport::{SendBuf, Transport, Upcall};
-use verbs::Wc;
+use verbs::Completion;
 
 impl<C> Transport<C> {
     /// Gives a message to an X queue its number.
@@ -42,14 +42,14 @@ impl<C> Transport<C> {
 
     /// A send completion of an XRC send queue pair.
     #[inline(never)]
-    pub(crate) fn sent_over_xrc(&mut self, wc: &Wc, path: u32, id: LineId) {
+    pub(crate) fn sent_over_xrc(&mut self, wc: &Completion, path: u32, id: LineId) {
         let mut last = false;
         while !last {
             let Some((held, is_last)) = self.retire_from(path, id) else { return self.stats.stale += 1 };
             last = is_last;
             let to = held.target().0;
             if wc.is_ok() || !last {
-                self.sent_xrc(held, path);
+                self.sent_xrc(held, wc, path);
             } else {
                 self.unsent(wc, held, path);
             }
@@ -65,10 +65,10 @@ impl<C> Transport<C> {
         Some((self.held.try_remove(line.gives_back as usize)?, last))
     }
 
-    fn sent_xrc(&mut self, held: Held<C>, path: u32) {
+    fn sent_xrc(&mut self, held: Held<C>, by: &Completion, path: u32) {
         match held {
             Held::Message { to, queue, buf, share, .. } => {
-                self.give_back(SendBuf { buf: buf.completed(), class: queue, share });
+                self.take_sent(buf, by, (queue, share));
                 self.send_over(to, queue.into());
             }
             Held::Operation { to, queue, operation } => {
