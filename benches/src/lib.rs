@@ -1,6 +1,7 @@
 //! Two transports in one process, over the software device, without Open MPI: what the layers below the MCA face cost.
 //!
-//! One thread drives both, so the figures are the software's alone: no cache line travels between cores, nobody waits.
+//! One thread drives both, so the figures are the software's alone: no cache line travels between
+//! cores, and neither side waits.
 //! Programs: `transport` (time and system calls per message, connections per second). Under
 //! `valgrind --tool=callgrind` the same program counts instructions, which no other load on the machine disturbs.
 

@@ -158,7 +158,7 @@ impl Model {
     fn take(&mut self, pending: &mut Pending<u32>) -> Result<(), TestCaseError> {
         let ready = self.ready_peers();
         let Some(turn) = pending.take() else {
-            prop_assert!(ready.is_empty(), "peers {:?} are ready and nobody is served", ready);
+            prop_assert!(ready.is_empty(), "peers {:?} are ready and none is served", ready);
             return Ok(());
         };
         let peer = turn.lane.peer;

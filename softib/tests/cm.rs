@@ -131,7 +131,7 @@ fn a_request_finds_a_listener_that_comes_up_just_after_it() {
         assert_eq!(event.kind, RDMA_CM_EVENT_CONNECT_REQUEST);
         return [id, event.id, next].into_iter().for_each(destroy);
     }
-    panic!("nobody was found in any of 20 rounds");
+    panic!("all of 20 requests were refused");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn refusals_say_why() {
     let late = channel.resolved(RDMA_PS_TCP, port);
     assert_eq!(connect(late, &[]), 0);
     let event = channel.next();
-    assert_eq!((event.kind, event.status), (RDMA_CM_EVENT_REJECTED, 8), "nobody listens");
+    assert_eq!((event.kind, event.status), (RDMA_CM_EVENT_REJECTED, 8), "no listener");
     destroy(late);
 }
 
@@ -258,7 +258,7 @@ fn a_peer_that_is_killed_is_disconnected_at_once_and_its_socket_swept() {
     child.kill();
     assert_eq!(channel.next().kind, RDMA_CM_EVENT_DISCONNECTED);
     destroy(id);
-    // Its port is free, and its socket, which it could not remove, in nobody's way.
+    // Its port is free, and its socket, which it could not remove, hinders no later listener.
     let next = channel.id(RDMA_PS_TCP);
     assert_eq!(bind(next, &format!("127.0.0.1:{port}")), 0);
     assert_eq!(unsafe { (cm().listen)(next, 1) }, 0);

@@ -181,7 +181,7 @@ fn a_message_to_another_port_than_the_peers_gets_no_answer() {
     let (one, two) = (dev.qp(IBV_QPT_RC, cq), dev.qp(IBV_QPT_RC, cq));
     connect([&one, &two], [1, 2], [lids[2], lids[0]]);
     assert_eq!(exchange((dev, &one), (dev, &two)), IBV_WC_RETRY_EXC_ERR);
-    // Its answers would go to port 3, where nobody waits for them.
+    // Its answers would go to port 3, where no queue pair waits for them.
     let (one, two) = (dev.qp(IBV_QPT_RC, dev.cq(64)), dev.qp(IBV_QPT_RC, dev.cq(64)));
     connect([&one, &two], [1, 2], [lids[1], lids[2]]);
     assert_eq!(exchange((dev, &one), (dev, &two)), IBV_WC_RETRY_EXC_ERR);
@@ -246,7 +246,7 @@ fn a_datagram_leaves_at_its_queue_pairs_port_and_says_so() {
     assert_eq!(send(handle(&all[0], lid(there, 2))), IBV_WC_SUCCESS);
     assert_eq!(to.wait().slid, own);
     assert!(handle(&all[0], lid(there, PORTS + 1)).is_null());
-    // Another port of the right process: nobody there has this number.
+    // Another port of the right process: no queue pair there has this number.
     assert_eq!(send(handle(&all[0], lid(own, 2))), IBV_WC_SUCCESS);
     // A handle of another port, and of another device.
     assert_eq!(send(handle(&all[0], lid(there, 1))), IBV_WC_LOC_QP_OP_ERR);
@@ -370,7 +370,7 @@ fn two_processes_talk_over_a_second_devices_second_port() {
     child.finish();
 }
 
-/// Has one device with one port; a path to the second port's LID of its node leads to nobody.
+/// Has one device with one port; a path to the second port's LID of its node leads to no port.
 fn one_port() {
     let dev = open_all().remove(0);
     let qp = dev.qp(IBV_QPT_RC, dev.cq(8));

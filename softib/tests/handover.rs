@@ -136,6 +136,6 @@ fn two_senders_wake_a_sleeper_once_and_both_are_found() {
         assert!(rung.iter().filter(|rung| **rung).count() <= 1);
         let left = handover::take(&*bits);
         assert_eq!(seen | left, 3);
-        assert!(left == 0 || rung.contains(&true), "a mark was set and nobody was woken");
+        assert!(left == 0 || rung.contains(&true), "a mark was set and no thread was woken");
     });
 }

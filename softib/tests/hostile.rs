@@ -39,7 +39,7 @@ fn child_main() {
     }
 }
 
-/// A segment as somebody maps it who means no good.
+/// A segment, mapped by a process that corrupts it.
 struct Intruder {
     base: *mut u8,
 }
@@ -145,7 +145,7 @@ fn corrupt_segments_crash_nobody_and_every_request_ends_through_the_rings() {
     corrupt("hostile-rings", "0");
 }
 
-/// Whoever can write to our segment can't make us write elsewhere in our own memory.
+/// A process that can write to our segment can't make us write elsewhere in our own memory.
 #[test]
 fn a_region_that_was_widened_in_the_shared_table_grants_no_more_of_our_own_memory() {
     let dev = Dev::open();
@@ -184,7 +184,7 @@ fn a_segment_that_is_cut_short_is_as_good_as_dead() {
     }
 }
 
-/// Connects to QPN `slot << 12 | 2` of nobody's and sends; the status it ends with.
+/// Connects to QPN `slot << 12 | 2`, which no process has, and sends; the status it ends with.
 fn outcome_of_a_send_to(dev: &Dev, dest: u32) -> u32 {
     let qp = dev.qp(IBV_QPT_RC, dev.cq(8));
     qp.connect(dest, &Path { timeout: 8, retry_cnt: 1, ..Path::default() });

@@ -236,8 +236,8 @@ fn a_refusal_has_the_number_of_iwarp_and_its_data_as_long_as_they_are() {
     let (qp, again) = (idle(&dev), channel.resolved(RDMA_PS_TCP, port));
     assert_eq!(unsafe { (cm().connect)(again, &mut param(qp.num(), b"")) }, 0);
     let event = channel.next();
-    assert_eq!((event.kind, event.status), (RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED), "nobody listens");
-    assert_eq!(qp.state(), IBV_QPS_INIT, "nobody has heard of it");
+    assert_eq!((event.kind, event.status), (RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED), "no listener");
+    assert_eq!(qp.state(), IBV_QPS_INIT, "no peer has heard of it");
     destroy(again);
     qp.destroy();
 }

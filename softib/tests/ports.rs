@@ -201,7 +201,7 @@ fn the_registry_goes_with_the_last_process_even_a_killed_one() {
     let lid = one.hear()[0];
     two.hear();
     one.kill();
-    // A dead node's name is still known while somebody else is there.
+    // A dead node's name is still known while another process is there.
     let mut again = start("one");
     assert_eq!(again.hear()[0], lid);
     again.kill();

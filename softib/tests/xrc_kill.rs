@@ -29,7 +29,7 @@ use xrc::*;
 
 const HOLDERS: usize = 3;
 const SENDERS: usize = 2;
-/// Messages of a stream; more than a sender gets through before somebody is killed.
+/// Messages of a stream; more than a sender gets through before a process is killed.
 const STREAM: u64 = 3000;
 /// Messages of a stream that has to end.
 const SHORT: u64 = 300;
@@ -270,7 +270,7 @@ impl<'a> Referee<'a> {
         (holder, srqn)
     }
 
-    /// One round: everybody streams, somebody is killed, the others go on, the dead is replaced.
+    /// One round: all processes stream, one is killed, the others go on, the dead one is replaced.
     fn round(&mut self) -> Victim {
         let at = self.random.below((HOLDERS + SENDERS) as u64) as usize;
         let victim = if at < HOLDERS { Victim::Holder(at) } else { Victim::Sender(at - HOLDERS) };
@@ -317,7 +317,7 @@ impl<'a> Referee<'a> {
                 self.broken += 1;
                 self.renew(sender, another);
             }
-            // The receive queue pair is there, whoever made it.
+            // The receive queue pair is there, whichever process made it.
             self.go(sender, SHORT, &living);
             assert_eq!(self.heard(sender, &living), IBV_WC_SUCCESS);
         }
@@ -386,7 +386,7 @@ fn a_receive_queue_pair_serves_the_living_whoever_is_killed_and_nothing_is_left(
     referee.close();
 }
 
-/// All of a domain die at once; whoever comes next finds nothing that hinders him, and sweeps.
+/// All of a domain die at once; the next process finds nothing that hinders it, and sweeps.
 #[test]
 fn the_next_process_sweeps_a_domain_whose_processes_were_all_killed() {
     let (folder, name) = (Folder::new("xrc-all-killed"), Name::new());

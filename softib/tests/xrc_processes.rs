@@ -131,7 +131,7 @@ fn a_queue_pair_outlives_its_creator_and_goes_with_its_last_handle() {
     assert_eq!(second.hear(), [1, u64::from(number)]);
     second.tell(&[0]);
     second.hear();
-    // From now on nobody answers; a short patience will do.
+    // From now on no process answers; a short patience will do.
     let attr = ibv_qp_attr { qp_state: IBV_QPS_SQD, ..Default::default() };
     assert_eq!(from.modify(&attr, IBV_QP_STATE), 0);
     let attr = ibv_qp_attr { qp_state: IBV_QPS_SQD, timeout: 8, retry_cnt: 1, ..Default::default() };

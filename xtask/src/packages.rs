@@ -70,7 +70,7 @@ pub const TESTS: [Package; 14] = [
     package("ucx-utils", "UCX, which runs on the drop-in libibverbs", "ucx_perftest"),
     package(
         "netpipe-openmpi",
-        "NetPIPE, a benchmark with an integrity check that nobody here wrote",
+        "NetPIPE, a benchmark of another project, with an integrity check",
         "NPopenmpi",
     ),
     package("python3", "runs mpi4py's tests", "/usr/bin/python3"),

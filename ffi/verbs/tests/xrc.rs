@@ -119,7 +119,7 @@ fn the_last_handle_takes_the_queue_pair_along() {
     drop(to);
     assert_eq!((other.num(), other.state().unwrap()), (number, QpState::Rtr));
     drop(other);
-    from.towards(srq.number().unwrap()).post_send_inline(1, [b"nobody"], SendFlags::empty()).unwrap();
+    from.towards(srq.number().unwrap()).post_send_inline(1, [b"no SRQ"], SendFlags::empty()).unwrap();
     assert_eq!(side.wait(&side.cq).status(), WcStatus::RetryExc);
     let gone = XrcRecvQp::open(&xrcd, number).unwrap_err();
     assert_eq!((gone.call(), gone.errno()), ("ibv_open_qp", libc::EINVAL));

@@ -173,7 +173,7 @@ impl Player {
 
     fn connect(&mut self, card: &[u64]) {
         self.partner = card.to_vec();
-        // 17 ms, 4 times: whoever is dead before it was connected to has nothing else to show it by.
+        // 17 ms, 4 times: a peer that died before it was connected to is recognised by nothing else.
         let path = Path { timeout: 12, access: ATOMIC, rd_atomic: (4, 4), ..Path::default() };
         for (wire, number) in self.wires.iter().zip(card).take(2) {
             wire.qp.rtr(*number as u32, &path);

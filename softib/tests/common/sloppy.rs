@@ -1,7 +1,7 @@
 //! A process that exchanges requests with a partner and expects nothing of them but that each one ends, once.
 //!
 //! PREPARE answers with a card; the partner's card connects, plays for a moment, takes everything down again (memory keys, too), and says how
-//! many requests there were. Around the registered memory lies some that nobody may touch.
+//! many requests there were. Around the registered memory lie margins that must stay as they are.
 
 use super::common::*;
 use rdma_sys::*;

@@ -119,7 +119,7 @@ pub fn sender(dev: &Dev) -> Qp {
 /// Everything, and atomics.
 pub const XRC_ACCESS: u32 = ALL_ACCESS | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// A path whose sends are given up only after a long time, if nobody says that it is in vain.
+/// A path whose sends are given up only after a long time, unless the target refuses them.
 pub fn patient() -> Path {
     Path { timeout: 20, retry_cnt: 7, access: XRC_ACCESS, ..Path::default() }
 }

@@ -37,7 +37,7 @@ const BASE_HEAD: &str = "
 ## Parameters of every BTL
 
 Open MPI registers these itself, under the same prefix; its own texts are in `ompi_info`. The three limits are lowered to the
-largest buffer of `receive_queues` where nobody set them.
+largest buffer of `receive_queues` where they are not set.
 
 | name | default | meaning |
 |------|---------|---------|
