@@ -22,11 +22,16 @@ use common::*;
 mod sloppy;
 
 use rdma_sys::*;
+use softib::shm::cell::{Head, destination, flag, op};
 use softib::shm::layout::*;
+use softib::shm::map::Map;
+use softib::shm::ring::SendRing;
+use softib::shm::{qptable, segment};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path as FilePath;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -164,6 +169,25 @@ fn a_region_that_was_widened_in_the_shared_table_grants_no_more_of_our_own_memor
     assert_eq!(a.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, 8), private.as_ptr() as u64, buf.key()), 0);
     assert_eq!(a.wait().status, IBV_WC_REM_ACCESS_ERR);
     assert!(private.iter().all(|byte| *byte == 9));
+}
+
+/// The receive that such a message had taken used to get no completion.
+#[test]
+fn a_write_with_immediate_of_a_wrong_length_completes_the_receive_that_it_took_with_an_error() {
+    let dev = Dev::open();
+    let (buf, (a, b)) = (dev.buf(64), loopback(&dev, &Path::default()));
+    assert_eq!(b.recv(7, &[buf.sge(0, 64)]), 0);
+    let (slot, index) = ((b.num() >> QP_BITS) as usize, b.num() as usize % QPS);
+    let file = segment::open_slot(&segment::directory(), slot).unwrap();
+    let tables = Arc::new(Map::new(&file, TABLES_LEN).unwrap());
+    let incarnation = tables.u64(H_NONCE).load(Ordering::Relaxed);
+    let mut ring = SendRing::claim(&tables, &file, (slot, incarnation), true, false).unwrap();
+    let dst = destination(index, qptable::look_up(&tables, index).unwrap().1.generation);
+    let head = Head { op: op::WRITE_IMM, flags: flag::IMM, dst, src_qpn: a.num(), len: 8, imm: 0, pos: 0 };
+    let _ = ring.push(head, |payload| unsafe { payload.write_bytes(0, 8) });
+    let wc = b.wait();
+    assert_eq!((wc.wr_id, wc.status), (7, IBV_WC_LOC_PROT_ERR));
+    assert_eq!(event(&dev), Some(IBV_EVENT_QP_FATAL));
 }
 
 #[test]

@@ -94,8 +94,7 @@ impl Qp {
 
     /// Completes a receive that got no message.
     pub fn complete_receive_error(&mut self, w: &mut World, wr_id: u64, status: u32) {
-        let wc = ibv_wc { wr_id, status, opcode: IBV_WC_RECV, qp_num: self.num, ..Default::default() };
-        w.complete(self.recv_cq, Cqe { wc, retire: None }, true);
+        w.complete_receive_error((self.recv_cq, self.num), wr_id, status);
     }
 
     /// Reports the end of a send request: always if it failed, else if it asked for it.

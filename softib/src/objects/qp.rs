@@ -3,7 +3,7 @@
 use super::CBox;
 use super::extended::QpEx;
 use super::peer::Link;
-use super::recvq::{RecvQ, Taken};
+use super::recvq::{Partial, RecvQ};
 use super::work::{Held, Queued, Work};
 use super::world::World;
 use super::xrc_link::SendLink;
@@ -12,13 +12,6 @@ use crate::shm::layout::{QP_BITS, QPS};
 use crate::shm::qptable::{self, Public};
 use rdma_sys::*;
 use std::collections::VecDeque;
-
-/// A message of several fragments on its way in.
-#[derive(Debug)]
-pub struct Inbound {
-    pub taken: Taken,
-    pub received: u32,
-}
 
 /// What a cell says that brings a whole SEND of the plain kind: its sender, and the queue pair that
 /// it is for.
@@ -70,7 +63,7 @@ pub struct Qp {
     pub generation: u32,
     pub link: Option<Link>,
     pub rq: Option<RecvQ>,
-    pub inbound: Option<Inbound>,
+    pub inbound: Option<Partial>,
     /// Sends that could not go out at once, in order.
     pub sq: VecDeque<Queued>,
     /// Send requests posted, and those whose completion has been polled (or covered by a polled one).

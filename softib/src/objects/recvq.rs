@@ -20,6 +20,13 @@ pub struct Taken {
     pub bad: bool,
 }
 
+/// A message of several fragments on its way in.
+#[derive(Debug)]
+pub struct Partial {
+    pub taken: Taken,
+    pub received: u32,
+}
+
 impl Taken {
     /// Bytes that its buffers hold.
     pub fn capacity(&self) -> u64 {

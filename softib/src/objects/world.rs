@@ -14,7 +14,7 @@ use crate::errno::Errno;
 use crate::fabric::Ports;
 use crate::shm::heap::{Extent, Heap};
 use crate::shm::segment::Segment;
-use rdma_sys::{IBV_EVENT_CQ_ERR, IBV_WC_SUCCESS};
+use rdma_sys::*;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -122,6 +122,12 @@ impl World {
         if cq.watchful {
             self.attend(key, solicited);
         }
+    }
+
+    /// Completes a receive that got no message, in queue `cq`, with `num` for a queue pair.
+    pub fn complete_receive_error(&mut self, (cq, num): (usize, u32), wr_id: u64, status: u32) {
+        let wc = ibv_wc { wr_id, status, opcode: IBV_WC_RECV, qp_num: num, ..Default::default() };
+        self.complete(cq, Cqe { wc, retire: None }, true);
     }
 
     /// The rest for a queue that is armed, or keeps times.

@@ -3,7 +3,7 @@
 
 use super::CBox;
 use super::extended::QpEx;
-use super::recvq::Taken;
+use super::recvq::Partial;
 use crate::errno::Errno;
 use crate::shm::domain::{DomainFile, EVENTS, Identity};
 use crate::shm::registry;
@@ -114,8 +114,7 @@ pub struct XrcSrq {
 /// A message on its way in.
 #[derive(Debug)]
 pub struct Flow {
-    pub taken: Taken,
-    pub received: u32,
+    pub part: Partial,
     /// What had been received when it was looked at last.
     pub seen: u32,
     /// Index and generation of the receive queue pair it comes through.

@@ -32,7 +32,7 @@ fn carry_out(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> S
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM if qp.kind == IBV_QPT_UD => {
             unconnected::send_datagram(qp, w, work, sges)
         }
-        IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => unreliable(qp.kind, message::send_message(qp, w, work, sges)),
+        IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => unreliable(qp.kind, message::attempt(qp, w, work, sges)),
         IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => window::attempt(qp, w, work),
         IBV_WR_SEND_WITH_INV => window::send_invalidating(qp, w, work, sges),
         _ => unreliable(qp.kind, rdma::attempt(qp, w, work, sges)),

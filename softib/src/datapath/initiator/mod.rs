@@ -23,7 +23,7 @@
 //! xrc        all of these over XRC                window     binds, invalidation
 //! unconnected, datagram, multicast                UD
 //!
-//! transit    the peer, a receive of its, its word that it has arrived
+//! path       the two ways to a receiver           transit    the peer, a receive of its, its word that it has arrived
 //! direct     memory by our own hand               ring       requests for memory through a ring
 //! answer     what comes back of those
 //! ```
@@ -36,6 +36,7 @@ mod fates;
 mod finish;
 mod message;
 pub mod multicast;
+mod path;
 mod queue;
 mod rdma;
 mod ring;

@@ -11,60 +11,63 @@
 //! done once or not at all.
 
 use super::direct::{direct, is_answered_with_data, needed, probe};
-use super::message::notify;
-use super::ring::{self, Message};
-use super::transit::{Sender, outcome, reach, refused};
+use super::path::{Path, Way};
 use crate::datapath::iwarp;
 use crate::objects::grant::Grant;
+use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
 use crate::objects::work::{Remote, Step, WORD, Work};
 use crate::objects::world::World;
 use rdma_sys::*;
 
-/// Carries an RDMA request out.
+/// Carries an RDMA request to the connected queue pair out.
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
-    let (me, iwarp) = ((qp.num, w.segment.incarnation), w.is_iwarp());
-    let Some(link) = qp.link.as_mut() else { return Step::Silent };
-    if work.unconfirmed {
-        return outcome(&mut w.peers, link, me, work);
-    }
-    let peer = match reach(&mut w.peers, link, me) {
-        Ok(peer) => peer,
+    let (reads, dest, iwarp) = (qp.attr.max_rd_atomic, qp.attr.dest_qp_num, w.is_iwarp());
+    let World { peers, stats, segment, mrs, .. } = w;
+    let mut way = match Way::to_peer(qp, peers, stats, segment.incarnation, work) {
+        Ok(way) => way,
         Err(step) => return step,
     };
+    if let Some(status) = local_error(reads, work) {
+        return Step::Done(status);
+    }
+    if iwarp && is_answered_with_data(work) && !iwarp::may_read_into(mrs, sges) {
+        return Step::Done(IBV_WC_LOC_PROT_ERR);
+    }
+    let grant = Grant { access: way.link.view.access, pd: way.link.view.pd, qpn: dest };
+    way.one_sided(mrs, &grant, work, sges)
+}
+
+/// Why a request fails without the peer: an atomic of another length than a word's, or one that is answered with data by a queue pair
+/// that may have none such (max_rd_atomic).
+pub fn local_error(reads: u8, work: &Work) -> Option<u32> {
     if matches!(work.remote, Remote::Word { .. }) && work.len != WORD {
-        return Step::Done(IBV_WC_LOC_LEN_ERR);
+        return Some(IBV_WC_LOC_LEN_ERR);
     }
-    if is_answered_with_data(work) {
-        if qp.attr.max_rd_atomic == 0 {
-            return Step::Done(IBV_WC_LOC_QP_OP_ERR);
+    (is_answered_with_data(work) && reads == 0).then_some(IBV_WC_LOC_QP_OP_ERR)
+}
+
+impl<P: Path> Way<'_, P> {
+    /// Carries an RDMA request out for which the other end grants `grant`.
+    pub fn one_sided(&mut self, own: &Mrs, grant: &Grant, work: &mut Work, sges: &[ibv_sge]) -> Step {
+        if !work.begun() && !grant.offers(needed(work)) {
+            return self.refused(IBV_WC_REM_INV_REQ_ERR);
         }
-        if iwarp && !iwarp::may_read_into(&w.mrs, sges) {
-            return Step::Done(IBV_WC_LOC_PROT_ERR);
-        }
-    }
-    let from = Sender { kind: qp.kind, num: qp.num };
-    let grant = Grant { access: link.view.access, pd: link.view.pd, qpn: qp.attr.dest_qp_num };
-    if !work.begun() && !grant.offers(needed(work)) {
-        return refused(peer, &mut w.stats, from, link, IBV_WC_REM_INV_REQ_ERR);
-    }
-    if !work.moved && work.len > 0 {
-        if matches!(work.remote, Remote::Word { .. }) || !probe(peer) {
-            let to = Message { dst: link.dst, src_qpn: qp.num, via: None };
-            return ring::request(peer, &mut w.stats, to, work, sges);
-        }
-        match direct(peer, &w.mrs, &grant, work, sges) {
-            Ok(()) => (work.moved, w.stats.rdma_direct) = (true, w.stats.rdma_direct + 1),
-            Err(IBV_WC_REM_ACCESS_ERR) => {
-                return refused(peer, &mut w.stats, from, link, IBV_WC_REM_ACCESS_ERR);
+        if !work.moved && work.len > 0 {
+            if matches!(work.remote, Remote::Word { .. }) || !probe(self.peer) {
+                return self.request(work, sges);
             }
-            Err(status) => return Step::Done(status),
+            match direct(self.peer, own, grant, work, sges) {
+                Ok(()) => (work.moved, self.stats.rdma_direct) = (true, self.stats.rdma_direct + 1),
+                Err(IBV_WC_REM_ACCESS_ERR) => return self.refused(IBV_WC_REM_ACCESS_ERR),
+                Err(status) => return Step::Done(status),
+            }
+        }
+        match work.opcode {
+            IBV_WR_RDMA_WRITE_WITH_IMM => self.notify(work),
+            _ => Step::Done(IBV_WC_SUCCESS),
         }
     }
-    if work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
-        return notify(qp, w, work);
-    }
-    Step::Done(IBV_WC_SUCCESS)
 }
 
 /// The state of a peer that owes an answer.

@@ -1,10 +1,8 @@
 //! What every request of a connected queue pair needs: the process behind it, a receive of its, and the word that it has arrived.
 
-use crate::datapath::pieces::{PIECE, rung};
 use crate::objects::peer::{Absent, Link, Peer, Peers};
 use crate::objects::work::{Step, Work};
-use crate::objects::world::Stats;
-use crate::shm::cell::{Head, flag, op};
+use crate::shm::cell::{flag, op};
 use crate::shm::rq::{self, Claim, Place};
 use rdma_sys::*;
 
@@ -84,48 +82,7 @@ impl Claimed {
     }
 }
 
-/// Consumes a receive of the connected QP that has room for `len` bytes.
-#[inline]
-pub fn claim(link: &mut Link, peer: &Peer, len: u32) -> Claimed {
-    if link.view.rq_shared {
-        return Claimed::shared(link.place.as_ref(), peer.ring.index(), len);
-    }
-    match link.consume() {
-        Some((pos, room)) => Claimed::judge(pos, room, len),
-        None => Claimed::Empty,
-    }
-}
-
-/// Bytes of the first piece of a message.
-#[inline]
-pub fn first_fragment(len: u32) -> usize {
-    len.min(PIECE) as usize
-}
-
 /// The cell's flag for a request that asks for a solicited event.
 pub fn solicited(work: &Work) -> u8 {
     if work.flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 }
-}
-
-/// Who is refused.
-#[derive(Debug, Clone, Copy)]
-pub struct Sender {
-    pub kind: u32,
-    pub num: u32,
-}
-
-/// The target refuses a request, as its tables say: it hears of that, for its queue pair ends as well (IBTA 9.9.3, class C). An
-/// unreliable one drops the request and goes on.
-#[cold]
-pub fn refused(peer: &mut Peer, stats: &mut Stats, from: Sender, link: &Link, status: u32) -> Step {
-    if from.kind != IBV_QPT_UC {
-        if !peer.ring.has_room(0) {
-            return Step::Room;
-        }
-        let dst = link.dst;
-        let head = Head { op: op::REFUSED, dst, src_qpn: from.num, imm: status, ..Head::default() };
-        let pushed = peer.ring.push(head, |_| ());
-        rung(pushed, peer, &mut stats.doorbells);
-    }
-    Step::Done(status)
 }

@@ -6,8 +6,7 @@
 //! SEND with invalidation: the initiator, which alone may use a type 2 window of the other queue pair, withdraws the key in the
 //! peer's table with its own hand, so what it posts later finds it invalid; the target does the rest when the message arrives.
 
-use super::message::send_message;
-use super::transit::{Sender, outcome, reach, refused};
+use super::path::Way;
 use crate::objects::qp::Qp;
 use crate::objects::work::{Remote, Step, Work};
 use crate::objects::world::World;
@@ -59,23 +58,19 @@ fn is_free(w: &mut World, work: &mut Work, index: usize) -> bool {
 /// A SEND with invalidation (initiator). A key that the peer's queue pair can't invalidate is a remote access error.
 #[cold]
 pub fn send_invalidating(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
-    let me = (qp.num, w.segment.incarnation);
-    let Some(link) = qp.link.as_mut() else { return Step::Silent };
-    if work.unconfirmed {
-        return outcome(&mut w.peers, link, me, work);
-    }
-    let peer = match reach(&mut w.peers, link, me) {
-        Ok(peer) => peer,
+    let dest = qp.attr.dest_qp_num;
+    let World { peers, stats, segment, .. } = w;
+    let mut way = match Way::to_peer(qp, peers, stats, segment.incarnation, work) {
+        Ok(way) => way,
         Err(step) => return step,
     };
     if !work.moved {
-        let known = mrtable::look_up(&peer.map, work.imm);
-        if known.is_none_or(|exposed| exposed.qpn != qp.attr.dest_qp_num) {
-            let from = Sender { kind: qp.kind, num: qp.num };
-            return refused(peer, &mut w.stats, from, link, IBV_WC_REM_ACCESS_ERR);
+        let known = mrtable::look_up(&way.peer.map, work.imm);
+        if known.is_none_or(|exposed| exposed.qpn != dest) {
+            return way.refused(IBV_WC_REM_ACCESS_ERR);
         }
-        mrtable::revoke(&peer.map, work.imm);
+        mrtable::revoke(&way.peer.map, work.imm);
         work.moved = true;
     }
-    send_message(qp, w, work, sges)
+    way.send(work, sges)
 }

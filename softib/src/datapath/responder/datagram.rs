@@ -1,7 +1,8 @@
 //! The target's side of a datagram: data from byte 40 on, the route header before it if there is one.
 
 use super::placing::{scatter, tell_limit};
-use super::receive::{bad_buffers, complete_datagram, nonsense, take};
+use super::receive::{bad_buffers, complete_from, take};
+use super::receiver::Receiver;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
 use crate::objects::work::GRH_LEN;
@@ -40,13 +41,10 @@ impl Parts {
 
 /// Delivers a datagram.
 pub fn arrived(qp: &mut Qp, w: &mut World, found: &Found) {
-    let Some(parts) = Parts::of(found).filter(|_| qp.kind == IBV_QPT_UD) else { return nonsense(qp, w) };
-    let queue = match qp.srq {
-        Some(key) => w.srqs.get_mut(key).map(|srq| &mut srq.queue),
-        None => qp.rq.as_mut(),
-    };
-    let taken = match queue.and_then(|queue| queue.take_in_place(found.head.pos)) {
-        Some((wr_id, sges)) => Some((wr_id, parts.place(&w.mrs, qp.pd, sges))),
+    let Some(parts) = Parts::of(found).filter(|_| qp.kind == IBV_QPT_UD) else { return qp.nonsense(w) };
+    let pd = qp.pd;
+    let taken = match qp.queue(&mut w.srqs).and_then(|queue| queue.take_in_place(found.head.pos)) {
+        Some((wr_id, sges)) => Some((wr_id, parts.place(&w.mrs, pd, sges))),
         None => {
             take(qp, w, found.head.pos).map(|taken| (taken.wr_id, parts.place(&w.mrs, qp.pd, &taken.sges)))
         }
@@ -55,8 +53,10 @@ pub fn arrived(qp: &mut Qp, w: &mut World, found: &Found) {
         tell_limit(w, key);
     }
     match taken {
-        Some((wr_id, Some(len))) => complete_datagram(qp, w, wr_id, len, &found.head, parts.envelope),
+        Some((wr_id, Some(len))) => {
+            complete_from(qp, w, (wr_id, IBV_WC_RECV, len), &found.head, parts.envelope)
+        }
         Some((wr_id, None)) => bad_buffers(qp, w, wr_id),
-        None => nonsense(qp, w),
+        None => qp.nonsense(w),
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! cell      what a cell is, and whether it is believed      short    the short way: from the ring to the poller
-//! receive   messages for a queue pair                       datagram UD
+//! receive   messages, for a queue pair or an SRQ of XRC     datagram UD
 //! window    SEND with invalidation                          rdma     requests for memory, and their answers
-//! xrc       all of these over XRC                           events   asynchronous events of receive queue pairs
-//! placing   where bytes and completions go
+//! xrc       what has come through a queue pair of a domain  events   asynchronous events of receive queue pairs
+//! receiver  what sets those two apart                       placing  where bytes and completions go
 //! ```
 
 mod cell;
@@ -14,6 +14,7 @@ pub mod events;
 mod placing;
 pub mod rdma;
 mod receive;
+mod receiver;
 mod short;
 mod window;
 pub mod xrc;

@@ -22,17 +22,16 @@
 //! initiator, and has been acknowledged by that: it is delivered, even if the receive queue pair has gone since. Its
 //! completion carries the number of the receive queue pair; so do answers.
 
-use super::placing::{From, fill, scatter, tell_limit};
+use super::placing::From;
+use super::receive::{broken_receive, send, write_imm};
 use super::{events, rdma};
 use crate::objects::arrival::Arrival;
-use crate::objects::cq::Cqe;
 use crate::objects::qp::Qps;
 use crate::objects::qp_state::is_receiving;
-use crate::objects::recvq::Taken;
 use crate::objects::srq::Srq;
 use crate::objects::world::World;
 use crate::objects::xrc::{Flow, XrcSrq};
-use crate::shm::cell::{Envelope, Found, Head, Via, flag, op};
+use crate::shm::cell::{Found, Head, Via, op};
 use crate::shm::layout::{QP_BITS, QPS};
 use rdma_sys::*;
 
@@ -41,12 +40,12 @@ use rdma_sys::*;
 pub fn cell(qps: &Qps, w: &mut World, from: From, found: &Found) {
     let head = &found.head;
     let Some(key) = qps.shared_queue(head.dst as usize % QPS) else { return w.stats.stray += 1 };
-    let Some((to, open)) = arrival(w, key, from, found) else { return w.stats.stray += 1 };
+    let Some((mut to, open)) = arrival(w, key, from, found) else { return w.stats.stray += 1 };
     match head.op & !op::XRC {
-        op::SEND => send(w, &to, found),
-        op::WRITE_IMM => write_imm(w, &to, found),
-        op::TOO_LONG => broken_receive(w, &to, head.pos, IBV_WC_LOC_LEN_ERR, IBV_EVENT_QP_REQ_ERR),
-        op::BAD_RECEIVE => broken_receive(w, &to, head.pos, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_FATAL),
+        op::SEND => send(&mut to, w, found),
+        op::WRITE_IMM => write_imm(&mut to, w, found),
+        op::TOO_LONG => broken_receive(&mut to, w, head.pos, IBV_WC_LOC_LEN_ERR),
+        op::BAD_RECEIVE => broken_receive(&mut to, w, head.pos, IBV_WC_LOC_PROT_ERR),
         _ if !open => w.stats.stray += 1,
         op::REFUSED => events::refuse(w, &to, head.imm),
         op::WRITE | op::READ | op::FETCH_ADD | op::CMP_SWAP => rdma::xrc_arrived(w, &to, found),
@@ -89,66 +88,6 @@ fn arrival(w: &mut World, key: usize, from: From, found: &Found) -> Option<(Arri
     Some((to, through.is_some()))
 }
 
-/// The receive at `pos`, and the SRQ's limit event if this is the one that crosses it.
-fn take(w: &mut World, key: usize, pos: u32) -> Option<Taken> {
-    let taken = w.srqs.get_mut(key)?.queue.take(pos)?;
-    tell_limit(w, key);
-    Some(taken)
-}
-
-fn send(w: &mut World, to: &Arrival, found: &Found) {
-    let head = &found.head;
-    if head.flags & (flag::FIRST | flag::LAST) != flag::FIRST | flag::LAST {
-        return send_part(w, to, found);
-    }
-    let Some(taken) = take(w, to.srq, head.pos) else { return nonsense(w, to) };
-    if scatter(&w.mrs, to.pd, &taken.sges, 0, found) {
-        complete(w, to, taken.wr_id, IBV_WC_RECV, head.len, head);
-    } else {
-        bad_buffers(w, to, taken.wr_id);
-    }
-}
-
-/// A fragment of a longer message; each sender can have one under way.
-fn send_part(w: &mut World, to: &Arrival, found: &Found) {
-    let head = &found.head;
-    if head.flags & flag::FIRST != 0 {
-        give_up(w, to);
-        let Some(taken) = take(w, to.srq, head.pos) else { return nonsense(w, to) };
-        if let Some(flows) = flows(w, to.srq) {
-            flows.insert(
-                to.sender,
-                Flow { taken, received: 0, seen: 0, through: (to.index, to.via.generation) },
-            );
-        }
-    }
-    let Some(mut flow) = flows(w, to.srq).and_then(|flows| flows.remove(&to.sender)) else {
-        return nonsense(w, to);
-    };
-    let fits = u64::from(flow.received) + u64::from(head.len) <= flow.taken.capacity();
-    if !fits || !scatter(&w.mrs, to.pd, &flow.taken.sges, flow.received, found) {
-        return bad_buffers(w, to, flow.taken.wr_id);
-    }
-    flow.received += head.len;
-    if head.flags & flag::LAST != 0 {
-        complete(w, to, flow.taken.wr_id, IBV_WC_RECV, flow.received, head);
-    } else if let Some(flows) = flows(w, to.srq) {
-        flows.insert(to.sender, flow);
-    }
-}
-
-fn flows(w: &mut World, srq: usize) -> Option<&mut std::collections::HashMap<(u64, u32), Flow>> {
-    w.srqs.get_mut(srq)?.xrc.as_mut().map(|xrc| &mut xrc.flows)
-}
-
-/// A message that its sender left unfinished: the receive is posted again.
-fn give_up(w: &mut World, to: &Arrival) {
-    let left = flows(w, to.srq).and_then(|flows| flows.remove(&to.sender));
-    if let Some(flow) = left {
-        w.srqs[to.srq].queue.repost(flow.taken);
-    }
-}
-
 /// Posts the receives of messages again that can't go on: of senders for which `is_gone`, or through a queue pair that takes
 /// nothing any more and has not brought anything since the last time. (What it had taken before may still be in the ring.)
 pub fn forget_flows(w: &mut World, is_gone: impl Fn(u64) -> bool) {
@@ -160,54 +99,10 @@ pub fn forget_flows(w: &mut World, is_gone: impl Fn(u64) -> bool) {
             let through = domain.file.look_up(flow.through.0);
             let open = through
                 .is_some_and(|(_, qp)| qp.generation == flow.through.1 && is_receiving(qp.attr.qp_state));
-            let stands = std::mem::replace(&mut flow.seen, flow.received) == flow.received;
+            let stands = std::mem::replace(&mut flow.seen, flow.part.received) == flow.part.received;
             is_gone(incarnation) || !open && stands
         };
         let ended: Vec<Flow> = side.flows.extract_if(ended).map(|(_, flow)| flow).collect();
-        ended.into_iter().for_each(|flow| srq.queue.repost(flow.taken));
+        ended.into_iter().for_each(|flow| srq.queue.repost(flow.part.taken));
     }
-}
-
-fn write_imm(w: &mut World, to: &Arrival, found: &Found) {
-    let Some(taken) = take(w, to.srq, found.head.pos) else { return nonsense(w, to) };
-    if found.head.len != 4 {
-        return bad_buffers(w, to, taken.wr_id);
-    }
-    // SAFETY: the payload has head.len bytes, which is 4; no alignment is assumed.
-    let written = unsafe { found.payload.cast::<u32>().read_unaligned() };
-    complete(w, to, taken.wr_id, IBV_WC_RECV_RDMA_WITH_IMM, written, &found.head);
-}
-
-fn complete(w: &mut World, to: &Arrival, wr_id: u64, opcode: u32, byte_len: u32, head: &Head) {
-    let solicited = head.flags & flag::SOLICITED != 0;
-    w.complete_with(to.cq, to.via.qpn, solicited, |cqe| {
-        cqe.retire = None;
-        let from = Envelope { slid: 0, sl: 0 };
-        fill(&mut cqe.wc, to.via.qpn, (wr_id, opcode, byte_len), head, from);
-    });
-}
-
-fn fail_receive(w: &mut World, to: &Arrival, wr_id: u64, status: u32) {
-    let wc = ibv_wc { wr_id, status, opcode: IBV_WC_RECV, qp_num: to.via.qpn, ..Default::default() };
-    w.complete(to.cq, Cqe { wc, retire: None }, true);
-}
-
-#[cold]
-fn broken_receive(w: &mut World, to: &Arrival, pos: u32, status: u32, event: u32) {
-    let Some(taken) = take(w, to.srq, pos) else { return nonsense(w, to) };
-    fail_receive(w, to, taken.wr_id, status);
-    events::fail(w, &to.domain, to.index, Some(to.via.generation), event);
-}
-
-#[cold]
-fn bad_buffers(w: &mut World, to: &Arrival, wr_id: u64) {
-    fail_receive(w, to, wr_id, IBV_WC_LOC_PROT_ERR);
-    events::fail(w, &to.domain, to.index, Some(to.via.generation), IBV_EVENT_QP_FATAL);
-}
-
-/// The sender says what can't be: it and the receive queue pair are out of step. The queue pair ends; the sender will hear.
-#[cold]
-fn nonsense(w: &mut World, to: &Arrival) {
-    log::warn!("xrc qp {:#x}: a message from qp {:#x} makes no sense here", to.via.qpn, to.sender.1);
-    events::fail(w, &to.domain, to.index, Some(to.via.generation), IBV_EVENT_QP_FATAL);
 }
