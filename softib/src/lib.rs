@@ -46,13 +46,13 @@ pub mod port {
     };
 }
 
-pub use abi::dm::{import_dm, unimport_dm};
-pub use abi::import::{import_device, import_mr, import_pd, unimport_mr, unimport_pd};
+pub use abi::extras::dm::{import_dm, unimport_dm};
+pub use abi::extras::import::{import_device, import_mr, import_pd, unimport_mr, unimport_pd};
+pub use abi::extras::multicast::{attach_mcast, detach_mcast};
+pub use abi::extras::rereg::rereg_mr;
 pub use abi::listing::{is_device, number_of as device_number};
 pub use abi::memory::reg_mr_iova;
-pub use abi::multicast::{attach_mcast, detach_mcast};
 pub use abi::qp_ex::qp_to_qp_ex;
-pub use abi::rereg::rereg_mr;
 pub use abi::table::driver_table;
 pub use cm::cm_table;
 pub use cm::exports::{CM_CALLS, CmCall};

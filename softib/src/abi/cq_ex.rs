@@ -8,9 +8,10 @@
 //! end_poll the queue belongs to one thread, as a real device keeps it (unless it was made for a single thread).
 
 use super::create::{check_depth, insert_cq};
+use super::extras::domain;
 use super::guard::{guard, guard_ptr};
 use super::handle::{context_key, cq_key, engine, optional_channel};
-use super::{domain, poll};
+use super::poll;
 use crate::clock::Stamp;
 use crate::errno::Errno;
 use crate::objects::extended::CqEx;

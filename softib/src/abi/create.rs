@@ -1,9 +1,10 @@
 //! Protection domains, channels, CQs: create, change, destroy.
 
+use super::event;
+use super::extras::domain;
 use super::guard::{guard, guard_ptr};
 use super::handle::{channel_key, context_key, cq_key, engine, optional_channel, pd_key, use_context};
 use super::limits::MAX_CQE;
-use super::{domain, event};
 use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};

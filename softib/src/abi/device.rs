@@ -1,11 +1,12 @@
 //! Contexts, and what they say about the device.
 
+use super::extras::{command, dm, domain, window};
 use super::guard::{guard, guard_minus, guard_ptr};
 use super::handle::{context_key, engine};
 use super::limits::{MAX_CQE, MAX_WR};
 use super::listing::{device_of, is_iwarp, number_of, put_name};
 use super::port::query_port_sized;
-use super::{command, cq_ex, dm, domain, memory, ops, poll, qp_ex, receive, shared_qp, window, xrc};
+use super::{cq_ex, memory, ops, poll, qp_ex, receive, shared_qp, xrc};
 use crate::datapath::iwarp;
 use crate::engine::{current, life};
 use crate::errno::Errno;

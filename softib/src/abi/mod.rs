@@ -6,47 +6,36 @@
 //! ```text
 //! guard     panics and errors at the border       handle   from C structs to objects
 //! limits    longest queues                        listing  device list, names, GUIDs
-//! command   command descriptors                   event    completion and asynchronous events
-//! create    PD, CQ, channel                       srq      SRQs
+//! event     completion and asynchronous events    create   PD, CQ, channel
+//! srq       SRQs                                  memory   regions
 //! address   address handles                       port     port, GID and P_Key queries
-//! memory    regions                               rereg    memory regions that change
-//! dm        device memory                         domain   thread domains, parent domains
-//! values    attributes of QPs                     binding  binds of memory windows, checked
+//! values    attributes of QPs                     queue    QPs: create, modify, query, destroy
 //! ops       send requests                         receive  receives
-//! window    memory windows                        poll     poll, arm
-//! cq_ex     completions field by field            multicast queue pairs that listen to groups
+//! poll      poll, arm                             cq_ex    completions field by field
 //! xrc       XRC domains and SRQs                  shared_qp receive QPs that belong to a domain
-//! queue     QPs: create, modify, query, destroy   qp_ex    requests call by call
-//! device    contexts, queries                     import   objects once more
-//! table     the driver table
+//! qp_ex     requests call by call                 extras   what few programs ask for
+//! device    contexts, queries                     table    the driver table
 //! ```
 
 pub mod address;
-pub mod binding;
-pub mod command;
 pub mod cq_ex;
 pub mod create;
 pub mod device;
-pub mod dm;
-pub mod domain;
 pub mod event;
+pub mod extras;
 pub mod guard;
 pub mod handle;
-pub mod import;
 pub mod limits;
 pub mod listing;
 pub mod memory;
-pub mod multicast;
 pub mod ops;
 pub mod poll;
 pub mod port;
 pub mod qp_ex;
 pub mod queue;
 pub mod receive;
-pub mod rereg;
 pub mod shared_qp;
 pub mod srq;
 pub mod table;
 pub mod values;
-pub mod window;
 pub mod xrc;

@@ -1,7 +1,7 @@
 //! Posting send requests.
 
 use super::address::destination;
-use super::binding;
+use super::extras::binding;
 use super::guard::guard;
 use super::handle::{engine, qp_index, sge_list};
 use crate::datapath::initiator::{self, Rest, SHORT_SGES, Short};

@@ -8,10 +8,11 @@
 //! `ibv_post_send` would take; `wr_complete` posts all of them, or none and says what the first mistake was.
 //! Every queue pair has room for the extended struct; only `create_qp_ex` with send operations fills its functions in.
 
+use super::extras::binding;
 use super::guard::{guard, guard_ptr};
 use super::handle::engine;
 use super::queue::{check_init, create};
-use super::{binding, ops, shared_qp};
+use super::{ops, shared_qp};
 use crate::errno::Errno;
 use crate::fabric::MAX_MESSAGE;
 use crate::objects::extended::{List, Parts, QpEx};

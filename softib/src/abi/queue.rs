@@ -1,11 +1,12 @@
 //! Queue pairs: create, modify, query, destroy.
 
+use super::extras::window;
 use super::guard::{guard, guard_ptr};
 use super::handle::{context_key, cq_key, engine, pd_key, qp_index, srq_key, use_context, use_pd};
 use super::limits::MAX_WR;
 use super::srq::release_queue;
 use super::values::{check_values, port_of, store};
-use super::{event, shared_qp, window};
+use super::{event, shared_qp};
 use crate::datapath::initiator::tell_drained;
 use crate::datapath::iwarp;
 use crate::engine::state::State;

@@ -13,8 +13,8 @@
 use super::message::Side;
 use super::world::{Id, Joined, Pending, World, id_key, world};
 use super::{address, sync};
+use crate::abi::extras::multicast::{attach_mcast, detach_mcast};
 use crate::abi::guard::guard_minus;
-use crate::abi::multicast::{attach_mcast, detach_mcast};
 use crate::datapath::initiator::multicast::QPN;
 use crate::errno::Errno;
 use crate::fabric::{LinkLayer, link_layer};

@@ -9,7 +9,7 @@
 //! All of it is a shared mapping made when the device is opened, so a process that forks shares it
 //! with its children, as processes that inherit a kernel's device do. The lock passes on when its
 //! holder dies; the worst that a dead holder can leave is granules that stay taken. What a part is
-//! registered as is `abi::dm`'s business.
+//! registered as is `abi::extras::dm`'s business.
 
 use crate::errno::Errno;
 use std::sync::OnceLock;

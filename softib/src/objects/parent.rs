@@ -1,4 +1,4 @@
-//! Parent domains and thread domains (`abi::domain`).
+//! Parent domains and thread domains (`abi::extras::domain`).
 
 use super::CBox;
 use rdma_sys::*;

@@ -5,9 +5,9 @@
 //! Imported objects are C structs of their own for the same thing; "unimport" gives the struct back, not the thing.
 
 use super::command::signature;
-use super::device::open_as;
-use super::guard::{guard, guard_ptr};
-use super::handle::{context_key, engine, pd_key, use_context};
+use crate::abi::device::open_as;
+use crate::abi::guard::{guard, guard_ptr};
+use crate::abi::handle::{context_key, engine, pd_key, use_context};
 use crate::errno::Errno;
 use rdma_sys::*;
 use std::ffi::c_int;

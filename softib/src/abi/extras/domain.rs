@@ -6,8 +6,8 @@
 //! uses it most (`engine::lock`). Allocators are accepted and never asked: queues lie in the
 //! segment, where peers find them, and memory of the program is no place for them.
 
-use super::guard::{guard, guard_ptr};
-use super::handle::{context_key, engine, pd_key, use_context, use_pd};
+use crate::abi::guard::{guard, guard_ptr};
+use crate::abi::handle::{context_key, engine, pd_key, use_context, use_pd};
 use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::objects::CBox;

@@ -3,9 +3,9 @@
 //! Offsets and lengths of copies are multiples of 4, as adapters ask for. A fork child, which has no device otherwise, can take
 //! and use parts of the memory, too: nothing here needs the engine, except to count.
 
-use super::guard::{guard, guard_ptr};
-use super::handle::{context_key, engine, pd_key, use_context};
-use super::memory::{self, Place, check_access};
+use crate::abi::guard::{guard, guard_ptr};
+use crate::abi::handle::{context_key, engine, pd_key, use_context};
+use crate::abi::memory::{self, Place, check_access};
 use crate::errno::Errno;
 use crate::extras::dm;
 use crate::shm::mrtable::Region;

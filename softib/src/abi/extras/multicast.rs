@@ -1,7 +1,7 @@
 //! Multicast: `ibv_attach_mcast(3)` and `ibv_detach_mcast(3)`.
 
-use super::guard::guard;
-use super::handle::{engine, qp_index};
+use crate::abi::guard::guard;
+use crate::abi::handle::{engine, qp_index};
 use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::objects::groups::{Groups, group_of};

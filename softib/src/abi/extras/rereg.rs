@@ -5,8 +5,8 @@
 //! has become right is right. Regions at other addresses than their memory's, and null regions, stay as they are (EINVAL), and
 //! so do regions with windows on them (EBUSY).
 
-use super::handle::{engine, pd_key, use_pd};
-use super::memory::check_access;
+use crate::abi::handle::{engine, pd_key, use_pd};
+use crate::abi::memory::check_access;
 use crate::engine::initiators::wait_for_initiators;
 use crate::engine::state::State;
 use crate::errno::Errno;

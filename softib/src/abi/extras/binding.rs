@@ -1,6 +1,6 @@
 //! What a program asks for when it binds a memory window (ibv_bind_mw(3), IBV_WR_BIND_MW), checked.
 
-use super::handle::pd_key;
+use crate::abi::handle::pd_key;
 use crate::errno::Errno;
 use crate::objects::mw::{Binding, WINDOW_ACCESS};
 use crate::shm::mrtable::index_of;

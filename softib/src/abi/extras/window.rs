@@ -1,8 +1,9 @@
 //! Memory windows: allocate, bind, free (ibv_alloc_mw(3), ibv_bind_mw(3)).
 
-use super::guard::{guard, guard_ptr};
-use super::handle::{engine, pd_key, use_pd};
-use super::{binding, ops};
+use super::binding;
+use crate::abi::guard::{guard, guard_ptr};
+use crate::abi::handle::{engine, pd_key, use_pd};
+use crate::abi::ops;
 use crate::engine::initiators::wait_for_initiators;
 use crate::errno::Errno;
 use crate::objects::CBox;
