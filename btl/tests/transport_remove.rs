@@ -6,6 +6,7 @@ mod common;
 
 use common::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
+use mca_btl_oxib::transport::state::State;
 
 const LAYOUTS: [&str; 5] = [
     DEFAULT,
@@ -212,6 +213,30 @@ fn a_message_to_an_endpoint_that_is_gone_is_given_up_and_its_buffer_kept() {
     let audit = transport.audit();
     assert!(audit.queues.iter().all(|q| q.send_buffers.0 as usize == q.send_buffers.1), "{audit:?}");
     world.close();
+}
+
+fn state(world: &World, side: usize) -> State {
+    world.sides[side].transport.timelines()[0].state
+}
+
+#[test]
+fn an_endpoint_drains_until_all_is_out_and_what_is_sent_meanwhile_arrives() {
+    for layout in LAYOUTS {
+        let mut world = World::new("drains", layout, 2);
+        connect(&mut world, 0, 1);
+        connect(&mut world, 0, 1);
+        let id = world.id(0, 1);
+        for _ in 0..2 {
+            world.send(0, 1, 2000.min(world.layout.largest_payload()));
+            assert!(world.sides[0].transport.drain(id));
+            assert_eq!(state(&world, 0), State::Draining);
+            world.until("all is out", |w| !w.sides[0].transport.drain(id));
+            assert_eq!(state(&world, 0), State::Drained);
+        }
+        world.until("all has arrived", |w| w.model.missing(0, 1) == 0);
+        world.no_failures();
+        world.close();
+    }
 }
 
 /// Two sides that skipped the comparison in the modex, or whose modex is of a former incarnation of

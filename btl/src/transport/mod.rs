@@ -171,3 +171,31 @@ impl<C> Transport<C> {
         self.endpoints.get_mut(index)?.lanes.get_mut(queue)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::credits::{Credits, Window};
+    use channel::{Channel, Ledger, Line};
+
+    /// What each message touches, and what there is of each peer. A larger one is a decision: it costs
+    /// cache lines, or memory times peers times queues.
+    #[test]
+    fn hot_objects_grow_by_decision_only() {
+        let sizes = [
+            ("Line", size_of::<Line>(), 4),
+            ("Ledger", size_of::<Ledger>(), 24),
+            ("Channel", size_of::<Channel>(), 40),
+            ("Credits and Window", size_of::<(Credits, Window)>(), 16),
+            ("Lane", size_of::<Lane>(), 112),
+            ("Endpoint", size_of::<Endpoint<u64>>(), 488),
+            ("Held", size_of::<Held<u64>>(), 64),
+            ("Posted", size_of::<Posted>(), 40),
+            ("Completion", size_of::<Completion>(), 48),
+            ("Queued, a pending fragment", size_of::<Queued>(), 48),
+            ("Delivery", size_of::<Delivery>(), 48),
+        ];
+        let grown: Vec<_> = sizes.iter().filter(|(_, is, was)| is != was).collect();
+        assert!(grown.is_empty(), "bytes now and before: {grown:?}");
+    }
+}

@@ -16,6 +16,11 @@ fn parting<R>(f: impl FnOnce(&mut Parting) -> R) -> R {
     f(&mut PARTING.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// Every endpoint goes on draining; whether one has something to wait for.
+fn drain_all(transport: &mut Transport<Cookie>, ids: &[EpId]) -> bool {
+    ids.iter().filter(|id| transport.drain(**id)).count() != 0
+}
+
 impl Module {
     /// `btl_del_procs`: what is queued goes out first. What was begun and can't end any more is
     /// told so before this returns: Open MPI makes no progress afterwards.
@@ -40,7 +45,7 @@ impl Module {
     /// Lets out what is queued, up to a deadline, and looks around meanwhile.
     fn drain(&self, ids: &[EpId], look: impl Fn() -> c_int) {
         let given = || self.transport(0, |t| t.stats.handed_over());
-        let holds_up = || self.transport(false, |t| ids.iter().any(|id| t.holds_up_the_end(*id)));
+        let holds_up = || self.transport(false, |t| drain_all(t, ids));
         let (drain, port) = (self.transport(Duration::ZERO, |t| t.drain_time()), self.place.index);
         let deadline = parting(|p| p.deadline(Instant::now(), drain, (port, given())));
         let mut in_vain = false;

@@ -19,7 +19,7 @@ use cpc::{Choice, EndpointKey, First, Timeline};
 use lane::Lane;
 use numbers::Numbers;
 use route::XrcRoute;
-use state::{Handshake, State};
+use state::{Action, Event, Handshake, State};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -45,8 +45,8 @@ pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// The state of one peer.
 #[derive(Debug)]
 pub struct Endpoint<C> {
-    /// Where it stands; only `Connected` sends.
-    pub state: State,
+    /// Where it stands; written by `on` only.
+    state: State,
     /// Tells the endpoints apart that this position has had: with it, the upper layer's name for
     /// the endpoint.
     pub generation: u32,
@@ -55,8 +55,6 @@ pub struct Endpoint<C> {
     pub epoch: u32,
     /// How often in a row the peer has left before a connection was up, and another was begun.
     pub renewals: u8,
-    /// It is being taken down for good.
-    pub being_removed: bool,
     /// One lane per queue of the layout.
     pub lanes: Vec<Lane>,
     /// RDMA operations in order, waiting.
@@ -93,6 +91,63 @@ pub struct Endpoint<C> {
 }
 
 impl<C> Endpoint<C> {
+    /// An endpoint that nothing has begun on, under this name.
+    pub fn new(id: EpId, peer: u64, choice: Choice, lanes: Vec<Lane>) -> Endpoint<C> {
+        Endpoint {
+            state: State::Idle,
+            generation: id.generation,
+            epoch: id.generation,
+            renewals: 0,
+            lanes,
+            rdma: VecDeque::new(),
+            awaiting: Vec::new(),
+            queued: 0,
+            patience: CONNECT_PATIENCE,
+            peer_has_sent: false,
+            outstanding: 0,
+            rdma_out: 0,
+            owed: Callbacks::default(),
+            peer,
+            route: None,
+            numbers: Numbers::default(),
+            choice,
+            steps: timeline::begun(),
+            first: None,
+            unopened: 0,
+        }
+    }
+
+    /// Where it stands.
+    #[inline]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// One step of the table; what to do next. `cts`: the layout has a queue for the clear-to-send.
+    pub fn on(&mut self, event: Event, cts: bool) -> Action {
+        let was = self.state;
+        let (next, action) = was.on(event, self.handshake(cts));
+        self.state = next;
+        if next != was || action != Action::None {
+            log::trace!("endpoint to {:#x}: {was:?} on {event:?} -> {next:?}, {action:?}", self.peer);
+        }
+        action
+    }
+
+    /// The next connection, whose epoch is `epoch`, has these lanes: the lanes of the last one, and
+    /// what it had in flight. What waits goes on waiting.
+    pub fn begin_epoch(&mut self, epoch: u32, mut lanes: Vec<Lane>) -> (Vec<Lane>, u32) {
+        let kept = lanes.iter_mut().zip(&self.lanes);
+        kept.for_each(|(new, old)| (new.queued, new.served) = (old.queued, old.served));
+        self.epoch = epoch;
+        self.rdma_out = 0;
+        (self.route, self.numbers) = (None, Numbers::default());
+        (self.first, self.unopened) = (None, 0);
+        (self.patience, self.peer_has_sent) = (CONNECT_PATIENCE, false);
+        self.steps = timeline::begun();
+        (std::mem::replace(&mut self.lanes, lanes), std::mem::take(&mut self.outstanding))
+    }
+
     /// The connection manager's name for it at position `index`.
     pub fn key(&self, index: u32) -> EndpointKey {
         EndpointKey { index, generation: self.epoch }

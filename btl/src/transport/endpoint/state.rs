@@ -7,10 +7,14 @@
 //!                                    |                       +-------> HaveCts ----------> Ready
 //!                                    v                                                     |  first message
 //!                                  Failed  <---------- any error, peer gone ---- Connected <
+//!   Connected -- the end begins, something is queued or in flight --> Draining -- all is out --> Drained
+//!   any of them -- the peer has taken it down --> Disconnected
 //!   any of them -- close --> Closed
 //!   any before Ready -- the peer has left --> Renewing -- the next poll --> Retiring -- flushed --> Idle, of another connection (`renew`)
-//!   Closed -- the peer is back -------------> Renewing
+//!   Disconnected -- the peer is back -------> Renewing
 //! ```
+//! [`Endpoint::on`](super::Endpoint::on) is the only writer of a state: what an endpoint is about is
+//! nowhere but here.
 //!
 //! `CtsSent` means that our real buffers are posted and our CTS is on its way (seed 004); `Ready`
 //! means that the peer has said the same, `Connected` that a message has passed since, so that the
@@ -63,6 +67,10 @@ pub enum State {
     Ready,
     /// Fragments flow.
     Connected,
+    /// As `Connected`, and the endpoint is to be taken down when what is queued or in flight is out.
+    Draining,
+    /// As `Draining`, and all is out.
+    Drained,
     /// The peer has left before the connection was up, or is back after it: another is about to be
     /// begun, and this one takes no part any more.
     Renewing,
@@ -71,7 +79,9 @@ pub enum State {
     Retiring,
     /// The connection is lost for good.
     Failed,
-    /// Taken down by us.
+    /// Taken down by the peer, who may be back.
+    Disconnected,
+    /// Taken down by us: the device gives back what it holds, then the endpoint goes.
     Closed,
 }
 
@@ -94,6 +104,18 @@ pub enum Event {
     Rerouted,
     /// The connection manager gave up, a work request failed, or the peer is gone.
     Error,
+    /// The endpoint is to be taken down; something is queued or in flight.
+    Drain,
+    /// The same, and all is out.
+    AllOut,
+    /// The peer has taken the connection down.
+    PeerLeft,
+    /// Another connection is to take the place of this one.
+    Renew,
+    /// That one's time has come: this one's queue pairs go.
+    Retire,
+    /// They are gone.
+    Retired,
     /// We take the endpoint down.
     Close,
 }
@@ -120,6 +142,10 @@ pub enum Action {
     Flow,
     /// Complete everything that is queued with an error.
     FailAll,
+    /// Have the next poll begin another connection.
+    Renew,
+    /// Take the queue pairs down, so that everything is flushed.
+    TakeDown,
     /// The event makes no sense here: a protocol error of the peer or a bug; count it, go on.
     Refuse,
 }
@@ -152,7 +178,17 @@ impl State {
 
     /// Fragments may go out.
     pub fn flows(self) -> bool {
-        matches!(self, State::Ready | State::Connected)
+        matches!(self, State::Ready | State::Connected | State::Draining | State::Drained)
+    }
+
+    /// Nothing goes out any more, and nothing is going to unless the peer comes back.
+    pub fn is_over(self) -> bool {
+        matches!(self, State::Failed | State::Disconnected | State::Closed)
+    }
+
+    /// It takes no part in its connection any more: what that still says changes nothing.
+    fn ignores_connection(self) -> bool {
+        self.is_over() || matches!(self, State::Renewing | State::Retiring)
     }
 
     /// The next state and what to do.
@@ -166,7 +202,13 @@ impl State {
             Event::Message => self.message(),
             Event::Rerouted => self.rerouted(),
             Event::Error => self.error(),
-            Event::Close => (State::Closed, Action::None),
+            Event::Drain => self.drain(),
+            Event::AllOut => self.all_out(),
+            Event::PeerLeft => self.peer_left(),
+            Event::Renew => self.renew(),
+            Event::Retire => self.retire(),
+            Event::Retired => self.retired(),
+            Event::Close => self.close(),
         }
     }
 
@@ -181,7 +223,7 @@ impl State {
     fn qps_created(self) -> (State, Action) {
         match self {
             State::Idle | State::Connecting => (State::HaveQps, Action::None),
-            State::Failed | State::Closed | State::Renewing | State::Retiring => (self, Action::None),
+            state if state.ignores_connection() => (self, Action::None),
             other => (other, Action::Refuse),
         }
     }
@@ -193,7 +235,7 @@ impl State {
             (State::HaveQps, _) => (State::CtsSent, Action::PostAndSendCts),
             (State::HaveCts, Handshake::Answers) => (State::AwaitingFirst, Action::PostAndSendCts),
             (State::HaveCts, _) => (State::Ready, Action::PostSendCtsAndFlow),
-            (State::Failed | State::Closed | State::Renewing | State::Retiring, _) => (self, Action::None),
+            (state, _) if state.ignores_connection() => (self, Action::None),
             (other, _) => (other, Action::Refuse),
         }
     }
@@ -204,7 +246,7 @@ impl State {
             State::CtsSent if handshake == Handshake::Opens => (State::Ready, Action::OpenAndFlow),
             State::CtsSent => (State::Ready, Action::Flow),
             State::Posted => (State::AwaitingFirst, Action::SendCts),
-            State::Failed | State::Closed | State::Renewing | State::Retiring => (self, Action::None),
+            state if state.ignores_connection() => (self, Action::None),
             other => (other, Action::Refuse),
         }
     }
@@ -227,15 +269,68 @@ impl State {
 
     fn rerouted(self) -> (State, Action) {
         match self {
-            State::Ready | State::Connected => (State::Connecting, Action::None),
+            state if state.flows() => (State::Connecting, Action::None),
             other => (other, Action::None),
         }
     }
 
     fn error(self) -> (State, Action) {
         match self {
-            State::Failed | State::Closed | State::Retiring => (self, Action::None),
+            State::Failed | State::Disconnected | State::Closed | State::Retiring => (self, Action::None),
             _ => (State::Failed, Action::FailAll),
+        }
+    }
+
+    /// One that is not connected yet, or whose first message has not gone, goes on as it is.
+    fn drain(self) -> (State, Action) {
+        match self {
+            State::Connected | State::Drained => (State::Draining, Action::None),
+            other => (other, Action::None),
+        }
+    }
+
+    fn all_out(self) -> (State, Action) {
+        match self {
+            State::Connected | State::Draining => (State::Drained, Action::None),
+            other => (other, Action::None),
+        }
+    }
+
+    fn peer_left(self) -> (State, Action) {
+        match self {
+            State::Closed | State::Renewing | State::Retiring => (self, Action::None),
+            _ => (State::Disconnected, Action::None),
+        }
+    }
+
+    fn renew(self) -> (State, Action) {
+        match self {
+            State::Renewing | State::Retiring => (self, Action::None),
+            State::Disconnected => (State::Renewing, Action::Renew),
+            state if state.precedes_connection() => (State::Renewing, Action::Renew),
+            other => (other, Action::Refuse),
+        }
+    }
+
+    fn retire(self) -> (State, Action) {
+        match self {
+            State::Renewing => (State::Retiring, Action::TakeDown),
+            other => (other, Action::None),
+        }
+    }
+
+    fn retired(self) -> (State, Action) {
+        match self {
+            State::Retiring => (State::Idle, Action::None),
+            other => (other, Action::None),
+        }
+    }
+
+    /// The queue pairs of one that retires are down already.
+    fn close(self) -> (State, Action) {
+        match self {
+            State::Retiring | State::Closed => (State::Closed, Action::None),
+            _ => (State::Closed, Action::TakeDown),
         }
     }
 }
@@ -244,7 +339,7 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 13] = [
+    const STATES: [State; 16] = [
         State::Idle,
         State::Connecting,
         State::HaveQps,
@@ -254,12 +349,15 @@ mod tests {
         State::AwaitingFirst,
         State::Ready,
         State::Connected,
+        State::Draining,
+        State::Drained,
         State::Renewing,
         State::Retiring,
         State::Failed,
+        State::Disconnected,
         State::Closed,
     ];
-    const EVENTS: [Event; 9] = [
+    const EVENTS: [Event; 15] = [
         Event::WantSend,
         Event::QpsCreated,
         Event::CpcConnected,
@@ -268,6 +366,12 @@ mod tests {
         Event::Message,
         Event::Rerouted,
         Event::Error,
+        Event::Drain,
+        Event::AllOut,
+        Event::PeerLeft,
+        Event::Renew,
+        Event::Retire,
+        Event::Retired,
         Event::Close,
     ];
 
@@ -315,7 +419,7 @@ mod tests {
     fn errors_fail_the_queue_once_and_terminal_states_stay() {
         for state in STATES {
             let (next, action) = state.on(Event::Error, Handshake::Cts);
-            let deaf = matches!(state, State::Failed | State::Closed | State::Retiring);
+            let deaf = state.is_over() || state == State::Retiring;
             assert_eq!(action == Action::FailAll, !deaf);
             assert_eq!(next.on(Event::Error, Handshake::Cts).1, Action::None);
         }
@@ -332,12 +436,46 @@ mod tests {
                 let (next, action) = state.on(event, Handshake::Cts);
                 let expected = match event {
                     Event::Error if state == State::Renewing => (State::Failed, Action::FailAll),
+                    Event::Retire if state == State::Renewing => (State::Retiring, Action::TakeDown),
+                    Event::Retired if state == State::Retiring => (State::Idle, Action::None),
+                    Event::Close if state == State::Renewing => (State::Closed, Action::TakeDown),
                     Event::Close => (State::Closed, Action::None),
                     _ => (state, Action::None),
                 };
                 assert_eq!((next, action), expected, "{event:?}");
                 assert!(state.precedes_connection() && !state.flows());
             }
+        }
+    }
+
+    #[test]
+    fn an_endpoint_drains_while_messages_flow_and_is_drained_when_all_is_out() {
+        let on = |state: State, event| state.on(event, Handshake::Cts);
+        assert_eq!(on(State::Connected, Event::Drain), (State::Draining, Action::None));
+        assert_eq!(on(State::Draining, Event::AllOut), (State::Drained, Action::None));
+        // A callback has sent meanwhile.
+        assert_eq!(on(State::Drained, Event::Drain), (State::Draining, Action::None));
+        assert!(State::Draining.flows() && State::Drained.flows());
+        for state in STATES {
+            let (next, _) = on(state, Event::Drain);
+            assert!(next == state || next == State::Draining, "{state:?}");
+            assert_eq!(next.flows(), state.flows(), "{state:?}");
+        }
+    }
+
+    /// Its queue pairs are taken down once, by whatever ends it first.
+    #[test]
+    fn only_an_endpoint_that_the_peer_has_taken_down_comes_back() {
+        for state in STATES {
+            let (left, _) = state.on(Event::PeerLeft, Handshake::Cts);
+            let renewed = left.on(Event::Renew, Handshake::Cts);
+            if left == State::Disconnected {
+                assert_eq!(renewed, (State::Renewing, Action::Renew), "{state:?}");
+            } else {
+                assert_eq!(renewed.0, left, "{state:?}");
+            }
+            let (closed, _) = left.on(Event::Close, Handshake::Cts);
+            assert_eq!(closed.on(Event::Close, Handshake::Cts), (State::Closed, Action::None));
         }
     }
 

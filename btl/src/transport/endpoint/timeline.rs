@@ -66,6 +66,13 @@ fn record<C>(ep: &Endpoint<C>) -> Record {
     Record { peer, component, state, steps: ep.steps.clone() }
 }
 
+/// The steps of a connection that begins now.
+pub(super) fn begun() -> Timeline {
+    let mut steps = Timeline::default();
+    steps.mark(Step::Created, Instant::now());
+    steps
+}
+
 /// Records as a JSON array; times in microseconds since the first step of each connection.
 pub fn json(records: &[Record]) -> String {
     let mut text = String::from("[");

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use crate::transport::endpoint::lane::Lane;
-use crate::transport::endpoint::state::State;
+use crate::transport::endpoint::state::Event;
 use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::wrid::GENERATION_MASK;
 use crate::transport::{Transport, Upcall};
@@ -31,9 +31,7 @@ impl<C> Transport<C> {
     /// Something that was handed to us for this endpoint is not done yet.
     pub fn busy(&mut self, id: EpId) -> bool {
         match self.endpoint(id) {
-            Some(ep) if !matches!(ep.state, State::Failed | State::Closed) => {
-                ep.backlog() + ep.outstanding as usize != 0
-            }
+            Some(ep) if !ep.state().is_over() => ep.backlog() + ep.outstanding as usize != 0,
             _ => false,
         }
     }
@@ -48,9 +46,13 @@ impl<C> Transport<C> {
         self.endpoints.iter().map(|(index, ep)| EpId { index, generation: ep.generation }).collect()
     }
 
-    /// The end has something to wait for: the endpoint is busy, and its peer there.
-    pub fn holds_up_the_end(&mut self, id: EpId) -> bool {
-        self.busy(id) && self.endpoint(id).is_some_and(|ep| !ep.is_tentative())
+    /// The endpoint is to be taken down: lets out what it has. Whether there is something to wait
+    /// for: it is busy, and its peer there.
+    pub fn drain(&mut self, id: EpId) -> bool {
+        let Some(tentative) = self.endpoint(id).map(|ep| ep.is_tentative()) else { return false };
+        let busy = self.busy(id);
+        self.on_event(id.index, if busy { Event::Drain } else { Event::AllOut });
+        busy && !tentative
     }
 
     /// Takes endpoints down. Their queue pairs are flushed and their buffers come back.
@@ -64,9 +66,8 @@ impl<C> Transport<C> {
     /// same time.
     pub fn begin_removal(&mut self, ids: &[EpId]) -> Removal {
         for id in ids {
-            if let Some(ep) = self.endpoint(*id) {
-                ep.being_removed = true;
-                self.take_down(*id);
+            if self.endpoint(*id).is_some() {
+                self.on_event(id.index, Event::Close);
             }
         }
         Removal { ids: ids.to_vec(), until: Instant::now() + FLUSH }
@@ -104,13 +105,9 @@ impl<C> Transport<C> {
     }
 
     /// Takes the connection down; its work requests are going to be flushed.
-    pub(crate) fn take_down(&mut self, id: EpId) {
-        let Some(ep) = self.endpoint(id) else { return };
-        let key = ep.key(id.index);
-        let was = std::mem::replace(&mut ep.state, State::Closed);
-        if was == State::Retiring {
-            return;
-        }
+    pub(crate) fn take_down(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get(index) else { return };
+        let key = ep.key(index);
         for lane in &ep.lanes {
             if let Some(qp) = lane.qp()
                 && let Err(error) = qp.to_error()
@@ -118,7 +115,7 @@ impl<C> Transport<C> {
                 log::debug!("{:?} does not go to the error state: {error}", qp.num());
             }
         }
-        self.leave_route(id.index);
+        self.leave_route(index);
         self.service.remove_endpoint(key);
     }
 

@@ -6,19 +6,17 @@
 #![forbid(unsafe_code)]
 
 use crate::transport::channel::LineId;
-use crate::transport::endpoint::callbacks::Callbacks;
+use crate::transport::endpoint::PATIENCE;
 use crate::transport::endpoint::lane::Lane;
-use crate::transport::endpoint::numbers::{Numbers, label};
+use crate::transport::endpoint::numbers::label;
 use crate::transport::endpoint::state::{Action, Event, State};
-use crate::transport::endpoint::{CONNECT_PATIENCE, PATIENCE};
 use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::port::depth::{CqTooSmall, grow, send_depth};
 use crate::transport::wrid::{GENERATION_MASK, Kind, WrId};
 use crate::transport::{Transport, Upcall};
-use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step, Timeline};
-use std::collections::VecDeque;
+use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use verbs::{Buf, PoolError, Posted, Qp};
 
 /// What a look around for messages that wait for a credit has come to.
@@ -68,7 +66,8 @@ impl<C> Transport<C> {
         self.reserve_completions()?;
         let prepared = self.prepare();
         let cts = prepared.inspect_err(|_| self.release_completions())?;
-        let id = self.new_endpoint(peer, choice.clone());
+        let lanes = self.new_lanes();
+        let id = self.endpoints.insert(|id| Endpoint::new(id, peer, choice.clone(), lanes));
         self.introduce(id.index, choice, cts);
         Ok(id)
     }
@@ -106,33 +105,6 @@ impl<C> Transport<C> {
     /// No thread or file descriptor is left.
     pub fn listen(&self) -> Result<(), cpc::Error> {
         self.service.start()
-    }
-
-    fn new_endpoint(&mut self, peer: u64, choice: Choice) -> EpId {
-        let (lanes, steps) = (self.new_lanes(), new_timeline());
-        self.endpoints.insert(|id| Endpoint {
-            state: State::Idle,
-            generation: id.generation,
-            epoch: id.generation,
-            renewals: 0,
-            being_removed: false,
-            lanes,
-            rdma: VecDeque::new(),
-            awaiting: Vec::new(),
-            queued: 0,
-            patience: CONNECT_PATIENCE,
-            peer_has_sent: false,
-            outstanding: 0,
-            rdma_out: 0,
-            owed: Callbacks::default(),
-            peer,
-            route: None,
-            numbers: Numbers::default(),
-            choice,
-            steps,
-            first: None,
-            unopened: 0,
-        })
     }
 
     /// Lanes without queue pairs.
@@ -213,9 +185,7 @@ impl<C> Transport<C> {
     fn disconnected(&mut self, index: u32) {
         if !self.renew_soon(index) {
             self.drop_waiting(index, "the peer has left");
-            if let Some(ep) = self.endpoints.get_mut(index) {
-                ep.state = State::Closed;
-            }
+            self.on_event(index, Event::PeerLeft);
         }
     }
 
@@ -234,7 +204,7 @@ impl<C> Transport<C> {
 
     /// The endpoint has no connection yet, so that what is sent now cannot leave.
     pub fn is_unconnected(&self, id: EpId) -> bool {
-        self.endpoints.named(id).is_some_and(|ep| ep.state.precedes_connection())
+        self.endpoints.named(id).is_some_and(|ep| ep.state().precedes_connection())
     }
 
     /// A message sent now is complete when the connection is there: see
@@ -245,7 +215,7 @@ impl<C> Transport<C> {
 
     /// A connection is under way.
     pub fn is_coming_up(&mut self, id: EpId) -> bool {
-        self.endpoint(id).is_some_and(|ep| ep.state.is_coming_up())
+        self.endpoint(id).is_some_and(|ep| ep.state().is_coming_up())
     }
 
     /// Keeps `cookie` until the connection is there or has failed, and hands it back by
@@ -253,8 +223,8 @@ impl<C> Transport<C> {
     #[cold]
     pub fn when_connected(&mut self, id: EpId, cookie: C) {
         match self.endpoint(id) {
-            Some(ep) if ep.state.precedes_connection() => ep.awaiting.push(cookie),
-            Some(ep) if ep.state == State::Failed => {
+            Some(ep) if ep.state().precedes_connection() => ep.awaiting.push(cookie),
+            Some(ep) if ep.state() == State::Failed => {
                 self.up.push_back(Upcall::Completed { cookie, ok: false })
             }
             _ => self.later(cookie),
@@ -290,7 +260,7 @@ impl<C> Transport<C> {
             return Settled::Unconnected;
         }
         let Some(ep) = self.endpoint(id) else { return Settled::Over };
-        let (patience, coming_up) = (ep.patience, ep.state.is_coming_up());
+        let (patience, coming_up) = (ep.patience, ep.state().is_coming_up());
         if !ep.is_held_up() || kept >= patience {
             ep.patience = patience.saturating_sub(kept);
             return Settled::Over;
@@ -306,11 +276,13 @@ impl<C> Transport<C> {
     pub(crate) fn on_event(&mut self, index: u32, event: Event) {
         let cts = self.cts_queue.is_some();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let was = ep.state;
-        let (next, action) = was.on(event, ep.handshake(cts));
-        ep.state = next;
-        log::trace!("endpoint {index}: {was:?} on {event:?} -> {next:?}, {action:?}");
+        let action = ep.on(event, cts);
+        let (state, key) = (ep.state(), ep.key(index));
         match action {
+            Action::StartConnect => {
+                self.mark(index, Step::Wanted);
+                self.service.connect(key);
+            }
             Action::PostAndSendCts => self.post_and_send_cts(index),
             Action::Post => self.post_lanes(index),
             Action::SendCts => self.send_cts(index),
@@ -323,10 +295,13 @@ impl<C> Transport<C> {
                 self.now_connected(index);
             }
             Action::Flow => self.now_connected(index),
-            Action::Refuse => log::debug!("endpoint {index}: {event:?} makes no sense in {was:?}"),
-            Action::None | Action::StartConnect | Action::FailAll => {}
+            Action::Renew => self.renew(key),
+            Action::TakeDown => self.take_down(index),
+            Action::Refuse => log::debug!("endpoint {index}: {event:?} makes no sense in {state:?}"),
+            // `fail` does that, and says why.
+            Action::FailAll | Action::None => {}
         }
-        if next == State::AwaitingFirst {
+        if state == State::AwaitingFirst {
             self.flow_if_open(index);
         }
     }
@@ -358,7 +333,7 @@ impl<C> Transport<C> {
 
     fn send_cts(&mut self, index: u32) {
         let ep = self.endpoints.get(index);
-        if ep.is_none_or(|ep| matches!(ep.state, State::Failed | State::Closed)) {
+        if ep.is_none_or(|ep| ep.state().is_over()) {
             return;
         }
         match self.post_cts(index) {
@@ -366,10 +341,4 @@ impl<C> Transport<C> {
             Err(error) => self.fail(index, &format!("post of the clear-to-send message failed: {error}")),
         }
     }
-}
-
-pub(crate) fn new_timeline() -> Timeline {
-    let mut steps = Timeline::default();
-    steps.mark(Step::Created, Instant::now());
-    steps
 }

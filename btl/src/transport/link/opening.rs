@@ -58,7 +58,7 @@ impl<C> Transport<C> {
     /// Both have posted; if nothing is closed any more, messages flow.
     pub(crate) fn flow_if_open(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get(index) else { return };
-        if ep.state == State::AwaitingFirst && ep.unopened == 0 {
+        if ep.state() == State::AwaitingFirst && ep.unopened == 0 {
             self.on_event(index, Event::Opened);
         }
     }

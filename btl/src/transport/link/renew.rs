@@ -12,12 +12,10 @@
 #![forbid(unsafe_code)]
 
 use super::close::FLUSH;
-use super::connect::{AddError, new_timeline};
+use super::connect::AddError;
 use crate::transport::Transport;
-use crate::transport::endpoint::CONNECT_PATIENCE;
 use crate::transport::endpoint::EpId;
-use crate::transport::endpoint::numbers::Numbers;
-use crate::transport::endpoint::state::State;
+use crate::transport::endpoint::state::{Event, State};
 use crate::transport::wrid::GENERATION_MASK;
 use cpc::{Advert, ConnectError, EndpointKey};
 use std::time::Instant;
@@ -39,23 +37,22 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get_mut(index) else {
             return Err(cpc::Error::Closed.into());
         };
-        if ep.being_removed {
-            return Err(AddError::BeingRemoved);
-        }
         let id = EpId { index, generation: ep.generation };
-        if ep.state == State::Closed {
-            ep.choice = self.service.choose(adverts)?;
-            ep.renewals = 0;
-            self.renew(index);
+        match ep.state() {
+            State::Closed => return Err(AddError::BeingRemoved),
+            State::Disconnected => {
+                ep.choice = self.service.choose(adverts)?;
+                ep.renewals = 0;
+                self.on_event(index, Event::Renew);
+            }
+            _ => {}
         }
         Ok(id)
     }
 
-    /// The polls to come begin another connection.
-    fn renew(&mut self, index: u32) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
-        ep.state = State::Renewing;
-        self.renewals.push(Renewal { key: ep.key(index), until: None });
+    /// The polls to come begin another connection in place of this one.
+    pub(crate) fn renew(&mut self, key: EndpointKey) {
+        self.renewals.push(Renewal { key, until: None });
     }
 
     /// The peer has left. True if that says no more than that the connection at hand leads nowhere:
@@ -65,14 +62,14 @@ impl<C> Transport<C> {
         // known.
         let over_xrc = self.xrc.is_some();
         let Some(ep) = self.endpoints.get_mut(index) else { return false };
-        if matches!(ep.state, State::Renewing | State::Retiring) {
+        if matches!(ep.state(), State::Renewing | State::Retiring) {
             return true;
         }
-        if over_xrc || !ep.state.precedes_connection() || ep.renewals >= MOST_RENEWALS {
+        if over_xrc || !ep.state().precedes_connection() || ep.renewals >= MOST_RENEWALS {
             return false;
         }
         ep.renewals += 1;
-        self.renew(index);
+        self.on_event(index, Event::Renew);
         true
     }
 
@@ -82,7 +79,7 @@ impl<C> Transport<C> {
         for renewal in std::mem::take(&mut self.renewals) {
             let Some(ep) = self.endpoints.get(renewal.key.index) else { continue };
             let id = EpId { index: renewal.key.index, generation: ep.generation };
-            match (ep.state, renewal.until) {
+            match (ep.state(), renewal.until) {
                 _ if ep.epoch != renewal.key.generation => {}
                 (State::Renewing, None) => self.retire_connection(id, renewal.key),
                 (State::Retiring, Some(until)) => {
@@ -101,11 +98,8 @@ impl<C> Transport<C> {
     /// Takes the connection down; whatever comes to be sent waits for the next one.
     fn retire_connection(&mut self, id: EpId, key: EndpointKey) {
         self.reap();
-        self.take_down(id);
-        if let Some(ep) = self.endpoint(id) {
-            ep.state = State::Retiring;
-            self.renewals.push(Renewal { key, until: Some(Instant::now() + FLUSH) });
-        }
+        self.on_event(id.index, Event::Retire);
+        self.renewals.push(Renewal { key, until: Some(Instant::now() + FLUSH) });
     }
 
     /// The connection manager has no connection to offer. A tentative one that has found no peer
@@ -117,7 +111,7 @@ impl<C> Transport<C> {
             return self.fail(index, error);
         }
         log::debug!("endpoint {index}: {error}");
-        self.renew(index);
+        self.on_event(index, Event::Renew);
         self.drop_waiting(index, "the peer has left");
     }
 
@@ -165,22 +159,11 @@ impl<C> Transport<C> {
     }
 
     fn begin_epoch(&mut self, index: u32) {
-        let mut lanes = self.new_lanes();
+        self.on_event(index, Event::Retired);
+        let lanes = self.new_lanes();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        // What waits goes on waiting.
-        lanes
-            .iter_mut()
-            .zip(&ep.lanes)
-            .for_each(|(new, old)| (new.queued, new.served) = (old.queued, old.served));
-        let (epoch, old) = (ep.epoch, std::mem::replace(&mut ep.lanes, lanes));
-        ep.epoch = (epoch + 1) & GENERATION_MASK;
-        ep.state = State::Idle;
-        let outstanding = std::mem::take(&mut ep.outstanding);
-        ep.rdma_out = 0;
-        (ep.route, ep.numbers) = (None, Numbers::default());
-        (ep.first, ep.unopened) = (None, 0);
-        (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, false);
-        ep.steps = new_timeline();
+        let epoch = ep.epoch;
+        let (old, outstanding) = ep.begin_epoch((epoch + 1) & GENERATION_MASK, lanes);
         log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
         self.end_epoch(index, epoch, old, outstanding);
         self.slots.disown(index);

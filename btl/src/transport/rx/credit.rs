@@ -55,13 +55,13 @@ impl<C> Transport<C> {
 
     pub(crate) fn repost_lane(&mut self, index: u32, queue: usize) -> Result<(), verbs::Error> {
         let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
+        if !ep.state().has_posted() {
+            return Ok(());
+        }
         let lane = &mut ep.lanes[queue];
         let (Some(Channel { qp, .. }), Some((credits, _))) = (&lane.channel, &mut lane.credits) else {
             return Ok(());
         };
-        if !ep.state.has_posted() {
-            return Ok(());
-        }
         while !lane.consumed.is_empty() {
             let mut chain = Chain::new();
             self.slots.take_consumed(&mut lane.consumed, &mut chain);

@@ -115,7 +115,7 @@ impl<C> Transport<C> {
             return None;
         };
         let endpoint = EpId { index, generation: ep.generation };
-        if ep.state != State::Connected {
+        if ep.state() != State::Connected {
             self.early(index, queue);
         }
         self.accept(index, queue, header.grant());
@@ -182,7 +182,7 @@ impl<C> Transport<C> {
     pub(crate) fn early(&mut self, index: u32, queue: usize) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         ep.peer_has_sent = true;
-        match ep.state {
+        match ep.state() {
             State::HaveQps | State::HaveCts => {
                 let key = ep.key(index);
                 self.service.first_data(key);

@@ -54,7 +54,7 @@ impl<C> Transport<C> {
             return None;
         };
         let id = EpId { index, generation: ep.generation };
-        match (ep.numbers.arrived(header.number()), ep.state) {
+        match (ep.numbers.arrived(header.number()), ep.state()) {
             (Arrival::Next, State::Failed) => return None,
             (Arrival::Next, State::Connected) => {}
             (Arrival::Next, State::Ready) => self.first_message(index),

@@ -104,7 +104,7 @@ impl<C> Transport<C> {
     }
 
     fn is_alive(&self, index: u32) -> bool {
-        self.endpoints.get(index).is_some_and(|ep| ep.state != State::Failed)
+        self.endpoints.get(index).is_some_and(|ep| ep.state() != State::Failed)
     }
 
     /// Work requests that never completed: their buffers stay with the device, their callbacks hear

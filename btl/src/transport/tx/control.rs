@@ -34,7 +34,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn send_credits(&mut self, index: u32, queue: usize) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if !ep.state.flows() {
+        if !ep.state().flows() {
             return;
         }
         let lane = &mut ep.lanes[queue];

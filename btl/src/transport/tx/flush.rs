@@ -100,9 +100,9 @@ impl<C> Transport<C> {
             (mark.epoch, mark.lanes) = (ep.epoch, lane_marks(ep));
         }
         let owed = ep.owed.any_before(mark.callbacks, but);
-        match ep.state {
+        match ep.state() {
             // Nothing completes any more but what has.
-            State::Closed => owed && !nothing_comes,
+            State::Closed | State::Disconnected => owed && !nothing_comes,
             State::Failed => owed,
             _ => owed || mark.lanes.iter_mut().zip(&ep.lanes).any(|(mark, lane)| mark.waits_for(lane)),
         }

@@ -88,7 +88,7 @@ impl<C> Transport<C> {
 
     fn take_route(&mut self, index: u32, route: Route) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if !matches!(ep.state, State::Idle | State::Connecting) {
+        if !matches!(ep.state(), State::Idle | State::Connecting) {
             return;
         }
         let known = self.xrc.as_mut().map(|xrc| xrc.note(&route));

@@ -7,7 +7,6 @@
 use crate::protocol::pending::LaneId;
 use crate::transport::channel::{Operation, Request};
 use crate::transport::endpoint::EpId;
-use crate::transport::endpoint::state::State;
 use crate::transport::port::depth::CONTROL_WQES;
 use crate::transport::{Transport, Upcall};
 use verbs::{RKey, RdmaOp, Sge};
@@ -24,7 +23,7 @@ impl<C> Transport<C> {
         cookie: C,
     ) -> Result<(), C> {
         match self.endpoint(id) {
-            Some(ep) if !matches!(ep.state, State::Failed | State::Closed) => {
+            Some(ep) if !ep.state().is_over() => {
                 ep.rdma.push_back(Operation { op, local, remote, cookie });
             }
             _ => return Err(cookie),
@@ -39,7 +38,7 @@ impl<C> Transport<C> {
         let queue = self.layout.largest();
         loop {
             let Some(ep) = self.endpoints.get_mut(index) else { return };
-            if !ep.state.flows() || ep.rdma.is_empty() {
+            if !ep.state().flows() || ep.rdma.is_empty() {
                 return;
             }
             // What messages are entitled to stays free: the send queue holds both

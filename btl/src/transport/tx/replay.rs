@@ -37,7 +37,7 @@ impl<C> Transport<C> {
     fn is_on_hold(&self, to: Connection, path: u32) -> bool {
         let ep = self.endpoints.get(to.index);
         let on_hold = ep.is_some_and(|ep| {
-            ep.state == State::Connecting && ep.route.as_ref().is_some_and(|route| route.path == path)
+            ep.state() == State::Connecting && ep.route.as_ref().is_some_and(|route| route.path == path)
         });
         on_hold && self.is_current(to)
     }
@@ -102,7 +102,7 @@ impl<C> Transport<C> {
     pub(crate) fn reroute(&mut self, index: u32) {
         self.on_event(index, Event::Rerouted);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if ep.state == State::Connecting {
+        if ep.state() == State::Connecting {
             (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, true);
             self.stats.rerouted += 1;
             self.service.renew(ep.key(index));

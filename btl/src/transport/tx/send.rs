@@ -18,9 +18,7 @@ use crate::transport::endpoint::PATIENCE;
 use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::port::buffer::Queued;
 use crate::transport::{SendBuf, Transport, Upcall};
-use cpc::Step;
 use std::fmt::Display;
-use std::time::Instant;
 
 impl<C> Transport<C> {
     /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing
@@ -31,7 +29,7 @@ impl<C> Transport<C> {
         let Some(queue) = self.layout.for_payload(len) else { return false };
         let total = HEADER_LEN + len;
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
-        if ep.state != State::Connected || ep.generation != id.generation {
+        if ep.state() != State::Connected || ep.generation != id.generation {
             return false;
         }
         let target = Target { to: ep.connection(id.index), queue: queue as u8, srq: None };
@@ -93,8 +91,8 @@ impl<C> Transport<C> {
     /// Sends the first `len` bytes of the payload, now or as soon as possible, in order. `false` if
     /// the endpoint is lost: the message is given up.
     pub fn send(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
-        let state = self.endpoint(id).map_or(State::Closed, |ep| ep.state);
-        if matches!(state, State::Failed | State::Closed) || len > buf.capacity() {
+        let state = self.endpoint(id).map_or(State::Closed, |ep| ep.state());
+        if state.is_over() || len > buf.capacity() {
             self.give_back(buf);
             return false;
         }
@@ -122,13 +120,9 @@ impl<C> Transport<C> {
 
     /// Asks for the connection, if that has not been done.
     pub(crate) fn want_send(&mut self, index: u32) {
-        let cts = self.cts_queue.is_some();
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let (next, action) = ep.state.on(Event::WantSend, ep.handshake(cts));
-        ep.state = next;
-        if action == Action::StartConnect {
-            ep.steps.mark(Step::Wanted, Instant::now());
-            self.service.connect(ep.key(index));
+        // What an idle endpoint alone has an answer to, and each message that waits asks.
+        if self.endpoints.get(index).is_some_and(|ep| ep.state() == State::Idle) {
+            self.on_event(index, Event::WantSend);
         }
     }
 
@@ -137,7 +131,7 @@ impl<C> Transport<C> {
     fn may_send(&mut self, lane: LaneId) -> Option<Grant> {
         let queue = usize::from(lane.queue);
         let ep = self.endpoints.get_mut(lane.peer)?;
-        if !ep.state.flows() {
+        if !ep.state().flows() {
             return None;
         }
         let grant = ep.lanes[queue].acquire()?;
@@ -147,7 +141,7 @@ impl<C> Transport<C> {
             ep.lanes[queue].budget.release(1);
             return None;
         }
-        if ep.state == State::Ready {
+        if ep.state() == State::Ready {
             self.first_message(lane.peer);
         }
         Some(grant)
@@ -264,9 +258,7 @@ impl<C> Transport<C> {
     pub(crate) fn fail(&mut self, index: u32, reason: &dyn Display) {
         let cts = self.cts_queue.is_some();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let (next, action) = ep.state.on(Event::Error, ep.handshake(cts));
-        ep.state = next;
-        if action != Action::FailAll {
+        if ep.on(Event::Error, cts) != Action::FailAll {
             return;
         }
         self.stats.failed += 1;
