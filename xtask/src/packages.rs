@@ -151,9 +151,9 @@ pub fn in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// The command for a person who may install packages.
+/// The command for a person who may install packages; where there is no sudo, it is given as root.
 fn by_hand(names: &[&str]) -> String {
-    let root = if machine::is_root() { "" } else { "sudo " };
+    let root = if !machine::is_root() && in_path("sudo") { "sudo " } else { "" };
     format!("{root}apt-get update && {root}apt-get install --no-install-recommends {}", names.join(" "))
 }
 
