@@ -89,32 +89,3 @@ impl fmt::Display for Refusal {
         }
     }
 }
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_refusal_survives_the_way_padded_or_not() {
-        let layout = Refusal::Layout(Layout::new([false, true, true]).unwrap());
-        for refusal in PLAIN.iter().map(|&(_, r)| r).chain([layout]) {
-            let mut data = refusal.emit().to_vec();
-            assert_eq!(Refusal::parse(&data), Some(refusal));
-            data.resize(148, 0);
-            assert_eq!(Refusal::parse(&data), Some(refusal));
-        }
-    }
-
-    #[test]
-    fn foreign_short_or_impossible_data_are_none() {
-        assert_eq!(Refusal::parse(&[]), None);
-        assert_eq!(Refusal::parse(&[0; 148]), None);
-        assert_eq!(Refusal::parse(&Refusal::Late.emit()[..7]), None);
-        for code in 0..=255_u8 {
-            let mut data = Refusal::Late.emit();
-            data[4] = code;
-            assert_eq!(Refusal::parse(&data).is_some(), (1..=7).contains(&code), "{code}");
-        }
-    }
-}

@@ -1,0 +1,219 @@
+//! The values that stand in modex blobs and in the private data of RDMA-CM: round trips, and bytes from anywhere.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+
+mod listener {
+    use cpc::wire::listener::{ADDRESS_LEN, Address, AddressError};
+    use cpc::wire::{Incarnation, VERSION};
+    use proptest::prelude::*;
+    use verbs::{Gid, Lid, Qpn};
+
+    fn addresses() -> impl Strategy<Value = Address> {
+        (1..=255_u8, 1..=5_u8, any::<bool>(), any::<u16>(), 2..1_u32 << 24, any::<u32>(), any::<[u8; 16]>())
+            .prop_map(|(port, mtu, ethernet, lid, qpn, incarnation, gid)| Address {
+                port,
+                mtu,
+                ethernet,
+                lid: Lid(lid),
+                qpn: Qpn(qpn),
+                incarnation: Incarnation(incarnation),
+                gid: Gid(gid),
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_survives_the_modex(address in addresses()) {
+            prop_assert_eq!(Address::parse(&address.emit()), Ok(address));
+        }
+
+        #[test]
+        fn arbitrary_blobs_never_panic(blob in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(address) = Address::parse(&blob) {
+                prop_assert_eq!(Address::parse(&address.emit()), Ok(address));
+            }
+        }
+
+        #[test]
+        fn exactly_one_of_two_addresses_outranks_the_other(a in addresses(), b in addresses()) {
+            prop_assume!((a.lid, a.qpn, a.incarnation, a.gid) != (b.lid, b.qpn, b.incarnation, b.gid));
+            prop_assert_ne!(a.outranks(&b), b.outranks(&a));
+        }
+    }
+
+    #[test]
+    fn a_truncated_or_foreign_blob_is_refused_by_name() {
+        assert_eq!(Address::parse(&[1; 31]), Err(AddressError::Length(31)));
+        assert_eq!(Address::parse(&[9; 32]), Err(AddressError::Version(9)));
+        let mut blob = [0_u8; ADDRESS_LEN];
+        blob[..4].copy_from_slice(&[VERSION, 1, 5, 1]);
+        assert_eq!(Address::parse(&blob), Err(AddressError::Field("queue pair number")));
+        blob[3] = 7;
+        assert_eq!(Address::parse(&blob), Err(AddressError::Field("link layer")));
+    }
+}
+
+mod domain {
+    use cpc::wire::Incarnation;
+    use cpc::wire::domain::{Address, DomainId};
+    use cpc::wire::listener::{Address as Listener, AddressError};
+    use verbs::{Gid, Lid, Qpn};
+
+    fn address() -> Address {
+        let listener = Listener {
+            port: 1,
+            mtu: 5,
+            ethernet: false,
+            lid: Lid(7),
+            qpn: Qpn(99),
+            incarnation: Incarnation(5),
+            gid: Gid([3; 16]),
+        };
+        Address { listener, domain: DomainId::new(0x801, 77) }
+    }
+
+    #[test]
+    fn an_address_survives_the_modex_and_any_other_length_is_refused() {
+        let blob = address().emit();
+        assert_eq!(Address::parse(&blob), Ok(address()));
+        for len in [0, 31, 32, 47] {
+            assert_eq!(Address::parse(&blob[..len]), Err(AddressError::Xrc(len)));
+        }
+        assert_eq!(Address::parse(&[0; 48]), Err(AddressError::Version(0)));
+    }
+
+    #[test]
+    fn processes_of_one_port_and_domain_are_one_place() {
+        let (a, mut b) = (address(), address());
+        (b.listener.qpn, b.listener.incarnation) = (Qpn(100), Incarnation(6));
+        assert_eq!(a.place(), b.place());
+        b.domain = DomainId::new(0x801, 78);
+        assert_ne!(a.place(), b.place());
+    }
+}
+
+mod ip {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+    use cpc::wire::ip::{ADDRESS_LEN, Address, AddressError, VERSION};
+    use proptest::prelude::*;
+
+    fn addresses() -> impl Strategy<Value = Address> {
+        let v4 = (1..0xe000_0000_u32).prop_map(|ip| IpAddr::V4(Ipv4Addr::from(ip)));
+        let v6 = (1..1_u128 << 120).prop_map(|ip| IpAddr::V6(Ipv6Addr::from(ip)));
+        (prop_oneof![v4, v6], 1..=u16::MAX, any::<u32>())
+            .prop_map(|(ip, port, incarnation)| Address { socket: SocketAddr::new(ip, port), incarnation })
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_survives_the_modex(address in addresses()) {
+            prop_assert_eq!(Address::parse(&address.emit()), Ok(address));
+        }
+
+        #[test]
+        fn arbitrary_blobs_never_panic(blob in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = Address::parse(&blob);
+        }
+
+        #[test]
+        fn exactly_one_of_two_addresses_outranks_the_other(a in addresses(), b in addresses()) {
+            prop_assume!(a != b);
+            prop_assert_ne!(a.outranks(&b), b.outranks(&a));
+        }
+    }
+
+    #[test]
+    fn a_truncated_or_foreign_blob_is_refused_by_name() {
+        assert_eq!(Address::parse(&[1; 27]), Err(AddressError::Length(27)));
+        assert_eq!(Address::parse(&[9; 28]), Err(AddressError::Version(9)));
+        let mut blob = [0_u8; ADDRESS_LEN];
+        (blob[0], blob[1]) = (VERSION, 5);
+        assert_eq!(Address::parse(&blob), Err(AddressError::Field("address family")));
+        blob[1] = 4;
+        assert_eq!(Address::parse(&blob), Err(AddressError::Field("address or port")));
+    }
+}
+
+mod join {
+    use cpc::ProcessName;
+    use cpc::wire::join::{JOIN_LEN, Join};
+    use cpc::wire::{Hello, Layout, Qpns};
+    use proptest::prelude::*;
+    use verbs::Qpn;
+
+    fn joins() -> impl Strategy<Value = Join> {
+        let qpns = || prop::array::uniform2((0..1_u32 << 24).prop_map(Qpn));
+        (1..15_u8, any::<u64>(), qpns(), qpns()).prop_map(|(queue, name, from, to)| Join {
+            queue,
+            name: ProcessName(name),
+            from,
+            to,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_join_survives_the_way_padded_or_not(join in joins(), padding in 0..100_usize) {
+            let mut data = join.emit().to_vec();
+            data.resize(JOIN_LEN + padding, 0);
+            prop_assert_eq!(Join::parse(&data), Some(join));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(data in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = Join::parse(&data);
+        }
+    }
+
+    #[test]
+    fn hello_and_join_are_never_taken_for_each_other() {
+        let qpns = Qpns::new(&[Qpn(5), Qpn(6)]).unwrap();
+        let mut hello = [0; 56];
+        let layout = Layout::new([false, false]).unwrap();
+        Hello { layout, name: ProcessName(9), qpns }.emit(&mut hello);
+        assert_eq!(Join::parse(&hello), None);
+        let join = Join::new(1, ProcessName(9), &qpns, &qpns).unwrap();
+        let mut padded = join.emit().to_vec();
+        padded.resize(56, 0);
+        assert!(Hello::parse(&padded).is_err());
+        assert_eq!(Join::new(2, ProcessName(9), &qpns, &qpns), None);
+    }
+}
+
+mod refusal {
+    use cpc::wire::Layout;
+    use cpc::wire::refusal::Refusal;
+
+    const PLAIN: [Refusal; 7] = [
+        Refusal::Crossing,
+        Refusal::Late,
+        Refusal::UnknownPeer,
+        Refusal::Failed,
+        Refusal::NoResources,
+        Refusal::Malformed,
+        Refusal::Closing,
+    ];
+
+    #[test]
+    fn every_refusal_survives_the_way_padded_or_not() {
+        let layout = Refusal::Layout(Layout::new([false, true, true]).unwrap());
+        for refusal in PLAIN.into_iter().chain([layout]) {
+            let mut data = refusal.emit().to_vec();
+            assert_eq!(Refusal::parse(&data), Some(refusal));
+            data.resize(148, 0);
+            assert_eq!(Refusal::parse(&data), Some(refusal));
+        }
+    }
+
+    #[test]
+    fn foreign_short_or_impossible_data_are_none() {
+        assert_eq!(Refusal::parse(&[]), None);
+        assert_eq!(Refusal::parse(&[0; 148]), None);
+        assert_eq!(Refusal::parse(&Refusal::Late.emit()[..7]), None);
+        for code in 0..=255_u8 {
+            let mut data = Refusal::Late.emit();
+            data[4] = code;
+            assert_eq!(Refusal::parse(&data).is_some(), (1..=7).contains(&code), "{code}");
+        }
+    }
+}
