@@ -15,7 +15,7 @@ pub struct ConnectError {
 
 impl ConnectCause {
     /// True if it says no more than that no process is there, or none that knows us: as after a peer has left.
-    pub fn finds_nobody(&self) -> bool {
+    pub fn finds_no_peer(&self) -> bool {
         let unknown = |reason: &Reason| {
             use Reason::{InvalidCommId, InvalidServiceId, Stale, Timeout, UnknownPeer};
             matches!(reason, InvalidCommId | InvalidServiceId | Stale | Timeout | UnknownPeer)

@@ -346,7 +346,7 @@ const CONSUMER: i32 = 28;
 fn refused(refusal: cm::Refusal, data: &[u8]) -> Refused {
     match (refusal, Refusal::parse(data)) {
         (_, Some(why)) => Refused::ByPeer(why),
-        (cm::Refusal::NobodyListens, None) => Refused::NotListening,
+        (cm::Refusal::NotListening, None) => Refused::NotListening,
         (cm::Refusal::Consumer, None) => Refused::Other(CONSUMER),
         (cm::Refusal::Other(reason), None) => Refused::Other(reason),
     }

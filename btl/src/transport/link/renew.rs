@@ -107,7 +107,7 @@ impl<C> Transport<C> {
     /// that has failed.
     pub(crate) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if !ep.is_tentative() || !error.cause.finds_nobody() {
+        if !ep.is_tentative() || !error.cause.finds_no_peer() {
             return self.fail(index, error);
         }
         log::debug!("endpoint {index}: {error}");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// No listener is at the address (IBTA 12.6.7.2, reason 8; ECONNREFUSED on iWARP).
-    NobodyListens,
+    NotListening,
     /// The peer's program said no; its private data tell why (reason 28).
     Consumer,
     /// Any other reason: the number of the specification, or a negative errno value.
@@ -156,10 +156,10 @@ fn refusal(status: i32) -> Refusal {
     const INVALID_SERVICE: i32 = 8;
     const CONSUMER: i32 = 28;
     match status {
-        INVALID_SERVICE => Refusal::NobodyListens,
+        INVALID_SERVICE => Refusal::NotListening,
         CONSUMER => Refusal::Consumer,
         // iWARP has one number for both; data can only come from a program.
-        _ if status == -libc::ECONNREFUSED => Refusal::NobodyListens,
+        _ if status == -libc::ECONNREFUSED => Refusal::NotListening,
         other => Refusal::Other(other),
     }
 }
@@ -170,9 +170,9 @@ mod tests {
 
     #[test]
     fn a_refusal_says_whether_somebody_was_there() {
-        assert_eq!(kind(sys::RDMA_CM_EVENT_REJECTED, 8), CmEventKind::Rejected(Refusal::NobodyListens));
+        assert_eq!(kind(sys::RDMA_CM_EVENT_REJECTED, 8), CmEventKind::Rejected(Refusal::NotListening));
         assert_eq!(kind(sys::RDMA_CM_EVENT_REJECTED, 28), CmEventKind::Rejected(Refusal::Consumer));
-        assert_eq!(kind(sys::RDMA_CM_EVENT_REJECTED, -111), CmEventKind::Rejected(Refusal::NobodyListens));
+        assert_eq!(kind(sys::RDMA_CM_EVENT_REJECTED, -111), CmEventKind::Rejected(Refusal::NotListening));
         assert_eq!(kind(sys::RDMA_CM_EVENT_REJECTED, 4), CmEventKind::Rejected(Refusal::Other(4)));
     }
 
