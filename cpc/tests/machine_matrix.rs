@@ -2,6 +2,8 @@
 //! cell, written to be read; a change of the protocol shows as a change of that file.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
+mod matrix;
+
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
@@ -381,32 +383,18 @@ fn cell(id: CommId, row: &str, column: &str) -> String {
     let before = bench.state();
     bench.apply(column);
     let after = bench.state();
-    let mut line = format!("{row:<20}{column:<11}");
-    line += &if before == after { "-".to_owned() } else { format!("-> {after}") };
-    let said = bench.said();
-    if !said.is_empty() {
-        line = format!("{line:<48}{}", said.join(", "));
-    }
-    line
+    matrix::line((20, 11, 48), (row, column), (&before, &after), &bench.said())
 }
 
-fn matrix() -> Vec<String> {
+fn cells() -> Vec<String> {
     let id = Bench::find_id();
     ROWS.iter().flat_map(|row| COLUMNS.iter().map(move |column| cell(id, row, column))).collect()
 }
 
 #[test]
 fn every_cell_of_the_table_is_as_decided() {
-    let expected: Vec<&str> =
-        include_str!("matrix.txt").lines().filter(|l| !l.is_empty() && !l.starts_with('#')).collect();
-    let found = matrix();
-    if std::env::var_os("OXIB_PRINT_MATRIX").is_some() {
-        println!("{}", found.join("\n"));
-    }
-    for (found, expected) in found.iter().zip(&expected) {
-        assert_eq!(found, expected);
-    }
-    assert_eq!(found.len(), expected.len());
+    let found = cells();
+    matrix::check(include_str!("matrix.txt"), &found);
     assert_eq!(found.len(), ROWS.len() * COLUMNS.len());
 }
 

@@ -80,12 +80,14 @@ fn handlers<S: Debug, I: Debug>(cells: impl Iterator<Item = (S, I, &'static str)
 
 fn page() -> String {
     let (ibcm, xrc) = (include_str!("matrix.txt"), include_str!("xrc_matrix.txt"));
+    let rdmacm = include_str!("rdmacm_matrix.txt");
     let parts = [
         HEAD.to_owned(),
         "\n## ibcm\n\nOf an endpoint.\n\n".to_owned(),
         diagram(&of_endpoints(ibcm)) + "\n",
         handlers(cpc::ibcm::machine::Machine::transitions()),
         "\n## rdmacm\n\nOf an endpoint.\n\n".to_owned(),
+        diagram(&of_endpoints(rdmacm)) + "\n",
         handlers(cpc::rdmacm::machine::Machine::transitions()),
         "\n## xrc\n\nOf a link that sends, and of one that receives.\n\n".to_owned(),
         diagram(&of_links(xrc, 0)) + "\n" + &diagram(&of_links(xrc, 1)) + "\n",

@@ -111,7 +111,7 @@ impl<P: Protocol> Core<P> {
     }
 
     /// Drops the link. A handler, too: of inputs after which the peer needs to hear nothing (more).
-    pub(crate) fn forget(&mut self, slot: usize, _: &P::Input<'_>, now: Instant) {
+    pub(crate) fn forget(&mut self, slot: usize, now: Instant) {
         self.end(slot, now);
         let link = self.links.remove(slot);
         (P::HOOKS.forgotten)(self, slot, &link);
@@ -168,8 +168,7 @@ where
     }
 
     /// Creating + QpsMade: sends our request, or answers the peer's if one came meanwhile.
-    pub(crate) fn qps_ready(&mut self, slot: usize, input: &P::Input<'_>, now: Instant) {
-        let Some(qpns) = input.qpns() else { return };
+    pub(crate) fn qps_ready(&mut self, slot: usize, &qpns: &Qpns, now: Instant) {
         if qpns.as_slice().len() != (P::PEER_HOOKS.layout)(&self.local).count() {
             return self.fail(slot, ConnectCause::Misuse("its queue pairs do not match the layout"), now);
         }
@@ -209,20 +208,20 @@ where
     }
 
     /// Remove, where the peer may have a connection: asks it to let go.
-    pub(crate) fn disconnect(&mut self, slot: usize, _: &P::Input<'_>, now: Instant) {
+    pub(crate) fn disconnect(&mut self, slot: usize, now: Instant) {
         self.unlist(slot, self.links[slot].key);
         (P::PEER_HOOKS.start_disconnect)(self, slot, now);
     }
 
     /// Abandon, where the peer may have a connection: it must not wait for what never comes. The
     /// endpoint stays known, to refuse requests.
-    pub(crate) fn abandon(&mut self, slot: usize, _: &P::Input<'_>, now: Instant) {
+    pub(crate) fn abandon(&mut self, slot: usize, now: Instant) {
         self.links[slot].failed = true;
         (P::PEER_HOOKS.start_disconnect)(self, slot, now);
     }
 
     /// Remove of an endpoint that was abandoned: the rest goes as if it had been removed at once.
-    pub(crate) fn unlist_abandoned(&mut self, slot: usize, _: &P::Input<'_>, _: Instant) {
+    pub(crate) fn unlist_abandoned(&mut self, slot: usize, _: Instant) {
         self.links[slot].failed = false;
         self.unlist(slot, self.links[slot].key);
     }

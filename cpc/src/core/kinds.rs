@@ -18,8 +18,6 @@ pub trait QpInputs: Sized {
     fn command(command: EndpointCommand) -> Option<Self>;
     /// Its QPs are made, or why not.
     fn qps_created(qpns: Result<Qpns, String>) -> Self;
-    /// The QPs that are made, if it is that.
-    fn qpns(&self) -> Option<Qpns>;
     /// Its QPs are in RTS, or why not.
     fn qps_up(outcome: Result<(), String>) -> Self;
 }

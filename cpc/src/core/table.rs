@@ -8,10 +8,11 @@
 //!   kinds! { pub enum Input<'a>, InputKind { Connect, Rep(&'a Rep) } }
 //!   transitions! { Ibcm:
 //!       Idle { Connect: send_req }
-//!       ReqSent { Rep: connected }
-//!       Up | Failed { Rep: disown_rep }
+//!       ReqSent { Rep(rep): connected }
+//!       Up | Failed { Rep(rep): disown_rep }
 //!   }
 //! ```
+//! A handler gets what stands in parentheses, the input's own value, between slot and time; or, in brackets, one that the table names.
 //! Which states follow is the handlers' affair; the golden files below `cpc/tests` say it for every cell, and a test walks them all.
 
 /// An enum, and the enum of its values without their data.
@@ -45,7 +46,9 @@ macro_rules! kinds {
 
 /// The table of a manager's `Machine`, whose rows are `StateKind` and whose columns are `InputKind`: `handler`, and `Machine::transitions`.
 macro_rules! transitions {
-    ($Manager:ident: $($($State:ident)|+ { $($Input:ident: $handler:ident),* $(,)? })+) => {
+    ($Manager:ident: $($($State:ident)|+ {
+        $($Input:ident $(($arg:ident))? $([$fixed:literal])?: $handler:ident),* $(,)?
+    })+) => {
         type Handler = fn(&mut Machine, usize, &Input<'_>, std::time::Instant);
 
         impl $crate::core::machine::Table for super::$Manager {
@@ -74,7 +77,13 @@ macro_rules! transitions {
                     let row = &mut table[states[n] as usize];
                     $(
                         assert!(row[InputKind::$Input as usize].1.is_empty(), "a cell stands twice");
-                        row[InputKind::$Input as usize] = (Machine::$handler, stringify!($handler));
+                        row[InputKind::$Input as usize] = (
+                            |machine, slot, _input, now| {
+                                $(let Input::$Input($arg) = _input else { return };)?
+                                machine.$handler(slot, $($arg,)? $($fixed,)? now);
+                            },
+                            stringify!($handler),
+                        );
                     )*
                     n += 1;
                 }
@@ -110,10 +119,6 @@ macro_rules! qp_inputs {
 
             fn qps_created(qpns: Result<$crate::wire::Qpns, String>) -> Self {
                 qpns.map_or_else(Self::QpsFailed, Self::QpsMade)
-            }
-
-            fn qpns(&self) -> Option<$crate::wire::Qpns> {
-                if let Self::QpsMade(qpns) = self { Some(*qpns) } else { None }
             }
 
             fn qps_up(outcome: Result<(), String>) -> Self {

@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use super::state::{Input, Remote, State};
+use super::state::{Remote, State};
 use super::{Call, Machine};
 use crate::core::machine::Role;
-use crate::wire::{Hello, Message, Qpns, Reason, Rep, Req, Rtu, Stage};
+use crate::wire::{Dreq, Hello, Message, Mra, Qpns, Reason, Rej, Rep, Req, Rtu, Stage};
 use crate::{ConnectCause, Step};
 
 impl Machine {
     /// Idle + Connect: takes a place in the queue, and its turn if it has come.
-    pub(super) fn enqueue(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn enqueue(&mut self, slot: usize, now: Instant) {
         let link = &mut self.links[slot];
         (link.state, link.since) = (State::Queued, now);
         self.queue(slot, now);
@@ -61,16 +61,15 @@ impl Machine {
     }
 
     /// Creating + QpsFailed: reports it; a peer that asked is told.
-    pub(super) fn create_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::QpsFailed(error) = input else { return };
+    pub(super) fn create_failed(&mut self, slot: usize, error: &str, now: Instant) {
         if let Some(remote) = self.links[slot].state.remote().copied() {
             self.reject(slot, remote.id, Stage::Req, Reason::NoResources);
         }
-        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+        self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
     }
 
     /// ReqSent + Timeout: asks again, unless it has been asked often enough.
-    pub(super) fn repeat_req(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn repeat_req(&mut self, slot: usize, now: Instant) {
         self.leave_window(slot, now);
         match self.may_repeat(slot, now) {
             true => self.send_req(slot, now),
@@ -79,8 +78,7 @@ impl Machine {
     }
 
     /// ReqSent + Rep: the peer is up; so shall we be.
-    pub(super) fn replied(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Rep(rep) = input else { return };
+    pub(super) fn replied(&mut self, slot: usize, rep: &Rep, now: Instant) {
         self.mark(slot, Step::RepReceived, now);
         if self.is_unlike(&rep.hello, &rep.queues) {
             self.stats.layout_refused += 1;
@@ -92,7 +90,7 @@ impl Machine {
     }
 
     /// ToRts + QpsUp: tells the peer, and the main thread if this side asked.
-    pub(super) fn qps_up_done(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn qps_up_done(&mut self, slot: usize, now: Instant) {
         let State::ToRts { remote, role, early } = self.links[slot].state else { return };
         self.mark(slot, Step::QpsUp, now);
         match role {
@@ -106,13 +104,12 @@ impl Machine {
     }
 
     /// ToRts + QpsDown: reports it and tells the peer.
-    pub(super) fn bring_up_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::QpsDown(error) = input else { return };
+    pub(super) fn bring_up_failed(&mut self, slot: usize, error: &str, now: Instant) {
         if let State::ToRts { remote, role, .. } = self.links[slot].state {
             let stage = if role == Role::Active { Stage::Rep } else { Stage::Req };
             self.reject(slot, remote.id, stage, Reason::NoResources);
         }
-        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+        self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
     }
 
     fn send_rtu(&mut self, slot: usize, remote: &Remote) {
@@ -121,8 +118,7 @@ impl Machine {
     }
 
     /// Connected + Rep: our RTU was lost, or its twin came late.
-    pub(super) fn repeat_rtu(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::Rep(rep) = input else { return };
+    pub(super) fn repeat_rtu(&mut self, slot: usize, rep: &Rep, _: Instant) {
         match self.links[slot].state {
             State::Connected { remote, role: Role::Active } if remote.id == rep.local => {
                 self.stats.repeated += 1;
@@ -133,8 +129,7 @@ impl Machine {
     }
 
     /// A REP for an exchange that is no more: its sender shall not wait.
-    pub(super) fn disown_rep(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::Rep(rep) = input else { return };
+    pub(super) fn disown_rep(&mut self, slot: usize, rep: &Rep, _: Instant) {
         self.disown(slot, rep);
     }
 
@@ -148,18 +143,16 @@ impl Machine {
     }
 
     /// ReqSent + Mra: the peer has our request and needs more time.
-    pub(super) fn wait_longer(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Mra(mra) = input else { return };
+    pub(super) fn wait_longer(&mut self, slot: usize, mra: &Mra, now: Instant) {
         if mra.stage != Stage::Req {
-            return self.ignore(slot, input, now);
+            return self.stats.ignored += 1;
         }
         self.leave_window(slot, now);
         self.extend_deadline(slot, mra, now);
     }
 
     /// ReqSent + Rej: begins anew if only the exchange was outdated, else gives up.
-    pub(super) fn rejected(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Rej(rej) = input else { return };
+    pub(super) fn rejected(&mut self, slot: usize, rej: &Rej, now: Instant) {
         if rej.stage == Stage::Rep {
             // No REP has gone out under this id.
             self.stats.stale += 1;
@@ -182,9 +175,9 @@ impl Machine {
 
     /// ReqSent + Dreq: the peer had answered, and has removed its endpoint since; its REP may still be on the way and
     /// must find the old id gone.
-    pub(super) fn dreq_overtook_rep(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.answer_dreq(slot, input, now);
-        if matches!(input, Input::Dreq(dreq) if dreq.failed) {
+    pub(super) fn dreq_overtook_rep(&mut self, slot: usize, dreq: &Dreq, now: Instant) {
+        self.answer_dreq(slot, dreq, now);
+        if dreq.failed {
             return self.fail(slot, ConnectCause::Rejected(Reason::Refused), now);
         }
         self.renew(slot, Reason::Stale, now);

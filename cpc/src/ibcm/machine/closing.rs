@@ -3,22 +3,22 @@
 use std::time::Instant;
 
 use super::Machine;
-use super::state::{Input, State};
+use super::state::State;
 use crate::ConnectCause;
-use crate::exchange::disowned;
-use crate::wire::{CommId, Message, Reason, Rej, Stage};
+use crate::exchange::{Received, disowned};
+use crate::wire::{CommId, Dreq, Message, Reason, Rej, Req, Rtu, Stage};
 
 impl Machine {
     /// ReqSent + Remove: the request is withdrawn, so that the peer does not repeat its answer to an exchange that is gone.
-    pub(super) fn withdraw(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn withdraw(&mut self, slot: usize, now: Instant) {
         self.send_withdrawal(slot);
-        self.forget(slot, input, now);
+        self.forget(slot, now);
     }
 
     /// ReqSent + Abandon: the same; the endpoint stays known, to refuse the peer's requests.
-    pub(super) fn withdraw_and_give_up(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn withdraw_and_give_up(&mut self, slot: usize, now: Instant) {
         self.send_withdrawal(slot);
-        self.give_up(slot, input, now);
+        self.give_up(slot, now);
     }
 
     /// By the book, a timeout of the side that asked (IBTA 12.6.7.2); the peer's id is not known, so it finds the exchange by ours.
@@ -27,7 +27,7 @@ impl Machine {
     }
 
     /// Idle, Queued or Creating + Abandon: there is no connection yet; a peer that asked is refused.
-    pub(super) fn give_up(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn give_up(&mut self, slot: usize, now: Instant) {
         if let Some(remote) = self.links[slot].state.remote().copied() {
             self.reject(slot, remote.id, Stage::Req, Reason::Refused);
         }
@@ -44,18 +44,18 @@ impl Machine {
     }
 
     /// DreqSent + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it.
-    pub(super) fn repeat_dreq(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn repeat_dreq(&mut self, slot: usize, now: Instant) {
         if self.may_repeat(slot, now) {
             self.send_dreq(slot, now);
         } else if self.links[slot].failed {
             self.end_failed(slot, now);
         } else {
-            self.forget(slot, input, now);
+            self.forget(slot, now);
         }
     }
 
     /// DreqSent + Drep: the peer has let go. Of an endpoint that has failed, its removal is all that is still to come.
-    pub(super) fn drep_received(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn drep_received(&mut self, slot: usize, now: Instant) {
         if self.links[slot].failed {
             return self.end_failed(slot, now);
         }
@@ -65,43 +65,40 @@ impl Machine {
     }
 
     /// DreqSent + Dreq: both leave at once; each other's DREQ is as good as the DREP.
-    pub(super) fn dreqs_crossed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.answer_dreq(slot, input, now);
-        self.drep_received(slot, input, now);
+    pub(super) fn dreqs_crossed(&mut self, slot: usize, dreq: &Dreq, now: Instant) {
+        self.answer_dreq(slot, dreq, now);
+        self.drep_received(slot, now);
     }
 
     /// Dreq for something that is not up here (any more): agreed.
-    pub(super) fn answer_dreq(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::Dreq(dreq) = input else { return };
+    pub(super) fn answer_dreq(&mut self, slot: usize, dreq: &Dreq, _: Instant) {
         self.send_drep(slot, dreq);
     }
 
     /// TimeWait, Failed or Disconnected + Rtu: the peer takes this connection for an open one.
-    pub(super) fn disown_rtu(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::Rtu(rtu) = input else { return };
+    pub(super) fn disown_rtu(&mut self, slot: usize, rtu: &Rtu, _: Instant) {
         self.stats.stale += 1;
         self.send(slot, Message::Rej(disowned(rtu)));
     }
 
     /// ToRts, RepSent or Connected + Dreq: agreed, and reported.
-    pub(super) fn dreq_received(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.answer_dreq(slot, input, now);
-        if matches!(input, Input::Dreq(dreq) if dreq.failed) {
+    pub(super) fn dreq_received(&mut self, slot: usize, dreq: &Dreq, now: Instant) {
+        self.answer_dreq(slot, dreq, now);
+        if dreq.failed {
             return self.fail(slot, ConnectCause::Rejected(Reason::Refused), now);
         }
         self.left(slot, now);
     }
 
     /// ToRts, RepSent or Connected + Displaced: the peer's queue pairs are gone without a DREQ.
-    pub(super) fn displaced(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn displaced(&mut self, slot: usize, now: Instant) {
         self.stats.stale += 1;
         self.left(slot, now);
     }
 
     /// Creating to Connected + Rej: the peer does not take part (any more). If it has merely forgotten the exchange, given up
     /// waiting or has no queue pair for it, which it has reported, another may follow; any other reason is a failure here, too.
-    pub(super) fn rejected_later(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Rej(rej) = input else { return };
+    pub(super) fn rejected_later(&mut self, slot: usize, rej: &Rej, now: Instant) {
         if !self.is_of_exchange(slot, rej) {
             self.stats.stale += 1;
             return;
@@ -115,10 +112,10 @@ impl Machine {
     }
 
     /// DreqSent + Rej: the peer has let go, too.
-    pub(super) fn rejected_after_dreq(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        match input {
-            Input::Rej(rej) if self.is_of_exchange(slot, rej) => self.drep_received(slot, input, now),
-            _ => self.stats.stale += 1,
+    pub(super) fn rejected_after_dreq(&mut self, slot: usize, rej: &Rej, now: Instant) {
+        match self.is_of_exchange(slot, rej) {
+            true => self.drep_received(slot, now),
+            false => self.stats.stale += 1,
         }
     }
 
@@ -133,33 +130,29 @@ impl Machine {
 
     /// ToRts, RepSent or Connected + ReqNew: the peer has started anew; what we hold leads nowhere. Its request waits for a new
     /// endpoint.
-    pub(super) fn superseded(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn superseded(&mut self, slot: usize, received: &Received<Req>, now: Instant) {
         self.left(slot, now);
-        self.park_request(slot, input, now);
+        self.park_request(slot, received, now);
     }
 
     /// Disconnected + ReqNew: the request waits for a new endpoint.
-    pub(super) fn park_request(&mut self, _: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqNew(received) = input else { return };
+    pub(super) fn park_request(&mut self, _: usize, received: &Received<Req>, now: Instant) {
         self.park(received, now);
     }
 
     /// Idle to Connected + ReqUnlike: the peer is refused and will report it; so do we, for no connection to it can come up.
-    pub(super) fn queues_differ(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqUnlike(req) = input else { return };
-        self.refuse_unlike(slot, input, now);
+    pub(super) fn queues_differ(&mut self, slot: usize, req: &Req, now: Instant) {
+        self.refuse_unlike(slot, req, now);
         self.fail(slot, self.misfit_cause(&req.queues), now);
     }
 
     /// DreqSent, Failed or Disconnected + ReqUnlike: the peer is refused.
-    pub(super) fn refuse_unlike(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::ReqUnlike(req) = input else { return };
+    pub(super) fn refuse_unlike(&mut self, slot: usize, req: &Req, _: Instant) {
         self.send(slot, Message::Rej(Rej::of_req(req.head.local, self.misfit_reason())));
     }
 
     /// Failed + ReqNew: this endpoint is spent.
-    pub(super) fn refuse_spent(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::ReqNew(received) = input else { return };
+    pub(super) fn refuse_spent(&mut self, slot: usize, received: &Received<Req>, _: Instant) {
         self.send(slot, Message::Rej(Rej::of_req(received.req.head.local, Reason::Refused)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::state::{Input, Remote, State};
+use super::state::{Remote, State};
 use super::{Call, Machine};
 use crate::Step;
 use crate::core::machine::Role;
@@ -12,8 +12,7 @@ use crate::wire::{Message, Mra, Reason, Rep, Req, Stage};
 
 impl Machine {
     /// Idle or Queued + ReqNew: makes QPs to answer with.
-    pub(super) fn accept(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqNew(Received { req, .. }) = input else { return };
+    pub(super) fn accept(&mut self, slot: usize, Received { req, .. }: &Received<Req>, now: Instant) {
         self.note_seen(slot, req.head.local);
         self.mark(slot, Step::ReqReceived, now);
         self.note_response(slot, req);
@@ -24,8 +23,7 @@ impl Machine {
     }
 
     /// Creating + ReqNew: our own request has not gone out, so the peer's is the one; or it is newer than the one at hand.
-    pub(super) fn adopt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqNew(Received { req, .. }) = input else { return };
+    pub(super) fn adopt(&mut self, slot: usize, Received { req, .. }: &Received<Req>, now: Instant) {
         self.mark(slot, Step::ReqReceived, now);
         self.note_seen(slot, req.head.local);
         self.note_response(slot, req);
@@ -35,8 +33,7 @@ impl Machine {
     /// ReqSent + ReqNew: two requests have crossed. The lower address's stands, the higher's is answered as if it had
     /// never asked; both sides decide from the same two modex addresses, so nothing more has to be said. A request of ours that went to
     /// a former incarnation of the peer has crossed nothing.
-    pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqNew(Received { req, .. }) = input else { return };
+    pub(super) fn merge(&mut self, slot: usize, Received { req, .. }: &Received<Req>, now: Instant) {
         self.stats.raced += 1;
         self.mark(slot, Step::ReqReceived, now);
         let State::ReqSent { asked, .. } = self.links[slot].state else { return };
@@ -77,14 +74,14 @@ impl Machine {
     }
 
     /// RepSent + ReqDup: the REP was lost or is under way; one for one, so no peer can be flooded with it.
-    pub(super) fn repeat_rep(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    pub(super) fn repeat_rep(&mut self, slot: usize, _: Instant) {
         let State::RepSent { remote } = self.links[slot].state else { return };
         self.stats.repeated += 1;
         self.send_rep(slot, &remote);
     }
 
     /// RepSent + Timeout: repeats the REP, unless it has been sent often enough.
-    pub(super) fn repeat_rep_or_fail(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn repeat_rep_or_fail(&mut self, slot: usize, now: Instant) {
         let State::RepSent { remote } = self.links[slot].state else { return };
         if !self.may_repeat(slot, now) {
             self.reject(slot, remote.id, Stage::Other, Reason::Timeout);
@@ -95,10 +92,9 @@ impl Machine {
     }
 
     /// RepSent + Mra: the peer has our REP and needs more time.
-    pub(super) fn reply_later(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Mra(mra) = input else { return };
+    pub(super) fn reply_later(&mut self, slot: usize, mra: &Mra, now: Instant) {
         if mra.stage != Stage::Rep {
-            return self.ignore(slot, input, now);
+            return self.stats.ignored += 1;
         }
         self.extend_deadline(slot, mra, now);
     }
@@ -110,7 +106,7 @@ impl Machine {
     }
 
     /// Creating or ToRts + ReqDup: the request is being worked at; its sender shall know, and wait.
-    pub(super) fn acknowledge_req(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    pub(super) fn acknowledge_req(&mut self, slot: usize, _: Instant) {
         match self.links[slot].state {
             State::Creating { request: Some(remote) } | State::ToRts { remote, role: Role::Passive, .. } => {
                 self.send_mra(slot, &remote, Stage::Req)
@@ -120,13 +116,12 @@ impl Machine {
     }
 
     /// ToRts + Rep: the same for a reply that is being worked at; another one is of an exchange that is no more.
-    pub(super) fn acknowledge_or_disown_rep(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Rep(rep) = input else { return };
+    pub(super) fn acknowledge_or_disown_rep(&mut self, slot: usize, rep: &Rep, now: Instant) {
         match self.links[slot].state {
             State::ToRts { remote, role: Role::Active, .. } if remote.id == rep.local => {
                 self.send_mra(slot, &remote, Stage::Rep);
             }
-            _ => self.disown_rep(slot, input, now),
+            _ => self.disown_rep(slot, rep, now),
         }
     }
 
@@ -142,22 +137,24 @@ impl Machine {
     }
 
     /// RepSent + Rtu: both sides are up.
-    pub(super) fn confirm(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        if matches!(input, Input::Rtu(_)) {
-            self.mark(slot, Step::RtuReceived, now);
-        }
+    pub(super) fn confirm(&mut self, slot: usize, now: Instant) {
+        self.mark(slot, Step::RtuReceived, now);
+        self.confirmed(slot);
+    }
+
+    fn confirmed(&mut self, slot: usize) {
         let State::RepSent { remote } = self.links[slot].state else { return };
         self.connected(slot, State::Connected { remote, role: Role::Passive });
     }
 
     /// RepSent + FirstData: data can't come from a peer that is not up; they stand in for a late or lost RTU.
-    pub(super) fn confirm_by_data(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn confirm_by_data(&mut self, slot: usize, _: Instant) {
         self.stats.first_data += 1;
-        self.confirm(slot, input, now);
+        self.confirmed(slot);
     }
 
     /// ToRts + FirstData: remembered until the QPs are reported up.
-    pub(super) fn note_data(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    pub(super) fn note_data(&mut self, slot: usize, _: Instant) {
         if let State::ToRts { early, .. } = &mut self.links[slot].state {
             *early = true;
         }

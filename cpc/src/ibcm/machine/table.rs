@@ -36,38 +36,38 @@ use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
 transitions! { Ibcm:
-    Idle | Queued | Creating { Remove: forget, Abandon: give_up, Dreq: answer_dreq }
+    Idle | Queued | Creating { Remove: forget, Abandon: give_up, Dreq(dreq): answer_dreq }
     Idle { Connect: enqueue }
-    Idle | Queued { ReqNew: accept }
+    Idle | Queued { ReqNew(received): accept }
     Creating {
-        QpsMade: qps_ready, QpsFailed: create_failed, ReqNew: adopt, ReqDup: acknowledge_req, Rej: rejected_later,
+        QpsMade(qpns): qps_ready, QpsFailed(error): create_failed, ReqNew(received): adopt, ReqDup: acknowledge_req, Rej(rej): rejected_later,
     }
     ReqSent {
-        Remove: withdraw, Abandon: withdraw_and_give_up, ReqNew: merge, Rep: replied, Mra: wait_longer, Rej: rejected,
-        Dreq: dreq_overtook_rep, Timeout: repeat_req,
+        Remove: withdraw, Abandon: withdraw_and_give_up, ReqNew(received): merge, Rep(rep): replied, Mra(mra): wait_longer, Rej(rej): rejected,
+        Dreq(dreq): dreq_overtook_rep, Timeout: repeat_req,
     }
     ToRts {
-        FirstData: note_data, QpsUp: qps_up_done, QpsDown: bring_up_failed, ReqDup: acknowledge_req,
-        Rep: acknowledge_or_disown_rep,
+        FirstData: note_data, QpsUp: qps_up_done, QpsDown(error): bring_up_failed, ReqDup: acknowledge_req,
+        Rep(rep): acknowledge_or_disown_rep,
     }
     RepSent {
-        FirstData: confirm_by_data, ReqDup: repeat_rep, Rtu: confirm, Mra: reply_later, Timeout: repeat_rep_or_fail,
+        FirstData: confirm_by_data, ReqDup: repeat_rep, Rtu: confirm, Mra(mra): reply_later, Timeout: repeat_rep_or_fail,
     }
-    Connected { Rep: repeat_rtu }
+    Connected { Rep(rep): repeat_rtu }
     ToRts | RepSent | Connected {
-        Remove: disconnect, Abandon: abandon, ReqNew: superseded, Rej: rejected_later, Dreq: dreq_received,
+        Remove: disconnect, Abandon: abandon, ReqNew(received): superseded, Rej(rej): rejected_later, Dreq(dreq): dreq_received,
         Displaced: displaced,
     }
-    Idle | Queued | Creating | ReqSent | ToRts | RepSent | Connected { ReqUnlike: queues_differ }
+    Idle | Queued | Creating | ReqSent | ToRts | RepSent | Connected { ReqUnlike(req): queues_differ }
     DreqSent {
-        Remove: unlist_abandoned, Rej: rejected_after_dreq, Dreq: dreqs_crossed, Drep: drep_received,
+        Remove: unlist_abandoned, Rej(rej): rejected_after_dreq, Dreq(dreq): dreqs_crossed, Drep: drep_received,
         Timeout: repeat_dreq,
     }
-    DreqSent | Failed { ReqNew: refuse_spent }
-    DreqSent | Failed | Disconnected { ReqUnlike: refuse_unlike }
+    DreqSent | Failed { ReqNew(received): refuse_spent }
+    DreqSent | Failed | Disconnected { ReqUnlike(req): refuse_unlike }
     TimeWait { Timeout: forget }
     Failed | Disconnected { Remove: forget }
-    Disconnected { ReqNew: park_request }
-    TimeWait | Failed | Disconnected { Rtu: disown_rtu, Dreq: answer_dreq }
-    Idle | Queued | Creating | RepSent | DreqSent | TimeWait | Failed | Disconnected { Rep: disown_rep }
+    Disconnected { ReqNew(received): park_request }
+    TimeWait | Failed | Disconnected { Rtu(rtu): disown_rtu, Dreq(dreq): answer_dreq }
+    Idle | Queued | Creating | RepSent | DreqSent | TimeWait | Failed | Disconnected { Rep(rep): disown_rep }
 }

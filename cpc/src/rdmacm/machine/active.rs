@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::state::{Incoming, Input, Refused, State};
+use super::state::{Incoming, Refused, State};
 use super::{Call, Machine, RdmaCm};
 use crate::core::action::Action;
 use crate::core::machine::{Link, Role};
-use crate::wire::Qpns;
 use crate::wire::refusal::Refusal;
+use crate::wire::{Hello, Qpns};
 use crate::{ConnectCause, Step};
 
 /// The longest pause between two tries.
@@ -15,7 +15,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Machine {
     /// Idle + Connect: takes a place in the queue, and its turn if it has come.
-    pub(super) fn enqueue(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn enqueue(&mut self, slot: usize, now: Instant) {
         let link = &mut self.links[slot];
         (link.wanted, link.tries, link.since) = (true, 0, now);
         self.wait_for_place(slot, now);
@@ -39,7 +39,7 @@ impl Machine {
     }
 
     /// Resolving + AddrResolved.
-    pub(super) fn route(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn route(&mut self, slot: usize, now: Instant) {
         let Some(id) = self.links[slot].id else { return };
         self.links[slot].state = State::Routing;
         self.set_deadline(slot, Some(now + self.params.resolve_timeout));
@@ -47,7 +47,7 @@ impl Machine {
     }
 
     /// Routing + RouteResolved: the QPs, unless a former try has left them.
-    pub(super) fn open(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn open(&mut self, slot: usize, now: Instant) {
         self.set_deadline(slot, None);
         self.mark(slot, Step::Resolved, now);
         self.need_qps(slot, None, now);
@@ -88,19 +88,17 @@ impl Machine {
     }
 
     /// Creating + QpsFailed: reports it; a peer that asked is told.
-    pub(super) fn create_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::QpsFailed(error) = input else { return };
+    pub(super) fn create_failed(&mut self, slot: usize, error: &str, now: Instant) {
         let State::Creating { request } = self.links[slot].state else { return };
         if let Some(request) = request {
             self.refuse(request.id, Refusal::NoResources);
             self.links[slot].id = None;
         }
-        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+        self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
     }
 
     /// ReqSent + Response: the peer is up; so shall we be, if it is who we meant.
-    pub(super) fn replied(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Response(hello) = input else { return };
+    pub(super) fn replied(&mut self, slot: usize, hello: &Hello, now: Instant) {
         self.mark(slot, Step::RepReceived, now);
         if hello.layout != self.local.layout {
             let (ours, theirs) = (self.local.layout, hello.layout);
@@ -115,7 +113,7 @@ impl Machine {
     }
 
     /// ReqSent + Malformed: the reply is not one of ours.
-    pub(super) fn malformed_rep(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn malformed_rep(&mut self, slot: usize, now: Instant) {
         let why = "whoever listens at its address is not of this program".to_owned();
         self.give_up(slot, Refusal::Malformed, ConnectCause::Address(why), now);
     }
@@ -129,8 +127,7 @@ impl Machine {
     }
 
     /// ReqSent + Refused: waits for the peer's own request, tries again, or gives up, as the reason says.
-    pub(super) fn refused(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Refused(refused) = input else { return };
+    pub(super) fn refused(&mut self, slot: usize, refused: &Refused, now: Instant) {
         match refused {
             Refused::ByPeer(Refusal::Crossing) => self.yield_to_peer(slot, now),
             Refused::ByPeer(Refusal::Layout(theirs)) => {
@@ -139,12 +136,12 @@ impl Machine {
                 self.fail(slot, ConnectCause::Layout { ours, theirs }, now);
             }
             Refused::ByPeer(Refusal::Late) => {
-                self.try_again(slot, "it takes itself for connected already", now);
+                self.retry(slot, "it takes itself for connected already", now);
             }
             Refused::ByPeer(reason) => self.fail(slot, ConnectCause::Refused(reason.to_string()), now),
             Refused::NotListening if self.links[slot].crossed => self.moved(slot, now),
-            Refused::NotListening => self.try_again(slot, "nobody listens at its address", now),
-            Refused::Other(reason) => self.try_again(slot, &format!("rejected with reason {reason}"), now),
+            Refused::NotListening => self.retry(slot, "nobody listens at its address", now),
+            Refused::Other(reason) => self.retry(slot, &format!("rejected with reason {reason}"), now),
         }
     }
 
@@ -168,16 +165,7 @@ impl Machine {
     }
 
     /// A try has come to nothing.
-    pub(super) fn retry(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let why = match input {
-            Input::Broken(why) => why,
-            Input::Disconnected => "it has gone meanwhile",
-            _ => "no answer",
-        };
-        self.try_again(slot, why, now);
-    }
-
-    pub(super) fn try_again(&mut self, slot: usize, why: &str, now: Instant) {
+    pub(super) fn retry(&mut self, slot: usize, why: &str, now: Instant) {
         self.discard_qps(slot);
         if self.answer_crossing(slot, now) {
             return;
@@ -200,7 +188,7 @@ impl Machine {
     }
 
     /// Pausing + Timeout: the next try.
-    pub(super) fn again(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn again(&mut self, slot: usize, now: Instant) {
         self.wait_for_place(slot, now);
     }
 }

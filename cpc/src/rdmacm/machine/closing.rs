@@ -10,22 +10,22 @@ use crate::wire::refusal::Refusal;
 
 impl Machine {
     /// ReqSent + Remove: the peer's request that waits for its turn is refused, too.
-    pub(super) fn withdraw(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn withdraw(&mut self, slot: usize, now: Instant) {
         self.close_id(slot);
         self.refuse_crossing(slot, Refusal::Closing);
-        self.forget(slot, input, now);
+        self.forget(slot, now);
     }
 
     /// ToRts + Abandon: the request, or the reply, has not been answered yet, and is refused.
-    pub(super) fn abandon_rising(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn abandon_rising(&mut self, slot: usize, now: Instant) {
         if let Some(id) = self.links[slot].id.take() {
             self.refuse(id, Refusal::Failed);
         }
-        self.give_up_early(slot, input, now);
+        self.give_up_early(slot, now);
     }
 
     /// Abandon, where there is no connection yet; a peer that has asked is refused.
-    pub(super) fn give_up_early(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn give_up_early(&mut self, slot: usize, now: Instant) {
         if let State::Creating { request: Some(request) } = self.links[slot].state {
             self.refuse(request.id, Refusal::Failed);
             self.links[slot].id = None;
@@ -34,10 +34,10 @@ impl Machine {
     }
 
     /// DreqSent, when the peer has agreed or had time to.
-    pub(super) fn drep_received(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn drep_received(&mut self, slot: usize, now: Instant) {
         match self.links[slot].failed {
             true => self.end_failed(slot, now),
-            false => self.forget(slot, input, now),
+            false => self.forget(slot, now),
         }
     }
 
@@ -49,7 +49,7 @@ impl Machine {
     }
 
     /// The peer has gone, or takes the connection down: agreed, and reported.
-    pub(super) fn dreq_received(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn dreq_received(&mut self, slot: usize, now: Instant) {
         self.peer_left(slot, now);
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::state::{Incoming, Input, Refused, State};
+use super::state::{Incoming, Refused, State};
 use super::{Call, Machine};
 use crate::core::machine::Role;
 use crate::wire::Qpns;
@@ -11,8 +11,7 @@ use crate::{ConnectCause, Step};
 
 impl Machine {
     /// Request, where nothing of ours is under way: answers it.
-    pub(super) fn accept(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Request(request) = input else { return };
+    pub(super) fn accept(&mut self, slot: usize, request: &Incoming, now: Instant) {
         self.set_deadline(slot, None);
         self.answer(slot, *request, now);
     }
@@ -25,8 +24,7 @@ impl Machine {
     }
 
     /// Request, where ours is not out yet: the peer's is the one that stands.
-    pub(super) fn adopt(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Request(request) = input else { return };
+    pub(super) fn adopt(&mut self, slot: usize, request: &Incoming, now: Instant) {
         self.set_deadline(slot, None);
         self.close_id(slot);
         self.leave_window(slot, now);
@@ -41,8 +39,7 @@ impl Machine {
     }
 
     /// ReqSent + Request: two requests cross. The one of the lower address stands.
-    pub(super) fn merge(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Request(request) = input else { return };
+    pub(super) fn merge(&mut self, slot: usize, request: &Incoming, now: Instant) {
         self.stats.raced += 1;
         if self.local.address.outranks(&self.links[slot].address) {
             self.links[slot].crossed = true;
@@ -52,23 +49,23 @@ impl Machine {
             return self.hold_crossing(slot, *request);
         }
         // The peer refuses ours; its end of it goes with our id.
-        self.adopt(slot, input, now);
+        self.adopt(slot, request, now);
     }
 
     /// Creating + Refused, Broken or Disconnected: the request that we were about to answer is gone.
-    pub(super) fn request_gone(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn request_gone(&mut self, slot: usize, now: Instant) {
         let State::Creating { request } = self.links[slot].state else { return };
         match request {
             Some(_) if !self.links[slot].wanted => {
                 self.close_id(slot);
                 self.links[slot].state = State::Idle;
             }
-            _ => self.try_again(slot, "it has let go of its request", now),
+            _ => self.retry(slot, "it has let go of its request", now),
         }
     }
 
     /// Connect, while the peer's request is being answered: remembered, in case that comes to nothing.
-    pub(super) fn note_connect(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    pub(super) fn note_connect(&mut self, slot: usize, _: Instant) {
         self.links[slot].wanted = true;
     }
 
@@ -86,14 +83,14 @@ impl Machine {
     }
 
     /// ToRts + FirstData: the peer is up before we are.
-    pub(super) fn note_data(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    pub(super) fn note_data(&mut self, slot: usize, _: Instant) {
         if let State::ToRts { early, .. } = &mut self.links[slot].state {
             *early = true;
         }
     }
 
     /// ToRts + QpsUp: says so.
-    pub(super) fn qps_up_done(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn qps_up_done(&mut self, slot: usize, now: Instant) {
         let State::ToRts { remote, role, early } = self.links[slot].state else { return };
         let (Some(id), Some(hello)) = (self.links[slot].id, self.hello(slot)) else { return };
         if !self.local.id_per_qp {
@@ -113,78 +110,81 @@ impl Machine {
                 self.set_deadline(slot, Some(now + self.params.connect_timeout));
                 self.call(Call::Accept { id, hello });
                 if early {
-                    self.confirm_by_data(slot, &Input::FirstData, now);
+                    self.confirm_by_data(slot, now);
                 }
             }
         }
     }
 
     /// ToRts + QpsDown: reports it; the peer is told.
-    pub(super) fn bring_up_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::QpsDown(error) = input else { return };
+    pub(super) fn bring_up_failed(&mut self, slot: usize, error: &str, now: Instant) {
         if let Some(id) = self.links[slot].id.take() {
             self.refuse(id, Refusal::NoResources);
         }
-        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+        self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
     }
 
     /// RepSent + Established.
-    pub(super) fn confirm(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        if matches!(input, Input::Established) {
-            self.mark(slot, Step::RtuReceived, now);
-        }
+    pub(super) fn confirm(&mut self, slot: usize, now: Instant) {
+        self.mark(slot, Step::RtuReceived, now);
+        self.confirmed(slot, now);
+    }
+
+    pub(super) fn confirmed(&mut self, slot: usize, now: Instant) {
         if let State::RepSent { remote } = self.links[slot].state {
             self.first_up(slot, remote, Role::Passive, now);
         }
     }
 
     /// RepSent + FirstData: as good as the confirmation; the connection manager is told.
-    pub(super) fn confirm_by_data(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn confirm_by_data(&mut self, slot: usize, now: Instant) {
         self.stats.first_data += 1;
         if let Some(id) = self.links[slot].id {
             self.call(Call::Notify { id });
         }
-        self.confirm(slot, input, now);
+        self.confirmed(slot, now);
     }
 
-    /// ToRts or RepSent + Refused, Broken, Timeout: the QPs are spent, so this endpoint is. A peer that destroys its id without a
-    /// word of ours has removed its endpoint, or started anew: it has left, and may come again.
-    pub(super) fn broken_before_up(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let cause = match input {
-            Input::Refused(Refused::Other(_)) => return self.dreq_received(slot, input, now),
-            Input::Refused(refused) => ConnectCause::Refused(refused.to_string()),
-            Input::Broken(why) => ConnectCause::Verbs((*why).to_owned()),
-            _ => {
-                let elapsed = now.saturating_duration_since(self.links[slot].since);
-                let why = "it does not confirm the connection".to_owned();
-                ConnectCause::Unreachable { why, tries: 1, elapsed }
-            }
-        };
-        self.fail(slot, cause, now);
+    /// ToRts, RepSent or Joining + Refused: the QPs are spent, so this endpoint is. A peer that destroys its id without a word of ours
+    /// has removed its endpoint, or started anew: it has left, and may come again.
+    pub(super) fn refused_before_up(&mut self, slot: usize, refused: &Refused, now: Instant) {
+        match refused {
+            Refused::Other(_) => self.dreq_received(slot, now),
+            refused => self.fail(slot, ConnectCause::Refused(refused.to_string()), now),
+        }
+    }
+
+    /// ToRts, RepSent or Joining + Broken.
+    pub(super) fn broken_before_up(&mut self, slot: usize, why: &str, now: Instant) {
+        self.fail(slot, ConnectCause::Verbs(why.to_owned()), now);
+    }
+
+    /// RepSent + Timeout.
+    pub(super) fn not_confirmed(&mut self, slot: usize, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.links[slot].since);
+        let why = "it does not confirm the connection".to_owned();
+        self.fail(slot, ConnectCause::Unreachable { why, tries: 1, elapsed }, now);
     }
 
     /// ToRts, RepSent or Connected + Request. With the very QPs that we are connected to it is late: it crossed ours, and its sender
     /// has answered. With others the peer has started anew; what we hold leads nowhere. The request waits for a new link.
-    pub(super) fn superseded(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Request(request) = input else { return };
+    pub(super) fn superseded(&mut self, slot: usize, request: &Incoming, now: Instant) {
         if self.links[slot].is_with(request) {
             self.stats.late += 1;
             return self.refuse(request.id, Refusal::Late);
         }
         self.peer_left(slot, now);
-        self.park_request(slot, input, now);
+        self.park_request(slot, request, now);
     }
 
     /// Disconnected + Request: waits for a new link.
-    pub(super) fn park_request(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Request(request) = input else { return };
+    pub(super) fn park_request(&mut self, slot: usize, request: &Incoming, now: Instant) {
         let peer = self.links[slot].peer;
         self.park(peer, *request, now);
     }
 
     /// Failed + Request: this endpoint is spent.
-    pub(super) fn refuse_spent(&mut self, _: usize, input: &Input<'_>, _: Instant) {
-        let Input::Request(request) = input else { return };
+    pub(super) fn refuse_spent(&mut self, _: usize, request: &Incoming, _: Instant) {
         self.refuse(request.id, Refusal::Failed);
     }
 }

@@ -92,20 +92,18 @@ impl Machine {
     }
 
     /// Joining + StreamUp.
-    pub(super) fn stream_up(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::StreamUp(queue) = input else { return };
+    pub(super) fn stream_up(&mut self, slot: usize, queue: &usize, now: Instant) {
         self.links[slot].streams[queue - 1].up = true;
         self.join_if_all_up(slot, now);
     }
 
     /// Joining + StreamLost: the others are of no use without it.
-    pub(super) fn stream_lost(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::StreamLost(why) = input else { return };
-        self.fail(slot, ConnectCause::Refused(why.clone()), now);
+    pub(super) fn stream_lost(&mut self, slot: usize, why: &str, now: Instant) {
+        self.fail(slot, ConnectCause::Refused(why.to_owned()), now);
     }
 
     /// Joining + Timeout.
-    pub(super) fn join_late(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn join_late(&mut self, slot: usize, now: Instant) {
         let link = &self.links[slot];
         let up = 1 + link.streams.iter().filter(|stream| stream.up).count();
         let why = format!("only {up} of {} connections came up", 1 + link.streams.len());
@@ -122,8 +120,8 @@ impl Machine {
     }
 
     /// Joining + Join: one of those that we wait for, or one of another time.
-    pub(super) fn take_join(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Join(JoinRequest { id, join }) = input else { return };
+    pub(super) fn take_join(&mut self, slot: usize, request: &JoinRequest, now: Instant) {
+        let JoinRequest { id, join } = request;
         let link = &self.links[slot];
         let (queue, name) = (usize::from(join.queue), link.peer);
         let expected = match (&link.state, &link.qpns) {
@@ -138,21 +136,20 @@ impl Machine {
                 self.take_stream(slot, queue, *id);
                 self.call(Call::AcceptJoin { id: *id, qpn });
             }
-            _ => self.refuse_join(slot, input, now),
+            _ => self.refuse_join(slot, request, now),
         }
     }
 
     /// RepSent + Join: the peer goes on, so it is up; its word of that is behind.
-    pub(super) fn confirm_by_join(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.confirm(slot, input, now);
-        self.take_join(slot, input, now);
+    pub(super) fn confirm_by_join(&mut self, slot: usize, request: &JoinRequest, now: Instant) {
+        self.confirmed(slot, now);
+        self.take_join(slot, request, now);
     }
 
     /// Join, where none is waited for.
-    pub(super) fn refuse_join(&mut self, _: usize, input: &Input<'_>, _: Instant) {
-        let Input::Join(JoinRequest { id, .. }) = input else { return };
+    pub(super) fn refuse_join(&mut self, _: usize, request: &JoinRequest, _: Instant) {
         self.stats.late += 1;
-        self.refuse(*id, Refusal::Late);
+        self.refuse(request.id, Refusal::Late);
     }
 
     /// ReqSent + Request on iWARP, where the peer's stands: its turn comes when it has refused ours, for until then our first queue pair is

@@ -11,36 +11,36 @@ transitions! { RdmaCm:
     Idle { Connect: enqueue }
     Idle | Queued | Resolving | Routing | Creating | Yielding | Pausing { Remove: forget }
     Idle | Queued | Resolving | Routing | Creating | ReqSent | Yielding | Pausing { Abandon: give_up_early }
-    Idle | Queued | Yielding | Pausing { Request: accept }
+    Idle | Queued | Yielding | Pausing { Request(request): accept }
     Resolving { AddrResolved: route }
     Routing { RouteResolved: open }
-    Resolving | Routing { Broken: retry }
-    Resolving | Routing | Creating { Request: adopt }
+    Resolving | Routing { Broken(why): retry }
+    Resolving | Routing | Creating { Request(request): adopt }
     Creating {
-        QpsMade: qps_ready, QpsFailed: create_failed, Refused: request_gone, Broken: request_gone,
+        QpsMade(qpns): qps_ready, QpsFailed(error): create_failed, Refused: request_gone, Broken: request_gone,
         Disconnected: request_gone,
     }
     ReqSent {
-        Remove: withdraw, Request: merge, Response: replied, Malformed: malformed_rep, Refused: refused, Broken: retry,
-        Disconnected: retry,
+        Remove: withdraw, Request(request): merge, Response(hello): replied, Malformed: malformed_rep, Refused(refused): refused, Broken(why): retry,
+        Disconnected["it has gone meanwhile"]: retry,
     }
-    Resolving | Routing | ReqSent | Yielding { Timeout: retry }
+    Resolving | Routing | ReqSent | Yielding { Timeout["no answer"]: retry }
     Pausing { Timeout: again }
     Creating | ToRts | RepSent | Joining { Connect: note_connect }
-    ToRts { Abandon: abandon_rising, FirstData: note_data, QpsUp: qps_up_done, QpsDown: bring_up_failed }
-    RepSent { FirstData: confirm_by_data, Established: confirm, Timeout: broken_before_up, Join: confirm_by_join }
-    Joining { Timeout: join_late, Join: take_join, StreamUp: stream_up, StreamLost: stream_lost }
-    ToRts | RepSent | Joining { Refused: broken_before_up, Broken: broken_before_up }
+    ToRts { Abandon: abandon_rising, FirstData: note_data, QpsUp: qps_up_done, QpsDown(error): bring_up_failed }
+    RepSent { FirstData: confirm_by_data, Established: confirm, Timeout: not_confirmed, Join(request): confirm_by_join }
+    Joining { Timeout: join_late, Join(request): take_join, StreamUp(queue): stream_up, StreamLost(why): stream_lost }
+    ToRts | RepSent | Joining { Refused(refused): refused_before_up, Broken(why): broken_before_up }
     Connected { Refused: dreq_received, Broken: dreq_received, StreamLost: dreq_received }
     RepSent | Joining | Connected { Abandon: abandon }
-    ToRts | RepSent | Joining | Connected { Remove: disconnect, Request: superseded, Disconnected: dreq_received }
+    ToRts | RepSent | Joining | Connected { Remove: disconnect, Request(request): superseded, Disconnected: dreq_received }
     DreqSent {
         Remove: unlist_abandoned, Refused: drep_received, Broken: drep_received, Disconnected: drep_received,
         Timeout: drep_received,
     }
-    DreqSent | Failed { Request: refuse_spent }
+    DreqSent | Failed { Request(request): refuse_spent }
     Failed | Disconnected { Remove: forget }
-    Disconnected { Request: park_request }
-    Idle | Queued | Resolving | Routing | Creating | ReqSent | Yielding | Pausing { Join: refuse_join }
-    ToRts | Connected | DreqSent | Failed | Disconnected { Join: refuse_join }
+    Disconnected { Request(request): park_request }
+    Idle | Queued | Resolving | Routing | Creating | ReqSent | Yielding | Pausing { Join(request): refuse_join }
+    ToRts | Connected | DreqSent | Failed | Disconnected { Join(request): refuse_join }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use super::state::{Direction, Input, State};
+use super::state::{Direction, State};
 use super::{Call, Machine, Xrc};
 use crate::core::action::Action;
 use crate::core::machine::Link;
 use crate::wire::xrc::Rep;
-use crate::wire::{Reason, Stage};
+use crate::wire::{Dreq, Reason, Rej, Stage};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
 impl Machine {
@@ -28,15 +28,15 @@ impl Machine {
     }
 
     /// Queued, Creating, ReqSent or Failed + Remove: the peer has to hear of it if the link has been up.
-    pub(super) fn withdraw(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn withdraw(&mut self, slot: usize, now: Instant) {
         match self.links[slot].known {
-            Some(_) => self.disconnect(slot, input, now),
-            None => self.forget(slot, input, now),
+            Some(_) => self.disconnect(slot, now),
+            None => self.forget(slot, now),
         }
     }
 
     /// ToRts, Connected or RepSent + Remove: asks the peer to let go. The receiver keeps its handle until then.
-    pub(super) fn disconnect(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn disconnect(&mut self, slot: usize, now: Instant) {
         let Some(remote) = self.links[slot].remote() else { return };
         let link = &mut self.links[slot];
         (link.state, link.since, link.tries) = (State::DreqSent { remote }, now, 0);
@@ -48,27 +48,27 @@ impl Machine {
 
     /// DreqSent + Timeout: repeats the DREQ. A peer that never answers is left behind: nothing here depends on it. Should it come back,
     /// the next request to it says what it has not heard.
-    pub(super) fn repeat_dreq(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn repeat_dreq(&mut self, slot: usize, now: Instant) {
         if self.may_repeat(slot, now) {
             return self.send_dreq(slot, now);
         }
         let (peer, local) = (self.links[slot].peer, self.links[slot].local);
         let last = self.own.unanswered.entry(peer).or_insert(local);
         *last = if local.is_newer_than(*last) { local } else { *last };
-        self.forget(slot, input, now);
+        self.forget(slot, now);
         self.one_link_gone(peer, now);
     }
 
     /// DreqSent + Rej: the peer knows nothing of our REP, and so has let go. One to our REQ is late: it says nothing of the DREQ.
-    pub(super) fn rejected_after_dreq(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        match input {
-            Input::Rej(rej) if rej.stage == Stage::Rep => self.drep_received(slot, input, now),
+    pub(super) fn rejected_after_dreq(&mut self, slot: usize, rej: &Rej, now: Instant) {
+        match rej.stage {
+            Stage::Rep => self.drep_received(slot, now),
             _ => self.stats.stale += 1,
         }
     }
 
     /// DreqSent + Drep: the peer has let go.
-    pub(super) fn drep_received(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn drep_received(&mut self, slot: usize, now: Instant) {
         let Some(remote) = self.links[slot].state.remote() else { return };
         self.links[slot].state = State::TimeWait { remote };
         self.time_wait(slot, now);
@@ -95,14 +95,13 @@ impl Machine {
     }
 
     /// DreqSent + Dreq: both leave at once; each other's DREQ is as good as the DREP.
-    pub(super) fn dreqs_crossed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.answer_dreq(slot, input, now);
-        self.drep_received(slot, input, now);
+    pub(super) fn dreqs_crossed(&mut self, slot: usize, dreq: &Dreq, now: Instant) {
+        self.answer_dreq(slot, dreq, now);
+        self.drep_received(slot, now);
     }
 
     /// Dreq for something that is not up here (any more): agreed.
-    pub(super) fn answer_dreq(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::Dreq(dreq) = input else { return };
+    pub(super) fn answer_dreq(&mut self, slot: usize, dreq: &Dreq, _: Instant) {
         if let Some(endpoint) = self.endpoints.get_mut(&self.links[slot].key) {
             endpoint.peer_failed |= dreq.failed;
         }
@@ -110,22 +109,22 @@ impl Machine {
     }
 
     /// Queued or Creating + Dreq: agreed, and reported if the link has been up.
-    pub(super) fn dreq_before_up(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn dreq_before_up(&mut self, slot: usize, dreq: &Dreq, now: Instant) {
         match self.links[slot].known {
-            Some(_) => self.dreq_received(slot, input, now),
-            None => self.answer_dreq(slot, input, now),
+            Some(_) => self.dreq_received(slot, dreq, now),
+            None => self.answer_dreq(slot, dreq, now),
         }
     }
 
     /// ToRts or Connected + Dreq: the peer takes no more; agreed, and reported.
-    pub(super) fn dreq_received(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.answer_dreq(slot, input, now);
+    pub(super) fn dreq_received(&mut self, slot: usize, dreq: &Dreq, now: Instant) {
+        self.answer_dreq(slot, dreq, now);
         self.peer_left(slot, now);
     }
 
     /// ToRts or Connected + Rej: the peer does not take part (any more).
-    pub(super) fn rejected_later(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let (Input::Rej(rej), Some(remote)) = (input, self.links[slot].state.remote()) else { return };
+    pub(super) fn rejected_later(&mut self, slot: usize, rej: &Rej, now: Instant) {
+        let Some(remote) = self.links[slot].state.remote() else { return };
         // One without the peer's id answers another message than our part of this exchange.
         if rej.local == remote.id {
             self.peer_left(slot, now);
@@ -143,7 +142,7 @@ impl Machine {
 
     /// ReqSent + Rep of another endpoint than before: the one that we knew has left.
     pub(super) fn peer_replaced_endpoint(&mut self, slot: usize, rep: &Rep, now: Instant) {
-        self.disown(slot, &Input::Rep(rep), now);
+        self.disown(slot, rep, now);
         self.leave_window(slot, now);
         self.peer_left(slot, now);
     }

@@ -5,11 +5,11 @@ use std::time::Instant;
 use verbs::Qpn;
 
 use super::action::JoinError;
-use super::state::{Direction, Input, Remote, State};
+use super::state::{Direction, Remote, State};
 use super::{Call, Machine};
 use crate::wire::time::decode_time;
 use crate::wire::xrc::{Message, Rep, Req};
-use crate::wire::{Reason, Rej};
+use crate::wire::{Dreq, Reason, Rej};
 use crate::{EndpointKey, Step};
 
 impl Machine {
@@ -21,8 +21,7 @@ impl Machine {
 
     /// Joining or RepSent + ReqNew: the peer has begun anew, over another queue pair or, if it had no REP, with another endpoint. The
     /// new handle is there before the old one goes: they may be of one queue pair.
-    pub(super) fn rejoin(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::ReqNew(req) = input else { return };
+    pub(super) fn rejoin(&mut self, slot: usize, req: &Req, now: Instant) {
         if self.links[slot].state.remote().is_some_and(|remote| remote.id == req.head.local) {
             return self.join(slot, req, now);
         }
@@ -62,11 +61,8 @@ impl Machine {
     }
 
     /// Joining + ReceiverHeld: replies.
-    pub(super) fn reply(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let (&Input::ReceiverHeld(receiver), State::Joining { remote }) = (input, self.links[slot].state)
-        else {
-            return;
-        };
+    pub(super) fn reply(&mut self, slot: usize, &receiver: &Qpn, now: Instant) {
+        let State::Joining { remote } = self.links[slot].state else { return };
         self.links[slot].state = State::RepSent { remote, receiver };
         if let Some(endpoint) = self.endpoints.get_mut(&self.links[slot].key) {
             endpoint.replied = Some(remote.id);
@@ -92,17 +88,15 @@ impl Machine {
     }
 
     /// RepSent + ReqDup: the REP was lost or is under way; one for one, so no peer can be flooded with it.
-    pub(super) fn repeat_rep(&mut self, slot: usize, _: &Input<'_>, _: Instant) {
+    pub(super) fn repeat_rep(&mut self, slot: usize, _: Instant) {
         let State::RepSent { remote, receiver } = self.links[slot].state else { return };
         self.stats.repeated += 1;
         self.send_rep(slot, &remote, receiver);
     }
 
     /// Joining + NoReceiverHeld: says so. A receive queue pair that is gone is no failure: the peer begins anew.
-    pub(super) fn refuse(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let (Input::NoReceiverHeld(error), Some(remote)) = (input, self.links[slot].state.remote()) else {
-            return;
-        };
+    pub(super) fn refuse(&mut self, slot: usize, error: &JoinError, now: Instant) {
+        let Some(remote) = self.links[slot].state.remote() else { return };
         let reason = match error {
             JoinError::Gone => Reason::NoReceiver(remote.epoch),
             JoinError::Verbs(error) => {
@@ -111,19 +105,19 @@ impl Machine {
             }
         };
         self.send(slot, Message::Rej(Rej::of_req(remote.id, reason)));
-        self.forget(slot, input, now);
+        self.forget(slot, now);
     }
 
     /// Joining or RepSent + Dreq: the peer sends no more; it has removed its endpoint.
-    pub(super) fn dreq_from_sender(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.answer_dreq(slot, input, now);
+    pub(super) fn dreq_from_sender(&mut self, slot: usize, dreq: &Dreq, now: Instant) {
+        self.answer_dreq(slot, dreq, now);
         self.report_left(self.links[slot].key);
-        self.forget(slot, input, now);
+        self.forget(slot, now);
     }
 
     /// RepSent + Rej: the peer has given its request up, and asks again if it still wants to.
-    pub(super) fn disowned(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
+    pub(super) fn disowned(&mut self, slot: usize, now: Instant) {
         self.stats.stale += 1;
-        self.forget(slot, input, now);
+        self.forget(slot, now);
     }
 }

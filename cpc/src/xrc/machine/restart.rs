@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use super::state::{Input, State, StateKind};
+use super::state::{State, StateKind};
 use super::{Machine, Xrc};
 use crate::core::kinds::Kinds;
 use crate::core::machine::Link;
@@ -76,7 +76,7 @@ impl Machine {
             .map(|(slot, _)| slot)
             .collect();
         for slot in slots {
-            self.forget(slot, &Input::Remove, now);
+            self.forget(slot, now);
             self.one_link_gone(peer, now);
         }
     }
@@ -103,7 +103,7 @@ impl Machine {
         let Some(endpoint) = self.endpoints.get(&key) else { return };
         let (outgoing, incoming) = (endpoint.outgoing, endpoint.incoming);
         if let Some(slot) = incoming.filter(|&slot| over(&self.links[slot])) {
-            self.forget(slot, &Input::Remove, now);
+            self.forget(slot, now);
         }
         let outgoing = outgoing.filter(|&slot| over(&self.links[slot]));
         outgoing.into_iter().for_each(|slot| self.links[slot].known = None);

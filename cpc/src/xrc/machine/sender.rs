@@ -3,23 +3,22 @@
 use std::time::Instant;
 
 use super::path::Stage;
-use super::state::{Input, Known, Remote, State};
+use super::state::{Known, Remote, State};
 use super::{Call, Machine};
 use crate::wire::xrc::{Message, Rep, Req};
-use crate::wire::{CommId, Reason, Rej, Stage as RejStage};
+use crate::wire::{CommId, Dreq, Mra, Reason, Rej, Stage as RejStage};
 use crate::{ConnectCause, Step};
 
 impl Machine {
     /// Creating + SenderCreated: asks, for itself and for all who wait for this node.
-    pub(super) fn qps_ready(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn qps_ready(&mut self, slot: usize, now: Instant) {
         self.mark(slot, Step::QpsCreated, now);
         self.first_req(slot, now);
     }
 
     /// Creating + SenderFailed.
-    pub(super) fn create_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::SenderFailed(error) = input else { return };
-        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+    pub(super) fn create_failed(&mut self, slot: usize, error: &str, now: Instant) {
+        self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
     }
 
     /// Sends our request for the first time over its path.
@@ -55,7 +54,7 @@ impl Machine {
     }
 
     /// ReqSent + Timeout: asks again, unless it has been asked often enough.
-    pub(super) fn repeat_req(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn repeat_req(&mut self, slot: usize, now: Instant) {
         self.leave_window(slot, now);
         self.mark_slow(slot, now);
         if let Some(until) = self.links[slot].quiet_until.take().filter(|&until| until > now) {
@@ -69,8 +68,7 @@ impl Machine {
     }
 
     /// ReqSent + Rep: the first answer of a node brings the send queue pair up; later ones only bring SRQ numbers.
-    pub(super) fn replied(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Rep(rep) = input else { return };
+    pub(super) fn replied(&mut self, slot: usize, rep: &Rep, now: Instant) {
         self.mark(slot, Step::RepReceived, now);
         if rep.layout != self.local.layout {
             return self.unlike(slot, rep, now);
@@ -96,7 +94,7 @@ impl Machine {
                 path.stage = Stage::ToRts;
                 let psn = path.psn;
                 self.settle(slot, now);
-                self.links[slot].state = State::ToRts { rep: **rep };
+                self.links[slot].state = State::ToRts { rep: *rep };
                 let (receiver, depth, address) = (rep.receiver, rep.depth, self.links[slot].address);
                 self.call(Call::RaiseSender { path: id, receiver, psn, depth, address });
             }
@@ -132,7 +130,7 @@ impl Machine {
     }
 
     /// ToRts + SenderUp: this endpoint is connected, and its node is.
-    pub(super) fn qps_up_done(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn qps_up_done(&mut self, slot: usize, now: Instant) {
         let State::ToRts { rep } = self.links[slot].state else { return };
         let Some(path) = self.links[slot].path else { return };
         self.mark(slot, Step::QpsUp, now);
@@ -141,17 +139,15 @@ impl Machine {
     }
 
     /// ToRts + SenderDown: reports it and rejects.
-    pub(super) fn bring_up_failed(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::SenderDown(error) = input else { return };
+    pub(super) fn bring_up_failed(&mut self, slot: usize, error: &str, now: Instant) {
         if let Some(remote) = self.links[slot].state.remote() {
             self.reject(slot, remote.id, RejStage::Rep, Reason::NoResources);
         }
-        self.fail(slot, ConnectCause::Verbs(error.clone()), now);
+        self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
     }
 
     /// ReqSent + Mra: the peer has our request and needs more time.
-    pub(super) fn wait_longer(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Mra(mra) = input else { return };
+    pub(super) fn wait_longer(&mut self, slot: usize, mra: &Mra, now: Instant) {
         self.leave_window(slot, now);
         let until = self.more_time(slot, mra, now);
         self.links[slot].quiet_until = Some(until);
@@ -162,8 +158,7 @@ impl Machine {
     }
 
     /// ReqSent + Rej: begins anew if only what it was based on was outdated, else gives up.
-    pub(super) fn rejected(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        let Input::Rej(rej) = input else { return };
+    pub(super) fn rejected(&mut self, slot: usize, rej: &Rej, now: Instant) {
         match rej.reason {
             Reason::Stale | Reason::InvalidCommId => self.renew_request(slot, rej.reason, now),
             Reason::NoReceiver(epoch) => self.renew_path(slot, epoch, now),
@@ -176,8 +171,8 @@ impl Machine {
 
     /// ReqSent + Dreq: the peer had replied, and has removed its endpoint since; its REP may still be on the way and
     /// must find the old id gone.
-    pub(super) fn dreq_overtook_rep(&mut self, slot: usize, input: &Input<'_>, now: Instant) {
-        self.answer_dreq(slot, input, now);
+    pub(super) fn dreq_overtook_rep(&mut self, slot: usize, dreq: &Dreq, now: Instant) {
+        self.answer_dreq(slot, dreq, now);
         self.renew_request(slot, Reason::Stale, now);
     }
 
@@ -205,7 +200,7 @@ impl Machine {
     }
 
     /// Connected + Renew: the send queue pair has broken; the link wants another one.
-    pub(super) fn renew_link(&mut self, slot: usize, _: &Input<'_>, now: Instant) {
+    pub(super) fn renew_link(&mut self, slot: usize, now: Instant) {
         self.links[slot].renewals = 0;
         self.leave_path(slot, now);
     }
@@ -226,8 +221,7 @@ impl Machine {
     }
 
     /// Rep for a request that is no more: its sender shall not keep a handle for it.
-    pub(super) fn disown(&mut self, slot: usize, input: &Input<'_>, _: Instant) {
-        let Input::Rep(rep) = input else { return };
+    pub(super) fn disown(&mut self, slot: usize, rep: &Rep, _: Instant) {
         self.stats.stale += 1;
         self.send(slot, Message::Rej(Rej::of_stray_rep(rep.local)));
     }
