@@ -118,6 +118,9 @@ pub trait DatagramProtocol:
     const EXCHANGE: Hooks<Self>;
 }
 
+/// A datagram of the manager.
+pub type DatagramOf<P> = Datagram<<P as DatagramProtocol>::Req>;
+
 /// What the exchange has a manager do.
 #[derive(Debug)]
 pub struct Hooks<P: DatagramProtocol> {
@@ -137,9 +140,9 @@ pub struct Hooks<P: DatagramProtocol> {
     pub route_req: fn(&mut Core<P>, &Received<P::Req>, Instant),
     /// A REJ that withdraws a REQ names the exchange by its sender's id only; false if this is
     /// none.
-    pub withdrawn: fn(&mut Core<P>, Source, &Datagram<P::Req>, Instant) -> bool,
+    pub withdrawn: fn(&mut Core<P>, Source, &DatagramOf<P>, Instant) -> bool,
     /// The call that sends a datagram.
-    pub send: fn(Source, Datagram<P::Req>) -> P::Call,
+    pub send: fn(Source, DatagramOf<P>) -> P::Call,
 }
 
 /// `DatagramProtocol::input` for an enum of inputs that has these messages under their names.
