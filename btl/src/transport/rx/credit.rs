@@ -62,6 +62,21 @@ impl<C> Transport<C> {
         let (Some(Channel { qp, .. }), Some((credits, _))) = (&lane.channel, &mut lane.credits) else {
             return Ok(());
         };
+        // An exchange of single messages: one receive needs no list.
+        if let [slot] = lane.consumed[..]
+            && let Some(buf) = self.slots.take_held(slot)
+        {
+            match qp.post_recv(self.slots.wr_id(slot), buf) {
+                Ok(posted) => self.slots.posted(self.slots.wr_id(slot), posted),
+                Err((buf, error)) => {
+                    self.slots.hold(slot, buf);
+                    return Err(error);
+                }
+            }
+            lane.consumed.clear();
+            credits.reposted(1);
+            return Ok(());
+        }
         while !lane.consumed.is_empty() {
             let mut chain = Chain::new();
             self.slots.take_consumed(&mut lane.consumed, &mut chain);
