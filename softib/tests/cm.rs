@@ -110,6 +110,31 @@ fn private_data_are_limited_and_arrive_as_long_as_their_field() {
     [id, request.id, listener].into_iter().for_each(destroy);
 }
 
+/// QEMU takes a readable channel for an event, and its main loop stood still in a blocking rdma_get_cm_event.
+#[test]
+fn a_channel_is_not_readable_for_the_end_of_a_peer_whose_disconnect_has_been_told() {
+    let (ours, theirs) = (Channel::open(), Channel::open());
+    let (listener, port) = ours.listener(RDMA_PS_TCP);
+    let id = theirs.resolved(RDMA_PS_TCP, port);
+    assert_eq!(connect(id, &[]), 0);
+    let request = ours.next();
+    assert_eq!((request.kind, accept(request.id, &[])), (RDMA_CM_EVENT_CONNECT_REQUEST, 0));
+    assert_eq!(theirs.next().kind, RDMA_CM_EVENT_CONNECT_RESPONSE);
+    assert_eq!(unsafe { (cm().establish)(id) }, 0);
+    assert_eq!(ours.next().kind, RDMA_CM_EVENT_ESTABLISHED);
+    assert_eq!(unsafe { (cm().disconnect)(id) }, 0);
+    assert_eq!(ours.next().kind, RDMA_CM_EVENT_DISCONNECTED);
+    destroy(id);
+    let readable = || unsafe {
+        let mut poll = libc::pollfd { fd: (*ours.0).fd, events: libc::POLLIN, revents: 0 };
+        libc::poll(&mut poll, 1, 100)
+    };
+    assert_eq!(readable(), 0, "nothing is to come");
+    unsafe { (cm().disconnect)(request.id) };
+    assert_eq!(ours.next().kind, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+    [request.id, listener].into_iter().for_each(destroy);
+}
+
 /// A program that closes a listener and opens the next one is found by who asks in between, as on a fabric, where asking takes its time.
 #[test]
 fn a_request_finds_a_listener_that_comes_up_just_after_it() {

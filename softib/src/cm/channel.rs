@@ -6,12 +6,13 @@
 //!                      ── timer (timerfd)           the next deadline of an id
 //! ```
 //! There is no thread: `rdma_get_cm_event` takes in what is ready, and returns the first event that comes of it. A descriptor
-//! that was readable may turn out to hold none (a packet that makes no event): then a non-blocking call says EAGAIN, and
-//! a blocking one waits on.
+//! that was readable may turn out to hold none (a request that is sent again, a connection whose request is still to come): then a
+//! non-blocking call says EAGAIN, and a blocking one waits on, for the event is near. Where none would come any more, the socket is
+//! not watched: a program that takes a readable descriptor for an event would be held in a blocking call for ever.
 
 use super::message::Side;
 use super::world::{
-    CChannel, CEvent, Channel, GONE, Pending, World, channel_key, install_process_hooks, world,
+    CChannel, CEvent, Channel, GONE, Pending, State, World, channel_key, install_process_hooks, world,
 };
 use crate::errno::{Errno, check};
 use crate::objects::CBox;
@@ -60,9 +61,13 @@ fn forget(epoll: &OwnedFd, fd: RawFd) {
 }
 
 impl World {
-    /// The channel of an id hears of its socket from now on.
+    /// The channel of an id hears of its socket from now on. After the peer's DREQ only the end of the socket is to come, which
+    /// makes no event.
     pub fn watch_id(&mut self, key: usize) -> Result<(), Errno> {
         let id = self.ids.get(key).ok_or(Errno::INVAL)?;
+        if id.state == State::Left {
+            return Ok(());
+        }
         let (Some(socket), Some(channel)) = (&id.socket, self.channels.get(id.channel)) else {
             return Ok(());
         };

@@ -280,6 +280,7 @@ impl World {
                     (id.state, id.deadline) = (State::Left, None);
                     iwarp::end(id);
                 }
+                self.unwatch_id(key);
                 self.tell(key, RDMA_CM_EVENT_DISCONNECTED, 0);
             }
             (State::Leaving, Kind::Dreq) => {
