@@ -6,7 +6,7 @@
 //!   player    must not crash, must not write beside its buffers, and every request must have one end, though not a good one
 //! ```
 //!
-//! Usually 50 rounds with process_vm_* and 50 without. For more, with a seed to repeat a run:
+//! Usually 50 rounds with process_vm_*, 50 without, and 50 in which only the places of regions are changed. For more, with a seed to repeat a run:
 //!
 //!     SOFTIB_HOSTILE_ROUNDS=5000 SOFTIB_SEED=1 cargo test -p softib --test hostile -- --nocapture
 //!
@@ -80,6 +80,12 @@ impl Intruder {
         start + random.below(len as u64) as usize
     }
 
+    /// Where a region of the first in the table is, by up to 4 MiB wrong: in buffers, libraries and stacks of its process.
+    fn misplace(&self, random: &mut Random) {
+        let base = MR_TABLE + random.below(16) as usize * MR_ENTRY + 32;
+        self.word(base).fetch_xor(1 << (12 + random.below(10)), Ordering::Relaxed);
+    }
+
     fn strike(&self, random: &mut Random) {
         let word = self.word(Intruder::place(random));
         let old = word.load(Ordering::Relaxed);
@@ -114,7 +120,7 @@ fn introduce(players: &mut [Child; 2], random: &mut Random) {
     }
 }
 
-fn corrupt(name: &str, cma: &str) {
+fn corrupt(name: &str, cma: &str, strike: fn(&Intruder, &mut Random)) {
     let folder = Folder::new(name);
     let mut random = Random::from_environment();
     for round in 0..rounds("SOFTIB_HOSTILE_ROUNDS", 50) {
@@ -126,7 +132,7 @@ fn corrupt(name: &str, cma: &str) {
             introduce(&mut players, &mut random);
             let (end, pause) = (Instant::now() + Duration::from_millis(5), random.below(200));
             while Instant::now() < end {
-                segments[random.below(2) as usize].strike(&mut random);
+                strike(&segments[random.below(2) as usize], &mut random);
                 (0..pause).for_each(|_| std::hint::spin_loop());
             }
             for player in &mut players {
@@ -142,12 +148,18 @@ fn corrupt(name: &str, cma: &str) {
 
 #[test]
 fn corrupt_segments_crash_nobody_and_every_request_ends() {
-    corrupt("hostile-cma", "1");
+    corrupt("hostile-cma", "1", Intruder::strike);
 }
 
 #[test]
 fn corrupt_segments_crash_nobody_and_every_request_ends_through_the_rings() {
-    corrupt("hostile-rings", "0");
+    corrupt("hostile-rings", "0", Intruder::strike);
+}
+
+/// A peer that copies by process_vm_writev used to write where the damaged entry said.
+#[test]
+fn regions_whose_place_was_damaged_in_the_table_are_written_nowhere_else() {
+    corrupt("hostile-places", "1", Intruder::misplace);
 }
 
 /// A process that can write to our segment can't make us write elsewhere in our own memory.

@@ -3,6 +3,9 @@
 //! `key` is stored last when an entry is published and zeroed first when it is withdrawn; a reader
 //! takes the fields only between two loads of the key it was given. The upper 24 bits of a key are
 //! the index, the lower 8 a generation, so a stale key is recognised.
+//!
+//! A peer that copies by itself (`datapath::initiator::direct`) goes by the entry alone, and would write to another place of the owner's
+//! memory if the entry was damaged. So it ends with a checksum of its words ([`Exposed::seal`]), and a damaged entry is no region.
 
 use super::layout::{H_MR_LIMIT, MR_ENTRY, MR_TABLE, MRS};
 use super::map::Map;
@@ -15,6 +18,12 @@ const ADDR: usize = 16;
 const LEN: usize = 24;
 const BASE: usize = 32;
 const QPN: usize = 40;
+const SEAL: usize = 48;
+
+/// Any odd number makes each step of [`Exposed::seal`] reversible; this one (2^64 over the golden ratio) spreads bits well.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+/// So that an entry of zeroes does not have the checksum zero.
+const SEED: u64 = 0x736f_6674_6962_6d72;
 
 /// A memory region as its owner registered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,6 +62,16 @@ impl Exposed {
         Exposed { region, base: region.addr, qpn: 0 }
     }
 
+    /// The checksum of its words: a change of any one of them changes it, for each step maps different sums, and different words, to
+    /// different sums. It guards against stray writes, not against a process that computes it (which could call process_vm_writev).
+    #[inline]
+    fn seal(&self) -> u64 {
+        let Exposed { region: Region { key, access, pd, addr, len }, base, qpn } = *self;
+        let words =
+            [u64::from(key) << 32 | u64::from(access), u64::from(pd) << 32 | u64::from(qpn), addr, len, base];
+        words.iter().fold(SEED, |sum, word| (sum ^ word).wrapping_mul(ODD).rotate_left(29))
+    }
+
     /// Where, in the owner's memory, the byte is that requests call `addr`.
     #[inline]
     pub fn place(&self, addr: u64) -> u64 {
@@ -80,6 +99,7 @@ pub fn publish(map: &Map, exposed: &Exposed) {
     map.u64(at + LEN).store(region.len, Ordering::Relaxed);
     map.u64(at + BASE).store(exposed.base, Ordering::Relaxed);
     map.u32(at + QPN).store(exposed.qpn, Ordering::Relaxed);
+    map.u64(at + SEAL).store(exposed.seal(), Ordering::Relaxed);
     map.u32(at + KEY).store(region.key, Ordering::Release);
 }
 
@@ -103,7 +123,7 @@ fn in_use(map: &Map, key: u32) -> bool {
     key != 0 && index_of(key) < limit
 }
 
-/// What `key` names in a peer's segment, if it is valid now.
+/// What `key` names in a peer's segment, if it is valid now and whole.
 pub fn look_up(map: &Map, key: u32) -> Option<Exposed> {
     if !in_use(map, key) {
         return None;
@@ -119,7 +139,39 @@ pub fn look_up(map: &Map, key: u32) -> Option<Exposed> {
     };
     let base = map.u64(at + BASE).load(Ordering::Relaxed);
     let qpn = map.u32(at + QPN).load(Ordering::Relaxed);
+    let seal = map.u64(at + SEAL).load(Ordering::Relaxed);
     fence(Ordering::Acquire);
     let after = map.u32(at + KEY).load(Ordering::Relaxed);
-    (before == key && after == key).then_some(Exposed { region, base, qpn })
+    let exposed = Exposed { region, base, qpn };
+    (before == key && after == key && exposed.seal() == seal).then_some(exposed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::TABLES_LEN;
+    use super::*;
+
+    #[test]
+    fn an_entry_with_any_bit_changed_is_no_region() {
+        let path = std::env::temp_dir().join(format!("softib-mrtable-{}", std::process::id()));
+        let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path);
+        let file = file.expect("a new file in the folder of temporary files");
+        std::fs::remove_file(&path).expect("a file of ours");
+        file.set_len(TABLES_LEN as u64).expect("a sparse file");
+        let map = Map::new(&file, TABLES_LEN).expect("a mapping");
+        map.u32(H_MR_LIMIT).store(8, Ordering::Relaxed);
+        let region = Region { key: 5 << 8 | 3, access: 7, pd: 2, addr: 0x7f00_1234_5678, len: 262_144 };
+        let exposed = Exposed { region, base: 0x7f00_0000_1000, qpn: 9 };
+        publish(&map, &exposed);
+        assert_eq!(look_up(&map, region.key), Some(exposed));
+        // The bytes from 12 to 16 and from 44 to 48 are spare.
+        for at in (0..SEAL + 8).step_by(4).filter(|at| ![12, 44].contains(at)) {
+            for bit in 0..32 {
+                map.u32(entry(5) + at).fetch_xor(1 << bit, Ordering::Relaxed);
+                assert_eq!(look_up(&map, region.key), None);
+                map.u32(entry(5) + at).fetch_xor(1 << bit, Ordering::Relaxed);
+            }
+        }
+        assert_eq!(look_up(&map, region.key), Some(exposed));
+    }
 }

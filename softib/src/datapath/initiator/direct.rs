@@ -28,8 +28,8 @@ pub fn needed(work: &Work) -> u32 {
 
 /// Moves the data with the initiator's own hands. Err: a completion status.
 ///
-/// A wrong entry in a peer's table harms that peer; our own memory is not touched on the word of a table that others can write
-/// to, so `own` is asked for it.
+/// A damaged entry in a peer's table is known by its checksum; our own memory is not touched on the word of a table that others can
+/// write to, so `own` is asked for it.
 pub fn direct(peer: &mut Peer, own: &Mrs, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
     let (addr, rkey) = work.remote.memory();
     peer.ring.hazard().store(rkey, Ordering::Relaxed);
