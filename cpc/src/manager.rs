@@ -20,18 +20,14 @@ pub struct Query<'a> {
 }
 
 /// One way to connect.
-pub trait Component: Sync {
-    /// Its name: in parameters, in the modex, in messages.
-    fn name(&self) -> &'static str;
-
-    /// True if it connects X queues, and those only.
-    fn serves_xrc(&self) -> bool;
-
-    /// Can it serve this port?
-    ///
-    /// # Errors
-    /// It can't, and why.
-    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error>;
+#[derive(Clone, Copy, Debug)]
+pub struct Component {
+    /// In parameters, in the modex, in messages.
+    pub name: &'static str,
+    /// It connects X queues, and those only.
+    pub serves_xrc: bool,
+    /// Opens it on a port, or says why it can't serve that.
+    pub query: fn(&Query<'_>) -> Result<Box<dyn Module>, Error>,
 }
 
 /// A component at work on a port. After the service has started it lives on the helper thread; it must never wait for

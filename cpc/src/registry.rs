@@ -11,7 +11,7 @@
 //! Built in are `ibcm`, `rdmacm` and `xrc`. Another component is a type that implements `driver::module::Backend` and a line in [`BUILT_IN`].
 
 use crate::driver::ibcm::IbcmBackend;
-use crate::driver::module::Manager;
+use crate::driver::module::component;
 use crate::driver::rdmacm::RdmaCmBackend;
 use crate::driver::xrc::XrcBackend;
 use crate::manager::{Advert, Component, Module, Query};
@@ -21,40 +21,34 @@ use crate::{Choice, Config, Error, SelectError};
 pub const MAX_BLOB: usize = 255;
 
 /// Every component there is.
-pub const BUILT_IN: &[&dyn Component] =
-    &[&Manager::<IbcmBackend>::NEW, &Manager::<RdmaCmBackend>::NEW, &Manager::<XrcBackend>::NEW];
+pub const BUILT_IN: &[Component] =
+    &[component::<IbcmBackend>(), component::<RdmaCmBackend>(), component::<XrcBackend>()];
 
 /// The components that include and exclude leave. An empty include list means all.
 ///
 /// # Errors
 /// A name that none of `all` has: a typing error must not silently select something else.
-pub fn filter(all: &[&'static dyn Component], config: &Config) -> Result<Vec<&'static dyn Component>, Error> {
-    let known = |name: &str| all.iter().any(|c| c.name() == name);
+pub fn filter<'a>(all: &'a [Component], config: &Config) -> Result<Vec<&'a Component>, Error> {
+    let known = |name: &str| all.iter().any(|c| c.name == name);
     if let Some(name) = config.include.iter().chain(&config.exclude).find(|name| !known(name)) {
-        return Err(Error::UnknownComponent {
-            name: name.clone(),
-            known: names(all.iter().map(|c| c.name())),
-        });
+        return Err(Error::UnknownComponent { name: name.clone(), known: names(all.iter().map(|c| c.name)) });
     }
-    let listed = |list: &[String], c: &dyn Component| list.iter().any(|name| name == c.name());
-    let wanted = |c: &dyn Component| config.include.is_empty() || listed(&config.include, c);
-    Ok(all.iter().copied().filter(|&c| wanted(c) && !listed(&config.exclude, c)).collect())
+    let listed = |list: &[String], c: &Component| list.iter().any(|name| name == c.name);
+    let wanted = |c: &Component| config.include.is_empty() || listed(&config.include, c);
+    Ok(all.iter().filter(|c| wanted(c) && !listed(&config.exclude, c)).collect())
 }
 
 /// Asks the components that the configuration leaves about a port.
 ///
 /// # Errors
 /// An unknown name, or no component can serve the port.
-pub fn open_modules(
-    all: &[&'static dyn Component],
-    query: &Query<'_>,
-) -> Result<Vec<Box<dyn Module>>, Error> {
+pub fn open_modules(all: &[Component], query: &Query<'_>) -> Result<Vec<Box<dyn Module>>, Error> {
     let (mut modules, mut reasons) = (Vec::new(), Vec::new());
     for component in filter(all, query.config)? {
-        match fits(component, query).and_then(|()| component.query(query)) {
+        match fits(component, query).and_then(|()| (component.query)(query)) {
             Ok(module) if module.advert().blob.len() <= MAX_BLOB => modules.push(module),
-            Ok(_) => reasons.push(format!("{}: it publishes too much", component.name())),
-            Err(error) => reasons.push(format!("{}: {error}", component.name())),
+            Ok(_) => reasons.push(format!("{}: it publishes too much", component.name)),
+            Err(error) => reasons.push(format!("{}: {error}", component.name)),
         }
     }
     if modules.is_empty() {
@@ -67,8 +61,8 @@ pub fn open_modules(
 }
 
 /// X queues are connected by xrc, and xrc connects nothing else.
-fn fits(component: &dyn Component, query: &Query<'_>) -> Result<(), Error> {
-    match (component.serves_xrc(), query.plan.xrc.is_some()) {
+fn fits(component: &Component, query: &Query<'_>) -> Result<(), Error> {
+    match (component.serves_xrc, query.plan.xrc.is_some()) {
         (true, false) => Err(Error::Queues("it connects X queues only, and receive_queues has none")),
         (false, true) => Err(Error::Queues("it does not connect X queues, xrc does")),
         _ => Ok(()),

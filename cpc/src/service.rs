@@ -82,21 +82,12 @@ impl Service {
     /// The thread can't be started, or the service is closed.
     pub fn start(&self) -> Result<(), Error> {
         let mut stage = lock(&self.stage);
-        match std::mem::replace(&mut *stage, Stage::Closed) {
-            Stage::Open(modules) => {
-                let (next, outcome) = match spawn(modules, &self.shared) {
-                    Ok(handle) => (Stage::Running(handle), Ok(())),
-                    Err(refused) => (Stage::Open(refused.modules), Err(refused.error.into())),
-                };
-                *stage = next;
-                outcome
-            }
-            running @ Stage::Running(_) => {
-                *stage = running;
-                Ok(())
-            }
-            Stage::Closed => Err(Error::Closed),
+        match &mut *stage {
+            Stage::Open(modules) => *stage = Stage::Running(spawn(modules, &self.shared)?),
+            Stage::Running(_) => {}
+            Stage::Closed => return Err(Error::Closed),
         }
+        Ok(())
     }
 
     /// Makes a peer known: it may connect from now on. What is wrong with it is reported as [`Event::Failed`].

@@ -11,7 +11,7 @@ use cpc::ibcm::machine::{Action, Call, InputKind, Local, Machine, StateKind, Ter
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::*;
-use cpc::{EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Psn, Qpn};
 
 const KEY: EndpointKey = EndpointKey { index: 1, generation: 1 };
@@ -199,10 +199,10 @@ impl Bench {
     fn apply(&mut self, input: &str) {
         let (now, id) = (self.now, self.id);
         match input {
-            "Connect" => self.machine.connect(KEY, now),
-            "Remove" => self.machine.remove_endpoint(KEY, now),
-            "Abandon" => self.machine.abandon_endpoint(KEY, now),
-            "FirstData" => self.machine.first_data(KEY, now),
+            "Connect" => self.machine.command(KEY, EndpointCommand::Connect, now),
+            "Remove" => self.machine.command(KEY, EndpointCommand::Remove, now),
+            "Abandon" => self.machine.command(KEY, EndpointCommand::Abandon, now),
+            "FirstData" => self.machine.command(KEY, EndpointCommand::FirstData, now),
             "QpsMade" => self.machine.qps_created(KEY, Ok(qpns(0x200)), now),
             "QpsFailed" => self.machine.qps_created(KEY, Err("no memory".to_owned()), now),
             "QpsUp" => self.machine.qps_up(KEY, Ok(()), now),
@@ -272,7 +272,7 @@ impl Bench {
 
     fn bring_to(&mut self, row: &str) {
         if row == "Queued" {
-            self.machine.connect(OTHER, self.now);
+            self.machine.command(OTHER, EndpointCommand::Connect, self.now);
         }
         let way: &[&str] = match row {
             "Idle" => &[],
@@ -539,7 +539,7 @@ fn a_request_of_a_later_incarnation_than_the_modex_names_is_answered_and_an_earl
 #[test]
 fn a_request_that_waited_is_not_served_to_another_incarnation_of_its_sender() {
     let mut bench = Bench::new(CommId(0));
-    bench.machine.remove_endpoint(KEY, bench.now);
+    bench.machine.command(KEY, EndpointCommand::Remove, bench.now);
     bench.apply("same REQ");
     assert_eq!(bench.said(), ["UNKNOWN PEER", "MRA(Req)"]);
     let reborn = Address { incarnation: Incarnation(99), ..theirs() };

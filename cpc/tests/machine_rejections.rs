@@ -9,7 +9,7 @@ use cpc::ibcm::machine::{Action, Call, Local, Machine, StateKind, Terms};
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::*;
-use cpc::{EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Psn, Qpn};
 
 const KEY: EndpointKey = EndpointKey { index: 1, generation: 1 };
@@ -97,7 +97,7 @@ impl Bench {
     /// Our REQ is out.
     fn asking() -> Bench {
         let mut bench = Bench::new(20);
-        bench.machine.connect(KEY, bench.now);
+        bench.machine.command(KEY, EndpointCommand::Connect, bench.now);
         bench.machine.qps_created(KEY, Ok(hello(ME, 0x200).qpns), bench.now);
         bench.said();
         bench
@@ -119,7 +119,7 @@ impl Bench {
         bench.req(PEER, 10, P, 0x100);
         bench.machine.qps_created(KEY, Ok(hello(ME, 0x200).qpns), bench.now);
         bench.machine.qps_up(KEY, Ok(()), bench.now);
-        bench.machine.first_data(KEY, bench.now);
+        bench.machine.command(KEY, EndpointCommand::FirstData, bench.now);
         bench.said();
         bench
     }
@@ -259,7 +259,7 @@ fn a_request_that_is_withdrawn_ends_its_exchange_wherever_that_stands() {
         Message::Rej(Rej { local, remote: CommId::NONE, stage: Stage::Other, reason: Reason::Timeout })
     };
     let mut bench = Bench::asking();
-    bench.machine.remove_endpoint(KEY, bench.now);
+    bench.machine.command(KEY, EndpointCommand::Remove, bench.now);
     assert_eq!(bench.said(), ["Rej(Timeout)"]);
 
     let mut bench = Bench::answering();
@@ -340,7 +340,7 @@ fn time_wait_lasts_for_the_ack_timeout_of_the_path() {
         (0, limit),
     ] {
         let mut bench = Bench::up(code);
-        bench.machine.remove_endpoint(KEY, bench.now);
+        bench.machine.command(KEY, EndpointCommand::Remove, bench.now);
         let drep = Message::Drep(Drep { local: P, remote: bench.id });
         bench.datagram(10, drep);
         assert_eq!((bench.wait(), bench.said()), (expected, vec!["Dreq".to_owned()]), "code {code}");
@@ -372,7 +372,7 @@ fn a_reply_with_the_queue_pair_of_a_connection_ends_that_and_is_taken() {
     let mut bench = Bench::up(20);
     let other = EndpointKey { index: 2, generation: 1 };
     bench.machine.add_endpoint(other, THIRD, address(12), bench.now);
-    bench.machine.connect(other, bench.now);
+    bench.machine.command(other, EndpointCommand::Connect, bench.now);
     bench.machine.qps_created(other, Ok(hello(ME, 0x300).qpns), bench.now);
     assert_eq!(bench.said(), ["Req"]);
     let rep = Rep {
@@ -398,7 +398,7 @@ fn a_queue_pair_of_a_connection_that_is_over_belongs_to_nobody() {
     for end in ["remove", "dreq"] {
         let mut bench = Bench::up(20);
         match end {
-            "remove" => bench.machine.remove_endpoint(KEY, bench.now),
+            "remove" => bench.machine.command(KEY, EndpointCommand::Remove, bench.now),
             _ => {
                 let dreq = Dreq { local: P, remote: bench.id, remote_qpn: Qpn(0x200), failed: false };
                 bench.datagram(10, Message::Dreq(dreq));
@@ -428,13 +428,13 @@ fn a_request_with_other_queues_is_refused_with_ours_and_both_sides_name_both() {
 #[test]
 fn a_request_with_other_queues_that_comes_before_the_endpoint_is_reported_when_that_is_there() {
     let mut bench = Bench::new(20);
-    bench.machine.remove_endpoint(KEY, bench.now);
+    bench.machine.command(KEY, EndpointCommand::Remove, bench.now);
     bench.odd_req(10);
     assert_eq!(bench.said(), [format!("Rej(Queues(Queues({OURS}, 0x00000001)))")]);
     bench.machine.add_endpoint(KEY, PEER, address(10), bench.now);
     let said = bench.said();
     assert!(said.len() == 1 && said[0].starts_with("its queues are P,128,256"), "{said:?}");
-    bench.machine.remove_endpoint(KEY, bench.now);
+    bench.machine.command(KEY, EndpointCommand::Remove, bench.now);
     // A later incarnation may have others.
     bench.machine.add_endpoint(KEY, PEER, address(11), bench.now);
     assert_eq!((bench.said().len(), bench.machine.state(KEY)), (0, Some(StateKind::Idle)));

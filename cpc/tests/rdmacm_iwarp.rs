@@ -9,7 +9,7 @@ use cpc::wire::ip::Address;
 use cpc::wire::join::Join;
 use cpc::wire::refusal::Refusal;
 use cpc::wire::{HELLO_LEN, Hello, Layout, Qpns};
-use cpc::{EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName};
 use verbs::Qpn;
 use verbs::cm::Token;
 
@@ -63,7 +63,7 @@ impl Bench {
 
     /// Asks; the id.
     fn ask(&mut self) -> Token {
-        self.machine.connect(KEY, self.now);
+        self.machine.command(KEY, EndpointCommand::Connect, self.now);
         let [Action::Call(Call::Resolve { id, .. })] = self.actions()[..] else { panic!("one id") };
         assert_eq!(self.event(id, IdEvent::AddrResolved), [Action::Call(Call::Route { id })]);
         assert_eq!(self.event(id, IdEvent::RouteResolved), [Action::Call(Call::CreateQps { key: KEY })]);
@@ -221,7 +221,7 @@ fn a_removed_endpoint_takes_all_its_connections_down() {
     let mut bench = Bench::new(true);
     let ids = bench.first_up();
     ids.iter().for_each(|&id| drop(bench.event(id, IdEvent::Response(&[]))));
-    bench.machine.remove_endpoint(KEY, bench.now);
+    bench.machine.command(KEY, EndpointCommand::Remove, bench.now);
     let actions = bench.actions();
     assert_eq!(actions.len(), 3);
     assert!(

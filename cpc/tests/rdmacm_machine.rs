@@ -11,7 +11,7 @@ use cpc::wire::ip::Address;
 use cpc::wire::join::Join;
 use cpc::wire::refusal::Refusal;
 use cpc::wire::{HELLO_LEN, Hello, Layout, Qpns};
-use cpc::{EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName};
 use verbs::Qpn;
 use verbs::cm::Token;
 
@@ -131,8 +131,8 @@ impl Bench {
             Idle => {}
             Queued => {
                 self.machine.add_endpoint(OTHER, ProcessName(3), address(5), self.now);
-                self.machine.connect(OTHER, self.now);
-                self.machine.connect(KEY, self.now);
+                self.machine.command(OTHER, EndpointCommand::Connect, self.now);
+                self.machine.command(KEY, EndpointCommand::Connect, self.now);
                 self.actions();
                 // That id is the other's; a queued endpoint has none.
                 self.id = Token(0);
@@ -147,7 +147,7 @@ impl Bench {
                 self.id = *id;
                 self.machine.qps_up(KEY, Ok(()), self.now);
             }
-            Resolving => self.machine.connect(KEY, self.now),
+            Resolving => self.machine.command(KEY, EndpointCommand::Connect, self.now),
             Routing => {
                 self = self.reach(Resolving);
                 self.event(IdEvent::AddrResolved);
@@ -184,7 +184,7 @@ impl Bench {
             }
             DreqSent => {
                 self = self.reach(Connected);
-                self.machine.remove_endpoint(KEY, self.now);
+                self.machine.command(KEY, EndpointCommand::Remove, self.now);
             }
             Failed => {
                 self = self.reach(ReqSent);
@@ -209,10 +209,10 @@ impl Bench {
     fn apply(&mut self, input: &str) -> Vec<Action> {
         let now = self.now;
         match input {
-            "connect" => self.machine.connect(KEY, now),
-            "remove" => self.machine.remove_endpoint(KEY, now),
-            "abandon" => self.machine.abandon_endpoint(KEY, now),
-            "first data" => self.machine.first_data(KEY, now),
+            "connect" => self.machine.command(KEY, EndpointCommand::Connect, now),
+            "remove" => self.machine.command(KEY, EndpointCommand::Remove, now),
+            "abandon" => self.machine.command(KEY, EndpointCommand::Abandon, now),
+            "first data" => self.machine.command(KEY, EndpointCommand::FirstData, now),
             "address" => drop(self.event(IdEvent::AddrResolved)),
             "route" => drop(self.event(IdEvent::RouteResolved)),
             "qps made" => self.machine.qps_created(KEY, Ok(qpns(10)), now),
@@ -377,7 +377,7 @@ fn a_new_start_of_the_peer_waits_for_a_new_endpoint_and_is_served_there() {
     let mut bench = Bench::new(true).reach(StateKind::Connected);
     let actions = bench.request(90);
     assert!(actions.contains(&Action::UnknownPeer { peer: PEER }), "{actions:?}");
-    bench.machine.remove_endpoint(KEY, bench.now);
+    bench.machine.command(KEY, EndpointCommand::Remove, bench.now);
     bench.actions();
     let again = EndpointKey { index: 1, generation: 1 };
     bench.machine.add_endpoint(again, PEER, address(9), bench.now);

@@ -13,7 +13,7 @@ use cpc::rdmacm::machine::{Action, Call, First, IdEvent, Local, Machine, Refused
 use cpc::wire::ip::Address;
 use cpc::wire::refusal::Refusal;
 use cpc::wire::{HELLO_LEN, Hello, Layout, Qpns};
-use cpc::{EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName};
 use verbs::Qpn;
 use verbs::cm::Token;
 
@@ -171,7 +171,7 @@ impl World {
         let now = self.begun + at;
         let m = &mut self.machines[machine];
         match news {
-            News::Start(index) => m.connect(key(index as usize), now),
+            News::Start(index) => m.command(key(index as usize), EndpointCommand::Connect, now),
             News::AddrResolved => m.event(id, IdEvent::AddrResolved, now),
             News::RouteResolved => m.event(id, IdEvent::RouteResolved, now),
             News::Request(from, data) => {
@@ -190,7 +190,7 @@ impl World {
             }
             News::Broken => m.event(id, IdEvent::Broken("unreachable"), now),
             News::Disconnected => m.event(id, IdEvent::Disconnected, now),
-            News::FirstData(index) => m.first_data(key(index as usize), now),
+            News::FirstData(index) => m.command(key(index as usize), EndpointCommand::FirstData, now),
         }
         self.perform(machine);
     }

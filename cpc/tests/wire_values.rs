@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod listener {
-    use cpc::wire::listener::{ADDRESS_LEN, Address, AddressError};
+    use cpc::wire::AddressError;
+    use cpc::wire::listener::{ADDRESS_LEN, Address};
     use cpc::wire::{Incarnation, VERSION};
     use proptest::prelude::*;
     use verbs::{Gid, Lid, Qpn};
@@ -42,8 +43,8 @@ mod listener {
 
     #[test]
     fn a_truncated_or_foreign_blob_is_refused_by_name() {
-        assert_eq!(Address::parse(&[1; 31]), Err(AddressError::Length(31)));
-        assert_eq!(Address::parse(&[9; 32]), Err(AddressError::Version(9)));
+        assert_eq!(Address::parse(&[1; 31]), Err(AddressError::Length("ibcm", 31, 32)));
+        assert_eq!(Address::parse(&[9; 32]), Err(AddressError::Version("ibcm", 9, 2)));
         let mut blob = [0_u8; ADDRESS_LEN];
         blob[..4].copy_from_slice(&[VERSION, 1, 5, 1]);
         assert_eq!(Address::parse(&blob), Err(AddressError::Field("queue pair number")));
@@ -53,9 +54,10 @@ mod listener {
 }
 
 mod domain {
+    use cpc::wire::AddressError;
     use cpc::wire::Incarnation;
     use cpc::wire::domain::{Address, DomainId};
-    use cpc::wire::listener::{Address as Listener, AddressError};
+    use cpc::wire::listener::Address as Listener;
     use verbs::{Gid, Lid, Qpn};
 
     fn address() -> Address {
@@ -76,9 +78,9 @@ mod domain {
         let blob = address().emit();
         assert_eq!(Address::parse(&blob), Ok(address()));
         for len in [0, 31, 32, 47] {
-            assert_eq!(Address::parse(&blob[..len]), Err(AddressError::Xrc(len)));
+            assert_eq!(Address::parse(&blob[..len]), Err(AddressError::Length("xrc", len, 48)));
         }
-        assert_eq!(Address::parse(&[0; 48]), Err(AddressError::Version(0)));
+        assert_eq!(Address::parse(&[0; 48]), Err(AddressError::Version("ibcm", 0, 2)));
     }
 
     #[test]
@@ -94,7 +96,8 @@ mod domain {
 mod ip {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-    use cpc::wire::ip::{ADDRESS_LEN, Address, AddressError, VERSION};
+    use cpc::wire::AddressError;
+    use cpc::wire::ip::{ADDRESS_LEN, Address, VERSION};
     use proptest::prelude::*;
 
     fn addresses() -> impl Strategy<Value = Address> {
@@ -124,8 +127,8 @@ mod ip {
 
     #[test]
     fn a_truncated_or_foreign_blob_is_refused_by_name() {
-        assert_eq!(Address::parse(&[1; 27]), Err(AddressError::Length(27)));
-        assert_eq!(Address::parse(&[9; 28]), Err(AddressError::Version(9)));
+        assert_eq!(Address::parse(&[1; 27]), Err(AddressError::Length("rdmacm", 27, 28)));
+        assert_eq!(Address::parse(&[9; 28]), Err(AddressError::Version("rdmacm", 9, 1)));
         let mut blob = [0_u8; ADDRESS_LEN];
         (blob[0], blob[1]) = (VERSION, 5);
         assert_eq!(Address::parse(&blob), Err(AddressError::Field("address family")));

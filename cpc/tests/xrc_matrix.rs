@@ -16,7 +16,7 @@ use cpc::wire::{
 };
 use cpc::xrc::DomainId;
 use cpc::xrc::machine::{Action, Call, Direction, JoinError, Local, Machine, PathId, Terms};
-use cpc::{EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
 
 const KEY: EndpointKey = EndpointKey { index: 1, generation: 1 };
@@ -226,10 +226,10 @@ impl Bench {
             "node asks" => self.node_asks(),
             "node up" => self.node_up(),
             "Add" => self.machine.add_endpoint(KEY, PEER, theirs(), 1, now),
-            "Connect" => self.machine.connect(KEY, now),
-            "Renew" => self.machine.renew(KEY, now),
-            "Remove" => self.machine.remove_endpoint(KEY, now),
-            "Abandon" => self.machine.abandon_endpoint(KEY, now),
+            "Connect" => self.machine.command(KEY, EndpointCommand::Connect, now),
+            "Renew" => self.machine.command(KEY, EndpointCommand::Renew, now),
+            "Remove" => self.machine.command(KEY, EndpointCommand::Remove, now),
+            "Abandon" => self.machine.command(KEY, EndpointCommand::Abandon, now),
             "SenderCreated" => self.machine.sender_made(self.path, Ok(Qpn(0x200)), now),
             "SenderFailed" => self.machine.sender_made(self.path, Err("no memory".to_owned()), now),
             "SenderUp" => self.machine.sender_raised(self.path, Ok(()), now),
@@ -292,21 +292,21 @@ impl Bench {
 
     /// All places for requests without an answer are taken.
     fn busy(&mut self) {
-        self.machine.connect(FAR, self.now);
-        self.machine.connect(NEAR, self.now);
+        self.machine.command(FAR, EndpointCommand::Connect, self.now);
+        self.machine.command(NEAR, EndpointCommand::Connect, self.now);
         self.not_ours(2);
     }
 
     /// The peer's node is being asked already.
     fn node_asks(&mut self) {
-        self.machine.connect(NEAR, self.now);
+        self.machine.command(NEAR, EndpointCommand::Connect, self.now);
         self.note();
         self.apply("SenderCreated");
         self.not_ours(1);
     }
 
     fn node_up(&mut self) {
-        self.machine.connect(NEAR, self.now);
+        self.machine.command(NEAR, EndpointCommand::Connect, self.now);
         self.note();
         self.apply("SenderCreated");
         let neighbour = address(10, 12);

@@ -72,33 +72,10 @@ impl<P: Protocol> Core<P> {
         (P::HOOKS.command)(self, key, command, now);
     }
 
-    /// There is something to send: connect, if nothing is under way yet.
-    pub fn connect(&mut self, key: EndpointKey, now: Instant) {
-        self.command(key, EndpointCommand::Connect, now);
-    }
-
-    /// The endpoint is no longer wanted. Its key is free at once; its connection is taken down in
-    /// the background.
-    pub fn remove_endpoint(&mut self, key: EndpointKey, now: Instant) {
-        self.command(key, EndpointCommand::Remove, now);
-    }
-
-    /// The endpoint has failed on this side: its peer is told, and it stays, to refuse requests,
-    /// until it is removed.
-    pub fn abandon_endpoint(&mut self, key: EndpointKey, now: Instant) {
-        self.command(key, EndpointCommand::Abandon, now);
-    }
-
-    /// Data have come in on one of the endpoint's QPs: the peer is up, whether that was confirmed
-    /// or not.
-    pub fn first_data(&mut self, key: EndpointKey, now: Instant) {
-        self.command(key, EndpointCommand::FirstData, now);
-    }
-
     /// Removes every endpoint and refuses the requests that wait for one.
     pub fn close(&mut self, now: Instant) {
         let keys: Vec<EndpointKey> = self.endpoints.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.remove_endpoint(key, now));
+        keys.into_iter().for_each(|key| self.command(key, EndpointCommand::Remove, now));
         self.parked.peers().into_iter().for_each(|peer| self.dismiss(peer, Dismissal::Closing));
     }
 

@@ -111,36 +111,3 @@ impl fmt::Display for Timeline {
         f.write_str(" us")
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_time_of_a_step_counts_and_rows_are_in_the_order_of_time() {
-        let begin = Instant::now();
-        let us = |n| begin + Duration::from_micros(n);
-        let mut timeline = Timeline::default();
-        timeline.mark(Step::ReqSent, us(20));
-        timeline.mark(Step::ReqSent, us(500));
-        timeline.mark(Step::Created, us(5));
-        assert_eq!(timeline.to_string(), "created 0, req_sent 15 us");
-    }
-
-    #[test]
-    fn merging_keeps_what_is_there() {
-        let begin = Instant::now();
-        let (mut ours, mut helpers) = (Timeline::default(), Timeline::default());
-        ours.mark(Step::Created, begin);
-        helpers.mark(Step::Created, begin + Duration::from_secs(1));
-        helpers.mark(Step::QpsUp, begin + Duration::from_micros(7));
-        ours.merge(&helpers);
-        assert_eq!(ours.rows(), [(Step::Created, Duration::ZERO), (Step::QpsUp, Duration::from_micros(7))]);
-    }
-
-    #[test]
-    fn every_step_has_a_name_of_its_own() {
-        let names: std::collections::HashSet<&str> = Step::ALL.iter().map(|s| s.name()).collect();
-        assert_eq!(names.len(), STEPS);
-    }
-}

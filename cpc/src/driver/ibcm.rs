@@ -1,7 +1,5 @@
 //! ibcm's backend: carries datagrams and moves queue pairs.
 
-use std::sync::Arc;
-
 use verbs::Psn;
 
 use super::datagrams::{Transport, terms};
@@ -12,12 +10,11 @@ use crate::ibcm::machine::{Call, Ibcm, Local, Remote};
 use crate::manager::Query;
 use crate::wire::listener::Address;
 use crate::wire::{Queues, Source};
-use crate::{Config, EndpointKey, EndpointPlan, Error, QpPlan};
+use crate::{Config, EndpointKey, EndpointPlan, Error};
 
 /// ibcm on one port.
 #[derive(Debug)]
 pub(crate) struct IbcmBackend {
-    plan: Arc<QpPlan>,
     address: Address,
     sets: QpSets,
 }
@@ -42,7 +39,7 @@ impl Backend for IbcmBackend {
         let queues = Queues::new(plan.receive_queues.fingerprint, &plan.receive_queues.text);
         let (name, terms, srq) = (query.me, terms(plan), plan.has_srq());
         let local = Local { name, address, layout, queues, terms, srq };
-        let backend = IbcmBackend { plan: plan.clone(), address, sets: QpSets::new(plan) };
+        let backend = IbcmBackend { address, sets: QpSets::new(plan) };
         Ok(Parts { backend, port, local, blob: address.emit().to_vec() })
     }
 
@@ -79,13 +76,11 @@ impl Backend for IbcmBackend {
         desk.port.progress(|from, bytes| desk.machine.datagram(from, bytes, desk.now));
         false
     }
-
-    fn close(&mut self) {}
 }
 
 impl IbcmBackend {
     fn bring_up(&self, key: EndpointKey, remote: &Remote, address: Address, psn: Psn) -> Result<(), String> {
         let far = PeerSide { address, psn: remote.psn, depth: remote.depth };
-        self.sets.get(key)?.bring_up(&self.plan, &far, &remote.qpns, psn).map_err(|e| e.to_string())
+        self.sets.bring_up(key, &far, &remote.qpns, psn)
     }
 }

@@ -8,7 +8,6 @@
 //! ```
 
 use std::fmt::Debug;
-use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -29,16 +28,22 @@ pub(crate) trait Port: Debug + Send {
     fn fd(&self) -> RawFd;
 
     /// What becomes of messages to the endpoint's peer is of no consequence any more.
-    fn remove_peer(&mut self, key: EndpointKey);
+    fn remove_peer(&mut self, _: EndpointKey) {}
 
     /// Endpoints whose peers turned out not to be reachable. Each is named once.
-    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)>;
+    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
+        Vec::new()
+    }
 
     /// True when everything has left.
-    fn is_quiet(&self) -> bool;
+    fn is_quiet(&self) -> bool {
+        true
+    }
 
     /// Messages that could not be sent, by the counter's name.
-    fn unsent(&self) -> Option<(&'static str, u64)>;
+    fn unsent(&self) -> Option<(&'static str, u64)> {
+        None
+    }
 }
 
 /// A manager that has opened on a port.
@@ -101,7 +106,7 @@ pub(crate) trait Backend: Debug + Send + Sized {
     fn add_endpoint(&mut self, desk: Desk<'_, Self>, endpoint: EndpointPlan) -> Result<(), String>;
 
     /// The endpoint is removed, and its peer has been told.
-    fn remove_endpoint(&mut self, key: EndpointKey);
+    fn remove_endpoint(&mut self, _: EndpointKey) {}
 
     /// Carries out a call of the machine.
     fn call(&mut self, desk: Desk<'_, Self>, call: <Self::Protocol as Protocol>::Call);
@@ -110,36 +115,21 @@ pub(crate) trait Backend: Debug + Send + Sized {
     fn progress(&mut self, desk: Desk<'_, Self>) -> bool;
 
     /// No more requests are taken in.
-    fn close(&mut self);
+    fn close(&mut self) {}
 }
 
-/// The component of a backend.
-#[derive(Debug)]
-pub(crate) struct Manager<B>(PhantomData<fn() -> B>);
-
-impl<B> Manager<B> {
-    pub(crate) const NEW: Manager<B> = Manager(PhantomData);
-}
-
-impl<B: Backend + 'static> Component for Manager<B>
+pub(crate) const fn component<B: Backend + 'static>() -> Component
 where
     MachineOf<B>: Send,
 {
-    fn name(&self) -> &'static str {
-        B::NAME
-    }
-
-    fn serves_xrc(&self) -> bool {
-        B::SERVES_XRC
-    }
-
-    fn query(&self, query: &Query<'_>) -> Result<Box<dyn Module>, Error> {
+    let query = |query: &Query<'_>| -> Result<Box<dyn Module>, Error> {
         let (params, priority, seed) = B::params(query.config);
         let seed = seed.unwrap_or_else(seed::from_system);
         let Parts { backend, port, local, blob } = B::open(query, params, seed)?;
         let machine = Core::new(local, params.clone(), seed);
         Ok(Box::new(Opened { machine, backend, port, priority, blob }))
-    }
+    };
+    Component { name: B::NAME, serves_xrc: B::SERVES_XRC, query }
 }
 
 impl<B: Backend> Opened<B> {
@@ -159,7 +149,7 @@ impl<B: Backend> Opened<B> {
                 return;
             }
             for (key, error) in lost {
-                self.machine.abandon_endpoint(key, now);
+                self.machine.command(key, EndpointCommand::Abandon, now);
                 tell_times(&self.machine, key, out);
                 out.push(Event::Failed { key, error });
             }

@@ -10,12 +10,6 @@ use crate::wire::listener::Address;
 use crate::wire::{Depth, Qpns};
 use crate::{CtsRecv, EndpointKey, Event, QpPlan};
 
-/// The QPs of one endpoint, in queue order.
-#[derive(Debug)]
-pub(crate) struct QpSet {
-    qps: Vec<Arc<Qp>>,
-}
-
 /// What the peer has told of its side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerSide {
@@ -50,43 +44,6 @@ impl PeerSide {
     }
 }
 
-impl QpSet {
-    /// Makes the QPs and takes them to INIT.
-    fn create(plan: &QpPlan) -> Result<QpSet, String> {
-        let qps = (0..plan.queues.len()).map(|queue| create_qp(plan, queue)).collect::<Result<Vec<_>, _>>();
-        Ok(QpSet { qps: qps.map_err(|e| e.to_string())? })
-    }
-
-    /// Posts the receive for the clear-to-send.
-    fn post_cts(&self, cts: CtsRecv) -> Result<Posted, String> {
-        let qp = self.qps.get(cts.queue).ok_or("the clear-to-send names a queue that does not exist")?;
-        qp.post_recv(cts.wr_id, cts.buf).map_err(|(_, error)| error.to_string())
-    }
-
-    pub(crate) fn qps(&self) -> &[Arc<Qp>] {
-        &self.qps
-    }
-
-    fn qpns(&self) -> Vec<Qpn> {
-        self.qps.iter().map(|qp| qp.num()).collect()
-    }
-
-    /// Takes every QP to RTR and RTS, connected to the peer's. `psn` is the number that each of them starts with.
-    pub(crate) fn bring_up(
-        &self,
-        plan: &QpPlan,
-        far: &PeerSide,
-        qpns: &Qpns,
-        psn: Psn,
-    ) -> Result<(), verbs::Error> {
-        for ((qp, queue), &dest_qpn) in self.qps.iter().zip(&plan.queues).zip(qpns.as_slice()) {
-            qp.to_rtr(&far.ready_to_receive(plan, dest_qpn))?;
-            qp.to_rts(&far.ready_to_send(plan, psn, queue.rnr_retry))?;
-        }
-        Ok(())
-    }
-}
-
 /// The QPs of a port's endpoints.
 #[derive(Debug)]
 pub(crate) struct QpSets {
@@ -98,7 +55,8 @@ pub(crate) struct QpSets {
 struct Held {
     /// The receive for the clear-to-send, until it is posted.
     cts: Option<CtsRecv>,
-    qps: Option<QpSet>,
+    /// In queue order.
+    qps: Option<Vec<Arc<Qp>>>,
 }
 
 impl QpSets {
@@ -117,16 +75,18 @@ impl QpSets {
     }
 
     /// The endpoint's QPs.
-    pub(crate) fn get(&self, key: EndpointKey) -> Result<&QpSet, String> {
-        Ok(self.held.get(&key).and_then(|held| held.qps.as_ref()).ok_or("the queue pairs are gone")?)
+    pub(crate) fn get(&self, key: EndpointKey) -> Result<&[Arc<Qp>], String> {
+        Ok(self.held.get(&key).and_then(|held| held.qps.as_deref()).ok_or("the queue pairs are gone")?)
     }
 
-    /// Makes the endpoint's QPs.
+    /// Makes the endpoint's QPs and takes them to INIT.
     pub(crate) fn create(&mut self, key: EndpointKey) -> Result<Qpns, String> {
-        let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
-        let set = QpSet::create(&self.plan)?;
-        let qpns = Qpns::new(&set.qpns()).ok_or("more queue pairs than fit the private data")?;
-        held.qps = Some(set);
+        let (plan, held) = (&self.plan, self.held.get_mut(&key).ok_or("the endpoint is gone")?);
+        let made = (0..plan.queues.len()).map(|queue| create_qp(plan, queue)).collect::<Result<Vec<_>, _>>();
+        let qps = made.map_err(|e| e.to_string())?;
+        let nums: Vec<Qpn> = qps.iter().map(|qp| qp.num()).collect();
+        let qpns = Qpns::new(&nums).ok_or("more queue pairs than fit the private data")?;
+        held.qps = Some(qps);
         Ok(qpns)
     }
 
@@ -141,16 +101,39 @@ impl QpSets {
     /// have come in on them: either we have not accepted yet, or we send first.
     pub(crate) fn announce(&mut self, key: EndpointKey, out: &Outbox) -> Result<(), String> {
         let held = self.held.get_mut(&key).ok_or("the endpoint is gone")?;
-        let set = held.qps.as_ref().ok_or("the queue pairs are gone")?;
-        let cts = held.cts.take().map(|cts| set.post_cts(cts)).transpose()?;
-        out.push(Event::QpsCreated { key, qps: set.qps().to_vec(), cts });
+        let qps = held.qps.as_ref().ok_or("the queue pairs are gone")?;
+        let cts = held.cts.take().map(|cts| post_cts(qps, cts)).transpose()?;
+        out.push(Event::QpsCreated { key, qps: qps.clone(), cts });
+        Ok(())
+    }
+
+    /// Takes every QP to RTR and RTS, connected to the peer's. `psn` is the number that each of them starts with.
+    pub(crate) fn bring_up(
+        &self,
+        key: EndpointKey,
+        far: &PeerSide,
+        qpns: &Qpns,
+        psn: Psn,
+    ) -> Result<(), String> {
+        let plan = &self.plan;
+        for ((qp, queue), &dest_qpn) in self.get(key)?.iter().zip(&plan.queues).zip(qpns.as_slice()) {
+            let up = qp.to_rtr(&far.ready_to_receive(plan, dest_qpn));
+            let up = up.and_then(|()| qp.to_rts(&far.ready_to_send(plan, psn, queue.rnr_retry)));
+            up.map_err(|e| e.to_string())?;
+        }
         Ok(())
     }
 
     /// The main thread has taken the endpoint's QPs to the error state.
     pub(crate) fn is_taken_down(&self, key: EndpointKey) -> bool {
-        self.get(key).is_ok_and(|set| set.qps().iter().any(|qp| matches!(qp.state(), Ok(QpState::Err))))
+        self.get(key).is_ok_and(|qps| qps.iter().any(|qp| matches!(qp.state(), Ok(QpState::Err))))
     }
+}
+
+/// Posts the receive for the clear-to-send.
+fn post_cts(qps: &[Arc<Qp>], cts: CtsRecv) -> Result<Posted, String> {
+    let qp = qps.get(cts.queue).ok_or("the clear-to-send names a queue that does not exist")?;
+    qp.post_recv(cts.wr_id, cts.buf).map_err(|(_, error)| error.to_string())
 }
 
 fn create_qp(plan: &QpPlan, index: usize) -> Result<Arc<Qp>, verbs::Error> {

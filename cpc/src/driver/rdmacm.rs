@@ -19,7 +19,7 @@ use crate::rdmacm::machine::{Call, IdEvent, Local, Machine, RdmaCm, Refused};
 use crate::wire::ip::Address;
 use crate::wire::refusal::Refusal;
 use crate::wire::{Hello, Qpns};
-use crate::{Config, ConnectError, EndpointKey, EndpointPlan, Error, Event, QpPlan, QueuePlan};
+use crate::{Config, EndpointKey, EndpointPlan, Error, Event, QpPlan, QueuePlan};
 
 /// Why a layout does not fit an iWARP device.
 const NO_RNR: &str = "an iWARP device cannot wait for receives (it has no RNR), so all queues must be per-peer ones (P), as in configs/iwarp.conf";
@@ -37,20 +37,6 @@ struct HeldId {
 impl Port for Arc<EventChannel> {
     fn fd(&self) -> RawFd {
         EventChannel::fd(self)
-    }
-
-    fn remove_peer(&mut self, _: EndpointKey) {}
-
-    fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
-        Vec::new()
-    }
-
-    fn is_quiet(&self) -> bool {
-        true
-    }
-
-    fn unsent(&self) -> Option<(&'static str, u64)> {
-        None
     }
 }
 
@@ -226,9 +212,9 @@ impl RdmaCmBackend {
 
     /// The attributes are those of the id, for every QP; they differ in the peer's QPN.
     fn bring_up(&self, key: EndpointKey, id: Token, remote: &Qpns) -> Result<(), String> {
-        let set = self.sets.get(key)?;
+        let qps = self.sets.get(key)?;
         let id = self.ids.get(&id).ok_or("the connection is gone")?;
-        for ((qp, queue), &qpn) in set.qps().iter().zip(&self.plan.queues).zip(remote.as_slice()) {
+        for ((qp, queue), &qpn) in qps.iter().zip(&self.plan.queues).zip(remote.as_slice()) {
             self.bring_up_one(qp, queue, &id.id, qpn).map_err(|e| e.to_string())?;
         }
         Ok(())
@@ -274,8 +260,10 @@ impl RdmaCmBackend {
             CmEventKind::TimewaitExit | CmEventKind::Other(_) | CmEventKind::ConnectRequest => {}
             kind => {
                 let broken = broken(kind);
-                let answers = self.iwarp && self.ids.get(&token).is_some_and(|held| held.asks);
-                let kind = if answers { as_answer(kind) } else { kind };
+                let asks = self.ids.get(&token).is_some_and(|held| held.asks);
+                // On iWARP the answer to a request is that the connection is there.
+                let answers = self.iwarp && asks && kind == CmEventKind::Established;
+                let kind = if answers { CmEventKind::ConnectResponse } else { kind };
                 if let Some(event) = id_event(kind, &private_data, &broken) {
                     machine.event(token, event, now);
                 }
@@ -318,11 +306,6 @@ fn broken(kind: CmEventKind) -> String {
         CmEventKind::Unreachable(errno) => format!("it does not answer: {}", text(errno)),
         _ => String::new(),
     }
-}
-
-/// On iWARP the answer to a request is that the connection is there.
-fn as_answer(kind: CmEventKind) -> CmEventKind {
-    if kind == CmEventKind::Established { CmEventKind::ConnectResponse } else { kind }
 }
 
 fn id_event<'a>(kind: CmEventKind, data: &'a [u8], broken: &'a str) -> Option<IdEvent<'a>> {

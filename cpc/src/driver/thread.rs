@@ -37,31 +37,8 @@ pub(crate) struct Handle {
     ended: Receiver<()>,
 }
 
-/// The thread could not be started; the modules are as they were.
-pub(crate) struct Refused {
-    pub(crate) modules: Vec<Box<dyn Module>>,
-    pub(crate) error: io::Error,
-}
-
-/// Starts the thread.
-pub(crate) fn spawn(modules: Vec<Box<dyn Module>>, shared: &Arc<Shared>) -> Result<Handle, Refused> {
-    match prepare(&modules) {
-        Ok(prepared) => Ok(prepared.run(modules, shared)),
-        Err(error) => Err(Refused { modules, error }),
-    }
-}
-
-/// A thread that waits for what it is to run.
-struct Prepared {
-    start: Sender<Helper>,
-    poll: Poll,
-    waker: Waker,
-    ending: Sender<()>,
-    handle: Handle,
-}
-
-/// Everything that can fail.
-fn prepare(modules: &[Box<dyn Module>]) -> io::Result<Prepared> {
+/// Starts the thread, which takes the modules; after an error they are where they were.
+pub(crate) fn spawn(modules: &mut Vec<Box<dyn Module>>, shared: &Arc<Shared>) -> io::Result<Handle> {
     let poll = Poll::new()?;
     let waker = Waker::new(poll.registry(), Token(modules.len()))?;
     for (index, module) in modules.iter().enumerate() {
@@ -74,19 +51,14 @@ fn prepare(modules: &[Box<dyn Module>]) -> io::Result<Prepared> {
     let builder = std::thread::Builder::new().name("oxib-connect".to_owned());
     let body = move || started.recv().map_or((), Helper::run);
     let thread = verbs::signals::with_all_blocked(|| builder.spawn(body))?;
-    Ok(Prepared { start, poll, waker, ending, handle: Handle { thread, ended } })
-}
-
-impl Prepared {
-    fn run(self, modules: Vec<Box<dyn Module>>, shared: &Arc<Shared>) -> Handle {
-        shared.inbox.attach(self.waker);
-        let (poll, ending, shared) = (self.poll, self.ending, shared.clone());
-        let helper = Helper { poll, modules, owner: HashMap::new(), shared, closing: None, ending };
-        if self.start.send(helper).is_err() {
-            log::error!("the connection helper thread has ended before it began");
-        }
-        self.handle
+    // Nothing fails from here on.
+    shared.inbox.attach(waker);
+    let (modules, shared) = (std::mem::take(modules), shared.clone());
+    let helper = Helper { poll, modules, owner: HashMap::new(), shared, closing: None, ending };
+    if start.send(helper).is_err() {
+        log::error!("the connection helper thread has ended before it began");
     }
+    Ok(Handle { thread, ended })
 }
 
 impl Handle {

@@ -14,7 +14,7 @@ use crate::wire::domain::Address;
 use crate::wire::xrc::SrqNums;
 use crate::wire::{CommId, Source};
 use crate::xrc::machine::{Call, JoinError, Local, PathId, Xrc};
-use crate::{Config, EndpointKey, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
+use crate::{Config, EndpointPlan, Error, Event, QpPlan, Route, XrcPlan};
 
 /// xrc on one port.
 #[derive(Debug)]
@@ -59,8 +59,6 @@ impl Backend for XrcBackend {
         Ok(())
     }
 
-    fn remove_endpoint(&mut self, _: EndpointKey) {}
-
     fn call(&mut self, desk: Desk<'_, Self>, call: Call) {
         let Desk { machine, port, now, out } = desk;
         match call {
@@ -98,8 +96,6 @@ impl Backend for XrcBackend {
         desk.port.progress(|from, bytes| desk.machine.datagram(from, bytes, desk.now));
         false
     }
-
-    fn close(&mut self) {}
 }
 
 impl XrcBackend {

@@ -328,6 +328,14 @@ impl<P: DatagramProtocol> Core<P> {
         self.send(slot, Message::Rej(Rej { local, remote, stage, reason }));
     }
 
+    /// Creating, and there is no queue pair to be had: reports it; a peer that asked is told.
+    pub(crate) fn create_failed(&mut self, slot: usize, error: &str, now: Instant) {
+        if let Some((remote, _)) = (P::EXCHANGE.remote)(&self.links[slot]) {
+            self.reject(slot, remote, Stage::Req, Reason::NoResources);
+        }
+        self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
+    }
+
     /// Waits for an answer to what was sent for the (`tries` + 1)-th time.
     pub(crate) fn arm(&mut self, slot: usize, now: Instant) {
         let (response, tries) = (self.links[slot].response, self.links[slot].tries);

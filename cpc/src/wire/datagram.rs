@@ -59,7 +59,7 @@ impl<Q: Request> Datagram<Q> {
     /// Writes the datagram; every byte of `mad` is set.
     pub fn emit(&self, mad: &mut [u8; MAD_LEN]) {
         let Datagram { from, to, message } = self;
-        Envelope { from: *from, to: *to, attribute: message.attribute() }.emit(Q::MAGIC, mad);
+        Envelope { from: *from, to: *to, attribute: message.attribute() }.wrap(Q::MAGIC, mad);
         message.emit(mad);
     }
 
@@ -68,7 +68,7 @@ impl<Q: Request> Datagram<Q> {
     /// # Errors
     /// [`WireError`] for anything that [`Datagram::emit`] of this version would not have written.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let (Envelope { from, to, attribute }, mad) = Envelope::parse(Q::MAGIC, bytes)?;
+        let (Envelope { from, to, attribute }, mad) = Envelope::open(Q::MAGIC, bytes)?;
         Ok(Datagram { from, to, message: Message::parse(attribute, mad)? })
     }
 }

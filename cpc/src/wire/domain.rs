@@ -8,8 +8,8 @@
 
 use verbs::{Gid, Lid, Qpn};
 
-use crate::wire::listener::{ADDRESS_LEN, Address as Listener, AddressError};
-use crate::wire::{Incarnation, Path};
+use crate::wire::listener::{ADDRESS_LEN, Address as Listener};
+use crate::wire::{AddressError, Incarnation, Path, check_len};
 
 /// Length of the blob.
 pub const BLOB_LEN: usize = ADDRESS_LEN + 16;
@@ -56,12 +56,10 @@ impl Address {
     /// # Errors
     /// [`AddressError`] if the bytes are not an address of this version.
     pub fn parse(blob: &[u8]) -> Result<Address, AddressError> {
-        match (blob.get(..ADDRESS_LEN), blob.get(ADDRESS_LEN..).and_then(|rest| rest.try_into().ok())) {
-            (Some(listener), Some(domain)) => {
-                Ok(Address { listener: Listener::parse(listener)?, domain: DomainId(domain) })
-            }
-            _ => Err(AddressError::Xrc(blob.len())),
-        }
+        let blob: &[u8; BLOB_LEN] = check_len("xrc", blob)?;
+        let (listener, domain) = blob.split_at(ADDRESS_LEN);
+        let domain = DomainId(*check_len("xrc", domain)?);
+        Ok(Address { listener: Listener::parse(listener)?, domain })
     }
 
     /// The same process in a later incarnation, as its request describes it: there is one link layer and MTU on a port.

@@ -232,7 +232,7 @@ impl<T: Part> Place<T> for Within {
 /// refused by name; `written` ones are there for those who read captures, and are not read here.
 macro_rules! message {
     ($(#[$doc:meta])* pub struct $Name:ident {
-        $(fixed $fixed:path, $value:expr, $what:literal;)*
+        $(fixed $fixed:expr, $value:expr, $error:ident($what:literal);)*
         $($(#[$field_doc:meta])* pub $field:ident: $Type:ty = $place:expr,)+
         $(written $written:path, |$this:pat_param| $from:expr;)*
     }) => {
@@ -252,7 +252,7 @@ macro_rules! message {
 
             fn parse(mad: &$crate::wire::field::Mad) -> Result<Self, $crate::wire::WireError> {
                 $(if $fixed.read(mad) != $value {
-                    return Err($crate::wire::WireError::Field($what));
+                    return Err($crate::wire::WireError::$error($what));
                 })*
                 Ok($Name { $($field: $crate::wire::field::Place::take(&$place, mad)?),+ })
             }

@@ -16,7 +16,7 @@ pub type Message = super::datagram::Message<Req>;
 message! {
     /// ibcm's request for communication.
     pub struct Req {
-        fixed req::SERVICE, 0, "transport service type";
+        fixed req::SERVICE, 0, Field("transport service type");
         /// Its queue pairs.
         pub hello: Hello = HelloAt(req::QPN, req::PRIVATE),
         /// Its queues; of the text, what fits.

@@ -11,24 +11,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use super::{AddressError, check_len};
+
 /// Length of the blob.
 pub const ADDRESS_LEN: usize = 28;
 /// Version of blob and private data.
 pub const VERSION: u8 = 1;
-
-/// Why a modex blob is no rdmacm address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
-    /// Wrong length.
-    #[error("{0} bytes where an rdmacm address has {ADDRESS_LEN}")]
-    Length(usize),
-    /// Another version.
-    #[error("rdmacm version {0}, ours is {VERSION}: all processes of a job need the same release")]
-    Version(u8),
-    /// A field can't be.
-    #[error("its {0} can't be")]
-    Field(&'static str),
-}
 
 /// Where a process listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +52,9 @@ impl Address {
     /// # Errors
     /// [`AddressError`] if the bytes are not an address of this version.
     pub fn parse(blob: &[u8]) -> Result<Address, AddressError> {
-        let blob: &[u8; ADDRESS_LEN] = blob.try_into().map_err(|_| AddressError::Length(blob.len()))?;
+        let blob: &[u8; ADDRESS_LEN] = check_len("rdmacm", blob)?;
         if blob[0] != VERSION {
-            return Err(AddressError::Version(blob[0]));
+            return Err(AddressError::Version("rdmacm", blob[0], VERSION));
         }
         let ip = match blob[1] {
             4 => IpAddr::V4(Ipv4Addr::new(blob[8], blob[9], blob[10], blob[11])),

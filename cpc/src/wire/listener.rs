@@ -13,27 +13,10 @@
 
 use verbs::{Gid, Lid, Qpn};
 
-use super::{Incarnation, VERSION};
+use super::{AddressError, Incarnation, VERSION, check_len};
 
 /// Length of the blob.
 pub const ADDRESS_LEN: usize = 32;
-
-/// Why a modex blob is no ibcm address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
-    /// Wrong length.
-    #[error("{0} bytes where an ibcm address has {ADDRESS_LEN}")]
-    Length(usize),
-    /// Wrong length, of an address of xrc.
-    #[error("{0} bytes where an xrc address has 48")]
-    Xrc(usize),
-    /// Another version.
-    #[error("ibcm version {0}, ours is {VERSION}: all processes of a job need the same release")]
-    Version(u8),
-    /// A field can't be.
-    #[error("its {0} can't be")]
-    Field(&'static str),
-}
 
 /// Where a connection manager listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +62,10 @@ impl Address {
     /// # Errors
     /// [`AddressError`] if the bytes are not an address of this version.
     pub fn parse(blob: &[u8]) -> Result<Address, AddressError> {
-        let blob: &[u8; ADDRESS_LEN] = blob.try_into().map_err(|_| AddressError::Length(blob.len()))?;
+        let blob: &[u8; ADDRESS_LEN] = check_len("ibcm", blob)?;
         let word = |at: usize| u32::from_be_bytes([blob[at], blob[at + 1], blob[at + 2], blob[at + 3]]);
         if blob[0] != VERSION {
-            return Err(AddressError::Version(blob[0]));
+            return Err(AddressError::Version("ibcm", blob[0], VERSION));
         }
         let mut gid = [0_u8; 16];
         gid.copy_from_slice(&blob[16..]);

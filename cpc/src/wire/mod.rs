@@ -51,5 +51,24 @@ pub enum WireError {
     Field(&'static str),
 }
 
+/// Why a modex blob is no address of a manager, which is named first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Of this length instead of the manager's.
+    #[error("{1} bytes where an {0} address has {2}")]
+    Length(&'static str, usize, usize),
+    /// Of this version instead of ours.
+    #[error("{0} version {1}, ours is {2}: all processes of a job need the same release")]
+    Version(&'static str, u8, u8),
+    /// A field can't be.
+    #[error("its {0} can't be")]
+    Field(&'static str),
+}
+
+/// The blob as one of the length that addresses of the manager have.
+fn check_len<'a, const N: usize>(manager: &'static str, blob: &'a [u8]) -> Result<&'a [u8; N], AddressError> {
+    blob.try_into().map_err(|_| AddressError::Length(manager, blob.len(), N))
+}
+
 /// Version of the protocol: of the exchange, the private data and the modex address.
 pub const VERSION: u8 = 2;

@@ -51,8 +51,8 @@ pub type SrqNums = PerQueue<SrqNum>;
 message! {
     /// "I send over this queue pair; which are your queues?"
     pub struct Req {
-        fixed req::SERVICE, SERVICE_EXTENDED, "transport service type";
-        fixed EXTENDED_TRANSPORT, TRANSPORT_XRC, "transport service type";
+        fixed req::SERVICE, SERVICE_EXTENDED, Field("transport service type");
+        fixed EXTENDED_TRANSPORT, TRANSPORT_XRC, Field("transport service type");
         /// The sender's queues.
         pub layout: Layout = in_req(0, 24),
         /// The process that asks.

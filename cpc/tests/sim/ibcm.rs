@@ -7,7 +7,7 @@ use cpc::ibcm::machine::{Action, Call, Local, Machine, StateKind, Terms};
 use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::{Depth, Incarnation, Layout, MAD_LEN, Qpns, Queues};
-use cpc::{EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Qpn};
 
 use super::protocol::{Birth, Peer, Protocol, Wish};
@@ -92,15 +92,15 @@ impl Protocol for Ibcm {
     }
 
     fn connect(&mut self, key: EndpointKey, now: Instant) {
-        self.machine.connect(key, now);
+        self.machine.command(key, EndpointCommand::Connect, now);
     }
 
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant) {
-        self.machine.remove_endpoint(key, now);
+        self.machine.command(key, EndpointCommand::Remove, now);
     }
 
     fn first_data(&mut self, key: EndpointKey, now: Instant) {
-        self.machine.first_data(key, now);
+        self.machine.command(key, EndpointCommand::FirstData, now);
     }
 
     fn qps_created(&mut self, key: EndpointKey, qpns: Qpns, now: Instant) {

@@ -7,7 +7,7 @@ use cpc::rdmacm::machine::{Action, Call, IdEvent, Local, Machine, Refused, State
 use cpc::wire::ip::Address;
 use cpc::wire::refusal::Refusal;
 use cpc::wire::{HELLO_LEN, Hello, Qpns};
-use cpc::{EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName};
 use verbs::Qpn;
 use verbs::cm::Token;
 
@@ -135,15 +135,15 @@ impl Protocol for RdmaCm {
     }
 
     fn connect(&mut self, key: EndpointKey, now: Instant) {
-        self.machine.connect(key, now);
+        self.machine.command(key, EndpointCommand::Connect, now);
     }
 
     fn remove_endpoint(&mut self, key: EndpointKey, now: Instant) {
-        self.machine.remove_endpoint(key, now);
+        self.machine.command(key, EndpointCommand::Remove, now);
     }
 
     fn first_data(&mut self, key: EndpointKey, now: Instant) {
-        self.machine.first_data(key, now);
+        self.machine.command(key, EndpointCommand::FirstData, now);
     }
 
     fn qps_created(&mut self, key: EndpointKey, qpns: Qpns, now: Instant) {

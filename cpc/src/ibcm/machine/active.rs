@@ -60,14 +60,6 @@ impl Machine {
         Some(Hello { layout: self.local.layout, name: self.local.name, qpns })
     }
 
-    /// Creating + QpsFailed: reports it; a peer that asked is told.
-    pub(super) fn create_failed(&mut self, slot: usize, error: &str, now: Instant) {
-        if let Some(remote) = self.links[slot].state.remote().copied() {
-            self.reject(slot, remote.id, Stage::Req, Reason::NoResources);
-        }
-        self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
-    }
-
     /// ReqSent + Timeout: asks again, unless it has been asked often enough.
     pub(super) fn repeat_req(&mut self, slot: usize, now: Instant) {
         self.leave_window(slot, now);
@@ -118,22 +110,18 @@ impl Machine {
     }
 
     /// Connected + Rep: our RTU was lost, or its twin came late.
-    pub(super) fn repeat_rtu(&mut self, slot: usize, rep: &Rep, _: Instant) {
+    pub(super) fn repeat_rtu(&mut self, slot: usize, rep: &Rep, now: Instant) {
         match self.links[slot].state {
             State::Connected { remote, role: Role::Active } if remote.id == rep.local => {
                 self.stats.repeated += 1;
                 self.send_rtu(slot, &remote);
             }
-            _ => self.disown(slot, rep),
+            _ => self.disown_rep(slot, rep, now),
         }
     }
 
     /// A REP for an exchange that is no more: its sender shall not wait.
     pub(super) fn disown_rep(&mut self, slot: usize, rep: &Rep, _: Instant) {
-        self.disown(slot, rep);
-    }
-
-    fn disown(&mut self, slot: usize, rep: &Rep) {
         self.stats.stale += 1;
         // A REP of the very exchange that this side answers itself makes no sense; it must not end it.
         if self.links[slot].is_with(rep.local) {

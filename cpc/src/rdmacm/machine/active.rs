@@ -18,10 +18,11 @@ impl Machine {
     pub(super) fn enqueue(&mut self, slot: usize, now: Instant) {
         let link = &mut self.links[slot];
         (link.wanted, link.tries, link.since) = (true, 0, now);
-        self.wait_for_place(slot, now);
+        self.again(slot, now);
     }
 
-    fn wait_for_place(&mut self, slot: usize, now: Instant) {
+    /// Pausing + Timeout: the next try, when there is a place for it.
+    pub(super) fn again(&mut self, slot: usize, now: Instant) {
         self.links[slot].state = State::Queued;
         self.queue(slot, now);
     }
@@ -148,7 +149,7 @@ impl Machine {
     /// The peer has asked, but does not listen where we know it: it has started anew, and waits for what it takes for our request.
     fn moved(&mut self, slot: usize, now: Instant) {
         let peer = self.links[slot].peer;
-        self.peer_left(slot, now);
+        self.dreq_received(slot, now);
         self.actions.push_back(Action::UnknownPeer { peer });
     }
 
@@ -185,11 +186,6 @@ impl Machine {
         let pause = self.params.retry_pause.saturating_mul(1 << (tries - 1).min(16)).min(LONGEST_PAUSE);
         let pause = self.rng.jitter(pause);
         self.set_deadline(slot, Some(now + pause));
-    }
-
-    /// Pausing + Timeout: the next try.
-    pub(super) fn again(&mut self, slot: usize, now: Instant) {
-        self.wait_for_place(slot, now);
     }
 }
 

@@ -50,10 +50,6 @@ impl Machine {
 
     /// The peer has gone, or takes the connection down: agreed, and reported.
     pub(super) fn dreq_received(&mut self, slot: usize, now: Instant) {
-        self.peer_left(slot, now);
-    }
-
-    pub(super) fn peer_left(&mut self, slot: usize, now: Instant) {
         self.disconnect_all(slot);
         self.left(slot, now);
     }
@@ -83,16 +79,9 @@ impl Machine {
         }
     }
 
-    fn unpark(&mut self, peer: ProcessName) -> Option<Incoming> {
+    pub(super) fn unpark(&mut self, peer: ProcessName) -> Option<Incoming> {
         let request = self.parked.take(peer, &mut self.timers)?;
         self.own.by_id.remove(&request.id);
         Some(request)
-    }
-
-    /// The process that waited has gone.
-    pub(super) fn parked_gone(&mut self, peer: ProcessName) {
-        if let Some(request) = self.unpark(peer) {
-            self.close_one(request.id);
-        }
     }
 }

@@ -186,14 +186,14 @@ impl Machine {
         match (self.own.by_id.get(&id).copied(), event) {
             (Some(Owner::Link(slot)), event) => self.endpoint_event(slot, event, now),
             (Some(Owner::Stream(slot, queue)), event) => self.stream_event(slot, queue, event, now),
-            (
-                Some(Owner::Crossing(slot)),
-                IdEvent::Refused(_) | IdEvent::Broken(_) | IdEvent::Disconnected,
-            ) => {
-                self.crossing_gone(slot);
-            }
-            (Some(Owner::Parked(peer)), IdEvent::Refused(_) | IdEvent::Broken(_) | IdEvent::Disconnected) => {
-                self.parked_gone(peer);
+            // The peer has let go of a request that waits: for the refusal of ours, or for an endpoint.
+            (Some(owner), IdEvent::Refused(_) | IdEvent::Broken(_) | IdEvent::Disconnected) => {
+                let request = match owner {
+                    Owner::Crossing(slot) => self.links[slot].crossing.take(),
+                    Owner::Parked(peer) => self.unpark(peer),
+                    Owner::Link(_) | Owner::Stream(..) => None,
+                };
+                request.into_iter().for_each(|request| self.close_one(request.id));
             }
             _ => self.stats.ignored += 1,
         }
@@ -222,7 +222,7 @@ impl Machine {
         let slots: Vec<usize> = self.endpoints.values().map(|endpoint| endpoint.own).collect();
         for slot in slots {
             match self.links[slot].state {
-                State::Connected { .. } => self.peer_left(slot, now),
+                State::Connected { .. } => self.dreq_received(slot, now),
                 State::Failed | State::Disconnected | State::DreqSent => {}
                 _ => self.fail(slot, ConnectCause::Verbs("the RDMA device was removed".to_owned()), now),
             }

@@ -173,7 +173,7 @@ impl Machine {
             self.stats.late += 1;
             return self.refuse(request.id, Refusal::Late);
         }
-        self.peer_left(slot, now);
+        self.dreq_received(slot, now);
         self.park_request(slot, request, now);
     }
 

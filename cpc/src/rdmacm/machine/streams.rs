@@ -185,13 +185,6 @@ impl Machine {
         }
     }
 
-    /// The peer has let go of the request that waits for its turn.
-    pub(super) fn crossing_gone(&mut self, slot: usize) {
-        if let Some(request) = self.links[slot].crossing.take() {
-            self.close_one(request.id);
-        }
-    }
-
     /// Gives back all ids but the first connection's.
     pub(super) fn close_streams(&mut self, slot: usize) {
         let ids: Vec<Token> = self.links[slot].stream_ids().collect();

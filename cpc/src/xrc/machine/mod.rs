@@ -169,11 +169,6 @@ impl Machine {
         slot.map(|slot| self.links[slot].state.kind())
     }
 
-    /// The endpoint's send queue pair is broken: connect over another one.
-    pub fn renew(&mut self, key: EndpointKey, now: Instant) {
-        self.command(key, EndpointCommand::Renew, now);
-    }
-
     fn command_links(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant) {
         let Some(endpoint) = self.endpoints.get(&key) else { return self.stats.ignored += 1 };
         let (outgoing, links) = (endpoint.outgoing, [endpoint.outgoing, endpoint.incoming]);

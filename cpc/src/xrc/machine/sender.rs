@@ -16,11 +16,6 @@ impl Machine {
         self.first_req(slot, now);
     }
 
-    /// Creating + SenderFailed.
-    pub(super) fn create_failed(&mut self, slot: usize, error: &str, now: Instant) {
-        self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
-    }
-
     /// Sends our request for the first time over its path.
     pub(super) fn first_req(&mut self, slot: usize, now: Instant) {
         self.links[slot].tries = 0;

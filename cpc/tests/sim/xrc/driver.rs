@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use cpc::EndpointCommand;
 use cpc::wire::{CommId, MAD_LEN};
 use cpc::xrc::machine::{Action, Call, JoinError};
 use verbs::{Psn, Qpn};
@@ -63,7 +64,7 @@ impl World {
         let Some(end) = process.ends.get_mut(&key) else { return };
         if process.senders[&route.path].broken {
             // It broke before this endpoint heard of it.
-            return process.machine.renew(key, self.now);
+            return process.machine.command(key, EndpointCommand::Renew, self.now);
         }
         end.route = Some(route);
         let peer = end.peer;

@@ -1,8 +1,8 @@
 //! What the transport does, and what befalls processes.
 
-use cpc::EndpointKey;
 use cpc::xrc::DomainId;
 use cpc::xrc::machine::PathId;
+use cpc::{EndpointCommand, EndpointKey};
 
 use super::{End, Heard, News, Presence, World};
 
@@ -31,7 +31,7 @@ impl World {
         let process = &mut self.processes[me];
         process.wants.insert(peer);
         if let Some(&key) = process.current.get(&peer) {
-            process.machine.connect(key, self.now);
+            process.machine.command(key, EndpointCommand::Connect, self.now);
         }
         self.drain(me);
     }
@@ -46,7 +46,7 @@ impl World {
         let process = &mut self.processes[me];
         if let Some(key) = process.current.remove(&peer) {
             process.ends.remove(&key);
-            process.machine.remove_endpoint(key, self.now);
+            process.machine.command(key, EndpointCommand::Remove, self.now);
         }
         self.drain(me);
     }
@@ -58,7 +58,7 @@ impl World {
 
     pub fn abandon(&mut self, me: usize, peer: usize) {
         let key = self.processes[me].current[&peer];
-        self.processes[me].machine.abandon_endpoint(key, self.now);
+        self.processes[me].machine.command(key, EndpointCommand::Abandon, self.now);
         self.drain(me);
     }
 
@@ -89,7 +89,7 @@ impl World {
                 let end = &self.processes[me].ends[&key];
                 if end.route.is_some() && !self.leads_on(me, end) {
                     self.processes[me].ends.get_mut(&key).unwrap().route = None;
-                    self.processes[me].machine.renew(key, self.now);
+                    self.processes[me].machine.command(key, EndpointCommand::Renew, self.now);
                     self.drain(me);
                 }
             }
@@ -108,7 +108,7 @@ impl World {
         keys.sort_unstable();
         for key in keys.into_iter().filter(|key| *key != culprit) {
             process.ends.get_mut(&key).unwrap().route = None;
-            process.machine.renew(key, self.now);
+            process.machine.command(key, EndpointCommand::Renew, self.now);
         }
         let peer = process.ends[&culprit].peer;
         self.drain(me);
