@@ -30,10 +30,8 @@ impl ConnectCause {
     }
 }
 
-/// The causes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectCause {
-    /// No answer.
     #[error(
         "no answer to {tries} requests in {elapsed:.1?}; the process or its node may be gone, or stopped (raise the connection manager's retries to wait longer)"
     )]
@@ -43,7 +41,6 @@ pub enum ConnectCause {
         /// Time since the exchange began.
         elapsed: Duration,
     },
-    /// The peer said no.
     #[error("it refused: {0}")]
     Rejected(Reason),
     /// The peer said no; in words.
@@ -67,16 +64,13 @@ pub enum ConnectCause {
     /// The two sides' queues differ: as `receive_queues` has ours, and as far as the peer has named its.
     #[error("its queues are {theirs}, ours are {ours}; receive_queues must be the same in all processes")]
     Queues { ours: String, theirs: String },
-    /// A verbs call failed here.
     #[error("{0}")]
     Verbs(String),
-    /// Its modex data are unusable.
     #[error("its published address is unusable: {0}")]
     Address(String),
     /// It has an endpoint already, or is this process itself.
     #[error("{0}")]
     Misuse(&'static str),
-    /// The component named in the choice is not there.
     #[error("connection component \"{0}\" is not active in this process")]
     Component(String),
 }

@@ -9,9 +9,7 @@ use crate::{ConnectError, EndpointKey, ProcessName, Timeline};
 /// Who has to send first on each queue pair of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// We do.
     Us,
-    /// The peer does.
     Peer,
 }
 

@@ -13,9 +13,7 @@ use crate::{Config, EndpointCommand, EndpointKey, EndpointPlan, Error, ProcessNa
 pub struct Query<'a> {
     /// The port and the queue pairs that it shall connect.
     pub plan: &'a Arc<QpPlan>,
-    /// This process.
     pub me: ProcessName,
-    /// Parameters.
     pub config: &'a Config,
 }
 
@@ -45,7 +43,6 @@ pub trait Module: Send {
     /// A peer may connect from now on.
     fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox);
 
-    /// The main thread wants something of an endpoint.
     fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant, out: &Outbox);
 
     /// Called after the start, and whenever one of the descriptors became readable: take everything in, until it would block.
@@ -57,7 +54,6 @@ pub trait Module: Send {
     /// Something is due.
     fn timeout(&mut self, now: Instant, out: &Outbox);
 
-    /// Take everything down.
     fn close(&mut self, now: Instant, out: &Outbox);
 
     /// True when `close` has nothing more to wait for.

@@ -13,13 +13,10 @@ use crate::{EndpointKey, Error, ProcessName};
 /// One queue of every endpoint: where its QP's completions go and what it holds.
 #[derive(Clone, Debug)]
 pub struct QueuePlan {
-    /// Completion queue of its sends.
     pub send_cq: Arc<Cq>,
-    /// Completion queue of its receives.
     pub recv_cq: Arc<Cq>,
     /// The shared receive queue; `None` for a per-peer queue.
     pub srq: Option<Arc<Srq>>,
-    /// Depths of the QP.
     pub cap: QpCap,
     /// RNR retries, 0 to 7; 7 repeats for ever.
     pub rnr_retry: u8,
@@ -37,7 +34,6 @@ pub struct ReceiveQueues {
 /// The port that the QPs use.
 #[derive(Clone, Debug)]
 pub struct PortPlan {
-    /// The open device.
     pub ctx: Arc<Context>,
     /// Port number, from 1.
     pub num: u8,
@@ -47,11 +43,9 @@ pub struct PortPlan {
     pub gid: Gid,
     /// The port's LID; 0 on Ethernet.
     pub lid: Lid,
-    /// Active MTU.
     pub mtu: Mtu,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// InfiniBand or Ethernet.
     pub link_layer: LinkLayer,
 }
 
@@ -64,7 +58,6 @@ pub struct QpPlan {
     pub queues: Vec<QueuePlan>,
     /// What the user has asked for with them; peers that have asked for something else are refused.
     pub receive_queues: ReceiveQueues,
-    /// The port.
     pub port: PortPlan,
     /// What peers may do to memory through the QPs.
     pub access: Access,
@@ -91,7 +84,6 @@ impl QpPlan {
         layout.ok_or(Error::Plan("it needs 1 to 15 queues"))
     }
 
-    /// True if any queue is shared.
     pub(crate) fn has_srq(&self) -> bool {
         self.queues.iter().any(|queue| queue.srq.is_some())
     }
@@ -132,9 +124,7 @@ pub struct XrcPlan {
     pub id: DomainId,
     /// Numbers of the queues' shared receive queues, in the layout's order.
     pub srqs: Vec<SrqNum>,
-    /// Completion queue of the send queue pairs.
     pub send_cq: Arc<Cq>,
-    /// Depth of a send queue pair.
     pub cap: QpCap,
 }
 
@@ -144,9 +134,7 @@ pub struct XrcPlan {
 pub struct CtsRecv {
     /// Index of the queue: the per-peer queue with the smallest buffers.
     pub queue: usize,
-    /// The buffer.
     pub buf: Buf,
-    /// `wr_id` of the receive.
     pub wr_id: u64,
 }
 
@@ -155,7 +143,6 @@ pub struct CtsRecv {
 pub struct EndpointPlan {
     /// The transport's name for it.
     pub key: EndpointKey,
-    /// The process.
     pub peer: ProcessName,
     /// What its component of the chosen name has published; empty = take it from the choice.
     pub peer_blob: Vec<u8>,
@@ -169,9 +156,7 @@ pub struct EndpointPlan {
 /// The component to use for a peer, and what it published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The component's name.
     pub component: String,
-    /// The peer's blob.
     pub peer_blob: Vec<u8>,
 }
 

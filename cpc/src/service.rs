@@ -58,7 +58,6 @@ impl Service {
         })
     }
 
-    /// What to publish in the modex.
     pub fn adverts(&self) -> &[Advert] {
         &self.adverts
     }
@@ -131,7 +130,6 @@ impl Service {
         self.shared.outbox.pending()
     }
 
-    /// The next event.
     pub fn next_event(&self) -> Option<Event> {
         self.shared.outbox.pop()
     }

@@ -3,16 +3,13 @@
 pub mod datagram;
 pub mod rdmacm;
 
-/// Which components take part, and their parameters.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// Only these, if there are any.
     pub include: Vec<String>,
     /// Not these.
     pub exclude: Vec<String>,
-    /// Parameters of ibcm.
     pub ibcm: datagram::Params,
-    /// Parameters of rdmacm.
     pub rdmacm: rdmacm::Params,
     /// Parameters of xrc, which are as ibcm's.
     pub xrc: datagram::Params,

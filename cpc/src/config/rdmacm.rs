@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Parameters of rdmacm.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// Selection priority, 0 to 100. Below ibcm's: that one needs neither an IP address nor a kernel's manager.

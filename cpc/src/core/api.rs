@@ -52,7 +52,6 @@ impl<P: Protocol> Core<P> {
         (P::HOOKS.counters)(&self.stats)
     }
 
-    /// The counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
@@ -67,7 +66,6 @@ impl<P: Protocol> Core<P> {
         self.endpoints.get(&key).map(|endpoint| &endpoint.steps)
     }
 
-    /// The main thread wants something of an endpoint.
     pub fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant) {
         (P::HOOKS.command)(self, key, command, now);
     }

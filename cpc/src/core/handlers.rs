@@ -30,7 +30,6 @@ impl<P: Protocol> Core<P> {
         self.by_peer.insert(peer, key);
     }
 
-    /// A new link.
     pub(crate) fn add_link(
         &mut self,
         key: EndpointKey,
@@ -54,7 +53,6 @@ impl<P: Protocol> Core<P> {
         self.stats.ignored += 1;
     }
 
-    /// Has the driver do something.
     pub(crate) fn call(&mut self, call: P::Call) {
         self.actions.push_back(Action::Call(call));
     }
@@ -131,7 +129,6 @@ impl<P: Protocol> Core<P> {
         self.links[slot].state = P::FAILED;
     }
 
-    /// Reports an endpoint as failed.
     pub(crate) fn report_failure(&mut self, key: EndpointKey, peer: ProcessName, cause: ConnectCause) {
         self.stats.failed += 1;
         self.actions.push_back(Action::Failed { key, error: ConnectError { peer, cause } });
@@ -160,7 +157,6 @@ where
         self.input_by_key(key, &QpInputs::qps_up(outcome), now);
     }
 
-    /// The main thread wants something of an endpoint.
     pub(crate) fn command_link(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant) {
         if let Some(input) = QpInputs::command(command) {
             self.input_by_key(key, &input, now);
@@ -181,12 +177,10 @@ where
         self.slot_of(key).map(|slot| self.links[slot].state.kind())
     }
 
-    /// The link of an endpoint.
     pub(crate) fn slot_of(&self, key: EndpointKey) -> Option<usize> {
         self.endpoints.get(&key).map(|endpoint| endpoint.own)
     }
 
-    /// The link of the endpoint of a process.
     pub(crate) fn slot_of_peer(&self, peer: ProcessName) -> Option<usize> {
         self.by_peer.get(&peer).and_then(|&key| self.slot_of(key))
     }

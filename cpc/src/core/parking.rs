@@ -9,7 +9,6 @@ use std::time::Instant;
 use super::timers::{Timer, Timers};
 use crate::ProcessName;
 
-/// The most requests kept.
 pub(crate) const MAX_PARKED: usize = 4096;
 
 /// The requests, and when each is given up.
@@ -51,7 +50,6 @@ impl<R> Parking<R> {
         self.kept.iter().find(|(_, (request, _))| is_meant(request)).map(|(&peer, _)| peer)
     }
 
-    /// All processes that have a request here.
     pub(crate) fn peers(&self) -> Vec<ProcessName> {
         self.kept.keys().copied().collect()
     }

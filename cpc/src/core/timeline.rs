@@ -15,11 +15,9 @@ macro_rules! steps {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Step { $($(#[$doc])* $Step),+ }
 
-        /// Number of steps.
         const STEPS: usize = [$($name),+].len();
 
         impl Step {
-            /// Every step.
             pub const ALL: [Step; STEPS] = [$(Step::$Step),+];
 
             /// Its name in logs and files.
@@ -84,7 +82,6 @@ impl Timeline {
         }
     }
 
-    /// When a step happened.
     pub fn at(&self, step: Step) -> Option<Instant> {
         self.at[step as usize]
     }

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use crate::ProcessName;
 
-/// What waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// The link in this slot: a repetition, or the end of its TimeWait.

@@ -34,12 +34,10 @@ impl<K> Window<K> {
         if self.taken < self.places { self.waiting.pop_front() } else { None }
     }
 
-    /// Takes a place.
     pub(crate) fn enter(&mut self) {
         self.taken += 1;
     }
 
-    /// Gives a place back.
     pub(crate) fn leave(&mut self) {
         self.taken = self.taken.saturating_sub(1);
     }

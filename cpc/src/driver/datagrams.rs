@@ -41,7 +41,6 @@ struct Route {
     gid: Option<Gid>,
 }
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Transport {
     /// The manager's name, for messages.
@@ -103,15 +102,13 @@ impl Transport {
             dropped: 0,
             broken: false,
         };
-        (0..receives).try_for_each(|_| transport.post_fresh())?;
+        for _ in 0..receives {
+            let buf = transport.pool.take()?;
+            transport.post_receive(buf)?;
+        }
         transport.qp.to_rtr_ud()?;
         transport.qp.to_rts_ud(Psn(0))?;
         Ok(transport)
-    }
-
-    fn post_fresh(&mut self) -> Result<(), Error> {
-        let buf = self.pool.take()?;
-        Ok(self.post_receive(buf)?)
     }
 
     fn post_receive(&mut self, buf: Buf) -> Result<(), verbs::Error> {

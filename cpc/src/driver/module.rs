@@ -18,7 +18,6 @@ use crate::manager::{Advert, Component, Module, Query};
 use crate::queues::Outbox;
 use crate::{Config, ConnectCause, ConnectError, EndpointCommand, EndpointKey, EndpointPlan, Error, Event};
 
-/// The machine that a backend works for.
 pub(crate) type MachineOf<B> = Core<<B as Backend>::Protocol>;
 
 /// Where a manager hears from its peers: the datagrams' queue pair, or the event channel of
@@ -58,7 +57,6 @@ pub(crate) struct Opened<B: Backend> {
     blob: Vec<u8>,
 }
 
-/// What a backend works with.
 #[derive(Debug)]
 pub(crate) struct Desk<'a, B: Backend> {
     pub(crate) machine: &'a mut MachineOf<B>,
@@ -67,28 +65,21 @@ pub(crate) struct Desk<'a, B: Backend> {
     pub(crate) out: &'a Outbox,
 }
 
-/// What a backend opens.
 #[derive(Debug)]
 pub(crate) struct Parts<B: Backend> {
     pub(crate) backend: B,
     pub(crate) port: B::Port,
-    /// What this side brings into every exchange.
     pub(crate) local: <B::Protocol as Protocol>::Local,
-    /// The address to publish.
     pub(crate) blob: Vec<u8>,
 }
 
-/// The parameters of a backend's manager.
 pub(crate) type ParamsOf<B> = <<B as Backend>::Protocol as Protocol>::Params;
 
 /// What carries out the calls of one manager's machine.
 pub(crate) trait Backend: Debug + Send + Sized {
-    /// The manager's protocol.
     type Protocol: Protocol<Params: Clone>;
-    /// Where it hears from its peers.
     type Port: Port;
 
-    /// The manager's name.
     const NAME: &'static str;
     /// It connects X queues, and those only; then no receive for a clear-to-send is posted.
     const SERVES_XRC: bool;
@@ -108,7 +99,6 @@ pub(crate) trait Backend: Debug + Send + Sized {
     /// The endpoint is removed, and its peer has been told.
     fn remove_endpoint(&mut self, _: EndpointKey) {}
 
-    /// Carries out a call of the machine.
     fn call(&mut self, desk: Desk<'_, Self>, call: <Self::Protocol as Protocol>::Call);
 
     /// Takes in what has come; true if there may be more.

@@ -69,12 +69,10 @@ impl QpSets {
         self.held.insert(key, Held { cts, qps: None });
     }
 
-    /// The endpoint is gone.
     pub(crate) fn remove(&mut self, key: EndpointKey) {
         self.held.remove(&key);
     }
 
-    /// The endpoint's QPs.
     pub(crate) fn get(&self, key: EndpointKey) -> Result<&[Arc<Qp>], String> {
         Ok(self.held.get(&key).and_then(|held| held.qps.as_deref()).ok_or("the queue pairs are gone")?)
     }

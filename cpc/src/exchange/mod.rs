@@ -42,17 +42,12 @@ pub struct Received<Q> {
 /// What this side says of its queue pairs in every exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Their RDMA read depth.
     pub depth: Depth,
-    /// Partition key.
     pub pkey: u16,
-    /// Service level.
     pub sl: u8,
     /// Local ACK timeout, 4.096 µs * 2^n.
     pub ack_timeout: u8,
-    /// Transport retries.
     pub retry_count: u8,
-    /// RNR retries.
     pub rnr_retry: u8,
 }
 
@@ -68,7 +63,6 @@ impl Ids {
         Ids { last: CommId(rng.next_u32()), links: HashMap::new() }
     }
 
-    /// A fresh id.
     pub(crate) fn draw(&mut self) -> CommId {
         self.last = self.last.following();
         self.last
@@ -103,7 +97,6 @@ pub trait DatagramProtocol:
         Request = Received<<Self as DatagramProtocol>::Req>,
     >
 {
-    /// Its REQ.
     type Req: Request;
     /// What it keeps of a link besides.
     type Own: Debug;
@@ -118,19 +111,14 @@ pub trait DatagramProtocol:
     const EXCHANGE: Hooks<Self>;
 }
 
-/// A datagram of the manager.
 pub type DatagramOf<P> = Datagram<<P as DatagramProtocol>::Req>;
 
 /// What the exchange has a manager do.
 #[derive(Debug)]
 pub struct Hooks<P: DatagramProtocol> {
-    /// Where we listen.
     pub our_listener: fn(&P::Local) -> &Address,
-    /// What we say of our queue pairs.
     pub terms: fn(&P::Local) -> &Terms,
-    /// The ids of its exchanges.
     pub ids: fn(&mut P) -> &mut Ids,
-    /// Where the peer listens.
     pub listener: fn(&P::Own) -> &Address,
     /// The peer's id and its queue pair, where they are known.
     pub remote: fn(&Link<P>) -> Option<(CommId, Qpn)>,
@@ -141,7 +129,6 @@ pub struct Hooks<P: DatagramProtocol> {
     /// A REJ that withdraws a REQ names the exchange by its sender's id only; false if this is
     /// none.
     pub withdrawn: fn(&mut Core<P>, Source, &DatagramOf<P>, Instant) -> bool,
-    /// The call that sends a datagram.
     pub send: fn(Source, DatagramOf<P>) -> P::Call,
 }
 
@@ -282,7 +269,6 @@ impl<P: DatagramProtocol> Core<P> {
 
 /// Sending and repeating.
 impl<P: DatagramProtocol> Core<P> {
-    /// Sends `message` to the link's peer.
     pub(crate) fn send(&mut self, slot: usize, message: Message<P::Req>) {
         let listener = (P::EXCHANGE.listener)(&self.links[slot]);
         let (to, incarnation) = (Source::from(listener), listener.incarnation);
@@ -404,7 +390,6 @@ impl<P: DatagramProtocol> Core<P> {
         self.arm(slot, now);
     }
 
-    /// Agrees to a DREQ.
     pub(crate) fn send_drep(&mut self, slot: usize, dreq: &Dreq) {
         self.send(slot, Message::Drep(Drep { local: dreq.remote, remote: dreq.local }));
     }

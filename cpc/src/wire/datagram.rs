@@ -27,14 +27,10 @@ use crate::ProcessName;
 pub trait Request: Part + Copy + Debug + Eq {
     /// Attribute modifier of its datagrams, without the version in the last byte.
     const MAGIC: u32;
-    /// The manager sends RTUs.
     const HAS_RTU: bool;
-    /// Its REP.
     type Reply: Reply;
 
-    /// What every REQ says.
     fn head(&self) -> &ReqHead;
-    /// The process that sends it.
     fn name(&self) -> ProcessName;
 }
 
@@ -47,11 +43,8 @@ pub trait Reply: Part + Copy + Debug + Eq {
 /// A datagram: its sender, its receiver, its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<Q: Request> {
-    /// The sender's incarnation.
     pub from: Incarnation,
-    /// The incarnation that it is meant for.
     pub to: Incarnation,
-    /// The message.
     pub message: Message<Q>,
 }
 
@@ -76,7 +69,6 @@ impl<Q: Request> Datagram<Q> {
 /// The messages, each with its attribute id and the ids of its exchange: the sender's, the receiver's.
 macro_rules! messages {
     ($($(#[$doc:meta])* $Name:ident($Type:ty) = $attribute:literal $(if $allowed:expr)?, $ids:expr;)+) => {
-        /// A CM message.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(clippy::large_enum_variant, reason = "short-lived, on the connection path only")]
         pub enum Message<Q: Request> { $($(#[$doc])* $Name($Type)),+ }
@@ -112,15 +104,10 @@ messages! {
     Req(Q) = 0x10, |m| (m.head().local, CommId::NONE);
     /// Message receipt acknowledgement: the answer takes longer.
     Mra(Mra) = 0x11, |m| (m.local, m.remote);
-    /// Reject.
     Rej(Rej) = 0x12, |m| (m.local, m.remote);
-    /// Reply to a request.
     Rep(Q::Reply) = 0x13, |m| m.ids();
-    /// Ready to use.
     Rtu(Rtu) = 0x14 if Q::HAS_RTU, |m| (m.local, m.remote);
-    /// Request for communication release.
     Dreq(Dreq) = 0x15, |m| (m.local, m.remote);
-    /// Reply to that.
     Drep(Drep) = 0x16, |m| (m.local, m.remote);
 }
 

@@ -11,7 +11,6 @@ use verbs::{Gid, Lid, Qpn};
 use crate::wire::listener::{ADDRESS_LEN, Address as Listener};
 use crate::wire::{AddressError, Incarnation, Path, check_len};
 
-/// Length of the blob.
 pub const BLOB_LEN: usize = ADDRESS_LEN + 16;
 
 /// Names an XRC domain on its node: device and inode of the file that stands for it.
@@ -38,12 +37,10 @@ pub struct Place {
 pub struct Address {
     /// Its datagram queue pair and port.
     pub listener: Listener,
-    /// Its domain.
     pub domain: DomainId,
 }
 
 impl Address {
-    /// The blob.
     pub fn emit(&self) -> [u8; BLOB_LEN] {
         let mut out = [0; BLOB_LEN];
         out[..ADDRESS_LEN].copy_from_slice(&self.listener.emit());

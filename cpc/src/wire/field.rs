@@ -14,7 +14,6 @@ use crate::ProcessName;
 
 /// Length of every management datagram (IBTA 13.4.2).
 pub const MAD_LEN: usize = 256;
-/// A management datagram.
 pub type Mad = [u8; MAD_LEN];
 /// Length of the common MAD header, behind which the CM message begins (IBTA 13.4.3).
 pub const HEADER_LEN: usize = 24;
@@ -61,7 +60,6 @@ impl Field {
         (1_u128 << self.width) - 1
     }
 
-    /// The field's value.
     pub(crate) fn read(self, mad: &[u8; MAD_LEN]) -> u64 {
         let bytes = &mad[self.byte..self.byte + self.span()];
         let whole = bytes.iter().fold(0_u128, |acc, &b| acc << 8 | u128::from(b));
@@ -108,7 +106,6 @@ impl Run {
 
 /// Where a value lies in a MAD.
 pub trait Place<T> {
-    /// Writes it.
     fn put(&self, value: &T, mad: &mut Mad);
     /// Reads it.
     ///

@@ -83,7 +83,6 @@ pub struct PerQueue<T> {
     nums: [T; MAX_QUEUES],
 }
 
-/// The QP numbers of one endpoint.
 pub type Qpns = PerQueue<Qpn>;
 
 impl<T: Copy + Default> PerQueue<T> {
@@ -95,7 +94,6 @@ impl<T: Copy + Default> PerQueue<T> {
         Some(PerQueue { len, nums })
     }
 
-    /// The numbers.
     pub fn as_slice(&self) -> &[T] {
         &self.nums[..usize::from(self.len)]
     }
@@ -115,9 +113,7 @@ impl<T: Copy + Default + fmt::Debug> fmt::Debug for PerQueue<T> {
 /// What a side tells of itself in REQ and REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Its queues.
     pub layout: Layout,
-    /// Its process.
     pub name: ProcessName,
     /// Its QPs, as many as the layout has queues.
     pub qpns: Qpns,

@@ -8,20 +8,16 @@ use super::message::{CommId, Depth, GIVEN, REMOTE, ReqHead, rep, req};
 use super::{HELLO_LEN, Hello, Queues, WireError};
 use crate::ProcessName;
 
-/// A datagram of ibcm.
 pub type Datagram = super::datagram::Datagram<Req>;
-/// A message of ibcm.
 pub type Message = super::datagram::Message<Req>;
 
 message! {
     /// ibcm's request for communication.
     pub struct Req {
         fixed req::SERVICE, 0, Field("transport service type");
-        /// Its queue pairs.
         pub hello: Hello = HelloAt(req::QPN, req::PRIVATE),
         /// Its queues; of the text, what fits.
         pub queues: Queues = behind_hello(req::PRIVATE),
-        /// What every REQ says.
         pub head: ReqHead = Within,
         /// True if any queue is shared.
         pub srq: bool = req::SRQ,
@@ -31,19 +27,14 @@ message! {
 message! {
     /// Reply to a request (IBTA 12.6.8).
     pub struct Rep {
-        /// The sender's queue pairs.
         pub hello: Hello = HelloAt(Field::cm(12, 24), rep::PRIVATE),
-        /// The sender's id for this exchange.
         pub local: CommId = GIVEN,
-        /// The requester's.
         pub remote: CommId = REMOTE,
         /// Its queues; of the text, what fits.
         pub queues: Queues = behind_hello(rep::PRIVATE),
         /// Its starting PSN, the same on every QP.
         pub psn: Psn = Field::cm(20, 24),
-        /// Its RDMA read depth.
         pub depth: Depth = rep::DEPTH,
-        /// RNR retries.
         pub rnr_retry: u8 = Field::cm(27, 3),
         /// True if any queue is shared.
         pub srq: bool = rep::SRQ,

@@ -13,7 +13,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{AddressError, check_len};
 
-/// Length of the blob.
 pub const ADDRESS_LEN: usize = 28;
 /// Version of blob and private data.
 pub const VERSION: u8 = 1;
@@ -23,12 +22,10 @@ pub const VERSION: u8 = 1;
 pub struct Address {
     /// IP address and port.
     pub socket: SocketAddr,
-    /// This incarnation.
     pub incarnation: u32,
 }
 
 impl Address {
-    /// The blob.
     pub fn emit(&self) -> [u8; ADDRESS_LEN] {
         let mut out = [0_u8; ADDRESS_LEN];
         out[0] = VERSION;

@@ -15,7 +15,6 @@ use super::ip::VERSION;
 use crate::ProcessName;
 use crate::wire::{MAX_QUEUES, Qpns};
 
-/// Length of the private data.
 pub const JOIN_LEN: usize = 28;
 const MAGIC: [u8; 4] = [b'o', b'x', b'j', VERSION];
 
@@ -39,7 +38,6 @@ impl Join {
         Some(Join { queue: u8::try_from(queue).ok()?, name, from: ends(from)?, to: ends(to)? })
     }
 
-    /// The private data.
     pub fn emit(&self) -> [u8; JOIN_LEN] {
         let mut out = [0_u8; JOIN_LEN];
         out[..4].copy_from_slice(&MAGIC);

@@ -15,7 +15,6 @@ use verbs::{Gid, Lid, Qpn};
 
 use super::{AddressError, Incarnation, VERSION, check_len};
 
-/// Length of the blob.
 pub const ADDRESS_LEN: usize = 32;
 
 /// Where a connection manager listens.
@@ -31,7 +30,6 @@ pub struct Address {
     pub lid: Lid,
     /// The UD queue pair.
     pub qpn: Qpn,
-    /// This incarnation.
     pub incarnation: Incarnation,
     /// GID of the port.
     pub gid: Gid,
@@ -46,7 +44,6 @@ impl Address {
         }
     }
 
-    /// The blob.
     pub fn emit(&self) -> [u8; ADDRESS_LEN] {
         let mut out = [0_u8; ADDRESS_LEN];
         out[..4].copy_from_slice(&[VERSION, self.port, self.mtu, if self.ethernet { 2 } else { 1 }]);

@@ -37,13 +37,11 @@ pub use reason::Reason;
 /// Why bytes are not one of our datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Not 256 bytes.
     #[error("{0} bytes where a management datagram has 256")]
     Length(usize),
     /// Not a CM datagram of this program.
     #[error("foreign: its {0} is not ours")]
     Foreign(&'static str),
-    /// Ours, from a version that we don't speak.
     #[error("speaks protocol version {0}: all processes of a job need the same release")]
     Version(u8),
     /// Ours, but a field has a value that can't be.
@@ -54,13 +52,10 @@ pub enum WireError {
 /// Why a modex blob is no address of a manager, which is named first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Of this length instead of the manager's.
     #[error("{1} bytes where an {0} address has {2}")]
     Length(&'static str, usize, usize),
-    /// Of this version instead of ours.
     #[error("{0} version {1}, ours is {2}: all processes of a job need the same release")]
     Version(&'static str, u8, u8),
-    /// A field can't be.
     #[error("its {0} can't be")]
     Field(&'static str),
 }

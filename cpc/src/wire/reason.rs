@@ -19,7 +19,6 @@ const PRIVATE: Run = Run::cm(84, 148);
 /// "Consumer reject": the reason is in the additional information.
 const CONSUMER: u16 = 28;
 
-/// The reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// No QP or memory there.

@@ -14,7 +14,6 @@ use crate::wire::Layout;
 pub const REFUSAL_LEN: usize = 8;
 const MAGIC: [u8; 4] = [b'o', b'x', b'r', VERSION];
 
-/// The reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Two requests cross, and the refuser's stands: wait for it.
@@ -48,7 +47,6 @@ const PLAIN: [(u8, Refusal); 7] = [
 const LAYOUT: u8 = 8;
 
 impl Refusal {
-    /// The private data.
     pub fn emit(self) -> [u8; REFUSAL_LEN] {
         let mut out = [0_u8; REFUSAL_LEN];
         out[..4].copy_from_slice(&MAGIC);

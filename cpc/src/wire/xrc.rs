@@ -53,13 +53,10 @@ message! {
     pub struct Req {
         fixed req::SERVICE, SERVICE_EXTENDED, Field("transport service type");
         fixed EXTENDED_TRANSPORT, TRANSPORT_XRC, Field("transport service type");
-        /// The sender's queues.
         pub layout: Layout = in_req(0, 24),
-        /// The process that asks.
         pub name: ProcessName = in_req(3, 64),
         /// What every REQ says; the PSN is that of the send queue pair.
         pub head: ReqHead = Within,
-        /// Its send queue pair.
         pub sender: Qpn = qpn_at(req::QPN),
         /// The receive queue pair on this node that it is connected to; `None`: make one.
         pub receiver: Option<Qpn> = qpn_at(in_req(11, 24)),
@@ -77,19 +74,13 @@ message! {
 message! {
     /// "These are my queues; I have a handle of this receive queue pair."
     pub struct Rep {
-        /// The sender's queues.
         pub layout: Layout = in_rep(0, 24),
-        /// The process that replies.
         pub name: ProcessName = in_rep(3, 64),
-        /// Its shared receive queues.
         pub srqs: SrqNums = SrqsAt,
-        /// The sender's id for this exchange.
         pub local: CommId = GIVEN,
-        /// The requester's.
         pub remote: CommId = REMOTE,
         /// The receive queue pair, in place of the EE context number.
         pub receiver: Qpn = qpn_at(Field::cm(16, 24)),
-        /// Its RDMA read depth.
         pub depth: Depth = rep::DEPTH,
         /// What messages to the replier have to call themselves.
         pub label: u32 = in_rep(56, 32),
@@ -100,13 +91,10 @@ message! {
     }
 }
 
-/// A datagram of xrc.
 pub type Datagram = super::datagram::Datagram<Req>;
-/// A message of xrc.
 pub type Message = super::datagram::Message<Req>;
 
 impl Request for Req {
-    /// `"oxx"`.
     const MAGIC: u32 = u32::from_be_bytes(*b"oxx\0");
     const HAS_RTU: bool = false;
     type Reply = Rep;

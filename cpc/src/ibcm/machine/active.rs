@@ -40,18 +40,10 @@ impl Machine {
         self.links[slot].state = State::ReqSent { asked };
         self.arm(slot, now);
         self.mark(slot, Step::ReqSent, now);
-        if let Some(req) = self.req(slot) {
-            self.send(slot, Message::Req(req));
-        }
-    }
-
-    fn req(&self, slot: usize) -> Option<Req> {
-        Some(Req {
-            head: self.req_head(slot, self.links[slot].psn),
-            hello: self.hello(slot)?,
-            queues: self.local.queues,
-            srq: self.local.srq,
-        })
+        let Some(hello) = self.hello(slot) else { return };
+        let head = self.req_head(slot, self.links[slot].psn);
+        let req = Req { head, hello, queues: self.local.queues, srq: self.local.srq };
+        self.send(slot, Message::Req(req));
     }
 
     /// What we say of ourselves; `None` before the QPs are made.

@@ -42,10 +42,8 @@ use crate::wire::listener::Address;
 use crate::wire::{CommId, Datagram, Hello, Incarnation, Layout, Message, Queues, Reason, Req, Source};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
-/// What this side brings into every exchange.
 #[derive(Clone, Debug)]
 pub struct Local {
-    /// This process.
     pub name: ProcessName,
     /// Where it listens.
     pub address: Address,
@@ -53,13 +51,11 @@ pub struct Local {
     pub layout: Layout,
     /// Its queues in full.
     pub queues: Queues,
-    /// What it says of its queue pairs.
     pub terms: Terms,
     /// True if any queue is shared.
     pub srq: bool,
 }
 
-/// What only ibcm asks of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "on the connection path only")]
 pub enum Call {
@@ -71,7 +67,6 @@ pub enum Call {
     Send { to: Source, datagram: Datagram },
 }
 
-/// What the driver has to do.
 pub type Action = action::Action<Call>;
 
 /// The last exchange that a peer's incarnation has opened here: older ids of it are stale.
@@ -81,7 +76,6 @@ struct Seen {
     last: CommId,
 }
 
-/// ibcm's own tables.
 #[derive(Debug, Default)]
 pub struct Ibcm {
     ids: Ids,
@@ -92,7 +86,6 @@ pub struct Ibcm {
     misfits: HashMap<ProcessName, (Incarnation, Queues)>,
 }
 
-/// The machine. See the module's description.
 pub type Machine = Core<Ibcm>;
 
 impl Protocol for Ibcm {

@@ -12,13 +12,9 @@ use crate::wire::{CommId, Depth, Dreq, Hello, Incarnation, Mra, Qpns, Rej, Rep, 
 /// The peer's side of a connection, as its REQ or REP told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Its id of the exchange.
     pub id: CommId,
-    /// Its queue pairs, in queue order.
     pub qpns: Qpns,
-    /// The PSN its QPs start with.
     pub psn: Psn,
-    /// Its RDMA read depth.
     pub depth: Depth,
 }
 
@@ -91,7 +87,6 @@ impl State {
 }
 
 kinds! {
-    /// What can happen to an endpoint: the columns of the table.
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
         Connect, Remove,
@@ -113,7 +108,6 @@ kinds! {
 
 qp_inputs!(Input<'_>);
 
-/// What ibcm keeps of a link.
 #[derive(Debug)]
 pub struct Own {
     pub(super) address: Address,

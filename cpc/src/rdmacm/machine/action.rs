@@ -11,7 +11,6 @@ use crate::wire::{Hello, Qpns};
 
 pub use crate::event::First;
 
-/// What only rdmacm asks of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Make an id of this name and resolve the peer's address.

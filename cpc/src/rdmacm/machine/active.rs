@@ -39,7 +39,6 @@ impl Machine {
         self.call(Call::Resolve { id, to });
     }
 
-    /// Resolving + AddrResolved.
     pub(super) fn route(&mut self, slot: usize, now: Instant) {
         let Some(id) = self.links[slot].id else { return };
         self.links[slot].state = State::Routing;

@@ -43,14 +43,11 @@ use crate::wire::refusal::Refusal;
 use crate::wire::{Hello, Layout, WireError};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
-/// What this side brings into every exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Local {
-    /// This process.
     pub name: ProcessName,
     /// Where it listens.
     pub address: Address,
-    /// Its queues.
     pub layout: Layout,
     /// iWARP: a connection ends at one queue pair, so each needs an id of its own.
     pub id_per_qp: bool,
@@ -59,15 +56,12 @@ pub struct Local {
 /// What happened to an id.
 #[derive(Clone, Copy, Debug)]
 pub enum IdEvent<'a> {
-    /// Its address is resolved.
     AddrResolved,
-    /// Its route is.
     RouteResolved,
     /// The peer agreed, with these private data.
     Response(&'a [u8]),
     /// Both sides are up.
     Established,
-    /// It was refused.
     Refused(Refused),
     /// Nothing comes of it, or comes over it any more, and why.
     Broken(&'a str),
@@ -89,14 +83,12 @@ enum Owner {
 /// What the driver has to do. A call that fails is answered with [`IdEvent::Broken`].
 pub type Action = core_action::Action<Call>;
 
-/// rdmacm's own tables.
 #[derive(Debug, Default)]
 pub struct RdmaCm {
     last_id: usize,
     by_id: HashMap<Token, Owner>,
 }
 
-/// The machine. See the module's description.
 pub type Machine = Core<RdmaCm>;
 
 impl Protocol for RdmaCm {

@@ -124,7 +124,6 @@ impl Machine {
         self.fail(slot, ConnectCause::Verbs(error.to_owned()), now);
     }
 
-    /// RepSent + Established.
     pub(super) fn confirm(&mut self, slot: usize, now: Instant) {
         self.mark(slot, Step::RtuReceived, now);
         self.confirmed(slot, now);
@@ -154,12 +153,10 @@ impl Machine {
         }
     }
 
-    /// ToRts, RepSent or Joining + Broken.
     pub(super) fn broken_before_up(&mut self, slot: usize, why: &str, now: Instant) {
         self.fail(slot, ConnectCause::Verbs(why.to_owned()), now);
     }
 
-    /// RepSent + Timeout.
     pub(super) fn not_confirmed(&mut self, slot: usize, now: Instant) {
         let elapsed = now.saturating_duration_since(self.links[slot].since);
         let why = "it does not confirm the connection".to_owned();

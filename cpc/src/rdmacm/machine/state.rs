@@ -26,7 +26,6 @@ pub struct JoinRequest {
 }
 
 kinds! {
-    /// Where an endpoint stands.
     #[derive(Clone, Debug)]
     pub enum State, StateKind {
         /// Known, nothing under way.
@@ -77,7 +76,6 @@ impl State {
 }
 
 kinds! {
-    /// What can happen to an endpoint: the columns of the table.
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
         Connect, Remove,
@@ -105,7 +103,6 @@ kinds! {
 
 qp_inputs!(Input<'_>);
 
-/// What rdmacm keeps of a link.
 #[derive(Debug)]
 pub struct Own {
     pub(super) address: Address,

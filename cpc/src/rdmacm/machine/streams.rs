@@ -91,7 +91,6 @@ impl Machine {
         }
     }
 
-    /// Joining + StreamUp.
     pub(super) fn stream_up(&mut self, slot: usize, queue: &usize, now: Instant) {
         self.links[slot].streams[queue - 1].up = true;
         self.join_if_all_up(slot, now);
@@ -102,7 +101,6 @@ impl Machine {
         self.fail(slot, ConnectCause::Refused(why.to_owned()), now);
     }
 
-    /// Joining + Timeout.
     pub(super) fn join_late(&mut self, slot: usize, now: Instant) {
         let link = &self.links[slot];
         let up = 1 + link.streams.iter().filter(|stream| stream.up).count();

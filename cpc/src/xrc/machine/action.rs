@@ -12,7 +12,6 @@ use crate::wire::{CommId, Depth};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub u32);
 
-/// What only xrc asks of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "on the connection path only")]
 pub enum Call {

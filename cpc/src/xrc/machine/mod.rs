@@ -47,18 +47,13 @@ use crate::wire::xrc::{Req, SrqNums};
 use crate::wire::{CommId, Layout, Reason};
 use crate::{EndpointCommand, EndpointKey, ProcessName};
 
-/// What this side brings into every exchange.
 #[derive(Clone, Debug)]
 pub struct Local {
-    /// This process.
     pub name: ProcessName,
     /// Where it listens, and its domain.
     pub address: Address,
-    /// Its queues.
     pub layout: Layout,
-    /// The numbers of their SRQs.
     pub srqs: SrqNums,
-    /// What it says of its queue pairs.
     pub terms: Terms,
 }
 
@@ -70,10 +65,8 @@ struct Seen {
     epoch: u32,
 }
 
-/// What the driver has to do.
 pub type Action = core_action::Action<Call>;
 
-/// xrc's own tables.
 #[derive(Debug, Default)]
 pub struct Xrc {
     ids: Ids,
@@ -88,7 +81,6 @@ pub struct Xrc {
     seen: HashMap<ProcessName, Seen>,
 }
 
-/// The machine. See the module's description.
 pub type Machine = Core<Xrc>;
 
 impl Protocol for Xrc {
@@ -165,13 +157,13 @@ impl Machine {
 
     /// Where the endpoint's link in this direction stands; `None` if there is none. For logs and tests.
     pub fn link_state(&self, key: EndpointKey, direction: Direction) -> Option<StateKind> {
-        let slot = *self.endpoints.get(&key)?.link(direction);
+        let slot = self.endpoints.get(&key)?.links()[direction as usize];
         slot.map(|slot| self.links[slot].state.kind())
     }
 
     fn command_links(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant) {
         let Some(endpoint) = self.endpoints.get(&key) else { return self.stats.ignored += 1 };
-        let (outgoing, links) = (endpoint.outgoing, [endpoint.outgoing, endpoint.incoming]);
+        let (outgoing, links) = (endpoint.outgoing, endpoint.links());
         match command {
             EndpointCommand::Connect if endpoint.is_idle() => self.start_link(key, now),
             EndpointCommand::Connect => self.stats.ignored += 1,

@@ -40,10 +40,9 @@ impl Machine {
         self.drop_stale_links(peer, address.listener.incarnation, now);
         let Some(endpoint) = self.endpoints.get_mut(&key) else { return };
         endpoint.address = address;
-        let (outgoing, incoming) = (endpoint.outgoing, endpoint.incoming);
-        match (outgoing, incoming) {
-            (None, None) => {}
-            (Some(slot), None) if !self.links[slot].has_exchanged() => self.redirect(slot, address, now),
+        match endpoint.links() {
+            [None, None] => {}
+            [Some(slot), None] if !self.links[slot].has_exchanged() => self.redirect(slot, address, now),
             _ => self.end_former(key, |_| true, now),
         }
     }
@@ -87,7 +86,7 @@ impl Machine {
         let is_over = |id: CommId| ended != CommId::NONE && !id.is_newer_than(ended);
         let over = |link: &Link<Xrc>| link.remote().is_some_and(|remote| is_over(remote.id));
         let Some(endpoint) = self.endpoints.get(&key) else { return };
-        let links = [endpoint.outgoing, endpoint.incoming];
+        let links = endpoint.links();
         let has_heard = endpoint.replied.is_some_and(is_over);
         // One that has failed turns every request away, and its links wait for their removal.
         if !self.is_spent(key)
@@ -101,11 +100,9 @@ impl Machine {
     /// has failed.
     fn end_former(&mut self, key: EndpointKey, over: impl Fn(&Link<Xrc>) -> bool, now: Instant) {
         let Some(endpoint) = self.endpoints.get(&key) else { return };
-        let (outgoing, incoming) = (endpoint.outgoing, endpoint.incoming);
-        if let Some(slot) = incoming.filter(|&slot| over(&self.links[slot])) {
-            self.forget(slot, now);
-        }
-        let outgoing = outgoing.filter(|&slot| over(&self.links[slot]));
+        let is_over = |slot: &usize| over(&self.links[*slot]);
+        let [outgoing, incoming] = endpoint.links().map(|link| link.filter(is_over));
+        incoming.into_iter().for_each(|slot| self.forget(slot, now));
         outgoing.into_iter().for_each(|slot| self.links[slot].known = None);
         if self.is_spent(key) {
             return;

@@ -15,11 +15,9 @@ use crate::wire::{CommId, Depth, Dreq, Mra, Rej};
 /// The peer's side of a link, as its REQ or REP told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Its id of the exchange.
     pub id: CommId,
     /// The queue pair at its end: the send queue pair of a REQ, the receive queue pair of a REP.
     pub qpn: Qpn,
-    /// Its RDMA read depth.
     pub depth: Depth,
     /// Which of the requester's epochs this is of.
     pub epoch: u32,
@@ -43,7 +41,6 @@ pub enum Direction {
 }
 
 kinds! {
-    /// Where a link stands.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[allow(clippy::large_enum_variant, reason = "one a connection")]
     pub enum State, StateKind {
@@ -107,7 +104,6 @@ impl From<&Req> for Remote {
 }
 
 kinds! {
-    /// What can happen to a link: the columns of the table.
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
         /// The send queue pair exists, or cannot be had.
@@ -151,7 +147,6 @@ impl Own {
     }
 }
 
-/// What xrc keeps of an endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
     pub(super) address: Address,
@@ -190,11 +185,9 @@ impl Endpoint {
         self.outgoing.is_none() && !self.left && !self.abandoned
     }
 
-    pub(super) fn link(&self, direction: Direction) -> &Option<usize> {
-        match direction {
-            Direction::Out => &self.outgoing,
-            Direction::In => &self.incoming,
-        }
+    /// Its links, in the order of [`Direction`].
+    pub(super) fn links(&self) -> [Option<usize>; 2] {
+        [self.outgoing, self.incoming]
     }
 
     pub(super) fn link_mut(&mut self, direction: Direction) -> &mut Option<usize> {
