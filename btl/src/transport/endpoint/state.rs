@@ -428,6 +428,15 @@ mod tests {
         }
     }
 
+    /// What came over a connection is taken up before it is retired (`reap`), and may be bad.
+    #[test]
+    fn an_endpoint_that_fails_before_its_connection_is_retired_stays_failed() {
+        let (failed, _) = State::Renewing.on(Event::Error, Handshake::Cts);
+        for event in [Event::Retire, Event::Retired] {
+            assert_eq!(failed.on(event, Handshake::Cts), (State::Failed, Action::None), "{event:?}");
+        }
+    }
+
     /// What the connection that is gone still says changes nothing; nothing goes out over it.
     #[test]
     fn an_endpoint_that_is_about_to_be_connected_anew_waits_for_that_alone() {
