@@ -1,6 +1,6 @@
 //! Cost of a message and of a connection in the transport and below, both sides on one thread.
 //!
-//!     cargo run --release -p benches --bin transport [MESSAGES]
+//!     cargo run --release -p benches --bin transport [MESSAGES [BYTES]]
 //!
 //! For instructions per message, which do not depend on the machine's load, count a run of N and one of 2N messages with
 //! `valgrind --tool=callgrind target/release/transport N` and divide the difference by 2N (a round trip is two messages).
@@ -16,12 +16,16 @@ const CONNECTIONS: u64 = 64;
 
 fn main() -> Result<()> {
     let messages: u64 = std::env::args().nth(1).map_or(Ok(200_000), |text| text.parse())?;
+    let sizes = match std::env::args().nth(2) {
+        Some(bytes) => vec![bytes.parse()?],
+        None => SIZES.to_vec(),
+    };
     let layout = mca_btl_oxib::protocol::layout::DEFAULT;
     let mut pair = Pair::open(layout, 1)?;
     pair.ping_pong(8, 1);
     let before = softib::stats().doorbells;
     println!("{:>8} {:>14}", "bytes", "us a message");
-    for len in SIZES {
+    for len in sizes {
         // Long messages take longer: fewer of them.
         let count = (messages / (1 + len as u64 / 500)).max(1);
         let begin = Instant::now();
