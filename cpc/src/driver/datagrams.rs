@@ -248,12 +248,12 @@ impl Transport {
                 let (name, status) = (self.name, wc.status());
                 log::warn!("{name}: a datagram was not sent ({status:?}); connections may not come up");
             }
-            if let Some(buf) = self.sends.try_remove(index).and_then(|posted| posted.completed(done)) {
+            if let Some(buf) = self.sends.try_remove(index).and_then(|posted| posted.completed(done).ok()) {
                 self.pool.put(buf);
             }
             return Ok(());
         }
-        let Some(buf) = self.receives.try_remove(index).and_then(|posted| posted.completed(done)) else {
+        let Some(buf) = self.receives.try_remove(index).and_then(|posted| posted.completed(done).ok()) else {
             return Ok(());
         };
         if wc.is_ok() {

@@ -9,10 +9,17 @@
 //! What the types prove: each buffer comes back by a [`Completion`], which only a poll makes, or a
 //! [`Destroyed`], which only the end of a queue makes; and it is the completion of a request of
 //! the queue that the buffer was posted to, with the buffer's own work request id, or with an id
-//! whose count is not before it. Anything else leaves the buffer with the device, for good.
+//! whose count is not before it. Anything else leaves the buffer with the device.
 //!
-//! What they do not prove: that no two requests of a queue have one id at a time, and that sends
-//! are counted in the order of posting. These two are the caller's part.
+//! What they do not prove is the caller's part:
+//!
+//! * No two requests of a queue have one id at a time, and sends are counted in the order of posting.
+//! * Queue pair numbers are unique within a device (context) only. The completion of another
+//!   device's queue pair with this number and this id would be taken for this request's. So the
+//!   completions of a device go to the buffers posted to that device alone: the plugin has a
+//!   `Transport` for each port, with its own completion queues, slots and ledgers.
+//! * The completion of a shared queue's receive names the queue pair, not the shared queue: for
+//!   these buffers the id alone decides, and ids are unique among the shared queues of a device.
 
 use crate::pool::Buf;
 use crate::types::Qpn;
@@ -71,15 +78,17 @@ impl Posted {
 
     /// The completion is that of this request.
     #[inline]
-    pub fn is_of(&self, done: &Completion) -> bool {
+    fn is_of(&self, done: &Completion) -> bool {
         self.wr_id == done.wr_id() && self.queue.may_be_of(done.qp_num())
     }
 
-    /// The request has completed, with whatever status: the buffer is ours again. `None` if the
-    /// completion is of another.
+    /// The request has completed, with whatever status: the buffer is ours again.
+    ///
+    /// # Errors
+    /// The completion is of another request: this one stays with the device.
     #[inline]
-    pub fn completed(self, done: Completion) -> Option<Buf> {
-        if self.is_of(&done) { Some(self.ours()) } else { self.left(&done) }
+    pub fn completed(self, done: Completion) -> Result<Buf, Posted> {
+        if self.is_of(&done) { Ok(self.ours()) } else { Err(self) }
     }
 
     /// A request of the same queue pair has completed that was posted no earlier than this one, so

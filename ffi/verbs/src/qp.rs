@@ -153,7 +153,7 @@ impl Qp {
     ///
     /// # Errors
     /// The queue is full; the buffer comes back.
-    #[inline]
+    #[inline(always)] // a result so large would come back through memory
     pub fn post_recv(&self, wr_id: u64, buf: Buf) -> Result<Posted, (Buf, Error)> {
         // SAFETY: the queue pair lives as long as `self`; the buffer becomes the device's.
         let code = unsafe { srq::post(wr_id, &buf, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };

@@ -235,16 +235,17 @@ impl<const N: usize> Completions<N> {
     /// Fills it anew by one call; how many there are, or what is below 0.
     ///
     /// # Safety
-    /// `poll` writes as many completions as it returns, from the front of the room.
+    /// `poll` writes as many completions as it returns, no more than `N`, from the front of the room,
+    /// and does not unwind.
     #[inline]
     pub(crate) unsafe fn refill(
         &mut self,
         poll: impl FnOnce(*mut sys::ibv_wc) -> c_int,
     ) -> Result<usize, c_int> {
-        (self.next, self.len) = (0, 0);
         let got = poll(self.wcs.as_mut_ptr().cast());
-        self.len = usize::try_from(got).map_err(|_| got)?.min(N);
-        Ok(self.len)
+        self.next = 0;
+        self.len = usize::try_from(got).unwrap_or(0);
+        if got < 0 { Err(got) } else { Ok(self.len) }
     }
 }
 

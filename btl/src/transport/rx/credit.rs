@@ -63,20 +63,18 @@ impl<C> Transport<C> {
             return Ok(());
         };
         // An exchange of single messages: one receive needs no list.
-        if let [slot] = lane.consumed[..]
-            && let Some(buf) = self.slots.take_held(slot)
-        {
-            match qp.post_recv(self.slots.wr_id(slot), buf) {
-                Ok(posted) => self.slots.posted(self.slots.wr_id(slot), posted),
-                Err((buf, error)) => {
-                    self.slots.hold(slot, buf);
-                    return Err(error);
-                }
-            }
-            lane.consumed.clear();
-            credits.reposted(1);
+        let [slot] = lane.consumed[..] else { return self.repost_lists(index, queue) };
+        credits.reposted(self.slots.post(slot, qp)?);
+        lane.consumed.clear();
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn repost_lists(&mut self, index: u32, queue: usize) -> Result<(), verbs::Error> {
+        let Some(lane) = self.endpoints.get_mut(index).map(|ep| &mut ep.lanes[queue]) else { return Ok(()) };
+        let (Some(Channel { qp, .. }), Some((credits, _))) = (&lane.channel, &mut lane.credits) else {
             return Ok(());
-        }
+        };
         while !lane.consumed.is_empty() {
             let mut chain = Chain::new();
             self.slots.take_consumed(&mut lane.consumed, &mut chain);
@@ -132,12 +130,11 @@ impl<C> Transport<C> {
             return self.drop_slot(queue, slot, buf);
         };
         let Some(qp) = ep.lanes[queue].qp() else { return };
-        match qp.post_recv(self.slots.wr_id(slot), buf) {
-            Ok(posted) => self.slots.posted(self.slots.wr_id(slot), posted),
-            Err((buf, error)) => {
-                self.drop_slot(queue, slot, buf);
-                self.fail(index, &format!("post of a receive failed: {error}"));
-            }
+        let mut chain = Chain::new();
+        self.slots.add(slot, buf, &mut chain);
+        if let Err(error) = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf)) {
+            self.slots.empty(chain, &mut self.queues[queue].recv);
+            self.fail(index, &format!("post of a receive failed: {error}"));
         }
     }
 }

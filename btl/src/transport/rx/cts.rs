@@ -47,6 +47,6 @@ impl<C> Transport<C> {
             // The helper posted this receive; what it says about it may still be in its queue.
             self.connection_events();
         }
-        self.cts_buffers.remove(&key)?.completed(done)
+        self.cts_buffers.remove(&key)?.completed(done).ok()
     }
 }

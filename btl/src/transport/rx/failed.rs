@@ -22,10 +22,10 @@ impl<C> Transport<C> {
                 }
             }
             Some(Kind::Peer) => {
-                let Some(endpoint) = self.slots.endpoint(id) else { return self.stats.stale += 1 };
-                if let Some(buf) = self.slots.completed(done) {
-                    self.drop_slot(queue, slot, buf);
-                }
+                let Some((buf, endpoint)) = self.slots.completed(done) else {
+                    return self.stats.stale += 1;
+                };
+                self.drop_slot(queue, slot, buf);
                 if !self.may_have_left(endpoint, &wc) {
                     self.fail_with(endpoint, &wc);
                 }

@@ -92,18 +92,17 @@ impl<C> Transport<C> {
         }
         let slot = id.index();
         let queue = id.queue();
-        let index = if id.is(Kind::Peer) {
-            self.slots.endpoint(id)?
+        let len = done.byte_len() as usize;
+        let (buf, index) = if id.is(Kind::Peer) {
+            self.slots.completed(done)?
         } else if id.is(Kind::Shared) {
             match self.sender(&done) {
-                Some(index) => index,
+                Some(index) => (self.slots.completed(done)?.0, index),
                 None => return self.put_aside(done),
             }
         } else {
             return self.received_otherwise(done, id);
         };
-        let len = done.byte_len() as usize;
-        let buf = self.slots.completed(done)?;
         let len = len.min(buf.capacity() as usize);
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
         let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
@@ -157,8 +156,8 @@ impl<C> Transport<C> {
         }
         let index = delivery.endpoint.index;
         // A message of a former connection has its slot, but no credit to return.
-        let is_current = self.slots.is_of(slot, index);
-        let Some(ep) = self.endpoint(delivery.endpoint).filter(|_| is_current) else {
+        let current = self.slots.of(slot, index);
+        let (Some(ep), Some(current)) = (self.endpoints.named_mut(delivery.endpoint), current) else {
             return self.drop_slot(queue, slot, delivery.buf);
         };
         let lane = &mut ep.lanes[queue];
@@ -166,7 +165,7 @@ impl<C> Transport<C> {
         let overrun = credits.consumed(window).err();
         let due = credits.repost_due(window) != 0 || credits.explicit_due(window);
         lane.consumed.push(slot);
-        self.slots.hold(slot, delivery.buf);
+        current.hold(delivery.buf);
         if let Some(error) = overrun {
             self.fail(index, &error);
         } else if due {

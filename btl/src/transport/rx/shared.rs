@@ -104,7 +104,7 @@ impl<C> Transport<C> {
     /// A message of a connection that is gone: its buffer is posted again.
     pub(crate) fn give_up(&mut self, done: Completion) {
         let id = WrId(done.wr_id());
-        if let Some(buf) = self.slots.completed(done) {
+        if let Some((buf, _)) = self.slots.completed(done) {
             self.repost(id.queue(), id.index(), buf);
         }
     }

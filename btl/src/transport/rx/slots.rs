@@ -3,7 +3,7 @@
 
 use crate::transport::wrid::{GENERATION_MASK, Kind, WrId};
 use slab::Slab;
-use verbs::{Buf, Completion, Destroyed, Pool, PoolError, Posted, RecvChain};
+use verbs::{Buf, Completion, Destroyed, Pool, PoolError, Posted, Qp, RecvChain};
 
 /// Receives that are posted with one call.
 pub const CHAIN: usize = 16;
@@ -24,7 +24,7 @@ enum Place {
 
 /// A receive buffer and where it is.
 #[derive(Debug)]
-struct RecvSlot {
+pub struct RecvSlot {
     place: Place,
     /// Under which its buffer is posted, again and again.
     id: WrId,
@@ -35,6 +35,13 @@ struct RecvSlot {
 }
 
 impl RecvSlot {
+    /// The buffer waits to be posted again.
+    #[inline]
+    pub fn hold(&mut self, buf: Buf) {
+        self.place = Place::Held(buf);
+    }
+
+    #[inline]
     fn held(&mut self) -> Option<Buf> {
         match std::mem::replace(&mut self.place, Place::Above) {
             Place::Held(buf) => Some(buf),
@@ -105,30 +112,41 @@ impl RecvSlots {
         })
     }
 
-    /// The endpoint that the slot of a completion is of; `None` if it is stale.
+    /// The slot, if it is of this endpoint and of a connection that it still has.
     #[inline]
-    pub fn endpoint(&self, id: WrId) -> Option<u32> {
-        self.slots.get(id.index() as usize).filter(|slot| slot.id == id).map(|slot| slot.endpoint)
+    pub fn of(&mut self, index: u32, endpoint: u32) -> Option<&mut RecvSlot> {
+        self.slots.get_mut(index as usize).filter(|slot| slot.endpoint == endpoint)
     }
 
-    /// The slot is of this endpoint, and of a connection that it still has.
+    /// The buffer of a receive that has completed, and the endpoint that its slot is of; `None` if
+    /// it is stale.
     #[inline]
-    pub fn is_of(&self, index: u32, endpoint: u32) -> bool {
-        self.slots.get(index as usize).is_some_and(|slot| slot.endpoint == endpoint)
-    }
-
-    /// The buffer of a receive that has completed; `None` if it is stale.
-    #[inline]
-    pub fn completed(&mut self, done: Completion) -> Option<Buf> {
+    pub fn completed(&mut self, done: Completion) -> Option<(Buf, u32)> {
         let slot = self.slots.get_mut(WrId(done.wr_id()).index() as usize)?;
-        match &slot.place {
-            Place::Posted(posted) if posted.is_of(&done) => {}
-            _ => return None,
-        }
         match std::mem::replace(&mut slot.place, Place::Above) {
-            Place::Posted(posted) => posted.completed(done),
-            Place::Held(_) | Place::Above => None,
+            Place::Posted(posted) => match posted.completed(done) {
+                Ok(buf) => return Some((buf, slot.endpoint)),
+                Err(posted) => slot.place = Place::Posted(posted),
+            },
+            other => slot.place = other,
         }
+        None
+    }
+
+    /// Posts the buffer of a slot that waits to be posted again; how many, which is 0 if none waits.
+    ///
+    /// # Errors
+    /// The queue is full: the buffer waits as before.
+    #[inline(always)] // a result so large would come back through memory
+    pub fn post(&mut self, index: u32, qp: &Qp) -> Result<u16, verbs::Error> {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Ok(0) };
+        let Some(buf) = slot.held() else { return Ok(0) };
+        let (place, result) = match qp.post_recv(slot.id.0, buf) {
+            Ok(posted) => (Place::Posted(posted), Ok(1)),
+            Err((buf, error)) => (Place::Held(buf), Err(error)),
+        };
+        slot.place = place;
+        result
     }
 
     /// The slot's buffer waits to be posted again.

@@ -29,7 +29,7 @@ impl<C> Transport<C> {
             }
         }
         let len = done.byte_len() as usize;
-        let buf = self.slots.completed(done)?;
+        let (buf, _) = self.slots.completed(done)?;
         let len = len.min(buf.capacity() as usize);
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| XrcHeader::parse(*head));
         let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
