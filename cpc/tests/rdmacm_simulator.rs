@@ -4,8 +4,9 @@
 //! with everything, give up requests (UNREACHABLE), and lose confirmations (RTU), which data then stand in for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+mod sim;
+
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use cpc::rdmacm::Params;
@@ -14,13 +15,14 @@ use cpc::wire::ip::Address;
 use cpc::wire::refusal::Refusal;
 use cpc::wire::{HELLO_LEN, Hello, Layout, Qpns};
 use cpc::{EndpointCommand, EndpointKey, ProcessName};
+use sim::net::Net;
 use verbs::Qpn;
 use verbs::cm::Token;
 
 /// An end of a connection: which machine, which id.
 type End = (usize, Token);
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug)]
 enum News {
     AddrResolved,
     RouteResolved,
@@ -34,20 +36,16 @@ enum News {
     Start(u32),
 }
 
-/// When, a number that keeps the order, which machine, which of its ids, what.
-type Due = (Duration, u64, usize, Token, News);
+/// Which machine, which of its ids, what.
+type Due = (usize, Token, News);
 
 struct World {
     machines: Vec<Machine>,
-    begun: Instant,
-    now: Duration,
-    due: BinaryHeap<Reverse<Due>>,
-    count: u64,
-    rng: u64,
+    net: Net<Due>,
     /// The other end of each end.
     peers: HashMap<End, End>,
     /// When the last message of an end arrives: later ones come later.
-    last: HashMap<End, Duration>,
+    last: HashMap<End, Instant>,
     /// QPNs of each endpoint, and those it was brought up with.
     made: HashMap<(usize, u32), Qpns>,
     /// iWARP: who was told to send first.
@@ -86,11 +84,7 @@ impl World {
         };
         World {
             machines: (0..count).map(machine).collect(),
-            begun: Instant::now(),
-            now: Duration::ZERO,
-            due: BinaryHeap::new(),
-            count: 0,
-            rng: seed,
+            net: Net::new("rdmacm", seed),
             peers: HashMap::new(),
             last: HashMap::new(),
             made: HashMap::new(),
@@ -108,8 +102,7 @@ impl World {
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.rng = self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.rng >> 33) % below
+        (self.net.state() >> 33) % below
     }
 
     fn meet(&mut self, a: usize, b: usize) {
@@ -118,22 +111,22 @@ impl World {
     }
 
     fn know(&mut self, a: usize, b: usize) {
-        self.machines[a].add_endpoint(key(b), ProcessName(b as u64), address(b), self.begun + self.now);
+        self.machines[a].add_endpoint(key(b), ProcessName(b as u64), address(b), self.net.now);
     }
 
     fn start(&mut self, a: usize, b: usize, after: Duration) {
-        self.post(after, a, Token(0), News::Start(b as u32));
+        self.post(self.net.start + after, a, Token(0), News::Start(b as u32));
     }
 
-    fn post(&mut self, at: Duration, machine: usize, id: Token, news: News) {
-        self.count += 1;
-        self.due.push(Reverse((at, self.count, machine, id, news)));
+    fn post(&mut self, at: Instant, machine: usize, id: Token, news: News) {
+        self.net.schedule_at(at, (machine, id, news));
     }
 
     /// News for an end, in order, some time from now.
     fn send(&mut self, to: End, news: News) {
         let delay = Duration::from_micros(1 + self.random(self.slowest));
-        let at = (self.now + delay).max(self.last.get(&to).copied().unwrap_or_default());
+        let at = self.net.now + delay;
+        let at = self.last.get(&to).map_or(at, |&last| at.max(last));
         self.last.insert(to, at);
         self.post(at, to.0, to.1, news);
     }
@@ -147,14 +140,12 @@ impl World {
         let mut steps = 0_u64;
         loop {
             let timer = self.machines.iter().filter_map(Machine::poll_timeout).min();
-            let timer = timer.map(|at| at.saturating_duration_since(self.begun));
-            let news = self.due.peek().map(|Reverse((at, ..))| *at);
-            match (news, timer) {
+            match (self.net.next_arrival(), timer) {
                 (Some(at), timer) if timer.is_none_or(|timer| at <= timer) => self.deliver(),
                 (_, Some(at)) => {
-                    self.now = at;
+                    self.net.now = at;
                     for machine in 0..self.machines.len() {
-                        self.machines[machine].handle_timeout(self.begun + at);
+                        self.machines[machine].handle_timeout(at);
                         self.perform(machine);
                     }
                 }
@@ -166,9 +157,9 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        let Some(Reverse((at, _, machine, id, news))) = self.due.pop() else { return };
-        self.now = at;
-        let now = self.begun + at;
+        let Some(now) = self.net.next_arrival() else { return };
+        self.net.now = now;
+        let Some((machine, id, news)) = self.net.arrived() else { return };
         let m = &mut self.machines[machine];
         match news {
             News::Start(index) => m.command(key(index as usize), EndpointCommand::Connect, now),
@@ -197,7 +188,7 @@ impl World {
 
     fn perform(&mut self, me: usize) {
         while let Some(action) = self.machines[me].poll_action() {
-            let now = self.begun + self.now;
+            let now = self.net.now;
             match action {
                 Action::Call(Call::Resolve { id, .. }) => self.step(me, id, News::AddrResolved),
                 Action::Call(Call::Route { id }) => self.step(me, id, News::RouteResolved),
@@ -259,7 +250,7 @@ impl World {
                         continue;
                     }
                     let delay = Duration::from_micros(1 + self.random(self.slowest));
-                    self.post(self.now + delay, key.index as usize, Token(0), News::FirstData(me as u32));
+                    self.post(self.net.now + delay, key.index as usize, Token(0), News::FirstData(me as u32));
                 }
                 Action::Failed { error, .. } => self.failures.push(error.to_string()),
                 Action::Call(Call::Notify { .. })
@@ -282,7 +273,7 @@ impl World {
         }
         let news = News::Request((me, id), data);
         let delay = Duration::from_micros(1 + self.random(self.slowest));
-        self.post(self.now + delay, to, Token(0), news);
+        self.post(self.net.now + delay, to, Token(0), news);
     }
 
     /// The peer of the endpoint with this first queue pair.

@@ -12,29 +12,28 @@ mod checks;
 pub mod faults;
 pub mod ibcm;
 mod manager;
+pub mod net;
 mod node;
 pub mod protocol;
 pub mod rdmacm;
 pub mod xrc;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use cpc::wire::{Layout, Qpns};
 use cpc::{EndpointKey, ProcessName};
 use verbs::Qpn;
 
-pub use self::faults::{Fault, Odds, Plan};
+pub use self::faults::{Fault, Odds};
+pub use self::net::{HOP, Net};
 use self::node::{End, Node, RepSent};
 use self::protocol::{Birth, Protocol, Wish};
 
 pub const QUEUES: usize = 3;
-/// One way through the network without a fault.
-pub const HOP: Duration = Duration::from_micros(10);
-/// A datagram that waits to be overtaken waits no longer than this.
-const SWAP_HOPS: u32 = 300;
-
-enum Packet<D> {
+#[derive(Clone)]
+pub enum Packet<D> {
     /// A datagram that waited in the receive queue of a busy node until it was its turn.
     Served {
         node: usize,
@@ -55,42 +54,16 @@ enum Packet<D> {
 
 pub struct World<P: Protocol> {
     pub nodes: Vec<Node<P>>,
-    pub now: Instant,
-    pub start: Instant,
-    pub odds: Odds,
-    pub plan: Plan,
-    pub sent: u64,
-    pub steps: u64,
-    net: BTreeMap<(Instant, u64), Packet<P::Datagram>>,
-    /// A datagram that waits to be overtaken.
-    held: Option<(Instant, u64)>,
+    net: Net<Packet<P::Datagram>>,
     due: BTreeSet<(Instant, usize)>,
     /// Nodes that have been told something, in order.
     told: VecDeque<usize>,
-    restarts: VecDeque<usize>,
     by_reach: HashMap<Qpn, usize>,
     by_name: HashMap<ProcessName, usize>,
     owners: HashMap<Qpn, (usize, EndpointKey)>,
-    sequence: u64,
-    first_seed: u64,
-    seed: u64,
     births: u32,
     next_qpn: u32,
     params: P::Params,
-}
-
-/// Says how to do it again.
-impl<P: Protocol> Drop for World<P> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let (name, seed, at) = (P::NAME, self.first_seed, self.elapsed());
-            eprintln!(
-                "{name}: world of seed {seed} ({} nodes), {at:?} after its start, {} datagrams",
-                self.nodes.len(),
-                self.sent
-            );
-        }
-    }
 }
 
 /// The seed of a test's worlds: `OXIB_SIM_SEED`, or the one given. It is printed; cargo shows that when the test fails.
@@ -104,28 +77,31 @@ pub fn layout() -> Layout {
     Layout::new([false, true, true]).unwrap()
 }
 
+/// Time, the network, and what is to go wrong.
+impl<P: Protocol> Deref for World<P> {
+    type Target = Net<Packet<P::Datagram>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.net
+    }
+}
+
+impl<P: Protocol> DerefMut for World<P> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.net
+    }
+}
+
 impl<P: Protocol> World<P> {
     pub fn new(nodes: usize, seed: u64, params: &P::Params) -> World<P> {
-        let start = Instant::now();
         let mut world = World {
             nodes: Vec::new(),
-            now: start,
-            start,
-            odds: Odds::default(),
-            plan: Plan::default(),
-            sent: 0,
-            steps: 0,
-            net: BTreeMap::new(),
-            held: None,
+            net: Net::new(P::NAME, seed),
             due: BTreeSet::new(),
             told: VecDeque::new(),
-            restarts: VecDeque::new(),
             by_reach: HashMap::new(),
             by_name: HashMap::new(),
             owners: HashMap::new(),
-            sequence: 0,
-            first_seed: seed,
-            seed,
             births: 0,
             next_qpn: 100,
             params: params.clone(),
@@ -153,7 +129,7 @@ impl<P: Protocol> World<P> {
             qpn: self.qpn(),
             number: self.births,
             // Later births have higher ones, wherever the count begins.
-            incarnation: u32::try_from(self.first_seed & 0xffff_ffff)
+            incarnation: u32::try_from(self.net.first_seed & 0xffff_ffff)
                 .unwrap()
                 .wrapping_sub(3)
                 .wrapping_add(self.births),
@@ -181,7 +157,7 @@ impl<P: Protocol> World<P> {
             persistent: true,
             deaf: false,
             service: Duration::ZERO,
-            busy_until: self.start,
+            busy_until: self.net.start,
             overrun: 0,
             due: None,
         }
@@ -192,33 +168,15 @@ impl<P: Protocol> World<P> {
         self.nodes[node] = self.birth(node, layout);
     }
 
-    pub fn random(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let x = self.seed ^ self.seed >> 29;
-        x.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.random() >> 33).unwrap() % limit
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        percent > 0 && (self.random() >> 33) % 100 < percent
-    }
-
     fn qpn(&mut self) -> Qpn {
         self.next_qpn += 1;
         Qpn(self.next_qpn)
     }
 
-    pub fn elapsed(&self) -> Duration {
-        self.now - self.start
-    }
-
     // What the transport does.
 
     pub fn add(&mut self, node: usize, peer: usize) -> EndpointKey {
-        let (name, address, now) = (self.nodes[peer].name, self.nodes[peer].published, self.now);
+        let (name, address, now) = (self.nodes[peer].name, self.nodes[peer].published, self.net.now);
         let me = &mut self.nodes[node];
         me.generation += 1;
         let key = EndpointKey { index: u32::try_from(peer).unwrap(), generation: me.generation };
@@ -230,7 +188,7 @@ impl<P: Protocol> World<P> {
     }
 
     pub fn connect(&mut self, node: usize, peer: usize) {
-        let (now, elapsed) = (self.now, self.elapsed());
+        let (now, elapsed) = (self.net.now, self.elapsed());
         let me = &mut self.nodes[node];
         if !me.wants.contains(&peer) {
             me.wants.push(peer);
@@ -243,7 +201,7 @@ impl<P: Protocol> World<P> {
     }
 
     pub fn remove(&mut self, node: usize, peer: usize) {
-        let now = self.now;
+        let now = self.net.now;
         let me = &mut self.nodes[node];
         if let Some(key) = me.current.remove(&peer) {
             me.ends.remove(&key);
@@ -305,7 +263,7 @@ impl<P: Protocol> World<P> {
     // The network.
 
     fn drain(&mut self, node: usize) {
-        while let Some(wish) = self.nodes[node].manager.wish(self.now) {
+        while let Some(wish) = self.nodes[node].manager.wish(self.net.now) {
             self.grant(node, wish);
         }
         let (due, old) = (self.nodes[node].manager.poll_timeout(), self.nodes[node].due);
@@ -334,7 +292,7 @@ impl<P: Protocol> World<P> {
     }
 
     fn grant(&mut self, node: usize, wish: Wish<P::Datagram>) {
-        let now = self.now;
+        let now = self.net.now;
         match wish {
             Wish::CreateQps { key } => {
                 let qpns: Vec<Qpn> = (0..QUEUES).map(|_| self.qpn()).collect();
@@ -396,83 +354,36 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    fn schedule(&mut self, after: Duration, packet: Packet<P::Datagram>) -> (Instant, u64) {
-        self.sequence += 1;
-        let place = (self.now + after, self.sequence);
-        self.net.insert(place, packet);
-        place
-    }
-
     fn transmit(&mut self, from: Qpn, to: Qpn, mut datagram: P::Datagram) {
-        if self.chance(self.odds.corrupt) {
+        if self.net.chance(self.net.odds.corrupt) {
             let bit = usize::try_from(self.random() >> 40).unwrap();
             P::corrupt(&mut datagram, bit);
         }
-        let number = self.sent;
-        self.sent += 1;
-        let fault = self.plan.faults.remove(&number).or_else(|| self.draw_fault());
-        let overtaken = self.held.take();
-        let packet = |datagram| Packet::Datagram { from, to, datagram };
-        match fault {
-            Some(Fault::Drop) => {}
-            Some(Fault::Duplicate) => {
-                self.schedule(HOP, packet(datagram.clone()));
-                self.schedule(HOP * 3, packet(datagram));
-            }
-            Some(Fault::Swap) => self.held = Some(self.schedule(HOP * SWAP_HOPS, packet(datagram))),
-            Some(Fault::Delay(hops)) => {
-                self.schedule(HOP * (hops + 1), packet(datagram));
-            }
-            None => {
-                self.schedule(HOP, packet(datagram));
-            }
-        }
-        if let Some(late) = overtaken.and_then(|place| self.net.remove(&place)) {
-            self.schedule(HOP + Duration::from_nanos(1), late);
-        }
-        self.restarts.extend(self.plan.restarts.remove(&number));
-    }
-
-    fn draw_fault(&mut self) -> Option<Fault> {
-        let odds = self.odds;
-        if self.chance(odds.drop) {
-            Some(Fault::Drop)
-        } else if self.chance(odds.duplicate) {
-            Some(Fault::Duplicate)
-        } else if self.chance(odds.delay) {
-            let hops = u32::try_from(self.random() >> 33).unwrap() % 30_000;
-            Some(Fault::Delay(hops))
-        } else {
-            None
-        }
+        self.net.send(Packet::Datagram { from, to, datagram }, draw_fault);
     }
 
     /// When something happens next; `None` when all is quiet.
     pub fn next_time(&self) -> Option<Instant> {
-        let at_once = (!self.restarts.is_empty() || !self.told.is_empty()).then_some(self.now);
-        let packet = self.net.keys().next().map(|&(at, _)| at);
+        let at_once = (!self.net.restarts.is_empty() || !self.told.is_empty()).then_some(self.net.now);
         let due = self.due.first().map(|&(at, _)| at);
-        packet.into_iter().chain(due).chain(at_once).min()
+        self.net.next_arrival().into_iter().chain(due).chain(at_once).min()
     }
 
     /// Does what happens next; false when all is quiet.
     pub fn step(&mut self) -> bool {
-        while let Some(node) = self.restarts.pop_front() {
+        while let Some(node) = self.net.restarts.pop_front() {
             self.restart(node);
         }
         let Some(at) = self.next_time() else { return false };
-        self.steps += 1;
-        self.now = self.now.max(at);
-        if let Some(entry) = self.net.first_entry()
-            && entry.key().0 <= self.now
-        {
-            let packet = entry.remove();
+        self.net.steps += 1;
+        self.net.now = self.net.now.max(at);
+        if let Some(packet) = self.net.arrived() {
             self.deliver(packet);
         }
         while let Some(&(at, node)) = self.due.first()
-            && at <= self.now
+            && at <= self.net.now
         {
-            self.nodes[node].manager.handle_timeout(self.now);
+            self.nodes[node].manager.handle_timeout(self.net.now);
             self.drain(node);
         }
         self.hear();
@@ -482,17 +393,17 @@ impl<P: Protocol> World<P> {
     /// Runs until all is quiet. Panics when that takes more steps or time than `limit` allows: a livelock.
     pub fn run(&mut self, limit: u64) {
         while self.step() {
-            assert!(self.steps < limit, "livelock: {} steps, {:?}", self.steps, self.elapsed());
+            assert!(self.net.steps < limit, "livelock: {} steps, {:?}", self.net.steps, self.elapsed());
             assert!(self.elapsed() < Duration::from_secs(600), "not quiet after {:?}", self.elapsed());
         }
     }
 
     /// Runs until `time` has passed since the start.
     pub fn run_until(&mut self, time: Duration) {
-        while self.next_time().is_some_and(|at| at <= self.start + time) {
+        while self.next_time().is_some_and(|at| at <= self.net.start + time) {
             self.step();
         }
-        self.now = self.now.max(self.start + time);
+        self.net.now = self.net.now.max(self.net.start + time);
     }
 
     fn deliver(&mut self, packet: Packet<P::Datagram>) {
@@ -511,12 +422,12 @@ impl<P: Protocol> World<P> {
     }
 
     fn serve(&mut self, node: usize, from: Qpn, datagram: &P::Datagram) {
-        self.nodes[node].manager.datagram(from, datagram, self.now);
+        self.nodes[node].manager.datagram(from, datagram, self.net.now);
         self.drain(node);
     }
 
     fn queue(&mut self, node: usize, from: Qpn, datagram: P::Datagram) {
-        let (now, room) = (self.now, P::room(&self.params));
+        let (now, room) = (self.net.now, P::room(&self.params));
         let me = &mut self.nodes[node];
         let free_at = me.busy_until.max(now);
         if free_at - now >= me.service * room {
@@ -530,7 +441,7 @@ impl<P: Protocol> World<P> {
 
     /// Data reach a QP that is up towards the sender's; else the hardware repeats them a few times.
     fn deliver_data(&mut self, from: Qpn, to: Qpn, tries: u32) {
-        let (now, elapsed) = (self.now, self.elapsed());
+        let (now, elapsed) = (self.net.now, self.elapsed());
         if let Some(end) = self.end_of_qp(to)
             && end.remote.as_ref().is_some_and(|remote| remote.qpns[0] == from)
         {
@@ -549,5 +460,19 @@ impl<P: Protocol> World<P> {
     fn end_of_qp(&mut self, qpn: Qpn) -> Option<&mut End<P::Address>> {
         let (node, key) = *self.owners.get(&qpn)?;
         self.nodes[node].ends.get_mut(&key).filter(|end| end.qpns.first() == Some(&qpn))
+    }
+}
+
+fn draw_fault<T>(net: &mut Net<T>) -> Option<Fault> {
+    let odds = net.odds;
+    if net.chance(odds.drop) {
+        Some(Fault::Drop)
+    } else if net.chance(odds.duplicate) {
+        Some(Fault::Duplicate)
+    } else if net.chance(odds.delay) {
+        let hops = u32::try_from(net.random() >> 33).unwrap() % 30_000;
+        Some(Fault::Delay(hops))
+    } else {
+        None
     }
 }

@@ -52,7 +52,7 @@ impl World {
     pub(super) fn check_connected(&self, me: usize, key: EndpointKey) {
         let end = &self.processes[me].ends[&key];
         let peer = end.peer;
-        if self.restarts == 0 && self.processes[peer].is_alive() {
+        if self.reborn == 0 && self.processes[peer].is_alive() {
             assert!(self.leads_on(me, end), "{me} was told that it can send to {peer}, and cannot");
             assert!(self.holds(peer, me, end), "{peer} holds no handle of what {me} sends to");
         }
@@ -110,11 +110,11 @@ impl World {
 
     /// All processes leave: no queue pair and no handle is left.
     pub fn close(mut self) {
-        self.odds = Odds::default();
+        self.net.odds = Odds::default();
         for me in 0..self.processes.len() {
             self.processes[me].wants.clear();
             self.processes[me].current.clear();
-            self.processes[me].machine.close(self.now);
+            self.processes[me].machine.close(self.net.now);
             self.drain(me);
         }
         self.run();

@@ -18,7 +18,7 @@ impl World {
     }
 
     fn perform(&mut self, me: usize, action: Action) {
-        let now = self.now;
+        let now = self.net.now;
         match action {
             Action::Call(Call::MakeSender { path }) => {
                 let qpn = Qpn(self.number());
@@ -64,7 +64,7 @@ impl World {
         let Some(end) = process.ends.get_mut(&key) else { return };
         if process.senders[&route.path].broken {
             // It broke before this endpoint heard of it.
-            return process.machine.command(key, EndpointCommand::Renew, self.now);
+            return process.machine.command(key, EndpointCommand::Renew, self.net.now);
         }
         end.route = Some(route);
         let peer = end.peer;

@@ -11,8 +11,9 @@ mod network;
 mod process;
 mod transport;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use cpc::ibcm::Params;
 use cpc::wire::Source;
@@ -25,7 +26,7 @@ use cpc::xrc::machine::{Local, Machine, Terms};
 use cpc::{EndpointKey, ProcessName};
 use verbs::{Gid, Lid, Qpn, SrqNum};
 
-use super::{Odds, Plan};
+use super::{Net, Odds};
 use process::{End, Receiver};
 pub use process::{Heard, Presence, Process};
 
@@ -36,6 +37,8 @@ pub const BOUND: Duration = Duration::from_secs(100);
 const STEPS: u64 = 3_000;
 
 type Bytes = Box<[u8; MAD_LEN]>;
+/// A datagram: from where, to which queue pair.
+type Packet = (Source, Qpn, Bytes);
 
 enum News {
     Failed(usize, EndpointKey),
@@ -46,53 +49,39 @@ enum News {
 pub struct World {
     pub processes: Vec<Process>,
     pub receivers: HashMap<Qpn, Receiver>,
-    net: BTreeMap<(Instant, u64), (Source, Qpn, Bytes)>,
+    net: Net<Packet>,
     /// What the machines have said to the transports.
     news: VecDeque<News>,
-    due_restarts: VecDeque<usize>,
-    pub plan: Plan,
-    pub odds: Odds,
-    pub start: Instant,
-    pub now: Instant,
-    pub sent: u64,
     /// Processes that have begun anew: what is said of them may be of their former lives.
-    pub restarts: u64,
-    steps: u64,
-    sequence: u64,
+    pub reborn: u64,
     number: u32,
-    seed: u64,
-    first_seed: u64,
 }
 
-impl Drop for World {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("xrc: world of seed {}, {:?} after its start", self.first_seed, self.elapsed());
-        }
+/// Time, the network, and what is to go wrong.
+impl Deref for World {
+    type Target = Net<Packet>;
+
+    fn deref(&self) -> &Net<Packet> {
+        &self.net
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Net<Packet> {
+        &mut self.net
     }
 }
 
 impl World {
     /// `nodes[i]` is the node of process i.
     pub fn new(nodes: &[usize], seed: u64) -> World {
-        let start = Instant::now();
         let mut world = World {
             processes: Vec::new(),
             receivers: HashMap::new(),
-            net: BTreeMap::new(),
+            net: Net::new("xrc", seed),
             news: VecDeque::new(),
-            due_restarts: VecDeque::new(),
-            plan: Plan::default(),
-            odds: Odds::default(),
-            start,
-            now: start,
-            sent: 0,
-            restarts: 0,
-            steps: 0,
-            sequence: 0,
+            reborn: 0,
             number: 100,
-            seed,
-            first_seed: seed,
         };
         for (index, &node) in nodes.iter().enumerate() {
             let process = world.birth(index, node, DomainId::new(1, node as u64));
@@ -109,14 +98,8 @@ impl World {
         world
     }
 
-    pub fn elapsed(&self) -> Duration {
-        self.now - self.start
-    }
-
     pub fn random(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let x = self.seed ^ self.seed >> 29;
-        (x.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32) >> 16
+        self.net.random() >> 16
     }
 
     pub fn below(&mut self, limit: usize) -> usize {
@@ -132,7 +115,8 @@ impl World {
         let lid = Lid(u16::try_from(node + 1).unwrap());
         let qpn = Qpn(self.number());
         // Later ones are higher, wherever the count begins.
-        let incarnation = Incarnation((self.first_seed as u32).wrapping_sub(3).wrapping_add(self.number()));
+        let incarnation =
+            Incarnation((self.net.first_seed as u32).wrapping_sub(3).wrapping_add(self.number()));
         let listener =
             Listener { port: 1, mtu: 5, ethernet: false, lid, qpn, incarnation, gid: Gid([7; 16]) };
         let address = Address { listener, domain };

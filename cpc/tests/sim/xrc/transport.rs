@@ -8,7 +8,7 @@ use super::{End, Heard, News, Presence, World};
 
 impl World {
     pub fn add(&mut self, me: usize, peer: usize) {
-        let (name, address, now) = (self.processes[peer].name, self.processes[peer].published, self.now);
+        let (name, address, now) = (self.processes[peer].name, self.processes[peer].published, self.net.now);
         let label = self.number();
         let key = EndpointKey { index: label, generation: 1 };
         let process = &mut self.processes[me];
@@ -31,7 +31,7 @@ impl World {
         let process = &mut self.processes[me];
         process.wants.insert(peer);
         if let Some(&key) = process.current.get(&peer) {
-            process.machine.command(key, EndpointCommand::Connect, self.now);
+            process.machine.command(key, EndpointCommand::Connect, self.net.now);
         }
         self.drain(me);
     }
@@ -46,7 +46,7 @@ impl World {
         let process = &mut self.processes[me];
         if let Some(key) = process.current.remove(&peer) {
             process.ends.remove(&key);
-            process.machine.command(key, EndpointCommand::Remove, self.now);
+            process.machine.command(key, EndpointCommand::Remove, self.net.now);
         }
         self.drain(me);
     }
@@ -58,7 +58,7 @@ impl World {
 
     pub fn abandon(&mut self, me: usize, peer: usize) {
         let key = self.processes[me].current[&peer];
-        self.processes[me].machine.command(key, EndpointCommand::Abandon, self.now);
+        self.processes[me].machine.command(key, EndpointCommand::Abandon, self.net.now);
         self.drain(me);
     }
 
@@ -89,7 +89,7 @@ impl World {
                 let end = &self.processes[me].ends[&key];
                 if end.route.is_some() && !self.leads_on(me, end) {
                     self.processes[me].ends.get_mut(&key).unwrap().route = None;
-                    self.processes[me].machine.command(key, EndpointCommand::Renew, self.now);
+                    self.processes[me].machine.command(key, EndpointCommand::Renew, self.net.now);
                     self.drain(me);
                 }
             }
@@ -108,7 +108,7 @@ impl World {
         keys.sort_unstable();
         for key in keys.into_iter().filter(|key| *key != culprit) {
             process.ends.get_mut(&key).unwrap().route = None;
-            process.machine.command(key, EndpointCommand::Renew, self.now);
+            process.machine.command(key, EndpointCommand::Renew, self.net.now);
         }
         let peer = process.ends[&culprit].peer;
         self.drain(me);
@@ -154,7 +154,7 @@ impl World {
     }
 
     fn restart_in(&mut self, me: usize, domain: DomainId) {
-        self.restarts += 1;
+        self.reborn += 1;
         self.release_all(me);
         let wants = std::mem::take(&mut self.processes[me].wants);
         let peers: Vec<usize> = self.processes[me].current.keys().copied().collect();
@@ -175,7 +175,7 @@ impl World {
     pub fn wake(&mut self, me: usize) {
         self.processes[me].presence = Presence::Here;
         for (from, bytes) in std::mem::take(&mut self.processes[me].inbox) {
-            self.processes[me].machine.datagram(from, &bytes[..], self.now);
+            self.processes[me].machine.datagram(from, &bytes[..], self.net.now);
         }
         self.drain(me);
     }
