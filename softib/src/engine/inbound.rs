@@ -16,7 +16,7 @@ const HOT: usize = 8;
 const COLD_AFTER: u64 = 4096;
 
 /// The turn while there is no hot ring, as when the device thread owns progress: everything goes the general way.
-pub(super) const NOBODY: usize = usize::MAX;
+pub(super) const NO_RING: usize = usize::MAX;
 
 /// Who works on the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Inbound {
     pub(super) inlets: Arc<Inlets>,
     pub(super) rings: Vec<Option<RecvRing>>,
     pub(super) hot: Vec<Hot>,
-    /// The one of them that the shortcut looks at next, or [`NOBODY`].
+    /// The one of them that the shortcut looks at next, or [`NO_RING`].
     pub(super) turn: usize,
     pub owner: Owner,
     pub(super) streak: u32,
@@ -61,7 +61,7 @@ impl Inbound {
             inlets,
             rings,
             hot: Vec::new(),
-            turn: NOBODY,
+            turn: NO_RING,
             owner: Owner::Thread,
             streak: 0,
             polls: 0,
@@ -177,7 +177,7 @@ fn adopt<'a>(place: &'a mut Option<RecvRing>, inlets: &Inlets, index: usize) -> 
 impl Inbound {
     /// Sees to it that it is a hot ring's turn, if there is one.
     pub(super) fn restart_turns(&mut self) {
-        self.turn = self.hot.last().map_or(NOBODY, |hot| hot.ring);
+        self.turn = self.hot.last().map_or(NO_RING, |hot| hot.ring);
     }
 
     /// The turn goes to the next hot ring, if there is another.
