@@ -8,7 +8,7 @@ mod sim;
 
 use std::time::Duration;
 
-use sim::faults::{Plan, plans};
+use sim::faults::{Plan, plans, restarts};
 use sim::ibcm::Ibcm;
 use sim::{HOP, seed};
 
@@ -63,7 +63,7 @@ fn an_endpoint_that_is_made_again_is_connected_at_once() {
         let what = format!("{begins:?} begin, {who:?} again after {hops} and {gap} hops");
         let states = [world.state(0, 1), world.state(1, 0)];
         assert!(world.is_connected(0, 1), "{what}: {states:?}");
-        assert!(world.nodes.iter().all(|node| node.failures.is_empty()), "{what}");
+        assert!(!world.has_failures(), "{what}");
         world.run(STEPS);
         assert!(world.is_connected(0, 1), "{what}: it does not last");
     });
@@ -76,7 +76,7 @@ fn an_endpoint_that_is_made_again_is_connected_soon_whatever_becomes_of_a_datagr
     let seed = seed(1);
     let mut runs = 0;
     plans(1, &mut |mishaps| {
-        if mishaps.iter().any(|mishap| matches!(mishap, sim::faults::Mishap::Restart(..))) {
+        if restarts(mishaps) {
             return;
         }
         each(|begins, who, hops, gap| {

@@ -45,7 +45,7 @@ fn crossing_requests_become_one_connection_without_another_round_trip() {
         let slowest = [(0, 1), (1, 0)].map(|(a, b)| world.end(a, b).unwrap().connected_at).into_iter().max();
         assert_eq!(slowest, Some(Some(HOP * 3)));
         assert_eq!(world.sent, 4, "two REQs, REP, RTU");
-        let raced: u64 = world.nodes.iter().map(|n| n.manager.machine.stats().raced).sum();
+        let raced: u64 = world.processes.iter().map(|process| process.machine.stats().raced).sum();
         assert_eq!(raced, 2);
     }
 }
@@ -57,17 +57,17 @@ fn a_lost_rtu_is_covered_by_data() {
     world.connect(0, 1);
     world.run(PAIR_STEPS);
     assert!(world.is_connected(0, 1));
-    assert_eq!(world.nodes[1].manager.machine.stats().first_data, 1);
+    assert_eq!(world.processes[1].machine.stats().first_data, 1);
     assert_eq!(world.sent, 3, "nothing had to be repeated");
 }
 
 #[test]
 fn a_peer_that_never_answers_is_reported_within_the_bound() {
     let mut world = pair(3);
-    world.nodes[1].deaf = true;
+    world.go_away(1);
     world.connect(0, 1);
     world.run(PAIR_STEPS);
-    let failure = &world.nodes[0].failures[..];
+    let failure = &world.processes[0].failures[..];
     assert!(matches!(failure[..], [ref f] if matches!(f.cause, ConnectCause::Timeout { tries: 13, .. })));
     assert!(world.elapsed() < Duration::from_secs(30), "{:?}", world.elapsed());
     assert!(failure[0].to_string().contains("[5,1]"), "{}", failure[0]);
@@ -76,7 +76,7 @@ fn a_peer_that_never_answers_is_reported_within_the_bound() {
 #[test]
 fn repetitions_back_off() {
     let mut world = pair(4);
-    world.nodes[1].deaf = true;
+    world.go_away(1);
     world.connect(0, 1);
     world.run_until(Duration::from_secs(1));
     assert!(world.sent <= 5, "{} datagrams in the first second", world.sent);
@@ -85,26 +85,26 @@ fn repetitions_back_off() {
 #[test]
 fn a_request_of_an_unknown_process_waits_for_its_endpoint() {
     let mut world = World::new(2, 5, &Params::default());
-    world.nodes[1].welcoming = false;
+    world.processes[1].welcoming = false;
     world.add(0, 1);
     world.connect(0, 1);
     world.run_until(Duration::from_secs(20));
-    assert_eq!(world.nodes[1].unknown.len(), 1, "said once");
+    assert_eq!(world.processes[1].unknown.len(), 1, "said once");
     assert!(world.sent < 60, "an MRA slows repetitions down: {} datagrams", world.sent);
     world.add(1, 0);
     world.run(PAIR_STEPS);
     assert!(world.is_connected(0, 1));
-    assert!(world.nodes[0].failures.is_empty());
+    assert!(world.processes[0].failures.is_empty());
 }
 
 #[test]
 fn a_request_that_nobody_ever_welcomes_is_refused_in_the_end() {
     let mut world = World::new(2, 6, &Params::default());
-    world.nodes[1].welcoming = false;
+    world.processes[1].welcoming = false;
     world.add(0, 1);
     world.connect(0, 1);
     world.run(PAIR_STEPS);
-    let failure = &world.nodes[0].failures[0];
+    let failure = &world.processes[0].failures[0];
     assert!(failure.to_string().contains("has not been told of this process"), "{failure}");
     assert!(world.elapsed() < Duration::from_secs(100), "{:?}", world.elapsed());
 }
@@ -113,15 +113,15 @@ fn a_request_that_nobody_ever_welcomes_is_refused_in_the_end() {
 fn unlike_layouts_refuse_each_other_and_both_sides_name_both() {
     for (active, other) in [(0, 1), (1, 0)] {
         let mut world = World::new(2, 7, &Params::default());
-        world.set_layout(1, Layout::new([false, false, true]).unwrap());
+        world.respawn(1, Layout::new([false, false, true]).unwrap());
         world.add(0, 1);
         world.add(1, 0);
         world.connect(active, other);
         world.run(PAIR_STEPS);
         assert!(world.elapsed() < Duration::from_millis(1), "nobody waits: {:?}", world.elapsed());
         for (side, peer) in [(active, other), (other, active)] {
-            let [failure] = &world.nodes[side].failures[..] else {
-                panic!("{:?}", world.nodes[side].failures)
+            let [failure] = &world.processes[side].failures[..] else {
+                panic!("{:?}", world.processes[side].failures)
             };
             let text = failure.to_string();
             assert!(text.contains("PSS") && text.contains("PPS"), "{text}");
@@ -133,15 +133,15 @@ fn unlike_layouts_refuse_each_other_and_both_sides_name_both() {
 #[test]
 fn a_removed_endpoint_takes_its_peer_along_and_both_are_gone_soon() {
     let mut world = pair(8);
-    world.nodes[1].persistent = false;
+    world.processes[1].persistent = false;
     world.connect(0, 1);
     world.run(PAIR_STEPS);
     world.remove(0, 1);
     world.run(PAIR_STEPS);
-    assert_eq!(world.nodes[1].disconnects, 1);
+    assert_eq!(world.processes[1].disconnects, 1);
     assert_eq!(world.state(1, 0), Some(StateKind::Disconnected));
-    assert_eq!(world.nodes[0].manager.machine.leaving(), 0);
-    assert!(!world.nodes[0].manager.machine.is_busy());
+    assert_eq!(world.processes[0].machine.leaving(), 0);
+    assert!(!world.processes[0].machine.is_busy());
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn both_sides_may_leave_at_once() {
     world.remove(0, 1);
     world.remove(1, 0);
     world.run_until(world.elapsed() + HOP);
-    assert_eq!([0, 1].map(|n| world.nodes[n].manager.machine.leaving()), [0, 0], "one hop is enough");
+    assert_eq!([0, 1].map(|me| world.processes[me].machine.leaving()), [0, 0], "one hop is enough");
     world.run(PAIR_STEPS);
-    assert_eq!(world.nodes[0].disconnects + world.nodes[1].disconnects, 0);
+    assert_eq!(world.processes[0].disconnects + world.processes[1].disconnects, 0);
 }
 
 #[test]
@@ -162,11 +162,11 @@ fn a_dead_peer_does_not_keep_a_leaving_endpoint_for_ever() {
     let mut world = pair(10);
     world.connect(0, 1);
     world.run(PAIR_STEPS);
-    world.nodes[1].deaf = true;
+    world.go_away(1);
     world.remove(0, 1);
-    assert_eq!(world.nodes[0].manager.machine.leaving(), 1);
+    assert_eq!(world.processes[0].machine.leaving(), 1);
     world.run(PAIR_STEPS);
-    assert_eq!(world.nodes[0].manager.machine.leaving(), 0);
+    assert_eq!(world.processes[0].machine.leaving(), 0);
 }
 
 /// The datagrams of a former incarnation (same name, same QPs even) say nothing to its successor.
@@ -197,7 +197,7 @@ fn a_process_that_began_anew_is_reached_where_its_request_comes_from_whatever_th
         world.connect(1, 0);
         world.run(PAIR_STEPS);
         assert!(world.is_connected(0, 1), "restart after {hops} hops, the other asks: {other_asks}");
-        assert!(world.nodes[0].manager.machine.stats().relearned > 0);
+        assert!(world.processes[0].machine.stats().relearned > 0);
         assert!(world.elapsed() < Duration::from_secs(10), "{:?}", world.elapsed());
     }
 }

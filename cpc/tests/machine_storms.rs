@@ -15,10 +15,7 @@ type World = sim::World<Ibcm>;
 fn all_to_all(nodes: usize, seed: u64, odds: Odds) -> World {
     let mut world = World::new(nodes, seed, &Params::default());
     world.odds = odds;
-    for_pairs(nodes, |a, b| {
-        world.add(a, b);
-        world.add(b, a);
-    });
+    for_pairs(nodes, |a, b| world.meet(a, b));
     for_pairs(nodes, |a, b| {
         world.connect(a, b);
         world.connect(b, a);
@@ -44,7 +41,7 @@ fn a_storm_on_a_bad_network_connects_every_pair_or_says_why_not() {
         let mut world = all_to_all(24, seed, Odds { drop: 15, duplicate: 10, delay: 10, corrupt: 0 });
         world.run(200_000);
         for_pairs(24, |a, b| world.check_pair(a, b));
-        let failures: usize = world.nodes.iter().map(|n| n.failures.len()).sum();
+        let failures: usize = world.processes.iter().map(|process| process.failures.len()).sum();
         assert_eq!(failures, 0, "time heals a loss of 15 %");
     }
 }
@@ -54,16 +51,13 @@ fn a_storm_on_a_bad_network_connects_every_pair_or_says_why_not() {
 fn a_thousand_peers_at_one_target_all_get_their_connection() {
     const PEERS: usize = 1_000;
     let mut world = World::new(PEERS + 1, 3, &Params::default());
-    world.nodes[0].service = Duration::from_millis(1);
-    for peer in 1..=PEERS {
-        world.add(0, peer);
-        world.add(peer, 0);
-    }
+    world.processes[0].service = Duration::from_millis(1);
+    (1..=PEERS).for_each(|peer| world.meet(0, peer));
     (1..=PEERS).for_each(|peer| world.connect(peer, 0));
     world.run(100_000);
     assert!((1..=PEERS).all(|peer| world.is_connected(peer, 0)));
-    assert!(world.nodes.iter().all(|n| n.failures.is_empty()));
-    assert!(world.nodes[0].overrun > 0, "the queue was not even full");
+    assert!(!world.has_failures());
+    assert!(world.processes[0].overrun > 0, "the queue was not even full");
     assert!(world.elapsed() < Duration::from_secs(15), "{:?}", world.elapsed());
 }
 
@@ -71,10 +65,7 @@ fn a_thousand_peers_at_one_target_all_get_their_connection() {
 fn requests_go_out_a_windowful_at_a_time() {
     let params = Params { window: 4, ..Params::default() };
     let mut world = World::new(21, 4, &params);
-    (1..=20).for_each(|peer| {
-        world.add(0, peer);
-        world.add(peer, 0);
-    });
+    (1..=20).for_each(|peer| world.meet(0, peer));
     (1..=20).for_each(|peer| world.connect(0, peer));
     assert_eq!(world.sent, 4);
     world.run(10_000);
@@ -85,16 +76,13 @@ fn requests_go_out_a_windowful_at_a_time() {
 fn stopped_peers_hold_up_nobody_for_longer_than_one_timeout() {
     let params = Params { window: 4, ..Params::default() };
     let mut world = World::new(21, 5, &params);
-    (1..=20).for_each(|peer| {
-        world.add(0, peer);
-        world.add(peer, 0);
-    });
-    (1..=8).for_each(|peer| world.nodes[peer].deaf = true);
+    (1..=20).for_each(|peer| world.meet(0, peer));
+    (1..=8).for_each(|peer| world.go_away(peer));
     (1..=20).for_each(|peer| world.connect(0, peer));
     world.run_until(params.timeout * 3);
     assert!((9..=20).all(|peer| world.is_connected(0, peer)));
     world.run(10_000);
-    assert_eq!(world.nodes[0].failures.len(), 8);
+    assert_eq!(world.processes[0].failures.len(), 8);
 }
 
 /// A connect that waits for its place, and then is no longer wanted, gives no place away.
@@ -102,13 +90,10 @@ fn stopped_peers_hold_up_nobody_for_longer_than_one_timeout() {
 fn removed_endpoints_leave_the_queue() {
     let params = Params { window: 2, ..Params::default() };
     let mut world = World::new(12, 6, &params);
-    (1..12).for_each(|peer| {
-        world.add(0, peer);
-        world.add(peer, 0);
-    });
+    (1..12).for_each(|peer| world.meet(0, peer));
     (1..12).for_each(|peer| world.connect(0, peer));
     (1..6).for_each(|peer| world.remove(0, peer));
     world.run(10_000);
     assert!((6..12).all(|peer| world.is_connected(0, peer)));
-    assert!(!world.nodes[0].manager.machine.is_busy());
+    assert!(!world.processes[0].machine.is_busy());
 }

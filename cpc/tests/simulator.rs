@@ -1,4 +1,5 @@
-//! Two processes, any connection manager, and everything that can go wrong with their first datagrams, in virtual time.
+//! Two processes, any connection manager, and everything that can go wrong with their first
+//! datagrams, in virtual time.
 //!
 //! Each test is run for every manager that `for_each_manager!` names. What must hold: in the end
 //! the two have exactly one connection that both can use, or one of them has been told of a
@@ -6,26 +7,19 @@
 //! the network did.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
+#[macro_use]
 mod sim;
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use sim::faults::{Mishap, Odds, Plan, plans};
-use sim::protocol::Protocol;
+use sim::faults::{Mishap, Odds, Plan, plans, restarts};
+use sim::pairs::Pairwise;
 use sim::{HOP, World, seed};
 
 /// Steps that no pair of nodes needs: the livelock detector.
 const STEPS: u64 = 20_000;
-
-/// Runs a test for every manager.
-macro_rules! for_each_manager {
-    ($($name:ident)*) => {
-        mod ibcm { $(#[test] fn $name() { super::$name::<super::sim::ibcm::Ibcm>(); })* }
-        mod rdmacm { $(#[test] fn $name() { super::$name::<super::sim::rdmacm::RdmaCm>(); })* }
-    };
-}
 
 for_each_manager! {
     the_active_side_posts_its_first_fragment_after_at_most_two_round_trips
@@ -36,29 +30,19 @@ for_each_manager! {
     a_silent_peer_is_reported_within_the_bound
 }
 
-/// When each side begins, in hops; every order, and begins that fall into each phase of the other's exchange.
+/// When each side begins, in hops; every order, and begins that fall into each phase of the other's
+/// exchange.
 fn starts() -> Vec<[Option<u32>; 2]> {
     let alone = [[Some(0), None], [None, Some(0)]];
     let later = (0..=5).flat_map(|hop| [[Some(0), Some(hop)], [Some(hop), Some(0)]]);
     alone.into_iter().chain(later).collect()
 }
 
-fn begin<P: Protocol>(world: &mut World<P>, start: [Option<u32>; 2]) {
-    for hop in 0..=5 {
-        for (me, at) in start.into_iter().enumerate() {
-            if at == Some(hop) {
-                world.connect(me, 1 - me);
-            }
-        }
-        world.run_until(HOP * (hop + 1));
-    }
-}
-
-fn the_active_side_posts_its_first_fragment_after_at_most_two_round_trips<P: Protocol>() {
+fn the_active_side_posts_its_first_fragment_after_at_most_two_round_trips<P: Pairwise>() {
     let seed = seed(1);
     for start in starts() {
         let mut world = World::<P>::pair(seed);
-        begin(&mut world, start);
+        world.begin(start, 6);
         world.run(STEPS);
         assert!(world.is_connected(0, 1) && world.is_unharmed(), "{start:?}");
         for (me, at) in start.into_iter().enumerate() {
@@ -75,9 +59,10 @@ fn the_active_side_posts_its_first_fragment_after_at_most_two_round_trips<P: Pro
     }
 }
 
-/// Every order of start, every combination of up to three mishaps: datagrams lost, doubled, overtaken, late, processes that start anew.
+/// Every order of start, every combination of up to three mishaps: datagrams lost, doubled,
+/// overtaken, late, processes that start anew.
 fn up_to_three_mishaps_with_the_first_eight_datagrams_never_leave_a_pair_without_a_connection_or_a_report<
-    P: Protocol,
+    P: Pairwise,
 >() {
     let seed = seed(1);
     let mut runs = 0_u64;
@@ -91,14 +76,14 @@ fn up_to_three_mishaps_with_the_first_eight_datagrams_never_leave_a_pair_without
     assert_eq!(runs, 14 * (1 + 48 + 1072 + 14_784));
 }
 
-fn suffer<P: Protocol>(seed: u64, start: [Option<u32>; 2], mishaps: &[Mishap]) {
+fn suffer<P: Pairwise>(seed: u64, start: [Option<u32>; 2], mishaps: &[Mishap]) {
     let mut world = World::<P>::pair(seed);
     world.plan = Plan::of(mishaps);
-    begin(&mut world, start);
+    world.begin(start, 6);
     world.run(STEPS);
     assert!(world.elapsed() < P::BOUND, "{start:?} {mishaps:?}: {:?}", world.elapsed());
     if !restarts(mishaps) {
-        assert!(world.is_connected(0, 1), "{start:?} {mishaps:?}: {:?}", world.nodes[0].failures);
+        assert!(world.is_connected(0, 1), "{start:?} {mishaps:?}: {:?}", world.processes[0].failures);
         return assert!(world.is_unharmed(), "{start:?} {mishaps:?}");
     }
     world.use_all();
@@ -116,18 +101,14 @@ fn suffer<P: Protocol>(seed: u64, start: [Option<u32>; 2], mishaps: &[Mishap]) {
     check(&world, start, mishaps);
 }
 
-fn restarts(mishaps: &[Mishap]) -> bool {
-    mishaps.iter().any(|mishap| matches!(mishap, Mishap::Restart(..)))
-}
-
-fn check<P: Protocol>(world: &World<P>, start: [Option<u32>; 2], mishaps: &[Mishap]) {
+fn check<P: Pairwise>(world: &World<P>, start: [Option<u32>; 2], mishaps: &[Mishap]) {
     let fine = world.is_connected(0, 1) || world.is_reported(0, 1) || world.is_idle(0, 1);
     let states = [world.state(0, 1), world.state(1, 0)];
     assert!(fine, "{start:?} {mishaps:?}: {states:?}, and nobody was told");
 }
 
 /// The same with an endpoint of one side replaced in the middle.
-fn up_to_two_mishaps_and_a_replaced_endpoint_end_in_a_connection_or_a_report<P: Protocol>() {
+fn up_to_two_mishaps_and_a_replaced_endpoint_end_in_a_connection_or_a_report<P: Pairwise>() {
     let seed = seed(1);
     for (side, other) in [(0, 1), (1, 0)] {
         for hops in 1..6 {
@@ -170,7 +151,7 @@ fn deeds() -> impl Strategy<Value = Deed> {
     ]
 }
 
-fn act<P: Protocol>(world: &mut World<P>, deed: &Deed) {
+fn act<P: Pairwise>(world: &mut World<P>, deed: &Deed) {
     match *deed {
         Deed::Connect(side) => world.connect(side, 1 - side),
         Deed::Replace(side) => world.replace(side, 1 - side),
@@ -183,9 +164,9 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config { cases, source_file: Some(file!()), ..Config::default() })
 }
 
-/// Loss, duplication, reordering, replaced endpoints, restarted processes, in any order: in the end there is one usable
-/// connection or a reported failure, and the network is quiet.
-fn any_history_ends_in_one_connection_or_a_reported_failure<P: Protocol>() {
+/// Loss, duplication, reordering, replaced endpoints, restarted processes, in any order: in the end
+/// there is one usable connection or a reported failure, and the network is quiet.
+fn any_history_ends_in_one_connection_or_a_reported_failure<P: Pairwise>() {
     let odds = (0..40_u64, 0..30_u64, 0..30_u64);
     let histories = (any::<u64>(), odds, proptest::collection::vec(deeds(), 0..12));
     let outcome = runner(600).run(&histories, |(seed, (drop, duplicate, delay), history)| {
@@ -200,9 +181,9 @@ fn any_history_ends_in_one_connection_or_a_reported_failure<P: Protocol>() {
     outcome.unwrap();
 }
 
-/// What a flipped bit does can't be foreseen, but it neither panics, nor sets off an endless exchange, nor makes an
-/// endpoint connect twice.
-fn flipped_bits_do_no_worse_than_fail<P: Protocol>() {
+/// What a flipped bit does can't be foreseen, but it neither panics, nor sets off an endless
+/// exchange, nor makes an endpoint connect twice.
+fn flipped_bits_do_no_worse_than_fail<P: Pairwise>() {
     let histories = (any::<u64>(), 1..60_u64, proptest::collection::vec(deeds(), 0..8));
     let outcome = runner(600).run(&histories, |(seed, corrupt, history)| {
         let mut world = World::<P>::pair(seed);
@@ -215,12 +196,16 @@ fn flipped_bits_do_no_worse_than_fail<P: Protocol>() {
     outcome.unwrap();
 }
 
-fn a_silent_peer_is_reported_within_the_bound<P: Protocol>() {
+fn a_silent_peer_is_reported_within_the_bound<P: Pairwise>() {
     let mut world = World::<P>::pair(seed(3));
-    world.nodes[1].deaf = true;
+    world.go_away(1);
     world.connect(0, 1);
     world.run(STEPS);
-    assert_eq!(world.nodes[0].failures.len(), 1);
+    assert_eq!(world.processes[0].failures.len(), 1);
     assert!(world.elapsed() < P::BOUND && world.elapsed() > Duration::from_secs(1), "{:?}", world.elapsed());
-    assert!(world.nodes[0].failures[0].to_string().contains("[5,1]"), "{}", world.nodes[0].failures[0]);
+    assert!(
+        world.processes[0].failures[0].to_string().contains("[5,1]"),
+        "{}",
+        world.processes[0].failures[0]
+    );
 }

@@ -1,26 +1,21 @@
 //! Many processes, any connection manager, random faults, in virtual time. See `simulator` for two.
 //!
-//! `OXIB_SIM_SEED` sets the seed, `OXIB_SIM_ROUNDS` how many seeds from there on are tried (default: 2).
+//! `OXIB_SIM_SEED` sets the seed, `OXIB_SIM_ROUNDS` how many seeds from there on are tried
+//! (default: 2).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
+#[macro_use]
 mod sim;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sim::faults::Odds;
-use sim::protocol::Protocol;
-use sim::{HOP, World, seed};
+use sim::pairs::Pairwise;
+use sim::{HOP, World, seed, seeds};
 
 /// Steps per pair that no world needs: the livelock detector.
 const STEPS_PER_PAIR: u64 = 400;
-
-macro_rules! for_each_manager {
-    ($($name:ident)*) => {
-        mod ibcm { $(#[test] fn $name() { super::$name::<super::sim::ibcm::Ibcm>(); })* }
-        mod rdmacm { $(#[test] fn $name() { super::$name::<super::sim::rdmacm::RdmaCm>(); })* }
-    };
-}
 
 for_each_manager! {
     sixty_four_processes_connect_all_to_all_whatever_the_network_does
@@ -35,17 +30,13 @@ const BAD: Odds = Odds { drop: 5, duplicate: 5, delay: 5, corrupt: 0 };
 /// Pairs, the lower number first.
 type Pairs = BTreeSet<(usize, usize)>;
 
-fn rounds() -> u64 {
-    std::env::var("OXIB_SIM_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
-}
-
 fn all_to_all(nodes: usize) -> Pairs {
     (0..nodes).flat_map(|b| (0..b).map(move |a| (a, b))).collect()
 }
 
 /// Each process picks so many peers.
-fn at_random<P: Protocol>(world: &mut World<P>, picks: usize) -> Pairs {
-    let nodes = world.nodes.len();
+fn at_random<P: Pairwise>(world: &mut World<P>, picks: usize) -> Pairs {
+    let nodes = world.processes.len();
     let mut pairs = Pairs::new();
     for a in 0..nodes {
         for _ in 0..picks {
@@ -59,10 +50,9 @@ fn at_random<P: Protocol>(world: &mut World<P>, picks: usize) -> Pairs {
 }
 
 /// All know each other; then one side or both begin, at random times within a millisecond.
-fn begin<P: Protocol>(world: &mut World<P>, pairs: &Pairs) {
+fn begin<P: Pairwise>(world: &mut World<P>, pairs: &Pairs) {
     for &(a, b) in pairs {
-        world.add(a, b);
-        world.add(b, a);
+        world.meet(a, b);
     }
     let mut begins = Vec::new();
     for &(a, b) in pairs {
@@ -70,23 +60,17 @@ fn begin<P: Protocol>(world: &mut World<P>, pairs: &Pairs) {
         let asks = [(a, b), (b, a)].into_iter().enumerate().filter(|&(side, _)| who != side);
         begins.extend(asks.map(|(_, ask)| ask));
     }
-    let mut begins: Vec<(usize, (usize, usize))> =
-        begins.into_iter().map(|ask| (world.below(100), ask)).collect();
-    begins.sort_unstable();
-    for (hop, (me, peer)) in begins {
-        world.run_until(HOP * u32::try_from(hop).unwrap());
-        world.connect(me, peer);
-    }
+    let begins = begins.into_iter().map(|(me, peer)| (HOP * world.below(100) as u32, me, peer)).collect();
+    world.begin_all(begins);
 }
 
-fn finish<P: Protocol>(world: &mut World<P>, pairs: &Pairs) {
+fn finish<P: Pairwise>(world: &mut World<P>, pairs: &Pairs) {
     world.run(STEPS_PER_PAIR * pairs.len() as u64);
     assert!(world.elapsed() < P::BOUND, "{:?}", world.elapsed());
 }
 
-fn survive<P: Protocol>(nodes: usize, picks: Option<usize>) {
-    let first = seed(1);
-    for seed in first..first + rounds() {
+fn survive<P: Pairwise>(nodes: usize, picks: Option<usize>) {
+    for seed in seeds(1, 2) {
         let mut world = World::<P>::new(nodes, seed, &P::Params::default());
         world.odds = BAD;
         let pairs = match picks {
@@ -100,17 +84,16 @@ fn survive<P: Protocol>(nodes: usize, picks: Option<usize>) {
     }
 }
 
-fn sixty_four_processes_connect_all_to_all_whatever_the_network_does<P: Protocol>() {
+fn sixty_four_processes_connect_all_to_all_whatever_the_network_does<P: Pairwise>() {
     survive::<P>(64, None);
 }
 
-fn a_thousand_processes_connect_whatever_the_network_does<P: Protocol>() {
+fn a_thousand_processes_connect_whatever_the_network_does<P: Pairwise>() {
     survive::<P>(1_000, Some(8));
 }
 
-fn processes_that_start_anew_in_the_storm_leave_no_pair_without_a_connection_or_a_report<P: Protocol>() {
-    let first = seed(1);
-    for seed in first..first + rounds() {
+fn processes_that_start_anew_in_the_storm_leave_no_pair_without_a_connection_or_a_report<P: Pairwise>() {
+    for seed in seeds(1, 2) {
         let mut world = World::<P>::new(64, seed, &P::Params::default());
         world.odds = BAD;
         for _ in 0..16 {
@@ -132,23 +115,20 @@ fn processes_that_start_anew_in_the_storm_leave_no_pair_without_a_connection_or_
 
 /// All peers ask one process at the same moment. Its queue holds 512 datagrams, and each takes it
 /// `service`.
-fn storm<P: Protocol>(params: &P::Params, odds: Odds, service: Duration) -> World<P> {
+fn storm<P: Pairwise>(params: &P::Params, odds: Odds, service: Duration) -> World<P> {
     const PEERS: usize = 1_000;
     let mut world = World::<P>::new(PEERS + 1, seed(3), params);
     world.odds = odds;
-    world.nodes[0].service = service;
+    world.processes[0].service = service;
     assert_eq!(P::room(params), 512);
-    for peer in 1..=PEERS {
-        world.add(0, peer);
-        world.add(peer, 0);
-    }
+    (1..=PEERS).for_each(|peer| world.meet(0, peer));
     (1..=PEERS).for_each(|peer| world.connect(peer, 0));
     world.run(STEPS_PER_PAIR * PEERS as u64);
-    assert!(world.nodes[0].overrun > 0, "the queue was not even full");
+    assert!(world.processes[0].overrun > 0, "the queue was not even full");
     println!(
         "{} datagrams, {} lost for want of a receive, {:?}",
         world.sent,
-        world.nodes[0].overrun,
+        world.processes[0].overrun,
         world.elapsed()
     );
     assert!((1..=PEERS).all(|peer| world.is_connected(peer, 0)));
@@ -156,7 +136,7 @@ fn storm<P: Protocol>(params: &P::Params, odds: Odds, service: Duration) -> Worl
     world
 }
 
-fn a_thousand_peers_at_one_busy_process_all_get_their_connection<P: Protocol>() {
+fn a_thousand_peers_at_one_busy_process_all_get_their_connection<P: Pairwise>() {
     for params in P::defaults() {
         for micros in [50, 200, 1_000, 2_000] {
             let world = storm::<P>(&params, Odds::default(), Duration::from_micros(micros));
@@ -167,7 +147,7 @@ fn a_thousand_peers_at_one_busy_process_all_get_their_connection<P: Protocol>() 
     }
 }
 
-fn a_thousand_peers_at_one_busy_process_on_a_bad_network_all_get_their_connection<P: Protocol>() {
+fn a_thousand_peers_at_one_busy_process_on_a_bad_network_all_get_their_connection<P: Pairwise>() {
     let odds = Odds { drop: 10, duplicate: 10, delay: 10, corrupt: 0 };
     for params in P::defaults() {
         storm::<P>(&params, odds, Duration::from_millis(1));

@@ -1,5 +1,6 @@
-//! xrc's machines when send queue pairs break, processes die and endpoints are made anew. (`xrc_simulator` tries every order and fault
-//! of a start.) What must hold is in `sim/xrc/checks.rs`.
+//! xrc's machines when send queue pairs break, processes die and endpoints are made anew.
+//! (`xrc_simulator` tries every order and fault of a start.) What must hold is in
+//! `sim/xrc/checks.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod sim;
@@ -14,7 +15,7 @@ fn odds(seed: u64) -> Odds {
 }
 
 fn meeting(nodes: &[usize], seed: u64) -> World {
-    let mut world = World::new(nodes, seed);
+    let mut world = World::on_nodes(nodes, seed);
     world.meet_all();
     world
 }
@@ -32,7 +33,7 @@ fn the_living_stay_connected_when_processes_of_their_nodes_die() {
             }
             world.kill(victim);
         }
-        world.run();
+        world.run_until_quiet();
         world.check();
         world.close();
     }
@@ -53,7 +54,7 @@ fn endpoints_that_are_removed_and_made_again_at_any_moment_connect_again() {
             world.replace(me, peer);
             world.say_all();
         }
-        world.run();
+        world.run_until_quiet();
         world.check();
         world.close();
     }
@@ -65,14 +66,14 @@ fn a_send_queue_pair_that_breaks_is_replaced_for_all_who_used_it() {
         let mut world = meeting(&[0, 1, 1, 1], seed);
         world.odds = odds(seed);
         (1..4).for_each(|peer| world.connect(0, peer));
-        world.run();
+        world.run_until_quiet();
         world.say_all();
         // The culprit is alive all the same: it is removed and made again.
         let key = world.processes[0].current[&1];
         let path = world.processes[0].ends[&key].route.unwrap().path;
         world.breaks(0, path, key);
         world.add(0, 1);
-        world.run();
+        world.run_until_quiet();
         world.check();
         world.close();
     }
@@ -87,8 +88,8 @@ fn a_process_that_does_not_answer_does_not_hold_up_the_others_of_its_node() {
     world.connect(0, 2);
     world.run_for(Duration::from_millis(200));
     assert!(world.is_usable(0, 2));
-    world.run();
-    assert_eq!(world.processes[0].failures.iter().map(|(peer, _)| *peer).collect::<Vec<_>>(), [1]);
+    world.run_until_quiet();
+    assert!(world.processes[0].failures.len() == 1 && world.has_report_of(0, 1));
     world.check();
     world.close();
 }
@@ -98,19 +99,20 @@ fn an_endpoint_that_has_failed_fails_at_its_peer_too_and_is_no_longer_asked() {
     let mut world = meeting(&[0, 1, 1], 3);
     (1..3).for_each(|peer| world.connect(0, peer));
     world.connect(1, 0);
-    world.run();
+    world.run_until_quiet();
     world.abandon(0, 1);
-    world.run();
-    let reasons = world.processes[1].failures.clone();
-    assert!(reasons.len() == 1 && reasons[0].0 == 0 && reasons[0].1.contains("has failed"), "{reasons:?}");
+    world.run_until_quiet();
+    let failures = &world.processes[1].failures;
+    assert!(failures.len() == 1 && world.has_report_of(1, 0), "{failures:?}");
+    assert!(failures[0].to_string().contains("has failed"), "{failures:?}");
     // A new endpoint there is refused as long as the failed one is here, and welcome afterwards.
     world.add(1, 0);
-    world.run();
+    world.run_until_quiet();
     assert_eq!(world.processes[1].failures.len(), 2);
     world.processes[1].failures.clear();
     world.replace(0, 1);
     world.add(1, 0);
-    world.run();
+    world.run_until_quiet();
     world.check();
     world.close();
 }

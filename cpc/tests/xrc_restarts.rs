@@ -1,5 +1,5 @@
-//! xrc's machines when a peer is not the one any more that they knew: a later life of its process, and a later endpoint of one whose
-//! farewell was not heard. The world is `sim/xrc`'s.
+//! xrc's machines when a peer is not the one any more that they knew: a later life of its process,
+//! and a later endpoint of one whose farewell was not heard. The world is `sim/xrc`'s.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod sim;
@@ -21,11 +21,11 @@ fn a_process_that_begins_anew_is_found_by_its_request_by_those_who_were_told_of_
     world.restart_unheard(2);
     world.connect(2, 0);
     world.connect(2, 1);
-    world.run();
+    world.run_until_quiet();
     // Both ways: who was asked now asks where the request came from.
     world.connect(0, 2);
     world.connect(1, 2);
-    world.run();
+    world.run_until_quiet();
     world.check();
     assert!((0..2).all(|peer| world.processes[peer].machine.stats().relearned == 1));
     world.close();
@@ -43,14 +43,15 @@ fn a_request_to_a_former_life_is_sent_again_to_the_later_one_when_that_asks() {
         world.run_for(Duration::from_secs(1));
         assert!((3..6).all(|peer| world.is_usable(0, peer)), "after {after} hops");
         assert!(world.is_usable(3, 0));
-        world.run();
+        world.run_until_quiet();
         assert!(world.processes[0].failures.is_empty());
         world.say_all();
         world.close();
     }
 }
 
-/// What was up is reported as gone, the new request waits for a new endpoint, and nothing waits for an answer of the dead.
+/// What was up is reported as gone, the new request waits for a new endpoint, and nothing waits for
+/// an answer of the dead.
 #[test]
 fn a_later_life_ends_what_was_with_the_former_one_at_once() {
     for (there, back) in [(true, false), (false, true), (true, true)] {
@@ -64,7 +65,7 @@ fn a_later_life_ends_what_was_with_the_former_one_at_once() {
             }
         };
         both(&mut world);
-        world.run();
+        world.run_until_quiet();
         world.say_all();
         world.restart_unheard(1);
         world.connect(1, 0);
@@ -72,7 +73,7 @@ fn a_later_life_ends_what_was_with_the_former_one_at_once() {
         assert!(world.is_usable(1, 0), "{there} {back}");
         assert!(!there || world.is_usable(0, 1), "{there} {back}");
         assert_eq!(world.processes[0].machine.leaving(), 0, "nobody is left who could agree");
-        world.run();
+        world.run_until_quiet();
         world.check();
         world.close();
     }
@@ -83,7 +84,7 @@ fn a_later_life_ends_what_was_with_the_former_one_at_once() {
 fn a_new_endpoint_of_a_later_life_does_not_wait_for_the_agreement_of_the_former_one() {
     let mut world = World::grid(2, 1, seed(14));
     world.connect(0, 1);
-    world.run();
+    world.run_until_quiet();
     world.go_away(1);
     world.remove(0, 1);
     world.run_for(HOP * 5);
@@ -92,7 +93,7 @@ fn a_new_endpoint_of_a_later_life_does_not_wait_for_the_agreement_of_the_former_
     world.add(0, 1);
     world.run_for(HOP * 5);
     assert!(world.is_usable(0, 1));
-    world.run();
+    world.run_until_quiet();
     world.check();
     world.close();
 }
@@ -103,14 +104,14 @@ fn of_two_addresses_of_a_process_the_later_one_counts_whoever_tells_it() {
     let mut world = World::grid(2, 1, seed(15));
     world.restart_unheard(1);
     world.connect(1, 0);
-    world.run();
+    world.run_until_quiet();
     // From now on it asks no process.
     world.processes[1].wants.clear();
     world.replace(0, 1);
     world.connect(0, 1);
     world.run_for(Duration::from_secs(1));
     assert!(world.is_usable(0, 1));
-    world.run();
+    world.run_until_quiet();
     world.check();
     world.close();
 }
@@ -131,10 +132,10 @@ fn what_a_former_life_has_sent_undoes_nothing_of_a_later_one() {
             world.restart_unheard(who);
         }
         for _ in 0..3 {
-            world.run();
+            world.run_until_quiet();
             world.use_all();
         }
-        world.run();
+        world.run_until_quiet();
         assert!(world.elapsed() < BOUND * 4);
         world.check_told();
     }
@@ -147,14 +148,15 @@ fn later_lives_are_known_as_such_when_the_clock_comes_round() {
         Incarnation(3).is_newer_than(Incarnation(u32::MAX - 3))
             && !Incarnation(u32::MAX - 3).is_newer_than(Incarnation(3))
     );
-    // The seed is where the count of incarnations begins, three behind: its names are numbered from 101 on.
-    let mut world = World::grid(2, 1, u64::from(u32::MAX) - 105);
+    // The seed is where the count of incarnations begins, three behind: the third is the first one
+    // after it has come round.
+    let mut world = World::grid(2, 1, 0);
     let old = world.processes[1].address.listener.incarnation;
     world.restart_unheard(1);
     let new = world.processes[1].address.listener.incarnation;
     assert!(new.0 < old.0, "{new:?} {old:?}");
     world.connect(1, 0);
-    world.run();
+    world.run_until_quiet();
     world.check();
     world.close();
 }
@@ -172,7 +174,7 @@ fn a_new_endpoint_is_not_taken_for_the_one_whose_farewell_was_never_heard() {
             if back {
                 world.connect(2, 0);
             }
-            world.run();
+            world.run_until_quiet();
             (0..said).for_each(|_| world.say_all());
             world.go_away(2);
             world.remove(0, 2);
@@ -181,7 +183,7 @@ fn a_new_endpoint_is_not_taken_for_the_one_whose_farewell_was_never_heard() {
             world.wake(2);
             world.add(0, 2);
             world.connect(0, 2);
-            world.run();
+            world.run_until_quiet();
             world.check();
             assert_eq!(world.say(0, 2), Heard::Next, "{there} {back} {said}");
             if back {
@@ -215,7 +217,7 @@ fn nothing_is_taken_for_a_repetition_whoever_was_away_when_endpoints_were_made_a
             world.wake(away);
             world.say_all();
         }
-        world.run();
+        world.run_until_quiet();
         world.check_told_somewhere();
     }
 }

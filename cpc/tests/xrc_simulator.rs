@@ -1,7 +1,9 @@
-//! xrc machines on several nodes in virtual time: every order and fault of a start, storms, and processes that begin anew. (`xrc_breaks`
-//! does the rest.) What must hold is in `sim/xrc/checks.rs`.
+//! xrc machines on several nodes in virtual time: every order and fault of a start, storms, and
+//! processes that begin anew. (`xrc_breaks` does the rest.) What must hold is in
+//! `sim/xrc/checks.rs`.
 //!
-//! The faults are those of `simulator`; `OXIB_SIM_SEED` and `OXIB_SIM_ROUNDS` as there and in `simulator_storms`.
+//! The faults are those of `simulator`; `OXIB_SIM_SEED` and `OXIB_SIM_ROUNDS` as there and in
+//! `simulator_storms`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod sim;
@@ -9,9 +11,9 @@ mod sim;
 use std::time::Duration;
 
 use cpc::ibcm::Params;
-use sim::faults::{Mishap, Odds, Plan, plans};
+use sim::faults::{Mishap, Odds, Plan, plans, restarts};
 use sim::xrc::{BOUND, World};
-use sim::{HOP, seed};
+use sim::{HOP, seed, seeds};
 
 /// When each side begins, in hops.
 const STARTS: [[Option<u32>; 2]; 7] = [
@@ -24,17 +26,6 @@ const STARTS: [[Option<u32>; 2]; 7] = [
     [Some(3), Some(0)],
 ];
 
-fn begin(world: &mut World, start: [Option<u32>; 2]) {
-    for hop in 0..4 {
-        for (me, at) in start.into_iter().enumerate() {
-            if at == Some(hop) {
-                world.connect(me, 1 - me);
-            }
-        }
-        world.run_until(HOP * (hop + 1));
-    }
-}
-
 #[test]
 fn up_to_three_mishaps_with_the_first_eight_datagrams_never_leave_a_pair_without_a_connection_or_a_report() {
     let first = seed(1);
@@ -44,18 +35,20 @@ fn up_to_three_mishaps_with_the_first_eight_datagrams_never_leave_a_pair_without
             runs += 1;
             let mut world = World::grid(2, 1, first.wrapping_add(runs));
             world.plan = Plan::of(mishaps);
-            begin(&mut world, start);
-            world.run();
+            world.begin(start, 4);
+            world.run_until_quiet();
             assert!(world.elapsed() < BOUND, "{start:?} {mishaps:?}");
-            if mishaps.iter().any(|mishap| matches!(mishap, Mishap::Restart(..))) {
+            if restarts(mishaps) {
                 // A planned restart may come only now, and each calls for another look.
                 for _ in mishaps {
                     world.use_all();
-                    world.run();
+                    world.run_until_quiet();
                 }
             } else {
-                let unharmed = world.processes.iter().all(|process| process.failures.is_empty());
-                assert!(unharmed, "{start:?} {mishaps:?}: such a network is no reason to give up");
+                assert!(
+                    !world.has_failures(),
+                    "{start:?} {mishaps:?}: such a network is no reason to give up"
+                );
             }
             world.check_told();
             if let [Mishap::Restart(_, node)] = *mishaps
@@ -82,18 +75,14 @@ fn all_to_all(nodes: usize, per_node: usize, seed: u64, odds: Odds) -> World {
 #[test]
 fn without_faults_one_send_queue_pair_a_node_serves_all_its_processes() {
     let mut world = all_to_all(4, 4, seed(2), Odds::default());
-    world.run();
+    world.run_until_quiet();
     world.check();
     for process in &world.processes {
         assert_eq!(process.machine.stats().senders, 4, "one for each node, its own included");
     }
-    assert_eq!(world.receivers.len(), 16 * 4);
+    assert_eq!(world.shared.len(), 16 * 4);
     assert_eq!(world.sent, 16 * 15 * 2, "one request and one answer for each direction");
     world.close();
-}
-
-fn rounds() -> u64 {
-    std::env::var("OXIB_SIM_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
 }
 
 /// Those of a node that are asked first are stopped: the others wait one time-out for each doubling
@@ -114,7 +103,7 @@ fn however_many_processes_of_a_node_are_stopped_the_others_wait_for_a_few_time_o
         assert!(world.is_usable(0, 63), "the node is connected");
         world.run_for(Duration::from_secs(10));
         (32..32 + stopped).for_each(|peer| world.wake(peer));
-        world.run();
+        world.run_until_quiet();
         world.check();
         world.close();
     }
@@ -134,34 +123,34 @@ fn one_who_comes_to_a_node_of_which_all_so_far_are_stopped_is_asked_at_once() {
     assert!(world.is_usable(0, 6), "two stopped processes hold it up");
     world.run_for(Duration::from_secs(5));
     (4..6).for_each(|stopped| world.wake(stopped));
-    world.run();
+    world.run_until_quiet();
     world.check();
     world.close();
 }
 
-/// A process that is alive, and has not been told of us yet: it says that it takes longer, and may do so for a minute.
+/// A process that is alive, and has not been told of us yet: it says that it takes longer, and may
+/// do so for a minute.
 #[test]
 fn one_who_asks_for_more_time_does_not_hold_up_the_others_of_its_node() {
-    let mut world = World::new(&[0, 1, 1], seed(7));
+    let mut world = World::on_nodes(&[0, 1, 1], seed(7));
     (1..3).for_each(|peer| world.add(0, peer));
     world.add(2, 0);
-    world.processes[1].deaf_to_strangers = true;
+    world.processes[1].welcoming = false;
     (1..3).for_each(|peer| world.connect(0, peer));
     world.run_for(Params::default().timeout * 5 / 4);
     assert!(world.is_usable(0, 2) && !world.is_usable(0, 1));
     assert_eq!(world.processes[0].machine.stats().repeated, 0, "it was asked not to repeat");
     world.add(1, 0);
-    world.run();
+    world.run_until_quiet();
     world.check();
     world.close();
 }
 
 #[test]
 fn all_to_all_on_a_bad_network_comes_up_whatever_is_lost() {
-    let first = seed(3);
-    for seed in first..first + rounds() {
+    for seed in seeds(3, 4) {
         let mut world = all_to_all(4, 4, seed, Odds { drop: 10, duplicate: 10, delay: 10, corrupt: 0 });
-        world.run();
+        world.run_until_quiet();
         assert!(world.elapsed() < BOUND);
         world.check();
         world.close();
@@ -170,18 +159,17 @@ fn all_to_all_on_a_bad_network_comes_up_whatever_is_lost() {
 
 #[test]
 fn processes_that_start_anew_leave_nobody_without_a_connection_or_a_report() {
-    let first = seed(4);
-    for seed in first..first + rounds() {
+    for seed in seeds(4, 4) {
         let mut world = all_to_all(4, 4, seed, Odds { drop: 5, duplicate: 5, delay: 5, corrupt: 0 });
         for _ in 0..4 {
-            let (after, process) = (world.random() % 600, world.below(16));
+            let (after, process) = (world.below(600) as u64, world.below(16));
             world.plan.restarts.insert(after, process);
         }
         for _ in 0..3 {
-            world.run();
+            world.run_until_quiet();
             world.use_all();
         }
-        world.run();
+        world.run_until_quiet();
         world.check_told();
     }
 }

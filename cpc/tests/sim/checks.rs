@@ -1,18 +1,32 @@
-//! What must hold of two processes of the simulated world.
+//! What must hold of two processes of the simulated world whose endpoints have queue pairs.
 
 use super::World;
-use super::node::End;
+use super::machine::QpMachine;
+use super::pairs::Pair;
+use super::process::End;
 use super::protocol::Protocol;
 
 impl<P: Protocol> World<P> {
-    pub fn end(&self, node: usize, peer: usize) -> Option<&End<P::Address>> {
-        let me = &self.nodes[node];
-        me.current.get(&peer).and_then(|key| me.ends.get(key))
+    /// The process was told that it has no connection to the peer.
+    pub fn has_report_of(&self, me: usize, peer: usize) -> bool {
+        let peer = self.processes[peer].name;
+        self.processes[me].failures.iter().any(|failure| failure.peer == peer)
     }
 
-    pub fn state(&self, node: usize, peer: usize) -> Option<P::State> {
-        let me = &self.nodes[node];
-        me.current.get(&peer).and_then(|&key| me.manager.state(key))
+    pub fn has_failures(&self) -> bool {
+        self.processes.iter().any(|process| !process.failures.is_empty())
+    }
+
+    /// No failure was reported, and no connection was taken down.
+    pub fn is_unharmed(&self) -> bool {
+        !self.has_failures() && self.processes.iter().all(|process| process.disconnects == 0)
+    }
+}
+
+impl<P: Protocol<Machine: QpMachine, End = Pair>> World<P> {
+    pub fn state(&self, me: usize, peer: usize) -> Option<<P::Machine as QpMachine>::State> {
+        let process = &self.processes[me];
+        process.current.get(&peer).and_then(|&key| process.machine.state(key))
     }
 
     /// Both ends are up, to each other, with the same numbers at both ends.
@@ -20,17 +34,15 @@ impl<P: Protocol> World<P> {
         let (Some(x), Some(y)) = (self.end(a, b), self.end(b, a)) else { return false };
         let up = x.connected_at.is_some() && y.connected_at.is_some();
         let states = [self.state(a, b), self.state(b, a)];
-        up && states == [Some(P::UP); 2] && agrees(x, y) && agrees(y, x)
+        up && states == [Some(P::Machine::UP); 2] && agrees(x, y) && agrees(y, x)
     }
 
     /// One of the two was told that the pair is not connected: by the connection manager, or by the
     /// device, whose packets were not acknowledged.
     pub fn is_reported(&self, a: usize, b: usize) -> bool {
-        [(a, b), (b, a)].iter().any(|&(x, y)| {
-            let peer = self.nodes[y].name;
-            let failed = self.nodes[x].failures.iter().any(|f| f.peer == peer);
-            failed || self.end(x, y).is_some_and(|end| end.broken)
-        })
+        [(a, b), (b, a)]
+            .iter()
+            .any(|&(x, y)| self.has_report_of(x, y) || self.end(x, y).is_some_and(|end| end.broken))
     }
 
     /// One usable connection, or a failure that one of the two was told of.
@@ -47,17 +59,13 @@ impl<P: Protocol> World<P> {
     /// Neither has anything to send to the other, or a connection.
     pub fn is_idle(&self, a: usize, b: usize) -> bool {
         [(a, b), (b, a)].iter().all(|&(x, y)| {
-            !self.nodes[x].wants.contains(&y) && self.end(x, y).is_none_or(|end| end.connected_at.is_none())
+            !self.processes[x].wants.contains(&y)
+                && self.end(x, y).is_none_or(|end| end.connected_at.is_none())
         })
-    }
-
-    /// No failure was reported, and no connection was taken down.
-    pub fn is_unharmed(&self) -> bool {
-        self.nodes.iter().all(|n| n.failures.is_empty() && n.disconnects == 0)
     }
 }
 
 /// `y` is what `x` thinks it is connected to.
-fn agrees<A>(x: &End<A>, y: &End<A>) -> bool {
-    x.remote.as_ref().is_some_and(|r| r.qpns == y.qpns && Some(r.psn) == y.psn)
+fn agrees<P: Protocol<End = Pair>>(x: &End<P>, y: &End<P>) -> bool {
+    x.remote.is_some() && x.remote == y.qpns.zip(y.psn)
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::net::Net;
+
 /// What happens to one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -23,7 +25,22 @@ pub struct Odds {
     pub corrupt: u64,
 }
 
-/// Faults by the number of the datagram that they hit; restarts of a node, right after a datagram has left.
+/// Draws once for each kind of fault.
+pub fn draw_each<T>(net: &mut Net<T>) -> Option<Fault> {
+    let odds = net.odds;
+    if net.chance(odds.drop) {
+        Some(Fault::Drop)
+    } else if net.chance(odds.duplicate) {
+        Some(Fault::Duplicate)
+    } else if net.chance(odds.delay) {
+        Some(Fault::Delay(net.below(30_000) as u32))
+    } else {
+        None
+    }
+}
+
+/// Faults by the number of the datagram that they hit; restarts of a node, right after a datagram
+/// has left.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     pub faults: HashMap<u64, Fault>,
@@ -35,6 +52,10 @@ pub struct Plan {
 pub enum Mishap {
     Fault(u64, Fault),
     Restart(u64, usize),
+}
+
+pub fn restarts(mishaps: &[Mishap]) -> bool {
+    mishaps.iter().any(|mishap| matches!(mishap, Mishap::Restart(..)))
 }
 
 impl Plan {
@@ -55,8 +76,9 @@ pub const FIRST: u64 = 8;
 /// Beyond the first time-out of ibcm.
 pub const LONG: u32 = 11_000;
 
-/// All ways to let up to `left` things go wrong with the first [`FIRST`] datagrams of two nodes: each datagram may be dropped,
-/// doubled, overtaken or late, and one of the two processes may start anew right after it.
+/// All ways to let up to `left` things go wrong with the first [`FIRST`] datagrams of two nodes:
+/// each datagram may be dropped, doubled, overtaken or late, and one of the two processes may start
+/// anew right after it.
 pub fn plans(left: u32, each: &mut dyn FnMut(&[Mishap])) {
     extend(0, left, &mut Vec::new(), each);
 }

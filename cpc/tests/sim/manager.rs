@@ -1,8 +1,11 @@
-//! A model of the kernel's InfiniBand connection manager (Linux, drivers/infiniband/core/cm.c and cma.c), as rdmacm sees it.
+//! A model of the kernel's InfiniBand connection manager (Linux, drivers/infiniband/core/cm.c and
+//! cma.c), as rdmacm sees it.
 //!
-//! What matters is kept: requests, replies and disconnects are repeated every 4.3 s, 15 times; repetitions are recognised as long as
-//! the exchange lives and are new ones after; a reply for an id that is gone is dropped in silence; destroying an id tells the
-//! other side once; a confirmation (RTU) that is lost is repeated only for a repeated reply. Addresses and routes resolve at once.
+//! What matters is kept: requests, replies and disconnects are repeated every 4.3 s, 15 times;
+//! repetitions are recognised as long as the exchange lives and are new ones after; a reply for an
+//! id that is gone is dropped in silence; destroying an id tells the other side once; a
+//! confirmation (RTU) that is lost is repeated only for a repeated reply. Addresses and routes
+//! resolve at once.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,52 +21,32 @@ const RETRIES: u32 = 15;
 /// The manager's name for one of its connections; also the PSN that its side starts with.
 type CommId = u32;
 
-#[derive(Clone, Debug)]
-pub enum Mad {
-    Req {
-        from: CommId,
-        port: u16,
-        data: Vec<u8>,
-    },
-    Rep {
-        from: CommId,
-        to: CommId,
-        data: Vec<u8>,
-    },
-    Rtu {
-        from: CommId,
-        to: CommId,
-    },
-    /// `to` is 0 where its sender knows of no id.
-    Rej {
-        from: CommId,
-        to: CommId,
-        nobody: bool,
-        data: Vec<u8>,
-    },
-    Dreq {
-        from: CommId,
-        to: CommId,
-    },
-    Drep {
-        to: CommId,
-    },
+#[derive(Clone, Copy)]
+enum Kind {
+    Req { port: u16 },
+    Rep,
+    Rtu,
+    Rej { nobody: bool },
+    Dreq,
+    Drep,
 }
 
-impl Mad {
-    pub fn private_data_mut(&mut self) -> Option<&mut Vec<u8>> {
-        match self {
-            Mad::Req { data, .. } | Mad::Rep { data, .. } | Mad::Rej { data, .. } => Some(data),
-            Mad::Rtu { .. } | Mad::Dreq { .. } | Mad::Drep { .. } => None,
-        }
-    }
+#[derive(Clone)]
+pub struct Mad {
+    kind: Kind,
+    from: CommId,
+    /// 0 where its sender knows of no id.
+    to: CommId,
+    /// Private data.
+    pub data: Vec<u8>,
 }
 
-/// What happened to an id.
-pub enum News {
+/// What happened to an id. `R` says whose request it is.
+#[derive(Clone)]
+pub enum News<R> {
     AddrResolved,
     RouteResolved,
-    Request(CommId, Vec<u8>),
+    Request(R, Vec<u8>),
     Response(Vec<u8>),
     Established,
     Refused(Vec<u8>),
@@ -72,7 +55,7 @@ pub enum News {
     Disconnected,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
     ReqSent,
@@ -99,7 +82,6 @@ struct Connection {
 }
 
 pub struct Manager {
-    reach: Qpn,
     /// The port that the process listens on.
     port: u16,
     last: CommId,
@@ -109,16 +91,15 @@ pub struct Manager {
     known: HashMap<(Qpn, CommId), CommId>,
     timers: BTreeSet<(Instant, CommId)>,
     out: VecDeque<(Qpn, Mad)>,
-    news: VecDeque<(Token, News)>,
+    news: VecDeque<(Token, News<CommId>)>,
 }
 
 impl Manager {
-    /// `birth` numbers the managers: no two use the same names for connections.
-    pub fn new(reach: Qpn, port: u16, birth: u32) -> Manager {
+    /// `number` numbers the managers: no two use the same names for connections.
+    pub fn new(port: u16, number: u32) -> Manager {
         Manager {
-            reach,
             port,
-            last: birth << 12,
+            last: number << 12,
             connections: HashMap::new(),
             by_id: HashMap::new(),
             known: HashMap::new(),
@@ -128,15 +109,11 @@ impl Manager {
         }
     }
 
-    pub fn reach(&self) -> Qpn {
-        self.reach
-    }
-
     pub fn next_datagram(&mut self) -> Option<(Qpn, Mad)> {
         self.out.pop_front()
     }
 
-    pub fn next_news(&mut self) -> Option<(Token, News)> {
+    pub fn next_news(&mut self) -> Option<(Token, News<CommId>)> {
         loop {
             let (id, news) = self.news.pop_front()?;
             // What happened to an id that was destroyed is not told.
@@ -159,16 +136,7 @@ impl Manager {
     // The calls.
 
     pub fn resolve(&mut self, id: Token, peer: Qpn, port: u16) {
-        let name = self.add(Connection {
-            id,
-            state: State::Idle,
-            peer,
-            theirs: 0,
-            port,
-            pending: None,
-            tries: 0,
-            deadline: None,
-        });
+        let name = self.add(id, State::Idle, peer, 0, port);
         self.by_id.insert(id, name);
         self.news.push_back((id, News::AddrResolved));
     }
@@ -178,9 +146,10 @@ impl Manager {
     }
 
     pub fn connect(&mut self, id: Token, data: Vec<u8>, now: Instant) {
-        let Some(name) = self.in_state(id, &[State::Idle]) else { return };
-        let port = self.connections[&name].port;
-        self.ask(name, State::ReqSent, Mad::Req { from: name, port, data }, now);
+        if let Some(name) = self.in_state(id, &[State::Idle]) {
+            let port = self.connections[&name].port;
+            self.send_until_answered(name, State::ReqSent, Kind::Req { port }, data, now);
+        }
     }
 
     /// The process has a name for the request.
@@ -192,51 +161,52 @@ impl Manager {
     }
 
     pub fn accept(&mut self, id: Token, data: Vec<u8>, now: Instant) {
-        let Some(name) = self.in_state(id, &[State::ReqReceived]) else { return };
-        let to = self.connections[&name].theirs;
-        self.ask(name, State::RepSent, Mad::Rep { from: name, to, data }, now);
+        if let Some(name) = self.in_state(id, &[State::ReqReceived]) {
+            self.send_until_answered(name, State::RepSent, Kind::Rep, data, now);
+        }
     }
 
     pub fn establish(&mut self, id: Token) {
-        let Some(name) = self.in_state(id, &[State::RepReceived]) else { return };
-        self.rest(name, State::Established);
-        self.say(name, |from, to| Mad::Rtu { from, to });
+        if let Some(name) = self.in_state(id, &[State::RepReceived]) {
+            self.set_state(name, State::Established);
+            self.send_empty(name, Kind::Rtu);
+        }
     }
 
     pub fn notify(&mut self, id: Token) {
-        let Some(name) = self.in_state(id, &[State::RepSent]) else { return };
-        self.rest(name, State::Established);
-        self.news.push_back((id, News::Established));
+        if let Some(name) = self.in_state(id, &[State::RepSent]) {
+            self.report(name, State::Established, News::Established);
+        }
     }
 
     pub fn refuse(&mut self, id: Token, data: Vec<u8>) {
         if let Some(name) = self.in_state(id, &[State::ReqReceived, State::RepReceived, State::RepSent]) {
-            self.say(name, |from, to| Mad::Rej { from, to, nobody: false, data });
-            self.rest(name, State::Over);
+            self.send(name, Kind::Rej { nobody: false }, data);
+            self.set_state(name, State::Over);
         }
         self.close(id);
     }
 
     pub fn disconnect(&mut self, id: Token, now: Instant) {
         if let Some(name) = self.in_state(id, &[State::Established]) {
-            let to = self.connections[&name].theirs;
-            self.ask(name, State::DreqSent, Mad::Dreq { from: name, to }, now);
+            self.send_until_answered(name, State::DreqSent, Kind::Dreq, Vec::new(), now);
         } else if let Some(name) = self.in_state(id, &[State::DreqReceived]) {
-            self.say(name, |_, to| Mad::Drep { to });
-            self.rest(name, State::Over);
+            self.send_empty(name, Kind::Drep);
+            self.set_state(name, State::Over);
         }
     }
 
     pub fn close(&mut self, id: Token) {
         let Some(name) = self.by_id.remove(&id) else { return };
-        let rej = |from, to| Mad::Rej { from, to, nobody: false, data: Vec::new() };
         match self.connections[&name].state {
             State::Idle | State::DreqSent | State::Over => {}
-            State::ReqSent | State::ReqReceived | State::RepSent | State::RepReceived => self.say(name, rej),
-            State::Established => self.say(name, |from, to| Mad::Dreq { from, to }),
-            State::DreqReceived => self.say(name, |_, to| Mad::Drep { to }),
+            State::ReqSent | State::ReqReceived | State::RepSent | State::RepReceived => {
+                self.send_empty(name, Kind::Rej { nobody: false });
+            }
+            State::Established => self.send_empty(name, Kind::Dreq),
+            State::DreqReceived => self.send_empty(name, Kind::Drep),
         }
-        self.rest(name, State::Over);
+        self.set_state(name, State::Over);
         if let Some(gone) = self.connections.remove(&name) {
             self.known.remove(&(gone.peer, gone.theirs));
         }
@@ -250,103 +220,55 @@ impl Manager {
 
     // The network.
 
-    pub fn datagram(&mut self, from: Qpn, mad: &Mad, now: Instant) {
-        match mad {
-            Mad::Req { from: theirs, port, data } => self.requested(from, *theirs, *port, data),
-            Mad::Rep { from: theirs, to, data } => self.replied(*theirs, *to, data, now),
-            Mad::Rtu { to, .. } => self.confirmed(*to),
-            Mad::Rej { from: theirs, to, nobody, data } => self.rejected(from, *theirs, *to, *nobody, data),
-            Mad::Dreq { from: theirs, to } => self.disconnecting(from, *theirs, *to),
-            Mad::Drep { to } => self.disconnected(*to),
+    pub fn datagram(&mut self, peer: Qpn, mad: &Mad) {
+        let Mad { kind, from, to, ref data } = *mad;
+        let state = self.connections.get(&to).map(|connection| connection.state);
+        match (kind, state) {
+            (Kind::Req { port }, _) => self.requested(peer, from, port, data),
+            (Kind::Rep, Some(State::ReqSent)) => {
+                self.connections.entry(to).and_modify(|connection| connection.theirs = from);
+                self.report(to, State::RepReceived, News::Response(data.clone()));
+            }
+            (Kind::Rep, Some(State::Established)) if self.connections[&to].theirs == from => {
+                self.send_empty(to, Kind::Rtu);
+            }
+            (Kind::Rtu, Some(State::RepSent)) => self.report(to, State::Established, News::Established),
+            // A sender that gives up before it knew of an id of ours is known by its own.
+            (Kind::Rej { nobody }, _) => {
+                let name = if to == 0 { self.known.get(&(peer, from)).copied() } else { Some(to) };
+                name.into_iter().for_each(|name| self.rejected(name, nobody, data));
+            }
+            (Kind::Dreq, Some(State::RepSent | State::Established | State::DreqSent)) => {
+                self.report(to, State::DreqReceived, News::Disconnected);
+            }
+            (Kind::Dreq, Some(State::DreqReceived)) => {}
+            (Kind::Dreq, _) => self.send_unknown(peer, from, Kind::Drep),
+            (Kind::Drep, Some(State::DreqSent)) => self.report(to, State::Over, News::Disconnected),
+            (Kind::Rep | Kind::Rtu | Kind::Drep, _) => {}
         }
     }
 
-    fn requested(&mut self, from: Qpn, theirs: CommId, port: u16, data: &[u8]) {
+    fn requested(&mut self, peer: Qpn, theirs: CommId, port: u16, data: &[u8]) {
         if port != self.port {
-            let rej = Mad::Rej { from: 0, to: theirs, nobody: true, data: Vec::new() };
-            return self.out.push_back((from, rej));
+            return self.send_unknown(peer, theirs, Kind::Rej { nobody: true });
         }
-        if self.known.contains_key(&(from, theirs)) {
-            return;
-        }
-        let (id, state) = (Token(0), State::ReqReceived);
-        let name = self.add(Connection {
-            id,
-            state,
-            peer: from,
-            theirs,
-            port,
-            pending: None,
-            tries: 0,
-            deadline: None,
-        });
-        self.known.insert((from, theirs), name);
-        self.news.push_back((id, News::Request(name, data.to_vec())));
-    }
-
-    fn replied(&mut self, theirs: CommId, to: CommId, data: &[u8], _: Instant) {
-        let Some(connection) = self.connections.get_mut(&to) else { return };
-        match connection.state {
-            State::ReqSent => {
-                connection.theirs = theirs;
-                let id = connection.id;
-                self.rest(to, State::RepReceived);
-                self.news.push_back((id, News::Response(data.to_vec())));
-            }
-            State::Established if connection.theirs == theirs => {
-                self.say(to, |from, to| Mad::Rtu { from, to })
-            }
-            _ => {}
+        if !self.known.contains_key(&(peer, theirs)) {
+            let name = self.add(Token(0), State::ReqReceived, peer, theirs, port);
+            self.known.insert((peer, theirs), name);
+            self.news.push_back((Token(0), News::Request(name, data.to_vec())));
         }
     }
 
-    fn confirmed(&mut self, to: CommId) {
-        if self.connections.get(&to).is_some_and(|c| c.state == State::RepSent) {
-            let id = self.connections[&to].id;
-            self.rest(to, State::Established);
-            self.news.push_back((id, News::Established));
-        }
-    }
-
-    fn rejected(&mut self, from: Qpn, theirs: CommId, to: CommId, nobody: bool, data: &[u8]) {
-        // One who gives up before he knew of an id of ours is known by his own.
-        let name = if to == 0 { self.known.get(&(from, theirs)).copied() } else { Some(to) };
-        let Some(name) = name else { return };
+    fn rejected(&mut self, name: CommId, nobody: bool, data: &[u8]) {
         let Some(connection) = self.connections.get(&name) else { return };
         if !matches!(connection.state, State::Idle | State::DreqSent | State::DreqReceived | State::Over) {
-            let id = connection.id;
-            self.rest(name, State::Over);
             let news = if nobody { News::NotListening } else { News::Refused(data.to_vec()) };
-            self.news.push_back((id, news));
-        }
-    }
-
-    fn disconnecting(&mut self, from: Qpn, theirs: CommId, to: CommId) {
-        let state = self.connections.get(&to).map(|c| c.state);
-        match state {
-            Some(State::RepSent | State::Established | State::DreqSent) => {
-                let id = self.connections[&to].id;
-                self.rest(to, State::DreqReceived);
-                self.news.push_back((id, News::Disconnected));
-            }
-            Some(State::DreqReceived) => {}
-            _ => self.out.push_back((from, Mad::Drep { to: theirs })),
-        }
-    }
-
-    fn disconnected(&mut self, to: CommId) {
-        if self.connections.get(&to).is_some_and(|c| c.state == State::DreqSent) {
-            let id = self.connections[&to].id;
-            self.rest(to, State::Over);
-            self.news.push_back((id, News::Disconnected));
+            self.report(name, State::Over, news);
         }
     }
 
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(&(at, name)) = self.timers.first() {
-            if at > now {
-                return;
-            }
+        while let Some(&(at, name)) = self.timers.first().filter(|&&(at, _)| at <= now) {
             self.timers.remove(&(at, name));
             self.repeat(name, now);
         }
@@ -357,22 +279,21 @@ impl Manager {
         connection.deadline = None;
         let Some(mad) = connection.pending.clone() else { return };
         if connection.tries >= RETRIES {
-            let news =
-                if connection.state == State::DreqSent { News::Disconnected } else { News::Unreachable };
-            let id = connection.id;
-            self.rest(name, State::Over);
-            return self.news.push_back((id, news));
+            let over = connection.state == State::DreqSent;
+            let news = if over { News::Disconnected } else { News::Unreachable };
+            return self.report(name, State::Over, news);
         }
         connection.tries += 1;
-        let to = connection.peer;
+        self.out.push_back((connection.peer, mad));
         self.wait(name, now);
-        self.out.push_back((to, mad));
     }
 
     // Helpers.
 
-    fn add(&mut self, connection: Connection) -> CommId {
+    fn add(&mut self, id: Token, state: State, peer: Qpn, theirs: CommId, port: u16) -> CommId {
         self.last += 1;
+        let (pending, tries, deadline) = (None, 0, None);
+        let connection = Connection { id, state, peer, theirs, port, pending, tries, deadline };
         self.connections.insert(self.last, connection);
         self.last
     }
@@ -383,13 +304,13 @@ impl Manager {
     }
 
     /// Sends what is to be repeated until it is answered.
-    fn ask(&mut self, name: CommId, state: State, mad: Mad, now: Instant) {
-        self.rest(name, state);
+    fn send_until_answered(&mut self, name: CommId, state: State, kind: Kind, data: Vec<u8>, now: Instant) {
+        self.set_state(name, state);
+        self.send(name, kind, data);
         if let Some(connection) = self.connections.get_mut(&name) {
-            (connection.tries, connection.pending) = (0, Some(mad.clone()));
-            let to = connection.peer;
+            connection.tries = 0;
+            connection.pending = self.out.back().map(|(_, mad)| mad.clone());
             self.wait(name, now);
-            self.out.push_back((to, mad));
         }
     }
 
@@ -401,7 +322,7 @@ impl Manager {
     }
 
     /// Nothing is repeated any more.
-    fn rest(&mut self, name: CommId, state: State) {
+    fn set_state(&mut self, name: CommId, state: State) {
         if let Some(connection) = self.connections.get_mut(&name) {
             (connection.state, connection.pending) = (state, None);
             if let Some(at) = connection.deadline.take() {
@@ -410,8 +331,23 @@ impl Manager {
         }
     }
 
-    fn say(&mut self, name: CommId, mad: impl FnOnce(CommId, CommId) -> Mad) {
-        let connection = &self.connections[&name];
-        self.out.push_back((connection.peer, mad(name, connection.theirs)));
+    /// The connection is in another state, and its process is told why.
+    fn report(&mut self, name: CommId, state: State, news: News<CommId>) {
+        self.set_state(name, state);
+        self.news.push_back((self.connections[&name].id, news));
+    }
+
+    fn send(&mut self, from: CommId, kind: Kind, data: Vec<u8>) {
+        let Connection { peer, theirs: to, .. } = self.connections[&from];
+        self.out.push_back((peer, Mad { kind, from, to, data }));
+    }
+
+    fn send_empty(&mut self, name: CommId, kind: Kind) {
+        self.send(name, kind, Vec::new());
+    }
+
+    /// Says something of an exchange that this manager does not know.
+    fn send_unknown(&mut self, peer: Qpn, to: CommId, kind: Kind) {
+        self.out.push_back((peer, Mad { kind, from: 0, to, data: Vec::new() }));
     }
 }

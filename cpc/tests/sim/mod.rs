@@ -1,42 +1,60 @@
-//! A small world of connection managers in virtual time: a network that misbehaves, and a stand-in for the transport on every node.
+//! A small world of connection managers in virtual time: a network that misbehaves, and a stand-in
+//! for the transport of every process.
 //!
-//! Any manager's sans-I/O machine fits (`protocol`): ibcm's speaks datagrams itself (`ibcm`), rdmacm's speaks to a model of the
-//! kernel's manager (`rdmacm`, `manager`), whose datagrams cross the same network. The transport does what the BTL does: it adds
-//! peers, connects when it has something to send, posts its buffers and sends a clear-to-send once connected, sends its first
-//! fragment once it has the peer's, reports first data, and replaces endpoints that were disconnected.
+//! Any manager's sans-I/O machine fits; what the world has to know of it is its `protocol`. The
+//! transport does what the BTL does: it adds peers, connects when it has something to send, and
+//! replaces endpoints that were disconnected.
 //!
-//! Everything follows from one seed; a world that is dropped by a failing test prints it, and `OXIB_SIM_SEED` sets it.
-#![allow(dead_code, reason = "each test binary uses a part")]
+//! ```text
+//!   net, faults                 virtual time, packets on their way, what goes wrong
+//!   protocol, machine           what the world asks of a manager, and of its machine
+//!   process, transport          a process with its endpoints; what it does, and what befalls it
+//!   pairs, checks               endpoints with queue pairs of their own, and what must hold of two
+//!   ibcm                        speaks datagrams itself
+//!   rdmacm, manager             speaks to a model of the kernel's manager, which sends datagrams
+//!   xrc                         many endpoints over one send queue pair; what must hold of them
+//! ```
+//! `rdmacm_simulator` has one more: rdmacm over a manager that is slow and may be iWARP's.
+//! Everything follows from one seed; a world that is dropped by a failing test prints it, and
+//! `OXIB_SIM_SEED` sets it.
+#![allow(dead_code, unused_macros, reason = "each test binary uses a part")]
 
 mod checks;
 pub mod faults;
 pub mod ibcm;
+pub mod machine;
 mod manager;
 pub mod net;
-mod node;
+pub mod pairs;
+pub mod process;
 pub mod protocol;
 pub mod rdmacm;
+mod transport;
 pub mod xrc;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-use cpc::wire::{Layout, Qpns};
+use cpc::wire::Layout;
 use cpc::{EndpointKey, ProcessName};
 use verbs::Qpn;
 
 pub use self::faults::{Fault, Odds};
+use self::machine::Action;
 pub use self::net::{HOP, Net};
-use self::node::{End, Node, RepSent};
-use self::protocol::{Birth, Protocol, Wish};
+use self::process::{Event, Presence, Process};
+use self::protocol::{Call, Identity, Protocol};
 
-pub const QUEUES: usize = 3;
+/// Steps for each pair of processes that no world needs: the livelock detector.
+const STEPS: u64 = 3_000;
+
+/// What crosses the network: datagrams, and messages of the manager's own.
 #[derive(Clone)]
-pub enum Packet<D> {
-    /// A datagram that waited in the receive queue of a busy node until it was its turn.
+pub enum Packet<D, M> {
+    /// A datagram that waited in the receive queue of a busy process until it was its turn.
     Served {
-        node: usize,
+        me: usize,
         from: Qpn,
         datagram: D,
     },
@@ -45,32 +63,51 @@ pub enum Packet<D> {
         to: Qpn,
         datagram: D,
     },
-    Data {
-        from: Qpn,
-        to: Qpn,
-        tries: u32,
-    },
+    Message(M),
 }
+
+/// Runs a test for every manager with a queue pair for each endpoint.
+macro_rules! for_each_manager {
+    ($($name:ident)*) => {
+        mod ibcm { $(#[test] fn $name() { super::$name::<super::sim::ibcm::Ibcm>(); })* }
+        mod rdmacm { $(#[test] fn $name() { super::$name::<super::sim::rdmacm::RdmaCm>(); })* }
+    };
+}
+
+pub type NetOf<P> = Net<Packet<<P as Protocol>::Datagram, <P as Protocol>::Message>>;
 
 pub struct World<P: Protocol> {
-    pub nodes: Vec<Node<P>>,
-    net: Net<Packet<P::Datagram>>,
+    pub processes: Vec<Process<P>>,
+    pub shared: P::Shared,
+    pub params: P::Params,
+    net: NetOf<P>,
     due: BTreeSet<(Instant, usize)>,
-    /// Nodes that have been told something, in order.
-    told: VecDeque<usize>,
+    /// What machines have reported to the transports, in order.
+    events: VecDeque<(usize, Event)>,
     by_reach: HashMap<Qpn, usize>,
     by_name: HashMap<ProcessName, usize>,
+    /// By the first queue pair of an endpoint.
     owners: HashMap<Qpn, (usize, EndpointKey)>,
-    births: u32,
-    next_qpn: u32,
-    params: P::Params,
+    spawned: u32,
+    last_number: u32,
 }
 
-/// The seed of a test's worlds: `OXIB_SIM_SEED`, or the one given. It is printed; cargo shows that when the test fails.
+/// The seed of a test's worlds: `OXIB_SIM_SEED`, or the one given. It is printed; cargo shows that
+/// when the test fails.
 pub fn seed(default: u64) -> u64 {
-    let seed = std::env::var("OXIB_SIM_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    let seed = from_environment("OXIB_SIM_SEED").unwrap_or(default);
     println!("seed {seed}");
     seed
+}
+
+/// As many seeds from there on as `OXIB_SIM_ROUNDS` says, or the number given.
+pub fn seeds(default: u64, rounds: u64) -> std::ops::Range<u64> {
+    let first = seed(default);
+    first..first + from_environment("OXIB_SIM_ROUNDS").unwrap_or(rounds)
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
 pub fn layout() -> Layout {
@@ -79,318 +116,151 @@ pub fn layout() -> Layout {
 
 /// Time, the network, and what is to go wrong.
 impl<P: Protocol> Deref for World<P> {
-    type Target = Net<Packet<P::Datagram>>;
+    type Target = NetOf<P>;
 
-    fn deref(&self) -> &Self::Target {
+    fn deref(&self) -> &NetOf<P> {
         &self.net
     }
 }
 
 impl<P: Protocol> DerefMut for World<P> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
+    fn deref_mut(&mut self) -> &mut NetOf<P> {
         &mut self.net
     }
 }
 
 impl<P: Protocol> World<P> {
-    pub fn new(nodes: usize, seed: u64, params: &P::Params) -> World<P> {
+    pub fn new(count: usize, seed: u64, params: &P::Params) -> World<P> {
         let mut world = World {
-            nodes: Vec::new(),
-            net: Net::new(P::NAME, seed),
+            processes: Vec::new(),
+            shared: P::Shared::default(),
+            params: params.clone(),
+            net: Net::new(P::NAME, seed, P::SHIFT),
             due: BTreeSet::new(),
-            told: VecDeque::new(),
+            events: VecDeque::new(),
             by_reach: HashMap::new(),
             by_name: HashMap::new(),
             owners: HashMap::new(),
-            births: 0,
-            next_qpn: 100,
-            params: params.clone(),
+            spawned: 0,
+            last_number: 100,
         };
-        for index in 0..nodes {
-            let node = world.birth(index, layout());
-            world.nodes.push(node);
+        for index in 0..count {
+            let process = world.spawn(index, layout());
+            world.processes.push(process);
         }
         world
     }
 
-    /// Two nodes that know each other.
-    pub fn pair(seed: u64) -> World<P> {
-        let mut world = World::new(2, seed, &P::Params::default());
-        world.add(0, 1);
-        world.add(1, 0);
-        world
-    }
-
-    fn birth(&mut self, index: usize, layout: Layout) -> Node<P> {
-        let name = ProcessName(0x5_0000_0000 + index as u64);
-        self.births += 1;
-        let birth = Birth {
-            node: index,
-            qpn: self.qpn(),
-            number: self.births,
-            // Later births have higher ones, wherever the count begins.
-            incarnation: u32::try_from(self.net.first_seed & 0xffff_ffff)
-                .unwrap()
-                .wrapping_sub(3)
-                .wrapping_add(self.births),
-            name,
+    fn spawn(&mut self, index: usize, layout: Layout) -> Process<P> {
+        self.spawned += 1;
+        let id = Identity {
+            index,
+            number: self.spawned,
+            qpn: Qpn(self.number()),
+            // Later processes have higher ones, wherever the count begins.
+            incarnation: (self.net.first_seed as u32).wrapping_sub(3).wrapping_add(self.spawned),
+            name: ProcessName(0x5_0000_0000 + index as u64),
             layout,
-            seed: self.random(),
         };
-        let (manager, address) = P::born(birth, &self.params);
-        self.by_reach.insert(manager.reach(), index);
-        self.by_name.insert(name, index);
-        Node {
-            manager,
-            name,
-            address,
-            published: address,
-            ends: HashMap::new(),
-            current: BTreeMap::new(),
-            wants: Vec::new(),
-            failures: Vec::new(),
-            disconnects: 0,
-            unknown: Vec::new(),
-            events: VecDeque::new(),
-            generation: 0,
-            welcoming: true,
-            persistent: true,
-            deaf: false,
-            service: Duration::ZERO,
-            busy_until: self.net.start,
-            overrun: 0,
-            due: None,
-        }
+        let spawned = P::spawn(&id, &self.params, &mut self.net);
+        let process = Process::new(spawned, id.name, self.net.start);
+        self.by_reach.insert(P::reach(&process.address), index);
+        self.by_name.insert(process.name, index);
+        process
     }
 
-    pub fn set_layout(&mut self, node: usize, layout: Layout) {
-        self.by_reach.remove(&self.nodes[node].manager.reach());
-        self.nodes[node] = self.birth(node, layout);
+    /// Another process takes the place of the one that was there.
+    pub fn respawn(&mut self, me: usize, layout: Layout) -> Process<P> {
+        let old = &self.processes[me];
+        self.by_reach.remove(&P::reach(&old.address));
+        old.due.map(|at| self.due.remove(&(at, me)));
+        self.events.retain(|&(of, _)| of != me);
+        let new = self.spawn(me, layout);
+        std::mem::replace(&mut self.processes[me], new)
     }
 
-    fn qpn(&mut self) -> Qpn {
-        self.next_qpn += 1;
-        Qpn(self.next_qpn)
+    /// A number that nothing else has.
+    fn number(&mut self) -> u32 {
+        self.last_number += 1;
+        self.last_number
     }
 
-    // What the transport does.
+    // What machines have done.
 
-    pub fn add(&mut self, node: usize, peer: usize) -> EndpointKey {
-        let (name, address, now) = (self.nodes[peer].name, self.nodes[peer].published, self.net.now);
-        let me = &mut self.nodes[node];
-        me.generation += 1;
-        let key = EndpointKey { index: u32::try_from(peer).unwrap(), generation: me.generation };
-        me.ends.insert(key, End::new(peer, address));
-        me.current.insert(peer, key);
-        me.manager.add_endpoint(key, name, address, now);
-        self.drain(node);
-        key
-    }
-
-    pub fn connect(&mut self, node: usize, peer: usize) {
-        let (now, elapsed) = (self.net.now, self.elapsed());
-        let me = &mut self.nodes[node];
-        if !me.wants.contains(&peer) {
-            me.wants.push(peer);
+    pub fn drain(&mut self, me: usize) {
+        while let Some(action) = P::next_action(&mut self.processes[me], self.net.now) {
+            self.handle_action(me, action);
         }
-        if let Some(&key) = me.current.get(&peer) {
-            me.ends.get_mut(&key).unwrap().asked_at.get_or_insert(elapsed);
-            me.manager.connect(key, now);
-        }
-        self.drain(node);
-    }
-
-    pub fn remove(&mut self, node: usize, peer: usize) {
-        let now = self.net.now;
-        let me = &mut self.nodes[node];
-        if let Some(key) = me.current.remove(&peer) {
-            me.ends.remove(&key);
-            me.manager.remove_endpoint(key, now);
-        }
-        self.drain(node);
-    }
-
-    /// Removes the endpoint, puts a new one in its place and connects it if it is wanted.
-    pub fn replace(&mut self, node: usize, peer: usize) {
-        self.remove(node, peer);
-        self.add(node, peer);
-        if self.nodes[node].wants.contains(&peer) {
-            self.connect(node, peer);
-        }
-    }
-
-    /// The process dies and another one takes its name; its peers are told when they ask.
-    pub fn restart(&mut self, node: usize) {
-        let reach = self.nodes[node].manager.reach();
-        for (to, datagram) in self.nodes[node].manager.killed() {
-            self.transmit(reach, to, datagram);
-        }
-        self.by_reach.remove(&reach);
-        if let Some(at) = self.nodes[node].due {
-            self.due.remove(&(at, node));
-        }
-        let wants = self.nodes[node].wants.clone();
-        let peers: Vec<usize> = self.nodes[node].current.keys().copied().collect();
-        self.nodes[node] = self.birth(node, layout());
-        self.nodes[node].wants = wants;
-        for peer in peers {
-            self.replace(node, peer);
-        }
-    }
-
-    /// As `restart`, but what its peers get to know when they ask is still the address of the former life.
-    pub fn restart_unheard(&mut self, node: usize) {
-        let published = self.nodes[node].published;
-        self.restart(node);
-        self.nodes[node].published = published;
-    }
-
-    /// Every end that is up sends something. Where it is not acknowledged, the device says so.
-    pub fn use_all(&mut self) {
-        for node in 0..self.nodes.len() {
-            let up: Vec<(Qpn, Qpn)> = self.nodes[node]
-                .ends
-                .values()
-                .filter(|end| end.connected_at.is_some())
-                .filter_map(|end| Some((*end.qpns.first()?, *end.remote.as_ref()?.qpns.first()?)))
-                .collect();
-            for (from, to) in up {
-                self.schedule(HOP, Packet::Data { from, to, tries: 0 });
-            }
-        }
-    }
-
-    // The network.
-
-    fn drain(&mut self, node: usize) {
-        while let Some(wish) = self.nodes[node].manager.wish(self.net.now) {
-            self.grant(node, wish);
-        }
-        let (due, old) = (self.nodes[node].manager.poll_timeout(), self.nodes[node].due);
+        let process = &mut self.processes[me];
+        let due = if process.is_here() { P::poll_timeout(process) } else { None };
+        let old = std::mem::replace(&mut process.due, due);
         if due != old {
-            old.map(|at| self.due.remove(&(at, node)));
-            due.map(|at| self.due.insert((at, node)));
-            self.nodes[node].due = due;
+            old.map(|at| self.due.remove(&(at, me)));
+            due.map(|at| self.due.insert((at, me)));
         }
     }
 
-    /// The transport hears of events later than the machine acts, as through the helper thread's queue.
-    fn hear(&mut self) {
-        while let Some(node) = self.told.pop_front() {
-            match self.nodes[node].events.pop_front() {
-                Some(RepSent::Disconnected(key)) => self.on_disconnected(node, key),
-                Some(RepSent::Unknown(peer)) => self.on_unknown(node, peer),
-                // Its process has started anew.
-                None => {}
+    fn handle_action(&mut self, me: usize, action: Action<Call<P>>) {
+        match action {
+            Action::Call(call) => P::call(self, me, call),
+            Action::Connected { key } => P::connected(self, me, key),
+            Action::Failed { key, error } => {
+                self.processes[me].failures.push(error);
+                self.events.push_back((me, Event::Failed(key)));
             }
+            Action::Disconnected { key } => self.events.push_back((me, Event::Disconnected(key))),
+            Action::UnknownPeer { peer } => self.events.push_back((me, Event::Unknown(peer))),
         }
     }
 
-    fn tell(&mut self, node: usize, told: RepSent) {
-        self.nodes[node].events.push_back(told);
-        self.told.push_back(node);
-    }
-
-    fn grant(&mut self, node: usize, wish: Wish<P::Datagram>) {
-        let now = self.net.now;
-        match wish {
-            Wish::CreateQps { key } => {
-                let qpns: Vec<Qpn> = (0..QUEUES).map(|_| self.qpn()).collect();
-                self.owners.insert(qpns[0], (node, key));
-                let me = &mut self.nodes[node];
-                me.ends.get_mut(&key).unwrap().qpns = qpns.clone();
-                me.manager.qps_created(key, Qpns::new(&qpns).unwrap(), now);
-            }
-            Wish::BringUp { key, remote, psn } => {
-                let me = &mut self.nodes[node];
-                let end = me.ends.get_mut(&key).unwrap();
-                assert!(end.remote.is_none(), "queue pairs go up once");
-                (end.remote, end.psn) = (Some(remote), Some(psn));
-                me.manager.qps_up(key, now);
-            }
-            Wish::Send { to, datagram } => {
-                let from = self.nodes[node].manager.reach();
-                self.transmit(from, to, datagram);
-            }
-            Wish::Connected { key } => self.on_connected(node, key),
-            Wish::Failed { key, error } => {
-                let me = &mut self.nodes[node];
-                me.failures.push(error.clone());
-                if let Some(end) = me.ends.get_mut(&key) {
-                    end.failed = Some(error);
-                }
-            }
-            Wish::Disconnected { key } => self.tell(node, RepSent::Disconnected(key)),
-            Wish::UnknownPeer { peer } => self.tell(node, RepSent::Unknown(peer)),
-        }
-    }
-
-    fn on_connected(&mut self, node: usize, key: EndpointKey) {
-        let at = self.elapsed();
-        let end = self.nodes[node].ends.get_mut(&key).expect("connected endpoints are present");
-        assert!(end.connected_at.is_none(), "connected is said once");
-        end.connected_at = Some(at);
-        let (from, to) = (end.qpns[0], end.remote.as_ref().unwrap().qpns[0]);
-        self.schedule(HOP, Packet::Data { from, to, tries: 0 });
-    }
-
-    fn on_disconnected(&mut self, node: usize, key: EndpointKey) {
-        let me = &mut self.nodes[node];
-        me.disconnects += 1;
-        let Some(peer) = me.ends.get(&key).map(|end| end.peer) else { return };
-        if me.persistent && me.current.get(&peer) == Some(&key) {
-            self.replace(node, peer);
-        }
-    }
-
-    fn on_unknown(&mut self, node: usize, peer: ProcessName) {
-        self.nodes[node].unknown.push(peer);
-        let Some(&index) = self.by_name.get(&peer) else { return };
-        // An endpoint for that very incarnation is in place already, if a Disconnected came first.
-        let fresh = self.end(node, index).is_some_and(|e| e.address == self.nodes[index].published);
-        let usable = fresh && !self.state(node, index).is_some_and(P::is_spent);
-        if self.nodes[node].welcoming && !usable {
-            self.replace(node, index);
-        }
-    }
-
-    fn transmit(&mut self, from: Qpn, to: Qpn, mut datagram: P::Datagram) {
+    /// Sends a datagram.
+    pub fn transmit(&mut self, me: usize, to: Qpn, mut datagram: P::Datagram) {
         if self.net.chance(self.net.odds.corrupt) {
-            let bit = usize::try_from(self.random() >> 40).unwrap();
-            P::corrupt(&mut datagram, bit);
+            let bit = usize::try_from(self.net.random() >> 40).unwrap();
+            let bytes = P::bytes(&mut datagram);
+            if !bytes.is_empty() {
+                bytes[bit / 8 % bytes.len()] ^= 1 << (bit % 8);
+            }
         }
-        self.net.send(Packet::Datagram { from, to, datagram }, draw_fault);
+        let from = P::reach(&self.processes[me].address);
+        self.net.send(Packet::Datagram { from, to, datagram }, P::draw_fault);
     }
 
-    /// When something happens next; `None` when all is quiet.
-    pub fn next_time(&self) -> Option<Instant> {
-        let at_once = (!self.net.restarts.is_empty() || !self.told.is_empty()).then_some(self.net.now);
+    // What happens in time.
+
+    /// When something happens next, once pending events and restarts are handled; `None` when all is
+    /// quiet.
+    fn next_time(&mut self) -> Option<Instant> {
+        while !self.net.restarts.is_empty() || !self.events.is_empty() {
+            match self.net.restarts.pop_front() {
+                Some(me) => self.restart(me),
+                None => self.handle_events(),
+            }
+        }
         let due = self.due.first().map(|&(at, _)| at);
-        self.net.next_arrival().into_iter().chain(due).chain(at_once).min()
+        self.net.next_arrival().into_iter().chain(due).min()
     }
 
     /// Does what happens next; false when all is quiet.
     pub fn step(&mut self) -> bool {
-        while let Some(node) = self.net.restarts.pop_front() {
-            self.restart(node);
-        }
         let Some(at) = self.next_time() else { return false };
         self.net.steps += 1;
         self.net.now = self.net.now.max(at);
         if let Some(packet) = self.net.arrived() {
             self.deliver(packet);
         }
-        while let Some(&(at, node)) = self.due.first()
+        while let Some(&(at, me)) = self.due.first()
             && at <= self.net.now
         {
-            self.nodes[node].manager.handle_timeout(self.net.now);
-            self.drain(node);
+            P::handle_timeout(self, me);
+            self.drain(me);
         }
-        self.hear();
+        self.handle_events();
         true
     }
 
-    /// Runs until all is quiet. Panics when that takes more steps or time than `limit` allows: a livelock.
+    /// Runs until all is quiet. Panics when that takes more steps than `limit` or ten minutes: a
+    /// livelock.
     pub fn run(&mut self, limit: u64) {
         while self.step() {
             assert!(self.net.steps < limit, "livelock: {} steps, {:?}", self.net.steps, self.elapsed());
@@ -398,81 +268,60 @@ impl<P: Protocol> World<P> {
         }
     }
 
+    /// Runs until all is quiet, in no more steps than any world of so many processes needs.
+    pub fn run_until_quiet(&mut self) {
+        self.run(self.net.steps + STEPS * (self.processes.len() * self.processes.len()) as u64);
+    }
+
     /// Runs until `time` has passed since the start.
     pub fn run_until(&mut self, time: Duration) {
-        while self.next_time().is_some_and(|at| at <= self.net.start + time) {
+        let end = self.net.start + time;
+        while self.next_time().is_some_and(|at| at <= end) {
             self.step();
         }
-        self.net.now = self.net.now.max(self.net.start + time);
+        self.net.now = self.net.now.max(end);
     }
 
-    fn deliver(&mut self, packet: Packet<P::Datagram>) {
+    pub fn run_for(&mut self, time: Duration) {
+        self.run_until(self.elapsed() + time);
+    }
+
+    fn deliver(&mut self, packet: Packet<P::Datagram, P::Message>) {
         match packet {
             Packet::Datagram { from, to, datagram } => {
-                let node = self.by_reach.get(&to).copied().filter(|&node| !self.nodes[node].deaf);
-                match node {
-                    Some(node) if self.nodes[node].service.is_zero() => self.serve(node, from, &datagram),
-                    Some(node) => self.queue(node, from, datagram),
-                    None => {}
+                if let Some(&me) = self.by_reach.get(&to) {
+                    self.receive(me, from, datagram);
                 }
             }
-            Packet::Served { node, from, datagram } => self.serve(node, from, &datagram),
-            Packet::Data { from, to, tries } => self.deliver_data(from, to, tries),
+            Packet::Served { me, from, datagram } => self.serve(me, from, &datagram),
+            Packet::Message(message) => P::message(self, message),
         }
     }
 
-    fn serve(&mut self, node: usize, from: Qpn, datagram: &P::Datagram) {
-        self.nodes[node].manager.datagram(from, datagram, self.net.now);
-        self.drain(node);
+    fn receive(&mut self, me: usize, from: Qpn, datagram: P::Datagram) {
+        let process = &mut self.processes[me];
+        match process.presence {
+            Presence::Here if process.service.is_zero() => self.serve(me, from, &datagram),
+            Presence::Here => self.queue(me, from, datagram),
+            Presence::Stopped => process.inbox.push((from, datagram)),
+            Presence::Away | Presence::Dead => {}
+        }
     }
 
-    fn queue(&mut self, node: usize, from: Qpn, datagram: P::Datagram) {
+    fn serve(&mut self, me: usize, from: Qpn, datagram: &P::Datagram) {
+        P::datagram(self, me, from, datagram);
+        self.drain(me);
+    }
+
+    fn queue(&mut self, me: usize, from: Qpn, datagram: P::Datagram) {
         let (now, room) = (self.net.now, P::room(&self.params));
-        let me = &mut self.nodes[node];
-        let free_at = me.busy_until.max(now);
-        if free_at - now >= me.service * room {
-            me.overrun += 1;
+        let process = &mut self.processes[me];
+        let free_at = process.busy_until.max(now);
+        if free_at - now >= process.service * room {
+            process.overrun += 1;
             return;
         }
-        me.busy_until = free_at + me.service;
-        let after = me.busy_until - now;
-        self.schedule(after, Packet::Served { node, from, datagram });
-    }
-
-    /// Data reach a QP that is up towards the sender's; else the hardware repeats them a few times.
-    fn deliver_data(&mut self, from: Qpn, to: Qpn, tries: u32) {
-        let (now, elapsed) = (self.net.now, self.elapsed());
-        if let Some(end) = self.end_of_qp(to)
-            && end.remote.as_ref().is_some_and(|remote| remote.qpns[0] == from)
-        {
-            end.data_at.get_or_insert(elapsed);
-            let (node, key) = self.owners[&to];
-            self.nodes[node].manager.first_data(key, now);
-            self.drain(node);
-        } else if tries < 3 {
-            self.schedule(HOP * 10, Packet::Data { from, to, tries: tries + 1 });
-        } else if let Some(end) = self.end_of_qp(from) {
-            end.broken = true;
-        }
-    }
-
-    /// The endpoint whose first queue pair this is, if it is still there.
-    fn end_of_qp(&mut self, qpn: Qpn) -> Option<&mut End<P::Address>> {
-        let (node, key) = *self.owners.get(&qpn)?;
-        self.nodes[node].ends.get_mut(&key).filter(|end| end.qpns.first() == Some(&qpn))
-    }
-}
-
-fn draw_fault<T>(net: &mut Net<T>) -> Option<Fault> {
-    let odds = net.odds;
-    if net.chance(odds.drop) {
-        Some(Fault::Drop)
-    } else if net.chance(odds.duplicate) {
-        Some(Fault::Duplicate)
-    } else if net.chance(odds.delay) {
-        let hops = u32::try_from(net.random() >> 33).unwrap() % 30_000;
-        Some(Fault::Delay(hops))
-    } else {
-        None
+        process.busy_until = free_at + process.service;
+        self.net.schedule_at(process.busy_until, Packet::Served { me, from, datagram });
     }
 }

@@ -1,7 +1,8 @@
-//! What every simulated world is made of: virtual time, numbers from one seed, and a network that misbehaves.
+//! Virtual time, numbers from one seed, and a network that misbehaves.
 //!
-//! A world says what a packet is, what it does with one that arrives, and which faults it draws. Everything follows from the seed: a world
-//! that is dropped by a failing test prints it.
+//! The world says what a packet is and what becomes of one that arrives, its manager which faults
+//! are drawn. Everything follows from the seed: a world that is dropped by a failing test prints
+//! it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -34,6 +35,8 @@ pub struct Net<T> {
     name: &'static str,
     pub first_seed: u64,
     seed: u64,
+    /// How many lower bits of the generator's numbers are not used.
+    shift: u32,
 }
 
 /// Says how to do it again.
@@ -47,7 +50,7 @@ impl<T> Drop for Net<T> {
 }
 
 impl<T> Net<T> {
-    pub fn new(name: &'static str, seed: u64) -> Net<T> {
+    pub fn new(name: &'static str, seed: u64, shift: u32) -> Net<T> {
         let start = Instant::now();
         Net {
             now: start,
@@ -63,6 +66,7 @@ impl<T> Net<T> {
             name,
             first_seed: seed,
             seed,
+            shift,
         }
     }
 
@@ -71,23 +75,27 @@ impl<T> Net<T> {
     }
 
     /// The next state of the generator, whose upper bits are the random ones.
-    pub fn state(&mut self) -> u64 {
+    pub fn advance(&mut self) -> u64 {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.seed
     }
 
     pub fn random(&mut self) -> u64 {
-        let state = self.state();
+        let state = self.advance();
         let x = state ^ state >> 29;
         x.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32
     }
 
+    pub fn draw(&mut self) -> u64 {
+        self.random() >> self.shift
+    }
+
     pub fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.random() >> 33).unwrap() % limit
+        usize::try_from(self.draw()).unwrap() % limit
     }
 
     pub fn chance(&mut self, percent: u64) -> bool {
-        percent > 0 && (self.random() >> 33) % 100 < percent
+        percent > 0 && self.draw() % 100 < percent
     }
 
     /// When the next packet arrives.

@@ -1,86 +1,90 @@
 //! What the simulated world asks of a connection manager, whatever its protocol.
 
 use std::fmt::Debug;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use cpc::wire::{Layout, Qpns};
-use cpc::{ConnectError, EndpointKey, ProcessName};
-use verbs::{Psn, Qpn};
+use cpc::wire::Layout;
+use cpc::{EndpointKey, ProcessName};
+use verbs::Qpn;
 
-/// The other side's queue pairs, as one side has learnt of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    pub qpns: Vec<Qpn>,
-    pub psn: Psn,
-}
+use super::faults::{Fault, draw_each};
+use super::machine::{Action, Machine};
+use super::process::Process;
+use super::{NetOf, World};
 
-/// What a machine wants done by the world: by the transport above it, or by the network below.
-pub enum Wish<D> {
-    CreateQps { key: EndpointKey },
-    BringUp { key: EndpointKey, remote: Peer, psn: Psn },
-    Send { to: Qpn, datagram: D },
-    Connected { key: EndpointKey },
-    Failed { key: EndpointKey, error: ConnectError },
-    Disconnected { key: EndpointKey },
-    UnknownPeer { peer: ProcessName },
-}
+/// What only this manager's machine asks for.
+pub type Call<P> = <<P as Protocol>::Machine as Machine>::Call;
+/// A machine, what its manager has besides, and where it is.
+pub type Spawned<P> = (<P as Protocol>::Machine, P, <P as Protocol>::Address);
 
-/// Where a machine comes into the world, and with what identity.
-pub struct Birth {
-    /// Number of its node; stays the same when the process starts anew.
-    pub node: usize,
-    /// A queue pair number that no one else has.
-    pub qpn: Qpn,
-    /// How many were born before it.
+/// With what identity a machine comes into the world.
+pub struct Identity {
+    /// Number of its process; stays the same when that starts anew.
+    pub index: usize,
+    /// How many have been spawned, this one included.
     pub number: u32,
+    /// A queue pair number that no other process has.
+    pub qpn: Qpn,
     pub incarnation: u32,
     pub name: ProcessName,
     pub layout: Layout,
-    pub seed: u64,
 }
 
-/// A connection manager's machine, with what is below it if it does not speak datagrams itself.
+/// A connection manager; the value is what one process has of it besides its machine.
 pub trait Protocol: Sized {
+    type Machine: Machine;
     type Params: Clone + Default;
     type Address: Copy + PartialEq + Debug;
     type Datagram: Clone;
-    type State: Copy + PartialEq + Debug;
-    /// After so long, every connection is up or has been reported as failed.
-    const BOUND: Duration;
-    /// An endpoint that its process replaces is connected anew whatever is lost. A kernel's manager says only once that an id is gone:
-    /// where that word is lost, the device has to tell.
-    const HEALS: bool;
+    /// What else arrives some time after it was sent, but is neither lost nor late.
+    type Message: Clone;
+    /// What the transport keeps of an endpoint.
+    type End: Default;
+    /// What processes share besides the network.
+    type Shared: Default;
     /// Its name in messages.
     const NAME: &'static str;
+    /// How many lower bits of the generator's numbers are not used: what the seeds in tests mean.
+    const SHIFT: u32;
 
-    /// Its defaults, and those that the plugin registers (btl/src/mca/params/table.rs), where they differ.
-    fn defaults() -> Vec<Self::Params> {
-        vec![Self::Params::default()]
+    fn spawn(id: &Identity, params: &Self::Params, net: &mut NetOf<Self>) -> Spawned<Self>;
+    /// Where datagrams of a process at this address arrive.
+    fn reach(address: &Self::Address) -> Qpn;
+    /// Datagrams that wait in the receive queue of a busy process, at most. The kernel posts as
+    /// many on the queue pair of its manager.
+    fn room(_: &Self::Params) -> u32 {
+        512
     }
-    fn born(birth: Birth, params: &Self::Params) -> (Self, Self::Address);
-    /// Where its datagrams arrive.
-    fn reach(&self) -> Qpn;
-    /// Datagrams that wait in the receive queue of a busy node, at most.
-    fn room(params: &Self::Params) -> u32;
-    /// Its process is killed: what the operating system says for it.
-    fn killed(&mut self) -> Vec<(Qpn, Self::Datagram)>;
+    /// Bytes of a datagram that the network may damage.
+    fn bytes(_: &mut Self::Datagram) -> &mut [u8] {
+        &mut []
+    }
+    fn draw_fault(net: &mut NetOf<Self>) -> Option<Fault> {
+        draw_each(net)
+    }
 
-    fn add_endpoint(&mut self, key: EndpointKey, name: ProcessName, address: Self::Address, now: Instant);
-    fn connect(&mut self, key: EndpointKey, now: Instant);
-    fn remove_endpoint(&mut self, key: EndpointKey, now: Instant);
-    fn first_data(&mut self, key: EndpointKey, now: Instant);
-    fn qps_created(&mut self, key: EndpointKey, qpns: Qpns, now: Instant);
-    fn qps_up(&mut self, key: EndpointKey, now: Instant);
-    fn datagram(&mut self, from: Qpn, datagram: &Self::Datagram, now: Instant);
-    fn wish(&mut self, now: Instant) -> Option<Wish<Self::Datagram>>;
-    fn poll_timeout(&self) -> Option<Instant>;
-    fn handle_timeout(&mut self, now: Instant);
+    fn add(m: &mut Self::Machine, key: EndpointKey, name: ProcessName, at: Self::Address, now: Instant);
+    fn next_action(process: &mut Process<Self>, _now: Instant) -> Option<Action<Call<Self>>> {
+        process.machine.next_action()
+    }
+    fn call(world: &mut World<Self>, me: usize, call: Call<Self>);
+    fn datagram(world: &mut World<Self>, me: usize, from: Qpn, datagram: &Self::Datagram);
+    fn message(world: &mut World<Self>, message: Self::Message);
+    fn poll_timeout(process: &Process<Self>) -> Option<Instant> {
+        process.machine.poll_timeout()
+    }
+    fn handle_timeout(world: &mut World<Self>, me: usize) {
+        world.processes[me].machine.handle_timeout(world.net.now);
+    }
 
-    fn state(&self, key: EndpointKey) -> Option<Self::State>;
-    /// The state of a connection that is up.
-    const UP: Self::State;
-    /// True if an endpoint in this state waits for nothing but its removal.
-    fn is_spent(state: Self::State) -> bool;
-    /// Flips one bit, counted from anywhere.
-    fn corrupt(datagram: &mut Self::Datagram, bit: usize);
+    /// The machine has said so.
+    fn connected(world: &mut World<Self>, me: usize, key: EndpointKey);
+    /// The transport hears that an endpoint has failed.
+    fn failed(_: &mut World<Self>, _me: usize, _: EndpointKey) {}
+    /// True if the process has an endpoint of the peer that will do for a request of it.
+    fn has_endpoint_for(world: &World<Self>, me: usize, peer: usize) -> bool;
+    /// The process is killed: what the operating system does for it.
+    fn killed(_: &mut World<Self>, _me: usize) {}
+    /// The process is about to start anew, elsewhere.
+    fn before_move(_: &mut World<Self>, _me: usize) {}
 }

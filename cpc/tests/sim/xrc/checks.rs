@@ -1,34 +1,36 @@
 //! What must hold.
 //!
-//! Of a process that has something to send to another: it has a send queue pair that leads to a receive queue pair of the other's domain,
-//! with one PSN at both ends; the other has a handle of that, so that it stays as long as the other does; it knows the other's SRQs and
-//! what the other calls it; and what it sends is not taken for something else. Or it has been told of a failure.
+//! Of a process that has something to send to another: it has a send queue pair that leads to a
+//! receive queue pair of the other's domain, with one PSN at both ends; the other has a handle of
+//! that, so that it stays as long as the other does; it knows the other's SRQs and what the other
+//! calls it; and what it sends is not taken for something else. Or it has been told of a failure.
 
 use std::collections::HashSet;
 
-use cpc::EndpointKey;
+use cpc::{ConnectError, EndpointKey};
 
-use super::process::End;
-use super::{Heard, Odds, World};
+use super::{Heard, World, Xrc};
+use crate::sim::Odds;
+use crate::sim::process::End;
 
 impl World {
     /// The send queue pair is up, and so is what it leads to; the SRQs are there.
-    pub(super) fn leads_on(&self, me: usize, end: &End) -> bool {
+    pub(super) fn leads_on(&self, me: usize, end: &End<Xrc>) -> bool {
         let (process, peer) = (&self.processes[me], &self.processes[end.peer]);
         let Some(route) = end.route else { return false };
-        let Some(sender) = process.senders.get(&route.path).filter(|sender| !sender.broken) else {
+        let Some(sender) = process.own.senders.get(&route.path).filter(|sender| !sender.broken) else {
             return false;
         };
         let Some((receiver, psn)) = sender.to else { return false };
-        let Some(known) = self.receivers.get(&receiver) else { return false };
+        let Some(known) = self.shared.get(&receiver) else { return false };
         known.sender == sender.qpn
             && known.psn == psn
             && known.domain == peer.address.domain
-            && route.srqs == peer.srqs
+            && route.srqs == peer.own.srqs
     }
 
     pub fn is_usable(&self, me: usize, peer: usize) -> bool {
-        let Some(end) = self.processes[me].end(peer).filter(|end| self.leads_on(me, end)) else {
+        let Some(end) = self.end(me, peer).filter(|end| self.leads_on(me, end)) else {
             return false;
         };
         let Some(route) = end.route else { return false };
@@ -37,14 +39,10 @@ impl World {
     }
 
     /// The peer has a handle of what the end leads to.
-    fn holds(&self, peer: usize, me: usize, end: &End) -> bool {
-        let receiver = end.route.and_then(|route| self.processes[me].senders[&route.path].to);
-        let known = receiver.and_then(|(receiver, _)| self.receivers.get(&receiver));
+    fn holds(&self, peer: usize, me: usize, end: &End<Xrc>) -> bool {
+        let receiver = end.route.and_then(|route| self.processes[me].own.senders[&route.path].to);
+        let known = receiver.and_then(|(receiver, _)| self.shared.get(&receiver));
         known.is_some_and(|known| known.handles.iter().any(|(holder, _)| *holder == peer))
-    }
-
-    pub fn is_reported(&self, me: usize, peer: usize) -> bool {
-        self.processes[me].failures.iter().any(|(failed, _)| *failed == peer)
     }
 
     /// At the moment that an endpoint is said to be connected: what was said is true, if no process
@@ -52,7 +50,7 @@ impl World {
     pub(super) fn check_connected(&self, me: usize, key: EndpointKey) {
         let end = &self.processes[me].ends[&key];
         let peer = end.peer;
-        if self.reborn == 0 && self.processes[peer].is_alive() {
+        if self.spawned as usize == self.processes.len() && self.processes[peer].is_alive() {
             assert!(self.leads_on(me, end), "{me} was told that it can send to {peer}, and cannot");
             assert!(self.holds(peer, me, end), "{peer} holds no handle of what {me} sends to");
         }
@@ -71,13 +69,13 @@ impl World {
 
     /// A process can send to each peer that it wants to send to, or has been told that it cannot.
     pub fn check_told(&mut self) {
-        self.check_wants(|world, me, peer| world.is_reported(me, peer));
+        self.check_wants(|world, me, peer| world.has_report_of(me, peer));
     }
 
     /// Where processes are away for longer than requests to them are repeated, only one of the two,
     /// the requester, may have been told.
     pub fn check_told_somewhere(&mut self) {
-        self.check_wants(|world, me, peer| world.is_reported(me, peer) || world.is_reported(peer, me));
+        self.check_wants(|world, me, peer| world.has_report_of(me, peer) || world.has_report_of(peer, me));
     }
 
     fn check_wants(&mut self, is_known: impl Fn(&World, usize, usize) -> bool) {
@@ -98,12 +96,12 @@ impl World {
             let mut nodes = HashSet::new();
             for &peer in living {
                 assert!(self.is_usable(me, peer), "{me} cannot send to {peer}: {:?}", process.failures);
-                nodes.insert(self.processes[peer].node);
+                nodes.insert(self.processes[peer].own.node);
             }
-            assert_eq!(process.senders.len(), nodes.len(), "{me}: send queue pairs and nodes");
+            assert_eq!(process.own.senders.len(), nodes.len(), "{me}: send queue pairs and nodes");
             assert_eq!(process.machine.paths(), nodes.len());
-            let innocent = |(peer, _): &&(usize, String)| self.processes[*peer].is_alive();
-            assert_eq!(process.failures.iter().find(innocent), None, "{me} has failed");
+            let is_dead = |failure: &ConnectError| !self.processes[self.by_name[&failure.peer]].is_alive();
+            assert!(process.failures.iter().all(is_dead), "{me} has failed: {:?}", process.failures);
         }
         self.say_all();
     }
@@ -117,12 +115,12 @@ impl World {
             self.processes[me].machine.close(self.net.now);
             self.drain(me);
         }
-        self.run();
+        self.run_until_quiet();
         for process in self.processes.iter().filter(|process| process.is_alive()) {
-            assert!(process.senders.is_empty() && process.machine.leaving() == 0);
+            assert!(process.own.senders.is_empty() && process.machine.leaving() == 0);
         }
         assert_eq!(
-            self.receivers.values().flat_map(|receiver| &receiver.handles).count(),
+            self.shared.values().flat_map(|receiver| &receiver.handles).count(),
             0,
             "handles are left"
         );
