@@ -306,6 +306,19 @@ pub fn connect_stream(qpn: u32, steps: &[(ibv_qp_attr, u32)], stream: Stream) ->
     })
 }
 
+/// Whether a completion of queue pair `qpn` of this process waits in the queue of its receives, what its peer has sent by now included.
+pub fn has_unpolled(qpn: u32) -> bool {
+    let Ok(engine) = engine() else { return false };
+    let mut state = engine.enter();
+    let qp = state.qps.get_mut(qpn as usize % QPS).filter(|qp| qp.num == qpn);
+    let Some((cq, link)) = qp.map(|qp| (qp.recv_cq, qp.link.as_ref().map(|link| link.incarnation))) else {
+        return false;
+    };
+    state.take_in_from(|incarnation| link == Some(incarnation));
+    state.settle();
+    state.w.cqs.get(cq).is_some_and(|cq| cq.holds(qpn))
+}
+
 /// The connection of queue pair `qpn` of this process is over: it goes to the error state, if it is still there.
 pub fn end_stream(qpn: u32) {
     let Ok(engine) = engine() else { return };

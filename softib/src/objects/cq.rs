@@ -235,6 +235,11 @@ impl Cq {
         Ok(())
     }
 
+    /// Whether a completion of a queue pair waits to be polled.
+    pub fn holds(&self, qpn: u32) -> bool {
+        (0..self.len).any(|at| self.ring[self.wrap(self.head + at)].wc.qp_num == qpn)
+    }
+
     /// Drops the completions of a queue pair that goes away (reset, destroy).
     pub fn forget(&mut self, qpn: u32) {
         let (mut kept, mut told) = (0, 0);

@@ -81,10 +81,6 @@ const QPERF_MODES: [(&str, &[&str]); 3] =
 const FABRIC: [(&str, &str); 4] =
     [("verbs", "msg"), ("verbs", "dgram"), ("verbs;ofi_rxm", "rdm"), ("verbs;ofi_rxd", "rdm")];
 
-/// ofi_rxm looks at its connections every 5 s instead of 10 ms. Where it sees the end of one, libfabric 1.17 destroys the queue pair before
-/// it has polled, and waits for ever if the last message was still to be polled (docs/bugs/rxm-closes-before-it-polls.md).
-const RXM: &str = "env FI_OFI_RXM_CM_PROGRESS_INTERVAL=5000000 ";
-
 /// fio's server: as many receives as the client's SENDs, all of which it posts in the half second that the client waits before its first.
 /// It asks for an rnr_retry_count of 0, so a SEND that finds none ends its connection, as on any device.
 const FIO: &str = "@/fio --name=all --ioengine=rdma --port=7890 --bs=64k --size=1m --iodepth=16";
@@ -150,8 +146,7 @@ fn libfabric() -> Vec<Case> {
         ..base.clone()
     };
     let pair = |(provider, endpoint): (&str, &str)| {
-        let settings = if provider == "verbs;ofi_rxm" { RXM } else { "" };
-        let command = format!("{settings}@/fi_pingpong -p '{provider}' -e {endpoint} -I 100 -c");
+        let command = format!("@/fi_pingpong -p '{provider}' -e {endpoint} -I 100 -c");
         let application = Application {
             ready: Some("47592"),
             client: format!("{command} {ADDRESS}"),
