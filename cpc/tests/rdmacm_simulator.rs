@@ -175,12 +175,19 @@ impl Protocol for Slow {
 }
 
 impl World {
+    /// What has been disconnected stays so, and is checked.
+    fn of(count: usize, seed: u64, params: &Params) -> World {
+        let mut world = World::new(count, seed, params);
+        world.processes.iter_mut().for_each(|process| process.persistent = false);
+        world
+    }
+
     fn ib(count: usize, seed: u64, faults: u64) -> World {
-        World::new(count, seed, &Params { faults, iwarp: false })
+        World::of(count, seed, &Params { faults, iwarp: false })
     }
 
     fn iwarp(count: usize, seed: u64, faults: u64) -> World {
-        World::new(count, seed, &Params { faults, iwarp: true })
+        World::of(count, seed, &Params { faults, iwarp: true })
     }
 
     fn micros(&mut self, below: u64) -> Duration {
