@@ -71,7 +71,7 @@ impl<C> Transport<C> {
             pending: self.pending.len(),
             parked: self.parked.len(),
             cts_buffers: (self.cts_pool.allocated(), self.cts_pool.free_len()),
-            completions: (self.cq_budget.0.reserved(), self.cq_budget.1.reserved()),
+            completions: (self.port.recv_room.reserved(), self.port.send_room.reserved()),
             queues: (0..self.queues.len()).map(|queue| self.audit_queue(queue)).collect(),
             lanes: self.audit_lanes(),
         }

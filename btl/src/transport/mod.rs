@@ -14,14 +14,15 @@
 //!
 //! | room       | holds                                                                                |
 //! |------------|--------------------------------------------------------------------------------------|
-//! | `port`     | `open`, the device, its events, the queues that all peers share, depths               |
+//! | `port`     | `OpenPort`: the device, its events, the queues that all peers share, depths           |
 //! | `channel`  | a queue pair that sends: the one `post()`, and the ledger of what it has posted          |
 //! | `endpoint` | one peer: its table of (state, event), lanes, callbacks, numbers, the route of X queues |
 //! | `link`     | `connect`, `opening` (iWARP), `renew`, `close`: from a peer's name to an endpoint that flows |
 //! | `tx`       | `send`, `rdma`, `control`, `complete`, `flush`; `path` and `replay` for X queues       |
 //! | `rx`       | `recv`, the sources (P, `shared`, `xrc`, `cts`), `slots`, `credit`                     |
 //!
-//! `wrid`, `stats` and `audit` stand beside them.
+//! `open` puts a transport together from what they hold; `wrid`, `stats` and `audit` stand beside
+//! them.
 #![forbid(unsafe_code)]
 
 /// Where every buffer and credit is.
@@ -30,6 +31,7 @@ mod channel;
 /// One peer.
 pub mod endpoint;
 mod link;
+mod open;
 /// The device and what is opened on it.
 pub mod port;
 mod rx;
@@ -45,13 +47,11 @@ pub use port::buffer::SendBuf;
 pub use port::{config, device};
 pub use tx::flush;
 
-use crate::protocol::budget::CqBudget;
-use crate::protocol::layout::Layout;
 use crate::protocol::pending::Pending;
 use channel::Held;
-use config::Config;
 use endpoint::lane::Lane;
 use endpoint::{Endpoint, Endpoints};
+use port::OpenPort;
 use port::buffer::Queued;
 use port::queue::QueueRes;
 use rx::qpns::Qpns;
@@ -136,20 +136,10 @@ pub struct Transport<C> {
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
     renewals: Vec<link::Renewal>,
-    cq_budget: (CqBudget, CqBudget),
-    /// Entries of the device's largest completion queue.
-    most_cqes: u32,
-    /// Registrations that the device has.
-    most_mrs: u32,
-    layout: Layout,
-    /// The smallest per-peer queue; its one extra receive per endpoint takes the peer's CTS.
-    cts_queue: Option<usize>,
     /// By position and epoch of the endpoint: a receive of a former epoch may complete late.
     cts_buffers: HashMap<(u32, u32), Posted>,
     cts_pool: Pool,
-    config: Config,
-    service: cpc::Service,
-    pd: Arc<verbs::Pd>,
+    port: OpenPort,
     /// What X queues need besides.
     xrc: Option<Box<tx::path::Xrc>>,
     /// Timelines of endpoints that are gone.

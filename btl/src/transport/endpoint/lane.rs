@@ -4,7 +4,8 @@
 use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{Credits, Grant, Window};
 use crate::transport::channel::{Channel, Line, LineId};
-use crate::transport::port::depth::CONTROL_WQES;
+use crate::transport::port::OpenPort;
+use crate::transport::port::depth::{CONTROL_WQES, send_depth};
 use std::sync::Arc;
 use verbs::Qp;
 
@@ -35,9 +36,16 @@ pub struct Lane {
 }
 
 impl Lane {
+    /// The lanes of one peer, without queue pairs.
+    pub fn all(port: &OpenPort) -> Vec<Lane> {
+        let (queues, config) = (port.layout().queues().iter().enumerate(), &port.config);
+        let planned = |queue| send_depth(port.layout(), queue, config);
+        queues.map(|(index, q)| Lane::new(q.window(), planned(index), config.max_inline != 0)).collect()
+    }
+
     /// A lane without queue pair that may have `planned` send work requests out, `inline` ones
     /// among them; `window` for a per-peer queue.
-    pub fn new(window: Option<Window>, planned: u32, inline: bool) -> Lane {
+    fn new(window: Option<Window>, planned: u32, inline: bool) -> Lane {
         Lane {
             channel: None,
             planned,

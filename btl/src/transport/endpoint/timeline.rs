@@ -49,7 +49,7 @@ impl<C> Transport<C> {
 
     /// Keeps the record of an endpoint that goes, if it is wanted at the end.
     pub(crate) fn keep_record(&mut self, ep: &Endpoint<C>) {
-        if self.config.keep_timelines {
+        if self.port.config.keep_timelines {
             self.history.push(record(ep));
         }
     }

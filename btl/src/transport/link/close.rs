@@ -38,7 +38,7 @@ impl<C> Transport<C> {
 
     /// How long a peer that takes nothing may hold up the end.
     pub fn drain_time(&self) -> Duration {
-        self.config.drain
+        self.port.config.drain
     }
 
     /// Every endpoint there is.
@@ -116,7 +116,7 @@ impl<C> Transport<C> {
             }
         }
         self.leave_route(index);
-        self.service.remove_endpoint(key);
+        self.port.service.remove_endpoint(key);
     }
 
     /// The device has given every buffer of the endpoint back.
@@ -155,7 +155,7 @@ impl<C> Transport<C> {
         self.up.extend(rdma.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
         self.end_epoch(id.index, epoch, lanes, outstanding);
         self.drop_pending(id.index);
-        self.release_completions();
+        self.port.release_completions();
     }
 
     /// What the connection at this position held comes back, and what still names it is stale from
@@ -181,16 +181,10 @@ impl<C> Transport<C> {
         }
     }
 
-    pub(crate) fn release_completions(&mut self) {
-        let (recv, send) = self.completions_per_peer();
-        self.cq_budget.0.release(recv);
-        self.cq_budget.1.release(send);
-    }
-
     /// Takes everything down; the helper thread is joined, in bounded time.
     pub fn close(mut self) {
         self.remove(&self.ids());
-        self.service.close(CLOSE);
+        self.port.service.close(CLOSE);
         self.end_shared();
     }
 }

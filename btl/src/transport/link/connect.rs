@@ -11,10 +11,11 @@ use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::numbers::label;
 use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::endpoint::{Endpoint, EpId};
-use crate::transport::port::depth::{CqTooSmall, grow, send_depth};
+use crate::transport::port::OpenPort;
+use crate::transport::port::depth::CqTooSmall;
 use crate::transport::wrid::{GENERATION_MASK, Kind, WrId};
 use crate::transport::{Transport, Upcall};
-use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step};
+use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step};
 use std::sync::Arc;
 use std::time::Duration;
 use verbs::{Buf, PoolError, Posted, Qp};
@@ -54,6 +55,21 @@ pub enum AddError {
     Buffer(#[from] verbs::PoolError),
 }
 
+impl OpenPort {
+    /// Makes the connection of the endpoint at position `index` known to the connection manager,
+    /// whose helper thread runs.
+    pub(crate) fn introduce<C>(&self, ep: &Endpoint<C>, index: u32, cts: Option<(usize, Buf)>) {
+        let (epoch, key, peer) = (ep.epoch, ep.key(index), ProcessName(ep.peer));
+        let label = label(EpId { index, generation: epoch });
+        let cts = cts.map(|(queue, buf)| {
+            let wr_id = WrId::new(Kind::Cts, queue, epoch, index).0;
+            CtsRecv { queue, buf, wr_id }
+        });
+        let plan = EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label };
+        self.service.add_endpoint(ep.choice.clone(), plan);
+    }
+}
+
 impl<C> Transport<C> {
     /// The endpoint of a peer; made if it is new, connected anew if the peer had taken it down.
     /// From now on the peer may connect to us.
@@ -61,14 +77,16 @@ impl<C> Transport<C> {
         if let Some(index) = self.endpoints.of_peer(peer) {
             return self.add_again(index, adverts);
         }
-        let choice = self.service.choose(adverts)?;
+        let choice = self.port.service.choose(adverts)?;
         self.check_label()?;
-        self.reserve_completions()?;
+        self.port.reserve_completions()?;
         let prepared = self.prepare();
-        let cts = prepared.inspect_err(|_| self.release_completions())?;
-        let lanes = self.new_lanes();
-        let id = self.endpoints.insert(|id| Endpoint::new(id, peer, choice.clone(), lanes));
-        self.introduce(id.index, choice, cts);
+        let cts = prepared.inspect_err(|_| self.port.release_completions())?;
+        let lanes = Lane::all(&self.port);
+        let id = self.endpoints.insert(|id| Endpoint::new(id, peer, choice, lanes));
+        if let Some(ep) = self.endpoints.get(id.index) {
+            self.port.introduce(ep, id.index, cts);
+        }
         Ok(id)
     }
 
@@ -76,26 +94,13 @@ impl<C> Transport<C> {
     /// CTS.
     fn prepare(&mut self) -> Result<Option<(usize, Buf)>, AddError> {
         self.fill_shared();
-        self.service.start()?;
+        self.port.service.start()?;
         Ok(self.cts_buffer()?)
     }
 
     /// The receive of the peer's CTS, where the layout has one.
     pub(crate) fn cts_buffer(&mut self) -> Result<Option<(usize, Buf)>, PoolError> {
-        self.cts_queue.map(|queue| Ok((queue, self.cts_pool.take()?))).transpose()
-    }
-
-    /// Makes the connection at this position known to the connection manager, whose helper thread
-    /// runs.
-    pub(crate) fn introduce(&mut self, index: u32, choice: Choice, cts: Option<(usize, Buf)>) {
-        let Some(ep) = self.endpoints.get(index) else { return };
-        let (epoch, key, peer) = (ep.epoch, ep.key(index), ProcessName(ep.peer));
-        let label = label(EpId { index, generation: epoch });
-        let cts = cts.map(|(queue, buf)| {
-            let wr_id = WrId::new(Kind::Cts, queue, epoch, index).0;
-            CtsRecv { queue, buf, wr_id }
-        });
-        self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label });
+        self.port.cts_queue.map(|queue| Ok((queue, self.cts_pool.take()?))).transpose()
     }
 
     /// Starts the helper thread, if it does not run yet: peers may connect from now on, those we
@@ -104,23 +109,7 @@ impl<C> Transport<C> {
     /// # Errors
     /// No thread or file descriptor is left.
     pub fn listen(&self) -> Result<(), cpc::Error> {
-        self.service.start()
-    }
-
-    /// Lanes without queue pairs.
-    pub(crate) fn new_lanes(&self) -> Vec<Lane> {
-        let planned = |index| send_depth(&self.layout, index, &self.config);
-        let queues = self.layout.queues().iter().enumerate();
-        let inline = self.config.max_inline != 0;
-        queues.map(|(index, q)| Lane::new(q.window(), planned(index), inline)).collect()
-    }
-
-    /// Every receive and send that one more peer may post has its place in a completion queue.
-    pub(crate) fn reserve_completions(&mut self) -> Result<(), CqTooSmall> {
-        let (recv, send) = self.completions_per_peer();
-        let (recv_budget, send_budget) = &mut self.cq_budget;
-        grow(&self.recv_cq, recv_budget, recv, self.most_cqes)?;
-        grow(&self.send_cq, send_budget, send, self.most_cqes).inspect_err(|_| recv_budget.release(recv))
+        self.port.service.start()
     }
 
     /// The shared queues hold their first buffers before the first request is sent or answered.
@@ -136,7 +125,7 @@ impl<C> Transport<C> {
     /// Takes what the helper thread has to say.
     #[cold]
     pub(crate) fn connection_events(&mut self) {
-        while let Some(event) = self.service.next_event() {
+        while let Some(event) = self.port.service.next_event() {
             match event {
                 cpc::Event::QpsCreated { key, qps, cts } => self.qps_created(key, qps, cts),
                 cpc::Event::Order { key, first } => self.if_current(key, |t, i| t.ordered(i, first)),
@@ -274,14 +263,14 @@ impl<C> Transport<C> {
 
     /// One step of an endpoint's state table.
     pub(crate) fn on_event(&mut self, index: u32, event: Event) {
-        let cts = self.cts_queue.is_some();
+        let cts = self.port.uses_cts();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let action = ep.on(event, cts);
         let (state, key) = (ep.state(), ep.key(index));
         match action {
             Action::StartConnect => {
                 self.mark(index, Step::Wanted);
-                self.service.connect(key);
+                self.port.service.connect(key);
             }
             Action::PostAndSendCts => self.post_and_send_cts(index),
             Action::Post => self.post_lanes(index),

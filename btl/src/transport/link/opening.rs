@@ -26,13 +26,13 @@ impl<C> Transport<C> {
         if first == First::Peer {
             let all = (1_u16 << ep.lanes.len()) - 1;
             // The CTS opens its own queue pair.
-            ep.unopened = all & !self.cts_queue.map_or(0, |queue| 1 << queue);
+            ep.unopened = all & !self.port.cts_queue.map_or(0, |queue| 1 << queue);
         }
     }
 
     /// The peer has posted: each queue pair gets its first message.
     pub(crate) fn open_queues(&mut self, index: u32) {
-        let cts = self.cts_queue;
+        let cts = self.port.cts_queue;
         for queue in (0..self.queues.len()).filter(|queue| Some(*queue) != cts) {
             let Some(lane) = self.lane(index, queue) else { return };
             let Some((credits, _)) = &mut lane.credits else { continue };

@@ -15,6 +15,7 @@ use super::close::FLUSH;
 use super::connect::AddError;
 use crate::transport::Transport;
 use crate::transport::endpoint::EpId;
+use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::wrid::GENERATION_MASK;
 use cpc::{Advert, ConnectError, EndpointKey};
@@ -41,7 +42,7 @@ impl<C> Transport<C> {
         match ep.state() {
             State::Closed => return Err(AddError::BeingRemoved),
             State::Disconnected => {
-                ep.choice = self.service.choose(adverts)?;
+                ep.choice = self.port.service.choose(adverts)?;
                 ep.renewals = 0;
                 self.on_event(index, Event::Renew);
             }
@@ -130,15 +131,15 @@ impl<C> Transport<C> {
     }
 
     fn introduce_anew(&mut self, index: u32, flushed: bool) -> Result<(), AddError> {
-        let Some(ep) = self.endpoints.get(index) else { return Ok(()) };
-        let choice = ep.choice.clone();
         if !flushed {
             // What the device still holds may complete yet.
-            self.reserve_completions()?;
+            self.port.reserve_completions()?;
         }
-        self.service.start()?;
+        self.port.service.start()?;
         let cts = self.cts_buffer()?;
-        self.introduce(index, choice, cts);
+        if let Some(ep) = self.endpoints.get(index) {
+            self.port.introduce(ep, index, cts);
+        }
         Ok(())
     }
 
@@ -160,7 +161,7 @@ impl<C> Transport<C> {
 
     fn begin_epoch(&mut self, index: u32) {
         self.on_event(index, Event::Retired);
-        let lanes = self.new_lanes();
+        let lanes = Lane::all(&self.port);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let epoch = ep.epoch;
         let (old, outstanding) = ep.begin_epoch((epoch + 1) & GENERATION_MASK, lanes);

@@ -4,6 +4,7 @@
 use super::config::Config;
 use crate::protocol::budget::{CqBudget, NeedsDepth};
 use crate::protocol::layout::{Kind, Layout, Queue};
+use std::sync::Arc;
 use verbs::Cq;
 
 /// Send work queue entries of a per-peer queue pair that data never takes: one credit message, one
@@ -33,6 +34,11 @@ pub(crate) fn shared_sends(layout: &Layout) -> u32 {
     layout.queues().iter().map(sends).sum()
 }
 
+/// Receives that all shared queues together hold.
+pub(crate) fn shared_receives(layout: &Layout) -> u32 {
+    layout.queues().iter().filter(|queue| !queue.is_per_peer()).map(|queue| u32::from(queue.rd_num)).sum()
+}
+
 /// Receives that one peer's queue pair holds.
 pub(crate) fn recv_depth(queue: &Queue, takes_cts: bool) -> u32 {
     queue.window().map_or(0, |w| w.receives()) + u32::from(takes_cts)
@@ -50,17 +56,52 @@ pub struct CqTooSmall {
     why: verbs::Error,
 }
 
-/// Makes room for `count` more completions, in a device whose queues have no more than `most`
-/// entries.
-pub(crate) fn grow(cq: &Cq, budget: &mut CqBudget, count: u32, most: u32) -> Result<(), CqTooSmall> {
-    if let Err(NeedsDepth(needs)) = budget.reserve(count) {
-        let has = cq.depth();
-        cq.resize(next_depth(needs, has, most)).map_err(|why| CqTooSmall { needs, has, why })?;
-        budget.resized(cq.depth());
-        // A device that grants less than was asked for has answered with an error above.
-        let _ = budget.reserve(count);
+/// A completion queue, and the entries of it that are reserved.
+#[derive(Debug)]
+pub struct CqRoom {
+    cq: Arc<Cq>,
+    budget: CqBudget,
+    /// Entries of the device's largest completion queue.
+    most: u32,
+}
+
+impl CqRoom {
+    /// Nothing is reserved in this queue, which grows to no more than `most` entries.
+    pub fn new(cq: Arc<Cq>, most: u32) -> CqRoom {
+        let budget = CqBudget::new(cq.depth());
+        CqRoom { cq, budget, most }
     }
-    Ok(())
+
+    /// The queue.
+    pub fn cq(&self) -> &Arc<Cq> {
+        &self.cq
+    }
+
+    /// Entries that are reserved.
+    pub fn reserved(&self) -> u32 {
+        self.budget.reserved()
+    }
+
+    /// Makes room for `count` more completions.
+    ///
+    /// # Errors
+    /// The queue cannot grow; nothing is reserved then.
+    pub fn reserve(&mut self, count: u32) -> Result<(), CqTooSmall> {
+        if let Err(NeedsDepth(needs)) = self.budget.reserve(count) {
+            let has = self.cq.depth();
+            let depth = next_depth(needs, has, self.most);
+            self.cq.resize(depth).map_err(|why| CqTooSmall { needs, has, why })?;
+            self.budget.resized(self.cq.depth());
+            // A device that grants less than was asked for has answered with an error above.
+            let _ = self.budget.reserve(count);
+        }
+        Ok(())
+    }
+
+    /// These completions have been polled, or will never come.
+    pub fn release(&mut self, count: u32) {
+        self.budget.release(count);
+    }
 }
 
 /// Twice what it has, to grow seldom, but for that alone not beyond the device's limit.

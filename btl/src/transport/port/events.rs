@@ -22,7 +22,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn device_events(&mut self) {
         loop {
-            match self.pd.context().next_async_event() {
+            match self.port.pd.context().next_async_event() {
                 Ok(Some(event)) => self.device_event(event),
                 Ok(None) => return,
                 Err(error) => return log::warn!("{error}"),
@@ -31,14 +31,14 @@ impl<C> Transport<C> {
     }
 
     fn device_event(&mut self, event: AsyncEvent) {
-        log::debug!("{}: {event:?}", self.pd.context().name());
+        log::debug!("{}: {event:?}", self.port.device());
         match event {
             AsyncEvent::SrqLimitReached(srq) => self.shared_queue_low(srq),
             AsyncEvent::QpFatal(qpn) | AsyncEvent::QpAccess(qpn) => self.qp_broken(qpn, event),
             AsyncEvent::CqError => self.all_broken("a completion queue overran"),
             AsyncEvent::DeviceFatal => self.all_broken("the device reports a fatal error"),
-            AsyncEvent::PortError(port) => log::warn!("port {port} of {} is down", self.pd.context().name()),
-            AsyncEvent::PortActive(port) => log::info!("port {port} of {} is up", self.pd.context().name()),
+            AsyncEvent::PortError(port) => log::warn!("port {port} of {} is down", self.port.device()),
+            AsyncEvent::PortActive(port) => log::info!("port {port} of {} is up", self.port.device()),
             AsyncEvent::CommEst(_) | AsyncEvent::LastWqeReached(_) | AsyncEvent::Other(_) => {}
         }
     }

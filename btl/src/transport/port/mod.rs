@@ -10,7 +10,10 @@ pub mod device;
 mod domain;
 mod events;
 mod open;
+mod opened;
 pub(super) mod queue;
 
 pub use domain::{Domain, DomainError};
 pub use events::IDLE_POLLS;
+pub(super) use open::{OpenError, Opened};
+pub(super) use opened::OpenPort;

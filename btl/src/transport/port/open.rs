@@ -1,21 +1,16 @@
-//! Building a transport over one port.
+//! Opening a port.
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use super::depth::{CqTooSmall, grow, recv_depth, send_depth, shared_sends};
+use super::depth::{CqRoom, CqTooSmall, recv_depth, send_depth, shared_receives, shared_sends};
 use super::device::Port;
 use super::queue::{QueueRes, Shared};
-use super::{Domain, DomainError};
-use crate::protocol::budget::CqBudget;
-use crate::protocol::layout::{Layout, Queue};
-use crate::protocol::pending::Pending;
-use crate::protocol::wire::{Cts, HEADER_LEN};
-use crate::transport::Transport;
-use crate::transport::stats::Stats;
+use super::{Domain, DomainError, OpenPort};
+use crate::protocol::layout::Queue;
+use crate::protocol::wire::HEADER_LEN;
 use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, ReceiveQueues, Service, XrcPlan};
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use verbs::{Access, Completions, Cq, DeviceAttr, Pd, Pool, PoolConfig, Qp, QpCap, QpInit, QpKind, Srq};
+use verbs::{Access, Cq, DeviceAttr, Pd, Qp, QpCap, QpInit, QpKind, Srq};
 
 /// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
 const MOST_INLINE: u32 = 1024;
@@ -51,114 +46,45 @@ impl OpenError {
     }
 }
 
-impl<C> Transport<C> {
-    /// Opens the port: completion queues, shared receive queues, connection managers. No thread is
-    /// started and no receive is posted before the first peer is added.
-    pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
+/// What has been opened on a port.
+#[derive(Debug)]
+pub struct Opened {
+    /// The port itself.
+    pub port: OpenPort,
+    /// The queues of the layout, as all peers share them.
+    pub queues: Vec<QueueRes>,
+    /// The domain of X queues, if the layout has them.
+    pub domain: Option<Domain>,
+}
+
+impl Opened {
+    /// Opens completion queues, shared receive queues, connection managers. No thread is started and
+    /// no receive is posted.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn new(port: &Port, config: Config, me: u64) -> Result<Opened, OpenError> {
         let limits = port.context.query_device()?;
         let config = within(&limits, config, port.context.name())?;
         let pd = Pd::alloc(&port.context)?;
         let recv_cq = Cq::create(&port.context, config.cq_size, None)?;
         let send_cq = Cq::create(&port.context, config.cq_size, None)?;
-        let xrc =
+        let domain =
             config.layout.is_xrc().then(|| Domain::open(&port.context, &config.xrc_domain)).transpose()?;
-        let queues = open_queues(&pd, &config, xrc.as_ref().map(|domain| (domain, &recv_cq)))?;
+        let queues = open_queues(&pd, &config, domain.as_ref().map(|domain| (domain, &recv_cq)))?;
         let config = Config { max_inline: granted_inline(&pd, &send_cq, config.max_inline)?, ..config };
-        let xrc_plan = xrc.as_ref().map(|domain| xrc_plan(domain, &config, &send_cq, &queues)).transpose()?;
+        let xrc_plan =
+            domain.as_ref().map(|domain| xrc_plan(domain, &config, &send_cq, &queues)).transpose()?;
         let plan = qp_plan(port, &config, &limits, &pd, (&send_cq, &recv_cq), &queues);
         let plan = Arc::new(QpPlan { xrc: xrc_plan, ..plan });
         let service = Service::open(plan, ProcessName(me), &config.cpc)?;
-        let shared: u32 =
-            config.layout.queues().iter().filter(|q| !q.is_per_peer()).map(|q| u32::from(q.rd_num)).sum();
-        let mut recv_budget = CqBudget::new(recv_cq.depth());
-        grow(&recv_cq, &mut recv_budget, shared, limits.max_cqe)?;
-        let mut send_budget = CqBudget::new(send_cq.depth());
-        grow(&send_cq, &mut send_budget, shared_sends(&config.layout), limits.max_cqe)?;
-        let cq_budget = (recv_budget, send_budget);
-        Ok(Transport {
-            recv_batch: Completions::new(),
-            recv_cq,
-            send_cq,
-            repost_later: None,
-            outstanding: 0,
-            send_batch: Completions::new(),
-            polls: 0,
-            seeking: false,
-            endpoints: Default::default(),
-            queues,
-            slots: Default::default(),
-            held: Default::default(),
-            pending: Pending::new(),
-            up: VecDeque::new(),
-            qpns: Default::default(),
-            parked: Vec::new(),
-            renewals: Vec::new(),
-            cq_budget,
-            most_cqes: limits.max_cqe,
-            most_mrs: limits.max_mr,
-            cts_queue: config.layout.smallest_p(),
-            cts_buffers: HashMap::new(),
-            cts_pool: cts_pool(&pd),
-            layout: config.layout.clone(),
-            config,
-            service,
-            pd,
-            xrc: xrc.map(|domain| Box::new(domain.into())),
-            history: Vec::new(),
-            stats: Stats::default(),
-        })
-    }
-
-    /// What the connection managers tell peers, for the modex.
-    pub fn adverts(&self) -> &[cpc::Advert] {
-        self.service.adverts()
-    }
-
-    /// What the connection managers have counted, datagrams that they refused among it.
-    pub fn connection_counters(&self) -> Vec<(&'static str, u64)> {
-        self.service.counters()
-    }
-
-    /// The protection domain.
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
-    }
-
-    /// The protection domain, for a registration of the upper layer; before the first one is lent,
-    /// each queue gets send buffers of its own, which go round and round when there are no more to
-    /// be had.
-    ///
-    /// # Errors
-    /// There are none for us.
-    pub fn lend(&mut self) -> Result<Arc<Pd>, verbs::PoolError> {
-        self.queues.iter_mut().try_for_each(|queue| queue.send.reserve())?;
-        Ok(self.pd.clone())
-    }
-
-    /// Registrations that the upper layers of the process may have: a sixteenth of the device's is
-    /// kept for buffers of our own.
-    pub fn lendable(&self) -> u32 {
-        match self.most_mrs {
-            0 => u32::MAX,
-            most => most - most / 16,
-        }
-    }
-
-    /// The layout.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// Completions that one more peer may cause: (receives, sends).
-    pub(crate) fn completions_per_peer(&self) -> (u32, u32) {
-        let recv = self.layout.queues().iter().filter_map(Queue::window).map(|w| w.receives()).sum::<u32>();
-        let queues = 0..self.layout.queues().len();
-        let send = match self.layout.is_xrc() {
-            // What goes to X queues is counted over all peers, once.
-            true => self.config.rdma_depth,
-            false => queues.map(|queue| send_depth(&self.layout, queue, &self.config)).sum(),
-        };
-        (recv + u32::from(self.cts_queue.is_some()), send)
+        let mut recv_room = CqRoom::new(recv_cq, limits.max_cqe);
+        recv_room.reserve(shared_receives(&config.layout))?;
+        let mut send_room = CqRoom::new(send_cq, limits.max_cqe);
+        send_room.reserve(shared_sends(&config.layout))?;
+        let (most_mrs, cts_queue) = (limits.max_mr, config.layout.smallest_p());
+        let port = OpenPort { config, service, pd, recv_room, send_room, most_mrs, cts_queue };
+        Ok(Opened { port, queues, domain })
     }
 }
 
@@ -218,18 +144,6 @@ fn granted_inline(pd: &Arc<Pd>, cq: &Arc<Cq>, wanted: u32) -> Result<u32, verbs:
             Err(error) => return Err(error),
         }
     }
-}
-
-/// The CTS buffers: "very small, and preallocated on endpoint creation" (seed 004).
-fn cts_pool(pd: &Arc<Pd>) -> Pool {
-    let config = PoolConfig {
-        buf_len: Cts::MESSAGE_LEN as u32,
-        align: 16,
-        grow_by: 64,
-        max: 0,
-        access: Access::LOCAL_WRITE,
-    };
-    Pool::new(pd, config)
 }
 
 fn open_queues(

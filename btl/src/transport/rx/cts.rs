@@ -25,9 +25,8 @@ impl<C> Transport<C> {
             _ => Ok(None),
         });
         self.cts_pool.put(buf);
-        let ours = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
         match told {
-            Ok(Some(theirs)) if theirs == ours => {
+            Ok(Some(theirs)) if theirs == self.port.cts() => {
                 self.early(index, id.queue());
                 self.mark(index, Step::CtsReceived);
                 self.on_event(index, Event::CtsReceived);

@@ -25,7 +25,7 @@ impl<C> Transport<C> {
     /// [`Transport::take_upcall`].
     #[inline]
     pub fn poll(&mut self) -> bool {
-        if self.service.pending() {
+        if self.port.service.pending() {
             self.connection_events();
         }
         if self.recv_batch.is_empty() {
@@ -184,7 +184,7 @@ impl<C> Transport<C> {
         match ep.state() {
             State::HaveQps | State::HaveCts => {
                 let key = ep.key(index);
-                self.service.first_data(key);
+                self.port.service.first_data(key);
             }
             State::Ready => self.first_message(index),
             State::AwaitingFirst => self.opened(index, queue),

@@ -167,7 +167,7 @@ mod tests {
         let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
         let (send_cq, recv_cq) = (t.send_cq.clone(), t.recv_cq.clone());
         let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all: false };
-        let qp = Qp::create(&t.pd, &init).unwrap();
+        let qp = Qp::create(&t.port.pd, &init).unwrap();
         let (access, qkey) = (verbs::Access::LOCAL_WRITE, verbs::QKey(0));
         qp.to_init(&verbs::InitAttr { port: 1, pkey_index: 0, access, qkey }).unwrap();
         let buf = t.cts_pool.take().unwrap();

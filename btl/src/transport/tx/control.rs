@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::pending::LaneId;
-use crate::protocol::wire::{Cts, Header};
+use crate::protocol::wire::Header;
 use crate::transport::channel::Request;
 use crate::transport::{SendBuf, Transport};
 use verbs::PoolError;
@@ -74,11 +74,10 @@ impl<C> Transport<C> {
     /// The CTS goes over the smallest per-peer queue, into the receive that the connection manager
     /// posted there.
     pub(crate) fn post_cts(&mut self, index: u32) -> Result<(), ControlError> {
-        let Some(queue) = self.cts_queue else { return Ok(()) };
-        let cts = Cts { queues: self.layout.queues().len() as u8, layout: self.layout.fingerprint() };
+        let Some(queue) = self.port.cts_queue else { return Ok(()) };
         let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
         let entry = ep.lanes[queue].budget.acquire();
         debug_assert!(entry, "the first send of a queue pair has an entry");
-        self.post_control(index, queue, &cts.message(queue as u8))
+        self.post_control(index, queue, &self.port.cts().message(queue as u8))
     }
 }

@@ -35,15 +35,16 @@ impl<C> Transport<C> {
 
     /// Posts what waits, as far as work queue entries go.
     pub(crate) fn pump_rdma(&mut self, index: u32) {
-        let queue = self.layout.largest();
+        let queue = self.port.layout().largest();
         loop {
             let Some(ep) = self.endpoints.get_mut(index) else { return };
             if !ep.state().flows() || ep.rdma.is_empty() {
                 return;
             }
             // What messages are entitled to stays free: the send queue holds both
-            // (`open::send_depth`).
-            if ep.rdma_out >= self.config.rdma_depth || !ep.lanes[queue].budget.acquire_leaving(CONTROL_WQES)
+            // (`depth::send_depth`).
+            if ep.rdma_out >= self.port.config.rdma_depth
+                || !ep.lanes[queue].budget.acquire_leaving(CONTROL_WQES)
             {
                 return;
             }

@@ -105,7 +105,7 @@ impl<C> Transport<C> {
         if ep.state() == State::Connecting {
             (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, true);
             self.stats.rerouted += 1;
-            self.service.renew(ep.key(index));
+            self.port.service.renew(ep.key(index));
         }
     }
 

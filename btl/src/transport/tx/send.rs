@@ -26,7 +26,7 @@ impl<C> Transport<C> {
     #[inline]
     pub fn sendi(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
         let len = head.len() + body.len();
-        let Some(queue) = self.layout.for_payload(len) else { return false };
+        let Some(queue) = self.port.layout().for_payload(len) else { return false };
         let total = HEADER_LEN + len;
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         if ep.state() != State::Connected || ep.generation != id.generation {
@@ -62,7 +62,7 @@ impl<C> Transport<C> {
     /// A buffer for `len` bytes of payload to this peer; none if no queue is that large, memory is
     /// short, or the peer has its share of the pool and the caller `can_wait`.
     pub fn take(&mut self, id: EpId, len: usize, can_wait: bool) -> Option<SendBuf> {
-        let class = self.layout.for_payload(len)?;
+        let class = self.port.layout().for_payload(len)?;
         let queue = &mut self.queues[class];
         let share = queue.shares.take(id.index).ok().map(|()| id.index);
         if share.is_none() {
@@ -256,13 +256,13 @@ impl<C> Transport<C> {
     /// the rest.
     #[cold]
     pub(crate) fn fail(&mut self, index: u32, reason: &dyn Display) {
-        let cts = self.cts_queue.is_some();
+        let cts = self.port.uses_cts();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if ep.on(Event::Error, cts) != Action::FailAll {
             return;
         }
         self.stats.failed += 1;
-        self.service.abandon_endpoint(ep.key(index));
+        self.port.service.abandon_endpoint(ep.key(index));
         let id = EpId { index, generation: ep.generation };
         let peer = ep.peer;
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");

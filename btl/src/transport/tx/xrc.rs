@@ -21,7 +21,7 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get(index) else { return false };
         let (Some(xrc), Some(route)) = (&mut self.xrc, &ep.route) else { return false };
         let Some(path) = xrc.paths.get_mut(&route.path) else { return false };
-        let there_is = path.rdma < self.config.rdma_depth;
+        let there_is = path.rdma < self.port.config.rdma_depth;
         if there_is {
             path.rdma += 1;
         } else {
@@ -124,6 +124,6 @@ impl<C> Transport<C> {
     /// operation.
     fn next_with_rdma(&mut self, path: u32) -> Option<u32> {
         let path = self.xrc.as_mut()?.paths.get_mut(&path)?;
-        if path.rdma < self.config.rdma_depth { path.waiting.pop_front() } else { None }
+        if path.rdma < self.port.config.rdma_depth { path.waiting.pop_front() } else { None }
     }
 }

@@ -1,0 +1,96 @@
+//! Putting a transport together over one port, and what the upper layer asks of the port.
+#![forbid(unsafe_code)]
+
+use super::Transport;
+use super::config::Config;
+use super::device::Port;
+use super::port::{OpenError, Opened};
+use super::stats::Stats;
+use crate::protocol::layout::Layout;
+use crate::protocol::pending::Pending;
+use crate::protocol::wire::Cts;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use verbs::{Access, Completions, Pd, Pool, PoolConfig};
+
+impl<C> Transport<C> {
+    /// Opens the port: completion queues, shared receive queues, connection managers. No thread is
+    /// started and no receive is posted before the first peer is added.
+    pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
+        let Opened { port, queues, domain } = Opened::new(port, config, me)?;
+        Ok(Transport {
+            recv_batch: Completions::new(),
+            recv_cq: port.recv_room.cq().clone(),
+            send_cq: port.send_room.cq().clone(),
+            repost_later: None,
+            outstanding: 0,
+            send_batch: Completions::new(),
+            polls: 0,
+            seeking: false,
+            endpoints: Default::default(),
+            queues,
+            slots: Default::default(),
+            held: Default::default(),
+            pending: Pending::new(),
+            up: VecDeque::new(),
+            qpns: Default::default(),
+            parked: Vec::new(),
+            renewals: Vec::new(),
+            cts_buffers: HashMap::new(),
+            cts_pool: cts_pool(&port.pd),
+            port,
+            xrc: domain.map(|domain| Box::new(domain.into())),
+            history: Vec::new(),
+            stats: Stats::default(),
+        })
+    }
+
+    /// What the connection managers tell peers, for the modex.
+    pub fn adverts(&self) -> &[cpc::Advert] {
+        self.port.service.adverts()
+    }
+
+    /// What the connection managers have counted, datagrams that they refused among it.
+    pub fn connection_counters(&self) -> Vec<(&'static str, u64)> {
+        self.port.service.counters()
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.port.pd
+    }
+
+    /// The protection domain, for a registration of the upper layer; before the first one is lent,
+    /// each queue gets send buffers of its own, which go round and round when there are no more to
+    /// be had.
+    ///
+    /// # Errors
+    /// There are none for us.
+    pub fn lend(&mut self) -> Result<Arc<Pd>, verbs::PoolError> {
+        self.queues.iter_mut().try_for_each(|queue| queue.send.reserve())?;
+        Ok(self.port.pd.clone())
+    }
+
+    /// Registrations that the upper layers of the process may have: a sixteenth of the device's is
+    /// kept for buffers of our own.
+    pub fn lendable(&self) -> u32 {
+        self.port.lendable()
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        self.port.layout()
+    }
+}
+
+/// The CTS buffers: "very small, and preallocated on endpoint creation" (seed 004).
+fn cts_pool(pd: &Arc<Pd>) -> Pool {
+    let config = PoolConfig {
+        buf_len: Cts::MESSAGE_LEN as u32,
+        align: 16,
+        grow_by: 64,
+        max: 0,
+        access: Access::LOCAL_WRITE,
+    };
+    Pool::new(pd, config)
+}

@@ -1,0 +1,90 @@
+//! A port that has been opened: what does not depend on how many peers there are.
+#![forbid(unsafe_code)]
+
+use super::config::Config;
+use super::depth::{CqRoom, CqTooSmall, send_depth};
+use crate::protocol::layout::{Layout, Queue};
+use crate::protocol::wire::Cts;
+use std::sync::Arc;
+use verbs::Pd;
+
+/// The device's objects, the connection managers, and what both are told.
+#[derive(Debug)]
+pub struct OpenPort {
+    /// The configuration as this device can have it.
+    pub config: Config,
+    /// The connection managers.
+    pub service: cpc::Service,
+    /// The protection domain.
+    pub pd: Arc<Pd>,
+    /// The completion queue of receives.
+    pub recv_room: CqRoom,
+    /// The completion queue of sends.
+    pub send_room: CqRoom,
+    /// Registrations that the device has.
+    pub most_mrs: u32,
+    /// The smallest per-peer queue; its one extra receive per endpoint takes the peer's CTS.
+    pub cts_queue: Option<usize>,
+}
+
+impl OpenPort {
+    /// The layout.
+    #[inline]
+    pub fn layout(&self) -> &Layout {
+        &self.config.layout
+    }
+
+    /// The name of the device.
+    pub fn device(&self) -> &str {
+        self.pd.context().name()
+    }
+
+    /// The layout has a queue for the clear-to-send.
+    pub fn uses_cts(&self) -> bool {
+        self.cts_queue.is_some()
+    }
+
+    /// What our clear-to-send says.
+    pub fn cts(&self) -> Cts {
+        Cts { queues: self.layout().queues().len() as u8, layout: self.layout().fingerprint() }
+    }
+
+    /// Registrations that the upper layers of the process may have: a sixteenth of the device's is
+    /// kept for buffers of our own.
+    pub fn lendable(&self) -> u32 {
+        match self.most_mrs {
+            0 => u32::MAX,
+            most => most - most / 16,
+        }
+    }
+
+    /// Every receive and send that one more peer may post has its place in a completion queue.
+    ///
+    /// # Errors
+    /// A completion queue cannot grow; nothing is reserved then.
+    pub fn reserve_completions(&mut self) -> Result<(), CqTooSmall> {
+        let (recv, send) = self.completions_per_peer();
+        self.recv_room.reserve(recv)?;
+        self.send_room.reserve(send).inspect_err(|_| self.recv_room.release(recv))
+    }
+
+    /// A peer is gone: what was reserved for it is free.
+    pub fn release_completions(&mut self) {
+        let (recv, send) = self.completions_per_peer();
+        self.recv_room.release(recv);
+        self.send_room.release(send);
+    }
+
+    /// Completions that one more peer may cause: (receives, sends).
+    fn completions_per_peer(&self) -> (u32, u32) {
+        let layout = self.layout();
+        let recv = layout.queues().iter().filter_map(Queue::window).map(|w| w.receives()).sum::<u32>();
+        let queues = 0..layout.queues().len();
+        let send = match layout.is_xrc() {
+            // What goes to X queues is counted over all peers, once.
+            true => self.config.rdma_depth,
+            false => queues.map(|queue| send_depth(layout, queue, &self.config)).sum(),
+        };
+        (recv + u32::from(self.uses_cts()), send)
+    }
+}
