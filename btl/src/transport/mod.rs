@@ -49,8 +49,7 @@ pub use tx::flush;
 
 use crate::protocol::pending::Pending;
 use channel::Held;
-use endpoint::lane::Lane;
-use endpoint::{Endpoint, Endpoints};
+use endpoint::Endpoints;
 use port::OpenPort;
 use port::buffer::Queued;
 use port::queue::QueueRes;
@@ -142,24 +141,8 @@ pub struct Transport<C> {
     port: OpenPort,
     /// What X queues need besides.
     xrc: Option<Box<tx::path::Xrc>>,
-    /// Timelines of endpoints that are gone.
-    history: Vec<timeline::Record>,
     /// What happened.
     pub stats: Stats,
-}
-
-impl<C> Transport<C> {
-    /// The endpoint, unless it is gone.
-    #[inline]
-    fn endpoint(&mut self, id: EpId) -> Option<&mut Endpoint<C>> {
-        self.endpoints.named_mut(id)
-    }
-
-    /// The lane of an endpoint that is known to be there.
-    #[inline]
-    fn lane(&mut self, index: u32, queue: usize) -> Option<&mut Lane> {
-        self.endpoints.get_mut(index)?.lanes.get_mut(queue)
-    }
 }
 
 #[cfg(test)]
@@ -167,6 +150,8 @@ mod tests {
     use super::*;
     use crate::protocol::credits::{Credits, Window};
     use channel::{Channel, Ledger, Line};
+    use endpoint::Endpoint;
+    use endpoint::lane::Lane;
 
     /// What each message touches, and what there is of each peer. A larger one is a decision: it costs
     /// cache lines, or memory times peers times queues.

@@ -4,6 +4,7 @@
 use super::Transport;
 use super::config::Config;
 use super::device::Port;
+use super::endpoint::Endpoints;
 use super::port::{OpenError, Opened};
 use super::stats::Stats;
 use crate::protocol::layout::Layout;
@@ -27,7 +28,7 @@ impl<C> Transport<C> {
             send_batch: Completions::new(),
             polls: 0,
             seeking: false,
-            endpoints: Default::default(),
+            endpoints: Endpoints::new(port.config.keep_timelines),
             queues,
             slots: Default::default(),
             held: Default::default(),
@@ -40,7 +41,6 @@ impl<C> Transport<C> {
             cts_pool: cts_pool(&port.pd),
             port,
             xrc: domain.map(|domain| Box::new(domain.into())),
-            history: Vec::new(),
             stats: Stats::default(),
         })
     }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::budget::SendBudget;
-use crate::protocol::credits::{Credits, Grant, Window};
+use crate::protocol::credits::{CreditError, Credits, Grant, Window};
 use crate::transport::channel::{Channel, Line, LineId};
 use crate::transport::port::OpenPort;
 use crate::transport::port::depth::{CONTROL_WQES, send_depth};
@@ -93,7 +93,25 @@ impl Lane {
     pub fn free_entry(&mut self) -> bool {
         self.budget.release(1);
         self.completed = self.completed.wrapping_add(1);
+        self.owes_message()
+    }
+
+    /// So much is owed to the peer that an explicit credit message is due.
+    #[inline]
+    pub fn owes_message(&self) -> bool {
         self.credits.as_ref().is_some_and(|(credits, window)| credits.explicit_due(window))
+    }
+
+    /// Credits that a message of the peer brought.
+    ///
+    /// # Errors
+    /// They are more than we can have, or the queue has none.
+    #[inline]
+    pub fn accept(&mut self, grant: Grant) -> Result<(), CreditError> {
+        match &mut self.credits {
+            Some((credits, window)) => credits.accept(window, grant),
+            None => Err(CreditError::DataGrant { granted: grant.data, have: 0, window: 0 }),
+        }
     }
 
     /// Takes what one data message needs, a work queue entry and (per-peer queue) a credit, and

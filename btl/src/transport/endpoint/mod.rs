@@ -176,6 +176,21 @@ impl<C> Endpoint<C> {
         self.state.precedes_connection() && !self.peer_has_sent
     }
 
+    /// Something that was handed to us for it is not done yet.
+    pub fn is_busy(&self) -> bool {
+        !self.state.is_over() && self.backlog() + self.outstanding as usize != 0
+    }
+
+    /// Its queue pairs go to the error state, which flushes them; `level` is for what is wrong with
+    /// that.
+    pub fn to_error(&self, level: log::Level) {
+        for qp in self.lanes.iter().filter_map(Lane::qp) {
+            if let Err(error) = qp.to_error() {
+                log::log!(level, "cannot move {:?} to the error state: {error}", qp.num());
+            }
+        }
+    }
+
     /// Messages wait, and what they wait for is on its way.
     pub fn is_held_up(&self) -> bool {
         self.queued != 0 && (self.state.is_coming_up() || self.state.flows())

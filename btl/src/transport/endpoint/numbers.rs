@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::EpId;
+use crate::protocol::wire::{HEADER_LEN, XrcHeader};
 
 /// Peers that a label can name.
 pub const MOST_PEERS: usize = 1 << 16;
@@ -38,8 +39,14 @@ pub enum Arrival {
 }
 
 impl Numbers {
-    /// Takes the number of the next message to the peer.
-    pub fn take(&mut self) -> u16 {
+    /// Gives the next message to the peer, over an X queue, its number.
+    pub fn stamp(&mut self, queue: u8, message: &mut [u8]) {
+        if let Some(head) = message.first_chunk_mut::<HEADER_LEN>() {
+            *head = XrcHeader::new(head[0], queue, 0, self.take()).emit();
+        }
+    }
+
+    fn take(&mut self) -> u16 {
         let number = self.next;
         self.next = number.wrapping_add(1);
         number

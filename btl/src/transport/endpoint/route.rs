@@ -1,7 +1,9 @@
 //! X queues: the route to a peer's process.
 #![forbid(unsafe_code)]
 
-use crate::transport::channel::Operation;
+use super::state::State;
+use super::{Endpoint, Endpoints};
+use crate::transport::channel::{Connection, Operation};
 use crate::transport::port::buffer::SendBuf;
 use cpc::Route;
 use std::collections::VecDeque;
@@ -30,6 +32,25 @@ pub struct XrcRoute<C> {
     pub operations: VecDeque<Operation<C>>,
     /// The next route, which is there before this one has been drained.
     pub next: Option<Route>,
+}
+
+impl<C> Endpoints<C> {
+    /// Positions of those whose route goes over this path.
+    pub fn on_path(&self, path: u32) -> impl Iterator<Item = u32> {
+        self.iter().filter_map(move |(index, ep)| ep.is_on_path(path).then_some(index))
+    }
+
+    /// The connection's endpoint waits for another route, and this is the one that broke.
+    pub fn is_on_hold(&self, to: Connection, path: u32) -> bool {
+        let ep = self.get(to.index).filter(|_| self.has(to));
+        ep.is_some_and(|ep| ep.state() == State::Connecting && ep.is_on_path(path))
+    }
+}
+
+impl<C> Endpoint<C> {
+    fn is_on_path(&self, path: u32) -> bool {
+        self.route.as_ref().is_some_and(|route| route.path == path)
+    }
 }
 
 impl<C> XrcRoute<C> {

@@ -1,8 +1,14 @@
 //! The endpoints of a transport, by position and by peer.
 #![forbid(unsafe_code)]
 
+use super::lane::Lane;
+use super::numbers::of_label;
+use super::state::State;
+use super::timeline::Record;
 use super::{Endpoint, EpId};
 use crate::transport::channel::Connection;
+use crate::transport::wrid::GENERATION_MASK;
+use cpc::EndpointKey;
 use slab::Slab;
 use std::collections::HashMap;
 
@@ -13,15 +19,17 @@ pub struct Endpoints<C> {
     /// The connection at each position, current or last.
     epochs: Vec<u32>,
     by_name: HashMap<u64, u32>,
-}
-
-impl<C> Default for Endpoints<C> {
-    fn default() -> Endpoints<C> {
-        Endpoints { table: Slab::new(), epochs: Vec::new(), by_name: HashMap::new() }
-    }
+    /// Timelines of endpoints that are gone, if they are wanted.
+    pub(super) history: Option<Vec<Record>>,
 }
 
 impl<C> Endpoints<C> {
+    /// No endpoint; the timelines of those that go are kept if they are wanted.
+    pub fn new(keep_timelines: bool) -> Endpoints<C> {
+        let history = keep_timelines.then(Vec::new);
+        Endpoints { table: Slab::new(), epochs: Vec::new(), by_name: HashMap::new(), history }
+    }
+
     /// The endpoint at a position.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&Endpoint<C>> {
@@ -44,6 +52,19 @@ impl<C> Endpoints<C> {
     #[inline]
     pub fn named_mut(&mut self, id: EpId) -> Option<&mut Endpoint<C>> {
         self.get_mut(id.index).filter(|ep| ep.generation == id.generation)
+    }
+
+    /// The lane of an endpoint that is known to be there.
+    #[inline]
+    pub fn lane(&mut self, index: u32, queue: usize) -> Option<&mut Lane> {
+        self.get_mut(index)?.lanes.get_mut(queue)
+    }
+
+    /// A work queue entry that was taken is not needed.
+    pub fn release_entry(&mut self, index: u32, queue: usize) {
+        if let Some(lane) = self.lane(index, queue) {
+            lane.budget.release(1);
+        }
     }
 
     /// Position of the endpoint of a peer.
@@ -70,10 +91,13 @@ impl<C> Endpoints<C> {
         id
     }
 
-    /// Takes the endpoint at a position out.
+    /// Takes the endpoint at a position out, and keeps its timeline if that is wanted.
     pub fn remove(&mut self, index: u32) -> Option<Box<Endpoint<C>>> {
         let ep = self.table.try_remove(index as usize)?;
         self.by_name.remove(&ep.peer);
+        if let Some(history) = &mut self.history {
+            history.push(Record::of(&ep));
+        }
         Some(ep)
     }
 
@@ -92,6 +116,30 @@ impl<C> Endpoints<C> {
     /// The endpoint is there and still has this connection.
     pub fn has(&self, connection: Connection) -> bool {
         self.get(connection.index).is_some() && self.epoch(connection.index) == Some(connection.epoch)
+    }
+
+    /// Position of the endpoint that a connection manager's event is about, if it still has that
+    /// connection.
+    pub fn current(&self, key: EndpointKey) -> Option<u32> {
+        let epoch = key.generation & GENERATION_MASK;
+        (self.epoch(key.index) == Some(epoch)).then_some(key.index)
+    }
+
+    /// X queues: the endpoint that a message's label names, and its position.
+    pub fn labelled(&mut self, label: u32) -> Option<(u32, &mut Endpoint<C>)> {
+        let (index, low) = of_label(label);
+        self.epoch(index).filter(|epoch| *epoch as u8 == low)?;
+        Some((index, self.get_mut(index)?))
+    }
+
+    /// It is there and has not failed.
+    pub fn is_alive(&self, index: u32) -> bool {
+        self.get(index).is_some_and(|ep| ep.state() != State::Failed)
+    }
+
+    /// The names of all.
+    pub fn ids(&self) -> Vec<EpId> {
+        self.iter().map(|(index, ep)| EpId { index, generation: ep.generation }).collect()
     }
 
     /// Every endpoint, with its position.

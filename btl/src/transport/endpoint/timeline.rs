@@ -2,8 +2,8 @@
 //! file if one is wanted.
 #![forbid(unsafe_code)]
 
-use super::Endpoint;
 use super::state::{Event, State};
+use super::{Endpoint, Endpoints};
 use crate::transport::Transport;
 use cpc::{Step, Timeline};
 use std::fmt::Write;
@@ -22,48 +22,51 @@ pub struct Record {
     pub steps: Timeline,
 }
 
-impl<C> Transport<C> {
+impl Record {
+    /// The connection that this endpoint has now.
+    pub fn of<C>(ep: &Endpoint<C>) -> Record {
+        let (peer, component, state) = (ep.peer, ep.choice.component.clone(), ep.state);
+        Record { peer, component, state, steps: ep.steps.clone() }
+    }
+}
+
+impl<C> Endpoints<C> {
     /// Notes a step of an endpoint's connection.
-    pub(crate) fn mark(&mut self, index: u32, step: Step) {
-        if let Some(ep) = self.endpoints.get_mut(index) {
+    pub fn mark(&mut self, index: u32, step: Step) {
+        if let Some(ep) = self.get_mut(index) {
             ep.steps.mark(step, Instant::now());
         }
     }
 
     /// What the helper thread has seen of it.
-    pub(crate) fn merge_steps(&mut self, index: u32, steps: &Timeline) {
-        if let Some(ep) = self.endpoints.get_mut(index) {
+    pub fn merge_steps(&mut self, index: u32, steps: &Timeline) {
+        if let Some(ep) = self.get_mut(index) {
             ep.steps.merge(steps);
         }
     }
 
+    /// The connections that there are and, if they are wanted, those that there were.
+    pub fn timelines(&self) -> Vec<Record> {
+        let open = self.iter().map(|(_, ep)| Record::of(ep));
+        self.history.iter().flatten().cloned().chain(open).collect()
+    }
+}
+
+impl<C> Transport<C> {
     /// The upper layer's first message goes out or has come in.
     #[cold]
     pub(crate) fn first_message(&mut self, index: u32) {
         self.on_event(index, Event::Message);
-        self.mark(index, Step::FirstMessage);
+        self.endpoints.mark(index, Step::FirstMessage);
         if let Some(ep) = self.endpoints.get(index) {
             log::debug!("endpoint {index} to {:#x} over {}: {}", ep.peer, ep.choice.component, ep.steps);
         }
     }
 
-    /// Keeps the record of an endpoint that goes, if it is wanted at the end.
-    pub(crate) fn keep_record(&mut self, ep: &Endpoint<C>) {
-        if self.port.config.keep_timelines {
-            self.history.push(record(ep));
-        }
-    }
-
     /// The connections that there are and, with `keep_timelines`, those that there were.
     pub fn timelines(&self) -> Vec<Record> {
-        let open = self.endpoints.iter().map(|(_, ep)| record(ep));
-        self.history.iter().cloned().chain(open).collect()
+        self.endpoints.timelines()
     }
-}
-
-fn record<C>(ep: &Endpoint<C>) -> Record {
-    let (peer, component, state) = (ep.peer, ep.choice.component.clone(), ep.state);
-    Record { peer, component, state, steps: ep.steps.clone() }
 }
 
 /// The steps of a connection that begins now.

@@ -8,7 +8,7 @@
 
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::state::Event;
-use crate::transport::endpoint::{Endpoint, EpId};
+use crate::transport::endpoint::{Endpoint, Endpoints, EpId};
 use crate::transport::wrid::GENERATION_MASK;
 use crate::transport::{Transport, Upcall};
 use std::time::{Duration, Instant};
@@ -27,13 +27,24 @@ pub struct Removal {
     until: Instant,
 }
 
+impl<C> Endpoints<C> {
+    pub(super) fn warn_unless(&self, flushed: bool, id: EpId) {
+        if flushed {
+            return;
+        }
+        // siw's library posts receives without asking the kernel: one that comes after the peer has
+        // gone is never flushed.
+        let usual = self.named(id).is_some_and(|ep| ep.first.is_some());
+        let level = if usual { log::Level::Debug } else { log::Level::Warn };
+        let index = id.index;
+        log::log!(level, "endpoint {index}: its queue pairs did not flush, buffers stay with the device");
+    }
+}
+
 impl<C> Transport<C> {
     /// Something that was handed to us for this endpoint is not done yet.
     pub fn busy(&mut self, id: EpId) -> bool {
-        match self.endpoint(id) {
-            Some(ep) if !ep.state().is_over() => ep.backlog() + ep.outstanding as usize != 0,
-            _ => false,
-        }
+        self.endpoints.named(id).is_some_and(Endpoint::is_busy)
     }
 
     /// How long a peer that takes nothing may hold up the end.
@@ -43,14 +54,14 @@ impl<C> Transport<C> {
 
     /// Every endpoint there is.
     pub fn ids(&self) -> Vec<EpId> {
-        self.endpoints.iter().map(|(index, ep)| EpId { index, generation: ep.generation }).collect()
+        self.endpoints.ids()
     }
 
     /// The endpoint is to be taken down: lets out what it has. Whether there is something to wait
     /// for: it is busy, and its peer there.
     pub fn drain(&mut self, id: EpId) -> bool {
-        let Some(tentative) = self.endpoint(id).map(|ep| ep.is_tentative()) else { return false };
-        let busy = self.busy(id);
+        let Some(ep) = self.endpoints.named(id) else { return false };
+        let (tentative, busy) = (ep.is_tentative(), ep.is_busy());
         self.on_event(id.index, if busy { Event::Drain } else { Event::AllOut });
         busy && !tentative
     }
@@ -66,7 +77,7 @@ impl<C> Transport<C> {
     /// same time.
     pub fn begin_removal(&mut self, ids: &[EpId]) -> Removal {
         for id in ids {
-            if self.endpoint(*id).is_some() {
+            if self.endpoints.named(*id).is_some() {
                 self.on_event(id.index, Event::Close);
             }
         }
@@ -97,8 +108,8 @@ impl<C> Transport<C> {
     pub fn end_removal(&mut self, removal: &Removal) {
         for id in &removal.ids {
             let flushed = self.has_flushed(*id);
-            if self.endpoint(*id).is_some() {
-                self.warn_unless(flushed, *id);
+            if self.endpoints.named(*id).is_some() {
+                self.endpoints.warn_unless(flushed, *id);
                 self.forget(*id);
             }
         }
@@ -108,33 +119,15 @@ impl<C> Transport<C> {
     pub(crate) fn take_down(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get(index) else { return };
         let key = ep.key(index);
-        for lane in &ep.lanes {
-            if let Some(qp) = lane.qp()
-                && let Err(error) = qp.to_error()
-            {
-                log::debug!("{:?} does not go to the error state: {error}", qp.num());
-            }
-        }
+        ep.to_error(log::Level::Debug);
         self.leave_route(index);
         self.port.service.remove_endpoint(key);
     }
 
     /// The device has given every buffer of the endpoint back.
     pub(crate) fn has_flushed(&mut self, id: EpId) -> bool {
-        let sends = self.endpoint(id).map(|ep| ep.outstanding);
+        let sends = self.endpoints.named(id).map(|ep| ep.outstanding);
         sends.is_none_or(|sends| sends == 0 && !self.device_holds(id.index))
-    }
-
-    pub(crate) fn warn_unless(&mut self, flushed: bool, id: EpId) {
-        if flushed {
-            return;
-        }
-        // siw's library posts receives without asking the kernel: one that comes after the peer has
-        // gone is never flushed.
-        let usual = self.endpoint(id).is_some_and(|ep| ep.first.is_some());
-        let level = if usual { log::Level::Debug } else { log::Level::Warn };
-        let index = id.index;
-        log::log!(level, "endpoint {index}: its queue pairs did not flush, buffers stay with the device");
     }
 
     fn device_holds(&mut self, index: u32) -> bool {
@@ -150,7 +143,6 @@ impl<C> Transport<C> {
     fn forget(&mut self, id: EpId) {
         self.end_waiting(id.index, true);
         let Some(ep) = self.endpoints.remove(id.index) else { return };
-        self.keep_record(&ep);
         let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;
         self.up.extend(rdma.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
         self.end_epoch(id.index, epoch, lanes, outstanding);

@@ -13,7 +13,7 @@ use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::port::OpenPort;
 use crate::transport::port::depth::CqTooSmall;
-use crate::transport::wrid::{GENERATION_MASK, Kind, WrId};
+use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Transport, Upcall};
 use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step};
 use std::sync::Arc;
@@ -128,7 +128,9 @@ impl<C> Transport<C> {
         while let Some(event) = self.port.service.next_event() {
             match event {
                 cpc::Event::QpsCreated { key, qps, cts } => self.qps_created(key, qps, cts),
-                cpc::Event::Order { key, first } => self.if_current(key, |t, i| t.ordered(i, first)),
+                cpc::Event::Order { key, first } => {
+                    self.if_current(key, |t, i| t.endpoints.ordered(i, first, t.port.cts_queue))
+                }
                 cpc::Event::Connected { key } => {
                     self.if_current(key, |t, i| t.on_event(i, Event::CpcConnected))
                 }
@@ -136,7 +138,9 @@ impl<C> Transport<C> {
                 cpc::Event::Failed { key, error } => {
                     self.if_current(key, |t, i| t.connection_failed(i, &error))
                 }
-                cpc::Event::Timeline { key, steps } => self.if_current(key, |t, i| t.merge_steps(i, &steps)),
+                cpc::Event::Timeline { key, steps } => {
+                    self.if_current(key, |t, i| t.endpoints.merge_steps(i, &steps))
+                }
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
                 cpc::Event::UnknownPeer { peer } => self.up.push_back(Upcall::UnknownPeer { peer: peer.0 }),
             }
@@ -144,8 +148,8 @@ impl<C> Transport<C> {
     }
 
     fn if_current(&mut self, key: EndpointKey, then: impl FnOnce(&mut Self, u32)) {
-        if self.endpoints.epoch(key.index) == Some(key.generation & GENERATION_MASK) {
-            then(self, key.index);
+        if let Some(index) = self.endpoints.current(key) {
+            then(self, index);
         }
     }
 
@@ -204,14 +208,14 @@ impl<C> Transport<C> {
 
     /// A connection is under way.
     pub fn is_coming_up(&mut self, id: EpId) -> bool {
-        self.endpoint(id).is_some_and(|ep| ep.state().is_coming_up())
+        self.endpoints.named(id).is_some_and(|ep| ep.state().is_coming_up())
     }
 
     /// Keeps `cookie` until the connection is there or has failed, and hands it back by
     /// `Upcall::Completed`; at once, if it is or has.
     #[cold]
     pub fn when_connected(&mut self, id: EpId, cookie: C) {
-        match self.endpoint(id) {
+        match self.endpoints.named_mut(id) {
             Some(ep) if ep.state().precedes_connection() => ep.awaiting.push(cookie),
             Some(ep) if ep.state() == State::Failed => {
                 self.up.push_back(Upcall::Completed { cookie, ok: false })
@@ -232,7 +236,7 @@ impl<C> Transport<C> {
     /// Messages to this peer wait for a connection or a credit.
     #[inline]
     pub fn is_held_up(&mut self, id: EpId) -> bool {
-        self.endpoint(id).is_some_and(|ep| ep.is_held_up())
+        self.endpoints.named(id).is_some_and(|ep| ep.is_held_up())
     }
 
     /// Gives messages that wait for a credit a little time to get it, so that they are out before
@@ -248,7 +252,7 @@ impl<C> Transport<C> {
         if self.completes_when_connected(id) {
             return Settled::Unconnected;
         }
-        let Some(ep) = self.endpoint(id) else { return Settled::Over };
+        let Some(ep) = self.endpoints.named_mut(id) else { return Settled::Over };
         let (patience, coming_up) = (ep.patience, ep.state().is_coming_up());
         if !ep.is_held_up() || kept >= patience {
             ep.patience = patience.saturating_sub(kept);
@@ -269,7 +273,7 @@ impl<C> Transport<C> {
         let (state, key) = (ep.state(), ep.key(index));
         match action {
             Action::StartConnect => {
-                self.mark(index, Step::Wanted);
+                self.endpoints.mark(index, Step::Wanted);
                 self.port.service.connect(key);
             }
             Action::PostAndSendCts => self.post_and_send_cts(index),
@@ -300,7 +304,7 @@ impl<C> Transport<C> {
         if let Some(ep) = self.endpoints.get_mut(index) {
             (ep.renewals, ep.patience) = (0, PATIENCE);
         }
-        self.mark(index, Step::Connected);
+        self.endpoints.mark(index, Step::Connected);
         self.flow(index);
         self.end_waiting(index, true);
     }
@@ -317,7 +321,7 @@ impl<C> Transport<C> {
                 return self.fail(index, &format!("queue {queue} cannot be filled: {reason}"));
             }
         }
-        self.mark(index, Step::Posted);
+        self.endpoints.mark(index, Step::Posted);
     }
 
     fn send_cts(&mut self, index: u32) {
@@ -326,7 +330,7 @@ impl<C> Transport<C> {
             return;
         }
         match self.post_cts(index) {
-            Ok(()) => self.mark(index, Step::CtsSent),
+            Ok(()) => self.endpoints.mark(index, Step::CtsSent),
             Err(error) => self.fail(index, &format!("post of the clear-to-send message failed: {error}")),
         }
     }

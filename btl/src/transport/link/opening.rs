@@ -14,27 +14,30 @@
 
 use crate::protocol::wire::Header;
 use crate::transport::Transport;
+use crate::transport::endpoint::Endpoints;
 use crate::transport::endpoint::state::{Event, State};
 use cpc::First;
 
-impl<C> Transport<C> {
+impl<C> Endpoints<C> {
     /// The connection manager has said who sends first.
     #[cold]
-    pub(crate) fn ordered(&mut self, index: u32, first: First) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
+    pub(super) fn ordered(&mut self, index: u32, first: First, cts_queue: Option<usize>) {
+        let Some(ep) = self.get_mut(index) else { return };
         ep.first = Some(first);
         if first == First::Peer {
             let all = (1_u16 << ep.lanes.len()) - 1;
             // The CTS opens its own queue pair.
-            ep.unopened = all & !self.port.cts_queue.map_or(0, |queue| 1 << queue);
+            ep.unopened = all & !cts_queue.map_or(0, |queue| 1 << queue);
         }
     }
+}
 
+impl<C> Transport<C> {
     /// The peer has posted: each queue pair gets its first message.
     pub(crate) fn open_queues(&mut self, index: u32) {
         let cts = self.port.cts_queue;
         for queue in (0..self.queues.len()).filter(|queue| Some(*queue) != cts) {
-            let Some(lane) = self.lane(index, queue) else { return };
+            let Some(lane) = self.endpoints.lane(index, queue) else { return };
             let Some((credits, _)) = &mut lane.credits else { continue };
             // The first of a queue pair: it has its credit and its entry.
             if !credits.acquire_opener() || !lane.budget.acquire() {

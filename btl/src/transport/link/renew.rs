@@ -118,13 +118,14 @@ impl<C> Transport<C> {
 
     /// Begins another connection under the same name, for whatever waits.
     fn connect_anew(&mut self, id: EpId, flushed: bool) {
-        self.warn_unless(flushed, id);
+        self.endpoints.warn_unless(flushed, id);
         self.begin_epoch(id.index);
         if let Err(error) = self.introduce_anew(id.index, flushed) {
             return self.fail(id.index, &error);
         }
         self.stats.renewed += 1;
-        let waits = self.endpoint(id).is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty());
+        let waits =
+            self.endpoints.named_mut(id).is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty());
         if waits {
             self.want_send(id.index);
         }

@@ -105,7 +105,7 @@ impl<C> Transport<C> {
     }
 
     pub(crate) fn credit_message(&mut self, index: u32, queue: usize, grant: Grant) {
-        let Some(lane) = self.lane(index, queue) else { return };
+        let Some(lane) = self.endpoints.lane(index, queue) else { return };
         let Some((credits, window)) = &mut lane.credits else {
             return self.refuse(index, "a credit message came on a shared queue");
         };

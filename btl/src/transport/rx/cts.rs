@@ -28,7 +28,7 @@ impl<C> Transport<C> {
         match told {
             Ok(Some(theirs)) if theirs == self.port.cts() => {
                 self.early(index, id.queue());
-                self.mark(index, Step::CtsReceived);
+                self.endpoints.mark(index, Step::CtsReceived);
                 self.on_event(index, Event::CtsReceived);
             }
             Ok(Some(_)) => self.refuse(index, "the peer's receive_queues differ from ours"),

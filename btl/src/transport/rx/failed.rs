@@ -3,8 +3,18 @@
 
 use super::qpns::Owner;
 use crate::transport::Transport;
+use crate::transport::endpoint::Endpoints;
 use crate::transport::wrid::{Kind, WrId};
 use verbs::{Completion, Wc, WcStatus};
+
+impl<C> Endpoints<C> {
+    /// On iWARP a peer that takes its connections down, in its MPI_Finalize, takes our queue pairs
+    /// along. What it means the connection manager says, whose word is on its way; a send that is
+    /// lost with them says something else.
+    fn may_have_left(&self, index: u32, wc: &Wc) -> bool {
+        wc.status() == WcStatus::Flushed && self.get(index).is_some_and(|ep| ep.first.is_some())
+    }
+}
 
 impl<C> Transport<C> {
     /// A receive came back with an error: flushed, or the reason why its queue pair is in ERR.
@@ -26,7 +36,7 @@ impl<C> Transport<C> {
                     return self.stats.stale += 1;
                 };
                 self.drop_slot(queue, slot, buf);
-                if !self.may_have_left(endpoint, &wc) {
+                if !self.endpoints.may_have_left(endpoint, &wc) {
                     self.fail_with(endpoint, &wc);
                 }
             }
@@ -48,13 +58,5 @@ impl<C> Transport<C> {
             }
             _ => self.stats.stale += 1,
         }
-    }
-
-    /// On iWARP a peer that takes its connections down, in its MPI_Finalize, takes our queue pairs
-    /// along. What it means the connection manager says, whose word is on its way; a send that is
-    /// lost with them says something else.
-    fn may_have_left(&self, index: u32, wc: &Wc) -> bool {
-        let endpoint = self.endpoints.get(index);
-        wc.status() == WcStatus::Flushed && endpoint.is_some_and(|ep| ep.first.is_some())
     }
 }

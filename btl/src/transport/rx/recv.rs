@@ -6,7 +6,7 @@
 //! posted again, and its credit returned, only when the upper layer has given it back.
 #![forbid(unsafe_code)]
 
-use crate::protocol::credits::{CreditError, Grant};
+use crate::protocol::credits::Grant;
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
@@ -135,12 +135,8 @@ impl<C> Transport<C> {
         if grant == Grant::NONE {
             return;
         }
-        let Some(lane) = self.lane(index, queue) else { return };
-        let accepted = match &mut lane.credits {
-            Some((credits, window)) => credits.accept(window, grant),
-            None => Err(CreditError::DataGrant { granted: grant.data, have: 0, window: 0 }),
-        };
-        match accepted {
+        let Some(lane) = self.endpoints.lane(index, queue) else { return };
+        match lane.accept(grant) {
             Ok(()) => self.wake(index, queue),
             Err(error) => self.fail(index, &error),
         }

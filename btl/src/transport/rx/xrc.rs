@@ -3,7 +3,7 @@
 
 use crate::protocol::wire::{HEADER_LEN, XrcHeader};
 use crate::transport::endpoint::EpId;
-use crate::transport::endpoint::numbers::{Arrival, of_label};
+use crate::transport::endpoint::numbers::Arrival;
 use crate::transport::endpoint::state::State;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport};
@@ -46,9 +46,7 @@ impl<C> Transport<C> {
 
     /// The endpoint that goes by the message's label, if the message is new.
     fn labelled(&mut self, header: XrcHeader) -> Option<EpId> {
-        let (index, low) = of_label(header.label());
-        let epoch = self.endpoints.epoch(index).filter(|epoch| *epoch as u8 == low);
-        let (Some(_), Some(ep)) = (epoch, self.endpoints.get_mut(index)) else {
+        let Some((index, ep)) = self.endpoints.labelled(header.label()) else {
             // Of a peer that has been removed since.
             self.stats.stale += 1;
             return None;

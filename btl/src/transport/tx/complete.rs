@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 use crate::transport::channel::{Held, Ledger, Line, LineId};
-use crate::transport::endpoint::state::State;
 use crate::transport::{SendBuf, Transport, Upcall};
 use verbs::{Completion, Posted, Wc, WcStatus};
 
@@ -63,7 +62,7 @@ impl<C> Transport<C> {
                 None => self.send_done(id.index(), id.queue()),
                 Some(held) => self.retire(held, wc, !last || wc.is_ok()),
             }
-            let lane = self.lane(id.index(), id.queue()).filter(|_| !last);
+            let lane = self.endpoints.lane(id.index(), id.queue()).filter(|_| !last);
             next = lane.and_then(|lane| lane.retire(id));
         }
     }
@@ -94,17 +93,16 @@ impl<C> Transport<C> {
     /// be in the queue.
     #[cold]
     pub(crate) fn fail_with(&mut self, index: u32, wc: &Wc) {
-        if wc.status() == WcStatus::Flushed && self.is_alive(index) && self.outstanding != 0 && !self.seeking
+        if wc.status() == WcStatus::Flushed
+            && self.endpoints.is_alive(index)
+            && self.outstanding != 0
+            && !self.seeking
         {
             self.seeking = true;
-            while self.poll_sends() != 0 && self.is_alive(index) {}
+            while self.poll_sends() != 0 && self.endpoints.is_alive(index) {}
             self.seeking = false;
         }
         self.fail(index, &format_args!("work request on {}: {}", wc.qp_num(), wc.status()));
-    }
-
-    fn is_alive(&self, index: u32) -> bool {
-        self.endpoints.get(index).is_some_and(|ep| ep.state() != State::Failed)
     }
 
     /// Work requests that never completed: their buffers stay with the device, their callbacks hear

@@ -20,11 +20,7 @@ impl<C> Transport<C> {
     /// Sends an explicit credit message if so much is owed that one is due.
     #[inline]
     pub(crate) fn send_credits_if_due(&mut self, index: u32, queue: usize) {
-        let due = match self.lane(index, queue) {
-            Some(lane) => lane.credits.as_ref().is_some_and(|(credits, window)| credits.explicit_due(window)),
-            None => false,
-        };
-        if due {
+        if self.endpoints.lane(index, queue).is_some_and(|lane| lane.owes_message()) {
             self.send_credits(index, queue);
         }
     }
@@ -61,7 +57,7 @@ impl<C> Transport<C> {
         message: &[u8],
     ) -> Result<(), ControlError> {
         let lane = LaneId { peer: index, queue: queue as u8 };
-        let max_inline = self.lane(index, queue).map_or(0, |lane| lane.max_inline as usize);
+        let max_inline = self.endpoints.lane(index, queue).map_or(0, |lane| lane.max_inline as usize);
         if message.len() <= max_inline {
             return Ok(self.post(lane, Request::Inline([message]))?);
         }

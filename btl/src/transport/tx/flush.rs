@@ -59,6 +59,20 @@ impl Mark {
         Mark { id, callbacks: ep.owed.next(), epoch: ep.epoch, lanes: lane_marks(ep) }
     }
 
+    fn is_ahead<C>(&mut self, ep: &Endpoint<C>, but: &[u64], nothing_comes: bool) -> bool {
+        if ep.epoch != self.epoch {
+            // Connected anew: what was posted is lost with the old connection, what waits is not.
+            (self.epoch, self.lanes) = (ep.epoch, lane_marks(ep));
+        }
+        let owed = ep.owed.any_before(self.callbacks, but);
+        match ep.state() {
+            // Nothing completes any more but what has.
+            State::Closed | State::Disconnected => owed && !nothing_comes,
+            State::Failed => owed,
+            _ => owed || self.lanes.iter_mut().zip(&ep.lanes).any(|(mark, lane)| mark.waits_for(lane)),
+        }
+    }
+
     /// Whose it is.
     pub fn endpoint(&self) -> EpId {
         self.id
@@ -74,38 +88,27 @@ impl<C> Transport<C> {
     /// returned.
     #[inline]
     pub fn owe(&mut self, id: EpId) -> u64 {
-        self.endpoint(id).map_or(0, |ep| ep.owed.add())
+        self.endpoints.named_mut(id).map_or(0, |ep| ep.owed.add())
     }
 
     /// The callback of this ticket has returned, or will not be called.
     #[inline]
     pub fn called_back(&mut self, id: EpId, ticket: u64) {
-        if let Some(ep) = self.endpoint(id) {
+        if let Some(ep) = self.endpoints.named_mut(id) {
             ep.owed.returned(ticket);
         }
     }
 
     /// What has been handed to us for this endpoint up to now; nothing if it is gone.
     pub fn begin_flush(&mut self, id: EpId) -> Option<Mark> {
-        self.endpoint(id).map(|ep| Mark::of(id, ep))
+        self.endpoints.named(id).map(|ep| Mark::of(id, ep))
     }
 
     /// Whether something of it is not done, or its callback has not returned; `but` are tickets of
     /// callbacks that the caller is in.
     pub fn is_ahead(&mut self, mark: &mut Mark, but: &[u64]) -> bool {
         let nothing_comes = self.up.is_empty();
-        let Some(ep) = self.endpoint(mark.id) else { return false };
-        if ep.epoch != mark.epoch {
-            // Connected anew: what was posted is lost with the old connection, what waits is not.
-            (mark.epoch, mark.lanes) = (ep.epoch, lane_marks(ep));
-        }
-        let owed = ep.owed.any_before(mark.callbacks, but);
-        match ep.state() {
-            // Nothing completes any more but what has.
-            State::Closed | State::Disconnected => owed && !nothing_comes,
-            State::Failed => owed,
-            _ => owed || mark.lanes.iter_mut().zip(&ep.lanes).any(|(mark, lane)| mark.waits_for(lane)),
-        }
+        self.endpoints.named(mark.id).is_some_and(|ep| mark.is_ahead(ep, but, nothing_comes))
     }
 }
 

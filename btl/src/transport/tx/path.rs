@@ -127,20 +127,12 @@ impl<C> Transport<C> {
         self.drop_kept(index);
         let Some(ep) = self.endpoints.get(index) else { return };
         let Some(path) = ep.route.as_ref().map(|route| route.path) else { return };
-        if ep.outstanding != 0 || self.on_path(path).all(|other| other == index) {
+        if ep.outstanding != 0 || self.endpoints.on_path(path).all(|other| other == index) {
             self.break_path(path, None, "an endpoint is removed");
         }
         if let Some(xrc) = &mut self.xrc {
             xrc.forget_drained(path);
         }
-    }
-
-    /// Endpoints whose route this is.
-    pub(crate) fn on_path(&self, path: u32) -> impl Iterator<Item = u32> {
-        self.endpoints.iter().filter_map(move |(index, ep)| {
-            let route = ep.route.as_ref()?;
-            (route.path == path).then_some(index)
-        })
     }
 }
 

@@ -22,7 +22,7 @@ impl<C> Transport<C> {
         remote: (u64, RKey),
         cookie: C,
     ) -> Result<(), C> {
-        match self.endpoint(id) {
+        match self.endpoints.named_mut(id) {
             Some(ep) if !ep.state().is_over() => {
                 ep.rdma.push_back(Operation { op, local, remote, cookie });
             }
@@ -50,7 +50,7 @@ impl<C> Transport<C> {
             }
             let over_xrc = ep.route.is_some();
             if over_xrc && !self.take_place(index) {
-                return self.release_entry(index, queue);
+                return self.endpoints.release_entry(index, queue);
             }
             self.post_next_rdma(index, queue, over_xrc);
         }
@@ -74,12 +74,6 @@ impl<C> Transport<C> {
                 }
                 self.fail(index, &format!("post of an RDMA operation failed: {error}"));
             }
-        }
-    }
-
-    fn release_entry(&mut self, index: u32, queue: usize) {
-        if let Some(lane) = self.lane(index, queue) {
-            lane.budget.release(1);
         }
     }
 

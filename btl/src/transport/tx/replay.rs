@@ -26,20 +26,11 @@ impl<C> Transport<C> {
         let to = held.target().0;
         let flushed = wc.status() == WcStatus::Flushed;
         self.break_path(path, (!flushed).then_some(to), &reason(wc));
-        if flushed && self.is_on_hold(to, path) {
+        if flushed && self.endpoints.is_on_hold(to, path) {
             self.keep(held, wc, path);
         } else {
             self.give_up_held(held, wc, path);
         }
-    }
-
-    /// The endpoint waits for another route, and this is the one that broke.
-    fn is_on_hold(&self, to: Connection, path: u32) -> bool {
-        let ep = self.endpoints.get(to.index);
-        let on_hold = ep.is_some_and(|ep| {
-            ep.state() == State::Connecting && ep.route.as_ref().is_some_and(|route| route.path == path)
-        });
-        on_hold && self.is_current(to)
     }
 
     /// The endpoint keeps what the line held, to post it again.
@@ -87,9 +78,9 @@ impl<C> Transport<C> {
         }
         path.take_down();
         log::debug!("the send queue pair of path {id} is broken: {reason}");
-        let members: Vec<u32> = self.on_path(id).collect();
+        let members: Vec<u32> = self.endpoints.on_path(id).collect();
         for index in members {
-            if failed.is_some_and(|to| to.index == index && self.is_current(to)) {
+            if failed.is_some_and(|to| to.index == index && self.endpoints.has(to)) {
                 self.fail(index, &reason);
             } else {
                 self.reroute(index);

@@ -91,7 +91,7 @@ impl<C> Transport<C> {
     /// Sends the first `len` bytes of the payload, now or as soon as possible, in order. `false` if
     /// the endpoint is lost: the message is given up.
     pub fn send(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
-        let state = self.endpoint(id).map_or(State::Closed, |ep| ep.state());
+        let state = self.endpoints.named_mut(id).map_or(State::Closed, |ep| ep.state());
         if state.is_over() || len > buf.capacity() {
             self.give_back(buf);
             return false;
@@ -188,7 +188,9 @@ impl<C> Transport<C> {
         let total = HEADER_LEN + message.len as usize;
         let header = DataHeader::new(message.tag, lane.queue, grant).emit();
         message.buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
-        let Some(to) = self.lane(lane.peer, lane.queue.into()) else { return self.give_back(message.buf) };
+        let Some(to) = self.endpoints.lane(lane.peer, lane.queue.into()) else {
+            return self.give_back(message.buf);
+        };
         let (inline, over_xrc) = (total <= to.max_inline as usize, to.channel.is_none());
         let posted = if inline {
             let posted = self.post(lane, Request::Inline([&message.buf.buf.as_slice()[..total]]));
@@ -196,8 +198,8 @@ impl<C> Transport<C> {
             posted
         } else {
             self.stats.sent_buffered += 1;
-            if over_xrc {
-                self.number(lane.peer, lane.queue, &mut message.buf);
+            if over_xrc && let Some(ep) = self.endpoints.get_mut(lane.peer) {
+                ep.numbers.stamp(lane.queue, message.buf.buf.as_mut_slice());
             }
             self.post::<0>(lane, Request::Message { buf: message.buf, total: total as u32 })
         };
@@ -266,13 +268,7 @@ impl<C> Transport<C> {
         let id = EpId { index, generation: ep.generation };
         let peer = ep.peer;
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");
-        for lane in &ep.lanes {
-            if let Some(qp) = lane.qp()
-                && let Err(error) = qp.to_error()
-            {
-                log::warn!("cannot move {:?} to the error state: {error}", qp.num());
-            }
-        }
+        ep.to_error(log::Level::Warn);
         ep.queued = 0;
         let operations = std::mem::take(&mut ep.rdma);
         self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
@@ -285,7 +281,7 @@ impl<C> Transport<C> {
     pub(crate) fn drop_pending(&mut self, index: u32) {
         for (queue, message) in self.pending.drain(index) {
             self.give_back(message.buf);
-            if let Some(lane) = self.lane(index, queue.into()) {
+            if let Some(lane) = self.endpoints.lane(index, queue.into()) {
                 lane.served = lane.served.wrapping_add(1);
             }
         }

@@ -1,20 +1,11 @@
 //! Sending over a path: numbers and places for operations, and what completes.
 #![forbid(unsafe_code)]
 
-use crate::protocol::wire::{HEADER_LEN, XrcHeader};
 use crate::transport::channel::{Connection, Held, LineId};
-use crate::transport::{SendBuf, Transport, Upcall};
+use crate::transport::{Transport, Upcall};
 use verbs::Completion;
 
 impl<C> Transport<C> {
-    /// Gives a message to an X queue its number.
-    pub(crate) fn number(&mut self, index: u32, queue: u8, buf: &mut SendBuf) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if let Some(head) = buf.buf.as_mut_slice().first_chunk_mut::<HEADER_LEN>() {
-            *head = XrcHeader::new(head[0], queue, 0, ep.numbers.take()).emit();
-        }
-    }
-
     /// Takes a place for an operation on the path of this endpoint; if there is none, the endpoint
     /// waits for its turn.
     pub(crate) fn take_place(&mut self, index: u32) -> bool {
@@ -87,14 +78,9 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The endpoint still has the connection that a work request was posted for.
-    pub(crate) fn is_current(&self, to: Connection) -> bool {
-        self.endpoints.has(to)
-    }
-
     /// A message is out of the device's hands, whatever became of it.
     pub(crate) fn send_over(&mut self, to: Connection, queue: usize) {
-        if self.is_current(to) {
+        if self.endpoints.has(to) {
             return self.send_done(to.index, queue);
         }
         if let Some(shared) = &mut self.queues[queue].shared
@@ -115,7 +101,7 @@ impl<C> Transport<C> {
         while let Some(next) = self.next_with_rdma(path) {
             self.pump_rdma(next);
         }
-        if self.is_current(to) {
+        if self.endpoints.has(to) {
             self.entry_free(to.index, queue);
         }
     }
