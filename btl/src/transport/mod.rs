@@ -21,8 +21,8 @@
 //! | `tx`       | `send`, `rdma`, `control`, `complete`, `flush`; `path` and `replay` for X queues       |
 //! | `rx`       | `recv`, the sources (P, `shared`, `xrc`, `cts`), `slots`, `credit`                     |
 //!
-//! `open` puts a transport together from what they hold; `wrid`, `stats` and `audit` stand beside
-//! them.
+//! `upcall` is what comes of all that for the upper layer. `open` puts a transport together from its
+//! parts; `wrid`, `stats` and `audit` stand beside them.
 #![forbid(unsafe_code)]
 
 /// Where every buffer and credit is.
@@ -39,6 +39,7 @@ mod rx;
 pub mod stats;
 /// Sending.
 pub mod tx;
+mod upcall;
 mod wrid;
 
 pub use endpoint::{EpId, state, timeline};
@@ -46,6 +47,7 @@ pub use link::{AddError, Removal, Settled};
 pub use port::buffer::SendBuf;
 pub use port::{config, device};
 pub use tx::flush;
+pub use upcall::{Delivery, Upcall};
 
 use crate::protocol::pending::Pending;
 use channel::Held;
@@ -57,53 +59,13 @@ use rx::qpns::Qpns;
 use rx::slots::RecvSlots;
 use slab::Slab;
 use stats::Stats;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
-use verbs::{Buf, Completion, Completions, Cq, Pool, Posted};
+use upcall::Upcalls;
+use verbs::{Completion, Completions, Cq, Pool, Posted};
 
 /// Completions taken from a queue at a time.
 const BATCH: usize = 16;
-
-/// A message for the upper layer. Give it back with [`Transport::delivered`] when its callback has
-/// returned.
-#[derive(Debug)]
-pub struct Delivery {
-    /// Who sent it.
-    pub endpoint: EpId,
-    /// The upper layer's tag.
-    pub tag: u8,
-    buf: Buf,
-    len: u32,
-    slot: u32,
-    queue: u8,
-}
-
-impl Delivery {
-    /// The lane that it came over: its endpoint and queue.
-    pub fn lane(&self) -> (EpId, u8) {
-        (self.endpoint, self.queue)
-    }
-
-    /// The payload, behind our header.
-    pub fn payload(&mut self) -> &mut [u8] {
-        let end = crate::protocol::wire::HEADER_LEN + self.len as usize;
-        &mut self.buf.as_mut_slice()[crate::protocol::wire::HEADER_LEN..end]
-    }
-}
-
-/// What came of polling, for the upper layer.
-#[derive(Debug)]
-pub enum Upcall<C> {
-    /// A message arrived.
-    Deliver(Delivery),
-    /// A put or get is over, the connection that [`Transport::when_connected`] waits for is there
-    /// or has failed, or it is time for what [`Transport::later`] was given; its callback.
-    Completed { cookie: C, ok: bool },
-    /// A process that we have no endpoint for wants to connect: add it, or let it wait.
-    UnknownPeer { peer: u64 },
-    /// An endpoint is lost; what it had queued is given up.
-    Failed { endpoint: EpId, peer: u64, reason: String },
-}
 
 /// The transport over one port. `C` is what the upper layer wants back when an RDMA operation is
 /// over.
@@ -129,7 +91,7 @@ pub struct Transport<C> {
     held: Slab<Held<C>>,
     /// Messages that wait for a connection, a credit or an entry.
     pending: Pending<Queued>,
-    up: VecDeque<Upcall<C>>,
+    up: Upcalls<C>,
     qpns: Qpns,
     parked: Vec<Completion>,
     /// Connections that are to be begun anew, because their peers have left before they were up, or

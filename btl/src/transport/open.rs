@@ -7,10 +7,11 @@ use super::device::Port;
 use super::endpoint::Endpoints;
 use super::port::{OpenError, Opened};
 use super::stats::Stats;
+use super::upcall::Upcalls;
 use crate::protocol::layout::Layout;
 use crate::protocol::pending::Pending;
 use crate::protocol::wire::Cts;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use verbs::{Access, Completions, Pd, Pool, PoolConfig};
 
@@ -33,7 +34,7 @@ impl<C> Transport<C> {
             slots: Default::default(),
             held: Default::default(),
             pending: Pending::new(),
-            up: VecDeque::new(),
+            up: Upcalls::new(),
             qpns: Default::default(),
             parked: Vec::new(),
             renewals: Vec::new(),

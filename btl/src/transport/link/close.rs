@@ -141,10 +141,10 @@ impl<C> Transport<C> {
 
     /// Gives back what the endpoint held, and its place in the table.
     fn forget(&mut self, id: EpId) {
-        self.end_waiting(id.index, true);
-        let Some(ep) = self.endpoints.remove(id.index) else { return };
+        let Some(mut ep) = self.endpoints.remove(id.index) else { return };
+        self.up.end_waiting(&mut ep, true);
         let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;
-        self.up.extend(rdma.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
+        self.up.give_up(rdma);
         self.end_epoch(id.index, epoch, lanes, outstanding);
         self.drop_pending(id.index);
         self.port.release_completions();

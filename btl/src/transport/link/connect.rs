@@ -142,7 +142,7 @@ impl<C> Transport<C> {
                     self.if_current(key, |t, i| t.endpoints.merge_steps(i, &steps))
                 }
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
-                cpc::Event::UnknownPeer { peer } => self.up.push_back(Upcall::UnknownPeer { peer: peer.0 }),
+                cpc::Event::UnknownPeer { peer } => self.up.push(Upcall::UnknownPeer { peer: peer.0 }),
             }
         }
     }
@@ -189,9 +189,8 @@ impl<C> Transport<C> {
             log::warn!("endpoint {index}: {why}, {} messages that it never asked for are dropped", ep.queued);
         }
         ep.queued = 0;
-        let operations = std::mem::take(&mut ep.rdma);
-        self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
-        self.end_waiting(index, true);
+        self.up.give_up(ep.rdma.drain(..));
+        self.up.end_waiting(ep, true);
         self.drop_pending(index);
     }
 
@@ -217,20 +216,9 @@ impl<C> Transport<C> {
     pub fn when_connected(&mut self, id: EpId, cookie: C) {
         match self.endpoints.named_mut(id) {
             Some(ep) if ep.state().precedes_connection() => ep.awaiting.push(cookie),
-            Some(ep) if ep.state() == State::Failed => {
-                self.up.push_back(Upcall::Completed { cookie, ok: false })
-            }
+            Some(ep) if ep.state() == State::Failed => self.up.completed(cookie, false),
             _ => self.later(cookie),
         }
-    }
-
-    /// Hands back what was waiting for the connection. `ok`: it is there, or one of the two sides
-    /// has taken the endpoint down, so that what was sent is of no interest any more. Otherwise it
-    /// has failed, and what was sent with it.
-    pub(crate) fn end_waiting(&mut self, index: u32, ok: bool) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let cookies = std::mem::take(&mut ep.awaiting);
-        self.up.extend(cookies.into_iter().map(|cookie| Upcall::Completed { cookie, ok }));
     }
 
     /// Messages to this peer wait for a connection or a credit.
@@ -306,7 +294,9 @@ impl<C> Transport<C> {
         }
         self.endpoints.mark(index, Step::Connected);
         self.flow(index);
-        self.end_waiting(index, true);
+        if let Some(ep) = self.endpoints.get_mut(index) {
+            self.up.end_waiting(ep, true);
+        }
     }
 
     /// Posts the real buffers on every per-peer queue, then tells the peer so.

@@ -71,12 +71,12 @@ impl<C> Transport<C> {
     pub fn take_upcall(&mut self) -> Option<Upcall<C>> {
         loop {
             if !self.up.is_empty() {
-                return self.up.pop_front();
+                return self.up.take();
             }
             let done = self.recv_batch.take()?;
             match self.received(done) {
                 Some(delivery) if self.up.is_empty() => return Some(Upcall::Deliver(delivery)),
-                Some(delivery) => self.up.push_back(Upcall::Deliver(delivery)),
+                Some(delivery) => self.up.push(Upcall::Deliver(delivery)),
                 None => {}
             }
         }

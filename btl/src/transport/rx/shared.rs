@@ -124,7 +124,7 @@ impl<C> Transport<C> {
                 None => rest.push(done),
                 Some(_) => {
                     if let Some(delivery) = self.received(done) {
-                        self.up.push_back(Upcall::Deliver(delivery));
+                        self.up.push(Upcall::Deliver(delivery));
                     }
                 }
             }

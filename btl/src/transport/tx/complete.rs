@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use crate::transport::channel::{Held, Ledger, Line, LineId};
-use crate::transport::{SendBuf, Transport, Upcall};
+use crate::transport::{SendBuf, Transport};
 use verbs::{Completion, Posted, Wc, WcStatus};
 
 impl<C> Transport<C> {
@@ -74,7 +74,7 @@ impl<C> Transport<C> {
                 self.send_done(to.index, queue.into());
             }
             Held::Operation { to, queue, operation } => {
-                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok });
+                self.up.completed(operation.cookie, ok);
                 self.rdma_done(to.index, queue.into());
             }
         }
@@ -110,7 +110,7 @@ impl<C> Transport<C> {
     pub(crate) fn forget_lines(&mut self, mut ledger: Ledger) {
         while let Some(line) = ledger.forget() {
             if let Some(Held::Operation { operation, .. }) = self.held.try_remove(line.gives_back as usize) {
-                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: false });
+                self.up.completed(operation.cookie, false);
             }
         }
     }

@@ -3,8 +3,8 @@
 
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{HEADER_LEN, XrcHeader};
+use crate::transport::Transport;
 use crate::transport::channel::{Refused, Request, Target, Unposted};
-use crate::transport::{Transport, Upcall};
 
 impl<C> Transport<C> {
     /// Posts a work request whose entry and credit have been taken. What cannot be posted is given
@@ -55,9 +55,7 @@ impl<C> Transport<C> {
         match unposted {
             Unposted::Nothing => {}
             Unposted::Message(buf) => self.give_back(buf),
-            Unposted::Operation(operation) => {
-                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: false })
-            }
+            Unposted::Operation(operation) => self.up.completed(operation.cookie, false),
         }
     }
 }

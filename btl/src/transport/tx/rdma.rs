@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::pending::LaneId;
+use crate::transport::Transport;
 use crate::transport::channel::{Operation, Request};
 use crate::transport::endpoint::EpId;
 use crate::transport::port::depth::CONTROL_WQES;
-use crate::transport::{Transport, Upcall};
 use verbs::{RKey, RdmaOp, Sge};
 
 impl<C> Transport<C> {
@@ -81,7 +81,7 @@ impl<C> Transport<C> {
     /// once.
     #[cold]
     pub fn later(&mut self, cookie: C) {
-        self.up.push_back(Upcall::Completed { cookie, ok: true });
+        self.up.completed(cookie, true);
     }
 
     /// An RDMA operation over the peer's own queue pair completed: its entry is free again.

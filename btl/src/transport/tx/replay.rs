@@ -16,7 +16,7 @@ use crate::transport::channel::{Connection, Held};
 use crate::transport::endpoint::CONNECT_PATIENCE;
 use crate::transport::endpoint::route::Kept;
 use crate::transport::endpoint::state::{Event, State};
-use crate::transport::{SendBuf, Transport, Upcall};
+use crate::transport::{SendBuf, Transport};
 use verbs::{Completion, Wc, WcStatus};
 
 impl<C> Transport<C> {
@@ -64,7 +64,7 @@ impl<C> Transport<C> {
                 self.send_over(to, queue.into());
             }
             Held::Operation { to, queue, operation } => {
-                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: false });
+                self.up.completed(operation.cookie, false);
                 self.rdma_over(to, path, queue.into());
             }
         }
@@ -104,10 +104,9 @@ impl<C> Transport<C> {
     pub(crate) fn drop_kept(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let Some(route) = &mut ep.route else { return };
-        let (messages, operations) =
-            (std::mem::take(&mut route.messages), std::mem::take(&mut route.operations));
+        let messages = std::mem::take(&mut route.messages);
         messages.iter().for_each(|kept| ep.lanes[usize::from(kept.queue)].budget.release(1));
-        self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
+        self.up.give_up(route.operations.drain(..));
         for Kept { queue, buf, .. } in messages {
             self.give_back(buf);
             if let Some(shared) = &mut self.queues[usize::from(queue)].shared

@@ -270,10 +270,9 @@ impl<C> Transport<C> {
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");
         ep.to_error(log::Level::Warn);
         ep.queued = 0;
-        let operations = std::mem::take(&mut ep.rdma);
-        self.up.extend(operations.into_iter().map(|o| Upcall::Completed { cookie: o.cookie, ok: false }));
-        self.up.push_back(Upcall::Failed { endpoint: id, peer, reason: reason.to_string() });
-        self.end_waiting(index, false);
+        self.up.give_up(ep.rdma.drain(..));
+        self.up.push(Upcall::Failed { endpoint: id, peer, reason: reason.to_string() });
+        self.up.end_waiting(ep, false);
         self.drop_pending(index);
     }
 

@@ -1,8 +1,8 @@
 //! Sending over a path: numbers and places for operations, and what completes.
 #![forbid(unsafe_code)]
 
+use crate::transport::Transport;
 use crate::transport::channel::{Connection, Held, LineId};
-use crate::transport::{Transport, Upcall};
 use verbs::Completion;
 
 impl<C> Transport<C> {
@@ -63,7 +63,7 @@ impl<C> Transport<C> {
                 self.send_over(to, queue.into());
             }
             Held::Operation { to, queue, operation } => {
-                self.up.push_back(Upcall::Completed { cookie: operation.cookie, ok: true });
+                self.up.completed(operation.cookie, true);
                 self.rdma_over(to, path, queue.into());
             }
         }

@@ -1,0 +1,107 @@
+//! What the transport has for the upper layer, which takes it one by one and may call back in
+//! between.
+#![forbid(unsafe_code)]
+
+use super::channel::Operation;
+use super::endpoint::{Endpoint, EpId};
+use crate::protocol::wire::HEADER_LEN;
+use std::collections::VecDeque;
+use verbs::Buf;
+
+/// A message for the upper layer. Give it back with [`Transport::delivered`] when its callback has
+/// returned.
+///
+/// [`Transport::delivered`]: super::Transport::delivered
+#[derive(Debug)]
+pub struct Delivery {
+    /// Who sent it.
+    pub endpoint: EpId,
+    /// The upper layer's tag.
+    pub tag: u8,
+    pub(super) buf: Buf,
+    pub(super) len: u32,
+    pub(super) slot: u32,
+    pub(super) queue: u8,
+}
+
+impl Delivery {
+    /// The lane that it came over: its endpoint and queue.
+    pub fn lane(&self) -> (EpId, u8) {
+        (self.endpoint, self.queue)
+    }
+
+    /// The payload, behind our header.
+    pub fn payload(&mut self) -> &mut [u8] {
+        let end = HEADER_LEN + self.len as usize;
+        &mut self.buf.as_mut_slice()[HEADER_LEN..end]
+    }
+}
+
+/// What came of polling, for the upper layer.
+#[derive(Debug)]
+pub enum Upcall<C> {
+    /// A message arrived.
+    Deliver(Delivery),
+    /// A put or get is over, the connection that [`Transport::when_connected`] waits for is there
+    /// or has failed, or it is time for what [`Transport::later`] was given; its callback.
+    ///
+    /// [`Transport::when_connected`]: super::Transport::when_connected
+    /// [`Transport::later`]: super::Transport::later
+    Completed { cookie: C, ok: bool },
+    /// A process that we have no endpoint for wants to connect: add it, or let it wait.
+    UnknownPeer { peer: u64 },
+    /// An endpoint is lost; what it had queued is given up.
+    Failed { endpoint: EpId, peer: u64, reason: String },
+}
+
+/// What has come up and has not been taken, oldest first.
+#[derive(Debug)]
+pub struct Upcalls<C>(VecDeque<Upcall<C>>);
+
+impl<C> Upcalls<C> {
+    /// Nothing has come up.
+    pub const fn new() -> Upcalls<C> {
+        Upcalls(VecDeque::new())
+    }
+
+    /// Nothing is left to be taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes the oldest.
+    #[inline]
+    pub fn take(&mut self) -> Option<Upcall<C>> {
+        self.0.pop_front()
+    }
+
+    /// One more.
+    #[inline]
+    pub fn push(&mut self, upcall: Upcall<C>) {
+        self.0.push_back(upcall);
+    }
+
+    /// What was taken, and is put back behind all others.
+    pub fn extend(&mut self, upcalls: Vec<Upcall<C>>) {
+        self.0.extend(upcalls);
+    }
+
+    /// What this callback waits for is over.
+    #[inline]
+    pub fn completed(&mut self, cookie: C, ok: bool) {
+        self.push(Upcall::Completed { cookie, ok });
+    }
+
+    /// These operations will not be carried out.
+    pub fn give_up(&mut self, operations: impl IntoIterator<Item = Operation<C>>) {
+        operations.into_iter().for_each(|operation| self.completed(operation.cookie, false));
+    }
+
+    /// Hands back what was waiting for the connection. `ok`: it is there, or one of the two sides
+    /// has taken the endpoint down, so that what was sent is of no interest any more. Otherwise it
+    /// has failed, and what was sent with it.
+    pub fn end_waiting(&mut self, ep: &mut Endpoint<C>, ok: bool) {
+        std::mem::take(&mut ep.awaiting).into_iter().for_each(|cookie| self.completed(cookie, ok));
+    }
+}
