@@ -61,6 +61,7 @@ use slab::Slab;
 use stats::Stats;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tx::path::Paths;
 use upcall::Upcalls;
 use verbs::{Completion, Completions, Cq, Pool, Posted};
 
@@ -101,8 +102,8 @@ pub struct Transport<C> {
     cts_buffers: HashMap<(u32, u32), Posted>,
     cts_pool: Pool,
     port: OpenPort,
-    /// What X queues need besides.
-    xrc: Option<Box<tx::path::Xrc>>,
+    /// The send queue pairs of X queues.
+    paths: Paths,
     /// What happened.
     pub stats: Stats,
 }

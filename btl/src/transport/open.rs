@@ -7,6 +7,7 @@ use super::device::Port;
 use super::endpoint::Endpoints;
 use super::port::{OpenError, Opened};
 use super::stats::Stats;
+use super::tx::path::Paths;
 use super::upcall::Upcalls;
 use crate::protocol::layout::Layout;
 use crate::protocol::pending::Pending;
@@ -41,7 +42,7 @@ impl<C> Transport<C> {
             cts_buffers: HashMap::new(),
             cts_pool: cts_pool(&port.pd),
             port,
-            xrc: domain.map(|domain| Box::new(domain.into())),
+            paths: Paths::new(domain),
             stats: Stats::default(),
         })
     }

@@ -160,7 +160,7 @@ impl<C> Transport<C> {
             self.queues[queue].recv.put(buf);
         }
         // Over XRC, what has not completed still will: the send queue pair serves others.
-        if self.xrc.is_none() {
+        if !self.paths.are_used() {
             for shared in self.queues.iter_mut().filter_map(|q| q.shared.as_mut()) {
                 shared.send_slots.forget(index);
             }

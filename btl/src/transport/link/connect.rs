@@ -8,7 +8,7 @@
 use crate::transport::channel::LineId;
 use crate::transport::endpoint::PATIENCE;
 use crate::transport::endpoint::lane::Lane;
-use crate::transport::endpoint::numbers::label;
+use crate::transport::endpoint::numbers::{MOST_PEERS, label};
 use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::port::OpenPort;
@@ -78,7 +78,9 @@ impl<C> Transport<C> {
             return self.add_again(index, adverts);
         }
         let choice = self.port.service.choose(adverts)?;
-        self.check_label()?;
+        if !self.paths.can_name_another(self.endpoints.count()) {
+            return Err(AddError::TooMany(MOST_PEERS));
+        }
         self.port.reserve_completions()?;
         let prepared = self.prepare();
         let cts = prepared.inspect_err(|_| self.port.release_completions())?;

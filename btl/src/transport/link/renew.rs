@@ -61,7 +61,7 @@ impl<C> Transport<C> {
     pub(crate) fn renew_soon(&mut self, index: u32) -> bool {
         // X queues have no connection of their own: a peer that leaves is not heard of before it is
         // known.
-        let over_xrc = self.xrc.is_some();
+        let over_xrc = self.paths.are_used();
         let Some(ep) = self.endpoints.get_mut(index) else { return false };
         if matches!(ep.state(), State::Renewing | State::Retiring) {
             return true;

@@ -18,21 +18,25 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::pending::LaneId;
-use crate::transport::channel::{Channel, LineId, Request};
+use crate::transport::Transport;
+use crate::transport::channel::{Channel, Line, LineId, Request};
 use crate::transport::endpoint::numbers::MOST_PEERS;
 use crate::transport::endpoint::route::{Kept, XrcRoute};
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::port::Domain;
-use crate::transport::{AddError, Transport};
 use cpc::Route;
 use std::collections::{HashMap, HashSet, VecDeque};
 
+/// The send queue pairs to all nodes; layouts without X queues have none.
+#[derive(Debug)]
+pub struct Paths(Option<Box<Xrc>>);
+
 /// What a transport with X queues has besides.
 #[derive(Debug)]
-pub struct Xrc {
+struct Xrc {
     /// Ours; peers of this node have it open, too.
     _domain: Domain,
-    pub(crate) paths: HashMap<u32, Path>,
+    paths: HashMap<u32, Path>,
     /// Broken ones that are done with, for endpoints that hear of them late.
     gone: HashSet<u32>,
 }
@@ -40,32 +44,113 @@ pub struct Xrc {
 /// A send queue pair, and the endpoints that use it.
 #[derive(Debug)]
 pub struct Path {
-    pub(crate) channel: Channel,
+    pub(super) channel: Channel,
     /// RDMA operations in flight.
-    pub(crate) rdma: u32,
+    rdma: u32,
     /// Endpoints that wait for one of them to be over, each once; what became of one meanwhile is
     /// seen when it has its turn.
-    pub(crate) waiting: VecDeque<u32>,
+    waiting: VecDeque<u32>,
     /// It is in the error state; what has not completed is flushed.
-    pub(crate) broken: bool,
+    pub(super) broken: bool,
 }
 
-impl From<Domain> for Xrc {
-    /// No path yet.
-    fn from(domain: Domain) -> Xrc {
-        Xrc { _domain: domain, paths: HashMap::new(), gone: HashSet::new() }
+impl Paths {
+    /// No path yet; with a domain if there are X queues.
+    pub fn new(domain: Option<Domain>) -> Paths {
+        let xrc = |domain| Box::new(Xrc { _domain: domain, paths: HashMap::new(), gone: HashSet::new() });
+        Paths(domain.map(xrc))
+    }
+
+    /// There are X queues.
+    pub fn are_used(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Labels can name one more endpoint than there are.
+    pub fn can_name_another(&self, endpoints: usize) -> bool {
+        !self.are_used() || endpoints < MOST_PEERS
+    }
+
+    /// The path that is called so.
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut Path> {
+        self.0.as_mut()?.paths.get_mut(&id)
+    }
+
+    /// Takes a place for an operation of this endpoint on a path; if there is none, of `most`, the
+    /// endpoint waits for its turn.
+    pub fn take_place(&mut self, id: u32, index: u32, most: u32) -> bool {
+        self.get_mut(id).is_some_and(|path| path.take_place(index, most))
+    }
+
+    /// An operation does not need its place any more.
+    pub fn release_place(&mut self, id: u32) {
+        if let Some(path) = self.get_mut(id) {
+            path.rdma -= 1;
+        }
+    }
+
+    /// Takes the endpoint that has waited longest out of the queue, if the path has a place for an
+    /// operation.
+    pub fn next_waiting(&mut self, id: u32, most: u32) -> Option<u32> {
+        let path = self.get_mut(id)?;
+        if path.rdma < most { path.waiting.pop_front() } else { None }
+    }
+
+    /// Takes the oldest line of a path off, if it is not behind `id`; and whether it is that one.
+    pub fn retire(&mut self, path: u32, id: LineId) -> Option<(Line, bool)> {
+        self.get_mut(path)?.channel.ledger.retire(id.line())
+    }
+
+    /// It is in the error state, or gone after that.
+    pub fn is_broken(&mut self, id: u32) -> bool {
+        self.get_mut(id).is_none_or(|path| path.broken)
+    }
+
+    /// A route that has come; false if its path is broken.
+    fn note(&mut self, route: &Route) -> bool {
+        let new = || Path {
+            channel: Channel::new(route.qp.clone(), LineId::of_path(route.path), route.qp.cap().max_send_wr),
+            rdma: 0,
+            waiting: VecDeque::new(),
+            broken: false,
+        };
+        let Some(xrc) = &mut self.0 else { return true };
+        !xrc.gone.contains(&route.path) && !xrc.paths.entry(route.path).or_insert_with(new).broken
+    }
+
+    /// A path that is broken and has nothing in flight is done with.
+    pub fn forget_drained(&mut self, id: u32) {
+        let Some(xrc) = &mut self.0 else { return };
+        if xrc.paths.get(&id).is_some_and(|path| path.broken && path.channel.ledger.is_empty()) {
+            xrc.paths.remove(&id);
+            xrc.gone.insert(id);
+        }
+    }
+}
+
+impl Path {
+    /// One that finds no place waits for its turn, once.
+    fn take_place(&mut self, index: u32, most: u32) -> bool {
+        let there_is = self.rdma < most;
+        if there_is {
+            self.rdma += 1;
+        } else if !self.waiting.contains(&index) {
+            self.waiting.push_back(index);
+        }
+        there_is
+    }
+
+    /// To the error state: everything is flushed.
+    pub fn take_down(&mut self) {
+        self.broken = true;
+        let qp = &self.channel.qp;
+        if let Err(error) = qp.to_error() {
+            log::debug!("{} does not go to the error state: {error}", qp.num());
+        }
     }
 }
 
 impl<C> Transport<C> {
-    /// One more endpoint can be named by a label.
-    pub(crate) fn check_label(&self) -> Result<(), AddError> {
-        match self.xrc.is_some() && self.endpoints.count() >= MOST_PEERS {
-            true => Err(AddError::TooMany(MOST_PEERS)),
-            false => Ok(()),
-        }
-    }
-
     /// The connection manager has found a route to the peer. One that replaces a broken one waits
     /// until that is drained.
     pub(crate) fn routed(&mut self, index: u32, route: Route) {
@@ -91,8 +176,7 @@ impl<C> Transport<C> {
         if !matches!(ep.state(), State::Idle | State::Connecting) {
             return;
         }
-        let known = self.xrc.as_mut().map(|xrc| xrc.note(&route));
-        if known == Some(false) {
+        if !self.paths.note(&route) {
             // It broke before this endpoint heard of it.
             return self.reroute(index);
         }
@@ -130,48 +214,6 @@ impl<C> Transport<C> {
         if ep.outstanding != 0 || self.endpoints.on_path(path).all(|other| other == index) {
             self.break_path(path, None, "an endpoint is removed");
         }
-        if let Some(xrc) = &mut self.xrc {
-            xrc.forget_drained(path);
-        }
-    }
-}
-
-impl Xrc {
-    /// A route that has come; false if its path is broken.
-    fn note(&mut self, route: &Route) -> bool {
-        let new = || Path {
-            channel: Channel::new(route.qp.clone(), LineId::of_path(route.path), route.qp.cap().max_send_wr),
-            rdma: 0,
-            waiting: VecDeque::new(),
-            broken: false,
-        };
-        !self.gone.contains(&route.path) && !self.paths.entry(route.path).or_insert_with(new).broken
-    }
-
-    /// A path that is broken and has nothing in flight is done with.
-    pub(crate) fn forget_drained(&mut self, id: u32) {
-        if self.paths.get(&id).is_some_and(|path| path.broken && path.channel.ledger.is_empty()) {
-            self.paths.remove(&id);
-            self.gone.insert(id);
-        }
-    }
-}
-
-impl Path {
-    /// This endpoint has an operation to post and there is no place for it: it waits for its turn,
-    /// once.
-    pub(crate) fn wait(&mut self, index: u32) {
-        if !self.waiting.contains(&index) {
-            self.waiting.push_back(index);
-        }
-    }
-
-    /// To the error state: everything is flushed.
-    pub(crate) fn take_down(&mut self) {
-        self.broken = true;
-        let qp = &self.channel.qp;
-        if let Err(error) = qp.to_error() {
-            log::debug!("{} does not go to the error state: {error}", qp.num());
-        }
+        self.paths.forget_drained(path);
     }
 }

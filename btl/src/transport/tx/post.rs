@@ -22,12 +22,12 @@ impl<C> Transport<C> {
         let mut target = Target { to: ep.connection(lane.peer), queue: lane.queue, srq: None };
         let over_route =
             ep.route.as_ref().and_then(|route| Some((route.path, *route.srqs.get(queue)?, route.label)));
-        let channel = match (&mut ep.lanes[queue].channel, over_route, &mut self.xrc) {
-            (Some(channel), ..) => Some(channel),
-            (None, Some((path, srq, label)), Some(xrc)) => {
+        let channel = match (&mut ep.lanes[queue].channel, over_route) {
+            (Some(channel), _) => Some(channel),
+            (None, Some((path, srq, label))) => {
                 target.srq = Some(srq);
                 stamp(&mut request, label);
-                xrc.paths.get_mut(&path).map(|path| &mut path.channel)
+                self.paths.get_mut(path).map(|path| &mut path.channel)
             }
             _ => None,
         };

@@ -48,29 +48,34 @@ impl<C> Transport<C> {
             {
                 return;
             }
-            let over_xrc = ep.route.is_some();
-            if over_xrc && !self.take_place(index) {
+            let path = ep.route.as_ref().map(|route| route.path);
+            if let Some(path) = path
+                && !self.paths.take_place(path, index, self.port.config.rdma_depth)
+            {
                 return self.endpoints.release_entry(index, queue);
             }
-            self.post_next_rdma(index, queue, over_xrc);
+            self.post_next_rdma(index, queue, path);
         }
     }
 
-    /// Posts the operation that has waited longest; its entry has been taken.
-    fn post_next_rdma(&mut self, index: u32, queue: usize, over_xrc: bool) {
+    /// Posts the operation that has waited longest; its entry, and its place on the path if it goes
+    /// over one, have been taken.
+    fn post_next_rdma(&mut self, index: u32, queue: usize, path: Option<u32>) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let Some(operation) = ep.rdma.pop_front() else { return };
         let lane = LaneId { peer: index, queue: queue as u8 };
         match self.post::<0>(lane, Request::Operation(operation)) {
             Ok(()) => {
                 self.stats.rdma += 1;
-                if !over_xrc && let Some(ep) = self.endpoints.get_mut(index) {
+                if path.is_none()
+                    && let Some(ep) = self.endpoints.get_mut(index)
+                {
                     ep.rdma_out += 1;
                 }
             }
             Err(error) => {
-                if over_xrc {
-                    self.release_place(index);
+                if let Some(path) = path {
+                    self.paths.release_place(path);
                 }
                 self.fail(index, &format!("post of an RDMA operation failed: {error}"));
             }

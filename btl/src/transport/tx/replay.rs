@@ -29,7 +29,7 @@ impl<C> Transport<C> {
         if flushed && self.endpoints.is_on_hold(to, path) {
             self.keep(held, wc, path);
         } else {
-            self.give_up_held(held, wc, path);
+            self.retire_from_path(held, wc, path, false);
         }
     }
 
@@ -50,29 +50,14 @@ impl<C> Transport<C> {
             Held::Operation { operation, .. } => {
                 route.operations.push_back(operation);
                 ep.lanes[lane].budget.release(1);
-                if let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&path)) {
-                    path.rdma -= 1;
-                }
-            }
-        }
-    }
-
-    fn give_up_held(&mut self, held: Held<C>, by: &Completion, path: u32) {
-        match held {
-            Held::Message { to, queue, buf, share, .. } => {
-                self.take_sent(buf, by, (queue, share));
-                self.send_over(to, queue.into());
-            }
-            Held::Operation { to, queue, operation } => {
-                self.up.completed(operation.cookie, false);
-                self.rdma_over(to, path, queue.into());
+                self.paths.release_place(path);
             }
         }
     }
 
     /// The path leads nowhere any more: its endpoints are lost or find another.
     pub(crate) fn break_path(&mut self, id: u32, failed: Option<Connection>, reason: &str) {
-        let Some(path) = self.xrc.as_mut().and_then(|xrc| xrc.paths.get_mut(&id)) else { return };
+        let Some(path) = self.paths.get_mut(id) else { return };
         if path.broken {
             return;
         }
