@@ -8,6 +8,7 @@
 
 use super::Transport;
 use super::endpoint::lane::Lane;
+use super::port::queue::SendSlots;
 use crate::protocol::credits::Grant;
 
 /// A snapshot of a whole transport.
@@ -66,9 +67,9 @@ impl<C> Transport<C> {
     /// Counts everything. Not for the hot path: it walks over all receive slots.
     pub fn audit(&self) -> Audit {
         Audit {
-            outstanding: self.outstanding,
-            inflight: self.held.len(),
-            pending: self.pending.len(),
+            outstanding: self.tx.outstanding,
+            inflight: self.tx.held.len(),
+            pending: self.tx.pending.len(),
             parked: self.parked.len(),
             cts_buffers: (self.cts_pool.allocated(), self.cts_pool.free_len()),
             completions: (self.port.recv_room.reserved(), self.port.send_room.reserved()),
@@ -78,13 +79,13 @@ impl<C> Transport<C> {
     }
 
     fn audit_queue(&self, queue: usize) -> QueueAudit {
-        let res = &self.queues[queue];
+        let (send, recv) = (&self.tx.queues[queue], &self.queues[queue]);
         QueueAudit {
-            send_buffers: (res.send.allocated(), res.send.free_len()),
-            share_free: res.shares.free(),
-            recv_buffers: (res.recv.allocated(), res.recv.free_len()),
+            send_buffers: (send.bufs.allocated(), send.bufs.free_len()),
+            share_free: send.shares.free(),
+            recv_buffers: (recv.bufs.allocated(), recv.bufs.free_len()),
             recv_slots: self.slots.tally(queue),
-            send_slots: res.shared.as_ref().map(|s| s.send_slots.free()),
+            send_slots: send.slots.as_ref().map(SendSlots::free),
         }
     }
 

@@ -49,18 +49,15 @@ pub use port::{config, device};
 pub use tx::flush;
 pub use upcall::{Delivery, Upcall};
 
-use crate::protocol::pending::Pending;
-use channel::Held;
 use endpoint::Endpoints;
 use port::OpenPort;
-use port::buffer::Queued;
-use port::queue::QueueRes;
+use port::queue::RecvQueue;
 use rx::qpns::Qpns;
 use rx::slots::RecvSlots;
-use slab::Slab;
 use stats::Stats;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tx::Tx;
 use tx::path::Paths;
 use upcall::Upcalls;
 use verbs::{Completion, Completions, Cq, Pool, Posted};
@@ -73,25 +70,17 @@ const BATCH: usize = 16;
 #[derive(Debug)]
 pub struct Transport<C> {
     recv_cq: Arc<Cq>,
-    send_cq: Arc<Cq>,
     recv_batch: Completions<BATCH>,
     /// The per-peer lane that consumed a buffer last, if that has not been posted again: the next
     /// idle poll does it.
     repost_later: Option<(u32, usize)>,
-    /// Send work requests that have not completed, over all endpoints.
-    outstanding: u32,
-    send_batch: Completions<BATCH>,
     /// Looks at the receive completions, for what is to be done every so often.
     polls: u32,
-    /// A failed work request's cause is being looked for.
-    seeking: bool,
     endpoints: Endpoints<C>,
-    queues: Vec<QueueRes>,
+    queues: Vec<RecvQueue>,
+    /// What is sent, and what waits for that.
+    tx: Tx<C>,
     slots: RecvSlots,
-    /// What the lines of all ledgers give back.
-    held: Slab<Held<C>>,
-    /// Messages that wait for a connection, a credit or an entry.
-    pending: Pending<Queued>,
     up: Upcalls<C>,
     qpns: Qpns,
     parked: Vec<Completion>,
@@ -112,9 +101,10 @@ pub struct Transport<C> {
 mod tests {
     use super::*;
     use crate::protocol::credits::{Credits, Window};
-    use channel::{Channel, Ledger, Line};
+    use channel::{Channel, Held, Ledger, Line};
     use endpoint::Endpoint;
     use endpoint::lane::Lane;
+    use port::buffer::Queued;
 
     /// What each message touches, and what there is of each peer. A larger one is a decision: it costs
     /// cache lines, or memory times peers times queues.

@@ -7,10 +7,10 @@ use super::device::Port;
 use super::endpoint::Endpoints;
 use super::port::{OpenError, Opened};
 use super::stats::Stats;
+use super::tx::Tx;
 use super::tx::path::Paths;
 use super::upcall::Upcalls;
 use crate::protocol::layout::Layout;
-use crate::protocol::pending::Pending;
 use crate::protocol::wire::Cts;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,21 +20,16 @@ impl<C> Transport<C> {
     /// Opens the port: completion queues, shared receive queues, connection managers. No thread is
     /// started and no receive is posted before the first peer is added.
     pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
-        let Opened { port, queues, domain } = Opened::new(port, config, me)?;
+        let Opened { port, send_queues, recv_queues, domain } = Opened::new(port, config, me)?;
         Ok(Transport {
             recv_batch: Completions::new(),
             recv_cq: port.recv_room.cq().clone(),
-            send_cq: port.send_room.cq().clone(),
             repost_later: None,
-            outstanding: 0,
-            send_batch: Completions::new(),
             polls: 0,
-            seeking: false,
             endpoints: Endpoints::new(port.config.keep_timelines),
-            queues,
+            queues: recv_queues,
+            tx: Tx::new(port.send_room.cq().clone(), send_queues),
             slots: Default::default(),
-            held: Default::default(),
-            pending: Pending::new(),
             up: Upcalls::new(),
             qpns: Default::default(),
             parked: Vec::new(),
@@ -69,7 +64,7 @@ impl<C> Transport<C> {
     /// # Errors
     /// There are none for us.
     pub fn lend(&mut self) -> Result<Arc<Pd>, verbs::PoolError> {
-        self.queues.iter_mut().try_for_each(|queue| queue.send.reserve())?;
+        self.tx.reserve()?;
         Ok(self.port.pd.clone())
     }
 

@@ -176,6 +176,18 @@ impl<C> Endpoint<C> {
         self.state.precedes_connection() && !self.peer_has_sent
     }
 
+    /// A message waits in the lane of this queue.
+    pub fn count_queued(&mut self, queue: usize) {
+        self.queued += 1;
+        self.lanes[queue].queued = self.lanes[queue].queued.wrapping_add(1);
+    }
+
+    /// A message that has waited in the lane of this queue is posted.
+    pub fn count_served(&mut self, queue: usize) {
+        self.queued -= 1;
+        self.lanes[queue].served = self.lanes[queue].served.wrapping_add(1);
+    }
+
     /// Something that was handed to us for it is not done yet.
     pub fn is_busy(&self) -> bool {
         !self.state.is_over() && self.backlog() + self.outstanding as usize != 0

@@ -155,20 +155,18 @@ impl<C> Transport<C> {
     /// with the device.
     pub(crate) fn end_epoch(&mut self, index: u32, epoch: u32, lanes: Vec<Lane>, outstanding: u32) {
         self.endpoints.set_epoch(index, (epoch + 1) & GENERATION_MASK);
-        self.outstanding -= outstanding;
+        self.tx.outstanding -= outstanding;
         for (queue, buf) in self.slots.release_all(index) {
-            self.queues[queue].recv.put(buf);
+            self.queues[queue].bufs.put(buf);
         }
         // Over XRC, what has not completed still will: the send queue pair serves others.
         if !self.paths.are_used() {
-            for shared in self.queues.iter_mut().filter_map(|q| q.shared.as_mut()) {
-                shared.send_slots.forget(index);
-            }
+            self.tx.forget_slots(index);
         }
         for lane in lanes {
             if let Some(channel) = lane.channel {
                 self.qpns.retire(channel.qp.num());
-                self.forget_lines(channel.ledger);
+                self.tx.forget_lines(channel.ledger, &mut self.up);
             }
         }
     }

@@ -9,7 +9,7 @@
 //! | COMM_EST, last WQE, others | nothing: data and flushed completions tell the same           |
 #![forbid(unsafe_code)]
 
-use super::queue::{QueueRes, Shared};
+use super::queue::{RecvQueue, Shared};
 use crate::transport::Transport;
 use verbs::{AsyncEvent, Qpn, SrqId};
 
@@ -46,7 +46,7 @@ impl<C> Transport<C> {
     /// What the device has consumed of the queue may not have been polled yet, so the refill may be
     /// by less than it grows.
     fn shared_queue_low(&mut self, srq: SrqId) {
-        let of_event = |res: &QueueRes| res.shared.as_ref().is_some_and(|shared| shared.srq.id() == srq);
+        let of_event = |res: &RecvQueue| res.shared.as_ref().is_some_and(|shared| shared.srq.id() == srq);
         let Some(queue) = self.queues.iter().position(of_event) else { return };
         if self.queues[queue].shared.as_mut().is_some_and(Shared::grow) {
             self.refill(queue);

@@ -4,7 +4,7 @@
 use super::config::Config;
 use super::depth::{CqRoom, CqTooSmall, recv_depth, send_depth, shared_receives, shared_sends};
 use super::device::Port;
-use super::queue::{QueueRes, Shared};
+use super::queue::{RecvQueue, SendQueue, SendSlots, Shared, pool};
 use super::{Domain, DomainError, OpenPort};
 use crate::protocol::layout::Queue;
 use crate::protocol::wire::HEADER_LEN;
@@ -51,8 +51,10 @@ impl OpenError {
 pub struct Opened {
     /// The port itself.
     pub port: OpenPort,
-    /// The queues of the layout, as all peers share them.
-    pub queues: Vec<QueueRes>,
+    /// The sending sides of the layout's queues.
+    pub send_queues: Vec<SendQueue>,
+    /// Their receiving sides.
+    pub recv_queues: Vec<RecvQueue>,
     /// The domain of X queues, if the layout has them.
     pub domain: Option<Domain>,
 }
@@ -71,20 +73,21 @@ impl Opened {
         let send_cq = Cq::create(&port.context, config.cq_size, None)?;
         let domain =
             config.layout.is_xrc().then(|| Domain::open(&port.context, &config.xrc_domain)).transpose()?;
-        let queues = open_queues(&pd, &config, domain.as_ref().map(|domain| (domain, &recv_cq)))?;
+        let recv_queues = open_queues(&pd, &config, domain.as_ref().map(|domain| (domain, &recv_cq)))?;
         let config = Config { max_inline: granted_inline(&pd, &send_cq, config.max_inline)?, ..config };
         let xrc_plan =
-            domain.as_ref().map(|domain| xrc_plan(domain, &config, &send_cq, &queues)).transpose()?;
-        let plan = qp_plan(port, &config, &limits, &pd, (&send_cq, &recv_cq), &queues);
+            domain.as_ref().map(|domain| xrc_plan(domain, &config, &send_cq, &recv_queues)).transpose()?;
+        let plan = qp_plan(port, &config, &limits, &pd, (&send_cq, &recv_cq), &recv_queues);
         let plan = Arc::new(QpPlan { xrc: xrc_plan, ..plan });
         let service = Service::open(plan, ProcessName(me), &config.cpc)?;
         let mut recv_room = CqRoom::new(recv_cq, limits.max_cqe);
         recv_room.reserve(shared_receives(&config.layout))?;
         let mut send_room = CqRoom::new(send_cq, limits.max_cqe);
         send_room.reserve(shared_sends(&config.layout))?;
+        let send_queues = send_queues(&pd, &config);
         let (most_mrs, cts_queue) = (limits.max_mr, config.layout.smallest_p());
         let port = OpenPort { config, service, pd, recv_room, send_room, most_mrs, cts_queue };
-        Ok(Opened { port, queues, domain })
+        Ok(Opened { port, send_queues, recv_queues, domain })
     }
 }
 
@@ -146,23 +149,30 @@ fn granted_inline(pd: &Arc<Pd>, cq: &Arc<Cq>, wanted: u32) -> Result<u32, verbs:
     }
 }
 
+fn send_queues(pd: &Arc<Pd>, config: &Config) -> Vec<SendQueue> {
+    let of_queue = |queue: &Queue| {
+        let slots = queue.srq().map(|numbers| SendSlots::new(numbers.sd_max.into()));
+        SendQueue::new(pool(pd, queue.size, config.pool_grow), config.pool_limit, slots)
+    };
+    config.layout.queues().iter().map(of_queue).collect()
+}
+
 fn open_queues(
     pd: &Arc<Pd>,
     config: &Config,
     xrc: Option<(&Domain, &Arc<Cq>)>,
-) -> Result<Vec<QueueRes>, verbs::Error> {
+) -> Result<Vec<RecvQueue>, verbs::Error> {
     let open = |queue: &Queue| {
-        let mut res = QueueRes::new(pd, queue.size, config.pool_grow, config.pool_limit);
-        if let Some(numbers) = queue.srq() {
+        let shared = queue.srq().map(|numbers| {
             let srq = match xrc {
                 Some((domain, cq)) => Srq::create_xrc(pd, domain.xrcd(), cq, queue.rd_num.into(), 1)?,
                 None => Srq::create(pd, queue.rd_num.into(), 1)?,
             };
             let limits = (queue.rd_num.into(), numbers.rd_init.into(), queue.rd_low.into());
-            let shared = Shared::new(srq, limits, numbers.sd_max.into(), numbers.srq_limit.into());
-            res.shared = Some(if xrc.is_some() { shared.over_xrc() } else { shared });
-        }
-        Ok(res)
+            let shared = Shared::new(srq, limits, numbers.srq_limit.into());
+            Ok::<_, verbs::Error>(if xrc.is_some() { shared.over_xrc() } else { shared })
+        });
+        Ok(RecvQueue { bufs: pool(pd, queue.size, config.pool_grow), shared: shared.transpose()? })
     };
     config.layout.queues().iter().map(open).collect()
 }
@@ -173,7 +183,7 @@ fn xrc_plan(
     domain: &Domain,
     config: &Config,
     send_cq: &Arc<Cq>,
-    queues: &[QueueRes],
+    queues: &[RecvQueue],
 ) -> Result<XrcPlan, verbs::Error> {
     let shared = queues.iter().filter_map(|queue| queue.shared.as_ref());
     let cap = QpCap {
@@ -196,7 +206,7 @@ fn qp_plan(
     limits: &DeviceAttr,
     pd: &Arc<Pd>,
     (send_cq, recv_cq): (&Arc<Cq>, &Arc<Cq>),
-    queues: &[QueueRes],
+    queues: &[RecvQueue],
 ) -> QpPlan {
     let cts = config.layout.smallest_p();
     let plan = |(index, queue): (usize, &Queue)| QueuePlan {

@@ -1,5 +1,5 @@
-//! What all peers share of one queue of the layout: buffers, the shared receive queue, its send
-//! slots.
+//! What all peers share of one queue of the layout: its sending side has buffers and send slots, its
+//! receiving side buffers and the shared receive queue.
 #![forbid(unsafe_code)]
 
 use crate::protocol::pending::Shares;
@@ -30,8 +30,6 @@ pub struct Shared {
     pub srq_limit: u32,
     /// Slots whose buffers have been consumed.
     pub consumed: Vec<u32>,
-    /// Sends in flight on this queue that are still allowed, over all peers (sd_max).
-    pub send_slots: SendSlots,
 }
 
 /// The sends that a shared queue allows at a time. A peer whose queue is full holds its sends until
@@ -44,7 +42,8 @@ pub struct SendSlots {
 }
 
 impl SendSlots {
-    fn new(total: u32) -> SendSlots {
+    /// No more than `total` at a time, over all peers.
+    pub fn new(total: u32) -> SendSlots {
         SendSlots { shares: Shares::new(total, total.div_ceil(2)), wanted: false }
     }
 
@@ -76,36 +75,40 @@ impl SendSlots {
     }
 }
 
-/// One queue of the layout, as all peers share it.
+/// The sending side of one queue of the layout.
 #[derive(Debug)]
-pub struct QueueRes {
-    /// Send buffers: header room and payload.
-    pub send: Pool,
-    /// Who holds how many of the send buffers that the limit allows.
+pub struct SendQueue {
+    /// Buffers: header room and payload.
+    pub bufs: Pool,
+    /// Who holds how many of the buffers that the limit allows.
     pub shares: Shares,
-    /// Receive buffers.
-    pub recv: Pool,
+    /// Of a shared queue: the sends in flight that are still allowed, over all peers (sd_max).
+    pub slots: Option<SendSlots>,
+}
+
+/// The receiving side of one queue of the layout.
+#[derive(Debug)]
+pub struct RecvQueue {
+    /// Buffers: header room and payload.
+    pub bufs: Pool,
     /// Set for shared queues.
     pub shared: Option<Shared>,
 }
 
-impl QueueRes {
-    /// Pools for a queue whose buffers carry `size` bytes; no more than `limit` (0: any number) of
-    /// the send buffers are handed to callers that can wait.
-    pub fn new(pd: &Arc<Pd>, size: u32, grow_by: u32, limit: u32) -> QueueRes {
-        let config = PoolConfig {
-            buf_len: size + HEADER_LEN as u32,
-            align: ALIGN,
-            grow_by,
-            max: 0,
-            access: Access::LOCAL_WRITE,
-        };
+/// Buffers that carry `size` bytes.
+pub fn pool(pd: &Arc<Pd>, size: u32, grow_by: u32) -> Pool {
+    let buf_len = size + HEADER_LEN as u32;
+    Pool::new(pd, PoolConfig { buf_len, align: ALIGN, grow_by, max: 0, access: Access::LOCAL_WRITE })
+}
+
+impl SendQueue {
+    /// No more than `limit` (0: any number) of the buffers are handed to callers that can wait.
+    pub fn new(bufs: Pool, limit: u32, slots: Option<SendSlots>) -> SendQueue {
         let limit = if limit == 0 { u32::MAX } else { limit };
-        let shares = Shares::new(limit, limit.div_ceil(2));
-        QueueRes { send: Pool::new(pd, config.clone()), shares, recv: Pool::new(pd, config), shared: None }
+        SendQueue { bufs, shares: Shares::new(limit, limit.div_ceil(2)), slots }
     }
 
-    /// A send buffer of this peer's share has come back.
+    /// A buffer of this peer's share has come back.
     #[inline]
     pub fn release_share(&mut self, share: Option<u32>) {
         if let Some(peer) = share {
@@ -116,11 +119,9 @@ impl QueueRes {
 
 impl Shared {
     /// A queue of up to `limit` buffers that starts with `initial` and refills at `low` of `limit`.
-    pub fn new(srq: Arc<Srq>, (limit, initial, low): (u32, u32, u32), sd_max: u32, srq_limit: u32) -> Shared {
-        let target = initial.clamp(1, limit);
-        let send_slots = SendSlots::new(sd_max);
-        let kind = Kind::Shared;
-        Shared { srq, kind, posted: 0, target, limit, low, srq_limit, consumed: Vec::new(), send_slots }
+    pub fn new(srq: Arc<Srq>, (limit, initial, low): (u32, u32, u32), srq_limit: u32) -> Shared {
+        let (kind, target) = (Kind::Shared, initial.clamp(1, limit));
+        Shared { srq, kind, posted: 0, target, limit, low, srq_limit, consumed: Vec::new() }
     }
 
     /// The same of an XRC domain: who sent a message is in its header.

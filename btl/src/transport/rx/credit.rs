@@ -17,7 +17,7 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
         let lane = &ep.lanes[queue];
         let (Some(qp), Some((_, window))) = (lane.qp(), &lane.credits) else { return Ok(()) };
-        let pool = &mut self.queues[queue].recv;
+        let pool = &mut self.queues[queue].bufs;
         let mut left = window.receives() as usize;
         while left != 0 {
             let mut chain = Chain::new();
@@ -133,7 +133,7 @@ impl<C> Transport<C> {
         let mut chain = Chain::new();
         self.slots.add(slot, buf, &mut chain);
         if let Err(error) = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf)) {
-            self.slots.empty(chain, &mut self.queues[queue].recv);
+            self.slots.empty(chain, &mut self.queues[queue].bufs);
             self.fail(index, &format!("post of a receive failed: {error}"));
         }
     }

@@ -53,7 +53,7 @@ impl<C> Transport<C> {
         if let Some((index, queue)) = self.repost_later.take() {
             self.repost_early(index, queue);
         }
-        if self.outstanding != 0 {
+        if self.tx.outstanding != 0 {
             self.poll_sends();
         }
         if !self.renewals.is_empty() {

@@ -26,7 +26,7 @@ impl<C> Transport<C> {
         let res = &mut self.queues[queue];
         let Some(shared) = &mut res.shared else { return };
         while shared.posted < shared.target {
-            let (chain, complete) = gather(shared, &mut self.slots, &mut res.recv, queue);
+            let (chain, complete) = gather(shared, &mut self.slots, &mut res.bufs, queue);
             if !post(shared, &mut self.slots, chain, queue) || !complete {
                 return;
             }
@@ -36,7 +36,7 @@ impl<C> Transport<C> {
     /// A buffer that will not be posted again.
     #[cold]
     pub(crate) fn drop_slot(&mut self, queue: usize, slot: u32, buf: Buf) {
-        self.queues[queue].recv.put(buf);
+        self.queues[queue].bufs.put(buf);
         self.slots.release(slot);
     }
 
@@ -63,7 +63,7 @@ impl<C> Transport<C> {
         for (index, queue) in self.queues.iter_mut().enumerate() {
             let Some(shared) = queue.shared.take() else { continue };
             match Arc::into_inner(shared.srq).map(Srq::destroy) {
-                Some(Ok(gone)) => self.slots.take_back(index, &gone).for_each(|buf| queue.recv.put(buf)),
+                Some(Ok(gone)) => self.slots.take_back(index, &gone).for_each(|buf| queue.bufs.put(buf)),
                 Some(Err(error)) => log::warn!("{error}: its buffers stay with the device"),
                 None => log::debug!("shared queue {index} is still used: its buffers stay with the device"),
             }

@@ -4,21 +4,21 @@
 //! before it have succeeded: one that fails, or is flushed, has a completion of its own.
 #![forbid(unsafe_code)]
 
-use crate::transport::channel::{Held, Ledger, Line, LineId};
-use crate::transport::{SendBuf, Transport};
-use verbs::{Completion, Posted, Wc, WcStatus};
+use crate::transport::Transport;
+use crate::transport::channel::{Held, Line, LineId};
+use verbs::{Completion, Wc, WcStatus};
 
 impl<C> Transport<C> {
     /// Looks at the send completions; how many there were. It may be called again from within, and
     /// then goes on behind the completion at hand: those of a queue pair are looked at in order.
     pub(crate) fn poll_sends(&mut self) -> usize {
-        if self.send_batch.is_empty()
-            && let Err(error) = self.send_cq.poll(&mut self.send_batch)
+        if self.tx.batch.is_empty()
+            && let Err(error) = self.tx.cq.poll(&mut self.tx.batch)
         {
             self.cq_broken(&error);
         }
         let mut seen = 0;
-        while let Some(done) = self.send_batch.take() {
+        while let Some(done) = self.tx.batch.take() {
             self.sent(&done);
             seen += 1;
         }
@@ -39,9 +39,9 @@ impl<C> Transport<C> {
         if line.gives_back == Line::NOTHING && last {
             // As `send_done`, with the endpoint at hand.
             ep.outstanding -= 1;
-            let wanted = lane.free_entry() || !ep.rdma.is_empty() || !self.pending.is_empty();
-            self.outstanding -= 1;
-            self.release_send_slot(index, queue);
+            let wanted = lane.free_entry() || !ep.rdma.is_empty() || !self.tx.pending.is_empty();
+            self.tx.outstanding -= 1;
+            self.tx.release_slot(index, queue);
             if wanted {
                 self.entry_wanted(index, queue);
             }
@@ -58,7 +58,7 @@ impl<C> Transport<C> {
     fn retire_through(&mut self, wc: &Completion, id: LineId, first: (Line, bool)) {
         let mut next = Some(first);
         while let Some((line, last)) = next {
-            match self.held.try_remove(line.gives_back as usize) {
+            match self.tx.held.try_remove(line.gives_back as usize) {
                 None => self.send_done(id.index(), id.queue()),
                 Some(held) => self.retire(held, wc, !last || wc.is_ok()),
             }
@@ -70,7 +70,7 @@ impl<C> Transport<C> {
     fn retire(&mut self, held: Held<C>, by: &Completion, ok: bool) {
         match held {
             Held::Message { to, queue, buf, share, .. } => {
-                self.take_sent(buf, by, (queue, share));
+                self.tx.take_sent(buf, by, (queue, share));
                 self.send_done(to.index, queue.into());
             }
             Held::Operation { to, queue, operation } => {
@@ -80,39 +80,20 @@ impl<C> Transport<C> {
         }
     }
 
-    /// A send buffer has come back from the device, by the completion of its request or of one
-    /// behind it.
-    #[inline]
-    pub(crate) fn take_sent(&mut self, buf: Posted, by: &Completion, (class, share): (u8, Option<u32>)) {
-        if let Some(buf) = buf.completed_up_to(by) {
-            self.give_back(SendBuf { buf, class, share });
-        }
-    }
-
     /// A work request failed. A flushed one only follows another that says why, and that may still
     /// be in the queue.
     #[cold]
     pub(crate) fn fail_with(&mut self, index: u32, wc: &Wc) {
         if wc.status() == WcStatus::Flushed
             && self.endpoints.is_alive(index)
-            && self.outstanding != 0
-            && !self.seeking
+            && self.tx.outstanding != 0
+            && !self.tx.seeking
         {
-            self.seeking = true;
+            self.tx.seeking = true;
             while self.poll_sends() != 0 && self.endpoints.is_alive(index) {}
-            self.seeking = false;
+            self.tx.seeking = false;
         }
         self.fail(index, &format_args!("work request on {}: {}", wc.qp_num(), wc.status()));
-    }
-
-    /// Work requests that never completed: their buffers stay with the device, their callbacks hear
-    /// of it.
-    pub(crate) fn forget_lines(&mut self, mut ledger: Ledger) {
-        while let Some(line) = ledger.forget() {
-            if let Some(Held::Operation { operation, .. }) = self.held.try_remove(line.gives_back as usize) {
-                self.up.completed(operation.cookie, false);
-            }
-        }
     }
 
     #[cold]
@@ -131,7 +112,7 @@ mod tests {
     use crate::transport::wrid::{Kind, WrId};
     use std::sync::Arc;
     use std::time::Duration;
-    use verbs::{Driver, Qp, QpCap, QpInit, QpKind};
+    use verbs::{Driver, Posted, Qp, QpCap, QpInit, QpKind};
 
     fn transport() -> Transport<u64> {
         let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
@@ -163,7 +144,7 @@ mod tests {
     /// posts it.
     fn cts_receive(t: &mut Transport<u64>, epoch: u32) -> (Arc<Qp>, Posted) {
         let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
-        let (send_cq, recv_cq) = (t.send_cq.clone(), t.recv_cq.clone());
+        let (send_cq, recv_cq) = (t.tx.cq.clone(), t.recv_cq.clone());
         let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all: false };
         let qp = Qp::create(&t.port.pd, &init).unwrap();
         let (access, qkey) = (verbs::Access::LOCAL_WRITE, verbs::QKey(0));

@@ -3,8 +3,8 @@
 
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::Header;
+use crate::transport::Transport;
 use crate::transport::channel::Request;
-use crate::transport::{SendBuf, Transport};
 use verbs::PoolError;
 
 /// Why a message of our own could not be posted.
@@ -61,9 +61,7 @@ impl<C> Transport<C> {
         if message.len() <= max_inline {
             return Ok(self.post(lane, Request::Inline([message]))?);
         }
-        let mut buf = self.queues[queue].send.take()?;
-        buf.as_mut_slice()[..message.len()].copy_from_slice(message);
-        let buf = SendBuf { buf, class: lane.queue, share: None };
+        let buf = self.tx.control_buf(queue, message)?;
         Ok(self.post::<0>(lane, Request::Message { buf, total: message.len() as u32 })?)
     }
 

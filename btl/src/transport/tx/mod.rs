@@ -1,6 +1,7 @@
 //! Sending: what goes out, what waits, and what each completion gives back.
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod complete;
 mod control;
 /// What a flush waits for.
@@ -11,3 +12,46 @@ mod rdma;
 mod replay;
 mod send;
 mod xrc;
+
+use crate::protocol::pending::Pending;
+use crate::transport::BATCH;
+use crate::transport::channel::Held;
+use crate::transport::port::buffer::Queued;
+use crate::transport::port::queue::SendQueue;
+use slab::Slab;
+use std::sync::Arc;
+use verbs::{Completions, Cq};
+
+/// What is sent, to all endpoints.
+#[derive(Debug)]
+pub struct Tx<C> {
+    /// Where sends complete.
+    pub(super) cq: Arc<Cq>,
+    /// Completions that are being looked at.
+    batch: Completions<BATCH>,
+    /// Send work requests that have not completed.
+    pub(super) outstanding: u32,
+    /// A failed work request's cause is being looked for.
+    seeking: bool,
+    /// One for each queue of the layout.
+    pub(super) queues: Vec<SendQueue>,
+    /// What the lines of all ledgers give back.
+    pub(super) held: Slab<Held<C>>,
+    /// Messages that wait for a connection, a credit or an entry.
+    pub(super) pending: Pending<Queued>,
+}
+
+impl<C> Tx<C> {
+    /// Nothing has been sent.
+    pub fn new(cq: Arc<Cq>, queues: Vec<SendQueue>) -> Tx<C> {
+        Tx {
+            cq,
+            batch: Completions::new(),
+            outstanding: 0,
+            seeking: false,
+            queues,
+            held: Slab::new(),
+            pending: Pending::new(),
+        }
+    }
+}

@@ -16,7 +16,7 @@ impl<C> Transport<C> {
     ) -> Result<(), verbs::Error> {
         let queue = usize::from(lane.queue);
         let Some(ep) = self.endpoints.get_mut(lane.peer) else {
-            self.take_back(into_unposted(request));
+            self.tx.take_back(into_unposted(request), &mut self.up);
             return Ok(());
         };
         let mut target = Target { to: ep.connection(lane.peer), queue: lane.queue, srq: None };
@@ -32,30 +32,19 @@ impl<C> Transport<C> {
             _ => None,
         };
         let Some(channel) = channel else {
-            self.take_back(into_unposted(request));
+            self.tx.take_back(into_unposted(request), &mut self.up);
             return Ok(());
         };
-        match channel.post(&mut self.held, target, request) {
+        match channel.post(&mut self.tx.held, target, request) {
             Ok(()) => {
-                ep.outstanding += 1;
-                self.outstanding += 1;
+                self.tx.count_posted(ep);
                 Ok(())
             }
             Err(refused) => {
                 let Refused { error, unposted } = *refused;
-                self.take_back(unposted);
+                self.tx.take_back(unposted, &mut self.up);
                 Err(error)
             }
-        }
-    }
-
-    /// What has not been posted: its buffer is free, its callback hears of it.
-    #[cold]
-    fn take_back(&mut self, unposted: Unposted<C>) {
-        match unposted {
-            Unposted::Nothing => {}
-            Unposted::Message(buf) => self.give_back(buf),
-            Unposted::Operation(operation) => self.up.completed(operation.cookie, false),
         }
     }
 }

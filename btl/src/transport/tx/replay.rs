@@ -39,7 +39,7 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get_mut(to.index) else { return };
         let Some(route) = &mut ep.route else { return };
         ep.outstanding -= 1;
-        self.outstanding -= 1;
+        self.tx.outstanding -= 1;
         match held {
             Held::Message { queue, buf, share, total, .. } => {
                 if let Some(buf) = buf.completed_up_to(by) {
@@ -82,23 +82,6 @@ impl<C> Transport<C> {
             (ep.patience, ep.peer_has_sent) = (CONNECT_PATIENCE, true);
             self.stats.rerouted += 1;
             self.port.service.renew(ep.key(index));
-        }
-    }
-
-    /// What was to be posted again will not be.
-    pub(crate) fn drop_kept(&mut self, index: u32) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let Some(route) = &mut ep.route else { return };
-        let messages = std::mem::take(&mut route.messages);
-        messages.iter().for_each(|kept| ep.lanes[usize::from(kept.queue)].budget.release(1));
-        self.up.give_up(route.operations.drain(..));
-        for Kept { queue, buf, .. } in messages {
-            self.give_back(buf);
-            if let Some(shared) = &mut self.queues[usize::from(queue)].shared
-                && shared.send_slots.release(index)
-            {
-                self.pending.wake_queue(queue);
-            }
         }
     }
 }

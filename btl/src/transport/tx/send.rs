@@ -34,24 +34,17 @@ impl<C> Transport<C> {
         }
         let target = Target { to: ep.connection(id.index), queue: queue as u8, srq: None };
         let lane = &mut ep.lanes[queue];
-        let idle = self.pending.is_idle(LaneId { peer: id.index, queue: queue as u8 });
+        let idle = self.tx.pending.is_idle(LaneId { peer: id.index, queue: queue as u8 });
         if total > lane.max_inline as usize || !idle {
             return false;
         }
-        let Some(grant) = lane.acquire() else { return false };
-        if let Some(shared) = &mut self.queues[queue].shared
-            && !shared.send_slots.take(id.index)
-        {
-            lane.budget.release(1);
-            return false;
-        }
+        let Some(grant) = self.tx.acquire(lane, id.index, queue) else { return false };
         let header = DataHeader::new(tag, queue as u8, grant).emit();
         let Some(channel) = &mut lane.channel else { return false };
-        let posted = channel.post(&mut self.held, target, Request::Inline([&header, head, body]));
+        let posted = channel.post(&mut self.tx.held, target, Request::Inline([&header, head, body]));
         match posted {
             Ok(()) => {
-                ep.outstanding += 1;
-                self.outstanding += 1;
+                self.tx.count_posted(ep);
                 self.stats.sent_inline += 1;
             }
             Err(refused) => self.fail(id.index, &format_args!("post of a send failed: {}", refused.error)),
@@ -63,42 +56,25 @@ impl<C> Transport<C> {
     /// short, or the peer has its share of the pool and the caller `can_wait`.
     pub fn take(&mut self, id: EpId, len: usize, can_wait: bool) -> Option<SendBuf> {
         let class = self.port.layout().for_payload(len)?;
-        let queue = &mut self.queues[class];
-        let share = queue.shares.take(id.index).ok().map(|()| id.index);
-        if share.is_none() {
-            if can_wait {
-                return None;
-            }
-            self.stats.beyond_limit += 1;
-        }
-        match queue.send.take() {
-            Ok(buf) => Some(SendBuf { buf, class: class as u8, share }),
-            Err(error) => {
-                queue.release_share(share);
-                log::error!("no send buffer of {len} bytes: {error}");
-                None
-            }
-        }
+        self.tx.take((class, len), id.index, can_wait, &mut self.stats)
     }
 
     /// Gives an unused buffer back.
     pub fn give_back(&mut self, buf: SendBuf) {
-        let queue = &mut self.queues[buf.class as usize];
-        queue.release_share(buf.share);
-        queue.send.put(buf.buf);
+        self.tx.give_back(buf);
     }
 
     /// Sends the first `len` bytes of the payload, now or as soon as possible, in order. `false` if
     /// the endpoint is lost: the message is given up.
     pub fn send(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
-        let state = self.endpoints.named_mut(id).map_or(State::Closed, |ep| ep.state());
+        let state = self.endpoints.named(id).map_or(State::Closed, |ep| ep.state());
         if state.is_over() || len > buf.capacity() {
-            self.give_back(buf);
+            self.tx.give_back(buf);
             return false;
         }
         let lane = LaneId { peer: id.index, queue: buf.class };
         let message = Queued { buf, len: len as u32, tag };
-        let grant = if self.pending.is_idle(lane) { self.may_send(lane) } else { None };
+        let grant = if self.tx.pending.is_idle(lane) { self.may_send(lane) } else { None };
         match grant {
             Some(grant) => self.post_data(lane, message, grant),
             None => self.enqueue(lane, message),
@@ -110,11 +86,9 @@ impl<C> Transport<C> {
     fn enqueue(&mut self, lane: LaneId, message: Queued) {
         self.stats.sent_late += 1;
         if let Some(ep) = self.endpoints.get_mut(lane.peer) {
-            ep.queued += 1;
-            let lane = &mut ep.lanes[usize::from(lane.queue)];
-            lane.queued = lane.queued.wrapping_add(1);
+            ep.count_queued(lane.queue.into());
         }
-        self.pending.push(lane, message);
+        self.tx.pending.push(lane, message);
         self.want_send(lane.peer);
     }
 
@@ -134,13 +108,7 @@ impl<C> Transport<C> {
         if !ep.state().flows() {
             return None;
         }
-        let grant = ep.lanes[queue].acquire()?;
-        if let Some(shared) = &mut self.queues[queue].shared
-            && !shared.send_slots.take(lane.peer)
-        {
-            ep.lanes[queue].budget.release(1);
-            return None;
-        }
+        let grant = self.tx.acquire(&mut ep.lanes[queue], lane.peer, queue)?;
         if ep.state() == State::Ready {
             self.first_message(lane.peer);
         }
@@ -149,18 +117,16 @@ impl<C> Transport<C> {
 
     /// Lets those out that wait and have been woken, one message a turn, peers in turn.
     pub(crate) fn serve(&mut self) {
-        while let Some(turn) = self.pending.take() {
+        while let Some(turn) = self.tx.pending.take() {
             let lane = turn.lane;
             match self.may_send(lane) {
-                None => self.pending.blocked(turn),
+                None => self.tx.pending.blocked(turn),
                 Some(grant) => {
                     if let Some(ep) = self.endpoints.get_mut(lane.peer) {
-                        ep.queued -= 1;
-                        let lane = &mut ep.lanes[usize::from(lane.queue)];
-                        lane.served = lane.served.wrapping_add(1);
+                        ep.count_served(lane.queue.into());
                     }
                     self.post_data(lane, turn.fragment, grant);
-                    self.pending.sent(lane);
+                    self.tx.pending.sent(lane);
                 }
             }
         }
@@ -169,7 +135,7 @@ impl<C> Transport<C> {
     /// Something came free that this lane may have waited for.
     #[inline]
     pub(crate) fn wake(&mut self, index: u32, queue: usize) {
-        if !self.pending.is_empty() {
+        if !self.tx.pending.is_empty() {
             self.wake_lane(LaneId { peer: index, queue: queue as u8 });
         }
     }
@@ -179,7 +145,7 @@ impl<C> Transport<C> {
         if let Some(ep) = self.endpoints.get_mut(lane.peer) {
             ep.patience = PATIENCE;
         }
-        self.pending.wake(lane);
+        self.tx.pending.wake(lane);
         self.serve();
     }
 
@@ -189,12 +155,12 @@ impl<C> Transport<C> {
         let header = DataHeader::new(message.tag, lane.queue, grant).emit();
         message.buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
         let Some(to) = self.endpoints.lane(lane.peer, lane.queue.into()) else {
-            return self.give_back(message.buf);
+            return self.tx.give_back(message.buf);
         };
         let (inline, over_xrc) = (total <= to.max_inline as usize, to.channel.is_none());
         let posted = if inline {
             let posted = self.post(lane, Request::Inline([&message.buf.buf.as_slice()[..total]]));
-            self.give_back(message.buf);
+            self.tx.give_back(message.buf);
             posted
         } else {
             self.stats.sent_buffered += 1;
@@ -210,10 +176,10 @@ impl<C> Transport<C> {
 
     /// Everything that waits on an endpoint may try: it has just become connected.
     pub(crate) fn flow(&mut self, index: u32) {
-        for queue in 0..self.queues.len() {
+        for queue in 0..self.tx.queues.len() {
             self.send_credits_if_due(index, queue);
         }
-        self.pending.wake_peer(index);
+        self.tx.pending.wake_peer(index);
         self.serve();
         self.pump_rdma(index);
     }
@@ -221,27 +187,17 @@ impl<C> Transport<C> {
     /// A send on `queue` completed: its entry and, on a shared queue, its send slot are free again.
     #[inline]
     pub(crate) fn send_done(&mut self, index: u32, queue: usize) {
-        self.release_send_slot(index, queue);
+        self.tx.release_slot(index, queue);
         self.entry_free(index, queue);
-    }
-
-    /// A message to a shared queue is over.
-    #[inline]
-    pub(crate) fn release_send_slot(&mut self, index: u32, queue: usize) {
-        if let Some(shared) = &mut self.queues[queue].shared
-            && shared.send_slots.release(index)
-        {
-            self.pending.wake_queue(queue as u8);
-        }
     }
 
     /// A work queue entry of a lane is free again.
     #[inline]
     pub(crate) fn entry_free(&mut self, index: u32, queue: usize) {
-        self.outstanding -= 1;
+        self.tx.outstanding -= 1;
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         ep.outstanding -= 1;
-        if ep.lanes[queue].free_entry() || !self.pending.is_empty() || !ep.rdma.is_empty() {
+        if ep.lanes[queue].free_entry() || !self.tx.pending.is_empty() || !ep.rdma.is_empty() {
             self.entry_wanted(index, queue);
         }
     }
@@ -249,7 +205,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn entry_wanted(&mut self, index: u32, queue: usize) {
         self.send_credits_if_due(index, queue);
-        self.pending.wake(LaneId { peer: index, queue: queue as u8 });
+        self.tx.pending.wake(LaneId { peer: index, queue: queue as u8 });
         self.serve();
         self.pump_rdma(index);
     }
@@ -278,12 +234,10 @@ impl<C> Transport<C> {
 
     /// Gives back the buffers of messages that will not be sent.
     pub(crate) fn drop_pending(&mut self, index: u32) {
-        for (queue, message) in self.pending.drain(index) {
-            self.give_back(message.buf);
-            if let Some(lane) = self.endpoints.lane(index, queue.into()) {
-                lane.served = lane.served.wrapping_add(1);
-            }
+        let mut ep = self.endpoints.get_mut(index);
+        self.tx.drop_pending(index, ep.as_deref_mut());
+        if let Some(ep) = ep {
+            self.tx.drop_kept(index, ep, &mut self.up);
         }
-        self.drop_kept(index);
     }
 }

@@ -27,14 +27,14 @@ impl<C> Transport<C> {
     /// Nothing goes inline over a path.
     fn retire_from(&mut self, path: u32, id: LineId) -> Option<(Held<C>, bool)> {
         let (line, last) = self.paths.retire(path, id)?;
-        Some((self.held.try_remove(line.gives_back as usize)?, last))
+        Some((self.tx.held.try_remove(line.gives_back as usize)?, last))
     }
 
     /// A work request of a path is over; `ok`: it has been carried out.
     pub(crate) fn retire_from_path(&mut self, held: Held<C>, by: &Completion, path: u32, ok: bool) {
         match held {
             Held::Message { to, queue, buf, share, .. } => {
-                self.take_sent(buf, by, (queue, share));
+                self.tx.take_sent(buf, by, (queue, share));
                 self.send_over(to, queue.into());
             }
             Held::Operation { to, queue, operation } => {
@@ -57,10 +57,7 @@ impl<C> Transport<C> {
         if self.endpoints.has(to) {
             return self.send_done(to.index, queue);
         }
-        if let Some(shared) = &mut self.queues[queue].shared
-            && shared.send_slots.release(to.index)
-        {
-            self.pending.wake_queue(queue as u8);
+        if self.tx.release_slot(to.index, queue) {
             self.serve();
         }
     }

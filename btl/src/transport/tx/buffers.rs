@@ -1,0 +1,157 @@
+//! What a send takes and gives back: a buffer and its share of the pool, an entry, a credit, a send
+//! slot; and the ends that a message may come to without having been sent.
+#![forbid(unsafe_code)]
+
+use super::Tx;
+use crate::protocol::credits::Grant;
+use crate::transport::channel::{Held, Ledger, Unposted};
+use crate::transport::endpoint::Endpoint;
+use crate::transport::endpoint::lane::Lane;
+use crate::transport::endpoint::route::Kept;
+use crate::transport::port::buffer::SendBuf;
+use crate::transport::stats::Stats;
+use crate::transport::upcall::Upcalls;
+use verbs::{Completion, PoolError, Posted};
+
+impl<C> Tx<C> {
+    /// Each queue has some buffers from now on.
+    ///
+    /// # Errors
+    /// There are none to be had.
+    pub fn reserve(&mut self) -> Result<(), PoolError> {
+        self.queues.iter_mut().try_for_each(|queue| queue.bufs.reserve())
+    }
+
+    /// A buffer of this class for `len` bytes of payload to the endpoint at position `index`; none if
+    /// memory is short, or the peer has its share of the pool and the caller `can_wait`.
+    pub fn take(
+        &mut self,
+        (class, len): (usize, usize),
+        index: u32,
+        can_wait: bool,
+        stats: &mut Stats,
+    ) -> Option<SendBuf> {
+        let queue = &mut self.queues[class];
+        let share = queue.shares.take(index).ok().map(|()| index);
+        if share.is_none() {
+            if can_wait {
+                return None;
+            }
+            stats.beyond_limit += 1;
+        }
+        match queue.bufs.take() {
+            Ok(buf) => Some(SendBuf { buf, class: class as u8, share }),
+            Err(error) => {
+                queue.release_share(share);
+                log::error!("no send buffer of {len} bytes: {error}");
+                None
+            }
+        }
+    }
+
+    /// A buffer with a message of our own, which is of no peer's share.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub fn control_buf(&mut self, queue: usize, message: &[u8]) -> Result<SendBuf, PoolError> {
+        let mut buf = self.queues[queue].bufs.take()?;
+        buf.as_mut_slice()[..message.len()].copy_from_slice(message);
+        Ok(SendBuf { buf, class: queue as u8, share: None })
+    }
+
+    /// Takes an unused buffer back.
+    pub fn give_back(&mut self, buf: SendBuf) {
+        let queue = &mut self.queues[buf.class as usize];
+        queue.release_share(buf.share);
+        queue.bufs.put(buf.buf);
+    }
+
+    /// A buffer has come back from the device, by the completion of its request or of one behind it.
+    #[inline]
+    pub fn take_sent(&mut self, buf: Posted, by: &Completion, (class, share): (u8, Option<u32>)) {
+        if let Some(buf) = buf.completed_up_to(by) {
+            self.give_back(SendBuf { buf, class, share });
+        }
+    }
+
+    /// Takes what a message on this lane, of the endpoint at position `index`, needs: an entry, a
+    /// credit, a send slot of a shared queue.
+    #[inline]
+    pub fn acquire(&mut self, lane: &mut Lane, index: u32, queue: usize) -> Option<Grant> {
+        let grant = lane.acquire()?;
+        if let Some(slots) = &mut self.queues[queue].slots
+            && !slots.take(index)
+        {
+            lane.budget.release(1);
+            return None;
+        }
+        Some(grant)
+    }
+
+    /// A message to a shared queue is over. Whether lanes may have waited for its send slot; they
+    /// are awake now.
+    #[inline]
+    pub fn release_slot(&mut self, index: u32, queue: usize) -> bool {
+        let wanted = self.queues[queue].slots.as_mut().is_some_and(|slots| slots.release(index));
+        if wanted {
+            self.pending.wake_queue(queue as u8);
+        }
+        wanted
+    }
+
+    /// The endpoint at this position is gone, and completions of its sends will not be looked at any
+    /// more.
+    pub fn forget_slots(&mut self, index: u32) {
+        self.queues.iter_mut().filter_map(|queue| queue.slots.as_mut()).for_each(|slots| slots.forget(index));
+    }
+
+    /// A work request to this endpoint has been posted.
+    #[inline]
+    pub fn count_posted(&mut self, ep: &mut Endpoint<C>) {
+        ep.outstanding += 1;
+        self.outstanding += 1;
+    }
+
+    /// What has not been posted: its buffer is free, its callback hears of it.
+    #[cold]
+    pub fn take_back(&mut self, unposted: Unposted<C>, up: &mut Upcalls<C>) {
+        match unposted {
+            Unposted::Nothing => {}
+            Unposted::Message(buf) => self.give_back(buf),
+            Unposted::Operation(operation) => up.completed(operation.cookie, false),
+        }
+    }
+
+    /// Work requests that never completed: their buffers stay with the device, their callbacks hear
+    /// of it.
+    pub fn forget_lines(&mut self, mut ledger: Ledger, up: &mut Upcalls<C>) {
+        while let Some(line) = ledger.forget() {
+            if let Some(Held::Operation { operation, .. }) = self.held.try_remove(line.gives_back as usize) {
+                up.completed(operation.cookie, false);
+            }
+        }
+    }
+
+    /// Gives back the buffers of messages to the endpoint at this position that wait and will not be
+    /// sent.
+    pub fn drop_pending(&mut self, index: u32, mut ep: Option<&mut Endpoint<C>>) {
+        for (queue, message) in self.pending.drain(index) {
+            self.give_back(message.buf);
+            if let Some(lane) = ep.as_mut().and_then(|ep| ep.lanes.get_mut(usize::from(queue))) {
+                lane.served = lane.served.wrapping_add(1);
+            }
+        }
+    }
+
+    /// X queues: what was to be posted again to the endpoint at position `index` will not be.
+    pub fn drop_kept(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) {
+        let Some(route) = &mut ep.route else { return };
+        up.give_up(route.operations.drain(..));
+        for Kept { queue, buf, .. } in route.messages.drain(..) {
+            let queue = usize::from(queue);
+            ep.lanes[queue].budget.release(1);
+            self.give_back(buf);
+            self.release_slot(index, queue);
+        }
+    }
+}
