@@ -8,7 +8,8 @@
 
 use super::Transport;
 use super::endpoint::lane::Lane;
-use super::port::queue::SendSlots;
+use super::endpoint::{Endpoint, Endpoints};
+use super::port::queue::{RecvQueue, SendQueue, SendSlots};
 use crate::protocol::credits::Grant;
 
 /// A snapshot of a whole transport.
@@ -66,37 +67,37 @@ pub struct LaneAudit {
 impl<C> Transport<C> {
     /// Counts everything. Not for the hot path: it walks over all receive slots.
     pub fn audit(&self) -> Audit {
+        let queues = self.tx.queues.iter().zip(&self.rx.queues).enumerate();
+        let tally = |(queue, (send, recv))| audit_queue(send, recv, self.rx.slots.tally(queue));
         Audit {
             outstanding: self.tx.outstanding,
             inflight: self.tx.held.len(),
             pending: self.tx.pending.len(),
-            parked: self.parked.len(),
-            cts_buffers: (self.cts_pool.allocated(), self.cts_pool.free_len()),
+            parked: self.rx.parked.len(),
+            cts_buffers: self.rx.cts.tally(),
             completions: (self.port.recv_room.reserved(), self.port.send_room.reserved()),
-            queues: (0..self.queues.len()).map(|queue| self.audit_queue(queue)).collect(),
-            lanes: self.audit_lanes(),
+            queues: queues.map(tally).collect(),
+            lanes: audit_lanes(&self.endpoints),
         }
     }
+}
 
-    fn audit_queue(&self, queue: usize) -> QueueAudit {
-        let (send, recv) = (&self.tx.queues[queue], &self.queues[queue]);
-        QueueAudit {
-            send_buffers: (send.bufs.allocated(), send.bufs.free_len()),
-            share_free: send.shares.free(),
-            recv_buffers: (recv.bufs.allocated(), recv.bufs.free_len()),
-            recv_slots: self.slots.tally(queue),
-            send_slots: send.slots.as_ref().map(SendSlots::free),
-        }
+fn audit_queue(send: &SendQueue, recv: &RecvQueue, recv_slots: (usize, usize)) -> QueueAudit {
+    QueueAudit {
+        send_buffers: (send.bufs.allocated(), send.bufs.free_len()),
+        share_free: send.shares.free(),
+        recv_buffers: (recv.bufs.allocated(), recv.bufs.free_len()),
+        recv_slots,
+        send_slots: send.slots.as_ref().map(SendSlots::free),
     }
+}
 
-    fn audit_lanes(&self) -> Vec<LaneAudit> {
-        let endpoints = self.endpoints.iter().map(|(_, ep)| ep);
-        let of = |peer, lanes: &[Lane]| {
-            let lanes = lanes.iter().enumerate();
-            lanes.filter_map(|(queue, lane)| audit_lane(peer, queue, lane)).collect::<Vec<_>>()
-        };
-        endpoints.flat_map(|ep| of(ep.peer, &ep.lanes)).collect()
-    }
+fn audit_lanes<C>(endpoints: &Endpoints<C>) -> Vec<LaneAudit> {
+    let of = |(_, ep): (u32, &Endpoint<C>)| {
+        let lanes = ep.lanes.iter().enumerate();
+        lanes.filter_map(|(queue, lane)| audit_lane(ep.peer, queue, lane)).collect::<Vec<_>>()
+    };
+    endpoints.iter().flat_map(of).collect()
 }
 
 fn audit_lane(peer: u64, queue: usize, lane: &Lane) -> Option<LaneAudit> {

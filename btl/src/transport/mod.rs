@@ -10,6 +10,18 @@
 //!   poll       --> helper's events, completions      --> take_upcall: deliver, RDMA done, unknown peer, failure
 //! ```
 //!
+//! It is made of parts. A method that needs one of them belongs to that part, one that combines them
+//! to the transport.
+//!
+//! | part          | has                                                                               |
+//! |---------------|-----------------------------------------------------------------------------------|
+//! | `OpenPort`    | the device, both completion queues' reservations, connection managers, configuration |
+//! | `Endpoints`   | the peers: states, lanes, timelines                                               |
+//! | `Rx`          | receive completions, the queues' receiving sides, slots, whose queue pairs are whose |
+//! | `Tx`          | send completions, the queues' sending sides, what is in flight, what waits        |
+//! | `Paths`       | send queue pairs of X queues                                                      |
+//! | `Upcalls`     | what the upper layer has not taken yet                                            |
+//!
 //! Rooms, each of which imports only those above it in this list:
 //!
 //! | room       | holds                                                                                |
@@ -51,16 +63,11 @@ pub use upcall::{Delivery, Upcall};
 
 use endpoint::Endpoints;
 use port::OpenPort;
-use port::queue::RecvQueue;
-use rx::qpns::Qpns;
-use rx::slots::RecvSlots;
+use rx::Rx;
 use stats::Stats;
-use std::collections::HashMap;
-use std::sync::Arc;
 use tx::Tx;
 use tx::path::Paths;
 use upcall::Upcalls;
-use verbs::{Completion, Completions, Cq, Pool, Posted};
 
 /// Completions taken from a queue at a time.
 const BATCH: usize = 16;
@@ -69,27 +76,17 @@ const BATCH: usize = 16;
 /// over.
 #[derive(Debug)]
 pub struct Transport<C> {
-    recv_cq: Arc<Cq>,
-    recv_batch: Completions<BATCH>,
-    /// The per-peer lane that consumed a buffer last, if that has not been posted again: the next
-    /// idle poll does it.
-    repost_later: Option<(u32, usize)>,
-    /// Looks at the receive completions, for what is to be done every so often.
-    polls: u32,
     endpoints: Endpoints<C>,
-    queues: Vec<RecvQueue>,
+    /// What is received, and where.
+    rx: Rx,
     /// What is sent, and what waits for that.
     tx: Tx<C>,
-    slots: RecvSlots,
+    /// What the upper layer has not taken yet.
     up: Upcalls<C>,
-    qpns: Qpns,
-    parked: Vec<Completion>,
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
     renewals: Vec<link::Renewal>,
-    /// By position and epoch of the endpoint: a receive of a former epoch may complete late.
-    cts_buffers: HashMap<(u32, u32), Posted>,
-    cts_pool: Pool,
+    /// The device, the connection managers, and what both are told.
     port: OpenPort,
     /// The send queue pairs of X queues.
     paths: Paths,
@@ -105,6 +102,7 @@ mod tests {
     use endpoint::Endpoint;
     use endpoint::lane::Lane;
     use port::buffer::Queued;
+    use verbs::{Completion, Posted};
 
     /// What each message touches, and what there is of each peer. A larger one is a decision: it costs
     /// cache lines, or memory times peers times queues.

@@ -6,36 +6,27 @@ use super::config::Config;
 use super::device::Port;
 use super::endpoint::Endpoints;
 use super::port::{OpenError, Opened};
+use super::rx::{CtsRecvs, Rx};
 use super::stats::Stats;
 use super::tx::Tx;
 use super::tx::path::Paths;
 use super::upcall::Upcalls;
 use crate::protocol::layout::Layout;
-use crate::protocol::wire::Cts;
-use std::collections::HashMap;
 use std::sync::Arc;
-use verbs::{Access, Completions, Pd, Pool, PoolConfig};
+use verbs::Pd;
 
 impl<C> Transport<C> {
     /// Opens the port: completion queues, shared receive queues, connection managers. No thread is
     /// started and no receive is posted before the first peer is added.
     pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
         let Opened { port, send_queues, recv_queues, domain } = Opened::new(port, config, me)?;
+        let rx = Rx::new(port.recv_room.cq().clone(), recv_queues, CtsRecvs::new(&port.pd));
         Ok(Transport {
-            recv_batch: Completions::new(),
-            recv_cq: port.recv_room.cq().clone(),
-            repost_later: None,
-            polls: 0,
             endpoints: Endpoints::new(port.config.keep_timelines),
-            queues: recv_queues,
+            rx,
             tx: Tx::new(port.send_room.cq().clone(), send_queues),
-            slots: Default::default(),
             up: Upcalls::new(),
-            qpns: Default::default(),
-            parked: Vec::new(),
             renewals: Vec::new(),
-            cts_buffers: HashMap::new(),
-            cts_pool: cts_pool(&port.pd),
             port,
             paths: Paths::new(domain),
             stats: Stats::default(),
@@ -78,16 +69,4 @@ impl<C> Transport<C> {
     pub fn layout(&self) -> &Layout {
         self.port.layout()
     }
-}
-
-/// The CTS buffers: "very small, and preallocated on endpoint creation" (seed 004).
-fn cts_pool(pd: &Arc<Pd>) -> Pool {
-    let config = PoolConfig {
-        buf_len: Cts::MESSAGE_LEN as u32,
-        align: 16,
-        grow_by: 64,
-        max: 0,
-        access: Access::LOCAL_WRITE,
-    };
-    Pool::new(pd, config)
 }

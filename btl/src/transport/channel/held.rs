@@ -5,7 +5,7 @@ use crate::transport::port::buffer::SendBuf;
 use verbs::{Posted, RKey, RdmaOp, Sge};
 
 /// One connection of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Connection {
     /// Position of the endpoint in the transport's table.
     pub index: u32,

@@ -40,10 +40,11 @@ impl<C> Endpoints<C> {
         self.iter().filter_map(move |(index, ep)| ep.is_on_path(path).then_some(index))
     }
 
-    /// The connection's endpoint waits for another route, and this is the one that broke.
-    pub fn is_on_hold(&self, to: Connection, path: u32) -> bool {
-        let ep = self.get(to.index).filter(|_| self.has(to));
-        ep.is_some_and(|ep| ep.state() == State::Connecting && ep.is_on_path(path))
+    /// The connection's endpoint, if it waits for another route and this is the one that broke.
+    pub fn on_hold(&mut self, to: Connection, path: u32) -> Option<&mut Endpoint<C>> {
+        let current = self.has(to);
+        let waits = |ep: &&mut Endpoint<C>| ep.state() == State::Connecting && ep.is_on_path(path);
+        self.get_mut(to.index).filter(|_| current).filter(waits)
     }
 }
 

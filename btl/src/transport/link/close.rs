@@ -125,28 +125,19 @@ impl<C> Transport<C> {
     }
 
     /// The device has given every buffer of the endpoint back.
-    pub(crate) fn has_flushed(&mut self, id: EpId) -> bool {
-        let sends = self.endpoints.named(id).map(|ep| ep.outstanding);
-        sends.is_none_or(|sends| sends == 0 && !self.device_holds(id.index))
-    }
-
-    fn device_holds(&mut self, index: u32) -> bool {
-        self.holds_cts(index) || self.slots.are_posted(index)
-    }
-
-    fn holds_cts(&self, index: u32) -> bool {
-        let epoch = self.endpoints.epoch(index).unwrap_or(0);
-        self.cts_buffers.contains_key(&(index, epoch))
+    pub(crate) fn has_flushed(&self, id: EpId) -> bool {
+        let ep = self.endpoints.named(id);
+        ep.is_none_or(|ep| ep.outstanding == 0 && !self.rx.is_posted(ep.connection(id.index)))
     }
 
     /// Gives back what the endpoint held, and its place in the table.
     fn forget(&mut self, id: EpId) {
         let Some(mut ep) = self.endpoints.remove(id.index) else { return };
         self.up.end_waiting(&mut ep, true);
+        self.tx.drop_pending(id.index, &mut ep, &mut self.up);
         let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;
         self.up.give_up(rdma);
         self.end_epoch(id.index, epoch, lanes, outstanding);
-        self.drop_pending(id.index);
         self.port.release_completions();
     }
 
@@ -156,16 +147,14 @@ impl<C> Transport<C> {
     pub(crate) fn end_epoch(&mut self, index: u32, epoch: u32, lanes: Vec<Lane>, outstanding: u32) {
         self.endpoints.set_epoch(index, (epoch + 1) & GENERATION_MASK);
         self.tx.outstanding -= outstanding;
-        for (queue, buf) in self.slots.release_all(index) {
-            self.queues[queue].bufs.put(buf);
-        }
+        self.rx.release(index);
         // Over XRC, what has not completed still will: the send queue pair serves others.
         if !self.paths.are_used() {
             self.tx.forget_slots(index);
         }
         for lane in lanes {
             if let Some(channel) = lane.channel {
-                self.qpns.retire(channel.qp.num());
+                self.rx.qpns.retire(channel.qp.num());
                 self.tx.forget_lines(channel.ledger, &mut self.up);
             }
         }
@@ -175,6 +164,6 @@ impl<C> Transport<C> {
     pub fn close(mut self) {
         self.remove(&self.ids());
         self.port.service.close(CLOSE);
-        self.end_shared();
+        self.rx.end_shared();
     }
 }

@@ -5,7 +5,8 @@
 //! 004).
 #![forbid(unsafe_code)]
 
-use crate::transport::channel::LineId;
+use super::Renewal;
+use crate::transport::channel::{Connection, LineId};
 use crate::transport::endpoint::PATIENCE;
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::numbers::{MOST_PEERS, label};
@@ -18,7 +19,7 @@ use crate::transport::{Transport, Upcall};
 use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step};
 use std::sync::Arc;
 use std::time::Duration;
-use verbs::{Buf, PoolError, Posted, Qp};
+use verbs::{Buf, Posted, Qp};
 
 /// What a look around for messages that wait for a credit has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,14 +96,9 @@ impl<C> Transport<C> {
     /// What an endpoint needs besides completions before a peer may hear of it; its receive for the
     /// CTS.
     fn prepare(&mut self) -> Result<Option<(usize, Buf)>, AddError> {
-        self.fill_shared();
+        self.rx.fill_shared();
         self.port.service.start()?;
-        Ok(self.cts_buffer()?)
-    }
-
-    /// The receive of the peer's CTS, where the layout has one.
-    pub(crate) fn cts_buffer(&mut self) -> Result<Option<(usize, Buf)>, PoolError> {
-        self.port.cts_queue.map(|queue| Ok((queue, self.cts_pool.take()?))).transpose()
+        Ok(self.rx.cts.take(self.port.cts_queue)?)
     }
 
     /// Starts the helper thread, if it does not run yet: peers may connect from now on, those we
@@ -112,16 +108,6 @@ impl<C> Transport<C> {
     /// No thread or file descriptor is left.
     pub fn listen(&self) -> Result<(), cpc::Error> {
         self.port.service.start()
-    }
-
-    /// The shared queues hold their first buffers before the first request is sent or answered.
-    fn fill_shared(&mut self) {
-        for queue in 0..self.queues.len() {
-            if self.queues[queue].shared.as_ref().is_some_and(|s| s.posted == 0) {
-                self.refill(queue);
-                self.arm_limit(queue);
-            }
-        }
     }
 
     /// Takes what the helper thread has to say.
@@ -158,14 +144,14 @@ impl<C> Transport<C> {
     fn qps_created(&mut self, key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted>) {
         // The endpoint may have been removed while they were made; what has come over them is
         // dropped.
-        qps.iter().for_each(|qp| self.qpns.retire(qp.num()));
+        qps.iter().for_each(|qp| self.rx.qpns.retire(qp.num()));
         if let Some(cts) = cts {
-            self.cts_buffers.insert((key.index, key.generation), cts);
+            self.rx.cts.insert(Connection { index: key.index, epoch: key.generation }, cts);
         }
         self.if_current(key, |t, index| {
             if let Some(ep) = t.endpoints.get_mut(index) {
                 for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
-                    t.qpns.insert(qp.num(), index, queue);
+                    t.rx.qpns.insert(qp.num(), index, queue);
                     lane.attach(qp, LineId::of_lane(index, ep.epoch, queue));
                 }
             }
@@ -193,7 +179,7 @@ impl<C> Transport<C> {
         ep.queued = 0;
         self.up.give_up(ep.rdma.drain(..));
         self.up.end_waiting(ep, true);
-        self.drop_pending(index);
+        self.tx.drop_pending(index, ep, &mut self.up);
     }
 
     /// The endpoint has no connection yet, so that what is sent now cannot leave.
@@ -278,7 +264,7 @@ impl<C> Transport<C> {
                 self.now_connected(index);
             }
             Action::Flow => self.now_connected(index),
-            Action::Renew => self.renew(key),
+            Action::Renew => self.renewals.push(Renewal::of(key)),
             Action::TakeDown => self.take_down(index),
             Action::Refuse => log::debug!("endpoint {index}: {event:?} makes no sense in {state:?}"),
             // `fail` does that, and says why.
@@ -308,8 +294,9 @@ impl<C> Transport<C> {
     }
 
     fn post_lanes(&mut self, index: u32) {
-        for queue in 0..self.queues.len() {
-            if let Err(reason) = self.post_lane(index, queue) {
+        let Some(ep) = self.endpoints.get(index) else { return };
+        for (queue, lane) in ep.lanes.iter().enumerate() {
+            if let Err(reason) = self.rx.post_lane(index, queue, lane) {
                 return self.fail(index, &format!("queue {queue} cannot be filled: {reason}"));
             }
         }

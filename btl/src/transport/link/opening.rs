@@ -36,7 +36,7 @@ impl<C> Transport<C> {
     /// The peer has posted: each queue pair gets its first message.
     pub(crate) fn open_queues(&mut self, index: u32) {
         let cts = self.port.cts_queue;
-        for queue in (0..self.queues.len()).filter(|queue| Some(*queue) != cts) {
+        for queue in (0..self.rx.queues.len()).filter(|queue| Some(*queue) != cts) {
             let Some(lane) = self.endpoints.lane(index, queue) else { return };
             let Some((credits, _)) = &mut lane.credits else { continue };
             // The first of a queue pair: it has its credit and its entry.

@@ -32,6 +32,13 @@ pub(crate) struct Renewal {
     until: Option<Instant>,
 }
 
+impl Renewal {
+    /// The polls to come begin another connection in place of this one.
+    pub fn of(key: EndpointKey) -> Renewal {
+        Renewal { key, until: None }
+    }
+}
+
 impl<C> Transport<C> {
     /// The upper layer, or the peer's request, adds a peer that has an endpoint.
     pub(crate) fn add_again(&mut self, index: u32, adverts: &[Advert]) -> Result<EpId, AddError> {
@@ -49,11 +56,6 @@ impl<C> Transport<C> {
             _ => {}
         }
         Ok(id)
-    }
-
-    /// The polls to come begin another connection in place of this one.
-    pub(crate) fn renew(&mut self, key: EndpointKey) {
-        self.renewals.push(Renewal { key, until: None });
     }
 
     /// The peer has left. True if that says no more than that the connection at hand leads nowhere:
@@ -124,8 +126,7 @@ impl<C> Transport<C> {
             return self.fail(id.index, &error);
         }
         self.stats.renewed += 1;
-        let waits =
-            self.endpoints.named_mut(id).is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty());
+        let waits = self.endpoints.named(id).is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty());
         if waits {
             self.want_send(id.index);
         }
@@ -137,7 +138,7 @@ impl<C> Transport<C> {
             self.port.reserve_completions()?;
         }
         self.port.service.start()?;
-        let cts = self.cts_buffer()?;
+        let cts = self.rx.cts.take(self.port.cts_queue)?;
         if let Some(ep) = self.endpoints.get(index) {
             self.port.introduce(ep, index, cts);
         }
@@ -148,7 +149,7 @@ impl<C> Transport<C> {
     /// down, the number of its queue pair names no endpoint any more. It was there before the word
     /// that the peer has left, so among as many as the completion queue holds.
     fn reap(&mut self) {
-        let mut left = self.recv_cq.depth() as usize;
+        let mut left = self.rx.cq.depth() as usize;
         loop {
             let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
             self.up.extend(found);
@@ -168,7 +169,6 @@ impl<C> Transport<C> {
         let (old, outstanding) = ep.begin_epoch((epoch + 1) & GENERATION_MASK, lanes);
         log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
         self.end_epoch(index, epoch, old, outstanding);
-        self.slots.disown(index);
-        self.repost_later = self.repost_later.filter(|(later, _)| *later != index);
+        self.rx.disown(index);
     }
 }

@@ -129,6 +129,18 @@ impl Shared {
         Shared { kind: Kind::Xrc, ..self }
     }
 
+    /// Asks for an event when the queue runs low, as long as it can still grow.
+    ///
+    /// # Errors
+    /// The device has no such event.
+    pub fn arm_limit(&self) -> Result<(), verbs::Error> {
+        match self.srq_limit {
+            0 => Ok(()),
+            _ if self.target == self.limit => Ok(()),
+            limit => self.srq.set_limit(limit),
+        }
+    }
+
     /// Refill now? rd_low is given for a full queue; a shorter one refills at the same share.
     #[inline]
     pub fn refill_due(&self) -> bool {

@@ -4,18 +4,22 @@
 //! The rules are in `protocol::credits`; here they meet buffers and queue pairs.
 #![forbid(unsafe_code)]
 
+use super::Rx;
 use super::slots::Chain;
 use crate::protocol::credits::Grant;
 use crate::protocol::wire::{Header, Kind as MessageKind};
 use crate::transport::Transport;
 use crate::transport::channel::Channel;
-use verbs::Buf;
+use crate::transport::endpoint::Endpoint;
+use crate::transport::endpoint::lane::Lane;
+use verbs::{Buf, Qp};
 
-impl<C> Transport<C> {
-    /// Fills a per-peer queue: its connection has just come up.
-    pub(crate) fn post_lane(&mut self, index: u32, queue: usize) -> Result<(), String> {
-        let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
-        let lane = &ep.lanes[queue];
+impl Rx {
+    /// Fills a per-peer queue of the endpoint at position `index`: its connection has just come up.
+    ///
+    /// # Errors
+    /// Memory is short, or the device has refused a receive.
+    pub fn post_lane(&mut self, index: u32, queue: usize, lane: &Lane) -> Result<(), String> {
         let (Some(qp), Some((_, window))) = (lane.qp(), &lane.credits) else { return Ok(()) };
         let pool = &mut self.queues[queue].bufs;
         let mut left = window.receives() as usize;
@@ -35,26 +39,8 @@ impl<C> Transport<C> {
         Ok(())
     }
 
-    /// Posts the consumed buffers of a per-peer lane again; sends an explicit credit message if one
-    /// is due.
-    pub(crate) fn return_credits(&mut self, index: u32, queue: usize) {
-        if let Err(error) = self.repost_lane(index, queue) {
-            return self.fail(index, &format!("post of a receive failed: {error}"));
-        }
-        self.send_credits_if_due(index, queue);
-    }
-
-    /// Posts consumed buffers again while there is nothing else to do, before their batch is due:
-    /// in an exchange of single messages that takes the posting out of the way of the answer.
-    #[inline]
-    pub(crate) fn repost_early(&mut self, index: u32, queue: usize) {
-        if let Err(error) = self.repost_lane(index, queue) {
-            self.fail(index, &format!("post of a receive failed: {error}"));
-        }
-    }
-
-    pub(crate) fn repost_lane(&mut self, index: u32, queue: usize) -> Result<(), verbs::Error> {
-        let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
+    /// Posts the consumed buffers of a per-peer lane again.
+    fn repost_lane<C>(&mut self, ep: &mut Endpoint<C>, queue: usize) -> Result<(), verbs::Error> {
         if !ep.state().has_posted() {
             return Ok(());
         }
@@ -63,15 +49,14 @@ impl<C> Transport<C> {
             return Ok(());
         };
         // An exchange of single messages: one receive needs no list.
-        let [slot] = lane.consumed[..] else { return self.repost_lists(index, queue) };
+        let [slot] = lane.consumed[..] else { return self.repost_lists(lane) };
         credits.reposted(self.slots.post(slot, qp)?);
         lane.consumed.clear();
         Ok(())
     }
 
     #[inline(never)]
-    fn repost_lists(&mut self, index: u32, queue: usize) -> Result<(), verbs::Error> {
-        let Some(lane) = self.endpoints.get_mut(index).map(|ep| &mut ep.lanes[queue]) else { return Ok(()) };
+    fn repost_lists(&mut self, lane: &mut Lane) -> Result<(), verbs::Error> {
         let (Some(Channel { qp, .. }), Some((credits, _))) = (&lane.channel, &mut lane.credits) else {
             return Ok(());
         };
@@ -87,6 +72,36 @@ impl<C> Transport<C> {
             }
         }
         Ok(())
+    }
+
+    /// Posts one buffer again, which goes back to its pool if the device refuses it.
+    fn repost_now(&mut self, qp: &Qp, queue: usize, slot: u32, buf: Buf) -> Result<(), verbs::Error> {
+        let mut chain = Chain::new();
+        self.slots.add(slot, buf, &mut chain);
+        let posted = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf));
+        if posted.is_err() {
+            self.slots.empty(chain, &mut self.queues[queue].bufs);
+        }
+        posted
+    }
+}
+
+impl<C> Transport<C> {
+    /// Posts the consumed buffers of a per-peer lane again; sends an explicit credit message if one
+    /// is due.
+    pub(crate) fn return_credits(&mut self, index: u32, queue: usize) {
+        self.repost_early(index, queue);
+        self.send_credits_if_due(index, queue);
+    }
+
+    /// Posts consumed buffers again while there is nothing else to do, before their batch is due:
+    /// in an exchange of single messages that takes the posting out of the way of the answer.
+    #[inline]
+    pub(crate) fn repost_early(&mut self, index: u32, queue: usize) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        if let Err(error) = self.rx.repost_lane(ep, queue) {
+            self.fail(index, &format!("post of a receive failed: {error}"));
+        }
     }
 
     /// Everything that is no data message: credit messages, and what should not be.
@@ -122,18 +137,15 @@ impl<C> Transport<C> {
     }
 
     /// The buffer of a control message goes back at once: it is outside of the data window.
-    pub(crate) fn repost_control(&mut self, index: u32, queue: usize, slot: u32, buf: Buf) {
-        if self.queues[queue].shared.is_some() {
-            return self.repost(queue, slot, buf);
+    fn repost_control(&mut self, index: u32, queue: usize, slot: u32, buf: Buf) {
+        if self.rx.queues[queue].shared.is_some() {
+            return self.rx.repost(queue, slot, buf);
         }
         let Some(ep) = self.endpoints.get_mut(index) else {
-            return self.drop_slot(queue, slot, buf);
+            return self.rx.drop_slot(queue, slot, buf);
         };
         let Some(qp) = ep.lanes[queue].qp() else { return };
-        let mut chain = Chain::new();
-        self.slots.add(slot, buf, &mut chain);
-        if let Err(error) = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf)) {
-            self.slots.empty(chain, &mut self.queues[queue].bufs);
+        if let Err(error) = self.rx.repost_now(qp, queue, slot, buf) {
             self.fail(index, &format!("post of a receive failed: {error}"));
         }
     }

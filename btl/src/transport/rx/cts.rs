@@ -2,11 +2,65 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::wire::{Cts, Header, Kind as MessageKind};
+use crate::transport::channel::Connection;
 use crate::transport::endpoint::state::Event;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport};
 use cpc::Step;
-use verbs::{Buf, Completion};
+use std::collections::HashMap;
+use std::sync::Arc;
+use verbs::{Access, Buf, Completion, Pd, Pool, PoolConfig, PoolError, Posted};
+
+/// The buffers of these receives: one for each connection that is coming up, in a layout with
+/// per-peer queues.
+#[derive(Debug)]
+pub struct CtsRecvs {
+    pool: Pool,
+    /// By connection: a receive of a former epoch may complete late.
+    posted: HashMap<Connection, Posted>,
+}
+
+impl CtsRecvs {
+    /// "Very small, and preallocated on endpoint creation" (seed 004).
+    pub fn new(pd: &Arc<Pd>) -> CtsRecvs {
+        let buf_len = Cts::MESSAGE_LEN as u32;
+        let config = PoolConfig { buf_len, align: 16, grow_by: 64, max: 0, access: Access::LOCAL_WRITE };
+        CtsRecvs { pool: Pool::new(pd, config), posted: HashMap::new() }
+    }
+
+    /// A buffer for the receive of a new connection on `queue`, where the layout has one for that.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub fn take(&mut self, queue: Option<usize>) -> Result<Option<(usize, Buf)>, PoolError> {
+        queue.map(|queue| Ok((queue, self.pool.take()?))).transpose()
+    }
+
+    /// Takes a buffer back.
+    pub fn put(&mut self, buf: Buf) {
+        self.pool.put(buf);
+    }
+
+    /// The connection manager has posted the receive of this connection.
+    pub fn insert(&mut self, connection: Connection, posted: Posted) {
+        self.posted.insert(connection, posted);
+    }
+
+    /// The device holds the buffer of this connection.
+    pub fn is_posted(&self, connection: Connection) -> bool {
+        self.posted.contains_key(&connection)
+    }
+
+    /// The buffer of the connection's receive, which has completed.
+    fn completed(&mut self, connection: Connection, done: Completion) -> Option<Buf> {
+        self.posted.remove(&connection)?.completed(done).ok()
+    }
+
+    /// Buffers made, and those in the pool.
+    pub fn tally(&self) -> (u32, usize) {
+        (self.pool.allocated(), self.pool.free_len())
+    }
+}
 
 impl<C> Transport<C> {
     /// The peer has posted its buffers (seed 004).
@@ -24,7 +78,7 @@ impl<C> Transport<C> {
             MessageKind::Cts => Cts::parse(rest).map(Some),
             _ => Ok(None),
         });
-        self.cts_pool.put(buf);
+        self.rx.cts.put(buf);
         match told {
             Ok(Some(theirs)) if theirs == self.port.cts() => {
                 self.early(index, id.queue());
@@ -41,11 +95,11 @@ impl<C> Transport<C> {
     /// The buffer of a CTS receive that has completed, of any epoch of its endpoint.
     #[cold]
     pub(crate) fn take_cts(&mut self, id: WrId, done: Completion) -> Option<Buf> {
-        let key = (id.index(), id.generation());
-        if !self.cts_buffers.contains_key(&key) {
+        let connection = Connection { index: id.index(), epoch: id.generation() };
+        if !self.rx.cts.is_posted(connection) {
             // The helper posted this receive; what it says about it may still be in its queue.
             self.connection_events();
         }
-        self.cts_buffers.remove(&key)?.completed(done).ok()
+        self.rx.cts.completed(connection, done)
     }
 }

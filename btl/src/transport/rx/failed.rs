@@ -24,7 +24,7 @@ impl<C> Transport<C> {
         match id.kind() {
             Some(Kind::Cts) => {
                 if let Some(buf) = self.take_cts(id, done) {
-                    self.cts_pool.put(buf);
+                    self.rx.cts.put(buf);
                 }
                 match self.endpoints.epoch(slot) {
                     Some(epoch) if epoch == id.generation() => self.fail_with(slot, &wc),
@@ -32,26 +32,20 @@ impl<C> Transport<C> {
                 }
             }
             Some(Kind::Peer) => {
-                let Some((buf, endpoint)) = self.slots.completed(done) else {
+                let Some((buf, endpoint)) = self.rx.slots.completed(done) else {
                     return self.stats.stale += 1;
                 };
-                self.drop_slot(queue, slot, buf);
+                self.rx.drop_slot(queue, slot, buf);
                 if !self.endpoints.may_have_left(endpoint, &wc) {
                     self.fail_with(endpoint, &wc);
                 }
             }
             Some(Kind::Xrc) => {
-                if let Some(shared) = &mut self.queues[queue].shared {
-                    shared.posted -= 1;
-                }
-                self.give_up(done);
+                self.rx.give_up_failed(done);
             }
             Some(Kind::Shared) => {
-                let owner = self.qpns.find(wc.qp_num());
-                if let Some(shared) = &mut self.queues[queue].shared {
-                    shared.posted -= 1;
-                }
-                self.give_up(done);
+                let owner = self.rx.qpns.find(wc.qp_num());
+                self.rx.give_up_failed(done);
                 if let Some(Owner::Lane { endpoint, .. }) = owner {
                     self.fail_with(endpoint, &wc);
                 }

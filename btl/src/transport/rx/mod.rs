@@ -4,8 +4,79 @@
 mod credit;
 mod cts;
 mod failed;
-pub(super) mod qpns;
+mod qpns;
 mod recv;
 mod shared;
-pub(super) mod slots;
+mod slots;
 mod xrc;
+
+pub use cts::CtsRecvs;
+
+use crate::transport::BATCH;
+use crate::transport::channel::Connection;
+use crate::transport::port::queue::RecvQueue;
+use qpns::Qpns;
+use slots::RecvSlots;
+use std::sync::Arc;
+use verbs::{Completion, Completions, Cq};
+
+/// What is received, from all endpoints.
+#[derive(Debug)]
+pub struct Rx {
+    /// Where receives complete.
+    pub(super) cq: Arc<Cq>,
+    /// Completions that are being looked at.
+    batch: Completions<BATCH>,
+    /// The per-peer lane that consumed a buffer last, if that has not been posted again: the next
+    /// idle poll does it.
+    repost_later: Option<(u32, usize)>,
+    /// Looks at the completions, for what is to be done every so often.
+    polls: u32,
+    /// One for each queue of the layout.
+    pub(super) queues: Vec<RecvQueue>,
+    /// Receives and their buffers.
+    pub(super) slots: RecvSlots,
+    /// Whose the queue pairs are.
+    pub(super) qpns: Qpns,
+    /// Messages of shared queues whose queue pairs are not known yet.
+    pub(super) parked: Vec<Completion>,
+    /// The receives of the peers' clear-to-send messages.
+    pub(super) cts: CtsRecvs,
+}
+
+impl Rx {
+    /// Nothing has been posted.
+    pub fn new(cq: Arc<Cq>, queues: Vec<RecvQueue>, cts: CtsRecvs) -> Rx {
+        Rx {
+            cq,
+            batch: Completions::new(),
+            repost_later: None,
+            polls: 0,
+            queues,
+            slots: RecvSlots::default(),
+            qpns: Qpns::default(),
+            parked: Vec::new(),
+            cts,
+        }
+    }
+
+    /// The device holds a buffer of this connection's per-peer queues.
+    pub fn is_posted(&self, connection: Connection) -> bool {
+        self.cts.is_posted(connection) || self.slots.are_posted(connection.index)
+    }
+
+    /// Takes back what the endpoint at this position holds of its per-peer queues. A receive that is
+    /// still posted stays with the device.
+    pub fn release(&mut self, index: u32) {
+        for (queue, buf) in self.slots.release_all(index) {
+            self.queues[queue].bufs.put(buf);
+        }
+    }
+
+    /// The endpoint at this position has another connection: what the upper layer still holds of its
+    /// messages is of the former one, and nothing of that is posted again.
+    pub fn disown(&mut self, index: u32) {
+        self.slots.disown(index);
+        self.repost_later = self.repost_later.filter(|(later, _)| *later != index);
+    }
+}

@@ -28,20 +28,20 @@ impl<C> Transport<C> {
         if self.port.service.pending() {
             self.connection_events();
         }
-        if self.recv_batch.is_empty() {
+        if self.rx.batch.is_empty() {
             let found = self.look_for_receives();
-            self.polls = self.polls.wrapping_add(1);
-            if found == 0 || self.polls.is_multiple_of(BUSY_POLLS) {
+            self.rx.polls = self.rx.polls.wrapping_add(1);
+            if found == 0 || self.rx.polls.is_multiple_of(BUSY_POLLS) {
                 self.other_work();
             }
         }
-        !self.recv_batch.is_empty() || !self.up.is_empty()
+        !self.rx.batch.is_empty() || !self.up.is_empty()
     }
 
     /// The next receive completions, in place of those that have been looked at; how many.
     #[inline]
     pub(crate) fn look_for_receives(&mut self) -> usize {
-        match self.recv_cq.poll(&mut self.recv_batch) {
+        match self.rx.cq.poll(&mut self.rx.batch) {
             Ok(found) => found,
             Err(error) => self.cq_broken(&error),
         }
@@ -50,7 +50,7 @@ impl<C> Transport<C> {
     /// Nothing arrived, or something has for a while: time for what can wait.
     #[inline]
     fn other_work(&mut self) {
-        if let Some((index, queue)) = self.repost_later.take() {
+        if let Some((index, queue)) = self.rx.repost_later.take() {
             self.repost_early(index, queue);
         }
         if self.tx.outstanding != 0 {
@@ -59,7 +59,7 @@ impl<C> Transport<C> {
         if !self.renewals.is_empty() {
             self.renew_due();
         }
-        if self.polls.is_multiple_of(IDLE_POLLS) {
+        if self.rx.polls.is_multiple_of(IDLE_POLLS) {
             self.device_events();
         }
     }
@@ -73,7 +73,7 @@ impl<C> Transport<C> {
             if !self.up.is_empty() {
                 return self.up.take();
             }
-            let done = self.recv_batch.take()?;
+            let done = self.rx.batch.take()?;
             match self.received(done) {
                 Some(delivery) if self.up.is_empty() => return Some(Upcall::Deliver(delivery)),
                 Some(delivery) => self.up.push(Upcall::Deliver(delivery)),
@@ -94,11 +94,14 @@ impl<C> Transport<C> {
         let queue = id.queue();
         let len = done.byte_len() as usize;
         let (buf, index) = if id.is(Kind::Peer) {
-            self.slots.completed(done)?
+            self.rx.slots.completed(done)?
         } else if id.is(Kind::Shared) {
             match self.sender(&done) {
-                Some(index) => (self.slots.completed(done)?.0, index),
-                None => return self.put_aside(done),
+                Some(index) => (self.rx.slots.completed(done)?.0, index),
+                None => {
+                    self.rx.put_aside(done, &mut self.stats);
+                    return None;
+                }
             }
         } else {
             return self.received_otherwise(done, id);
@@ -110,7 +113,7 @@ impl<C> Transport<C> {
             return None;
         };
         let Some(ep) = self.endpoints.get_mut(index) else {
-            self.repost(queue, slot, buf);
+            self.rx.repost(queue, slot, buf);
             return None;
         };
         let endpoint = EpId { index, generation: ep.generation };
@@ -147,14 +150,14 @@ impl<C> Transport<C> {
     pub fn delivered(&mut self, delivery: Delivery) {
         let queue = delivery.queue as usize;
         let slot = delivery.slot;
-        if self.queues[queue].shared.is_some() {
-            return self.repost(queue, slot, delivery.buf);
+        if self.rx.queues[queue].shared.is_some() {
+            return self.rx.repost(queue, slot, delivery.buf);
         }
         let index = delivery.endpoint.index;
         // A message of a former connection has its slot, but no credit to return.
-        let current = self.slots.of(slot, index);
+        let current = self.rx.slots.of(slot, index);
         let (Some(ep), Some(current)) = (self.endpoints.named_mut(delivery.endpoint), current) else {
-            return self.drop_slot(queue, slot, delivery.buf);
+            return self.rx.drop_slot(queue, slot, delivery.buf);
         };
         let lane = &mut ep.lanes[queue];
         let Some((credits, window)) = &mut lane.credits else { return };
@@ -167,7 +170,7 @@ impl<C> Transport<C> {
         } else if due {
             self.return_credits(index, queue);
         } else {
-            self.repost_later = Some((index, queue));
+            self.rx.repost_later = Some((index, queue));
         }
     }
 

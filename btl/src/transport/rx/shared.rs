@@ -1,18 +1,20 @@
 //! Shared receive queues: filling them, and finding the endpoint of what came through them.
 #![forbid(unsafe_code)]
 
+use super::Rx;
 use super::qpns::Owner;
 use super::slots::{CHAIN, Chain, NO_ENDPOINT, RecvSlots};
-use crate::transport::port::queue::Shared;
+use crate::transport::port::queue::{RecvQueue, Shared};
+use crate::transport::stats::Stats;
 use crate::transport::wrid::WrId;
-use crate::transport::{Delivery, Transport, Upcall};
+use crate::transport::{Transport, Upcall};
 use std::sync::Arc;
-use verbs::{Buf, Completion, Pool, Qpn, Srq, Wc};
+use verbs::{Buf, Completion, Pool, Qpn, Srq, SrqId, Wc};
 
-impl<C> Transport<C> {
+impl Rx {
     /// A shared queue's buffer has been consumed: post it again with its batch.
     #[inline]
-    pub(crate) fn repost(&mut self, queue: usize, slot: u32, buf: Buf) {
+    pub(super) fn repost(&mut self, queue: usize, slot: u32, buf: Buf) {
         self.slots.hold(slot, buf);
         let Some(shared) = &mut self.queues[queue].shared else { return };
         shared.consumed.push(slot);
@@ -22,7 +24,7 @@ impl<C> Transport<C> {
     }
 
     /// Posts what has been consumed of a shared queue, and as many new buffers as it is to hold.
-    pub(crate) fn refill(&mut self, queue: usize) {
+    fn refill(&mut self, queue: usize) {
         let res = &mut self.queues[queue];
         let Some(shared) = &mut res.shared else { return };
         while shared.posted < shared.target {
@@ -33,45 +35,54 @@ impl<C> Transport<C> {
         }
     }
 
+    /// The shared queues hold their first buffers before the first request is sent or answered.
+    pub fn fill_shared(&mut self) {
+        for queue in 0..self.queues.len() {
+            if self.queues[queue].shared.as_ref().is_some_and(|shared| shared.posted == 0) {
+                self.refill_and_arm(queue);
+            }
+        }
+    }
+
+    /// The device tells that a shared queue runs low. What it has consumed may not have been polled
+    /// yet, so the refill may be by less than the queue grows.
+    pub fn limit_reached(&mut self, srq: SrqId) {
+        let of_event = |res: &RecvQueue| res.shared.as_ref().is_some_and(|shared| shared.srq.id() == srq);
+        let Some(queue) = self.queues.iter().position(of_event) else { return };
+        if self.queues[queue].shared.as_mut().is_some_and(Shared::grow) {
+            self.refill_and_arm(queue);
+        }
+    }
+
+    fn refill_and_arm(&mut self, queue: usize) {
+        self.refill(queue);
+        if let Some(shared) = &self.queues[queue].shared
+            && let Err(error) = shared.arm_limit()
+        {
+            log::debug!("shared queue {queue} grows only when it is found empty: {error}");
+        }
+    }
+
     /// A buffer that will not be posted again.
     #[cold]
-    pub(crate) fn drop_slot(&mut self, queue: usize, slot: u32, buf: Buf) {
+    pub(super) fn drop_slot(&mut self, queue: usize, slot: u32, buf: Buf) {
         self.queues[queue].bufs.put(buf);
         self.slots.release(slot);
     }
 
-    /// Which endpoint sent a message that came through a shared queue.
+    /// A receive of a shared queue has completed with a message.
     #[inline]
-    pub(crate) fn sender(&mut self, wc: &Wc) -> Option<u32> {
-        let queue = WrId(wc.wr_id()).queue();
+    pub(super) fn count_consumed(&mut self, queue: usize) {
         if let Some(shared) = &mut self.queues[queue].shared {
             shared.posted -= 1;
             if shared.posted == 0 {
                 self.ran_empty(queue);
             }
         }
-        match self.qpns.find(wc.qp_num()) {
-            Some(Owner::Lane { endpoint, .. }) => Some(endpoint),
-            _ => self.sender_late(wc.qp_num()),
-        }
-    }
-
-    /// Destroys the shared queues; their queue pairs are gone. The receives that never completed
-    /// come back: a buffer that stays with the device keeps its registration and the device open.
-    #[cold]
-    pub(crate) fn end_shared(&mut self) {
-        for (index, queue) in self.queues.iter_mut().enumerate() {
-            let Some(shared) = queue.shared.take() else { continue };
-            match Arc::into_inner(shared.srq).map(Srq::destroy) {
-                Some(Ok(gone)) => self.slots.take_back(index, &gone).for_each(|buf| queue.bufs.put(buf)),
-                Some(Err(error)) => log::warn!("{error}: its buffers stay with the device"),
-                None => log::debug!("shared queue {index} is still used: its buffers stay with the device"),
-            }
-        }
     }
 
     #[cold]
-    pub(crate) fn ran_empty(&mut self, queue: usize) {
+    fn ran_empty(&mut self, queue: usize) {
         if let Some(shared) = &mut self.queues[queue].shared
             && shared.grow()
         {
@@ -80,33 +91,34 @@ impl<C> Transport<C> {
         self.refill(queue);
     }
 
-    /// The helper's event that names the queue pair may be behind the message.
-    #[cold]
-    fn sender_late(&mut self, qpn: Qpn) -> Option<u32> {
-        self.connection_events();
-        self.qpns.endpoint(qpn)
-    }
-
     /// A message without a sender: of a connection that is gone, or of a queue pair that is looked
     /// for again when the helper has named it.
     #[cold]
-    pub(crate) fn put_aside(&mut self, done: Completion) -> Option<Delivery> {
+    pub(super) fn put_aside(&mut self, done: Completion, stats: &mut Stats) {
         if self.qpns.find(done.qp_num()).is_some() {
-            self.stats.stale += 1;
+            stats.stale += 1;
             self.give_up(done);
         } else {
-            self.stats.parked += 1;
+            stats.parked += 1;
             self.park(done);
         }
-        None
     }
 
     /// A message of a connection that is gone: its buffer is posted again.
-    pub(crate) fn give_up(&mut self, done: Completion) {
+    fn give_up(&mut self, done: Completion) {
         let id = WrId(done.wr_id());
         if let Some((buf, _)) = self.slots.completed(done) {
             self.repost(id.queue(), id.index(), buf);
         }
+    }
+
+    /// A receive of a shared queue has failed: its buffer is posted again.
+    #[cold]
+    pub(super) fn give_up_failed(&mut self, done: Completion) {
+        if let Some(shared) = &mut self.queues[WrId(done.wr_id()).queue()].shared {
+            shared.posted -= 1;
+        }
+        self.give_up(done);
     }
 
     fn park(&mut self, done: Completion) {
@@ -116,11 +128,44 @@ impl<C> Transport<C> {
         self.parked.push(done);
     }
 
+    /// Destroys the shared queues; their queue pairs are gone. The receives that never completed
+    /// come back: a buffer that stays with the device keeps its registration and the device open.
+    #[cold]
+    pub fn end_shared(&mut self) {
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            let Some(shared) = queue.shared.take() else { continue };
+            match Arc::into_inner(shared.srq).map(Srq::destroy) {
+                Some(Ok(gone)) => self.slots.take_back(index, &gone).for_each(|buf| queue.bufs.put(buf)),
+                Some(Err(error)) => log::warn!("{error}: its buffers stay with the device"),
+                None => log::debug!("shared queue {index} is still used: its buffers stay with the device"),
+            }
+        }
+    }
+}
+
+impl<C> Transport<C> {
+    /// Which endpoint sent a message that came through a shared queue.
+    #[inline]
+    pub(crate) fn sender(&mut self, wc: &Wc) -> Option<u32> {
+        self.rx.count_consumed(WrId(wc.wr_id()).queue());
+        match self.rx.qpns.find(wc.qp_num()) {
+            Some(Owner::Lane { endpoint, .. }) => Some(endpoint),
+            _ => self.sender_late(wc.qp_num()),
+        }
+    }
+
+    /// The helper's event that names the queue pair may be behind the message.
+    #[cold]
+    fn sender_late(&mut self, qpn: Qpn) -> Option<u32> {
+        self.connection_events();
+        self.rx.qpns.endpoint(qpn)
+    }
+
     /// Messages whose queue pair is known by now go back into the batch.
     pub(crate) fn unpark(&mut self) {
         let mut rest = Vec::new();
-        for done in std::mem::take(&mut self.parked) {
-            match self.qpns.find(done.qp_num()) {
+        for done in std::mem::take(&mut self.rx.parked) {
+            match self.rx.qpns.find(done.qp_num()) {
                 None => rest.push(done),
                 Some(_) => {
                     if let Some(delivery) = self.received(done) {
@@ -129,7 +174,7 @@ impl<C> Transport<C> {
                 }
             }
         }
-        self.parked = rest;
+        self.rx.parked = rest;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Receiving: a message's header names its endpoint.
 #![forbid(unsafe_code)]
 
+use super::Rx;
 use crate::protocol::wire::{HEADER_LEN, XrcHeader};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::numbers::Arrival;
@@ -8,6 +9,15 @@ use crate::transport::endpoint::state::State;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport};
 use verbs::{Buf, Completion};
+
+impl Rx {
+    /// No oxib of this version writes such a message, and it names no endpoint: it is dropped.
+    #[cold]
+    fn drop_malformed(&mut self, queue: usize, slot: u32, buf: Buf) {
+        log::warn!("queue {queue}: a message without a valid header was dropped");
+        self.repost(queue, slot, buf);
+    }
+}
 
 impl<C> Transport<C> {
     /// A receive completion of neither a P nor an S queue.
@@ -22,21 +32,18 @@ impl<C> Transport<C> {
     /// Takes a receive completion of an X queue apart.
     fn received_xrc(&mut self, done: Completion, id: WrId) -> Option<Delivery> {
         let (slot, queue) = (id.index(), id.queue());
-        if let Some(shared) = &mut self.queues[queue].shared {
-            shared.posted -= 1;
-            if shared.posted == 0 {
-                self.ran_empty(queue);
-            }
-        }
+        self.rx.count_consumed(queue);
         let len = done.byte_len() as usize;
-        let (buf, _) = self.slots.completed(done)?;
+        let (buf, _) = self.rx.slots.completed(done)?;
         let len = len.min(buf.capacity() as usize);
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| XrcHeader::parse(*head));
         let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
-            return self.drop_malformed(queue, slot, buf);
+            self.stats.refused += 1;
+            self.rx.drop_malformed(queue, slot, buf);
+            return None;
         };
         let Some(endpoint) = self.labelled(header) else {
-            self.repost(queue, slot, buf);
+            self.rx.repost(queue, slot, buf);
             return None;
         };
         self.stats.received += 1;
@@ -68,14 +75,5 @@ impl<C> Transport<C> {
             }
         }
         Some(id)
-    }
-
-    /// No oxib of this version writes such a message, and it names no endpoint: it is dropped.
-    #[cold]
-    fn drop_malformed(&mut self, queue: usize, slot: u32, buf: Buf) -> Option<Delivery> {
-        self.stats.refused += 1;
-        log::warn!("queue {queue}: a message without a valid header was dropped");
-        self.repost(queue, slot, buf);
-        None
     }
 }

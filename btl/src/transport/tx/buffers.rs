@@ -132,15 +132,14 @@ impl<C> Tx<C> {
         }
     }
 
-    /// Gives back the buffers of messages to the endpoint at this position that wait and will not be
-    /// sent.
-    pub fn drop_pending(&mut self, index: u32, mut ep: Option<&mut Endpoint<C>>) {
+    /// Gives back the buffers of messages to the endpoint at position `index` that will not be sent.
+    pub fn drop_pending(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) {
         for (queue, message) in self.pending.drain(index) {
             self.give_back(message.buf);
-            if let Some(lane) = ep.as_mut().and_then(|ep| ep.lanes.get_mut(usize::from(queue))) {
-                lane.served = lane.served.wrapping_add(1);
-            }
+            let lane = &mut ep.lanes[usize::from(queue)];
+            lane.served = lane.served.wrapping_add(1);
         }
+        self.drop_kept(index, ep, up);
     }
 
     /// X queues: what was to be posted again to the endpoint at position `index` will not be.

@@ -107,6 +107,7 @@ impl<C> Transport<C> {
 mod tests {
     use super::*;
     use crate::protocol::layout::{DEFAULT, Layout};
+    use crate::transport::channel::Connection;
     use crate::transport::config::Config;
     use crate::transport::device::{Choice, Filter, PortConfig, find};
     use crate::transport::wrid::{Kind, WrId};
@@ -144,12 +145,12 @@ mod tests {
     /// posts it.
     fn cts_receive(t: &mut Transport<u64>, epoch: u32) -> (Arc<Qp>, Posted) {
         let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
-        let (send_cq, recv_cq) = (t.tx.cq.clone(), t.recv_cq.clone());
+        let (send_cq, recv_cq) = (t.tx.cq.clone(), t.rx.cq.clone());
         let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all: false };
         let qp = Qp::create(&t.port.pd, &init).unwrap();
         let (access, qkey) = (verbs::Access::LOCAL_WRITE, verbs::QKey(0));
         qp.to_init(&verbs::InitAttr { port: 1, pkey_index: 0, access, qkey }).unwrap();
-        let buf = t.cts_pool.take().unwrap();
+        let (_, buf) = t.rx.cts.take(Some(0)).unwrap().unwrap();
         let posted = qp.post_recv(WrId::new(Kind::Cts, 0, epoch, 0).0, buf).map_err(|(_, error)| error);
         (qp, posted.unwrap())
     }
@@ -162,18 +163,18 @@ mod tests {
         let id = t.add(2 << 40, &adverts).unwrap();
         assert_eq!((id.index, id.generation), (0, 0));
         let (former, late) = cts_receive(&mut t, 0);
-        t.cts_buffers.insert((0, 0), late);
+        t.rx.cts.insert(Connection { index: 0, epoch: 0 }, late);
         t.endpoints.set_epoch(0, 1);
         if let Some(ep) = t.endpoints.get_mut(0) {
             ep.epoch = 1;
         }
         let (_later, posted) = cts_receive(&mut t, 1);
-        t.cts_buffers.insert((0, 1), posted);
+        t.rx.cts.insert(Connection { index: 0, epoch: 1 }, posted);
         former.to_error().unwrap();
         t.poll();
         while t.take_upcall().is_some() {}
-        assert!(t.cts_buffers.contains_key(&(0, 1)), "the device still has it");
-        assert!(!t.cts_buffers.contains_key(&(0, 0)), "the former epoch's has come back");
+        assert!(t.rx.cts.is_posted(Connection { index: 0, epoch: 1 }), "the device still has it");
+        assert!(!t.rx.cts.is_posted(Connection { index: 0, epoch: 0 }), "the former epoch's has come back");
         assert_eq!((t.stats.stale, t.stats.failed), (1, 0));
     }
 }

@@ -19,7 +19,7 @@
 
 use crate::protocol::pending::LaneId;
 use crate::transport::Transport;
-use crate::transport::channel::{Channel, Line, LineId, Request};
+use crate::transport::channel::{Channel, LineId, Request};
 use crate::transport::endpoint::numbers::MOST_PEERS;
 use crate::transport::endpoint::route::{Kept, XrcRoute};
 use crate::transport::endpoint::state::{Event, State};
@@ -94,11 +94,6 @@ impl Paths {
     pub fn next_waiting(&mut self, id: u32, most: u32) -> Option<u32> {
         let path = self.get_mut(id)?;
         if path.rdma < most { path.waiting.pop_front() } else { None }
-    }
-
-    /// Takes the oldest line of a path off, if it is not behind `id`; and whether it is that one.
-    pub fn retire(&mut self, path: u32, id: LineId) -> Option<(Line, bool)> {
-        self.get_mut(path)?.channel.ledger.retire(id.line())
     }
 
     /// It is in the error state, or gone after that.

@@ -12,12 +12,36 @@
 //! has not been told that it is over.
 #![forbid(unsafe_code)]
 
+use super::Tx;
+use super::path::Paths;
 use crate::transport::channel::{Connection, Held};
-use crate::transport::endpoint::CONNECT_PATIENCE;
 use crate::transport::endpoint::route::Kept;
 use crate::transport::endpoint::state::{Event, State};
+use crate::transport::endpoint::{CONNECT_PATIENCE, Endpoint};
 use crate::transport::{SendBuf, Transport};
 use verbs::{Completion, Wc, WcStatus};
+
+impl<C> Tx<C> {
+    /// The endpoint keeps what the line of its broken path held, to post it again.
+    fn keep(&mut self, ep: &mut Endpoint<C>, paths: &mut Paths, held: Held<C>, by: &Completion) {
+        let Some(route) = &mut ep.route else { return };
+        ep.outstanding -= 1;
+        self.outstanding -= 1;
+        match held {
+            Held::Message { queue, buf, share, total, .. } => {
+                if let Some(buf) = buf.completed_up_to(by) {
+                    let buf = SendBuf { buf, class: queue, share };
+                    route.messages.push_back(Kept { queue, buf, total });
+                }
+            }
+            Held::Operation { queue, operation, .. } => {
+                route.operations.push_back(operation);
+                ep.lanes[usize::from(queue)].budget.release(1);
+                paths.release_place(route.path);
+            }
+        }
+    }
+}
 
 impl<C> Transport<C> {
     /// A work request has not been carried out, or failed.
@@ -26,32 +50,9 @@ impl<C> Transport<C> {
         let to = held.target().0;
         let flushed = wc.status() == WcStatus::Flushed;
         self.break_path(path, (!flushed).then_some(to), &reason(wc));
-        if flushed && self.endpoints.is_on_hold(to, path) {
-            self.keep(held, wc, path);
-        } else {
-            self.retire_from_path(held, wc, path, false);
-        }
-    }
-
-    /// The endpoint keeps what the line held, to post it again.
-    fn keep(&mut self, held: Held<C>, by: &Completion, path: u32) {
-        let (to, lane) = held.target();
-        let Some(ep) = self.endpoints.get_mut(to.index) else { return };
-        let Some(route) = &mut ep.route else { return };
-        ep.outstanding -= 1;
-        self.tx.outstanding -= 1;
-        match held {
-            Held::Message { queue, buf, share, total, .. } => {
-                if let Some(buf) = buf.completed_up_to(by) {
-                    let buf = SendBuf { buf, class: queue, share };
-                    route.messages.push_back(Kept { queue, buf, total });
-                }
-            }
-            Held::Operation { operation, .. } => {
-                route.operations.push_back(operation);
-                ep.lanes[lane].budget.release(1);
-                self.paths.release_place(path);
-            }
+        match self.endpoints.on_hold(to, path).filter(|_| flushed) {
+            Some(ep) => self.tx.keep(ep, &mut self.paths, held, wc),
+            None => self.retire_from_path(held, wc, path, false),
         }
     }
 

@@ -229,15 +229,6 @@ impl<C> Transport<C> {
         self.up.give_up(ep.rdma.drain(..));
         self.up.push(Upcall::Failed { endpoint: id, peer, reason: reason.to_string() });
         self.up.end_waiting(ep, false);
-        self.drop_pending(index);
-    }
-
-    /// Gives back the buffers of messages that will not be sent.
-    pub(crate) fn drop_pending(&mut self, index: u32) {
-        let mut ep = self.endpoints.get_mut(index);
-        self.tx.drop_pending(index, ep.as_deref_mut());
-        if let Some(ep) = ep {
-            self.tx.drop_kept(index, ep, &mut self.up);
-        }
+        self.tx.drop_pending(index, ep, &mut self.up);
     }
 }

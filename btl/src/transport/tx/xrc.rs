@@ -1,9 +1,20 @@
 //! Sending over a path: what completes.
 #![forbid(unsafe_code)]
 
+use super::Tx;
+use super::path::Paths;
 use crate::transport::Transport;
 use crate::transport::channel::{Connection, Held, LineId};
 use verbs::Completion;
+
+impl<C> Tx<C> {
+    /// What the oldest line of a path holds, if it is not behind `id`, and whether it is that one.
+    /// Nothing goes inline over a path.
+    fn retire_from(&mut self, paths: &mut Paths, path: u32, id: LineId) -> Option<(Held<C>, bool)> {
+        let (line, last) = paths.get_mut(path)?.channel.ledger.retire(id.line())?;
+        Some((self.held.try_remove(line.gives_back as usize)?, last))
+    }
+}
 
 impl<C> Transport<C> {
     /// A send completion of an XRC send queue pair.
@@ -11,7 +22,8 @@ impl<C> Transport<C> {
     pub(crate) fn sent_over_xrc(&mut self, wc: &Completion, path: u32, id: LineId) {
         let mut last = false;
         while !last {
-            let Some((held, is_last)) = self.retire_from(path, id) else { return self.stats.stale += 1 };
+            let oldest = self.tx.retire_from(&mut self.paths, path, id);
+            let Some((held, is_last)) = oldest else { return self.stats.stale += 1 };
             last = is_last;
             let to = held.target().0;
             if wc.is_ok() || !last {
@@ -21,13 +33,6 @@ impl<C> Transport<C> {
             }
             self.settle_path(to, path);
         }
-    }
-
-    /// What the oldest line of a path holds, if it is not behind `id`, and whether it is that one.
-    /// Nothing goes inline over a path.
-    fn retire_from(&mut self, path: u32, id: LineId) -> Option<(Held<C>, bool)> {
-        let (line, last) = self.paths.retire(path, id)?;
-        Some((self.tx.held.try_remove(line.gives_back as usize)?, last))
     }
 
     /// A work request of a path is over; `ok`: it has been carried out.
