@@ -147,3 +147,38 @@ impl<C> Endpoints<C> {
         self.table.iter().map(|(index, ep)| (index as u32, &**ep))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::numbers::label;
+    use super::*;
+    use cpc::Choice;
+
+    fn add(endpoints: &mut Endpoints<u64>, peer: u64) -> EpId {
+        let choice = Choice { component: "ibcm".to_owned(), peer_blob: Vec::new() };
+        endpoints.insert(|id| Endpoint::new(id, peer, choice, Vec::new()))
+    }
+
+    #[test]
+    fn what_names_a_former_connection_of_a_position_finds_nothing() {
+        let mut endpoints = Endpoints::new(false);
+        let id = add(&mut endpoints, 7);
+        let key = EndpointKey { index: id.index, generation: id.generation };
+        let found = endpoints.labelled(label(id)).map(|(index, ep)| (index, ep.peer));
+        assert_eq!((endpoints.current(key), found), (Some(id.index), Some((id.index, 7))));
+        endpoints.set_epoch(id.index, id.generation + 1);
+        assert_eq!(endpoints.current(key), None);
+        assert!(endpoints.labelled(label(id)).is_none());
+        assert_eq!(endpoints.current(EndpointKey { generation: id.generation + 1, ..key }), Some(id.index));
+    }
+
+    #[test]
+    fn timelines_of_endpoints_that_go_are_kept_if_they_are_wanted() {
+        for (wanted, peers) in [(false, vec![8]), (true, vec![7, 8])] {
+            let mut endpoints = Endpoints::new(wanted);
+            let (first, _) = (add(&mut endpoints, 7), add(&mut endpoints, 8));
+            endpoints.remove(first.index);
+            assert_eq!(endpoints.timelines().iter().map(|record| record.peer).collect::<Vec<_>>(), peers);
+        }
+    }
+}
