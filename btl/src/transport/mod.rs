@@ -10,17 +10,17 @@
 //!   poll       --> helper's events, completions      --> take_upcall: deliver, RDMA done, unknown peer, failure
 //! ```
 //!
-//! It is made of parts. A method that needs one of them belongs to that part, one that combines them
-//! to the transport.
+//! It is made of parts. A method that needs one of them belongs to that part, one that combines
+//! them to the transport.
 //!
-//! | part          | has                                                                               |
-//! |---------------|-----------------------------------------------------------------------------------|
-//! | `OpenPort`    | the device, both completion queues' reservations, connection managers, configuration |
-//! | `Endpoints`   | the peers: states, lanes, timelines                                               |
-//! | `Rx`          | receive completions, the queues' receiving sides, slots, whose queue pairs are whose |
-//! | `Tx`          | send completions, the queues' sending sides, what is in flight, what waits        |
-//! | `Paths`       | send queue pairs of X queues                                                      |
-//! | `Upcalls`     | what the upper layer has not taken yet                                            |
+//! | part        | has                                                                            |
+//! |-------------|--------------------------------------------------------------------------------|
+//! | `OpenPort`  | device, connection managers, configuration, reserved completions               |
+//! | `Endpoints` | the peers: states, lanes, timelines                                            |
+//! | `Rx`        | receive completions, the queues' receiving sides, slots, owners of queue pairs |
+//! | `Tx`        | send completions, the queues' sending sides, what is in flight, what waits     |
+//! | `Paths`     | send queue pairs of X queues                                                   |
+//! | `Upcalls`   | what the upper layer has not taken yet                                         |
 //!
 //! Rooms, each of which imports only those above it in this list:
 //!
@@ -33,8 +33,8 @@
 //! | `tx`       | `send`, `rdma`, `control`, `complete`, `flush`; `path` and `replay` for X queues       |
 //! | `rx`       | `recv`, the sources (P, `shared`, `xrc`, `cts`), `slots`, `credit`                     |
 //!
-//! `upcall` is what comes of all that for the upper layer. `open` puts a transport together from its
-//! parts; `wrid`, `stats` and `audit` stand beside them.
+//! `upcall` is what comes of all that for the upper layer. `open` puts a transport together from
+//! its parts; `wrid`, `stats` and `audit` stand beside them.
 #![forbid(unsafe_code)]
 
 /// Where every buffer and credit is.

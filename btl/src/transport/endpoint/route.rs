@@ -49,6 +49,23 @@ impl<C> Endpoints<C> {
 }
 
 impl<C> Endpoint<C> {
+    /// This route is there. It comes back if it can be taken now; one that replaces a broken one
+    /// waits until that is drained.
+    pub fn offer(&mut self, route: Route) -> Option<Route> {
+        match &mut self.route {
+            Some(current) if self.outstanding != 0 => {
+                current.next = Some(route);
+                None
+            }
+            _ => Some(route),
+        }
+    }
+
+    /// The next route, if there is one and nothing is in flight on the last one.
+    pub fn next_route(&mut self) -> Option<Route> {
+        if self.outstanding == 0 { self.route.as_mut()?.next.take() } else { None }
+    }
+
     fn is_on_path(&self, path: u32) -> bool {
         self.route.as_ref().is_some_and(|route| route.path == path)
     }

@@ -10,7 +10,7 @@
 #![forbid(unsafe_code)]
 
 use crate::transport::Transport;
-use verbs::{AsyncEvent, Qpn};
+use verbs::AsyncEvent;
 
 /// Idle polls between two looks: about a millisecond, so that a look (one system call) costs
 /// nothing that could be seen.
@@ -33,18 +33,16 @@ impl<C> Transport<C> {
         log::debug!("{}: {event:?}", self.port.device());
         match event {
             AsyncEvent::SrqLimitReached(srq) => self.rx.limit_reached(srq),
-            AsyncEvent::QpFatal(qpn) | AsyncEvent::QpAccess(qpn) => self.qp_broken(qpn, event),
+            AsyncEvent::QpFatal(qpn) | AsyncEvent::QpAccess(qpn) => {
+                if let Some(endpoint) = self.rx.qpns.endpoint(qpn) {
+                    self.fail(endpoint, &format!("the device reports {event:?}"));
+                }
+            }
             AsyncEvent::CqError => self.all_broken("a completion queue overran"),
             AsyncEvent::DeviceFatal => self.all_broken("the device reports a fatal error"),
             AsyncEvent::PortError(port) => log::warn!("port {port} of {} is down", self.port.device()),
             AsyncEvent::PortActive(port) => log::info!("port {port} of {} is up", self.port.device()),
             AsyncEvent::CommEst(_) | AsyncEvent::LastWqeReached(_) | AsyncEvent::Other(_) => {}
-        }
-    }
-
-    fn qp_broken(&mut self, qpn: Qpn, event: AsyncEvent) {
-        if let Some(endpoint) = self.rx.qpns.endpoint(qpn) {
-            self.fail(endpoint, &format!("the device reports {event:?}"));
         }
     }
 

@@ -60,8 +60,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens completion queues, shared receive queues, connection managers. No thread is started and
-    /// no receive is posted.
+    /// Opens completion queues, shared receive queues, connection managers. No thread is started
+    /// and no receive is posted.
     ///
     /// # Errors
     /// [`OpenError`].

@@ -1,5 +1,5 @@
-//! What all peers share of one queue of the layout: its sending side has buffers and send slots, its
-//! receiving side buffers and the shared receive queue.
+//! What all peers share of one queue of the layout: its sending side has buffers and send slots,
+//! its receiving side buffers and the shared receive queue.
 #![forbid(unsafe_code)]
 
 use crate::protocol::pending::Shares;

@@ -12,7 +12,7 @@ use crate::transport::Transport;
 use crate::transport::channel::Channel;
 use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::lane::Lane;
-use verbs::{Buf, Qp};
+use verbs::Buf;
 
 impl Rx {
     /// Fills a per-peer queue of the endpoint at position `index`: its connection has just come up.
@@ -74,8 +74,24 @@ impl Rx {
         Ok(())
     }
 
-    /// Posts one buffer again, which goes back to its pool if the device refuses it.
-    fn repost_now(&mut self, qp: &Qp, queue: usize, slot: u32, buf: Buf) -> Result<(), verbs::Error> {
+    /// The buffer of a control message goes back at once: it is outside of the data window. Without
+    /// `lane` its endpoint is gone.
+    fn repost_control(
+        &mut self,
+        lane: Option<&Lane>,
+        queue: usize,
+        slot: u32,
+        buf: Buf,
+    ) -> Result<(), verbs::Error> {
+        if self.queues[queue].shared.is_some() {
+            self.repost(queue, slot, buf);
+            return Ok(());
+        }
+        let Some(lane) = lane else {
+            self.drop_slot(queue, slot, buf);
+            return Ok(());
+        };
+        let Some(qp) = lane.qp() else { return Ok(()) };
         let mut chain = Chain::new();
         self.slots.add(slot, buf, &mut chain);
         let posted = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf));
@@ -108,7 +124,10 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn control(&mut self, index: u32, queue: usize, slot: u32, buf: Buf, len: usize) {
         let parsed = Header::parse(&buf.as_slice()[..len]).map(|(header, _)| header);
-        self.repost_control(index, queue, slot, buf);
+        let lane = self.endpoints.lane(index, queue);
+        if let Err(error) = self.rx.repost_control(lane.as_deref(), queue, slot, buf) {
+            self.fail(index, &format!("post of a receive failed: {error}"));
+        }
         match parsed {
             Ok(header) if matches!(header.kind, MessageKind::Credit | MessageKind::Open) => {
                 self.credit_message(index, queue, header.grant);
@@ -134,19 +153,5 @@ impl<C> Transport<C> {
     pub(crate) fn refuse(&mut self, index: u32, reason: &str) {
         self.stats.refused += 1;
         self.fail(index, &reason);
-    }
-
-    /// The buffer of a control message goes back at once: it is outside of the data window.
-    fn repost_control(&mut self, index: u32, queue: usize, slot: u32, buf: Buf) {
-        if self.rx.queues[queue].shared.is_some() {
-            return self.rx.repost(queue, slot, buf);
-        }
-        let Some(ep) = self.endpoints.get_mut(index) else {
-            return self.rx.drop_slot(queue, slot, buf);
-        };
-        let Some(qp) = ep.lanes[queue].qp() else { return };
-        if let Err(error) = self.rx.repost_now(qp, queue, slot, buf) {
-            self.fail(index, &format!("post of a receive failed: {error}"));
-        }
     }
 }

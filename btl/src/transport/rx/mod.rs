@@ -65,16 +65,16 @@ impl Rx {
         self.cts.is_posted(connection) || self.slots.are_posted(connection.index)
     }
 
-    /// Takes back what the endpoint at this position holds of its per-peer queues. A receive that is
-    /// still posted stays with the device.
+    /// Takes back what the endpoint at this position holds of its per-peer queues. A receive that
+    /// is still posted stays with the device.
     pub fn release(&mut self, index: u32) {
         for (queue, buf) in self.slots.release_all(index) {
             self.queues[queue].bufs.put(buf);
         }
     }
 
-    /// The endpoint at this position has another connection: what the upper layer still holds of its
-    /// messages is of the former one, and nothing of that is posted again.
+    /// The endpoint at this position has another connection: what the upper layer still holds of
+    /// its messages is of the former one, and nothing of that is posted again.
     pub fn disown(&mut self, index: u32) {
         self.slots.disown(index);
         self.repost_later = self.repost_later.filter(|(later, _)| *later != index);

@@ -22,8 +22,8 @@ impl<C> Tx<C> {
         self.queues.iter_mut().try_for_each(|queue| queue.bufs.reserve())
     }
 
-    /// A buffer of this class for `len` bytes of payload to the endpoint at position `index`; none if
-    /// memory is short, or the peer has its share of the pool and the caller `can_wait`.
+    /// A buffer of this class for `len` bytes of payload to the endpoint at position `index`; none
+    /// if memory is short, or the peer has its share of the pool and the caller `can_wait`.
     pub fn take(
         &mut self,
         (class, len): (usize, usize),
@@ -66,7 +66,8 @@ impl<C> Tx<C> {
         queue.bufs.put(buf.buf);
     }
 
-    /// A buffer has come back from the device, by the completion of its request or of one behind it.
+    /// A buffer has come back from the device, by the completion of its request or of one behind
+    /// it.
     #[inline]
     pub fn take_sent(&mut self, buf: Posted, by: &Completion, (class, share): (u8, Option<u32>)) {
         if let Some(buf) = buf.completed_up_to(by) {
@@ -99,8 +100,8 @@ impl<C> Tx<C> {
         wanted
     }
 
-    /// The endpoint at this position is gone, and completions of its sends will not be looked at any
-    /// more.
+    /// The endpoint at this position is gone, and completions of its sends will not be looked at
+    /// any more.
     pub fn forget_slots(&mut self, index: u32) {
         self.queues.iter_mut().filter_map(|queue| queue.slots.as_mut()).for_each(|slots| slots.forget(index));
     }
@@ -132,7 +133,8 @@ impl<C> Tx<C> {
         }
     }
 
-    /// Gives back the buffers of messages to the endpoint at position `index` that will not be sent.
+    /// Gives back the buffers of messages to the endpoint at position `index` that will not be
+    /// sent.
     pub fn drop_pending(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) {
         for (queue, message) in self.pending.drain(index) {
             self.give_back(message.buf);

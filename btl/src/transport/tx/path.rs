@@ -146,27 +146,15 @@ impl Path {
 }
 
 impl<C> Transport<C> {
-    /// The connection manager has found a route to the peer. One that replaces a broken one waits
-    /// until that is drained.
+    /// The connection manager has found a route to the peer.
     pub(crate) fn routed(&mut self, index: u32, route: Route) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
-        match &mut ep.route {
-            Some(current) if ep.outstanding != 0 => current.next = Some(route),
-            _ => self.take_route(index, route),
-        }
-    }
-
-    /// Takes the next route if there is one and nothing is in flight on the last one.
-    pub(crate) fn take_next(&mut self, index: u32) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if ep.outstanding == 0
-            && let Some(route) = ep.route.as_mut().and_then(|current| current.next.take())
-        {
+        if let Some(route) = self.endpoints.get_mut(index).and_then(|ep| ep.offer(route)) {
             self.take_route(index, route);
         }
     }
 
-    fn take_route(&mut self, index: u32, route: Route) {
+    /// Nothing is in flight on the last route.
+    pub(crate) fn take_route(&mut self, index: u32, route: Route) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if !matches!(ep.state(), State::Idle | State::Connecting) {
             return;

@@ -5,6 +5,7 @@ use super::Tx;
 use super::path::Paths;
 use crate::transport::Transport;
 use crate::transport::channel::{Connection, Held, LineId};
+use crate::transport::endpoint::Endpoint;
 use verbs::Completion;
 
 impl<C> Tx<C> {
@@ -53,7 +54,9 @@ impl<C> Transport<C> {
     pub(crate) fn settle_path(&mut self, to: Connection, id: u32) {
         if self.paths.is_broken(id) {
             self.paths.forget_drained(id);
-            self.take_next(to.index);
+            if let Some(route) = self.endpoints.get_mut(to.index).and_then(Endpoint::next_route) {
+                self.take_route(to.index, route);
+            }
         }
     }
 
