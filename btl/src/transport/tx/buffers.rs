@@ -77,7 +77,7 @@ impl<C> Tx<C> {
 
     /// Takes what a message on this lane, of the endpoint at position `index`, needs: an entry, a
     /// credit, a send slot of a shared queue.
-    #[inline]
+    #[inline(always)] // with every message; a call costs as much as what it does
     pub fn acquire(&mut self, lane: &mut Lane, index: u32, queue: usize) -> Option<Grant> {
         let grant = lane.acquire()?;
         if let Some(slots) = &mut self.queues[queue].slots
@@ -91,7 +91,7 @@ impl<C> Tx<C> {
 
     /// A message to a shared queue is over. Whether lanes may have waited for its send slot; they
     /// are awake now.
-    #[inline]
+    #[inline(always)] // with every message; a call costs as much as what it does
     pub fn release_slot(&mut self, index: u32, queue: usize) -> bool {
         let wanted = self.queues[queue].slots.as_mut().is_some_and(|slots| slots.release(index));
         if wanted {
