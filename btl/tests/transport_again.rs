@@ -45,7 +45,7 @@ fn a_peer_that_is_added_again_reaches_an_endpoint_that_was_kept() {
         assert!(world.sides.iter().all(|s| s.failed.is_empty()), "{layout}: {}", world.books());
         let renewed = world.sides[1].transport.stats.renewed;
         assert!(renewed >= 8, "{layout}: {renewed} of 8 connections were begun anew");
-        world.until("the books balance", |w| w.imbalance().is_none());
+        world.balance();
         world.close();
     }
 }
@@ -70,7 +70,7 @@ fn a_peer_that_is_added_again_while_its_connection_comes_up_reaches_an_endpoint_
         }
         ask(&mut world, "the last question and its answer arrive");
         assert!(world.sides.iter().all(|s| s.failed.is_empty()), "{layout}: {}", world.books());
-        world.until("the books balance", |w| w.imbalance().is_none());
+        world.balance();
         world.close();
     }
 }

@@ -7,6 +7,7 @@ mod common;
 use common::memory::Memory;
 use common::{ECHO, World, config};
 use mca_btl_oxib::transport::Settled;
+use mca_btl_oxib::transport::config::Signalling;
 use proptest::prelude::*;
 use std::time::Instant;
 use verbs::RdmaOp;
@@ -78,9 +79,10 @@ impl Memories {
     }
 }
 
-fn run(layout: &str, pool_limit: u32, steps: &[Step]) {
+fn run(layout: &str, pool_limit: u32, signalling: Signalling, steps: &[Step]) {
     let mut config = config(layout);
     (config.pool_limit, config.pool_grow) = (pool_limit, 4);
+    config.signalling = signalling;
     let mut world = World::with("schedule", config, 3);
     let mut memories = Memories::new(&world, steps.len().max(1));
     for step in steps {
@@ -116,8 +118,10 @@ proptest! {
     fn any_schedule_delivers_what_it_was_given(
         layout in prop::sample::select(&LAYOUTS[..]),
         pool_limit in prop_oneof![Just(0u32), 2u32..64],
+        most in prop::sample::select(&[0u16, 1, 16, 64][..]),
+        most_bytes in prop::sample::select(&[0u32, 4096, 1 << 20][..]),
         steps in prop::collection::vec(step(), 0..250),
     ) {
-        run(layout, pool_limit, &steps);
+        run(layout, pool_limit, Signalling { most, most_bytes }, &steps);
     }
 }

@@ -344,12 +344,7 @@ impl Shares {
 
     /// Gives one back that `peer` held.
     pub fn release(&mut self, peer: u32) {
-        let held = self.held.get_mut(peer as usize).filter(|held| **held > 0);
-        debug_assert!(held.is_some(), "peer {peer} gives back what it does not hold");
-        if let Some(held) = held {
-            *held -= 1;
-            self.free += 1;
-        }
+        self.release_many(peer, 1);
     }
 
     /// What `peer` holds.
@@ -357,8 +352,25 @@ impl Shares {
         self.held.get(peer as usize).copied().unwrap_or(0)
     }
 
+    /// Gives back `count` that `peer` held.
+    #[inline]
+    pub fn release_many(&mut self, peer: u32, count: u32) {
+        let held = self.held.get_mut(peer as usize).filter(|held| **held >= count);
+        debug_assert!(held.is_some(), "peer {peer} gives back what it does not hold");
+        if let Some(held) = held {
+            *held -= count;
+            self.free += count;
+        }
+    }
+
     /// What no peer holds.
     pub const fn free(&self) -> u32 {
         self.free
+    }
+
+    /// More is free than any one peer may hold.
+    #[inline]
+    pub const fn is_plenty(&self) -> bool {
+        self.free > self.per_peer
     }
 }

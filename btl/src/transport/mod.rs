@@ -111,9 +111,9 @@ mod tests {
         let sizes = [
             ("Line", size_of::<Line>(), 4),
             ("Ledger", size_of::<Ledger>(), 24),
-            ("Channel", size_of::<Channel>(), 40),
+            ("Channel", size_of::<Channel>(), 48),
             ("Credits and Window", size_of::<(Credits, Window)>(), 16),
-            ("Lane", size_of::<Lane>(), 112),
+            ("Lane", size_of::<Lane>(), 120),
             ("Endpoint", size_of::<Endpoint<u64>>(), 488),
             ("Held", size_of::<Held<u64>>(), 64),
             ("Posted", size_of::<Posted>(), 40),

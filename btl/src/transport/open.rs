@@ -24,7 +24,7 @@ impl<C> Transport<C> {
         Ok(Transport {
             endpoints: Endpoints::new(port.config.keep_timelines),
             rx,
-            tx: Tx::new(port.send_room.cq().clone(), send_queues),
+            tx: Tx::new(port.send_room.cq().clone(), send_queues, port.config.signalling),
             up: Upcalls::new(),
             renewals: Vec::new(),
             port,

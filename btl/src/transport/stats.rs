@@ -10,6 +10,8 @@ pub struct Stats {
     pub sent_buffered: u64,
     /// Messages that had to wait for a connection, a credit or a work queue entry.
     pub sent_late: u64,
+    /// Completions of sends that were looked at.
+    pub completions: u64,
     /// Messages delivered to the upper layer.
     pub received: u64,
     /// Explicit credit messages sent.

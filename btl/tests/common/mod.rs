@@ -19,7 +19,7 @@ pub mod rng;
 pub mod watchdog;
 
 use mca_btl_oxib::protocol::layout::Layout;
-use mca_btl_oxib::transport::config::Config;
+use mca_btl_oxib::transport::config::{Config, Signalling};
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find};
 use mca_btl_oxib::transport::{Delivery, EpId, Transport, Upcall};
 use model::{Message, Model};
@@ -42,6 +42,7 @@ pub fn config(layout: &str) -> Config {
         pool_limit: 1024,
         pool_grow: 32,
         cq_size: 64,
+        signalling: Signalling { most: 16, most_bytes: 4096 },
         min_rnr_timer: 1,
         timeout: 14,
         retry_count: 7,
@@ -305,8 +306,25 @@ impl World {
     /// belongs.
     pub fn drain(&mut self) {
         self.until("every message arrives", |w| w.nothing_waits() && w.model.is_empty());
-        self.until("the books balance", |w| w.imbalance().is_none());
+        self.balance();
         self.no_failures();
+    }
+
+    /// Every buffer, credit and entry comes back to where it belongs.
+    pub fn balance(&mut self) {
+        self.until("the books balance", |w| {
+            w.complete();
+            w.imbalance().is_none()
+        });
+    }
+
+    /// What has been sent without a completion has one from now on.
+    pub fn complete(&mut self) {
+        for side in &mut self.sides {
+            for id in side.transport.ids() {
+                side.transport.busy(id);
+            }
+        }
     }
 
     pub fn nothing_waits(&self) -> bool {

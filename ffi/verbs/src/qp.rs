@@ -282,6 +282,17 @@ impl Qp {
         self.post_checked(&mut rdma_request(op, wr_id, &mut sge, remote, flags))
     }
 
+    /// Writes no bytes into the peer's memory: a request that changes nothing, and completes behind everything before it.
+    ///
+    /// # Errors
+    /// The queue is full, or the queue pair cannot send.
+    pub fn post_empty_write(&self, wr_id: u64, flags: SendFlags) -> Result<(), Error> {
+        let nowhere = Remote { addr: 0, rkey: crate::RKey(0) };
+        let mut wr = rdma_request(RdmaOp::Write, wr_id, null_mut(), nowhere, flags);
+        wr.num_sge = 0;
+        self.post_checked(&mut wr)
+    }
+
     /// Posts a request whose memory is named by keys only.
     #[inline]
     pub(crate) fn post_checked(&self, wr: &mut sys::ibv_send_wr) -> Result<(), Error> {

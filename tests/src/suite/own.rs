@@ -1,7 +1,7 @@
 //! Our own MPI programs (tests/mpi), each with every layout and number of ranks that it is made for.
 //!
-//! Quick: the default layout with 2, 3 and 4 ranks, every other one with 2 and 4. All: everything, three times over, since
-//! what depends on timing shows itself at times only.
+//! Quick: the default layout with 2, 3 and 4 ranks, every other one with 2 and 4; some once more with other numbers of sends that are
+//! not signalled. All: everything with each of those numbers, since what depends on timing shows itself at times only.
 
 use std::time::Duration;
 
@@ -73,22 +73,36 @@ const PAIRS: [Program; 2] = [
 /// A program that says how far it is may take its time on a busy machine; one that is silent hangs.
 const LIMITS: Limits = Limits { deadline: Duration::from_secs(900), silence: Some(Duration::from_secs(90)) };
 
-/// Programs x layouts x ranks.
+/// Values of `btl_oxib_max_unsig_wrs`, besides the default.
+const UNSIGNALLED: [&str; 3] = ["0", "1", "64"];
+
+/// Programs x layouts x ranks, and those that are sensitive to it with more or fewer sends that are not signalled.
 pub fn cases(setting: &Setting) -> Vec<Case> {
-    let repeats = if setting.all { 3 } else { 1 };
     let once: Vec<_> = setting.layouts.iter().flat_map(|layout| of_layout(layout, setting.all)).collect();
-    (1..=repeats)
-        .flat_map(|round| {
-            once.iter().map(move |(layout, ranks, program)| case(layout, *ranks, program, round))
-        })
-        .collect()
+    let usual = once.iter().map(|(layout, ranks, program)| case(layout, *ranks, program, None));
+    let others = UNSIGNALLED.iter().flat_map(|most| {
+        let sensitive = once.iter().filter(|(layout, ranks, program)| {
+            setting.all || layout.name == DEFAULT && is_sensitive(program, *ranks)
+        });
+        sensitive.map(|(layout, ranks, program)| case(layout, *ranks, program, Some(most)))
+    });
+    usual.chain(others).collect()
+}
+
+/// Entries, buffers and send slots run short in it.
+fn is_sensitive(program: &Program, ranks: usize) -> bool {
+    match program.name {
+        "crossing" | "random" | "onesided" => ranks == 4,
+        "million" => true,
+        _ => false,
+    }
 }
 
 /// The programs of these names with the default layout.
 pub fn some(setting: &Setting, names: &[&str], ranks: usize) -> Vec<Case> {
     let default = setting.layouts.iter().filter(|layout| layout.name == DEFAULT);
     let chosen = move |program: &&Program| names.contains(&program.name);
-    default.flat_map(|layout| PROGRAMS.iter().filter(chosen).map(|p| case(layout, ranks, p, 1))).collect()
+    default.flat_map(|layout| PROGRAMS.iter().filter(chosen).map(|p| case(layout, ranks, p, None))).collect()
 }
 
 /// Every program with the default layout and 2 to 4 ranks, over connections by this manager.
@@ -113,11 +127,12 @@ fn of_layout(layout: &Layout, all: bool) -> Vec<(Layout, usize, &'static Program
     fitting.map(|(ranks, program)| (layout.clone(), ranks, program)).collect()
 }
 
-fn case(layout: &Layout, ranks: usize, program: &'static Program, round: usize) -> Case {
-    let again = if round > 1 { format!(", round {round}") } else { String::new() };
-    let name = format!("{} ({}, {ranks} ranks, layout {}{again})", program.shows, program.name, layout.name);
-    let layout = layout.clone();
-    Case::new(name, move |setting| run(setting, program, ranks, &layout.parameters()))
+fn case(layout: &Layout, ranks: usize, program: &'static Program, unsignalled: Option<&'static str>) -> Case {
+    let most = unsignalled.map(|most| format!(", {most} unsignalled")).unwrap_or_default();
+    let name = format!("{} ({}, {ranks} ranks, layout {}{most})", program.shows, program.name, layout.name);
+    let mut parameters = layout.parameters();
+    parameters.extend(unsignalled.map(|most| ("btl_oxib_max_unsig_wrs".to_owned(), most.to_owned())));
+    Case::new(name, move |setting| run(setting, program, ranks, &parameters))
 }
 
 fn run(setting: &Setting, program: &Program, ranks: usize, parameters: &[(String, String)]) -> Result<()> {

@@ -90,6 +90,8 @@ pub struct Params {
     pub rd_atomic: u8,
     pub cq_size: u32,
     pub rdma_depth: u32,
+    pub max_unsig_wrs: u16,
+    pub max_unsig_bytes: u32,
     pub finalize_timeout: Duration,
     /// Folder; empty: none.
     pub timeline: String,
@@ -152,6 +154,8 @@ impl Params {
             rd_atomic: 0,
             cq_size: 0,
             rdma_depth: 0,
+            max_unsig_wrs: 0,
+            max_unsig_bytes: 0,
             finalize_timeout: Duration::ZERO,
             timeline: String::new(),
             verbose: 0,

@@ -365,6 +365,23 @@ pub static ROWS: &[Row] = &[
         "Put and get operations in flight on a connection, besides messages",
         rdma_depth
     ),
+    number!(
+        c"max_unsig_wrs",
+        0..=32767,
+        "16",
+        6,
+        "Sends in a row that the device does not report; a report is waited for when something runs short, and costs \
+         time. 0: it reports each",
+        max_unsig_wrs
+    ),
+    number!(
+        c"max_unsig_bytes",
+        0..=2147483647,
+        "4096",
+        6,
+        "Bytes of send buffers that sends without a report may keep on a connection; small messages keep none",
+        max_unsig_bytes
+    ),
     Row {
         name: c"finalize_timeout",
         kind: Kind::Time { min: Duration::ZERO, max: Duration::from_secs(3600) },

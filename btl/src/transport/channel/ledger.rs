@@ -6,7 +6,8 @@
 //!                  head                    tail
 //! ```
 //! A queue pair completes in posting order (IBTA 10.8.5), so a completion retires its line and all
-//! before it. Lines are counted modulo 2^16; a count is the line's part of the work request id:
+//! before it: `head` is the high-water mark. A line that is not signalled has no completion of its own
+//! unless it fails or is flushed. Lines are counted modulo 2^16; a count is the line's part of the work request id:
 //!
 //! ```text
 //!   RC    63..60 kind | 59..56 queue | 55..40 line | 39..24 epoch (low bits) | 23..0 endpoint
@@ -78,16 +79,57 @@ impl LineId {
     }
 }
 
-/// One send work request.
+/// One send work request: whether a completion of its own comes, and what it gives back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// Key of what it gives back, or [`Line::NOTHING`].
-    pub gives_back: u32,
+pub struct Line(u32);
+
+/// What a line gives back, besides its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivesBack {
+    /// A message that was sent inline: nothing.
+    Inline,
+    /// A request without data, behind others that have no completion: nothing.
+    Marker,
+    /// What is held under this key.
+    Held(u32),
 }
 
 impl Line {
-    /// It was sent inline.
-    pub const NOTHING: u32 = u32::MAX;
+    const SIGNALLED: u32 = 1 << 31;
+    const INLINE: u32 = Line::SIGNALLED - 1;
+    const MARKER: u32 = Line::SIGNALLED - 2;
+
+    #[inline]
+    pub fn new(gives_back: GivesBack, signalled: bool) -> Line {
+        let low = match gives_back {
+            GivesBack::Inline => Line::INLINE,
+            GivesBack::Marker => Line::MARKER,
+            GivesBack::Held(key) => key,
+        };
+        debug_assert!(low < Line::SIGNALLED, "more is held than a line can name");
+        Line(low | if signalled { Line::SIGNALLED } else { 0 })
+    }
+
+    /// A completion comes for it even if it succeeds.
+    #[inline]
+    pub fn is_signalled(self) -> bool {
+        self.0 & Line::SIGNALLED != 0
+    }
+
+    #[inline]
+    fn is_inline(self) -> bool {
+        self.0 | Line::SIGNALLED == u32::MAX
+    }
+
+    /// What it gives back.
+    #[inline]
+    pub fn gives_back(self) -> GivesBack {
+        match self.0 & !Line::SIGNALLED {
+            Line::INLINE => GivesBack::Inline,
+            Line::MARKER => GivesBack::Marker,
+            key => GivesBack::Held(key),
+        }
+    }
 }
 
 /// The lines of one queue pair.
@@ -96,14 +138,18 @@ pub struct Ledger {
     lines: Box<[Line]>,
     head: u16,
     tail: u16,
+    /// Lines that are not inline messages.
+    others: u16,
+    /// Lines behind the last signalled one.
+    unsignalled: u16,
 }
 
 impl Ledger {
     /// Room for `depth` lines.
     pub fn with_depth(depth: u32) -> Ledger {
         let room = depth.clamp(1, u16::MAX.into()).next_power_of_two();
-        let unused = Line { gives_back: Line::NOTHING };
-        Ledger { lines: vec![unused; room as usize].into(), head: 0, tail: 0 }
+        let unused = Line::new(GivesBack::Inline, false);
+        Ledger { lines: vec![unused; room as usize].into(), head: 0, tail: 0, others: 0, unsignalled: 0 }
     }
 
     #[inline]
@@ -129,6 +175,17 @@ impl Ledger {
         self.tail == self.head
     }
 
+    /// Work requests that were posted behind the last signalled one.
+    #[inline]
+    pub fn unsignalled(&self) -> u16 {
+        self.unsignalled
+    }
+
+    /// The last work request has not completed, and no completion says when it has.
+    pub fn ends_unsignalled(&self) -> bool {
+        self.unsignalled != 0 && !self.is_empty()
+    }
+
     /// Writes the next line: its work request has been posted.
     #[inline]
     pub fn push(&mut self, line: Line) {
@@ -136,6 +193,20 @@ impl Ledger {
         let place = self.place(self.tail);
         self.lines[place] = line;
         self.tail = self.tail.wrapping_add(1);
+        self.others += u16::from(!line.is_inline());
+        self.unsignalled = if line.is_signalled() { 0 } else { self.unsignalled + 1 };
+    }
+
+    /// Takes the lines up to `upto` off at once, if all that have not completed are inline messages:
+    /// how many, and the last. A stale `upto` names none.
+    #[inline]
+    pub fn retire_inline(&mut self, upto: u16) -> Option<(u16, Line)> {
+        let behind = upto.wrapping_sub(self.head);
+        if self.others != 0 || usize::from(behind) >= self.len() {
+            return None;
+        }
+        self.head = upto.wrapping_add(1);
+        Some((behind + 1, self.lines[self.place(upto)]))
     }
 
     /// Takes the oldest line off, if its work request is `upto` or was posted before that; and
@@ -148,6 +219,7 @@ impl Ledger {
         }
         let line = self.lines[self.place(self.head)];
         self.head = self.head.wrapping_add(1);
+        self.others -= u16::from(!line.is_inline());
         Some((line, behind == 0))
     }
 
@@ -167,25 +239,33 @@ mod tests {
         #[test]
         fn a_completion_retires_its_line_and_all_before_it(
             depth in 1u32..70,
-            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..400),
+            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), any::<[bool; 2]>()), 1..400),
         ) {
             let mut ledger = Ledger::with_depth(depth);
             // Counts wrap within the test.
             (ledger.head, ledger.tail) = (u16::MAX - 20, u16::MAX - 20);
             let mut model = VecDeque::new();
-            for (key, (post, which)) in (0..).zip(steps) {
+            for (key, (post, which, [inline, signalled])) in (0..).zip(steps) {
                 if post && model.len() < depth as usize {
-                    model.push_back((ledger.next(), key));
-                    ledger.push(Line { gives_back: key });
+                    let gives_back = if inline { GivesBack::Inline } else { GivesBack::Held(key) };
+                    let line = Line::new(gives_back, signalled);
+                    prop_assert_eq!((line.gives_back(), line.is_signalled()), (gives_back, signalled));
+                    model.push_back((ledger.next(), line));
+                    ledger.push(line);
                 } else if !model.is_empty() {
                     let count = which.index(model.len()) + 1;
                     let upto = model[count - 1].0;
-                    let retired: Vec<_> =
-                        std::iter::from_fn(|| ledger.retire(upto)).map(|(line, last)| (line.gives_back, last)).collect();
-                    let expected: Vec<_> = model.drain(..count).map(|(line, key)| (key, line == upto)).collect();
-                    prop_assert_eq!(retired, expected);
+                    let all_inline = model.iter().all(|(_, line)| line.gives_back() == GivesBack::Inline);
+                    let at_once = ledger.retire_inline(upto);
+                    prop_assert_eq!(at_once, all_inline.then(|| (count as u16, model[count - 1].1)));
+                    let retired: Vec<_> = std::iter::from_fn(|| ledger.retire(upto)).collect();
+                    let expected: Vec<_> = model.drain(..count).map(|(id, line)| (line, id == upto)).collect();
+                    prop_assert_eq!(retired, if all_inline { Vec::new() } else { expected });
                     prop_assert_eq!(ledger.retire(upto), None, "a line is retired once");
                 }
+                let tail = model.iter().rev().take_while(|(_, line)| !line.is_signalled()).count();
+                prop_assert_eq!(ledger.ends_unsignalled(), tail != 0);
+                prop_assert!(usize::from(ledger.unsignalled()) >= tail);
                 prop_assert_eq!(ledger.len(), model.len());
             }
         }

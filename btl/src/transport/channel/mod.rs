@@ -7,6 +7,9 @@
 //! ```
 //! [`Channel::post`] is the only place of the transport where a send work request is posted. Each has
 //! one line in the ledger of its queue pair, and its work request id names that line.
+//!
+//! Few are signalled ([`Signalling`]). The rest are retired by the next completion, or, when somebody
+//! waits for the last ones, by a request without data that is posted behind them ([`Channel::post_marker`]).
 #![forbid(unsafe_code)]
 
 /// What a line gives back.
@@ -15,7 +18,7 @@ pub mod held;
 pub mod ledger;
 
 pub use held::{Connection, Held, Operation, Refused, Unposted};
-pub use ledger::{Ledger, Line, LineId};
+pub use ledger::{GivesBack, Ledger, Line, LineId};
 
 use super::port::buffer::SendBuf;
 use slab::Slab;
@@ -42,6 +45,18 @@ pub struct Target {
     pub queue: u8,
     /// The peer's SRQ, over an XRC send queue pair.
     pub srq: Option<SrqNum>,
+    /// What it takes is scarce, so that others may wait for it: it is signalled.
+    pub scarce: bool,
+}
+
+/// How many requests of a queue pair may go without a completion of their own, one after the other
+/// (seed 001: max_unsig_wrs, max_unsig_bytes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signalling {
+    /// Requests; 0: each is signalled.
+    pub most: u16,
+    /// Bytes in buffers that are not inline, and come back late.
+    pub most_bytes: u32,
 }
 
 /// A queue pair that sends.
@@ -53,13 +68,15 @@ pub struct Channel {
     name: LineId,
     /// One line for each work request that has not completed.
     pub ledger: Ledger,
+    /// Bytes in buffers that went out behind the last signalled request.
+    unsignalled: u32,
 }
 
 impl Channel {
     /// A channel whose work requests are named `name`, of which no more than `depth` are out at a
     /// time.
     pub fn new(qp: Arc<Qp>, name: LineId, depth: u32) -> Channel {
-        Channel { qp, name, ledger: Ledger::with_depth(depth) }
+        Channel { qp, name, ledger: Ledger::with_depth(depth), unsignalled: 0 }
     }
 
     /// A line of this queue pair.
@@ -68,7 +85,8 @@ impl Channel {
         self.name.is_of(id)
     }
 
-    /// Posts a work request and writes its line. Every one is signalled.
+    /// Posts a work request and writes its line; whether it is signalled. An operation is, whose
+    /// callback waits; so is what goes over a send queue pair that others share.
     ///
     /// # Errors
     /// The device refused it; what it carried comes back.
@@ -76,20 +94,47 @@ impl Channel {
     pub fn post<C, const PIECES: usize>(
         &mut self,
         held: &mut Slab<Held<C>>,
+        policy: Signalling,
         target: Target,
         request: Request<'_, C, PIECES>,
-    ) -> Result<(), Box<Refused<C>>> {
-        let flags = SendFlags::SIGNALED;
+    ) -> Result<bool, Box<Refused<C>>> {
+        let due = target.scarce | (self.ledger.unsignalled() >= policy.most);
         let id = self.name.of_line(self.ledger.next()).0;
-        let gives_back = match request {
-            Request::Inline(pieces) => match self.post_inline(id, target.srq, pieces, flags) {
-                Ok(()) => Line::NOTHING,
+        let (gives_back, signalled) = match request {
+            Request::Inline(pieces) => match self.post_inline(id, target.srq, pieces, flags(due)) {
+                Ok(()) => (GivesBack::Inline, due),
                 Err(error) => return Err(Refused::new(error, Unposted::Nothing)),
             },
-            Request::Message { buf, total } => self.post_message(held, id, target, (buf, total), flags)?,
-            Request::Operation(operation) => self.post_operation(held, id, target, operation, flags)?,
+            Request::Message { buf, total } => {
+                let bytes = self.unsignalled.saturating_add(total);
+                let due = due || target.srq.is_some() || bytes > policy.most_bytes;
+                let key = self.post_message(held, id, target, (buf, total), flags(due))?;
+                self.unsignalled = bytes;
+                (GivesBack::Held(key), due)
+            }
+            Request::Operation(operation) => {
+                let key = self.post_operation(held, id, target, operation, SendFlags::SIGNALED)?;
+                (GivesBack::Held(key), true)
+            }
         };
-        self.ledger.push(Line { gives_back });
+        if signalled {
+            self.unsignalled = 0;
+        }
+        self.ledger.push(Line::new(gives_back, signalled));
+        Ok(signalled)
+    }
+
+    /// Posts a signalled write of no bytes, whose completion retires everything before it. It is
+    /// carried out without a look at any memory (IBTA C9-88).
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[cold]
+    pub fn post_marker(&mut self) -> Result<(), verbs::Error> {
+        let id = self.name.of_line(self.ledger.next()).0;
+        self.qp.post_empty_write(id, SendFlags::SIGNALED)?;
+        self.unsignalled = 0;
+        self.ledger.push(Line::new(GivesBack::Marker, true));
         Ok(())
     }
 
@@ -111,7 +156,7 @@ impl Channel {
         &self,
         held: &mut Slab<Held<C>>,
         id: u64,
-        Target { to, queue, srq }: Target,
+        Target { to, queue, srq, .. }: Target,
         (buf, total): (SendBuf, u32),
         flags: SendFlags,
     ) -> Result<u32, Box<Refused<C>>> {
@@ -130,7 +175,7 @@ impl Channel {
         &self,
         held: &mut Slab<Held<C>>,
         id: u64,
-        Target { to, queue, srq }: Target,
+        Target { to, queue, srq, .. }: Target,
         operation: Operation<C>,
         flags: SendFlags,
     ) -> Result<u32, Box<Refused<C>>> {
@@ -145,4 +190,9 @@ impl Channel {
             Err(error) => Err(Refused::new(error, Unposted::Operation(operation))),
         }
     }
+}
+
+#[inline]
+fn flags(signalled: bool) -> SendFlags {
+    if signalled { SendFlags::SIGNALED } else { SendFlags::empty() }
 }

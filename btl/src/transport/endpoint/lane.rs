@@ -80,6 +80,14 @@ impl Lane {
         self.budget = SendBudget::new(self.planned);
     }
 
+    /// Takes all lines up to `id` off, if they are inline messages of this queue pair: how many, and
+    /// the last.
+    #[inline]
+    pub fn retire_inline(&mut self, id: LineId) -> Option<(u16, Line)> {
+        let channel = self.channel.as_mut().filter(|channel| channel.has(id))?;
+        channel.ledger.retire_inline(id.line())
+    }
+
     /// Takes the oldest line off, if `id` is of this queue pair and not before it; and whether it
     /// is that one.
     #[inline]
@@ -88,12 +96,36 @@ impl Lane {
         channel.ledger.retire(id.line())
     }
 
-    /// A work request has completed: its entry is free. True if a credit message has waited for it.
+    /// Work requests have completed: their entries are free. True if a credit message has waited for
+    /// that.
     #[inline]
-    pub fn free_entry(&mut self) -> bool {
-        self.budget.release(1);
-        self.completed = self.completed.wrapping_add(1);
+    pub fn free_entries(&mut self, count: u16) -> bool {
+        self.budget.release(count);
+        self.completed = self.completed.wrapping_add(count.into());
         self.owes_message()
+    }
+
+    /// The next message may have to wait for an entry: only a completion brings one.
+    #[inline]
+    pub fn is_scarce(&self) -> bool {
+        self.budget.free() <= CONTROL_WQES
+    }
+
+    /// Posts a marker behind requests that are not signalled, if there are any; whether it has.
+    /// Without a free entry the last request is signalled ([`Lane::is_scarce`]).
+    pub fn mark(&mut self) -> bool {
+        let Some(channel) = self.channel.as_mut().filter(|channel| channel.ledger.ends_unsignalled()) else {
+            return false;
+        };
+        if !self.budget.acquire() {
+            return false;
+        }
+        let posted = channel.post_marker();
+        if let Err(error) = &posted {
+            self.budget.release(1);
+            log::debug!("no marker behind what is not signalled: {error}");
+        }
+        posted.is_ok()
     }
 
     /// So much is owed to the peer that an explicit credit message is due.

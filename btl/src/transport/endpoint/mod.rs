@@ -193,6 +193,13 @@ impl<C> Endpoint<C> {
         !self.state.is_over() && self.backlog() + self.outstanding as usize != 0
     }
 
+    /// What is not signalled completes from now on, too; how many markers that has taken.
+    pub fn mark(&mut self) -> u32 {
+        let posted = self.lanes.iter_mut().map(|lane| u32::from(lane.mark())).sum();
+        self.outstanding += posted;
+        posted
+    }
+
     /// Its queue pairs go to the error state, which flushes them; `level` is for what is wrong with
     /// that.
     pub fn to_error(&self, level: log::Level) {

@@ -42,9 +42,14 @@ impl<C> Endpoints<C> {
 }
 
 impl<C> Transport<C> {
-    /// Something that was handed to us for this endpoint is not done yet.
+    /// Something that was handed to us for this endpoint is not done yet. What has been sent without
+    /// a completion has one from now on.
     pub fn busy(&mut self, id: EpId) -> bool {
-        self.endpoints.named(id).is_some_and(Endpoint::is_busy)
+        let Some(ep) = self.endpoints.named_mut(id) else { return false };
+        if ep.state().flows() {
+            self.tx.mark(ep);
+        }
+        ep.is_busy()
     }
 
     /// How long a peer that takes nothing may hold up the end.
@@ -60,8 +65,8 @@ impl<C> Transport<C> {
     /// The endpoint is to be taken down: lets out what it has. Whether there is something to wait
     /// for: it is busy, and its peer there.
     pub fn drain(&mut self, id: EpId) -> bool {
-        let Some(ep) = self.endpoints.named(id) else { return false };
-        let (tentative, busy) = (ep.is_tentative(), ep.is_busy());
+        let busy = self.busy(id);
+        let tentative = self.endpoints.named(id).is_some_and(Endpoint::is_tentative);
         self.on_event(id.index, if busy { Event::Drain } else { Event::AllOut });
         busy && !tentative
     }
@@ -117,8 +122,9 @@ impl<C> Transport<C> {
 
     /// Takes the connection down; its work requests are going to be flushed.
     pub(crate) fn take_down(&mut self, index: u32) {
-        let Some(ep) = self.endpoints.get(index) else { return };
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         let key = ep.key(index);
+        self.tx.mark(ep);
         ep.to_error(log::Level::Debug);
         self.leave_route(index);
         self.port.service.remove_endpoint(key);

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::layout::Layout;
+pub use crate::transport::channel::Signalling;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub struct Config {
     pub pool_limit: u32,
     /// Buffers by which a pool grows.
     pub pool_grow: u32,
+    /// How many requests may go unsignalled, one after the other.
+    pub signalling: Signalling,
     /// First depth of the completion queues; they grow as peers come.
     pub cq_size: u32,
     /// IB coded delay that we ask senders to wait when a shared queue is empty (IBTA table 45).

@@ -55,11 +55,19 @@ impl SendSlots {
         taken
     }
 
-    /// A send to `peer` is over. Whether a peer waits for that.
+    /// `count` sends to `peer` are over. Whether a peer waits for that.
     #[inline]
-    pub fn release(&mut self, peer: u32) -> bool {
-        self.shares.release(peer);
+    pub fn release(&mut self, peer: u32, count: u16) -> bool {
+        self.shares.release_many(peer, count.into());
         std::mem::take(&mut self.wanted)
+    }
+
+    /// The next peer may have to wait for one, so that this send is signalled. Those that are not
+    /// hold less than half of all, and a peer may hold half: when one has to wait, a signalled send
+    /// is in flight.
+    #[inline]
+    pub fn are_scarce(&self) -> bool {
+        !self.shares.is_plenty()
     }
 
     /// The peer is gone, and completions of its sends will not be looked at any more.
@@ -106,6 +114,11 @@ impl SendQueue {
     pub fn new(bufs: Pool, limit: u32, slots: Option<SendSlots>) -> SendQueue {
         let limit = if limit == 0 { u32::MAX } else { limit };
         SendQueue { bufs, shares: Shares::new(limit, limit.div_ceil(2)), slots }
+    }
+
+    /// The next caller may have to wait for a buffer, as with [`SendSlots::are_scarce`].
+    pub fn bufs_are_scarce(&self) -> bool {
+        !self.shares.is_plenty()
     }
 
     /// A buffer of this peer's share has come back.

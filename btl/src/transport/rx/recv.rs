@@ -18,6 +18,9 @@ use verbs::Completion;
 /// Polls that found something, between two looks at what can wait.
 const BUSY_POLLS: u32 = 8;
 
+/// A failed request that is not signalled is found after so many polls that find nothing.
+const RARE_POLLS: u32 = 256;
+
 const _: () = assert!(IDLE_POLLS.is_multiple_of(BUSY_POLLS));
 
 impl<C> Transport<C> {
@@ -53,7 +56,7 @@ impl<C> Transport<C> {
         if let Some((index, queue)) = self.rx.repost_later.take() {
             self.repost_early(index, queue);
         }
-        if self.tx.outstanding != 0 {
+        if self.tx.awaited != 0 || self.tx.outstanding != 0 && self.rx.polls.is_multiple_of(RARE_POLLS) {
             self.poll_sends();
         }
         if !self.renewals.is_empty() {

@@ -4,11 +4,12 @@
 
 use super::Tx;
 use crate::protocol::credits::Grant;
-use crate::transport::channel::{Held, Ledger, Unposted};
+use crate::transport::channel::{GivesBack, Held, Ledger, Unposted};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::route::Kept;
 use crate::transport::port::buffer::SendBuf;
+use crate::transport::port::queue::SendSlots;
 use crate::transport::stats::Stats;
 use crate::transport::upcall::Upcalls;
 use verbs::{Completion, PoolError, Posted};
@@ -89,11 +90,17 @@ impl<C> Tx<C> {
         Some(grant)
     }
 
-    /// A message to a shared queue is over. Whether lanes may have waited for its send slot; they
-    /// are awake now.
+    /// What a message on this lane takes is scarce, so that another may wait for it.
     #[inline(always)] // with every message; a call costs as much as what it does
-    pub fn release_slot(&mut self, index: u32, queue: usize) -> bool {
-        let wanted = self.queues[queue].slots.as_mut().is_some_and(|slots| slots.release(index));
+    pub fn is_scarce(&self, lane: &Lane, queue: usize) -> bool {
+        lane.is_scarce() || self.queues[queue].slots.as_ref().is_some_and(SendSlots::are_scarce)
+    }
+
+    /// `count` messages to a shared queue are over. Whether lanes may have waited for their send
+    /// slots; they are awake now.
+    #[inline(always)] // with every message; a call costs as much as what it does
+    pub fn release_slots(&mut self, index: u32, queue: usize, count: u16) -> bool {
+        let wanted = self.queues[queue].slots.as_mut().is_some_and(|slots| slots.release(index, count));
         if wanted {
             self.pending.wake_queue(queue as u8);
         }
@@ -108,9 +115,17 @@ impl<C> Tx<C> {
 
     /// A work request to this endpoint has been posted.
     #[inline]
-    pub fn count_posted(&mut self, ep: &mut Endpoint<C>) {
+    pub fn count_posted(&mut self, ep: &mut Endpoint<C>, signalled: bool) {
         ep.outstanding += 1;
         self.outstanding += 1;
+        self.awaited += u32::from(signalled);
+    }
+
+    /// What the endpoint has sent unsignalled completes from now on, too.
+    pub fn mark(&mut self, ep: &mut Endpoint<C>) {
+        let markers = ep.mark();
+        self.outstanding += markers;
+        self.awaited += markers;
     }
 
     /// What has not been posted: its buffer is free, its callback hears of it.
@@ -127,7 +142,10 @@ impl<C> Tx<C> {
     /// of it.
     pub fn forget_lines(&mut self, mut ledger: Ledger, up: &mut Upcalls<C>) {
         while let Some(line) = ledger.forget() {
-            if let Some(Held::Operation { operation, .. }) = self.held.try_remove(line.gives_back as usize) {
+            self.awaited -= u32::from(line.is_signalled());
+            if let GivesBack::Held(key) = line.gives_back()
+                && let Some(Held::Operation { operation, .. }) = self.held.try_remove(key as usize)
+            {
                 up.completed(operation.cookie, false);
             }
         }
@@ -152,7 +170,7 @@ impl<C> Tx<C> {
             let queue = usize::from(queue);
             ep.lanes[queue].budget.release(1);
             self.give_back(buf);
-            self.release_slot(index, queue);
+            self.release_slots(index, queue, 1);
         }
     }
 }

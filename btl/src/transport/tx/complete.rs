@@ -1,11 +1,12 @@
 //! Send completions, and completions of either kind that are errors.
 //!
 //! A completion names its line in the ledger of its queue pair and retires all lines up to it. Those
-//! before it have succeeded: one that fails, or is flushed, has a completion of its own.
+//! before it have succeeded: one that fails, or is flushed, has a completion of its own, signalled or
+//! not.
 #![forbid(unsafe_code)]
 
 use crate::transport::Transport;
-use crate::transport::channel::{Held, Line, LineId};
+use crate::transport::channel::{GivesBack, Held, LineId};
 use verbs::{Completion, Wc, WcStatus};
 
 impl<C> Transport<C> {
@@ -22,6 +23,7 @@ impl<C> Transport<C> {
             self.sent(&done);
             seen += 1;
         }
+        self.stats.completions += seen as u64;
         seen
     }
 
@@ -35,35 +37,43 @@ impl<C> Transport<C> {
         let (index, queue) = (id.index(), id.queue());
         let Some(ep) = self.endpoints.get_mut(index) else { return self.stats.stale += 1 };
         let Some(lane) = ep.lanes.get_mut(queue) else { return self.stats.stale += 1 };
-        let Some((line, last)) = lane.retire(id) else { return self.stats.stale += 1 };
-        if line.gives_back == Line::NOTHING && last {
-            // As `send_done`, with the endpoint at hand.
-            ep.outstanding -= 1;
-            let wanted = lane.free_entry() || !ep.rdma.is_empty() || !self.tx.pending.is_empty();
-            self.tx.outstanding -= 1;
-            self.tx.release_slot(index, queue);
+        if let Some((count, last)) = lane.retire_inline(id) {
+            // As `send_done` for each, with the endpoint at hand.
+            ep.outstanding -= u32::from(count);
+            let wanted = lane.free_entries(count) || !ep.rdma.is_empty() || !self.tx.pending.is_empty();
+            self.tx.outstanding -= u32::from(count);
+            self.tx.awaited -= u32::from(last.is_signalled());
+            self.tx.release_slots(index, queue, count);
             if wanted {
                 self.entry_wanted(index, queue);
             }
         } else {
-            self.retire_through(wc, id, (line, last));
+            self.retire_through(wc, id);
         }
         if !wc.is_ok() {
             self.fail_with(index, wc);
         }
     }
 
-    /// Gives back what the first line and those behind it hold, up to the one that has completed.
+    /// Gives back what the lines hold, the oldest first, up to the one that has completed.
     #[inline(never)]
-    fn retire_through(&mut self, wc: &Completion, id: LineId, first: (Line, bool)) {
-        let mut next = Some(first);
-        while let Some((line, last)) = next {
-            match self.tx.held.try_remove(line.gives_back as usize) {
-                None => self.send_done(id.index(), id.queue()),
-                Some(held) => self.retire(held, wc, !last || wc.is_ok()),
+    fn retire_through(&mut self, wc: &Completion, id: LineId) {
+        let (index, queue) = (id.index(), id.queue());
+        let mut last = false;
+        while !last {
+            let line = self.endpoints.lane(index, queue).and_then(|lane| lane.retire(id));
+            let Some((line, is_last)) = line else { return self.stats.stale += 1 };
+            last = is_last;
+            self.tx.awaited -= u32::from(line.is_signalled());
+            match line.gives_back() {
+                GivesBack::Inline => self.send_done(index, queue),
+                GivesBack::Marker => self.entry_free(index, queue),
+                GivesBack::Held(key) => {
+                    if let Some(held) = self.tx.held.try_remove(key as usize) {
+                        self.retire(held, wc, !last || wc.is_ok());
+                    }
+                }
             }
-            let lane = self.endpoints.lane(id.index(), id.queue()).filter(|_| !last);
-            next = lane.and_then(|lane| lane.retire(id));
         }
     }
 
@@ -107,7 +117,7 @@ impl<C> Transport<C> {
 mod tests {
     use super::*;
     use crate::protocol::layout::{DEFAULT, Layout};
-    use crate::transport::channel::Connection;
+    use crate::transport::channel::{Connection, Signalling};
     use crate::transport::config::Config;
     use crate::transport::device::{Choice, Filter, PortConfig, find};
     use crate::transport::wrid::{Kind, WrId};
@@ -125,6 +135,7 @@ mod tests {
             pool_limit: 1024,
             pool_grow: 32,
             cq_size: 64,
+            signalling: Signalling { most: 16, most_bytes: 4096 },
             min_rnr_timer: 1,
             timeout: 14,
             retry_count: 7,

@@ -108,7 +108,12 @@ impl<C> Transport<C> {
     /// callbacks that the caller is in.
     pub fn is_ahead(&mut self, mark: &mut Mark, but: &[u64]) -> bool {
         let nothing_comes = self.up.is_empty();
-        self.endpoints.named(mark.id).is_some_and(|ep| mark.is_ahead(ep, but, nothing_comes))
+        let Some(ep) = self.endpoints.named_mut(mark.id) else { return false };
+        let ahead = mark.is_ahead(ep, but, nothing_comes);
+        if ahead && ep.state().flows() {
+            self.tx.mark(ep);
+        }
+        ahead
     }
 }
 

@@ -15,7 +15,7 @@ mod xrc;
 
 use crate::protocol::pending::Pending;
 use crate::transport::BATCH;
-use crate::transport::channel::Held;
+use crate::transport::channel::{Held, Signalling};
 use crate::transport::port::buffer::Queued;
 use crate::transport::port::queue::SendQueue;
 use slab::Slab;
@@ -29,8 +29,12 @@ pub struct Tx<C> {
     pub(super) cq: Arc<Cq>,
     /// Completions that are being looked at.
     batch: Completions<BATCH>,
+    /// How many requests may go unsignalled, one after the other.
+    pub(super) signalling: Signalling,
     /// Send work requests that have not completed.
     pub(super) outstanding: u32,
+    /// The signalled ones among them: completions that are on their way, if nothing fails.
+    pub(super) awaited: u32,
     /// A failed work request's cause is being looked for.
     seeking: bool,
     /// One for each queue of the layout.
@@ -43,11 +47,13 @@ pub struct Tx<C> {
 
 impl<C> Tx<C> {
     /// Nothing has been sent.
-    pub fn new(cq: Arc<Cq>, queues: Vec<SendQueue>) -> Tx<C> {
+    pub fn new(cq: Arc<Cq>, queues: Vec<SendQueue>, signalling: Signalling) -> Tx<C> {
         Tx {
             cq,
             batch: Completions::new(),
+            signalling,
             outstanding: 0,
+            awaited: 0,
             seeking: false,
             queues,
             held: Slab::new(),

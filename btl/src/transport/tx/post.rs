@@ -1,10 +1,23 @@
 //! Posting over the channel of a lane: the queue pair of its own, or the path of its route.
 #![forbid(unsafe_code)]
 
+use super::Tx;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{HEADER_LEN, XrcHeader};
 use crate::transport::Transport;
 use crate::transport::channel::{Refused, Request, Target, Unposted};
+
+impl<C> Tx<C> {
+    /// It carries a buffer that another sender may wait for, or that is beyond all shares.
+    fn wants_back<const PIECES: usize>(&self, request: &Request<'_, C, PIECES>) -> bool {
+        match request {
+            Request::Message { buf, .. } => {
+                buf.share.is_none() || self.queues[usize::from(buf.class)].bufs_are_scarce()
+            }
+            Request::Inline(_) | Request::Operation(_) => false,
+        }
+    }
+}
 
 impl<C> Transport<C> {
     /// Posts a work request whose entry and credit have been taken. What cannot be posted is given
@@ -19,7 +32,8 @@ impl<C> Transport<C> {
             self.tx.take_back(into_unposted(request), &mut self.up);
             return Ok(());
         };
-        let mut target = Target { to: ep.connection(lane.peer), queue: lane.queue, srq: None };
+        let scarce = self.tx.is_scarce(&ep.lanes[queue], queue) || self.tx.wants_back(&request);
+        let mut target = Target { to: ep.connection(lane.peer), queue: lane.queue, srq: None, scarce };
         let over_route =
             ep.route.as_ref().and_then(|route| Some((route.path, *route.srqs.get(queue)?, route.label)));
         let channel = match (&mut ep.lanes[queue].channel, over_route) {
@@ -35,9 +49,9 @@ impl<C> Transport<C> {
             self.tx.take_back(into_unposted(request), &mut self.up);
             return Ok(());
         };
-        match channel.post(&mut self.tx.held, target, request) {
-            Ok(()) => {
-                self.tx.count_posted(ep);
+        match channel.post(&mut self.tx.held, self.tx.signalling, target, request) {
+            Ok(signalled) => {
+                self.tx.count_posted(ep, signalled);
                 Ok(())
             }
             Err(refused) => {

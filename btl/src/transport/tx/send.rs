@@ -32,7 +32,7 @@ impl<C> Transport<C> {
         if ep.state() != State::Connected || ep.generation != id.generation {
             return false;
         }
-        let target = Target { to: ep.connection(id.index), queue: queue as u8, srq: None };
+        let to = ep.connection(id.index);
         let lane = &mut ep.lanes[queue];
         let idle = self.tx.pending.is_idle(LaneId { peer: id.index, queue: queue as u8 });
         if total > lane.max_inline as usize || !idle {
@@ -40,11 +40,13 @@ impl<C> Transport<C> {
         }
         let Some(grant) = self.tx.acquire(lane, id.index, queue) else { return false };
         let header = DataHeader::new(tag, queue as u8, grant).emit();
+        let target = Target { to, queue: queue as u8, srq: None, scarce: self.tx.is_scarce(lane, queue) };
         let Some(channel) = &mut lane.channel else { return false };
-        let posted = channel.post(&mut self.tx.held, target, Request::Inline([&header, head, body]));
+        let request = Request::Inline([&header, head, body]);
+        let posted = channel.post(&mut self.tx.held, self.tx.signalling, target, request);
         match posted {
-            Ok(()) => {
-                self.tx.count_posted(ep);
+            Ok(signalled) => {
+                self.tx.count_posted(ep, signalled);
                 self.stats.sent_inline += 1;
             }
             Err(refused) => self.fail(id.index, &format_args!("post of a send failed: {}", refused.error)),
@@ -187,7 +189,7 @@ impl<C> Transport<C> {
     /// A send on `queue` completed: its entry and, on a shared queue, its send slot are free again.
     #[inline]
     pub(crate) fn send_done(&mut self, index: u32, queue: usize) {
-        self.tx.release_slot(index, queue);
+        self.tx.release_slots(index, queue, 1);
         self.entry_free(index, queue);
     }
 
@@ -197,7 +199,7 @@ impl<C> Transport<C> {
         self.tx.outstanding -= 1;
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         ep.outstanding -= 1;
-        if ep.lanes[queue].free_entry() || !self.tx.pending.is_empty() || !ep.rdma.is_empty() {
+        if ep.lanes[queue].free_entries(1) || !self.tx.pending.is_empty() || !ep.rdma.is_empty() {
             self.entry_wanted(index, queue);
         }
     }
@@ -224,6 +226,7 @@ impl<C> Transport<C> {
         let id = EpId { index, generation: ep.generation };
         let peer = ep.peer;
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");
+        self.tx.mark(ep);
         ep.to_error(log::Level::Warn);
         ep.queued = 0;
         self.up.give_up(ep.rdma.drain(..));

@@ -4,7 +4,7 @@
 use super::Tx;
 use super::path::Paths;
 use crate::transport::Transport;
-use crate::transport::channel::{Connection, Held, LineId};
+use crate::transport::channel::{Connection, GivesBack, Held, LineId};
 use crate::transport::endpoint::Endpoint;
 use verbs::Completion;
 
@@ -13,7 +13,9 @@ impl<C> Tx<C> {
     /// Nothing goes inline over a path.
     fn retire_from(&mut self, paths: &mut Paths, path: u32, id: LineId) -> Option<(Held<C>, bool)> {
         let (line, last) = paths.get_mut(path)?.channel.ledger.retire(id.line())?;
-        Some((self.held.try_remove(line.gives_back as usize)?, last))
+        self.awaited -= u32::from(line.is_signalled());
+        let GivesBack::Held(key) = line.gives_back() else { return None };
+        Some((self.held.try_remove(key as usize)?, last))
     }
 }
 
@@ -65,7 +67,7 @@ impl<C> Transport<C> {
         if self.endpoints.has(to) {
             return self.send_done(to.index, queue);
         }
-        if self.tx.release_slot(to.index, queue) {
+        if self.tx.release_slots(to.index, queue, 1) {
             self.serve();
         }
     }

@@ -1,0 +1,151 @@
+//! Which sends are signalled, and that everything comes back whatever they are (seed 001:
+//! max_unsig_wrs, max_unsig_bytes, completion high-water mark).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+
+mod common;
+
+use common::{World, config};
+use mca_btl_oxib::transport::config::Signalling;
+use mca_btl_oxib::transport::stats::Stats;
+
+const LAYOUTS: [&str; 3] = [
+    "P,128,256,192,128,4:S,2048,1024,1008,64,256,48:S,65536,512,496,32,128,24",
+    "P,65536,256,192,128",
+    "S,65536,256,192,128",
+];
+
+fn world(test: &str, layout: &str, sides: usize, most: u16, most_bytes: u32) -> World {
+    let mut config = config(layout);
+    config.signalling = Signalling { most, most_bytes };
+    World::with(test, config, sides)
+}
+
+/// `count` messages of `len` bytes from side 0 to side 1, and what side 0 counts when they have arrived and their requests
+/// have completed.
+fn stream(world: &mut World, count: usize, len: usize) -> Stats {
+    world.send(0, 1, len);
+    world.drain();
+    let before = world.sides[0].transport.stats.completions;
+    for _ in 0..count {
+        world.send(0, 1, len);
+        world.step();
+    }
+    world.drain();
+    let mut stats = world.sides[0].transport.stats;
+    stats.completions -= before;
+    stats
+}
+
+#[test]
+fn a_stream_of_small_messages_takes_a_completion_for_every_twelfth_at_most() {
+    for layout in LAYOUTS {
+        let mut world = world("stream", layout, 2, 16, 4096);
+        let stats = stream(&mut world, 4000, 8);
+        assert!(stats.sent_inline > 3900, "{layout}: {stats:?}");
+        assert!(stats.completions * 12 <= 4000, "{layout}: {stats:?}");
+        world.close();
+    }
+}
+
+#[test]
+fn without_unsignalled_sends_each_message_has_its_completion() {
+    for layout in LAYOUTS {
+        let mut world = world("each", layout, 2, 0, 4096);
+        let stats = stream(&mut world, 500, 8);
+        assert!(stats.completions >= 500, "{layout}: {stats:?}");
+        world.close();
+    }
+}
+
+#[test]
+fn buffers_stay_out_up_to_the_bytes_that_may_be_unsignalled() {
+    for (most_bytes, at_least, at_most) in [(0, 600, 700), (2 * 5100, 200, 320), (1 << 20, 30, 120)] {
+        let mut world = world("bytes", LAYOUTS[1], 2, 16, most_bytes);
+        let stats = stream(&mut world, 600, 5000);
+        let range = at_least..=at_most;
+        assert!(range.contains(&stats.completions), "{most_bytes} bytes: {stats:?}");
+        world.close();
+    }
+}
+
+/// Every peer's last sends are unsignalled and keep what the queue has for all of them.
+#[test]
+fn idle_peers_do_not_keep_a_shared_queue_from_others() {
+    let mut world = world("shares", "S,128,64,48,8:S,20000,64,48,4", 6, 64, 1 << 20);
+    for round in 0..200 {
+        for to in 1..6 {
+            world.send(0, to, [8, 12_000, 90][(round + to) % 3]);
+        }
+        world.until("it arrives", |w| w.nothing_waits() && (1..6).all(|to| w.model.missing(0, to) == 0));
+    }
+    world.drain();
+    world.close();
+}
+
+/// A buffer that an unsignalled send has keeps no caller that can wait for one.
+#[test]
+fn idle_peers_do_not_keep_the_pool_from_others() {
+    let mut config = config("P,20000,64,48,8");
+    config.signalling = Signalling { most: 64, most_bytes: 1 << 30 };
+    (config.pool_limit, config.pool_grow) = (16, 4);
+    let mut world = World::with("pool", config, 6);
+    for _ in 0..100 {
+        for to in 1..6 {
+            world.send(0, to, 5000);
+        }
+        world.until("it arrives", |w| w.nothing_waits() && (1..6).all(|to| w.model.missing(0, to) == 0));
+    }
+    world.drain();
+    world.close();
+}
+
+/// The last sends are unsignalled and nothing follows them.
+#[test]
+fn a_flush_ends_behind_sends_that_are_not_signalled() {
+    for layout in LAYOUTS {
+        let mut world = world("flush", layout, 2, 64, 1 << 20);
+        for len in [8, 100, 1000, 8, 8] {
+            world.send(0, 1, len);
+        }
+        world.until("they arrive", |w| w.nothing_waits() && w.model.missing(0, 1) == 0);
+        for _ in 0..100 {
+            world.step();
+        }
+        assert!(world.sides[0].transport.audit().outstanding != 0, "{layout}: {}", world.books());
+        let id = world.id(0, 1);
+        let mut mark = world.sides[0].transport.begin_flush(id).expect("an endpoint");
+        world.until("the flush ends", |w| !w.sides[0].transport.is_ahead(&mut mark, &[]));
+        assert_eq!(world.sides[0].transport.audit().outstanding, 0, "{layout}: {}", world.books());
+        world.drain();
+        world.close();
+    }
+}
+
+/// Sends that succeeded unsignalled before the queue pair broke have no completion, not even a flushed one.
+#[test]
+fn buffers_of_unsignalled_sends_come_back_when_the_endpoint_is_removed_or_fails() {
+    for layout in LAYOUTS {
+        for both in [false, true] {
+            let mut world = world("gone", layout, 3, 64, 1 << 20);
+            for len in [8, 1000, 30_000, 8] {
+                world.send(0, 1, len);
+            }
+            world.until("they arrive", |w| w.nothing_waits() && w.model.missing(0, 1) == 0);
+            let begin = std::time::Instant::now();
+            world.remove(if both { 1 } else { 0 }, if both { 0 } else { 1 });
+            assert!(
+                begin.elapsed() < std::time::Duration::from_millis(150),
+                "it waited for what never comes"
+            );
+            if both {
+                world.remove(0, 1);
+            }
+            let audit = world.sides[0].transport.audit();
+            assert_eq!((audit.outstanding, audit.inflight), (0, 0), "{layout}: {audit:?}");
+            for queue in &audit.queues {
+                assert_eq!(queue.send_buffers.0 as usize, queue.send_buffers.1, "{layout}: {audit:?}");
+            }
+            world.close();
+        }
+    }
+}
