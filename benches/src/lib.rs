@@ -6,7 +6,7 @@
 //! `valgrind --tool=callgrind` the same program counts instructions, which no other load on the machine disturbs.
 
 use mca_btl_oxib::protocol::layout::Layout;
-use mca_btl_oxib::transport::config::{Config, Signalling};
+use mca_btl_oxib::transport::config::{Bound, Config, Signalling};
 use mca_btl_oxib::transport::device::{self, Choice, Filter, PortConfig};
 use mca_btl_oxib::transport::{EpId, Transport, Upcall};
 use std::error::Error;
@@ -121,6 +121,7 @@ fn config(layout: &str) -> Result<Config> {
         pool_grow: 32,
         cq_size: 8192,
         signalling: Signalling { most: 16, most_bytes: 4096 },
+        hold: Bound::of_peer(64),
         min_rnr_timer: 13,
         timeout: 18,
         retry_count: 7,

@@ -7,7 +7,7 @@ mod common;
 use common::memory::Memory;
 use common::{ECHO, World, config};
 use mca_btl_oxib::transport::Settled;
-use mca_btl_oxib::transport::config::Signalling;
+use mca_btl_oxib::transport::config::{Bound, Signalling};
 use proptest::prelude::*;
 use std::time::Instant;
 use verbs::RdmaOp;
@@ -79,10 +79,10 @@ impl Memories {
     }
 }
 
-fn run(layout: &str, pool_limit: u32, signalling: Signalling, steps: &[Step]) {
+fn run(layout: &str, pool_limit: u32, signalling: Signalling, answers: u32, steps: &[Step]) {
     let mut config = config(layout);
     (config.pool_limit, config.pool_grow) = (pool_limit, 4);
-    config.signalling = signalling;
+    (config.signalling, config.hold) = (signalling, Bound::of_peer(answers));
     let mut world = World::with("schedule", config, 3);
     let mut memories = Memories::new(&world, steps.len().max(1));
     for step in steps {
@@ -120,8 +120,9 @@ proptest! {
         pool_limit in prop_oneof![Just(0u32), 2u32..64],
         most in prop::sample::select(&[0u16, 1, 16, 64][..]),
         most_bytes in prop::sample::select(&[0u32, 4096, 1 << 20][..]),
+        answers in prop::sample::select(&[1u32, 4, 64][..]),
         steps in prop::collection::vec(step(), 0..250),
     ) {
-        run(layout, pool_limit, Signalling { most, most_bytes }, &steps);
+        run(layout, pool_limit, Signalling { most, most_bytes }, answers, &steps);
     }
 }

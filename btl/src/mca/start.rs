@@ -12,7 +12,7 @@ use super::timelines;
 use crate::protocol::layout::{self, Layout};
 use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as ModexPort};
 use crate::transport::Transport;
-use crate::transport::config::{Config, Signalling};
+use crate::transport::config::{Bound, Config, Signalling};
 use crate::transport::device::{self, Choice, DeviceError, Filter, Port, PortConfig};
 use opal_sys::{Abi, MCA_BTL_FLAGS_PUT, mca_btl_base_module_t};
 use std::ffi::c_int;
@@ -208,6 +208,7 @@ fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
         max_inline: params.max_inline.unwrap_or(DEFAULT_INLINE),
         pool_limit: params.free_list_max,
         pool_grow: params.free_list_inc,
+        hold: Bound::of_peer(params.max_answers),
         cq_size: params.cq_size,
         signalling: Signalling { most: params.max_unsig_wrs, most_bytes: params.max_unsig_bytes },
         min_rnr_timer: params.min_rnr_timer,

@@ -7,6 +7,7 @@
 //!   peer's modex ──> modex ─────┘         credits ── grants ──> wire header ──> the queue pair
 //!                                            │
 //!   fragments that cannot go yet ──> pending ┘      budget: send WQEs and CQEs never overrun
+//!                                       └── too many answers among them ──> hold: messages that wait
 //! ```
 //!
 //! Everything here is `#![forbid(unsafe_code)]`: it is what property tests, the exhaustive search
@@ -19,6 +20,8 @@
 pub mod budget;
 /// The credits of a per-peer queue.
 pub mod credits;
+/// Messages that are held back.
+pub mod hold;
 /// `receive_queues`.
 pub mod layout;
 /// What processes publish about themselves.

@@ -23,6 +23,10 @@ pub struct Audit {
     pub pending: usize,
     /// Messages whose sender is not known yet.
     pub parked: usize,
+    /// Messages that receive callbacks have sent and that wait, and messages that are held back
+    /// meanwhile.
+    pub answers: u32,
+    pub held: usize,
     /// Buffers for clear-to-send messages: made, and in their pool. An endpoint that is not
     /// connected holds one.
     pub cts_buffers: (u32, usize),
@@ -74,6 +78,8 @@ impl<C> Transport<C> {
             inflight: self.tx.held.len(),
             pending: self.tx.pending.len(),
             parked: self.rx.parked.len(),
+            answers: self.tx.answers,
+            held: self.rx.hold.len(),
             cts_buffers: self.rx.cts.tally(),
             completions: (self.port.recv_room.reserved(), self.port.send_room.reserved()),
             queues: queues.map(tally).collect(),

@@ -33,6 +33,10 @@ pub struct Stats {
     pub replayed: u64,
     /// X queues: messages that came a second time, and were dropped.
     pub repeated: u64,
+    /// Messages that were held back, because too many answers waited.
+    pub held: u64,
+    /// Those among them that were executed before the answers were out, because nothing else moved.
+    pub trickled: u64,
     /// Messages that arrived before their endpoint was known.
     pub parked: u64,
     /// Messages and modex data that no oxib of this version writes (never).

@@ -19,7 +19,7 @@ pub mod rng;
 pub mod watchdog;
 
 use mca_btl_oxib::protocol::layout::Layout;
-use mca_btl_oxib::transport::config::{Config, Signalling};
+use mca_btl_oxib::transport::config::{Bound, Config, Signalling};
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find};
 use mca_btl_oxib::transport::{Delivery, EpId, Transport, Upcall};
 use model::{Message, Model};
@@ -43,6 +43,7 @@ pub fn config(layout: &str) -> Config {
         pool_grow: 32,
         cq_size: 64,
         signalling: Signalling { most: 16, most_bytes: 4096 },
+        hold: Bound::of_peer(64),
         min_rnr_timer: 1,
         timeout: 14,
         retry_count: 7,
@@ -127,6 +128,9 @@ impl Side {
 /// Wants an answer of the same length, sent from within the receive callback.
 pub const ECHO: u8 = 0x80;
 
+/// Of three sides: wants an answer of the same length to go to the third.
+pub const ECHO_THIRD: u8 = 0x40;
+
 /// All processes of a job, and what they have to receive.
 pub struct World {
     pub sides: Vec<Side>,
@@ -208,7 +212,8 @@ impl World {
         if !transport.sendi(id, message.tag, [head, body]) {
             let Some(mut buf) = transport.take(id, message.len, can_wait) else { return false };
             message.fill(&mut buf.payload()[..message.len]);
-            if !transport.send(id, message.tag, buf, message.len) {
+            let send = if can_wait { Transport::send } else { Transport::answer };
+            if !send(transport, id, message.tag, buf, message.len) {
                 return true; // the endpoint is lost, and the message with it
             }
         }
@@ -262,6 +267,10 @@ impl World {
         if tag & ECHO != 0 {
             let answer = self.model.message(len, 0);
             assert!(self.try_send(to, from, answer, false), "an answer from a callback was refused");
+        }
+        if tag & ECHO_THIRD != 0 {
+            let (third, answer) = (self.sides.len() - to - from, self.model.message(len, 0));
+            assert!(self.try_send(to, third, answer, false), "an answer from a callback was refused");
         }
         self.sides[to].transport.delivered(delivery);
     }
@@ -353,7 +362,7 @@ impl World {
     fn misplaced(&self, side: &Side) -> Option<String> {
         let audit = side.transport.audit();
         let busy = (audit.outstanding, audit.inflight, audit.pending, audit.parked);
-        if busy != (0, 0, 0, 0) {
+        if busy != (0, 0, 0, 0) || (audit.answers, audit.held) != (0, 0) {
             return Some(format!("{busy:?} outstanding, in flight, pending, parked"));
         }
         for (queue, books) in audit.queues.iter().enumerate() {

@@ -43,11 +43,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// A new message. Its tag tells neighbours apart where the bytes are too few to; the top bit is
-    /// the caller's.
+    /// A new message. Its tag tells neighbours apart where the bytes are too few to; the two top
+    /// bits are the caller's.
     pub fn message(&mut self, len: usize, flag: u8) -> Message {
         self.next += 1;
-        Message { id: self.next, len, tag: (self.next % 127) as u8 | flag }
+        Message { id: self.next, len, tag: (self.next % 63) as u8 | flag }
     }
 
     pub fn expect(&mut self, stream: Stream, message: Message) {

@@ -1,7 +1,7 @@
 //! Our own MPI programs (tests/mpi), each with every layout and number of ranks that it is made for.
 //!
-//! Quick: the default layout with 2, 3 and 4 ranks, every other one with 2 and 4; some once more with other numbers of sends that are
-//! not signalled. All: everything with each of those numbers, since what depends on timing shows itself at times only.
+//! Quick: the default layout with 2, 3 and 4 ranks, every other one with 2 and 4; some once more with other values of parameters that
+//! they are sensitive to. All: everything three times over with different values, since what depends on timing shows itself at times only.
 
 use std::time::Duration;
 
@@ -73,20 +73,29 @@ const PAIRS: [Program; 2] = [
 /// A program that says how far it is may take its time on a busy machine; one that is silent hangs.
 const LIMITS: Limits = Limits { deadline: Duration::from_secs(900), silence: Some(Duration::from_secs(90)) };
 
-/// Values of `btl_oxib_max_unsig_wrs`, besides the default.
-const UNSIGNALLED: [&str; 3] = ["0", "1", "64"];
+/// A parameter of ours and a value that is not its default.
+type Value = (&'static str, &'static str);
 
-/// Programs x layouts x ranks, and those that are sensitive to it with more or fewer sends that are not signalled.
+/// How many sends go unsignalled; what everything runs with in turn, if all is to be run.
+const UNSIGNALLED: [Value; 2] = [("max_unsig_wrs", "1"), ("max_unsig_wrs", "64")];
+
+/// Each send signalled; messages held back as soon as two answers wait.
+const EXTREMES: [Value; 2] = [("max_unsig_wrs", "0"), ("max_answers", "1")];
+
+/// Programs x layouts x ranks, and those that are sensitive to them with other values of some parameters.
 pub fn cases(setting: &Setting) -> Vec<Case> {
     let once: Vec<_> = setting.layouts.iter().flat_map(|layout| of_layout(layout, setting.all)).collect();
     let usual = once.iter().map(|(layout, ranks, program)| case(layout, *ranks, program, None));
-    let others = UNSIGNALLED.iter().flat_map(|most| {
-        let sensitive = once.iter().filter(|(layout, ranks, program)| {
-            setting.all || layout.name == DEFAULT && is_sensitive(program, *ranks)
+    let with = |value: Value, whole: bool| {
+        let layouts = |layout: &Layout| setting.all || layout.name == DEFAULT;
+        let fit = once.iter().filter(move |(layout, ranks, program)| {
+            whole || layouts(layout) && is_sensitive(program, *ranks)
         });
-        sensitive.map(|(layout, ranks, program)| case(layout, *ranks, program, Some(most)))
-    });
-    usual.chain(others).collect()
+        fit.map(move |(layout, ranks, program)| case(layout, *ranks, program, Some(value)))
+            .collect::<Vec<_>>()
+    };
+    let unsignalled = UNSIGNALLED.iter().flat_map(|value| with(*value, setting.all));
+    usual.chain(unsignalled).chain(EXTREMES.iter().flat_map(|value| with(*value, false))).collect()
 }
 
 /// Entries, buffers and send slots run short in it.
@@ -127,11 +136,11 @@ fn of_layout(layout: &Layout, all: bool) -> Vec<(Layout, usize, &'static Program
     fitting.map(|(ranks, program)| (layout.clone(), ranks, program)).collect()
 }
 
-fn case(layout: &Layout, ranks: usize, program: &'static Program, unsignalled: Option<&'static str>) -> Case {
-    let most = unsignalled.map(|most| format!(", {most} unsignalled")).unwrap_or_default();
-    let name = format!("{} ({}, {ranks} ranks, layout {}{most})", program.shows, program.name, layout.name);
+fn case(layout: &Layout, ranks: usize, program: &'static Program, value: Option<Value>) -> Case {
+    let with = value.map(|(parameter, value)| format!(", {parameter} {value}")).unwrap_or_default();
+    let name = format!("{} ({}, {ranks} ranks, layout {}{with})", program.shows, program.name, layout.name);
     let mut parameters = layout.parameters();
-    parameters.extend(unsignalled.map(|most| ("btl_oxib_max_unsig_wrs".to_owned(), most.to_owned())));
+    parameters.extend(value.map(|(parameter, value)| (format!("btl_oxib_{parameter}"), value.to_owned())));
     Case::new(name, move |setting| run(setting, program, ranks, &parameters))
 }
 

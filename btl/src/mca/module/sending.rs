@@ -282,7 +282,7 @@ impl Module {
     fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> Sent {
         let can_wait = self.can_wait();
         let (taken, waits) = self.transport((false, false), |t| {
-            let taken = t.send(id, tag, buf, len);
+            let taken = if can_wait { t.send(id, tag, buf, len) } else { t.answer(id, tag, buf, len) };
             (taken, taken && can_wait && t.is_held_up(id))
         });
         match (taken, waits) {

@@ -92,6 +92,7 @@ pub struct Params {
     pub rdma_depth: u32,
     pub max_unsig_wrs: u16,
     pub max_unsig_bytes: u32,
+    pub max_answers: u32,
     pub finalize_timeout: Duration,
     /// Folder; empty: none.
     pub timeline: String,
@@ -156,6 +157,7 @@ impl Params {
             rdma_depth: 0,
             max_unsig_wrs: 0,
             max_unsig_bytes: 0,
+            max_answers: 0,
             finalize_timeout: Duration::ZERO,
             timeline: String::new(),
             verbose: 0,

@@ -382,6 +382,15 @@ pub static ROWS: &[Row] = &[
         "Bytes of send buffers that sends without a report may keep on a connection; small messages keep none",
         max_unsig_bytes
     ),
+    number!(
+        c"max_answers",
+        1..=4294967295,
+        "64",
+        6,
+        "Messages that receive callbacks have sent to a peer and that could not go yet; beyond it the peer's messages wait \
+         until some have gone. They are not read, and their sender comes to stand still",
+        max_answers
+    ),
     Row {
         name: c"finalize_timeout",
         kind: Kind::Time { min: Duration::ZERO, max: Duration::from_secs(3600) },

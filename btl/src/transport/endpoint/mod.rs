@@ -63,6 +63,8 @@ pub struct Endpoint<C> {
     pub awaiting: Vec<C>,
     /// Messages that wait for a connection, a credit or an entry.
     pub queued: u32,
+    /// Those among them that receive callbacks have sent.
+    pub answers: u32,
     /// How long senders may still be kept while a connection or a credit is awaited.
     pub patience: Duration,
     /// A message of the peer has come before our connection to it was up: what is sent now may be
@@ -102,6 +104,7 @@ impl<C> Endpoint<C> {
             rdma: VecDeque::new(),
             awaiting: Vec::new(),
             queued: 0,
+            answers: 0,
             patience: CONNECT_PATIENCE,
             peer_has_sent: false,
             outstanding: 0,

@@ -42,14 +42,15 @@ impl<C> Endpoints<C> {
 }
 
 impl<C> Transport<C> {
-    /// Something that was handed to us for this endpoint is not done yet. What has been sent without
+    /// Something that was handed to us for this endpoint is not done yet, or messages of the peer are
+    /// held back. What has been sent without
     /// a completion has one from now on.
     pub fn busy(&mut self, id: EpId) -> bool {
         let Some(ep) = self.endpoints.named_mut(id) else { return false };
         if ep.state().flows() {
             self.tx.mark(ep);
         }
-        ep.is_busy()
+        ep.is_busy() || self.rx.hold.has(id.index)
     }
 
     /// How long a peer that takes nothing may hold up the end.
@@ -139,6 +140,7 @@ impl<C> Transport<C> {
     /// Gives back what the endpoint held, and its place in the table.
     fn forget(&mut self, id: EpId) {
         let Some(mut ep) = self.endpoints.remove(id.index) else { return };
+        self.drop_held(id.index);
         self.up.end_waiting(&mut ep, true);
         self.tx.drop_pending(id.index, &mut ep, &mut self.up);
         let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;

@@ -35,4 +35,6 @@ pub struct Queued {
     pub len: u32,
     /// Upper layer's tag.
     pub tag: u8,
+    /// A receive callback sent it.
+    pub is_answer: bool,
 }

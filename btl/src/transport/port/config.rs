@@ -1,6 +1,7 @@
 //! What a transport is told from outside.
 #![forbid(unsafe_code)]
 
+pub use crate::protocol::hold::Bound;
 use crate::protocol::layout::Layout;
 pub use crate::transport::channel::Signalling;
 use std::path::PathBuf;
@@ -20,6 +21,8 @@ pub struct Config {
     pub pool_grow: u32,
     /// How many requests may go unsignalled, one after the other.
     pub signalling: Signalling,
+    /// How many answers may wait before messages are held back.
+    pub hold: Bound,
     /// First depth of the completion queues; they grow as peers come.
     pub cq_size: u32,
     /// IB coded delay that we ask senders to wait when a shared queue is empty (IBTA table 45).

@@ -4,6 +4,7 @@
 mod credit;
 mod cts;
 mod failed;
+mod held;
 mod qpns;
 mod recv;
 mod shared;
@@ -12,9 +13,10 @@ mod xrc;
 
 pub use cts::CtsRecvs;
 
-use crate::transport::BATCH;
+use crate::protocol::hold::Hold;
 use crate::transport::channel::Connection;
 use crate::transport::port::queue::RecvQueue;
+use crate::transport::{BATCH, Delivery};
 use qpns::Qpns;
 use slots::RecvSlots;
 use std::sync::Arc;
@@ -42,6 +44,12 @@ pub struct Rx {
     pub(super) parked: Vec<Completion>,
     /// The receives of the peers' clear-to-send messages.
     pub(super) cts: CtsRecvs,
+    /// Messages that wait for answers to be let out.
+    pub(super) hold: Hold<Delivery>,
+    /// Looks in a row that have found nothing while messages were held.
+    idle: u32,
+    /// Answers that waited at the last one.
+    answers: u32,
 }
 
 impl Rx {
@@ -57,6 +65,9 @@ impl Rx {
             qpns: Qpns::default(),
             parked: Vec::new(),
             cts,
+            hold: Hold::default(),
+            idle: 0,
+            answers: 0,
         }
     }
 

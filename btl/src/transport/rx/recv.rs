@@ -33,12 +33,15 @@ impl<C> Transport<C> {
         }
         if self.rx.batch.is_empty() {
             let found = self.look_for_receives();
+            if !self.rx.hold.is_empty() {
+                self.rx.note_turn(found, self.tx.answers);
+            }
             self.rx.polls = self.rx.polls.wrapping_add(1);
             if found == 0 || self.rx.polls.is_multiple_of(BUSY_POLLS) {
                 self.other_work();
             }
         }
-        !self.rx.batch.is_empty() || !self.up.is_empty()
+        !self.rx.batch.is_empty() || !self.up.is_empty() || !self.rx.hold.is_empty()
     }
 
     /// The next receive completions, in place of those that have been looked at; how many.
@@ -76,8 +79,10 @@ impl<C> Transport<C> {
             if !self.up.is_empty() {
                 return self.up.take();
             }
-            let done = self.rx.batch.take()?;
-            match self.received(done) {
+            let Some(done) = self.rx.batch.take() else { return self.take_held() };
+            let Some(delivery) = self.received(done) else { continue };
+            let delivery = if self.is_behind() { self.hold_back(delivery) } else { Some(delivery) };
+            match delivery {
                 Some(delivery) if self.up.is_empty() => return Some(Upcall::Deliver(delivery)),
                 Some(delivery) => self.up.push(Upcall::Deliver(delivery)),
                 None => {}

@@ -168,7 +168,8 @@ impl<C> Transport<C> {
             match self.rx.qpns.find(done.qp_num()) {
                 None => rest.push(done),
                 Some(_) => {
-                    if let Some(delivery) = self.received(done) {
+                    if let Some(delivery) = self.received(done).and_then(|delivery| self.hold_back(delivery))
+                    {
                         self.up.push(Upcall::Deliver(delivery));
                     }
                 }

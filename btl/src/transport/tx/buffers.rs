@@ -156,6 +156,8 @@ impl<C> Tx<C> {
     pub fn drop_pending(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) {
         for (queue, message) in self.pending.drain(index) {
             self.give_back(message.buf);
+            ep.answers -= u32::from(message.is_answer);
+            self.answers -= u32::from(message.is_answer);
             let lane = &mut ep.lanes[usize::from(queue)];
             lane.served = lane.served.wrapping_add(1);
         }

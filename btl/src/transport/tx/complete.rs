@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::protocol::layout::{DEFAULT, Layout};
     use crate::transport::channel::{Connection, Signalling};
-    use crate::transport::config::Config;
+    use crate::transport::config::{Bound, Config};
     use crate::transport::device::{Choice, Filter, PortConfig, find};
     use crate::transport::wrid::{Kind, WrId};
     use std::sync::Arc;
@@ -136,6 +136,7 @@ mod tests {
             pool_grow: 32,
             cq_size: 64,
             signalling: Signalling { most: 16, most_bytes: 4096 },
+            hold: Bound::of_peer(64),
             min_rnr_timer: 1,
             timeout: 14,
             retry_count: 7,

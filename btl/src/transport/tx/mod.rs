@@ -43,6 +43,8 @@ pub struct Tx<C> {
     pub(super) held: Slab<Held<C>>,
     /// Messages that wait for a connection, a credit or an entry.
     pub(super) pending: Pending<Queued>,
+    /// Those among them that receive callbacks have sent.
+    pub(super) answers: u32,
 }
 
 impl<C> Tx<C> {
@@ -58,6 +60,7 @@ impl<C> Tx<C> {
             queues,
             held: Slab::new(),
             pending: Pending::new(),
+            answers: 0,
         }
     }
 }

@@ -69,13 +69,22 @@ impl<C> Transport<C> {
     /// Sends the first `len` bytes of the payload, now or as soon as possible, in order. `false` if
     /// the endpoint is lost: the message is given up.
     pub fn send(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
+        self.send_message(id, Queued { buf, len: len as u32, tag, is_answer: false })
+    }
+
+    /// The same from within a receive callback. While too many answers wait, messages are held back
+    /// (`protocol::hold`).
+    pub fn answer(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
+        self.send_message(id, Queued { buf, len: len as u32, tag, is_answer: true })
+    }
+
+    fn send_message(&mut self, id: EpId, message: Queued) -> bool {
         let state = self.endpoints.named(id).map_or(State::Closed, |ep| ep.state());
-        if state.is_over() || len > buf.capacity() {
-            self.tx.give_back(buf);
+        if state.is_over() || message.len as usize > message.buf.capacity() {
+            self.tx.give_back(message.buf);
             return false;
         }
-        let lane = LaneId { peer: id.index, queue: buf.class };
-        let message = Queued { buf, len: len as u32, tag };
+        let lane = LaneId { peer: id.index, queue: message.buf.class };
         let grant = if self.tx.pending.is_idle(lane) { self.may_send(lane) } else { None };
         match grant {
             Some(grant) => self.post_data(lane, message, grant),
@@ -89,6 +98,8 @@ impl<C> Transport<C> {
         self.stats.sent_late += 1;
         if let Some(ep) = self.endpoints.get_mut(lane.peer) {
             ep.count_queued(lane.queue.into());
+            ep.answers += u32::from(message.is_answer);
+            self.tx.answers += u32::from(message.is_answer);
         }
         self.tx.pending.push(lane, message);
         self.want_send(lane.peer);
@@ -126,6 +137,8 @@ impl<C> Transport<C> {
                 Some(grant) => {
                     if let Some(ep) = self.endpoints.get_mut(lane.peer) {
                         ep.count_served(lane.queue.into());
+                        ep.answers -= u32::from(turn.fragment.is_answer);
+                        self.tx.answers -= u32::from(turn.fragment.is_answer);
                     }
                     self.post_data(lane, turn.fragment, grant);
                     self.tx.pending.sent(lane);
