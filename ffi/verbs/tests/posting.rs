@@ -24,6 +24,10 @@ struct Pair {
 
 impl Pair {
     fn connected(depth: u32) -> Pair {
+        Pair::with(depth, true)
+    }
+
+    fn with(depth: u32, sig_all: bool) -> Pair {
         let driver = Driver::from_table(softib::driver_table());
         let context = driver.devices().unwrap()[0].open().unwrap();
         let (lid, pd) = (context.query_port(1).unwrap().lid, Pd::alloc(&context).unwrap());
@@ -40,7 +44,7 @@ impl Pair {
                 max_inline: 16,
             };
             let (send_cq, recv_cq) = (send_cq.clone(), recv_cq.clone());
-            let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all: true };
+            let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all };
             Qp::create(&pd, &init).unwrap()
         };
         let (from, to) = (make(), make());
@@ -164,6 +168,26 @@ fn a_completion_gives_back_the_buffers_of_the_sends_up_to_its_own() {
     assert!(other.completed_up_to(&done[2]).is_none(), "of another name");
     assert!(sent.pop().unwrap().completed_up_to(&done[1]).is_none(), "posted behind it");
     assert!(sent.into_iter().all(|buf| buf.completed_up_to(&done[1]).is_some()));
+}
+
+/// Its completion is the only one of sends that are not signalled, and on a queue pair in the error state it is flushed.
+#[test]
+fn an_empty_write_completes_behind_sends_that_are_not_signalled() {
+    let mut pair = Pair::with(8, false);
+    for count in 0..3 {
+        let buf = pair.buf(b"");
+        let _posted = pair.to.post_recv(count, buf).map_err(|(_, error)| error).unwrap();
+        pair.from.post_send_inline(count, [b"text"], SendFlags::empty()).unwrap();
+    }
+    pair.from.post_empty_write(7, SendFlags::SIGNALED).unwrap();
+    let done = wait(&pair.send_cq);
+    assert_eq!((done.wr_id(), done.status()), (7, WcStatus::Success));
+    let arrived: Vec<_> = (0..3).map(|_| wait(&pair.recv_cq).wr_id()).collect();
+    assert_eq!(arrived, [0, 1, 2]);
+    pair.from.to_error().unwrap();
+    pair.from.post_empty_write(8, SendFlags::SIGNALED).unwrap();
+    let done = wait(&pair.send_cq);
+    assert_eq!((done.wr_id(), done.status()), (8, WcStatus::Flushed));
 }
 
 #[test]
