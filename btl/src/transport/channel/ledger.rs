@@ -99,6 +99,7 @@ impl Line {
     const INLINE: u32 = Line::SIGNALLED - 1;
     const MARKER: u32 = Line::SIGNALLED - 2;
 
+    /// A request that gives this back.
     #[inline]
     pub fn new(gives_back: GivesBack, signalled: bool) -> Line {
         let low = match gives_back {

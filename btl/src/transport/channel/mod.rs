@@ -8,8 +8,9 @@
 //! [`Channel::post`] is the only place of the transport where a send work request is posted. Each has
 //! one line in the ledger of its queue pair, and its work request id names that line.
 //!
-//! Few are signalled ([`Signalling`]). The rest are retired by the next completion, or, when somebody
-//! waits for the last ones, by a request without data that is posted behind them ([`Channel::post_marker`]).
+//! Few are signalled ([`Signalling`]). The rest are retired by the next completion, or, when a flush
+//! or the end waits for the last ones, by a request without data that is posted behind them
+//! ([`Channel::post_marker`]).
 #![forbid(unsafe_code)]
 
 /// What a line gives back.
