@@ -5,6 +5,7 @@
 //! All of OPAL is looked up at run time. The callbacks may come more than once (MPI_T, sessions),
 //! so the state between them is reset by close.
 
+use super::counters;
 use super::entry::TRANSPORT;
 use super::guard::guard;
 use super::modex_io;
@@ -88,6 +89,13 @@ fn register_component() -> c_int {
         if let Err(status) = done {
             log::error!("open mpi refused the registration of parameters with status {status}");
             return status;
+        }
+        // SAFETY: as above.
+        if let Err(status) = unsafe { counters::register(&base, (&raw const mca_btl_oxib_component).cast()) }
+        {
+            log::warn!(
+                "open mpi refused the registration of counters with status {status}: MPI_T has none of oxib"
+            );
         }
     }
     OPAL_SUCCESS

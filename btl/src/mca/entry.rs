@@ -2,6 +2,7 @@
 
 use super::params::Params;
 use super::show::Refusal;
+use crate::transport::stats::Stats;
 use opal_sys::{Abi, mca_btl_base_module_t};
 use std::ffi::c_int;
 
@@ -16,6 +17,8 @@ pub struct Entry {
     pub init: fn(&Params, &'static Abi, threads: bool) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal>,
     /// Moves things on; returns how many completions it saw.
     pub progress: fn() -> c_int,
+    /// What all ports have counted, those included that are closed.
+    pub counters: fn() -> Stats,
     /// After the last module's finalize, or after an init without modules. Joins what is left.
     pub close: fn(),
 }
@@ -25,5 +28,6 @@ pub static TRANSPORT: Entry = Entry {
     functions: super::start::functions,
     init: super::start::init,
     progress: super::start::progress,
+    counters: super::start::counters,
     close: super::start::close,
 };

@@ -147,6 +147,11 @@ fn filter(verbosity: i32) -> LevelFilter {
     }
 }
 
+/// A line that the user has asked for, whatever the verbosity.
+pub fn tell(line: &str) {
+    write_line(line);
+}
+
 fn write_line(line: &str) {
     let sink = *SINK.lock().unwrap_or_else(PoisonError::into_inner);
     match sink {

@@ -14,6 +14,8 @@
 mod callbacks;
 /// The exported component and its life.
 pub mod component;
+/// Counters as performance variables.
+pub mod counters;
 /// What the component calls of the rest.
 pub mod entry;
 mod frag;

@@ -144,6 +144,15 @@ impl State {
     }
 }
 
+/// What a module leaves behind at its end.
+#[derive(Clone, Debug)]
+pub struct AtEnd {
+    /// Where the timelines of its connections go.
+    pub timelines: Option<PathBuf>,
+    /// What it has counted is printed.
+    pub tells: bool,
+}
+
 /// Which of our modules it is.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -168,8 +177,7 @@ pub struct Module {
     place: Place,
     /// What peers are told and compared with.
     pub layout: Layout,
-    /// Where the timelines of its connections go at the end.
-    timelines: Option<PathBuf>,
+    at_end: AtEnd,
 }
 
 // SAFETY: `state` is entered by `with` and `progress` only, which lock when there is more than one
@@ -187,7 +195,7 @@ impl Module {
         abi: &'static Abi,
         transport: Transport<Cookie>,
         place: Place,
-        timelines: Option<PathBuf>,
+        at_end: AtEnd,
     ) -> &'static Module {
         let layout = transport.layout().clone();
         let state = State {
@@ -206,7 +214,7 @@ impl Module {
             next: AtomicPtr::new(std::ptr::null_mut()),
             place,
             layout,
-            timelines,
+            at_end,
         }))
     }
 

@@ -4,7 +4,7 @@
 use super::callbacks;
 use super::guard;
 use super::handle::HANDLE_LEN;
-use super::module::{Module, Place};
+use super::module::{AtEnd, Module, Place};
 use super::params::{self, DeviceChoice, Params, Template};
 use super::peers;
 use super::show::{Refusal, Report, see_parameters};
@@ -14,6 +14,7 @@ use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as Modex
 use crate::transport::Transport;
 use crate::transport::config::{Bound, Config, Signalling};
 use crate::transport::device::{self, Choice, DeviceError, Filter, Port, PortConfig};
+use crate::transport::stats::Stats;
 use opal_sys::{Abi, MCA_BTL_FLAGS_PUT, mca_btl_base_module_t};
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -60,7 +61,8 @@ pub fn init(
         let timelines = timelines::file(&params.timeline, me, port.context.name(), port.num);
         let name = format!("{} port {}", port.context.name(), port.num);
         let place = Place { index: modules.len(), name, soft: port.soft };
-        modules.push(Module::new(module_base(port), abi, transport, place, timelines));
+        let at_end = AtEnd { timelines, tells: params.stats != 0 };
+        modules.push(Module::new(module_base(port), abi, transport, place, at_end));
     }
     if let (Some(error), true) = (unfit, modules.is_empty()) {
         return Err(refuse_port(params, &error));
@@ -148,6 +150,11 @@ const LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 /// Looks around on every port.
 pub fn progress() -> c_int {
     Module::progress_all()
+}
+
+/// What all ports have counted.
+pub fn counters() -> Stats {
+    Module::counters()
 }
 
 /// The component closes; the modules have been finalized, but for those that Open MPI never took.

@@ -1,53 +1,117 @@
 //! Counters of one transport: plain numbers, written by the thread that holds it.
 #![forbid(unsafe_code)]
 
-/// What happened since the transport was opened. Those marked "never" should stay 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+use std::fmt;
+
+/// Declares each counter once: its field, its line in [`Stats::TABLE`], its part of a sum.
+macro_rules! counters {
+    ($($(#[doc = $help:literal])+ $name:ident,)+) => {
+        /// What happened since the transport was opened. Those marked "never" should stay 0.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[doc = $help])+ pub $name: u64,)+
+        }
+
+        impl Stats {
+            /// Nothing has happened.
+            pub const NONE: Stats = Stats { $($name: 0,)+ };
+
+            /// Every counter.
+            pub const TABLE: &'static [Counter] =
+                &[$(Counter { name: stringify!($name), help: concat!($($help),+), of: |stats| stats.$name },)+];
+
+            /// Adds what another transport has counted.
+            pub fn add(&mut self, other: &Stats) {
+                $(self.$name += other.$name;)+
+            }
+        }
+    };
+}
+
+/// One counter.
+#[derive(Debug)]
+pub struct Counter {
+    /// The name of the field.
+    pub name: &'static str,
+    /// What it counts, with a leading space in front of each line.
+    pub help: &'static str,
+    /// Its value.
+    pub of: fn(&Stats) -> u64,
+}
+
+counters! {
     /// Messages sent inline, straight from the caller's buffer.
-    pub sent_inline: u64,
+    sent_inline,
     /// Messages sent from a registered buffer.
-    pub sent_buffered: u64,
+    sent_buffered,
     /// Messages that had to wait for a connection, a credit or a work queue entry.
-    pub sent_late: u64,
+    sent_late,
     /// Completions of sends that were looked at.
-    pub completions: u64,
+    completions,
     /// Messages delivered to the upper layer.
-    pub received: u64,
+    received,
     /// Explicit credit messages sent.
-    pub credit_messages: u64,
+    credit_messages,
     /// RDMA operations posted.
-    pub rdma: u64,
+    rdma,
     /// Connections that came up.
-    pub connected: u64,
+    connected,
     /// Connections that were begun anew, because the peer had left before they were up, or is back.
-    pub renewed: u64,
+    renewed,
     /// Endpoints that failed.
-    pub failed: u64,
+    failed,
     /// Buffers taken beyond the pool's limit, because the caller was inside a receive callback.
-    pub beyond_limit: u64,
+    beyond_limit,
     /// X queues: endpoints that went on over another send queue pair, because the one to their node
     /// broke.
-    pub rerouted: u64,
+    rerouted,
     /// X queues: messages and operations that were posted again for that reason.
-    pub replayed: u64,
+    replayed,
     /// X queues: messages that came a second time, and were dropped.
-    pub repeated: u64,
+    repeated,
     /// Messages that were held back, because too many answers waited.
-    pub held: u64,
+    held,
     /// Those among them that were executed before the answers were out, because nothing else moved.
-    pub trickled: u64,
+    trickled,
     /// Messages that arrived before their endpoint was known.
-    pub parked: u64,
+    parked,
     /// Messages and modex data that no oxib of this version writes (never).
-    pub refused: u64,
+    refused,
     /// Completions of connections and requests that are gone.
-    pub stale: u64,
+    stale,
 }
 
 impl Stats {
     /// Grows with whatever the upper layer gives us to send.
     pub fn handed_over(&self) -> u64 {
         self.sent_inline + self.sent_buffered + self.sent_late + self.rdma
+    }
+}
+
+/// The counters that are not zero.
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut between = "";
+        for counter in Stats::TABLE {
+            let count = (counter.of)(self);
+            if count != 0 {
+                write!(f, "{between}{} {count}", counter.name)?;
+                between = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_has_been_counted() {
+        let mut stats = Stats { sent_inline: 3, stale: 1, ..Stats::NONE };
+        stats.add(&Stats { sent_inline: 4, ..Stats::NONE });
+        assert_eq!(stats.to_string(), "sent_inline 7, stale 1");
+        assert_eq!(Stats::NONE, Stats::default());
     }
 }

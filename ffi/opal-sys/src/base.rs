@@ -23,6 +23,23 @@ type VarRegisterFn = unsafe extern "C" fn(
     mca_base_var_scope_t,
     *mut c_void,
 ) -> c_int;
+type CounterRegisterFn = unsafe extern "C" fn(
+    *const mca_base_component_t,
+    *const c_char,
+    *const c_char,
+    c_int,
+    c_int,
+    mca_base_var_type_t,
+    *mut mca_base_var_enum_t,
+    c_int,
+    mca_base_pvar_flag_t,
+    Option<ReadCounterFn>,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+) -> c_int;
+/// Reads a counter: the variable, a place for its value, the object that it is bound to.
+pub type ReadCounterFn = unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void) -> c_int;
 type FindFn = unsafe extern "C" fn(*const c_char, *mut c_int) -> c_int;
 type ValueFn =
     unsafe extern "C" fn(c_int, *mut *const c_void, *mut mca_base_var_source_t, *mut *const c_char) -> c_int;
@@ -36,6 +53,7 @@ const DEFAULT_STREAM: c_int = 0;
 pub struct Base {
     output: OutputFn,
     var_register: VarRegisterFn,
+    counter_register: CounterRegisterFn,
     var_find: FindFn,
     var_value: ValueFn,
     base_params: BaseParamsFn,
@@ -52,6 +70,16 @@ pub struct StringVar<'a> {
     pub scope: mca_base_var_scope_t,
 }
 
+/// One counter to register as a performance variable.
+#[derive(Debug, Clone, Copy)]
+pub struct CounterVar<'a> {
+    /// Without the prefix `btl_<component>_`.
+    pub name: &'a CStr,
+    pub help: &'a CStr,
+    /// 1 to 9, as of parameters.
+    pub level: u8,
+}
+
 impl Base {
     /// Finds the functions in this process.
     ///
@@ -62,12 +90,13 @@ impl Base {
     }
 
     pub(crate) fn resolve(find: Resolver<'_>) -> Result<Self, AbiError> {
-        // SAFETY: the signatures are those of opal/util/output.h, opal/mca/base/mca_base_var.h and
-        // opal/mca/btl/base/base.h, equal in v4.1.0 to v5.0.10.
+        // SAFETY: the signatures are those of opal/util/output.h, opal/mca/base/mca_base_var.h,
+        // opal/mca/base/mca_base_pvar.h and opal/mca/btl/base/base.h, equal in v4.1.0 to v5.0.10.
         unsafe {
             Ok(Self {
                 output: symbols::function(find, c"opal_output")?,
                 var_register: symbols::function(find, c"mca_base_component_var_register")?,
+                counter_register: symbols::function(find, c"mca_base_component_pvar_register")?,
                 var_find: symbols::function(find, c"mca_base_var_find_by_name")?,
                 var_value: symbols::function(find, c"mca_base_var_get_value")?,
                 base_params: symbols::function(find, c"mca_btl_base_param_register")?,
@@ -150,6 +179,42 @@ impl Base {
                 level,
                 var.scope,
                 storage.cast(),
+            )
+        };
+        if index < 0 { Err(index) } else { Ok(()) }
+    }
+
+    /// Registers a counter of type `unsigned long long`, whose value `read` writes.
+    ///
+    /// # Errors
+    /// The OPAL status.
+    ///
+    /// # Safety
+    /// `component` is the component being registered; `read` writes an `unsigned long long` and lives until that is closed.
+    pub unsafe fn register_counter(
+        &self,
+        component: *const mca_base_component_t,
+        var: &CounterVar<'_>,
+        read: ReadCounterFn,
+    ) -> Result<(), c_int> {
+        let flags = MCA_BASE_PVAR_FLAG_READONLY | MCA_BASE_PVAR_FLAG_CONTINUOUS | MCA_BASE_PVAR_FLAG_IWG;
+        let none = ptr::null_mut();
+        // SAFETY: strings are NUL-terminated and copied, no enumerator, no context; the caller vouches for the rest.
+        let index = unsafe {
+            (self.counter_register)(
+                component,
+                var.name.as_ptr(),
+                var.help.as_ptr(),
+                c_int::from(var.level.clamp(1, 9)) - 1,
+                MCA_BASE_PVAR_CLASS_COUNTER,
+                MCA_BASE_VAR_TYPE_UNSIGNED_LONG_LONG,
+                ptr::null_mut(),
+                MCA_BASE_VAR_BIND_NO_OBJECT,
+                flags,
+                Some(read),
+                none,
+                none,
+                none,
             )
         };
         if index < 0 { Err(index) } else { Ok(()) }

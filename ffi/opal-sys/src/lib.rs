@@ -37,7 +37,7 @@ mod v4_1;
 mod v5_0;
 
 pub use abi::Abi;
-pub use base::{Base, StringVar};
+pub use base::{Base, CounterVar, ReadCounterFn, StringVar};
 pub use btl::*;
 pub use class::*;
 pub use convertor::*;

@@ -53,9 +53,19 @@ pub struct mca_base_var_enum_t {
 pub type mca_base_var_type_t = u32;
 pub const MCA_BASE_VAR_TYPE_INT: mca_base_var_type_t = 0;
 pub const MCA_BASE_VAR_TYPE_UNSIGNED_INT: mca_base_var_type_t = 1;
+pub const MCA_BASE_VAR_TYPE_UNSIGNED_LONG_LONG: mca_base_var_type_t = 3;
 pub const MCA_BASE_VAR_TYPE_SIZE_T: mca_base_var_type_t = 4;
 pub const MCA_BASE_VAR_TYPE_STRING: mca_base_var_type_t = 5;
 pub const MCA_BASE_VAR_TYPE_BOOL: mca_base_var_type_t = 7;
+
+/// Performance variables: a counter, bound to no object; what its value may be taken for.
+pub const MCA_BASE_PVAR_CLASS_COUNTER: std::ffi::c_int = 6;
+pub const MCA_BASE_VAR_BIND_NO_OBJECT: std::ffi::c_int = 0;
+pub type mca_base_pvar_flag_t = u32;
+/// Gone with its component.
+pub const MCA_BASE_PVAR_FLAG_IWG: mca_base_pvar_flag_t = 0x40;
+pub const MCA_BASE_PVAR_FLAG_READONLY: mca_base_pvar_flag_t = 0x80;
+pub const MCA_BASE_PVAR_FLAG_CONTINUOUS: mca_base_pvar_flag_t = 0x100;
 
 /// Who must agree on a variable's value; information for MPI_T tools.
 pub type mca_base_var_scope_t = u32;

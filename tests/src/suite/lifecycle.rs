@@ -17,6 +17,12 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         format!("MPI_T finds the parameters of {name} before and during MPI, as often as it is opened"),
         tools,
     ));
+    if setting.transport.needs_plugin() {
+        cases.push(Case::new(
+            format!("a tool reads the counters of {name}, and a parameter prints them"),
+            counters,
+        ));
+    }
     cases
 }
 
@@ -41,6 +47,19 @@ fn level(number: usize) -> Case {
 fn tools(setting: &Setting) -> Result<()> {
     let prefix = format!("btl_{}_", setting.transport.name);
     passes(&setting.job(2, "tools")?.arguments([prefix]), "tools", DEADLINE).map(drop)
+}
+
+fn counters(setting: &Setting) -> Result<()> {
+    let name = &setting.transport.name;
+    let job = setting.job(2, "counters")?.arguments([format!("btl_{name}_")]);
+    let job = job.parameter(&format!("btl_{name}_stats"), "1");
+    let finished = passes(&job, "counters", DEADLINE)?;
+    let told = finished.output.lines().filter(|line| line.contains("has counted: sent_inline ")).count();
+    if told == 2 {
+        return Ok(());
+    }
+    let Failure(text) = job.explain(&finished);
+    Err(Failure(format!("{told} of 2 ranks print what they have counted: {text}")))
 }
 
 fn local(setting: &Setting) -> Result<()> {

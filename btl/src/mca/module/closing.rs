@@ -4,6 +4,7 @@
 use super::parting::Parting;
 use super::{Cookie, Module, Place, State};
 use crate::mca::timelines;
+use crate::transport::stats::Stats;
 use crate::transport::{EpId, Transport, Upcall};
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +12,9 @@ use std::time::{Duration, Instant};
 
 /// The removals of all ports: Open MPI takes a peer away from each of them in turn.
 static PARTING: Mutex<Parting> = Mutex::new(Parting::new());
+
+/// What ports have counted that are closed.
+static CLOSED: Mutex<Stats> = Mutex::new(Stats::NONE);
 
 fn parting<R>(f: impl FnOnce(&mut Parting) -> R) -> R {
     f(&mut PARTING.lock().unwrap_or_else(PoisonError::into_inner))
@@ -22,6 +26,17 @@ fn drain_all(transport: &mut Transport<Cookie>, ids: &[EpId]) -> bool {
 }
 
 impl Module {
+    /// What all ports have counted.
+    pub fn counters() -> Stats {
+        let mut sum = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut module = Module::linked(&super::FIRST);
+        while let Some(this) = module {
+            sum.add(&this.transport(Stats::NONE, |t| t.stats));
+            module = Module::linked(&this.next);
+        }
+        sum
+    }
+
     /// `btl_del_procs`: what is queued goes out first. What was begun and can't end any more is
     /// told so before this returns: Open MPI makes no progress afterwards.
     pub fn remove(&'static self, ids: &[EpId]) {
@@ -69,6 +84,10 @@ impl Module {
         let (received, rdma) = (stats.received, stats.rdma);
         log::info!("{name} carried {sent} messages out, {received} in, and {rdma} puts and gets");
         log::debug!("module {index}: {stats:?}");
+        if self.at_end.tells {
+            crate::mca::log::tell(&format!("{name} has counted: {stats}"));
+        }
+        CLOSED.lock().unwrap_or_else(PoisonError::into_inner).add(stats);
         log::debug!("module {index}: connections {:?}", transport.connection_counters());
     }
 
@@ -108,7 +127,7 @@ impl Module {
             if self.place.soft {
                 log::debug!("software device: {:?}", softib::stats());
             }
-            if let Some(file) = &self.timelines {
+            if let Some(file) = &self.at_end.timelines {
                 timelines::write(file, &transport.timelines());
             }
             transport.close();

@@ -93,6 +93,7 @@ pub struct Params {
     pub max_unsig_wrs: u16,
     pub max_unsig_bytes: u32,
     pub max_answers: u32,
+    pub stats: u8,
     pub finalize_timeout: Duration,
     /// Folder; empty: none.
     pub timeline: String,
@@ -158,6 +159,7 @@ impl Params {
             max_unsig_wrs: 0,
             max_unsig_bytes: 0,
             max_answers: 0,
+            stats: 0,
             finalize_timeout: Duration::ZERO,
             timeline: String::new(),
             verbose: 0,

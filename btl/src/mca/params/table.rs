@@ -391,6 +391,14 @@ pub static ROWS: &[Row] = &[
          until some have gone. They are not read, and their sender comes to stand still",
         max_answers
     ),
+    number!(
+        c"stats",
+        0..=1,
+        "0",
+        4,
+        "1: each process prints at its end what its ports have counted (docs/counters.md)",
+        stats
+    ),
     Row {
         name: c"finalize_timeout",
         kind: Kind::Time { min: Duration::ZERO, max: Duration::from_secs(3600) },
