@@ -28,6 +28,8 @@ pub mod layout;
 pub mod modex;
 /// Fragments that cannot go yet.
 pub mod pending;
+/// Registrations of user memory that are kept for the next transfer.
+pub mod regcache;
 /// The message header and control messages.
 pub mod wire;
 
