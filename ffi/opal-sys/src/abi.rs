@@ -9,6 +9,7 @@ use crate::checks;
 use crate::convertor::{self, opal_convertor_pack_fn, opal_convertor_t};
 use crate::error::AbiError;
 use crate::family::{Family, ModexError, NoReceiver, Received};
+use crate::memory::MemoryHooks;
 use crate::process::{opal_bitmap_t, opal_proc_t, opal_process_name_t};
 use crate::status::OPAL_SUCCESS;
 use crate::symbols::{self, Resolver};
@@ -39,6 +40,7 @@ pub struct Abi {
     pack: opal_convertor_pack_fn,
     set_bit: SetBitFn,
     process_info: Option<NonNull<u8>>,
+    memory_hooks: Option<MemoryHooks>,
 }
 
 // SAFETY: addresses of code and of static objects of the library, which may be read from every thread.
@@ -83,6 +85,7 @@ impl Abi {
                 pack: symbols::function(find, c"opal_convertor_pack")?,
                 set_bit: symbols::function(find, c"opal_bitmap_set_bit")?,
                 process_info: find(c"opal_process_info").map(NonNull::cast),
+                memory_hooks: MemoryHooks::resolve(find),
             })
         }
     }
@@ -100,6 +103,11 @@ impl Abi {
     /// The family's table, for its name and the exchange of addresses.
     pub fn family(&self) -> &dyn Family {
         &*self.family
+    }
+
+    /// Calls for memory that is given back to the system, if this build has them.
+    pub fn memory_hooks(&self) -> Option<&MemoryHooks> {
+        self.memory_hooks.as_ref()
     }
 
     /// True when more than one thread may call us. It can become true after our init: read it on every entry.
