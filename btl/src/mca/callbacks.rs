@@ -222,13 +222,12 @@ unsafe extern "C" fn register_mem(
     flags: u32,
 ) -> Handle {
     // SAFETY: a module of ours; the upper layer keeps the memory until it deregisters.
-    guard("btl_register_mem", null_mut(), || unsafe { module(raw).register(base, size, flags).cast() })
+    guard("btl_register_mem", null_mut(), || unsafe { module(raw).register(base, size, flags) })
 }
 
-unsafe extern "C" fn deregister_mem(_raw: Raw, handle: Handle) -> c_int {
-    // SAFETY: a handle that `register_mem` returned, given back once.
-    guard("btl_deregister_mem", (), || drop(unsafe { Box::from_raw(handle.cast::<RegHandle>()) }));
-    OPAL_SUCCESS
+unsafe extern "C" fn deregister_mem(raw: Raw, handle: Handle) -> c_int {
+    // SAFETY: a module of ours, and a handle that its `register_mem` returned, given back once.
+    guard("btl_deregister_mem", OPAL_ERROR, || unsafe { module(raw).deregister(handle) })
 }
 
 unsafe extern "C" fn register_error(raw: Raw, callback: mca_btl_base_module_error_cb_fn_t) -> c_int {

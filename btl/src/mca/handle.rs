@@ -1,7 +1,9 @@
 //! Registration handles: the part that travels to the peer (the keys) in front, the registration
-//! behind.
+//! behind. All users of a registration have the same handle.
 
+use crate::protocol::regcache::Key;
 use opal_sys::*;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use verbs::{Access, LKey, Mr, Pd, RKey};
@@ -15,11 +17,18 @@ pub const HANDLE_LEN: usize = 8;
 pub struct RegHandle {
     rkey: u32,
     lkey: u32,
+    key: Key,
+    _registered: Registered,
+}
+
+/// A registration of user memory.
+#[derive(Debug)]
+pub struct Registered {
     mr: Mr,
     _lent: Lent,
 }
 
-/// Registrations that the upper layer has, over all modules: they may share a device's table of
+/// Registrations of user memory, those without a user among them, over all modules: they may share a device's table of
 /// keys.
 static LENT: AtomicU32 = AtomicU32::new(0);
 
@@ -60,30 +69,53 @@ pub enum Refused {
 
 const _: () = assert!(std::mem::offset_of!(RegHandle, lkey) + 4 == HANDLE_LEN);
 
-impl RegHandle {
-    /// Registers memory for what `flags` (`MCA_BTL_REG_FLAG_*`) allow, unless there are `most`
-    /// registrations already.
+impl Registered {
+    /// Registers memory, unless there are `most` registrations already.
     ///
     /// # Safety
-    /// The memory stays mapped as long as the handle lives.
-    pub unsafe fn register(
+    /// As [`Mr::register`].
+    pub unsafe fn new(
         pd: &Arc<Pd>,
-        addr: *mut u8,
-        len: usize,
-        flags: u32,
+        range: &Range<usize>,
+        access: Access,
         most: u32,
-    ) -> Result<Box<RegHandle>, Refused> {
+    ) -> Result<Self, Refused> {
         let lent = Lent::take(most).ok_or(Refused::Share(most))?;
-        // SAFETY: the memory stays mapped as long as the handle lives, and the handle owns the
-        // registration.
-        let mr = unsafe { Mr::register(pd, addr, len, access(flags, pd.context().is_iwarp())) }?;
-        Ok(Box::new(RegHandle { rkey: mr.rkey().0, lkey: mr.lkey().0, mr, _lent: lent }))
+        // SAFETY: the caller promises what this asks for.
+        let mr = unsafe { Mr::register(pd, range.start as *mut u8, range.len(), access) }?;
+        Ok(Registered { mr, _lent: lent })
+    }
+
+    /// The handle of a registration that the cache has under `key`.
+    pub fn handle(self, key: Key) -> RegHandle {
+        RegHandle { rkey: self.mr.rkey().0, lkey: self.mr.lkey().0, key, _registered: self }
+    }
+}
+
+impl Refused {
+    /// Fewer registrations would help.
+    pub fn is_shortage(&self) -> bool {
+        match self {
+            Refused::Share(_) | Refused::Buffers(_) => true,
+            Refused::Device(error) => error.errno() == libc::ENOMEM,
+        }
+    }
+}
+
+impl RegHandle {
+    /// What the cache has the registration under.
+    ///
+    /// # Safety
+    /// `handle` is one that `register_mem` returned, not deregistered yet.
+    pub unsafe fn key(handle: *const mca_btl_base_registration_handle_t) -> Key {
+        // SAFETY: the handle is a live `RegHandle`, which is only read.
+        unsafe { (*handle.cast::<RegHandle>()).key }
     }
 
     /// The key for local use, of a handle of ours.
     ///
     /// # Safety
-    /// `handle` came from `register` and is alive.
+    /// `handle` is one that `register_mem` returned, not deregistered yet.
     pub unsafe fn local(handle: *const mca_btl_base_registration_handle_t) -> LKey {
         // SAFETY: the handle is a live `RegHandle`.
         LKey(unsafe { (*handle.cast::<RegHandle>()).lkey })
@@ -99,9 +131,9 @@ impl RegHandle {
     }
 }
 
-/// A peer that may write needs memory that the device may write locally, too (IBTA 10.6.3.1). On
+/// What `flags` (`MCA_BTL_REG_FLAG_*`) ask for. A peer that may write needs memory that the device may write locally, too (IBTA 10.6.3.1). On
 /// iWARP the answer to a READ is written as a peer writes (ibv_reg_mr(3)).
-fn access(flags: u32, iwarp: bool) -> Access {
+pub fn access(flags: u32, iwarp: bool) -> Access {
     let mut access = Access::empty();
     if flags & (MCA_BTL_REG_FLAG_LOCAL_WRITE | MCA_BTL_REG_FLAG_REMOTE_WRITE) != 0 {
         access |= Access::LOCAL_WRITE;

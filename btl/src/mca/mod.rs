@@ -22,14 +22,19 @@ mod frag;
 /// No panic crosses into C.
 pub mod guard;
 mod handle;
+/// What is released of the process's memory.
+mod hooks;
 /// The `log` crate, through Open MPI's output.
 pub mod log;
+/// Ranges of memory, from any thread to readers.
+mod marks;
 /// The exchange of addresses.
 pub mod modex_io;
 mod module;
 /// The parameters, one table.
 pub mod params;
 mod peers;
+mod registrations;
 /// Messages that a user must see.
 pub mod show;
 mod start;

@@ -9,12 +9,14 @@ mod flush;
 mod guarded;
 mod inside;
 mod parting;
+mod registering;
 mod sending;
 mod turns;
 
 use super::frag::Frag;
-use super::handle::{Refused, RegHandle};
+use super::registrations::Registrations;
 use crate::protocol::layout::Layout;
+use crate::protocol::regcache::Limits;
 use crate::transport::{Delivery, EpId, Transport, Upcall};
 use opal_sys::*;
 
@@ -178,6 +180,9 @@ pub struct Module {
     /// What peers are told and compared with.
     pub layout: Layout,
     at_end: AtEnd,
+    /// The user's memory that peers or puts and gets of ours may touch.
+    registrations: Registrations,
+    iwarp: bool,
 }
 
 // SAFETY: `state` is entered by `with` and `progress` only, which lock when there is more than one
@@ -196,8 +201,9 @@ impl Module {
         transport: Transport<Cookie>,
         place: Place,
         at_end: AtEnd,
+        limits: Limits,
     ) -> &'static Module {
-        let layout = transport.layout().clone();
+        let (layout, iwarp) = (transport.layout().clone(), transport.pd().context().is_iwarp());
         let state = State {
             transport: Some(transport),
             free: Vec::new(),
@@ -215,6 +221,8 @@ impl Module {
             place,
             layout,
             at_end,
+            registrations: Registrations::new(limits),
+            iwarp,
         }))
     }
 
@@ -484,27 +492,6 @@ impl Module {
             t.later(Cookie::Operation(Operation { ticket, ..operation }));
         });
         OPAL_SUCCESS
-    }
-
-    /// `btl_register_mem`; NULL if the device refuses.
-    ///
-    /// # Safety
-    /// The memory stays mapped until `deregister`.
-    pub unsafe fn register(&self, base: *mut c_void, len: usize, flags: u32) -> *mut RegHandle {
-        let Some(lent) = self.transport(None, |t| Some(t.lend().map(|pd| (pd, t.lendable())))) else {
-            return std::ptr::null_mut();
-        };
-        let registered = lent.map_err(Refused::from).and_then(|(pd, most)| {
-            // SAFETY: the memory stays mapped until `deregister`, which drops the handle.
-            unsafe { RegHandle::register(&pd, base.cast(), len, flags, most) }
-        });
-        match registered {
-            Ok(handle) => Box::into_raw(handle),
-            Err(refused) => {
-                log::warn!("{refused}");
-                std::ptr::null_mut()
-            }
-        }
     }
 
     /// `btl_register_error`.

@@ -4,6 +4,7 @@
 use super::callbacks;
 use super::guard;
 use super::handle::HANDLE_LEN;
+use super::hooks;
 use super::module::{AtEnd, Module, Place};
 use super::params::{self, DeviceChoice, Params, Template};
 use super::peers;
@@ -11,11 +12,12 @@ use super::show::{Refusal, Report, see_parameters};
 use super::timelines;
 use crate::protocol::layout::{self, Layout};
 use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as ModexPort};
+use crate::protocol::regcache::Limits;
 use crate::transport::Transport;
 use crate::transport::config::{Bound, Config, Signalling};
 use crate::transport::device::{self, Choice, DeviceError, Filter, Port, PortConfig};
 use crate::transport::stats::Stats;
-use opal_sys::{Abi, MCA_BTL_FLAGS_PUT, mca_btl_base_module_t};
+use opal_sys::{Abi, LeavePinned, MCA_BTL_FLAGS_PUT, mca_btl_base_module_t};
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -43,6 +45,7 @@ pub fn init(
     if params.max_btls > 0 {
         ports.truncate(params.max_btls as usize);
     }
+    watch_memory(params, abi);
     let me = abi.my_name().word();
     let mut modules: Vec<&'static Module> = Vec::new();
     let mut published = Vec::new();
@@ -62,7 +65,8 @@ pub fn init(
         let name = format!("{} port {}", port.context.name(), port.num);
         let place = Place { index: modules.len(), name, soft: port.soft };
         let at_end = AtEnd { timelines, tells: params.stats != 0 };
-        modules.push(Module::new(module_base(port), abi, transport, place, at_end));
+        let limits = cache_limits(params, port.soft);
+        modules.push(Module::new(module_base(port), abi, transport, place, at_end, limits));
     }
     if let (Some(error), true) = (unfit, modules.is_empty()) {
         return Err(refuse_port(params, &error));
@@ -82,6 +86,30 @@ pub fn init(
     guard::after_panic(Module::tell_broken);
     *MODULES.lock().unwrap_or_else(PoisonError::into_inner) = modules;
     Ok(raw)
+}
+
+/// Registrations are kept if what is released of memory is seen, and the user lets them be.
+fn watch_memory(params: &Params, abi: &'static Abi) {
+    if params.reg_cache_max == 0 {
+        return log::debug!("no registrations are kept: btl_oxib_reg_cache_max is 0");
+    }
+    match hooks::start(abi) {
+        Ok(()) if hooks::sees_heap() => log::debug!("registrations are kept for the next transfer"),
+        Ok(()) => log::debug!("registrations are kept, but not of the heap: its end is not seen to move"),
+        Err((LeavePinned::Always, why)) => {
+            log::warn!("no registrations are kept, although mpi_leave_pinned is set: {why}");
+        }
+        Err((_, why)) => log::debug!("no registrations are kept: {why}"),
+    }
+}
+
+/// What a cache may hold; of memory that the process may lock, hardware's at most half.
+fn cache_limits(params: &Params, soft: bool) -> Limits {
+    let bytes = usize::try_from(params.reg_cache_bytes).unwrap_or(usize::MAX);
+    let bytes = if bytes == 0 { usize::MAX } else { bytes };
+    let lockable = if soft { None } else { verbs::locked_memory() };
+    let half = lockable.and_then(|most| usize::try_from(most / 2).ok());
+    Limits { count: params.reg_cache_max as usize, bytes: half.map_or(bytes, |half| bytes.min(half)) }
 }
 
 /// Why a port is not used.
@@ -162,6 +190,7 @@ pub fn close() {
     Module::chain(&[]);
     let modules = std::mem::take(&mut *MODULES.lock().unwrap_or_else(PoisonError::into_inner));
     modules.into_iter().for_each(Module::finalize);
+    hooks::stop();
 }
 
 fn find_ports(params: &Params, abi: &Abi) -> Result<Vec<Port>, DeviceError> {

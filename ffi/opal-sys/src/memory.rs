@@ -7,8 +7,8 @@
 //!
 //! Nothing opens the framework but its users: its own caches (rcache) when they are made, UCX,
 //! libfabric. A support level of 0 is what everyone else sees. Once closed by its last user it takes its
-//! patches back, and cannot make them again in this process, though the level stays: a caller
-//! has to see for itself whether callbacks come.
+//! patches back, and most releases cannot make them again in this process, though the level stays: a
+//! caller has to see for itself whether callbacks come.
 //!
 //! Sources: `opal/memoryhooks/memory.{h,c}`, `opal/mca/memory/{base,patcher}`, `opal/mca/rcache/base` and
 //! `opal/runtime/opal_params*.c` of v4.1.4 and v5.0.5, which agree in all of this.

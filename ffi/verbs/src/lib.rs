@@ -45,7 +45,7 @@ pub use cq::{CompChannel, Cq};
 pub use driver::Driver;
 pub use error::{Error, Explain, explain_errors};
 pub use event::AsyncEvent;
-pub use mr::{Access, Mr, Pd};
+pub use mr::{Access, Mr, Pd, locked_memory};
 pub use pool::{Buf, Pool, PoolConfig, PoolError};
 pub use posted::{Destroyed, Posted, SEND_COUNT};
 pub use qp::Qp;

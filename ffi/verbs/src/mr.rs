@@ -88,8 +88,8 @@ impl Mr {
     /// Too much is locked, the memory is not there, or the device has no more registrations.
     ///
     /// # Safety
-    /// The memory stays mapped as long as the registration lives, and nothing relies on its contents where `access`
-    /// lets others write.
+    /// The memory stays mapped as long as work requests or peers use the keys of the registration, and nothing relies on
+    /// its contents meanwhile where `access` lets others write.
     pub unsafe fn register(pd: &Arc<Pd>, addr: *mut u8, len: usize, access: Access) -> Result<Mr, Error> {
         let bits = access.bits().cast_signed();
         // SAFETY: a live domain; the caller vouches for the memory.
@@ -151,7 +151,7 @@ fn is_nearly(held: u32, most: u32) -> bool {
 }
 
 /// How much memory the process may lock, if there is a limit.
-fn locked_memory() -> Option<u64> {
+pub fn locked_memory() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: room for the answer.
     let code = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };

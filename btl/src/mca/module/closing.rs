@@ -83,6 +83,14 @@ impl Module {
         let sent = stats.sent_inline + stats.sent_buffered;
         let (received, rdma) = (stats.received, stats.rdma);
         log::info!("{name} carried {sent} messages out, {received} in, and {rdma} puts and gets");
+        let cache = self.registrations.counters();
+        log::info!(
+            "{name} found {} of {} registrations in its cache ({} were evicted, {} invalidated)",
+            cache.hits,
+            cache.hits + cache.misses,
+            cache.evicted,
+            cache.invalidated
+        );
         log::debug!("module {index}: {stats:?}");
         if self.at_end.tells {
             crate::mca::log::tell(&format!("{name} has counted: {stats}"));
@@ -124,6 +132,7 @@ impl Module {
         });
         if let Some(transport) = transport {
             self.tell(&transport);
+            self.registrations.close();
             if self.place.soft {
                 log::debug!("software device: {:?}", softib::stats());
             }

@@ -75,6 +75,10 @@ pub struct Params {
     /// Buffers; 0: no limit.
     pub free_list_max: u32,
     pub free_list_inc: u32,
+    /// Registrations; 0: no cache.
+    pub reg_cache_max: u32,
+    /// Bytes; 0: no limit.
+    pub reg_cache_bytes: u64,
     /// Bytes; `None`: the port's.
     pub mtu: Option<u32>,
     pub gid_index: u8,
@@ -145,6 +149,8 @@ impl Params {
             max_inline: None,
             free_list_max: 0,
             free_list_inc: 0,
+            reg_cache_max: 0,
+            reg_cache_bytes: 0,
             mtu: None,
             gid_index: 0,
             pkey: 0,

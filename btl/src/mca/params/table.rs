@@ -268,6 +268,27 @@ pub static ROWS: &[Row] = &[
         "Buffers by which a pool grows at a time; a large one grows by an eighth",
         free_list_inc
     ),
+    number!(
+        c"reg_cache_max",
+        0..=1048576,
+        "8192",
+        4,
+        "Registrations of user memory that a port keeps for the next transfer; 0 means none, as does mpi_leave_pinned 0",
+        reg_cache_max
+    ),
+    Row {
+        name: c"reg_cache_bytes",
+        kind: Kind::Bytes { min: 0, max: 1 << 50 },
+        default: "0",
+        level: 4,
+        scope: Scope::Local,
+        help: "User memory that a port keeps registered at most, what is in use apart; 0 means no limit but half of what the \
+               process may lock (ulimit -l)",
+        apply: |params, value| {
+            params.reg_cache_bytes = value.number();
+            Ok(())
+        },
+    },
     Row {
         name: c"mtu",
         kind: Kind::AutoBytes { min: 256, max: 4096 },
