@@ -6,7 +6,7 @@ use super::guard::{guard, guard_ptr};
 use super::handle::{engine, pd_key, use_pd};
 use crate::engine::initiators::wait_for_initiators;
 use crate::errno::Errno;
-use crate::extras::{dm, paging};
+use crate::extras::{dm, mappings, paging};
 use crate::faults::{Call, calls as faults};
 use crate::objects::CBox;
 use crate::objects::mr::Special;
@@ -65,6 +65,7 @@ pub struct Place {
 /// Registers a checked region.
 pub fn insert(w: &mut World, pd: *mut ibv_pd, region: Region, place: &Place) -> Result<*mut ibv_mr, Errno> {
     w.pds.get(pd_key(pd)).ok_or(Errno::INVAL)?;
+    w.mrs.note_mappings(&w.segment, place.base, region.len);
     let key = if region.addr == place.base && place.dm.is_none() {
         w.mrs.register(&w.segment, region)?
     } else {
@@ -174,6 +175,8 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     guard_ptr(|| {
         let nothing = paging::nothing()?;
+        mappings::mark(nothing.zeroes, nothing.len);
+        mappings::mark(nothing.sink, nothing.len);
         let mut state = engine()?.enter();
         let w = &mut state.w;
         w.pds.get(pd_key(pd)).ok_or(Errno::INVAL)?;

@@ -18,7 +18,7 @@ mod settings;
 
 pub use crate::shm::card::LinkLayer;
 pub use address::ones_complement_sum as header_sum;
-pub(crate) use settings::{Copies, cm_timeout};
+pub(crate) use settings::{Copies, check_memory, cm_timeout};
 pub use settings::{Settings, SettingsError, Variable};
 
 use crate::errno::Errno;

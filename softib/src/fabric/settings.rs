@@ -63,6 +63,8 @@ pub enum Variable {
     Copies,
     /// A number of milliseconds.
     CmTimeout,
+    /// `0` or `1`.
+    CheckMemory,
 }
 
 /// A setting that cannot be understood; names the variable, its value, and what was expected.
@@ -92,6 +94,7 @@ impl fmt::Display for SettingsError {
                 ("SOFTIB_CMA", "0 (never), node (within a node) or 1 (wherever it is allowed)")
             }
             Variable::CmTimeout => ("SOFTIB_CM_TIMEOUT", "a number of milliseconds"),
+            Variable::CheckMemory => ("SOFTIB_CHECK_MEMORY", "0 or 1"),
         };
         write!(f, "{name}={:?}: expected {expected}", self.value)
     }
@@ -199,9 +202,19 @@ pub(crate) fn cm_timeout() -> Result<Option<Duration>, SettingsError> {
     Ok(variable("SOFTIB_CM_TIMEOUT").map(parse).transpose()?.map(Duration::from_millis))
 }
 
+/// Whether RDMA asks if registered memory is still the same (`SOFTIB_CHECK_MEMORY`).
+pub(crate) fn check_memory() -> Result<bool, SettingsError> {
+    match variable("SOFTIB_CHECK_MEMORY").as_deref() {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(text) => Err(error(Variable::CheckMemory, text)),
+    }
+}
+
 /// Whether the variables that are no settings of ports can be understood.
 pub(crate) fn check_environment() -> Result<(), SettingsError> {
     Copies::from_environment()?;
+    check_memory()?;
     cm_timeout().map(drop)
 }
 

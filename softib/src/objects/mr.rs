@@ -9,6 +9,7 @@
 use super::CBox;
 use super::mw::Window;
 use crate::errno::Errno;
+use crate::extras::mappings;
 use crate::reason::{Cause, because};
 use crate::shm::layout::MRS;
 use crate::shm::mrtable::{self, Exposed, Region};
@@ -169,6 +170,27 @@ impl Mrs {
             self.disable(alias);
         }
         Ok(region)
+    }
+
+    /// Notes how memory is mapped that is about to be registered, if that is checked. Regions of what was mapped there before
+    /// end here: the new mark would make them good again.
+    pub fn note_mappings(&mut self, segment: &Segment, addr: u64, len: u64) {
+        if !mappings::are_checked() {
+            return;
+        }
+        let here = std::process::id().cast_signed();
+        let remapped = |region: &Region| {
+            let start = region.addr.max(addr);
+            let both = (region.addr + region.len).min(addr + len).saturating_sub(start);
+            both > 0 && !mappings::are_as_registered(here, region, start, both)
+        };
+        let plain = |region: &&Region| region.access != u32::MAX && region.pd != SPECIAL;
+        let regions = self.entries.iter().map(|entry| &entry.region).filter(plain);
+        let stale: Vec<u32> = regions.filter(|region| remapped(region)).map(|region| region.key).collect();
+        for key in stale {
+            let _valid = self.invalidate(segment, key);
+        }
+        mappings::mark(addr, len);
     }
 
     /// Whether a key has been invalidated and not given back yet.

@@ -112,6 +112,9 @@ unsafe fn apply(mr: *mut ibv_mr, change: &Change) -> Result<(), Errno> {
     };
     let mut state = engine()?.enter();
     let w = &mut state.w;
+    if change.range.is_some() {
+        w.mrs.note_mappings(&w.segment, region.addr, region.len);
+    }
     w.mrs.replace(&w.segment, region);
     use_pd(w, pd_key(c.pd), -1);
     use_pd(w, pd_key(new_pd), 1);

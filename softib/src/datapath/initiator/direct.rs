@@ -2,6 +2,7 @@
 //! its ring, so that the target's dereg waits), and moves the data with process_vm_writev/readv.
 
 use crate::errno::Errno;
+use crate::extras::mappings;
 use crate::fabric::{Copies, guid};
 use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
@@ -32,11 +33,17 @@ pub fn needed(work: &Work) -> u32 {
 /// write to, so `own` is asked for it.
 pub fn direct(peer: &mut Peer, own: &Mrs, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
     let (addr, rkey) = work.remote.memory();
+    if mappings::are_checked() && !sges.iter().all(|sge| is_as_registered(own, sge)) {
+        return Err(IBV_WC_LOC_PROT_ERR);
+    }
     peer.ring.hazard().store(rkey, Ordering::Relaxed);
     fence(Ordering::SeqCst);
     let exposed = if peer.is_self() { own.exposed(rkey) } else { mrtable::look_up(&peer.map, rkey) };
     let (need, len) = (needed(work), u64::from(work.len));
-    let place = exposed.and_then(|exposed| grant.permits(&exposed, need, addr, len));
+    let place = exposed.and_then(|exposed| {
+        let place = grant.permits(&exposed, need, addr, len)?;
+        mappings::are_as_registered(peer.pid, &exposed.region, place, len).then_some(place)
+    });
     let moved = place.map_or(Err(Errno(libc::EFAULT)), |place| transfer(peer, work, place, sges));
     peer.ring.hazard().store(0, Ordering::Release);
     match moved {
@@ -44,6 +51,14 @@ pub fn direct(peer: &mut Peer, own: &Mrs, grant: &Grant, work: &Work, sges: &[ib
         Err(Errno(libc::ESRCH)) => Err(IBV_WC_RETRY_EXC_ERR),
         Err(_) => Err(IBV_WC_REM_ACCESS_ERR),
     }
+}
+
+/// Whether a buffer is in memory that is still the one of its key; what is not in registered memory is our own.
+#[cold]
+fn is_as_registered(own: &Mrs, sge: &ibv_sge) -> bool {
+    let (here, len) = (std::process::id().cast_signed(), u64::from(sge.length));
+    let region = own.find(sge.lkey).filter(|region| region.covers(sge.addr, len));
+    region.is_none_or(|region| mappings::are_as_registered(here, region, sge.addr, len))
 }
 
 fn transfer(peer: &mut Peer, work: &Work, mut remote: u64, sges: &[ibv_sge]) -> Result<(), Errno> {

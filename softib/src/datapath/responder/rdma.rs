@@ -14,7 +14,7 @@
 
 use super::events;
 use crate::datapath::pieces::{PIECE, rung};
-use crate::extras::paging;
+use crate::extras::{mappings, paging};
 use crate::objects::arrival::Arrival;
 use crate::objects::grant::Grant;
 use crate::objects::peer::{Link, Peer, Peers};
@@ -105,6 +105,9 @@ fn permits(grant: &Grant, w: &World, target: &Target, need: u32) -> Option<u64> 
     let len = target.len.into();
     let write = need != IBV_ACCESS_REMOTE_READ;
     let place = grant.permits(&exposed, need, target.addr, len)?;
+    if !mappings::are_as_registered(std::process::id().cast_signed(), &exposed.region, place, len) {
+        return None;
+    }
     let paged = exposed.region.access & IBV_ACCESS_ON_DEMAND != 0;
     (!paged || paging::populate(place, len, write).is_ok()).then_some(place)
 }
