@@ -8,6 +8,7 @@
 //!     shortage    a folder of segments that is too small
 //!     connect     connections: each manager by itself, storms, stopped and unknown peers, who does not fit
 //!     functions   the BTL's functions, called as Open MPI's upper layers call them
+//!     registrations    what stays registered between transfers, and what must not
 //!     callers     a module's functions, called from threads, callbacks and for stopped peers as ob1 would call them
 //!     ports       several devices and ports: which of them a job uses, and that all of them carry it
 //!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
@@ -44,6 +45,7 @@ pub mod ports;
 pub mod pyverbs;
 pub mod rdmacm;
 pub mod refusals;
+pub mod registrations;
 pub mod runner;
 pub mod sanitizer;
 pub mod shortage;
@@ -71,6 +73,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         iwarp::cases(setting),
         own::cases(setting),
         functions::cases(setting),
+        registrations::cases(setting),
         xrc::cases(setting),
         callers::cases(setting),
         ports::cases(setting),

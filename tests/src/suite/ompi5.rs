@@ -2,7 +2,7 @@
 //!
 //! The verbs programs are left out: they have nothing to do with an Open MPI.
 
-use crate::suite::{Case, Setting, lifecycle, manners, mpi4py, netpipe, own, ports, refusals};
+use crate::suite::{Case, Setting, lifecycle, manners, mpi4py, netpipe, own, ports, refusals, registrations};
 
 const TITLE: &str = "Open MPI 5.0";
 
@@ -20,6 +20,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         lifecycle::cases(setting),
         lifecycle::newer(),
         own::cases(setting),
+        registrations::cases(setting),
         ports::of_mpi(),
         netpipe::cases(setting),
         mpi4py::cases(setting),
@@ -36,6 +37,7 @@ pub fn short(setting: &Setting) -> Vec<Case> {
             .chain(lifecycle::cases(setting))
             .chain(newer(false))
             .chain(programs)
+            .chain(registrations::cases(setting))
             .chain(ports::some_of_mpi()),
     )
 }

@@ -23,7 +23,7 @@ const fn program(name: &'static str, shows: &'static str) -> Program {
     Program { name, shows, most_ranks: 4, one_sided: false }
 }
 
-const PROGRAMS: [Program; 19] = [
+const PROGRAMS: [Program; 20] = [
     program("idle", "a job that sends nothing starts and ends"),
     program("sendrecv", "every pair of ranks exchanges messages of every edge size"),
     program("modes", "synchronous sends wait for their receive, buffered and ready ones do not"),
@@ -44,6 +44,12 @@ const PROGRAMS: [Program; 19] = [
     Program {
         name: "onesided",
         shows: "one-sided operations and their synchronisation do what MPI says",
+        most_ranks: 4,
+        one_sided: true,
+    },
+    Program {
+        name: "churn",
+        shows: "memory that comes and goes between transfers carries what was put into it",
         most_ranks: 4,
         one_sided: true,
     },
