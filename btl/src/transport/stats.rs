@@ -6,7 +6,8 @@ use std::fmt;
 /// Declares each counter once: its field, its line in [`Stats::TABLE`], its part of a sum.
 macro_rules! counters {
     ($($(#[doc = $help:literal])+ $name:ident,)+) => {
-        /// What happened since the transport was opened. Those marked "never" should stay 0.
+        /// What happened since the transport was opened; its owner fills in what is of registrations.
+        /// Those marked "never" should stay 0.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[doc = $help])+ pub $name: u64,)+
@@ -79,6 +80,14 @@ counters! {
     refused,
     /// Completions of connections and requests that are gone.
     stale,
+    /// Registrations of user memory that were found in the cache.
+    reg_hits,
+    /// Registrations that were made anew.
+    reg_misses,
+    /// Registrations that left the cache for others.
+    reg_evicted,
+    /// Registrations that left the cache because their memory was given back to the system.
+    reg_invalidated,
 }
 
 impl Stats {

@@ -4,6 +4,7 @@
 use super::parting::Parting;
 use super::{Cookie, Module, Place, State};
 use crate::mca::timelines;
+use crate::protocol::regcache::Counters;
 use crate::transport::stats::Stats;
 use crate::transport::{EpId, Transport, Upcall};
 use std::ffi::c_int;
@@ -31,10 +32,22 @@ impl Module {
         let mut sum = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
         let mut module = Module::linked(&super::FIRST);
         while let Some(this) = module {
-            sum.add(&this.transport(Stats::NONE, |t| t.stats));
+            sum.add(&this.transport(Stats::NONE, |t| this.stats(t)));
             module = Module::linked(&this.next);
         }
         sum
+    }
+
+    /// What this port has counted, its registrations included.
+    fn stats(&self, transport: &Transport<Cookie>) -> Stats {
+        let Counters { hits, misses, evicted, invalidated } = self.registrations.counters();
+        Stats {
+            reg_hits: hits,
+            reg_misses: misses,
+            reg_evicted: evicted,
+            reg_invalidated: invalidated,
+            ..transport.stats
+        }
     }
 
     /// `btl_del_procs`: what is queued goes out first. What was begun and can't end any more is
@@ -79,23 +92,22 @@ impl Module {
 
     /// Says, port by port, what went over it.
     fn tell(&self, transport: &Transport<Cookie>) {
-        let (stats, Place { index, name, .. }) = (&transport.stats, &self.place);
+        let (stats, Place { index, name, .. }) = (self.stats(transport), &self.place);
         let sent = stats.sent_inline + stats.sent_buffered;
         let (received, rdma) = (stats.received, stats.rdma);
         log::info!("{name} carried {sent} messages out, {received} in, and {rdma} puts and gets");
-        let cache = self.registrations.counters();
         log::info!(
             "{name} found {} of {} registrations in its cache ({} were evicted, {} invalidated)",
-            cache.hits,
-            cache.hits + cache.misses,
-            cache.evicted,
-            cache.invalidated
+            stats.reg_hits,
+            stats.reg_hits + stats.reg_misses,
+            stats.reg_evicted,
+            stats.reg_invalidated
         );
         log::debug!("module {index}: {stats:?}");
         if self.at_end.tells {
             crate::mca::log::tell(&format!("{name} has counted: {stats}"));
         }
-        CLOSED.lock().unwrap_or_else(PoisonError::into_inner).add(stats);
+        CLOSED.lock().unwrap_or_else(PoisonError::into_inner).add(&stats);
         log::debug!("module {index}: connections {:?}", transport.connection_counters());
     }
 
