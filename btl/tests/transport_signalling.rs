@@ -149,3 +149,22 @@ fn buffers_of_unsignalled_sends_come_back_when_the_endpoint_is_removed_or_fails(
         }
     }
 }
+
+/// The peer has taken its end down before we ask whether our last sends are over: they are, and nothing has failed.
+#[test]
+fn a_peer_that_leaves_before_our_last_sends_are_asked_for_is_no_failure() {
+    for layout in LAYOUTS {
+        for _ in 0..10 {
+            let mut world = world("leaves", layout, 2, 64, 1 << 20);
+            for len in [8, 1000, 8] {
+                world.send(0, 1, len);
+            }
+            world.until("they arrive", |w| w.nothing_waits() && w.model.missing(0, 1) == 0);
+            world.remove(1, 0);
+            let id = world.id(0, 1);
+            world.until_of(&[0], "side 0 has nothing to wait for", |w| !w.sides[0].transport.drain(id));
+            assert!(world.sides[0].failed.is_empty(), "{layout}: {:?}", world.sides[0].failed);
+            world.close();
+        }
+    }
+}

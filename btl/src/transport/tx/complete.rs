@@ -48,22 +48,30 @@ impl<C> Transport<C> {
                 self.entry_wanted(index, queue);
             }
         } else {
-            self.retire_through(wc, id);
+            match self.retire_through(wc, id) {
+                // Where a marker fails nothing is lost: what was posted before it has succeeded. Its
+                // queue pair is broken, which the next message will find, if one comes: a peer that
+                // leaves may take ours along (iWARP), or not answer any more.
+                None | Some(GivesBack::Marker) => return,
+                Some(GivesBack::Inline | GivesBack::Held(_)) => {}
+            }
         }
         if !wc.is_ok() {
             self.fail_with(index, wc);
         }
     }
 
-    /// Gives back what the lines hold, the oldest first, up to the one that has completed.
+    /// Gives back what the lines hold, the oldest first, up to the one that has completed; what that
+    /// was.
     #[inline(never)]
-    fn retire_through(&mut self, wc: &Completion, id: LineId) {
+    fn retire_through(&mut self, wc: &Completion, id: LineId) -> Option<GivesBack> {
         let (index, queue) = (id.index(), id.queue());
-        let mut last = false;
-        while !last {
+        loop {
             let line = self.endpoints.lane(index, queue).and_then(|lane| lane.retire(id));
-            let Some((line, is_last)) = line else { return self.stats.stale += 1 };
-            last = is_last;
+            let Some((line, last)) = line else {
+                self.stats.stale += 1;
+                return None;
+            };
             self.tx.awaited -= u32::from(line.is_signalled());
             match line.gives_back() {
                 GivesBack::Inline => self.send_done(index, queue),
@@ -73,6 +81,9 @@ impl<C> Transport<C> {
                         self.retire(held, wc, !last || wc.is_ok());
                     }
                 }
+            }
+            if last {
+                return Some(line.gives_back());
             }
         }
     }
