@@ -102,3 +102,20 @@ fn shared_queues_are_refused_and_the_message_names_a_layout_that_does() {
     let Err(error) = Transport::<u64>::open(&ports[0], config, 1) else { panic!("it opened") };
     assert!(error.to_string().contains("configs/iwarp.conf"), "{error}");
 }
+
+/// It takes our queue pairs along; we have sent, unsignalled, and ask whether that is over.
+#[test]
+fn a_peer_that_leaves_before_our_last_sends_are_asked_for_is_no_failure() {
+    for _ in 0..20 {
+        let mut world = World::with("iwarp leaves", on_iwarp(IWARP), 2);
+        for len in [8, 200, 8] {
+            world.send(0, 1, len);
+        }
+        world.until("they arrive", |w| w.nothing_waits() && w.model.missing(0, 1) == 0);
+        world.remove(1, 0);
+        let id = world.id(0, 1);
+        world.until_of(&[0], "side 0 has nothing to wait for", |w| !w.sides[0].transport.drain(id));
+        assert!(world.sides[0].failed.is_empty(), "{:?}", world.sides[0].failed);
+        world.close();
+    }
+}
