@@ -282,6 +282,11 @@ impl Qp {
         self.post_checked(&mut rdma_request(op, wr_id, &mut sge, remote, flags))
     }
 
+    /// It is one of an iWARP device.
+    pub fn is_iwarp(&self) -> bool {
+        self.pd.context().is_iwarp()
+    }
+
     /// Writes no bytes into the peer's memory: a request that changes nothing, and completes behind everything before it.
     ///
     /// # Errors

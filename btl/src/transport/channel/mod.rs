@@ -24,7 +24,7 @@ pub use ledger::{GivesBack, Ledger, Line, LineId};
 use super::port::buffer::SendBuf;
 use slab::Slab;
 use std::sync::Arc;
-use verbs::{Qp, Remote, SendFlags, SrqNum};
+use verbs::{Qp, RdmaOp, Remote, SendFlags, SrqNum};
 
 /// What a work request carries.
 #[derive(Debug)]
@@ -71,13 +71,19 @@ pub struct Channel {
     pub ledger: Ledger,
     /// Bytes in buffers that went out behind the last signalled request.
     unsignalled: u32,
+    /// Reads that have not completed, where what is behind them has to wait for them.
+    reads: u16,
+    /// What is behind a read waits for it. Linux's siw completes a send before a read that was posted
+    /// before it, and a completion retires all lines before its own.
+    fences: bool,
 }
 
 impl Channel {
     /// A channel whose work requests are named `name`, of which no more than `depth` are out at a
     /// time.
     pub fn new(qp: Arc<Qp>, name: LineId, depth: u32) -> Channel {
-        Channel { qp, name, ledger: Ledger::with_depth(depth), unsignalled: 0 }
+        let fences = qp.is_iwarp();
+        Channel { qp, name, ledger: Ledger::with_depth(depth), unsignalled: 0, reads: 0, fences }
     }
 
     /// A line of this queue pair.
@@ -102,19 +108,22 @@ impl Channel {
         let due = target.scarce | (self.ledger.unsignalled() >= policy.most);
         let id = self.name.of_line(self.ledger.next()).0;
         let (gives_back, signalled) = match request {
-            Request::Inline(pieces) => match self.post_inline(id, target.srq, pieces, flags(due)) {
+            Request::Inline(pieces) => match self.post_inline(id, target.srq, pieces, self.flags(due)) {
                 Ok(()) => (GivesBack::Inline, due),
                 Err(error) => return Err(Refused::new(error, Unposted::Nothing)),
             },
             Request::Message { buf, total } => {
                 let bytes = self.unsignalled.saturating_add(total);
                 let due = due || target.srq.is_some() || bytes > policy.most_bytes;
-                let key = self.post_message(held, id, target, (buf, total), flags(due))?;
+                let key = self.post_message(held, id, target, (buf, total), self.flags(due))?;
                 self.unsignalled = bytes;
                 (GivesBack::Held(key), due)
             }
             Request::Operation(operation) => {
-                let key = self.post_operation(held, id, target, operation, SendFlags::SIGNALED)?;
+                let is_read = operation.op == RdmaOp::Read;
+                let flags = if is_read { SendFlags::SIGNALED } else { self.flags(true) };
+                let key = self.post_operation(held, id, target, operation, flags)?;
+                self.reads += u16::from(is_read && self.fences);
                 (GivesBack::Held(key), true)
             }
         };
@@ -133,10 +142,24 @@ impl Channel {
     #[cold]
     pub fn post_marker(&mut self) -> Result<(), verbs::Error> {
         let id = self.name.of_line(self.ledger.next()).0;
-        self.qp.post_empty_write(id, SendFlags::SIGNALED)?;
+        self.qp.post_empty_write(id, self.flags(true))?;
         self.unsignalled = 0;
         self.ledger.push(Line::new(GivesBack::Marker, true));
         Ok(())
+    }
+
+    /// A read has completed.
+    pub fn read_done(&mut self) {
+        self.reads -= u16::from(self.fences && self.reads != 0);
+    }
+
+    #[inline]
+    fn flags(&self, signalled: bool) -> SendFlags {
+        let mut flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        if self.reads != 0 {
+            flags |= SendFlags::FENCE;
+        }
+        flags
     }
 
     #[inline]
@@ -191,9 +214,4 @@ impl Channel {
             Err(error) => Err(Refused::new(error, Unposted::Operation(operation))),
         }
     }
-}
-
-#[inline]
-fn flags(signalled: bool) -> SendFlags {
-    if signalled { SendFlags::SIGNALED } else { SendFlags::empty() }
 }

@@ -96,7 +96,7 @@ impl<C> Transport<C> {
             }
             Held::Operation { to, queue, operation } => {
                 self.up.completed(operation.cookie, ok);
-                self.rdma_done(to.index, queue.into());
+                self.rdma_done(to.index, queue.into(), operation.op);
             }
         }
     }

@@ -91,9 +91,12 @@ impl<C> Transport<C> {
 
     /// An RDMA operation over the peer's own queue pair completed: its entry is free again.
     #[inline]
-    pub(crate) fn rdma_done(&mut self, index: u32, queue: usize) {
+    pub(crate) fn rdma_done(&mut self, index: u32, queue: usize, op: RdmaOp) {
         if let Some(ep) = self.endpoints.get_mut(index) {
             ep.rdma_out -= 1;
+            if let (RdmaOp::Read, Some(channel)) = (op, &mut ep.lanes[queue].channel) {
+                channel.read_done();
+            }
         }
         self.entry_free(index, queue);
     }
