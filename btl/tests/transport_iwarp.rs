@@ -7,7 +7,7 @@ mod common;
 use common::{World, config};
 use mca_btl_oxib::protocol::layout::{DEFAULT, IWARP};
 use mca_btl_oxib::transport::Transport;
-use mca_btl_oxib::transport::config::Config;
+use mca_btl_oxib::transport::config::{Config, Signalling};
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find};
 use softib::port::{LinkLayer, Settings, configure};
 use std::sync::Once;
@@ -116,6 +116,25 @@ fn a_peer_that_leaves_before_our_last_sends_are_asked_for_is_no_failure() {
         let id = world.id(0, 1);
         world.until_of(&[0], "side 0 has nothing to wait for", |w| !w.sides[0].transport.drain(id));
         assert!(world.sides[0].failed.is_empty(), "{:?}", world.sides[0].failed);
+        world.close();
+    }
+}
+
+/// Linux's siw sends the pages of an unsignalled message of a page or more without a copy, and TCP may read them long after
+/// a later completion.
+#[test]
+fn a_message_of_a_page_or_more_has_a_completion_of_its_own() {
+    for (len, least, most) in [(5000, 200, 250), (1000, 4, 60)] {
+        let mut config = on_iwarp("P,65536,256,192,128");
+        config.signalling = Signalling { most: 64, most_bytes: 1 << 20 };
+        let mut world = World::with("iwarp pages", config, 2);
+        world.send(0, 1, len);
+        world.drain();
+        let before = world.sides[0].transport.stats.completions;
+        (0..200).for_each(|_| world.send(0, 1, len));
+        world.drain();
+        let completions = world.sides[0].transport.stats.completions - before;
+        assert!((least..=most).contains(&completions), "{completions} for 200 messages of {len} bytes");
         world.close();
     }
 }

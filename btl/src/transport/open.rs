@@ -21,10 +21,12 @@ impl<C> Transport<C> {
     pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
         let Opened { port, send_queues, recv_queues, domain } = Opened::new(port, config, me)?;
         let rx = Rx::new(port.recv_room.cq().clone(), recv_queues, CtsRecvs::new(&port.pd));
+        let signalling = port.config.signalling;
+        let signalling = if port.pd.context().is_iwarp() { signalling.of_iwarp() } else { signalling };
         Ok(Transport {
             endpoints: Endpoints::new(port.config.keep_timelines),
             rx,
-            tx: Tx::new(port.send_room.cq().clone(), send_queues, port.config.signalling),
+            tx: Tx::new(port.send_room.cq().clone(), send_queues, signalling),
             up: Upcalls::new(),
             renewals: Vec::new(),
             port,

@@ -60,6 +60,18 @@ pub struct Signalling {
     pub most_bytes: u32,
 }
 
+impl Signalling {
+    /// From this many bytes on, Linux's siw hands the pages of an unsignalled request to TCP without a copy, and
+    /// reads them again for as long as the peer has not acknowledged them. Those of a signalled one it copies.
+    const UNCOPIED: u32 = 4096;
+
+    /// The policy on an iWARP device, where a completion says that TCP has the bytes, and the buffer of every request
+    /// before it is used again.
+    pub fn of_iwarp(self) -> Signalling {
+        Signalling { most_bytes: self.most_bytes.min(Self::UNCOPIED - 1), ..self }
+    }
+}
+
 /// A queue pair that sends.
 #[derive(Debug)]
 pub struct Channel {
