@@ -7,13 +7,21 @@
 //!
 //! What the hooks see is tried, not believed. Where they miss that the heap of brk(2) shrinks (Open MPI patches
 //! the function brk, and newer C libraries do not call it from sbrk), nothing of the heap is kept.
+//!
+//! Others patch the same functions: UCX, which Open MPI 4.1 loads for its component osc/ucx, after us, lays its own patch over Open
+//! MPI's, and no release is seen from then on. So a cache compares the functions' first bytes ([`Code`]) before each look.
+//!
+//! Open MPI patches functions of the C library for the first user of the hooks, and takes that back for the last. Both
+//! happen only while no other thread can be inside of these functions (`asleep`).
 
+use super::asleep;
 use super::marks::{Lost, Marks};
 use opal_sys::{Abi, LeavePinned, MemoryHooks};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 /// Ranges that are remembered: releases between two transfers of large messages.
 const REMEMBERED: usize = 1024;
@@ -25,6 +33,10 @@ static STARTED: Mutex<Option<&'static MemoryHooks>> = Mutex::new(None);
 
 /// Releases are marked.
 static WATCHING: AtomicBool = AtomicBool::new(false);
+
+const REPLACED: &str = "no registrations are kept for the next transfer any more: another library of this process has replaced Open \
+    MPI's memory hooks, as UCX does where Open MPI opens its component osc/ucx. To keep the hooks, exclude it (--mca osc ^ucx) or set \
+    UCX_MEM_EVENTS=n";
 
 /// Where the heap begins of which releases are not seen; `usize::MAX`: they are.
 static UNSEEN_HEAP: AtomicUsize = AtomicUsize::new(0);
@@ -44,25 +56,57 @@ pub fn start(abi: &'static Abi) -> Result<(), (LeavePinned, &'static str)> {
     }
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if started.is_none() {
-        // SAFETY: `released` allocates nothing, takes no lock and calls nothing; `stop` comes
-        // before the plugin is unloaded.
+        if !asleep::others_sleep() {
+            return Err((wanted, "another thread runs, and must not while Open MPI patches the C library"));
+        }
+        // SAFETY: `released` allocates nothing, takes no lock and calls nothing, and stays in memory; no other
+        // thread runs.
         unsafe { hooks.start(released) }.map_err(|why| (wanted, why))?;
         *started = Some(hooks);
         mark_forks();
     }
+    if look() { Ok(()) } else { Err((wanted, "its hooks do not see memory that is unmapped")) }
+}
+
+/// Tries what the hooks see; whether registrations may be kept.
+fn look() -> bool {
     let seen = sees_releases();
     WATCHING.store(seen, Ordering::Relaxed);
     let heap = if seen && sees_heap_shrink() { usize::MAX } else { heap_start().unwrap_or(0) };
     UNSEEN_HEAP.store(heap, Ordering::Relaxed);
-    if seen { Ok(()) } else { Err((wanted, "its hooks do not see memory that is unmapped")) }
+    seen
 }
 
-/// The component closes: the callback goes.
+/// The functions that release memory have been patched by another library; whether registrations may still be kept.
+#[cold]
+pub fn look_again() -> bool {
+    let before = is_watching();
+    let seen = before && look();
+    if before && !seen {
+        let level = if wanted() == LeavePinned::Always { log::Level::Warn } else { log::Level::Info };
+        log::log!(level, "{REPLACED}");
+    }
+    seen
+}
+
+/// What the user wants, as far as hooks are in use.
+fn wanted() -> LeavePinned {
+    let started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    started.map_or(LeavePinned::Auto, MemoryHooks::leave_pinned)
+}
+
+/// The component closes: the callback goes, and the patches, unless another thread runs: then they stay, and call no one.
 pub fn stop() {
     WATCHING.store(false, Ordering::Relaxed);
     if let Some(hooks) = STARTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        // SAFETY: registered by `start`, and taken out, so that it is taken back once.
-        unsafe { hooks.stop(released) };
+        // SAFETY: `start` has opened and registered; they are taken out, so that each is undone once. The plugin
+        // stays in memory (build.rs), where a thread may still be in the callback.
+        unsafe {
+            hooks.unregister(released);
+            if asleep::others_sleep() {
+                hooks.close();
+            }
+        }
     }
 }
 
@@ -96,6 +140,38 @@ pub fn released_since(from: u64, each: impl FnMut(Range<usize>)) -> (u64, Result
 /// A part of `range` may have been released from number `from` on.
 pub fn touched_since(from: u64, range: &Range<usize>) -> bool {
     MARKS.touches(from, range)
+}
+
+/// The first bytes of the functions that release memory, as they are patched now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code([[u8; Code::BYTES]; Code::FUNCTIONS.len()]);
+
+impl Code {
+    /// Those that Open MPI's patcher patches and programs use.
+    const FUNCTIONS: [&CStr; 6] = [c"munmap", c"mmap", c"mremap", c"madvise", c"brk", c"shmdt"];
+
+    /// No patch is longer: a jump of 5 to 14 bytes on x86-64, four instructions elsewhere.
+    const BYTES: usize = 16;
+
+    /// As they are now.
+    pub fn now() -> Code {
+        Code(functions().map(|at| {
+            let Some(at) = at else { return [0; Code::BYTES] };
+            // SAFETY: the beginning of a function of the C library, which may be read, and is followed by others. Another thread
+            // may patch it meanwhile: each byte is read once, whatever it is.
+            std::array::from_fn(|byte| unsafe { at.as_ptr().add(byte).read_volatile() })
+        }))
+    }
+}
+
+/// Where the functions of [`Code`] are.
+fn functions() -> [Option<NonNull<u8>>; Code::FUNCTIONS.len()] {
+    static ADDRESSES: OnceLock<[usize; Code::FUNCTIONS.len()]> = OnceLock::new();
+    let find = |name: &CStr| {
+        // SAFETY: the name ends with a zero byte. The first object that has it is the one that callers use.
+        (unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }) as usize
+    };
+    ADDRESSES.get_or_init(|| Code::FUNCTIONS.map(find)).map(|address| NonNull::new(address as *mut u8))
 }
 
 /// Memory is given back. No guard against unwinding: nothing in it can panic.

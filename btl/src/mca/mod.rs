@@ -11,6 +11,8 @@
 //! A component that has nothing to offer, in a job that never asked for it, starts nothing and says
 //! nothing.
 
+/// Whether other threads sleep.
+mod asleep;
 mod callbacks;
 /// The exported component and its life.
 pub mod component;

@@ -2,14 +2,14 @@
 //!
 //! A registration covers whole pages and stays when its last user is done, so that the next transfer
 //! of the memory finds it. Before each look the marks of `hooks` are read: what was released before the
-//! call is never found. The cache's own lock is held for that and no longer: verbs are called and
+//! call is never found; and if another library has patched the functions that release memory, nothing is. The cache's own lock is held for that and no longer: verbs are called and
 //! registrations dropped without it.
 //!
 //! Where releases are not seen, or by the user's wish, nothing is kept: each registration covers
 //! what was asked for and goes with its user.
 
 use super::handle::{Refused, RegHandle, Registered};
-use super::hooks;
+use super::hooks::{self, Code};
 use crate::protocol::regcache::{Counters, Key, Limits, RegCache};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,11 +23,20 @@ struct Shelf {
     seen: u64,
     /// Registrations may stay without a user.
     keeps: bool,
+    /// How the functions that release memory looked when the hooks were last known to see.
+    code: Code,
 }
 
 impl Shelf {
     /// What has been released is not found from now on.
     fn catch_up(&mut self) {
+        let code = Code::now();
+        if code != self.code {
+            // What was released meanwhile may have been seen or not.
+            self.code = code;
+            self.keeps = hooks::look_again();
+            self.cache.invalidate_all();
+        }
         if self.seen == hooks::now() {
             return;
         }
@@ -52,7 +61,7 @@ impl Registrations {
     /// None yet. They are kept within `limits` if releases of memory are seen.
     pub fn new(limits: Limits) -> Self {
         let keeps = hooks::is_watching() && limits.count > 0;
-        let shelf = Shelf { cache: RegCache::new(limits), seen: hooks::now(), keeps };
+        let shelf = Shelf { cache: RegCache::new(limits), seen: hooks::now(), keeps, code: Code::now() };
         Registrations { shelf: Mutex::new(shelf), owner: std::process::id() }
     }
 

@@ -41,11 +41,12 @@ pub fn init(
     _threads: bool,
 ) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal> {
     let _reports_have_them = softib::carry_reasons();
+    // Before the threads of softib and of the connection managers run.
+    watch_memory(params, abi);
     let mut ports = find_ports(params, abi).map_err(|error| no_port(params, &error))?;
     if params.max_btls > 0 {
         ports.truncate(params.max_btls as usize);
     }
-    watch_memory(params, abi);
     let me = abi.my_name().word();
     let mut modules: Vec<&'static Module> = Vec::new();
     let mut published = Vec::new();

@@ -99,8 +99,8 @@ impl MemoryHooks {
     /// What is missing; nothing stays open then.
     ///
     /// # Safety
-    /// `callback` allocates nothing, takes no lock and may be called on any thread until `stop` has
-    /// returned.
+    /// `callback` allocates nothing, takes no lock and may be called on any thread, also soon after it was
+    /// unregistered. No other thread is in a function that is patched: the patch is not atomic.
     pub unsafe fn start(&self, callback: opal_mem_hooks_callback_fn_t) -> Result<(), &'static str> {
         // SAFETY: the framework is the library's, opened as its own caches open it.
         if unsafe { (self.open)(self.framework, 0) } != OPAL_SUCCESS {
@@ -128,15 +128,22 @@ impl MemoryHooks {
         }
     }
 
-    /// Takes back what `start` did.
+    /// The callback is not called any more, but on threads that are in it already.
     ///
     /// # Safety
-    /// `start` has succeeded with this callback, and `stop` has not been called since.
-    pub unsafe fn stop(&self, callback: opal_mem_hooks_callback_fn_t) {
-        // SAFETY: registered by `start`, which opened the framework as well.
-        unsafe {
-            (self.unregister)(callback);
-            (self.close)(self.framework);
-        }
+    /// `start` has succeeded with this callback, and it has not been unregistered since.
+    pub unsafe fn unregister(&self, callback: opal_mem_hooks_callback_fn_t) {
+        // SAFETY: registered by `start`.
+        unsafe { (self.unregister)(callback) };
+    }
+
+    /// Closes the framework; for its last user it takes its patches back.
+    ///
+    /// # Safety
+    /// `start` has succeeded, and `close` has not been called since. No other thread is in a function that
+    /// is patched.
+    pub unsafe fn close(&self) {
+        // SAFETY: opened by `start`.
+        unsafe { (self.close)(self.framework) };
     }
 }
