@@ -13,7 +13,7 @@
 //! readers do not find its mark, so they take everything for released.
 //!
 //! A mark whose range is still being written is one of another thread: that thread has not given
-//! its memory back yet, or nobody has been told that it has. What a reader has to see, releases of
+//! its memory back yet, or has told no other thread so. What a reader has to see, releases of
 //! before its own call, is written completely.
 #![forbid(unsafe_code)]
 

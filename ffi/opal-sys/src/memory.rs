@@ -1,7 +1,7 @@
 //! Open MPI's memory hooks: a call for each range of addresses that is given back to the system.
 //!
 //! ```text
-//!   framework "memory" ── opened by whoever wants hooks, counted ──> its component "patcher"
+//!   framework "memory" ── opened by each user of hooks, counted ──> its component "patcher"
 //!        patches munmap, mmap, mremap, madvise, brk, shmat, shmdt ──> every registered callback
 //! ```
 //!
