@@ -1,6 +1,7 @@
 //! Completion queues and completion channels.
 //!
-//! A CQ is a ring of completions of fixed depth. When it overflows, the completion is lost, the CQ is in error
+//! A CQ is a ring of completions of fixed depth, which begins anew whenever it runs empty: a program that keeps up uses the first few
+//! places again and again, and memory is written only as far as completions have ever waited. When it overflows, the completion is lost, the CQ is in error
 //! for good, an asynchronous CQ_ERR follows, and queue pairs that try to complete to it go to the error state.
 //! Queues of programs that want to know when a completion happened keep the time of each beside it.
 //! A channel is an eventfd in semaphore mode and a queue of CQs that fired: one count per queued event.
@@ -61,8 +62,10 @@ pub struct Cq {
     /// Events of this CQ that the program has been given; it must acknowledge as many.
     pub events: u32,
     pub async_events: u32,
-    ring: Box<[Cqe]>,
-    /// As long as the ring; empty if the program has not asked for times.
+    /// The places that have been used so far, with room for `depth`.
+    ring: Vec<Cqe>,
+    depth: usize,
+    /// As long as the queue is deep; empty if the program has not asked for times.
     stamps: Box<[Stamp]>,
     /// Where the oldest lies.
     head: usize,
@@ -86,7 +89,8 @@ impl Cq {
             users: 0,
             events: 0,
             async_events: 0,
-            ring: empty_ring(depth),
+            ring: Vec::with_capacity(depth),
+            depth,
             stamps: Box::default(),
             head: 0,
             len: 0,
@@ -97,7 +101,7 @@ impl Cq {
 
     /// From now on keeps the time of each completion.
     pub fn keep_stamps(&mut self) {
-        self.stamps = vec![Stamp::default(); self.ring.len()].into_boxed_slice();
+        self.stamps = vec![Stamp::default(); self.depth].into_boxed_slice();
         self.watchful = true;
     }
 
@@ -175,13 +179,25 @@ impl Cq {
     /// Adds a completion that `fill` writes where it will lie; false when there is no room.
     #[inline]
     pub fn push_with(&mut self, fill: impl FnOnce(&mut Cqe)) -> bool {
-        if self.len == self.ring.len() || self.overrun {
+        if self.len == self.depth || self.overrun {
             return false;
         }
         let at = self.wrap(self.head + self.len);
-        fill(&mut self.ring[at]);
+        match self.ring.get_mut(at) {
+            Some(place) => fill(place),
+            None => fill(self.new_place()),
+        }
         self.len += 1;
         true
+    }
+
+    /// The place behind those that have been used. There is one: places are used in order, and the ring has not begun anew
+    /// before the last.
+    #[cold]
+    fn new_place(&mut self) -> &mut Cqe {
+        let at = self.ring.len();
+        self.ring.push(Cqe { wc: ibv_wc::default(), retire: None });
+        &mut self.ring[at]
     }
 
     /// Hands the oldest completion to `out` where it lies, with its time if that is kept.
@@ -192,17 +208,12 @@ impl Cq {
         }
         out(&self.ring[self.head], self.stamps.get(self.head));
         self.head += 1;
-        if self.head == self.ring.len() {
-            self.begin_lap();
-        }
         self.len -= 1;
+        if self.len == 0 || self.head == self.depth {
+            self.lap += self.head;
+            self.head = 0;
+        }
         true
-    }
-
-    #[cold]
-    fn begin_lap(&mut self) {
-        self.lap += self.ring.len();
-        self.head = 0;
     }
 
     /// Completions taken since the queue was made.
@@ -212,7 +223,7 @@ impl Cq {
 
     #[inline]
     fn wrap(&self, at: usize) -> usize {
-        if at >= self.ring.len() { at - self.ring.len() } else { at }
+        if at >= self.depth { at - self.depth } else { at }
     }
 
     /// Changes the depth; EINVAL if what waits would not fit.
@@ -220,18 +231,18 @@ impl Cq {
         if depth < self.len {
             return Err(Errno::INVAL);
         }
-        let mut ring = empty_ring(depth);
+        let mut ring = Vec::with_capacity(depth);
         let kept = if self.stamps.is_empty() { 0 } else { depth };
         let mut stamps = vec![Stamp::default(); kept].into_boxed_slice();
         for to in 0..self.len {
             let from = self.wrap(self.head + to);
-            ring[to] = self.ring[from];
+            ring.push(self.ring[from]);
             if let Some(stamp) = stamps.get_mut(to) {
                 *stamp = self.stamps[from];
             }
         }
         self.told = self.told.saturating_sub(self.taken());
-        (self.ring, self.stamps, self.head, self.lap) = (ring, stamps, 0, 0);
+        (self.ring, self.depth, self.stamps, self.head, self.lap) = (ring, depth, stamps, 0, 0);
         Ok(())
     }
 
@@ -257,10 +268,6 @@ impl Cq {
         }
         (self.len, self.told) = (kept, self.taken() + told);
     }
-}
-
-fn empty_ring(depth: usize) -> Box<[Cqe]> {
-    vec![Cqe { wc: ibv_wc::default(), retire: None }; depth].into_boxed_slice()
 }
 
 /// A completion channel.
@@ -298,5 +305,66 @@ impl Channel {
     pub fn fire(&mut self, cq: usize) {
         self.queue.push_back(cq);
         raise(&self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{extended::extended, zeroed};
+    use super::*;
+
+    fn queue(depth: usize) -> Cq {
+        // SAFETY: ibv_cq is plain C data; zeroes are valid.
+        Cq::new(CBox::new(extended(unsafe { zeroed() })), 0, None, depth)
+    }
+
+    fn push(cq: &mut Cq, id: u64) -> bool {
+        cq.push_with(|cqe| cqe.wc.wr_id = id)
+    }
+
+    fn pop(cq: &mut Cq) -> Option<u64> {
+        let mut id = None;
+        cq.pop_with(|cqe, _| id = Some(cqe.wc.wr_id));
+        id
+    }
+
+    #[test]
+    fn a_queue_that_runs_empty_uses_its_first_places_again() {
+        let mut cq = queue(1000);
+        for id in 0..5000 {
+            assert!(push(&mut cq, 2 * id) && push(&mut cq, 2 * id + 1));
+            assert_eq!((pop(&mut cq), pop(&mut cq), pop(&mut cq)), (Some(2 * id), Some(2 * id + 1), None));
+        }
+        assert_eq!((cq.ring.len(), cq.taken()), (2, 10_000));
+    }
+
+    /// Against a queue of numbers: order, depth and the count of what was taken, with runs of every length, and depths that change.
+    #[test]
+    fn completions_come_in_order_up_to_the_depth_wherever_the_ring_stands() {
+        let (mut cq, mut model) = (queue(7), VecDeque::new());
+        let (mut depth, mut taken, mut random) = (7, 0, 1_u64);
+        for id in 0..20_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            match random >> 60 {
+                0..8 => {
+                    let fits = model.len() < depth;
+                    assert_eq!(push(&mut cq, id), fits);
+                    model.extend(fits.then_some(id));
+                }
+                8..15 => {
+                    let oldest = model.pop_front();
+                    taken += usize::from(oldest.is_some());
+                    assert_eq!(pop(&mut cq), oldest);
+                }
+                _ => {
+                    let next = 1 + (random >> 32) as usize % 9;
+                    let fits = next >= model.len();
+                    assert_eq!(cq.resize(next).is_ok(), fits);
+                    (depth, taken) = if fits { (next, 0) } else { (depth, taken) };
+                }
+            }
+            assert_eq!((cq.len(), cq.taken()), (model.len(), taken));
+            assert!(cq.ring.len() <= depth, "{} places of {depth}", cq.ring.len());
+        }
     }
 }
