@@ -159,6 +159,11 @@ impl Credits {
         Some(self.piggyback())
     }
 
+    /// There is a data credit.
+    pub const fn has_data(&self) -> bool {
+        self.data != 0
+    }
+
     /// Undoes [`acquire`](Self::acquire): the message was not posted.
     #[inline]
     pub fn release(&mut self, grant: Grant) {

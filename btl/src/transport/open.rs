@@ -45,6 +45,21 @@ impl<C> Transport<C> {
         self.port.service.counters()
     }
 
+    /// What this transport, its queues and its connection managers have counted.
+    pub fn counted(&self) -> Stats {
+        let mut stats = self.stats;
+        stats.markers = self.tx.markers;
+        stats.srq_grown = self.rx.grown();
+        for (name, count) in self.connection_counters() {
+            if name.ends_with("_raced") {
+                stats.cm_raced += count;
+            } else if name.ends_with("_repeated") {
+                stats.cm_repeated += count;
+            }
+        }
+        stats
+    }
+
     /// The protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.port.pd

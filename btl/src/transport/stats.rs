@@ -6,7 +6,7 @@ use std::fmt;
 /// Declares each counter once: its field, its line in [`Stats::TABLE`], its part of a sum.
 macro_rules! counters {
     ($($(#[doc = $help:literal])+ $name:ident,)+) => {
-        /// What happened since the transport was opened; its owner fills in what is of registrations.
+        /// What happened since the transport was opened; [`Transport::counted`](super::Transport::counted) and its owner fill in what others count.
         /// Those marked "never" should stay 0.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
@@ -47,6 +47,18 @@ counters! {
     sent_buffered,
     /// Messages that had to wait for a connection, a credit or a work queue entry.
     sent_late,
+    /// Times that a message found its connection not up yet.
+    stalled_connecting,
+    /// Times that a message found no credit of its peer.
+    stalled_credits,
+    /// Times that a message found no free work queue entry.
+    stalled_entries,
+    /// Times that a message found the sends that a shared queue allows in flight.
+    stalled_shared,
+    /// Times that a caller got no buffer, because its peer had its share of the pool.
+    stalled_buffers,
+    /// Requests posted only to have those before them reported, which were not signalled.
+    markers,
     /// Completions of sends that were looked at.
     completions,
     /// Messages delivered to the upper layer.
@@ -55,10 +67,16 @@ counters! {
     credit_messages,
     /// RDMA operations posted.
     rdma,
+    /// Times that a shared receive queue was made longer, because it was nearly empty.
+    srq_grown,
     /// Connections that came up.
     connected,
     /// Connections that were begun anew, because the peer had left before they were up, or is back.
     renewed,
+    /// Connection requests that crossed with the peer's.
+    cm_raced,
+    /// Messages of connection managers that were sent again.
+    cm_repeated,
     /// Endpoints that failed.
     failed,
     /// Buffers taken beyond the pool's limit, because the caller was inside a receive callback.

@@ -46,7 +46,7 @@ impl Module {
             reg_misses: misses,
             reg_evicted: evicted,
             reg_invalidated: invalidated,
-            ..transport.stats
+            ..transport.counted()
         }
     }
 

@@ -9,6 +9,17 @@ use crate::transport::port::depth::{CONTROL_WQES, send_depth};
 use std::sync::Arc;
 use verbs::Qp;
 
+/// Why a message has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// The send queue is full.
+    Entry,
+    /// The peer has posted no receive for it.
+    Credit,
+    /// The shared queue that it goes to has all the sends in flight that it allows.
+    Shared,
+}
+
 /// One queue of the layout to one peer.
 #[derive(Debug)]
 pub struct Lane {
@@ -109,6 +120,17 @@ impl Lane {
     #[inline]
     pub fn is_scarce(&self) -> bool {
         self.budget.free() <= CONTROL_WQES
+    }
+
+    /// What a message finds missing that [`acquire`](Self::acquire) has refused.
+    #[cold]
+    pub fn lacks(&self) -> Lack {
+        let reserve = if self.credits.is_some() { CONTROL_WQES } else { 0 };
+        match &self.credits {
+            _ if self.budget.free() <= reserve => Lack::Entry,
+            Some((credits, _)) if !credits.has_data() => Lack::Credit,
+            _ => Lack::Shared,
+        }
     }
 
     /// Posts a marker behind requests that are not signalled, if there are any; whether it has.

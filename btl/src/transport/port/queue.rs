@@ -30,6 +30,8 @@ pub struct Shared {
     pub srq_limit: u32,
     /// Slots whose buffers have been consumed.
     pub consumed: Vec<u32>,
+    /// How often it grew.
+    pub grown: u32,
 }
 
 /// The sends that a shared queue allows at a time. A peer whose queue is full holds its sends until
@@ -134,7 +136,7 @@ impl Shared {
     /// A queue of up to `limit` buffers that starts with `initial` and refills at `low` of `limit`.
     pub fn new(srq: Arc<Srq>, (limit, initial, low): (u32, u32, u32), srq_limit: u32) -> Shared {
         let (kind, target) = (Kind::Shared, initial.clamp(1, limit));
-        Shared { srq, kind, posted: 0, target, limit, low, srq_limit, consumed: Vec::new() }
+        Shared { srq, kind, posted: 0, target, limit, low, srq_limit, consumed: Vec::new(), grown: 0 }
     }
 
     /// The same of an XRC domain: who sent a message is in its header.
@@ -165,6 +167,7 @@ impl Shared {
         let grown = (self.target * 2).min(self.limit);
         let did = grown > self.target;
         self.target = grown;
+        self.grown += u32::from(did);
         did
     }
 }

@@ -35,6 +35,15 @@ impl Rx {
         }
     }
 
+    /// How often shared queues were made longer.
+    pub fn grown(&self) -> u64 {
+        self.queues
+            .iter()
+            .filter_map(|queue| queue.shared.as_ref())
+            .map(|shared| u64::from(shared.grown))
+            .sum()
+    }
+
     /// The shared queues hold their first buffers before the first request is sent or answered.
     pub fn fill_shared(&mut self) {
         for queue in 0..self.queues.len() {

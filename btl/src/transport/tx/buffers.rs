@@ -36,6 +36,7 @@ impl<C> Tx<C> {
         let share = queue.shares.take(index).ok().map(|()| index);
         if share.is_none() {
             if can_wait {
+                stats.stalled_buffers += 1;
                 return None;
             }
             stats.beyond_limit += 1;
@@ -126,6 +127,7 @@ impl<C> Tx<C> {
         let markers = ep.mark();
         self.outstanding += markers;
         self.awaited += markers;
+        self.markers += u64::from(markers);
     }
 
     /// What has not been posted: its buffer is free, its callback hears of it.

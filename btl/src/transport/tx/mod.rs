@@ -45,6 +45,8 @@ pub struct Tx<C> {
     pub(super) pending: Pending<Queued>,
     /// Those among them that receive callbacks have sent.
     pub(super) answers: u32,
+    /// Requests posted only to have others reported.
+    pub(super) markers: u64,
 }
 
 impl<C> Tx<C> {
@@ -61,6 +63,7 @@ impl<C> Tx<C> {
             held: Slab::new(),
             pending: Pending::new(),
             answers: 0,
+            markers: 0,
         }
     }
 }

@@ -15,8 +15,10 @@ use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::channel::{Request, Target};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::PATIENCE;
+use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::port::buffer::Queued;
+use crate::transport::stats::Stats;
 use crate::transport::{SendBuf, Transport, Upcall};
 use std::fmt::Display;
 
@@ -119,9 +121,13 @@ impl<C> Transport<C> {
         let queue = usize::from(lane.queue);
         let ep = self.endpoints.get_mut(lane.peer)?;
         if !ep.state().flows() {
+            self.stats.stalled_connecting += 1;
             return None;
         }
-        let grant = self.tx.acquire(&mut ep.lanes[queue], lane.peer, queue)?;
+        let Some(grant) = self.tx.acquire(&mut ep.lanes[queue], lane.peer, queue) else {
+            count_stall(&mut self.stats, ep.lanes[queue].lacks());
+            return None;
+        };
         if ep.state() == State::Ready {
             self.first_message(lane.peer);
         }
@@ -247,4 +253,14 @@ impl<C> Transport<C> {
         self.up.end_waiting(ep, false);
         self.tx.drop_pending(index, ep, &mut self.up);
     }
+}
+
+/// A message of an endpoint that is up has to wait.
+#[cold]
+fn count_stall(stats: &mut Stats, lack: Lack) {
+    *match lack {
+        Lack::Entry => &mut stats.stalled_entries,
+        Lack::Credit => &mut stats.stalled_credits,
+        Lack::Shared => &mut stats.stalled_shared,
+    } += 1;
 }
