@@ -20,6 +20,8 @@
 pub mod budget;
 /// The credits of a per-peer queue.
 pub mod credits;
+/// Files of device parameters.
+pub mod device_ini;
 /// Messages that are held back.
 pub mod hold;
 /// `receive_queues`.
