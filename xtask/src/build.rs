@@ -16,6 +16,9 @@ use e2e::{Failure, OpenMpi, Result, say};
 /// File name of the plugin.
 pub const PLUGIN: &str = "mca_btl_oxib.so";
 
+/// File name of the settings for devices, which the plugin reads where it lies beside it.
+pub const DEVICES: &str = "oxib-device-params.ini";
+
 /// What `build` understands.
 pub const OPTIONS: Options = Options { flags: &["debug", "no-install"], values: &[], words: false };
 
@@ -43,7 +46,7 @@ pub fn job(component_path: Option<&str>) -> String {
     format!("mpirun -n 2 {path}--mca pml ob1 --mca btl self,oxib PROGRAM")
 }
 
-/// Builds the plugin and copies it to [`Workspace::plugin_folder`]; returns the copy.
+/// Builds the plugin and copies it to [`Workspace::plugin_folder`], with the settings for devices; returns the plugin's copy.
 pub fn build(workspace: &Workspace, debug: bool) -> Result<PathBuf> {
     let mode = if debug { "debug" } else { "release" };
     let library = phase(&format!("building the plugin in {mode} mode"), |_| compile(workspace, debug))?;
@@ -51,6 +54,7 @@ pub fn build(workspace: &Workspace, debug: bool) -> Result<PathBuf> {
     std::fs::create_dir_all(&folder).context(format_args!("cannot create {}", folder.display()))?;
     let plugin = folder.join(PLUGIN);
     place(&library, &plugin)?;
+    place(&workspace.root.join("configs").join(DEVICES), &folder.join(DEVICES))?;
     Ok(plugin)
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask install` and `uninstall`: the plugin where Open MPI looks by itself.
+//! `cargo xtask install` and `uninstall`: the plugin where Open MPI looks by itself, and the settings for devices beside it.
 //!
 //! Open MPI scans `<pkglibdir>:~/.openmpi/components`. `ompi_info --path pkglibdir` knows the first; the second needs no rights.
 //! Debian's 5.0 does so in theory only: its PMIx sets the component path of every job, so jobs have to name the folder.
@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::args::{Args, Options};
-use crate::build::{PLUGIN, build, job};
+use crate::build::{DEVICES, PLUGIN, build, job};
 use crate::workspace::{Workspace, place};
 use e2e::failure::Context;
 use e2e::open_mpi::hides_component_folder;
@@ -22,7 +22,10 @@ pub fn install(args: Args) -> Result<()> {
     std::fs::create_dir_all(&folder).map_err(|error| no_access(&folder, &error, &plugin))?;
     let installed = folder.join(PLUGIN);
     place(&plugin, &installed).map_err(|error| no_access(&folder, &error, &plugin))?;
+    let settings = folder.join(DEVICES);
+    place(&plugin.with_file_name(DEVICES), &settings).map_err(|error| no_access(&folder, &error, &plugin))?;
     say!("installed {}", installed.display());
+    say!("installed {} (a folder oxib-device-params.d beside it is for yours)", settings.display());
     say!("use:      {}", usage(&args, &folder));
     say!("see:      ompi_info --param btl oxib --level 9");
     say!("remove:   cargo xtask uninstall, with the same options");
@@ -31,13 +34,17 @@ pub fn install(args: Args) -> Result<()> {
 
 /// `cargo xtask uninstall`.
 pub fn uninstall(args: Args) -> Result<()> {
-    let installed = destination(&args)?.join(PLUGIN);
-    if !installed.exists() {
-        say!("nothing to do: there is no {}", installed.display());
+    let folder = destination(&args)?;
+    [PLUGIN, DEVICES].into_iter().try_for_each(|name| remove(&folder.join(name)))
+}
+
+fn remove(file: &Path) -> Result<()> {
+    if !file.exists() {
+        say!("nothing to do: there is no {}", file.display());
         return Ok(());
     }
-    std::fs::remove_file(&installed).context(format_args!("cannot remove {}", installed.display()))?;
-    say!("removed {}", installed.display());
+    std::fs::remove_file(file).context(format_args!("cannot remove {}", file.display()))?;
+    say!("removed {}", file.display());
     Ok(())
 }
 

@@ -18,6 +18,8 @@ mod callbacks;
 pub mod component;
 /// Counters as performance variables.
 pub mod counters;
+/// Files of device parameters.
+mod device_files;
 /// What the component calls of the rest.
 pub mod entry;
 mod frag;
@@ -41,3 +43,5 @@ mod registrations;
 pub mod show;
 mod start;
 mod timelines;
+/// The user's values, the files', the defaults.
+mod tuned;

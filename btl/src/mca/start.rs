@@ -2,6 +2,7 @@
 //! published.
 
 use super::callbacks;
+use super::device_files;
 use super::guard;
 use super::handle::HANDLE_LEN;
 use super::hooks;
@@ -10,7 +11,8 @@ use super::params::{self, DeviceChoice, Params, Template};
 use super::peers;
 use super::show::{Refusal, Report, see_parameters};
 use super::timelines;
-use crate::protocol::layout::{self, Layout};
+use super::tuned;
+use crate::protocol::device_ini::Devices;
 use crate::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, Port as ModexPort};
 use crate::protocol::regcache::Limits;
 use crate::transport::Transport;
@@ -43,7 +45,9 @@ pub fn init(
     let _reports_have_them = softib::carry_reasons();
     // Before the threads of softib and of the connection managers run.
     watch_memory(params, abi);
-    let mut ports = find_ports(params, abi).map_err(|error| no_port(params, &error))?;
+    let known = device_files::read(&params.device_param_files).map_err(|report| Refusal::Tell(*report))?;
+    let mut ports = find_ports(params, &known, abi).map_err(|error| no_port(params, &error))?;
+    tuned::limit_mtu(&mut ports, params);
     if params.max_btls > 0 {
         ports.truncate(params.max_btls as usize);
     }
@@ -52,6 +56,8 @@ pub fn init(
     let mut published = Vec::new();
     let mut unfit = None;
     for port in &ports {
+        tuned::tell(port, &known, params);
+        let base = module_base(port, params, abi).map_err(|report| Refusal::Tell(*report))?;
         let transport = match open_port(port, params, abi, me) {
             Ok(transport) => transport,
             Err(error) if params.device == DeviceChoice::Auto => {
@@ -67,7 +73,7 @@ pub fn init(
         let place = Place { index: modules.len(), name, soft: port.soft };
         let at_end = AtEnd { timelines, tells: params.stats != 0 };
         let limits = cache_limits(params, port.soft);
-        modules.push(Module::new(module_base(port), abi, transport, place, at_end, limits));
+        modules.push(Module::new(base, abi, transport, place, at_end, limits));
     }
     if let (Some(error), true) = (unfit, modules.is_empty()) {
         return Err(refuse_port(params, &error));
@@ -194,14 +200,18 @@ pub fn close() {
     hooks::stop();
 }
 
-fn find_ports(params: &Params, abi: &Abi) -> Result<Vec<Port>, DeviceError> {
+fn find_ports(params: &Params, known: &Devices, abi: &Abi) -> Result<Vec<Port>, DeviceError> {
     let choice = match &params.device {
         DeviceChoice::Auto => Choice::Auto { named: params.asked },
         DeviceChoice::Soft => Choice::Soft,
         DeviceChoice::Named(ports) => Choice::Names(names(ports)),
     };
     let config = PortConfig { gid_index: params.gid_index, pkey: params.pkey, mtu: params.mtu.unwrap_or(0) };
-    let filter = Filter { include: names(&params.if_include), exclude: names(&params.if_exclude) };
+    let filter = Filter {
+        include: names(&params.if_include),
+        exclude: names(&params.if_exclude),
+        known: known.clone(),
+    };
     device::find(&choice, &filter, config, || software(abi))
 }
 
@@ -229,20 +239,10 @@ fn software(abi: &Abi) -> Result<Driver, DeviceError> {
 /// asks for them again for ever.
 const ADDRESS_SPACE: usize = 160 << 20;
 
-/// The layout of the parameter. The default has shared queues, which need RNR, and that iWARP
-/// lacks: there it has a default of its own.
-fn layout(port: &Port, params: &Params) -> Layout {
-    let default = |text| Layout::parse(text).ok();
-    if !port.context.is_iwarp() || Some(&params.layout) != default(layout::DEFAULT).as_ref() {
-        return params.layout.clone();
-    }
-    default(layout::IWARP).unwrap_or_else(|| params.layout.clone())
-}
-
 fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
     Config {
-        layout: layout(port, params),
-        max_inline: params.max_inline.unwrap_or(DEFAULT_INLINE),
+        layout: tuned::layout(port, params),
+        max_inline: tuned::max_inline(port, params),
         pool_limit: params.free_list_max,
         pool_grow: params.free_list_inc,
         hold: Bound::of_peer(params.max_answers),
@@ -300,11 +300,10 @@ fn xrc_domain(abi: &Abi, port: &Port) -> PathBuf {
     }
 }
 
-/// Inline bytes that `auto` asks for: the smallest queue's messages of the default layout.
-const DEFAULT_INLINE: u32 = 136;
-
-fn module_base(port: &Port) -> mca_btl_base_module_t {
+/// The module's own fields, with limits that the port's layout can hold.
+fn module_base(port: &Port, params: &Params, abi: &Abi) -> Result<mca_btl_base_module_t, Box<Report>> {
     let mut base = Template::copy();
+    params::fit(&tuned::layout(port, params), &mut base, |name| params::is_set(abi.base(), name))?;
     base.btl_registration_handle_size = HANDLE_LEN;
     base.btl_get_limit = port.attr.max_msg_size as usize;
     base.btl_put_limit = port.attr.max_msg_size as usize;
@@ -316,7 +315,7 @@ fn module_base(port: &Port) -> mca_btl_base_module_t {
     if port.context.is_iwarp() {
         base.btl_flags &= !MCA_BTL_FLAGS_PUT;
     }
-    base
+    Ok(base)
 }
 
 fn describe(port: &Port, transport: &Transport<super::module::Cookie>) -> ModexPort {

@@ -9,7 +9,7 @@ pub mod table;
 /// From text to values.
 pub mod value;
 
-pub use register::{Template, load, register, verbosity};
+pub use register::{Template, is_set, load, register, verbosity};
 
 use crate::mca::show::{Report, see_parameters};
 use crate::protocol::layout::{self, Layout};
@@ -81,6 +81,9 @@ pub struct Params {
     pub reg_cache_bytes: u64,
     /// Bytes; `None`: the port's.
     pub mtu: Option<u32>,
+    /// Files and folders; empty: those beside the plugin.
+    pub device_param_files: Vec<String>,
+    pub chosen: Chosen,
     pub gid_index: u8,
     /// 0: the first of the table.
     pub pkey: u16,
@@ -103,6 +106,14 @@ pub struct Params {
     pub timeline: String,
     /// As asked for here; what counts is [`verbosity`].
     pub verbose: u8,
+}
+
+/// Of the parameters that files of device parameters have, too: which the user has set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Chosen {
+    pub receive_queues: bool,
+    pub max_inline: bool,
+    pub mtu: bool,
 }
 
 impl Params {
@@ -152,6 +163,8 @@ impl Params {
             reg_cache_max: 0,
             reg_cache_bytes: 0,
             mtu: None,
+            device_param_files: Vec::new(),
+            chosen: Chosen::default(),
             gid_index: 0,
             pkey: 0,
             service_level: 0,
@@ -172,33 +185,41 @@ impl Params {
         })
     }
 
-    /// Makes Open MPI's limits and the layout agree: limits that the user did not set are lowered
-    /// to the largest buffer.
-    ///
-    /// `is_set` tells whether the user set a parameter.
-    ///
-    /// # Errors
-    /// A report about a limit that the user set and no buffer holds, or that is too small for Open
-    /// MPI.
-    pub fn fit(
-        &self,
-        module: &mut mca_btl_base_module_t,
-        is_set: impl Fn(&str) -> bool,
-    ) -> Result<(), Box<Report>> {
-        let largest = self.layout.largest_payload();
-        let limits = [
-            ("eager_limit", &mut module.btl_eager_limit),
-            ("rndv_eager_limit", &mut module.btl_rndv_eager_limit),
-            ("max_send_size", &mut module.btl_max_send_size),
-        ];
-        for (name, limit) in limits {
-            if *limit > largest && !is_set(name) {
-                *limit = largest;
-            }
-            check_limit(name, *limit, largest)?;
-        }
-        Ok(())
+    /// Notes which parameters the user has set; `is_set` tells.
+    fn note_chosen(&mut self, is_set: impl Fn(&str) -> bool) {
+        self.chosen = Chosen {
+            receive_queues: is_set("receive_queues"),
+            max_inline: is_set("max_inline"),
+            mtu: is_set("mtu"),
+        };
     }
+}
+
+/// Makes Open MPI's limits of a module and the layout of its port agree: limits that the user did
+/// not set are lowered to the largest buffer.
+///
+/// `is_set` tells whether the user set a parameter.
+///
+/// # Errors
+/// A report about a limit that the user set and no buffer holds, or that is too small for Open MPI.
+pub fn fit(
+    layout: &Layout,
+    module: &mut mca_btl_base_module_t,
+    is_set: impl Fn(&str) -> bool,
+) -> Result<(), Box<Report>> {
+    let largest = layout.largest_payload();
+    let limits = [
+        ("eager_limit", &mut module.btl_eager_limit),
+        ("rndv_eager_limit", &mut module.btl_rndv_eager_limit),
+        ("max_send_size", &mut module.btl_max_send_size),
+    ];
+    for (name, limit) in limits {
+        if *limit > largest && !is_set(name) {
+            *limit = largest;
+        }
+        check_limit(name, *limit, largest)?;
+    }
+    Ok(())
 }
 
 impl DeviceChoice {
@@ -349,15 +370,27 @@ mod tests {
         let mut module = mca_btl_base_module_t::zeroed();
         (module.btl_eager_limit, module.btl_rndv_eager_limit, module.btl_max_send_size) =
             (12288, 12288, 65536);
-        params.fit(&mut module, |_| false).expect("lowered");
+        fit(&params.layout, &mut module, |_| false).expect("lowered");
         assert_eq!((module.btl_eager_limit, module.btl_max_send_size), (1024, 1024));
         module.btl_max_send_size = 4096;
-        let set = params.fit(&mut module, |name| name == "max_send_size").expect_err("the user's own");
+        let set =
+            fit(&params.layout, &mut module, |name| name == "max_send_size").expect_err("the user's own");
         assert!(set.text().contains("no buffer of btl_oxib_receive_queues is that large"));
         module.btl_max_send_size = 64;
         assert!(
-            params.fit(&mut module, |_| true).expect_err("too small").text().contains("header does not fit")
+            fit(&params.layout, &mut module, |_| true)
+                .expect_err("too small")
+                .text()
+                .contains("header does not fit")
         );
+    }
+
+    #[test]
+    fn what_the_user_has_set_is_noted_also_where_it_is_the_default() {
+        let mut params = with("mtu", "auto").expect("the default");
+        assert_eq!(params.chosen, Chosen::default());
+        params.note_chosen(|name| name == "mtu");
+        assert_eq!(params.chosen, Chosen { mtu: true, ..Chosen::default() });
     }
 
     #[test]

@@ -71,10 +71,8 @@ pub unsafe fn register(
 /// # Errors
 /// The report about the first value that can't be used.
 pub fn load(base: &Base) -> Result<Params, Box<Report>> {
-    let params = Params::parse(base.string_var(c"btl").as_deref(), text_of)?;
-    // SAFETY: called from open: registration is over, and no module has been copied yet.
-    let template = unsafe { &mut *TEMPLATE.0.get() };
-    params.fit(template, |name| is_set(base, name))?;
+    let mut params = Params::parse(base.string_var(c"btl").as_deref(), text_of)?;
+    params.note_chosen(|name| is_set(base, name));
     Ok(params)
 }
 
@@ -141,6 +139,8 @@ fn text_of(row: &Row) -> Option<&'static str> {
     Some(unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("\u{fffd}"))
 }
 
-fn is_set(base: &Base, name: &str) -> bool {
+/// Whether the user has set a parameter of ours, or one of every BTL: on the command line, in the
+/// environment or in a parameter file of Open MPI.
+pub fn is_set(base: &Base, name: &str) -> bool {
     CString::new(format!("btl_oxib_{name}")).is_ok_and(|name| base.is_set(&name))
 }

@@ -97,6 +97,20 @@ pub static ROWS: &[Row] = &[
             Err("if_include is set too; only one of them can be".into())
         },
     },
+    Row {
+        name: c"device_param_files",
+        kind: Kind::Words,
+        default: "",
+        level: 4,
+        scope: Scope::All,
+        help: "Files with settings for devices by vendor and part, later ones win; a folder stands for its *.ini files in the \
+               order of their names. Empty means oxib-device-params.ini and the folder oxib-device-params.d beside the plugin, \
+               if they are there. A parameter that is set wins over what a file says (docs/tuning.md, section 5.1)",
+        apply: |params, value| {
+            params.device_param_files = value.words();
+            Ok(())
+        },
+    },
     number!(
         c"max_btls",
         0..=255,

@@ -4,6 +4,7 @@
 //! an installed plugin is opened in every job, and must cost nothing where it is not wanted.
 #![forbid(unsafe_code)]
 
+use crate::protocol::device_ini::{Devices, Settings};
 use std::sync::Arc;
 use verbs::{Context, Device, Driver, Gid, LinkLayer, Mtu, PortAttr, PortState};
 
@@ -23,12 +24,14 @@ pub type Name = (String, Option<u8>);
 
 /// What is left of the ports that [`Choice`] finds: at most one of the two lists has something in
 /// it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// Only these; empty: all.
     pub include: Vec<Name>,
     /// Not these.
     pub exclude: Vec<Name>,
+    /// What files say of devices: those that they ignore are used only by name.
+    pub known: Devices,
 }
 
 impl Filter {
@@ -37,6 +40,7 @@ impl Filter {
         (self.include.is_empty() || listed(&self.include)) && !listed(&self.exclude)
     }
 
+    /// Device names of either list.
     fn names(&self) -> impl Iterator<Item = &Name> {
         self.include.iter().chain(&self.exclude)
     }
@@ -63,6 +67,19 @@ pub struct Port {
     pub pkey_index: u16,
     /// It is the software device of this host.
     pub soft: bool,
+    /// Vendor and part, as the device says.
+    pub vendor: (u32, u32),
+    /// What files say of the device.
+    pub settings: Settings,
+}
+
+impl Port {
+    /// Sets the path MTU: so many bytes, or as many as the port has, if that is less; 0: the
+    /// port's.
+    pub fn limit_mtu(&mut self, bytes: u32) {
+        let active = self.attr.active_mtu;
+        self.mtu = Mtu::from_bytes(bytes).map_or(active, |mtu| mtu.min(active));
+    }
 }
 
 /// Settings that concern the port.
@@ -129,6 +146,11 @@ pub enum Unusable {
     /// `gid_index` names no row, or an empty one.
     #[error("btl_oxib_gid_index is {wanted}, {port} has GIDs in rows {rows} only (see `ibv_devinfo -v`)")]
     NoGid { wanted: u8, port: String, rows: String },
+    /// A file of device parameters says so.
+    #[error(
+        "{device} is ignored: ignore_device in {origin}; btl_oxib_device or btl_oxib_if_include can name it"
+    )]
+    Ignored { device: String, origin: String },
     /// `pkey` is in no row.
     #[error("btl_oxib_pkey is {wanted:#06x}, {port} has these P_Keys: {table}")]
     NoPkey { wanted: u16, port: String, table: String },
@@ -138,7 +160,7 @@ impl Unusable {
     /// A port without a cable or outside of a partition is nothing special on a device of several
     /// ports.
     fn is_common(&self) -> bool {
-        matches!(self, Unusable::Inactive { .. } | Unusable::NoPkey { .. })
+        matches!(self, Unusable::Inactive { .. } | Unusable::NoPkey { .. } | Unusable::Ignored { .. })
     }
 }
 
@@ -245,17 +267,35 @@ impl Search<'_> {
         device: &Device,
         soft: bool,
     ) -> Result<Vec<Result<Port, Unusable>>, DeviceError> {
-        let opened = device.open().and_then(|context| Ok((context.query_device()?.ports, context)));
-        let (count, context) = match opened {
+        let opened = device.open().and_then(|context| Ok((context.query_device()?, context)));
+        let (attr, context) = match opened {
             Ok(opened) => opened,
             Err(error) => return Ok(vec![Err(error.into())]),
         };
         let named = self.names.iter().chain(self.filter.names()).filter(|(name, _)| name == device.name());
-        if let Some(wanted) = named.filter_map(|(_, num)| *num).find(|num| *num > count) {
-            return Err(DeviceError::UnknownPort { device: device.name().to_owned(), wanted, ports: count });
+        if let Some(wanted) = named.filter_map(|(_, num)| *num).find(|num| *num > attr.ports) {
+            return Err(DeviceError::UnknownPort {
+                device: device.name().to_owned(),
+                wanted,
+                ports: attr.ports,
+            });
         }
-        let ports = (1..=count).filter(|&num| self.asks_for(device.name(), Some(num)));
-        Ok(ports.map(|num| usable_port(&context, num, self.config, soft)).collect())
+        let settings = self.filter.known.settings(attr.vendor);
+        if let Some(origin) = settings.ignored().filter(|_| !self.is_named(device.name())) {
+            let (device, origin) = (device.name().to_owned(), origin.to_string());
+            return Ok(vec![Err(Unusable::Ignored { device, origin })]);
+        }
+        let ports = (1..=attr.ports).filter(|&num| self.asks_for(device.name(), Some(num)));
+        let usable = |num| {
+            let port = usable_port(&context, num, self.config, soft)?;
+            Ok(Port { vendor: attr.vendor, settings: settings.clone(), ..port })
+        };
+        Ok(ports.map(usable).collect())
+    }
+
+    /// The user has named the device, or one of its ports, as one to use.
+    fn is_named(self, device: &str) -> bool {
+        self.names.iter().chain(&self.filter.include).any(|(name, _)| name == device)
     }
 
     /// This port, or any of the device.
@@ -289,8 +329,6 @@ fn usable_port(context: &Arc<Context>, num: u8, config: PortConfig, soft: bool) 
         let remedy = if soft { KEPT_DOWN } else { CHECK_CABLE };
         return Err(Unusable::Inactive { port: name(), state: attr.state, remedy });
     }
-    let mtu = attr.active_mtu;
-    let mtu = Mtu::from_bytes(config.mtu).map_or(mtu, |m| m.min(mtu));
     let gid = find_gid(context, num, &attr, config.gid_index)?.ok_or_else(|| Unusable::NoGid {
         wanted: config.gid_index,
         port: name(),
@@ -301,7 +339,11 @@ fn usable_port(context: &Arc<Context>, num: u8, config: PortConfig, soft: bool) 
         port: name(),
         table: list(pkeys(context, num, &attr).map(|pkey| format!("{pkey:#06x}")), ", "),
     })?;
-    Ok(Port { context: context.clone(), num, attr, gid, mtu, pkey_index, soft })
+    let (mtu, vendor, settings) = (attr.active_mtu, (0, 0), Settings::default());
+    let context = context.clone();
+    let mut port = Port { context, num, attr, gid, mtu, pkey_index, soft, vendor, settings };
+    port.limit_mtu(config.mtu);
+    Ok(port)
 }
 
 const CHECK_CABLE: &str = "check the cable, the subnet manager and `ibv_devinfo`";
@@ -354,10 +396,10 @@ mod tests {
 
     #[test]
     fn a_filter_takes_devices_or_single_ports() {
-        let include = Filter { include: vec![name("a", None), name("b", Some(2))], exclude: Vec::new() };
+        let include = Filter { include: vec![name("a", None), name("b", Some(2))], ..Filter::default() };
         let allowed = [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1)].map(|(d, p)| include.allows(d, p));
         assert_eq!(allowed, [true, true, false, true, false]);
-        let exclude = Filter { include: Vec::new(), exclude: vec![name("b", Some(2))] };
+        let exclude = Filter { exclude: vec![name("b", Some(2))], ..Filter::default() };
         assert_eq!([("a", 1), ("b", 1), ("b", 2)].map(|(d, p)| exclude.allows(d, p)), [true, true, false]);
         assert!(Filter::default().allows("anything", 9));
     }
@@ -380,6 +422,47 @@ mod tests {
         }
         let text = refused(PortConfig { pkey: 0x1234, ..config });
         assert_eq!(text, "btl_oxib_pkey is 0x1234, softib0 port 1 has these P_Keys: 0xffff");
+    }
+
+    /// A file for softib, whose numbers are those of "no vendor".
+    fn known(line: &str) -> Filter {
+        let text = format!("[softib]\nvendor_id = 0xffffff\nvendor_part_id = 0\n{line}\n");
+        let mut known = Devices::default();
+        known.read("a.ini", text.as_bytes()).expect("a section");
+        Filter { known, ..Filter::default() }
+    }
+
+    const CONFIG: PortConfig = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+
+    #[test]
+    fn a_device_that_a_file_ignores_is_left_out_unless_it_is_named() {
+        let filter = known("ignore_device = 1");
+        let text = find(&Choice::Soft, &filter, CONFIG, soft).unwrap_err().to_string();
+        assert!(text.starts_with("softib0 is ignored: ignore_device in a.ini:4 [softib]; "), "{text}");
+        let named = Choice::Names(vec![name("softib0", None)]);
+        assert_eq!(find(&named, &filter, CONFIG, soft).expect("by its name").len(), 1);
+        let include = Filter { include: vec![name("softib0", Some(1))], ..filter };
+        assert_eq!(find(&Choice::Soft, &include, CONFIG, soft).expect("by its name").len(), 1);
+    }
+
+    #[test]
+    fn a_port_has_what_files_say_of_its_device() {
+        let ports = find(&Choice::Soft, &known("mtu = 512"), CONFIG, soft).expect("softib");
+        let port = ports.first().expect("a port");
+        assert_eq!(port.vendor, (0xff_ffff, 0));
+        assert_eq!(port.settings.mtu.as_ref().and_then(|mtu| mtu.value), Some(512));
+    }
+
+    #[test]
+    fn an_mtu_is_never_above_the_ports_and_0_is_the_ports() {
+        let mut ports = find(&Choice::Soft, &Filter::default(), CONFIG, soft).expect("softib");
+        let port = ports.first_mut().expect("a port");
+        let mut limited = |bytes| {
+            port.limit_mtu(bytes);
+            port.mtu.bytes()
+        };
+        let most = limited(0);
+        assert_eq!([limited(256), limited(0), limited(4096)], [256, most, most.min(4096)]);
     }
 
     #[test]

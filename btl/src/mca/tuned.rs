@@ -1,0 +1,130 @@
+//! What a port is opened with: what the user has set, else what the files of device parameters say,
+//! else the default. Each value by itself.
+#![forbid(unsafe_code)]
+
+use super::params::Params;
+use crate::protocol::device_ini::{Devices, Setting};
+use crate::protocol::layout::{self, Layout};
+use crate::transport::device::Port;
+use std::fmt::Display;
+
+/// Inline bytes that `auto` asks for: the smallest queue's messages of the default layout.
+const DEFAULT_INLINE: u32 = 136;
+
+/// The layout of the port. The default has shared queues, which need RNR, and that iWARP lacks:
+/// there it has a default of its own.
+pub fn layout(port: &Port, params: &Params) -> Layout {
+    let chosen = params.chosen.receive_queues;
+    let layout = pick(chosen, &params.layout, port.settings.receive_queues.as_ref());
+    let default = |text| Layout::parse(text).ok();
+    if !port.context.is_iwarp() || Some(layout) != default(layout::DEFAULT).as_ref() {
+        return layout.clone();
+    }
+    default(layout::IWARP).unwrap_or_else(|| layout.clone())
+}
+
+/// Bytes that may go inline.
+pub fn max_inline(port: &Port, params: &Params) -> u32 {
+    let inline = pick(params.chosen.max_inline, &params.max_inline, port.settings.max_inline.as_ref());
+    inline.unwrap_or(DEFAULT_INLINE)
+}
+
+/// Gives the ports the path MTU of their files, where the user has set none.
+pub fn limit_mtu(ports: &mut [Port], params: &Params) {
+    for port in ports {
+        let mtu = pick(params.chosen.mtu, &params.mtu, port.settings.mtu.as_ref());
+        port.limit_mtu(mtu.unwrap_or(0));
+    }
+}
+
+fn pick<'a, T>(chosen: bool, parameter: &'a T, file: Option<&'a Setting<T>>) -> &'a T {
+    file.filter(|_| !chosen).map_or(parameter, |setting| &setting.value)
+}
+
+/// One line for each section that is about the port's device and for each of its values.
+pub fn tell(port: &Port, devices: &Devices, params: &Params) {
+    let name = port.context.name();
+    let (vendor, part) = port.vendor;
+    for origin in devices.origins(port.vendor) {
+        log::debug!("{name} (vendor {vendor:#x}, part {part:#x}): device parameters of {origin} apply");
+    }
+    let settings = &port.settings;
+    tell_value(name, "receive_queues", params.chosen.receive_queues, settings.receive_queues.as_ref());
+    let auto = |value: Option<u32>| value.map_or_else(|| "auto".to_owned(), |bytes| bytes.to_string());
+    let mtu = settings.mtu.clone().map(|setting| setting.map(auto));
+    tell_value(name, "mtu", params.chosen.mtu, mtu.as_ref());
+    let inline = settings.max_inline.clone().map(|setting| setting.map(auto));
+    tell_value(name, "max_inline", params.chosen.max_inline, inline.as_ref());
+    log::debug!(
+        "{name} port {}: receive queues {}, mtu {}",
+        port.num,
+        layout(port, params),
+        port.mtu.bytes()
+    );
+}
+
+fn tell_value<T: Display>(device: &str, parameter: &str, chosen: bool, file: Option<&Setting<T>>) {
+    match file {
+        None => (),
+        Some(Setting { origin, .. }) if chosen => {
+            log::debug!("{device}: btl_oxib_{parameter} is set and wins over {origin}");
+        }
+        Some(Setting { value, origin }) => log::debug!("{device}: {parameter} {value} from {origin}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mca::params::Chosen;
+    use crate::transport::device::{self, Choice, Filter, PortConfig};
+    use verbs::Driver;
+
+    const FILE: &str = "[a]\nvendor_id = 0xffffff\nvendor_part_id = 0\nmtu = 512\nmax_inline_data = 64\n\
+                        receive_queues = P,128,64,48,32,4\n";
+
+    /// softib's port under a file.
+    fn port(text: &str) -> Port {
+        let mut known = Devices::default();
+        known.read("a.ini", text.as_bytes()).expect("a section");
+        let filter = Filter { known, ..Filter::default() };
+        let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+        let soft = || Ok(Driver::from_table(softib::driver_table()));
+        device::find(&Choice::Soft, &filter, config, soft).expect("softib").remove(0)
+    }
+
+    fn params(chosen: Chosen) -> Params {
+        let params = Params::parse(None, |row| match row.name() {
+            "mtu" => Some("1024"),
+            "max_inline" => Some("auto"),
+            _ => None,
+        });
+        Params { chosen, ..params.expect("good values") }
+    }
+
+    #[test]
+    fn a_file_wins_over_the_default_and_a_value_that_is_set_over_the_file() {
+        let mut ports = [port(FILE)];
+        let unset = params(Chosen::default());
+        assert_eq!(layout(&ports[0], &unset).to_string(), "P,128,64,48,32,4");
+        assert_eq!(max_inline(&ports[0], &unset), 64);
+        limit_mtu(&mut ports, &unset);
+        assert_eq!(ports[0].mtu.bytes(), 512);
+
+        let set = params(Chosen { receive_queues: true, max_inline: true, mtu: true });
+        assert_eq!(layout(&ports[0], &set).to_string(), layout::DEFAULT);
+        assert_eq!(max_inline(&ports[0], &set), DEFAULT_INLINE, "auto, as it is set");
+        limit_mtu(&mut ports, &set);
+        assert_eq!(ports[0].mtu.bytes(), 1024);
+    }
+
+    #[test]
+    fn each_value_is_taken_by_itself() {
+        let port = port("[default]\nmax_inline_data = 32\n");
+        let set = params(Chosen { mtu: true, ..Chosen::default() });
+        assert_eq!(
+            (max_inline(&port, &set), layout(&port, &set).to_string().as_str()),
+            (32, layout::DEFAULT)
+        );
+    }
+}
