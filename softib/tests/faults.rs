@@ -24,6 +24,7 @@ fn child_main() {
         "calls" => calls(),
         "refuses" => refuses(),
         "off" => off(),
+        "events" => events(),
         _ => {}
     }
     say(&[1]);
@@ -276,6 +277,30 @@ fn killed() {
 #[test]
 fn a_connection_can_be_killed_by_call() {
     with("killed", "");
+}
+
+/// What the plan raises without a cause: of one queue pair, of all, of a port that works on, of the device.
+fn events() {
+    let dev = Dev::open();
+    let (a, b, buf) = pair(&dev, 7);
+    assert_eq!(next_event(&dev), IBV_EVENT_LID_CHANGE);
+    assert_eq!(port_state(&dev), IBV_PORT_ACTIVE);
+    assert_eq!(next_event(&dev), IBV_EVENT_PATH_MIG);
+    assert_eq!(a.send(1, &[buf.sge(0, 8)]), 0);
+    assert_eq!((a.wait().status, b.wait().status), (IBV_WC_SUCCESS, IBV_WC_SUCCESS));
+    assert_eq!(next_event(&dev), IBV_EVENT_DEVICE_FATAL);
+    assert_eq!(a.send(2, &[buf.sge(0, 8)]), 0);
+    assert_eq!(a.wait().status, IBV_WC_WR_FLUSH_ERR);
+    assert_eq!(softib::faults::counts().events, 3);
+    let again = softib::faults::EventFault::named("cq-err", 2).unwrap();
+    assert_eq!(softib::faults::raise(again), Ok(1));
+    assert_eq!(next_event(&dev), IBV_EVENT_CQ_ERR);
+    assert!(softib::faults::EventFault::named("cq-error", 2).is_none());
+}
+
+#[test]
+fn events_are_raised_when_the_plan_says_and_their_queue_pairs_break() {
+    with("events", "event=lid-change:200ms,event=path-mig:300ms:2,event=device-fatal:800ms:1");
 }
 
 fn calls() {

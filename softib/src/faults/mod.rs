@@ -10,6 +10,7 @@
 pub(crate) mod calls;
 
 pub use crate::objects::faults::call::Call;
+pub use crate::objects::faults::event::{About, EventFault};
 pub use crate::objects::faults::plan::{CallFault, Outage, Plan, PlanError, When};
 pub use crate::objects::faults::state::Counts;
 
@@ -68,6 +69,15 @@ pub fn kill_connection(qpn: u32) -> Result<(), Errno> {
     w.async_event(qp.context, IBV_EVENT_QP_FATAL, Subject::Qp(index));
     guard.fail(index);
     Ok(())
+}
+
+/// Raises an asynchronous event now, whenever the plan has it; how many objects it was about.
+/// ENODEV while the device is not open.
+pub fn raise(event: EventFault) -> Result<u64, Errno> {
+    let engine = crate::engine::current().ok_or(Errno::NODEV)?;
+    let raised = engine.enter().raise(event);
+    engine.shared.wake();
+    Ok(raised)
 }
 
 /// The plan for a device that is being opened. EINVAL, with a reason: a bad `SOFTIB_FAULTS`.

@@ -185,6 +185,10 @@ impl Qps {
     }
 
     /// All queue pairs.
+    pub fn iter(&self) -> impl Iterator<Item = &Qp> {
+        self.table.iter().filter_map(|qp| qp.as_deref())
+    }
+
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
         self.table.iter_mut().filter_map(|qp| qp.as_deref_mut())
     }

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! call    the control calls that can be made to fail
+//! event   the asynchronous events that can be raised
 //! plan    what is asked for: SOFTIB_FAULTS, or a program's Plan, parsed
 //! state   a plan under way: counters and dice
 //! ```
 
 pub mod call;
+pub mod event;
 pub mod plan;
 pub mod state;

@@ -4,13 +4,15 @@
 //! faults = item { "," item }
 //! item   = "seed=" number | "drop=" percent | "duplicate=" percent | "reorder=" percent
 //!        | "delay=" time | "rnr=" when ":" time | "error=" when | "cut=" when
-//!        | "port-down=" time ":" time | "fail=" call ":" number ":" errno | "report"
+//!        | "port-down=" time ":" time | "fail=" call ":" number ":" errno
+//!        | "event=" name ":" time [ ":" number ] | "report"
 //! when   = "at:" number | "every:" number
 //! ```
 //!
 //! No character in it means anything to a shell or to mpirun's `-x`.
 
 use super::call::Call;
+use super::event::EventFault;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -77,6 +79,8 @@ pub struct Plan {
     pub port_down: Option<Outage>,
     /// Control calls that fail.
     pub fail: Vec<CallFault>,
+    /// Asynchronous events that are raised.
+    pub event: Vec<EventFault>,
     /// Says at the end, on standard error, how often each fault has struck.
     pub report: bool,
 }
@@ -99,7 +103,7 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 const ITEM: &str =
-    "seed=, drop=, duplicate=, reorder=, delay=, rnr=, error=, cut=, port-down=, fail= or report";
+    "seed=, drop=, duplicate=, reorder=, delay=, rnr=, error=, cut=, port-down=, fail=, event= or report";
 const NUMBER: &str = "a number";
 const COUNT: &str = "a number from 1 on";
 const PERCENT: &str = "a percentage up to 100 like 20% or 0.5%";
@@ -109,6 +113,7 @@ const COLON: &str = "a colon";
 const COMMA: &str = "a comma or the end";
 const CALL: &str = "the name of a control call like create_qp";
 const ERRNO: &str = "an errno name like ENOMEM";
+const EVENT: &str = "the name of an event like qp-fatal";
 const ONCE: &str = "each item once";
 
 impl FromStr for Plan {
@@ -122,7 +127,7 @@ impl FromStr for Plan {
         loop {
             let start = cursor.at;
             let key = cursor.word(|c| c.is_ascii_lowercase() || c == '-');
-            if key != "fail" && seen.contains(&key) {
+            if !["fail", "event"].contains(&key) && seen.contains(&key) {
                 return Err(cursor.error_at(start, ONCE));
             }
             seen.push(key);
@@ -142,9 +147,20 @@ impl Plan {
             self.report = true;
             return Ok(());
         }
-        let known =
-            ["seed", "drop", "duplicate", "reorder", "delay", "rnr", "error", "cut", "port-down", "fail"];
-        if !known.contains(&key) || !cursor.take("=") {
+        const KNOWN: [&str; 11] = [
+            "seed",
+            "drop",
+            "duplicate",
+            "reorder",
+            "delay",
+            "rnr",
+            "error",
+            "cut",
+            "port-down",
+            "fail",
+            "event",
+        ];
+        if !KNOWN.contains(&key) || !cursor.take("=") {
             return Err(cursor.error_at(start, ITEM));
         }
         match key {
@@ -157,6 +173,7 @@ impl Plan {
             "error" => self.error = Some(cursor.when()?),
             "cut" => self.cut = Some(cursor.when()?),
             "fail" => self.fail.push(cursor.call_fault()?),
+            "event" => self.event.push(cursor.event_fault()?),
             _ => {
                 let (after, lasts) = (cursor.time()?, cursor.after_colon(Cursor::time)?);
                 self.port_down = Some(Outage { after, lasts });
@@ -267,6 +284,15 @@ impl<'a> Cursor<'a> {
         Ok(CallFault { call, number, errno })
     }
 
+    fn event_fault(&mut self) -> Result<EventFault, PlanError> {
+        let start = self.at;
+        let name = self.word(|c| c.is_ascii_lowercase() || c == '-');
+        let fault = EventFault::named(name, 0).ok_or_else(|| self.error_at(start, EVENT))?;
+        let after = self.after_colon(Cursor::time)?;
+        let number = if self.take(":") { self.count()? } else { 0 };
+        Ok(EventFault { after, number, ..fault })
+    }
+
     fn errno(&mut self) -> Result<i32, PlanError> {
         const NAMES: [(&str, i32); 10] = [
             ("EAGAIN", libc::EAGAIN),
@@ -294,7 +320,7 @@ mod tests {
     #[test]
     fn every_item_is_understood() {
         let text = "seed=7,drop=20%,duplicate=0.5%,reorder=100%,delay=10us,rnr=every:3:2ms,error=at:100,cut=every:9,\
-                    port-down=1s:500ms,fail=create_qp:2:ENOMEM,fail=reg_mr:1:EPERM,report";
+                    port-down=1s:500ms,fail=create_qp:2:ENOMEM,fail=reg_mr:1:EPERM,event=qp-fatal:5ms:3,event=lid-change:1s,report";
         let plan: Plan = text.parse().unwrap();
         assert_eq!((plan.seed, plan.drop, plan.duplicate, plan.reorder), (7, 200_000, 5_000, 1_000_000));
         assert_eq!(plan.rnr, Some((When::Every(3), Duration::from_millis(2))));
@@ -302,6 +328,10 @@ mod tests {
         let outage = Outage { after: Duration::from_secs(1), lasts: Duration::from_millis(500) };
         assert_eq!(plan.port_down, Some(outage));
         assert_eq!(plan.fail[1], CallFault { call: Call::RegMr, number: 1, errno: libc::EPERM });
+        let fatal =
+            EventFault { after: Duration::from_millis(5), ..EventFault::named("qp-fatal", 3).unwrap() };
+        let lid = EventFault { after: Duration::from_secs(1), ..EventFault::named("lid-change", 0).unwrap() };
+        assert_eq!(plan.event, [fatal, lid]);
         assert!(plan.report && plan.touches_traffic());
     }
 
@@ -321,6 +351,9 @@ mod tests {
         assert_eq!(at("delay=99999999999999999999s"), Err((7, TIME)));
         assert_eq!(at("fail=create_pq:1:ENOMEM"), Err((6, CALL)));
         assert_eq!(at("fail=create_qp:1:NOMEM"), Err((18, ERRNO)));
+        assert_eq!(at("event=lid:1s"), Err((7, EVENT)));
+        assert_eq!(at("event=lid-change"), Err((17, COLON)));
+        assert_eq!(at("event=lid-change:1s:0"), Err((21, COUNT)));
         assert_eq!(at("report=1"), Err((7, COMMA)));
         assert_eq!(at(""), Ok(Plan::default()));
     }

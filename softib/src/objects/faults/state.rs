@@ -1,5 +1,6 @@
 //! A plan under way.
 
+use super::event::EventFault;
 use super::plan::{Plan, When};
 use crate::objects::work::{Fate, Work};
 use rdma_sys::*;
@@ -25,6 +26,8 @@ pub struct Counts {
     pub cut: u64,
     /// Times that the port went down.
     pub outages: u64,
+    /// Asynchronous events that were raised, one for each object.
+    pub events: u64,
     /// Control calls.
     pub calls: u64,
 }
@@ -110,11 +113,21 @@ impl Faults {
         None
     }
 
-    /// When to look for a change of the port.
+    /// The next event that is due. Each is named once.
+    pub fn event_due(&mut self) -> Option<EventFault> {
+        let now = self.started.elapsed();
+        let due = self.plan.event.iter().position(|event| event.after <= now)?;
+        Some(self.plan.event.remove(due))
+    }
+
+    /// When to look for a change of the port, or an event.
     pub fn next_change(&self) -> Option<Instant> {
-        let outage = self.plan.port_down?;
-        let lasts = if self.counts.outages > 0 { outage.lasts } else { Duration::ZERO };
-        Some(self.started + outage.after + lasts)
+        let outage = self.plan.port_down.map(|outage| {
+            let lasts = if self.counts.outages > 0 { outage.lasts } else { Duration::ZERO };
+            outage.after + lasts
+        });
+        let events = self.plan.event.iter().map(|event| event.after);
+        events.chain(outage).min().map(|after| self.started + after)
     }
 
     /// The last word, if the plan asks for it.
