@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use verbs::{Posted, Qp, SrqNum};
+use verbs::{AsyncEvent, Posted, Qp, SrqNum};
 
 use crate::{ConnectError, EndpointKey, ProcessName, Timeline};
 
@@ -39,6 +39,12 @@ pub enum Event {
     /// A process that has no usable endpoint here wants to connect. Its request waits until an endpoint is added or a
     /// deadline passes. To be ignored if an endpoint for that process has been added since.
     UnknownPeer { peer: ProcessName },
+    /// The device of the port has said something. It comes in the order of the queue: an event of a
+    /// queue pair is in front of the `QpsCreated` of a later one that has the same number.
+    Device { event: AsyncEvent },
+    /// The same of a receive queue pair of an XRC domain. The device tells each handle of it in
+    /// each process; this comes once, in the process that made the queue pair.
+    Receiver { event: AsyncEvent },
 }
 
 /// The way to a process over XRC.

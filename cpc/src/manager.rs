@@ -5,6 +5,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use verbs::AsyncEvent;
+
 use crate::queues::Outbox;
 use crate::{Config, EndpointCommand, EndpointKey, EndpointPlan, Error, ProcessName, QpPlan};
 
@@ -59,8 +61,22 @@ pub trait Module: Send {
     /// True when `close` has nothing more to wait for.
     fn is_quiet(&self) -> bool;
 
+    /// Whose an event of the device is. Each event that is read is shown once.
+    fn claim(&mut self, event: &AsyncEvent) -> Claim;
+
     /// What it counts, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// Who acts upon an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is not about one of the module's receive queue pairs: the transport.
+    No,
+    /// It is about one that this process has made: the transport, for all who share it.
+    Owner,
+    /// Another process does, or it has been told before.
+    Other,
 }
 
 /// What a module publishes.

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use verbs::Context;
+
 use crate::driver::thread::{Handle, Shared, spawn};
 use crate::manager::{Module, Query};
 use crate::queues::{Command, lock};
@@ -21,6 +23,8 @@ const DROP_LIMIT: Duration = Duration::from_millis(200);
 pub struct Service {
     adverts: Vec<Advert>,
     uses_cts: bool,
+    /// Whose asynchronous events the helper thread reads.
+    context: Arc<Context>,
     shared: Arc<Shared>,
     stage: Mutex<Stage>,
 }
@@ -53,6 +57,7 @@ impl Service {
         Ok(Service {
             adverts: modules.iter().map(|m| m.advert()).collect(),
             uses_cts: modules.iter().any(|m| m.uses_cts()),
+            context: plan.port.ctx.clone(),
             shared: Arc::new(Shared::default()),
             stage: Mutex::new(Stage::Open(modules)),
         })
@@ -82,7 +87,7 @@ impl Service {
     pub fn start(&self) -> Result<(), Error> {
         let mut stage = lock(&self.stage);
         match &mut *stage {
-            Stage::Open(modules) => *stage = Stage::Running(spawn(modules, &self.shared)?),
+            Stage::Open(modules) => *stage = Stage::Running(spawn(modules, &self.shared, &self.context)?),
             Stage::Running(_) => {}
             Stage::Closed => return Err(Error::Closed),
         }

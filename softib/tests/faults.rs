@@ -279,7 +279,8 @@ fn a_connection_can_be_killed_by_call() {
     with("killed", "");
 }
 
-/// What the plan raises without a cause: of one queue pair, of all, of a port that works on, of the device.
+/// What the plan raises without a cause: of one queue pair, of all, of a port that works on, of the
+/// device.
 fn events() {
     let dev = Dev::open();
     let (a, b, buf) = pair(&dev, 7);

@@ -19,8 +19,9 @@ macro_rules! readers {
 }
 
 /// The functions that read counters, as many as there may be.
-const READERS: [ReadCounterFn; 32] =
-    readers![0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31];
+const READERS: [ReadCounterFn; 40] = readers![
+    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39
+];
 
 const _: () = assert!(Stats::TABLE.len() <= READERS.len(), "more counters than functions that read them");
 

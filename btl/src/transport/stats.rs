@@ -98,6 +98,10 @@ counters! {
     refused,
     /// Completions of connections and requests that are gone.
     stale,
+    /// Asynchronous events of the device, of every kind.
+    device_events,
+    /// Times that the device told of the port being down.
+    port_errors,
     /// Registrations of user memory that were found in the cache.
     reg_hits,
     /// Registrations that were made anew.

@@ -11,10 +11,12 @@ use std::fmt::Debug;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
+use verbs::AsyncEvent;
+
 use super::seed;
 use crate::core::action::Action;
 use crate::core::machine::{Core, Protocol};
-use crate::manager::{Advert, Component, Module, Query};
+use crate::manager::{Advert, Claim, Component, Module, Query};
 use crate::queues::Outbox;
 use crate::{Config, ConnectCause, ConnectError, EndpointCommand, EndpointKey, EndpointPlan, Error, Event};
 
@@ -103,6 +105,11 @@ pub(crate) trait Backend: Debug + Send + Sized {
 
     /// Takes in what has come; true if there may be more.
     fn progress(&mut self, desk: Desk<'_, Self>) -> bool;
+
+    /// Whose an event of the device is.
+    fn claim(&mut self, _: &AsyncEvent) -> Claim {
+        Claim::No
+    }
 
     /// No more requests are taken in.
     fn close(&mut self) {}
@@ -240,6 +247,10 @@ where
 
     fn is_quiet(&self) -> bool {
         self.machine.leaving() == 0 && self.port.is_quiet()
+    }
+
+    fn claim(&mut self, event: &AsyncEvent) -> Claim {
+        self.backend.claim(event)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -1,8 +1,10 @@
-//! The helper thread: runs every module, so that connections come up while the application computes.
+//! The helper thread: runs every module, so that connections come up while the application
+//! computes.
 //!
-//! It sleeps in `epoll` (mio) on the modules' descriptors, the waker of its command queue and the next timer. It calls
-//! nothing of Open MPI, posts none of the transport's buffers, takes no signals and never waits for a peer: every step is a
-//! reaction. What the transport has to know goes into the [`Outbox`].
+//! It sleeps in `epoll` (mio) on the modules' descriptors, the device's asynchronous events, the
+//! waker of its command queue and the next timer. It calls nothing of Open MPI, posts none of the
+//! transport's buffers, takes no signals and never waits for a peer: every step is a reaction. What
+//! the transport has to know goes into the [`Outbox`].
 
 use std::collections::HashMap;
 use std::io;
@@ -13,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
+use verbs::{AsyncEvent, Context};
 
-use crate::manager::Module;
+use crate::manager::{Claim, Module};
 use crate::queues::{Command, Inbox, Outbox, lock};
 use crate::{Choice, ConnectCause, ConnectError, EndpointCommand, EndpointKey, EndpointPlan, Event};
 
@@ -38,9 +41,16 @@ pub(crate) struct Handle {
 }
 
 /// Starts the thread, which takes the modules; after an error they are where they were.
-pub(crate) fn spawn(modules: &mut Vec<Box<dyn Module>>, shared: &Arc<Shared>) -> io::Result<Handle> {
+pub(crate) fn spawn(
+    modules: &mut Vec<Box<dyn Module>>,
+    shared: &Arc<Shared>,
+    context: &Arc<Context>,
+) -> io::Result<Handle> {
     let poll = Poll::new()?;
     let waker = Waker::new(poll.registry(), Token(modules.len()))?;
+    let device = Device { context: context.clone(), token: Token(modules.len() + 1) };
+    let fd = device.context.async_fd();
+    poll.registry().register(&mut SourceFd(&fd), device.token, Interest::READABLE)?;
     for (index, module) in modules.iter().enumerate() {
         for fd in module.fds() {
             poll.registry().register(&mut SourceFd(&fd), Token(index), Interest::READABLE)?;
@@ -54,7 +64,7 @@ pub(crate) fn spawn(modules: &mut Vec<Box<dyn Module>>, shared: &Arc<Shared>) ->
     // Nothing fails from here on.
     shared.inbox.attach(waker);
     let (modules, shared) = (std::mem::take(modules), shared.clone());
-    let helper = Helper { poll, modules, owner: HashMap::new(), shared, closing: None, ending };
+    let helper = Helper { poll, device, modules, owner: HashMap::new(), shared, closing: None, ending };
     if start.send(helper).is_err() {
         log::error!("the connection helper thread has ended before it began");
     }
@@ -77,9 +87,16 @@ impl Handle {
     }
 }
 
+/// What tells of the device's asynchronous events.
+struct Device {
+    context: Arc<Context>,
+    token: Token,
+}
+
 /// The thread's own.
 struct Helper {
     poll: Poll,
+    device: Device,
     modules: Vec<Box<dyn Module>>,
     /// Which module serves an endpoint.
     owner: HashMap<EndpointKey, usize>,
@@ -94,6 +111,7 @@ impl Helper {
         let mut events = Events::with_capacity(64);
         // What came before the start rang no waker and raised no edge.
         self.turn(&events);
+        self.device_events();
         self.progress_all();
         while !self.is_done() {
             self.publish_counters();
@@ -105,6 +123,8 @@ impl Helper {
             }
             self.turn(&events);
         }
+        // What came in the last turn is not lost for a transport that goes on.
+        self.device_events();
         self.publish_counters();
         let Helper { modules, ending, .. } = self;
         drop(modules);
@@ -131,6 +151,9 @@ impl Helper {
         for command in self.shared.inbox.take() {
             self.obey(command);
         }
+        if events.iter().any(|event| event.token() == self.device.token) {
+            self.device_events();
+        }
         let now = Instant::now();
         for event in events {
             if let Some(module) = self.modules.get_mut(event.token().0) {
@@ -141,6 +164,32 @@ impl Helper {
             if module.next_timeout().is_some_and(|at| at <= now) {
                 module.timeout(now, &self.shared.outbox);
             }
+        }
+    }
+
+    /// Reads and acknowledges what the device has to say, until it would block, and hands it over
+    /// to the thread that acts upon it. An event that is not read goes with its queue pair, and one
+    /// that is read is in the queue before the thread makes another queue pair: none is taken for
+    /// one of a later queue pair that has the same number.
+    fn device_events(&mut self) {
+        loop {
+            match self.device.context.next_async_event() {
+                Ok(Some(event)) => self.device_event(event),
+                Ok(None) => return,
+                Err(error) => {
+                    log::warn!("{error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn device_event(&mut self, event: AsyncEvent) {
+        let mut claims = self.modules.iter_mut().map(|module| module.claim(&event));
+        match claims.find(|claim| *claim != Claim::No).unwrap_or(Claim::No) {
+            Claim::No => self.shared.outbox.push(Event::Device { event }),
+            Claim::Owner => self.shared.outbox.push(Event::Receiver { event }),
+            Claim::Other => log::trace!("{event:?}: the process that made the queue pair acts upon it"),
         }
     }
 

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use verbs::{Psn, Qp, QpInit, QpKind, QpState, Qpn, XrcRecvQp};
+use verbs::{AsyncEvent, EventKind, Psn, Qp, QpInit, QpKind, QpState, Qpn, Subject, XrcRecvQp};
 
 use super::datagrams::{Transport, terms};
 use super::module::{Backend, Desk, Parts, tell_times};
 use super::qp_set::PeerSide;
 use crate::config::datagram::Params;
-use crate::manager::Query;
+use crate::manager::{Claim, Query};
 use crate::wire::domain::Address;
 use crate::wire::xrc::SrqNums;
 use crate::wire::{CommId, Source};
@@ -23,7 +23,17 @@ pub(crate) struct XrcBackend {
     xrc: XrcPlan,
     address: Address,
     senders: HashMap<PathId, Arc<Qp>>,
-    handles: HashMap<CommId, Arc<XrcRecvQp>>,
+    handles: HashMap<CommId, Receiver>,
+}
+
+/// A handle of a receive queue pair of the domain. The device tells every handle of its events,
+/// those of one process among them; the process that made the queue pair acts upon each kind, once:
+/// a queue pair in error does not come back.
+#[derive(Debug)]
+struct Receiver {
+    qp: Arc<XrcRecvQp>,
+    /// We have made it, and this is what has been told of it.
+    made: Option<Vec<EventKind>>,
 }
 
 impl Backend for XrcBackend {
@@ -74,8 +84,10 @@ impl Backend for XrcBackend {
             Call::DropSender { path } => drop(self.senders.remove(&path)),
             Call::Join { link, epoch, receiver, sender, psn, depth, address } => {
                 let outcome = match receiver {
-                    Some(receiver) => self.open_receiver(receiver),
-                    None => self.make_receiver(sender, &PeerSide { address: address.listener, psn, depth }),
+                    Some(receiver) => self.open_receiver(receiver).map(|qp| Receiver { qp, made: None }),
+                    None => self
+                        .make_receiver(sender, &PeerSide { address: address.listener, psn, depth })
+                        .map(|qp| Receiver { qp, made: Some(Vec::new()) }),
                 };
                 let outcome = outcome.map(|handle| self.keep(link, handle));
                 machine.joined(link, epoch, outcome, now);
@@ -95,6 +107,27 @@ impl Backend for XrcBackend {
     fn progress(&mut self, desk: Desk<'_, Self>) -> bool {
         desk.port.progress(|from, bytes| desk.machine.datagram(from, bytes, desk.now));
         false
+    }
+
+    fn claim(&mut self, event: &AsyncEvent) -> Claim {
+        let Subject::Qp(num) = event.subject else { return Claim::No };
+        let mut claim = Claim::No;
+        for receiver in self.handles.values_mut().filter(|receiver| receiver.qp.num() == num) {
+            if receiver.owns_news(event.kind) {
+                return Claim::Owner;
+            }
+            claim = Claim::Other;
+        }
+        claim
+    }
+}
+
+impl Receiver {
+    /// We have made it, and this has not been told of it.
+    fn owns_news(&mut self, kind: EventKind) -> bool {
+        let Some(told) = self.made.as_mut().filter(|told| !told.contains(&kind)) else { return false };
+        told.push(kind);
+        true
     }
 }
 
@@ -141,8 +174,8 @@ impl XrcBackend {
         }
     }
 
-    fn keep(&mut self, link: CommId, handle: Arc<XrcRecvQp>) -> Qpn {
-        let num = handle.num();
+    fn keep(&mut self, link: CommId, handle: Receiver) -> Qpn {
+        let num = handle.qp.num();
         self.handles.insert(link, handle);
         num
     }

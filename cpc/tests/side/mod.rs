@@ -35,6 +35,8 @@ pub struct Side {
     pub by_qpn: HashMap<Qpn, EndpointKey>,
     pub failures: Vec<String>,
     pub unknown: Vec<ProcessName>,
+    /// What the device has said.
+    pub device: Vec<verbs::AsyncEvent>,
     _srq: Option<Arc<Srq>>,
     _srq_posted: Vec<Posted>,
 }
@@ -130,6 +132,7 @@ impl Side {
             by_qpn: HashMap::new(),
             failures: Vec::new(),
             unknown: Vec::new(),
+            device: Vec::new(),
             _srq: srq,
             _srq_posted: posted,
         }
@@ -189,6 +192,8 @@ impl Side {
                 }
             }
             Event::UnknownPeer { peer } => self.unknown.push(peer),
+            Event::Device { event } => self.device.push(event),
+            Event::Receiver { .. } => panic!("no X queues here"),
             Event::Timeline { key, steps } => {
                 if let Some(end) = self.ends.get_mut(&key) {
                     end.steps = *steps;

@@ -10,6 +10,16 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Tells the completion queues of a process apart: what events name them by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqId(usize);
+
+impl CqId {
+    pub(crate) fn of(raw: *mut sys::ibv_cq) -> CqId {
+        CqId(raw as usize)
+    }
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
@@ -103,6 +113,11 @@ impl Cq {
     /// The channel it announces on.
     pub fn channel(&self) -> Option<&Arc<CompChannel>> {
         self.channel.as_ref()
+    }
+
+    /// What events name it by.
+    pub fn id(&self) -> CqId {
+        CqId::of(self.raw())
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_cq {

@@ -203,6 +203,8 @@ unsafe fn acknowledge(event: &ibv_async_event) {
             | IBV_EVENT_QP_ACCESS_ERR
             | IBV_EVENT_COMM_EST
             | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_PATH_MIG
+            | IBV_EVENT_PATH_MIG_ERR
             | IBV_EVENT_QP_LAST_WQE_REACHED => {
                 let qp = event.element.qp;
                 add_ack(&raw mut (*qp).mutex, &raw mut (*qp).cond, &raw mut (*qp).events_completed, 1);

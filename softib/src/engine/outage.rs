@@ -1,4 +1,5 @@
-//! Ports that go down and come up, events without their causes, and what a plan of faults has for the time.
+//! Ports that go down and come up, events without their causes, and what a plan of faults has for
+//! the time.
 
 use super::state::State;
 use crate::datapath::responder::events;
@@ -42,7 +43,8 @@ impl State {
         }
     }
 
-    /// Raises an event, and takes queue pairs to the error state if it says that they are in it. How many objects it was about.
+    /// Raises an event, and takes queue pairs to the error state if it says that they are in it.
+    /// How many objects it was about.
     pub fn raise(&mut self, event: EventFault) -> u64 {
         if event.about == About::Receiver {
             return self.raise_for_receivers(event);
@@ -87,7 +89,8 @@ impl State {
         contexts.flat_map(|context| ports.clone().map(move |num| (context, Subject::Port(num)))).collect()
     }
 
-    /// Receive queue pairs of domains go to the error state; every handle is told, in every process.
+    /// Receive queue pairs of domains go to the error state; every handle is told, in every
+    /// process.
     fn raise_for_receivers(&mut self, event: EventFault) -> u64 {
         let handles = self.w.xrc.handles.iter();
         let mut receivers: Vec<_> = handles.map(|(_, handle)| (handle.domain, handle.index)).collect();

@@ -45,6 +45,9 @@ pub enum AddError {
     /// The connection managers do not work.
     #[error(transparent)]
     Cpc(#[from] cpc::Error),
+    /// The device has told that it or what all peers share cannot go on.
+    #[error("{0}")]
+    Broken(String),
     /// Our upper layer is taking its endpoint away.
     #[error("its endpoint is being taken down")]
     BeingRemoved,
@@ -75,6 +78,9 @@ impl<C> Transport<C> {
     /// The endpoint of a peer; made if it is new, connected anew if the peer had taken it down.
     /// From now on the peer may connect to us.
     pub fn add(&mut self, peer: u64, adverts: &[Advert]) -> Result<EpId, AddError> {
+        if let Some(reason) = &self.port.heard.broken {
+            return Err(AddError::Broken(reason.clone()));
+        }
         if let Some(index) = self.endpoints.of_peer(peer) {
             return self.add_again(index, adverts);
         }
@@ -110,7 +116,7 @@ impl<C> Transport<C> {
         self.port.service.start()
     }
 
-    /// Takes what the helper thread has to say.
+    /// Takes what the helper thread has to say: of connections, and of the device.
     #[cold]
     pub(crate) fn connection_events(&mut self) {
         while let Some(event) = self.port.service.next_event() {
@@ -131,6 +137,8 @@ impl<C> Transport<C> {
                 }
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
                 cpc::Event::UnknownPeer { peer } => self.up.push(Upcall::UnknownPeer { peer: peer.0 }),
+                cpc::Event::Device { event } => self.device_event(event),
+                cpc::Event::Receiver { event } => self.receiver_event(event),
             }
         }
     }

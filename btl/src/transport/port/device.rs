@@ -286,8 +286,11 @@ impl Search<'_> {
             return Ok(vec![Err(Unusable::Ignored { device, origin })]);
         }
         let ports = (1..=attr.ports).filter(|&num| self.asks_for(device.name(), Some(num)));
+        // A context for each: asynchronous events go to the one that their object was made with.
+        let mut first = Some(context);
+        let mut own_context = || first.take().map_or_else(|| device.open(), Ok);
         let usable = |num| {
-            let port = usable_port(&context, num, self.config, soft)?;
+            let port = usable_port(&own_context()?, num, self.config, soft)?;
             Ok(Port { vendor: attr.vendor, settings: settings.clone(), ..port })
         };
         Ok(ports.map(usable).collect())

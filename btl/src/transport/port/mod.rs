@@ -8,12 +8,12 @@ pub(super) mod depth;
 /// Which device and port a transport runs on.
 pub mod device;
 mod domain;
-mod events;
+/// What the device tells.
+pub mod events;
 mod open;
 mod opened;
 pub(super) mod queue;
 
 pub use domain::{Domain, DomainError};
-pub use events::IDLE_POLLS;
 pub(super) use open::{OpenError, Opened};
 pub(super) use opened::OpenPort;

@@ -4,6 +4,7 @@
 use super::config::Config;
 use super::depth::{CqRoom, CqTooSmall, recv_depth, send_depth, shared_receives, shared_sends};
 use super::device::Port;
+use super::events::Heard;
 use super::queue::{RecvQueue, SendQueue, SendSlots, Shared, pool};
 use super::{Domain, DomainError, OpenPort};
 use crate::protocol::layout::Queue;
@@ -86,7 +87,8 @@ impl Opened {
         send_room.reserve(shared_sends(&config.layout))?;
         let send_queues = send_queues(&pd, &config);
         let (most_mrs, cts_queue) = (limits.max_mr, config.layout.smallest_p());
-        let port = OpenPort { config, service, pd, recv_room, send_room, most_mrs, cts_queue };
+        let (num, heard) = (port.num, Heard::default());
+        let port = OpenPort { config, service, pd, num, heard, recv_room, send_room, most_mrs, cts_queue };
         Ok(Opened { port, send_queues, recv_queues, domain })
     }
 }

@@ -3,6 +3,7 @@
 
 use super::config::Config;
 use super::depth::{CqRoom, CqTooSmall, send_depth};
+use super::events::Heard;
 use crate::protocol::layout::{Layout, Queue};
 use crate::protocol::wire::Cts;
 use std::sync::Arc;
@@ -17,6 +18,10 @@ pub struct OpenPort {
     pub service: cpc::Service,
     /// The protection domain.
     pub pd: Arc<Pd>,
+    /// Its number, from 1.
+    pub num: u8,
+    /// What the device has told that stays so.
+    pub heard: Heard,
     /// The completion queue of receives.
     pub recv_room: CqRoom,
     /// The completion queue of sends.

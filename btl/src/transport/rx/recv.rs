@@ -10,7 +10,6 @@ use crate::protocol::credits::Grant;
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
-use crate::transport::port::IDLE_POLLS;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport, Upcall};
 use verbs::Completion;
@@ -20,8 +19,6 @@ const BUSY_POLLS: u32 = 8;
 
 /// A failed request that is not signalled is found after so many polls that find nothing.
 const RARE_POLLS: u32 = 256;
-
-const _: () = assert!(IDLE_POLLS.is_multiple_of(BUSY_POLLS));
 
 impl<C> Transport<C> {
     /// Looks around once: connection events, completions. True if there is something for
@@ -64,9 +61,6 @@ impl<C> Transport<C> {
         }
         if !self.renewals.is_empty() {
             self.renew_due();
-        }
-        if self.rx.polls.is_multiple_of(IDLE_POLLS) {
-            self.device_events();
         }
     }
 

@@ -53,11 +53,16 @@ impl Rx {
         }
     }
 
+    /// The queue of the layout that the shared receive queue is of, if it is ours.
+    pub fn queue_of(&self, srq: SrqId) -> Option<usize> {
+        let of_event = |res: &RecvQueue| res.shared.as_ref().is_some_and(|shared| shared.srq.id() == srq);
+        self.queues.iter().position(of_event)
+    }
+
     /// The device tells that a shared queue runs low. What it has consumed may not have been polled
     /// yet, so the refill may be by less than the queue grows.
     pub fn limit_reached(&mut self, srq: SrqId) {
-        let of_event = |res: &RecvQueue| res.shared.as_ref().is_some_and(|shared| shared.srq.id() == srq);
-        let Some(queue) = self.queues.iter().position(of_event) else { return };
+        let Some(queue) = self.queue_of(srq) else { return };
         if self.queues[queue].shared.as_mut().is_some_and(Shared::grow) {
             self.refill_and_arm(queue);
         }

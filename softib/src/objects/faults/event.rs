@@ -58,7 +58,8 @@ pub struct EventFault {
     pub code: ibv_event_type,
     /// Of what.
     pub about: About,
-    /// Of the n-th that there is then, in the order in which they were made, from 1; of a port, its number. 0: of each.
+    /// Of the n-th that there is then, in the order in which they were made, from 1; of a port, its
+    /// number. 0: of each.
     pub number: u64,
 }
 
