@@ -17,9 +17,9 @@ impl<P: Protocol> World<P> {
         self.processes.iter().any(|process| !process.failures.is_empty())
     }
 
-    /// No failure was reported, and no connection was taken down.
+    /// No failure was reported, and no connection that was up was taken down.
     pub fn is_unharmed(&self) -> bool {
-        !self.has_failures() && self.processes.iter().all(|process| process.disconnects == 0)
+        !self.has_failures() && self.processes.iter().all(|process| process.lost == 0)
     }
 }
 

@@ -203,7 +203,10 @@ impl<P: Protocol> World<P> {
     fn handle_action(&mut self, me: usize, action: Action<Call<P>>) {
         match action {
             Action::Call(call) => P::call(self, me, call),
-            Action::Connected { key } => P::connected(self, me, key),
+            Action::Connected { key } => {
+                self.processes[me].up.insert(key);
+                P::connected(self, me, key);
+            }
             Action::Failed { key, error } => {
                 self.processes[me].failures.push(error);
                 self.events.push_back((me, Event::Failed(key)));

@@ -70,6 +70,11 @@ pub struct Process<P: Protocol> {
     pub wants: BTreeSet<usize>,
     pub failures: Vec<ConnectError>,
     pub disconnects: u32,
+    /// Endpoints that came up.
+    pub up: BTreeSet<EndpointKey>,
+    /// Disconnects of connections that were up. A peer that gets no answer in time takes its request back and asks again: that loses
+    /// nothing.
+    pub lost: u32,
     pub unknown: Vec<ProcessName>,
     /// Adds unknown peers when told of them.
     pub welcoming: bool,
@@ -100,6 +105,8 @@ impl<P: Protocol> Process<P> {
             wants: BTreeSet::new(),
             failures: Vec::new(),
             disconnects: 0,
+            up: BTreeSet::new(),
+            lost: 0,
             unknown: Vec::new(),
             welcoming: true,
             persistent: true,

@@ -147,7 +147,9 @@ impl<P: Protocol> World<P> {
             match event {
                 Event::Failed(key) => P::failed(self, me, key),
                 Event::Disconnected(key) => {
-                    self.processes[me].disconnects += 1;
+                    let process = &mut self.processes[me];
+                    process.disconnects += 1;
+                    process.lost += u32::from(process.up.contains(&key));
                     let peer = self.peer_of(me, key).filter(|_| self.processes[me].persistent);
                     peer.into_iter().for_each(|peer| self.replace(me, peer));
                 }
