@@ -11,6 +11,7 @@
 //!     registrations    what stays registered between transfers, and what must not
 //!     callers     a module's functions, called from threads, callbacks and for stopped peers as ob1 would call them
 //!     ports       several devices and ports: which of them a job uses, and that all of them carry it
+//!     devices     files of device parameters
 //!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
 //!     netpipe     NetPIPE's integrity check
 //!     verbs       verbs programs of other projects, over the drop-in libibverbs
@@ -32,6 +33,7 @@ pub mod callers;
 pub mod case;
 pub mod commands;
 pub mod connect;
+pub mod devices;
 pub mod fabric;
 pub mod functions;
 pub mod iwarp;
@@ -77,6 +79,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         xrc::cases(setting),
         callers::cases(setting),
         ports::cases(setting),
+        devices::cases(setting),
         fabric::cases(setting),
         netpipe::cases(setting),
         mpi4py::cases(setting),

@@ -2,7 +2,9 @@
 //!
 //! The verbs programs are left out: they have nothing to do with an Open MPI.
 
-use crate::suite::{Case, Setting, lifecycle, manners, mpi4py, netpipe, own, ports, refusals, registrations};
+use crate::suite::{
+    Case, Setting, devices, lifecycle, manners, mpi4py, netpipe, own, ports, refusals, registrations,
+};
 
 const TITLE: &str = "Open MPI 5.0";
 
@@ -22,6 +24,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         own::cases(setting),
         registrations::cases(setting),
         ports::of_mpi(),
+        devices::cases(setting),
         netpipe::cases(setting),
         mpi4py::cases(setting),
     ];
