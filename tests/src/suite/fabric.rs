@@ -60,7 +60,9 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         })
     });
     let of_mpi = programs.iter().flat_map(|program| of_program(program));
-    of_verbs.chain(on_roce).chain(between).chain(of_mpi).collect()
+    let port =
+        Case::new("a job whose port goes down and up again goes on, and says so (paused, 2 ranks)", outage);
+    of_verbs.chain(on_roce).chain(between).chain(of_mpi).chain([port]).collect()
 }
 
 /// Link layer, the types of the GID table's rows, the length of the P_Key table.
@@ -134,6 +136,18 @@ fn faulty(setting: &Setting, program: &str, plan: &str, struck: &str) -> Result<
         return Ok(());
     }
     Err(Failure(format!("no fault struck ({struck}): {counts:?}\n{}", finished.output)))
+}
+
+/// The program has a rank stopped for a second, so it is there when the port's second event comes.
+fn outage(setting: &Setting) -> Result<()> {
+    let job = setting.job(2, "paused")?.parameter("btl_oxib_verbose", "info");
+    let job = job.flag("-x").flag("SOFTIB_FAULTS=port-down=200ms:100ms,event=gid-change:400ms,report");
+    let finished = passes(&job, "paused", DEADLINE_SECONDS)?;
+    let said = ["port 1 of softib0 is down", "port 1 of softib0 is up", "GID table", "outages: 1"];
+    match said.into_iter().find(|words| !finished.output.contains(words)) {
+        Some(missing) => Err(Failure(format!("\"{missing}\" is not said:\n{}", finished.output))),
+        None => Ok(()),
+    }
 }
 
 /// The LIDs that the ranks' ports say they have.
