@@ -312,3 +312,28 @@ fn what_the_connection_manager_says_late_of_a_former_endpoint_leaves_the_new_one
         world.close();
     }
 }
+
+/// Its last messages lie in the completion queue when its queue pair goes: their receives are posted again.
+#[test]
+fn receives_of_a_shared_queue_come_back_from_an_endpoint_that_is_removed_with_messages_unread() {
+    for layout in ["S,4096,16,12,8", "P,128,64,48,16:S,4096,16,12,8", "X,4096,16,12,8"] {
+        let mut config = config(layout);
+        config.signalling.most = 0;
+        let mut world = World::with("unread", config, 2);
+        for round in 0..12 {
+            connect(&mut world, 0, 1);
+            world.until("all is settled", |w| {
+                w.sides.iter().all(|side| side.transport.audit().outstanding == 0)
+            });
+            (0..5).for_each(|_| world.send(1, 0, 1000));
+            for _ in 0..20 {
+                world.step_of(&[1]);
+            }
+            assert_eq!(world.model.missing(1, 0), 5, "{layout}, round {round}: they are unread");
+            renew(&mut world, 0, 1);
+        }
+        exchange(&mut world, 0, 1, 40);
+        world.until("the queue still has its receives", |w| w.nothing_waits() && w.model.is_empty());
+        world.close();
+    }
+}

@@ -96,22 +96,27 @@ impl<C> Transport<C> {
             return true;
         }
         self.poll();
+        self.pass_over(&removal.ids);
+        Instant::now() >= removal.until
+    }
+
+    /// Messages of these endpoints go no further: no caller asks for them any more.
+    fn pass_over(&mut self, ids: &[EpId]) {
         let mut others = Vec::new();
         while let Some(upcall) = self.take_upcall() {
             match upcall {
-                // No caller asks for it any more.
-                Upcall::Deliver(delivery) if removal.ids.contains(&delivery.endpoint) => {
-                    self.delivered(delivery)
-                }
+                Upcall::Deliver(delivery) if ids.contains(&delivery.endpoint) => self.delivered(delivery),
                 other => others.push(other),
             }
         }
         self.up.extend(others);
-        Instant::now() >= removal.until
     }
 
-    /// Gives back what the endpoints held.
+    /// Gives back what the endpoints held. Their queue pairs go with their completions: what those say of receives of
+    /// shared queues is read before.
     pub fn end_removal(&mut self, removal: &Removal) {
+        self.reap();
+        self.pass_over(&removal.ids);
         for id in &removal.ids {
             let flushed = self.has_flushed(*id);
             if self.endpoints.named(*id).is_some() {

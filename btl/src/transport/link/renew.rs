@@ -148,7 +148,7 @@ impl<C> Transport<C> {
     /// What has come over the connection before the peer left goes up now: when the connection is
     /// down, the number of its queue pair names no endpoint any more. It was there before the word
     /// that the peer has left, so among as many as the completion queue holds.
-    fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) {
         let mut left = self.rx.cq.depth() as usize;
         loop {
             let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
