@@ -120,6 +120,17 @@ unsafe impl Send for Context {}
 // one context at the same time.
 unsafe impl Sync for Context {}
 
+/// What a device's atomics on a word are atomic with (`ibv_device_attr.atomic_cap`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atomics {
+    /// There are none.
+    None,
+    /// With those of the same device.
+    Device,
+    /// With the processor's and other devices', too.
+    Global,
+}
+
 /// Limits of a device that oxib looks at.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAttr {
@@ -137,6 +148,8 @@ pub struct DeviceAttr {
     pub max_rd_atomic: u8,
     /// RDMA reads and atomics that a queue pair starts at a time.
     pub max_init_rd_atomic: u8,
+    /// What its atomics are.
+    pub atomics: Atomics,
     /// Ports, numbered from 1.
     pub ports: u8,
 }
@@ -233,6 +246,11 @@ impl Context {
             max_mr: count(attr.max_mr),
             max_rd_atomic: small(attr.max_qp_rd_atom),
             max_init_rd_atomic: small(attr.max_qp_init_rd_atom),
+            atomics: match attr.atomic_cap {
+                sys::IBV_ATOMIC_HCA => Atomics::Device,
+                sys::IBV_ATOMIC_GLOB => Atomics::Global,
+                _ => Atomics::None,
+            },
             ports: attr.phys_port_cnt,
         })
     }

@@ -40,7 +40,7 @@ mod xrcd;
 
 pub use ah::Ah;
 pub use chain::RecvChain;
-pub use context::{Context, Device, DeviceAttr, PortAttr, PortState};
+pub use context::{Atomics, Context, Device, DeviceAttr, PortAttr, PortState};
 pub use cq::{CompChannel, Cq, CqId};
 pub use driver::Driver;
 pub use error::{Error, Explain, explain_errors};
@@ -50,7 +50,7 @@ pub use pool::{Buf, Pool, PoolConfig, PoolError};
 pub use posted::{Destroyed, Posted, SEND_COUNT};
 pub use qp::Qp;
 pub use qp_attr::{AhAttr, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
-pub use request::{RdmaOp, Remote, SendFlags, Sge};
+pub use request::{AtomicOp, RdmaOp, Remote, SendFlags, Sge};
 pub use srq::{Srq, SrqId};
 pub use types::{Gid, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey, SrqNum};
 pub use wc::{Completion, Completions, Wc, WcOpcode, WcStatus};

@@ -8,7 +8,7 @@ use crate::mr::Pd;
 use crate::pool::Buf;
 use crate::posted::{Posted, QueueTag};
 use crate::qp_attr::{self, Change, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
-use crate::request::{RdmaOp, Remote, SendFlags, Sge, rdma_request, request};
+use crate::request::{AtomicOp, RdmaOp, Remote, SendFlags, Sge, atomic_request, rdma_request, request};
 use crate::srq::{self, Srq};
 use crate::types::{Psn, QKey, Qpn};
 use rdma_sys as sys;
@@ -282,6 +282,24 @@ impl Qp {
         self.post_checked(&mut rdma_request(op, wr_id, &mut sge, remote, flags))
     }
 
+    /// Carries out an atomic on a peer's memory. The value before comes into the first eight bytes of a buffer, which is the device's
+    /// until the completion.
+    ///
+    /// # Errors
+    /// The queue is full, or the queue pair cannot send; the buffer comes back.
+    pub fn post_atomic(
+        &self,
+        op: AtomicOp,
+        wr_id: u64,
+        buf: Buf,
+        remote: Remote,
+        flags: SendFlags,
+    ) -> Result<Posted, (Buf, Error)> {
+        let mut sge = atomic_piece(&buf);
+        let mut wr = atomic_request(op, wr_id, &mut sge, remote, flags);
+        self.post_buf(&mut wr, buf)
+    }
+
     /// It is one of an iWARP device.
     pub fn is_iwarp(&self) -> bool {
         self.pd.context().is_iwarp()
@@ -329,6 +347,11 @@ impl Drop for Qp {
         let code = unsafe { (self.pd.context().table().destroy_qp)(self.raw()) };
         leaked("ibv_destroy_qp", code, &self.num);
     }
+}
+
+/// Where the value before an atomic comes: eight bytes.
+pub(crate) fn atomic_piece(buf: &Buf) -> sys::ibv_sge {
+    sys::ibv_sge { addr: buf.addr(), length: buf.capacity().min(8), lkey: buf.lkey().0 }
 }
 
 fn to_sys(init: &QpInit) -> sys::ibv_qp_init_attr {

@@ -25,6 +25,15 @@ pub enum RdmaOp {
     Write,
 }
 
+/// An atomic operation on eight aligned bytes of a peer's memory, a number in the peer's byte order (IBTA 9.4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Adds, modulo 2^64.
+    FetchAdd(u64),
+    /// Puts `swap` in the place of `compare`; anything else stays.
+    CompareSwap { compare: u64, swap: u64 },
+}
+
 /// A piece of registered local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
@@ -59,6 +68,23 @@ pub(crate) fn rdma_request(
     };
     let mut wr = request(wr_id, sge, opcode, flags.bits());
     wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
+    wr
+}
+
+pub(crate) fn atomic_request(
+    op: AtomicOp,
+    wr_id: u64,
+    sge: *mut sys::ibv_sge,
+    remote: Remote,
+    flags: SendFlags,
+) -> sys::ibv_send_wr {
+    let (opcode, compare_add, swap) = match op {
+        AtomicOp::FetchAdd(add) => (sys::IBV_WR_ATOMIC_FETCH_AND_ADD, add, 0),
+        AtomicOp::CompareSwap { compare, swap } => (sys::IBV_WR_ATOMIC_CMP_AND_SWP, compare, swap),
+    };
+    let mut wr = request(wr_id, sge, opcode, flags.bits());
+    let Remote { addr: remote_addr, rkey } = remote;
+    wr.wr.atomic = sys::ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey: rkey.0 };
     wr
 }
 

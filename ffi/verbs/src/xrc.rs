@@ -9,9 +9,9 @@
 use crate::error::{Error, check, leaked};
 use crate::pool::Buf;
 use crate::posted::Posted;
-use crate::qp::Qp;
+use crate::qp::{Qp, atomic_piece};
 use crate::qp_attr::{self, Change, InitAttr, QpKind, QpState, RtrAttr};
-use crate::request::{RdmaOp, Remote, SendFlags, Sge, rdma_request, request};
+use crate::request::{AtomicOp, RdmaOp, Remote, SendFlags, Sge, atomic_request, rdma_request, request};
 use crate::types::{Qpn, SrqNum};
 use crate::xrcd::Xrcd;
 use rdma_sys as sys;
@@ -194,6 +194,23 @@ impl XrcSend<'_> {
         let mut sge = sys::ibv_sge { addr: local.addr, length: local.len, lkey: local.lkey.0 };
         let mut wr = self.address(rdma_request(op, wr_id, &mut sge, remote, flags));
         self.qp.post_checked(&mut wr)
+    }
+
+    /// As [`Qp::post_atomic`]; the remote memory is that of the process that has the SRQ.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn post_atomic(
+        self,
+        op: AtomicOp,
+        wr_id: u64,
+        buf: Buf,
+        remote: Remote,
+        flags: SendFlags,
+    ) -> Result<Posted, (Buf, Error)> {
+        let mut sge = atomic_piece(&buf);
+        let mut wr = self.address(atomic_request(op, wr_id, &mut sge, remote, flags));
+        self.qp.post_buf(&mut wr, buf)
     }
 
     fn address(self, mut wr: sys::ibv_send_wr) -> sys::ibv_send_wr {

@@ -178,7 +178,7 @@ fn device_attr(device: usize) -> Result<ibv_device_attr, Errno> {
         max_qp_rd_atom: 16,
         max_res_rd_atom: 16 * QPS as c_int,
         max_qp_init_rd_atom: 16,
-        atomic_cap: IBV_ATOMIC_HCA,
+        atomic_cap: IBV_ATOMIC_GLOB,
         max_ah: CQS,
         max_mcast_grp: GROUPS as c_int,
         max_mcast_qp_attach: GROUPS as c_int,
