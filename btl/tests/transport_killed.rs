@@ -73,6 +73,7 @@ fn poll(
             Upcall::Completed { cookie, ok } => seen.rdma.push((cookie, ok)),
             // A request that came before its sender was added waits for that.
             Upcall::UnknownPeer { .. } => {}
+            Upcall::Fetched { .. } => unreachable!("an atomic that none has begun"),
             Upcall::Failed { peer, reason, .. } => seen.failed.push((peer, reason)),
         }
         upcall = transport.take_upcall();

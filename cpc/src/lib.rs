@@ -47,6 +47,7 @@ pub mod xrc;
 pub use config::Config;
 pub use connect_error::{ConnectCause, ConnectError};
 pub use core::timeline::{Step, Timeline};
+pub use driver::to_itself;
 pub use error::{Error, SelectError};
 pub use event::{Event, First, Route};
 pub use manager::Advert;

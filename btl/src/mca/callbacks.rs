@@ -5,6 +5,7 @@ use super::guard::guard;
 use super::handle::RegHandle;
 use super::module::{Module, Operation};
 use super::peers;
+use crate::protocol::atomic::{Atomic, Change};
 use opal_sys::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -28,6 +29,9 @@ pub fn fill(base: &mut mca_btl_base_module_t) {
     base.btl_sendi = Some(sendi);
     base.btl_put = Some(put);
     base.btl_get = Some(get);
+    base.btl_atomic_op = Some(atomic_op);
+    base.btl_atomic_fop = Some(atomic_fop);
+    base.btl_atomic_cswap = Some(atomic_cswap);
     base.btl_dump = Some(dump);
     base.btl_register_mem = Some(register_mem);
     base.btl_deregister_mem = Some(deregister_mem);
@@ -158,7 +162,7 @@ unsafe extern "C" fn put(
     context: *mut c_void,
     data: *mut c_void,
 ) -> c_int {
-    let operation = Operation { done, endpoint, local, handle: local_handle, context, data, ticket: 0 };
+    let operation = Operation::new(done, endpoint, (local, local_handle), (context, data));
     // SAFETY: a module of ours and, if there are bytes, the handles of two registrations.
     guard("btl_put", OPAL_ERROR, || unsafe {
         rdma(raw, RdmaOp::Write, remote, remote_handle, size, operation)
@@ -179,7 +183,7 @@ unsafe extern "C" fn get(
     context: *mut c_void,
     data: *mut c_void,
 ) -> c_int {
-    let operation = Operation { done, endpoint, local, handle: local_handle, context, data, ticket: 0 };
+    let operation = Operation::new(done, endpoint, (local, local_handle), (context, data));
     // SAFETY: a module of ours and, if there are bytes, the handles of two registrations.
     guard("btl_get", OPAL_ERROR, || unsafe {
         rdma(raw, RdmaOp::Read, remote, remote_handle, size, operation)
@@ -203,9 +207,115 @@ unsafe fn rdma(
         // Of nothing there is no registration: either handle may be NULL.
         return this.rdma_of_nothing(operation);
     }
+    if operation.handle.is_null() || remote_handle.is_null() {
+        log::error!("a put or get of {size} bytes is refused: it comes without the handle of a registration");
+        return OPAL_ERR_BAD_PARAM;
+    }
     // SAFETY: there are bytes, so both handles are those of live registrations.
     let (lkey, rkey) = unsafe { (RegHandle::local(operation.handle), RegHandle::remote(remote_handle)) };
     this.rdma(op, (lkey, size), (remote, rkey), operation)
+}
+
+unsafe extern "C" fn atomic_op(
+    raw: Raw,
+    endpoint: Endpoint,
+    remote: u64,
+    remote_handle: Handle,
+    op: u32,
+    operand: u64,
+    flags: c_int,
+    _order: c_int,
+    done: mca_btl_base_rdma_completion_fn_t,
+    context: *mut c_void,
+    data: *mut c_void,
+) -> c_int {
+    let operation = Operation::new(done, endpoint, (null_mut(), null_mut()), (context, data));
+    // SAFETY: a module of ours, and the handle of a registration of the peer's.
+    guard("btl_atomic_op", OPAL_ERROR, || unsafe {
+        atomic(raw, change(op), operand, (remote, remote_handle), flags, operation)
+    })
+}
+
+unsafe extern "C" fn atomic_fop(
+    raw: Raw,
+    endpoint: Endpoint,
+    local: *mut c_void,
+    remote: u64,
+    local_handle: Handle,
+    remote_handle: Handle,
+    op: u32,
+    operand: u64,
+    flags: c_int,
+    _order: c_int,
+    done: mca_btl_base_rdma_completion_fn_t,
+    context: *mut c_void,
+    data: *mut c_void,
+) -> c_int {
+    let operation = Operation::new(done, endpoint, (local, local_handle), (context, data));
+    // SAFETY: a module of ours, and the handle of a registration of the peer's; the caller keeps the
+    // eight bytes at `local` until the callback.
+    guard("btl_atomic_fop", OPAL_ERROR, || unsafe {
+        atomic(raw, change(op), operand, (remote, remote_handle), flags, operation)
+    })
+}
+
+unsafe extern "C" fn atomic_cswap(
+    raw: Raw,
+    endpoint: Endpoint,
+    local: *mut c_void,
+    remote: u64,
+    local_handle: Handle,
+    remote_handle: Handle,
+    compare: u64,
+    value: u64,
+    flags: c_int,
+    _order: c_int,
+    done: mca_btl_base_rdma_completion_fn_t,
+    context: *mut c_void,
+    data: *mut c_void,
+) -> c_int {
+    let operation = Operation::new(done, endpoint, (local, local_handle), (context, data));
+    let change = Some(Change::CompareSwap(compare));
+    // SAFETY: a module of ours, and the handle of a registration of the peer's; the caller keeps the
+    // eight bytes at `local` until the callback.
+    guard("btl_atomic_cswap", OPAL_ERROR, || unsafe {
+        atomic(raw, change, value, (remote, remote_handle), flags, operation)
+    })
+}
+
+/// What an operation of the interface makes of a word. None: it is not offered.
+fn change(op: u32) -> Option<Change> {
+    match op {
+        MCA_BTL_ATOMIC_ADD => Some(Change::Add),
+        MCA_BTL_ATOMIC_AND => Some(Change::And),
+        MCA_BTL_ATOMIC_OR => Some(Change::Or),
+        MCA_BTL_ATOMIC_XOR => Some(Change::Xor),
+        MCA_BTL_ATOMIC_SWAP => Some(Change::Swap),
+        _ => None,
+    }
+}
+
+/// # Safety
+/// `raw` is a module of ours; the handle is that of a registration of the peer's, or NULL, and the word
+/// then one of this process; `operation.local` is NULL, or has room for eight bytes until the callback.
+unsafe fn atomic(
+    raw: Raw,
+    change: Option<Change>,
+    operand: u64,
+    (remote, remote_handle): (u64, Handle),
+    flags: c_int,
+    operation: Operation,
+) -> c_int {
+    let small = flags & (MCA_BTL_ATOMIC_FLAG_32BIT | MCA_BTL_ATOMIC_FLAG_FLOAT) != 0;
+    let Some(change) = change.filter(|_| !small) else { return OPAL_ERR_NOT_SUPPORTED };
+    // SAFETY: `raw` is a module of ours, which lives for ever.
+    let (this, atomic) = (unsafe { module(raw) }, Atomic::new(change, operand));
+    if remote_handle.is_null() {
+        // SAFETY: without a handle the word is this process' own.
+        return unsafe { this.atomic_here(atomic, remote, operation) };
+    }
+    // SAFETY: the handle is that of a registration of the peer's.
+    this.atomic(atomic, (remote, unsafe { RegHandle::remote(remote_handle) }), operation)
 }
 
 unsafe extern "C" fn dump(raw: Raw, _endpoint: Endpoint, _verbose: c_int) {

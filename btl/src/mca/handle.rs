@@ -131,12 +131,17 @@ impl RegHandle {
     }
 }
 
-/// What `flags` (`MCA_BTL_REG_FLAG_*`) ask for. A peer that may write needs memory that the device may write locally, too (IBTA 10.6.3.1). On
+/// What `flags` (`MCA_BTL_REG_FLAG_*`) ask for. A peer that may write, or change words, needs memory that the device may write locally, too (IBTA 10.6.3.1). On
 /// iWARP the answer to a READ is written as a peer writes (ibv_reg_mr(3)).
-pub fn access(flags: u32, iwarp: bool) -> Access {
+pub fn access(flags: u32, iwarp: bool, atomics: bool) -> Access {
     let mut access = Access::empty();
-    if flags & (MCA_BTL_REG_FLAG_LOCAL_WRITE | MCA_BTL_REG_FLAG_REMOTE_WRITE) != 0 {
+    let writes =
+        MCA_BTL_REG_FLAG_LOCAL_WRITE | MCA_BTL_REG_FLAG_REMOTE_WRITE | MCA_BTL_REG_FLAG_REMOTE_ATOMIC;
+    if flags & writes != 0 {
         access |= Access::LOCAL_WRITE;
+    }
+    if atomics && flags & MCA_BTL_REG_FLAG_REMOTE_ATOMIC != 0 {
+        access |= Access::REMOTE_ATOMIC;
     }
     if flags & MCA_BTL_REG_FLAG_REMOTE_WRITE != 0 || iwarp && access.contains(Access::LOCAL_WRITE) {
         access |= Access::REMOTE_WRITE;

@@ -4,6 +4,7 @@
 //! a callback may enter any function here again. What the transport has for the upper layer is
 //! taken out one by one.
 
+mod atomics;
 mod closing;
 mod flush;
 mod guarded;
@@ -29,7 +30,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Instant;
 use turns::{Ticket, Turns};
-use verbs::{LKey, RKey, RdmaOp, Sge};
+use verbs::{Atomics, LKey, RKey, RdmaOp, Sge};
 
 /// Polls of one call that find nothing before it returns: the way through Open MPI's progress
 /// engine and back costs more than one of them, and a message that waits for it arrives that much
@@ -46,13 +47,13 @@ const FREE_FRAGS: usize = 256;
 #[derive(Clone, Copy)]
 #[allow(missing_debug_implementations, reason = "foreign pointers have nothing to print")]
 pub enum Cookie {
-    /// Of a put or get.
+    /// Of a put, get or atomic.
     Operation(Operation),
     /// Of a descriptor that was sent, which stays the upper layer's.
     Sent { endpoint: *mut mca_btl_base_endpoint_t, desc: *mut mca_btl_base_descriptor_t, ticket: u64 },
 }
 
-/// A put or get: the upper layer's callback and what it wants back.
+/// A put, get or atomic: the upper layer's callback and what it wants back.
 #[derive(Clone, Copy)]
 #[allow(missing_debug_implementations, reason = "foreign pointers have nothing to print")]
 pub struct Operation {
@@ -60,7 +61,7 @@ pub struct Operation {
     pub done: mca_btl_base_rdma_completion_fn_t,
     /// The peer.
     pub endpoint: *mut mca_btl_base_endpoint_t,
-    /// As handed to put or get.
+    /// As handed to put, get or atomic; NULL if the value before is not wanted.
     pub local: *mut c_void,
     /// As handed to put or get.
     pub handle: *mut mca_btl_base_registration_handle_t,
@@ -70,6 +71,20 @@ pub struct Operation {
     pub data: *mut c_void,
     /// What the transport calls it as long as it is owed.
     pub ticket: u64,
+    /// A registration of ours that ends with it, or NULL.
+    pub own: *mut mca_btl_base_registration_handle_t,
+}
+
+impl Operation {
+    /// As handed to put, get or atomic.
+    pub fn new(
+        done: mca_btl_base_rdma_completion_fn_t,
+        endpoint: *mut mca_btl_base_endpoint_t,
+        (local, handle): (*mut c_void, *mut mca_btl_base_registration_handle_t),
+        (context, data): (*mut c_void, *mut c_void),
+    ) -> Operation {
+        Operation { done, endpoint, local, handle, context, data, ticket: 0, own: std::ptr::null_mut() }
+    }
 }
 
 /// What the lock protects.
@@ -183,6 +198,8 @@ pub struct Module {
     /// The user's memory that peers or puts and gets of ours may touch.
     registrations: Registrations,
     iwarp: bool,
+    /// What atomics are offered to Open MPI.
+    atomics: Atomics,
 }
 
 // SAFETY: `state` is entered by `with` and `progress` only, which lock when there is more than one
@@ -214,7 +231,6 @@ impl Module {
             broken: false,
         };
         Box::leak(Box::new(Module {
-            base: UnsafeCell::new(base),
             abi,
             state: Guarded::new(state),
             next: AtomicPtr::new(std::ptr::null_mut()),
@@ -223,7 +239,14 @@ impl Module {
             at_end,
             registrations: Registrations::new(limits),
             iwarp,
+            atomics: offered(&base),
+            base: UnsafeCell::new(base),
         }))
+    }
+
+    /// Atomics are offered to Open MPI.
+    pub fn has_atomics(&self) -> bool {
+        self.atomics != Atomics::None
     }
 
     /// The pointer that Open MPI knows the module by.
@@ -358,9 +381,14 @@ impl Module {
             Upcall::Completed { cookie: Cookie::Operation(operation), ok } => {
                 self.call_back(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
             }
+            Upcall::Fetched { cookie: Cookie::Operation(operation), value } => {
+                self.call_back(operation.endpoint, operation.ticket, || self.fetched(operation, value));
+            }
             Upcall::Completed { cookie: Cookie::Sent { endpoint, desc, ticket }, ok } => {
                 self.call_back(endpoint, ticket, || self.sent(endpoint, desc, ok));
             }
+            // No atomic is begun with it.
+            Upcall::Fetched { cookie: Cookie::Sent { .. }, .. } => {}
             Upcall::UnknownPeer { peer } => self.unknown_peer(peer),
             Upcall::Failed { endpoint, peer, reason } => self.endpoint_failed(endpoint, peer, &reason),
         }
@@ -382,6 +410,10 @@ impl Module {
     }
 
     fn rdma_done(&'static self, operation: Operation, ok: bool) {
+        if !operation.own.is_null() {
+            // SAFETY: a handle that `register` returned for this operation, which is over.
+            unsafe { self.deregister(operation.own) };
+        }
         let Some(done) = operation.done else { return };
         let status = if ok { OPAL_SUCCESS } else { OPAL_ERROR };
         // SAFETY: the upper layer's callback, with what it gave us for it; called once.
@@ -500,16 +532,33 @@ impl Module {
     }
 }
 
+/// What a module with these functions and limits offers of atomics.
+fn offered(base: &mca_btl_base_module_t) -> Atomics {
+    if base.btl_flags & MCA_BTL_FLAGS_ATOMIC_FOPS == 0 {
+        Atomics::None
+    } else if base.btl_atomic_flags & MCA_BTL_ATOMIC_SUPPORTS_GLOB == 0 {
+        Atomics::Device
+    } else {
+        Atomics::Global
+    }
+}
+
+/// In the pointers to our endpoints, whose low four bits are otherwise 0. ob1 takes endpoints of two
+/// BTLs that are equal for one: no address of another BTL's (a multiple of 16, malloc(3)) is this, nor 1,
+/// the endpoint of `self`.
+const MARK: u64 = 8;
+
 /// An endpoint's name as the opaque pointer that Open MPI carries for us; never NULL.
 #[inline]
 pub fn to_raw(id: EpId) -> *mut mca_btl_base_endpoint_t {
-    ((u64::from(id.generation) << 32 | u64::from(id.index)) + 1) as usize as *mut mca_btl_base_endpoint_t
+    ((u64::from(id.generation) << 32 | u64::from(id.index)) << 4 | MARK) as usize
+        as *mut mca_btl_base_endpoint_t
 }
 
 /// The endpoint behind Open MPI's pointer.
 #[inline]
 pub fn from_raw(endpoint: *mut mca_btl_base_endpoint_t) -> EpId {
-    let word = (endpoint as u64).wrapping_sub(1);
+    let word = (endpoint as u64).wrapping_sub(MARK) >> 4;
     EpId { index: word as u32, generation: (word >> 32) as u32 }
 }
 

@@ -21,17 +21,30 @@ static OURS: Mutex<Option<Modex>> = Mutex::new(None);
 /// The job has no other transport.
 static ALONE: AtomicBool = AtomicBool::new(false);
 
+/// Another transport takes a process' messages to itself.
+static HAS_SELF: AtomicBool = AtomicBool::new(false);
+
 /// A peer that cannot be reached has been reported.
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Publishes and remembers our addresses; `alone`: the job has no other transport.
+/// What transports the job has.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// None but oxib.
+    pub alone: bool,
+    /// One that takes a process' messages to itself.
+    pub has_self: bool,
+}
+
+/// Publishes and remembers our addresses.
 ///
 /// # Errors
 /// What does not fit, or what the runtime said.
-pub fn publish(abi: &Abi, ours: Modex, alone: bool) -> Result<(), String> {
+pub fn publish(abi: &Abi, ours: Modex, job: Job) -> Result<(), String> {
     let bytes = ours.encode().map_err(|e| e.to_string())?;
     modex_io::publish(abi, &bytes).map_err(|e| e.to_string())?;
-    ALONE.store(alone, Ordering::Relaxed);
+    ALONE.store(job.alone, Ordering::Relaxed);
+    HAS_SELF.store(job.has_self, Ordering::Relaxed);
     *OURS.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
     Ok(())
 }
@@ -100,11 +113,13 @@ pub fn add_all(
 ) -> c_int {
     let me = module.abi().my_name();
     for (index, (process, endpoint)) in procs.iter().zip(endpoints).enumerate() {
-        // SAFETY: Open MPI hands over live processes.
-        if process.is_null() || unsafe { (**process).proc_name } == me {
+        if process.is_null() {
             continue;
         }
-        match module.add_peer(*process) {
+        // SAFETY: Open MPI hands over live processes.
+        let name = unsafe { (**process).proc_name };
+        let added = if name == me { module.add_itself(*process) } else { module.add_peer(*process) };
+        match added {
             Ok(id) => {
                 *endpoint = to_raw(id);
                 // SAFETY: the bitmap of this very call, or NULL.
@@ -120,6 +135,27 @@ pub fn add_all(
 }
 
 impl Module {
+    /// Makes the endpoint of this process, for one-sided operations on its own memory.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn add_itself(&'static self, process: *mut opal_proc_t) -> Result<EpId, Unreachable> {
+        if !self.has_atomics() || !HAS_SELF.load(Ordering::Relaxed) {
+            return Err(Unreachable::Other("a process reaches itself over another transport".into()));
+        }
+        let me = self.abi().my_name();
+        self.with(|state| {
+            let Some(transport) = &mut state.transport else {
+                return Err(Unreachable::Other("closed".into()));
+            };
+            let id = transport
+                .add_itself(me.word())
+                .map_err(|error| Unreachable::Shortage(format!("{me}: {error}")))?;
+            state.procs.insert(id, process);
+            Ok(id)
+        })
+    }
+
     /// Makes the endpoint of one process.
     ///
     /// # Errors

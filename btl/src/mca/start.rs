@@ -19,11 +19,14 @@ use crate::transport::Transport;
 use crate::transport::config::{Bound, Config, Signalling};
 use crate::transport::device::{self, Choice, DeviceError, Filter, Port, PortConfig};
 use crate::transport::stats::Stats;
-use opal_sys::{Abi, LeavePinned, MCA_BTL_FLAGS_PUT, mca_btl_base_module_t};
+use opal_sys::{
+    Abi, LeavePinned, MCA_BTL_ATOMIC_SUPPORTS_GLOB, MCA_BTL_FLAGS_ATOMIC_FOPS, MCA_BTL_FLAGS_ATOMIC_OPS,
+    MCA_BTL_FLAGS_PUT, mca_btl_base_module_t,
+};
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use verbs::Driver;
+use verbs::{Atomics, Driver};
 
 /// The modules of this process.
 static MODULES: Mutex<Vec<&'static Module>> = Mutex::new(Vec::new());
@@ -87,7 +90,8 @@ pub fn init(
         segment_dir: if soft { segment_folder() } else { String::new() },
         ports: published,
     };
-    peers::publish(abi, ours, params.alone).map_err(|why| refuse(params, &why, &see_why()))?;
+    let job = peers::Job { alone: params.alone, has_self: params.has_self };
+    peers::publish(abi, ours, job).map_err(|why| refuse(params, &why, &see_why()))?;
     let raw = modules.iter().map(|m| m.as_raw()).collect();
     Module::chain(&modules);
     guard::after_panic(Module::tell_broken);
@@ -310,12 +314,28 @@ fn module_base(port: &Port, params: &Params, abi: &Abi) -> Result<mca_btl_base_m
     if base.btl_bandwidth == 0 {
         base.btl_bandwidth = port.attr.rate;
     }
+    let device = port.context.query_device().map_or(Atomics::None, |device| device.atomics);
+    fit_atomics(&mut base, device);
     // An iWARP write that is complete is on its way, no more; what tells the peer goes over another
     // stream and may be there first.
     if port.context.is_iwarp() {
         base.btl_flags &= !MCA_BTL_FLAGS_PUT;
+    } else {
+        base.btl_flags |= abi.family().remote_completion();
     }
     Ok(base)
+}
+
+/// Takes away what the device's atomics cannot do.
+fn fit_atomics(base: &mut mca_btl_base_module_t, device: Atomics) {
+    match device {
+        Atomics::Global => {}
+        Atomics::Device => base.btl_atomic_flags &= !MCA_BTL_ATOMIC_SUPPORTS_GLOB,
+        Atomics::None => {
+            base.btl_flags &= !(MCA_BTL_FLAGS_ATOMIC_OPS | MCA_BTL_FLAGS_ATOMIC_FOPS);
+            base.btl_atomic_flags = 0;
+        }
+    }
 }
 
 fn describe(port: &Port, transport: &Transport<super::module::Cookie>) -> ModexPort {

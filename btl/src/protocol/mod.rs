@@ -16,6 +16,8 @@
 
 #![forbid(unsafe_code)]
 
+/// Atomic changes of a word of a peer's.
+pub mod atomic;
 /// Work requests and completions never overrun.
 pub mod budget;
 /// The credits of a per-peer queue.

@@ -58,7 +58,7 @@ pub use endpoint::{EpId, state, timeline};
 pub use link::{AddError, Removal, Settled};
 pub use port::buffer::SendBuf;
 pub use port::{config, device};
-pub use tx::flush;
+pub use tx::{NotBegun, flush};
 pub use upcall::{Delivery, Upcall};
 
 use endpoint::Endpoints;

@@ -5,6 +5,7 @@ use super::Transport;
 use super::config::Config;
 use super::device::Port;
 use super::endpoint::Endpoints;
+use super::port::queue::words;
 use super::port::{OpenError, Opened};
 use super::rx::{CtsRecvs, Rx};
 use super::stats::Stats;
@@ -26,7 +27,7 @@ impl<C> Transport<C> {
         Ok(Transport {
             endpoints: Endpoints::new(port.config.keep_timelines),
             rx,
-            tx: Tx::new(port.send_room.cq().clone(), send_queues, signalling),
+            tx: Tx::new(port.send_room.cq().clone(), send_queues, words(&port.pd), signalling),
             up: Upcalls::new(),
             renewals: Vec::new(),
             port,

@@ -65,8 +65,11 @@ counters! {
     received,
     /// Explicit credit messages sent.
     credit_messages,
-    /// RDMA operations posted.
+    /// RDMA operations posted, atomics among them.
     rdma,
+    /// Requests of atomics posted: one for each addition and compare-and-swap, one or more for another
+    /// change.
+    atomics,
     /// Times that a shared receive queue was made longer, because it was nearly empty.
     srq_grown,
     /// Connections that came up.

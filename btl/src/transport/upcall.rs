@@ -2,7 +2,6 @@
 //! between.
 #![forbid(unsafe_code)]
 
-use super::channel::Operation;
 use super::endpoint::{Endpoint, EpId};
 use crate::protocol::wire::HEADER_LEN;
 use std::collections::VecDeque;
@@ -48,6 +47,8 @@ pub enum Upcall<C> {
     /// [`Transport::when_connected`]: super::Transport::when_connected
     /// [`Transport::later`]: super::Transport::later
     Completed { cookie: C, ok: bool },
+    /// An atomic is over; the value before.
+    Fetched { cookie: C, value: u64 },
     /// A process that we have no endpoint for wants to connect: add it, or let it wait.
     UnknownPeer { peer: u64 },
     /// An endpoint is lost; what it had queued is given up.
@@ -91,11 +92,6 @@ impl<C> Upcalls<C> {
     #[inline]
     pub fn completed(&mut self, cookie: C, ok: bool) {
         self.push(Upcall::Completed { cookie, ok });
-    }
-
-    /// These operations will not be carried out.
-    pub fn give_up(&mut self, operations: impl IntoIterator<Item = Operation<C>>) {
-        operations.into_iter().for_each(|operation| self.completed(operation.cookie, false));
     }
 
     /// Hands back what was waiting for the connection. `ok`: it is there, or one of the two sides

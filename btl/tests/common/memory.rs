@@ -12,10 +12,12 @@ pub struct Memory {
 impl Memory {
     pub fn new(transport: &Transport<u64>, bytes: Vec<u8>) -> Memory {
         let mut bytes = bytes.into_boxed_slice();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let peers = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         // SAFETY: the bytes are on the heap, do not move, and live as long as the registration in
         // front of them.
-        let mr = unsafe { Mr::register(transport.pd(), bytes.as_mut_ptr(), bytes.len(), access) };
+        let mr = unsafe {
+            Mr::register(transport.pd(), bytes.as_mut_ptr(), bytes.len(), Access::LOCAL_WRITE | peers)
+        };
         Memory { mr: mr.expect("a registration"), bytes }
     }
 

@@ -98,6 +98,8 @@ pub struct Side {
     pub failed: Vec<(usize, String)>,
     /// Cookies of finished put and get operations, and whether they worked.
     pub rdma: Vec<(u64, bool)>,
+    /// Cookies of finished atomics, and the values before.
+    pub fetched: Vec<(u64, u64)>,
     /// Messages refused by back-pressure, to be sent again.
     pub waiting: Vec<VecDeque<Message>>,
     /// How often a message was refused.
@@ -118,6 +120,7 @@ impl Side {
             to: vec![None; count],
             failed,
             rdma,
+            fetched: Vec::new(),
             waiting,
             refused: 0,
             received: 0,
@@ -235,6 +238,7 @@ impl World {
         match what {
             Upcall::Deliver(delivery) => self.deliver(side, delivery),
             Upcall::Completed { cookie, ok } => self.sides[side].rdma.push((cookie, ok)),
+            Upcall::Fetched { cookie, value } => self.sides[side].fetched.push((cookie, value)),
             Upcall::UnknownPeer { peer } => {
                 let rank = self.rank(peer);
                 self.add(side, rank);

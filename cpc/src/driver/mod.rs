@@ -19,3 +19,4 @@ pub(crate) mod thread;
 pub(crate) mod xrc;
 
 pub use datagrams::Q_KEY;
+pub use qp_set::to_itself;

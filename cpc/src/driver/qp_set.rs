@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use verbs::{Mtu, Posted, Psn, Qp, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr};
+use verbs::{Mtu, Posted, Psn, Qp, QpCap, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr};
 
 use crate::queues::Outbox;
 use crate::wire::listener::Address;
 use crate::wire::{Depth, Qpns};
-use crate::{CtsRecv, EndpointKey, Event, QpPlan};
+use crate::{CtsRecv, EndpointKey, Event, QpPlan, QueuePlan};
 
 /// What the peer has told of its side.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +135,10 @@ fn post_cts(qps: &[Arc<Qp>], cts: CtsRecv) -> Result<Posted, String> {
 }
 
 fn create_qp(plan: &QpPlan, index: usize) -> Result<Arc<Qp>, verbs::Error> {
-    let queue = &plan.queues[index];
+    initialised(plan, &plan.queues[index])
+}
+
+fn initialised(plan: &QpPlan, queue: &QueuePlan) -> Result<Arc<Qp>, verbs::Error> {
     let init = QpInit {
         kind: QpKind::Rc,
         send_cq: queue.send_cq.clone(),
@@ -147,4 +150,37 @@ fn create_qp(plan: &QpPlan, index: usize) -> Result<Arc<Qp>, verbs::Error> {
     let qp = Qp::create(&plan.pd, &init)?;
     qp.to_init(&plan.init_attr())?;
     Ok(qp)
+}
+
+/// A queue pair in RTS that is connected to itself, for `sends` requests: a process reaches its own memory through the device. A port reaches
+/// itself (IBTA 17.2.2, loopback), and both sides are known here: that takes no connection manager. Not for iWARP, where connections go over
+/// TCP.
+///
+/// # Errors
+/// What the device refuses, and why.
+pub fn to_itself(plan: &QpPlan, sends: u32) -> Result<Arc<Qp>, String> {
+    let queue = plan.queues.first().ok_or("the plan has no queue")?;
+    let cap = QpCap { max_send_wr: sends, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+    let made = initialised(plan, &QueuePlan { srq: None, cap, ..queue.clone() });
+    let up = made.and_then(|qp| connect_to_itself(plan, &qp).map(|()| qp));
+    up.map_err(|e| e.to_string())
+}
+
+fn connect_to_itself(plan: &QpPlan, qp: &Qp) -> Result<(), verbs::Error> {
+    let (port, psn) = (&plan.port, Psn(0));
+    qp.to_rtr(&RtrAttr {
+        mtu: port.mtu,
+        dest_qpn: qp.num(),
+        rq_psn: psn,
+        max_dest_rd_atomic: plan.max_dest_rd_atomic,
+        min_rnr_timer: plan.min_rnr_timer,
+        path: plan.way_to(port.lid, Some(port.gid)),
+    })?;
+    qp.to_rts(&RtsAttr {
+        sq_psn: psn,
+        timeout: plan.timeout,
+        retry_cnt: plan.retry_cnt,
+        rnr_retry: 0,
+        max_rd_atomic: plan.max_rd_atomic.min(plan.max_dest_rd_atomic),
+    })
 }

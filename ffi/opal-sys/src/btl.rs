@@ -315,6 +315,28 @@ pub const MCA_BTL_FLAGS_ATOMIC_OPS: u32 = 0x8000;
 pub const MCA_BTL_FLAGS_ATOMIC_FOPS: u32 = 0x1_0000;
 pub const MCA_BTL_FLAGS_SINGLE_ADD_PROCS: u32 = 0x2_0000;
 pub const MCA_BTL_FLAGS_RDMA_FLUSH: u32 = 0x8_0000;
+/// 5.0: a put that is complete is in the peer's memory.
+pub const MCA_BTL_FLAGS_RDMA_REMOTE_COMPLETION: u32 = 0x80_0000;
+
+pub const MCA_BTL_ATOMIC_SUPPORTS_ADD: u32 = 0x1;
+pub const MCA_BTL_ATOMIC_SUPPORTS_AND: u32 = 0x200;
+pub const MCA_BTL_ATOMIC_SUPPORTS_OR: u32 = 0x400;
+pub const MCA_BTL_ATOMIC_SUPPORTS_XOR: u32 = 0x800;
+pub const MCA_BTL_ATOMIC_SUPPORTS_SWAP: u32 = 0x1_0000;
+pub const MCA_BTL_ATOMIC_SUPPORTS_CSWAP: u32 = 0x1000_0000;
+/// Atomic with the processor's own, too.
+pub const MCA_BTL_ATOMIC_SUPPORTS_GLOB: u32 = 0x2000_0000;
+
+/// In the flags of an atomic: a word of 32 bits.
+pub const MCA_BTL_ATOMIC_FLAG_32BIT: c_int = 0x1;
+/// In the flags of an atomic: a floating-point number.
+pub const MCA_BTL_ATOMIC_FLAG_FLOAT: c_int = 0x2;
+
+pub const MCA_BTL_ATOMIC_ADD: u32 = 0x01;
+pub const MCA_BTL_ATOMIC_AND: u32 = 0x11;
+pub const MCA_BTL_ATOMIC_OR: u32 = 0x12;
+pub const MCA_BTL_ATOMIC_XOR: u32 = 0x14;
+pub const MCA_BTL_ATOMIC_SWAP: u32 = 0x1a;
 
 pub const MCA_BTL_EXCLUSIVITY_DEFAULT: u32 = 1024;
 

@@ -38,6 +38,9 @@ pub trait Family: Send + Sync + std::fmt::Debug {
     /// [`ModexError`] when the runtime does not know.
     fn job_size(&self, jobid: u32) -> Result<u32, ModexError>;
 
+    /// The flag for a module whose puts are in the peer's memory when they are complete; 0 if the family has none.
+    fn remote_completion(&self) -> u32;
+
     /// Name of the host where a process runs, if it is known here without a request to another
     /// process.
     ///

@@ -139,6 +139,10 @@ impl Family for V4_1 {
         offset_of!(opal_process_info_4_1_t, job_session_dir)
     }
 
+    fn remote_completion(&self) -> u32 {
+        0
+    }
+
     unsafe fn host_of(&self, process: *const opal_proc_t) -> Option<String> {
         // SAFETY: the caller vouches for a live process, and in 4.1 the struct is the longer one.
         unsafe {

@@ -162,6 +162,10 @@ impl Family for V5_0 {
         offset_of!(opal_process_info_t, job_session_dir)
     }
 
+    fn remote_completion(&self) -> u32 {
+        MCA_BTL_FLAGS_RDMA_REMOTE_COMPLETION
+    }
+
     unsafe fn host_of(&self, process: *const opal_proc_t) -> Option<String> {
         // SAFETY: a static variable that holds a function from library load on.
         let hostname = unsafe { *self.hostname.as_ptr() }?;

@@ -7,6 +7,7 @@
 //!     refusals    bad input and shortages: a table of what is wrong and which cause the message has to name
 //!     shortage    a folder of segments that is too small
 //!     connect     connections: each manager by itself, storms, stopped and unknown peers, who does not fit
+//!     onesided    one-sided communication by put, get and atomics
 //!     functions   the BTL's functions, called as Open MPI's upper layers call them
 //!     registrations    what stays registered between transfers, and what must not
 //!     callers     a module's functions, called from threads, callbacks and for stopped peers as ob1 would call them
@@ -42,6 +43,7 @@ pub mod manners;
 pub mod mpi4py;
 pub mod netpipe;
 pub mod ompi5;
+pub mod onesided;
 pub mod own;
 pub mod ports;
 pub mod pyverbs;
@@ -74,6 +76,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         rdmacm::cases(setting),
         iwarp::cases(setting),
         own::cases(setting),
+        onesided::cases(setting),
         functions::cases(setting),
         registrations::cases(setting),
         xrc::cases(setting),

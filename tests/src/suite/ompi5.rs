@@ -3,7 +3,8 @@
 //! The verbs programs are left out: they have nothing to do with an Open MPI.
 
 use crate::suite::{
-    Case, Setting, devices, lifecycle, manners, mpi4py, netpipe, own, ports, refusals, registrations,
+    Case, Setting, devices, lifecycle, manners, mpi4py, netpipe, onesided, own, ports, refusals,
+    registrations,
 };
 
 const TITLE: &str = "Open MPI 5.0";
@@ -22,6 +23,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         lifecycle::cases(setting),
         lifecycle::newer(),
         own::cases(setting),
+        onesided::cases(setting),
         registrations::cases(setting),
         ports::of_mpi(),
         devices::cases(setting),
@@ -40,6 +42,7 @@ pub fn short(setting: &Setting) -> Vec<Case> {
             .chain(lifecycle::cases(setting))
             .chain(newer(false))
             .chain(programs)
+            .chain(onesided::some(setting))
             .chain(registrations::cases(setting))
             .chain(ports::some_of_mpi()),
     )

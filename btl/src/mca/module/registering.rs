@@ -1,4 +1,4 @@
-//! Registrations of user memory for put and get, from the module's cache.
+//! Registrations of user memory for put, get and atomics, from the module's cache.
 
 use super::Module;
 use crate::mca::handle::{Refused, RegHandle, Registered, access};
@@ -16,7 +16,8 @@ impl Module {
     /// The memory stays mapped until `deregister`.
     pub unsafe fn register(&self, base: *mut c_void, len: usize, flags: u32) -> Handle {
         let start = base as usize;
-        let (memory, access) = (start..start.saturating_add(len), access(flags, self.iwarp));
+        let memory = start..start.saturating_add(len);
+        let access = access(flags, self.iwarp, self.has_atomics());
         if let Some(handle) = self.registrations.find(&memory, access) {
             return handle.cast_mut().cast();
         }

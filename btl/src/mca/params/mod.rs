@@ -49,6 +49,8 @@ pub struct Params {
     pub asked: bool,
     /// It names nothing else that reaches another process: what oxib does not do, nothing does.
     pub alone: bool,
+    /// `self` is among the job's transports.
+    pub has_self: bool,
     pub device: DeviceChoice,
     /// Empty: all.
     pub if_include: Vec<Port>,
@@ -141,6 +143,7 @@ impl Params {
         Ok(Self {
             asked: names_oxib(btl),
             alone: names_oxib_alone(btl),
+            has_self: has_self(btl),
             device: DeviceChoice::Auto,
             if_include: Vec::new(),
             if_exclude: Vec::new(),
@@ -278,6 +281,13 @@ pub fn names_oxib_alone(btl: Option<&str>) -> bool {
     names_oxib(btl) && btl.is_some_and(ours)
 }
 
+/// True unless a `btl` parameter leaves `self` out.
+pub fn has_self(btl: Option<&str>) -> bool {
+    let Some(list) = btl.map(str::trim).filter(|list| !list.is_empty()) else { return true };
+    let (named, excludes) = list.strip_prefix('^').map_or((list, false), |rest| (rest, true));
+    named.split(',').any(|name| name.trim() == "self") != excludes
+}
+
 fn check_limit(name: &str, limit: usize, largest: usize) -> Result<(), Box<Report>> {
     let problem = if limit < MIN_FRAGMENT {
         "Open MPI's own header does not fit in so few bytes"
@@ -397,6 +407,8 @@ mod tests {
     fn only_a_positive_list_names_oxib() {
         assert!(names_oxib_alone(Some("oxib, self")) && !names_oxib_alone(Some("self,oxib,tcp")));
         assert!(!names_oxib_alone(Some("^tcp")) && !names_oxib_alone(None));
+        assert!([None, Some(""), Some("oxib, self"), Some("^tcp")].into_iter().all(has_self));
+        assert!(!has_self(Some("oxib")) && !has_self(Some("^tcp,self")));
         assert!(names_oxib(Some("self, oxib")));
         assert!(
             ![None, Some(""), Some("self,tcp"), Some("^oxib"), Some("self,oxib2")]

@@ -98,10 +98,24 @@ fn defaults(component: *mut mca_btl_base_component_3_0_0_t) -> mca_btl_base_modu
         btl_exclusivity: MCA_BTL_EXCLUSIVITY_DEFAULT,
         btl_latency: 4,
         btl_bandwidth: 0,
-        btl_flags: MCA_BTL_FLAGS_SEND | MCA_BTL_FLAGS_RDMA,
+        btl_flags: MCA_BTL_FLAGS_SEND
+            | MCA_BTL_FLAGS_RDMA
+            | MCA_BTL_FLAGS_ATOMIC_OPS
+            | MCA_BTL_FLAGS_ATOMIC_FOPS,
+        btl_atomic_flags: ATOMICS,
         ..mca_btl_base_module_t::zeroed()
     }
 }
+
+/// What is offered of atomics. No minimum and maximum: the interface takes words for signed, and
+/// osc/rdma does not say when they are not; its own loop over compare-and-swap knows the type.
+const ATOMICS: u32 = MCA_BTL_ATOMIC_SUPPORTS_ADD
+    | MCA_BTL_ATOMIC_SUPPORTS_AND
+    | MCA_BTL_ATOMIC_SUPPORTS_OR
+    | MCA_BTL_ATOMIC_SUPPORTS_XOR
+    | MCA_BTL_ATOMIC_SUPPORTS_SWAP
+    | MCA_BTL_ATOMIC_SUPPORTS_CSWAP
+    | MCA_BTL_ATOMIC_SUPPORTS_GLOB;
 
 unsafe fn register_row(
     base: &Base,

@@ -18,13 +18,14 @@ pub mod held;
 /// The lines of one queue pair.
 pub mod ledger;
 
-pub use held::{Connection, Held, Operation, Refused, Unposted};
+pub use held::{Connection, Fetch, Held, Operation, Rdma, Refused, Unposted};
 pub use ledger::{GivesBack, Ledger, Line, LineId};
 
 use super::port::buffer::SendBuf;
+use crate::protocol::atomic;
 use slab::Slab;
 use std::sync::Arc;
-use verbs::{Qp, RdmaOp, Remote, SendFlags, SrqNum};
+use verbs::{AtomicOp, Buf, Posted, Qp, Remote, SendFlags, SrqNum};
 
 /// What a work request carries.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub enum Request<'a, C, const PIECES: usize = 0> {
     Inline([&'a [u8]; PIECES]),
     /// The first `total` bytes of a buffer, header included.
     Message { buf: SendBuf, total: u32 },
-    /// A read or write.
+    /// A read, write or atomic.
     Operation(Operation<C>),
 }
 
@@ -83,7 +84,7 @@ pub struct Channel {
     pub ledger: Ledger,
     /// Bytes in buffers that went out behind the last signalled request.
     unsignalled: u32,
-    /// Reads that have not completed, where what is behind them has to wait for them.
+    /// Reads and atomics that have not completed.
     reads: u16,
     /// What is behind a read waits for it. Linux's siw completes a send before a read that was posted
     /// before it, and a completion retires all lines before its own.
@@ -132,10 +133,10 @@ impl Channel {
                 (GivesBack::Held(key), due)
             }
             Request::Operation(operation) => {
-                let is_read = operation.op == RdmaOp::Read;
-                let flags = if is_read { SendFlags::SIGNALED } else { self.flags(true) };
+                let fetches = operation.fetches();
+                let flags = if fetches { SendFlags::SIGNALED } else { self.flags(true) };
                 let key = self.post_operation(held, id, target, operation, flags)?;
-                self.reads += u16::from(is_read && self.fences);
+                self.reads += u16::from(fetches);
                 (GivesBack::Held(key), true)
             }
         };
@@ -160,15 +161,22 @@ impl Channel {
         Ok(())
     }
 
-    /// A read has completed.
+    /// Reads and atomics that have not completed.
+    #[inline]
+    pub fn reads(&self) -> u16 {
+        self.reads
+    }
+
+    /// A read or atomic has completed.
+    #[inline]
     pub fn read_done(&mut self) {
-        self.reads -= u16::from(self.fences && self.reads != 0);
+        self.reads = self.reads.saturating_sub(1);
     }
 
     #[inline]
     fn flags(&self, signalled: bool) -> SendFlags {
         let mut flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
-        if self.reads != 0 {
+        if self.reads != 0 && self.fences {
             flags |= SendFlags::FENCE;
         }
         flags
@@ -215,15 +223,51 @@ impl Channel {
         operation: Operation<C>,
         flags: SendFlags,
     ) -> Result<u32, Box<Refused<C>>> {
-        let Operation { op, local, remote: (addr, rkey), .. } = operation;
+        let line = match operation {
+            Operation::Rdma(rdma) => match self.post_rdma(id, srq, &rdma, flags) {
+                Ok(()) => Held::Rdma { to, queue, rdma },
+                Err(error) => return Err(Refused::new(error, Unposted::Operation(Operation::Rdma(rdma)))),
+            },
+            Operation::Atomic { fetch, buf } => match self.post_atomic(id, srq, (&fetch, buf), flags) {
+                Ok(buf) => Held::Atomic { to, queue, buf, fetch },
+                Err((buf, error)) => {
+                    return Err(Refused::new(error, Unposted::Operation(Operation::Atomic { fetch, buf })));
+                }
+            },
+        };
+        Ok(held.insert(line) as u32)
+    }
+
+    fn post_rdma<C>(
+        &self,
+        id: u64,
+        srq: Option<SrqNum>,
+        &Rdma { op, local, remote: (addr, rkey), .. }: &Rdma<C>,
+        flags: SendFlags,
+    ) -> Result<(), verbs::Error> {
         let remote = Remote { addr, rkey };
-        let posted = match srq {
+        match srq {
             None => self.qp.post_rdma(op, id, local, remote, flags),
             Some(srq) => self.qp.towards(srq).post_rdma(op, id, local, remote, flags),
+        }
+    }
+
+    fn post_atomic<C>(
+        &self,
+        id: u64,
+        srq: Option<SrqNum>,
+        (fetch, buf): (&Fetch<C>, Buf),
+        flags: SendFlags,
+    ) -> Result<Posted, (Buf, verbs::Error)> {
+        let op = match fetch.atomic.request() {
+            atomic::Request::FetchAdd(add) => AtomicOp::FetchAdd(add),
+            atomic::Request::CompareSwap { compare, swap } => AtomicOp::CompareSwap { compare, swap },
         };
-        match posted {
-            Ok(()) => Ok(held.insert(Held::Operation { to, queue, operation }) as u32),
-            Err(error) => Err(Refused::new(error, Unposted::Operation(operation))),
+        let (addr, rkey) = fetch.remote;
+        let remote = Remote { addr, rkey };
+        match srq {
+            None => self.qp.post_atomic(op, id, buf, remote, flags),
+            Some(srq) => self.qp.towards(srq).post_atomic(op, id, buf, remote, flags),
         }
     }
 }

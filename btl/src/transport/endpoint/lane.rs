@@ -116,6 +116,12 @@ impl Lane {
         self.owes_message()
     }
 
+    /// One more read or atomic may be posted to a queue pair of its own; `None`: it is neither.
+    #[inline]
+    pub fn may_fetch(&self, most: Option<u16>) -> bool {
+        most.is_none_or(|most| self.channel.as_ref().is_none_or(|channel| channel.reads() < most))
+    }
+
     /// The next message may have to wait for an entry: only a completion brings one.
     #[inline]
     pub fn is_scarce(&self) -> bool {

@@ -82,8 +82,9 @@ pub struct Endpoint<C> {
     pub route: Option<Box<XrcRoute<C>>>,
     /// X queues: number of the next message to it, and of the next one from it.
     pub numbers: Numbers,
-    /// The connection manager that brings it up, and where the peer listens.
-    pub choice: Choice,
+    /// The connection manager that brings it up, and where the peer listens; none for the endpoint to
+    /// this process itself.
+    pub choice: Option<Choice>,
     /// When what happened to its connection.
     pub steps: Timeline,
     /// iWARP: who has to send first.
@@ -94,7 +95,7 @@ pub struct Endpoint<C> {
 
 impl<C> Endpoint<C> {
     /// An endpoint that nothing has begun on, under this name.
-    pub fn new(id: EpId, peer: u64, choice: Choice, lanes: Vec<Lane>) -> Endpoint<C> {
+    pub fn new(id: EpId, peer: u64, choice: Option<Choice>, lanes: Vec<Lane>) -> Endpoint<C> {
         Endpoint {
             state: State::Idle,
             generation: id.generation,
@@ -164,12 +165,22 @@ impl<C> Endpoint<C> {
 
     /// What has to pass before messages flow; `cts`: the layout has a queue for that.
     pub fn handshake(&self, cts: bool) -> Handshake {
-        match (cts, self.first) {
+        match (cts && !self.is_to_itself(), self.first) {
             (false, _) => Handshake::None,
             (true, None) => Handshake::Cts,
             (true, Some(First::Us)) => Handshake::Opens,
             (true, Some(First::Peer)) => Handshake::Answers,
         }
+    }
+
+    /// It leads to this process: its queue pair is connected to itself.
+    pub fn is_to_itself(&self) -> bool {
+        self.choice.is_none()
+    }
+
+    /// Messages may be handed to it; of its own process they are another transport's.
+    pub fn takes_messages(&self) -> bool {
+        !self.state.is_over() && !self.is_to_itself()
     }
 
     /// What is sent now is complete when the connection is there, not before. Not so an answer:

@@ -25,8 +25,18 @@ pub struct Record {
 impl Record {
     /// The connection that this endpoint has now.
     pub fn of<C>(ep: &Endpoint<C>) -> Record {
-        let (peer, component, state) = (ep.peer, ep.choice.component.clone(), ep.state);
-        Record { peer, component, state, steps: ep.steps.clone() }
+        Record {
+            peer: ep.peer,
+            component: ep.component().to_owned(),
+            state: ep.state,
+            steps: ep.steps.clone(),
+        }
+    }
+}
+
+impl<C> Endpoint<C> {
+    fn component(&self) -> &str {
+        self.choice.as_ref().map_or("itself", |choice| &choice.component)
     }
 }
 
@@ -59,7 +69,7 @@ impl<C> Transport<C> {
         self.on_event(index, Event::Message);
         self.endpoints.mark(index, Step::FirstMessage);
         if let Some(ep) = self.endpoints.get(index) {
-            log::debug!("endpoint {index} to {:#x} over {}: {}", ep.peer, ep.choice.component, ep.steps);
+            log::debug!("endpoint {index} to {:#x} over {}: {}", ep.peer, ep.component(), ep.steps);
         }
     }
 

@@ -130,10 +130,13 @@ impl<C> Transport<C> {
     pub(crate) fn take_down(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let key = ep.key(index);
+        let has_manager = !ep.is_to_itself();
         self.tx.mark(ep);
         ep.to_error(log::Level::Debug);
         self.leave_route(index);
-        self.port.service.remove_endpoint(key);
+        if has_manager {
+            self.port.service.remove_endpoint(key);
+        }
     }
 
     /// The device has given every buffer of the endpoint back.
@@ -149,7 +152,7 @@ impl<C> Transport<C> {
         self.up.end_waiting(&mut ep, true);
         self.tx.drop_pending(id.index, &mut ep, &mut self.up);
         let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;
-        self.up.give_up(rdma);
+        self.tx.give_up(rdma, &mut self.up);
         self.end_epoch(id.index, epoch, lanes, outstanding);
         self.port.release_completions();
     }

@@ -63,6 +63,7 @@ impl OpenPort {
     /// Makes the connection of the endpoint at position `index` known to the connection manager,
     /// whose helper thread runs.
     pub(crate) fn introduce<C>(&self, ep: &Endpoint<C>, index: u32, cts: Option<(usize, Buf)>) {
+        let Some(choice) = ep.choice.clone() else { return };
         let (epoch, key, peer) = (ep.epoch, ep.key(index), ProcessName(ep.peer));
         let label = label(EpId { index, generation: epoch });
         let cts = cts.map(|(queue, buf)| {
@@ -70,7 +71,7 @@ impl OpenPort {
             CtsRecv { queue, buf, wr_id }
         });
         let plan = EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label };
-        self.service.add_endpoint(ep.choice.clone(), plan);
+        self.service.add_endpoint(choice, plan);
     }
 }
 
@@ -92,7 +93,7 @@ impl<C> Transport<C> {
         let prepared = self.prepare();
         let cts = prepared.inspect_err(|_| self.port.release_completions())?;
         let lanes = Lane::all(&self.port);
-        let id = self.endpoints.insert(|id| Endpoint::new(id, peer, choice, lanes));
+        let id = self.endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), lanes));
         if let Some(ep) = self.endpoints.get(id.index) {
             self.port.introduce(ep, id.index, cts);
         }
@@ -185,7 +186,7 @@ impl<C> Transport<C> {
             log::warn!("endpoint {index}: {why}, {} messages that it never asked for are dropped", ep.queued);
         }
         ep.queued = 0;
-        self.up.give_up(ep.rdma.drain(..));
+        self.tx.give_up(ep.rdma.drain(..), &mut self.up);
         self.up.end_waiting(ep, true);
         self.tx.drop_pending(index, ep, &mut self.up);
     }
@@ -254,11 +255,11 @@ impl<C> Transport<C> {
         let cts = self.port.uses_cts();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let action = ep.on(event, cts);
-        let (state, key) = (ep.state(), ep.key(index));
+        let (state, key, to_itself) = (ep.state(), ep.key(index), ep.is_to_itself());
         match action {
             Action::StartConnect => {
                 self.endpoints.mark(index, Step::Wanted);
-                self.port.service.connect(key);
+                if to_itself { self.connect_to_itself(index) } else { self.port.service.connect(key) }
             }
             Action::PostAndSendCts => self.post_and_send_cts(index),
             Action::Post => self.post_lanes(index),

@@ -3,6 +3,7 @@
 
 mod close;
 mod connect;
+mod itself;
 mod opening;
 mod renew;
 

@@ -49,7 +49,7 @@ impl<C> Transport<C> {
         match ep.state() {
             State::Closed => return Err(AddError::BeingRemoved),
             State::Disconnected => {
-                ep.choice = self.port.service.choose(adverts)?;
+                ep.choice = Some(self.port.service.choose(adverts)?);
                 ep.renewals = 0;
                 self.on_event(index, Event::Renew);
             }

@@ -11,7 +11,7 @@ use crate::protocol::layout::Queue;
 use crate::protocol::wire::HEADER_LEN;
 use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, ReceiveQueues, Service, XrcPlan};
 use std::sync::Arc;
-use verbs::{Access, Cq, DeviceAttr, Pd, Qp, QpCap, QpInit, QpKind, Srq};
+use verbs::{Access, Atomics, Cq, DeviceAttr, Pd, Qp, QpCap, QpInit, QpKind, Srq};
 
 /// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
 const MOST_INLINE: u32 = 1024;
@@ -79,6 +79,7 @@ impl Opened {
         let xrc_plan =
             domain.as_ref().map(|domain| xrc_plan(domain, &config, &send_cq, &recv_queues)).transpose()?;
         let plan = qp_plan(port, &config, &limits, &pd, (&send_cq, &recv_cq), &recv_queues);
+        let to_itself = without_shared(&plan);
         let plan = Arc::new(QpPlan { xrc: xrc_plan, ..plan });
         let service = Service::open(plan, ProcessName(me), &config.cpc)?;
         let mut recv_room = CqRoom::new(recv_cq, limits.max_cqe);
@@ -86,9 +87,20 @@ impl Opened {
         let mut send_room = CqRoom::new(send_cq, limits.max_cqe);
         send_room.reserve(shared_sends(&config.layout))?;
         let send_queues = send_queues(&pd, &config);
-        let (most_mrs, cts_queue) = (limits.max_mr, config.layout.smallest_p());
-        let (num, heard) = (port.num, Heard::default());
-        let port = OpenPort { config, service, pd, num, heard, recv_room, send_room, most_mrs, cts_queue };
+        let port = OpenPort {
+            num: port.num,
+            heard: Heard::default(),
+            most_mrs: limits.max_mr,
+            most_reads: config.rd_atomic.min(limits.max_init_rd_atomic).into(),
+            atomics: limits.atomics,
+            cts_queue: config.layout.smallest_p(),
+            config,
+            service,
+            to_itself,
+            pd,
+            recv_room,
+            send_room,
+        };
         Ok(Opened { port, send_queues, recv_queues, domain })
     }
 }
@@ -202,6 +214,18 @@ fn xrc_plan(
     })
 }
 
+/// The plan of a queue pair that only sends: shared receive queues end before the port does.
+fn without_shared(plan: &QpPlan) -> QpPlan {
+    let queues = plan.queues.iter().map(|queue| QueuePlan { srq: None, ..queue.clone() });
+    QpPlan { queues: queues.collect(), xrc: None, ..plan.clone() }
+}
+
+/// What peers may do through our queue pairs.
+fn offered(atomics: Atomics) -> Access {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    if atomics == Atomics::None { access } else { access | Access::REMOTE_ATOMIC }
+}
+
 fn qp_plan(
     port: &Port,
     config: &Config,
@@ -241,7 +265,7 @@ fn qp_plan(
             pkey_index: port.pkey_index,
             link_layer: port.attr.link_layer,
         },
-        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+        access: offered(limits.atomics),
         min_rnr_timer: config.min_rnr_timer,
         timeout: config.timeout,
         retry_cnt: config.retry_count,

@@ -6,8 +6,9 @@ use super::depth::{CqRoom, CqTooSmall, send_depth};
 use super::events::Heard;
 use crate::protocol::layout::{Layout, Queue};
 use crate::protocol::wire::Cts;
+use cpc::QpPlan;
 use std::sync::Arc;
-use verbs::Pd;
+use verbs::{Atomics, Pd};
 
 /// The device's objects, the connection managers, and what both are told.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub struct OpenPort {
     pub config: Config,
     /// The connection managers.
     pub service: cpc::Service,
+    /// How the queue pair to oneself is to be.
+    pub to_itself: QpPlan,
     /// The protection domain.
     pub pd: Arc<Pd>,
     /// Its number, from 1.
@@ -28,6 +31,10 @@ pub struct OpenPort {
     pub send_room: CqRoom,
     /// Registrations that the device has.
     pub most_mrs: u32,
+    /// Reads and atomics that a queue pair may have outstanding.
+    pub most_reads: u16,
+    /// What the device's atomics are.
+    pub atomics: Atomics,
     /// The smallest per-peer queue; its one extra receive per endpoint takes the peer's CTS.
     pub cts_queue: Option<usize>,
 }

@@ -111,6 +111,12 @@ pub fn pool(pd: &Arc<Pd>, size: u32, grow_by: u32) -> Pool {
     Pool::new(pd, PoolConfig { buf_len, align: ALIGN, grow_by, max: 0, access: Access::LOCAL_WRITE })
 }
 
+/// Buffers that the value before an atomic comes into.
+pub fn words(pd: &Arc<Pd>) -> Pool {
+    let access = Access::LOCAL_WRITE;
+    Pool::new(pd, PoolConfig { buf_len: 8, align: 8, grow_by: 64, max: 0, access })
+}
+
 impl SendQueue {
     /// No more than `limit` (0: any number) of the buffers are handed to callers that can wait.
     pub fn new(bufs: Pool, limit: u32, slots: Option<SendSlots>) -> SendQueue {

@@ -4,7 +4,7 @@
 
 use super::Tx;
 use crate::protocol::credits::Grant;
-use crate::transport::channel::{GivesBack, Held, Ledger, Unposted};
+use crate::transport::channel::{GivesBack, Held, Ledger, Operation, Unposted};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::route::Kept;
@@ -136,7 +136,21 @@ impl<C> Tx<C> {
         match unposted {
             Unposted::Nothing => {}
             Unposted::Message(buf) => self.give_back(buf),
-            Unposted::Operation(operation) => up.completed(operation.cookie, false),
+            Unposted::Operation(operation) => self.give_up([operation], up),
+        }
+    }
+
+    /// These operations will not be carried out.
+    pub fn give_up(&mut self, operations: impl IntoIterator<Item = Operation<C>>, up: &mut Upcalls<C>) {
+        for operation in operations {
+            let cookie = match operation {
+                Operation::Rdma(rdma) => rdma.cookie,
+                Operation::Atomic { fetch, buf } => {
+                    self.words.put(buf);
+                    fetch.cookie
+                }
+            };
+            up.completed(cookie, false);
         }
     }
 
@@ -145,10 +159,11 @@ impl<C> Tx<C> {
     pub fn forget_lines(&mut self, mut ledger: Ledger, up: &mut Upcalls<C>) {
         while let Some(line) = ledger.forget() {
             self.awaited -= u32::from(line.is_signalled());
-            if let GivesBack::Held(key) = line.gives_back()
-                && let Some(Held::Operation { operation, .. }) = self.held.try_remove(key as usize)
-            {
-                up.completed(operation.cookie, false);
+            let GivesBack::Held(key) = line.gives_back() else { continue };
+            match self.held.try_remove(key as usize) {
+                Some(Held::Rdma { rdma, .. }) => up.completed(rdma.cookie, false),
+                Some(Held::Atomic { fetch, .. }) => up.completed(fetch.cookie, false),
+                Some(Held::Message { .. }) | None => {}
             }
         }
     }
@@ -169,12 +184,13 @@ impl<C> Tx<C> {
     /// X queues: what was to be posted again to the endpoint at position `index` will not be.
     pub fn drop_kept(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) {
         let Some(route) = &mut ep.route else { return };
-        up.give_up(route.operations.drain(..));
+        let operations = std::mem::take(&mut route.operations);
         for Kept { queue, buf, .. } in route.messages.drain(..) {
             let queue = usize::from(queue);
             ep.lanes[queue].budget.release(1);
             self.give_back(buf);
             self.release_slots(index, queue, 1);
         }
+        self.give_up(operations, up);
     }
 }

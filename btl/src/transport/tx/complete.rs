@@ -7,7 +7,7 @@
 
 use crate::transport::Transport;
 use crate::transport::channel::{GivesBack, Held, LineId};
-use verbs::{Completion, Wc, WcStatus};
+use verbs::{Completion, RdmaOp, Wc, WcStatus};
 
 impl<C> Transport<C> {
     /// Looks at the send completions; how many there were. It may be called again from within, and
@@ -94,9 +94,13 @@ impl<C> Transport<C> {
                 self.tx.take_sent(buf, by, (queue, share));
                 self.send_done(to.index, queue.into());
             }
-            Held::Operation { to, queue, operation } => {
-                self.up.completed(operation.cookie, ok);
-                self.rdma_done(to.index, queue.into(), operation.op);
+            Held::Rdma { to, queue, rdma } => {
+                self.up.completed(rdma.cookie, ok);
+                self.rdma_done(to.index, queue.into(), rdma.op == RdmaOp::Read);
+            }
+            Held::Atomic { to, queue, buf, fetch } => {
+                self.fetched(to, (buf, by), fetch, ok);
+                self.rdma_done(to.index, queue.into(), true);
             }
         }
     }

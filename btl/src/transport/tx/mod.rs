@@ -13,6 +13,8 @@ mod replay;
 mod send;
 mod xrc;
 
+pub use rdma::NotBegun;
+
 use crate::protocol::pending::Pending;
 use crate::transport::BATCH;
 use crate::transport::channel::{Held, Signalling};
@@ -20,7 +22,7 @@ use crate::transport::port::buffer::Queued;
 use crate::transport::port::queue::SendQueue;
 use slab::Slab;
 use std::sync::Arc;
-use verbs::{Completions, Cq};
+use verbs::{Completions, Cq, Pool};
 
 /// What is sent, to all endpoints.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub struct Tx<C> {
     seeking: bool,
     /// One for each queue of the layout.
     pub(super) queues: Vec<SendQueue>,
+    /// Buffers of eight bytes, which the values before atomics come into.
+    pub(super) words: Pool,
     /// What the lines of all ledgers give back.
     pub(super) held: Slab<Held<C>>,
     /// Messages that wait for a connection, a credit or an entry.
@@ -51,7 +55,7 @@ pub struct Tx<C> {
 
 impl<C> Tx<C> {
     /// Nothing has been sent.
-    pub fn new(cq: Arc<Cq>, queues: Vec<SendQueue>, signalling: Signalling) -> Tx<C> {
+    pub fn new(cq: Arc<Cq>, queues: Vec<SendQueue>, words: Pool, signalling: Signalling) -> Tx<C> {
         Tx {
             cq,
             batch: Completions::new(),
@@ -60,6 +64,7 @@ impl<C> Tx<C> {
             awaited: 0,
             seeking: false,
             queues,
+            words,
             held: Slab::new(),
             pending: Pending::new(),
             answers: 0,

@@ -76,10 +76,15 @@ impl Paths {
         self.0.as_mut()?.paths.get_mut(&id)
     }
 
-    /// Takes a place for an operation of this endpoint on a path; if there is none, of `most`, the
-    /// endpoint waits for its turn.
-    pub fn take_place(&mut self, id: u32, index: u32, most: u32) -> bool {
-        self.get_mut(id).is_some_and(|path| path.take_place(index, most))
+    /// Takes a place for an operation of this endpoint on a path; if there is none, of `most`, or
+    /// `most_reads` are out and it is another, the endpoint waits for its turn.
+    pub fn take_place(&mut self, id: u32, index: u32, most: u32, most_reads: Option<u16>) -> bool {
+        self.get_mut(id).is_some_and(|path| path.take_place(index, most, most_reads))
+    }
+
+    /// Endpoints that wait for a place on a path.
+    pub fn waiting(&mut self, id: u32) -> usize {
+        self.get_mut(id).map_or(0, |path| path.waiting.len())
     }
 
     /// An operation does not need its place any more.
@@ -125,8 +130,8 @@ impl Paths {
 
 impl Path {
     /// One that finds no place waits for its turn, once.
-    fn take_place(&mut self, index: u32, most: u32) -> bool {
-        let there_is = self.rdma < most;
+    fn take_place(&mut self, index: u32, most: u32, most_reads: Option<u16>) -> bool {
+        let there_is = self.rdma < most && most_reads.is_none_or(|most| self.channel.reads() < most);
         if there_is {
             self.rdma += 1;
         } else if !self.waiting.contains(&index) {

@@ -1,15 +1,40 @@
-//! Put and get: RDMA WRITE and READ on the last queue's queue pair.
+//! Put, get and atomics: RDMA WRITE, READ, fetch-and-add and compare-and-swap on the last queue's
+//! queue pair.
 //!
 //! An operation that cannot be posted now waits in order; it is never refused for want of a
-//! resource, because ob1 would park it where only another completion wakes it.
+//! resource, because ob1 would park it where only another completion wakes it. A device takes no
+//! more reads and atomics of a queue pair at a time than were agreed upon, and lets everything behind
+//! the next one wait: that one waits here instead, and messages pass it.
 #![forbid(unsafe_code)]
 
+use crate::protocol::atomic::Atomic;
 use crate::protocol::pending::LaneId;
-use crate::transport::Transport;
-use crate::transport::channel::{Operation, Request};
+use crate::transport::channel::{Connection, Fetch, Operation, Rdma, Request};
 use crate::transport::endpoint::EpId;
 use crate::transport::port::depth::CONTROL_WQES;
-use verbs::{RKey, RdmaOp, Sge};
+use crate::transport::tx::Tx;
+use crate::transport::{Transport, Upcall};
+use verbs::{Completion, PoolError, Posted, RKey, RdmaOp, Sge};
+
+/// Why an atomic has not begun; its cookie comes back.
+#[derive(Debug)]
+pub enum NotBegun<C> {
+    /// The endpoint is lost.
+    Lost(C),
+    /// No memory for the value before.
+    NoBuffer(PoolError, C),
+}
+
+impl<C> Tx<C> {
+    /// The buffer of an atomic has come back from the device; the value before, if it was carried
+    /// out.
+    pub fn take_word(&mut self, buf: Posted, by: &Completion) -> Option<u64> {
+        let buf = buf.completed_up_to(by)?;
+        let value = buf.as_slice().first_chunk().copied().map(u64::from_ne_bytes);
+        self.words.put(buf);
+        value
+    }
+}
 
 impl<C> Transport<C> {
     /// Starts reading or writing `local.len` bytes of the peer's memory. The cookie comes back with
@@ -24,9 +49,36 @@ impl<C> Transport<C> {
     ) -> Result<(), C> {
         match self.endpoints.named_mut(id) {
             Some(ep) if !ep.state().is_over() => {
-                ep.rdma.push_back(Operation { op, local, remote, cookie });
+                ep.rdma.push_back(Operation::Rdma(Rdma { op, local, remote, cookie }));
             }
             _ => return Err(cookie),
+        }
+        self.want_send(id.index);
+        self.pump_rdma(id.index);
+        Ok(())
+    }
+
+    /// Starts changing eight aligned bytes of the peer's memory. The cookie comes back with
+    /// `Upcall::Fetched`, or with `Upcall::Completed` if that fails.
+    ///
+    /// # Errors
+    /// [`NotBegun`].
+    pub fn atomic(
+        &mut self,
+        id: EpId,
+        atomic: Atomic,
+        remote: (u64, RKey),
+        cookie: C,
+    ) -> Result<(), NotBegun<C>> {
+        let Some(ep) = self.endpoints.named_mut(id).filter(|ep| !ep.state().is_over()) else {
+            return Err(NotBegun::Lost(cookie));
+        };
+        match self.tx.words.take() {
+            Ok(buf) => {
+                let fetch = Box::new(Fetch { atomic, remote, cookie });
+                ep.rdma.push_back(Operation::Atomic { fetch, buf });
+            }
+            Err(error) => return Err(NotBegun::NoBuffer(error, cookie)),
         }
         self.want_send(id.index);
         self.pump_rdma(id.index);
@@ -38,19 +90,22 @@ impl<C> Transport<C> {
         let queue = self.port.layout().largest();
         loop {
             let Some(ep) = self.endpoints.get_mut(index) else { return };
-            if !ep.state().flows() || ep.rdma.is_empty() {
+            if !ep.state().flows() {
                 return;
             }
+            let Some(next) = ep.rdma.front() else { return };
+            let most_reads = next.fetches().then_some(self.port.most_reads);
             // What messages are entitled to stays free: the send queue holds both
             // (`depth::send_depth`).
             if ep.rdma_out >= self.port.config.rdma_depth
+                || !ep.lanes[queue].may_fetch(most_reads)
                 || !ep.lanes[queue].budget.acquire_leaving(CONTROL_WQES)
             {
                 return;
             }
             let path = ep.route.as_ref().map(|route| route.path);
             if let Some(path) = path
-                && !self.paths.take_place(path, index, self.port.config.rdma_depth)
+                && !self.paths.take_place(path, index, self.port.config.rdma_depth, most_reads)
             {
                 return self.endpoints.release_entry(index, queue);
             }
@@ -64,9 +119,11 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let Some(operation) = ep.rdma.pop_front() else { return };
         let lane = LaneId { peer: index, queue: queue as u8 };
+        let is_atomic = matches!(operation, Operation::Atomic { .. });
         match self.post::<0>(lane, Request::Operation(operation)) {
             Ok(()) => {
                 self.stats.rdma += 1;
+                self.stats.atomics += u64::from(is_atomic);
                 if path.is_none()
                     && let Some(ep) = self.endpoints.get_mut(index)
                 {
@@ -91,13 +148,38 @@ impl<C> Transport<C> {
 
     /// An RDMA operation over the peer's own queue pair completed: its entry is free again.
     #[inline]
-    pub(crate) fn rdma_done(&mut self, index: u32, queue: usize, op: RdmaOp) {
+    pub(crate) fn rdma_done(&mut self, index: u32, queue: usize, fetched: bool) {
         if let Some(ep) = self.endpoints.get_mut(index) {
             ep.rdma_out -= 1;
-            if let (RdmaOp::Read, Some(channel)) = (op, &mut ep.lanes[queue].channel) {
+            if fetched && let Some(channel) = &mut ep.lanes[queue].channel {
                 channel.read_done();
             }
         }
         self.entry_free(index, queue);
+    }
+
+    /// A request of an atomic has completed. Where the word was not what it was taken to be, the next
+    /// request goes before everything that waits.
+    pub(crate) fn fetched(
+        &mut self,
+        to: Connection,
+        (buf, by): (Posted, &Completion),
+        mut fetch: Box<Fetch<C>>,
+        ok: bool,
+    ) {
+        let was = self.tx.take_word(buf, by).filter(|_| ok);
+        let Some(was) = was else { return self.up.completed(fetch.cookie, false) };
+        if fetch.atomic.is_done(was) {
+            return self.up.push(Upcall::Fetched { cookie: fetch.cookie, value: was });
+        }
+        let current = self.endpoints.has(to);
+        let ep = self.endpoints.get_mut(to.index).filter(|ep| current && !ep.state().is_over());
+        match (ep, self.tx.words.take()) {
+            (Some(ep), Ok(buf)) => ep.rdma.push_front(Operation::Atomic { fetch, buf }),
+            (_, taken) => {
+                taken.into_iter().for_each(|buf| self.tx.words.put(buf));
+                self.up.completed(fetch.cookie, false);
+            }
+        }
     }
 }

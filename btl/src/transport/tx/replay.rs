@@ -9,21 +9,29 @@
 //! it did not answer. What was flushed behind it, or when we gave the queue pair up ourselves, is
 //! posted again. It may have been carried out all the same, without our hearing of it: a message is
 //! known by its number, and a read or write has the same outcome twice as long as the upper layer
-//! has not been told that it is over.
+//! has not been told that it is over. An atomic has not: it is reported as failed.
 #![forbid(unsafe_code)]
 
 use super::Tx;
 use super::path::Paths;
-use crate::transport::channel::{Connection, Held};
+use crate::transport::channel::{Connection, Held, Operation};
 use crate::transport::endpoint::route::Kept;
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::endpoint::{CONNECT_PATIENCE, Endpoint};
+use crate::transport::upcall::Upcalls;
 use crate::transport::{SendBuf, Transport};
 use verbs::{Completion, Wc, WcStatus};
 
 impl<C> Tx<C> {
-    /// The endpoint keeps what the line of its broken path held, to post it again.
-    fn keep(&mut self, ep: &mut Endpoint<C>, paths: &mut Paths, held: Held<C>, by: &Completion) {
+    /// The endpoint keeps what the line of its broken path held, to post it again. Not so an atomic:
+    /// it may have been carried out, and the word would change twice.
+    fn keep(
+        &mut self,
+        ep: &mut Endpoint<C>,
+        (paths, up): (&mut Paths, &mut Upcalls<C>),
+        held: Held<C>,
+        by: &Completion,
+    ) {
         let Some(route) = &mut ep.route else { return };
         ep.outstanding -= 1;
         self.outstanding -= 1;
@@ -34,8 +42,14 @@ impl<C> Tx<C> {
                     route.messages.push_back(Kept { queue, buf, total });
                 }
             }
-            Held::Operation { queue, operation, .. } => {
-                route.operations.push_back(operation);
+            Held::Rdma { queue, rdma, .. } => {
+                route.operations.push_back(Operation::Rdma(rdma));
+                ep.lanes[usize::from(queue)].budget.release(1);
+                paths.release_place(route.path);
+            }
+            Held::Atomic { queue, buf, fetch, .. } => {
+                self.take_word(buf, by);
+                up.completed(fetch.cookie, false);
                 ep.lanes[usize::from(queue)].budget.release(1);
                 paths.release_place(route.path);
             }
@@ -51,7 +65,7 @@ impl<C> Transport<C> {
         let flushed = wc.status() == WcStatus::Flushed;
         self.break_path(path, (!flushed).then_some(to), &reason(wc));
         match self.endpoints.on_hold(to, path).filter(|_| flushed) {
-            Some(ep) => self.tx.keep(ep, &mut self.paths, held, wc),
+            Some(ep) => self.tx.keep(ep, (&mut self.paths, &mut self.up), held, wc),
             None => self.retire_from_path(held, wc, path, false),
         }
     }

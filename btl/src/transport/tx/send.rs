@@ -13,10 +13,9 @@ use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::channel::{Request, Target};
-use crate::transport::endpoint::EpId;
-use crate::transport::endpoint::PATIENCE;
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, State};
+use crate::transport::endpoint::{Endpoint, EpId, PATIENCE};
 use crate::transport::port::buffer::Queued;
 use crate::transport::stats::Stats;
 use crate::transport::{SendBuf, Transport, Upcall};
@@ -81,8 +80,8 @@ impl<C> Transport<C> {
     }
 
     fn send_message(&mut self, id: EpId, message: Queued) -> bool {
-        let state = self.endpoints.named(id).map_or(State::Closed, |ep| ep.state());
-        if state.is_over() || message.len as usize > message.buf.capacity() {
+        let takes = self.endpoints.named(id).is_some_and(Endpoint::takes_messages);
+        if !takes || message.len as usize > message.buf.capacity() {
             self.tx.give_back(message.buf);
             return false;
         }
@@ -241,14 +240,16 @@ impl<C> Transport<C> {
             return;
         }
         self.stats.failed += 1;
-        self.port.service.abandon_endpoint(ep.key(index));
+        if !ep.is_to_itself() {
+            self.port.service.abandon_endpoint(ep.key(index));
+        }
         let id = EpId { index, generation: ep.generation };
         let peer = ep.peer;
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");
         self.tx.mark(ep);
         ep.to_error(log::Level::Warn);
         ep.queued = 0;
-        self.up.give_up(ep.rdma.drain(..));
+        self.tx.give_up(ep.rdma.drain(..), &mut self.up);
         self.up.push(Upcall::Failed { endpoint: id, peer, reason: reason.to_string() });
         self.up.end_waiting(ep, false);
         self.tx.drop_pending(index, ep, &mut self.up);

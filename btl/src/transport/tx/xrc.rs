@@ -6,7 +6,7 @@ use super::path::Paths;
 use crate::transport::Transport;
 use crate::transport::channel::{Connection, GivesBack, Held, LineId};
 use crate::transport::endpoint::Endpoint;
-use verbs::Completion;
+use verbs::{Completion, RdmaOp};
 
 impl<C> Tx<C> {
     /// What the oldest line of a path holds, if it is not behind `id`, and whether it is that one.
@@ -45,9 +45,13 @@ impl<C> Transport<C> {
                 self.tx.take_sent(buf, by, (queue, share));
                 self.send_over(to, queue.into());
             }
-            Held::Operation { to, queue, operation } => {
-                self.up.completed(operation.cookie, ok);
-                self.rdma_over(to, path, queue.into());
+            Held::Rdma { to, queue, rdma } => {
+                self.up.completed(rdma.cookie, ok);
+                self.rdma_over(to, path, queue.into(), rdma.op == RdmaOp::Read);
+            }
+            Held::Atomic { to, queue, buf, fetch } => {
+                self.fetched(to, (buf, by), fetch, ok);
+                self.rdma_over(to, path, queue.into(), true);
             }
         }
     }
@@ -74,10 +78,15 @@ impl<C> Transport<C> {
 
     /// The same of an operation. Endpoints that have waited for its place come before the one that
     /// had it.
-    pub(crate) fn rdma_over(&mut self, to: Connection, path: u32, queue: usize) {
+    pub(crate) fn rdma_over(&mut self, to: Connection, path: u32, queue: usize, fetched: bool) {
         self.paths.release_place(path);
-        // One that has been removed, or has failed, while it waited leaves the place to the next.
-        while let Some(next) = self.paths.next_waiting(path, self.port.config.rdma_depth) {
+        if fetched && let Some(path) = self.paths.get_mut(path) {
+            path.channel.read_done();
+        }
+        // One that has been removed, or has failed, while it waited leaves the place to the next; one
+        // that finds no place for what it has goes to the end.
+        for _ in 0..self.paths.waiting(path) {
+            let Some(next) = self.paths.next_waiting(path, self.port.config.rdma_depth) else { break };
             self.pump_rdma(next);
         }
         if self.endpoints.has(to) {
