@@ -132,12 +132,15 @@ fn the_endpoint_to_oneself_takes_one_sided_operations_only() {
     let (name, transport) = (world.sides[0].name, &mut world.sides[0].transport);
     let itself = transport.add_itself(name).unwrap();
     assert_eq!(transport.add_itself(name).unwrap(), itself, "there is one");
+    assert!(transport.timelines().is_empty(), "nothing has needed a connection");
     let memory = Memory::new(transport, (0..=255).cycle().take(4096).collect());
     let buf = transport.take(itself, 64, true).unwrap();
     assert!(!transport.send(itself, 1, buf, 64));
     transport.rdma(itself, RdmaOp::Write, memory.local(0, 1024), memory.remote(2048), 1).unwrap();
     transport.rdma(itself, RdmaOp::Read, memory.local(1024, 512), memory.remote(512), 2).unwrap();
     world.until("both are over", |w| w.sides[0].rdma.len() == 2);
+    let records = world.sides[0].transport.timelines();
+    assert!(records.iter().map(|record| (record.peer, record.component.as_str())).eq([(name, "itself")]));
     assert!(
         memory.bytes[2048..3072] == memory.bytes[..1024]
             && memory.bytes[1024..1536] == memory.bytes[512..1024]

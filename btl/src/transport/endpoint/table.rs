@@ -96,7 +96,7 @@ impl<C> Endpoints<C> {
         let ep = self.table.try_remove(index as usize)?;
         self.by_name.remove(&ep.peer);
         if let Some(history) = &mut self.history {
-            history.push(Record::of(&ep));
+            history.extend(Record::of(&ep));
         }
         Some(ep)
     }

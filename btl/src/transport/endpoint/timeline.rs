@@ -23,14 +23,18 @@ pub struct Record {
 }
 
 impl Record {
-    /// The connection that this endpoint has now.
-    pub fn of<C>(ep: &Endpoint<C>) -> Record {
-        Record {
+    /// The connection that this endpoint has now. Every process makes an endpoint to itself; one that
+    /// no operation has needed is no connection.
+    pub fn of<C>(ep: &Endpoint<C>) -> Option<Record> {
+        if ep.is_to_itself() && ep.steps.at(Step::Wanted).is_none() {
+            return None;
+        }
+        Some(Record {
             peer: ep.peer,
             component: ep.component().to_owned(),
             state: ep.state,
             steps: ep.steps.clone(),
-        }
+        })
     }
 }
 
@@ -57,7 +61,7 @@ impl<C> Endpoints<C> {
 
     /// The connections that there are and, if they are wanted, those that there were.
     pub fn timelines(&self) -> Vec<Record> {
-        let open = self.iter().map(|(_, ep)| Record::of(ep));
+        let open = self.iter().filter_map(|(_, ep)| Record::of(ep));
         self.history.iter().flatten().cloned().chain(open).collect()
     }
 }

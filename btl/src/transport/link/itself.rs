@@ -16,6 +16,7 @@ use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::state::Event;
 use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::port::depth::CONTROL_WQES;
+use cpc::Step;
 
 impl<C> Transport<C> {
     /// The endpoint to this process, whose name is `me`; made if it is new. Its queue pair comes with
@@ -53,6 +54,7 @@ impl<C> Transport<C> {
             let name = LineId::of_lane(index, ep.epoch, queue);
             ep.lanes[queue].attach(qp, name);
         }
+        self.endpoints.mark(index, Step::QpsUp);
         self.on_event(index, Event::QpsCreated);
         self.on_event(index, Event::CpcConnected);
     }
