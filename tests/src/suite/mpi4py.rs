@@ -4,7 +4,8 @@
 //! ok over `self,tcp` on every rank is ok over the transport under test on every rank. That catches failures, hangs, tests
 //! that are suddenly skipped and tests that never ran. The tcp run is kept below target/, by versions and number of ranks.
 //!
-//! The tests run with MPI_THREAD_MULTIPLE, mpi4py's default. One-sided ones can't: osc/pt2pt refuses that level.
+//! The tests run with MPI_THREAD_MULTIPLE, mpi4py's default. One-sided ones can't where tcp is measured with 4.1: osc/pt2pt refuses that
+//! level, and osc/rdma wants a transport with atomics.
 //! test_spawn is left out: it needs minutes of process starts and fails over tcp too; tests/mpi/spawn.c is ours.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,23 +27,53 @@ struct Group {
     name: &'static str,
     /// Arguments of mpi4py's main.py.
     select: &'static [&'static str],
-    one_sided: bool,
+    one_sided: OneSided,
 }
 
-const GROUPS: [Group; 3] = [
+/// The component for one-sided communication.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OneSided {
+    /// It does not matter.
+    Any,
+    /// The one that tcp can do, too.
+    Common,
+    /// osc/rdma, against what the other one does over tcp.
+    Rdma,
+}
+
+impl OneSided {
+    fn component(self, common: &'static str, over_tcp: bool) -> Option<&'static str> {
+        match self {
+            OneSided::Any => None,
+            OneSided::Rdma if !over_tcp => Some("rdma"),
+            OneSided::Common | OneSided::Rdma => Some(common),
+        }
+    }
+}
+
+const GROUPS: [Group; 4] = [
     Group {
         name: "point-to-point",
         select: &["-i", r"test_(p2p_|request|status|msgzero|pack|util_pkl5|threads)"],
-        one_sided: false,
+        one_sided: OneSided::Any,
     },
-    Group { name: "collective", select: &["-i", r"test_(cco_|op\b)"], one_sided: false },
-    Group { name: "one-sided", select: &["--no-threads", "-i", r"test_(rma|win)"], one_sided: true },
+    Group { name: "collective", select: &["-i", r"test_(cco_|op\b)"], one_sided: OneSided::Any },
+    Group {
+        name: "one-sided",
+        select: &["--no-threads", "-i", r"test_(rma|win)"],
+        one_sided: OneSided::Common,
+    },
+    Group {
+        name: "one-sided by RDMA",
+        select: &["--no-threads", "-i", r"test_(rma|win)"],
+        one_sided: OneSided::Rdma,
+    },
 ];
 
 const REST: Group = Group {
     name: "remaining",
     select: &["-e", r"test_(p2p_|request|status|msgzero|pack|util_pkl5|threads|cco_|op\b|rma|win|spawn)"],
-    one_sided: false,
+    one_sided: OneSided::Any,
 };
 
 /// How long a test may be silent. Ranks that wait yield their processor: beside a program that never does, each wait takes a
@@ -57,7 +88,10 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     for layout in &setting.layouts {
         let all = setting.all || layout.name == DEFAULT;
         let ranks: &[usize] = if all { &[2, 3, 4] } else { &[2] };
-        cases.extend(GROUPS.iter().flat_map(|group| ranks.iter().map(|ranks| case(layout, *ranks, group))));
+        // 5.0 has but one component, and so has a transport without atomics.
+        let twice = setting.mpi.major() < 5 && setting.transport.needs_plugin();
+        let groups = GROUPS.iter().filter(|group| twice || group.one_sided != OneSided::Rdma);
+        cases.extend(groups.flat_map(|group| ranks.iter().map(|ranks| case(layout, *ranks, group))));
         let rest = if setting.all { ranks } else { &ranks[..usize::from(all)] };
         cases.extend(rest.iter().map(|ranks| case(layout, *ranks, &REST)));
     }
@@ -192,12 +226,16 @@ impl Suite {
     }
 
     fn job(&self, setting: &Setting, transport: &Transport, group: &Group, ranks: usize) -> Job {
+        let over_tcp = !transport.needs_plugin();
         let job = setting.foreign_job(ranks, transport, self.folder.join("venv/bin/python")).foreign();
         let job = job.arguments([self.runner.to_string_lossy(), self.tests().to_string_lossy()]);
         let job = job
             .arguments([self.results().to_string_lossy().as_ref(), SECONDS_PER_TEST])
             .arguments(group.select);
-        if group.one_sided { job.parameter("osc", self.one_sided) } else { job }
+        match group.one_sided.component(self.one_sided, over_tcp) {
+            Some(component) => job.parameter("osc", component),
+            None => job,
+        }
     }
 
     fn tests(&self) -> PathBuf {
@@ -210,7 +248,8 @@ impl Suite {
 
     /// The outcomes over tcp, measured once.
     fn baseline(&self, setting: &Setting, group: &Group, ranks: usize) -> Result<Outcomes> {
-        let file = self.folder.join(format!("tcp-{}-{ranks}-ranks.json", group.name));
+        let name = if group.one_sided == OneSided::Rdma { "one-sided" } else { group.name };
+        let file = self.folder.join(format!("tcp-{name}-{ranks}-ranks.json"));
         let known = std::fs::read_to_string(&file).ok().and_then(|text| Baseline::parse(&text));
         if let Some(baseline) = known.filter(|baseline| baseline.select == group.select) {
             return Ok(baseline.outcomes);
