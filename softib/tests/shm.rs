@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use softib::shm::cell::{Head, INLINE_MAX};
 use softib::shm::heap::Heap;
 use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
-use softib::shm::rq::{self, Claim, Place};
+use softib::shm::rq::{Claim, Place, Shape};
 use softib::shm::segment::Segment;
 use softib::shm::shortage::take_space;
 use std::collections::VecDeque;
@@ -151,9 +151,10 @@ proptest! {
 }
 
 fn place(segment: &Segment, size: u32) -> Place {
-    let extent = Heap::default().alloc(rq::bytes(size)).unwrap();
+    let shape = Shape { size, shared: true };
+    let extent = Heap::default().alloc(shape.bytes()).unwrap();
     take_space(&segment.file, extent.offset, extent.len, "a queue").unwrap();
-    let place = segment.heaps.queue(extent.offset, size).unwrap().unwrap();
+    let place = segment.heaps.queue(extent.offset, shape).unwrap().unwrap();
     place.reset();
     place
 }

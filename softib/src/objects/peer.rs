@@ -15,7 +15,7 @@ use crate::shm::map::{Map, Word};
 use crate::shm::parts::{Heaps, Inlets};
 use crate::shm::qptable::{self, Public};
 use crate::shm::ring::{self, SendRing};
-use crate::shm::rq::Place;
+use crate::shm::rq::{Place, Shape};
 use crate::shm::segment::{self, Segment};
 use crate::shm::shortage::is_shortage;
 use std::fs::File;
@@ -63,7 +63,8 @@ impl Peer {
 
     /// Where a receive queue of its is. None: what it says is impossible.
     pub fn place_of(&self, view: &Public) -> Result<Option<Place>, Errno> {
-        usize::try_from(view.rq_offset).map_or(Ok(None), |offset| self.heaps.queue(offset, view.rq_size))
+        let shape = Shape { size: view.rq_size, shared: view.rq_shared };
+        usize::try_from(view.rq_offset).map_or(Ok(None), |offset| self.heaps.queue(offset, shape))
     }
 
     /// Maps the receive queue of its queue pair `index`, if there is one by now: what is sent there later fails for no want of address
@@ -422,6 +423,7 @@ impl Link {
         let place = peer.place_of(&view);
         self.is_short = place.is_err();
         let Ok(place) = place else { return false };
+        place.iter().for_each(Place::map_pages);
         self.place = place;
         self.dst = destination(self.index, view.generation);
         self.generation = Some(view.generation);

@@ -6,7 +6,7 @@
 
 use crate::errno::Errno;
 use crate::shm::heap::{Extent, Heap};
-use crate::shm::rq::{self, Place};
+use crate::shm::rq::{self, Place, Shape};
 use crate::shm::segment::Segment;
 use crate::shm::shortage::take_space;
 use rdma_sys::ibv_sge;
@@ -84,6 +84,9 @@ impl Next<'_> {
     }
 }
 
+/// Slots that are made together.
+const SLOTS_AT_A_TIME: usize = 64;
+
 /// A receive queue: the private part, and where the shared one is.
 #[derive(Debug)]
 pub struct RecvQ {
@@ -100,7 +103,8 @@ pub struct RecvQ {
     /// When position `vouched_from` was posted, so many regions had been withdrawn, and none has been until the last one was.
     withdrawn: u32,
     vouched_from: u32,
-    slots: Box<[Slot]>,
+    /// Those that have been used: at most as many as the queue has places.
+    slots: Vec<Slot>,
     /// `max_sge` places for each slot, if that is more than one.
     lists: Box<[ibv_sge]>,
     displaced: HashMap<u32, (Taken, usize)>,
@@ -116,8 +120,9 @@ impl RecvQ {
         max_sge: u32,
     ) -> Result<RecvQ, Errno> {
         let size = max_wr.max(1).next_power_of_two();
-        let extent = heap.alloc(rq::bytes(size)).ok_or(Errno::NOMEM)?;
-        let place = open_place(segment, extent, size).inspect_err(|_| heap.release(extent))?;
+        let shape = Shape { size, shared };
+        let extent = heap.alloc(shape.bytes()).ok_or(Errno::NOMEM)?;
+        let place = open_place(segment, extent, shape).inspect_err(|_| heap.release(extent))?;
         place.reset();
         let max_sge = max_sge.max(1);
         let listed = if max_sge > 1 { size * max_sge } else { 0 };
@@ -132,7 +137,7 @@ impl RecvQ {
             head: 0,
             withdrawn: 0,
             vouched_from: 0,
-            slots: vec![Slot::default(); size as usize].into_boxed_slice(),
+            slots: Vec::with_capacity(size as usize),
             lists: vec![ibv_sge::default(); listed as usize].into_boxed_slice(),
             displaced: HashMap::new(),
         })
@@ -157,6 +162,9 @@ impl RecvQ {
             return Err(Errno::INVAL);
         }
         let (pos, at) = (self.tail, self.index(self.tail));
+        if self.slots.len() <= at {
+            self.add_slots(at);
+        }
         if self.slots[at].live {
             self.displace(at);
         }
@@ -200,6 +208,13 @@ impl RecvQ {
         true
     }
 
+    /// Makes the slot of a place and some behind it: a queue is often much larger than what is posted to it.
+    #[cold]
+    fn add_slots(&mut self, at: usize) {
+        let count = (at + SLOTS_AT_A_TIME).min(self.place.size as usize);
+        self.slots.resize(count, Slot::default());
+    }
+
     #[cold]
     fn displace(&mut self, at: usize) {
         let pos = self.slots[at].pos;
@@ -219,7 +234,7 @@ impl RecvQ {
     #[inline(always)]
     pub fn take_in_place(&mut self, pos: u32) -> Option<(u64, &[ibv_sge])> {
         let at = self.index(pos);
-        let slot = self.slots[at];
+        let slot = *self.slots.get(at)?;
         if !slot.live || slot.pos != pos || !self.shared && pos != self.head {
             return None;
         }
@@ -265,7 +280,7 @@ impl RecvQ {
 
     /// Takes the receive that an initiator consumed. None: it can't have, the message is not to be believed.
     pub fn take(&mut self, pos: u32) -> Option<Taken> {
-        let bad = self.slots[self.index(pos)].bad;
+        let bad = self.slots.get(self.index(pos)).is_some_and(|slot| slot.bad);
         if let Some((wr_id, sges)) = self.take_in_place(pos) {
             return Some(Taken { wr_id, sges: sges.to_vec(), bad });
         }
@@ -306,7 +321,7 @@ impl RecvQ {
         let first = self.tail.wrapping_sub(self.place.size);
         for pos in (0..self.place.size).map(|i| first.wrapping_add(i)) {
             let at = self.index(pos);
-            if self.slots[at].live && self.slots[at].pos == pos {
+            if self.slots.get(at).is_some_and(|slot| slot.live && slot.pos == pos) {
                 self.place.withdraw(pos);
                 all.push(self.read(at));
                 self.slots[at].live = false;
@@ -342,7 +357,7 @@ impl RecvQ {
         let mut free = Vec::new();
         for pos in (0..self.place.size).map(|i| first.wrapping_add(i)) {
             let at = self.index(pos);
-            if !self.slots[at].live || self.slots[at].pos != pos {
+            if !self.slots.get(at).is_some_and(|slot| slot.live && slot.pos == pos) {
                 continue;
             }
             let taken = self.read(at);
@@ -361,15 +376,15 @@ impl RecvQ {
     /// Forgets everything, as a QP does on its way to RESET.
     pub fn reset(&mut self) {
         self.place.reset();
-        self.slots.fill(Slot::default());
+        self.slots.clear();
         self.displaced.clear();
         (self.tail, self.head, self.outstanding) = (0, 0, 0);
     }
 }
 
 /// Maps the place of a queue in our segment, and takes its space.
-fn open_place(segment: &Segment, extent: Extent, size: u32) -> Result<Place, Errno> {
-    let place = segment.heaps.queue(extent.offset, size)?.ok_or(Errno::NOMEM)?;
+fn open_place(segment: &Segment, extent: Extent, shape: Shape) -> Result<Place, Errno> {
+    let place = segment.heaps.queue(extent.offset, shape)?.ok_or(Errno::NOMEM)?;
     take_space(&segment.file, extent.offset, extent.len, "a receive queue")?;
     Ok(place)
 }

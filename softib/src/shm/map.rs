@@ -80,6 +80,14 @@ impl Map {
         unsafe { self.base.add(offset) }
     }
 
+    /// Maps the pages of `offset..offset + len` for writing, if the kernel can (Linux 5.14); they have space.
+    pub fn populate(&self, offset: usize, len: usize) {
+        let page = offset & !4095;
+        let at = self.bytes(page, offset - page + len);
+        // SAFETY: the range is inside the mapping; mapping pages changes nothing in them.
+        unsafe { libc::madvise(at.cast(), offset - page + len, libc::MADV_POPULATE_WRITE) };
+    }
+
     /// The word at `offset`, for those who look at it often: it is checked once.
     pub fn word(self: &Arc<Map>, offset: usize) -> Word {
         Word { at: NonNull::from(self.u32(offset)), _map: self.clone() }

@@ -8,7 +8,7 @@
 
 use super::layout::*;
 use super::map::Map;
-use super::rq::{self, Place};
+use super::rq::{Place, Shape};
 use crate::errno::Errno;
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
@@ -27,21 +27,25 @@ impl Heaps {
         Heaps { tables: tables.clone(), file: file.clone(), arenas: [const { OnceLock::new() }; ARENAS] }
     }
 
-    /// A receive queue of `size` slots at `offset` of the segment. None: there can't be one.
-    pub fn queue(&self, offset: usize, size: u32) -> Result<Option<Place>, Errno> {
-        let Some((arena, within)) = arena_of(offset, size) else { return Ok(None) };
-        let start = HEAP + arena * ARENA;
+    /// A receive queue of this shape at `offset` of the segment. None: there can't be one.
+    pub fn queue(&self, offset: usize, shape: Shape) -> Result<Option<Place>, Errno> {
+        let Some((arena, within)) = arena_of(offset, shape) else { return Ok(None) };
+        let (start, is_first) = (HEAP + arena * ARENA, self.arenas[arena].get().is_none());
         let map = mapped(&self.arenas[arena], || self.tables.part(&self.file, start, ARENA))?;
-        Ok(Some(Place::new(map, within, offset, size)))
+        let place = Place::new(map, within, offset, shape);
+        if is_first {
+            place.map_pages();
+        }
+        Ok(Some(place))
     }
 }
 
-/// The arena that has a queue of `size` slots at `offset`, and where in it the queue begins. None: what a peer says is impossible.
-fn arena_of(offset: usize, size: u32) -> Option<(usize, usize)> {
-    let sane = offset.is_multiple_of(64) && size.is_power_of_two() && size <= 1 << 20;
+/// The arena that has a queue of this shape at `offset`, and where in it the queue begins. None: what a peer says is impossible.
+fn arena_of(offset: usize, shape: Shape) -> Option<(usize, usize)> {
+    let sane = offset.is_multiple_of(64) && shape.size.is_power_of_two() && shape.size <= 1 << 20;
     let at = offset.checked_sub(HEAP).filter(|at| sane && *at < HEAP_LEN)?;
     let (arena, within) = (at / ARENA, at % ARENA);
-    (within + rq::bytes(size) <= ARENA).then_some((arena, within))
+    (within + shape.bytes() <= ARENA).then_some((arena, within))
 }
 
 /// The inbound rings of our own segment, as far as they are mapped.
@@ -93,6 +97,7 @@ mod tests {
 
     #[test]
     fn a_queue_lies_in_one_arena_or_is_not_believed() {
+        let arena_of = |offset, size| super::arena_of(offset, Shape { size, shared: true });
         assert_eq!(arena_of(HEAP, 64), Some((0, 0)));
         assert_eq!(arena_of(HEAP + ARENA + 4096, 64), Some((1, 4096)));
         assert_eq!(arena_of(HEAP + ARENA - 64, 64), None);

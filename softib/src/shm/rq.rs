@@ -32,6 +32,9 @@ const CLAIMED: u64 = 2;
 /// Delivered, or taken back by the target.
 const DONE: u64 = 3;
 
+/// What the kernel maps around a page that is read, unless it has been told otherwise.
+const MOST_AROUND: usize = 64 << 10;
+
 /// More than there are receives in the largest queue.
 const CLAIM_TRIES: u32 = 1 << 20;
 
@@ -39,9 +42,20 @@ fn word(pos: u32, owner: usize, state: u64) -> u64 {
     u64::from(pos) << 32 | (owner as u64 & 0xffff) << 16 | state
 }
 
-/// Bytes that a queue of `size` slots takes; `size` is a power of two.
-pub fn bytes(size: u32) -> usize {
-    slots_at(size) + size as usize * 8
+/// How large a queue is, and how many may send to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Receives that it holds; a power of two.
+    pub size: u32,
+    /// Many senders claim (SRQ, UD), or one counts (RC, UC).
+    pub shared: bool,
+}
+
+impl Shape {
+    /// Bytes that such a queue takes.
+    pub fn bytes(self) -> usize {
+        slots_at(self.size) + if self.shared { self.size as usize * 8 } else { 0 }
+    }
 }
 
 fn slots_at(size: u32) -> usize {
@@ -57,6 +71,8 @@ pub struct Place {
     /// Where it begins in the segment: peers find it by that.
     pub offset: usize,
     pub size: u32,
+    /// It has slots.
+    shared: bool,
     at: NonNull<u8>,
 }
 
@@ -75,9 +91,19 @@ pub enum Claim {
 }
 
 impl Place {
-    /// The place of a queue of `size` slots, a power of two, at `offset` of its segment, and `within` a mapping.
-    pub fn new(map: &Arc<Map>, within: usize, offset: usize, size: u32) -> Place {
-        Place { at: map.place(within, bytes(size)), map: map.clone(), within, offset, size }
+    /// The place of a queue at `offset` of its segment, and `within` a mapping.
+    pub fn new(map: &Arc<Map>, within: usize, offset: usize, shape: Shape) -> Place {
+        let Shape { size, shared } = shape;
+        Place { at: map.place(within, shape.bytes()), map: map.clone(), within, offset, size, shared }
+    }
+
+    /// Maps the pages of its first positions for writing. A first read would map those around it, too: they
+    /// belong to the queues of others.
+    pub fn map_pages(&self) {
+        let len = if self.shared { slots_at(self.size) + 8 } else { LENS + 4 };
+        if len <= MOST_AROUND {
+            self.map.populate(self.within, len);
+        }
     }
 
     /// How many receives have been posted in all (queues with one sender).
@@ -101,7 +127,7 @@ impl Place {
 
     /// Empties the queue so that the next receive posted has position 0 (target).
     pub fn reset(&self) {
-        for pos in 0..self.size {
+        for pos in 0..if self.shared { self.size } else { 0 } {
             self.map.u64(self.slot_at(pos)).store(0, Ordering::Relaxed);
         }
         self.map.u32(self.within + HEAD).store(0, Ordering::Relaxed);
@@ -139,6 +165,9 @@ impl Place {
 
     /// The owner of the claim on `pos`, if it is claimed and not yet displaced (target).
     pub fn claimant(&self, pos: u32) -> Option<usize> {
+        if !self.shared {
+            return None;
+        }
         let value = self.map.u64(self.slot_at(pos)).load(Ordering::Acquire);
         (value & 0xffff == CLAIMED && (value >> 32) as u32 == pos).then_some((value >> 16 & 0xffff) as usize)
     }
@@ -154,6 +183,9 @@ impl Place {
 
     /// Takes position `pos` back for its owner, so that no initiator can claim it. False: it is claimed (target).
     pub fn withdraw(&self, pos: u32) -> bool {
+        if !self.shared {
+            return true;
+        }
         let slot = self.map.u64(self.slot_at(pos));
         let posted = word(pos, 0, POSTED);
         slot.compare_exchange(posted, word(pos, 0, DONE), Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -184,6 +216,9 @@ impl Place {
 
     /// Claims the next receive for ring `owner` (initiator, queue with many senders).
     pub fn claim(&self, owner: usize) -> Claim {
+        if !self.shared {
+            return Claim::Empty;
+        }
         let head = self.map.u32(self.within + HEAD);
         // Others who win make progress, so this ends long before, unless the queue is corrupt.
         for _ in 0..CLAIM_TRIES {
