@@ -19,7 +19,10 @@ enum Step {
     Send(u16),
     /// A send whose post fails.
     FailedSend,
+    /// So many; the window grows where a message asks for it.
     Receive(u16),
+    /// The same while memory is short.
+    ReceiveOnly(u16),
     Process(u16),
     Repost,
     Explicit,
@@ -30,7 +33,8 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
     let step = prop_oneof![
         4 => (1..40_u16).prop_map(Step::Send),
         1 => Just(Step::FailedSend),
-        4 => (1..40_u16).prop_map(Step::Receive),
+        3 => (1..40_u16).prop_map(Step::Receive),
+        1 => (1..40_u16).prop_map(Step::ReceiveOnly),
         4 => (1..40_u16).prop_map(Step::Process),
         2 => Just(Step::Repost),
         2 => Just(Step::Explicit),
@@ -43,36 +47,43 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
 struct Message {
     explicit: bool,
     grant: Grant,
+    /// It took its sender's last credit.
+    last: bool,
 }
 
 struct Side {
     credits: Credits,
+    /// What it has opened to the other.
+    window: Window,
     inbound: VecDeque<Message>,
     held: u16,
     posted: u32,
 }
 
 struct Pair {
-    window: Window,
+    whole: Window,
     sides: [Side; 2],
 }
 
 impl Pair {
-    fn new(window: Window) -> Self {
+    fn new(whole: Window, init: u16) -> Self {
+        let window = whole.part(init);
         let side = || Side {
             credits: Credits::new(&window),
+            window,
             inbound: VecDeque::new(),
             held: 0,
             posted: window.receives(),
         };
-        Self { window, sides: [side(), side()] }
+        Self { whole, sides: [side(), side()] }
     }
 
     /// Whether the step was possible.
     fn step(&mut self, side: usize, step: Step) -> bool {
         match step {
             Step::Send(count) => (0..count).filter(|_| self.send(side)).count() > 0,
-            Step::Receive(count) => (0..count).filter(|_| self.receive(side)).count() > 0,
+            Step::Receive(count) => (0..count).filter(|_| self.receive(side, true)).count() > 0,
+            Step::ReceiveOnly(count) => (0..count).filter(|_| self.receive(side, false)).count() > 0,
             Step::Process(count) => (0..count).filter(|_| self.process(side)).count() > 0,
             Step::Repost => self.repost(side),
             Step::Explicit => self.explicit(side),
@@ -85,7 +96,8 @@ impl Pair {
             }
             Step::FailedExplicit => {
                 let before = self.sides[side].credits;
-                let grant = self.sides[side].credits.acquire_explicit(&self.window);
+                let window = self.sides[side].window;
+                let grant = self.sides[side].credits.acquire_explicit(&window);
                 grant.into_iter().for_each(|grant| self.sides[side].credits.release_explicit(grant));
                 assert_eq!(self.sides[side].credits, before);
                 false
@@ -95,21 +107,28 @@ impl Pair {
 
     fn send(&mut self, side: usize) -> bool {
         let Some(grant) = self.sides[side].credits.acquire() else { return false };
-        self.sides[1 - side].inbound.push_back(Message { explicit: false, grant });
+        let last = !self.sides[side].credits.has_data();
+        self.sides[1 - side].inbound.push_back(Message { explicit: false, grant, last });
         true
     }
 
-    fn receive(&mut self, side: usize) -> bool {
-        let me = &mut self.sides[side];
+    fn receive(&mut self, side: usize, widens: bool) -> bool {
+        let (me, whole) = (&mut self.sides[side], self.whole);
         let Some(message) = me.inbound.pop_front() else { return false };
         me.posted = me.posted.checked_sub(1).expect("a posted receive for every message");
-        me.credits.accept(&self.window, message.grant).expect("an honest grant");
+        me.credits.accept(&me.window, message.grant).expect("an honest grant");
         if message.explicit {
             assert!(message.grant.data >= 1);
             me.posted += 1;
-            me.credits.credit_message_reposted(&self.window).expect("an honest credit message");
+            me.credits.credit_message_reposted(&me.window).expect("an honest credit message");
         } else {
             me.held += 1;
+        }
+        if message.last && widens {
+            let more = me.window.wanted();
+            me.window = whole.part(me.window.rd_num() + more);
+            me.posted += u32::from(more);
+            me.credits.widened(more);
         }
         true
     }
@@ -118,13 +137,13 @@ impl Pair {
         let me = &mut self.sides[side];
         let Some(held) = me.held.checked_sub(1) else { return false };
         me.held = held;
-        me.credits.consumed(&self.window).expect("an honest data message");
+        me.credits.consumed(&me.window).expect("an honest data message");
         true
     }
 
     fn repost(&mut self, side: usize) -> bool {
         let me = &mut self.sides[side];
-        let count = me.credits.repost_due(&self.window);
+        let count = me.credits.repost_due(&me.window);
         me.posted += u32::from(count);
         me.credits.reposted(count);
         count > 0
@@ -132,13 +151,13 @@ impl Pair {
 
     fn explicit(&mut self, side: usize) -> bool {
         let me = &mut self.sides[side];
-        if !me.credits.explicit_due(&self.window) {
+        if !me.credits.explicit_due(&me.window) {
             return false;
         }
         me.posted += u32::from(me.credits.unposted());
         me.credits.reposted(me.credits.unposted());
-        let grant = me.credits.acquire_explicit(&self.window).expect("it is due");
-        self.sides[1 - side].inbound.push_back(Message { explicit: true, grant });
+        let grant = me.credits.acquire_explicit(&me.window).expect("it is due");
+        self.sides[1 - side].inbound.push_back(Message { explicit: true, grant, last: false });
         true
     }
 
@@ -153,10 +172,10 @@ impl Pair {
                 ctl: sum.ctl + message.grant.ctl,
             });
             let data = peer.credits.data() + in_flight + me.held + me.credits.unposted() + back.data;
-            assert_eq!(data, self.window.rd_num(), "data credits are conserved");
+            assert_eq!(data, me.window.rd_num(), "data credits are conserved");
             assert_eq!(
                 u16::from(peer.credits.ctl()) + explicit + u16::from(back.ctl),
-                self.window.rd_rsv().into()
+                self.whole.rd_rsv().into()
             );
             assert!(me.inbound.len() as u32 <= me.posted, "no message without a posted receive");
         }
@@ -177,9 +196,10 @@ proptest! {
     #[test]
     fn any_schedule_conserves_credits_and_leaves_both_sides_able_to_send(
         window in window(),
+        init in prop_oneof![Just(u16::MAX), any::<u16>(), 1..40_u16],
         steps in proptest::collection::vec(step(), 0..400),
     ) {
-        let mut pair = Pair::new(window);
+        let mut pair = Pair::new(window, init);
         for (side, step) in steps {
             pair.step(side, step);
             pair.check();
@@ -193,12 +213,27 @@ proptest! {
 
     #[test]
     fn a_silent_receiver_returns_all_but_a_window_without_being_asked(window in window(), rounds in 1..5_u32) {
-        let mut pair = Pair::new(window);
+        let mut pair = Pair::new(window, u16::MAX);
         for _ in 0..rounds {
             while pair.send(0) {}
             pair.settle();
         }
         prop_assert!(pair.sides[0].credits.data() > window.rd_num() - window.rd_win());
+    }
+
+    /// A sender that always uses up what it has gets the whole window.
+    #[test]
+    fn a_window_that_is_used_up_doubles(window in window(), init in 1..40_u16) {
+        let mut pair = Pair::new(window, init);
+        while pair.sides[1].window.wanted() != 0 {
+            let was = pair.sides[1].window.rd_num();
+            while pair.send(0) {}
+            pair.settle();
+            let now = pair.sides[1].window.rd_num();
+            prop_assert!(now >= window.rd_num().min(2 * was));
+        }
+        prop_assert_eq!(pair.sides[1].window, window);
+        prop_assert_eq!(pair.sides[0].window, window.part(init), "the other way nothing has been sent");
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! held; a step is anything that one side can do next, in any order: send data (if `Traffic` says
 //! that this side has any), take a message from the channel, process a held one, repost a due
 //! batch, send a due credit message. Steps that the rules make due may be late, as they are when no
-//! work request is free.
+//! work request is free. Windows begin with any part of the whole one; when a message says that it
+//! took the last credit, the window grows, or does not, as when memory is short.
 //!
 //! In every state: both kinds of credits are conserved, and no message is in flight without a
 //! posted receive. From every state: when only what is due happens (neither side sends new data),
@@ -30,28 +31,31 @@ const MAX_IN_FLIGHT: usize = 8;
 /// A fixed-size FIFO of messages: a copyable part of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Channel {
-    /// Oldest first; one byte a message as [`Message::pack`] makes it, 0 is none.
-    slots: [u8; MAX_IN_FLIGHT],
+    /// Oldest first; one word a message as [`Message::pack`] makes it, 0 is none.
+    slots: [u16; MAX_IN_FLIGHT],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Message {
     explicit: bool,
     grant: Grant,
+    /// It took its sender's last credit.
+    last: bool,
 }
 
 /// Opens a queue pair; no credit message looks like it.
-const OPENER: Message = Message { explicit: true, grant: Grant::NONE };
+const OPENER: Message = Message { explicit: true, grant: Grant::NONE, last: false };
 
 impl Message {
-    fn pack(self) -> u8 {
+    fn pack(self) -> u16 {
         assert!(self.grant.data < 8 && self.grant.ctl < 8);
-        0x80 | u8::from(self.explicit) | (self.grant.data as u8) << 1 | self.grant.ctl << 4
+        let flags = 0x80 | u16::from(self.explicit) | u16::from(self.last) << 8;
+        flags | self.grant.data << 1 | u16::from(self.grant.ctl) << 4
     }
 
-    fn unpack(byte: u8) -> Option<Self> {
-        let grant = Grant { data: u16::from(byte >> 1 & 7), ctl: byte >> 4 & 7 };
-        (byte != 0).then_some(Self { explicit: byte & 1 == 1, grant })
+    fn unpack(word: u16) -> Option<Self> {
+        let grant = Grant { data: word >> 1 & 7, ctl: (word >> 4 & 7) as u8 };
+        (word != 0).then_some(Self { explicit: word & 1 == 1, grant, last: word & 0x100 != 0 })
     }
 }
 
@@ -85,6 +89,8 @@ struct State {
     channels: [Channel; 2],
     /// Data messages received by side `i` and held: grants applied, not processed.
     held: [u8; 2],
+    /// Data receives that side `i` has opened to the other.
+    open: [u16; 2],
 }
 
 /// Which sides have data to send, without end.
@@ -97,7 +103,9 @@ enum Traffic {
 /// What a search explores.
 #[derive(Clone, Copy, Debug)]
 struct Model {
+    /// The whole window, and how much of it is open at first.
     window: Window,
+    init: u16,
     traffic: Traffic,
     /// Explicit credit messages are sent; without them the search must find the deadlock.
     explicit: bool,
@@ -107,8 +115,9 @@ struct Model {
 
 impl Model {
     fn initial(&self) -> State {
-        let side = Credits::new(&self.window);
-        let mut state = State { sides: [side; 2], channels: [Channel::default(); 2], held: [0; 2] };
+        let side = Credits::new(&self.window.part(self.init));
+        let (channels, open) = ([Channel::default(); 2], [self.init; 2]);
+        let mut state = State { sides: [side; 2], channels, held: [0; 2], open };
         if self.opens {
             assert!(state.sides[0].acquire_opener());
             state.channels[1].push(OPENER);
@@ -121,7 +130,8 @@ impl Model {
             let sends = matches!(self.traffic, Traffic::TwoWay) || side == 0;
             let steps = [
                 if sends { Self::send(state, side) } else { None },
-                self.receive(state, side),
+                self.receive(state, side, true),
+                self.receive(state, side, false),
                 self.process(state, side),
                 self.repost(state, side),
                 self.explicit(state, side),
@@ -136,20 +146,35 @@ impl Model {
             return None;
         }
         let grant = next.sides[side].acquire()?;
-        next.channels[1 - side].push(Message { explicit: false, grant });
+        let last = !next.sides[side].has_data();
+        next.channels[1 - side].push(Message { explicit: false, grant, last });
         Some(next)
     }
 
-    fn receive(&self, state: &State, side: usize) -> Option<State> {
+    /// The part of the window that a side has opened.
+    fn open(&self, state: &State, side: usize) -> Window {
+        self.window.part(state.open[side])
+    }
+
+    /// Takes a message; `widens`: where it asks for that, the window becomes larger.
+    fn receive(&self, state: &State, side: usize, widens: bool) -> Option<State> {
         let mut next = *state;
         let message = next.channels[side].pop()?;
-        next.sides[side].accept(&self.window, message.grant).expect("an honest grant");
+        let window = self.open(state, side);
+        if widens && !(message.last && window.wanted() > 0) {
+            return None;
+        }
+        next.sides[side].accept(&window, message.grant).expect("an honest grant");
         if message.explicit {
             let opener = self.opens && message == OPENER;
             assert!(message.grant.data >= 1 || opener, "an explicit credit message returns something");
-            next.sides[side].credit_message_reposted(&self.window).expect("an honest credit message");
+            next.sides[side].credit_message_reposted(&window).expect("an honest credit message");
         } else {
             next.held[side] += 1;
+        }
+        if widens {
+            next.sides[side].widened(window.wanted());
+            next.open[side] += window.wanted();
         }
         Some(next)
     }
@@ -157,33 +182,34 @@ impl Model {
     fn process(&self, state: &State, side: usize) -> Option<State> {
         let mut next = *state;
         next.held[side] = next.held[side].checked_sub(1)?;
-        next.sides[side].consumed(&self.window).expect("an honest data message");
+        next.sides[side].consumed(&self.open(state, side)).expect("an honest data message");
         Some(next)
     }
 
     fn repost(&self, state: &State, side: usize) -> Option<State> {
         let mut next = *state;
-        let count = next.sides[side].repost_due(&self.window);
+        let count = next.sides[side].repost_due(&self.open(state, side));
         next.sides[side].reposted(count);
         (count > 0).then_some(next)
     }
 
     fn explicit(&self, state: &State, side: usize) -> Option<State> {
         let mut next = *state;
-        let credits = &mut next.sides[side];
-        if !self.explicit || !credits.explicit_due(&self.window) {
+        let (credits, window) = (&mut next.sides[side], self.open(state, side));
+        if !self.explicit || !credits.explicit_due(&window) {
             return None;
         }
         credits.reposted(credits.unposted());
-        let grant = credits.acquire_explicit(&self.window)?;
-        next.channels[1 - side].push(Message { explicit: true, grant });
+        let grant = credits.acquire_explicit(&window)?;
+        next.channels[1 - side].push(Message { explicit: true, grant, last: false });
         Some(next)
     }
 
     /// Conservation, and a posted receive for every message.
     fn check(&self, state: &State) {
-        let (rd_num, rd_rsv) = (self.window.rd_num(), u16::from(self.window.rd_rsv()));
+        let rd_rsv = u16::from(self.window.rd_rsv());
         for side in 0..2 {
+            let rd_num = state.open[side];
             let (me, peer) = (&state.sides[side], &state.sides[1 - side]);
             let back = state.channels[1 - side].messages();
             let (data_back, ctl_back) =
@@ -205,7 +231,7 @@ impl Model {
         let mut now = *state;
         for _ in 0..1000 {
             let step = (0..2).find_map(|side| {
-                self.receive(&now, side)
+                self.receive(&now, side, false)
                     .or_else(|| self.process(&now, side))
                     .or_else(|| self.repost(&now, side))
                     .or_else(|| self.explicit(&now, side))
@@ -227,8 +253,8 @@ impl Model {
             return state;
         }
         let swap = |[a, b]: [Credits; 2]| [b, a];
-        let State { sides, channels: [c0, c1], held: [h0, h1] } = state;
-        let mirror = State { sides: swap(sides), channels: [c1, c0], held: [h1, h0] };
+        let State { sides, channels: [c0, c1], held: [h0, h1], open: [o0, o1] } = state;
+        let mirror = State { sides: swap(sides), channels: [c1, c0], held: [h1, h0], open: [o1, o0] };
         let hash = |state: &State| BuildHasherDefault::<Mixer>::default().hash_one(state);
         if hash(&mirror) < hash(&state) { mirror } else { state }
     }
@@ -294,14 +320,32 @@ fn windows(rd_num: u16) -> impl Iterator<Item = Window> {
     all.map(move |(low, win, rsv)| Window::new(rd_num, low, win, rsv).expect("a window of the grammar"))
 }
 
-/// Searches every window of `rd_num`; those that differ only in an `rd_low` without effect are
-/// searched once.
-fn search_all(rd_num: u16, traffic: Traffic, opens: bool) {
+/// Searches every window of `rd_num`, which begins with `init`; those that differ only in an `rd_low`
+/// without effect are searched once.
+fn search_windows(rd_num: u16, init: u16, traffic: Traffic, opens: bool) {
     let windows: HashSet<Window> = windows(rd_num).collect();
-    let states: usize =
-        windows.iter().map(|&window| Model { window, traffic, explicit: true, opens }.search()).sum();
-    println!("rd_num {rd_num}, {traffic:?}, opens {opens}: {} windows, {states} states", windows.len());
+    let model = |&window: &Window| Model { window, init, traffic, explicit: true, opens };
+    let states: usize = windows.iter().map(|window| model(window).search()).sum();
+    let count = windows.len();
+    println!("rd_num {rd_num} from {init}, {traffic:?}, opens {opens}: {count} windows, {states} states");
     assert!(states >= 8 * windows.len(), "the search went nowhere");
+}
+
+/// The same with windows that are whole from the beginning.
+fn search_all(rd_num: u16, traffic: Traffic, opens: bool) {
+    search_windows(rd_num, rd_num, traffic, opens);
+}
+
+#[test]
+fn windows_that_grow_cannot_deadlock() {
+    for rd_num in 2..=4 {
+        (1..rd_num).for_each(|init| search_windows(rd_num, init, Traffic::OneWay, false));
+    }
+    for rd_num in 2..=3 {
+        (1..rd_num).for_each(|init| search_windows(rd_num, init, Traffic::TwoWay, false));
+    }
+    search_windows(3, 1, Traffic::OneWay, true);
+    search_windows(2, 1, Traffic::TwoWay, true);
 }
 
 #[test]
@@ -329,12 +373,12 @@ fn two_way_saturation_cannot_deadlock_with_windows_of_4() {
 #[should_panic = "deadlock: a side without credits"]
 fn the_search_finds_the_deadlock_of_one_way_traffic_without_credit_messages() {
     let window = Window::new(4, 2, 2, 2).expect("a window of the grammar");
-    Model { window, traffic: Traffic::OneWay, explicit: false, opens: false }.search();
+    Model { window, init: 4, traffic: Traffic::OneWay, explicit: false, opens: false }.search();
 }
 
 #[test]
 #[should_panic = "deadlock: a side without credits"]
 fn the_search_finds_the_deadlock_of_two_exhausted_sides_without_credit_messages() {
     let window = Window::new(2, 1, 1, 2).expect("a window of the grammar");
-    Model { window, traffic: Traffic::TwoWay, explicit: false, opens: false }.search();
+    Model { window, init: 2, traffic: Traffic::TwoWay, explicit: false, opens: false }.search();
 }

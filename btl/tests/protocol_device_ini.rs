@@ -55,7 +55,7 @@ fn every_key_is_read_in_any_case_of_letters_beside_comments_and_line_ends_of_win
         text.replace(" : no,", ":S,4096,32") + "mtu = 2048\nmax_inline_data = 0x40\nignore_device = 1\n";
     let settings = settings(&[&text]);
     let layout = settings.receive_queues.as_ref().expect("a layout");
-    assert_eq!(layout.value.to_string(), "P,128,64,48,32,4:S,4096,32,24,6,8,1");
+    assert_eq!(layout.value.to_string(), "P,128,64,48,32,4,8:S,4096,32,24,6,8,1");
     assert_eq!(
         (mtu(&settings), settings.max_inline.as_ref().map(|s| s.value)),
         (Some(Some(2048)), Some(Some(64)))

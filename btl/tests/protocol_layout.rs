@@ -16,11 +16,11 @@ fn refuse(text: &str) -> LayoutError {
 
 #[test]
 fn missing_and_empty_fields_take_the_defaults_of_openib() {
-    assert_eq!(parse("P,128,256").to_string(), "P,128,256,192,128,4");
-    assert_eq!(parse("P,128,").to_string(), "P,128,256,192,128,4");
-    assert_eq!(parse("P,128,,,,").to_string(), "P,128,256,192,128,4");
-    assert_eq!(parse("P,128,256,192,128").to_string(), "P,128,256,192,128,4");
-    assert_eq!(parse("P,128,16,,4").to_string(), "P,128,16,12,4,8");
+    assert_eq!(parse("P,128,256").to_string(), "P,128,256,192,128,4,32");
+    assert_eq!(parse("P,128,").to_string(), "P,128,256,192,128,4,32");
+    assert_eq!(parse("P,128,,,,").to_string(), "P,128,256,192,128,4,32");
+    assert_eq!(parse("P,128,256,192,128").to_string(), "P,128,256,192,128,4,32");
+    assert_eq!(parse("P,128,16,,4").to_string(), "P,128,16,12,4,8,4");
     assert_eq!(parse("S,2048,1024,1008,64").to_string(), "S,2048,1024,1008,64,256,48");
     assert_eq!(parse("S,2048,256").to_string(), "S,2048,256,192,48,64,12");
     assert_eq!(parse("X,65536,256,128,32").to_string(), "X,65536,256,128,32,64,12");
@@ -31,10 +31,10 @@ fn missing_and_empty_fields_take_the_defaults_of_openib() {
 fn defaults_that_fall_out_of_their_bounds_move_to_the_nearest() {
     // openib: rd_low 1 of 1 (refused by itself), rd_win 8 of 4 (credits never return), rd_rsv 512
     // (field overflow).
-    assert_eq!(parse("P,128,1").to_string(), "P,128,1,0,1,2");
-    assert_eq!(parse("P,128,4,0").to_string(), "P,128,4,0,4,2");
-    assert_eq!(parse("P,128,4").to_string(), "P,128,4,3,2,4");
-    assert_eq!(parse("P,128,256,192,1").to_string(), "P,128,256,192,1,255");
+    assert_eq!(parse("P,128,1").to_string(), "P,128,1,0,1,2,1");
+    assert_eq!(parse("P,128,4,0").to_string(), "P,128,4,0,4,2,4");
+    assert_eq!(parse("P,128,4").to_string(), "P,128,4,3,2,4,4");
+    assert_eq!(parse("P,128,256,192,1").to_string(), "P,128,256,192,1,255,32");
     assert_eq!(parse("S,128,1").to_string(), "S,128,1,0,1,1,0");
     assert_eq!(parse("S,128,2").to_string(), "S,128,2,1,1,1,1");
 }
@@ -94,7 +94,9 @@ const DEFECTS: &[(&str, usize, Field, &str, &str)] = &[
     ("P,128,256,192,257", 14, Field::RdWin, "257", "1 to 256 (rd_num)"),
     ("P,128,256,192,128,1", 18, Field::RdRsv, "1", "2 to 255"),
     ("P,128,256,192,128,256", 18, Field::RdRsv, "256", "2 to 255"),
-    ("P,128,256,192,128,4,9", 20, Field::Extra, "9", "P,size,rd_num,rd_low,rd_win,rd_rsv"),
+    ("P,128,256,192,128,4,0", 20, Field::RdInit, "0", "1 to 256 (rd_num)"),
+    ("P,128,256,192,128,4,257", 20, Field::RdInit, "257", "1 to 256 (rd_num)"),
+    ("P,128,256,192,128,4,9,1", 22, Field::Extra, "1", "P,size,rd_num,rd_low,rd_win,rd_rsv,rd_init"),
     ("S,128,256,192,0", 14, Field::SdMax, "0", "1 to 32767"),
     ("S,128,256,192,48,257", 17, Field::RdInit, "257", "1 to 256 (rd_num)"),
     ("S,128,256,192,48,64,257", 20, Field::SrqLimit, "257", "0 to 256 (rd_num)"),
@@ -176,7 +178,9 @@ fn queue(xrc: bool) -> impl Strategy<Value = Queue> {
             let srq = Srq { sd_max, rd_init: up_to, srq_limit: limit };
             let kind = match (xrc, p) {
                 (true, _) => Kind::Xrc(srq),
-                (false, true) => Kind::PerPeer { rd_win: up_to, rd_rsv: rsv },
+                (false, true) => {
+                    Kind::PerPeer { rd_win: up_to, rd_rsv: rsv, rd_init: 1 + limit.min(num - 1) }
+                }
                 (false, false) => Kind::Shared(srq),
             };
             Queue { kind, size: 0, rd_num: num, rd_low: low }
@@ -248,6 +252,11 @@ fn check(text: &str) -> Result<(), TestCaseError> {
             for queue in layout.queues() {
                 prop_assert!(queue.rd_low < queue.rd_num);
                 prop_assert_eq!(queue.window().is_some(), queue.is_per_peer());
+                if let (Some(window), Some(first)) = (queue.window(), queue.first_window()) {
+                    prop_assert!((1..=window.rd_num()).contains(&first.rd_num()));
+                    prop_assert!((1..=first.rd_num()).contains(&first.rd_win()));
+                    prop_assert!((1..=first.rd_win()).contains(&first.repost_at()));
+                }
                 if let Some(srq) = queue.srq() {
                     prop_assert!(srq.sd_max >= 1 && srq.rd_init >= 1);
                     prop_assert!(srq.rd_init <= queue.rd_num && srq.srq_limit <= queue.rd_num);

@@ -18,7 +18,7 @@ fn the_header_has_the_documented_bytes() {
     assert_eq!(Header::open(3).emit(), [0, 7, 0, 0, 0, 3, 0, 0]);
     assert_eq!(Header::parse(&Header::open(3).emit()), Ok((Header::open(3), &[][..])));
     let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
-    let message = [0, 2, 0, 0, 0, 1, 0, 0, 1, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
+    let message = [0, 2, 0, 0, 0, 1, 0, 0, 2, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
     assert_eq!(cts.message(1), message);
 }
 
@@ -43,11 +43,27 @@ fn each_defect_of_a_header_has_its_own_refusal() {
 }
 
 #[test]
+fn a_message_that_takes_the_last_credit_has_a_flag_of_its_own() {
+    let header = DataHeader::new(0x41, 3, Grant { data: 0x1234, ctl: 0x56 });
+    let bytes = [0x41, 0x10, 0x34, 0x12, 0x56, 3, 0, 0];
+    assert_eq!(header.flag_last(true).emit(), bytes);
+    assert_eq!(header.flag_last(false), header);
+    assert_eq!(DataHeader::parse(bytes), None, "it takes the other way");
+    assert_eq!(DataHeader::parse_last(bytes), Some(header));
+    assert_eq!(DataHeader::parse_last(header.emit()), None);
+    for (at, bits) in [(1, 0x30), (1, 0x11), (6, 1), (7, 1)] {
+        let mut wrong = bytes;
+        wrong[at] = bits;
+        assert_eq!(DataHeader::parse_last(wrong), None, "byte {at} is {bits:#x}");
+    }
+}
+
+#[test]
 fn a_cts_of_another_version_or_length_is_refused() {
     let message = Cts { queues: 1, layout: 9 }.message(0);
     let payload = &message[8..];
     let mut other = payload.to_vec();
-    other[0] = 2;
+    other[0] = 3;
     assert_eq!(Cts::parse(&other), Err(WireError::Version { theirs: VERSION + 1 }));
     assert_eq!(Cts::parse(&payload[..7]), Err(WireError::Short { what: "CTS", len: 7, need: 8 }));
     let long = [payload, &[0]].concat();

@@ -105,7 +105,7 @@ fn more_operations_than_entries_wait_their_turn() {
 /// Puts complete only when the device is asked, so all that may be in flight are.
 #[test]
 fn puts_leave_messages_the_entries_that_are_theirs() {
-    for layout in [DEFAULT, "P,4096,8", "S,4096,16,12,8"] {
+    for layout in [DEFAULT, "P,4096,8,,,,8", "S,4096,16,12,8"] {
         let mut world = World::new("entries", layout, 2);
         let len = world.layout.largest_payload();
         world.send(0, 1, len);

@@ -106,7 +106,7 @@ mod tests {
     fn a_file_wins_over_the_default_and_a_value_that_is_set_over_the_file() {
         let mut ports = [port(FILE)];
         let unset = params(Chosen::default());
-        assert_eq!(layout(&ports[0], &unset).to_string(), "P,128,64,48,32,4");
+        assert_eq!(layout(&ports[0], &unset).to_string(), "P,128,64,48,32,4,8");
         assert_eq!(max_inline(&ports[0], &unset), 64);
         limit_mtu(&mut ports, &unset);
         assert_eq!(ports[0].mtu.bytes(), 512);

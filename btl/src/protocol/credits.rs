@@ -1,9 +1,14 @@
 //! Credits of one per-peer queue: a message is sent only when the peer has a receive posted for it.
 //!
-//! On a P queue RNR never happens. Each side posts `rd_num` receives for data and `rd_rsv` for
+//! On a P queue RNR never happens. Each side posts `rd_init` receives for data and `rd_rsv` for
 //! credit messages, all on the same receive queue, and starts with as many credits to send. A data
 //! message takes one data credit, an explicit credit message takes one control credit (`ctl`) and
 //! no data credit. The CTS is outside of both: it arrives in the connection's extra receive.
+//!
+//! The window is what a side has posted in all. It grows up to `rd_num`: a data message that takes
+//! its sender's last credit says so (a flag of its header), and the receiver then posts as many
+//! receives again and returns their credits. A peer that never has a window's worth of messages
+//! under way costs no more memory than that.
 //!
 //! ```text
 //!     sender                                receiver
@@ -15,7 +20,8 @@
 //! ```
 //!
 //! Both rings conserve: peer's `data` + in flight + held + `unposted` + `owed` (+ grants in flight)
-//! is `rd_num`, and likewise `rd_rsv`. Rules of the receiver:
+//! is the window, and likewise `rd_rsv`. Rules of the receiver, whose `rd_win` and `rd_low` are of
+//! the whole window and shrink with it:
 //!
 //! * Repost in batches, when `unposted` reaches `min(rd_num - rd_low, rd_win)`.
 //! * Every message to the peer on this queue carries all that is owed, of both kinds.
@@ -25,8 +31,8 @@
 //!
 //! Why that cannot deadlock: a sender with no data credit and nothing in flight has sent something
 //! after the last credit message it consumed (each brings at least one data credit), so it has told
-//! its `ctl_owed`: the peer has all `rd_rsv` control credits, and `unposted + owed` is all of
-//! `rd_num >= rd_win` there. (The message that opens an iWARP queue pair takes a control credit and
+//! its `ctl_owed`: the peer has all `rd_rsv` control credits, and `unposted + owed` is all of the
+//! window, which is no less than `rd_win`, there. (The message that opens an iWARP queue pair takes a control credit and
 //! brings nothing. Its receiver cannot have sent anything before it: the same holds.) The tests
 //! search the whole state space of small windows for a counterexample.
 //!
@@ -45,10 +51,12 @@ pub const MAX_RD_RSV: u8 = u8::MAX;
 /// Smallest `rd_rsv`: one credit message under way while another is prepared.
 pub const MIN_RD_RSV: u8 = 2;
 
-/// The constants of one P queue, the same on both sides: they come from the layout, which the peers
-/// compare.
+/// What one side has posted on a P queue. The whole window and the first one come from the layout,
+/// which the peers compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
+    /// It grows to this.
+    most: u16,
     rd_num: u16,
     rd_win: u16,
     repost_at: u16,
@@ -56,14 +64,31 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window of a queue, or `None` when the numbers break a rule of the layout grammar:
+    /// The whole window of a queue, or `None` when the numbers break a rule of the layout grammar:
     /// `1 <= rd_win <= rd_num <= 32767`, `rd_low < rd_num`, `rd_rsv >= 2`.
     pub fn new(rd_num: u16, rd_low: u16, rd_win: u16, rd_rsv: u8) -> Option<Self> {
         let sound = (1..=MAX_RD_NUM).contains(&rd_num)
             && rd_low < rd_num
             && (1..=rd_num).contains(&rd_win)
             && rd_rsv >= MIN_RD_RSV;
-        sound.then(|| Self { rd_num, rd_win, repost_at: (rd_num - rd_low).min(rd_win), rd_rsv })
+        let repost_at = (rd_num.saturating_sub(rd_low)).min(rd_win);
+        sound.then_some(Self { most: rd_num, rd_num, rd_win, repost_at, rd_rsv })
+    }
+
+    /// Of this whole window the part with `rd_num` receives for data messages, at least one.
+    pub fn part(&self, rd_num: u16) -> Self {
+        let rd_num = rd_num.clamp(1, self.most);
+        let share = |whole: u16| {
+            let share = u32::from(whole) * u32::from(rd_num) / u32::from(self.most);
+            u16::try_from(share).unwrap_or(whole).max(1)
+        };
+        Self { rd_num, rd_win: share(self.rd_win), repost_at: share(self.repost_at), ..*self }
+    }
+
+    /// How many more receives to post when the peer has used up its credits: as many again, at most
+    /// up to the whole window.
+    pub fn wanted(&self) -> u16 {
+        self.rd_num.min(self.most - self.rd_num)
     }
 
     /// Receives posted for data messages.
@@ -86,7 +111,7 @@ impl Window {
         self.rd_rsv
     }
 
-    /// Receives to post before the CTS is sent: those for data and those for credit messages.
+    /// Receives that are posted in all: those for data and those for credit messages.
     pub const fn receives(&self) -> u32 {
         self.rd_num as u32 + self.rd_rsv as u32
     }
@@ -143,7 +168,7 @@ pub struct Credits {
 const _: () = assert!(size_of::<Credits>() == 8);
 
 impl Credits {
-    /// The state when both sides have posted everything.
+    /// The state when both sides have posted the first window.
     pub const fn new(window: &Window) -> Self {
         Self { data: window.rd_num, unposted: 0, owed: 0, ctl: window.rd_rsv, ctl_owed: 0 }
     }
@@ -180,7 +205,7 @@ impl Credits {
     pub fn accept(&mut self, window: &Window, grant: Grant) -> Result<(), CreditError> {
         let data = u32::from(self.data) + u32::from(grant.data);
         let ctl = u32::from(self.ctl) + u32::from(grant.ctl);
-        if (data > window.rd_num.into()) | (ctl > window.rd_rsv.into()) {
+        if (data > window.most.into()) | (ctl > window.rd_rsv.into()) {
             return Err(self.refused(window, grant));
         }
         self.data += grant.data;
@@ -206,6 +231,11 @@ impl Credits {
     #[inline]
     pub const fn repost_due(&self, window: &Window) -> u16 {
         if self.unposted >= window.repost_at { self.unposted } else { 0 }
+    }
+
+    /// The window has become larger by `count` receives, which are posted: the peer may be told.
+    pub fn widened(&mut self, count: u16) {
+        self.owed = self.owed.saturating_add(count);
     }
 
     /// `count` of the [`unposted`](Self::unposted) receives are posted again: the peer may be told.
@@ -307,8 +337,8 @@ impl Credits {
 
     #[cold]
     fn refused(&self, window: &Window, grant: Grant) -> CreditError {
-        if u32::from(self.data) + u32::from(grant.data) > window.rd_num.into() {
-            CreditError::DataGrant { granted: grant.data, have: self.data, window: window.rd_num }
+        if u32::from(self.data) + u32::from(grant.data) > window.most.into() {
+            CreditError::DataGrant { granted: grant.data, have: self.data, window: window.most }
         } else {
             CreditError::CtlGrant { granted: grant.ctl, have: self.ctl, window: window.rd_rsv }
         }

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //!   list  := queue { ":" queue }                                           at most 15, sizes ascending
-//!   queue := P,size,rd_num[,rd_low[,rd_win[,rd_rsv]]]                      receives per peer, with credits
+//!   queue := P,size,rd_num[,rd_low[,rd_win[,rd_rsv[,rd_init]]]]            receives per peer, with credits
 //!          | S,size,rd_num[,rd_low[,sd_max[,rd_init[,srq_limit]]]]         receives shared by all peers
 //!          | X,(as S)                                                      the same over XRC; not mixed with P, S
 //! ```
 //!
-//! The grammar and the defaults are those of the openib BTL, so its strings work. What it accepted
+//! The grammar and the defaults are those of the openib BTL, so its strings work (P queues had no
+//! `rd_init`). What it accepted
 //! silently and then stalled on is refused here: garbage in a number, sizes out of order, windows
 //! that can never be returned, values that do not fit the header's fields. An empty or missing
 //! optional field takes its default:
@@ -21,7 +22,7 @@
 //! | `rd_win`    | (rd_num - rd_low) * 2      | 1 ..= rd_num       | owed credits that call for an explicit credit message |
 //! | `rd_rsv`    | rd_num * 2 / rd_win        | 2 ..= 255          | receives posted for explicit credit messages  |
 //! | `sd_max`    | rd_low / 4                 | 1 ..= 32767        | sends in flight on this SRQ, all peers together |
-//! | `rd_init`   | rd_num / 4                 | 1 ..= rd_num       | receives posted at first                      |
+//! | `rd_init`   | P: rd_num / 8, 4 at least; S: rd_num / 4 | 1 ..= rd_num       | receives posted at first                      |
 //! | `srq_limit` | (rd_init - rd_init/4) / 4  | 0 ..= rd_num       | low-water mark of the SRQ limit event, 0: none |
 //!
 //! A default that falls out of its bounds is moved to the nearest bound.
@@ -47,11 +48,11 @@ pub const MAX_TEXT: usize = 1024;
 /// The layout when none is set: small messages per peer, larger ones shared (`configs/default.conf`
 /// gives the reasons).
 pub const DEFAULT: &str =
-    "P,128,256,192,128,4:S,2048,1024,1008,64,256,48:S,12288,512,496,64,128,24:S,65536,512,496,32,128,24";
+    "P,128,256,192,128,4,32:S,2048,1024,1008,64,256,48:S,12288,512,496,64,128,24:S,65536,512,496,32,128,24";
 
 /// The layout on iWARP ports when none is set: per-peer queues only (`configs/iwarp.conf` gives the
 /// reasons).
-pub const IWARP: &str = "P,128,64,48,32,4:P,4096,32,24,16,4:P,65536,16,12,8,4";
+pub const IWARP: &str = "P,128,64,48,32,4,8:P,4096,32,24,16,4,4:P,65536,16,12,8,4,4";
 
 /// What a queue's receives are attached to, and the numbers that only this kind has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +63,8 @@ pub enum Kind {
         rd_win: u16,
         /// Receives posted for explicit credit messages.
         rd_rsv: u8,
+        /// Receives posted at first; grows to `rd_num`.
+        rd_init: u16,
     },
     /// `S`: a shared receive queue.
     Shared(Srq),
@@ -99,10 +102,18 @@ impl Queue {
         matches!(self.kind, Kind::PerPeer { .. })
     }
 
-    /// The credit window of a P queue.
+    /// The credit window of a P queue, as large as it gets.
     pub fn window(&self) -> Option<Window> {
         match self.kind {
-            Kind::PerPeer { rd_win, rd_rsv } => Window::new(self.rd_num, self.rd_low, rd_win, rd_rsv),
+            Kind::PerPeer { rd_win, rd_rsv, .. } => Window::new(self.rd_num, self.rd_low, rd_win, rd_rsv),
+            Kind::Shared(_) | Kind::Xrc(_) => None,
+        }
+    }
+
+    /// The credit window of a P queue when a connection is new.
+    pub fn first_window(&self) -> Option<Window> {
+        match self.kind {
+            Kind::PerPeer { rd_init, .. } => self.window().map(|window| window.part(rd_init)),
             Kind::Shared(_) | Kind::Xrc(_) => None,
         }
     }
@@ -207,8 +218,8 @@ impl fmt::Display for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { size, rd_num, rd_low, .. } = self;
         let (letter, Srq { sd_max, rd_init, srq_limit }) = match self.kind {
-            Kind::PerPeer { rd_win, rd_rsv } => {
-                return write!(f, "P,{size},{rd_num},{rd_low},{rd_win},{rd_rsv}");
+            Kind::PerPeer { rd_win, rd_rsv, rd_init } => {
+                return write!(f, "P,{size},{rd_num},{rd_low},{rd_win},{rd_rsv},{rd_init}");
             }
             Kind::Shared(srq) => ('S', srq),
             Kind::Xrc(srq) => ('X', srq),

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! * `tag`: the upper layer's active-message tag of a [`Kind::Data`] message, 0 in all others.
-//! * `kind` is the low nibble of byte 1; the high nibble holds flags, none of which is defined yet:
-//!   must be 0.
+//! * `kind` is the low nibble of byte 1; the high nibble holds flags. One is defined, for data
+//!   messages on P queues: [`LAST`]. All others must be 0.
 //! * `credits`, `ctl`: the [`Grant`] to the receiver of this message, for the queue that the
 //!   message travels on.
 //! * `queue`: index of that queue in the layout; the receiver compares it with the queue it posted
@@ -24,7 +24,10 @@
 use super::credits::Grant;
 
 /// Version of the header and of the control payloads; travels in the CTS.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+
+/// Flag in byte 1 of a data message: it has taken the last credit that its sender had.
+pub const LAST: u8 = 0x10;
 
 /// Length of the message header in bytes.
 pub const HEADER_LEN: usize = 8;
@@ -100,6 +103,19 @@ impl DataHeader {
     pub const fn parse(bytes: [u8; HEADER_LEN]) -> Option<Self> {
         let word = u64::from_le_bytes(bytes);
         if word & DATA_MUST_BE_ZERO == 0 { Some(Self(word)) } else { None }
+    }
+
+    /// The header if these bytes are a valid data header with the flag [`LAST`] and no other.
+    pub const fn parse_last([tag, kind_flags, rest @ ..]: [u8; HEADER_LEN]) -> Option<Self> {
+        let [c0, c1, ctl, queue, r0, r1] = rest;
+        if kind_flags == LAST { Self::parse([tag, 0, c0, c1, ctl, queue, r0, r1]) } else { None }
+    }
+
+    /// The same header, with the flag [`LAST`] if that is so. It is for [`Self::emit`]: other
+    /// accessors do not show it.
+    #[inline]
+    pub const fn flag_last(self, last: bool) -> Self {
+        Self(self.0 | (last as u64 * LAST as u64) << 8)
     }
 
     /// A header for one data message on `queue`.

@@ -3,7 +3,7 @@
 //!
 //! When nothing is in flight, nothing is missing: all send buffers are in their pools, every
 //! receive buffer is in its pool, posted, or waits to be posted, and the credits of the two sides
-//! of a lane add up to its window.
+//! of a lane add up to the window that is open.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -64,6 +64,8 @@ pub struct LaneAudit {
     pub have: Grant,
     /// What we owe the peer, buffers that are not posted yet included.
     pub owe: Grant,
+    /// Data messages that the peer may have under way: the window that is open to it.
+    pub window: u16,
     /// Send work queue entries in use.
     pub entries: u16,
 }
@@ -107,13 +109,14 @@ fn audit_lanes<C>(endpoints: &Endpoints<C>) -> Vec<LaneAudit> {
 }
 
 fn audit_lane(peer: u64, queue: usize, lane: &Lane) -> Option<LaneAudit> {
-    let (credits, _) = lane.credits.as_ref()?;
+    let (credits, window) = lane.credits.as_ref()?;
     let owed = credits.owed();
     Some(LaneAudit {
         peer,
         queue,
         have: Grant { data: credits.data(), ctl: credits.ctl() },
         owe: Grant { data: owed.data + credits.unposted(), ctl: owed.ctl },
+        window: window.rd_num(),
         entries: lane.budget.in_flight(),
     })
 }

@@ -112,7 +112,7 @@ mod tests {
             ("Line", size_of::<Line>(), 4),
             ("Ledger", size_of::<Ledger>(), 24),
             ("Channel", size_of::<Channel>(), 48),
-            ("Credits and Window", size_of::<(Credits, Window)>(), 16),
+            ("Credits and Window", size_of::<(Credits, Window)>(), 18),
             ("Lane", size_of::<Lane>(), 120),
             ("Endpoint", size_of::<Endpoint<u64>>(), 496),
             ("Held", size_of::<Held<u64>>(), 64),

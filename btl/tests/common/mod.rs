@@ -393,7 +393,7 @@ impl World {
             let window = self.layout.queues()[lane.queue].window()?;
             let data = lane.have.data + far.owe.data;
             let ctl = u16::from(lane.have.ctl) + u16::from(far.owe.ctl);
-            let full = (data, ctl, lane.entries) == (window.rd_num(), window.rd_rsv().into(), 0);
+            let full = (data, ctl, lane.entries) == (far.window, window.rd_rsv().into(), 0);
             (!full).then(|| format!("{lane:?} and its other end {far:?}"))
         })
     }

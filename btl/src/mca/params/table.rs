@@ -128,7 +128,7 @@ pub static ROWS: &[Row] = &[
         level: 4,
         scope: Scope::AllEqual,
         help: "The queues of a connection, ascending by buffer size, separated by colons: \
-               P,size,rd_num[,rd_low[,rd_win[,rd_rsv]]] has buffers per peer and credits, \
+               P,size,rd_num[,rd_low[,rd_win[,rd_rsv[,rd_init]]]] has buffers per peer and credits, \
                S,size,rd_num[,rd_low[,sd_max[,rd_init[,srq_limit]]]] shares its buffers between all peers; X is as S over XRC, with one send \
                queue pair for all processes of a node, and is not mixed with P or S",
         apply: |params, value| {

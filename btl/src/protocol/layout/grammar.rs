@@ -14,8 +14,10 @@ const MIN_SIZE: u32 = MAX_CONTROL_PAYLOAD as u32;
 /// Half of the longest message that verbs know (2^31 bytes): the header must fit, too.
 const MAX_SIZE: u32 = 1 << 30;
 const DEFAULT_RD_NUM: u32 = 256;
+/// Least default of a P queue's `rd_init`.
+const MIN_RD_INIT: u32 = 4;
 
-const PER_PEER_FIELDS: &str = "at most 6 fields: P,size,rd_num,rd_low,rd_win,rd_rsv";
+const PER_PEER_FIELDS: &str = "at most 7 fields: P,size,rd_num,rd_low,rd_win,rd_rsv,rd_init";
 const SHARED_FIELDS: &str = "at most 7 fields: type,size,rd_num,rd_low,sd_max,rd_init,srq_limit";
 
 /// A piece of the text and where it begins.
@@ -112,8 +114,10 @@ fn per_peer<'a>(
     let widest = format!(" ({MIN_RD_RSV} keep credits moving, the header counts to {MAX_RD_RSV})");
     let (least, most) = (u32::from(MIN_RD_RSV), u32::from(MAX_RD_RSV));
     let rd_rsv = fields.number(Field::RdRsv, rd_num * 2 / rd_win, least, most, &widest)?;
+    let rd_init = fields.number(Field::RdInit, (rd_num / 8).max(MIN_RD_INIT), 1, rd_num, " (rd_num)")?;
     fields.finish(PER_PEER_FIELDS)?;
-    let kind = Kind::PerPeer { rd_win: narrow(rd_win), rd_rsv: u8::try_from(rd_rsv).unwrap_or(MAX_RD_RSV) };
+    let rd_rsv = u8::try_from(rd_rsv).unwrap_or(MAX_RD_RSV);
+    let kind = Kind::PerPeer { rd_win: narrow(rd_win), rd_rsv, rd_init: narrow(rd_init) };
     Ok(Queue { kind, size, rd_num: narrow(rd_num), rd_low: narrow(rd_low) })
 }
 

@@ -34,7 +34,7 @@ pub struct Lane {
     pub budget: SendBudget,
     /// Largest message (header included) that goes inline.
     pub max_inline: u32,
-    /// End-to-end credits and their window; shared queues have none.
+    /// End-to-end credits and the window that is open to the peer; shared queues have none.
     pub credits: Option<(Credits, Window)>,
     /// Receive slots whose buffers have been consumed and are to be posted again.
     pub consumed: Vec<u32>,
@@ -51,11 +51,11 @@ impl Lane {
     pub fn all(port: &OpenPort) -> Vec<Lane> {
         let (queues, config) = (port.layout().queues().iter().enumerate(), &port.config);
         let planned = |queue| send_depth(port.layout(), queue, config);
-        queues.map(|(index, q)| Lane::new(q.window(), planned(index), config.max_inline != 0)).collect()
+        queues.map(|(index, q)| Lane::new(q.first_window(), planned(index), config.max_inline != 0)).collect()
     }
 
     /// A lane without queue pair that may have `planned` send work requests out, `inline` ones
-    /// among them; `window` for a per-peer queue.
+    /// among them; `window` for a per-peer queue: what is posted at first.
     fn new(window: Option<Window>, planned: u32, inline: bool) -> Lane {
         Lane {
             channel: None,
@@ -120,6 +120,12 @@ impl Lane {
     #[inline]
     pub fn may_fetch(&self, most: Option<u16>) -> bool {
         most.is_none_or(|most| self.channel.as_ref().is_none_or(|channel| channel.reads() < most))
+    }
+
+    /// The message that has just taken a credit has taken the last one.
+    #[inline(always)] // with every message
+    pub fn is_out_of_credits(&self) -> bool {
+        self.credits.as_ref().is_some_and(|(credits, _)| !credits.has_data())
     }
 
     /// The next message may have to wait for an entry: only a completion brings one.

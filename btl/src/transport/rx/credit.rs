@@ -6,13 +6,14 @@
 
 use super::Rx;
 use super::slots::Chain;
-use crate::protocol::credits::Grant;
+use crate::protocol::credits::{Grant, Window};
+use crate::protocol::layout::Queue;
 use crate::protocol::wire::{Header, Kind as MessageKind};
 use crate::transport::Transport;
 use crate::transport::channel::Channel;
 use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::lane::Lane;
-use verbs::Buf;
+use verbs::{Buf, Qp};
 
 impl Rx {
     /// Fills a per-peer queue of the endpoint at position `index`: its connection has just come up.
@@ -21,22 +22,45 @@ impl Rx {
     /// Memory is short, or the device has refused a receive.
     pub fn post_lane(&mut self, index: u32, queue: usize, lane: &Lane) -> Result<(), String> {
         let (Some(qp), Some((_, window))) = (lane.qp(), &lane.credits) else { return Ok(()) };
+        let mut left = window.receives();
+        self.post_new((index, queue), qp, &mut left)
+    }
+
+    /// Posts `left` new buffers on a per-peer queue, and counts them down.
+    fn post_new(&mut self, (index, queue): (u32, usize), qp: &Qp, left: &mut u32) -> Result<(), String> {
         let pool = &mut self.queues[queue].bufs;
-        let mut left = window.receives() as usize;
-        while left != 0 {
+        while *left != 0 {
             let mut chain = Chain::new();
-            let filled = self.slots.fill((index, queue), pool, left, &mut chain).map_err(|e| e.to_string());
-            left -= chain.len();
-            let posted = filled.and_then(|()| {
+            let filled = self.slots.fill((index, queue), pool, *left as usize, &mut chain);
+            let count = chain.len() as u32;
+            let posted = filled.map_err(|error| error.to_string()).and_then(|()| {
                 qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf))
                     .map_err(|error| error.to_string())
             });
+            *left -= count - chain.len() as u32;
             if posted.is_err() {
                 self.slots.empty(chain, pool);
                 return posted;
             }
         }
         Ok(())
+    }
+
+    /// Opens a wider part of the whole window to the peer of a lane.
+    ///
+    /// # Errors
+    /// As many as could be posted are; the rest has to wait for the next time.
+    fn widen_lane(&mut self, name: (u32, usize), lane: &mut Lane, whole: &Window) -> Result<(), String> {
+        let (Some(Channel { qp, .. }), Some((credits, window))) = (&lane.channel, &mut lane.credits) else {
+            return Ok(());
+        };
+        let wanted = window.wanted();
+        let mut left = u32::from(wanted);
+        let posted = self.post_new(name, qp, &mut left);
+        let more = wanted - left as u16;
+        *window = whole.part(window.rd_num() + more);
+        credits.widened(more);
+        posted
     }
 
     /// Posts the consumed buffers of a per-peer lane again.
@@ -118,6 +142,17 @@ impl<C> Transport<C> {
         if let Err(error) = self.rx.repost_lane(ep, queue) {
             self.fail(index, &format!("post of a receive failed: {error}"));
         }
+    }
+
+    /// The peer has used up its credits for a queue.
+    #[cold]
+    pub(crate) fn widen(&mut self, index: u32, queue: usize) {
+        let whole = self.port.layout().queues().get(queue).and_then(Queue::window);
+        let (Some(whole), Some(lane)) = (whole, self.endpoints.lane(index, queue)) else { return };
+        if let Err(reason) = self.rx.widen_lane((index, queue), lane, &whole) {
+            log::debug!("queue {queue} of endpoint {index} stays as short as it is: {reason}");
+        }
+        self.send_credits_if_due(index, queue);
     }
 
     /// Everything that is no data message: credit messages, and what should not be.

@@ -12,7 +12,7 @@ use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport, Upcall};
-use verbs::Completion;
+use verbs::{Buf, Completion};
 
 /// Polls that found something, between two looks at what can wait.
 const BUSY_POLLS: u32 = 8;
@@ -110,10 +110,36 @@ impl<C> Transport<C> {
         };
         let len = len.min(buf.capacity() as usize);
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
-        let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
+        match header.filter(|h| usize::from(h.queue()) == queue) {
+            Some(header) => self.data_received((index, queue, slot), header, buf, len),
+            None => self.rare_received((index, queue, slot), buf, len),
+        }
+    }
+
+    /// A data message that has taken its sender's last credit; or no data message.
+    #[cold]
+    fn rare_received(&mut self, at: (u32, usize, u32), buf: Buf, len: usize) -> Option<Delivery> {
+        let (index, queue, slot) = at;
+        let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse_last(*head));
+        let per_peer = self.rx.queues[queue].shared.is_none();
+        let Some(header) = header.filter(|h| per_peer && usize::from(h.queue()) == queue) else {
             self.control(index, queue, slot, buf, len);
             return None;
         };
+        let delivery = self.data_received(at, header, buf, len);
+        self.widen(index, queue);
+        delivery
+    }
+
+    /// A data message has come, for an endpoint, over a queue, in a slot.
+    #[inline(always)] // with every message
+    fn data_received(
+        &mut self,
+        (index, queue, slot): (u32, usize, u32),
+        header: DataHeader,
+        buf: Buf,
+        len: usize,
+    ) -> Option<Delivery> {
         let Some(ep) = self.endpoints.get_mut(index) else {
             self.rx.repost(queue, slot, buf);
             return None;

@@ -40,7 +40,7 @@ impl<C> Transport<C> {
             return false;
         }
         let Some(grant) = self.tx.acquire(lane, id.index, queue) else { return false };
-        let header = DataHeader::new(tag, queue as u8, grant).emit();
+        let header = DataHeader::new(tag, queue as u8, grant).flag_last(lane.is_out_of_credits()).emit();
         let target = Target { to, queue: queue as u8, srq: None, scarce: self.tx.is_scarce(lane, queue) };
         let Some(channel) = &mut lane.channel else { return false };
         let request = Request::Inline([&header, head, body]);
@@ -172,11 +172,11 @@ impl<C> Transport<C> {
     /// Posts a message whose entry and credit have been taken: inline, or from its buffer.
     fn post_data(&mut self, lane: LaneId, mut message: Queued, grant: Grant) {
         let total = HEADER_LEN + message.len as usize;
-        let header = DataHeader::new(message.tag, lane.queue, grant).emit();
-        message.buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
         let Some(to) = self.endpoints.lane(lane.peer, lane.queue.into()) else {
             return self.tx.give_back(message.buf);
         };
+        let header = DataHeader::new(message.tag, lane.queue, grant).flag_last(to.is_out_of_credits()).emit();
+        message.buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
         let (inline, over_xrc) = (total <= to.max_inline as usize, to.channel.is_none());
         let posted = if inline {
             let posted = self.post(lane, Request::Inline([&message.buf.buf.as_slice()[..total]]));
