@@ -125,7 +125,7 @@ impl Peers {
 
     /// The incarnation and the ports of the process in `slot`, if it lives; it is not attached for that.
     pub fn identify(&self, slot: usize) -> Result<(u64, Vec<Card>), Errno> {
-        let map = self.glance(slot, BELL)?;
+        let map = self.glance(slot, HEADER_LEN)?;
         Ok((map.u64(H_NONCE).load(Ordering::Relaxed), card::read(&map)?))
     }
 
@@ -153,7 +153,7 @@ impl Peers {
             None => {
                 let whole = |file: &File| file.metadata().is_ok_and(|data| data.len() == SEGMENT_LEN as u64);
                 let file = segment::open_slot(&self.dir, slot).ok().filter(whole);
-                file.and_then(|file| Map::new(&file, RING_TABLE).ok()).iter().for_each(ring);
+                file.and_then(|file| Map::new(&file, HEADER_LEN).ok()).iter().for_each(ring);
             }
         }
     }

@@ -137,7 +137,7 @@ impl RecvQ {
             head: 0,
             withdrawn: 0,
             vouched_from: 0,
-            slots: Vec::with_capacity(size as usize),
+            slots: Vec::new(),
             lists: vec![ibv_sge::default(); listed as usize].into_boxed_slice(),
             displaced: HashMap::new(),
         })
@@ -307,8 +307,8 @@ impl RecvQ {
             let verdict = if slot.live { fine(self.list(at, slot.sges)) } else { None };
             let Some(fine) = verdict else { continue };
             self.slots[at].bad = !fine;
-            let len = self.place.len(slot.pos) & !rq::BAD;
-            self.place.set_len(slot.pos, if fine { len } else { len | rq::BAD });
+            let flag = if fine { 0 } else { rq::BAD };
+            self.place.change_len(slot.pos, |len| len & !rq::BAD | flag);
         }
     }
 

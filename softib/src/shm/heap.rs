@@ -1,4 +1,4 @@
-//! Where receive queues are placed in our segment: a first-fit allocator of whole pages. No extent crosses the border of an arena,
+//! Where receive queues are placed in our segment: a first-fit allocator of whole cache lines. No extent crosses the border of an arena,
 //! which is what peers map.
 //!
 //! The book-keeping is private to the owner (a sorted list of free extents); peers learn offsets from
@@ -6,7 +6,7 @@
 
 use super::layout::{ARENA, HEAP, HEAP_LEN};
 
-const PAGE: usize = 4096;
+const LINE: usize = 64;
 
 /// Free extents `(offset, len)`, sorted, never adjacent.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Default for Heap {
 impl Heap {
     /// The first hole of that many bytes in one arena; None: there is none.
     pub fn alloc(&mut self, len: usize) -> Option<Extent> {
-        let len = len.next_multiple_of(PAGE);
+        let len = len.next_multiple_of(LINE);
         let (at, offset) =
             self.free.iter().enumerate().find_map(|(at, &hole)| Some((at, start_in(hole, len)?)))?;
         let (start, free) = self.free[at];

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! 0        header        who owns this: magic, version, boot id, nonce, life word
-//! 4 KiB    bells         doorbell word, inbound bitmap
-//! 8 KiB    ring table    512 x 256 B, one control block per inbound ring
-//! 136 KiB  group table   256 x 32 B
+//! 3840     bells         doorbell word, inbound bitmap
+//! 4 KiB    ring table    512 x 256 B, one control block per inbound ring
+//! 132 KiB  group table   256 x 32 B
 //! 256 KiB  qp table      4096 x 128 B
 //! 1 MiB    mr table      65536 x 64 B
 //! 8 MiB    heap          64 MiB of receive queues, in arenas of 1 MiB
@@ -17,7 +17,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -70,11 +70,13 @@ pub const PORTS: usize = 8;
 pub const H_END: usize = H_PORTS + PORTS * PORT;
 
 /// 1 while the device thread sleeps and wants to be woken.
-pub const BELL: usize = 0x1000;
+pub const BELL: usize = 0xf00;
 /// One bit per inbound ring that has something and is not watched.
-pub const BITMAP: usize = 0x1040;
+pub const BITMAP: usize = 0xf40;
+/// The header and the bells.
+pub const HEADER_LEN: usize = 0x1000;
 
-pub const RING_TABLE: usize = 0x2000;
+pub const RING_TABLE: usize = HEADER_LEN;
 pub const RING_ENTRY: usize = 256;
 pub const R_OWNER: usize = 0;
 pub const R_INCARNATION: usize = 8;
@@ -85,7 +87,7 @@ pub const R_CONSUMED: usize = 128;
 pub const R_HAZARD: usize = 192;
 
 /// Multicast groups that queue pairs listen to (`super::groups`).
-pub const GROUP_TABLE: usize = 0x22000;
+pub const GROUP_TABLE: usize = 0x21000;
 pub const GROUP_ROW: usize = 32;
 pub const GROUPS: usize = 256;
 
@@ -117,7 +119,7 @@ pub const SEGMENT_LEN: usize = RING_DATA + RINGS * RING_LEN;
 pub const FIXED_LEN: usize = GROUP_TABLE + GROUPS * GROUP_ROW;
 
 const _: () = {
-    assert!(H_END <= BELL);
+    assert!(H_END <= BELL && BITMAP + RINGS / 8 <= HEADER_LEN);
     assert!(RING_TABLE + RINGS * RING_ENTRY <= GROUP_TABLE);
     assert!(GROUP_TABLE + GROUPS * GROUP_ROW <= QP_TABLE);
     assert!(QP_TABLE + QPS * QP_ENTRY <= MR_TABLE);

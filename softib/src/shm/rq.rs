@@ -1,10 +1,10 @@
 //! Receive queues that the initiator consumes with its own hand, in the target's segment.
 //!
 //! ```text
-//!   +0     posted   u32, written by the target
+//!   +0     posted   u32, written by the target (queues with one sender)
 //!   +64    head     u32, next position to claim (queues with many senders)
-//!   +128   lens     u32 each: bytes that fit, upper bit: a bad work request
-//!   ...    slots    u64 each (queues with many senders): position:32 owner:16 state:16
+//!   +128   lens     u32 each (queues with one sender): bytes that fit, upper bit: a bad work request
+//!   +128   entries  16 bytes each (queues with many senders): position:32 owner:16 state:16 | length, as above:32 | 0:32
 //! ```
 //!
 //! A queue with one sender (RC without SRQ): the initiator counts what it has consumed and looks at `posted` when its
@@ -19,7 +19,7 @@ use super::cells::prefetch;
 use super::map::Map;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const HEAD: usize = 64;
 const LENS: usize = 128;
@@ -31,9 +31,6 @@ const POSTED: u64 = 1;
 const CLAIMED: u64 = 2;
 /// Delivered, or taken back by the target.
 const DONE: u64 = 3;
-
-/// What the kernel maps around a page that is read, unless it has been told otherwise.
-const MOST_AROUND: usize = 64 << 10;
 
 /// More than there are receives in the largest queue.
 const CLAIM_TRIES: u32 = 1 << 20;
@@ -53,13 +50,16 @@ pub struct Shape {
 
 impl Shape {
     /// Bytes that such a queue takes.
-    pub fn bytes(self) -> usize {
-        slots_at(self.size) + if self.shared { self.size as usize * 8 } else { 0 }
+    pub const fn bytes(self) -> usize {
+        LENS + self.size as usize * if self.shared { size_of::<Entry>() } else { 4 }
     }
 }
 
-fn slots_at(size: u32) -> usize {
-    LENS + (size as usize * 4).next_multiple_of(64)
+/// One position of a queue with many senders: in one cache line, and in one page.
+#[repr(C, align(16))]
+struct Entry {
+    slot: AtomicU64,
+    len: AtomicU32,
 }
 
 /// The place of a queue in a mapped segment; its bounds are checked once.
@@ -71,7 +71,7 @@ pub struct Place {
     /// Where it begins in the segment: peers find it by that.
     pub offset: usize,
     pub size: u32,
-    /// It has slots.
+    /// It has entries, which many senders claim.
     shared: bool,
     at: NonNull<u8>,
 }
@@ -100,10 +100,7 @@ impl Place {
     /// Maps the pages of its first positions for writing. A first read would map those around it, too: they
     /// belong to the queues of others.
     pub fn map_pages(&self) {
-        let len = if self.shared { slots_at(self.size) + 8 } else { LENS + 4 };
-        if len <= MOST_AROUND {
-            self.map.populate(self.within, len);
-        }
+        self.map.populate(self.within, LENS);
     }
 
     /// How many receives have been posted in all (queues with one sender).
@@ -113,7 +110,7 @@ impl Place {
         unsafe { self.at.cast::<AtomicU32>().as_ref() }
     }
 
-    /// The length word of position `pos`.
+    /// The length word of position `pos` (queues with one sender).
     #[inline(always)]
     fn length(&self, pos: u32) -> &AtomicU32 {
         let at = LENS + (pos & (self.size - 1)) as usize * 4;
@@ -121,14 +118,20 @@ impl Place {
         unsafe { self.at.add(at).cast::<AtomicU32>().as_ref() }
     }
 
-    fn slot_at(&self, pos: u32) -> usize {
-        self.within + slots_at(self.size) + (pos & (self.size - 1)) as usize * 8
+    /// What is said of position `pos`.
+    #[inline(always)]
+    fn entry(&self, pos: u32) -> &Entry {
+        assert!(self.shared, "a queue with one sender has no entries");
+        let at = LENS + (pos & (self.size - 1)) as usize * size_of::<Entry>();
+        // SAFETY: a queue with many senders (checked above) has `size` entries behind LENS, all inside the place (checked by new), which
+        // begins at a multiple of 64; atomics tolerate other processes.
+        unsafe { self.at.add(at).cast::<Entry>().as_ref() }
     }
 
     /// Empties the queue so that the next receive posted has position 0 (target).
     pub fn reset(&self) {
         for pos in 0..if self.shared { self.size } else { 0 } {
-            self.map.u64(self.slot_at(pos)).store(0, Ordering::Relaxed);
+            self.entry(pos).slot.store(0, Ordering::Relaxed);
         }
         self.map.u32(self.within + HEAD).store(0, Ordering::Relaxed);
         self.count().store(0, Ordering::Release);
@@ -149,9 +152,9 @@ impl Place {
     /// Posts position `pos` in a queue with many senders; returns the owner of the claim it displaces (target).
     #[inline]
     pub fn post_shared(&self, pos: u32, len: u32) -> Option<usize> {
-        let slot = self.map.u64(self.slot_at(pos));
+        let Entry { slot, len: length } = self.entry(pos);
         let old = slot.load(Ordering::Acquire);
-        self.length(pos).store(len, Ordering::Relaxed);
+        length.store(len, Ordering::Relaxed);
         if old & 0xffff == CLAIMED {
             // Its claimer may have died before it moved the head, and then no sender could pass any
             // more.
@@ -168,14 +171,14 @@ impl Place {
         if !self.shared {
             return None;
         }
-        let value = self.map.u64(self.slot_at(pos)).load(Ordering::Acquire);
+        let value = self.entry(pos).slot.load(Ordering::Acquire);
         (value & 0xffff == CLAIMED && (value >> 32) as u32 == pos).then_some((value >> 16 & 0xffff) as usize)
     }
 
     /// Marks a claimed position as delivered (target).
     #[inline]
     pub fn delivered(&self, pos: u32) {
-        let slot = self.map.u64(self.slot_at(pos));
+        let slot = &self.entry(pos).slot;
         if (slot.load(Ordering::Relaxed) >> 32) as u32 == pos {
             slot.store(word(pos, 0, DONE), Ordering::Relaxed);
         }
@@ -186,7 +189,7 @@ impl Place {
         if !self.shared {
             return true;
         }
-        let slot = self.map.u64(self.slot_at(pos));
+        let slot = &self.entry(pos).slot;
         let posted = word(pos, 0, POSTED);
         slot.compare_exchange(posted, word(pos, 0, DONE), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -210,8 +213,9 @@ impl Place {
     }
 
     /// Changes the length word of a posted position; an initiator that has read it already goes by the old one (target).
-    pub fn set_len(&self, pos: u32, len: u32) {
-        self.length(pos).store(len, Ordering::Relaxed);
+    pub fn change_len(&self, pos: u32, change: impl Fn(u32) -> u32) {
+        let length = if self.shared { &self.entry(pos).len } else { self.length(pos) };
+        length.store(change(length.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
     /// Claims the next receive for ring `owner` (initiator, queue with many senders).
@@ -223,7 +227,7 @@ impl Place {
         // Others who win make progress, so this ends long before, unless the queue is corrupt.
         for _ in 0..CLAIM_TRIES {
             let pos = head.load(Ordering::Acquire);
-            let slot = self.map.u64(self.slot_at(pos));
+            let Entry { slot, len } = self.entry(pos);
             let value = slot.load(Ordering::Acquire);
             if (value >> 32) as u32 != pos || value & 0xffff == 0 {
                 // An older lap: nothing posted here, unless another sender moved the head
@@ -234,7 +238,7 @@ impl Place {
                 }
                 continue;
             }
-            let len = self.length(pos).load(Ordering::Relaxed);
+            let len = len.load(Ordering::Relaxed);
             let won = value & 0xffff == POSTED
                 && slot
                     .compare_exchange(value, word(pos, owner, CLAIMED), Ordering::AcqRel, Ordering::Relaxed)
