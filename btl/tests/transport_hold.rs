@@ -20,7 +20,7 @@ fn flood(layout: &str, bound: u32, pairs: &[(usize, usize)], tag: u8) -> Vec<Sta
     let mut config = config(layout);
     config.hold = Bound::of_peer(bound);
     let mut world = World::with("hold", config, 3);
-    let mut most = vec![0; 3];
+    let (mut most, mut most_held) = (vec![0; 3], vec![0; 3]);
     for i in 0..400 {
         for (from, to) in pairs {
             let message = world.model.message([60, 8000][i % 7 / 6], tag);
@@ -29,10 +29,10 @@ fn flood(layout: &str, bound: u32, pairs: &[(usize, usize)], tag: u8) -> Vec<Sta
         if i % 3 == 0 {
             world.poll(i / 3 % 3);
         }
-        note(&world, &mut most);
+        note(&world, &mut most, &mut most_held);
     }
     world.until("every message arrives", |w| {
-        note(w, &mut most);
+        note(w, &mut most, &mut most_held);
         w.nothing_waits() && w.model.is_empty()
     });
     world.drain();
@@ -40,14 +40,22 @@ fn flood(layout: &str, bound: u32, pairs: &[(usize, usize)], tag: u8) -> Vec<Sta
     for (side, stats) in stats.iter().enumerate() {
         let allowed = u64::from(16 * bound) + 2 + 2 * stats.trickled;
         assert!(u64::from(most[side]) <= allowed, "{layout}: {} answers wait, {stats:?}", most[side]);
+        let held = (stats.held_high == 0) == (stats.held == 0) && stats.held_high <= stats.held;
+        assert!(
+            held && stats.held_high >= most_held[side],
+            "{layout}: {} were held, {stats:?}",
+            most_held[side]
+        );
     }
     world.close();
     stats
 }
 
-fn note(world: &World, most: &mut [u32]) {
-    for (most, side) in most.iter_mut().zip(&world.sides) {
-        *most = side.transport.audit().answers.max(*most);
+fn note(world: &World, most: &mut [u32], most_held: &mut [u64]) {
+    for (side, (most, held)) in world.sides.iter().zip(most.iter_mut().zip(most_held)) {
+        let audit = side.transport.audit();
+        *most = audit.answers.max(*most);
+        *held = (audit.held as u64).max(*held);
     }
 }
 

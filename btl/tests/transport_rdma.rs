@@ -36,7 +36,7 @@ fn put_and_get_move_the_right_bytes_and_no_others() {
         let near = Memory::new(&world.sides[0].transport, noise(1));
         let far = Memory::new(&world.sides[1].transport, noise(2));
         let (mut near_model, mut far_model) = (near.bytes.to_vec(), far.bytes.to_vec());
-        let mut started = 0;
+        let (mut started, mut put, mut got) = (0, 0, 0);
         for round in 0..120 {
             // Disjoint slots: operations of one round may pass each other.
             let slot = LEN / 120 * round;
@@ -47,6 +47,7 @@ fn put_and_get_move_the_right_bytes_and_no_others() {
                 RdmaOp::Write => far_model[slot..slot + len].copy_from_slice(&near_model[slot..slot + len]),
                 RdmaOp::Read => near_model[slot..slot + len].copy_from_slice(&far_model[slot..slot + len]),
             }
+            *if op == RdmaOp::Write { &mut put } else { &mut got } += len as u64;
             started += 1;
             world.send(0, 1, 64);
         }
@@ -63,6 +64,13 @@ fn put_and_get_move_the_right_bytes_and_no_others() {
         assert_eq!(done, (0..started).collect::<Vec<_>>());
         assert!(near.bytes[..] == near_model[..] && far.bytes[..] == far_model[..], "{layout}: wrong bytes");
         world.drain();
+        let bytes = [0, 1].map(|side| world.sides[side].transport.counted());
+        let bytes = bytes.map(|stats| (stats.bytes_sent, stats.bytes_received));
+        assert_eq!(
+            bytes,
+            [(put + 120 * 64, got), (0, 120 * 64)],
+            "{layout}: each counts its own puts and gets"
+        );
         world.close();
     }
 }

@@ -43,6 +43,7 @@ fn a_stream_of_small_messages_takes_a_completion_for_every_twelfth_at_most() {
         let stats = stream(&mut world, 4000, 8);
         assert!(stats.sent_inline > 3900, "{layout}: {stats:?}");
         assert!(stats.completions * 12 <= 4000, "{layout}: {stats:?}");
+        assert_eq!(stats.unsignalled_high, 16, "{layout}: {stats:?}");
         world.close();
     }
 }
@@ -53,6 +54,7 @@ fn without_unsignalled_sends_each_message_has_its_completion() {
         let mut world = world("each", layout, 2, 0, 4096);
         let stats = stream(&mut world, 500, 8);
         assert!(stats.completions >= 500, "{layout}: {stats:?}");
+        assert_eq!(stats.unsignalled_high, 0, "{layout}: {stats:?}");
         world.close();
     }
 }

@@ -1,4 +1,4 @@
-//! What messages wait for is counted: a connection, a credit, an entry, a share.
+//! What messages wait for is counted: a connection, a credit, an entry, a share; and how near to that they came, and their bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -28,6 +28,80 @@ fn burst(layout: &str, sides: usize, count: usize, len: usize) -> Stats {
 fn a_message_without_a_credit_is_counted() {
     let stats = burst("P,256,4,2,2,2", 2, 100, 8);
     assert!(stats.stalled_credits > 0 && stats.stalled_shared == 0, "{stats}");
+    assert_eq!(stats.credits_low, 0, "{stats}");
+}
+
+#[test]
+fn the_fewest_credits_that_were_left_stay_known_when_they_are_back_and_when_the_peer_has_gone() {
+    let mut world = World::new("low", "P,256,32,24,16,4,32", 2);
+    world.send(0, 1, 8);
+    world.drain();
+    let low = |w: &World| w.sides[0].transport.counted().credits_low;
+    assert_eq!(low(&world), 31, "one message was sent, of 32 credits");
+    (0..20).for_each(|_| world.send(0, 1, 8));
+    assert_eq!(low(&world), 11, "no credit has come back yet");
+    world.drain();
+    world.send(0, 1, 8);
+    world.drain();
+    let back = world.sides[0].transport.audit().lanes[0].have.data;
+    assert!(back > 11 && low(&world) == 11, "{back} credits are back");
+    world.remove(1, 0);
+    world.remove(0, 1);
+    let stats = world.sides[0].transport.counted();
+    assert_eq!((stats.credits_low, stats.stalled_credits), (11, 0), "{stats}");
+    world.close();
+}
+
+#[test]
+fn without_a_queue_of_credits_there_is_no_lowest() {
+    assert_eq!(burst("S,256,64,48,32", 2, 10, 8).credits_low, u64::MAX);
+}
+
+#[test]
+fn bytes_are_counted_by_peer_and_those_of_a_peer_that_has_gone_stay() {
+    for layout in ["P,128,64,48,16:S,20000,64,48,32", "X,128,64,48,32:X,20000,64,48,32"] {
+        let mut world = World::new("bytes", layout, 3);
+        for (to, len, count) in [(1, 8, 10), (1, 5000, 3), (2, 100, 4)] {
+            (0..count).for_each(|_| world.send(0, to, len));
+        }
+        world.send(1, 0, 30);
+        world.drain();
+        let of = |side: &common::Side, peer: u64| {
+            side.transport.traffic().remove(&peer).map(|t| (t.sent, t.received))
+        };
+        let names: Vec<u64> = world.sides.iter().map(|side| side.name).collect();
+        let (first, second) = (15_080, 400);
+        for gone in [false, true] {
+            if gone {
+                world.remove(1, 0);
+                world.remove(0, 1);
+            }
+            let [ours, theirs] = [0, 1].map(|side| world.sides[side].transport.counted());
+            assert_eq!(of(&world.sides[0], names[1]), Some((first, 30)), "{layout}: {ours}");
+            assert_eq!(of(&world.sides[0], names[2]), Some((second, 0)), "{layout}: {ours}");
+            assert_eq!(of(&world.sides[1], names[0]), Some((30, first)), "{layout}: {theirs}");
+            let bytes =
+                (ours.bytes_sent, ours.bytes_received, ours.peer_bytes_sent, ours.peer_bytes_received);
+            assert_eq!(bytes, (first + second, 30, first, 30), "{layout}: {ours}");
+        }
+        world.close();
+    }
+}
+
+#[test]
+fn receives_that_go_to_the_device_in_lists_are_counted() {
+    let mut world = World::new("lists", "P,128,64,48,16,4,64:S,8192,64,48,32", 2);
+    let none = world.sides[1].transport.counted();
+    assert_eq!(none.recv_chained, 16, "what the shared queue holds from the start: {none}");
+    world.send(0, 1, 8);
+    world.drain();
+    let first = world.sides[1].transport.counted();
+    assert!(first.recv_chained >= 16 + 64 + 4 && first.recv_chained <= 16 * first.recv_chains, "{first}");
+    (0..500).for_each(|_| world.send(0, 1, 8));
+    world.drain();
+    let later = world.sides[1].transport.counted();
+    assert!(later.recv_chained >= first.recv_chained + 400, "{first}, then {later}");
+    world.close();
 }
 
 #[test]
@@ -60,5 +134,7 @@ fn markers_and_growth_of_shared_queues_are_counted() {
     let (sender, receiver) = (world.sides[0].transport.counted(), world.sides[1].transport.counted());
     assert!(sender.markers > 0, "{sender}");
     assert!(receiver.srq_grown > 0, "{receiver}");
+    assert_eq!(receiver.cq_grown, sender.cq_grown);
+    assert!(sender.cq_grown > 0, "64 entries are too few for a peer: {sender}");
     world.close();
 }

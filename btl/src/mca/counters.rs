@@ -1,13 +1,14 @@
 //! The transport's counters as MPI_T performance variables, and `docs/counters.md`. Each is declared
 //! once, in `transport::stats`.
 //!
-//! A variable is a counter bound to no object, read-only and continuous: a session reads what has
-//! been counted since its handle was made, over all ports of the process.
+//! A variable is a counter or a mark, bound to no object, read-only and continuous: a session reads
+//! what has been counted since its handle was made, over all ports of the process, and the highest or
+//! lowest since the process began.
 
 use super::entry::TRANSPORT;
 use super::guard::guard;
-use crate::transport::stats::Stats;
-use opal_sys::{Base, CounterVar, OPAL_SUCCESS, ReadCounterFn, mca_base_component_t};
+use crate::transport::stats::{Kind, Stats};
+use opal_sys::{Base, CounterClass, CounterVar, OPAL_SUCCESS, ReadCounterFn, mca_base_component_t};
 use std::ffi::{CString, c_int, c_void};
 
 /// Counters are for tuners.
@@ -19,8 +20,9 @@ macro_rules! readers {
 }
 
 /// The functions that read counters, as many as there may be.
-const READERS: [ReadCounterFn; 40] = readers![
-    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39
+const READERS: [ReadCounterFn; 64] = readers![
+    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
+    32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
 ];
 
 const _: () = assert!(Stats::TABLE.len() <= READERS.len(), "more counters than functions that read them");
@@ -35,12 +37,21 @@ const _: () = assert!(Stats::TABLE.len() <= READERS.len(), "more counters than f
 pub unsafe fn register(base: &Base, component: *const mca_base_component_t) -> Result<(), c_int> {
     for (counter, read) in Stats::TABLE.iter().zip(READERS) {
         let (name, help) = (text(counter.name), text(&one_line(counter.help)));
-        let var = CounterVar { name: &name, help: &help, level: LEVEL };
+        let var = CounterVar { name: &name, help: &help, level: LEVEL, class: class(counter.kind) };
         // SAFETY: the caller vouches for the component; Open MPI takes the variables of a component
         // back when that is closed, before the functions are unloaded.
         unsafe { base.register_counter(component, &var, read) }?;
     }
     Ok(())
+}
+
+/// MPI's word for what a counter's value does.
+fn class(kind: Kind) -> CounterClass {
+    match kind {
+        Kind::Sum => CounterClass::Counter,
+        Kind::Highest => CounterClass::HighWatermark,
+        Kind::Lowest => CounterClass::LowWatermark,
+    }
 }
 
 /// Counter number `N` of all ports.
@@ -74,18 +85,27 @@ mod tests {
 
 Made from the table in `btl/src/transport/stats.rs`; please change it there.
 
-What the ports of a process count, as performance variables of MPI's tool interface (MPI_T): class counter, type `unsigned long long`, bound to no
-object, read-only, continuous. A handle reads what has been counted since it was made. Every name has the prefix `btl_oxib_`.
-`mpirun --mca btl_oxib_stats 1` has each process print those that are not zero, for each port, at its end.
+What the ports of a process count, as performance variables of MPI's tool interface (MPI_T): type `unsigned long long`, bound to no object,
+read-only, continuous. Every name has the prefix `btl_oxib_`. The kind is the variable's class:
 
-| name | what it counts |
-|------|----------------|
+* sum (`MPI_T_PVAR_CLASS_COUNTER`): a handle reads what has been counted since it was made, over all ports.
+* highest (`MPI_T_PVAR_CLASS_HIGHWATERMARK`) and lowest (`MPI_T_PVAR_CLASS_LOWWATERMARK`): the mark since the process began, whenever the handle
+  was made, over all ports.
+
+`mpirun --mca btl_oxib_stats 1` has each process print those that have counted something, for each port, at its end; behind them, in a line of its own, the
+bytes to and from each peer. Tools read the sum of all peers and the largest one of each direction instead: a variable that is bound to no object cannot
+say which peer an element is of, Open MPI fixes the number of elements when a handle is made, before most peers are known, and its objects with peers,
+communicators, are unknown to a BTL.
+
+| name | kind | what it counts |
+|------|------|----------------|
 ";
 
     #[test]
     fn the_page_in_docs_is_the_one_of_the_table() {
         let row = |counter: &crate::transport::stats::Counter| {
-            format!("| `{}` | {} |\n", counter.name, one_line(counter.help))
+            let kind = format!("{:?}", counter.kind).to_lowercase();
+            format!("| `{}` | {kind} | {} |\n", counter.name, one_line(counter.help))
         };
         let page = Stats::TABLE.iter().fold(HEAD.to_owned(), |page, counter| page + &row(counter));
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/counters.md");
@@ -99,10 +119,11 @@ object, read-only, continuous. A handle reads what has been counted since it was
     #[test]
     fn each_function_reads_its_own_counter() {
         let mut value = 7u64;
-        for read in READERS {
+        let starts = Stats::TABLE.iter().map(|counter| counter.kind.start());
+        for (read, start) in READERS.into_iter().zip(starts.chain(std::iter::repeat(0))) {
             // SAFETY: a place for the value.
             let status = unsafe { read(std::ptr::null(), (&raw mut value).cast(), std::ptr::null_mut()) };
-            assert_eq!((status, value), (OPAL_SUCCESS, 0), "nothing is open in this process");
+            assert_eq!((status, value), (OPAL_SUCCESS, start), "nothing is open in this process");
         }
     }
 }

@@ -177,7 +177,13 @@ impl Credits {
     /// queue the fragment.
     #[inline]
     pub fn acquire(&mut self) -> Option<Grant> {
-        if self.data == 0 {
+        self.acquire_of_more_than(0)
+    }
+
+    /// The same, if there are more than `kept`.
+    #[inline]
+    pub fn acquire_of_more_than(&mut self, kept: u16) -> Option<Grant> {
+        if self.data <= kept {
             return None;
         }
         self.data -= 1;

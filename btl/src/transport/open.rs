@@ -5,14 +5,16 @@ use super::Transport;
 use super::config::Config;
 use super::device::Port;
 use super::endpoint::Endpoints;
+use super::endpoint::traffic::Traffic;
 use super::port::queue::words;
 use super::port::{OpenError, Opened};
-use super::rx::{CtsRecvs, Rx};
+use super::rx::{Chains, CtsRecvs, Rx};
 use super::stats::Stats;
 use super::tx::Tx;
 use super::tx::path::Paths;
 use super::upcall::Upcalls;
 use crate::protocol::layout::Layout;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use verbs::Pd;
 
@@ -51,6 +53,16 @@ impl<C> Transport<C> {
         let mut stats = self.stats;
         stats.markers = self.tx.markers;
         stats.srq_grown = self.rx.grown();
+        let Chains { lists, receives } = self.rx.slots.chains();
+        (stats.recv_chains, stats.recv_chained) = (lists, receives);
+        stats.cq_grown = u64::from(self.port.recv_room.grown()) + u64::from(self.port.send_room.grown());
+        stats.note_credits(self.endpoints.fewest_credits());
+        for Traffic { sent, received } in self.traffic().into_values() {
+            stats.bytes_sent += sent;
+            stats.bytes_received += received;
+            stats.peer_bytes_sent = stats.peer_bytes_sent.max(sent);
+            stats.peer_bytes_received = stats.peer_bytes_received.max(received);
+        }
         for (name, count) in self.connection_counters() {
             if name.ends_with("_raced") {
                 stats.cm_raced += count;
@@ -59,6 +71,11 @@ impl<C> Transport<C> {
             }
         }
         stats
+    }
+
+    /// Bytes to and from each peer, by its name; those of peers that are gone among them.
+    pub fn traffic(&self) -> BTreeMap<u64, Traffic> {
+        self.endpoints.traffic()
     }
 
     /// The protection domain.

@@ -78,6 +78,29 @@ pub struct CounterVar<'a> {
     pub help: &'a CStr,
     /// 1 to 9, as of parameters.
     pub level: u8,
+    /// What becomes of its value.
+    pub class: CounterClass,
+}
+
+/// What a counter's value does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CounterClass {
+    /// It grows with each event; a handle reads what has been counted since it was made.
+    Counter,
+    /// It is the highest that there has been.
+    HighWatermark,
+    /// It is the lowest that there has been.
+    LowWatermark,
+}
+
+impl CounterClass {
+    fn number(self) -> c_int {
+        match self {
+            CounterClass::Counter => MCA_BASE_PVAR_CLASS_COUNTER,
+            CounterClass::HighWatermark => MCA_BASE_PVAR_CLASS_HIGHWATERMARK,
+            CounterClass::LowWatermark => MCA_BASE_PVAR_CLASS_LOWWATERMARK,
+        }
+    }
 }
 
 impl Base {
@@ -206,7 +229,7 @@ impl Base {
                 var.name.as_ptr(),
                 var.help.as_ptr(),
                 c_int::from(var.level.clamp(1, 9)) - 1,
-                MCA_BASE_PVAR_CLASS_COUNTER,
+                var.class.number(),
                 MCA_BASE_VAR_TYPE_UNSIGNED_LONG_LONG,
                 ptr::null_mut(),
                 MCA_BASE_VAR_BIND_NO_OBJECT,

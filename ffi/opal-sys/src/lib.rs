@@ -38,7 +38,7 @@ mod v4_1;
 mod v5_0;
 
 pub use abi::Abi;
-pub use base::{Base, CounterVar, ReadCounterFn, StringVar};
+pub use base::{Base, CounterClass, CounterVar, ReadCounterFn, StringVar};
 pub use btl::*;
 pub use class::*;
 pub use convertor::*;

@@ -58,7 +58,9 @@ pub const MCA_BASE_VAR_TYPE_SIZE_T: mca_base_var_type_t = 4;
 pub const MCA_BASE_VAR_TYPE_STRING: mca_base_var_type_t = 5;
 pub const MCA_BASE_VAR_TYPE_BOOL: mca_base_var_type_t = 7;
 
-/// Performance variables: a counter, bound to no object; what its value may be taken for.
+/// Performance variables: marks and a counter, bound to no object; what a value may be taken for.
+pub const MCA_BASE_PVAR_CLASS_HIGHWATERMARK: std::ffi::c_int = 4;
+pub const MCA_BASE_PVAR_CLASS_LOWWATERMARK: std::ffi::c_int = 5;
 pub const MCA_BASE_PVAR_CLASS_COUNTER: std::ffi::c_int = 6;
 pub const MCA_BASE_VAR_BIND_NO_OBJECT: std::ffi::c_int = 0;
 pub type mca_base_pvar_flag_t = u32;

@@ -54,12 +54,17 @@ fn counters(setting: &Setting) -> Result<()> {
     let job = setting.job(2, "counters")?.arguments([format!("btl_{name}_")]);
     let job = job.parameter(&format!("btl_{name}_stats"), "1");
     let finished = passes(&job, "counters", DEADLINE)?;
-    let told = finished.output.lines().filter(|line| line.contains("has counted: sent_inline ")).count();
-    if told == 2 {
+    let lines = |of: &str| finished.output.lines().filter(|line| line.contains(of)).count();
+    let peers = ["bytes-in): 1 ", "bytes-in): 0 "].map(lines);
+    let (told, peers) =
+        (lines("has counted: sent_inline "), peers.into_iter().filter(|count| *count == 1).count());
+    if (told, peers) == (2, 2) {
         return Ok(());
     }
     let Failure(text) = job.explain(&finished);
-    Err(Failure(format!("{told} of 2 ranks print what they have counted: {text}")))
+    Err(Failure(format!(
+        "{told} of 2 ranks print what they have counted, {peers} the bytes of their peer: {text}"
+    )))
 }
 
 fn local(setting: &Setting) -> Result<()> {

@@ -6,7 +6,7 @@ use super::{Cookie, Module, Place, State};
 use crate::mca::timelines;
 use crate::protocol::regcache::Counters;
 use crate::transport::stats::Stats;
-use crate::transport::{EpId, Transport, Upcall};
+use crate::transport::{EpId, Transport, Upcall, traffic};
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,6 +46,8 @@ impl Module {
             reg_misses: misses,
             reg_evicted: evicted,
             reg_invalidated: invalidated,
+            // The device counts over the whole process.
+            rnr: if self.place.soft && self.place.index == 0 { softib::stats().rnr } else { 0 },
             ..transport.counted()
         }
     }
@@ -106,6 +108,8 @@ impl Module {
         log::debug!("module {index}: {stats:?}");
         if self.at_end.tells {
             crate::mca::log::tell(&format!("{name} has counted: {stats}"));
+            let bytes = traffic::text(&transport.traffic(), self.abi.my_name().word() >> 32);
+            crate::mca::log::tell(&format!("{name} has carried (rank bytes-out/bytes-in): {bytes}"));
         }
         CLOSED.lock().unwrap_or_else(PoisonError::into_inner).add(&stats);
         log::debug!("module {index}: connections {:?}", transport.connection_counters());

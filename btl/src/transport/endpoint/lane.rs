@@ -36,6 +36,8 @@ pub struct Lane {
     pub max_inline: u32,
     /// End-to-end credits and the window that is open to the peer; shared queues have none.
     pub credits: Option<(Credits, Window)>,
+    /// Fewest credits that a message has left.
+    fewest: u16,
     /// Receive slots whose buffers have been consumed and are to be posted again.
     pub consumed: Vec<u32>,
     /// Messages that have had to wait, and those of them that have been posted or given up; both
@@ -64,6 +66,7 @@ impl Lane {
             budget: SendBudget::new(0),
             max_inline: 0,
             credits: window.map(|w| (Credits::new(&w), w)),
+            fewest: window.map_or(0, |w| w.rd_num()),
             consumed: Vec::new(),
             queued: 0,
             served: 0,
@@ -190,10 +193,26 @@ impl Lane {
         if !self.budget.acquire_leaving(CONTROL_WQES) {
             return None;
         }
+        match credits.acquire_of_more_than(self.fewest) {
+            None => self.acquire_of_fewest(),
+            grant => grant,
+        }
+    }
+
+    /// Takes a credit where there have never been fewer, or gives the entry back: there is none.
+    #[cold]
+    fn acquire_of_fewest(&mut self) -> Option<Grant> {
+        let (credits, _) = self.credits.as_mut()?;
         let grant = credits.acquire();
-        if grant.is_none() {
-            self.budget.release(1);
+        match grant {
+            Some(_) => self.fewest = credits.data(),
+            None => self.budget.release(1),
         }
         grant
+    }
+
+    /// Fewest credits that a message has left on a per-peer queue.
+    pub fn fewest_credits(&self) -> Option<u16> {
+        self.credits.as_ref().map(|_| self.fewest)
     }
 }

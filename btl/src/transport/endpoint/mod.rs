@@ -10,6 +10,8 @@ pub mod state;
 mod table;
 /// When what happened to each connection.
 pub mod timeline;
+/// Bytes to and from each peer.
+pub mod traffic;
 
 use crate::transport::channel::{Connection, Operation};
 pub use table::Endpoints;
@@ -22,6 +24,7 @@ use route::XrcRoute;
 use state::{Action, Event, Handshake, State};
 use std::collections::VecDeque;
 use std::time::Duration;
+use traffic::Traffic;
 
 /// Names an endpoint for the upper layer, however often it is connected anew; stale ones are
 /// recognised.
@@ -72,6 +75,8 @@ pub struct Endpoint<C> {
     pub peer_has_sent: bool,
     /// Send work requests that the device owns.
     pub outstanding: u32,
+    /// Bytes to it and from it, whatever the connection.
+    pub traffic: Traffic,
     /// RDMA operations among them, but for those over X queues, which their path counts.
     pub rdma_out: u32,
     /// Callbacks of the upper layer that have not returned.
@@ -109,6 +114,7 @@ impl<C> Endpoint<C> {
             patience: CONNECT_PATIENCE,
             peer_has_sent: false,
             outstanding: 0,
+            traffic: Traffic::default(),
             rdma_out: 0,
             owed: Callbacks::default(),
             peer,

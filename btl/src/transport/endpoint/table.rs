@@ -5,12 +5,13 @@ use super::lane::Lane;
 use super::numbers::of_label;
 use super::state::State;
 use super::timeline::Record;
+use super::traffic::Traffic;
 use super::{Endpoint, EpId};
 use crate::transport::channel::Connection;
 use crate::transport::wrid::GENERATION_MASK;
 use cpc::EndpointKey;
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// All endpoints. A position is used again; epochs tell apart the connections that it has had.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct Endpoints<C> {
     /// The connection at each position, current or last.
     epochs: Vec<u32>,
     by_name: HashMap<u64, u32>,
+    /// Bytes to and from peers whose endpoints are gone, by their names.
+    pub(super) gone: BTreeMap<u64, Traffic>,
     /// Timelines of endpoints that are gone, if they are wanted.
     pub(super) history: Option<Vec<Record>>,
 }
@@ -27,7 +30,8 @@ impl<C> Endpoints<C> {
     /// No endpoint; the timelines of those that go are kept if they are wanted.
     pub fn new(keep_timelines: bool) -> Endpoints<C> {
         let history = keep_timelines.then(Vec::new);
-        Endpoints { table: Slab::new(), epochs: Vec::new(), by_name: HashMap::new(), history }
+        let (by_name, gone) = (HashMap::new(), BTreeMap::new());
+        Endpoints { table: Slab::new(), epochs: Vec::new(), by_name, gone, history }
     }
 
     /// The endpoint at a position.
@@ -91,10 +95,11 @@ impl<C> Endpoints<C> {
         id
     }
 
-    /// Takes the endpoint at a position out, and keeps its timeline if that is wanted.
+    /// Takes the endpoint at a position out, and keeps its bytes, and its timeline if that is wanted.
     pub fn remove(&mut self, index: u32) -> Option<Box<Endpoint<C>>> {
         let ep = self.table.try_remove(index as usize)?;
         self.by_name.remove(&ep.peer);
+        self.gone.entry(ep.peer).or_default().add(ep.traffic);
         if let Some(history) = &mut self.history {
             history.extend(Record::of(&ep));
         }

@@ -8,6 +8,7 @@
 
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::state::Event;
+use crate::transport::endpoint::traffic::fewest_credits;
 use crate::transport::endpoint::{Endpoint, Endpoints, EpId};
 use crate::transport::wrid::GENERATION_MASK;
 use crate::transport::{Transport, Upcall};
@@ -163,6 +164,7 @@ impl<C> Transport<C> {
     pub(crate) fn end_epoch(&mut self, index: u32, epoch: u32, lanes: Vec<Lane>, outstanding: u32) {
         self.endpoints.set_epoch(index, (epoch + 1) & GENERATION_MASK);
         self.tx.outstanding -= outstanding;
+        self.stats.note_credits(fewest_credits(&lanes));
         self.rx.release(index);
         // Over XRC, what has not completed still will: the send queue pair serves others.
         if !self.paths.are_used() {

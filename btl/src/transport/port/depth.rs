@@ -63,18 +63,25 @@ pub struct CqRoom {
     budget: CqBudget,
     /// Entries of the device's largest completion queue.
     most: u32,
+    /// How often it was made longer.
+    grown: u32,
 }
 
 impl CqRoom {
     /// Nothing is reserved in this queue, which grows to no more than `most` entries.
     pub fn new(cq: Arc<Cq>, most: u32) -> CqRoom {
         let budget = CqBudget::new(cq.depth());
-        CqRoom { cq, budget, most }
+        CqRoom { cq, budget, most, grown: 0 }
     }
 
     /// The queue.
     pub fn cq(&self) -> &Arc<Cq> {
         &self.cq
+    }
+
+    /// How often it was made longer.
+    pub fn grown(&self) -> u32 {
+        self.grown
     }
 
     /// Entries that are reserved.
@@ -92,6 +99,7 @@ impl CqRoom {
             let depth = next_depth(needs, has, self.most);
             self.cq.resize(depth).map_err(|why| CqTooSmall { needs, has, why })?;
             self.budget.resized(self.cq.depth());
+            self.grown += 1;
             // A device that grants less than was asked for has answered with an error above.
             let _ = self.budget.reserve(count);
         }

@@ -32,12 +32,14 @@ impl Rx {
         while *left != 0 {
             let mut chain = Chain::new();
             let filled = self.slots.fill((index, queue), pool, *left as usize, &mut chain);
-            let count = chain.len() as u32;
+            let count = chain.len();
             let posted = filled.map_err(|error| error.to_string()).and_then(|()| {
                 qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf))
                     .map_err(|error| error.to_string())
             });
-            *left -= count - chain.len() as u32;
+            let count = count - chain.len();
+            self.slots.count_chain(count);
+            *left -= count as u32;
             if posted.is_err() {
                 self.slots.empty(chain, pool);
                 return posted;
@@ -89,7 +91,9 @@ impl Rx {
             self.slots.take_consumed(&mut lane.consumed, &mut chain);
             let count = chain.len();
             let posted = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf));
-            credits.reposted((count - chain.len()) as u16);
+            let count = count - chain.len();
+            self.slots.count_chain(count);
+            credits.reposted(count as u16);
             if let Err(error) = posted {
                 self.slots.put_back(chain, &mut lane.consumed);
                 return Err(error);

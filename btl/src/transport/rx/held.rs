@@ -49,6 +49,7 @@ impl<C> Transport<C> {
         }
         self.stats.held += 1;
         self.rx.hold.put(index, delivery);
+        self.stats.held_high = self.stats.held_high.max(self.rx.hold.len() as u64);
         None
     }
 

@@ -6,7 +6,7 @@
 //! posted again, and its credit returned, only when the upper layer has given it back.
 #![forbid(unsafe_code)]
 
-use crate::protocol::credits::Grant;
+use crate::protocol::credits::{CreditError, Grant};
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
@@ -145,19 +145,18 @@ impl<C> Transport<C> {
             return None;
         };
         let endpoint = EpId { index, generation: ep.generation };
+        let len = (len - HEADER_LEN) as u32;
+        ep.traffic.received += u64::from(len);
+        self.stats.received += 1;
+        let grant = header.grant();
         if ep.state() != State::Connected {
             self.early(index, queue);
+            self.accept(index, queue, grant);
+        } else if grant != Grant::NONE {
+            let accepted = ep.lanes[queue].accept(grant);
+            self.accepted(index, queue, accepted);
         }
-        self.accept(index, queue, header.grant());
-        self.stats.received += 1;
-        Some(Delivery {
-            endpoint,
-            tag: header.tag(),
-            buf,
-            len: (len - HEADER_LEN) as u32,
-            slot,
-            queue: queue as u8,
-        })
+        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
     }
 
     /// Credits that a message of the peer brought.
@@ -167,7 +166,14 @@ impl<C> Transport<C> {
             return;
         }
         let Some(lane) = self.endpoints.lane(index, queue) else { return };
-        match lane.accept(grant) {
+        let accepted = lane.accept(grant);
+        self.accepted(index, queue, accepted);
+    }
+
+    /// A lane has what its peer returned, or the peer has broken the rules.
+    #[inline]
+    fn accepted(&mut self, index: u32, queue: usize, accepted: Result<(), CreditError>) {
+        match accepted {
             Ok(()) => self.wake(index, queue),
             Err(error) => self.fail(index, &error),
         }

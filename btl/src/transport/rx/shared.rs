@@ -216,7 +216,9 @@ fn gather(shared: &mut Shared, slots: &mut RecvSlots, pool: &mut Pool, queue: us
 fn post(shared: &mut Shared, slots: &mut RecvSlots, mut chain: Chain, queue: usize) -> bool {
     let count = chain.len();
     let posted = shared.srq.post_recvs(&mut chain, |wr_id, buf| slots.posted(wr_id, buf));
-    shared.posted += (count - chain.len()) as u32;
+    let count = count - chain.len();
+    slots.count_chain(count);
+    shared.posted += count as u32;
     let Err(error) = posted else { return true };
     log::error!("post to shared queue {queue} failed: {error}");
     slots.put_back(chain, &mut shared.consumed);

@@ -63,6 +63,17 @@ pub struct RecvSlots {
     /// The slots of each endpoint's per-peer queues, by its index: taking an endpoint down must not
     /// cost a look at all others' slots.
     owned: Vec<Vec<u32>>,
+    /// What went to the device in lists.
+    chains: Chains,
+}
+
+/// Lists of receives that the device took with one call, and the receives in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chains {
+    /// Lists.
+    pub lists: u64,
+    /// Receives.
+    pub receives: u64,
 }
 
 impl RecvSlots {
@@ -116,6 +127,18 @@ impl RecvSlots {
     #[inline]
     pub fn of(&mut self, index: u32, endpoint: u32) -> Option<&mut RecvSlot> {
         self.slots.get_mut(index as usize).filter(|slot| slot.endpoint == endpoint)
+    }
+
+    /// The device has taken `count` receives of a list.
+    #[inline]
+    pub fn count_chain(&mut self, count: usize) {
+        self.chains.lists += 1;
+        self.chains.receives += count as u64;
+    }
+
+    /// What went to the device in lists.
+    pub fn chains(&self) -> Chains {
+        self.chains
     }
 
     /// The buffer of a receive that has completed, and the endpoint that its slot is of; `None` if

@@ -46,8 +46,11 @@ impl<C> Transport<C> {
             self.rx.repost(queue, slot, buf);
             return None;
         };
-        self.stats.received += 1;
         let len = (len - HEADER_LEN) as u32;
+        if let Some(ep) = self.endpoints.named_mut(endpoint) {
+            ep.traffic.received += u64::from(len);
+        }
+        self.stats.received += 1;
         Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
     }
 

@@ -42,6 +42,7 @@ impl<C> Transport<C> {
             ep.outstanding -= u32::from(count);
             let wanted = lane.free_entries(count) || !ep.rdma.is_empty() || !self.tx.pending.is_empty();
             self.tx.outstanding -= u32::from(count);
+            self.stats.note_run(count);
             self.tx.awaited -= u32::from(last.is_signalled());
             self.tx.release_slots(index, queue, count);
             if wanted {
@@ -66,7 +67,7 @@ impl<C> Transport<C> {
     #[inline(never)]
     fn retire_through(&mut self, wc: &Completion, id: LineId) -> Option<GivesBack> {
         let (index, queue) = (id.index(), id.queue());
-        loop {
+        for count in 1.. {
             let line = self.endpoints.lane(index, queue).and_then(|lane| lane.retire(id));
             let Some((line, last)) = line else {
                 self.stats.stale += 1;
@@ -83,9 +84,11 @@ impl<C> Transport<C> {
                 }
             }
             if last {
+                self.stats.note_run(count);
                 return Some(line.gives_back());
             }
         }
+        None
     }
 
     fn retire(&mut self, held: Held<C>, by: &Completion, ok: bool) {

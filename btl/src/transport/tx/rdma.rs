@@ -11,6 +11,7 @@ use crate::protocol::atomic::Atomic;
 use crate::protocol::pending::LaneId;
 use crate::transport::channel::{Connection, Fetch, Operation, Rdma, Request};
 use crate::transport::endpoint::EpId;
+use crate::transport::endpoint::traffic::Traffic;
 use crate::transport::port::depth::CONTROL_WQES;
 use crate::transport::tx::Tx;
 use crate::transport::{Transport, Upcall};
@@ -120,14 +121,14 @@ impl<C> Transport<C> {
         let Some(operation) = ep.rdma.pop_front() else { return };
         let lane = LaneId { peer: index, queue: queue as u8 };
         let is_atomic = matches!(operation, Operation::Atomic { .. });
+        let bytes = bytes_of(&operation);
         match self.post::<0>(lane, Request::Operation(operation)) {
             Ok(()) => {
                 self.stats.rdma += 1;
                 self.stats.atomics += u64::from(is_atomic);
-                if path.is_none()
-                    && let Some(ep) = self.endpoints.get_mut(index)
-                {
-                    ep.rdma_out += 1;
+                if let Some(ep) = self.endpoints.get_mut(index) {
+                    ep.traffic.add(bytes);
+                    ep.rdma_out += u32::from(path.is_none());
                 }
             }
             Err(error) => {
@@ -181,5 +182,18 @@ impl<C> Transport<C> {
                 self.up.completed(fetch.cookie, false);
             }
         }
+    }
+}
+
+/// What an operation moves; the word of an atomic is not counted.
+fn bytes_of<C>(operation: &Operation<C>) -> Traffic {
+    match operation {
+        Operation::Rdma(Rdma { op: RdmaOp::Read, local, .. }) => {
+            Traffic { sent: 0, received: local.len.into() }
+        }
+        Operation::Rdma(Rdma { op: RdmaOp::Write, local, .. }) => {
+            Traffic { sent: local.len.into(), received: 0 }
+        }
+        Operation::Atomic { .. } => Traffic::default(),
     }
 }

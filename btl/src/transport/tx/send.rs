@@ -48,6 +48,7 @@ impl<C> Transport<C> {
         match posted {
             Ok(signalled) => {
                 self.tx.count_posted(ep, signalled);
+                ep.traffic.sent += len as u64;
                 self.stats.sent_inline += 1;
             }
             Err(refused) => self.fail(id.index, &format_args!("post of a send failed: {}", refused.error)),
@@ -172,9 +173,11 @@ impl<C> Transport<C> {
     /// Posts a message whose entry and credit have been taken: inline, or from its buffer.
     fn post_data(&mut self, lane: LaneId, mut message: Queued, grant: Grant) {
         let total = HEADER_LEN + message.len as usize;
-        let Some(to) = self.endpoints.lane(lane.peer, lane.queue.into()) else {
+        let Some(ep) = self.endpoints.get_mut(lane.peer) else {
             return self.tx.give_back(message.buf);
         };
+        ep.traffic.sent += u64::from(message.len);
+        let to = &ep.lanes[usize::from(lane.queue)];
         let header = DataHeader::new(message.tag, lane.queue, grant).flag_last(to.is_out_of_credits()).emit();
         message.buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
         let (inline, over_xrc) = (total <= to.max_inline as usize, to.channel.is_none());
