@@ -38,7 +38,7 @@ impl Pair {
             let ports = device::find(
                 &Choice::Soft,
                 &Filter::default(),
-                PortConfig { gid_index: 0, pkey: 0, mtu: 0 },
+                PortConfig { gid_index: None, pkey: 0, mtu: 0 },
                 soft,
             )?;
             let transport = Transport::open(&ports[0], config(layout)?, name)?;
@@ -129,7 +129,6 @@ fn config(layout: &str) -> Result<Config> {
         rd_atomic: 4,
         rdma_depth: 256,
         service_level: 0,
-        gid_index: 0,
         drain: Duration::from_secs(5),
         keep_timelines: false,
         xrc_domain: std::env::temp_dir().join(format!("oxib-xrc-bench-{}", std::process::id())),

@@ -255,7 +255,7 @@ fn two_ports() -> [Transport<u64>; 2] {
     let settings = softib::port::Settings { ports: 2, ..softib::port::Settings::default() };
     softib::port::configure(settings).unwrap();
     let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
-    let wanted = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+    let wanted = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
     let ports = find(&Choice::Soft, &Filter::default(), wanted, soft).unwrap();
     assert_eq!(ports.len(), 2);
     let job = common::job();

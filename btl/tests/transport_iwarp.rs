@@ -98,7 +98,8 @@ fn shared_queues_are_refused_and_the_message_names_a_layout_that_does() {
     let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
     let config = on_iwarp(DEFAULT);
     let ports =
-        find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();
+        find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: None, pkey: 0, mtu: 0 }, soft)
+            .unwrap();
     let Err(error) = Transport::<u64>::open(&ports[0], config, 1) else { panic!("it opened") };
     assert!(error.to_string().contains("configs/iwarp.conf"), "{error}");
 }

@@ -42,7 +42,7 @@ fn more_reads_in_flight_than_the_device_answers_are_cut_to_its_limit() {
 #[test]
 fn a_layout_beyond_the_devices_queues_is_refused_with_queue_numbers_and_remedy() {
     let soft = || Ok(Driver::from_table(softib::driver_table()));
-    let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+    let config = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
     let ports = find(&Choice::Soft, &Filter::default(), config, soft).unwrap();
     for (layout, what) in [
         (

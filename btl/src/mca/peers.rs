@@ -12,6 +12,7 @@ use crate::protocol::modex::{Advert, DeviceKind, Modex, Port};
 use crate::transport::{AddError, EpId};
 use opal_sys::*;
 use std::ffi::c_int;
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -263,7 +264,8 @@ fn apart(ours: &Modex, theirs: &Modex, index: usize, name: opal_process_name_t) 
         return Unreachable::Other(format!("{name} has no port for this one of ours"));
     }
     Unreachable::Mismatch(format!(
-        "{name} has no port on a subnet of ours: {} there, {} here; check btl_oxib_if_include and btl_oxib_if_exclude of both",
+        "{name} has no port on a subnet of ours: {} there, {} here; check btl_oxib_if_include, btl_oxib_if_exclude and, \
+         on RoCE, btl_oxib_gid_index of both",
         subnets(theirs),
         subnets(ours)
     ))
@@ -271,9 +273,9 @@ fn apart(ours: &Modex, theirs: &Modex, index: usize, name: opal_process_name_t) 
 
 /// The kinds and subnets of a process' ports, in words.
 fn subnets(modex: &Modex) -> String {
-    let of = |port: &Port| {
-        let prefix = u64::from_be_bytes(port.subnet_prefix());
-        format!("{:?} {prefix:016x}", port.link_layer)
+    let of = |port: &Port| match Ipv6Addr::from(port.gid).to_ipv4_mapped() {
+        Some(address) => format!("{:?} IPv4 {address}", port.link_layer),
+        None => format!("{:?} {:016x}", port.link_layer, u64::from_be_bytes(port.subnet_prefix())),
     };
     modex.ports.iter().map(of).collect::<Vec<_>>().join(", ")
 }
@@ -330,6 +332,23 @@ mod tests {
         theirs.ports.push(port(2, layout));
         assert!(matches!(pair(&ours, &theirs, 0, NAME), Err(Unreachable::Other(_))));
         assert!(pair(&ours, &theirs, 1, NAME).is_ok());
+    }
+
+    #[test]
+    fn roce_ports_with_ipv4_gids_pair_up_and_one_with_another_gid_is_told_apart() {
+        let at = |gid: &str| Port {
+            gid: gid.parse::<Ipv6Addr>().expect("an address").octets(),
+            link_layer: LinkLayer::Ethernet,
+            ..port(0, "P,4096,8")
+        };
+        let process = |gid: &str| modex(DeviceKind::Hard, 0, vec![at(gid)]);
+        let ours = process("::ffff:10.1.0.7");
+        assert!(pair(&ours, &process("::ffff:10.1.0.8"), 0, NAME).is_ok());
+        let Err(Unreachable::Mismatch(text)) = pair(&ours, &process("fe80::8"), 0, NAME) else {
+            panic!("paired")
+        };
+        assert!(text.contains("Ethernet fe80000000000000 there, Ethernet IPv4 10.1.0.7 here"), "{text}");
+        assert!(text.contains("btl_oxib_gid_index"), "{text}");
     }
 
     #[test]

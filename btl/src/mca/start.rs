@@ -259,7 +259,6 @@ fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
         rd_atomic: params.rd_atomic,
         rdma_depth: params.rdma_depth,
         service_level: params.service_level,
-        gid_index: params.gid_index,
         drain: params.finalize_timeout,
         keep_timelines: !params.timeline.is_empty(),
         xrc_domain: xrc_domain(abi, port),

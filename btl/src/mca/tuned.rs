@@ -88,7 +88,7 @@ mod tests {
         let mut known = Devices::default();
         known.read("a.ini", text.as_bytes()).expect("a section");
         let filter = Filter { known, ..Filter::default() };
-        let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+        let config = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
         let soft = || Ok(Driver::from_table(softib::driver_table()));
         device::find(&Choice::Soft, &filter, config, soft).expect("softib").remove(0)
     }

@@ -51,7 +51,6 @@ pub fn config(layout: &str) -> Config {
         rd_atomic: 4,
         rdma_depth: 16,
         service_level: 0,
-        gid_index: 0,
         drain: Duration::from_secs(5),
         keep_timelines: true,
         xrc_domain: domain_file(),
@@ -77,7 +76,8 @@ pub fn open(config: Config, name: u64) -> Transport<u64> {
 pub fn open_alone(config: Config, name: u64) -> Transport<u64> {
     let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
     let ports =
-        find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: 0, pkey: 0, mtu: 0 }, soft).unwrap();
+        find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: None, pkey: 0, mtu: 0 }, soft)
+            .unwrap();
     Transport::open(&ports[0], config, name).unwrap()
 }
 

@@ -45,20 +45,25 @@ macro_rules! opaque {
 /// the member has. Older versions of a name may take other structs, so a lookup must never fall back to one.
 #[macro_export]
 macro_rules! symbol_table {
-    ($( $(#[$doc:meta])* $field:ident, $symbol:literal, $version:literal : $ty:ty; )*) => {
+    (
+        $( $(#[$doc:meta])* $field:ident, $symbol:literal, $version:literal : $ty:ty; )*
+        $( @optional { $( $(#[$may_doc:meta])* $may:ident, $may_symbol:literal, $may_version:literal : $may_ty:ty; )* } )?
+    ) => {
         /// The functions of one library.
         #[derive(Clone, Copy, Debug)]
         pub struct Table {
             /// Who filled it, for messages: "rdma-core", "softib".
             pub name: &'static str,
             $( $(#[$doc])* pub $field: $ty, )*
+            $( $( $(#[$may_doc])* pub $may: Option<$may_ty>, )* )?
         }
 
-        /// C name and symbol version of each member of [`Table`], in its order.
+        /// C name and symbol version of each member of [`Table`] that a library must have, in its order.
         pub const SYMBOLS: &[(&str, &str)] = &[ $( ($symbol, $version), )* ];
 
         impl Table {
-            /// Fills a table by asking `find` for each symbol and its version. The first failure ends it.
+            /// Fills a table by asking `find` for each symbol and its version. The first failure ends it, but for an
+            /// optional member, which is `None` then.
             ///
             /// # Safety
             /// What `find` returns for a name must be the address of the library's function of that name.
@@ -80,7 +85,20 @@ macro_rules! symbol_table {
                     // have the same size on every target with dlsym.
                     let $field = unsafe { core::mem::transmute::<*mut core::ffi::c_void, $ty>(address) };
                 )*
-                Ok(Table { name, $( $field, )* })
+                $( $(
+                    let found = find(
+                        $crate::c_name(concat!($may_symbol, "\0")),
+                        $crate::c_name(concat!($may_version, "\0")),
+                    );
+                    let $may = found.ok().map(|found| {
+                        let address = found.as_ptr();
+                        // SAFETY: the caller promises that `find` returns the library's function of
+                        // this name, whose type at this version is `$may_ty`; function and data
+                        // pointers have the same size on every target with dlsym.
+                        unsafe { core::mem::transmute::<*mut core::ffi::c_void, $may_ty>(address) }
+                    });
+                )* )?
+                Ok(Table { name, $( $field, )* $( $( $may, )* )? })
             }
         }
     };

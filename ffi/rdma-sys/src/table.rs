@@ -92,4 +92,10 @@ symbol_table! {
     ack_async_event, "ibv_ack_async_event", "IBVERBS_1.1": unsafe extern "C" fn(*mut ibv_async_event);
     /// Makes registered memory survive fork(2).
     fork_init, "ibv_fork_init", "IBVERBS_1.1": unsafe extern "C" fn() -> c_int;
+    @optional {
+        /// One filled row of a port's GID table with its type: port, index, room for the answer, flags (0), size of the
+        /// struct. `ENODATA` for an empty row. rdma-core has it since version 32.
+        query_gid_ex, "_ibv_query_gid_ex", "IBVERBS_1.11":
+            unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
+    }
 }

@@ -3,7 +3,7 @@
 use crate::descriptor::set_nonblocking;
 use crate::driver::Driver;
 use crate::error::{Error, check, leaked};
-use crate::types::{Gid, LinkLayer, Mtu};
+use crate::types::{Gid, GidType, LinkLayer, Mtu};
 use rdma_sys as sys;
 use std::ffi::CStr;
 use std::fmt;
@@ -297,6 +297,32 @@ impl Context {
         check("ibv_query_gid", code, || format!("entry {index} of {} port {port}", self.name))?;
         // SAFETY: both members of the union are 16 plain bytes.
         Ok(Gid(unsafe { gid.raw }))
+    }
+
+    /// What a filled entry of an Ethernet port's GID table is for; `None` where neither the library nor the kernel says.
+    pub fn gid_type(&self, port: u8, index: u32) -> Option<GidType> {
+        let Some(ask) = self.table().query_gid_ex else { return self.gid_type_of_kernel(port, index) };
+        let mut entry = sys::ibv_gid_entry::default();
+        // SAFETY: an open context, and room for the answer, whose size is passed.
+        let code = unsafe { ask(self.raw(), port.into(), index, &mut entry, 0, size_of_val(&entry)) };
+        match entry.gid_type {
+            _ if code != 0 => None,
+            sys::IBV_GID_TYPE_IB => Some(GidType::Ib),
+            sys::IBV_GID_TYPE_ROCE_V1 => Some(GidType::RoceV1),
+            sys::IBV_GID_TYPE_ROCE_V2 => Some(GidType::RoceV2),
+            _ => None,
+        }
+    }
+
+    /// As the kernel's sysfs writes it (Documentation/ABI/stable/sysfs-class-infiniband, gid_attrs), for libraries that
+    /// do not tell.
+    fn gid_type_of_kernel(&self, port: u8, index: u32) -> Option<GidType> {
+        let file = format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs/types/{index}", self.name);
+        match std::fs::read_to_string(file).ok()?.trim() {
+            "RoCE v2" => Some(GidType::RoceV2),
+            "IB/RoCE v1" => Some(GidType::RoceV1),
+            _ => None,
+        }
     }
 
     /// An entry of a port's P_Key table.

@@ -52,7 +52,7 @@ pub use qp::Qp;
 pub use qp_attr::{AhAttr, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
 pub use request::{AtomicOp, RdmaOp, Remote, SendFlags, Sge};
 pub use srq::{Srq, SrqId};
-pub use types::{Gid, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey, SrqNum};
+pub use types::{Gid, GidType, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey, SrqNum};
 pub use wc::{Completion, Completions, Wc, WcOpcode, WcStatus};
 pub use xrc::{XrcRecvQp, XrcSend};
 pub use xrcd::{Xrcd, XrcdOpen};

@@ -52,6 +52,27 @@ impl fmt::Debug for Gid {
     }
 }
 
+/// What an entry of a GID table is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GidType {
+    /// InfiniBand, and iWARP.
+    Ib,
+    /// RoCE right over Ethernet: does not pass a router.
+    RoceV1,
+    /// RoCE over UDP and IP.
+    RoceV2,
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GidType::Ib => "IB",
+            GidType::RoceV1 => "RoCE v1",
+            GidType::RoceV2 => "RoCE v2",
+        })
+    }
+}
+
 /// Path MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]

@@ -39,14 +39,6 @@ pub unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *
     })
 }
 
-fn gid(context: *mut ibv_context, port: u8, index: u32) -> Result<ibv_gid, Errno> {
-    let mut gid = ibv_gid { raw: [0; 16] };
-    let index = c_int::try_from(index).map_err(|_| Errno::INVAL)?;
-    // SAFETY: a context of ours and our own struct.
-    done(unsafe { (softib::driver_table().query_gid)(context, port, index, &mut gid) })?;
-    Ok(gid)
-}
-
 fn bytes(gid: &ibv_gid) -> [u8; 16] {
     // SAFETY: both members of the union are the same 16 bytes.
     unsafe { gid.raw }
@@ -67,12 +59,11 @@ pub fn find_gid(
 
 /// One row of a GID table; ENODATA when it is empty.
 fn gid_entry(context: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
-    let number = u8::try_from(port).map_err(|_| Errno::INVAL)?;
-    let gid = gid(context, number, index)?;
-    // SAFETY: a context of ours.
-    let device = softib::device_number(unsafe { (*context).device }).ok_or(Errno::INVAL)?;
-    let gid_type = softib::port::gid_type(device, number, index as usize).ok_or(Errno(libc::ENODATA))?;
-    Ok(ibv_gid_entry { gid, gid_index: index, port_num: port, gid_type, ndev_ifindex: 0 })
+    let mut entry = ibv_gid_entry::default();
+    let ask = softib::driver_table().query_gid_ex.ok_or(Errno(libc::EOPNOTSUPP))?;
+    // SAFETY: a context of ours and our own struct, with its size.
+    done(unsafe { ask(context, port, index, &mut entry, 0, size_of::<ibv_gid_entry>()) })?;
+    Ok(entry)
 }
 
 /// Writes a row into a program's struct, which may be shorter or longer than ours.

@@ -119,6 +119,41 @@ pub unsafe extern "C" fn query_pkey(
     })
 }
 
+/// `_ibv_query_gid_ex`: a filled row with its type, in a struct of `size` bytes, which may be shorter or longer than ours.
+pub unsafe extern "C" fn query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    to: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    guard(|| {
+        if flags != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let entry = gid_entry(context, port, index)?;
+        let len = size.min(size_of::<ibv_gid_entry>());
+        // SAFETY: the program's struct has `size` bytes, of which `len` are in ours as well.
+        unsafe {
+            to.cast::<u8>().write_bytes(0, size);
+            std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), to.cast::<u8>(), len);
+        }
+        Ok(())
+    })
+}
+
+/// A row of a GID table. EINVAL: there is no such row. ENODATA: it is empty.
+fn gid_entry(context: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
+    let (num, row) = (u8::try_from(port).map_err(|_| Errno::INVAL)?, index as usize);
+    let state = engine()?.enter();
+    let card = state.w.ports.card(place(&state.w, context, num)?);
+    let raw = card.gid(row).ok_or(Errno::INVAL)?;
+    card.gids.get(row).ok_or(Errno(libc::ENODATA))?;
+    let gid_type = kind(card.link_layer, row);
+    Ok(ibv_gid_entry { gid: ibv_gid { raw }, gid_index: index, port_num: port, gid_type, ndev_ifindex: 0 })
+}
+
 /// The type of a filled row of the GID table of port `num` of a device (`ibv_gid_type`); None for any other, or when no device is open.
 pub fn gid_type(device: usize, num: u8, index: usize) -> Option<u32> {
     let engine = engine().ok()?;

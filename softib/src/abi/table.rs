@@ -39,6 +39,7 @@ static TABLE: Table = Table {
     get_async_event: event::get_async_event,
     ack_async_event: event::ack_async_event,
     fork_init: listing::fork_init,
+    query_gid_ex: Some(port::query_gid_ex),
 };
 
 /// The control path of the software device, for `verbs::Driver::from_table`.

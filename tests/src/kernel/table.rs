@@ -193,9 +193,10 @@ fn layouts() -> Vec<Job> {
 /// MCA parameters, names and values.
 type Parameters = &'static [(&'static str, &'static str)];
 
-/// GIDs of RoCE v2 (0 is link-local IPv6, 1 the IPv4 address mapped into IPv6, 2 the IPv6 address), the search for devices, and what
+/// GIDs of RoCE v2 (0 is link-local IPv6, 1 the IPv4 address mapped into IPv6, which the search finds, 2 the IPv6 address), the search for devices, and what
 /// touches the device's limits: inline data (rxe takes 512 bytes), reads in flight (128), entries of a completion queue (32767).
 const SETTINGS: &[(&str, &str, Parameters)] = &[
+    ("link-local GID", "sendrecv", &[("btl_oxib_gid_index", "0")]),
     ("IPv4 GID", "sendrecv", &[("btl_oxib_gid_index", "1")]),
     ("IPv6 GID", "sendrecv", &[("btl_oxib_gid_index", "2")]),
     ("device auto", "sendrecv", &[("btl_oxib_device", "auto")]),

@@ -86,7 +86,8 @@ pub struct Params {
     /// Files and folders; empty: those beside the plugin.
     pub device_param_files: Vec<String>,
     pub chosen: Chosen,
-    pub gid_index: u8,
+    /// `None`: the best.
+    pub gid_index: Option<u8>,
     /// 0: the first of the table.
     pub pkey: u16,
     pub service_level: u8,
@@ -168,7 +169,7 @@ impl Params {
             mtu: None,
             device_param_files: Vec::new(),
             chosen: Chosen::default(),
-            gid_index: 0,
+            gid_index: None,
             pkey: 0,
             service_level: 0,
             min_rnr_timer: 0,

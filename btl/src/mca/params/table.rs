@@ -318,14 +318,19 @@ pub static ROWS: &[Row] = &[
             }
         },
     },
-    number!(
-        c"gid_index",
-        0..=255,
-        "0",
-        3,
-        "Index into the port's GID table; RoCE v2 often needs another one than 0 (show_gids lists them)",
-        gid_index
-    ),
+    Row {
+        name: c"gid_index",
+        kind: Kind::SearchOr { max: 255 },
+        default: "-1",
+        level: 3,
+        scope: Scope::Local,
+        help: "Row of the port's GID table; -1 takes row 0 on InfiniBand and searches on RoCE: version 2 before 1, then an IPv4 address before \
+               a global before a link-local IPv6 address",
+        apply: |params, value| {
+            params.gid_index = (value != Value::Auto).then(|| value.narrow());
+            Ok(())
+        },
+    },
     number!(
         c"pkey",
         0..=65535,

@@ -13,6 +13,8 @@ pub enum Kind {
     Words,
     /// A whole number: 8192, 8k, 0x2000.
     Number { min: u64, max: u64 },
+    /// -1 (or `auto`), which means a search, or a whole number from 0.
+    SearchOr { max: u64 },
     /// A number of bytes: 4096, 4k, 1m.
     Bytes { min: u64, max: u64 },
     /// As `Bytes`, or `auto`.
@@ -54,6 +56,7 @@ impl Kind {
             Self::Text => "text".into(),
             Self::Words => "words separated by commas, or nothing".into(),
             Self::Number { min, max } => format!("a number from {min} to {max}"),
+            Self::SearchOr { max } => format!("-1, or a number from 0 to {max}"),
             Self::Bytes { min, max } => format!("a size from {} to {}", size(min), size(max)),
             Self::AutoBytes { min, max } => format!("auto, or a size from {} to {}", size(min), size(max)),
             Self::Time { min, max } => format!("a time such as 500ms, from {min:?} to {max:?}"),
@@ -75,6 +78,8 @@ impl Kind {
             Self::Words => words(text),
             Self::Number { min, max } => within(count(text)?, min, max).map(Value::Number),
             Self::AutoBytes { .. } if text == "auto" => Ok(Value::Auto),
+            Self::SearchOr { .. } if text == "auto" || text == "-1" => Ok(Value::Auto),
+            Self::SearchOr { max } => within(count(text)?, 0, max).map(Value::Number),
             Self::Bytes { min, max } | Self::AutoBytes { min, max } => {
                 within(bytes(text)?, min, max).map(Value::Number)
             }
@@ -255,6 +260,7 @@ mod tests {
     use super::*;
 
     const SIZE: Kind = Kind::AutoBytes { min: 0, max: 1 << 30 };
+    const INDEX: Kind = Kind::SearchOr { max: 255 };
     const TIME: Kind = Kind::Time { min: Duration::from_millis(1), max: Duration::from_secs(60) };
 
     #[test]
@@ -271,6 +277,13 @@ mod tests {
         let times =
             ["500ms", "1.5s", "2000 us", "1min"].map(|text| TIME.parse(text).map(|value| value.time()));
         assert_eq!(times, [500, 1500, 2, 60_000].map(|ms| Ok(Duration::from_millis(ms))));
+    }
+
+    #[test]
+    fn an_index_may_be_left_to_a_search() {
+        let parsed = ["-1", "auto", "0", "255"].map(|text| INDEX.parse(text));
+        assert_eq!(parsed, [Value::Auto, Value::Auto, Value::Number(0), Value::Number(255)].map(Ok));
+        assert!(INDEX.parse("-2").is_err() && INDEX.parse("256").is_err());
     }
 
     #[test]
@@ -306,7 +319,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_text_panics(text in ".{0,20}") {
-            for kind in [Kind::Text, Kind::Words, SIZE, TIME, Kind::RnrTimer, Kind::AckTimeout, Kind::Verbosity] {
+            for kind in [Kind::Text, Kind::Words, SIZE, INDEX, TIME, Kind::RnrTimer, Kind::AckTimeout, Kind::Verbosity] {
                 let _ = kind.parse(&text);
             }
         }

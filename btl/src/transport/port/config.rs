@@ -39,8 +39,6 @@ pub struct Config {
     pub rdma_depth: u32,
     /// Service level.
     pub service_level: u8,
-    /// Index into the GID table.
-    pub gid_index: u8,
     /// How long MPI_Finalize waits for what is still queued to a peer that does not take it.
     pub drain: Duration,
     /// Keep the timelines of endpoints that go, for [`super::Transport::timelines`].

@@ -4,6 +4,7 @@
 //! an installed plugin is opened in every job, and must cost nothing where it is not wanted.
 #![forbid(unsafe_code)]
 
+use super::gids::{self, Row};
 use crate::protocol::device_ini::{Devices, Settings};
 use std::sync::Arc;
 use verbs::{Context, Device, Driver, Gid, LinkLayer, Mtu, PortAttr, PortState};
@@ -59,8 +60,10 @@ pub struct Port {
     pub num: u8,
     /// What the port says of itself.
     pub attr: PortAttr,
-    /// The port's GID at the configured index.
+    /// The port's GID in the row that is configured or found.
     pub gid: Gid,
+    /// That row of its GID table.
+    pub gid_index: u8,
     /// Path MTU.
     pub mtu: Mtu,
     /// Index of the configured P_Key.
@@ -85,8 +88,8 @@ impl Port {
 /// Settings that concern the port.
 #[derive(Clone, Copy, Debug)]
 pub struct PortConfig {
-    /// Index into the GID table.
-    pub gid_index: u8,
+    /// Row of the GID table; `None`: the best.
+    pub gid_index: Option<u8>,
     /// P_Key to look for; 0: the first.
     pub pkey: u16,
     /// Path MTU in bytes; 0: the port's.
@@ -144,8 +147,11 @@ pub enum Unusable {
     #[error("{port} is not active (its state is {state}): {remedy}")]
     Inactive { port: String, state: PortState, remedy: &'static str },
     /// `gid_index` names no row, or an empty one.
-    #[error("btl_oxib_gid_index is {wanted}, {port} has GIDs in rows {rows} only (see `ibv_devinfo -v`)")]
-    NoGid { wanted: u8, port: String, rows: String },
+    #[error("btl_oxib_gid_index is {wanted}, {port} has GIDs in rows {} only: {}", numbers(.rows), words(.rows))]
+    NoGid { wanted: u8, port: String, rows: Vec<Row> },
+    /// There is nothing to find.
+    #[error("{port} has no GID: {remedy}")]
+    NoGids { port: String, remedy: &'static str },
     /// A file of device parameters says so.
     #[error(
         "{device} is ignored: ignore_device in {origin}; btl_oxib_device or btl_oxib_if_include can name it"
@@ -162,6 +168,14 @@ impl Unusable {
     fn is_common(&self) -> bool {
         matches!(self, Unusable::Inactive { .. } | Unusable::NoPkey { .. } | Unusable::Ignored { .. })
     }
+}
+
+fn numbers(rows: &[Row]) -> String {
+    list(rows.iter().map(|row| row.index.to_string()), ", ")
+}
+
+fn words(rows: &[Row]) -> String {
+    list(rows.iter().map(Row::to_string), ", ")
 }
 
 fn lines(reasons: &[Unusable]) -> String {
@@ -332,11 +346,7 @@ fn usable_port(context: &Arc<Context>, num: u8, config: PortConfig, soft: bool) 
         let remedy = if soft { KEPT_DOWN } else { CHECK_CABLE };
         return Err(Unusable::Inactive { port: name(), state: attr.state, remedy });
     }
-    let gid = find_gid(context, num, &attr, config.gid_index)?.ok_or_else(|| Unusable::NoGid {
-        wanted: config.gid_index,
-        port: name(),
-        rows: list(filled_rows(context, num, &attr).map(|row| row.to_string()), ", "),
-    })?;
+    let row = gid_row(context, num, &attr, config.gid_index)?;
     let pkey_index = find_pkey(context, num, &attr, config.pkey)?.ok_or_else(|| Unusable::NoPkey {
         wanted: config.pkey,
         port: name(),
@@ -344,25 +354,48 @@ fn usable_port(context: &Arc<Context>, num: u8, config: PortConfig, soft: bool) 
     })?;
     let (mtu, vendor, settings) = (attr.active_mtu, (0, 0), Settings::default());
     let context = context.clone();
-    let mut port = Port { context, num, attr, gid, mtu, pkey_index, soft, vendor, settings };
+    let Row { index: gid_index, gid, .. } = row;
+    let mut port = Port { context, num, attr, gid, gid_index, mtu, pkey_index, soft, vendor, settings };
     port.limit_mtu(config.mtu);
+    log::debug!("{} port {num}: GID {row}", port.context.name());
     Ok(port)
 }
 
 const CHECK_CABLE: &str = "check the cable, the subnet manager and `ibv_devinfo`";
 const KEPT_DOWN: &str = "SOFTIB_FAULTS keeps it down";
 
-/// The GID of a row, unless the table has no such row or nothing in it.
-fn find_gid(context: &Context, num: u8, attr: &PortAttr, index: u8) -> Result<Option<Gid>, verbs::Error> {
+/// The row of the GID table that is wanted. A port that is no RoCE port has its own GID in row 0.
+fn gid_row(context: &Context, num: u8, attr: &PortAttr, wanted: Option<u8>) -> Result<Row, Unusable> {
+    let port = || format!("{} port {num}", context.name());
+    let roce = is_ethernet(attr) && !context.is_iwarp();
+    match wanted {
+        Some(wanted) => find_gid(context, num, attr, wanted)?.ok_or_else(|| {
+            let rows = filled_rows(context, num, attr).collect();
+            Unusable::NoGid { wanted, port: port(), rows }
+        }),
+        None if roce => gids::best(filled_rows(context, num, attr))
+            .ok_or_else(|| Unusable::NoGids { port: port(), remedy: GIVE_ADDRESS }),
+        None => find_gid(context, num, attr, 0)?
+            .ok_or_else(|| Unusable::NoGids { port: port(), remedy: CHECK_CABLE }),
+    }
+}
+
+const GIVE_ADDRESS: &str =
+    "give its network interface an address and take it up (see `rdma link` and `ip address`)";
+
+/// A row of the table, unless there is no such row or nothing in it.
+fn find_gid(context: &Context, num: u8, attr: &PortAttr, index: u8) -> Result<Option<Row>, verbs::Error> {
     if u32::from(index) >= attr.gid_tbl_len {
         return Ok(None);
     }
-    context.query_gid(num, index.into()).map(|gid| Some(gid).filter(|gid| !gid.is_zero()))
+    let gid = context.query_gid(num, index.into())?;
+    let row = || Row { index, gid, kind: context.gid_type(num, index.into()) };
+    Ok((!gid.is_zero()).then(row))
 }
 
 /// Rows of the GID table with something in them, as far as `gid_index` reaches.
-fn filled_rows(context: &Context, num: u8, attr: &PortAttr) -> impl Iterator<Item = u8> {
-    (0..=u8::MAX).filter(move |&row| matches!(find_gid(context, num, attr, row), Ok(Some(_))))
+fn filled_rows(context: &Context, num: u8, attr: &PortAttr) -> impl Iterator<Item = Row> {
+    (0..=u8::MAX).filter_map(move |row| find_gid(context, num, attr, row).ok().flatten())
 }
 
 /// The rows of the P_Key table that say something.
@@ -417,10 +450,12 @@ mod tests {
 
     #[test]
     fn a_gid_row_or_a_pkey_that_a_port_has_not_is_the_reason_that_is_told() {
-        let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+        let config = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
         for gid_index in [1, 99] {
-            let text = refused(PortConfig { gid_index, ..config });
-            let wanted = format!("btl_oxib_gid_index is {gid_index}, softib0 port 1 has GIDs in rows 0 only");
+            let text = refused(PortConfig { gid_index: Some(gid_index), ..config });
+            let wanted = format!(
+                "btl_oxib_gid_index is {gid_index}, softib0 port 1 has GIDs in rows 0 only: 0: fe80::"
+            );
             assert!(text.contains(&wanted), "{text}");
         }
         let text = refused(PortConfig { pkey: 0x1234, ..config });
@@ -435,7 +470,7 @@ mod tests {
         Filter { known, ..Filter::default() }
     }
 
-    const CONFIG: PortConfig = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+    const CONFIG: PortConfig = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
 
     #[test]
     fn a_device_that_a_file_ignores_is_left_out_unless_it_is_named() {
@@ -484,7 +519,7 @@ mod tests {
 
     #[test]
     fn a_name_that_no_device_has_is_an_error_also_in_a_filter() {
-        let config = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+        let config = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
         let filter = Filter { exclude: vec![name("softib7", None)], ..Filter::default() };
         let error = find(&Choice::Soft, &filter, config, soft).unwrap_err();
         assert!(matches!(&error, DeviceError::Unknown { wanted, .. } if wanted == "softib7"), "{error}");

@@ -10,6 +10,7 @@ pub mod device;
 mod domain;
 /// What the device tells.
 pub mod events;
+mod gids;
 mod open;
 mod opened;
 pub(super) mod queue;

@@ -258,7 +258,7 @@ fn qp_plan(
         port: PortPlan {
             ctx: port.context.clone(),
             num: port.num,
-            gid_index: config.gid_index,
+            gid_index: port.gid_index,
             gid: port.gid,
             lid: port.attr.lid,
             mtu: port.mtu,

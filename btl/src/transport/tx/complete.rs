@@ -145,7 +145,7 @@ mod tests {
 
     fn transport() -> Transport<u64> {
         let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
-        let port = PortConfig { gid_index: 0, pkey: 0, mtu: 0 };
+        let port = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
         let ports = find(&Choice::Soft, &Filter::default(), port, soft).unwrap();
         let config = Config {
             layout: Layout::parse(DEFAULT).unwrap(),
@@ -162,7 +162,6 @@ mod tests {
             rd_atomic: 4,
             rdma_depth: 16,
             service_level: 0,
-            gid_index: 0,
             drain: Duration::from_secs(5),
             keep_timelines: false,
             xrc_domain: std::env::temp_dir(),
