@@ -99,6 +99,13 @@ const MISTAKES: [Mistake; 3] = [
     },
 ];
 
+/// What `gid_index` is, and what is said of the row that the port uses then.
+const GIDS: [(&str, &str, &str); 3] = [
+    ("a RoCE port uses a GID of RoCE v2 and IPv4 unless it is told another", "-1", "GID 3: ::ffff:127.0."),
+    ("a RoCE port uses the row of its GID table that it is told", "0", "GID 0: fe80::"),
+    ("a RoCE port uses a global GID that it is told", "5", "GID 5: fd00::7 RoCE v2"),
+];
+
 /// Those of verbs programs, and those of MPI.
 pub fn cases(_: &Setting) -> Vec<Case> {
     let mut cases = vec![Case::new("unmodified: ibv_devinfo lists two devices of two ports", devinfo)];
@@ -115,6 +122,9 @@ pub fn cases(_: &Setting) -> Vec<Case> {
 pub fn of_mpi() -> Vec<Case> {
     let mut cases: Vec<Case> =
         CHOICES.iter().map(|choice| Case::new(choice.what, move |setting| chosen(setting, choice))).collect();
+    cases.extend(
+        GIDS.iter().map(|(what, index, row)| Case::new(*what, move |setting| gid_row(setting, index, row))),
+    );
     cases.push(Case::new("ranks that were given different ports meet at the wire that they share", shared));
     cases.push(Case::new("ranks without a port on a common wire are told so, with both sides' ports", apart));
     cases.extend(
@@ -154,6 +164,16 @@ fn chosen(setting: &Setting, choice: &Choice) -> Result<()> {
     let job = choice.parameters.iter().fold(job, |job, (name, value)| job.parameter(name, value));
     let finished = passes(&job, "sendrecv", SECONDS)?;
     expect(&finished, &choice.carry.iter().map(|port| (*port, 2)).collect())
+}
+
+fn gid_row(setting: &Setting, index: &str, row: &str) -> Result<()> {
+    let job = setting.job(2, "sendrecv")?.parameter("btl_oxib_verbose", "debug");
+    let job = job.variable("SOFTIB_LINK_LAYER", "ethernet").variable("SOFTIB_GIDS", "fd00::7");
+    let finished = passes(&job.parameter("btl_oxib_gid_index", index), "sendrecv", SECONDS)?;
+    if finished.output.contains(&format!("softib0 port 1: {row}")) {
+        return Ok(());
+    }
+    Err(Failure(format!("{row:?} is not said:\n{}", finished.output)))
 }
 
 /// What a port says that it carried: messages in both directions, and one-sided operations.
