@@ -55,7 +55,8 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --list             only name the end-to-end cases
                 --only-e2e         no unit and property tests
                 --kernel           instead: jobs over a real kernel's RDMA devices (rxe, siw), in emulated guests; an hour
-                --soak MINUTES     end-to-end cases again and again, each round in another order (from --seed N)
+                --soak MINUTES     end-to-end cases again and again, each round in another order, with few, some or many sends
+                                   unsignalled (both from --seed N); tells the first failure again at the end
                 --over NAME        end-to-end cases over this transport instead of oxib (to tell its faults from ours)
                 FILTER...          only end-to-end cases whose name contains one of these
   verbs -- COMMAND...

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: unit and property tests by cargo ([`cargo_test`]), then the end-to-end cases, then one line that counts both.
 
+use std::sync::atomic::AtomicU16;
 use std::time::{Duration, Instant};
 
 use crate::args::{Args, Options};
@@ -133,6 +134,7 @@ fn setting(workspace: &Workspace, args: &Args, mpi: OpenMpi) -> Result<Setting> 
         target: workspace.target.clone(),
         sources: workspace.root.join("tests"),
         all: args.flag("all"),
+        drawn: AtomicU16::new(0),
     })
 }
 

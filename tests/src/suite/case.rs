@@ -1,6 +1,7 @@
 //! One end-to-end test: a sentence about behaviour, and a function that holds it to be true or says what happened instead.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::layouts::Layout;
 use crate::machine::SegmentFolder;
@@ -30,9 +31,16 @@ pub struct Setting {
     pub sources: PathBuf,
     /// The full matrix, not the quick selection.
     pub all: bool,
+    /// Of a soak: `max_unsig_wrs` of the case at hand, for programs that bring no value of their own; 0: the default.
+    pub drawn: AtomicU16,
 }
 
 impl Setting {
+    /// The `max_unsig_wrs` that a soak has drawn.
+    pub fn drawn(&self) -> Option<u16> {
+        Some(self.drawn.load(Ordering::Relaxed)).filter(|value| *value != 0)
+    }
+
     /// A job of one of our programs over the transport under test.
     ///
     /// # Errors

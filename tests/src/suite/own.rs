@@ -147,7 +147,13 @@ fn case(layout: &Layout, ranks: usize, program: &'static Program, value: Option<
     let name = format!("{} ({}, {ranks} ranks, layout {}{with})", program.shows, program.name, layout.name);
     let mut parameters = layout.parameters();
     parameters.extend(value.map(|(parameter, value)| (format!("btl_oxib_{parameter}"), value.to_owned())));
-    Case::new(name, move |setting| run(setting, program, ranks, &parameters))
+    let is_free = value.is_none();
+    Case::new(name, move |setting| {
+        let drawn = setting.drawn().filter(|_| is_free);
+        let drawn = drawn.map(|value| ("btl_oxib_max_unsig_wrs".to_owned(), value.to_string()));
+        let parameters: Vec<_> = parameters.iter().cloned().chain(drawn).collect();
+        run(setting, program, ranks, &parameters)
+    })
 }
 
 fn run(setting: &Setting, program: &Program, ranks: usize, parameters: &[(String, String)]) -> Result<()> {

@@ -2,11 +2,12 @@
 //!
 //! After every case, whatever it found, nothing of it may be left: processes are looked for by [`crate::process`], segments here.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::seq::SliceRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 
 use crate::machine::Litter;
 use crate::output::{self, SignOfLife};
@@ -58,21 +59,34 @@ pub fn run(setting: &Setting, cases: &[Case], filters: &[String]) -> Tally {
     tally
 }
 
-/// Runs them again and again until `time` is over, each round in another order that comes from `seed`: what fails once in
-/// hundreds of runs, or only after a certain other case, shows here.
+/// What `max_unsig_wrs` is drawn among in a soak: few sends go unsignalled, the default, many.
+const UNSIGNALLED: [u16; 3] = [1, 16, 64];
+
+/// Runs them again and again until `time` is over, each round in another order and each of our programs with a `max_unsig_wrs` that
+/// come from `seed`: what fails once in hundreds of runs, or only after a certain other case, shows here. The first failure is told
+/// again at the end, in full and with the seed.
 pub fn soak(setting: &Setting, cases: &[Case], filters: &[String], time: Duration, seed: u64) -> Tally {
     let mut chosen = choose(cases, filters);
     let _until_the_end = Litter::of_programs();
     let (mut tally, mut order) = (Tally::default(), SmallRng::seed_from_u64(seed));
+    let (mut first, mut round) = (None, 0);
     let end = Instant::now() + time;
     while !chosen.is_empty() && Instant::now() < end && !output::closed() {
         chosen.shuffle(&mut order);
+        round += 1;
         for (number, case) in chosen.iter().enumerate() {
             if Instant::now() >= end || output::closed() {
                 break;
             }
-            one(setting, case, (number + 1, chosen.len()), &mut tally);
+            setting.drawn.store(UNSIGNALLED.choose(&mut order).copied().unwrap_or(0), Ordering::Relaxed);
+            let failure = one(setting, case, (number + 1, chosen.len()), &mut tally);
+            let place = || format!("case {} of round {round} with --seed {seed}: {}", number + 1, case.name);
+            first = first.or_else(|| failure.map(|text| (place(), text)));
         }
+    }
+    setting.drawn.store(0, Ordering::Relaxed);
+    if let Some((place, text)) = first {
+        say!("\nthe first failure, {place}\n{}", crate::mpirun::indent(&text));
     }
     tally
 }
@@ -81,7 +95,8 @@ fn choose<'a>(cases: &'a [Case], filters: &[String]) -> Vec<&'a Case> {
     cases.iter().filter(|case| wanted(&case.name, filters)).collect()
 }
 
-fn one(setting: &Setting, case: &Case, (number, of): (usize, usize), tally: &mut Tally) {
+/// Runs one and counts it; what went wrong.
+fn one(setting: &Setting, case: &Case, (number, of): (usize, usize), tally: &mut Tally) -> Option<String> {
     let began = Instant::now();
     let sign = SignOfLife::of(format!("[{number:>3}/{of}] {}", case.name));
     let outcome = watched(setting, case);
@@ -90,8 +105,12 @@ fn one(setting: &Setting, case: &Case, (number, of): (usize, usize), tally: &mut
     match outcome {
         Ok(Verdict::Held) => tally.passed += 1,
         Ok(Verdict::Skipped(reason)) => tally.skipped.push((case.name.clone(), reason)),
-        Err(_) => tally.failed.push(case.name.clone()),
+        Err(Failure(text)) => {
+            tally.failed.push(case.name.clone());
+            return Some(text);
+        }
     }
+    None
 }
 
 /// True when a filter is part of the name, or there is none.
@@ -131,6 +150,9 @@ mod tests {
     use crate::machine::SegmentFolder;
     use crate::mpirun::Transport;
     use crate::programs::Programs;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::sync::atomic::AtomicU16;
 
     fn setting() -> Setting {
         let scratch = std::env::temp_dir().join(format!("oxib-runner-test-{}", std::process::id()));
@@ -144,6 +166,7 @@ mod tests {
             target: scratch.clone(),
             sources: scratch,
             all: false,
+            drawn: AtomicU16::new(0),
         }
     }
 
@@ -170,6 +193,27 @@ mod tests {
             soak(&setting(), &cases, &["none".to_owned()], Duration::from_secs(9), 1),
             Tally::default()
         );
+    }
+
+    #[test]
+    fn a_soak_draws_by_its_seed_how_many_sends_go_unsignalled() {
+        let drawn_by = |seed| {
+            let seen = Rc::new(RefCell::new(Vec::new()));
+            let of_case = seen.clone();
+            let notes = move |setting: &Setting| {
+                of_case.borrow_mut().extend(setting.drawn());
+                Ok(())
+            };
+            let setting = setting();
+            soak(&setting, &[Case::new("notes", notes)], &[], Duration::from_millis(50), seed);
+            assert_eq!(setting.drawn(), None, "what runs next draws nothing");
+            seen.take()
+        };
+        let (one, again, other) = (drawn_by(1), drawn_by(1), drawn_by(2));
+        let common = one.len().min(again.len()).min(other.len()).min(64);
+        assert!(common > 16 && UNSIGNALLED.iter().all(|value| one.contains(value)), "{one:?}");
+        assert_eq!(one[..common], again[..common]);
+        assert_ne!(one[..common], other[..common]);
     }
 
     #[test]
