@@ -18,6 +18,7 @@ use crate::protocol::regcache::Limits;
 use crate::transport::Transport;
 use crate::transport::config::{Bound, Config, Signalling};
 use crate::transport::device::{self, Choice, DeviceError, Filter, Port, PortConfig};
+use crate::transport::near::{Topology, Verdict};
 use crate::transport::stats::Stats;
 use opal_sys::{
     Abi, LeavePinned, MCA_BTL_ATOMIC_SUPPORTS_GLOB, MCA_BTL_FLAGS_ATOMIC_FOPS, MCA_BTL_FLAGS_ATOMIC_OPS,
@@ -51,6 +52,7 @@ pub fn init(
     let known = device_files::read(&params.device_param_files).map_err(|report| Refusal::Tell(*report))?;
     let mut ports = find_ports(params, &known, abi).map_err(|error| no_port(params, &error))?;
     tuned::limit_mtu(&mut ports, params);
+    let mut ports = seated(ports, params);
     if params.max_btls > 0 {
         ports.truncate(params.max_btls as usize);
     }
@@ -58,9 +60,9 @@ pub fn init(
     let mut modules: Vec<&'static Module> = Vec::new();
     let mut published = Vec::new();
     let mut unfit = None;
-    for port in &ports {
+    for (port, is_far) in &ports {
         tuned::tell(port, &known, params);
-        let base = module_base(port, params, abi).map_err(|report| Refusal::Tell(*report))?;
+        let base = module_base(port, *is_far, params, abi).map_err(|report| Refusal::Tell(*report))?;
         let transport = match open_port(port, params, abi, me) {
             Ok(transport) => transport,
             Err(error) if params.device == DeviceChoice::Auto => {
@@ -81,7 +83,7 @@ pub fn init(
     if let (Some(error), true) = (unfit, modules.is_empty()) {
         return Err(refuse_port(params, &error));
     }
-    let soft = ports.iter().all(|p| p.soft);
+    let soft = ports.iter().all(|(port, _)| port.soft);
     let ours = Modex {
         boot_id: boot_id(),
         // SAFETY: takes nothing, cannot fail.
@@ -97,6 +99,28 @@ pub fn init(
     guard::after_panic(Module::tell_broken);
     *MODULES.lock().unwrap_or_else(PoisonError::into_inner) = modules;
     Ok(raw)
+}
+
+/// The ports to use, and which of them are far from the process' processors: one that is dispensable is left out if the user has named
+/// none.
+fn seated(ports: Vec<Port>, params: &Params) -> Vec<(Port, bool)> {
+    if params.ignore_locality != 0 || ports.len() < 2 {
+        return ports.into_iter().map(|port| (port, false)).collect();
+    }
+    let verdicts = Topology::of_process().judge(&ports);
+    let are_named = matches!(params.device, DeviceChoice::Named(_)) || !params.if_include.is_empty();
+    let mut kept = Vec::new();
+    for (port, verdict) in ports.into_iter().zip(verdicts) {
+        if verdict != Verdict::Near {
+            let what = if verdict == Verdict::Dispensable && !are_named { "left out" } else { "used" };
+            let name = port.context.name();
+            log::debug!("{name} port {} is far from this process' processors, and {what}", port.num);
+        }
+        if verdict != Verdict::Dispensable || are_named {
+            kept.push((port, verdict != Verdict::Near));
+        }
+    }
+    kept
 }
 
 /// Registrations are kept if what is released of memory is seen, and the user lets them be.
@@ -304,7 +328,12 @@ fn xrc_domain(abi: &Abi, port: &Port) -> PathBuf {
 }
 
 /// The module's own fields, with limits that the port's layout can hold.
-fn module_base(port: &Port, params: &Params, abi: &Abi) -> Result<mca_btl_base_module_t, Box<Report>> {
+fn module_base(
+    port: &Port,
+    is_far: bool,
+    params: &Params,
+    abi: &Abi,
+) -> Result<mca_btl_base_module_t, Box<Report>> {
     let mut base = Template::copy();
     params::fit(&tuned::layout(port, params), &mut base, |name| params::is_set(abi.base(), name))?;
     base.btl_registration_handle_size = HANDLE_LEN;
@@ -312,6 +341,10 @@ fn module_base(port: &Port, params: &Params, abi: &Abi) -> Result<mca_btl_base_m
     base.btl_put_limit = port.attr.max_msg_size as usize;
     if base.btl_bandwidth == 0 {
         base.btl_bandwidth = port.attr.rate;
+    }
+    // Open MPI sends short messages over the modules of least latency.
+    if is_far && !params::is_set(abi.base(), "latency") {
+        base.btl_latency += 1;
     }
     let device = port.context.query_device().map_or(Atomics::None, |device| device.atomics);
     fit_atomics(&mut base, device);

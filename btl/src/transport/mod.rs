@@ -57,7 +57,7 @@ mod wrid;
 pub use endpoint::{EpId, state, timeline, traffic};
 pub use link::{AddError, Removal, Settled};
 pub use port::buffer::SendBuf;
-pub use port::{config, device};
+pub use port::{config, device, near};
 pub use tx::{NotBegun, flush};
 pub use upcall::{Delivery, Upcall};
 

@@ -57,6 +57,8 @@ pub struct Params {
     pub if_exclude: Vec<Port>,
     /// 0: all.
     pub max_btls: u32,
+    /// 0 or 1.
+    pub ignore_locality: u8,
     /// `receive_queues`.
     pub layout: Layout,
     pub cpc_include: Vec<String>,
@@ -149,6 +151,7 @@ impl Params {
             if_include: Vec::new(),
             if_exclude: Vec::new(),
             max_btls: 0,
+            ignore_locality: 0,
             layout,
             cpc_include: Vec::new(),
             cpc_exclude: Vec::new(),

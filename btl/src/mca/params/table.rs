@@ -120,6 +120,15 @@ pub static ROWS: &[Row] = &[
          long messages between them. 0 means all",
         max_btls
     ),
+    number!(
+        c"ignore_locality",
+        0..=1,
+        "0",
+        4,
+        "1 uses all ports alike; 0 leaves out an InfiniBand port that is far from the process' processors (NUMA) if a nearer one is on its \
+         subnet, unless device or if_include names ports, and gives other far ports one microsecond more of latency",
+        ignore_locality
+    ),
     Row {
         name: c"receive_queues",
         kind: Kind::Text,

@@ -11,6 +11,8 @@ mod domain;
 /// What the device tells.
 pub mod events;
 mod gids;
+/// Which ports are near to the process.
+pub mod near;
 mod open;
 mod opened;
 pub(super) mod queue;
