@@ -21,7 +21,7 @@ use softib::shm::cell::{CELL_HEAD, Head, INLINE_MAX, Via, destination, flag};
 use softib::shm::layout::*;
 use softib::shm::map::Map;
 use softib::shm::qptable;
-use softib::shm::ring::SendRing;
+use softib::shm::ring::{FRAGMENT_MAX, SendRing};
 use softib::shm::segment;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -228,19 +228,21 @@ struct Liar {
     data: Arc<Map>,
     sent: usize,
     bulk: usize,
+    /// Bytes of the bulk that are in use.
+    used: usize,
 }
 
 impl Liar {
     /// `qpn` is of this process: it tells which segment is ours.
     fn new(qpn: u32) -> Liar {
         let slot = (qpn >> QP_BITS) as usize;
-        let file = segment::open_slot(&segment::directory(), slot).expect("our segment");
+        let file = Arc::new(segment::open_slot(&segment::directory(), slot).expect("our segment"));
         let tables = Arc::new(Map::new(&file, TABLES_LEN).expect("its tables"));
         let incarnation = tables.u64(H_NONCE).load(Ordering::Relaxed);
         let ring = SendRing::claim(&tables, &file, (slot, incarnation), true, false).expect("a ring");
         let (start, len) = (ring_data(ring.index()), CELLS_LEN + BULK_MIN);
         let data = Arc::new(tables.part(&file, start, len).expect("its memory"));
-        Liar { tables, ring, data, sent: 0, bulk: 0 }
+        Liar { tables, ring, data, sent: 0, bulk: 0, used: FRAGMENT_MAX }
     }
 
     /// Writes the next cell, tag last, and tells the receiver.
@@ -249,7 +251,10 @@ impl Liar {
         self.sent += 1;
         self.data.write(at + CELL_HEAD, payload);
         if head.flags & flag::BULK != 0 {
-            self.data.write(CELLS_LEN + self.bulk % (BULK_MIN - INLINE_MAX), payload);
+            if head.flags & flag::WIDER != 0 && self.used < BULK_MIN {
+                (self.bulk, self.used) = (self.used, 2 * self.used);
+            }
+            self.data.write(CELLS_LEN + self.bulk % (self.used - INLINE_MAX), payload);
             self.bulk += (head.len as usize).next_multiple_of(64);
         }
         for (i, word) in head.words().into_iter().enumerate() {

@@ -193,7 +193,7 @@ fn a_write_with_immediate_of_a_wrong_length_completes_the_receive_that_it_took_w
     let file = segment::open_slot(&segment::directory(), slot).unwrap();
     let tables = Arc::new(Map::new(&file, TABLES_LEN).unwrap());
     let incarnation = tables.u64(H_NONCE).load(Ordering::Relaxed);
-    let mut ring = SendRing::claim(&tables, &file, (slot, incarnation), true, false).unwrap();
+    let mut ring = SendRing::claim(&tables, &Arc::new(file), (slot, incarnation), true, false).unwrap();
     let dst = destination(index, qptable::look_up(&tables, index).unwrap().1.generation);
     let head = Head { op: op::WRITE_IMM, flags: flag::IMM, dst, src_qpn: a.num(), len: 8, imm: 0, pos: 0 };
     let _ = ring.push(head, |payload| unsafe { payload.write_bytes(0, 8) });

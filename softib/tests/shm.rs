@@ -6,6 +6,7 @@
 use proptest::prelude::*;
 use softib::shm::cell::{Head, INLINE_MAX};
 use softib::shm::heap::Heap;
+use softib::shm::layout::{CELLS_LEN, RING_LEN};
 use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
 use softib::shm::rq::{Claim, Place, Shape};
 use softib::shm::segment::Segment;
@@ -105,6 +106,26 @@ fn a_cell_that_is_awaited_while_it_is_written_arrives_whole() {
             }
         }
     });
+}
+
+/// Bytes of the bulk that have been written, as far as its last byte that is not 0.
+fn bulk_used(pair: &Pair) -> usize {
+    let ring = pair.segment.inlets.ring(pair.to.index()).unwrap();
+    let last = (CELLS_LEN..RING_LEN).rev().find(|at| ring.read::<1>(*at) != [0]);
+    last.map_or(0, |at| at + 1 - CELLS_LEN)
+}
+
+#[test]
+fn a_ring_that_is_read_at_once_goes_on_in_the_same_part_of_its_bulk() {
+    let mut pair = pair(true);
+    for number in 0..2000 {
+        assert!(pair.send(5000, number));
+        assert_eq!(pair.receive(), Some((number, 5000)));
+    }
+    assert!(bulk_used(&pair) <= FRAGMENT_MAX);
+    assert!((0..20).all(|number| pair.send(5000, number)), "100,000 bytes are unread");
+    assert!((100_000..=128 << 10).contains(&bulk_used(&pair)));
+    assert!((0..20).all(|number| pair.receive() == Some((number, 5000))));
 }
 
 proptest! {

@@ -209,7 +209,7 @@ impl Peers {
 }
 
 fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -> Result<Peer, Errno> {
-    let file = segment::open_slot(dir, slot)?;
+    let file = Arc::new(segment::open_slot(dir, slot)?);
     let metadata = file.metadata()?;
     // Any user can make a file of this name where all users' segments live.
     if metadata.len() != SEGMENT_LEN as u64 || metadata.uid() != folder::uid() {
@@ -227,7 +227,6 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     let pid = map.u32(H_PID).load(Ordering::Relaxed) as i32;
     let fenced = !barrier || map.u32(H_BARRIER).load(Ordering::Relaxed) == 0;
     let ring = SendRing::claim(&map, &file, me, fenced, ring::may_be_large(&file))?;
-    let file = Arc::new(file);
     let heaps = Heaps::new(&map, &file);
     Ok(Peer { map, heaps, file, incarnation, pid, cards, ring, reachable: None, live, is_self })
 }

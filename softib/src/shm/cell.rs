@@ -66,6 +66,8 @@ pub mod flag {
     pub const GRH: u8 = 32;
     /// The message invalidates the window whose key stands in `imm`.
     pub const INV: u8 = 64;
+    /// From this payload on twice as much of the bulk is used.
+    pub const WIDER: u8 = 128;
 }
 
 /// Bytes 4..24 of a cell.

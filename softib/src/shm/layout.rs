@@ -17,7 +17,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -80,7 +80,7 @@ pub const RING_TABLE: usize = HEADER_LEN;
 pub const RING_ENTRY: usize = 256;
 pub const R_OWNER: usize = 0;
 pub const R_INCARNATION: usize = 8;
-/// Bytes of bulk that the sender has taken: BULK_MIN or BULK_MAX.
+/// Bytes of bulk that the sender may take: BULK_MIN or BULK_MAX.
 pub const R_BULK: usize = 16;
 pub const R_WATCHED: usize = 64;
 pub const R_CONSUMED: usize = 128;

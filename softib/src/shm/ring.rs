@@ -15,6 +15,11 @@
 //! registered for membarrier, which the receiver then issues (`tests/handover.rs` models the fenced form).
 //!
 //! Bulk offsets are not transmitted: both sides derive them from the lengths by the rule in [`bulk_start`].
+//!
+//! Only a part of the bulk is used at first, and again and again, so that it stays in the caches. When a payload finds no
+//! room the sender doubles that part ([`flag::WIDER`]): the payload begins the new half, which nothing has used before, and
+//! which takes space of the file system only then, beyond what each ring has.
+//! What of the former part has not been read yet lies by the old rule, so the sender stays in the new half until it has.
 
 use super::cell::{Found, Head, INLINE_MAX, flag};
 use super::cells::Cells;
@@ -25,7 +30,7 @@ use super::map::{Map, Word};
 use super::parts::Inlets;
 use super::shortage;
 use super::shortage::take_space;
-use super::space::{free_space, give_space};
+use super::space::{allocate, free_space, give_space};
 use crate::errno::Errno;
 use std::fs::File;
 use std::sync::Arc;
@@ -34,18 +39,25 @@ use std::time::{Duration, Instant};
 
 /// Longest payload of one cell with bulk.
 pub const FRAGMENT_MAX: usize = 32 << 10;
-/// The receiver publishes its position after this many cells, or bytes of bulk.
+/// The receiver publishes its position after this many cells, or a quarter of the bulk in use.
 const PUBLISH_CELLS: u32 = CELLS as u32 / 4;
+/// What of the bulk is used at first: the longest payload fits.
+const BULK_FIRST: u32 = FRAGMENT_MAX as u32;
 
 const CLAIMING: u64 = 1;
 const ACTIVE: u64 = 2;
 
-/// Where the bulk payload of `len` bytes starts when `pos` bytes have gone before, in a ring with `of` bytes of bulk (a power of
-/// two).
+/// Where the bulk payload of `len` bytes starts when `pos` bytes have gone before and `of` bytes of the bulk are in use (a power
+/// of two).
 #[inline]
 fn bulk_start(pos: u32, len: u32, of: u32) -> u32 {
     let offset = pos & (of - 1);
     if offset + len > of { pos.wrapping_add(of - offset) } else { pos }
+}
+
+/// Where the first payload of the second half starts, when `half` bytes have been in use.
+fn second_half(pos: u32, half: u32) -> u32 {
+    pos.wrapping_add(half.wrapping_sub(pos) & (2 * half - 1))
 }
 
 /// The sender's half of the barrier; the receiver's membarrier stands in for it where both have it.
@@ -68,6 +80,8 @@ fn bulk_end(start: u32, len: u32) -> u32 {
 pub struct SendRing {
     /// The receiver's tables.
     map: Arc<Map>,
+    /// Its segment.
+    file: Arc<File>,
     /// Cells and bulk.
     data: Arc<Map>,
     index: usize,
@@ -76,6 +90,12 @@ pub struct SendRing {
     seq: u32,
     bulk: u32,
     bulk_len: u32,
+    /// Bytes of the bulk that are in use.
+    used: u32,
+    /// The next payload begins the half that is not in use yet.
+    widens: bool,
+    /// Where the present half began, as long as something before it may be unread.
+    since: Option<u32>,
     /// What the receiver had consumed when we looked last: cells, bulk bytes.
     seen: (u32, u32),
     fenced: bool,
@@ -97,7 +117,7 @@ impl SendRing {
     /// Claims a free ring in the receiver's segment, with much or little room for bulk data. `EUSERS` when all are taken.
     pub fn claim(
         map: &Arc<Map>,
-        file: &File,
+        file: &Arc<File>,
         me: (usize, u64),
         fenced: bool,
         large: bool,
@@ -112,10 +132,9 @@ impl SendRing {
         map.u32(H_RING_LIMIT).fetch_max(index as u32 + 1, Ordering::SeqCst);
         let at = ring_entry(index);
         let bulk = if large { BULK_MAX } else { BULK_MIN };
-        let len = CELLS_LEN + bulk;
-        let taken = take_space(file, ring_data(index), len, "a ring to a process");
+        let taken = take_space(file, ring_data(index), CELLS_LEN + BULK_MIN, "a ring to a process");
         let data = taken
-            .and_then(|()| map.part(file, ring_data(index), len))
+            .and_then(|()| map.part(file, ring_data(index), CELLS_LEN + bulk))
             .inspect_err(|_| map.u64(at + R_OWNER).store(0, Ordering::Release))?;
         let data = Arc::new(data);
         map.u32(at + R_BULK).store(bulk as u32, Ordering::Relaxed);
@@ -126,6 +145,7 @@ impl SendRing {
         map.u64(at + R_OWNER).store(tag | ACTIVE, Ordering::Release);
         Ok(SendRing {
             map: map.clone(),
+            file: file.clone(),
             cells: Cells::new(&data),
             data,
             index,
@@ -133,6 +153,9 @@ impl SendRing {
             seq: 0,
             bulk: 0,
             bulk_len: bulk as u32,
+            used: BULK_FIRST,
+            widens: false,
+            since: None,
             seen: (0, 0),
             fenced,
             stall: None,
@@ -181,15 +204,33 @@ impl SendRing {
     }
 
     fn bulk_fits(&self, len: u32) -> bool {
-        let end = bulk_end(bulk_start(self.bulk, len, self.bulk_len), len);
-        end.wrapping_sub(self.seen.1) <= self.bulk_len
+        let end = bulk_end(bulk_start(self.bulk, len, self.used), len);
+        let room = match self.since {
+            None => end.wrapping_sub(self.seen.1) <= self.used,
+            Some(since) => end.wrapping_sub(since) <= self.used / 2,
+        };
+        room || self.widens
     }
 
     #[cold]
     fn fits_after_looking(&mut self, len: usize) -> bool {
         let word = self.map.u64(ring_entry(self.index) + R_CONSUMED).load(Ordering::Acquire);
         self.seen = (word as u32, (word >> 32) as u32);
+        self.since = self.since.filter(|since| (self.seen.1.wrapping_sub(*since) as i32) < 0);
+        if !self.fits(len) {
+            self.widens = self.has_more();
+        }
         self.fits(len)
+    }
+
+    /// There is a half of the bulk that is not in use yet, and space for it.
+    fn has_more(&mut self) -> bool {
+        let used = self.used as usize;
+        let start = ring_data(self.index) + CELLS_LEN + used;
+        if used >= BULK_MIN && self.used < self.bulk_len && allocate(&self.file, start, used).is_err() {
+            self.bulk_len = self.used;
+        }
+        self.used < self.bulk_len
     }
 
     /// Sends one cell whose `head.len` payload bytes `fill` writes. The caller has asked [`Self::has_room`].
@@ -201,11 +242,7 @@ impl SendRing {
     /// Where the `len` payload bytes of the next cell go, and the flag that says so.
     #[inline(always)]
     fn place(&mut self, len: u32) -> (*mut u8, u8) {
-        if len as usize <= INLINE_MAX {
-            (self.cells.at(self.seq).payload(), 0)
-        } else {
-            (self.take_bulk(len), flag::BULK)
-        }
+        if len as usize <= INLINE_MAX { (self.cells.at(self.seq).payload(), 0) } else { self.take_bulk(len) }
     }
 
     /// Sends one cell with a fixed part in the cell and `head.len` bytes, filled by `fill`, in the bulk.
@@ -213,16 +250,26 @@ impl SendRing {
         assert!(fixed.len() <= INLINE_MAX);
         // SAFETY: a cell has room for INLINE_MAX bytes (checked), and it is ours until it is marked.
         unsafe { fixed.as_ptr().copy_to_nonoverlapping(self.cells.at(self.seq).payload(), fixed.len()) };
-        head.flags |= flag::BULK;
-        fill(self.take_bulk(head.len));
+        let (place, flags) = self.take_bulk(head.len);
+        head.flags |= flags;
+        fill(place);
         if self.publish_unannounced(head) { Pushed::Watched } else { self.announce() }
     }
 
-    /// The next `len` bytes of the bulk.
-    fn take_bulk(&mut self, len: u32) -> *mut u8 {
-        let start = bulk_start(self.bulk, len, self.bulk_len);
+    /// The next `len` bytes of the bulk, and the flags that say so.
+    fn take_bulk(&mut self, len: u32) -> (*mut u8, u8) {
+        let flags = if self.widens { flag::BULK | self.widen() } else { flag::BULK };
+        let start = bulk_start(self.bulk, len, self.used);
         self.bulk = bulk_end(start, len);
-        self.data.bytes(CELLS_LEN + (start & (self.bulk_len - 1)) as usize, len as usize)
+        (self.data.bytes(CELLS_LEN + (start & (self.used - 1)) as usize, len as usize), flags)
+    }
+
+    /// The next payload begins the second half.
+    #[cold]
+    fn widen(&mut self) -> u8 {
+        self.bulk = second_half(self.bulk, self.used);
+        (self.used, self.widens, self.since) = (2 * self.used, false, Some(self.bulk));
+        flag::WIDER
     }
 
     /// Sends the next cell, whose payload has been written. As [`Self::send_any`].
@@ -328,6 +375,8 @@ pub struct RecvRing {
     seq: u32,
     bulk: u32,
     bulk_len: u32,
+    /// Bytes of the bulk that are in use.
+    used: u32,
     published: (u32, u32),
     /// The cell that has been made ready for its sender last.
     awaited: u32,
@@ -358,6 +407,7 @@ impl RecvRing {
             seq: 0,
             bulk: 0,
             bulk_len,
+            used: BULK_FIRST,
             published: (0, 0),
             awaited: u32::MAX,
             slot,
@@ -446,7 +496,9 @@ impl RecvRing {
 
     #[inline]
     fn peek_bulk(&mut self, head: Head, fixed: *const u8) -> Option<Found> {
-        if head.flags & flag::BULK == 0 || head.len as usize > FRAGMENT_MAX {
+        let wider = head.flags & flag::WIDER != 0;
+        let is_sane = head.flags & flag::BULK != 0 && !(wider && self.used >= self.bulk_len);
+        if !is_sane || head.len as usize > FRAGMENT_MAX {
             self.broken = true;
             log::error!(
                 "ring of slot {}: a cell makes no sense, its sender is ignored from now on",
@@ -454,8 +506,10 @@ impl RecvRing {
             );
             return None;
         }
-        let start = bulk_start(self.bulk, head.len, self.bulk_len);
-        let at = CELLS_LEN + (start & (self.bulk_len - 1)) as usize;
+        let (pos, used) =
+            if wider { (second_half(self.bulk, self.used), 2 * self.used) } else { (self.bulk, self.used) };
+        let start = bulk_start(pos, head.len, used);
+        let at = CELLS_LEN + (start & (used - 1)) as usize;
         let payload = self.data.bytes(at, head.len as usize).cast_const();
         Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len) })
     }
@@ -465,7 +519,10 @@ impl RecvRing {
     pub fn consume(&mut self, found: &Found) {
         self.seq = self.seq.wrapping_add(1);
         self.bulk = found.bulk;
-        if self.is_due() || self.bulk.wrapping_sub(self.published.1) >= self.bulk_len / 4 {
+        if found.head.flags & flag::BULK != 0 && found.head.flags & flag::WIDER != 0 {
+            self.used *= 2;
+        }
+        if self.is_due() || self.bulk.wrapping_sub(self.published.1) >= self.used / 4 {
             self.publish();
         }
     }
