@@ -5,12 +5,13 @@
 //! * Doorbells (system calls that wake a sleeping peer) during a million small messages between two polling ranks, as the
 //!   plugin counts them; it says so at the end of a job with `btl_oxib_verbose debug`.
 //!
-//! `--connect`: what connections cost (`bench_connect`). `--verbs`: the software device alone, with no MPI: `softib/examples/pingpong`.
+//! `--connect`: what connections cost (`bench_connect`). `--memory`: what a process and its peers take (`bench_memory`). `--verbs`: the software device alone, with no MPI: `softib/examples/pingpong`.
 
 use std::path::Path;
 
 use crate::args::{Args, Options};
 use crate::bench_connect;
+use crate::bench_memory;
 use crate::build;
 use crate::ompi5;
 use crate::pingpong::{self, Plan, Series};
@@ -24,7 +25,7 @@ use e2e::{Failure, OpenMpi, Result, machine, say, tell};
 
 /// What `bench` understands.
 pub const OPTIONS: Options = Options {
-    flags: &["connect", "no-install", "ompi5", "verbs"],
+    flags: &["connect", "memory", "no-install", "ompi5", "verbs"],
     values: &["json", "mpi", "pairs", "transports"],
     words: true,
 };
@@ -78,6 +79,9 @@ pub fn command(args: Args) -> Result<()> {
     }
     if args.flag("connect") {
         return bench_connect::command(&args);
+    }
+    if args.flag("memory") {
+        return bench_memory::command(&args);
     }
     if !args.words().is_empty() {
         return Err(Failure::new("words are for --verbs: windows, messages, sizes"));

@@ -21,6 +21,7 @@ mod args;
 mod arrows;
 mod bench;
 mod bench_connect;
+mod bench_memory;
 mod build;
 mod cargo_test;
 mod dropin;
@@ -73,7 +74,8 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --json FILE        write the figures there, too
                 --mpi DIR, --ompi5 as for pingpong
                 --connect          connections instead: one by one and in storms, beside openib's udcm and cmtime
-                --pairs N          jobs of each kind (default: 7; with --connect 3)
+                --memory           memory instead: at the start, and for each peer, beside openib, UCX, vader and tcp
+                --pairs N          jobs of each kind (default: 7; with --connect and --memory 3)
                 --verbs [WINDOWS [MESSAGES [SIZE...]]]
                                    the software device alone, beside raw shared memory
   arrows      compare the imports of every module with docs/arrows.txt, as a test of `cargo xtask test` does
