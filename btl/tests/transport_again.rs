@@ -9,11 +9,11 @@ use mca_btl_oxib::protocol::layout::DEFAULT;
 
 const LAYOUTS: [&str; 3] = [DEFAULT, "P,128,4:P,2048,4:P,65536,4", "S,128,64,48,8:S,65536,16"];
 
-/// Side 0 forgets side 1 and adds it again. What was under way to and fro is lost with the
-/// connection.
+/// Side 0 forgets side 1 and adds it again. What was under way from it may yet arrive, for side 1
+/// keeps its endpoint and what has come to it; what was under way to it is lost.
 fn add_again(world: &mut World) {
     world.remove(0, 1);
-    world.model.forget(0, 1);
+    world.model.may_lose(0, 1);
     world.model.forget(1, 0);
     world.add(0, 1);
 }
@@ -91,7 +91,7 @@ fn an_endpoint_that_was_kept_says_over_the_next_connection_what_the_last_one_nev
             }
             world.send(1, 0, 300);
             world.remove(0, 1);
-            world.model.forget(0, 1);
+            world.model.may_lose(0, 1);
             world.add(0, 1);
             world.until("what waited arrives", |w| w.nothing_waits() && w.model.is_empty());
             ask(&mut world, "the question and its answer arrive");

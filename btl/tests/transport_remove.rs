@@ -157,7 +157,7 @@ fn carry_over_xrc(world: &mut World) {
             // Not just under way, for nothing is in flight that long.
             if lost[from] > 2000 {
                 w.remove(from, to);
-                w.model.forget(from, to);
+                w.model.may_lose(from, to);
                 w.add(from, to);
                 w.send(from, to, 100);
                 (lost[from], renewed) = (0, renewed + 1);

@@ -34,9 +34,17 @@ impl Message {
 /// Sender, receiver, queue.
 pub type Stream = (usize, usize, usize);
 
+#[derive(Debug)]
+struct Expected {
+    message: Message,
+    /// Its connection was taken down while it was under way: it arrives before everything that was
+    /// sent later, or not at all.
+    may_be_lost: bool,
+}
+
 #[derive(Debug, Default)]
 pub struct Model {
-    expected: HashMap<Stream, VecDeque<Message>>,
+    expected: HashMap<Stream, VecDeque<Expected>>,
     next: u64,
     /// Messages that have arrived.
     pub arrived: u64,
@@ -51,39 +59,54 @@ impl Model {
     }
 
     pub fn expect(&mut self, stream: Stream, message: Message) {
-        self.expected.entry(stream).or_default().push_back(message);
+        self.expected.entry(stream).or_default().push_back(Expected { message, may_be_lost: false });
     }
 
-    /// A message came: it must be the next of its stream.
+    /// A message came: it must be the next of its stream that is not lost.
     pub fn arrived(&mut self, stream: Stream, tag: u8, payload: &[u8]) {
-        let next = self.expected.get_mut(&stream).and_then(VecDeque::pop_front);
+        let expected = self.expected.entry(stream).or_default();
+        while expected.front().is_some_and(|e| e.may_be_lost && e.message.tag != tag) {
+            expected.pop_front();
+        }
+        let next = expected.pop_front().map(|e| e.message);
         let next = next.unwrap_or_else(|| panic!("{stream:?}: {} bytes too much", payload.len()));
         assert_eq!((tag, payload.len()), (next.tag, next.len), "{stream:?}: not {next:?} but another");
         assert!(next.is(payload), "{stream:?}: {next:?} was changed on its way");
         self.arrived += 1;
     }
 
+    /// Nothing that is sure to come is still to come.
     pub fn is_empty(&self) -> bool {
-        self.expected.values().all(VecDeque::is_empty)
+        self.expected.values().flatten().all(|e| e.may_be_lost)
     }
 
     /// Messages that have not arrived from `from` at `to`.
     pub fn missing(&self, from: usize, to: usize) -> usize {
-        let of = |(stream, _): &(&Stream, &VecDeque<Message>)| (stream.0, stream.1) == (from, to);
-        self.expected.iter().filter(of).map(|(_, messages)| messages.len()).sum()
+        let of = |(stream, _): &(&Stream, &VecDeque<Expected>)| (stream.0, stream.1) == (from, to);
+        self.expected.iter().filter(of).map(|(_, expected)| missing(expected)).sum()
     }
 
-    /// The connection was taken down: what was under way will not come.
+    /// The sender took its end down, the receiver kept its own: what was under way may come, or not.
+    pub fn may_lose(&mut self, from: usize, to: usize) {
+        let of = |(stream, _): &(&Stream, &mut VecDeque<Expected>)| (stream.0, stream.1) == (from, to);
+        self.expected.iter_mut().filter(of).flat_map(|(_, e)| e).for_each(|e| e.may_be_lost = true);
+    }
+
+    /// The receiver took its end down: what was under way will not come.
     pub fn forget(&mut self, from: usize, to: usize) {
         self.expected.retain(|stream, _| (stream.0, stream.1) != (from, to));
     }
 }
 
+fn missing(expected: &VecDeque<Expected>) -> usize {
+    expected.iter().filter(|e| !e.may_be_lost).count()
+}
+
 impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} arrived", self.arrived)?;
-        for (stream, messages) in self.expected.iter().filter(|(_, m)| !m.is_empty()) {
-            write!(f, ", {} missing on {stream:?}", messages.len())?;
+        for (stream, expected) in self.expected.iter().filter(|(_, e)| missing(e) > 0) {
+            write!(f, ", {} missing on {stream:?}", missing(expected))?;
         }
         Ok(())
     }
