@@ -15,8 +15,8 @@ use crate::{Failure, Result};
 
 const SECONDS: u64 = 60;
 
-const LAYOUT: &str = "P,128,64,48,32,4:S,32768,128,96,24,32,6";
-const OTHER: &str = "P,256,64,48,32,4:S,16384,128,96,24,32,6";
+const LAYOUT: &str = "P,128,64,48,32,4,8:S,32768,128,96,24,32,6";
+const OTHER: &str = "P,256,64,48,32,4,16:S,16384,128,96,24,32,6";
 
 /// A section for softib that ends with this line, its fourth.
 fn section(line: &str) -> String {
