@@ -250,16 +250,14 @@ fn names(ports: &[params::Port]) -> Vec<device::Name> {
 /// The software device: the copy that is linked in, unless the machine's libibverbs is our drop-in
 /// already.
 fn software(abi: &Abi) -> Result<Driver, DeviceError> {
-    match Driver::rdma_core() {
-        Ok(driver) if driver.is_software() => Ok(driver),
-        _ => {
-            verbs::explain_errors(softib::take_reason);
-            let peers = abi.job_size().map_or(0, |size| local((size as usize).saturating_sub(1)));
-            softib::check_address_space(peers, ADDRESS_SPACE)
-                .map_err(|error| DeviceError::Shortage(reason(error)))?;
-            Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()))
-        }
+    if let Some(driver) = Driver::drop_in() {
+        return Ok(driver);
     }
+    verbs::explain_errors(softib::take_reason);
+    let peers = abi.job_size().map_or(0, |size| local((size as usize).saturating_sub(1)));
+    softib::check_address_space(peers, ADDRESS_SPACE)
+        .map_err(|error| DeviceError::Shortage(reason(error)))?;
+    Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()))
 }
 
 /// Address space of a job's least buffers, and of the heaps that the C library may reserve for two

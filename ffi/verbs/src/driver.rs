@@ -27,6 +27,11 @@ impl Driver {
         Ok(Driver(Arc::new(Inner { table: loaded.table, connections: None, software: loaded.software })))
     }
 
+    /// The library `libibverbs.so.1` of this machine, if it is our own drop-in. Another is not kept in the process.
+    pub fn drop_in() -> Option<Driver> {
+        if loader::is_software(loader::LIBRARY) { Driver::rdma_core().ok() } else { None }
+    }
+
     /// A device that is linked in, by its control-path functions.
     pub fn from_table(table: &'static rdma_sys::Table) -> Driver {
         Driver(Arc::new(Inner { table, connections: None, software: true }))

@@ -1,7 +1,8 @@
 //! Finds the machine's verbs library at run time.
 //!
 //! ```text
-//!   dlopen("libibverbs.so.1")            RTLD_NOW | RTLD_LOCAL, never closed: contexts outlive every owner of ours
+//!   dlopen("libibverbs.so.1")            RTLD_NOW | RTLD_LOCAL, never closed once devices were asked for: contexts outlive
+//!                                    every owner of ours
 //!     for each member of rdma_sys::Table
 //!       dlvsym(name, its version)        the version whose structs we declare
 //!       else under IBVERBS_1.0 only?     a library of before 2007: same names, other structs. Refused
@@ -20,7 +21,7 @@ use std::sync::OnceLock;
 use rdma_sys::{SOFTIB_MARKER, Table, ibv_context, ibv_port_attr};
 
 /// The soname of every libibverbs since 2006, rdma-core's and ours.
-const LIBRARY: &CStr = c"libibverbs.so.1";
+pub(crate) const LIBRARY: &CStr = c"libibverbs.so.1";
 
 /// The oldest ABI: most functions exist there too, with incompatible structs.
 const OLDEST: &CStr = c"IBVERBS_1.0";
@@ -67,6 +68,18 @@ pub(crate) fn load() -> Result<Loaded, LoadError> {
     ANSWER.get_or_init(|| resolve(LIBRARY).map(publish)).clone()
 }
 
+/// Whether a verbs library is our software device. One that is not is closed again: with the libraries
+/// that it links to, rdma-core's takes half a megabyte of each process.
+pub(crate) fn is_software(library: &CStr) -> bool {
+    let Ok(library) = Library::open(library) else { return false };
+    let software = library.find(SOFTIB_MARKER).is_some();
+    if !software {
+        // SAFETY: the handle was opened above and ends here; what `load` has found stands on a handle of its own.
+        let _is_closed = unsafe { libc::dlclose(library.handle.as_ptr()) };
+    }
+    software
+}
+
 /// A library's control path as it exports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exports {
@@ -105,7 +118,7 @@ unsafe extern "C" fn query_port(ctx: *mut ibv_context, port: u8, attr: *mut ibv_
     }
 }
 
-/// A shared library that stays open until the process ends.
+/// A shared library. One that functions have been taken from stays open until the process ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Library {
     handle: NonNull<c_void>,
@@ -138,13 +151,13 @@ impl Library {
     }
 
     pub(crate) fn find_version(self, symbol: &CStr, version: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: the handle is never closed, the names end in NUL.
+        // SAFETY: the handle is open, the names end in NUL.
         NonNull::new(unsafe { libc::dlvsym(self.handle.as_ptr(), symbol.as_ptr(), version.as_ptr()) })
     }
 
     /// The symbol in its default version.
     fn find(self, symbol: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: the handle is never closed, the name ends in NUL.
+        // SAFETY: the handle is open, the name ends in NUL.
         NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) })
     }
 
@@ -156,7 +169,7 @@ impl Library {
         if rc != 0 || map.is_null() {
             return text(LIBRARY);
         }
-        // SAFETY: the link map and its name live as long as the library, which is never closed.
+        // SAFETY: the link map and its name live as long as the library, whose handle is open.
         text(unsafe { CStr::from_ptr((*map).name) })
     }
 }

@@ -10,7 +10,7 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString, c_int};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,7 @@ use rdma_sys::{SOFTIB_MARKER, SYMBOLS, VERBS_ABI_IS_EXTENDED, ibv_context, ibv_p
 #[path = "../src/loader.rs"]
 mod loader;
 
-use loader::{LoadError, load, resolve};
+use loader::{LoadError, is_software, load, resolve};
 
 const NEW: &str = "IBVERBS_1.1";
 const OLD: &str = "IBVERBS_1.0";
@@ -127,6 +127,25 @@ fn the_marker_tells_our_drop_in_from_rdma_core() {
     let exports = Recipe { marker: true, ..Recipe::all(|_| None) }.resolve("marked").unwrap();
     assert!(exports.software);
     assert_eq!(exports.table.name, "softib");
+}
+
+/// Whether the library of this file is in the process.
+fn is_loaded(library: &CStr) -> bool {
+    // SAFETY: a NUL-terminated name; with RTLD_NOLOAD nothing is loaded, and what was found stays as it was.
+    let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    // SAFETY: the handle was opened in the line above.
+    !handle.is_null() && unsafe { libc::dlclose(handle) } == 0
+}
+
+#[test]
+fn a_library_that_is_asked_only_whether_it_is_our_drop_in_is_kept_if_it_is() {
+    for marker in [false, true] {
+        let name = format!("asked_{marker}");
+        let file = Recipe { marker, ..Recipe::all(Some) }.build(&name, &[]);
+        let file = CString::new(file.to_str().unwrap()).unwrap();
+        assert_eq!((is_software(&file), is_loaded(&file)), (marker, marker));
+    }
+    assert!(!is_software(c"liboxib-no-such-library.so.1"));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use super::gids::{self, Row};
 use crate::protocol::device_ini::{Devices, Settings};
+use std::path::Path;
 use std::sync::Arc;
 use verbs::{Context, Device, Driver, Gid, LinkLayer, Mtu, PortAttr, PortState};
 
@@ -217,6 +218,16 @@ fn both(hard: DeviceError, soft: DeviceError) -> DeviceError {
     DeviceError::Neither { hard: Box::new(hard), soft: Box::new(soft) }
 }
 
+/// The kernel has RDMA devices, or does not say. Where it has none rdma-core finds none either, and is
+/// not loaded.
+fn may_have_devices(sys: &Path) -> bool {
+    let mut devices = match std::fs::read_dir(sys.join("class/infiniband")) {
+        Ok(devices) => devices,
+        Err(_) => return !sys.join("class").is_dir(),
+    };
+    devices.next().is_some()
+}
+
 /// How the software device's names begin.
 const SOFT_NAME: &str = "softib";
 
@@ -230,6 +241,9 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn hardware(self) -> Result<Vec<Port>, DeviceError> {
+        if self.names.is_empty() && !may_have_devices(Path::new("/sys")) {
+            return Err(DeviceError::None);
+        }
         let driver = Driver::rdma_core()?;
         // The drop-in library has the software device's ports only.
         if driver.is_software() { Err(DeviceError::None) } else { self.ports_of(&driver, false) }
@@ -438,6 +452,18 @@ mod tests {
         let exclude = Filter { exclude: vec![name("b", Some(2))], ..Filter::default() };
         assert_eq!([("a", 1), ("b", 1), ("b", 2)].map(|(d, p)| exclude.allows(d, p)), [true, true, false]);
         assert!(Filter::default().allows("anything", 9));
+    }
+
+    #[test]
+    fn rdma_core_is_asked_unless_the_kernel_has_no_device() {
+        let sys = std::env::temp_dir().join(format!("oxib-sys-{}", std::process::id()));
+        let has = |folder: &str| {
+            std::fs::create_dir_all(sys.join(folder)).unwrap();
+            may_have_devices(&sys)
+        };
+        let answers = [has("block"), has("class"), has("class/infiniband"), has("class/infiniband/mlx5_0")];
+        std::fs::remove_dir_all(&sys).unwrap();
+        assert_eq!(answers, [true, false, false, true]);
     }
 
     fn soft() -> Result<Driver, DeviceError> {
