@@ -5,13 +5,15 @@
 //! * Doorbells (system calls that wake a sleeping peer) during a million small messages between two polling ranks, as the
 //!   plugin counts them; it says so at the end of a job with `btl_oxib_verbose debug`.
 //!
-//! `--connect`: what connections cost (`bench_connect`). `--memory`: what a process and its peers take (`bench_memory`). `--verbs`: the software device alone, with no MPI: `softib/examples/pingpong`.
+//! `--connect`: what connections cost (`bench_connect`). `--memory`: what a process and its peers take (`bench_memory`). `--threads`: what
+//! one thread's messages take beside another's flood (`bench_threads`). `--verbs`: the software device alone, with no MPI: `softib/examples/pingpong`.
 
 use std::path::Path;
 
 use crate::args::{Args, Options};
 use crate::bench_connect;
 use crate::bench_memory;
+use crate::bench_threads;
 use crate::build;
 use crate::ompi5;
 use crate::pingpong::{self, Plan, Series};
@@ -25,7 +27,7 @@ use e2e::{Failure, OpenMpi, Result, machine, say, tell};
 
 /// What `bench` understands.
 pub const OPTIONS: Options = Options {
-    flags: &["connect", "memory", "no-install", "ompi5", "verbs"],
+    flags: &["connect", "memory", "no-install", "ompi5", "threads", "verbs"],
     values: &["json", "mpi", "pairs", "transports"],
     words: true,
 };
@@ -82,6 +84,9 @@ pub fn command(args: Args) -> Result<()> {
     }
     if args.flag("memory") {
         return bench_memory::command(&args);
+    }
+    if args.flag("threads") {
+        return bench_threads::command(&args);
     }
     if !args.words().is_empty() {
         return Err(Failure::new("words are for --verbs: windows, messages, sizes"));

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::args::Args;
-use crate::report::{figure, json_fields, table, write_json};
+use crate::report::{figure, json_fields, median, table, write_json};
 use crate::workspace::Workspace;
 use crate::{build, dropin, ompi5, packages};
 use e2e::failure::Context;
@@ -246,12 +246,6 @@ fn row(manager: &'static str, connections: u64, each: &[Option<Sample>], all: &[
         per_second: median(of_all().map(|sample| sample.connections as f64 / sample.seconds)),
         stood_still: each.iter().chain(all).filter(|sample| sample.is_none()).count(),
     }
-}
-
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn show(mpi: &OpenMpi, jobs: &[Row], cmtime: &[CmTime]) {

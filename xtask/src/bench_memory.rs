@@ -9,76 +9,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::args::Args;
-use crate::report::{figure, json_fields, table, write_json};
+use crate::report::{figure, json_fields, median, table, write_json};
+use crate::ways::{self, Way};
 use crate::workspace::Workspace;
 use crate::{build, dropin, ompi5, packages};
 use e2e::failure::Context;
 use e2e::machine::{self, SegmentFolder};
-use e2e::mpirun::{Job, Transport};
 use e2e::process::Limits;
 use e2e::programs::Programs;
-use e2e::suite::verbs;
 use e2e::{OpenMpi, Result, say, tell};
 
 /// Ranks of the two jobs.
 const FEW: usize = 2;
 const MANY: usize = 16;
 const DEADLINE: Limits = Limits { deadline: Duration::from_secs(120), silence: None };
-
-/// What a job goes over.
-struct Way {
-    name: &'static str,
-    /// The engine, and the BTL beside `self`.
-    pml: &'static str,
-    btl: &'static str,
-    /// It runs on the software device's drop-in libraries.
-    drop_in: bool,
-    /// MCA parameters, and environment variables.
-    parameters: &'static [(&'static str, &'static str)],
-    variables: &'static [(&'static str, &'static str)],
-}
-
-const OB1: Way = Way { name: "", pml: "ob1", btl: "", drop_in: false, parameters: &[], variables: &[] };
-const UCX: Way = Way { pml: "ucx", btl: "tcp", ..OB1 };
-
-const WAYS: [Way; 9] = [
-    Way { name: "oxib", btl: "oxib", ..OB1 },
-    Way {
-        name: "oxib, S",
-        btl: "oxib",
-        parameters: &[("mca_base_param_files", "configs/s-only.conf")],
-        ..OB1
-    },
-    Way {
-        name: "oxib, X",
-        btl: "oxib",
-        parameters: &[("mca_base_param_files", "configs/x-only.conf")],
-        ..OB1
-    },
-    Way {
-        name: "openib",
-        btl: "openib",
-        drop_in: true,
-        parameters: &[("btl_openib_allow_ib", "1"), ("btl_openib_warn_no_device_params_found", "0")],
-        ..OB1
-    },
-    Way {
-        name: "UCX rc_v",
-        drop_in: true,
-        variables: &[("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "softib0:1")],
-        ..UCX
-    },
-    Way {
-        name: "UCX sm",
-        // Without an adapter that it knows this engine is not for a job.
-        parameters: &[("pml_ucx_tls", "any"), ("pml_ucx_devices", "any")],
-        variables: &[("UCX_TLS", "sm,self")],
-        ..UCX
-    },
-    Way { name: "vader", btl: "vader", ..OB1 },
-    Way { name: "sm", btl: "sm", ..OB1 },
-    Way { name: "tcp", btl: "tcp", ..OB1 },
-];
 
 /// What `--json` writes.
 #[derive(Debug)]
@@ -141,11 +85,7 @@ pub fn command(args: &Args) -> Result<()> {
     let program = Programs::new(&mpi, &workspace.root, &workspace.target)?.compiled("memory")?;
     let bench = Bench { program, segments: SegmentFolder::create()?, mpi, workspace };
     let rounds = args.number("pairs", 3)?.max(1);
-    let four = bench.mpi.major() < 5;
-    let ways = WAYS
-        .iter()
-        .filter(|way| if four { way.name != "sm" } else { !["openib", "vader"].contains(&way.name) });
-    let rows = ways.map(|way| bench.row(way, rounds)).collect::<Result<Vec<_>>>()?;
+    let rows = ways::of(&bench.mpi).map(|way| bench.row(way, rounds)).collect::<Result<Vec<_>>>()?;
     show(&bench.mpi, &rows);
     let figures = Figures { open_mpi: bench.mpi.version().to_owned(), ways: rows };
     args.value("json").map_or(Ok(()), |path| write_json(Path::new(path), &figures))
@@ -177,24 +117,8 @@ impl Bench {
     }
 
     fn report(&self, way: &Way, ranks: usize, mode: &str) -> Result<Report> {
-        let transport = Transport::new(way.btl);
-        let mut job = Job::new(&self.mpi, ranks, &transport, &self.program).pml(way.pml).arguments([mode]);
-        job = match way.drop_in {
-            true => verbs::drop_in(&self.workspace.verbs_folder(), self.segments.path())
-                .into_iter()
-                .fold(job, |job, (name, value)| job.variable(&name, &value)),
-            false => job.variable("SOFTIB_DIR", &self.segments.path().to_string_lossy()),
-        };
-        if transport.needs_plugin() {
-            job = job.plugin(&self.workspace.plugin_folder());
-        }
-        for (name, value) in way.parameters {
-            let file = self.workspace.root.join(value);
-            let value =
-                if file.is_file() { file.to_string_lossy().into_owned() } else { (*value).to_owned() };
-            job = job.parameter(name, &value);
-        }
-        job = way.variables.iter().fold(job, |job, (name, value)| job.variable(name, value));
+        let job = way.job(&self.mpi, &self.workspace, self.segments.path(), ranks, &self.program);
+        let job = job.arguments([mode]);
         let finished = job.expect_success(DEADLINE)?;
         parse(&finished.output)
             .context(format_args!("the program's report cannot be read:\n{}", finished.output))
@@ -220,12 +144,6 @@ fn medians(sizes: impl Iterator<Item = Sizes>) -> Sizes {
         proportional: median(all.iter().map(|sizes| sizes.proportional)),
         heap: median(all.iter().map(|sizes| sizes.heap)),
     }
-}
-
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn show(mpi: &OpenMpi, rows: &[Row]) {

@@ -4,7 +4,7 @@
 //!     verbs       a command that runs on the drop-in libibverbs
 //!     install     ... to where Open MPI looks by itself; uninstall
 //!     pingpong    one table: oxib beside vader and tcp
-//!     bench       the figures of docs/results.md; bench_connect: those of connections
+//!     bench       the figures of docs/results.md; ways: what its kinds compare; bench_connect, bench_memory, bench_threads: its other kinds
 //!     test        every test: unit and property (cargo_test), end to end; kernel: over a real kernel's verbs, in guests
 //!
 //!     arrows      the modules' imports against docs/arrows.txt
@@ -22,6 +22,7 @@ mod arrows;
 mod bench;
 mod bench_connect;
 mod bench_memory;
+mod bench_threads;
 mod build;
 mod cargo_test;
 mod dropin;
@@ -33,6 +34,7 @@ mod packages;
 mod pingpong;
 mod report;
 mod test;
+mod ways;
 mod workspace;
 
 use std::process::ExitCode;
@@ -75,7 +77,8 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --mpi DIR, --ompi5 as for pingpong
                 --connect          connections instead: one by one and in storms, beside openib's udcm and cmtime
                 --memory           memory instead: at the start, and for each peer, beside openib, UCX, vader and tcp
-                --pairs N          jobs of each kind (default: 7; with --connect and --memory 3)
+                --threads          threads instead: one's messages beside another's flood, beside vader, UCX and tcp
+                --pairs N          jobs of each kind (default: 7; with --connect and --memory 3, with --threads 11)
                 --verbs [WINDOWS [MESSAGES [SIZE...]]]
                                    the software device alone, beside raw shared memory
   arrows      compare the imports of every module with docs/arrows.txt, as a test of `cargo xtask test` does

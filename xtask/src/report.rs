@@ -39,6 +39,13 @@ pub fn write_json(path: &Path, figures: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
+/// The figure in the middle, the upper one of two; NaN of none.
+pub fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// Does something that takes a while: says what it is, that it goes on, and how long it took.
 ///
 /// # Errors

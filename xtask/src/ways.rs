@@ -1,0 +1,102 @@
+//! What the benches beside others run over: oxib with three layouts, openib and UCX on the same device, shared memory, tcp.
+
+use std::path::Path;
+
+use crate::workspace::Workspace;
+use e2e::OpenMpi;
+use e2e::mpirun::{Job, Transport};
+use e2e::suite::verbs;
+
+/// What a job goes over.
+#[derive(Debug)]
+pub struct Way {
+    /// Its name in tables.
+    pub name: &'static str,
+    /// The engine, and the BTL beside `self`.
+    pml: &'static str,
+    btl: &'static str,
+    /// It runs on the software device's drop-in libraries.
+    drop_in: bool,
+    /// MCA parameters, a file below the repository by its path there, and environment variables.
+    parameters: &'static [(&'static str, &'static str)],
+    variables: &'static [(&'static str, &'static str)],
+}
+
+const OB1: Way = Way { name: "", pml: "ob1", btl: "", drop_in: false, parameters: &[], variables: &[] };
+const UCX: Way = Way { pml: "ucx", btl: "tcp", ..OB1 };
+
+const ALL: [Way; 9] = [
+    Way { name: "oxib", btl: "oxib", ..OB1 },
+    Way {
+        name: "oxib, S",
+        btl: "oxib",
+        parameters: &[("mca_base_param_files", "configs/s-only.conf")],
+        ..OB1
+    },
+    Way {
+        name: "oxib, X",
+        btl: "oxib",
+        parameters: &[("mca_base_param_files", "configs/x-only.conf")],
+        ..OB1
+    },
+    Way {
+        name: "openib",
+        btl: "openib",
+        drop_in: true,
+        parameters: &[("btl_openib_allow_ib", "1"), ("btl_openib_warn_no_device_params_found", "0")],
+        ..OB1
+    },
+    Way {
+        name: "UCX rc_v",
+        drop_in: true,
+        variables: &[("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "softib0:1")],
+        ..UCX
+    },
+    Way {
+        name: "UCX sm",
+        // Without an adapter that it knows this engine is not for a job.
+        parameters: &[("pml_ucx_tls", "any"), ("pml_ucx_devices", "any")],
+        variables: &[("UCX_TLS", "sm,self")],
+        ..UCX
+    },
+    Way { name: "vader", btl: "vader", ..OB1 },
+    Way { name: "sm", btl: "sm", ..OB1 },
+    Way { name: "tcp", btl: "tcp", ..OB1 },
+];
+
+/// All that this Open MPI has.
+pub fn of(mpi: &OpenMpi) -> impl Iterator<Item = &'static Way> {
+    let foreign: &[&str] = if mpi.major() < 5 { &["sm"] } else { &["openib", "vader"] };
+    ALL.iter().filter(move |way| !foreign.contains(&way.name))
+}
+
+impl Way {
+    /// `program` with this many ranks; softib's segments are in `segments`.
+    pub fn job(
+        &self,
+        mpi: &OpenMpi,
+        workspace: &Workspace,
+        segments: &Path,
+        ranks: usize,
+        program: &Path,
+    ) -> Job {
+        let transport = Transport::new(self.btl);
+        let mut job = Job::new(mpi, ranks, &transport, program).pml(self.pml);
+        job = match self.drop_in {
+            true => verbs::drop_in(&workspace.verbs_folder(), segments)
+                .into_iter()
+                .fold(job, |job, (name, value)| job.variable(&name, &value)),
+            false => job.variable("SOFTIB_DIR", &segments.to_string_lossy()),
+        };
+        if transport.needs_plugin() {
+            job = job.plugin(&workspace.plugin_folder());
+        }
+        for (name, value) in self.parameters {
+            let file = workspace.root.join(value);
+            let value =
+                if file.is_file() { file.to_string_lossy().into_owned() } else { (*value).to_owned() };
+            job = job.parameter(name, &value);
+        }
+        self.variables.iter().fold(job, |job, (name, value)| job.variable(name, value))
+    }
+}
