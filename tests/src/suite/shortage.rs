@@ -15,22 +15,23 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     if !setting.transport.needs_plugin() {
         return Vec::new();
     }
-    let small = |mebibytes: usize, ranks: usize| {
+    let small = |kibibytes: usize, ranks: usize| {
         let name = format!(
-            "a segment folder of {mebibytes} MiB refuses {ranks} ranks at once, with what is free and needed"
+            "a segment folder of {kibibytes} KiB refuses {ranks} ranks at once, with what is free and needed"
         );
-        Case::skippable(name, move |setting| refused(setting, mebibytes, ranks))
+        Case::skippable(name, move |setting| refused(setting, kibibytes, ranks))
             .unless(|_| machine::no_mount())
     };
     let name = "a job that may use tcp goes on over it where the segment folder is too small";
-    vec![small(1, 2), small(4, 4), Case::skippable(name, goes_on).unless(|_| machine::no_mount())]
+    // Room for all segments, and not for all rings between them.
+    vec![small(512, 2), small(4096, 4), Case::skippable(name, goes_on).unless(|_| machine::no_mount())]
 }
 
 /// A job whose segments are in a tmpfs of this size, which only the job sees.
-fn crowded(setting: &Setting, mebibytes: usize, ranks: usize, btl: &str) -> Result<(Job, Finished)> {
+fn crowded(setting: &Setting, kibibytes: usize, ranks: usize, btl: &str) -> Result<(Job, Finished)> {
     let transport = Transport { name: setting.transport.name.clone(), btl: btl.to_owned() };
     let folder = setting.segments.path().to_string_lossy().into_owned();
-    let mount = format!("mount -t tmpfs -o size={mebibytes}m tmpfs {folder}");
+    let mount = format!("mount -t tmpfs -o size={kibibytes}k tmpfs {folder}");
     let job = setting.foreign_job(ranks, &transport, setting.programs.compiled("everyone")?).inside(&mount);
     let finished = job.run(Limits::deadline(DEADLINE), &mut |_| {})?;
     Ok((job, finished))
@@ -43,8 +44,8 @@ fn names_the_shortage(setting: &Setting, finished: &Finished) -> bool {
         && !finished.output.contains("may be gone")
 }
 
-fn refused(setting: &Setting, mebibytes: usize, ranks: usize) -> Result<Verdict> {
-    let (job, finished) = crowded(setting, mebibytes, ranks, &setting.transport.btl)?;
+fn refused(setting: &Setting, kibibytes: usize, ranks: usize) -> Result<Verdict> {
+    let (job, finished) = crowded(setting, kibibytes, ranks, &setting.transport.btl)?;
     let ended = matches!(finished.end, End::Exit(code) if code != 0);
     if ended && names_the_shortage(setting, &finished) {
         return Ok(Verdict::Held);
@@ -53,7 +54,7 @@ fn refused(setting: &Setting, mebibytes: usize, ranks: usize) -> Result<Verdict>
 }
 
 fn goes_on(setting: &Setting) -> Result<Verdict> {
-    let (job, finished) = crowded(setting, 1, 2, "self,tcp,oxib")?;
+    let (job, finished) = crowded(setting, 512, 2, "self,tcp,oxib")?;
     if finished.ok() && names_the_shortage(setting, &finished) {
         return Ok(Verdict::Held);
     }
