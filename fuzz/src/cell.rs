@@ -17,11 +17,12 @@
 use crate::common::{Dev, Path, Qp, poll, srq_recv, table};
 use crate::xrc::{Name, Srq, XRC_ACCESS, close_xrcd, domain, expect, receiver, sender};
 use rdma_sys::*;
-use softib::shm::cell::{CELL_HEAD, Head, INLINE_MAX, Via, destination, flag};
+use softib::shm::cell::{Head, INLINE_MAX, Via, destination, flag, op};
+use softib::shm::cells::Cells;
 use softib::shm::layout::*;
 use softib::shm::map::Map;
 use softib::shm::qptable;
-use softib::shm::ring::{FRAGMENT_MAX, SendRing};
+use softib::shm::ring::{BULK_FIRST, FRAGMENT_MAX, SendRing, wider};
 use softib::shm::segment;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -226,10 +227,11 @@ struct Liar {
     tables: Arc<Map>,
     ring: SendRing,
     data: Arc<Map>,
-    sent: usize,
-    bulk: usize,
+    cells: Cells,
+    sent: u32,
+    bulk: u32,
     /// Bytes of the bulk that are in use.
-    used: usize,
+    used: u32,
 }
 
 impl Liar {
@@ -240,27 +242,33 @@ impl Liar {
         let tables = Arc::new(Map::new(&file, TABLES_LEN).expect("its tables"));
         let incarnation = tables.u64(H_NONCE).load(Ordering::Relaxed);
         let ring = SendRing::claim(&tables, &file, (slot, incarnation), true, false).expect("a ring");
-        let (start, len) = (ring_data(ring.index()), CELLS_LEN + BULK_MIN);
-        let data = Arc::new(tables.part(&file, start, len).expect("its memory"));
-        Liar { tables, ring, data, sent: 0, bulk: 0, used: FRAGMENT_MAX }
+        let data = Arc::new(tables.part(&file, ring_data(ring.index()), RING_MIN).expect("its memory"));
+        Liar { tables, ring, cells: Cells::new(&data), data, sent: 0, bulk: 0, used: BULK_FIRST }
     }
 
-    /// Writes the next cell, tag last, and tells the receiver.
+    /// Writes the next cell, tag last, and tells the receiver. Where the next one is it knows as the receiver does.
     fn write(&mut self, head: Head, payload: &[u8; INLINE_MAX]) {
-        let at = self.sent % CELLS * CELL;
-        self.sent += 1;
-        self.data.write(at + CELL_HEAD, payload);
-        if head.flags & flag::BULK != 0 {
-            if head.flags & flag::WIDER != 0 && self.used < BULK_MIN {
-                (self.bulk, self.used) = (self.used, 2 * self.used);
+        let cell = self.cells.at(self.sent);
+        // SAFETY: a cell has room for INLINE_MAX bytes, and the receiver does not look at them before it is marked.
+        unsafe { payload.as_ptr().copy_to_nonoverlapping(cell.payload(), INLINE_MAX) };
+        let is_bulk = head.flags & flag::BULK != 0;
+        if is_bulk {
+            if head.flags & flag::WIDER != 0
+                && wider(self.used, head.len.min(FRAGMENT_MAX as u32)) <= BULK_MIN as u32
+            {
+                self.used = wider(self.used, head.len.min(FRAGMENT_MAX as u32));
+                self.bulk = self.used / 2;
             }
-            self.data.write(CELLS_LEN + self.bulk % (self.used - INLINE_MAX), payload);
-            self.bulk += (head.len as usize).next_multiple_of(64);
+            let at = self.bulk % (self.used - INLINE_MAX as u32);
+            self.data.write(BULK + at as usize, payload);
+            self.bulk = self.bulk.wrapping_add(head.len.saturating_add(63) & !63);
         }
-        for (i, word) in head.words().into_iter().enumerate() {
-            self.data.u32(at + 4 + 4 * i).store(word, Ordering::Relaxed);
+        cell.emit(head);
+        cell.mark(self.sent);
+        self.sent += 1;
+        if head.op == op::MORE_CELLS && (is_bulk || head.len as usize > INLINE_MAX) {
+            self.cells.double(self.sent);
         }
-        self.data.u32(at).store(self.sent as u32, Ordering::Release);
         // Its sender wakes the device thread of its own accord, or is killed before: the program polls anyway.
         let _ = self.ring.announce();
     }

@@ -74,8 +74,8 @@ impl Intruder {
             3 => (QP_TABLE, 16 * QP_ENTRY),
             4 => (MR_TABLE, 16 * MR_ENTRY),
             5 => (HEAP, 4 * 4096),
-            6 => (ring_data(ring), CELLS_LEN),
-            _ => (ring_data(ring) + CELLS_LEN, BULK_MIN),
+            6 => (ring_data(ring) + CONTROL - 16 * CELL, 16 * CELL + 128),
+            _ => (ring_data(ring) + BULK, BULK_MIN),
         };
         start + random.below(len as u64) as usize
     }

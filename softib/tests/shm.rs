@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
-use softib::shm::cell::{Head, INLINE_MAX};
+use softib::shm::cell::{Head, INLINE_MAX, op};
 use softib::shm::heap::Heap;
-use softib::shm::layout::{CELLS_LEN, RING_LEN};
+use softib::shm::layout::{BULK, CELL, CELLS, CELLS_LEN, CONTROL, RING_LEN};
 use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
 use softib::shm::rq::{Claim, Place, Shape};
 use softib::shm::segment::Segment;
@@ -89,6 +89,8 @@ fn a_cell_that_is_awaited_while_it_is_written_arrives_whole() {
         for number in 0..TOTAL {
             let (head, payload) = loop {
                 match from.front() {
+                    // As a poller does: the general way sees to it.
+                    Some((head, _)) if head.op == op::MORE_CELLS => drop(from.peek()),
                     Some(found) => break found,
                     None => {
                         from.await_next();
@@ -111,8 +113,48 @@ fn a_cell_that_is_awaited_while_it_is_written_arrives_whole() {
 /// Bytes of the bulk that have been written, as far as its last byte that is not 0.
 fn bulk_used(pair: &Pair) -> usize {
     let ring = pair.segment.inlets.ring(pair.to.index()).unwrap();
-    let last = (CELLS_LEN..RING_LEN).rev().find(|at| ring.read::<1>(*at) != [0]);
-    last.map_or(0, |at| at + 1 - CELLS_LEN)
+    let last = (BULK..RING_LEN).rev().find(|at| ring.read::<1>(*at) != [0]);
+    last.map_or(0, |at| at + 1 - BULK)
+}
+
+/// Cells that have been written.
+fn cells_used(pair: &Pair) -> usize {
+    let ring = pair.segment.inlets.ring(pair.to.index()).unwrap();
+    let first = (CONTROL - CELLS_LEN..CONTROL).find(|at| ring.read::<1>(*at) != [0]);
+    first.map_or(0, |at| (CONTROL - at).div_ceil(CELL))
+}
+
+/// What two processes write into a ring that say as much as two ranks do that connect and exchange a message.
+#[test]
+fn few_messages_stay_on_one_page_of_a_ring() {
+    let mut pair = pair(true);
+    for (number, len) in [300, 8, 300, 80, 300, 8, 8, 8].into_iter().enumerate() {
+        assert!(pair.send(len, number as u32));
+        assert_eq!(pair.receive(), Some((number as u32, len)));
+    }
+    let page = (CONTROL - cells_used(&pair) * CELL) / 4096;
+    assert_eq!((BULK + bulk_used(&pair) - 1) / 4096, page);
+}
+
+#[test]
+fn a_ring_comes_to_use_all_of_its_cells_only_if_they_are_unread() {
+    let mut pair = pair(false);
+    for number in 0..5000 {
+        assert!(pair.send(8, number));
+        assert_eq!(pair.receive(), Some((number, 8)));
+    }
+    assert_eq!(cells_used(&pair), 64);
+    let mut sent = 0;
+    while pair.send(8, sent) {
+        sent += 1;
+    }
+    assert_eq!((cells_used(&pair), sent > CELLS as u32 * 3 / 4), (CELLS, true), "{sent} are unread");
+    assert!((0..sent).all(|number| pair.receive() == Some((number, 8))));
+    assert_eq!(pair.receive(), None);
+    for number in 0..5000 {
+        assert!(pair.send(8, number));
+        assert_eq!(pair.receive(), Some((number, 8)));
+    }
 }
 
 #[test]

@@ -299,7 +299,7 @@ fn a_full_folder_refuses_the_connection_on_both_sides_and_says_what_is_free_and_
     }
     for child in [a, b] {
         let said = child.finish_and_read();
-        for word in [folder.path(), "are free", "320 KiB are needed", "SOFTIB_DIR"] {
+        for word in [folder.path(), "are free", "324 KiB are needed", "SOFTIB_DIR"] {
             assert!(said.contains(word), "{word:?} is missing in {said}");
         }
         assert_eq!(said.matches("softib: ").count(), 1, "{said}");

@@ -44,6 +44,8 @@ pub mod op {
     pub const ATOMIC_WRITE: u8 = 11;
     /// SEND that invalidates a memory window of the target: `imm` is its key.
     pub const SEND_INV: u8 = 12;
+    /// No message: twice as many cells are used from the next one on. It stands in the last free one.
+    pub const MORE_CELLS: u8 = 13;
     /// A datagram: its payload follows where it comes from ([`Envelope`]).
     pub const DATAGRAM: u8 = 16;
     /// Added to the operations of messages that go through a domain's receive queue pair.
@@ -66,7 +68,7 @@ pub mod flag {
     pub const GRH: u8 = 32;
     /// The message invalidates the window whose key stands in `imm`.
     pub const INV: u8 = 64;
-    /// From this payload on twice as much of the bulk is used.
+    /// From this payload on more of the bulk is used (`ring::wider`).
     pub const WIDER: u8 = 128;
 }
 

@@ -1,5 +1,9 @@
 //! The cells of one ring, in a mapped segment: their bounds are checked once, when the ring is claimed or adopted.
 //!
+//! ```text
+//!   cell 511 | ... | cell 16 | cell 15 | ... | cell 0 | control block          16 are used at first, then twice as many, again and again
+//! ```
+//!
 //! A cell is two cache lines. Both ends know which it will be next, so the receiver asks for the second line while it looks
 //! for the tag in the first, and the sender writes the second line first: the two travel at the same time.
 //!
@@ -9,18 +13,22 @@
 //! neighbouring cores takes 10 to 20 ns less.
 
 use super::cell::{CELL_HEAD, Head};
-use super::layout::{CELL, CELLS, CELLS_LEN};
+use super::layout::{CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL};
 use super::map::Map;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// All cells of a ring, by sequence number.
+/// The cells of a ring that are in use, by sequence number.
 #[derive(Debug)]
 pub struct Cells {
-    _map: Arc<Map>,
     first: NonNull<u8>,
+    /// One less than are in use.
+    mask: u32,
+    /// What is added to a sequence number to make it an index.
+    shift: u32,
+    _map: Arc<Map>,
 }
 
 // SAFETY: the memory belongs to the mapping, which may be used from any thread and lives as long as this value.
@@ -34,16 +42,38 @@ pub struct Cell<'a> {
 }
 
 impl Cells {
-    /// The cells of the ring that is mapped in `ring`.
+    /// The cells of the ring that is mapped in `ring`, the first [`CELLS_FIRST`] of them in use.
     pub fn new(ring: &Arc<Map>) -> Cells {
-        Cells { first: ring.place(0, CELLS_LEN), _map: ring.clone() }
+        ring.place(CONTROL - CELLS_LEN, CELLS_LEN);
+        let first = ring.place(CONTROL - CELL, CELL);
+        Cells { first, mask: CELLS_FIRST as u32 - 1, shift: 0, _map: ring.clone() }
+    }
+
+    /// How many are in use.
+    #[inline]
+    pub fn count(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// There are some that are not in use.
+    pub fn can_double(&self) -> bool {
+        self.count() < CELLS as u32
+    }
+
+    /// Twice as many are in use from the cell of number `next` on, which is the first of the new half. Not more than there are.
+    pub fn double(&mut self, next: u32) {
+        if self.can_double() {
+            self.shift = self.count().wrapping_sub(next);
+            self.mask = 2 * self.mask + 1;
+        }
     }
 
     /// The cell of a sequence number.
     #[inline]
     pub fn at(&self, seq: u32) -> Cell<'_> {
-        // SAFETY: there are CELLS cells, and all of them are inside the mapping (checked by new).
-        Cell { at: unsafe { self.first.add(seq as usize % CELLS * CELL) }, of: PhantomData }
+        let index = (seq.wrapping_add(self.shift) & self.mask) as usize;
+        // SAFETY: the mask is less than CELLS, and as many cells lie in front of the control block inside the mapping (checked by new).
+        Cell { at: unsafe { self.first.sub(index * CELL) }, of: PhantomData }
     }
 }
 
@@ -126,4 +156,4 @@ pub fn prefetch<T>(at: *const T) {
 /// A cache line.
 const LINE: usize = 64;
 
-const _: () = assert!(CELL == 2 * LINE && CELLS.is_power_of_two());
+const _: () = assert!(CELL == 2 * LINE && CELLS_LEN == CELLS * CELL && CELLS_LEN <= CONTROL);

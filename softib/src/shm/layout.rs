@@ -1,15 +1,18 @@
 //! Where each thing sits in a segment.
 //!
 //! ```text
-//! 0        header        who owns this: magic, version, boot id, nonce, life word
+//! 0        header        who owns this: magic, version, boot id, nonce, life word; the ring table's first 16 rows
 //! 3840     bells         doorbell word, inbound bitmap
-//! 4 KiB    ring table    512 x 256 B, one control block per inbound ring
+//! 4 KiB    ring table    512 x 64 B, a row for each inbound ring
 //! 132 KiB  group table   256 x 32 B
 //! 256 KiB  qp table      4096 x 128 B
 //! 1 MiB    mr table      65536 x 64 B
 //! 8 MiB    heap          64 MiB of receive queues, in arenas of 1 MiB
-//! 72 MiB   rings         512 x (64 KiB of cells + up to 1 MiB of bulk)
+//! 72 MiB   rings         512 x (64 KiB of cells, a control block, up to 1 MiB of bulk)
 //! ```
+//!
+//! What a process touches for a peer with which it exchanges few messages lies on few pages: rows of the ring table in the header's,
+//! and a ring's first cells, its control block and the beginning of its bulk on one.
 //!
 //! The file is sparse: space is taken (fallocate) when a part comes into use, so a full /dev/shm is an
 //! error code and never SIGBUS. The tables are used from the bottom; the header says how far. The tables are mapped as long as
@@ -17,7 +20,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -66,8 +69,9 @@ pub const P_BAD_QKEYS: usize = 24;
 pub const P_GIDS: usize = 64;
 /// Ports of all devices of one process.
 pub const PORTS: usize = 8;
-/// What of the header is free for others.
-pub const H_END: usize = H_PORTS + PORTS * PORT;
+/// Rows of the ring table that are in the header.
+pub const H_RINGS: usize = H_PORTS + PORTS * PORT;
+pub const FIRST_RINGS: usize = 16;
 
 /// 1 while the device thread sleeps and wants to be woken.
 pub const BELL: usize = 0xf00;
@@ -77,14 +81,12 @@ pub const BITMAP: usize = 0xf40;
 pub const HEADER_LEN: usize = 0x1000;
 
 pub const RING_TABLE: usize = HEADER_LEN;
-pub const RING_ENTRY: usize = 256;
+pub const RING_ENTRY: usize = 64;
 pub const R_OWNER: usize = 0;
 pub const R_INCARNATION: usize = 8;
 /// Bytes of bulk that the sender may take: BULK_MIN or BULK_MAX.
 pub const R_BULK: usize = 16;
-pub const R_WATCHED: usize = 64;
-pub const R_CONSUMED: usize = 128;
-pub const R_HAZARD: usize = 192;
+pub const R_HAZARD: usize = 24;
 
 /// Multicast groups that queue pairs listen to (`super::groups`).
 pub const GROUP_TABLE: usize = 0x21000;
@@ -108,35 +110,52 @@ pub const RING_DATA: usize = HEAP + HEAP_LEN;
 pub const CELLS: usize = 512;
 pub const CELL: usize = 128;
 pub const CELLS_LEN: usize = CELLS * CELL;
+/// Cells that are used at first. All are in front of the control block, the first one next to it.
+pub const CELLS_FIRST: usize = 16;
+/// Offset in a ring of its control block: the cells in front of it begin on a page.
+pub const CONTROL: usize = CELLS_LEN + CELLS_FIRST * CELL;
+pub const C_WATCHED: usize = CONTROL;
+pub const C_CONSUMED: usize = CONTROL + 64;
+/// Offset of the bulk in a ring.
+pub const BULK: usize = CONTROL + 128;
 /// Bulk data of a ring: this much where the file system has plenty, else a quarter of it. A ring that fits into the caches of both
 /// cores is written and read at the pace of their coherence protocol; what is larger passes through the cache that they share.
 pub const BULK_MAX: usize = 1 << 20;
 pub const BULK_MIN: usize = 256 << 10;
-pub const RING_LEN: usize = CELLS_LEN + BULK_MAX;
+/// What each ring has of the file system's space.
+pub const RING_MIN: usize = (BULK + BULK_MIN).next_multiple_of(4096);
+pub const RING_LEN: usize = (BULK + BULK_MAX).next_multiple_of(4096);
 
 pub const SEGMENT_LEN: usize = RING_DATA + RINGS * RING_LEN;
 /// What is allocated before the segment is published.
 pub const FIXED_LEN: usize = GROUP_TABLE + GROUPS * GROUP_ROW;
 
 const _: () = {
-    assert!(H_END <= BELL && BITMAP + RINGS / 8 <= HEADER_LEN);
+    assert!(
+        H_RINGS.is_multiple_of(64)
+            && H_RINGS + FIRST_RINGS * RING_ENTRY <= BELL
+            && BITMAP + RINGS / 8 <= HEADER_LEN
+    );
     assert!(RING_TABLE + RINGS * RING_ENTRY <= GROUP_TABLE);
     assert!(GROUP_TABLE + GROUPS * GROUP_ROW <= QP_TABLE);
     assert!(QP_TABLE + QPS * QP_ENTRY <= MR_TABLE);
     assert!(TABLES_LEN <= HEAP && TABLES_LEN.is_multiple_of(4096));
     assert!(HEAP.is_multiple_of(ARENA) && HEAP_LEN.is_multiple_of(ARENA));
-    assert!(RING_LEN.is_multiple_of(4096) && BULK_MIN <= BULK_MAX);
+    assert!(BULK_MIN <= BULK_MAX);
     assert!(1 << QP_BITS == QPS);
-    assert!(CELLS.is_power_of_two() && BULK_MIN.is_power_of_two() && BULK_MAX.is_power_of_two());
+    assert!(CONTROL.is_multiple_of(64) && CONTROL % 4096 + 128 < 4096);
+    assert!(CELLS.is_power_of_two() && CELLS_FIRST.is_power_of_two());
+    assert!(BULK_MIN.is_power_of_two() && BULK_MAX.is_power_of_two());
     assert!(RINGS.is_multiple_of(64));
 };
 
-/// Offset of the control block of inbound ring `index`.
+/// Offset of the row of inbound ring `index` in the ring table.
 pub const fn ring_entry(index: usize) -> usize {
-    RING_TABLE + index * RING_ENTRY
+    let table = if index < FIRST_RINGS { H_RINGS } else { RING_TABLE };
+    table + index * RING_ENTRY
 }
 
-/// Offset of the cells of inbound ring `index`; its bulk part follows. Offsets in the mapping of a ring count from here.
+/// Offset of inbound ring `index`: its cells, its control block, its bulk. Offsets in the mapping of a ring count from here.
 pub const fn ring_data(index: usize) -> usize {
     RING_DATA + index * RING_LEN
 }

@@ -1,8 +1,9 @@
 //! One ring per ordered pair of processes, in the receiver's segment.
 //!
 //! ```text
-//!   cells  512 x 128 B   | tag | head | 96 bytes inline payload |   (`super::cell`)
-//!   bulk   256 K or 1 MiB  payload that does not fit a cell, contiguous, in the order of the cells
+//!   cells    512 x 128 B    | tag | head | 96 bytes inline payload |   (`super::cell`, `super::cells`)
+//!   control  2 x 64 B       the receiver watches; how far it has read
+//!   bulk     256 K or 1 MiB payload that does not fit a cell, contiguous, in the order of the cells
 //! ```
 //!
 //! The sender fills a cell and stores its tag last (release). A tag is the cell's sequence number plus one and sits
@@ -16,12 +17,20 @@
 //!
 //! Bulk offsets are not transmitted: both sides derive them from the lengths by the rule in [`bulk_start`].
 //!
-//! Only a part of the bulk is used at first, and again and again, so that it stays in the caches. When a payload finds no
-//! room the sender doubles that part ([`flag::WIDER`]): the payload begins the new half, which nothing has used before, and
-//! which takes space of the file system only then, beyond what each ring has.
+//! Only a part of cells and bulk is used at first, and again and again, so that it stays in the caches, and a peer with little to say
+//! takes little memory: 16 cells and 1 KiB. A sender that comes to the end of what it knows to be free doubles the part, up to what
+//! a busy ring uses ([`CELLS_BUSY`], [`BULK_BUSY`]); beyond that only if all of it is unread. The next cell, or payload, is then the
+//! first of the new half, which nothing has used before:
+//!
+//! ```text
+//!   cells   op MORE_CELLS in the last free cell; the next cell is the first of the second half
+//!   bulk    flag WIDER at a payload, which begins the second half of what is used then ([`wider`]); it takes space of the file
+//!           system only then, beyond what each ring has
+//! ```
+//!
 //! What of the former part has not been read yet lies by the old rule, so the sender stays in the new half until it has.
 
-use super::cell::{Found, Head, INLINE_MAX, flag};
+use super::cell::{Found, Head, INLINE_MAX, flag, op};
 use super::cells::Cells;
 use super::copy::copy_short;
 use super::handover;
@@ -39,10 +48,12 @@ use std::time::{Duration, Instant};
 
 /// Longest payload of one cell with bulk.
 pub const FRAGMENT_MAX: usize = 32 << 10;
-/// The receiver publishes its position after this many cells, or a quarter of the bulk in use.
-const PUBLISH_CELLS: u32 = CELLS as u32 / 4;
-/// What of the bulk is used at first: the longest payload fits.
-const BULK_FIRST: u32 = FRAGMENT_MAX as u32;
+/// Cells that a ring comes to use without being full.
+const CELLS_BUSY: u32 = 64;
+/// What of the bulk is used at first.
+pub const BULK_FIRST: u32 = 1 << 10;
+/// What of the bulk a ring comes to use without its being unread.
+const BULK_BUSY: u32 = 32 << 10;
 
 const CLAIMING: u64 = 1;
 const ACTIVE: u64 = 2;
@@ -53,6 +64,11 @@ const ACTIVE: u64 = 2;
 fn bulk_start(pos: u32, len: u32, of: u32) -> u32 {
     let offset = pos & (of - 1);
     if offset + len > of { pos.wrapping_add(of - offset) } else { pos }
+}
+
+/// Bytes of the bulk in use from a payload of `len` bytes on, which begins their second half, when `used` have been before.
+pub fn wider(used: u32, len: u32) -> u32 {
+    2 * used.max(len.next_power_of_two())
 }
 
 /// Where the first payload of the second half starts, when `half` bytes have been in use.
@@ -82,12 +98,16 @@ pub struct SendRing {
     map: Arc<Map>,
     /// Its segment.
     file: Arc<File>,
-    /// Cells and bulk.
+    /// Cells, control block and bulk.
     data: Arc<Map>,
     index: usize,
     cells: Cells,
     watched: Word,
     seq: u32,
+    /// The first cell that is not free, as far as is known; while there are cells that are not in use, the last free one.
+    end: u32,
+    /// The cell that began the present half, as long as one before it may be unread.
+    half: Option<u32>,
     bulk: u32,
     bulk_len: u32,
     /// Bytes of the bulk that are in use.
@@ -131,26 +151,29 @@ impl SendRing {
             .ok_or_else(|| shortage::full(format_args!("the {RINGS} rings of the process to send to")))?;
         map.u32(H_RING_LIMIT).fetch_max(index as u32 + 1, Ordering::SeqCst);
         let at = ring_entry(index);
-        let bulk = if large { BULK_MAX } else { BULK_MIN };
-        let taken = take_space(file, ring_data(index), CELLS_LEN + BULK_MIN, "a ring to a process");
+        let (bulk, len) = if large { (BULK_MAX, RING_LEN) } else { (BULK_MIN, RING_MIN) };
+        let taken = take_space(file, ring_data(index), RING_MIN, "a ring to a process");
         let data = taken
-            .and_then(|()| map.part(file, ring_data(index), CELLS_LEN + bulk))
+            .and_then(|()| map.part(file, ring_data(index), len))
             .inspect_err(|_| map.u64(at + R_OWNER).store(0, Ordering::Release))?;
         let data = Arc::new(data);
         map.u32(at + R_BULK).store(bulk as u32, Ordering::Relaxed);
-        map.u32(at + R_WATCHED).store(0, Ordering::Relaxed);
-        map.u64(at + R_CONSUMED).store(0, Ordering::Relaxed);
+        data.u32(C_WATCHED).store(0, Ordering::Relaxed);
+        data.u64(C_CONSUMED).store(0, Ordering::Relaxed);
         map.u32(at + R_HAZARD).store(0, Ordering::Relaxed);
         map.u64(at + R_INCARNATION).store(me.1, Ordering::Relaxed);
         map.u64(at + R_OWNER).store(tag | ACTIVE, Ordering::Release);
+        let cells = Cells::new(&data);
         Ok(SendRing {
             map: map.clone(),
             file: file.clone(),
-            cells: Cells::new(&data),
+            end: free_cells(&cells),
+            cells,
+            watched: data.word(C_WATCHED),
             data,
             index,
-            watched: map.word(at + R_WATCHED),
             seq: 0,
+            half: None,
             bulk: 0,
             bulk_len: bulk as u32,
             used: BULK_FIRST,
@@ -181,8 +204,7 @@ impl SendRing {
     /// Whether it fits as far as is known.
     #[inline(always)]
     pub fn fits(&self, len: usize) -> bool {
-        let cells = self.seq.wrapping_sub(self.seen.0) < CELLS as u32;
-        cells && (len <= INLINE_MAX || self.bulk_fits(len as u32))
+        self.seq != self.end && (len <= INLINE_MAX || self.bulk_fits(len as u32))
     }
 
     /// As [`Self::has_room`], with half of the ring's cells left free.
@@ -214,23 +236,54 @@ impl SendRing {
 
     #[cold]
     fn fits_after_looking(&mut self, len: usize) -> bool {
-        let word = self.map.u64(ring_entry(self.index) + R_CONSUMED).load(Ordering::Acquire);
+        let (no_cell, bytes) = (self.seq == self.end, len as u32);
+        let no_bulk = len > INLINE_MAX && !self.bulk_fits(bytes);
+        let word = self.data.u64(C_CONSUMED).load(Ordering::Acquire);
         self.seen = (word as u32, (word >> 32) as u32);
         self.since = self.since.filter(|since| (self.seen.1.wrapping_sub(*since) as i32) < 0);
-        if !self.fits(len) {
-            self.widens = self.has_more();
+        if no_cell {
+            self.find_cells();
+        }
+        if no_bulk && (self.used < BULK_BUSY || !self.bulk_fits(bytes)) {
+            self.widens = self.has_more(bytes);
         }
         self.fits(len)
     }
 
-    /// There is a half of the bulk that is not in use yet, and space for it.
-    fn has_more(&mut self) -> bool {
-        let used = self.used as usize;
-        let start = ring_data(self.index) + CELLS_LEN + used;
-        if used >= BULK_MIN && self.used < self.bulk_len && allocate(&self.file, start, used).is_err() {
+    /// Up to which cell they are free, with more of them in use where that is due.
+    fn find_cells(&mut self) {
+        let unread = self.seq.wrapping_sub(self.seen.0);
+        self.half = self.half.filter(|first| (self.seen.0.wrapping_sub(*first) as i32) < 0);
+        let all_known = self.half.is_none() && unread < free_cells(&self.cells);
+        if self.cells.can_double() && (self.cells.count() < CELLS_BUSY || !all_known) {
+            self.double_cells();
+        }
+        let (from, free) = match self.half {
+            None => (self.seen.0, free_cells(&self.cells)),
+            Some(first) => (first, free_cells(&self.cells) - self.cells.count() / 2),
+        };
+        self.end = from.wrapping_add(free);
+    }
+
+    /// The next cell, which is free, says that more are used from then on.
+    fn double_cells(&mut self) {
+        let cell = self.cells.at(self.seq);
+        cell.emit(Head { op: op::MORE_CELLS, flags: flag::BULK, ..Head::default() });
+        cell.mark(self.seq);
+        self.seq = self.seq.wrapping_add(1);
+        self.cells.double(self.seq);
+        self.half = Some(self.seq);
+    }
+
+    /// There is a part of the bulk that is not in use yet, and space for it.
+    fn has_more(&mut self, len: u32) -> bool {
+        let (used, wider) = (self.used as usize, wider(self.used, len));
+        // Up to BULK_MIN the ring has its space; from there on each part is as long as all before it.
+        let start = ring_data(self.index) + BULK + used;
+        if used >= BULK_MIN && wider <= self.bulk_len && allocate(&self.file, start, used).is_err() {
             self.bulk_len = self.used;
         }
-        self.used < self.bulk_len
+        wider <= self.bulk_len
     }
 
     /// Sends one cell whose `head.len` payload bytes `fill` writes. The caller has asked [`Self::has_room`].
@@ -258,17 +311,18 @@ impl SendRing {
 
     /// The next `len` bytes of the bulk, and the flags that say so.
     fn take_bulk(&mut self, len: u32) -> (*mut u8, u8) {
-        let flags = if self.widens { flag::BULK | self.widen() } else { flag::BULK };
+        let flags = if self.widens { flag::BULK | self.widen(len) } else { flag::BULK };
         let start = bulk_start(self.bulk, len, self.used);
         self.bulk = bulk_end(start, len);
-        (self.data.bytes(CELLS_LEN + (start & (self.used - 1)) as usize, len as usize), flags)
+        (self.data.bytes(BULK + (start & (self.used - 1)) as usize, len as usize), flags)
     }
 
-    /// The next payload begins the second half.
+    /// The next payload, of `len` bytes, begins the second half of more.
     #[cold]
-    fn widen(&mut self) -> u8 {
-        self.bulk = second_half(self.bulk, self.used);
-        (self.used, self.widens, self.since) = (2 * self.used, false, Some(self.bulk));
+    fn widen(&mut self, len: u32) -> u8 {
+        let used = wider(self.used, len);
+        self.bulk = second_half(self.bulk, used / 2);
+        (self.used, self.widens, self.since) = (used, false, Some(self.bulk));
         flag::WIDER
     }
 
@@ -332,6 +386,11 @@ impl SendRing {
     }
 }
 
+/// How many cells a sender may have unread: while there are others that are not in use, one is left for the word that they are.
+fn free_cells(cells: &Cells) -> u32 {
+    cells.count() - u32::from(cells.can_double())
+}
+
 /// Whether a ring may take much room: only where a small share of what is left will do. A container's /dev/shm of 64 MB would soon
 /// be full.
 pub fn may_be_large(file: &File) -> bool {
@@ -368,7 +427,7 @@ pub fn free(map: &Map, file: &File, index: usize) {
 pub struct RecvRing {
     /// Our tables.
     map: Arc<Map>,
-    /// Cells and bulk.
+    /// Cells, control block and bulk.
     data: Arc<Map>,
     index: usize,
     cells: Cells,
@@ -469,7 +528,7 @@ impl RecvRing {
 
     #[inline(always)]
     fn is_due(&self) -> bool {
-        self.seq.wrapping_sub(self.published.0) >= PUBLISH_CELLS
+        self.seq.wrapping_sub(self.published.0) >= self.cells.count() / 4
     }
 
     /// Tells the sender how far the ring has been read, if that is a good part of it.
@@ -496,22 +555,48 @@ impl RecvRing {
 
     #[inline]
     fn peek_bulk(&mut self, head: Head, fixed: *const u8) -> Option<Found> {
-        let wider = head.flags & flag::WIDER != 0;
-        let is_sane = head.flags & flag::BULK != 0 && !(wider && self.used >= self.bulk_len);
-        if !is_sane || head.len as usize > FRAGMENT_MAX {
-            self.broken = true;
-            log::error!(
-                "ring of slot {}: a cell makes no sense, its sender is ignored from now on",
-                self.slot
-            );
-            return None;
+        if head.op == op::MORE_CELLS {
+            return self.more_cells();
         }
-        let (pos, used) =
-            if wider { (second_half(self.bulk, self.used), 2 * self.used) } else { (self.bulk, self.used) };
+        let used = self.used_by(&head);
+        if head.flags & flag::BULK == 0 || head.len as usize > FRAGMENT_MAX || used > self.bulk_len {
+            return self.give_up();
+        }
+        let pos = if used > self.used { second_half(self.bulk, used / 2) } else { self.bulk };
         let start = bulk_start(pos, head.len, used);
-        let at = CELLS_LEN + (start & (used - 1)) as usize;
+        if head.len > used {
+            return self.give_up();
+        }
+        let at = BULK + (start & (used - 1)) as usize;
         let payload = self.data.bytes(at, head.len as usize).cast_const();
         Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len) })
+    }
+
+    /// Bytes of the bulk that are in use from a cell on.
+    #[inline]
+    fn used_by(&self, head: &Head) -> u32 {
+        let widens = head.flags & (flag::BULK | flag::WIDER) == flag::BULK | flag::WIDER;
+        if widens { wider(self.used, head.len.min(FRAGMENT_MAX as u32)) } else { self.used }
+    }
+
+    /// The cell in front says that more cells are used from the next one on, which is looked at.
+    #[cold]
+    #[inline(never)]
+    fn more_cells(&mut self) -> Option<Found> {
+        if !self.cells.can_double() {
+            return self.give_up();
+        }
+        self.seq = self.seq.wrapping_add(1);
+        self.cells.double(self.seq);
+        self.publish();
+        self.peek()
+    }
+
+    #[cold]
+    fn give_up(&mut self) -> Option<Found> {
+        self.broken = true;
+        log::error!("ring of slot {}: a cell makes no sense, its sender is ignored from now on", self.slot);
+        None
     }
 
     /// Gives the cell just found back to the sender.
@@ -519,9 +604,7 @@ impl RecvRing {
     pub fn consume(&mut self, found: &Found) {
         self.seq = self.seq.wrapping_add(1);
         self.bulk = found.bulk;
-        if found.head.flags & flag::BULK != 0 && found.head.flags & flag::WIDER != 0 {
-            self.used *= 2;
-        }
+        self.used = self.used_by(&found.head);
         if self.is_due() || self.bulk.wrapping_sub(self.published.1) >= self.used / 4 {
             self.publish();
         }
@@ -530,12 +613,12 @@ impl RecvRing {
     fn publish(&mut self) {
         self.published = (self.seq, self.bulk);
         let word = u64::from(self.seq) | u64::from(self.bulk) << 32;
-        self.map.u64(ring_entry(self.index) + R_CONSUMED).store(word, Ordering::Release);
+        self.data.u64(C_CONSUMED).store(word, Ordering::Release);
     }
 
     /// The word that tells the sender whether we look at this ring without being told.
     pub fn watched(&self) -> &AtomicU32 {
-        self.map.u32(ring_entry(self.index) + R_WATCHED)
+        self.data.u32(C_WATCHED)
     }
 
     /// Frees the ring of a dead or departed sender; everything in it has been read.

@@ -21,7 +21,7 @@ pub use change::Locked;
 
 use super::filelock::{self, Kind, Range};
 use super::folder;
-use super::layout::{H_BOOT, H_END, H_MAGIC, H_NONCE, H_PORTS, H_UID, H_VERSION, P_GUID, VERSION};
+use super::layout::{H_BOOT, H_MAGIC, H_NONCE, H_PORTS, H_RINGS, H_UID, H_VERSION, P_GUID, VERSION};
 use super::map::Map;
 use super::segment;
 use crate::errno::Errno;
@@ -71,7 +71,7 @@ const Q_HOLDERS: usize = 256;
 pub const EVENTS: usize = 8;
 
 const _: () = {
-    assert!(H_END <= D_DEV);
+    assert!(H_RINGS <= D_DEV);
     assert!(HOLDER_TABLE + HOLDERS * HOLDER <= QP_TABLE);
     assert!(Q_EVENTS + EVENTS * 4 <= Q_ATTR);
     assert!(Q_ATTR + attr::WORDS * 4 <= Q_HOLDERS);
