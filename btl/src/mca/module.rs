@@ -161,6 +161,15 @@ impl State {
     }
 }
 
+/// A callback that enters a module, whichever that is, has taken its message.
+fn end_turn() {
+    if let Some((module, ticket)) = inside::take_turn() {
+        let _guard = module.state.lock();
+        // SAFETY: the lock is held, and `end` does not call out.
+        unsafe { module.state.enter(|state| state.turns.end(ticket)) };
+    }
+}
+
 /// What a module leaves behind at its end.
 #[derive(Clone, Debug)]
 pub struct AtEnd {
@@ -298,14 +307,17 @@ impl Module {
         unsafe { self.state.enter(f) }
     }
 
-    /// A callback that enters the module, whichever module that is, has taken its message.
+    /// As `with`, among other threads, and only if none of them is in the module or wants to be.
+    fn if_free<R>(&self, f: impl FnOnce(&mut State) -> R) -> Option<R> {
+        end_turn();
+        let _guard = self.state.try_lock()?;
+        // SAFETY: the lock is held, and `f` does not call out.
+        Some(unsafe { self.state.enter(f) })
+    }
+
     #[cold]
     fn locked(&self) -> MutexGuard<'_, ()> {
-        if let Some((module, ticket)) = inside::take_turn() {
-            let _guard = module.state.lock();
-            // SAFETY: the lock is held, and `end` does not call out.
-            unsafe { module.state.enter(|state| state.turns.end(ticket)) };
-        }
+        end_turn();
         self.state.lock()
     }
 
@@ -350,11 +362,12 @@ impl Module {
         count
     }
 
-    /// As `progress`, among other threads: see `turns`.
+    /// As `progress`, among other threads: see `turns`. A thread that finds another one here leaves
+    /// the looking around to it.
     #[inline(never)]
     fn progress_in_turn(&'static self) -> c_int {
         let mut count = 0;
-        let mut next = self.with(State::look_in_turn);
+        let mut next = self.if_free(State::look_in_turn).flatten();
         while let Some(what) = next {
             count += 1;
             next = match what {

@@ -1,11 +1,14 @@
 //! The state behind the module's lock.
 //!
-//! The lock is taken only while Open MPI uses threads. A panic may leave half a change behind: what
+//! The lock is taken only while Open MPI uses threads. Whoever has something to do waits for it; a
+//! thread that only looks around does not, and leaves it to the others: it comes again at once, and
+//! would have the lock most of the time. A panic may leave half a change behind: what
 //! it leaves is given up, not used, with or without threads. So the lock's own poison says nothing
 //! that the state does not.
 
 use std::cell::UnsafeCell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// What can be given up after a panic.
 pub trait GiveUp {
@@ -17,6 +20,8 @@ pub trait GiveUp {
 #[allow(missing_debug_implementations, reason = "the value is reached under the lock only")]
 pub struct Guarded<T> {
     lock: Mutex<()>,
+    /// Threads that wait for the lock.
+    waiting: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -37,12 +42,30 @@ impl<T: GiveUp> Drop for Unfinished<T> {
 impl<T: GiveUp> Guarded<T> {
     /// The value, with its lock free.
     pub fn new(value: T) -> Self {
-        Guarded { lock: Mutex::new(()), value: UnsafeCell::new(value) }
+        Guarded { lock: Mutex::new(()), waiting: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock.
+    /// Takes the lock, when it is free.
     pub fn lock(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.if_free().unwrap_or_else(|| {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            guard
+        })
+    }
+
+    /// Takes the lock if it is free and no thread waits for it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.waiting.load(Ordering::Relaxed) != 0 { None } else { self.if_free() }
+    }
+
+    fn if_free(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.lock.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Runs `f` on the value.
@@ -70,6 +93,33 @@ mod tests {
         fn give_up(&mut self) {
             self.0 = None;
         }
+    }
+
+    #[test]
+    fn a_thread_that_looks_around_leaves_the_lock_to_one_that_waits_for_it() {
+        let (state, had) = (Guarded::new(Counts(None)), AtomicU32::new(0));
+        for turn in 1..=100 {
+            std::thread::scope(|scope| {
+                let held = state.lock();
+                scope.spawn(|| {
+                    let _lock = state.lock();
+                    had.fetch_add(1, Ordering::Relaxed);
+                });
+                while state.waiting.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                drop(held);
+                while state.try_lock().is_none() {
+                    std::thread::yield_now();
+                }
+                assert_eq!(
+                    had.load(Ordering::Relaxed),
+                    turn,
+                    "the lock was taken before the thread that waited"
+                );
+            });
+        }
+        assert!(state.try_lock().is_some() && state.try_lock().is_some(), "no thread waits any more");
     }
 
     /// Both numbers are always equal, but for a moment.
