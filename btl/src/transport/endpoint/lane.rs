@@ -157,7 +157,7 @@ impl Lane {
         if !self.budget.acquire() {
             return false;
         }
-        let posted = channel.post_marker();
+        let posted = channel.post_marker(None);
         if let Err(error) = &posted {
             self.budget.release(1);
             log::debug!("no marker behind what is not signalled: {error}");

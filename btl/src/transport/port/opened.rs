@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use super::depth::{CqRoom, CqTooSmall, send_depth};
+use super::depth::{CqRoom, CqTooSmall, PATH_MARKERS, send_depth};
 use super::events::Heard;
 use crate::protocol::layout::{Layout, Queue};
 use crate::protocol::wire::Cts;
@@ -93,8 +93,8 @@ impl OpenPort {
         let recv = layout.queues().iter().filter_map(Queue::window).map(|w| w.receives()).sum::<u32>();
         let queues = 0..layout.queues().len();
         let send = match layout.is_xrc() {
-            // What goes to X queues is counted over all peers, once.
-            true => self.config.rdma_depth,
+            // What goes to X queues is counted over all peers, once; the peer may be the first of its node.
+            true => self.config.rdma_depth + PATH_MARKERS,
             false => queues.map(|queue| send_depth(layout, queue, &self.config)).sum(),
         };
         (recv + u32::from(self.uses_cts()), send)

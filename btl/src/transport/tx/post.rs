@@ -41,7 +41,7 @@ impl<C> Transport<C> {
             (None, Some((path, srq, label))) => {
                 target.srq = Some(srq);
                 stamp(&mut request, label);
-                self.paths.get_mut(path).map(|path| &mut path.channel)
+                self.paths.get_mut(path).map(|path| path.channel_towards(srq))
             }
             _ => None,
         };

@@ -76,7 +76,8 @@ impl<C> Transport<C> {
         if path.broken {
             return;
         }
-        path.take_down();
+        let marked = path.take_down();
+        self.tx.count_markers(marked.into());
         log::debug!("the send queue pair of path {id} is broken: {reason}");
         let members: Vec<u32> = self.endpoints.on_path(id).collect();
         for index in members {
@@ -101,7 +102,7 @@ impl<C> Transport<C> {
     }
 }
 
-fn reason(wc: &Wc) -> String {
+pub(super) fn reason(wc: &Wc) -> String {
     match wc.status() {
         // What it means where sizes have been compared before.
         WcStatus::RemInvReq => {
