@@ -104,6 +104,28 @@ fn receives_that_go_to_the_device_in_lists_are_counted() {
     world.close();
 }
 
+/// What has waited for the connection goes in lists, and so does what has waited for credits.
+#[test]
+fn messages_that_may_go_at_the_same_time_go_to_the_device_in_lists() {
+    for layout in
+        ["P,128,64,48,16:S,8192,64,48,32", "S,128,64,48,32:S,8192,64,48,32", "X,128,64,48,32:X,8192,64,48,32"]
+    {
+        for len in [8, 100, 4000] {
+            let mut world = World::new("sends", layout, 2);
+            (0..40).for_each(|_| world.send(0, 1, len));
+            world.drain();
+            let first = world.sides[0].transport.counted();
+            assert!((1..=10).contains(&first.send_chains), "{layout}, {len}: {first}");
+            assert!(first.send_chained >= 16, "{layout}, {len}: {first}");
+            world.send(0, 1, len);
+            world.drain();
+            let later = world.sides[0].transport.counted();
+            assert_eq!(later.send_chained, first.send_chained, "one that does not wait goes alone: {later}");
+            world.close();
+        }
+    }
+}
+
 #[test]
 fn a_message_that_finds_a_shared_queue_full_is_counted() {
     let stats = burst("S,256,64,48,4", 4, 100, 8);

@@ -10,8 +10,8 @@
 //! A lane is one (endpoint, queue). Order within a lane is kept: a caller that sends directly must
 //! find the lane [idle](Pending::is_idle), and while a fragment is out on its turn the lane is
 //! neither idle nor served again, so that callbacks which send may be entered from within a turn.
-//! Peers take turns, one fragment each; the lanes of a peer take turns within it. A lane that
-//! cannot go on is parked and costs nothing until it is woken.
+//! Peers take turns, one fragment each, or as many as the caller can send at once ([`Pending::next`]); the
+//! lanes of a peer take turns within it. A lane that cannot go on is parked and costs nothing until it is woken.
 //!
 //! [`Shares`] caps what each peer may hold of a pool that all share, so that a stalled one cannot
 //! starve the others.
@@ -194,6 +194,25 @@ impl<T> Pending<T> {
             }
         }
         None
+    }
+
+    /// More fragments stand behind the one whose turn it is.
+    pub fn has_more(&self, lane: LaneId) -> bool {
+        let lanes = self.peers.get(lane.peer as usize).map(|peer| &peer.lanes);
+        let lane = lanes.and_then(|lanes| lanes.get(usize::from(lane.queue)));
+        lane.is_some_and(|lane| matches!(lane.state, LaneState::Busy { .. }) && !lane.fragments.is_empty())
+    }
+
+    /// The fragment of this lane's turn is gone, and the next one goes in the same turn.
+    pub fn next(&mut self, lane: LaneId) -> Option<T> {
+        let lanes = self.peers.get_mut(lane.peer as usize).map(|peer| &mut peer.lanes)?;
+        let lane = lanes.get_mut(usize::from(lane.queue))?;
+        if !matches!(lane.state, LaneState::Busy { .. }) {
+            return None;
+        }
+        let fragment = lane.fragments.pop_front()?;
+        self.waiting -= 1;
+        Some(fragment)
     }
 
     /// The fragment of this lane's turn is gone; the lane is served again.

@@ -8,8 +8,8 @@ use super::endpoint::Endpoints;
 use super::endpoint::traffic::Traffic;
 use super::port::queue::words;
 use super::port::{OpenError, Opened};
-use super::rx::{Chains, CtsRecvs, Rx};
-use super::stats::Stats;
+use super::rx::{CtsRecvs, Rx};
+use super::stats::{Chains, Stats};
 use super::tx::Tx;
 use super::tx::path::Paths;
 use super::upcall::Upcalls;
@@ -53,8 +53,9 @@ impl<C> Transport<C> {
         let mut stats = self.stats;
         stats.markers = self.tx.markers;
         stats.srq_grown = self.rx.grown();
-        let Chains { lists, receives } = self.rx.slots.chains();
-        (stats.recv_chains, stats.recv_chained) = (lists, receives);
+        let Chains { lists, requests } = self.rx.slots.chains();
+        (stats.recv_chains, stats.recv_chained) = (lists, requests);
+        (stats.send_chains, stats.send_chained) = (self.tx.chains.lists, self.tx.chains.requests);
         stats.cq_grown = u64::from(self.port.recv_room.grown()) + u64::from(self.port.send_room.grown());
         stats.note_credits(self.endpoints.fewest_credits());
         for Traffic { sent, received } in self.traffic().into_values() {

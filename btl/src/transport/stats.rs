@@ -79,6 +79,15 @@ pub struct Counter {
     pub of: fn(&Stats) -> u64,
 }
 
+/// Lists of requests that the device took with one call, and the requests in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chains {
+    /// Lists.
+    pub lists: u64,
+    /// Requests.
+    pub requests: u64,
+}
+
 counters! {
     /// Messages sent inline, straight from the caller's buffer.
     sent_inline: Sum,
@@ -113,6 +122,10 @@ counters! {
     /// Most requests in a row that were not signalled, and reported by the completion of the one behind
     /// them.
     unsignalled_high: Highest,
+    /// Lists of messages that were handed to the device with one call, because they could go at the same time.
+    send_chains: Sum,
+    /// Messages in them.
+    send_chained: Sum,
     /// Completions of sends that were looked at.
     completions: Sum,
     /// Messages delivered to the upper layer.

@@ -39,7 +39,7 @@ mod xrc;
 mod xrcd;
 
 pub use ah::Ah;
-pub use chain::RecvChain;
+pub use chain::{RecvChain, SendChain, Sent};
 pub use context::{Atomics, Context, Device, DeviceAttr, PortAttr, PortState};
 pub use cq::{CompChannel, Cq, CqId};
 pub use driver::Driver;

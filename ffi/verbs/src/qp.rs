@@ -1,7 +1,7 @@
 //! Queue pairs: creation, transitions, posting.
 
 use crate::ah::Ah;
-use crate::chain::RecvChain;
+use crate::chain::{RecvChain, SendChain, Sent};
 use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
@@ -178,6 +178,24 @@ impl Qp {
         // SAFETY: the queue pair lives as long as `self`; the verb reads the chain before it returns.
         let code = unsafe { chain.post(queue, posted, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };
         if code == 0 { Ok(()) } else { Err(self.refused("ibv_post_recv", code)) }
+    }
+
+    /// Hands the sends of a chain to the device with one call; `sent` takes the buffer of each that went, with its
+    /// work request id, in order.
+    ///
+    /// # Errors
+    /// The queue is full, or the queue pair cannot send; what did not go stays in the chain.
+    #[inline]
+    pub fn post_sends<const N: usize>(
+        &self,
+        chain: &mut SendChain<N>,
+        sent: impl FnMut(u64, Sent),
+    ) -> Result<(), Error> {
+        let queue = QueueTag::of(self.num);
+        // SAFETY: the queue pair lives as long as `self`; the verb reads the chain, and what is inline, before it
+        // returns.
+        let code = unsafe { chain.post(queue, sent, |wr, bad| sys::ibv_post_send(self.raw(), wr, bad)) };
+        if code == 0 { Ok(()) } else { Err(self.refused("ibv_post_send", code)) }
     }
 
     /// Sends the first `len` bytes of a buffer, which is the device's until the completion.

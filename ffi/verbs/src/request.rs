@@ -1,6 +1,6 @@
 //! Send work requests: what they are made of, and the C struct of one.
 
-use crate::types::{LKey, RKey};
+use crate::types::{LKey, RKey, SrqNum};
 use rdma_sys as sys;
 
 bitflags::bitflags! {
@@ -103,4 +103,11 @@ pub(crate) fn request(wr_id: u64, sge: *mut sys::ibv_sge, opcode: u32, flags: u3
         (&raw mut (*at).send_flags).write(flags);
         wr.assume_init()
     }
+}
+
+/// The request goes to this SRQ, over an XRC send queue pair.
+#[inline]
+pub(crate) fn address(mut wr: sys::ibv_send_wr, srq: SrqNum) -> sys::ibv_send_wr {
+    wr.qp_type.xrc = sys::ibv_send_wr_xrc { remote_srqn: srq.0 };
+    wr
 }

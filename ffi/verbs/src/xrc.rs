@@ -11,7 +11,9 @@ use crate::pool::Buf;
 use crate::posted::Posted;
 use crate::qp::{Qp, atomic_piece, empty_write};
 use crate::qp_attr::{self, Change, InitAttr, QpKind, QpState, RtrAttr};
-use crate::request::{AtomicOp, RdmaOp, Remote, SendFlags, Sge, atomic_request, rdma_request, request};
+use crate::request::{
+    AtomicOp, RdmaOp, Remote, SendFlags, Sge, address, atomic_request, rdma_request, request,
+};
 use crate::types::{Qpn, SrqNum};
 use crate::xrcd::Xrcd;
 use rdma_sys as sys;
@@ -222,8 +224,8 @@ impl XrcSend<'_> {
         self.qp.post_buf(&mut wr, buf)
     }
 
-    fn address(self, mut wr: sys::ibv_send_wr) -> sys::ibv_send_wr {
-        wr.qp_type.xrc = sys::ibv_send_wr_xrc { remote_srqn: self.srq.0 };
-        wr
+    #[inline]
+    fn address(self, wr: sys::ibv_send_wr) -> sys::ibv_send_wr {
+        address(wr, self.srq)
     }
 }

@@ -119,6 +119,46 @@ fn what_a_full_queue_refuses_of_a_chain_stays_in_it() {
 }
 
 #[test]
+fn a_chain_of_sends_arrives_in_its_order_and_what_is_inline_comes_back_at_once() {
+    let mut pair = Pair::with(8, false);
+    let texts = [&b"first"[..], b"second", b"third", b"last"];
+    let posted: Vec<Posted> =
+        (0..4).map(|wr_id| pair.to.post_recv(wr_id, pair.pool.take().unwrap()).unwrap()).collect();
+    let mut chain = SendChain::<4>::new();
+    for (wr_id, text) in (30..).zip(texts) {
+        let (buf, flags) =
+            (pair.buf(text), if wr_id == 33 { SendFlags::SIGNALED } else { SendFlags::empty() });
+        chain.push(wr_id, (buf, text.len() as u32), (flags, wr_id == 31), None).unwrap();
+    }
+    let mut went = Vec::new();
+    pair.from.post_sends(&mut chain, |wr_id, sent| went.push((wr_id, sent))).unwrap();
+    assert!(chain.is_empty());
+    let inline: Vec<u64> =
+        went.iter().filter(|(_, sent)| matches!(sent, Sent::Copied(_))).map(|(wr_id, _)| *wr_id).collect();
+    assert_eq!((went.len(), inline), (4, vec![31]));
+    for (text, buf) in texts.into_iter().zip(posted) {
+        let wc = wait(&pair.recv_cq);
+        let len = wc.byte_len() as usize;
+        assert_eq!(&buf.completed(wc).unwrap().as_slice()[..len], text);
+    }
+    assert_eq!(wait(&pair.send_cq).wr_id(), 33);
+}
+
+#[test]
+fn what_a_full_send_queue_refuses_of_a_chain_stays_in_it() {
+    let mut pair = Pair::connected(4);
+    let depth = pair.from.cap().max_send_wr as usize;
+    let (mut went, mut chain) = (0, SendChain::<64>::new());
+    for wr_id in 0..depth + 2 {
+        chain.push(wr_id as u64, (pair.buf(b"text"), 4), (SendFlags::SIGNALED, false), None).unwrap();
+    }
+    let error = pair.from.post_sends(&mut chain, |_, _| went += 1).unwrap_err();
+    assert_eq!((error.call(), error.errno(), went), ("ibv_post_send", libc::ENOMEM, depth));
+    let rest: Vec<u64> = std::iter::from_fn(|| chain.pop()).map(|(wr_id, _)| wr_id).collect();
+    assert_eq!(rest, [depth as u64 + 1, depth as u64]);
+}
+
+#[test]
 fn buffers_that_are_posted_stay_with_the_device_when_the_caller_panics() {
     let mut pair = Pair::connected(8);
     let mut chain = RecvChain::<3>::new();

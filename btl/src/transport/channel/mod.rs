@@ -5,7 +5,8 @@
 //!                                              |                              |
 //!                                              +--> line --> ledger --> what the line gives back
 //! ```
-//! [`Channel::post`] is the only place of the transport where a send work request is posted. Each has
+//! [`Channel::post`], and [`Channel::post_chain`] for several messages, are the only places of the transport where
+//! a send work request is posted. Each has
 //! one line in the ledger of its queue pair, and its work request id names that line.
 //!
 //! Few are signalled ([`Signalling`]). The rest are retired by the next completion, or, when a flush
@@ -13,11 +14,14 @@
 //! ([`Channel::post_marker`]).
 #![forbid(unsafe_code)]
 
+/// Messages that are posted together.
+pub mod chain;
 /// What a line gives back.
 pub mod held;
 /// The lines of one queue pair.
 pub mod ledger;
 
+pub use chain::{Ready, SENDS, Went};
 pub use held::{Connection, Fetch, Held, Operation, Rdma, Refused, Unposted};
 pub use ledger::{GivesBack, Ledger, Line, LineId};
 

@@ -2,6 +2,7 @@
 //! its receiving side buffers and the shared receive queue.
 #![forbid(unsafe_code)]
 
+use super::buffer::SendBuf;
 use crate::protocol::pending::Shares;
 use crate::protocol::wire::HEADER_LEN;
 use crate::transport::wrid::Kind;
@@ -127,6 +128,13 @@ impl SendQueue {
     /// The next caller may have to wait for a buffer, as with [`SendSlots::are_scarce`].
     pub fn bufs_are_scarce(&self) -> bool {
         !self.shares.is_plenty()
+    }
+
+    /// An unused buffer comes back.
+    #[inline]
+    pub fn take_back(&mut self, buf: SendBuf) {
+        self.release_share(buf.share);
+        self.bufs.put(buf.buf);
     }
 
     /// A buffer of this peer's share has come back.

@@ -12,7 +12,6 @@ mod slots;
 mod xrc;
 
 pub use cts::CtsRecvs;
-pub use slots::Chains;
 
 use crate::protocol::hold::Hold;
 use crate::transport::channel::Connection;

@@ -1,6 +1,7 @@
 //! Receive slots: the numbers under which receive buffers are posted.
 #![forbid(unsafe_code)]
 
+use crate::transport::stats::Chains;
 use crate::transport::wrid::{GENERATION_MASK, Kind, WrId};
 use slab::Slab;
 use verbs::{Buf, Completion, Destroyed, Pool, PoolError, Posted, Qp, RecvChain};
@@ -67,15 +68,6 @@ pub struct RecvSlots {
     chains: Chains,
 }
 
-/// Lists of receives that the device took with one call, and the receives in them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Chains {
-    /// Lists.
-    pub lists: u64,
-    /// Receives.
-    pub receives: u64,
-}
-
 impl RecvSlots {
     /// A slot for a buffer of `queue`, of `endpoint` where the queue is per peer.
     pub fn take(&mut self, kind: Kind, endpoint: u32, queue: usize) -> u32 {
@@ -133,7 +125,7 @@ impl RecvSlots {
     #[inline]
     pub fn count_chain(&mut self, count: usize) {
         self.chains.lists += 1;
-        self.chains.receives += count as u64;
+        self.chains.requests += count as u64;
     }
 
     /// What went to the device in lists.

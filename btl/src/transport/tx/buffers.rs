@@ -5,7 +5,7 @@
 use super::Tx;
 use super::path::Paths;
 use crate::protocol::credits::Grant;
-use crate::transport::channel::{GivesBack, Held, Ledger, Operation, Unposted};
+use crate::transport::channel::{GivesBack, Held, Ledger, Operation, Ready, Unposted};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::route::Kept;
@@ -64,9 +64,13 @@ impl<C> Tx<C> {
 
     /// Takes an unused buffer back.
     pub fn give_back(&mut self, buf: SendBuf) {
-        let queue = &mut self.queues[buf.class as usize];
-        queue.release_share(buf.share);
-        queue.bufs.put(buf.buf);
+        self.queues[buf.class as usize].take_back(buf);
+    }
+
+    /// The same of messages that were to be sent.
+    #[cold]
+    pub fn drop_ready(&mut self, ready: &mut Vec<Ready>) {
+        ready.drain(..).for_each(|message| self.give_back(message.buf));
     }
 
     /// A buffer has come back from the device, by the completion of its request or of one behind
@@ -121,6 +125,17 @@ impl<C> Tx<C> {
         ep.outstanding += 1;
         self.outstanding += 1;
         self.awaited += u32::from(signalled);
+    }
+
+    /// So many messages to this endpoint have been posted with one call.
+    pub fn count_chain(&mut self, ep: &mut Endpoint<C>, posted: u32, signalled: u32) {
+        ep.outstanding += posted;
+        self.outstanding += posted;
+        self.awaited += signalled;
+        if posted > 1 {
+            self.chains.lists += 1;
+            self.chains.requests += u64::from(posted);
+        }
     }
 
     /// What the endpoint has sent unsignalled completes from now on, too.

@@ -17,9 +17,10 @@ pub use rdma::NotBegun;
 
 use crate::protocol::pending::Pending;
 use crate::transport::BATCH;
-use crate::transport::channel::{Held, Signalling};
+use crate::transport::channel::{Held, Ready, Signalling};
 use crate::transport::port::buffer::Queued;
 use crate::transport::port::queue::SendQueue;
+use crate::transport::stats::Chains;
 use slab::Slab;
 use std::sync::Arc;
 use verbs::{Completions, Cq, Pool};
@@ -51,6 +52,10 @@ pub struct Tx<C> {
     pub(super) answers: u32,
     /// Requests posted only to have others reported.
     pub(super) markers: u64,
+    /// Messages that are about to be posted with one call; empty in between.
+    ready: Vec<Ready>,
+    /// What went to the device in lists.
+    pub(super) chains: Chains,
 }
 
 impl<C> Tx<C> {
@@ -69,6 +74,8 @@ impl<C> Tx<C> {
             pending: Pending::new(),
             answers: 0,
             markers: 0,
+            ready: Vec::new(),
+            chains: Chains::default(),
         }
     }
 }

@@ -12,7 +12,7 @@
 use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
-use crate::transport::channel::{Request, Target};
+use crate::transport::channel::{Ready, Request, SENDS, Target};
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::endpoint::{Endpoint, EpId, PATIENCE};
@@ -134,23 +134,68 @@ impl<C> Transport<C> {
         Some(grant)
     }
 
-    /// Lets those out that wait and have been woken, one message a turn, peers in turn.
+    /// Lets those out that wait and have been woken, peers in turn: what a lane may send at once, with one call.
     pub(crate) fn serve(&mut self) {
         while let Some(turn) = self.tx.pending.take() {
             let lane = turn.lane;
             match self.may_send(lane) {
                 None => self.tx.pending.blocked(turn),
                 Some(grant) => {
-                    if let Some(ep) = self.endpoints.get_mut(lane.peer) {
-                        ep.count_served(lane.queue.into());
-                        ep.answers -= u32::from(turn.fragment.is_answer);
-                        self.tx.answers -= u32::from(turn.fragment.is_answer);
+                    self.count_served(lane, &turn.fragment);
+                    if self.tx.pending.has_more(lane) {
+                        self.serve_chain(lane, turn.fragment, grant);
+                    } else {
+                        self.post_data(lane, turn.fragment, grant);
                     }
-                    self.post_data(lane, turn.fragment, grant);
                     self.tx.pending.sent(lane);
                 }
             }
         }
+    }
+
+    fn count_served(&mut self, lane: LaneId, message: &Queued) {
+        if let Some(ep) = self.endpoints.get_mut(lane.peer) {
+            ep.count_served(lane.queue.into());
+            ep.answers -= u32::from(message.is_answer);
+            self.tx.answers -= u32::from(message.is_answer);
+        }
+    }
+
+    /// Posts this message, which has an entry and a credit, and those behind it that find theirs.
+    fn serve_chain(&mut self, lane: LaneId, first: Queued, grant: Grant) {
+        let mut ready = std::mem::take(&mut self.tx.ready);
+        ready.extend(self.make_ready(lane, first, grant));
+        while ready.len() < SENDS
+            && self.tx.pending.has_more(lane)
+            && let Some(grant) = self.acquire(lane)
+        {
+            let Some(message) = self.tx.pending.next(lane) else { break };
+            self.count_served(lane, &message);
+            ready.extend(self.make_ready(lane, message, grant));
+        }
+        let posted = self.post_chain(lane, &mut ready);
+        self.tx.ready = ready;
+        if let Err(error) = posted {
+            self.fail(lane.peer, &format!("post of sends failed: {error}"));
+        }
+    }
+
+    /// What a message on this lane needs, if it is there and nothing says that it has to wait.
+    fn acquire(&mut self, lane: LaneId) -> Option<Grant> {
+        let ep = self.endpoints.get_mut(lane.peer).filter(|ep| ep.state().flows())?;
+        self.tx.acquire(&mut ep.lanes[usize::from(lane.queue)], lane.peer, lane.queue.into())
+    }
+
+    /// A message with its header, to be posted. `None`: its endpoint is gone.
+    fn make_ready(&mut self, lane: LaneId, mut message: Queued, grant: Grant) -> Option<Ready> {
+        let Some((total, inline)) = self.write_header(lane, &mut message, grant) else {
+            self.tx.give_back(message.buf);
+            return None;
+        };
+        let ep = self.endpoints.get(lane.peer)?;
+        let (queue, buf) = (usize::from(lane.queue), message.buf);
+        let scarce = self.tx.is_scarce(&ep.lanes[queue], queue) || !inline && self.tx.is_wanted(&buf);
+        Some(Ready { buf, total, inline, scarce })
     }
 
     /// Something came free that this lane may have waited for.
@@ -170,27 +215,35 @@ impl<C> Transport<C> {
         self.serve();
     }
 
-    /// Posts a message whose entry and credit have been taken: inline, or from its buffer.
-    fn post_data(&mut self, lane: LaneId, mut message: Queued, grant: Grant) {
-        let total = HEADER_LEN + message.len as usize;
-        let Some(ep) = self.endpoints.get_mut(lane.peer) else {
-            return self.tx.give_back(message.buf);
-        };
+    /// Writes the header of a message whose entry and credit have been taken: how long it is with it, and whether it goes
+    /// inline. `None`: its endpoint is gone.
+    fn write_header(&mut self, lane: LaneId, message: &mut Queued, grant: Grant) -> Option<(u32, bool)> {
+        let total = HEADER_LEN as u32 + message.len;
+        let ep = self.endpoints.get_mut(lane.peer)?;
         ep.traffic.sent += u64::from(message.len);
         let to = &ep.lanes[usize::from(lane.queue)];
         let header = DataHeader::new(message.tag, lane.queue, grant).flag_last(to.is_out_of_credits()).emit();
-        message.buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
-        let (inline, over_xrc) = (total <= to.max_inline as usize, to.channel.is_none());
+        let bytes = message.buf.buf.as_mut_slice();
+        bytes[..HEADER_LEN].copy_from_slice(&header);
+        let inline = total <= to.max_inline;
+        if to.channel.is_none() {
+            ep.numbers.stamp(lane.queue, bytes);
+        }
+        self.stats.sent_buffered += u64::from(!inline);
+        Some((total, inline))
+    }
+
+    /// Posts a message whose entry and credit have been taken: inline, or from its buffer.
+    fn post_data(&mut self, lane: LaneId, mut message: Queued, grant: Grant) {
+        let Some((total, inline)) = self.write_header(lane, &mut message, grant) else {
+            return self.tx.give_back(message.buf);
+        };
         let posted = if inline {
-            let posted = self.post(lane, Request::Inline([&message.buf.buf.as_slice()[..total]]));
+            let posted = self.post(lane, Request::Inline([&message.buf.buf.as_slice()[..total as usize]]));
             self.tx.give_back(message.buf);
             posted
         } else {
-            self.stats.sent_buffered += 1;
-            if over_xrc && let Some(ep) = self.endpoints.get_mut(lane.peer) {
-                ep.numbers.stamp(lane.queue, message.buf.buf.as_mut_slice());
-            }
-            self.post::<0>(lane, Request::Message { buf: message.buf, total: total as u32 })
+            self.post::<0>(lane, Request::Message { buf: message.buf, total })
         };
         if let Err(error) = posted {
             self.fail(lane.peer, &format!("post of a send failed: {error}"));
