@@ -16,6 +16,19 @@ fn the_first_time_of_a_step_counts_and_rows_are_in_the_order_of_time() {
 }
 
 #[test]
+fn a_step_that_is_the_only_one_is_known_by_its_name() {
+    let begin = Instant::now();
+    let mut timeline = Timeline::default();
+    assert!(timeline.rows().is_empty());
+    timeline.mark(Step::Created, begin);
+    timeline.mark(Step::Created, begin + Duration::from_secs(1));
+    assert_eq!((timeline.at(Step::Created), timeline.at(Step::Wanted)), (Some(begin), None));
+    assert_eq!(timeline.rows(), [(Step::Created, Duration::ZERO)]);
+    timeline.mark(Step::Wanted, begin);
+    assert_eq!((timeline.at(Step::Created), timeline.at(Step::Wanted)), (Some(begin), Some(begin)));
+}
+
+#[test]
 fn merging_keeps_what_is_there() {
     let begin = Instant::now();
     let (mut ours, mut helpers) = (Timeline::default(), Timeline::default());

@@ -1,4 +1,4 @@
-//! When each step of a connection happened: always kept, one small array per endpoint.
+//! When each step of a connection happened: always kept, one small array for each that has begun.
 //!
 //! The helper thread marks what the connection manager does, the main thread what the transport does; the two halves are
 //! merged when the connection is up or given up. Times are those of the process itself: no clock is compared with a peer's.
@@ -63,35 +63,59 @@ steps! {
     FirstMessage = "first_message",
 }
 
-/// The times of one connection's steps.
+/// The times of one connection's steps. A process that knows all ranks of a large job talks to few of
+/// them: an endpoint that is no more than created has no array.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Timeline {
-    at: [Option<Instant>; STEPS],
+pub struct Timeline(Times);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Times {
+    #[default]
+    None,
+    One(Step, Instant),
+    Several(Box<[Option<Instant>; STEPS]>),
 }
 
 impl Timeline {
     /// Notes a step; only its first time counts.
     pub fn mark(&mut self, step: Step, now: Instant) {
-        self.at[step as usize].get_or_insert(now);
+        match &mut self.0 {
+            Times::None => self.0 = Times::One(step, now),
+            Times::One(known, _) if *known == step => {}
+            Times::One(known, at) => {
+                let mut times = Box::new([None; STEPS]);
+                (times[*known as usize], times[step as usize]) = (Some(*at), Some(now));
+                self.0 = Times::Several(times);
+            }
+            Times::Several(times) => {
+                times[step as usize].get_or_insert(now);
+            }
+        }
     }
 
     /// Takes over the steps that `other` has and this one has not.
     pub fn merge(&mut self, other: &Timeline) {
-        for (mine, theirs) in self.at.iter_mut().zip(other.at) {
-            *mine = mine.or(theirs);
+        for step in Step::ALL {
+            if let Some(at) = other.at(step) {
+                self.mark(step, at);
+            }
         }
     }
 
     pub fn at(&self, step: Step) -> Option<Instant> {
-        self.at[step as usize]
+        match &self.0 {
+            Times::None => None,
+            Times::One(known, at) => (*known == step).then_some(*at),
+            Times::Several(times) => times[step as usize],
+        }
     }
 
     /// What happened, in the order of time, each with its distance from the first of all.
     pub fn rows(&self) -> Vec<(Step, Duration)> {
-        let Some(begin) = self.at.iter().flatten().min() else { return Vec::new() };
+        let Some(begin) = Step::ALL.iter().filter_map(|&step| self.at(step)).min() else { return Vec::new() };
         let mut rows: Vec<(Step, Duration)> = Step::ALL
             .iter()
-            .filter_map(|&step| Some((step, self.at(step)?.saturating_duration_since(*begin))))
+            .filter_map(|&step| Some((step, self.at(step)?.saturating_duration_since(begin))))
             .collect();
         rows.sort_by_key(|&(_, after)| after);
         rows
