@@ -48,6 +48,11 @@ impl SendBudget {
         self.free
     }
 
+    /// All slots.
+    pub const fn total(&self) -> u16 {
+        self.total
+    }
+
     /// Work requests posted and not known to be done.
     #[inline]
     pub const fn in_flight(&self) -> u16 {

@@ -8,7 +8,11 @@
 
 use super::Transport;
 use super::endpoint::lane::Lane;
+use super::endpoint::state::State;
 use super::endpoint::{Endpoint, Endpoints};
+use super::port::OpenPort;
+use super::port::depth::CqRoom;
+use super::port::entries::Count;
 use super::port::queue::{RecvQueue, SendQueue, SendSlots};
 use crate::protocol::credits::Grant;
 
@@ -30,12 +34,25 @@ pub struct Audit {
     /// Buffers for clear-to-send messages: made, and in their pool. An endpoint that is not
     /// connected holds one.
     pub cts_buffers: (u32, usize),
-    /// Entries of the completion queues that are reserved: of receives, of sends.
-    pub completions: (u32, u32),
+    /// Entries of the completion queues.
+    pub completions: CompletionAudit,
     /// One for each queue of the layout.
     pub queues: Vec<QueueAudit>,
     /// One for each queue pair of a per-peer queue.
     pub lanes: Vec<LaneAudit>,
+}
+
+/// Entries of the completion queues: `reserved` equals `due`, and `exceeding` is empty, always.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompletionAudit {
+    /// Entries that there are.
+    pub depth: Count,
+    /// Those that are reserved.
+    pub reserved: Count,
+    /// Those that have to be, by what all peers share and by where each endpoint stands.
+    pub due: Count,
+    /// Peers whose connections have posted, or may post, more than is reserved for them.
+    pub exceeding: Vec<u64>,
 }
 
 /// The buffers of one queue of the layout.
@@ -83,11 +100,57 @@ impl<C> Transport<C> {
             answers: self.tx.answers,
             held: self.rx.hold.len(),
             cts_buffers: self.rx.cts.tally(),
-            completions: (self.port.recv_room.reserved(), self.port.send_room.reserved()),
+            completions: self.audit_completions(),
             queues: queues.map(tally).collect(),
             lanes: audit_lanes(&self.endpoints),
         }
     }
+
+    /// Counts the entries of the completion queues.
+    pub fn audit_completions(&self) -> CompletionAudit {
+        let of = |number: fn(&CqRoom) -> u32| Count {
+            recv: number(&self.port.recv_room),
+            send: number(&self.port.send_room),
+        };
+        let due = |sum, (_, ep): (u32, &Endpoint<C>)| sum + entries_due(ep, &self.port);
+        let exceeds = |(index, ep): (u32, &Endpoint<C>)| {
+            let may_post = Count { recv: self.rx.slots.owned(index), send: sends(ep) };
+            let covered = ep.entries.count();
+            (may_post.recv > covered.recv || may_post.send > covered.send).then_some(ep.peer)
+        };
+        CompletionAudit {
+            depth: of(|room| room.cq().depth()),
+            reserved: of(CqRoom::reserved),
+            due: self.endpoints.iter().fold(self.port.reserved_for_all(), due),
+            exceeding: self.endpoints.iter().filter_map(exceeds).collect(),
+        }
+    }
+}
+
+/// What has to be reserved for an endpoint. One that is over keeps what it had: the device may still
+/// hold what it has posted.
+fn entries_due<C>(ep: &Endpoint<C>, port: &OpenPort) -> Count {
+    let itself = ep.is_to_itself();
+    let (added, connected) = (port.when_added(itself), port.when_connected(itself));
+    match ep.state() {
+        State::Idle => added,
+        // X queues: on its way from a route that broke to another.
+        State::Connecting if ep.route.is_some() => added + connected,
+        State::Connecting => added,
+        State::HaveQps | State::HaveCts | State::CtsSent | State::Posted | State::AwaitingFirst => {
+            added + connected
+        }
+        State::Ready | State::Connected | State::Draining | State::Drained => added + connected,
+        State::Renewing | State::Retiring | State::Failed | State::Disconnected | State::Closed => {
+            ep.entries.count()
+        }
+    }
+}
+
+/// Send work requests that the endpoint's own queue pairs may have out.
+fn sends<C>(ep: &Endpoint<C>) -> u32 {
+    let own = ep.lanes.iter().filter(|lane| lane.channel.is_some());
+    own.map(|lane| u32::from(lane.budget.total())).sum()
 }
 
 fn audit_queue(send: &SendQueue, recv: &RecvQueue, recv_slots: (usize, usize)) -> QueueAudit {

@@ -146,8 +146,8 @@ counters! {
     /// softib: times that a message of ours found no receive at its peer, and was tried again (RNR). Other
     /// devices do not tell.
     rnr: Sum,
-    /// Times that a completion queue was made longer, for one more peer. Entries are reserved: no message
-    /// waits for one.
+    /// Times that a completion queue was made longer, for one more connection. Entries are reserved: no
+    /// message waits for one.
     cq_grown: Sum,
     /// Connections that came up.
     connected: Sum,

@@ -291,8 +291,15 @@ impl World {
                     self.sides[side].waiting[to].pop_front();
                 }
             }
+            self.completions_have_their_place(side);
         }
         std::thread::yield_now();
+    }
+
+    /// What has to be reserved in the completion queues is, at any time, and no more.
+    fn completions_have_their_place(&self, side: usize) {
+        let books = self.sides[side].transport.audit_completions();
+        assert_eq!((books.reserved, &books.exceeding[..]), (books.due, &[][..]), "side {side}: {books:?}");
     }
 
     /// Every side polls once, and sends what was refused before.

@@ -5,7 +5,7 @@ use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{CreditError, Credits, Grant, Window};
 use crate::transport::channel::{Channel, Line, LineId};
 use crate::transport::port::OpenPort;
-use crate::transport::port::depth::{CONTROL_WQES, send_depth};
+use crate::transport::port::depth::CONTROL_WQES;
 use std::sync::Arc;
 use verbs::Qp;
 
@@ -26,8 +26,6 @@ pub struct Lane {
     /// The queue pair; none until the connection manager has made it, and none of its own for an X
     /// queue.
     pub channel: Option<Channel>,
-    /// Send work requests that its completion queue has room for.
-    planned: u32,
     /// Whether messages may go inline at all.
     inline: bool,
     /// Send work queue entries that are free.
@@ -51,17 +49,15 @@ pub struct Lane {
 impl Lane {
     /// The lanes of one peer, without queue pairs.
     pub fn all(port: &OpenPort) -> Vec<Lane> {
-        let (queues, config) = (port.layout().queues().iter().enumerate(), &port.config);
-        let planned = |queue| send_depth(port.layout(), queue, config);
-        queues.map(|(index, q)| Lane::new(q.first_window(), planned(index), config.max_inline != 0)).collect()
+        let inline = port.config.max_inline != 0;
+        port.layout().queues().iter().map(|queue| Lane::new(queue.first_window(), inline)).collect()
     }
 
-    /// A lane without queue pair that may have `planned` send work requests out, `inline` ones
-    /// among them; `window` for a per-peer queue: what is posted at first.
-    fn new(window: Option<Window>, planned: u32, inline: bool) -> Lane {
+    /// A lane without queue pair, whose messages may go `inline`; `window` for a per-peer queue: what
+    /// is posted at first.
+    fn new(window: Option<Window>, inline: bool) -> Lane {
         Lane {
             channel: None,
-            planned,
             inline,
             budget: SendBudget::new(0),
             max_inline: 0,
@@ -75,10 +71,10 @@ impl Lane {
     }
 
     /// The queue pair has come, with the capabilities that the device granted: often more entries
-    /// than were asked for, of which only those are used whose completions have their place.
-    pub fn attach(&mut self, qp: Arc<Qp>, name: LineId) {
+    /// than were asked for, of which only `sends` are used, whose completions have their place.
+    pub fn attach(&mut self, qp: Arc<Qp>, name: LineId, sends: u32) {
         let cap = qp.cap();
-        self.budget = SendBudget::new(cap.max_send_wr.min(self.planned));
+        self.budget = SendBudget::new(cap.max_send_wr.min(sends));
         self.max_inline = if self.inline { cap.max_inline } else { 0 };
         self.channel = Some(Channel::new(qp, name, self.budget.free().into()));
     }
@@ -90,8 +86,8 @@ impl Lane {
 
     /// The route to the peer's process is there, over a send queue pair that it shares with others;
     /// nothing goes inline, for what is in flight may have to be sent again.
-    pub fn attach_shared(&mut self) {
-        self.budget = SendBudget::new(self.planned);
+    pub fn attach_shared(&mut self, sends: u32) {
+        self.budget = SendBudget::new(sends);
     }
 
     /// Takes all lines up to `id` off, if they are inline messages of this queue pair: how many, and

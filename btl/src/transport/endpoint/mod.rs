@@ -14,6 +14,7 @@ pub mod timeline;
 pub mod traffic;
 
 use crate::transport::channel::{Connection, Operation};
+use crate::transport::port::entries::Entries;
 pub use table::Endpoints;
 
 use callbacks::Callbacks;
@@ -92,6 +93,8 @@ pub struct Endpoint<C> {
     pub choice: Option<Choice>,
     /// When what happened to its connection.
     pub steps: Timeline,
+    /// What is reserved for it in the completion queues.
+    pub entries: Entries,
     /// iWARP: who has to send first.
     pub first: Option<First>,
     /// iWARP: queues, by bit, that nothing has come over yet, where the peer has to send first.
@@ -100,7 +103,13 @@ pub struct Endpoint<C> {
 
 impl<C> Endpoint<C> {
     /// An endpoint that nothing has begun on, under this name.
-    pub fn new(id: EpId, peer: u64, choice: Option<Choice>, lanes: Vec<Lane>) -> Endpoint<C> {
+    pub fn new(
+        id: EpId,
+        peer: u64,
+        choice: Option<Choice>,
+        lanes: Vec<Lane>,
+        entries: Entries,
+    ) -> Endpoint<C> {
         Endpoint {
             state: State::Idle,
             generation: id.generation,
@@ -122,6 +131,7 @@ impl<C> Endpoint<C> {
             numbers: Numbers::default(),
             choice,
             steps: timeline::begun(),
+            entries,
             first: None,
             unopened: 0,
         }

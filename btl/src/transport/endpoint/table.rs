@@ -157,11 +157,12 @@ impl<C> Endpoints<C> {
 mod tests {
     use super::super::numbers::label;
     use super::*;
+    use crate::transport::port::entries::Entries;
     use cpc::Choice;
 
     fn add(endpoints: &mut Endpoints<u64>, peer: u64) -> EpId {
         let choice = Choice { component: "ibcm".to_owned(), peer_blob: Vec::new() };
-        endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), Vec::new()))
+        endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), Vec::new(), Entries::default()))
     }
 
     #[test]

@@ -152,10 +152,10 @@ impl<C> Transport<C> {
         self.drop_held(id.index);
         self.up.end_waiting(&mut ep, true);
         self.tx.drop_pending(id.index, &mut ep, &mut self.up);
-        let Endpoint { epoch, lanes, outstanding, rdma, .. } = *ep;
+        let Endpoint { epoch, lanes, outstanding, rdma, entries, .. } = *ep;
         self.tx.give_up(rdma, &mut self.up);
         self.end_epoch(id.index, epoch, lanes, outstanding);
-        self.port.release_completions();
+        self.port.release(entries);
     }
 
     /// What the connection at this position held comes back, and what still names it is stale from

@@ -13,7 +13,7 @@ use crate::transport::endpoint::numbers::{MOST_PEERS, label};
 use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::port::OpenPort;
-use crate::transport::port::depth::CqTooSmall;
+use crate::transport::port::depth::{CqTooSmall, send_depth};
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Transport, Upcall};
 use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step};
@@ -51,7 +51,7 @@ pub enum AddError {
     /// Our upper layer is taking its endpoint away.
     #[error("its endpoint is being taken down")]
     BeingRemoved,
-    /// A completion queue could not grow.
+    /// A completion queue has no room for another connection, and could not grow.
     #[error("cannot prepare the endpoint: {0}")]
     Completions(#[from] CqTooSmall),
     /// A buffer could not be had.
@@ -89,18 +89,23 @@ impl<C> Transport<C> {
         if !self.paths.can_name_another(self.endpoints.count()) {
             return Err(AddError::TooMany(MOST_PEERS));
         }
-        self.port.reserve_completions()?;
-        let prepared = self.prepare();
-        let cts = prepared.inspect_err(|_| self.port.release_completions())?;
+        let entries = self.port.admit(false)?;
+        let cts = match self.prepare() {
+            Ok(cts) => cts,
+            Err(error) => {
+                self.port.release(entries);
+                return Err(error);
+            }
+        };
         let lanes = Lane::all(&self.port);
-        let id = self.endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), lanes));
+        let id = self.endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), lanes, entries));
         if let Some(ep) = self.endpoints.get(id.index) {
             self.port.introduce(ep, id.index, cts);
         }
         Ok(id)
     }
 
-    /// What an endpoint needs besides completions before a peer may hear of it; its receive for the
+    /// What an endpoint needs besides its entry before a peer may hear of it; its receive for the
     /// CTS.
     fn prepare(&mut self) -> Result<Option<(usize, Buf)>, AddError> {
         self.rx.fill_shared();
@@ -157,16 +162,36 @@ impl<C> Transport<C> {
         if let Some(cts) = cts {
             self.rx.cts.insert(Connection { index: key.index, epoch: key.generation }, cts);
         }
-        self.if_current(key, |t, index| {
-            if let Some(ep) = t.endpoints.get_mut(index) {
-                for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
-                    t.rx.qpns.insert(qp.num(), index, queue);
-                    lane.attach(qp, LineId::of_lane(index, ep.epoch, queue));
-                }
-            }
-            t.on_event(index, Event::QpsCreated);
-        });
+        self.if_current(key, |t, index| t.attach(index, qps));
         self.unpark();
+    }
+
+    /// The queue pairs of an endpoint's lanes have come. Without room for their completions nothing is
+    /// posted over them: they are kept for what the helper thread has posted.
+    fn attach(&mut self, index: u32, qps: Vec<Arc<Qp>>) {
+        let room = self.reserve_connection(index);
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let (layout, config) = (self.port.layout(), &self.port.config);
+        let covered = ep.entries.cover_sends();
+        for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
+            self.rx.qpns.insert(qp.num(), index, queue);
+            let sends = if covered { send_depth(layout, queue, config) } else { 0 };
+            lane.attach(qp, LineId::of_lane(index, ep.epoch, queue), sends);
+        }
+        match room {
+            Ok(()) => self.on_event(index, Event::QpsCreated),
+            Err(error) => self.fail(index, &error),
+        }
+    }
+
+    /// Reserves what a connection may cause at the completion queues, if one is to come up: once, and
+    /// before anything is posted for it.
+    pub(crate) fn reserve_connection(&mut self, index: u32) -> Result<(), CqTooSmall> {
+        let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
+        if matches!(ep.state(), State::Idle | State::Connecting) && !ep.entries.cover_sends() {
+            ep.entries += self.port.reserve_connection(ep.is_to_itself())?;
+        }
+        Ok(())
     }
 
     /// The peer has taken the connection down, in its MPI_Finalize or disconnect: what is still

@@ -15,7 +15,7 @@ use crate::transport::channel::LineId;
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::state::Event;
 use crate::transport::endpoint::{Endpoint, EpId};
-use crate::transport::port::depth::CONTROL_WQES;
+use crate::transport::port::depth::depth_to_itself;
 use cpc::Step;
 
 impl<C> Transport<C> {
@@ -23,7 +23,7 @@ impl<C> Transport<C> {
     /// the first operation.
     ///
     /// # Errors
-    /// The device or what all peers share is broken, or completions have no place.
+    /// The device or what all peers share is broken, or completions would have no place.
     pub fn add_itself(&mut self, me: u64) -> Result<EpId, AddError> {
         if let Some(reason) = &self.port.heard.broken {
             return Err(AddError::Broken(reason.clone()));
@@ -31,9 +31,9 @@ impl<C> Transport<C> {
         if let Some(index) = self.endpoints.of_peer(me) {
             return self.add_again(index, &[]);
         }
-        self.port.reserve_completions()?;
+        let entries = self.port.admit(true)?;
         let lanes = Lane::all(&self.port);
-        Ok(self.endpoints.insert(|id| Endpoint::new(id, me, None, lanes)))
+        Ok(self.endpoints.insert(|id| Endpoint::new(id, me, None, lanes, entries)))
     }
 
     /// The endpoint to this process, whose name is `me`, if there is one.
@@ -44,15 +44,18 @@ impl<C> Transport<C> {
 
     /// Makes its queue pair, for put, get and atomics.
     pub(crate) fn connect_to_itself(&mut self, index: u32) {
+        if let Err(error) = self.reserve_connection(index) {
+            return self.fail(index, &error);
+        }
         let queue = self.port.layout().largest();
-        let sends = self.port.config.rdma_depth + u32::from(CONTROL_WQES);
+        let sends = depth_to_itself(&self.port.config);
         let qp = match cpc::to_itself(&self.port.to_itself, sends) {
             Ok(qp) => qp,
             Err(reason) => return self.fail(index, &format_args!("no queue pair to itself: {reason}")),
         };
         if let Some(ep) = self.endpoints.get_mut(index) {
             let name = LineId::of_lane(index, ep.epoch, queue);
-            ep.lanes[queue].attach(qp, name);
+            ep.lanes[queue].attach(qp, name, sends);
         }
         self.endpoints.mark(index, Step::QpsUp);
         self.on_event(index, Event::QpsCreated);

@@ -133,15 +133,26 @@ impl<C> Transport<C> {
     }
 
     fn introduce_anew(&mut self, index: u32, flushed: bool) -> Result<(), AddError> {
-        if !flushed {
-            // What the device still holds may complete yet.
-            self.port.reserve_completions()?;
-        }
+        self.renew_entries(index, flushed)?;
         self.port.service.start()?;
         let cts = self.rx.cts.take(self.port.cts_queue)?;
         if let Some(ep) = self.endpoints.get(index) {
             self.port.introduce(ep, index, cts);
         }
+        Ok(())
+    }
+
+    /// The next connection begins with the entry of its CTS. What the device still holds of the last one
+    /// may complete yet.
+    fn renew_entries(&mut self, index: u32, flushed: bool) -> Result<(), AddError> {
+        let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
+        let last = std::mem::take(&mut ep.entries);
+        if flushed {
+            self.port.release(last)
+        } else {
+            self.port.strand(last)
+        }
+        ep.entries = self.port.admit(ep.is_to_itself())?;
         Ok(())
     }
 

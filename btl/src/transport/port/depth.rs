@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use crate::protocol::budget::{CqBudget, NeedsDepth};
+use crate::protocol::budget::CqBudget;
 use crate::protocol::layout::{Kind, Layout, Queue};
 use std::sync::Arc;
 use verbs::Cq;
@@ -29,6 +29,12 @@ pub(crate) fn send_depth(layout: &Layout, index: usize, config: &Config) -> u32 
     messages + if index == layout.largest() { config.rdma_depth } else { 0 }
 }
 
+/// Send work requests that the queue pair to this process itself holds: RDMA operations, and control
+/// messages' entries, which `pump_rdma` leaves free.
+pub(crate) fn depth_to_itself(config: &Config) -> u32 {
+    config.rdma_depth + u32::from(CONTROL_WQES)
+}
+
 /// Sends that all X queues together have in flight, to all peers; 0 in other layouts.
 pub(crate) fn shared_sends(layout: &Layout) -> u32 {
     let sends = |queue: &Queue| match queue.kind {
@@ -48,7 +54,7 @@ pub(crate) fn recv_depth(queue: &Queue, takes_cts: bool) -> u32 {
     queue.window().map_or(0, |w| w.receives()) + u32::from(takes_cts)
 }
 
-/// A completion queue has no room for what one more peer may cause.
+/// A completion queue has no room for what one more connection may cause.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "a completion queue needs {needs} entries, has {has}, and cannot grow: {why}; start with a larger btl_oxib_cq_size, or a \
@@ -93,20 +99,30 @@ impl CqRoom {
         self.budget.reserved()
     }
 
-    /// Makes room for `count` more completions.
+    /// Makes the queue long enough for `count` more completions than are reserved.
     ///
     /// # Errors
-    /// The queue cannot grow; nothing is reserved then.
-    pub fn reserve(&mut self, count: u32) -> Result<(), CqTooSmall> {
-        if let Err(NeedsDepth(needs)) = self.budget.reserve(count) {
-            let has = self.cq.depth();
+    /// The queue cannot grow.
+    pub fn make_room(&mut self, count: u32) -> Result<(), CqTooSmall> {
+        let needs = self.budget.reserved().saturating_add(count);
+        let has = self.cq.depth();
+        if needs > has {
             let depth = next_depth(needs, has, self.most);
             self.cq.resize(depth).map_err(|why| CqTooSmall { needs, has, why })?;
             self.budget.resized(self.cq.depth());
             self.grown += 1;
-            // A device that grants less than was asked for has answered with an error above.
-            let _ = self.budget.reserve(count);
         }
+        Ok(())
+    }
+
+    /// Reserves room for `count` more completions.
+    ///
+    /// # Errors
+    /// The queue cannot grow; nothing is reserved then.
+    pub fn reserve(&mut self, count: u32) -> Result<(), CqTooSmall> {
+        self.make_room(count)?;
+        // A device that grants less than was asked for has answered with an error above.
+        let _ = self.budget.reserve(count);
         Ok(())
     }
 

@@ -8,6 +8,8 @@ pub(super) mod depth;
 /// Which device and port a transport runs on.
 pub mod device;
 mod domain;
+/// What of the completion queues is reserved for whom.
+pub mod entries;
 /// What the device tells.
 pub mod events;
 mod gids;

@@ -4,6 +4,7 @@
 use super::config::Config;
 use super::depth::{CqRoom, CqTooSmall, PATH_MARKERS, recv_depth, send_depth, shared_receives, shared_sends};
 use super::device::Port;
+use super::entries::Count;
 use super::events::Heard;
 use super::queue::{RecvQueue, SendQueue, SendSlots, Shared, pool};
 use super::{Domain, DomainError, OpenPort};
@@ -100,6 +101,7 @@ impl Opened {
             pd,
             recv_room,
             send_room,
+            stranded: Count::default(),
         };
         Ok(Opened { port, send_queues, recv_queues, domain })
     }

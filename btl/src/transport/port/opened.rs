@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use super::depth::{CqRoom, CqTooSmall, PATH_MARKERS, send_depth};
+use super::depth::CqRoom;
+use super::entries::Count;
 use super::events::Heard;
-use crate::protocol::layout::{Layout, Queue};
+use crate::protocol::layout::Layout;
 use crate::protocol::wire::Cts;
 use cpc::QpPlan;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct OpenPort {
     pub recv_room: CqRoom,
     /// The completion queue of sends.
     pub send_room: CqRoom,
+    /// What is reserved in them for connections that the device did not give back in time.
+    pub stranded: Count,
     /// Registrations that the device has.
     pub most_mrs: u32,
     /// Reads and atomics that a queue pair may have outstanding.
@@ -68,35 +71,5 @@ impl OpenPort {
             0 => u32::MAX,
             most => most - most / 16,
         }
-    }
-
-    /// Every receive and send that one more peer may post has its place in a completion queue.
-    ///
-    /// # Errors
-    /// A completion queue cannot grow; nothing is reserved then.
-    pub fn reserve_completions(&mut self) -> Result<(), CqTooSmall> {
-        let (recv, send) = self.completions_per_peer();
-        self.recv_room.reserve(recv)?;
-        self.send_room.reserve(send).inspect_err(|_| self.recv_room.release(recv))
-    }
-
-    /// A peer is gone: what was reserved for it is free.
-    pub fn release_completions(&mut self) {
-        let (recv, send) = self.completions_per_peer();
-        self.recv_room.release(recv);
-        self.send_room.release(send);
-    }
-
-    /// Completions that one more peer may cause: (receives, sends).
-    fn completions_per_peer(&self) -> (u32, u32) {
-        let layout = self.layout();
-        let recv = layout.queues().iter().filter_map(Queue::window).map(|w| w.receives()).sum::<u32>();
-        let queues = 0..layout.queues().len();
-        let send = match layout.is_xrc() {
-            // What goes to X queues is counted over all peers, once; the peer may be the first of its node.
-            true => self.config.rdma_depth + PATH_MARKERS,
-            false => queues.map(|queue| send_depth(layout, queue, &self.config)).sum(),
-        };
-        (recv + u32::from(self.uses_cts()), send)
     }
 }

@@ -300,6 +300,11 @@ impl RecvSlots {
         self.owned_by(endpoint).iter().any(is_posted)
     }
 
+    /// Slots of `endpoint`'s per-peer queues.
+    pub fn owned(&self, endpoint: u32) -> u32 {
+        self.owned_by(endpoint).len() as u32
+    }
+
     fn owned_by(&self, endpoint: u32) -> &[u32] {
         self.owned.get(endpoint as usize).map_or(&[], Vec::as_slice)
     }

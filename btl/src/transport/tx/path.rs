@@ -24,7 +24,7 @@ use crate::transport::endpoint::numbers::MOST_PEERS;
 use crate::transport::endpoint::route::{Kept, XrcRoute};
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::port::Domain;
-use crate::transport::port::depth::PATH_MARKERS;
+use crate::transport::port::depth::{PATH_MARKERS, send_depth};
 use cpc::Route;
 use std::collections::{HashMap, HashSet, VecDeque};
 use verbs::SrqNum;
@@ -114,8 +114,14 @@ impl Paths {
         self.get_mut(id).is_none_or(|path| path.broken)
     }
 
-    /// A route that has come; false if its path is broken.
-    fn note(&mut self, route: &Route) -> bool {
+    /// The path has broken, before an endpoint heard of it.
+    fn has_broken(&self, id: u32) -> bool {
+        let is_broken = |path: &Path| path.broken;
+        self.0.as_ref().is_some_and(|xrc| xrc.gone.contains(&id) || xrc.paths.get(&id).is_some_and(is_broken))
+    }
+
+    /// A route that has come over a path that works.
+    fn note(&mut self, route: &Route) {
         let new = || Path {
             channel: Channel::new(route.qp.clone(), LineId::of_path(route.path), route.qp.cap().max_send_wr),
             srq: SrqNum(0),
@@ -125,8 +131,9 @@ impl Paths {
             seen: 0,
             broken: false,
         };
-        let Some(xrc) = &mut self.0 else { return true };
-        !xrc.gone.contains(&route.path) && !xrc.paths.entry(route.path).or_insert_with(new).broken
+        if let Some(xrc) = &mut self.0 {
+            xrc.paths.entry(route.path).or_insert_with(new);
+        }
     }
 
     /// What is not signalled on a path completes from now on, too; whether that has taken a marker.
@@ -211,17 +218,22 @@ impl<C> Transport<C> {
 
     /// Nothing is in flight on the last route.
     pub(crate) fn take_route(&mut self, index: u32, route: Route) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let Some(ep) = self.endpoints.get(index) else { return };
         if !matches!(ep.state(), State::Idle | State::Connecting) {
             return;
         }
-        if !self.paths.note(&route) {
-            // It broke before this endpoint heard of it.
+        if self.paths.has_broken(route.path) {
             return self.reroute(index);
         }
+        if let Err(error) = self.reserve_connection(index) {
+            return self.fail(index, &error);
+        }
+        self.paths.note(&route);
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         let (old, new) = (ep.route.take(), XrcRoute::new(route));
         if old.is_none() {
-            ep.lanes.iter_mut().for_each(|lane| lane.attach_shared());
+            let sends = |queue| send_depth(self.port.layout(), queue, &self.port.config);
+            ep.lanes.iter_mut().enumerate().for_each(|(queue, lane)| lane.attach_shared(sends(queue)));
         }
         ep.route = Some(Box::new(new));
         self.on_event(index, Event::QpsCreated);
