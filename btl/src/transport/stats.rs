@@ -109,7 +109,7 @@ counters! {
     /// Times that a message found no credit of its peer.
     stalled_credits: Sum,
     /// Fewest credits that a message has left on a per-peer queue, 0 if it has used up the window that was
-    /// open; 2^64 - 1 without such a queue.
+    /// open; 2^64 - 1 without such a queue to a peer that is talked to.
     credits_low: Lowest,
     /// Times that a message found no free work queue entry.
     stalled_entries: Sum,

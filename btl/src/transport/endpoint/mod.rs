@@ -59,7 +59,7 @@ pub struct Endpoint<C> {
     pub epoch: u32,
     /// How often in a row the peer has left before a connection was up, and another was begun.
     pub renewals: u8,
-    /// One lane per queue of the layout.
+    /// One lane per queue of the layout; none before its first message or connection.
     pub lanes: Vec<Lane>,
     /// RDMA operations in order, waiting.
     pub rdma: VecDeque<Operation<C>>,
@@ -103,19 +103,13 @@ pub struct Endpoint<C> {
 
 impl<C> Endpoint<C> {
     /// An endpoint that nothing has begun on, under this name.
-    pub fn new(
-        id: EpId,
-        peer: u64,
-        choice: Option<Choice>,
-        lanes: Vec<Lane>,
-        entries: Entries,
-    ) -> Endpoint<C> {
+    pub fn new(id: EpId, peer: u64, choice: Option<Choice>, entries: Entries) -> Endpoint<C> {
         Endpoint {
             state: State::Idle,
             generation: id.generation,
             epoch: id.generation,
             renewals: 0,
-            lanes,
+            lanes: Vec::new(),
             rdma: VecDeque::new(),
             awaiting: Vec::new(),
             queued: 0,

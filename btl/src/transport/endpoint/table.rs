@@ -162,7 +162,7 @@ mod tests {
 
     fn add(endpoints: &mut Endpoints<u64>, peer: u64) -> EpId {
         let choice = Choice { component: "ibcm".to_owned(), peer_blob: Vec::new() };
-        endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), Vec::new(), Entries::default()))
+        endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), Entries::default()))
     }
 
     #[test]

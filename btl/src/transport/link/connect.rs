@@ -97,8 +97,7 @@ impl<C> Transport<C> {
                 return Err(error);
             }
         };
-        let lanes = Lane::all(&self.port);
-        let id = self.endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), lanes, entries));
+        let id = self.endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), entries));
         if let Some(ep) = self.endpoints.get(id.index) {
             self.port.introduce(ep, id.index, cts);
         }
@@ -128,9 +127,9 @@ impl<C> Transport<C> {
         while let Some(event) = self.port.service.next_event() {
             match event {
                 cpc::Event::QpsCreated { key, qps, cts } => self.qps_created(key, qps, cts),
-                cpc::Event::Order { key, first } => {
-                    self.if_current(key, |t, i| t.endpoints.ordered(i, first, t.port.cts_queue))
-                }
+                cpc::Event::Order { key, first } => self.if_current(key, |t, i| {
+                    t.endpoints.ordered(i, first, (t.port.layout().queues().len(), t.port.cts_queue))
+                }),
                 cpc::Event::Connected { key } => {
                     self.if_current(key, |t, i| t.on_event(i, Event::CpcConnected))
                 }
@@ -184,9 +183,19 @@ impl<C> Transport<C> {
         }
     }
 
+    /// A peer has lanes from its first message, or the news of its connection, on.
+    pub(crate) fn make_lanes(&mut self, index: u32) {
+        if let Some(ep) = self.endpoints.get_mut(index)
+            && ep.lanes.is_empty()
+        {
+            ep.lanes = Lane::all(&self.port);
+        }
+    }
+
     /// Reserves what a connection may cause at the completion queues, if one is to come up: once, and
     /// before anything is posted for it.
     pub(crate) fn reserve_connection(&mut self, index: u32) -> Result<(), CqTooSmall> {
+        self.make_lanes(index);
         let Some(ep) = self.endpoints.get_mut(index) else { return Ok(()) };
         if matches!(ep.state(), State::Idle | State::Connecting) && !ep.entries.cover_sends() {
             ep.entries += self.port.reserve_connection(ep.is_to_itself())?;

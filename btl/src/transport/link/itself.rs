@@ -12,7 +12,6 @@
 use super::AddError;
 use crate::transport::Transport;
 use crate::transport::channel::LineId;
-use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::state::Event;
 use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::port::depth::depth_to_itself;
@@ -32,8 +31,7 @@ impl<C> Transport<C> {
             return self.add_again(index, &[]);
         }
         let entries = self.port.admit(true)?;
-        let lanes = Lane::all(&self.port);
-        Ok(self.endpoints.insert(|id| Endpoint::new(id, me, None, lanes, entries)))
+        Ok(self.endpoints.insert(|id| Endpoint::new(id, me, None, entries)))
     }
 
     /// The endpoint to this process, whose name is `me`, if there is one.

@@ -21,11 +21,11 @@ use cpc::First;
 impl<C> Endpoints<C> {
     /// The connection manager has said who sends first.
     #[cold]
-    pub(super) fn ordered(&mut self, index: u32, first: First, cts_queue: Option<usize>) {
+    pub(super) fn ordered(&mut self, index: u32, first: First, (queues, cts_queue): (usize, Option<usize>)) {
         let Some(ep) = self.get_mut(index) else { return };
         ep.first = Some(first);
         if first == First::Peer {
-            let all = (1_u16 << ep.lanes.len()) - 1;
+            let all = (1_u16 << queues) - 1;
             // The CTS opens its own queue pair.
             ep.unopened = all & !cts_queue.map_or(0, |queue| 1 << queue);
         }

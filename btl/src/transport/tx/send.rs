@@ -98,6 +98,7 @@ impl<C> Transport<C> {
     #[cold]
     fn enqueue(&mut self, lane: LaneId, message: Queued) {
         self.stats.sent_late += 1;
+        self.make_lanes(lane.peer);
         if let Some(ep) = self.endpoints.get_mut(lane.peer) {
             ep.count_queued(lane.queue.into());
             ep.answers += u32::from(message.is_answer);
