@@ -17,8 +17,13 @@ fn the_header_has_the_documented_bytes() {
     assert_eq!(Header::cts(3).emit(), [0, 2, 0, 0, 0, 3, 0, 0]);
     assert_eq!(Header::open(3).emit(), [0, 7, 0, 0, 0, 3, 0, 0]);
     assert_eq!(Header::parse(&Header::open(3).emit()), Ok((Header::open(3), &[][..])));
+    for (kind, value) in [(Kind::End, 3), (Kind::EndAck, 4)] {
+        let bytes = [0, value, 0x34, 0x12, 0x56, 3, 0, 0];
+        assert_eq!(DataHeader::new(0, 3, grant).of_kind(kind).emit(), bytes);
+        assert_eq!(Header::parse(&bytes), Ok((Header { kind, tag: 0, queue: 3, grant }, &[][..])));
+    }
     let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
-    let message = [0, 2, 0, 0, 0, 1, 0, 0, 2, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
+    let message = [0, 2, 0, 0, 0, 1, 0, 0, 3, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
     assert_eq!(cts.message(1), message);
 }
 
@@ -29,13 +34,16 @@ fn each_defect_of_a_header_has_its_own_refusal() {
     assert_eq!(refuse(&[0; 7]), WireError::Short { what: "header", len: 7, need: 8 });
     assert_eq!(refuse(&[0, 0x10, 0, 0, 0, 0, 0, 0]), not_zero("flags", 0x10));
     assert_eq!(refuse(&[0, 0, 0, 0, 0, 0, 1, 2]), not_zero("reserved", 0x201));
-    assert_eq!(refuse(&[0, 3, 0, 0, 0, 0, 0, 0]), WireError::ReservedKind { kind: 3, name: "end of stream" });
+    assert_eq!(refuse(&[0, 6, 0, 0, 0, 0, 0, 0]), WireError::ReservedKind { kind: 6, name: "reconnect" });
     assert_eq!(refuse(&[0, 15, 0, 0, 0, 0, 0, 0]), WireError::UnknownKind(15));
     assert_eq!(refuse(&[0, 1, 0, 0, 9, 0, 0, 0]), WireError::EmptyCredit);
     assert_eq!(refuse(&[7, 1, 1, 0, 0, 0, 0, 0]), not_zero("tag", 7));
     assert_eq!(refuse(&[0, 2, 1, 0, 0, 0, 0, 0]), not_zero("credits", 1));
     assert_eq!(refuse(&[0, 2, 0, 0, 1, 0, 0, 0]), not_zero("ctl", 1));
     assert_eq!(refuse(&[0, 7, 1, 0, 0, 0, 0, 0]), not_zero("credits", 1));
+    assert_eq!(refuse(&[5, 3, 1, 0, 0, 0, 0, 0]), not_zero("tag", 5));
+    let long = WireError::Long { what: "end of stream payload", len: 1, limit: 0 };
+    assert_eq!(refuse(&[0, 4, 0, 0, 0, 0, 0, 0, 0xff]), long);
     let long = WireError::Long { what: "opening message payload", len: 1, limit: 0 };
     assert_eq!(refuse(&[0, 7, 0, 0, 0, 0, 0, 0, 0xff]), long);
     let long = WireError::Long { what: "credit message payload", len: 1, limit: 0 };
@@ -63,7 +71,7 @@ fn a_cts_of_another_version_or_length_is_refused() {
     let message = Cts { queues: 1, layout: 9 }.message(0);
     let payload = &message[8..];
     let mut other = payload.to_vec();
-    other[0] = 3;
+    other[0] += 1;
     assert_eq!(Cts::parse(&other), Err(WireError::Version { theirs: VERSION + 1 }));
     assert_eq!(Cts::parse(&payload[..7]), Err(WireError::Short { what: "CTS", len: 7, need: 8 }));
     let long = [payload, &[0]].concat();

@@ -24,7 +24,7 @@
 use super::credits::Grant;
 
 /// Version of the header and of the control payloads; travels in the CTS.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Flag in byte 1 of a data message: it has taken the last credit that its sender had.
 pub const LAST: u8 = 0x10;
@@ -47,14 +47,18 @@ pub enum Kind {
     /// "My receives are posted". Outside the credit window, received by the connection's extra
     /// buffer.
     Cts = 2,
+    /// Nothing follows on this queue for now: no payload. Takes one data credit. Its receiver answers with
+    /// [`Kind::EndAck`].
+    End = 3,
+    /// Everything up to the end has come: no payload. Takes one data credit.
+    EndAck = 4,
     /// The first of a queue pair, where one side has to send first (iWARP): no payload, no credits.
     /// Takes one control credit.
     Open = 7,
 }
 
 /// Wire values that are set aside for later versions: refused, but by name.
-const RESERVED_KINDS: [(u8, &str); 4] =
-    [(3, "end of stream"), (4, "end of stream acknowledgement"), (5, "eager RDMA set-up"), (6, "reconnect")];
+const RESERVED_KINDS: [(u8, &str); 2] = [(5, "eager RDMA set-up"), (6, "reconnect")];
 
 const KIND_MASK: u8 = 0x0f;
 const FLAG_MASK: u8 = 0xf0;
@@ -116,6 +120,12 @@ impl DataHeader {
     #[inline]
     pub const fn flag_last(self, last: bool) -> Self {
         Self(self.0 | (last as u64 * LAST as u64) << 8)
+    }
+
+    /// The same header, of a message of this kind.
+    #[inline]
+    pub const fn of_kind(self, kind: Kind) -> Self {
+        Self(self.0 | (kind as u64) << 8)
     }
 
     /// A header for one data message on `queue`.
@@ -280,6 +290,10 @@ impl Header {
                 longest("credit message payload", payload, 0)?;
                 if self.grant.data == 0 { Err(WireError::EmptyCredit) } else { Ok(()) }
             }
+            Kind::End | Kind::EndAck => {
+                must_be_zero("tag", u32::from(self.tag))?;
+                longest("end of stream payload", payload, 0)
+            }
             Kind::Cts => self.grants_nothing(),
             Kind::Open => {
                 longest("opening message payload", payload, 0)?;
@@ -301,6 +315,8 @@ impl Kind {
             0 => Ok(Self::Data),
             1 => Ok(Self::Credit),
             2 => Ok(Self::Cts),
+            3 => Ok(Self::End),
+            4 => Ok(Self::EndAck),
             7 => Ok(Self::Open),
             _ => Err(RESERVED_KINDS.iter().find(|(kind, _)| *kind == value).map_or(
                 WireError::UnknownKind(value),

@@ -99,6 +99,10 @@ pub struct Endpoint<C> {
     pub first: Option<First>,
     /// iWARP: queues, by bit, that nothing has come over yet, where the peer has to send first.
     pub unopened: u16,
+    /// iWARP: ends of stream that the peer has not acknowledged.
+    pub unacked: u16,
+    /// iWARP: bytes that had been sent to it when the last ends of stream were.
+    pub ended_at: u64,
 }
 
 impl<C> Endpoint<C> {
@@ -128,6 +132,8 @@ impl<C> Endpoint<C> {
             entries,
             first: None,
             unopened: 0,
+            unacked: 0,
+            ended_at: 0,
         }
     }
 
@@ -157,6 +163,7 @@ impl<C> Endpoint<C> {
         self.rdma_out = 0;
         (self.route, self.numbers) = (None, Numbers::default());
         (self.first, self.unopened) = (None, 0);
+        (self.unacked, self.ended_at) = (0, self.traffic.sent);
         (self.patience, self.peer_has_sent) = (CONNECT_PATIENCE, false);
         self.steps = timeline::begun();
         (std::mem::replace(&mut self.lanes, lanes), std::mem::take(&mut self.outstanding))
@@ -210,6 +217,11 @@ impl<C> Endpoint<C> {
     pub fn count_served(&mut self, queue: usize) {
         self.queued -= 1;
         self.lanes[queue].served = self.lanes[queue].served.wrapping_add(1);
+    }
+
+    /// All is out, and only the peer's acknowledgement of that is awaited.
+    pub fn has_only_to_hear(&self) -> bool {
+        self.unacked != 0 && self.ended_at == self.traffic.sent
     }
 
     /// Something that was handed to us for it is not done yet.

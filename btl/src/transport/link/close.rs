@@ -65,12 +65,12 @@ impl<C> Transport<C> {
     }
 
     /// The endpoint is to be taken down: lets out what it has. Whether there is something to wait
-    /// for: it is busy, and its peer there.
+    /// for: it is busy, or has to hear that all has come, and its peer is there.
     pub fn drain(&mut self, id: EpId) -> bool {
         let busy = self.busy(id);
         let tentative = self.endpoints.named(id).is_some_and(Endpoint::is_tentative);
         self.on_event(id.index, if busy { Event::Drain } else { Event::AllOut });
-        busy && !tentative
+        if busy { !tentative } else { self.awaits_acknowledgement(id) }
     }
 
     /// Takes endpoints down. Their queue pairs are flushed and their buffers come back.

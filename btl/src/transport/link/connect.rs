@@ -206,7 +206,7 @@ impl<C> Transport<C> {
     /// The peer has taken the connection down, in its MPI_Finalize or disconnect: what is still
     /// queued to it is of no interest to it any more. One that was not up yet is another matter:
     /// see `renew`. A peer that is lost shows in failed work requests instead.
-    fn disconnected(&mut self, index: u32) {
+    pub(super) fn disconnected(&mut self, index: u32) {
         if !self.renew_soon(index) {
             self.drop_waiting(index, "the peer has left");
             self.on_event(index, Event::PeerLeft);

@@ -3,6 +3,7 @@
 
 mod close;
 mod connect;
+mod ending;
 mod itself;
 mod opening;
 mod renew;

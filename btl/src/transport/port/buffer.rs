@@ -1,7 +1,7 @@
 //! A send buffer on its way between its pool, the upper layer and the device.
 #![forbid(unsafe_code)]
 
-use crate::protocol::wire::HEADER_LEN;
+use crate::protocol::wire::{HEADER_LEN, Kind};
 use verbs::Buf;
 
 /// A send buffer of one queue's class: fill `payload`, then `Transport::send` it.
@@ -37,4 +37,6 @@ pub struct Queued {
     pub tag: u8,
     /// A receive callback sent it.
     pub is_answer: bool,
+    /// The upper layer's, or one of our own without payload.
+    pub kind: Kind,
 }

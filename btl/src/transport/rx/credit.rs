@@ -163,11 +163,20 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn control(&mut self, index: u32, queue: usize, slot: u32, buf: Buf, len: usize) {
         let parsed = Header::parse(&buf.as_slice()[..len]).map(|(header, _)| header);
+        if let Ok(header) = parsed
+            && usize::from(header.queue) == queue
+            && matches!(header.kind, MessageKind::End | MessageKind::EndAck)
+        {
+            return self.ended((index, queue, slot), header, buf);
+        }
         let lane = self.endpoints.lane(index, queue);
         if let Err(error) = self.rx.repost_control(lane.as_deref(), queue, slot, buf) {
             self.fail(index, &format!("post of a receive failed: {error}"));
         }
         match parsed {
+            Ok(header) if usize::from(header.queue) != queue => {
+                self.refuse(index, &format!("a message for queue {} came on queue {queue}", header.queue));
+            }
             Ok(header) if matches!(header.kind, MessageKind::Credit | MessageKind::Open) => {
                 self.credit_message(index, queue, header.grant);
                 self.opened(index, queue);

@@ -14,7 +14,7 @@ use verbs::{Buf, Completion, Pool, Qpn, Srq, SrqId, Wc};
 impl Rx {
     /// A shared queue's buffer has been consumed: post it again with its batch.
     #[inline]
-    pub(super) fn repost(&mut self, queue: usize, slot: u32, buf: Buf) {
+    pub(crate) fn repost(&mut self, queue: usize, slot: u32, buf: Buf) {
         self.slots.hold(slot, buf);
         let Some(shared) = &mut self.queues[queue].shared else { return };
         shared.consumed.push(slot);

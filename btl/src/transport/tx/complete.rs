@@ -7,6 +7,7 @@
 
 use crate::transport::Transport;
 use crate::transport::channel::{GivesBack, Held, LineId};
+use crate::transport::endpoint::Endpoint;
 use verbs::{Completion, RdmaOp, Wc, WcStatus};
 
 impl<C> Transport<C> {
@@ -120,6 +121,9 @@ impl<C> Transport<C> {
             self.tx.seeking = true;
             while self.poll_sends() != 0 && self.endpoints.is_alive(index) {}
             self.tx.seeking = false;
+        }
+        if self.endpoints.get(index).is_some_and(Endpoint::has_only_to_hear) {
+            return self.left_unheard(index);
         }
         self.fail(index, &format_args!("work request on {}: {}", wc.qp_num(), wc.status()));
     }

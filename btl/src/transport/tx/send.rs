@@ -11,7 +11,7 @@
 
 use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
-use crate::protocol::wire::{DataHeader, HEADER_LEN};
+use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind};
 use crate::transport::channel::{Ready, Request, SENDS, Target};
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, State};
@@ -71,16 +71,16 @@ impl<C> Transport<C> {
     /// Sends the first `len` bytes of the payload, now or as soon as possible, in order. `false` if
     /// the endpoint is lost: the message is given up.
     pub fn send(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
-        self.send_message(id, Queued { buf, len: len as u32, tag, is_answer: false })
+        self.send_message(id, Queued { buf, len: len as u32, tag, is_answer: false, kind: Kind::Data })
     }
 
     /// The same from within a receive callback. While too many answers wait, messages are held back
     /// (`protocol::hold`).
     pub fn answer(&mut self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> bool {
-        self.send_message(id, Queued { buf, len: len as u32, tag, is_answer: true })
+        self.send_message(id, Queued { buf, len: len as u32, tag, is_answer: true, kind: Kind::Data })
     }
 
-    fn send_message(&mut self, id: EpId, message: Queued) -> bool {
+    pub(crate) fn send_message(&mut self, id: EpId, message: Queued) -> bool {
         let takes = self.endpoints.named(id).is_some_and(Endpoint::takes_messages);
         if !takes || message.len as usize > message.buf.capacity() {
             self.tx.give_back(message.buf);
@@ -223,9 +223,10 @@ impl<C> Transport<C> {
         let ep = self.endpoints.get_mut(lane.peer)?;
         ep.traffic.sent += u64::from(message.len);
         let to = &ep.lanes[usize::from(lane.queue)];
-        let header = DataHeader::new(message.tag, lane.queue, grant).flag_last(to.is_out_of_credits()).emit();
+        let last = message.kind == Kind::Data && to.is_out_of_credits();
+        let header = DataHeader::new(message.tag, lane.queue, grant).flag_last(last).of_kind(message.kind);
         let bytes = message.buf.buf.as_mut_slice();
-        bytes[..HEADER_LEN].copy_from_slice(&header);
+        bytes[..HEADER_LEN].copy_from_slice(&header.emit());
         let inline = total <= to.max_inline;
         if to.channel.is_none() {
             ep.numbers.stamp(lane.queue, bytes);
