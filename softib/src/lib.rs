@@ -42,7 +42,8 @@ pub mod port {
     pub use crate::abi::device::configure;
     pub use crate::abi::port::gid_type;
     pub use crate::fabric::{
-        LinkLayer, Settings, SettingsError, Variable, header_sum, link_layer, link_layer_of,
+        LinkLayer, PortAddress, Settings, SettingsError, Variable, header_sum, link_layer, link_layer_of,
+        prefix_of,
     };
 }
 

@@ -1,5 +1,6 @@
 //! Socket addresses: C's and ours, and those of this host.
 
+use core::ffi::CStr;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -69,6 +70,38 @@ pub fn emit(address: SocketAddr) -> sockaddr_storage {
 /// # Errors
 /// No memory, no descriptor.
 pub fn interfaces() -> io::Result<Vec<SocketAddr>> {
+    // SAFETY: an entry's address is null or whole.
+    each_entry(|entry| unsafe { parse(entry.ifa_addr) })
+}
+
+/// The addresses of this host's interfaces (getifaddrs(3)), in the kernel's order, each with the interface's name and how many of its bits
+/// are its network's, from 1; `None` for a netmask that says none.
+///
+/// # Errors
+/// No memory, no descriptor.
+pub fn networks() -> io::Result<Vec<(String, IpAddr, Option<u8>)>> {
+    each_entry(|entry| {
+        // SAFETY: an entry's address and netmask are null or whole, and its name is a string.
+        let (address, mask, name) =
+            unsafe { (parse(entry.ifa_addr)?, parse(entry.ifa_netmask), CStr::from_ptr(entry.ifa_name)) };
+        let interface = name.to_string_lossy().into_owned();
+        Some((interface, address.ip(), mask.and_then(|mask| prefix(mask.ip()))))
+    })
+}
+
+/// How many bits a netmask has, which must be its first.
+fn prefix(mask: IpAddr) -> Option<u8> {
+    let bits = match mask {
+        IpAddr::V4(mask) => u128::from(u32::from(mask)) << 96,
+        IpAddr::V6(mask) => u128::from(mask),
+    };
+    let len = bits.leading_ones();
+    let whole = len > 0 && len == bits.count_ones();
+    u8::try_from(len).ok().filter(|_| whole)
+}
+
+/// What `of` makes of each entry of the host's list of addresses.
+fn each_entry<T>(mut of: impl FnMut(&libc::ifaddrs) -> Option<T>) -> io::Result<Vec<T>> {
     let mut list = core::ptr::null_mut();
     // SAFETY: room for one pointer.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
@@ -77,13 +110,10 @@ pub fn interfaces() -> io::Result<Vec<SocketAddr>> {
     let mut found = Vec::new();
     let mut next = list;
     while !next.is_null() {
-        // SAFETY: an entry of the list, which is freed below; addresses are null or whole.
-        let address = unsafe {
-            let entry = &*next;
-            next = entry.ifa_next;
-            parse(entry.ifa_addr)
-        };
-        found.extend(address);
+        // SAFETY: an entry of the list, which is freed below.
+        let entry = unsafe { &*next };
+        next = entry.ifa_next;
+        found.extend(of(entry));
     }
     // SAFETY: made by getifaddrs, freed once.
     unsafe { libc::freeifaddrs(list) };
@@ -116,6 +146,26 @@ mod tests {
         c.ss_family = libc::AF_UNIX as u16;
         // SAFETY: a whole sockaddr, and null.
         assert_eq!(unsafe { (parse((&raw const c).cast()), parse(core::ptr::null())) }, (None, None));
+    }
+
+    #[test]
+    fn netmasks_are_as_long_as_their_first_bits() {
+        let masks = [
+            "255.255.255.0",
+            "255.255.255.255",
+            "0.0.0.0",
+            "255.0.255.0",
+            "ffff:ffff:ffff:ffff::",
+            "ffff::1",
+        ];
+        let lens = masks.map(|mask| prefix(mask.parse().unwrap()));
+        assert_eq!(lens, [Some(24), Some(32), None, None, Some(64), None]);
+    }
+
+    #[test]
+    fn the_loopback_interface_is_on_its_network() {
+        let loopback = ("lo".to_owned(), IpAddr::from([127, 0, 0, 1]), Some(8));
+        assert!(networks().unwrap().contains(&loopback));
     }
 
     #[test]

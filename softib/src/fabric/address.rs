@@ -1,7 +1,7 @@
 //! Where a packet goes: the path in an address handle or a connected queue pair, and the route header of a datagram.
 //!
 //! The queue pair number says which process is meant; the address must be one of its port. InfiniBand: the LID, and the GID if there is a
-//! global route. Ethernet: the GID, in a row of the version that the sender's own row has.
+//! global route. Ethernet: the GID, in a row of the version and the network that the sender's own row has.
 
 use super::{LinkLayer, gid};
 use crate::errno::Errno;
@@ -74,15 +74,17 @@ impl Address {
             LinkLayer::InfiniBand => {
                 self.dlid == card.lid && (!self.global || card.gids.contains(&self.dgid))
             }
-            LinkLayer::Ethernet => self.global && self.names_row(card),
+            LinkLayer::Ethernet => self.global && self.names_row(from, card),
             LinkLayer::Iwarp => self.global && card.gids.contains(&self.dgid),
         }
     }
 
-    fn names_row(&self, card: &Card) -> bool {
-        let kind = gid::kind(LinkLayer::Ethernet, self.sgid_index.into());
+    fn names_row(&self, from: &Card, card: &Card) -> bool {
+        let ours = usize::from(self.sgid_index);
+        let kind = gid::kind(LinkLayer::Ethernet, ours);
+        let is_meant = |row, gid: &[u8; 16]| *gid == self.dgid && gid::kind(LinkLayer::Ethernet, row) == kind;
         let mut rows = card.gids.iter().enumerate();
-        rows.any(|(row, gid)| *gid == self.dgid && gid::kind(LinkLayer::Ethernet, row) == kind)
+        rows.any(|(row, gid)| is_meant(row, gid) && from.reaches(ours, card, row))
     }
 
     /// The 40 bytes in front of a datagram whose payload, immediate data included, has `len` bytes.

@@ -3,7 +3,7 @@
 //! ```text
 //! InfiniBand   0: fe80:: and the GUID                 then one row for each further address
 //! Ethernet     0, 1: fe80:: and the GUID              RoCE v1 in even rows, v2 in odd ones;
-//!              2, 3: ::ffff:127.0.h.l (node number)    then two rows for each further address
+//!              2, 3: ::ffff:127.0.h.l (node number)    then two rows for each further address; not where one says its network
 //! iWARP        0: the port's Ethernet address           reaches no peer: RDMA-CM uses IP addresses
 //! ```
 //!
@@ -11,18 +11,47 @@
 
 use crate::shm::card::LinkLayer;
 use rdma_sys::{IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The table of a port of node `number`.
-pub fn table(link: LinkLayer, guid: &[u8; 8], number: u16, further: &[Ipv6Addr]) -> Vec<[u8; 16]> {
-    let further = further.iter().map(Ipv6Addr::octets);
-    match link {
-        LinkLayer::InfiniBand => std::iter::once(link_local(guid)).chain(further).collect(),
-        LinkLayer::Ethernet => {
-            let all = [link_local(guid), loopback(number)].into_iter().chain(further);
-            all.flat_map(|gid| [gid, gid]).collect()
+/// An address for a port's GID table, and how many bits of it are its network, if that is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortAddress {
+    pub ip: IpAddr,
+    pub prefix: Option<u8>,
+}
+
+impl PortAddress {
+    /// As the table has it.
+    pub fn gid(&self) -> Ipv6Addr {
+        match self.ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
         }
-        LinkLayer::Iwarp => vec![ethernet_address(guid)],
+    }
+
+    /// How many bits of the GID are its network; 0 if that is not said.
+    pub fn net(&self) -> u8 {
+        let before = if self.ip.is_ipv4() { MAPPED } else { 0 };
+        self.prefix.map_or(0, |prefix| prefix + before)
+    }
+}
+
+/// Bits in front of an IPv4 address in a GID.
+const MAPPED: u8 = 96;
+
+/// The table of a port of node `number`: GIDs, and how many bits of each are its network.
+pub fn table(link: LinkLayer, guid: &[u8; 8], number: u16, further: &[PortAddress]) -> Vec<([u8; 16], u8)> {
+    let says_network = further.iter().any(|address| address.prefix.is_some());
+    let further = further.iter().map(|address| (address.gid().octets(), address.net()));
+    let own = (link_local(guid), 0);
+    match link {
+        LinkLayer::InfiniBand => std::iter::once(own).chain(further).collect(),
+        LinkLayer::Ethernet => {
+            let loopback = (!says_network).then(|| (loopback(number), 0));
+            let all = std::iter::once(own).chain(loopback).chain(further);
+            all.flat_map(|row| [row, row]).collect()
+        }
+        LinkLayer::Iwarp => vec![(ethernet_address(guid), 0)],
     }
 }
 
@@ -65,13 +94,24 @@ pub fn ipv4(gid: &[u8; 16]) -> Option<Ipv4Addr> {
 mod tests {
     use super::*;
 
+    const GUID: [u8; 8] = [2, 0, 0, 0, 0, 0, 0, 9];
+
+    #[test]
+    fn an_address_with_its_network_takes_the_place_of_the_loopback_address() {
+        let address = PortAddress { ip: "10.1.0.7".parse().unwrap(), prefix: Some(24) };
+        let rows = table(LinkLayer::Ethernet, &GUID, 1, &[address]);
+        let nets: Vec<u8> = rows.iter().map(|(_, net)| *net).collect();
+        assert_eq!(nets, [0, 0, 120, 120]);
+        assert_eq!(ipv4(&rows[3].0), Some(Ipv4Addr::new(10, 1, 0, 7)));
+    }
+
     #[test]
     fn a_roce_port_has_each_address_in_both_versions() {
-        let gids =
-            table(LinkLayer::Ethernet, &[2, 0, 0, 0, 0, 0, 0, 9], 0x0102, &["fd00::5".parse().unwrap()]);
-        assert_eq!(gids.len(), 6);
-        assert!(gids.chunks(2).all(|rows| rows[0] == rows[1]));
-        assert_eq!(ipv4(&gids[2]), Some(Ipv4Addr::new(127, 0, 1, 2)));
+        let address = PortAddress { ip: "fd00::5".parse().unwrap(), prefix: None };
+        let rows = table(LinkLayer::Ethernet, &GUID, 0x0102, &[address]);
+        assert_eq!(rows.len(), 6);
+        assert!(rows.chunks(2).all(|rows| rows[0] == rows[1]));
+        assert_eq!(ipv4(&rows[2].0), Some(Ipv4Addr::new(127, 0, 1, 2)));
         assert_eq!(kind(LinkLayer::Ethernet, 2), IBV_GID_TYPE_ROCE_V1);
         assert_eq!(kind(LinkLayer::Ethernet, 3), IBV_GID_TYPE_ROCE_V2);
     }

@@ -18,6 +18,7 @@ mod settings;
 
 pub use crate::shm::card::LinkLayer;
 pub use address::ones_complement_sum as header_sum;
+pub use gid::PortAddress;
 pub(crate) use settings::{Copies, check_memory, cm_timeout};
 pub use settings::{Settings, SettingsError, Variable};
 
@@ -26,6 +27,7 @@ use crate::reason::{Cause, because};
 use crate::shm::card::Card;
 use crate::shm::folder::uid;
 use crate::shm::segment::boot_id;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -168,14 +170,23 @@ impl Ports {
     }
 }
 
-/// Port `at` of all, of node `number`. Each has addresses of its own; those that the settings add are the first one's.
+/// How many bits of `address`, an address of a port of this process, are its network, if the settings say that.
+pub fn prefix_of(address: IpAddr) -> Option<u8> {
+    let settings = settings().ok()?;
+    settings.gids.iter().flatten().find(|known| known.ip == address)?.prefix
+}
+
+/// Port `at` of all, of node `number`. Each has addresses of its own, and those that the settings add to it. With a router between
+/// networks they are as good as one.
 fn card_of(settings: &Settings, number: u16, at: usize) -> Card {
     let link_layer = settings.link_layer(at);
     let guid = guid_of(settings.node.as_deref(), at);
     let number = number + at as u16 * node::STRIDE;
-    let further = if at == 0 { settings.gids.as_slice() } else { &[] };
+    let further = settings.gids.get(at).map_or(&[][..], Vec::as_slice);
     let lid = if link_layer == LinkLayer::InfiniBand { number } else { 0 };
-    Card { link_layer, lid, guid, gids: gid::table(link_layer, &guid, number, further) }
+    let rows = gid::table(link_layer, &guid, number, further).into_iter();
+    let (gids, nets) = rows.map(|(gid, net)| (gid, if settings.router { 0 } else { net })).unzip();
+    Card { link_layer, lid, guid, gids, nets }
 }
 
 /// Whether packets with one P_Key may pass to a queue pair with the other: the same partition, and one of them a full member (IBTA 10.9.3).
@@ -198,6 +209,33 @@ mod tests {
         assert_eq!(guid_of(Some("a"), 0), guid_of(Some("a"), 0));
         assert_ne!(guid_of(Some("a"), 0), guid_of(Some("b"), 0));
         assert_ne!(guid_of(Some("a"), 0), guid_of(None, 0));
+    }
+
+    #[test]
+    fn packets_stay_on_the_network_of_their_row_unless_there_is_a_router() {
+        let card = |host: u8, router| {
+            let at = |net| PortAddress { ip: [10, net, 0, host].into(), prefix: Some(24) };
+            let (gids, link_layers) = (vec![vec![at(1), at(2)]], vec![LinkLayer::Ethernet]);
+            card_of(&Settings { gids, link_layers, router, ..Settings::default() }, host.into(), 0)
+        };
+        let rows = |router| {
+            let (one, other) = (card(7, router), card(8, router));
+            let to = |from: u8, row: usize| address::Address {
+                dgid: other.gids[row],
+                flow_label: 0,
+                dlid: 0,
+                sgid_index: from,
+                hop_limit: 64,
+                traffic_class: 0,
+                sl: 0,
+                global: true,
+                port: 0,
+            };
+            [(1, 1), (3, 3), (5, 5), (3, 5), (1, 3)]
+                .map(|(from, row)| to(from, row).find(&one, std::slice::from_ref(&other)).is_some())
+        };
+        assert_eq!(rows(false), [true, true, true, false, false]);
+        assert_eq!(rows(true), [true; 5]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! What a process asks its devices and ports to be.
 
+use super::gid::PortAddress;
 use crate::shm::card::LinkLayer;
 use crate::shm::layout::PORTS;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Longest name of a node, in bytes.
@@ -27,8 +28,10 @@ pub struct Settings {
     pub link_layers: Vec<LinkLayer>,
     /// The P_Key table (`SOFTIB_PKEYS`), host order, 1 to 16 rows.
     pub pkeys: Vec<u16>,
-    /// Addresses for the first port's GID table on top of those that every port has (`SOFTIB_GIDS`), at most 6.
-    pub gids: Vec<Ipv6Addr>,
+    /// Addresses for the ports' GID tables, port by port, on top of those that every port has (`SOFTIB_GIDS`), at most 6 each.
+    pub gids: Vec<Vec<PortAddress>>,
+    /// A router connects the networks of these addresses (`SOFTIB_ROUTER`).
+    pub router: bool,
 }
 
 impl Default for Settings {
@@ -40,6 +43,7 @@ impl Default for Settings {
             link_layers: vec![LinkLayer::InfiniBand],
             pkeys: vec![DEFAULT_PKEY],
             gids: Vec::new(),
+            router: false,
         }
     }
 }
@@ -57,8 +61,10 @@ pub enum Variable {
     LinkLayer,
     /// 1 to 16 numbers with a partition other than 0.
     PKeys,
-    /// Up to 6 IPv4 or IPv6 addresses.
+    /// Up to 6 IPv4 or IPv6 addresses for each port.
     Gids,
+    /// `0` or `1`.
+    Router,
     /// `0`, `node` or `1`.
     Copies,
     /// A number of milliseconds.
@@ -89,7 +95,11 @@ impl fmt::Display for SettingsError {
             Variable::PKeys => {
                 ("SOFTIB_PKEYS", "1 to 16 numbers of 16 bits like 0xffff,0x8001, none of partition 0")
             }
-            Variable::Gids => ("SOFTIB_GIDS", "up to 6 addresses like fd00::5,192.0.2.7"),
+            Variable::Gids => (
+                "SOFTIB_GIDS",
+                "up to 6 addresses like fd00::5,192.0.2.7/24, those of the next port behind a semicolon",
+            ),
+            Variable::Router => ("SOFTIB_ROUTER", "0 or 1"),
             Variable::Copies => {
                 ("SOFTIB_CMA", "0 (never), node (within a node) or 1 (wherever it is allowed)")
             }
@@ -123,8 +133,9 @@ impl Settings {
             settings.pkeys = list(&text, number).ok_or_else(|| error(Variable::PKeys, &text))?;
         }
         if let Some(text) = variable("SOFTIB_GIDS") {
-            settings.gids = list(&text, address).ok_or_else(|| error(Variable::Gids, &text))?;
+            settings.gids = addresses(&text).ok_or_else(|| error(Variable::Gids, &text))?;
         }
+        settings.router = switch("SOFTIB_ROUTER", Variable::Router)?;
         settings.check().map(|()| settings)
     }
 
@@ -156,13 +167,19 @@ impl Settings {
         if !fair {
             return Err(error(Variable::PKeys, &format!("{:x?}", self.pkeys)));
         }
-        if self.gids.len() > GIDS_MAX
-            || self.gids.iter().any(|gid| gid.is_unspecified() || gid.is_multicast())
-        {
+        let fair = |of_port: &Vec<PortAddress>| of_port.len() <= GIDS_MAX && of_port.iter().all(is_fair);
+        if self.gids.len() > PORTS || !self.gids.iter().all(fair) {
             return Err(error(Variable::Gids, &format!("{:?}", self.gids)));
         }
         Ok(())
     }
+}
+
+/// An address that a port can have, on a network of a size that there is.
+fn is_fair(address: &PortAddress) -> bool {
+    let most = if address.ip.is_ipv4() { 32 } else { 128 };
+    let network = address.prefix.is_none_or(|len| (1..=most).contains(&len));
+    network && !address.ip.is_unspecified() && !address.ip.is_multicast()
 }
 
 fn error(variable: Variable, value: &str) -> SettingsError {
@@ -204,10 +221,15 @@ pub(crate) fn cm_timeout() -> Result<Option<Duration>, SettingsError> {
 
 /// Whether RDMA asks if registered memory is still the same (`SOFTIB_CHECK_MEMORY`).
 pub(crate) fn check_memory() -> Result<bool, SettingsError> {
-    match variable("SOFTIB_CHECK_MEMORY").as_deref() {
+    switch("SOFTIB_CHECK_MEMORY", Variable::CheckMemory)
+}
+
+/// A variable that is off (`0`, or not set) or on (`1`).
+fn switch(name: &str, about: Variable) -> Result<bool, SettingsError> {
+    match variable(name).as_deref() {
         None | Some("0") => Ok(false),
         Some("1") => Ok(true),
-        Some(text) => Err(error(Variable::CheckMemory, text)),
+        Some(text) => Err(error(about, text)),
     }
 }
 
@@ -243,11 +265,21 @@ fn number(text: &str) -> Option<u16> {
     }
 }
 
-fn address(text: &str) -> Option<Ipv6Addr> {
-    match text.parse().ok()? {
-        IpAddr::V4(address) => Some(address.to_ipv6_mapped()),
-        IpAddr::V6(address) => Some(address),
-    }
+/// Addresses port by port; a port may have none.
+fn addresses(text: &str) -> Option<Vec<Vec<PortAddress>>> {
+    let of_port = |text: &str| {
+        if text.trim().is_empty() { Some(Vec::new()) } else { list(text, address) }
+    };
+    text.split(';').map(of_port).collect()
+}
+
+fn address(text: &str) -> Option<PortAddress> {
+    let (ip, prefix) = match text.split_once('/') {
+        Some((ip, prefix)) => (ip, Some(prefix.parse().ok()?)),
+        None => (text, None),
+    };
+    let ip = ip.parse().map(|ip: IpAddr| ip.to_canonical()).ok()?;
+    Some(PortAddress { ip, prefix })
 }
 
 #[cfg(test)]
@@ -259,7 +291,11 @@ mod tests {
         assert_eq!(list("0xffff, 0x8001,12", number), Some(vec![0xffff, 0x8001, 12]));
         assert_eq!(list("0xffff,", number), None);
         assert_eq!(list("0x10000", number), None);
-        assert_eq!(list("192.0.2.7", address), Some(vec!["::ffff:192.0.2.7".parse().unwrap()]));
+        let at = |ip: &str, prefix| PortAddress { ip: ip.parse().unwrap(), prefix };
+        let first = vec![at("192.0.2.7", None), at("fd00::5", Some(64))];
+        let all = vec![first, vec![], vec![at("10.1.0.7", Some(24))]];
+        assert_eq!(addresses("192.0.2.7, fd00::5/64;;10.1.0.7/24"), Some(all));
+        assert_eq!(addresses("10.1.0.7/"), None);
     }
 
     #[test]
@@ -282,7 +318,9 @@ mod tests {
         let mixed = vec![LinkLayer::InfiniBand, LinkLayer::Iwarp];
         let bad = Settings { ports: 2, link_layers: mixed, ..Settings::default() };
         assert_eq!(bad.check().unwrap_err().variable, Variable::LinkLayer);
-        let bad = Settings { gids: vec!["ff02::1".parse().unwrap()], ..Settings::default() };
-        assert_eq!(bad.check().unwrap_err().variable, Variable::Gids);
+        for text in ["ff02::1", "10.1.0.7/33", "10.1.0.7/0", "fd00::5/129"] {
+            let bad = Settings { gids: addresses(text).unwrap(), ..Settings::default() };
+            assert_eq!(bad.check().unwrap_err().variable, Variable::Gids, "{text}");
+        }
     }
 }

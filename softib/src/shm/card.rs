@@ -35,9 +35,20 @@ pub struct Card {
     pub lid: u16,
     pub guid: [u8; 8],
     pub gids: Vec<[u8; 16]>,
+    /// For each row, how many bits of the GID are its network, out of which nothing goes; 0: it is on no network of its own.
+    pub nets: Vec<u8>,
 }
 
 impl Card {
+    /// Whether the network that row `row` is on leads to row `theirs` of `other`: there is no router between networks.
+    pub fn reaches(&self, row: usize, other: &Card, theirs: usize) -> bool {
+        let place = |card: &Card, row: usize| {
+            let len = card.nets.get(row).copied().unwrap_or(0);
+            Some((len, network(card.gids.get(row)?, len)))
+        };
+        place(self, row) == place(other, theirs)
+    }
+
     /// The GID in row `index`, all zeroes if nothing has been put there; None when there is no such row.
     pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
         let empty = (index < rows(self.link_layer)).then_some([0; 16]);
@@ -49,6 +60,7 @@ impl Card {
         map.u32(at + P_LID).store(self.lid.into(), Ordering::Relaxed);
         map.write(at + P_GUID, &self.guid);
         map.u32(at + P_GID_COUNT).store(self.gids.len() as u32, Ordering::Relaxed);
+        map.write(at + P_NETS, &self.nets);
         map.write(at + P_GIDS, self.gids.as_flattened());
     }
 
@@ -65,9 +77,17 @@ impl Card {
             return Err(Errno::PROTO);
         }
         let gids = (0..count).map(|row| map.read(at + P_GIDS + 16 * row)).collect();
+        let nets: [u8; GID_ROWS] = map.read(at + P_NETS);
+        let nets = nets.into_iter().take(count).collect();
         let lid = u16::try_from(lid).map_err(|_| Errno::PROTO)?;
-        Ok(Card { link_layer, lid, guid: map.read(at + P_GUID), gids })
+        Ok(Card { link_layer, lid, guid: map.read(at + P_GUID), gids, nets })
     }
+}
+
+/// The first `len` bits of a GID, which 128 or more are all of.
+fn network(gid: &[u8; 16], len: u8) -> u128 {
+    let host = 128_u32.saturating_sub(len.into());
+    u128::from_be_bytes(*gid).checked_shr(host).unwrap_or(0)
 }
 
 /// Where the card of port `port` is; of one that cannot be, where the last one could.
@@ -110,4 +130,4 @@ pub fn refused(map: &Map, port: u8) -> (u32, u32) {
     (count(P_BAD_PKEYS), count(P_BAD_QKEYS))
 }
 
-const _: () = assert!(P_GIDS + 16 * GID_ROWS <= PORT);
+const _: () = assert!(P_NETS + GID_ROWS <= P_GIDS && P_GIDS + 16 * GID_ROWS <= PORT);

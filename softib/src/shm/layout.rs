@@ -20,7 +20,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -58,7 +58,7 @@ pub const H_GROUP_LIMIT: usize = HEADER + 144;
 /// How many ports there are, and their cards (`port::card`).
 pub const H_PORT_COUNT: usize = HEADER + 148;
 pub const H_PORTS: usize = HEADER + 256;
-/// A port's card: link layer, LID, GUID, rows of the GID table; two counters of refused packets.
+/// A port's card: link layer, LID, GUID, rows of the GID table and the lengths of their networks' prefixes; two counters of refused packets.
 pub const PORT: usize = 320;
 pub const P_LINK_LAYER: usize = 0;
 pub const P_LID: usize = 4;
@@ -66,6 +66,7 @@ pub const P_GUID: usize = 8;
 pub const P_GID_COUNT: usize = 16;
 pub const P_BAD_PKEYS: usize = 20;
 pub const P_BAD_QKEYS: usize = 24;
+pub const P_NETS: usize = 32;
 pub const P_GIDS: usize = 64;
 /// Ports of all devices of one process.
 pub const PORTS: usize = 8;
