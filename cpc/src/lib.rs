@@ -52,6 +52,6 @@ pub use error::{Error, SelectError};
 pub use event::{Event, First, Route};
 pub use manager::Advert;
 pub use names::{EndpointCommand, EndpointKey, ProcessName};
-pub use plan::{Choice, CtsRecv, EndpointPlan, PortPlan, QpPlan, QueuePlan, ReceiveQueues, XrcPlan};
+pub use plan::{Choice, CtsRecv, EndpointPlan, GidPair, PortPlan, QpPlan, QueuePlan, ReceiveQueues, XrcPlan};
 pub use queues::Outbox;
 pub use service::Service;

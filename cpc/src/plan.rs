@@ -41,6 +41,8 @@ pub struct PortPlan {
     pub gid_index: u8,
     /// The port's GID; used on Ethernet and between subnets.
     pub gid: Gid,
+    /// Ethernet: further rows of the port's table that connections may start from, each with its GID.
+    pub further_gids: Vec<(u8, Gid)>,
     /// The port's LID; 0 on Ethernet.
     pub lid: Lid,
     pub mtu: Mtu,
@@ -99,11 +101,19 @@ impl QpPlan {
         InitAttr { port, pkey_index, access: self.access, qkey: QKey(0) }
     }
 
-    /// The way to a port. Packets to it need a global routing header on Ethernet, or to another subnet.
-    pub(crate) fn way_to(&self, dlid: Lid, gid: Option<Gid>) -> AhAttr {
+    /// The way to a port from our GID `from`. Packets to it need a global routing header on Ethernet, or to another subnet.
+    pub(crate) fn way_to(&self, dlid: Lid, gid: Option<Gid>, from: Option<Gid>) -> AhAttr {
         let gid = gid.filter(|gid| is_routed(self.port.link_layer, &self.port.gid, gid));
-        let gid = gid.map(|gid| (gid, self.port.gid_index, HOP_LIMIT));
+        let gid = gid.map(|gid| (gid, self.port.row_of(from), HOP_LIMIT));
         AhAttr { port: self.port.num, dlid, sl: self.sl, gid }
+    }
+}
+
+impl PortPlan {
+    /// The row of a GID of ours; of one that is none, which a peer may have named, the port's.
+    fn row_of(&self, gid: Option<Gid>) -> u8 {
+        let further = self.further_gids.iter().find(|(_, known)| Some(*known) == gid);
+        further.map_or(self.gid_index, |(row, _)| *row)
     }
 }
 
@@ -148,6 +158,8 @@ pub struct EndpointPlan {
     pub peer_blob: Vec<u8>,
     /// The receive for its clear-to-send; `None` in layouts without a per-peer queue.
     pub cts: Option<CtsRecv>,
+    /// RoCE: the GIDs that the connection goes over; `None`: those of the two ports, or as the choice says.
+    pub gids: Option<GidPair>,
     /// X queues: what the peer's messages to us have to call themselves, for the queue pair that they come through does not
     /// say whose they are.
     pub label: u32,
@@ -158,6 +170,15 @@ pub struct EndpointPlan {
 pub struct Choice {
     pub component: String,
     pub peer_blob: Vec<u8>,
+    /// RoCE: the GIDs that the connection goes over; `None`: those of the two ports. Apart, for each idle peer has a choice.
+    pub gids: Option<Box<GidPair>>,
+}
+
+/// Both ends of a connection over RoCE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidPair {
+    pub ours: Gid,
+    pub theirs: Gid,
 }
 
 #[cfg(test)]

@@ -82,7 +82,9 @@ pub fn choose(ours: &[Advert], theirs: &[Advert]) -> Result<Choice, SelectError>
         rank.then_with(|| b.name.cmp(&a.name))
     });
     match best {
-        Some((our, their)) => Ok(Choice { component: our.name.clone(), peer_blob: their.blob.clone() }),
+        Some((our, their)) => {
+            Ok(Choice { component: our.name.clone(), peer_blob: their.blob.clone(), gids: None })
+        }
         None => Err(SelectError::NothingInCommon {
             ours: names(ours.iter().map(|a| &*a.name)),
             theirs: names(theirs.iter().map(|a| &*a.name)),

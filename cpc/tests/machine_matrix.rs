@@ -188,7 +188,7 @@ impl Bench {
     fn datagram_of(&mut self, from: Address, to: Incarnation, message: Message) {
         let mut mad = [0; MAD_LEN];
         Datagram { from: from.incarnation, to, message }.emit(&mut mad);
-        let from = Source { qpn: from.qpn, lid: from.lid, gid: None };
+        let from = Source { qpn: from.qpn, lid: from.lid, gid: None, our_gid: None };
         self.machine.datagram(from, &mad, self.now);
     }
 

@@ -127,7 +127,7 @@ impl Bench {
     fn datagram(&mut self, from: u32, message: Message) {
         let mut mad = [0; MAD_LEN];
         Datagram { from: Incarnation(from), to: Incarnation(20), message }.emit(&mut mad);
-        let from = Source { qpn: Qpn(from), lid: Lid(7), gid: None };
+        let from = Source { qpn: Qpn(from), lid: Lid(7), gid: None, our_gid: None };
         self.machine.datagram(from, &mad, self.now);
     }
 

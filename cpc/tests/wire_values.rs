@@ -57,7 +57,7 @@ mod domain {
     use cpc::wire::AddressError;
     use cpc::wire::Incarnation;
     use cpc::wire::domain::{Address, DomainId};
-    use cpc::wire::listener::Address as Listener;
+    use cpc::wire::listener::{Address as Listener, Facing};
     use verbs::{Gid, Lid, Qpn};
 
     fn address() -> Address {
@@ -85,11 +85,14 @@ mod domain {
 
     #[test]
     fn processes_of_one_port_and_domain_are_one_place() {
+        let place = |address: Address| Facing::from(address).place();
         let (a, mut b) = (address(), address());
         (b.listener.qpn, b.listener.incarnation) = (Qpn(100), Incarnation(6));
-        assert_eq!(a.place(), b.place());
+        assert_eq!(place(a), place(b));
         b.domain = DomainId::new(0x801, 78);
-        assert_ne!(a.place(), b.place());
+        assert_ne!(place(a), place(b));
+        let from = |gid| Facing { address: address(), our_gid: Some(Gid([gid; 16])) }.place();
+        assert_ne!(from(1), from(2), "a send queue pair starts from one GID of ours");
     }
 }
 

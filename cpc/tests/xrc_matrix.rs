@@ -188,7 +188,7 @@ impl Bench {
     fn datagram_of(&mut self, from: Address, message: Message) {
         let mut mad = [0; MAD_LEN];
         Datagram { from: from.listener.incarnation, to: mine().listener.incarnation, message }.emit(&mut mad);
-        let from = Source { qpn: from.listener.qpn, lid: from.listener.lid, gid: None };
+        let from = Source { qpn: from.listener.qpn, lid: from.listener.lid, gid: None, our_gid: None };
         self.machine.datagram(from, &mad, self.now);
     }
 

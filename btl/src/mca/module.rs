@@ -268,6 +268,11 @@ impl Module {
         self.place.index
     }
 
+    /// Device and port, in words.
+    pub fn port_name(&self) -> &str {
+        &self.place.name
+    }
+
     /// The running Open MPI.
     pub fn abi(&self) -> &'static Abi {
         self.abi

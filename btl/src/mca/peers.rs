@@ -9,12 +9,15 @@ use super::modex_io::{self, Published};
 use super::module::{Module, from_raw, to_raw};
 use super::show::Report;
 use crate::protocol::modex::{Advert, DeviceKind, Modex, Port};
+use crate::protocol::pairing::pairs;
 use crate::transport::{AddError, EpId};
+use cpc::GidPair;
 use opal_sys::*;
 use std::ffi::c_int;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use verbs::Gid;
 
 /// What this process published; the modules compare peers with it.
 static OURS: Mutex<Option<Modex>> = Mutex::new(None);
@@ -165,18 +168,28 @@ impl Module {
         // SAFETY: Open MPI hands over live processes, and keeps those that it names.
         let name = unsafe { (*process).proc_name };
         let theirs = fetch(self, name)?;
-        let port = {
+        let (port, gids) = {
             let ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
             let ours = ours.as_ref().ok_or_else(|| Unreachable::Other("nothing is published".into()))?;
-            pair(ours, &theirs, self.index(), name)?.clone()
+            let (port, gids) = pair(ours, &theirs, self.index(), name)?;
+            (port.clone(), gids)
         };
+        if let Some(GidPair { ours, theirs }) = gids {
+            let words = |gid: Gid| Ipv6Addr::from(gid.0);
+            log::debug!(
+                "{name}: {} meets it over GID {}, its is {}",
+                self.port_name(),
+                words(ours),
+                words(theirs)
+            );
+        }
         let _reports_have_them = softib::carry_reasons();
         let adverts: Vec<cpc::Advert> = port.adverts.into_iter().map(to_cpc).collect();
         self.with(|state| {
             let Some(transport) = &mut state.transport else {
                 return Err(Unreachable::Other("closed".into()));
             };
-            let id = transport.add(name.word(), &adverts).map_err(|error| match error {
+            let id = transport.add_over(name.word(), &adverts, gids).map_err(|error| match error {
                 AddError::Select(_) => Unreachable::Mismatch(format!("{name}: {error}")),
                 _ => Unreachable::Shortage(format!("{name}: {error}")),
             })?;
@@ -201,28 +214,31 @@ fn fetch(module: &Module, name: opal_process_name_t) -> Result<Modex, Unreachabl
     })
 }
 
-/// The peer's port that our port number `index` talks to: the n-th of ours on a subnet takes the
-/// n-th of theirs there.
+/// The peer's port that our port number `index` talks to, and over which GIDs, on RoCE.
 fn pair<'a>(
     ours: &Modex,
     theirs: &'a Modex,
     index: usize,
     name: opal_process_name_t,
-) -> Result<&'a Port, Unreachable> {
+) -> Result<(&'a Port, Option<GidPair>), Unreachable> {
     if let Some(reason) = differs(ours, theirs) {
         return Err(Unreachable::Apart(format!("{name} {reason}")));
     }
     let mine = ours.ports.get(index).ok_or_else(|| Unreachable::Other("no such port of ours".into()))?;
-    let same = |port: &&Port| is_joined(port, mine);
-    let rank = ours.ports[..index].iter().filter(same).count();
-    let port = theirs.ports.iter().filter(same).nth(rank).ok_or_else(|| apart(ours, theirs, index, name))?;
+    let pairs = pairs(&ours.ports, &theirs.ports);
+    let joined = pairs.iter().find(|pair| pair.ours == index);
+    let (port, rows) = joined
+        .and_then(|pair| Some((theirs.ports.get(pair.theirs)?, pair.rows)))
+        .ok_or_else(|| apart(!pairs.is_empty(), ours, theirs, index, name))?;
     if port.layout != mine.layout {
         return Err(Unreachable::Mismatch(format!(
             "{name} has other receive queues: {} there, {} here; give all processes the same btl_oxib_receive_queues",
             port.layout, mine.layout
         )));
     }
-    Ok(port)
+    let gid = |port: &Port, row: usize| port.rows.rows.get(row).map(|row| Gid(row.gid));
+    let gids = |(own, its)| Some(GidPair { ours: gid(mine, own)?, theirs: gid(port, its)? });
+    Ok((port, rows.and_then(gids)))
 }
 
 /// Why the devices of two processes do not reach each other, whatever their ports.
@@ -252,14 +268,8 @@ fn differs(ours: &Modex, theirs: &Modex) -> Option<String> {
     })
 }
 
-/// Whether two ports are of one kind and on one subnet.
-fn is_joined(one: &Port, other: &Port) -> bool {
-    one.link_layer == other.link_layer && one.subnet_prefix() == other.subnet_prefix()
-}
-
 /// Why module `index` has no port to talk to. That none of ours has one is told once, by the first.
-fn apart(ours: &Modex, theirs: &Modex, index: usize, name: opal_process_name_t) -> Unreachable {
-    let joined = ours.ports.iter().any(|mine| theirs.ports.iter().any(|port| is_joined(port, mine)));
+fn apart(joined: bool, ours: &Modex, theirs: &Modex, index: usize, name: opal_process_name_t) -> Unreachable {
     if joined || index > 0 || theirs.ports.is_empty() {
         return Unreachable::Other(format!("{name} has no port for this one of ours"));
     }
@@ -297,6 +307,7 @@ mod tests {
     use super::*;
     use crate::protocol::layout::Layout;
     use crate::protocol::modex::LinkLayer;
+    use crate::protocol::roce::{Row, Rows, Version};
 
     const NAME: opal_process_name_t = opal_process_name_t { jobid: 1, vpid: 2 };
 
@@ -304,7 +315,15 @@ mod tests {
         let mut gid = [0; 16];
         gid[0] = subnet;
         let layout = Layout::parse(layout).unwrap();
-        Port { gid, lid: 1, mtu: 5, link_layer: LinkLayer::InfiniBand, layout, adverts: Vec::new() }
+        Port {
+            gid,
+            lid: 1,
+            mtu: 5,
+            link_layer: LinkLayer::InfiniBand,
+            layout,
+            adverts: Vec::new(),
+            rows: Rows::default(),
+        }
     }
 
     fn modex(device: DeviceKind, uid: u32, ports: Vec<Port>) -> Modex {
@@ -316,8 +335,8 @@ mod tests {
         let layout = "P,4096,8";
         let ours = modex(DeviceKind::Hard, 0, vec![port(1, layout), port(2, layout), port(1, layout)]);
         let theirs = modex(DeviceKind::Hard, 0, vec![port(2, layout), port(1, layout)]);
-        assert_eq!(pair(&ours, &theirs, 0, NAME).map(|p| p.gid[0]), Ok(1));
-        assert_eq!(pair(&ours, &theirs, 1, NAME).map(|p| p.gid[0]), Ok(2));
+        assert_eq!(pair(&ours, &theirs, 0, NAME).map(|(p, _)| p.gid[0]), Ok(1));
+        assert_eq!(pair(&ours, &theirs, 1, NAME).map(|(p, _)| p.gid[0]), Ok(2));
         assert!(matches!(pair(&ours, &theirs, 2, NAME), Err(Unreachable::Other(_))));
     }
 
@@ -336,10 +355,10 @@ mod tests {
 
     #[test]
     fn roce_ports_with_ipv4_gids_pair_up_and_one_with_another_gid_is_told_apart() {
-        let at = |gid: &str| Port {
-            gid: gid.parse::<Ipv6Addr>().expect("an address").octets(),
-            link_layer: LinkLayer::Ethernet,
-            ..port(0, "P,4096,8")
+        let at = |gid: &str| {
+            let gid = gid.parse::<Ipv6Addr>().expect("an address").octets();
+            let rows = Rows { version: Version::V2, rows: vec![Row { gid, prefix: None }] };
+            Port { gid, link_layer: LinkLayer::Ethernet, rows, ..port(0, "P,4096,8") }
         };
         let process = |gid: &str| modex(DeviceKind::Hard, 0, vec![at(gid)]);
         let ours = process("::ffff:10.1.0.7");

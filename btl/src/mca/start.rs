@@ -385,6 +385,7 @@ fn describe(port: &Port, transport: &Transport<super::module::Cookie>) -> ModexP
         link_layer,
         layout: transport.layout().clone(),
         adverts: transport.adverts().iter().map(advert).collect(),
+        rows: port.published_rows(),
     }
 }
 

@@ -5,6 +5,7 @@
 //!   receive_queues string ──> layout ──> window (rd_num, rd_win, rd_rsv)
 //!                               │            │
 //!   peer's modex ──> modex ─────┘         credits ── grants ──> wire header ──> the queue pair
+//!                      └── ports ──> pairing ──> roce: who talks, over which GIDs
 //!                                            │
 //!   fragments that cannot go yet ──> pending ┘      budget: send WQEs and CQEs never overrun
 //!                                       └── too many answers among them ──> hold: messages that wait
@@ -30,10 +31,14 @@ pub mod hold;
 pub mod layout;
 /// What processes publish about themselves.
 pub mod modex;
+/// Which ports of two processes talk.
+pub mod pairing;
 /// Fragments that cannot go yet.
 pub mod pending;
 /// Registrations of user memory that are kept for the next transfer.
 pub mod regcache;
+/// Which rows of two RoCE ports' GID tables a connection uses.
+pub mod roce;
 /// The message header and control messages.
 pub mod wire;
 

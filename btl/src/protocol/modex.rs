@@ -6,6 +6,8 @@
 //!   string8 segment directory      u8 ports, then for each a record16:
 //!       gid 16 (subnet prefix in its first 8)   u16 lid   u8 mtu (1..=5: 256..4096)   u8 link layer (1 IB, 2 Ethernet)
 //!       string16 layout    u8 adverts, then each: string8 name, u8 priority, bytes8 blob
+//!       Ethernet, from minor version 1: u8 RoCE version (0: not known)   u8 length of the GID's network prefix (0: not known)
+//!                 u8 further rows of the GID table, at most 7, then each: GID 16, u8 length of its network prefix
 //! ```
 //!
 //! Little endian; `string8` is a byte of length and that many bytes, `16` two bytes of length.
@@ -18,10 +20,14 @@
 
 use super::bytes::{Reader, Truncated};
 use super::layout::{Layout, LayoutError};
+use super::roce::{MAX_ROWS, Row, Rows, Version};
+use std::net::Ipv6Addr;
 
 const MAGIC: [u8; 4] = *b"OXIB";
 const MAJOR: u8 = 1;
-const MINOR: u8 = 0;
+const MINOR: u8 = 1;
+/// From this one on, Ethernet ports tell the rows of their GID tables.
+const ROWS_SINCE: u8 = 1;
 const LENGTH_AT: usize = 6;
 const FIXED_LEN: usize = 8;
 
@@ -77,6 +83,8 @@ pub struct Port {
     pub layout: Layout,
     /// Connection components, none twice.
     pub adverts: Vec<Advert>,
+    /// On Ethernet, what its connections may use in place of `gid`, which is the first; else empty.
+    pub rows: Rows,
 }
 
 impl Port {
@@ -130,6 +138,9 @@ pub enum ModexError {
     /// The layout does not parse.
     #[error("address message has a wrong layout: {0}")]
     Layout(LayoutError),
+    /// The same GID twice on one port, or one that is none, or a network that is larger than the address.
+    #[error("address message has a row of a GID table that cannot be: {}", Ipv6Addr::from(*.0))]
+    Row([u8; 16]),
     /// The same connection component twice on one port.
     #[error("address message offers connection component {0} twice")]
     Duplicate(String),
@@ -176,22 +187,21 @@ impl Modex {
     /// [`ModexError`]: foreign, another version, truncated, or not what [`encode`](Self::encode)
     /// writes.
     pub fn decode(message: &[u8]) -> Result<Self, ModexError> {
-        let (mut reader, newer) = open(message)?;
+        let (mut reader, minor) = open(message)?;
         let modex = Self {
             boot_id: reader.array().map_err(overrun("boot id"))?,
             uid: reader.u32().map_err(overrun("uid"))?,
             device: DeviceKind::parse(reader.u8().map_err(overrun("device kind"))?)?,
             segment_dir: text(bytes8(&mut reader, "segment directory")?, "segment directory")?,
-            ports: ports(&mut reader, newer)?,
+            ports: ports(&mut reader, minor)?,
         };
-        finish(reader, newer)?;
+        finish(reader, minor)?;
         Ok(modex)
     }
 }
 
-/// Checks magic, version and length. The reader stands behind them; `true` for a newer minor
-/// version.
-fn open(message: &[u8]) -> Result<(Reader<'_>, bool), ModexError> {
+/// Checks magic, version and length. The reader stands behind them; with the minor version.
+fn open(message: &[u8]) -> Result<(Reader<'_>, u8), ModexError> {
     let Some((fixed, _)) = message.split_first_chunk::<FIXED_LEN>() else {
         return Err(ModexError::Truncated { len: message.len(), need: FIXED_LEN });
     };
@@ -210,19 +220,19 @@ fn open(message: &[u8]) -> Result<(Reader<'_>, bool), ModexError> {
         return Err(ModexError::Trailing(message.len() - need));
     }
     let body = message.get(FIXED_LEN..).unwrap_or_default();
-    Ok((Reader::new(body), minor > MINOR))
+    Ok((Reader::new(body), minor))
 }
 
-fn ports(reader: &mut Reader<'_>, newer: bool) -> Result<Vec<Port>, ModexError> {
+fn ports(reader: &mut Reader<'_>, minor: u8) -> Result<Vec<Port>, ModexError> {
     let count = reader.u8().map_err(overrun("list of ports"))?;
-    let record = |reader: &mut Reader<'_>| Port::decode(bytes16(reader, "port")?, newer);
+    let record = |reader: &mut Reader<'_>| Port::decode(bytes16(reader, "port")?, minor);
     (0..count).map(|_| record(reader)).collect()
 }
 
 /// Nothing may be left over, unless a newer version wrote it.
-fn finish(reader: Reader<'_>, newer: bool) -> Result<(), ModexError> {
+fn finish(reader: Reader<'_>, minor: u8) -> Result<(), ModexError> {
     match reader.rest().len() {
-        left if left > 0 && !newer => Err(ModexError::Trailing(left)),
+        left if left > 0 && minor <= MINOR => Err(ModexError::Trailing(left)),
         _ => Ok(()),
     }
 }
@@ -238,22 +248,79 @@ impl Port {
         out.push(count("list of connection components", self.adverts.len())?);
         unique(&self.adverts)?;
         self.adverts.iter().try_for_each(|advert| advert.encode(&mut out))?;
+        if self.link_layer == LinkLayer::Ethernet {
+            self.check_rows()?;
+            put_rows(&mut out, &self.rows);
+        }
         Ok(out)
     }
 
-    fn decode(record: &[u8], newer: bool) -> Result<Self, ModexError> {
+    fn decode(record: &[u8], minor: u8) -> Result<Self, ModexError> {
         let mut reader = Reader::new(record);
-        let port = Self {
+        let mut port = Self {
             gid: reader.array().map_err(overrun("gid"))?,
             lid: reader.u16().map_err(overrun("lid"))?,
             mtu: mtu(reader.u8().map_err(overrun("mtu"))?)?,
             link_layer: LinkLayer::parse(reader.u8().map_err(overrun("link layer"))?)?,
             layout: layout(&mut reader)?,
             adverts: adverts(&mut reader)?,
+            rows: Rows::default(),
         };
-        finish(reader, newer)?;
+        if port.link_layer == LinkLayer::Ethernet {
+            port.rows = match minor < ROWS_SINCE {
+                true => Rows { version: Version::Unknown, rows: vec![Row { gid: port.gid, prefix: None }] },
+                false => rows(&mut reader, port.gid)?,
+            };
+            port.check_rows()?;
+        }
+        finish(reader, minor)?;
         Ok(port)
     }
+
+    /// The rows can be those of an Ethernet port: its own GID first, none twice, no more than there may be.
+    fn check_rows(&self) -> Result<(), ModexError> {
+        let rows = &self.rows.rows;
+        let is_own = rows.first().is_some_and(|row| row.gid == self.gid);
+        let is_fair = |(index, row): (usize, &Row)| {
+            row.is_fair() && !rows.iter().take(index).any(|before| before.gid == row.gid)
+        };
+        if rows.len() > MAX_ROWS {
+            return Err(ModexError::TooLong { what: "list of GIDs", len: rows.len(), limit: MAX_ROWS });
+        }
+        match rows.iter().enumerate().find(|&row| !is_fair(row)) {
+            Some((_, row)) => Err(ModexError::Row(row.gid)),
+            None if !is_own => Err(ModexError::Row(self.gid)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Rows that have been checked; of the first, the GID stands elsewhere.
+fn put_rows(out: &mut Vec<u8>, Rows { version, rows }: &Rows) {
+    let prefix = |row: &Row| row.prefix.unwrap_or(0);
+    let Some((own, further)) = rows.split_first() else { return };
+    let count = u8::try_from(further.len()).unwrap_or(u8::MAX);
+    out.extend([version.code(), prefix(own), count]);
+    for row in further {
+        out.extend(row.gid);
+        out.push(prefix(row));
+    }
+}
+
+fn rows(reader: &mut Reader<'_>, own: [u8; 16]) -> Result<Rows, ModexError> {
+    let ran_over = overrun("list of GIDs");
+    let version = Version::parse(reader.u8().map_err(&ran_over)?)?;
+    let prefix = |len: u8| (len != 0).then_some(len);
+    let mut rows = vec![Row { gid: own, prefix: prefix(reader.u8().map_err(&ran_over)?) }];
+    let count = reader.u8().map_err(&ran_over)?;
+    if usize::from(count) >= MAX_ROWS {
+        return Err(ModexError::Value { field: "count of GIDs", value: count.into() });
+    }
+    for _ in 0..count {
+        let gid = reader.array().map_err(&ran_over)?;
+        rows.push(Row { gid, prefix: prefix(reader.u8().map_err(&ran_over)?) });
+    }
+    Ok(Rows { version, rows })
 }
 
 fn layout(reader: &mut Reader<'_>) -> Result<Layout, ModexError> {
@@ -321,6 +388,25 @@ impl DeviceKind {
             0 => Ok(Self::Soft),
             1 => Ok(Self::Hard),
             _ => Err(ModexError::Value { field: "device kind", value: code.into() }),
+        }
+    }
+}
+
+impl Version {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Unknown => 0,
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+
+    fn parse(code: u8) -> Result<Self, ModexError> {
+        match code {
+            0 => Ok(Self::Unknown),
+            1 => Ok(Self::V1),
+            2 => Ok(Self::V2),
+            _ => Err(ModexError::Value { field: "RoCE version", value: code.into() }),
         }
     }
 }

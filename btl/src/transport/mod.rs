@@ -114,7 +114,7 @@ mod tests {
             ("Channel", size_of::<Channel>(), 48),
             ("Credits and Window", size_of::<(Credits, Window)>(), 18),
             ("Lane", size_of::<Lane>(), 120),
-            ("Endpoint", size_of::<Endpoint<u64>>(), 296),
+            ("Endpoint", size_of::<Endpoint<u64>>(), 304),
             ("Held", size_of::<Held<u64>>(), 64),
             ("Posted", size_of::<Posted>(), 40),
             ("Completion", size_of::<Completion>(), 48),

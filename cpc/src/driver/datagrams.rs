@@ -20,7 +20,7 @@ use crate::exchange::Terms;
 use crate::wire::datagram::{Datagram, Request};
 use crate::wire::listener::Address;
 use crate::wire::{Depth, MAD_LEN, Source};
-use crate::{ConnectCause, ConnectError, EndpointKey, Error, ProcessName, QpPlan};
+use crate::{ConnectCause, ConnectError, EndpointKey, Error, GidPair, ProcessName, QpPlan};
 
 /// Key of the datagram service. The top bit stays clear: a key with it set is the privileged one of the sending QP (IBTA 10.2.5).
 pub const Q_KEY: QKey = QKey(0x1ee7_c0de & 0x7fff_ffff);
@@ -38,7 +38,8 @@ const FLUSH_POLLS: u32 = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Route {
     lid: Lid,
-    gid: Option<Gid>,
+    /// The GID there, and the row of ours.
+    gid: Option<(Gid, u8)>,
 }
 
 #[derive(Debug)]
@@ -198,8 +199,8 @@ impl Transport {
 
     /// The way to a port; its address handle is made once and kept.
     fn route(&mut self, to: Source) -> Result<Route, Error> {
-        let way = self.plan.way_to(to.lid, to.gid);
-        let route = Route { lid: to.lid, gid: way.gid.map(|(gid, ..)| gid) };
+        let way = self.plan.way_to(to.lid, to.gid, to.our_gid);
+        let route = Route { lid: to.lid, gid: way.gid.map(|(gid, row, _)| (gid, row)) };
         if !self.routes.contains_key(&route) {
             self.routes.insert(route, Ah::create(&self.plan.pd, &way)?);
         }
@@ -349,28 +350,37 @@ fn create_qp(plan: &Arc<QpPlan>, cq: &Arc<Cq>, receives: u32) -> Result<Arc<Qp>,
     Ok(qp)
 }
 
-/// Who sent a datagram.
+/// Who sent a datagram, and to which GID of ours: an answer goes back over the row that it came to.
 fn source(wc: &Wc, buf: &Buf) -> Source {
-    let gid = buf.as_slice().first_chunk().filter(|_| wc.has_grh()).and_then(sender_gid);
-    Source { qpn: wc.src_qp(), lid: wc.slid(), gid }
+    let gids = buf.as_slice().first_chunk().filter(|_| wc.has_grh()).and_then(gids_of);
+    Source {
+        qpn: wc.src_qp(),
+        lid: wc.slid(),
+        gid: gids.map(|gids| gids.theirs),
+        our_gid: gids.map(|gids| gids.ours),
+    }
 }
 
-/// The sender's GID in the 40 bytes before a datagram. InfiniBand and RoCE v1 have a global routing header there, RoCE v2 an IPv6
-/// header, both with the source in bytes 8 to 24 (IBTA 8.3, RFC 8200); RoCE v2 over IPv4 has that header in the last 20 bytes and
-/// leaves the first undefined (IBTA annex A17.4.5.2), and its GIDs are IPv4 addresses mapped into IPv6.
-fn sender_gid(header: &[u8; GRH_LEN]) -> Option<Gid> {
-    const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+/// The GIDs of sender and receiver in the 40 bytes before a datagram. InfiniBand and RoCE v1 have a global routing header there, RoCE v2 an
+/// IPv6 header, both with the source in bytes 8 to 24 and the destination behind it (IBTA 8.3, RFC 8200); RoCE v2 over IPv4 has that header in
+/// the last 20 bytes and leaves the first undefined (IBTA annex A17.4.5.2), and its GIDs are IPv4 addresses mapped into IPv6.
+fn gids_of(header: &[u8; GRH_LEN]) -> Option<GidPair> {
     let ipv4 = &header[20..];
-    let mut gid = [0; 16];
     if is_ipv4_header(ipv4) {
-        gid[..12].copy_from_slice(&MAPPED);
-        gid[12..].copy_from_slice(&ipv4[12..16]);
+        Some(GidPair { theirs: mapped(&ipv4[12..16]), ours: mapped(&ipv4[16..20]) })
     } else if header[0] >> 4 == 6 {
-        gid.copy_from_slice(&header[8..24]);
+        let gid = |at: usize| Gid(std::array::from_fn(|i| header[at + i]));
+        Some(GidPair { theirs: gid(8), ours: gid(24) })
     } else {
-        return None;
+        None
     }
-    Some(Gid(gid))
+}
+
+/// An IPv4 address as a GID.
+fn mapped(ipv4: &[u8]) -> Gid {
+    let mut gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
+    gid[12..].copy_from_slice(ipv4);
+    Gid(gid)
 }
 
 /// Version 4, 20 bytes, and a right checksum (RFC 791): the tail of an IPv6 header, which is its destination, has not all three but
@@ -403,28 +413,29 @@ mod tests {
     }
 
     #[test]
-    fn the_sender_of_a_datagram_over_ipv4_is_its_mapped_address() {
-        let gid = sender_gid(&over_ipv4()).unwrap();
-        assert_eq!(std::net::Ipv6Addr::from(gid.0).to_string(), "::ffff:10.77.0.1");
+    fn the_ends_of_a_datagram_over_ipv4_are_its_mapped_addresses() {
+        let gids = gids_of(&over_ipv4()).unwrap();
+        let words = [gids.theirs, gids.ours].map(|gid| std::net::Ipv6Addr::from(gid.0).to_string());
+        assert_eq!(words, ["::ffff:10.77.0.1", "::ffff:10.77.0.2"]);
     }
 
     #[test]
-    fn the_sender_of_a_datagram_with_a_global_routing_header_or_over_ipv6_is_its_source() {
+    fn the_ends_of_a_datagram_with_a_global_routing_header_or_over_ipv6_are_its_source_and_destination() {
         let mut header = [0; GRH_LEN];
         header[0] = 0x60;
         let source = std::array::from_fn(|i| i as u8 + 1);
         header[8..24].copy_from_slice(&source);
         // A destination that looks like the beginning of an IPv4 header, without its checksum.
         header[24..].copy_from_slice(&[0x45; 16]);
-        assert_eq!(sender_gid(&header), Some(Gid(source)));
+        assert_eq!(gids_of(&header), Some(GidPair { theirs: Gid(source), ours: Gid([0x45; 16]) }));
     }
 
     #[test]
     fn bytes_that_are_no_header_name_no_sender() {
-        assert_eq!(sender_gid(&[0; GRH_LEN]), None);
+        assert_eq!(gids_of(&[0; GRH_LEN]), None);
         let mut damaged = over_ipv4();
         damaged[33] ^= 1;
         damaged[0] = 0;
-        assert_eq!(sender_gid(&damaged), None);
+        assert_eq!(gids_of(&damaged), None);
     }
 }

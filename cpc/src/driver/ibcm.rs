@@ -8,7 +8,7 @@ use super::qp_set::{PeerSide, QpSets};
 use crate::config::datagram::Params;
 use crate::ibcm::machine::{Call, Ibcm, Local, Remote};
 use crate::manager::Query;
-use crate::wire::listener::Address;
+use crate::wire::listener::{Address, Facing};
 use crate::wire::{Queues, Source};
 use crate::{Config, EndpointKey, EndpointPlan, Error};
 
@@ -44,9 +44,10 @@ impl Backend for IbcmBackend {
     }
 
     fn add_endpoint(&mut self, desk: Desk<'_, Self>, endpoint: EndpointPlan) -> Result<(), String> {
-        let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
+        let EndpointPlan { key, peer, peer_blob, cts, gids, .. } = endpoint;
         let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
         self.address.check_link(&address)?;
+        let address = Facing::over(address, gids);
         log::debug!("ibcm: {peer:?} listens on {:?}, {:?}", address.qpn, address.incarnation);
         self.sets.add(key, cts);
         desk.port.add_peer(key, Source::from(&address), peer);
@@ -79,7 +80,13 @@ impl Backend for IbcmBackend {
 }
 
 impl IbcmBackend {
-    fn bring_up(&self, key: EndpointKey, remote: &Remote, address: Address, psn: Psn) -> Result<(), String> {
+    fn bring_up(
+        &self,
+        key: EndpointKey,
+        remote: &Remote,
+        address: Facing<Address>,
+        psn: Psn,
+    ) -> Result<(), String> {
         let far = PeerSide { address, psn: remote.psn, depth: remote.depth };
         self.sets.bring_up(key, &far, &remote.qpns, psn)
     }

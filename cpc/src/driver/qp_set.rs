@@ -6,14 +6,14 @@ use std::sync::Arc;
 use verbs::{Mtu, Posted, Psn, Qp, QpCap, QpInit, QpKind, QpState, Qpn, RtrAttr, RtsAttr};
 
 use crate::queues::Outbox;
-use crate::wire::listener::Address;
+use crate::wire::listener::{Address, Facing};
 use crate::wire::{Depth, Qpns};
 use crate::{CtsRecv, EndpointKey, Event, QpPlan, QueuePlan};
 
 /// What the peer has told of its side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerSide {
-    pub(crate) address: Address,
+    pub(crate) address: Facing<Address>,
     pub(crate) psn: Psn,
     pub(crate) depth: Depth,
 }
@@ -28,7 +28,7 @@ impl PeerSide {
             rq_psn: self.psn,
             max_dest_rd_atomic: plan.max_dest_rd_atomic.min(self.depth.initiator_depth),
             min_rnr_timer: plan.min_rnr_timer,
-            path: plan.way_to(self.address.lid, Some(self.address.gid)),
+            path: plan.way_to(self.address.lid, Some(self.address.gid), self.address.our_gid),
         }
     }
 
@@ -174,7 +174,7 @@ fn connect_to_itself(plan: &QpPlan, qp: &Qp) -> Result<(), verbs::Error> {
         rq_psn: psn,
         max_dest_rd_atomic: plan.max_dest_rd_atomic,
         min_rnr_timer: plan.min_rnr_timer,
-        path: plan.way_to(port.lid, Some(port.gid)),
+        path: plan.way_to(port.lid, Some(port.gid), None),
     })?;
     qp.to_rts(&RtsAttr {
         sq_psn: psn,

@@ -222,6 +222,7 @@ impl Helper {
         if endpoint.peer_blob.is_empty() {
             endpoint.peer_blob.clone_from(&choice.peer_blob);
         }
+        endpoint.gids = endpoint.gids.or(choice.gids.as_deref().copied());
         let Some(index) = self.modules.iter().position(|m| m.advert().name == choice.component) else {
             let cause = ConnectCause::Component(choice.component.clone());
             let error = ConnectError { peer: endpoint.peer, cause };

@@ -11,6 +11,7 @@ use super::qp_set::PeerSide;
 use crate::config::datagram::Params;
 use crate::manager::{Claim, Query};
 use crate::wire::domain::Address;
+use crate::wire::listener::Facing;
 use crate::wire::xrc::SrqNums;
 use crate::wire::{CommId, Source};
 use crate::xrc::machine::{Call, JoinError, Local, PathId, Xrc};
@@ -61,10 +62,12 @@ impl Backend for XrcBackend {
     }
 
     fn add_endpoint(&mut self, desk: Desk<'_, Self>, endpoint: EndpointPlan) -> Result<(), String> {
-        let EndpointPlan { key, peer, peer_blob, label, .. } = endpoint;
+        let EndpointPlan { key, peer, peer_blob, label, gids, .. } = endpoint;
         let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
         self.address.listener.check_link(&address.listener)?;
-        desk.port.add_peer(key, Source::from(&address.listener), peer);
+        let Facing { address: listener, our_gid } = Facing::over(address.listener, gids);
+        let address = Facing { address: Address { listener, ..address }, our_gid };
+        desk.port.add_peer(key, Source::from(&address.listener()), peer);
         desk.machine.add_endpoint(key, peer, address, label, desk.now);
         Ok(())
     }
@@ -78,7 +81,7 @@ impl Backend for XrcBackend {
             }
             Call::RaiseSender { path, receiver, psn, depth, address } => {
                 // Nothing comes in on it but acknowledgements: the number that it expects does not matter.
-                let far = PeerSide { address: address.listener, psn: Psn(0), depth };
+                let far = PeerSide { address: address.listener(), psn: Psn(0), depth };
                 machine.sender_raised(path, self.raise_sender(path, receiver, psn, &far), now);
             }
             Call::DropSender { path } => drop(self.senders.remove(&path)),
@@ -86,7 +89,7 @@ impl Backend for XrcBackend {
                 let outcome = match receiver {
                     Some(receiver) => self.open_receiver(receiver).map(|qp| Receiver { qp, made: None }),
                     None => self
-                        .make_receiver(sender, &PeerSide { address: address.listener, psn, depth })
+                        .make_receiver(sender, &PeerSide { address: address.listener(), psn, depth })
                         .map(|qp| Receiver { qp, made: Some(Vec::new()) }),
                 };
                 let outcome = outcome.map(|handle| self.keep(link, handle));

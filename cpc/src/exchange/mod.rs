@@ -20,7 +20,7 @@ use crate::core::action::Action;
 use crate::core::machine::{Core, Link, Protocol, reads_as_own};
 use crate::core::rng::Rng;
 use crate::wire::datagram::{Datagram, Message, Request};
-use crate::wire::listener::Address;
+use crate::wire::listener::{Address, Facing};
 use crate::wire::time::{decode_time, encode_time};
 use crate::wire::{
     CommId, Depth, Drep, Dreq, Incarnation, Mra, Path, Reason, Rej, ReqHead, Rtu, Source, Stage, WireError,
@@ -119,7 +119,7 @@ pub struct Hooks<P: DatagramProtocol> {
     pub our_listener: fn(&P::Local) -> &Address,
     pub terms: fn(&P::Local) -> &Terms,
     pub ids: fn(&mut P) -> &mut Ids,
-    pub listener: fn(&P::Own) -> &Address,
+    pub listener: fn(&P::Own) -> Facing<Address>,
     /// The peer's id and its queue pair, where they are known.
     pub remote: fn(&Link<P>) -> Option<(CommId, Qpn)>,
     /// True if the sender of a message means the exchange that the link has.
@@ -271,7 +271,7 @@ impl<P: DatagramProtocol> Core<P> {
 impl<P: DatagramProtocol> Core<P> {
     pub(crate) fn send(&mut self, slot: usize, message: Message<P::Req>) {
         let listener = (P::EXCHANGE.listener)(&self.links[slot]);
-        let (to, incarnation) = (Source::from(listener), listener.incarnation);
+        let (to, incarnation) = (Source::from(&listener), listener.incarnation);
         self.send_to(to, incarnation, message);
     }
 
@@ -294,7 +294,7 @@ impl<P: DatagramProtocol> Core<P> {
             path: Path {
                 local_lid: ours.lid,
                 remote_lid: theirs.lid,
-                local_gid: ours.gid,
+                local_gid: theirs.our_gid.unwrap_or(ours.gid),
                 remote_gid: theirs.gid,
                 sl: terms.sl & 0xf,
                 ack_timeout: terms.ack_timeout & 0x1f,

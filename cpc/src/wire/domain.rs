@@ -8,7 +8,7 @@
 
 use verbs::{Gid, Lid, Qpn};
 
-use crate::wire::listener::{ADDRESS_LEN, Address as Listener};
+use crate::wire::listener::{ADDRESS_LEN, Address as Listener, Facing};
 use crate::wire::{AddressError, Incarnation, Path, check_len};
 
 pub const BLOB_LEN: usize = ADDRESS_LEN + 16;
@@ -30,6 +30,8 @@ pub struct Place {
     gid: Gid,
     lid: Lid,
     domain: DomainId,
+    /// Where it starts from, if not from our port's GID.
+    our_gid: Option<Gid>,
 }
 
 /// Where a process listens, and its domain.
@@ -58,6 +60,13 @@ impl Address {
         let domain = DomainId(*check_len("xrc", domain)?);
         Ok(Address { listener: Listener::parse(listener)?, domain })
     }
+}
+
+impl Facing<Address> {
+    /// Its datagram queue pair and port, from where we see it.
+    pub fn listener(&self) -> Facing<Listener> {
+        Facing { address: self.address.listener, our_gid: self.our_gid }
+    }
 
     /// The same process in a later incarnation, as its request describes it: there is one link layer and MTU on a port.
     pub fn of_later_incarnation(
@@ -66,13 +75,15 @@ impl Address {
         qpn: Qpn,
         path: &Path,
         domain: DomainId,
-    ) -> Address {
+    ) -> Facing<Address> {
         let (lid, gid) = (path.local_lid, path.local_gid);
-        Address { listener: Listener { incarnation, qpn, lid, gid, ..self.listener }, domain }
+        let address = Address { listener: Listener { incarnation, qpn, lid, gid, ..self.listener }, domain };
+        Facing { address, our_gid: Some(path.remote_gid) }
     }
 
     /// What a connection to this process leads to.
     pub fn place(&self) -> Place {
-        Place { gid: self.listener.gid, lid: self.listener.lid, domain: self.domain }
+        let Listener { gid, lid, .. } = self.listener;
+        Place { gid, lid, domain: self.domain, our_gid: self.our_gid }
     }
 }

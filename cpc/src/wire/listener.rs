@@ -11,7 +11,11 @@
 //! see [`Address::outranks`].
 #![forbid(unsafe_code)]
 
+use std::ops::{Deref, DerefMut};
+
 use verbs::{Gid, Lid, Qpn};
+
+use crate::GidPair;
 
 use super::{AddressError, Incarnation, VERSION, check_len};
 
@@ -96,6 +100,54 @@ impl Address {
     }
 }
 
+/// A peer's address, and the GID of ours from which it is reached. On RoCE its GID is the one that suits ours, which need not be the one
+/// that its blob has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facing<A> {
+    pub address: A,
+    /// `None`: our port's.
+    pub our_gid: Option<Gid>,
+}
+
+impl<A> From<A> for Facing<A> {
+    fn from(address: A) -> Facing<A> {
+        Facing { address, our_gid: None }
+    }
+}
+
+impl<A> Deref for Facing<A> {
+    type Target = A;
+
+    fn deref(&self) -> &A {
+        &self.address
+    }
+}
+
+impl<A> DerefMut for Facing<A> {
+    fn deref_mut(&mut self) -> &mut A {
+        &mut self.address
+    }
+}
+
+impl Facing<Address> {
+    /// The address over a pair of GIDs; without one, as it was published.
+    pub(crate) fn over(address: Address, gids: Option<GidPair>) -> Facing<Address> {
+        let gid = gids.map_or(address.gid, |gids| gids.theirs);
+        Facing { address: Address { gid, ..address }, our_gid: gids.map(|gids| gids.ours) }
+    }
+
+    /// What our own address is to this peer.
+    fn ours(&self, own: &Address) -> Address {
+        Address { gid: self.our_gid.unwrap_or(own.gid), ..*own }
+    }
+
+    /// True if our request wins over one of this peer that crosses it: see [`Address::outranks`]. Both sides compare the GIDs that the
+    /// connection goes over.
+    pub(crate) fn is_outranked_by(&self, own: &Address) -> bool {
+        self.ours(own).outranks(self)
+    }
+}
+
 /// Where a datagram comes from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
@@ -105,10 +157,12 @@ pub struct Source {
     pub lid: Lid,
     /// GID, where it is known.
     pub gid: Option<Gid>,
+    /// The GID of ours at the other end; `None`: our port's, or not known.
+    pub our_gid: Option<Gid>,
 }
 
-impl From<&Address> for Source {
-    fn from(address: &Address) -> Source {
-        Source { qpn: address.qpn, lid: address.lid, gid: Some(address.gid) }
+impl From<&Facing<Address>> for Source {
+    fn from(Facing { address, our_gid }: &Facing<Address>) -> Source {
+        Source { qpn: address.qpn, lid: address.lid, gid: Some(address.gid), our_gid: *our_gid }
     }
 }

@@ -66,6 +66,7 @@ pub fn port(ctx: &Arc<Context>) -> PortPlan {
         num: 1,
         gid_index: 0,
         gid: ctx.query_gid(1, 0).unwrap(),
+        further_gids: Vec::new(),
         lid: attr.lid,
         mtu: attr.active_mtu,
         pkey_index: 0,
@@ -148,7 +149,10 @@ impl Side {
         let cts = cts.then(|| CtsRecv { queue: 1, buf: self.pool.take().unwrap(), wr_id: CTS });
         self.ends.insert(key, End::default());
         let choice = self.choice(theirs);
-        self.service.add_endpoint(choice, EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label: 0 });
+        self.service.add_endpoint(
+            choice,
+            EndpointPlan { key, peer, peer_blob: Vec::new(), cts, gids: None, label: 0 },
+        );
         key
     }
 

@@ -30,7 +30,7 @@ impl Mad {
     }
 
     pub fn source(&self, qpn: Qpn) -> Source {
-        Source { qpn, lid: self.lid, gid: None }
+        Source { qpn, lid: self.lid, gid: None, our_gid: None }
     }
 }
 

@@ -325,6 +325,14 @@ impl Context {
         }
     }
 
+    /// The network interface that an entry of an Ethernet port's GID table is of, as the kernel's sysfs says
+    /// (Documentation/ABI/stable/sysfs-class-infiniband, gid_attrs).
+    pub fn gid_interface(&self, port: u8, index: u32) -> Option<String> {
+        let file = format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs/ndevs/{index}", self.name);
+        let name = std::fs::read_to_string(file).ok()?;
+        Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+    }
+
     /// An entry of a port's P_Key table.
     ///
     /// # Errors

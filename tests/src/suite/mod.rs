@@ -12,6 +12,7 @@
 //!     registrations    what stays registered between transfers, and what must not
 //!     callers     a module's functions, called from threads, callbacks and for stopped peers as ob1 would call them
 //!     ports       several devices and ports: which of them a job uses, and that all of them carry it
+//!     roce        RoCE ports on several networks: over which GIDs each pair of processes meets
 //!     devices     files of device parameters
 //!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
 //!     netpipe     NetPIPE's integrity check
@@ -50,6 +51,7 @@ pub mod pyverbs;
 pub mod rdmacm;
 pub mod refusals;
 pub mod registrations;
+pub mod roce;
 pub mod runner;
 pub mod sanitizer;
 pub mod shortage;
@@ -82,6 +84,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         xrc::cases(setting),
         callers::cases(setting),
         ports::cases(setting),
+        roce::cases(),
         devices::cases(setting),
         fabric::cases(setting),
         netpipe::cases(setting),

@@ -4,7 +4,7 @@
 
 use crate::suite::{
     Case, Setting, devices, lifecycle, manners, mpi4py, netpipe, onesided, own, ports, refusals,
-    registrations,
+    registrations, roce,
 };
 
 const TITLE: &str = "Open MPI 5.0";
@@ -26,6 +26,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         onesided::cases(setting),
         registrations::cases(setting),
         ports::of_mpi(),
+        roce::cases(),
         devices::cases(setting),
         netpipe::cases(setting),
         mpi4py::cases(setting),

@@ -333,8 +333,8 @@ pub static ROWS: &[Row] = &[
         default: "-1",
         level: 3,
         scope: Scope::Local,
-        help: "Row of the port's GID table; -1 takes row 0 on InfiniBand and searches on RoCE: version 2 before 1, then an IPv4 address before \
-               a global before a link-local IPv6 address",
+        help: "Row of the port's GID table; -1 takes row 0 on InfiniBand and on RoCE, for each peer, the row of the network that both are on, else \
+               version 2 before 1, then an IPv4 address before a global before a link-local IPv6 address",
         apply: |params, value| {
             params.gid_index = (value != Value::Auto).then(|| value.narrow());
             Ok(())

@@ -161,7 +161,7 @@ mod tests {
     use cpc::Choice;
 
     fn add(endpoints: &mut Endpoints<u64>, peer: u64) -> EpId {
-        let choice = Choice { component: "ibcm".to_owned(), peer_blob: Vec::new() };
+        let choice = Choice { component: "ibcm".to_owned(), peer_blob: Vec::new(), gids: None };
         endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), Entries::default()))
     }
 

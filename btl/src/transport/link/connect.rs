@@ -16,7 +16,7 @@ use crate::transport::port::OpenPort;
 use crate::transport::port::depth::{CqTooSmall, send_depth};
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Transport, Upcall};
-use cpc::{Advert, CtsRecv, EndpointKey, EndpointPlan, ProcessName, Step};
+use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, GidPair, ProcessName, Step};
 use std::sync::Arc;
 use std::time::Duration;
 use verbs::{Buf, Posted, Qp};
@@ -70,7 +70,7 @@ impl OpenPort {
             let wr_id = WrId::new(Kind::Cts, queue, epoch, index).0;
             CtsRecv { queue, buf, wr_id }
         });
-        let plan = EndpointPlan { key, peer, peer_blob: Vec::new(), cts, label };
+        let plan = EndpointPlan { key, peer, peer_blob: Vec::new(), cts, gids: None, label };
         self.service.add_endpoint(choice, plan);
     }
 }
@@ -78,14 +78,30 @@ impl OpenPort {
 impl<C> Transport<C> {
     /// The endpoint of a peer; made if it is new, connected anew if the peer had taken it down.
     /// From now on the peer may connect to us.
+    ///
+    /// # Errors
+    /// Why it cannot be reached.
     pub fn add(&mut self, peer: u64, adverts: &[Advert]) -> Result<EpId, AddError> {
+        self.add_over(peer, adverts, None)
+    }
+
+    /// The same over a pair of GIDs of the two RoCE ports.
+    ///
+    /// # Errors
+    /// Why it cannot be reached.
+    pub fn add_over(
+        &mut self,
+        peer: u64,
+        adverts: &[Advert],
+        gids: Option<GidPair>,
+    ) -> Result<EpId, AddError> {
         if let Some(reason) = &self.port.heard.broken {
             return Err(AddError::Broken(reason.clone()));
         }
         if let Some(index) = self.endpoints.of_peer(peer) {
-            return self.add_again(index, adverts);
+            return self.add_again(index, adverts, gids);
         }
-        let choice = self.port.service.choose(adverts)?;
+        let choice = Choice { gids: gids.map(Box::new), ..self.port.service.choose(adverts)? };
         if !self.paths.can_name_another(self.endpoints.count()) {
             return Err(AddError::TooMany(MOST_PEERS));
         }

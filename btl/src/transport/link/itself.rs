@@ -28,7 +28,7 @@ impl<C> Transport<C> {
             return Err(AddError::Broken(reason.clone()));
         }
         if let Some(index) = self.endpoints.of_peer(me) {
-            return self.add_again(index, &[]);
+            return self.add_again(index, &[], None);
         }
         let entries = self.port.admit(true)?;
         Ok(self.endpoints.insert(|id| Endpoint::new(id, me, None, entries)))

@@ -18,7 +18,7 @@ use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::wrid::GENERATION_MASK;
-use cpc::{Advert, ConnectError, EndpointKey};
+use cpc::{Advert, Choice, ConnectError, EndpointKey, GidPair};
 use std::time::Instant;
 
 /// So often in a row a peer may leave before a connection is up.
@@ -41,7 +41,12 @@ impl Renewal {
 
 impl<C> Transport<C> {
     /// The upper layer, or the peer's request, adds a peer that has an endpoint.
-    pub(crate) fn add_again(&mut self, index: u32, adverts: &[Advert]) -> Result<EpId, AddError> {
+    pub(crate) fn add_again(
+        &mut self,
+        index: u32,
+        adverts: &[Advert],
+        gids: Option<GidPair>,
+    ) -> Result<EpId, AddError> {
         let Some(ep) = self.endpoints.get_mut(index) else {
             return Err(cpc::Error::Closed.into());
         };
@@ -49,7 +54,7 @@ impl<C> Transport<C> {
         match ep.state() {
             State::Closed => return Err(AddError::BeingRemoved),
             State::Disconnected => {
-                ep.choice = Some(self.port.service.choose(adverts)?);
+                ep.choice = Some(Choice { gids: gids.map(Box::new), ..self.port.service.choose(adverts)? });
                 ep.renewals = 0;
                 self.on_event(index, Event::Renew);
             }

@@ -6,8 +6,11 @@
 
 use super::gids::{self, Row};
 use crate::protocol::device_ini::{Devices, Settings};
+use crate::protocol::roce::Rows;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use verbs::cm::{Network, interface_networks};
 use verbs::{Context, Device, Driver, Gid, LinkLayer, Mtu, PortAttr, PortState};
 
 /// What the `device` parameter asks for.
@@ -65,6 +68,8 @@ pub struct Port {
     pub gid: Gid,
     /// That row of its GID table.
     pub gid_index: u8,
+    /// On Ethernet, the rows that connections may use, that one first; else empty.
+    pub rows: Vec<Row>,
     /// Path MTU.
     pub mtu: Mtu,
     /// Index of the configured P_Key.
@@ -78,6 +83,11 @@ pub struct Port {
 }
 
 impl Port {
+    /// What peers are told of the rows of its GID table.
+    pub fn published_rows(&self) -> Rows {
+        gids::published(&self.rows)
+    }
+
     /// Sets the path MTU: so many bytes, or as many as the port has, if that is less; 0: the
     /// port's.
     pub fn limit_mtu(&mut self, bytes: u32) {
@@ -360,7 +370,9 @@ fn usable_port(context: &Arc<Context>, num: u8, config: PortConfig, soft: bool) 
         let remedy = if soft { KEPT_DOWN } else { CHECK_CABLE };
         return Err(Unusable::Inactive { port: name(), state: attr.state, remedy });
     }
-    let row = gid_row(context, num, &attr, config.gid_index)?;
+    let rows = gid_rows(context, num, &attr, config.gid_index)?;
+    let row = *rows.first().ok_or_else(|| Unusable::NoGids { port: name(), remedy: GIVE_ADDRESS })?;
+    let rows = if is_roce(context, &attr) { with_networks(rows, context, num, soft) } else { Vec::new() };
     let pkey_index = find_pkey(context, num, &attr, config.pkey)?.ok_or_else(|| Unusable::NoPkey {
         wanted: config.pkey,
         port: name(),
@@ -369,29 +381,56 @@ fn usable_port(context: &Arc<Context>, num: u8, config: PortConfig, soft: bool) 
     let (mtu, vendor, settings) = (attr.active_mtu, (0, 0), Settings::default());
     let context = context.clone();
     let Row { index: gid_index, gid, .. } = row;
-    let mut port = Port { context, num, attr, gid, gid_index, mtu, pkey_index, soft, vendor, settings };
+    let mut port = Port { context, num, attr, gid, gid_index, rows, mtu, pkey_index, soft, vendor, settings };
     port.limit_mtu(config.mtu);
     log::debug!("{} port {num}: GID {row}", port.context.name());
+    for row in port.rows.iter().skip(1) {
+        log::debug!("{} port {num}: GID {row}, for peers that it leads to", port.context.name());
+    }
     Ok(port)
 }
 
 const CHECK_CABLE: &str = "check the cable, the subnet manager and `ibv_devinfo`";
 const KEPT_DOWN: &str = "SOFTIB_FAULTS keeps it down";
 
-/// The row of the GID table that is wanted. A port that is no RoCE port has its own GID in row 0.
-fn gid_row(context: &Context, num: u8, attr: &PortAttr, wanted: Option<u8>) -> Result<Row, Unusable> {
+/// The rows of the GID table that connections may use, the port's own first. A port that is no RoCE port has its own GID in row 0.
+fn gid_rows(context: &Context, num: u8, attr: &PortAttr, wanted: Option<u8>) -> Result<Vec<Row>, Unusable> {
     let port = || format!("{} port {num}", context.name());
-    let roce = is_ethernet(attr) && !context.is_iwarp();
-    match wanted {
+    let row = match wanted {
         Some(wanted) => find_gid(context, num, attr, wanted)?.ok_or_else(|| {
             let rows = filled_rows(context, num, attr).collect();
             Unusable::NoGid { wanted, port: port(), rows }
-        }),
-        None if roce => gids::best(filled_rows(context, num, attr))
-            .ok_or_else(|| Unusable::NoGids { port: port(), remedy: GIVE_ADDRESS }),
+        })?,
+        None if is_roce(context, attr) => return Ok(gids::usable(filled_rows(context, num, attr))),
         None => find_gid(context, num, attr, 0)?
-            .ok_or_else(|| Unusable::NoGids { port: port(), remedy: CHECK_CABLE }),
+            .ok_or_else(|| Unusable::NoGids { port: port(), remedy: CHECK_CABLE })?,
+    };
+    Ok(vec![row])
+}
+
+fn is_roce(context: &Context, attr: &PortAttr) -> bool {
+    is_ethernet(attr) && !context.is_iwarp()
+}
+
+/// The rows with the networks of their addresses: those that the row's network interface has, or, of the software device, its settings.
+fn with_networks(mut rows: Vec<Row>, context: &Context, num: u8, soft: bool) -> Vec<Row> {
+    let networks = if soft { Vec::new() } else { interface_networks().unwrap_or_default() };
+    for row in &mut rows {
+        let address = IpAddr::from(row.gid.0).to_canonical();
+        row.prefix = match soft {
+            true => softib::port::prefix_of(address),
+            false => prefix_of(&networks, address, context.gid_interface(num, row.index.into()).as_deref()),
+        };
     }
+    rows
+}
+
+/// How many bits of an address are its network's, on this interface if it is known.
+fn prefix_of(networks: &[Network], address: IpAddr, interface: Option<&str>) -> Option<u8> {
+    let is_meant = |network: &&Network| {
+        network.address == address && interface.is_none_or(|name| network.interface == name)
+    };
+    networks.iter().find(is_meant)?.prefix
 }
 
 const GIVE_ADDRESS: &str =
@@ -403,7 +442,7 @@ fn find_gid(context: &Context, num: u8, attr: &PortAttr, index: u8) -> Result<Op
         return Ok(None);
     }
     let gid = context.query_gid(num, index.into())?;
-    let row = || Row { index, gid, kind: context.gid_type(num, index.into()) };
+    let row = || Row { index, gid, kind: context.gid_type(num, index.into()), prefix: None };
     Ok((!gid.is_zero()).then(row))
 }
 
@@ -464,6 +503,23 @@ mod tests {
         let answers = [has("block"), has("class"), has("class/infiniband"), has("class/infiniband/mlx5_0")];
         std::fs::remove_dir_all(&sys).unwrap();
         assert_eq!(answers, [true, false, false, true]);
+    }
+
+    #[test]
+    fn the_network_of_a_row_is_that_of_its_address_on_its_interface() {
+        let network = |interface: &str, address: &str, prefix| Network {
+            interface: interface.to_owned(),
+            address: address.parse().expect("an address"),
+            prefix: Some(prefix),
+        };
+        let all = [
+            network("eth0", "10.1.0.7", 24),
+            network("eth1", "10.1.0.7", 16),
+            network("eth0", "fd00::7", 64),
+        ];
+        let of = |address: &str, interface| prefix_of(&all, address.parse().expect("an address"), interface);
+        assert_eq!((of("10.1.0.7", Some("eth1")), of("10.1.0.7", None)), (Some(16), Some(24)));
+        assert_eq!((of("fd00::7", Some("eth0")), of("fd00::7", Some("eth1"))), (Some(64), None));
     }
 
     fn soft() -> Result<Driver, DeviceError> {

@@ -1,4 +1,4 @@
-//! Which row of a port's GID table its connections use.
+//! Which rows of a port's GID table its connections may use.
 //!
 //! An InfiniBand port has its own GID in row 0. A RoCE port has rows for each address of its network interfaces, mostly one of RoCE v1 and
 //! one of v2, in an order that differs between drivers and hosts:
@@ -11,8 +11,11 @@
 //!   3    ::ffff:10.1.0.7         RoCE v2    1
 //!   5    2001:db8::7             RoCE v2    2
 //! ```
+//! The port's own GID is the best row; a connection takes the row that fits its peer's ([`roce`](crate::protocol::roce)), for which each row
+//! needs the network of its address: that of its network interface.
 #![forbid(unsafe_code)]
 
+use crate::protocol::roce::{self, Kind, MAX_ROWS, Rows, Version};
 use std::fmt;
 use std::net::Ipv6Addr;
 use verbs::{Gid, GidType};
@@ -26,19 +29,61 @@ pub struct Row {
     pub gid: Gid,
     /// `None` where it is not known.
     pub kind: Option<GidType>,
+    /// How many bits of its address are the network's, where that is known.
+    pub prefix: Option<u8>,
+}
+
+impl Row {
+    /// As peers are told of it.
+    fn published(&self) -> roce::Row {
+        roce::Row { gid: self.gid.0, prefix: self.prefix }
+    }
+
+    /// What its address is.
+    fn address(&self) -> Kind {
+        self.published().kind()
+    }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.index, Ipv6Addr::from(self.gid.0))?;
+        self.prefix.map_or(Ok(()), |prefix| write!(f, "/{prefix}"))?;
         self.kind.map_or(Ok(()), |kind| write!(f, " {kind}"))
     }
 }
 
-/// The row that an Ethernet port's connections use, unless the user names another: RoCE v2 rather than v1, then an IPv4 address rather
-/// than a global IPv6 address rather than a link-local one, then the lowest index. `None` for an empty table.
-pub fn best(rows: impl IntoIterator<Item = Row>) -> Option<Row> {
-    rows.into_iter().min_by_key(|row| (version_rank(row.kind), address_rank(row.gid), row.index))
+/// The rows that an Ethernet port's connections may use, unless the user names one, best first: of RoCE v2, of v1 only where
+/// there are none; then an IPv4 address rather than a global IPv6 address rather than a link-local one, then the lowest index. Of rows with
+/// one GID, the first. If there are more than peers are told of, a link-local one is among those that are left, for every port has that.
+pub fn usable(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
+    let mut rows: Vec<Row> = rows.into_iter().collect();
+    rows.sort_by_key(|row| (version_rank(row.kind), row.address(), row.index));
+    let best = rows.first().map(|row| version_rank(row.kind));
+    rows.retain(|row| Some(version_rank(row.kind)) == best);
+    let mut kept: Vec<Row> = Vec::new();
+    for row in rows {
+        if kept.iter().all(|before| before.gid != row.gid) {
+            kept.push(row);
+        }
+    }
+    let link_local = kept.iter().skip(MAX_ROWS).find(|row| row.address() == Kind::LinkLocal).copied();
+    let has_one = kept.iter().take(MAX_ROWS).any(|row| row.address() == Kind::LinkLocal);
+    kept.truncate(MAX_ROWS);
+    if let (Some(last), Some(row), false) = (kept.last_mut(), link_local, has_one) {
+        *last = row;
+    }
+    kept
+}
+
+/// What peers are told of them.
+pub fn published(rows: &[Row]) -> Rows {
+    let version = match rows.first().and_then(|row| row.kind) {
+        None => Version::Unknown,
+        Some(GidType::RoceV2) => Version::V2,
+        Some(GidType::RoceV1 | GidType::Ib) => Version::V1,
+    };
+    Rows { version, rows: rows.iter().map(Row::published).collect() }
 }
 
 fn version_rank(kind: Option<GidType>) -> u8 {
@@ -46,16 +91,6 @@ fn version_rank(kind: Option<GidType>) -> u8 {
         Some(GidType::RoceV2) => 0,
         None => 1,
         Some(GidType::RoceV1 | GidType::Ib) => 2,
-    }
-}
-
-fn address_rank(gid: Gid) -> u8 {
-    let address = Ipv6Addr::from(gid.0);
-    match address.to_ipv4_mapped() {
-        Some(address) if address.is_link_local() => 3,
-        Some(_) => 0,
-        None if address.is_unicast_link_local() => 2,
-        None => 1,
     }
 }
 
@@ -67,13 +102,13 @@ mod tests {
     fn rows(listed: &[(&str, Option<GidType>)]) -> Vec<Row> {
         let row = |(index, (gid, kind)): (usize, &(&str, Option<GidType>))| {
             let gid: Ipv6Addr = gid.parse().expect("an address");
-            Row { index: index as u8, gid: Gid(gid.octets()), kind: *kind }
+            Row { index: index as u8, gid: Gid(gid.octets()), kind: *kind, prefix: None }
         };
         listed.iter().enumerate().map(row).collect()
     }
 
     fn found(listed: &[(&str, Option<GidType>)]) -> Option<u8> {
-        best(rows(listed)).map(|row| row.index)
+        usable(rows(listed)).first().map(|row| row.index)
     }
 
     const V1: Option<GidType> = Some(GidType::RoceV1);
@@ -95,6 +130,33 @@ mod tests {
         assert_eq!(found(&[]), None);
     }
 
+    fn all_of(listed: &[(&str, Option<GidType>)]) -> Vec<u8> {
+        usable(rows(listed)).iter().map(|row| row.index).collect()
+    }
+
+    #[test]
+    fn usable_rows_are_of_one_version_and_have_each_gid_once() {
+        let table = [
+            ("fe80::1", V1),
+            ("fe80::1", V2),
+            ("::ffff:10.1.0.7", V1),
+            ("::ffff:10.1.0.7", V2),
+            ("fe80::1", V2),
+        ];
+        assert_eq!(all_of(&table), [3, 1]);
+        assert_eq!(all_of(&[table[0], table[2]]), [1, 0], "v1 where there is no v2");
+        assert_eq!(published(&usable(rows(&table))).version, Version::V2);
+    }
+
+    #[test]
+    fn of_many_rows_a_link_local_one_is_left() {
+        let addresses: Vec<String> = (0..12).map(|net| format!("::ffff:10.{net}.0.7")).collect();
+        let mut table = vec![("fe80::1", V2)];
+        table.extend(addresses.iter().map(|address| (address.as_str(), V2)));
+        assert_eq!(all_of(&table), [1, 2, 3, 4, 5, 6, 7, 0]);
+        assert_eq!(all_of(&table[1..]), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
     #[test]
     fn of_equals_the_first_is_taken() {
         assert_eq!(found(&[("fe80::1", V2), ("::ffff:10.1.0.7", V2), ("::ffff:10.2.0.7", V2)]), Some(1));
@@ -112,9 +174,10 @@ mod tests {
     }
 
     #[test]
-    fn a_row_in_words_has_index_address_and_type() {
-        let words: Vec<String> =
-            rows(&[("fe80::1", V1), ("::ffff:10.1.0.7", None)]).iter().map(Row::to_string).collect();
-        assert_eq!(words, ["0: fe80::1 RoCE v1", "1: ::ffff:10.1.0.7"]);
+    fn a_row_in_words_has_index_address_network_and_type() {
+        let mut rows = rows(&[("fe80::1", V1), ("::ffff:10.1.0.7", None)]);
+        rows[1].prefix = Some(24);
+        let words: Vec<String> = rows.iter().map(Row::to_string).collect();
+        assert_eq!(words, ["0: fe80::1 RoCE v1", "1: ::ffff:10.1.0.7/24"]);
     }
 }

@@ -262,6 +262,7 @@ fn qp_plan(
             num: port.num,
             gid_index: port.gid_index,
             gid: port.gid,
+            further_gids: port.rows.iter().skip(1).map(|row| (row.index, row.gid)).collect(),
             lid: port.attr.lid,
             mtu: port.mtu,
             pkey_index: port.pkey_index,

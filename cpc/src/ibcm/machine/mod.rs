@@ -38,7 +38,7 @@ use crate::core::kinds::Kinds;
 use crate::core::machine::{Core, Hooks, PeerHooks, PeerProtocol, Protocol, Role};
 use crate::core::stats::rows;
 use crate::exchange::{self, DatagramProtocol, Exchange, Ids, Received, message_inputs};
-use crate::wire::listener::Address;
+use crate::wire::listener::{Address, Facing};
 use crate::wire::{CommId, Datagram, Hello, Incarnation, Layout, Message, Queues, Reason, Req, Source};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
@@ -62,7 +62,7 @@ pub enum Call {
     /// Make the endpoint's QPs, in INIT, and answer with `qps_created`.
     CreateQps { key: EndpointKey },
     /// Take the QPs to RTS, starting with `psn` and connected to those of the peer at `address`; answer with `qps_up`.
-    BringUp { key: EndpointKey, remote: Remote, address: Address, psn: Psn },
+    BringUp { key: EndpointKey, remote: Remote, address: Facing<Address>, psn: Psn },
     /// Send a datagram. It may be lost, the machine repeats it.
     Send { to: Source, datagram: Datagram },
 }
@@ -135,7 +135,7 @@ impl DatagramProtocol for Ibcm {
         our_listener: |local| &local.address,
         terms: |local| &local.terms,
         ids: |own| &mut own.ids,
-        listener: |own| &own.address,
+        listener: |own| own.address,
         remote: |link| link.state.remote().map(|remote| (remote.id, remote.qpns.first())),
         is_meant: |core, slot, message| match message {
             // A REP says for itself: a twin of an old one is disowned.
@@ -151,12 +151,18 @@ impl DatagramProtocol for Ibcm {
 
 impl Machine {
     /// Makes a peer known: from now on it may connect. If its request waits already, it is served at once.
-    pub fn add_endpoint(&mut self, key: EndpointKey, peer: ProcessName, address: Address, now: Instant) {
+    pub fn add_endpoint(
+        &mut self,
+        key: EndpointKey,
+        peer: ProcessName,
+        address: impl Into<Facing<Address>>,
+        now: Instant,
+    ) {
         if !self.admits(key, peer) {
             return;
         }
         let (local, psn) = (self.own.ids.draw(), Psn(self.rng.next_u32() & 0xff_ffff));
-        let own = Exchange::new(local, Duration::ZERO, Own::new(address, psn));
+        let own = Exchange::new(local, Duration::ZERO, Own::new(address.into(), psn));
         let slot = self.add_link(key, peer, State::Idle, own, now);
         self.list(key, peer, slot);
         self.own.ids.links.insert(local, slot);

@@ -38,7 +38,7 @@ impl Machine {
         self.mark(slot, Step::ReqReceived, now);
         let State::ReqSent { asked, .. } = self.links[slot].state else { return };
         let address = &self.links[slot].address;
-        if asked != address.incarnation || !self.local.address.outranks(address) {
+        if asked != address.incarnation || !address.is_outranked_by(&self.local.address) {
             self.links[slot].since = now;
             self.note_response(slot, req);
             self.bring_up(slot, requester(req), Role::Passive, now);

@@ -66,7 +66,7 @@ impl Machine {
         self.stats.relearned += 1;
         let (path, address) = (&received.req.head.path, &mut self.links[slot].address);
         (address.incarnation, address.qpn) = (received.incarnation, received.from.qpn);
-        (address.lid, address.gid) = (path.local_lid, path.local_gid);
+        (address.lid, address.gid, address.our_gid) = (path.local_lid, path.local_gid, Some(path.remote_gid));
     }
 
     /// True for a request that its sender has made before the last one that was taken up here.

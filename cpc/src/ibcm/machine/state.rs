@@ -6,7 +6,7 @@ use super::Ibcm;
 use crate::core::machine::{Link, Role};
 use crate::core::table::{kinds, qp_inputs};
 use crate::exchange::Received;
-use crate::wire::listener::Address;
+use crate::wire::listener::{Address, Facing};
 use crate::wire::{CommId, Depth, Dreq, Hello, Incarnation, Mra, Qpns, Rej, Rep, Req, Rtu};
 
 /// The peer's side of a connection, as its REQ or REP told it.
@@ -110,7 +110,7 @@ qp_inputs!(Input<'_>);
 
 #[derive(Debug)]
 pub struct Own {
-    pub(super) address: Address,
+    pub(super) address: Facing<Address>,
     /// The PSN our QPs start with.
     pub(super) psn: Psn,
     /// Our QPs, once they are made.
@@ -120,7 +120,7 @@ pub struct Own {
 }
 
 impl Own {
-    pub(super) fn new(address: Address, psn: Psn) -> Own {
+    pub(super) fn new(address: Facing<Address>, psn: Psn) -> Own {
         Own { address, psn, qpns: None, remote_qp: None }
     }
 }

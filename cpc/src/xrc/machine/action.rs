@@ -5,6 +5,7 @@ use verbs::{Psn, Qpn};
 use crate::EndpointKey;
 use crate::wire::Source;
 use crate::wire::domain::Address;
+use crate::wire::listener::Facing;
 use crate::wire::xrc::{Datagram, SrqNums};
 use crate::wire::{CommId, Depth};
 
@@ -19,7 +20,7 @@ pub enum Call {
     MakeSender { path: PathId },
     /// Take the send queue pair to RTS, starting with `psn` and connected to this receive queue pair of a process at `address`,
     /// which has the `depth`; answer with `sender_raised`.
-    RaiseSender { path: PathId, receiver: Qpn, psn: Psn, depth: Depth, address: Address },
+    RaiseSender { path: PathId, receiver: Qpn, psn: Psn, depth: Depth, address: Facing<Address> },
     /// No link uses the send queue pair any more: destroy it.
     DropSender { path: PathId },
     /// Have a receive queue pair of the domain, and answer with `joined`.
@@ -34,7 +35,7 @@ pub enum Call {
         sender: Qpn,
         psn: Psn,
         depth: Depth,
-        address: Address,
+        address: Facing<Address>,
     },
     /// Close a handle of a receive queue pair.
     Release { link: CommId },

@@ -43,6 +43,7 @@ use crate::core::machine::{Core, Hooks, Protocol};
 use crate::core::stats::rows;
 use crate::exchange::{self, DatagramProtocol, Exchange, Ids, Received, message_inputs};
 use crate::wire::domain::{Address, Place};
+use crate::wire::listener::Facing;
 use crate::wire::xrc::{Req, SrqNums};
 use crate::wire::{CommId, Layout, Reason};
 use crate::{EndpointCommand, EndpointKey, ProcessName};
@@ -60,7 +61,7 @@ pub struct Local {
 /// The last exchange that a peer has opened here, and where it was: older incarnations and, of this one, older ids are stale.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    address: Address,
+    address: Facing<Address>,
     last: CommId,
     epoch: u32,
 }
@@ -120,7 +121,7 @@ impl DatagramProtocol for Xrc {
         our_listener: |local| &local.address.listener,
         terms: |local| &local.terms,
         ids: |own| &mut own.ids,
-        listener: |own| &own.address.listener,
+        listener: |own| own.address.listener(),
         remote: |link| link.state.remote().map(|remote| (remote.id, remote.qpn)),
         is_meant: Machine::ids_agree,
         route_req: Machine::route_known_req,
@@ -137,14 +138,14 @@ impl Machine {
         &mut self,
         key: EndpointKey,
         peer: ProcessName,
-        address: Address,
+        address: impl Into<Facing<Address>>,
         label: u32,
         now: Instant,
     ) {
         if !self.admits(key, peer) {
             return;
         }
-        let address = self.latest(peer, address);
+        let address = self.latest(peer, address.into());
         self.drop_stale_links(peer, address.listener.incarnation, now);
         self.list(key, peer, Endpoint::new(address, label));
         self.serve_parked(peer, now);

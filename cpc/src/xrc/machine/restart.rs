@@ -13,13 +13,14 @@ use super::{Machine, Xrc};
 use crate::core::kinds::Kinds;
 use crate::core::machine::Link;
 use crate::wire::domain::Address;
+use crate::wire::listener::Facing;
 use crate::wire::xrc::Req;
 use crate::wire::{CommId, Incarnation};
 use crate::{EndpointKey, ProcessName};
 
 impl Machine {
     /// Where the peer is: as the modex says, unless a request has come from a later incarnation of it.
-    pub(super) fn latest(&self, peer: ProcessName, told: Address) -> Address {
+    pub(super) fn latest(&self, peer: ProcessName, told: Facing<Address>) -> Facing<Address> {
         let seen = self.own.seen.get(&peer).map(|seen| seen.address);
         seen.filter(|seen| seen.listener.incarnation.is_newer_than(told.listener.incarnation)).unwrap_or(told)
     }
@@ -34,7 +35,7 @@ impl Machine {
 
     /// The endpoint's peer asks from a later incarnation than we know. What was with the former one ends; a link that has only asked, asks
     /// again where the peer is now.
-    pub(super) fn peer_restarted(&mut self, key: EndpointKey, address: Address, now: Instant) {
+    pub(super) fn peer_restarted(&mut self, key: EndpointKey, address: Facing<Address>, now: Instant) {
         self.stats.relearned += 1;
         let Some(peer) = self.endpoints.get(&key).map(|endpoint| endpoint.peer) else { return };
         self.drop_stale_links(peer, address.listener.incarnation, now);
@@ -48,7 +49,7 @@ impl Machine {
     }
 
     /// Sends a link that is not up yet to another address.
-    fn redirect(&mut self, slot: usize, address: Address, now: Instant) {
+    fn redirect(&mut self, slot: usize, address: Facing<Address>, now: Instant) {
         self.links[slot].address = address;
         if matches!(
             self.links[slot].state.kind(),

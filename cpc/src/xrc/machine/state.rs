@@ -9,6 +9,7 @@ use super::action::{JoinError, PathId};
 use crate::core::machine::Link;
 use crate::core::table::kinds;
 use crate::wire::domain::Address;
+use crate::wire::listener::Facing;
 use crate::wire::xrc::{Rep, Req};
 use crate::wire::{CommId, Depth, Dreq, Mra, Rej};
 
@@ -127,7 +128,7 @@ kinds! {
 /// What xrc keeps of a link: one direction between us and a peer. It outlives its endpoint until the peer has let go.
 #[derive(Debug)]
 pub struct Own {
-    pub(super) address: Address,
+    pub(super) address: Facing<Address>,
     pub(super) label: u32,
     pub(super) direction: Direction,
     /// Out: has been up.
@@ -149,7 +150,7 @@ impl Own {
 
 #[derive(Debug)]
 pub struct Endpoint {
-    pub(super) address: Address,
+    pub(super) address: Facing<Address>,
     pub(super) label: u32,
     pub(super) outgoing: Option<usize>,
     pub(super) incoming: Option<usize>,
@@ -166,7 +167,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(address: Address, label: u32) -> Endpoint {
+    pub(super) fn new(address: Facing<Address>, label: u32) -> Endpoint {
         Endpoint {
             address,
             label,

@@ -20,7 +20,7 @@ pub use event::{CmEvent, CmEventKind, Refusal};
 pub use id::{CmId, ConnParam, Token};
 pub use prepared::Prepared;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// The most private data of a request in the TCP port space; replies and refusals take more (rdma_connect(3)).
 pub const REQUEST_DATA: usize = 56;
@@ -31,4 +31,23 @@ pub const REQUEST_DATA: usize = 56;
 /// No memory, no descriptor.
 pub fn interface_addresses() -> std::io::Result<Vec<SocketAddr>> {
     rdma_cm_sys::address::interfaces()
+}
+
+/// An address of this host with what it is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Name of the interface.
+    pub interface: String,
+    pub address: IpAddr,
+    /// How many bits of the address are the network's, from 1; `None` for a netmask that says none.
+    pub prefix: Option<u8>,
+}
+
+/// The addresses of this host's interfaces with the networks that they are on.
+///
+/// # Errors
+/// No memory, no descriptor.
+pub fn interface_networks() -> std::io::Result<Vec<Network>> {
+    let networks = rdma_cm_sys::address::networks()?.into_iter();
+    Ok(networks.map(|(interface, address, prefix)| Network { interface, address, prefix }).collect())
 }
