@@ -94,7 +94,8 @@ impl Channel {
             ready.drain(..count).zip(notes)
         {
             let bytes = self.unsignalled.saturating_add(if inline { 0 } else { total });
-            let signalled = scarce || run >= policy.most || !inline && bytes > policy.most_bytes;
+            let signalled =
+                scarce || srq.is_some() || run >= policy.most || !inline && bytes > policy.most_bytes;
             (run, self.unsignalled) = if signalled { (0, 0) } else { (run + 1, bytes) };
             *note = Note { class, share, total, signalled };
             let id = self.name.of_line(self.ledger.next().wrapping_add(chain.len() as u16)).0;

@@ -110,7 +110,7 @@ impl Channel {
     }
 
     /// Posts a work request and writes its line; whether it is signalled. An operation is, whose
-    /// callback waits.
+    /// callback waits; so is what goes over a send queue pair that others share.
     ///
     /// # Errors
     /// The device refused it; what it carried comes back.
@@ -131,7 +131,7 @@ impl Channel {
             },
             Request::Message { buf, total } => {
                 let bytes = self.unsignalled.saturating_add(total);
-                let due = due || bytes > policy.most_bytes;
+                let due = due || target.srq.is_some() || bytes > policy.most_bytes;
                 let key = self.post_message(held, id, target, (buf, total), self.flags(due))?;
                 self.unsignalled = bytes;
                 (GivesBack::Held(key), due)
@@ -152,18 +152,14 @@ impl Channel {
     }
 
     /// Posts a signalled write of no bytes, whose completion retires everything before it. It is
-    /// carried out without a look at any memory (IBTA C9-88). Over an XRC send queue pair it needs an SRQ
-    /// of a process that is there.
+    /// carried out without a look at any memory (IBTA C9-88).
     ///
     /// # Errors
     /// The device refused it.
     #[cold]
-    pub fn post_marker(&mut self, srq: Option<SrqNum>) -> Result<(), verbs::Error> {
+    pub fn post_marker(&mut self) -> Result<(), verbs::Error> {
         let id = self.name.of_line(self.ledger.next()).0;
-        match srq {
-            None => self.qp.post_empty_write(id, self.flags(true))?,
-            Some(srq) => self.qp.towards(srq).post_empty_write(id, self.flags(true))?,
-        }
+        self.qp.post_empty_write(id, self.flags(true))?;
         self.unsignalled = 0;
         self.ledger.push(Line::new(GivesBack::Marker, true));
         Ok(())

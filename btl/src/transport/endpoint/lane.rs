@@ -153,7 +153,7 @@ impl Lane {
         if !self.budget.acquire() {
             return false;
         }
-        let posted = channel.post_marker(None);
+        let posted = channel.post_marker();
         if let Err(error) = &posted {
             self.budget.release(1);
             log::debug!("no marker behind what is not signalled: {error}");

@@ -49,7 +49,7 @@ impl<C> Transport<C> {
     pub fn busy(&mut self, id: EpId) -> bool {
         let Some(ep) = self.endpoints.named_mut(id) else { return false };
         if ep.state().flows() {
-            self.tx.mark(ep, &mut self.paths);
+            self.tx.mark(ep);
         }
         ep.is_busy() || self.rx.hold.has(id.index)
     }
@@ -132,7 +132,7 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let key = ep.key(index);
         let has_manager = !ep.is_to_itself();
-        self.tx.mark(ep, &mut self.paths);
+        self.tx.mark(ep);
         ep.to_error(log::Level::Debug);
         self.leave_route(index);
         if has_manager {

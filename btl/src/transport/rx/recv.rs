@@ -56,11 +56,7 @@ impl<C> Transport<C> {
         if let Some((index, queue)) = self.rx.repost_later.take() {
             self.repost_early(index, queue);
         }
-        let rarely = self.rx.polls.is_multiple_of(RARE_POLLS);
-        if rarely && self.paths.are_used() {
-            self.mark_paused_paths();
-        }
-        if self.tx.awaited != 0 || rarely && self.tx.outstanding != 0 {
+        if self.tx.awaited != 0 || self.tx.outstanding != 0 && self.rx.polls.is_multiple_of(RARE_POLLS) {
             self.poll_sends();
         }
         if !self.renewals.is_empty() {

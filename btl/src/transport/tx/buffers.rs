@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use super::Tx;
-use super::path::Paths;
 use crate::protocol::credits::Grant;
 use crate::transport::channel::{GivesBack, Held, Ledger, Operation, Ready, Unposted};
 use crate::transport::endpoint::Endpoint;
@@ -139,16 +138,11 @@ impl<C> Tx<C> {
     }
 
     /// What the endpoint has sent unsignalled completes from now on, too.
-    pub fn mark(&mut self, ep: &mut Endpoint<C>, paths: &mut Paths) {
-        let over_path = ep.outstanding != 0 && ep.route.as_ref().is_some_and(|route| paths.mark(route.path));
-        self.count_markers(ep.mark() + u32::from(over_path));
-    }
-
-    /// So many markers have been posted.
-    pub fn count_markers(&mut self, count: u32) {
-        self.outstanding += count;
-        self.awaited += count;
-        self.markers += u64::from(count);
+    pub fn mark(&mut self, ep: &mut Endpoint<C>) {
+        let markers = ep.mark();
+        self.outstanding += markers;
+        self.awaited += markers;
+        self.markers += u64::from(markers);
     }
 
     /// What has not been posted: its buffer is free, its callback hears of it.

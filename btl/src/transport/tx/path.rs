@@ -24,10 +24,9 @@ use crate::transport::endpoint::numbers::MOST_PEERS;
 use crate::transport::endpoint::route::{Kept, XrcRoute};
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::port::Domain;
-use crate::transport::port::depth::{PATH_MARKERS, send_depth};
+use crate::transport::port::depth::send_depth;
 use cpc::Route;
 use std::collections::{HashMap, HashSet, VecDeque};
-use verbs::SrqNum;
 
 /// The send queue pairs to all nodes; layouts without X queues have none.
 #[derive(Debug)]
@@ -47,17 +46,11 @@ struct Xrc {
 #[derive(Debug)]
 pub struct Path {
     pub(super) channel: Channel,
-    /// The SRQ that the last request has gone to.
-    srq: SrqNum,
     /// RDMA operations in flight.
     rdma: u32,
     /// Endpoints that wait for one of them to be over, each once; what became of one meanwhile is
     /// seen when it has its turn.
     waiting: VecDeque<u32>,
-    /// Markers that have not completed.
-    pub(super) markers: u32,
-    /// Requests that had been posted at the last look for those that nothing follows.
-    seen: u16,
     /// It is in the error state; what has not completed is flushed.
     pub(super) broken: bool,
 }
@@ -124,28 +117,13 @@ impl Paths {
     fn note(&mut self, route: &Route) {
         let new = || Path {
             channel: Channel::new(route.qp.clone(), LineId::of_path(route.path), route.qp.cap().max_send_wr),
-            srq: SrqNum(0),
             rdma: 0,
             waiting: VecDeque::new(),
-            markers: 0,
-            seen: 0,
             broken: false,
         };
         if let Some(xrc) = &mut self.0 {
             xrc.paths.entry(route.path).or_insert_with(new);
         }
-    }
-
-    /// What is not signalled on a path completes from now on, too; whether that has taken a marker.
-    pub fn mark(&mut self, id: u32) -> bool {
-        self.get_mut(id).is_some_and(|path| !path.broken && path.mark(PATH_MARKERS - 1))
-    }
-
-    /// The same of all paths that have paused; how many markers that has taken.
-    pub fn mark_paused(&mut self) -> u32 {
-        let Some(xrc) = &mut self.0 else { return 0 };
-        let mark = |path: &mut Path| u32::from(path.has_paused() && path.mark(PATH_MARKERS - 1));
-        xrc.paths.values_mut().map(mark).sum()
     }
 
     /// A path that is broken and has nothing in flight is done with.
@@ -159,12 +137,6 @@ impl Paths {
 }
 
 impl Path {
-    /// For a request to this SRQ.
-    pub(super) fn channel_towards(&mut self, srq: SrqNum) -> &mut Channel {
-        self.srq = srq;
-        &mut self.channel
-    }
-
     /// One that finds no place waits for its turn, once.
     fn take_place(&mut self, index: u32, most: u32, most_reads: Option<u16>) -> bool {
         let there_is = self.rdma < most && most_reads.is_none_or(|most| self.channel.reads() < most);
@@ -176,35 +148,13 @@ impl Path {
         there_is
     }
 
-    /// Posts a marker behind messages that are not signalled, if there are any and no more than `most` - 1 other markers are out;
-    /// whether it has.
-    fn mark(&mut self, most: u32) -> bool {
-        if self.markers >= most || !self.channel.ledger.ends_unsignalled() {
-            return false;
-        }
-        let posted = self.channel.post_marker(Some(self.srq));
-        match &posted {
-            Ok(()) => self.markers += 1,
-            Err(error) => log::debug!("no marker behind what is not signalled: {error}"),
-        }
-        posted.is_ok()
-    }
-
-    /// Its last messages are not signalled, and none has followed them since the last look.
-    fn has_paused(&mut self) -> bool {
-        let before = std::mem::replace(&mut self.seen, self.channel.ledger.next());
-        before == self.seen && self.channel.ledger.ends_unsignalled()
-    }
-
-    /// To the error state: everything is flushed, and says so. Whether that has taken a marker.
-    pub fn take_down(&mut self) -> bool {
+    /// To the error state: everything is flushed.
+    pub fn take_down(&mut self) {
         self.broken = true;
-        let marked = self.mark(PATH_MARKERS);
         let qp = &self.channel.qp;
         if let Err(error) = qp.to_error() {
             log::debug!("{} does not go to the error state: {error}", qp.num());
         }
-        marked
     }
 }
 

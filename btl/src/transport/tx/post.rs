@@ -112,7 +112,7 @@ fn channel<'a, C>(
     }
     let route = ep.route.as_ref()?;
     let srq = *route.srqs.get(queue)?;
-    Some((paths.get_mut(route.path)?.channel_towards(srq), Some((srq, route.label))))
+    Some((&mut paths.get_mut(route.path)?.channel, Some((srq, route.label))))
 }
 
 /// Puts the label of the route into the header of a message, which is complete but for it.

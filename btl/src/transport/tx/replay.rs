@@ -76,8 +76,7 @@ impl<C> Transport<C> {
         if path.broken {
             return;
         }
-        let marked = path.take_down();
-        self.tx.count_markers(marked.into());
+        path.take_down();
         log::debug!("the send queue pair of path {id} is broken: {reason}");
         let members: Vec<u32> = self.endpoints.on_path(id).collect();
         for index in members {
@@ -102,7 +101,7 @@ impl<C> Transport<C> {
     }
 }
 
-pub(super) fn reason(wc: &Wc) -> String {
+fn reason(wc: &Wc) -> String {
     match wc.status() {
         // What it means where sizes have been compared before.
         WcStatus::RemInvReq => {

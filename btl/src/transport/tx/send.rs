@@ -304,7 +304,7 @@ impl<C> Transport<C> {
         let id = EpId { index, generation: ep.generation };
         let peer = ep.peer;
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");
-        self.tx.mark(ep, &mut self.paths);
+        self.tx.mark(ep);
         ep.to_error(log::Level::Warn);
         ep.queued = 0;
         self.tx.give_up(ep.rdma.drain(..), &mut self.up);
