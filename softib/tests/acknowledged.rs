@@ -143,6 +143,37 @@ fn messages_of_unreliable_queue_pairs_that_have_arrived_complete_as_well() {
     assert_eq!(all(b.cq), [(1, HERE), (2, FLUSHED)], "UD");
 }
 
+/// Their buffers may be unmapped by then, though they are still registered.
+#[test]
+fn the_reset_of_an_unreliable_queue_pair_leaves_its_buffers_alone() {
+    let dev = Dev::open();
+    for destroy in [false, true] {
+        for kind in [IBV_QPT_UC, IBV_QPT_UD] {
+            let (a, b, ah) = (dev.qp(kind, dev.cq(16)), dev.qp(kind, dev.cq(16)), dev.ah());
+            if kind == IBV_QPT_UD {
+                [a, b].iter().for_each(|qp| qp.ready_ud(5));
+            } else {
+                a.connect(b.num(), &quick());
+                b.connect(a.num(), &quick());
+            }
+            let buf = dev.buf(LEN);
+            assert_eq!(b.recv(1, &[buf.sge(0, LEN)]), 0);
+            let to = ibv_send_wr_ud { ah, remote_qpn: b.num(), remote_qkey: 5 };
+            send(&dev, a, 300, |wr| {
+                if kind == IBV_QPT_UD {
+                    wr.wr.ud = to;
+                }
+            });
+            if destroy {
+                b.destroy();
+            } else {
+                assert_eq!(b.to_state(IBV_QPS_RESET), 0);
+            }
+            assert!(buf.data.iter().all(|byte| *byte == buf.data[LEN - 1]), "type {kind}, destroy {destroy}");
+        }
+    }
+}
+
 /// Both kinds of requests complete to one queue: what was received stands before the error, and the flush after it.
 #[test]
 fn a_send_that_fails_stands_behind_what_had_been_received() {

@@ -19,7 +19,7 @@
 
 use super::state::State;
 use crate::shm::{qptable, ring};
-use rdma_sys::IBV_QPT_UD;
+use rdma_sys::{IBV_QPT_UC, IBV_QPT_UD};
 
 impl State {
     /// Moves queue pair `index` to the error state, and flushes it.
@@ -31,13 +31,16 @@ impl State {
         self.settle();
     }
 
-    /// Makes queue pair `index` deaf, for its reset: what it has acknowledged is delivered, and nothing is flushed.
+    /// Makes queue pair `index` deaf, for its reset: what it has acknowledged is delivered, and nothing is flushed. Where
+    /// nothing is acknowledged its buffers are left alone: the program may have unmapped them, still registered, as UCX does
+    /// (its registration cache drops them later), which an adapter's pinned pages allow.
     pub fn silence(&mut self, index: usize) {
         let State { qps, w, .. } = self;
-        if let Some(qp) = qps.get_mut(index) {
-            qp.begin_end(w, None);
+        let Some(qp) = qps.get_mut(index) else { return };
+        qp.begin_end(w, None);
+        if !matches!(qp.kind, IBV_QPT_UD | IBV_QPT_UC) {
+            self.take_in_for(&[index]);
         }
-        self.take_in_for(&[index]);
         self.w.ending.retain(|&ending| ending != index);
         self.settle();
     }

@@ -205,7 +205,7 @@ mod tests {
                 Ok(())
             };
             let setting = setting();
-            soak(&setting, &[Case::new("notes", notes)], &[], Duration::from_millis(50), seed);
+            soak(&setting, &[Case::new("notes", notes)], &[], Duration::from_secs(1), seed);
             assert_eq!(setting.drawn(), None, "what runs next draws nothing");
             seen.take()
         };
