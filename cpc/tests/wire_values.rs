@@ -100,7 +100,7 @@ mod ip {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
     use cpc::wire::AddressError;
-    use cpc::wire::ip::{ADDRESS_LEN, Address, VERSION};
+    use cpc::wire::ip::{ADDRESS_LEN, Address, Listening, MAX_FURTHER, VERSION};
     use proptest::prelude::*;
 
     fn addresses() -> impl Strategy<Value = Address> {
@@ -117,8 +117,20 @@ mod ip {
         }
 
         #[test]
-        fn arbitrary_blobs_never_panic(blob in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn further_addresses_survive_the_modex(
+            address in addresses(),
+            further in proptest::collection::vec(addresses(), 0..=MAX_FURTHER),
+        ) {
+            let further = further.iter().map(|address| address.socket);
+            let further = further.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port())).collect();
+            let listening = Listening { address, further };
+            prop_assert_eq!(Listening::parse(&listening.emit()), Ok(listening));
+        }
+
+        #[test]
+        fn arbitrary_blobs_never_panic(blob in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Address::parse(&blob);
+            let _ = Listening::parse(&blob);
         }
 
         #[test]
@@ -126,6 +138,21 @@ mod ip {
             prop_assume!(a != b);
             prop_assert_ne!(a.outranks(&b), b.outranks(&a));
         }
+    }
+
+    #[test]
+    fn a_list_of_addresses_that_is_too_long_or_cut_off_is_refused() {
+        let socket: SocketAddr = "10.1.0.1:7".parse().unwrap();
+        let address = Address { socket, incarnation: 1 };
+        let blob = Listening { address, further: vec![socket; MAX_FURTHER] }.emit();
+        let refused = |blob: &[u8]| Listening::parse(blob).unwrap_err();
+        let list = AddressError::Field("list of addresses");
+        assert_eq!(refused(&blob[..blob.len() - 1]), list);
+        assert_eq!(refused(&[&blob[..], &blob[ADDRESS_LEN..ADDRESS_LEN + 18]].concat()), list);
+        let mut zero = blob.clone();
+        zero[ADDRESS_LEN + 16..ADDRESS_LEN + 18].fill(0);
+        assert_eq!(refused(&zero), AddressError::Field("address or port"));
+        assert_eq!(refused(&[1; 27]), AddressError::Length("rdmacm", 27, 28));
     }
 
     #[test]

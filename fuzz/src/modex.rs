@@ -58,6 +58,9 @@ fn addresses(blob: &[u8]) {
         assert_eq!(ip::Address::parse(&address.emit()), Ok(address));
         assert!(!address.outranks(&address), "a peer with our own address is no better than we are");
     }
+    if let Ok(listening) = ip::Listening::parse(blob) {
+        assert_eq!(ip::Listening::parse(&listening.emit()), Ok(listening));
+    }
     if let Ok(address) = listener::Address::parse(blob) {
         assert_eq!(listener::Address::parse(&address.emit()), Ok(address));
         assert!(!address.outranks(&address), "a peer with our own address is no better than we are");

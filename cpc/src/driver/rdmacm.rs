@@ -1,13 +1,13 @@
 //! rdmacm's backend: makes the calls on ids of the connection manager, moves queue pairs, and passes on what comes back.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use verbs::cm::{self, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, Token};
-use verbs::{Qp, QpState, Qpn};
+use verbs::{Gid, Qp, QpState, Qpn};
 
 use super::listener;
 use super::module::{Backend, Desk, Parts, Port};
@@ -16,10 +16,10 @@ use crate::config::rdmacm::Params;
 use crate::manager::Query;
 use crate::queues::Outbox;
 use crate::rdmacm::machine::{Call, IdEvent, Local, Machine, RdmaCm, Refused};
-use crate::wire::ip::Address;
+use crate::wire::ip::{Address, Listening};
 use crate::wire::refusal::Refusal;
 use crate::wire::{Hello, Qpns};
-use crate::{Config, EndpointKey, EndpointPlan, Error, Event, QpPlan, QueuePlan};
+use crate::{Config, EndpointKey, EndpointPlan, Error, Event, GidPair, QpPlan, QueuePlan};
 
 /// Why a layout does not fit an iWARP device.
 const NO_RNR: &str = "an iWARP device cannot wait for receives (it has no RNR), so all queues must be per-peer ones (P), as in configs/iwarp.conf";
@@ -45,11 +45,14 @@ impl Port for Arc<EventChannel> {
 pub(crate) struct RdmaCmBackend {
     plan: Arc<QpPlan>,
     params: Params,
-    address: Address,
+    /// Where we listen.
+    listening: Listening,
+    /// RoCE: the addresses of endpoints over the network that both are on, ours and theirs.
+    ways: HashMap<EndpointKey, (IpAddr, SocketAddr)>,
     iwarp: bool,
     sets: QpSets,
     ids: HashMap<Token, HeldId>,
-    listener: Option<CmId>,
+    listeners: Vec<CmId>,
 }
 
 impl Backend for RdmaCmBackend {
@@ -70,38 +73,51 @@ impl Backend for RdmaCmBackend {
             return Err(Error::Plan(NO_RNR));
         }
         let port = EventChannel::create(plan.port.ctx.driver())?;
-        let (listener, socket) = listener::open(plan, params, &port)?;
+        let (listeners, sockets) = listener::open(plan, params, &port)?;
+        let (&socket, further) = sockets.split_first().ok_or(Error::Plan("it listens nowhere"))?;
         let address = Address { socket, incarnation: u32::try_from(seed >> 32).unwrap_or(1) };
-        log::debug!("rdmacm listens on {socket} of {}", plan.port.ctx.name());
+        let listening = Listening { address, further: further.to_vec() };
+        log::debug!("rdmacm listens on {sockets:?} of {}", plan.port.ctx.name());
+        let blob = listening.emit();
         let local = Local { name: query.me, address, layout, id_per_qp: iwarp };
         let backend = RdmaCmBackend {
             plan: plan.clone(),
             params: params.clone(),
-            address,
+            listening,
+            ways: HashMap::new(),
             iwarp,
             sets: QpSets::new(plan),
             ids: HashMap::new(),
-            listener: Some(listener),
+            listeners,
         };
-        Ok(Parts { backend, port, local, blob: address.emit().to_vec() })
+        Ok(Parts { backend, port, local, blob })
     }
 
     fn add_endpoint(&mut self, desk: Desk<'_, Self>, endpoint: EndpointPlan) -> Result<(), String> {
-        let EndpointPlan { key, peer, peer_blob, cts, .. } = endpoint;
-        let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
+        let EndpointPlan { key, peer, peer_blob, cts, gids, .. } = endpoint;
+        let theirs = Listening::parse(&peer_blob).map_err(|e| e.to_string())?;
         self.sets.add(key, cts);
-        desk.machine.add_endpoint(key, peer, address, desk.now);
+        if let Some(way) = gids.and_then(|gids| self.way(&theirs, gids)) {
+            log::debug!("rdmacm: {peer:?} is reached from {} at {}", way.0, way.1);
+            self.ways.insert(key, way);
+        }
+        desk.machine.add_endpoint(key, peer, theirs.address, desk.now);
         Ok(())
     }
 
     fn remove_endpoint(&mut self, key: EndpointKey) {
+        self.ways.remove(&key);
         self.sets.remove(key);
     }
 
     fn call(&mut self, desk: Desk<'_, Self>, call: Call) {
         let Desk { machine, port: channel, now, out } = desk;
         match call {
-            Call::Resolve { id, to } => self.resolve(machine, channel, id, to, now),
+            Call::Resolve { key, id, to } => {
+                let usual = (self.listening.address.socket.ip(), to.socket);
+                let way = self.ways.get(&key).copied().unwrap_or(usual);
+                self.resolve(machine, channel, id, way, now);
+            }
             Call::Route { id } => {
                 let patience = self.params.resolve_timeout;
                 self.call_id(machine, id, now, |held| held.id.resolve_route(patience));
@@ -153,7 +169,7 @@ impl Backend for RdmaCmBackend {
     }
 
     fn close(&mut self) {
-        self.listener = None;
+        self.listeners.clear();
     }
 }
 
@@ -183,17 +199,23 @@ impl RdmaCmBackend {
         self.ids.remove(&id);
     }
 
+    /// The addresses that are a pair of GIDs, if both sides listen there.
+    fn way(&self, theirs: &Listening, gids: GidPair) -> Option<(IpAddr, SocketAddr)> {
+        let ip = |gid: Gid| IpAddr::from(gid.0).to_canonical();
+        Some((self.listening.at(ip(gids.ours))?.ip(), theirs.at(ip(gids.theirs))?))
+    }
+
     fn resolve(
         &mut self,
         machine: &mut Machine,
         channel: &Arc<EventChannel>,
         id: Token,
-        to: Address,
+        (from, to): (IpAddr, SocketAddr),
         now: Instant,
     ) {
-        let from = SocketAddr::new(self.address.socket.ip(), 0);
+        let from = SocketAddr::new(from, 0);
         let made = CmId::create(channel, id).and_then(|made| {
-            made.resolve_addr(from, to.socket, self.params.resolve_timeout)?;
+            made.resolve_addr(from, to, self.params.resolve_timeout)?;
             Ok(made)
         });
         match made {

@@ -124,7 +124,7 @@ impl Protocol for RdmaCm {
         let now = world.net.now;
         let manager = &mut world.processes[me].own.manager;
         match call {
-            Call::Resolve { id, to } => manager.resolve(id, manager_of(&to), to.socket.port()),
+            Call::Resolve { id, to, .. } => manager.resolve(id, manager_of(&to), to.socket.port()),
             Call::Route { id } => manager.route(id),
             Call::Connect { id, hello } => manager.connect(id, private_data(&hello), now),
             Call::Accept { id, hello } => manager.accept(id, private_data(&hello), now),

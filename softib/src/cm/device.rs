@@ -7,8 +7,10 @@
 use super::world::{Verbs, World};
 use crate::driver_table;
 use crate::errno::Errno;
-use crate::fabric::{self, LinkLayer};
+use crate::fabric::{self, LinkLayer, PortAddress};
+use crate::shm::card::GID_ROWS;
 use rdma_sys::*;
+use std::net::SocketAddr;
 
 /// The one port there is.
 pub const PORT: u8 = 1;
@@ -121,19 +123,32 @@ pub fn default_xrcd(world: &mut World, context: *mut ibv_context) -> Result<*mut
     Ok(xrcd)
 }
 
-/// The port and its first GID.
-pub fn port(context: *mut ibv_context) -> Result<(ibv_port_attr, [u8; 16]), Errno> {
-    let (mut port, mut gid) = (ibv_port_attr::default(), ibv_gid { raw: [0; 16] });
-    // SAFETY: an open context of ours, and room for the answers.
-    let codes = unsafe {
-        let table = driver_table();
-        ((table.query_port)(context, PORT, &mut port), (table.query_gid)(context, PORT, 0, &mut gid))
-    };
-    match codes {
-        // SAFETY: all bit patterns are valid for the raw bytes.
-        (0, 0) => Ok((port, unsafe { gid.raw })),
+/// The port, and the GID in a row of its table.
+pub fn port(context: *mut ibv_context, row: u8) -> Result<(ibv_port_attr, [u8; 16]), Errno> {
+    let mut port = ibv_port_attr::default();
+    // SAFETY: an open context of ours, and room for the answer.
+    match unsafe { (driver_table().query_port)(context, PORT, &mut port) } {
+        0 => Ok((port, gid(context, row).ok_or(Errno::NODEV)?)),
         _ => Err(Errno::NODEV),
     }
+}
+
+fn gid(context: *mut ibv_context, row: u8) -> Option<[u8; 16]> {
+    let mut gid = ibv_gid { raw: [0; 16] };
+    // SAFETY: an open context of ours, and room for the answer.
+    let code = unsafe { (driver_table().query_gid)(context, PORT, row.into(), &mut gid) };
+    // SAFETY: all bit patterns are valid for the raw bytes, which are zeroes if the call has failed.
+    (code == 0).then_some(unsafe { gid.raw })
+}
+
+/// The row of RoCE v2 that holds an address which the settings give the port; the first row for all others, which are the host's.
+pub fn row_of(context: *mut ibv_context, address: Option<SocketAddr>) -> u8 {
+    let Some(ip) = address.map(|address| address.ip()).filter(|ip| fabric::has_address(*ip)) else {
+        return 0;
+    };
+    let wanted = PortAddress { ip, prefix: None }.gid().octets();
+    let is_it = |row: &u8| gid(context, *row) == Some(wanted);
+    (0..GID_ROWS as u8).rev().find(is_it).unwrap_or(0)
 }
 
 /// Whether this process' port is an iWARP one.

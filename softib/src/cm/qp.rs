@@ -25,7 +25,7 @@ const ACCESS: u32 =
 pub fn fresh_side(id: &Id) -> Side {
     // SAFETY: our own struct.
     let (context, qp_type) = unsafe { ((*id.c()).verbs, (*id.c()).qp_type) };
-    let (port, gid) = device::port(context).unwrap_or_default();
+    let (port, gid) = device::port(context, device::row_of(context, id.local)).unwrap_or_default();
     // The standard library's hash keys are random, and another one each time.
     let psn = RandomState::new().hash_one(id.c() as usize) as u32 & 0xff_ffff;
     Side {
@@ -43,7 +43,7 @@ pub fn fresh_side(id: &Id) -> Side {
 fn is_ethernet(id: &Id) -> bool {
     // SAFETY: our own struct.
     let context = unsafe { (*id.c()).verbs };
-    device::port(context).is_ok_and(|(port, _)| port.link_layer == IBV_LINK_LAYER_ETHERNET)
+    device::port(context, 0).is_ok_and(|(port, _)| port.link_layer == IBV_LINK_LAYER_ETHERNET)
 }
 
 /// The way to the peer.
@@ -116,6 +116,8 @@ fn init(attr: &mut ibv_qp_attr, qp_type: u32) -> u32 {
 fn ready_to_receive(attr: &mut ibv_qp_attr, id: &Id, qp_type: u32) -> Result<u32, Errno> {
     let theirs = id.theirs.as_ref().ok_or(Errno::INVAL)?;
     attr.ah_attr = path(theirs, is_ethernet(id));
+    // SAFETY: our own struct.
+    attr.ah_attr.grh.sgid_index = device::row_of(unsafe { (*id.c()).verbs }, id.local);
     attr.path_mtu = u32::from(theirs.mtu.min(id.ours.mtu.max(1)));
     (attr.dest_qp_num, attr.rq_psn) = (theirs.qpn, theirs.psn);
     let path = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;

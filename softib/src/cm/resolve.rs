@@ -14,7 +14,7 @@ impl World {
         if id.state != State::Idle || id.reservation.is_some() {
             return Err(Errno::INVAL);
         }
-        if !to.ip().is_unspecified() && !address::is_local(to.ip()) {
+        if !to.ip().is_unspecified() && !address::is_ours(to.ip()) {
             return Err(Errno(libc::EADDRNOTAVAIL));
         }
         let reservation = Reservation::take(to, id.space, id.only_v6, id.reuse)?;
@@ -36,7 +36,8 @@ impl World {
             return Err(Errno::INVAL);
         }
         let group = to.ip().is_multicast();
-        if !group && !address::is_local(to.ip()) {
+        let source = from.or(self.id(key)?.local).map(|from| from.ip());
+        if !group && !address::is_reached(source, to.ip()) {
             self.tell(key, RDMA_CM_EVENT_ADDR_ERROR, -libc::EHOSTUNREACH);
             return Ok(());
         }

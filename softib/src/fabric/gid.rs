@@ -29,6 +29,13 @@ impl PortAddress {
         }
     }
 
+    /// Whether another address is on its network.
+    pub fn shares(&self, other: IpAddr) -> bool {
+        let bits = |ip| u128::from(PortAddress { ip, prefix: None }.gid());
+        let host = 128_u32.saturating_sub(self.net().into());
+        (bits(self.ip) ^ bits(other)).checked_shr(host).unwrap_or(0) == 0
+    }
+
     /// How many bits of the GID are its network; 0 if that is not said.
     pub fn net(&self) -> u8 {
         let before = if self.ip.is_ipv4() { MAPPED } else { 0 };
@@ -95,6 +102,15 @@ mod tests {
     use super::*;
 
     const GUID: [u8; 8] = [2, 0, 0, 0, 0, 0, 0, 9];
+
+    #[test]
+    fn addresses_share_a_network_if_its_bits_are_theirs() {
+        let at = |ip: &str, prefix| PortAddress { ip: ip.parse().unwrap(), prefix: Some(prefix) };
+        let shares = |own: PortAddress, other: &str| own.shares(other.parse().unwrap());
+        assert!(shares(at("10.1.0.7", 24), "10.1.0.9") && !shares(at("10.1.0.7", 24), "10.1.1.7"));
+        assert!(shares(at("fd00::7", 64), "fd00::9") && !shares(at("fd00::7", 64), "fd00:0:0:1::7"));
+        assert!(!shares(at("10.1.0.7", 24), "fd00::7"));
+    }
 
     #[test]
     fn an_address_with_its_network_takes_the_place_of_the_loopback_address() {

@@ -176,6 +176,24 @@ pub fn prefix_of(address: IpAddr) -> Option<u8> {
     settings.gids.iter().flatten().find(|known| known.ip == address)?.prefix
 }
 
+/// Whether the settings give the first port this address.
+pub fn has_address(address: IpAddr) -> bool {
+    of_first_port(address).is_some()
+}
+
+fn of_first_port(address: IpAddr) -> Option<PortAddress> {
+    let settings = settings().ok()?;
+    settings.gids.first()?.iter().find(|known| known.ip == address).copied()
+}
+
+/// Whether `to` can be reached from `from`, an address that the settings give the first port: it is on the same network, or there is a
+/// router.
+pub fn leads(from: IpAddr, to: IpAddr) -> bool {
+    let routed = settings().is_ok_and(|settings| settings.router) && from.is_ipv4() == to.is_ipv4();
+    let on_network = |own: PortAddress| routed || own.prefix.is_none() || own.shares(to);
+    of_first_port(from).is_some_and(on_network)
+}
+
 /// Port `at` of all, of node `number`. Each has addresses of its own, and those that the settings add to it. With a router between
 /// networks they are as good as one.
 fn card_of(settings: &Settings, number: u16, at: usize) -> Card {

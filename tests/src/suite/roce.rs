@@ -20,6 +20,8 @@ struct Meeting {
     variables: &'static [(&'static str, &'static str)],
     /// Port, GID here, GID there.
     said: &'static [(&'static str, &'static str, &'static str)],
+    /// With rdmacm: address here, address there.
+    reached: &'static [(&'static str, &'static str)],
 }
 
 const OVER_XRC: &[(&str, &str)] = &[("btl_oxib_receive_queues", "X,128,256:X,65536,64")];
@@ -33,7 +35,9 @@ const BY_PAIRS: &[(&str, &str, &str)] = &[
     ("1", "::ffff:10.3.0.3", "::ffff:10.3.0.2"),
 ];
 
-const MEETINGS: [Meeting; 6] = [
+const OVER_RDMACM: &[(&str, &str)] = &[("btl_oxib_cpc_include", "rdmacm")];
+
+const MEETINGS: [Meeting; 7] = [
     Meeting {
         what: "RoCE ports meet over the network that both are on, wherever its GID stands in their tables",
         ports: "1",
@@ -41,6 +45,7 @@ const MEETINGS: [Meeting; 6] = [
         parameters: &[],
         variables: &[],
         said: &[("1", "::ffff:10.1.0.1", "::ffff:10.1.0.2"), ("1", "::ffff:10.1.0.2", "::ffff:10.1.0.1")],
+        reached: &[],
     },
     Meeting {
         what: "a RoCE port has another GID for each peer where each pair shares another network",
@@ -49,6 +54,7 @@ const MEETINGS: [Meeting; 6] = [
         parameters: &[],
         variables: &[],
         said: BY_PAIRS,
+        reached: &[],
     },
     Meeting {
         what: "a RoCE port has another GID for each peer over X queues, too",
@@ -57,6 +63,16 @@ const MEETINGS: [Meeting; 6] = [
         parameters: OVER_XRC,
         variables: &[],
         said: BY_PAIRS,
+        reached: &[],
+    },
+    Meeting {
+        what: "a RoCE port has another address for each peer with rdmacm, too",
+        ports: "1",
+        gids: TRIANGLE,
+        parameters: OVER_RDMACM,
+        variables: &[],
+        said: BY_PAIRS,
+        reached: &[("10.1.0.1", "10.1.0.2"), ("10.2.0.1", "10.2.0.3"), ("10.3.0.3", "10.3.0.2")],
     },
     Meeting {
         what: "two RoCE ports each, with crossed networks, are paired network by network",
@@ -70,6 +86,7 @@ const MEETINGS: [Meeting; 6] = [
             ("1", "::ffff:10.2.0.2", "::ffff:10.2.0.1"),
             ("2", "::ffff:10.1.0.2", "::ffff:10.1.0.1"),
         ],
+        reached: &[],
     },
     Meeting {
         what: "RoCE ports of which only one has an IPv4 address meet over link-local GIDs",
@@ -78,6 +95,7 @@ const MEETINGS: [Meeting; 6] = [
         parameters: &[],
         variables: &[],
         said: &[("1", "fe80::", "fe80::")],
+        reached: &[],
     },
     Meeting {
         what: "RoCE ports without a common network use their best GIDs, for there may be a router",
@@ -86,6 +104,7 @@ const MEETINGS: [Meeting; 6] = [
         parameters: &[],
         variables: &[("SOFTIB_ROUTER", "1")],
         said: &[("1", "::ffff:10.1.0.1", "::ffff:10.2.0.2"), ("1", "::ffff:10.2.0.2", "::ffff:10.1.0.1")],
+        reached: &[],
     },
 ];
 
@@ -107,10 +126,18 @@ fn meet(setting: &Setting, meeting: &Meeting) -> Result<()> {
     let job = meeting.parameters.iter().fold(job, |job, (name, value)| job.parameter(name, value));
     let job = meeting.variables.iter().fold(job, |job, (name, value)| job.variable(name, value));
     let finished = passes(&job, "sendrecv", SECONDS)?;
-    match meeting.said.iter().find(|words| !says(&finished, words)) {
+    let unsaid =
+        meeting.said.iter().filter(|words| !says(&finished, words)).map(|words| format!("{words:?}"));
+    let unreached =
+        meeting.reached.iter().filter(|way| !reaches(&finished, way)).map(|way| format!("{way:?}"));
+    match unsaid.chain(unreached).next() {
         None => Ok(()),
-        Some(missing) => Err(Failure(format!("{missing:?} is not said:\n{}", finished.output))),
+        Some(missing) => Err(Failure(format!("{missing} is not said:\n{}", finished.output))),
     }
+}
+
+fn reaches(finished: &Finished, (from, to): &(&str, &str)) -> bool {
+    finished.output.contains(&format!("is reached from {from} at {to}:"))
 }
 
 fn says(finished: &Finished, (port, here, there): &(&str, &str, &str)) -> bool {

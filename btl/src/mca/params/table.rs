@@ -211,7 +211,8 @@ pub static ROWS: &[Row] = &[
         default: "",
         level: 5,
         scope: Scope::Local,
-        help: "IP address, version 4 or 6, that rdmacm listens on and connects from; empty: the first that the port has",
+        help: "IP address, version 4 or 6, that rdmacm listens on and connects from; empty: the first that the port has, on \
+               RoCE all that are in its GID table",
         apply: |params, value| {
             let text = value.text();
             let parse = |text: &str| {

@@ -13,8 +13,8 @@ pub use crate::event::First;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Make an id of this name and resolve the peer's address.
-    Resolve { id: Token, to: Address },
+    /// Make an id of this name and resolve the address of the endpoint's peer.
+    Resolve { key: EndpointKey, id: Token, to: Address },
     /// Resolve the route.
     Route { id: Token },
     /// Make the endpoint's QPs, in INIT, and answer with `qps_created`. On iWARP new ones for each try.

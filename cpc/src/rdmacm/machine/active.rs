@@ -34,9 +34,9 @@ impl Machine {
         self.take_id(slot, id);
         let link = &mut self.links[slot];
         link.state = State::Resolving;
-        let to = link.address;
+        let (key, to) = (link.key, link.address);
         self.set_deadline(slot, Some(now + self.params.resolve_timeout));
-        self.call(Call::Resolve { id, to });
+        self.call(Call::Resolve { key, id, to });
     }
 
     pub(super) fn route(&mut self, slot: usize, now: Instant) {

@@ -28,7 +28,7 @@ impl Machine {
             return self.connected(slot, State::Connected { remote });
         }
         let link = &mut self.links[slot];
-        let to = link.address;
+        let (key, to) = (link.key, link.address);
         link.streams = vec![Stream::default(); remote.as_slice().len() - 1];
         link.state = State::Joining { remote, role };
         self.set_deadline(slot, Some(now + self.params.connect_timeout));
@@ -36,7 +36,7 @@ impl Machine {
             for queue in 1..remote.as_slice().len() {
                 let id = self.draw_id();
                 self.take_stream(slot, queue, id);
-                self.call(Call::Resolve { id, to });
+                self.call(Call::Resolve { key, id, to });
             }
         }
         self.join_if_all_up(slot, now);
