@@ -110,11 +110,15 @@ impl QpPlan {
 }
 
 impl PortPlan {
-    /// The row of a GID of ours; of one that is none, which a peer may have named, the port's.
     fn row_of(&self, gid: Option<Gid>) -> u8 {
-        let further = self.further_gids.iter().find(|(_, known)| Some(*known) == gid);
-        further.map_or(self.gid_index, |(row, _)| *row)
+        row_of(self.gid_index, &self.further_gids, gid)
     }
+}
+
+/// The row of a GID of ours; of one that is none, which a peer may have named, the port's own.
+fn row_of(own: u8, further: &[(u8, Gid)], gid: Option<Gid>) -> u8 {
+    let further = further.iter().find(|(_, known)| Some(*known) == gid);
+    further.map_or(own, |(row, _)| *row)
 }
 
 /// Hop limit of packets with a global routing header: any router may pass them on.
@@ -187,6 +191,13 @@ mod tests {
 
     fn gid(subnet: u8, port: u8) -> Gid {
         Gid(std::array::from_fn(|i| if i < 8 { subnet } else { port }))
+    }
+
+    #[test]
+    fn a_connection_starts_from_the_row_of_its_gid_and_from_the_ports_own_if_that_is_none() {
+        let further = [(5, gid(5, 5)), (7, gid(7, 7))];
+        let rows = [Some(gid(7, 7)), Some(gid(3, 3)), Some(gid(9, 9)), None];
+        assert_eq!(rows.map(|gid| row_of(3, &further, gid)), [7, 3, 3, 3]);
     }
 
     #[test]
