@@ -90,7 +90,7 @@ fn register_component() -> c_int {
             log::error!("open mpi refused the registration of parameters with status {status}");
             return status;
         }
-        // SAFETY: as above.
+        // SAFETY: this is the register callback of that component, in which variables are declared.
         if let Err(status) = unsafe { counters::register(&base, (&raw const mca_btl_oxib_component).cast()) }
         {
             log::warn!(

@@ -150,7 +150,7 @@ impl<W: Request, const N: usize> Chain<W, N> {
             // SAFETY: the place is behind those that were posted and was below `len`: its buffer has
             // not been read out.
             let (wr, buf) = unsafe { self.read(at) };
-            // SAFETY: as above; the piece is plain data.
+            // SAFETY: the place was below `len`, so its piece is initialised; it is plain data.
             let length = unsafe { self.sges[at].assume_init_ref().length };
             // There is room: it comes from further behind.
             let kept = self.push(wr, buf, length);

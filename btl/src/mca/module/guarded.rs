@@ -1,7 +1,7 @@
 //! The state behind the module's lock.
 //!
-//! The lock is taken only while Open MPI uses threads. Whoever has something to do waits for it; a
-//! thread that only looks around does not, and leaves it to the others: it comes again at once, and
+//! The lock is taken only while Open MPI uses threads. A thread that has something to do waits for it; one
+//! that only looks around does not, and leaves it to the others: it comes again at once, and
 //! would have the lock most of the time. A panic may leave half a change behind: what
 //! it leaves is given up, not used, with or without threads. So the lock's own poison says nothing
 //! that the state does not.

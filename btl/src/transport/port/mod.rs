@@ -8,7 +8,7 @@ pub(super) mod depth;
 /// Which device and port a transport runs on.
 pub mod device;
 mod domain;
-/// What of the completion queues is reserved for whom.
+/// Entries of the completion queues that connections have reserved.
 pub mod entries;
 /// What the device tells.
 pub mod events;
