@@ -64,6 +64,8 @@ pub fn segment_dir() -> String {
     shm::folder::configured().to_string_lossy().into_owned()
 }
 
+#[doc(hidden)]
+pub use engine::bias;
 pub use engine::{check_address_space, reserve, stats};
 pub use objects::world::Stats;
 pub use reason::{Carrier, carry_reasons, mute_reasons, take_reason};

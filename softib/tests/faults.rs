@@ -22,6 +22,9 @@ fn child_main() {
         "switched" => switched(),
         "killed" => killed(),
         "calls" => calls(),
+        "data path" => data_path(),
+        "steps" => steps(),
+        "every name" => every_name(),
         "refuses" => refuses(),
         "off" => off(),
         "events" => events(),
@@ -320,6 +323,126 @@ fn calls() {
 #[test]
 fn the_control_calls_that_were_named_fail_once() {
     with("calls", "fail=create_cq:2:ENOMEM,fail=modify_qp:1:EIO");
+}
+
+/// Each refuses its list once, and names its first request.
+fn data_path() {
+    let dev = Dev::open();
+    let (a, b, buf) = pair(&dev, 7);
+    let (mut sge, mut wr) = (buf.sge(0, 8), ibv_recv_wr::default());
+    (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
+    let mut bad = std::ptr::null_mut();
+    assert_eq!(unsafe { ibv_post_recv(b.qp, &raw mut wr, &raw mut bad) }, libc::EINVAL);
+    assert_eq!(bad, &raw mut wr);
+    assert_eq!((a.send(1, &[buf.sge(0, 8)]), a.send(2, &[buf.sge(0, 8)])), (libc::ENOMEM, 0));
+    assert_eq!(unsafe { ibv_poll_cq(a.cq, 1, &mut ibv_wc::default()) }, -1);
+    assert_eq!(a.wait().wr_id, 2);
+    assert_eq!(softib::faults::counts().calls, 3);
+    let calls = softib::faults::calls();
+    assert!(calls.contains(&("post_send", 2)) && calls.contains(&("post_recv", 17)), "{calls:?}");
+}
+
+#[test]
+fn requests_and_polls_that_were_named_fail_once() {
+    with("data path", "fail=post_recv:17:EINVAL,fail=post_send:1:ENOMEM,fail=poll_cq:1:EIO");
+}
+
+/// Says a word after each step.
+fn steps() {
+    let dev = Dev::open();
+    let (path, buf) = (Path::default(), dev.buf(64));
+    let (a, b, ud) =
+        (dev.qp(IBV_QPT_RC, dev.cq(4)), dev.qp(IBV_QPT_RC, dev.cq(4)), dev.qp(IBV_QPT_UD, dev.cq(4)));
+    let mut said = 0;
+    let mut done = || {
+        said += 1;
+        say(&[said]);
+    };
+    ud.ready_ud(QKEY);
+    assert_eq!(ud.datagram(0, &[buf.sge(0, 8)], dev.ah(), (ud.num(), QKEY)), 0);
+    done();
+    for (qp, other) in [(&a, &b), (&b, &a)] {
+        qp.init(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+        done();
+        qp.rtr(other.num(), &path);
+        done();
+        qp.rts(&path);
+        done();
+    }
+    assert_eq!(b.recv(1, &[buf.sge(0, 8)]), 0);
+    done();
+    assert_eq!(a.send(1, &[buf.sge(0, 8)]), 0);
+    done();
+    for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
+        assert_eq!(a.rdma(2, opcode, buf.sge(0, 8), buf.addr() + 32, buf.key()), 0);
+        done();
+    }
+    assert_eq!(a.to_state(IBV_QPS_ERR), 0);
+    done();
+    a.destroy();
+    done();
+}
+
+/// What had been done when the process killed itself.
+const STEPS: [(&str, u64); 19] = [
+    ("create_qp:2", 0),
+    ("modify_qp:2", 0),
+    ("datagram:1", 0),
+    ("datagram_posted:1", 0),
+    ("to_init:1", 1),
+    ("to_rtr:1", 2),
+    ("to_rts:1", 3),
+    ("to_init:2", 4),
+    ("to_rts:2", 6),
+    ("recv:1", 7),
+    ("recv_posted:1", 7),
+    ("send:1", 8),
+    ("send_posted:1", 8),
+    ("post_send:2", 8),
+    ("write:1", 9),
+    ("write_posted:1", 9),
+    ("read:1", 10),
+    ("to_err:1", 11),
+    ("destroy_qp:1", 12),
+];
+
+#[test]
+fn a_process_kills_itself_at_the_step_that_was_named() {
+    for (step, done) in STEPS {
+        let folder = Folder::new("steps");
+        let plan = format!("kill={step}");
+        let environment = [("SOFTIB_FAULTS", plan.as_str()), ("SOFTIB_DIR", folder.path())];
+        let mut child = Child::start_with("steps", &environment);
+        let said = std::iter::from_fn(|| child.hear_or_end()).last();
+        assert_eq!(said.map_or(0, |words| words[0]), done, "{step}");
+    }
+    with("steps", "kill=to_init:3,kill=atomic:1,report");
+}
+
+/// The names that docs/softib.md lists are all there are.
+#[test]
+fn the_documented_calls_are_those_that_can_fail() {
+    let text = include_str!("../../docs/softib.md");
+    let part =
+        text.split("**Calls** that can fail").nth(1).unwrap().split("**Steps** at which").next().unwrap();
+    let quoted = part.split('`').skip(1).step_by(2).filter(|word| !word.starts_with("ibv_"));
+    let mut plan = String::new();
+    for name in quoted {
+        plan += &format!("fail={name}:1000000:EIO,");
+    }
+    let part = text.split("**Steps** at which").nth(1).unwrap().split("\n\n").nth(1).unwrap();
+    for name in part.split('`').skip(1).step_by(2).filter(|word| !word.starts_with("ibv_")) {
+        plan += &format!("kill={name}:1000000,");
+    }
+    with("every name", &(plan + "report"));
+}
+
+fn every_name() {
+    let plan: softib::faults::Plan = std::env::var("SOFTIB_FAULTS").unwrap().parse().unwrap();
+    let mut calls: Vec<_> = plan.fail.iter().map(|fault| fault.call).collect();
+    calls.dedup();
+    assert_eq!(calls.len(), softib::faults::Call::COUNT);
+    assert_eq!(plan.kill.len(), softib::faults::Step::COUNT);
 }
 
 fn refuses() {

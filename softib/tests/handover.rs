@@ -5,37 +5,15 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
+mod loom_words;
+
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use softib::shm::handover::{self, Word};
-
-struct W32(AtomicU32);
-struct W64(AtomicU64);
-
-macro_rules! word {
-    ($ours:ty, $value:ty) => {
-        impl Word<$value> for $ours {
-            fn load(&self, order: Ordering) -> $value {
-                self.0.load(order)
-            }
-            fn store(&self, value: $value, order: Ordering) {
-                self.0.store(value, order)
-            }
-            fn swap(&self, value: $value, order: Ordering) -> $value {
-                self.0.swap(value, order)
-            }
-            fn fetch_or(&self, value: $value, order: Ordering) -> $value {
-                self.0.fetch_or(value, order)
-            }
-        }
-    };
-}
-
-word!(W32, u32);
-word!(W64, u64);
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom_words::{W32, W64, full};
+use softib::shm::handover;
 
 struct Shared {
-    tag: AtomicU32,
+    tag: W32,
     /// The sequence number of the receiver's queue pair; it was open at 0.
     sequence: AtomicU32,
     watched: W32,
@@ -44,23 +22,18 @@ struct Shared {
 }
 
 fn shared(watched: u32) -> Arc<Shared> {
-    let (tag, watched) = (AtomicU32::new(0), W32(AtomicU32::new(watched)));
-    let sequence = AtomicU32::new(0);
-    Arc::new(Shared { tag, sequence, watched, bits: W64(AtomicU64::new(0)), bell: W32(AtomicU32::new(0)) })
-}
-
-fn full() {
-    fence(Ordering::SeqCst);
+    let (tag, watched, sequence) = (W32::new(0), W32::new(watched), AtomicU32::new(0));
+    Arc::new(Shared { tag, sequence, watched, bits: W64::new(0), bell: W32::new(0) })
 }
 
 /// Sends one message; true if it woke the device thread.
 fn send(shared: &Shared) -> bool {
-    shared.tag.store(1, Ordering::Release);
+    handover::mark(&shared.tag, 0);
     !handover::is_watched(&shared.watched, full) && handover::announce(&shared.bits, 1, &shared.bell, full)
 }
 
 fn arrived(shared: &Shared) -> bool {
-    shared.tag.load(Ordering::Acquire) == 1
+    handover::is_filled(&shared.tag, 0)
 }
 
 #[test]
@@ -94,7 +67,7 @@ fn a_message_sent_while_its_receiver_closes_is_taken_in_or_not_acknowledged() {
                 if shared.sequence.load(Ordering::Acquire) != 0 {
                     return false;
                 }
-                shared.tag.store(1, Ordering::Release);
+                handover::mark(&shared.tag, 0);
                 handover::is_watched(&shared.watched, full);
                 shared.sequence.load(Ordering::Acquire) == 0
             })
@@ -115,7 +88,7 @@ fn a_message_sent_while_the_application_takes_over_is_seen_by_its_polls() {
             let shared = shared.clone();
             loom::thread::spawn(move || send(&shared))
         };
-        shared.watched.store(1, Ordering::Relaxed);
+        shared.watched.0.store(1, Ordering::Relaxed);
         sender.join().unwrap();
         // From now on the application looks at the ring itself, whatever the sender saw.
         assert!(arrived(&shared));
@@ -125,7 +98,7 @@ fn a_message_sent_while_the_application_takes_over_is_seen_by_its_polls() {
 #[test]
 fn two_senders_wake_a_sleeper_once_and_both_are_found() {
     loom::model(|| {
-        let (bits, bell) = (Arc::new(W64(AtomicU64::new(0))), Arc::new(W32(AtomicU32::new(0))));
+        let (bits, bell) = (Arc::new(W64::new(0)), Arc::new(W32::new(0)));
         let senders = [1u64, 2].map(|ring| {
             let (bits, bell) = (bits.clone(), bell.clone());
             loom::thread::spawn(move || handover::announce(&*bits, ring, &*bell, full))
@@ -137,5 +110,45 @@ fn two_senders_wake_a_sleeper_once_and_both_are_found() {
         let left = handover::take(&*bits);
         assert_eq!(seen | left, 3);
         assert!(left == 0 || rung.contains(&true), "a mark was set and no thread was woken");
+    });
+}
+
+/// A ring of two cells, three messages, and payloads beside the tags: each is read whole, once, before its cell is used again.
+#[test]
+fn a_cell_is_not_written_again_before_it_has_been_read() {
+    struct Ring {
+        tags: [W32; 2],
+        payloads: [loom::cell::UnsafeCell<u32>; 2],
+        consumed: W64,
+    }
+    loom::model(|| {
+        let tags = [W32::new(0), W32::new(0)];
+        let payloads = [0, 0].map(loom::cell::UnsafeCell::new);
+        let ring = Arc::new(Ring { tags, payloads, consumed: W64::new(0) });
+        let sender = {
+            let ring = ring.clone();
+            loom::thread::spawn(move || {
+                for seq in 0..3_u32 {
+                    while u64::from(seq) - handover::consumed(&ring.consumed) >= 2 {
+                        loom::thread::yield_now();
+                    }
+                    let cell = seq as usize % 2;
+                    // SAFETY: loom reports an access of the other thread at the same time.
+                    ring.payloads[cell].with_mut(|at| unsafe { *at = 100 + seq });
+                    handover::mark(&ring.tags[cell], seq);
+                }
+            })
+        };
+        for seq in 0..3_u32 {
+            let cell = seq as usize % 2;
+            while !handover::is_filled(&ring.tags[cell], seq) {
+                loom::thread::yield_now();
+            }
+            // SAFETY: loom reports an access of the other thread at the same time.
+            let payload = ring.payloads[cell].with(|at| unsafe { *at });
+            assert_eq!(payload, 100 + seq);
+            handover::consume(&ring.consumed, u64::from(seq) + 1);
+        }
+        sender.join().unwrap();
     });
 }

@@ -71,7 +71,7 @@ impl Intruder {
             0 => (HEADER, 192),
             1 => (BELL, 192),
             2 => (ring_entry(ring), RING_ENTRY),
-            3 => (QP_TABLE, 16 * QP_ENTRY),
+            3 => (qp_entry(0), FIRST_QPS * QP_ENTRY),
             4 => (MR_TABLE, 16 * MR_ENTRY),
             5 => (HEAP, 4 * 4096),
             6 => (ring_data(ring) + CONTROL - 16 * CELL, 16 * CELL + 128),

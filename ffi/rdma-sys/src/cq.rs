@@ -58,6 +58,10 @@ pub union ibv_wc_imm {
     pub invalidated_rkey: u32,
 }
 
+/// The software device's `vendor_err` in a completion with `IBV_WC_RETRY_EXC_ERR`: the peer's process has ended. Those of adapters
+/// are small numbers.
+pub const VENDOR_ERR_PEER_HAS_ENDED: u32 = 0x656e_6465;
+
 /// A work completion. `imm` is an anonymous union in C. When `status` is not success only `wr_id`, `status`, `qp_num`
 /// and `vendor_err` are valid.
 #[repr(C)]

@@ -170,24 +170,6 @@ impl<W: Request, const N: usize> Drop for Chain<W, N> {
 pub struct RecvChain<const N: usize>(Chain<sys::ibv_recv_wr, N>);
 
 impl<const N: usize> RecvChain<N> {
-    /// A chain of none.
-    #[inline]
-    pub const fn new() -> RecvChain<N> {
-        RecvChain(Chain::new())
-    }
-
-    /// Receives that are not posted.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.0.len
-    }
-
-    /// There are none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.0.len == 0
-    }
-
     /// Appends a receive into a whole buffer.
     ///
     /// # Errors
@@ -197,11 +179,6 @@ impl<const N: usize> RecvChain<N> {
         let wr = sys::ibv_recv_wr { wr_id, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
         let length = buf.capacity();
         self.0.push(wr, buf, length)
-    }
-
-    /// Takes out the newest receive.
-    pub fn pop(&mut self) -> Option<(u64, Buf)> {
-        self.0.pop().map(|(wr, buf)| (wr.id(), buf))
     }
 
     /// Posts what is in the chain; what the device refuses stays in it.
@@ -234,24 +211,6 @@ pub enum Sent {
 pub struct SendChain<const N: usize>(Chain<sys::ibv_send_wr, N>);
 
 impl<const N: usize> SendChain<N> {
-    /// A chain of none.
-    #[inline]
-    pub const fn new() -> SendChain<N> {
-        SendChain(Chain::new())
-    }
-
-    /// Sends that are not posted.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.0.len
-    }
-
-    /// There are none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.0.len == 0
-    }
-
     /// Appends a send of the first `len` bytes of a buffer, to this SRQ over an XRC send queue pair; `inline`: the
     /// device copies it while it is posted.
     ///
@@ -269,11 +228,6 @@ impl<const N: usize> SendChain<N> {
         let wr = request(wr_id, null_mut(), sys::IBV_WR_SEND, flags);
         let (wr, len) = (srq.map_or(wr, |srq| address(wr, srq)), len.min(buf.capacity()));
         self.0.push(wr, buf, len)
-    }
-
-    /// Takes out the newest send.
-    pub fn pop(&mut self) -> Option<(u64, Buf)> {
-        self.0.pop().map(|(wr, buf)| (wr.id(), buf))
     }
 
     /// Posts what is in the chain; what the device refuses stays in it.
@@ -300,6 +254,31 @@ impl<const N: usize> SendChain<N> {
 
 macro_rules! chain {
     ($chain:ident) => {
+        impl<const N: usize> $chain<N> {
+            /// A chain of none.
+            #[inline]
+            pub const fn new() -> Self {
+                $chain(Chain::new())
+            }
+
+            /// Requests that are not posted.
+            #[inline]
+            pub fn len(&self) -> usize {
+                self.0.len
+            }
+
+            /// There are none.
+            #[inline]
+            pub fn is_empty(&self) -> bool {
+                self.0.len == 0
+            }
+
+            /// Takes out the newest request: its id and its buffer.
+            pub fn pop(&mut self) -> Option<(u64, Buf)> {
+                self.0.pop().map(|(wr, buf)| (wr.id(), buf))
+            }
+        }
+
         impl<const N: usize> Default for $chain<N> {
             fn default() -> Self {
                 Self::new()

@@ -92,12 +92,13 @@ impl Cq {
         };
         // SAFETY: the verb writes as many completions as it returns, from the front, no more than asked
         // for (ibv_poll_cq(3)); it is a C function, which no panic leaves.
-        unsafe { into.refill(poll) }.map_err(|code| self.broken(code))
+        unsafe { into.refill(poll) }.map_err(|_| self.broken())
     }
 
+    /// A negative count says that it is so, and not why (ibv_poll_cq(3)).
     #[cold]
-    fn broken(&self, code: c_int) -> Error {
-        Error::new("ibv_poll_cq", self.context.name(), code.saturating_neg())
+    fn broken(&self) -> Error {
+        Error::new("ibv_poll_cq", self.context.name(), libc::EIO)
     }
 
     /// The next completion (the next solicited one) is announced on the channel, once.

@@ -328,10 +328,7 @@ impl Qp {
     /// # Errors
     /// The queue is full, or the queue pair cannot send.
     pub fn post_empty_write(&self, wr_id: u64, flags: SendFlags) -> Result<(), Error> {
-        let nowhere = Remote { addr: 0, rkey: crate::RKey(0) };
-        let mut wr = rdma_request(RdmaOp::Write, wr_id, null_mut(), nowhere, flags);
-        wr.num_sge = 0;
-        self.post_checked(&mut wr)
+        self.post_checked(&mut empty_write(wr_id, flags))
     }
 
     /// Posts a request whose memory is named by keys only.
@@ -365,6 +362,14 @@ impl Drop for Qp {
         let code = unsafe { (self.pd.context().table().destroy_qp)(self.raw()) };
         leaked("ibv_destroy_qp", code, &self.num);
     }
+}
+
+/// A write of no bytes.
+pub(crate) fn empty_write(wr_id: u64, flags: SendFlags) -> sys::ibv_send_wr {
+    let nowhere = Remote { addr: 0, rkey: crate::RKey(0) };
+    let mut wr = rdma_request(RdmaOp::Write, wr_id, null_mut(), nowhere, flags);
+    wr.num_sge = 0;
+    wr
 }
 
 /// Where the value before an atomic comes: eight bytes.

@@ -114,6 +114,16 @@ impl Wc {
         }
     }
 
+    /// It failed because its connection is broken, which says nothing of the request: over another connection it may succeed. Not so
+    /// where the device knows that the peer's process has ended.
+    pub fn may_pass(&self) -> bool {
+        match self.status() {
+            WcStatus::RetryExc => self.0.vendor_err != sys::VENDOR_ERR_PEER_HAS_ENDED,
+            WcStatus::Flushed | WcStatus::RnrRetryExc | WcStatus::LocQpOp | WcStatus::Other(_) => true,
+            _ => false,
+        }
+    }
+
     /// What it was; look only if [`is_ok`](Self::is_ok).
     pub fn opcode(&self) -> WcOpcode {
         match self.0.opcode {

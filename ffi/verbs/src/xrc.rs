@@ -9,7 +9,7 @@
 use crate::error::{Error, check, leaked};
 use crate::pool::Buf;
 use crate::posted::Posted;
-use crate::qp::{Qp, atomic_piece};
+use crate::qp::{Qp, atomic_piece, empty_write};
 use crate::qp_attr::{self, Change, InitAttr, QpKind, QpState, RtrAttr};
 use crate::request::{
     AtomicOp, RdmaOp, Remote, SendFlags, Sge, address, atomic_request, rdma_request, request,
@@ -195,6 +195,15 @@ impl XrcSend<'_> {
     ) -> Result<(), Error> {
         let mut sge = sys::ibv_sge { addr: local.addr, length: local.len, lkey: local.lkey.0 };
         let mut wr = self.address(rdma_request(op, wr_id, &mut sge, remote, flags));
+        self.qp.post_checked(&mut wr)
+    }
+
+    /// As [`Qp::post_empty_write`]; it fails if the SRQ is gone.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn post_empty_write(self, wr_id: u64, flags: SendFlags) -> Result<(), Error> {
+        let mut wr = self.address(empty_write(wr_id, flags));
         self.qp.post_checked(&mut wr)
     }
 

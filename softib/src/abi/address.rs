@@ -50,6 +50,7 @@ pub unsafe fn destination(ah: *mut ibv_ah) -> Address {
 
 pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     guard(|| {
+        faults::fate(Call::DestroyAh)?;
         // SAFETY: made by create_ah, destroyed once by the rules of the API.
         let ah = unsafe { Box::from_raw(ah.cast::<Ah>()) };
         let mut state = engine()?.enter();

@@ -32,6 +32,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard(|| {
+        faults::fate(Call::DeallocPd)?;
         let (mut state, key) = (engine()?.enter(), pd_key(pd));
         if domain::is_parent(&state.w, pd) {
             return domain::dealloc_parent(&mut state, pd);
@@ -63,6 +64,7 @@ pub unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut 
 
 pub unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     guard(|| {
+        faults::fate(Call::DestroyCompChannel)?;
         let (mut state, key) = (engine()?.enter(), channel_key(channel));
         let found = state.w.channels.get(key).ok_or(Errno::INVAL)?;
         if found.users > 0 {
@@ -139,6 +141,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
 
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     guard(|| {
+        faults::fate(Call::DestroyCq)?;
         let key = cq_key(cq);
         let (delivered, async_delivered) = {
             let mut state = engine()?.enter();

@@ -6,7 +6,7 @@ use super::handle::{context_key, engine};
 use super::limits::{MAX_CQE, MAX_WR};
 use super::listing::{device_of, is_iwarp, number_of, put_name};
 use super::port::query_port_sized;
-use super::{cq_ex, memory, ops, poll, qp_ex, receive, shared_qp, xrc};
+use super::{cq_ex, faulty, memory, ops, poll, qp_ex, receive, shared_qp, xrc};
 use crate::datapath::iwarp;
 use crate::engine::{current, life};
 use crate::errno::Errno;
@@ -17,6 +17,7 @@ use crate::objects::work::MAX_SGE;
 use crate::objects::{CBox, zeroed};
 use crate::reason::{self, Cause};
 use crate::shm::layout::{GROUPS, MRS, QPS};
+use crate::shm::shortage;
 use crate::{clock, fabric, faults};
 use rdma_sys::*;
 use std::collections::VecDeque;
@@ -34,7 +35,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
 fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     reason::forget();
     command::command_file().and_then(|command| open_as(device, command)).map_err(|error| {
-        if reason::is_known(error) {
+        if reason::is_known(error) || reason::is_known(shortage::descriptors(error)) {
             return error;
         }
         let name = format_args!("{}{}", fabric::NAME, number_of(device).unwrap_or(0));
@@ -46,7 +47,7 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
 pub fn open_as(device: *mut ibv_device, command: File) -> Result<*mut ibv_context, Errno> {
     let number = number_of(device).ok_or(Errno::NODEV)?;
     let plan = faults::load()?;
-    faults::calls::arm_once(&plan);
+    faults::calls::arm_from_environment();
     faults::calls::fate(faults::Call::OpenDevice)?;
     let engine = life::open(plan)?;
     arena::prepare();
@@ -105,6 +106,9 @@ fn new_context(device: *mut ibv_device, async_fd: c_int, cmd_fd: c_int) -> verbs
     c.context.ops.post_send = Some(ops::post_send);
     c.context.ops.post_recv = Some(receive::post_recv);
     c.context.ops.post_srq_recv = Some(receive::post_srq_recv);
+    if faults::calls::touch_data_path() {
+        faulty::interpose(&mut c.context.ops);
+    }
     c
 }
 
@@ -121,6 +125,7 @@ pub fn configure(settings: fabric::Settings) -> Result<(), Errno> {
 
 pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     guard_minus(|| {
+        faults::calls::fate(faults::Call::CloseDevice)?;
         let key = context_key(context);
         {
             let mut state = engine()?.enter();
@@ -149,6 +154,7 @@ pub unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_
 }
 
 fn device_attr(device: usize) -> Result<ibv_device_attr, Errno> {
+    faults::calls::fate(faults::Call::QueryDevice)?;
     // Not from the engine: a fork child, which has none, may ask as well.
     let settings = fabric::settings().map_err(|_| Errno::INVAL)?;
     let (pkeys, ports) = (settings.pkeys.len(), settings.ports);

@@ -7,6 +7,7 @@
 use super::guard::{guard, guard_minus};
 use super::handle::{channel_key, context_key, engine};
 use crate::errno::Errno;
+use crate::faults::{Call, calls as faults};
 use crate::objects::events::{Event, Subject};
 use crate::objects::world::World;
 use rdma_sys::*;
@@ -27,6 +28,7 @@ pub unsafe extern "C" fn get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::GetCqEvent)?;
         // SAFETY: the program passes a channel of ours.
         let (fd, key) = unsafe { ((*channel).fd, channel_key(channel)) };
         let fired = loop {
@@ -130,6 +132,7 @@ pub fn forget(w: &mut World, context: usize, subject: Subject) {
 
 pub unsafe extern "C" fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::GetAsyncEvent)?;
         // SAFETY: the program passes a context of ours.
         let (fd, key) = unsafe { ((*context).async_fd, context_key(context)) };
         let next = loop {

@@ -3,6 +3,7 @@
 use super::guard::{guard, guard_ptr};
 use crate::errno::Errno;
 use crate::fabric;
+use crate::faults::{Call, calls as faults};
 use crate::objects::zeroed;
 use crate::shm::layout::PORTS;
 use rdma_sys::*;
@@ -64,6 +65,8 @@ type List = [*mut ibv_device; PORTS + 1];
 
 pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     guard_ptr(|| {
+        faults::arm_from_environment();
+        faults::fate(Call::GetDeviceList)?;
         // What cannot be understood is told when a device is opened.
         let devices = fabric::settings().map_or(1, |settings| settings.devices);
         let mut list: Box<List> = Box::new([std::ptr::null_mut(); PORTS + 1]);

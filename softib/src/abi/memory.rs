@@ -149,6 +149,7 @@ fn prefetch(pd: u32, advice: ibv_advise_mr_advice, sge: &ibv_sge) -> Result<(), 
 /// tried again.
 pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard(|| {
+        faults::fate(Call::DeregMr)?;
         // SAFETY: the program passes an MR of ours.
         let (key, pd) = unsafe { ((*mr).handle, pd_key((*mr).pd)) };
         {

@@ -14,7 +14,8 @@
 //! poll      poll, arm                             cq_ex    completions field by field
 //! xrc       XRC domains and SRQs                  shared_qp receive QPs that belong to a domain
 //! qp_ex     requests call by call                 extras   what few programs ask for
-//! device    contexts, queries                     table    the driver table
+//! faulty    the data path under a plan of faults  device   contexts, queries
+//! table     the driver table
 //! ```
 
 pub mod address;
@@ -23,6 +24,7 @@ pub mod create;
 pub mod device;
 pub mod event;
 pub mod extras;
+pub mod faulty;
 pub mod guard;
 pub mod handle;
 pub mod limits;

@@ -8,6 +8,7 @@ use crate::engine::Engine;
 use crate::engine::lock::{Owned, thread_id};
 use crate::engine::state::State;
 use crate::errno::Errno;
+use crate::faults::{Call, calls as faults};
 use crate::objects::cq::Armed;
 use rdma_sys::*;
 use std::ffi::c_int;
@@ -181,7 +182,10 @@ fn poll_queue(
 }
 
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    guard(|| arm(cq_key(cq), if solicited_only != 0 { Armed::Solicited } else { Armed::Any }))
+    guard(|| {
+        faults::fate(Call::ReqNotifyCq)?;
+        arm(cq_key(cq), if solicited_only != 0 { Armed::Solicited } else { Armed::Any })
+    })
 }
 
 fn arm(key: usize, armed: Armed) -> Result<(), Errno> {

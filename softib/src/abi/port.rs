@@ -6,6 +6,7 @@ use super::listing::device_of;
 use crate::errno::Errno;
 use crate::fabric::gid::kind;
 use crate::fabric::{LinkLayer, MAX_MESSAGE};
+use crate::faults::{Call, calls as faults};
 use crate::objects::world::World;
 use crate::shm::card;
 use rdma_sys::*;
@@ -50,6 +51,7 @@ fn place(w: &World, context: *mut ibv_context, num: u8) -> Result<u8, Errno> {
 }
 
 fn port_attr(context: *mut ibv_context, num: u8) -> Result<ibv_port_attr, Errno> {
+    faults::fate(Call::QueryPort)?;
     let state = engine()?.enter();
     Ok(attr_of(&state.w, place(&state.w, context, num)?))
 }
@@ -92,6 +94,7 @@ pub unsafe extern "C" fn query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::QueryGid)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         let state = engine()?.enter();
         let at = place(&state.w, context, port)?;
@@ -109,6 +112,7 @@ pub unsafe extern "C" fn query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::QueryPkey)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         let state = engine()?.enter();
         place(&state.w, context, port)?;
@@ -129,6 +133,7 @@ pub unsafe extern "C" fn query_gid_ex(
     size: usize,
 ) -> c_int {
     guard(|| {
+        faults::fate(Call::QueryGidEx)?;
         if flags != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }

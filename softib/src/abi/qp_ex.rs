@@ -6,12 +6,12 @@
 //!
 //! Between start and the end the queue pair belongs to one thread. Requests are collected here as the list that
 //! `ibv_post_send` would take; `wr_complete` posts all of them, or none and says what the first mistake was.
-//! Every queue pair has room for the extended struct; only `create_qp_ex` with send operations fills its functions in.
+//! Only queue pairs of `create_qp_ex` with send operations have the extended struct.
 
 use super::extras::binding;
 use super::guard::{guard, guard_ptr};
-use super::handle::engine;
-use super::queue::{check_init, create};
+use super::handle::{engine, qp_index};
+use super::queue::{Form, check_init, create};
 use super::{ops, shared_qp};
 use crate::errno::Errno;
 use crate::fabric::MAX_MESSAGE;
@@ -49,11 +49,12 @@ fn create_extended(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) ->
     let (qp_context, qp_type, sq_sig_all) = (init.qp_context, init.qp_type, init.sq_sig_all);
     let mut basic = ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
     check_init(&basic)?;
-    let qp = create(&mut engine()?.enter(), init.pd, &mut basic)?;
+    let form = if operations.is_some() { Form::Extended } else { Form::Plain };
+    let qp = create(&mut engine()?.enter(), init.pd, &mut basic, form)?;
     init.cap = basic.cap;
     if let Some(operations) = operations {
-        // SAFETY: create() hands out the first member of a QpEx, which the program has not been
-        // given yet.
+        // SAFETY: create() hands out the first member of a QpEx when it is asked for the extended form, and the program has not
+        // been given it yet.
         offer(unsafe { &mut *qp.cast::<QpEx>() }, operations);
     }
     Ok(qp)
@@ -77,7 +78,6 @@ fn offered(kind: u32) -> u64 {
 
 /// Fills in the functions of the operations asked for, and those to build with.
 fn offer(qp: &mut QpEx, operations: u64) {
-    qp.extended = true;
     let ex = &mut qp.ex;
     macro_rules! fill {
         ($($bit:ident => $name:ident),* $(,)?) => { $( if operations & $bit != 0 { ex.$name = Some($name); } )* };
@@ -105,8 +105,11 @@ fn offer(qp: &mut QpEx, operations: u64) {
 /// # Safety
 /// A live QP of this device.
 pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: every QP of ours is the beginning of a QpEx.
-    if unsafe { (*qp.cast::<QpEx>()).extended } { qp.cast() } else { std::ptr::null_mut() }
+    guard_ptr(|| {
+        let mut state = engine()?.enter();
+        let known = if shared_qp::handle_key(qp).is_none() { state.qps.get_mut(qp_index(qp)) } else { None };
+        Ok(known.and_then(|qp| qp.c.extended()).map_or(std::ptr::null_mut(), |c| c.cast()))
+    })
 }
 
 /// Runs `body` on the QP that a program passed to one of its functions.

@@ -12,9 +12,9 @@ use crate::datapath::iwarp;
 use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::fabric::address::Address;
-use crate::faults::{Call, calls as faults};
+use crate::faults::{Call, Step, calls as faults};
 use crate::objects::events::Subject;
-use crate::objects::extended::QpEx;
+use crate::objects::extended::{QpC, QpEx};
 use crate::objects::peer::{Link, Route};
 use crate::objects::qp::{Qp, Stream, Usual, number};
 use crate::objects::recvq::RecvQ;
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
         // SAFETY: the program passes valid pointers.
         let init = unsafe { &mut *init };
         check_init(init)?;
-        create(&mut engine()?.enter(), pd, init)
+        create(&mut engine()?.enter(), pd, init, Form::Plain)
     })
 }
 
@@ -63,8 +63,20 @@ pub fn check_init(init: &ibv_qp_init_attr) -> Result<(), Errno> {
     if fits && completes { Ok(()) } else { Err(Errno::INVAL) }
 }
 
+/// Which C struct a queue pair has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Plain,
+    Extended,
+}
+
 /// Makes a queue pair (ibv_create_qp(3)), in RESET, with what it was really given written to `init`.
-pub fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+pub fn create(
+    state: &mut State,
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    form: Form,
+) -> Result<*mut ibv_qp, Errno> {
     faults::fate(Call::CreateQp)?;
     let State { qps, w, .. } = state;
     if init.qp_type == IBV_QPT_XRC_SEND {
@@ -88,7 +100,7 @@ pub fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -
         return Err(Errno::OPNOTSUPP);
     }
     let (index, generation) = qps.reserve().ok_or(Errno::NOMEM)?;
-    match build(w, pd, init, index, generation) {
+    match build(w, pd, (init, form), index, generation) {
         Ok(qp) => {
             let pointer = qp.pointer();
             count(w, &qp, 1);
@@ -106,7 +118,7 @@ pub fn create(state: &mut State, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -
 fn build(
     w: &mut World,
     pd: *mut ibv_pd,
-    init: &mut ibv_qp_init_attr,
+    (init, form): (&mut ibv_qp_init_attr, Form),
     index: usize,
     generation: u32,
 ) -> Result<Box<Qp>, Errno> {
@@ -124,7 +136,10 @@ fn build(
     };
     init.cap = cap;
     let num = number(w.segment.slot, index);
-    let c = new_c(pd, init, num, index);
+    let c = match (new_c(pd, init, num, index), form) {
+        (c, Form::Plain) => QpC::Plain(CBox::new(c)),
+        (c, Form::Extended) => QpC::Extended(CBox::new(QpEx::new(c, init.cap))),
+    };
     // SAFETY: the program passes a PD of ours.
     let context = context_key(unsafe { (*pd).context });
     Ok(Box::new(Qp {
@@ -173,7 +188,7 @@ fn grant(asked: &ibv_qp_cap, no_receives: bool) -> ibv_qp_cap {
     }
 }
 
-fn new_c(pd: *mut ibv_pd, init: &ibv_qp_init_attr, num: u32, index: usize) -> CBox<QpEx> {
+fn new_c(pd: *mut ibv_pd, init: &ibv_qp_init_attr, num: u32, index: usize) -> ibv_qp {
     // SAFETY: ibv_qp is plain C data; zeroes are valid, also for its mutex and cond on Linux.
     let mut c: ibv_qp = unsafe { zeroed() };
     // SAFETY: the program passes a PD of ours.
@@ -181,7 +196,7 @@ fn new_c(pd: *mut ibv_pd, init: &ibv_qp_init_attr, num: u32, index: usize) -> CB
     (c.qp_context, c.pd, c.send_cq, c.recv_cq) = (init.qp_context, pd, init.send_cq, init.recv_cq);
     (c.srq, c.handle, c.qp_num) = (init.srq, index as u32, num);
     (c.state, c.qp_type) = (IBV_QPS_RESET, init.qp_type);
-    CBox::new(QpEx::new(c, init.cap))
+    c
 }
 
 /// Counts a QP in or out of everything it uses.
@@ -203,6 +218,8 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         // SAFETY: the program passes a valid pointer.
         let (attr, mask) = (unsafe { &*attr }, mask as u32);
         faults::fate(Call::ModifyQp)?;
+        // SAFETY: the program passes a QP of ours.
+        faults::reach(Step::of_change(unsafe { (*qp).qp_type }, mask, attr.qp_state));
         let engine = engine()?;
         let mut state = engine.enter();
         let State { qps, w, .. } = &mut *state;
@@ -408,6 +425,7 @@ pub unsafe extern "C" fn query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     guard(|| {
+        faults::fate(Call::QueryQp)?;
         let mut state = engine()?.enter();
         if let Some(handle) = shared_qp::handle_key(qp) {
             let (now, made) = shared_qp::query(&state.w, handle)?;
@@ -439,6 +457,7 @@ pub unsafe extern "C" fn query_qp(
 
 pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     guard(|| {
+        faults::fate(Call::DestroyQp)?;
         if let Some(handle) = shared_qp::handle_key(qp) {
             return shared_qp::destroy(qp, handle);
         }

@@ -10,8 +10,8 @@ use super::handle::{context_key, engine, use_context, xrcd_key};
 use super::values::{check_values, port_of, store};
 use crate::errno::Errno;
 use crate::fabric::address::Address;
+use crate::faults::{Call, calls as faults};
 use crate::objects::events::Subject;
-use crate::objects::extended::QpEx;
 use crate::objects::qp::number;
 use crate::objects::world::World;
 use crate::objects::xrc::Handle;
@@ -34,6 +34,7 @@ pub fn handle_key(qp: *mut ibv_qp) -> Option<usize> {
 
 /// Makes a receive queue pair; this process has the first handle of it.
 pub fn create_receive(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    faults::fate(Call::CreateQp)?;
     let foreign = !(init.send_cq.is_null() && init.recv_cq.is_null() && init.srq.is_null());
     let has = |bit: u32| init.comp_mask & bit != 0;
     let wrong = foreign || has(IBV_QP_INIT_ATTR_PD) || !has(IBV_QP_INIT_ATTR_XRCD) || init.xrcd.is_null();
@@ -59,6 +60,7 @@ pub unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_op
 }
 
 fn open(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Result<*mut ibv_qp, Errno> {
+    faults::fate(Call::OpenQp)?;
     const WANTED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
     if attr.comp_mask & !(WANTED | IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
         return Err(Errno::OPNOTSUPP);
@@ -108,7 +110,7 @@ fn insert(
     let context = context_key(c.context);
     let entry = w.xrc.handles.vacant_entry();
     c.handle = HANDLE | entry.key() as u32;
-    let c = CBox::new(QpEx::new(c, ibv_qp_cap::default()));
+    let c = CBox::new(c);
     let handle = Handle { c, context, xrcd: key, domain: domain_at, index, seen, async_events: 0 };
     let pointer = handle.pointer();
     entry.insert(handle);

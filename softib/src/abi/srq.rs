@@ -56,6 +56,7 @@ pub fn new_srq(w: &mut World, pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> 
 
 pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     guard(|| {
+        faults::fate(Call::ModifySrq)?;
         // SAFETY: the program passes a valid pointer.
         let (attr, mask) = (unsafe { *attr }, mask as u32);
         let mut state = engine()?.enter();
@@ -81,6 +82,7 @@ pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, 
 
 pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     guard(|| {
+        faults::fate(Call::QuerySrq)?;
         let state = engine()?.enter();
         let found = state.w.srqs.get(srq_key(srq)).ok_or(Errno::INVAL)?;
         let (max_wr, max_sge, srq_limit) = (found.queue.max_wr, found.queue.max_sge, found.limit);
@@ -92,6 +94,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     guard(|| {
+        faults::fate(Call::DestroySrq)?;
         let key = srq_key(srq);
         let delivered = {
             let mut state = engine()?.enter();

@@ -7,6 +7,7 @@ use super::srq::{new_srq, publish};
 use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::fabric::{self, LinkLayer};
+use crate::faults::{Call, calls as faults};
 use crate::objects::CBox;
 use crate::objects::qp::number;
 use crate::objects::world::World;
@@ -34,6 +35,7 @@ pub unsafe extern "C" fn open_xrcd(
 }
 
 fn open(context: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, Errno> {
+    faults::fate(Call::OpenXrcd)?;
     if fabric::link_layer() == LinkLayer::Iwarp {
         return Err(Errno::OPNOTSUPP);
     }
@@ -126,6 +128,7 @@ fn insert(w: &mut World, context: *mut ibv_context, domain: usize) -> Result<*mu
 
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     guard(|| {
+        faults::fate(Call::CloseXrcd)?;
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let key = xrcd_key(xrcd);
         let last = {
@@ -159,6 +162,7 @@ pub unsafe extern "C" fn create_srq_ex(
 }
 
 fn create_srq(context: *mut ibv_context, init: &mut ibv_srq_init_attr_ex) -> Result<*mut ibv_srq, Errno> {
+    faults::fate(Call::CreateSrq)?;
     const FOR_XRC: u32 = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     let has = |bits: u32| init.comp_mask & bits == bits;
     let kind = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
@@ -201,6 +205,7 @@ fn create_srq(context: *mut ibv_context, init: &mut ibv_srq_init_attr_ex) -> Res
 
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number_to: *mut u32) -> c_int {
     guard(|| {
+        faults::fate(Call::GetSrqNum)?;
         let state = engine()?.enter();
         let found = state.w.srqs.get(srq_key(srq)).ok_or(Errno::INVAL)?;
         let xrc = found.xrc.as_ref().ok_or(Errno::OPNOTSUPP)?;

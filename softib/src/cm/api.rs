@@ -7,6 +7,7 @@ use super::world::{ACKNOWLEDGED, CId, State, channel_key, id_key, world};
 use super::{address, channel, device, id, iwarp, limits, listen, qp, sync};
 use crate::abi::guard::{guard_minus, guard_ptr};
 use crate::errno::Errno;
+use crate::faults::{Call, calls as faults};
 use crate::shm::segment;
 use rdma_cm_sys::*;
 use rdma_sys::{ibv_pd, ibv_qp_attr, ibv_qp_init_attr};
@@ -15,6 +16,8 @@ use std::ptr::null_mut;
 
 pub unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channel {
     guard_ptr(|| {
+        faults::arm_from_environment();
+        faults::fate(Call::RdmaCreateEventChannel)?;
         // A process that only listens never opens the device, which sweeps as well.
         static SWEPT: std::sync::Once = std::sync::Once::new();
         SWEPT.call_once(|| segment::sweep(&segment::directory()));
@@ -40,6 +43,7 @@ pub unsafe extern "C" fn create_id(
     space: u32,
 ) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaCreateId)?;
         // SAFETY: null or a channel of ours by the rules of the API.
         let id = unsafe { id::make(channel, context, space, None)? };
         // SAFETY: the program passes a valid pointer.
@@ -62,6 +66,7 @@ pub unsafe extern "C" fn create_lasting_id(
 
 pub unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaDestroyId)?;
         // SAFETY: an id of ours by the rules of the API.
         destroy(unsafe { id_key(id)? })
     })
@@ -95,6 +100,7 @@ pub fn destroy(key: usize) -> Result<(), Errno> {
 
 pub unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, to: *mut libc::sockaddr) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaBindAddr)?;
         // SAFETY: an id of ours and an address by the rules of the API.
         let (key, to) = unsafe { (id_key(id)?, address::parse(to)?) };
         world().bind(key, to)
@@ -108,6 +114,7 @@ pub unsafe extern "C" fn resolve_addr(
     _timeout_ms: c_int,
 ) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaResolveAddr)?;
         // SAFETY: an id of ours and addresses by the rules of the API; the source may be null.
         let (key, to) = unsafe { (id_key(id)?, address::parse(to)?) };
         let from = if from.is_null() {
@@ -124,6 +131,7 @@ pub unsafe extern "C" fn resolve_addr(
 
 pub unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaResolveRoute)?;
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
         world().resolve_route(key)?;
@@ -161,6 +169,7 @@ fn side(base: Side, own: Option<u32>, param: &rdma_conn_param) -> Side {
 
 pub unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaConnect)?;
         // SAFETY: an id of ours by the rules of the API; the parameters are null or whole.
         let (key, param) = unsafe { (id_key(id)?, param.as_ref().copied().unwrap_or_default()) };
         let mut world = world();
@@ -177,6 +186,7 @@ pub unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_para
 
 pub unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaEstablish)?;
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
         world().establish(key)
@@ -185,6 +195,7 @@ pub unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
 
 pub unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaListen)?;
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
         let mut world = world();
@@ -198,6 +209,7 @@ pub unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
 
 pub unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaAccept)?;
         // SAFETY: an id of ours by the rules of the API; the parameters are null or whole.
         let (key, given) = unsafe { (id_key(id)?, param.as_ref().copied()) };
         let mut world = world();
@@ -228,6 +240,7 @@ pub unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param
 
 pub unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaReject)?;
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
         let mut world = world();
@@ -239,6 +252,7 @@ pub unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u
 
 pub unsafe extern "C" fn notify(id: *mut rdma_cm_id, event: u32) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaNotify)?;
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
         if event != rdma_sys::IBV_EVENT_COMM_EST {
@@ -250,6 +264,7 @@ pub unsafe extern "C" fn notify(id: *mut rdma_cm_id, event: u32) -> c_int {
 
 pub unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaDisconnect)?;
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
         let mut world = world();
@@ -269,6 +284,7 @@ pub unsafe extern "C" fn get_cm_event(
     to: *mut *mut rdma_cm_event,
 ) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaGetCmEvent)?;
         // SAFETY: a channel of ours by the rules of the API.
         let event = unsafe { channel::next_event(channel)? };
         // SAFETY: the program passes a valid pointer.
@@ -310,6 +326,7 @@ pub unsafe extern "C" fn set_option(
     len: usize,
 ) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaSetOption)?;
         // SAFETY: an id of ours by the rules of the API.
         let key = unsafe { id_key(id)? };
         let number = || match len {
@@ -347,6 +364,7 @@ pub unsafe extern "C" fn init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     guard_minus(|| {
+        faults::fate(Call::RdmaInitQpAttr)?;
         // SAFETY: an id of ours and pointers by the rules of the API.
         unsafe {
             let key = id_key(id)?;

@@ -245,9 +245,9 @@ fn conn_param(side: &Side, private: *const libc::c_void, len: u8) -> rdma_conn_p
 /// Ends a channel. The struct that its program has stays: a thread of it may be about to read from it.
 pub fn destroy(world: &mut World, key: usize) {
     if let Some(channel) = world.channels.try_remove(key) {
-        // SAFETY: alive until it is leaked right here.
+        // SAFETY: alive as long as the channel, which owns it.
         unsafe { (*channel.c.as_ptr()).key.store(GONE, Ordering::Relaxed) };
-        std::mem::forget(channel.c);
+        world.gone.push(channel.c);
     }
 }
 
@@ -256,7 +256,7 @@ pub fn destroy(world: &mut World, key: usize) {
 /// # Safety
 /// `channel` was made by [`create`]; it may have been destroyed.
 pub unsafe fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
-    // SAFETY: create() made the channel, as the caller says, and destroy() leaks its struct: it is
+    // SAFETY: create() made the channel, as the caller says, and destroy() keeps its struct: it is
     // alive even when the channel is gone.
     let key = || unsafe { channel_key(channel) };
     loop {

@@ -129,7 +129,7 @@ pub fn port(context: *mut ibv_context, row: u8) -> Result<(ibv_port_attr, [u8; 1
     // SAFETY: an open context of ours, and room for the answer.
     match unsafe { (driver_table().query_port)(context, PORT, &mut port) } {
         0 => Ok((port, gid(context, row).ok_or(Errno::NODEV)?)),
-        _ => Err(Errno::NODEV),
+        code => Err(Errno(code)),
     }
 }
 

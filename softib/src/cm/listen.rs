@@ -9,6 +9,8 @@ use crate::objects::CBox;
 use crate::shm::ports::Space;
 use rdma_cm_sys::*;
 use rdma_sys::{IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
+use std::ffi::c_void;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// A fresh id, and its index.
@@ -81,7 +83,8 @@ pub fn accept_all(world: &mut World, listener: usize) {
         match carrier::accept(socket.as_raw_fd()) {
             Ok(Some(socket)) => {
                 let embryo = world.embryos.insert(Embryo { socket, listener });
-                if world.watch_embryo(embryo).is_err() {
+                if let Err(error) = world.watch_embryo(embryo) {
+                    log::warn!("connection manager: a request can't be taken in: {error}");
                     drop(world.take_embryo(embryo));
                     continue;
                 }
@@ -142,18 +145,34 @@ impl World {
             self.ids.remove(key);
             return Err(error);
         }
+        let made = self.requested((key, listener), socket, request, (bound, context, datagram));
+        made.inspect_err(|_| {
+            self.abandon(key);
+            self.ids.try_remove(key);
+            device::close(self);
+        })
+    }
+
+    /// Fills the id of a request in, and tells the listener's program.
+    fn requested(
+        &mut self,
+        (key, listener): (usize, usize),
+        socket: OwnedFd,
+        request: Message,
+        (bound, context, datagram): (Option<SocketAddr>, *mut c_void, bool),
+    ) -> Result<(), Errno> {
         let side = request.side;
         let port = bound.map_or(0, |b| b.port());
         let id = self.id(key)?;
         // SAFETY: our own struct, not yet handed out.
         unsafe { (*id.c()).context = context };
-        (id.local, id.remote) = (Some(std::net::SocketAddr::new(request.to.ip(), port)), Some(request.from));
+        (id.local, id.remote) = (Some(SocketAddr::new(request.to.ip(), port)), Some(request.from));
         (id.socket, id.state, id.theirs) = (Some(socket), State::Requested, Some(side));
         // Until the program says otherwise, it is what the peer asks for.
         id.ours = Side {
             responder_resources: side.initiator_depth,
             initiator_depth: side.responder_resources,
-            ..qp::fresh_side(id)
+            ..qp::fresh_side(id)?
         };
         id.publish_addresses();
         self.watch_id(key)?;

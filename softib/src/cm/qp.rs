@@ -22,13 +22,16 @@ const ACCESS: u32 =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// What an id tells before its program has said anything: the port, and a PSN.
-pub fn fresh_side(id: &Id) -> Side {
+///
+/// # Errors
+/// The device does not tell.
+pub fn fresh_side(id: &Id) -> Result<Side, Errno> {
     // SAFETY: our own struct.
     let (context, qp_type) = unsafe { ((*id.c()).verbs, (*id.c()).qp_type) };
-    let (port, gid) = device::port(context, device::row_of(context, id.local)).unwrap_or_default();
+    let (port, gid) = device::port(context, device::row_of(context, id.local))?;
     // The standard library's hash keys are random, and another one each time.
     let psn = RandomState::new().hash_one(id.c() as usize) as u32 & 0xff_ffff;
-    Side {
+    Ok(Side {
         qp_type: qp_type as u8,
         mtu: port.active_mtu.clamp(IBV_MTU_256, IBV_MTU_4096) as u8,
         psn,
@@ -37,13 +40,13 @@ pub fn fresh_side(id: &Id) -> Side {
         qkey: if id.datagram { RDMA_UDP_QKEY } else { 0 },
         qpn: id.qp_num().unwrap_or(0),
         ..Side::default()
-    }
+    })
 }
 
-fn is_ethernet(id: &Id) -> bool {
+fn is_ethernet(id: &Id) -> Result<bool, Errno> {
     // SAFETY: our own struct.
     let context = unsafe { (*id.c()).verbs };
-    device::port(context, 0).is_ok_and(|(port, _)| port.link_layer == IBV_LINK_LAYER_ETHERNET)
+    Ok(device::port(context, 0)?.0.link_layer == IBV_LINK_LAYER_ETHERNET)
 }
 
 /// The way to the peer.
@@ -115,7 +118,7 @@ fn init(attr: &mut ibv_qp_attr, qp_type: u32) -> u32 {
 
 fn ready_to_receive(attr: &mut ibv_qp_attr, id: &Id, qp_type: u32) -> Result<u32, Errno> {
     let theirs = id.theirs.as_ref().ok_or(Errno::INVAL)?;
-    attr.ah_attr = path(theirs, is_ethernet(id));
+    attr.ah_attr = path(theirs, is_ethernet(id)?);
     // SAFETY: our own struct.
     attr.ah_attr.grh.sgid_index = device::row_of(unsafe { (*id.c()).verbs }, id.local);
     attr.path_mtu = u32::from(theirs.mtu.min(id.ours.mtu.max(1)));

@@ -54,8 +54,8 @@ impl World {
         if let Some(local) = id.local.filter(|local| local.ip().is_unspecified()) {
             id.local = Some(SocketAddr::new(to.ip(), local.port()));
         }
+        id.ours = qp::fresh_side(id)?;
         (id.remote, id.state) = (Some(to), State::AddressResolved);
-        id.ours = qp::fresh_side(id);
         id.publish_addresses();
         self.tell(key, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
         Ok(())

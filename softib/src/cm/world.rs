@@ -214,6 +214,8 @@ unsafe impl<T> Send for Verbs<T> {}
 #[derive(Debug)]
 pub struct World {
     pub channels: Slab<Channel>,
+    /// What programs have of the channels that they have destroyed: a thread of theirs may be about to read from one.
+    pub gone: Vec<CBox<CChannel>>,
     pub ids: Slab<Id>,
     pub embryos: Slab<Embryo>,
     pub device: Device,
@@ -221,6 +223,7 @@ pub struct World {
 
 static WORLD: Mutex<World> = Mutex::new(World {
     channels: Slab::new(),
+    gone: Vec::new(),
     ids: Slab::new(),
     embryos: Slab::new(),
     device: Device { context: None, users: 0, stays_open: false, pd: None, xrcd: None },

@@ -2,6 +2,7 @@
 
 use crate::objects::cq::Cqe;
 use crate::objects::events::Subject;
+use crate::objects::peer::Absent;
 use crate::objects::qp::{Ending, Qp, Stream};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::RecvQ;
@@ -117,11 +118,19 @@ impl Qp {
             wr_id: work.wr_id,
             status,
             opcode,
+            vendor_err: if status == IBV_WC_RETRY_EXC_ERR { self.why_silent(w) } else { 0 },
             byte_len: work.len,
             qp_num: self.num,
             ..Default::default()
         };
         self.complete_wc(w, wc, work.number);
+    }
+
+    /// What is known of a peer that does not answer.
+    #[cold]
+    fn why_silent(&self, w: &mut World) -> u32 {
+        let connected = self.link.as_ref().map(|link| w.peers.connected(link));
+        if matches!(connected, Some(Err(Absent::Gone))) { VENDOR_ERR_PEER_HAS_ENDED } else { 0 }
     }
 
     /// Completes the send request that was the `number`-th to be posted.

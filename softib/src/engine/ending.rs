@@ -32,8 +32,8 @@ impl State {
     }
 
     /// Makes queue pair `index` deaf, for its reset: what it has acknowledged is delivered, and nothing is flushed. Where
-    /// nothing is acknowledged its buffers are left alone: the program may have unmapped them, still registered, as UCX does
-    /// (its registration cache drops them later), which an adapter's pinned pages allow.
+    /// nothing is acknowledged its buffers are left alone: the program may have unmapped them, still registered (UCX
+    /// probably does: it has a registration cache), which an adapter's pinned pages allow.
     pub fn silence(&mut self, index: usize) {
         let State { qps, w, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };

@@ -41,6 +41,7 @@ pub(super) struct Hot {
 pub struct Inbound {
     pub(super) map: Arc<Map>,
     pub(super) inlets: Arc<Inlets>,
+    /// As far as they have been looked at: senders claim them from the first on.
     pub(super) rings: Vec<Option<RecvRing>>,
     pub(super) hot: Vec<Hot>,
     /// The one of them that the shortcut looks at next, or [`NO_RING`].
@@ -54,12 +55,10 @@ pub struct Inbound {
 impl Inbound {
     /// No ring known yet; the device thread owns progress.
     pub fn new(inlets: Arc<Inlets>, barrier: Barrier) -> Inbound {
-        let mut rings = Vec::new();
-        rings.resize_with(RINGS, || None);
         Inbound {
             map: inlets.tables().clone(),
             inlets,
-            rings,
+            rings: Vec::new(),
             hot: Vec::new(),
             turn: NO_RING,
             owner: Owner::Thread,
@@ -119,12 +118,15 @@ impl Inbound {
     /// A look at one word: false is the answer nearly always, and what an idle poll costs.
     #[inline]
     pub(super) fn may_hold(&self, index: usize) -> bool {
-        self.rings[index].as_ref().is_none_or(RecvRing::is_ready)
+        self.rings.get(index).and_then(Option::as_ref).is_none_or(RecvRing::is_ready)
     }
 
     #[inline]
     pub(super) fn ring(&mut self, index: usize) -> Option<&mut RecvRing> {
         let Inbound { rings, inlets, .. } = self;
+        if index >= rings.len() {
+            grow(rings, index)?;
+        }
         match rings.get_mut(index)? {
             Some(ring) => Some(ring),
             none => adopt(none, inlets, index),
@@ -139,7 +141,8 @@ impl Inbound {
 
     /// Who sends through a ring that has been adopted.
     pub fn sender(&self, index: usize) -> Option<(usize, u64)> {
-        self.rings[index].as_ref().map(|ring| (ring.slot, ring.incarnation))
+        let ring = self.rings.get(index)?.as_ref()?;
+        Some((ring.slot, ring.incarnation))
     }
 
     /// How many cells of the ring of this process have been taken in; None: it has sent nothing.
@@ -152,8 +155,14 @@ impl Inbound {
     pub fn remove(&mut self, index: usize) -> Option<RecvRing> {
         self.hot.retain(|hot| hot.ring != index);
         self.restart_turns();
-        self.rings[index].take()
+        self.rings.get_mut(index)?.take()
     }
+}
+
+/// Makes room for the ring of that index. None: there is no such ring.
+#[cold]
+fn grow(rings: &mut Vec<Option<RecvRing>>, index: usize) -> Option<()> {
+    (index < RINGS).then(|| rings.resize_with(index + 1, || None))
 }
 
 /// Words of the bitmap that can have a bit set; they are one cache line in all.

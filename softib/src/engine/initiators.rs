@@ -3,8 +3,7 @@
 use super::Engine;
 use crate::errno::Errno;
 use crate::shm::layout::{R_HAZARD, ring_entry};
-use crate::shm::ring;
-use std::sync::atomic::Ordering;
+use crate::shm::{keyed, ring};
 use std::time::{Duration, Instant};
 
 /// An initiator works on a region for as long as a copy takes; only one that is stopped in the middle of it takes longer.
@@ -18,7 +17,7 @@ pub fn wait_for_initiators(engine: &Engine, key: u32) -> Result<(), Errno> {
     for ring in 0..ring::limit(&map) {
         let Some((slot, incarnation)) = ring::sender(&map, ring) else { continue };
         let mut looks = 0u32;
-        while map.u32(ring_entry(ring) + R_HAZARD).load(Ordering::Acquire) == key {
+        while keyed::is_used(map.u32(ring_entry(ring) + R_HAZARD), key) {
             std::thread::yield_now();
             looks += 1;
             if !looks.is_multiple_of(1024) {

@@ -15,6 +15,7 @@
 //! another.
 
 use crate::engine::barrier::Barrier;
+use crate::engine::bias::{enter, evict};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
@@ -131,14 +132,8 @@ impl<T> Lock<T> {
         if cell.thread.load(Ordering::Relaxed) != me {
             return None;
         }
-        cell.inside.store(true, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        // Acquire: what a visitor did before it gave the bias back.
-        if self.bias.load(Ordering::Acquire) == bias {
-            return Some(cell);
-        }
-        cell.inside.store(false, Ordering::Release);
-        None
+        // The visitor's membarrier is the fence.
+        enter(&cell.inside, &self.bias, bias, || compiler_fence(Ordering::SeqCst)).then_some(cell)
     }
 
     #[cold]
@@ -188,15 +183,16 @@ impl<T> Lock<T> {
 
     /// Takes the bias away and waits until its owner is out.
     fn evict(&self, owner: usize) {
-        self.bias.store(0, Ordering::SeqCst);
-        if !self.barrier.own_threads() {
-            log::error!("membarrier stopped working: the device may misbehave");
-        }
+        let fence = || {
+            if !self.barrier.own_threads() {
+                log::error!("membarrier stopped working: the device may misbehave");
+            }
+        };
         let mut looks = 0;
-        while self.cells[owner].inside.load(Ordering::Acquire) {
+        evict(&self.bias, &self.cells[owner].inside, fence, || {
             looks += 1;
             if looks < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
-        }
+        });
     }
 }
 

@@ -15,6 +15,7 @@
 //! ```
 
 pub mod barrier;
+pub mod bias;
 mod ending;
 mod inbound;
 pub mod initiators;

@@ -26,7 +26,7 @@ use crate::errno::Errno;
 use crate::reason::{Cause, because};
 use crate::shm::card::Card;
 use crate::shm::folder::uid;
-use crate::shm::segment::boot_id;
+use crate::shm::segment::{boot_id, learn_boot_id};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -105,6 +105,7 @@ impl Ports {
     pub fn open(dir: &Path) -> Result<Ports, Errno> {
         let known = settings().and_then(|settings| settings::check_environment().map(|()| settings));
         let settings = known.map_err(|error| because(Errno::INVAL, Cause::Setting, error))?;
+        learn_boot_id()?;
         let membership = settings.node.as_deref().map(|name| node::join(dir, name)).transpose()?;
         let number = membership.as_ref().map_or(node::DEFAULT, node::Membership::number);
         let count = settings.devices * settings.ports;

@@ -115,6 +115,11 @@ impl std::error::Error for SettingsError {}
 impl Settings {
     /// What the environment variables say.
     pub fn from_environment() -> Result<Settings, SettingsError> {
+        Settings::from_variables(variable)
+    }
+
+    /// What these variables say: `variable` knows the value of each that is set to something.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingsError> {
         let mut settings = Settings::default();
         if let Some(name) = variable("SOFTIB_NODE") {
             settings.node = Some(name);
@@ -135,7 +140,7 @@ impl Settings {
         if let Some(text) = variable("SOFTIB_GIDS") {
             settings.gids = addresses(&text).ok_or_else(|| error(Variable::Gids, &text))?;
         }
-        settings.router = switch("SOFTIB_ROUTER", Variable::Router)?;
+        settings.router = switch(variable("SOFTIB_ROUTER"), Variable::Router)?;
         settings.check().map(|()| settings)
     }
 
@@ -221,12 +226,12 @@ pub(crate) fn cm_timeout() -> Result<Option<Duration>, SettingsError> {
 
 /// Whether RDMA asks if registered memory is still the same (`SOFTIB_CHECK_MEMORY`).
 pub(crate) fn check_memory() -> Result<bool, SettingsError> {
-    switch("SOFTIB_CHECK_MEMORY", Variable::CheckMemory)
+    switch(variable("SOFTIB_CHECK_MEMORY"), Variable::CheckMemory)
 }
 
 /// A variable that is off (`0`, or not set) or on (`1`).
-fn switch(name: &str, about: Variable) -> Result<bool, SettingsError> {
-    match variable(name).as_deref() {
+fn switch(value: Option<String>, about: Variable) -> Result<bool, SettingsError> {
+    match value.as_deref() {
         None | Some("0") => Ok(false),
         Some("1") => Ok(true),
         Some(text) => Err(error(about, text)),

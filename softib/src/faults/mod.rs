@@ -5,7 +5,7 @@
 //! posted, from counters and a seeded generator, so a program that posts the same requests meets the same faults.
 //!
 //! Plans are `objects::faults`, what they do to send requests `datapath::initiator::fates`, what becomes of the ports `engine::outage`. Here are
-//! the calls that put a plan into force, and `calls`, the control calls that fail.
+//! the calls that put a plan into force, and `calls`, the calls that fail, and the steps at which the process is killed.
 
 pub(crate) mod calls;
 
@@ -13,6 +13,7 @@ pub use crate::objects::faults::call::Call;
 pub use crate::objects::faults::event::{About, EventFault};
 pub use crate::objects::faults::plan::{CallFault, Outage, Plan, PlanError, When};
 pub use crate::objects::faults::state::Counts;
+pub use crate::objects::faults::step::{KillFault, Step};
 
 use crate::engine::state::State;
 use crate::errno::Errno;
@@ -48,6 +49,17 @@ pub fn counts() -> Counts {
         state.w.faults.as_ref().map_or_else(Counts::default, |faults| faults.counts)
     });
     Counts { calls: calls::failed(), ..now.unwrap_or_default() }
+}
+
+/// How often this process has called each function since its plan was put into force, if that has calls that fail or says `report`.
+/// Of the data path's functions: if it has one of those, or says `report`, and was there before the device was opened.
+pub fn calls() -> Vec<(&'static str, u64)> {
+    calls::seen()
+}
+
+/// How often this process has come to each step that is no call, as [`calls`].
+pub fn steps() -> Vec<(&'static str, u64)> {
+    calls::steps()
 }
 
 /// Takes all ports of this process down, or brings them up again: PORT_ERR, PORT_ACTIVE, for each. While they are down connected queue pairs' sends, to them and from them,

@@ -1,7 +1,8 @@
-//! The C structs of completion queues and queue pairs in their extended form, which every one of them has room for: what programs
-//! read completions from field by field, and put requests together in call by call (`abi::cq_ex`, `abi::qp_ex`).
+//! The C structs of completion queues and queue pairs in their extended form: what programs read completions from field by field, and
+//! put requests together in call by call (`abi::cq_ex`, `abi::qp_ex`). Every completion queue has room for it; a queue pair only if the
+//! program asked for it, because a large job has thousands of them.
 
-use super::zeroed;
+use super::{CBox, zeroed};
 use crate::clock::Stamp;
 use crate::errno::Errno;
 use rdma_sys::*;
@@ -42,11 +43,35 @@ const _: () = {
     assert!(size_of::<ibv_cq>() <= std::mem::offset_of!(ibv_cq_ex, status));
 };
 
-/// The C struct of a queue pair, and the requests that are being put together.
+/// The C struct of a queue pair.
+#[derive(Debug)]
+pub enum QpC {
+    Plain(CBox<ibv_qp>),
+    Extended(CBox<QpEx>),
+}
+
+impl QpC {
+    /// What programs know the queue pair by.
+    pub fn pointer(&self) -> *mut ibv_qp {
+        match self {
+            QpC::Plain(c) => c.as_ptr(),
+            QpC::Extended(c) => c.as_ptr().cast(),
+        }
+    }
+
+    /// Its extended form, if it has one.
+    pub fn extended(&self) -> Option<*mut QpEx> {
+        match self {
+            QpC::Plain(_) => None,
+            QpC::Extended(c) => Some(c.as_ptr()),
+        }
+    }
+}
+
+/// The C struct of a queue pair in its extended form, and the requests that are being put together.
 #[repr(C)]
 pub struct QpEx {
     pub ex: ibv_qp_ex,
-    pub extended: bool,
     pub cap: ibv_qp_cap,
     pub turn: Turn,
     pub list: List,
@@ -73,7 +98,7 @@ impl QpEx {
     pub fn new(qp_base: ibv_qp, cap: ibv_qp_cap) -> QpEx {
         // SAFETY: ibv_qp_ex is plain C data; zeroes are valid (null functions).
         let ex = ibv_qp_ex { qp_base, ..unsafe { zeroed() } };
-        QpEx { ex, extended: false, cap, turn: Turn::default(), list: List::default() }
+        QpEx { ex, cap, turn: Turn::default(), list: List::default() }
     }
 }
 

@@ -125,7 +125,7 @@ impl Peers {
 
     /// The incarnation and the ports of the process in `slot`, if it lives; it is not attached for that.
     pub fn identify(&self, slot: usize) -> Result<(u64, Vec<Card>), Errno> {
-        let map = self.glance(slot, HEADER_LEN)?;
+        let map = self.glance(slot, FIXED_LEN)?;
         Ok((map.u64(H_NONCE).load(Ordering::Relaxed), card::read(&map)?))
     }
 

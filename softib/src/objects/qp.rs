@@ -1,7 +1,6 @@
 //! Queue pairs: what they hold, and what their peers see of it. How they end is `datapath::ends`.
 
-use super::CBox;
-use super::extended::QpEx;
+use super::extended::QpC;
 use super::peer::Link;
 use super::recvq::{Partial, RecvQ};
 use super::work::{Held, Queued, Work};
@@ -40,7 +39,7 @@ pub enum Stream {
 
 /// A queue pair.
 pub struct Qp {
-    pub c: CBox<QpEx>,
+    pub c: QpC,
     pub context: usize,
     pub index: usize,
     pub num: u32,
@@ -202,7 +201,7 @@ pub fn number(slot: usize, index: usize) -> u32 {
 impl Qp {
     /// What programs know it by.
     pub fn pointer(&self) -> *mut ibv_qp {
-        self.c.as_ptr().cast()
+        self.c.pointer()
     }
 
     /// What its peer may ask for. READ and atomics need resources here, too (max_dest_rd_atomic; IBTA 9.4.4): without any there

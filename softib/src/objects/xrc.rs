@@ -2,7 +2,6 @@
 //! SRQs. What the processes share is in the domain's segment (`shm::domain`).
 
 use super::CBox;
-use super::extended::QpEx;
 use super::recvq::Partial;
 use crate::errno::Errno;
 use crate::shm::domain::{DomainFile, EVENTS, Identity};
@@ -80,7 +79,7 @@ pub struct Xrcd {
 /// One handle (`ibv_qp`) of a domain's receive queue pair.
 #[derive(Debug)]
 pub struct Handle {
-    pub c: CBox<QpEx>,
+    pub c: CBox<ibv_qp>,
     pub context: usize,
     pub xrcd: usize,
     pub domain: usize,
@@ -93,7 +92,7 @@ pub struct Handle {
 impl Handle {
     /// What programs know it by.
     pub fn pointer(&self) -> *mut ibv_qp {
-        self.c.as_ptr().cast()
+        self.c.as_ptr()
     }
 }
 

@@ -92,7 +92,7 @@ fn network(gid: &[u8; 16], len: u8) -> u128 {
 
 /// Where the card of port `port` is; of one that cannot be, where the last one could.
 fn place(port: u8) -> usize {
-    H_PORTS + usize::from(port).min(PORTS - 1) * PORT
+    port_card(usize::from(port).min(PORTS - 1))
 }
 
 /// Writes cards, at most [`PORTS`], into a segment that is not published yet.

@@ -13,6 +13,7 @@
 //! neighbouring cores takes 10 to 20 ns less.
 
 use super::cell::{CELL_HEAD, Head};
+use super::handover;
 use super::layout::{CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL};
 use super::map::Map;
 use std::marker::PhantomData;
@@ -81,13 +82,13 @@ impl Cell<'_> {
     /// Whether it holds what comes after `seq` others.
     #[inline]
     pub fn is_filled(&self, seq: u32) -> bool {
-        self.tag().load(Ordering::Acquire) == seq.wrapping_add(1)
+        handover::is_filled(self.tag(), seq)
     }
 
     /// Makes what has been written visible as what comes after `seq` others.
     #[inline]
     pub fn mark(&self, seq: u32) {
-        self.tag().store(seq.wrapping_add(1), Ordering::Release);
+        handover::mark(self.tag(), seq);
     }
 
     #[inline]

@@ -9,35 +9,65 @@
 //! it replaced. A program that replaces ours, or blocks SIGBUS, is on its own.
 
 use super::layout::SLOTS;
+use super::word::Word;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A guarded mapping; address 0: a free place, 1: one that is just being taken.
-struct Place {
-    base: AtomicUsize,
-    len: AtomicUsize,
+/// A guarded mapping; address 0: a free place, 1: one that is just being taken. Generic over the words, so that `tests/fault.rs` runs it
+/// in loom.
+#[derive(Debug)]
+pub struct Place<W = AtomicUsize> {
+    base: W,
+    len: W,
     /// Address of the mapping of the segment's tables, which lives at least as long.
-    tables: AtomicUsize,
+    tables: W,
 }
 
 impl Place {
     const fn free() -> Place {
         Place { base: AtomicUsize::new(0), len: AtomicUsize::new(0), tables: AtomicUsize::new(0) }
     }
+}
 
-    /// Takes a free place.
-    fn take(&self) -> bool {
-        let free = self.base.load(Ordering::Relaxed) == 0;
-        free && self.base.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+impl<W: Word<usize>> Place<W> {
+    /// A free place of words that are 0.
+    pub fn of([base, len, tables]: [W; 3]) -> Place<W> {
+        Place { base, len, tables }
     }
 
-    /// The addresses of its mapping; none if there is none.
-    fn range(&self) -> std::ops::Range<usize> {
+    /// Takes a free place.
+    pub fn take(&self) -> bool {
+        self.base.load(Ordering::Relaxed) == 0 && self.base.replace(0, 1, Ordering::AcqRel)
+    }
+
+    /// What a taken place guards.
+    pub fn fill(&self, base: usize, len: usize, tables: usize) {
+        // Who sees a word of this mapping sees that the one before is gone.
+        W::fence(Ordering::Release);
+        self.len.store(len, Ordering::Relaxed);
+        self.tables.store(tables, Ordering::Relaxed);
+        self.base.store(base, Ordering::Release);
+    }
+
+    /// Gives it back, if it guards the mapping at this address.
+    pub fn give_back(&self, base: usize) -> bool {
+        let is_it = self.base.load(Ordering::Relaxed) == base;
+        if is_it {
+            self.base.store(0, Ordering::Release);
+        }
+        is_it
+    }
+
+    /// The addresses of its mapping; none if there is none, or it comes or goes just now: then it is not the one that was touched.
+    pub fn range(&self) -> std::ops::Range<usize> {
         let base = self.base.load(Ordering::Acquire);
-        if base > 1 { base..base + self.len.load(Ordering::Relaxed) } else { 0..0 }
+        let len = self.len.load(Ordering::Relaxed);
+        W::fence(Ordering::Acquire);
+        let stays = base > 1 && self.base.load(Ordering::Relaxed) == base;
+        if stays { base..base + len } else { 0..0 }
     }
 }
 
@@ -58,17 +88,14 @@ pub fn guard(base: usize, len: usize, tables: usize) -> bool {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(install);
     let Some(place) = MAPPED.iter().find(|place| place.take()) else { return false };
-    place.len.store(len, Ordering::Relaxed);
-    place.tables.store(tables, Ordering::Relaxed);
-    place.base.store(base, Ordering::Release);
+    place.fill(base, len, tables);
     true
 }
 
 /// Ends it, before the mapping goes.
 pub fn release(base: usize) {
-    if let Some(place) = MAPPED.iter().find(|place| place.base.load(Ordering::Relaxed) == base) {
-        place.base.store(0, Ordering::Release);
-    }
+    // Whether it was there says nothing that a caller could use.
+    let _ = MAPPED.iter().any(|place| place.give_back(base));
 }
 
 fn install() {

@@ -13,41 +13,31 @@
 //! Two store-fence-load pairs: of the tag with `watched`, and of the bitmap with `bell`. In each, one side sees the other, so no
 //! message waits unseen. Generic over the words, so that `tests/handover.rs` runs these very functions in loom.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-/// What the protocol asks of a word.
-pub trait Word<T> {
-    fn load(&self, order: Ordering) -> T;
-    fn store(&self, value: T, order: Ordering);
-    fn swap(&self, value: T, order: Ordering) -> T;
-    fn fetch_or(&self, value: T, order: Ordering) -> T;
+pub use super::word::{Bits, Word};
+
+/// Sender: what it has written into a cell is what comes after `seq` others.
+#[inline(always)]
+pub fn mark(tag: &impl Word<u32>, seq: u32) {
+    tag.store(seq.wrapping_add(1), Ordering::Release);
 }
 
-macro_rules! word {
-    ($atomic:ty, $value:ty) => {
-        impl Word<$value> for $atomic {
-            #[inline]
-            fn load(&self, order: Ordering) -> $value {
-                <$atomic>::load(self, order)
-            }
-            #[inline]
-            fn store(&self, value: $value, order: Ordering) {
-                <$atomic>::store(self, value, order)
-            }
-            #[inline]
-            fn swap(&self, value: $value, order: Ordering) -> $value {
-                <$atomic>::swap(self, value, order)
-            }
-            #[inline]
-            fn fetch_or(&self, value: $value, order: Ordering) -> $value {
-                <$atomic>::fetch_or(self, value, order)
-            }
-        }
-    };
+/// Receiver: whether the cell holds what comes after `seq` others.
+#[inline(always)]
+pub fn is_filled(tag: &impl Word<u32>, seq: u32) -> bool {
+    tag.load(Ordering::Acquire) == seq.wrapping_add(1)
 }
 
-word!(AtomicU32, u32);
-word!(AtomicU64, u64);
+/// Receiver: has read so far; the sender may use that place again.
+pub fn consume(word: &impl Word<u64>, so_far: u64) {
+    word.store(so_far, Ordering::Release);
+}
+
+/// Sender: how far the receiver has read.
+pub fn consumed(word: &impl Word<u64>) -> u64 {
+    word.load(Ordering::Acquire)
+}
 
 /// Sender, after it has stored the tag: whether the receiver looks by itself.
 #[inline]
@@ -57,7 +47,7 @@ pub fn is_watched(watched: &impl Word<u32>, fence: impl FnOnce()) -> bool {
 }
 
 /// Sender, if the ring is not watched: marks it. True: the receiver's device thread is to be woken.
-pub fn announce(bits: &impl Word<u64>, ring: u64, bell: &impl Word<u32>, fence: impl FnOnce()) -> bool {
+pub fn announce(bits: &impl Bits<u64>, ring: u64, bell: &impl Word<u32>, fence: impl FnOnce()) -> bool {
     bits.fetch_or(ring, Ordering::AcqRel);
     fence();
     bell.load(Ordering::Relaxed) != 0 && bell.swap(0, Ordering::AcqRel) != 0

@@ -1,18 +1,20 @@
 //! Where each thing sits in a segment.
 //!
 //! ```text
-//! 0        header        who owns this: magic, version, boot id, nonce, life word; the ring table's first 16 rows
+//! 0        header        who owns this: magic, version, boot id, nonce, life word; the first port; the first 16 rows of the qp table
+//!                        and of the ring table
 //! 3840     bells         doorbell word, inbound bitmap
 //! 4 KiB    ring table    512 x 64 B, a row for each inbound ring
-//! 132 KiB  group table   256 x 32 B
+//! 36 KiB   ports         7 x 320 B, those behind the first
+//! 40 KiB   group table   256 x 32 B
 //! 256 KiB  qp table      4096 x 128 B
 //! 1 MiB    mr table      65536 x 64 B
 //! 8 MiB    heap          64 MiB of receive queues, in arenas of 1 MiB
 //! 72 MiB   rings         512 x (64 KiB of cells, a control block, up to 1 MiB of bulk)
 //! ```
 //!
-//! What a process touches for a peer with which it exchanges few messages lies on few pages: rows of the ring table in the header's,
-//! and a ring's first cells, its control block and the beginning of its bulk on one.
+//! What a process touches for a peer with which it exchanges few messages lies on few pages: the rows of its first queue pairs (the one
+//! for datagrams is among them) and rings on the header's, and a ring's first cells, its control block and the beginning of its bulk on one.
 //!
 //! The file is sparse: space is taken (fallocate) when a part comes into use, so a full /dev/shm is an
 //! error code and never SIGBUS. The tables are used from the bottom; the header says how far. The tables are mapped as long as
@@ -20,7 +22,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -70,8 +72,14 @@ pub const P_NETS: usize = 32;
 pub const P_GIDS: usize = 64;
 /// Ports of all devices of one process.
 pub const PORTS: usize = 8;
+/// The cards of the ports behind the first.
+pub const MORE_PORTS: usize = 0x9000;
+pub const MORE_PORTS_LEN: usize = (PORTS - 1) * PORT;
+/// Rows of the QP table that are in the header.
+pub const H_QPS: usize = (H_PORTS + PORT).next_multiple_of(QP_ENTRY);
+pub const FIRST_QPS: usize = 16;
 /// Rows of the ring table that are in the header.
-pub const H_RINGS: usize = H_PORTS + PORTS * PORT;
+pub const H_RINGS: usize = H_QPS + FIRST_QPS * QP_ENTRY;
 pub const FIRST_RINGS: usize = 16;
 
 /// 1 while the device thread sleeps and wants to be woken.
@@ -90,7 +98,7 @@ pub const R_BULK: usize = 16;
 pub const R_HAZARD: usize = 24;
 
 /// Multicast groups that queue pairs listen to (`super::groups`).
-pub const GROUP_TABLE: usize = 0x21000;
+pub const GROUP_TABLE: usize = 0xa000;
 pub const GROUP_ROW: usize = 32;
 pub const GROUPS: usize = 256;
 
@@ -137,7 +145,8 @@ const _: () = {
             && H_RINGS + FIRST_RINGS * RING_ENTRY <= BELL
             && BITMAP + RINGS / 8 <= HEADER_LEN
     );
-    assert!(RING_TABLE + RINGS * RING_ENTRY <= GROUP_TABLE);
+    assert!(RING_TABLE + RINGS * RING_ENTRY <= MORE_PORTS);
+    assert!(MORE_PORTS + MORE_PORTS_LEN <= GROUP_TABLE);
     assert!(GROUP_TABLE + GROUPS * GROUP_ROW <= QP_TABLE);
     assert!(QP_TABLE + QPS * QP_ENTRY <= MR_TABLE);
     assert!(TABLES_LEN <= HEAP && TABLES_LEN.is_multiple_of(4096));
@@ -150,6 +159,17 @@ const _: () = {
     assert!(RINGS.is_multiple_of(64));
 };
 
+/// Offset of the card of port `port`, which is below [`PORTS`].
+pub const fn port_card(port: usize) -> usize {
+    if port == 0 { H_PORTS } else { MORE_PORTS + (port - 1) * PORT }
+}
+
+/// Offset of the row of queue pair `index` in the QP table.
+pub const fn qp_entry(index: usize) -> usize {
+    let table = if index < FIRST_QPS { H_QPS } else { QP_TABLE };
+    table + index * QP_ENTRY
+}
+
 /// Offset of the row of inbound ring `index` in the ring table.
 pub const fn ring_entry(index: usize) -> usize {
     let table = if index < FIRST_RINGS { H_RINGS } else { RING_TABLE };
@@ -159,4 +179,23 @@ pub const fn ring_entry(index: usize) -> usize {
 /// Offset of inbound ring `index`: its cells, its control block, its bulk. Offsets in the mapping of a ring count from here.
 pub const fn ring_data(index: usize) -> usize {
     RING_DATA + index * RING_LEN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_cards_lie_beside_each_other_wherever_they_are() {
+        let mut parts = vec![(HEADER, H_PORTS), (BELL, HEADER_LEN - BELL), (GROUP_TABLE, GROUPS * GROUP_ROW)];
+        parts.extend((0..PORTS).map(|port| (port_card(port), PORT)));
+        parts.extend((0..QPS).map(|index| (qp_entry(index), QP_ENTRY)));
+        parts.extend((0..RINGS).map(|index| (ring_entry(index), RING_ENTRY)));
+        parts.push((MR_TABLE, MRS * MR_ENTRY));
+        parts.sort_unstable();
+        for pair in parts.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        assert!(qp_entry(FIRST_QPS - 1) < HEADER_LEN && qp_entry(FIRST_QPS) > QP_TABLE);
+    }
 }

@@ -6,7 +6,9 @@
 //! folder    where a user's files are, out of reach of others
 //! fault     a segment whose file has been cut short
 //! segment   our own segment: claim a slot, grow it, close it; sweep what the dead left
+//! word      what protocols ask of a word; which of them are modelled, and where
 //! handover  who looks at a ring: the protocol of store, fence, load, apart from any memory
+//! claims    how many senders claim receives, seqlock and keyed, entries that others copy: the same of them
 //! liveness  is the owner of a segment alive? (its lock; a robust futex makes it one load)
 //! cell      the format of a cell
 //! cells     the cells of a ring: two cache lines each
@@ -34,6 +36,7 @@
 pub mod card;
 pub mod cell;
 pub mod cells;
+pub mod claims;
 pub mod copy;
 pub mod domain;
 pub mod fault;
@@ -44,6 +47,7 @@ pub mod futex;
 pub mod groups;
 pub mod handover;
 pub mod heap;
+pub mod keyed;
 pub mod layout;
 pub mod liveness;
 pub mod map;
@@ -55,5 +59,7 @@ pub mod registry;
 pub mod ring;
 pub mod rq;
 pub mod segment;
+pub mod seqlock;
 pub mod shortage;
 pub mod space;
+pub mod word;

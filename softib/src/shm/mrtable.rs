@@ -7,9 +7,10 @@
 //! A peer that copies by itself (`datapath::initiator::direct`) goes by the entry alone, and would write to another place of the owner's
 //! memory if the entry was damaged. So it ends with a checksum of its words ([`Exposed::seal`]), and a damaged entry is no region.
 
+use super::keyed;
 use super::layout::{H_MR_LIMIT, MR_ENTRY, MR_TABLE, MRS};
 use super::map::Map;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 const KEY: usize = 0;
 const ACCESS: usize = 4;
@@ -93,20 +94,20 @@ fn entry(index: usize) -> usize {
 pub fn publish(map: &Map, exposed: &Exposed) {
     let region = &exposed.region;
     let at = entry(index_of(region.key));
-    map.u32(at + ACCESS).store(region.access, Ordering::Relaxed);
-    map.u32(at + PD).store(region.pd, Ordering::Relaxed);
-    map.u64(at + ADDR).store(region.addr, Ordering::Relaxed);
-    map.u64(at + LEN).store(region.len, Ordering::Relaxed);
-    map.u64(at + BASE).store(exposed.base, Ordering::Relaxed);
-    map.u32(at + QPN).store(exposed.qpn, Ordering::Relaxed);
-    map.u64(at + SEAL).store(exposed.seal(), Ordering::Relaxed);
-    map.u32(at + KEY).store(region.key, Ordering::Release);
+    keyed::show(map.u32(at + KEY), region.key, || {
+        map.u32(at + ACCESS).store(region.access, Ordering::Relaxed);
+        map.u32(at + PD).store(region.pd, Ordering::Relaxed);
+        map.u64(at + ADDR).store(region.addr, Ordering::Relaxed);
+        map.u64(at + LEN).store(region.len, Ordering::Relaxed);
+        map.u64(at + BASE).store(exposed.base, Ordering::Relaxed);
+        map.u32(at + QPN).store(exposed.qpn, Ordering::Relaxed);
+        map.u64(at + SEAL).store(exposed.seal(), Ordering::Relaxed);
+    });
 }
 
 /// Makes the region behind `key` invisible for lookups that start later.
 pub fn withdraw(map: &Map, key: u32) {
-    map.u32(entry(index_of(key)) + KEY).store(0, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
+    keyed::hide(map.u32(entry(index_of(key)) + KEY));
 }
 
 /// Withdraws `key` in a peer's segment if it is still valid there (SEND with invalidate).
@@ -129,7 +130,12 @@ pub fn look_up(map: &Map, key: u32) -> Option<Exposed> {
         return None;
     }
     let at = entry(index_of(key));
-    let before = map.u32(at + KEY).load(Ordering::Acquire);
+    let (exposed, seal) = keyed::copy(map.u32(at + KEY), key, || words(map, at, key))?;
+    (exposed.seal() == seal).then_some(exposed)
+}
+
+/// The words of an entry, and their checksum, which belong to the key if the entry has it before and afterwards.
+fn words(map: &Map, at: usize, key: u32) -> (Exposed, u64) {
     let region = Region {
         key,
         access: map.u32(at + ACCESS).load(Ordering::Relaxed),
@@ -140,10 +146,7 @@ pub fn look_up(map: &Map, key: u32) -> Option<Exposed> {
     let base = map.u64(at + BASE).load(Ordering::Relaxed);
     let qpn = map.u32(at + QPN).load(Ordering::Relaxed);
     let seal = map.u64(at + SEAL).load(Ordering::Relaxed);
-    fence(Ordering::Acquire);
-    let after = map.u32(at + KEY).load(Ordering::Relaxed);
-    let exposed = Exposed { region, base, qpn };
-    (before == key && after == key && exposed.seal() == seal).then_some(exposed)
+    (Exposed { region, base, qpn }, seal)
 }
 
 #[cfg(test)]

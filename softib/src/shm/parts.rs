@@ -18,20 +18,37 @@ use std::sync::{Arc, OnceLock};
 pub struct Heaps {
     tables: Arc<Map>,
     file: Arc<File>,
-    arenas: [OnceLock<Arc<Map>>; ARENAS],
+    /// Most processes have one arena.
+    first: OnceLock<Arc<Map>>,
+    others: OnceLock<Box<Arenas>>,
 }
+
+/// Those behind the first.
+type Arenas = [OnceLock<Arc<Map>>; ARENAS - 1];
 
 impl Heaps {
     /// Nothing of it is mapped.
     pub fn new(tables: &Arc<Map>, file: &Arc<File>) -> Heaps {
-        Heaps { tables: tables.clone(), file: file.clone(), arenas: [const { OnceLock::new() }; ARENAS] }
+        let (first, others) = (OnceLock::new(), OnceLock::new());
+        Heaps { tables: tables.clone(), file: file.clone(), first, others }
+    }
+
+    /// Where the mapping of an arena stands.
+    fn place(&self, arena: usize) -> &OnceLock<Arc<Map>> {
+        match arena.checked_sub(1) {
+            None => &self.first,
+            Some(other) => {
+                &self.others.get_or_init(|| Box::new([const { OnceLock::new() }; ARENAS - 1]))[other]
+            }
+        }
     }
 
     /// A receive queue of this shape at `offset` of the segment. None: there can't be one.
     pub fn queue(&self, offset: usize, shape: Shape) -> Result<Option<Place>, Errno> {
         let Some((arena, within)) = arena_of(offset, shape) else { return Ok(None) };
-        let (start, is_first) = (HEAP + arena * ARENA, self.arenas[arena].get().is_none());
-        let map = mapped(&self.arenas[arena], || self.tables.part(&self.file, start, ARENA))?;
+        let (start, place) = (HEAP + arena * ARENA, self.place(arena));
+        let is_first = place.get().is_none();
+        let map = mapped(place, || self.tables.part(&self.file, start, ARENA))?;
         let place = Place::new(map, within, offset, shape);
         if is_first {
             place.map_pages();

@@ -4,10 +4,11 @@
 //! for the whole life of the segment, so an initiator copies the entry once and later compares one word. One word is the
 //! peer's to write: that an iWARP stream is open.
 
-use super::layout::{H_QP_LIMIT, QP_ENTRY, QP_TABLE};
+use super::layout::{H_QP_LIMIT, qp_entry};
 use super::map::{Map, Word};
+use super::seqlock;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 const SEQ: usize = 0;
 const STATE: usize = 4;
@@ -56,16 +57,9 @@ pub struct Public {
     pub dest_port: u8,
 }
 
-fn entry(index: usize) -> usize {
-    QP_TABLE + index * QP_ENTRY
-}
-
 /// Publishes a changed QP. One writer: the owner, under its engine lock.
 pub fn publish(map: &Map, index: usize, qp: &Public) {
-    let at = entry(index);
-    let seq = map.u32(at + SEQ).load(Ordering::Relaxed);
-    map.u32(at + SEQ).store(seq.wrapping_add(1), Ordering::Relaxed);
-    fence(Ordering::Release);
+    let at = qp_entry(index);
     let words = [
         (STATE, qp.state),
         (KIND, qp.kind),
@@ -80,33 +74,34 @@ pub fn publish(map: &Map, index: usize, qp: &Public) {
         (PKEY, qp.pkey),
         (PORTS, u32::from_le_bytes([qp.port, qp.dest_port, 0, 0])),
     ];
-    for (offset, value) in words {
-        map.u32(at + offset).store(value, Ordering::Relaxed);
-    }
-    map.u64(at + DEST_INCARNATION).store(qp.dest_incarnation, Ordering::Relaxed);
-    map.u64(at + RQ_OFFSET).store(qp.rq_offset, Ordering::Relaxed);
-    map.u32(at + SEQ).store(seq.wrapping_add(2), Ordering::Release);
+    seqlock::change(map.u32(at + SEQ), || {
+        for (offset, value) in words {
+            map.u32(at + offset).store(value, Ordering::Relaxed);
+        }
+        map.u64(at + DEST_INCARNATION).store(qp.dest_incarnation, Ordering::Relaxed);
+        map.u64(at + RQ_OFFSET).store(qp.rq_offset, Ordering::Relaxed);
+    });
 }
 
 /// The initiator of an iWARP stream has sent something to queue pair `index`, which exists.
 pub fn mark_opened(map: &Map, index: usize, generation: u32) {
-    map.u32(entry(index) + OPENED).store(generation, Ordering::Release);
+    map.u32(qp_entry(index) + OPENED).store(generation, Ordering::Release);
 }
 
 /// Whether it has, to our own queue pair of this generation.
 pub fn is_opened(map: &Map, index: usize, generation: u32) -> bool {
-    map.u32(entry(index) + OPENED).load(Ordering::Acquire) == generation
+    map.u32(qp_entry(index) + OPENED).load(Ordering::Acquire) == generation
 }
 
 /// Queue pair `index` of this generation takes nothing in any more; it has looked at all cells of its peer's ring before number
 /// `taken`. Its peer reads it to learn whether a message that met the end was received.
 pub fn mark_ended(map: &Map, index: usize, generation: u32, taken: u32) {
-    map.u64(entry(index) + ENDED).store(ended_word(generation, taken), Ordering::Release);
+    map.u64(qp_entry(index) + ENDED).store(ended_word(generation, taken), Ordering::Release);
 }
 
 /// What [`mark_ended`] has said of this generation; None: it has not ended, or not by its owner's hand.
 pub fn taken_at_end(map: &Map, index: usize, generation: u32) -> Option<u32> {
-    let word = map.u64(entry(index) + ENDED).load(Ordering::Acquire);
+    let word = map.u64(qp_entry(index) + ENDED).load(Ordering::Acquire);
     (word == ended_word(generation, word as u32)).then_some(word as u32)
 }
 
@@ -122,21 +117,24 @@ pub fn exists(map: &Map, index: usize) -> bool {
 
 /// Whether there is an entry `index` that its owner is just writing.
 pub fn is_changing(map: &Map, index: usize) -> bool {
-    exists(map, index) && map.u32(entry(index) + SEQ).load(Ordering::Acquire) & 1 != 0
+    exists(map, index) && map.u32(qp_entry(index) + SEQ).load(Ordering::Acquire) & 1 != 0
 }
 
 /// The word of an entry that exists which holds its sequence number.
 pub fn sequence(map: &Arc<Map>, index: usize) -> Word {
-    map.word(entry(index) + SEQ)
+    map.word(qp_entry(index) + SEQ)
 }
 
 /// A consistent copy of an entry that exists, with its sequence number; None while it is being written.
 pub fn look_up(map: &Map, index: usize) -> Option<(u32, Public)> {
-    let at = entry(index);
+    seqlock::copy(map.u32(qp_entry(index) + SEQ), || words(map, qp_entry(index)))
+}
+
+/// The words of an entry, which belong together if it does not change meanwhile.
+fn words(map: &Map, at: usize) -> Public {
     let word = |offset: usize| map.u32(at + offset).load(Ordering::Relaxed);
-    let seq = map.u32(at + SEQ).load(Ordering::Acquire);
     let [port, dest_port, ..] = word(PORTS).to_le_bytes();
-    let copy = Public {
+    Public {
         state: word(STATE),
         kind: word(KIND),
         generation: word(GENERATION),
@@ -152,8 +150,5 @@ pub fn look_up(map: &Map, index: usize) -> Option<(u32, Public)> {
         pkey: word(PKEY),
         port,
         dest_port,
-    };
-    fence(Ordering::Acquire);
-    let stable = seq & 1 == 0 && map.u32(at + SEQ).load(Ordering::Relaxed) == seq;
-    stable.then_some((seq, copy))
+    }
 }

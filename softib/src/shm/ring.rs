@@ -238,7 +238,7 @@ impl SendRing {
     fn fits_after_looking(&mut self, len: usize) -> bool {
         let (no_cell, bytes) = (self.seq == self.end, len as u32);
         let no_bulk = len > INLINE_MAX && !self.bulk_fits(bytes);
-        let word = self.data.u64(C_CONSUMED).load(Ordering::Acquire);
+        let word = handover::consumed(self.data.u64(C_CONSUMED));
         self.seen = (word as u32, (word >> 32) as u32);
         self.since = self.since.filter(|since| (self.seen.1.wrapping_sub(*since) as i32) < 0);
         if no_cell {
@@ -613,7 +613,7 @@ impl RecvRing {
     fn publish(&mut self) {
         self.published = (self.seq, self.bulk);
         let word = u64::from(self.seq) | u64::from(self.bulk) << 32;
-        self.data.u64(C_CONSUMED).store(word, Ordering::Release);
+        handover::consume(self.data.u64(C_CONSUMED), word);
     }
 
     /// The word that tells the sender whether we look at this ring without being told.

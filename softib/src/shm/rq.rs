@@ -16,28 +16,19 @@
 //! Addresses and wr_ids stay private to the target, see `objects::recvq`.
 
 use super::cells::prefetch;
+use super::claims;
 use super::map::Map;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub use super::claims::Claim;
 
 const HEAD: usize = 64;
 const LENS: usize = 128;
 
 /// Upper bit of a length: the target found the work request invalid.
 pub const BAD: u32 = 1 << 31;
-
-const POSTED: u64 = 1;
-const CLAIMED: u64 = 2;
-/// Delivered, or taken back by the target.
-const DONE: u64 = 3;
-
-/// More than there are receives in the largest queue.
-const CLAIM_TRIES: u32 = 1 << 20;
-
-fn word(pos: u32, owner: usize, state: u64) -> u64 {
-    u64::from(pos) << 32 | (owner as u64 & 0xffff) << 16 | state
-}
 
 /// How large a queue is, and how many may send to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,13 +72,24 @@ unsafe impl Send for Place {}
 // SAFETY: every access through a shared reference is to atomics of the mapping, which lives as long as this value.
 unsafe impl Sync for Place {}
 
-/// What an initiator found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
-    /// A receive is ours: its position and length word.
-    Got { pos: u32, len: u32 },
-    /// No receive is posted.
-    Empty,
+impl claims::Queue for Place {
+    type Word32 = AtomicU32;
+    type Word64 = AtomicU64;
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU32 {
+        self.map.u32(self.within + HEAD)
+    }
+
+    #[inline(always)]
+    fn slot(&self, pos: u32) -> &AtomicU64 {
+        &self.entry(pos).slot
+    }
+
+    #[inline(always)]
+    fn length(&self, pos: u32) -> &AtomicU32 {
+        &self.entry(pos).len
+    }
 }
 
 impl Place {
@@ -133,13 +135,13 @@ impl Place {
         for pos in 0..if self.shared { self.size } else { 0 } {
             self.entry(pos).slot.store(0, Ordering::Relaxed);
         }
-        self.map.u32(self.within + HEAD).store(0, Ordering::Relaxed);
+        claims::Queue::head(self).store(0, Ordering::Relaxed);
         self.count().store(0, Ordering::Release);
     }
 
     /// Makes `pos` the first position of an empty queue with many senders (target).
     pub fn start_at(&self, pos: u32) {
-        self.map.u32(self.within + HEAD).store(pos, Ordering::Release);
+        claims::Queue::head(self).store(pos, Ordering::Release);
     }
 
     /// Posts position `pos` in a queue with one sender (target).
@@ -152,46 +154,23 @@ impl Place {
     /// Posts position `pos` in a queue with many senders; returns the owner of the claim it displaces (target).
     #[inline]
     pub fn post_shared(&self, pos: u32, len: u32) -> Option<usize> {
-        let Entry { slot, len: length } = self.entry(pos);
-        let old = slot.load(Ordering::Acquire);
-        length.store(len, Ordering::Relaxed);
-        if old & 0xffff == CLAIMED {
-            // Its claimer may have died before it moved the head, and then no sender could pass any
-            // more.
-            let gone = (old >> 32) as u32;
-            let head = self.map.u32(self.within + HEAD);
-            let _ = head.compare_exchange(gone, gone.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
-        }
-        slot.store(word(pos, 0, POSTED), Ordering::Release);
-        (old & 0xffff == CLAIMED).then_some((old >> 16 & 0xffff) as usize)
+        claims::post(self, pos, len)
     }
 
     /// The owner of the claim on `pos`, if it is claimed and not yet displaced (target).
     pub fn claimant(&self, pos: u32) -> Option<usize> {
-        if !self.shared {
-            return None;
-        }
-        let value = self.entry(pos).slot.load(Ordering::Acquire);
-        (value & 0xffff == CLAIMED && (value >> 32) as u32 == pos).then_some((value >> 16 & 0xffff) as usize)
+        if self.shared { claims::claimant(self, pos) } else { None }
     }
 
     /// Marks a claimed position as delivered (target).
     #[inline]
     pub fn delivered(&self, pos: u32) {
-        let slot = &self.entry(pos).slot;
-        if (slot.load(Ordering::Relaxed) >> 32) as u32 == pos {
-            slot.store(word(pos, 0, DONE), Ordering::Relaxed);
-        }
+        claims::delivered(self, pos);
     }
 
     /// Takes position `pos` back for its owner, so that no initiator can claim it. False: it is claimed (target).
     pub fn withdraw(&self, pos: u32) -> bool {
-        if !self.shared {
-            return true;
-        }
-        let slot = &self.entry(pos).slot;
-        let posted = word(pos, 0, POSTED);
-        slot.compare_exchange(posted, word(pos, 0, DONE), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        !self.shared || claims::withdraw(self, pos)
     }
 
     /// How many receives have been posted in all (initiator, queue with one sender).
@@ -220,35 +199,6 @@ impl Place {
 
     /// Claims the next receive for ring `owner` (initiator, queue with many senders).
     pub fn claim(&self, owner: usize) -> Claim {
-        if !self.shared {
-            return Claim::Empty;
-        }
-        let head = self.map.u32(self.within + HEAD);
-        // Others who win make progress, so this ends long before, unless the queue is corrupt.
-        for _ in 0..CLAIM_TRIES {
-            let pos = head.load(Ordering::Acquire);
-            let Entry { slot, len } = self.entry(pos);
-            let value = slot.load(Ordering::Acquire);
-            if (value >> 32) as u32 != pos || value & 0xffff == 0 {
-                // An older lap: nothing posted here, unless another sender moved the head
-                // meanwhile.
-                fence(Ordering::SeqCst);
-                if head.load(Ordering::Acquire) == pos {
-                    return Claim::Empty;
-                }
-                continue;
-            }
-            let len = len.load(Ordering::Relaxed);
-            let won = value & 0xffff == POSTED
-                && slot
-                    .compare_exchange(value, word(pos, owner, CLAIMED), Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok();
-            // Whichever sender won, position `pos` is gone: help the head past it.
-            let _ = head.compare_exchange(pos, pos.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
-            if won {
-                return Claim::Got { pos, len };
-            }
-        }
-        Claim::Empty
+        if self.shared { claims::claim(self, owner) } else { Claim::Empty }
     }
 }

@@ -17,8 +17,8 @@ use crate::errno::Errno;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The segment of this process.
 #[derive(Debug)]
@@ -55,15 +55,28 @@ fn file_name(slot: usize) -> String {
     format!("softib-{}-{slot}", uid())
 }
 
-/// The kernel's boot id; two hosts (or boots) that share a directory differ in it.
+static BOOT: OnceLock<[u8; 16]> = OnceLock::new();
+
+/// The kernel's boot id; two hosts (or boots) that share a directory differ in it. Zeroes before [`learn_boot_id`] has had it.
 pub fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    learn_boot_id().unwrap_or_default()
+}
+
+/// The same, read once: a process that took a failure for another boot would know no peer's segment. Zeroes where the kernel has none.
+pub fn learn_boot_id() -> std::io::Result<[u8; 16]> {
+    if let Some(id) = BOOT.get() {
+        return Ok(*id);
+    }
+    let text = match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        text => text.unwrap_or_default(),
+    };
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
     let mut id = [0; 16];
     for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
         *byte = (pair[0] << 4 | pair[1]) as u8;
     }
-    id
+    Ok(*BOOT.get_or_init(|| id))
 }
 
 /// Checks that a mapped file is what it is named: of the kind that `magic` stands for, of this version, user and boot, and of `slot`.

@@ -9,9 +9,9 @@ use crate::objects::mr::Mrs;
 use crate::objects::peer::Peer;
 use crate::objects::work::Work;
 use crate::shm::layout::{H_NONCE, H_PROBE};
-use crate::shm::{copy, mrtable};
+use crate::shm::{copy, keyed, mrtable};
 use rdma_sys::*;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// READ and the fetching atomics need resources of the responder (max_rd_atomic of the initiator, max_dest_rd_atomic there).
 pub fn is_answered_with_data(work: &Work) -> bool {
@@ -36,8 +36,7 @@ pub fn direct(peer: &mut Peer, own: &Mrs, grant: &Grant, work: &Work, sges: &[ib
     if mappings::are_checked() && !sges.iter().all(|sge| is_as_registered(own, sge)) {
         return Err(IBV_WC_LOC_PROT_ERR);
     }
-    peer.ring.hazard().store(rkey, Ordering::Relaxed);
-    fence(Ordering::SeqCst);
+    keyed::begin(peer.ring.hazard(), rkey);
     let exposed = if peer.is_self() { own.exposed(rkey) } else { mrtable::look_up(&peer.map, rkey) };
     let (need, len) = (needed(work), u64::from(work.len));
     let place = exposed.and_then(|exposed| {
@@ -45,7 +44,7 @@ pub fn direct(peer: &mut Peer, own: &Mrs, grant: &Grant, work: &Work, sges: &[ib
         mappings::are_as_registered(peer.pid, &exposed.region, place, len).then_some(place)
     });
     let moved = place.map_or(Err(Errno(libc::EFAULT)), |place| transfer(peer, work, place, sges));
-    peer.ring.hazard().store(0, Ordering::Release);
+    keyed::end(peer.ring.hazard());
     match moved {
         Ok(()) => Ok(()),
         Err(Errno(libc::ESRCH)) => Err(IBV_WC_RETRY_EXC_ERR),

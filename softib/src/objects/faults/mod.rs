@@ -4,6 +4,7 @@
 //! call    the control calls that can be made to fail
 //! event   the asynchronous events that can be raised
 //! plan    what is asked for: SOFTIB_FAULTS, or a program's Plan, parsed
+//! step    the steps at which the process can be killed
 //! state   a plan under way: counters and dice
 //! ```
 
@@ -11,3 +12,4 @@ pub mod call;
 pub mod event;
 pub mod plan;
 pub mod state;
+pub mod step;

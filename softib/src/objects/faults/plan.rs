@@ -5,7 +5,7 @@
 //! item   = "seed=" number | "drop=" percent | "duplicate=" percent | "reorder=" percent
 //!        | "delay=" time | "rnr=" when ":" time | "error=" when | "cut=" when
 //!        | "port-down=" time ":" time | "fail=" call ":" number ":" errno
-//!        | "event=" name ":" time [ ":" number ] | "report"
+//!        | "kill=" step ":" number | "event=" name ":" time [ ":" number ] | "report"
 //! when   = "at:" number | "every:" number
 //! ```
 //!
@@ -13,6 +13,7 @@
 
 use super::call::Call;
 use super::event::EventFault;
+use super::step::{KillFault, Step};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub struct Outage {
     pub lasts: Duration,
 }
 
-/// A control call that fails.
+/// A call that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallFault {
     /// Which function.
@@ -77,8 +78,10 @@ pub struct Plan {
     pub cut: Option<When>,
     /// When the port is down.
     pub port_down: Option<Outage>,
-    /// Control calls that fail.
+    /// Calls that fail.
     pub fail: Vec<CallFault>,
+    /// Steps at which the process kills itself.
+    pub kill: Vec<KillFault>,
     /// Asynchronous events that are raised.
     pub event: Vec<EventFault>,
     /// Says at the end, on standard error, how often each fault has struck.
@@ -102,8 +105,7 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-const ITEM: &str =
-    "seed=, drop=, duplicate=, reorder=, delay=, rnr=, error=, cut=, port-down=, fail=, event= or report";
+const ITEM: &str = "seed=, drop=, duplicate=, reorder=, delay=, rnr=, error=, cut=, port-down=, fail=, kill=, event= or report";
 const NUMBER: &str = "a number";
 const COUNT: &str = "a number from 1 on";
 const PERCENT: &str = "a percentage up to 100 like 20% or 0.5%";
@@ -111,7 +113,8 @@ const TIME: &str = "a time like 10us, 2ms or 1s";
 const WHEN: &str = "at: or every:";
 const COLON: &str = "a colon";
 const COMMA: &str = "a comma or the end";
-const CALL: &str = "the name of a control call like create_qp";
+const CALL: &str = "the name of a call like create_qp or rdma_connect";
+const STEP: &str = "the name of a step like to_rtr, or of a call";
 const ERRNO: &str = "an errno name like ENOMEM";
 const EVENT: &str = "the name of an event like qp-fatal";
 const ONCE: &str = "each item once";
@@ -127,7 +130,7 @@ impl FromStr for Plan {
         loop {
             let start = cursor.at;
             let key = cursor.word(|c| c.is_ascii_lowercase() || c == '-');
-            if !["fail", "event"].contains(&key) && seen.contains(&key) {
+            if !["fail", "kill", "event"].contains(&key) && seen.contains(&key) {
                 return Err(cursor.error_at(start, ONCE));
             }
             seen.push(key);
@@ -147,7 +150,7 @@ impl Plan {
             self.report = true;
             return Ok(());
         }
-        const KNOWN: [&str; 11] = [
+        const KNOWN: [&str; 12] = [
             "seed",
             "drop",
             "duplicate",
@@ -158,6 +161,7 @@ impl Plan {
             "cut",
             "port-down",
             "fail",
+            "kill",
             "event",
         ];
         if !KNOWN.contains(&key) || !cursor.take("=") {
@@ -173,6 +177,7 @@ impl Plan {
             "error" => self.error = Some(cursor.when()?),
             "cut" => self.cut = Some(cursor.when()?),
             "fail" => self.fail.push(cursor.call_fault()?),
+            "kill" => self.kill.push(cursor.kill_fault()?),
             "event" => self.event.push(cursor.event_fault()?),
             _ => {
                 let (after, lasts) = (cursor.time()?, cursor.after_colon(Cursor::time)?);
@@ -184,7 +189,7 @@ impl Plan {
 
     /// Whether sends or the port are touched at all.
     pub(crate) fn touches_traffic(&self) -> bool {
-        *self != Plan { seed: self.seed, fail: self.fail.clone(), ..Plan::default() }
+        *self != Plan { seed: self.seed, fail: self.fail.clone(), kill: self.kill.clone(), ..Plan::default() }
     }
 }
 
@@ -284,6 +289,13 @@ impl<'a> Cursor<'a> {
         Ok(CallFault { call, number, errno })
     }
 
+    fn kill_fault(&mut self) -> Result<KillFault, PlanError> {
+        let start = self.at;
+        let name = self.word(|c| c.is_ascii_lowercase() || c == '_');
+        let step = Step::named(name).ok_or_else(|| self.error_at(start, STEP))?;
+        Ok(KillFault { step, number: self.after_colon(Cursor::count)? })
+    }
+
     fn event_fault(&mut self) -> Result<EventFault, PlanError> {
         let start = self.at;
         let name = self.word(|c| c.is_ascii_lowercase() || c == '-');
@@ -294,14 +306,18 @@ impl<'a> Cursor<'a> {
     }
 
     fn errno(&mut self) -> Result<i32, PlanError> {
-        const NAMES: [(&str, i32); 10] = [
+        const NAMES: [(&str, i32); 14] = [
+            ("EACCES", libc::EACCES),
+            ("EADDRINUSE", libc::EADDRINUSE),
             ("EAGAIN", libc::EAGAIN),
             ("EBUSY", libc::EBUSY),
+            ("EINTR", libc::EINTR),
             ("EINVAL", libc::EINVAL),
             ("EIO", libc::EIO),
             ("EMFILE", libc::EMFILE),
             ("ENODEV", libc::ENODEV),
             ("ENOMEM", libc::ENOMEM),
+            ("ENOSPC", libc::ENOSPC),
             ("EOPNOTSUPP", libc::EOPNOTSUPP),
             ("EPERM", libc::EPERM),
             ("ETIMEDOUT", libc::ETIMEDOUT),
@@ -320,7 +336,7 @@ mod tests {
     #[test]
     fn every_item_is_understood() {
         let text = "seed=7,drop=20%,duplicate=0.5%,reorder=100%,delay=10us,rnr=every:3:2ms,error=at:100,cut=every:9,\
-                    port-down=1s:500ms,fail=create_qp:2:ENOMEM,fail=reg_mr:1:EPERM,event=qp-fatal:5ms:3,event=lid-change:1s,report";
+                    port-down=1s:500ms,fail=create_qp:2:ENOMEM,fail=reg_mr:1:EPERM,kill=to_rtr:2,kill=poll_cq:9,event=qp-fatal:5ms:3,event=lid-change:1s,report";
         let plan: Plan = text.parse().unwrap();
         assert_eq!((plan.seed, plan.drop, plan.duplicate, plan.reorder), (7, 200_000, 5_000, 1_000_000));
         assert_eq!(plan.rnr, Some((When::Every(3), Duration::from_millis(2))));
@@ -328,6 +344,8 @@ mod tests {
         let outage = Outage { after: Duration::from_secs(1), lasts: Duration::from_millis(500) };
         assert_eq!(plan.port_down, Some(outage));
         assert_eq!(plan.fail[1], CallFault { call: Call::RegMr, number: 1, errno: libc::EPERM });
+        let steps = [(Step::ToRtr, 2), (Step::Call(Call::PollCq), 9)];
+        assert_eq!(plan.kill, steps.map(|(step, number)| KillFault { step, number }));
         let fatal =
             EventFault { after: Duration::from_millis(5), ..EventFault::named("qp-fatal", 3).unwrap() };
         let lid = EventFault { after: Duration::from_secs(1), ..EventFault::named("lid-change", 0).unwrap() };
@@ -351,6 +369,8 @@ mod tests {
         assert_eq!(at("delay=99999999999999999999s"), Err((7, TIME)));
         assert_eq!(at("fail=create_pq:1:ENOMEM"), Err((6, CALL)));
         assert_eq!(at("fail=create_qp:1:NOMEM"), Err((18, ERRNO)));
+        assert_eq!(at("kill=to_rtx:1"), Err((6, STEP)));
+        assert_eq!(at("kill=send"), Err((10, COLON)));
         assert_eq!(at("event=lid:1s"), Err((7, EVENT)));
         assert_eq!(at("event=lid-change"), Err((17, COLON)));
         assert_eq!(at("event=lid-change:1s:0"), Err((21, COUNT)));
@@ -366,7 +386,7 @@ mod tests {
 
         #[test]
         fn nothing_close_to_the_language_confuses_it_either(
-            text in "((seed|drop|rnr|fail|port-down|cut)(=|:|)(every:|at:|[0-9]{0,22}|)(%|ms|s|:|EIO|,|é){0,3}){0,4}"
+            text in "((seed|drop|rnr|fail|kill|port-down|cut)(=|:|)(every:|at:|[0-9]{0,22}|)(%|ms|s|:|EIO|,|é){0,3}){0,4}"
         ) {
             let _ = text.parse::<Plan>();
         }

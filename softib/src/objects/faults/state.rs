@@ -28,7 +28,7 @@ pub struct Counts {
     pub outages: u64,
     /// Asynchronous events that were raised, one for each object.
     pub events: u64,
-    /// Control calls.
+    /// Calls.
     pub calls: u64,
 }
 

@@ -144,12 +144,7 @@ impl<'a> Locked<'a> {
     /// Changes an entry's words between an odd and an even sequence number. One that was left odd, by a process that died
     /// here, becomes even again.
     fn change(&self, index: usize, body: impl FnOnce()) {
-        let seq = self.word(entry(index) + Q_SEQ);
-        let odd = seq.load(Ordering::Relaxed) | 1;
-        seq.store(odd, Ordering::Relaxed);
-        fence(Ordering::Release);
-        body();
-        seq.store(odd.wrapping_add(1), Ordering::Release);
+        seqlock::change(self.word(entry(index) + Q_SEQ), body);
     }
 
     /// Makes a sequence number even that a process left odd when it died. EINVAL: there is no such entry.

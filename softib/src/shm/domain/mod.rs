@@ -21,15 +21,18 @@ pub use change::Locked;
 
 use super::filelock::{self, Kind, Range};
 use super::folder;
-use super::layout::{H_BOOT, H_MAGIC, H_NONCE, H_PORTS, H_RINGS, H_UID, H_VERSION, P_GUID, VERSION};
+use super::layout::{
+    H_BOOT, H_MAGIC, H_NONCE, H_PORTS, H_RINGS, H_UID, H_VERSION, MORE_PORTS, MORE_PORTS_LEN, P_GUID, VERSION,
+};
 use super::map::Map;
 use super::segment;
+use super::seqlock;
 use crate::errno::Errno;
 use crate::shm::card::{self, Card};
 use rdma_sys::{IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, ibv_qp_attr};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// The first word of a domain's file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softibX\x01");
@@ -49,7 +52,8 @@ const D_EVENTS: usize = 3136;
 
 const HOLDER_TABLE: usize = 0x1000;
 const HOLDER: usize = 16;
-const QP_TABLE: usize = 0x8000;
+// Behind the cards of the ports, again.
+const QP_TABLE: usize = 0xa000;
 const QP: usize = 512;
 /// Bytes of the file.
 pub const LEN: usize = QP_TABLE + QPS * QP;
@@ -72,7 +76,8 @@ pub const EVENTS: usize = 8;
 
 const _: () = {
     assert!(H_RINGS <= D_DEV);
-    assert!(HOLDER_TABLE + HOLDERS * HOLDER <= QP_TABLE);
+    assert!(HOLDER_TABLE + HOLDERS * HOLDER <= MORE_PORTS);
+    assert!(MORE_PORTS + MORE_PORTS_LEN <= QP_TABLE);
     assert!(Q_EVENTS + EVENTS * 4 <= Q_ATTR);
     assert!(Q_ATTR + attr::WORDS * 4 <= Q_HOLDERS);
     assert!(Q_HOLDERS + HOLDERS / 8 <= QP);
@@ -217,9 +222,14 @@ impl DomainFile {
         if !self.exists(index) {
             return None;
         }
-        let at = entry(index);
+        let seq = self.map.u32(entry(index) + Q_SEQ);
+        let (seq, qp) = seqlock::copy(seq, || self.words(entry(index)))?;
+        qp.map(|qp| (seq, qp))
+    }
+
+    /// What an entry says, if it is in use and does not change meanwhile.
+    fn words(&self, at: usize) -> Option<SharedQp> {
         let word = |offset: usize| self.map.u32(at + offset).load(Ordering::Relaxed);
-        let seq = self.sequence(index);
         let used = word(Q_USED) != 0;
         let copy = SharedQp {
             generation: word(Q_GENERATION),
@@ -228,9 +238,7 @@ impl DomainFile {
             dest_port: word(Q_DEST_PORT) as u8,
             attr: attr::parse(|i| word(Q_ATTR + 4 * i)),
         };
-        fence(Ordering::Acquire);
-        let stable = seq & 1 == 0 && self.map.u32(at + Q_SEQ).load(Ordering::Relaxed) == seq;
-        (stable && used).then_some((seq, copy))
+        used.then_some(copy)
     }
 
     /// The processes that have handles of queue pair `index`.

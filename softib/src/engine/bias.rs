@@ -1,0 +1,33 @@
+//! How the owner of a biased lock and its visitors keep out of each other's way (`lock`): the protocol, generic over the words and the
+//! fences, so that `tests/lock.rs` runs these very functions in loom.
+#![forbid(unsafe_code)]
+
+use crate::shm::word::Word;
+use std::sync::atomic::Ordering;
+
+/// Owner: whether it is in. Its bias was `bias` when it came, and may be gone.
+#[inline(always)]
+pub fn enter(inside: &impl Word<bool>, bias: &impl Word<usize>, mine: usize, fence: impl FnOnce()) -> bool {
+    inside.store(true, Ordering::Relaxed);
+    fence();
+    // Acquire: what a visitor did before it gave the bias back.
+    let is_mine = bias.load(Ordering::Acquire) == mine;
+    if !is_mine {
+        inside.store(false, Ordering::Release);
+    }
+    is_mine
+}
+
+/// Visitor, which holds the mutex: takes the bias away, and waits until its owner is out.
+pub fn evict(
+    bias: &impl Word<usize>,
+    inside: &impl Word<bool>,
+    fence: impl FnOnce(),
+    mut pause: impl FnMut(),
+) {
+    bias.store(0, Ordering::SeqCst);
+    fence();
+    while inside.load(Ordering::Acquire) {
+        pause();
+    }
+}

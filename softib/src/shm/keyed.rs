@@ -1,0 +1,49 @@
+//! Entries that are named by a key, and who works on what they name.
+//!
+//! ```text
+//!   owner                               user
+//!   words, then the key   (show)        hazard = key; fence; key? words; key still?  (begin, copy)
+//!   key = 0; fence        (hide)        works
+//!   waits while hazard == key           hazard = 0                                    (end)
+//! ```
+//! Either the owner sees the hazard, or the user does not find the key any more. A key is not used again as long as a user
+//! may still copy its entry. Generic over the words, so that `tests/tables.rs` runs these very functions in loom.
+
+use super::word::Word;
+use std::sync::atomic::Ordering;
+
+/// Owner: the entry has this key from now on; `body` stores its words.
+pub fn show<W: Word<u32>>(word: &W, key: u32, body: impl FnOnce()) {
+    body();
+    word.store(key, Ordering::Release);
+}
+
+/// Owner: copies that begin later do not find the entry. Users that have found it before are seen by their hazards.
+pub fn hide<W: Word<u32>>(word: &W) {
+    word.store(0, Ordering::SeqCst);
+    W::fence(Ordering::SeqCst);
+}
+
+/// What `body` has loaded, if it belongs to this key.
+pub fn copy<T, W: Word<u32>>(word: &W, key: u32, body: impl FnOnce() -> T) -> Option<T> {
+    let before = word.load(Ordering::Acquire);
+    let copy = body();
+    W::fence(Ordering::Acquire);
+    (before == key && word.load(Ordering::Relaxed) == key).then_some(copy)
+}
+
+/// User: is about to look for the key, and to work on what it names.
+pub fn begin<W: Word<u32>>(hazard: &W, key: u32) {
+    hazard.store(key, Ordering::Relaxed);
+    W::fence(Ordering::SeqCst);
+}
+
+/// User: does so no more.
+pub fn end(hazard: &impl Word<u32>) {
+    hazard.store(0, Ordering::Release);
+}
+
+/// Owner: whether a user may be working on what the key named.
+pub fn is_used(hazard: &impl Word<u32>, key: u32) -> bool {
+    hazard.load(Ordering::Acquire) == key
+}

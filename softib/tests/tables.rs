@@ -1,0 +1,123 @@
+//! Entries that one process changes and others copy, in all interleavings: queue pairs (seqlock), memory regions (keys and hazards).
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p softib --test tables`
+
+#![cfg(loom)]
+#![allow(clippy::unwrap_used)]
+
+mod loom_words;
+
+use loom::sync::Arc;
+use loom::sync::atomic::Ordering;
+use loom_words::W32;
+use softib::shm::word::Word;
+use softib::shm::{keyed, seqlock};
+
+#[derive(Clone)]
+struct Entry {
+    /// A sequence number, or a key.
+    first: Arc<W32>,
+    words: Arc<[W32; 2]>,
+}
+
+impl Entry {
+    fn new(first: u32) -> Entry {
+        Entry { first: Arc::new(W32::new(first)), words: Arc::new([W32::new(0), W32::new(0)]) }
+    }
+
+    fn store(&self, value: u32) {
+        self.words.iter().for_each(|word| word.store(value, Ordering::Relaxed));
+    }
+
+    fn load(&self) -> [u32; 2] {
+        [0, 1].map(|at| self.words[at].load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn a_copy_of_a_queue_pair_belongs_together_and_its_number_tells_which_change_it_is_of() {
+    loom::model(|| {
+        let entry = Entry::new(0);
+        let writer = {
+            let entry = entry.clone();
+            loom::thread::spawn(move || {
+                for value in 1..=2 {
+                    seqlock::change(&*entry.first, || entry.store(value));
+                }
+            })
+        };
+        if let Some((seq, [a, b])) = seqlock::copy(&*entry.first, || entry.load()) {
+            assert_eq!((a, b), (seq / 2, seq / 2), "a torn copy");
+        }
+        writer.join().unwrap();
+        assert_eq!(seqlock::copy(&*entry.first, || entry.load()), Some((4, [2, 2])));
+    });
+}
+
+/// The initiator compares the number that it has, and sends by its copy: what it sees of a change it sees all of.
+#[test]
+fn a_change_that_its_writer_has_died_in_is_not_copied_until_the_next_one() {
+    loom::model(|| {
+        let entry = Entry::new(1);
+        entry.store(7);
+        let mender = {
+            let entry = entry.clone();
+            loom::thread::spawn(move || seqlock::change(&*entry.first, || entry.store(8)))
+        };
+        match seqlock::copy(&*entry.first, || entry.load()) {
+            None => {}
+            Some(copy) => assert_eq!(copy, (2, [8, 8])),
+        }
+        mender.join().unwrap();
+    });
+}
+
+/// The row is used again, for another key.
+#[test]
+fn a_copy_of_a_region_is_of_its_key_or_none() {
+    loom::model(|| {
+        let entry = Entry::new(0);
+        keyed::show(&*entry.first, 1, || entry.store(1));
+        let owner = {
+            let entry = entry.clone();
+            loom::thread::spawn(move || {
+                keyed::hide(&*entry.first);
+                keyed::show(&*entry.first, 2, || entry.store(2));
+            })
+        };
+        for key in [1, 2] {
+            let copy = keyed::copy(&*entry.first, key, || entry.load());
+            assert!(copy.is_none_or(|words| words == [key; 2]), "{key}: {copy:?}");
+        }
+        owner.join().unwrap();
+        assert_eq!(keyed::copy(&*entry.first, 2, || entry.load()), Some([2; 2]));
+    });
+}
+
+/// What the key names is deregistered and given back, here: written to.
+#[test]
+fn an_owner_gives_memory_back_only_when_no_initiator_works_on_it() {
+    loom::model(|| {
+        let entry = Entry::new(0);
+        keyed::show(&*entry.first, 1, || entry.store(1));
+        let (hazard, memory) = (Arc::new(W32::new(0)), Arc::new(loom::cell::UnsafeCell::new(5)));
+        let initiator = {
+            let (entry, hazard, memory) = (entry.clone(), hazard.clone(), memory.clone());
+            loom::thread::spawn(move || {
+                keyed::begin(&*hazard, 1);
+                if keyed::copy(&*entry.first, 1, || entry.load()).is_some() {
+                    // SAFETY: loom reports a write of the owner at the same time.
+                    assert_eq!(memory.with(|at| unsafe { *at }), 5, "it was given back");
+                }
+                keyed::end(&*hazard);
+            })
+        };
+        keyed::hide(&*entry.first);
+        while keyed::is_used(&*hazard, 1) {
+            loom::thread::yield_now();
+        }
+        // SAFETY: loom reports a read of the initiator at the same time.
+        memory.with_mut(|at| unsafe { *at = 6 });
+        initiator.join().unwrap();
+    });
+}
