@@ -30,6 +30,14 @@ impl ConnectCause {
     }
 }
 
+impl ConnectCause {
+    /// True if the peer's process is there, and may take a later request.
+    pub fn is_refusal_for_now(&self) -> bool {
+        use Reason::{InvalidCommId, Stale, Timeout, UnknownPeer};
+        matches!(self, ConnectCause::Rejected(UnknownPeer | Stale | InvalidCommId | Timeout))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectCause {
     #[error(

@@ -1,17 +1,19 @@
 //! RoCE ports with several GIDs: over which of them ibcm's datagrams and queue pairs go.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
+mod heads;
+
 use std::time::Instant;
 
 use cpc::config::datagram::Params;
 use cpc::ibcm::machine::{Action, Call, Local, Machine, Terms};
 use cpc::wire::listener::{Address, Facing};
 use cpc::wire::{
-    CommId, Datagram, Depth, Hello, Incarnation, Layout, MAD_LEN, Message, Path, Qpns, Queues, Req, ReqHead,
-    Source,
+    CommId, Datagram, Depth, Hello, Incarnation, Layout, MAD_LEN, Message, Path, Qpns, Queues, Req, Source,
 };
 use cpc::{EndpointCommand, EndpointKey, ProcessName};
-use verbs::{Gid, Lid, Psn, Qpn};
+use heads::req_head;
+use verbs::{Gid, Lid, Qpn};
 
 const ME: ProcessName = ProcessName(1);
 const PEER: ProcessName = ProcessName(2);
@@ -113,19 +115,7 @@ fn an_unknown_process_is_answered_from_the_gid_that_its_request_came_to() {
         sl: 0,
         ack_timeout: 14,
     };
-    let head = ReqHead {
-        local: CommId(77),
-        service: ME,
-        psn: Psn(1),
-        depth: DEPTH,
-        path,
-        mtu: 5,
-        pkey: 0xffff,
-        retry_count: 7,
-        rnr_retry: 7,
-        max_cm_retries: 12,
-        response_timeout: 15,
-    };
+    let head = req_head(CommId(77), ME, DEPTH, path);
     let req = Req { head, hello: hello(PEER), queues: queues(), srq: false };
     let (sender, receiver) = (Incarnation(5), Incarnation(10));
     let datagram = Datagram { from: sender, to: receiver, message: Message::Req(req) };

@@ -2,6 +2,7 @@
 //! cell, written to be read; a change of the protocol shows as a change of that file.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
+mod heads;
 mod matrix;
 
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::*;
 use cpc::{EndpointCommand, EndpointKey, ProcessName};
+use heads::req_head;
 use verbs::{Gid, Lid, Psn, Qpn};
 
 const KEY: EndpointKey = EndpointKey { index: 1, generation: 1 };
@@ -326,19 +328,7 @@ fn request(id: CommId) -> Message {
         ack_timeout: 20,
     };
     Message::Req(Req {
-        head: ReqHead {
-            local: id,
-            service: ME,
-            psn: Psn(7),
-            depth: DEPTH,
-            path,
-            mtu: 5,
-            pkey: 0xffff,
-            retry_count: 7,
-            rnr_retry: 7,
-            max_cm_retries: 12,
-            response_timeout: 15,
-        },
+        head: req_head(id, ME, DEPTH, path),
         hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100) },
         queues: queues(),
         srq: true,

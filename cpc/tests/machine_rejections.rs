@@ -2,6 +2,8 @@
 //! values behind the cells of `matrix.txt`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
+mod heads;
+
 use std::time::{Duration, Instant};
 
 use cpc::ibcm::Params;
@@ -10,6 +12,7 @@ use cpc::wire::Source;
 use cpc::wire::listener::Address;
 use cpc::wire::*;
 use cpc::{EndpointCommand, EndpointKey, ProcessName};
+use heads::req_head;
 use verbs::{Gid, Lid, Psn, Qpn};
 
 const KEY: EndpointKey = EndpointKey { index: 1, generation: 1 };
@@ -51,19 +54,7 @@ fn request(name: ProcessName, from: u32, id: CommId, first_qpn: u32) -> Req {
         ack_timeout: 20,
     };
     Req {
-        head: ReqHead {
-            local: id,
-            service: ME,
-            psn: Psn(7),
-            depth: DEPTH,
-            path,
-            mtu: 5,
-            pkey: 0xffff,
-            retry_count: 7,
-            rnr_retry: 7,
-            max_cm_retries: 12,
-            response_timeout: 15,
-        },
+        head: req_head(id, ME, DEPTH, path),
         hello: hello(name, first_qpn),
         queues: Queues::new(1, OURS),
         srq: true,

@@ -2,6 +2,7 @@
 //! `xrc_matrix.txt`, written to be read: a line for each cell in which something happens, and nothing may happen in any other.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
+mod heads;
 mod matrix;
 
 use std::time::{Duration, Instant};
@@ -11,13 +12,12 @@ use cpc::wire::Source;
 use cpc::wire::domain::Address;
 use cpc::wire::listener::Address as Listener;
 use cpc::wire::xrc::{Datagram, Message, Rep, Req, SrqNums};
-use cpc::wire::{
-    CommId, Depth, Drep, Dreq, Incarnation, Layout, MAD_LEN, Mra, Path, Reason, Rej, ReqHead, Stage,
-};
+use cpc::wire::{CommId, Depth, Drep, Dreq, Incarnation, Layout, MAD_LEN, Mra, Path, Reason, Rej, Stage};
 use cpc::xrc::DomainId;
 use cpc::xrc::machine::{Action, Call, Direction, JoinError, Local, Machine, PathId, Terms};
 use cpc::{EndpointCommand, EndpointKey, ProcessName};
-use verbs::{Gid, Lid, Psn, Qpn, SrqNum};
+use heads::req_head;
+use verbs::{Gid, Lid, Qpn, SrqNum};
 
 const KEY: EndpointKey = EndpointKey { index: 1, generation: 1 };
 /// An endpoint of another node, and one of the peer's.
@@ -369,12 +369,11 @@ impl Bench {
 fn request(from: Address) -> Req {
     let (ours, theirs) = (mine().listener, from.listener);
     Req {
-        head: ReqHead {
-            local: P,
-            service: ME,
-            psn: Psn(7),
-            depth: DEPTH,
-            path: Path {
+        head: req_head(
+            P,
+            ME,
+            DEPTH,
+            Path {
                 local_lid: theirs.lid,
                 remote_lid: ours.lid,
                 local_gid: theirs.gid,
@@ -382,13 +381,7 @@ fn request(from: Address) -> Req {
                 sl: 0,
                 ack_timeout: 20,
             },
-            mtu: 5,
-            pkey: 0xffff,
-            retry_count: 7,
-            rnr_retry: 7,
-            max_cm_retries: 12,
-            response_timeout: 15,
-        },
+        ),
         name: PEER,
         layout: layout(),
         sender: Qpn(0x100),

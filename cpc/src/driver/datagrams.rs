@@ -58,13 +58,22 @@ pub(crate) struct Transport {
     backlog: VecDeque<(Source, [u8; MAD_LEN])>,
     routes: HashMap<Route, Ah>,
     /// The peers of endpoints that datagrams can be sent to, as far as is known.
-    peers: HashMap<EndpointKey, (Source, ProcessName)>,
+    peers: HashMap<EndpointKey, Peer>,
     /// Where the device refused to send to, and why.
     unsent: Vec<(Source, verbs::Error)>,
     /// Datagrams that could not be sent. Should stay 0.
     dropped: u64,
-    /// The device is gone: nothing is sent or awaited any more.
-    broken: bool,
+    /// Why nothing is sent or awaited any more: the device is gone.
+    broken: Option<verbs::Error>,
+}
+
+/// The peer of an endpoint.
+#[derive(Debug)]
+struct Peer {
+    at: Source,
+    name: ProcessName,
+    /// Its connection is up, and needs no datagrams before its end.
+    up: bool,
 }
 
 impl Transport {
@@ -101,7 +110,7 @@ impl Transport {
             peers: HashMap::new(),
             unsent: Vec::new(),
             dropped: 0,
-            broken: false,
+            broken: None,
         };
         for _ in 0..receives {
             let buf = transport.pool.take()?;
@@ -143,7 +152,7 @@ impl Transport {
 
     /// An endpoint's peer is to be reached at this address.
     pub(crate) fn add_peer(&mut self, key: EndpointKey, to: Source, peer: ProcessName) {
-        self.peers.insert(key, (to, peer));
+        self.peers.insert(key, Peer { at: to, name: peer, up: false });
     }
 
     /// Sends a datagram, now or when there is room.
@@ -155,7 +164,7 @@ impl Transport {
     }
 
     fn flush(&mut self) {
-        while !self.broken && self.sends.len() < SEND_DEPTH as usize {
+        while self.broken.is_none() && self.sends.len() < SEND_DEPTH as usize {
             let Some((to, mad)) = self.backlog.pop_front() else { return };
             if let Err(error) = self.post(to, &mad) {
                 self.dropped += 1;
@@ -210,14 +219,14 @@ impl Transport {
     /// Takes in everything that has arrived or completed, and arms the channel for more. `take` gets each datagram.
     pub(crate) fn progress(&mut self, mut take: impl FnMut(Source, &[u8])) {
         if let Err(error) = self.progress_or_fail(&mut take) {
-            self.broken = true;
             log::error!("{}: no more connections on {}: {error}", self.name, self.plan.port.ctx.name());
+            self.broken = Some(error);
         }
         self.flush();
     }
 
     fn progress_or_fail(&mut self, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
-        if self.broken {
+        if self.broken.is_some() {
             return Ok(());
         }
         while self.channel.next_event()? {}
@@ -227,13 +236,14 @@ impl Transport {
     }
 
     fn drain(&mut self, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
-        let mut batch = Completions::<32>::new();
-        while self.cq.poll(&mut batch)? != 0 {
+        let (mut batch, mut outcome) = (Completions::<32>::new(), Ok(()));
+        while outcome.is_ok() && self.cq.poll(&mut batch)? != 0 {
+            // Each is looked at, whatever comes of another: it is the only word on its buffer.
             while let Some(done) = batch.take() {
-                self.complete(done, take)?;
+                outcome = self.complete(done, take).and(outcome);
             }
         }
-        Ok(())
+        outcome
     }
 
     fn complete(
@@ -266,17 +276,29 @@ impl Transport {
         }
     }
 
-    /// Takes the receives back: flushes them and waits a bounded number of polls for that.
+    /// The endpoints of these peers can't be connected, for this reason.
+    fn lose(
+        &mut self,
+        error: &verbs::Error,
+        is_lost: impl Fn(&Peer) -> bool,
+    ) -> Vec<(EndpointKey, ConnectError)> {
+        let gone = self.peers.extract_if(|_, peer| is_lost(peer));
+        let cause = || ConnectCause::Verbs(error.to_string());
+        gone.map(|(key, peer)| (key, ConnectError { peer: peer.name, cause: cause() })).collect()
+    }
+
+    /// Takes the receives back: flushes them and waits a bounded number of polls for that. A poll that fails is one of them.
     fn take_back(&mut self) -> Result<(), verbs::Error> {
         self.qp.to_error()?;
+        let mut outcome = Ok(());
         for _ in 0..FLUSH_POLLS {
             if self.receives.is_empty() && self.sends.is_empty() {
                 break;
             }
-            self.drain(&mut |_, _| {})?;
+            outcome = self.drain(&mut |_, _| {}).or(outcome);
             std::thread::yield_now();
         }
-        Ok(())
+        outcome
     }
 }
 
@@ -289,19 +311,25 @@ impl Port for Transport {
         self.peers.remove(&key);
     }
 
+    fn connected(&mut self, key: EndpointKey) {
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.up = true;
+        }
+    }
+
     fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
         let mut lost = Vec::new();
         for (to, error) in std::mem::take(&mut self.unsent) {
-            let there = self.peers.extract_if(|_, (at, _)| *at == to);
-            lost.extend(there.map(|(key, (_, peer))| {
-                (key, ConnectError { peer, cause: ConnectCause::Verbs(error.to_string()) })
-            }));
+            lost.extend(self.lose(&error, |peer| peer.at == to));
+        }
+        if let Some(error) = self.broken.clone() {
+            lost.extend(self.lose(&error, |peer| !peer.up));
         }
         lost
     }
 
     fn is_quiet(&self) -> bool {
-        self.broken || (self.backlog.is_empty() && self.sends.is_empty())
+        self.broken.is_some() || (self.backlog.is_empty() && self.sends.is_empty())
     }
 
     fn unsent(&self) -> Option<(&'static str, u64)> {

@@ -31,6 +31,9 @@ pub(crate) trait Port: Debug + Send {
     /// What becomes of messages to the endpoint's peer is of no consequence any more.
     fn remove_peer(&mut self, _: EndpointKey) {}
 
+    /// The endpoint's connection is up.
+    fn connected(&mut self, _: EndpointKey) {}
+
     /// Endpoints whose peers turned out not to be reachable. Each is named once.
     fn take_lost(&mut self) -> Vec<(EndpointKey, ConnectError)> {
         Vec::new()
@@ -160,6 +163,7 @@ impl<B: Backend> Opened<B> {
                 backend.call(desk, call);
             }
             Action::Connected { key } => {
+                self.port.connected(key);
                 tell_times(&self.machine, key, out);
                 out.push(Event::Connected { key });
             }

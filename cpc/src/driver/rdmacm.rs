@@ -53,6 +53,8 @@ pub(crate) struct RdmaCmBackend {
     sets: QpSets,
     ids: HashMap<Token, HeldId>,
     listeners: Vec<CmId>,
+    /// Why no connection comes up any more.
+    deaf: Option<String>,
 }
 
 impl Backend for RdmaCmBackend {
@@ -89,11 +91,15 @@ impl Backend for RdmaCmBackend {
             sets: QpSets::new(plan),
             ids: HashMap::new(),
             listeners,
+            deaf: None,
         };
         Ok(Parts { backend, port, local, blob })
     }
 
     fn add_endpoint(&mut self, desk: Desk<'_, Self>, endpoint: EndpointPlan) -> Result<(), String> {
+        if let Some(why) = &self.deaf {
+            return Err(why.clone());
+        }
         let EndpointPlan { key, peer, peer_blob, cts, gids, .. } = endpoint;
         let theirs = Listening::parse(&peer_blob).map_err(|e| e.to_string())?;
         self.sets.add(key, cts);
@@ -163,7 +169,7 @@ impl Backend for RdmaCmBackend {
                 return true;
             }
             Ok(None) => {}
-            Err(error) => log::error!("{error}; no connection comes up any more"),
+            Err(error) => self.deafened(desk, &error),
         }
         false
     }
@@ -174,6 +180,18 @@ impl Backend for RdmaCmBackend {
 }
 
 impl RdmaCmBackend {
+    /// What the connection manager has to say is not to be had: what waits for that fails, and what comes after.
+    #[cold]
+    fn deafened(&mut self, desk: Desk<'_, Self>, error: &verbs::Error) {
+        if self.deaf.is_some() {
+            return log::debug!("{error}");
+        }
+        log::error!("{error}; no connection comes up any more");
+        let why = error.to_string();
+        desk.machine.events_lost(&why, desk.now);
+        self.deaf = Some(why);
+    }
+
     /// Makes a call on an id; a failure goes to the machine.
     fn call_id(
         &self,

@@ -211,13 +211,32 @@ impl Machine {
 
     /// The device is gone: nothing comes up any more, and nothing stays.
     pub fn device_removed(&mut self, now: Instant) {
-        let slots: Vec<usize> = self.endpoints.values().map(|endpoint| endpoint.own).collect();
-        for slot in slots {
+        for slot in self.slots() {
             match self.links[slot].state {
                 State::Connected { .. } => self.dreq_received(slot, now),
-                State::Failed | State::Disconnected | State::DreqSent => {}
-                _ => self.fail(slot, ConnectCause::Verbs("the RDMA device was removed".to_owned()), now),
+                _ => self.lose(slot, "the RDMA device was removed", now),
             }
+        }
+    }
+
+    /// The connection manager does not tell any more what happens: nothing comes up, what is up stays.
+    pub fn events_lost(&mut self, why: &str, now: Instant) {
+        for slot in self.slots() {
+            match self.links[slot].state {
+                State::Connected { .. } => {}
+                _ => self.lose(slot, why, now),
+            }
+        }
+    }
+
+    fn slots(&self) -> Vec<usize> {
+        self.endpoints.values().map(|endpoint| endpoint.own).collect()
+    }
+
+    fn lose(&mut self, slot: usize, why: &str, now: Instant) {
+        match self.links[slot].state {
+            State::Failed | State::Disconnected | State::DreqSent => {}
+            _ => self.fail(slot, ConnectCause::Verbs(why.to_owned()), now),
         }
     }
 
