@@ -130,6 +130,8 @@ fn config(layout: &str) -> Result<Config> {
         rdma_depth: 256,
         service_level: 0,
         drain: Duration::from_secs(5),
+        keepalive: Duration::from_secs(5),
+        reconnects: 8,
         keep_timelines: false,
         xrc_domain: std::env::temp_dir().join(format!("oxib-xrc-bench-{}", std::process::id())),
         cpc: cpc::Config::default(),

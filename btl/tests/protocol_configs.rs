@@ -13,6 +13,7 @@ use mca_btl_oxib::protocol::layout::{DEFAULT, Kind, Layout};
 const SHIPPED: &[(&str, &str, Option<usize>)] = &[
     ("default.conf", "PSSS", Some(0)),
     ("iwarp.conf", "PPP", Some(0)),
+    ("many-queues.conf", "PSPSPSPSPSPSPSS", Some(0)),
     ("mixed.conf", "SPSP", Some(1)),
     ("p-only.conf", "PPPP", Some(0)),
     ("s-only.conf", "SSSS", None),

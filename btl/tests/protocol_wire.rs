@@ -4,7 +4,9 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use mca_btl_oxib::protocol::credits::Grant;
-use mca_btl_oxib::protocol::wire::{Cts, DataHeader, Header, Kind, VERSION, WireError};
+use mca_btl_oxib::protocol::wire::{
+    Arrived, Cts, DataHeader, End, Header, Kind, VERSION, WireError, XrcHeader,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -23,7 +25,7 @@ fn the_header_has_the_documented_bytes() {
         assert_eq!(Header::parse(&bytes), Ok((Header { kind, tag: 0, queue: 3, grant }, &[][..])));
     }
     let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
-    let message = [0, 2, 0, 0, 0, 1, 0, 0, 3, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
+    let message = [0, 2, 0, 0, 0, 1, 0, 0, 5, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
     assert_eq!(cts.message(1), message);
 }
 
@@ -34,7 +36,9 @@ fn each_defect_of_a_header_has_its_own_refusal() {
     assert_eq!(refuse(&[0; 7]), WireError::Short { what: "header", len: 7, need: 8 });
     assert_eq!(refuse(&[0, 0x10, 0, 0, 0, 0, 0, 0]), not_zero("flags", 0x10));
     assert_eq!(refuse(&[0, 0, 0, 0, 0, 0, 1, 2]), not_zero("reserved", 0x201));
-    assert_eq!(refuse(&[0, 6, 0, 0, 0, 0, 0, 0]), WireError::ReservedKind { kind: 6, name: "reconnect" });
+    let reserved = WireError::ReservedKind { kind: 5, name: "eager RDMA set-up" };
+    assert_eq!(refuse(&[0, 5, 0, 0, 0, 0, 0, 0]), reserved);
+    assert_eq!(refuse(&[0, 6, 0, 0, 1, 0, 0, 0]), not_zero("ctl", 1));
     assert_eq!(refuse(&[0, 15, 0, 0, 0, 0, 0, 0]), WireError::UnknownKind(15));
     assert_eq!(refuse(&[0, 1, 0, 0, 9, 0, 0, 0]), WireError::EmptyCredit);
     assert_eq!(refuse(&[7, 1, 1, 0, 0, 0, 0, 0]), not_zero("tag", 7));
@@ -42,12 +46,48 @@ fn each_defect_of_a_header_has_its_own_refusal() {
     assert_eq!(refuse(&[0, 2, 0, 0, 1, 0, 0, 0]), not_zero("ctl", 1));
     assert_eq!(refuse(&[0, 7, 1, 0, 0, 0, 0, 0]), not_zero("credits", 1));
     assert_eq!(refuse(&[5, 3, 1, 0, 0, 0, 0, 0]), not_zero("tag", 5));
-    let long = WireError::Long { what: "end of stream payload", len: 1, limit: 0 };
-    assert_eq!(refuse(&[0, 4, 0, 0, 0, 0, 0, 0, 0xff]), long);
+    let long = WireError::Long { what: "end of stream payload", len: 5, limit: 4 };
+    assert_eq!(refuse(&[0, 4, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5]), long);
     let long = WireError::Long { what: "opening message payload", len: 1, limit: 0 };
     assert_eq!(refuse(&[0, 7, 0, 0, 0, 0, 0, 0, 0xff]), long);
     let long = WireError::Long { what: "credit message payload", len: 1, limit: 0 };
     assert_eq!(refuse(&[0, 1, 1, 0, 0, 0, 0, 0, 0xff]), long);
+}
+
+#[test]
+fn an_end_of_stream_says_how_many_messages_came_before_it() {
+    let end = End { count: 0xa1b2_c3d4 };
+    assert_eq!(end.message(), [0, 0, 0, 0, 0, 0, 0, 0, 0xd4, 0xc3, 0xb2, 0xa1]);
+    assert_eq!(End::parse(&end.message()[8..]), Ok(end));
+    let short = WireError::Short { what: "end of stream", len: 3, need: 4 };
+    assert_eq!(End::parse(&[1, 2, 3]), Err(short));
+    assert_eq!(End::parse(&[0; 5]), Err(WireError::Long { what: "end of stream payload", len: 5, limit: 4 }));
+}
+
+#[test]
+fn what_resumes_says_of_each_queue_how_many_messages_have_come() {
+    let arrived = Arrived::new([0x0102, 0xfffe]);
+    assert_eq!(arrived.message(1), [0, 6, 0, 0, 0, 1, 0, 0, 0x02, 0x01, 0xfe, 0xff]);
+    assert_eq!(Arrived::parse(&arrived.message(1)[8..], 2), Ok(arrived));
+    let what = "counts of a resumed connection";
+    assert_eq!(Arrived::parse(&[1, 2, 3], 2), Err(WireError::Short { what, len: 3, need: 4 }));
+    assert_eq!(Arrived::parse(&[0; 6], 2), Err(WireError::Long { what, len: 6, limit: 4 }));
+    let most = Arrived::new([7; 20]);
+    assert_eq!((most.counts().len(), most.message(0).len()), (Arrived::MOST, Arrived::LONGEST));
+}
+
+#[test]
+fn on_x_queues_an_end_of_stream_has_label_and_number_like_a_message() {
+    for (kind, value) in [(Kind::Data, 0), (Kind::End, 3), (Kind::EndAck, 4)] {
+        let header = XrcHeader::new(9, 2, 0, 0x1234).of_kind(kind).labelled(0x0056_789a);
+        let bytes = [9, value, 0x9a, 0x78, 0x56, 2, 0x34, 0x12];
+        assert_eq!(header.emit(), bytes);
+        let parsed = XrcHeader::parse(bytes).expect("a valid header");
+        assert_eq!((parsed.kind(), parsed.label(), parsed.number()), (kind, 0x0056_789a, 0x1234));
+    }
+    for kind in [1, 2, 5, 6, 7, 8, 0x10, 0x13] {
+        assert_eq!(XrcHeader::parse([0, kind, 0, 0, 0, 0, 0, 0]), None, "kind {kind:#x}");
+    }
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn five_hundred_peers_that_are_added_take_one_entry_each_until_they_are_connecte
 #[test]
 fn without_a_per_peer_queue_an_added_peer_takes_no_entry() {
     let cases =
-        [("S,128,64,48,8:S,65536,16,12,4", 8 + 4 + 256, 268), ("X,128,64,48,8:X,65536,16,12,4", 256, 0)];
+        [("S,128,64,48,8:S,65536,16,12,4", 8 + 4 + 256, 268), ("X,128,64,48,8:X,65536,16,12,4", 256 + 2, 0)];
     for (layout, ours, theirs) in cases {
         let mut world = World::with("shared", by_default(layout), 2);
         let shared = books(&world, 0).reserved;

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{World, config};
+use common::{World, config, leaving};
 use mca_btl_oxib::protocol::layout::{DEFAULT, IWARP};
 use mca_btl_oxib::transport::Transport;
 use mca_btl_oxib::transport::config::{Config, Signalling};
@@ -125,48 +125,10 @@ fn a_peer_that_leaves_before_our_last_sends_are_asked_for_is_no_failure() {
 #[test]
 fn a_side_that_leaves_waits_until_its_peer_has_taken_what_it_was_sent() {
     for layout in LAYOUTS {
-        for both in [false, true] {
-            let mut world = World::with("iwarp end", on_iwarp(layout), 2);
-            let max = world.layout.largest_payload();
-            world.send(0, 1, 8);
-            world.send(1, 0, 8);
-            world.drain();
-            for round in 0..3 {
-                for len in [8, max, 100] {
-                    world.send(0, 1, len);
-                    (both || round == 1).then(|| world.send(1, 0, len));
-                }
-                let (ours, theirs) = (world.id(0, 1), world.id(1, 0));
-                let before = world.model.missing(0, 1);
-                for _ in 0..200 {
-                    assert!(world.sides[0].transport.drain(ours), "{layout}: it has not been taken yet");
-                    world.step_of(&[0]);
-                }
-                assert!(world.model.missing(0, 1) == before && before != 0, "{layout}: side 1 does not look");
-                world.until("both have heard", |w| {
-                    let waits =
-                        [w.sides[0].transport.drain(ours), both && w.sides[1].transport.drain(theirs)];
-                    waits == [false; 2]
-                });
-                assert_eq!(world.model.missing(0, 1), 0, "{layout}");
-                assert!(!both || world.model.missing(1, 0) == 0, "{layout}");
-            }
-            world.drain();
-            world.close();
-        }
+        leaving::waits_until_all_is_taken("iwarp leave", on_iwarp(layout));
+        leaving::both_leave("iwarp both leave", on_iwarp(layout));
+        leaving::both_leave_amid_transfers("iwarp both leave amid transfers", on_iwarp(layout));
     }
-}
-
-/// Nothing has been sent, so nothing is asked.
-#[test]
-fn a_side_that_has_sent_nothing_leaves_at_once() {
-    let mut world = World::with("iwarp nothing", on_iwarp(IWARP), 2);
-    world.send(0, 1, 8);
-    world.drain();
-    let id = world.id(1, 0);
-    world.until_of(&[1], "side 1 has nothing to wait for", |w| !w.sides[1].transport.drain(id));
-    assert_eq!(world.sides[1].transport.stats.sent_late, 0);
-    world.close();
 }
 
 /// Linux's siw sends the pages of an unsignalled message of a page or more without a copy, and TCP may read them long after

@@ -31,6 +31,7 @@ fn child_main() {
     match role().as_deref() {
         Some("peer") => peer(),
         Some("survivor") => survivor(),
+        Some("waiter") => waiter(),
         Some("sweeper") => drop(open(settings(DEFAULT), 1 << 40)),
         _ => {}
     }
@@ -239,5 +240,94 @@ fn a_killed_process_of_a_node_does_not_take_the_others_of_it_along() {
     for (layout, messages) in [("X,4096,64,48,16", 2000), ("X,128,8,6,4:X,4096,8,6,4", 500), ("X,4096,64", 1)]
     {
         kill_after("killed-xrc", layout, messages);
+    }
+}
+
+/// Talks with victim and friend, then only waits for a message of the victim, as in MPI_Recv. `moment` says what happens meanwhile.
+fn waiter() {
+    let _watchdog = Watchdog::new("waiter", PATIENCE);
+    let [layout, moment] = [listen(), listen()];
+    let settings = Config { keepalive: Duration::from_millis(20), ..settings(&layout) };
+    let mut transport = open(settings, SURVIVOR);
+    let mut victim = start_peer(&mut transport, &layout, SURVIVOR + 1);
+    let friend = start_peer(&mut transport, &layout, SURVIVOR + 2);
+    let mut seen = Seen::default();
+    for id in [victim.id, friend.id] {
+        talk(&mut transport, &mut seen, id);
+    }
+    match moment.as_str() {
+        "killed" => {
+            victim.child.kill();
+            let killed = Instant::now();
+            while seen.failed.is_empty() {
+                poll(&mut transport, &mut seen, |_, _| {});
+                assert!(killed.elapsed() < SOON, "not noticed: {:?}", transport.stats);
+            }
+            assert_eq!((seen.failed.len(), seen.failed[0].0), (1, victim.name), "{:?}", seen.failed);
+            transport.remove(&[victim.id]);
+        }
+        _ => {
+            signal(&victim.child, "STOP");
+            let before = transport.stats.keepalives;
+            while transport.stats.keepalives < before + 40 {
+                poll(&mut transport, &mut seen, |_, _| {});
+            }
+            assert!(seen.failed.is_empty(), "{:?}", seen.failed);
+            signal(&victim.child, "CONT");
+            talk(&mut transport, &mut seen, victim.id);
+            while transport.drain(victim.id) {
+                poll(&mut transport, &mut seen, |_, _| {});
+            }
+            victim.child.finish();
+        }
+    }
+    talk(&mut transport, &mut seen, friend.id);
+    transport.close();
+    friend.child.finish();
+    say(&format!("{:?}", seen.failed));
+}
+
+/// One message and its answer. That it has arrived has no completion.
+fn talk(transport: &mut Transport<u64>, seen: &mut Seen, id: EpId) {
+    let before = seen.of(id);
+    while !send(transport, id, 1000, true) {
+        poll(transport, seen, |_, _| {});
+    }
+    while seen.of(id) == before {
+        poll(transport, seen, |_, _| {});
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = std::process::Command::new("kill").args([format!("-{name}"), child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+fn wait_through(moment: &str, layout: &str) -> String {
+    let dir = TempDir::new(&format!("waited-{moment}"));
+    let mut child = Child::start("waiter", &dir.0);
+    for line in [layout, moment] {
+        child.tell(line);
+    }
+    let verdict = child.hear();
+    child.finish();
+    verdict
+}
+
+const WAITED: [&str; 4] = [DEFAULT, "P,4096,4", "S,4096,8,6,4", "X,4096,64,48,16"];
+
+/// No request is under way to the one that is killed.
+#[test]
+fn a_killed_peer_that_a_message_is_awaited_of_is_found_by_the_keepalive() {
+    for layout in WAITED {
+        let verdict = wait_through("killed", layout);
+        println!("{layout}: {verdict}");
+    }
+}
+
+#[test]
+fn a_stopped_peer_is_not_taken_for_a_dead_one() {
+    for layout in WAITED {
+        assert_eq!(wait_through("stopped", layout), "[]", "{layout}");
     }
 }

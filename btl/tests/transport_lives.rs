@@ -16,6 +16,9 @@ fn begin_anew(world: &mut World, layout: &str, rank: usize) {
         world.model.forget(rank, other);
         world.model.forget(other, rank);
     }
+    for id in world.sides[rank].transport.ids() {
+        world.until("the others have heard that it ends", |w| !w.sides[rank].transport.drain(id));
+    }
     let side = &mut world.sides[rank];
     let former = std::mem::replace(&mut side.transport, open(config(layout), side.name));
     former.close();

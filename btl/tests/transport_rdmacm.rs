@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{World, config};
+use common::{World, config, leaving};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use mca_btl_oxib::transport::config::Config;
 
@@ -70,4 +70,12 @@ fn a_peer_that_is_removed_may_come_again() {
     world.drain();
     assert_eq!(counted(&world, "rdmacm_failed"), 0);
     world.close();
+}
+
+#[test]
+fn two_that_leave_at_the_same_time_lose_nothing() {
+    for layout in LAYOUTS {
+        leaving::both_leave("rdmacm both leave", by_rdmacm(layout));
+        leaving::both_leave_amid_transfers("rdmacm both leave amid transfers", by_rdmacm(layout));
+    }
 }

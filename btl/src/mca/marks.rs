@@ -24,25 +24,66 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
 
-#[derive(Debug)]
-struct Slot {
-    /// Twice the number plus 1 while it is written, plus 2 when it is there.
-    stamp: AtomicU64,
-    start: AtomicUsize,
-    end: AtomicUsize,
+/// An atomic of std, or one of loom's, which runs this in all interleavings (`model`).
+trait Word<T> {
+    fn load(&self, order: Ordering) -> T;
+    fn store(&self, value: T, order: Ordering);
+    fn fetch_add(&self, value: T, order: Ordering) -> T;
+    /// Whether the word was `from`, and now is `to`; `order` is that of a success.
+    fn replace(&self, from: T, to: T, order: Ordering) -> bool;
+    fn fence(order: Ordering);
 }
 
-impl Slot {
-    const fn new() -> Slot {
+macro_rules! word {
+    ($fence:path: $($atomic:ty, $value:ty;)*) => {$(
+        impl Word<$value> for $atomic {
+            #[inline]
+            fn load(&self, order: Ordering) -> $value {
+                <$atomic>::load(self, order)
+            }
+            #[inline]
+            fn store(&self, value: $value, order: Ordering) {
+                <$atomic>::store(self, value, order)
+            }
+            #[inline]
+            fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                <$atomic>::fetch_add(self, value, order)
+            }
+            #[inline]
+            fn replace(&self, from: $value, to: $value, order: Ordering) -> bool {
+                self.compare_exchange(from, to, order, Ordering::Relaxed).is_ok()
+            }
+            #[inline]
+            fn fence(order: Ordering) {
+                $fence(order)
+            }
+        }
+    )*};
+}
+
+word! { fence: AtomicU64, u64; AtomicUsize, usize; }
+
+#[derive(Debug)]
+struct Slot<S, A> {
+    /// Twice the number plus 1 while it is written, plus 2 when it is there.
+    stamp: S,
+    start: A,
+    end: A,
+}
+
+impl Slot<AtomicU64, AtomicUsize> {
+    const fn new() -> Self {
         Slot { stamp: AtomicU64::new(0), start: AtomicUsize::new(0), end: AtomicUsize::new(0) }
     }
+}
 
+impl<S: Word<u64>, A: Word<usize>> Slot<S, A> {
     /// Takes the slot for the mark of this number; `false`: it is being written, or was taken by a
     /// later one.
     fn take(&self, number: u64) -> bool {
         let (before, writing) = (self.stamp.load(Ordering::Relaxed), 2 * number + 1);
         let free = before.is_multiple_of(2) && before < writing;
-        free && self.stamp.compare_exchange(before, writing, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        free && self.stamp.replace(before, writing, Ordering::Acquire)
     }
 
     /// The range of the mark of this number, if it is there.
@@ -53,17 +94,17 @@ impl Slot {
         }
         let range = self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
         // The range was read before the stamp is read again.
-        fence(Ordering::Acquire);
+        S::fence(Ordering::Acquire);
         (self.stamp.load(Ordering::Relaxed) == written).then_some(range)
     }
 }
 
 /// The last `N` ranges. `N` is a power of two.
 #[derive(Debug)]
-pub struct Marks<const N: usize> {
+pub struct Marks<const N: usize, S = AtomicU64, A = AtomicUsize> {
     /// Number of the next mark.
-    head: AtomicU64,
-    slots: [Slot; N],
+    head: S,
+    slots: [Slot<S, A>; N],
 }
 
 impl<const N: usize> Marks<N> {
@@ -72,7 +113,10 @@ impl<const N: usize> Marks<N> {
         const { assert!(N.is_power_of_two()) };
         Marks { head: AtomicU64::new(0), slots: [const { Slot::new() }; N] }
     }
+}
 
+#[allow(private_bounds, reason = "there are no other words than those of std, and a model's")]
+impl<const N: usize, S: Word<u64>, A: Word<usize>> Marks<N, S, A> {
     /// Notes that `range` has been released.
     pub fn mark(&self, range: Range<usize>) {
         let number = self.head.fetch_add(1, Ordering::AcqRel);
@@ -81,7 +125,7 @@ impl<const N: usize> Marks<N> {
             return;
         }
         // Readers that see the range, or a part of it, see the slot taken.
-        fence(Ordering::Release);
+        S::fence(Ordering::Release);
         slot.start.store(range.start, Ordering::Relaxed);
         slot.end.store(range.end, Ordering::Relaxed);
         slot.stamp.store(2 * number + 2, Ordering::Release);
@@ -208,5 +252,77 @@ mod tests {
         });
         assert_eq!(marks.head(), (WRITERS * EACH) as u64);
         assert!(lost > 0 || seen == [EACH; WRITERS], "missed without being told: {seen:?}");
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test --release -p btl --lib marks::model`
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU64 as W64, AtomicUsize as Wsize, fence as fence_of_loom};
+
+    word! { fence_of_loom: W64, u64; Wsize, usize; }
+
+    type Model = Marks<2, W64, Wsize>;
+
+    fn marks() -> Arc<Model> {
+        let slot = || Slot { stamp: W64::new(0), start: Wsize::new(0), end: Wsize::new(0) };
+        Arc::new(Marks { head: W64::new(0), slots: [slot(), slot()] })
+    }
+
+    /// The end belongs to the start, so that a torn range is known.
+    fn mark(marks: &Model, at: usize) {
+        marks.mark(at..at + 1000);
+    }
+
+    fn whole(range: &Range<usize>) -> bool {
+        range.end == range.start + 1000
+    }
+
+    /// Three marks for two slots: the last one comes round to the first, which may still be being written.
+    #[test]
+    fn ranges_are_seen_whole_or_reported_as_lost() {
+        loom::model(|| {
+            let marks = marks();
+            let writers = [[1, 2], [3, 4]].map(|ranges| {
+                let marks = marks.clone();
+                loom::thread::spawn(move || ranges.iter().for_each(|at| mark(&marks, *at)))
+            });
+            let (_, _) = marks.since(0, |range| assert!(whole(&range), "a torn range"));
+            for writer in writers {
+                writer.join().expect("a writer");
+            }
+            let mut seen = 0;
+            let (next, all) = marks.since(2, |range| {
+                assert!(whole(&range), "a torn range");
+                seen += 1;
+            });
+            assert!(next == 4 && (all.is_err() || seen == 2));
+        });
+    }
+
+    /// A release of before the reader's own call, of which it knows by whatever way, is found, or said to be lost.
+    #[test]
+    fn a_mark_of_before_the_look_is_not_missed() {
+        loom::model(|| {
+            let (marks, told) = (marks(), Arc::new(W64::new(0)));
+            let other = {
+                let marks = marks.clone();
+                loom::thread::spawn(move || mark(&marks, 1))
+            };
+            let writer = {
+                let (marks, told) = (marks.clone(), told.clone());
+                loom::thread::spawn(move || {
+                    mark(&marks, 7);
+                    told.store(1, Ordering::Release);
+                })
+            };
+            if told.load(Ordering::Acquire) == 1 {
+                assert!(marks.touches(0, &(7..8)), "memory that was given back is taken for what it was");
+            }
+            writer.join().expect("a writer");
+            other.join().expect("a writer");
+        });
     }
 }

@@ -282,6 +282,8 @@ fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
         rdma_depth: params.rdma_depth,
         service_level: params.service_level,
         drain: params.finalize_timeout,
+        keepalive: params.keepalive,
+        reconnects: params.reconnects,
         keep_timelines: !params.timeline.is_empty(),
         xrc_domain: xrc_domain(abi, port),
         cpc: cpc::Config {

@@ -152,6 +152,24 @@ impl<T> Pending<T> {
         self.waiting += 1;
     }
 
+    /// Puts a fragment in front of its lane, which is on no turn: it has been sent, and is to be sent again.
+    pub fn push_front(&mut self, lane: LaneId, fragment: T) {
+        self.lane_or_new(lane).fragments.push_front(fragment);
+        self.waiting += 1;
+    }
+
+    /// Takes the oldest fragment of a lane that is on no turn: it is not to be sent any more.
+    pub fn pull(&mut self, lane: LaneId) -> Option<T> {
+        let lanes = self.peers.get_mut(lane.peer as usize).map(|peer| &mut peer.lanes)?;
+        let lane = lanes.get_mut(usize::from(lane.queue))?;
+        let fragment = lane.fragments.pop_front()?;
+        if lane.state == LaneState::Ready {
+            lane.arm();
+        }
+        self.waiting -= 1;
+        Some(fragment)
+    }
+
     /// Something that this lane may have waited for is free again: a credit, a work request.
     #[inline]
     pub fn wake(&mut self, lane: LaneId) {
@@ -332,12 +350,14 @@ pub struct Shares {
     free: u32,
     per_peer: u32,
     held: Vec<u32>,
+    /// Of those that are held: so many more than the pool has.
+    beyond: u32,
 }
 
 impl Shares {
     /// A pool of `capacity`, of which one peer holds at most `per_peer`.
     pub const fn new(capacity: u32, per_peer: u32) -> Self {
-        Self { free: capacity, per_peer, held: Vec::new() }
+        Self { free: capacity, per_peer, held: Vec::new(), beyond: 0 }
     }
 
     /// Takes one for `peer`.
@@ -352,13 +372,26 @@ impl Shares {
         if held >= self.per_peer.min(self.free) {
             return Err(Refused::Share);
         }
+        self.free -= 1;
+        self.hold(peer);
+        Ok(())
+    }
+
+    /// Takes one for `peer` whatever the others hold, and if it is one more than the pool has.
+    pub fn take_beyond(&mut self, peer: u32) {
+        match self.free.checked_sub(1) {
+            Some(free) => self.free = free,
+            None => self.beyond += 1,
+        }
+        self.hold(peer);
+    }
+
+    fn hold(&mut self, peer: u32) {
         let index = peer as usize;
         if self.held.len() <= index {
             self.held.resize(index + 1, 0);
         }
         self.held[index] += 1;
-        self.free -= 1;
-        Ok(())
     }
 
     /// Gives one back that `peer` held.
@@ -378,7 +411,9 @@ impl Shares {
         debug_assert!(held.is_some(), "peer {peer} gives back what it does not hold");
         if let Some(held) = held {
             *held -= count;
-            self.free += count;
+            let back = count.min(self.beyond);
+            self.beyond -= back;
+            self.free += count - back;
         }
     }
 

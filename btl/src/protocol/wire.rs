@@ -15,7 +15,7 @@
 //!
 //! On X queues there are no credits: [`XrcHeader`] has other fields in their place.
 //!
-//! A credit message is a header and nothing else. A CTS carries [`Cts`]. Everything is little
+//! A credit message is a header and nothing else. A CTS carries [`Cts`], an end [`End`], what resumes [`Arrived`]. Everything is little
 //! endian. The hot path parses a data header with one 64-bit load and one mask
 //! ([`DataHeader::parse`]); all other kinds go through [`Header::parse`].
 
@@ -24,7 +24,7 @@
 use super::credits::Grant;
 
 /// Version of the header and of the control payloads; travels in the CTS.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 5;
 
 /// Flag in byte 1 of a data message: it has taken the last credit that its sender had.
 pub const LAST: u8 = 0x10;
@@ -47,18 +47,21 @@ pub enum Kind {
     /// "My receives are posted". Outside the credit window, received by the connection's extra
     /// buffer.
     Cts = 2,
-    /// Nothing follows on this queue for now: no payload. Takes one data credit. Its receiver answers with
-    /// [`Kind::EndAck`].
+    /// Its sender is leaving, after the messages that [`End`] counts. Takes one data credit. Its receiver answers
+    /// with [`Kind::EndAck`].
     End = 3,
-    /// Everything up to the end has come: no payload. Takes one data credit.
+    /// So many messages have come, as the end of stream has said: [`End`]. Takes one data credit.
     EndAck = 4,
+    /// The first over a connection that has taken the place of one that broke: how many messages have come over that,
+    /// [`Arrived`]. No credits. Takes one control credit.
+    Resume = 6,
     /// The first of a queue pair, where one side has to send first (iWARP): no payload, no credits.
     /// Takes one control credit.
     Open = 7,
 }
 
 /// Wire values that are set aside for later versions: refused, but by name.
-const RESERVED_KINDS: [(u8, &str); 2] = [(5, "eager RDMA set-up"), (6, "reconnect")];
+const RESERVED_KINDS: [(u8, &str); 1] = [(5, "eager RDMA set-up")];
 
 const KIND_MASK: u8 = 0x0f;
 const FLAG_MASK: u8 = 0xf0;
@@ -171,15 +174,41 @@ impl DataHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcHeader(u64);
 
-/// Bits that are zero in every valid data header of an X queue: kind and flags.
-const XRC_MUST_BE_ZERO: u64 = 0xff00;
+/// Bits that are zero in every valid header of an X queue: those of kinds that it does not have, and flags.
+const XRC_MUST_BE_ZERO: u64 = 0xf800;
+
+/// The kind in the header of an X queue: data and the two of an end.
+const XRC_KIND: u64 = 0x0700;
 
 impl XrcHeader {
-    /// The header if these bytes are a valid one; X queues have data messages only.
+    /// The header if these bytes are a valid one; X queues have data messages and the two of an end.
     #[inline]
     pub const fn parse(bytes: [u8; HEADER_LEN]) -> Option<Self> {
         let word = u64::from_le_bytes(bytes);
-        if word & XRC_MUST_BE_ZERO == 0 { Some(Self(word)) } else { None }
+        let is_valid = matches!((word & XRC_KIND) >> 8, 0 | 3 | 4) && word & XRC_MUST_BE_ZERO == 0;
+        if is_valid { Some(Self(word)) } else { None }
+    }
+
+    /// The same header, of a message of this kind.
+    #[inline]
+    pub const fn of_kind(self, kind: Kind) -> Self {
+        Self(self.0 & !XRC_KIND | (kind as u64) << 8)
+    }
+
+    /// What the message is.
+    #[inline]
+    pub const fn kind(self) -> Kind {
+        match (self.0 & XRC_KIND) >> 8 {
+            3 => Kind::End,
+            4 => Kind::EndAck,
+            _ => Kind::Data,
+        }
+    }
+
+    /// The same header, with this label; it is cut to 24 bits.
+    #[inline]
+    pub const fn labelled(self, label: u32) -> Self {
+        Self(self.0 & !(0x00ff_ffff << 16) | ((label & 0x00ff_ffff) as u64) << 16)
     }
 
     /// A header; the label is cut to 24 bits.
@@ -220,8 +249,8 @@ impl XrcHeader {
     }
 }
 
-/// A parsed header of any kind. Build control headers with [`Header::credit`], [`Header::cts`] and
-/// [`Header::open`].
+/// A parsed header of any kind. Build control headers with [`Header::credit`], [`Header::cts`],
+/// [`Header::open`] and [`Header::resume`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
     /// What the message is.
@@ -253,6 +282,11 @@ impl Header {
     /// Header of a message that only opens a queue pair: it returns no credit.
     pub const fn open(queue: u8) -> Self {
         Self { kind: Kind::Open, tag: 0, queue, grant: Grant::NONE }
+    }
+
+    /// Header of the message that resumes: it returns no credit.
+    pub const fn resume(queue: u8) -> Self {
+        Self { kind: Kind::Resume, tag: 0, queue, grant: Grant::NONE }
     }
 
     /// The wire bytes.
@@ -292,9 +326,9 @@ impl Header {
             }
             Kind::End | Kind::EndAck => {
                 must_be_zero("tag", u32::from(self.tag))?;
-                longest("end of stream payload", payload, 0)
+                longest("end of stream payload", payload, End::LEN)
             }
-            Kind::Cts => self.grants_nothing(),
+            Kind::Cts | Kind::Resume => self.grants_nothing(),
             Kind::Open => {
                 longest("opening message payload", payload, 0)?;
                 self.grants_nothing()
@@ -309,6 +343,17 @@ impl Header {
     }
 }
 
+/// Kind and tag of a message that is counted (see [`Arrived`]), by a header that we have written; `None`: it is another
+/// one.
+pub const fn counted(header: [u8; HEADER_LEN]) -> Option<(Kind, u8)> {
+    match header[1] & KIND_MASK {
+        0 => Some((Kind::Data, header[0])),
+        3 => Some((Kind::End, 0)),
+        4 => Some((Kind::EndAck, 0)),
+        _ => None,
+    }
+}
+
 impl Kind {
     fn parse(value: u8) -> Result<Self, WireError> {
         match value {
@@ -317,6 +362,7 @@ impl Kind {
             2 => Ok(Self::Cts),
             3 => Ok(Self::End),
             4 => Ok(Self::EndAck),
+            6 => Ok(Self::Resume),
             7 => Ok(Self::Open),
             _ => Err(RESERVED_KINDS.iter().find(|(kind, _)| *kind == value).map_or(
                 WireError::UnknownKind(value),
@@ -377,6 +423,91 @@ impl Cts {
     }
 }
 
+/// Payload of an end of stream and of its acknowledgement: four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct End {
+    /// Data messages of the one who ends, over the connection, all queues together, modulo 2^32.
+    pub count: u32,
+}
+
+impl End {
+    /// Length of the payload in bytes.
+    pub const LEN: usize = 4;
+
+    /// Length of the whole message.
+    pub const MESSAGE_LEN: usize = HEADER_LEN + Self::LEN;
+
+    /// The whole message, with an empty header.
+    pub fn message(self) -> [u8; Self::MESSAGE_LEN] {
+        let mut out = [0; Self::MESSAGE_LEN];
+        out[HEADER_LEN..].copy_from_slice(&self.count.to_le_bytes());
+        out
+    }
+
+    /// Parses the payload behind the header.
+    ///
+    /// # Errors
+    /// Wrong length.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        longest("end of stream payload", payload.len(), Self::LEN)?;
+        match payload.try_into() {
+            Ok(bytes) => Ok(Self { count: u32::from_le_bytes(bytes) }),
+            Err(_) => Err(WireError::Short { what: "end of stream", len: payload.len(), need: Self::LEN }),
+        }
+    }
+}
+
+/// Payload of a message that resumes: two bytes a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Arrived {
+    /// By queue of the layout: messages that have come over it since the endpoint was made, modulo 2^16. What takes a
+    /// data credit counts: data and the two of an end.
+    counts: [u16; Self::MOST],
+    queues: u8,
+}
+
+impl Arrived {
+    /// Queues, at most.
+    pub const MOST: usize = 15;
+
+    /// Length of the longest message.
+    pub const LONGEST: usize = HEADER_LEN + 2 * Self::MOST;
+
+    /// These counts, of the first [`Self::MOST`] queues.
+    pub fn new(counts: impl IntoIterator<Item = u16>) -> Self {
+        let mut arrived = Self { counts: [0; Self::MOST], queues: 0 };
+        for (count, to) in counts.into_iter().zip(&mut arrived.counts) {
+            *to = count;
+            arrived.queues += 1;
+        }
+        arrived
+    }
+
+    /// By queue.
+    pub fn counts(&self) -> &[u16] {
+        &self.counts[..usize::from(self.queues)]
+    }
+
+    /// The whole message, which travels on `queue`.
+    pub fn message(&self, queue: u8) -> Vec<u8> {
+        let counts = self.counts().iter().flat_map(|count| count.to_le_bytes());
+        Header::resume(queue).emit().into_iter().chain(counts).collect()
+    }
+
+    /// Parses the payload behind the header, from a peer with so many queues.
+    ///
+    /// # Errors
+    /// Wrong length.
+    pub fn parse(payload: &[u8], queues: usize) -> Result<Self, WireError> {
+        let (what, need, len) = ("counts of a resumed connection", 2 * queues, payload.len());
+        longest(what, len, need.min(2 * Self::MOST))?;
+        if len < need {
+            return Err(WireError::Short { what, len, need });
+        }
+        Ok(Self::new(payload.chunks_exact(2).map(|count| u16::from_le_bytes([count[0], count[1]]))))
+    }
+}
+
 fn must_be_zero(field: &'static str, value: u32) -> Result<(), WireError> {
     if value == 0 { Ok(()) } else { Err(WireError::NotZero { field, value }) }
 }
@@ -385,4 +516,5 @@ fn longest(what: &'static str, len: usize, limit: usize) -> Result<(), WireError
     if len <= limit { Ok(()) } else { Err(WireError::Long { what, len, limit }) }
 }
 
-const _: () = assert!(Cts::LEN <= MAX_CONTROL_PAYLOAD);
+const _: () = assert!(Cts::LEN <= MAX_CONTROL_PAYLOAD && End::LEN <= MAX_CONTROL_PAYLOAD);
+const _: () = assert!(Arrived::LONGEST <= HEADER_LEN + MAX_CONTROL_PAYLOAD);

@@ -137,10 +137,15 @@ fn entries_due<C>(ep: &Endpoint<C>, port: &OpenPort) -> Count {
         // X queues: on its way from a route that broke to another.
         State::Connecting if ep.route.is_some() => added + connected,
         State::Connecting => added,
-        State::HaveQps | State::HaveCts | State::CtsSent | State::Posted | State::AwaitingFirst => {
+        State::HaveQps
+        | State::HaveCts
+        | State::CtsSent
+        | State::Posted
+        | State::AwaitingFirst
+        | State::Resuming => added + connected,
+        State::Ready | State::Connected | State::Draining | State::Drained | State::Ended => {
             added + connected
         }
-        State::Ready | State::Connected | State::Draining | State::Drained => added + connected,
         State::Renewing | State::Retiring | State::Failed | State::Disconnected | State::Closed => {
             ep.entries.count()
         }

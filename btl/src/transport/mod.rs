@@ -29,8 +29,8 @@
 //! | `port`     | `OpenPort`: the device, its events, the queues that all peers share, depths           |
 //! | `channel`  | a queue pair that sends: the one `post()`, and the ledger of what it has posted          |
 //! | `endpoint` | one peer: its table of (state, event), lanes, callbacks, numbers, the route of X queues |
-//! | `link`     | `connect`, `opening` (iWARP), `renew`, `close`: from a peer's name to an endpoint that flows |
-//! | `tx`       | `send`, `rdma`, `control`, `complete`, `flush`; `path` and `replay` for X queues       |
+//! | `link`     | `connect`, `opening` (iWARP), `renew`, `resume`, `keepalive`, `ending`, `close`: from a peer's name to an endpoint that flows, and back |
+//! | `tx`       | `send`, `rdma`, `control`, `complete`, `flush`, `keep`; `path` and `replay` for X queues       |
 //! | `rx`       | `recv`, the sources (P, `shared`, `xrc`, `cts`), `slots`, `credit`                     |
 //!
 //! `upcall` is what comes of all that for the upper layer. `open` puts a transport together from
@@ -86,6 +86,10 @@ pub struct Transport<C> {
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
     renewals: Vec<link::Renewal>,
+    /// Endpoints whose peers are leaving, and have not been told yet that all has come.
+    ending: Vec<EpId>,
+    /// Peers that say nothing.
+    keepalive: link::Keepalive,
     /// The device, the connection managers, and what both are told.
     port: OpenPort,
     /// The send queue pairs of X queues.
@@ -109,12 +113,12 @@ mod tests {
     #[test]
     fn hot_objects_grow_by_decision_only() {
         let sizes = [
-            ("Line", size_of::<Line>(), 4),
-            ("Ledger", size_of::<Ledger>(), 24),
-            ("Channel", size_of::<Channel>(), 48),
+            ("Line", size_of::<Line>(), 8),
+            ("Ledger", size_of::<Ledger>(), 48),
+            ("Channel", size_of::<Channel>(), 72),
             ("Credits and Window", size_of::<(Credits, Window)>(), 18),
-            ("Lane", size_of::<Lane>(), 120),
-            ("Endpoint", size_of::<Endpoint<u64>>(), 304),
+            ("Lane", size_of::<Lane>(), 144),
+            ("Endpoint", size_of::<Endpoint<u64>>(), 352),
             ("Held", size_of::<Held<u64>>(), 64),
             ("Posted", size_of::<Posted>(), 40),
             ("Completion", size_of::<Completion>(), 48),

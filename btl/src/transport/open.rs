@@ -6,6 +6,7 @@ use super::config::Config;
 use super::device::Port;
 use super::endpoint::Endpoints;
 use super::endpoint::traffic::Traffic;
+use super::link::Keepalive;
 use super::port::queue::words;
 use super::port::{OpenError, Opened};
 use super::rx::{CtsRecvs, Rx};
@@ -32,6 +33,8 @@ impl<C> Transport<C> {
             tx: Tx::new(port.send_room.cq().clone(), send_queues, words(&port.pd), signalling),
             up: Upcalls::new(),
             renewals: Vec::new(),
+            ending: Vec::new(),
+            keepalive: Keepalive::new(port.config.keepalive),
             port,
             paths: Paths::new(domain),
             stats: Stats::default(),

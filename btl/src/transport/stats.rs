@@ -132,6 +132,11 @@ counters! {
     received: Sum,
     /// Explicit credit messages sent.
     credit_messages: Sum,
+    /// Peers that had said nothing for a while and were asked whether they are there.
+    keepalives: Sum,
+    /// Ends of streams that were told, and such of peers that were acknowledged: two for each connection that is taken down,
+    /// or one, if the peer has left before.
+    ends: Sum,
     /// Lists of receives that were handed to the device with one call.
     recv_chains: Sum,
     /// Receives in them.
@@ -161,10 +166,12 @@ counters! {
     failed: Sum,
     /// Buffers taken beyond the pool's limit, because the caller was inside a receive callback.
     beyond_limit: Sum,
+    /// Connections over P and S queues that broke, and that another one took the place of.
+    reconnects: Sum,
     /// X queues: endpoints that went on over another send queue pair, because the one to their node
     /// broke.
     rerouted: Sum,
-    /// X queues: messages and operations that were posted again for that reason.
+    /// Messages that were sent again for one of these reasons; over X queues operations, too.
     replayed: Sum,
     /// X queues: messages that came a second time, and were dropped.
     repeated: Sum,

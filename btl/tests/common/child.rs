@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child as Process, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 const ROLE: &str = "OXIB_TEST_ROLE";
 
@@ -21,9 +21,15 @@ pub struct Child {
 impl Child {
     /// Runs the test `child_main` of this binary in `role`, with its segments in `dir`.
     pub fn start(role: &str, dir: &Path) -> Child {
+        Child::start_with(role, dir, &[])
+    }
+
+    /// The same with these variables.
+    pub fn start_with(role: &str, dir: &Path, variables: &[(&str, &str)]) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child_main", "--nocapture", "--test-threads=1", "--quiet"]);
         command.env(ROLE, role).env("SOFTIB_DIR", dir);
+        command.envs(variables.iter().copied());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdin = process.stdin.take().unwrap();
         let stdout = BufReader::new(process.stdout.take().unwrap());
@@ -45,10 +51,19 @@ impl Child {
         }
     }
 
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
+    }
+
+    /// How it ends by itself.
+    pub fn end(&mut self) -> ExitStatus {
+        self.process.wait().unwrap()
     }
 
     /// Lets it end.

@@ -11,6 +11,10 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(transport: &Transport<u64>, bytes: Vec<u8>) -> Memory {
+        Memory::try_new(transport, bytes).expect("a registration")
+    }
+
+    pub fn try_new(transport: &Transport<u64>, bytes: Vec<u8>) -> Result<Memory, String> {
         let mut bytes = bytes.into_boxed_slice();
         let peers = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         // SAFETY: the bytes are on the heap, do not move, and live as long as the registration in
@@ -18,7 +22,7 @@ impl Memory {
         let mr = unsafe {
             Mr::register(transport.pd(), bytes.as_mut_ptr(), bytes.len(), Access::LOCAL_WRITE | peers)
         };
-        Memory { mr: mr.expect("a registration"), bytes }
+        Ok(Memory { mr: mr.map_err(|error| error.to_string())?, bytes })
     }
 
     /// A part of it, as the local end of an operation.

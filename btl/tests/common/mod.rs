@@ -13,9 +13,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 pub mod child;
+pub mod leaving;
 pub mod memory;
 pub mod model;
 pub mod rng;
+pub mod sweep;
 pub mod watchdog;
 
 use mca_btl_oxib::protocol::layout::Layout;
@@ -52,6 +54,8 @@ pub fn config(layout: &str) -> Config {
         rdma_depth: 16,
         service_level: 0,
         drain: Duration::from_secs(5),
+        keepalive: Duration::from_secs(5),
+        reconnects: 0,
         keep_timelines: true,
         xrc_domain: domain_file(),
         cpc: cpc::Config::default(),
@@ -74,11 +78,15 @@ pub fn open(config: Config, name: u64) -> Transport<u64> {
 
 /// Opens a transport as in a job of one process: the helper thread starts with the first peer.
 pub fn open_alone(config: Config, name: u64) -> Transport<u64> {
+    try_open(config, name).unwrap()
+}
+
+/// The same where it may fail, with what is said then.
+pub fn try_open(config: Config, name: u64) -> Result<Transport<u64>, String> {
     let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
-    let ports =
-        find(&Choice::Soft, &Filter::default(), PortConfig { gid_index: None, pkey: 0, mtu: 0 }, soft)
-            .unwrap();
-    Transport::open(&ports[0], config, name).unwrap()
+    let port = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
+    let ports = find(&Choice::Soft, &Filter::default(), port, soft).map_err(|error| error.to_string())?;
+    Transport::open(&ports[0], config, name).map_err(|error| error.to_string())
 }
 
 /// A fresh job number for each world: the tests of one process run side by side.
@@ -164,11 +172,16 @@ impl World {
     /// by the first's.
     pub fn strangers(test: &str, configs: Vec<Config>) -> World {
         log_to_stderr();
-        let rng = Rng::of_test(test);
         let layout = configs[0].layout.clone();
         let (job, count) = (job(), configs.len());
         let sides =
             configs.into_iter().zip(job..).map(|(c, name)| Side::new(open(c, name), name, count)).collect();
+        World::of(test, layout, sides)
+    }
+
+    /// Of sides that are open already.
+    pub fn of(test: &str, layout: Layout, sides: Vec<Side>) -> World {
+        let rng = Rng::of_test(test);
         let watchdog = Watchdog::new(test, PATIENCE * 2);
         World { sides, model: Model::default(), rng, layout, begin: Instant::now(), _watchdog: watchdog }
     }
@@ -189,6 +202,13 @@ impl World {
         let id = self.sides[from].to[to].take().expect("an endpoint");
         self.sides[from].transport.remove(&[id]);
         self.sides[from].waiting[to].clear();
+    }
+
+    /// Takes the endpoint away as its owner does in MPI: when the peer has heard that it leaves, and has said so.
+    pub fn leave(&mut self, from: usize, to: usize) {
+        let id = self.id(from, to);
+        self.until("the peer has heard that its peer leaves", |w| !w.sides[from].transport.drain(id));
+        self.remove(from, to);
     }
 
     /// Sends a message now, or when back-pressure ends.

@@ -86,8 +86,12 @@ impl Module {
                 std::thread::yield_now();
             }
         }
-        if in_vain {
+        if in_vain && self.transport(false, |t| ids.iter().any(|id| t.busy(*id))) {
             log::warn!("a peer takes nothing: what is queued to it is given up");
+        } else if in_vain {
+            log::warn!(
+                "a peer has taken what was sent to it, but has not said so in {drain:?}: nothing is given up"
+            );
         }
         parting(|p| p.over(Instant::now(), deadline, (port, given()), in_vain));
     }

@@ -107,6 +107,8 @@ pub struct Params {
     pub max_answers: u32,
     pub stats: u8,
     pub finalize_timeout: Duration,
+    pub keepalive: Duration,
+    pub reconnects: u8,
     /// Folder; empty: none.
     pub timeline: String,
     /// As asked for here; what counts is [`verbosity`].
@@ -187,6 +189,8 @@ impl Params {
             max_answers: 0,
             stats: 0,
             finalize_timeout: Duration::ZERO,
+            keepalive: Duration::ZERO,
+            reconnects: 0,
             timeline: String::new(),
             verbose: 0,
         })

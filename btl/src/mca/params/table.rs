@@ -455,12 +455,36 @@ pub static ROWS: &[Row] = &[
         default: "10s",
         level: 5,
         scope: Scope::Local,
-        help: "How long MPI_Finalize waits for what is still queued to a peer that does not take it",
+        help: "How long MPI_Finalize waits for a peer that does not take what is still queued to it, or does not acknowledge what \
+               it was sent; for all peers together",
         apply: |params, value| {
             params.finalize_timeout = value.time();
             Ok(())
         },
     },
+    Row {
+        name: c"keepalive",
+        kind: Kind::Time { min: Duration::ZERO, max: Duration::from_secs(3600) },
+        default: "600ms",
+        level: 6,
+        scope: Scope::Local,
+        help: "A peer that has said nothing for so long while nothing is on its way to it is asked, through its device only, whether it \
+               is there; one that is gone is found after twice that time and what ib_timeout and ib_retry_count take. 0s: nobody is asked",
+        apply: |params, value| {
+            params.keepalive = value.time();
+            Ok(())
+        },
+    },
+    number!(
+        c"reconnects",
+        0..=100,
+        "0",
+        6,
+        "How often in a row a connection that breaks (a queue pair in error, a port that was down) is replaced by another one, over \
+         which what has not arrived is sent again, before its peer is given up; in a row: while no message passes in between. 0: never, the peer is lost. \
+         Not on iWARP; X queues go on over another send queue pair, whatever this says",
+        reconnects
+    ),
     Row {
         name: c"timeline",
         kind: Kind::Text,

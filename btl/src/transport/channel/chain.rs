@@ -1,7 +1,7 @@
 //! Messages that wait and may go at the same time: one call of the device posts them.
 #![forbid(unsafe_code)]
 
-use super::{Channel, Connection, GivesBack, Held, Line, Signalling};
+use super::{Channel, Connection, GivesBack, Held, Signalling};
 use crate::transport::port::buffer::SendBuf;
 use slab::Slab;
 use verbs::{SendChain, Sent, SrqNum};
@@ -61,8 +61,9 @@ impl Channel {
             let Note { class, share, total, signalled: is_signalled } = notes[posted];
             let gives_back = match sent {
                 Sent::Copied(buf) => {
+                    let span = ledger.compose([&buf.as_slice()[..total as usize]]).0;
                     back(SendBuf { buf, class, share });
-                    GivesBack::Inline
+                    GivesBack::Inline(span)
                 }
                 Sent::Posted(buf) => {
                     GivesBack::Held(held.insert(Held::Message { to, queue, buf, share, total }) as u32)
@@ -70,7 +71,7 @@ impl Channel {
             };
             posted += 1;
             signalled += u32::from(is_signalled);
-            ledger.push(Line::new(gives_back, is_signalled));
+            ledger.push(gives_back, is_signalled);
         });
         while let Some((_, buf)) = chain.pop() {
             let Note { class, share, .. } = notes[posted + chain.len()];
@@ -94,8 +95,7 @@ impl Channel {
             ready.drain(..count).zip(notes)
         {
             let bytes = self.unsignalled.saturating_add(if inline { 0 } else { total });
-            let signalled =
-                scarce || srq.is_some() || run >= policy.most || !inline && bytes > policy.most_bytes;
+            let signalled = policy.is_due(scarce, run, if inline { 0 } else { bytes });
             (run, self.unsignalled) = if signalled { (0, 0) } else { (run + 1, bytes) };
             *note = Note { class, share, total, signalled };
             let id = self.name.of_line(self.ledger.next().wrapping_add(chain.len() as u16)).0;

@@ -2,7 +2,7 @@
 //! posting order.
 //!
 //! ```text
-//!   lines   [ .. | oldest | line | line | line | .. ]   a ring, as deep as the send queue
+//!   lines   [ .. | oldest | line | line | line | .. ]   a ring, at most as deep as the send queue
 //!                  head                    tail
 //! ```
 //! A queue pair completes in posting order (IBTA 10.8.5), so a completion retires its line and all
@@ -13,9 +13,12 @@
 //!   RC    63..60 kind | 59..56 queue | 55..40 line | 39..24 epoch (low bits) | 23..0 endpoint
 //!   XRC   63..60 kind |              | 55..40 line |                           31..0 path
 //! ```
-//! The ring is allocated when the queue pair is there. A line is small, so that the ring of a queue
-//! stays in the cache; buffers and operations are in a slab, under the key that the line has.
+//! The ring is allocated when the queue pair is there, and doubled when it is full. A line is small, so that the ring of a queue
+//! stays in the cache; buffers and operations are in a slab, under the key that the line has. Inline messages are composed in the
+//! ledger ([`Copies`]) and stay there until their lines are retired, so that they can be sent again over another connection.
 #![forbid(unsafe_code)]
+
+use super::copies::{Copies, Span};
 
 /// A send over a queue pair of the peer's own; receives have other kinds (`wrid`).
 const SEND: u64 = 4;
@@ -81,56 +84,73 @@ impl LineId {
 
 /// One send work request: whether a completion of its own comes, and what it gives back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line(u32);
+pub struct Line {
+    /// What it gives back, and whether it is signalled (the highest bit).
+    what: u32,
+    /// Where the copy of an inline message begins; of another request, where the next one does.
+    start: u32,
+}
 
 /// What a line gives back, besides its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivesBack {
-    /// A message that was sent inline: nothing.
-    Inline,
+    /// A message that was sent inline, with its copy: nothing.
+    Inline(Span),
     /// A request without data, behind others that have no completion: nothing.
     Marker,
+    /// A request without data, to hear whether the peer is there: nothing.
+    Probe,
     /// What is held under this key.
     Held(u32),
 }
 
 impl Line {
     const SIGNALLED: u32 = 1 << 31;
-    const INLINE: u32 = Line::SIGNALLED - 1;
-    const MARKER: u32 = Line::SIGNALLED - 2;
+    /// From here on: inline messages, with their lengths.
+    const INLINE: u32 = Line::SIGNALLED - 1 - Copies::LONGEST;
+    const MARKER: u32 = Line::INLINE - 1;
+    const PROBE: u32 = Line::INLINE - 2;
 
-    /// A request that gives this back.
+    /// A request that gives this back; the copy of the next inline message begins at `next`.
     #[inline]
-    pub fn new(gives_back: GivesBack, signalled: bool) -> Line {
-        let low = match gives_back {
-            GivesBack::Inline => Line::INLINE,
-            GivesBack::Marker => Line::MARKER,
-            GivesBack::Held(key) => key,
+    fn new(gives_back: GivesBack, signalled: bool, next: u32) -> Line {
+        let (low, start) = match gives_back {
+            GivesBack::Inline(Span { start, len }) => (Line::INLINE + len, start),
+            GivesBack::Marker => (Line::MARKER, next),
+            GivesBack::Probe => (Line::PROBE, next),
+            GivesBack::Held(key) => (key, next),
         };
         debug_assert!(low < Line::SIGNALLED, "more is held than a line can name");
-        Line(low | if signalled { Line::SIGNALLED } else { 0 })
+        Line { what: low | if signalled { Line::SIGNALLED } else { 0 }, start }
     }
 
     /// A completion comes for it even if it succeeds.
     #[inline]
     pub fn is_signalled(self) -> bool {
-        self.0 & Line::SIGNALLED != 0
+        self.what & Line::SIGNALLED != 0
     }
 
     #[inline]
     fn is_inline(self) -> bool {
-        self.0 | Line::SIGNALLED == u32::MAX
+        self.what & !Line::SIGNALLED >= Line::INLINE
     }
 
     /// What it gives back.
     #[inline]
     pub fn gives_back(self) -> GivesBack {
-        match self.0 & !Line::SIGNALLED {
-            Line::INLINE => GivesBack::Inline,
+        match self.what & !Line::SIGNALLED {
             Line::MARKER => GivesBack::Marker,
+            Line::PROBE => GivesBack::Probe,
+            low if low >= Line::INLINE => {
+                GivesBack::Inline(Span { start: self.start, len: low - Line::INLINE })
+            }
             key => GivesBack::Held(key),
         }
     }
+}
+
+fn unused(room: usize) -> Box<[Line]> {
+    vec![Line::new(GivesBack::Marker, false, 0); room].into()
 }
 
 /// The lines of one queue pair.
@@ -143,14 +163,36 @@ pub struct Ledger {
     others: u16,
     /// Lines behind the last signalled one.
     unsignalled: u16,
+    /// Of the inline messages among them.
+    copies: Copies,
 }
 
 impl Ledger {
-    /// Room for `depth` lines.
+    /// Lines that there is room for at first.
+    const FIRST: u32 = 32;
+
+    /// For a send queue of `depth` entries.
     pub fn with_depth(depth: u32) -> Ledger {
-        let room = depth.clamp(1, u16::MAX.into()).next_power_of_two();
-        let unused = Line::new(GivesBack::Inline, false);
-        Ledger { lines: vec![unused; room as usize].into(), head: 0, tail: 0, others: 0, unsignalled: 0 }
+        let room = depth.clamp(1, Self::FIRST).next_power_of_two();
+        Ledger {
+            lines: unused(room as usize),
+            head: 0,
+            tail: 0,
+            others: 0,
+            unsignalled: 0,
+            copies: Copies::default(),
+        }
+    }
+
+    /// Makes room for as many lines again. Each keeps its count, so its place is another one.
+    #[cold]
+    fn grow(&mut self) {
+        let mut lines = unused(2 * self.lines.len());
+        for behind in 0..self.len() {
+            let line = self.head.wrapping_add(behind as u16);
+            lines[usize::from(line) & (lines.len() - 1)] = self.lines[self.place(line)];
+        }
+        self.lines = lines;
     }
 
     #[inline]
@@ -187,10 +229,29 @@ impl Ledger {
         self.unsignalled != 0 && !self.is_empty()
     }
 
+    /// Copies the pieces of an inline message, one behind the other: what is to be posted. It stays with the
+    /// next line, if that is of this message.
+    #[inline]
+    pub fn compose<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> (Span, &[u8]) {
+        let oldest = if self.is_empty() { None } else { Some(self.lines[self.place(self.head)].start) };
+        self.copies.compose(oldest, pieces)
+    }
+
+    /// The copy of an inline message whose line has just been retired.
+    pub fn copy(&self, span: Span) -> &[u8] {
+        self.copies.get(span)
+    }
+
     /// Writes the next line: its work request has been posted.
     #[inline]
-    pub fn push(&mut self, line: Line) {
-        debug_assert!(self.len() < self.lines.len(), "more work requests than the send queue holds");
+    pub fn push(&mut self, gives_back: GivesBack, signalled: bool) {
+        if self.len() == self.lines.len() {
+            self.grow();
+        }
+        if let GivesBack::Inline(span) = gives_back {
+            self.copies.keep(span);
+        }
+        let line = Line::new(gives_back, signalled, self.copies.end());
         let place = self.place(self.tail);
         self.lines[place] = line;
         self.tail = self.tail.wrapping_add(1);
@@ -248,23 +309,33 @@ mod tests {
             let mut model = VecDeque::new();
             for (key, (post, which, [inline, signalled])) in (0..).zip(steps) {
                 if post && model.len() < depth as usize {
-                    let gives_back = if inline { GivesBack::Inline } else { GivesBack::Held(key) };
-                    let line = Line::new(gives_back, signalled);
+                    let copy = vec![key as u8; 8 + which.index(180)];
+                    let gives_back = match inline {
+                        true => GivesBack::Inline(ledger.compose([&copy[..3], &copy[3..]]).0),
+                        false => GivesBack::Held(key),
+                    };
+                    let next = ledger.next();
+                    ledger.push(gives_back, signalled);
+                    let line = ledger.lines[ledger.place(next)];
                     prop_assert_eq!((line.gives_back(), line.is_signalled()), (gives_back, signalled));
-                    model.push_back((ledger.next(), line));
-                    ledger.push(line);
+                    model.push_back((next, line, copy));
                 } else if !model.is_empty() {
                     let count = which.index(model.len()) + 1;
                     let upto = model[count - 1].0;
-                    let all_inline = model.iter().all(|(_, line)| line.gives_back() == GivesBack::Inline);
+                    for (_, line, copy) in &model {
+                        if let GivesBack::Inline(span) = line.gives_back() {
+                            prop_assert_eq!(ledger.copy(span), &copy[..]);
+                        }
+                    }
+                    let all_inline = model.iter().all(|(_, line, _)| line.is_inline());
                     let at_once = ledger.retire_inline(upto);
                     prop_assert_eq!(at_once, all_inline.then(|| (count as u16, model[count - 1].1)));
                     let retired: Vec<_> = std::iter::from_fn(|| ledger.retire(upto)).collect();
-                    let expected: Vec<_> = model.drain(..count).map(|(id, line)| (line, id == upto)).collect();
+                    let expected: Vec<_> = model.drain(..count).map(|(id, line, _)| (line, id == upto)).collect();
                     prop_assert_eq!(retired, if all_inline { Vec::new() } else { expected });
                     prop_assert_eq!(ledger.retire(upto), None, "a line is retired once");
                 }
-                let tail = model.iter().rev().take_while(|(_, line)| !line.is_signalled()).count();
+                let tail = model.iter().rev().take_while(|(_, line, _)| !line.is_signalled()).count();
                 prop_assert_eq!(ledger.ends_unsignalled(), tail != 0);
                 prop_assert!(usize::from(ledger.unsignalled()) >= tail);
                 prop_assert_eq!(ledger.len(), model.len());
@@ -286,6 +357,6 @@ mod tests {
 
     #[test]
     fn a_line_is_small() {
-        assert_eq!(size_of::<Line>(), 4);
+        assert_eq!(size_of::<Line>(), 8);
     }
 }

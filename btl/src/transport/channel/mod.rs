@@ -16,12 +16,15 @@
 
 /// Messages that are posted together.
 pub mod chain;
+/// Copies of inline messages.
+pub mod copies;
 /// What a line gives back.
 pub mod held;
 /// The lines of one queue pair.
 pub mod ledger;
 
 pub use chain::{Ready, SENDS, Went};
+pub use copies::Span;
 pub use held::{Connection, Fetch, Held, Operation, Rdma, Refused, Unposted};
 pub use ledger::{GivesBack, Ledger, Line, LineId};
 
@@ -34,7 +37,7 @@ use verbs::{AtomicOp, Buf, Posted, Qp, Remote, SendFlags, SrqNum};
 /// What a work request carries.
 #[derive(Debug)]
 pub enum Request<'a, C, const PIECES: usize = 0> {
-    /// Pieces that the device copies at once; they give nothing back.
+    /// Pieces that the device copies at once, to a queue pair of the peer's own; the ledger keeps a copy.
     Inline([&'a [u8]; PIECES]),
     /// The first `total` bytes of a buffer, header included.
     Message { buf: SendBuf, total: u32 },
@@ -75,6 +78,13 @@ impl Signalling {
     pub fn of_iwarp(self) -> Signalling {
         Signalling { most_bytes: self.most_bytes.min(Self::UNCOPIED - 1), ..self }
     }
+
+    /// A request is signalled: it is scarce what it takes, or it comes behind `run` unsignalled ones; `bytes` are
+    /// in their buffers and its own, 0 if it has none.
+    #[inline(always)] // with every message
+    fn is_due(self, scarce: bool, run: u16, bytes: u32) -> bool {
+        scarce | (run >= self.most) | (bytes > self.most_bytes)
+    }
 }
 
 /// A queue pair that sends.
@@ -110,7 +120,7 @@ impl Channel {
     }
 
     /// Posts a work request and writes its line; whether it is signalled. An operation is, whose
-    /// callback waits; so is what goes over a send queue pair that others share.
+    /// callback waits.
     ///
     /// # Errors
     /// The device refused it; what it carried comes back.
@@ -122,16 +132,21 @@ impl Channel {
         target: Target,
         request: Request<'_, C, PIECES>,
     ) -> Result<bool, Box<Refused<C>>> {
-        let due = target.scarce | (self.ledger.unsignalled() >= policy.most);
+        let run = self.ledger.unsignalled();
         let id = self.name.of_line(self.ledger.next()).0;
         let (gives_back, signalled) = match request {
-            Request::Inline(pieces) => match self.post_inline(id, target.srq, pieces, self.flags(due)) {
-                Ok(()) => (GivesBack::Inline, due),
-                Err(error) => return Err(Refused::new(error, Unposted::Nothing)),
-            },
+            Request::Inline(pieces) => {
+                let due = policy.is_due(target.scarce, run, 0);
+                let flags = self.flags(due);
+                let (span, copy) = self.ledger.compose(pieces);
+                match self.qp.post_send_inline(id, [copy], flags) {
+                    Ok(()) => (GivesBack::Inline(span), due),
+                    Err(error) => return Err(Refused::new(error, Unposted::Nothing)),
+                }
+            }
             Request::Message { buf, total } => {
                 let bytes = self.unsignalled.saturating_add(total);
-                let due = due || target.srq.is_some() || bytes > policy.most_bytes;
+                let due = policy.is_due(target.scarce, run, bytes);
                 let key = self.post_message(held, id, target, (buf, total), self.flags(due))?;
                 self.unsignalled = bytes;
                 (GivesBack::Held(key), due)
@@ -147,21 +162,38 @@ impl Channel {
         if signalled {
             self.unsignalled = 0;
         }
-        self.ledger.push(Line::new(gives_back, signalled));
+        self.ledger.push(gives_back, signalled);
         Ok(signalled)
     }
 
     /// Posts a signalled write of no bytes, whose completion retires everything before it. It is
-    /// carried out without a look at any memory (IBTA C9-88).
+    /// carried out without a look at any memory (IBTA C9-88). Over an XRC send queue pair it needs an SRQ
+    /// of a process that is there.
     ///
     /// # Errors
     /// The device refused it.
     #[cold]
-    pub fn post_marker(&mut self) -> Result<(), verbs::Error> {
+    pub fn post_marker(&mut self, srq: Option<SrqNum>) -> Result<(), verbs::Error> {
+        self.post_nothing(GivesBack::Marker, srq)
+    }
+
+    /// The same, to hear whether the peer is there.
+    ///
+    /// # Errors
+    /// As there.
+    #[cold]
+    pub fn post_probe(&mut self) -> Result<(), verbs::Error> {
+        self.post_nothing(GivesBack::Probe, None)
+    }
+
+    fn post_nothing(&mut self, what: GivesBack, srq: Option<SrqNum>) -> Result<(), verbs::Error> {
         let id = self.name.of_line(self.ledger.next()).0;
-        self.qp.post_empty_write(id, self.flags(true))?;
+        match srq {
+            None => self.qp.post_empty_write(id, self.flags(true))?,
+            Some(srq) => self.qp.towards(srq).post_empty_write(id, self.flags(true))?,
+        }
         self.unsignalled = 0;
-        self.ledger.push(Line::new(GivesBack::Marker, true));
+        self.ledger.push(what, true);
         Ok(())
     }
 
@@ -184,20 +216,6 @@ impl Channel {
             flags |= SendFlags::FENCE;
         }
         flags
-    }
-
-    #[inline]
-    fn post_inline<const PIECES: usize>(
-        &self,
-        id: u64,
-        srq: Option<SrqNum>,
-        pieces: [&[u8]; PIECES],
-        flags: SendFlags,
-    ) -> Result<(), verbs::Error> {
-        match srq {
-            None => self.qp.post_send_inline(id, pieces, flags),
-            Some(srq) => self.qp.towards(srq).post_send_inline(id, pieces, flags),
-        }
     }
 
     fn post_message<C>(

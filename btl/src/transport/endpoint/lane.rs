@@ -44,6 +44,9 @@ pub struct Lane {
     pub served: u32,
     /// Send work requests that have completed.
     pub completed: u32,
+    /// Messages that have gone and come since the endpoint was made, modulo 2^16: those that take a data credit.
+    pub sent: u16,
+    pub received: u16,
 }
 
 impl Lane {
@@ -67,7 +70,15 @@ impl Lane {
             queued: 0,
             served: 0,
             completed: 0,
+            sent: 0,
+            received: 0,
         }
+    }
+
+    /// It is the lane of the next connection: what waits goes on waiting, and counts go on.
+    pub fn go_on_from(&mut self, last: &Lane) {
+        (self.queued, self.served) = (last.queued, last.served);
+        (self.sent, self.received) = (last.sent, last.received);
     }
 
     /// The queue pair has come, with the capabilities that the device granted: often more entries
@@ -153,10 +164,24 @@ impl Lane {
         if !self.budget.acquire() {
             return false;
         }
-        let posted = channel.post_marker();
+        let posted = channel.post_marker(None);
         if let Err(error) = &posted {
             self.budget.release(1);
             log::debug!("no marker behind what is not signalled: {error}");
+        }
+        posted.is_ok()
+    }
+
+    /// Posts a request without data, whose failure says that the peer is gone; whether it has.
+    pub fn probe(&mut self) -> bool {
+        let Some(channel) = &mut self.channel else { return false };
+        if !self.budget.acquire() {
+            return false;
+        }
+        let posted = channel.post_probe();
+        if let Err(error) = &posted {
+            self.budget.release(1);
+            log::debug!("no keepalive: {error}");
         }
         posted.is_ok()
     }

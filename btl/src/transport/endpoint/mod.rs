@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub(super) mod callbacks;
+pub(super) mod ends;
 pub(super) mod lane;
 pub(super) mod numbers;
+pub(super) mod retained;
 pub(super) mod route;
 /// The states of an endpoint, as a table.
 pub mod state;
@@ -15,12 +17,15 @@ pub mod traffic;
 
 use crate::transport::channel::{Connection, Operation};
 use crate::transport::port::entries::Entries;
+pub use retained::Resume;
 pub use table::Endpoints;
 
 use callbacks::Callbacks;
 use cpc::{Choice, EndpointKey, First, Timeline};
+use ends::Ends;
 use lane::Lane;
 use numbers::Numbers;
+use retained::Former;
 use route::XrcRoute;
 use state::{Action, Event, Handshake, State};
 use std::collections::VecDeque;
@@ -78,14 +83,26 @@ pub struct Endpoint<C> {
     pub outstanding: u32,
     /// Bytes to it and from it, whatever the connection.
     pub traffic: Traffic,
+    /// Messages over the connection, and how it comes to its end.
+    pub ends: Ends,
     /// RDMA operations among them, but for those over X queues, which their path counts.
     pub rdma_out: u32,
     /// Callbacks of the upper layer that have not returned.
     pub owed: Callbacks,
+    /// Messages from the peer at the last look for peers that say nothing.
+    pub heard: u32,
     /// Process name of the peer: job id in the upper half, rank in the lower.
     pub peer: u64,
     /// X queues: the route to it, once there is one.
     pub route: Option<Box<XrcRoute<C>>>,
+    /// P and S queues: its connection has broken, and another one is to take its place.
+    pub resume: Option<Box<Resume<C>>>,
+    /// What had passed over the connection before this one, if its peer said that it leaves.
+    pub former: Option<Box<Former>>,
+    /// How often in a row a connection has broken over which nothing had been done.
+    pub losses: u8,
+    /// Messages that had come when it broke last.
+    pub moved: u32,
     /// X queues: number of the next message to it, and of the next one from it.
     pub numbers: Numbers,
     /// The connection manager that brings it up, and where the peer listens; none for the endpoint to
@@ -99,10 +116,6 @@ pub struct Endpoint<C> {
     pub first: Option<First>,
     /// iWARP: queues, by bit, that nothing has come over yet, where the peer has to send first.
     pub unopened: u16,
-    /// iWARP: ends of stream that the peer has not acknowledged.
-    pub unacked: u16,
-    /// iWARP: bytes that had been sent to it when the last ends of stream were.
-    pub ended_at: u64,
 }
 
 impl<C> Endpoint<C> {
@@ -122,18 +135,22 @@ impl<C> Endpoint<C> {
             peer_has_sent: false,
             outstanding: 0,
             traffic: Traffic::default(),
+            ends: Ends::default(),
+            heard: 0,
             rdma_out: 0,
             owed: Callbacks::default(),
             peer,
             route: None,
+            resume: None,
+            former: None,
+            losses: 0,
+            moved: 0,
             numbers: Numbers::default(),
             choice,
             steps: timeline::begun(),
             entries,
             first: None,
             unopened: 0,
-            unacked: 0,
-            ended_at: 0,
         }
     }
 
@@ -146,7 +163,7 @@ impl<C> Endpoint<C> {
     /// One step of the table; what to do next. `cts`: the layout has a queue for the clear-to-send.
     pub fn on(&mut self, event: Event, cts: bool) -> Action {
         let was = self.state;
-        let (next, action) = was.on(event, self.handshake(cts));
+        let (next, action) = was.on(event, self.handshake(cts), self.resume.is_some());
         self.state = next;
         if next != was || action != Action::None {
             log::trace!("endpoint to {:#x}: {was:?} on {event:?} -> {next:?}, {action:?}", self.peer);
@@ -158,13 +175,17 @@ impl<C> Endpoint<C> {
     /// what it had in flight. What waits goes on waiting.
     pub fn begin_epoch(&mut self, epoch: u32, mut lanes: Vec<Lane>) -> (Vec<Lane>, u32) {
         let kept = lanes.iter_mut().zip(&self.lanes);
-        kept.for_each(|(new, old)| (new.queued, new.served) = (old.queued, old.served));
+        kept.for_each(|(new, old)| new.go_on_from(old));
         self.epoch = epoch;
         self.rdma_out = 0;
         (self.route, self.numbers) = (None, Numbers::default());
         (self.first, self.unopened) = (None, 0);
-        (self.unacked, self.ended_at) = (0, self.traffic.sent);
-        (self.patience, self.peer_has_sent) = (CONNECT_PATIENCE, false);
+        let resumes = self.resume.is_some();
+        if !resumes {
+            self.former = Former::of(&lanes, std::mem::take(&mut self.ends));
+            lanes.iter_mut().for_each(|lane| (lane.sent, lane.received) = (0, 0));
+        }
+        (self.patience, self.peer_has_sent) = (CONNECT_PATIENCE, resumes);
         self.steps = timeline::begun();
         (std::mem::replace(&mut self.lanes, lanes), std::mem::take(&mut self.outstanding))
     }
@@ -197,7 +218,14 @@ impl<C> Endpoint<C> {
 
     /// Messages may be handed to it; of its own process they are another transport's.
     pub fn takes_messages(&self) -> bool {
-        !self.state.is_over() && !self.is_to_itself()
+        self.state.is_open() && !self.is_to_itself()
+    }
+
+    /// All that was handed to us for it has gone out, and the peer has not been told that nothing follows.
+    pub fn may_end(&self) -> bool {
+        let flows = self.state.flows() && self.state.is_open();
+        let quiet = self.backlog() == 0 && !self.may_go_back();
+        flows && !self.is_to_itself() && quiet && !self.ends.is_told()
     }
 
     /// What is sent now is complete when the connection is there, not before. Not so an answer:
@@ -219,9 +247,25 @@ impl<C> Endpoint<C> {
         self.lanes[queue].served = self.lanes[queue].served.wrapping_add(1);
     }
 
-    /// All is out, and only the peer's acknowledgement of that is awaited.
+    /// X queues: the peer has sent, and has to be told of our end; nothing has gone to it yet, so there is no route.
+    pub fn has_only_received(&self) -> bool {
+        self.ends.received != 0 && self.state.precedes_connection() && !self.ends.peer_is_done()
+    }
+
+    /// What comes over the next connection, if this one breaks, is what the last one has left: both sides have begun to count.
+    pub fn has_moved(&self) -> bool {
+        let ends = &self.ends;
+        ends.sent != 0 || ends.received != 0 || ends.are_open() || self.state == State::Ended
+    }
+
+    /// Nothing is to go to the peer any more: all has, and it knows.
     pub fn has_only_to_hear(&self) -> bool {
-        self.unacked != 0 && self.ended_at == self.traffic.sent
+        self.state == State::Ended || self.ends.is_told() && self.backlog() == 0
+    }
+
+    /// Both sides know that nothing more is to go to the peer.
+    pub fn has_parted(&self) -> bool {
+        self.state == State::Ended || self.ends.is_told() && !self.ends.are_open()
     }
 
     /// Something that was handed to us for it is not done yet.
@@ -258,7 +302,8 @@ impl<C> Endpoint<C> {
 
     /// Messages and operations that wait.
     pub fn backlog(&self) -> usize {
-        let kept = self.route.as_ref().map_or(0, |route| route.kept());
-        self.rdma.len() + self.queued as usize + kept
+        let of_route = self.route.as_ref().map_or(0, |route| route.retained.len());
+        let of_broken = self.resume.as_ref().map_or(0, |resume| resume.retained.len());
+        self.rdma.len() + self.queued as usize + of_route + of_broken
     }
 }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::EpId;
-use crate::protocol::wire::{HEADER_LEN, XrcHeader};
+use crate::protocol::wire::{HEADER_LEN, Kind, XrcHeader};
 
 /// Peers that a label can name.
 pub const MOST_PEERS: usize = 1 << 16;
@@ -39,10 +39,10 @@ pub enum Arrival {
 }
 
 impl Numbers {
-    /// Gives the next message to the peer, over an X queue, its number.
-    pub fn stamp(&mut self, queue: u8, message: &mut [u8]) {
+    /// Gives the next message to the peer, of this kind and over this X queue, its number.
+    pub fn stamp(&mut self, kind: Kind, queue: u8, message: &mut [u8]) {
         if let Some(head) = message.first_chunk_mut::<HEADER_LEN>() {
-            *head = XrcHeader::new(head[0], queue, 0, self.take()).emit();
+            *head = XrcHeader::new(head[0], queue, 0, self.take()).of_kind(kind).emit();
         }
     }
 

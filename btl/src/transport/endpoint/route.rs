@@ -1,21 +1,12 @@
 //! X queues: the route to a peer's process.
 #![forbid(unsafe_code)]
 
+use super::retained::Retained;
 use super::state::State;
 use super::{Endpoint, Endpoints};
-use crate::transport::channel::{Connection, Operation};
-use crate::transport::port::buffer::SendBuf;
+use crate::transport::channel::Connection;
 use cpc::Route;
-use std::collections::VecDeque;
 use verbs::SrqNum;
-
-/// A message that is to be posted again. It still has its entry and its send slot.
-#[derive(Debug)]
-pub struct Kept {
-    pub queue: u8,
-    pub buf: SendBuf,
-    pub total: u32,
-}
 
 /// The route to a peer's process: the send queue pair to its node, and its SRQs there.
 #[derive(Debug)]
@@ -26,10 +17,8 @@ pub struct XrcRoute<C> {
     pub srqs: Vec<SrqNum>,
     /// In the headers of our messages.
     pub label: u32,
-    /// Of a broken path: messages that were flushed, in order.
-    pub messages: VecDeque<Kept>,
-    /// Of a broken path: operations that were flushed, in order.
-    pub operations: VecDeque<Operation<C>>,
+    /// Of a broken path: what was flushed.
+    pub retained: Retained<C>,
     /// The next route, which is there before this one has been drained.
     pub next: Option<Route>,
 }
@@ -78,14 +67,8 @@ impl<C> XrcRoute<C> {
             path: route.path,
             srqs: route.srqs,
             label: route.label,
-            messages: VecDeque::new(),
-            operations: VecDeque::new(),
+            retained: Retained::default(),
             next: None,
         }
-    }
-
-    /// What is to be posted again.
-    pub fn kept(&self) -> usize {
-        self.messages.len() + self.operations.len()
     }
 }

@@ -8,11 +8,16 @@
 //!                                    v                                                     |  first message
 //!                                  Failed  <---------- any error, peer gone ---- Connected <
 //!   Connected -- the end begins, something is queued or in flight --> Draining -- all is out --> Drained
+//!   any that flows -- the peer's stream has ended, and we have acknowledged that --> Ended
 //!   any of them -- the peer has taken it down --> Disconnected
 //!   any of them -- close --> Closed
+//!   any that flows -- its connection has broken --> Renewing, as below, and the next connection:  .. --> Resuming -- the peer's counts --> Ready
 //!   any before Ready -- the peer has left --> Renewing -- the next poll --> Retiring -- flushed --> Idle, of another connection (`renew`)
 //!   Disconnected -- the peer is back -------> Renewing
 //! ```
+//! A connection that takes the place of one that broke (`resumes`) stops before `Ready` until each side has told how many
+//! messages have come to it, so that none is sent twice (`link::resume`).
+//!
 //! [`Endpoint::on`](super::Endpoint::on) is the only writer of a state: what an endpoint is about is
 //! nowhere but here.
 //!
@@ -63,6 +68,8 @@ pub enum State {
     Posted,
     /// As `Ready`, but over some queue pairs nothing has come yet, so nothing may go.
     AwaitingFirst,
+    /// Both have posted, and ours has told what has come over the connection that broke before; the peer has not.
+    Resuming,
     /// Both have posted: fragments may flow, none has yet.
     Ready,
     /// Fragments flow.
@@ -71,6 +78,8 @@ pub enum State {
     Draining,
     /// As `Draining`, and all is out.
     Drained,
+    /// The peer is leaving and has been told that all has come: no more messages of the upper layer go.
+    Ended,
     /// The peer has left before the connection was up, or is back after it: another is about to be
     /// begun, and this one takes no part any more.
     Renewing,
@@ -108,8 +117,14 @@ pub enum Event {
     Drain,
     /// The same, and all is out.
     AllOut,
+    /// The end of the peer's stream is acknowledged.
+    Acknowledged,
     /// The peer has taken the connection down.
     PeerLeft,
+    /// The connection has broken, and the peer may be there.
+    Lost,
+    /// The peer has told what has come to it over the connection that broke.
+    Resumed,
     /// Another connection is to take the place of this one.
     Renew,
     /// That one's time has come: this one's queue pairs go.
@@ -138,6 +153,10 @@ pub enum Action {
     /// Send something over every queue pair that nothing has gone over yet, then let the pending
     /// fragments flow.
     OpenAndFlow,
+    /// Tell the peer what has come over the connection that broke.
+    Resume,
+    /// As `PostAndSendCts`, then `Resume`.
+    PostSendCtsAndResume,
     /// Let the pending fragments flow.
     Flow,
     /// Complete everything that is queued with an error.
@@ -161,6 +180,7 @@ impl State {
                 | State::CtsSent
                 | State::Posted
                 | State::AwaitingFirst
+                | State::Resuming
                 | State::Renewing
                 | State::Retiring
         )
@@ -168,7 +188,8 @@ impl State {
 
     /// The real buffers are posted, and more may be.
     pub fn has_posted(self) -> bool {
-        matches!(self, State::CtsSent | State::Posted | State::AwaitingFirst) || self.flows()
+        let waits = matches!(self, State::CtsSent | State::Posted | State::AwaitingFirst | State::Resuming);
+        waits || self.flows()
     }
 
     /// Nothing has gone out yet, and things may still begin to.
@@ -176,9 +197,14 @@ impl State {
         self == State::Idle || self.is_coming_up()
     }
 
-    /// Fragments may go out.
+    /// Fragments may go out; from one that has ended, our own only.
     pub fn flows(self) -> bool {
-        matches!(self, State::Ready | State::Connected | State::Draining | State::Drained)
+        matches!(self, State::Ready | State::Connected | State::Draining | State::Drained | State::Ended)
+    }
+
+    /// The upper layer may hand it something to be sent.
+    pub fn is_open(self) -> bool {
+        !self.is_over() && self != State::Ended
     }
 
     /// Nothing goes out any more, and nothing is going to unless the peer comes back.
@@ -191,8 +217,20 @@ impl State {
         self.is_over() || matches!(self, State::Renewing | State::Retiring)
     }
 
-    /// The next state and what to do.
-    pub fn on(self, event: Event, handshake: Handshake) -> (State, Action) {
+    /// The next state and what to do; `resumes`: the connection takes the place of one that broke.
+    pub fn on(self, event: Event, handshake: Handshake, resumes: bool) -> (State, Action) {
+        match self.next(event, handshake) {
+            (State::Ready, Action::Flow) if resumes && self != State::Resuming => {
+                (State::Resuming, Action::Resume)
+            }
+            (State::Ready, Action::PostSendCtsAndFlow) if resumes => {
+                (State::Resuming, Action::PostSendCtsAndResume)
+            }
+            next => next,
+        }
+    }
+
+    fn next(self, event: Event, handshake: Handshake) -> (State, Action) {
         match event {
             Event::WantSend => self.want_send(),
             Event::QpsCreated => self.qps_created(),
@@ -204,7 +242,10 @@ impl State {
             Event::Error => self.error(),
             Event::Drain => self.drain(),
             Event::AllOut => self.all_out(),
+            Event::Acknowledged => self.acknowledged(),
             Event::PeerLeft => self.peer_left(),
+            Event::Lost => self.lost(),
+            Event::Resumed => self.resumed(),
             Event::Renew => self.renew(),
             Event::Retire => self.retire(),
             Event::Retired => self.retired(),
@@ -296,10 +337,34 @@ impl State {
         }
     }
 
+    fn acknowledged(self) -> (State, Action) {
+        match self {
+            state if state.flows() => (State::Ended, Action::None),
+            other => (other, Action::None),
+        }
+    }
+
     fn peer_left(self) -> (State, Action) {
         match self {
             State::Closed | State::Renewing | State::Retiring => (self, Action::None),
             _ => (State::Disconnected, Action::None),
+        }
+    }
+
+    /// iWARP and X queues go other ways: there is no handshake of theirs among these states.
+    fn lost(self) -> (State, Action) {
+        match self {
+            State::Renewing | State::Retiring => (self, Action::None),
+            state if state.flows() || state.is_coming_up() => (State::Renewing, Action::Renew),
+            other => (other, Action::Refuse),
+        }
+    }
+
+    fn resumed(self) -> (State, Action) {
+        match self {
+            State::Resuming => (State::Ready, Action::Flow),
+            state if state.ignores_connection() => (self, Action::None),
+            other => (other, Action::Refuse),
         }
     }
 
@@ -339,7 +404,7 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 16] = [
+    const STATES: [State; 18] = [
         State::Idle,
         State::Connecting,
         State::HaveQps,
@@ -347,17 +412,19 @@ mod tests {
         State::CtsSent,
         State::Posted,
         State::AwaitingFirst,
+        State::Resuming,
         State::Ready,
         State::Connected,
         State::Draining,
         State::Drained,
+        State::Ended,
         State::Renewing,
         State::Retiring,
         State::Failed,
         State::Disconnected,
         State::Closed,
     ];
-    const EVENTS: [Event; 15] = [
+    const EVENTS: [Event; 18] = [
         Event::WantSend,
         Event::QpsCreated,
         Event::CpcConnected,
@@ -368,7 +435,10 @@ mod tests {
         Event::Error,
         Event::Drain,
         Event::AllOut,
+        Event::Acknowledged,
         Event::PeerLeft,
+        Event::Lost,
+        Event::Resumed,
         Event::Renew,
         Event::Retire,
         Event::Retired,
@@ -380,7 +450,7 @@ mod tests {
         let actions = events
             .iter()
             .map(|e| {
-                let (next, action) = state.on(*e, handshake);
+                let (next, action) = state.on(*e, handshake, false);
                 state = next;
                 action
             })
@@ -395,7 +465,7 @@ mod tests {
             &[Event::WantSend, Event::QpsCreated, Event::CpcConnected, Event::CtsReceived],
         );
         assert_eq!(state, State::Ready);
-        assert_eq!(state.on(Event::Message, Handshake::Cts), (State::Connected, Action::None));
+        assert_eq!(state.on(Event::Message, Handshake::Cts, false), (State::Connected, Action::None));
         assert_eq!(actions, [Action::StartConnect, Action::None, Action::PostAndSendCts, Action::Flow]);
     }
 
@@ -412,28 +482,28 @@ mod tests {
         let (state, actions) =
             run(Handshake::None, &[Event::WantSend, Event::QpsCreated, Event::CpcConnected]);
         assert_eq!((state, actions[2]), (State::Ready, Action::Flow));
-        assert_eq!(State::HaveQps.on(Event::CtsReceived, Handshake::None).1, Action::Refuse);
+        assert_eq!(State::HaveQps.on(Event::CtsReceived, Handshake::None, false).1, Action::Refuse);
     }
 
     #[test]
     fn errors_fail_the_queue_once_and_terminal_states_stay() {
         for state in STATES {
-            let (next, action) = state.on(Event::Error, Handshake::Cts);
+            let (next, action) = state.on(Event::Error, Handshake::Cts, false);
             let deaf = state.is_over() || state == State::Retiring;
             assert_eq!(action == Action::FailAll, !deaf);
-            assert_eq!(next.on(Event::Error, Handshake::Cts).1, Action::None);
+            assert_eq!(next.on(Event::Error, Handshake::Cts, false).1, Action::None);
         }
         for event in EVENTS {
-            assert!(matches!(State::Closed.on(event, Handshake::Cts).0, State::Closed));
+            assert!(matches!(State::Closed.on(event, Handshake::Cts, false).0, State::Closed));
         }
     }
 
     /// What came over a connection is taken up before it is retired (`reap`), and may be bad.
     #[test]
     fn an_endpoint_that_fails_before_its_connection_is_retired_stays_failed() {
-        let (failed, _) = State::Renewing.on(Event::Error, Handshake::Cts);
+        let (failed, _) = State::Renewing.on(Event::Error, Handshake::Cts, false);
         for event in [Event::Retire, Event::Retired] {
-            assert_eq!(failed.on(event, Handshake::Cts), (State::Failed, Action::None), "{event:?}");
+            assert_eq!(failed.on(event, Handshake::Cts, false), (State::Failed, Action::None), "{event:?}");
         }
     }
 
@@ -442,7 +512,7 @@ mod tests {
     fn an_endpoint_that_is_about_to_be_connected_anew_waits_for_that_alone() {
         for event in EVENTS {
             for state in [State::Renewing, State::Retiring] {
-                let (next, action) = state.on(event, Handshake::Cts);
+                let (next, action) = state.on(event, Handshake::Cts, false);
                 let expected = match event {
                     Event::Error if state == State::Renewing => (State::Failed, Action::FailAll),
                     Event::Retire if state == State::Renewing => (State::Retiring, Action::TakeDown),
@@ -459,7 +529,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_drains_while_messages_flow_and_is_drained_when_all_is_out() {
-        let on = |state: State, event| state.on(event, Handshake::Cts);
+        let on = |state: State, event| state.on(event, Handshake::Cts, false);
         assert_eq!(on(State::Connected, Event::Drain), (State::Draining, Action::None));
         assert_eq!(on(State::Draining, Event::AllOut), (State::Drained, Action::None));
         // A callback has sent meanwhile.
@@ -472,19 +542,71 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_endpoint_whose_peer_is_leaving_goes_with_it_and_sends_nothing_more() {
+        for state in STATES {
+            let (next, action) = state.on(Event::Acknowledged, Handshake::Cts, false);
+            assert_eq!(next == State::Ended, state.flows(), "{state:?}");
+            assert_eq!(action, Action::None);
+        }
+        for event in EVENTS {
+            let (next, _) = State::Ended.on(event, Handshake::Cts, false);
+            let goes = matches!(
+                event,
+                Event::Error | Event::PeerLeft | Event::Close | Event::Rerouted | Event::Lost
+            );
+            assert_eq!(next == State::Ended, !goes, "{event:?}");
+        }
+        assert!(!State::Ended.is_open() && State::Ended.flows());
+    }
+
+    /// Nothing flows over the next connection before the peer has told what has come over the last one.
+    #[test]
+    fn an_endpoint_whose_connection_breaks_resumes_before_it_flows() {
+        for state in STATES {
+            let (next, action) = state.on(Event::Lost, Handshake::Cts, true);
+            let alive = state.flows() || state.is_coming_up();
+            assert_eq!(matches!(next, State::Renewing | State::Retiring), alive, "{state:?}");
+            let renews = alive && !matches!(state, State::Renewing | State::Retiring);
+            assert_eq!((action == Action::Renew, action == Action::Refuse), (renews, !alive), "{state:?}");
+        }
+        let posted = [
+            (Handshake::None, vec![Event::QpsCreated, Event::CpcConnected], Action::Resume),
+            (
+                Handshake::Cts,
+                vec![Event::QpsCreated, Event::CpcConnected, Event::CtsReceived],
+                Action::Resume,
+            ),
+            (
+                Handshake::Cts,
+                vec![Event::QpsCreated, Event::CtsReceived, Event::CpcConnected],
+                Action::PostSendCtsAndResume,
+            ),
+        ];
+        for (handshake, events, last) in posted {
+            let (mut state, mut action) = (State::Idle, Action::None);
+            for event in events {
+                (state, action) = state.on(event, handshake, true);
+            }
+            assert_eq!((state, action), (State::Resuming, last));
+            assert!(!state.flows() && state.has_posted());
+            assert_eq!(state.on(Event::Resumed, handshake, true), (State::Ready, Action::Flow));
+        }
+    }
+
     /// Its queue pairs are taken down once, by whatever ends it first.
     #[test]
     fn only_an_endpoint_that_the_peer_has_taken_down_comes_back() {
         for state in STATES {
-            let (left, _) = state.on(Event::PeerLeft, Handshake::Cts);
-            let renewed = left.on(Event::Renew, Handshake::Cts);
+            let (left, _) = state.on(Event::PeerLeft, Handshake::Cts, false);
+            let renewed = left.on(Event::Renew, Handshake::Cts, false);
             if left == State::Disconnected {
                 assert_eq!(renewed, (State::Renewing, Action::Renew), "{state:?}");
             } else {
                 assert_eq!(renewed.0, left, "{state:?}");
             }
-            let (closed, _) = left.on(Event::Close, Handshake::Cts);
-            assert_eq!(closed.on(Event::Close, Handshake::Cts), (State::Closed, Action::None));
+            let (closed, _) = left.on(Event::Close, Handshake::Cts, false);
+            assert_eq!(closed.on(Event::Close, Handshake::Cts, false), (State::Closed, Action::None));
         }
     }
 

@@ -151,6 +151,11 @@ impl<C> Endpoints<C> {
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Endpoint<C>)> {
         self.table.iter().map(|(index, ep)| (index as u32, &**ep))
     }
+
+    /// All of them, with their positions.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Endpoint<C>)> {
+        self.table.iter_mut().map(|(index, ep)| (index as u32, &mut **ep))
+    }
 }
 
 #[cfg(test)]

@@ -14,8 +14,9 @@ use crate::transport::wrid::GENERATION_MASK;
 use crate::transport::{Transport, Upcall};
 use std::time::{Duration, Instant};
 
-/// How long the helper thread may take to end its connections (DREQ, DREP).
-const CLOSE: Duration = Duration::from_secs(1);
+/// How long the helper thread waits for peers to agree to the end of their connections (DREQ, DREP). Those that are there
+/// know it from the end of the stream already; those that are not, do not answer.
+const CLOSE: Duration = Duration::from_millis(150);
 
 /// How long work requests may take to be flushed once their queue pair is in ERR.
 pub(crate) const FLUSH: Duration = Duration::from_millis(200);
@@ -49,7 +50,7 @@ impl<C> Transport<C> {
     pub fn busy(&mut self, id: EpId) -> bool {
         let Some(ep) = self.endpoints.named_mut(id) else { return false };
         if ep.state().flows() {
-            self.tx.mark(ep);
+            self.tx.mark(ep, &mut self.paths);
         }
         ep.is_busy() || self.rx.hold.has(id.index)
     }
@@ -67,10 +68,11 @@ impl<C> Transport<C> {
     /// The endpoint is to be taken down: lets out what it has. Whether there is something to wait
     /// for: it is busy, or has to hear that all has come, and its peer is there.
     pub fn drain(&mut self, id: EpId) -> bool {
+        self.end_stream(id);
         let busy = self.busy(id);
         let tentative = self.endpoints.named(id).is_some_and(Endpoint::is_tentative);
         self.on_event(id.index, if busy { Event::Drain } else { Event::AllOut });
-        if busy { !tentative } else { self.awaits_acknowledgement(id) }
+        if busy { !tentative } else { self.has_to_hear(id) }
     }
 
     /// Takes endpoints down. Their queue pairs are flushed and their buffers come back.
@@ -132,7 +134,7 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let key = ep.key(index);
         let has_manager = !ep.is_to_itself();
-        self.tx.mark(ep);
+        self.tx.mark(ep, &mut self.paths);
         ep.to_error(log::Level::Debug);
         self.leave_route(index);
         if has_manager {
@@ -182,6 +184,17 @@ impl<C> Transport<C> {
     pub fn close(mut self) {
         self.remove(&self.ids());
         self.port.service.close(CLOSE);
+        self.flush_orphans();
         self.rx.end_shared();
+    }
+
+    /// The last words of the helper thread may be of queue pairs that no endpoint has heard of.
+    fn flush_orphans(&mut self) {
+        self.connection_events();
+        let until = Instant::now() + FLUSH;
+        while self.rx.cts.has_orphans() && Instant::now() < until {
+            self.poll();
+            while self.take_upcall().is_some() {}
+        }
     }
 }

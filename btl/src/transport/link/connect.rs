@@ -14,6 +14,7 @@ use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::port::OpenPort;
 use crate::transport::port::depth::{CqTooSmall, send_depth};
+use crate::transport::port::queue::FillError;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Transport, Upcall};
 use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, GidPair, ProcessName, Step};
@@ -57,6 +58,9 @@ pub enum AddError {
     /// A buffer could not be had.
     #[error("no buffer for the clear-to-send message: {0}")]
     Buffer(#[from] verbs::PoolError),
+    /// A shared queue would have no receive.
+    #[error("no receive for a shared queue: {0}")]
+    Shared(#[from] FillError),
 }
 
 impl OpenPort {
@@ -123,7 +127,7 @@ impl<C> Transport<C> {
     /// What an endpoint needs besides its entry before a peer may hear of it; its receive for the
     /// CTS.
     fn prepare(&mut self) -> Result<Option<(usize, Buf)>, AddError> {
-        self.rx.fill_shared();
+        self.rx.fill_shared()?;
         self.port.service.start()?;
         Ok(self.rx.cts.take(self.port.cts_queue)?)
     }
@@ -170,12 +174,17 @@ impl<C> Transport<C> {
         }
     }
 
-    fn qps_created(&mut self, key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted>) {
+    pub(crate) fn qps_created(&mut self, key: EndpointKey, qps: Vec<Arc<Qp>>, cts: Option<Posted>) {
         // The endpoint may have been removed while they were made; what has come over them is
         // dropped.
         qps.iter().for_each(|qp| self.rx.qpns.retire(qp.num()));
         if let Some(cts) = cts {
-            self.rx.cts.insert(Connection { index: key.index, epoch: key.generation }, cts);
+            let connection = Connection { index: key.index, epoch: key.generation };
+            self.rx.cts.insert(connection, cts);
+            let is_gone = self.endpoints.current(key).is_none();
+            if let Some(qp) = self.port.cts_queue.and_then(|queue| qps.get(queue)).filter(|_| is_gone) {
+                self.rx.cts.flush(connection, qp);
+            }
         }
         self.if_current(key, |t, index| t.attach(index, qps));
         self.unpark();
@@ -223,22 +232,27 @@ impl<C> Transport<C> {
     /// queued to it is of no interest to it any more. One that was not up yet is another matter:
     /// see `renew`. A peer that is lost shows in failed work requests instead.
     pub(super) fn disconnected(&mut self, index: u32) {
-        if !self.renew_soon(index) {
-            self.drop_waiting(index, "the peer has left");
-            self.on_event(index, Event::PeerLeft);
+        if !self.may_be_cut(index) && !self.renew_soon(index) {
+            self.has_left(index);
         }
+    }
+
+    /// The peer is not there any more, and nothing is missing.
+    pub(super) fn has_left(&mut self, index: u32) {
+        self.drop_waiting(index, "the peer has left");
+        self.on_event(index, Event::PeerLeft);
     }
 
     /// What waits for the peer will not go any more.
     pub(crate) fn drop_waiting(&mut self, index: u32, why: &str) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if ep.queued != 0 {
-            log::warn!("endpoint {index}: {why}, {} messages that it never asked for are dropped", ep.queued);
-        }
         ep.queued = 0;
         self.tx.give_up(ep.rdma.drain(..), &mut self.up);
         self.up.end_waiting(ep, true);
-        self.tx.drop_pending(index, ep, &mut self.up);
+        let dropped = self.tx.drop_pending(index, ep, &mut self.up);
+        if dropped != 0 {
+            log::warn!("endpoint {index}: {why}, {dropped} messages that it never asked for are dropped");
+        }
     }
 
     /// The endpoint has no connection yet, so that what is sent now cannot leave.
@@ -322,6 +336,11 @@ impl<C> Transport<C> {
                 self.post_and_send_cts(index);
                 self.now_connected(index);
             }
+            Action::PostSendCtsAndResume => {
+                self.post_and_send_cts(index);
+                self.resume(index);
+            }
+            Action::Resume => self.resume(index),
             Action::Flow => self.now_connected(index),
             Action::Renew => self.renewals.push(Renewal::of(key)),
             Action::TakeDown => self.take_down(index),

@@ -1,90 +1,142 @@
-//! iWARP: how a side that leaves knows that its last messages have come.
+//! How a side leaves: it says how much it has sent, and goes when the peer has said that all of it has come.
 //!
 //! ```text
-//!   data, data, end of stream --> each queue         all of the queue has come: acknowledgement
-//!   <--------------------------------------------------------------------------------------
-//!   all queues are acknowledged: the connection may go
+//!   data, data, data --> any queue
+//!   end of stream (3 messages) --> one queue           three messages have come, what waits for the other side is out
+//!   <------------------------------------------------- acknowledgement (3); nothing follows it
+//!   the connection may go
 //! ```
-//! Elsewhere a completion says that the peer's device has the message, and what it has stays with the peer when we
-//! leave. On iWARP (RFC 5040) it says that our TCP has it: a connection that ends then may take along what is
-//! still on its way. Ends and acknowledgements are messages like the upper layer's, with credits, in the order of
-//! their queue.
+//! Two sides that leave at the same time both do so. After the acknowledgement nothing of the upper layer goes to the one
+//! that leaves, so neither side posts to receive queues of a process that has gone: over X queues that would
+//! break the send queue pair to a whole node. On iWARP (RFC 5040) there is another reason: a completion there says that our TCP has
+//! the bytes, and a connection that ends may take along what is still on its way.
 #![forbid(unsafe_code)]
 
-use crate::protocol::wire::{Header, Kind};
-use crate::transport::endpoint::EpId;
-use crate::transport::endpoint::state::State;
+use crate::protocol::wire::{End, HEADER_LEN, Header, Kind, WireError};
+use crate::transport::endpoint::state::{Event, State};
+use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::port::buffer::Queued;
-use crate::transport::{Delivery, Transport};
+use crate::transport::{Delivery, SendBuf, Transport};
 use verbs::Buf;
 
-/// No peer that keeps the rules has so many messages waiting for it that each of its ends adds another.
-const MOST_WAITING: u32 = 1 << 16;
-
 impl<C> Transport<C> {
-    /// All is out. Whether the peer has still to say that it has come: it is asked once, and again if more has been sent since.
-    pub(super) fn awaits_acknowledgement(&mut self, id: EpId) -> bool {
-        let Some(ep) = self.endpoints.named_mut(id).filter(|ep| ep.first.is_some() && ep.state().flows())
-        else {
-            return false;
+    /// Says that the stream to the peer ends, when all is out: once, and again if more has been sent since.
+    pub(super) fn end_stream(&mut self, id: EpId) {
+        if self.endpoints.named(id).is_some_and(Endpoint::has_only_received) {
+            return self.want_send(id.index);
+        }
+        let Some(ep) = self.endpoints.named(id).filter(|ep| ep.may_end()) else { return };
+        // On iWARP behind what has been written to the peer's memory.
+        let queue = if ep.first.is_some() { self.port.layout().largest() } else { self.control_queue() };
+        let count = ep.ends.sent;
+        let Some(buf) = self.end_message(queue, count) else { return };
+        if let Some(ep) = self.endpoints.named_mut(id) {
+            ep.ends.tell();
+        }
+        self.send_own(id, buf, Kind::End);
+    }
+
+    /// The peer has not said yet that all has come, or has to be told the same; and it is there.
+    pub(super) fn has_to_hear(&self, id: EpId) -> bool {
+        let waits = |ep: &Endpoint<C>| {
+            ep.ends.are_open() || ep.has_only_received() || ep.may_go_back() && ep.state().flows()
         };
-        let sent = ep.traffic.sent;
-        if std::mem::replace(&mut ep.ended_at, sent) != sent {
-            (0..self.tx.queues.len()).for_each(|queue| self.end_stream(id, queue));
-        }
-        self.endpoints.named(id).is_some_and(|ep| ep.unacked != 0 && ep.state().flows())
+        self.endpoints.named(id).is_some_and(|ep| !ep.state().is_over() && waits(ep))
     }
 
-    fn end_stream(&mut self, id: EpId, queue: usize) {
-        if self.send_own(id, queue, Kind::End)
-            && let Some(ep) = self.endpoints.named_mut(id)
-        {
-            ep.unacked += 1;
-        }
+    /// The smallest per-peer queue, or the smallest at all.
+    pub(super) fn control_queue(&self) -> usize {
+        self.port.cts_queue.or(self.port.layout().for_payload(End::LEN)).unwrap_or_default()
     }
 
-    /// Sends a message without payload; whether there was a buffer for it.
-    fn send_own(&mut self, id: EpId, queue: usize, kind: Kind) -> bool {
-        match self.tx.control_buf(queue, &[]) {
-            Ok(buf) => self.send_message(id, Queued { buf, len: 0, tag: 0, is_answer: false, kind }),
-            Err(error) => {
-                log::warn!("no buffer for an end of stream: {error}; its peer may miss what was sent last");
-                false
-            }
-        }
+    fn end_message(&mut self, queue: usize, count: u32) -> Option<SendBuf> {
+        let buf = self.tx.control_buf(queue, &End { count }.message());
+        buf.inspect_err(|error| log::warn!("no buffer for the end of a stream, which is not told: {error}"))
+            .ok()
     }
 
-    /// An end of stream or its acknowledgement has come.
+    fn send_own(&mut self, id: EpId, buf: SendBuf, kind: Kind) {
+        self.stats.ends += 1;
+        self.send_message(id, Queued { buf, len: End::LEN as u32, tag: 0, is_answer: false, kind });
+    }
+
+    /// An end of stream or its acknowledgement has come over a P or S queue.
     #[cold]
-    pub(crate) fn ended(&mut self, (index, queue, slot): (u32, usize, u32), header: Header, buf: Buf) {
+    pub(crate) fn end_received(
+        &mut self,
+        (index, queue, slot): (u32, usize, u32),
+        header: Header,
+        (buf, len): (Buf, usize),
+    ) {
         let Some(ep) = self.endpoints.get(index) else { return self.rx.repost(queue, slot, buf) };
         let endpoint = EpId { index, generation: ep.generation };
         if ep.state() != State::Connected {
             self.early(index, queue);
         }
+        let end = End::parse(&buf.as_slice()[HEADER_LEN..len]);
+        if let Some(lane) = self.endpoints.lane(index, queue) {
+            lane.received = lane.received.wrapping_add(1);
+        }
         self.accept(index, queue, header.grant);
         self.delivered(Delivery { endpoint, tag: 0, buf, len: 0, slot, queue: queue as u8 });
-        let waiting = self.endpoints.named(endpoint).map_or(0, |ep| ep.queued);
-        match header.kind {
-            Kind::EndAck => self.acknowledged(endpoint),
-            _ if waiting < MOST_WAITING => drop(self.send_own(endpoint, queue, Kind::EndAck)),
-            _ => self.refuse(index, "the peer ends its stream again and again, and takes no acknowledgement"),
+        self.ended(endpoint, header.kind, end);
+    }
+
+    /// The peer says that its stream ends, or that all of ours has come.
+    #[cold]
+    pub(crate) fn ended(&mut self, id: EpId, kind: Kind, end: Result<End, WireError>) {
+        let Some(ep) = self.endpoints.named_mut(id) else { return };
+        match (kind, end) {
+            (_, Err(error)) => self.refuse(id.index, &error.to_string()),
+            (Kind::EndAck, Ok(End { count })) => {
+                if !ep.ends.hear(count) {
+                    self.refuse(id.index, "an end of stream was acknowledged that was not sent");
+                }
+            }
+            (_, Ok(End { count })) => {
+                ep.ends.peer_ends(count);
+                if !self.ending.contains(&id) {
+                    self.ending.push(id);
+                }
+            }
         }
     }
 
-    /// An end of stream has failed: the peer has taken its queue pairs down before it saw it. What was sent before had been
-    /// taken by our device.
+    /// Tells peers that are leaving that all has come, as soon as it has.
+    #[cold]
+    pub(crate) fn acknowledge_ends(&mut self) {
+        if !self.up.is_empty() {
+            return;
+        }
+        let mut ending = std::mem::take(&mut self.ending);
+        ending.retain(|id| !self.acknowledge_end(*id));
+        self.ending.append(&mut ending);
+    }
+
+    /// Whether there is nothing to be told any more.
+    fn acknowledge_end(&mut self, id: EpId) -> bool {
+        let Some(ep) = self.endpoints.named(id).filter(|ep| !ep.state().is_over()) else { return true };
+        let due = ep.ends.due().filter(|_| !self.rx.hold.has(id.index) && ep.backlog() == 0);
+        let Some(count) = due else { return false };
+        if !ep.state().flows() {
+            // X queues: what we send takes a connection of its own.
+            self.want_send(id.index);
+            return false;
+        }
+        let Some(buf) = self.end_message(self.control_queue(), count) else { return false };
+        if let Some(ep) = self.endpoints.named_mut(id) {
+            ep.ends.acknowledged();
+        }
+        self.send_own(id, buf, Kind::EndAck);
+        self.on_event(id.index, Event::Acknowledged);
+        true
+    }
+
+    /// A request to a peer that nothing more was to go to has failed: it has taken its queue pairs down before it, or its
+    /// device, saw that.
     #[cold]
     pub(crate) fn left_unheard(&mut self, index: u32) {
         log::debug!("endpoint {index}: the peer has left before it acknowledged the end of the stream");
-        self.disconnected(index);
-    }
-
-    fn acknowledged(&mut self, id: EpId) {
-        let Some(ep) = self.endpoints.named_mut(id) else { return };
-        match ep.unacked.checked_sub(1) {
-            Some(left) => ep.unacked = left,
-            None => self.refuse(id.index, "an end of stream was acknowledged that was not sent"),
-        }
+        self.has_left(index);
     }
 }

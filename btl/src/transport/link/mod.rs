@@ -5,9 +5,12 @@ mod close;
 mod connect;
 mod ending;
 mod itself;
+mod keepalive;
 mod opening;
 mod renew;
+mod resume;
 
 pub use close::Removal;
 pub use connect::{AddError, Settled};
+pub(super) use keepalive::Keepalive;
 pub(super) use renew::Renewal;

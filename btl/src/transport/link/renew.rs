@@ -89,6 +89,7 @@ impl<C> Transport<C> {
             let id = EpId { index: renewal.key.index, generation: ep.generation };
             match (ep.state(), renewal.until) {
                 _ if ep.epoch != renewal.key.generation => {}
+                (state, None) if state.flows() => self.settle_cut(id.index),
                 (State::Renewing, None) => self.retire_connection(id, renewal.key),
                 (State::Retiring, Some(until)) => {
                     let flushed = self.has_flushed(id);
@@ -114,6 +115,9 @@ impl<C> Transport<C> {
     /// proves that the peer has left. Should it be back one day, it finds another endpoint, not one
     /// that has failed.
     pub(crate) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
+        if self.endpoints.get(index).is_some_and(|ep| ep.resume.is_some()) {
+            return self.not_resumed(index, error);
+        }
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if !ep.is_tentative() || !error.cause.finds_no_peer() {
             return self.fail(index, error);
@@ -126,12 +130,17 @@ impl<C> Transport<C> {
     /// Begins another connection under the same name, for whatever waits.
     fn connect_anew(&mut self, id: EpId, flushed: bool) {
         self.endpoints.warn_unless(flushed, id);
+        self.reap();
         self.begin_epoch(id.index);
+        self.put_in_front(id.index);
         if let Err(error) = self.introduce_anew(id.index, flushed) {
             return self.fail(id.index, &error);
         }
         self.stats.renewed += 1;
-        let waits = self.endpoints.named(id).is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty());
+        let waits = self
+            .endpoints
+            .named(id)
+            .is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty() || ep.has_to_resume());
         if waits {
             self.want_send(id.index);
         }

@@ -1,7 +1,7 @@
 //! A send buffer on its way between its pool, the upper layer and the device.
 #![forbid(unsafe_code)]
 
-use crate::protocol::wire::{HEADER_LEN, Kind};
+use crate::protocol::wire::{HEADER_LEN, Kind, counted};
 use verbs::Buf;
 
 /// A send buffer of one queue's class: fill `payload`, then `Transport::send` it.
@@ -39,4 +39,19 @@ pub struct Queued {
     pub is_answer: bool,
     /// The upper layer's, or one of our own without payload.
     pub kind: Kind,
+}
+
+impl Queued {
+    /// A message with its header, `total` bytes in all, that has been sent and is to be sent again. The buffer comes back if it is
+    /// none that is counted, but one of our own for the connection that it went over.
+    ///
+    /// # Errors
+    /// As said.
+    pub fn again(buf: SendBuf, total: u32) -> Result<Queued, SendBuf> {
+        let head = buf.buf.as_slice().first_chunk().copied().unwrap_or_default();
+        let (Some((kind, tag)), Some(len)) = (counted(head), total.checked_sub(HEADER_LEN as u32)) else {
+            return Err(buf);
+        };
+        Ok(Queued { buf, len, tag, is_answer: false, kind })
+    }
 }

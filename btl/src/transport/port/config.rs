@@ -41,6 +41,10 @@ pub struct Config {
     pub service_level: u8,
     /// How long MPI_Finalize waits for what is still queued to a peer that does not take it.
     pub drain: Duration,
+    /// A peer that has said nothing for so long, and that nothing is on its way to, is asked whether it is there. Zero: none is.
+    pub keepalive: Duration,
+    /// How often in a row a connection that breaks is replaced by another one over which nothing gets done. 0: never.
+    pub reconnects: u8,
     /// Keep the timelines of endpoints that go, for [`super::Transport::timelines`].
     pub keep_timelines: bool,
     /// X queues: the file that stands for the domain of this job's processes on this node. It is

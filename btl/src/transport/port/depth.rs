@@ -14,6 +14,10 @@ pub const CONTROL_WQES: u16 = 2;
 /// Entries of a per-peer send queue besides those for data: credit messages and the CTS.
 const CONTROL_SENDS: u32 = CONTROL_WQES as u32 + 1;
 
+/// Markers that a send queue pair to a node may have out: one behind messages that are waited for, and
+/// one when it is taken down.
+pub const PATH_MARKERS: u32 = 2;
+
 /// Send work requests that one peer's queue pair holds: messages, control messages, on the largest
 /// queue RDMA operations.
 pub(crate) fn send_depth(layout: &Layout, index: usize, config: &Config) -> u32 {

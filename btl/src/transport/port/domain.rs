@@ -43,7 +43,8 @@ impl Domain {
         options.read(true).write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(path).map_err(failed)?;
         let data = file.metadata().map_err(failed)?;
-        let xrcd = Xrcd::open(context, file.as_fd(), XrcdOpen::OrCreate)?;
+        let xrcd = Xrcd::open(context, file.as_fd(), XrcdOpen::OrCreate);
+        let xrcd = xrcd.inspect_err(|_| take_away(path))?;
         let id = DomainId::new(data.dev(), data.ino());
         Ok(Domain { xrcd, id, path: path.to_owned(), _file: file })
     }
@@ -63,11 +64,15 @@ impl Domain {
 /// its own, which costs its peers another queue pair and nothing else.
 impl Drop for Domain {
     fn drop(&mut self) {
-        match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                log::debug!("{} stays: {error}", self.path.display());
-            }
-            _ => {}
+        take_away(&self.path);
+    }
+}
+
+fn take_away(path: &Path) {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            log::debug!("{} stays: {error}", path.display());
         }
+        _ => {}
     }
 }

@@ -10,7 +10,7 @@
 #![forbid(unsafe_code)]
 
 use super::OpenPort;
-use super::depth::{CqTooSmall, depth_to_itself, send_depth, shared_receives, shared_sends};
+use super::depth::{CqTooSmall, PATH_MARKERS, depth_to_itself, send_depth, shared_receives, shared_sends};
 use crate::protocol::layout::Queue;
 use std::ops::{Add, AddAssign};
 
@@ -103,8 +103,8 @@ impl OpenPort {
             return Count { recv: 0, send: depth_to_itself(&self.config) };
         }
         let send = match layout.is_xrc() {
-            // What goes to X queues is counted over all peers, once.
-            true => self.config.rdma_depth,
+            // What goes to X queues is counted over all peers, once; the peer may be the first of its node.
+            true => self.config.rdma_depth + PATH_MARKERS,
             false => (0..layout.queues().len()).map(|queue| send_depth(layout, queue, &self.config)).sum(),
         };
         let recv = layout.queues().iter().filter_map(Queue::window).map(|window| window.receives()).sum();

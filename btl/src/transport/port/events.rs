@@ -17,9 +17,9 @@ use verbs::{AsyncEvent, CqId, EventKind, Qpn, SrqId, Subject};
 pub enum Action {
     /// The shared receive queue keeps twice as many receives, is refilled and armed again.
     Grow,
-    /// The queue pair's endpoint fails, with the reason of a failed work request if there is one.
+    /// The queue pair's connection is broken, with the reason of a failed work request if there is one.
     /// Of an XRC receive queue pair: said once, by the process that made it.
-    FailEndpoint,
+    Broken,
     /// Every endpoint fails, and no peer is added any more.
     FailAll,
     /// Said, as a warning.
@@ -47,7 +47,7 @@ const fn row(kind: EventKind, action: Action, does: &'static str) -> Row {
     Row { kind, action, does }
 }
 
-const QP_FAILS: &str = "The endpoint of the queue pair fails, with the reason that its work requests give, else this one. Of an \
+const QP_FAILS: &str = "The connection of the queue pair is broken: another one takes its place, or its endpoint fails, with the reason that its work requests give, else this one. Of an \
      XRC receive queue pair: said once a node, by the process that made it; the requests of its senders fail, which decides about their endpoints.";
 
 /// Every kind, in the order of `ibv_event_type`.
@@ -57,9 +57,9 @@ pub const TABLE: &[Row] = &[
         Action::FailAll,
         "Of a completion queue for messages: every endpoint fails, and no peer is added any more.",
     ),
-    row(EventKind::QpFatal, Action::FailEndpoint, QP_FAILS),
-    row(EventKind::QpRequestError, Action::FailEndpoint, QP_FAILS),
-    row(EventKind::QpAccessError, Action::FailEndpoint, QP_FAILS),
+    row(EventKind::QpFatal, Action::Broken, QP_FAILS),
+    row(EventKind::QpRequestError, Action::Broken, QP_FAILS),
+    row(EventKind::QpAccessError, Action::Broken, QP_FAILS),
     row(EventKind::CommEst, Action::Note, "Nothing: the message that caused it is in the completion queue."),
     row(EventKind::SqDrained, Action::Note, "Nothing: no queue pair of oxib goes to SQD."),
     row(EventKind::PathMigrated, Action::Note, "Nothing: the connection goes on, over its other path."),
@@ -138,7 +138,7 @@ impl<C> Transport<C> {
     fn act(&mut self, action: Action, event: AsyncEvent) {
         match (action, event.subject) {
             (Action::Grow, Subject::Srq(srq)) => self.rx.limit_reached(srq),
-            (Action::FailEndpoint, Subject::Qp(qpn)) => self.queue_pair_broken(qpn, event.kind),
+            (Action::Broken, Subject::Qp(qpn)) => self.queue_pair_broken(qpn, event.kind),
             (Action::FailAll, Subject::Device) => self.port_broken(event.kind, "the device is broken"),
             (Action::FailAll, Subject::Cq(cq)) => self.completions_broken(cq, event.kind),
             (Action::FailAll, Subject::Srq(srq)) => self.receives_broken(srq, event.kind),
@@ -153,7 +153,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn receiver_event(&mut self, event: AsyncEvent) {
         self.stats.device_events += 1;
-        let fails = row_of(event.kind).is_some_and(|row| row.action == Action::FailEndpoint);
+        let fails = row_of(event.kind).is_some_and(|row| row.action == Action::Broken);
         let level = if fails { log::Level::Info } else { log::Level::Debug };
         let Subject::Qp(qpn) = event.subject else { return };
         let then = if fails { ": what its senders send fails" } else { "" };
@@ -165,7 +165,7 @@ impl<C> Transport<C> {
     fn queue_pair_broken(&mut self, qpn: Qpn, kind: EventKind) {
         self.poll_sends();
         if let Some(endpoint) = self.rx.qpns.endpoint(qpn) {
-            self.fail(endpoint, &format!("the device reports {} for {qpn}", kind.name()));
+            self.broken(endpoint, &format_args!("the device reports {} for {qpn}", kind.name()));
         }
     }
 

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::config::Config;
-use super::depth::{CqRoom, CqTooSmall, recv_depth, send_depth, shared_receives, shared_sends};
+use super::depth::{CqRoom, CqTooSmall, PATH_MARKERS, recv_depth, send_depth, shared_receives, shared_sends};
 use super::device::Port;
 use super::entries::Count;
 use super::events::Heard;
@@ -133,7 +133,7 @@ fn within(limits: &DeviceAttr, config: Config, device: &str) -> Result<Config, O
     }
     // Numbers of messages have 16 bits, and what is in flight has to be told from what was.
     let limit = limits.max_qp_wr.min(1 << 15);
-    let wanted = shared_sends(&config.layout) + config.rdma_depth;
+    let wanted = shared_sends(&config.layout) + config.rdma_depth + PATH_MARKERS;
     if config.layout.is_xrc() && wanted > limit {
         let what = "the send queue pair to a node".to_owned();
         let remedy =
@@ -193,8 +193,8 @@ fn open_queues(
     config.layout.queues().iter().map(open).collect()
 }
 
-/// A send queue pair to a node holds what may be in flight on all queues, to whomever, and RDMA
-/// operations.
+/// A send queue pair to a node holds what may be in flight on all queues, to whomever, RDMA
+/// operations and markers.
 fn xrc_plan(
     domain: &Domain,
     config: &Config,
@@ -203,7 +203,7 @@ fn xrc_plan(
 ) -> Result<XrcPlan, verbs::Error> {
     let shared = queues.iter().filter_map(|queue| queue.shared.as_ref());
     let cap = QpCap {
-        max_send_wr: shared_sends(&config.layout) + config.rdma_depth,
+        max_send_wr: shared_sends(&config.layout) + config.rdma_depth + PATH_MARKERS,
         max_send_sge: 1,
         ..QpCap::default()
     };

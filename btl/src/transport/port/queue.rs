@@ -7,7 +7,7 @@ use crate::protocol::pending::Shares;
 use crate::protocol::wire::HEADER_LEN;
 use crate::transport::wrid::Kind;
 use std::sync::Arc;
-use verbs::{Access, Pd, Pool, PoolConfig, Srq};
+use verbs::{Access, Pd, Pool, PoolConfig, PoolError, Srq};
 
 /// Buffers start on a cache line, so that header and first payload bytes share one.
 const ALIGN: u32 = 64;
@@ -35,6 +35,17 @@ pub struct Shared {
     pub grown: u32,
 }
 
+/// Why a shared queue holds less than it should.
+#[derive(Debug, thiserror::Error)]
+pub enum FillError {
+    /// No buffer.
+    #[error(transparent)]
+    Buffer(#[from] PoolError),
+    /// The device does not take it.
+    #[error(transparent)]
+    Post(#[from] verbs::Error),
+}
+
 /// The sends that a shared queue allows at a time. A peer whose queue is full holds its sends until
 /// it takes them, so each gets a share only, as of the buffers.
 #[derive(Debug)]
@@ -56,6 +67,11 @@ impl SendSlots {
         let taken = self.shares.take(peer).is_ok();
         self.wanted |= !taken;
         taken
+    }
+
+    /// Takes one for a message of our own that nothing may hold up.
+    pub fn take_beyond(&mut self, peer: u32) {
+        self.shares.take_beyond(peer);
     }
 
     /// `count` sends to `peer` are over. Whether a peer waits for that.

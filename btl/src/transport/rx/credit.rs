@@ -8,7 +8,7 @@ use super::Rx;
 use super::slots::Chain;
 use crate::protocol::credits::{Grant, Window};
 use crate::protocol::layout::Queue;
-use crate::protocol::wire::{Header, Kind as MessageKind};
+use crate::protocol::wire::{Arrived, HEADER_LEN, Header, Kind as MessageKind};
 use crate::transport::Transport;
 use crate::transport::channel::Channel;
 use crate::transport::endpoint::Endpoint;
@@ -167,23 +167,44 @@ impl<C> Transport<C> {
             && usize::from(header.queue) == queue
             && matches!(header.kind, MessageKind::End | MessageKind::EndAck)
         {
-            return self.ended((index, queue, slot), header, buf);
+            return self.end_received((index, queue, slot), header, (buf, len));
         }
+        let queues = self.rx.queues.len();
+        let arrived = match &parsed {
+            Ok(Header { kind: MessageKind::Resume, .. }) => {
+                Some(Arrived::parse(&buf.as_slice()[HEADER_LEN..len], queues))
+            }
+            _ => None,
+        };
         let lane = self.endpoints.lane(index, queue);
         if let Err(error) = self.rx.repost_control(lane.as_deref(), queue, slot, buf) {
             self.fail(index, &format!("post of a receive failed: {error}"));
         }
-        match parsed {
-            Ok(header) if usize::from(header.queue) != queue => {
+        match (parsed, arrived) {
+            (_, Some(Err(error))) => self.refuse(index, &error.to_string()),
+            (Ok(header), _) if usize::from(header.queue) != queue => {
                 self.refuse(index, &format!("a message for queue {} came on queue {queue}", header.queue));
             }
-            Ok(header) if matches!(header.kind, MessageKind::Credit | MessageKind::Open) => {
+            (Ok(_), Some(Ok(arrived))) => self.resume_received(index, queue, arrived),
+            (Ok(header), _) if matches!(header.kind, MessageKind::Credit | MessageKind::Open) => {
                 self.credit_message(index, queue, header.grant);
                 self.opened(index, queue);
             }
-            Ok(header) => self.refuse(index, &format!("a {:?} message came on queue {queue}", header.kind)),
-            Err(error) => self.refuse(index, &error.to_string()),
+            (Ok(header), _) => {
+                self.refuse(index, &format!("a {:?} message came on queue {queue}", header.kind))
+            }
+            (Err(error), _) => self.refuse(index, &error.to_string()),
         }
+    }
+
+    /// Its receive is outside of the data window, as a credit message's.
+    fn resume_received(&mut self, index: u32, queue: usize, arrived: Arrived) {
+        self.early(index, queue);
+        let lane = self.endpoints.lane(index, queue);
+        if lane.is_some_and(|lane| lane.credits.is_some()) {
+            self.credit_message(index, queue, Grant::NONE);
+        }
+        self.resumes(index, arrived);
     }
 
     pub(crate) fn credit_message(&mut self, index: u32, queue: usize, grant: Grant) {

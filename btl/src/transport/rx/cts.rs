@@ -9,7 +9,7 @@ use crate::transport::{Delivery, Transport};
 use cpc::Step;
 use std::collections::HashMap;
 use std::sync::Arc;
-use verbs::{Access, Buf, Completion, Pd, Pool, PoolConfig, PoolError, Posted};
+use verbs::{Access, Buf, Completion, Pd, Pool, PoolConfig, PoolError, Posted, Qp};
 
 /// The buffers of these receives: one for each connection that is coming up, in a layout with
 /// per-peer queues.
@@ -18,6 +18,9 @@ pub struct CtsRecvs {
     pool: Pool,
     /// By connection: a receive of a former epoch may complete late.
     posted: HashMap<Connection, Posted>,
+    /// The queue pairs of those whose endpoint was gone before it knew of them: kept until the receive is flushed,
+    /// for the end of a queue pair takes its completions along.
+    orphans: HashMap<Connection, Arc<Qp>>,
 }
 
 impl CtsRecvs {
@@ -25,7 +28,7 @@ impl CtsRecvs {
     pub fn new(pd: &Arc<Pd>) -> CtsRecvs {
         let buf_len = Cts::MESSAGE_LEN as u32;
         let config = PoolConfig { buf_len, align: 16, grow_by: 64, max: 0, access: Access::LOCAL_WRITE };
-        CtsRecvs { pool: Pool::new(pd, config), posted: HashMap::new() }
+        CtsRecvs { pool: Pool::new(pd, config), posted: HashMap::new(), orphans: HashMap::new() }
     }
 
     /// A buffer for the receive of a new connection on `queue`, where the layout has one for that.
@@ -46,6 +49,22 @@ impl CtsRecvs {
         self.posted.insert(connection, posted);
     }
 
+    /// The endpoint of this connection is gone: its receive, which is over this queue pair, is flushed.
+    pub fn flush(&mut self, connection: Connection, qp: &Arc<Qp>) {
+        if let Err(error) = qp.to_error() {
+            log::debug!(
+                "cannot move {:?}, of an endpoint that is gone, to the error state: {error}",
+                qp.num()
+            );
+        }
+        self.orphans.insert(connection, qp.clone());
+    }
+
+    /// Some are still to be flushed.
+    pub fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
     /// The device holds the buffer of this connection.
     pub fn is_posted(&self, connection: Connection) -> bool {
         self.posted.contains_key(&connection)
@@ -53,6 +72,7 @@ impl CtsRecvs {
 
     /// The buffer of the connection's receive, which has completed.
     fn completed(&mut self, connection: Connection, done: Completion) -> Option<Buf> {
+        self.orphans.remove(&connection);
         self.posted.remove(&connection)?.completed(done).ok()
     }
 

@@ -27,6 +27,8 @@ impl<C> Transport<C> {
                     self.rx.cts.put(buf);
                 }
                 match self.endpoints.epoch(slot) {
+                    // What has taken its queue pair down is reported by itself: by the connection manager, mostly.
+                    Some(epoch) if epoch == id.generation() && wc.status() == WcStatus::Flushed => {}
                     Some(epoch) if epoch == id.generation() => self.fail_with(slot, &wc),
                     _ => self.stats.stale += 1,
                 }

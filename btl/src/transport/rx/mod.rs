@@ -42,6 +42,8 @@ pub struct Rx {
     pub(super) qpns: Qpns,
     /// Messages of shared queues whose queue pairs are not known yet.
     pub(super) parked: Vec<Completion>,
+    /// A shared queue holds nothing, for want of a buffer.
+    hungry: bool,
     /// The receives of the peers' clear-to-send messages.
     pub(super) cts: CtsRecvs,
     /// Messages that wait for answers to be let out.
@@ -64,6 +66,7 @@ impl Rx {
             slots: RecvSlots::default(),
             qpns: Qpns::default(),
             parked: Vec::new(),
+            hungry: false,
             cts,
             hold: Hold::default(),
             idle: 0,

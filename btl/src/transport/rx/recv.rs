@@ -17,7 +17,7 @@ use verbs::{Buf, Completion};
 /// Polls that found something, between two looks at what can wait.
 const BUSY_POLLS: u32 = 8;
 
-/// A failed request that is not signalled is found after so many polls that find nothing.
+/// A failed request that is not signalled is found after so many polls that find nothing, and a shared queue that is empty filled.
 const RARE_POLLS: u32 = 256;
 
 impl<C> Transport<C> {
@@ -56,11 +56,21 @@ impl<C> Transport<C> {
         if let Some((index, queue)) = self.rx.repost_later.take() {
             self.repost_early(index, queue);
         }
-        if self.tx.awaited != 0 || self.tx.outstanding != 0 && self.rx.polls.is_multiple_of(RARE_POLLS) {
+        let rarely = self.rx.polls.is_multiple_of(RARE_POLLS);
+        if rarely {
+            self.keep_alive();
+        }
+        if self.tx.awaited != 0 || rarely && self.tx.outstanding != 0 {
             self.poll_sends();
+        }
+        if !self.ending.is_empty() {
+            self.acknowledge_ends();
         }
         if !self.renewals.is_empty() {
             self.renew_due();
+        }
+        if self.rx.hungry && self.rx.polls.is_multiple_of(RARE_POLLS) {
+            self.rx.feed();
         }
     }
 
@@ -147,6 +157,9 @@ impl<C> Transport<C> {
         let endpoint = EpId { index, generation: ep.generation };
         let len = (len - HEADER_LEN) as u32;
         ep.traffic.received += u64::from(len);
+        ep.ends.received = ep.ends.received.wrapping_add(1);
+        let lane = &mut ep.lanes[queue];
+        lane.received = lane.received.wrapping_add(1);
         self.stats.received += 1;
         let grant = header.grant();
         if ep.state() != State::Connected {

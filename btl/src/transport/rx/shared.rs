@@ -4,12 +4,12 @@
 use super::Rx;
 use super::qpns::Owner;
 use super::slots::{CHAIN, Chain, NO_ENDPOINT, RecvSlots};
-use crate::transport::port::queue::{RecvQueue, Shared};
+use crate::transport::port::queue::{FillError, RecvQueue, Shared};
 use crate::transport::stats::Stats;
 use crate::transport::wrid::WrId;
 use crate::transport::{Transport, Upcall};
 use std::sync::Arc;
-use verbs::{Buf, Completion, Pool, Qpn, Srq, SrqId, Wc};
+use verbs::{Buf, Completion, Pool, PoolError, Qpn, Srq, SrqId, Wc};
 
 impl Rx {
     /// A shared queue's buffer has been consumed: post it again with its batch.
@@ -23,16 +23,40 @@ impl Rx {
         }
     }
 
-    /// Posts what has been consumed of a shared queue, and as many new buffers as it is to hold.
+    /// Posts what has been consumed of a shared queue, and as many new buffers as it is to hold. Where not all can be had it goes on
+    /// with less. Where that is nothing, no message comes that would have the queue refilled: [`Rx::feed`] tries again.
     fn refill(&mut self, queue: usize) {
-        let res = &mut self.queues[queue];
-        let Some(shared) = &mut res.shared else { return };
-        while shared.posted < shared.target {
-            let (chain, complete) = gather(shared, &mut self.slots, &mut res.bufs, queue);
-            if !post(shared, &mut self.slots, chain, queue) || !complete {
-                return;
-            }
+        match self.fill(queue) {
+            Ok(()) => {}
+            Err(error) if self.hungry => log::debug!("shared queue {queue} cannot be filled: {error}"),
+            Err(error) => log::error!("shared queue {queue} cannot be filled: {error}"),
         }
+        self.hungry |= self.is_empty(queue);
+    }
+
+    fn fill(&mut self, queue: usize) -> Result<(), FillError> {
+        let res = &mut self.queues[queue];
+        let Some(shared) = &mut res.shared else { return Ok(()) };
+        while shared.posted < shared.target {
+            let (chain, gathered) = gather(shared, &mut self.slots, &mut res.bufs, queue);
+            post(shared, &mut self.slots, chain)?;
+            gathered?;
+        }
+        Ok(())
+    }
+
+    /// A shared queue of which the device holds no receive.
+    fn is_empty(&self, queue: usize) -> bool {
+        self.queues[queue].shared.as_ref().is_some_and(|shared| shared.posted == 0)
+    }
+
+    /// Tries again to fill the shared queues that hold nothing.
+    #[cold]
+    pub(super) fn feed(&mut self) {
+        for queue in (0..self.queues.len()).filter(|queue| self.is_empty(*queue)).collect::<Vec<_>>() {
+            self.refill_and_arm(queue);
+        }
+        self.hungry = (0..self.queues.len()).any(|queue| self.is_empty(queue));
     }
 
     /// How often shared queues were made longer.
@@ -45,12 +69,22 @@ impl Rx {
     }
 
     /// The shared queues hold their first buffers before the first request is sent or answered.
-    pub fn fill_shared(&mut self) {
+    ///
+    /// # Errors
+    /// One of them holds nothing, and why.
+    pub fn fill_shared(&mut self) -> Result<(), FillError> {
         for queue in 0..self.queues.len() {
-            if self.queues[queue].shared.as_ref().is_some_and(|shared| shared.posted == 0) {
-                self.refill_and_arm(queue);
+            if self.is_empty(queue) {
+                let filled = self.fill(queue);
+                self.arm(queue);
+                match filled {
+                    Err(error) if self.is_empty(queue) => return Err(error),
+                    Err(error) => log::error!("shared queue {queue} cannot be filled: {error}"),
+                    Ok(()) => {}
+                }
             }
         }
+        Ok(())
     }
 
     /// The queue of the layout that the shared receive queue is of, if it is ours.
@@ -70,6 +104,10 @@ impl Rx {
 
     fn refill_and_arm(&mut self, queue: usize) {
         self.refill(queue);
+        self.arm(queue);
+    }
+
+    fn arm(&self, queue: usize) {
         if let Some(shared) = &self.queues[queue].shared
             && let Err(error) = shared.arm_limit()
         {
@@ -193,9 +231,14 @@ impl<C> Transport<C> {
     }
 }
 
-/// The next buffers that a shared queue is to hold: those that have been consumed, then new ones.
-/// False if memory is short.
-fn gather(shared: &mut Shared, slots: &mut RecvSlots, pool: &mut Pool, queue: usize) -> (Chain, bool) {
+/// The next buffers that a shared queue is to hold: those that have been consumed, then new ones; as many as can be had, and why
+/// not more.
+fn gather(
+    shared: &mut Shared,
+    slots: &mut RecvSlots,
+    pool: &mut Pool,
+    queue: usize,
+) -> (Chain, Result<(), PoolError>) {
     let mut chain = Chain::new();
     let wanted = ((shared.target - shared.posted) as usize).min(CHAIN);
     while chain.len() < wanted {
@@ -203,24 +246,23 @@ fn gather(shared: &mut Shared, slots: &mut RecvSlots, pool: &mut Pool, queue: us
         match slots.take_held(slot).map_or_else(|| pool.take(), Ok) {
             Ok(buf) => slots.add(slot, buf, &mut chain),
             Err(error) => {
-                log::error!("shared queue {queue} cannot be filled: {error}");
                 slots.release(slot);
-                return (chain, false);
+                return (chain, Err(error));
             }
         }
     }
-    (chain, true)
+    (chain, Ok(()))
 }
 
-/// Hands buffers to the device; false if it has not taken all: the others wait in their slots.
-fn post(shared: &mut Shared, slots: &mut RecvSlots, mut chain: Chain, queue: usize) -> bool {
+/// Hands buffers to the device; those that it does not take wait in their slots.
+fn post(shared: &mut Shared, slots: &mut RecvSlots, mut chain: Chain) -> Result<(), verbs::Error> {
     let count = chain.len();
     let posted = shared.srq.post_recvs(&mut chain, |wr_id, buf| slots.posted(wr_id, buf));
     let count = count - chain.len();
     slots.count_chain(count);
     shared.posted += count as u32;
-    let Err(error) = posted else { return true };
-    log::error!("post to shared queue {queue} failed: {error}");
-    slots.put_back(chain, &mut shared.consumed);
-    false
+    if posted.is_err() {
+        slots.put_back(chain, &mut shared.consumed);
+    }
+    posted
 }

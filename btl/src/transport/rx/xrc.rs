@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::Rx;
-use crate::protocol::wire::{HEADER_LEN, XrcHeader};
+use crate::protocol::wire::{End, HEADER_LEN, Kind as MessageKind, XrcHeader};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::numbers::Arrival;
 use crate::transport::endpoint::state::State;
@@ -46,9 +46,16 @@ impl<C> Transport<C> {
             self.rx.repost(queue, slot, buf);
             return None;
         };
+        if header.kind() != MessageKind::Data {
+            let end = End::parse(&buf.as_slice()[HEADER_LEN..len]);
+            self.rx.repost(queue, slot, buf);
+            self.ended(endpoint, header.kind(), end);
+            return None;
+        }
         let len = (len - HEADER_LEN) as u32;
         if let Some(ep) = self.endpoints.named_mut(endpoint) {
             ep.traffic.received += u64::from(len);
+            ep.ends.received = ep.ends.received.wrapping_add(1);
         }
         self.stats.received += 1;
         Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })

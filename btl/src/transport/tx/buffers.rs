@@ -3,11 +3,13 @@
 #![forbid(unsafe_code)]
 
 use super::Tx;
+use super::path::Paths;
 use crate::protocol::credits::Grant;
+use crate::protocol::wire::Kind;
 use crate::transport::channel::{GivesBack, Held, Ledger, Operation, Ready, Unposted};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::lane::Lane;
-use crate::transport::endpoint::route::Kept;
+use crate::transport::endpoint::retained::{Kept, Retained};
 use crate::transport::port::buffer::SendBuf;
 use crate::transport::port::queue::SendSlots;
 use crate::transport::stats::Stats;
@@ -138,11 +140,16 @@ impl<C> Tx<C> {
     }
 
     /// What the endpoint has sent unsignalled completes from now on, too.
-    pub fn mark(&mut self, ep: &mut Endpoint<C>) {
-        let markers = ep.mark();
-        self.outstanding += markers;
-        self.awaited += markers;
-        self.markers += u64::from(markers);
+    pub fn mark(&mut self, ep: &mut Endpoint<C>, paths: &mut Paths) {
+        let over_path = ep.outstanding != 0 && ep.route.as_ref().is_some_and(|route| paths.mark(route.path));
+        self.count_markers(ep.mark() + u32::from(over_path));
+    }
+
+    /// So many markers have been posted.
+    pub fn count_markers(&mut self, count: u32) {
+        self.outstanding += count;
+        self.awaited += count;
+        self.markers += u64::from(count);
     }
 
     /// What has not been posted: its buffer is free, its callback hears of it.
@@ -184,9 +191,11 @@ impl<C> Tx<C> {
     }
 
     /// Gives back the buffers of messages to the endpoint at position `index` that will not be
-    /// sent.
-    pub fn drop_pending(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) {
+    /// sent; how many of them are the upper layer's.
+    pub fn drop_pending(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) -> usize {
+        let mut data = 0;
         for (queue, message) in self.pending.drain(index) {
+            data += usize::from(message.kind == Kind::Data);
             self.give_back(message.buf);
             ep.answers -= u32::from(message.is_answer);
             self.answers -= u32::from(message.is_answer);
@@ -194,13 +203,19 @@ impl<C> Tx<C> {
             lane.served = lane.served.wrapping_add(1);
         }
         self.drop_kept(index, ep, up);
+        data
     }
 
-    /// X queues: what was to be posted again to the endpoint at position `index` will not be.
+    /// What was to be sent again to the endpoint at position `index` will not be.
     pub fn drop_kept(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) {
+        if let Some(resume) = ep.resume.take() {
+            let Retained { messages, operations } = resume.retained;
+            messages.into_iter().for_each(|Kept { buf, .. }| self.give_back(buf));
+            self.give_up(operations, up);
+        }
         let Some(route) = &mut ep.route else { return };
-        let operations = std::mem::take(&mut route.operations);
-        for Kept { queue, buf, .. } in route.messages.drain(..) {
+        let Retained { messages, operations } = std::mem::take(&mut route.retained);
+        for Kept { queue, buf, .. } in messages {
             let queue = usize::from(queue);
             ep.lanes[queue].budget.release(1);
             self.give_back(buf);

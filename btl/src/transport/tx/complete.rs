@@ -7,7 +7,6 @@
 
 use crate::transport::Transport;
 use crate::transport::channel::{GivesBack, Held, LineId};
-use crate::transport::endpoint::Endpoint;
 use verbs::{Completion, RdmaOp, Wc, WcStatus};
 
 impl<C> Transport<C> {
@@ -38,6 +37,9 @@ impl<C> Transport<C> {
         let (index, queue) = (id.index(), id.queue());
         let Some(ep) = self.endpoints.get_mut(index) else { return self.stats.stale += 1 };
         let Some(lane) = ep.lanes.get_mut(queue) else { return self.stats.stale += 1 };
+        if !wc.is_ok() {
+            return self.request_failed(index, wc, id);
+        }
         if let Some((count, last)) = lane.retire_inline(id) {
             // As `send_done` for each, with the endpoint at hand.
             ep.outstanding -= u32::from(count);
@@ -50,16 +52,20 @@ impl<C> Transport<C> {
                 self.entry_wanted(index, queue);
             }
         } else {
-            match self.retire_through(wc, id) {
-                // Where a marker fails nothing is lost: what was posted before it has succeeded. Its
-                // queue pair is broken, which the next message will find, if one comes: a peer that
-                // leaves may take ours along (iWARP), or not answer any more.
-                None | Some(GivesBack::Marker) => return,
-                Some(GivesBack::Inline | GivesBack::Held(_)) => {}
-            }
+            self.retire_through(wc, id);
         }
-        if !wc.is_ok() {
-            self.fail_with(index, wc);
+    }
+
+    /// The same of one that has failed, or was flushed. It is kept, if another connection may take the place of this one.
+    #[cold]
+    fn request_failed(&mut self, index: u32, wc: &Completion, id: LineId) {
+        match self.retire_through(wc, id) {
+            // Where a marker fails nothing is lost: what was posted before it has succeeded. Its
+            // queue pair is broken, which the next message will find, if one comes: a peer that
+            // leaves may take ours along (iWARP), or not answer any more.
+            None | Some(GivesBack::Marker) => {}
+            Some(GivesBack::Probe) => self.unanswered(index, wc),
+            Some(GivesBack::Inline(_) | GivesBack::Held(_)) => self.fail_with(index, wc),
         }
     }
 
@@ -75,12 +81,16 @@ impl<C> Transport<C> {
                 return None;
             };
             self.tx.awaited -= u32::from(line.is_signalled());
+            let failed = last && !wc.is_ok();
             match line.gives_back() {
-                GivesBack::Inline => self.send_done(index, queue),
-                GivesBack::Marker => self.entry_free(index, queue),
+                GivesBack::Marker | GivesBack::Probe => self.entry_free(index, queue),
+                gives_back if failed && self.outlives(index, wc) => {
+                    self.keep_line(index, queue, gives_back, wc)
+                }
+                GivesBack::Inline(_) => self.send_done(index, queue),
                 GivesBack::Held(key) => {
                     if let Some(held) = self.tx.held.try_remove(key as usize) {
-                        self.retire(held, wc, !last || wc.is_ok());
+                        self.retire(held, wc, !failed);
                     }
                 }
             }
@@ -122,10 +132,8 @@ impl<C> Transport<C> {
             while self.poll_sends() != 0 && self.endpoints.is_alive(index) {}
             self.tx.seeking = false;
         }
-        if self.endpoints.get(index).is_some_and(Endpoint::has_only_to_hear) {
-            return self.left_unheard(index);
-        }
-        self.fail(index, &format_args!("work request on {}: {}", wc.qp_num(), wc.status()));
+        let reason = format_args!("work request on {}: {}", wc.qp_num(), wc.status());
+        if wc.may_pass() { self.broken(index, &reason) } else { self.broken_for_good(index, &reason) }
     }
 
     #[cold]
@@ -167,6 +175,8 @@ mod tests {
             rdma_depth: 16,
             service_level: 0,
             drain: Duration::from_secs(5),
+            keepalive: Duration::from_secs(5),
+            reconnects: 0,
             keep_timelines: false,
             xrc_domain: std::env::temp_dir(),
             cpc: cpc::Config::default(),
@@ -209,5 +219,24 @@ mod tests {
         assert!(t.rx.cts.is_posted(Connection { index: 0, epoch: 1 }), "the device still has it");
         assert!(!t.rx.cts.is_posted(Connection { index: 0, epoch: 0 }), "the former epoch's has come back");
         assert_eq!((t.stats.stale, t.stats.failed), (1, 0));
+    }
+
+    /// The connection manager has made queue pairs for an endpoint that is removed before it hears of them.
+    #[test]
+    fn the_receive_of_a_cts_comes_back_from_queue_pairs_that_no_endpoint_has_heard_of() {
+        let mut t = transport();
+        let adverts = t.adverts().to_vec();
+        let id = t.add(2 << 40, &adverts).unwrap();
+        let key = t.endpoints.get(id.index).unwrap().key(id.index);
+        t.remove(&[id]);
+        let (made, home) = t.rx.cts.tally();
+        let (qp, posted) = cts_receive(&mut t, key.generation);
+        t.qps_created(key, vec![qp], Some(posted));
+        t.poll();
+        while t.take_upcall().is_some() {}
+        assert!(!t.rx.cts.is_posted(Connection { index: key.index, epoch: key.generation }));
+        assert!(!t.rx.cts.has_orphans() && t.rx.cts.tally() == (made, home));
+        assert_eq!((t.stats.stale, t.stats.failed), (1, 0));
+        t.close();
     }
 }

@@ -111,7 +111,7 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.named_mut(mark.id) else { return false };
         let ahead = mark.is_ahead(ep, but, nothing_comes);
         if ahead && ep.state().flows() {
-            self.tx.mark(ep);
+            self.tx.mark(ep, &mut self.paths);
         }
         ahead
     }

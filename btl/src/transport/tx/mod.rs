@@ -6,6 +6,7 @@ mod complete;
 mod control;
 /// What a flush waits for.
 pub mod flush;
+mod keep;
 pub(super) mod path;
 mod post;
 mod rdma;

@@ -19,14 +19,16 @@
 
 use crate::protocol::pending::LaneId;
 use crate::transport::Transport;
-use crate::transport::channel::{Channel, LineId, Request};
+use crate::transport::channel::{Channel, Connection, LineId, Request};
 use crate::transport::endpoint::numbers::MOST_PEERS;
-use crate::transport::endpoint::route::{Kept, XrcRoute};
+use crate::transport::endpoint::retained::Kept;
+use crate::transport::endpoint::route::XrcRoute;
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::port::Domain;
-use crate::transport::port::depth::send_depth;
+use crate::transport::port::depth::{PATH_MARKERS, send_depth};
 use cpc::Route;
 use std::collections::{HashMap, HashSet, VecDeque};
+use verbs::SrqNum;
 
 /// The send queue pairs to all nodes; layouts without X queues have none.
 #[derive(Debug)]
@@ -46,11 +48,17 @@ struct Xrc {
 #[derive(Debug)]
 pub struct Path {
     pub(super) channel: Channel,
+    /// The SRQ that the last request has gone to.
+    srq: SrqNum,
     /// RDMA operations in flight.
     rdma: u32,
     /// Endpoints that wait for one of them to be over, each once; what became of one meanwhile is
     /// seen when it has its turn.
     waiting: VecDeque<u32>,
+    /// Markers that have not completed.
+    pub(super) markers: u32,
+    /// The connection that the marker asks whether its process is there.
+    pub(super) asked: Option<Connection>,
     /// It is in the error state; what has not completed is flushed.
     pub(super) broken: bool,
 }
@@ -117,13 +125,33 @@ impl Paths {
     fn note(&mut self, route: &Route) {
         let new = || Path {
             channel: Channel::new(route.qp.clone(), LineId::of_path(route.path), route.qp.cap().max_send_wr),
+            srq: SrqNum(0),
             rdma: 0,
             waiting: VecDeque::new(),
+            markers: 0,
+            asked: None,
             broken: false,
         };
         if let Some(xrc) = &mut self.0 {
             xrc.paths.entry(route.path).or_insert_with(new);
         }
+    }
+
+    /// What is not signalled on a path completes from now on, too; whether that has taken a marker.
+    pub fn mark(&mut self, id: u32) -> bool {
+        self.get_mut(id).is_some_and(|path| !path.broken && path.mark(PATH_MARKERS - 1))
+    }
+
+    /// Posts a request without data to a process of the path's node, to hear whether it is there; whether it has. One at a time.
+    pub fn probe(&mut self, id: u32, srq: SrqNum, to: Connection) -> bool {
+        let Some(path) = self.get_mut(id).filter(|path| !path.broken && path.markers < PATH_MARKERS - 1)
+        else {
+            return false;
+        };
+        let posted = path.channel_towards(srq).post_marker(Some(srq)).is_ok();
+        path.markers += u32::from(posted);
+        path.asked = posted.then_some(to);
+        posted
     }
 
     /// A path that is broken and has nothing in flight is done with.
@@ -137,6 +165,12 @@ impl Paths {
 }
 
 impl Path {
+    /// For a request to this SRQ.
+    pub(super) fn channel_towards(&mut self, srq: SrqNum) -> &mut Channel {
+        self.srq = srq;
+        &mut self.channel
+    }
+
     /// One that finds no place waits for its turn, once.
     fn take_place(&mut self, index: u32, most: u32, most_reads: Option<u16>) -> bool {
         let there_is = self.rdma < most && most_reads.is_none_or(|most| self.channel.reads() < most);
@@ -148,13 +182,29 @@ impl Path {
         there_is
     }
 
-    /// To the error state: everything is flushed.
-    pub fn take_down(&mut self) {
+    /// Posts a marker behind messages that are not signalled, if there are any and no more than `most` - 1 other markers are out;
+    /// whether it has.
+    fn mark(&mut self, most: u32) -> bool {
+        if self.markers >= most || !self.channel.ledger.ends_unsignalled() {
+            return false;
+        }
+        let posted = self.channel.post_marker(Some(self.srq));
+        match &posted {
+            Ok(()) => self.markers += 1,
+            Err(error) => log::debug!("no marker behind what is not signalled: {error}"),
+        }
+        posted.is_ok()
+    }
+
+    /// To the error state: everything is flushed, and says so. Whether that has taken a marker.
+    pub fn take_down(&mut self) -> bool {
         self.broken = true;
+        let marked = self.mark(PATH_MARKERS);
         let qp = &self.channel.qp;
         if let Err(error) = qp.to_error() {
             log::debug!("{} does not go to the error state: {error}", qp.num());
         }
+        marked
     }
 }
 
@@ -195,7 +245,8 @@ impl<C> Transport<C> {
 
     /// What the broken path has not carried out goes before everything that has waited since.
     fn post_again(&mut self, index: u32, old: XrcRoute<C>) {
-        self.stats.replayed += old.kept() as u64;
+        let old = old.retained;
+        self.stats.replayed += old.len() as u64;
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         old.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
         for Kept { queue, buf, total } in old.messages {
@@ -210,8 +261,8 @@ impl<C> Transport<C> {
     /// something in flight, which its peer does not take and which holds up the others.
     pub(crate) fn leave_route(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        self.tx.drop_kept(index, ep, &mut self.up);
         let Some(path) = ep.route.as_ref().map(|route| route.path) else { return };
+        self.tx.drop_kept(index, ep, &mut self.up);
         if ep.outstanding != 0 || self.endpoints.on_path(path).all(|other| other == index) {
             self.break_path(path, None, "an endpoint is removed");
         }

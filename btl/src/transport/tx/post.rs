@@ -112,7 +112,7 @@ fn channel<'a, C>(
     }
     let route = ep.route.as_ref()?;
     let srq = *route.srqs.get(queue)?;
-    Some((&mut paths.get_mut(route.path)?.channel, Some((srq, route.label))))
+    Some((paths.get_mut(route.path)?.channel_towards(srq), Some((srq, route.label))))
 }
 
 /// Puts the label of the route into the header of a message, which is complete but for it.
@@ -120,6 +120,6 @@ fn stamp(message: &mut [u8], label: u32) {
     if let Some(head) = message.first_chunk_mut::<HEADER_LEN>()
         && let Some(header) = XrcHeader::parse(*head)
     {
-        *head = XrcHeader::new(header.tag(), header.queue(), label, header.number()).emit();
+        *head = header.labelled(label).emit();
     }
 }

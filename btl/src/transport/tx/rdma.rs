@@ -49,7 +49,7 @@ impl<C> Transport<C> {
         cookie: C,
     ) -> Result<(), C> {
         match self.endpoints.named_mut(id) {
-            Some(ep) if !ep.state().is_over() => {
+            Some(ep) if ep.state().is_open() => {
                 ep.rdma.push_back(Operation::Rdma(Rdma { op, local, remote, cookie }));
             }
             _ => return Err(cookie),
@@ -71,7 +71,7 @@ impl<C> Transport<C> {
         remote: (u64, RKey),
         cookie: C,
     ) -> Result<(), NotBegun<C>> {
-        let Some(ep) = self.endpoints.named_mut(id).filter(|ep| !ep.state().is_over()) else {
+        let Some(ep) = self.endpoints.named_mut(id).filter(|ep| ep.state().is_open()) else {
             return Err(NotBegun::Lost(cookie));
         };
         match self.tx.words.take() {

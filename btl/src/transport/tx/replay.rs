@@ -6,7 +6,7 @@
 //!                                      B is lost  kept        given up    kept        then C: renew, a new route, posted again
 //! ```
 //! The endpoint whose request failed is lost: its process or SRQ is gone, the access was wrong, or
-//! it did not answer. What was flushed behind it, or when we gave the queue pair up ourselves, is
+//! it did not answer; unless it is our queue pair that failed. What was flushed behind it, or when we gave the queue pair up ourselves, is
 //! posted again. It may have been carried out all the same, without our hearing of it: a message is
 //! known by its number, and a read or write has the same outcome twice as long as the upper layer
 //! has not been told that it is over. An atomic has not: it is reported as failed.
@@ -15,7 +15,7 @@
 use super::Tx;
 use super::path::Paths;
 use crate::transport::channel::{Connection, Held, Operation};
-use crate::transport::endpoint::route::Kept;
+use crate::transport::endpoint::retained::Kept;
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::endpoint::{CONNECT_PATIENCE, Endpoint};
 use crate::transport::upcall::Upcalls;
@@ -39,11 +39,11 @@ impl<C> Tx<C> {
             Held::Message { queue, buf, share, total, .. } => {
                 if let Some(buf) = buf.completed_up_to(by) {
                     let buf = SendBuf { buf, class: queue, share };
-                    route.messages.push_back(Kept { queue, buf, total });
+                    route.retained.messages.push_back(Kept { queue, buf, total });
                 }
             }
             Held::Rdma { queue, rdma, .. } => {
-                route.operations.push_back(Operation::Rdma(rdma));
+                route.retained.operations.push_back(Operation::Rdma(rdma));
                 ep.lanes[usize::from(queue)].budget.release(1);
                 paths.release_place(route.path);
             }
@@ -62,12 +62,19 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn unsent(&mut self, wc: &Completion, held: Held<C>, path: u32) {
         let to = held.target().0;
-        let flushed = wc.status() == WcStatus::Flushed;
-        self.break_path(path, (!flushed).then_some(to), &reason(wc));
-        match self.endpoints.on_hold(to, path).filter(|_| flushed) {
+        let again = wc.status() == WcStatus::Flushed || self.is_our_fault(to, wc);
+        self.break_path(path, (!again).then_some(to), &reason(wc));
+        match self.endpoints.on_hold(to, path).filter(|_| again) {
             Some(ep) => self.tx.keep(ep, (&mut self.paths, &mut self.up), held, wc),
             None => self.retire_from_path(held, wc, path, false),
         }
+    }
+
+    /// The request failed for the sake of our queue pair, which says nothing of the peer: it goes over another one, if not all do so.
+    fn is_our_fault(&mut self, to: Connection, wc: &Completion) -> bool {
+        let (most, current) = (self.port.config.reconnects, self.endpoints.has(to));
+        let ep = self.endpoints.get_mut(to.index).filter(|_| current && wc.status() == WcStatus::LocQpOp);
+        ep.is_some_and(|ep| ep.may_reroute(most))
     }
 
     /// The path leads nowhere any more: its endpoints are lost or find another.
@@ -76,14 +83,18 @@ impl<C> Transport<C> {
         if path.broken {
             return;
         }
-        path.take_down();
+        let marked = path.take_down();
+        self.tx.count_markers(marked.into());
         log::debug!("the send queue pair of path {id} is broken: {reason}");
         let members: Vec<u32> = self.endpoints.on_path(id).collect();
         for index in members {
-            if failed.is_some_and(|to| to.index == index && self.endpoints.has(to)) {
-                self.fail(index, &reason);
-            } else {
-                self.reroute(index);
+            let has_failed = failed.is_some_and(|to| to.index == index && self.endpoints.has(to));
+            match self.endpoints.get(index) {
+                Some(ep) if ep.has_parted() || has_failed && ep.has_only_to_hear() => {
+                    self.left_unheard(index)
+                }
+                _ if has_failed => self.fail(index, &reason),
+                _ => self.reroute(index),
             }
         }
     }
@@ -101,7 +112,7 @@ impl<C> Transport<C> {
     }
 }
 
-fn reason(wc: &Wc) -> String {
+pub(super) fn reason(wc: &Wc) -> String {
     match wc.status() {
         // What it means where sizes have been compared before.
         WcStatus::RemInvReq => {

@@ -49,6 +49,8 @@ impl<C> Transport<C> {
             Ok(signalled) => {
                 self.tx.count_posted(ep, signalled);
                 ep.traffic.sent += len as u64;
+                ep.ends.sent = ep.ends.sent.wrapping_add(1);
+                ep.lanes[queue].sent = ep.lanes[queue].sent.wrapping_add(1);
                 self.stats.sent_inline += 1;
             }
             Err(refused) => self.fail(id.index, &format_args!("post of a send failed: {}", refused.error)),
@@ -81,7 +83,9 @@ impl<C> Transport<C> {
     }
 
     pub(crate) fn send_message(&mut self, id: EpId, message: Queued) -> bool {
-        let takes = self.endpoints.named(id).is_some_and(Endpoint::takes_messages);
+        let takes =
+            |ep: &Endpoint<C>| ep.takes_messages() || message.kind != Kind::Data && ep.state().flows();
+        let takes = self.endpoints.named(id).is_some_and(takes);
         if !takes || message.len as usize > message.buf.capacity() {
             self.tx.give_back(message.buf);
             return false;
@@ -97,7 +101,7 @@ impl<C> Transport<C> {
 
     #[cold]
     fn enqueue(&mut self, lane: LaneId, message: Queued) {
-        self.stats.sent_late += 1;
+        self.stats.sent_late += u64::from(message.kind == Kind::Data);
         self.make_lanes(lane.peer);
         if let Some(ep) = self.endpoints.get_mut(lane.peer) {
             ep.count_queued(lane.queue.into());
@@ -221,17 +225,19 @@ impl<C> Transport<C> {
     fn write_header(&mut self, lane: LaneId, message: &mut Queued, grant: Grant) -> Option<(u32, bool)> {
         let total = HEADER_LEN as u32 + message.len;
         let ep = self.endpoints.get_mut(lane.peer)?;
-        ep.traffic.sent += u64::from(message.len);
+        let is_data = message.kind == Kind::Data;
+        ep.count_sent(usize::from(lane.queue), message.kind, message.len);
         let to = &ep.lanes[usize::from(lane.queue)];
-        let last = message.kind == Kind::Data && to.is_out_of_credits();
+        let last = is_data && to.is_out_of_credits();
         let header = DataHeader::new(message.tag, lane.queue, grant).flag_last(last).of_kind(message.kind);
         let bytes = message.buf.buf.as_mut_slice();
         bytes[..HEADER_LEN].copy_from_slice(&header.emit());
-        let inline = total <= to.max_inline;
+        // Of our own each has a completion, as those that carry a buffer of no peer's share.
+        let inline = is_data && total <= to.max_inline;
         if to.channel.is_none() {
-            ep.numbers.stamp(lane.queue, bytes);
+            ep.numbers.stamp(message.kind, lane.queue, bytes);
         }
-        self.stats.sent_buffered += u64::from(!inline);
+        self.stats.sent_buffered += u64::from(is_data && !inline);
         Some((total, inline))
     }
 
@@ -304,7 +310,7 @@ impl<C> Transport<C> {
         let id = EpId { index, generation: ep.generation };
         let peer = ep.peer;
         log::debug!("endpoint {index} to {peer:#x} failed: {reason}");
-        self.tx.mark(ep);
+        self.tx.mark(ep, &mut self.paths);
         ep.to_error(log::Level::Warn);
         ep.queued = 0;
         self.tx.give_up(ep.rdma.drain(..), &mut self.up);

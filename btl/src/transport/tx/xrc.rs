@@ -1,21 +1,31 @@
 //! Sending over a path: what completes.
+//!
+//! The marker behind what is not signalled goes to the SRQ of the last message, and would fail if its process had left. It has not:
+//! before a process leaves, it has our end of stream or our acknowledgement of its own (protocol.md 4.5), which is signalled
+//! and comes behind all other messages to it.
 #![forbid(unsafe_code)]
 
 use super::Tx;
 use super::path::Paths;
+use super::replay::reason;
 use crate::transport::Transport;
 use crate::transport::channel::{Connection, GivesBack, Held, LineId};
 use crate::transport::endpoint::Endpoint;
-use verbs::{Completion, RdmaOp};
+use verbs::{Completion, RdmaOp, WcStatus};
 
 impl<C> Tx<C> {
-    /// What the oldest line of a path holds, if it is not behind `id`, and whether it is that one.
-    /// Nothing goes inline over a path.
-    fn retire_from(&mut self, paths: &mut Paths, path: u32, id: LineId) -> Option<(Held<C>, bool)> {
-        let (line, last) = paths.get_mut(path)?.channel.ledger.retire(id.line())?;
+    /// What the oldest line of a path holds, unless it is a marker, if it is not behind `id`; and whether it is
+    /// that one. Nothing goes inline over a path.
+    fn retire_from(&mut self, paths: &mut Paths, path: u32, id: LineId) -> Option<(Option<Held<C>>, bool)> {
+        let path = paths.get_mut(path)?;
+        let (line, last) = path.channel.ledger.retire(id.line())?;
         self.awaited -= u32::from(line.is_signalled());
-        let GivesBack::Held(key) = line.gives_back() else { return None };
-        Some((self.held.try_remove(key as usize)?, last))
+        if let GivesBack::Held(key) = line.gives_back() {
+            return Some((Some(self.held.try_remove(key as usize)?), last));
+        }
+        path.markers -= 1;
+        self.outstanding -= 1;
+        Some((None, last))
     }
 }
 
@@ -23,19 +33,38 @@ impl<C> Transport<C> {
     /// A send completion of an XRC send queue pair.
     #[inline(never)]
     pub(crate) fn sent_over_xrc(&mut self, wc: &Completion, path: u32, id: LineId) {
-        let mut last = false;
-        while !last {
+        for count in 1.. {
             let oldest = self.tx.retire_from(&mut self.paths, path, id);
-            let Some((held, is_last)) = oldest else { return self.stats.stale += 1 };
-            last = is_last;
-            let to = held.target().0;
-            if wc.is_ok() || !last {
-                self.retire_from_path(held, wc, path, true);
-            } else {
-                self.unsent(wc, held, path);
+            let Some((held, last)) = oldest else { return self.stats.stale += 1 };
+            match held {
+                Some(held) => self.sent_over_path(wc, held, path, wc.is_ok() || !last),
+                None => self.marked(wc, path),
             }
-            self.settle_path(to, path);
+            if last {
+                return self.stats.note_run(count);
+            }
         }
+    }
+
+    fn sent_over_path(&mut self, wc: &Completion, held: Held<C>, path: u32, ok: bool) {
+        let to = held.target().0;
+        if ok {
+            self.retire_from_path(held, wc, path, true);
+        } else {
+            self.unsent(wc, held, path);
+        }
+        self.settle_path(Some(to), path);
+    }
+
+    /// A marker has completed. One that fails tells that the process is gone that it went to: the one that was asked whether it is
+    /// there; of one behind other messages it is not known who that is.
+    fn marked(&mut self, wc: &Completion, path: u32) {
+        let asked = self.paths.get_mut(path).and_then(|path| path.asked.take());
+        if !wc.is_ok() {
+            let failed = asked.filter(|_| wc.status() != WcStatus::Flushed);
+            self.break_path(path, failed, &reason(wc));
+        }
+        self.settle_path(None, path);
     }
 
     /// A work request of a path is over; `ok`: it has been carried out.
@@ -57,9 +86,10 @@ impl<C> Transport<C> {
     }
 
     /// A work request of the path has been dealt with.
-    pub(crate) fn settle_path(&mut self, to: Connection, id: u32) {
+    pub(crate) fn settle_path(&mut self, to: Option<Connection>, id: u32) {
         if self.paths.is_broken(id) {
             self.paths.forget_drained(id);
+            let Some(to) = to else { return };
             if let Some(route) = self.endpoints.get_mut(to.index).and_then(Endpoint::next_route) {
                 self.take_route(to.index, route);
             }

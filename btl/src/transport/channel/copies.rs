@@ -1,0 +1,111 @@
+//! Copies of the inline messages that have not completed: a ring of bytes, in posting order.
+//!
+//! ```text
+//!   bytes  [ .. | message | message |  gap  ] [ message | ..      a message is never cut in two
+//!                 oldest                        end
+//! ```
+//! A message is composed here from its pieces and posted from here as one piece, so keeping it costs no other copy. While
+//! nothing is in flight the ring begins anew, at bytes that are in the cache.
+#![forbid(unsafe_code)]
+
+/// Where a copy is. Positions are counted modulo 2^32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Position of the first byte.
+    pub start: u32,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// The ring. Its owner knows which copy is the oldest.
+#[derive(Debug, Default)]
+pub struct Copies {
+    /// A power of two, or none before the first message.
+    bytes: Box<[u8]>,
+    /// Position of the next message.
+    end: u32,
+}
+
+impl Copies {
+    /// Bytes of an inline message, at most: more than any device takes.
+    pub const LONGEST: u32 = 0xffff;
+
+    const FIRST: u32 = 1024;
+
+    /// Position of the next message.
+    #[inline]
+    pub fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// Writes the pieces one behind the other: where, and what that is. `oldest` is the position of the oldest copy, if there
+    /// is one. They are overwritten by the next call, unless they are [kept](Self::keep).
+    #[inline]
+    pub fn compose<const PIECES: usize>(
+        &mut self,
+        oldest: Option<u32>,
+        pieces: [&[u8]; PIECES],
+    ) -> (Span, &[u8]) {
+        let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        self.end = oldest.map_or(0, |_| self.end);
+        let mut at = self.at(self.end);
+        let used = oldest.map_or(0, |oldest| self.end.wrapping_sub(oldest)) as usize;
+        if at + len > self.bytes.len() || used + len > self.bytes.len() {
+            self.make_room(oldest, len);
+            at = self.at(self.end);
+        }
+        let mut rest = &mut self.bytes[at..at + len];
+        for piece in pieces {
+            let (to, behind) = rest.split_at_mut(piece.len());
+            to.copy_from_slice(piece);
+            rest = behind;
+        }
+        (Span { start: self.end, len: len as u32 }, &self.bytes[at..at + len])
+    }
+
+    /// What has just been composed stays.
+    #[inline]
+    pub fn keep(&mut self, span: Span) {
+        self.end = span.start.wrapping_add(span.len);
+    }
+
+    /// A copy that has been kept.
+    pub fn get(&self, span: Span) -> &[u8] {
+        let at = self.at(span.start);
+        self.bytes.get(at..at + span.len as usize).unwrap_or_default()
+    }
+
+    #[inline]
+    fn at(&self, position: u32) -> usize {
+        position as usize & self.bytes.len().wrapping_sub(1)
+    }
+
+    /// So many bytes fit at the end: behind a gap, or in a larger ring.
+    #[cold]
+    fn make_room(&mut self, oldest: Option<u32>, len: usize) {
+        loop {
+            let room = self.bytes.len();
+            let gap = if room == 0 || self.at(self.end) + len <= room { 0 } else { room - self.at(self.end) };
+            let used = oldest.map_or(0, |oldest| self.end.wrapping_sub(oldest)) as usize;
+            if used + gap + len <= room {
+                self.end = self.end.wrapping_add(gap as u32);
+                return;
+            }
+            self.grow(oldest);
+        }
+    }
+
+    /// Twice as large. A position stays where it is modulo the old size, so each copy is in the new ring where its
+    /// position says.
+    fn grow(&mut self, oldest: Option<u32>) {
+        let room = self.bytes.len();
+        let mut bytes = vec![0; (2 * room).max(Self::FIRST as usize)].into_boxed_slice();
+        let first = oldest.unwrap_or(self.end);
+        let mask = bytes.len() - 1;
+        for behind in 0..self.end.wrapping_sub(first) {
+            let position = first.wrapping_add(behind);
+            bytes[position as usize & mask] = self.bytes[self.at(position)];
+        }
+        self.bytes = bytes;
+    }
+}

@@ -1,0 +1,114 @@
+//! The ends of the two streams of a connection (protocol.md 4.5): how many messages have gone each way, and what
+//! the sides have said of that.
+#![forbid(unsafe_code)]
+
+/// Counts are of the upper layer's messages over one connection, all queues together, modulo 2^32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// To the peer.
+    pub sent: u32,
+    /// From the peer.
+    pub received: u32,
+    /// The count in our last end of stream.
+    told: Option<u32>,
+    /// The count in the peer's last acknowledgement.
+    heard: Option<u32>,
+    /// The count in the peer's last end of stream, until it is acknowledged.
+    owed: Option<u32>,
+    /// The peer's stream has ended.
+    ended: bool,
+}
+
+impl Ends {
+    /// Nothing has been sent since our last end of stream.
+    pub fn is_told(&self) -> bool {
+        self.told == Some(self.sent)
+    }
+
+    /// Our stream ends here; the count to say.
+    pub fn tell(&mut self) -> u32 {
+        self.told = Some(self.sent);
+        self.sent
+    }
+
+    /// The peer has acknowledged so many; `false`: we have not said that.
+    pub fn hear(&mut self, count: u32) -> bool {
+        let is_known = self.told.is_some_and(|told| has_reached(told, count));
+        if is_known {
+            self.heard = Some(count);
+        }
+        is_known
+    }
+
+    /// The peer's stream ends after so many.
+    pub fn peer_ends(&mut self, count: u32) {
+        self.owed = Some(count);
+        self.ended = true;
+    }
+
+    /// The count to acknowledge, when all of it has come.
+    pub fn due(&self) -> Option<u32> {
+        self.owed.filter(|count| has_reached(self.received, *count))
+    }
+
+    /// That has been said.
+    pub fn acknowledged(&mut self) {
+        self.owed = None;
+    }
+
+    /// Its stream has ended, and we have acknowledged that.
+    pub fn peer_is_done(&self) -> bool {
+        self.ended && self.owed.is_none()
+    }
+
+    /// Its stream has ended.
+    pub fn peer_has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The peer has still to acknowledge our end, or we its end.
+    pub fn are_open(&self) -> bool {
+        self.owed.is_some() || self.told.is_some() && self.heard != self.told
+    }
+}
+
+fn has_reached(count: u32, end: u32) -> bool {
+    count.wrapping_sub(end) < 1 << 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_that_has_sent_more_since_its_end_says_so_again() {
+        let mut ends = Ends { sent: u32::MAX, ..Ends::default() };
+        assert!(!ends.is_told() && !ends.are_open(), "nothing has been said");
+        assert_eq!(ends.tell(), u32::MAX);
+        ends.sent = ends.sent.wrapping_add(1);
+        assert!(!ends.is_told());
+        assert_eq!(ends.tell(), 0);
+        assert!(ends.hear(u32::MAX) && ends.are_open(), "the first end only");
+        assert!(ends.hear(0) && !ends.are_open() && ends.is_told());
+    }
+
+    #[test]
+    fn an_acknowledgement_of_what_was_not_said_is_known() {
+        assert!(!Ends::default().hear(0));
+        let mut ends = Ends { sent: 7, ..Ends::default() };
+        ends.tell();
+        assert!(!ends.hear(8) && ends.are_open());
+    }
+
+    #[test]
+    fn an_end_is_due_when_all_before_it_has_come_whatever_has_overtaken_it() {
+        let mut ends = Ends { received: 1, ..Ends::default() };
+        assert_eq!(ends.due(), None);
+        ends.peer_ends(2);
+        assert_eq!((ends.due(), ends.are_open()), (None, true));
+        ends.received = 3;
+        assert_eq!(ends.due(), Some(2));
+        ends.acknowledged();
+        assert_eq!((ends.due(), ends.are_open()), (None, false));
+    }
+}

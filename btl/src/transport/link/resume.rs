@@ -1,0 +1,236 @@
+//! A connection that breaks while its peer is there: another one takes its place, and what the first has not carried out is
+//! sent again (P and S queues; X queues have `tx::replay`).
+//!
+//! ```text
+//!   a request fails, or the peer has taken the connection down in the middle of its stream
+//!   Renewing   the queue pairs go to the error state; what is flushed is kept, in its order (`tx::keep`)
+//!   Retiring   all is flushed, and what had come is taken up: the counts of both sides stand still
+//!   Idle ..    the next connection, through the connection manager, as the first
+//!   Resuming   each side tells, queue by queue, how many messages have come to it
+//!   Ready      what is known to have come is dropped; the rest goes, and then what has waited
+//! ```
+//! A message that completed has been taken by the peer's device, which has a completion of it, so only what was flushed can be
+//! missing, and of that only the last ones, for a queue pair keeps their order. Reads and writes are carried out again: as long as the
+//! upper layer has not been told that they are over, their outcome is the same. An atomic is reported as failed.
+//!
+//! On iWARP a completion says that our TCP has the message: there a connection that breaks is lost, as is one whose peer's process
+//! is known to have ended.
+#![forbid(unsafe_code)]
+
+use super::Renewal;
+use crate::protocol::pending::LaneId;
+use crate::protocol::wire::Arrived;
+use crate::transport::Transport;
+use crate::transport::endpoint::Endpoint;
+use crate::transport::endpoint::retained::Resume;
+use crate::transport::endpoint::state::{Event, State};
+use crate::transport::port::buffer::Queued;
+use cpc::ConnectError;
+use std::fmt::Display;
+
+impl<C> Transport<C> {
+    /// The connection is broken. Another takes its place, if the peer may be there.
+    #[cold]
+    pub(crate) fn broken(&mut self, index: u32, reason: &dyn Display) {
+        let Some(ep) = self.endpoints.get(index) else { return };
+        let waits = matches!(ep.state(), State::Renewing | State::Retiring) && ep.resume.is_some();
+        if !waits && !ep.state().is_over() && !self.lose(index, reason, Endpoint::may_lose) {
+            self.broken_for_good(index, reason);
+        }
+    }
+
+    /// The connection is broken, and no other one would help.
+    #[cold]
+    pub(crate) fn broken_for_good(&mut self, index: u32, reason: &dyn Display) {
+        if self.endpoints.get(index).is_some_and(Endpoint::has_only_to_hear) {
+            return self.left_unheard(index);
+        }
+        self.fail(index, reason);
+    }
+
+    /// Begins another connection in place of one that is broken, if that may be.
+    fn lose(
+        &mut self,
+        index: u32,
+        reason: &dyn Display,
+        may: impl FnOnce(&mut Endpoint<C>, u8) -> bool,
+    ) -> bool {
+        let most = if self.paths.are_used() { 0 } else { self.port.config.reconnects };
+        let queues = self.tx.queues.len();
+        let Some(ep) = self.endpoints.get_mut(index).filter(|ep| ep.can_resume()) else { return false };
+        if !may(ep, most) {
+            return false;
+        }
+        let peer = ep.peer;
+        let resume = ep.resume.get_or_insert_with(|| Box::new(Resume::new(queues)));
+        resume.reason = reason.to_string();
+        resume.arrived = None;
+        log::info!("the connection to process {peer:#x} is broken: {reason}; another one takes its place");
+        self.stats.reconnects += 1;
+        self.on_event(index, Event::Lost);
+        true
+    }
+
+    /// The peer has taken the connection down, and it is not known yet that it has left: what it said last may not have been
+    /// looked at. The next poll does, and decides.
+    pub(super) fn may_be_cut(&mut self, index: u32) -> bool {
+        let may_resume = self.port.config.reconnects != 0 && !self.paths.are_used();
+        let Some(ep) = self.endpoints.get(index).filter(|_| may_resume) else { return false };
+        let comes_again = ep.resume.is_some() && ep.state().is_coming_up();
+        if comes_again {
+            self.cut(index);
+        } else if ep.state().flows() && ep.has_moved() {
+            self.renewals.push(Renewal::of(ep.key(index)));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// The same, when all that the peer has said is known.
+    pub(super) fn settle_cut(&mut self, index: u32) {
+        self.reap();
+        self.poll_sends();
+        match self.endpoints.get(index) {
+            Some(ep) if !ep.state().flows() => {}
+            Some(ep) if ep.has_parted() && ep.outstanding == 0 => self.has_left(index),
+            _ => self.cut(index),
+        }
+    }
+
+    /// The connection is broken on the peer's side. How often that may be, the peer knows: it may have done something over it that
+    /// does not show here.
+    fn cut(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get(index) else { return };
+        let waits = ep.resume.is_some() && matches!(ep.state(), State::Renewing | State::Retiring);
+        let reason = "its process has taken it down, and has not said that it leaves";
+        if !waits && !self.lose(index, &reason, |_, most| most != 0) {
+            self.broken_for_good(index, &reason);
+        }
+    }
+
+    /// The connection that was to take the place of one that broke does not come up. A peer that has said that it leaves has
+    /// left.
+    pub(super) fn not_resumed(&mut self, index: u32, error: &ConnectError) {
+        let Some(ep) = self.endpoints.get(index) else { return };
+        let (left, first) =
+            (ep.ends.peer_has_ended(), ep.resume.as_ref().map(|resume| resume.reason.clone()));
+        if left && error.cause.finds_no_peer() {
+            return self.left_unheard(index);
+        }
+        let first = first.unwrap_or_default();
+        if !error.cause.is_refusal_for_now() || !self.lose(index, &first, Endpoint::may_lose) {
+            self.fail(
+                index,
+                &format_args!("its connection is broken ({first}), and no other one comes up: {error}"),
+            );
+        }
+    }
+
+    /// The queue pairs are gone: what they have not carried out goes in front of what waits.
+    pub(super) fn put_in_front(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let Some(mut resume) = ep.resume.take() else { return };
+        let retained = std::mem::take(&mut resume.retained);
+        retained.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
+        for kept in retained.messages.into_iter().rev() {
+            let queue = usize::from(kept.queue);
+            let message = match Queued::again(kept.buf, kept.total) {
+                Ok(message) => message,
+                Err(own) => {
+                    self.tx.give_back(own);
+                    continue;
+                }
+            };
+            ep.unsend(queue, message.kind, message.len);
+            ep.count_queued(queue);
+            resume.again[queue] = resume.again[queue].wrapping_add(1);
+            self.tx.pending.push_front(LaneId { peer: index, queue: kept.queue }, message);
+        }
+        let lost = resume.lost.take();
+        ep.resume = Some(resume);
+        if let Some(lost) = lost {
+            self.fail(index, &lost);
+        }
+    }
+
+    /// Tells the peer what has come over the connection that broke.
+    pub(super) fn resume(&mut self, index: u32) {
+        let queue = self.control_queue();
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let message = Arrived::new(ep.lanes.iter().map(|lane| lane.received)).message(queue as u8);
+        let lane = &mut ep.lanes[queue];
+        let has_credit = lane.credits.as_mut().is_none_or(|(credits, _)| credits.acquire_opener());
+        let has_entry = lane.budget.acquire();
+        if let Some(slots) = &mut self.tx.queues[queue].slots {
+            slots.take_beyond(index);
+        }
+        debug_assert!(has_credit && has_entry, "the first message of a connection has both");
+        match self.post_control(index, queue, &message) {
+            Ok(()) => self.go_on(index),
+            Err(error) => self.fail(index, &format_args!("post of what has come so far failed: {error}")),
+        }
+    }
+
+    /// The peer has told what has come to it over the connection that broke.
+    #[cold]
+    pub(crate) fn resumes(&mut self, index: u32, arrived: Arrived) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        if matches!(ep.state(), State::Renewing | State::Retiring) {
+            return; // this connection has broken, too: the next one brings later counts
+        }
+        let (coming_up, flows) = (ep.state().is_coming_up(), ep.state().flows());
+        let late = ep.resume.is_none() && ep.go_back();
+        match &mut ep.resume {
+            Some(resume) if coming_up || late && flows => resume.arrived = Some(arrived),
+            _ => return self.refuse(index, "the peer goes on with a connection that we know nothing of"),
+        }
+        if late && flows { self.resume(index) } else { self.go_on(index) }
+    }
+
+    /// If both sides have told: what had come is not sent again, the rest goes.
+    fn go_on(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        if ep.state() != State::Resuming && !ep.state().flows() {
+            return;
+        }
+        let Some(resume) = ep.resume.take_if(|resume| resume.arrived.is_some()) else { return };
+        let arrived = resume.arrived.as_ref().map_or(&[][..], Arrived::counts);
+        for (queue, (again, arrived)) in resume.again.iter().zip(arrived).enumerate() {
+            if !self.skip(index, queue, *again, *arrived) {
+                return self
+                    .refuse(index, "the peer counts messages that were not sent, or not those that were");
+            }
+        }
+        let ended = self.endpoints.get(index).is_some_and(|ep| ep.ends.peer_is_done());
+        if self.endpoints.get(index).is_some_and(|ep| ep.state() == State::Resuming) {
+            self.on_event(index, Event::Resumed);
+        }
+        if ended {
+            self.on_event(index, Event::Acknowledged);
+        }
+    }
+
+    /// Of the `again` messages in front of a lane the peer has those that make its count `arrived`. False: that cannot be.
+    fn skip(&mut self, index: u32, queue: usize, again: u16, arrived: u16) -> bool {
+        let Some(ep) = self.endpoints.get_mut(index) else { return false };
+        let come = arrived.wrapping_sub(ep.lanes[queue].sent);
+        log::debug!(
+            "endpoint {index}, queue {queue}: of {again} messages that may have come, {come} have; {} before",
+            ep.lanes[queue].sent
+        );
+        if come > again {
+            return false;
+        }
+        for _ in 0..come {
+            let Some(message) = self.tx.pending.pull(LaneId { peer: index, queue: queue as u8 }) else {
+                return false;
+            };
+            ep.count_served(queue);
+            ep.count_sent(queue, message.kind, message.len);
+            self.tx.give_back(message.buf);
+        }
+        self.stats.replayed += u64::from(again - come);
+        true
+    }
+}
