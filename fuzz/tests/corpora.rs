@@ -2,25 +2,10 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-use std::path::{Path, PathBuf};
+mod replay;
 
-fn inputs(target: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut inputs: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
-    inputs.sort();
-    inputs
-}
-
-fn replay(target: &str) {
-    let inputs = inputs(target);
-    assert!(inputs.len() >= 8, "the corpus of {target} has {} inputs", inputs.len());
-    for path in inputs {
-        let data = std::fs::read(&path).expect("an input");
-        std::panic::catch_unwind(|| fuzz::run(target, &data))
-            .unwrap_or_else(|_| panic!("{target} fails with {}", path.display()));
-    }
-}
+use replay::{inputs, replay};
+use std::path::Path;
 
 #[test]
 fn every_kept_datagram_is_read_as_it_is_written_or_refused() {
@@ -50,6 +35,36 @@ fn every_kept_message_is_read_alike_on_both_paths() {
 #[test]
 fn every_kept_run_of_cells_leaves_memory_alone_and_completes_each_receive_once_at_most() {
     replay("cell");
+}
+
+#[test]
+fn every_kept_file_of_device_parameters_applies_or_is_refused_with_its_place() {
+    replay("device_ini");
+}
+
+#[test]
+fn every_kept_environment_is_possible_or_its_variable_is_named() {
+    replay("settings");
+}
+
+#[test]
+fn every_kept_order_of_events_leaves_an_endpoint_that_keeps_its_promises() {
+    replay("endpoint");
+}
+
+#[test]
+fn every_kept_history_of_ibcm_ends_in_connections_or_reports() {
+    replay("ibcm");
+}
+
+#[test]
+fn every_kept_history_of_rdmacm_ends_in_connections_or_reports() {
+    replay("rdmacm");
+}
+
+#[test]
+fn every_kept_history_of_xrc_ends_in_connections_or_reports() {
+    replay("xrc");
 }
 
 #[test]
