@@ -1,14 +1,16 @@
-/* A program that starts others (fork, exec) between its messages, as many do, from memory that requests are open on. */
+/* A program that starts others (fork, exec) between its messages, as many do, from memory that requests are open on. Every other child runs
+ * no other program, but ends by exit(3), with what its parent's libraries have registered for that. */
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { ROUNDS = 20, SIZE = 150000 };
 
-static void run_something(void) {
+static void run_something(int round) {
     pid_t child = fork();
     REQUIRE(child >= 0, "cannot fork");
     if (child == 0) {
+        if (round % 4 < 2) exit(0);
         execl("/bin/true", "true", (char *)NULL);
         _exit(9);
     }
@@ -27,7 +29,7 @@ int main(int argc, char **argv) {
         fill(out, (size_t)size, seed_of((uint64_t)rank, 0, 0, (uint64_t)round));
         MPI_Irecv(in, size, MPI_BYTE, left, 0, MPI_COMM_WORLD, &requests[0]);
         MPI_Isend(out, size, MPI_BYTE, right, 0, MPI_COMM_WORLD, &requests[1]);
-        run_something();
+        run_something(round);
         MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
         verify(in, (size_t)size, seed_of((uint64_t)left, 0, 0, (uint64_t)round), "forks");
     }

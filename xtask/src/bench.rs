@@ -27,7 +27,7 @@ use e2e::{Failure, OpenMpi, Result, machine, say, tell};
 
 /// What `bench` understands.
 pub const OPTIONS: Options = Options {
-    flags: &["connect", "memory", "no-install", "ompi5", "threads", "verbs"],
+    flags: &["connect", "memory", "no-install", "ompi5", "test-loops", "threads", "verbs"],
     values: &["json", "mpi", "pairs", "transports"],
     words: true,
 };

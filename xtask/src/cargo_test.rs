@@ -14,7 +14,8 @@ use e2e::process::{Limits, run};
 use e2e::suite::Tally;
 use e2e::{Result, say};
 
-/// How many seeds each of the simulator's storms is run with for `--all` (cpc/tests/simulator_storms.rs).
+/// How many seeds each of the simulator's storms is run with for `--all` (cpc/tests/simulator_storms.rs), beside the whole sweep of calls
+/// that fail (btl/tests/transport_sweep.rs) and every point at which a process is killed (btl/tests/transport_points.rs).
 const STORMS: &str = "100";
 /// No test has ended for so long: something hangs.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
@@ -40,17 +41,55 @@ fn compile(root: &Path) -> Result<bool> {
     Ok(cargo.status().context("cannot run cargo")?.success())
 }
 
-fn run_compiled(root: &Path, all: bool, sign: &SignOfLife) -> Result<Tally> {
-    // One pipe for both streams: cargo names a test binary on one and the binary counts on the other.
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(cargo().get_program());
-    command.args(["test", "--workspace", "--no-fail-fast"]).current_dir(root);
-    if all {
-        command.env("OXIB_SIM_ROUNDS", STORMS);
+/// The protocols between threads, in all interleavings, under loom: another build of the crates that have such, with `--cfg loom`.
+///
+/// # Errors
+/// Cargo cannot be started.
+pub fn run_models(root: &Path, target: &Path) -> Result<Tally> {
+    let mut all = Tally::default();
+    for words in MODELS {
+        let name = format!("running in loom: {}", words.join(" "));
+        let tally = phase(&name, |sign| {
+            let mut command = piped(root);
+            command.args(["test", "--no-fail-fast", "--target-dir"]).arg(target.join("loom")).args(*words);
+            command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", PREEMPTIONS);
+            counted(&mut command, SILENCE, sign)
+        })?;
+        all.add(tally);
     }
-    let silence = if all { SILENCE_OF_STORMS } else { SILENCE };
+    Ok(all)
+}
+
+/// What of which crate; `softib/src/shm/word.rs` has the list.
+const MODELS: &[&[&str]] = &[
+    &[
+        "-p", "softib", "--test", "handover", "--test", "claims", "--test", "tables", "--test", "lock",
+        "--test", "fault",
+    ],
+    &["-p", "btl", "--lib", "marks"],
+];
+/// Switches between threads where none has to wait, in one interleaving; loom's authors find nearly all with two or three.
+const PREEMPTIONS: &str = "3";
+
+fn run_compiled(root: &Path, all: bool, sign: &SignOfLife) -> Result<Tally> {
+    let mut command = piped(root);
+    command.args(["test", "--workspace", "--no-fail-fast"]);
+    if all {
+        command.env("OXIB_SIM_ROUNDS", STORMS).env("OXIB_SWEEP", "all").env("OXIB_POINTS", "all");
+    }
+    counted(&mut command, if all { SILENCE_OF_STORMS } else { SILENCE }, sign)
+}
+
+/// Cargo with one pipe for both streams: it names a test binary on one, and the binary counts on the other.
+fn piped(root: &Path) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(cargo().get_program()).current_dir(root);
+    command
+}
+
+fn counted(command: &mut Command, silence: Duration, sign: &SignOfLife) -> Result<Tally> {
     let mut count = Count::default();
-    let finished = run(&mut command, Limits::silence(silence.as_secs()), &mut |line| {
+    let finished = run(command, Limits::silence(silence.as_secs()), &mut |line| {
         if let Some(text) = count.line(line) {
             say!("{text}");
             sign.heard();

@@ -9,6 +9,7 @@
 //!
 //!     arrows      the modules' imports against docs/arrows.txt
 //!     fuzz        bytes from a peer, any bytes: the targets of fuzz/
+//!     order       the order of the plugin's functions: btl/link/order.ld
 //!     ompi5       an Open MPI 5.0 below target/, from Debian's packages
 //!     args        the command line        packages   Debian packages, installed when missing
 //!     workspace   folders and cargo       report     progress and tables
@@ -30,6 +31,7 @@ mod fuzz;
 mod install;
 mod kernel;
 mod ompi5;
+mod order;
 mod packages;
 mod pingpong;
 mod report;
@@ -78,10 +80,12 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --connect          connections instead: one by one and in storms, beside openib's udcm and cmtime
                 --memory           memory instead: at the start, and for each peer, beside openib, UCX, vader and tcp
                 --threads          threads instead: one's messages beside another's flood, beside vader, UCX and tcp
+                --test-loops       with --threads: threads wait in loops of MPI_Test
                 --pairs N          jobs of each kind (default: 7; with --connect and --memory 3, with --threads 11)
                 --verbs [WINDOWS [MESSAGES [SIZE...]]]
                                    the software device alone, beside raw shared memory
   arrows      compare the imports of every module with docs/arrows.txt, as a test of `cargo xtask test` does
+  order       write btl/link/order.ld, the order of the plugin's functions: those that a job's start runs together (a smaller process)
   fuzz        run the fuzz targets (fuzz/src/lib.rs names them) with cargo-fuzz and a nightly compiler
                 --seconds N        for each target (default: 60)
                 --keep             add inputs that reach new code to fuzz/corpus, which `cargo xtask test` replays
@@ -116,6 +120,7 @@ fn dispatch(words: &[String]) -> Result<()> {
         "install" => install::install(Args::parse(rest, &install::OPTIONS)?),
         "uninstall" => install::uninstall(Args::parse(rest, &install::OPTIONS)?),
         "arrows" => arrows::command(),
+        "order" => order::command(Args::parse(rest, &order::OPTIONS)?),
         "fuzz" => fuzz::command(Args::parse(rest, &fuzz::OPTIONS)?),
         "bench" => bench::command(Args::parse(rest, &bench::OPTIONS)?),
         "help" | "--help" | "-h" => {

@@ -87,6 +87,10 @@ pub const TESTS: [Package; 14] = [
     ),
 ];
 
+/// What the full matrix needs beyond that.
+pub const ALL: [Package; 1] =
+    [package("valgrind", "memcheck, which watches a ping-pong in the full matrix", "valgrind")];
+
 /// What guests with a real kernel's verbs need beyond `MPI`. The kernel and, where there is none, QEMU are fetched and unpacked by
 /// tests/kernel/vmrun: installed, they would change the machine.
 pub const KERNEL: [Package; 10] = [

@@ -31,7 +31,8 @@ pub fn command(args: Args) -> Result<()> {
         return list(&setting(&workspace, &args, OpenMpi::in_path())?, &args);
     }
     let soak = Soak::asked(&args)?;
-    packages::ensure(&[&packages::MPI[..], &packages::TESTS].concat(), !args.flag("no-install"))?;
+    let of_all = if args.flag("all") { &packages::ALL[..] } else { &[] };
+    packages::ensure(&[&packages::MPI[..], &packages::TESTS, of_all].concat(), !args.flag("no-install"))?;
     let began = Instant::now();
     let setting = setting(&workspace, &args, OpenMpi::in_path())?;
     // Whatever has to be fetched is fetched first: a machine that cannot is told so before it has built anything.
@@ -43,6 +44,9 @@ pub fn command(args: Args) -> Result<()> {
     let mut total = Tally::default();
     if !only_cases(&args) {
         total.add(cargo_test::run_all(&workspace.root, args.flag("all"))?);
+        if args.flag("all") {
+            total.add(cargo_test::run_models(&workspace.root, &workspace.target)?);
+        }
     }
     if !args.flag("ompi5") {
         tell!("== running the end-to-end cases with Open MPI {}", setting.mpi.version());

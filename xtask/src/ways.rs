@@ -67,7 +67,9 @@ const ALL: [Way; 9] = [
 /// All that this Open MPI has.
 pub fn of(mpi: &OpenMpi) -> impl Iterator<Item = &'static Way> {
     let foreign: &[&str] = if mpi.major() < 5 { &["sm"] } else { &["openib", "vader"] };
-    ALL.iter().filter(move |way| !foreign.contains(&way.name))
+    // An unpacked one finds its own libibverbs before the drop-in.
+    let unpacked = mpi.runner().is_some();
+    ALL.iter().filter(move |way| !(foreign.contains(&way.name) || unpacked && way.drop_in))
 }
 
 impl Way {

@@ -1,11 +1,20 @@
 //! How a process starts and ends MPI: thread levels, the tool interface before MPI, sessions, a private libmpi; and how it goes
-//! on when another one has ended.
+//! on when another one has ended; how it ends while messages are on their way.
 
+use crate::layouts::{DEFAULT, Layout};
 use crate::suite::case::passes;
 use crate::suite::{Case, Setting};
 use crate::{Failure, Result};
 
 const DEADLINE: u64 = 60;
+/// How processes end that have messages on their way to each other, and how many ranks do.
+const CLOSINGS: [(&str, usize, &str); 3] = [
+    ("received", 4, "every message arrives that ranks send each other right before MPI_Finalize"),
+    ("unreceived", 4, "MPI_Finalize ends although ranks leave each other messages that none receives"),
+    ("disconnect", 2, "MPI_Comm_disconnect from children, twice, with messages of both sides on their way"),
+];
+/// The kinds of queues. (With windows as small as those of tiny-windows.conf MPI_Comm_spawn may not end: docs/reliability.md, Known.)
+const KINDS: [&str; 4] = [DEFAULT, "p-only", "s-only", "x-only"];
 const LEVELS: [&str; 4] = ["single", "funneled", "serialized", "multiple"];
 
 /// Those that both Open MPIs have.
@@ -22,6 +31,14 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
             format!("a tool reads the counters of {name}, and a parameter prints them"),
             counters,
         ));
+        for ranks in [2, 32] {
+            let title = format!(
+                "MPI_Finalize takes four messages for each pair at most, and waits for nobody (everyone, {ranks} ranks)"
+            );
+            cases.push(Case::new(title, move |setting| leave_together(setting, ranks)));
+        }
+        let layouts = setting.layouts.iter().filter(|layout| KINDS.contains(&layout.name.as_str()));
+        cases.extend(layouts.flat_map(|layout| CLOSINGS.map(|closing| closes(layout, closing))));
     }
     cases
 }
@@ -65,6 +82,39 @@ fn counters(setting: &Setting) -> Result<()> {
     Err(Failure(format!(
         "{told} of 2 ranks print what they have counted, {peers} the bytes of their peer: {text}"
     )))
+}
+
+/// An end of stream and an acknowledgement each way.
+fn leave_together(setting: &Setting, ranks: usize) -> Result<()> {
+    let name = &setting.transport.name;
+    let job = setting.job(ranks, "everyone")?.parameter(&format!("btl_{name}_stats"), "1");
+    let job = job.parameter(&format!("btl_{name}_finalize_timeout"), "3600s");
+    let finished = passes(&job, "everyone", DEADLINE)?;
+    let told = finished.output.lines().filter_map(|line| line.split(" ends ").nth(1)?.split(',').next());
+    let told: Vec<usize> = told.filter_map(|count| count.trim().parse().ok()).collect();
+    let (said, pairs) = (told.iter().sum::<usize>(), ranks * (ranks - 1) / 2);
+    if told.len() == ranks && (2 * pairs..=4 * pairs).contains(&said) {
+        return Ok(());
+    }
+    let Failure(text) = job.explain(&finished);
+    Err(Failure(format!(
+        "{} of {ranks} ranks say that they have told {said} ends for {pairs} pairs: {text}",
+        told.len()
+    )))
+}
+
+/// Nothing is given up, and no connection fails.
+fn closes(layout: &Layout, (how, ranks, shows): (&'static str, usize, &str)) -> Case {
+    let layout = layout.clone();
+    Case::new(format!("{shows} (closing, {ranks} ranks, layout {})", layout.name), move |setting| {
+        let job = setting.job(ranks, "closing")?.parameters(&layout.parameters()).arguments([how]);
+        let finished = passes(&job, "closing", DEADLINE)?;
+        let told =
+            finished.output.lines().find(|line| line.contains("oxib error") || line.contains("oxib warn"));
+        let Some(line) = told else { return Ok(()) };
+        let Failure(text) = job.explain(&finished);
+        Err(Failure(format!("it says `{line}`: {text}")))
+    })
 }
 
 fn local(setting: &Setting) -> Result<()> {

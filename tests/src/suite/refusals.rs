@@ -151,7 +151,7 @@ struct Mounted(&'static str, &'static [&'static str]);
 
 const MOUNTED: &[Mounted] = &[
     Mounted("ro", &["Read-only file system", "SOFTIB_DIR has to name a folder that this user may write to"]),
-    Mounted("size=64k", &["no space", "are free", "are needed", "SOFTIB_DIR"]),
+    Mounted("size=32k", &["no space", "are free", "are needed", "SOFTIB_DIR"]),
 ];
 
 /// Every row.

@@ -1,0 +1,82 @@
+//! Connections that break under a job while its processes live: the job does not notice, and nothing is lost, doubled or out of order.
+//!
+//! softib fails every so many-th request (docs/softib.md, section 7): on our side, which takes the queue pair to the error state, or as if the
+//! peer did not answer. A port that goes down does the same to all connections at once.
+
+use crate::mpirun::Job;
+use crate::suite::case::passes;
+use crate::suite::{Case, Setting};
+use crate::{Failure, Result};
+
+const DEADLINE_SECONDS: u64 = 120;
+const RANKS: usize = 4;
+
+const PER_PEER: &str = "P,128,256,192,128,4:P,12288,64,48,32,4:P,65536,16,12,8,4";
+const SHARED: &str = "S,256,256,128,32:S,65536,64,32,16";
+const OVER_XRC: &str = "X,256,256,128,32:X,65536,64,32,16";
+
+/// Which layout (none: the default), over which connection manager, what breaks, and the counter that tells of it.
+const BREAKS: [(Option<&str>, &str, &str, &str); 7] = [
+    (None, "ibcm", "error=every:300", "reconnects"),
+    (None, "rdmacm", "cut=every:300", "reconnects"),
+    (Some(PER_PEER), "ibcm", "cut=every:400", "reconnects"),
+    (Some(PER_PEER), "rdmacm", "error=every:400", "reconnects"),
+    (Some(SHARED), "ibcm", "error=every:300,cut=every:700", "reconnects"),
+    (Some(SHARED), "rdmacm", "error=every:300", "reconnects"),
+    (Some(OVER_XRC), "xrc", "error=every:300", "rerouted"),
+];
+
+/// Programs x what breaks; and a program whose ranks compare digests of what they have sent and received.
+pub fn cases(setting: &Setting) -> Vec<Case> {
+    let programs: &[&'static str] =
+        if setting.all { &["random", "collectives", "crossing"] } else { &["random"] };
+    let of_program = |program: &'static str| {
+        BREAKS.iter().map(move |&(layout, manager, plan, counter)| {
+            let name = format!(
+                "messages arrive though connections break: {plan} over {manager}, {} ({program}, {RANKS} ranks)",
+                layout.unwrap_or("default layout")
+            );
+            Case::new(name, move |setting| broken(setting, program, (layout, manager), plan, counter))
+        })
+    };
+    let digests = BREAKS.iter().map(|&(layout, manager, plan, counter)| {
+        let name = format!(
+            "50,000 messages have the SHA-256 that they were sent with though connections break: {plan} over {manager}, {}",
+            layout.unwrap_or("default layout")
+        );
+        Case::new(name, move |setting| digests(setting, (layout, manager), plan, counter))
+    });
+    let digests = digests.take(if setting.all { BREAKS.len() } else { 1 });
+    programs.iter().copied().flat_map(of_program).chain(digests).collect()
+}
+
+type Way = (Option<&'static str>, &'static str);
+
+fn broken(setting: &Setting, program: &str, way: Way, plan: &str, counter: &str) -> Result<()> {
+    runs(setting.job(RANKS, program)?, program, way, plan, counter)
+}
+
+fn digests(setting: &Setting, way: Way, plan: &str, counter: &str) -> Result<()> {
+    runs(setting.job(2, "digests")?, "digests", way, plan, counter)
+}
+
+/// The program says that it has passed, and the counters that something has broken.
+fn runs(job: Job, program: &str, (layout, manager): Way, plan: &str, counter: &str) -> Result<()> {
+    let job = job
+        .parameter("btl_oxib_stats", "1")
+        .parameter("btl_oxib_cpc_include", manager)
+        .parameter("btl_oxib_reconnects", "8");
+    let job = match layout {
+        Some(layout) => job.parameter("btl_oxib_receive_queues", layout),
+        None => job,
+    };
+    let finished = passes(&job.variable("SOFTIB_FAULTS", plan), program, DEADLINE_SECONDS)?;
+    let after = format!(" {counter} ");
+    let counts =
+        finished.output.lines().filter_map(|line| line.split(&after).nth(1)?.split([',', ' ']).next());
+    let broken: u64 = counts.filter_map(|count| count.parse::<u64>().ok()).sum();
+    if broken > 0 {
+        return Ok(());
+    }
+    Err(Failure(format!("no connection broke ({counter} is 0): {}", finished.output)))
+}
