@@ -13,6 +13,7 @@
 //!     open_mpi     an installed Open MPI: its tools, its release, what differs between releases
 //!     mpirun       a job: ranks, transport, parameters, binding
 //!     programs     compiles mpi/*.c with mpicc
+//!     measured     what mpi/pingpong.c measures: sizes, words, results
 //!     layouts      reads configs/*.conf
 //!     kernel       the same over a real kernel's verbs, in guests (kernel/ has their scripts)
 //!     suite        the cases, and the runner that counts them
@@ -23,6 +24,7 @@ pub mod failure;
 pub mod kernel;
 pub mod layouts;
 pub mod machine;
+pub mod measured;
 pub mod mpirun;
 pub mod open_mpi;
 pub mod output;

@@ -9,6 +9,9 @@ use crate::mpirun::indent;
 use crate::process::{Limits, run};
 use crate::{Failure, OpenMpi, Result};
 
+/// What the programs include.
+const HEADERS: [&str; 3] = ["check.h", "btl.h", "measure.h"];
+
 /// Compiled programs and where they lie.
 #[derive(Debug, Clone)]
 pub struct Programs {
@@ -35,8 +38,8 @@ impl Programs {
     pub fn compiled(&self, name: &str) -> Result<PathBuf> {
         let source = self.sources.join(format!("{name}.c"));
         let binary = self.binaries.join(name);
-        let sources = [source.clone(), self.sources.join("check.h"), self.sources.join("btl.h")];
-        let newest = sources.iter().map(|path| modified(path)).max().flatten();
+        let headers = HEADERS.iter().map(|header| self.sources.join(header));
+        let newest = headers.chain([source.clone()]).map(|path| modified(&path)).max().flatten();
         if modified(&binary).is_none() || modified(&binary) < newest {
             compile(&self.mpicc, &source, &binary)?;
         }

@@ -4,7 +4,8 @@
 //!     verbs       a command that runs on the drop-in libibverbs
 //!     install     ... to where Open MPI looks by itself; uninstall
 //!     pingpong    one table: oxib beside vader and tcp
-//!     bench       the figures of docs/results.md; ways: what its kinds compare; bench_connect, bench_memory, bench_threads: its other kinds
+//!     bench       the figures of docs/results.md; instrument: oxib beside the others; bench_connect, bench_memory, bench_threads: its
+//!                 other kinds; ways: what they compare
 //!     test        every test: unit and property (cargo_test), end to end; kernel: over a real kernel's verbs, in guests
 //!
 //!     arrows      the modules' imports against docs/arrows.txt
@@ -29,6 +30,7 @@ mod cargo_test;
 mod dropin;
 mod fuzz;
 mod install;
+mod instrument;
 mod kernel;
 mod ompi5;
 mod order;
@@ -74,14 +76,25 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --mpi DIR          for the Open MPI that is installed in DIR
                 (neither)          for the Open MPI whose ompi_info is in the PATH
   uninstall   the opposite; same options
-  bench       the figures of docs/results.md: latency and bandwidth beside shared memory, doorbells per message
+  bench       oxib beside vader (sm), tcp, UCX's shared memory, and openib and UCX's rc_v on the same software device: half round
+              trips, message rate and bandwidth of all in turns, ratios with their spread, and whether they meet their aims
+                --pairs N          rounds (default: 11; with --connect and --memory 3, with --threads 11)
+                --sizes LIST       half round trips of these sizes only, like 8,4k,1M: `--pairs 3 --sizes 8,4k` takes seconds
+                --windows          message rate and bandwidth only (with --sizes: too)
+                --transports LIST  the first is compared with the others; default: oxib,vader,tcp,ucx-sm,openib,ucx-rc_v
+                --try SETTINGS     oxib with MCA parameters, too: --try \"btl_oxib_max_inline=0 btl_oxib_eager_limit=4k\"
+                --against DIR      oxib as the plugin in DIR has it, too: another build beside this one
+                --at-once N        N pairs of ranks at the same time (default: 1)
+                --milliseconds N   timed part of a measurement (default: 50)
+                --least            of each measurement the fastest batch, not the median one: for a busy machine
                 --json FILE        write the figures there, too
+                --svg FILE         draw the ratios over the size
                 --mpi DIR, --ompi5 as for pingpong
+              and of another kind:
                 --connect          connections instead: one by one and in storms, beside openib's udcm and cmtime
                 --memory           memory instead: at the start, and for each peer, beside openib, UCX, vader and tcp
                 --threads          threads instead: one's messages beside another's flood, beside vader, UCX and tcp
                 --test-loops       with --threads: threads wait in loops of MPI_Test
-                --pairs N          jobs of each kind (default: 7; with --connect and --memory 3, with --threads 11)
                 --verbs [WINDOWS [MESSAGES [SIZE...]]]
                                    the software device alone, beside raw shared memory
   arrows      compare the imports of every module with docs/arrows.txt, as a test of `cargo xtask test` does

@@ -13,6 +13,7 @@ use crate::report::{self, Progress, figure, json_fields, table};
 use crate::workspace::Workspace;
 use crate::{build, ompi5};
 use e2e::failure::Context;
+use e2e::measured::{Kind, Measured};
 use e2e::mpirun::{Binding, Job, Transport, pinning};
 use e2e::output::SignOfLife;
 use e2e::process::Limits;
@@ -216,16 +217,12 @@ fn what_to_try(plan: &Plan, Failure(text): Failure) -> Failure {
     ))
 }
 
-/// `size BYTES batches N median_us X min_us Y`
+/// A half round trip of the program's.
 fn parse_line(line: &str) -> Option<Point> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let ["size", bytes, "batches", _, "median_us", median, "min_us", fastest] = words[..] else {
-        return None;
-    };
-    let bytes: u64 = bytes.parse().ok()?;
-    let half_round_trip_us: f64 = median.parse().ok()?;
-    let mb_per_s = bytes as f64 / half_round_trip_us.max(1e-6);
-    Some(Point { bytes, half_round_trip_us, fastest_us: fastest.parse().ok()?, mb_per_s })
+    let Measured { what, median_us, least_us } = Measured::parse(line)?;
+    let mb_per_s = what.bytes as f64 / median_us.max(1e-6);
+    let half = what.kind == Kind::HalfRoundTrip;
+    half.then_some(Point { bytes: what.bytes, half_round_trip_us: median_us, fastest_us: least_us, mb_per_s })
 }
 
 /// Keeps the better of two rounds, size by size.

@@ -73,6 +73,11 @@ pub fn of(mpi: &OpenMpi) -> impl Iterator<Item = &'static Way> {
 }
 
 impl Way {
+    /// Over the plugin, with whatever layout.
+    pub fn is_oxib(&self) -> bool {
+        self.btl == "oxib"
+    }
+
     /// `program` with this many ranks; softib's segments are in `segments`.
     pub fn job(
         &self,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::report::Outcome;
 use super::table::{FIGURES, Job, World};
+use crate::measured::Measured;
 
 /// Transports, and the median and minimum of their batches in microseconds, by size.
 type Sizes = BTreeMap<u64, Vec<(&'static str, f64, f64)>>;
@@ -24,8 +25,8 @@ impl Figures {
             self.0.push((world, BTreeMap::new()));
         }
         let Some((_, sizes)) = self.0.last_mut() else { return };
-        for (size, median, least) in outcome.output.lines().filter_map(parse) {
-            sizes.entry(size).or_default().push((job.over.name(), median, least));
+        for Measured { what, median_us, least_us } in outcome.output.lines().filter_map(Measured::parse) {
+            sizes.entry(what.bytes).or_default().push((job.over.name(), median_us, least_us));
         }
     }
 
@@ -42,16 +43,6 @@ impl Figures {
             (world.clone(), std::iter::once(head).chain(sizes.iter().map(row)).collect())
         };
         self.0.iter().map(table).collect()
-    }
-}
-
-/// `size BYTES batches N median_us X min_us Y`.
-fn parse(line: &str) -> Option<(u64, f64, f64)> {
-    match *line.split_whitespace().collect::<Vec<_>>() {
-        ["size", bytes, "batches", _, "median_us", median, "min_us", least] => {
-            Some((bytes.parse().ok()?, median.parse().ok()?, least.parse().ok()?))
-        }
-        _ => None,
     }
 }
 

@@ -1,0 +1,115 @@
+//! What `tests/mpi/pingpong` measures, on this machine and in guests alike: which sizes, in which words, and the lines of its results.
+
+use std::fmt;
+
+/// Bytes of a payload, ascending: round ones, and those on both sides of where transports change their way.
+pub const SIZES: [u64; 19] = [
+    0,
+    1,
+    8,
+    64,
+    120,
+    200,
+    512,
+    1024,
+    2000,
+    4000,
+    4096,
+    8192,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+    128 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+];
+
+/// How messages follow each other (`tests/mpi/measure.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// One at a time, there and back.
+    HalfRoundTrip,
+    /// In windows of up to 64, one way.
+    OneWay,
+    /// In windows of up to 64 each way at the same time.
+    BothWays,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays];
+
+    /// The program's word for it.
+    fn word(self) -> &'static str {
+        match self {
+            Kind::HalfRoundTrip => "size",
+            Kind::OneWay => "rate",
+            Kind::BothWays => "both",
+        }
+    }
+}
+
+/// What is measured at a time; as text, the program's word for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measurement {
+    pub kind: Kind,
+    /// Of a payload.
+    pub bytes: u64,
+}
+
+impl Measurement {
+    /// Of one message at a time.
+    pub fn half_round_trip(bytes: u64) -> Self {
+        Measurement { kind: Kind::HalfRoundTrip, bytes }
+    }
+}
+
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.word(), self.bytes)
+    }
+}
+
+/// A result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    pub what: Measurement,
+    /// Time of a message: median and least of the batches.
+    pub median_us: f64,
+    pub least_us: f64,
+}
+
+impl Measured {
+    /// `KIND BYTES batches N median_us X min_us Y`; `None` for any other line.
+    pub fn parse(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [kind, bytes, "batches", _, "median_us", median, "min_us", least] = words[..] else {
+            return None;
+        };
+        let kind = Kind::ALL.into_iter().find(|known| known.word() == kind)?;
+        let what = Measurement { kind, bytes: bytes.parse().ok()? };
+        Some(Measured { what, median_us: median.parse().ok()?, least_us: least.parse().ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_read_and_any_other_line_is_not() {
+        for kind in Kind::ALL {
+            let line = format!("{} 1000 batches 7 median_us 2.0 min_us 1.5", kind.word());
+            let what = Measurement { kind, bytes: 1000 };
+            assert_eq!(Measured::parse(&line), Some(Measured { what, median_us: 2.0, least_us: 1.5 }));
+        }
+        for line in ["PASS pingpong", "x 1 batches 7 median_us 2 min_us 1", "size 1 batches 7 median_us"] {
+            assert_eq!(Measured::parse(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn sizes_ascend() {
+        assert!(SIZES.is_sorted());
+    }
+}

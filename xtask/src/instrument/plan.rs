@@ -1,0 +1,234 @@
+//! What is measured, over what, how often, from the command line.
+
+use std::path::PathBuf;
+
+use crate::args::Args;
+use crate::pingpong::parse_sizes;
+use crate::ways::{self, Way};
+use crate::workspace::Workspace;
+use e2e::failure::Context;
+use e2e::machine::{self, SegmentFolder};
+use e2e::measured::{Kind, Measurement, SIZES};
+use e2e::mpirun::{Binding, Job};
+use e2e::{Failure, OpenMpi, Result};
+
+const ROUNDS: u64 = 11;
+/// Timed milliseconds of a measurement. With what is not timed (payloads, their checks) it takes about twice as long.
+const MILLISECONDS: u64 = 50;
+const ALL_OF_A_MEASUREMENT: f64 = 0.13;
+/// Start and end of a job, while the others of its round start and end.
+const ALL_OF_A_JOB: f64 = 0.7;
+
+/// Payloads in windows: the rate of messages, and bandwidth.
+const WINDOWS: [Measurement; 5] = [
+    Measurement { kind: Kind::OneWay, bytes: 8 },
+    Measurement { kind: Kind::BothWays, bytes: 8 },
+    Measurement { kind: Kind::OneWay, bytes: 4096 },
+    Measurement { kind: Kind::OneWay, bytes: 64 << 10 },
+    Measurement { kind: Kind::OneWay, bytes: 1 << 20 },
+];
+
+/// A transport with its settings, as a column of the tables.
+#[derive(Debug)]
+pub struct Contender {
+    pub name: String,
+    way: &'static Way,
+    /// Another build of the plugin.
+    plugin: Option<PathBuf>,
+    /// MCA parameters beside those of the way.
+    parameters: Vec<(String, String)>,
+    segments: SegmentFolder,
+}
+
+impl Contender {
+    fn new(name: &str, way: &'static Way) -> Result<Self> {
+        let segments = SegmentFolder::create()?;
+        Ok(Contender { name: name.to_owned(), way, plugin: None, parameters: Vec::new(), segments })
+    }
+
+    /// Whether it is ours: then its failure is the bench's.
+    pub fn is_ours(&self) -> bool {
+        self.way.is_oxib()
+    }
+
+    /// So many ranks, each on a processor of its own if there are enough.
+    pub fn job(&self, mpi: &OpenMpi, workspace: &Workspace, ranks: usize, program: &std::path::Path) -> Job {
+        let job = self.way.job(mpi, workspace, self.segments.path(), ranks, program);
+        let job = self.plugin.iter().fold(job, |job, folder| job.plugin(folder));
+        job.parameters(&self.parameters).binding(Binding::Pinned)
+    }
+}
+
+/// All of it.
+#[derive(Debug)]
+pub struct Plan {
+    pub contenders: Vec<Contender>,
+    pub rows: Vec<Measurement>,
+    pub rounds: u64,
+    pub milliseconds: u64,
+    /// Not the median over the batches of a measurement, but the fastest: what else runs on the machine is left out of it.
+    pub least: bool,
+    /// Pairs of ranks that work at the same time.
+    pub pairs_at_once: usize,
+    /// Neither sizes nor kinds were chosen: all that the bench has is wanted.
+    pub full: bool,
+}
+
+impl Plan {
+    /// From the options of `cargo xtask bench`.
+    ///
+    /// # Errors
+    /// An option makes no sense.
+    pub fn new(args: &Args, mpi: &OpenMpi) -> Result<Self> {
+        let at_once = args.number("at-once", 1)?.max(1);
+        Ok(Plan {
+            contenders: contenders(args, mpi)?,
+            rows: rows(args)?,
+            rounds: args.number("pairs", ROUNDS)?.max(1),
+            milliseconds: args.number("milliseconds", MILLISECONDS)?.max(1),
+            least: args.flag("least"),
+            pairs_at_once: usize::try_from(at_once).unwrap_or(1),
+            full: args.value("sizes").is_none() && !args.flag("windows"),
+        })
+    }
+
+    /// Ranks of each job.
+    pub fn ranks(&self) -> usize {
+        2 * self.pairs_at_once
+    }
+
+    /// The largest payload.
+    pub fn largest(&self) -> u64 {
+        self.rows.iter().map(|what| what.bytes).max().unwrap_or(0)
+    }
+
+    /// What all rounds take on a quiet machine.
+    pub fn seconds(&self) -> f64 {
+        let measurement = ALL_OF_A_MEASUREMENT * self.milliseconds as f64 / MILLISECONDS as f64;
+        let one = ALL_OF_A_JOB + self.rows.len() as f64 * measurement;
+        self.rounds as f64 * self.contenders.len() as f64 * one
+    }
+
+    /// What of a measurement's batches counts.
+    pub fn of_the_batches(&self) -> &'static str {
+        if self.least { "least" } else { "median" }
+    }
+
+    /// "11 rounds of 6 transports, 24 measurements each".
+    pub fn describe(&self) -> String {
+        let (rounds, transports, rows) = (self.rounds, self.contenders.len(), self.rows.len());
+        format!("{rounds} rounds of {transports} transports, {rows} measurements each")
+    }
+
+    /// Why there is one pair of ranks where there could be more.
+    pub fn why_one_pair(&self) -> Option<String> {
+        let cores = machine::cores();
+        let one = self.pairs_at_once == 1;
+        one.then(|| match cores / 2 {
+            0 | 1 => format!(
+                "{cores} processors: one pair of ranks; several would share them and measure the scheduler"
+            ),
+            most => {
+                format!("one pair of ranks; --at-once {most} measures as many as there are processors for")
+            }
+        })
+    }
+}
+
+/// What `--sizes` and `--windows` leave.
+fn rows(args: &Args) -> Result<Vec<Measurement>> {
+    let sizes = match args.value("sizes") {
+        Some(text) => parse_sizes(text)?,
+        None if args.flag("windows") => Vec::new(),
+        None => SIZES.to_vec(),
+    };
+    let windows = if args.value("sizes").is_none() || args.flag("windows") { &WINDOWS[..] } else { &[] };
+    Ok(sizes.into_iter().map(Measurement::half_round_trip).chain(windows.iter().copied()).collect())
+}
+
+fn contenders(args: &Args, mpi: &OpenMpi) -> Result<Vec<Contender>> {
+    let names = ["oxib", mpi.shared_memory(), "tcp", "UCX sm", "openib", "UCX rc_v"];
+    let known: Vec<&'static Way> = ways::of(mpi).collect();
+    let chosen: Vec<&'static Way> = match args.value("transports") {
+        Some(text) => text.split(',').map(|word| named(&known, word)).collect::<Result<_>>()?,
+        None => names.iter().filter_map(|name| known.iter().find(|way| way.name == *name).copied()).collect(),
+    };
+    let mut all = chosen.iter().map(|way| Contender::new(way.name, way)).collect::<Result<Vec<_>>>()?;
+    let oxib = named(&known, "oxib")?;
+    if let Some(text) = args.value("try") {
+        all.insert(1, Contender { parameters: settings(text)?, ..Contender::new("tried", oxib)? });
+    }
+    if let Some(folder) = args.value("against") {
+        let plugin = plugin_folder(folder)?;
+        all.insert(1, Contender { plugin: Some(plugin), ..Contender::new("against", oxib)? });
+    }
+    if all.len() < 2 {
+        return Err(Failure::new("one transport has nothing to be compared with"));
+    }
+    Ok(all)
+}
+
+/// By its name, or by that without capitals and spaces: "ucx-rc_v", "oxib-s".
+fn named(known: &[&'static Way], word: &str) -> Result<&'static Way> {
+    let found = known.iter().find(|way| way.name == word || short(way.name) == word.to_lowercase()).copied();
+    let names: Vec<String> = known.iter().map(|way| short(way.name)).collect();
+    found.context(format_args!("no transport is called `{word}` here; there are {}", names.join(", ")))
+}
+
+fn short(name: &str) -> String {
+    name.to_lowercase().replace(',', "").replace(' ', "-")
+}
+
+/// "btl_oxib_max_inline=0 btl_oxib_eager_limit=4k".
+fn settings(text: &str) -> Result<Vec<(String, String)>> {
+    let one = |word: &str| {
+        let (name, value) = word.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    let all = text.split_whitespace().map(one).collect::<Option<Vec<_>>>();
+    all.context(format_args!("--try takes NAME=VALUE ..., not `{text}`"))
+}
+
+fn plugin_folder(text: &str) -> Result<PathBuf> {
+    let folder = std::path::absolute(text).context(format_args!("--against {text}"))?;
+    let plugin = folder.join("mca_btl_oxib.so");
+    plugin.is_file().then_some(folder).context(format_args!("--against: there is no {}", plugin.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Args {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Args::parse(&words, &crate::bench::OPTIONS).unwrap()
+    }
+
+    #[test]
+    fn without_a_choice_everything_is_measured() {
+        assert_eq!(rows(&parsed("")).unwrap().len(), SIZES.len() + WINDOWS.len());
+        let sizes: Vec<String> =
+            rows(&parsed("--sizes 8,4k")).unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(sizes, ["size:8", "size:4096"]);
+        assert_eq!(rows(&parsed("--windows")).unwrap().len(), WINDOWS.len());
+        assert_eq!(rows(&parsed("--windows --sizes 8")).unwrap().len(), WINDOWS.len() + 1);
+    }
+
+    #[test]
+    fn a_transport_goes_by_its_name_in_tables_or_by_a_short_one() {
+        let known: Vec<&'static Way> = ways::of(&OpenMpi::in_path()).collect();
+        for (word, name) in
+            [("UCX sm", "UCX sm"), ("ucx-sm", "UCX sm"), ("oxib-s", "oxib, S"), ("tcp", "tcp")]
+        {
+            assert_eq!(named(&known, word).unwrap().name, name);
+        }
+        assert!(named(&known, "tpc").unwrap_err().0.contains("ucx-sm"));
+    }
+
+    #[test]
+    fn settings_are_pairs() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(settings("a=b c=P,1:S,2").unwrap(), [pair("a", "b"), pair("c", "P,1:S,2")]);
+        assert!(settings("a").is_err());
+    }
+}

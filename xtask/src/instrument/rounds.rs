@@ -1,0 +1,133 @@
+//! The rounds: in each, a job of every transport is started, all of them sleep, and measurement by measurement they take turns. The
+//! next round begins with another transport, in new processes: what a process has been given (pages, their places in caches) is
+//! part of the spread.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::plan::{Contender, Plan};
+use super::samples::Samples;
+use super::session::Session;
+use crate::report::Progress;
+use crate::workspace::Workspace;
+use e2e::{Failure, OpenMpi, Result, tell};
+
+/// Failures of another's transport after which it is left out.
+const MOST_FAILURES: usize = 2;
+
+/// What a run needs beside its plan.
+pub struct Bench<'a> {
+    pub mpi: &'a OpenMpi,
+    pub workspace: &'a Workspace,
+    pub program: &'a Path,
+    pub plan: &'a Plan,
+}
+
+/// Figures, and what went wrong with other transports.
+pub struct Outcome {
+    pub samples: Samples,
+    /// By transport.
+    pub failures: Vec<Vec<String>>,
+}
+
+impl Bench<'_> {
+    /// All rounds. A stock transport that fails leaves gaps.
+    ///
+    /// # Errors
+    /// oxib has failed.
+    pub fn run(&self) -> Result<Outcome> {
+        let names = self.plan.contenders.iter().map(|contender| contender.name.clone()).collect();
+        let mut outcome = Outcome {
+            samples: Samples::new(names, self.plan.rows.clone()),
+            failures: vec![Vec::new(); self.plan.contenders.len()],
+        };
+        let (began, mut progress) = (Instant::now(), Progress::new());
+        for round in 0..self.plan.rounds {
+            progress.stage(&self.stage(round, began.elapsed()));
+            self.round(round as usize, &mut outcome, &mut progress)?;
+        }
+        progress.clear();
+        tell!("{}: done in {:.1} minutes", self.plan.describe(), began.elapsed().as_secs_f64() / 60.0);
+        Ok(outcome)
+    }
+
+    /// "round 3 of 11, about 4.1 minutes left".
+    fn stage(&self, done: u64, so_far: Duration) -> String {
+        let left = self.plan.rounds - done;
+        let each = match done {
+            0 => self.plan.seconds() / self.plan.rounds as f64,
+            done => so_far.as_secs_f64() / done as f64,
+        };
+        let minutes = left as f64 * each / 60.0;
+        format!("round {} of {}, about {minutes:.1} minutes left", done + 1, self.plan.rounds)
+    }
+
+    fn round(&self, round: usize, outcome: &mut Outcome, progress: &mut Progress) -> Result<()> {
+        outcome.samples.begin_round();
+        let mut sessions = self.sessions(outcome)?;
+        let columns = sessions.len();
+        for (row, what) in self.plan.rows.iter().enumerate() {
+            progress.detail(&format!("round {} of {}: {what}", round + 1, self.plan.rounds));
+            for column in (0..columns).map(|turn| (turn + round) % columns) {
+                let Some(session) = &mut sessions[column] else { continue };
+                match session.measure(*what, self.plan.milliseconds) {
+                    Ok(measured) => {
+                        let us = if self.plan.least { measured.least_us } else { measured.median_us };
+                        outcome.samples.set(row, column, us);
+                    }
+                    Err(why) => self.lost(column, sessions[column].take(), why, outcome)?,
+                }
+            }
+        }
+        self.end(sessions, outcome)
+    }
+
+    /// Starts all, then waits for all.
+    fn sessions(&self, outcome: &mut Outcome) -> Result<Vec<Option<Session>>> {
+        let start = |(contender, failures): (&Contender, &Vec<String>)| {
+            if failures.len() >= MOST_FAILURES {
+                return Ok(None);
+            }
+            let job = contender.job(self.mpi, self.workspace, self.plan.ranks(), self.program);
+            Session::start(job, self.plan.largest()).map(Some)
+        };
+        let mut sessions =
+            self.plan.contenders.iter().zip(&outcome.failures).map(start).collect::<Result<Vec<_>>>()?;
+        for (column, place) in sessions.iter_mut().enumerate() {
+            let Some(session) = place else { continue };
+            if let Err(why) = session.connect(self.plan.ranks()) {
+                self.lost(column, place.take(), why, outcome)?;
+            }
+        }
+        Ok(sessions)
+    }
+
+    fn end(&self, mut sessions: Vec<Option<Session>>, outcome: &mut Outcome) -> Result<()> {
+        sessions.iter_mut().flatten().for_each(Session::close);
+        for (column, session) in sessions.into_iter().enumerate() {
+            match session.map_or(Ok(()), Session::end) {
+                Ok(()) => {}
+                Err(why) => self.lost(column, None, why, outcome)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The job itself tells best why it is gone.
+    fn lost(
+        &self,
+        column: usize,
+        session: Option<Session>,
+        why: Failure,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        let why = session.map_or(Ok(()), Session::end).err().unwrap_or(why);
+        let contender = &self.plan.contenders[column];
+        if contender.is_ours() {
+            return Err(Failure(format!("{}: {why}", contender.name)));
+        }
+        tell!("{} failed, and is left out of this round", contender.name);
+        outcome.failures[column].push(why.0);
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! What was measured, and what it comes to: medians, quartiles, and ratios within a round, where both transports saw the same machine.
+
+use e2e::measured::Measurement;
+
+/// A median and the quartiles around it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    pub low: f64,
+    pub median: f64,
+    pub high: f64,
+}
+
+impl Spread {
+    /// Of these figures, between neighbours in proportion; `None` of none.
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = figures.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let at = |part: f64| quantile(&sorted, part);
+        Some(Spread { low: at(0.25)?, median: at(0.5)?, high: at(0.75)? })
+    }
+}
+
+/// The figure below which this part of the sorted ones lies.
+fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
+    let place = sorted.len().checked_sub(1)? as f64 * part;
+    let (below, above) = (sorted.get(place.floor() as usize)?, sorted.get(place.ceil() as usize)?);
+    Some(below + (above - below) * place.fract())
+}
+
+/// Microseconds a message: of every measurement, over every transport, in every round.
+#[derive(Debug)]
+pub struct Samples {
+    /// Names of the transports; the first is compared with the others.
+    pub columns: Vec<String>,
+    pub rows: Vec<Measurement>,
+    /// Rounds that have begun.
+    pub rounds: usize,
+    /// By row, column, round; `None` where a job failed.
+    us: Vec<Vec<Vec<Option<f64>>>>,
+}
+
+impl Samples {
+    /// Nothing measured yet.
+    pub fn new(columns: Vec<String>, rows: Vec<Measurement>) -> Self {
+        let us = vec![vec![Vec::new(); columns.len()]; rows.len()];
+        Samples { columns, rows, rounds: 0, us }
+    }
+
+    /// A round in which nothing has been measured yet.
+    pub fn begin_round(&mut self) {
+        self.rounds += 1;
+        self.us.iter_mut().flatten().for_each(|cell| cell.push(None));
+    }
+
+    /// A figure of the last round.
+    pub fn set(&mut self, row: usize, column: usize, us: f64) {
+        let cell = self.us.get_mut(row).and_then(|cells| cells.get_mut(column));
+        if let Some(last) = cell.and_then(|rounds| rounds.last_mut()) {
+            *last = Some(us);
+        }
+    }
+
+    /// One figure a round.
+    pub fn cell(&self, row: usize, column: usize) -> &[Option<f64>] {
+        self.us.get(row).and_then(|cells| cells.get(column)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Time of a message over this transport.
+    pub fn time(&self, row: usize, column: usize) -> Option<Spread> {
+        Spread::of(self.cell(row, column).iter().flatten().copied())
+    }
+
+    /// How many times as long the first transport takes as this one, round by round.
+    pub fn ratios(&self, row: usize, column: usize) -> Vec<f64> {
+        let pairs = self.cell(row, 0).iter().zip(self.cell(row, column));
+        pairs.filter_map(|(first, other)| Some((*first)? / (*other)?)).collect()
+    }
+
+    /// The same as median and quartiles.
+    pub fn ratio(&self, row: usize, column: usize) -> Option<Spread> {
+        Spread::of(self.ratios(row, column))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// One round a figure; columns in turn.
+    pub fn samples(columns: &[&str], rows: &[(u64, &[&[f64]])]) -> Samples {
+        let names = columns.iter().map(|&name| name.to_owned()).collect();
+        let what = rows.iter().map(|(bytes, _)| Measurement::half_round_trip(*bytes)).collect();
+        let mut samples = Samples::new(names, what);
+        for round in 0..rows[0].1[0].len() {
+            samples.begin_round();
+            for (row, (_, columns)) in rows.iter().enumerate() {
+                for (column, figures) in columns.iter().enumerate() {
+                    samples.set(row, column, figures[round]);
+                }
+            }
+        }
+        samples
+    }
+
+    #[test]
+    fn quartiles_lie_between_neighbours() {
+        let of = |figures: &[f64]| Spread::of(figures.iter().copied());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[3.0]), Some(Spread { low: 3.0, median: 3.0, high: 3.0 }));
+        assert_eq!(of(&[4.0, 1.0, 3.0, 2.0]), Some(Spread { low: 1.75, median: 2.5, high: 3.25 }));
+        assert_eq!(of(&[5.0, 1.0, 4.0, 2.0, 3.0]), Some(Spread { low: 2.0, median: 3.0, high: 4.0 }));
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round_and_not_between_medians() {
+        let all = samples(&["ours", "theirs"], &[(8, &[&[1.0, 20.0, 3.0], &[2.0, 10.0, 1.0]])]);
+        assert_eq!(all.ratios(0, 1), [0.5, 2.0, 3.0]);
+        assert_eq!(all.ratio(0, 1).unwrap().median, 2.0, "of medians it were 1.5");
+        assert_eq!(all.time(0, 0).unwrap().median, 3.0);
+    }
+
+    #[test]
+    fn a_round_without_one_of_the_two_has_no_ratio() {
+        let mut all = samples(&["ours", "theirs"], &[(8, &[&[1.0], &[2.0]])]);
+        all.begin_round();
+        all.set(0, 0, 5.0);
+        assert_eq!(all.ratios(0, 1), [0.5]);
+        assert_eq!(all.cell(0, 1), [Some(2.0), None]);
+        assert_eq!(all.rounds, 2);
+    }
+}
