@@ -1,7 +1,7 @@
 //! The service: what the transport sees of this crate.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use verbs::Context;
 
@@ -150,7 +150,7 @@ impl Service {
     pub fn close(&self, deadline: Duration) {
         let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Closed);
         if let Stage::Running(handle) = stage {
-            self.shared.inbox.push(Command::Close { until: Instant::now() + deadline });
+            self.shared.inbox.push(Command::Close { until: timing::now() + deadline });
             handle.join(deadline);
         }
     }

@@ -5,10 +5,12 @@
 //! waker of its command queue and the next timer. It calls nothing of Open MPI, posts none of the
 //! transport's buffers, takes no signals and never waits for a peer: every step is a reaction. What
 //! the transport has to know goes into the [`Outbox`].
+//!
+//! In a simulation (`timing`) there is no thread: a [`Helper`] is given a turn at a time, which does not sleep.
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -33,11 +35,17 @@ pub(crate) struct Shared {
 /// Beyond the deadline of a close, the time for the last turn of the helper thread itself.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A running helper thread.
+/// What runs the helper.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    thread: JoinHandle<()>,
+    runner: Runner,
     ended: Receiver<()>,
+}
+
+#[derive(Debug)]
+enum Runner {
+    Thread(JoinHandle<()>),
+    Simulation(timing::Employed),
 }
 
 /// Starts the thread, which takes the modules; after an error they are where they were.
@@ -57,31 +65,64 @@ pub(crate) fn spawn(
         }
     }
     let (ending, ended) = channel();
+    let thread = if timing::is_simulated() { None } else { Some(start_thread()?) };
+    // Nothing fails from here on.
+    shared.inbox.attach(waker);
+    let (modules, shared) = (std::mem::take(modules), shared.clone());
+    let events = Events::with_capacity(64);
+    let helper = Helper {
+        poll,
+        events,
+        device,
+        modules,
+        owner: HashMap::new(),
+        shared,
+        closing: None,
+        ending: Some(ending),
+    };
+    let runner = match thread {
+        None => Runner::Simulation(timing::employ(Box::new(Simulated { helper, has_begun: false }))),
+        Some((thread, start)) => {
+            if start.send(helper).is_err() {
+                log::error!("the connection helper thread has ended before it began");
+            }
+            Runner::Thread(thread)
+        }
+    };
+    Ok(Handle { runner, ended })
+}
+
+/// A thread that waits for its helper.
+fn start_thread() -> io::Result<(JoinHandle<()>, Sender<Helper>)> {
     let (start, started) = channel::<Helper>();
     let builder = std::thread::Builder::new().name("oxib-connect".to_owned());
     let body = move || started.recv().map_or((), Helper::run);
     let thread = verbs::signals::with_all_blocked(|| builder.spawn(body))?;
-    // Nothing fails from here on.
-    shared.inbox.attach(waker);
-    let (modules, shared) = (std::mem::take(modules), shared.clone());
-    let helper = Helper { poll, device, modules, owner: HashMap::new(), shared, closing: None, ending };
-    if start.send(helper).is_err() {
-        log::error!("the connection helper thread has ended before it began");
-    }
-    Ok(Handle { thread, ended })
+    Ok((thread, start))
 }
 
 impl Handle {
     /// Waits for the thread to end, which it does within `limit`; a thread that hangs in the device is left behind.
     pub(crate) fn join(self, limit: Duration) {
-        match self.ended.recv_timeout(limit + GRACE) {
-            Err(RecvTimeoutError::Timeout) => {
-                log::error!("the connection helper thread does not end; it is left behind");
-            }
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                if self.thread.join().is_err() {
-                    log::error!("the connection helper thread has panicked");
+        match self.runner {
+            Runner::Thread(thread) => join(thread, &self.ended, limit),
+            Runner::Simulation(_helper) => {
+                while self.ended.try_recv() == Err(TryRecvError::Empty) {
+                    timing::relax();
                 }
+            }
+        }
+    }
+}
+
+fn join(thread: JoinHandle<()>, ended: &Receiver<()>, limit: Duration) {
+    match ended.recv_timeout(limit + GRACE) {
+        Err(RecvTimeoutError::Timeout) => {
+            log::error!("the connection helper thread does not end; it is left behind");
+        }
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+            if thread.join().is_err() {
+                log::error!("the connection helper thread has panicked");
             }
         }
     }
@@ -96,6 +137,7 @@ struct Device {
 /// The thread's own.
 struct Helper {
     poll: Poll,
+    events: Events,
     device: Device,
     modules: Vec<Box<dyn Module>>,
     /// Which module serves an endpoint.
@@ -103,59 +145,71 @@ struct Helper {
     shared: Arc<Shared>,
     /// Set once the service closes: when to stop at the latest.
     closing: Option<Instant>,
-    ending: Sender<()>,
+    /// Taken when it has ended.
+    ending: Option<Sender<()>>,
 }
 
 impl Helper {
     fn run(mut self) {
-        let mut events = Events::with_capacity(64);
-        // What came before the start rang no waker and raised no edge.
-        self.turn(&events);
-        self.device_events();
-        self.progress_all();
+        self.begin();
         while !self.is_done() {
-            self.publish_counters();
-            if let Err(error) = self.sleep(&mut events) {
+            let wait = self.next_timeout().map(|at| at.saturating_duration_since(timing::now()));
+            if let Err(error) = self.round(wait) {
                 log::error!(
                     "the connection helper thread can't wait for events: {error}; no connection comes up any more"
                 );
                 break;
             }
-            self.turn(&events);
         }
-        // What came in the last turn is not lost for a transport that goes on.
+        self.end();
+    }
+
+    /// What came before the start rang no waker and raised no edge.
+    fn begin(&mut self) {
+        self.turn();
+        self.device_events();
+        self.progress_all();
+    }
+
+    /// Sleeps until something happens, for `wait` at most, and acts upon it.
+    fn round(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        self.publish_counters();
+        match self.poll.poll(&mut self.events, wait) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => outcome?,
+        }
+        self.turn();
+        Ok(())
+    }
+
+    /// What came in the last turn is not lost for a transport that goes on.
+    fn end(&mut self) {
         self.device_events();
         self.publish_counters();
-        let Helper { modules, ending, .. } = self;
-        drop(modules);
+        self.modules.clear();
         // The receiver may be gone: close() does not wait for a thread for ever.
-        let _ = ending.send(());
+        let _ = self.ending.take().map(|ending| ending.send(()));
     }
 
     fn is_done(&self) -> bool {
         let quiet = || self.modules.iter().all(|m| m.is_quiet());
-        self.closing.is_some_and(|until| Instant::now() >= until || quiet())
+        self.closing.is_some_and(|until| timing::now() >= until || quiet())
     }
 
-    fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
-        let due = self.modules.iter().filter_map(|m| m.next_timeout()).chain(self.closing).min();
-        let wait = due.map(|at| at.saturating_duration_since(Instant::now()));
-        match self.poll.poll(events, wait) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            outcome => outcome,
-        }
+    fn next_timeout(&self) -> Option<Instant> {
+        self.modules.iter().filter_map(|m| m.next_timeout()).chain(self.closing).min()
     }
 
     /// Commands first: an endpoint shall be known before its peer's datagram is looked at.
-    fn turn(&mut self, events: &Events) {
+    fn turn(&mut self) {
         for command in self.shared.inbox.take() {
             self.obey(command);
         }
-        if events.iter().any(|event| event.token() == self.device.token) {
+        if self.events.iter().any(|event| event.token() == self.device.token) {
             self.device_events();
         }
-        let now = Instant::now();
-        for event in events {
+        let now = timing::now();
+        for event in &self.events {
             if let Some(module) = self.modules.get_mut(event.token().0) {
                 module.progress(now, &self.shared.outbox);
             }
@@ -194,12 +248,12 @@ impl Helper {
     }
 
     fn progress_all(&mut self) {
-        let now = Instant::now();
+        let now = timing::now();
         self.modules.iter_mut().for_each(|module| module.progress(now, &self.shared.outbox));
     }
 
     fn obey(&mut self, command: Command) {
-        let (now, out) = (Instant::now(), &self.shared.outbox);
+        let (now, out) = (timing::now(), &self.shared.outbox);
         match command {
             Command::AddEndpoint(choice, endpoint) => self.add_endpoint(&choice, endpoint, now),
             Command::Endpoint(key, command) => {
@@ -234,5 +288,29 @@ impl Helper {
 
     fn publish_counters(&self) {
         *lock(&self.shared.counters) = self.modules.iter().flat_map(|m| m.counters()).collect();
+    }
+}
+
+/// A helper in a simulation.
+struct Simulated {
+    helper: Helper,
+    has_begun: bool,
+}
+
+impl timing::Worker for Simulated {
+    fn turn(&mut self) -> Option<Instant> {
+        let helper = &mut self.helper;
+        helper.ending.as_ref()?;
+        if !std::mem::replace(&mut self.has_begun, true) {
+            helper.begin();
+        }
+        if let Err(error) = helper.round(Some(Duration::ZERO)) {
+            log::error!("the connection helper can't look for events: {error}");
+        }
+        if helper.is_done() {
+            helper.end();
+            return None;
+        }
+        helper.next_timeout()
     }
 }

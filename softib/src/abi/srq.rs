@@ -18,7 +18,6 @@ use crate::objects::{CBox, zeroed};
 use crate::shm::qptable::{self, Public};
 use rdma_sys::*;
 use std::ffi::c_int;
-use std::time::Instant;
 
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     guard_ptr(|| {
@@ -129,7 +128,7 @@ pub fn resize_srq(qps: &mut Qps, w: &mut World, key: usize, max_wr: u32) -> Resu
     let World { srqs, heap, segment, retired, .. } = w;
     let srq = srqs.get_mut(key).ok_or(Errno::INVAL)?;
     let old = srq.queue.resize(segment, heap, max_wr)?;
-    retired.push((Instant::now(), old));
+    retired.push((timing::now(), old));
     for qp in qps.iter_mut().filter(|qp| qp.srq == Some(key)) {
         qp.publish(w);
     }
@@ -139,7 +138,7 @@ pub fn resize_srq(qps: &mut Qps, w: &mut World, key: usize, max_wr: u32) -> Resu
 
 /// Gives a receive queue's place in the segment back, once no initiator can be in the middle of looking at it.
 pub fn release_queue(w: &mut World, queue: &RecvQ) {
-    w.retired.push((Instant::now(), queue.extent()));
+    w.retired.push((timing::now(), queue.extent()));
 }
 
 /// Tells senders of the domain where an XRC SRQ is now.

@@ -91,7 +91,7 @@ impl State {
     pub fn progress(&mut self) -> Option<Instant> {
         self.take_announced();
         let again = self.advance_sends();
-        if announced(&self.inbound.map) { Some(Instant::now()) } else { again }
+        if announced(&self.inbound.map) { Some(timing::now()) } else { again }
     }
 
     fn take_announced(&mut self) {
@@ -177,7 +177,7 @@ impl State {
         }
         // A flush to a full queue dooms its QP again, which is in error by now.
         w.doomed.clear();
-        let now = Instant::now();
+        let now = timing::now();
         let mut soonest = responder::rdma::advance(qps, w).then(|| now + Duration::from_micros(50));
         for index in std::mem::take(&mut w.busy) {
             let Some(qp) = qps.get_mut(index) else { continue };

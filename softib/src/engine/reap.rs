@@ -48,7 +48,7 @@ impl State {
         self.follow_plan();
         self.settle();
         let planned = self.w.faults.as_ref().and_then(|faults| faults.next_change());
-        let usual = Instant::now() + ROUNDS;
+        let usual = timing::now() + ROUNDS;
         planned.map_or(usual, |time| time.min(usual))
     }
 
@@ -73,7 +73,7 @@ impl World {
     pub fn release_retired(&mut self, rest: Duration) {
         let old: Vec<Extent> = self
             .retired
-            .extract_if(.., |(since, _)| since.elapsed() >= rest)
+            .extract_if(.., |(since, _)| timing::now() - *since >= rest)
             .map(|(_, extent)| extent)
             .collect();
         for extent in old {

@@ -91,24 +91,23 @@ impl Shared {
     }
 }
 
-/// The running thread.
+/// What does the device thread's work.
 #[derive(Debug)]
-pub struct DeviceThread {
-    handle: std::thread::JoinHandle<()>,
+pub enum DeviceThread {
+    /// A thread, which ends when [`Shared`] says so.
+    Running(std::thread::JoinHandle<()>),
+    /// A simulation, which gives it turns.
+    Simulated(timing::Employed),
 }
 
 impl DeviceThread {
-    /// The thread behind `handle`, which ends when [`Shared`] says so.
-    pub fn new(handle: std::thread::JoinHandle<()>) -> DeviceThread {
-        DeviceThread { handle }
-    }
-
     /// Stops the thread at exit; waits a moment only, it may be kept from ending by what called exit.
     pub fn abandon(self, shared: &Shared) {
         shared.stop.store(true, Ordering::SeqCst);
         shared.wake();
+        let DeviceThread::Running(handle) = self else { return };
         let end = Instant::now() + Duration::from_millis(100);
-        while !self.handle.is_finished() && Instant::now() < end {
+        while !handle.is_finished() && Instant::now() < end {
             std::thread::yield_now();
         }
     }
@@ -117,8 +116,13 @@ impl DeviceThread {
     pub fn stop(self, shared: &Shared) {
         shared.stop.store(true, Ordering::SeqCst);
         shared.wake();
-        if self.handle.join().is_err() {
-            log::error!("the device thread had panicked");
+        match self {
+            DeviceThread::Simulated(place) => drop(place),
+            DeviceThread::Running(handle) => {
+                if handle.join().is_err() {
+                    log::error!("the device thread had panicked");
+                }
+            }
         }
     }
 }

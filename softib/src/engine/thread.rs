@@ -2,6 +2,8 @@
 //!
 //! While it has control it sleeps on the segment's bell. While the application has control it naps, and each time it
 //! wakes it compares the poll counter with what it was: a program that has stopped polling loses control.
+//!
+//! In a simulation (`timing`) there is no thread: `Turns` does the same, a turn at a time.
 
 use super::Engine;
 use super::inbound::Owner;
@@ -21,12 +23,15 @@ const ALONE: Duration = Duration::from_secs(5);
 
 /// Starts the thread. The engine must outlive it: `stop` joins it.
 pub fn spawn(engine: &'static Engine) -> Result<DeviceThread, Errno> {
+    if timing::is_simulated() {
+        return Ok(DeviceThread::Simulated(timing::employ(Box::new(Turns::new(engine)))));
+    }
     let old = block_signals();
     let builder = std::thread::Builder::new().name("softib".into()).stack_size(256 << 10);
     let handle = builder.spawn(move || run(engine));
     restore_signals(&old);
     let handle = handle.map_err(|error| shortage::thread(error.into()))?;
-    Ok(DeviceThread::new(handle))
+    Ok(DeviceThread::Running(handle))
 }
 
 /// The new thread inherits a full mask: signals go to threads of the program. SIGBUS is for the thread that touches what is not
@@ -52,18 +57,24 @@ fn run(engine: &Engine) {
     let _list = liveness::tie_life_to_this_thread(&shared.map);
     let mut rounds = Instant::now() + ROUNDS;
     while !shared.stop.load(Ordering::SeqCst) {
-        if shared.early.swap(false, Ordering::Relaxed) || Instant::now() >= rounds {
-            rounds = engine.enter().rounds();
-        }
-        if shared.domains.load(Ordering::Relaxed) != 0 {
-            events::collect(&mut engine.enter().w);
-        }
+        rounds = look_around(engine, rounds);
         if shared.thread_in_charge() {
             work(engine, rounds);
         } else {
             nap(engine);
         }
     }
+}
+
+/// What is done with and without control: the rounds, if they are due, and events of XRC domains. When the next rounds are due.
+fn look_around(engine: &Engine, rounds: Instant) -> Instant {
+    let shared = &engine.shared;
+    let due = shared.early.swap(false, Ordering::Relaxed) || timing::now() >= rounds;
+    let next = if due { engine.enter().rounds() } else { rounds };
+    if shared.domains.load(Ordering::Relaxed) != 0 {
+        events::collect(&mut engine.enter().w);
+    }
+    next
 }
 
 /// One turn with control: do what there is, then sleep on the bell.
@@ -95,6 +106,12 @@ fn nap(engine: &Engine) {
     if !shared.stop.load(Ordering::SeqCst) && !shared.thread_in_charge() {
         futex_wait(&shared.nap, 0, Some(NAP));
     }
+    take_over_from(engine, before);
+}
+
+/// A program that has not polled since it had polled `before` times has no control any more.
+fn take_over_from(engine: &Engine, before: u64) {
+    let shared = &engine.shared;
     if shared.polls.load(Ordering::Relaxed) != before || shared.thread_in_charge() {
         return;
     }
@@ -103,5 +120,41 @@ fn nap(engine: &Engine) {
         state.w.stats.takeovers += 1;
         state.give_back();
         shared.application.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The thread's work in a simulation.
+struct Turns {
+    engine: &'static Engine,
+    rounds: Instant,
+    /// How often the application had polled when the nap began, and when that ends.
+    nap: (u64, Instant),
+}
+
+impl Turns {
+    fn new(engine: &'static Engine) -> Turns {
+        let now = timing::now();
+        Turns { engine, rounds: now + ROUNDS, nap: (0, now) }
+    }
+
+    fn nap(&mut self) -> Instant {
+        let (shared, now) = (&self.engine.shared, timing::now());
+        if now >= self.nap.1 {
+            take_over_from(self.engine, self.nap.0);
+            self.nap = (shared.polls.load(Ordering::Relaxed), now + NAP);
+        }
+        self.nap.1
+    }
+}
+
+impl timing::Worker for Turns {
+    fn turn(&mut self) -> Option<Instant> {
+        self.rounds = look_around(self.engine, self.rounds);
+        let again = if self.engine.shared.thread_in_charge() {
+            self.engine.enter().progress()
+        } else {
+            Some(self.nap())
+        };
+        Some(again.map_or(self.rounds, |again| again.min(self.rounds)))
     }
 }

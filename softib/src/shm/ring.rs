@@ -217,9 +217,9 @@ impl SendRing {
     #[cold]
     pub fn stalled(&mut self) -> Duration {
         match self.stall {
-            Some((seen, since)) if seen == self.seen => since.elapsed(),
+            Some((seen, since)) if seen == self.seen => timing::now() - since,
             _ => {
-                self.stall = Some((self.seen, Instant::now()));
+                self.stall = Some((self.seen, timing::now()));
                 Duration::ZERO
             }
         }

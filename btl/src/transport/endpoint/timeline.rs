@@ -7,7 +7,6 @@ use super::{Endpoint, Endpoints};
 use crate::transport::Transport;
 use cpc::{Step, Timeline};
 use std::fmt::Write;
-use std::time::Instant;
 
 /// The connection of one peer, for [`json`].
 #[derive(Clone, Debug)]
@@ -48,7 +47,7 @@ impl<C> Endpoints<C> {
     /// Notes a step of an endpoint's connection.
     pub fn mark(&mut self, index: u32, step: Step) {
         if let Some(ep) = self.get_mut(index) {
-            ep.steps.mark(step, Instant::now());
+            ep.steps.mark(step, timing::now());
         }
     }
 
@@ -86,7 +85,7 @@ impl<C> Transport<C> {
 /// The steps of a connection that begins now.
 pub(super) fn begun() -> Timeline {
     let mut steps = Timeline::default();
-    steps.mark(Step::Created, Instant::now());
+    steps.mark(Step::Created, timing::now());
     steps
 }
 
@@ -118,7 +117,7 @@ fn steps(timeline: &Timeline) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn records_become_json_with_times_in_microseconds() {

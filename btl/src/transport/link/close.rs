@@ -78,7 +78,9 @@ impl<C> Transport<C> {
     /// Takes endpoints down. Their queue pairs are flushed and their buffers come back.
     pub fn remove(&mut self, ids: &[EpId]) {
         let removal = self.begin_removal(ids);
-        while !self.is_flushed(&removal) {}
+        while !self.is_flushed(&removal) {
+            timing::relax();
+        }
         self.end_removal(&removal);
     }
 
@@ -90,7 +92,7 @@ impl<C> Transport<C> {
                 self.on_event(id.index, Event::Close);
             }
         }
-        Removal { ids: ids.to_vec(), until: Instant::now() + FLUSH }
+        Removal { ids: ids.to_vec(), until: timing::now() + FLUSH }
     }
 
     /// Looks around; true when the device has given everything back, or has had its time.
@@ -100,7 +102,7 @@ impl<C> Transport<C> {
         }
         self.poll();
         self.pass_over(&removal.ids);
-        Instant::now() >= removal.until
+        timing::now() >= removal.until
     }
 
     /// Messages of these endpoints go no further: no caller asks for them any more.
@@ -191,10 +193,11 @@ impl<C> Transport<C> {
     /// The last words of the helper thread may be of queue pairs that no endpoint has heard of.
     fn flush_orphans(&mut self) {
         self.connection_events();
-        let until = Instant::now() + FLUSH;
-        while self.rx.cts.has_orphans() && Instant::now() < until {
+        let until = timing::now() + FLUSH;
+        while self.rx.cts.has_orphans() && timing::now() < until {
             self.poll();
             while self.take_upcall().is_some() {}
+            timing::relax();
         }
     }
 }

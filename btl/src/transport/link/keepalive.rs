@@ -57,7 +57,7 @@ impl<C> Transport<C> {
         if self.keepalive.every.is_zero() {
             return;
         }
-        if self.keepalive.is_due(Instant::now()) {
+        if self.keepalive.is_due(timing::now()) {
             let silent = self
                 .endpoints
                 .iter_mut()

@@ -93,7 +93,7 @@ impl<C> Transport<C> {
                 (State::Renewing, None) => self.retire_connection(id, renewal.key),
                 (State::Retiring, Some(until)) => {
                     let flushed = self.has_flushed(id);
-                    if flushed || Instant::now() >= until {
+                    if flushed || timing::now() >= until {
                         self.connect_anew(id, flushed);
                     } else {
                         self.renewals.push(renewal);
@@ -108,7 +108,7 @@ impl<C> Transport<C> {
     fn retire_connection(&mut self, id: EpId, key: EndpointKey) {
         self.reap();
         self.on_event(id.index, Event::Retire);
-        self.renewals.push(Renewal { key, until: Some(Instant::now() + FLUSH) });
+        self.renewals.push(Renewal { key, until: Some(timing::now() + FLUSH) });
     }
 
     /// The connection manager has no connection to offer. A tentative one that has found no peer

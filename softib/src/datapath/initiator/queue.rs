@@ -52,14 +52,14 @@ pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Opti
                 (None, Some(xrc)) => xrc.min_rnr_timer(),
                 (None, None) => 0,
             };
-            Wait::Rnr { until: Instant::now() + rnr_time(timer) }
+            Wait::Rnr { until: timing::now() + rnr_time(timer) }
         }
         Step::Silent => match queued.wait {
-            Wait::Silent { deadline: Some(deadline) } if Instant::now() >= deadline => {
+            Wait::Silent { deadline: Some(deadline) } if timing::now() >= deadline => {
                 return Some(IBV_WC_RETRY_EXC_ERR);
             }
             Wait::Silent { .. } => return None,
-            _ => Wait::Silent { deadline: patience(&qp.attr).map(|time| Instant::now() + time) },
+            _ => Wait::Silent { deadline: patience(&qp.attr).map(|time| timing::now() + time) },
         },
     };
     None

@@ -9,7 +9,6 @@ use crate::objects::qp::Qp;
 use crate::objects::work::{Queued, Step, Wait, Work};
 use crate::objects::world::World;
 use rdma_sys::*;
-use std::time::Instant;
 
 /// Takes a checked request: attempts it now, or queues it behind others.
 #[inline]
@@ -69,7 +68,7 @@ fn take_turn(qp: &mut Qp, w: &mut World, mut queued: Queued) {
     }
     queued.wait = Wait::Turn;
     qp.sq.push_back(queued);
-    if qp.state == IBV_QPS_RTS && !qp.busy && advance(qp, w, Instant::now()).is_some() {
+    if qp.state == IBV_QPS_RTS && !qp.busy && advance(qp, w, timing::now()).is_some() {
         qp.busy = true;
         w.busy.push(qp.index);
     }

@@ -48,7 +48,7 @@ impl Faults {
     pub fn start(plan: Plan) -> Option<Box<Faults>> {
         let dice = Dice(plan.seed);
         let fresh = || {
-            let (counts, started) = (Counts::default(), Instant::now());
+            let (counts, started) = (Counts::default(), timing::now());
             Box::new(Faults { plan: plan.clone(), dice, counts, started, requests: 0, receives: 0 })
         };
         plan.touches_traffic().then(fresh)
@@ -59,7 +59,7 @@ impl Faults {
         let mut fate = if kind == IBV_QPT_UD { self.datagram() } else { self.request(kind, work) };
         if self.plan.delay > Duration::ZERO {
             self.counts.delayed += 1;
-            fate.not_before = Some(Instant::now() + self.plan.delay);
+            fate.not_before = Some(timing::now() + self.plan.delay);
         }
         fate
     }
@@ -101,7 +101,7 @@ impl Faults {
     /// The next change of the port that is due.
     pub fn port_change(&mut self) -> Option<bool> {
         let outage = self.plan.port_down?;
-        let (now, down) = (self.started.elapsed(), self.counts.outages > 0);
+        let (now, down) = (timing::now() - self.started, self.counts.outages > 0);
         if !down && now >= outage.after {
             self.counts.outages += 1;
             return Some(false);
@@ -115,7 +115,7 @@ impl Faults {
 
     /// The next event that is due. Each is named once.
     pub fn event_due(&mut self) -> Option<EventFault> {
-        let now = self.started.elapsed();
+        let now = timing::now() - self.started;
         let due = self.plan.event.iter().position(|event| event.after <= now)?;
         Some(self.plan.event.remove(due))
     }
