@@ -26,6 +26,7 @@ enum { MOST_BATCHES = 20000, FEWEST_BATCHES = 5, WARM_UP = 2, GUARD = 64, WINDOW
 
 static int rank, ranks, peer, leads;
 static unsigned char *outgoing, *incoming;
+static size_t room;
 static double took[MOST_BATCHES];
 
 struct kind {
@@ -154,7 +155,8 @@ static int ascending(const void *a, const void *b) {
 }
 
 /* A message's microseconds on rank 0; batches warm up first. The result, as a line, in `text`. */
-static void measure(const struct kind *kind, size_t size, double seconds, char *text, size_t room) {
+static void measure(const struct kind *kind, size_t size, double seconds, char *text, size_t length) {
+    REQUIRE(size <= room, "%zu bytes are more than the %zu that there are buffers for", size, room);
     int slots = slots_for(kind, size), batches = 0, batch = 0;
     double used = 0, wall = MPI_Wtime(), messages = slots * (kind->both_ways ? 2.0 : 1.0);
     if (kind->exchange != bounce) messages *= ranks / 2;
@@ -168,7 +170,7 @@ static void measure(const struct kind *kind, size_t size, double seconds, char *
         took[batches++] = last / messages;
     }
     qsort(took, (size_t)batches, sizeof *took, ascending);
-    snprintf(text, room, "%s %zu batches %d median_us %.5f min_us %.5f", kind->name, size, batches, took[batches / 2] * 1e6,
+    snprintf(text, length, "%s %zu batches %d median_us %.5f min_us %.5f", kind->name, size, batches, took[batches / 2] * 1e6,
              took[0] * 1e6);
 }
 
@@ -188,6 +190,7 @@ static void make_buffers(size_t largest) {
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         if (kinds[k].in_flight > largest) largest = kinds[k].in_flight;
     REQUIRE(largest <= 1u << 30, "a size of %zu bytes is more than 1 GiB", largest);
+    room = largest;
     outgoing = memory(largest + GUARD);
     incoming = memory(largest + GUARD);
 }

@@ -14,6 +14,7 @@
 //!     mpirun       a job: ranks, transport, parameters, binding
 //!     programs     compiles mpi/*.c with mpicc
 //!     measured     what mpi/pingpong.c measures: sizes, words, results
+//!     session      a job of mpi/pingpong.c that measures what it is told to, and sleeps in between
 //!     layouts      reads configs/*.conf
 //!     kernel       the same over a real kernel's verbs, in guests (kernel/ has their scripts)
 //!     suite        the cases, and the runner that counts them
@@ -31,6 +32,7 @@ pub mod output;
 pub mod pair;
 pub mod process;
 pub mod programs;
+pub mod session;
 pub mod suite;
 
 pub use failure::{Failure, Result};

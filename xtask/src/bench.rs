@@ -17,6 +17,7 @@ use e2e::{Failure, Result, machine, say};
 pub const OPTIONS: Options = Options {
     flags: &[
         "connect",
+        "defaults",
         "least",
         "memory",
         "no-install",

@@ -82,7 +82,9 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --sizes LIST       half round trips of these sizes only, like 8,4k,1M: `--pairs 3 --sizes 8,4k` takes seconds
                 --windows          message rate and bandwidth only (with --sizes: too)
                 --transports LIST  the first is compared with the others; default: oxib,vader,tcp,ucx-sm,openib,ucx-rc_v
-                --try SETTINGS     oxib with MCA parameters, too: --try \"btl_oxib_max_inline=0 btl_oxib_eager_limit=4k\"
+                --defaults         vader, sm and openib as they come, not with the settings with which they are fastest here
+                --try SETTINGS     oxib with MCA parameters, too: --try \"btl_oxib_max_inline=0 btl_oxib_eager_limit=4k\", or
+                                   another transport with parameters and variables: --try \"ucx-sm: UCX_TLS=posix,self\"
                 --against DIR      oxib as the plugin in DIR has it, too: another build beside this one
                 --at-once N        N pairs of ranks at the same time (default: 1)
                 --milliseconds N   timed part of a measurement (default: 50)

@@ -18,6 +18,7 @@
 //!     devices     files of device parameters
 //!     fabric      RoCE ports, ranks on nodes of their own, fabrics where things go wrong
 //!     broken      connections that break while both processes live
+//!     sessions    jobs of the ping-pong under control
 //!     netpipe     NetPIPE's integrity check
 //!     verbs       verbs programs of other projects, over the drop-in libibverbs
 //!     commands    ... the pairs among them, line by line
@@ -64,6 +65,7 @@ pub mod registrations;
 pub mod roce;
 pub mod runner;
 pub mod sanitizer;
+pub mod sessions;
 pub mod shortage;
 pub mod verbs;
 pub mod xrc;
@@ -92,6 +94,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         rdmacm::cases(setting),
         iwarp::cases(setting),
         own::cases(setting),
+        sessions::cases(),
         onesided::cases(setting),
         functions::cases(setting),
         registrations::cases(setting),

@@ -1,7 +1,6 @@
 //! `cargo xtask bench`: oxib beside every transport that does the same, at every size, as one instrument.
 //!
 //!     plan       what is measured over what, how often: the command line
-//!     session    a job that measures what it is told to and sleeps in between
 //!     rounds     the rounds: jobs of all transports, which take turns measurement by measurement
 //!     samples    medians, quartiles, ratios within a round
 //!     aims       how far ahead oxib is to be, and whether it is
@@ -18,7 +17,6 @@ mod plan;
 mod plot;
 mod rounds;
 mod samples;
-mod session;
 mod tables;
 
 use std::path::Path;
@@ -33,7 +31,7 @@ use e2e::failure::Context;
 use e2e::mpirun::pinning;
 use e2e::programs::Programs;
 use e2e::{OpenMpi, Result, machine, say, tell};
-use plan::Plan;
+use plan::{Contender, Plan};
 use rounds::{Bench, Outcome};
 use samples::{Samples, Spread};
 
@@ -50,6 +48,8 @@ struct Figures {
     milliseconds: u64,
     pairs_at_once: usize,
     transports: Vec<String>,
+    /// Of each transport, what differs from its defaults.
+    settings: Vec<String>,
     /// "median" or "least".
     of_the_batches: &'static str,
     note: &'static str,
@@ -58,7 +58,7 @@ struct Figures {
     doorbells: Option<Doorbells>,
 }
 
-json_fields!(Figures: processor, cores, load, open_mpi, placement, rounds, milliseconds, pairs_at_once, transports, of_the_batches, note,
+json_fields!(Figures: processor, cores, load, open_mpi, placement, rounds, milliseconds, pairs_at_once, transports, settings, of_the_batches, note,
     measurements, aims, doorbells);
 
 const NOTE: &str = "us: microseconds a message (size: half round trip; rate, both: time by messages), by \
@@ -97,8 +97,12 @@ pub fn command(args: &Args) -> Result<()> {
     packages::ensure(&packages::MPI, !args.flag("no-install"))?;
     let mpi = ompi5::chosen(args, &workspace)?;
     let plan = Plan::new(args, &mpi)?;
-    build::build(&workspace, false)?;
-    dropin::build(&workspace)?;
+    if plan.full || plan.contenders.iter().any(Contender::is_ours) {
+        build::build(&workspace, false)?;
+    }
+    if plan.contenders.iter().any(Contender::needs_drop_in) {
+        dropin::build(&workspace)?;
+    }
     let program = Programs::new(&mpi, &workspace.root, &workspace.target)?.compiled("pingpong")?;
     let bench = Bench { mpi: &mpi, workspace: &workspace, program: &program, plan: &plan };
     tell!("{}: about {:.1} minutes on a quiet machine", plan.describe(), plan.seconds() / 60.0);
@@ -109,6 +113,7 @@ pub fn command(args: &Args) -> Result<()> {
     show(&outcome, aims::HERE);
     doorbells.iter().for_each(|bells| say!("{bells}"));
     say!("\n{}", explanation(&plan, &mpi, load));
+    tell_settings(&plan);
     tell_failures(&outcome);
     if let Some(path) = args.value("svg") {
         draw(Path::new(path), &outcome.samples, aims::HERE, &caption(&mpi, outcome.samples.rounds))?;
@@ -148,8 +153,20 @@ fn explanation(plan: &Plan, mpi: &OpenMpi, load: [f64; 2]) -> String {
         load[0],
         load[1],
         mpi.version(),
-        pinning(mpi).join(" "),
+        placement(plan, mpi),
     )
+}
+
+fn tell_settings(plan: &Plan) {
+    for contender in plan.contenders.iter().filter(|contender| !contender.settings().is_empty()) {
+        say!("{}: {}", contender.name, contender.settings());
+    }
+}
+
+/// What mpirun is told of the ranks' places.
+fn placement(plan: &Plan, mpi: &OpenMpi) -> String {
+    let enough = plan.ranks() <= machine::cores();
+    if enough { pinning(mpi).join(" ") } else { "no binding, processors shared".to_owned() }
 }
 
 fn tell_failures(outcome: &Outcome) {
@@ -187,11 +204,12 @@ fn figures(
         cores: machine::cores(),
         load,
         open_mpi: mpi.version().to_owned(),
-        placement: pinning(mpi).join(" "),
+        placement: placement(plan, mpi),
         rounds: samples.rounds,
         milliseconds: plan.milliseconds,
         pairs_at_once: plan.pairs_at_once,
         transports: samples.columns.clone(),
+        settings: plan.contenders.iter().map(Contender::settings).collect(),
         of_the_batches: plan.of_the_batches(),
         note: NOTE,
         measurements: (0..samples.rows.len()).filter_map(|row| measurement(samples, row)).collect(),

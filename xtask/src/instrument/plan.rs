@@ -35,15 +35,59 @@ pub struct Contender {
     way: &'static Way,
     /// Another build of the plugin.
     plugin: Option<PathBuf>,
-    /// MCA parameters beside those of the way.
-    parameters: Vec<(String, String)>,
+    /// Beside those of the way.
+    settings: Settings,
     segments: SegmentFolder,
+}
+
+/// What a user can set.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Settings {
+    /// MCA parameters.
+    parameters: Vec<(String, String)>,
+    /// In the environment of all ranks: names in capitals.
+    variables: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// "btl_oxib_max_inline=0 UCX_TLS=posix".
+    fn parse(text: &str) -> Result<Self> {
+        let one = |word: &str| {
+            let (name, value) = word.split_once('=')?;
+            Some((name.to_owned(), value.to_owned()))
+        };
+        let all = text.split_whitespace().map(one).collect::<Option<Vec<_>>>();
+        let all = all.context(format_args!("--try takes NAME=VALUE ..., not `{text}`"))?;
+        let capital = |(name, _): &(String, String)| name.starts_with(|c: char| c.is_ascii_uppercase());
+        let (variables, parameters) = all.into_iter().partition(capital);
+        Ok(Settings { parameters, variables })
+    }
+
+    /// "btl_oxib_max_inline=0 UCX_TLS=posix".
+    fn describe(&self) -> String {
+        let all = self.parameters.iter().chain(&self.variables);
+        all.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    }
 }
 
 impl Contender {
     fn new(name: &str, way: &'static Way) -> Result<Self> {
-        let segments = SegmentFolder::create()?;
-        Ok(Contender { name: name.to_owned(), way, plugin: None, parameters: Vec::new(), segments })
+        let (segments, settings) = (SegmentFolder::create()?, Settings::default());
+        Ok(Contender { name: name.to_owned(), way, plugin: None, settings, segments })
+    }
+
+    /// As it comes, or with the settings with which it is fastest.
+    fn stock(way: &'static Way, fastest: bool) -> Result<Self> {
+        let mut contender = Contender::new(way.name, way)?;
+        contender.settings.parameters.extend(way.fastest().filter(|_| fastest));
+        Ok(contender)
+    }
+
+    /// What differs from its defaults.
+    pub fn settings(&self) -> String {
+        let plugin = self.plugin.iter().map(|folder| folder.display().to_string());
+        let words = plugin.chain(Some(self.settings.describe()).filter(|text| !text.is_empty()));
+        words.collect::<Vec<_>>().join(" ")
     }
 
     /// Whether it is ours: then its failure is the bench's.
@@ -51,11 +95,17 @@ impl Contender {
         self.way.is_oxib()
     }
 
+    /// Whether it runs on the software device's drop-in libraries.
+    pub fn needs_drop_in(&self) -> bool {
+        self.way.needs_drop_in()
+    }
+
     /// So many ranks, each on a processor of its own if there are enough.
     pub fn job(&self, mpi: &OpenMpi, workspace: &Workspace, ranks: usize, program: &std::path::Path) -> Job {
         let job = self.way.job(mpi, workspace, self.segments.path(), ranks, program);
         let job = self.plugin.iter().fold(job, |job, folder| job.plugin(folder));
-        job.parameters(&self.parameters).binding(Binding::Pinned)
+        let job = job.parameters(&self.settings.parameters).binding(Binding::Pinned);
+        self.settings.variables.iter().fold(job, |job, (name, value)| job.variable(name, value))
     }
 }
 
@@ -153,14 +203,14 @@ fn contenders(args: &Args, mpi: &OpenMpi) -> Result<Vec<Contender>> {
         Some(text) => text.split(',').map(|word| named(&known, word)).collect::<Result<_>>()?,
         None => names.iter().filter_map(|name| known.iter().find(|way| way.name == *name).copied()).collect(),
     };
-    let mut all = chosen.iter().map(|way| Contender::new(way.name, way)).collect::<Result<Vec<_>>>()?;
-    let oxib = named(&known, "oxib")?;
+    let fastest = !args.flag("defaults");
+    let mut all = chosen.iter().map(|way| Contender::stock(way, fastest)).collect::<Result<Vec<_>>>()?;
     if let Some(text) = args.value("try") {
-        all.insert(1, Contender { parameters: settings(text)?, ..Contender::new("tried", oxib)? });
+        all.insert(1, tried(&known, text)?);
     }
     if let Some(folder) = args.value("against") {
-        let plugin = plugin_folder(folder)?;
-        all.insert(1, Contender { plugin: Some(plugin), ..Contender::new("against", oxib)? });
+        let plugin = Some(plugin_folder(folder)?);
+        all.insert(1, Contender { plugin, ..Contender::new("against", named(&known, "oxib")?)? });
     }
     if all.len() < 2 {
         return Err(Failure::new("one transport has nothing to be compared with"));
@@ -179,14 +229,14 @@ fn short(name: &str) -> String {
     name.to_lowercase().replace(',', "").replace(' ', "-")
 }
 
-/// "btl_oxib_max_inline=0 btl_oxib_eager_limit=4k".
-fn settings(text: &str) -> Result<Vec<(String, String)>> {
-    let one = |word: &str| {
-        let (name, value) = word.split_once('=')?;
-        Some((name.to_owned(), value.to_owned()))
+/// Settings of oxib, or of the transport that stands in front of them: "openib: btl_openib_use_eager_rdma=0".
+fn tried(known: &[&'static Way], text: &str) -> Result<Contender> {
+    let (name, text) = match text.split_once(": ") {
+        Some((name, rest)) => (name, rest),
+        None => ("oxib", text),
     };
-    let all = text.split_whitespace().map(one).collect::<Option<Vec<_>>>();
-    all.context(format_args!("--try takes NAME=VALUE ..., not `{text}`"))
+    let settings = Settings::parse(text)?;
+    Ok(Contender { settings, ..Contender::new("tried", named(known, name)?)? })
 }
 
 fn plugin_folder(text: &str) -> Result<PathBuf> {
@@ -226,9 +276,18 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_pairs() {
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(settings("a=b c=P,1:S,2").unwrap(), [pair("a", "b"), pair("c", "P,1:S,2")]);
-        assert!(settings("a").is_err());
+    fn settings_are_pairs_and_those_in_capitals_are_variables() {
+        let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        let settings = Settings::parse("c=P,1:S,2 UCX_TLS=sm").unwrap();
+        assert_eq!(settings, Settings { parameters: pair("c", "P,1:S,2"), variables: pair("UCX_TLS", "sm") });
+        assert!(Settings::parse("a").is_err());
+    }
+
+    #[test]
+    fn what_is_tried_belongs_to_oxib_unless_another_transport_stands_in_front() {
+        let known: Vec<&'static Way> = ways::of(&OpenMpi::in_path()).collect();
+        assert_eq!(tried(&known, "a=P,1:S,2").unwrap().way.name, "oxib");
+        assert_eq!(tried(&known, "ucx-sm: UCX_TLS=posix").unwrap().way.name, "UCX sm");
+        assert!(tried(&known, "nothing: a=b").is_err());
     }
 }

@@ -14,6 +14,11 @@ const AREA: [f64; 4] = [60.0, 840.0, 70.0, 430.0];
 /// Told apart with any kind of sight (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 const TICKS: [f64; 13] = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0];
+/// Sizes with a name below the axis.
+const MARKED: [u64; 12] =
+    [0, 1, 8, 64, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+/// Ratios beyond these are drawn at the border.
+const EXTREMES: [f64; 2] = [0.1, 8.0];
 /// Room between the figures' extremes and the border of the area.
 const MARGIN: f64 = 1.1;
 
@@ -87,8 +92,8 @@ fn sizes(lines: &[Line<'_>]) -> Option<Scale> {
 
 fn ratios(lines: &[Line<'_>]) -> Option<Scale> {
     let all = || lines.iter().flat_map(|line| &line.points);
-    let low = all().map(|(_, ratio, _)| ratio.low).min_by(f64::total_cmp)?.min(0.7);
-    let high = all().map(|(_, ratio, _)| ratio.high).max_by(f64::total_cmp)?.max(1.5);
+    let low = all().map(|(_, ratio, _)| ratio.low).min_by(f64::total_cmp)?.clamp(EXTREMES[0], 0.7);
+    let high = all().map(|(_, ratio, _)| ratio.high).max_by(f64::total_cmp)?.clamp(1.5, EXTREMES[1]);
     Some(Scale { low: low / MARGIN, high: high * MARGIN, first: AREA[3], last: AREA[2] })
 }
 
@@ -128,15 +133,10 @@ fn grid(text: &mut String, lines: &[Line<'_>], across: Scale, up: Scale) {
     }
 }
 
-/// Sizes with a name below the axis: 0 and those powers of four that were measured.
-fn marked(lines: &[Line<'_>]) -> Vec<u64> {
-    let round =
-        |bytes: u64| bytes == 0 || bytes.is_power_of_two() && bytes.trailing_zeros().is_multiple_of(2);
-    let all = lines.iter().flat_map(|line| &line.points).map(|(bytes, ..)| *bytes);
-    let mut marked: Vec<u64> = all.filter(|bytes| round(*bytes)).collect();
-    marked.sort_unstable();
-    marked.dedup();
-    marked
+/// Those of the marked sizes that were measured.
+fn marked(lines: &[Line<'_>]) -> impl Iterator<Item = u64> {
+    let measured = |bytes: &u64| lines.iter().flat_map(|line| &line.points).any(|(other, ..)| other == bytes);
+    MARKED.into_iter().filter(measured)
 }
 
 /// 4096: "4k".

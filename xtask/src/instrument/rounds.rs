@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::plan::{Contender, Plan};
 use super::samples::Samples;
-use super::session::Session;
 use crate::report::Progress;
 use crate::workspace::Workspace;
+use e2e::session::Session;
 use e2e::{Failure, OpenMpi, Result, tell};
 
 /// Failures of another's transport after which it is left out.

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use e2e::failure::Context;
-use e2e::measured::{Measured, Measurement};
-use e2e::mpirun::Job;
-use e2e::process::{Finished, Limits};
-use e2e::{Failure, Result};
+use crate::failure::Context;
+use crate::measured::{Measured, Measurement};
+use crate::mpirun::Job;
+use crate::process::{Finished, Limits};
+use crate::{Failure, Result};
 
 /// Of a job: all of a round, on a machine that may be busy.
 const LIMITS: Limits = Limits { deadline: Duration::from_secs(1800), silence: None };
