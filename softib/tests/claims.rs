@@ -39,7 +39,7 @@ impl Queue for Words {
 fn queue(posted: u32) -> Arc<Words> {
     let slots = [W64::new(0), W64::new(0)];
     let queue = Words { head: W32::new(0), slots, lengths: [W32::new(0), W32::new(0)] };
-    (0..posted).for_each(|pos| assert_eq!(claims::post(&queue, pos, length(pos)), None));
+    (0..posted).for_each(|pos| claims::post(&queue, pos, length(pos)));
     Arc::new(queue)
 }
 
@@ -89,6 +89,23 @@ fn a_receive_that_is_posted_meanwhile_is_found_or_left() {
     });
 }
 
+#[test]
+fn a_receive_that_can_be_had_at_once_goes_to_one_sender() {
+    loom::model(|| {
+        let queue = queue(2);
+        let quick = {
+            let queue = queue.clone();
+            loom::thread::spawn(move || claims::claim_fitting(&*queue, 3, length(1)))
+        };
+        // It fits the second receive only; what it cannot have at once the other sender finds.
+        let mut all = vec![got(claims::claim(&*queue, 4)).unwrap()];
+        all.extend(quick.join().unwrap());
+        all.extend(got(claims::claim(&*queue, 5)));
+        all.sort_unstable();
+        assert_eq!(all, [0, 1]);
+    });
+}
+
 /// A position is used again a lap later, while a sender that was slow still looks at its first use.
 #[test]
 fn a_receive_of_the_next_lap_is_not_taken_for_one_of_this() {
@@ -96,9 +113,9 @@ fn a_receive_of_the_next_lap_is_not_taken_for_one_of_this() {
         let queue = queue(2);
         let slow = sender(&queue, 3);
         let first = got(claims::claim(&*queue, 4)).unwrap();
-        claims::delivered(&*queue, first);
-        let displaced = if first == 0 { claims::post(&*queue, 2, length(2)) } else { None };
-        assert_eq!(displaced, None, "it was delivered");
+        if first == 0 {
+            claims::post(&*queue, 2, length(2));
+        }
         let mut all = vec![first, slow.join().unwrap().unwrap()];
         all.sort_unstable();
         all.dedup();
@@ -131,8 +148,8 @@ fn a_claim_of_a_dead_sender_is_displaced_and_stops_no_other() {
         assert_eq!(claimed, Claim::Got { pos: 0, len: length(0) });
         queue.head.0.store(0, loom::sync::atomic::Ordering::Relaxed);
         let other = sender(&queue, 3);
-        let owner = claims::post(&*queue, 2, length(2));
-        assert_eq!(owner, Some(9));
+        assert_eq!(claims::displace(&*queue, 0), Some(9));
+        claims::post(&*queue, 2, length(2));
         assert_eq!(other.join().unwrap(), Some(1));
         assert_eq!(got(claims::claim(&*queue, 4)), Some(2));
     });

@@ -25,32 +25,40 @@ pub unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: the program passes a list of valid requests.
-    let one = unsafe { wr.as_ref() }.filter(|wr| wr.next.is_null() && wr.num_sge == 1);
-    // SAFETY: the program passes num_sge elements at sg_list; it is one.
-    let sge = one.and_then(|wr| unsafe { wr.sg_list.as_ref() });
-    if let (Some(request), Some(sge)) = (one, sge) {
-        if sge.length as usize > INLINE_MAX {
-            // SAFETY: the program passes a QP of ours and null or a valid `bad`; `wr` and its one
-            // buffer are not null (checked above).
-            return unsafe { post_long(qp, wr, bad) };
+    let one = unsafe { wr.as_ref() }.filter(|wr| wr.next.is_null() && !wr.sg_list.is_null());
+    match one {
+        Some(request) if request.num_sge == 1 => {
+            // SAFETY: the program passes num_sge elements at sg_list; it is one.
+            let sge = unsafe { &*request.sg_list };
+            if sge.length as usize > INLINE_MAX {
+                // SAFETY: the program passes a QP of ours and null or a valid `bad`; `wr` and its
+                // one buffer are not null (checked above).
+                return unsafe { post_longer(qp, wr, bad) };
+            }
+            if post_short::<true>(qp_index(qp), request, std::slice::from_ref(sge)) {
+                return 0;
+            }
         }
-        if post_short::<true>(qp_index(qp), request, sge) {
-            return 0;
+        Some(request) if (2..=SHORT_SGES as c_int).contains(&request.num_sge) => {
+            // SAFETY: the program passes a QP of ours, null or a valid `bad`, and a valid request with a
+            // few buffers (checked above).
+            return unsafe { post_longer(qp, wr, bad) };
         }
+        _ => {}
     }
     // SAFETY: the program passes a QP of ours, a list of valid requests, and null or a valid `bad`.
     unsafe { post_list(qp, wr, bad) }
 }
 
-/// A request whose payload, of one buffer, is too long for a cell.
+/// A request whose payload is too long for a cell, or in a few buffers.
 ///
 /// # Safety
-/// A queue pair of ours, one valid request with one buffer, null or a valid pointer.
+/// A queue pair of ours, one valid request with at least one buffer, null or a valid pointer.
 #[inline(never)]
-unsafe extern "C" fn post_long(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: the caller passes one valid request with one buffer, so both pointers are valid.
-    let (one, sge) = unsafe { (&*wr, &*(*wr).sg_list) };
-    if post_short::<false>(qp_index(qp), one, sge) {
+unsafe extern "C" fn post_longer(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: the caller passes one valid request, so its list has num_sge elements, which are one at least.
+    let (one, sges) = unsafe { (&*wr, std::slice::from_raw_parts((*wr).sg_list, (*wr).num_sge as usize)) };
+    if post_short::<false>(qp_index(qp), one, sges) {
         return 0;
     }
     // SAFETY: the caller passes a QP of ours, a list of one valid request, and null or a valid
@@ -58,14 +66,14 @@ unsafe extern "C" fn post_long(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
     unsafe { post_list(qp, wr, bad) }
 }
 
-/// A SEND with one buffer. False: something is not as it should be, nothing has happened yet, and the general way finds out.
+/// A SEND of a few buffers. False: something is not as it should be, nothing has happened yet, and the general way finds out.
 #[inline(always)]
-fn post_short<const INLINE: bool>(qp: usize, wr: &ibv_send_wr, sge: &ibv_sge) -> bool {
+fn post_short<const INLINE: bool>(qp: usize, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
     let Ok(engine) = engine() else { return false };
     let Some(mut state) = engine.enter_as_owner() else { return false };
     let State { qps, w, .. } = &mut *state;
     let Some(to) = qps.get_mut(qp) else { return false };
-    match initiator::send_short::<INLINE>(to, w, wr, std::slice::from_ref(sge)) {
+    match initiator::send_short::<INLINE>(to, w, wr, sges) {
         Short::Other => return false,
         Short::Sent => {}
         Short::Unfinished(rest) => finish(state, qp, rest),

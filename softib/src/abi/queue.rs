@@ -30,8 +30,11 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// Longest inline payload that is granted; a request for less gets this all the same.
-const MAX_INLINE: u32 = 1024;
+/// Longest inline payload that is granted.
+const MAX_INLINE: u32 = 64 << 10;
+
+/// A request for less gets this all the same.
+const LEAST_INLINE: u32 = 1024;
 
 const PSN_MASK: u32 = 0xff_ffff;
 
@@ -184,7 +187,7 @@ fn grant(asked: &ibv_qp_cap, no_receives: bool) -> ibv_qp_cap {
         max_recv_wr: if no_receives { 0 } else { asked.max_recv_wr },
         max_send_sge: asked.max_send_sge.max(1),
         max_recv_sge: if no_receives { 0 } else { asked.max_recv_sge.max(1) },
-        max_inline_data: MAX_INLINE,
+        max_inline_data: asked.max_inline_data.max(LEAST_INLINE),
     }
 }
 

@@ -101,16 +101,22 @@ fn receive_one(qp: &mut Qp, w: &mut World, wr: &ibv_recv_wr) -> Result<(), Errno
     }
     let pd = qp.pd as u32;
     let rq = qp.rq.as_mut().ok_or(Errno::INVAL)?;
+    receive(&w.mrs, rq, pd, wr.wr_id, sges)
+}
+
+/// Posts a receive to a queue of this protection domain.
+#[inline]
+fn receive(mrs: &Mrs, rq: &mut RecvQ, pd: u32, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
     if let [one] = sges
-        && w.mrs.allows(one, pd, true)
-        && rq.post_short(wr.wr_id, *one, w.mrs.withdrawn)
+        && mrs.allows(one, pd, true)
+        && rq.post_short(wr_id, *one, mrs.withdrawn)
     {
         return Ok(());
     }
-    if sges.iter().all(|sge| w.mrs.allows(sge, pd, true)) {
-        rq.post(wr.wr_id, sges, false)
+    if sges.iter().all(|sge| mrs.allows(sge, pd, true)) {
+        rq.post(wr_id, sges, false)
     } else {
-        receive_elsewhere(&w.mrs, rq, pd, wr.wr_id, sges)
+        receive_elsewhere(mrs, rq, pd, wr_id, sges)
     }
 }
 
@@ -136,12 +142,7 @@ pub unsafe extern "C" fn post_srq_recv(
         while !at.is_null() {
             // SAFETY: the program passes a list of valid requests, each with num_sge elements.
             let (wr, sges) = unsafe { (&*at, sge_list((*at).sg_list, (*at).num_sge, srq.queue.max_sge)?) };
-            let pd = srq.pd as u32;
-            if sges.iter().all(|sge| mrs.allows(sge, pd, true)) {
-                srq.queue.post(wr.wr_id, sges, false)?;
-            } else {
-                receive_elsewhere(mrs, &mut srq.queue, pd, wr.wr_id, sges)?;
-            }
+            receive(mrs, &mut srq.queue, srq.pd as u32, wr.wr_id, sges)?;
             at = wr.next;
         }
         Ok(())

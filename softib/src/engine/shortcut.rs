@@ -41,7 +41,7 @@ impl State {
             return Short::Careful;
         }
         let from = From { incarnation: ring.incarnation };
-        let taken = take_short::<true>(qps, &w.mrs, key, from, &head, payload, to);
+        let taken = take_short::<true>(qps, w, key, from, &head, payload, to);
         if taken != Short::Taken {
             return taken;
         }
@@ -60,7 +60,7 @@ impl State {
         }
         let Some(found) = ring.peek() else { return Short::Other };
         let from = From { incarnation: ring.incarnation };
-        let taken = take_short::<false>(qps, &w.mrs, key, from, &found.head, found.payload, to);
+        let taken = take_short::<false>(qps, w, key, from, &found.head, found.payload, to);
         if taken != Short::Taken {
             return taken;
         }

@@ -344,10 +344,22 @@ impl Link {
         Some(pos)
     }
 
-    /// Whether none is known of the receives that are left.
+    /// Whether none is known of the receives that are left (queue with one sender).
     #[inline(always)]
     pub fn is_used_up(&self) -> bool {
         self.consumed == self.known
+    }
+
+    /// Claims the next receive of a shared queue, through the ring of this number, if it can be had at once and holds `len` bytes.
+    #[inline(always)]
+    pub fn claim_fitting(&self, ring: usize, len: u32) -> Option<u32> {
+        self.place.as_ref()?.claim_fitting(ring, len)
+    }
+
+    /// Whether more receives are to be read ahead.
+    #[inline(always)]
+    pub fn wants_to_read(&self) -> bool {
+        self.is_used_up() && !self.view.rq_shared
     }
 
     /// Takes the last [`Self::consume`] back.

@@ -258,10 +258,9 @@ impl Qp {
         self.publish(w);
     }
 
-    /// The messages that come to a connected queue pair all the time; none while it takes none,
-    /// when their arrival changes its state, or when it shares its receives.
+    /// The messages that come to a connected queue pair all the time; none while it takes none, or when their arrival changes its state.
     fn usual_messages(&self) -> Usual {
-        let (Some(link), Some(_)) = (&self.link, &self.rq) else { return Usual::default() };
+        let Some(link) = &self.link else { return Usual::default() };
         let usual = matches!(self.kind, IBV_QPT_RC | IBV_QPT_UC)
             && matches!(self.state, IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE);
         if !usual {

@@ -59,7 +59,7 @@ impl Slot {
     }
 }
 
-/// The next receive of a queue with one sender, for a caller that may want to take it.
+/// A receive that an initiator has consumed, for a caller that may want to take it.
 #[derive(Debug)]
 pub struct Next<'a> {
     slot: &'a mut Slot,
@@ -77,7 +77,7 @@ impl Next<'_> {
     /// Takes it: its wr_id.
     #[inline(always)]
     pub fn take(self) -> u64 {
-        *self.head = self.head.wrapping_add(1);
+        *self.head = self.slot.pos.wrapping_add(1);
         *self.outstanding -= 1;
         self.slot.live = false;
         self.slot.wr_id
@@ -178,6 +178,13 @@ impl RecvQ {
         }
         let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
         let len = (total.min(u64::from(rq::BAD - 1)) as u32) | if bad { rq::BAD } else { 0 };
+        self.show(pos, len);
+        Ok(())
+    }
+
+    /// Shows a receive that has been written down to those who send.
+    #[inline(always)]
+    fn show(&mut self, pos: u32, len: u32) {
         if self.shared {
             self.place.post_shared(pos, len);
         } else {
@@ -185,26 +192,22 @@ impl RecvQ {
         }
         self.tail = pos.wrapping_add(1);
         self.outstanding += 1;
-        Ok(())
     }
 
-    /// Posts a receive with one buffer, which has been checked when `withdrawn` regions had been withdrawn, to a queue with one sender.
-    /// False: there is something in its way.
+    /// Posts a receive with one buffer, which has been checked when `withdrawn` regions had been withdrawn. False: there is something in
+    /// its way.
     #[inline(always)]
     pub fn post_short(&mut self, wr_id: u64, one: ibv_sge, withdrawn: u32) -> bool {
         let (pos, at) = (self.tail, self.index(self.tail));
         let Some(slot) = self.slots.get_mut(at) else { return false };
-        let plain = !self.shared && one.length < rq::BAD;
-        if slot.live || !plain || self.outstanding >= self.max_wr {
+        if slot.live || one.length >= rq::BAD || self.outstanding >= self.max_wr {
             return false;
         }
         *slot = Slot { wr_id, one, pos, sges: 1, live: true, bad: false, vouched: true };
         if self.withdrawn != withdrawn {
             (self.withdrawn, self.vouched_from) = (withdrawn, pos);
         }
-        self.place.post(pos, one.length);
-        self.tail = pos.wrapping_add(1);
-        self.outstanding += 1;
+        self.show(pos, one.length);
         true
     }
 
@@ -218,7 +221,7 @@ impl RecvQ {
     #[cold]
     fn displace(&mut self, at: usize) {
         let pos = self.slots[at].pos;
-        let owner = self.place.claimant(pos).unwrap_or(usize::MAX);
+        let owner = self.place.displace(pos).unwrap_or(usize::MAX);
         let taken = self.read(at);
         self.displaced.insert(pos, (taken, owner));
         self.slots[at].live = false;
@@ -238,24 +241,24 @@ impl RecvQ {
         if !slot.live || slot.pos != pos || !self.shared && pos != self.head {
             return None;
         }
-        if self.shared {
-            self.place.delivered(pos);
-        }
         self.head = pos.wrapping_add(1);
         self.slots[at].live = false;
         self.outstanding -= 1;
         Some((slot.wr_id, self.list(at, slot.sges)))
     }
 
-    /// Receive `pos` of a queue with one sender, if it is the next one and has one buffer, which was fine when it was posted.
+    /// Receive `pos`, if it can be the one that was consumed, and has one buffer, which was fine when it was posted. With one sender it
+    /// is the head, and what is live at the head's place is that.
     #[inline(always)]
     pub fn next(&mut self, pos: u32) -> Option<Next<'_>> {
-        debug_assert!(!self.shared);
         let at = self.index(pos);
         let slot = self.slots.get_mut(at)?;
-        // In such a queue what is live at the head's place is the head.
-        let next = pos == self.head && slot.is_plain();
-        next.then_some(Next { slot, head: &mut self.head, outstanding: &mut self.outstanding })
+        let next = if self.shared { slot.pos == pos } else { pos == self.head };
+        (next && slot.is_plain()).then_some(Next {
+            slot,
+            head: &mut self.head,
+            outstanding: &mut self.outstanding,
+        })
     }
 
     /// Whether the buffer of a receive that [`Self::next`] has shown, or will, is as fine as when it was posted: `withdrawn` regions
@@ -329,6 +332,9 @@ impl RecvQ {
         }
         self.outstanding = 0;
         self.head = self.tail;
+        if self.shared {
+            self.place.start_at(self.tail);
+        }
         all
     }
 
@@ -339,6 +345,10 @@ impl RecvQ {
         let claimed =
             self.slots.iter().filter(|slot| slot.live && self.place.claimant(slot.pos) == Some(owner));
         back.extend(claimed.map(|slot| slot.pos));
+        // The dead may not have moved the head past what they claimed.
+        for &pos in &back {
+            let _dead = self.place.displace(pos);
+        }
         back.into_iter().filter_map(|pos| self.take(pos)).collect()
     }
 

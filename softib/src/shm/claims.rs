@@ -1,10 +1,13 @@
 //! Receive queues with many senders, which claim positions: the protocol, apart from the memory it lives in (`rq`).
 //!
 //! ```text
-//!   slot    position:32 owner:16 state:16         0 --post--> POSTED --claim--> CLAIMED --delivered--> DONE --post, a lap later--> ...
-//!                                                              `--withdraw--> DONE
+//!   slot    position:32 owner:16 state:16         0 --post--> POSTED --claim--> CLAIMED --post, a lap later--> POSTED ...
+//!                                                              `--withdraw--> DONE --post, a lap later--> POSTED ...
 //!   head    next position to claim; a sender that finds it claimed helps it forward
 //! ```
+//! That a claimed receive has been delivered is known to the target alone, which writes a slot once a lap: the line stays with the sender
+//! while it claims what is in it.
+//!
 //! Generic over the words, so that `tests/claims.rs` runs these very functions in loom.
 
 use super::word::Word;
@@ -12,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 const POSTED: u64 = 1;
 const CLAIMED: u64 = 2;
-/// Delivered, or taken back by the target.
+/// Taken back by the target.
 const DONE: u64 = 3;
 
 /// More than there are receives in the largest queue.
@@ -50,40 +53,52 @@ fn owner(slot: u64) -> Option<usize> {
     (slot & 0xffff == CLAIMED).then_some((slot >> 16 & 0xffff) as usize)
 }
 
-/// Target: posts position `pos`; returns the owner of the claim that it displaces.
-#[inline]
-pub fn post(queue: &impl Queue, pos: u32, len: u32) -> Option<usize> {
-    let slot = queue.slot(pos);
-    let old = slot.load(Ordering::Acquire);
+/// Target: posts position `pos`. What had its place a lap ago has been delivered, taken back or displaced.
+#[inline(always)]
+pub fn post(queue: &impl Queue, pos: u32, len: u32) {
     queue.length(pos).store(len, Ordering::Relaxed);
-    if owner(old).is_some() {
-        // Its claimer may have died before it moved the head, and then no sender could pass any
-        // more.
-        let gone = position(old);
-        queue.head().replace(gone, gone.wrapping_add(1), Ordering::AcqRel);
-    }
-    slot.store(word(pos, 0, POSTED), Ordering::Release);
-    owner(old)
+    queue.slot(pos).store(word(pos, 0, POSTED), Ordering::Release);
 }
 
-/// Target: the owner of the claim on `pos`, if it is claimed and not yet displaced.
+/// Target: the place of `pos` is to be used again, though what was claimed of it has not been delivered yet. The owner of that claim.
+pub fn displace(queue: &impl Queue, pos: u32) -> Option<usize> {
+    let owner = claimant(queue, pos);
+    if owner.is_some() {
+        // Its claimer may have died before it moved the head, and then no sender could pass any
+        // more.
+        queue.head().replace(pos, pos.wrapping_add(1), Ordering::AcqRel);
+    }
+    owner
+}
+
+/// Target: the owner of the claim on `pos`, if it is claimed and its place has not been used again.
 pub fn claimant(queue: &impl Queue, pos: u32) -> Option<usize> {
     let slot = queue.slot(pos).load(Ordering::Acquire);
     owner(slot).filter(|_| position(slot) == pos)
 }
 
-/// Target: a claimed position is delivered.
-#[inline]
-pub fn delivered(queue: &impl Queue, pos: u32) {
-    let slot = queue.slot(pos);
-    if position(slot.load(Ordering::Relaxed)) == pos {
-        slot.store(word(pos, 0, DONE), Ordering::Relaxed);
-    }
-}
-
 /// Target: takes position `pos` back, so that no initiator can claim it. False: it is claimed.
 pub fn withdraw(queue: &impl Queue, pos: u32) -> bool {
     queue.slot(pos).replace(word(pos, 0, POSTED), word(pos, 0, DONE), Ordering::AcqRel)
+}
+
+/// Initiator: claims the next receive for ring `owner`, if it can be had at once and holds `len` bytes. `None`: nothing has happened, and
+/// [`claim`] finds out why.
+#[inline(always)]
+pub fn claim_fitting<Q: Queue>(queue: &Q, owner: usize, len: u32) -> Option<u32> {
+    let head = queue.head();
+    let pos = head.load(Ordering::Acquire);
+    let (slot, posted) = (queue.slot(pos), word(pos, 0, POSTED));
+    if slot.load(Ordering::Acquire) != posted {
+        return None;
+    }
+    // A bad one's length is past all others; as a signed number it is below zero.
+    let fits = queue.length(pos).load(Ordering::Relaxed) as i32 >= len as i32;
+    if !fits || !slot.replace(posted, word(pos, owner, CLAIMED), Ordering::AcqRel) {
+        return None;
+    }
+    head.replace(pos, pos.wrapping_add(1), Ordering::AcqRel);
+    Some(pos)
 }
 
 /// Initiator: claims the next receive for ring `owner`.

@@ -53,6 +53,8 @@ struct Entry {
     len: AtomicU32,
 }
 
+const ENTRIES_A_LINE: u32 = 64 / size_of::<Entry>() as u32;
+
 /// The place of a queue in a mapped segment; its bounds are checked once.
 #[derive(Debug, Clone)]
 pub struct Place {
@@ -139,7 +141,7 @@ impl Place {
         self.count().store(0, Ordering::Release);
     }
 
-    /// Makes `pos` the first position of an empty queue with many senders (target).
+    /// Makes `pos` the next one to be claimed of a queue with many senders, in which nothing is posted (target).
     pub fn start_at(&self, pos: u32) {
         claims::Queue::head(self).store(pos, Ordering::Release);
     }
@@ -151,21 +153,20 @@ impl Place {
         self.count().store(pos.wrapping_add(1), Ordering::Release);
     }
 
-    /// Posts position `pos` in a queue with many senders; returns the owner of the claim it displaces (target).
-    #[inline]
-    pub fn post_shared(&self, pos: u32, len: u32) -> Option<usize> {
-        claims::post(self, pos, len)
+    /// Posts position `pos` in a queue with many senders (target).
+    #[inline(always)]
+    pub fn post_shared(&self, pos: u32, len: u32) {
+        claims::post(self, pos, len);
+    }
+
+    /// The owner of the claim on `pos`, whose place is about to be used again before it is delivered (target).
+    pub fn displace(&self, pos: u32) -> Option<usize> {
+        if self.shared { claims::displace(self, pos) } else { None }
     }
 
     /// The owner of the claim on `pos`, if it is claimed and not yet displaced (target).
     pub fn claimant(&self, pos: u32) -> Option<usize> {
         if self.shared { claims::claimant(self, pos) } else { None }
-    }
-
-    /// Marks a claimed position as delivered (target).
-    #[inline]
-    pub fn delivered(&self, pos: u32) {
-        claims::delivered(self, pos);
     }
 
     /// Takes position `pos` back for its owner, so that no initiator can claim it. False: it is claimed (target).
@@ -195,6 +196,15 @@ impl Place {
     pub fn change_len(&self, pos: u32, change: impl Fn(u32) -> u32) {
         let length = if self.shared { &self.entry(pos).len } else { self.length(pos) };
         length.store(change(length.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// Claims the next receive for ring `owner` if it can be had at once and holds `len` bytes (initiator, queue with many senders).
+    #[inline(always)]
+    pub fn claim_fitting(&self, owner: usize, len: u32) -> Option<u32> {
+        let pos = if self.shared { claims::claim_fitting(self, owner, len)? } else { return None };
+        // The target writes the next line when it posts what is in it: it has until then to come.
+        prefetch(self.entry(pos.wrapping_add(ENTRIES_A_LINE)));
+        Some(pos)
     }
 
     /// Claims the next receive for ring `owner` (initiator, queue with many senders).

@@ -60,8 +60,12 @@ pub fn send_short<const INLINE: bool>(
     if !link.is_current() || !peer.ring.fits(len as usize) {
         return Short::Other;
     }
-    // Of a shared queue's receives none is read ahead.
-    let Some(pos) = link.consume_fitting(len) else { return Short::Other };
+    // Of a shared queue's receives none is read ahead, and of a queue with one sender none can be claimed.
+    let mut pos = link.consume_fitting(len);
+    if pos.is_none() {
+        pos = link.claim_fitting(peer.ring.index(), len);
+    }
+    let Some(pos) = pos else { return Short::Other };
     let solicited = if wr.send_flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 };
     let flags = flag::FIRST | flag::LAST | solicited;
     let head = Head { op: op::SEND, flags, dst: link.dst, src_qpn: qp.num, len, imm: 0, pos };
@@ -74,7 +78,7 @@ pub fn send_short<const INLINE: bool>(
     let open = link.is_current();
     qp.sq_posted = qp.sq_posted.wrapping_add(1);
     let signalled = qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0;
-    if watched && open && !signalled && !link.is_used_up() {
+    if watched && open && !signalled && !link.wants_to_read() {
         return Short::Sent;
     }
     Short::Unfinished(Rest { wr_id: wr.wr_id, len, watched, signalled, open })

@@ -2,8 +2,8 @@
 //! its buffer, and its completion to the poller, with no queue in between.
 
 use super::placing::From;
-use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qps, Usual};
+use crate::objects::world::World;
 use crate::shm::cell::{Head, flag};
 use crate::shm::copy::{copy, copy_short};
 use crate::shm::layout::QPS;
@@ -36,20 +36,29 @@ const fn harmless(inline: bool) -> u32 {
 #[inline(always)]
 pub fn take_short<const INLINE: bool>(
     qps: &mut Qps,
-    mrs: &Mrs,
+    w: &mut World,
     cq: usize,
     from: From,
     head: &Head,
     payload: *const u8,
     to: &mut MaybeUninit<ibv_wc>,
 ) -> Short {
+    let World { srqs, mrs, .. } = w;
     let Some(qp) = qps.get_mut(head.dst as usize % QPS) else { return Short::Other };
     let meaning = Head::meaning(head.op, head.flags, head.dst) & !harmless(INLINE);
     let (incarnation, src_qpn) = (from.incarnation, head.src_qpn);
     if qp.usual != (Usual { incarnation, src_qpn, meaning, cq }) {
         return Short::Other;
     }
-    let Some(queue) = qp.rq.as_mut() else { return Short::Other };
+    let queue = match (qp.rq.as_mut(), qp.srq) {
+        (Some(queue), _) => queue,
+        (None, Some(key)) => match srqs.get_mut(key) {
+            // The one that makes the limit tell is left to the general way.
+            Some(srq) if srq.queue.outstanding > srq.limit => &mut srq.queue,
+            _ => return Short::Other,
+        },
+        _ => return Short::Other,
+    };
     let vouched = queue.vouches(head.pos, mrs.withdrawn);
     let Some(next) = queue.next(head.pos) else { return Short::Other };
     let buffer = next.buffer();
