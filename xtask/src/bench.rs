@@ -18,6 +18,7 @@ pub const OPTIONS: Options = Options {
     flags: &[
         "connect",
         "defaults",
+        "kernel",
         "least",
         "memory",
         "no-install",

@@ -27,7 +27,8 @@ pub fn test(args: &Args) -> Result<()> {
     conclude(&tally, began.elapsed())
 }
 
-fn setting(workspace: &Workspace) -> Result<Setting> {
+/// What guests get of this machine.
+pub fn setting(workspace: &Workspace) -> Result<Setting> {
     Ok(Setting {
         plugin: workspace.plugin_folder(),
         programs: Programs::new(&OpenMpi::in_path(), &workspace.root, &workspace.target)?,

@@ -107,7 +107,7 @@ fn command(setting: &Setting, world: &World, job: &Job) -> Result<String> {
     let transport = Transport::new(if job.over == Over::Oxib { "oxib" } else { "tcp" });
     let mut mpirun =
         mpirun::Job::new(&OpenMpi::in_path(), job.ranks, &transport, setting.programs.compiled(job.program)?)
-            .arguments(job.arguments)
+            .arguments(&job.arguments)
             .as_root();
     if world.guests > 1 {
         let hosts: Vec<String> = (0..world.guests).map(|node| format!("n{node}:{}", job.ranks)).collect();

@@ -25,7 +25,8 @@ impl Figures {
             self.0.push((world, BTreeMap::new()));
         }
         let Some((_, sizes)) = self.0.last_mut() else { return };
-        for Measured { what, median_us, least_us } in outcome.output.lines().filter_map(Measured::parse) {
+        let measured = outcome.output.lines().filter_map(Measured::parse);
+        for Measured { what, median_us, least_us } in measured {
             sizes.entry(what.bytes).or_default().push((job.over.name(), median_us, least_us));
         }
     }

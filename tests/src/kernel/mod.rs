@@ -20,6 +20,7 @@ pub mod table;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::measured::Measurement;
 use crate::output::SignOfLife;
 use crate::programs::Programs;
 use crate::suite::Tally;
@@ -27,7 +28,10 @@ use crate::suite::runner::wanted;
 use crate::{Failure, Result, say};
 use figures::Figures;
 use report::Outcome;
-use table::{Job, World};
+use table::{Job, Over, World};
+
+/// What is measured beside each other in guests; the first is ours.
+pub const MEASURED: [Over; 3] = [Over::Oxib, Over::Ucx, Over::Tcp];
 
 /// What all worlds share.
 #[derive(Debug)]
@@ -73,6 +77,38 @@ pub fn run(setting: &Setting, filters: &[String]) -> Result<(Tally, Figures)> {
     Ok((progress.tally, figures))
 }
 
+/// Boots a world once and measures in it, round by round, over all of [`MEASURED`], which take turns; the next round begins with
+/// another one. `each` is told round, place in that list, and outcome.
+///
+/// # Errors
+/// The guest could not be prepared.
+pub fn measure(
+    setting: &Setting,
+    world: &World,
+    rounds: usize,
+    (milliseconds, what): (u64, &[Measurement]),
+    each: &mut dyn FnMut(usize, usize, Outcome),
+) -> Result<()> {
+    boot::prepare(setting)?;
+    let turns = turns(rounds);
+    let job = |&(_, column): &(usize, usize)| table::measuring(MEASURED[column], milliseconds, what);
+    let jobs: Vec<Job> = turns.iter().map(job).collect();
+    let sign = SignOfLife::of(format!("guests of {world}"));
+    let news = boot::run(setting, world, &jobs, &mut |index, outcome| {
+        sign.heard();
+        let (round, column) = turns[index];
+        each(round, column, outcome);
+    })?;
+    say!("{world}: {news}");
+    Ok(())
+}
+
+/// Round and place in [`MEASURED`], in the order of the jobs.
+fn turns(rounds: usize) -> Vec<(usize, usize)> {
+    let places = MEASURED.len();
+    (0..rounds).flat_map(|round| (0..places).map(move |turn| (round, (turn + round) % places))).collect()
+}
+
 fn chosen(filters: &[String]) -> Vec<(World, Vec<Job>)> {
     let of_world = |(world, jobs): (World, Vec<Job>)| {
         let jobs: Vec<Job> = jobs.into_iter().filter(|job| wanted(&name(&world, job), filters)).collect();
@@ -115,6 +151,13 @@ impl Progress {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn every_transport_is_measured_once_a_round_and_begins_some_of_them() {
+        let turns = turns(3);
+        assert_eq!(turns.iter().map(|(_, column)| *column).collect::<Vec<_>>(), [0, 1, 2, 1, 2, 0, 2, 0, 1]);
+        assert!(turns.iter().map(|(round, _)| *round).is_sorted());
+    }
 
     #[test]
     fn every_case_has_a_name_of_its_own_and_a_filter_chooses_by_it() {

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::table::{FIGURES, Job};
+use crate::measured::Measured;
 use crate::mpirun::tail;
 use crate::{Failure, Result};
 
@@ -114,11 +115,11 @@ fn verdict(job: &Job, status: i32, left: &[String], output: &str) -> Result<()> 
     Err(Failure(format!("the job {fault}; it said:\n{}", tail(output, 40))))
 }
 
-/// `PASS name`, or a figure for each size.
+/// `PASS name`, or a result for each word.
 fn says_so(job: &Job, output: &str) -> bool {
     if job.program == FIGURES {
-        let sizes = output.lines().filter(|line| line.starts_with("size ")).count();
-        return sizes == job.arguments.len() - 1;
+        let results = output.lines().filter_map(Measured::parse).count();
+        return results + 1 == job.arguments.len();
     }
     output.lines().any(|line| line == format!("PASS {}", job.program))
 }

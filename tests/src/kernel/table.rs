@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::measured::{Measurement, SIZES};
+
 /// Soft RDMA devices of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Device {
@@ -78,13 +80,16 @@ pub struct Job {
     /// More MCA parameters.
     pub parameters: &'static [(&'static str, &'static str)],
     /// Arguments of the program.
-    pub arguments: &'static [&'static str],
+    pub arguments: Vec<String>,
     /// How long it may take.
     pub seconds: u64,
 }
 
 /// In a quiet emulator none of them takes 30 s; the machine may be busy.
 const SECONDS: u64 = 240;
+
+/// A job of many sizes, of which the largest take an emulated second a batch.
+const MEASURING_SECONDS: u64 = 900;
 
 /// Every program that checks two ranks' messages; `million` takes too long.
 const ALL: &[&str] = &[
@@ -113,13 +118,12 @@ const WIRE: &[&str] = &["sendrecv", "collectives", "flood", "crossing", "random"
 /// Those that lean on a layout's limits: receives that run out, credits, the events of shared queues.
 const LIMITS: &[&str] = &["flood", "crossing"];
 
-/// Half round trips, few sizes: 20 ms each, and at least five batches.
-const PINGPONG: &[&str] = &["20", "0", "8", "4096", "65536"];
+/// Timed milliseconds of each size in a ping-pong; at least five batches.
+const MILLISECONDS: u64 = 20;
 
 /// Worlds and their jobs, in the order in which they run.
 pub fn worlds() -> Vec<(World, Vec<Job>)> {
-    let rxe = World { device: Device::Rxe, cpc: "ibcm", guests: 1, loss: 0 };
-    let two = World { guests: 2, ..rxe };
+    let [rxe, two] = measured_worlds();
     let siw = World { device: Device::Siw, cpc: "rdmacm", ..rxe };
     vec![
         (
@@ -154,7 +158,7 @@ pub fn worlds() -> Vec<(World, Vec<Job>)> {
 
 fn job(program: &'static str, ranks: usize) -> Job {
     let title = if ranks == 2 { program.to_owned() } else { format!("{program} ({ranks} ranks)") };
-    let (layout, parameters, arguments): (_, &[_], &[_]) = (None, &[], &[]);
+    let (layout, parameters, arguments): (_, &[_], _) = (None, &[], Vec::new());
     Job { title, program, over: Over::Oxib, ranks, layout, parameters, arguments, seconds: SECONDS }
 }
 
@@ -175,7 +179,8 @@ fn one_sided() -> Vec<Job> {
         parameters: &[("osc", "rdma")],
         ..job
     };
-    let counted = |job: Job| Job { arguments: &["btl_oxib_atomics", "intrinsic"], ..job };
+    let counted =
+        |job: Job| Job { arguments: ["btl_oxib_atomics", "intrinsic"].map(str::to_owned).to_vec(), ..job };
     [job("onesided", 2), counted(job("atomics", 2)), counted(job("atomics", 4))].map(over_rdma).to_vec()
 }
 
@@ -216,21 +221,35 @@ fn settings() -> Vec<Job> {
     SETTINGS.iter().map(with).collect()
 }
 
-/// Title under which figures are collected.
+/// Program whose figures are collected.
 pub const FIGURES: &str = "pingpong";
 
 fn pingpongs() -> Vec<Job> {
-    [Over::Oxib, Over::Ucx, Over::Tcp].into_iter().map(pingpong).collect()
+    [Over::Oxib, Over::Ucx, Over::Tcp].map(half_round_trips).to_vec()
 }
 
 /// UCX knows no iWARP.
 fn iwarp_pingpongs() -> Vec<Job> {
-    [Over::Oxib, Over::Tcp].into_iter().map(pingpong).collect()
+    [Over::Oxib, Over::Tcp].map(half_round_trips).to_vec()
 }
 
-fn pingpong(over: Over) -> Job {
+/// The sizes that are measured between processes of a host, too.
+fn half_round_trips(over: Over) -> Job {
+    measuring(over, MILLISECONDS, &SIZES.map(Measurement::half_round_trip))
+}
+
+/// A job that measures all of this, for so many milliseconds each.
+pub fn measuring(over: Over, milliseconds: u64, what: &[Measurement]) -> Job {
     let title = format!("{FIGURES} over {}", over.name());
-    Job { title, over, arguments: PINGPONG, ..job("pingpong", 2) }
+    let words = what.iter().map(Measurement::to_string);
+    let arguments = std::iter::once(milliseconds.to_string()).chain(words).collect();
+    Job { title, over, arguments, seconds: MEASURING_SECONDS, ..job(FIGURES, 2) }
+}
+
+/// Where oxib is measured beside UCX and tcp: soft RoCE, in one guest and between two.
+pub fn measured_worlds() -> [World; 2] {
+    let one = World { device: Device::Rxe, cpc: "ibcm", guests: 1, loss: 0 };
+    [one, World { guests: 2, ..one }]
 }
 
 /// What needs long messages (by RDMA READ, into one buffer) or several threads.

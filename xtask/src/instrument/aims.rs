@@ -38,6 +38,9 @@ pub const HERE: &[Aim] = &[
     Aim { beside: SHARED_MEMORY, kind: Kind::OneWay, bytes: 8..=8, most: 1.0 },
 ];
 
+/// In guests, over the same soft RoCE device.
+pub const GUEST: &[Aim] = &[aim(&["ucx rc_v"], 0..=ANY, 1.0)];
+
 /// An aim beside one transport, and what was measured.
 #[derive(Debug, PartialEq)]
 pub struct Verdict {

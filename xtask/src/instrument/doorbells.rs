@@ -14,7 +14,7 @@ use e2e::{Failure, OpenMpi, Result, tell};
 const SECONDS: u64 = 120;
 
 /// During a million messages.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Doorbells {
     messages: u64,
     seconds: f64,

@@ -1,18 +1,14 @@
 //! What is measured, over what, how often, from the command line.
 
-use std::path::PathBuf;
-
+use super::contenders::{Contender, contenders};
 use crate::args::Args;
 use crate::pingpong::parse_sizes;
-use crate::ways::{self, Way};
-use crate::workspace::Workspace;
-use e2e::failure::Context;
-use e2e::machine::{self, SegmentFolder};
-use e2e::measured::{Kind, Measurement, SIZES};
-use e2e::mpirun::{Binding, Job};
-use e2e::{Failure, OpenMpi, Result};
+use e2e::machine;
+use e2e::measured::{Kind, Measured, Measurement, SIZES};
+use e2e::{OpenMpi, Result};
 
-const ROUNDS: u64 = 11;
+/// Unless `--pairs` says otherwise.
+pub const ROUNDS: u64 = 11;
 /// Timed milliseconds of a measurement. With what is not timed (payloads, their checks) it takes about twice as long.
 const MILLISECONDS: u64 = 50;
 const ALL_OF_A_MEASUREMENT: f64 = 0.13;
@@ -28,84 +24,34 @@ const WINDOWS: [Measurement; 5] = [
     Measurement { kind: Kind::OneWay, bytes: 1 << 20 },
 ];
 
-/// A transport with its settings, as a column of the tables.
-#[derive(Debug)]
-pub struct Contender {
-    pub name: String,
-    way: &'static Way,
-    /// Another build of the plugin.
-    plugin: Option<PathBuf>,
-    /// Beside those of the way.
-    settings: Settings,
-    segments: SegmentFolder,
+/// What of a measurement's batches counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batches {
+    Median,
+    /// The fastest one: what else runs on the machine is left out of it.
+    Least,
 }
 
-/// What a user can set.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Settings {
-    /// MCA parameters.
-    parameters: Vec<(String, String)>,
-    /// In the environment of all ranks: names in capitals.
-    variables: Vec<(String, String)>,
-}
-
-impl Settings {
-    /// "btl_oxib_max_inline=0 UCX_TLS=posix".
-    fn parse(text: &str) -> Result<Self> {
-        let one = |word: &str| {
-            let (name, value) = word.split_once('=')?;
-            Some((name.to_owned(), value.to_owned()))
-        };
-        let all = text.split_whitespace().map(one).collect::<Option<Vec<_>>>();
-        let all = all.context(format_args!("--try takes NAME=VALUE ..., not `{text}`"))?;
-        let capital = |(name, _): &(String, String)| name.starts_with(|c: char| c.is_ascii_uppercase());
-        let (variables, parameters) = all.into_iter().partition(capital);
-        Ok(Settings { parameters, variables })
+impl Batches {
+    /// `--least`, or not.
+    pub fn chosen(args: &Args) -> Self {
+        if args.flag("least") { Batches::Least } else { Batches::Median }
     }
 
-    /// "btl_oxib_max_inline=0 UCX_TLS=posix".
-    fn describe(&self) -> String {
-        let all = self.parameters.iter().chain(&self.variables);
-        all.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
-    }
-}
-
-impl Contender {
-    fn new(name: &str, way: &'static Way) -> Result<Self> {
-        let (segments, settings) = (SegmentFolder::create()?, Settings::default());
-        Ok(Contender { name: name.to_owned(), way, plugin: None, settings, segments })
+    /// A message's time.
+    pub fn of(self, measured: Measured) -> f64 {
+        match self {
+            Batches::Median => measured.median_us,
+            Batches::Least => measured.least_us,
+        }
     }
 
-    /// As it comes, or with the settings with which it is fastest.
-    fn stock(way: &'static Way, fastest: bool) -> Result<Self> {
-        let mut contender = Contender::new(way.name, way)?;
-        contender.settings.parameters.extend(way.fastest().filter(|_| fastest));
-        Ok(contender)
-    }
-
-    /// What differs from its defaults.
-    pub fn settings(&self) -> String {
-        let plugin = self.plugin.iter().map(|folder| folder.display().to_string());
-        let words = plugin.chain(Some(self.settings.describe()).filter(|text| !text.is_empty()));
-        words.collect::<Vec<_>>().join(" ")
-    }
-
-    /// Whether it is ours: then its failure is the bench's.
-    pub fn is_ours(&self) -> bool {
-        self.way.is_oxib()
-    }
-
-    /// Whether it runs on the software device's drop-in libraries.
-    pub fn needs_drop_in(&self) -> bool {
-        self.way.needs_drop_in()
-    }
-
-    /// So many ranks, each on a processor of its own if there are enough.
-    pub fn job(&self, mpi: &OpenMpi, workspace: &Workspace, ranks: usize, program: &std::path::Path) -> Job {
-        let job = self.way.job(mpi, workspace, self.segments.path(), ranks, program);
-        let job = self.plugin.iter().fold(job, |job, folder| job.plugin(folder));
-        let job = job.parameters(&self.settings.parameters).binding(Binding::Pinned);
-        self.settings.variables.iter().fold(job, |job, (name, value)| job.variable(name, value))
+    /// "median".
+    pub fn name(self) -> &'static str {
+        match self {
+            Batches::Median => "median",
+            Batches::Least => "least",
+        }
     }
 }
 
@@ -116,8 +62,7 @@ pub struct Plan {
     pub rows: Vec<Measurement>,
     pub rounds: u64,
     pub milliseconds: u64,
-    /// Not the median over the batches of a measurement, but the fastest: what else runs on the machine is left out of it.
-    pub least: bool,
+    pub batches: Batches,
     /// Pairs of ranks that work at the same time.
     pub pairs_at_once: usize,
     /// Neither sizes nor kinds were chosen: all that the bench has is wanted.
@@ -136,7 +81,7 @@ impl Plan {
             rows: rows(args)?,
             rounds: args.number("pairs", ROUNDS)?.max(1),
             milliseconds: args.number("milliseconds", MILLISECONDS)?.max(1),
-            least: args.flag("least"),
+            batches: Batches::chosen(args),
             pairs_at_once: usize::try_from(at_once).unwrap_or(1),
             full: args.value("sizes").is_none() && !args.flag("windows"),
         })
@@ -159,34 +104,31 @@ impl Plan {
         self.rounds as f64 * self.contenders.len() as f64 * one
     }
 
-    /// What of a measurement's batches counts.
-    pub fn of_the_batches(&self) -> &'static str {
-        if self.least { "least" } else { "median" }
-    }
-
     /// "11 rounds of 6 transports, 24 measurements each".
     pub fn describe(&self) -> String {
         let (rounds, transports, rows) = (self.rounds, self.contenders.len(), self.rows.len());
         format!("{rounds} rounds of {transports} transports, {rows} measurements each")
     }
 
-    /// Why there is one pair of ranks where there could be more.
-    pub fn why_one_pair(&self) -> Option<String> {
-        let cores = machine::cores();
-        let one = self.pairs_at_once == 1;
-        one.then(|| match cores / 2 {
-            0 | 1 => format!(
-                "{cores} processors: one pair of ranks; several would share them and measure the scheduler"
-            ),
-            most => {
-                format!("one pair of ranks; --at-once {most} measures as many as there are processors for")
+    /// How many pairs of ranks there are, and why no more.
+    pub fn pairs(&self) -> String {
+        match (self.pairs_at_once, machine::cores()) {
+            (1, cores @ 0..4) => {
+                format!("one pair of ranks; on {cores} processors several would measure the scheduler")
             }
-        })
+            (1, cores) => {
+                format!("one pair of ranks; --at-once {} measures more on these processors", cores / 2)
+            }
+            (pairs, _) => format!("{pairs} pairs of ranks at the same time"),
+        }
     }
 }
 
 /// What `--sizes` and `--windows` leave.
-fn rows(args: &Args) -> Result<Vec<Measurement>> {
+///
+/// # Errors
+/// A size is none.
+pub fn rows(args: &Args) -> Result<Vec<Measurement>> {
     let sizes = match args.value("sizes") {
         Some(text) => parse_sizes(text)?,
         None if args.flag("windows") => Vec::new(),
@@ -194,55 +136,6 @@ fn rows(args: &Args) -> Result<Vec<Measurement>> {
     };
     let windows = if args.value("sizes").is_none() || args.flag("windows") { &WINDOWS[..] } else { &[] };
     Ok(sizes.into_iter().map(Measurement::half_round_trip).chain(windows.iter().copied()).collect())
-}
-
-fn contenders(args: &Args, mpi: &OpenMpi) -> Result<Vec<Contender>> {
-    let names = ["oxib", mpi.shared_memory(), "tcp", "UCX sm", "openib", "UCX rc_v"];
-    let known: Vec<&'static Way> = ways::of(mpi).collect();
-    let chosen: Vec<&'static Way> = match args.value("transports") {
-        Some(text) => text.split(',').map(|word| named(&known, word)).collect::<Result<_>>()?,
-        None => names.iter().filter_map(|name| known.iter().find(|way| way.name == *name).copied()).collect(),
-    };
-    let fastest = !args.flag("defaults");
-    let mut all = chosen.iter().map(|way| Contender::stock(way, fastest)).collect::<Result<Vec<_>>>()?;
-    if let Some(text) = args.value("try") {
-        all.insert(1, tried(&known, text)?);
-    }
-    if let Some(folder) = args.value("against") {
-        let plugin = Some(plugin_folder(folder)?);
-        all.insert(1, Contender { plugin, ..Contender::new("against", named(&known, "oxib")?)? });
-    }
-    if all.len() < 2 {
-        return Err(Failure::new("one transport has nothing to be compared with"));
-    }
-    Ok(all)
-}
-
-/// By its name, or by that without capitals and spaces: "ucx-rc_v", "oxib-s".
-fn named(known: &[&'static Way], word: &str) -> Result<&'static Way> {
-    let found = known.iter().find(|way| way.name == word || short(way.name) == word.to_lowercase()).copied();
-    let names: Vec<String> = known.iter().map(|way| short(way.name)).collect();
-    found.context(format_args!("no transport is called `{word}` here; there are {}", names.join(", ")))
-}
-
-fn short(name: &str) -> String {
-    name.to_lowercase().replace(',', "").replace(' ', "-")
-}
-
-/// Settings of oxib, or of the transport that stands in front of them: "openib: btl_openib_use_eager_rdma=0".
-fn tried(known: &[&'static Way], text: &str) -> Result<Contender> {
-    let (name, text) = match text.split_once(": ") {
-        Some((name, rest)) => (name, rest),
-        None => ("oxib", text),
-    };
-    let settings = Settings::parse(text)?;
-    Ok(Contender { settings, ..Contender::new("tried", named(known, name)?)? })
-}
-
-fn plugin_folder(text: &str) -> Result<PathBuf> {
-    let folder = std::path::absolute(text).context(format_args!("--against {text}"))?;
-    let plugin = folder.join("mca_btl_oxib.so");
-    plugin.is_file().then_some(folder).context(format_args!("--against: there is no {}", plugin.display()))
 }
 
 #[cfg(test)]
@@ -262,32 +155,5 @@ mod tests {
         assert_eq!(sizes, ["size:8", "size:4096"]);
         assert_eq!(rows(&parsed("--windows")).unwrap().len(), WINDOWS.len());
         assert_eq!(rows(&parsed("--windows --sizes 8")).unwrap().len(), WINDOWS.len() + 1);
-    }
-
-    #[test]
-    fn a_transport_goes_by_its_name_in_tables_or_by_a_short_one() {
-        let known: Vec<&'static Way> = ways::of(&OpenMpi::in_path()).collect();
-        for (word, name) in
-            [("UCX sm", "UCX sm"), ("ucx-sm", "UCX sm"), ("oxib-s", "oxib, S"), ("tcp", "tcp")]
-        {
-            assert_eq!(named(&known, word).unwrap().name, name);
-        }
-        assert!(named(&known, "tpc").unwrap_err().0.contains("ucx-sm"));
-    }
-
-    #[test]
-    fn settings_are_pairs_and_those_in_capitals_are_variables() {
-        let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
-        let settings = Settings::parse("c=P,1:S,2 UCX_TLS=sm").unwrap();
-        assert_eq!(settings, Settings { parameters: pair("c", "P,1:S,2"), variables: pair("UCX_TLS", "sm") });
-        assert!(Settings::parse("a").is_err());
-    }
-
-    #[test]
-    fn what_is_tried_belongs_to_oxib_unless_another_transport_stands_in_front() {
-        let known: Vec<&'static Way> = ways::of(&OpenMpi::in_path()).collect();
-        assert_eq!(tried(&known, "a=P,1:S,2").unwrap().way.name, "oxib");
-        assert_eq!(tried(&known, "ucx-sm: UCX_TLS=posix").unwrap().way.name, "UCX sm");
-        assert!(tried(&known, "nothing: a=b").is_err());
     }
 }

@@ -2,10 +2,13 @@
 //! dashed. Both axes are logarithmic; 0 bytes stand where half a byte would.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use super::aims::{Aim, bound};
 use super::samples::{Samples, Spread};
+use e2e::failure::Context;
 use e2e::measured::Kind;
+use e2e::{Result, tell};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 480.0;
@@ -45,8 +48,19 @@ struct Line<'a> {
     points: Vec<(u64, Spread, Option<f64>)>,
 }
 
-/// The picture; `None` when there is nothing to draw a line through.
-pub fn svg(samples: &Samples, aims: &[Aim], about: &str) -> Option<String> {
+/// Writes the picture.
+///
+/// # Errors
+/// There is nothing to draw a line through, or the file cannot be written.
+pub fn draw(path: &Path, samples: &Samples, aims: &[Aim], about: &str) -> Result<()> {
+    let text = svg(samples, aims, about).context("there is nothing to draw a line through")?;
+    std::fs::write(path, text).context(format_args!("cannot write {}", path.display()))?;
+    tell!("wrote {}", path.display());
+    Ok(())
+}
+
+/// `None` when there is nothing to draw a line through.
+fn svg(samples: &Samples, aims: &[Aim], about: &str) -> Option<String> {
     let lines = lines(samples, aims);
     let (across, up) = (sizes(&lines)?, ratios(&lines)?);
     let mut text = head(samples.columns.first()?, about);

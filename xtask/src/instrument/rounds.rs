@@ -5,7 +5,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::plan::{Contender, Plan};
+use super::contenders::Contender;
+use super::plan::Plan;
 use super::samples::Samples;
 use crate::report::Progress;
 use crate::workspace::Workspace;
@@ -71,10 +72,7 @@ impl Bench<'_> {
             for column in (0..columns).map(|turn| (turn + round) % columns) {
                 let Some(session) = &mut sessions[column] else { continue };
                 match session.measure(*what, self.plan.milliseconds) {
-                    Ok(measured) => {
-                        let us = if self.plan.least { measured.least_us } else { measured.median_us };
-                        outcome.samples.set(row, column, us);
-                    }
+                    Ok(measured) => outcome.samples.set(row, column, self.plan.batches.of(measured)),
                     Err(why) => self.lost(column, sessions[column].take(), why, outcome)?,
                 }
             }

@@ -1,20 +1,36 @@
 //! What a run says, on one screen: times, ratios, rates, aims.
 
-use super::aims::{Aim, Verdict, bound};
+use super::aims::{Aim, Verdict, bound, verdicts};
 use super::samples::{Samples, Spread};
 use crate::report::{figure, table};
 use e2e::measured::{Kind, Measurement};
+use e2e::say;
 
 const NONE: &str = "-";
 
+/// All tables.
+pub fn show(samples: &Samples, aims: &[Aim]) {
+    let (rounds, first) = (samples.rounds, samples.columns.first().map_or("", String::as_str));
+    let titled = |title: String, table: Option<String>| {
+        table.into_iter().for_each(|table| say!("{title}\n{table}\n"));
+    };
+    titled(format!("half round trip in us, median of {rounds} rounds"), times(samples));
+    titled("windows of up to 64: 10^6 messages/s of 8 B, MB/s of larger ones".to_owned(), rates(samples));
+    titled(
+        format!("time of a message, {first} / other: median of {rounds} pairs (quartiles), * misses its aim"),
+        ratios(samples, aims),
+    );
+    titled("aims".to_owned(), judged(&verdicts(aims, samples)));
+}
+
 /// Half round trips in microseconds: a row a size, a column a transport.
-pub fn times(samples: &Samples) -> Option<String> {
+fn times(samples: &Samples) -> Option<String> {
     let cell = |row, column| samples.time(row, column).map(|time| figure(time.median));
     of_kind(samples, |what| what.kind == Kind::HalfRoundTrip, 0, &cell)
 }
 
 /// Messages in windows: millions a second, and 10^6 bytes a second where they are larger.
-pub fn rates(samples: &Samples) -> Option<String> {
+fn rates(samples: &Samples) -> Option<String> {
     let cell = |row: usize, column| {
         let what: &Measurement = samples.rows.get(row)?;
         let scale = if small(what) { 1.0 } else { what.bytes as f64 };
@@ -24,7 +40,7 @@ pub fn rates(samples: &Samples) -> Option<String> {
 }
 
 /// The first transport's time by the others': "1.31 (1.25-1.40)", with a star where it misses the bound.
-pub fn ratios(samples: &Samples, aims: &[Aim]) -> Option<String> {
+fn ratios(samples: &Samples, aims: &[Aim]) -> Option<String> {
     let cell = |row: usize, column: usize| {
         let (what, beside) = (samples.rows.get(row)?, samples.columns.get(column)?);
         let Spread { low, median, high } = samples.ratio(row, column)?;
@@ -54,13 +70,11 @@ fn of_kind(
     (lines.len() > 1).then(|| table(&lines).trim_end().to_owned())
 }
 
-/// "4096", "8 one way, 10^6/s".
+/// "4096", "8 B one way".
 fn label(what: &Measurement) -> String {
     let Measurement { kind, bytes } = what;
     match kind {
         Kind::HalfRoundTrip => bytes.to_string(),
-        Kind::OneWay if small(what) => format!("{bytes} B one way"),
-        Kind::BothWays if small(what) => format!("{bytes} B both ways"),
         Kind::OneWay => format!("{bytes} B one way"),
         Kind::BothWays => format!("{bytes} B both ways"),
     }
@@ -72,7 +86,7 @@ fn small(what: &Measurement) -> bool {
 }
 
 /// A row an aim.
-pub fn aims(verdicts: &[Verdict]) -> Option<String> {
+fn judged(verdicts: &[Verdict]) -> Option<String> {
     let head = ["beside", "oxib's", "aim", "worst", "at bytes", ""].map(str::to_owned).to_vec();
     let line = |v: &Verdict| {
         let met =
@@ -82,4 +96,46 @@ pub fn aims(verdicts: &[Verdict]) -> Option<String> {
     };
     let lines: Vec<Vec<String>> = std::iter::once(head).chain(verdicts.iter().map(line)).collect();
     (!verdicts.is_empty()).then(|| table(&lines).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::aims::HERE;
+    use super::super::samples::tests::samples;
+    use super::*;
+
+    #[test]
+    fn ratios_that_miss_their_aim_have_a_star() {
+        let all = samples(
+            &["oxib", "openib", "tcp"],
+            &[(8, &[&[1.0], &[2.0], &[0.5]]), (64, &[&[1.0], &[1.0], &[2.0]])],
+        );
+        let text = ratios(&all, HERE).unwrap();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(lines[1], "8  0.50 (0.50-0.50)   2.00 (2.00-2.00)", "tcp has no aim");
+        assert!(lines[2].starts_with("64  1.00 (1.00-1.00)*"), "{text}");
+        assert_eq!(rates(&all), None, "nothing was measured in windows");
+    }
+
+    #[test]
+    fn small_messages_are_counted_and_large_ones_weighed() {
+        let what = |bytes| Measurement { kind: Kind::OneWay, bytes };
+        let mut all = Samples::new(vec!["oxib".to_owned()], vec![what(8), what(1 << 20)]);
+        all.begin_round();
+        all.set(0, 0, 0.25);
+        all.set(1, 0, 512.0);
+        let text = rates(&all).unwrap();
+        let cells: Vec<&str> =
+            text.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect();
+        assert_eq!(cells, ["4.000", "2048"]);
+        assert_eq!(times(&all), None);
+    }
+
+    #[test]
+    fn an_aim_is_met_or_says_where_not() {
+        let all = samples(&["oxib", "UCX sm"], &[(8, &[&[1.0], &[2.0]]), (64, &[&[3.0], &[1.0]])]);
+        let text = judged(&verdicts(HERE, &all)).unwrap();
+        assert!(text.contains("at most 2.00") && text.contains("not met at 1 of 2"), "{text}");
+        assert_eq!(judged(&[]), None);
+    }
 }
