@@ -88,9 +88,24 @@ static void *memory(size_t length) {
     return p;
 }
 
+/* MPI_Init, or MPI_Init_thread with the level that the environment names. */
+static void initialize(int *argc, char ***argv) {
+    static const char *const names[] = {"single", "funneled", "serialized", "multiple"};
+    static const int levels[] = {MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE};
+    const char *wanted = getenv("TEST_THREAD_LEVEL");
+    int level = 0, provided;
+    if (wanted == NULL) {
+        MPI_Init(argc, argv);
+        return;
+    }
+    while (level < 3 && strcmp(wanted, names[level]) != 0) level++;
+    MPI_Init_thread(argc, argv, levels[level], &provided);
+    REQUIRE(strcmp(wanted, names[level]) == 0 && provided >= levels[level], "thread level %s is not provided", wanted);
+}
+
 /* MPI_Init, the two numbers every program wants, and the rank for messages. */
 static void start(int *argc, char ***argv, int *rank, int *size) {
-    MPI_Init(argc, argv);
+    initialize(argc, argv);
     MPI_Comm_rank(MPI_COMM_WORLD, rank);
     MPI_Comm_size(MPI_COMM_WORLD, size);
     check_rank = *rank;

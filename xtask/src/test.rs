@@ -1,6 +1,6 @@
 //! `cargo xtask test`: unit and property tests by cargo ([`cargo_test`]), then the end-to-end cases, then one line that counts both.
 
-use std::sync::atomic::AtomicU16;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::args::{Args, Options};
@@ -138,7 +138,7 @@ fn setting(workspace: &Workspace, args: &Args, mpi: OpenMpi) -> Result<Setting> 
         target: workspace.target.clone(),
         sources: workspace.root.join("tests"),
         all: args.flag("all"),
-        drawn: AtomicU16::new(0),
+        drawn: Mutex::new(None),
     })
 }
 

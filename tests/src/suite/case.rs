@@ -1,13 +1,14 @@
 //! One end-to-end test: a sentence about behaviour, and a function that holds it to be true or says what happened instead.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::layouts::Layout;
 use crate::machine::SegmentFolder;
 use crate::mpirun::{Job, Transport};
 use crate::process::{Finished, Limits};
 use crate::programs::Programs;
+use crate::suite::drawn::Drawn;
 use crate::{Failure, OpenMpi, Result};
 
 /// What all cases share.
@@ -31,14 +32,19 @@ pub struct Setting {
     pub sources: PathBuf,
     /// The full matrix, not the quick selection.
     pub all: bool,
-    /// Of a soak: `max_unsig_wrs` of the case at hand, for programs that bring no value of their own; 0: the default.
-    pub drawn: AtomicU16,
+    /// Of a soak: what the case at hand runs with, if it [takes](Case::takes_drawn) that.
+    pub drawn: Mutex<Option<Drawn>>,
 }
 
 impl Setting {
-    /// The `max_unsig_wrs` that a soak has drawn.
-    pub fn drawn(&self) -> Option<u16> {
-        Some(self.drawn.load(Ordering::Relaxed)).filter(|value| *value != 0)
+    /// What a soak has drawn for the case at hand.
+    pub fn drawn(&self) -> Option<Drawn> {
+        *self.drawn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the next case run with this.
+    pub fn draw(&self, drawn: Option<Drawn>) {
+        *self.drawn.lock().unwrap_or_else(PoisonError::into_inner) = drawn;
     }
 
     /// A job of one of our programs over the transport under test.
@@ -78,6 +84,8 @@ type Body = Box<dyn Fn(&Setting) -> Result<Verdict>>;
 pub struct Case {
     /// What holds: "a receiver that starts late gets everything in order (3 ranks, layout default)".
     pub name: String,
+    /// It runs with what a soak draws.
+    pub takes_drawn: bool,
     body: Body,
 }
 
@@ -95,17 +103,24 @@ impl Case {
 
     /// As [`new`](Self::new), for a body that may find out that it cannot be run here.
     pub fn skippable(name: impl Into<String>, body: impl Fn(&Setting) -> Result<Verdict> + 'static) -> Self {
-        Case { name: name.into(), body: Box::new(body) }
+        Case { name: name.into(), takes_drawn: false, body: Box::new(body) }
+    }
+
+    /// The same, with a body that looks at [`Setting::drawn`].
+    #[must_use]
+    pub fn drawing(self) -> Self {
+        Case { takes_drawn: true, ..self }
     }
 
     /// The same, skipped where `missing` names a reason: "libfabric is older than 1.17".
     #[must_use]
     pub fn unless(self, missing: impl Fn(&Setting) -> Option<String> + 'static) -> Self {
         let body = self.body;
-        Case::skippable(self.name, move |setting| match missing(setting) {
+        let skippable: Body = Box::new(move |setting| match missing(setting) {
             Some(reason) => Ok(Verdict::Skipped(reason)),
             None => body(setting),
-        })
+        });
+        Case { body: skippable, ..self }
     }
 
     /// The same under another name, which begins with this.

@@ -2,6 +2,7 @@
 //!
 //!     case        a sentence and a function; a setting: plugin, programs, transport, layouts
 //!     runner      runs cases one after another, looks for what they leave in /dev/shm, counts
+//!     drawn       what a soak draws for our MPI programs: thread level, ranks, how many sends go unsignalled
 //!     own         our MPI programs x layouts x ranks
 //!     manners     start-up: parameters, bad input, jobs that never asked for oxib, ranks that die
 //!     points      ranks that are killed at named points of their connections' lives
@@ -43,6 +44,7 @@ pub mod case;
 pub mod commands;
 pub mod connect;
 pub mod devices;
+pub mod drawn;
 pub mod endings;
 pub mod fabric;
 pub mod functions;

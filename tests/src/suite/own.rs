@@ -2,6 +2,7 @@
 //!
 //! Quick: the default layout with 2, 3 and 4 ranks, every other one with 2 and 4; some once more with other values of parameters that
 //! they are sensitive to. All: everything three times over with different values, since what depends on timing shows itself at times only.
+//! A soak draws ranks from 2 to 8, a thread level and `max_unsig_wrs` for each run ([`Drawn`]).
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use crate::Result;
 use crate::layouts::{DEFAULT, Layout};
 use crate::process::Limits;
 use crate::suite::case::passes_within;
+use crate::suite::drawn::{Drawn, Level};
 use crate::suite::{Case, Setting};
 
 /// A program, what it shows, and how it is run.
@@ -21,6 +23,19 @@ struct Program {
 
 const fn program(name: &'static str, shows: &'static str) -> Program {
     Program { name, shows, most_ranks: 4, one_sided: false }
+}
+
+impl Program {
+    /// As many as were drawn, if it is for any number.
+    fn ranks(&self, drawn: Drawn, otherwise: usize) -> usize {
+        if self.most_ranks > 2 { drawn.ranks } else { otherwise }
+    }
+
+    /// The level that was drawn; osc/pt2pt has no MPI_THREAD_MULTIPLE.
+    fn level(&self, drawn: Drawn, setting: &Setting) -> Level {
+        let is_limited = self.one_sided && setting.mpi.one_sided() == "pt2pt";
+        if is_limited { drawn.level.min(Level::Serialized) } else { drawn.level }
+    }
 }
 
 const PROGRAMS: [Program; 20] = [
@@ -128,7 +143,7 @@ pub fn by_manager(setting: &Setting, manager: &'static str) -> Vec<Case> {
         let name = format!("by {manager}: {} ({}, {ranks} ranks)", program.shows, program.name);
         Case::new(name, move |setting| {
             let parameters = [("btl_oxib_cpc_include".to_owned(), manager.to_owned())];
-            run(setting, program, ranks, &[&layout.parameters()[..], &parameters].concat())
+            run(setting, program, ranks, &[&layout.parameters()[..], &parameters].concat(), None)
         })
     });
     cases.collect()
@@ -148,18 +163,27 @@ fn case(layout: &Layout, ranks: usize, program: &'static Program, value: Option<
     let mut parameters = layout.parameters();
     parameters.extend(value.map(|(parameter, value)| (format!("btl_oxib_{parameter}"), value.to_owned())));
     let is_free = value.is_none();
-    Case::new(name, move |setting| {
+    let case = Case::new(name, move |setting| {
         let drawn = setting.drawn().filter(|_| is_free);
-        let drawn = drawn.map(|value| ("btl_oxib_max_unsig_wrs".to_owned(), value.to_string()));
-        let parameters: Vec<_> = parameters.iter().cloned().chain(drawn).collect();
-        run(setting, program, ranks, &parameters)
-    })
+        run(setting, program, drawn.map_or(ranks, |drawn| program.ranks(drawn, ranks)), &parameters, drawn)
+    });
+    if is_free { case.drawing() } else { case }
 }
 
-fn run(setting: &Setting, program: &Program, ranks: usize, parameters: &[(String, String)]) -> Result<()> {
+fn run(
+    setting: &Setting,
+    program: &Program,
+    ranks: usize,
+    parameters: &[(String, String)],
+    drawn: Option<Drawn>,
+) -> Result<()> {
     let mut job = setting.job(ranks, program.name)?.parameters(parameters);
     if program.one_sided {
         job = job.parameter("osc", setting.mpi.one_sided());
+    }
+    if let Some(drawn) = drawn {
+        job = job.parameter("btl_oxib_max_unsig_wrs", &drawn.unsignalled.to_string());
+        job = job.variable("TEST_THREAD_LEVEL", program.level(drawn, setting).name());
     }
     passes_within(&job, program.name, LIMITS).map(drop)
 }

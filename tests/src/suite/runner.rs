@@ -2,15 +2,15 @@
 //!
 //! After every case, whatever it found, nothing of it may be left: processes are looked for by [`crate::process`], segments here.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::seq::{IndexedRandom, SliceRandom};
+use rand::seq::SliceRandom;
 
 use crate::machine::Litter;
 use crate::output::{self, SignOfLife};
+use crate::suite::drawn::Drawn;
 use crate::suite::{Case, Setting, Verdict};
 use crate::{Failure, Result, say};
 
@@ -59,11 +59,8 @@ pub fn run(setting: &Setting, cases: &[Case], filters: &[String]) -> Tally {
     tally
 }
 
-/// What `max_unsig_wrs` is drawn among in a soak: few sends go unsignalled, the default, many.
-const UNSIGNALLED: [u16; 3] = [1, 16, 64];
-
-/// Runs them again and again until `time` is over, each round in another order and each of our programs with a `max_unsig_wrs` that
-/// come from `seed`: what fails once in hundreds of runs, or only after a certain other case, shows here. The first failure is told
+/// Runs them again and again until `time` is over, each round in another order and each of our programs with a thread level, ranks and a
+/// `max_unsig_wrs` ([`Drawn`]) that come from `seed`: what fails once in hundreds of runs, or only after a certain other case, shows here. The first failure is told
 /// again at the end, in full and with the seed.
 pub fn soak(setting: &Setting, cases: &[Case], filters: &[String], time: Duration, seed: u64) -> Tally {
     let mut chosen = choose(cases, filters);
@@ -78,13 +75,16 @@ pub fn soak(setting: &Setting, cases: &[Case], filters: &[String], time: Duratio
             if Instant::now() >= end || output::closed() {
                 break;
             }
-            setting.drawn.store(UNSIGNALLED.choose(&mut order).copied().unwrap_or(0), Ordering::Relaxed);
+            let drawn = Drawn::from(&mut order);
+            setting.draw(Some(drawn).filter(|_| case.takes_drawn));
             let failure = one(setting, case, (number + 1, chosen.len()), &mut tally);
-            let place = || format!("case {} of round {round} with --seed {seed}: {}", number + 1, case.name);
+            let place = || {
+                format!("case {} of round {round} with --seed {seed}: {}", number + 1, title(setting, case))
+            };
             first = first.or_else(|| failure.map(|text| (place(), text)));
         }
     }
-    setting.drawn.store(0, Ordering::Relaxed);
+    setting.draw(None);
     if let Some((place, text)) = first {
         say!("\nthe first failure, {place}\n{}", crate::mpirun::indent(&text));
     }
@@ -98,10 +98,11 @@ fn choose<'a>(cases: &'a [Case], filters: &[String]) -> Vec<&'a Case> {
 /// Runs one and counts it; what went wrong.
 fn one(setting: &Setting, case: &Case, (number, of): (usize, usize), tally: &mut Tally) -> Option<String> {
     let began = Instant::now();
-    let sign = SignOfLife::of(format!("[{number:>3}/{of}] {}", case.name));
+    let title = title(setting, case);
+    let sign = SignOfLife::of(format!("[{number:>3}/{of}] {title}"));
     let outcome = watched(setting, case);
     drop(sign);
-    say(number, of, began.elapsed(), &case.name, &outcome);
+    say(number, of, began.elapsed(), &title, &outcome);
     match outcome {
         Ok(Verdict::Held) => tally.passed += 1,
         Ok(Verdict::Skipped(reason)) => tally.skipped.push((case.name.clone(), reason)),
@@ -111,6 +112,11 @@ fn one(setting: &Setting, case: &Case, (number, of): (usize, usize), tally: &mut
         }
     }
     None
+}
+
+/// Its name, with what has been drawn for it.
+fn title(setting: &Setting, case: &Case) -> String {
+    setting.drawn().map_or_else(|| case.name.clone(), |drawn| format!("{} [{drawn}]", case.name))
 }
 
 /// True when a filter is part of the name, or there is none.
@@ -152,7 +158,7 @@ mod tests {
     use crate::programs::Programs;
     use std::cell::RefCell;
     use std::rc::Rc;
-    use std::sync::atomic::AtomicU16;
+    use std::sync::Mutex;
 
     fn setting() -> Setting {
         let scratch = std::env::temp_dir().join(format!("oxib-runner-test-{}", std::process::id()));
@@ -166,7 +172,7 @@ mod tests {
             target: scratch.clone(),
             sources: scratch,
             all: false,
-            drawn: AtomicU16::new(0),
+            drawn: Mutex::new(None),
         }
     }
 
@@ -196,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soak_draws_by_its_seed_how_many_sends_go_unsignalled() {
+    fn a_soak_draws_by_its_seed_for_the_cases_that_take_it() {
         let drawn_by = |seed| {
             let seen = Rc::new(RefCell::new(Vec::new()));
             let of_case = seen.clone();
@@ -204,14 +210,19 @@ mod tests {
                 of_case.borrow_mut().extend(setting.drawn());
                 Ok(())
             };
+            let plain = |setting: &Setting| match setting.drawn() {
+                None => Ok(()),
+                Some(drawn) => Err(Failure(drawn.to_string())),
+            };
             let setting = setting();
-            soak(&setting, &[Case::new("notes", notes)], &[], Duration::from_secs(1), seed);
-            assert_eq!(setting.drawn(), None, "what runs next draws nothing");
+            let cases = [Case::new("notes", notes).drawing(), Case::new("plain", plain)];
+            let tally = soak(&setting, &cases, &[], Duration::from_secs(1), seed);
+            assert_eq!((tally.failed, setting.drawn()), (Vec::new(), None), "what runs next draws nothing");
             seen.take()
         };
         let (one, again, other) = (drawn_by(1), drawn_by(1), drawn_by(2));
         let common = one.len().min(again.len()).min(other.len()).min(64);
-        assert!(common > 16 && UNSIGNALLED.iter().all(|value| one.contains(value)), "{one:?}");
+        assert!(common > 16, "{one:?}");
         assert_eq!(one[..common], again[..common]);
         assert_ne!(one[..common], other[..common]);
     }
