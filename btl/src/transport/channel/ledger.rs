@@ -291,6 +291,10 @@ impl Ledger {
     }
 }
 
+/// Every order of posts, completions, errors and flushes.
+#[cfg(test)]
+mod orders;
+
 #[cfg(test)]
 mod tests {
     use super::*;
