@@ -140,6 +140,17 @@ impl Rows {
         self.rows.iter().filter_map(Row::network)
     }
 
+    /// Whether a port with these rows reaches every peer that one with `others` does: it is on each of their networks. Not where a network is not
+    /// known; link-local addresses alone do not tell.
+    pub fn cover(&self, others: &Rows) -> bool {
+        let covers = |row: &Row| match (row.network(), row.kind()) {
+            (Some(network), _) => self.networks().any(|ours| ours == network),
+            (None, kind @ (Kind::LinkLocal | Kind::Ipv4LinkLocal)) => self.first_of(kind).is_some(),
+            (None, Kind::Ipv4 | Kind::Global) => false,
+        };
+        self.suits(others) && others.networks().next().is_some() && others.rows.iter().all(covers)
+    }
+
     /// The first row of a kind.
     pub fn first_of(&self, kind: Kind) -> Option<usize> {
         self.rows.iter().position(|row| row.kind() == kind)
@@ -217,6 +228,21 @@ mod tests {
         assert_eq!(meet(&["10.1.0.1"], &["10.2.0.1/24"]), Some((0, 0)), "nothing is known of one");
         assert_eq!(meet(&["10.1.0.1/24"], &["fe80::2"]), None);
         assert_eq!(meet(&["10.1.0.1/24"], &[]), None);
+    }
+
+    #[test]
+    fn rows_cover_others_if_they_are_on_all_of_their_networks() {
+        let ours = v2(&["10.1.0.1/24", "10.2.0.1/24", "fd00:1::1/64", "fe80::1"]);
+        for others in [&["10.1.0.9/24"][..], &["10.2.0.2/24", "fe80::2"], &["fd00:1::2/64", "10.1.0.2/24"]] {
+            assert!(ours.cover(&v2(others)), "{others:?}");
+        }
+        let beyond = [&["10.3.0.2/24"][..], &["10.1.0.2/24", "10.3.0.2/24"], &["10.1.0.2/16"], &["10.1.0.2"]];
+        for others in beyond.into_iter().chain([&["fe80::2"][..], &[]]) {
+            assert!(!ours.cover(&v2(others)), "{others:?}");
+        }
+        assert!(!v2(&["10.1.0.1/24"]).cover(&v2(&["10.1.0.2/24", "fe80::2"])), "no link-local row");
+        let v1 = Rows { version: Version::V1, ..ours.clone() };
+        assert!(!ours.cover(&v1) && v1.cover(&v1));
     }
 
     #[test]

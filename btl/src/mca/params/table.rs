@@ -125,8 +125,8 @@ pub static ROWS: &[Row] = &[
         0..=1,
         "0",
         4,
-        "1 uses all ports alike; 0 leaves out an InfiniBand port that is far from the process' processors (NUMA) if a nearer one is on its \
-         subnet, unless device or if_include names ports, and gives other far ports one microsecond more of latency",
+        "1 uses all ports alike; 0 leaves out a port that is far from the process' processors (NUMA) if a nearer one is on its subnet, or on \
+         all of its RoCE networks, unless device or if_include names ports, and gives other far ports one microsecond more of latency",
         ignore_locality
     ),
     Row {

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 use super::device::{Port, is_ethernet};
+use crate::protocol::roce::Rows;
 use std::path::{Path, PathBuf};
 
 /// The process' NUMA nodes, and what the kernel says of others.
@@ -30,17 +31,46 @@ pub enum Verdict {
     Near,
     /// One is nearer, and may not reach the same peers.
     Far,
-    /// One of the same subnet is nearer.
+    /// One that reaches the same peers is nearer.
     Dispensable,
 }
 
 /// What decides on a port.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Seat {
     /// In the kernel's units: 10 is the node itself.
     distance: u32,
-    /// Ports of one subnet reach the same peers. `None` where that is not known: all IPv4 GIDs look alike.
-    subnet: Option<[u8; 8]>,
+    reach: Reach,
+}
+
+/// Which peers a port reaches.
+#[derive(Clone, Debug)]
+enum Reach {
+    /// InfiniBand: those of its subnet, by the prefix of its GID.
+    Subnet([u8; 8]),
+    /// RoCE: those of the networks that its rows are on.
+    Networks(Rows),
+    /// iWARP: not known.
+    Unknown,
+}
+
+impl Reach {
+    fn of(port: &Port) -> Reach {
+        match port.gid.0.first_chunk() {
+            _ if port.context.is_iwarp() => Reach::Unknown,
+            _ if is_ethernet(&port.attr) => Reach::Networks(port.published_rows()),
+            subnet => subnet.map_or(Reach::Unknown, |subnet| Reach::Subnet(*subnet)),
+        }
+    }
+
+    /// Every peer that `other` reaches is among them.
+    fn covers(&self, other: &Reach) -> bool {
+        match (self, other) {
+            (Reach::Subnet(ours), Reach::Subnet(theirs)) => ours == theirs,
+            (Reach::Networks(ours), Reach::Networks(theirs)) => ours.cover(theirs),
+            _ => false,
+        }
+    }
 }
 
 /// The distance of a node to itself, and of a device that is at no node.
@@ -86,7 +116,7 @@ impl Topology {
     pub fn judge(&self, ports: &[Port]) -> Vec<Verdict> {
         let seat = |port: &Port| Seat {
             distance: if port.soft { LOCAL } else { self.distance(port.context.name()) },
-            subnet: port.gid.0.first_chunk().copied().filter(|_| !is_ethernet(&port.attr)),
+            reach: Reach::of(port),
         };
         judge(&ports.iter().map(seat).collect::<Vec<_>>())
     }
@@ -97,7 +127,7 @@ fn judge(seats: &[Seat]) -> Vec<Verdict> {
         let nearer = || seats.iter().filter(|other| other.distance < seat.distance);
         if nearer().next().is_none() {
             Verdict::Near
-        } else if seat.subnet.is_some() && nearer().any(|other| other.subnet == seat.subnet) {
+        } else if nearer().any(|other| other.reach.covers(&seat.reach)) {
             Verdict::Dispensable
         } else {
             Verdict::Far
@@ -126,6 +156,8 @@ fn overlap(one: (u32, u32), other: (u32, u32)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::roce::{Row, Version};
+    use std::net::Ipv4Addr;
 
     /// A folder like `/sys` of a machine with two nodes of four processors; removed at the end.
     struct Machine(PathBuf);
@@ -187,13 +219,37 @@ mod tests {
         assert_eq!(!Topology::of_process().nodes.is_empty(), has_nodes);
     }
 
+    fn on_subnet(distance: u32, subnet: u8) -> Seat {
+        Seat { distance, reach: Reach::Subnet([subnet; 8]) }
+    }
+
+    /// A RoCE port with addresses on these networks of IPv4, 10.N.0.0/24.
+    fn on_networks(distance: u32, networks: &[u8]) -> Seat {
+        let gid = |net: u8| Ipv4Addr::new(10, net, 0, distance as u8).to_ipv6_mapped().octets();
+        let rows = networks.iter().map(|net| Row { gid: gid(*net), prefix: Some(24) }).collect();
+        Seat { distance, reach: Reach::Networks(Rows { version: Version::V2, rows }) }
+    }
+
     #[test]
     fn a_far_port_is_dispensable_where_a_nearer_one_is_on_its_subnet() {
-        let seat = |distance, subnet: Option<u8>| Seat { distance, subnet: subnet.map(|byte| [byte; 8]) };
-        let (one, two) = (Some(1), Some(2));
-        let seats = [seat(10, one), seat(21, one), seat(21, two), seat(21, None), seat(10, None)];
+        let unknown = |distance| Seat { distance, reach: Reach::Unknown };
+        let seats = [on_subnet(10, 1), on_subnet(21, 1), on_subnet(21, 2), unknown(21), unknown(10)];
         let expected = [Verdict::Near, Verdict::Dispensable, Verdict::Far, Verdict::Far, Verdict::Near];
         assert_eq!(judge(&seats), expected);
-        assert_eq!(judge(&[seat(21, one), seat(21, one)]), [Verdict::Near; 2], "all are equally far");
+        assert_eq!(judge(&[on_subnet(21, 1), on_subnet(21, 1)]), [Verdict::Near; 2], "all are equally far");
+    }
+
+    #[test]
+    fn a_far_roce_port_is_dispensable_where_a_nearer_one_is_on_all_of_its_networks() {
+        let near = on_networks(10, &[1, 2]);
+        for (far, verdict) in [
+            (on_networks(21, &[2]), Verdict::Dispensable),
+            (on_networks(21, &[2, 1]), Verdict::Dispensable),
+            (on_networks(21, &[1, 3]), Verdict::Far),
+            (on_networks(21, &[]), Verdict::Far),
+            (on_subnet(21, 1), Verdict::Far),
+        ] {
+            assert_eq!(judge(&[near.clone(), far.clone()]), [Verdict::Near, verdict], "{far:?}");
+        }
     }
 }
