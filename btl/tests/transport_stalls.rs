@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::memory::Memory;
 use common::{World, config};
 use mca_btl_oxib::transport::config::Signalling;
 use mca_btl_oxib::transport::stats::Stats;
@@ -158,5 +159,18 @@ fn markers_and_growth_of_shared_queues_are_counted() {
     assert!(receiver.srq_grown > 0, "{receiver}");
     assert_eq!(receiver.cq_grown, sender.cq_grown);
     assert!(sender.cq_grown > 0, "64 entries are too few for a peer: {sender}");
+    world.close();
+}
+
+#[test]
+fn the_most_bytes_that_were_registered_stay_known() {
+    let world = World::new("registered", "P,4000,8,6,2,3", 2);
+    let high = || world.sides[0].transport.counted().registered_high;
+    let before = high();
+    let memory = Memory::new(&world.sides[0].transport, vec![0; 1 << 20]);
+    let with = high();
+    drop(memory);
+    drop(Memory::new(&world.sides[0].transport, vec![0; 1000]));
+    assert!(before > 0 && with == before + (1 << 20) && high() == with, "{before}, {with}, {}", high());
     world.close();
 }

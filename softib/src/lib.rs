@@ -66,6 +66,6 @@ pub fn segment_dir() -> String {
 
 #[doc(hidden)]
 pub use engine::bias;
-pub use engine::{check_address_space, reserve, stats};
+pub use engine::{check_address_space, registered_bytes, reserve, stats};
 pub use objects::world::Stats;
 pub use reason::{Carrier, carry_reasons, mute_reasons, take_reason};

@@ -1,16 +1,43 @@
 /* How much memory rank 0 takes: at the start, with one peer, with all. `memory MODE`: idle exchanges one small message with
  * each peer, busy a few hundred of several sizes. `cargo xtask bench --memory` makes a table of the reports. */
 #include "check.h"
+#include <dlfcn.h>
 #include <malloc.h>
 
+/* In KiB. */
 struct memory {
-    long resident; /* pages mapped, in KiB */
-    long share;    /* the same, where a shared page counts by its part */
-    long heap;     /* what malloc has given out, in KiB */
+    long resident;   /* pages mapped */
+    long share;      /* the same, where a shared page counts by its part */
+    long heap;       /* what malloc has given out */
+    long registered; /* with the device */
 };
 
+/* Bytes that oxib has registered: a performance variable. */
+static unsigned long long registered_by_oxib(void) {
+    int index, count, provided;
+    unsigned long long bytes = 0;
+    MPI_T_pvar_session session;
+    MPI_T_pvar_handle handle;
+    MPI_T_init_thread(MPI_THREAD_SINGLE, &provided);
+    if (MPI_T_pvar_get_index("btl_oxib_registered_high", MPI_T_PVAR_CLASS_HIGHWATERMARK, &index) == MPI_SUCCESS &&
+        MPI_T_pvar_session_create(&session) == MPI_SUCCESS) {
+        if (MPI_T_pvar_handle_alloc(session, index, NULL, &handle, &count) == MPI_SUCCESS) MPI_T_pvar_read(session, handle, &bytes);
+        MPI_T_pvar_session_free(&session);
+    }
+    MPI_T_finalize();
+    return bytes;
+}
+
+/* Of another library on the software device, its drop-in libibverbs tells. */
+static unsigned long long registered(void) {
+    void *verbs = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    unsigned long long (*tell)(void) = NULL;
+    if (verbs) *(void **)&tell = dlsym(verbs, "oxib_softib_registered");
+    return tell ? tell() : registered_by_oxib();
+}
+
 static struct memory look(void) {
-    struct memory now = {-1, -1, -1};
+    struct memory now = {-1, -1, -1, -1};
     char line[256];
     FILE *file = fopen("/proc/self/smaps_rollup", "r");
     REQUIRE(file != NULL, "there is no /proc/self/smaps_rollup");
@@ -21,11 +48,13 @@ static struct memory look(void) {
     fclose(file);
     struct mallinfo2 info = mallinfo2();
     now.heap = (long)((info.uordblks + info.hblkhd) / 1024);
+    now.registered = (long)(registered() / 1024);
     return now;
 }
 
 static void report(const char *when, int peers, struct memory now) {
-    printf("memory %s peers %d resident %ld share %ld heap %ld\n", when, peers, now.resident, now.share, now.heap);
+    printf("memory %s peers %d resident %ld share %ld heap %ld registered %ld\n", when, peers, now.resident, now.share, now.heap,
+           now.registered);
     fflush(stdout);
 }
 

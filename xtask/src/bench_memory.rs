@@ -3,7 +3,8 @@
 //! Jobs of 2 and of 16 ranks (`tests/mpi/memory.c`), in which rank 0 exchanges one small message with each other rank, or
 //! a few hundred of several sizes. A peer's share is the difference between one peer and all of them; that of a peer
 //! without a connection is the difference between the two jobs at their start. Resident memory counts a page that
-//! processes share in each of them, proportional memory counts it by its part.
+//! processes share in each of them, proportional memory counts it by its part. Registered bytes are the highest so far with oxib, by its
+//! counter; of openib and UCX the software device tells.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +38,7 @@ json_fields!(Figures: open_mpi, ways);
 #[derive(Debug)]
 struct Row {
     way: &'static str,
-    start: f64,
+    start: Sizes,
     unconnected: Sizes,
     idle: Sizes,
     busy: Sizes,
@@ -51,9 +52,10 @@ struct Sizes {
     resident: f64,
     proportional: f64,
     heap: f64,
+    registered: f64,
 }
 
-json_fields!(Sizes: resident, proportional, heap);
+json_fields!(Sizes: resident, proportional, heap, registered);
 
 impl Sizes {
     /// What each of `peers` peers has added since `before`.
@@ -63,6 +65,7 @@ impl Sizes {
             resident: each(self.resident, before.resident),
             proportional: each(self.proportional, before.proportional),
             heap: each(self.heap, before.heap),
+            registered: each(self.registered, before.registered),
         }
     }
 }
@@ -109,7 +112,7 @@ impl Bench {
         let grown = |report: &Report| report.last.since(report.first, MANY - FEW);
         Ok(Row {
             way: way.name,
-            start: median(few.iter().map(|report| report.start.resident)),
+            start: medians(few.iter().map(|report| report.start)),
             unconnected: medians(starts),
             idle: medians(idle.iter().map(grown)),
             busy: medians(busy.iter().map(grown)),
@@ -125,14 +128,18 @@ impl Bench {
     }
 }
 
-/// Lines like `memory start peers 0 resident 14000 share 5000 heap 2000`, three of them.
+/// Lines like `memory start peers 0 resident 14000 share 5000 heap 2000 registered 300`, three of them.
 fn parse(output: &str) -> Option<Report> {
     let at = |when: &str| {
         let line = output.lines().find_map(|line| line.strip_prefix(&format!("memory {when} ")))?;
         let words: Vec<&str> = line.split_whitespace().collect();
-        let ["peers", _, "resident", resident, "share", share, "heap", heap] = words[..] else { return None };
+        let ["peers", _, "resident", resident, "share", share, "heap", heap, "registered", registered] =
+            words[..]
+        else {
+            return None;
+        };
         let (resident, proportional) = (resident.parse().ok()?, share.parse().ok()?);
-        Some(Sizes { resident, proportional, heap: heap.parse().ok()? })
+        Some(Sizes { resident, proportional, heap: heap.parse().ok()?, registered: registered.parse().ok()? })
     };
     Some(Report { start: at("start")?, first: at("first")?, last: at("last").or_else(|| at("first"))? })
 }
@@ -143,18 +150,25 @@ fn medians(sizes: impl Iterator<Item = Sizes>) -> Sizes {
         resident: median(all.iter().map(|sizes| sizes.resident)),
         proportional: median(all.iter().map(|sizes| sizes.proportional)),
         heap: median(all.iter().map(|sizes| sizes.heap)),
+        registered: median(all.iter().map(|sizes| sizes.registered)),
     }
 }
 
 fn show(mpi: &OpenMpi, rows: &[Row]) {
-    let header = ["", "start", "unconnected", "idle peer", "", "", "busy peer", "", ""];
-    let units =
-        ["", "MiB", "KiB a peer", "resident", "proportional", "heap", "resident", "proportional", "heap"];
-    let mut lines: Vec<Vec<String>> = [header, units].map(|row| row.map(str::to_owned).to_vec()).to_vec();
+    let of_peer = |when: &'static str| [when, "", "", ""];
+    let (sizes, one) =
+        (["resident", "proportional", "heap", "registered"], ["resident", "heap", "registered"]);
+    let header =
+        [&["", "start", "", "unconnected", "", ""][..], &of_peer("idle peer"), &of_peer("busy peer")]
+            .concat();
+    let units = [&["KiB (start: MiB)", "resident", "registered"][..], &one, &sizes, &sizes].concat();
+    let mut lines: Vec<Vec<String>> =
+        [header, units].map(|row| row.into_iter().map(str::to_owned).collect()).to_vec();
     lines.extend(rows.iter().map(|row| {
-        let peer = |sizes: Sizes| [sizes.resident, sizes.proportional, sizes.heap];
-        let figures = [row.start / 1024.0, row.unconnected.resident].into_iter();
-        let figures = figures.chain(peer(row.idle)).chain(peer(row.busy)).map(figure);
+        let peer = |sizes: Sizes| [sizes.resident, sizes.proportional, sizes.heap, sizes.registered];
+        let Sizes { resident, heap, registered, .. } = row.unconnected;
+        let start = [row.start.resident / 1024.0, row.start.registered / 1024.0, resident, heap, registered];
+        let figures = start.into_iter().chain(peer(row.idle)).chain(peer(row.busy)).map(figure);
         [row.way.to_owned()].into_iter().chain(figures).collect()
     }));
     say!("{}", table(&lines).trim_end());
@@ -167,14 +181,15 @@ mod tests {
 
     #[test]
     fn the_programs_report_is_read() {
-        let output = "x\nmemory start peers 0 resident 100 share 50 heap 20\n\
-                      memory first peers 1 resident 120 share 60 heap 22\n";
-        let sizes = |resident, proportional, heap| Sizes { resident, proportional, heap };
-        let (start, first) = (sizes(100.0, 50.0, 20.0), sizes(120.0, 60.0, 22.0));
+        let output = "x\nmemory start peers 0 resident 100 share 50 heap 20 registered 5\n\
+                      memory first peers 1 resident 120 share 60 heap 22 registered 6\n";
+        let sizes =
+            |resident, proportional, heap, registered| Sizes { resident, proportional, heap, registered };
+        let (start, first) = (sizes(100.0, 50.0, 20.0, 5.0), sizes(120.0, 60.0, 22.0, 6.0));
         assert_eq!(parse(output), Some(Report { start, first, last: first }), "a job of two ranks");
-        let last = "memory last peers 15 resident 400 share 200 heap 50\n";
+        let last = "memory last peers 15 resident 400 share 200 heap 50 registered 34\n";
         let report = parse(&format!("{output}{last}"));
-        assert_eq!(report.map(|r| r.last.since(r.first, 14)), Some(sizes(20.0, 10.0, 2.0)));
+        assert_eq!(report.map(|r| r.last.since(r.first, 14)), Some(sizes(20.0, 10.0, 2.0, 2.0)));
         assert_eq!(parse("memory start peers 0 resident 100\n"), None);
     }
 }

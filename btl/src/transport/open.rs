@@ -60,6 +60,7 @@ impl<C> Transport<C> {
         (stats.recv_chains, stats.recv_chained) = (lists, requests);
         (stats.send_chains, stats.send_chained) = (self.tx.chains.lists, self.tx.chains.requests);
         stats.cq_grown = u64::from(self.port.recv_room.grown()) + u64::from(self.port.send_room.grown());
+        stats.registered_high = self.port.pd.context().most_registered();
         stats.note_credits(self.endpoints.fewest_credits());
         for Traffic { sent, received } in self.traffic().into_values() {
             stats.bytes_sent += sent;

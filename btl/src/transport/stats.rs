@@ -191,6 +191,8 @@ counters! {
     device_events: Sum,
     /// Times that the device told of the port being down.
     port_errors: Sum,
+    /// Most bytes that were registered with the device at a time, over one port: our buffers and user memory.
+    registered_high: Highest,
     /// Registrations of user memory that were found in the cache.
     reg_hits: Sum,
     /// Registrations that were made anew.

@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The library's array of devices; freed when the last device of it is gone.
 #[derive(Debug)]
@@ -98,7 +98,13 @@ impl Device {
         // SAFETY: a device of the list, which is alive.
         let raw = unsafe { (driver.0.table.open_device)(self.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_open_device", &self.name))?;
-        let context = Context { driver, raw, name: self.name.clone(), registrations: AtomicU32::new(0) };
+        let context = Context {
+            driver,
+            raw,
+            name: self.name.clone(),
+            registrations: AtomicU32::new(0),
+            registered: Registered::default(),
+        };
         context.async_nonblocking()?;
         Ok(Arc::new(context))
     }
@@ -112,11 +118,30 @@ pub struct Context {
     name: String,
     /// Registrations that exist through it.
     pub(crate) registrations: AtomicU32,
+    pub(crate) registered: Registered,
+}
+
+/// Bytes of the registrations that exist through a context.
+#[derive(Debug, Default)]
+pub(crate) struct Registered {
+    now: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Registered {
+    pub(crate) fn add(&self, len: usize) {
+        let now = self.now.fetch_add(len as u64, Ordering::Relaxed) + len as u64;
+        self.most.fetch_max(now, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self, len: usize) {
+        self.now.fetch_sub(len as u64, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: verbs are thread safe (ibv_open_device(3) and the libibverbs documentation: any thread, any object).
 unsafe impl Send for Context {}
-// SAFETY: the fields never change but for the atomic `registrations`, and threads may call verbs of
+// SAFETY: the fields never change but for the atomics that count registrations, and threads may call verbs of
 // one context at the same time.
 unsafe impl Sync for Context {}
 
@@ -210,6 +235,11 @@ impl Context {
     /// The device's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The most bytes that have been registered at a time.
+    pub fn most_registered(&self) -> u64 {
+        self.registered.most.load(Ordering::Relaxed)
     }
 
     /// The library it came from.

@@ -71,6 +71,7 @@ impl Drop for Pd {
 pub struct Mr {
     pd: Arc<Pd>,
     raw: NonNull<sys::ibv_mr>,
+    len: usize,
     lkey: LKey,
     rkey: RKey,
 }
@@ -96,9 +97,10 @@ impl Mr {
         let raw = unsafe { (pd.context.table().reg_mr)(pd.raw(), addr.cast(), len, bits) };
         let raw = NonNull::new(raw).ok_or_else(|| refused(pd, len))?;
         pd.context.registrations.fetch_add(1, Ordering::Relaxed);
+        pd.context.registered.add(len);
         // SAFETY: a live registration.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
-        Ok(Mr { pd: pd.clone(), raw, lkey: LKey(lkey), rkey: RKey(rkey) })
+        Ok(Mr { pd: pd.clone(), raw, len, lkey: LKey(lkey), rkey: RKey(rkey) })
     }
 
     /// Key for our own work requests.
@@ -118,6 +120,7 @@ impl Drop for Mr {
         let code = unsafe { (self.pd.context.table().dereg_mr)(self.raw.as_ptr()) };
         leaked("ibv_dereg_mr", code, &self.lkey);
         self.pd.context.registrations.fetch_sub(1, Ordering::Relaxed);
+        self.pd.context.registered.remove(self.len);
     }
 }
 

@@ -22,7 +22,7 @@
 //! | `rate`    | rates to multiples and megabits, and back                                              |
 //! | `query`   | ports, GID and P_Key tables in the shapes that libibverbs has beyond the driver table  |
 //! | `device`  | closing, whatever is left behind                                                      |
-//! | `memory`  | fork                                                                                  |
+//! | `memory`  | fork; how much is registered                                                          |
 //! | `address` | the way back to the sender of a datagram                                               |
 //! | `paths`   | a path that only a preloaded library can answer for                                    |
 //! | `preload` | the same beside a real rdma-core, whose devices stay: `libsoftib-preload.so`            |

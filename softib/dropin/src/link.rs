@@ -26,6 +26,9 @@ use std::path::Path;
 /// Node of the marker by which a driver knows this library.
 const MARKER_NODE: &str = "OXIB_1.0";
 
+/// A function beside it (`memory::registered`).
+const REGISTERED: &str = "oxib_softib_registered";
+
 /// What every library is linked with, as `NAME.s` and `NAME.map`, and the files below `sys`, into `folder`.
 ///
 /// # Errors
@@ -111,7 +114,8 @@ pub fn preload_script() -> String {
 fn script(exports: &[Export]) -> String {
     let nodes = find_nodes(exports.iter().map(|export| export.node));
     let marker = SOFTIB_MARKER.to_string_lossy();
-    let mut text = format!("{MARKER_NODE} {{ global: {marker}; {TARGETS_SYMBOL}; local: *; }};\n");
+    let mut text =
+        format!("{MARKER_NODE} {{ global: {marker}; {REGISTERED}; {TARGETS_SYMBOL}; local: *; }};\n");
     let mut parent = "";
     for node in nodes {
         let public = node.starts_with("IBVERBS_1.");

@@ -63,6 +63,11 @@ pub fn stats() -> Stats {
     current().map(|engine| engine.enter().w.stats).unwrap_or_default()
 }
 
+/// Bytes that this process has registered; zero while no context is open.
+pub fn registered_bytes() -> u64 {
+    current().map(|engine| engine.enter().w.mrs.bytes()).unwrap_or_default()
+}
+
 /// Takes the space that so many processes need to send to this one, where the folder of the segments has not plenty for all of
 /// them: what is taken now cannot be missing later. ENODEV: the device is not open; ENOMEM, with a reason: there is too little.
 pub fn reserve(peers: usize) -> Result<(), Errno> {

@@ -82,6 +82,11 @@ impl Mrs {
         Mrs { entries, special: HashMap::new(), withdrawn: 0, free: VecDeque::new() }
     }
 
+    /// Bytes of all regions.
+    pub fn bytes(&self) -> u64 {
+        self.entries.iter().fold(0, |all, entry| all.saturating_add(entry.region.len))
+    }
+
     /// Registers `region` (its key is chosen here) and publishes it.
     pub fn register(&mut self, segment: &Segment, region: Region) -> Result<u32, Errno> {
         let key = self.hide(segment, region)?;
