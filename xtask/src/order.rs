@@ -1,11 +1,18 @@
 //! `cargo xtask order`: writes `btl/link/order.ld`, by which the linker puts the plugin's functions in order.
 //!
 //! The kernel maps code in windows of 64 KiB around each page that is executed. In the order of the compiler a job that starts touches all of
-//! them, so that a process has all of the plugin's code in its memory. So what runs before the end of MPI_Init stands together, behind it what else runs in
-//! jobs of a few messages, then the rest.
+//! them, so that a process has all of the plugin's code in its memory. So functions stand together by when they run:
 //!
+//! ```text
+//!   opening   until the first peers have been added, when all of it is unmapped (btl/src/mca/startup.rs), and never again
+//!   again     then, and in jobs of a few messages, but not in between
+//!   waiting   from then on until the end of MPI_Init: all that a process has in its memory that has not sent anything
+//!   later     in jobs of a few messages
+//!   rest
+//! ```
 //! Which functions these are is what `valgrind --tool=callgrind` counted in such jobs over three layouts. The hashes in their names, which change
-//! with the compiler, are left out. A function that is not found, or that is not in the list, costs memory, nothing else.
+//! with the compiler, are left out where no other function has the same name. A function that is not found, or that is not in the list, costs
+//! memory, nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +36,11 @@ pub const OPTIONS: Options = Options { flags: &["no-install"], values: &[], word
 const FILE: &str = "btl/link/order.ld";
 const VALGRIND: Package =
     Package { name: "valgrind", why: "callgrind, which tells what runs", proof: "valgrind" };
-const RANKS: usize = 3;
+/// Of the job over the default layout, in which tables grow beyond their first size, and of the others.
+const MANY: usize = 16;
+const FEW: usize = 3;
+/// Option of callgrind: a file for what ran before the code was unmapped.
+const UNMAPPED: &str = "--dump-before=*startup*unmap_all*";
 const DEADLINE: Limits = Limits { deadline: Duration::from_secs(300), silence: None };
 
 /// Functions, as the symbol table names them.
@@ -41,39 +52,42 @@ pub fn command(args: Args) -> Result<()> {
     packages::ensure(&[&packages::MPI[..], &[VALGRIND]].concat(), !args.flag("no-install"))?;
     let plugin = build::build(&workspace, false)?;
     let aliases = Aliases::read(&plugin)?;
-    let (start, all) = counted(&workspace)?;
-    let (start, all) = (aliases.patterns(&start), aliases.patterns(&all));
-    let later: Names = all.difference(&start).cloned().collect();
+    let groups = Groups::of(counted(&workspace)?.map(|functions| aliases.patterns(&functions)));
     let path = workspace.root.join(FILE);
-    std::fs::write(&path, script(&start, &later)).context(format_args!("cannot write {}", path.display()))?;
-    say!("{}: {} functions of the start, {} further ones", path.display(), start.len(), later.len());
+    std::fs::write(&path, groups.script()).context(format_args!("cannot write {}", path.display()))?;
+    say!("{}: functions by when they run, {:?}", path.display(), groups.counts());
     Ok(())
 }
 
-/// What runs until the end of MPI_Init, and what runs at all.
-fn counted(workspace: &Workspace) -> Result<(Names, Names)> {
+/// What runs until the first peers have been added, from then on until the end of MPI_Init, later, and what runs over layouts that are not the
+/// default.
+fn counted(workspace: &Workspace) -> Result<[Names; 4]> {
     let mpi = OpenMpi::in_path();
     let program = Programs::new(&mpi, &workspace.root, &workspace.target)?.compiled("memory")?;
     let segments = SegmentFolder::create()?;
-    let (mut start, mut all) = (Names::new(), Names::new());
+    let mut counted = [const { Names::new() }; 4];
     for (index, way) in ways::of(&mpi).filter(|way| way.name.starts_with("oxib")).enumerate() {
         tell!("{}", way.name);
         let folder = fresh(workspace.target.join("order").join(index.to_string()))?;
-        let job = way.job(&mpi, workspace, segments.path(), RANKS, Path::new("valgrind"));
+        let ranks = if index == 0 { MANY } else { FEW };
+        let job = way.job(&mpi, workspace, segments.path(), ranks, Path::new("valgrind"));
         let (out, program) =
             (format!("--callgrind-out-file={}/%p", folder.display()), program.to_string_lossy());
-        let callgrind = ["-q", "--tool=callgrind", "--demangle=no", "--dump-after=PMPI_Init", &out, &program];
+        let callgrind =
+            ["-q", "--tool=callgrind", "--demangle=no", UNMAPPED, "--dump-after=PMPI_Init", &out, &program];
         job.arguments(callgrind).expect_success(DEADLINE)?;
         for (name, text) in texts(&folder)? {
-            let functions = functions(&text);
-            // Of each process, the file of what ran first, and that of the rest. X queues are not the default.
-            if name.ends_with(".1") && index == 0 {
-                start.extend(functions.iter().cloned());
-            }
-            all.extend(functions);
+            // Each process has a file for what ran until each of the two, and one for the rest.
+            let when = match name.rsplit_once('.') {
+                _ if index != 0 => 3,
+                Some((_, "1")) => 0,
+                Some((_, "2")) => 1,
+                _ => 2,
+            };
+            counted[when].extend(functions(&text));
         }
     }
-    Ok((start, all))
+    Ok(counted)
 }
 
 fn fresh(folder: PathBuf) -> Result<PathBuf> {
@@ -100,27 +114,43 @@ fn functions(profile: &str) -> Names {
     values.filter_map(|value| Some(value.split_once(' ')?.1.to_owned())).collect()
 }
 
-/// The names of each address: equal functions are one, under the names of all, and only one of these is its section's.
-struct Aliases(BTreeMap<String, Names>);
+/// The plugin's functions.
+struct Aliases {
+    /// The names of each address, by each of them: equal functions are one, under the names of all, and only one of these is its section's.
+    names: BTreeMap<String, Names>,
+    /// Patterns that are of several functions: one for each type that a generic function is made for.
+    shared: Names,
+}
 
 impl Aliases {
     fn read(plugin: &Path) -> Result<Aliases> {
         let output = Command::new("nm").arg(plugin).output().context("cannot run nm")?;
-        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(Aliases::of(&String::from_utf8_lossy(&output.stdout)))
+    }
+
+    fn of(table: &str) -> Aliases {
         let mut at: BTreeMap<&str, Names> = BTreeMap::new();
-        for line in text.lines() {
+        for line in table.lines() {
             if let [address, "t" | "T", name] = line.split(' ').collect::<Vec<_>>()[..] {
                 at.entry(address).or_default().insert(name.to_owned());
             }
         }
         let of_each =
             |names: &Names| names.iter().map(|name| (name.clone(), names.clone())).collect::<Vec<_>>();
-        Ok(Aliases(at.values().flat_map(of_each).collect()))
+        let (mut once, mut shared) = (Names::new(), Names::new());
+        for names in at.values() {
+            let patterns: Names = names.iter().map(|name| pattern(name)).collect();
+            shared.extend(patterns.intersection(&once).cloned());
+            once.extend(patterns);
+        }
+        Aliases { names: at.values().flat_map(of_each).collect(), shared }
     }
 
-    /// What the sections of those of these functions that are the plugin's are called in any build.
+    /// What the sections of those of these functions that are the plugin's are called: in any build, if no others are called like that.
     fn patterns(&self, functions: &Names) -> Names {
-        functions.iter().filter_map(|name| self.0.get(name)).flatten().map(|name| pattern(name)).collect()
+        let names = functions.iter().filter_map(|name| self.names.get(name)).flatten();
+        let of_name = |name: &String| Some(pattern(name)).filter(|pattern| !self.shared.contains(pattern));
+        names.map(|name| of_name(name).unwrap_or_else(|| name.clone())).collect()
     }
 }
 
@@ -140,18 +170,61 @@ fn pattern(symbol: &str) -> String {
     result
 }
 
-fn script(start: &Names, later: &Names) -> String {
-    // Cold functions are in sections of names like `.text.unlikely.` and the symbol.
-    let rows = |names: &Names| names.iter().map(|name| format!("    *(.text*{name})\n")).collect::<String>();
-    format!(
-        "/* Written by `cargo xtask order`: the order of the plugin's functions (xtask/src/order.rs). */\n\
-         SECTIONS\n{{\n  .plt : {{ *(.plt) }}\n  .text :\n  {{\n    *(.text)\n    /* Until the end of MPI_Init. */\n{}    /* Later. */\n{}    *(.text.*)\n  }}\n}}\n\
-         INSERT AFTER .init;\n\
-         /* What only unwinding reads, behind what is read. */\n\
-         SECTIONS\n{{\n  .gcc_except_table : {{ *(.gcc_except_table .gcc_except_table.*) }}\n}}\nINSERT AFTER .eh_frame;\n",
-        rows(start),
-        rows(later)
-    )
+/// Patterns of functions by when they run; each is in one group.
+struct Groups {
+    opening: Names,
+    again: Names,
+    waiting: Names,
+    later: Names,
+}
+
+impl Groups {
+    fn of([opening, waiting, later, others]: [Names; 4]) -> Groups {
+        let opening: Names = opening.difference(&waiting).cloned().collect();
+        let is_new = |name: &&String| !opening.contains(*name) && !waiting.contains(*name);
+        Groups {
+            again: opening.intersection(&later).cloned().collect(),
+            later: later.union(&others).filter(is_new).cloned().collect(),
+            opening: opening.difference(&later).cloned().collect(),
+            waiting,
+        }
+    }
+
+    fn counts(&self) -> [(&'static str, usize); 4] {
+        self.all().map(|(when, names)| (when, names.len()))
+    }
+
+    fn all(&self) -> [(&'static str, &Names); 4] {
+        [
+            ("opening", &self.opening),
+            ("again", &self.again),
+            ("waiting", &self.waiting),
+            ("later", &self.later),
+        ]
+    }
+
+    fn script(&self) -> String {
+        // Cold functions are in sections of names like `.text.unlikely.` and the symbol.
+        let row = |name: &String| format!("    *(.text*{name})\n");
+        let group = |(when, names): (&str, &Names)| {
+            format!("    /* {when} */\n{}", names.iter().map(row).collect::<String>())
+        };
+        // Where the hashes are others, functions that have them in their names stand together at least.
+        let names = self.all().into_iter().flat_map(|(_, names)| names);
+        let alike: Names = names
+            .map(|name| (name, pattern(name)))
+            .filter(|(name, pattern)| *name != pattern)
+            .map(|(_, pattern)| pattern)
+            .collect();
+        let groups = self.all().map(group).concat() + &group(("named alike", &alike));
+        format!(
+            "/* Written by `cargo xtask order`: the order of the plugin's functions (xtask/src/order.rs). */\n\
+             SECTIONS\n{{\n  .plt : {{ *(.plt) }}\n  .text :\n  {{\n    *(.text)\n{groups}    *(.text.*)\n  }}\n}}\n\
+             INSERT AFTER .init;\n\
+             /* What only unwinding reads, behind what is read. */\n\
+             SECTIONS\n{{\n  .gcc_except_table : {{ *(.gcc_except_table .gcc_except_table.*) }}\n}}\nINSERT AFTER .eh_frame;\n"
+        )
+    }
 }
 
 #[cfg(test)]
@@ -169,12 +242,34 @@ mod tests {
     }
 
     #[test]
+    fn of_functions_that_are_named_alike_the_one_that_runs_is_named_with_its_hash() {
+        let [one, two, alone] = [
+            "_ZN3any1f17h0123456789abcdefE",
+            "_ZN3any1f17h0123456789abcde0E",
+            "_ZN3any1g17h0123456789abcdefE",
+        ];
+        let aliases = Aliases::of(&format!("10 t {one}\n20 t {two}\n30 t {alone}\n"));
+        let ran = [one, alone].map(str::to_owned).into();
+        assert_eq!(aliases.patterns(&ran), Names::from([one.to_owned(), "_ZN3any1g17h*".to_owned()]));
+    }
+
+    #[test]
+    fn each_function_is_in_the_group_of_the_times_when_it_runs() {
+        let names = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Names>();
+        let groups = Groups::of([names("a b c d"), names("b e"), names("b c e f"), names("a f g")]);
+        let expected = [("opening", "a d"), ("again", "c"), ("waiting", "b e"), ("later", "f g")];
+        assert_eq!(
+            groups.all().map(|(when, names)| (when, names.clone())),
+            expected.map(|(when, text)| (when, names(text)))
+        );
+    }
+
+    #[test]
     fn the_functions_of_a_profile_that_are_the_plugins_are_taken_under_all_their_names() {
         let profile = "ob=(1) /x/a.so\nfn=(1) _one\n1 2\ncfn=(2) _two\ncalls=1 2\nfn=(2)\n3 4\nfn=(3) main\n";
         let functions = functions(profile);
         assert_eq!(functions, ["_one", "_two", "main"].map(str::to_owned).into());
-        let both = Names::from(["_two".to_owned(), "_same".to_owned()]);
-        let aliases = Aliases(both.iter().map(|name| (name.clone(), both.clone())).collect());
-        assert_eq!(aliases.patterns(&functions), both);
+        let aliases = Aliases::of("10 t _two\n10 t _same\n20 T _other\n30 d _one\n");
+        assert_eq!(aliases.patterns(&functions), Names::from(["_two".to_owned(), "_same".to_owned()]));
     }
 }

@@ -4,7 +4,7 @@
 use super::guard::guard;
 use super::handle::RegHandle;
 use super::module::{Module, Operation};
-use super::peers;
+use super::{peers, startup};
 use crate::protocol::atomic::{Atomic, Change};
 use opal_sys::*;
 use std::ffi::{c_int, c_void};
@@ -64,7 +64,11 @@ unsafe extern "C" fn add_procs(
             std::slice::from_raw_parts_mut(endpoints, count),
         )
     };
-    guard("btl_add_procs", OPAL_ERROR, || peers::add_all(this, procs, endpoints, reachable))
+    guard("btl_add_procs", OPAL_ERROR, || {
+        let status = peers::add_all(this, procs, endpoints, reachable);
+        startup::is_over();
+        status
+    })
 }
 
 unsafe extern "C" fn del_procs(

@@ -42,6 +42,8 @@ mod registrations;
 /// Messages that a user must see.
 pub mod show;
 mod start;
+/// The code of the start, unmapped when it has run.
+mod startup;
 mod timelines;
 /// The user's values, the files', the defaults.
 mod tuned;

@@ -265,7 +265,15 @@ fn software(abi: &Abi) -> Result<Driver, DeviceError> {
 /// asks for them again for ever.
 const ADDRESS_SPACE: usize = 160 << 20;
 
+/// Receives for datagrams of connection managers: four for each process of the job, which may all ask and repeat at once; some more for
+/// processes that the job starts. What finds none is repeated.
+fn datagram_receives(abi: &Abi) -> u32 {
+    let most = cpc::ibcm::Params::default().recv_count;
+    abi.job_size().map_or(most, |size| size.saturating_mul(4)).clamp(64, most)
+}
+
 fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
+    let recv_count = datagram_receives(abi);
     Config {
         layout: tuned::layout(port, params),
         max_inline: tuned::max_inline(port, params),
@@ -293,6 +301,7 @@ fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
                 priority: params.ibcm_priority,
                 timeout: params.ibcm_timeout,
                 max_retries: params.ibcm_max_retries,
+                recv_count,
                 ..Default::default()
             },
             rdmacm: cpc::rdmacm::Params {
@@ -307,6 +316,7 @@ fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
             xrc: cpc::ibcm::Params {
                 timeout: params.ibcm_timeout,
                 max_retries: params.ibcm_max_retries,
+                recv_count,
                 ..Default::default()
             },
         },

@@ -86,9 +86,10 @@ pub enum Absent {
     Gone,
 }
 
-/// All peers, by slot.
+/// All peers.
 #[derive(Debug)]
 pub struct Peers {
+    /// By slot, up to the highest one that has been looked for.
     table: Vec<Option<Box<Peer>>>,
     dir: PathBuf,
     me: (usize, u64),
@@ -99,15 +100,20 @@ pub struct Peers {
 impl Peers {
     /// No peer attached yet.
     pub fn new(dir: PathBuf, segment: &Segment, barrier: bool) -> Peers {
-        let mut table = Vec::new();
-        table.resize_with(SLOTS, || None);
+        let table = Vec::new();
         let (me, inlets) = ((segment.slot, segment.incarnation), segment.inlets.clone());
         Peers { table, dir, me, inlets, barrier }
     }
 
     /// The process in `slot` if it lives, attached if need be.
     pub fn reach(&mut self, slot: usize) -> Result<&mut Peer, Errno> {
-        let known = self.table.get_mut(slot).ok_or(Errno::INVAL)?;
+        if slot >= SLOTS {
+            return Err(Errno::INVAL);
+        }
+        if slot >= self.table.len() {
+            self.table.resize_with(slot + 1, || None);
+        }
+        let known = &mut self.table[slot];
         if !known.as_mut().is_some_and(|peer| peer.alive()) {
             *known = None;
             // What it sends to us needs a ring of ours, before it gets to know us by the ring that we claim.
