@@ -93,7 +93,8 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --svg FILE         draw the ratios over the size
                 --mpi DIR, --ompi5 as for pingpong
                 --kernel           instead over a real kernel's soft RoCE, in one emulated guest and between two, beside UCX's rc_v
-                                   and tcp (with --pairs, --sizes, --windows, --least, --milliseconds, --json, --svg)
+                                   and tcp: half round trips, with --windows message rate and bandwidth (--pairs, --sizes, --least,
+                                   --milliseconds, --json, --svg)
               and of another kind:
                 --connect          connections instead: one by one and in storms, beside openib's udcm and cmtime
                 --memory           memory instead: at the start, and for each peer, beside openib, UCX, vader and tcp

@@ -63,7 +63,7 @@ pub fn command(args: &Args) -> Result<()> {
     build::build(&workspace, false)?;
     let guests = Guests {
         setting: kernel::setting(&workspace)?,
-        rows: plan::rows(args)?,
+        rows: plan::rows_in_guests(args)?,
         rounds: args.number("pairs", plan::ROUNDS)?.max(1),
         milliseconds: args.number("milliseconds", MILLISECONDS)?.max(1),
         batches: Batches::chosen(args),

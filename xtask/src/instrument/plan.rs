@@ -125,17 +125,30 @@ impl Plan {
 }
 
 /// What `--sizes` and `--windows` leave.
+fn rows(args: &Args) -> Result<Vec<Measurement>> {
+    match (args.value("sizes"), args.flag("windows")) {
+        (Some(_), windows) => half_round_trips(args).map(|rows| with_windows(rows, windows)),
+        (None, true) => Ok(WINDOWS.to_vec()),
+        (None, false) => half_round_trips(args).map(|rows| with_windows(rows, true)),
+    }
+}
+
+/// Half round trips of the sizes of `--sizes`, or of all; messages in windows with `--windows` only.
 ///
 /// # Errors
 /// A size is none.
-pub fn rows(args: &Args) -> Result<Vec<Measurement>> {
-    let sizes = match args.value("sizes") {
-        Some(text) => parse_sizes(text)?,
-        None if args.flag("windows") => Vec::new(),
-        None => SIZES.to_vec(),
-    };
-    let windows = if args.value("sizes").is_none() || args.flag("windows") { &WINDOWS[..] } else { &[] };
-    Ok(sizes.into_iter().map(Measurement::half_round_trip).chain(windows.iter().copied()).collect())
+pub fn rows_in_guests(args: &Args) -> Result<Vec<Measurement>> {
+    half_round_trips(args).map(|rows| with_windows(rows, args.flag("windows")))
+}
+
+fn half_round_trips(args: &Args) -> Result<Vec<Measurement>> {
+    let sizes = args.value("sizes").map_or_else(|| Ok(SIZES.to_vec()), parse_sizes)?;
+    Ok(sizes.into_iter().map(Measurement::half_round_trip).collect())
+}
+
+fn with_windows(rows: Vec<Measurement>, wanted: bool) -> Vec<Measurement> {
+    let windows = WINDOWS.iter().copied().filter(|_| wanted);
+    rows.into_iter().chain(windows).collect()
 }
 
 #[cfg(test)]
@@ -145,6 +158,14 @@ mod tests {
     fn parsed(line: &str) -> Args {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         Args::parse(&words, &crate::bench::OPTIONS).unwrap()
+    }
+
+    #[test]
+    fn in_guests_windows_are_measured_only_when_they_are_asked_for() {
+        let count = |line: &str| rows_in_guests(&parsed(line)).unwrap().len();
+        assert_eq!(count(""), SIZES.len());
+        assert_eq!(count("--windows"), SIZES.len() + WINDOWS.len());
+        assert_eq!(count("--windows --sizes 8"), 1 + WINDOWS.len());
     }
 
     #[test]
