@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::aims::HERE;
 use super::contenders::Contender;
 use super::doorbells::{self, Doorbells};
 use super::plan::Plan;
@@ -62,13 +61,13 @@ pub fn command(args: &Args) -> Result<()> {
     let run = Run::new(mpi, plan, &workspace)?;
     run.show();
     if let Some(path) = args.value("svg") {
-        plot::draw(Path::new(path), &run.outcome.samples, HERE, &run.caption())?;
+        plot::draw(Path::new(path), &run.outcome.samples, run.plan.aims(), &run.caption())?;
     }
     args.value("json").map_or(Ok(()), |path| write_json(Path::new(path), &run.figures()))
 }
 
 fn build_for(plan: &Plan, workspace: &Workspace) -> Result<()> {
-    if plan.full || plan.contenders.iter().any(Contender::is_ours) {
+    if plan.contenders.iter().any(Contender::is_ours) {
         build::build(workspace, false)?;
     }
     if plan.contenders.iter().any(Contender::needs_drop_in) {
@@ -83,12 +82,12 @@ impl Run {
         tell!("{}: about {:.1} minutes on a quiet machine", plan.describe(), plan.seconds() / 60.0);
         let before = machine::load();
         let outcome = Bench { mpi: &mpi, workspace, program: &program, plan: &plan }.run()?;
-        let doorbells = if plan.full { Some(doorbells::count(&mpi, workspace)?) } else { None };
+        let doorbells = if plan.doorbells { Some(doorbells::count(&mpi, workspace)?) } else { None };
         Ok(Run { mpi, plan, load: [before, machine::load()], outcome, doorbells })
     }
 
     fn show(&self) {
-        tables::show(&self.outcome.samples, HERE);
+        tables::show(&self.outcome.samples, self.plan.aims());
         self.doorbells.iter().for_each(|bells| say!("{bells}"));
         let batches = self.plan.batches.name();
         say!(
@@ -126,10 +125,11 @@ impl Run {
     }
 
     fn caption(&self) -> String {
-        let (rounds, processor, version) =
-            (self.outcome.samples.rounds, machine::processor(), self.mpi.version());
+        let (samples, version) = (&self.outcome.samples, self.mpi.version());
+        let first = samples.columns.first().map_or("", String::as_str);
+        let (rounds, processor) = (samples.rounds, machine::processor());
         format!(
-            "{rounds} interleaved rounds, medians and quartiles of the pairs; dashed: aims; below 1 oxib is faster; \
+            "{rounds} interleaved rounds, medians and quartiles of the pairs; dashed: aims; below 1 {first} is faster; \
              {processor}, Open MPI {version}"
         )
     }
@@ -146,7 +146,7 @@ impl Run {
             settings: self.plan.contenders.iter().map(Contender::settings).collect(),
             of_the_batches: self.plan.batches.name(),
             note: NOTE,
-            record: Record::new(&self.outcome.samples, HERE),
+            record: Record::new(&self.outcome.samples, self.plan.aims()),
             doorbells: self.doorbells,
         }
     }

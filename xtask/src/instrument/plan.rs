@@ -1,5 +1,6 @@
 //! What is measured, over what, how often, from the command line.
 
+use super::aims::{Aim, HERE};
 use super::contenders::{Contender, contenders};
 use crate::args::Args;
 use crate::pingpong::parse_sizes;
@@ -65,8 +66,8 @@ pub struct Plan {
     pub batches: Batches,
     /// Pairs of ranks that work at the same time.
     pub pairs_at_once: usize,
-    /// Neither sizes nor kinds were chosen: all that the bench has is wanted.
-    pub full: bool,
+    /// A million messages over oxib follow: neither sizes nor kinds were chosen, and oxib is among the transports.
+    pub doorbells: bool,
 }
 
 impl Plan {
@@ -76,20 +77,27 @@ impl Plan {
     /// An option makes no sense.
     pub fn new(args: &Args, mpi: &OpenMpi) -> Result<Self> {
         let at_once = args.number("at-once", 1)?.max(1);
+        let all = args.value("sizes").is_none() && !args.flag("windows");
+        let contenders = contenders(args, mpi)?;
         Ok(Plan {
-            contenders: contenders(args, mpi)?,
+            doorbells: all && contenders.iter().any(Contender::is_ours),
+            contenders,
             rows: rows(args)?,
             rounds: args.number("pairs", ROUNDS)?.max(1),
             milliseconds: args.number("milliseconds", MILLISECONDS)?.max(1),
             batches: Batches::chosen(args),
             pairs_at_once: usize::try_from(at_once).unwrap_or(1),
-            full: args.value("sizes").is_none() && !args.flag("windows"),
         })
     }
 
     /// Ranks of each job.
     pub fn ranks(&self) -> usize {
         2 * self.pairs_at_once
+    }
+
+    /// What is aimed at; nothing, unless oxib is what is compared.
+    pub fn aims(&self) -> &'static [Aim] {
+        if self.contenders.first().is_some_and(Contender::is_ours) { HERE } else { &[] }
     }
 
     /// The largest payload.
@@ -126,11 +134,9 @@ impl Plan {
 
 /// What `--sizes` and `--windows` leave.
 fn rows(args: &Args) -> Result<Vec<Measurement>> {
-    match (args.value("sizes"), args.flag("windows")) {
-        (Some(_), windows) => half_round_trips(args).map(|rows| with_windows(rows, windows)),
-        (None, true) => Ok(WINDOWS.to_vec()),
-        (None, false) => half_round_trips(args).map(|rows| with_windows(rows, true)),
-    }
+    let (sizes, windows) = (args.value("sizes").is_some(), args.flag("windows"));
+    let rows = if windows && !sizes { Vec::new() } else { half_round_trips(args)? };
+    Ok(with_windows(rows, windows || !sizes))
 }
 
 /// Half round trips of the sizes of `--sizes`, or of all; messages in windows with `--windows` only.
@@ -158,6 +164,15 @@ mod tests {
     fn parsed(line: &str) -> Args {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         Args::parse(&words, &crate::bench::OPTIONS).unwrap()
+    }
+
+    #[test]
+    fn aims_and_doorbells_are_oxibs() {
+        let plan = |line: &str| Plan::new(&parsed(line), &OpenMpi::in_path()).unwrap();
+        let plans = ["--transports oxib,tcp", "--transports tcp,oxib", "--transports tcp,ucx-sm"].map(plan);
+        let seen = plans.map(|plan| (!plan.aims().is_empty(), plan.doorbells));
+        assert_eq!(seen, [(true, true), (false, true), (false, false)]);
+        assert!(!plan("--sizes 8").doorbells);
     }
 
     #[test]
