@@ -11,31 +11,42 @@
  *     size    K times: the leader sends and receives, the follower receives and sends
  *     rate    windows of up to 64 messages, leader to follower; an empty message back answers each window
  *     both    windows of up to 64 messages each way
+ *     line    no messages: the first pair has a cache line go to and fro in memory that both map, the least that any message takes
  *
  * K shrinks as the size grows (`size`: 256 KiB in flight at most, 128 messages at most), so small sizes stay in cache and the
  * clock's own cost is spread. Patterns depend on rank, size, batch and position: a stale or swapped payload is always seen.
  *
  * A result is a line, `KIND BYTES batches N median_us X min_us Y`: microseconds a message, medians and minima over batches; for `size`
- * that is a half round trip, for `rate` and `both` the time by all messages of all pairs. */
+ * that is a half round trip, as for `line`, for `rate` and `both` the time by all messages of all pairs.
+ *
+ * The line's memory is reached through /proc, so it is for ranks of one host. */
 #ifndef OXIB_MEASURE_H
 #define OXIB_MEASURE_H
 
+#define _GNU_SOURCE
 #include "check.h"
 
-enum { MOST_BATCHES = 20000, FEWEST_BATCHES = 5, WARM_UP = 2, GUARD = 64, WINDOW = 64 };
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MOST_BATCHES = 20000, FEWEST_BATCHES = 5, WARM_UP = 2, GUARD = 64, WINDOW = 64, PATIENT_SPINS = 20000 };
 
 static int rank, ranks, peer, leads;
 static unsigned char *outgoing, *incoming;
 static size_t room;
 static double took[MOST_BATCHES];
 
+enum payloads { ONE_WAY, BOTH_WAYS, NONE };
+
 struct kind {
     const char *name;
     size_t in_flight;
     int most_slots;
     void (*exchange)(size_t size, int slots);
-    /* Whether messages go to the leader, too. */
-    int both_ways;
+    enum payloads payloads;
 };
 
 static void send_slot(size_t size, int slot) {
@@ -92,11 +103,59 @@ static void cross(size_t size, int slots) {
     }
 }
 
+/* Memory of rank 0 that its peer maps, too. Every rank calls this. */
+static _Atomic unsigned *shared_line(void) {
+    long where[2] = {getpid(), -1};
+    char path[64];
+    if (rank == 0) {
+        where[1] = memfd_create("line", MFD_CLOEXEC);
+        REQUIRE(where[1] >= 0 && ftruncate((int)where[1], 4096) == 0, "no memory can be shared");
+    }
+    MPI_Bcast(where, 2, MPI_LONG, 0, MPI_COMM_WORLD);
+    snprintf(path, sizeof path, "/proc/%ld/fd/%ld", where[0], where[1]);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    REQUIRE(file >= 0, "cannot open %s", path);
+    void *line = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    REQUIRE(line != MAP_FAILED, "cannot map %s", path);
+    close(file);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) close((int)where[1]);
+    return line;
+}
+
+static _Atomic unsigned *line;
+static unsigned turn;
+
+/* A peer that takes that long may want this processor. */
+static void await(unsigned value) {
+    for (int spins = 0; atomic_load_explicit(line, memory_order_acquire) != value; spins++)
+        if (spins >= PATIENT_SPINS) sched_yield();
+}
+
+static void hop(size_t size, int slots) {
+    (void)size;
+    if (rank != 0 && peer != 0) return;
+    for (int s = 0; s < slots; s++, turn += 2) {
+        if (!leads) await(turn + 1);
+        atomic_store_explicit(line, turn + (leads ? 1 : 2), memory_order_release);
+        if (leads) await(turn + 2);
+    }
+}
+
 static const struct kind kinds[] = {
-    {"size", 256 << 10, 128, bounce, 1},
-    {"rate", 8 << 20, 16 * WINDOW, stream, 0},
-    {"both", 4 << 20, 16 * WINDOW, cross, 1},
+    {"size", 256 << 10, 128, bounce, BOTH_WAYS},
+    {"rate", 8 << 20, 16 * WINDOW, stream, ONE_WAY},
+    {"both", 4 << 20, 16 * WINDOW, cross, BOTH_WAYS},
+    {"line", 64 << 10, 1024, hop, NONE},
 };
+
+static int sends(const struct kind *kind) {
+    return kind->payloads == BOTH_WAYS || (kind->payloads == ONE_WAY && leads);
+}
+
+static int receives(const struct kind *kind) {
+    return kind->payloads == BOTH_WAYS || (kind->payloads == ONE_WAY && !leads);
+}
 
 static int slots_for(const struct kind *kind, size_t size) {
     size_t slots = kind->in_flight / (size ? size : 1);
@@ -108,13 +167,13 @@ static uint64_t seed_for(int from, size_t size, int batch, int slot) {
 }
 
 static void prepare(const struct kind *kind, size_t size, int slots, int batch) {
-    if (leads || kind->both_ways)
+    if (sends(kind))
         for (int s = 0; s < slots; s++) fill(outgoing + (size_t)s * size, size, seed_for(rank, size, batch, s));
-    if (!leads || kind->both_ways) memset(incoming, 0xa5, (size_t)slots * size + GUARD);
+    if (receives(kind)) memset(incoming, 0xa5, (size_t)slots * size + GUARD);
 }
 
 static void inspect(const struct kind *kind, size_t size, int slots, int batch) {
-    if (leads && !kind->both_ways) return;
+    if (!receives(kind)) return;
     for (int s = 0; s < slots; s++) verify(incoming + (size_t)s * size, size, seed_for(peer, size, batch, s), kind->name);
     for (int i = 0; i < GUARD; i++)
         REQUIRE(incoming[(size_t)slots * size + i] == 0xa5, "%d bytes behind a %zu-byte receive were written", i + 1, size);
@@ -158,8 +217,9 @@ static int ascending(const void *a, const void *b) {
 static void measure(const struct kind *kind, size_t size, double seconds, char *text, size_t length) {
     REQUIRE(size <= room, "%zu bytes are more than the %zu that there are buffers for", size, room);
     int slots = slots_for(kind, size), batches = 0, batch = 0;
-    double used = 0, wall = MPI_Wtime(), messages = slots * (kind->both_ways ? 2.0 : 1.0);
-    if (kind->exchange != bounce) messages *= ranks / 2;
+    double used = 0, wall = MPI_Wtime(), messages = slots * (kind->payloads == ONE_WAY ? 1.0 : 2.0);
+    if (kind->exchange == stream || kind->exchange == cross) messages *= ranks / 2;
+    if (kind->exchange == hop && line == NULL) line = shared_line();
     while (one_more(batch < WARM_UP || !enough(batches, used, wall, seconds))) {
         double last = slowest(one_batch(kind, size, slots, batch));
         if (batch++ < WARM_UP) {

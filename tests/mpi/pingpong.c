@@ -7,13 +7,11 @@
  * processors. Every rank connects and says `rank N`; each line that it receives is `MILLISECONDS WORD`, its answer the result (rank 0) or
  * `done`. The end of the connection ends the job. A measurement that takes longer than LIMIT seconds ends it, too, by SIGALRM: what
  * stands still must not keep the processors from the others. */
-#define _GNU_SOURCE
 #include "measure.h"
 
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 enum { LIMIT = 30, LINE = 160 };
 

@@ -34,10 +34,12 @@ pub enum Kind {
     OneWay,
     /// In windows of up to 64 each way at the same time.
     BothWays,
+    /// No messages: a cache line goes to and fro between the processors of two ranks.
+    Line,
 }
 
 impl Kind {
-    const ALL: [Kind; 3] = [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays];
+    const ALL: [Kind; 4] = [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays, Kind::Line];
 
     /// The program's word for it.
     fn word(self) -> &'static str {
@@ -45,6 +47,7 @@ impl Kind {
             Kind::HalfRoundTrip => "size",
             Kind::OneWay => "rate",
             Kind::BothWays => "both",
+            Kind::Line => "line",
         }
     }
 }

@@ -23,7 +23,7 @@ fn take_turns(setting: &Setting) -> Result<()> {
     let mut four = start(setting, 4)?;
     two.connect(2)?;
     four.connect(4)?;
-    for kind in [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays] {
+    for kind in [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays, Kind::Line] {
         for bytes in [0, 8, 2000, LARGEST] {
             for session in [&mut two, &mut four] {
                 session.measure(Measurement { kind, bytes }, MILLISECONDS)?;

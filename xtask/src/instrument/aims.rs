@@ -66,6 +66,7 @@ impl Aim {
             Kind::HalfRoundTrip => "half round trip",
             Kind::OneWay => "time a message, one way",
             Kind::BothWays => "time a message, both ways",
+            Kind::Line => "way of a cache line",
         };
         match (*self.bytes.start(), *self.bytes.end()) {
             (from, to) if from == to => format!("{kind}, {from} bytes"),

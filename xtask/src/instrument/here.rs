@@ -7,6 +7,7 @@ use super::doorbells::{self, Doorbells};
 use super::plan::Plan;
 use super::record::{NOTE, Record};
 use super::rounds::{Bench, Outcome};
+use super::samples::Spread;
 use super::{plot, tables};
 use crate::args::Args;
 use crate::report::{json_fields, write_json};
@@ -96,6 +97,11 @@ impl Run {
         say!("every payload was checked, outside of the timed parts");
         say!("{}", self.plan.pairs());
         say!("{}", self.machine());
+        if let Some(Spread { low, median, high }) = self.outcome.samples.line() {
+            say!(
+                "a cache line goes from the one rank's processor to the other's in {median:.3} us ({low:.3}-{high:.3})"
+            );
+        }
         for contender in self.plan.contenders.iter().filter(|contender| !contender.settings().is_empty()) {
             say!("{}: {}", contender.name, contender.settings());
         }

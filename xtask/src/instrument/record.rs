@@ -13,11 +13,13 @@ pub const NOTE: &str = "us: microseconds a message (size: half round trip; rate,
 pub struct Record {
     transports: Vec<String>,
     rounds: usize,
+    /// By round: the way of a cache line between the ranks' processors.
+    cache_line_us: Vec<Option<f64>>,
     measurements: Vec<Row>,
     aims: Vec<Judged>,
 }
 
-json_fields!(Record: transports, rounds, measurements, aims);
+json_fields!(Record: transports, rounds, cache_line_us, measurements, aims);
 
 /// One measurement over all transports.
 #[derive(Debug)]
@@ -48,6 +50,7 @@ impl Record {
         Record {
             transports: samples.columns.clone(),
             rounds: samples.rounds,
+            cache_line_us: samples.lines.clone(),
             measurements: (0..samples.rows.len()).filter_map(|row| measurement(samples, row)).collect(),
             aims: verdicts(aims, samples).into_iter().map(judged).collect(),
         }

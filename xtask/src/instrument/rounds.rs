@@ -10,11 +10,15 @@ use super::plan::Plan;
 use super::samples::Samples;
 use crate::report::Progress;
 use crate::workspace::Workspace;
+use e2e::measured::{Kind, Measurement};
 use e2e::session::Session;
-use e2e::{Failure, OpenMpi, Result, tell};
+use e2e::{Failure, OpenMpi, Result, machine, tell};
 
 /// Failures of another's transport after which it is left out.
 const MOST_FAILURES: usize = 2;
+
+const LINE: Measurement = Measurement { kind: Kind::Line, bytes: 8 };
+const LINE_MILLISECONDS: u64 = 5;
 
 /// What a run needs beside its plan.
 pub struct Bench<'a> {
@@ -66,6 +70,7 @@ impl Bench<'_> {
     fn round(&self, round: usize, outcome: &mut Outcome, progress: &mut Progress) -> Result<()> {
         outcome.samples.begin_round();
         let mut sessions = self.sessions(outcome)?;
+        let before = self.line(&mut sessions);
         let columns = sessions.len();
         for (row, what) in self.plan.rows.iter().enumerate() {
             progress.detail(&format!("round {} of {}: {what}", round + 1, self.plan.rounds));
@@ -77,7 +82,19 @@ impl Bench<'_> {
                 }
             }
         }
+        let after = self.line(&mut sessions);
+        if let (Some(before), Some(after)) = (before, after) {
+            outcome.samples.set_line((before + after) / 2.0);
+        }
         self.end(sessions, outcome)
+    }
+
+    /// The way of a cache line between the processors of two ranks, over the first job that can tell; a job that cannot is noticed by what
+    /// it is asked next.
+    fn line(&self, sessions: &mut [Option<Session>]) -> Option<f64> {
+        let pinned = self.plan.ranks() <= machine::cores();
+        let session = sessions.iter_mut().flatten().next().filter(|_| pinned)?;
+        session.measure(LINE, LINE_MILLISECONDS).ok().map(|measured| measured.least_us)
     }
 
     /// Starts all, then waits for all.

@@ -2,6 +2,9 @@
 
 use e2e::measured::Measurement;
 
+/// Ways of a cache line that differ by this factor are of two states of the machine, not of noise.
+const APART: f64 = 1.5;
+
 /// A median and the quartiles around it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
@@ -37,18 +40,30 @@ pub struct Samples {
     pub rounds: usize,
     /// By row, column, round; `None` where a job failed.
     us: Vec<Vec<Vec<Option<f64>>>>,
+    /// By round: the way of a cache line between the ranks' processors, in us.
+    pub lines: Vec<Option<f64>>,
+}
+
+/// Rounds in which the ranks' processors were about as near each other.
+#[derive(Debug, PartialEq)]
+pub struct Distance {
+    /// The median way of a cache line in them, in us.
+    pub line_us: f64,
+    /// By number.
+    pub rounds: Vec<usize>,
 }
 
 impl Samples {
     /// Nothing measured yet.
     pub fn new(columns: Vec<String>, rows: Vec<Measurement>) -> Self {
         let us = vec![vec![Vec::new(); columns.len()]; rows.len()];
-        Samples { columns, rows, rounds: 0, us }
+        Samples { columns, rows, rounds: 0, us, lines: Vec::new() }
     }
 
     /// A round in which nothing has been measured yet.
     pub fn begin_round(&mut self) {
         self.rounds += 1;
+        self.lines.push(None);
         self.us.iter_mut().flatten().for_each(|cell| cell.push(None));
     }
 
@@ -58,6 +73,35 @@ impl Samples {
         if let Some(last) = cell.and_then(|rounds| rounds.last_mut()) {
             *last = Some(us);
         }
+    }
+
+    /// How far a cache line went in the last round.
+    pub fn set_line(&mut self, us: f64) {
+        if let Some(last) = self.lines.last_mut() {
+            *last = Some(us);
+        }
+    }
+
+    /// The way of a cache line over all rounds.
+    pub fn line(&self) -> Option<Spread> {
+        Spread::of(self.lines.iter().flatten().copied())
+    }
+
+    /// A virtual machine's processors may be near each other at one time and far at another: near and far rounds, if there are both.
+    pub fn distances(&self) -> Option<[Distance; 2]> {
+        let known: Vec<(usize, f64)> =
+            self.lines.iter().enumerate().filter_map(|(round, us)| Some((round, (*us)?))).collect();
+        let least = known.iter().map(|(_, us)| *us).min_by(f64::total_cmp)?;
+        let most = known.iter().map(|(_, us)| *us).max_by(f64::total_cmp)?;
+        let (near, far): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, us)| us * us < least * most);
+        let apart = most > least * APART;
+        if apart { Some([Distance::of(&near)?, Distance::of(&far)?]) } else { None }
+    }
+
+    /// The ratio in these rounds only.
+    pub fn ratio_in(&self, rounds: &[usize], row: usize, column: usize) -> Option<Spread> {
+        let at = |column, round: usize| self.cell(row, column).get(round).copied().flatten();
+        Spread::of(rounds.iter().filter_map(|round| Some(at(0, *round)? / at(column, *round)?)))
     }
 
     /// One figure a round.
@@ -79,6 +123,13 @@ impl Samples {
     /// The same as median and quartiles.
     pub fn ratio(&self, row: usize, column: usize) -> Option<Spread> {
         Spread::of(self.ratios(row, column))
+    }
+}
+
+impl Distance {
+    fn of(rounds: &[(usize, f64)]) -> Option<Self> {
+        let line_us = Spread::of(rounds.iter().map(|(_, us)| *us))?.median;
+        Some(Distance { line_us, rounds: rounds.iter().map(|(round, _)| *round).collect() })
     }
 }
 
@@ -117,6 +168,23 @@ pub mod tests {
         assert_eq!(all.ratios(0, 1), [0.5, 2.0, 3.0]);
         assert_eq!(all.ratio(0, 1).unwrap().median, 2.0, "of medians it were 1.5");
         assert_eq!(all.time(0, 0).unwrap().median, 3.0);
+    }
+
+    #[test]
+    fn rounds_with_near_and_with_far_processors_are_told_apart() {
+        let mut all =
+            Samples::new(vec!["ours".to_owned(), "theirs".to_owned()], vec![Measurement::half_round_trip(8)]);
+        for (line, ours) in [(0.05, 2.0), (0.17, 1.2)] {
+            assert_eq!(all.distances(), None, "all rounds so far were alike, or there was none");
+            all.begin_round();
+            all.set_line(line);
+            all.set(0, 0, ours);
+            all.set(0, 1, 1.0);
+        }
+        let [near, far] = all.distances().unwrap();
+        assert_eq!((near.rounds, far.rounds.clone()), (vec![0], vec![1]));
+        assert_eq!(far.line_us, 0.17);
+        assert_eq!(all.ratio_in(&far.rounds, 0, 1).unwrap().median, 1.2);
     }
 
     #[test]
