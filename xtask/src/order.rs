@@ -59,8 +59,8 @@ pub fn command(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// What runs until the first peers have been added, from then on until the end of MPI_Init, later, and what runs over layouts that are not the
-/// default.
+/// What runs until the first peers have been added, from then on until the end of MPI_Init, later, and what runs until the first peers have been
+/// added over layouts that are not the default.
 fn counted(workspace: &Workspace) -> Result<[Names; 4]> {
     let mpi = OpenMpi::in_path();
     let program = Programs::new(&mpi, &workspace.root, &workspace.target)?.compiled("memory")?;
@@ -79,7 +79,7 @@ fn counted(workspace: &Workspace) -> Result<[Names; 4]> {
         for (name, text) in texts(&folder)? {
             // Each process has a file for what ran until each of the two, and one for the rest.
             let when = match name.rsplit_once('.') {
-                _ if index != 0 => 3,
+                Some((_, "1")) if index != 0 => 3,
                 Some((_, "1")) => 0,
                 Some((_, "2")) => 1,
                 _ => 2,
@@ -206,8 +206,10 @@ impl Groups {
     fn script(&self) -> String {
         // Cold functions are in sections of names like `.text.unlikely.` and the symbol.
         let row = |name: &String| format!("    *(.text*{name})\n");
+        // What stays mapped lies in as few windows as it fits in.
+        let align = |when: &str| if when == "waiting" { "    . = ALIGN(0x10000);\n" } else { "" };
         let group = |(when, names): (&str, &Names)| {
-            format!("    /* {when} */\n{}", names.iter().map(row).collect::<String>())
+            format!("    /* {when} */\n{}{}", align(when), names.iter().map(row).collect::<String>())
         };
         // Where the hashes are others, functions that have them in their names stand together at least.
         let names = self.all().into_iter().flat_map(|(_, names)| names);

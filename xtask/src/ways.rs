@@ -26,6 +26,8 @@ pub struct Way {
 
 const OB1: Way =
     Way { name: "", pml: "ob1", btl: "", drop_in: false, parameters: &[], variables: &[], fastest: &[] };
+/// A parameter file of one's own takes the place of the system's, which on Debian leaves this component out; it loads UCX's libraries.
+const NO_UCX: (&str, &str) = ("osc", "^ucx");
 const UCX: Way = Way { pml: "ucx", btl: "tcp", ..OB1 };
 
 const ALL: [Way; 9] = [
@@ -33,13 +35,13 @@ const ALL: [Way; 9] = [
     Way {
         name: "oxib, S",
         btl: "oxib",
-        parameters: &[("mca_base_param_files", "configs/s-only.conf")],
+        parameters: &[("mca_base_param_files", "configs/s-only.conf"), NO_UCX],
         ..OB1
     },
     Way {
         name: "oxib, X",
         btl: "oxib",
-        parameters: &[("mca_base_param_files", "configs/x-only.conf")],
+        parameters: &[("mca_base_param_files", "configs/x-only.conf"), NO_UCX],
         ..OB1
     },
     Way {
