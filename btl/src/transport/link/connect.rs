@@ -202,6 +202,10 @@ impl<C> Transport<C> {
             let sends = if covered { send_depth(layout, queue, config) } else { 0 };
             lane.attach(qp, LineId::of_lane(index, ep.epoch, queue), sends);
         }
+        if matches!(ep.state(), State::Closed | State::Retiring) {
+            // It was taken down while they were made: the receive of the CTS comes back from them.
+            ep.to_error(log::Level::Debug);
+        }
         match room {
             Ok(()) => self.on_event(index, Event::QpsCreated),
             Err(error) => self.fail(index, &error),
