@@ -20,6 +20,11 @@ pub struct Ends {
 }
 
 impl Ends {
+    /// Of a connection over which so many have come, and nothing has gone.
+    pub fn after(received: u32) -> Ends {
+        Ends { received, ..Ends::default() }
+    }
+
     /// Nothing has been sent since our last end of stream.
     pub fn is_told(&self) -> bool {
         self.told == Some(self.sent)
@@ -64,6 +69,12 @@ impl Ends {
     /// Its stream has ended.
     pub fn peer_has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Our stream has ended, and the peer has acknowledged that; what it has said before it ended its own, if it has, has come.
+    pub fn all_is_heard(&self) -> bool {
+        let nothing_missing = self.owed.is_none_or(|count| has_reached(self.received, count));
+        self.is_told() && self.heard == self.told && nothing_missing
     }
 
     /// The peer has still to acknowledge our end, or we its end.

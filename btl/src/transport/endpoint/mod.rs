@@ -25,7 +25,6 @@ use cpc::{Choice, EndpointKey, First, Timeline};
 use ends::Ends;
 use lane::Lane;
 use numbers::Numbers;
-use retained::Former;
 use route::XrcRoute;
 use state::{Action, Event, Handshake, State};
 use std::collections::VecDeque;
@@ -97,8 +96,6 @@ pub struct Endpoint<C> {
     pub route: Option<Box<XrcRoute<C>>>,
     /// P and S queues: its connection has broken, and another one is to take its place.
     pub resume: Option<Box<Resume<C>>>,
-    /// What had passed over the connection before this one, if its peer said that it leaves.
-    pub former: Option<Box<Former>>,
     /// How often in a row a connection has broken over which nothing had been done.
     pub losses: u8,
     /// Messages that had come when it broke last.
@@ -142,7 +139,6 @@ impl<C> Endpoint<C> {
             peer,
             route: None,
             resume: None,
-            former: None,
             losses: 0,
             moved: 0,
             numbers: Numbers::default(),
@@ -182,7 +178,7 @@ impl<C> Endpoint<C> {
         (self.first, self.unopened) = (None, 0);
         let resumes = self.resume.is_some();
         if !resumes {
-            self.former = Former::of(&lanes, std::mem::take(&mut self.ends));
+            self.ends = Ends::default();
             lanes.iter_mut().for_each(|lane| (lane.sent, lane.received) = (0, 0));
         }
         (self.patience, self.peer_has_sent) = (CONNECT_PATIENCE, resumes);
@@ -224,8 +220,7 @@ impl<C> Endpoint<C> {
     /// All that was handed to us for it has gone out, and the peer has not been told that nothing follows.
     pub fn may_end(&self) -> bool {
         let flows = self.state.flows() && self.state.is_open();
-        let quiet = self.backlog() == 0 && !self.may_go_back();
-        flows && !self.is_to_itself() && quiet && !self.ends.is_told()
+        flows && !self.is_to_itself() && self.backlog() == 0 && !self.ends.is_told()
     }
 
     /// What is sent now is complete when the connection is there, not before. Not so an answer:
@@ -263,9 +258,14 @@ impl<C> Endpoint<C> {
         self.state == State::Ended || self.ends.is_told() && self.backlog() == 0
     }
 
+    /// We leave, and have heard that all has come; the peer has not ended its stream.
+    pub fn has_heard_all(&self) -> bool {
+        self.state.flows() && self.state != State::Ended && self.ends.all_is_heard()
+    }
+
     /// Both sides know that nothing more is to go to the peer.
     pub fn has_parted(&self) -> bool {
-        self.state == State::Ended || self.ends.is_told() && !self.ends.are_open()
+        self.state == State::Ended || self.ends.all_is_heard()
     }
 
     /// Something that was handed to us for it is not done yet.

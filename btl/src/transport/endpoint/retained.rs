@@ -3,8 +3,7 @@
 
 use super::Endpoint;
 use super::ends::Ends;
-use super::lane::Lane;
-use crate::protocol::wire::{Arrived, Kind};
+use crate::protocol::wire::{Arrived, Kind, counted};
 use crate::transport::channel::Operation;
 use crate::transport::port::buffer::SendBuf;
 use std::collections::VecDeque;
@@ -52,68 +51,70 @@ pub struct Resume<C> {
     pub retained: Retained<C>,
     /// By queue: messages in front of those that wait which the broken connection may have carried out.
     pub again: Vec<u16>,
+    /// Operations in front of those that wait, likewise.
+    pub again_operations: usize,
+    /// What had come when the next connection began: messages by queue, and the upper layer's.
+    pub base: (Vec<u16>, u32),
+    /// Our acknowledgement of the peer's end waited when the connection broke.
+    pub acknowledges: bool,
+    /// We have nothing to go on with: the peer has, and is told so.
+    pub anew: bool,
     /// What the peer says has come to it.
     pub arrived: Option<Arrived>,
     /// Something could not be kept, and why.
     pub lost: Option<String>,
 }
 
+impl Kept {
+    fn is_acknowledgement(&self) -> bool {
+        let head = self.buf.buf.as_slice().first_chunk().copied();
+        head.and_then(counted).is_some_and(|(kind, _)| kind == Kind::EndAck)
+    }
+}
+
 impl<C> Resume<C> {
+    /// The peer may not have heard that all it has said has come: the acknowledgement has not gone, or it was flushed.
+    pub fn has_to_acknowledge(&self) -> bool {
+        self.acknowledges || self.retained.messages.iter().any(Kept::is_acknowledgement)
+    }
+
     /// Of a connection with so many queues; nothing is kept yet.
     pub fn new(queues: usize) -> Resume<C> {
         Resume {
             reason: String::new(),
             retained: Retained::default(),
             again: vec![0; queues],
+            again_operations: 0,
+            base: (vec![0; queues], 0),
+            acknowledges: false,
+            anew: false,
             arrived: None,
             lost: None,
         }
     }
 }
 
-/// The counts of a connection whose peer has said that it leaves, and has been acknowledged. If that connection has broken on the
-/// peer's side first, the peer comes back, and resumes.
-#[derive(Debug)]
-pub struct Former {
-    ends: Ends,
-    /// By queue: messages to the peer and from it.
-    counts: Vec<(u16, u16)>,
-}
-
-impl Former {
-    /// Of a connection with such lanes and ends.
-    pub fn of(lanes: &[Lane], ends: Ends) -> Option<Box<Former>> {
-        let counts = || lanes.iter().map(|lane| (lane.sent, lane.received)).collect();
-        ends.peer_is_done().then(|| Box::new(Former { ends, counts: counts() }))
-    }
-}
-
 impl<C> Endpoint<C> {
-    /// The peer may be about to go on with the connection before this one: its first message says.
-    pub fn may_go_back(&self) -> bool {
-        self.former.is_some() && self.ends == Ends::default()
-    }
-
-    /// The peer goes on with the connection before this one: so do we, from the counts of that one, or from none if nothing has come or gone
-    /// here. False: something has passed over this one.
-    pub fn go_back(&mut self) -> bool {
-        if self.ends != Ends::default() {
-            return false;
-        }
-        if let Some(former) = self.former.take() {
-            self.ends = former.ends;
-            for (lane, counts) in self.lanes.iter_mut().zip(former.counts) {
-                (lane.sent, lane.received) = counts;
-            }
-        }
-        self.resume = Some(Box::new(Resume::new(self.lanes.len())));
-        true
-    }
-
-    /// A connection of its own that has been up, or the one that is to take its place.
+    /// A connection of its own, or the one that is to take its place.
     pub fn can_resume(&self) -> bool {
         let comes_again = self.resume.is_some() && self.state().is_coming_up();
-        !self.is_to_itself() && self.first.is_none() && (comes_again || self.state().flows())
+        !self.is_to_itself() && self.first.is_none() && (comes_again || self.state().has_queue_pairs())
+    }
+
+    /// Nothing has passed over the connections so far, as far as both sides know.
+    pub fn is_at_the_beginning(&self) -> bool {
+        let received = self.resume.iter().flat_map(|resume| &resume.base.0);
+        let mut counts = self.lanes.iter().map(|lane| &lane.sent).chain(received);
+        counts.all(|count| *count == 0)
+    }
+
+    /// The peer has left, as it has said, and has begun anew: counts begin with what has come over this connection.
+    pub fn begin_anew(&mut self, resume: &Resume<C>) {
+        let (received, of_data) = (&resume.base.0, resume.base.1);
+        for (lane, before) in self.lanes.iter_mut().zip(received) {
+            (lane.sent, lane.received) = (0, lane.received.wrapping_sub(*before));
+        }
+        self.ends = Ends::after(self.ends.received.wrapping_sub(of_data));
     }
 
     /// What this connection does not carry out is kept for another one.

@@ -192,6 +192,11 @@ impl State {
         waits || self.flows()
     }
 
+    /// A connection of P or S queues is there: whole, or as far as the queue pairs.
+    pub fn has_queue_pairs(self) -> bool {
+        matches!(self, State::HaveQps | State::HaveCts | State::CtsSent | State::Resuming) || self.flows()
+    }
+
     /// Nothing has gone out yet, and things may still begin to.
     pub fn precedes_connection(self) -> bool {
         self == State::Idle || self.is_coming_up()

@@ -38,9 +38,7 @@ impl<C> Transport<C> {
 
     /// The peer has not said yet that all has come, or has to be told the same; and it is there.
     pub(super) fn has_to_hear(&self, id: EpId) -> bool {
-        let waits = |ep: &Endpoint<C>| {
-            ep.ends.are_open() || ep.has_only_received() || ep.may_go_back() && ep.state().flows()
-        };
+        let waits = |ep: &Endpoint<C>| ep.ends.are_open() || ep.has_only_received();
         self.endpoints.named(id).is_some_and(|ep| !ep.state().is_over() && waits(ep))
     }
 

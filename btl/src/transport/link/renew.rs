@@ -47,6 +47,11 @@ impl<C> Transport<C> {
         adverts: &[Advert],
         gids: Option<GidPair>,
     ) -> Result<EpId, AddError> {
+        let is_cut = self.renewals.iter().any(|renewal| self.endpoints.current(renewal.key) == Some(index));
+        if is_cut && self.endpoints.get(index).is_some_and(|ep| ep.state().has_queue_pairs()) {
+            // The peer has taken the last connection down before it asked for this one.
+            self.settle_cut(index);
+        }
         let Some(ep) = self.endpoints.get_mut(index) else {
             return Err(cpc::Error::Closed.into());
         };
@@ -56,6 +61,7 @@ impl<C> Transport<C> {
             State::Disconnected => {
                 ep.choice = Some(Choice { gids: gids.map(Box::new), ..self.port.service.choose(adverts)? });
                 ep.renewals = 0;
+                self.expect_return(index);
                 self.on_event(index, Event::Renew);
             }
             _ => {}
@@ -89,7 +95,7 @@ impl<C> Transport<C> {
             let id = EpId { index: renewal.key.index, generation: ep.generation };
             match (ep.state(), renewal.until) {
                 _ if ep.epoch != renewal.key.generation => {}
-                (state, None) if state.flows() => self.settle_cut(id.index),
+                (state, None) if state.has_queue_pairs() => self.settle_cut(id.index),
                 (State::Renewing, None) => self.retire_connection(id, renewal.key),
                 (State::Retiring, Some(until)) => {
                     let flushed = self.has_flushed(id);
@@ -131,6 +137,9 @@ impl<C> Transport<C> {
     fn connect_anew(&mut self, id: EpId, flushed: bool) {
         self.endpoints.warn_unless(flushed, id);
         self.reap();
+        if flushed {
+            self.part_from_leaver(id.index);
+        }
         self.begin_epoch(id.index);
         self.put_in_front(id.index);
         if let Err(error) = self.introduce_anew(id.index, flushed) {

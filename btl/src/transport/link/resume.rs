@@ -34,6 +34,11 @@ impl<C> Transport<C> {
     pub(crate) fn broken(&mut self, index: u32, reason: &dyn Display) {
         let Some(ep) = self.endpoints.get(index) else { return };
         let waits = matches!(ep.state(), State::Renewing | State::Retiring) && ep.resume.is_some();
+        if ep.has_heard_all() {
+            // The peer, which may wait for a word of ours, hears that the connection is over.
+            self.port.service.remove_endpoint(ep.key(index));
+            return self.has_left(index);
+        }
         if !waits && !ep.state().is_over() && !self.lose(index, reason, Endpoint::may_lose) {
             self.broken_for_good(index, reason);
         }
@@ -61,8 +66,10 @@ impl<C> Transport<C> {
         if !may(ep, most) {
             return false;
         }
-        let peer = ep.peer;
+        let (peer, backlog) = (ep.peer, ep.backlog());
+        let ended = ep.state() == State::Ended;
         let resume = ep.resume.get_or_insert_with(|| Box::new(Resume::new(queues)));
+        resume.acknowledges |= ended && backlog != 0;
         resume.reason = reason.to_string();
         resume.arrived = None;
         log::info!("the connection to process {peer:#x} is broken: {reason}; another one takes its place");
@@ -79,7 +86,7 @@ impl<C> Transport<C> {
         let comes_again = ep.resume.is_some() && ep.state().is_coming_up();
         if comes_again {
             self.cut(index);
-        } else if ep.state().flows() && ep.has_moved() {
+        } else if ep.state().has_queue_pairs() {
             self.renewals.push(Renewal::of(ep.key(index)));
         } else {
             return false;
@@ -87,13 +94,29 @@ impl<C> Transport<C> {
         true
     }
 
+    /// A peer that has ended its stream, and has been told that all of it has come, is back. It may not have heard that, and go on with its
+    /// stream; or it has left, and begins anew: what it says first tells.
+    pub(super) fn expect_return(&mut self, index: u32) {
+        let may_resume = self.port.config.reconnects != 0 && !self.paths.are_used();
+        let queues = self.tx.queues.len();
+        let Some(ep) = self.endpoints.get_mut(index).filter(|_| may_resume) else { return };
+        if ep.ends.peer_is_done() && ep.first.is_none() {
+            ep.resume.get_or_insert_with(|| Box::new(Resume::new(queues)));
+        }
+    }
+
     /// The same, when all that the peer has said is known.
     pub(super) fn settle_cut(&mut self, index: u32) {
         self.reap();
         self.poll_sends();
         match self.endpoints.get(index) {
-            Some(ep) if !ep.state().flows() => {}
-            Some(ep) if ep.has_parted() && ep.outstanding == 0 => self.has_left(index),
+            Some(ep) if !ep.state().has_queue_pairs() => {}
+            Some(ep) if !ep.has_moved() => {
+                if !self.renew_soon(index) {
+                    self.has_left(index);
+                }
+            }
+            Some(ep) if ep.has_parted() && !ep.is_busy() => self.has_left(index),
             _ => self.cut(index),
         }
     }
@@ -127,11 +150,25 @@ impl<C> Transport<C> {
         }
     }
 
+    /// The queue pairs are gone. A peer that has ended its stream, and whose device has our acknowledgement, has left: what it did not take
+    /// is of no interest to it any more, and should it come back, it begins anew. Nor is another connection needed if it is we who leave, and
+    /// all has come.
+    pub(super) fn part_from_leaver(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let Some(resume) = &ep.resume else { return };
+        let peer_left = ep.ends.peer_is_done() && !resume.has_to_acknowledge();
+        if peer_left || ep.ends.all_is_heard() {
+            self.tx.drop_kept(index, ep, &mut self.up);
+            ep.renewals = ep.renewals.max(1);
+        }
+    }
+
     /// The queue pairs are gone: what they have not carried out goes in front of what waits.
     pub(super) fn put_in_front(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let Some(mut resume) = ep.resume.take() else { return };
         let retained = std::mem::take(&mut resume.retained);
+        resume.again_operations += retained.operations.len();
         retained.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
         for kept in retained.messages.into_iter().rev() {
             let queue = usize::from(kept.queue);
@@ -147,6 +184,7 @@ impl<C> Transport<C> {
             resume.again[queue] = resume.again[queue].wrapping_add(1);
             self.tx.pending.push_front(LaneId { peer: index, queue: kept.queue }, message);
         }
+        resume.base = (ep.lanes.iter().map(|lane| lane.received).collect(), ep.ends.received);
         let lost = resume.lost.take();
         ep.resume = Some(resume);
         if let Some(lost) = lost {
@@ -156,9 +194,17 @@ impl<C> Transport<C> {
 
     /// Tells the peer what has come over the connection that broke.
     pub(super) fn resume(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get(index) else { return };
+        let known = ep.resume.as_ref().filter(|resume| !resume.anew);
+        let arrived = known.map_or(Arrived::ANEW, |resume| Arrived::new(resume.base.0.iter().copied()));
+        self.tell_arrived(index, arrived);
+        self.go_on(index);
+    }
+
+    fn tell_arrived(&mut self, index: u32, arrived: Arrived) {
         let queue = self.control_queue();
+        let message = arrived.message(queue as u8);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let message = Arrived::new(ep.lanes.iter().map(|lane| lane.received)).message(queue as u8);
         let lane = &mut ep.lanes[queue];
         let has_credit = lane.credits.as_mut().is_none_or(|(credits, _)| credits.acquire_opener());
         let has_entry = lane.budget.acquire();
@@ -166,9 +212,8 @@ impl<C> Transport<C> {
             slots.take_beyond(index);
         }
         debug_assert!(has_credit && has_entry, "the first message of a connection has both");
-        match self.post_control(index, queue, &message) {
-            Ok(()) => self.go_on(index),
-            Err(error) => self.fail(index, &format_args!("post of what has come so far failed: {error}")),
+        if let Err(error) = self.post_control(index, queue, &message) {
+            self.fail(index, &format_args!("post of what has come so far failed: {error}"));
         }
     }
 
@@ -179,13 +224,19 @@ impl<C> Transport<C> {
         if matches!(ep.state(), State::Renewing | State::Retiring) {
             return; // this connection has broken, too: the next one brings later counts
         }
-        let (coming_up, flows) = (ep.state().is_coming_up(), ep.state().flows());
-        let late = ep.resume.is_none() && ep.go_back();
-        match &mut ep.resume {
-            Some(resume) if coming_up || late && flows => resume.arrived = Some(arrived),
-            _ => return self.refuse(index, "the peer goes on with a connection that we know nothing of"),
+        let flows = ep.state().flows();
+        match (&mut ep.resume, flows) {
+            (Some(_), true) => {} // as above, and it is about to be known
+            (Some(resume), false) => {
+                resume.arrived = Some(arrived);
+                self.go_on(index);
+            }
+            (None, true) => self.tell_arrived(index, Arrived::ANEW),
+            (None, false) => {
+                let anew = Resume { anew: true, arrived: Some(arrived), ..Resume::new(ep.lanes.len()) };
+                ep.resume = Some(Box::new(anew));
+            }
         }
-        if late && flows { self.resume(index) } else { self.go_on(index) }
     }
 
     /// If both sides have told: what had come is not sent again, the rest goes.
@@ -194,13 +245,16 @@ impl<C> Transport<C> {
         if ep.state() != State::Resuming && !ep.state().flows() {
             return;
         }
+        let is_first = ep.is_at_the_beginning();
         let Some(resume) = ep.resume.take_if(|resume| resume.arrived.is_some()) else { return };
-        let arrived = resume.arrived.as_ref().map_or(&[][..], Arrived::counts);
-        for (queue, (again, arrived)) in resume.again.iter().zip(arrived).enumerate() {
-            if !self.skip(index, queue, *again, *arrived) {
-                return self
-                    .refuse(index, "the peer counts messages that were not sent, or not those that were");
-            }
+        let gone_on = match &resume.arrived {
+            _ if resume.anew => Ok(()),
+            Some(arrived) if *arrived == Arrived::ANEW && !is_first => self.begin_anew(index, &resume),
+            Some(arrived) => self.skip_all(index, &resume, arrived.counts()),
+            None => Ok(()),
+        };
+        if let Err(reason) = gone_on {
+            return self.refuse(index, reason);
         }
         let ended = self.endpoints.get(index).is_some_and(|ep| ep.ends.peer_is_done());
         if self.endpoints.get(index).is_some_and(|ep| ep.state() == State::Resuming) {
@@ -209,6 +263,36 @@ impl<C> Transport<C> {
         if ended {
             self.on_event(index, Event::Acknowledged);
         }
+    }
+
+    /// What had come is not sent again.
+    fn skip_all(&mut self, index: u32, resume: &Resume<C>, arrived: &[u16]) -> Result<(), &'static str> {
+        for (queue, again) in resume.again.iter().enumerate() {
+            if !self.skip(index, queue, *again, arrived.get(queue).copied().unwrap_or(0)) {
+                return Err("the peer counts messages that were not sent, or not those that were");
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer is another one than that of the connection that broke. If that one had ended its stream, and had been told that all of it
+    /// has come, then it had left, and what had not come to it is of no interest to this one.
+    fn begin_anew(&mut self, index: u32, resume: &Resume<C>) -> Result<(), &'static str> {
+        let Some(ep) = self.endpoints.get_mut(index).filter(|ep| ep.ends.peer_is_done()) else {
+            return Err("the peer has begun anew in the middle of its stream");
+        };
+        ep.begin_anew(resume);
+        let operations = resume.again_operations.min(ep.rdma.len());
+        self.tx.give_up(ep.rdma.drain(..operations), &mut self.up);
+        for (queue, again) in resume.again.iter().enumerate() {
+            let lane = LaneId { peer: index, queue: queue as u8 };
+            for _ in 0..*again {
+                let Some(message) = self.tx.pending.pull(lane) else { break };
+                ep.count_served(queue);
+                self.tx.give_back(message.buf);
+            }
+        }
+        Ok(())
     }
 
     /// Of the `again` messages in front of a lane the peer has those that make its count `arrived`. False: that cannot be.
