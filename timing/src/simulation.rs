@@ -1,7 +1,7 @@
 //! Virtual time, and workers without threads.
 
 use crate::{VIRTUAL, now, origin};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,9 +33,9 @@ pub struct Employed(u64);
 
 /// Gives turns to `worker` from now on.
 pub fn employ(worker: Box<dyn Worker>) -> Employed {
-    let mut workers = workers();
-    let number = workers.last().map_or(1, |place| place.number + 1);
-    workers.push(Place { number, worker: Some(worker) });
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    workers().push(Place { number, worker: Some(worker) });
     Employed(number)
 }
 

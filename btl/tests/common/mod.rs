@@ -1,5 +1,5 @@
 //! Transports of one process over the software device, polled in turn by one thread, against a
-//! model of what must arrive. The connection managers' helper threads are the real ones.
+//! model of what must arrive. The connection managers' helper threads are the real ones, unless time is virtual ([`World::simulated`]).
 //!
 //! ```text
 //!   World: sides 0, 1, 2 ...     send(0, 1, len) --> model: a queue of messages for each (from, to, queue of the layout)
@@ -16,6 +16,7 @@ pub mod child;
 pub mod leaving;
 pub mod memory;
 pub mod model;
+pub mod pace;
 pub mod rng;
 pub mod sweep;
 pub mod watchdog;
@@ -23,8 +24,10 @@ pub mod watchdog;
 use mca_btl_oxib::protocol::layout::Layout;
 use mca_btl_oxib::transport::config::{Bound, Config, Signalling};
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find};
+use mca_btl_oxib::transport::stats::Stats;
 use mca_btl_oxib::transport::{Delivery, EpId, Transport, Upcall};
 use model::{Message, Model};
+use pace::Virtual;
 use rng::Rng;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -35,6 +38,9 @@ use watchdog::Watchdog;
 
 /// No wait of these tests takes longer, unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The same in virtual time.
+pub const VIRTUAL_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Settings as the parameters' defaults have them, with this layout.
 pub fn config(layout: &str) -> Config {
@@ -95,6 +101,13 @@ pub fn job() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed) << 32
 }
 
+/// Connection managers that have no threads of their own, with ids and jitter from this seed.
+pub fn seed_managers(config: &mut Config, seed: u64, rank: u64) {
+    let own = Some(seed.wrapping_mul(64).wrapping_add(rank));
+    (config.cpc.ibcm.seed, config.cpc.xrc.seed) = (own, own);
+    config.cpc.exclude = vec!["rdmacm".to_owned()];
+}
+
 /// One process of the job.
 pub struct Side {
     pub transport: Transport<u64>,
@@ -114,6 +127,10 @@ pub struct Side {
     pub refused: u64,
     /// Messages delivered.
     pub received: u64,
+    /// Its process does not run: it has no turns.
+    pub absent: bool,
+    /// In virtual time: its connection helper.
+    pub helper: u64,
 }
 
 impl Side {
@@ -132,7 +149,15 @@ impl Side {
             waiting,
             refused: 0,
             received: 0,
+            absent: false,
+            helper: 0,
         }
+    }
+
+    /// Changes when something has been done.
+    fn fingerprint(&self) -> u64 {
+        let stats = &self.transport.stats;
+        Stats::TABLE.iter().fold(self.received, |hash, counter| pace::fold(hash, (counter.of)(stats)))
     }
 }
 
@@ -149,7 +174,9 @@ pub struct World {
     pub rng: Rng,
     pub layout: Layout,
     begin: Instant,
-    _watchdog: Watchdog,
+    _watchdog: Option<Watchdog>,
+    /// Virtual time; the last to go.
+    pub pace: Option<Virtual>,
 }
 
 impl World {
@@ -182,8 +209,60 @@ impl World {
     /// Of sides that are open already.
     pub fn of(test: &str, layout: Layout, sides: Vec<Side>) -> World {
         let rng = Rng::of_test(test);
-        let watchdog = Watchdog::new(test, PATIENCE * 2);
-        World { sides, model: Model::default(), rng, layout, begin: Instant::now(), _watchdog: watchdog }
+        let watchdog = Some(Watchdog::new(test, PATIENCE * 2));
+        let (model, begin) = (Model::default(), timing::now());
+        World { sides, model, rng, layout, begin, _watchdog: watchdog, pace: None }
+    }
+
+    /// Processes in virtual time: what happens follows from the seed.
+    pub fn simulated(seed: u64, mut configs: Vec<Config>) -> World {
+        log_to_stderr();
+        let pace = Some(Virtual::new(seed));
+        let layout = configs[0].layout.clone();
+        for (rank, config) in configs.iter_mut().enumerate() {
+            seed_managers(config, seed, rank as u64);
+        }
+        let (model, rng, begin) = (Model::default(), Rng::new(seed), timing::now());
+        let mut world = World { sides: Vec::new(), model, rng, layout, begin, _watchdog: None, pace };
+        let count = configs.len();
+        for (config, name) in configs.into_iter().zip(1 << 32..) {
+            let side = Side::new(open(config, name), name, count);
+            world.sides.push(side);
+            world.note_helper(world.sides.len() - 1);
+        }
+        world
+    }
+
+    /// The side's connection helper has just started.
+    fn note_helper(&mut self, side: usize) {
+        self.sides[side].helper = self.pace.as_ref().map_or(0, Virtual::newest_worker);
+    }
+
+    /// The process of a side ends as by SIGKILL: its peers hear nothing of it. What is there in its place does not listen, and has no turns
+    /// until it is revived. False: none can be there now.
+    pub fn kill(&mut self, rank: usize, config: Config) -> bool {
+        let side = &mut self.sides[rank];
+        let Ok(other) = try_open(config, side.name) else { return false };
+        self.pace.as_ref().expect("virtual time").stop(side.helper);
+        // Without its helper it has nothing to say; its buffers come back.
+        std::mem::replace(&mut side.transport, other).close();
+        side.to.fill(None);
+        side.failed.clear();
+        side.waiting.iter_mut().for_each(VecDeque::clear);
+        (side.absent, side.adverts) = (true, side.transport.adverts().to_vec());
+        true
+    }
+
+    /// A process of the same name runs in its place, which knows no peers.
+    pub fn revive(&mut self, rank: usize) {
+        self.sides[rank].transport.listen().unwrap();
+        self.sides[rank].absent = false;
+        self.note_helper(rank);
+    }
+
+    /// The sides that run.
+    pub fn present(&self) -> Vec<usize> {
+        (0..self.sides.len()).filter(|&rank| !self.sides[rank].absent).collect()
     }
 
     pub fn add(&mut self, from: usize, to: usize) -> EpId {
@@ -240,6 +319,7 @@ impl World {
                 return true; // the endpoint is lost, and the message with it
             }
         }
+        log::trace!("{from} sends {to} over queue {queue} {message:?}");
         self.model.expect((from, to, queue), message);
         true
     }
@@ -255,6 +335,7 @@ impl World {
     }
 
     fn hand_up(&mut self, side: usize, what: Upcall<u64>) {
+        self.note(word_of(side, &what));
         match what {
             Upcall::Deliver(delivery) => self.deliver(side, delivery),
             Upcall::Completed { cookie, ok } => self.sides[side].rdma.push((cookie, ok)),
@@ -286,6 +367,7 @@ impl World {
         let (tag, payload) = (delivery.tag, delivery.payload());
         let len = payload.len();
         let queue = self.layout.for_payload(len).expect("a queue");
+        log::trace!("{to} is handed {len} bytes with tag {tag} from {from} over queue {queue}");
         self.model.arrived((from, to, queue), tag, payload);
         self.sides[to].received += 1;
         if tag & ECHO != 0 {
@@ -294,6 +376,9 @@ impl World {
         }
         if tag & ECHO_THIRD != 0 {
             let (third, answer) = (self.sides.len() - to - from, self.model.message(len, 0));
+            if self.sides[to].to[third].is_none() {
+                self.add(to, third);
+            }
             assert!(self.try_send(to, third, answer, false), "an answer from a callback was refused");
         }
         self.sides[to].transport.delivered(delivery);
@@ -313,7 +398,21 @@ impl World {
             }
             self.completions_have_their_place(side);
         }
-        std::thread::yield_now();
+        self.pass(who);
+    }
+
+    /// Time passes, and those beside the test's thread have their turns.
+    fn pass(&mut self, who: &[usize]) {
+        let Some(pace) = &mut self.pace else { return std::thread::yield_now() };
+        let state = self.sides.iter().fold(0, |state, side| pace::fold(state, side.fingerprint()));
+        let looks = pace.pass(state);
+        for _ in 1..looks {
+            who.iter().for_each(|&side| self.poll(side));
+        }
+    }
+
+    fn note(&mut self, what: u64) {
+        self.pace.iter_mut().for_each(|pace| pace.note(what));
     }
 
     /// What has to be reserved in the completion queues is, at any time, and no more.
@@ -324,21 +423,20 @@ impl World {
 
     /// Every side polls once, and sends what was refused before.
     pub fn step(&mut self) {
-        let all: Vec<usize> = (0..self.sides.len()).collect();
-        self.step_of(&all);
+        self.step_of(&self.present());
     }
 
     /// All sides poll until it is true.
     pub fn until(&mut self, what: &str, done: impl FnMut(&mut World) -> bool) {
-        let all: Vec<usize> = (0..self.sides.len()).collect();
-        self.until_of(&all, what, done);
+        self.until_of(&self.present(), what, done);
     }
 
     /// These sides poll until it is true.
     pub fn until_of(&mut self, who: &[usize], what: &str, mut done: impl FnMut(&mut World) -> bool) {
         while !done(self) {
             self.step_of(who);
-            assert!(self.begin.elapsed() < PATIENCE, "{what} did not come about; {}", self.books());
+            let patience = if self.pace.is_some() { VIRTUAL_PATIENCE } else { PATIENCE };
+            assert!(timing::now() - self.begin < patience, "{what} did not come about; {}", self.books());
         }
     }
 
@@ -438,10 +536,24 @@ impl World {
 
     /// Takes everything down; nothing may be left at the device.
     pub fn close(self) {
-        for side in self.sides {
+        let World { sides, pace, .. } = self;
+        for side in sides {
             side.transport.close();
         }
+        drop(pace);
     }
+}
+
+/// What tells an upcall from others, for the trace.
+fn word_of(side: usize, upcall: &Upcall<u64>) -> u64 {
+    let (kind, what) = match upcall {
+        Upcall::Deliver(delivery) => (1, u64::from(delivery.tag) << 32 | delivery.endpoint.index as u64),
+        Upcall::Completed { cookie, ok } => (2, cookie << 1 | u64::from(*ok)),
+        Upcall::Fetched { cookie, value } => (3, cookie ^ value),
+        Upcall::UnknownPeer { peer } => (4, *peer),
+        Upcall::Failed { peer, .. } => (5, *peer),
+    };
+    pace::fold(side as u64 * 8 + kind, what)
 }
 
 /// Connected pairs, by name, for tests that count connections.

@@ -2,7 +2,7 @@
 //! intact.
 
 use super::rng::Rng;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 
 /// A message that can be written down again from its number.
@@ -46,6 +46,8 @@ struct Expected {
 pub struct Model {
     expected: HashMap<Stream, VecDeque<Expected>>,
     next: u64,
+    /// Pairs of sides, the lower first, between which anything may be lost.
+    pub unsure: BTreeSet<(usize, usize)>,
     /// Messages that have arrived.
     pub arrived: u64,
 }
@@ -59,13 +61,15 @@ impl Model {
     }
 
     pub fn expect(&mut self, stream: Stream, message: Message) {
-        self.expected.entry(stream).or_default().push_back(Expected { message, may_be_lost: false });
+        let may_be_lost = self.unsure.contains(&(stream.0.min(stream.1), stream.0.max(stream.1)));
+        self.expected.entry(stream).or_default().push_back(Expected { message, may_be_lost });
     }
 
     /// A message came: it must be the next of its stream that is not lost.
     pub fn arrived(&mut self, stream: Stream, tag: u8, payload: &[u8]) {
         let expected = self.expected.entry(stream).or_default();
-        while expected.front().is_some_and(|e| e.may_be_lost && e.message.tag != tag) {
+        let is_it = |message: &Message| message.tag == tag && message.is(payload);
+        while expected.front().is_some_and(|e| e.may_be_lost && !is_it(&e.message)) {
             expected.pop_front();
         }
         let next = expected.pop_front().map(|e| e.message);

@@ -1,0 +1,81 @@
+//! The whole stack in virtual time: transports, connection managers and the software device of two to four processes, driven by one
+//! thread, over a fabric that loses, breaks and delays, from a seed.
+//!
+//! ```text
+//!   seed --> layout, settings, plan of faults, schedule (simulation/schedule.rs)
+//!              |
+//!              v
+//!        Trial: acts, looks around, holds what arrives against the model (simulation/trial.rs, common)
+//! ```
+//! `OXIB_SEED=n` runs one seed, `OXIB_SEEDS=n` so many, from 1 on. A failure names its seed. A binary of its own: virtual time and a plan
+//! of faults are the whole process'.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
+
+mod common;
+#[path = "simulation/schedule.rs"]
+mod schedule;
+#[path = "simulation/trial.rs"]
+mod trial;
+
+use common::watchdog::Watchdog;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use trial::Trial;
+
+/// Seeds of a run that says no more, and those beyond them that have found something.
+const SEEDS: u64 = 300;
+const FOUND: [u64; 2] = [360, 624];
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Runs a seed; the hash of all that happened.
+fn run(seed: u64) -> u64 {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _watchdog = Watchdog::new(&format!("OXIB_SEED={seed}"), Duration::from_secs(60));
+    let _named = Named(seed);
+    let files = open_files();
+    let trace = Trial::new(seed).run();
+    assert!(softib::faults::set_port(true).is_err(), "a context of the device is left behind");
+    assert_eq!(open_files(), files, "files are left open");
+    log::info!("seed {seed}: {trace:016x}");
+    trace
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("procfs").count()
+}
+
+/// Names the seed of a failure.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the failure is repeated by OXIB_SEED={} cargo test -p btl --test simulation", self.0);
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_each_message_arrives_once_or_its_endpoint_fails_and_nothing_is_left_behind() {
+    let begin = Instant::now();
+    let seeds: Vec<u64> = match (number("OXIB_SEED"), number("OXIB_SEEDS")) {
+        (Some(seed), _) => vec![seed],
+        (None, Some(count)) => (1..=count).collect(),
+        (None, None) => (1..=SEEDS).chain(FOUND).collect(),
+    };
+    for &seed in &seeds {
+        run(seed);
+    }
+    println!("{} seeds in {:?}", seeds.len(), begin.elapsed());
+}
+
+#[test]
+fn a_seed_does_the_same_on_every_run() {
+    for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
+        assert_eq!(run(seed), run(seed), "seed {seed}");
+    }
+}
