@@ -146,7 +146,7 @@ static const struct kind kinds[] = {
     {"size", 256 << 10, 128, bounce, BOTH_WAYS},
     {"rate", 8 << 20, 16 * WINDOW, stream, ONE_WAY},
     {"both", 4 << 20, 16 * WINDOW, cross, BOTH_WAYS},
-    {"line", 64 << 10, 1024, hop, NONE},
+    {"line", 64 << 10, 128, hop, NONE},
 };
 
 static int sends(const struct kind *kind) {

@@ -13,8 +13,8 @@ pub const NOTE: &str = "us: microseconds a message (size: half round trip; rate,
 pub struct Record {
     transports: Vec<String>,
     rounds: usize,
-    /// By round: the way of a cache line between the ranks' processors.
-    cache_line_us: Vec<Option<f64>>,
+    /// By round, at its begin and its end: the way of a cache line between the ranks' processors.
+    cache_line_us: Vec<Option<[f64; 2]>>,
     measurements: Vec<Row>,
     aims: Vec<Judged>,
 }

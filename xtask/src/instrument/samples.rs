@@ -2,8 +2,8 @@
 
 use e2e::measured::Measurement;
 
-/// Ways of a cache line that differ by this factor are of two states of the machine, not of noise.
-const APART: f64 = 1.5;
+/// A cache line that takes so many times as long as the fastest one goes another way.
+const APART: f64 = 2.0;
 
 /// A median and the quartiles around it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,8 +40,8 @@ pub struct Samples {
     pub rounds: usize,
     /// By row, column, round; `None` where a job failed.
     us: Vec<Vec<Vec<Option<f64>>>>,
-    /// By round: the way of a cache line between the ranks' processors, in us.
-    pub lines: Vec<Option<f64>>,
+    /// By round, at its begin and its end: the way of a cache line between the ranks' processors, in us.
+    pub lines: Vec<Option<[f64; 2]>>,
 }
 
 /// Rounds in which the ranks' processors were about as near each other.
@@ -75,8 +75,8 @@ impl Samples {
         }
     }
 
-    /// How far a cache line went in the last round.
-    pub fn set_line(&mut self, us: f64) {
+    /// How far a cache line went at begin and end of the last round.
+    pub fn set_line(&mut self, us: [f64; 2]) {
         if let Some(last) = self.lines.last_mut() {
             *last = Some(us);
         }
@@ -84,18 +84,22 @@ impl Samples {
 
     /// The way of a cache line over all rounds.
     pub fn line(&self) -> Option<Spread> {
-        Spread::of(self.lines.iter().flatten().copied())
+        Spread::of(self.lines.iter().flatten().flatten().copied())
     }
 
     /// A virtual machine's processors may be near each other at one time and far at another: near and far rounds, if there are both.
+    /// Rounds in which that changed are neither.
     pub fn distances(&self) -> Option<[Distance; 2]> {
-        let known: Vec<(usize, f64)> =
-            self.lines.iter().enumerate().filter_map(|(round, us)| Some((round, (*us)?))).collect();
-        let least = known.iter().map(|(_, us)| *us).min_by(f64::total_cmp)?;
-        let most = known.iter().map(|(_, us)| *us).max_by(f64::total_cmp)?;
-        let (near, far): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, us)| us * us < least * most);
-        let apart = most > least * APART;
-        if apart { Some([Distance::of(&near)?, Distance::of(&far)?]) } else { None }
+        let least = self.lines.iter().flatten().flatten().copied().min_by(f64::total_cmp)?;
+        let is_near = |us: &f64| *us < least * APART;
+        let near = self.distance(|ends| ends.iter().all(is_near))?;
+        Some([near, self.distance(|ends| !ends.iter().any(is_near))?])
+    }
+
+    fn distance(&self, wanted: impl Fn(&[f64; 2]) -> bool) -> Option<Distance> {
+        let known = self.lines.iter().enumerate().filter_map(|(round, ends)| Some((round, (*ends)?)));
+        let (rounds, ends): (Vec<usize>, Vec<[f64; 2]>) = known.filter(|(_, ends)| wanted(ends)).unzip();
+        Some(Distance { line_us: Spread::of(ends.into_iter().flatten())?.median, rounds })
     }
 
     /// The ratio in these rounds only.
@@ -123,13 +127,6 @@ impl Samples {
     /// The same as median and quartiles.
     pub fn ratio(&self, row: usize, column: usize) -> Option<Spread> {
         Spread::of(self.ratios(row, column))
-    }
-}
-
-impl Distance {
-    fn of(rounds: &[(usize, f64)]) -> Option<Self> {
-        let line_us = Spread::of(rounds.iter().map(|(_, us)| *us))?.median;
-        Some(Distance { line_us, rounds: rounds.iter().map(|(round, _)| *round).collect() })
     }
 }
 
@@ -174,16 +171,16 @@ pub mod tests {
     fn rounds_with_near_and_with_far_processors_are_told_apart() {
         let mut all =
             Samples::new(vec!["ours".to_owned(), "theirs".to_owned()], vec![Measurement::half_round_trip(8)]);
-        for (line, ours) in [(0.05, 2.0), (0.17, 1.2)] {
-            assert_eq!(all.distances(), None, "all rounds so far were alike, or there was none");
+        for (ends, ours) in [([0.03, 0.03], 2.0), ([0.03, 0.17], 9.0), ([0.16, 0.17], 1.2)] {
+            assert_eq!(all.distances(), None, "no far round yet");
             all.begin_round();
-            all.set_line(line);
+            all.set_line(ends);
             all.set(0, 0, ours);
             all.set(0, 1, 1.0);
         }
         let [near, far] = all.distances().unwrap();
-        assert_eq!((near.rounds, far.rounds.clone()), (vec![0], vec![1]));
-        assert_eq!(far.line_us, 0.17);
+        assert_eq!((near.rounds, far.rounds.clone()), (vec![0], vec![2]), "in the second round it changed");
+        assert!((far.line_us - 0.165).abs() < 1e-9);
         assert_eq!(all.ratio_in(&far.rounds, 0, 1).unwrap().median, 1.2);
     }
 
