@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use softib::shm::cell::{Head, INLINE_MAX, op};
 use softib::shm::heap::Heap;
-use softib::shm::layout::{BULK, CELL, CELLS, CELLS_LEN, CONTROL, RING_LEN};
+use softib::shm::layout::{BULK, CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL, RING_LEN};
 use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
 use softib::shm::rq::{Claim, Place, Shape};
 use softib::shm::segment::Segment;
@@ -143,7 +143,7 @@ fn a_ring_comes_to_use_all_of_its_cells_only_if_they_are_unread() {
         assert!(pair.send(8, number));
         assert_eq!(pair.receive(), Some((number, 8)));
     }
-    assert_eq!(cells_used(&pair), 64);
+    assert_eq!(cells_used(&pair), CELLS_FIRST);
     let mut sent = 0;
     while pair.send(8, sent) {
         sent += 1;

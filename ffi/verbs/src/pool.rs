@@ -205,8 +205,7 @@ impl Pool {
     #[cold]
     fn grow(&mut self) -> Result<Buf, PoolError> {
         let count = self.growth()?;
-        let stride =
-            (self.config.buf_len.max(1) as usize).next_multiple_of(self.config.align.max(1) as usize);
+        let stride = stride(&self.config);
         let len = stride * count as usize;
         let memory = Mapping::new(len).ok_or(PoolError::Memory(len))?;
         // SAFETY: the mapping lives in the same chunk and is unmapped after the registration.
@@ -231,4 +230,17 @@ impl Pool {
             count => Ok(count),
         }
     }
+}
+
+/// Buffers of this size and more do not begin at the same place of a cache as their neighbours.
+const LARGE: usize = 8 << 10;
+
+/// What sets neighbours apart: a page and a cache line.
+const APART: usize = 4096 + 64;
+
+/// Bytes from one buffer to the next. Sizes are powers of two as a rule, and most messages are shorter than their buffer: the first lines
+/// of all buffers would share a few sets of a cache, and each message would find them gone.
+fn stride(config: &PoolConfig) -> usize {
+    let least = (config.buf_len.max(1) as usize).next_multiple_of(config.align.max(1) as usize);
+    if least < LARGE || config.align > 64 { least } else { least + APART.wrapping_sub(least) % LARGE }
 }

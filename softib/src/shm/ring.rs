@@ -18,9 +18,9 @@
 //! Bulk offsets are not transmitted: both sides derive them from the lengths by the rule in [`bulk_start`].
 //!
 //! Only a part of cells and bulk is used at first, and again and again, so that it stays in the caches, and a peer with little to say
-//! takes little memory: 16 cells and 1 KiB. A sender that comes to the end of what it knows to be free doubles the part, up to what
-//! a busy ring uses ([`CELLS_BUSY`], [`BULK_BUSY`]); beyond that only if all of it is unread. The next cell, or payload, is then the
-//! first of the new half, which nothing has used before:
+//! takes little memory: 16 cells and 1 KiB. A sender that finds all of it unread doubles the part; of the bulk, up to what a busy ring uses
+//! ([`BULK_BUSY`]), also one that comes to the end of what it knows to be free. The next cell, or payload, is then the first of the new half,
+//! which nothing has used before:
 //!
 //! ```text
 //!   cells   op MORE_CELLS in the last free cell; the next cell is the first of the second half
@@ -48,15 +48,13 @@ use std::time::{Duration, Instant};
 
 /// Longest payload of one cell with bulk.
 pub const FRAGMENT_MAX: usize = 32 << 10;
-/// Cells that a ring comes to use without being full.
-const CELLS_BUSY: u32 = 64;
 /// What of the bulk is used at first.
 pub const BULK_FIRST: u32 = 1 << 10;
 /// What of the bulk a ring comes to use without its being unread: with the cells half of a processor's first cache. Of more than that, what
 /// goes round is out of it when it comes again, and a message of 200 bytes to 4 KiB takes twice as long.
 const BULK_BUSY: u32 = 8 << 10;
 /// Payloads longer than this are made ready for their sender when they have been read.
-const OWNED_FROM: u32 = 4 << 10;
+const OWNED_FROM: u32 = 3 << 10;
 
 const CLAIMING: u64 = 1;
 const ACTIVE: u64 = 2;
@@ -258,7 +256,7 @@ impl SendRing {
         let unread = self.seq.wrapping_sub(self.seen.0);
         self.half = self.half.filter(|first| (self.seen.0.wrapping_sub(*first) as i32) < 0);
         let all_known = self.half.is_none() && unread < free_cells(&self.cells);
-        if self.cells.can_double() && (self.cells.count() < CELLS_BUSY || !all_known) {
+        if self.cells.can_double() && !all_known {
             self.double_cells();
         }
         let (from, free) = match self.half {
