@@ -75,13 +75,13 @@ fn turn_of(number: u64) -> Option<Instant> {
 }
 
 /// The least that time moves, where it has to move.
-const TICK: Duration = Duration::from_micros(1);
+const TICK: Duration = Duration::from_micros(20);
 
 /// Workers have a turn, and the caller's next look is at the time when one has something to do.
 pub(crate) fn relax() {
     let soonest = turn();
     let next = now() + TICK;
-    set(soonest.map_or(next + 999 * TICK, |soonest| soonest.max(next)));
+    set(soonest.map_or(next + 50 * TICK, |soonest| soonest.max(next)));
 }
 
 fn set(time: Instant) {

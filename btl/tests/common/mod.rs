@@ -32,8 +32,9 @@ use rng::Rng;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use verbs::Driver;
+use verbs::{Driver, Pd};
 use watchdog::Watchdog;
 
 /// No wait of these tests takes longer, unless it hangs.
@@ -161,6 +162,9 @@ impl Side {
     }
 }
 
+/// Longer messages never go inline.
+const LONGEST_INLINE: usize = 256;
+
 /// Wants an answer of the same length, sent from within the receive callback.
 pub const ECHO: u8 = 0x80;
 
@@ -177,6 +181,8 @@ pub struct World {
     _watchdog: Option<Watchdog>,
     /// Virtual time; the last to go.
     pub pace: Option<Virtual>,
+    /// The protection domains of all lives, and whose they were.
+    pub domains: Vec<(usize, Weak<Pd>)>,
 }
 
 impl World {
@@ -211,7 +217,7 @@ impl World {
         let rng = Rng::of_test(test);
         let watchdog = Some(Watchdog::new(test, PATIENCE * 2));
         let (model, begin) = (Model::default(), timing::now());
-        World { sides, model, rng, layout, begin, _watchdog: watchdog, pace: None }
+        World { sides, model, rng, layout, begin, _watchdog: watchdog, pace: None, domains: Vec::new() }
     }
 
     /// Processes in virtual time: what happens follows from the seed.
@@ -223,14 +229,20 @@ impl World {
             seed_managers(config, seed, rank as u64);
         }
         let (model, rng, begin) = (Model::default(), Rng::new(seed), timing::now());
-        let mut world = World { sides: Vec::new(), model, rng, layout, begin, _watchdog: None, pace };
+        let (sides, domains) = (Vec::new(), Vec::new());
+        let mut world = World { sides, model, rng, layout, begin, _watchdog: None, pace, domains };
         let count = configs.len();
         for (config, name) in configs.into_iter().zip(1 << 32..) {
             let side = Side::new(open(config, name), name, count);
             world.sides.push(side);
             world.note_helper(world.sides.len() - 1);
+            world.note_domain(world.sides.len() - 1);
         }
         world
+    }
+
+    fn note_domain(&mut self, side: usize) {
+        self.domains.push((side, Arc::downgrade(self.sides[side].transport.pd())));
     }
 
     /// The side's connection helper has just started.
@@ -245,11 +257,13 @@ impl World {
         let Ok(other) = try_open(config, side.name) else { return false };
         self.pace.as_ref().expect("virtual time").stop(side.helper);
         // Without its helper it has nothing to say; its buffers come back.
+        log::debug!("side {rank} is killed: {:?}", side.transport.audit());
         std::mem::replace(&mut side.transport, other).close();
         side.to.fill(None);
         side.failed.clear();
         side.waiting.iter_mut().for_each(VecDeque::clear);
         (side.absent, side.adverts) = (true, side.transport.adverts().to_vec());
+        self.note_domain(rank);
         true
     }
 
@@ -308,10 +322,11 @@ impl World {
     pub fn try_send(&mut self, from: usize, to: usize, message: Message, can_wait: bool) -> bool {
         let (id, queue) = (self.id(from, to), self.layout.for_payload(message.len).expect("a queue"));
         let transport = &mut self.sides[from].transport;
-        let mut bytes = vec![0; message.len];
+        let mut bytes = vec![0; message.len.min(LONGEST_INLINE)];
         message.fill(&mut bytes);
-        let (head, body) = bytes.split_at(message.len.min(14));
-        if !transport.sendi(id, message.tag, [head, body]) {
+        let (head, body) = bytes.split_at(bytes.len().min(14));
+        let is_short = message.len <= LONGEST_INLINE;
+        if !is_short || !transport.sendi(id, message.tag, [head, body]) {
             let Some(mut buf) = transport.take(id, message.len, can_wait) else { return false };
             message.fill(&mut buf.payload()[..message.len]);
             let send = if can_wait { Transport::send } else { Transport::answer };
@@ -536,9 +551,12 @@ impl World {
 
     /// Takes everything down; nothing may be left at the device.
     pub fn close(self) {
-        let World { sides, pace, .. } = self;
+        let World { sides, pace, domains, .. } = self;
         for side in sides {
             side.transport.close();
+        }
+        for (life, (side, domain)) in domains.iter().enumerate() {
+            assert_eq!(domain.strong_count(), 0, "life {life}, of side {side}, has left something behind");
         }
         drop(pace);
     }

@@ -137,13 +137,14 @@ impl Turns {
         Turns { engine, rounds: now + ROUNDS, nap: (0, now) }
     }
 
+    /// When something may have to be done. Where no send waits, that is not before the next rounds, though a nap ends sooner.
     fn nap(&mut self) -> Instant {
         let (shared, now) = (&self.engine.shared, timing::now());
         if now >= self.nap.1 {
             take_over_from(self.engine, self.nap.0);
             self.nap = (shared.polls.load(Ordering::Relaxed), now + NAP);
         }
-        self.nap.1
+        if self.engine.enter().has_waiting() { self.nap.1 } else { self.rounds }
     }
 }
 
