@@ -135,7 +135,7 @@ unsafe extern "C" fn sendi(
 ) -> c_int {
     // SAFETY: a module of ours, a readable header, a convertor that is prepared if there is a
     // payload.
-    let sent = guard("btl_sendi", false, || unsafe {
+    let sent = guard("btl_sendi", false, move || unsafe {
         let header = from_raw_parts(header.cast_const().cast::<u8>(), header_size);
         module(raw).sendi(endpoint, convertor, header, payload_size, tag)
     });
@@ -144,7 +144,7 @@ unsafe extern "C" fn sendi(
     }
     if !descriptor.is_null() {
         // SAFETY: Open MPI's own variable, and a module of ours.
-        guard("btl_sendi", (), || unsafe {
+        guard("btl_sendi", (), move || unsafe {
             *descriptor = null_mut();
             *descriptor = module(raw).alloc_unsent(endpoint, header_size + payload_size, flags);
         });

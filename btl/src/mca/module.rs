@@ -32,10 +32,10 @@ use std::time::Instant;
 use turns::{Ticket, Turns};
 use verbs::{Atomics, LKey, RKey, RdmaOp, Sge};
 
-/// Polls of one call that find nothing before it returns: the way through Open MPI's progress
+/// Looks of one call that find nothing before it returns: the way through Open MPI's progress
 /// engine and back costs more than one of them, and a message that waits for it arrives that much
 /// later.
-const POLLS: usize = 4;
+const LOOKS: u32 = 2;
 
 /// The module of the first port, which in most jobs is the only one. It knows the next.
 static FIRST: AtomicPtr<Module> = AtomicPtr::new(std::ptr::null_mut());
@@ -133,12 +133,27 @@ impl State {
         }
     }
 
-    /// Looks around; the first thing for the upper layer.
-    #[inline]
-    fn look(&mut self) -> Option<Upcall<Cookie>> {
+    /// Looks around. True if there is something for the upper layer.
+    #[inline(always)] // all that most calls of Open MPI's progress function do
+    fn look(&mut self) -> bool {
+        match &mut self.transport {
+            Some(transport) => transport.look(LOOKS),
+            None => false,
+        }
+    }
+
+    /// The next message for the upper layer, if nothing that is no message has come up before it.
+    #[inline(always)] // with every message
+    fn message(&mut self) -> Option<Delivery> {
+        self.transport.as_mut()?.take_message()
+    }
+
+    /// The upper layer is done with a message; the next one.
+    #[inline(always)] // with every message
+    fn next_message(&mut self, done: Delivery) -> Option<Delivery> {
         let transport = self.transport.as_mut()?;
-        let found = (0..POLLS).any(|_| transport.poll());
-        if found { transport.take_upcall() } else { None }
+        transport.delivered(done);
+        transport.take_message()
     }
 
     /// The upper layer is done with a message, or none has registered for its tag.
@@ -150,8 +165,7 @@ impl State {
 
     /// As `look`, among other threads.
     fn look_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
-        let transport = self.transport.as_mut()?;
-        let _found = (0..POLLS).any(|_| transport.poll());
+        self.look();
         let next = self.take_in_turn();
         if next.is_none() && self.turns.end_overdue(Instant::now) {
             log::debug!("a receive callback neither returns nor goes on: messages behind its own go up");
@@ -341,28 +355,53 @@ impl Module {
     }
 
     /// Looks around once and hands up what is there; how many things that was.
+    #[inline]
     pub fn progress(&'static self) -> c_int {
         if self.abi.uses_threads() {
             return self.progress_in_turn();
         }
-        let mut count = 0;
         // SAFETY: one thread, as has just been read; `look` does not call out.
-        let mut upcall = unsafe { self.state.enter(State::look) };
-        while let Some(what) = upcall {
+        if unsafe { self.state.enter(State::look) } { self.hand_up_found() } else { 0 }
+    }
+
+    /// Hands up what the last look has found, in a job without threads; how many things that was.
+    #[inline(never)]
+    fn hand_up_found(&'static self) -> c_int {
+        let mut count = 0;
+        // SAFETY: one thread: the caller has just looked whether there are more; `message` does not call out.
+        let mut next = unsafe { self.state.enter(State::message) };
+        while let Some(mut delivery) = next {
             count += 1;
-            upcall = match what {
+            inside::alone(|| self.call_receiver(&mut delivery));
+            if self.abi.uses_threads() {
+                return count + self.threads_have_begun(delivery);
+            }
+            // SAFETY: one thread, as has just been read; `next_message` does not call out.
+            next = unsafe { self.state.enter(|state| state.next_message(delivery)) };
+        }
+        if self.transport(false, |t| t.has_upcalls()) { count + self.hand_up_others() } else { count }
+    }
+
+    /// Open MPI has begun to use threads within a receive callback: what was found goes up on turns.
+    #[cold]
+    fn threads_have_begun(&'static self, delivery: Delivery) -> c_int {
+        self.with(|state| state.delivered(delivery));
+        self.progress_in_turn()
+    }
+
+    /// The same of what is not only messages.
+    #[cold]
+    fn hand_up_others(&'static self) -> c_int {
+        let mut count = 0;
+        while let Some(what) = self.transport(None, Transport::take_upcall) {
+            count += 1;
+            match what {
                 Upcall::Deliver(mut delivery) => {
                     inside::alone(|| self.call_receiver(&mut delivery));
-                    self.transport(None, |t| {
-                        t.delivered(delivery);
-                        t.take_upcall()
-                    })
+                    self.with(|state| state.delivered(delivery));
                 }
-                other => {
-                    self.hand_up(other);
-                    self.transport(None, Transport::take_upcall)
-                }
-            };
+                other => self.hand_up(other),
+            }
         }
         count
     }
@@ -413,7 +452,7 @@ impl Module {
     }
 
     /// Calls the receiver that is registered for the message's tag.
-    #[inline]
+    #[inline(always)] // with every message
     fn call_receiver(&'static self, delivery: &mut Delivery) {
         let payload = delivery.payload();
         let segment =

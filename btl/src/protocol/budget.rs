@@ -30,9 +30,11 @@ impl SendBudget {
     /// Takes one slot if at least `reserve` remain after it: data leaves room for control messages.
     #[inline]
     pub fn acquire_leaving(&mut self, reserve: u16) -> bool {
-        let ok = self.free > reserve;
-        self.free -= u16::from(ok);
-        ok
+        if self.free <= reserve {
+            return false;
+        }
+        self.free -= 1;
+        true
     }
 
     /// Gives `count` slots back: a completion retires everything before it on its queue pair.

@@ -232,6 +232,16 @@ impl Credits {
         Ok(())
     }
 
+    /// The same, if nothing is due after it, nor can be wrong: no batch to post again, no credit message. `false`, and nothing
+    /// has happened, if something may be.
+    #[inline]
+    pub fn consumed_quietly(&mut self, window: &Window) -> bool {
+        // The window is no smaller than `rd_win`, so its end is not reached either.
+        let quiet = self.unposted + 1 < window.repost_at && self.returnable() + 1 < u32::from(window.rd_win);
+        self.unposted += u16::from(quiet);
+        quiet
+    }
+
     /// How many receives to post now: 0 until a batch is worth it. Tell
     /// [`reposted`](Self::reposted).
     #[inline]

@@ -156,6 +156,15 @@ impl Layout {
     /// Index of the smallest queue whose buffers hold `len` bytes of payload.
     #[inline]
     pub fn for_payload(&self, len: usize) -> Option<usize> {
+        // Most messages are small.
+        if len <= self.queues.first()?.size as usize {
+            return Some(0);
+        }
+        self.for_longer_payload(len)
+    }
+
+    #[inline(never)]
+    fn for_longer_payload(&self, len: usize) -> Option<usize> {
         self.queues.iter().position(|queue| len <= queue.size as usize)
     }
 

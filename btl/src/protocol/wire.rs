@@ -155,6 +155,12 @@ impl DataHeader {
         (self.0 >> 40) as u8
     }
 
+    /// It returns credits.
+    #[inline]
+    pub const fn has_grant(self) -> bool {
+        self.0 & (0x00ff_ffff << 16) != 0
+    }
+
     /// Credits returned by this message.
     #[inline]
     pub const fn grant(self) -> Grant {

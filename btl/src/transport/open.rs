@@ -34,6 +34,7 @@ impl<C> Transport<C> {
             up: Upcalls::new(),
             renewals: Vec::new(),
             ending: Vec::new(),
+            chores: false,
             keepalive: Keepalive::new(port.config.keepalive),
             port,
             paths: Paths::new(domain),

@@ -5,7 +5,7 @@
 use super::endpoint::{Endpoint, EpId};
 use crate::protocol::wire::HEADER_LEN;
 use std::collections::VecDeque;
-use verbs::Buf;
+use verbs::Lent;
 
 /// A message for the upper layer. Give it back with [`Transport::delivered`] when its callback has
 /// returned.
@@ -17,7 +17,7 @@ pub struct Delivery {
     pub endpoint: EpId,
     /// The upper layer's tag.
     pub tag: u8,
-    pub(super) buf: Buf,
+    pub(super) buf: Lent,
     pub(super) len: u32,
     pub(super) slot: u32,
     pub(super) queue: u8,

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::descriptor::set_nonblocking;
 use crate::error::{Error, check, leaked};
+use crate::ops;
 use crate::wc::Completions;
 use rdma_sys as sys;
 use std::ffi::c_int;
@@ -26,6 +27,8 @@ pub struct Cq {
     context: Arc<Context>,
     channel: Option<Arc<CompChannel>>,
     raw: NonNull<sys::ibv_cq>,
+    /// The driver's function, looked up once.
+    poll: ops::PollCq,
     depth: AtomicU32,
 }
 
@@ -51,7 +54,10 @@ impl Cq {
         let raw = unsafe { (context.table().create_cq)(context.raw(), entries, null_mut(), raw_channel, 0) };
         let object = || format!("{depth} entries on {}", context.name());
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_cq", object()))?;
-        let cq = Cq { context: context.clone(), channel: channel.cloned(), raw, depth: AtomicU32::new(0) };
+        // SAFETY: a live queue, whose context has the functions of its driver.
+        let poll = unsafe { ops::poll_cq(raw.as_ptr()) };
+        let depth = AtomicU32::new(0);
+        let cq = Cq { context: context.clone(), channel: channel.cloned(), raw, poll, depth };
         cq.read_depth();
         Ok(Arc::new(cq))
     }
@@ -86,13 +92,26 @@ impl Cq {
     /// The queue is broken: it overran, or the device is gone.
     #[inline]
     pub fn poll<const N: usize>(&self, into: &mut Completions<N>) -> Result<usize, Error> {
-        let poll = |room: *mut sys::ibv_wc| {
-            // SAFETY: a live queue, and room for `N` completions.
-            unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), N as c_int, room) }
-        };
-        // SAFETY: the verb writes as many completions as it returns, from the front, no more than asked
-        // for (ibv_poll_cq(3)); it is a C function, which no panic leaves.
-        unsafe { into.refill(poll) }.map_err(|_| self.broken())
+        self.poll_times(into, 1)
+    }
+
+    /// The same up to `times` times, until there is one.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    #[inline(always)] // with every look
+    pub fn poll_times<const N: usize>(&self, into: &mut Completions<N>, times: u32) -> Result<usize, Error> {
+        let (raw, poll) = (self.raw.as_ptr(), self.poll);
+        for _ in 0..times {
+            // SAFETY: a live queue, its driver's function, and room for `N` completions. The verb writes as many as it returns,
+            // from the front, no more than asked for (ibv_poll_cq(3)); it is a C function, which no panic leaves.
+            match unsafe { into.refill(|room| poll(raw, N as c_int, room)) } {
+                Ok(0) => {}
+                Ok(found) => return Ok(found),
+                Err(_) => return Err(self.broken()),
+            }
+        }
+        Ok(0)
     }
 
     /// A negative count says that it is so, and not why (ibv_poll_cq(3)).

@@ -121,6 +121,11 @@ impl Buf {
         unsafe { std::slice::from_raw_parts_mut(self.addr.as_ptr(), self.len as usize) }
     }
 
+    #[inline]
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.addr
+    }
+
     /// Where the bytes are.
     #[inline]
     pub fn addr(&self) -> u64 {

@@ -37,6 +37,8 @@ pub(crate) struct QueueTag(u32);
 
 impl QueueTag {
     const SHARED: u32 = 1 << 31;
+    /// Of no queue: numbers of queue pairs have 24 bits.
+    pub(crate) const NONE: QueueTag = QueueTag(QueueTag::SHARED - 1);
 
     #[inline]
     pub(crate) fn of(qpn: Qpn) -> QueueTag {
@@ -51,7 +53,7 @@ impl QueueTag {
 
     /// The completions of a shared queue name the queue pair that the message came over.
     #[inline]
-    fn may_be_of(self, qpn: Qpn) -> bool {
+    pub(crate) fn may_be_of(self, qpn: Qpn) -> bool {
         self.0 == qpn.0 || self.0 & QueueTag::SHARED != 0
     }
 }

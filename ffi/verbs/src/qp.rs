@@ -1,17 +1,22 @@
 //! Queue pairs: creation, transitions, posting.
 
 use crate::ah::Ah;
-use crate::chain::{RecvChain, SendChain, Sent};
+use crate::chain::{SendChain, Sent};
 use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
+use crate::ops;
 use crate::pool::Buf;
 use crate::posted::{Posted, QueueTag};
 use crate::qp_attr::{self, Change, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
-use crate::request::{AtomicOp, RdmaOp, Remote, SendFlags, Sge, atomic_request, rdma_request, request};
+use crate::recv::{RecvQueue, Tag, sealed};
+use crate::request::{
+    AtomicOp, RdmaOp, Remote, SendFlags, Sge, atomic_request, rdma_request, request, write_request,
+};
 use crate::srq::{self, Srq};
 use crate::types::{Psn, QKey, Qpn};
 use rdma_sys as sys;
+use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -20,6 +25,8 @@ use std::sync::Arc;
 pub struct Qp {
     pd: Arc<Pd>,
     raw: NonNull<sys::ibv_qp>,
+    /// The driver's function, looked up once.
+    post_send: ops::PostSend,
     kind: QpKind,
     num: Qpn,
     cap: QpCap,
@@ -47,9 +54,11 @@ impl Qp {
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_qp", object()))?;
         // SAFETY: a live queue pair; its number never changes.
         let num = Qpn(unsafe { (*raw.as_ptr()).qp_num });
+        // SAFETY: a live queue pair, whose context has the functions of its driver.
+        let post_send = unsafe { ops::post_send(raw.as_ptr()) };
         let cap = granted(&attr.cap);
         let (_cqs, _srq) = ((init.send_cq.clone(), init.recv_cq.clone()), init.srq.clone());
-        Ok(Arc::new(Qp { pd: pd.clone(), raw, kind: init.kind, num, cap, _cqs, _srq }))
+        Ok(Arc::new(Qp { pd: pd.clone(), raw, post_send, kind: init.kind, num, cap, _cqs, _srq }))
     }
 
     /// Its number.
@@ -163,23 +172,6 @@ impl Qp {
         }
     }
 
-    /// Hands the buffers of a chain to the device with one call; `posted` takes each that went, with
-    /// its work request id, in order.
-    ///
-    /// # Errors
-    /// The queue is full; what did not go stays in the chain.
-    #[inline]
-    pub fn post_recvs<const N: usize>(
-        &self,
-        chain: &mut RecvChain<N>,
-        posted: impl FnMut(u64, Posted),
-    ) -> Result<(), Error> {
-        let queue = QueueTag::of(self.num);
-        // SAFETY: the queue pair lives as long as `self`; the verb reads the chain before it returns.
-        let code = unsafe { chain.post(queue, posted, |wr, bad| sys::ibv_post_recv(self.raw(), wr, bad)) };
-        if code == 0 { Ok(()) } else { Err(self.refused("ibv_post_recv", code)) }
-    }
-
     /// Hands the sends of a chain to the device with one call; `sent` takes the buffer of each that went, with its
     /// work request id, in order.
     ///
@@ -246,38 +238,31 @@ impl Qp {
         }
     }
 
-    /// Sends pieces, one after the other, that may be used again at once; all together no more than `cap().max_inline`,
-    /// and no more pieces than `cap().max_send_sge`.
+    /// Sends bytes that may be used again at once, no more than `cap().max_inline`.
     ///
     /// # Errors
     /// The queue is full, the queue pair cannot send, or it is too much.
-    #[inline]
-    pub fn post_send_inline<const N: usize>(
-        &self,
-        wr_id: u64,
-        pieces: [&[u8]; N],
-        flags: SendFlags,
-    ) -> Result<(), Error> {
-        self.post_inline(wr_id, pieces, flags, |_| ())
+    #[inline(always)] // a result so large would come back through memory
+    pub fn post_send_inline(&self, wr_id: u64, bytes: &[u8], flags: SendFlags) -> Result<(), Error> {
+        self.post_inline(wr_id, bytes, flags, |_| ())
     }
 
     /// The same for a request that `address` completes.
-    #[inline]
-    pub(crate) fn post_inline<const N: usize>(
+    #[inline(always)] // a result so large would come back through memory
+    pub(crate) fn post_inline(
         &self,
         wr_id: u64,
-        pieces: [&[u8]; N],
+        bytes: &[u8],
         flags: SendFlags,
         address: impl FnOnce(&mut sys::ibv_send_wr),
     ) -> Result<(), Error> {
-        let piece =
-            |bytes: &[u8]| sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
-        let mut sges = pieces.map(piece);
-        let mut wr = request(wr_id, sges.as_mut_ptr(), sys::IBV_WR_SEND, flags.bits() | sys::IBV_SEND_INLINE);
-        wr.num_sge = N as i32;
-        address(&mut wr);
+        let mut sge = sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+        let mut wr = MaybeUninit::uninit();
+        let flags = flags.bits() | sys::IBV_SEND_INLINE;
+        let wr = write_request(&mut wr, wr_id, &mut sge, sys::IBV_WR_SEND, flags);
+        address(wr);
         // SAFETY: inline data is read before the call returns.
-        match unsafe { self.post(&mut wr) } {
+        match unsafe { self.post(wr) } {
             0 => Ok(()),
             code => Err(self.refused("ibv_post_send", code)),
         }
@@ -346,13 +331,33 @@ impl Qp {
     #[inline]
     unsafe fn post(&self, wr: &mut sys::ibv_send_wr) -> i32 {
         let mut bad = null_mut();
-        // SAFETY: a live queue pair; the caller vouches for the request.
-        unsafe { sys::ibv_post_send(self.raw(), wr, &mut bad) }
+        // SAFETY: a live queue pair and its driver's function; the caller vouches for the request.
+        unsafe { (self.post_send)(self.raw(), wr, &mut bad) }
     }
 
     #[cold]
     fn refused(&self, call: &'static str, code: i32) -> Error {
         Error::new(call, self.describe(), code)
+    }
+}
+
+impl sealed::Sealed for Qp {}
+
+impl RecvQueue for Qp {
+    #[inline]
+    fn tag(&self) -> Tag {
+        Tag(QueueTag::of(self.num))
+    }
+
+    #[inline]
+    unsafe fn post_list(&self, wr: *mut sys::ibv_recv_wr, bad: *mut *mut sys::ibv_recv_wr) -> i32 {
+        // SAFETY: the queue pair lives as long as `self`; the caller vouches for the list.
+        unsafe { sys::ibv_post_recv(self.raw(), wr, bad) }
+    }
+
+    #[cold]
+    fn refusal(&self, code: i32) -> Error {
+        self.refused("ibv_post_recv", code)
     }
 }
 

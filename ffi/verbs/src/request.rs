@@ -2,6 +2,7 @@
 
 use crate::types::{LKey, RKey, SrqNum};
 use rdma_sys as sys;
+use std::mem::MaybeUninit;
 
 bitflags::bitflags! {
     /// How a send is to be done (`ibv_send_flags`).
@@ -90,7 +91,18 @@ pub(crate) fn atomic_request(
 
 #[inline]
 pub(crate) fn request(wr_id: u64, sge: *mut sys::ibv_sge, opcode: u32, flags: u32) -> sys::ibv_send_wr {
-    let mut wr = std::mem::MaybeUninit::<sys::ibv_send_wr>::uninit();
+    *write_request(&mut MaybeUninit::uninit(), wr_id, sge, opcode, flags)
+}
+
+/// Writes a request where it is going to be posted from: it is long, and half of it is never looked at.
+#[inline(always)]
+pub(crate) fn write_request(
+    wr: &mut MaybeUninit<sys::ibv_send_wr>,
+    wr_id: u64,
+    sge: *mut sys::ibv_sge,
+    opcode: u32,
+    flags: u32,
+) -> &mut sys::ibv_send_wr {
     let at = wr.as_mut_ptr();
     // SAFETY: every field that is not a union is written; a union of plain data may be anything, and
     // a driver reads those members only that belong to the opcode.
@@ -101,7 +113,7 @@ pub(crate) fn request(wr_id: u64, sge: *mut sys::ibv_sge, opcode: u32, flags: u3
         (&raw mut (*at).num_sge).write(1);
         (&raw mut (*at).opcode).write(opcode);
         (&raw mut (*at).send_flags).write(flags);
-        wr.assume_init()
+        wr.assume_init_mut()
     }
 }
 

@@ -1,11 +1,11 @@
 //! Shared receive queues.
 
-use crate::chain::RecvChain;
 use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
 use crate::pool::Buf;
 use crate::posted::{Destroyed, Posted, QueueTag};
+use crate::recv::{RecvQueue, Tag, sealed};
 use crate::types::SrqNum;
 use crate::xrcd::Xrcd;
 use rdma_sys as sys;
@@ -116,24 +116,6 @@ impl Srq {
         if code == 0 { Ok(Posted::new(buf, wr_id, self.tag)) } else { Err((buf, self.refused(code))) }
     }
 
-    /// Hands the buffers of a chain to the device with one call; `posted` takes each that went, with
-    /// its work request id, in order.
-    ///
-    /// # Errors
-    /// The queue is full; what did not go stays in the chain.
-    #[inline]
-    pub fn post_recvs<const N: usize>(
-        &self,
-        chain: &mut RecvChain<N>,
-        posted: impl FnMut(u64, Posted),
-    ) -> Result<(), Error> {
-        // SAFETY: the queue lives as long as `self`; the verb reads the chain before it returns.
-        let code = unsafe {
-            chain.post(self.tag, posted, |wr, bad| sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad))
-        };
-        if code == 0 { Ok(()) } else { Err(self.refused(code)) }
-    }
-
     #[cold]
     fn refused(&self, code: i32) -> Error {
         Error::new("ibv_post_srq_recv", self.pd.context().name(), code)
@@ -180,6 +162,26 @@ impl Srq {
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_srq {
         self.raw.as_ptr()
+    }
+}
+
+impl sealed::Sealed for Srq {}
+
+impl RecvQueue for Srq {
+    #[inline]
+    fn tag(&self) -> Tag {
+        Tag(self.tag)
+    }
+
+    #[inline]
+    unsafe fn post_list(&self, wr: *mut sys::ibv_recv_wr, bad: *mut *mut sys::ibv_recv_wr) -> i32 {
+        // SAFETY: the queue lives as long as `self`; the caller vouches for the list.
+        unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad) }
+    }
+
+    #[cold]
+    fn refusal(&self, code: i32) -> Error {
+        self.refused(code)
     }
 }
 

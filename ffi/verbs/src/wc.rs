@@ -18,6 +18,7 @@ use std::ops::Deref;
 
 /// What a completion says.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub struct Wc(sys::ibv_wc);
 
 /// How a work request ended.
@@ -229,6 +230,16 @@ impl<const N: usize> Completions<N> {
         self.next == self.len
     }
 
+    /// What the next one says.
+    #[inline]
+    pub fn peek(&self) -> Option<&Wc> {
+        if self.is_empty() {
+            return None;
+        }
+        // SAFETY: `next` is below `len`, so it is below `N` and its place is initialised. A `Wc` is nothing but the C struct.
+        Some(unsafe { &*self.wcs.as_ptr().cast::<Wc>().add(self.next) })
+    }
+
     /// Takes the next one.
     #[inline]
     pub fn take(&mut self) -> Option<Completion> {
@@ -253,9 +264,12 @@ impl<const N: usize> Completions<N> {
         poll: impl FnOnce(*mut sys::ibv_wc) -> c_int,
     ) -> Result<usize, c_int> {
         let got = poll(self.wcs.as_mut_ptr().cast());
-        self.next = 0;
-        self.len = usize::try_from(got).unwrap_or(0);
-        if got < 0 { Err(got) } else { Ok(self.len) }
+        if got <= 0 {
+            self.next = self.len;
+            return if got == 0 { Ok(0) } else { Err(got) };
+        }
+        (self.next, self.len) = (0, got as usize);
+        Ok(self.len)
     }
 }
 

@@ -171,13 +171,8 @@ impl XrcSend<'_> {
     /// # Errors
     /// As there.
     #[inline]
-    pub fn post_send_inline<const N: usize>(
-        self,
-        wr_id: u64,
-        pieces: [&[u8]; N],
-        flags: SendFlags,
-    ) -> Result<(), Error> {
-        self.qp.post_inline(wr_id, pieces, flags, |wr| *wr = self.address(*wr))
+    pub fn post_send_inline(&self, wr_id: u64, bytes: &[u8], flags: SendFlags) -> Result<(), Error> {
+        self.qp.post_inline(wr_id, bytes, flags, |wr| *wr = self.address(*wr))
     }
 
     /// As [`Qp::post_rdma`]; the remote memory is that of the process that has the SRQ.

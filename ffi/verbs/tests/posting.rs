@@ -79,43 +79,91 @@ fn wait(cq: &Cq) -> Completion {
     batch.take().unwrap()
 }
 
-#[test]
-fn a_chain_of_receives_completes_in_its_order() {
-    let mut pair = Pair::connected(16);
-    let (mut receives, mut posted) = (RecvChain::<4>::new(), Vec::new());
-    for wr_id in 10..14 {
-        receives.push(wr_id, pair.buf(b"")).unwrap();
-    }
-    assert!(receives.push(14, pair.buf(b"")).is_err(), "a chain for four");
-    pair.to.post_recvs(&mut receives, |wr_id, buf| posted.push((wr_id, buf))).unwrap();
-    assert_eq!(posted.iter().map(|(wr_id, _)| *wr_id).collect::<Vec<_>>(), [10, 11, 12, 13]);
-    assert!(receives.is_empty());
+/// Receives with a buffer each, under these ids.
+fn held(pair: &mut Pair, ids: std::ops::Range<u64>) -> Vec<Recv> {
+    let held = ids.map(|wr_id| {
+        let mut recv = Recv::new(wr_id);
+        recv.hold(pair.buf(b"")).unwrap();
+        recv
+    });
+    held.collect()
+}
 
+#[test]
+fn receives_of_a_list_complete_in_its_order_and_can_be_posted_again() {
+    let mut pair = Pair::connected(16);
+    let mut receives = held(&mut pair, 10..14);
     let texts = [&b"first"[..], b"second", b"third", b"last"];
-    for text in texts {
-        pair.from.post_send_inline(20, [text], SendFlags::empty()).unwrap();
-    }
-    for (text, (wr_id, buf)) in texts.into_iter().zip(posted) {
-        let wc = wait(&pair.recv_cq);
-        assert_eq!((wc.wr_id(), wc.is_ok()), (wr_id, true));
-        let len = wc.byte_len() as usize;
-        assert_eq!(&buf.completed(wc).unwrap().as_slice()[..len], text);
+    for _ in 0..3 {
+        let mut list = RecvList::<_, 4>::new(&*pair.to);
+        assert!(receives.iter_mut().all(|recv| list.push(recv)));
+        assert_eq!((list.post().unwrap(), list.len()), (4, 0));
+        for text in texts {
+            pair.from.post_send_inline(20, text, SendFlags::empty()).unwrap();
+        }
+        for (text, recv) in texts.into_iter().zip(&mut receives) {
+            let wc = wait(&pair.recv_cq);
+            assert_eq!((wc.wr_id(), wc.is_ok()), (recv.wr_id(), true));
+            let len = wc.byte_len() as usize;
+            let bytes = recv.completed(wc).unwrap();
+            assert_eq!(&bytes.as_slice()[..len], text);
+            assert!(recv.is_lent() && recv.take().is_none(), "its bytes are lent");
+            recv.back(bytes).unwrap();
+        }
     }
 }
 
 #[test]
-fn what_a_full_queue_refuses_of_a_chain_stays_in_it() {
+fn a_list_takes_what_has_a_buffer_and_no_more_than_it_has_room_for() {
+    let mut pair = Pair::connected(16);
+    let (mut receives, mut empty) = (held(&mut pair, 0..4), Recv::new(9));
+    let mut list = RecvList::<_, 3>::new(&*pair.to);
+    assert!(!list.push(&mut empty), "it has no buffer");
+    assert_eq!(
+        receives.iter_mut().map(|recv| list.push(recv)).collect::<Vec<_>>(),
+        [true, true, true, false]
+    );
+    assert!(!list.push(&mut receives[0]), "it is in the list");
+    assert_eq!((list.post().unwrap(), receives[3].is_held()), (3, true));
+}
+
+#[test]
+fn what_a_full_queue_refuses_of_a_list_comes_back_to_its_receives() {
     let mut pair = Pair::connected(4);
     let depth = pair.to.cap().max_recv_wr as usize;
-    let (mut posted, mut left) = (Vec::new(), RecvChain::<64>::new());
-    for wr_id in 0..depth + 2 {
-        left.push(wr_id as u64, pair.buf(b"")).unwrap();
-    }
-    let error = pair.to.post_recvs(&mut left, |wr_id, _| posted.push(wr_id)).unwrap_err();
-    assert_eq!((error.call(), error.errno()), ("ibv_post_recv", libc::ENOMEM));
-    assert_eq!(posted.len(), depth);
-    let rest: Vec<u64> = std::iter::from_fn(|| left.pop()).map(|(wr_id, _)| wr_id).collect();
+    let mut receives = held(&mut pair, 0..depth as u64 + 2);
+    let mut list = RecvList::<_, 64>::new(&*pair.to);
+    assert!(receives.iter_mut().all(|recv| list.push(recv)));
+    let (went, error) = list.post().unwrap_err();
+    assert_eq!((error.call(), error.errno(), went), ("ibv_post_recv", libc::ENOMEM, depth));
+    let rest: Vec<u64> = std::iter::from_fn(|| list.pop())
+        .map(|unposted| {
+            let recv = &mut receives[unposted.wr_id() as usize];
+            assert!(recv.refused(&unposted) && !recv.refused(&unposted), "once");
+            unposted.wr_id()
+        })
+        .collect();
     assert_eq!(rest, [depth as u64 + 1, depth as u64]);
+    assert_eq!(receives.iter().filter(|recv| recv.is_posted()).count(), depth);
+    assert_eq!(receives.iter().filter(|recv| recv.is_held()).count(), 2);
+}
+
+#[test]
+fn bytes_come_back_to_the_receive_that_lent_them_alone() {
+    let mut pair = Pair::connected(8);
+    let mut receives = held(&mut pair, 0..2);
+    let mut list = RecvList::<_, 2>::new(&*pair.to);
+    assert!(receives.iter_mut().all(|recv| list.push(recv)));
+    list.post().unwrap();
+    for _ in 0..2 {
+        pair.from.post_send_inline(0, b"text", SendFlags::empty()).unwrap();
+    }
+    let (first, second) = (wait(&pair.recv_cq), wait(&pair.recv_cq));
+    assert!(receives[0].completed(second).is_none(), "the completion of the other");
+    let bytes = receives[0].completed(first).unwrap();
+    let bytes = receives[1].back(bytes).unwrap_err();
+    receives[0].back(bytes).unwrap();
+    assert!(receives[0].take().is_some() && receives[0].take().is_none());
 }
 
 #[test]
@@ -161,11 +209,11 @@ fn what_a_full_send_queue_refuses_of_a_chain_stays_in_it() {
 #[test]
 fn buffers_that_are_posted_stay_with_the_device_when_the_caller_panics() {
     let mut pair = Pair::connected(8);
-    let mut chain = RecvChain::<3>::new();
+    let mut chain = SendChain::<3>::new();
     for wr_id in 0..3 {
-        chain.push(wr_id, pair.buf(b"")).unwrap();
+        chain.push(wr_id, (pair.buf(b"text"), 4), (SendFlags::SIGNALED, false), None).unwrap();
     }
-    let post = || pair.to.post_recvs(&mut chain, |_, _| panic!("on purpose"));
+    let post = || pair.from.post_sends(&mut chain, |_, _| panic!("on purpose"));
     assert!(catch_unwind(AssertUnwindSafe(post)).is_err());
     assert!(chain.pop().is_none(), "the device has them all");
 }
@@ -177,7 +225,7 @@ fn a_completion_gives_back_the_buffer_of_its_own_receive_alone() {
     let (first, second) = (post(1), post(2));
     post(3);
     for _ in 0..3 {
-        pair.from.post_send_inline(0, [b"text"], SendFlags::empty()).unwrap();
+        pair.from.post_send_inline(0, b"text", SendFlags::empty()).unwrap();
     }
     let (one, two, three) = (wait(&pair.recv_cq), wait(&pair.recv_cq), wait(&pair.recv_cq));
     let first = first.completed(two).expect_err("of the next one");
@@ -217,7 +265,7 @@ fn an_empty_write_completes_behind_sends_that_are_not_signalled() {
     for count in 0..3 {
         let buf = pair.buf(b"");
         let _posted = pair.to.post_recv(count, buf).map_err(|(_, error)| error).unwrap();
-        pair.from.post_send_inline(count, [b"text"], SendFlags::empty()).unwrap();
+        pair.from.post_send_inline(count, b"text", SendFlags::empty()).unwrap();
     }
     pair.from.post_empty_write(7, SendFlags::SIGNALED).unwrap();
     let done = wait(&pair.send_cq);

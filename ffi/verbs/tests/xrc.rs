@@ -86,7 +86,7 @@ fn sends_reach_the_srq_that_they_name() {
         let posted =
             srq.post_recv(i as u64, side.pool.take().unwrap()).unwrap_or_else(|(_, error)| panic!("{error}"));
         let number = srq.number().unwrap();
-        from.towards(number).post_send_inline(7, [b"hello", b", srq"], SendFlags::empty()).unwrap();
+        from.towards(number).post_send_inline(7, b"hello, srq", SendFlags::empty()).unwrap();
         assert!(side.wait(&side.cq).is_ok());
         let got = side.wait(&recv_cq);
         assert_eq!((got.wr_id(), got.byte_len(), got.qp_num()), (i as u64, 10, to.num()));
@@ -119,7 +119,7 @@ fn the_last_handle_takes_the_queue_pair_along() {
     drop(to);
     assert_eq!((other.num(), other.state().unwrap()), (number, QpState::Rtr));
     drop(other);
-    from.towards(srq.number().unwrap()).post_send_inline(1, [b"no SRQ"], SendFlags::empty()).unwrap();
+    from.towards(srq.number().unwrap()).post_send_inline(1, b"no SRQ", SendFlags::empty()).unwrap();
     assert_eq!(side.wait(&side.cq).status(), WcStatus::RetryExc);
     let gone = XrcRecvQp::open(&xrcd, number).unwrap_err();
     assert_eq!((gone.call(), gone.errno()), ("ibv_open_qp", libc::EINVAL));

@@ -1,6 +1,6 @@
 //! Descriptors and messages: from `btl_alloc` and `btl_prepare_src` to the callback of a send.
 
-use super::{Cookie, Module, from_raw};
+use super::{Cookie, Module, State, from_raw};
 use crate::mca::frag::Frag;
 use crate::transport::{EpId, SendBuf, Settled};
 use opal_sys::*;
@@ -212,7 +212,7 @@ impl Module {
     /// # Safety
     /// `header` is readable for its length; `convertor` is prepared for a send of `payload` bytes
     /// if there are any.
-    #[inline]
+    #[inline(always)] // with every message
     pub unsafe fn sendi(
         &'static self,
         endpoint: *mut mca_btl_base_endpoint_t,
@@ -224,10 +224,27 @@ impl Module {
         let id = from_raw(endpoint);
         // SAFETY: looked at only if there is a payload, and then prepared.
         let data: Option<&[u8]> = unsafe { contiguous(convertor, payload) };
-        let sent = data.is_some_and(|data| self.transport(false, |t| t.sendi(id, tag, [header, data])));
+        let sent = data.is_some_and(|data| self.sendi_now(id, tag, [header, data]));
         // SAFETY: with a payload, the convertor is prepared for a send; without one it is not
         // touched.
         sent || unsafe { self.sendi_buffered(id, convertor, header, payload, tag) }
+    }
+
+    /// Sends two pieces at once, if that is possible.
+    #[inline(always)] // with every message
+    fn sendi_now(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        if self.abi.uses_threads() {
+            return self.sendi_locked(id, tag, pieces);
+        }
+        let send = |state: &mut State| state.transport.as_mut().is_some_and(|t| t.sendi(id, tag, pieces));
+        // SAFETY: one thread, as has just been read; the transport does not call out.
+        unsafe { self.state.enter(send) }
+    }
+
+    /// The same among other threads.
+    #[inline(never)]
+    fn sendi_locked(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        self.transport(false, |t| t.sendi(id, tag, pieces))
     }
 
     /// # Safety
@@ -310,7 +327,7 @@ impl Module {
 ///
 /// # Safety
 /// `convertor` is prepared for a send of `len` bytes, unless `len` is 0.
-#[inline]
+#[inline(always)]
 unsafe fn contiguous<'a>(convertor: *mut opal_convertor_t, len: usize) -> Option<&'a [u8]> {
     if len == 0 {
         return Some(&[]);

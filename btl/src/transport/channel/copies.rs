@@ -24,6 +24,8 @@ pub struct Copies {
     bytes: Box<[u8]>,
     /// Position of the next message.
     end: u32,
+    /// Bytes from there on that are known to be free, and in one piece.
+    room: u32,
 }
 
 impl Copies {
@@ -38,26 +40,21 @@ impl Copies {
         self.end
     }
 
-    /// Writes the pieces one behind the other: where, and what that is. `oldest` is the position of the oldest copy, if there
-    /// is one. They are overwritten by the next call, unless they are [kept](Self::keep).
+    /// So many bytes are known to fit: [`Copies::make_room`] sees to it otherwise.
     #[inline]
-    pub fn compose<const PIECES: usize>(
-        &mut self,
-        oldest: Option<u32>,
-        pieces: [&[u8]; PIECES],
-    ) -> (Span, &[u8]) {
-        let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
-        self.end = oldest.map_or(0, |_| self.end);
-        let mut at = self.at(self.end);
-        let used = oldest.map_or(0, |oldest| self.end.wrapping_sub(oldest)) as usize;
-        if at + len > self.bytes.len() || used + len > self.bytes.len() {
-            self.make_room(oldest, len);
-            at = self.at(self.end);
-        }
+    pub fn fits(&self, len: usize) -> bool {
+        len <= self.room as usize
+    }
+
+    /// Writes the pieces one behind the other: where, and what that is. There is room for them, and they are overwritten by the
+    /// next call unless they are [kept](Self::keep).
+    #[inline(always)] // with every message
+    pub fn compose<const PIECES: usize>(&mut self, len: usize, pieces: [&[u8]; PIECES]) -> (Span, &[u8]) {
+        let at = self.at(self.end);
         let mut rest = &mut self.bytes[at..at + len];
         for piece in pieces {
             let (to, behind) = rest.split_at_mut(piece.len());
-            to.copy_from_slice(piece);
+            copy(to, piece);
             rest = behind;
         }
         (Span { start: self.end, len: len as u32 }, &self.bytes[at..at + len])
@@ -67,6 +64,7 @@ impl Copies {
     #[inline]
     pub fn keep(&mut self, span: Span) {
         self.end = span.start.wrapping_add(span.len);
+        self.room -= span.len;
     }
 
     /// A copy that has been kept.
@@ -75,20 +73,30 @@ impl Copies {
         self.bytes.get(at..at + span.len as usize).unwrap_or_default()
     }
 
+    /// Nothing is in flight: the ring begins anew.
+    #[inline]
+    pub fn restart(&mut self) {
+        (self.end, self.room) = (0, self.bytes.len() as u32);
+    }
+
     #[inline]
     fn at(&self, position: u32) -> usize {
         position as usize & self.bytes.len().wrapping_sub(1)
     }
 
-    /// So many bytes fit at the end: behind a gap, or in a larger ring.
+    /// So many bytes fit at the end: behind a gap, or in a larger ring. `oldest` is the position of the oldest copy, if there is
+    /// one.
     #[cold]
-    fn make_room(&mut self, oldest: Option<u32>, len: usize) {
+    pub fn make_room(&mut self, oldest: Option<u32>, len: usize) {
         loop {
-            let room = self.bytes.len();
-            let gap = if room == 0 || self.at(self.end) + len <= room { 0 } else { room - self.at(self.end) };
+            let ring = self.bytes.len();
+            let to_end = ring - self.at(self.end).min(ring);
+            let gap = if len <= to_end { 0 } else { to_end };
             let used = oldest.map_or(0, |oldest| self.end.wrapping_sub(oldest)) as usize;
-            if used + gap + len <= room {
+            if used + gap + len <= ring {
                 self.end = self.end.wrapping_add(gap as u32);
+                let in_one_piece = ring - self.at(self.end);
+                self.room = in_one_piece.min(ring - used - gap) as u32;
                 return;
             }
             self.grow(oldest);
@@ -107,5 +115,25 @@ impl Copies {
             bytes[position as usize & mask] = self.bytes[self.at(position)];
         }
         self.bytes = bytes;
+    }
+}
+
+/// Copies a piece: a short one, as headers and small payloads are, by two words that may overlap, which costs less than a call.
+#[inline(always)] // with every message
+fn copy(to: &mut [u8], piece: &[u8]) {
+    match piece.len() {
+        8..=16 => copy_ends::<8>(to, piece),
+        17..=32 => copy_ends::<16>(to, piece),
+        _ => to.copy_from_slice(piece),
+    }
+}
+
+#[inline(always)]
+fn copy_ends<const WORD: usize>(to: &mut [u8], piece: &[u8]) {
+    if let (Some(to), Some(first)) = (to.first_chunk_mut::<WORD>(), piece.first_chunk()) {
+        *to = *first;
+    }
+    if let (Some(to), Some(last)) = (to.last_chunk_mut::<WORD>(), piece.last_chunk()) {
+        *to = *last;
     }
 }

@@ -163,6 +163,8 @@ pub struct Ledger {
     others: u16,
     /// Lines behind the last signalled one.
     unsignalled: u16,
+    /// Lines that are known to be free.
+    spare: u16,
     /// Of the inline messages among them.
     copies: Copies,
 }
@@ -180,8 +182,18 @@ impl Ledger {
             tail: 0,
             others: 0,
             unsignalled: 0,
+            spare: room as u16,
             copies: Copies::default(),
         }
+    }
+
+    /// Counts the lines that are free, of twice as many if there are none.
+    #[cold]
+    fn make_lines(&mut self) {
+        if self.len() == self.lines.len() {
+            self.grow();
+        }
+        self.spare = u16::try_from(self.lines.len() - self.len()).unwrap_or(u16::MAX);
     }
 
     /// Makes room for as many lines again. Each keeps its count, so its place is another one.
@@ -231,10 +243,19 @@ impl Ledger {
 
     /// Copies the pieces of an inline message, one behind the other: what is to be posted. It stays with the
     /// next line, if that is of this message.
-    #[inline]
+    #[inline(always)] // with every message
     pub fn compose<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> (Span, &[u8]) {
+        let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        if !self.copies.fits(len) {
+            self.make_room(len);
+        }
+        self.copies.compose(len, pieces)
+    }
+
+    #[cold]
+    fn make_room(&mut self, len: usize) {
         let oldest = if self.is_empty() { None } else { Some(self.lines[self.place(self.head)].start) };
-        self.copies.compose(oldest, pieces)
+        self.copies.make_room(oldest, len);
     }
 
     /// The copy of an inline message whose line has just been retired.
@@ -245,18 +266,43 @@ impl Ledger {
     /// Writes the next line: its work request has been posted.
     #[inline]
     pub fn push(&mut self, gives_back: GivesBack, signalled: bool) {
-        if self.len() == self.lines.len() {
-            self.grow();
+        match gives_back {
+            GivesBack::Inline(span) => self.push_inline(span, signalled),
+            other => {
+                self.others += 1;
+                self.write(Line::new(other, signalled, self.copies.end()), signalled);
+            }
         }
-        if let GivesBack::Inline(span) = gives_back {
-            self.copies.keep(span);
+    }
+
+    /// The same of an inline message that has just been composed.
+    #[inline(always)] // with every message
+    pub fn push_inline(&mut self, span: Span, signalled: bool) {
+        self.copies.keep(span);
+        self.write(Line::new(GivesBack::Inline(span), signalled, span.start), signalled);
+    }
+
+    #[inline(always)] // with every message
+    fn write(&mut self, line: Line, signalled: bool) {
+        if self.spare == 0 {
+            self.make_lines();
         }
-        let line = Line::new(gives_back, signalled, self.copies.end());
+        self.spare -= 1;
         let place = self.place(self.tail);
-        self.lines[place] = line;
+        if let Some(room) = self.lines.get_mut(place) {
+            *room = line;
+        }
         self.tail = self.tail.wrapping_add(1);
-        self.others += u16::from(!line.is_inline());
-        self.unsignalled = if line.is_signalled() { 0 } else { self.unsignalled + 1 };
+        self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
+    }
+
+    /// The first line that has not completed is now this one.
+    #[inline]
+    fn advance(&mut self, head: u16) {
+        self.head = head;
+        if head == self.tail {
+            self.copies.restart();
+        }
     }
 
     /// Takes the lines up to `upto` off at once, if all that have not completed are inline messages:
@@ -267,7 +313,7 @@ impl Ledger {
         if self.others != 0 || usize::from(behind) >= self.len() {
             return None;
         }
-        self.head = upto.wrapping_add(1);
+        self.advance(upto.wrapping_add(1));
         Some((behind + 1, self.lines[self.place(upto)]))
     }
 
@@ -280,7 +326,7 @@ impl Ledger {
             return None;
         }
         let line = self.lines[self.place(self.head)];
-        self.head = self.head.wrapping_add(1);
+        self.advance(self.head.wrapping_add(1));
         self.others -= u16::from(!line.is_inline());
         Some((line, behind == 0))
     }

@@ -5,8 +5,8 @@
 //!                                              |                              |
 //!                                              +--> line --> ledger --> what the line gives back
 //! ```
-//! [`Channel::post`], and [`Channel::post_chain`] for several messages, are the only places of the transport where
-//! a send work request is posted. Each has
+//! [`Channel::post`], [`Channel::post_inline`] and [`Channel::post_plain`] for small messages, and [`Channel::post_chain`] for
+//! several are the only places of the transport where a send work request is posted. Each has
 //! one line in the ledger of its queue pair, and its work request id names that line.
 //!
 //! Few are signalled ([`Signalling`]). The rest are retired by the next completion, or, when a flush
@@ -103,6 +103,8 @@ pub struct Channel {
     /// What is behind a read waits for it. Linux's siw completes a send before a read that was posted
     /// before it, and a completion retires all lines before its own.
     fences: bool,
+    /// The flags of the next request, but for the signal.
+    flags: SendFlags,
 }
 
 impl Channel {
@@ -110,7 +112,8 @@ impl Channel {
     /// time.
     pub fn new(qp: Arc<Qp>, name: LineId, depth: u32) -> Channel {
         let fences = qp.is_iwarp();
-        Channel { qp, name, ledger: Ledger::with_depth(depth), unsignalled: 0, reads: 0, fences }
+        let (ledger, flags) = (Ledger::with_depth(depth), SendFlags::empty());
+        Channel { qp, name, ledger, unsignalled: 0, reads: 0, fences, flags }
     }
 
     /// A line of this queue pair.
@@ -119,12 +122,52 @@ impl Channel {
         self.name.is_of(id)
     }
 
+    /// Posts pieces as one inline message without a signal, and writes its line.
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[inline(always)] // with every message
+    pub fn post_plain<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> Result<(), verbs::Error> {
+        self.post_composed(pieces, false)
+    }
+
+    /// The same with a signal if one is due; whether it is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn post_inline<const PIECES: usize>(
+        &mut self,
+        policy: Signalling,
+        scarce: bool,
+        pieces: [&[u8]; PIECES],
+    ) -> Result<bool, verbs::Error> {
+        let signalled = policy.is_due(scarce, self.ledger.unsignalled(), 0);
+        self.post_composed(pieces, signalled)?;
+        if signalled {
+            self.unsignalled = 0;
+        }
+        Ok(signalled)
+    }
+
+    #[inline(always)] // with every message
+    fn post_composed<const PIECES: usize>(
+        &mut self,
+        pieces: [&[u8]; PIECES],
+        signalled: bool,
+    ) -> Result<(), verbs::Error> {
+        let id = self.name.of_line(self.ledger.next()).0;
+        let flags = self.flags(signalled);
+        let (span, copy) = self.ledger.compose(pieces);
+        self.qp.post_send_inline(id, copy, flags)?;
+        self.ledger.push_inline(span, signalled);
+        Ok(())
+    }
+
     /// Posts a work request and writes its line; whether it is signalled. An operation is, whose
     /// callback waits.
     ///
     /// # Errors
     /// The device refused it; what it carried comes back.
-    #[inline]
     pub fn post<C, const PIECES: usize>(
         &mut self,
         held: &mut Slab<Held<C>>,
@@ -132,37 +175,31 @@ impl Channel {
         target: Target,
         request: Request<'_, C, PIECES>,
     ) -> Result<bool, Box<Refused<C>>> {
-        let run = self.ledger.unsignalled();
         let id = self.name.of_line(self.ledger.next()).0;
-        let (gives_back, signalled) = match request {
+        let (key, signalled) = match request {
             Request::Inline(pieces) => {
-                let due = policy.is_due(target.scarce, run, 0);
-                let flags = self.flags(due);
-                let (span, copy) = self.ledger.compose(pieces);
-                match self.qp.post_send_inline(id, [copy], flags) {
-                    Ok(()) => (GivesBack::Inline(span), due),
-                    Err(error) => return Err(Refused::new(error, Unposted::Nothing)),
-                }
+                let posted = self.post_inline(policy, target.scarce, pieces);
+                return posted.map_err(|error| Refused::new(error, Unposted::Nothing));
             }
             Request::Message { buf, total } => {
                 let bytes = self.unsignalled.saturating_add(total);
-                let due = policy.is_due(target.scarce, run, bytes);
+                let due = policy.is_due(target.scarce, self.ledger.unsignalled(), bytes);
                 let key = self.post_message(held, id, target, (buf, total), self.flags(due))?;
                 self.unsignalled = bytes;
-                (GivesBack::Held(key), due)
+                (key, due)
             }
             Request::Operation(operation) => {
                 let fetches = operation.fetches();
                 let flags = if fetches { SendFlags::SIGNALED } else { self.flags(true) };
                 let key = self.post_operation(held, id, target, operation, flags)?;
-                self.reads += u16::from(fetches);
-                (GivesBack::Held(key), true)
+                self.set_reads(self.reads + u16::from(fetches));
+                (key, true)
             }
         };
         if signalled {
             self.unsignalled = 0;
         }
-        self.ledger.push(gives_back, signalled);
+        self.ledger.push(GivesBack::Held(key), signalled);
         Ok(signalled)
     }
 
@@ -206,16 +243,18 @@ impl Channel {
     /// A read or atomic has completed.
     #[inline]
     pub fn read_done(&mut self) {
-        self.reads = self.reads.saturating_sub(1);
+        self.set_reads(self.reads.saturating_sub(1));
+    }
+
+    #[inline]
+    fn set_reads(&mut self, reads: u16) {
+        self.reads = reads;
+        self.flags.set(SendFlags::FENCE, reads != 0 && self.fences);
     }
 
     #[inline]
     fn flags(&self, signalled: bool) -> SendFlags {
-        let mut flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
-        if self.reads != 0 && self.fences {
-            flags |= SendFlags::FENCE;
-        }
-        flags
+        if signalled { self.flags | SendFlags::SIGNALED } else { self.flags }
     }
 
     fn post_message<C>(

@@ -206,7 +206,7 @@ impl Lane {
 
     /// Takes what one data message needs, a work queue entry and (per-peer queue) a credit, and
     /// what its header returns. One entry per credit kind stays for control messages.
-    #[inline]
+    #[inline(always)] // with every message
     pub fn acquire(&mut self) -> Option<Grant> {
         let Some((credits, _)) = &mut self.credits else {
             return self.budget.acquire().then_some(Grant::NONE);
@@ -217,6 +217,37 @@ impl Lane {
         match credits.acquire_of_more_than(self.fewest) {
             None => self.acquire_of_fewest(),
             grant => grant,
+        }
+    }
+
+    /// The next message over this per-peer queue takes nothing scarce, and goes without a completion, of which `most` do one after
+    /// the other.
+    #[inline(always)] // with every message
+    pub fn is_plain(&self, most: u16) -> bool {
+        // One entry more than is scarce: the next one takes it.
+        let channel = self.channel.as_ref().filter(|channel| channel.ledger.unsignalled() < most);
+        channel.is_some() && self.budget.free() > CONTROL_WQES + 1
+    }
+
+    /// Takes what a [plain](Self::is_plain) message needs, if there is a credit, which is not the last one, and there have been
+    /// fewer before.
+    #[inline(always)] // with every message
+    pub fn acquire_plain(&mut self) -> Option<Grant> {
+        let (credits, _) = self.credits.as_mut()?;
+        let grant = credits.acquire_of_more_than(self.fewest.max(1))?;
+        self.budget.acquire();
+        Some(grant)
+    }
+
+    /// Posts a plain message, inline, from its pieces.
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[inline(always)] // with every message
+    pub fn post_plain<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> Result<(), verbs::Error> {
+        match &mut self.channel {
+            Some(channel) => channel.post_plain(pieces),
+            None => Ok(()),
         }
     }
 

@@ -346,7 +346,7 @@ impl<C> Transport<C> {
             }
             Action::Resume => self.resume(index),
             Action::Flow => self.now_connected(index),
-            Action::Renew => self.renewals.push(Renewal::of(key)),
+            Action::Renew => self.renew_later(Renewal::of(key)),
             Action::TakeDown => self.take_down(index),
             Action::Refuse => log::debug!("endpoint {index}: {event:?} makes no sense in {state:?}"),
             // `fail` does that, and says why.

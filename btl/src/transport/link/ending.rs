@@ -17,7 +17,7 @@ use crate::transport::endpoint::state::{Event, State};
 use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::port::buffer::Queued;
 use crate::transport::{Delivery, SendBuf, Transport};
-use verbs::Buf;
+use verbs::Lent;
 
 impl<C> Transport<C> {
     /// Says that the stream to the peer ends, when all is out: once, and again if more has been sent since.
@@ -64,7 +64,7 @@ impl<C> Transport<C> {
         &mut self,
         (index, queue, slot): (u32, usize, u32),
         header: Header,
-        (buf, len): (Buf, usize),
+        (buf, len): (Lent, usize),
     ) {
         let Some(ep) = self.endpoints.get(index) else { return self.rx.repost(queue, slot, buf) };
         let endpoint = EpId { index, generation: ep.generation };
@@ -95,6 +95,7 @@ impl<C> Transport<C> {
                 ep.ends.peer_ends(count);
                 if !self.ending.contains(&id) {
                     self.ending.push(id);
+                    self.chores = true;
                 }
             }
         }

@@ -87,6 +87,12 @@ impl<C> Transport<C> {
         true
     }
 
+    /// The next look that finds nothing carries on with this.
+    pub(super) fn renew_later(&mut self, renewal: Renewal) {
+        self.renewals.push(renewal);
+        self.chores = true;
+    }
+
     /// Carries on with what is to be begun anew; from within a poll, but from no completion.
     #[cold]
     pub(crate) fn renew_due(&mut self) {
@@ -102,7 +108,7 @@ impl<C> Transport<C> {
                     if flushed || timing::now() >= until {
                         self.connect_anew(id, flushed);
                     } else {
-                        self.renewals.push(renewal);
+                        self.renew_later(renewal);
                     }
                 }
                 _ => {}
@@ -114,7 +120,7 @@ impl<C> Transport<C> {
     fn retire_connection(&mut self, id: EpId, key: EndpointKey) {
         self.reap();
         self.on_event(id.index, Event::Retire);
-        self.renewals.push(Renewal { key, until: Some(timing::now() + FLUSH) });
+        self.renew_later(Renewal { key, until: Some(timing::now() + FLUSH) });
     }
 
     /// The connection manager has no connection to offer. A tentative one that has found no peer

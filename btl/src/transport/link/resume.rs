@@ -87,7 +87,8 @@ impl<C> Transport<C> {
         if comes_again {
             self.cut(index);
         } else if ep.state().has_queue_pairs() {
-            self.renewals.push(Renewal::of(ep.key(index)));
+            let renewal = Renewal::of(ep.key(index));
+            self.renew_later(renewal);
         } else {
             return false;
         }

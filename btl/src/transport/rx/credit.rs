@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::Rx;
-use super::slots::Chain;
+use super::slots::LIST;
 use crate::protocol::credits::{Grant, Window};
 use crate::protocol::layout::Queue;
 use crate::protocol::wire::{Arrived, HEADER_LEN, Header, Kind as MessageKind};
@@ -13,7 +13,7 @@ use crate::transport::Transport;
 use crate::transport::channel::Channel;
 use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::lane::Lane;
-use verbs::{Buf, Qp};
+use verbs::{Lent, Qp, RecvList};
 
 impl Rx {
     /// Fills a per-peer queue of the endpoint at position `index`: its connection has just come up.
@@ -30,19 +30,19 @@ impl Rx {
     fn post_new(&mut self, (index, queue): (u32, usize), qp: &Qp, left: &mut u32) -> Result<(), String> {
         let pool = &mut self.queues[queue].bufs;
         while *left != 0 {
-            let mut chain = Chain::new();
-            let filled = self.slots.fill((index, queue), pool, *left as usize, &mut chain);
-            let count = chain.len();
-            let posted = filled.map_err(|error| error.to_string()).and_then(|()| {
-                qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf))
-                    .map_err(|error| error.to_string())
-            });
-            let count = count - chain.len();
-            self.slots.count_chain(count);
+            let mut list = RecvList::<_, LIST>::new(qp);
+            let filled = self.slots.fill((index, queue), pool, *left as usize, &mut list);
+            let (count, posted) = match filled {
+                Ok(()) => self.slots.post(&mut list),
+                Err(error) => {
+                    self.slots.empty(&mut list, pool);
+                    return Err(error.to_string());
+                }
+            };
             *left -= count as u32;
-            if posted.is_err() {
-                self.slots.empty(chain, pool);
-                return posted;
+            if let Err(error) = posted {
+                self.slots.empty(&mut list, pool);
+                return Err(error.to_string());
             }
         }
         Ok(())
@@ -65,7 +65,8 @@ impl Rx {
         posted
     }
 
-    /// Posts the consumed buffers of a per-peer lane again.
+    /// Posts the consumed buffers of a per-peer lane again, in lists.
+    #[inline]
     fn repost_lane<C>(&mut self, ep: &mut Endpoint<C>, queue: usize) -> Result<(), verbs::Error> {
         if !ep.state().has_posted() {
             return Ok(());
@@ -74,28 +75,13 @@ impl Rx {
         let (Some(Channel { qp, .. }), Some((credits, _))) = (&lane.channel, &mut lane.credits) else {
             return Ok(());
         };
-        // An exchange of single messages: one receive needs no list.
-        let [slot] = lane.consumed[..] else { return self.repost_lists(lane) };
-        credits.reposted(self.slots.post(slot, qp)?);
-        lane.consumed.clear();
-        Ok(())
-    }
-
-    #[inline(never)]
-    fn repost_lists(&mut self, lane: &mut Lane) -> Result<(), verbs::Error> {
-        let (Some(Channel { qp, .. }), Some((credits, _))) = (&lane.channel, &mut lane.credits) else {
-            return Ok(());
-        };
         while !lane.consumed.is_empty() {
-            let mut chain = Chain::new();
-            self.slots.take_consumed(&mut lane.consumed, &mut chain);
-            let count = chain.len();
-            let posted = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf));
-            let count = count - chain.len();
-            self.slots.count_chain(count);
+            let mut list = RecvList::new(&**qp);
+            self.slots.take_consumed(&mut lane.consumed, LIST, &mut list);
+            let (count, posted) = self.slots.post(&mut list);
             credits.reposted(count as u16);
             if let Err(error) = posted {
-                self.slots.put_back(chain, &mut lane.consumed);
+                self.slots.put_back(&mut list, &mut lane.consumed);
                 return Err(error);
             }
         }
@@ -109,22 +95,23 @@ impl Rx {
         lane: Option<&Lane>,
         queue: usize,
         slot: u32,
-        buf: Buf,
+        bytes: Lent,
     ) -> Result<(), verbs::Error> {
         if self.queues[queue].shared.is_some() {
-            self.repost(queue, slot, buf);
+            self.repost(queue, slot, bytes);
             return Ok(());
         }
         let Some(lane) = lane else {
-            self.drop_slot(queue, slot, buf);
+            self.drop_slot(queue, slot, bytes);
             return Ok(());
         };
         let Some(qp) = lane.qp() else { return Ok(()) };
-        let mut chain = Chain::new();
-        self.slots.add(slot, buf, &mut chain);
-        let posted = qp.post_recvs(&mut chain, |wr_id, buf| self.slots.posted(wr_id, buf));
+        let mut list = RecvList::new(&**qp);
+        self.slots.back(slot, bytes);
+        self.slots.add(slot, &mut list);
+        let posted = self.slots.post(&mut list).1;
         if posted.is_err() {
-            self.slots.empty(chain, &mut self.queues[queue].bufs);
+            self.slots.empty(&mut list, &mut self.queues[queue].bufs);
         }
         posted
     }
@@ -161,7 +148,7 @@ impl<C> Transport<C> {
 
     /// Everything that is no data message: credit messages, and what should not be.
     #[cold]
-    pub(crate) fn control(&mut self, index: u32, queue: usize, slot: u32, buf: Buf, len: usize) {
+    pub(crate) fn control(&mut self, index: u32, queue: usize, slot: u32, buf: Lent, len: usize) {
         let parsed = Header::parse(&buf.as_slice()[..len]).map(|(header, _)| header);
         if let Ok(header) = parsed
             && usize::from(header.queue) == queue

@@ -9,10 +9,10 @@ use crate::transport::{Delivery, Transport, Upcall};
 const IDLE_TURNS: u32 = 16;
 
 impl Rx {
-    /// A look around has `found` so many messages, and so many answers wait.
+    /// A look around has `found` messages or not, and so many answers wait.
     #[cold]
-    pub(super) fn note_turn(&mut self, found: usize, answers: u32) {
-        let moved = found != 0 || answers < self.answers;
+    pub(super) fn note_turn(&mut self, found: bool, answers: u32) {
+        let moved = found || answers < self.answers;
         self.idle = if moved { 0 } else { self.idle + 1 };
         self.answers = answers;
     }
@@ -49,6 +49,7 @@ impl<C> Transport<C> {
         }
         self.stats.held += 1;
         self.rx.hold.put(index, delivery);
+        self.chores = true;
         self.stats.held_high = self.stats.held_high.max(self.rx.hold.len() as u64);
         None
     }

@@ -29,11 +29,8 @@ pub struct Rx {
     pub(super) cq: Arc<Cq>,
     /// Completions that are being looked at.
     batch: Completions<BATCH>,
-    /// The per-peer lane that consumed a buffer last, if that has not been posted again: the next
-    /// idle poll does it.
-    repost_later: Option<(u32, usize)>,
     /// Looks at the completions, for what is to be done every so often.
-    polls: u32,
+    looks: u32,
     /// One for each queue of the layout.
     pub(super) queues: Vec<RecvQueue>,
     /// Receives and their buffers.
@@ -60,8 +57,7 @@ impl Rx {
         Rx {
             cq,
             batch: Completions::new(),
-            repost_later: None,
-            polls: 0,
+            looks: 0,
             queues,
             slots: RecvSlots::default(),
             qpns: Qpns::default(),
@@ -91,6 +87,5 @@ impl Rx {
     /// its messages is of the former one, and nothing of that is posted again.
     pub fn disown(&mut self, index: u32) {
         self.slots.disown(index);
-        self.repost_later = self.repost_later.filter(|(later, _)| *later != index);
     }
 }

@@ -12,37 +12,65 @@ use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport, Upcall};
-use verbs::{Buf, Completion};
+use verbs::{Completion, Lent};
 
-/// Polls that found something, between two looks at what can wait.
-const BUSY_POLLS: u32 = 8;
+/// Looks that found something, between two at what can wait.
+const BUSY_LOOKS: u32 = 8;
 
-/// A failed request that is not signalled is found after so many polls that find nothing, and a shared queue that is empty filled.
-const RARE_POLLS: u32 = 256;
+/// A failed request that is not signalled is found after so many looks, and a shared queue that is empty filled.
+const RARE_LOOKS: u32 = 128;
 
 impl<C> Transport<C> {
     /// Looks around once: connection events, completions. True if there is something for
     /// [`Transport::take_upcall`].
-    #[inline]
     pub fn poll(&mut self) -> bool {
+        self.look(1)
+    }
+
+    /// The same; for receives up to `times` times, until there is one.
+    #[inline(always)] // all that most calls of Open MPI's progress function do
+    pub fn look(&mut self, times: u32) -> bool {
         if self.port.service.pending() {
             self.connection_events();
         }
-        if self.rx.batch.is_empty() {
-            let found = self.look_for_receives();
-            if !self.rx.hold.is_empty() {
-                self.rx.note_turn(found, self.tx.answers);
-            }
-            self.rx.polls = self.rx.polls.wrapping_add(1);
-            if found == 0 || self.rx.polls.is_multiple_of(BUSY_POLLS) {
-                self.other_work();
-            }
+        if !self.rx.batch.is_empty() {
+            return true;
         }
-        !self.rx.batch.is_empty() || !self.up.is_empty() || !self.rx.hold.is_empty()
+        self.rx.looks = self.rx.looks.wrapping_add(1);
+        match self.rx.cq.poll_times(&mut self.rx.batch, times) {
+            Ok(0) => {}
+            Ok(_) => return self.found(),
+            Err(error) => self.all_broken(&format!("completion queue broken: {error}")),
+        }
+        if self.chores || self.tx.awaited != 0 || self.rx.looks.is_multiple_of(RARE_LOOKS) {
+            return self.found_nothing();
+        }
+        !self.up.is_empty()
+    }
+
+    /// Something has arrived; now and then it is time for what can wait.
+    #[inline]
+    fn found(&mut self) -> bool {
+        if self.rx.looks.is_multiple_of(BUSY_LOOKS) || !self.rx.hold.is_empty() {
+            self.other_work(true);
+        }
+        true
+    }
+
+    /// Nothing has, and there is something to do.
+    #[inline(never)]
+    fn found_nothing(&mut self) -> bool {
+        self.other_work(false);
+        self.has_upcalls()
+    }
+
+    /// There may be something for [`Transport::take_upcall`].
+    #[inline]
+    pub fn has_upcalls(&self) -> bool {
+        !self.up.is_empty() || !self.rx.batch.is_empty() || !self.rx.hold.is_empty()
     }
 
     /// The next receive completions, in place of those that have been looked at; how many.
-    #[inline]
     pub(crate) fn look_for_receives(&mut self) -> usize {
         match self.rx.cq.poll(&mut self.rx.batch) {
             Ok(found) => found,
@@ -51,12 +79,12 @@ impl<C> Transport<C> {
     }
 
     /// Nothing arrived, or something has for a while: time for what can wait.
-    #[inline]
-    fn other_work(&mut self) {
-        if let Some((index, queue)) = self.rx.repost_later.take() {
-            self.repost_early(index, queue);
+    #[inline(never)]
+    fn other_work(&mut self, found: bool) {
+        if !self.rx.hold.is_empty() {
+            self.rx.note_turn(found, self.tx.answers);
         }
-        let rarely = self.rx.polls.is_multiple_of(RARE_POLLS);
+        let rarely = self.rx.looks.is_multiple_of(RARE_LOOKS);
         if rarely {
             self.keep_alive();
         }
@@ -69,15 +97,65 @@ impl<C> Transport<C> {
         if !self.renewals.is_empty() {
             self.renew_due();
         }
-        if self.rx.hungry && self.rx.polls.is_multiple_of(RARE_POLLS) {
+        if self.rx.hungry && rarely {
             self.rx.feed();
         }
+        self.chores = !self.ending.is_empty() || !self.renewals.is_empty() || !self.rx.hold.is_empty();
+    }
+
+    /// The next message of what the last look has found, if nothing older waits for the upper layer and it is a plain one. `None`:
+    /// [`Transport::has_upcalls`] knows whether there is something else.
+    #[inline(always)] // with every message
+    pub fn take_message(&mut self) -> Option<Delivery> {
+        if self.is_behind() || !self.up.is_empty() {
+            return None;
+        }
+        let next = self.rx.batch.peek()?;
+        let (id, len) = (WrId(next.wr_id()), next.byte_len() as usize);
+        if !next.is_ok() {
+            return None;
+        }
+        let (slot, queue) = (id.index(), id.queue());
+        let sender = if id.is(Kind::Peer) {
+            None
+        } else if id.is(Kind::Shared) {
+            Some(self.rx.sender_known(queue, next.qp_num())?)
+        } else {
+            return None;
+        };
+        let (bytes, owner) = self.rx.slots.completed(self.rx.batch.take()?)?;
+        let index = sender.unwrap_or(owner);
+        let len = len.min(bytes.capacity() as usize);
+        let header = bytes.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
+        match (header, self.endpoints.get_mut(index)) {
+            (Some(header), Some(ep))
+                if usize::from(header.queue()) == queue && ep.state() == State::Connected =>
+            {
+                let endpoint = EpId { index, generation: ep.generation };
+                let len = (len - HEADER_LEN) as u32;
+                ep.count_received(queue, len);
+                self.stats.received += 1;
+                if header.has_grant() {
+                    self.accept(index, queue, header.grant());
+                }
+                Some(Delivery { endpoint, tag: header.tag(), buf: bytes, len, slot, queue: queue as u8 })
+            }
+            _ => self.deliver_behind((index, queue, slot), bytes, len),
+        }
+    }
+
+    /// What has come is no plain message, or not over a connection that is up: what comes of it goes up behind what it brings about.
+    #[cold]
+    fn deliver_behind(&mut self, at: (u32, usize, u32), bytes: Lent, len: usize) -> Option<Delivery> {
+        if let Some(delivery) = self.arrived(at, bytes, len).and_then(|delivery| self.hold_back(delivery)) {
+            self.up.push(Upcall::Deliver(delivery));
+        }
+        None
     }
 
     /// The next thing for the upper layer, of what the last `poll` found. What was put aside
     /// before, or comes up while a message's sender is looked for, is older than what is in the
     /// batch.
-    #[inline]
     pub fn take_upcall(&mut self) -> Option<Upcall<C>> {
         loop {
             if !self.up.is_empty() {
@@ -95,40 +173,48 @@ impl<C> Transport<C> {
     }
 
     /// Takes a receive completion apart; a message for the upper layer comes back.
-    #[inline]
     pub(crate) fn received(&mut self, done: Completion) -> Option<Delivery> {
         let id = WrId(done.wr_id());
         if !done.is_ok() {
             self.receive_failed(done, id);
             return None;
         }
-        let slot = id.index();
-        let queue = id.queue();
-        let len = done.byte_len() as usize;
-        let (buf, index) = if id.is(Kind::Peer) {
+        let (slot, queue, len) = (id.index(), id.queue(), done.byte_len() as usize);
+        let (bytes, index) = if id.is(Kind::Peer) {
             self.rx.slots.completed(done)?
         } else if id.is(Kind::Shared) {
-            match self.sender(&done) {
-                Some(index) => (self.rx.slots.completed(done)?.0, index),
-                None => {
-                    self.rx.put_aside(done, &mut self.stats);
-                    return None;
-                }
-            }
+            self.completed_shared(done)?
         } else {
             return self.received_otherwise(done, id);
         };
-        let len = len.min(buf.capacity() as usize);
-        let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
-        match header.filter(|h| usize::from(h.queue()) == queue) {
-            Some(header) => self.data_received((index, queue, slot), header, buf, len),
-            None => self.rare_received((index, queue, slot), buf, len),
+        let len = len.min(bytes.capacity() as usize);
+        self.arrived((index, queue, slot), bytes, len)
+    }
+
+    /// The bytes of a receive of a shared queue that has completed, and their sender. `None`: it is not known, and may be later.
+    #[inline]
+    fn completed_shared(&mut self, done: Completion) -> Option<(Lent, u32)> {
+        match self.sender(&done) {
+            Some(index) => Some((self.rx.slots.completed(done)?.0, index)),
+            None => {
+                self.rx.put_aside(done, &mut self.stats);
+                None
+            }
+        }
+    }
+
+    /// `len` bytes have come, from an endpoint, over a queue, in a slot.
+    fn arrived(&mut self, at: (u32, usize, u32), bytes: Lent, len: usize) -> Option<Delivery> {
+        let header = bytes.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
+        match header.filter(|h| usize::from(h.queue()) == at.1) {
+            Some(header) => self.data_received(at, header, bytes, len),
+            None => self.rare_received(at, bytes, len),
         }
     }
 
     /// A data message that has taken its sender's last credit; or no data message.
     #[cold]
-    fn rare_received(&mut self, at: (u32, usize, u32), buf: Buf, len: usize) -> Option<Delivery> {
+    fn rare_received(&mut self, at: (u32, usize, u32), buf: Lent, len: usize) -> Option<Delivery> {
         let (index, queue, slot) = at;
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse_last(*head));
         let per_peer = self.rx.queues[queue].shared.is_none();
@@ -142,12 +228,11 @@ impl<C> Transport<C> {
     }
 
     /// A data message has come, for an endpoint, over a queue, in a slot.
-    #[inline(always)] // with every message
     fn data_received(
         &mut self,
         (index, queue, slot): (u32, usize, u32),
         header: DataHeader,
-        buf: Buf,
+        buf: Lent,
         len: usize,
     ) -> Option<Delivery> {
         let Some(ep) = self.endpoints.get_mut(index) else {
@@ -156,24 +241,17 @@ impl<C> Transport<C> {
         };
         let endpoint = EpId { index, generation: ep.generation };
         let len = (len - HEADER_LEN) as u32;
-        ep.traffic.received += u64::from(len);
-        ep.ends.received = ep.ends.received.wrapping_add(1);
-        let lane = &mut ep.lanes[queue];
-        lane.received = lane.received.wrapping_add(1);
+        ep.count_received(queue, len);
         self.stats.received += 1;
-        let grant = header.grant();
         if ep.state() != State::Connected {
             self.early(index, queue);
-            self.accept(index, queue, grant);
-        } else if grant != Grant::NONE {
-            let accepted = ep.lanes[queue].accept(grant);
-            self.accepted(index, queue, accepted);
         }
+        self.accept(index, queue, header.grant());
         Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
     }
 
     /// Credits that a message of the peer brought.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn accept(&mut self, index: u32, queue: usize, grant: Grant) {
         if grant == Grant::NONE {
             return;
@@ -193,31 +271,43 @@ impl<C> Transport<C> {
     }
 
     /// The upper layer is done with a message: post its buffer again, return its credit.
-    #[inline]
-    pub fn delivered(&mut self, delivery: Delivery) {
-        let queue = delivery.queue as usize;
-        let slot = delivery.slot;
-        if self.rx.queues[queue].shared.is_some() {
-            return self.rx.repost(queue, slot, delivery.buf);
-        }
-        let index = delivery.endpoint.index;
+    #[inline(always)] // with every message
+    pub fn delivered(&mut self, Delivery { endpoint, buf, slot, queue, .. }: Delivery) {
+        let (index, queue) = (endpoint.index, usize::from(queue));
         // A message of a former connection has its slot, but no credit to return.
         let current = self.rx.slots.of(slot, index);
-        let (Some(ep), Some(current)) = (self.endpoints.named_mut(delivery.endpoint), current) else {
-            return self.rx.drop_slot(queue, slot, delivery.buf);
+        let (Some(ep), Some(current)) = (self.endpoints.named_mut(endpoint), current) else {
+            return self.delivered_otherwise(queue, slot, buf);
         };
+        current.back(buf);
         let lane = &mut ep.lanes[queue];
-        let Some((credits, window)) = &mut lane.credits else { return };
-        let overrun = credits.consumed(window).err();
-        let due = credits.repost_due(window) != 0 || credits.explicit_due(window);
         lane.consumed.push(slot);
-        current.hold(delivery.buf);
-        if let Some(error) = overrun {
-            self.fail(index, &error);
-        } else if due {
-            self.return_credits(index, queue);
+        let Some((credits, window)) = &mut lane.credits else { return };
+        if !credits.consumed_quietly(window) {
+            self.credit_due(index, queue);
+        }
+    }
+
+    /// The same of a message of a shared queue, or of a former connection.
+    #[inline(never)]
+    fn delivered_otherwise(&mut self, queue: usize, slot: u32, buf: Lent) {
+        if self.rx.queues[queue].shared.is_some() {
+            self.rx.repost(queue, slot, buf);
         } else {
-            self.rx.repost_later = Some((index, queue));
+            self.rx.drop_slot(queue, slot, buf);
+        }
+    }
+
+    /// A data message of a lane has been processed, with which something is due: buffers are posted again, credits returned.
+    #[inline(never)]
+    fn credit_due(&mut self, index: u32, queue: usize) {
+        let Some(lane) = self.endpoints.lane(index, queue) else { return };
+        let Some((credits, window)) = &mut lane.credits else { return };
+        if let Err(error) = credits.consumed(window) {
+            return self.fail(index, &error);
+        }
+        if credits.repost_due(window) != 0 || credits.explicit_due(window) {
+            self.return_credits(index, queue);
         }
     }
 

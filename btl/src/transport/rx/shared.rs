@@ -3,19 +3,19 @@
 
 use super::Rx;
 use super::qpns::Owner;
-use super::slots::{CHAIN, Chain, NO_ENDPOINT, RecvSlots};
+use super::slots::{LIST, NO_ENDPOINT, RecvSlots};
 use crate::transport::port::queue::{FillError, RecvQueue, Shared};
 use crate::transport::stats::Stats;
-use crate::transport::wrid::WrId;
+use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Transport, Upcall};
 use std::sync::Arc;
-use verbs::{Buf, Completion, Pool, PoolError, Qpn, Srq, SrqId, Wc};
+use verbs::{Completion, Lent, Pool, PoolError, Qpn, RecvList, Srq, SrqId, Wc};
 
 impl Rx {
     /// A shared queue's buffer has been consumed: post it again with its batch.
     #[inline]
-    pub(crate) fn repost(&mut self, queue: usize, slot: u32, buf: Buf) {
-        self.slots.hold(slot, buf);
+    pub(crate) fn repost(&mut self, queue: usize, slot: u32, bytes: Lent) {
+        self.slots.back(slot, bytes);
         let Some(shared) = &mut self.queues[queue].shared else { return };
         shared.consumed.push(slot);
         if shared.refill_due() {
@@ -38,8 +38,16 @@ impl Rx {
         let res = &mut self.queues[queue];
         let Some(shared) = &mut res.shared else { return Ok(()) };
         while shared.posted < shared.target {
-            let (chain, gathered) = gather(shared, &mut self.slots, &mut res.bufs, queue);
-            post(shared, &mut self.slots, chain)?;
+            let (wanted, of) = ((shared.target - shared.posted) as usize, (shared.kind, queue));
+            let mut list = RecvList::new(&*shared.srq);
+            let gathered =
+                gather(&mut shared.consumed, &mut self.slots, (&mut res.bufs, wanted), of, &mut list);
+            let (count, posted) = self.slots.post(&mut list);
+            shared.posted += count as u32;
+            if posted.is_err() {
+                self.slots.put_back(&mut list, &mut shared.consumed);
+            }
+            posted?;
             gathered?;
         }
         Ok(())
@@ -117,9 +125,11 @@ impl Rx {
 
     /// A buffer that will not be posted again.
     #[cold]
-    pub(super) fn drop_slot(&mut self, queue: usize, slot: u32, buf: Buf) {
-        self.queues[queue].bufs.put(buf);
-        self.slots.release(slot);
+    pub(super) fn drop_slot(&mut self, queue: usize, slot: u32, bytes: Lent) {
+        self.slots.back(slot, bytes);
+        if let Some(buf) = self.slots.release(slot) {
+            self.queues[queue].bufs.put(buf);
+        }
     }
 
     /// A receive of a shared queue has completed with a message.
@@ -130,6 +140,18 @@ impl Rx {
             if shared.posted == 0 {
                 self.ran_empty(queue);
             }
+        }
+    }
+
+    /// The endpoint that sent a message through a shared queue, which is counted, if its queue pair is known.
+    #[inline]
+    pub(super) fn sender_known(&mut self, queue: usize, qpn: Qpn) -> Option<u32> {
+        match self.qpns.find(qpn) {
+            Some(Owner::Lane { endpoint, .. }) => {
+                self.count_consumed(queue);
+                Some(endpoint)
+            }
+            _ => None,
         }
     }
 
@@ -159,8 +181,8 @@ impl Rx {
     /// A message of a connection that is gone: its buffer is posted again.
     fn give_up(&mut self, done: Completion) {
         let id = WrId(done.wr_id());
-        if let Some((buf, _)) = self.slots.completed(done) {
-            self.repost(id.queue(), id.index(), buf);
+        if let Some((bytes, _)) = self.slots.completed(done) {
+            self.repost(id.queue(), id.index(), bytes);
         }
     }
 
@@ -231,38 +253,24 @@ impl<C> Transport<C> {
     }
 }
 
-/// The next buffers that a shared queue is to hold: those that have been consumed, then new ones; as many as can be had, and why
-/// not more.
+/// The next receives that a shared queue is to hold, up to `wanted`: those that have been consumed, then new ones; as many as can
+/// be had.
+///
+/// # Errors
+/// Why there are not more.
 fn gather(
-    shared: &mut Shared,
+    consumed: &mut Vec<u32>,
     slots: &mut RecvSlots,
-    pool: &mut Pool,
-    queue: usize,
-) -> (Chain, Result<(), PoolError>) {
-    let mut chain = Chain::new();
-    let wanted = ((shared.target - shared.posted) as usize).min(CHAIN);
-    while chain.len() < wanted {
-        let slot = shared.consumed.pop().unwrap_or_else(|| slots.take(shared.kind, NO_ENDPOINT, queue));
-        match slots.take_held(slot).map_or_else(|| pool.take(), Ok) {
-            Ok(buf) => slots.add(slot, buf, &mut chain),
-            Err(error) => {
-                slots.release(slot);
-                return (chain, Err(error));
-            }
-        }
+    (pool, wanted): (&mut Pool, usize),
+    (kind, queue): (Kind, usize),
+    list: &mut RecvList<'_, Srq, LIST>,
+) -> Result<(), PoolError> {
+    slots.take_consumed(consumed, wanted, list);
+    while list.len() < wanted.min(LIST) {
+        let buf = pool.take()?;
+        let slot = slots.take(kind, NO_ENDPOINT, queue);
+        slots.hold(slot, buf);
+        slots.add(slot, list);
     }
-    (chain, Ok(()))
-}
-
-/// Hands buffers to the device; those that it does not take wait in their slots.
-fn post(shared: &mut Shared, slots: &mut RecvSlots, mut chain: Chain) -> Result<(), verbs::Error> {
-    let count = chain.len();
-    let posted = shared.srq.post_recvs(&mut chain, |wr_id, buf| slots.posted(wr_id, buf));
-    let count = count - chain.len();
-    slots.count_chain(count);
-    shared.posted += count as u32;
-    if posted.is_err() {
-        slots.put_back(chain, &mut shared.consumed);
-    }
-    posted
+    Ok(())
 }

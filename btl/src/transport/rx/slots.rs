@@ -4,31 +4,17 @@
 use crate::transport::stats::Chains;
 use crate::transport::wrid::{GENERATION_MASK, Kind, WrId};
 use slab::Slab;
-use verbs::{Buf, Completion, Destroyed, Pool, PoolError, Posted, Qp, RecvChain};
+use verbs::{Buf, Completion, Destroyed, Lent, Pool, PoolError, Recv, RecvList, RecvQueue};
 
 /// Receives that are posted with one call.
-pub const CHAIN: usize = 16;
+pub const LIST: usize = 16;
 
-/// Buffers on their way to the device, under their slots' work request ids.
-pub type Chain = RecvChain<CHAIN>;
-
-/// Where the buffer of a slot is.
-#[derive(Debug)]
-enum Place {
-    /// With the device.
-    Posted(Posted),
-    /// With us: it waits to be posted again.
-    Held(Buf),
-    /// With the upper layer, while its message is being delivered.
-    Above,
-}
-
-/// A receive buffer and where it is.
+/// A receive and whose it is.
 #[derive(Debug)]
 pub struct RecvSlot {
-    place: Place,
-    /// Under which its buffer is posted, again and again.
-    id: WrId,
+    /// Its buffer is with the device, with us until it is posted again, or with the upper layer, while its message is being
+    /// delivered.
+    pub recv: Recv,
     /// Endpoint of a per-peer queue, or [`NO_ENDPOINT`].
     endpoint: u32,
     /// Where its endpoint's list has it.
@@ -36,22 +22,22 @@ pub struct RecvSlot {
 }
 
 impl RecvSlot {
-    /// The buffer waits to be posted again.
+    /// The bytes come back: the buffer waits to be posted again.
     #[inline]
-    pub fn hold(&mut self, buf: Buf) {
-        self.place = Place::Held(buf);
-    }
-
-    #[inline]
-    fn held(&mut self) -> Option<Buf> {
-        match std::mem::replace(&mut self.place, Place::Above) {
-            Place::Held(buf) => Some(buf),
-            other => {
-                self.place = other;
-                None
-            }
+    pub fn back(&mut self, bytes: Lent) {
+        if let Err(bytes) = self.recv.back(bytes) {
+            confused(&bytes);
         }
     }
+
+    fn queue(&self) -> usize {
+        WrId(self.recv.wr_id()).queue()
+    }
+}
+
+#[cold]
+fn confused(bytes: &Lent) {
+    log::error!("{bytes:?} came back to a receive that did not lend it");
 }
 
 /// All receive slots of a transport. While a slot is in use its buffer is posted again and again
@@ -75,7 +61,7 @@ impl RecvSlots {
         let place = self.slots.vacant_entry();
         let index = place.key() as u32;
         let id = WrId::new(kind, queue, self.taken, index);
-        place.insert(RecvSlot { place: Place::Above, id, endpoint, at: 0 });
+        place.insert(RecvSlot { recv: Recv::new(id.0), endpoint, at: 0 });
         if endpoint != NO_ENDPOINT {
             self.own(index, endpoint as usize);
         }
@@ -104,15 +90,7 @@ impl RecvSlots {
     /// The buffers of a shared queue that is gone: the device has given them up with it.
     pub fn take_back(&mut self, queue: usize, gone: &Destroyed) -> impl Iterator<Item = Buf> {
         let slots = self.slots.iter_mut().map(|(_, slot)| slot);
-        slots.filter(move |slot| slot.id.queue() == queue).filter_map(|slot| {
-            match std::mem::replace(&mut slot.place, Place::Above) {
-                Place::Posted(posted) => posted.outlived(gone),
-                other => {
-                    slot.place = other;
-                    None
-                }
-            }
-        })
+        slots.filter(move |slot| slot.queue() == queue).filter_map(|slot| slot.recv.outlived(gone))
     }
 
     /// The slot, if it is of this endpoint and of a connection that it still has.
@@ -121,137 +99,116 @@ impl RecvSlots {
         self.slots.get_mut(index as usize).filter(|slot| slot.endpoint == endpoint)
     }
 
-    /// The device has taken `count` receives of a list.
-    #[inline]
-    pub fn count_chain(&mut self, count: usize) {
-        self.chains.lists += 1;
-        self.chains.requests += count as u64;
-    }
-
     /// What went to the device in lists.
     pub fn chains(&self) -> Chains {
         self.chains
     }
 
-    /// The buffer of a receive that has completed, and the endpoint that its slot is of; `None` if
+    /// The bytes of a receive that has completed, and the endpoint that its slot is of; `None` if
     /// it is stale.
-    #[inline]
-    pub fn completed(&mut self, done: Completion) -> Option<(Buf, u32)> {
+    #[inline(always)] // with every message
+    pub fn completed(&mut self, done: Completion) -> Option<(Lent, u32)> {
         let slot = self.slots.get_mut(WrId(done.wr_id()).index() as usize)?;
-        match std::mem::replace(&mut slot.place, Place::Above) {
-            Place::Posted(posted) => match posted.completed(done) {
-                Ok(buf) => return Some((buf, slot.endpoint)),
-                Err(posted) => slot.place = Place::Posted(posted),
-            },
-            other => slot.place = other,
-        }
-        None
+        Some((slot.recv.completed(done)?, slot.endpoint))
     }
 
-    /// Posts the buffer of a slot that waits to be posted again; how many, which is 0 if none waits.
-    ///
-    /// # Errors
-    /// The queue is full: the buffer waits as before.
-    #[inline(always)] // a result so large would come back through memory
-    pub fn post(&mut self, index: u32, qp: &Qp) -> Result<u16, verbs::Error> {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Ok(0) };
-        let Some(buf) = slot.held() else { return Ok(0) };
-        let (place, result) = match qp.post_recv(slot.id.0, buf) {
-            Ok(posted) => (Place::Posted(posted), Ok(1)),
-            Err((buf, error)) => (Place::Held(buf), Err(error)),
-        };
-        slot.place = place;
-        result
-    }
-
-    /// The slot's buffer waits to be posted again.
-    #[inline]
+    /// The slot has a buffer, which waits to be posted.
     pub fn hold(&mut self, index: u32, buf: Buf) {
-        self.set(index, Place::Held(buf));
-    }
-
-    /// The device has taken a slot's buffer.
-    #[inline]
-    pub fn posted(&mut self, wr_id: u64, buf: Posted) {
-        self.set(WrId(wr_id).index(), Place::Posted(buf));
-    }
-
-    #[inline]
-    fn set(&mut self, index: u32, place: Place) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
-            slot.place = place;
+            let held = slot.recv.hold(buf);
+            debug_assert!(held.is_ok(), "only a new slot takes a buffer");
         }
     }
 
-    /// The buffer of a slot that waits to be posted again.
+    /// The bytes of a slot come back: its buffer waits to be posted again.
     #[inline]
-    pub fn take_held(&mut self, index: u32) -> Option<Buf> {
-        self.slots.get_mut(index as usize)?.held()
-    }
-
-    /// The work request id under which the slot's buffer is posted.
-    #[inline]
-    pub fn wr_id(&self, index: u32) -> u64 {
-        self.slots[index as usize].id.0
-    }
-
-    /// Moves the buffers of consumed slots into a chain, as many as it takes.
-    #[inline]
-    pub fn take_consumed(&mut self, consumed: &mut Vec<u32>, chain: &mut Chain) {
-        while chain.len() < CHAIN
-            && let Some(index) = consumed.pop()
-        {
-            if let Some(slot) = self.slots.get_mut(index as usize)
-                && let Some(buf) = slot.held()
-                && let Err(buf) = chain.push(slot.id.0, buf)
-            {
-                slot.place = Place::Held(buf);
-            }
+    pub fn back(&mut self, index: u32, bytes: Lent) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            slot.back(bytes);
         }
     }
 
-    /// Puts `wanted` new buffers into a chain, or as many as it takes, each in a slot of its own for
+    /// Appends a slot's receive to a list, if it waits to be posted.
+    #[inline]
+    pub fn add<Q: RecvQueue>(&mut self, index: u32, list: &mut RecvList<'_, Q, LIST>) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            list.push(&mut slot.recv);
+        }
+    }
+
+    /// Moves the receives of consumed slots into a list, as many as it takes and are wanted.
+    #[inline]
+    pub fn take_consumed<Q: RecvQueue>(
+        &mut self,
+        consumed: &mut Vec<u32>,
+        wanted: usize,
+        list: &mut RecvList<'_, Q, LIST>,
+    ) {
+        let from = consumed.len().saturating_sub(wanted.min(LIST));
+        for index in consumed.drain(from..).rev() {
+            self.add(index, list);
+        }
+    }
+
+    /// Puts `wanted` new buffers into a list, or as many as it takes, each in a slot of its own for
     /// this endpoint and queue.
     ///
     /// # Errors
-    /// Memory is short; those before it are in the chain.
-    pub fn fill(
+    /// Memory is short; those before it are in the list.
+    pub fn fill<Q: RecvQueue>(
         &mut self,
         (endpoint, queue): (u32, usize),
         pool: &mut Pool,
         wanted: usize,
-        chain: &mut Chain,
+        list: &mut RecvList<'_, Q, LIST>,
     ) -> Result<(), PoolError> {
-        while chain.len() < wanted.min(CHAIN) {
+        while list.len() < wanted.min(LIST) {
             let buf = pool.take()?;
             let index = self.take(Kind::Peer, endpoint, queue);
-            self.add(index, buf, chain);
+            self.hold(index, buf);
+            self.add(index, list);
         }
         Ok(())
     }
 
-    /// Appends a slot's buffer to a chain; one that has no room leaves it with the slot.
-    pub fn add(&mut self, index: u32, buf: Buf, chain: &mut Chain) {
-        if let Err(buf) = chain.push(self.wr_id(index), buf) {
-            self.hold(index, buf);
+    /// Posts the receives of a list: how many went, and why not all. What the device has not taken waits in its slots:
+    /// [`RecvSlots::refused`] names them.
+    #[inline]
+    pub fn post<Q: RecvQueue>(
+        &mut self,
+        list: &mut RecvList<'_, Q, LIST>,
+    ) -> (usize, Result<(), verbs::Error>) {
+        let (count, result) = match list.post() {
+            Ok(count) => (count, Ok(())),
+            Err((count, error)) => (count, Err(error)),
+        };
+        self.chains.lists += 1;
+        self.chains.requests += count as u64;
+        (count, result)
+    }
+
+    /// The slot of the next request that the device has not taken of a list: its buffer waits in it.
+    #[cold]
+    pub fn refused<Q: RecvQueue>(&mut self, list: &mut RecvList<'_, Q, LIST>) -> Option<u32> {
+        let unposted = list.pop()?;
+        let index = WrId(unposted.wr_id()).index();
+        let known = self.slots.get_mut(index as usize).is_some_and(|slot| slot.recv.refused(&unposted));
+        debug_assert!(known, "a list has receives of slots only");
+        Some(index)
+    }
+
+    /// What the device has not taken of a list goes back to its pool, and its slots are free.
+    #[cold]
+    pub fn empty<Q: RecvQueue>(&mut self, list: &mut RecvList<'_, Q, LIST>, pool: &mut Pool) {
+        while let Some(index) = self.refused(list) {
+            self.release(index).into_iter().for_each(|buf| pool.put(buf));
         }
     }
 
-    /// What the device has not taken of a chain goes back to its pool, and its slots are free.
+    /// What the device has not taken of a list waits in its slots.
     #[cold]
-    pub fn empty(&mut self, mut chain: Chain, pool: &mut Pool) {
-        while let Some((wr_id, buf)) = chain.pop() {
-            pool.put(buf);
-            self.release(WrId(wr_id).index());
-        }
-    }
-
-    /// What the device has not taken of a chain waits in its slots.
-    #[cold]
-    pub fn put_back(&mut self, mut chain: Chain, consumed: &mut Vec<u32>) {
-        while let Some((wr_id, buf)) = chain.pop() {
-            let index = WrId(wr_id).index();
-            self.hold(index, buf);
+    pub fn put_back<Q: RecvQueue>(&mut self, list: &mut RecvList<'_, Q, LIST>, consumed: &mut Vec<u32>) {
+        while let Some(index) = self.refused(list) {
             consumed.push(index);
         }
     }
@@ -259,21 +216,21 @@ impl RecvSlots {
     /// The slot is no longer used; completions that still name it are stale. What it holds.
     pub fn release(&mut self, index: u32) -> Option<Buf> {
         self.part(index);
-        self.slots.try_remove(index as usize).and_then(|mut slot| slot.held())
+        self.slots.try_remove(index as usize).and_then(|mut slot| slot.recv.take())
     }
 
     /// Buffers of `queue` that the device holds, and that wait to be posted again.
     pub fn tally(&self, queue: usize) -> (usize, usize) {
-        let of_queue = || self.slots.iter().map(|(_, slot)| slot).filter(|slot| slot.id.queue() == queue);
-        let posted = of_queue().filter(|slot| matches!(slot.place, Place::Posted(_))).count();
-        let held = of_queue().filter(|slot| matches!(slot.place, Place::Held(_))).count();
+        let of_queue = || self.slots.iter().map(|(_, slot)| slot).filter(|slot| slot.queue() == queue);
+        let posted = of_queue().filter(|slot| slot.recv.is_posted()).count();
+        let held = of_queue().filter(|slot| slot.recv.is_held()).count();
         (posted, held)
     }
 
     /// What the upper layer still holds of `endpoint`'s messages is of a connection that is gone.
     pub fn disown(&mut self, endpoint: u32) {
         for index in self.owned_by(endpoint).to_vec() {
-            if matches!(self.slots[index as usize].place, Place::Above) {
+            if self.slots[index as usize].recv.is_lent() {
                 self.part(index);
             }
         }
@@ -286,8 +243,8 @@ impl RecvSlots {
         let mut buffers = Vec::new();
         for index in self.owned_by(endpoint).to_vec() {
             let slot = &self.slots[index as usize];
-            let queue = slot.id.queue();
-            if !matches!(slot.place, Place::Above) {
+            let queue = slot.queue();
+            if !slot.recv.is_lent() {
                 buffers.extend(self.release(index).map(|buf| (queue, buf)));
             }
         }
@@ -296,7 +253,7 @@ impl RecvSlots {
 
     /// The device holds a buffer of `endpoint`'s per-peer queues.
     pub fn are_posted(&self, endpoint: u32) -> bool {
-        let is_posted = |index: &u32| matches!(self.slots[*index as usize].place, Place::Posted(_));
+        let is_posted = |index: &u32| self.slots[*index as usize].recv.is_posted();
         self.owned_by(endpoint).iter().any(is_posted)
     }
 
@@ -353,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_takes_one_line_of_the_cache() {
-        assert_eq!(size_of::<RecvSlot>(), 64);
+    fn a_slot_is_no_longer_than_a_line_of_the_cache() {
+        assert_eq!(size_of::<RecvSlot>(), 48);
     }
 }

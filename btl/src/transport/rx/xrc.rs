@@ -8,12 +8,12 @@ use crate::transport::endpoint::numbers::Arrival;
 use crate::transport::endpoint::state::State;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport};
-use verbs::{Buf, Completion};
+use verbs::{Completion, Lent};
 
 impl Rx {
     /// No oxib of this version writes such a message, and it names no endpoint: it is dropped.
     #[cold]
-    fn drop_malformed(&mut self, queue: usize, slot: u32, buf: Buf) {
+    fn drop_malformed(&mut self, queue: usize, slot: u32, buf: Lent) {
         log::warn!("queue {queue}: a message without a valid header was dropped");
         self.repost(queue, slot, buf);
     }

@@ -12,7 +12,7 @@
 use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind};
-use crate::transport::channel::{Ready, Request, SENDS, Target};
+use crate::transport::channel::{Ready, Request, SENDS};
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::endpoint::{Endpoint, EpId, PATIENCE};
@@ -24,36 +24,59 @@ use std::fmt::Display;
 impl<C> Transport<C> {
     /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing
     /// has happened; use a buffer.
-    #[inline]
+    ///
+    /// The straight line is a message over a per-peer queue that takes nothing scarce and needs no completion.
+    #[inline(always)] // with every message
     pub fn sendi(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
         let len = head.len() + body.len();
         let Some(queue) = self.port.layout().for_payload(len) else { return false };
-        let total = HEADER_LEN + len;
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         if ep.state() != State::Connected || ep.generation != id.generation {
             return false;
         }
-        let to = ep.connection(id.index);
-        let lane = &mut ep.lanes[queue];
-        let idle = self.tx.pending.is_idle(LaneId { peer: id.index, queue: queue as u8 });
-        if total > lane.max_inline as usize || !idle {
+        let Some(lane) = ep.lanes.get_mut(queue) else { return false };
+        if HEADER_LEN + len > lane.max_inline as usize {
             return false;
         }
-        let Some(grant) = self.tx.acquire(lane, id.index, queue) else { return false };
-        let header = DataHeader::new(tag, queue as u8, grant).flag_last(lane.is_out_of_credits()).emit();
-        let target = Target { to, queue: queue as u8, srq: None, scarce: self.tx.is_scarce(lane, queue) };
-        let Some(channel) = &mut lane.channel else { return false };
-        let request = Request::Inline([&header, head, body]);
-        let posted = channel.post(&mut self.tx.held, self.tx.signalling, target, request);
-        match posted {
-            Ok(signalled) => {
-                self.tx.count_posted(ep, signalled);
+        let plain = self.tx.pending.is_empty() && lane.is_plain(self.tx.signalling.most);
+        let Some(grant) = (if plain { lane.acquire_plain() } else { None }) else {
+            return self.sendi_carefully(id, tag, queue, [head, body]);
+        };
+        let header = DataHeader::new(tag, queue as u8, grant).emit();
+        match lane.post_plain([&header, head, body]) {
+            Ok(()) => {
+                lane.sent = lane.sent.wrapping_add(1);
+                ep.outstanding += 1;
+                self.tx.outstanding += 1;
                 ep.traffic.sent += len as u64;
                 ep.ends.sent = ep.ends.sent.wrapping_add(1);
-                ep.lanes[queue].sent = ep.lanes[queue].sent.wrapping_add(1);
                 self.stats.sent_inline += 1;
             }
-            Err(refused) => self.fail(id.index, &format_args!("post of a send failed: {}", refused.error)),
+            Err(error) => self.fail(id.index, &format_args!("post of a send failed: {error}")),
+        }
+        true
+    }
+
+    /// The same for any queue, and if others wait, or a completion is wanted. The endpoint is connected, and what goes over the queue
+    /// may go inline.
+    #[inline(never)]
+    fn sendi_carefully(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
+        if !self.tx.pending.is_idle(LaneId { peer: id.index, queue: queue as u8 }) {
+            return false;
+        }
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        let lane = &mut ep.lanes[queue];
+        let Some(grant) = self.tx.acquire(lane, id.index, queue) else { return false };
+        let header = DataHeader::new(tag, queue as u8, grant).flag_last(lane.is_out_of_credits()).emit();
+        let scarce = self.tx.is_scarce(lane, queue);
+        let Some(channel) = &mut lane.channel else { return false };
+        match channel.post_inline(self.tx.signalling, scarce, [&header, head, body]) {
+            Ok(signalled) => {
+                self.tx.count_posted(ep, signalled);
+                ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
+                self.stats.sent_inline += 1;
+            }
+            Err(error) => self.fail(id.index, &format_args!("post of a send failed: {error}")),
         }
         true
     }
