@@ -2,10 +2,12 @@
 //!
 //! Without a word: oxib beside the other transports (`instrument`). `--connect`: what connections cost (`bench_connect`). `--memory`: what a
 //! process and its peers take (`bench_memory`). `--threads`: what one thread's messages take beside another's flood (`bench_threads`).
-//! `--verbs`: the software device alone, with no MPI: `softib/examples/pingpong`.
+//! `--instructions`: what each step of a message executes, counted by callgrind (`bench_instructions`). `--verbs`: the software device
+//! alone, with no MPI: `softib/examples/pingpong`.
 
 use crate::args::{Args, Options};
 use crate::bench_connect;
+use crate::bench_instructions;
 use crate::bench_memory;
 use crate::bench_threads;
 use crate::instrument;
@@ -18,6 +20,7 @@ pub const OPTIONS: Options = Options {
     flags: &[
         "connect",
         "defaults",
+        "instructions",
         "kernel",
         "least",
         "memory",
@@ -50,6 +53,9 @@ pub fn command(args: Args) -> Result<()> {
     }
     if args.flag("connect") {
         return bench_connect::command(&args);
+    }
+    if args.flag("instructions") {
+        return bench_instructions::command(&args);
     }
     if args.flag("memory") {
         return bench_memory::command(&args);

@@ -4,8 +4,8 @@
 //!     verbs       a command that runs on the drop-in libibverbs
 //!     install     ... to where Open MPI looks by itself; uninstall
 //!     pingpong    one table: oxib beside vader and tcp
-//!     bench       the figures of docs/results.md; instrument: oxib beside the others; bench_connect, bench_memory, bench_threads: its
-//!                 other kinds; ways: what they compare
+//!     bench       the figures of docs/results.md; instrument: oxib beside the others; bench_connect, bench_instructions, bench_memory,
+//!                 bench_threads: its other kinds; ways: what they compare
 //!     test        every test: unit and property (cargo_test), end to end; kernel: over a real kernel's verbs, in guests
 //!
 //!     arrows      the modules' imports against docs/arrows.txt
@@ -23,9 +23,11 @@ mod args;
 mod arrows;
 mod bench;
 mod bench_connect;
+mod bench_instructions;
 mod bench_memory;
 mod bench_threads;
 mod build;
+mod callgrind;
 mod cargo_test;
 mod dropin;
 mod fuzz;
