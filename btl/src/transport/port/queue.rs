@@ -25,7 +25,7 @@ pub struct Shared {
     pub target: u32,
     /// Never more than this (rd_num).
     pub limit: u32,
-    /// Refill when no more than this many are posted, as a share of `target` (rd_low of rd_num).
+    /// Refill when no more than this many of `limit` are posted (rd_low).
     pub low: u32,
     /// The device tells when fewer than this many are left; 0: it does not.
     pub srq_limit: u32,
@@ -186,10 +186,12 @@ impl Shared {
         }
     }
 
-    /// Refill now? rd_low is given for a full queue; a shorter one refills at the same share.
+    /// Refill now? rd_low is given for a full queue; a shorter one waits for as many, or for a quarter of what it holds: one call of the
+    /// device posts them all.
     #[inline]
     pub fn refill_due(&self) -> bool {
-        u64::from(self.posted) * u64::from(self.limit) <= u64::from(self.low) * u64::from(self.target)
+        let batch = self.limit.saturating_sub(self.low).min(self.target / 4).max(1);
+        self.posted + batch <= self.target
     }
 
     /// The queue was found nearly empty: keep twice as many from now on. Whether it could grow.
