@@ -47,7 +47,7 @@ fn five_hundred_peers_that_are_added_take_one_entry_each_until_they_are_connecte
         world.send(0, to, 100);
         world.drain();
         // rd_num and rd_rsv; rd_num, credit messages and CTS, sd_max of each S queue, rdma_depth.
-        let of_each = Count { recv: 260, send: 675 };
+        let of_each = Count { recv: 260, send: 627 };
         let (recv, send) = (of_each.recv * to as u32, of_each.send * to as u32);
         assert_eq!(books(&world, 0).reserved, plus(added.reserved, recv, send), "{to} connected");
     }

@@ -225,6 +225,7 @@ impl Bench {
             "established" => return self.event(IdEvent::Established),
             "refused" => return self.event(IdEvent::Refused(Refused::ByPeer(Refusal::Failed))),
             "broken" => return self.event(IdEvent::Broken("test")),
+            "unconfirmed" => return self.event(IdEvent::Unconfirmed("test")),
             "disconnected" => return self.event(IdEvent::Disconnected),
             "join" => return self.join(50),
             "stream up" => return self.stream_event(IdEvent::Response(&[])),
@@ -241,7 +242,7 @@ impl Bench {
     }
 }
 
-const INPUTS: [&str; 21] = [
+const INPUTS: [&str; 22] = [
     "connect",
     "remove",
     "abandon",
@@ -258,6 +259,7 @@ const INPUTS: [&str; 21] = [
     "established",
     "refused",
     "broken",
+    "unconfirmed",
     "disconnected",
     "timeout",
     "join",

@@ -152,7 +152,11 @@ impl Backend for RdmaCmBackend {
                 let wishes = self.wishes(qpn);
                 self.call_id(machine, id, now, |held| held.id.accept(agreed(wishes, &held.theirs), &[]));
             }
-            Call::Establish { id } => self.call_id(machine, id, now, |held| held.id.establish()),
+            Call::Establish { id } => {
+                if let Some(Err(error)) = self.ids.get(&id).map(|held| held.id.establish()) {
+                    machine.event(id, IdEvent::Unconfirmed(&error.to_string()), now);
+                }
+            }
             Call::Refuse { id, why } => self.refuse(id, why),
             // The peer may have gone meanwhile, or be up already: the events say what counts.
             Call::Notify { id } => self.try_call(id, CmId::notify_data),

@@ -65,6 +65,8 @@ pub enum IdEvent<'a> {
     Refused(Refused),
     /// Nothing comes of it, or comes over it any more, and why.
     Broken(&'a str),
+    /// The connection manager did not take our confirmation, and why.
+    Unconfirmed(&'a str),
     /// The peer has taken it down, or has agreed to that.
     Disconnected,
 }
@@ -205,6 +207,7 @@ impl Machine {
             IdEvent::Established => self.input(slot, &Input::Established, now),
             IdEvent::Refused(refused) => self.input(slot, &Input::Refused(&refused), now),
             IdEvent::Broken(why) => self.input(slot, &Input::Broken(why), now),
+            IdEvent::Unconfirmed(why) => self.input(slot, &Input::Unconfirmed(why), now),
             IdEvent::Disconnected => self.input(slot, &Input::Disconnected, now),
         }
     }

@@ -91,6 +91,8 @@ kinds! {
         Established, Refused(&'a Refused),
         /// The exchange, or the connection, is broken, and why.
         Broken(&'a str),
+        /// Our confirmation has not gone to the peer, and why.
+        Unconfirmed(&'a str),
         Disconnected, Timeout,
         /// The peer asks for the connection of a further queue.
         Join(JoinRequest),

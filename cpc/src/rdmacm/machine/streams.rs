@@ -69,7 +69,9 @@ impl Machine {
             }
             IdEvent::Response(_) | IdEvent::Established => self.input(slot, &Input::StreamUp(queue), now),
             IdEvent::Refused(why) => self.input(slot, &Input::StreamLost(lost(&why.to_string())), now),
-            IdEvent::Broken(why) => self.input(slot, &Input::StreamLost(lost(why)), now),
+            IdEvent::Broken(why) | IdEvent::Unconfirmed(why) => {
+                self.input(slot, &Input::StreamLost(lost(why)), now);
+            }
             IdEvent::Disconnected => self.input(slot, &Input::StreamLost(lost("it has gone")), now),
         }
     }

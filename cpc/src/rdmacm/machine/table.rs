@@ -31,6 +31,7 @@ transitions! { RdmaCm:
     RepSent { FirstData: confirm_by_data, Established: confirm, Timeout: not_confirmed, Join(request): confirm_by_join }
     Joining { Timeout: join_late, Join(request): take_join, StreamUp(queue): stream_up, StreamLost(why): stream_lost }
     ToRts | RepSent | Joining { Refused(refused): refused_before_up, Broken(why): broken_before_up }
+    Connected { Unconfirmed(why): broken_before_up }
     Connected { Refused: dreq_received, Broken: dreq_received, StreamLost: dreq_received }
     RepSent | Joining | Connected { Abandon: abandon }
     ToRts | RepSent | Joining | Connected { Remove: disconnect, Request(request): superseded, Disconnected: dreq_received }
