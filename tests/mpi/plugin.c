@@ -56,7 +56,7 @@ typedef struct Selected {
 typedef void (*Receiver)(const Segment *);
 typedef struct { void (*function)(void); void *data; } Trigger;
 
-enum { TAG = 0x80, NO_ORDER = 255, OWNED = 2, REMOTE_WRITE = 4, LOCAL_WRITE = 1, THREADS = 4, MESSAGES = 100, MANY = 20000, MOST = 8 };
+enum { TAG = 0x80, NO_ORDER = 255, OWNED = 2, CALLS_BACK = 4, REMOTE_WRITE = 4, LOCAL_WRITE = 1, THREADS = 4, MESSAGES = 100, MANY = 20000, MOST = 8 };
 
 /* What ranks tell each other without MPI: in a file that all of them map, for a window would connect them. */
 static struct Shared {
@@ -384,6 +384,45 @@ static void put_then_removed(void) {
     while (!atomic_load(&shared->done)) sched_yield();
 }
 
+static int arrivals, sends_done;
+static void note_arrival(const Segment *segments) {
+    (void)segments;
+    arrivals++;
+}
+static void note_sent(Module *m, void *ep, Descriptor *descriptor, int status) {
+    (void)m, (void)ep, (void)descriptor, (void)status;
+    sends_done++;
+}
+
+/* Rank 0 takes rank 1 away as MPI_Finalize does: its communicators are gone, and with them what the upper layer's callbacks use. What rank 1 has
+ * sent last and what rank 0 has begun meets no callback any more. */
+static void ending(void) {
+    enum { PAST_COMM_SELF = 4, LAST = 5 };
+    Module *m = modules[0];
+    int *state = symbol("ompi_mpi_state"), running = *state, other = 1 - rank;
+    receive_with(note_arrival);
+    send_always(0, other, 0);
+    while (arrivals == 0) progress();
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 1) {
+        for (int n = 0; n < LAST; n++) send_always(0, 0, 0);
+        atomic_store(&shared->go, 1);
+        while (!atomic_load(&shared->done)) progress();
+        return;
+    }
+    while (!atomic_load(&shared->go)) sched_yield();
+    Descriptor *descriptor = m->alloc(m, endpoints[0][1], NO_ORDER, 8, CALLS_BACK);
+    REQUIRE(descriptor != NULL, "alloc");
+    descriptor->callback = (void *)note_sent;
+    REQUIRE(m->send(m, endpoints[0][1], descriptor, TAG) == 0, "a send with a callback was done at once");
+    Proc *proc = proc_of(1);
+    *state = PAST_COMM_SELF;
+    REQUIRE(m->del_procs(m, 1, &proc, &endpoints[0][1]) == 0, "del_procs");
+    *state = running;
+    REQUIRE(arrivals == 1 && sends_done == 0, "%d messages and %d completions went up as MPI ended", arrivals - 1, sends_done);
+    atomic_store(&shared->done, 1);
+}
+
 static void allocates(void) {
     REQUIRE(module_count == 2, "%d ports, not 2", module_count);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -412,6 +451,7 @@ int main(int argc, char **argv) {
     else if (strcmp(what, "ports") == 0) ports();
     else if (strcmp(what, "stopped") == 0) stopped(argc > 2 ? atof(argv[2]) : 1.0);
     else if (strcmp(what, "put") == 0) put_then_removed();
+    else if (strcmp(what, "ending") == 0) ending();
     else if (strcmp(what, "allocates") == 0) allocates();
     else fail("no test is called \"%s\"", what);
     if (rank == 0) printf("PASS plugin\n");

@@ -17,8 +17,11 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+/// `OMPI_MPI_STATE_FINALIZE_PAST_COMM_SELF_DESTRUCT` of ompi/runtime/mpiruntime.h: the same in v4.1.0 to v5.0.10.
+const PAST_COMM_SELF: i32 = 4;
 
 type Trigger = [mca_btl_active_message_callback_t; MCA_BTL_TAG_MAX];
 type SetBitFn = unsafe extern "C" fn(*mut opal_bitmap_t, c_int) -> c_int;
@@ -33,6 +36,10 @@ pub struct Abi {
     uses_threads: NonNull<bool>,
     /// What the parameter `pmix_base_async_modex` is; not every build has it.
     async_modex: Option<NonNull<bool>>,
+    /// How many have called `opal_init` and not yet `opal_finalize`.
+    users: NonNull<i32>,
+    /// libmpi's `ompi_mpi_state_t`; a program that uses libopen-pal alone has none.
+    mpi_state: Option<NonNull<i32>>,
     trigger: NonNull<Trigger>,
     /// A variable that holds a function; MPI_Init replaces it.
     proc_for_name: NonNull<Option<ProcForNameFn>>,
@@ -79,6 +86,8 @@ impl Abi {
                 version,
                 uses_threads: symbols::data(find, c"opal_uses_threads")?,
                 async_modex: symbols::data(find, c"opal_pmix_base_async_modex").ok(),
+                users: symbols::data(find, c"opal_initialized")?,
+                mpi_state: find(c"ompi_mpi_state").map(NonNull::cast),
                 trigger: symbols::data(find, c"mca_btl_base_active_message_trigger")?,
                 proc_for_name: symbols::data(find, c"opal_proc_for_name")?,
                 proc_local: symbols::function(find, c"opal_proc_local_get")?,
@@ -122,6 +131,15 @@ impl Abi {
         // SAFETY: a static `bool` of the library, set when its parameters are read.
         self.async_modex
             .is_some_and(|flag| unsafe { AtomicBool::from_ptr(flag.as_ptr()) }.load(Ordering::Relaxed))
+    }
+
+    /// True once MPI_Finalize is past its attributes, or OPAL's own end has begun. Open MPI takes its communicators down there, even
+    /// those that a request still refers to (`ompi_comm_finalize`), and peers away after that: where this holds in `btl_del_procs`, a callback
+    /// of ob1 may use memory that has been freed.
+    pub fn is_ending(&self) -> bool {
+        // SAFETY: static 32-bit words of the libraries, which they may change at any time: hence the atomic loads.
+        let load = |word: NonNull<i32>| unsafe { AtomicI32::from_ptr(word.as_ptr()) }.load(Ordering::Relaxed);
+        load(self.users) == 0 || self.mpi_state.is_some_and(|state| load(state) >= PAST_COMM_SELF)
     }
 
     /// Name of this process; valid from MPI_Init on.

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 /// Address of a symbol, or `None`.
 pub(crate) type Resolver<'a> = &'a dyn Fn(&CStr) -> Option<NonNull<c_void>>;
 
-/// The library that has them, by release.
-const LIBRARIES: [&CStr; 2] = [c"libopen-pal.so.80", c"libopen-pal.so.40"];
+/// The libraries that have them: OPAL's by release, and MPI's.
+const LIBRARIES: [&CStr; 3] = [c"libopen-pal.so.80", c"libopen-pal.so.40", c"libmpi.so.40"];
 
 /// The resolver of real life: whatever the loader sees from here, as it would for an undefined symbol of ours; else what
 /// Open MPI's library has, which a language may have loaded for itself only (RTLD_LOCAL).

@@ -10,7 +10,7 @@ const SECONDS: u64 = 60;
 /// What holds, ranks, argument of the program, parameters, ports of the device.
 type Scene = (&'static str, usize, &'static str, &'static [(&'static str, &'static str)], &'static str);
 
-const SCENES: [Scene; 8] = [
+const SCENES: [Scene; 9] = [
     ("with four threads a message goes up when the one before it has", 2, "hold", &[], "1"),
     (
         "a callback that makes progress gets the next message, whichever thread hands it up",
@@ -55,6 +55,7 @@ const SCENES: [Scene; 8] = [
         &[("btl_oxib_finalize_timeout", "1s")],
         "1",
     ),
+    ("nothing goes up once MPI has taken its communicators down", 2, "ending", &[], "1"),
 ];
 
 /// With the Open MPI of the machine, 4.1, for which the program knows the structures.

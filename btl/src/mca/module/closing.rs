@@ -3,10 +3,12 @@
 
 use super::parting::Parting;
 use super::{Cookie, Module, Place, State};
+use crate::mca::frag::Frag;
 use crate::mca::timelines;
 use crate::protocol::regcache::Counters;
 use crate::transport::stats::Stats;
 use crate::transport::{EpId, Transport, Upcall, traffic};
+use opal_sys::MCA_BTL_DES_FLAGS_BTL_OWNERSHIP;
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,9 +57,14 @@ impl Module {
     /// `btl_del_procs`: what is queued goes out first. What was begun and can't end any more is
     /// told so before this returns: Open MPI makes no progress afterwards.
     pub fn remove(&'static self, ids: &[EpId]) {
-        self.drain(ids, Module::progress_all);
+        let ends = self.abi.is_ending();
+        self.drain(ids, if ends { Module::wind_up_all } else { Module::progress_all });
         self.take_down(ids);
-        self.progress();
+        if ends {
+            self.wind_up()
+        } else {
+            self.progress()
+        };
     }
 
     fn take_down(&self, ids: &[EpId]) {
@@ -119,16 +126,32 @@ impl Module {
         log::debug!("module {index}: connections {:?}", transport.connection_counters());
     }
 
-    /// Looks around for a module whose upper layer has taken its peers away: messages that still
+    /// Winds up every port.
+    fn wind_up_all() -> c_int {
+        let mut count = 0;
+        let mut module = Module::linked(&super::FIRST);
+        while let Some(this) = module {
+            count += this.wind_up();
+            module = Module::linked(&this.next);
+        }
+        count
+    }
+
+    /// Looks around for a module whose upper layer has taken its peers away, or is about to as MPI ends: messages that still
     /// arrive have no receiver, and what has registered for them may have been torn down.
-    /// Operations are another matter: each has its callback.
+    /// Operations are another matter: each has its callback, unless MPI ends.
     fn wind_up(&'static self) -> c_int {
+        let ends = self.abi.is_ending();
         let mut count = 0;
         let mut next = self.with(State::look_in_turn);
         while let Some((what, ticket)) = next {
             count += 1;
-            if !matches!(what, Upcall::UnknownPeer { .. }) {
-                self.hand_up(what);
+            match what {
+                Upcall::UnknownPeer { .. } => {}
+                Upcall::Completed { cookie, .. } | Upcall::Fetched { cookie, .. } if ends => {
+                    self.dispose(cookie)
+                }
+                what => self.hand_up(what),
             }
             next = self.with(|state| {
                 ticket.into_iter().for_each(|ticket| state.turns.end(ticket));
@@ -136,6 +159,26 @@ impl Module {
             });
         }
         count
+    }
+
+    /// The end of an operation whose callback would find nothing that it could rely on: ob1's requests keep their communicator by
+    /// a reference that MPI_Finalize does not respect (docs/bugs/request-after-communicator.md).
+    fn dispose(&'static self, cookie: Cookie) {
+        match cookie {
+            Cookie::Sent { endpoint, desc, ticket } => self.call_back(endpoint, ticket, || {
+                // SAFETY: the descriptor lives until its callback, and longer if it is the upper layer's.
+                if unsafe { (*desc).des_flags } & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP != 0 {
+                    // SAFETY: the flag hands ownership to us, so Open MPI does not free it.
+                    self.keep(unsafe { Frag::take_back(desc) });
+                }
+            }),
+            Cookie::Operation(operation) => self.call_back(operation.endpoint, operation.ticket, || {
+                if !operation.own.is_null() {
+                    // SAFETY: a handle that `register` returned for this operation, which is over.
+                    unsafe { self.deregister(operation.own) };
+                }
+            }),
+        }
     }
 
     /// `btl_finalize`: everything out, everything down, the helper thread joined.

@@ -39,6 +39,8 @@ impl Library {
         library.put_value(c"opal_built_with_cuda_support", false);
         library.put_value(c"opal_uses_threads", false);
         library.put_value(c"opal_pmix_base_async_modex", false);
+        library.put_value(c"opal_initialized", 1i32);
+        library.put_value(c"ompi_mpi_state", 2i32);
         library.put_value(c"mca_btl_base_static_components", 0usize);
         let free =
             mca_btl_active_message_callback_t { cbfunc: std::ptr::null(), cbdata: std::ptr::null_mut() };
@@ -138,6 +140,22 @@ fn addresses_come_late_where_the_parameter_says_so_and_in_no_build_without_it() 
     assert!(library.resolve().expect("supported").addresses_come_late());
     library.absent.push(c"opal_pmix_base_async_modex");
     assert!(!library.resolve().expect("supported").addresses_come_late());
+}
+
+#[test]
+fn mpi_is_ending_once_it_has_taken_down_what_belongs_to_comm_self_or_nobody_uses_opal() {
+    let ending = |users: i32, state: i32| {
+        let mut library = Library::v5_0(c"5.0.7");
+        library.put_value(c"opal_initialized", users);
+        library.put_value(c"ompi_mpi_state", state);
+        library.resolve().unwrap().is_ending()
+    };
+    assert_eq!([0, 1, 2, 3, 4, 5].map(|state| ending(1, state)), [false, false, false, false, true, true]);
+    assert!(ending(0, 0), "sessions only: MPI's own state never changes");
+
+    let mut without_mpi = Library::v4_1(c"4.1.4");
+    without_mpi.absent.push(c"ompi_mpi_state");
+    assert!(!without_mpi.resolve().unwrap().is_ending());
 }
 
 #[test]
