@@ -87,12 +87,18 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn cts_received(&mut self, done: Completion, id: WrId) -> Option<Delivery> {
         let index = id.index();
-        if id.kind() != Some(Kind::Cts) || self.endpoints.epoch(index) != Some(id.generation()) {
+        if id.kind() != Some(Kind::Cts) {
             self.stats.stale += 1;
             return None;
         }
         let len = done.byte_len() as usize;
         let buf = self.take_cts(id, done)?;
+        if self.endpoints.epoch(index) != Some(id.generation()) {
+            // Its endpoint is gone, or connected anew: the receive, and with it the queue pair, is all that there is to give back.
+            self.stats.stale += 1;
+            self.rx.cts.put(buf);
+            return None;
+        }
         let len = len.min(buf.capacity() as usize);
         let told = Header::parse(&buf.as_slice()[..len]).and_then(|(header, rest)| match header.kind {
             MessageKind::Cts => Cts::parse(rest).map(Some),
