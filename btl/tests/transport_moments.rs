@@ -8,15 +8,19 @@ mod common;
 
 use common::watchdog::Watchdog;
 use common::{World, config};
-use mca_btl_oxib::transport::config::Config;
+use mca_btl_oxib::transport::config::{Config, Signalling};
+use softib::faults::{self, EventFault};
 use std::time::Duration;
 
 const P: &str = "P,128,64,48,32,4:P,8192,16,8,4";
+const S: &str = "S,128,16,12,8:S,20000,16,12,8";
 
 /// Two processes that know each other, and are not connected.
 fn world(layout: &str) -> (World, Watchdog) {
     let watchdog = Watchdog::new("a moment", Duration::from_secs(60));
-    let mut world = World::simulated(1, vec![Config { reconnects: 8, ..config(layout) }; 2]);
+    // Every request has a completion of its own.
+    let signalling = Signalling { most: 0, most_bytes: 0 };
+    let mut world = World::simulated(1, vec![Config { reconnects: 8, signalling, ..config(layout) }; 2]);
     world.add(0, 1);
     world.add(1, 0);
     (world, watchdog)
@@ -49,4 +53,73 @@ fn the_receive_of_a_cts_that_comes_after_its_endpoint_was_removed_comes_back() {
     let (made, home) = world.sides[1].transport.audit().cts_buffers;
     assert_eq!(made as usize, home, "a receive of a CTS stays with the device: {}", world.books());
     world.close();
+}
+
+/// Shared queues take messages as soon as the helper has accepted the connection.
+#[test]
+fn a_side_that_leaves_takes_up_what_a_connection_has_brought_that_it_has_not_heard_of() {
+    let (mut world, _watchdog) = world(S);
+    world.send(0, 1, 8);
+    world.send(0, 1, 5000);
+    helpers(&mut world);
+    (0..4).for_each(|_| world.poll(0));
+    world.leave(1, 0);
+    assert_eq!(world.model.missing(0, 1), 0, "{}", world.books());
+    world.add(1, 0);
+    world.send(1, 0, 8);
+    all_arrives(&mut world);
+    world.close();
+}
+
+/// The peer goes on with its stream over the next connection: a side that is not there then has begun anew in the middle of it.
+#[test]
+fn a_side_leaves_over_the_connection_that_takes_the_place_of_one_that_broke() {
+    for (layout, looks) in [P, S].into_iter().flat_map(|layout| (0..4).map(move |looks| (layout, looks))) {
+        let (mut world, _watchdog) = world(layout);
+        world.send(0, 1, 8);
+        world.drain();
+        faults::raise(EventFault::named("qp-fatal", 1).unwrap()).unwrap();
+        world.step_of(&[]);
+        world.poll(0);
+        assert_eq!(world.sides[0].transport.stats.reconnects, 1, "{layout}");
+        (0..looks).for_each(|_| world.poll(0));
+        world.leave(0, 1);
+        world.add(0, 1);
+        world.send(1, 0, 8);
+        all_arrives(&mut world);
+        world.close();
+    }
+}
+
+/// The peer has heard all that it was sent, and its CTS and messages wait to be looked at.
+#[test]
+fn a_side_that_has_sent_its_cts_leaves_when_the_peer_has_said_that_all_has_come() {
+    let (mut world, _watchdog) = world(P);
+    world.send(0, 1, 8);
+    helpers(&mut world);
+    (0..2).for_each(|_| world.poll(1));
+    (0..4).for_each(|_| world.poll(0));
+    world.leave(1, 0);
+    assert_eq!(world.model.missing(0, 1), 0, "{}", world.books());
+    world.add(1, 0);
+    world.send(1, 0, 8);
+    all_arrives(&mut world);
+    world.close();
+}
+
+/// An endpoint that was about to go is used again, by its own side or by its peer, whichever stage its leave has reached.
+#[test]
+fn an_endpoint_that_was_to_be_taken_down_can_be_used_by_either_side() {
+    for (turns, from) in [(0, 0), (0, 1), (20, 0), (20, 1)] {
+        let (mut world, _watchdog) = world(S);
+        let id = world.id(1, 0);
+        assert!(world.sides[1].transport.drain(id), "the connection manager has not answered");
+        (0..turns).for_each(|_| world.step_of(&[]));
+        world.poll(1);
+        assert_eq!(world.sides[1].transport.drain(id), turns == 0);
+        world.send(from, 1 - from, 8);
+        all_arrives(&mut world);
+        world.leave(1, 0);
+        world.close();
+    }
 }

@@ -32,6 +32,8 @@ pub enum EndpointCommand {
     Renew,
     /// It is gone: take its connection down.
     Remove,
+    /// It is about to go: its peer may connect no more, unless it has begun to. P and S queues.
+    Unlist,
     /// It has failed on this side: let the peer know, as well as the manager can. It will be
     /// removed later.
     Abandon,

@@ -109,6 +109,12 @@ impl Service {
         self.command(key, EndpointCommand::Remove);
     }
 
+    /// The endpoint is about to be removed: [`Event::Unlisted`] follows, unless a connection is under way or up, of which other events tell.
+    /// Its peer may not connect from then on.
+    pub fn unlist(&self, key: EndpointKey) {
+        self.command(key, EndpointCommand::Unlist);
+    }
+
     /// The endpoint's send queue pair over XRC is broken, and it is to go on: [`Event::Routed`] comes again, with another one.
     pub fn renew(&self, key: EndpointKey) {
         self.command(key, EndpointCommand::Renew);

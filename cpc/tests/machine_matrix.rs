@@ -46,9 +46,10 @@ const ROWS: [&str; 15] = [
     "Disconnected",
 ];
 
-const COLUMNS: [&str; 27] = [
+const COLUMNS: [&str; 28] = [
     "Connect",
     "Remove",
+    "Unlist",
     "Abandon",
     "FirstData",
     "QpsMade",
@@ -81,6 +82,7 @@ fn columns_of(input: InputKind) -> &'static [&'static str] {
     match input {
         InputKind::Connect => &["Connect"],
         InputKind::Remove => &["Remove"],
+        InputKind::Unlist => &["Unlist"],
         InputKind::Abandon => &["Abandon"],
         InputKind::FirstData => &["FirstData"],
         InputKind::QpsMade => &["QpsMade"],
@@ -203,6 +205,7 @@ impl Bench {
         match input {
             "Connect" => self.machine.command(KEY, EndpointCommand::Connect, now),
             "Remove" => self.machine.command(KEY, EndpointCommand::Remove, now),
+            "Unlist" => self.machine.command(KEY, EndpointCommand::Unlist, now),
             "Abandon" => self.machine.command(KEY, EndpointCommand::Abandon, now),
             "FirstData" => self.machine.command(KEY, EndpointCommand::FirstData, now),
             "QpsMade" => self.machine.qps_created(KEY, Ok(qpns(0x200)), now),
@@ -342,6 +345,7 @@ fn describe(action: &Action) -> String {
         Action::Connected { .. } => "CONNECTED".to_owned(),
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
+        Action::Unlisted { .. } => "UNLISTED".to_owned(),
         Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
         Action::Call(Call::Send { datagram, .. }) => match &datagram.message {
             Message::Req(_) => "REQ".to_owned(),

@@ -152,6 +152,7 @@ impl Bench {
         Some(match action {
             Action::Failed { error, .. } => error.cause.to_string(),
             Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
+            Action::Unlisted { .. } => "UNLISTED".to_owned(),
             Action::Call(Call::Send { datagram, .. }) => {
                 if datagram.message.local() != CommId::NONE {
                     self.id = datagram.message.local();

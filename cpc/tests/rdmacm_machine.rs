@@ -211,6 +211,7 @@ impl Bench {
         match input {
             "connect" => self.machine.command(KEY, EndpointCommand::Connect, now),
             "remove" => self.machine.command(KEY, EndpointCommand::Remove, now),
+            "unlist" => self.machine.command(KEY, EndpointCommand::Unlist, now),
             "abandon" => self.machine.command(KEY, EndpointCommand::Abandon, now),
             "first data" => self.machine.command(KEY, EndpointCommand::FirstData, now),
             "address" => drop(self.event(IdEvent::AddrResolved)),
@@ -242,9 +243,10 @@ impl Bench {
     }
 }
 
-const INPUTS: [&str; 22] = [
+const INPUTS: [&str; 23] = [
     "connect",
     "remove",
+    "unlist",
     "abandon",
     "first data",
     "address",
@@ -290,6 +292,7 @@ fn describe(action: &Action) -> String {
         Action::Connected { .. } => "CONNECTED".to_owned(),
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
+        Action::Unlisted { .. } => "UNLISTED".to_owned(),
         Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
     }
 }

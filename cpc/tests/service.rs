@@ -77,6 +77,24 @@ fn shared_queues_need_no_posted_receive() {
     assert!(sides.iter().zip(keys).all(|(s, k)| s.ends[&k].cts.is_none()));
 }
 
+/// One that is about to be removed: its peer's request comes as that of an unknown process, and is served when it is added again.
+#[test]
+fn an_unlisted_endpoint_takes_no_request_until_it_is_added_again() {
+    let (mut sides, keys) = pair(true);
+    sides[0].service.unlist(keys[0]);
+    until(&mut sides, "the answer", |s| s[0].unlisted == [keys[0]]);
+    sides[1].service.connect(keys[1]);
+    until(&mut sides, "the request", |s| s[0].unknown == [s[1].name]);
+    assert!(sides[0].ends.get(&keys[0]).is_none_or(|end| end.qps.is_empty()));
+    let (name, adverts) = (sides[1].name, sides[1].service.adverts().to_vec());
+    let again = sides[0].add(name, &adverts, false);
+    until(&mut sides, "message", |s| s[0].is_done(again) && s[1].is_done(keys[1]));
+    sides[0].service.unlist(again);
+    sides[0].service.remove_endpoint(again);
+    until(&mut sides, "disconnect", |s| s[1].ends[&keys[1]].disconnected);
+    assert_eq!(sides[0].unlisted, [keys[0]], "one that is connected is not unlisted");
+}
+
 #[test]
 fn a_removed_endpoint_disconnects_its_peer_and_close_is_quick() {
     let (mut sides, keys) = pair(false);

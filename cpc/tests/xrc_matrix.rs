@@ -404,6 +404,7 @@ fn describe(action: &Action) -> String {
         Action::Connected { .. } => unreachable!("xrc says Route"),
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
+        Action::Unlisted { .. } => "UNLISTED".to_owned(),
         Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
         Action::Call(Call::Send { to, datagram }) => format!("{}{}", message(&datagram.message), whom(to)),
     }

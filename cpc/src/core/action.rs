@@ -15,6 +15,8 @@ pub enum Action<C> {
     Failed { key: EndpointKey, error: ConnectError },
     /// The peer has left.
     Disconnected { key: EndpointKey },
+    /// Nothing was under way, and the endpoint is known no more.
+    Unlisted { key: EndpointKey },
     /// A process without a usable endpoint here wants to connect.
     UnknownPeer { peer: ProcessName },
 }

@@ -201,6 +201,13 @@ where
         }
     }
 
+    /// Idle + Unlist: the endpoint is forgotten. In other states the main thread has been told what is under way, or is about to be.
+    pub(crate) fn unlist_idle(&mut self, slot: usize, now: Instant) {
+        let key = self.links[slot].key;
+        self.forget(slot, now);
+        self.actions.push_back(Action::Unlisted { key });
+    }
+
     /// Remove, where the peer may have a connection: asks it to let go.
     pub(crate) fn disconnect(&mut self, slot: usize, now: Instant) {
         self.unlist(slot, self.links[slot].key);

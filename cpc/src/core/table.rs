@@ -107,10 +107,11 @@ macro_rules! qp_inputs {
     ($Input:ty) => {
         impl $crate::core::kinds::QpInputs for $Input {
             fn command(command: $crate::EndpointCommand) -> Option<Self> {
-                use $crate::EndpointCommand::{Abandon, Connect, FirstData, Remove, Renew};
+                use $crate::EndpointCommand::{Abandon, Connect, FirstData, Remove, Renew, Unlist};
                 match command {
                     Connect => Some(Self::Connect),
                     Remove => Some(Self::Remove),
+                    Unlist => Some(Self::Unlist),
                     Abandon => Some(Self::Abandon),
                     FirstData => Some(Self::FirstData),
                     Renew => None,

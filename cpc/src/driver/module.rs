@@ -172,6 +172,11 @@ impl<B: Backend> Opened<B> {
                 out.push(Event::Failed { key, error });
             }
             Action::Disconnected { key } => out.push(Event::Disconnected { key }),
+            Action::Unlisted { key } => {
+                self.port.remove_peer(key);
+                self.backend.remove_endpoint(key);
+                out.push(Event::Unlisted { key });
+            }
             Action::UnknownPeer { peer } => out.push(Event::UnknownPeer { peer }),
         }
     }

@@ -35,6 +35,7 @@ pub struct Side {
     pub by_qpn: HashMap<Qpn, EndpointKey>,
     pub failures: Vec<String>,
     pub unknown: Vec<ProcessName>,
+    pub unlisted: Vec<EndpointKey>,
     /// What the device has said.
     pub device: Vec<verbs::AsyncEvent>,
     _srq: Option<Arc<Srq>>,
@@ -133,6 +134,7 @@ impl Side {
             by_qpn: HashMap::new(),
             failures: Vec::new(),
             unknown: Vec::new(),
+            unlisted: Vec::new(),
             device: Vec::new(),
             _srq: srq,
             _srq_posted: posted,
@@ -195,6 +197,7 @@ impl Side {
                     end.disconnected = true;
                 }
             }
+            Event::Unlisted { key } => self.unlisted.push(key),
             Event::UnknownPeer { peer } => self.unknown.push(peer),
             Event::Device { event } => self.device.push(event),
             Event::Receiver { .. } => panic!("no X queues here"),

@@ -12,6 +12,7 @@ pub enum Action<C> {
     Connected { key: EndpointKey },
     Failed { key: EndpointKey, error: ConnectError },
     Disconnected { key: EndpointKey },
+    Unlisted { key: EndpointKey },
     UnknownPeer { peer: ProcessName },
 }
 
@@ -49,6 +50,7 @@ macro_rules! machines {
                     From::Connected { key } => Action::Connected { key },
                     From::Failed { key, error } => Action::Failed { key, error },
                     From::Disconnected { key } => Action::Disconnected { key },
+                    From::Unlisted { key } => Action::Unlisted { key },
                     From::UnknownPeer { peer } => Action::UnknownPeer { peer },
                 })
             }

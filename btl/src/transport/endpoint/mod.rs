@@ -50,6 +50,17 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 /// itself does; the rest is for a machine that is busy.
 pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Whether the connection manager knows an endpoint, so that its peer may connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// It does.
+    Listed,
+    /// It has been asked to forget it.
+    Ending,
+    /// It does not.
+    Unlisted,
+}
+
 /// The state of one peer.
 #[derive(Debug)]
 pub struct Endpoint<C> {
@@ -63,6 +74,8 @@ pub struct Endpoint<C> {
     pub epoch: u32,
     /// How often in a row the peer has left before a connection was up, and another was begun.
     pub renewals: u8,
+    /// Whether its peer may connect.
+    pub listing: Listing,
     /// One lane per queue of the layout; none before its first message or connection.
     pub lanes: Vec<Lane>,
     /// RDMA operations in order, waiting.
@@ -123,6 +136,7 @@ impl<C> Endpoint<C> {
             generation: id.generation,
             epoch: id.generation,
             renewals: 0,
+            listing: Listing::Listed,
             lanes: Vec::new(),
             rdma: VecDeque::new(),
             awaiting: Vec::new(),
@@ -172,7 +186,7 @@ impl<C> Endpoint<C> {
     pub fn begin_epoch(&mut self, epoch: u32, mut lanes: Vec<Lane>) -> (Vec<Lane>, u32) {
         let kept = lanes.iter_mut().zip(&self.lanes);
         kept.for_each(|(new, old)| new.go_on_from(old));
-        self.epoch = epoch;
+        (self.epoch, self.listing) = (epoch, Listing::Listed);
         self.rdma_out = 0;
         (self.route, self.numbers) = (None, Numbers::default());
         (self.first, self.unopened) = (None, 0);
@@ -255,6 +269,13 @@ impl<C> Endpoint<C> {
     /// X queues: the peer has sent, and has to be told of our end; nothing has gone to it yet, so there is no route.
     pub fn has_only_received(&self) -> bool {
         self.ends.received != 0 && self.state.precedes_connection() && !self.ends.peer_is_done()
+    }
+
+    /// Its connection comes up, and nothing holds the peer back any more: messages may have come that have not been looked at. `cts`: the
+    /// layout has a queue for the clear-to-send.
+    pub fn may_hold_unseen(&self, cts: bool) -> bool {
+        let is_posted = self.state.has_posted() && !self.state.flows();
+        !self.is_to_itself() && (is_posted || !cts && self.state == State::HaveQps)
     }
 
     /// What comes over the next connection, if this one breaks, is what the last one has left: both sides have begun to count.

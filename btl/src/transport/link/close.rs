@@ -66,13 +66,14 @@ impl<C> Transport<C> {
     }
 
     /// The endpoint is to be taken down: lets out what it has. Whether there is something to wait
-    /// for: it is busy, or has to hear that all has come, and its peer is there.
+    /// for: it is busy, or has to hear that all has come, and its peer is there; or has to know whether
+    /// its peer has connected.
     pub fn drain(&mut self, id: EpId) -> bool {
         self.end_stream(id);
         let busy = self.busy(id);
         let tentative = self.endpoints.named(id).is_some_and(Endpoint::is_tentative);
         self.on_event(id.index, if busy { Event::Drain } else { Event::AllOut });
-        if busy { !tentative } else { self.has_to_hear(id) }
+        if busy { !tentative } else { self.has_to_hear(id) || self.unlist(id) }
     }
 
     /// Takes endpoints down. Their queue pairs are flushed and their buffers come back.

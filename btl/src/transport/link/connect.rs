@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::Renewal;
+use crate::transport::Transport;
 use crate::transport::channel::{Connection, LineId};
 use crate::transport::endpoint::PATIENCE;
 use crate::transport::endpoint::lane::Lane;
@@ -16,7 +17,6 @@ use crate::transport::port::OpenPort;
 use crate::transport::port::depth::{CqTooSmall, send_depth};
 use crate::transport::port::queue::FillError;
 use crate::transport::wrid::{Kind, WrId};
-use crate::transport::{Transport, Upcall};
 use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, GidPair, ProcessName, Step};
 use std::sync::Arc;
 use std::time::Duration;
@@ -161,7 +161,8 @@ impl<C> Transport<C> {
                     self.if_current(key, |t, i| t.endpoints.merge_steps(i, &steps))
                 }
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
-                cpc::Event::UnknownPeer { peer } => self.up.push(Upcall::UnknownPeer { peer: peer.0 }),
+                cpc::Event::Unlisted { key } => self.if_current(key, Self::unlisted),
+                cpc::Event::UnknownPeer { peer } => self.unknown_peer(peer.0),
                 cpc::Event::Device { event } => self.device_event(event),
                 cpc::Event::Receiver { event } => self.receiver_event(event),
             }
@@ -327,7 +328,7 @@ impl<C> Transport<C> {
         match action {
             Action::StartConnect => {
                 self.endpoints.mark(index, Step::Wanted);
-                if to_itself { self.connect_to_itself(index) } else { self.port.service.connect(key) }
+                if to_itself { self.connect_to_itself(index) } else { self.ask_to_connect(index) }
             }
             Action::PostAndSendCts => self.post_and_send_cts(index),
             Action::Post => self.post_lanes(index),

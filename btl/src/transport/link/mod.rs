@@ -9,6 +9,7 @@ mod keepalive;
 mod opening;
 mod renew;
 mod resume;
+mod unlist;
 
 pub use close::Removal;
 pub use connect::{AddError, Settled};

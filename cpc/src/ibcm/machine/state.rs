@@ -90,6 +90,8 @@ kinds! {
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
         Connect, Remove,
+        /// It is about to be removed.
+        Unlist,
         /// Our end has failed.
         Abandon,
         FirstData, QpsMade(Qpns), QpsFailed(String), QpsUp, QpsDown(String),

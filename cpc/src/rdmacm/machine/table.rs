@@ -8,7 +8,7 @@ use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
 transitions! { RdmaCm:
-    Idle { Connect: enqueue }
+    Idle { Connect: enqueue, Unlist: unlist_idle }
     Idle | Queued | Resolving | Routing | Creating | Yielding | Pausing { Remove: forget }
     Idle | Queued | Resolving | Routing | Creating | ReqSent | Yielding | Pausing { Abandon: give_up_early }
     Idle | Queued | Yielding | Pausing { Request(request): accept }

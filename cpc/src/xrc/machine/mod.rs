@@ -167,7 +167,7 @@ impl Machine {
         let (outgoing, links) = (endpoint.outgoing, endpoint.links());
         match command {
             EndpointCommand::Connect if endpoint.is_idle() => self.start_link(key, now),
-            EndpointCommand::Connect => self.stats.ignored += 1,
+            EndpointCommand::Connect | EndpointCommand::Unlist => self.stats.ignored += 1,
             EndpointCommand::Renew => match outgoing {
                 Some(slot) => self.input(slot, &Input::Renew, now),
                 None => self.stats.ignored += 1,
