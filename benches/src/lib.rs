@@ -144,6 +144,7 @@ fn config(layout: &str) -> Result<Config> {
         service_level: 0,
         drain: Duration::from_secs(5),
         keepalive: Duration::from_secs(5),
+        gathers: false,
         reconnects: 8,
         keep_timelines: false,
         xrc_domain: std::env::temp_dir().join(format!("oxib-xrc-bench-{}", std::process::id())),

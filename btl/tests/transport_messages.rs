@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{World, connections};
+use common::{World, config, connections};
 use cpc::Step;
 use mca_btl_oxib::protocol::layout::{DEFAULT, Layout};
 use mca_btl_oxib::transport::Settled;
@@ -39,8 +39,10 @@ fn all_to_all(world: &mut World, messages: usize) {
 }
 
 fn check(test: &str, layout: &str) {
-    for count in [2, 3] {
-        let mut world = World::new(test, layout, count);
+    for (count, gathers) in [(2, false), (3, false), (3, true)] {
+        let mut config = config(layout);
+        config.gathers = gathers;
+        let mut world = World::with(test, config, count);
         all_to_all(&mut world, 600);
         // A second round finds the connections up and everything where it was.
         all_to_all(&mut world, 600);
@@ -78,6 +80,24 @@ fn both_ends_know_when_each_step_of_their_connection_happened() {
 #[test]
 fn messages_arrive_over_the_default_layout() {
     check("default", DEFAULT);
+}
+
+#[test]
+fn gathered_messages_take_no_buffer() {
+    let mut config = config(DEFAULT);
+    config.gathers = true;
+    let mut world = World::with("gathers", config, 2);
+    world.send(0, 1, 8);
+    world.drain();
+    let before = world.sides[0].transport.stats;
+    for len in [129, 2000, 4000, 12 << 10] {
+        world.send(0, 1, len);
+        world.drain();
+    }
+    let stats = world.sides[0].transport.stats;
+    assert_eq!(stats.sent_inline - before.sent_inline, 4);
+    assert_eq!(stats.sent_buffered, before.sent_buffered);
+    world.close();
 }
 
 #[test]

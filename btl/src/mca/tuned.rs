@@ -29,6 +29,12 @@ pub fn max_inline(port: &Port, params: &Params) -> u32 {
     inline.unwrap_or(DEFAULT_INLINE)
 }
 
+/// Whether messages are handed to the device in their pieces: only where nobody has said how many bytes may go inline.
+pub fn gathers(port: &Port, params: &Params) -> bool {
+    let inline = pick(params.chosen.max_inline, &params.max_inline, port.settings.max_inline.as_ref());
+    port.soft && inline.is_none() && params.reconnects == 0
+}
+
 /// Gives the ports the path MTU of their files, where the user has set none.
 pub fn limit_mtu(ports: &mut [Port], params: &Params) {
     for port in ports {
@@ -116,6 +122,16 @@ mod tests {
         assert_eq!(max_inline(&ports[0], &set), DEFAULT_INLINE, "auto, as it is set");
         limit_mtu(&mut ports, &set);
         assert_eq!(ports[0].mtu.bytes(), 1024);
+    }
+
+    #[test]
+    fn messages_are_gathered_where_nobody_limits_what_goes_inline_and_none_is_replayed() {
+        let auto = params(Chosen::default());
+        assert!(gathers(&port(""), &auto));
+        assert!(!gathers(&Port { soft: false, ..port("") }, &auto));
+        assert!(!gathers(&port("[default]\nmax_inline_data = 32\n"), &auto));
+        assert!(!gathers(&port(""), &Params { reconnects: 1, ..params(Chosen::default()) }));
+        assert!(!gathers(&port(""), &Params { max_inline: Some(0), ..params(Chosen::default()) }));
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub fn config(layout: &str) -> Config {
         service_level: 0,
         drain: Duration::from_secs(5),
         keepalive: Duration::from_secs(5),
+        gathers: false,
         reconnects: 0,
         keep_timelines: true,
         xrc_domain: domain_file(),
@@ -163,7 +164,7 @@ impl Side {
 }
 
 /// Longer messages never go inline.
-const LONGEST_INLINE: usize = 256;
+const LONGEST_INLINE: usize = 12 << 10;
 
 /// Wants an answer of the same length, sent from within the receive callback.
 pub const ECHO: u8 = 0x80;

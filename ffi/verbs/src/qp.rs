@@ -247,7 +247,27 @@ impl Qp {
         self.post_inline(wr_id, bytes, flags, |_| ())
     }
 
-    /// The same for a request that `address` completes.
+    /// Sends pieces, one behind the other, that may be used again at once: together no more than `cap().max_inline`, and no more of
+    /// them than `cap().max_send_sge`. None is empty.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send_inline`].
+    #[inline]
+    pub fn post_send_gathered<const PIECES: usize>(
+        &self,
+        wr_id: u64,
+        pieces: [&[u8]; PIECES],
+        flags: SendFlags,
+    ) -> Result<(), Error> {
+        let sge =
+            |piece: &[u8]| sys::ibv_sge { addr: piece.as_ptr() as u64, length: piece.len() as u32, lkey: 0 };
+        let mut sges = pieces.map(sge);
+        let mut wr = request(wr_id, sges.as_mut_ptr(), sys::IBV_WR_SEND, flags.bits() | sys::IBV_SEND_INLINE);
+        wr.num_sge = PIECES as i32;
+        self.post_checked(&mut wr)
+    }
+
+    /// The same as [`Qp::post_send_inline`] for a request that `address` completes.
     #[inline(always)] // a result so large would come back through memory
     pub(crate) fn post_inline(
         &self,

@@ -94,7 +94,7 @@ pub struct Line {
 /// What a line gives back, besides its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivesBack {
-    /// A message that was sent inline, with its copy: nothing.
+    /// A message that was sent inline, with its copy, which is empty if it was gathered: nothing.
     Inline(Span),
     /// A request without data, behind others that have no completion: nothing.
     Marker,
@@ -280,6 +280,11 @@ impl Ledger {
     pub fn push_inline(&mut self, span: Span, signalled: bool) {
         self.copies.keep(span);
         self.write(Line::new(GivesBack::Inline(span), signalled, span.start), signalled);
+    }
+
+    /// The same of an inline message of which there is no copy.
+    pub fn push_uncopied(&mut self, signalled: bool) {
+        self.push_inline(Span { start: self.copies.end(), len: 0 }, signalled);
     }
 
     #[inline(always)] // with every message

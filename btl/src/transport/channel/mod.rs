@@ -149,6 +149,26 @@ impl Channel {
         Ok(signalled)
     }
 
+    /// Posts pieces as one message that the device copies at once; no copy of it is kept. Whether it is signalled.
+    ///
+    /// # Errors
+    /// The device refused it.
+    pub fn post_gathered<const PIECES: usize>(
+        &mut self,
+        policy: Signalling,
+        scarce: bool,
+        pieces: [&[u8]; PIECES],
+    ) -> Result<bool, verbs::Error> {
+        let signalled = policy.is_due(scarce, self.ledger.unsignalled(), 0);
+        let id = self.name.of_line(self.ledger.next()).0;
+        self.qp.post_send_gathered(id, pieces, self.flags(signalled))?;
+        self.ledger.push_uncopied(signalled);
+        if signalled {
+            self.unsignalled = 0;
+        }
+        Ok(signalled)
+    }
+
     #[inline(always)] // with every message
     fn post_composed<const PIECES: usize>(
         &mut self,

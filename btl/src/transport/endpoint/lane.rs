@@ -20,18 +20,27 @@ pub enum Lack {
     Shared,
 }
 
+/// How messages may go without a buffer.
+#[derive(Clone, Copy, Debug)]
+struct Inline {
+    most: u32,
+    gathers: bool,
+}
+
 /// One queue of the layout to one peer.
 #[derive(Debug)]
 pub struct Lane {
     /// The queue pair; none until the connection manager has made it, and none of its own for an X
     /// queue.
     pub channel: Option<Channel>,
-    /// Whether messages may go inline at all.
-    inline: bool,
+    /// Bytes that may go inline as the port says.
+    inline: Inline,
     /// Send work queue entries that are free.
     pub budget: SendBudget,
-    /// Largest message (header included) that goes inline.
+    /// Largest message (header included) that goes inline, and has a copy in the ledger.
     pub max_inline: u32,
+    /// Largest that the device copies from its pieces as it is posted.
+    pub max_gathered: u32,
     /// End-to-end credits and the window that is open to the peer; shared queues have none.
     pub credits: Option<(Credits, Window)>,
     /// Fewest credits that a message has left.
@@ -52,18 +61,19 @@ pub struct Lane {
 impl Lane {
     /// The lanes of one peer, without queue pairs.
     pub fn all(port: &OpenPort) -> Vec<Lane> {
-        let inline = port.config.max_inline != 0;
+        let inline = Inline { most: port.config.max_inline, gathers: port.config.gathers };
         port.layout().queues().iter().map(|queue| Lane::new(queue.first_window(), inline)).collect()
     }
 
-    /// A lane without queue pair, whose messages may go `inline`; `window` for a per-peer queue: what
+    /// A lane without queue pair; `window` for a per-peer queue: what
     /// is posted at first.
-    fn new(window: Option<Window>, inline: bool) -> Lane {
+    fn new(window: Option<Window>, inline: Inline) -> Lane {
         Lane {
             channel: None,
             inline,
             budget: SendBudget::new(0),
             max_inline: 0,
+            max_gathered: 0,
             credits: window.map(|w| (Credits::new(&w), w)),
             fewest: window.map_or(0, |w| w.rd_num()),
             consumed: Vec::new(),
@@ -86,7 +96,8 @@ impl Lane {
     pub fn attach(&mut self, qp: Arc<Qp>, name: LineId, sends: u32) {
         let cap = qp.cap();
         self.budget = SendBudget::new(cap.max_send_wr.min(sends));
-        self.max_inline = if self.inline { cap.max_inline } else { 0 };
+        self.max_inline = cap.max_inline.min(self.inline.most);
+        self.max_gathered = if self.inline.gathers { cap.max_inline } else { 0 };
         self.channel = Some(Channel::new(qp, name, self.budget.free().into()));
     }
 

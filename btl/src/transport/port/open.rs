@@ -17,6 +17,9 @@ use verbs::{Access, Atomics, Cq, DeviceAttr, Pd, Qp, QpCap, QpInit, QpKind, Srq}
 /// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
 const MOST_INLINE: u32 = 1024;
 
+/// Largest message that is gathered: longer ones than ob1's eager limits go from buffers, or by RDMA.
+const MOST_GATHERED: u32 = 16 << 10;
+
 /// Pieces of a message: our header, the upper layer's, the payload.
 const PIECES: u32 = 3;
 
@@ -246,7 +249,8 @@ fn qp_plan(
             max_recv_wr: recv_depth(queue, cts == Some(index)),
             max_send_sge: PIECES,
             max_recv_sge: 1,
-            max_inline: config.max_inline.min(queue.size + HEADER_LEN as u32),
+            max_inline: if config.gathers { MOST_GATHERED } else { config.max_inline }
+                .min(queue.size + HEADER_LEN as u32),
         },
         rnr_retry: if queue.is_per_peer() { 0 } else { config.rnr_retry },
     };

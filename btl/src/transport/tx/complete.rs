@@ -176,6 +176,7 @@ mod tests {
             service_level: 0,
             drain: Duration::from_secs(5),
             keepalive: Duration::from_secs(5),
+            gathers: false,
             reconnects: 0,
             keep_timelines: false,
             xrc_domain: std::env::temp_dir(),

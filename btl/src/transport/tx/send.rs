@@ -36,7 +36,8 @@ impl<C> Transport<C> {
         }
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
         if HEADER_LEN + len > lane.max_inline as usize {
-            return false;
+            let gathers = HEADER_LEN + len <= lane.max_gathered as usize;
+            return gathers && self.sendi_carefully(id, tag, queue, [head, body]);
         }
         let plain = self.tx.pending.is_empty() && lane.is_plain(self.tx.signalling.most);
         let Some(grant) = (if plain { lane.acquire_plain() } else { None }) else {
@@ -69,8 +70,15 @@ impl<C> Transport<C> {
         let Some(grant) = self.tx.acquire(lane, id.index, queue) else { return false };
         let header = DataHeader::new(tag, queue as u8, grant).flag_last(lane.is_out_of_credits()).emit();
         let scarce = self.tx.is_scarce(lane, queue);
+        let (policy, pieces) = (self.tx.signalling, [&header[..], head, body]);
+        let copied = HEADER_LEN + head.len() + body.len() <= lane.max_inline as usize;
         let Some(channel) = &mut lane.channel else { return false };
-        match channel.post_inline(self.tx.signalling, scarce, [&header, head, body]) {
+        let posted = if copied {
+            channel.post_inline(policy, scarce, pieces)
+        } else {
+            channel.post_gathered(policy, scarce, pieces)
+        };
+        match posted {
             Ok(signalled) => {
                 self.tx.count_posted(ep, signalled);
                 ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
