@@ -5,6 +5,7 @@ use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{CreditError, Credits, Grant, Window};
 use crate::transport::channel::{Channel, Line, LineId};
 use crate::transport::port::OpenPort;
+use crate::transport::port::config::Config;
 use crate::transport::port::depth::CONTROL_WQES;
 use std::sync::Arc;
 use verbs::Qp;
@@ -20,27 +21,18 @@ pub enum Lack {
     Shared,
 }
 
-/// How messages may go without a buffer.
-#[derive(Clone, Copy, Debug)]
-struct Inline {
-    most: u32,
-    gathers: bool,
-}
-
 /// One queue of the layout to one peer.
 #[derive(Debug)]
 pub struct Lane {
     /// The queue pair; none until the connection manager has made it, and none of its own for an X
     /// queue.
     pub channel: Option<Channel>,
-    /// Bytes that may go inline as the port says.
-    inline: Inline,
     /// Send work queue entries that are free.
     pub budget: SendBudget,
     /// Largest message (header included) that goes inline, and has a copy in the ledger.
     pub max_inline: u32,
     /// Largest that the device copies from its pieces as it is posted.
-    pub max_gathered: u32,
+    pub max_gathered: u16,
     /// End-to-end credits and the window that is open to the peer; shared queues have none.
     pub credits: Option<(Credits, Window)>,
     /// Fewest credits that a message has left.
@@ -61,16 +53,13 @@ pub struct Lane {
 impl Lane {
     /// The lanes of one peer, without queue pairs.
     pub fn all(port: &OpenPort) -> Vec<Lane> {
-        let inline = Inline { most: port.config.max_inline, gathers: port.config.gathers };
-        port.layout().queues().iter().map(|queue| Lane::new(queue.first_window(), inline)).collect()
+        port.layout().queues().iter().map(|queue| Lane::new(queue.first_window())).collect()
     }
 
-    /// A lane without queue pair; `window` for a per-peer queue: what
-    /// is posted at first.
-    fn new(window: Option<Window>, inline: Inline) -> Lane {
+    /// A lane without queue pair; `window` for a per-peer queue: what is posted at first.
+    fn new(window: Option<Window>) -> Lane {
         Lane {
             channel: None,
-            inline,
             budget: SendBudget::new(0),
             max_inline: 0,
             max_gathered: 0,
@@ -93,11 +82,11 @@ impl Lane {
 
     /// The queue pair has come, with the capabilities that the device granted: often more entries
     /// than were asked for, of which only `sends` are used, whose completions have their place.
-    pub fn attach(&mut self, qp: Arc<Qp>, name: LineId, sends: u32) {
+    pub fn attach(&mut self, qp: Arc<Qp>, name: LineId, sends: u32, config: &Config) {
         let cap = qp.cap();
         self.budget = SendBudget::new(cap.max_send_wr.min(sends));
-        self.max_inline = cap.max_inline.min(self.inline.most);
-        self.max_gathered = if self.inline.gathers { cap.max_inline } else { 0 };
+        self.max_inline = cap.max_inline.min(config.max_inline);
+        self.max_gathered = if config.gathers { cap.max_inline.min(u16::MAX.into()) as u16 } else { 0 };
         self.channel = Some(Channel::new(qp, name, self.budget.free().into()));
     }
 

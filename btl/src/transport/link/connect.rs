@@ -201,7 +201,7 @@ impl<C> Transport<C> {
         for (queue, (lane, qp)) in ep.lanes.iter_mut().zip(qps).enumerate() {
             self.rx.qpns.insert(qp.num(), index, queue);
             let sends = if covered { send_depth(layout, queue, config) } else { 0 };
-            lane.attach(qp, LineId::of_lane(index, ep.epoch, queue), sends);
+            lane.attach(qp, LineId::of_lane(index, ep.epoch, queue), sends, config);
         }
         if matches!(ep.state(), State::Closed | State::Retiring) {
             // It was taken down while they were made: the receive of the CTS comes back from them.

@@ -53,7 +53,7 @@ impl<C> Transport<C> {
         };
         if let Some(ep) = self.endpoints.get_mut(index) {
             let name = LineId::of_lane(index, ep.epoch, queue);
-            ep.lanes[queue].attach(qp, name, sends);
+            ep.lanes[queue].attach(qp, name, sends, &self.port.config);
         }
         self.endpoints.mark(index, Step::QpsUp);
         self.on_event(index, Event::QpsCreated);

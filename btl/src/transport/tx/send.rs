@@ -36,7 +36,7 @@ impl<C> Transport<C> {
         }
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
         if HEADER_LEN + len > lane.max_inline as usize {
-            let gathers = HEADER_LEN + len <= lane.max_gathered as usize;
+            let gathers = HEADER_LEN + len <= usize::from(lane.max_gathered);
             return gathers && self.sendi_carefully(id, tag, queue, [head, body]);
         }
         let plain = self.tx.pending.is_empty() && lane.is_plain(self.tx.signalling.most);
