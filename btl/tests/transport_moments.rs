@@ -6,24 +6,56 @@
 
 mod common;
 
+use common::memory::Memory;
 use common::watchdog::Watchdog;
-use common::{World, config};
+use common::{World, config, seed_managers};
 use mca_btl_oxib::transport::config::{Config, Signalling};
 use softib::faults::{self, EventFault};
 use std::time::Duration;
+use verbs::RdmaOp;
 
 const P: &str = "P,128,64,48,32,4:P,8192,16,8,4";
 const S: &str = "S,128,16,12,8:S,20000,16,12,8";
 
-/// Two processes that know each other, and are not connected.
-fn world(layout: &str) -> (World, Watchdog) {
-    let watchdog = Watchdog::new("a moment", Duration::from_secs(60));
-    // Every request has a completion of its own.
+/// Settings with which every request has a completion of its own.
+fn settings(layout: &str) -> Config {
     let signalling = Signalling { most: 0, most_bytes: 0 };
-    let mut world = World::simulated(1, vec![Config { reconnects: 8, signalling, ..config(layout) }; 2]);
-    world.add(0, 1);
-    world.add(1, 0);
+    Config { reconnects: 8, signalling, ..config(layout) }
+}
+
+/// Processes that know each other, and are not connected.
+fn world_of(layout: &str, count: usize) -> (World, Watchdog) {
+    let watchdog = Watchdog::new("a moment", Duration::from_secs(60));
+    let mut world = World::simulated(1, vec![settings(layout); count]);
+    for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
+        if from != to {
+            world.add(from, to);
+        }
+    }
     (world, watchdog)
+}
+
+/// Two of them.
+fn world(layout: &str) -> (World, Watchdog) {
+    world_of(layout, 2)
+}
+
+/// The `number`-th connected queue pair goes to the error state, and the helper of its process has heard of that.
+fn break_queue_pair(world: &mut World, number: u64) {
+    faults::raise(EventFault::named("qp-fatal", number).unwrap()).unwrap();
+    world.step_of(&[]);
+}
+
+/// Side 2 is gone without a word. What goes to it, or comes from it, may be lost.
+fn kill_side_2(world: &mut World) {
+    let mut config = settings(&world.layout.to_string());
+    seed_managers(&mut config, 2, 2);
+    assert!(world.kill(2, config));
+    for other in [0, 1] {
+        world.model.unsure.insert((other, 2));
+        world.model.may_lose(other, 2);
+        world.model.may_lose(2, other);
+    }
 }
 
 /// The helpers do all that they can do by themselves.
@@ -78,8 +110,7 @@ fn a_side_leaves_over_the_connection_that_takes_the_place_of_one_that_broke() {
         let (mut world, _watchdog) = world(layout);
         world.send(0, 1, 8);
         world.drain();
-        faults::raise(EventFault::named("qp-fatal", 1).unwrap()).unwrap();
-        world.step_of(&[]);
+        break_queue_pair(&mut world, 1);
         world.poll(0);
         assert_eq!(world.sides[0].transport.stats.reconnects, 1, "{layout}");
         (0..looks).for_each(|_| world.poll(0));
@@ -122,4 +153,83 @@ fn an_endpoint_that_was_to_be_taken_down_can_be_used_by_either_side() {
         world.leave(1, 0);
         world.close();
     }
+}
+
+/// No message has passed, so nothing is missing of the peer's stream; but the operation is.
+#[test]
+fn an_operation_is_carried_out_though_its_peers_end_breaks_before_any_message() {
+    for layout in [P, S] {
+        let (mut world, _watchdog) = world(layout);
+        let [near, far] = [0, 1].map(|side| Memory::new(&world.sides[side].transport, vec![side as u8; 64]));
+        let id = world.id(0, 1);
+        world.sides[0].transport.rdma(id, RdmaOp::Write, near.local(0, 64), far.remote(0), 7).unwrap();
+        helpers(&mut world);
+        if layout == P {
+            world.poll(0);
+            world.poll(1);
+        }
+        // The queue pairs of side 1, which has answered, are the third and the fourth; operations go over the last queue.
+        break_queue_pair(&mut world, 4);
+        world.poll(0);
+        world.poll(1);
+        world.until("the operation is over", |w| !w.sides[0].rdma.is_empty());
+        assert_eq!(world.sides[0].rdma, [(7, true)], "{layout}");
+        assert!(far.bytes.iter().all(|byte| *byte == 0), "{layout}");
+        all_arrives(&mut world);
+        drop((near, far));
+        world.close();
+    }
+}
+
+/// The connection that had the send slot is taken down, and no completion gives it back.
+#[test]
+fn the_send_slot_of_a_connection_that_is_gone_goes_to_an_endpoint_that_waits_for_it() {
+    let (mut world, _watchdog) = world_of("S,128,16,12,1:S,20000,16,12,1", 3);
+    for (from, to) in [(0, 1), (0, 2)] {
+        world.send(from, to, 8);
+        world.drain();
+    }
+    kill_side_2(&mut world);
+    world.send(0, 2, 5000);
+    world.send(0, 1, 5000);
+    world.until("the message to the living arrives", |w| w.model.missing(0, 1) == 0);
+    world.close();
+}
+
+/// The failure waits to be handed up, and the endpoint is removed before it is.
+#[test]
+fn the_failure_of_an_endpoint_is_not_told_when_it_has_been_removed() {
+    let (mut world, _watchdog) = world_of(S, 3);
+    world.send(0, 2, 8);
+    world.drain();
+    kill_side_2(&mut world);
+    world.send(0, 2, 8);
+    while world.sides[0].transport.stats.failed == 0 {
+        world.sides[0].transport.poll();
+        world.step_of(&[]);
+    }
+    world.remove(0, 2);
+    world.add(0, 2);
+    world.poll(0);
+    assert!(world.sides[0].failed.is_empty(), "{:?}", world.sides[0].failed);
+    world.close();
+}
+
+/// The request has been told to the endpoint that its peer had left, which goes before the connection manager knows of its next connection.
+#[test]
+fn a_request_is_told_again_when_the_endpoint_that_was_to_answer_it_is_removed() {
+    let (mut world, _watchdog) = world(P);
+    world.send(0, 1, 8);
+    world.send(1, 0, 8);
+    world.drain();
+    world.leave(0, 1);
+    helpers(&mut world);
+    world.poll(1);
+    world.add(0, 1);
+    world.send(0, 1, 8);
+    helpers(&mut world);
+    world.poll(1);
+    world.remove(1, 0);
+    all_arrives(&mut world);
+    world.close();
 }

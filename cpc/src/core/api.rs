@@ -13,7 +13,7 @@ use super::rng::Rng;
 use super::stats::Stats;
 use super::timers::{Timer, Timers};
 use super::window::Window;
-use crate::{EndpointCommand, EndpointKey, Timeline};
+use crate::{EndpointCommand, EndpointKey, ProcessName, Timeline};
 
 impl<P: Protocol> Core<P> {
     /// A machine without endpoints. `seed` decides ids, PSNs and jitter.
@@ -67,7 +67,19 @@ impl<P: Protocol> Core<P> {
     }
 
     pub fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant) {
+        let gone = self.endpoints.get(&key).map(|endpoint| endpoint.peer);
         (P::HOOKS.command)(self, key, command, now);
+        if let Some(peer) = gone.filter(|_| command == EndpointCommand::Remove) {
+            self.tell_parked(peer);
+        }
+    }
+
+    /// The endpoint of this peer is gone: a request that waited for the next one is told again, for the word of it may have come to the one
+    /// that is gone.
+    fn tell_parked(&mut self, peer: ProcessName) {
+        if self.parked.of(peer).is_some() {
+            self.actions.push_back(Action::UnknownPeer { peer });
+        }
     }
 
     /// Removes every endpoint and refuses the requests that wait for one.

@@ -278,10 +278,12 @@ impl<C> Endpoint<C> {
         !self.is_to_itself() && (is_posted || !cts && self.state == State::HaveQps)
     }
 
-    /// What comes over the next connection, if this one breaks, is what the last one has left: both sides have begun to count.
+    /// What comes over the next connection, if this one breaks, is what the last one has left: both sides have begun to count, or operations are
+    /// on their way.
     pub fn has_moved(&self) -> bool {
         let ends = &self.ends;
-        ends.sent != 0 || ends.received != 0 || ends.are_open() || self.state == State::Ended
+        let operates = self.state.flows() && self.rdma.len() + self.rdma_out as usize != 0;
+        ends.sent != 0 || ends.received != 0 || ends.are_open() || self.state == State::Ended || operates
     }
 
     /// Nothing is to go to the peer any more: all has, and it knows.

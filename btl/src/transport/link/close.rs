@@ -106,12 +106,13 @@ impl<C> Transport<C> {
         timing::now() >= removal.until
     }
 
-    /// Messages of these endpoints go no further: no caller asks for them any more.
+    /// Messages of these endpoints, and what has become of them, go no further: no caller asks for them any more.
     fn pass_over(&mut self, ids: &[EpId]) {
         let mut others = Vec::new();
         while let Some(upcall) = self.take_upcall() {
             match upcall {
                 Upcall::Deliver(delivery) if ids.contains(&delivery.endpoint) => self.delivered(delivery),
+                Upcall::Failed { endpoint, .. } if ids.contains(&endpoint) => {}
                 other => others.push(other),
             }
         }
@@ -172,14 +173,15 @@ impl<C> Transport<C> {
         self.stats.note_credits(fewest_credits(&lanes));
         self.rx.release(index);
         // Over XRC, what has not completed still will: the send queue pair serves others.
-        if !self.paths.are_used() {
-            self.tx.forget_slots(index);
-        }
+        let wanted = !self.paths.are_used() && self.tx.forget_slots(index);
         for lane in lanes {
             if let Some(channel) = lane.channel {
                 self.rx.qpns.retire(channel.qp.num());
                 self.tx.forget_lines(channel.ledger, &mut self.up);
             }
+        }
+        if wanted {
+            self.serve();
         }
     }
 

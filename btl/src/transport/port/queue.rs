@@ -89,11 +89,13 @@ impl SendSlots {
         !self.shares.is_plenty()
     }
 
-    /// The peer is gone, and completions of its sends will not be looked at any more.
-    pub fn forget(&mut self, peer: u32) {
-        for _ in 0..self.shares.held(peer) {
+    /// The peer is gone, and completions of its sends will not be looked at any more. Whether another one waits for what it held.
+    pub fn forget(&mut self, peer: u32) -> bool {
+        let held = self.shares.held(peer);
+        for _ in 0..held {
             self.shares.release(peer);
         }
+        held != 0 && std::mem::take(&mut self.wanted)
     }
 
     /// Those that no peer holds.

@@ -115,9 +115,16 @@ impl<C> Tx<C> {
     }
 
     /// The endpoint at this position is gone, and completions of its sends will not be looked at
-    /// any more.
-    pub fn forget_slots(&mut self, index: u32) {
-        self.queues.iter_mut().filter_map(|queue| queue.slots.as_mut()).for_each(|slots| slots.forget(index));
+    /// any more. Whether lanes may have waited for its send slots; they are awake now.
+    pub fn forget_slots(&mut self, index: u32) -> bool {
+        let mut wanted = false;
+        for (queue, slots) in self.queues.iter_mut().map(|queue| &mut queue.slots).enumerate() {
+            if slots.as_mut().is_some_and(|slots| slots.forget(index)) {
+                self.pending.wake_queue(queue as u8);
+                wanted = true;
+            }
+        }
+        wanted
     }
 
     /// A work request to this endpoint has been posted.
