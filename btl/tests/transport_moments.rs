@@ -233,3 +233,24 @@ fn a_request_is_told_again_when_the_endpoint_that_was_to_answer_it_is_removed() 
     all_arrives(&mut world);
     world.close();
 }
+
+/// The peer takes the end of that connection for the leave, as it would be if nothing more had been sent.
+#[test]
+fn what_is_sent_after_an_end_that_was_acknowledged_goes_over_the_next_connection() {
+    for layout in [P, S] {
+        let (mut world, _watchdog) = world(layout);
+        world.send(0, 1, 8);
+        world.send(1, 0, 8);
+        world.drain();
+        let id = world.id(0, 1);
+        world.until("the peer has acknowledged the end", |w| !w.sides[0].transport.drain(id));
+        faults::raise(EventFault::named("qp-fatal", 1).unwrap()).unwrap();
+        world.send(0, 1, 8);
+        all_arrives(&mut world);
+        world.leave(0, 1);
+        world.add(0, 1);
+        world.send(0, 1, 8);
+        all_arrives(&mut world);
+        world.close();
+    }
+}

@@ -25,6 +25,13 @@ impl Ends {
         Ends { received, ..Ends::default() }
     }
 
+    /// The peer goes on with this stream, and so much has passed since.
+    pub fn followed_by(self, since: Ends) -> Ends {
+        let (sent, received) =
+            (self.sent.wrapping_add(since.sent), self.received.wrapping_add(since.received));
+        Ends { sent, received, ..self }
+    }
+
     /// Nothing has been sent since our last end of stream.
     pub fn is_told(&self) -> bool {
         self.told == Some(self.sent)

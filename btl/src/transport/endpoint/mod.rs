@@ -25,6 +25,7 @@ use cpc::{Choice, EndpointKey, First, Timeline};
 use ends::Ends;
 use lane::Lane;
 use numbers::Numbers;
+use retained::Former;
 use route::XrcRoute;
 use state::{Action, Event, Handshake, State};
 use std::collections::VecDeque;
@@ -109,6 +110,8 @@ pub struct Endpoint<C> {
     pub route: Option<Box<XrcRoute<C>>>,
     /// P and S queues: its connection has broken, and another one is to take its place.
     pub resume: Option<Box<Resume<C>>>,
+    /// The stream before this one, to which the peer may go back.
+    pub former: Option<Box<Former>>,
     /// How often in a row a connection has broken over which nothing had been done.
     pub losses: u8,
     /// Messages that had come when it broke last.
@@ -153,6 +156,7 @@ impl<C> Endpoint<C> {
             peer,
             route: None,
             resume: None,
+            former: None,
             losses: 0,
             moved: 0,
             numbers: Numbers::default(),
@@ -192,6 +196,9 @@ impl<C> Endpoint<C> {
         (self.first, self.unopened) = (None, 0);
         let resumes = self.resume.is_some();
         if !resumes {
+            if self.lanes.iter().any(|lane| (lane.sent, lane.received) != (0, 0)) {
+                self.former = Former::of(&self.lanes, self.ends);
+            }
             self.ends = Ends::default();
             lanes.iter_mut().for_each(|lane| (lane.sent, lane.received) = (0, 0));
         }

@@ -3,6 +3,7 @@
 
 use super::Endpoint;
 use super::ends::Ends;
+use super::lane::Lane;
 use crate::protocol::wire::{Arrived, Kind, counted};
 use crate::transport::channel::Operation;
 use crate::transport::port::buffer::SendBuf;
@@ -65,6 +66,33 @@ pub struct Resume<C> {
     pub lost: Option<String>,
 }
 
+/// The stream before this one, whose end its peer had told and heard of. It has left since, or has sent more: then it goes on with that stream.
+#[derive(Debug)]
+pub struct Former {
+    /// Messages over each queue, to the peer and from it.
+    counts: Vec<(u16, u16)>,
+    ends: Ends,
+}
+
+impl Former {
+    /// Of these lanes, if the peer may have left.
+    pub fn of(lanes: &[Lane], ends: Ends) -> Option<Box<Former>> {
+        let counts = lanes.iter().map(|lane| (lane.sent, lane.received)).collect();
+        ends.peer_is_done().then(|| Box::new(Former { counts, ends }))
+    }
+
+    /// All that went to the peer has come to it, as it says.
+    fn fits(&self, arrived: &Arrived) -> bool {
+        let sent = || self.counts.iter().map(|(sent, _)| sent);
+        sent().any(|sent| *sent != 0) && sent().eq(arrived.counts())
+    }
+
+    /// What had come, by queue.
+    pub fn received(&self) -> Vec<u16> {
+        self.counts.iter().map(|(_, received)| *received).collect()
+    }
+}
+
 impl Kept {
     fn is_acknowledgement(&self) -> bool {
         let head = self.buf.buf.as_slice().first_chunk().copied();
@@ -115,6 +143,19 @@ impl<C> Endpoint<C> {
             (lane.sent, lane.received) = (0, lane.received.wrapping_sub(*before));
         }
         self.ends = Ends::after(self.ends.received.wrapping_sub(of_data));
+    }
+
+    /// The peer goes on with the stream that it had ended, of which so much has come to it: so do we, with what has passed over this connection
+    /// added. What had come before; nothing, if it knows another stream.
+    pub fn go_back(&mut self, arrived: &Arrived) -> Option<(Vec<u16>, u32)> {
+        let former = self.former.take().filter(|former| former.fits(arrived))?;
+        for (lane, (sent, received)) in self.lanes.iter_mut().zip(&former.counts) {
+            lane.sent = lane.sent.wrapping_add(*sent);
+            lane.received = lane.received.wrapping_add(*received);
+        }
+        let base = former.ends.received;
+        self.ends = former.ends.followed_by(self.ends);
+        Some((former.received(), base))
     }
 
     /// What this connection does not carry out is kept for another one.

@@ -232,11 +232,23 @@ impl<C> Transport<C> {
                 resume.arrived = Some(arrived);
                 self.go_on(index);
             }
-            (None, true) => self.tell_arrived(index, Arrived::ANEW),
-            (None, false) => {
-                let anew = Resume { anew: true, arrived: Some(arrived), ..Resume::new(ep.lanes.len()) };
-                ep.resume = Some(Box::new(anew));
+            (None, true) => {
+                let base = ep.go_back(&arrived);
+                self.tell_arrived(index, base.map_or(Arrived::ANEW, |(counts, _)| Arrived::new(counts)));
+                self.end_again(index);
             }
+            (None, false) => {
+                let (base, new) = (ep.go_back(&arrived), Resume::new(ep.lanes.len()));
+                let (anew, base) = (base.is_none(), base.unwrap_or(new.base));
+                ep.resume = Some(Box::new(Resume { anew, base, arrived: Some(arrived), ..new }));
+            }
+        }
+    }
+
+    /// The peer goes on with a stream whose end we have acknowledged: nothing but acknowledgements goes to it, as before.
+    fn end_again(&mut self, index: u32) {
+        if self.endpoints.get(index).is_some_and(|ep| ep.ends.peer_is_done()) {
+            self.on_event(index, Event::Acknowledged);
         }
     }
 
@@ -257,13 +269,10 @@ impl<C> Transport<C> {
         if let Err(reason) = gone_on {
             return self.refuse(index, reason);
         }
-        let ended = self.endpoints.get(index).is_some_and(|ep| ep.ends.peer_is_done());
         if self.endpoints.get(index).is_some_and(|ep| ep.state() == State::Resuming) {
             self.on_event(index, Event::Resumed);
         }
-        if ended {
-            self.on_event(index, Event::Acknowledged);
-        }
+        self.end_again(index);
     }
 
     /// What had come is not sent again.
