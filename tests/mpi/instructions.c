@@ -58,7 +58,7 @@ static void serve(int messages) {
     }
 }
 
-__attribute__((noinline)) static void send_messages(int messages) {
+__attribute__((noipa)) static void send_messages(int messages) {
     for (int i = 0; i < messages; i++) MPI_Send(out, bytes, MPI_BYTE, 1, 1, MPI_COMM_WORLD);
 }
 
@@ -75,16 +75,16 @@ static void send_bursts(int bursts) {
     }
 }
 
-__attribute__((noinline)) static void look_idle(int looks) {
+__attribute__((noipa)) static void look_idle(int looks) {
     for (int i = 0; i < looks; i++) progress();
 }
 
-__attribute__((noinline)) static void look_arrived(void) {
+__attribute__((noipa)) static void look_arrived(void) {
     progress();
     progress();
 }
 
-__attribute__((noinline)) static void look_burst(void) {
+__attribute__((noipa)) static void look_burst(void) {
     progress();
     progress();
 }
