@@ -254,3 +254,27 @@ fn what_is_sent_after_an_end_that_was_acknowledged_goes_over_the_next_connection
         world.close();
     }
 }
+
+/// The queue that the message went over is broken, and the one of the end is not: the peer has that end, and waits for the message before it.
+#[test]
+fn a_peer_that_has_told_another_end_since_the_acknowledged_one_has_not_left() {
+    for layout in [P, S] {
+        let (mut world, _watchdog) = world(layout);
+        world.send(0, 1, 8);
+        world.send(1, 0, 8);
+        world.drain();
+        let id = world.id(0, 1);
+        world.until("the peer has acknowledged the end", |w| !w.sides[0].transport.drain(id));
+        faults::raise(EventFault::named("qp-fatal", 2).unwrap()).unwrap();
+        world.send(0, 1, 5000);
+        assert!(world.sides[0].transport.drain(id), "{layout}: another end has to be acknowledged");
+        world.poll(1);
+        all_arrives(&mut world);
+        assert_eq!(world.sides[1].transport.stats.reconnects, 1, "{layout}: {}", world.books());
+        world.leave(0, 1);
+        world.add(0, 1);
+        world.send(0, 1, 8);
+        all_arrives(&mut world);
+        world.close();
+    }
+}

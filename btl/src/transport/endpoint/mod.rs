@@ -303,9 +303,10 @@ impl<C> Endpoint<C> {
         self.state.flows() && self.state != State::Ended && self.ends.all_is_heard()
     }
 
-    /// Both sides know that nothing more is to go to the peer.
+    /// Both sides know that nothing more is to go to the peer. Not if the peer has sent more since the end that was acknowledged, and has
+    /// told another end: it waits for the acknowledgement of that one.
     pub fn has_parted(&self) -> bool {
-        self.state == State::Ended || self.ends.all_is_heard()
+        self.state == State::Ended && self.ends.peer_is_done() || self.ends.all_is_heard()
     }
 
     /// Something that was handed to us for it is not done yet.
