@@ -1,4 +1,5 @@
-//! RoCE ports with several GIDs: over which of them ibcm's datagrams and queue pairs go.
+//! What an ibcm request says of the path: the terms of our port, and on RoCE ports with several GIDs
+//! the ones that datagrams and queue pairs go over.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod heads;
@@ -137,4 +138,28 @@ fn a_peer_that_has_started_anew_is_met_over_the_gids_of_its_request() {
     let calls = calls(&mut machine);
     let [Call::BringUp { address, .. }] = &calls[..] else { panic!("{calls:?}") };
     assert_eq!((address.gid, address.our_gid, address.qpn), (THEIRS, Some(OURS), Qpn(12)));
+}
+
+#[test]
+fn a_request_says_our_terms_each_cut_to_its_field() {
+    let given = Terms { depth: DEPTH, pkey: 0x8123, sl: 2, ack_timeout: 14, retry_count: 5, rnr_retry: 6 };
+    let wide = Terms { sl: 0xf2, ack_timeout: 0xee, retry_count: 0xfd, rnr_retry: 0xfe, ..given };
+    for (terms, max_retries, said) in
+        [(given, 12, 12), (wide, 15, 15), (given, 16, 15), (given, u32::MAX, 15)]
+    {
+        let (own, now) = (Address { mtu: 4, lid: Lid(3), ..address(OWN) }, Instant::now());
+        let layout = hello(ME).layout;
+        let local = Local { name: ME, address: own, layout, queues: queues(), terms, srq: false };
+        let mut machine = Machine::new(local, Params { max_retries, ..Params::default() }, 42);
+        let its = Address { mtu: 5, lid: Lid(4), ..address(ITS) };
+        machine.add_endpoint(KEY, PEER, its, now);
+        let (_, datagram) = ask(&mut machine, ME, now);
+        let Message::Req(Req { head, .. }) = datagram.message else { panic!("{datagram:?}") };
+        let (local_lid, remote_lid, local_gid, remote_gid) = (Lid(3), Lid(4), OWN, ITS);
+        let path = Path { local_lid, remote_lid, local_gid, remote_gid, sl: 2, ack_timeout: 14 };
+        assert_eq!((head.path, head.depth, head.service), (path, DEPTH, PEER));
+        assert_eq!((head.pkey, head.mtu), (0x8123, 4), "the smaller of the two MTUs");
+        assert_eq!((head.retry_count, head.rnr_retry, head.max_cm_retries), (5, 6, said));
+        assert_eq!(head.response_timeout, 15, "100 ms: 4.096 us * 2^15 is 134 ms");
+    }
 }

@@ -374,10 +374,10 @@ fn whose(id: CommId) -> &'static str {
 fn cell(id: CommId, row: &str, column: &str) -> String {
     let mut bench = Bench::new(id);
     bench.bring_to(row);
-    let before = bench.state();
+    let (before, counters) = (bench.state(), bench.machine.counters());
     bench.apply(column);
-    let after = bench.state();
-    matrix::line((20, 11, 48), (row, column), (&before, &after), &bench.said())
+    let (after, counted) = (bench.state(), matrix::counted(&counters, &bench.machine.counters()));
+    matrix::line((20, 11, 48), (row, column), (&before, &after), &bench.said(), counted.as_deref())
 }
 
 fn cells() -> Vec<String> {
@@ -442,6 +442,38 @@ fn a_datagram_to_a_former_incarnation_of_ours_is_stale() {
 }
 
 #[test]
+fn every_datagram_is_counted_for_what_it_is() {
+    let id = Bench::find_id();
+    let mut bench = Bench::new(id);
+    bench.bring_to("RepSent");
+    let stats = bench.machine.stats();
+    assert_eq!((stats.received, stats.sent), (1, 1), "REQ and REP");
+    bench.apply("same REQ");
+    bench.apply("RTU");
+    assert_eq!(bench.said(), ["REP", "CONNECTED"]);
+    let stats = bench.machine.stats();
+    assert_eq!((stats.received, stats.sent, stats.connected), (3, 2, 1));
+    let mut mad = [0; MAD_LEN];
+    let message = Message::Rtu(Rtu { local: P, remote: id });
+    Datagram { from: theirs().incarnation, to: mine().incarnation, message }.emit(&mut mad);
+    let peer = Source { qpn: theirs().qpn, lid: theirs().lid, gid: None, our_gid: None };
+    let mut counted = |bytes: &[u8]| {
+        bench.machine.datagram(peer, bytes, bench.now);
+        let stats = bench.machine.stats();
+        (stats.received, stats.foreign, stats.malformed)
+    };
+    assert_eq!(counted(&mad[1..]), (4, 1, 0), "too short");
+    let class = 1;
+    mad[class] ^= 1;
+    assert_eq!(counted(&mad), (5, 2, 0), "of another class");
+    mad[class] ^= 1;
+    let version = 23;
+    mad[version] ^= 1;
+    assert_eq!(counted(&mad), (6, 2, 1), "of another version");
+    assert_eq!(counted(&mad), (7, 2, 2), "of another version");
+}
+
+#[test]
 fn a_datagram_from_anyone_but_the_peers_incarnation_is_foreign() {
     let id = Bench::find_id();
     let imposters =
@@ -457,6 +489,23 @@ fn a_datagram_from_anyone_but_the_peers_incarnation_is_foreign() {
         );
         assert_eq!((bench.state().as_str(), bench.machine.stats().foreign), ("RepSent", 2));
         assert_eq!(bench.said(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_request_of_an_earlier_incarnation_is_stale_and_one_of_another_queue_pair_foreign() {
+    let id = Bench::find_id();
+    let mut bench = Bench::new(id);
+    bench.bring_to("RepSent");
+    let before = bench.machine.stats();
+    let earlier = Address { incarnation: Incarnation(theirs().incarnation.0 - 1), ..theirs() };
+    let elsewhere = Address { qpn: Qpn(99), ..theirs() };
+    for count in 1..=2 {
+        bench.datagram_of(earlier, mine().incarnation, request(P_NEW));
+        bench.datagram_of(elsewhere, mine().incarnation, request(P_NEW));
+        let stats = bench.machine.stats();
+        assert_eq!((stats.stale, stats.foreign), (before.stale + count, before.foreign + count));
+        assert_eq!((bench.state().as_str(), bench.said()), ("RepSent", Vec::new()));
     }
 }
 

@@ -299,10 +299,13 @@ fn describe(action: &Action) -> String {
 
 fn cell(state: StateKind, iwarp: bool, input: &str) -> String {
     let mut bench = Bench::with(true, iwarp).reach(state);
+    let counters = bench.machine.counters();
     let said: Vec<String> = bench.apply(input).iter().map(describe).collect();
+    let counted = matrix::counted(&counters, &bench.machine.counters());
     let after = bench.kind().map_or("gone".to_owned(), |kind| format!("{kind:?}"));
     let row = if iwarp { format!("{state:?} (iWARP)") } else { format!("{state:?}") };
-    matrix::line((20, 14, 52), (&row, input), (&format!("{state:?}"), &after), &said)
+    let change = (format!("{state:?}"), after);
+    matrix::line((20, 14, 52), (&row, input), (&change.0, &change.1), &said, counted.as_deref())
 }
 
 #[test]
@@ -332,13 +335,15 @@ fn left_and_leaving_are_told_apart() {
 /// Every id that the driver made is closed, refused or kept by an endpoint: none is forgotten.
 #[test]
 fn no_id_is_forgotten_whatever_happens() {
-    for (iwarp, state, input) in [false, true].into_iter().flat_map(|iwarp| {
-        StateKind::ALL.into_iter().flat_map(move |state| INPUTS.map(|input| (iwarp, state, input)))
-    }) {
+    let cases = [(false, true), (true, true), (true, false)].into_iter().flat_map(|(iwarp, lower)| {
+        let cells = StateKind::ALL.into_iter().flat_map(|state| INPUTS.map(|input| (state, input)));
+        cells.map(move |(state, input)| (iwarp, lower, state, input))
+    });
+    for (iwarp, lower, state, input) in cases {
         if state == StateKind::Joining && !iwarp {
             continue;
         }
-        let mut bench = Bench::with(true, iwarp).reach(state);
+        let mut bench = Bench::with(lower, iwarp).reach(state);
         bench.apply(input);
         bench.machine.close(bench.now);
         bench.actions();
@@ -436,6 +441,47 @@ fn unlike_layouts_are_refused_on_both_ways_and_both_are_named() {
     let actions = bench.event(IdEvent::Refused(Refused::ByPeer(Refusal::Layout(theirs))));
     let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
     assert!(error.to_string().contains("SS") && error.to_string().contains("PS"), "{error}");
+}
+
+#[test]
+fn requests_are_counted_for_what_they_are() {
+    let mut bench = Bench::new(true);
+    let ours = |name| bytes(name, layout(), qpns(50));
+    let unlike = bytes(PEER, Layout::new([true, true]).unwrap(), qpns(50));
+    let join = Join::new(1, PEER, &qpns(70), &qpns(10)).unwrap().emit();
+    let mut count = |data: &[u8]| {
+        let id = bench.machine.draw_id();
+        bench.machine.request(id, data, bench.now);
+        let refused = bench.actions().into_iter().find_map(|action| match action {
+            Action::Call(Call::Refuse { why, .. }) => Some(why),
+            _ => None,
+        });
+        let stats = bench.machine.stats();
+        (refused, stats.requests, stats.malformed, stats.layout_refused, stats.parked)
+    };
+    assert_eq!(count(&[]), (Some(Refusal::Malformed), 1, 1, 0, 0));
+    assert_eq!(count(&ours(ME)), (Some(Refusal::Malformed), 2, 2, 0, 0), "ourselves");
+    assert_eq!(count(&join), (Some(Refusal::Malformed), 3, 3, 0, 0), "InfiniBand has one connection a peer");
+    assert_eq!(count(&unlike), (Some(Refusal::Layout(layout())), 4, 3, 1, 0));
+    assert_eq!(count(&unlike), (Some(Refusal::Layout(layout())), 5, 3, 2, 0));
+    assert_eq!(count(&ours(ProcessName(9))), (None, 6, 3, 2, 1));
+    assert_eq!(count(&ours(ProcessName(9))), (Some(Refusal::Late), 7, 3, 2, 1), "a newer one of the process");
+    assert_eq!(count(&ours(PEER)), (None, 8, 3, 2, 1));
+}
+
+/// The first pause is `retry_pause`, and each is twice the one before, with a jitter of a quarter.
+#[test]
+fn pauses_between_tries_double() {
+    let mut bench = Bench::new(true).reach(StateKind::ReqSent);
+    for factor in [1, 2] {
+        bench.event(IdEvent::Refused(Refused::NotListening));
+        let (pause, mean) =
+            (bench.machine.poll_timeout().unwrap() - bench.now, Params::default().retry_pause * factor);
+        assert!(pause >= mean * 3 / 4 && pause <= mean * 5 / 4, "{pause:?}, not {mean:?}");
+        bench.apply("timeout");
+        bench.event(IdEvent::AddrResolved);
+        bench.event(IdEvent::RouteResolved);
+    }
 }
 
 #[test]

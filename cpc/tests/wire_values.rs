@@ -51,6 +51,61 @@ mod listener {
         blob[3] = 7;
         assert_eq!(Address::parse(&blob), Err(AddressError::Field("link layer")));
     }
+
+    #[test]
+    fn every_field_has_its_bounds_and_the_first_bad_one_is_named() {
+        let parsed = |byte: usize, value: u8| {
+            let mut blob = address(7, 99, 5, [3; 16]).emit();
+            blob[byte] = value;
+            Address::parse(&blob).map(|_| ())
+        };
+        let outcome = |good: bool, name| if good { Ok(()) } else { Err(AddressError::Field(name)) };
+        for value in 0..=255 {
+            assert_eq!(parsed(1, value), outcome(value != 0, "port number"));
+            assert_eq!(parsed(2, value), outcome((1..=5).contains(&value), "MTU"));
+            assert_eq!(parsed(3, value), outcome(matches!(value, 1 | 2), "link layer"));
+            assert_eq!(parsed(8, value), outcome(value == 0, "queue pair number"), "24 bits");
+            assert_eq!(
+                parsed(11, value),
+                outcome(value > 1, "queue pair number"),
+                "0 and 1 are of management"
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_lies_in_the_blob_as_the_format_says() {
+        let mut blob = [VERSION, 1, 5, 1, 0x12, 0x34, 0, 0, 0, 0xab, 0xcd, 0xef, 1, 2, 3, 4].to_vec();
+        blob.extend([9; 16]);
+        assert_eq!(address(0x1234, 0xab_cdef, 0x0102_0304, [9; 16]).emit().to_vec(), blob);
+    }
+
+    /// LID, queue pair, incarnation, GID: the first that differs decides, and the lower one stands.
+    #[test]
+    fn the_lower_address_outranks_the_other() {
+        let own = address(7, 99, 5, [3; 16]);
+        for lower in [
+            address(6, 100, 6, [4; 16]),
+            address(7, 98, 6, [4; 16]),
+            address(7, 99, 4, [4; 16]),
+            address(7, 99, 5, [2; 16]),
+        ] {
+            assert!(lower.outranks(&own) && !own.outranks(&lower), "{lower:?}");
+        }
+        assert!(!own.outranks(&own));
+    }
+
+    fn address(lid: u16, qpn: u32, incarnation: u32, gid: [u8; 16]) -> Address {
+        Address {
+            port: 1,
+            mtu: 5,
+            ethernet: false,
+            lid: Lid(lid),
+            qpn: Qpn(qpn),
+            incarnation: Incarnation(incarnation),
+            gid: Gid(gid),
+        }
+    }
 }
 
 mod domain {

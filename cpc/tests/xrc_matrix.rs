@@ -441,14 +441,15 @@ fn whom(to: &Source) -> &'static str {
     }
 }
 
-/// The cell's line; `None` if nothing happens in it.
+/// The cell's line; `None` if the input is ignored in it, and counted as that.
 fn cell((row, way): (&str, &[&str]), column: &str) -> Option<String> {
     let mut bench = Bench::at(way);
-    let before = bench.state();
+    let (before, counters) = (bench.state(), bench.machine.counters());
     bench.apply(column);
-    let after = bench.state();
-    let happens = before != after || !bench.said.is_empty();
-    happens.then(|| matrix::line((21, 15, 57), (row, column), (&before, &after), &bench.said))
+    let (after, counted) = (bench.state(), matrix::counted(&counters, &bench.machine.counters()));
+    let happens = before != after || !bench.said.is_empty() || counted.as_deref() != Some("[ignored]");
+    let change = (before.as_str(), after.as_str());
+    happens.then(|| matrix::line((21, 15, 57), (row, column), change, &bench.said, counted.as_deref()))
 }
 
 #[test]

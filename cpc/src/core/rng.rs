@@ -29,3 +29,26 @@ impl Rng {
         wait.mul_f64(f64::from(u32::try_from(permille).unwrap_or(1000)) / 1000.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first outputs of SplitMix64 for the seed 1234567, of the author's C program.
+    #[test]
+    fn the_generator_is_splitmix64() {
+        let mut rng = Rng::new(1_234_567);
+        let first: Vec<u64> = (0..3).map(|_| rng.next()).collect();
+        assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+        let high = Rng::new(1_234_567).next_u32();
+        assert_eq!(u64::from(high), first[0] >> 32);
+    }
+
+    #[test]
+    fn jitter_covers_a_quarter_to_either_side_and_no_more() {
+        let (mut rng, wait) = (Rng::new(1), Duration::from_secs(1));
+        let waits: Vec<Duration> = (0..10_000).map(|_| rng.jitter(wait)).collect();
+        let (least, most) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+        assert_eq!((*least, *most), (Duration::from_millis(750), Duration::from_millis(1250)));
+    }
+}

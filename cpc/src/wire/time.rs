@@ -27,4 +27,16 @@ mod tests {
             assert!(back >= wait && back < wait * 2, "{wait:?} became {back:?}");
         }
     }
+
+    #[test]
+    fn codes_are_powers_of_two_of_4096_ns_and_have_five_bits() {
+        for (code, ns) in [(0, 4096), (1, 8192), (20, 4096 << 20), (31, 4096 << 31)] {
+            assert_eq!(decode_time(code), Duration::from_nanos(ns));
+            assert_eq!(decode_time(code | 0xe0), Duration::from_nanos(ns), "the upper bits do not count");
+            assert_eq!(encode_time(Duration::from_nanos(ns)), code);
+        }
+        assert_eq!(encode_time(Duration::from_nanos(4097)), 1);
+        assert_eq!(encode_time(Duration::ZERO), 0);
+        assert_eq!(encode_time(Duration::MAX), 31);
+    }
 }
