@@ -441,6 +441,17 @@ fn a_datagram_to_a_former_incarnation_of_ours_is_stale() {
     assert_eq!(bench.said(), [""; 0]);
 }
 
+/// Two requests come before there are queue pairs: the later one is the peer's.
+#[test]
+fn while_queue_pairs_are_made_a_newer_request_replaces_the_older() {
+    let mut bench = Bench::new(Bench::find_id());
+    ["same REQ", "new REQ", "QpsMade"].iter().for_each(|input| bench.apply(input));
+    assert_eq!(bench.said(), ["make QPs", "bring QPs up to P+1"]);
+    let mut bench = Bench::new(Bench::find_id());
+    ["Connect", "new REQ", "QpsMade"].iter().for_each(|input| bench.apply(input));
+    assert_eq!(bench.said(), ["make QPs", "bring QPs up to P+1"], "and our own, which has not gone out");
+}
+
 #[test]
 fn every_datagram_is_counted_for_what_it_is() {
     let id = Bench::find_id();

@@ -275,6 +275,26 @@ fn a_request_that_is_withdrawn_ends_its_exchange_wherever_that_stands() {
     assert_eq!((bench.said().len(), bench.machine.state(other)), (0, Some(StateKind::Idle)));
 }
 
+/// Of a process without an endpoint, the last request counts, but none of an earlier incarnation.
+#[test]
+fn a_parked_request_is_replaced_by_a_later_one_and_not_by_one_of_an_earlier_incarnation() {
+    for (first, second, served) in [(12, 12, 1), (12, 13, 1), (13, 12, 0)] {
+        let mut bench = Bench::new(20);
+        let ids = [CommId(0x700), CommId(0x701)];
+        bench.req(THIRD, first, ids[0], 0x300);
+        bench.req(THIRD, second, ids[1], 0x300);
+        assert_eq!(bench.machine.stats().parked, 1);
+        let other = EndpointKey { index: 2, generation: 1 };
+        bench.machine.add_endpoint(other, THIRD, address(first.max(second)), bench.now);
+        bench.machine.qps_created(other, Ok(hello(ME, 0x300).qpns), bench.now);
+        let raised = std::iter::from_fn(|| bench.machine.poll_action()).find_map(|action| match action {
+            Action::Call(Call::BringUp { remote, .. }) => Some(remote.id),
+            _ => None,
+        });
+        assert_eq!(raised, Some(ids[served]), "from {first}, then from {second}");
+    }
+}
+
 /// 4.096 us * 2^code, on either side of the exchange.
 #[test]
 fn an_mra_makes_its_receiver_wait_as_long_as_it_says() {

@@ -469,6 +469,62 @@ fn requests_are_counted_for_what_they_are() {
     assert_eq!(count(&ours(PEER)), (None, 8, 3, 2, 1));
 }
 
+#[test]
+fn a_response_with_other_queues_is_refused_and_counted() {
+    let mut bench = Bench::new(true).reach(StateKind::ReqSent);
+    let theirs = Layout::new([true, true]).unwrap();
+    let actions = bench.event(IdEvent::Response(&bytes(PEER, theirs, qpns(50))));
+    assert!(actions.contains(&Action::Call(Call::Refuse { id: bench.id, why: Refusal::Layout(layout()) })));
+    assert_eq!((bench.kind(), bench.machine.stats().layout_refused), (Some(StateKind::Failed), 1));
+}
+
+/// What each state waits for is bounded by the parameter that is meant for it.
+#[test]
+fn every_wait_lasts_as_long_as_its_parameter_says() {
+    let params = Params::default();
+    for (state, iwarp, wait) in [
+        (StateKind::Resolving, false, params.resolve_timeout),
+        (StateKind::Routing, false, params.resolve_timeout),
+        (StateKind::ReqSent, false, params.connect_timeout),
+        (StateKind::Yielding, false, params.connect_timeout),
+        (StateKind::RepSent, false, params.connect_timeout),
+        (StateKind::Joining, true, params.connect_timeout),
+        (StateKind::DreqSent, false, params.disconnect_timeout),
+    ] {
+        let bench = Bench::with(true, iwarp).reach(state);
+        assert_eq!(bench.machine.poll_timeout(), Some(bench.now + wait), "{state:?}");
+    }
+}
+
+/// The address of a further connection's peer resolves after all has come up, or after it has failed.
+#[test]
+fn a_step_of_a_further_connection_that_is_not_waited_for_is_ignored() {
+    for event in [IdEvent::AddrResolved, IdEvent::RouteResolved] {
+        let mut bench = Bench::with(true, true).reach(StateKind::Connected);
+        let ignored = bench.machine.stats().ignored;
+        assert_eq!(bench.stream_event(event), []);
+        assert_eq!(bench.machine.stats().ignored, ignored + 1);
+    }
+}
+
+#[test]
+fn a_further_connection_that_is_refused_is_reported_with_the_reason() {
+    for (refused, text) in [
+        (Refused::ByPeer(Refusal::Late), Refusal::Late.to_string()),
+        (Refused::NotListening, "nobody listens at its address".to_owned()),
+        (Refused::Other(28), "the connection manager's reason is 28".to_owned()),
+    ] {
+        let mut bench = Bench::with(true, true).reach(StateKind::Joining);
+        let actions = bench.stream_event(IdEvent::Refused(refused));
+        let error = actions.iter().find_map(|action| match action {
+            Action::Failed { error, .. } => Some(error.to_string()),
+            _ => None,
+        });
+        let error = error.unwrap_or_default();
+        assert!(error.contains("connection 2 of its queues") && error.contains(&text), "{error}");
+    }
+}
+
 /// The first pause is `retry_pause`, and each is twice the one before, with a jitter of a quarter.
 #[test]
 fn pauses_between_tries_double() {
