@@ -441,6 +441,7 @@ fn unlike_layouts_are_refused_on_both_ways_and_both_are_named() {
     let actions = bench.event(IdEvent::Refused(Refused::ByPeer(Refusal::Layout(theirs))));
     let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
     assert!(error.to_string().contains("SS") && error.to_string().contains("PS"), "{error}");
+    assert_eq!(bench.machine.stats().layout_refused, 1);
 }
 
 #[test]
