@@ -19,19 +19,24 @@ pub fn cases() -> Vec<Case> {
 }
 
 fn take_turns(setting: &Setting) -> Result<()> {
-    let mut two = start(setting, 2)?;
-    let mut four = start(setting, 4)?;
+    let mut sessions = [start(setting, 2)?, start(setting, 4)?];
+    let measured = measure_all(&mut sessions);
+    let [two, four] = sessions.map(Session::end);
+    // How a job has ended says more than that it has.
+    two.and(four).and(measured)
+}
+
+fn measure_all([two, four]: &mut [Session; 2]) -> Result<()> {
     two.connect(2)?;
     four.connect(4)?;
     for kind in [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays, Kind::Line] {
         for bytes in [0, 8, 2000, LARGEST] {
-            for session in [&mut two, &mut four] {
+            for session in [&mut *two, &mut *four] {
                 session.measure(Measurement { kind, bytes }, MILLISECONDS)?;
             }
         }
     }
-    two.end()?;
-    four.end()
+    Ok(())
 }
 
 /// More than the buffers hold.
