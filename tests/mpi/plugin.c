@@ -397,7 +397,7 @@ static void note_sent(Module *m, void *ep, Descriptor *descriptor, int status) {
 /* Rank 0 takes rank 1 away as MPI_Finalize does: its communicators are gone, and with them what the upper layer's callbacks use. What rank 1 has
  * sent last and what rank 0 has begun meets no callback any more. */
 static void ending(void) {
-    enum { PAST_COMM_SELF = 4, LAST = 5 };
+    enum { PAST_COMM_SELF = 4, LAST = 5, SENT = 1, OVER = 2 };
     Module *m = modules[0];
     int *state = symbol("ompi_mpi_state"), running = *state, other = 1 - rank;
     receive_with(note_arrival);
@@ -405,12 +405,15 @@ static void ending(void) {
     while (arrivals == 0) progress();
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 1) {
+        /* What comes while rank 0 is still in the barrier goes up there. */
+        while (!atomic_load(&shared->go)) sched_yield();
         for (int n = 0; n < LAST; n++) send_always(0, 0, 0);
-        atomic_store(&shared->go, 1);
-        while (!atomic_load(&shared->done)) progress();
+        atomic_store(&shared->done, SENT);
+        while (atomic_load(&shared->done) != OVER) progress();
         return;
     }
-    while (!atomic_load(&shared->go)) sched_yield();
+    atomic_store(&shared->go, 1);
+    while (atomic_load(&shared->done) != SENT) sched_yield();
     Descriptor *descriptor = m->alloc(m, endpoints[0][1], NO_ORDER, 8, CALLS_BACK);
     REQUIRE(descriptor != NULL, "alloc");
     descriptor->callback = (void *)note_sent;
@@ -420,7 +423,7 @@ static void ending(void) {
     REQUIRE(m->del_procs(m, 1, &proc, &endpoints[0][1]) == 0, "del_procs");
     *state = running;
     REQUIRE(arrivals == 1 && sends_done == 0, "%d messages and %d completions went up as MPI ended", arrivals - 1, sends_done);
-    atomic_store(&shared->done, 1);
+    atomic_store(&shared->done, OVER);
 }
 
 static void allocates(void) {
