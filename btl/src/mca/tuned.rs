@@ -29,7 +29,8 @@ pub fn max_inline(port: &Port, params: &Params) -> u32 {
     inline.unwrap_or(DEFAULT_INLINE)
 }
 
-/// Whether messages are handed to the device in their pieces: only where nobody has said how many bytes may go inline.
+/// Whether messages are handed to the device in their pieces: on the software device, unless the user or a file limits what goes inline, or
+/// `reconnects` asks for copies.
 pub fn gathers(port: &Port, params: &Params) -> bool {
     let inline = pick(params.chosen.max_inline, &params.max_inline, port.settings.max_inline.as_ref());
     port.soft && inline.is_none() && params.reconnects == 0

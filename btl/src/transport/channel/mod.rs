@@ -131,7 +131,7 @@ impl Channel {
         self.post_composed(pieces, false)
     }
 
-    /// The same with a signal if one is due; whether it is.
+    /// The same with a signal if one is due; whether it is. Without `copy` the ledger keeps none: the device copies the pieces.
     ///
     /// # Errors
     /// As there.
@@ -139,34 +139,30 @@ impl Channel {
         &mut self,
         policy: Signalling,
         scarce: bool,
+        copy: bool,
         pieces: [&[u8]; PIECES],
     ) -> Result<bool, verbs::Error> {
         let signalled = policy.is_due(scarce, self.ledger.unsignalled(), 0);
-        self.post_composed(pieces, signalled)?;
+        if copy {
+            self.post_composed(pieces, signalled)?;
+        } else {
+            self.post_gathered(pieces, signalled)?;
+        }
         if signalled {
             self.unsignalled = 0;
         }
         Ok(signalled)
     }
 
-    /// Posts pieces as one message that the device copies at once; no copy of it is kept. Whether it is signalled.
-    ///
-    /// # Errors
-    /// The device refused it.
-    pub fn post_gathered<const PIECES: usize>(
+    fn post_gathered<const PIECES: usize>(
         &mut self,
-        policy: Signalling,
-        scarce: bool,
         pieces: [&[u8]; PIECES],
-    ) -> Result<bool, verbs::Error> {
-        let signalled = policy.is_due(scarce, self.ledger.unsignalled(), 0);
+        signalled: bool,
+    ) -> Result<(), verbs::Error> {
         let id = self.name.of_line(self.ledger.next()).0;
         self.qp.post_send_gathered(id, pieces, self.flags(signalled))?;
         self.ledger.push_uncopied(signalled);
-        if signalled {
-            self.unsignalled = 0;
-        }
-        Ok(signalled)
+        Ok(())
     }
 
     #[inline(always)] // with every message
@@ -198,7 +194,7 @@ impl Channel {
         let id = self.name.of_line(self.ledger.next()).0;
         let (key, signalled) = match request {
             Request::Inline(pieces) => {
-                let posted = self.post_inline(policy, target.scarce, pieces);
+                let posted = self.post_inline(policy, target.scarce, true, pieces);
                 return posted.map_err(|error| Refused::new(error, Unposted::Nothing));
             }
             Request::Message { buf, total } => {

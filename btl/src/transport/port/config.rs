@@ -14,7 +14,7 @@ pub struct Config {
     pub layout: Layout,
     /// Bytes that may travel inline; less where the device's queue pairs take less.
     pub max_inline: u32,
-    /// Messages of one piece of memory go from there, whatever their length: the device copies them as they are posted, as the software
+    /// Messages of one piece of memory, up to 16 KiB, go from there: the device copies them as they are posted, as the software
     /// device does at no more than the copy that it makes of a buffer. No copy of them is kept, so that they can't be replayed: only without
     /// `reconnects`.
     pub gathers: bool,

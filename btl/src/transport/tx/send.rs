@@ -73,12 +73,7 @@ impl<C> Transport<C> {
         let (policy, pieces) = (self.tx.signalling, [&header[..], head, body]);
         let copied = HEADER_LEN + head.len() + body.len() <= lane.max_inline as usize;
         let Some(channel) = &mut lane.channel else { return false };
-        let posted = if copied {
-            channel.post_inline(policy, scarce, pieces)
-        } else {
-            channel.post_gathered(policy, scarce, pieces)
-        };
-        match posted {
+        match channel.post_inline(policy, scarce, copied, pieces) {
             Ok(signalled) => {
                 self.tx.count_posted(ep, signalled);
                 ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
