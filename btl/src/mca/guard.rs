@@ -17,15 +17,20 @@ pub fn after_panic(then: fn()) {
 /// panics.
 #[inline]
 pub fn guard<T>(name: &str, fallback: T, body: impl FnOnce() -> T) -> T {
+    guard_thread(name, body).unwrap_or_else(|| {
+        if let Some(then) = AFTER.get() {
+            then();
+        }
+        fallback
+    })
+}
+
+/// The same in a thread of ours, which may not call Open MPI: `None` after a panic, and nothing else is done.
+#[inline]
+pub fn guard_thread<T>(name: &str, body: impl FnOnce() -> T) -> Option<T> {
     // Unwind safety: after a panic the caller gets an error for its only answer, and state that the
     // panic left half changed is given up (`module::guarded`).
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(result) => result,
-        Err(payload) => {
-            report(name, payload.as_ref());
-            fallback
-        }
-    }
+    catch_unwind(AssertUnwindSafe(body)).map_err(|payload| report(name, payload.as_ref())).ok()
 }
 
 #[cold]
@@ -33,9 +38,6 @@ fn report(name: &str, payload: &(dyn std::any::Any + Send)) {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
     log::error!("internal error in {name}: {text}; please report it");
-    if let Some(then) = AFTER.get() {
-        then();
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! taken out one by one.
 
 mod atomics;
+pub(super) mod background;
 mod closing;
 mod flush;
 mod guarded;
@@ -306,6 +307,11 @@ impl Module {
         unsafe { link.load(Ordering::Acquire).as_ref() }
     }
 
+    /// Every module of this process.
+    fn all() -> impl Iterator<Item = &'static Module> {
+        std::iter::successors(Module::linked(&FIRST), |this| Module::linked(&this.next))
+    }
+
     /// Looks around on every port.
     pub fn progress_all() -> c_int {
         let mut count = 0;
@@ -320,8 +326,8 @@ impl Module {
     /// Runs `f` on the state. `f` calls nothing of Open MPI.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let _guard = self.abi.uses_threads().then(|| self.locked());
-        // SAFETY: either the lock is held, or Open MPI has promised that only one thread calls us;
+        let _guard = (self.abi.uses_threads() || self.state.is_shared()).then(|| self.locked());
+        // SAFETY: either the lock is held, or Open MPI has promised that only one thread calls us and none of ours does;
         // and `f` does not call out, so that no second borrow can begin before this one ends.
         unsafe { self.state.enter(f) }
     }
@@ -360,7 +366,10 @@ impl Module {
         if self.abi.uses_threads() {
             return self.progress_in_turn();
         }
-        // SAFETY: one thread, as has just been read; `look` does not call out.
+        if self.state.is_shared() {
+            return self.progress_beside_ours();
+        }
+        // SAFETY: one thread and none of ours, as has just been read; `look` does not call out.
         if unsafe { self.state.enter(State::look) } { self.hand_up_found() } else { 0 }
     }
 
@@ -373,23 +382,34 @@ impl Module {
         while let Some(mut delivery) = next {
             count += 1;
             inside::alone(|| self.call_receiver(&mut delivery));
-            if self.abi.uses_threads() {
-                return count + self.threads_have_begun(delivery);
+            if self.abi.uses_threads() || self.state.is_shared() {
+                return count + self.others_have_come(delivery);
             }
-            // SAFETY: one thread, as has just been read; `next_message` does not call out.
+            // SAFETY: one thread and none of ours, as has just been read; `next_message` does not call out.
             next = unsafe { self.state.enter(|state| state.next_message(delivery)) };
         }
         if self.transport(false, |t| t.has_upcalls()) { count + self.hand_up_others() } else { count }
     }
 
-    /// Open MPI has begun to use threads within a receive callback: what was found goes up on turns.
+    /// Open MPI has begun to use threads within a receive callback, or a thread of ours serves the transport: what was
+    /// found goes up in another way.
     #[cold]
-    fn threads_have_begun(&'static self, delivery: Delivery) -> c_int {
+    fn others_have_come(&'static self, delivery: Delivery) -> c_int {
         self.with(|state| state.delivered(delivery));
-        self.progress_in_turn()
+        if self.abi.uses_threads() { self.progress_in_turn() } else { self.progress_beside_ours() }
     }
 
-    /// The same of what is not only messages.
+    /// As `progress` of Open MPI's only thread, beside one of ours, which hands nothing up.
+    #[cold]
+    fn progress_beside_ours(&'static self) -> c_int {
+        let (found, broken) = self.with(|state| (state.look(), state.broken));
+        if broken {
+            Module::tell_broken();
+        }
+        if found { self.hand_up_others() } else { 0 }
+    }
+
+    /// The same of what is not only messages, or is found beside a thread of ours.
     #[cold]
     fn hand_up_others(&'static self) -> c_int {
         let mut count = 0;
@@ -522,8 +542,7 @@ impl Module {
     /// would wait for ever.
     #[cold]
     pub fn tell_broken() {
-        let mut module = Module::linked(&FIRST);
-        while let Some(this) = module {
+        for this in Module::all() {
             let (broken, callback) = this.with(|state| (std::mem::take(&mut state.broken), state.error));
             if let (true, Some(callback)) = (broken, callback) {
                 let text = c"oxib: internal error";
@@ -537,7 +556,6 @@ impl Module {
                     );
                 };
             }
-            module = Module::linked(&this.next);
         }
     }
 

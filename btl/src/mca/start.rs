@@ -6,7 +6,7 @@ use super::device_files;
 use super::guard;
 use super::handle::HANDLE_LEN;
 use super::hooks;
-use super::module::{AtEnd, Module, Place};
+use super::module::{AtEnd, Module, Place, background};
 use super::params::{self, DeviceChoice, Params, Template};
 use super::peers;
 use super::show::{Refusal, Report, see_parameters};
@@ -225,6 +225,7 @@ pub fn close() {
     Module::chain(&[]);
     let modules = std::mem::take(&mut *MODULES.lock().unwrap_or_else(PoisonError::into_inner));
     modules.into_iter().for_each(Module::finalize);
+    background::end();
     hooks::stop();
 }
 

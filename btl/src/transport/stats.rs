@@ -108,6 +108,8 @@ counters! {
     stalled_connecting: Sum,
     /// Times that a message found no credit of its peer.
     stalled_credits: Sum,
+    /// Looks around by a thread of our own, while messages waited whose senders may have left MPI.
+    background_looks: Sum,
     /// Fewest credits that a message has left on a per-peer queue, 0 if it has used up the window that was
     /// open; 2^64 - 1 without such a queue to a peer that is talked to.
     credits_low: Lowest,

@@ -174,6 +174,10 @@ impl Trial {
         while self.world.sides[from].transport.settle(id, timing::now() - begin) == Settled::Kept {
             timing::relax();
         }
+        for _ in 0..3 {
+            let _waiting = self.world.sides[from].transport.serve_in_background();
+            timing::relax();
+        }
     }
 
     /// Operations that have begun and are not over.

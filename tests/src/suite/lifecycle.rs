@@ -13,7 +13,8 @@ const CLOSINGS: [(&str, usize, &str); 3] = [
     ("unreceived", 4, "MPI_Finalize ends although ranks leave each other messages that none receives"),
     ("disconnect", 2, "MPI_Comm_disconnect from children, twice, with messages of both sides on their way"),
 ];
-/// The kinds of queues. (With windows as small as those of tiny-windows.conf MPI_Comm_spawn may not end: docs/reliability.md, Known.)
+/// The kinds of queues. (With the windows of tiny-windows.conf messages of `disconnect` are left with ob1, whose MPI_Comm_disconnect of 5.0
+/// does nothing for them.)
 const KINDS: [&str; 4] = [DEFAULT, "p-only", "s-only", "x-only"];
 const LEVELS: [&str; 4] = ["single", "funneled", "serialized", "multiple"];
 

@@ -11,7 +11,7 @@ const TITLE: &str = "Open MPI 5.0";
 
 /// Programs of the short form, and with how many ranks.
 const SHORT: [(&[&str], usize); 2] = [
-    (&["sendrecv", "datatypes", "lastwords", "threads", "onesided"], 2),
+    (&["sendrecv", "datatypes", "lastwords", "entrusted", "threads", "onesided"], 2),
     (&["collectives", "random", "onesided"], 4),
 ];
 

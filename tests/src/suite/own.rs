@@ -38,7 +38,7 @@ impl Program {
     }
 }
 
-const PROGRAMS: [Program; 20] = [
+const PROGRAMS: [Program; 21] = [
     program("idle", "a job that sends nothing starts and ends"),
     program("sendrecv", "every pair of ranks exchanges messages of every edge size"),
     program("modes", "synchronous sends wait for their receive, buffered and ready ones do not"),
@@ -55,6 +55,7 @@ const PROGRAMS: [Program; 20] = [
     program("forks", "a program that forks between its messages goes on"),
     program("lastwords", "messages sent just before MPI_Finalize arrive, however late they are received"),
     program("leaves", "an answer leaves although its sender then waits outside of MPI"),
+    program("entrusted", "what a sender has handed over leaves although it then waits outside of MPI"),
     program("threads", "four threads a rank exchange at once under MPI_THREAD_MULTIPLE"),
     Program {
         name: "onesided",

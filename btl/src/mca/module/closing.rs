@@ -32,11 +32,7 @@ impl Module {
     /// What all ports have counted.
     pub fn counters() -> Stats {
         let mut sum = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut module = Module::linked(&super::FIRST);
-        while let Some(this) = module {
-            sum.add(&this.transport(Stats::NONE, |t| this.stats(t)));
-            module = Module::linked(&this.next);
-        }
+        Module::all().for_each(|this| sum.add(&this.transport(Stats::NONE, |t| this.stats(t))));
         sum
     }
 
@@ -128,13 +124,7 @@ impl Module {
 
     /// Winds up every port.
     fn wind_up_all() -> c_int {
-        let mut count = 0;
-        let mut module = Module::linked(&super::FIRST);
-        while let Some(this) = module {
-            count += this.wind_up();
-            module = Module::linked(&this.next);
-        }
-        count
+        Module::all().map(Module::wind_up).sum()
     }
 
     /// Looks around for a module whose upper layer has taken its peers away, or is about to as MPI ends: messages that still

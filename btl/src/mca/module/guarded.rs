@@ -1,13 +1,13 @@
 //! The state behind the module's lock.
 //!
-//! The lock is taken only while Open MPI uses threads. A thread that has something to do waits for it; one
+//! The lock is taken only while Open MPI uses threads, or a thread of ours [shares](Guarded::share) the state with its one. A thread that has something to do waits for it; one
 //! that only looks around does not, and leaves it to the others: it comes again at once, and
 //! would have the lock most of the time. A panic may leave half a change behind: what
 //! it leaves is given up, not used, with or without threads. So the lock's own poison says nothing
 //! that the state does not.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// What can be given up after a panic.
@@ -22,6 +22,8 @@ pub struct Guarded<T> {
     lock: Mutex<()>,
     /// Threads that wait for the lock.
     waiting: AtomicU32,
+    /// A thread of ours may enter, holding the lock, so that every other one has to take it, too.
+    shared: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -42,7 +44,30 @@ impl<T: GiveUp> Drop for Unfinished<T> {
 impl<T: GiveUp> Guarded<T> {
     /// The value, with its lock free.
     pub fn new(value: T) -> Self {
-        Guarded { lock: Mutex::new(()), waiting: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        Guarded {
+            lock: Mutex::new(()),
+            waiting: AtomicU32::new(0),
+            shared: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Callers take the lock, even if Open MPI has one thread only.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        // What our thread has written before `unshare` is there for one that takes no lock.
+        self.shared.load(Ordering::Acquire)
+    }
+
+    /// From now on a thread of ours may enter, too; false if it could before. Of Open MPI's thread, if it has one only, which
+    /// is not within `enter`.
+    pub fn share(&self) -> bool {
+        !self.shared.swap(true, Ordering::AcqRel)
+    }
+
+    /// Our thread, which holds the lock, does not enter any more.
+    pub fn unshare(&self, _lock: &MutexGuard<'_, ()>) {
+        self.shared.store(false, Ordering::Release);
     }
 
     /// Takes the lock, when it is free.
@@ -71,7 +96,7 @@ impl<T: GiveUp> Guarded<T> {
     /// Runs `f` on the value.
     ///
     /// # Safety
-    /// The caller holds the lock, or no other thread calls; and `f` does not come back here.
+    /// The caller holds the lock, or no other thread calls and the value is not shared; and `f` does not come back here.
     #[inline]
     pub unsafe fn enter<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let unfinished = Unfinished(self.value.get());
@@ -120,6 +145,40 @@ mod tests {
             });
         }
         assert!(state.try_lock().is_some() && state.try_lock().is_some(), "no thread waits any more");
+    }
+
+    #[test]
+    fn one_thread_without_the_lock_and_ours_with_it_are_never_in_at_once() {
+        const SHARES: u32 = 2000;
+        let (state, over) = (Guarded::new(Counts(Some((0, 0)))), AtomicBool::new(false));
+        let ours = || {
+            while !over.load(Ordering::Relaxed) {
+                let Some(lock) = state.try_lock().filter(|_| state.is_shared()) else {
+                    std::thread::yield_now();
+                    continue;
+                };
+                // SAFETY: the lock is held, and the value is shared.
+                unsafe { state.enter(|counts| step(counts, false)) };
+                state.unshare(&lock);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(ours);
+            for _ in 0..SHARES {
+                let _first = state.share();
+                while state.is_shared() {
+                    let _lock = state.lock();
+                    // SAFETY: the lock is held.
+                    unsafe { state.enter(|counts| step(counts, false)) };
+                }
+                // SAFETY: not shared, so that this is the only thread.
+                unsafe { state.enter(|counts| step(counts, false)) };
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        // SAFETY: the other thread has ended.
+        let counts = unsafe { state.enter(|counts| counts.0) };
+        assert!(counts.is_some_and(|(one, other)| one == other && one >= 2 * SHARES), "{counts:?}");
     }
 
     /// Both numbers are always equal, but for a moment.

@@ -64,12 +64,6 @@ impl Module {
     /// the process's limits, and may share a device's.
     #[cold]
     fn shed_all() -> bool {
-        let mut some = false;
-        let mut module = Module::linked(&super::FIRST);
-        while let Some(this) = module {
-            some |= this.registrations.shed();
-            module = Module::linked(&this.next);
-        }
-        some
+        Module::all().filter(|this| this.registrations.shed()).count() != 0
     }
 }

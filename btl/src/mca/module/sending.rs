@@ -1,6 +1,6 @@
 //! Descriptors and messages: from `btl_alloc` and `btl_prepare_src` to the callback of a send.
 
-use super::{Cookie, Module, State, from_raw};
+use super::{Cookie, Module, State, background, from_raw};
 use crate::mca::frag::Frag;
 use crate::transport::{EpId, SendBuf, Settled};
 use opal_sys::*;
@@ -10,7 +10,7 @@ use std::time::Instant;
 /// What became of a message that was handed over.
 #[derive(Debug, Clone, Copy)]
 enum Sent {
-    /// Out, or in our hands until there is a credit for it.
+    /// Out, or in our hands until there is a credit for it, which its sender need not wait for.
     Gone,
     /// In our hands, and its sender can wait until the connection is there.
     AwaitsConnection,
@@ -153,10 +153,15 @@ impl Module {
         let desc = &raw mut frag.desc;
         let gone = match self.send_buffer(id, tag, buf, len) {
             Sent::Refused => return OPAL_ERR_UNREACH,
-            _ if !called_back => return 1,
             Sent::Gone => true,
             Sent::AwaitsConnection => false,
         };
+        if !called_back {
+            if !gone {
+                background::serve(self);
+            }
+            return 1;
+        }
         self.transport((), |t| {
             let cookie = Cookie::Sent { endpoint, desc, ticket: t.owe(id) };
             if gone { t.later(cookie) } else { t.when_connected(id, cookie) }
@@ -233,11 +238,11 @@ impl Module {
     /// Sends two pieces at once, if that is possible.
     #[inline(always)] // with every message
     fn sendi_now(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        if self.abi.uses_threads() {
+        if self.abi.uses_threads() || self.state.is_shared() {
             return self.sendi_locked(id, tag, pieces);
         }
         let send = |state: &mut State| state.transport.as_mut().is_some_and(|t| t.sendi(id, tag, pieces));
-        // SAFETY: one thread, as has just been read; the transport does not call out.
+        // SAFETY: one thread and none of ours, as has just been read; the transport does not call out.
         unsafe { self.state.enter(send) }
     }
 
@@ -275,7 +280,13 @@ impl Module {
             self.transport((), |t| t.give_back(buf));
             return false;
         }
-        !matches!(self.send_buffer(id, tag, buf, len), Sent::Refused)
+        match self.send_buffer(id, tag, buf, len) {
+            Sent::Refused => return false,
+            Sent::Gone => {}
+            // It has broken since.
+            Sent::AwaitsConnection => background::serve(self),
+        }
+        true
     }
 
     /// A descriptor for what `sendi` did not send for want of a connection, so that `send` can
@@ -296,17 +307,27 @@ impl Module {
 
     /// Sends a filled buffer. A message that has no credit waits a little for one, unless a receive
     /// callback sends it.
-    fn send_buffer(&self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> Sent {
+    fn send_buffer(&'static self, id: EpId, tag: u8, buf: SendBuf, len: usize) -> Sent {
         let can_wait = self.can_wait();
         let (taken, waits) = self.transport((false, false), |t| {
             let taken = if can_wait { t.send(id, tag, buf, len) } else { t.answer(id, tag, buf, len) };
-            (taken, taken && can_wait && t.is_held_up(id))
+            (taken, taken && t.is_held_up(id))
         });
         match (taken, waits) {
             (false, _) => Sent::Refused,
             (true, false) => Sent::Gone,
-            (true, true) => self.settle(id),
+            (true, true) => self.held_up(id, can_wait),
         }
+    }
+
+    /// A message that waits: its sender is kept for a while, if it can wait; then it leaves without its sender.
+    #[cold]
+    fn held_up(&'static self, id: EpId, can_wait: bool) -> Sent {
+        let sent = if can_wait { self.settle(id) } else { Sent::Gone };
+        if matches!(sent, Sent::Gone) && self.transport(false, |t| t.is_held_up(id)) {
+            background::serve(self);
+        }
+        sent
     }
 
     /// Keeps the sender of a message that waits; other threads look around meanwhile, too.

@@ -294,7 +294,7 @@ impl<C> Transport<C> {
     }
 
     /// Gives messages that wait for a credit a little time to get it, so that they are out before
-    /// their sender goes on to compute: nothing moves while no thread of the application is in MPI.
+    /// their sender goes on to compute; after that another thread has to serve them ([`Transport::serve_in_background`]).
     /// It ends when they are out, when something arrives (the upper layer has work, and may be what
     /// the peer waits for), or when patience does. Answers that wait for a connection are given the
     /// time that one takes, whatever arrives.
@@ -312,11 +312,26 @@ impl<C> Transport<C> {
             ep.patience = patience.saturating_sub(kept);
             return Settled::Over;
         }
+        if self.take_in() && !coming_up { Settled::Over } else { Settled::Kept }
+    }
+
+    /// Looks around without handing anything up; whether there is something for the upper layer.
+    fn take_in(&mut self) -> bool {
         self.poll();
         let found: Vec<_> = std::iter::from_fn(|| self.take_upcall()).collect();
         let work = !found.is_empty();
         self.up.extend(found);
-        if work && !coming_up { Settled::Over } else { Settled::Kept }
+        work
+    }
+
+    /// Looks around for a caller that is not the upper layer, so that what waits goes out; how many messages waited before and
+    /// after that. What has come stays here until the upper layer takes it, and holds its receive buffers.
+    #[cold]
+    pub fn serve_in_background(&mut self) -> (usize, usize) {
+        let before = self.tx.pending.len();
+        self.stats.background_looks += 1;
+        self.take_in();
+        (before, self.tx.pending.len())
     }
 
     /// One step of an endpoint's state table.
