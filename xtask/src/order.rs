@@ -36,9 +36,8 @@ pub const OPTIONS: Options = Options { flags: &["no-install"], values: &[], word
 const FILE: &str = "btl/link/order.ld";
 const VALGRIND: Package =
     Package { name: "valgrind", why: "callgrind, which tells what runs", proof: "valgrind" };
-/// Of the job over the default layout, in which tables grow beyond their first size, and of the others.
-const MANY: usize = 16;
-const FEW: usize = 3;
+/// So many that tables and queues grow beyond their first size.
+const RANKS: usize = 16;
 /// Option of callgrind: a file for what ran before the code was unmapped.
 const UNMAPPED: &str = "--dump-before=*startup*unmap_all*";
 const DEADLINE: Limits = Limits { deadline: Duration::from_secs(300), silence: None };
@@ -69,8 +68,7 @@ fn counted(workspace: &Workspace) -> Result<[Names; 4]> {
     for (index, way) in ways::of(&mpi).filter(|way| way.name.starts_with("oxib")).enumerate() {
         tell!("{}", way.name);
         let folder = fresh(workspace.target.join("order").join(index.to_string()))?;
-        let ranks = if index == 0 { MANY } else { FEW };
-        let job = way.job(&mpi, workspace, segments.path(), ranks, Path::new("valgrind"));
+        let job = way.job(&mpi, workspace, segments.path(), RANKS, Path::new("valgrind"));
         let (out, program) =
             (format!("--callgrind-out-file={}/%p", folder.display()), program.to_string_lossy());
         let callgrind =

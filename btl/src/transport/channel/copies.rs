@@ -32,7 +32,8 @@ impl Copies {
     /// Bytes of an inline message, at most: more than any device takes.
     pub const LONGEST: u32 = 0xffff;
 
-    const FIRST: u32 = 1024;
+    /// Bytes at first: many peers are sent little.
+    const FIRST: u32 = 256;
 
     /// Position of the next message.
     #[inline]

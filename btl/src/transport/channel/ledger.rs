@@ -171,7 +171,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Lines that there is room for at first.
-    const FIRST: u32 = 32;
+    const FIRST: u32 = 8;
 
     /// For a send queue of `depth` entries.
     pub fn with_depth(depth: u32) -> Ledger {
