@@ -498,3 +498,47 @@ fn a_peer_is_given_the_time_for_an_answer_that_its_request_has_named() {
     let wait = bench.machine.poll_timeout().expect("a DREQ is out") - bench.now;
     assert!(wait >= named * 3 / 4 && wait <= named * 5 / 4, "{wait:?}");
 }
+
+#[test]
+fn a_request_from_another_queue_pair_than_the_peers_is_foreign_and_changes_nothing() {
+    let mut bench = Bench::at(&["REQ", "ReceiverHeld"]);
+    let (state, before) = (bench.state(), bench.machine.counters());
+    let mut elsewhere = theirs();
+    elsewhere.listener.qpn = Qpn(99);
+    bench.send_req(elsewhere, |_| {});
+    bench.note();
+    let counted = matrix::counted(&before, &bench.machine.counters());
+    assert_eq!((bench.state(), bench.said, counted.as_deref()), (state, Vec::new(), Some("[foreign]")));
+}
+
+/// A later life of a process may be behind another port of its node: what goes to it goes where its request says.
+#[test]
+fn what_goes_to_a_later_incarnation_goes_where_its_request_comes_from() {
+    let (lid, gid, ours) = (Lid(33), Gid([7; 16]), Gid([8; 16]));
+    let mut bench = Bench::at(&[]);
+    bench.send_req(life(1), |req| {
+        let path = &mut req.head.path;
+        (path.local_lid, path.local_gid, path.remote_gid) = (lid, gid, ours);
+    });
+    bench.note();
+    bench.machine.joined(bench.join.0, bench.join.1, Ok(RECEIVER), bench.now);
+    let sent = std::iter::from_fn(|| bench.machine.poll_action()).find_map(|action| match action {
+        Action::Call(Call::Send { to, .. }) => Some(to),
+        _ => None,
+    });
+    let expected = Source { qpn: life(1).listener.qpn, lid, gid: Some(gid), our_gid: Some(ours) };
+    assert_eq!(sent, Some(expected), "the REP");
+}
+
+/// The peer that a node's processes wait for wants more time: after the usual one the next of them is asked, and then it has its time.
+#[test]
+fn a_peer_that_wants_more_time_holds_others_of_its_node_up_no_longer_than_one_that_says_nothing() {
+    let wait = |way: &[&str]| {
+        let bench = Bench::at(way);
+        bench.machine.poll_timeout().expect("a deadline") - bench.now
+    };
+    let usual = Params::default().timeout;
+    assert_eq!(wait(&["Connect", "SenderCreated", "MRA"]), usual);
+    let slow = wait(&["Connect", "SenderCreated", "MRA", "Timeout", "MRA"]);
+    assert!(slow > 2 * usual, "{slow:?}");
+}
