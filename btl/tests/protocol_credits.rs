@@ -315,3 +315,33 @@ fn a_peer_that_sends_without_credit_is_named() {
     let refused = CreditError::CtlGrant { granted: 1, have: 2, window: 2 };
     assert_eq!(credits.accept(&window, Grant { data: 0, ctl: 1 }), Err(refused));
 }
+
+proptest! {
+    /// A message is consumed quietly if, and only if, what it brings makes nothing due; and then it counts as any other.
+    #[test]
+    fn a_message_is_consumed_quietly_until_a_batch_or_a_credit_message_is_due(
+        window in window(),
+        steps in prop::collection::vec(any::<bool>(), 1..400),
+    ) {
+        let mut credits = Credits::new(&window);
+        for reposts in steps {
+            let (mut quiet, mut usual) = (credits, credits);
+            if usual.consumed(&window).is_err() {
+                break;
+            }
+            let due = usual.repost_due(&window) != 0 || usual.explicit_due(&window);
+            prop_assert_eq!(quiet.consumed_quietly(&window), !due);
+            prop_assert_eq!(quiet, if due { credits } else { usual });
+            credits = usual;
+            if reposts {
+                credits.reposted(credits.repost_due(&window));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_grant_of_either_kind_of_credits_is_not_none() {
+    let grant = |data, ctl| Grant { data, ctl }.is_none();
+    assert_eq!((grant(0, 0), grant(1, 0), grant(0, 1)), (true, false, false));
+}
