@@ -71,18 +71,17 @@ fn arrival(w: &mut World, key: usize, from: From, found: &Found) -> Option<(Arri
         return None;
     }
     let index = via.qpn as usize % QPS;
-    let through = domain.look_up(index).map(|(_, qp)| qp).filter(|qp| {
+    let through = domain.passage(index).filter(|qp| {
         qp.generation == via.generation
-            && qp.attr.dest_qp_num == head.src_qpn
-            && qp.dest_incarnation == from.incarnation
-            && is_receiving(qp.attr.qp_state)
+            && qp.sender == (head.src_qpn, from.incarnation)
+            && is_receiving(qp.state)
     });
-    let (access, pkey) = through.map_or((0, 0), |qp| (qp.offers(), qp.pkey));
-    let ports = through.map_or((0, 0), |qp| (qp.attr.port_num.wrapping_sub(1), qp.dest_port));
+    let (access, pkey) = through.map_or((0, 0), |qp| (qp.offers, qp.pkey));
+    let ports = through.map_or((0, 0), |qp| qp.ports);
     let sender = (from.incarnation, head.src_qpn);
     let (srq_key, cq, pd) = (key, xrc.cq, srq.pd);
     let to = Arrival { srq: srq_key, domain, index, via, cq, pd, sender, access, pkey, ports };
-    if through.is_some_and(|qp| qp.attr.qp_state == IBV_QPS_RTR) && to.domain.establish(index) {
+    if through.is_some_and(|qp| qp.state == IBV_QPS_RTR) && to.domain.establish(index) {
         events::raise(w, &to.domain, index, IBV_EVENT_COMM_EST);
     }
     Some((to, through.is_some()))

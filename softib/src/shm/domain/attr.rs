@@ -6,6 +6,12 @@ use rdma_sys::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr};
 
 /// Words that the attributes take.
 pub const WORDS: usize = 25;
+/// Those that are read alone, by their place among them.
+pub const STATE: usize = 0;
+pub const DEST_QP_NUM: usize = 5;
+pub const ACCESS: usize = 6;
+pub const RESPONDER_RESOURCES: usize = 8;
+pub const PORT_NUM: usize = 10;
 
 /// The words of `attr`, in the order in which [`parse`] takes them.
 pub fn emit(attr: &ibv_qp_attr) -> [u32; WORDS] {
@@ -88,5 +94,20 @@ mod tests {
             _ => i as u32 + 1,
         });
         assert_eq!(emit(&parse(|i| words[i])), words);
+    }
+
+    #[test]
+    fn the_words_that_are_read_alone_are_where_their_names_say() {
+        let attr = ibv_qp_attr {
+            qp_state: 1,
+            dest_qp_num: 2,
+            qp_access_flags: 3,
+            max_dest_rd_atomic: 4,
+            port_num: 5,
+            ..Default::default()
+        };
+        let words = emit(&attr);
+        let alone = [STATE, DEST_QP_NUM, ACCESS, RESPONDER_RESOURCES, PORT_NUM].map(|i| words[i]);
+        assert_eq!(alone, [1, 2, 3, 4, 5]);
     }
 }

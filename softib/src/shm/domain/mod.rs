@@ -121,10 +121,27 @@ pub struct SharedQp {
 impl SharedQp {
     /// What its peer may ask for; without responder resources neither READs nor atomics (IBTA 9.4.4).
     pub fn offers(&self) -> u32 {
-        let serves = self.attr.max_dest_rd_atomic > 0;
-        let answered = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-        self.attr.qp_access_flags & if serves { u32::MAX } else { !answered }
+        offers(self.attr.qp_access_flags, self.attr.max_dest_rd_atomic.into())
     }
+}
+
+fn offers(access: u32, responder_resources: u32) -> u32 {
+    let answered = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    access & if responder_resources > 0 { u32::MAX } else { !answered }
+}
+
+/// What a message that says that it came through a receive queue pair is compared with, and what that gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    pub generation: u32,
+    pub state: u32,
+    /// Who may send: queue pair and incarnation of its process.
+    pub sender: (u32, u64),
+    /// As [`SharedQp::offers`].
+    pub offers: u32,
+    pub pkey: u16,
+    /// The receive queue pair's port, and the one of its sender's process.
+    pub ports: (u8, u8),
 }
 
 impl std::fmt::Debug for SharedQp {
@@ -219,12 +236,36 @@ impl DomainFile {
 
     /// A consistent copy of a queue pair, with its sequence number; None: there is none, or it is being written.
     pub fn look_up(&self, index: usize) -> Option<(u32, SharedQp)> {
+        self.copied(index, |at| self.words(at))
+    }
+
+    /// The same of what each message asks for.
+    pub fn passage(&self, index: usize) -> Option<Passage> {
+        self.copied(index, |at| self.passage_words(at)).map(|(_, passage)| passage)
+    }
+
+    fn copied<T>(&self, index: usize, words: impl FnOnce(usize) -> Option<T>) -> Option<(u32, T)> {
         if !self.exists(index) {
             return None;
         }
-        let seq = self.map.u32(entry(index) + Q_SEQ);
-        let (seq, qp) = seqlock::copy(seq, || self.words(entry(index)))?;
-        qp.map(|qp| (seq, qp))
+        let at = entry(index);
+        let (seq, copy) = seqlock::copy(self.map.u32(at + Q_SEQ), || words(at))?;
+        copy.map(|copy| (seq, copy))
+    }
+
+    fn passage_words(&self, at: usize) -> Option<Passage> {
+        let word = |offset: usize| self.map.u32(at + offset).load(Ordering::Relaxed);
+        let attr = |i: usize| word(Q_ATTR + 4 * i);
+        let incarnation = self.map.u64(at + Q_DEST_INCARNATION).load(Ordering::Relaxed);
+        let passage = Passage {
+            generation: word(Q_GENERATION),
+            state: attr(attr::STATE),
+            sender: (attr(attr::DEST_QP_NUM), incarnation),
+            offers: offers(attr(attr::ACCESS), attr(attr::RESPONDER_RESOURCES)),
+            pkey: word(Q_PKEY) as u16,
+            ports: ((attr(attr::PORT_NUM) as u8).wrapping_sub(1), word(Q_DEST_PORT) as u8),
+        };
+        (word(Q_USED) != 0).then_some(passage)
     }
 
     /// What an entry says, if it is in use and does not change meanwhile.
@@ -267,7 +308,9 @@ impl DomainFile {
 
     /// Notes that the first message on a queue pair has come. True: it was the first.
     pub fn establish(&self, index: usize) -> bool {
-        self.map.u32(entry(index) + Q_ESTABLISHED).swap(1, Ordering::AcqRel) == 0
+        let established = self.map.u32(entry(index) + Q_ESTABLISHED);
+        // Every later message finds it so, and leaves the line to all processes of the node.
+        established.load(Ordering::Relaxed) == 0 && established.swap(1, Ordering::AcqRel) == 0
     }
 
     /// Counts an event of a queue pair. Its holders find it with [`Self::events`]; they have to be woken.
