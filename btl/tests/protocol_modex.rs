@@ -98,6 +98,7 @@ fn every_truncation_is_refused(bytes: &[u8]) {
     }
     let longer = [bytes, &[0]].concat();
     assert_eq!(refuse(&longer), ModexError::Trailing(1));
+    assert_eq!(refuse(&[bytes, &[0; 300]].concat()), ModexError::Trailing(300));
     assert_eq!(refuse(&relength(longer)), ModexError::Trailing(1));
 }
 
@@ -126,7 +127,9 @@ fn values_out_of_range_are_refused_on_both_sides() {
     let name = ModexError::Text("connection component's name");
     assert_eq!(change(&|m| m.ports[0].mtu = 0), value("mtu", 0));
     assert_eq!(change(&|m| m.ports[0].adverts[0].priority = 101), value("priority", 101));
-    assert_eq!(change(&|m| m.ports[0].adverts[0].name = "IBCM".into()), name);
+    for bad in ["IBCM", "", "a name", &"a".repeat(300)] {
+        assert_eq!(change(&|m| m.ports[0].adverts[0].name = bad.into()), name, "{bad}");
+    }
     assert_eq!(change(&|m| m.ports[0].adverts[1].name = "ibcm".into()), ModexError::Duplicate("ibcm".into()));
     let error = change(&|m| m.ports[0].adverts[0].blob = vec![0; 256]);
     assert_eq!(error, ModexError::TooLong { what: "connection component's data", len: 256, limit: 255 });
