@@ -238,10 +238,11 @@ fn port() -> impl Strategy<Value = Port> {
     ];
     let adverts = (0..4_usize).prop_flat_map(|count| (0..count).map(advert).collect::<Vec<_>>());
     let rows = prop_oneof![Just(Rows::default()), rows()];
-    (any::<[u8; 16]>(), any::<u16>(), 1..=5_u8, rows, layout, adverts).prop_map(
-        |(gid, lid, mtu, rows, layout, adverts)| {
+    let without_rows = prop_oneof![Just(LinkLayer::InfiniBand), Just(LinkLayer::Iwarp)];
+    (any::<[u8; 16]>(), any::<u16>(), 1..=5_u8, without_rows, rows, layout, adverts).prop_map(
+        |(gid, lid, mtu, without_rows, rows, layout, adverts)| {
             let own = rows.rows.first().map(|row| row.gid);
-            let link_layer = own.map_or(LinkLayer::InfiniBand, |_| LinkLayer::Ethernet);
+            let link_layer = own.map_or(without_rows, |_| LinkLayer::Ethernet);
             Port { gid: own.unwrap_or(gid), lid, mtu, link_layer, layout, adverts, rows }
         },
     )

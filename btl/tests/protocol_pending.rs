@@ -317,3 +317,33 @@ proptest! {
         prop_assert!(newcomer >= 1 || capacity >> stalled == 0);
     }
 }
+
+#[test]
+fn what_is_sent_again_goes_first_and_what_is_not_to_be_sent_any_more_counts_no_more() {
+    let (mut pending, id) = (Pending::new(), lane(0, 0));
+    pending.push(id, 2);
+    pending.push_front(id, 1);
+    pending.push(id, 3);
+    assert_eq!(pending.len(), 3);
+    assert_eq!((pending.pull(id), pending.len()), (Some(1), 2));
+    pending.wake(id);
+    assert_eq!((pending.pull(id), pending.pull(id), pending.pull(id)), (Some(2), Some(3), None));
+    assert!(pending.is_empty() && pending.take().is_none(), "the lane is not ready any more");
+    assert_eq!(pending.pull(lane(7, 3)), None);
+}
+
+/// A pool of 4, of which one peer may hold 2: more is taken beyond it, and what comes back fills what was beyond first.
+#[test]
+fn what_is_taken_beyond_the_pool_comes_back_before_anything_is_free() {
+    let mut shares = Shares::new(4, 2);
+    assert!(shares.is_plenty());
+    (0..6).for_each(|_| shares.take_beyond(1));
+    assert_eq!((shares.held(1), shares.free(), shares.is_plenty()), (6, 0, false));
+    assert_eq!(shares.take(2), Err(Refused::Empty));
+    shares.release_many(1, 3);
+    assert_eq!((shares.held(1), shares.free()), (3, 1), "two of the three were beyond");
+    shares.release_many(1, 1);
+    assert_eq!((shares.free(), shares.is_plenty()), (2, false), "as many as one peer may hold");
+    shares.release(1);
+    assert_eq!((shares.held(1), shares.free(), shares.is_plenty()), (1, 3, true));
+}
