@@ -227,3 +227,18 @@ fn with_no_place_for_any_each_registration_goes_with_its_user() {
     assert!(world.known[0].gone);
     world.end();
 }
+
+#[test]
+fn as_many_bytes_stay_registered_as_the_limit_says_and_no_more() {
+    let mut world = World::new(Limits { count: usize::MAX, bytes: 8 });
+    for start in [0, 10] {
+        assert!(!world.ask(start..start + 4, READ));
+        world.release(start / 10);
+    }
+    assert_eq!(world.cache.counters().evicted, 0, "eight bytes are within the limit");
+    assert!(!world.ask(20..21, READ));
+    world.release(2);
+    assert_eq!(world.cache.counters().evicted, 1, "nine are not");
+    assert!(!world.ask(0..4, READ), "the first has gone");
+    world.end();
+}

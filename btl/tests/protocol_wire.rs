@@ -85,6 +85,7 @@ fn on_x_queues_an_end_of_stream_has_label_and_number_like_a_message() {
         assert_eq!(header.emit(), bytes);
         let parsed = XrcHeader::parse(bytes).expect("a valid header");
         assert_eq!((parsed.kind(), parsed.label(), parsed.number()), (kind, 0x0056_789a, 0x1234));
+        assert_eq!((parsed.tag(), parsed.queue()), (9, 2));
     }
     for kind in [1, 2, 5, 6, 7, 8, 0x10, 0x13] {
         assert_eq!(XrcHeader::parse([0, kind, 0, 0, 0, 0, 0, 0]), None, "kind {kind:#x}");
@@ -123,7 +124,11 @@ fn a_cts_of_another_version_or_length_is_refused() {
 }
 
 fn grant() -> impl Strategy<Value = Grant> {
-    (any::<u16>(), any::<u8>()).prop_map(|(data, ctl)| Grant { data, ctl })
+    (any::<u16>(), any::<u8>(), any::<bool>()).prop_map(
+        |(data, ctl, some)| {
+            if some { Grant { data, ctl } } else { Grant::NONE }
+        },
+    )
 }
 
 proptest! {
@@ -132,6 +137,7 @@ proptest! {
         let header = DataHeader::new(tag, queue, grant);
         let parsed = DataHeader::parse(header.emit()).expect("a data header");
         prop_assert_eq!((parsed.tag(), parsed.queue(), parsed.grant()), (tag, queue, grant));
+        prop_assert_eq!(parsed.has_grant(), !grant.is_none());
         let message = [&header.emit()[..], &payload].concat();
         let (full, rest) = Header::parse(&message).expect("a data header");
         prop_assert_eq!(full, Header::data(tag, queue, grant));
