@@ -5,7 +5,7 @@
 
 use mca_btl_oxib::protocol::credits::Grant;
 use mca_btl_oxib::protocol::wire::{
-    Arrived, Cts, DataHeader, End, Header, Kind, VERSION, WireError, XrcHeader,
+    Arrived, Cts, DataHeader, End, Header, Kind, VERSION, WireError, XrcHeader, counted,
 };
 use proptest::prelude::*;
 
@@ -105,6 +105,23 @@ fn a_message_that_takes_the_last_credit_has_a_flag_of_its_own() {
         let mut wrong = bytes;
         wrong[at] = bits;
         assert_eq!(DataHeader::parse_last(wrong), None, "byte {at} is {bits:#x}");
+    }
+}
+
+#[test]
+fn data_and_both_messages_of_an_end_are_counted_and_no_others() {
+    let data = DataHeader::new(0x41, 3, Grant { data: 2, ctl: 1 });
+    assert_eq!(counted(data.emit()), Some((Kind::Data, 0x41)));
+    assert_eq!(counted(data.flag_last(true).emit()), Some((Kind::Data, 0x41)));
+    for (kind, expected) in [
+        (Kind::End, Some((Kind::End, 0))),
+        (Kind::EndAck, Some((Kind::EndAck, 0))),
+        (Kind::Credit, None),
+        (Kind::Cts, None),
+        (Kind::Resume, None),
+        (Kind::Open, None),
+    ] {
+        assert_eq!(counted(DataHeader::new(0, 3, Grant::NONE).of_kind(kind).emit()), expected, "{kind:?}");
     }
 }
 
