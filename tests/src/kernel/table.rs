@@ -108,6 +108,8 @@ const ALL: &[&str] = &[
     "large",
     "forks",
     "lastwords",
+    "leaves",
+    "entrusted",
     "threads",
     "paused",
 ];
