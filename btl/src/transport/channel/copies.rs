@@ -105,15 +105,18 @@ impl Copies {
     }
 
     /// Twice as large. A position stays where it is modulo the old size, so each copy is in the new ring where its
-    /// position says.
+    /// position says: what is in one piece stays in one piece.
     fn grow(&mut self, oldest: Option<u32>) {
         let room = self.bytes.len();
         let mut bytes = vec![0; (2 * room).max(Self::FIRST as usize)].into_boxed_slice();
-        let first = oldest.unwrap_or(self.end);
         let mask = bytes.len() - 1;
-        for behind in 0..self.end.wrapping_sub(first) {
-            let position = first.wrapping_add(behind);
-            bytes[position as usize & mask] = self.bytes[self.at(position)];
+        let mut position = oldest.unwrap_or(self.end);
+        while position != self.end {
+            let left = self.end.wrapping_sub(position) as usize;
+            let piece = left.min(room - self.at(position));
+            let (from, to) = (self.at(position), position as usize & mask);
+            bytes[to..to + piece].copy_from_slice(&self.bytes[from..from + piece]);
+            position = position.wrapping_add(piece as u32);
         }
         self.bytes = bytes;
     }
@@ -136,5 +139,43 @@ fn copy_ends<const WORD: usize>(to: &mut [u8], piece: &[u8]) {
     }
     if let (Some(to), Some(last)) = (to.last_chunk_mut::<WORD>(), piece.last_chunk()) {
         *to = *last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        /// Messages come and go in order, and the ring grows under them: each is what was written until it has gone.
+        #[test]
+        fn a_copy_is_what_was_kept_until_it_is_the_oldest_and_goes(
+            start in prop_oneof![Just(0), any::<u32>()],
+            steps in prop::collection::vec(prop_oneof![3 => (1..700_usize).prop_map(Some), 2 => Just(None)], 1..120),
+        ) {
+            let (mut copies, mut kept) = (Copies { end: start, ..Copies::default() }, VecDeque::new());
+            for (step, len) in steps.into_iter().enumerate() {
+                let Some(len) = len else {
+                    kept.pop_front();
+                    if kept.is_empty() {
+                        copies.restart();
+                    }
+                    continue;
+                };
+                if !copies.fits(len) {
+                    copies.make_room(kept.front().map(|(span, _): &(Span, Vec<u8>)| span.start), len);
+                }
+                let message: Vec<u8> = (0..len).map(|at| (7 * step + at) as u8).collect();
+                let (head, body) = message.split_at(len.min(8));
+                let (span, _) = copies.compose(len, [head, body]);
+                copies.keep(span);
+                kept.push_back((span, message));
+                for (span, message) in &kept {
+                    prop_assert_eq!(copies.get(*span), &message[..]);
+                }
+            }
+        }
     }
 }
