@@ -124,7 +124,7 @@ const LIMITED: &[Limited] = &[
     Limited("ulimit -n 5", &["no file descriptor left", "(ulimit -n, RLIMIT_NOFILE) is 5"]),
 ];
 
-/// Ranks that do not fit: what rank 1 does differently, and what the message has to say.
+/// Ranks that do not fit: what rank 1 does differently, and what the message has to say, whichever of them it comes from.
 struct AtOdds(&'static str, &'static [&'static str]);
 
 const AT_ODDS: &[AtOdds] = &[
@@ -141,7 +141,7 @@ const AT_ODDS: &[AtOdds] = &[
     AtOdds("OMPI_MCA_btl_oxib_mtu=1000", &["rank 1", "takes no part", "btl_oxib_mtu", "1000 is no MTU"]),
     AtOdds(
         "OMPI_MCA_btl_oxib_receive_queues=P,4096,32",
-        &["rank 1", "other receive queues: P,4096,32", "the same btl_oxib_receive_queues"],
+        &["rank 1", "other receive queues: ", "P,4096,32", "the same btl_oxib_receive_queues"],
     ),
     AtOdds("SOFTIB_LINK_LAYER=ethernet", &["rank 1", "no port on a subnet of ours", "Ethernet"]),
 ];
