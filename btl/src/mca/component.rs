@@ -141,11 +141,11 @@ fn init_component(threads: bool) -> Vec<*mut mca_btl_base_module_t> {
     Vec::new()
 }
 
-/// Says why we take no part; what is left for others to say, because this process is not the one of
-/// its node that speaks.
+/// Says why we take no part; what is left for others to say, where this process cannot know whether one of
+/// its node has.
 fn said(refusal: &Refusal) -> Option<String> {
     match refusal {
-        Refusal::Tell(report) => (!report.show()).then(|| report.line()),
+        Refusal::Tell(report) => (!report.show(Abi::detect().ok())).then(|| report.line()),
         Refusal::Quiet(reason) => {
             log::debug!("no modules: {reason}");
             None

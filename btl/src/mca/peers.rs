@@ -7,17 +7,14 @@
 
 use super::modex_io::{self, Published};
 use super::module::{Module, from_raw, to_raw};
-use super::show::Report;
+use super::show::{Report, once_on_node};
 use crate::protocol::modex::{Advert, DeviceKind, Modex, Port};
 use crate::protocol::pairing::pairs;
 use crate::transport::{AddError, EpId};
 use cpc::GidPair;
 use opal_sys::*;
 use std::ffi::c_int;
-use std::fs::File;
-use std::io::Write;
 use std::net::Ipv6Addr;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use verbs::Gid;
@@ -105,37 +102,11 @@ impl Unreachable {
         );
         let report = report.with("Process", abi.my_name().to_string()).with("Why", self.to_string());
         if neighbours && !matches!(self, Unreachable::Shortage(_)) {
-            once_on_node(abi, || report.show());
+            once_on_node(abi, "apart", || report.write());
         } else {
-            report.show();
+            report.write();
         }
     }
-}
-
-/// Calls `tell` in one process of our job on this node, and returns in the others when that has been said: each of them may
-/// go on to abort the job, and with it the one that tells.
-fn once_on_node(abi: &Abi, tell: impl FnOnce() -> bool) {
-    let Some(dir) = abi.session_dir().filter(|dir| dir.is_dir()) else {
-        tell();
-        return;
-    };
-    let told = File::options().create(true).truncate(false).write(true).open(dir.join("oxib-apart"));
-    // The lock goes with the file.
-    let told = told.and_then(|file| lock(&file).map(|()| file));
-    if told.as_ref().ok().and_then(|file| file.metadata().ok()).is_some_and(|data| data.len() != 0) {
-        return log::debug!("another process of this node has said why two do not reach each other");
-    }
-    tell();
-    if let Err(error) = told.and_then(|mut file| file.write_all(b"told")) {
-        log::debug!("others of this node may say the same: {error}");
-    }
-}
-
-/// Waits for the lock of a file, which goes when that is closed.
-fn lock(file: &File) -> std::io::Result<()> {
-    // SAFETY: the descriptor is that of an open file; flock(2) touches no memory of ours.
-    let status = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
-    if status == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// `btl_add_procs`: fills in an endpoint for each process that we reach. The bitmap is NULL when

@@ -3,10 +3,14 @@
 //! They look like Open MPI's own help but go straight to standard error. Open MPI's way
 //! (`opal_show_help`) counts repeats of other ranks instead of showing them, but 4.1.4's loses one
 //! message in five (two ranks that report at once; mpirun then logs "ORTE_ERROR_LOG ...
-//! show_help.c"). What holds for every process of a node is said by the node's first one only.
+//! show_help.c"). What several processes of a node have to say is said once.
 
+use opal_sys::Abi;
 use std::fmt::Write;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write as _;
+use std::os::fd::AsRawFd;
 
 /// A message in the shape of Open MPI's own help.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,19 +76,60 @@ impl Report {
         facts.collect::<Vec<_>>().join("; ")
     }
 
-    /// Shows it, unless another process of this node does; whether it has.
-    pub fn show(&self) -> bool {
-        if self.common && !is_first_of_node(std::env::var(LOCAL_RANK).ok().as_deref()) {
-            log::debug!("the first process of this node reports: {}", self.what.replace('\n', " "));
-            return false;
+    /// Shows it, if no other process of this node has; false: another one will.
+    ///
+    /// Where the job has a folder on the node, whoever is there first shows what is common: a process that alone meets with it may be the
+    /// one that ends the job.
+    pub fn show(&self, abi: Option<&Abi>) -> bool {
+        let first = is_first_of_node(std::env::var(LOCAL_RANK).ok().as_deref());
+        match abi {
+            Some(abi) if self.common && abi.session_dir().is_some_and(|dir| dir.is_dir()) => {
+                let named = || self.clone().with("Process", abi.my_name().to_string());
+                once_on_node(abi, &self.text(), || if first { self.write() } else { named().write() });
+            }
+            _ if self.common && !first => {
+                log::debug!("the first process of this node reports: {}", self.what.replace('\n', " "));
+                return false;
+            }
+            _ => self.write(),
         }
+        true
+    }
+
+    /// Writes it to standard error.
+    pub fn write(&self) {
         let rule = "-".repeat(74);
         let text = format!("{rule}\n{}\n{rule}\n", self.text().trim_end());
         // One write, so that the lines of two ranks do not mix; without standard error there is
         // nowhere to write.
         let _ = std::io::stderr().write_all(text.as_bytes());
-        true
     }
+}
+
+/// Calls `tell` in one process of our job on this node, and returns in the others that have the same to say when it has been said: each of
+/// them may go on to abort the job, and with it the one that tells.
+pub fn once_on_node(abi: &Abi, what: &str, tell: impl FnOnce()) {
+    let Some(dir) = abi.session_dir().filter(|dir| dir.is_dir()) else { return tell() };
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    let name = format!("oxib-told-{:016x}", hasher.finish());
+    let told = File::options().create(true).truncate(false).write(true).open(dir.join(name));
+    // The lock goes with the file.
+    let told = told.and_then(|file| lock(&file).map(|()| file));
+    if told.as_ref().ok().and_then(|file| file.metadata().ok()).is_some_and(|data| data.len() != 0) {
+        return log::debug!("another process of this node has said this");
+    }
+    tell();
+    if let Err(error) = told.and_then(|mut file| file.write_all(b"told")) {
+        log::debug!("others of this node may say the same: {error}");
+    }
+}
+
+/// Waits for the lock of a file, which goes when that is closed.
+fn lock(file: &File) -> std::io::Result<()> {
+    // SAFETY: the descriptor is that of an open file; flock(2) touches no memory of ours.
+    let status = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+    if status == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// Where a user reads about the parameters: `ompi_info` finds the plugin where the job has found
