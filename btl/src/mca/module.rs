@@ -1,6 +1,6 @@
 //! One BTL module: a port's transport behind the function table that Open MPI calls.
 //!
-//! Every entry locks the transport only while Open MPI uses threads, and never while it calls back:
+//! Every entry locks the transport only while Open MPI uses threads or one of ours serves it (`background`), and never while it calls back:
 //! a callback may enter any function here again. What the transport has for the upper layer is
 //! taken out one by one.
 
