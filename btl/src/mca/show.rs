@@ -78,8 +78,8 @@ impl Report {
 
     /// Shows it, if no other process of this node has; false: another one will.
     ///
-    /// Where the job has a folder on the node, whoever is there first shows what is common: a process that alone meets with it may be the
-    /// one that ends the job.
+    /// Where the job has a folder on the node, the first process that meets with something common shows it: one that alone meets with it
+    /// may be the one that ends the job.
     pub fn show(&self, abi: Option<&Abi>) -> bool {
         let first = is_first_of_node(std::env::var(LOCAL_RANK).ok().as_deref());
         match abi {

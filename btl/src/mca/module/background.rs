@@ -109,7 +109,12 @@ fn run() {
 
 fn serve_all() -> Look {
     Module::all().fold(Look::default(), |all, module| {
-        let look = guard_thread("oxib-progress", || module.serve_shared()).unwrap_or_default();
+        let look = guard_thread("oxib-progress", || module.serve_shared());
+        if look.is_none() && module.abi.uses_threads() {
+            // Any thread may call Open MPI then. If it has only one, that finds what is broken itself.
+            Module::tell_broken();
+        }
+        let look = look.unwrap_or_default();
         Look { waits: all.waits || look.waits, moves: all.moves || look.moves }
     })
 }
