@@ -31,6 +31,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path as FilePath;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -108,7 +109,9 @@ impl Drop for Intruder {
 }
 
 fn start(folder: &Folder, cma: &str) -> Child {
-    Child::start_with("sloppy", &[("SOFTIB_DIR", folder.path()), ("SOFTIB_CMA", cma), ("RUST_LOG", "off")])
+    let mut command = Child::command(program(), "sloppy");
+    command.env("SOFTIB_DIR", folder.path()).env("SOFTIB_CMA", cma).env("RUST_LOG", "off");
+    Child::spawn(command.stderr(Stdio::piped()))
 }
 
 /// Introduces two players and lets them play.
@@ -137,7 +140,7 @@ fn corrupt(name: &str, cma: &str, strike: fn(&Intruder, &mut Random)) {
             }
             for player in &mut players {
                 let said = player.hear_or_end();
-                assert!(said.is_some(), "{name}, round {round}: {}", player.process.wait().unwrap());
+                assert!(said.is_some(), "{name}, round {round}: {}", player.last_words());
             }
         }
         players.into_iter().for_each(Child::finish);
@@ -214,7 +217,7 @@ fn a_segment_that_is_cut_short_is_as_good_as_dead() {
         }
         for player in &mut players {
             let said = player.hear_or_end();
-            assert!(said.is_some(), "length {len}: {}", player.process.wait().unwrap());
+            assert!(said.is_some(), "length {len}: {}", player.last_words());
         }
         players.into_iter().for_each(Child::finish);
     }

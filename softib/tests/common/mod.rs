@@ -507,11 +507,22 @@ impl Child {
     /// The same for a child whose standard error is a pipe: what it has written there.
     pub fn finish_and_read(mut self) -> String {
         drop(self.stdin);
-        let mut text = String::new();
-        self.process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        let text = errors_of(&mut self.process);
         assert!(self.process.wait().unwrap().success(), "{text}");
         text
     }
+
+    /// How such a child ended, and what it has written to its standard error.
+    pub fn last_words(&mut self) -> String {
+        let text = errors_of(&mut self.process);
+        format!("{}\n{text}", self.process.wait().unwrap())
+    }
+}
+
+fn errors_of(process: &mut Process) -> String {
+    let mut text = String::new();
+    process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    text
 }
 
 fn join(words: &[u64]) -> String {
