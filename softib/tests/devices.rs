@@ -119,6 +119,7 @@ fn child_main() {
         Some("echo") => echo(),
         Some("one port") => one_port(),
         Some("down") => down(),
+        Some("second down") => second_down(),
         _ => {}
     }
 }
@@ -416,5 +417,36 @@ fn down() {
 fn a_port_event_names_its_port() {
     let mut child = Child::start_with("down", &[("SOFTIB_DEVICES", "2"), ("SOFTIB_PORTS", "2")]);
     assert_eq!(child.hear(), [1, 2, 1, 2]);
+    child.finish();
+}
+
+/// The second port of each device goes down: it says so, and what is bound to the first goes on.
+fn second_down() {
+    let all = open_all();
+    let lids: Vec<u16> = (1..=2).map(|num| port_of(&all[0], num).unwrap().lid).collect();
+    let pair = || [all[0].qp(IBV_QPT_RC, all[0].cq(8)), all[0].qp(IBV_QPT_RC, all[0].cq(8))];
+    let (first, second, buf) = (pair(), pair(), all[0].buf(64));
+    connect(first.each_ref(), [1, 1], [lids[0], lids[0]]);
+    connect(second.each_ref(), [2, 2], [lids[1], lids[1]]);
+    softib::faults::set_ports(Some(2), false).unwrap();
+    for dev in &all {
+        let mut event = unsafe { std::mem::zeroed() };
+        assert_eq!(unsafe { (table().get_async_event)(dev.ctx, &mut event) }, 0);
+        assert_eq!((event.event_type, unsafe { event.element.port_num }), (IBV_EVENT_PORT_ERR, 2));
+        let states = [1, 2].map(|num| port_of(dev, num).unwrap().state);
+        assert_eq!(states, [IBV_PORT_ACTIVE, IBV_PORT_DOWN]);
+    }
+    let sends = |[a, b]: &[Qp; 2]| {
+        assert_eq!((b.recv(1, &[buf.sge(0, 8)]), a.send(2, &[buf.sge(8, 8)])), (0, 0));
+        u64::from(a.wait().status)
+    };
+    say(&[sends(&first), sends(&second)]);
+    listen();
+}
+
+#[test]
+fn one_port_of_a_device_can_go_down_alone() {
+    let mut child = Child::start_with("second down", &[("SOFTIB_DEVICES", "2"), ("SOFTIB_PORTS", "2")]);
+    assert_eq!(child.hear(), [u64::from(IBV_WC_SUCCESS), u64::from(IBV_WC_RETRY_EXC_ERR)]);
     child.finish();
 }

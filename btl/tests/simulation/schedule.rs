@@ -72,7 +72,7 @@ fn break_requests(rng: &mut Rng, plan: &mut Plan) {
     if rng.below(4) == 0 {
         let (after, lasts) =
             (Duration::from_micros(rng.next() % 20_000), Duration::from_micros(rng.next() % 900_000));
-        plan.port_down = Some(Outage { after, lasts });
+        plan.port_down = Some(Outage { after, lasts, port: None });
     }
 }
 

@@ -57,7 +57,7 @@ fn port_attr(context: *mut ibv_context, num: u8) -> Result<ibv_port_attr, Errno>
 }
 
 fn attr_of(w: &World, at: u8) -> ibv_port_attr {
-    let (port, up) = (w.ports.card(at), w.ports.up);
+    let (port, up) = (w.ports.card(at), w.ports.is_up(at));
     let (ethernet, iwarp) = (port.link_layer != LinkLayer::InfiniBand, port.link_layer == LinkLayer::Iwarp);
     let (bad_pkey_cntr, qkey_viol_cntr) = card::refused(&w.segment.map, at);
     let roce = ethernet && !iwarp;

@@ -3,6 +3,7 @@
 
 use super::state::State;
 use crate::datapath::responder::events;
+use crate::fabric::Ports;
 use crate::objects::events::Subject;
 use crate::objects::faults::event::{About, EventFault};
 use crate::objects::qp::Qp;
@@ -17,26 +18,32 @@ impl State {
         }
     }
 
-    /// Takes all ports down, or brings them up.
-    pub fn set_port(&mut self, up: bool) {
-        if std::mem::replace(&mut self.w.ports.up, up) == up {
+    /// Takes ports down, or brings them up: those of this number, else all.
+    pub fn set_ports(&mut self, number: Option<u8>, up: bool) {
+        let ports = &mut self.w.ports;
+        let meant = |ports: &Ports, at| number.is_none_or(|number| ports.number(at) == number);
+        let places = 0..ports.all().len() as u8;
+        let changed: Vec<u8> = places.filter(|&at| meant(ports, at) && ports.set_up(at, up)).collect();
+        if changed.is_empty() {
             return;
         }
-        log::info!("all ports are {}", if up { "up" } else { "down" });
+        let which = number.map_or("all ports are".to_owned(), |number| format!("port {number} is"));
+        log::info!("{which} {}", if up { "up" } else { "down" });
         self.fit_queue_pairs();
         let kind = if up { IBV_EVENT_PORT_ACTIVE } else { IBV_EVENT_PORT_ERR };
         let contexts: Vec<usize> = self.w.contexts.iter().map(|(key, _)| key).collect();
         for context in contexts {
-            for num in 1..=self.w.ports.per_device() {
-                self.w.async_event(context, kind, Subject::Port(num));
-            }
+            let (device, ports) = (self.w.device(context), &self.w.ports);
+            let own = changed.iter().filter(|&&at| ports.device(at) == device);
+            let numbers: Vec<u8> = own.map(|&at| ports.number(at)).collect();
+            numbers.into_iter().for_each(|num| self.w.async_event(context, kind, Subject::Port(num)));
         }
     }
 
     /// Carries out what the plan has for this time.
     pub fn follow_plan(&mut self) {
-        while let Some(up) = self.w.faults.as_mut().and_then(|faults| faults.port_change()) {
-            self.set_port(up);
+        while let Some((number, up)) = self.w.faults.as_mut().and_then(|faults| faults.port_change()) {
+            self.set_ports(number, up);
         }
         while let Some(event) = self.w.faults.as_mut().and_then(|faults| faults.event_due()) {
             self.raise(event);

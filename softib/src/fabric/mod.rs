@@ -92,8 +92,8 @@ pub(crate) struct Ports {
     per_device: usize,
     /// The P_Key table, the same at all of them.
     pub pkeys: Vec<u16>,
-    /// Down: none of them sends or receives.
-    pub up: bool,
+    /// Those that are down, and neither send nor receive: bits by place.
+    down: u8,
     /// They are iWARP ports, all of them.
     pub iwarp: bool,
     /// The claim to the node's number; the default node needs none.
@@ -112,7 +112,7 @@ impl Ports {
         let cards = (0..count).map(|at| card_of(&settings, number, at)).collect();
         let iwarp = settings.link_layer(0) == LinkLayer::Iwarp;
         let (per_device, pkeys) = (settings.ports, settings.pkeys);
-        Ok(Ports { cards, per_device, pkeys, up: true, iwarp, membership })
+        Ok(Ports { cards, per_device, pkeys, down: 0, iwarp, membership })
     }
 
     /// All of them, in order.
@@ -123,6 +123,24 @@ impl Ports {
     /// The one at `place`, which [`Ports::place`] has said.
     pub fn card(&self, place: u8) -> &Card {
         self.cards.get(usize::from(place)).unwrap_or(&self.cards[0])
+    }
+
+    /// Every port is up.
+    #[inline]
+    pub fn are_up(&self) -> bool {
+        self.down == 0
+    }
+
+    /// The one at `place` is up.
+    pub fn is_up(&self, place: u8) -> bool {
+        self.down >> (place & 7) & 1 == 0
+    }
+
+    /// Takes the one at `place` down, or brings it up. Whether that is a change.
+    pub fn set_up(&mut self, place: u8, up: bool) -> bool {
+        let (bit, was) = (1 << (place & 7), self.down);
+        self.down = if up { was & !bit } else { was | bit };
+        self.down != was
     }
 
     /// Those of a device.

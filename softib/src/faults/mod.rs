@@ -65,8 +65,13 @@ pub fn steps() -> Vec<(&'static str, u64)> {
 /// Takes all ports of this process down, or brings them up again: PORT_ERR, PORT_ACTIVE, for each. While they are down connected queue pairs' sends, to them and from them,
 /// time out and datagrams are lost. ENODEV while the device is not open.
 pub fn set_port(up: bool) -> Result<(), Errno> {
+    set_ports(None, up)
+}
+
+/// The same of the port of this number, on each device; none: all of them.
+pub fn set_ports(number: Option<u8>, up: bool) -> Result<(), Errno> {
     let engine = crate::engine::current().ok_or(Errno::NODEV)?;
-    engine.enter().set_port(up);
+    engine.enter().set_ports(number, up);
     engine.shared.wake();
     Ok(())
 }

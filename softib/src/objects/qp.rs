@@ -220,7 +220,7 @@ impl Qp {
         };
         let public = Public {
             // Peers reach no queue pair through a port that is down.
-            state: if w.ports.up { self.state } else { IBV_QPS_RESET },
+            state: if w.ports.is_up(self.port) { self.state } else { IBV_QPS_RESET },
             kind: self.kind,
             generation: self.generation,
             dest_qpn: self.attr.dest_qp_num,

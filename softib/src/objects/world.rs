@@ -79,7 +79,7 @@ impl World {
     /// Nothing keeps sends from going straight out.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.faults.is_none() && self.ports.up
+        self.faults.is_none() && self.ports.are_up()
     }
 
     /// Whether the ports are iWARP ones.

@@ -22,7 +22,7 @@ fn judge(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> Optio
     if let Some(time) = queued.fate.not_before.filter(|&time| now < time) {
         return Some(Step::Held(time));
     }
-    if !w.ports.up {
+    if !w.ports.is_up(qp.port) {
         let hears = !matches!(qp.kind, IBV_QPT_UD | IBV_QPT_UC);
         w.stats.ud_dropped += u64::from(qp.kind == IBV_QPT_UD);
         return Some(if hears { Step::Silent } else { Step::Done(IBV_WC_SUCCESS) });

@@ -4,7 +4,7 @@
 //! faults = item { "," item }
 //! item   = "seed=" number | "drop=" percent | "duplicate=" percent | "reorder=" percent
 //!        | "delay=" time | "rnr=" when ":" time | "error=" when | "cut=" when
-//!        | "port-down=" time ":" time | "fail=" call ":" number ":" errno
+//!        | "port-down=" time ":" time [ ":" number ] | "fail=" call ":" number ":" errno
 //!        | "kill=" step ":" number | "event=" name ":" time [ ":" number ] | "report"
 //! when   = "at:" number | "every:" number
 //! ```
@@ -44,6 +44,8 @@ pub struct Outage {
     pub after: Duration,
     /// How long.
     pub lasts: Duration,
+    /// The number of the port, on each device; none: all ports.
+    pub port: Option<u8>,
 }
 
 /// A call that fails.
@@ -111,6 +113,7 @@ const COUNT: &str = "a number from 1 on";
 const PERCENT: &str = "a percentage up to 100 like 20% or 0.5%";
 const TIME: &str = "a time like 10us, 2ms or 1s";
 const WHEN: &str = "at: or every:";
+const PORT: &str = "the number of a port";
 const COLON: &str = "a colon";
 const COMMA: &str = "a comma or the end";
 const CALL: &str = "the name of a call like create_qp or rdma_connect";
@@ -179,10 +182,7 @@ impl Plan {
             "fail" => self.fail.push(cursor.call_fault()?),
             "kill" => self.kill.push(cursor.kill_fault()?),
             "event" => self.event.push(cursor.event_fault()?),
-            _ => {
-                let (after, lasts) = (cursor.time()?, cursor.after_colon(Cursor::time)?);
-                self.port_down = Some(Outage { after, lasts });
-            }
+            _ => self.port_down = Some(cursor.outage()?),
         }
         Ok(())
     }
@@ -280,6 +280,14 @@ impl<'a> Cursor<'a> {
         read(self)
     }
 
+    fn outage(&mut self) -> Result<Outage, PlanError> {
+        let (after, lasts) = (self.time()?, self.after_colon(Cursor::time)?);
+        let start = self.at + 1;
+        let port = if self.take(":") { Some(self.count()?) } else { None };
+        let port = port.map(u8::try_from).transpose().map_err(|_| self.error_at(start, PORT))?;
+        Ok(Outage { after, lasts, port })
+    }
+
     fn call_fault(&mut self) -> Result<CallFault, PlanError> {
         let start = self.at;
         let name = self.word(|c| c.is_ascii_lowercase() || c == '_');
@@ -341,8 +349,10 @@ mod tests {
         assert_eq!((plan.seed, plan.drop, plan.duplicate, plan.reorder), (7, 200_000, 5_000, 1_000_000));
         assert_eq!(plan.rnr, Some((When::Every(3), Duration::from_millis(2))));
         assert_eq!((plan.error, plan.cut), (Some(When::At(100)), Some(When::Every(9))));
-        let outage = Outage { after: Duration::from_secs(1), lasts: Duration::from_millis(500) };
+        let outage = Outage { after: Duration::from_secs(1), lasts: Duration::from_millis(500), port: None };
         assert_eq!(plan.port_down, Some(outage));
+        let second: Plan = "port-down=1s:500ms:2".parse().unwrap();
+        assert_eq!(second.port_down, Some(Outage { port: Some(2), ..outage }));
         assert_eq!(plan.fail[1], CallFault { call: Call::RegMr, number: 1, errno: libc::EPERM });
         let steps = [(Step::ToRtr, 2), (Step::Call(Call::PollCq), 9)];
         assert_eq!(plan.kill, steps.map(|(step, number)| KillFault { step, number }));
@@ -374,6 +384,8 @@ mod tests {
         assert_eq!(at("event=lid:1s"), Err((7, EVENT)));
         assert_eq!(at("event=lid-change"), Err((17, COLON)));
         assert_eq!(at("event=lid-change:1s:0"), Err((21, COUNT)));
+        assert_eq!(at("port-down=1s:1s:0"), Err((17, COUNT)));
+        assert_eq!(at("port-down=1s:1s:256"), Err((17, PORT)));
         assert_eq!(at("report=1"), Err((7, COMMA)));
         assert_eq!(at(""), Ok(Plan::default()));
     }

@@ -98,17 +98,17 @@ impl Faults {
         strikes.then_some(lasts)
     }
 
-    /// The next change of the port that is due.
-    pub fn port_change(&mut self) -> Option<bool> {
+    /// The next change of ports that is due: of those of which number (none: of all), and whether they come up.
+    pub fn port_change(&mut self) -> Option<(Option<u8>, bool)> {
         let outage = self.plan.port_down?;
         let (now, down) = (timing::now() - self.started, self.counts.outages > 0);
         if !down && now >= outage.after {
             self.counts.outages += 1;
-            return Some(false);
+            return Some((outage.port, false));
         }
         if down && now >= outage.after + outage.lasts {
             self.plan.port_down = None;
-            return Some(true);
+            return Some((outage.port, true));
         }
         None
     }
