@@ -7,7 +7,7 @@
 //!              v
 //!        Trial: acts, looks around, holds what arrives against the model (simulation/trial.rs, common)
 //! ```
-//! `OXIB_SEED=n` runs one seed, `OXIB_SEEDS=n` so many, from 1 on, or from `OXIB_FROM`. A failure names its seed. A binary of its own: virtual time and a plan
+//! `OXIB_SEED=n` runs one seed, `OXIB_SEEDS=n` so many, from 1 on, or from `OXIB_FROM`; from 1,000,000 on the device has two ports. A failure names its seed. A binary of its own: virtual time and a plan
 //! of faults are the whole process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
@@ -18,6 +18,7 @@ mod schedule;
 mod trial;
 
 use common::watchdog::Watchdog;
+use schedule::TWO_PORTS;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trial::Trial;
@@ -65,7 +66,7 @@ fn whatever_happens_each_message_arrives_once_or_its_endpoint_fails_and_nothing_
     let seeds: Vec<u64> = match (number("OXIB_SEED"), number("OXIB_SEEDS")) {
         (Some(seed), _) => vec![seed],
         (None, Some(count)) => (number("OXIB_FROM").unwrap_or(1)..).take(count as usize).collect(),
-        (None, None) => (1..=SEEDS).chain(FOUND).collect(),
+        (None, None) => (1..=SEEDS).chain(FOUND).chain((TWO_PORTS..).take(SEEDS as usize / 2)).collect(),
     };
     for &seed in &seeds {
         run(seed);

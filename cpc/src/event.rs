@@ -40,8 +40,8 @@ pub enum Event {
     /// peer comes as [`Event::UnknownPeer`].
     Unlisted { key: EndpointKey },
     /// A process that has no usable endpoint here wants to connect. Its request waits until an endpoint is added or a
-    /// deadline passes. To be ignored if an endpoint for that process has been added since.
-    UnknownPeer { peer: ProcessName },
+    /// deadline passes. To be ignored if an endpoint for that process has been added since. `alternate`: it asks at the alternate port.
+    UnknownPeer { peer: ProcessName, alternate: bool },
     /// The device of the port has said something. It comes in the order of the queue: an event of a
     /// queue pair is in front of the `QpsCreated` of a later one that has the same number.
     Device { event: AsyncEvent },

@@ -17,6 +17,8 @@ pub struct Query<'a> {
     pub plan: &'a Arc<QpPlan>,
     pub me: ProcessName,
     pub config: &'a Config,
+    /// The port is the alternate one of the service.
+    pub alternate: bool,
 }
 
 /// One way to connect.
@@ -79,10 +81,13 @@ pub enum Claim {
     Other,
 }
 
+/// Ends the name under which a component at an alternate port publishes itself.
+pub const ALTERNATE: &str = "_alternate";
+
 /// What a module publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advert {
-    /// The component.
+    /// The component; with [`ALTERNATE`] behind it, if the port is the alternate one of its service.
     pub name: String,
     /// 0 to 100.
     pub priority: u8,

@@ -6,6 +6,7 @@ use verbs::{
     Access, AhAttr, Buf, Context, Cq, Gid, InitAttr, Lid, LinkLayer, Mtu, Pd, QKey, QpCap, Srq, SrqNum, Xrcd,
 };
 
+use crate::manager::ALTERNATE;
 use crate::wire::Layout;
 use crate::wire::domain::DomainId;
 use crate::{EndpointKey, Error, ProcessName};
@@ -176,6 +177,23 @@ pub struct Choice {
     pub peer_blob: Vec<u8>,
     /// RoCE: the GIDs that the connection goes over; `None`: those of the two ports. Apart, for each idle peer has a choice.
     pub gids: Option<Box<GidPair>>,
+    /// The same over the other ports of both devices, if they have one each.
+    pub alternate: Option<Box<Choice>>,
+}
+
+impl Choice {
+    /// The next connection goes over the other port. False: there is none.
+    pub fn turn(&mut self) -> bool {
+        let Some(other) = self.alternate.take() else { return false };
+        let this = std::mem::replace(self, *other);
+        self.alternate = Some(Box::new(this));
+        true
+    }
+
+    /// It goes over the alternate port.
+    pub fn is_alternate(&self) -> bool {
+        self.component.ends_with(ALTERNATE)
+    }
 }
 
 /// Both ends of a connection over RoCE.
@@ -191,6 +209,23 @@ mod tests {
 
     fn gid(subnet: u8, port: u8) -> Gid {
         Gid(std::array::from_fn(|i| if i < 8 { subnet } else { port }))
+    }
+
+    #[test]
+    fn a_choice_turns_to_the_other_port_and_back() {
+        let choice = |component: &str, alternate| Choice {
+            component: component.to_owned(),
+            peer_blob: vec![component.len() as u8],
+            gids: None,
+            alternate,
+        };
+        let mut only = choice("ibcm", None);
+        assert!(!only.turn() && only == choice("ibcm", None) && !only.is_alternate());
+        let first = choice("ibcm", Some(Box::new(choice("ibcm_alternate", None))));
+        let mut turned = first.clone();
+        assert!(turned.turn() && turned.is_alternate());
+        assert_eq!(turned, choice("ibcm_alternate", Some(Box::new(only))));
+        assert!(turned.turn() && turned == first);
     }
 
     #[test]

@@ -94,10 +94,10 @@ mod tests {
         let outbox = Outbox::default();
         assert!(!outbox.pending());
         for peer in [1, 2] {
-            outbox.push(Event::UnknownPeer { peer: ProcessName(peer) });
+            outbox.push(Event::UnknownPeer { peer: ProcessName(peer), alternate: false });
         }
         assert!(outbox.pending());
-        assert!(matches!(outbox.pop(), Some(Event::UnknownPeer { peer: ProcessName(1) })));
+        assert!(matches!(outbox.pop(), Some(Event::UnknownPeer { peer: ProcessName(1), .. })));
         assert!(outbox.pending(), "one is left");
         assert!(outbox.pop().is_some());
         assert!(!outbox.pending());

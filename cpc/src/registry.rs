@@ -14,7 +14,7 @@ use crate::driver::ibcm::IbcmBackend;
 use crate::driver::module::component;
 use crate::driver::rdmacm::RdmaCmBackend;
 use crate::driver::xrc::XrcBackend;
-use crate::manager::{Advert, Component, Module, Query};
+use crate::manager::{ALTERNATE, Advert, Component, Module, Query};
 use crate::{Choice, Config, Error, SelectError};
 
 /// The most bytes a component may publish (one length byte in the modex).
@@ -75,21 +75,31 @@ fn fits(component: &Component, query: &Query<'_>) -> Result<(), Error> {
 /// # Errors
 /// They have none in common.
 pub fn choose(ours: &[Advert], theirs: &[Advert]) -> Result<Choice, SelectError> {
-    let pairs =
-        ours.iter().flat_map(|our| theirs.iter().filter(|t| t.name == our.name).map(move |t| (our, t)));
+    let of_port = ours.iter().filter(|our| !our.name.ends_with(ALTERNATE));
+    let pairs = of_port.flat_map(|our| theirs.iter().filter(|t| t.name == our.name).map(move |t| (our, t)));
     let best = pairs.max_by(|(a, x), (b, y)| {
         let rank = a.priority.max(x.priority).cmp(&b.priority.max(y.priority));
         rank.then_with(|| b.name.cmp(&a.name))
     });
     match best {
         Some((our, their)) => {
-            Ok(Choice { component: our.name.clone(), peer_blob: their.blob.clone(), gids: None })
+            let alternate = alternate(&our.name, ours, theirs).map(Box::new);
+            Ok(Choice { component: our.name.clone(), peer_blob: their.blob.clone(), gids: None, alternate })
         }
         None => Err(SelectError::NothingInCommon {
             ours: names(ours.iter().map(|a| &*a.name)),
             theirs: names(theirs.iter().map(|a| &*a.name)),
         }),
     }
+}
+
+/// A component at the alternate ports of both sides: the same as at the others, else the one whose name comes first.
+fn alternate(name: &str, ours: &[Advert], theirs: &[Advert]) -> Option<Choice> {
+    let is_common =
+        |their: &&Advert| their.name.ends_with(ALTERNATE) && ours.iter().any(|our| our.name == their.name);
+    let same = format!("{name}{ALTERNATE}");
+    let their = theirs.iter().filter(is_common).min_by_key(|their| (their.name != same, &their.name))?;
+    Some(Choice { component: their.name.clone(), peer_blob: their.blob.clone(), gids: None, alternate: None })
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {

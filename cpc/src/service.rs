@@ -53,7 +53,28 @@ impl Service {
     /// # Errors
     /// The plan has no or too many queues, a component's name is unknown, or no component can serve the port.
     pub fn open(plan: Arc<QpPlan>, me: ProcessName, config: &Config) -> Result<Service, Error> {
-        let modules = registry::open_modules(BUILT_IN, &Query { plan: &plan, me, config })?;
+        Service::open_with(plan, None, me, config)
+    }
+
+    /// The same; `alternate` is the plan of another port of the same device, whose queue pairs have the same domain and queues. Its
+    /// components publish themselves, too: an endpoint can be connected over either ([`Choice::turn`]).
+    ///
+    /// # Errors
+    /// As [`Service::open`]. That the other port can't be served is told in the log.
+    pub fn open_with(
+        plan: Arc<QpPlan>,
+        alternate: Option<Arc<QpPlan>>,
+        me: ProcessName,
+        config: &Config,
+    ) -> Result<Service, Error> {
+        let open = |plan: &Arc<QpPlan>, alternate| {
+            registry::open_modules(BUILT_IN, &Query { plan, me, config, alternate })
+        };
+        let mut modules = open(&plan, false)?;
+        match alternate.map(|plan| open(&plan, true)).transpose() {
+            Ok(others) => modules.extend(others.into_iter().flatten()),
+            Err(error) => log::info!("no connections over the device's other port: {error}"),
+        }
         Ok(Service {
             adverts: modules.iter().map(|m| m.advert()).collect(),
             uses_cts: modules.iter().any(|m| m.uses_cts()),
@@ -72,7 +93,8 @@ impl Service {
         self.uses_cts
     }
 
-    /// The component to use for a peer that has published `theirs`: the common one with the highest priority of either side.
+    /// The component to use for a peer that has published `theirs`: the common one with the highest priority of either side; and one
+    /// at the alternate ports of both, if there is one: the same where that can be.
     ///
     /// # Errors
     /// The two sides have no component in common.

@@ -71,3 +71,19 @@ fn nothing_in_common_names_both_sides() {
     let error = choose(&adverts(&[("ibcm", 1)]), &adverts(&[])).unwrap_err();
     assert!(error.to_string().contains("here ibcm, there none"), "{error}");
 }
+
+#[test]
+fn a_component_at_an_alternate_port_is_the_second_choice_only_and_the_same_one_if_that_can_be() {
+    let both = adverts(&[("ibcm", 40), ("rdmacm", 0), ("ibcm_alternate", 0), ("rdmacm_alternate", 7)]);
+    let fewer = adverts(&[("rdmacm", 90), ("ibcm", 1), ("ibcm_alternate", 3)]);
+    let names = |ours: &[Advert], theirs: &[Advert]| {
+        let choice = choose(ours, theirs).unwrap();
+        (choice.component, choice.alternate.map(|other| (other.component, other.peer_blob)))
+    };
+    let ibcm = |blob| Some(("ibcm_alternate".to_owned(), vec![blob]));
+    assert_eq!(names(&both, &both), ("ibcm".to_owned(), ibcm(0)));
+    assert_eq!(names(&both, &fewer), ("rdmacm".to_owned(), ibcm(3)));
+    assert_eq!(names(&fewer, &both), ("rdmacm".to_owned(), ibcm(0)));
+    assert_eq!(names(&both, &adverts(&[("ibcm", 0)])), ("ibcm".to_owned(), None));
+    assert!(choose(&both, &adverts(&[("ibcm_alternate", 9)])).is_err());
+}

@@ -64,9 +64,10 @@ struct Trial {
 
 impl Trial {
     fn new(how: u8) -> Trial {
-        let choice = Choice { component: "ibcm".to_owned(), peer_blob: Vec::new(), gids: None };
+        let choice =
+            Choice { component: "ibcm".to_owned(), peer_blob: Vec::new(), gids: None, alternate: None };
         let id = EpId { index: 0, generation: 1 };
-        let mut endpoint = Endpoint::new(id, 7, Some(choice), Entries::default());
+        let mut endpoint = Endpoint::new(id, 7, Some(Box::new(choice)), Entries::default());
         endpoint.first = [None, Some(First::Us), Some(First::Peer)][usize::from(how >> 1) % 3];
         let cts = how & 1 != 0;
         let (posted, peer_posted, opened, failed) = (false, false, false, false);

@@ -241,7 +241,11 @@ fn find_ports(params: &Params, known: &Devices, abi: &Abi) -> Result<Vec<Port>, 
         exclude: names(&params.if_exclude),
         known: known.clone(),
     };
-    device::find(&choice, &filter, config, || software(abi))
+    let mut ports = device::find(&choice, &filter, config, || software(abi))?;
+    if params.reconnects != 0 {
+        device::pair_up(&mut ports, config);
+    }
+    Ok(ports)
 }
 
 fn names(ports: &[params::Port]) -> Vec<device::Name> {

@@ -39,8 +39,11 @@ pub fn gathers(port: &Port, params: &Params) -> bool {
 /// Gives the ports the path MTU of their files, where the user has set none.
 pub fn limit_mtu(ports: &mut [Port], params: &Params) {
     for port in ports {
-        let mtu = pick(params.chosen.mtu, &params.mtu, port.settings.mtu.as_ref());
-        port.limit_mtu(mtu.unwrap_or(0));
+        let mtu = pick(params.chosen.mtu, &params.mtu, port.settings.mtu.as_ref()).unwrap_or(0);
+        port.limit_mtu(mtu);
+        if let Some(alternate) = &mut port.alternate {
+            alternate.limit_mtu(mtu);
+        }
     }
 }
 

@@ -65,6 +65,7 @@ use endpoint::Endpoints;
 use port::OpenPort;
 use rx::Rx;
 use stats::Stats;
+use std::collections::BTreeSet;
 use tx::Tx;
 use tx::path::Paths;
 use upcall::Upcalls;
@@ -86,6 +87,8 @@ pub struct Transport<C> {
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
     renewals: Vec<link::Renewal>,
+    /// Processes without an endpoint that have asked for a connection at the alternate port.
+    ask_at_alternate: BTreeSet<u64>,
     /// Endpoints whose peers are leaving, and have not been told yet that all has come.
     ending: Vec<EpId>,
     /// The next look that finds nothing has something to do, besides what completions that are on their way bring.
@@ -120,7 +123,7 @@ mod tests {
             ("Channel", size_of::<Channel>(), 88),
             ("Credits and Window", size_of::<(Credits, Window)>(), 18),
             ("Lane", size_of::<Lane>(), 160),
-            ("Endpoint", size_of::<Endpoint<u64>>(), 352),
+            ("Endpoint", size_of::<Endpoint<u64>>(), 312),
             ("Held", size_of::<Held<u64>>(), 64),
             ("Posted", size_of::<Posted>(), 40),
             ("Completion", size_of::<Completion>(), 48),

@@ -170,6 +170,8 @@ counters! {
     beyond_limit: Sum,
     /// Connections over P and S queues that broke, and that another one took the place of.
     reconnects: Sum,
+    /// Connections that were begun over the device's other port, because one of the two does not serve.
+    port_changes: Sum,
     /// X queues: endpoints that went on over another send queue pair, because the one to their node
     /// broke.
     rerouted: Sum,

@@ -23,7 +23,7 @@ pub mod watchdog;
 
 use mca_btl_oxib::protocol::layout::Layout;
 use mca_btl_oxib::transport::config::{Bound, Config, Signalling};
-use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find};
+use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find, pair_up};
 use mca_btl_oxib::transport::stats::Stats;
 use mca_btl_oxib::transport::{Delivery, EpId, Transport, Upcall};
 use model::{Message, Model};
@@ -93,7 +93,8 @@ pub fn open_alone(config: Config, name: u64) -> Transport<u64> {
 pub fn try_open(config: Config, name: u64) -> Result<Transport<u64>, String> {
     let soft = || Ok(Driver::with_connections(softib::driver_table(), softib::cm_table()));
     let port = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
-    let ports = find(&Choice::Soft, &Filter::default(), port, soft).map_err(|error| error.to_string())?;
+    let mut ports = find(&Choice::Soft, &Filter::default(), port, soft).map_err(|error| error.to_string())?;
+    pair_up(&mut ports, port);
     Transport::open(&ports[0], config, name).map_err(|error| error.to_string())
 }
 

@@ -25,10 +25,15 @@ pub struct Setting {
     pub sides: usize,
     /// Connections may break: others take their place. Over X queues they are made anew in another way, which lets an endpoint fail.
     pub breaks: bool,
+    /// Of the device.
+    pub ports: usize,
     pub plan: Plan,
 }
 
-pub fn setting(rng: &mut Rng) -> Setting {
+/// From this seed on the device has two ports, and connections may go over either.
+pub const TWO_PORTS: u64 = 1_000_000;
+
+pub fn setting(rng: &mut Rng, two_ports: bool) -> Setting {
     let layout = LAYOUTS[rng.below(LAYOUTS.len())];
     let mut config = config(layout);
     (config.pool_limit, config.pool_grow) = ([0, 2, 5, 64, 1024][rng.below(5)], 4);
@@ -37,7 +42,11 @@ pub fn setting(rng: &mut Rng) -> Setting {
     config.hold = Bound::of_peer([1, 4, 64][rng.below(3)]);
     config.reconnects = 8;
     let (has_p, breaks) = (layout.contains('P'), !layout.contains('X'));
-    Setting { config, sides: 2 + rng.below(2), breaks, plan: plan(rng, has_p, breaks) }
+    let (sides, mut plan) = (2 + rng.below(2), plan(rng, has_p, breaks));
+    if let Some(outage) = plan.port_down.as_mut().filter(|_| two_ports) {
+        outage.port = [None, Some(1), Some(2)][rng.below(3)];
+    }
+    Setting { config, sides, breaks, ports: if two_ports { 2 } else { 1 }, plan }
 }
 
 /// Half of all runs have a fabric without faults, whose requests take the short ways.

@@ -7,9 +7,10 @@
 use crate::common::memory::Memory;
 use crate::common::rng::Rng;
 use crate::common::{ECHO, ECHO_THIRD, World, seed_managers};
-use crate::schedule::{Setting, setting};
+use crate::schedule::{Setting, TWO_PORTS, setting};
 use mca_btl_oxib::transport::Settled;
 use softib::faults::{self, EventFault, Plan};
+use softib::port::{Settings, configure};
 use verbs::RdmaOp;
 
 /// Deeds of one run.
@@ -57,9 +58,10 @@ fn credits_stay_within_their_windows(world: &World) {
 impl Trial {
     pub fn new(seed: u64) -> Trial {
         let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9));
-        let setting = setting(&mut rng);
+        let setting = setting(&mut rng, seed >= TWO_PORTS);
         let (sides, config) = (setting.sides, setting.config.clone());
         faults::set(Plan::default());
+        configure(Settings { ports: setting.ports, ..Settings::default() }).expect("the device is not open");
         let world = World::simulated(seed, vec![config; sides]);
         let bytes = |side: usize| (0..MOST * SLOT).map(|i| (i * 7 + side * 31) as u8).collect::<Vec<u8>>();
         let model: Vec<Vec<u8>> = (0..sides).map(bytes).collect();
@@ -237,6 +239,10 @@ impl Trial {
         if self.rng.below(3) != 0 || self.under_way() != 0 {
             return;
         }
+        // A process that starts while one of its ports is down knows the other one only.
+        if self.setting.ports == 2 {
+            faults::set_port(true).expect("an open device");
+        }
         let mut config = self.setting.config.clone();
         seed_managers(&mut config, self.seed ^ self.rng.next(), victim as u64);
         if !self.world.kill(victim, config) {
@@ -265,12 +271,20 @@ impl Trial {
         }
     }
 
-    /// All ports are down for a moment.
+    /// All ports are down for a moment; of two ports also one of them, which may stay so as long as the other is up.
     fn flap(&mut self) {
-        if self.setting.breaks && self.rng.below(2) == 0 {
-            faults::set_port(false).expect("an open device");
-            (0..self.rng.below(40)).for_each(|_| self.world.step());
+        if !self.setting.breaks || self.rng.below(2) != 0 {
+            return;
+        }
+        let num = if self.setting.ports == 2 { [None, Some(1), Some(2)][self.rng.below(3)] } else { None };
+        let stays = num.is_some() && self.rng.below(2) == 0;
+        if stays {
             faults::set_port(true).expect("an open device");
+        }
+        faults::set_ports(num, false).expect("an open device");
+        (0..self.rng.below(40)).for_each(|_| self.world.step());
+        if !stays {
+            faults::set_ports(num, true).expect("an open device");
         }
     }
 

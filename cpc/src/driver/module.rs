@@ -16,7 +16,7 @@ use verbs::AsyncEvent;
 use super::seed;
 use crate::core::action::Action;
 use crate::core::machine::{Core, Protocol};
-use crate::manager::{Advert, Claim, Component, Module, Query};
+use crate::manager::{ALTERNATE, Advert, Claim, Component, Module, Query};
 use crate::queues::Outbox;
 use crate::{Config, ConnectCause, ConnectError, EndpointCommand, EndpointKey, EndpointPlan, Error, Event};
 
@@ -60,6 +60,8 @@ pub(crate) struct Opened<B: Backend> {
     /// What to publish: the priority, 0 to 100, and the address.
     priority: u8,
     blob: Vec<u8>,
+    /// The port is the alternate one of the service.
+    alternate: bool,
 }
 
 #[derive(Debug)]
@@ -127,7 +129,7 @@ where
         let seed = seed.unwrap_or_else(seed::from_system);
         let Parts { backend, port, local, blob } = B::open(query, params, seed)?;
         let machine = Core::new(local, params.clone(), seed);
-        Ok(Box::new(Opened { machine, backend, port, priority, blob }))
+        Ok(Box::new(Opened { machine, backend, port, priority, blob, alternate: query.alternate }))
     };
     Component { name: B::NAME, serves_xrc: B::SERVES_XRC, query }
 }
@@ -177,7 +179,9 @@ impl<B: Backend> Opened<B> {
                 self.backend.remove_endpoint(key);
                 out.push(Event::Unlisted { key });
             }
-            Action::UnknownPeer { peer } => out.push(Event::UnknownPeer { peer }),
+            Action::UnknownPeer { peer } => {
+                out.push(Event::UnknownPeer { peer, alternate: self.alternate });
+            }
         }
     }
 }
@@ -195,8 +199,8 @@ where
     MachineOf<B>: Send,
 {
     fn advert(&self) -> Advert {
-        let (name, priority) = (B::NAME.to_owned(), self.priority.min(100));
-        Advert { name, priority, blob: self.blob.clone() }
+        let (suffix, priority) = if self.alternate { (ALTERNATE, 0) } else { ("", self.priority.min(100)) };
+        Advert { name: format!("{}{suffix}", B::NAME), priority, blob: self.blob.clone() }
     }
 
     fn uses_cts(&self) -> bool {

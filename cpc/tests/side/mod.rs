@@ -198,7 +198,7 @@ impl Side {
                 }
             }
             Event::Unlisted { key } => self.unlisted.push(key),
-            Event::UnknownPeer { peer } => self.unknown.push(peer),
+            Event::UnknownPeer { peer, .. } => self.unknown.push(peer),
             Event::Device { event } => self.device.push(event),
             Event::Receiver { .. } => panic!("no X queues here"),
             Event::Timeline { key, steps } => {

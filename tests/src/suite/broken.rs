@@ -26,6 +26,16 @@ const BREAKS: [(Option<&str>, &str, &str, &str); 7] = [
     (Some(OVER_XRC), "xrc", "error=every:300", "rerouted"),
 ];
 
+/// One of the two ports of the device goes down for good, in all ranks or in one: which layout, and over which connection manager. softib's
+/// rdmacm has addresses at the first port only, so that ibcm serves the other.
+const OUTAGES: [(Option<&str>, &str, bool); 4] = [
+    (None, "ibcm", true),
+    (Some(PER_PEER), "ibcm", false),
+    (Some(SHARED), "ibcm", false),
+    (None, "rdmacm,ibcm", true),
+];
+const OUTAGE: &str = "port-down=400ms:1000s:1";
+
 /// Programs x what breaks; and a program whose ranks compare digests of what they have sent and received.
 pub fn cases(setting: &Setting) -> Vec<Case> {
     let programs: &[&'static str] =
@@ -47,7 +57,25 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         Case::new(name, move |setting| digests(setting, (layout, manager), plan, counter))
     });
     let digests = digests.take(if setting.all { BREAKS.len() } else { 1 });
-    programs.iter().copied().flat_map(of_program).chain(digests).collect()
+    let outages = OUTAGES.iter().map(|&(layout, managers, everywhere)| {
+        let name = format!(
+            "50,000 messages have the SHA-256 that they were sent with though a port goes down for good {}, over {managers}, {}",
+            if everywhere { "in both ranks" } else { "in one rank" },
+            layout.unwrap_or("default layout")
+        );
+        Case::new(name, move |setting| outage(setting, (layout, managers), everywhere))
+    });
+    let outages = outages.take(if setting.all { OUTAGES.len() } else { 2 });
+    programs.iter().copied().flat_map(of_program).chain(digests).chain(outages).collect()
+}
+
+/// Of the two modules one is left with a port that is down: its connections go on over the other port.
+fn outage(setting: &Setting, way: Way, everywhere: bool) -> Result<()> {
+    let compiled = setting.programs.compiled("digests")?.to_string_lossy().into_owned();
+    let condition = if everywhere { "true" } else { r#"[ "$OMPI_COMM_WORLD_RANK" = 1 ]"# };
+    let script = format!(r#"{condition} && export SOFTIB_FAULTS={OUTAGE}; exec "$0" "$@""#);
+    let job = setting.foreign_job(2, &setting.transport, "/bin/sh").arguments(["-c", &script, &compiled]);
+    runs(job.variable("SOFTIB_PORTS", "2"), "digests", way, "", "port_changes")
 }
 
 type Way = (Option<&'static str>, &'static str);

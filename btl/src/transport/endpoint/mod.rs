@@ -75,6 +75,10 @@ pub struct Endpoint<C> {
     pub epoch: u32,
     /// How often in a row the peer has left before a connection was up, and another was begun.
     pub renewals: u8,
+    /// No connection has come up since the last one was tried over the other port.
+    pub has_turned: bool,
+    /// The connection at hand is given up before it was up, for one over the other port; what comes until its end counts.
+    pub carries_on: bool,
     /// Whether its peer may connect.
     pub listing: Listing,
     /// One lane per queue of the layout; none before its first message or connection.
@@ -120,7 +124,7 @@ pub struct Endpoint<C> {
     pub numbers: Numbers,
     /// The connection manager that brings it up, and where the peer listens; none for the endpoint to
     /// this process itself.
-    pub choice: Option<Choice>,
+    pub choice: Option<Box<Choice>>,
     /// When what happened to its connection.
     pub steps: Timeline,
     /// What is reserved for it in the completion queues.
@@ -133,12 +137,14 @@ pub struct Endpoint<C> {
 
 impl<C> Endpoint<C> {
     /// An endpoint that nothing has begun on, under this name.
-    pub fn new(id: EpId, peer: u64, choice: Option<Choice>, entries: Entries) -> Endpoint<C> {
+    pub fn new(id: EpId, peer: u64, choice: Option<Box<Choice>>, entries: Entries) -> Endpoint<C> {
         Endpoint {
             state: State::Idle,
             generation: id.generation,
             epoch: id.generation,
             renewals: 0,
+            has_turned: false,
+            carries_on: false,
             listing: Listing::Listed,
             lanes: Vec::new(),
             rdma: VecDeque::new(),

@@ -166,8 +166,9 @@ mod tests {
     use cpc::Choice;
 
     fn add(endpoints: &mut Endpoints<u64>, peer: u64) -> EpId {
-        let choice = Choice { component: "ibcm".to_owned(), peer_blob: Vec::new(), gids: None };
-        endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), Entries::default()))
+        let choice =
+            Choice { component: "ibcm".to_owned(), peer_blob: Vec::new(), gids: None, alternate: None };
+        endpoints.insert(|id| Endpoint::new(id, peer, Some(Box::new(choice)), Entries::default()))
     }
 
     #[test]

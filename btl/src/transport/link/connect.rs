@@ -67,7 +67,7 @@ impl OpenPort {
     /// Makes the connection of the endpoint at position `index` known to the connection manager,
     /// whose helper thread runs.
     pub(crate) fn introduce<C>(&self, ep: &Endpoint<C>, index: u32, cts: Option<(usize, Buf)>) {
-        let Some(choice) = ep.choice.clone() else { return };
+        let Some(choice) = ep.choice.as_deref().cloned() else { return };
         let (epoch, key, peer) = (ep.epoch, ep.key(index), ProcessName(ep.peer));
         let label = label(EpId { index, generation: epoch });
         let cts = cts.map(|(queue, buf)| {
@@ -117,6 +117,7 @@ impl<C> Transport<C> {
                 return Err(error);
             }
         };
+        let choice = Box::new(self.where_it_asks(peer, choice));
         let id = self.endpoints.insert(|id| Endpoint::new(id, peer, Some(choice), entries));
         if let Some(ep) = self.endpoints.get(id.index) {
             self.port.introduce(ep, id.index, cts);
@@ -162,7 +163,7 @@ impl<C> Transport<C> {
                 }
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
                 cpc::Event::Unlisted { key } => self.if_current(key, Self::unlisted),
-                cpc::Event::UnknownPeer { peer } => self.unknown_peer(peer.0),
+                cpc::Event::UnknownPeer { peer, alternate } => self.unknown_peer(peer.0, alternate),
                 cpc::Event::Device { event } => self.device_event(event),
                 cpc::Event::Receiver { event } => self.receiver_event(event),
             }
@@ -376,7 +377,7 @@ impl<C> Transport<C> {
     fn now_connected(&mut self, index: u32) {
         self.stats.connected += 1;
         if let Some(ep) = self.endpoints.get_mut(index) {
-            (ep.renewals, ep.patience) = (0, PATIENCE);
+            (ep.renewals, ep.patience, ep.has_turned) = (0, PATIENCE, false);
         }
         self.endpoints.mark(index, Step::Connected);
         self.flow(index);

@@ -1,6 +1,7 @@
 //! Connections: from a peer's name to an endpoint that flows, and back.
 #![forbid(unsafe_code)]
 
+mod alternate;
 mod close;
 mod connect;
 mod ending;

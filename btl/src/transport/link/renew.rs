@@ -13,11 +13,11 @@
 
 use super::close::FLUSH;
 use super::connect::AddError;
-use crate::transport::Transport;
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::wrid::GENERATION_MASK;
+use crate::transport::{Transport, Upcall};
 use cpc::{Advert, Choice, ConnectError, EndpointKey, GidPair};
 use std::time::Instant;
 
@@ -30,12 +30,19 @@ pub(crate) struct Renewal {
     key: EndpointKey,
     /// Its queue pairs are being flushed, until then at the longest.
     until: Option<Instant>,
+    /// The next one goes over the alternate port, or over our own.
+    elsewhere: Option<bool>,
 }
 
 impl Renewal {
     /// The polls to come begin another connection in place of this one.
     pub fn of(key: EndpointKey) -> Renewal {
-        Renewal { key, until: None }
+        Renewal { key, until: None, elsewhere: None }
+    }
+
+    /// The next one, whichever connection is at hand then, over the alternate port or over our own.
+    pub fn elsewhere(EpId { index, generation }: EpId, to_alternate: bool) -> Renewal {
+        Renewal { elsewhere: Some(to_alternate), ..Renewal::of(EndpointKey { index, generation }) }
     }
 }
 
@@ -59,7 +66,11 @@ impl<C> Transport<C> {
         match ep.state() {
             State::Closed => return Err(AddError::BeingRemoved),
             State::Disconnected => {
-                ep.choice = Some(Choice { gids: gids.map(Box::new), ..self.port.service.choose(adverts)? });
+                let mut choice = Choice { gids: gids.map(Box::new), ..self.port.service.choose(adverts)? };
+                if ep.choice.as_ref().is_some_and(|last| last.is_alternate()) {
+                    choice.turn();
+                }
+                ep.choice = Some(Box::new(choice));
                 ep.renewals = 0;
                 self.expect_return(index);
                 self.on_event(index, Event::Renew);
@@ -99,6 +110,12 @@ impl<C> Transport<C> {
         for renewal in std::mem::take(&mut self.renewals) {
             let Some(ep) = self.endpoints.get(renewal.key.index) else { continue };
             let id = EpId { index: renewal.key.index, generation: ep.generation };
+            if let Some(to_alternate) = renewal.elsewhere {
+                if ep.generation == renewal.key.generation {
+                    self.carry_elsewhere(id.index, to_alternate);
+                }
+                continue;
+            }
             match (ep.state(), renewal.until) {
                 _ if ep.epoch != renewal.key.generation => {}
                 (state, None) if state.has_queue_pairs() => self.settle_cut(id.index),
@@ -116,11 +133,20 @@ impl<C> Transport<C> {
         }
     }
 
+    /// Begins the next connection over another port. A peer that has asked for it, and had left the one at hand, is added as if it had
+    /// asked now.
+    fn carry_elsewhere(&mut self, index: u32, to_alternate: bool) {
+        self.go_elsewhere(index, to_alternate);
+        if let Some(ep) = self.endpoints.get(index).filter(|ep| ep.state() == State::Disconnected) {
+            self.up.push(Upcall::UnknownPeer { peer: ep.peer });
+        }
+    }
+
     /// Takes the connection down; whatever comes to be sent waits for the next one.
     fn retire_connection(&mut self, id: EpId, key: EndpointKey) {
         self.reap();
         self.on_event(id.index, Event::Retire);
-        self.renew_later(Renewal { key, until: Some(timing::now() + FLUSH) });
+        self.renew_later(Renewal { until: Some(timing::now() + FLUSH), ..Renewal::of(key) });
     }
 
     /// The connection manager has no connection to offer. A tentative one that has found no peer
@@ -129,6 +155,12 @@ impl<C> Transport<C> {
     pub(crate) fn connection_failed(&mut self, index: u32, error: &ConnectError) {
         if self.endpoints.get(index).is_some_and(|ep| ep.resume.is_some()) {
             return self.not_resumed(index, error);
+        }
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        if !ep.is_tentative() && error.cause.finds_no_peer() && self.can_try_other_port(index) {
+            log::info!("{error}");
+            self.begin_over_other_port(index);
+            return;
         }
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if !ep.is_tentative() || !error.cause.finds_no_peer() {
@@ -143,6 +175,7 @@ impl<C> Transport<C> {
     fn connect_anew(&mut self, id: EpId, flushed: bool) {
         self.endpoints.warn_unless(flushed, id);
         self.reap();
+        self.carry_on(id.index);
         if flushed {
             self.part_from_leaver(id.index);
         }

@@ -33,7 +33,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn broken(&mut self, index: u32, reason: &dyn Display) {
         let Some(ep) = self.endpoints.get(index) else { return };
-        let waits = matches!(ep.state(), State::Renewing | State::Retiring) && ep.resume.is_some();
+        let waits = matches!(ep.state(), State::Renewing | State::Retiring);
         if ep.has_heard_all() {
             // The peer, which may wait for a word of ours, hears that the connection is over.
             self.port.service.remove_endpoint(ep.key(index));
@@ -74,8 +74,18 @@ impl<C> Transport<C> {
         resume.arrived = None;
         log::info!("the connection to process {peer:#x} is broken: {reason}; another one takes its place");
         self.stats.reconnects += 1;
+        self.avoid_port_that_is_down(index);
         self.on_event(index, Event::Lost);
         true
+    }
+
+    /// The connection is given up before it is there, for one over another port. False: it has no queue pairs, and does not take the place
+    /// of any.
+    pub(super) fn lose_tentatively(&mut self, index: u32) -> bool {
+        let Some(ep) = self.endpoints.get(index).filter(|ep| ep.can_resume()) else { return false };
+        let first = ep.resume.as_ref().map(|resume| resume.reason.clone());
+        let reason = first.unwrap_or_else(|| "a port is down".to_owned());
+        self.lose(index, &reason, |_, _| true)
     }
 
     /// The peer has taken the connection down, and it is not known yet that it has left: what it said last may not have been
@@ -126,7 +136,7 @@ impl<C> Transport<C> {
     /// does not show here.
     fn cut(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get(index) else { return };
-        let waits = ep.resume.is_some() && matches!(ep.state(), State::Renewing | State::Retiring);
+        let waits = matches!(ep.state(), State::Renewing | State::Retiring);
         let reason = "its process has taken it down, and has not said that it leaves";
         if !waits && !self.lose(index, &reason, |_, most| most != 0) {
             self.broken_for_good(index, &reason);
@@ -143,7 +153,8 @@ impl<C> Transport<C> {
             return self.left_unheard(index);
         }
         let first = first.unwrap_or_default();
-        if !error.cause.is_refusal_for_now() || !self.lose(index, &first, Endpoint::may_lose) {
+        let again = error.cause.is_refusal_for_now() || self.can_try_other_port(index);
+        if !again || !self.lose(index, &first, Endpoint::may_lose) {
             self.fail(
                 index,
                 &format_args!("its connection is broken ({first}), and no other one comes up: {error}"),

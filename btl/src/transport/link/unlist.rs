@@ -40,15 +40,23 @@ impl<C> Transport<C> {
 
     /// Asks the connection manager, which may have forgotten the endpoint, for a connection.
     pub(super) fn ask_to_connect(&mut self, index: u32) {
+        if self.asks_elsewhere(index) {
+            return;
+        }
         self.list_again(index);
         if let Some(ep) = self.endpoints.get(index) {
             self.port.service.connect(ep.key(index));
         }
     }
 
-    /// A process that the connection manager does not know wants to connect.
-    pub(super) fn unknown_peer(&mut self, peer: u64) {
+    /// A process that the connection manager does not know wants to connect, at this port.
+    pub(super) fn unknown_peer(&mut self, peer: u64, at_alternate: bool) {
         let index = self.endpoints.of_peer(peer);
+        match index {
+            Some(index) if self.meet(index, at_alternate) => return,
+            Some(_) => {}
+            None => self.note_asker(peer, at_alternate),
+        }
         if !index.is_some_and(|index| self.list_again(index)) {
             self.up.push(Upcall::UnknownPeer { peer });
         }

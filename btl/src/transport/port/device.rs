@@ -80,6 +80,8 @@ pub struct Port {
     pub vendor: (u32, u32),
     /// What files say of the device.
     pub settings: Settings,
+    /// Another port of the device, through the same context: connections can go over it when this one does not serve.
+    pub alternate: Option<Box<Port>>,
 }
 
 impl Port {
@@ -217,6 +219,22 @@ pub fn find(
             other => other,
         },
         Choice::Names(names) => Search { names, ..search }.named_ports(soft),
+    }
+}
+
+/// Gives each port the next one of its device and kind, of those in use, as its alternate.
+pub fn pair_up(ports: &mut [Port], config: PortConfig) {
+    for at in 0..ports.len() {
+        let port = &ports[at];
+        let others = ports.iter().cycle().skip(at + 1).take(ports.len() - 1);
+        let fits = |other: &&Port| {
+            other.context.name() == port.context.name() && other.attr.link_layer == port.attr.link_layer
+        };
+        let Some(num) = { others }.find(fits).map(|other| other.num) else { continue };
+        match usable_port(&port.context, num, config, port.soft) {
+            Ok(other) => ports[at].alternate = Some(Box::new(other)),
+            Err(reason) => log::info!("no alternate for port {}: {reason}", port.num),
+        }
     }
 }
 
@@ -381,7 +399,20 @@ fn usable_port(context: &Arc<Context>, num: u8, config: PortConfig, soft: bool) 
     let (mtu, vendor, settings) = (attr.active_mtu, (0, 0), Settings::default());
     let context = context.clone();
     let Row { index: gid_index, gid, .. } = row;
-    let mut port = Port { context, num, attr, gid, gid_index, rows, mtu, pkey_index, soft, vendor, settings };
+    let mut port = Port {
+        context,
+        num,
+        attr,
+        gid,
+        gid_index,
+        rows,
+        mtu,
+        pkey_index,
+        soft,
+        vendor,
+        settings,
+        alternate: None,
+    };
     port.limit_mtu(config.mtu);
     log::debug!("{} port {num}: GID {row}", port.context.name());
     for row in port.rows.iter().skip(1) {

@@ -22,7 +22,7 @@ pub enum Action {
     Broken,
     /// Every endpoint fails, and no peer is added any more.
     FailAll,
-    /// Said, as a warning.
+    /// Said, as a warning; connections that are coming up go over the other port, if there is one.
     PortDown,
     /// Said.
     PortUp,
@@ -77,7 +77,7 @@ pub const TABLE: &[Row] = &[
     row(
         EventKind::PortError,
         Action::PortDown,
-        "Said (warn), and counted; nothing fails: the device's own retries decide.",
+        "Said (warn), and counted; nothing fails: the device's own retries decide. If the device has another port (protocol.md 4.7), connections that are coming up go over that.",
     ),
     row(EventKind::LidChange, Action::Stale("LID"), STALE),
     row(EventKind::PkeyChange, Action::Stale("P_Key table"), STALE),
@@ -119,6 +119,8 @@ fn row_of(kind: EventKind) -> Option<&'static Row> {
 pub struct Heard {
     /// Why the port takes no more peers.
     pub broken: Option<String>,
+    /// Ports that are down, of those that connections can go over.
+    pub down: Vec<u8>,
     /// An event without a row has been told of.
     unknown: bool,
 }
@@ -191,6 +193,13 @@ impl<C> Transport<C> {
     }
 
     fn port_changed(&mut self, num: u8, action: Action) {
+        if num == self.port.num || Some(num) == self.port.alternate {
+            self.port.heard.down.retain(|down| *down != num);
+            if action == Action::PortDown {
+                self.port.heard.down.push(num);
+                self.leave_port_that_is_down();
+            }
+        }
         let device = self.port.device();
         match action {
             _ if num != self.port.num => {}
@@ -232,7 +241,7 @@ Made from the table in `btl/src/transport/port/events.rs`; please change it ther
 
 What the device tells beside completions (`ibv_get_async_event(3)`). The connection helper thread of each port reads and acknowledges an
 event when it comes, and hands it to the main thread, which acts upon it at its next poll. Each port has its device open for
-itself, so it hears of its own queues only, and passes over events of the device's other ports. Events are counted (`device_events`), and each is
+itself, so it hears of its own queues only; of the device's other ports it heeds what an alternate one says of being down or up. Events are counted (`device_events`), and each is
 noted at level debug. One that is in no row is noted once, at level info.
 
 | event | what is done |

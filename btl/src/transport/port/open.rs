@@ -84,8 +84,10 @@ impl Opened {
             domain.as_ref().map(|domain| xrc_plan(domain, &config, &send_cq, &recv_queues)).transpose()?;
         let plan = qp_plan(port, &config, &limits, &pd, (&send_cq, &recv_cq), &recv_queues);
         let to_itself = without_shared(&plan);
-        let plan = Arc::new(QpPlan { xrc: xrc_plan, ..plan });
-        let service = Service::open(plan, ProcessName(me), &config.cpc)?;
+        let plan = QpPlan { xrc: xrc_plan, ..plan };
+        let alternate = alternate_of(port, &config);
+        let other = alternate.map(|port| Arc::new(QpPlan { port: port_plan(port), ..plan.clone() }));
+        let service = Service::open_with(Arc::new(plan), other, ProcessName(me), &config.cpc)?;
         let mut recv_room = CqRoom::new(recv_cq, limits.max_cqe);
         recv_room.reserve(shared_receives(&config.layout))?;
         let mut send_room = CqRoom::new(send_cq, limits.max_cqe);
@@ -93,6 +95,8 @@ impl Opened {
         let send_queues = send_queues(&pd, &config);
         let port = OpenPort {
             num: port.num,
+            alternate: alternate.map(|port| port.num),
+            me,
             heard: Heard::default(),
             most_mrs: limits.max_mr,
             most_reads: config.rd_atomic.min(limits.max_init_rd_atomic).into(),
@@ -231,6 +235,26 @@ fn offered(atomics: Atomics) -> Access {
     if atomics == Atomics::None { access } else { access | Access::REMOTE_ATOMIC }
 }
 
+/// The port that connections go over when this one does not serve. Over X queues and on iWARP none takes the place of one that broke.
+fn alternate_of<'a>(port: &'a Port, config: &Config) -> Option<&'a Port> {
+    let replaces = config.reconnects != 0 && !config.layout.is_xrc() && !port.context.is_iwarp();
+    port.alternate.as_deref().filter(|_| replaces)
+}
+
+fn port_plan(port: &Port) -> PortPlan {
+    PortPlan {
+        ctx: port.context.clone(),
+        num: port.num,
+        gid_index: port.gid_index,
+        gid: port.gid,
+        further_gids: port.rows.iter().skip(1).map(|row| (row.index, row.gid)).collect(),
+        lid: port.attr.lid,
+        mtu: port.mtu,
+        pkey_index: port.pkey_index,
+        link_layer: port.attr.link_layer,
+    }
+}
+
 fn qp_plan(
     port: &Port,
     config: &Config,
@@ -261,17 +285,7 @@ fn qp_plan(
             fingerprint: config.layout.fingerprint(),
             text: config.layout.to_string(),
         },
-        port: PortPlan {
-            ctx: port.context.clone(),
-            num: port.num,
-            gid_index: port.gid_index,
-            gid: port.gid,
-            further_gids: port.rows.iter().skip(1).map(|row| (row.index, row.gid)).collect(),
-            lid: port.attr.lid,
-            mtu: port.mtu,
-            pkey_index: port.pkey_index,
-            link_layer: port.attr.link_layer,
-        },
+        port: port_plan(port),
         access: offered(limits.atomics),
         min_rnr_timer: config.min_rnr_timer,
         timeout: config.timeout,

@@ -24,6 +24,10 @@ pub struct OpenPort {
     pub pd: Arc<Pd>,
     /// Its number, from 1.
     pub num: u8,
+    /// The number of the alternate port, which connections can go over as well, if there is one.
+    pub alternate: Option<u8>,
+    /// Our process' name.
+    pub me: u64,
     /// What the device has told that stays so.
     pub heard: Heard,
     /// The completion queue of receives.

@@ -190,14 +190,18 @@ impl CmId {
         self.check("rdma_reject", code, || self.describe())
     }
 
-    /// After a response: our queue pairs are up, the peer shall know.
+    /// After a response: our queue pairs are up, the peer shall know. False: the id is in no state for that (EINVAL), for the peer has gone
+    /// meanwhile, as another event says.
     ///
     /// # Errors
-    /// The peer has gone meanwhile.
-    pub fn establish(&self) -> Result<(), Error> {
+    /// What the connection manager says.
+    pub fn establish(&self) -> Result<bool, Error> {
         // SAFETY: a live id.
         let code = unsafe { (self.table().establish)(self.raw()) };
-        self.check("rdma_establish", code, || self.describe())
+        match self.check("rdma_establish", code, || self.describe()) {
+            Err(error) if error.errno() == libc::EINVAL => Ok(false),
+            done => done.map(|()| true),
+        }
     }
 
     /// Data have come in on a queue pair of the connection: the peer is up, whether it said so or not.

@@ -1,0 +1,185 @@
+//! Two ports of a device: when one does not serve, connections that take the place of broken ones go over the other.
+//!
+//! Every module's connection managers listen at another port of its device, too, the alternate one (`cpc::Service::open_with`); an endpoint's
+//! choice names the manager at the port in use, and the same at the other (`cpc::Choice::turn`). The queue pairs of either have the same
+//! protection domain, queues and buffers, so that nothing but the connection changes.
+//!
+//! ```text
+//!   the connection has broken     our port is known to be down: the next one goes over the other; else over the same
+//!   it does not come up           once more, over the other port; at once, when our port is known to be down
+//!   the peer asks over the other  we follow, and begin anew there
+//! ```
+//! Both may turn at a time, and ask past each other: of two that have asked and whose ports are up, the one with the smaller name follows.
+#![forbid(unsafe_code)]
+
+use super::Renewal;
+use crate::transport::Transport;
+use crate::transport::endpoint::state::{Event, State};
+use crate::transport::endpoint::{Endpoint, EpId, Listing, Resume};
+use crate::transport::port::OpenPort;
+use cpc::Choice;
+
+impl OpenPort {
+    /// Connections of the endpoint had better go over the other port: the one in use is down, as the device has told, and that is not.
+    fn is_better_elsewhere<C>(&self, ep: &Endpoint<C>) -> bool {
+        let Some((other, choice)) = self.alternate.zip(ep.choice.as_ref()) else { return false };
+        let [used, unused] = if choice.is_alternate() { [other, self.num] } else { [self.num, other] };
+        self.heard.down.contains(&used) && !self.heard.down.contains(&unused)
+    }
+}
+
+impl<C> Transport<C> {
+    /// The endpoint's connection has broken, and another is about to be begun.
+    pub(super) fn avoid_port_that_is_down(&mut self, index: u32) {
+        if self.endpoints.get(index).is_some_and(|ep| self.port.is_better_elsewhere(ep)) {
+            self.turn(index);
+        }
+    }
+
+    /// A connection is about to be asked for. True: not here, for our port is down, but over the other; it is begun anew.
+    pub(super) fn asks_elsewhere(&mut self, index: u32) -> bool {
+        let is_better = self.endpoints.get(index).is_some_and(|ep| self.port.is_better_elsewhere(ep));
+        is_better && self.turn(index) && self.begin_over_other_port(index)
+    }
+
+    /// A port has gone down: connections that are coming up over it need not wait for what does not come.
+    pub(crate) fn leave_port_that_is_down(&mut self) {
+        let waits = |ep: &Endpoint<C>| ep.state().is_coming_up() && self.port.is_better_elsewhere(ep);
+        let waiting = self.endpoints.iter().filter(|(_, ep)| waits(ep));
+        let renewals: Vec<Renewal> =
+            waiting.map(|(index, ep)| Renewal::elsewhere(ep.id(index), !ep.is_over_alternate())).collect();
+        renewals.into_iter().for_each(|renewal| self.renew_later(renewal));
+    }
+
+    /// The connection manager could not bring a connection up. True: it is worth trying over the other port, which the next one goes over.
+    pub(super) fn can_try_other_port(&mut self, index: u32) -> bool {
+        let Some(ep) = self.endpoints.get_mut(index) else { return false };
+        let is_second = std::mem::replace(&mut ep.has_turned, true);
+        !is_second && self.turn(index)
+    }
+
+    /// The next connection goes over the other port. False: there is none.
+    fn turn(&mut self, index: u32) -> bool {
+        let Some(ep) = self.endpoints.get_mut(index) else { return false };
+        let turned = ep.choice.as_mut().is_some_and(|choice| choice.turn());
+        if turned {
+            let num = self.port.alternate.filter(|_| ep.is_over_alternate()).unwrap_or(self.port.num);
+            let (device, peer) = (self.port.device(), ep.peer);
+            log::info!("the next connection to process {peer:#x} goes over port {num} of {device}");
+            self.stats.port_changes += 1;
+        }
+        turned
+    }
+
+    /// The peer asks for a connection at this port. True: ours is about to begin anew there, or has been asked for at the other, to which
+    /// the peer follows.
+    pub(super) fn meet(&mut self, index: u32, at_alternate: bool) -> bool {
+        let Some(ep) = self.endpoints.get(index) else { return false };
+        let has_two = ep.choice.as_ref().is_some_and(|choice| choice.alternate.is_some());
+        if !has_two || ep.is_over_alternate() == at_alternate || ep.listing != Listing::Listed {
+            return false;
+        }
+        match ep.state() {
+            State::Failed | State::Closed => false,
+            State::Disconnected => {
+                self.turn(index);
+                false
+            }
+            _ => {
+                if self.follows(ep) {
+                    self.renew_later(Renewal::elsewhere(ep.id(index), at_alternate));
+                }
+                true
+            }
+        }
+    }
+
+    /// A process that has no endpoint yet asks for a connection at this port: there its endpoint is to begin.
+    pub(super) fn note_asker(&mut self, peer: u64, at_alternate: bool) {
+        if at_alternate {
+            self.ask_at_alternate.insert(peer);
+        } else {
+            self.ask_at_alternate.remove(&peer);
+        }
+    }
+
+    /// The choice for a new endpoint: over the alternate port, if its peer has asked there.
+    pub(super) fn where_it_asks(&mut self, peer: u64, mut choice: Choice) -> Choice {
+        if self.ask_at_alternate.remove(&peer) {
+            choice.turn();
+        }
+        choice
+    }
+
+    /// Whether it is we who go where the peer has asked.
+    fn follows(&self, ep: &Endpoint<C>) -> bool {
+        let have_asked = matches!(ep.state(), State::Connecting | State::HaveQps | State::HaveCts);
+        !have_asked || self.port.me < ep.peer || self.port.is_better_elsewhere(ep)
+    }
+
+    /// From within a poll, but from no completion: what has come over the connection at hand is taken up, then the next one begins over
+    /// this port.
+    pub(super) fn go_elsewhere(&mut self, index: u32, to_alternate: bool) {
+        self.reap();
+        self.poll_sends();
+        let Some(ep) = self.endpoints.get(index) else { return };
+        let (state, is_there) = (ep.state(), ep.is_over_alternate() == to_alternate);
+        if is_there || state.is_over() || !self.turn(index) {
+            return;
+        }
+        match state {
+            State::Renewing | State::Retiring => {}
+            _ if state.flows() => self.settle_cut(index),
+            _ => {
+                self.begin_over_other_port(index);
+            }
+        }
+    }
+
+    /// A connection that is not there yet is given up for one over the port that is chosen now. False: there is nothing to give up.
+    pub(super) fn begin_over_other_port(&mut self, index: u32) -> bool {
+        let Some(ep) = self.endpoints.get(index).filter(|ep| ep.state().precedes_connection()) else {
+            return false;
+        };
+        let goes_on = ep.resume.is_some() || ep.counts_messages();
+        if !goes_on || !self.lose_tentatively(index) {
+            self.note_change(index);
+            self.on_event(index, Event::Renew);
+        }
+        true
+    }
+
+    fn note_change(&mut self, index: u32) {
+        if let Some(ep) = self.endpoints.get_mut(index) {
+            ep.carries_on = true;
+        }
+    }
+
+    /// The queue pairs of a connection that was given up are gone. Messages that came until then belong to the stream that the next
+    /// connection carries on.
+    pub(super) fn carry_on(&mut self, index: u32) {
+        let queues = self.tx.queues.len();
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        if std::mem::take(&mut ep.carries_on) && ep.resume.is_none() && ep.counts_messages() {
+            let reason = "a port is down".to_owned();
+            ep.resume = Some(Box::new(Resume { reason, ..Resume::new(queues) }));
+        }
+    }
+}
+
+impl<C> Endpoint<C> {
+    /// The upper layer's name for it at position `index`.
+    fn id(&self, index: u32) -> EpId {
+        EpId { index, generation: self.generation }
+    }
+
+    /// Its connections go over the alternate port.
+    fn is_over_alternate(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.is_alternate())
+    }
+
+    /// Messages have passed, ours or the peer's, of whatever kind.
+    fn counts_messages(&self) -> bool {
+        self.lanes.iter().any(|lane| (lane.sent, lane.received) != (0, 0))
+    }
+}
