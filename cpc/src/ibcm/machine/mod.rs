@@ -167,8 +167,19 @@ impl Machine {
         self.list(key, peer, slot);
         self.own.ids.links.insert(local, slot);
         match self.known_misfit(slot) {
-            Some(theirs) => self.fail(slot, self.misfit_cause(&theirs), now),
+            Some(theirs) => {
+                self.refuse_parked_misfit(peer);
+                self.fail(slot, self.misfit_cause(&theirs), now);
+            }
             None => self.serve_parked(peer, now),
+        }
+    }
+
+    /// A request that waits for an endpoint, of a process whose queues are known to be others than ours: kept, it would be told anew with
+    /// each endpoint that fails for that.
+    fn refuse_parked_misfit(&mut self, peer: ProcessName) {
+        if let Some(received) = self.parked.take(peer, &mut self.timers) {
+            self.reject_req(&received, self.misfit_reason());
         }
     }
 
