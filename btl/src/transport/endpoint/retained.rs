@@ -56,6 +56,8 @@ pub struct Resume<C> {
     pub again_operations: usize,
     /// What had come when the next connection began: messages by queue, and the upper layer's.
     pub base: (Vec<u16>, u32),
+    /// That is known: a connection has begun in place of the one that broke.
+    pub has_begun: bool,
     /// Our acknowledgement of the peer's end waited when the connection broke.
     pub acknowledges: bool,
     /// We have nothing to go on with: the peer has, and is told so.
@@ -106,6 +108,11 @@ impl<C> Resume<C> {
         self.acknowledges || self.retained.messages.iter().any(Kept::is_acknowledgement)
     }
 
+    /// Messages have come over the connection that was to take the place of the one that broke.
+    pub fn has_heard_more(&self, lanes: &[Lane]) -> bool {
+        self.has_begun && lanes.iter().map(|lane| lane.received).ne(self.base.0.iter().copied())
+    }
+
     /// Of a connection with so many queues; nothing is kept yet.
     pub fn new(queues: usize) -> Resume<C> {
         Resume {
@@ -114,6 +121,7 @@ impl<C> Resume<C> {
             again: vec![0; queues],
             again_operations: 0,
             base: (vec![0; queues], 0),
+            has_begun: false,
             acknowledges: false,
             anew: false,
             arrived: None,

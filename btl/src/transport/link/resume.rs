@@ -169,10 +169,28 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let Some(resume) = &ep.resume else { return };
         let peer_left = ep.ends.peer_is_done() && !resume.has_to_acknowledge();
+        if peer_left && resume.has_heard_more(&ep.lanes) {
+            return self.stay_with_newcomer(index);
+        }
         if peer_left || ep.ends.all_is_heard() {
             self.tx.drop_kept(index, ep, &mut self.up);
             ep.renewals = ep.renewals.max(1);
         }
+    }
+
+    /// The peer had left; it is back, has begun anew, and has sent something before this connection broke, too: the stream that goes on is that
+    /// one.
+    fn stay_with_newcomer(&mut self, index: u32) {
+        let queues = self.tx.queues.len();
+        let Some(last) = self.endpoints.get_mut(index).and_then(|ep| ep.resume.take()) else { return };
+        if let Err(reason) = self.begin_anew(index, &last) {
+            return self.refuse(index, reason);
+        }
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let reason = last.reason.clone();
+        ep.resume = Some(last);
+        self.tx.drop_kept(index, ep, &mut self.up);
+        ep.resume = Some(Box::new(Resume { reason, ..Resume::new(queues) }));
     }
 
     /// The queue pairs are gone: what they have not carried out goes in front of what waits.
@@ -197,6 +215,7 @@ impl<C> Transport<C> {
             self.tx.pending.push_front(LaneId { peer: index, queue: kept.queue }, message);
         }
         resume.base = (ep.lanes.iter().map(|lane| lane.received).collect(), ep.ends.received);
+        resume.has_begun = true;
         let lost = resume.lost.take();
         ep.resume = Some(resume);
         if let Some(lost) = lost {
