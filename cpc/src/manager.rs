@@ -81,13 +81,10 @@ pub enum Claim {
     Other,
 }
 
-/// Ends the name under which a component at an alternate port publishes itself.
-pub const ALTERNATE: &str = "_alternate";
-
 /// What a module publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advert {
-    /// The component; with [`ALTERNATE`] behind it, if the port is the alternate one of its service.
+    /// The component; with [`crate::plan::ALTERNATE`] behind it, if the port is the alternate one of its service.
     pub name: String,
     /// 0 to 100.
     pub priority: u8,

@@ -6,7 +6,6 @@ use verbs::{
     Access, AhAttr, Buf, Context, Cq, Gid, InitAttr, Lid, LinkLayer, Mtu, Pd, QKey, QpCap, Srq, SrqNum, Xrcd,
 };
 
-use crate::manager::ALTERNATE;
 use crate::wire::Layout;
 use crate::wire::domain::DomainId;
 use crate::{EndpointKey, Error, ProcessName};
@@ -169,6 +168,9 @@ pub struct EndpointPlan {
     /// say whose they are.
     pub label: u32,
 }
+
+/// Ends the name under which a component at an alternate port publishes itself.
+pub const ALTERNATE: &str = "_alternate";
 
 /// The component to use for a peer, and what it published.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,8 @@ use crate::driver::ibcm::IbcmBackend;
 use crate::driver::module::component;
 use crate::driver::rdmacm::RdmaCmBackend;
 use crate::driver::xrc::XrcBackend;
-use crate::manager::{ALTERNATE, Advert, Component, Module, Query};
+use crate::manager::{Advert, Component, Module, Query};
+use crate::plan::ALTERNATE;
 use crate::{Choice, Config, Error, SelectError};
 
 /// The most bytes a component may publish (one length byte in the modex).

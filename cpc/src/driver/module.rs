@@ -16,7 +16,8 @@ use verbs::AsyncEvent;
 use super::seed;
 use crate::core::action::Action;
 use crate::core::machine::{Core, Protocol};
-use crate::manager::{ALTERNATE, Advert, Claim, Component, Module, Query};
+use crate::manager::{Advert, Claim, Component, Module, Query};
+use crate::plan::ALTERNATE;
 use crate::queues::Outbox;
 use crate::{Config, ConnectCause, ConnectError, EndpointCommand, EndpointKey, EndpointPlan, Error, Event};
 
