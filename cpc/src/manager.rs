@@ -84,7 +84,7 @@ pub enum Claim {
 /// What a module publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advert {
-    /// The component; with [`crate::plan::ALTERNATE`] behind it, if the port is the alternate one of its service.
+    /// The component; with `_alternate` behind it, if the port is the alternate one of its service.
     pub name: String,
     /// 0 to 100.
     pub priority: u8,
