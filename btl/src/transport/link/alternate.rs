@@ -12,7 +12,7 @@
 //! Both may turn at a time, and ask past each other: of two that have asked and whose ports are up, the one with the smaller name follows.
 #![forbid(unsafe_code)]
 
-use super::Renewal;
+use super::renew::{Elsewhere, Renewal};
 use crate::transport::Transport;
 use crate::transport::endpoint::state::{Event, State};
 use crate::transport::endpoint::{Endpoint, EpId, Listing, Resume};
@@ -46,8 +46,11 @@ impl<C> Transport<C> {
     pub(crate) fn leave_port_that_is_down(&mut self) {
         let waits = |ep: &Endpoint<C>| ep.state().is_coming_up() && self.port.is_better_elsewhere(ep);
         let waiting = self.endpoints.iter().filter(|(_, ep)| waits(ep));
-        let renewals: Vec<Renewal> =
-            waiting.map(|(index, ep)| Renewal::elsewhere(ep.id(index), !ep.is_over_alternate())).collect();
+        let away = |(index, ep): (u32, &Endpoint<C>)| {
+            let place = Elsewhere { to_alternate: !ep.is_over_alternate(), is_asked: false };
+            Renewal::elsewhere(ep.id(index), place)
+        };
+        let renewals: Vec<Renewal> = waiting.map(away).collect();
         renewals.into_iter().for_each(|renewal| self.renew_later(renewal));
     }
 
@@ -87,7 +90,8 @@ impl<C> Transport<C> {
             }
             _ => {
                 if self.follows(ep) {
-                    self.renew_later(Renewal::elsewhere(ep.id(index), at_alternate));
+                    let place = Elsewhere { to_alternate: at_alternate, is_asked: true };
+                    self.renew_later(Renewal::elsewhere(ep.id(index), place));
                 }
                 true
             }
@@ -118,13 +122,13 @@ impl<C> Transport<C> {
     }
 
     /// From within a poll, but from no completion: what has come over the connection at hand is taken up, then the next one begins over
-    /// this port.
-    pub(super) fn go_elsewhere(&mut self, index: u32, to_alternate: bool) {
+    /// this port. One that has come up meanwhile stays, unless its peer has lost it.
+    pub(super) fn go_elsewhere(&mut self, index: u32, Elsewhere { to_alternate, is_asked }: Elsewhere) {
         self.reap();
         self.poll_sends();
         let Some(ep) = self.endpoints.get(index) else { return };
         let (state, is_there) = (ep.state(), ep.is_over_alternate() == to_alternate);
-        if is_there || state.is_over() || !self.turn(index) {
+        if is_there || state.is_over() || state.flows() && !is_asked || !self.turn(index) {
             return;
         }
         match state {

@@ -30,8 +30,17 @@ pub(crate) struct Renewal {
     key: EndpointKey,
     /// Its queue pairs are being flushed, until then at the longest.
     until: Option<Instant>,
-    /// The next one goes over the alternate port, or over our own.
-    elsewhere: Option<bool>,
+    /// The next one goes over another port.
+    elsewhere: Option<Elsewhere>,
+}
+
+/// Where the next connection goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Elsewhere {
+    /// Over the alternate port, or over our own.
+    pub to_alternate: bool,
+    /// The peer has asked there.
+    pub is_asked: bool,
 }
 
 impl Renewal {
@@ -40,9 +49,9 @@ impl Renewal {
         Renewal { key, until: None, elsewhere: None }
     }
 
-    /// The next one, whichever connection is at hand then, over the alternate port or over our own.
-    pub fn elsewhere(EpId { index, generation }: EpId, to_alternate: bool) -> Renewal {
-        Renewal { elsewhere: Some(to_alternate), ..Renewal::of(EndpointKey { index, generation }) }
+    /// The next one, whichever connection is at hand then, over another port.
+    pub fn elsewhere(EpId { index, generation }: EpId, place: Elsewhere) -> Renewal {
+        Renewal { elsewhere: Some(place), ..Renewal::of(EndpointKey { index, generation }) }
     }
 }
 
@@ -110,9 +119,9 @@ impl<C> Transport<C> {
         for renewal in std::mem::take(&mut self.renewals) {
             let Some(ep) = self.endpoints.get(renewal.key.index) else { continue };
             let id = EpId { index: renewal.key.index, generation: ep.generation };
-            if let Some(to_alternate) = renewal.elsewhere {
+            if let Some(place) = renewal.elsewhere {
                 if ep.generation == renewal.key.generation {
-                    self.carry_elsewhere(id.index, to_alternate);
+                    self.carry_elsewhere(id.index, place);
                 }
                 continue;
             }
@@ -135,8 +144,8 @@ impl<C> Transport<C> {
 
     /// Begins the next connection over another port. A peer that has asked for it, and had left the one at hand, is added as if it had
     /// asked now.
-    fn carry_elsewhere(&mut self, index: u32, to_alternate: bool) {
-        self.go_elsewhere(index, to_alternate);
+    fn carry_elsewhere(&mut self, index: u32, place: Elsewhere) {
+        self.go_elsewhere(index, place);
         if let Some(ep) = self.endpoints.get(index).filter(|ep| ep.state() == State::Disconnected) {
             self.up.push(Upcall::UnknownPeer { peer: ep.peer });
         }
