@@ -5,7 +5,7 @@
 mod common;
 
 use common::memory::Memory;
-use common::{ECHO, World, config};
+use common::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use mca_btl_oxib::transport::stats::Stats;
 use softib::faults;
@@ -30,20 +30,6 @@ fn counted(world: &World, count: impl Fn(&Stats) -> u64) -> u64 {
     world.sides.iter().map(|side| count(&side.transport.stats)).sum()
 }
 
-fn talk(world: &mut World, messages: usize) {
-    let (sides, max) = (world.sides.len(), world.layout.largest_payload());
-    for _ in 0..messages {
-        let (from, away, len) =
-            (world.rng.below(sides), 1 + world.rng.below(sides - 1), world.rng.len(max, &[8, 128]));
-        let flag = if world.rng.below(8) == 0 { ECHO } else { 0 };
-        let message = world.model.message(len, flag);
-        world.send_message(from, (from + away) % sides, message);
-        if world.rng.below(3) == 0 {
-            world.step();
-        }
-    }
-}
-
 fn all_arrives(world: &mut World) {
     world.until("every message arrives", |w| w.nothing_waits() && w.model.is_empty());
     world.balance();
@@ -53,24 +39,19 @@ fn all_arrives(world: &mut World) {
 }
 
 fn leave(mut world: World) {
-    let pairs: Vec<_> = (0..world.sides.len())
-        .flat_map(|side| world.sides[side].transport.ids().into_iter().map(move |id| (side, id)))
-        .collect();
-    world.until("all may leave", |w| {
-        pairs.iter().filter(|(side, id)| w.sides[*side].transport.drain(*id)).count() == 0
-    });
+    world.all_part();
     world.close();
 }
 
 /// The first port goes down for good, in the middle of traffic; later the second does, and the first is back.
 fn messages_go_on(layout: &str, manager: &str) {
     let mut world = world(layout, manager, 3);
-    talk(&mut world, 100);
+    world.talk(100);
     let mut changes = 0;
     for down in [1, 2, 1] {
         faults::set_ports(Some(3 - down), true).unwrap();
         faults::set_ports(Some(down), false).unwrap();
-        talk(&mut world, 300);
+        world.talk(300);
         all_arrives(&mut world);
         let now = counted(&world, |stats| stats.port_changes);
         assert!(
@@ -90,7 +71,7 @@ fn connections_come_up(layout: &str) {
     (config.cpc.ibcm.timeout, config.cpc.ibcm.max_retries) = (std::time::Duration::from_millis(20), 3);
     let mut world = World::with("two ports, none tried", config, 2);
     faults::set_ports(Some(1), false).unwrap();
-    talk(&mut world, 30);
+    world.talk(30);
     all_arrives(&mut world);
     assert!(counted(&world, |stats| stats.port_changes) > 0, "{}", world.books());
     leave(world);

@@ -5,7 +5,7 @@
 mod common;
 
 use common::memory::Memory;
-use common::{ECHO, World, config};
+use common::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use softib::faults;
 use verbs::RdmaOp;
@@ -38,21 +38,6 @@ fn nothing_failed(world: &World) {
     }
 }
 
-/// Messages of all sizes between all, some of which are answered from their callbacks.
-fn talk(world: &mut World, messages: usize) {
-    let (sides, max) = (world.sides.len(), world.layout.largest_payload());
-    for _ in 0..messages {
-        let (from, away, len) =
-            (world.rng.below(sides), 1 + world.rng.below(sides - 1), world.rng.len(max, &[8, 128]));
-        let flag = if world.rng.below(8) == 0 { ECHO } else { 0 };
-        let message = world.model.message(len, flag);
-        world.send_message(from, (from + away) % sides, message);
-        if world.rng.below(3) == 0 {
-            world.step();
-        }
-    }
-}
-
 fn all_arrives(world: &mut World) {
     world.until("every message arrives", |w| w.nothing_waits() && w.model.is_empty());
     world.balance();
@@ -62,11 +47,11 @@ fn all_arrives(world: &mut World) {
 fn messages_go_on(layout: &str, plan: &str) {
     faults::set("".parse().unwrap());
     let mut world = world("resume", layout, 3);
-    talk(&mut world, 50);
+    world.talk(50);
     all_arrives(&mut world);
     faults::set(plan.parse().unwrap());
     for _ in 0..4 {
-        talk(&mut world, 300);
+        world.talk(300);
         all_arrives(&mut world);
     }
     let (broken, again) =
@@ -78,13 +63,7 @@ fn messages_go_on(layout: &str, plan: &str) {
 
 /// All say that they leave, and hear that the others have heard; connections break meanwhile, too.
 fn leave(mut world: World) {
-    let pairs: Vec<_> = (0..world.sides.len())
-        .flat_map(|side| world.sides[side].transport.ids().into_iter().map(move |id| (side, id)))
-        .collect();
-    world.until("all may leave", |w| {
-        let waits = pairs.iter().filter(|(side, id)| w.sides[*side].transport.drain(*id)).count();
-        waits == 0
-    });
+    world.all_part();
     nothing_failed(&world);
     faults::set("".parse().unwrap());
     world.close();

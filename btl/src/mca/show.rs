@@ -83,7 +83,7 @@ impl Report {
     pub fn show(&self, abi: Option<&Abi>) -> bool {
         let first = is_first_of_node(std::env::var(LOCAL_RANK).ok().as_deref());
         match abi {
-            Some(abi) if self.common && abi.session_dir().is_some_and(|dir| dir.is_dir()) => {
+            Some(abi) if self.common && abi.session_dir().is_some() => {
                 let named = || self.clone().with("Process", abi.my_name().to_string());
                 once_on_node(abi, &self.text(), || if first { self.write() } else { named().write() });
             }
@@ -109,7 +109,7 @@ impl Report {
 /// Calls `tell` in one process of our job on this node, and returns in the others that have the same to say when it has been said: each of
 /// them may go on to abort the job, and with it the one that tells.
 pub fn once_on_node(abi: &Abi, what: &str, tell: impl FnOnce()) {
-    let Some(dir) = abi.session_dir().filter(|dir| dir.is_dir()) else { return tell() };
+    let Some(dir) = abi.session_dir() else { return tell() };
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
     let name = format!("oxib-told-{:016x}", hasher.finish());

@@ -333,7 +333,7 @@ fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
 /// or in the folder for temporary files, under a name that no other job has.
 fn xrc_domain(abi: &Abi, port: &Port) -> PathBuf {
     let device = port.context.name();
-    match abi.session_dir().filter(|dir| dir.is_dir()) {
+    match abi.session_dir() {
         Some(dir) => dir.join(format!("oxib-xrc-{device}")),
         None => {
             // SAFETY: takes nothing, cannot fail.

@@ -306,6 +306,31 @@ impl World {
         self.remove(from, to);
     }
 
+    /// Messages of all sizes between all, some of which are answered from their callbacks.
+    pub fn talk(&mut self, messages: usize) {
+        let (sides, max) = (self.sides.len(), self.layout.largest_payload());
+        for _ in 0..messages {
+            let (from, away, len) =
+                (self.rng.below(sides), 1 + self.rng.below(sides - 1), self.rng.len(max, &[8, 128]));
+            let flag = if self.rng.below(8) == 0 { ECHO } else { 0 };
+            let message = self.model.message(len, flag);
+            self.send_message(from, (from + away) % sides, message);
+            if self.rng.below(3) == 0 {
+                self.step();
+            }
+        }
+    }
+
+    /// All say that they leave, and hear that the others have heard.
+    pub fn all_part(&mut self) {
+        let pairs: Vec<_> = (0..self.sides.len())
+            .flat_map(|side| self.sides[side].transport.ids().into_iter().map(move |id| (side, id)))
+            .collect();
+        self.until("all may leave", |w| {
+            pairs.iter().filter(|(side, id)| w.sides[*side].transport.drain(*id)).count() == 0
+        });
+    }
+
     /// Sends a message now, or when back-pressure ends.
     pub fn send(&mut self, from: usize, to: usize, len: usize) {
         let message = self.model.message(len, 0);

@@ -161,10 +161,11 @@ impl Abi {
     pub fn session_dir(&self) -> Option<PathBuf> {
         let info = self.process_info?;
         // SAFETY: a static struct of the library, which has a pointer to text there; set in its init, before BTLs are opened.
-        unsafe {
+        let dir = unsafe {
             let text = info.add(self.family.session_dir_offset()).cast::<*const c_char>().read();
             (!text.is_null()).then(|| PathBuf::from(OsStr::from_bytes(CStr::from_ptr(text).to_bytes())))
-        }
+        };
+        dir.filter(|dir| dir.is_dir())
     }
 
     /// Host of a process, if known; see [`Family::host_of`].

@@ -342,9 +342,9 @@ impl<C> Endpoint<C> {
         self.queued != 0 && (self.state.is_coming_up() || self.state.flows())
     }
 
-    /// The peer has left before a connection was up; whether it has another endpoint is not known.
+    /// The peer has left before a connection was up; whether it has another endpoint is not known until something comes from that.
     pub fn is_tentative(&self) -> bool {
-        self.renewals != 0 && self.state.precedes_connection()
+        self.renewals != 0 && self.state.precedes_connection() && self.ends.received == 0
     }
 
     /// Messages and operations that wait.

@@ -19,6 +19,9 @@ use crate::transport::endpoint::{Endpoint, EpId, Listing, Resume};
 use crate::transport::port::OpenPort;
 use cpc::Choice;
 
+/// Why a connection ended that was coming up.
+pub(super) const GIVEN_UP: &str = "it was given up for one over the device's other port";
+
 impl OpenPort {
     /// Connections of the endpoint had better go over the other port: the one in use is down, as the device has told, and that is not.
     fn is_better_elsewhere<C>(&self, ep: &Endpoint<C>) -> bool {
@@ -146,17 +149,14 @@ impl<C> Transport<C> {
             return false;
         };
         let goes_on = ep.resume.is_some() || ep.counts_messages();
-        if !goes_on || !self.lose_tentatively(index) {
-            self.note_change(index);
-            self.on_event(index, Event::Renew);
+        if goes_on && self.lose_tentatively(index) {
+            return true;
         }
-        true
-    }
-
-    fn note_change(&mut self, index: u32) {
         if let Some(ep) = self.endpoints.get_mut(index) {
             ep.carries_on = true;
         }
+        self.on_event(index, Event::Renew);
+        true
     }
 
     /// The queue pairs of a connection that was given up are gone. Messages that came until then belong to the stream that the next
@@ -165,8 +165,7 @@ impl<C> Transport<C> {
         let queues = self.tx.queues.len();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if std::mem::take(&mut ep.carries_on) && ep.resume.is_none() && ep.counts_messages() {
-            let reason = "a port is down".to_owned();
-            ep.resume = Some(Box::new(Resume { reason, ..Resume::new(queues) }));
+            ep.resume = Some(Box::new(Resume { reason: GIVEN_UP.to_owned(), ..Resume::new(queues) }));
         }
     }
 }

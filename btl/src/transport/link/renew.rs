@@ -146,7 +146,8 @@ impl<C> Transport<C> {
     /// asked now.
     fn carry_elsewhere(&mut self, index: u32, place: Elsewhere) {
         self.go_elsewhere(index, place);
-        if let Some(ep) = self.endpoints.get(index).filter(|ep| ep.state() == State::Disconnected) {
+        let ep = self.endpoints.get(index).filter(|ep| ep.state() == State::Disconnected);
+        if let Some(ep) = ep.filter(|_| place.is_asked) {
             self.up.push(Upcall::UnknownPeer { peer: ep.peer });
         }
     }

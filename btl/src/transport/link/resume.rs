@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 use super::Renewal;
+use super::alternate::GIVEN_UP;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::Arrived;
 use crate::transport::Transport;
@@ -84,7 +85,7 @@ impl<C> Transport<C> {
     pub(super) fn lose_tentatively(&mut self, index: u32) -> bool {
         let Some(ep) = self.endpoints.get(index).filter(|ep| ep.can_resume()) else { return false };
         let first = ep.resume.as_ref().map(|resume| resume.reason.clone());
-        let reason = first.unwrap_or_else(|| "a port is down".to_owned());
+        let reason = first.unwrap_or_else(|| GIVEN_UP.to_owned());
         self.lose(index, &reason, |_, _| true)
     }
 
