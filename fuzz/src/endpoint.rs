@@ -13,9 +13,9 @@ use cpc::{Choice, First};
 use mca_btl_oxib::transport::EpId;
 use mca_btl_oxib::transport::endpoint::{Endpoint, Resume};
 use mca_btl_oxib::transport::port::entries::Entries;
-use mca_btl_oxib::transport::state::{Action, Event, Handshake, State};
+use mca_btl_oxib::transport::state::{Action, Event, Handshake, Reason, State};
 
-const EVENTS: [Event; 18] = [
+const EVENTS: [Event; 20] = [
     Event::WantSend,
     Event::QpsCreated,
     Event::CpcConnected,
@@ -28,12 +28,14 @@ const EVENTS: [Event; 18] = [
     Event::AllOut,
     Event::Acknowledged,
     Event::PeerLeft,
-    Event::Lost,
+    Event::Renew(Reason::Broken),
     Event::Resumed,
-    Event::Renew,
+    Event::Renew(Reason::PeerBack),
     Event::Retire,
     Event::Retired,
     Event::Close,
+    Event::Renew(Reason::PeerLeft),
+    Event::Renew(Reason::OtherPort),
 ];
 
 /// From here on a byte is an operation on the ends of the streams.
@@ -77,7 +79,8 @@ impl Trial {
     fn event(&mut self, event: Event) {
         let was = self.endpoint.state();
         // As `link::resume` does. iWARP does not resume.
-        if event == Event::Lost && (was.flows() || was.is_coming_up()) && self.endpoint.first.is_none() {
+        let breaks = event == Event::Renew(Reason::Broken) && (was.flows() || was.is_coming_up());
+        if breaks && self.endpoint.first.is_none() {
             self.endpoint.resume.get_or_insert_with(|| Box::new(Resume::new(1)));
         }
         let action = self.endpoint.on(event, self.cts);
@@ -91,7 +94,7 @@ impl Trial {
     }
 
     fn note(&mut self, event: Event, action: Action, (was, state): (State, State)) {
-        if was == State::Retiring && state == State::Idle {
+        if matches!(was, State::Retiring(_)) && state == State::Idle {
             (self.posted, self.peer_posted, self.opened) = (false, false, false);
             (self.taken_down, self.failed) = (0, false);
         }
@@ -122,7 +125,7 @@ impl Trial {
             assert!(state == State::Closed && matches!(action, Action::None | Action::Refuse), "{}", step());
         }
         if was.is_over() && !state.is_over() {
-            let is_anew = was == State::Disconnected && event == Event::Renew;
+            let is_anew = was == State::Disconnected && event == Event::Renew(Reason::PeerBack);
             assert!(is_anew, "{}: only one that its peer has left comes back", step());
         }
         assert!(self.taken_down <= 1, "{}: queue pairs are taken down once", step());

@@ -146,7 +146,7 @@ fn entries_due<C>(ep: &Endpoint<C>, port: &OpenPort) -> Count {
         State::Ready | State::Connected | State::Draining | State::Drained | State::Ended => {
             added + connected
         }
-        State::Renewing | State::Retiring | State::Failed | State::Disconnected | State::Closed => {
+        State::Renewing(_) | State::Retiring(_) | State::Failed | State::Disconnected | State::Closed => {
             ep.entries.count()
         }
     }

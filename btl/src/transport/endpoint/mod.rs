@@ -73,12 +73,11 @@ pub struct Endpoint<C> {
     /// Which connection at this position: names it to the connection manager and in work requests.
     /// It starts as `generation`.
     pub epoch: u32,
-    /// How often in a row the peer has left before a connection was up, and another was begun.
-    pub renewals: u8,
+    /// How often in a row the peer has left before a connection was up, and another was begun. Whether the peer has an endpoint is not
+    /// known as long as it is not 0.
+    pub departures: u8,
     /// No connection has come up since the last one was tried over the other port.
     pub has_turned: bool,
-    /// The connection at hand is given up before it was up, for one over the other port; what comes until its end counts.
-    pub carries_on: bool,
     /// Whether its peer may connect.
     pub listing: Listing,
     /// One lane per queue of the layout; none before its first message or connection.
@@ -142,9 +141,8 @@ impl<C> Endpoint<C> {
             state: State::Idle,
             generation: id.generation,
             epoch: id.generation,
-            renewals: 0,
+            departures: 0,
             has_turned: false,
-            carries_on: false,
             listing: Listing::Listed,
             lanes: Vec::new(),
             rdma: VecDeque::new(),
@@ -344,7 +342,7 @@ impl<C> Endpoint<C> {
 
     /// The peer has left before a connection was up; whether it has another endpoint is not known until something comes from that.
     pub fn is_tentative(&self) -> bool {
-        self.renewals != 0 && self.state.precedes_connection() && self.ends.received == 0
+        self.departures != 0 && self.state.precedes_connection() && self.ends.received == 0
     }
 
     /// Messages and operations that wait.

@@ -11,9 +11,11 @@
 //!   any that flows -- the peer's stream has ended, and we have acknowledged that --> Ended
 //!   any of them -- the peer has taken it down --> Disconnected
 //!   any of them -- close --> Closed
-//!   any that flows -- its connection has broken --> Renewing, as below, and the next connection:  .. --> Resuming -- the peer's counts --> Ready
-//!   any before Ready -- the peer has left --> Renewing -- the next poll --> Retiring -- flushed --> Idle, of another connection (`renew`)
-//!   Disconnected -- the peer is back -------> Renewing
+//!   any of these, for a Reason: --> Renewing(reason) -- the next poll --> Retiring(reason) -- flushed --> Idle, of the next connection (`renew`)
+//!     any that flows or comes up -- its connection has broken --> Broken; the next connection: .. --> Resuming -- the peer's counts --> Ready
+//!     any before Ready -- the peer has left ------------------> PeerLeft
+//!     Disconnected -- the peer is back -----------------------> PeerBack
+//!     any before Ready -- the device's other port serves -----> OtherPort
 //! ```
 //! A connection that takes the place of one that broke (`resumes`) stops before `Ready` until each side has told how many
 //! messages have come to it, so that none is sent twice (`link::resume`).
@@ -49,6 +51,20 @@ pub enum Handshake {
     Answers,
 }
 
+/// Why another connection takes the place of the one at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It is broken, and the peer may be there: the next one goes on with its stream (`link::resume`).
+    Broken,
+    /// The peer has left before it was up: what waits goes over the next one, if the peer has another endpoint.
+    PeerLeft,
+    /// The peer had left after it was up, and is back.
+    PeerBack,
+    /// It is given up before it is up, for one over the device's other port (`link::alternate`). Messages that have come over it
+    /// belong to the stream of the next one.
+    OtherPort,
+}
+
 /// Where an endpoint stands. Only `Ready` and `Connected` let fragments out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -80,12 +96,11 @@ pub enum State {
     Drained,
     /// The peer is leaving and has been told that all has come: no more messages of the upper layer go.
     Ended,
-    /// The peer has left before the connection was up, or is back after it: another is about to be
-    /// begun, and this one takes no part any more.
-    Renewing,
+    /// Another connection is about to be begun, and this one takes no part any more.
+    Renewing(Reason),
     /// As `Renewing`, and the queue pairs of this connection are being flushed: what fails with
     /// them says nothing.
-    Retiring,
+    Retiring(Reason),
     /// The connection is lost for good.
     Failed,
     /// Taken down by the peer, who may be back.
@@ -121,12 +136,10 @@ pub enum Event {
     Acknowledged,
     /// The peer has taken the connection down.
     PeerLeft,
-    /// The connection has broken, and the peer may be there.
-    Lost,
     /// The peer has told what has come to it over the connection that broke.
     Resumed,
-    /// Another connection is to take the place of this one.
-    Renew,
+    /// Another connection is to take the place of this one, and why.
+    Renew(Reason),
     /// That one's time has come: this one's queue pairs go.
     Retire,
     /// They are gone.
@@ -181,9 +194,14 @@ impl State {
                 | State::Posted
                 | State::AwaitingFirst
                 | State::Resuming
-                | State::Renewing
-                | State::Retiring
+                | State::Renewing(_)
+                | State::Retiring(_)
         )
+    }
+
+    /// Another connection is about to take the place of the one at hand.
+    pub fn is_replaced(self) -> bool {
+        matches!(self, State::Renewing(_) | State::Retiring(_))
     }
 
     /// The real buffers are posted, and more may be.
@@ -219,7 +237,7 @@ impl State {
 
     /// It takes no part in its connection any more: what that still says changes nothing.
     fn ignores_connection(self) -> bool {
-        self.is_over() || matches!(self, State::Renewing | State::Retiring)
+        self.is_over() || self.is_replaced()
     }
 
     /// The next state and what to do; `resumes`: the connection takes the place of one that broke.
@@ -249,9 +267,8 @@ impl State {
             Event::AllOut => self.all_out(),
             Event::Acknowledged => self.acknowledged(),
             Event::PeerLeft => self.peer_left(),
-            Event::Lost => self.lost(),
             Event::Resumed => self.resumed(),
-            Event::Renew => self.renew(),
+            Event::Renew(reason) => self.renew(reason),
             Event::Retire => self.retire(),
             Event::Retired => self.retired(),
             Event::Close => self.close(),
@@ -322,7 +339,7 @@ impl State {
 
     fn error(self) -> (State, Action) {
         match self {
-            State::Failed | State::Disconnected | State::Closed | State::Retiring => (self, Action::None),
+            State::Failed | State::Disconnected | State::Closed | State::Retiring(_) => (self, Action::None),
             _ => (State::Failed, Action::FailAll),
         }
     }
@@ -351,17 +368,8 @@ impl State {
 
     fn peer_left(self) -> (State, Action) {
         match self {
-            State::Closed | State::Renewing | State::Retiring => (self, Action::None),
+            State::Closed | State::Renewing(_) | State::Retiring(_) => (self, Action::None),
             _ => (State::Disconnected, Action::None),
-        }
-    }
-
-    /// iWARP and X queues go other ways: there is no handshake of theirs among these states.
-    fn lost(self) -> (State, Action) {
-        match self {
-            State::Renewing | State::Retiring => (self, Action::None),
-            state if state.flows() || state.is_coming_up() => (State::Renewing, Action::Renew),
-            other => (other, Action::Refuse),
         }
     }
 
@@ -373,25 +381,30 @@ impl State {
         }
     }
 
-    fn renew(self) -> (State, Action) {
+    /// The first reason stays. iWARP and X queues go other ways than that of a broken connection.
+    fn renew(self, reason: Reason) -> (State, Action) {
+        let may = match reason {
+            Reason::Broken => self.flows() || self.is_coming_up(),
+            Reason::PeerBack => self == State::Disconnected,
+            Reason::PeerLeft | Reason::OtherPort => self.precedes_connection(),
+        };
         match self {
-            State::Renewing | State::Retiring => (self, Action::None),
-            State::Disconnected => (State::Renewing, Action::Renew),
-            state if state.precedes_connection() => (State::Renewing, Action::Renew),
+            State::Renewing(_) | State::Retiring(_) => (self, Action::None),
+            _ if may => (State::Renewing(reason), Action::Renew),
             other => (other, Action::Refuse),
         }
     }
 
     fn retire(self) -> (State, Action) {
         match self {
-            State::Renewing => (State::Retiring, Action::TakeDown),
+            State::Renewing(reason) => (State::Retiring(reason), Action::TakeDown),
             other => (other, Action::None),
         }
     }
 
     fn retired(self) -> (State, Action) {
         match self {
-            State::Retiring => (State::Idle, Action::None),
+            State::Retiring(_) => (State::Idle, Action::None),
             other => (other, Action::None),
         }
     }
@@ -399,7 +412,7 @@ impl State {
     /// The queue pairs of one that retires are down already.
     fn close(self) -> (State, Action) {
         match self {
-            State::Retiring | State::Closed => (State::Closed, Action::None),
+            State::Retiring(_) | State::Closed => (State::Closed, Action::None),
             _ => (State::Closed, Action::TakeDown),
         }
     }
@@ -409,7 +422,8 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 18] = [
+    const REASONS: [Reason; 4] = [Reason::Broken, Reason::PeerLeft, Reason::PeerBack, Reason::OtherPort];
+    const STATES: [State; 24] = [
         State::Idle,
         State::Connecting,
         State::HaveQps,
@@ -423,13 +437,19 @@ mod tests {
         State::Draining,
         State::Drained,
         State::Ended,
-        State::Renewing,
-        State::Retiring,
+        State::Renewing(Reason::Broken),
+        State::Renewing(Reason::PeerLeft),
+        State::Renewing(Reason::PeerBack),
+        State::Renewing(Reason::OtherPort),
+        State::Retiring(Reason::Broken),
+        State::Retiring(Reason::PeerLeft),
+        State::Retiring(Reason::PeerBack),
+        State::Retiring(Reason::OtherPort),
         State::Failed,
         State::Disconnected,
         State::Closed,
     ];
-    const EVENTS: [Event; 18] = [
+    const EVENTS: [Event; 20] = [
         Event::WantSend,
         Event::QpsCreated,
         Event::CpcConnected,
@@ -442,9 +462,11 @@ mod tests {
         Event::AllOut,
         Event::Acknowledged,
         Event::PeerLeft,
-        Event::Lost,
         Event::Resumed,
-        Event::Renew,
+        Event::Renew(Reason::Broken),
+        Event::Renew(Reason::PeerLeft),
+        Event::Renew(Reason::PeerBack),
+        Event::Renew(Reason::OtherPort),
         Event::Retire,
         Event::Retired,
         Event::Close,
@@ -494,7 +516,7 @@ mod tests {
     fn errors_fail_the_queue_once_and_terminal_states_stay() {
         for state in STATES {
             let (next, action) = state.on(Event::Error, Handshake::Cts, false);
-            let deaf = state.is_over() || state == State::Retiring;
+            let deaf = state.is_over() || matches!(state, State::Retiring(_));
             assert_eq!(action == Action::FailAll, !deaf);
             assert_eq!(next.on(Event::Error, Handshake::Cts, false).1, Action::None);
         }
@@ -506,7 +528,7 @@ mod tests {
     /// What came over a connection is taken up before it is retired (`reap`), and may be bad.
     #[test]
     fn an_endpoint_that_fails_before_its_connection_is_retired_stays_failed() {
-        let (failed, _) = State::Renewing.on(Event::Error, Handshake::Cts, false);
+        let (failed, _) = State::Renewing(Reason::Broken).on(Event::Error, Handshake::Cts, false);
         for event in [Event::Retire, Event::Retired] {
             assert_eq!(failed.on(event, Handshake::Cts, false), (State::Failed, Action::None), "{event:?}");
         }
@@ -516,14 +538,14 @@ mod tests {
     #[test]
     fn an_endpoint_that_is_about_to_be_connected_anew_waits_for_that_alone() {
         for event in EVENTS {
-            for state in [State::Renewing, State::Retiring] {
+            for state in STATES.into_iter().filter(|state| state.is_replaced()) {
                 let (next, action) = state.on(event, Handshake::Cts, false);
-                let expected = match event {
-                    Event::Error if state == State::Renewing => (State::Failed, Action::FailAll),
-                    Event::Retire if state == State::Renewing => (State::Retiring, Action::TakeDown),
-                    Event::Retired if state == State::Retiring => (State::Idle, Action::None),
-                    Event::Close if state == State::Renewing => (State::Closed, Action::TakeDown),
-                    Event::Close => (State::Closed, Action::None),
+                let expected = match (event, state) {
+                    (Event::Error, State::Renewing(_)) => (State::Failed, Action::FailAll),
+                    (Event::Retire, State::Renewing(reason)) => (State::Retiring(reason), Action::TakeDown),
+                    (Event::Retired, State::Retiring(_)) => (State::Idle, Action::None),
+                    (Event::Close, State::Renewing(_)) => (State::Closed, Action::TakeDown),
+                    (Event::Close, _) => (State::Closed, Action::None),
                     _ => (state, Action::None),
                 };
                 assert_eq!((next, action), expected, "{event:?}");
@@ -558,7 +580,11 @@ mod tests {
             let (next, _) = State::Ended.on(event, Handshake::Cts, false);
             let goes = matches!(
                 event,
-                Event::Error | Event::PeerLeft | Event::Close | Event::Rerouted | Event::Lost
+                Event::Error
+                    | Event::PeerLeft
+                    | Event::Close
+                    | Event::Rerouted
+                    | Event::Renew(Reason::Broken)
             );
             assert_eq!(next == State::Ended, !goes, "{event:?}");
         }
@@ -569,10 +595,10 @@ mod tests {
     #[test]
     fn an_endpoint_whose_connection_breaks_resumes_before_it_flows() {
         for state in STATES {
-            let (next, action) = state.on(Event::Lost, Handshake::Cts, true);
+            let (next, action) = state.on(Event::Renew(Reason::Broken), Handshake::Cts, true);
             let alive = state.flows() || state.is_coming_up();
-            assert_eq!(matches!(next, State::Renewing | State::Retiring), alive, "{state:?}");
-            let renews = alive && !matches!(state, State::Renewing | State::Retiring);
+            assert_eq!(next.is_replaced(), alive, "{state:?}");
+            let renews = alive && !state.is_replaced();
             assert_eq!((action == Action::Renew, action == Action::Refuse), (renews, !alive), "{state:?}");
         }
         let posted = [
@@ -604,11 +630,13 @@ mod tests {
     fn only_an_endpoint_that_the_peer_has_taken_down_comes_back() {
         for state in STATES {
             let (left, _) = state.on(Event::PeerLeft, Handshake::Cts, false);
-            let renewed = left.on(Event::Renew, Handshake::Cts, false);
-            if left == State::Disconnected {
-                assert_eq!(renewed, (State::Renewing, Action::Renew), "{state:?}");
-            } else {
-                assert_eq!(renewed.0, left, "{state:?}");
+            for reason in REASONS {
+                let renewed = left.on(Event::Renew(reason), Handshake::Cts, false);
+                if left == State::Disconnected && reason == Reason::PeerBack {
+                    assert_eq!(renewed, (State::Renewing(reason), Action::Renew), "{state:?}");
+                } else {
+                    assert_eq!(renewed.0, left, "{state:?}");
+                }
             }
             let (closed, _) = left.on(Event::Close, Handshake::Cts, false);
             assert_eq!(closed.on(Event::Close, Handshake::Cts, false), (State::Closed, Action::None));

@@ -12,11 +12,11 @@
 //! Both may turn at a time, and ask past each other: of two that have asked and whose ports are up, the one with the smaller name follows.
 #![forbid(unsafe_code)]
 
-use super::renew::{Elsewhere, Renewal};
-use crate::transport::Transport;
-use crate::transport::endpoint::state::{Event, State};
+use super::renew::{Move, Renewal};
+use crate::transport::endpoint::state::{Event, Reason, State};
 use crate::transport::endpoint::{Endpoint, EpId, Listing, Resume};
 use crate::transport::port::OpenPort;
+use crate::transport::{Transport, Upcall};
 use cpc::Choice;
 
 /// Why a connection ended that was coming up.
@@ -50,8 +50,7 @@ impl<C> Transport<C> {
         let waits = |ep: &Endpoint<C>| ep.state().is_coming_up() && self.port.is_better_elsewhere(ep);
         let waiting = self.endpoints.iter().filter(|(_, ep)| waits(ep));
         let away = |(index, ep): (u32, &Endpoint<C>)| {
-            let place = Elsewhere { to_alternate: !ep.is_over_alternate(), is_asked: false };
-            Renewal::elsewhere(ep.id(index), place)
+            Renewal::Move(ep.id(index), Move::Away { to_alternate: !ep.is_over_alternate() })
         };
         let renewals: Vec<Renewal> = waiting.map(away).collect();
         renewals.into_iter().for_each(|renewal| self.renew_later(renewal));
@@ -93,8 +92,8 @@ impl<C> Transport<C> {
             }
             _ => {
                 if self.follows(ep) {
-                    let place = Elsewhere { to_alternate: at_alternate, is_asked: true };
-                    self.renew_later(Renewal::elsewhere(ep.id(index), place));
+                    let place = Move::ToPeer { to_alternate: at_alternate };
+                    self.renew_later(Renewal::Move(ep.id(index), place));
                 }
                 true
             }
@@ -124,38 +123,64 @@ impl<C> Transport<C> {
         !have_asked || self.port.me < ep.peer || self.port.is_better_elsewhere(ep)
     }
 
-    /// From within a poll, but from no completion: what has come over the connection at hand is taken up, then the next one begins over
-    /// this port. One that has come up meanwhile stays, unless its peer has lost it.
-    pub(super) fn go_elsewhere(&mut self, index: u32, Elsewhere { to_alternate, is_asked }: Elsewhere) {
-        self.reap();
-        self.poll_sends();
-        let Some(ep) = self.endpoints.get(index) else { return };
-        let (state, is_there) = (ep.state(), ep.is_over_alternate() == to_alternate);
-        if is_there || state.is_over() || state.flows() && !is_asked || !self.turn(index) {
+    /// From within a poll, but from no completion: the next connection begins over another port. A peer that has asked for it, and had
+    /// left the one at hand, is added as if it had asked now.
+    pub(super) fn carry_elsewhere(&mut self, id: EpId, place: Move) {
+        if self.endpoints.named(id).is_none() {
             return;
         }
-        match state {
-            State::Renewing | State::Retiring => {}
-            _ if state.flows() => self.settle_cut(index),
-            _ => {
-                self.begin_over_other_port(index);
-            }
+        self.reap();
+        self.poll_sends();
+        match place {
+            Move::Away { to_alternate } => self.go_away(id.index, to_alternate),
+            Move::ToPeer { to_alternate } => self.go_to_peer(id.index, to_alternate),
+        }
+        let left = self.endpoints.get(id.index).filter(|ep| ep.state() == State::Disconnected);
+        if let Some(ep) = left.filter(|_| matches!(place, Move::ToPeer { .. })) {
+            self.up.push(Upcall::UnknownPeer { peer: ep.peer });
         }
     }
 
-    /// A connection that is not there yet is given up for one over the port that is chosen now. False: there is nothing to give up.
+    /// Our port is down. A connection that has come up meanwhile stays.
+    fn go_away(&mut self, index: u32, to_alternate: bool) {
+        if self.endpoints.get(index).is_some_and(|ep| !ep.state().flows())
+            && self.turn_to(index, to_alternate)
+        {
+            self.begin_over_other_port(index);
+        }
+    }
+
+    /// The peer asks there. A connection that has come up meanwhile stays, unless its peer has lost it.
+    fn go_to_peer(&mut self, index: u32, to_alternate: bool) {
+        if !self.turn_to(index, to_alternate) {
+            return;
+        }
+        if self.endpoints.get(index).is_some_and(|ep| ep.state().flows()) {
+            self.settle_cut(index);
+        } else {
+            self.begin_over_other_port(index);
+        }
+    }
+
+    /// The next connection goes over that port. False: so does the one at hand, or there is none to come.
+    fn turn_to(&mut self, index: u32, to_alternate: bool) -> bool {
+        let may = |ep: &Endpoint<C>| ep.is_over_alternate() != to_alternate && !ep.state().is_over();
+        self.endpoints.get(index).is_some_and(may) && self.turn(index)
+    }
+
+    /// A connection that is not there yet is given up for one over the port that is chosen now, unless another one is about to be begun
+    /// anyway. False: there is nothing to give up.
     pub(super) fn begin_over_other_port(&mut self, index: u32) -> bool {
         let Some(ep) = self.endpoints.get(index).filter(|ep| ep.state().precedes_connection()) else {
             return false;
         };
-        let goes_on = ep.resume.is_some() || ep.counts_messages();
-        if goes_on && self.lose_tentatively(index) {
+        let (is_begun, goes_on) = (ep.state().is_replaced(), ep.resume.is_some() || ep.counts_messages());
+        if is_begun {
             return true;
         }
-        if let Some(ep) = self.endpoints.get_mut(index) {
-            ep.carries_on = true;
+        if !goes_on || !self.lose_tentatively(index) {
+            self.on_event(index, Event::Renew(Reason::OtherPort));
         }
-        self.on_event(index, Event::Renew);
         true
     }
 
@@ -164,7 +189,7 @@ impl<C> Transport<C> {
     pub(super) fn carry_on(&mut self, index: u32) {
         let queues = self.tx.queues.len();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if std::mem::take(&mut ep.carries_on) && ep.resume.is_none() && ep.counts_messages() {
+        if ep.resume.is_none() && ep.counts_messages() {
             ep.resume = Some(Box::new(Resume { reason: GIVEN_UP.to_owned(), ..Resume::new(queues) }));
         }
     }
@@ -172,7 +197,7 @@ impl<C> Transport<C> {
 
 impl<C> Endpoint<C> {
     /// The upper layer's name for it at position `index`.
-    fn id(&self, index: u32) -> EpId {
+    pub(super) fn id(&self, index: u32) -> EpId {
         EpId { index, generation: self.generation }
     }
 

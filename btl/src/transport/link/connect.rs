@@ -204,7 +204,7 @@ impl<C> Transport<C> {
             let sends = if covered { send_depth(layout, queue, config) } else { 0 };
             lane.attach(qp, LineId::of_lane(index, ep.epoch, queue), sends, config);
         }
-        if matches!(ep.state(), State::Closed | State::Retiring) {
+        if matches!(ep.state(), State::Closed | State::Retiring(_)) {
             // It was taken down while they were made: the receive of the CTS comes back from them.
             ep.to_error(log::Level::Debug);
         }
@@ -363,7 +363,7 @@ impl<C> Transport<C> {
             }
             Action::Resume => self.resume(index),
             Action::Flow => self.now_connected(index),
-            Action::Renew => self.renew_later(Renewal::of(key)),
+            Action::Renew => self.renew_later(Renewal::Retire(key)),
             Action::TakeDown => self.take_down(index),
             Action::Refuse => log::debug!("endpoint {index}: {event:?} makes no sense in {state:?}"),
             // `fail` does that, and says why.
@@ -377,7 +377,7 @@ impl<C> Transport<C> {
     fn now_connected(&mut self, index: u32) {
         self.stats.connected += 1;
         if let Some(ep) = self.endpoints.get_mut(index) {
-            (ep.renewals, ep.patience, ep.has_turned) = (0, PATIENCE, false);
+            (ep.departures, ep.patience, ep.has_turned) = (0, PATIENCE, false);
         }
         self.endpoints.mark(index, Step::Connected);
         self.flow(index);

@@ -1,58 +1,67 @@
-//! An endpoint that its peer has taken down, and that is connected anew under the same name.
+//! An endpoint whose connection another one takes the place of, under the same name.
 //!
 //! ```text
-//!   the peer has left   before a connection was up: at once. The request that we answered, or that answered ours, was of an endpoint
-//!                       that the peer has removed since; nothing has been lost with it, so what waits goes over the next connection
-//!                       after it:         it is closed, what waits is given up; the peer may be gone for good
-//!   the peer is back    a closed one is connected anew when the peer is added: by the upper layer, or by the peer's request
+//!   Broken      it has broken while its peer is there: see `resume`
+//!   PeerLeft    before it was up: at once. The request that we answered, or that answered ours, was of an endpoint that the peer has
+//!               removed since; nothing has been lost with it, so what waits goes over the next connection
+//!               (after it was up: the endpoint is closed, what waits is given up; the peer may be gone for good)
+//!   PeerBack    a closed one is connected anew when the peer is added: by the upper layer, or by the peer's request
+//!   OtherPort   before it is up, for one over the device's other port: see `alternate`
 //! ```
-//! The helper thread ends the old connection (DREQ, DREP) meanwhile. Whether a peer that has left
-//! before a connection was up has another endpoint is not known: the new attempt is tentative, the
+//! Polls carry a renewal on, from step to step; none waits for the device:
+//!
+//! ```text
+//!   Settle   the peer has taken the connection down: what has come over it tells whether it is broken, or the peer has left
+//!   Retire   Renewing: the queue pairs go to the error state; the helper thread ends the connection (DREQ, DREP) meanwhile
+//!   Begin    Retiring: when all is flushed, the next connection begins
+//! ```
+//! Whether a peer that has left before a connection was up has another endpoint is not known: the new attempt is tentative, the
 //! end of the job does not wait for it, and if it fails the peer has left.
 #![forbid(unsafe_code)]
 
 use super::close::FLUSH;
 use super::connect::AddError;
-use crate::transport::endpoint::EpId;
+use crate::transport::Transport;
 use crate::transport::endpoint::lane::Lane;
-use crate::transport::endpoint::state::{Event, State};
+use crate::transport::endpoint::state::{Event, Reason, State};
+use crate::transport::endpoint::{Endpoint, EpId};
 use crate::transport::wrid::GENERATION_MASK;
-use crate::transport::{Transport, Upcall};
 use cpc::{Advert, Choice, ConnectError, EndpointKey, GidPair};
 use std::time::Instant;
 
 /// So often in a row a peer may leave before a connection is up.
-const MOST_RENEWALS: u8 = 16;
+const MOST_DEPARTURES: u8 = 16;
 
-/// A connection that another is to take the place of. Polls carry it on: none waits for the device.
+/// What the next poll does about a connection that another may take the place of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Renewal {
-    key: EndpointKey,
-    /// Its queue pairs are being flushed, until then at the longest.
-    until: Option<Instant>,
-    /// The next one goes over another port.
-    elsewhere: Option<Elsewhere>,
+pub(crate) enum Renewal {
+    /// The peer has taken it down: finds out whether it is broken, or the peer has left.
+    Settle(EndpointKey),
+    /// Takes its queue pairs down.
+    Retire(EndpointKey),
+    /// Begins the next one when they are flushed, at the latest at `until`.
+    Begin {
+        /// The connection that is flushed.
+        key: EndpointKey,
+        until: Instant,
+    },
+    /// Has the connections of this endpoint, whichever is at hand then, go over another port.
+    Move(EpId, Move),
 }
 
-/// Where the next connection goes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Elsewhere {
-    /// Over the alternate port, or over our own.
-    pub to_alternate: bool,
-    /// The peer has asked there.
-    pub is_asked: bool,
-}
-
-impl Renewal {
-    /// The polls to come begin another connection in place of this one.
-    pub fn of(key: EndpointKey) -> Renewal {
-        Renewal { key, until: None, elsewhere: None }
-    }
-
-    /// The next one, whichever connection is at hand then, over another port.
-    pub fn elsewhere(EpId { index, generation }: EpId, place: Elsewhere) -> Renewal {
-        Renewal { elsewhere: Some(place), ..Renewal::of(EndpointKey { index, generation }) }
-    }
+/// Why connections of an endpoint go over another port, and which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Move {
+    /// The port in use is down, and the device's other one is not.
+    Away {
+        /// Over the alternate port, or over our own.
+        to_alternate: bool,
+    },
+    /// The peer has asked at this one.
+    ToPeer {
+        /// The alternate port, or our own.
+        to_alternate: bool,
+    },
 }
 
 impl<C> Transport<C> {
@@ -63,8 +72,7 @@ impl<C> Transport<C> {
         adverts: &[Advert],
         gids: Option<GidPair>,
     ) -> Result<EpId, AddError> {
-        let is_cut = self.renewals.iter().any(|renewal| self.endpoints.current(renewal.key) == Some(index));
-        if is_cut && self.endpoints.get(index).is_some_and(|ep| ep.state().has_queue_pairs()) {
+        if self.is_to_settle(index) {
             // The peer has taken the last connection down before it asked for this one.
             self.settle_cut(index);
         }
@@ -80,9 +88,9 @@ impl<C> Transport<C> {
                     choice.turn();
                 }
                 ep.choice = Some(Box::new(choice));
-                ep.renewals = 0;
+                ep.departures = 0;
                 self.expect_return(index);
-                self.on_event(index, Event::Renew);
+                self.on_event(index, Event::Renew(Reason::PeerBack));
             }
             _ => {}
         }
@@ -96,14 +104,14 @@ impl<C> Transport<C> {
         // known.
         let over_xrc = self.paths.are_used();
         let Some(ep) = self.endpoints.get_mut(index) else { return false };
-        if matches!(ep.state(), State::Renewing | State::Retiring) {
+        if ep.state().is_replaced() {
             return true;
         }
-        if over_xrc || !ep.state().precedes_connection() || ep.renewals >= MOST_RENEWALS {
+        if over_xrc || !ep.state().precedes_connection() || ep.departures >= MOST_DEPARTURES {
             return false;
         }
-        ep.renewals += 1;
-        self.on_event(index, Event::Renew);
+        ep.departures += 1;
+        self.on_event(index, Event::Renew(Reason::PeerLeft));
         true
     }
 
@@ -117,46 +125,58 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn renew_due(&mut self) {
         for renewal in std::mem::take(&mut self.renewals) {
-            let Some(ep) = self.endpoints.get(renewal.key.index) else { continue };
-            let id = EpId { index: renewal.key.index, generation: ep.generation };
-            if let Some(place) = renewal.elsewhere {
-                if ep.generation == renewal.key.generation {
-                    self.carry_elsewhere(id.index, place);
-                }
-                continue;
-            }
-            match (ep.state(), renewal.until) {
-                _ if ep.epoch != renewal.key.generation => {}
-                (state, None) if state.has_queue_pairs() => self.settle_cut(id.index),
-                (State::Renewing, None) => self.retire_connection(id, renewal.key),
-                (State::Retiring, Some(until)) => {
-                    let flushed = self.has_flushed(id);
-                    if flushed || timing::now() >= until {
-                        self.connect_anew(id, flushed);
-                    } else {
-                        self.renew_later(renewal);
-                    }
-                }
-                _ => {}
+            match renewal {
+                Renewal::Settle(key) => self.settle_if_there(key),
+                Renewal::Retire(key) => self.retire_connection(key),
+                Renewal::Begin { key, until } => self.begin_if_flushed(key, until),
+                Renewal::Move(id, place) => self.carry_elsewhere(id, place),
             }
         }
     }
 
-    /// Begins the next connection over another port. A peer that has asked for it, and had left the one at hand, is added as if it had
-    /// asked now.
-    fn carry_elsewhere(&mut self, index: u32, place: Elsewhere) {
-        self.go_elsewhere(index, place);
-        let ep = self.endpoints.get(index).filter(|ep| ep.state() == State::Disconnected);
-        if let Some(ep) = ep.filter(|_| place.is_asked) {
-            self.up.push(Upcall::UnknownPeer { peer: ep.peer });
+    /// The peer has taken the connection at hand down, and the poll that finds out what that means has not come.
+    fn is_to_settle(&self, index: u32) -> bool {
+        let is_of_it = |renewal: &Renewal| match renewal {
+            Renewal::Settle(key) => self.endpoints.current(*key) == Some(index),
+            Renewal::Retire(_) | Renewal::Begin { .. } | Renewal::Move(..) => false,
+        };
+        self.has_queue_pairs(index) && self.renewals.iter().any(is_of_it)
+    }
+
+    fn has_queue_pairs(&self, index: u32) -> bool {
+        self.endpoints.get(index).is_some_and(|ep| ep.state().has_queue_pairs())
+    }
+
+    /// The connection may have gone for another reason meanwhile.
+    fn settle_if_there(&mut self, key: EndpointKey) {
+        if let Some(index) = self.endpoints.current(key).filter(|index| self.has_queue_pairs(*index)) {
+            self.settle_cut(index);
         }
     }
 
     /// Takes the connection down; whatever comes to be sent waits for the next one.
-    fn retire_connection(&mut self, id: EpId, key: EndpointKey) {
+    fn retire_connection(&mut self, key: EndpointKey) {
+        let Some(index) = self.endpoints.current(key) else { return };
+        let state = self.endpoints.get(index).map(Endpoint::state);
+        if !matches!(state, Some(State::Renewing(_))) {
+            return;
+        }
         self.reap();
-        self.on_event(id.index, Event::Retire);
-        self.renew_later(Renewal { until: Some(timing::now() + FLUSH), ..Renewal::of(key) });
+        self.on_event(index, Event::Retire);
+        self.renew_later(Renewal::Begin { key, until: timing::now() + FLUSH });
+    }
+
+    /// Begins the next connection, if the queue pairs of this one are flushed or have had their time.
+    fn begin_if_flushed(&mut self, key: EndpointKey, until: Instant) {
+        let Some(index) = self.endpoints.current(key) else { return };
+        let Some(ep) = self.endpoints.get(index) else { return };
+        let (State::Retiring(reason), id) = (ep.state(), ep.id(index)) else { return };
+        let flushed = self.has_flushed(id);
+        if flushed || timing::now() >= until {
+            self.connect_anew(id, reason, flushed);
+        } else {
+            self.renew_later(Renewal::Begin { key, until });
+        }
     }
 
     /// The connection manager has no connection to offer. A tentative one that has found no peer
@@ -177,15 +197,17 @@ impl<C> Transport<C> {
             return self.fail(index, error);
         }
         log::debug!("endpoint {index}: {error}");
-        self.on_event(index, Event::Renew);
+        self.on_event(index, Event::Renew(Reason::PeerLeft));
         self.drop_waiting(index, "the peer has left");
     }
 
     /// Begins another connection under the same name, for whatever waits.
-    fn connect_anew(&mut self, id: EpId, flushed: bool) {
+    fn connect_anew(&mut self, id: EpId, reason: Reason, flushed: bool) {
         self.endpoints.warn_unless(flushed, id);
         self.reap();
-        self.carry_on(id.index);
+        if reason == Reason::OtherPort {
+            self.carry_on(id.index);
+        }
         if flushed {
             self.part_from_leaver(id.index);
         }

@@ -24,7 +24,7 @@ use crate::protocol::wire::Arrived;
 use crate::transport::Transport;
 use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::retained::Resume;
-use crate::transport::endpoint::state::{Event, State};
+use crate::transport::endpoint::state::{Event, Reason, State};
 use crate::transport::port::buffer::Queued;
 use cpc::ConnectError;
 use std::fmt::Display;
@@ -34,7 +34,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn broken(&mut self, index: u32, reason: &dyn Display) {
         let Some(ep) = self.endpoints.get(index) else { return };
-        let waits = matches!(ep.state(), State::Renewing | State::Retiring);
+        let waits = ep.state().is_replaced();
         if ep.has_heard_all() {
             // The peer, which may wait for a word of ours, hears that the connection is over.
             self.port.service.remove_endpoint(ep.key(index));
@@ -76,7 +76,7 @@ impl<C> Transport<C> {
         log::info!("the connection to process {peer:#x} is broken: {reason}; another one takes its place");
         self.stats.reconnects += 1;
         self.avoid_port_that_is_down(index);
-        self.on_event(index, Event::Lost);
+        self.on_event(index, Event::Renew(Reason::Broken));
         true
     }
 
@@ -98,8 +98,8 @@ impl<C> Transport<C> {
         if comes_again {
             self.cut(index);
         } else if ep.state().has_queue_pairs() {
-            let renewal = Renewal::of(ep.key(index));
-            self.renew_later(renewal);
+            let settle = Renewal::Settle(ep.key(index));
+            self.renew_later(settle);
         } else {
             return false;
         }
@@ -137,7 +137,7 @@ impl<C> Transport<C> {
     /// does not show here.
     fn cut(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get(index) else { return };
-        let waits = matches!(ep.state(), State::Renewing | State::Retiring);
+        let waits = ep.state().is_replaced();
         let reason = "its process has taken it down, and has not said that it leaves";
         if !waits && !self.lose(index, &reason, |_, most| most != 0) {
             self.broken_for_good(index, &reason);
@@ -175,7 +175,7 @@ impl<C> Transport<C> {
         }
         if peer_left || ep.ends.all_is_heard() {
             self.tx.drop_kept(index, ep, &mut self.up);
-            ep.renewals = ep.renewals.max(1);
+            ep.departures = ep.departures.max(1);
         }
     }
 
@@ -253,7 +253,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn resumes(&mut self, index: u32, arrived: Arrived) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if matches!(ep.state(), State::Renewing | State::Retiring) {
+        if ep.state().is_replaced() {
             return; // this connection has broken, too: the next one brings later counts
         }
         let flows = ep.state().flows();
