@@ -110,6 +110,30 @@ fn private_data_are_limited_and_arrive_as_long_as_their_field() {
     [id, request.id, listener].into_iter().for_each(destroy);
 }
 
+/// A program that waits for edges (mio does) looks until there is nothing more, and is not told again of what is left then.
+#[test]
+fn an_event_behind_more_than_64_descriptors_without_one_is_found_at_once() {
+    let (ours, theirs) = (Channel::open(), Channel::open());
+    let (listener, port) = ours.listener(RDMA_PS_TCP);
+    let mut ids = Vec::new();
+    for _ in 0..70 {
+        let id = theirs.resolved(RDMA_PS_TCP, port);
+        assert_eq!(connect(id, &[]), 0);
+        let request = ours.next();
+        assert_eq!(unsafe { (cm().reject)(request.id, null(), 0) }, 0);
+        ids.extend([id, request.id]);
+    }
+    assert_eq!(ours.at_once().err(), Some(libc::EAGAIN));
+    for _ in 0..70 {
+        assert_eq!(theirs.next().kind, RDMA_CM_EVENT_REJECTED);
+    }
+    let id = theirs.resolved(RDMA_PS_TCP, port);
+    assert_eq!(connect(id, &[]), 0);
+    let request = ours.at_once().expect("a request");
+    assert_eq!(request.kind, RDMA_CM_EVENT_CONNECT_REQUEST);
+    ids.into_iter().chain([id, request.id, listener]).for_each(destroy);
+}
+
 /// QEMU takes a readable channel for an event, and its main loop stood still in a blocking rdma_get_cm_event.
 #[test]
 fn a_channel_is_not_readable_for_the_end_of_a_peer_whose_disconnect_has_been_told() {

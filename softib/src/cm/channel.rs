@@ -138,13 +138,15 @@ impl World {
         unsafe { libc::timerfd_settime(channel.timer.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
     }
 
-    /// Takes in everything that is ready on a channel.
-    fn pump(&mut self, key: usize) {
-        let Some(channel) = self.channels.get(key) else { return };
+    /// Takes in what is ready on a channel; whether there may be more. A program that waits for an edge of the descriptor (EPOLLET) is
+    /// not told again of what is left.
+    fn pump(&mut self, key: usize) -> bool {
+        let Some(channel) = self.channels.get(key) else { return false };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: room for 64 events, and no wait.
         let count = unsafe { libc::epoll_wait(channel.epoll.as_raw_fd(), events.as_mut_ptr(), 64, 0) };
-        for event in events.iter().take(usize::try_from(count).unwrap_or(0)) {
+        let count = usize::try_from(count).unwrap_or(0);
+        for event in events.iter().take(count) {
             let number = event.u64;
             match number {
                 WAKE => {}
@@ -153,6 +155,7 @@ impl World {
                 id => self.id_readable((id - FIRST) as usize),
             }
         }
+        count == events.len()
     }
 
     fn timer(&mut self, channel: usize) {
@@ -287,9 +290,10 @@ fn event_or_wait(key: usize) -> Result<Option<*mut rdma_cm_event>, Errno> {
         if let Some(event) = world.take(key) {
             return Ok(Some(event));
         }
-        world.pump(key);
-        if let Some(event) = world.take(key) {
-            return Ok(Some(event));
+        let more = world.pump(key);
+        let event = world.take(key);
+        if event.is_some() || more {
+            return Ok(event);
         }
         fd
     };

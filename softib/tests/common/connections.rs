@@ -53,11 +53,29 @@ impl Channel {
 
     /// The next event, which must come.
     pub fn next(&self) -> Event {
+        let mut poll = libc::pollfd { fd: unsafe { (*self.0).fd }, events: libc::POLLIN, revents: 0 };
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, PATIENCE.as_millis() as i32) }, 1, "no event");
+        self.take().unwrap_or_else(|errno| panic!("errno {errno}"))
+    }
+
+    /// What a non-blocking call gets: the next event, or an errno.
+    pub fn at_once(&self) -> Result<Event, i32> {
         unsafe {
-            let mut poll = libc::pollfd { fd: (*self.0).fd, events: libc::POLLIN, revents: 0 };
-            assert_eq!(libc::poll(&mut poll, 1, PATIENCE.as_millis() as i32), 1, "no event");
+            let fd = (*self.0).fd;
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK), 0);
+            let taken = self.take();
+            assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags), 0);
+            taken
+        }
+    }
+
+    fn take(&self) -> Result<Event, i32> {
+        unsafe {
             let mut event = null_mut();
-            assert_eq!((cm().get_cm_event)(self.0, &mut event), 0, "errno {}", last_errno());
+            if (cm().get_cm_event)(self.0, &mut event) != 0 {
+                return Err(last_errno());
+            }
             let (id, conn) = ((*event).id, (*event).param.conn);
             let len = usize::from(conn.private_data_len);
             let private = match conn.private_data.is_null() {
@@ -66,7 +84,7 @@ impl Channel {
             };
             let copy = Event { kind: (*event).event, status: (*event).status, id, private };
             assert_eq!((cm().ack_cm_event)(event), 0);
-            copy
+            Ok(copy)
         }
     }
 }
