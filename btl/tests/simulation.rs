@@ -7,8 +7,9 @@
 //!              v
 //!        Trial: acts, looks around, holds what arrives against the model (simulation/trial.rs, common)
 //! ```
-//! `OXIB_SEED=n` runs one seed, `OXIB_SEEDS=n` so many, from 1 on, or from `OXIB_FROM`; from 1,000,000 on the device has two ports. A failure names its seed. A binary of its own: virtual time and a plan
-//! of faults are the whole process'.
+//! `OXIB_SEED=n` runs one seed, `OXIB_SEEDS=n` so many, from 1 on, or from `OXIB_FROM`; from 1,000,000 on the device has two ports, from
+//! 2,000,000 on rdmacm makes the connections. A failure names its seed. A binary of its own: virtual time and a plan of faults are the whole
+//! process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;
@@ -18,7 +19,7 @@ mod schedule;
 mod trial;
 
 use common::watchdog::Watchdog;
-use schedule::TWO_PORTS;
+use schedule::{RDMACM, TWO_PORTS};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trial::Trial;
@@ -69,7 +70,10 @@ fn whatever_happens_each_message_arrives_once_or_its_endpoint_fails_and_nothing_
     let seeds: Vec<u64> = match (number("OXIB_SEED"), number("OXIB_SEEDS")) {
         (Some(seed), _) => vec![seed],
         (None, Some(count)) => (number("OXIB_FROM").unwrap_or(1)..).take(count as usize).collect(),
-        (None, None) => (1..=SEEDS).chain(FOUND).chain((TWO_PORTS..).take(SEEDS as usize / 2)).collect(),
+        (None, None) => {
+            let further = [TWO_PORTS, RDMACM].map(|from| from..from + SEEDS / 2);
+            (1..=SEEDS).chain(FOUND).chain(further.into_iter().flatten()).collect()
+        }
     };
     for &seed in &seeds {
         run(seed);
@@ -79,7 +83,7 @@ fn whatever_happens_each_message_arrives_once_or_its_endpoint_fails_and_nothing_
 
 #[test]
 fn a_seed_does_the_same_on_every_run() {
-    for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
+    for seed in [1, 2, 3, 5, 8, 13, 21, 34].into_iter().chain(RDMACM..RDMACM + 16) {
         assert_eq!(run(seed), run(seed), "seed {seed}");
     }
 }

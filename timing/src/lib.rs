@@ -1,9 +1,10 @@
-//! Time, and the work that is done beside the application's thread: of the machine, or of a simulation.
+//! Time, random numbers, and the work that is done beside the application's thread: of the machine, or of a simulation.
 //!
 //! ```text
 //!                 usually                              while a Simulation lives
 //!   now()         the machine's monotonic clock        stands still until the test moves it
 //!   workers       have threads of their own            have none: each gets a turn when the test gives it one
+//!   random()      another number on every run       the same ones in every simulation
 //!   relax()       lets other threads run               gives the workers a turn, and moves time if none has work
 //! ```
 //!
@@ -18,6 +19,7 @@ mod simulation;
 
 pub use simulation::{Employed, Simulation, Worker, employ};
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -48,6 +50,12 @@ fn virtual_now(nanoseconds: u64) -> Instant {
 /// Whether time is virtual, and workers have no threads.
 pub fn is_simulated() -> bool {
     VIRTUAL.load(Ordering::Relaxed) != 0
+}
+
+/// A number to choose names and places with, so that those of different processes differ. It keeps no secret.
+pub fn random() -> u64 {
+    // The standard library's hash keys are random, and another one each time.
+    if is_simulated() { simulation::random() } else { RandomState::new().hash_one(0) }
 }
 
 /// For a loop that waits for other threads: lets them run.

@@ -77,11 +77,27 @@ fn turn_of(number: u64) -> Option<Instant> {
 /// The least that time moves, where it has to move.
 const TICK: Duration = Duration::from_micros(20);
 
+/// The most that it moves while a caller waits for something, in nanoseconds.
+static MOST: AtomicU64 = AtomicU64::new(u64::MAX);
+
 /// Workers have a turn, and the caller's next look is at the time when one has something to do.
 pub(crate) fn relax() {
     let soonest = turn();
     let next = now() + TICK;
-    set(soonest.map_or(next + 50 * TICK, |soonest| soonest.max(next)));
+    let last = next + Duration::from_nanos(MOST.load(Ordering::Relaxed));
+    set(soonest.map_or(next + 50 * TICK, |soonest| soonest.max(next)).min(last));
+}
+
+/// Numbers drawn since the simulation began.
+static DRAWN: AtomicU64 = AtomicU64::new(0);
+
+/// The next number of a sequence that is the same in every simulation (SplitMix64).
+pub(crate) fn random() -> u64 {
+    let n = DRAWN.fetch_add(1, Ordering::Relaxed) + 1;
+    let x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
 }
 
 fn set(time: Instant) {
@@ -96,16 +112,25 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Begins one, when no other one runs in this process. Time starts at the same moment for each, an hour after the origin.
+    /// Begins one, when no other one runs in this process. Time starts at the same moment for each, an hour after the origin, and random
+    /// numbers are the same.
     pub fn begin() -> Simulation {
         let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         VIRTUAL.store(3600 * 1_000_000_000, Ordering::Relaxed);
+        DRAWN.store(0, Ordering::Relaxed);
+        MOST.store(u64::MAX, Ordering::Relaxed);
         Simulation { _running: running }
     }
 
     /// One turn for each worker; the soonest time at which one wants the next.
     pub fn turn(&self) -> Option<Instant> {
         turn()
+    }
+
+    /// From now on a caller that waits looks again after so much at the latest, although no worker has anything to do before: one that
+    /// needs several looks does not find its deadline past at the second.
+    pub fn look_every(&self, most: Duration) {
+        MOST.store(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// The worker that came last.
@@ -164,6 +189,20 @@ mod tests {
     }
 
     #[test]
+    fn random_numbers_are_the_same_in_every_simulation_and_differ_outside() {
+        let some = || [crate::random(), crate::random(), crate::random()];
+        let simulated = || {
+            let _simulation = Simulation::begin();
+            some()
+        };
+        let first = simulated();
+        assert_eq!(first, simulated());
+        assert!(first[0] != first[1] && first[1] != first[2]);
+        let _real = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_ne!(some(), some());
+    }
+
+    #[test]
     fn a_worker_has_turns_as_long_as_it_is_employed_and_time_moves_to_the_next() {
         let simulation = Simulation::begin();
         let (begin, turns) = (now(), Arc::new(AtomicU32::new(0)));
@@ -172,10 +211,13 @@ mod tests {
         assert_eq!(simulation.turn(), Some(begin + Duration::from_secs(2)));
         crate::relax();
         assert_eq!((turns.load(Ordering::Relaxed), now()), (4, begin + Duration::from_secs(2)));
+        simulation.look_every(Duration::from_millis(1));
+        crate::relax();
+        assert_eq!(now(), begin + Duration::from_secs(2) + TICK + Duration::from_millis(1));
         drop(fast);
         assert_eq!(simulation.turn(), Some(now() + Duration::from_secs(9)));
         drop(slow);
         assert_eq!(simulation.turn(), None);
-        assert_eq!(turns.load(Ordering::Relaxed), 5);
+        assert_eq!(turns.load(Ordering::Relaxed), 7);
     }
 }

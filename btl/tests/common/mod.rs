@@ -107,8 +107,7 @@ pub fn job() -> u64 {
 /// Connection managers that have no threads of their own, with ids and jitter from this seed.
 pub fn seed_managers(config: &mut Config, seed: u64, rank: u64) {
     let own = Some(seed.wrapping_mul(64).wrapping_add(rank));
-    (config.cpc.ibcm.seed, config.cpc.xrc.seed) = (own, own);
-    config.cpc.exclude = vec!["rdmacm".to_owned()];
+    (config.cpc.ibcm.seed, config.cpc.xrc.seed, config.cpc.rdmacm.seed) = (own, own, own);
 }
 
 /// One process of the job.

@@ -32,6 +32,11 @@ impl Virtual {
         Virtual { simulation, rng, last: 0, soonest: None, quiet: 0, trace: 0xcbf2_9ce4_8422_2325 }
     }
 
+    /// Callers that wait look again after a moment, whoever has something to do when.
+    pub fn look_often(&self) {
+        self.simulation.look_every(Duration::from_millis(1));
+    }
+
     /// The worker that came last.
     pub fn newest_worker(&self) -> u64 {
         self.simulation.newest().expect("a worker")

@@ -2,9 +2,10 @@
 
 use crate::common::config;
 use crate::common::rng::Rng;
-use mca_btl_oxib::protocol::layout::DEFAULT;
+use mca_btl_oxib::protocol::layout::{DEFAULT, IWARP};
 use mca_btl_oxib::transport::config::{Bound, Config, Signalling};
 use softib::faults::{Outage, Plan, When};
+use softib::port::{LinkLayer, Settings};
 use std::time::Duration;
 
 const LAYOUTS: [&str; 10] = [
@@ -20,33 +21,65 @@ const LAYOUTS: [&str; 10] = [
     "X,128,64,48,16:X,2048,2,1,2,2:X,20000,4,3,1",
 ];
 
+/// An iWARP device has per-peer queues only.
+const IWARP_LAYOUTS: [&str; 4] =
+    ["P,65536,64,48,16", IWARP, "P,64,1,0,1,2:P,4096,1,0,1,2:P,20000,2,1,1,2", "P,20000,3,2,1,3"];
+
 pub struct Setting {
     pub config: Config,
     pub sides: usize,
     /// Connections may break: others take their place. Over X queues they are made anew in another way, which lets an endpoint fail.
+    /// On iWARP none do.
     pub breaks: bool,
-    /// Of the device.
-    pub ports: usize,
+    pub device: Settings,
     pub plan: Plan,
 }
 
 /// From this seed on the device has two ports, and connections may go over either.
 pub const TWO_PORTS: u64 = 1_000_000;
+/// From this seed on connections are made by rdmacm, of two ports those over the first; the device is of any kind.
+pub const RDMACM: u64 = 2_000_000;
 
-pub fn setting(rng: &mut Rng, two_ports: bool) -> Setting {
-    let layout = LAYOUTS[rng.below(LAYOUTS.len())];
+pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
+    let (device, layout) = if seed >= RDMACM { of_rdmacm(rng) } else { of_datagrams(rng, seed) };
     let mut config = config(layout);
+    if seed >= RDMACM {
+        // Whatever addresses the host has.
+        config.cpc.rdmacm.address = Some("127.0.0.1".parse().expect("an address"));
+        config.cpc.rdmacm.priority = 100;
+    } else {
+        config.cpc.exclude = vec!["rdmacm".to_owned()];
+    }
     (config.pool_limit, config.pool_grow) = ([0, 2, 5, 64, 1024][rng.below(5)], 4);
     let (most, most_bytes) = ([0, 1, 16, 64][rng.below(4)], [0, 4096, 1 << 20][rng.below(3)]);
     config.signalling = Signalling { most, most_bytes };
     config.hold = Bound::of_peer([1, 4, 64][rng.below(3)]);
     config.reconnects = 8;
-    let (has_p, breaks) = (layout.contains('P'), !layout.contains('X'));
+    let is_iwarp = device.link_layers == [LinkLayer::Iwarp];
+    let (has_p, breaks) = (layout.contains('P'), !layout.contains('X') && !is_iwarp);
     let (sides, mut plan) = (2 + rng.below(2), plan(rng, has_p, breaks));
-    if let Some(outage) = plan.port_down.as_mut().filter(|_| two_ports) {
+    if let Some(outage) = plan.port_down.as_mut().filter(|_| device.ports == 2) {
         outage.port = [None, Some(1), Some(2)][rng.below(3)];
     }
-    Setting { config, sides, breaks, ports: if two_ports { 2 } else { 1 }, plan }
+    Setting { config, sides, breaks, device, plan }
+}
+
+/// A device and a layout for ibcm or xrc.
+fn of_datagrams(rng: &mut Rng, seed: u64) -> (Settings, &'static str) {
+    let ports = if seed >= TWO_PORTS { 2 } else { 1 };
+    (Settings { ports, ..Settings::default() }, LAYOUTS[rng.below(LAYOUTS.len())])
+}
+
+/// A device and a layout for rdmacm.
+fn of_rdmacm(rng: &mut Rng) -> (Settings, &'static str) {
+    let kinds = [LinkLayer::InfiniBand, LinkLayer::Ethernet, LinkLayer::Iwarp];
+    let kind = kinds[rng.below(kinds.len())];
+    // ibcm serves the second one, which iWARP devices do not have.
+    let ports = if kind == LinkLayer::Iwarp { 1 } else { 1 + rng.below(2) };
+    let device = Settings { ports, link_layers: vec![kind], ..Settings::default() };
+    let fit: Vec<&str> = LAYOUTS.into_iter().filter(|layout| !layout.contains('X')).collect();
+    let layouts = if kind == LinkLayer::Iwarp { &IWARP_LAYOUTS[..] } else { &fit };
+    (device, layouts[rng.below(layouts.len())])
 }
 
 /// Half of all runs have a fabric without faults, whose requests take the short ways.

@@ -5,12 +5,13 @@
 //! or changed, and none of a former life. It is sound again when both ends have been removed and made anew.
 
 use crate::common::memory::Memory;
+use crate::common::pace::Virtual;
 use crate::common::rng::Rng;
 use crate::common::{ECHO, ECHO_THIRD, World, seed_managers};
-use crate::schedule::{Setting, TWO_PORTS, setting};
+use crate::schedule::{RDMACM, Setting, setting};
 use mca_btl_oxib::transport::Settled;
 use softib::faults::{self, EventFault, Plan};
-use softib::port::{Settings, configure};
+use softib::port::configure;
 use verbs::RdmaOp;
 
 /// Deeds of one run.
@@ -58,11 +59,14 @@ fn credits_stay_within_their_windows(world: &World) {
 impl Trial {
     pub fn new(seed: u64) -> Trial {
         let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9));
-        let setting = setting(&mut rng, seed >= TWO_PORTS);
+        let setting = setting(&mut rng, seed);
         let (sides, config) = (setting.sides, setting.config.clone());
         faults::set(Plan::default());
-        configure(Settings { ports: setting.ports, ..Settings::default() }).expect("the device is not open");
+        configure(setting.device.clone()).expect("the device is not open");
         let world = World::simulated(seed, vec![config; sides]);
+        if seed >= RDMACM {
+            world.pace.iter().for_each(Virtual::look_often);
+        }
         let bytes = |side: usize| (0..MOST * SLOT).map(|i| (i * 7 + side * 31) as u8).collect::<Vec<u8>>();
         let model: Vec<Vec<u8>> = (0..sides).map(bytes).collect();
         let memory =
@@ -208,7 +212,7 @@ impl Trial {
     }
 
     /// One side takes its end down as MPI does, and makes it again; the other one keeps its own. Not over X queues: there a peer that has only
-    /// sent may send to the end that is gone for a while.
+    /// sent may send to the end that is gone for a while. Nor on iWARP, where what was sent to an end that is gone is not sent again.
     fn leave(&mut self, (from, to): (usize, usize)) {
         let is_known = self.world.sides[from].to[to].is_some();
         if self.under_way() != 0 || !self.is_sound((from, to)) || !is_known || !self.setting.breaks {
@@ -240,7 +244,7 @@ impl Trial {
             return;
         }
         // A process that starts while one of its ports is down knows the other one only.
-        if self.setting.ports == 2 {
+        if self.setting.device.ports == 2 {
             faults::set_port(true).expect("an open device");
         }
         let mut config = self.setting.config.clone();
@@ -276,7 +280,8 @@ impl Trial {
         if !self.setting.breaks || self.rng.below(2) != 0 {
             return;
         }
-        let num = if self.setting.ports == 2 { [None, Some(1), Some(2)][self.rng.below(3)] } else { None };
+        let num =
+            if self.setting.device.ports == 2 { [None, Some(1), Some(2)][self.rng.below(3)] } else { None };
         let stays = num.is_some() && self.rng.below(2) == 0;
         if stays {
             faults::set_port(true).expect("an open device");

@@ -1,6 +1,6 @@
 //! rdmacm's backend: makes the calls on ids of the connection manager, moves queue pairs, and passes on what comes back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -51,7 +51,8 @@ pub(crate) struct RdmaCmBackend {
     ways: HashMap<EndpointKey, (IpAddr, SocketAddr)>,
     iwarp: bool,
     sets: QpSets,
-    ids: HashMap<Token, HeldId>,
+    /// Closed in the order of their names.
+    ids: BTreeMap<Token, HeldId>,
     listeners: Vec<CmId>,
     /// Why no connection comes up any more.
     deaf: Option<String>,
@@ -89,7 +90,7 @@ impl Backend for RdmaCmBackend {
             ways: HashMap::new(),
             iwarp,
             sets: QpSets::new(plan),
-            ids: HashMap::new(),
+            ids: BTreeMap::new(),
             listeners,
             deaf: None,
         };

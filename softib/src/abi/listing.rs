@@ -10,12 +10,13 @@ use rdma_sys::*;
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
 
-/// The devices that have been listed, by number; they live as long as the process, like real ones.
-static DEVICES: [OnceLock<usize>; PORTS] = [const { OnceLock::new() }; PORTS];
+/// The devices that have been listed, by number and, if a program has changed its settings meanwhile, by kind: others, and iWARP ones. They
+/// live as long as the process, like real ones.
+static DEVICES: [[OnceLock<usize>; 2]; PORTS] = [const { [const { OnceLock::new() }; 2] }; PORTS];
 
 /// Device `number` of this process, which is below [`PORTS`].
 fn nth_device(number: usize) -> *mut ibv_device {
-    *DEVICES[number].get_or_init(|| {
+    *DEVICES[number][usize::from(is_iwarp())].get_or_init(|| {
         // SAFETY: device_with_slack is plain C data; zeroes are valid.
         let mut device: Box<device_with_slack> = Box::new(unsafe { zeroed() });
         let (c, name) = (&mut device.device, format!("{}{number}", fabric::NAME));
@@ -29,7 +30,8 @@ fn nth_device(number: usize) -> *mut ibv_device {
 
 /// The number of a device of ours: 0 for softib0. None: it is another library's.
 pub fn number_of(device: *const ibv_device) -> Option<usize> {
-    DEVICES.iter().position(|known| known.get().is_some_and(|&at| at == device.addr()))
+    let is_it = |known: &OnceLock<usize>| known.get().is_some_and(|&at| at == device.addr());
+    DEVICES.iter().position(|kinds| kinds.iter().any(is_it))
 }
 
 /// The number of the device that a context is of. EINVAL: it is none of ours.

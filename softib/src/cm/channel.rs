@@ -3,13 +3,14 @@
 //! ```text
 //!   channel.fd = epoll ── sockets of the ids        a packet, or the end of the peer
 //!                      ── wake (eventfd)            set while the queue holds an event
-//!                      ── timer (timerfd)           the next deadline of an id
+//!                      ── alarm                     the next deadline of an id
 //! ```
 //! There is no thread: `rdma_get_cm_event` takes in what is ready, and returns the first event that comes of it. A descriptor
 //! that was readable may turn out to hold none (a request that is sent again, a connection whose request is still to come): then a
 //! non-blocking call says EAGAIN, and a blocking one waits on, for the event is near. Where none would come any more, the socket is
 //! not watched: a program that takes a readable descriptor for an event would be held in a blocking call for ever.
 
+use super::alarm::Alarm;
 use super::message::Side;
 use super::world::{
     CChannel, CEvent, Channel, GONE, Pending, State, World, channel_key, install_process_hooks, world,
@@ -19,10 +20,10 @@ use crate::objects::CBox;
 use rdma_cm_sys::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const WAKE: u64 = 0;
-const TIMER: u64 = 1;
+const ALARM: u64 = 1;
 /// Marks the number of an embryo.
 const EMBRYO: u64 = 1 << 63;
 const FIRST: u64 = 2;
@@ -32,19 +33,36 @@ pub fn create(world: &mut World) -> Result<usize, Errno> {
     install_process_hooks();
     let flags = libc::EPOLL_CLOEXEC;
     // SAFETY: no preconditions; each descriptor is new, and its owner made at once.
-    let (epoll, wake, timer) = unsafe {
+    let (epoll, wake) = unsafe {
         let epoll = OwnedFd::from_raw_fd(check(libc::epoll_create1(flags))?);
         let wake = OwnedFd::from_raw_fd(check(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?);
-        let timer = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK);
-        (epoll, wake, OwnedFd::from_raw_fd(check(timer)?))
+        (epoll, wake)
     };
     watch(&epoll, wake.as_raw_fd(), WAKE)?;
-    watch(&epoll, timer.as_raw_fd(), TIMER)?;
     let entry = world.channels.vacant_entry();
     let key = entry.key();
+    let alarm = Alarm::new(Clock { channel: key })?;
+    watch(&epoll, alarm.as_raw_fd(), ALARM)?;
     let c = CBox::new(CChannel { fd: epoll.as_raw_fd(), key: AtomicUsize::new(key) });
-    entry.insert(Channel { c, epoll, wake, timer, queue: Default::default() });
+    entry.insert(Channel { c, epoll, wake, alarm, queue: Default::default() });
     Ok(key)
+}
+
+/// Sets off a channel's alarm in a simulation.
+struct Clock {
+    channel: usize,
+}
+
+impl timing::Worker for Clock {
+    fn turn(&mut self) -> Option<Instant> {
+        let world = world();
+        let due = world.next_due(self.channel)?;
+        if due > timing::now() {
+            return Some(due);
+        }
+        world.channels.get(self.channel)?.alarm.go_off();
+        None
+    }
 }
 
 fn watch(epoll: &OwnedFd, fd: RawFd, number: u64) -> Result<(), Errno> {
@@ -123,19 +141,18 @@ impl World {
         self.push(Pending { kind, id, status, ..Pending::default() });
     }
 
-    /// Arms the channel's timer for its next deadline.
-    pub fn arm(&mut self, channel: usize) {
+    /// The next deadline of a channel's ids.
+    fn next_due(&self, channel: usize) -> Option<Instant> {
         let mine = self.ids.iter().filter(|(_, id)| id.channel == channel);
-        let due = mine.flat_map(|(_, id)| [id.deadline, id.retry]).flatten().min();
-        let Some(channel) = self.channels.get(channel) else { return };
-        // A wait of nothing would disarm the timer.
-        let wait = due.map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
-        let wait = wait.unwrap_or_default();
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let value = libc::timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
-        let spec = libc::itimerspec { it_interval: zero, it_value: value };
-        // SAFETY: a timerfd of ours and a spec that outlives the call; it cannot fail with valid times.
-        unsafe { libc::timerfd_settime(channel.timer.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+        mine.flat_map(|(_, id)| [id.deadline, id.retry]).flatten().min()
+    }
+
+    /// Sets the channel's alarm for its next deadline.
+    pub fn arm(&mut self, channel: usize) {
+        let due = self.next_due(channel);
+        if let Some(channel) = self.channels.get(channel) {
+            channel.alarm.set(due);
+        }
     }
 
     /// Takes in what is ready on a channel; whether there may be more. A program that waits for an edge of the descriptor (EPOLLET) is
@@ -150,7 +167,7 @@ impl World {
             let number = event.u64;
             match number {
                 WAKE => {}
-                TIMER => self.timer(key),
+                ALARM => self.deadlines(key),
                 embryo if embryo & EMBRYO != 0 => self.embryo_readable((embryo & !EMBRYO) as usize),
                 id => self.id_readable((id - FIRST) as usize),
             }
@@ -158,13 +175,11 @@ impl World {
         count == events.len()
     }
 
-    fn timer(&mut self, channel: usize) {
+    fn deadlines(&mut self, channel: usize) {
         if let Some(channel) = self.channels.get(channel) {
-            let mut expirations = [0_u8; 8];
-            // SAFETY: a timerfd of ours and room for its 8 bytes. Nothing to read is fine.
-            unsafe { libc::read(channel.timer.as_raw_fd(), expirations.as_mut_ptr().cast(), 8) };
+            channel.alarm.reset();
         }
-        let now = Instant::now();
+        let now = timing::now();
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let late: Vec<usize> = self
             .ids

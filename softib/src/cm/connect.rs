@@ -52,7 +52,7 @@ impl World {
             iwarp::check(id)?;
         }
         id.state = State::Asked;
-        let now = Instant::now();
+        let now = timing::now();
         (id.deadline, id.searches_until) = (Some(now + limits::patience()), Some(now + SEARCH));
         self.ask(key);
         self.arm_for(key);
@@ -77,13 +77,13 @@ impl World {
                     return self.send_request(key);
                 }
                 Err(Errno(libc::EAGAIN)) => {
-                    id.retry = Some(Instant::now() + BACKLOG_PAUSE);
+                    id.retry = Some(timing::now() + BACKLOG_PAUSE);
                     return;
                 }
                 Err(_) => {}
             }
         }
-        let now = Instant::now();
+        let now = timing::now();
         if id.searches_until.is_some_and(|until| now < until) {
             id.retry = Some(now + SEARCH_PAUSE);
             return;
@@ -142,7 +142,7 @@ impl World {
             return self.accept_stream(key, private);
         }
         id.state = State::Replied;
-        id.deadline = Some(Instant::now() + limits::patience());
+        id.deadline = Some(timing::now() + limits::patience());
         self.arm_for(key);
         self.send(key, Kind::Rep, 0, private)
     }
@@ -198,7 +198,7 @@ impl World {
         match id.state {
             State::Established | State::Replied | State::Answered => {
                 id.state = State::Leaving;
-                id.deadline = Some(Instant::now() + limits::patience());
+                id.deadline = Some(timing::now() + limits::patience());
                 self.arm_for(key);
                 self.send(key, Kind::Dreq, 0, Vec::new())
             }
@@ -243,7 +243,7 @@ impl World {
     fn wait_out(&mut self, key: usize) {
         self.close_socket(key);
         if let Some(id) = self.ids.get_mut(key) {
-            (id.state, id.deadline) = (State::TimeWait, Some(Instant::now() + TIME_WAIT));
+            (id.state, id.deadline) = (State::TimeWait, Some(timing::now() + TIME_WAIT));
         }
         self.arm_for(key);
     }
@@ -305,7 +305,7 @@ impl World {
         if !queue::has_unpolled(id.ours.qpn) {
             return self.tell(key, RDMA_CM_EVENT_DISCONNECTED, 0);
         }
-        id.deadline = Some(Instant::now() + AFTER_DATA);
+        id.deadline = Some(timing::now() + AFTER_DATA);
         self.arm_for(key);
     }
 

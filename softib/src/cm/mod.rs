@@ -6,7 +6,7 @@
 //!                   │
 //!        resolve, listen, connect, multicast    what calls and messages do to an id      qp, queues, device: its verbs objects
 //!                   │
-//!                channel                    events; one pollable descriptor a channel
+//!             channel, alarm                events; one pollable descriptor a channel, and its deadlines
 //!                   │
 //!            carrier, message               packets between processes
 //! ```
@@ -19,6 +19,7 @@
 
 mod address;
 pub mod addrinfo;
+mod alarm;
 pub mod api;
 mod carrier;
 mod channel;

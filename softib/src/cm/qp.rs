@@ -12,7 +12,6 @@ use crate::driver_table;
 use crate::errno::Errno;
 use rdma_cm_sys::{RDMA_UDP_QKEY, rdma_ud_param};
 use rdma_sys::*;
-use std::hash::{BuildHasher, RandomState};
 
 /// Acknowledgement timeout code of connections: 4.096 us * 2^14 = 67 ms.
 const TIMEOUT: u8 = 14;
@@ -29,8 +28,7 @@ pub fn fresh_side(id: &Id) -> Result<Side, Errno> {
     // SAFETY: our own struct.
     let (context, qp_type) = unsafe { ((*id.c()).verbs, (*id.c()).qp_type) };
     let (port, gid) = device::port(context, device::row_of(context, id.local))?;
-    // The standard library's hash keys are random, and another one each time.
-    let psn = RandomState::new().hash_one(id.c() as usize) as u32 & 0xff_ffff;
+    let psn = timing::random() as u32 & 0xff_ffff;
     Ok(Side {
         qp_type: qp_type as u8,
         mtu: port.active_mtu.clamp(IBV_MTU_256, IBV_MTU_4096) as u8,

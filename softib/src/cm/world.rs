@@ -3,6 +3,7 @@
 //! One lock guards it all; no call holds it while it waits. C structs carry the index of their entry, so a stale pointer's
 //! fields are never trusted beyond that.
 
+use super::alarm::Alarm;
 use super::message::Side;
 use crate::errno::Errno;
 use crate::objects::CBox;
@@ -48,10 +49,10 @@ pub struct CEvent {
 #[derive(Debug)]
 pub struct Channel {
     pub c: CBox<CChannel>,
-    /// What programs poll: sockets of the ids, the timer, and `wake` while the queue holds something.
+    /// What programs poll: sockets of the ids, the alarm, and `wake` while the queue holds something.
     pub epoll: OwnedFd,
     pub wake: OwnedFd,
-    pub timer: OwnedFd,
+    pub alarm: Alarm,
     pub queue: VecDeque<Pending>,
 }
 

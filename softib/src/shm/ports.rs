@@ -18,7 +18,6 @@ use crate::errno::{Errno, check};
 use rdma_cm_sys::{RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -146,7 +145,7 @@ impl Reservation {
         }
         let span = DYNAMIC.end() - DYNAMIC.start() + 1;
         // Anywhere, so that a port is not soon another's: a late request must not meet a stranger.
-        let first = (RandomState::new().hash_one(address) % u64::from(span)) as u16;
+        let first = (timing::random() % u64::from(span)) as u16;
         for i in 0..span {
             let port = DYNAMIC.start() + (first + i) % span;
             match Reservation::at(SocketAddr::new(address.ip(), port), space, only, false) {
