@@ -47,6 +47,12 @@ impl Virtual {
         self.simulation.stop(worker);
     }
 
+    /// Those beside the test's thread have a turn, and so much time passes.
+    pub fn wait(&self, time: Duration) {
+        self.simulation.turn();
+        self.simulation.advance(time);
+    }
+
     /// Something has happened.
     pub fn note(&mut self, what: u64) {
         self.trace = fold(self.trace, what);

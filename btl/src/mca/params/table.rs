@@ -482,7 +482,7 @@ pub static ROWS: &[Row] = &[
         6,
         "How often in a row a connection that breaks (a queue pair in error, a port that was down) is replaced by another one, over \
          which what has not arrived is sent again, before its peer is given up; in a row: while no message passes in between. If the device has two ports, it \
-         may go over the other one. 0: never, the peer is lost. Not on iWARP; X queues go on over another send queue pair, whatever this says",
+         may go over the other one, and connections leave a port that has been down for 100 ms. 0: never, the peer is lost. Not on iWARP; X queues go on over another send queue pair, whatever this says",
         reconnects
     ),
     Row {

@@ -5,6 +5,8 @@
 //! protection domain, queues and buffers, so that nothing but the connection changes.
 //!
 //! ```text
+//!   our port goes down            a connection that is coming up: at once over the other; one that is up: when the port has been down
+//!                                 for `GRACE`, as if it had broken
 //!   the connection has broken     our port is known to be down: the next one goes over the other; else over the same
 //!   it does not come up           once more, over the other port; at once, when our port is known to be down
 //!   the peer asks over the other  we follow, and begin anew there
@@ -18,16 +20,40 @@ use crate::transport::endpoint::{Endpoint, EpId, Listing, Resume};
 use crate::transport::port::OpenPort;
 use crate::transport::{Transport, Upcall};
 use cpc::Choice;
+use std::time::{Duration, Instant};
+
+/// How long a port has to be down before connections that are up leave it. Without that they break when a request has been repeated in vain
+/// (`ib_timeout`, `ib_retry_count`: seconds), and one that is idle not before a keepalive.
+///
+/// A link that trains anew, or a port whose events come in pairs, is back in tens of milliseconds; the requests under way are repeated by
+/// the device, and nothing is gained by another connection, which costs a flush, an exchange of datagrams and what is sent again, a few
+/// milliseconds. A port that is back later than this stands still for longer than the move takes.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// Why a connection ended over whose port nothing goes.
+const PORT_DOWN: &str = "the port that it goes over is down";
 
 /// Why a connection ended that was coming up.
 pub(super) const GIVEN_UP: &str = "it was given up for one over the device's other port";
 
 impl OpenPort {
     /// Connections of the endpoint had better go over the other port: the one in use is down, as the device has told, and that is not.
-    fn is_better_elsewhere<C>(&self, ep: &Endpoint<C>) -> bool {
-        let Some((other, choice)) = self.alternate.zip(ep.choice.as_ref()) else { return false };
+    /// Since when.
+    fn better_elsewhere_since<C>(&self, ep: &Endpoint<C>) -> Option<Instant> {
+        let (other, choice) = self.alternate.zip(ep.choice.as_ref())?;
         let [used, unused] = if choice.is_alternate() { [other, self.num] } else { [self.num, other] };
-        self.heard.down.contains(&used) && !self.heard.down.contains(&unused)
+        self.heard.down_since(used).filter(|_| self.heard.down_since(unused).is_none())
+    }
+
+    fn is_better_elsewhere<C>(&self, ep: &Endpoint<C>) -> bool {
+        self.better_elsewhere_since(ep).is_some()
+    }
+
+    /// One of the two ports is down, and the other is not: since when.
+    fn one_is_down_since(&self) -> Option<Instant> {
+        let [this, other] =
+            [Some(self.num), self.alternate].map(|num| num.and_then(|num| self.heard.down_since(num)));
+        this.xor(other).filter(|_| self.alternate.is_some())
     }
 }
 
@@ -45,7 +71,8 @@ impl<C> Transport<C> {
         is_better && self.turn(index) && self.begin_over_other_port(index)
     }
 
-    /// A port has gone down: connections that are coming up over it need not wait for what does not come.
+    /// A port has gone down, or is up: connections that are coming up over one that is down need not wait for what does not come. Those that
+    /// are up are looked at when it has been down for a while.
     pub(crate) fn leave_port_that_is_down(&mut self) {
         let waits = |ep: &Endpoint<C>| ep.state().is_coming_up() && self.port.is_better_elsewhere(ep);
         let waiting = self.endpoints.iter().filter(|(_, ep)| waits(ep));
@@ -54,6 +81,35 @@ impl<C> Transport<C> {
         };
         let renewals: Vec<Renewal> = waiting.map(away).collect();
         renewals.into_iter().for_each(|renewal| self.renew_later(renewal));
+        if let Some(since) = self.port.one_is_down_since() {
+            self.renew_later(Renewal::LeavePort { at: since + GRACE });
+        }
+    }
+
+    /// If a port has been down for a while, connections over it go over the other one. From within a poll, but from no completion.
+    pub(super) fn leave_port_at(&mut self, at: Instant) {
+        let now = timing::now();
+        if now < at {
+            return self.renew_later(Renewal::LeavePort { at });
+        }
+        self.reap();
+        self.poll_sends();
+        let stays_down = |since: Instant| now >= since + GRACE;
+        let is_stuck = |ep: &Endpoint<C>| {
+            ep.state().flows() && self.port.better_elsewhere_since(ep).is_some_and(stays_down)
+        };
+        let stuck: Vec<u32> =
+            self.endpoints.iter().filter(|(_, ep)| is_stuck(ep)).map(|(index, _)| index).collect();
+        stuck.into_iter().for_each(|index| self.lose_over_port_that_is_down(index));
+    }
+
+    /// One whose end is agreed upon, and that owes the peer nothing, goes as it is.
+    fn lose_over_port_that_is_down(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get(index) else { return };
+        let is_over = ep.has_heard_all() || ep.has_parted() && !ep.is_busy();
+        if !is_over {
+            self.lose(index, &PORT_DOWN, |_, most| most != 0);
+        }
     }
 
     /// The connection manager could not bring a connection up. True: it is worth trying over the other port, which the next one goes over.

@@ -14,6 +14,7 @@
 //!   Settle   the peer has taken the connection down: what has come over it tells whether it is broken, or the peer has left
 //!   Retire   Renewing: the queue pairs go to the error state; the helper thread ends the connection (DREQ, DREP) meanwhile
 //!   Begin    Retiring: when all is flushed, the next connection begins
+//!   Move, LeavePort   connections over a port that does not serve: see `alternate`
 //! ```
 //! Whether a peer that has left before a connection was up has another endpoint is not known: the new attempt is tentative, the
 //! end of the job does not wait for it, and if it fails the peer has left.
@@ -47,6 +48,8 @@ pub(crate) enum Renewal {
     },
     /// Has the connections of this endpoint, whichever is at hand then, go over another port.
     Move(EpId, Move),
+    /// Has the connections over a port that is still down then go over the other one.
+    LeavePort { at: Instant },
 }
 
 /// Why connections of an endpoint go over another port, and which.
@@ -130,6 +133,7 @@ impl<C> Transport<C> {
                 Renewal::Retire(key) => self.retire_connection(key),
                 Renewal::Begin { key, until } => self.begin_if_flushed(key, until),
                 Renewal::Move(id, place) => self.carry_elsewhere(id, place),
+                Renewal::LeavePort { at } => self.leave_port_at(at),
             }
         }
     }
@@ -138,7 +142,9 @@ impl<C> Transport<C> {
     fn is_to_settle(&self, index: u32) -> bool {
         let is_of_it = |renewal: &Renewal| match renewal {
             Renewal::Settle(key) => self.endpoints.current(*key) == Some(index),
-            Renewal::Retire(_) | Renewal::Begin { .. } | Renewal::Move(..) => false,
+            Renewal::Retire(_) | Renewal::Begin { .. } | Renewal::Move(..) | Renewal::LeavePort { .. } => {
+                false
+            }
         };
         self.has_queue_pairs(index) && self.renewals.iter().any(is_of_it)
     }

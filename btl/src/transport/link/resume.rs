@@ -55,7 +55,7 @@ impl<C> Transport<C> {
     }
 
     /// Begins another connection in place of one that is broken, if that may be.
-    fn lose(
+    pub(super) fn lose(
         &mut self,
         index: u32,
         reason: &dyn Display,

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 use crate::transport::Transport;
+use std::time::Instant;
 use verbs::{AsyncEvent, CqId, EventKind, Qpn, SrqId, Subject};
 
 /// What is done about an event. Those about objects of others are passed over.
@@ -22,9 +23,9 @@ pub enum Action {
     Broken,
     /// Every endpoint fails, and no peer is added any more.
     FailAll,
-    /// Said, as a warning; connections that are coming up go over the other port, if there is one.
+    /// Said, as a warning; connections go over the other port, if there is one (`link::alternate`).
     PortDown,
-    /// Said.
+    /// Said; connections over the other port, if that is down, go over this one.
     PortUp,
     /// Said: what is published of the port, this of it, is no longer so.
     Stale(&'static str),
@@ -73,11 +74,16 @@ pub const TABLE: &[Row] = &[
         Action::FailAll,
         "Every endpoint fails, sends are refused, and no peer is added any more.",
     ),
-    row(EventKind::PortActive, Action::PortUp, "Said (info)."),
+    row(
+        EventKind::PortActive,
+        Action::PortUp,
+        "Said (info). If the device has another port, which is down, connections go over this one, as below.",
+    ),
     row(
         EventKind::PortError,
         Action::PortDown,
-        "Said (warn), and counted; nothing fails: the device's own retries decide. If the device has another port (protocol.md 4.7), connections that are coming up go over that.",
+        "Said (warn), and counted; nothing fails: the device's own retries decide. If the device has another port, which is up (protocol.md 4.7), connections that are coming up go over that at once, and \
+         those that are up when the port has been down for 100 ms.",
     ),
     row(EventKind::LidChange, Action::Stale("LID"), STALE),
     row(EventKind::PkeyChange, Action::Stale("P_Key table"), STALE),
@@ -119,10 +125,29 @@ fn row_of(kind: EventKind) -> Option<&'static Row> {
 pub struct Heard {
     /// Why the port takes no more peers.
     pub broken: Option<String>,
-    /// Ports that are down, of those that connections can go over.
-    pub down: Vec<u8>,
+    /// Ports that are down, of those that connections can go over, and since when: when the event of it was looked at first.
+    down: Vec<(u8, Instant)>,
     /// An event without a row has been told of.
     unknown: bool,
+}
+
+impl Heard {
+    /// The port is down, and since when, as the device has told.
+    pub fn down_since(&self, num: u8) -> Option<Instant> {
+        self.down.iter().find(|(down, _)| *down == num).map(|(_, since)| *since)
+    }
+
+    /// The device tells that a port has gone down.
+    fn port_down(&mut self, num: u8) {
+        if self.down_since(num).is_none() {
+            self.down.push((num, timing::now()));
+        }
+    }
+
+    /// The device tells that a port is up.
+    fn port_up(&mut self, num: u8) {
+        self.down.retain(|(down, _)| *down != num);
+    }
 }
 
 impl<C> Transport<C> {
@@ -194,11 +219,12 @@ impl<C> Transport<C> {
 
     fn port_changed(&mut self, num: u8, action: Action) {
         if num == self.port.num || Some(num) == self.port.alternate {
-            self.port.heard.down.retain(|down| *down != num);
-            if action == Action::PortDown {
-                self.port.heard.down.push(num);
-                self.leave_port_that_is_down();
+            match action {
+                Action::PortDown => self.port.heard.port_down(num),
+                Action::PortUp => self.port.heard.port_up(num),
+                _ => {}
             }
+            self.leave_port_that_is_down();
         }
         let device = self.port.device();
         match action {
