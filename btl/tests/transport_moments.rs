@@ -280,3 +280,82 @@ fn a_peer_that_has_told_another_end_since_the_acknowledged_one_has_not_left() {
         world.close();
     }
 }
+
+/// Its request and the end of its last connection are told together, while a message of another peer waits to be looked at: the request comes
+/// to an endpoint whose connection is still there.
+#[test]
+fn a_peer_that_is_back_is_answered_though_the_end_of_its_last_connection_was_not_looked_at() {
+    for layout in [P, S] {
+        let (mut world, _watchdog) = world_of(layout, 3);
+        for (from, to) in [(0, 1), (1, 0), (2, 1)] {
+            world.send(from, to, 8);
+        }
+        world.drain();
+        world.leave(0, 1);
+        world.add(0, 1);
+        world.send(0, 1, 8);
+        world.send(2, 1, 8);
+        helpers(&mut world);
+        world.poll(1);
+        all_arrives(&mut world);
+        world.close();
+    }
+}
+
+/// The acknowledgement of the peer's end was flushed: the peer may go on with its stream, and is told what had come. It has left without it
+/// (`finalize_timeout`); it is back, and has sent something, and has not looked at what it was told, when that connection breaks, too. What came
+/// counts for its new stream.
+#[test]
+fn what_a_peer_that_is_back_has_sent_counts_though_the_connection_breaks_before_it_says_that_it_begins_anew()
+{
+    let (mut world, _watchdog) = world(S);
+    world.send(0, 1, 8);
+    world.send(1, 0, 8);
+    world.drain();
+    let id = world.id(0, 1);
+    assert!(world.sides[0].transport.drain(id), "the peer has not acknowledged the end");
+    world.step_of(&[]);
+    // The queue pairs of side 1 are the third and the fourth; ends go over the first queue.
+    faults::raise(EventFault::named("qp-fatal", 3).unwrap()).unwrap();
+    (0..6).for_each(|_| world.poll(1));
+    assert_eq!(world.sides[1].transport.stats.reconnects, 1, "{}", world.books());
+    world.remove(0, 1);
+    world.add(0, 1);
+    world.send(0, 1, 8);
+    helpers(&mut world);
+    world.poll(0);
+    world.poll(1);
+    assert_eq!(world.model.missing(0, 1), 0, "{}", world.books());
+    // The first of the peer's new ones.
+    break_queue_pair(&mut world, 3);
+    world.send(0, 1, 8);
+    world.send(1, 0, 8);
+    all_arrives(&mut world);
+    world.close();
+}
+
+/// Both leave. One has heard that all of its stream has come, and has the peer's end, which it has not acknowledged, when its connection breaks:
+/// the peer, which waits for that, hears that it is over.
+#[test]
+fn a_side_that_has_heard_all_when_its_connection_breaks_tells_its_peer_that_it_is_over() {
+    for layout in [P, S] {
+        let (mut world, _watchdog) = world(layout);
+        world.send(0, 1, 8);
+        world.send(1, 0, 8);
+        world.drain();
+        let ids = [world.id(0, 1), world.id(1, 0)];
+        for side in [1, 0] {
+            assert!(world.sides[side].transport.drain(ids[side]), "{layout}: an end has to be acknowledged");
+        }
+        world.step_of(&[]);
+        (0..3).for_each(|_| world.poll(0));
+        world.step_of(&[]);
+        world.poll(1);
+        // The queue pairs of side 1 are the third and the fourth.
+        break_queue_pair(&mut world, 3);
+        world.poll(1);
+        assert_eq!(world.sides[1].transport.stats.reconnects, 0, "{layout}: nothing more is to go");
+        world.all_part();
+        world.close();
+    }
+}

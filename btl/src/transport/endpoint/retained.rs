@@ -113,6 +113,12 @@ impl<C> Resume<C> {
         self.has_begun && lanes.iter().map(|lane| lane.received).ne(self.base.0.iter().copied())
     }
 
+    /// The same over this queue, where a peer that goes on with the stream tells what has come to it before anything else: it has begun anew.
+    pub fn has_heard_newcomer(&self, lanes: &[Lane], control_queue: usize) -> bool {
+        let counts = lanes.get(control_queue).map(|lane| lane.received).zip(self.base.0.get(control_queue));
+        self.has_begun && self.arrived.is_none() && counts.is_some_and(|(now, before)| now != *before)
+    }
+
     /// Of a connection with so many queues; nothing is kept yet.
     pub fn new(queues: usize) -> Resume<C> {
         Resume {

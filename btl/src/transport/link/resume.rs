@@ -167,9 +167,11 @@ impl<C> Transport<C> {
     /// is of no interest to it any more, and should it come back, it begins anew. Nor is another connection needed if it is we who leave, and
     /// all has come.
     pub(super) fn part_from_leaver(&mut self, index: u32) {
+        let queue = self.control_queue();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let Some(resume) = &ep.resume else { return };
-        let peer_left = ep.ends.peer_is_done() && !resume.has_to_acknowledge();
+        let has_heard = !resume.has_to_acknowledge() || resume.has_heard_newcomer(&ep.lanes, queue);
+        let peer_left = ep.ends.peer_is_done() && has_heard;
         if peer_left && resume.has_heard_more(&ep.lanes) {
             return self.stay_with_newcomer(index);
         }
