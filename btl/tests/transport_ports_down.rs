@@ -24,8 +24,8 @@ struct Held {
     _watchdog: Watchdog,
 }
 
-/// Two processes whose devices have two ports, and that have talked over the first.
-fn world(layout: &str) -> (World, Held) {
+/// Two processes whose devices have two ports, and that are not connected.
+fn strangers(layout: &str) -> (World, Held) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let _watchdog = Watchdog::new("a port that is down", Duration::from_secs(60));
@@ -35,10 +35,16 @@ fn world(layout: &str) -> (World, Held) {
     for (from, to) in [(0, 1), (1, 0)] {
         world.add(from, to);
     }
+    (world, Held { _turn, _watchdog })
+}
+
+/// The same, when they have talked over the first.
+fn world(layout: &str) -> (World, Held) {
+    let (mut world, held) = strangers(layout);
     world.send(0, 1, 8);
     world.send(1, 0, 8);
     world.drain();
-    (world, Held { _turn, _watchdog })
+    (world, held)
 }
 
 fn wait(world: &mut World, who: &[usize], milliseconds: u64) {
@@ -175,5 +181,64 @@ fn a_connection_whose_end_is_agreed_upon_goes_as_it_is() {
         wait(&mut world, &BOTH, 150);
         assert_eq!(of_each(&world, |stats| stats.reconnects), [0, 0], "{layout}: {}", world.books());
         world.close();
+    }
+}
+
+/// One side has had its request accepted at the first port, leaves that because it is down, and asks at the other; the peer hears of all that when
+/// the port is up again. It follows; or it has asked itself, and goes there when its own request is given up.
+#[test]
+fn a_request_at_the_other_port_is_answered_though_one_at_the_first_was_accepted() {
+    let cases = (0..24).map(|case| (LAYOUTS[case % 2], case / 2 % 2, case / 4 % 2 == 0, case / 8));
+    for (layout, first, asks_too, lasts) in cases {
+        let (mut world, _held) = strangers(layout);
+        world.send(first, 1 - first, 8);
+        if asks_too {
+            world.send(1 - first, first, 8);
+        }
+        wait(&mut world, &[], 1);
+        faults::set_ports(Some(1), false).unwrap();
+        wait(&mut world, &[first], 1 + lasts as u64);
+        faults::set_ports(Some(1), true).unwrap();
+        wait(&mut world, &[first], 10);
+        wait(&mut world, &BOTH, 3000);
+        let case = format!("{layout}, side {first} looks first, both ask {asks_too}, down for {lasts}");
+        assert!(world.model.is_empty(), "{case}: {}", world.books());
+        end(world);
+    }
+}
+
+/// The event that the port is down and the one that it is up again are looked at together.
+#[test]
+fn a_connection_that_comes_up_stays_at_a_port_that_was_down_when_nothing_was_looked_at() {
+    for layout in LAYOUTS {
+        let (mut world, _held) = strangers(layout);
+        world.send(0, 1, 8);
+        wait(&mut world, &BOTH, 1);
+        faults::set_ports(Some(1), false).unwrap();
+        faults::set_ports(Some(1), true).unwrap();
+        wait(&mut world, &BOTH, 100);
+        assert!(world.model.is_empty(), "{layout}: {}", world.books());
+        assert_eq!(moves(&world), [0, 0], "{layout}: {}", world.books());
+        end(world);
+    }
+}
+
+/// Its new endpoint begins at the first port, whichever the last one went over, and what it asks is looked at together with the end of that.
+#[test]
+fn a_peer_that_is_back_is_answered_at_the_first_port_though_its_last_connection_went_over_the_other() {
+    for layout in LAYOUTS {
+        let (mut world, _held) = world(layout);
+        faults::set_ports(Some(1), false).unwrap();
+        wait(&mut world, &BOTH, 150);
+        faults::set_ports(Some(1), true).unwrap();
+        world.send(0, 1, 8);
+        all_arrives(&mut world);
+        world.leave(1, 0);
+        world.add(1, 0);
+        world.send(1, 0, 8);
+        wait(&mut world, &[1], 5);
+        wait(&mut world, &BOTH, 50);
+        assert!(world.model.is_empty(), "{layout}: {}", world.books());
+        end(world);
     }
 }

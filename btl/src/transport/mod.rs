@@ -65,7 +65,7 @@ use endpoint::Endpoints;
 use port::OpenPort;
 use rx::Rx;
 use stats::Stats;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use tx::Tx;
 use tx::path::Paths;
 use upcall::Upcalls;
@@ -87,8 +87,9 @@ pub struct Transport<C> {
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
     renewals: Vec<link::Renewal>,
-    /// Processes without an endpoint that have asked for a connection at the alternate port.
-    ask_at_alternate: BTreeSet<u64>,
+    /// Processes that have asked for a connection, and have no endpoint or one whose connections go over the other port, and whether they have
+    /// asked at the alternate port or at our own.
+    asked: BTreeMap<u64, bool>,
     /// Endpoints whose peers are leaving, and have not been told yet that all has come.
     ending: Vec<EpId>,
     /// The next look that finds nothing has something to do, besides what completions that are on their way bring.

@@ -15,7 +15,7 @@ use super::tx::Tx;
 use super::tx::path::Paths;
 use super::upcall::Upcalls;
 use crate::protocol::layout::Layout;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use verbs::Pd;
 
@@ -33,7 +33,7 @@ impl<C> Transport<C> {
             tx: Tx::new(port.send_room.cq().clone(), send_queues, words(&port.pd), signalling),
             up: Upcalls::new(),
             renewals: Vec::new(),
-            ask_at_alternate: BTreeSet::new(),
+            asked: BTreeMap::new(),
             ending: Vec::new(),
             chores: false,
             keepalive: Keepalive::new(port.config.keepalive),

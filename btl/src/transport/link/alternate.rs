@@ -19,7 +19,7 @@ use crate::transport::endpoint::state::{Event, Reason, State};
 use crate::transport::endpoint::{Endpoint, EpId, Listing, Resume};
 use crate::transport::port::OpenPort;
 use crate::transport::{Transport, Upcall};
-use cpc::Choice;
+use cpc::{Choice, Step};
 use std::time::{Duration, Instant};
 
 /// How long a port has to be down before connections that are up leave it. Without that they break when a request has been repeated in vain
@@ -115,8 +115,9 @@ impl<C> Transport<C> {
     /// The connection manager could not bring a connection up. True: it is worth trying over the other port, which the next one goes over.
     pub(super) fn can_try_other_port(&mut self, index: u32) -> bool {
         let Some(ep) = self.endpoints.get_mut(index) else { return false };
+        let is_asked_there = self.asked.get(&ep.peer).is_some_and(|at| *at != ep.is_over_alternate());
         let is_second = std::mem::replace(&mut ep.has_turned, true);
-        !is_second && self.turn(index)
+        (!is_second || is_asked_there) && self.turn(index)
     }
 
     /// The next connection goes over the other port. False: there is none.
@@ -150,37 +151,52 @@ impl<C> Transport<C> {
                 if self.follows(ep) {
                     let place = Move::ToPeer { to_alternate: at_alternate };
                     self.renew_later(Renewal::Move(ep.id(index), place));
+                } else {
+                    self.note_asker(ep.peer, at_alternate);
                 }
                 true
             }
         }
     }
 
-    /// A process that has no endpoint yet asks for a connection at this port: there its endpoint is to begin.
+    /// A process asks for a connection at this port, and has no endpoint yet, or one that does not go there now: there its endpoint, or its next
+    /// connection, is to begin. The connection manager keeps the request.
     pub(super) fn note_asker(&mut self, peer: u64, at_alternate: bool) {
-        if at_alternate {
-            self.ask_at_alternate.insert(peer);
-        } else {
-            self.ask_at_alternate.remove(&peer);
-        }
+        self.asked.insert(peer, at_alternate);
     }
 
     /// The choice for a new endpoint: over the alternate port, if its peer has asked there.
     pub(super) fn where_it_asks(&mut self, peer: u64, mut choice: Choice) -> Choice {
-        if self.ask_at_alternate.remove(&peer) {
+        if self.asked.remove(&peer) == Some(true) {
             choice.turn();
         }
         choice
     }
 
-    /// Whether it is we who go where the peer has asked.
+    /// The next connection is about to begin. The peer that we have not followed may have given up the one that we had asked it for, and waits
+    /// where it has asked.
+    pub(super) fn go_where_it_asks(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get(index) else { return };
+        if let Some(at_alternate) = self.asked.remove(&ep.peer) {
+            self.turn_to(index, at_alternate);
+        }
+    }
+
+    /// A connection has come up: the peer has followed us, or we it.
+    pub(super) fn has_met(&mut self, index: u32) {
+        if let Some(ep) = self.endpoints.get(index) {
+            self.asked.remove(&ep.peer);
+        }
+    }
+
+    /// Whether it is we who go where the peer has asked. One that has answered only does: the request that it has answered is given up.
     fn follows(&self, ep: &Endpoint<C>) -> bool {
-        let have_asked = matches!(ep.state(), State::Connecting | State::HaveQps | State::HaveCts);
+        let is_under_way = matches!(ep.state(), State::Connecting | State::HaveQps | State::HaveCts);
+        let have_asked = is_under_way && ep.steps.at(Step::Wanted).is_some();
         !have_asked || self.port.me < ep.peer || self.port.is_better_elsewhere(ep)
     }
 
-    /// From within a poll, but from no completion: the next connection begins over another port. A peer that has asked for it, and had
-    /// left the one at hand, is added as if it had asked now.
+    /// From within a poll, but from no completion: the next connection begins over another port.
     pub(super) fn carry_elsewhere(&mut self, id: EpId, place: Move) {
         if self.endpoints.named(id).is_none() {
             return;
@@ -189,19 +205,29 @@ impl<C> Transport<C> {
         self.poll_sends();
         match place {
             Move::Away { to_alternate } => self.go_away(id.index, to_alternate),
-            Move::ToPeer { to_alternate } => self.go_to_peer(id.index, to_alternate),
-        }
-        let left = self.endpoints.get(id.index).filter(|ep| ep.state() == State::Disconnected);
-        if let Some(ep) = left.filter(|_| matches!(place, Move::ToPeer { .. })) {
-            self.up.push(Upcall::UnknownPeer { peer: ep.peer });
+            Move::ToPeer { to_alternate } => {
+                self.go_to_peer(id.index, to_alternate);
+                self.answer_if_left(id.index, to_alternate);
+            }
         }
     }
 
-    /// Our port is down. A connection that has come up meanwhile stays.
+    /// The peer that asks there had left: its endpoint is added again, and goes there.
+    fn answer_if_left(&mut self, index: u32, to_alternate: bool) {
+        let Some(ep) = self.endpoints.get(index).filter(|ep| ep.state() == State::Disconnected) else {
+            return;
+        };
+        let (peer, is_there) = (ep.peer, ep.is_over_alternate() == to_alternate);
+        if !is_there {
+            self.turn(index);
+        }
+        self.up.push(Upcall::UnknownPeer { peer });
+    }
+
+    /// Our port is down, if it has not come up since. A connection that has come up meanwhile stays.
     fn go_away(&mut self, index: u32, to_alternate: bool) {
-        if self.endpoints.get(index).is_some_and(|ep| !ep.state().flows())
-            && self.turn_to(index, to_alternate)
-        {
+        let waits = |ep: &Endpoint<C>| !ep.state().flows() && self.port.is_better_elsewhere(ep);
+        if self.endpoints.get(index).is_some_and(waits) && self.turn_to(index, to_alternate) {
             self.begin_over_other_port(index);
         }
     }

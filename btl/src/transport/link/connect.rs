@@ -376,6 +376,7 @@ impl<C> Transport<C> {
 
     fn now_connected(&mut self, index: u32) {
         self.stats.connected += 1;
+        self.has_met(index);
         if let Some(ep) = self.endpoints.get_mut(index) {
             (ep.departures, ep.patience, ep.has_turned) = (0, PATIENCE, false);
         }

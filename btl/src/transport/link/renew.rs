@@ -218,6 +218,7 @@ impl<C> Transport<C> {
             self.part_from_leaver(id.index);
         }
         self.begin_epoch(id.index);
+        self.go_where_it_asks(id.index);
         self.put_in_front(id.index);
         if let Err(error) = self.introduce_anew(id.index, flushed) {
             return self.fail(id.index, &error);
