@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A shared, writable mapping of a part of a segment; unmapped on drop, absent in fork children.
 #[derive(Debug)]
@@ -71,16 +71,6 @@ impl Map {
         assert!(offset | len < isize::MAX as usize && offset + len <= self.len);
         // SAFETY: in bounds (checked above).
         unsafe { self.base.as_ptr().add(offset) }
-    }
-
-    /// Makes this processor's cache the only one that has the lines of `offset..offset + len`. Nothing in them changes, even while others
-    /// write: a word of each is replaced by itself, atomically.
-    pub fn own(&self, offset: usize, len: usize) {
-        for at in (offset..offset + len).step_by(64) {
-            let word = self.u32(at);
-            let now = word.load(Ordering::Relaxed);
-            let _ = word.compare_exchange(now, now, Ordering::Relaxed, Ordering::Relaxed);
-        }
     }
 
     /// The same as a pointer that is known not to be null.

@@ -53,8 +53,6 @@ pub const BULK_FIRST: u32 = 1 << 10;
 /// What of the bulk a ring comes to use without its being unread: with the cells half of a processor's first cache. Of more than that, what
 /// goes round is out of it when it comes again, and a message of 200 bytes to 4 KiB takes twice as long.
 const BULK_BUSY: u32 = 8 << 10;
-/// Payloads longer than this are made ready for their sender when they have been read.
-const OWNED_FROM: u32 = 3 << 10;
 
 const CLAIMING: u64 = 1;
 const ACTIVE: u64 = 2;
@@ -606,20 +604,9 @@ impl RecvRing {
         self.seq = self.seq.wrapping_add(1);
         self.bulk = found.bulk;
         self.used = self.used_by(&found.head);
-        if found.head.len > OWNED_FROM {
-            self.own_payload(found.head.len);
-        }
         if self.is_due() || self.bulk.wrapping_sub(self.published.1) >= self.used / 4 {
             self.publish();
         }
-    }
-
-    /// Makes the payload just read this processor's own, whose lines are written fastest by their sender then (`cells`).
-    #[inline(never)]
-    fn own_payload(&self, len: u32) {
-        let len = len.next_multiple_of(64);
-        let start = self.bulk.wrapping_sub(len) & (self.used - 1);
-        self.data.own(BULK + start as usize, len as usize);
     }
 
     fn publish(&mut self) {
