@@ -20,6 +20,8 @@ fn child_main() {
             assert_eq!(softib::stats().rdma_direct, 0);
             assert!(softib::stats().rdma_ring > 0);
         }
+        Some("owner") => owner(),
+        Some("reader") => reader(),
         Some("writer") => writer(),
         Some("pong") => pong(),
         Some("ping") => ping(),
@@ -215,6 +217,95 @@ fn rdma_reads_and_writes_the_memory_of_a_sleeping_peer() {
 fn without_process_vm_the_rings_carry_reads_and_writes() {
     let this = Child::start_with("without_process_vm", &[("SOFTIB_CMA", "0")]);
     this.finish();
+}
+
+/// What the owner of a memory does, as its first byte says.
+const POLLS: u8 = 1;
+const COMPUTES: u8 = 2;
+const ENDS: u8 = 3;
+
+/// Offers a buffer whose rest is a pattern, and polls or does not, as its first byte tells.
+fn owner() {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let mut buf = dev.buf(LEN);
+    buf.data.copy_from_slice(&pattern(3, LEN));
+    buf.data[0] = POLLS;
+    say(&[qp.num().into(), buf.addr(), buf.key().into()]);
+    let hello = listen().unwrap();
+    qp.connect(hello[0] as u32, &Path::default());
+    assert_eq!(qp.recv(5, &[buf.sge(LEN - 8, 8)]), 0);
+    say(&[0]);
+    let began = std::time::Instant::now();
+    while began.elapsed() < 2 * PATIENCE {
+        match unsafe { buf.data.as_ptr().read_volatile() } {
+            POLLS => drop(poll(qp.cq)),
+            COMPUTES => std::hint::spin_loop(),
+            _ => break,
+        }
+    }
+}
+
+/// Reads a length of the owner's pattern until `enough` of what softib has counted.
+fn read_until(qp: &Qp, buf: &mut Buf, at: (u64, u32), enough: impl Fn(softib::Stats) -> bool) {
+    const SOME: usize = 200_000;
+    let (began, expected) = (std::time::Instant::now(), pattern(3, LEN));
+    while !enough(softib::stats()) {
+        assert!(began.elapsed() < PATIENCE, "{:?}", softib::stats());
+        // Who polls in vain a few times looks at its rings itself.
+        (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
+        buf.data[..SOME].fill(0);
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(0, SOME), at.0 + 1, at.1), 0);
+        let wc = qp.wait();
+        assert_eq!(
+            wc.status,
+            IBV_WC_SUCCESS,
+            "vendor {} {:?} {:?}",
+            wc.vendor_err,
+            softib::stats(),
+            began.elapsed()
+        );
+        assert!(buf.data[..SOME] == expected[1..=SOME]);
+    }
+}
+
+/// A READ goes through the rings while both sides poll, and not when the owner has stopped.
+#[test]
+fn what_a_polling_owner_sends_is_not_fetched_and_what_a_busy_one_does_not_send_is() {
+    Child::start("reader").finish();
+}
+
+fn reader() {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let mut buf = dev.buf(LEN);
+    let mut child = Child::start("owner");
+    let hello = child.hear();
+    let memory = (hello[1], hello[2] as u32);
+    qp.connect(hello[0] as u32, &Path::default());
+    child.tell(&[qp.num().into()]);
+    child.hear();
+    assert_eq!(qp.send(8, &[buf.sge(0, 8)]), 0);
+    assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    let order = |buf: &mut Buf, what: u8| {
+        buf.data[LEN - 1] = what;
+        assert_eq!(qp.rdma(2, IBV_WR_RDMA_WRITE, buf.sge(LEN - 1, 1), memory.0, memory.1), 0);
+        assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    };
+    let began = std::time::Instant::now();
+    for round in 0.. {
+        if round >= 20 && softib::stats().rdma_late > 0 {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "the owner was never late: {:?}", softib::stats());
+        let before = softib::stats();
+        read_until(&qp, &mut buf, memory, |now| now.rdma_ring >= before.rdma_ring + 5);
+        order(&mut buf, COMPUTES);
+        read_until(&qp, &mut buf, memory, |now| now.rdma_direct >= before.rdma_direct + 5);
+        order(&mut buf, POLLS);
+    }
+    order(&mut buf, ENDS);
+    child.finish();
 }
 
 /// Receives on an SRQ that two QPs share; tells how often each came.

@@ -58,6 +58,7 @@ impl State {
             return false;
         }
         self.inbound.owner = Owner::Application(me);
+        self.w.peers.polls = true;
         let known: Vec<usize> = self.inbound.senders().iter().map(|&(ring, ..)| ring).collect();
         for ring in known {
             self.inbound.watch(ring);
@@ -81,6 +82,7 @@ impl State {
     /// Gives control to the device thread.
     pub fn give_back(&mut self) {
         self.inbound.owner = Owner::Thread;
+        self.w.peers.polls = false;
         self.inbound.streak = 0;
         let hot: Vec<usize> = self.inbound.hot.drain(..).map(|hot| hot.ring).collect();
         self.inbound.restart_turns();

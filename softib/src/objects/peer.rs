@@ -95,6 +95,8 @@ pub struct Peers {
     me: (usize, u64),
     inlets: Arc<Inlets>,
     barrier: bool,
+    /// Our program looks at its rings itself: what comes through them is found at once.
+    pub polls: bool,
 }
 
 impl Peers {
@@ -102,7 +104,7 @@ impl Peers {
     pub fn new(dir: PathBuf, segment: &Segment, barrier: bool) -> Peers {
         let table = Vec::new();
         let (me, inlets) = ((segment.slot, segment.incarnation), segment.inlets.clone());
-        Peers { table, dir, me, inlets, barrier }
+        Peers { table, dir, me, inlets, barrier, polls: false }
     }
 
     /// The process in `slot` if it lives, attached if need be.
@@ -289,6 +291,9 @@ pub struct Link {
     generation: Option<u32>,
     /// The remote queue could not be mapped.
     pub is_short: bool,
+    /// Answers that were not waited for and are still to come, and how many READs are fetched before the peer is asked for data again.
+    pub owed: u32,
+    pub unasked: u32,
 }
 
 impl Link {
@@ -313,6 +318,8 @@ impl Link {
             sequence: None,
             generation: None,
             is_short: false,
+            owed: 0,
+            unasked: 0,
         }
     }
 

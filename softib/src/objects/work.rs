@@ -35,6 +35,8 @@ pub struct Work {
     /// RDMA: the request is in the ring; the data is where it belongs.
     pub asked: bool,
     pub moved: bool,
+    /// READ: the peer was asked for the data and has not sent it in time, so it is fetched.
+    pub late: bool,
     /// All of it is in the ring, in cells before number `in_ring`, and the receiver's queue pair was no more open then: it is over if that is
     /// open after all, or has taken it in.
     pub unconfirmed: bool,
@@ -110,6 +112,11 @@ pub enum Wait {
     },
     /// An answer of the peer to an RDMA request; it comes through `datapath::responder`.
     Answer,
+    /// The same, of a peer that looks at its rings: data that could be fetched, and is if nothing more than `sent` bytes has come by then.
+    Data {
+        sent: u32,
+        until: Instant,
+    },
     /// The same, of a queue pair that has closed since: the answer may be on its way, or will never come.
     LastAnswer {
         deadline: Option<Instant>,
@@ -124,6 +131,8 @@ pub enum Step {
     Rnr,
     Silent,
     Answer,
+    /// Data that the peer has been asked for, and that could be fetched.
+    Data,
     /// Own keys that others still use; looked at again.
     Turn,
     Held(Instant),
@@ -147,7 +156,7 @@ impl Work {
 impl Wait {
     /// Whether the peer owes an answer.
     pub fn is_for_answer(&self) -> bool {
-        matches!(self, Wait::Answer | Wait::LastAnswer { .. })
+        matches!(self, Wait::Answer | Wait::LastAnswer { .. } | Wait::Data { .. })
     }
 }
 

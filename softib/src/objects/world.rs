@@ -40,6 +40,8 @@ pub struct Stats {
     /// RDMA operations done by process_vm_*, and by messages through the rings.
     pub rdma_direct: u64,
     pub rdma_ring: u64,
+    /// READs that a peer was asked for and did not send in time: they were done by process_vm_readv.
+    pub rdma_late: u64,
 }
 
 /// Everything but queue pairs and inbound rings.

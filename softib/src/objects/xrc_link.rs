@@ -85,6 +85,11 @@ impl SendLink {
         self.queues.get(&number)
     }
 
+    /// The links to SRQs of the process with this incarnation.
+    pub fn links_to(&mut self, incarnation: u64) -> impl Iterator<Item = &mut Link> {
+        self.queues.values_mut().filter(move |link| link.incarnation == incarnation)
+    }
+
     /// Looks at the receive queue pair, as the send queue pair `me` (number, incarnation).
     pub fn look(&mut self, me: (u32, u64)) -> Sight {
         let current = self.seen.as_ref().is_some_and(|(seq, _)| self.domain.sequence(self.index) == *seq);

@@ -197,7 +197,12 @@ impl SendRing {
     /// Whether a cell with `len` bytes of payload fits now.
     #[inline(always)]
     pub fn has_room(&mut self, len: usize) -> bool {
-        self.fits(len) || self.fits_after_looking(len)
+        self.fits(len) || self.fits_after_looking(len, u32::MAX)
+    }
+
+    /// The same for what can wait: no more than `most` bytes of the bulk come to be used for it.
+    pub fn has_room_within(&mut self, len: usize, most: u32) -> bool {
+        self.fits(len) || self.fits_after_looking(len, most)
     }
 
     /// Whether it fits as far as is known.
@@ -209,7 +214,7 @@ impl SendRing {
     /// As [`Self::has_room`], with half of the ring's cells left free.
     pub fn has_room_to_spare(&mut self, len: usize) -> bool {
         let spare = |ring: &SendRing| ring.seq.wrapping_sub(ring.seen.0) < CELLS as u32 / 2 && ring.fits(len);
-        spare(self) || self.fits_after_looking(len) && spare(self)
+        spare(self) || self.fits_after_looking(len, u32::MAX) && spare(self)
     }
 
     /// How long the receiver of a full ring has read nothing, as far as it has been asked.
@@ -234,7 +239,7 @@ impl SendRing {
     }
 
     #[cold]
-    fn fits_after_looking(&mut self, len: usize) -> bool {
+    fn fits_after_looking(&mut self, len: usize, most: u32) -> bool {
         let (no_cell, bytes) = (self.seq == self.end, len as u32);
         let no_bulk = len > INLINE_MAX && !self.bulk_fits(bytes);
         let word = handover::consumed(self.data.u64(C_CONSUMED));
@@ -244,7 +249,7 @@ impl SendRing {
             self.find_cells();
         }
         if no_bulk && (self.used < BULK_BUSY || !self.bulk_fits(bytes)) {
-            self.widens = self.has_more(bytes);
+            self.widens = wider(self.used, bytes) <= most && self.has_more(bytes);
         }
         self.fits(len)
     }
@@ -368,6 +373,11 @@ impl SendRing {
         self.seq = seq.wrapping_add(1);
         let fenced = self.fenced;
         handover::is_watched(&*self.watched, || send_fence(fenced))
+    }
+
+    /// Whether the receiver looks at this ring without being told, as far as can be seen.
+    pub fn is_watched(&self) -> bool {
+        handover::is_watched(&*self.watched, || ())
     }
 
     /// Tells a receiver that does not watch.

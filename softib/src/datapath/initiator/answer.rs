@@ -2,24 +2,23 @@
 
 use super::finish::finish_head;
 use crate::objects::mr::Mrs;
+use crate::objects::peer::Link;
 use crate::objects::qp::{Qp, Qps};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::sges::spread;
 use crate::objects::work::{Queued, Wait};
 use crate::objects::world::World;
-use crate::shm::cell::{Found, flag};
+use crate::shm::cell::{Found, Head, flag};
 use crate::shm::layout::{QP_BITS, QPS};
 use rdma_sys::*;
 
 /// An answer (initiator): it belongs to the request at the head of the SQ.
 pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
-    let Some(queued) = qp.sq.front_mut() else { return };
-    // A request can be refused before all of it has been sent.
-    let refused = head.imm != IBV_WC_SUCCESS && queued.work.sent > 0;
-    if !(queued.wait.is_for_answer() || refused) || queued.work.number != head.pos {
-        return;
+    if !is_awaited(qp, head) {
+        return qp.link.iter_mut().for_each(|link| too_late(link, head));
     }
+    let Some(queued) = qp.sq.front_mut() else { return };
     if head.imm != IBV_WC_SUCCESS {
         return refused_there(qp, w, head.imm);
     }
@@ -38,6 +37,21 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     } else {
         finish_head(qp, w, IBV_WC_SUCCESS);
     }
+}
+
+/// Whether an answer is to the request at the head of the SQ.
+fn is_awaited(qp: &Qp, head: &Head) -> bool {
+    qp.sq.front().is_some_and(|queued| {
+        // A request can be refused before all of it has been sent.
+        let refused = head.imm != IBV_WC_SUCCESS && queued.work.sent > 0;
+        (queued.wait.is_for_answer() || refused) && queued.work.number == head.pos
+    })
+}
+
+/// An answer to a request that is over: the peer was late with it, and may be asked again.
+#[cold]
+fn too_late(link: &mut Link, head: &Head) {
+    link.owed = link.owed.saturating_sub(u32::from(head.flags & flag::LAST != 0));
 }
 
 /// A refusal has come back. An unreliable QP does not hear of it.
@@ -67,15 +81,16 @@ pub fn answered(qps: &mut Qps, w: &mut World, incarnation: u64, found: &Found) -
     let head = &found.head;
     let Some(qp) = qps.get_mut(head.dst as usize % QPS) else { return false };
     let same = qp.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
-    let srqn = qp.sq.front().map_or(0, |queued| queued.work.srqn);
-    let asked = qp
-        .xrc
-        .as_ref()
-        .and_then(|to| to.known_queue(srqn))
-        .is_some_and(|link| link.incarnation == incarnation);
-    if !same || !asked || qp.attr.dest_qp_num != head.src_qpn || !is_receiving(qp.state) {
+    if !same || qp.attr.dest_qp_num != head.src_qpn || !is_receiving(qp.state) {
         return false;
     }
-    response_arrived(qp, w, found);
-    true
+    let srqn = qp.sq.front().map_or(0, |queued| queued.work.srqn);
+    let known = qp.xrc.as_ref().and_then(|to| to.known_queue(srqn));
+    let asked = known.is_some_and(|link| link.incarnation == incarnation);
+    if asked && is_awaited(qp, head) {
+        response_arrived(qp, w, found);
+        return true;
+    }
+    let late = qp.xrc.as_mut().and_then(|to| to.links_to(incarnation).find(|link| link.owed > 0));
+    late.map(|link| too_late(link, head)).is_some()
 }

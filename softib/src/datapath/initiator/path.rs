@@ -91,6 +91,8 @@ pub struct Way<'a, P> {
     /// Our queue pair, and its type.
     pub src_qpn: u32,
     pub kind: u32,
+    /// Our program looks at its rings itself.
+    pub polls: bool,
 }
 
 impl<'a> Way<'a, Rc> {
@@ -109,8 +111,9 @@ impl<'a> Way<'a, Rc> {
         if work.unconfirmed {
             return Err(transit::outcome(peers, link, me, work));
         }
+        let polls = peers.polls;
         let peer = transit::reach(peers, link, me)?;
-        Ok(Way { path: Rc, peer, link, stats, me, src_qpn, kind })
+        Ok(Way { path: Rc, peer, link, stats, me, src_qpn, kind, polls })
     }
 }
 

@@ -34,6 +34,7 @@ pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Opti
         Step::Refused(_) => return Some(IBV_WC_SUCCESS),
         Step::Held(until) => Wait::Held { until },
         Step::Answer => Wait::Answer,
+        Step::Data => Wait::Data { sent: queued.work.sent, until: timing::now() + SOON },
         Step::Turn => Wait::Turn,
         Step::Room => {
             w.stats.ring_full += u64::from(queued.wait != Wait::Room);
@@ -102,7 +103,9 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
         let mut queued = qp.sq.pop_front()?;
         let idle = qp.state == IBV_QPS_SQD && !queued.work.begun();
         let early = matches!(queued.wait, Wait::Rnr { until } | Wait::Held { until } if until > now);
-        if queued.wait.is_for_answer() && given_up(qp, w, &mut queued, now) {
+        if matches!(queued.wait, Wait::Data { .. }) {
+            hurry(&mut queued, now);
+        } else if queued.wait.is_for_answer() && given_up(qp, w, &mut queued, now) {
             qp.sq.push_front(queued);
             finish_head(qp, w, IBV_WC_RETRY_EXC_ERR);
             continue;
@@ -135,6 +138,21 @@ fn answerer(qp: &mut Qp, w: &mut World, work: &Work) -> Answerer {
 /// An answer that is sure to be in the ring is found in less time, however short the QP's own patience is.
 const DELIVERY: Duration = Duration::from_millis(20);
 
+/// How long a peer that looks at its rings is waited for, when it has been asked for data and sends nothing.
+const SOON: Duration = Duration::from_micros(50);
+
+/// Data that its owner does not send in time is fetched instead: all of it, for what has come may be of another moment. The owner's answer
+/// has the number of a request that is over then.
+fn hurry(queued: &mut Queued, now: Instant) {
+    let Wait::Data { sent, until } = &mut queued.wait else { return };
+    if *sent != queued.work.sent {
+        (*sent, *until) = (queued.work.sent, now + SOON);
+    } else if now >= *until {
+        (queued.work.asked, queued.work.late, queued.work.sent) = (false, true, 0);
+        queued.wait = Wait::Turn;
+    }
+}
+
 /// Whether the answer at the head of the SQ can't come any more: its process is dead, or its QP has been closed for as long as a
 /// silent one is asked again.
 fn given_up(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> bool {
@@ -156,7 +174,7 @@ fn given_up(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> bo
 fn next_look(wait: &Wait, now: Instant) -> Instant {
     match *wait {
         Wait::Turn | Wait::Room => now + Duration::from_micros(50),
-        Wait::Rnr { until } | Wait::Held { until } => until,
+        Wait::Rnr { until } | Wait::Held { until } | Wait::Data { until, .. } => until,
         Wait::Silent { .. } | Wait::LastAnswer { .. } => now + Duration::from_millis(1),
         Wait::Answer => now + Duration::from_millis(10),
     }

@@ -3,7 +3,8 @@
 //! The initiator checks the key, the bounds, the rights and the protection domain in the target's MR table, says which
 //! region it works on (hazard word of its ring, so that the target's dereg waits), and moves the data itself with
 //! process_vm_writev/readv: no CPU of the target is needed. Where that is not allowed (found by trying; SOFTIB_CMA=0 forbids
-//! it), the request goes through the rings, see `ring`.
+//! it), the request goes through the rings, see `ring`. So does a READ from a process that looks at its rings as ours does, for then both
+//! copy at the same time, each from and to memory in its own caches; what does not come soon is fetched after all (`queue::hurry`).
 //!
 //! Atomics always go through the rings: the owner of the memory carries them out with an atomic instruction of its CPU. So
 //! they are atomic among all initiators, all keys of the same memory and the owner's own atomics, no lock exists that
@@ -19,6 +20,11 @@ use crate::objects::qp::Qp;
 use crate::objects::work::{Remote, Step, WORD, Work};
 use crate::objects::world::World;
 use rdma_sys::*;
+
+/// Shorter READs are fetched: that takes about as long as the way to the peer and back, and does not depend on it.
+const LEAST_SENT: u32 = 4 << 10;
+/// So many READs are fetched after one for which the peer was late.
+const READS_UNASKED: u32 = 16;
 
 /// Carries an RDMA request to the connected queue pair out.
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
@@ -57,6 +63,11 @@ impl<P: Path> Way<'_, P> {
             if matches!(work.remote, Remote::Word { .. }) || !probe(self.peer) {
                 return self.request(work, sges);
             }
+            if work.asked || self.is_sent_sooner(work) {
+                let step = self.request(work, sges);
+                return if step == Step::Answer { Step::Data } else { step };
+            }
+            self.stats.rdma_late += u64::from(work.late);
             match direct(self.peer, own, grant, work, sges) {
                 Ok(()) => (work.moved, self.stats.rdma_direct) = (true, self.stats.rdma_direct + 1),
                 Err(IBV_WC_REM_ACCESS_ERR) => return self.refused(IBV_WC_REM_ACCESS_ERR),
@@ -67,6 +78,24 @@ impl<P: Path> Way<'_, P> {
             IBV_WR_RDMA_WRITE_WITH_IMM => self.notify(work),
             _ => Step::Done(IBV_WC_SUCCESS),
         }
+    }
+}
+
+impl<P: Path> Way<'_, P> {
+    /// Whether the peer, if asked, sends the data of a READ sooner than it could be fetched: both sides look at their rings.
+    ///
+    /// It copies out of its own caches then, into a ring that goes round in both sides', and our copy overlaps its; the kernel's copy
+    /// from another process' pages is one, and slower. Where it has been late, it is not asked for a while, and never while it owes an answer.
+    fn is_sent_sooner(&mut self, work: &Work) -> bool {
+        if work.opcode != IBV_WR_RDMA_READ || work.len < LEAST_SENT || !self.polls || self.peer.is_self() {
+            return false;
+        }
+        let link = &mut *self.link;
+        if work.late {
+            (link.owed, link.unasked) = (link.owed + 1, READS_UNASKED);
+        }
+        link.unasked = link.unasked.saturating_sub(1);
+        link.owed == 0 && link.unasked == 0 && self.peer.ring.is_watched()
     }
 }
 

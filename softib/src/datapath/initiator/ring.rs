@@ -1,4 +1,5 @@
-//! Requests for memory that go through a ring: atomics, and all of them for peers whose memory we can't reach. What the target makes of
+//! Requests for memory that go through a ring: atomics, READs from peers that send the data sooner than it could be fetched, and all of them
+//! for peers whose memory we can't reach. What the target makes of
 //! them is `responder::rdma`, and what becomes of its answer `answer`.
 
 use super::path::{Path, Way};

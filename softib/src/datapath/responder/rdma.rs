@@ -1,4 +1,5 @@
-//! One-sided operations through the rings: atomics, and all of them for peers whose memory we can't reach.
+//! One-sided operations through the rings: atomics, READs for a peer that polls as we do, and all of them for peers that can't reach our
+//! memory.
 //!
 //! ```text
 //!   WRITE   fragments {address, key} + data  ───>  target copies, checks each fragment
@@ -257,6 +258,9 @@ fn peer_of<'a>(peers: &'a mut Peers, link: &Link) -> Option<&'a mut Peer> {
     peers.connected(link).ok()
 }
 
+/// What of a ring's bulk comes to be used by answers: their requester reads as we write, and what it has not read stays in the caches.
+const AHEAD: u32 = 64 << 10;
+
 /// Sends as much of an answer as there is room for. True: that was all, or its requester can no
 /// longer be answered.
 fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
@@ -277,7 +281,7 @@ fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
         if !link.is_open(peer, me) {
             return true;
         }
-        if !peer.ring.has_room(PIECE as usize) {
+        if !peer.ring.has_room_within(PIECE as usize, AHEAD) {
             return false;
         }
         let len = target.map_or(0, |target| target.len) + reply.value.map_or(0, |_| WORD);
