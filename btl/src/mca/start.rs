@@ -351,7 +351,11 @@ fn module_base(
     abi: &Abi,
 ) -> Result<mca_btl_base_module_t, Box<Report>> {
     let mut base = Template::copy();
-    params::fit(&tuned::layout(port, params), &mut base, |name| params::is_set(abi.base(), name))?;
+    let is_set = |name: &str| params::is_set(abi.base(), name);
+    if !is_set("eager_limit") {
+        base.btl_eager_limit = tuned::eager_limit(port, params, base.btl_eager_limit);
+    }
+    params::fit(&tuned::layout(port, params), &mut base, is_set)?;
     base.btl_registration_handle_size = HANDLE_LEN;
     base.btl_get_limit = port.attr.max_msg_size as usize;
     base.btl_put_limit = port.attr.max_msg_size as usize;
@@ -359,7 +363,7 @@ fn module_base(
         base.btl_bandwidth = port.attr.rate;
     }
     // Open MPI sends short messages over the modules of least latency.
-    if is_far && !params::is_set(abi.base(), "latency") {
+    if is_far && !is_set("latency") {
         base.btl_latency += 1;
     }
     let device = port.context.query_device().map_or(Atomics::None, |device| device.atomics);

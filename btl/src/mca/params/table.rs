@@ -532,7 +532,8 @@ pub static BASE_ROWS: &[BaseRow] = &[
     base(
         "eager_limit",
         "12288",
-        "Bytes, header included, up to which a message is sent at once; at least 128",
+        "Bytes, header included, up to which a message is sent at once; at least 128. Where it is not set: 40960 on the software device, \
+         unless queues are X or `max_inline` or `reconnects` is set",
     ),
     base(
         "rndv_eager_limit",
