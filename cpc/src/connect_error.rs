@@ -38,6 +38,8 @@ impl ConnectCause {
     }
 }
 
+/// Why no connection came about. [`ConnectCause::finds_no_peer`] and [`ConnectCause::is_refusal_for_now`] say what may help: the other port,
+/// or another attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectCause {
     #[error(

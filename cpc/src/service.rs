@@ -84,6 +84,8 @@ impl Service {
         })
     }
 
+    /// What peers need to know to connect to this process, one for each manager that works, at the alternate port
+    /// too, for the modex (protocol.md 1.2, 4.7).
     pub fn adverts(&self) -> &[Advert] {
         &self.adverts
     }
@@ -163,6 +165,8 @@ impl Service {
         self.shared.outbox.pending()
     }
 
+    /// The oldest event that has not been taken; the helper thread has put it there. Those of an endpoint come in their order, and with those of
+    /// the device in the order in which the thread has seen them.
     pub fn next_event(&self) -> Option<Event> {
         self.shared.outbox.pop()
     }

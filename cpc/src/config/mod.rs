@@ -3,6 +3,7 @@
 pub mod datagram;
 pub mod rdmacm;
 
+/// What the connection managers are told once, when they are opened: which of them may serve, and the settings of each.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// Only these, if there are any.

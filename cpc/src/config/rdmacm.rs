@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+/// Settings of rdmacm. The kernel's manager, or softib's, repeats and times out by itself, so there are fewer than for datagrams.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// Selection priority, 0 to 100. Below ibcm's: that one needs neither an IP address nor a kernel's manager.

@@ -52,6 +52,7 @@ impl<P: Protocol> Core<P> {
         (P::HOOKS.counters)(&self.stats)
     }
 
+    /// Events counted since the machine was made; they never go down. [`Core::counters`] has them by their names.
     pub fn stats(&self) -> Stats {
         self.stats
     }
@@ -66,6 +67,8 @@ impl<P: Protocol> Core<P> {
         self.endpoints.get(&key).map(|endpoint| &endpoint.steps)
     }
 
+    /// Carries out a command of the endpoint's owner. One about an endpoint that is not known, or no longer, changes nothing. The actions that
+    /// follow are taken from `poll_action`; `now` begins the deadlines that the command sets.
     pub fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant) {
         let gone = self.endpoints.get(&key).map(|endpoint| endpoint.peer);
         (P::HOOKS.command)(self, key, command, now);

@@ -18,6 +18,7 @@ macro_rules! steps {
         const STEPS: usize = [$($name),+].len();
 
         impl Step {
+            /// Every step, those of the side that asks and of the one that answers, in the order in which they usually come.
             pub const ALL: [Step; STEPS] = [$(Step::$Step),+];
 
             /// Its name in logs and files.
@@ -102,6 +103,7 @@ impl Timeline {
         }
     }
 
+    /// When this step was marked first; `None` if it has not been, or not by this side.
     pub fn at(&self, step: Step) -> Option<Instant> {
         match &self.0 {
             Times::None => None,

@@ -111,6 +111,7 @@ pub trait DatagramProtocol:
     const EXCHANGE: Hooks<Self>;
 }
 
+/// A datagram with the request that this manager's protocol has.
 pub type DatagramOf<P> = Datagram<<P as DatagramProtocol>::Req>;
 
 /// What the exchange has a manager do.

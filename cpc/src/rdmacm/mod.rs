@@ -21,7 +21,7 @@
 //! ```
 //!
 //! # What keeps it right
-//! * **Crossing requests**: of two, the one of the lower modex address stands ([`address::Address::outranks`]): its sender refuses the
+//! * **Crossing requests**: of two, the one of the lower modex address stands ([`Address::outranks`](crate::wire::ip::Address::outranks)): its sender refuses the
 //!   other's, whose sender answers with the QPs that it has. A request that arrives after its sender has already answered ours
 //!   carries the QPNs that we are connected to, and is refused as late, not taken for a new start.
 //! * **Data before ESTABLISHED** stand in for it ([`crate::Service::first_data`]), and the connection manager is told.
@@ -33,7 +33,7 @@
 //!
 //! # iWARP
 //! A connection ends at one queue pair, and the device takes it to RTS. The first queue's is made as above and settles everything;
-//! then its active side asks for the others, all at once, with private data that say whose they are ([`join`]). When all are up,
+//! then its active side asks for the others, all at once, with private data that say whose they are ([`crate::wire::join`]). When all are up,
 //! the transport is told who has to send first: the active side, on every queue pair ([`crate::Event::Order`]). Of two crossing
 //! requests the one that stands is answered when the other is refused. Queue pairs of a try that came to nothing are not used again (the
 //! kernel's siw takes them to the error state). There is no RNR: layouts with

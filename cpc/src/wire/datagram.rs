@@ -69,6 +69,7 @@ impl<Q: Request> Datagram<Q> {
 /// The messages, each with its attribute id and the ids of its exchange: the sender's, the receiver's.
 macro_rules! messages {
     ($($(#[$doc:meta])* $Name:ident($Type:ty) = $attribute:literal $(if $allowed:expr)?, $ids:expr;)+) => {
+        /// A message of the communication manager that oxib sends or heeds (IBTA 12.6); `Q` is the manager's request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(clippy::large_enum_variant, reason = "short-lived, on the connection path only")]
         pub enum Message<Q: Request> { $($(#[$doc])* $Name($Type)),+ }

@@ -11,6 +11,7 @@ use verbs::{Gid, Lid, Qpn};
 use crate::wire::listener::{ADDRESS_LEN, Address as Listener, Facing};
 use crate::wire::{AddressError, Incarnation, Path, check_len};
 
+/// Bytes of xrc's address in the modex: the listener's, then the domain's name.
 pub const BLOB_LEN: usize = ADDRESS_LEN + 16;
 
 /// Names an XRC domain on its node: device and inode of the file that stands for it.
@@ -43,6 +44,7 @@ pub struct Address {
 }
 
 impl Address {
+    /// The bytes for the modex (protocol.md 8.1).
     pub fn emit(&self) -> [u8; BLOB_LEN] {
         let mut out = [0; BLOB_LEN];
         out[..ADDRESS_LEN].copy_from_slice(&self.listener.emit());

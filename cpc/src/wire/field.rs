@@ -14,6 +14,7 @@ use crate::ProcessName;
 
 /// Length of every management datagram (IBTA 13.4.2).
 pub const MAD_LEN: usize = 256;
+/// A management datagram as it goes over the wire, without a global route header.
 pub type Mad = [u8; MAD_LEN];
 /// Length of the common MAD header, behind which the CM message begins (IBTA 13.4.3).
 pub const HEADER_LEN: usize = 24;

@@ -83,6 +83,7 @@ pub struct PerQueue<T> {
     nums: [T; MAX_QUEUES],
 }
 
+/// The numbers of a connection's queue pairs, in the order of the layout.
 pub type Qpns = PerQueue<Qpn>;
 
 impl<T: Copy + Default> PerQueue<T> {
@@ -94,6 +95,7 @@ impl<T: Copy + Default> PerQueue<T> {
         Some(PerQueue { len, nums })
     }
 
+    /// Those there are, from 1 to 15, in the order of the layout.
     pub fn as_slice(&self) -> &[T] {
         &self.nums[..usize::from(self.len)]
     }

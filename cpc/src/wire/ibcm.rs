@@ -8,7 +8,9 @@ use super::message::{CommId, Depth, GIVEN, REMOTE, ReqHead, rep, req};
 use super::{HELLO_LEN, Hello, Queues, WireError};
 use crate::ProcessName;
 
+/// A datagram of ibcm (protocol.md 5.2).
 pub type Datagram = super::datagram::Datagram<Req>;
+/// What such a datagram says.
 pub type Message = super::datagram::Message<Req>;
 
 message! {

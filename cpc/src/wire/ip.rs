@@ -14,6 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{AddressError, check_len};
 
+/// Bytes of the address in the modex, without further ones (protocol.md 7.1).
 pub const ADDRESS_LEN: usize = 28;
 /// Version of blob and private data.
 pub const VERSION: u8 = 1;
@@ -31,6 +32,7 @@ pub struct Listening {
 }
 
 impl Listening {
+    /// The bytes for the modex; of further addresses the first [`MAX_FURTHER`].
     pub fn emit(&self) -> Vec<u8> {
         let mut out = self.address.emit().to_vec();
         for socket in self.further.iter().take(MAX_FURTHER) {
@@ -90,6 +92,7 @@ pub struct Address {
 }
 
 impl Address {
+    /// The bytes for the modex; an IPv4 address takes the first four of its sixteen.
     pub fn emit(&self) -> [u8; ADDRESS_LEN] {
         let mut out = [0_u8; ADDRESS_LEN];
         out[0] = VERSION;

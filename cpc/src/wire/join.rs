@@ -15,6 +15,7 @@ use super::ip::VERSION;
 use crate::ProcessName;
 use crate::wire::{MAX_QUEUES, Qpns};
 
+/// Bytes of the private data in use (protocol.md 7.6).
 pub const JOIN_LEN: usize = 28;
 const MAGIC: [u8; 4] = [b'o', b'x', b'j', VERSION];
 
@@ -38,6 +39,7 @@ impl Join {
         Some(Join { queue: u8::try_from(queue).ok()?, name, from: ends(from)?, to: ends(to)? })
     }
 
+    /// The private data of the request for a further queue pair on iWARP.
     pub fn emit(&self) -> [u8; JOIN_LEN] {
         let mut out = [0_u8; JOIN_LEN];
         out[..4].copy_from_slice(&MAGIC);

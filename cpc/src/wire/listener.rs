@@ -19,6 +19,7 @@ use crate::GidPair;
 
 use super::{AddressError, Incarnation, VERSION, check_len};
 
+/// Bytes of the address in the modex and in private data (protocol.md 5.1).
 pub const ADDRESS_LEN: usize = 32;
 
 /// Where a connection manager listens.
@@ -48,6 +49,7 @@ impl Address {
         }
     }
 
+    /// The bytes for the modex.
     pub fn emit(&self) -> [u8; ADDRESS_LEN] {
         let mut out = [0_u8; ADDRESS_LEN];
         out[..4].copy_from_slice(&[VERSION, self.port, self.mtu, if self.ethernet { 2 } else { 1 }]);

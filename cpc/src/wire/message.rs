@@ -119,12 +119,15 @@ pub(super) mod req {
 
 pub(super) mod rep {
     use super::{DepthAt, Field};
+    /// Responder resources and initiator depth: reads and atomics that the sender takes, and has, under way at a time (IBTA 12.7.29, 12.7.30).
     pub const DEPTH: DepthAt = DepthAt(Field::cm(24, 8), Field::cm(25, 8));
     /// Failover accepted: always [`NO_FAILOVER`].
     pub const FAILOVER: Field = Field::cm_bits(26, 5, 2);
     /// "Failover port not supported": there is no alternate path.
     pub const NO_FAILOVER: u64 = 1;
+    /// 1 if the sender has a shared receive queue.
     pub const SRQ: Field = Field::cm_bits(27, 3, 1);
+    /// Byte at which the private data begin, and their length.
     pub const PRIVATE: (usize, usize) = (36, 196);
 }
 

@@ -19,6 +19,8 @@ const PRIVATE: Run = Run::cm(84, 148);
 /// "Consumer reject": the reason is in the additional information.
 const CONSUMER: u16 = 28;
 
+/// Why a request was refused, or an exchange given up: what a REJ says (protocol.md 5.4). Where IBTA 12.6.7.2 has no number for it, the
+/// reason is "consumer reject", with ours in the additional information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// No QP or memory there.

@@ -14,6 +14,7 @@ use crate::wire::Layout;
 pub const REFUSAL_LEN: usize = 8;
 const MAGIC: [u8; 4] = [b'o', b'x', b'r', VERSION];
 
+/// Why a request of rdmacm was refused, as the private data of the refusal say (protocol.md 7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Two requests cross, and the refuser's stands: wait for it.
@@ -47,6 +48,7 @@ const PLAIN: [(u8, Refusal); 7] = [
 const LAYOUT: u8 = 8;
 
 impl Refusal {
+    /// The private data of the refusal.
     pub fn emit(self) -> [u8; REFUSAL_LEN] {
         let mut out = [0_u8; REFUSAL_LEN];
         out[..4].copy_from_slice(&MAGIC);

@@ -91,7 +91,9 @@ message! {
     }
 }
 
+/// A datagram of xrc (protocol.md 8.2).
 pub type Datagram = super::datagram::Datagram<Req>;
+/// What such a datagram says.
 pub type Message = super::datagram::Message<Req>;
 
 impl Request for Req {

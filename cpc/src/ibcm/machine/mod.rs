@@ -42,6 +42,7 @@ use crate::wire::listener::{Address, Facing};
 use crate::wire::{CommId, Datagram, Hello, Incarnation, Layout, Message, Queues, Reason, Req, Source};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
+/// What the machine knows of its own process. It goes into each REQ and REP, and what peers send is held against it.
 #[derive(Clone, Debug)]
 pub struct Local {
     pub name: ProcessName,
@@ -56,6 +57,8 @@ pub struct Local {
     pub srq: bool,
 }
 
+/// What the driver of ibcm does for the machine, besides what all managers ask for. An answer, where one is named, is due whether the call
+/// works or fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "on the connection path only")]
 pub enum Call {
@@ -67,6 +70,7 @@ pub enum Call {
     Send { to: Source, datagram: Datagram },
 }
 
+/// What ibcm's driver has to do: its own calls, and those of every manager.
 pub type Action = action::Action<Call>;
 
 /// The last exchange that a peer's incarnation has opened here: older ids of it are stale.
@@ -76,6 +80,7 @@ struct Seen {
     last: CommId,
 }
 
+/// What ibcm keeps beside its links (protocol.md 5): the exchanges that peers have opened, so that a late datagram of an older one is known.
 #[derive(Debug, Default)]
 pub struct Ibcm {
     ids: Ids,
@@ -86,6 +91,7 @@ pub struct Ibcm {
     misfits: HashMap<ProcessName, (Incarnation, Queues)>,
 }
 
+/// ibcm as a sans-I/O machine.
 pub type Machine = Core<Ibcm>;
 
 impl Protocol for Ibcm {

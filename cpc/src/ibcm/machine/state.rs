@@ -87,6 +87,7 @@ impl State {
 }
 
 kinds! {
+    /// What can happen to a link: the columns of the table. A datagram has been found to be this link's, and of the exchange at hand, before.
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
         Connect, Remove,
@@ -110,6 +111,7 @@ kinds! {
 
 qp_inputs!(Input<'_>);
 
+/// What a link of ibcm has beside the exchange that it shares with xrc.
 #[derive(Debug)]
 pub struct Own {
     pub(super) address: Facing<Address>,

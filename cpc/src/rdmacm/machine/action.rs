@@ -11,6 +11,8 @@ use crate::wire::{Hello, Qpns};
 
 pub use crate::event::First;
 
+/// What the driver of rdmacm does for the machine: calls of `librdmacm` on the ids that it keeps by `Token`. Their outcome comes as an
+/// `IdEvent`, a failed call as `IdEvent::Broken`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Make an id of this name and resolve the address of the endpoint's peer.

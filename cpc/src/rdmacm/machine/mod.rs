@@ -43,6 +43,7 @@ use crate::wire::refusal::Refusal;
 use crate::wire::{Hello, Layout, WireError};
 use crate::{ConnectCause, EndpointKey, ProcessName};
 
+/// What the machine knows of its own process. It goes into the private data, and what peers send is held against it.
 #[derive(Clone, Copy, Debug)]
 pub struct Local {
     pub name: ProcessName,
@@ -85,12 +86,14 @@ enum Owner {
 /// What the driver has to do. A call that fails is answered with [`IdEvent::Broken`].
 pub type Action = core_action::Action<Call>;
 
+/// What rdmacm keeps beside its links (protocol.md 7): whose each id of the kernel's manager is.
 #[derive(Debug, Default)]
 pub struct RdmaCm {
     last_id: usize,
     by_id: HashMap<Token, Owner>,
 }
 
+/// rdmacm as a sans-I/O machine.
 pub type Machine = Core<RdmaCm>;
 
 impl Protocol for RdmaCm {

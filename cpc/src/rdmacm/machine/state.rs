@@ -26,6 +26,7 @@ pub struct JoinRequest {
 }
 
 kinds! {
+    /// Where a link stands: the rows of the table.
     #[derive(Clone, Debug)]
     pub enum State, StateKind {
         /// Known, nothing under way.
@@ -76,6 +77,7 @@ impl State {
 }
 
 kinds! {
+    /// What can happen to a link: the columns of the table. An event of an id has been found to be this link's before.
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
         Connect, Remove,
@@ -107,6 +109,7 @@ kinds! {
 
 qp_inputs!(Input<'_>);
 
+/// What a link of rdmacm has beside its state.
 #[derive(Debug)]
 pub struct Own {
     pub(super) address: Address,

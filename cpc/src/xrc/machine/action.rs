@@ -13,6 +13,8 @@ use crate::wire::{CommId, Depth};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub u32);
 
+/// What the driver of xrc does for the machine, besides what all managers ask for. An answer, where one is named, is due whether the call
+/// works or fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "on the connection path only")]
 pub enum Call {

@@ -48,6 +48,7 @@ use crate::wire::xrc::{Req, SrqNums};
 use crate::wire::{CommId, Layout, Reason};
 use crate::{EndpointCommand, EndpointKey, ProcessName};
 
+/// What the machine knows of its own process. It goes into each REQ and REP, and what peers send is held against it.
 #[derive(Clone, Debug)]
 pub struct Local {
     pub name: ProcessName,
@@ -66,8 +67,10 @@ struct Seen {
     epoch: u32,
 }
 
+/// What xrc's driver has to do: its own calls, and those of every manager.
 pub type Action = core_action::Action<Call>;
 
+/// What xrc keeps beside its links (protocol.md 8): the send queue pairs, one to each node, and what each peer's exchanges have come to.
 #[derive(Debug, Default)]
 pub struct Xrc {
     ids: Ids,
@@ -82,6 +85,7 @@ pub struct Xrc {
     seen: HashMap<ProcessName, Seen>,
 }
 
+/// xrc as a sans-I/O machine.
 pub type Machine = Core<Xrc>;
 
 impl Protocol for Xrc {

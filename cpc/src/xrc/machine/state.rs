@@ -42,6 +42,7 @@ pub enum Direction {
 }
 
 kinds! {
+    /// Where a link stands: the rows of the table. A link has one direction, so an endpoint has up to two.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[allow(clippy::large_enum_variant, reason = "one a connection")]
     pub enum State, StateKind {
@@ -105,6 +106,7 @@ impl From<&Req> for Remote {
 }
 
 kinds! {
+    /// What can happen to a link: the columns of the table. A datagram has been found to be this link's, and of the exchange at hand, before.
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
         /// The send queue pair exists, or cannot be had.
@@ -148,6 +150,7 @@ impl Own {
     }
 }
 
+/// One peer: its links in both directions, and what is known of its exchanges.
 #[derive(Debug)]
 pub struct Endpoint {
     pub(super) address: Facing<Address>,
