@@ -27,8 +27,12 @@ fn settings(layout: &str) -> Config {
 
 /// Processes that know each other, and are not connected.
 fn world_of(layout: &str, count: usize) -> (World, Watchdog) {
+    world_with(settings(layout), count)
+}
+
+fn world_with(settings: Config, count: usize) -> (World, Watchdog) {
     let watchdog = Watchdog::new("a moment", Duration::from_secs(60));
-    let mut world = World::simulated(1, vec![settings(layout); count]);
+    let mut world = World::simulated(1, vec![settings; count]);
     for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
         if from != to {
             world.add(from, to);
@@ -137,6 +141,27 @@ fn a_side_that_has_sent_its_cts_leaves_when_the_peer_has_said_that_all_has_come(
     world.add(1, 0);
     world.send(1, 0, 8);
     all_arrives(&mut world);
+    world.close();
+}
+
+/// The same of a peer that had left and is back, while the CTS, which is not signalled, has no completion. Of a peer that has left before a
+/// connection was up there is nothing to wait for; of one that is part of another connection there is.
+#[test]
+fn a_side_that_has_sent_its_cts_to_a_peer_that_is_back_waits_for_what_that_has_sent() {
+    let signalling = Signalling { most: 16, most_bytes: 4096 };
+    let (mut world, _watchdog) = world_with(Config { signalling, ..settings(P) }, 2);
+    world.send(0, 1, 8);
+    helpers(&mut world);
+    world.remove(0, 1);
+    world.model.forget(0, 1);
+    (0..4).for_each(|_| world.step_of(&[1]));
+    world.add(0, 1);
+    world.send(0, 1, 8);
+    helpers(&mut world);
+    (0..2).for_each(|_| world.poll(1));
+    (0..4).for_each(|_| world.poll(0));
+    world.leave(1, 0);
+    assert_eq!(world.model.missing(0, 1), 0, "{}", world.books());
     world.close();
 }
 

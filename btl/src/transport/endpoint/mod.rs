@@ -340,9 +340,11 @@ impl<C> Endpoint<C> {
         self.queued != 0 && (self.state.is_coming_up() || self.state.flows())
     }
 
-    /// The peer has left before a connection was up; whether it has another endpoint is not known until something comes from that.
+    /// The peer has left before a connection was up; whether it has another endpoint is not known until something comes from that: a
+    /// message, or its part in another connection.
     pub fn is_tentative(&self) -> bool {
-        self.departures != 0 && self.state.precedes_connection() && self.ends.received == 0
+        let knows_nothing = self.state.precedes_connection() && !self.state.has_posted();
+        self.departures != 0 && knows_nothing && self.ends.received == 0
     }
 
     /// Messages and operations that wait.
