@@ -10,8 +10,9 @@ mod common;
 #[path = "common/connections.rs"]
 mod connections;
 
-use connections::{Channel, cm, destroy};
+use connections::{Channel, Event, cm, destroy};
 use rdma_cm_sys::*;
+use softib::faults::{self, Plan};
 use std::time::Duration;
 use timing::Simulation;
 
@@ -64,4 +65,36 @@ fn a_request_without_a_listener_is_refused_when_it_has_searched() {
         (RDMA_CM_EVENT_REJECTED, Duration::from_millis(20))
     );
     destroy(id);
+}
+
+/// What a channel tells while time passes: each event, and when, in milliseconds.
+fn events_within(simulation: &Simulation, channel: &Channel, time: Duration) -> Vec<(Event, u128)> {
+    let (begin, mut events) = (timing::now(), Vec::new());
+    while timing::now() - begin < time {
+        simulation.turn();
+        while let Ok(event) = channel.at_once() {
+            events.push((event, (timing::now() - begin).as_millis()));
+        }
+        simulation.advance(Duration::from_millis(1));
+    }
+    events
+}
+
+#[test]
+fn a_request_is_late_unless_its_sender_has_let_go_of_it_by_then() {
+    let simulation = Simulation::begin();
+    let (ours, theirs) = (Channel::open(), Channel::open());
+    let (listener, port) = theirs.listener(RDMA_PS_TCP);
+    let ids = [ours.resolved(RDMA_PS_TCP, port), ours.resolved(RDMA_PS_TCP, port)];
+    let cm_late = Some((1_000_000, Duration::from_millis(100)));
+    faults::set(Plan { cm_late, ..Plan::default() });
+    ids.into_iter().for_each(connect);
+    assert_eq!(theirs.at_once().err(), Some(libc::EAGAIN));
+    destroy(ids[0]);
+    let events = events_within(&simulation, &theirs, Duration::from_secs(1));
+    let [(request, 1..=100)] = &events[..] else { panic!("{} events", events.len()) };
+    assert_eq!(request.kind, RDMA_CM_EVENT_CONNECT_REQUEST);
+    assert_eq!(faults::counts().late, 2);
+    faults::set(Plan::default());
+    [ids[1], request.id, listener].into_iter().for_each(destroy);
 }

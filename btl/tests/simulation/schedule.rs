@@ -6,6 +6,7 @@ use mca_btl_oxib::protocol::layout::{DEFAULT, IWARP};
 use mca_btl_oxib::transport::config::{Bound, Config, Signalling};
 use softib::faults::{Outage, Plan, When};
 use softib::port::{LinkLayer, Settings};
+use std::net::IpAddr;
 use std::time::Duration;
 
 const LAYOUTS: [&str; 10] = [
@@ -39,13 +40,14 @@ pub struct Setting {
 pub const TWO_PORTS: u64 = 1_000_000;
 /// From this seed on connections are made by rdmacm, of two ports those over the first; the device is of any kind.
 pub const RDMACM: u64 = 2_000_000;
+/// From this seed on its messages may be late, too.
+pub const LATE: u64 = 3_000_000;
 
 pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
     let (device, layout) = if seed >= RDMACM { of_rdmacm(rng) } else { of_datagrams(rng, seed) };
     let mut config = config(layout);
     if seed >= RDMACM {
-        // Whatever addresses the host has.
-        config.cpc.rdmacm.address = Some("127.0.0.1".parse().expect("an address"));
+        config.cpc.rdmacm.address = Some(own_address());
         config.cpc.rdmacm.priority = 100;
     } else {
         config.cpc.exclude = vec!["rdmacm".to_owned()];
@@ -61,7 +63,17 @@ pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
     if let Some(outage) = plan.port_down.as_mut().filter(|_| device.ports == 2) {
         outage.port = [None, Some(1), Some(2)][rng.below(3)];
     }
+    if seed >= LATE && rng.below(4) != 0 {
+        let most = Duration::from_micros([50, 2000, 100_000, 1_500_000][rng.below(4)]);
+        plan.cm_late = Some((rng.below(700_000) as u32, most));
+    }
     Setting { config, sides, breaks, device, plan }
+}
+
+/// Of this process alone: another simulation at the same time takes the same ports, and which of two sides has the higher one counts.
+fn own_address() -> IpAddr {
+    let [a, b, c, _] = std::process::id().to_le_bytes();
+    IpAddr::from([127, 1 + c % 254, b, a])
 }
 
 /// A device and a layout for ibcm or xrc.

@@ -13,7 +13,7 @@
 use super::alarm::Alarm;
 use super::message::Side;
 use super::world::{
-    CChannel, CEvent, Channel, GONE, Pending, State, World, channel_key, install_process_hooks, world,
+    CChannel, CEvent, Channel, GONE, Pending, Source, State, World, channel_key, install_process_hooks, world,
 };
 use crate::errno::{Errno, check};
 use crate::objects::CBox;
@@ -83,7 +83,7 @@ impl World {
     /// makes no event.
     pub fn watch_id(&mut self, key: usize) -> Result<(), Errno> {
         let id = self.ids.get(key).ok_or(Errno::INVAL)?;
-        if id.state == State::Left {
+        if id.state == State::Left || self.is_late(Source::Id(key)) {
             return Ok(());
         }
         let (Some(socket), Some(channel)) = (&id.socket, self.channels.get(id.channel)) else {
@@ -94,6 +94,7 @@ impl World {
 
     /// Closes an id's socket, which tells the peer.
     pub fn close_socket(&mut self, key: usize) {
+        self.forget_late(Source::Id(key));
         let Some(id) = self.ids.get_mut(key) else { return };
         if let (Some(socket), Some(channel)) = (id.socket.take(), self.channels.get(id.channel)) {
             forget(&channel.epoll, socket.as_raw_fd());
@@ -108,6 +109,18 @@ impl World {
         }
     }
 
+    /// A source is not watched until it is again.
+    pub fn unwatch(&mut self, source: Source) {
+        let embryo = match source {
+            Source::Id(key) => return self.unwatch_id(key),
+            Source::Embryo(embryo) => self.embryos.get(embryo),
+        };
+        let channel = embryo.and_then(|e| self.channels.get(self.ids.get(e.listener)?.channel));
+        if let (Some(embryo), Some(channel)) = (embryo, channel) {
+            forget(&channel.epoll, embryo.socket.as_raw_fd());
+        }
+    }
+
     /// A listener's channel hears of a new connection from now on.
     pub fn watch_embryo(&mut self, embryo: usize) -> Result<(), Errno> {
         let e = self.embryos.get(embryo).ok_or(Errno::INVAL)?;
@@ -118,6 +131,7 @@ impl World {
 
     /// Takes a new connection's socket over; its listener's channel watches it no longer.
     pub fn take_embryo(&mut self, embryo: usize) -> Option<(OwnedFd, usize)> {
+        self.forget_late(Source::Embryo(embryo));
         let e = self.embryos.try_remove(embryo)?;
         let channel = self.ids.get(e.listener).and_then(|listener| self.channels.get(listener.channel));
         if let Some(channel) = channel {
@@ -141,10 +155,11 @@ impl World {
         self.push(Pending { kind, id, status, ..Pending::default() });
     }
 
-    /// The next deadline of a channel's ids.
+    /// The next deadline of a channel's ids, or the arrival of a message that is late.
     fn next_due(&self, channel: usize) -> Option<Instant> {
         let mine = self.ids.iter().filter(|(_, id)| id.channel == channel);
-        mine.flat_map(|(_, id)| [id.deadline, id.retry]).flatten().min()
+        let due = mine.flat_map(|(_, id)| [id.deadline, id.retry]).flatten();
+        due.chain(self.next_late(channel)).min()
     }
 
     /// Sets the channel's alarm for its next deadline.
@@ -188,6 +203,7 @@ impl World {
             .map(|(key, _)| key)
             .collect();
         late.into_iter().for_each(|key| self.id_due(key, now));
+        self.late_ones_arrive(channel, now);
         self.arm(channel);
     }
 

@@ -15,7 +15,7 @@
 use super::carrier::{self, Received};
 use super::message::{Kind, Message, Side};
 use super::qp;
-use super::world::{Pending, State, World};
+use super::world::{Pending, Source, State, World};
 use super::{device, iwarp, limits, reject};
 use crate::abi::queue;
 use crate::errno::Errno;
@@ -254,14 +254,20 @@ impl World {
             return super::listen::accept_all(self, key);
         }
         while let Some(socket) = self.ids.get(key).and_then(|id| id.socket.as_ref()) {
-            match carrier::receive(socket.as_raw_fd()) {
-                Received::Packet(packet) => match Message::parse(&packet) {
-                    Some(message) => self.message(key, message),
-                    None => log::warn!("connection manager: a packet of another version is ignored"),
-                },
+            let socket = socket.as_raw_fd();
+            match self.receive(Source::Id(key), socket) {
+                Received::Packet(packet) => self.packet(key, &packet),
                 Received::Nothing => return,
                 Received::End => return self.peer_gone(key),
             }
+        }
+    }
+
+    /// A message of an id's peer.
+    pub fn packet(&mut self, key: usize, packet: &[u8]) {
+        match Message::parse(packet) {
+            Some(message) => self.message(key, message),
+            None => log::warn!("connection manager: a packet of another version is ignored"),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::carrier::{self, Received};
 use super::message::{Kind, Message, Side};
-use super::world::{CId, Embryo, Id, Pending, State, World};
+use super::world::{CId, Embryo, Id, Pending, Source, State, World};
 use super::{device, limits, qp, reject};
 use crate::errno::Errno;
 use crate::objects::CBox;
@@ -117,11 +117,16 @@ impl World {
     /// A new connection's request is there, or its end.
     pub fn embryo_readable(&mut self, embryo: usize) {
         let Some(socket) = self.embryos.get(embryo).map(|e| e.socket.as_raw_fd()) else { return };
-        let request = match carrier::receive(socket) {
-            Received::Nothing => return,
-            Received::Packet(packet) => Message::parse(&packet).filter(|m| m.kind == Kind::Req),
-            Received::End => None,
-        };
+        match self.receive(Source::Embryo(embryo), socket) {
+            Received::Nothing => {}
+            Received::Packet(packet) => self.first_packet(embryo, Some(&packet)),
+            Received::End => self.first_packet(embryo, None),
+        }
+    }
+
+    /// What a new connection begins with: its request, if it is one.
+    pub fn first_packet(&mut self, embryo: usize, packet: Option<&[u8]>) {
+        let request = packet.and_then(Message::parse).filter(|m| m.kind == Kind::Req);
         let Some((socket, listener)) = self.take_embryo(embryo) else { return };
         if let Some(request) = request
             && let Err(error) = self.request(listener, socket, request)

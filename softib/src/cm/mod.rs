@@ -8,7 +8,7 @@
 //!                   │
 //!             channel, alarm                events; one pollable descriptor a channel, and its deadlines
 //!                   │
-//!            carrier, message               packets between processes
+//!          late, carrier, message           packets between processes
 //! ```
 //! No kernel module, no daemon, no thread. Addresses are those of this host: every interface, and loopback. A port is a lock in a
 //! file (`shm::ports`), a listener a socket in SOFTIB_DIR (`carrier`), a connection of ids a connection of sockets, whose
@@ -29,6 +29,7 @@ pub mod endpoint;
 pub mod exports;
 mod id;
 mod iwarp;
+mod late;
 mod limits;
 mod listen;
 mod message;

@@ -186,6 +186,21 @@ pub struct Embryo {
     pub listener: usize,
 }
 
+/// Where a message has come from: the connection of an id, or one whose request has not been looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Id(usize),
+    Embryo(usize),
+}
+
+/// A message that has not arrived yet, as far as its receiver can tell.
+#[derive(Debug)]
+pub struct Late {
+    pub from: Source,
+    pub until: Instant,
+    pub packet: Vec<u8>,
+}
+
 /// The device, opened when an id or a list of devices needs it.
 #[derive(Debug, Default)]
 pub struct Device {
@@ -219,6 +234,8 @@ pub struct World {
     pub gone: Vec<CBox<CChannel>>,
     pub ids: Slab<Id>,
     pub embryos: Slab<Embryo>,
+    /// Messages that have not arrived yet.
+    pub late: Vec<Late>,
     pub device: Device,
 }
 
@@ -227,6 +244,7 @@ static WORLD: Mutex<World> = Mutex::new(World {
     gone: Vec::new(),
     ids: Slab::new(),
     embryos: Slab::new(),
+    late: Vec::new(),
     device: Device { context: None, users: 0, stays_open: false, pd: None, xrcd: None },
 });
 
@@ -295,6 +313,7 @@ extern "C" fn in_fork_child() {
         }
     }
     world.embryos.clear();
+    world.late.clear();
     world.device = Device::default();
 }
 

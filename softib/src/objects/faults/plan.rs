@@ -4,6 +4,7 @@
 //! faults = item { "," item }
 //! item   = "seed=" number | "drop=" percent | "duplicate=" percent | "reorder=" percent
 //!        | "delay=" time | "rnr=" when ":" time | "error=" when | "cut=" when
+//!        | "cm-late=" percent ":" time
 //!        | "port-down=" time ":" time [ ":" number ] | "fail=" call ":" number ":" errno
 //!        | "kill=" step ":" number | "event=" name ":" time [ ":" number ] | "report"
 //! when   = "at:" number | "every:" number
@@ -78,6 +79,8 @@ pub struct Plan {
     pub error: Option<When>,
     /// Requests of connected queue pairs that fail with RETRY_EXC_ERR, as if the peer were gone.
     pub cut: Option<When>,
+    /// Messages of RDMA-CM that arrive late, and by how much at most.
+    pub cm_late: Option<(u32, Duration)>,
     /// When the port is down.
     pub port_down: Option<Outage>,
     /// Calls that fail.
@@ -107,7 +110,7 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-const ITEM: &str = "seed=, drop=, duplicate=, reorder=, delay=, rnr=, error=, cut=, port-down=, fail=, kill=, event= or report";
+const ITEM: &str = "seed=, drop=, duplicate=, reorder=, delay=, rnr=, error=, cut=, cm-late=, port-down=, fail=, kill=, event= or report";
 const NUMBER: &str = "a number";
 const COUNT: &str = "a number from 1 on";
 const PERCENT: &str = "a percentage up to 100 like 20% or 0.5%";
@@ -153,7 +156,7 @@ impl Plan {
             self.report = true;
             return Ok(());
         }
-        const KNOWN: [&str; 12] = [
+        const KNOWN: [&str; 13] = [
             "seed",
             "drop",
             "duplicate",
@@ -162,6 +165,7 @@ impl Plan {
             "rnr",
             "error",
             "cut",
+            "cm-late",
             "port-down",
             "fail",
             "kill",
@@ -179,6 +183,7 @@ impl Plan {
             "rnr" => self.rnr = Some((cursor.when()?, cursor.after_colon(Cursor::time)?)),
             "error" => self.error = Some(cursor.when()?),
             "cut" => self.cut = Some(cursor.when()?),
+            "cm-late" => self.cm_late = Some((cursor.percent()?, cursor.after_colon(Cursor::time)?)),
             "fail" => self.fail.push(cursor.call_fault()?),
             "kill" => self.kill.push(cursor.kill_fault()?),
             "event" => self.event.push(cursor.event_fault()?),
@@ -343,12 +348,13 @@ mod tests {
 
     #[test]
     fn every_item_is_understood() {
-        let text = "seed=7,drop=20%,duplicate=0.5%,reorder=100%,delay=10us,rnr=every:3:2ms,error=at:100,cut=every:9,\
+        let text = "seed=7,drop=20%,duplicate=0.5%,reorder=100%,delay=10us,rnr=every:3:2ms,error=at:100,cut=every:9,cm-late=30%:50ms,\
                     port-down=1s:500ms,fail=create_qp:2:ENOMEM,fail=reg_mr:1:EPERM,kill=to_rtr:2,kill=poll_cq:9,event=qp-fatal:5ms:3,event=lid-change:1s,report";
         let plan: Plan = text.parse().unwrap();
         assert_eq!((plan.seed, plan.drop, plan.duplicate, plan.reorder), (7, 200_000, 5_000, 1_000_000));
         assert_eq!(plan.rnr, Some((When::Every(3), Duration::from_millis(2))));
         assert_eq!((plan.error, plan.cut), (Some(When::At(100)), Some(When::Every(9))));
+        assert_eq!(plan.cm_late, Some((300_000, Duration::from_millis(50))));
         let outage = Outage { after: Duration::from_secs(1), lasts: Duration::from_millis(500), port: None };
         assert_eq!(plan.port_down, Some(outage));
         let second: Plan = "port-down=1s:500ms:2".parse().unwrap();
@@ -386,6 +392,7 @@ mod tests {
         assert_eq!(at("event=lid-change:1s:0"), Err((21, COUNT)));
         assert_eq!(at("port-down=1s:1s:0"), Err((17, COUNT)));
         assert_eq!(at("port-down=1s:1s:256"), Err((17, PORT)));
+        assert_eq!(at("cm-late=30%"), Err((12, COLON)));
         assert_eq!(at("report=1"), Err((7, COMMA)));
         assert_eq!(at(""), Ok(Plan::default()));
     }

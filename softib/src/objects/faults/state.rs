@@ -24,6 +24,8 @@ pub struct Counts {
     pub errors: u64,
     /// Requests.
     pub cut: u64,
+    /// Messages of RDMA-CM.
+    pub late: u64,
     /// Times that the port went down.
     pub outages: u64,
     /// Asynchronous events that were raised, one for each object.
@@ -96,6 +98,14 @@ impl Faults {
         let strikes = when.is(self.receives);
         self.counts.rnr_storms += u64::from(strikes);
         strikes.then_some(lasts)
+    }
+
+    /// By how much the next message of RDMA-CM is late, if it is.
+    pub fn lateness(&mut self) -> Option<Duration> {
+        let (chance, most) = self.plan.cm_late?;
+        let (late, part) = (self.dice.throw() < chance, self.dice.throw());
+        self.counts.late += u64::from(late);
+        late.then(|| most * part / 1_000_000)
     }
 
     /// The next change of ports that is due: of those of which number (none: of all), and whether they come up.
