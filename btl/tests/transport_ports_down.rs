@@ -242,3 +242,31 @@ fn a_peer_that_is_back_is_answered_at_the_first_port_though_its_last_connection_
         end(world);
     }
 }
+
+/// A request at the first port waits for its peer, which does not hear that it was given up, for that port is down; the connection comes up over the
+/// other port. The next request at the first port is another one.
+#[test]
+fn a_request_is_answered_where_one_that_was_given_up_still_waits() {
+    for layout in LAYOUTS {
+        let (mut world, _held) = world(layout);
+        faults::set_ports(Some(1), false).unwrap();
+        wait(&mut world, &BOTH, 150);
+        faults::set_ports(Some(1), true).unwrap();
+        world.send(0, 1, 8);
+        all_arrives(&mut world);
+        for goes_down in [true, false] {
+            world.leave(0, 1);
+            world.add(0, 1);
+            world.send(0, 1, 8);
+            wait(&mut world, &[0], 5);
+            if goes_down {
+                faults::set_ports(Some(1), false).unwrap();
+            }
+            wait(&mut world, &BOTH, 50);
+            assert!(world.model.is_empty(), "{layout}, goes down {goes_down}: {}", world.books());
+            faults::set_ports(Some(1), true).unwrap();
+            wait(&mut world, &BOTH, 5);
+        }
+        end(world);
+    }
+}

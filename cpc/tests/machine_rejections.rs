@@ -295,6 +295,18 @@ fn a_parked_request_is_replaced_by_a_later_one_and_not_by_one_of_an_earlier_inca
     }
 }
 
+/// The endpoint that the first word of the peer led to may be at the device's other port, where the peer is no more (seed 1035582 of btl's simulation).
+#[test]
+fn a_parked_request_of_another_exchange_is_told_and_one_that_comes_again_is_not() {
+    let mut bench = Bench::new(20);
+    let mut told = |id| {
+        bench.req(THIRD, 12, CommId(id), 0x300);
+        let actions = std::iter::from_fn(|| bench.machine.poll_action());
+        actions.filter(|action| matches!(action, Action::UnknownPeer { peer: THIRD })).count()
+    };
+    assert_eq!([0x700, 0x700, 0x701, 0x701].map(&mut told), [1, 0, 1, 0]);
+}
+
 /// 4.096 us * 2^code, on either side of the exchange.
 #[test]
 fn an_mra_makes_its_receiver_wait_as_long_as_it_says() {

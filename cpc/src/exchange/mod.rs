@@ -238,7 +238,8 @@ impl<P: DatagramProtocol> Core<P> {
 /// Requests of processes that this side has no usable endpoint for (yet). With direct modex a peer
 /// may know us long before we know it.
 impl<P: DatagramProtocol> Core<P> {
-    /// Keeps a REQ, asks its sender to wait (MRA), and reports the process the first time. One that
+    /// Keeps a REQ, asks its sender to wait (MRA), and reports the process the first time, and when the REQ
+    /// is of another exchange than the one that waits: what the first report led to may have been at another port. One that
     /// comes again does not wait longer; one of an earlier incarnation does not replace a later
     /// one's. One too many is dropped, and will come again.
     pub(crate) fn park(&mut self, received: &Received<P::Req>, now: Instant) {
@@ -248,7 +249,13 @@ impl<P: DatagramProtocol> Core<P> {
         }
         match self.parked.of(peer) {
             Some(kept) if kept.incarnation.is_newer_than(received.incarnation) => {}
-            Some(kept) => *kept = *received,
+            Some(kept) => {
+                let is_another = kept.req.head().local != received.req.head().local;
+                *kept = *received;
+                if is_another {
+                    self.actions.push_back(Action::UnknownPeer { peer });
+                }
+            }
             None => {
                 self.parked.keep(peer, *received, now + self.params.unknown_wait, &mut self.timers);
                 self.stats.parked += 1;
