@@ -164,6 +164,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         groups: Default::default(),
         xrc: Xrc::default(),
         stats: Stats::default(),
+        in_burst: false,
     };
     let inbound = Inbound::new(inlets, barrier);
     let state = State { qps: Qps::new(), inbound, w };

@@ -26,6 +26,7 @@ impl State {
     #[inline(always)]
     pub fn poll_short<const WAITS: bool>(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
+        w.in_burst = false;
         let open = w.cqs.get(key).is_some_and(Cq::is_open);
         if !open || !w.is_quiet() {
             return Short::Other;
@@ -37,6 +38,9 @@ impl State {
             }
             return inbound.look_around();
         };
+        if !WAITS {
+            ring.expect_more();
+        }
         if head.len as usize > INLINE_MAX || ring.taken().is_multiple_of(LOOK_AROUND) {
             return Short::Careful;
         }

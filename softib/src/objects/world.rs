@@ -75,6 +75,8 @@ pub struct World {
     /// Multicast groups that our queue pairs listen to.
     pub groups: Groups,
     pub stats: Stats,
+    /// A short message has been posted since the last poll: the next one follows on its heels.
+    pub in_burst: bool,
 }
 
 impl World {

@@ -133,6 +133,18 @@ impl Cell<'_> {
         }
     }
 
+    /// Asks for the first line, to be written to.
+    #[inline(always)]
+    pub fn prefetch_to_write(&self) {
+        prefetch_to_write(self.at.as_ptr());
+    }
+
+    /// Asks for the first line.
+    #[inline(always)]
+    pub fn prefetch_first(&self) {
+        prefetch(self.at.as_ptr());
+    }
+
     /// Asks for the second line.
     #[inline(always)]
     pub fn prefetch(&self) {
@@ -149,6 +161,18 @@ pub fn prefetch<T>(at: *const T) {
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Asks for the line at an address, which need not be valid, as its only owner: a hint.
+#[inline(always)]
+pub fn prefetch_to_write<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint has no effect on memory; processors that lack the instruction take it for a NOP.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

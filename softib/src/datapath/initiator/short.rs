@@ -75,6 +75,10 @@ pub fn send_short<const INLINE: bool>(
         [one] if INLINE => unsafe { peer.ring.send_inline(head, one.addr as *const u8) },
         _ => peer.ring.send_any(head, |to| gather_all(sges, to)),
     };
+    if w.in_burst {
+        peer.ring.expect_more();
+    }
+    w.in_burst = true;
     let open = link.is_current();
     qp.sq_posted = qp.sq_posted.wrapping_add(1);
     let signalled = qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0;
