@@ -35,8 +35,9 @@ pub struct Work {
     /// RDMA: the request is in the ring; the data is where it belongs.
     pub asked: bool,
     pub moved: bool,
-    /// READ: the peer was asked for the data and has not sent it in time, so it is fetched.
+    /// READ: the peer was asked for the data and has not sent it in time, or does not send it; so it is fetched.
     pub late: bool,
+    pub unsent: bool,
     /// All of it is in the ring, in cells before number `in_ring`, and the receiver's queue pair was no more open then: it is over if that is
     /// open after all, or has taken it in.
     pub unconfirmed: bool,

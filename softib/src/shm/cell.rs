@@ -46,11 +46,16 @@ pub mod op {
     pub const SEND_INV: u8 = 12;
     /// No message: twice as many cells are used from the next one on. It stands in the last free one.
     pub const MORE_CELLS: u8 = 13;
+    /// As READ, of data that the initiator can fetch itself: where it is not granted, or no more, the answer is [`super::NOT_SENT`].
+    pub const ASK: u8 = 14;
     /// A datagram: its payload follows where it comes from ([`Envelope`]).
     pub const DATAGRAM: u8 = 16;
     /// Added to the operations of messages that go through a domain's receive queue pair.
     pub const XRC: u8 = 0x80;
 }
+
+/// In the answer to an ASK, in place of a status: the data does not come, and nothing is wrong. It may have been fetched meanwhile.
+pub const NOT_SENT: u32 = u32::MAX;
 
 /// Flags of a cell.
 pub mod flag {

@@ -8,7 +8,7 @@ use crate::objects::qp_state::is_receiving;
 use crate::objects::sges::spread;
 use crate::objects::work::{Queued, Wait};
 use crate::objects::world::World;
-use crate::shm::cell::{Found, Head, flag};
+use crate::shm::cell::{Found, Head, NOT_SENT, flag};
 use crate::shm::layout::{QP_BITS, QPS};
 use rdma_sys::*;
 
@@ -19,6 +19,11 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
         return qp.link.iter_mut().for_each(|link| too_late(link, head));
     }
     let Some(queued) = qp.sq.front_mut() else { return };
+    if head.imm == NOT_SENT && matches!(queued.wait, Wait::Data { .. }) {
+        (queued.work.asked, queued.work.unsent, queued.work.sent) = (false, true, 0);
+        queued.wait = Wait::Turn;
+        return;
+    }
     if head.imm != IBV_WC_SUCCESS {
         return refused_there(qp, w, head.imm);
     }

@@ -63,11 +63,12 @@ impl<P: Path> Way<'_, P> {
             if matches!(work.remote, Remote::Word { .. }) || !probe(self.peer) {
                 return self.request(work, sges);
             }
-            if work.asked || self.is_sent_sooner(work) {
-                let step = self.request(work, sges);
-                return if step == Step::Answer { Step::Data } else { step };
+            if work.late {
+                self.was_late(work);
             }
-            self.stats.rdma_late += u64::from(work.late);
+            if work.asked || self.is_sent_sooner(work) {
+                return self.ask(work);
+            }
             match direct(self.peer, own, grant, work, sges) {
                 Ok(()) => (work.moved, self.stats.rdma_direct) = (true, self.stats.rdma_direct + 1),
                 Err(IBV_WC_REM_ACCESS_ERR) => return self.refused(IBV_WC_REM_ACCESS_ERR),
@@ -87,15 +88,21 @@ impl<P: Path> Way<'_, P> {
     /// It copies out of its own caches then, into a ring that goes round in both sides', and our copy overlaps its; the kernel's copy
     /// from another process' pages is one, and slower. Where it has been late, it is not asked for a while, and never while it owes an answer.
     fn is_sent_sooner(&mut self, work: &Work) -> bool {
-        if work.opcode != IBV_WR_RDMA_READ || work.len < LEAST_SENT || !self.polls || self.peer.is_self() {
+        let may = work.opcode == IBV_WR_RDMA_READ && work.len >= LEAST_SENT && !work.unsent;
+        if !may || !self.polls || self.peer.is_self() {
             return false;
         }
         let link = &mut *self.link;
-        if work.late {
-            (link.owed, link.unasked) = (link.owed + 1, READS_UNASKED);
-        }
         link.unasked = link.unasked.saturating_sub(1);
         link.owed == 0 && link.unasked == 0 && self.peer.ring.is_watched()
+    }
+
+    /// The peer has been asked and was late: its answer is still to come, and this READ is done without it.
+    #[cold]
+    fn was_late(&mut self, work: &mut Work) {
+        (work.late, work.unsent) = (false, true);
+        (self.link.owed, self.link.unasked) = (self.link.owed + 1, READS_UNASKED);
+        self.stats.rdma_late += 1;
     }
 }
 

@@ -45,6 +45,21 @@ impl<P: Path> Way<'_, P> {
         }
     }
 
+    /// Asks for data that we could fetch, if there is room for that.
+    pub fn ask(&mut self, work: &mut Work) -> Step {
+        if !work.asked {
+            if !self.has_room(0) {
+                return Step::Room;
+            }
+            let (addr, rkey) = work.remote.memory();
+            let head = Head { flags: flag::LAST, pos: work.number, ..self.head(op::ASK) };
+            self.push_request(head, &Target { addr, rkey, len: work.len }.emit(), |_| ());
+            (work.asked, work.sent) = (true, 0);
+            self.stats.rdma_ring += 1;
+        }
+        Step::Data
+    }
+
     /// Sends an atomic: all of it is in the cell.
     fn request_atomic(&mut self, work: &mut Work, target: &Target, operands: [u64; 2]) -> Step {
         if !self.peer.ring.has_room(0) {

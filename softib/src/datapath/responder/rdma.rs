@@ -6,6 +6,7 @@
 //!           <─── RESPONSE {status}
 //!   READ    {address, key, length}           ───>  target checks
 //!           <─── RESPONSE {status} + data, in fragments
+//!   ASK     as READ, by one that can fetch it   ───>  a response without data says that it has to
 //!   ATOMIC  {address, key, operands}         ───>  target checks, and does it
 //!           <─── RESPONSE {status} + the value before
 //! ```
@@ -23,7 +24,7 @@ use crate::objects::qp::{Qp, Qps};
 use crate::objects::reply::{Asked, Reply, Target};
 use crate::objects::work::WORD;
 use crate::objects::world::World;
-use crate::shm::cell::{Found, Head, flag, op};
+use crate::shm::cell::{Found, Head, NOT_SENT, flag, op};
 use crate::shm::copy;
 use rdma_sys::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,13 +65,27 @@ impl Responder<'_> {
 
     fn answer(&self, w: &mut World, number: u32, read: Option<Target>, value: Option<u64>) {
         let (asked, status) = (self.asked(), IBV_WC_SUCCESS);
-        w.replies.push_back(Reply { asked, number, status, read, sent: 0, value });
+        w.replies.push_back(Reply { asked, number, status, read, optional: false, sent: 0, value });
+    }
+
+    /// Answers an ASK with data, or says that none comes.
+    fn offer(&self, w: &mut World, number: u32, read: Option<Target>) {
+        let (asked, status) = (self.asked(), if read.is_some() { IBV_WC_SUCCESS } else { NOT_SENT });
+        w.replies.push_back(Reply { asked, number, status, read, optional: true, sent: 0, value: None });
     }
 
     /// Answers that a request is refused; a reliable queue pair ends with that.
     fn refuse(&mut self, w: &mut World, number: u32, status: u32) {
         let asked = self.asked();
-        w.replies.push_back(Reply { asked, number, status, read: None, sent: 0, value: None });
+        w.replies.push_back(Reply {
+            asked,
+            number,
+            status,
+            read: None,
+            optional: false,
+            sent: 0,
+            value: None,
+        });
         match self {
             Responder::Qp(qp) => qp.refuse(w, status),
             Responder::Shared(to) => events::refuse(w, to, status),
@@ -149,7 +164,11 @@ pub fn read_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
 
 fn read_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
     let target = Target::parse(found);
-    match granted(&responder.grant(), w, &target, IBV_ACCESS_REMOTE_READ) {
+    let granted = granted(&responder.grant(), w, &target, IBV_ACCESS_REMOTE_READ);
+    if found.head.op & !op::XRC == op::ASK {
+        return responder.offer(w, found.head.pos, granted.ok().map(|_| target));
+    }
+    match granted {
         Ok(_) => responder.answer(w, found.head.pos, Some(target), None),
         Err(status) => responder.refuse(w, found.head.pos, status),
     }
@@ -183,7 +202,7 @@ fn check_atomic(grant: &Grant, w: &World, found: &Found) -> Result<u64, u32> {
 pub fn xrc_arrived(w: &mut World, to: &Arrival, found: &Found) {
     let (mut responder, head) = (Responder::Shared(to), &found.head);
     match head.op & !op::XRC {
-        op::READ => read_asked(responder, w, found),
+        op::READ | op::ASK => read_asked(responder, w, found),
         op::WRITE => match write_part(&to.grant(), w, found) {
             Err(status) => responder.refuse(w, head.pos, status),
             Ok(()) if head.flags & flag::LAST != 0 => responder.answer(w, head.pos, None, None),
@@ -273,8 +292,11 @@ fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
         });
         let place = target.and_then(|target| permits(&grant, w, &target, IBV_ACCESS_REMOTE_READ));
         if target.is_some() && place.is_none() {
-            (reply.read, reply.status) = (None, IBV_WC_REM_ACCESS_ERR);
-            end_asked(qps, w, &reply.asked, reply.status);
+            reply.read = None;
+            reply.status = if reply.optional { NOT_SENT } else { IBV_WC_REM_ACCESS_ERR };
+            if !reply.optional {
+                end_asked(qps, w, &reply.asked, reply.status);
+            }
             continue;
         }
         let Some(peer) = peer_of(&mut w.peers, link) else { return true };

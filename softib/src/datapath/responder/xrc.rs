@@ -48,7 +48,7 @@ pub fn cell(qps: &Qps, w: &mut World, from: From, found: &Found) {
         op::BAD_RECEIVE => broken_receive(&mut to, w, head.pos, IBV_WC_LOC_PROT_ERR),
         _ if !open => w.stats.stray += 1,
         op::REFUSED => events::refuse(w, &to, head.imm),
-        op::WRITE | op::READ | op::FETCH_ADD | op::CMP_SWAP => rdma::xrc_arrived(w, &to, found),
+        op::WRITE | op::READ | op::ASK | op::FETCH_ADD | op::CMP_SWAP => rdma::xrc_arrived(w, &to, found),
         _ => w.stats.stray += 1,
     }
 }
