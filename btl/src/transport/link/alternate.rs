@@ -149,8 +149,10 @@ impl<C> Transport<C> {
             }
             _ => {
                 if self.follows(ep) {
+                    let (id, peer) = (ep.id(index), ep.peer);
+                    self.note_asker(peer, at_alternate);
                     let place = Move::ToPeer { to_alternate: at_alternate };
-                    self.renew_later(Renewal::Move(ep.id(index), place));
+                    self.renew_later(Renewal::Move(id, place));
                 } else {
                     self.note_asker(ep.peer, at_alternate);
                 }
@@ -180,6 +182,15 @@ impl<C> Transport<C> {
         if let Some(at_alternate) = self.asked.remove(&ep.peer) {
             self.turn_to(index, at_alternate);
         }
+    }
+
+    /// The endpoint is on its way to where its peer has asked. The connection manager there does not know it yet, so that the peer's request goes
+    /// on waiting if it is taken down: the upper layer has to hear of it again.
+    pub(super) fn leaves_asker(&self, id: EpId) -> Option<u64> {
+        let ep = self.endpoints.named(id)?;
+        let moves =
+            matches!(ep.state(), State::Renewing(Reason::OtherPort) | State::Retiring(Reason::OtherPort));
+        Some(ep.peer).filter(|peer| moves && self.asked.contains_key(peer))
     }
 
     /// A connection has come up: the peer has followed us, or we it.

@@ -27,6 +27,8 @@ pub(crate) const FLUSH: Duration = Duration::from_millis(200);
 pub struct Removal {
     ids: Vec<EpId>,
     until: Instant,
+    /// Peers whose requests wait at the device's other port, to which the endpoints were on their way.
+    asking: Vec<u64>,
 }
 
 impl<C> Endpoints<C> {
@@ -88,12 +90,13 @@ impl<C> Transport<C> {
     /// Begins to take endpoints down: their queue pairs are being flushed, for all of them in the
     /// same time.
     pub fn begin_removal(&mut self, ids: &[EpId]) -> Removal {
+        let asking = ids.iter().filter_map(|id| self.leaves_asker(*id)).collect();
         for id in ids {
             if self.endpoints.named(*id).is_some() {
                 self.on_event(id.index, Event::Close);
             }
         }
-        Removal { ids: ids.to_vec(), until: timing::now() + FLUSH }
+        Removal { ids: ids.to_vec(), until: timing::now() + FLUSH, asking }
     }
 
     /// Looks around; true when the device has given everything back, or has had its time.
@@ -131,6 +134,8 @@ impl<C> Transport<C> {
                 self.forget(*id);
             }
         }
+        let still_asks = removal.asking.iter().filter(|peer| self.asked.contains_key(peer));
+        still_asks.for_each(|peer| self.up.push(Upcall::UnknownPeer { peer: *peer }));
     }
 
     /// Takes the connection down; its work requests are going to be flushed.
