@@ -46,8 +46,8 @@ pub struct Reply {
     pub status: u32,
     /// RDMA READ: what is to be sent.
     pub read: Option<Target>,
-    /// The requester can fetch it itself: if it is not granted, nothing is wrong.
-    pub optional: bool,
+    /// The number of an ASK: its requester can fetch the data itself. If it is not granted, nothing is wrong.
+    pub ask: Option<u32>,
     pub sent: u32,
     /// Atomics: what was there before.
     pub value: Option<u64>,

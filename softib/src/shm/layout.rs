@@ -20,7 +20,7 @@
 //! error code and never SIGBUS. The tables are used from the bottom; the header says how far. The tables are mapped as long as
 //! the segment is attached; an arena of the heap, and a ring, from its first use on (`super::parts`).
 
-pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x02");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
 pub const VERSION: u32 = 17;
 
@@ -96,6 +96,10 @@ pub const R_INCARNATION: usize = 8;
 /// Bytes of bulk that the sender may take: BULK_MIN or BULK_MAX.
 pub const R_BULK: usize = 16;
 pub const R_HAZARD: usize = 24;
+/// The last of the sender's ASKs (`cell::op`) that it has withdrawn; those before are, too.
+pub const R_WITHDRAWN: usize = 28;
+/// The ASK of the sender whose answer we are just copying, or 0.
+pub const R_ANSWERING: usize = 32;
 
 /// Multicast groups that queue pairs listen to (`super::groups`).
 pub const GROUP_TABLE: usize = 0xa000;

@@ -34,6 +34,7 @@ use super::cell::{Found, Head, INLINE_MAX, flag, op};
 use super::cells::Cells;
 use super::copy::copy_short;
 use super::handover;
+use super::keyed;
 use super::layout::*;
 use super::map::{Map, Word};
 use super::parts::Inlets;
@@ -124,6 +125,8 @@ pub struct SendRing {
     fenced: bool,
     /// What the receiver had consumed when the ring was found full, and since when.
     stall: Option<((u32, u32), Instant)>,
+    /// ASKs sent so far.
+    asks: u32,
 }
 
 /// What a push asks of its caller.
@@ -163,7 +166,9 @@ impl SendRing {
         map.u32(at + R_BULK).store(bulk as u32, Ordering::Relaxed);
         data.u32(C_WATCHED).store(0, Ordering::Relaxed);
         data.u64(C_CONSUMED).store(0, Ordering::Relaxed);
-        map.u32(at + R_HAZARD).store(0, Ordering::Relaxed);
+        for word in [R_HAZARD, R_WITHDRAWN, R_ANSWERING] {
+            map.u32(at + word).store(0, Ordering::Relaxed);
+        }
         map.u64(at + R_INCARNATION).store(me.1, Ordering::Relaxed);
         map.u64(at + R_OWNER).store(tag | ACTIVE, Ordering::Release);
         let cells = Cells::new(&data);
@@ -185,6 +190,7 @@ impl SendRing {
             seen: (0, 0),
             fenced,
             stall: None,
+            asks: 0,
         })
     }
 
@@ -399,6 +405,20 @@ impl SendRing {
         if rings { Pushed::RingBell } else { Pushed::Watched }
     }
 
+    /// The number of the next ASK; never 0.
+    pub fn next_ask(&mut self) -> u32 {
+        self.asks = self.asks.wrapping_add(1).max(1);
+        self.asks
+    }
+
+    /// Takes all ASKs back that have been sent. False: the receiver is just answering one.
+    pub fn withdraw_asks(&self) -> bool {
+        let row = ring_entry(self.index);
+        self.map.u32(row + R_WITHDRAWN).store(self.asks, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.map.u32(row + R_ANSWERING).load(Ordering::Acquire) == 0
+    }
+
     /// The word that says which of the receiver's memory regions we are working on.
     pub fn hazard(&self) -> &AtomicU32 {
         self.map.u32(ring_entry(self.index) + R_HAZARD)
@@ -433,6 +453,24 @@ pub fn sender(map: &Map, index: usize) -> Option<(usize, u64)> {
         CLAIMING if slot < SLOTS => Some((slot, 0)),
         _ => None,
     }
+}
+
+/// The inbound ring of ours through which this process sends.
+pub fn of_sender(map: &Map, slot: usize, incarnation: u64) -> Option<usize> {
+    (0..limit(map)).find(|index| sender(map, *index) == Some((slot, incarnation)))
+}
+
+/// Lets `copy` work on what an ASK names that has come through ring `index`; None: it has been withdrawn, and what it names may be gone.
+///
+/// The sender withdraws it with [`SendRing::withdraw_asks`]: a store, a fence and a load on either side, of which one sees the other.
+pub fn while_asked<T>(map: &Map, index: usize, ask: u32, copy: impl FnOnce() -> T) -> Option<T> {
+    let row = ring_entry(index);
+    keyed::begin(map.u32(row + R_ANSWERING), ask);
+    let withdrawn = map.u32(row + R_WITHDRAWN).load(Ordering::SeqCst);
+    let holds = withdrawn.wrapping_sub(ask) > i32::MAX as u32;
+    let done = holds.then(copy);
+    keyed::end(map.u32(row + R_ANSWERING));
+    done
 }
 
 /// Frees a ring of ours that is no longer in use; it reads as empty when it is claimed again.

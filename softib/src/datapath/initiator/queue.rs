@@ -148,8 +148,7 @@ fn hurry(queued: &mut Queued, now: Instant) {
     if *sent != queued.work.sent {
         (*sent, *until) = (queued.work.sent, now + SOON);
     } else if now >= *until {
-        (queued.work.asked, queued.work.late, queued.work.sent) = (false, true, 0);
-        queued.wait = Wait::Turn;
+        (queued.work.late, queued.wait) = (true, Wait::Turn);
     }
 }
 

@@ -63,8 +63,8 @@ impl<P: Path> Way<'_, P> {
             if matches!(work.remote, Remote::Word { .. }) || !probe(self.peer) {
                 return self.request(work, sges);
             }
-            if work.late {
-                self.was_late(work);
+            if work.late && !self.takes_back(work) {
+                return Step::Data;
             }
             if work.asked || self.is_sent_sooner(work) {
                 return self.ask(work);
@@ -97,12 +97,18 @@ impl<P: Path> Way<'_, P> {
         link.owed == 0 && link.unasked == 0 && self.peer.ring.is_watched()
     }
 
-    /// The peer has been asked and was late: its answer is still to come, and this READ is done without it.
+    /// The peer was late with the answer to this READ, which is done without it. From now on the peer leaves the memory alone, which may be
+    /// gone when this READ is over. False: it is just copying from there, so that there is something to wait for.
     #[cold]
-    fn was_late(&mut self, work: &mut Work) {
-        (work.late, work.unsent) = (false, true);
+    fn takes_back(&mut self, work: &mut Work) -> bool {
+        work.late = false;
+        if !self.peer.ring.withdraw_asks() {
+            return false;
+        }
+        (work.asked, work.unsent, work.sent) = (false, true, 0);
         (self.link.owed, self.link.unasked) = (self.link.owed + 1, READS_UNASKED);
         self.stats.rdma_late += 1;
+        true
     }
 }
 

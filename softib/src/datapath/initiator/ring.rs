@@ -52,7 +52,8 @@ impl<P: Path> Way<'_, P> {
                 return Step::Room;
             }
             let (addr, rkey) = work.remote.memory();
-            let head = Head { flags: flag::LAST, pos: work.number, ..self.head(op::ASK) };
+            let imm = self.peer.ring.next_ask();
+            let head = Head { flags: flag::LAST, pos: work.number, imm, ..self.head(op::ASK) };
             self.push_request(head, &Target { addr, rkey, len: work.len }.emit(), |_| ());
             (work.asked, work.sent) = (true, 0);
             self.stats.rdma_ring += 1;

@@ -25,7 +25,7 @@ use crate::objects::reply::{Asked, Reply, Target};
 use crate::objects::work::WORD;
 use crate::objects::world::World;
 use crate::shm::cell::{Found, Head, NOT_SENT, flag, op};
-use crate::shm::copy;
+use crate::shm::{copy, ring};
 use rdma_sys::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,27 +65,19 @@ impl Responder<'_> {
 
     fn answer(&self, w: &mut World, number: u32, read: Option<Target>, value: Option<u64>) {
         let (asked, status) = (self.asked(), IBV_WC_SUCCESS);
-        w.replies.push_back(Reply { asked, number, status, read, optional: false, sent: 0, value });
+        w.replies.push_back(Reply { asked, number, status, read, ask: None, sent: 0, value });
     }
 
     /// Answers an ASK with data, or says that none comes.
-    fn offer(&self, w: &mut World, number: u32, read: Option<Target>) {
+    fn offer(&self, w: &mut World, (number, ask): (u32, u32), read: Option<Target>) {
         let (asked, status) = (self.asked(), if read.is_some() { IBV_WC_SUCCESS } else { NOT_SENT });
-        w.replies.push_back(Reply { asked, number, status, read, optional: true, sent: 0, value: None });
+        w.replies.push_back(Reply { asked, number, status, read, ask: Some(ask), sent: 0, value: None });
     }
 
     /// Answers that a request is refused; a reliable queue pair ends with that.
     fn refuse(&mut self, w: &mut World, number: u32, status: u32) {
         let asked = self.asked();
-        w.replies.push_back(Reply {
-            asked,
-            number,
-            status,
-            read: None,
-            optional: false,
-            sent: 0,
-            value: None,
-        });
+        w.replies.push_back(Reply { asked, number, status, read: None, ask: None, sent: 0, value: None });
         match self {
             Responder::Qp(qp) => qp.refuse(w, status),
             Responder::Shared(to) => events::refuse(w, to, status),
@@ -166,7 +158,7 @@ fn read_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
     let target = Target::parse(found);
     let granted = granted(&responder.grant(), w, &target, IBV_ACCESS_REMOTE_READ);
     if found.head.op & !op::XRC == op::ASK {
-        return responder.offer(w, found.head.pos, granted.ok().map(|_| target));
+        return responder.offer(w, (found.head.pos, found.head.imm), granted.ok().map(|_| target));
     }
     match granted {
         Ok(_) => responder.answer(w, found.head.pos, Some(target), None),
@@ -293,8 +285,8 @@ fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
         let place = target.and_then(|target| permits(&grant, w, &target, IBV_ACCESS_REMOTE_READ));
         if target.is_some() && place.is_none() {
             reply.read = None;
-            reply.status = if reply.optional { NOT_SENT } else { IBV_WC_REM_ACCESS_ERR };
-            if !reply.optional {
+            reply.status = if reply.ask.is_some() { NOT_SENT } else { IBV_WC_REM_ACCESS_ERR };
+            if reply.ask.is_none() {
                 end_asked(qps, w, &reply.asked, reply.status);
             }
             continue;
@@ -325,7 +317,17 @@ fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
         // room for len bytes.
         let fill =
             |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len as usize) };
-        let pushed = if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
+        let tables = &w.segment.map;
+        let pushed = match reply.ask {
+            _ if len == 0 => Some(peer.ring.push(head, |_| ())),
+            None => Some(peer.ring.push(head, fill)),
+            Some(ask) => ring::of_sender(tables, link.slot, link.incarnation)
+                .and_then(|row| ring::while_asked(tables, row, ask, || peer.ring.push(head, fill))),
+        };
+        let Some(pushed) = pushed else {
+            (reply.read, reply.status) = (None, NOT_SENT);
+            continue;
+        };
         rung(pushed, peer, &mut w.stats.doorbells);
         reply.sent += len;
         if last {
