@@ -16,6 +16,7 @@ use verbs::RdmaOp;
 
 const P: &str = "P,128,64,48,32,4:P,8192,16,8,4";
 const S: &str = "S,128,16,12,8:S,20000,16,12,8";
+const X: &str = "X,128,16,12,8:X,20000,16,12,8";
 
 /// Settings with which every request has a completion of its own.
 fn settings(layout: &str) -> Config {
@@ -381,6 +382,42 @@ fn a_side_that_has_heard_all_when_its_connection_breaks_tells_its_peer_that_it_i
         world.poll(1);
         assert_eq!(world.sides[1].transport.stats.reconnects, 0, "{layout}: nothing more is to go");
         world.all_part();
+        world.close();
+    }
+}
+
+/// Both sides remove their endpoints and make them again. The helper of side 0 accepts the request of the endpoint
+/// that side 1 has removed meanwhile for the new one: its end is not that of the peer's new one.
+#[test]
+fn what_waits_for_a_connection_stays_when_the_end_of_the_peers_former_endpoint_comes() {
+    let sends = [(true, false), (false, true), (true, true)];
+    for (layout, (there, back)) in [P, X].into_iter().flat_map(|layout| sends.map(|sends| (layout, sends))) {
+        let (mut world, _watchdog) = world(layout);
+        world.send(1, 0, 8);
+        world.remove(0, 1);
+        world.add(0, 1);
+        helpers(&mut world);
+        world.remove(1, 0);
+        world.model.forget(1, 0);
+        world.add(1, 0);
+        if there {
+            world.send(0, 1, 16);
+        }
+        if back {
+            world.send(1, 0, 24);
+        }
+        helpers(&mut world);
+        world.poll(0);
+        world.send(0, 1, 32);
+        for side in [1, 0].repeat(8) {
+            helpers(&mut world);
+            world.poll(side);
+        }
+        all_arrives(&mut world);
+        world.send(1, 0, 40);
+        all_arrives(&mut world);
+        let renewed = [0, 1].map(|side| world.sides[side].transport.stats.renewed);
+        assert_eq!(renewed, [1, 0], "{layout}: the end of the connection that was renewed has ended another");
         world.close();
     }
 }

@@ -34,7 +34,7 @@ const LABEL: u32 = 77;
 const SEED: u64 = 42;
 
 /// The states, as "outgoing/incoming", and the inputs that lead there.
-const ROWS: [(&str, &[&str]); 24] = [
+const ROWS: [(&str, &[&str]); 25] = [
     ("-/-", &[]),
     ("Queued/-", &["busy", "Connect"]),
     ("Queued/- (node)", &["node asks", "Connect"]),
@@ -44,6 +44,7 @@ const ROWS: [(&str, &[&str]); 24] = [
     ("ReqSent/- (again)", &["Connect", "SenderCreated", "Timeout"]),
     ("ReqSent/- (node)", &["node up", "Connect"]),
     ("ReqSent/- (broken)", &["Connect", "SenderCreated", "REP", "SenderUp", "Renew", "SenderCreated"]),
+    ("ReqSent/RepSent", &["Connect", "SenderCreated", "REQ", "ReceiverHeld"]),
     ("ToRts/-", &["Connect", "SenderCreated", "REP"]),
     ("Connected/-", &["Connect", "SenderCreated", "REP", "SenderUp"]),
     ("Connected/RepSent", &["Connect", "SenderCreated", "REP", "SenderUp", "REQ", "ReceiverHeld"]),
@@ -497,6 +498,26 @@ fn a_peer_is_given_the_time_for_an_answer_that_its_request_has_named() {
     ["ReceiverHeld", "Remove"].iter().for_each(|input| bench.apply(input));
     let wait = bench.machine.poll_timeout().expect("a DREQ is out") - bench.now;
     assert!(wait >= named * 3 / 4 && wait <= named * 5 / 4, "{wait:?}");
+}
+
+/// The peer's next endpoint may answer the request: it is told that there is none any more, so the removal of
+/// ours ends no connection.
+#[test]
+fn a_request_without_an_answer_is_given_up_when_the_peers_endpoint_leaves() {
+    for way in [&["busy", "Connect"][..], &["Connect"], &["Connect", "SenderCreated"]] {
+        let mut bench = Bench::at(way);
+        let request = bench.id;
+        ["REQ", "ReceiverHeld", "DREQ"].iter().for_each(|input| bench.apply(input));
+        assert_eq!(bench.state(), "Disconnected/-", "{way:?}");
+        assert!(bench.said.ends_with(&["DISCONNECTED".to_owned(), "close R".to_owned()]), "{:?}", bench.said);
+        bench.said.clear();
+        bench.id = request;
+        bench.send_rep(|rep| rep.local = CommId(P.0 + 1));
+        bench.note();
+        assert_eq!(bench.said, ["REJ(InvalidCommId)"], "{way:?}");
+        bench.apply("Remove");
+        assert_eq!(bench.state(), "gone", "{way:?}: a DREQ has gone out");
+    }
 }
 
 #[test]

@@ -103,14 +103,15 @@ impl<C> Transport<C> {
     /// The peer has left. True if that says no more than that the connection at hand leads nowhere:
     /// another is begun by the next poll.
     pub(crate) fn renew_soon(&mut self, index: u32) -> bool {
-        // X queues have no connection of their own: a peer that leaves is not heard of before it is
-        // known.
         let over_xrc = self.paths.are_used();
         let Some(ep) = self.endpoints.get_mut(index) else { return false };
         if ep.state().is_replaced() {
             return true;
         }
-        if over_xrc || !ep.state().precedes_connection() || ep.departures >= MOST_DEPARTURES {
+        // Over X queues the peer may have sent before our direction is up, and a connection that has
+        // been up is `Connecting` again while it is rerouted: then the peer that we know has left.
+        let has_passed = over_xrc && (ep.route.is_some() || ep.has_moved());
+        if has_passed || !ep.state().precedes_connection() || ep.departures >= MOST_DEPARTURES {
             return false;
         }
         ep.departures += 1;

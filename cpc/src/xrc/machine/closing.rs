@@ -137,7 +137,7 @@ impl Machine {
         self.set_deadline(slot, None);
         self.links[slot].state = State::Disconnected;
         self.detach(slot, now);
-        self.report_left(self.links[slot].key);
+        self.report_left(self.links[slot].key, now);
     }
 
     /// ReqSent + Rep of another endpoint than before: the one that we knew has left.
@@ -148,7 +148,8 @@ impl Machine {
     }
 
     /// Says once that the peer has left, whichever of the two links shows it first.
-    pub(super) fn report_left(&mut self, key: EndpointKey) {
+    pub(super) fn report_left(&mut self, key: EndpointKey, now: Instant) {
+        self.stop_asking(key, now);
         let Some(endpoint) = self.endpoints.get_mut(&key) else { return };
         let (peer, failed) = (endpoint.peer, endpoint.peer_failed);
         if std::mem::replace(&mut endpoint.left, true) {
@@ -157,6 +158,19 @@ impl Machine {
         match failed {
             true => self.report_failure(key, peer, ConnectCause::Rejected(Reason::Refused)),
             false => self.actions.push_back(Action::Disconnected { key }),
+        }
+    }
+
+    /// Gives up a request without an answer. The peer's next endpoint may answer it, and the removal of this one,
+    /// which is to come, would end that connection: the peer would take it for the leave of our next endpoint.
+    fn stop_asking(&mut self, key: EndpointKey, now: Instant) {
+        let Some(slot) = self.endpoints.get(&key).and_then(|endpoint| endpoint.outgoing) else { return };
+        let link = &self.links[slot];
+        let asks = matches!(link.state, State::Queued | State::Creating | State::ReqSent);
+        if asks && link.known.is_none() {
+            self.settle(slot, now);
+            self.links[slot].state = State::Disconnected;
+            self.detach(slot, now);
         }
     }
 }

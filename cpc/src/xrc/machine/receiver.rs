@@ -111,7 +111,7 @@ impl Machine {
     /// Joining or RepSent + Dreq: the peer sends no more; it has removed its endpoint.
     pub(super) fn dreq_from_sender(&mut self, slot: usize, dreq: &Dreq, now: Instant) {
         self.answer_dreq(slot, dreq, now);
-        self.report_left(self.links[slot].key);
+        self.report_left(self.links[slot].key, now);
         self.forget(slot, now);
     }
 

@@ -112,7 +112,7 @@ impl Machine {
             self.leave_window(slot, now);
             self.peer_left(slot, now);
         }
-        self.report_left(key);
+        self.report_left(key, now);
     }
 }
 

@@ -106,7 +106,7 @@ impl Machine {
     }
 
     /// The answer is in: nothing is awaited, and the next may ask.
-    fn settle(&mut self, slot: usize, now: Instant) {
+    pub(super) fn settle(&mut self, slot: usize, now: Instant) {
         self.set_deadline(slot, None);
         self.leave_window(slot, now);
     }
