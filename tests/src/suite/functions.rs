@@ -36,8 +36,8 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         "registrations are refused while the transport can still have its own, and said once (keys, 2 ranks)";
     cases.push(Case::new(keys, |setting| is_brief(setting, "keys", &[])));
     let pending = "more rendezvous wait than the device has registrations, and all arrive (pending, 2 ranks)";
-    // The messages leave the same memory.
-    let each_its_own = [("btl_oxib_reg_cache_max", "0")];
+    // The messages leave the same memory, and none at once.
+    let each_its_own = [("btl_oxib_reg_cache_max", "0"), ("btl_oxib_eager_limit", "12k")];
     cases.push(Case::new(pending, move |setting| is_brief(setting, "pending", &each_its_own)));
     cases
 }
