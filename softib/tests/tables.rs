@@ -121,3 +121,25 @@ fn an_owner_gives_memory_back_only_when_no_initiator_works_on_it() {
         initiator.join().unwrap();
     });
 }
+
+/// The one who has asked goes on when the other is not at it: what was named may be changed then.
+#[test]
+fn nobody_works_on_what_was_taken_back() {
+    loom::model(|| {
+        let (withdrawn, hazard) = (Arc::new(W32::new(0)), Arc::new(W32::new(0)));
+        let named = Arc::new(W32::new(1));
+        let answers = {
+            let (withdrawn, hazard, named) = (withdrawn.clone(), hazard.clone(), named.clone());
+            loom::thread::spawn(move || {
+                let seen = keyed::while_asked(&*withdrawn, &*hazard, 1, || named.load(Ordering::Relaxed));
+                assert_ne!(seen, Some(2), "it was gone");
+            })
+        };
+        if keyed::take_back(&*withdrawn, &*hazard, 1) {
+            named.store(2, Ordering::Relaxed);
+        }
+        answers.join().unwrap();
+        let later = keyed::while_asked(&*withdrawn, &*hazard, 2, || ());
+        assert_eq!((keyed::while_asked(&*withdrawn, &*hazard, 1, || ()), later), (None, Some(())));
+    });
+}

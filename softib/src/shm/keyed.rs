@@ -43,6 +43,28 @@ pub fn end(hazard: &impl Word<u32>) {
     hazard.store(0, Ordering::Release);
 }
 
+/// What one process works on for another, which has asked for it under a number and can take that back: does it if the number has not been
+/// taken back. None: what it names may be gone.
+pub fn while_asked<T, W: Word<u32>>(
+    withdrawn: &W,
+    hazard: &W,
+    number: u32,
+    work: impl FnOnce() -> T,
+) -> Option<T> {
+    begin(hazard, number);
+    let holds = withdrawn.load(Ordering::Relaxed).wrapping_sub(number) > i32::MAX as u32;
+    let done = holds.then(work);
+    end(hazard);
+    done
+}
+
+/// The one who has asked: takes all up to `number` back. False: the other is just working on one of them.
+pub fn take_back<W: Word<u32>>(withdrawn: &W, hazard: &W, number: u32) -> bool {
+    withdrawn.store(number, Ordering::Relaxed);
+    W::fence(Ordering::SeqCst);
+    hazard.load(Ordering::Acquire) == 0
+}
+
 /// Owner: whether a user may be working on what the key named.
 pub fn is_used(hazard: &impl Word<u32>, key: u32) -> bool {
     hazard.load(Ordering::Acquire) == key

@@ -20,9 +20,9 @@
 //! error code and never SIGBUS. The tables are used from the bottom; the header says how far. The tables are mapped as long as
 //! the segment is attached; an arena of the heap, and a ring, from its first use on (`super::parts`).
 
-pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x02");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;

@@ -414,9 +414,7 @@ impl SendRing {
     /// Takes all ASKs back that have been sent. False: the receiver is just answering one.
     pub fn withdraw_asks(&self) -> bool {
         let row = ring_entry(self.index);
-        self.map.u32(row + R_WITHDRAWN).store(self.asks, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        self.map.u32(row + R_ANSWERING).load(Ordering::Acquire) == 0
+        keyed::take_back(self.map.u32(row + R_WITHDRAWN), self.map.u32(row + R_ANSWERING), self.asks)
     }
 
     /// The word that says which of the receiver's memory regions we are working on.
@@ -461,16 +459,9 @@ pub fn of_sender(map: &Map, slot: usize, incarnation: u64) -> Option<usize> {
 }
 
 /// Lets `copy` work on what an ASK names that has come through ring `index`; None: it has been withdrawn, and what it names may be gone.
-///
-/// The sender withdraws it with [`SendRing::withdraw_asks`]: a store, a fence and a load on either side, of which one sees the other.
 pub fn while_asked<T>(map: &Map, index: usize, ask: u32, copy: impl FnOnce() -> T) -> Option<T> {
     let row = ring_entry(index);
-    keyed::begin(map.u32(row + R_ANSWERING), ask);
-    let withdrawn = map.u32(row + R_WITHDRAWN).load(Ordering::SeqCst);
-    let holds = withdrawn.wrapping_sub(ask) > i32::MAX as u32;
-    let done = holds.then(copy);
-    keyed::end(map.u32(row + R_ANSWERING));
-    done
+    keyed::while_asked(map.u32(row + R_WITHDRAWN), map.u32(row + R_ANSWERING), ask, copy)
 }
 
 /// Frees a ring of ours that is no longer in use; it reads as empty when it is claimed again.

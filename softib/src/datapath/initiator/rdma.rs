@@ -80,9 +80,7 @@ impl<P: Path> Way<'_, P> {
             _ => Step::Done(IBV_WC_SUCCESS),
         }
     }
-}
 
-impl<P: Path> Way<'_, P> {
     /// Whether the peer, if asked, sends the data of a READ sooner than it could be fetched: both sides look at their rings.
     ///
     /// It copies out of its own caches then, into a ring that goes round in both sides', and our copy overlaps its; the kernel's copy

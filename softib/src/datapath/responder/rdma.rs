@@ -25,7 +25,9 @@ use crate::objects::reply::{Asked, Reply, Target};
 use crate::objects::work::WORD;
 use crate::objects::world::World;
 use crate::shm::cell::{Found, Head, NOT_SENT, flag, op};
-use crate::shm::{copy, ring};
+use crate::shm::copy;
+use crate::shm::map::Map;
+use crate::shm::ring::{self, Pushed};
 use rdma_sys::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -272,6 +274,22 @@ fn peer_of<'a>(peers: &'a mut Peers, link: &Link) -> Option<&'a mut Peer> {
 /// What of a ring's bulk comes to be used by answers: their requester reads as we write, and what it has not read stays in the caches.
 const AHEAD: u32 = 64 << 10;
 
+/// Pushes a piece of an answer. None: it answers an ASK that has been withdrawn.
+fn push_if_asked(
+    tables: &Map,
+    link: &Link,
+    ask: Option<u32>,
+    push: impl FnOnce() -> Pushed,
+) -> Option<Pushed> {
+    match ask {
+        None => Some(push()),
+        Some(ask) => {
+            let row = ring::of_sender(tables, link.slot, link.incarnation)?;
+            ring::while_asked(tables, row, ask, push)
+        }
+    }
+}
+
 /// Sends as much of an answer as there is room for. True: that was all, or its requester can no
 /// longer be answered.
 fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
@@ -318,13 +336,8 @@ fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
         let fill =
             |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len as usize) };
         let tables = &w.segment.map;
-        let pushed = match reply.ask {
-            _ if len == 0 => Some(peer.ring.push(head, |_| ())),
-            None => Some(peer.ring.push(head, fill)),
-            Some(ask) => ring::of_sender(tables, link.slot, link.incarnation)
-                .and_then(|row| ring::while_asked(tables, row, ask, || peer.ring.push(head, fill))),
-        };
-        let Some(pushed) = pushed else {
+        let push = || if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
+        let Some(pushed) = push_if_asked(tables, link, reply.ask.filter(|_| len != 0), push) else {
             (reply.read, reply.status) = (None, NOT_SENT);
             continue;
         };
