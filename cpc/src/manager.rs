@@ -49,7 +49,12 @@ pub trait Module: Send {
 
     fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant, out: &Outbox);
 
-    /// Called after the start, and whenever one of the descriptors became readable: take everything in, until it would block.
+    /// Takes over the next of what has come, without looking at it; true if there is something for `progress`. Called after the start, and
+    /// whenever one of the descriptors became readable, until there is nothing more. Commands are obeyed between this and `progress`: one that was given
+    /// before a peer sent something is obeyed before that is looked at.
+    fn fetch(&mut self) -> bool;
+
+    /// Looks at what was fetched.
     fn progress(&mut self, now: Instant, out: &Outbox);
 
     /// When `timeout` wants to be called at the latest.

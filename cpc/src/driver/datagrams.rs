@@ -55,6 +55,8 @@ pub(crate) struct Transport {
     pool: Pool,
     receives: Slab<Posted>,
     sends: Slab<Posted>,
+    /// To be looked at.
+    fetched: Completions<32>,
     backlog: VecDeque<(Source, [u8; MAD_LEN])>,
     routes: HashMap<Route, Ah>,
     /// The peers of endpoints that datagrams can be sent to, as far as is known.
@@ -105,6 +107,7 @@ impl Transport {
             channel,
             receives: Slab::new(),
             sends: Slab::new(),
+            fetched: Completions::new(),
             backlog: VecDeque::new(),
             routes: HashMap::new(),
             peers: HashMap::new(),
@@ -216,32 +219,35 @@ impl Transport {
         Ok(route)
     }
 
-    /// Takes in everything that has arrived or completed, and arms the channel for more. `take` gets each datagram.
-    pub(crate) fn progress(&mut self, mut take: impl FnMut(Source, &[u8])) {
-        if let Err(error) = self.progress_or_fail(&mut take) {
-            log::error!("{}: no more connections on {}: {error}", self.name, self.plan.port.ctx.name());
-            self.broken = Some(error);
+    /// Takes in what was fetched. `take` gets each datagram.
+    pub(crate) fn progress(&mut self, take: impl FnMut(Source, &[u8])) {
+        if let Err(error) = self.complete_fetched(take) {
+            self.fail(error);
         }
         self.flush();
     }
 
-    fn progress_or_fail(&mut self, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
-        if self.broken.is_some() {
-            return Ok(());
-        }
-        while self.channel.next_event()? {}
-        // Armed first, then drained: what comes in between raises an event.
-        self.cq.arm(false)?;
-        self.drain(take)
+    #[cold]
+    fn fail(&mut self, error: verbs::Error) {
+        log::error!("{}: no more connections on {}: {error}", self.name, self.plan.port.ctx.name());
+        self.broken = Some(error);
     }
 
-    fn drain(&mut self, take: &mut impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
-        let (mut batch, mut outcome) = (Completions::<32>::new(), Ok(()));
-        while outcome.is_ok() && self.cq.poll(&mut batch)? != 0 {
-            // Each is looked at, whatever comes of another: it is the only word on its buffer.
-            while let Some(done) = batch.take() {
-                outcome = self.complete(done, take).and(outcome);
-            }
+    /// Arms the channel for more before it polls: what comes in between raises an event.
+    fn fetch_or_fail(&mut self) -> Result<bool, verbs::Error> {
+        if self.broken.is_some() {
+            return Ok(false);
+        }
+        while self.channel.next_event()? {}
+        self.cq.arm(false)?;
+        Ok(self.cq.poll(&mut self.fetched)? != 0)
+    }
+
+    /// Each is looked at, whatever comes of another: it is the only word on its buffer.
+    fn complete_fetched(&mut self, mut take: impl FnMut(Source, &[u8])) -> Result<(), verbs::Error> {
+        let mut outcome = Ok(());
+        while let Some(done) = self.fetched.take() {
+            outcome = self.complete(done, &mut take).and(outcome);
         }
         outcome
     }
@@ -295,16 +301,29 @@ impl Transport {
             if self.receives.is_empty() && self.sends.is_empty() {
                 break;
             }
-            outcome = self.drain(&mut |_, _| {}).or(outcome);
+            outcome = self.flush_one_batch().or(outcome);
             std::thread::yield_now();
         }
         outcome
+    }
+
+    fn flush_one_batch(&mut self) -> Result<(), verbs::Error> {
+        self.complete_fetched(|_, _| {})?;
+        self.cq.poll(&mut self.fetched)?;
+        self.complete_fetched(|_, _| {})
     }
 }
 
 impl Port for Transport {
     fn fd(&self) -> RawFd {
         self.channel.fd()
+    }
+
+    fn fetch(&mut self) -> bool {
+        self.fetch_or_fail().unwrap_or_else(|error| {
+            self.fail(error);
+            true
+        })
     }
 
     fn remove_peer(&mut self, key: EndpointKey) {

@@ -73,9 +73,8 @@ impl Backend for IbcmBackend {
         }
     }
 
-    fn progress(&mut self, desk: Desk<'_, Self>) -> bool {
+    fn progress(&mut self, desk: Desk<'_, Self>) {
         desk.port.progress(|from, bytes| desk.machine.datagram(from, bytes, desk.now));
-        false
     }
 }
 

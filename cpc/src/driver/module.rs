@@ -29,6 +29,9 @@ pub(crate) trait Port: Debug + Send {
     /// Turns readable when there is something to take in.
     fn fd(&self) -> RawFd;
 
+    /// Takes over the next of what has come; true if there is something, news of a failure included.
+    fn fetch(&mut self) -> bool;
+
     /// What becomes of messages to the endpoint's peer is of no consequence any more.
     fn remove_peer(&mut self, _: EndpointKey) {}
 
@@ -109,8 +112,8 @@ pub(crate) trait Backend: Debug + Send + Sized {
 
     fn call(&mut self, desk: Desk<'_, Self>, call: <Self::Protocol as Protocol>::Call);
 
-    /// Takes in what has come; true if there may be more.
-    fn progress(&mut self, desk: Desk<'_, Self>) -> bool;
+    /// Looks at what was fetched.
+    fn progress(&mut self, desk: Desk<'_, Self>);
 
     /// Whose an event of the device is.
     fn claim(&mut self, _: &AsyncEvent) -> Claim {
@@ -235,13 +238,14 @@ where
         }
     }
 
+    fn fetch(&mut self) -> bool {
+        self.port.fetch()
+    }
+
     fn progress(&mut self, now: Instant, out: &Outbox) {
-        while {
-            let (backend, desk) = self.desk(now, out);
-            let more = backend.progress(desk);
-            self.perform_all(now, out);
-            more
-        } {}
+        let (backend, desk) = self.desk(now, out);
+        backend.progress(desk);
+        self.perform_all(now, out);
     }
 
     fn next_timeout(&self) -> Option<Instant> {

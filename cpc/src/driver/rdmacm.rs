@@ -33,10 +33,28 @@ struct HeldId {
     asks: bool,
 }
 
-/// RDMA-CM repeats what is lost, and says which id cannot be connected.
-impl Port for Arc<EventChannel> {
+/// Where RDMA-CM tells of its ids. It repeats what is lost, and says which id cannot be connected.
+#[derive(Debug)]
+pub(crate) struct Events {
+    channel: Arc<EventChannel>,
+    /// The event to be looked at, or why there is none.
+    fetched: Option<Result<CmEvent, verbs::Error>>,
+    /// The last call failed: what it would say next is not asked in the same turn.
+    has_failed: bool,
+}
+
+impl Port for Events {
     fn fd(&self) -> RawFd {
-        EventChannel::fd(self)
+        self.channel.fd()
+    }
+
+    fn fetch(&mut self) -> bool {
+        if std::mem::take(&mut self.has_failed) {
+            return false;
+        }
+        self.fetched = self.channel.next_event().transpose();
+        self.has_failed = matches!(self.fetched, Some(Err(_)));
+        self.fetched.is_some()
     }
 }
 
@@ -60,7 +78,7 @@ pub(crate) struct RdmaCmBackend {
 
 impl Backend for RdmaCmBackend {
     type Protocol = RdmaCm;
-    type Port = Arc<EventChannel>;
+    type Port = Events;
 
     const NAME: &'static str = "rdmacm";
     const SERVES_XRC: bool = false;
@@ -75,8 +93,8 @@ impl Backend for RdmaCmBackend {
         if iwarp && plan.has_srq() {
             return Err(Error::Plan(NO_RNR));
         }
-        let port = EventChannel::create(plan.port.ctx.driver())?;
-        let (listeners, sockets) = listener::open(plan, params, &port)?;
+        let channel = EventChannel::create(plan.port.ctx.driver())?;
+        let (listeners, sockets) = listener::open(plan, params, &channel)?;
         let (&socket, further) = sockets.split_first().ok_or(Error::Plan("it listens nowhere"))?;
         let address = Address { socket, incarnation: u32::try_from(seed >> 32).unwrap_or(1) };
         let listening = Listening { address, further: further.to_vec() };
@@ -94,6 +112,7 @@ impl Backend for RdmaCmBackend {
             listeners,
             deaf: None,
         };
+        let port = Events { channel, fetched: None, has_failed: false };
         Ok(Parts { backend, port, local, blob })
     }
 
@@ -118,12 +137,12 @@ impl Backend for RdmaCmBackend {
     }
 
     fn call(&mut self, desk: Desk<'_, Self>, call: Call) {
-        let Desk { machine, port: channel, now, out } = desk;
+        let Desk { machine, port, now, out } = desk;
         match call {
             Call::Resolve { key, id, to } => {
                 let usual = (self.listening.address.socket.ip(), to.socket);
                 let way = self.ways.get(&key).copied().unwrap_or(usual);
-                self.resolve(machine, channel, id, way, now);
+                self.resolve(machine, &port.channel, id, way, now);
             }
             Call::Route { id } => {
                 let patience = self.params.resolve_timeout;
@@ -167,16 +186,12 @@ impl Backend for RdmaCmBackend {
         }
     }
 
-    fn progress(&mut self, desk: Desk<'_, Self>) -> bool {
-        match desk.port.next_event() {
-            Ok(Some(event)) => {
-                self.take(desk.machine, event, desk.now);
-                return true;
-            }
-            Ok(None) => {}
-            Err(error) => self.deafened(desk, &error),
+    fn progress(&mut self, desk: Desk<'_, Self>) {
+        match desk.port.fetched.take() {
+            Some(Ok(event)) => self.take(desk.machine, event, desk.now),
+            Some(Err(error)) => self.deafened(desk, &error),
+            None => {}
         }
-        false
     }
 
     fn close(&mut self) {

@@ -168,7 +168,7 @@ impl Helper {
     fn begin(&mut self) {
         self.turn();
         self.device_events();
-        self.progress_all();
+        self.take_in(&(0..self.modules.len()).collect::<Vec<_>>());
     }
 
     /// Sleeps until something happens, for `wait` at most, and acts upon it.
@@ -200,24 +200,46 @@ impl Helper {
         self.modules.iter().filter_map(|m| m.next_timeout()).chain(self.closing).min()
     }
 
-    /// Commands first: an endpoint shall be known before its peer's datagram is looked at.
     fn turn(&mut self) {
-        for command in self.shared.inbox.take() {
-            self.obey(command);
-        }
+        self.obey_all();
         if self.events.iter().any(|event| event.token() == self.device.token) {
             self.device_events();
         }
+        let readable: Vec<_> = self.events.iter().map(|event| event.token().0).collect();
+        self.take_in(&readable);
         let now = timing::now();
-        for event in &self.events {
-            if let Some(module) = self.modules.get_mut(event.token().0) {
-                module.progress(now, &self.shared.outbox);
-            }
-        }
         for module in &mut self.modules {
             if module.next_timeout().is_some_and(|at| at <= now) {
                 module.timeout(now, &self.shared.outbox);
             }
+        }
+    }
+
+    /// Takes in all that these modules' peers have sent. An endpoint shall be added, or removed, before that is looked at which its peer
+    /// sent upon it: a command that was given before a message was sent is in the inbox when the message has been fetched.
+    fn take_in(&mut self, readable: &[usize]) {
+        while self.fetch(readable) {
+            self.obey_all();
+            let now = timing::now();
+            for &index in readable {
+                if let Some(module) = self.modules.get_mut(index) {
+                    module.progress(now, &self.shared.outbox);
+                }
+            }
+        }
+    }
+
+    fn fetch(&mut self, readable: &[usize]) -> bool {
+        let mut fetched = false;
+        for &index in readable {
+            fetched |= self.modules.get_mut(index).is_some_and(|module| module.fetch());
+        }
+        fetched
+    }
+
+    fn obey_all(&mut self) {
+        for command in self.shared.inbox.take() {
+            self.obey(command);
         }
     }
 
@@ -245,11 +267,6 @@ impl Helper {
             Claim::Owner => self.shared.outbox.push(Event::Receiver { event }),
             Claim::Other => log::trace!("{event:?}: the process that made the queue pair acts upon it"),
         }
-    }
-
-    fn progress_all(&mut self) {
-        let now = timing::now();
-        self.modules.iter_mut().for_each(|module| module.progress(now, &self.shared.outbox));
     }
 
     fn obey(&mut self, command: Command) {
@@ -312,5 +329,122 @@ impl timing::Worker for Simulated {
             return None;
         }
         helper.next_timeout()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use verbs::Driver;
+
+    use super::*;
+    use crate::manager::Advert;
+    use crate::{EndpointKey, ProcessName};
+
+    const KEY: EndpointKey = EndpointKey { index: 0, generation: 1 };
+
+    /// The application gives the next of these just before the peer sends the message that is fetched with it.
+    type Commands = Vec<fn() -> Command>;
+
+    struct Fake {
+        commands: Commands,
+        shared: Arc<Shared>,
+        happened: Arc<Mutex<Vec<&'static str>>>,
+    }
+
+    impl Fake {
+        fn note(&self, what: &'static str) {
+            lock(&self.happened).push(what);
+        }
+    }
+
+    impl Module for Fake {
+        fn advert(&self) -> Advert {
+            Advert { name: "fake".to_owned(), priority: 1, blob: Vec::new() }
+        }
+
+        fn uses_cts(&self) -> bool {
+            false
+        }
+
+        fn fds(&self) -> Vec<std::os::fd::RawFd> {
+            Vec::new()
+        }
+
+        fn add_endpoint(&mut self, _: EndpointPlan, _: Instant, _: &Outbox) {
+            self.note("added");
+        }
+
+        fn command(&mut self, _: EndpointKey, _: EndpointCommand, _: Instant, _: &Outbox) {
+            self.note("removed");
+        }
+
+        fn fetch(&mut self) -> bool {
+            let next = (!self.commands.is_empty()).then(|| self.commands.remove(0));
+            next.map(|command| self.shared.inbox.push(command())).is_some()
+        }
+
+        fn progress(&mut self, _: Instant, _: &Outbox) {
+            self.note("message");
+        }
+
+        fn next_timeout(&self) -> Option<Instant> {
+            None
+        }
+
+        fn timeout(&mut self, _: Instant, _: &Outbox) {}
+
+        fn close(&mut self, _: Instant, _: &Outbox) {}
+
+        fn is_quiet(&self) -> bool {
+            true
+        }
+
+        fn claim(&mut self, _: &AsyncEvent) -> Claim {
+            Claim::No
+        }
+
+        fn counters(&self) -> Vec<(&'static str, u64)> {
+            Vec::new()
+        }
+    }
+
+    fn add() -> Command {
+        let choice =
+            Choice { component: "fake".to_owned(), peer_blob: Vec::new(), gids: None, alternate: None };
+        let plan = EndpointPlan {
+            key: KEY,
+            peer: ProcessName(2),
+            peer_blob: Vec::new(),
+            cts: None,
+            gids: None,
+            label: 0,
+        };
+        Command::AddEndpoint(choice, plan)
+    }
+
+    fn remove() -> Command {
+        Command::Endpoint(KEY, EndpointCommand::Remove)
+    }
+
+    /// Found by fuzzing: a request was looked at before a removal that was given before it was sent, and the removal took its connection.
+    #[test]
+    fn a_command_that_was_given_before_a_message_was_sent_is_obeyed_before_the_message_is_looked_at() {
+        let (shared, happened) = (Arc::new(Shared::default()), Arc::default());
+        let commands: Commands = vec![add, remove, add];
+        let fake = Fake { commands, shared: shared.clone(), happened: Arc::clone(&happened) };
+        let context = Driver::from_table(softib::driver_table()).devices().unwrap()[0].open().unwrap();
+        let mut helper = Helper {
+            poll: Poll::new().unwrap(),
+            events: Events::with_capacity(1),
+            device: Device { context, token: Token(2) },
+            modules: vec![Box::new(fake)],
+            owner: HashMap::new(),
+            shared,
+            closing: None,
+            ending: None,
+        };
+        helper.begin();
+        let expected = ["added", "message", "removed", "message", "added", "message"];
+        assert_eq!(*lock(&happened), expected);
     }
 }

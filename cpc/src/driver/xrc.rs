@@ -107,9 +107,8 @@ impl Backend for XrcBackend {
         }
     }
 
-    fn progress(&mut self, desk: Desk<'_, Self>) -> bool {
+    fn progress(&mut self, desk: Desk<'_, Self>) {
         desk.port.progress(|from, bytes| desk.machine.datagram(from, bytes, desk.now));
-        false
     }
 
     fn claim(&mut self, event: &AsyncEvent) -> Claim {
