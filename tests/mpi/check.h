@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The length of a message that no eager limit admits: it begins with a request, and is fetched or written from there. */
+enum { RENDEZVOUS = 50000 };
+
 static int check_rank = -1;
 
 static void fail(const char *format, ...) {

@@ -14,7 +14,7 @@ static void end(const char *how) {
 
 int main(int argc, char **argv) {
     int rank, ranks, flag;
-    static unsigned char out[20000], in[20000];
+    static unsigned char out[RENDEZVOUS], in[RENDEZVOUS];
     start(&argc, &argv, &rank, &ranks);
     REQUIRE(argc == 2, "usage: dies abort|kill|term|int|mpirun-term|mpirun-int");
     int peer = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;

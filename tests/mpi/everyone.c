@@ -2,7 +2,7 @@
  * cores; a small and a large message to everybody in each. */
 #include "check.h"
 
-enum { ROUNDS = 3, SMALL = 8, LARGE = 20000 };
+enum { ROUNDS = 3, SMALL = 8, LARGE = RENDEZVOUS };
 
 static int rank, ranks;
 

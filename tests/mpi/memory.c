@@ -58,7 +58,7 @@ static void report(const char *when, int peers, struct memory now) {
     fflush(stdout);
 }
 
-static char buffer[20000];
+static char buffer[RENDEZVOUS];
 
 static void exchange(int rank, int peer, int bytes) {
     int to = rank == 0 ? peer : 0;
@@ -75,7 +75,7 @@ static void exchange(int rank, int peer, int bytes) {
 }
 
 static void talk(int rank, int peer, int busy) {
-    static const int sizes[] = {8, 100, 1000, 8000, 20000};
+    static const int sizes[] = {8, 100, 1000, 8000, RENDEZVOUS};
     if (!busy) {
         exchange(rank, peer, 8);
         return;

@@ -10,7 +10,7 @@ static size_t size_of(int from, int to, int wave, int n) {
     uint64_t r = seed_of((uint64_t)from, (uint64_t)to, (uint64_t)wave, (uint64_t)n);
     switch (r % 16) {
     case 0: return mix(r) % MOST;
-    case 1: case 2: return mix(r) % 20000;
+    case 1: case 2: return mix(r) % (RENDEZVOUS + 10000);
     default: return mix(r) % 600;
     }
 }
