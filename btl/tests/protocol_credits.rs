@@ -345,3 +345,14 @@ fn a_grant_of_either_kind_of_credits_is_not_none() {
     let grant = |data, ctl| Grant { data, ctl }.is_none();
     assert_eq!((grant(0, 0), grant(1, 0), grant(0, 1)), (true, false, false));
 }
+
+#[test]
+fn a_part_of_a_window_reposts_and_answers_at_its_share_of_the_whole_ones_marks() {
+    let whole = Window::new(64, 32, 48, 4).expect("a window of the grammar");
+    let marks = |window: Window| (window.rd_num(), window.repost_at(), window.rd_win(), window.rd_rsv());
+    assert_eq!(marks(whole), (64, 32, 48, 4));
+    assert_eq!(marks(whole.part(16)), (16, 8, 12, 4));
+    assert_eq!(marks(whole.part(1)), (1, 1, 1, 4), "none is 0");
+    assert_eq!(marks(whole.part(0)), marks(whole.part(1)), "a window has a receive");
+    assert_eq!(marks(whole.part(100)), marks(whole));
+}
