@@ -144,6 +144,17 @@ mod tests {
     }
 
     #[test]
+    fn each_change_makes_of_a_word_what_its_name_says() {
+        let changed = |change| Atomic::new(change, 0b0110).changed(0b0101);
+        let bits = [Change::And, Change::Or, Change::Xor, Change::Swap].map(changed);
+        assert_eq!(bits, [0b0100, 0b0111, 0b0011, 0b0110]);
+        assert_eq!(changed(Change::Add), 0b1011);
+        assert_eq!(Atomic::new(Change::Add, 2).changed(u64::MAX), 1, "modulo 2^64");
+        assert_eq!(changed(Change::CompareSwap(0b0101)), 0b0110);
+        assert_eq!(changed(Change::CompareSwap(0b0111)), 0b0101);
+    }
+
+    #[test]
     fn a_word_that_stays_as_it_is_takes_one_request() {
         let mut or = Atomic::new(Change::Or, 4);
         assert_eq!(or.request(), Request::CompareSwap { compare: 0, swap: 4 });
