@@ -214,6 +214,13 @@ mod tests {
     }
 
     #[test]
+    fn of_several_shared_networks_the_one_with_the_least_sum_of_places_is_taken() {
+        let ours = ["10.1.0.1/24", "10.2.0.1/24"];
+        let theirs = ["10.8.0.2/24", "10.2.0.2/24", "10.9.0.2/24", "10.1.0.2/24"];
+        assert_eq!(meet(&ours, &theirs), Some((1, 1)), "10.1 is first of ours, but fourth of theirs");
+    }
+
+    #[test]
     fn a_network_is_the_same_only_with_the_same_length() {
         assert_eq!(meet(&["10.1.0.1/24", "10.1.9.1/16"], &["10.1.0.2/16"]), Some((1, 0)));
         assert_eq!(row("10.1.0.1/24").network(), row("10.1.0.9/24").network());
@@ -228,6 +235,16 @@ mod tests {
         assert_eq!(meet(&["10.1.0.1"], &["10.2.0.1/24"]), Some((0, 0)), "nothing is known of one");
         assert_eq!(meet(&["10.1.0.1/24"], &["fe80::2"]), None);
         assert_eq!(meet(&["10.1.0.1/24"], &[]), None);
+    }
+
+    #[test]
+    fn an_address_that_an_interface_gave_itself_is_link_local_and_comes_last_of_ipv4() {
+        let rows = ["10.1.0.1/24", "fd00::1/64", "fe80::1/64", "169.254.0.1/16"].map(row);
+        assert_eq!(rows.map(|row| row.kind()), KINDS);
+        assert_eq!(rows.map(|row| row.network().is_some()), [true, true, false, false]);
+        assert_eq!(meet(&["169.254.0.1/16", "fe80::1"], &["169.254.0.2/16", "fe80::2"]), Some((1, 1)));
+        assert_eq!(meet(&["169.254.0.1/16"], &["169.254.0.2/16"]), Some((0, 0)));
+        assert_eq!(meet(&["169.254.0.1/16"], &["10.1.0.2/24", "fe80::2"]), None);
     }
 
     #[test]
