@@ -13,7 +13,7 @@ fn data_leaves_the_reserve_to_control_messages() {
     assert!(budget.acquire() && budget.acquire());
     assert!(!budget.acquire());
     budget.release(3);
-    assert_eq!((budget.free(), budget.in_flight()), (3, 0));
+    assert_eq!((budget.free(), budget.in_flight(), budget.total()), (3, 0, 3));
 }
 
 #[test]

@@ -355,4 +355,27 @@ fn a_part_of_a_window_reposts_and_answers_at_its_share_of_the_whole_ones_marks()
     assert_eq!(marks(whole.part(1)), (1, 1, 1, 4), "none is 0");
     assert_eq!(marks(whole.part(0)), marks(whole.part(1)), "a window has a receive");
     assert_eq!(marks(whole.part(100)), marks(whole));
+    assert_eq!((whole.receives(), whole.part(16).receives()), (68, 20), "for data and credit messages");
+}
+
+#[test]
+fn the_last_data_credit_is_known_when_it_is_taken() {
+    let window = Window::new(2, 0, 2, 2).expect("a window");
+    let mut credits = Credits::new(&window);
+    let grant = credits.acquire();
+    assert!(grant.is_some() && credits.has_data(), "one is left");
+    assert!(credits.acquire().is_some() && !credits.has_data());
+    assert_eq!(credits.acquire(), None);
+    credits.release(Grant::NONE);
+    assert!(credits.has_data(), "the message was not posted");
+}
+
+#[test]
+fn a_message_that_opens_a_queue_pair_takes_a_control_credit_while_there_is_one() {
+    let window = Window::new(4, 3, 1, 2).expect("a window");
+    let mut credits = Credits::new(&window);
+    assert!(credits.acquire_opener() && credits.acquire_opener());
+    assert_eq!((credits.ctl(), credits.data()), (0, 4));
+    assert!(!credits.acquire_opener(), "none is left");
+    assert_eq!(credits.ctl(), 0);
 }
