@@ -195,6 +195,7 @@ fn a_key_before_the_first_section_bytes_that_are_no_text_and_endless_files_are_e
     let error = refuse(b"[a]\n# \xc3\xb6 \xff\n");
     assert_eq!((error.line, error.column, &*error.found), (2, 5, "the byte 0xff"));
     assert!(refuse(&vec![b'\n'; MAX_FILE + 1]).expected.contains("at most 1048576 bytes"));
+    assert!(Devices::default().read("a.ini", &vec![b'\n'; MAX_FILE]).is_ok(), "as long as it may be");
     let long = refuse(format!("{HEAD}{} = 1", "x".repeat(500)).as_bytes());
     assert!(long.to_string().len() < 300, "{long}");
 }

@@ -3,7 +3,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
-use mca_btl_oxib::protocol::layout::{Field, Kind, Layout, LayoutError, Queue, Srq};
+use mca_btl_oxib::protocol::layout::{Field, Kind, Layout, LayoutError, MAX_TEXT, Queue, Srq};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Layout {
@@ -66,8 +66,9 @@ fn queues_are_found_by_size_and_kind() {
     let queue = layout.queues()[1];
     let window = queue.window().expect("a P queue");
     assert_eq!((window.rd_num(), window.rd_win(), window.repost_at(), window.rd_rsv()), (8, 4, 2, 4));
+    assert_eq!(queue.first_window(), Some(window.part(4)), "rd_init");
     assert_eq!(queue.srq(), None);
-    assert_eq!(layout.queues()[0].window(), None);
+    assert_eq!((layout.queues()[0].window(), layout.queues()[0].first_window()), (None, None));
     assert_eq!(layout.queues()[0].srq(), Some(Srq { sd_max: 1, rd_init: 2, srq_limit: 1 }));
 }
 
@@ -130,6 +131,8 @@ fn the_message_points_at_the_place() {
     let end = refuse("P,128").to_string();
     assert!(end.contains("found the end"), "{end}");
     assert!(end.ends_with("\n    P,128\n         ^"), "{end}");
+    let empty = refuse("P,,256").to_string();
+    assert!(empty.contains("found nothing"), "more follows: {empty}");
 }
 
 #[test]
@@ -152,6 +155,9 @@ fn more_than_fifteen_queues_or_too_much_text_is_refused() {
     assert_eq!((error.queue(), error.field(), error.at()), (16, Field::List, 15 * 8));
     let error = refuse(&format!("P,{}1,8", "\u{e9}".repeat(600)));
     assert_eq!((error.field(), error.at()), (Field::List, 1024));
+    let long = |zeros| format!("P,{}128,8", "0".repeat(zeros));
+    assert_eq!(parse(&long(MAX_TEXT - 7)), parse("P,128,8"), "as long as it may be");
+    assert_eq!(refuse(&long(MAX_TEXT - 6)).at(), MAX_TEXT);
 }
 
 #[test]
@@ -271,4 +277,12 @@ fn check(text: &str) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+/// Both sides of a connection compute it: another value is another version of the CTS.
+#[test]
+fn the_fingerprint_is_the_fnv_1a_hash_of_the_canonical_string() {
+    assert_eq!(parse("P,128,256").fingerprint(), 0x13a7_6043);
+    assert_eq!(parse("P,128,256,192,128,4,32").fingerprint(), parse("P,128,").fingerprint());
+    assert_ne!(parse("P,128,256").fingerprint(), parse("P,128,255").fingerprint());
 }
