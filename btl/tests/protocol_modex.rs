@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use mca_btl_oxib::protocol::layout::Layout;
-use mca_btl_oxib::protocol::modex::{Advert, DeviceKind, LinkLayer, Modex, ModexError, Port};
+use mca_btl_oxib::protocol::modex::{Advert, DeviceKind, LinkLayer, MAX_NAME, Modex, ModexError, Port};
 use mca_btl_oxib::protocol::roce::{MAX_ROWS, Row, Rows, Version};
 use proptest::prelude::*;
 
@@ -114,6 +114,7 @@ fn a_newer_minor_version_may_append_to_ports_and_to_the_message() {
     assert!(matches!(refuse(&bytes), ModexError::Trailing(_)), "the same version writes no more");
     bytes[5] = 2;
     assert_eq!(Modex::decode(&bytes), Ok(modex));
+    assert_eq!(refuse(&[&bytes[..], &[0; 4]].concat()), ModexError::Trailing(4), "beyond its length");
 }
 
 #[test]
@@ -134,6 +135,10 @@ fn values_out_of_range_are_refused_on_both_sides() {
     let error = change(&|m| m.ports[0].adverts[0].blob = vec![0; 256]);
     assert_eq!(error, ModexError::TooLong { what: "connection component's data", len: 256, limit: 255 });
     assert!(matches!(change(&|m| m.segment_dir = "x".repeat(300)), ModexError::TooLong { .. }));
+    assert_eq!(change(&|m| m.ports[0].adverts[0].name = "a".repeat(MAX_NAME + 1)), name);
+    let mut longest = sample();
+    longest.ports[0].adverts[0].name = "a".repeat(MAX_NAME);
+    assert_eq!(Modex::decode(&encoded(&longest)), Ok(longest));
 
     let bytes = encoded(&sample());
     let with = |at: usize, byte: u8| {
