@@ -21,10 +21,12 @@ fn a_fragment_waits_until_its_lane_is_woken() {
     let mut pending = Pending::new();
     assert!(pending.is_idle(lane(3, 1)));
     pending.push(lane(3, 1), 7);
-    assert!(!pending.is_idle(lane(3, 1)) && pending.is_idle(lane(3, 0)) && !pending.is_ready());
+    assert!(!pending.is_idle(lane(3, 1)) && pending.is_idle(lane(3, 0)));
+    assert!(!pending.is_empty() && !pending.is_ready());
     pending.wake(lane(3, 0));
     assert_eq!(pending.take(), None, "another lane was woken");
     pending.wake(lane(3, 1));
+    assert!(pending.is_ready());
     let turn = take(&mut pending);
     assert_eq!((turn.lane, turn.fragment), (lane(3, 1), 7));
     pending.sent(turn.lane);
@@ -329,6 +331,9 @@ fn what_is_sent_again_goes_first_and_what_is_not_to_be_sent_any_more_counts_no_m
     pending.wake(id);
     assert_eq!((pending.pull(id), pending.pull(id), pending.pull(id)), (Some(2), Some(3), None));
     assert!(pending.is_empty() && pending.take().is_none(), "the lane is not ready any more");
+    pending.push(id, 4);
+    pending.wake(id);
+    assert_eq!(take(&mut pending).fragment, 4, "nor on a turn");
     assert_eq!(pending.pull(lane(7, 3)), None);
 }
 
