@@ -1,6 +1,6 @@
 //! The registration cache against a plain model: a list of registrations that is searched.
 
-use mca_btl_oxib::protocol::regcache::{Key, Limits, RegCache};
+use mca_btl_oxib::protocol::regcache::{Counters, Key, Limits, RegCache};
 use proptest::prelude::*;
 use std::ops::Range;
 
@@ -240,5 +240,42 @@ fn as_many_bytes_stay_registered_as_the_limit_says_and_no_more() {
     world.release(2);
     assert_eq!(world.cache.counters().evicted, 1, "nine are not");
     assert!(!world.ask(0..4, READ), "the first has gone");
+    world.end();
+}
+
+#[test]
+fn each_counter_counts_what_it_is_named_after() {
+    let mut world = World::new(Limits { count: 2, ..NO_LIMIT });
+    for start in [0, 10] {
+        assert!(!world.ask(start..start + 4, READ));
+    }
+    assert!(world.ask(0..4, READ) && world.ask(1..2, READ) && world.ask(10..14, READ));
+    let counted = Counters { hits: 3, misses: 2, evicted: 0, invalidated: 0 };
+    assert_eq!(world.cache.counters(), counted);
+    world.invalidate(3..11);
+    assert_eq!(world.cache.counters(), Counters { invalidated: 2, ..counted });
+    world.end();
+}
+
+#[test]
+fn a_registration_that_is_not_to_be_listed_is_found_by_no_request_and_goes_with_its_user() {
+    let mut cache = RegCache::new(NO_LIMIT);
+    let own = *cache.insert(0..8, READ, false, |key| Reg { id: 0, key });
+    assert_eq!(cache.find(&(0..8), READ), None);
+    assert_eq!(cache.listed().count, 0);
+    cache.release(own.key);
+    assert_eq!((cache.take_gone(), cache.idle()), (vec![own], 0));
+}
+
+#[test]
+fn memory_beside_what_was_released_stays_registered() {
+    let mut world = World::new(NO_LIMIT);
+    for start in [0, 4, 8] {
+        assert!(!world.ask(start..start + 4, READ));
+    }
+    world.invalidate(4..8);
+    assert_eq!(world.cache.counters().invalidated, 1);
+    assert!(world.ask(0..4, READ) && world.ask(8..12, READ), "the neighbours");
+    assert!(!world.ask(4..8, READ));
     world.end();
 }
