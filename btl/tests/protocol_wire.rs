@@ -75,6 +75,7 @@ fn what_resumes_says_of_each_queue_how_many_messages_have_come() {
     assert_eq!(Arrived::parse(&Arrived::ANEW.message(1)[8..], 2), Ok(Arrived::ANEW));
     let most = Arrived::new([7; 20]);
     assert_eq!((most.counts().len(), most.message(0).len()), (Arrived::MOST, Arrived::LONGEST));
+    assert_eq!(Arrived::parse(&most.message(0)[8..], Arrived::MOST), Ok(most));
 }
 
 #[test]
