@@ -219,3 +219,21 @@ proptest! {
         prop_assert!(hold.is_empty());
     }
 }
+
+#[test]
+fn messages_are_executed_until_more_answers_wait_than_the_bound() {
+    let bound = Bound::of_peer(2);
+    assert_eq!((bound.peer, bound.all), (2, 32));
+    let permitted = [(0, 0), (2, 32), (3, 3), (2, 33)].map(|(to_peer, all)| bound.permits(to_peer, all));
+    assert_eq!(permitted, [true, true, false, false]);
+}
+
+#[test]
+fn a_hold_is_empty_until_a_message_is_put_there_and_after_it_is_out() {
+    let mut hold = Hold::default();
+    assert!(hold.is_empty() && !hold.has(7));
+    hold.put(7, 'a');
+    assert!(!hold.is_empty() && hold.has(7));
+    assert_eq!((hold.next(|_| false), hold.next(|_| true)), (None, Some('a')));
+    assert!(hold.is_empty() && !hold.has(7));
+}
