@@ -16,63 +16,67 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, UnwindSafe, catch_unwind};
 
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    if count != 1 {
-        // SAFETY: the program passes a CQ of ours and room for `count` completions.
-        return unsafe { poll_several(cq, count, wc) };
-    }
-    if let Ok(engine) = engine()
+    if count > 0
+        && let Ok(engine) = engine()
         && let Some(mut state) = engine.enter_as_owner()
     {
         engine.shared.polled();
-        // SAFETY: the program passes room for one completion.
+        // SAFETY: the program passes room for `count` completions, which is one at least.
         match state.poll_short::<true>(cq_key(cq), unsafe { &mut *wc.cast() }) {
             Short::Nothing => return 0,
-            Short::Taken => return 1,
-            Short::TakenLast => return end_turn(state),
-            Short::Careful | Short::Other => {}
+            Short::Taken if count == 1 || !state.has_next() => return 1,
+            Short::Other => {}
+            // SAFETY: the program passes a CQ of ours and room for `count` completions.
+            first => return unsafe { poll_on(engine, state, (cq, count, wc), first) },
         }
     }
-    // SAFETY: the program passes a CQ of ours and room for `count` completions, which is one here.
-    unsafe { poll_general(cq, wc) }
+    // SAFETY: the program passes a CQ of ours and room for `count` completions.
+    unsafe { poll_generally(cq, count, wc) }
 }
 
-#[inline(never)]
-fn end_turn(mut state: Owned<'_, State>) -> c_int {
-    // The completion has been handed over, whatever happens here.
-    let _ = catch_unwind(AssertUnwindSafe(|| state.end_turn()));
-    1
-}
-
+/// Goes on behind the shortcut, which has led so far.
+///
 /// # Safety
-/// A queue of ours, and room for a completion.
+/// A queue of ours, and room for that many completions; the first is written if one has been taken.
 #[inline(never)]
-unsafe extern "C" fn poll_general(cq: *mut ibv_cq, wc: *mut ibv_wc) -> c_int {
+unsafe fn poll_on(
+    engine: &Engine,
+    mut state: Owned<'_, State>,
+    (cq, count, wc): (*mut ibv_cq, c_int, *mut ibv_wc),
+    first: Short,
+) -> c_int {
     said(AssertUnwindSafe(|| {
-        // SAFETY: the caller passes room for one completion, which need not be initialised for a
-        // MaybeUninit.
-        let out: &mut MaybeUninit<ibv_wc> = unsafe { &mut *wc.cast() };
-        let (engine, key) = (engine()?, cq_key(cq));
-        let careful = engine.enter_as_owner().map(|mut state| state.poll_careful(key, out));
-        if careful == Some(Short::Taken) {
-            return Ok(1);
+        // SAFETY: as the caller promises.
+        let (key, out) = (cq_key(cq), unsafe { room(count, wc) });
+        let taken = match (first, out.first_mut()) {
+            (Short::TakenLast, _) => state.end_turn(),
+            (Short::Careful, Some(to)) => state.poll_careful(key, to),
+            (first, _) => first,
+        };
+        if taken == Short::Taken {
+            return Ok(poll_rest(engine, state, key, out));
         }
-        poll_queue(engine, key, std::slice::from_mut(out), None)
+        drop(state);
+        poll_queue(engine, key, out, None)
     }))
 }
 
 /// # Safety
 /// A queue of ours, and room for `count` completions.
 #[inline(never)]
-unsafe extern "C" fn poll_several(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    said(AssertUnwindSafe(|| {
-        let out = match count {
-            ..=0 => &mut [],
-            // SAFETY: the caller passes room for `count` completions, which is above 0 in this arm;
-            // they need not be initialised, for poll() takes MaybeUninit.
-            _ => unsafe { std::slice::from_raw_parts_mut(wc.cast(), count as usize) },
-        };
-        poll(cq_key(cq), out, None)
-    }))
+unsafe extern "C" fn poll_generally(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: as the caller promises.
+    said(AssertUnwindSafe(|| poll_queue(engine()?, cq_key(cq), unsafe { room(count, wc) }, None)))
+}
+
+/// # Safety
+/// Room for `count` completions, which need not be initialised. Nothing else uses it meanwhile.
+unsafe fn room<'a>(count: c_int, wc: *mut ibv_wc) -> &'a mut [MaybeUninit<ibv_wc>] {
+    match count {
+        ..=0 => &mut [],
+        // SAFETY: the caller passes so many, which is above 0 in this arm.
+        _ => unsafe { std::slice::from_raw_parts_mut(wc.cast(), count as usize) },
+    }
 }
 
 /// What ibv_poll_cq returns.
@@ -85,7 +89,6 @@ fn said(poll: impl FnOnce() -> Result<usize, Errno> + UnwindSafe) -> c_int {
 }
 
 /// Polls once and hands over as many completions as there is room for; `stamp` gets the time of the last one, if times are kept.
-#[inline(always)]
 pub fn poll(key: usize, out: &mut [MaybeUninit<ibv_wc>], stamp: Option<&mut Stamp>) -> Result<usize, Errno> {
     let engine = engine()?;
     if let Some(mut state) = engine.enter_as_owner()
@@ -94,32 +97,32 @@ pub fn poll(key: usize, out: &mut [MaybeUninit<ibv_wc>], stamp: Option<&mut Stam
         engine.shared.polled();
         match poll_one::<true>(&mut state, key, first) {
             Short::Nothing => return Ok(0),
-            Short::Taken => return poll_on(engine, state, key, out),
+            Short::Taken => return Ok(poll_rest(engine, state, key, out)),
             _ => {}
         }
     }
     poll_queue(engine, key, out, stamp)
 }
 
-/// Goes on when the first completion has been handed over.
-fn poll_on(
+/// Polls for what else there is room for in `out`, of which the first is written; how many are then.
+fn poll_rest(
     engine: &Engine,
     mut state: Owned<'_, State>,
     key: usize,
     out: &mut [MaybeUninit<ibv_wc>],
-) -> Result<usize, Errno> {
+) -> usize {
     for at in 1..out.len() {
         match poll_one::<false>(&mut state, key, &mut out[at]) {
             Short::Taken => {}
-            Short::Nothing => return Ok(at),
+            Short::Nothing => return at,
             _ => {
                 drop(state);
                 // What has been handed over is not taken back for an error: the next poll says it.
-                return Ok(at + poll_queue(engine, key, &mut out[at..], None).unwrap_or(0));
+                return at + poll_queue(engine, key, &mut out[at..], None).unwrap_or(0);
             }
         }
     }
-    Ok(out.len())
+    out.len()
 }
 
 /// Polls for one completion, as far as shortcuts lead.
@@ -127,10 +130,7 @@ fn poll_on(
 fn poll_one<const WAITS: bool>(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
     match state.poll_short::<WAITS>(key, to) {
         Short::Careful => state.poll_careful(key, to),
-        Short::TakenLast => {
-            state.end_turn();
-            Short::Taken
-        }
+        Short::TakenLast => state.end_turn(),
         other => other,
     }
 }

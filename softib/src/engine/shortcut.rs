@@ -13,6 +13,7 @@ use super::state::State;
 use crate::datapath::responder::{From, Short, take_short};
 use crate::objects::cq::Cq;
 use crate::shm::cell::INLINE_MAX;
+use crate::shm::ring::RecvRing;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
 
@@ -22,7 +23,7 @@ const LOOK_AROUND: u32 = 64;
 impl State {
     /// Polls queue `key` for one completion, as far as the shortcut leads. Nothing is called on this way when a message has come, so that
     /// all of it stays in registers; what is rarely needed is the caller's to ask for. `WAITS`: the program has had nothing from this poll
-    /// yet, so there is time to get ready for the next message.
+    /// yet, so there is time to get ready for the next message, and to look for other rings.
     #[inline(always)]
     pub fn poll_short<const WAITS: bool>(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
@@ -33,9 +34,10 @@ impl State {
         }
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
         let Some((head, payload)) = ring.front() else {
-            if WAITS {
-                ring.await_next();
+            if !WAITS {
+                return Short::Nothing;
             }
+            ring.await_next();
             return inbound.look_around();
         };
         if !WAITS {
@@ -51,6 +53,15 @@ impl State {
         }
         let due = ring.consume_quietly();
         if due || inbound.hot.len() > 1 { Short::TakenLast } else { Short::Taken }
+    }
+
+    /// The ring whose turn it is holds a message.
+    #[inline(always)]
+    pub fn has_next(&self) -> bool {
+        self.inbound
+            .rings
+            .get(self.inbound.turn)
+            .is_some_and(|ring| ring.as_ref().is_some_and(RecvRing::is_ready))
     }
 
     /// The same for a message with bulk, for the one at which other rings are looked for, and for one whose buffer has to be checked.
@@ -75,11 +86,12 @@ impl State {
 
     /// What is left to do when a message has been taken from the ring whose turn it is.
     #[inline(never)]
-    pub fn end_turn(&mut self) {
+    pub fn end_turn(&mut self) -> Short {
         if let Some(Some(ring)) = self.inbound.rings.get_mut(self.inbound.turn) {
             ring.publish_if_due();
         }
         self.inbound.next_turn();
+        Short::Taken
     }
 }
 
