@@ -60,3 +60,19 @@ fn windows_of_one_receive_grow_too() {
         world.close();
     }
 }
+
+#[test]
+fn a_receive_is_posted_again_at_the_first_look_that_finds_nothing_and_not_in_the_way_of_an_answer() {
+    let mut world = World::new("again", DEFAULT, 2);
+    messages(&mut world, 1);
+    world.send(0, 1, 64);
+    let side = &mut world.sides[1].transport;
+    let held = |side: &mca_btl_oxib::transport::Transport<_>| side.audit().queues[0].recv_slots.1;
+    assert!(side.poll(), "the message");
+    let delivery = side.take_message().unwrap();
+    side.delivered(delivery);
+    assert_eq!(held(side), 1);
+    assert!(!side.poll(), "nothing");
+    assert_eq!(held(side), 0);
+    world.close();
+}

@@ -39,6 +39,8 @@ pub struct Rx {
     pub(super) qpns: Qpns,
     /// Messages of shared queues whose queue pairs are not known yet.
     pub(super) parked: Vec<Completion>,
+    /// The per-peer lane of the last message, if its buffer has not been posted again: endpoint and queue.
+    latest: Option<(u32, usize)>,
     /// A shared queue holds nothing, for want of a buffer.
     hungry: bool,
     /// The receives of the peers' clear-to-send messages.
@@ -62,6 +64,7 @@ impl Rx {
             slots: RecvSlots::default(),
             qpns: Qpns::default(),
             parked: Vec::new(),
+            latest: None,
             hungry: false,
             cts,
             hold: Hold::default(),

@@ -60,6 +60,9 @@ impl<C> Transport<C> {
     /// Nothing has, and there is something to do.
     #[inline(never)]
     fn found_nothing(&mut self) -> bool {
+        if let Some((index, queue)) = self.rx.latest.take() {
+            self.repost_early(index, queue);
+        }
         self.other_work(false);
         self.has_upcalls()
     }
@@ -282,6 +285,7 @@ impl<C> Transport<C> {
         current.back(buf);
         let lane = &mut ep.lanes[queue];
         lane.consumed.push(slot);
+        (self.rx.latest, self.chores) = (Some((index, queue)), true);
         let Some((credits, window)) = &mut lane.credits else { return };
         if !credits.consumed_quietly(window) {
             self.credit_due(index, queue);
