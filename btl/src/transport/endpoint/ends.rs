@@ -44,9 +44,11 @@ impl Ends {
     }
 
     /// The peer has acknowledged so many; `false`: we have not said that.
+    /// Fewer than before say nothing new: they answer an end that was told when a connection that goes on with this stream was
+    /// taken for the first of another one.
     pub fn hear(&mut self, count: u32) -> bool {
         let is_known = self.told.is_some_and(|told| has_reached(told, count));
-        if is_known {
+        if is_known && self.heard.is_none_or(|heard| has_reached(count, heard)) {
             self.heard = Some(count);
         }
         is_known
@@ -116,6 +118,14 @@ mod tests {
         let mut ends = Ends { sent: 7, ..Ends::default() };
         ends.tell();
         assert!(!ends.hear(8) && ends.are_open());
+    }
+
+    #[test]
+    fn an_acknowledgement_of_fewer_than_before_takes_nothing_back() {
+        let mut ends = Ends { sent: 7, ..Ends::default() };
+        ends.tell();
+        assert!(ends.hear(7) && ends.hear(0));
+        assert!(!ends.are_open() && ends.all_is_heard());
     }
 
     #[test]
