@@ -23,7 +23,8 @@
 //! is the window, and likewise `rd_rsv`. Rules of the receiver, whose `rd_win` and `rd_low` are of
 //! the whole window and shrink with it:
 //!
-//! * Repost in batches, when `unposted` reaches `min(rd_num - rd_low, rd_win)`; before that, when there is nothing else to do.
+//! * Repost in batches, when `unposted` reaches `min(rd_num - rd_low, rd_win)`; the lane of the last
+//!   message also before that, when nothing has arrived.
 //! * Every message to the peer on this queue carries all that is owed, of both kinds.
 //! * An explicit credit message is due when `unposted + owed >= rd_win` and a control credit is
 //!   left; it reposts everything first and carries at least one data credit. It is never sent for
