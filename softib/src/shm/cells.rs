@@ -178,6 +178,14 @@ pub fn prefetch_to_write<T>(at: *const T) {
     let _ = at;
 }
 
+/// Asks for each line of `len` bytes that begin at a line's start.
+#[inline(always)]
+pub fn each_line(at: *const u8, len: u32, ask: impl Fn(*const u8)) {
+    for line in 0..len.div_ceil(LINE as u32) {
+        ask(at.wrapping_add(line as usize * LINE));
+    }
+}
+
 /// A cache line.
 const LINE: usize = 64;
 

@@ -31,7 +31,7 @@
 //! What of the former part has not been read yet lies by the old rule, so the sender stays in the new half until it has.
 
 use super::cell::{Found, Head, INLINE_MAX, flag, op};
-use super::cells::Cells;
+use super::cells::{Cells, each_line, prefetch, prefetch_to_write};
 use super::copy::copy_short;
 use super::handover;
 use super::keyed;
@@ -58,6 +58,14 @@ const BULK_BUSY: u32 = 8 << 10;
 /// In a burst a cell is asked for when the one so many before it has been written, or read: it is in the other side's cache, and a message
 /// takes less time than the way from there. Where one side waits for the other, that would take the cell away from it.
 const CELLS_AHEAD: u32 = 2;
+
+/// A payload up to here is written line by line, so its lines are asked for before. memcpy(3) writes longer ones in another way, in which whole
+/// lines are taken over without being read.
+const COPIED: u32 = 2048;
+
+/// A receiver that waits asks for the lines of the next payload again and again, as it does for the next cell, if the last one was no longer
+/// than this. Of more lines the sender is kept from writing.
+const AWAITED: u32 = 512;
 
 const CLAIMING: u64 = 1;
 const ACTIVE: u64 = 2;
@@ -396,6 +404,16 @@ impl SendRing {
         self.cells.at(self.seq.wrapping_add(CELLS_AHEAD)).prefetch_to_write();
     }
 
+    /// Asks for the lines that a payload of `len` bytes is written to, if that goes line by line: they come all at once, and while the rest of
+    /// the request is seen to.
+    #[inline(always)]
+    pub fn expect_payload(&self, len: u32) {
+        if len <= COPIED {
+            let start = bulk_start(self.bulk, len, self.used) & (self.used - 1);
+            each_line(self.data.bytes(BULK + start as usize, len as usize), len, prefetch_to_write);
+        }
+    }
+
     /// Tells a receiver that does not watch.
     #[cold]
     pub fn announce(&self) -> Pushed {
@@ -485,8 +503,12 @@ pub struct RecvRing {
     /// Bytes of the bulk that are in use.
     used: u32,
     published: (u32, u32),
-    /// The cell that has been made ready for its sender last.
+    /// The cell for which there is nothing to prepare.
     awaited: u32,
+    /// The cell that has been made ready for its sender last.
+    acquired: u32,
+    /// The cell behind the last short payload, and how long that was.
+    short: (u32, u32),
     /// Who sends: slot and incarnation of its process.
     pub slot: usize,
     pub incarnation: u64,
@@ -517,6 +539,8 @@ impl RecvRing {
             used: BULK_FIRST,
             published: (0, 0),
             awaited: u32::MAX,
+            acquired: u32::MAX,
+            short: (u32::MAX, 0),
             slot,
             incarnation,
             broken: false,
@@ -557,19 +581,29 @@ impl RecvRing {
         self.cells.at(self.seq.wrapping_add(CELLS_AHEAD)).prefetch_first();
     }
 
-    /// The receiver waits for the next cell, and has nothing else to do: the cell is made ready for
-    /// its sender, once.
+    /// The receiver waits for the next cell, and has nothing else to do.
     #[inline(always)]
     pub fn await_next(&mut self) {
         if self.awaited != self.seq {
-            self.acquire_next();
+            self.prepare();
         }
     }
 
+    /// The cell is made ready for its sender, once. Behind a short payload, the lines of the bulk where another one as long would be are asked
+    /// for every time: its sender asks for all of them together, and when it has come, none of them is waited for.
     #[inline(never)]
-    fn acquire_next(&mut self) {
-        self.awaited = self.seq;
-        self.cells.at(self.seq).acquire();
+    fn prepare(&mut self) {
+        if self.acquired != self.seq {
+            self.acquired = self.seq;
+            self.cells.at(self.seq).acquire();
+        }
+        match self.short {
+            (behind, len) if behind == self.seq => {
+                let start = bulk_start(self.bulk, len, self.used) & (self.used - 1);
+                each_line(self.data.bytes(BULK + start as usize, len as usize), len, prefetch);
+            }
+            _ => self.awaited = self.seq,
+        }
     }
 
     /// Gives the cell just found back to the sender; its payload was in it. True: it is time to [`Self::publish_if_due`].
@@ -659,6 +693,9 @@ impl RecvRing {
         self.seq = self.seq.wrapping_add(1);
         self.bulk = found.bulk;
         self.used = self.used_by(&found.head);
+        if found.head.len <= AWAITED {
+            self.short = (self.seq, found.head.len);
+        }
         if self.is_due() || self.bulk.wrapping_sub(self.published.1) >= self.used / 4 {
             self.publish();
         }

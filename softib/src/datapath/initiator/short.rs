@@ -60,6 +60,9 @@ pub fn send_short<const INLINE: bool>(
     if !link.is_current() || !peer.ring.fits(len as usize) {
         return Short::Other;
     }
+    if !INLINE && len > INLINE_MAX as u32 {
+        peer.ring.expect_payload(len);
+    }
     // Of a shared queue's receives none is read ahead, and of a queue with one sender none can be claimed.
     let mut pos = link.consume_fitting(len);
     if pos.is_none() {
