@@ -12,8 +12,11 @@ use std::time::Instant;
 /// The other process; does nothing when the test runner calls it.
 #[test]
 fn child_main() {
-    if role().as_deref() == Some("stream") {
-        stream();
+    match role().as_deref() {
+        Some("stream") => stream(),
+        Some("trickle") => trickle(),
+        Some("pair") => rings_cool(),
+        _ => {}
     }
 }
 
@@ -197,6 +200,57 @@ fn one_sender_does_not_keep_others_from_being_heard() {
     }
     for mut child in children {
         child.hear();
+        child.finish();
+    }
+}
+
+/// Sends a number each time it is told one.
+fn trickle() {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
+    let mut buf = dev.buf(8);
+    say(&[qp.num().into()]);
+    qp.connect(listen().unwrap()[0] as u32, &Path::default());
+    say(&[0]);
+    while let Some(number) = listen() {
+        buf.data.copy_from_slice(&number[0].to_ne_bytes());
+        assert_eq!(qp.send(0, &[buf.sge(0, 8)]), 0);
+        assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    }
+}
+
+/// In a process of its own, where no other test polls.
+#[test]
+fn a_ring_that_is_silent_for_long_is_no_longer_looked_at_and_heard_all_the_same() {
+    Child::start("pair").finish();
+}
+
+fn rings_cool() {
+    const ROUNDS: u64 = 6;
+    let dev = Dev::open();
+    let cq = dev.cq(256);
+    let buf = dev.buf(8);
+    let mut senders = [(); 2].map(|()| (dev.qp(IBV_QPT_RC, cq), Child::start("trickle")));
+    for (qp, child) in &mut senders {
+        let theirs = child.hear()[0] as u32;
+        child.tell(&[qp.num().into()]);
+        child.hear();
+        qp.connect(theirs, &Path::default());
+    }
+    settle(cq);
+    for round in 0..ROUNDS {
+        let (qp, child) = &mut senders[round as usize % 2];
+        assert_eq!(qp.recv(round, &[buf.sge(0, 8)]), 0);
+        child.tell(&[round]);
+        let came = wait(cq);
+        assert_eq!((came.status, came.wr_id), (IBV_WC_SUCCESS, round));
+        assert_eq!(buf.data[..], round.to_ne_bytes());
+        (0..200_000).for_each(|_| assert!(poll(cq).is_none()));
+    }
+    // Each round but the first, the other's. A poller that is kept from the processor for long loses all rings at once.
+    let seen = softib::stats();
+    assert!(seen.cooled >= ROUNDS - 1 || seen.takeovers > 0, "{seen:?}");
+    for (_, child) in senders {
         child.finish();
     }
 }

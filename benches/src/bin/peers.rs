@@ -64,7 +64,7 @@ impl Silent {
         ids.iter().for_each(|id| send(hub, *id, 8));
         let mut left = ids.len();
         while left != 0 {
-            left -= deliveries(hub).len();
+            left -= deliveries(hub)?.len();
         }
         Ok(Silent(children))
     }
@@ -79,7 +79,7 @@ impl Silent {
     }
 }
 
-/// A process of silent peers: each answers one message, then all of them wait for the end of the input.
+/// A process of silent peers: each answers one message; they end with the input, which they do not outlive.
 fn silent(first: u64, count: u64, hub: &[Advert]) -> Result<()> {
     let mut sides =
         (first..first + count).map(|peer| open(DEFAULT, name(peer))).collect::<Result<Vec<_>>>()?;
@@ -88,33 +88,40 @@ fn silent(first: u64, count: u64, hub: &[Advert]) -> Result<()> {
         println!("{}", text_of(side.adverts()));
     }
     std::io::stdout().flush()?;
+    let over = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
     let mut left = count;
-    while left != 0 {
+    while left != 0 && !over.is_finished() {
         for side in &mut sides {
-            for from in deliveries(side) {
+            for from in deliveries(side)? {
                 send(side, from, 8);
                 left -= 1;
             }
         }
         std::thread::yield_now();
     }
-    std::io::stdin().read_to_end(&mut Vec::new())?;
+    over.join().map_err(|_| "the end of the input was not waited for")??;
     sides.into_iter().for_each(Transport::close);
     Ok(())
 }
 
 /// Looks around once; who has sent a message.
-fn deliveries(side: &mut Transport<()>) -> Vec<EpId> {
+fn deliveries(side: &mut Transport<()>) -> Result<Vec<EpId>> {
     let mut from = Vec::new();
     side.poll();
     while let Some(what) = side.take_upcall() {
-        if let Upcall::Deliver(delivery) = what {
-            debug_assert_eq!(delivery.tag, TAG);
-            from.push(delivery.endpoint);
-            side.delivered(delivery);
+        match what {
+            Upcall::Deliver(delivery) => {
+                debug_assert_eq!(delivery.tag, TAG);
+                from.push(delivery.endpoint);
+                side.delivered(delivery);
+            }
+            Upcall::Failed { endpoint, reason, .. } => {
+                return Err(format!("endpoint {} has failed: {reason}", endpoint.index).into());
+            }
+            _ => {}
         }
     }
-    from
+    Ok(from)
 }
 
 /// The name of a silent peer.

@@ -36,6 +36,18 @@ pub(super) struct Hot {
     since: u64,
 }
 
+impl Hot {
+    /// Whether it has had messages since it was asked last. Messages do not note when they came: what the ring has taken tells.
+    fn note(&mut self, rings: &[Option<RecvRing>], polls: u64) -> bool {
+        let taken = rings[self.ring].as_ref().map_or(self.taken, RecvRing::taken);
+        let some = taken != self.taken;
+        if some {
+            (self.taken, self.since) = (taken, polls);
+        }
+        some
+    }
+}
+
 /// The receiving side of all rings.
 #[derive(Debug)]
 pub struct Inbound {
@@ -49,6 +61,8 @@ pub struct Inbound {
     pub owner: Owner,
     pub(super) streak: u32,
     pub(super) polls: u64,
+    /// Looks at several hot rings that found nothing.
+    pub(super) idle: u32,
     pub barrier: Barrier,
 }
 
@@ -64,6 +78,7 @@ impl Inbound {
             owner: Owner::Thread,
             streak: 0,
             polls: 0,
+            idle: 0,
             barrier,
         }
     }
@@ -85,14 +100,24 @@ impl Inbound {
         self.restart_turns();
     }
 
-    /// The hot ring that has had nothing for longest, if that is long. Messages do not note when
-    /// they came: what each ring has taken since the last look tells.
+    /// Stops watching the hot rings that have had nothing since the last call, but for the one whose turn it is; how many.
+    #[cold]
+    pub(super) fn cool(&mut self) -> u64 {
+        let Inbound { hot, rings, turn, polls, .. } = self;
+        let mut cold = Vec::new();
+        hot.retain_mut(|hot| {
+            let stays = hot.note(rings, *polls) || hot.ring == *turn;
+            cold.extend((!stays).then_some(hot.ring));
+            stays
+        });
+        self.unwatch(&cold);
+        cold.len() as u64
+    }
+
+    /// The hot ring that has had nothing for longest, if that is long.
     fn coldest(&mut self) -> Option<usize> {
         for hot in &mut self.hot {
-            let taken = self.rings[hot.ring].as_ref().map_or(hot.taken, RecvRing::taken);
-            if taken != hot.taken {
-                (hot.taken, hot.since) = (taken, self.polls);
-            }
+            hot.note(&self.rings, self.polls);
         }
         let (at, hot) = self.hot.iter().enumerate().min_by_key(|(_, hot)| hot.since)?;
         (self.polls - hot.since > COLD_AFTER).then_some(at)
@@ -190,15 +215,8 @@ impl Inbound {
     }
 
     /// The turn goes to the next hot ring, if there is another.
-    #[inline(always)]
-    pub(super) fn next_turn(&mut self) {
-        if self.hot.len() > 1 {
-            self.pass_turn();
-        }
-    }
-
     #[inline(never)]
-    fn pass_turn(&mut self) {
+    pub(super) fn pass_turn(&mut self) {
         let at =
             self.hot.iter().position(|hot| hot.ring == self.turn).map_or(0, |at| (at + 1) % self.hot.len());
         self.turn = self.hot[at].ring;

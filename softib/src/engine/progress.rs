@@ -111,13 +111,14 @@ impl State {
         }
     }
 
-    /// Empties a ring, or takes a fair share of one that fills as fast and marks it as announced again.
+    /// Empties a ring, or takes a fair share of one that fills as fast and marks it as announced again. One that holds nothing has only
+    /// ceased to be watched.
     fn drain_announced(&mut self, ring: usize) {
-        let emptied = (0..SHARE).any(|_| !self.drain(ring));
-        if !emptied {
+        let taken = (0..SHARE).take_while(|_| self.drain(ring)).count();
+        if taken == SHARE {
             self.inbound.mark(ring);
         }
-        if self.inbound.owner != Owner::Thread {
+        if taken != 0 && self.inbound.owner != Owner::Thread {
             self.inbound.watch(ring);
         }
     }

@@ -5,20 +5,25 @@
 //!   ring ──> posted buffer, completion queue ──> poll  (the general way: everything else)
 //! ```
 //!
-//! Hot rings take turns, and announced ones are looked for now and then, so that a ring that never runs dry keeps none from being
-//! read.
+//! The turn stays with a hot ring while it has messages, and goes to another one that has some when it has none. Now and then it is passed on
+//! all the same, and announced rings are looked for, so that a ring that never runs dry keeps none from being read.
 
 use super::inbound::{Inbound, announced};
 use super::state::State;
 use crate::datapath::responder::{From, Short, take_short};
 use crate::objects::cq::Cq;
+use crate::objects::world::Stats;
 use crate::shm::cell::INLINE_MAX;
 use crate::shm::ring::RecvRing;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
 
-/// Announced rings are looked for once in so many messages of a ring that always has one.
+/// Other rings are looked for once in so many messages of a ring that always has one.
 const LOOK_AROUND: u32 = 64;
+
+/// One of several hot rings that has had nothing in so many looks that found nothing is not looked at any more, for each costs all such looks.
+/// That their senders are told takes some microseconds.
+const COOL_AFTER: u32 = 1 << 16;
 
 impl State {
     /// Polls queue `key` for one completion, as far as the shortcut leads. Nothing is called on this way when a message has come, so that
@@ -38,7 +43,7 @@ impl State {
                 return Short::Nothing;
             }
             ring.await_next();
-            return inbound.look_around();
+            return inbound.look_around(&mut w.stats);
         };
         if !WAITS {
             ring.expect_more();
@@ -51,8 +56,7 @@ impl State {
         if taken != Short::Taken {
             return taken;
         }
-        let due = ring.consume_quietly();
-        if due || inbound.hot.len() > 1 { Short::TakenLast } else { Short::Taken }
+        if ring.consume_quietly() { Short::TakenLast } else { Short::Taken }
     }
 
     /// The ring whose turn it is holds a message.
@@ -70,7 +74,8 @@ impl State {
         let State { qps, inbound, w } = self;
         let open = w.cqs.get(key).is_some_and(Cq::is_open);
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
-        if !open || ring.taken().is_multiple_of(LOOK_AROUND) && announced(&inbound.map) {
+        let looks_around = ring.taken().is_multiple_of(LOOK_AROUND);
+        if !open || looks_around && announced(&inbound.map) {
             return Short::Other;
         }
         let Some(found) = ring.peek() else { return Short::Other };
@@ -80,7 +85,9 @@ impl State {
             return taken;
         }
         ring.consume(&found);
-        inbound.next_turn();
+        if looks_around {
+            inbound.pass_turn();
+        }
         Short::Taken
     }
 
@@ -90,7 +97,6 @@ impl State {
         if let Some(Some(ring)) = self.inbound.rings.get_mut(self.inbound.turn) {
             ring.publish_if_due();
         }
-        self.inbound.next_turn();
         Short::Taken
     }
 }
@@ -98,9 +104,27 @@ impl State {
 impl Inbound {
     /// The ring whose turn it is has nothing.
     #[inline(always)]
-    fn look_around(&mut self) -> Short {
-        self.next_turn();
-        let other = self.hot.len() > 1 && self.hot.iter().any(|hot| self.may_hold(hot.ring));
-        if other || announced(&self.map) { Short::Other } else { Short::Nothing }
+    fn look_around(&mut self, stats: &mut Stats) -> Short {
+        if self.hot.len() > 1 && self.find_turn(stats) {
+            return Short::Careful;
+        }
+        if announced(&self.map) { Short::Other } else { Short::Nothing }
+    }
+
+    /// The turn goes to a hot ring that has something; whether there is one.
+    #[inline(never)]
+    fn find_turn(&mut self, stats: &mut Stats) -> bool {
+        for at in 0..self.hot.len() {
+            let ring = self.hot[at].ring;
+            if self.may_hold(ring) {
+                self.turn = ring;
+                return true;
+            }
+        }
+        self.idle = self.idle.wrapping_add(1);
+        if self.idle.is_multiple_of(COOL_AFTER) {
+            stats.cooled += self.cool();
+        }
+        false
     }
 }

@@ -37,6 +37,8 @@ pub struct Stats {
     pub cq_overruns: u64,
     /// Times the device thread took the rings over from a program that had stopped polling.
     pub takeovers: u64,
+    /// Rings that polls no longer looked at, because they had had nothing for long: each was announced again by its next message.
+    pub cooled: u64,
     /// RDMA operations done by process_vm_*, and by messages through the rings.
     pub rdma_direct: u64,
     pub rdma_ring: u64,
