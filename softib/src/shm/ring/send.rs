@@ -1,107 +1,27 @@
-//! One ring per ordered pair of processes, in the receiver's segment.
-//!
-//! ```text
-//!   cells    512 x 128 B    | tag | head | 96 bytes inline payload |   (`super::cell`, `super::cells`)
-//!   control  2 x 64 B       the receiver watches; how far it has read
-//!   bulk     256 K or 1 MiB payload that does not fit a cell, contiguous, in the order of the cells
-//! ```
-//!
-//! The sender fills a cell and stores its tag last (release). A tag is the cell's sequence number plus one and sits
-//! at every cell's start, so stale bytes can't look valid. The receiver never changes cells; it publishes
-//! how far it has read every quarter of the ring, and the sender looks there only when the ring seems full.
-//!
-//! A ring that the receiver does not watch is announced by its sender in the inbound bitmap. The hand-over is
-//! store-fence-load on both sides: the sender stores the tag, then loads `watched`; the receiver stores `watched = 0`,
-//! then looks at the ring once more. One of them sees the other. The sender's fence is left out when both sides are
-//! registered for membarrier, which the receiver then issues (`tests/handover.rs` models the fenced form).
-//!
-//! Bulk offsets are not transmitted: both sides derive them from the lengths by the rule in [`bulk_start`].
-//!
-//! Only a part of cells and bulk is used at first, and again and again, so that it stays in the caches, and a peer with little to say
-//! takes little memory: 16 cells and 1 KiB. A sender that finds all of it unread doubles the part; of the bulk, up to what a busy ring uses
-//! ([`BULK_BUSY`]), also one that comes to the end of what it knows to be free. The next cell, or payload, is then the first of the new half,
-//! which nothing has used before:
-//!
-//! ```text
-//!   cells   op MORE_CELLS in the last free cell; the next cell is the first of the second half
-//!   bulk    flag WIDER at a payload, which begins the second half of what is used then ([`wider`]); it takes space of the file
-//!           system only then, beyond what each ring has
-//! ```
-//!
-//! What of the former part has not been read yet lies by the old rule, so the sender stays in the new half until it has.
+//! The sending end of a ring.
 
-use super::cell::{Found, Head, INLINE_MAX, flag, op};
-use super::cells::{Cells, each_line, prefetch, prefetch_to_write};
-use super::copy::copy_short;
-use super::handover;
-use super::keyed;
-use super::layout::*;
-use super::map::{Map, Word};
-use super::parts::Inlets;
-use super::shortage;
-use super::shortage::take_space;
-use super::space::{allocate, free_space, give_space};
+use super::{ACTIVE, BULK_FIRST, CELLS_AHEAD, CLAIMING, bulk_end, bulk_start, second_half, wider};
 use crate::errno::Errno;
+use crate::shm::cell::{Head, INLINE_MAX, flag, op};
+use crate::shm::cells::{Cells, each_line, prefetch_to_write};
+use crate::shm::copy::copy_short;
+use crate::shm::layout::*;
+use crate::shm::map::{Map, Word};
+use crate::shm::shortage::{self, take_space};
+use crate::shm::space::allocate;
+use crate::shm::{handover, keyed};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// Longest payload of one cell with bulk.
-pub const FRAGMENT_MAX: usize = 32 << 10;
-/// What of the bulk is used at first.
-pub const BULK_FIRST: u32 = 1 << 10;
 /// What of the bulk a ring comes to use without its being unread: with the cells half of a processor's first cache. Of more than that, what
 /// goes round is out of it when it comes again, and a message of 200 bytes to 4 KiB takes twice as long.
 const BULK_BUSY: u32 = 8 << 10;
 
-/// In a burst a cell is asked for when the one so many before it has been written, or read: it is in the other side's cache, and a message
-/// takes less time than the way from there. Where one side waits for the other, that would take the cell away from it.
-const CELLS_AHEAD: u32 = 2;
-
 /// A payload up to here is written line by line, so its lines are asked for before. memcpy(3) writes longer ones in another way, in which whole
 /// lines are taken over without being read.
 const COPIED: u32 = 2048;
-
-/// A receiver that waits asks for the lines of the next payload again and again, as it does for the next cell, if the last one was no longer
-/// than this. Of more lines the sender is kept from writing.
-const AWAITED: u32 = 512;
-
-const CLAIMING: u64 = 1;
-const ACTIVE: u64 = 2;
-
-/// Where the bulk payload of `len` bytes starts when `pos` bytes have gone before and `of` bytes of the bulk are in use (a power
-/// of two).
-#[inline]
-fn bulk_start(pos: u32, len: u32, of: u32) -> u32 {
-    let offset = pos & (of - 1);
-    if offset + len > of { pos.wrapping_add(of - offset) } else { pos }
-}
-
-/// Bytes of the bulk in use from a payload of `len` bytes on, which begins their second half, when `used` have been before.
-pub fn wider(used: u32, len: u32) -> u32 {
-    2 * used.max(len.next_power_of_two())
-}
-
-/// Where the first payload of the second half starts, when `half` bytes have been in use.
-fn second_half(pos: u32, half: u32) -> u32 {
-    pos.wrapping_add(half.wrapping_sub(pos) & (2 * half - 1))
-}
-
-/// The sender's half of the barrier; the receiver's membarrier stands in for it where both have it.
-#[inline]
-fn send_fence(fenced: bool) {
-    if fenced {
-        fence(Ordering::SeqCst);
-    } else {
-        std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    }
-}
-
-#[inline]
-fn bulk_end(start: u32, len: u32) -> u32 {
-    start.wrapping_add(len.next_multiple_of(64))
-}
 
 /// The sending end. One per peer process, used under the engine lock.
 #[derive(Debug)]
@@ -446,274 +366,12 @@ fn free_cells(cells: &Cells) -> u32 {
     cells.count() - u32::from(cells.can_double())
 }
 
-/// Whether a ring may take much room: only where a small share of what is left will do. A container's /dev/shm of 64 MB would soon
-/// be full.
-pub fn may_be_large(file: &File) -> bool {
-    free_space(file) / 64 >= BULK_MAX as u64
-}
-
-/// Rings from here on have never been used.
+/// The sender's half of the barrier; the receiver's membarrier stands in for it where both have it.
 #[inline]
-pub fn limit(map: &Map) -> usize {
-    (map.u32(H_RING_LIMIT).load(Ordering::Relaxed) as usize).min(RINGS)
-}
-
-/// Slot and incarnation of the process that sends through a ring. One that is still claiming it has incarnation 0.
-pub fn sender(map: &Map, index: usize) -> Option<(usize, u64)> {
-    let at = ring_entry(index);
-    let owner = map.u64(at + R_OWNER).load(Ordering::Acquire);
-    let incarnation = map.u64(at + R_INCARNATION).load(Ordering::Relaxed);
-    let slot = (owner >> 8) as usize;
-    match owner & 0xff {
-        ACTIVE if slot < SLOTS => Some((slot, incarnation)),
-        CLAIMING if slot < SLOTS => Some((slot, 0)),
-        _ => None,
-    }
-}
-
-/// The inbound ring of ours through which this process sends.
-pub fn of_sender(map: &Map, slot: usize, incarnation: u64) -> Option<usize> {
-    (0..limit(map)).find(|index| sender(map, *index) == Some((slot, incarnation)))
-}
-
-/// Lets `copy` work on what an ASK names that has come through ring `index`; None: it has been withdrawn, and what it names may be gone.
-pub fn while_asked<T>(map: &Map, index: usize, ask: u32, copy: impl FnOnce() -> T) -> Option<T> {
-    let row = ring_entry(index);
-    keyed::while_asked(map.u32(row + R_WITHDRAWN), map.u32(row + R_ANSWERING), ask, copy)
-}
-
-/// Frees a ring of ours that is no longer in use; it reads as empty when it is claimed again.
-pub fn free(map: &Map, file: &File, index: usize) {
-    give_space(file, ring_data(index), RING_LEN);
-    map.u64(ring_entry(index) + R_OWNER).store(0, Ordering::Release);
-}
-
-/// The receiving end, in our own segment.
-#[derive(Debug)]
-pub struct RecvRing {
-    /// Our tables.
-    map: Arc<Map>,
-    /// Cells, control block and bulk.
-    data: Arc<Map>,
-    index: usize,
-    cells: Cells,
-    seq: u32,
-    bulk: u32,
-    bulk_len: u32,
-    /// Bytes of the bulk that are in use.
-    used: u32,
-    published: (u32, u32),
-    /// The cell for which there is nothing to prepare.
-    awaited: u32,
-    /// The cell that has been made ready for its sender last.
-    acquired: u32,
-    /// The cell behind the last short payload, and how long that was.
-    short: (u32, u32),
-    /// Who sends: slot and incarnation of its process.
-    pub slot: usize,
-    pub incarnation: u64,
-    broken: bool,
-}
-
-impl RecvRing {
-    /// Adopts ring `index` of our segment if a sender has made it active. None, too: it cannot be mapped, which has been said.
-    pub fn adopt(inlets: &Inlets, index: usize) -> Option<RecvRing> {
-        let (map, at) = (inlets.tables(), ring_entry(index));
-        let owner = map.u64(at + R_OWNER).load(Ordering::Acquire);
-        let slot = (owner >> 8) as usize;
-        let bulk_len = map.u32(at + R_BULK).load(Ordering::Relaxed);
-        let sane = [BULK_MIN as u32, BULK_MAX as u32].contains(&bulk_len);
-        if owner & 0xff != ACTIVE || slot >= SLOTS || !sane {
-            return None;
-        }
-        let incarnation = map.u64(at + R_INCARNATION).load(Ordering::Relaxed);
-        let data = inlets.ring(index).ok()?.clone();
-        Some(RecvRing {
-            map: map.clone(),
-            cells: Cells::new(&data),
-            data,
-            index,
-            seq: 0,
-            bulk: 0,
-            bulk_len,
-            used: BULK_FIRST,
-            published: (0, 0),
-            awaited: u32::MAX,
-            acquired: u32::MAX,
-            short: (u32::MAX, 0),
-            slot,
-            incarnation,
-            broken: false,
-        })
-    }
-
-    /// Which of the receiver's rings it is.
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    /// Cells taken from it so far.
-    #[inline]
-    pub fn taken(&self) -> u32 {
-        self.seq
-    }
-
-    /// The next cell has arrived.
-    #[inline]
-    pub fn is_ready(&self) -> bool {
-        let cell = self.cells.at(self.seq);
-        cell.prefetch();
-        cell.is_filled(self.seq)
-    }
-
-    /// The head of the next cell, if one has arrived, and its inline part.
-    #[inline(always)]
-    pub fn front(&self) -> Option<(Head, *const u8)> {
-        let cell = self.cells.at(self.seq);
-        cell.prefetch();
-        let ready = cell.is_filled(self.seq) && !self.broken;
-        ready.then(|| (cell.head(), cell.payload().cast_const()))
-    }
-
-    /// In a burst: asks for a cell that is read soon.
-    #[inline(always)]
-    pub fn expect_more(&self) {
-        self.cells.at(self.seq.wrapping_add(CELLS_AHEAD)).prefetch_first();
-    }
-
-    /// The receiver waits for the next cell, and has nothing else to do.
-    #[inline(always)]
-    pub fn await_next(&mut self) {
-        if self.awaited != self.seq {
-            self.prepare();
-        }
-    }
-
-    /// The cell is made ready for its sender, once. Behind a short payload, the lines of the bulk where another one as long would be are asked
-    /// for every time: its sender asks for all of them together, and when it has come, none of them is waited for.
-    #[inline(never)]
-    fn prepare(&mut self) {
-        if self.acquired != self.seq {
-            self.acquired = self.seq;
-            self.cells.at(self.seq).acquire();
-        }
-        match self.short {
-            (behind, len) if behind == self.seq => {
-                let start = bulk_start(self.bulk, len, self.used) & (self.used - 1);
-                each_line(self.data.bytes(BULK + start as usize, len as usize), len, prefetch);
-            }
-            _ => self.awaited = self.seq,
-        }
-    }
-
-    /// Gives the cell just found back to the sender; its payload was in it. True: it is time to [`Self::publish_if_due`].
-    #[inline(always)]
-    #[must_use]
-    pub fn consume_quietly(&mut self) -> bool {
-        self.seq = self.seq.wrapping_add(1);
-        self.is_due()
-    }
-
-    #[inline(always)]
-    fn is_due(&self) -> bool {
-        self.seq.wrapping_sub(self.published.0) >= self.cells.count() / 4
-    }
-
-    /// Tells the sender how far the ring has been read, if that is a good part of it.
-    pub fn publish_if_due(&mut self) {
-        if self.is_due() {
-            self.publish();
-        }
-    }
-
-    /// The next cell, if one has arrived. A cell that makes no sense ends the ring.
-    #[inline(always)]
-    pub fn peek(&mut self) -> Option<Found> {
-        let cell = self.cells.at(self.seq);
-        cell.prefetch();
-        if !cell.is_filled(self.seq) || self.broken {
-            return None;
-        }
-        let (head, fixed) = (cell.head(), cell.payload().cast_const());
-        if head.flags & flag::BULK == 0 && head.len as usize <= INLINE_MAX {
-            return Some(Found { head, payload: fixed, fixed, bulk: self.bulk });
-        }
-        self.peek_bulk(head, fixed)
-    }
-
-    #[inline]
-    fn peek_bulk(&mut self, head: Head, fixed: *const u8) -> Option<Found> {
-        if head.op == op::MORE_CELLS {
-            return self.more_cells();
-        }
-        let used = self.used_by(&head);
-        if head.flags & flag::BULK == 0 || head.len as usize > FRAGMENT_MAX || used > self.bulk_len {
-            return self.give_up();
-        }
-        let pos = if used > self.used { second_half(self.bulk, used / 2) } else { self.bulk };
-        let start = bulk_start(pos, head.len, used);
-        if head.len > used {
-            return self.give_up();
-        }
-        let at = BULK + (start & (used - 1)) as usize;
-        let payload = self.data.bytes(at, head.len as usize).cast_const();
-        Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len) })
-    }
-
-    /// Bytes of the bulk that are in use from a cell on.
-    #[inline]
-    fn used_by(&self, head: &Head) -> u32 {
-        let widens = head.flags & (flag::BULK | flag::WIDER) == flag::BULK | flag::WIDER;
-        if widens { wider(self.used, head.len.min(FRAGMENT_MAX as u32)) } else { self.used }
-    }
-
-    /// The cell in front says that more cells are used from the next one on, which is looked at.
-    #[cold]
-    #[inline(never)]
-    fn more_cells(&mut self) -> Option<Found> {
-        if !self.cells.can_double() {
-            return self.give_up();
-        }
-        self.seq = self.seq.wrapping_add(1);
-        self.cells.double(self.seq);
-        self.publish();
-        self.peek()
-    }
-
-    #[cold]
-    fn give_up(&mut self) -> Option<Found> {
-        self.broken = true;
-        log::error!("ring of slot {}: a cell makes no sense, its sender is ignored from now on", self.slot);
-        None
-    }
-
-    /// Gives the cell just found back to the sender.
-    #[inline]
-    pub fn consume(&mut self, found: &Found) {
-        self.seq = self.seq.wrapping_add(1);
-        self.bulk = found.bulk;
-        self.used = self.used_by(&found.head);
-        if found.head.len <= AWAITED {
-            self.short = (self.seq, found.head.len);
-        }
-        if self.is_due() || self.bulk.wrapping_sub(self.published.1) >= self.used / 4 {
-            self.publish();
-        }
-    }
-
-    fn publish(&mut self) {
-        self.published = (self.seq, self.bulk);
-        let word = u64::from(self.seq) | u64::from(self.bulk) << 32;
-        handover::consume(self.data.u64(C_CONSUMED), word);
-    }
-
-    /// The word that tells the sender whether we look at this ring without being told.
-    pub fn watched(&self) -> &AtomicU32 {
-        self.data.u32(C_WATCHED)
-    }
-
-    /// Frees the ring of a dead or departed sender; everything in it has been read.
-    pub fn release(self, file: &File) {
-        free(&self.map, file, self.index);
+fn send_fence(fenced: bool) {
+    if fenced {
+        fence(Ordering::SeqCst);
+    } else {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
     }
 }

@@ -1,0 +1,246 @@
+//! The receiving end of a ring.
+
+use super::{ACTIVE, BULK_FIRST, CELLS_AHEAD, FRAGMENT_MAX, bulk_end, bulk_start, free, second_half, wider};
+use crate::shm::cell::{Found, Head, INLINE_MAX, flag, op};
+use crate::shm::cells::{Cells, each_line, prefetch};
+use crate::shm::handover;
+use crate::shm::layout::*;
+use crate::shm::map::Map;
+use crate::shm::parts::Inlets;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A receiver that waits asks for the lines of the next payload again and again, as it does for the next cell, if the last one was no longer
+/// than this. Of more lines the sender is kept from writing.
+const AWAITED: u32 = 512;
+
+/// The receiving end, in our own segment.
+#[derive(Debug)]
+pub struct RecvRing {
+    /// Our tables.
+    map: Arc<Map>,
+    /// Cells, control block and bulk.
+    data: Arc<Map>,
+    index: usize,
+    cells: Cells,
+    seq: u32,
+    bulk: u32,
+    bulk_len: u32,
+    /// Bytes of the bulk that are in use.
+    used: u32,
+    published: (u32, u32),
+    /// The cell for which there is nothing to prepare.
+    awaited: u32,
+    /// The cell that has been made ready for its sender last.
+    acquired: u32,
+    /// The cell behind the last short payload, and how long that was.
+    short: (u32, u32),
+    /// Who sends: slot and incarnation of its process.
+    pub slot: usize,
+    pub incarnation: u64,
+    broken: bool,
+}
+
+impl RecvRing {
+    /// Adopts ring `index` of our segment if a sender has made it active. None, too: it cannot be mapped, which has been said.
+    pub fn adopt(inlets: &Inlets, index: usize) -> Option<RecvRing> {
+        let (map, at) = (inlets.tables(), ring_entry(index));
+        let owner = map.u64(at + R_OWNER).load(Ordering::Acquire);
+        let slot = (owner >> 8) as usize;
+        let bulk_len = map.u32(at + R_BULK).load(Ordering::Relaxed);
+        let sane = [BULK_MIN as u32, BULK_MAX as u32].contains(&bulk_len);
+        if owner & 0xff != ACTIVE || slot >= SLOTS || !sane {
+            return None;
+        }
+        let incarnation = map.u64(at + R_INCARNATION).load(Ordering::Relaxed);
+        let data = inlets.ring(index).ok()?.clone();
+        Some(RecvRing {
+            map: map.clone(),
+            cells: Cells::new(&data),
+            data,
+            index,
+            seq: 0,
+            bulk: 0,
+            bulk_len,
+            used: BULK_FIRST,
+            published: (0, 0),
+            awaited: u32::MAX,
+            acquired: u32::MAX,
+            short: (u32::MAX, 0),
+            slot,
+            incarnation,
+            broken: false,
+        })
+    }
+
+    /// Which of the receiver's rings it is.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Cells taken from it so far.
+    #[inline]
+    pub fn taken(&self) -> u32 {
+        self.seq
+    }
+
+    /// The next cell has arrived.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        let cell = self.cells.at(self.seq);
+        cell.prefetch();
+        cell.is_filled(self.seq)
+    }
+
+    /// The head of the next cell, if one has arrived, and its inline part.
+    #[inline(always)]
+    pub fn front(&self) -> Option<(Head, *const u8)> {
+        let cell = self.cells.at(self.seq);
+        cell.prefetch();
+        let ready = cell.is_filled(self.seq) && !self.broken;
+        ready.then(|| (cell.head(), cell.payload().cast_const()))
+    }
+
+    /// In a burst: asks for a cell that is read soon.
+    #[inline(always)]
+    pub fn expect_more(&self) {
+        self.cells.at(self.seq.wrapping_add(CELLS_AHEAD)).prefetch_first();
+    }
+
+    /// The receiver waits for the next cell, and has nothing else to do.
+    #[inline(always)]
+    pub fn await_next(&mut self) {
+        if self.awaited != self.seq {
+            self.prepare();
+        }
+    }
+
+    /// The cell is made ready for its sender, once. Behind a short payload, the lines of the bulk where another one as long would be are asked
+    /// for every time: its sender asks for all of them together, and when it has come, none of them is waited for.
+    #[inline(never)]
+    fn prepare(&mut self) {
+        if self.acquired != self.seq {
+            self.acquired = self.seq;
+            self.cells.at(self.seq).acquire();
+        }
+        match self.short {
+            (behind, len) if behind == self.seq => {
+                let start = bulk_start(self.bulk, len, self.used) & (self.used - 1);
+                each_line(self.data.bytes(BULK + start as usize, len as usize), len, prefetch);
+            }
+            _ => self.awaited = self.seq,
+        }
+    }
+
+    /// Gives the cell just found back to the sender; its payload was in it. True: it is time to [`Self::publish_if_due`].
+    #[inline(always)]
+    #[must_use]
+    pub fn consume_quietly(&mut self) -> bool {
+        self.seq = self.seq.wrapping_add(1);
+        self.is_due()
+    }
+
+    #[inline(always)]
+    fn is_due(&self) -> bool {
+        self.seq.wrapping_sub(self.published.0) >= self.cells.count() / 4
+    }
+
+    /// Tells the sender how far the ring has been read, if that is a good part of it.
+    pub fn publish_if_due(&mut self) {
+        if self.is_due() {
+            self.publish();
+        }
+    }
+
+    /// The next cell, if one has arrived. A cell that makes no sense ends the ring.
+    #[inline(always)]
+    pub fn peek(&mut self) -> Option<Found> {
+        let cell = self.cells.at(self.seq);
+        cell.prefetch();
+        if !cell.is_filled(self.seq) || self.broken {
+            return None;
+        }
+        let (head, fixed) = (cell.head(), cell.payload().cast_const());
+        if head.flags & flag::BULK == 0 && head.len as usize <= INLINE_MAX {
+            return Some(Found { head, payload: fixed, fixed, bulk: self.bulk });
+        }
+        self.peek_bulk(head, fixed)
+    }
+
+    #[inline]
+    fn peek_bulk(&mut self, head: Head, fixed: *const u8) -> Option<Found> {
+        if head.op == op::MORE_CELLS {
+            return self.more_cells();
+        }
+        let used = self.used_by(&head);
+        if head.flags & flag::BULK == 0 || head.len as usize > FRAGMENT_MAX || used > self.bulk_len {
+            return self.give_up();
+        }
+        let pos = if used > self.used { second_half(self.bulk, used / 2) } else { self.bulk };
+        let start = bulk_start(pos, head.len, used);
+        if head.len > used {
+            return self.give_up();
+        }
+        let at = BULK + (start & (used - 1)) as usize;
+        let payload = self.data.bytes(at, head.len as usize).cast_const();
+        Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len) })
+    }
+
+    /// Bytes of the bulk that are in use from a cell on.
+    #[inline]
+    fn used_by(&self, head: &Head) -> u32 {
+        let widens = head.flags & (flag::BULK | flag::WIDER) == flag::BULK | flag::WIDER;
+        if widens { wider(self.used, head.len.min(FRAGMENT_MAX as u32)) } else { self.used }
+    }
+
+    /// The cell in front says that more cells are used from the next one on, which is looked at.
+    #[cold]
+    #[inline(never)]
+    fn more_cells(&mut self) -> Option<Found> {
+        if !self.cells.can_double() {
+            return self.give_up();
+        }
+        self.seq = self.seq.wrapping_add(1);
+        self.cells.double(self.seq);
+        self.publish();
+        self.peek()
+    }
+
+    #[cold]
+    fn give_up(&mut self) -> Option<Found> {
+        self.broken = true;
+        log::error!("ring of slot {}: a cell makes no sense, its sender is ignored from now on", self.slot);
+        None
+    }
+
+    /// Gives the cell just found back to the sender.
+    #[inline]
+    pub fn consume(&mut self, found: &Found) {
+        self.seq = self.seq.wrapping_add(1);
+        self.bulk = found.bulk;
+        self.used = self.used_by(&found.head);
+        if found.head.len <= AWAITED {
+            self.short = (self.seq, found.head.len);
+        }
+        if self.is_due() || self.bulk.wrapping_sub(self.published.1) >= self.used / 4 {
+            self.publish();
+        }
+    }
+
+    fn publish(&mut self) {
+        self.published = (self.seq, self.bulk);
+        let word = u64::from(self.seq) | u64::from(self.bulk) << 32;
+        handover::consume(self.data.u64(C_CONSUMED), word);
+    }
+
+    /// The word that tells the sender whether we look at this ring without being told.
+    pub fn watched(&self) -> &AtomicU32 {
+        self.data.u32(C_WATCHED)
+    }
+
+    /// Frees the ring of a dead or departed sender; everything in it has been read.
+    pub fn release(self, file: &File) {
+        free(&self.map, file, self.index);
+    }
+}
