@@ -119,6 +119,7 @@ fn starved(room: &'static str) -> Case {
                 "out of memory",
                 "out of resource",
                 "memory allocation",
+                "no memory for",
             ];
             let told = told.iter().any(|word| output.contains(word));
             let panicked = output.contains("panicked");
