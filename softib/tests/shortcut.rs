@@ -146,14 +146,27 @@ fn another_key_that_goes_away_leaves_posted_receives_as_they_are() {
 /// Messages of each sender.
 const EACH: u64 = 2000;
 
-/// Sends numbers as fast as they are taken.
-fn stream() {
-    let dev = Dev::open();
+/// A queue pair of the other process, connected to one of the test's.
+fn connected(dev: &Dev) -> Qp {
     let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
-    let mut buf = dev.buf(8);
     say(&[qp.num().into()]);
     qp.connect(listen().unwrap()[0] as u32, &Path::default());
     say(&[0]);
+    qp
+}
+
+/// The test's part of that.
+fn connect(qp: &Qp, child: &mut Child) {
+    let theirs = child.hear()[0] as u32;
+    child.tell(&[qp.num().into()]);
+    child.hear();
+    qp.connect(theirs, &Path::default());
+}
+
+/// Sends numbers as fast as they are taken.
+fn stream() {
+    let dev = Dev::open();
+    let (qp, mut buf) = (connected(&dev), dev.buf(8));
     listen();
     for number in 0..EACH {
         buf.data.copy_from_slice(&number.to_ne_bytes());
@@ -173,12 +186,7 @@ fn one_sender_does_not_keep_others_from_being_heard() {
     let buf = dev.buf(SENDERS * SLOTS as usize * 8);
     let qps: Vec<Qp> = (0..SENDERS).map(|_| dev.qp(IBV_QPT_RC, cq)).collect();
     let mut children: Vec<Child> = (0..SENDERS).map(|_| Child::start("stream")).collect();
-    for (qp, child) in qps.iter().zip(&mut children) {
-        let theirs = child.hear()[0] as u32;
-        child.tell(&[qp.num().into()]);
-        child.hear();
-        qp.connect(theirs, &Path::default());
-    }
+    qps.iter().zip(&mut children).for_each(|(qp, child)| connect(qp, child));
     let receive = |wr_id: u64| {
         let sge = buf.sge(wr_id as usize * 8, 8);
         assert_eq!(qps[(wr_id / SLOTS) as usize].recv(wr_id, &[sge]), 0);
@@ -207,11 +215,7 @@ fn one_sender_does_not_keep_others_from_being_heard() {
 /// Sends a number each time it is told one.
 fn trickle() {
     let dev = Dev::open();
-    let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
-    let mut buf = dev.buf(8);
-    say(&[qp.num().into()]);
-    qp.connect(listen().unwrap()[0] as u32, &Path::default());
-    say(&[0]);
+    let (qp, mut buf) = (connected(&dev), dev.buf(8));
     while let Some(number) = listen() {
         buf.data.copy_from_slice(&number[0].to_ne_bytes());
         assert_eq!(qp.send(0, &[buf.sge(0, 8)]), 0);
@@ -231,12 +235,7 @@ fn rings_cool() {
     let cq = dev.cq(256);
     let buf = dev.buf(8);
     let mut senders = [(); 2].map(|()| (dev.qp(IBV_QPT_RC, cq), Child::start("trickle")));
-    for (qp, child) in &mut senders {
-        let theirs = child.hear()[0] as u32;
-        child.tell(&[qp.num().into()]);
-        child.hear();
-        qp.connect(theirs, &Path::default());
-    }
+    senders.iter_mut().for_each(|(qp, child)| connect(qp, child));
     settle(cq);
     for round in 0..ROUNDS {
         let (qp, child) = &mut senders[round as usize % 2];

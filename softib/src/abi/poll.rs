@@ -49,7 +49,7 @@ unsafe fn poll_on(
         // SAFETY: as the caller promises.
         let (key, out) = (cq_key(cq), unsafe { room(count, wc) });
         let taken = match (first, out.first_mut()) {
-            (Short::TakenLast, _) => state.end_turn(),
+            (Short::TakenDue, _) => state.tell_sender(),
             (Short::Careful, Some(to)) => state.poll_careful(key, to),
             (first, _) => first,
         };
@@ -130,7 +130,7 @@ fn poll_rest(
 fn poll_one<const WAITS: bool>(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
     match state.poll_short::<WAITS>(key, to) {
         Short::Careful => state.poll_careful(key, to),
-        Short::TakenLast => state.end_turn(),
+        Short::TakenDue => state.tell_sender(),
         other => other,
     }
 }

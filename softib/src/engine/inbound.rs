@@ -32,7 +32,7 @@ pub(super) struct Hot {
     pub(super) ring: usize,
     /// Cells that had been taken from it when its use was looked at last.
     taken: u32,
-    /// The first poll that may be later than its last message.
+    /// When that was: the last poll until then that went the general way.
     since: u64,
 }
 
@@ -110,7 +110,9 @@ impl Inbound {
             cold.extend((!stays).then_some(hot.ring));
             stays
         });
-        self.unwatch(&cold);
+        if !cold.is_empty() {
+            self.unwatch(&cold);
+        }
         cold.len() as u64
     }
 
@@ -219,6 +221,6 @@ impl Inbound {
     pub(super) fn pass_turn(&mut self) {
         let at =
             self.hot.iter().position(|hot| hot.ring == self.turn).map_or(0, |at| (at + 1) % self.hot.len());
-        self.turn = self.hot[at].ring;
+        self.turn = self.hot.get(at).map_or(NO_RING, |hot| hot.ring);
     }
 }

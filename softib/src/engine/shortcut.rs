@@ -22,7 +22,7 @@ use std::mem::MaybeUninit;
 const LOOK_AROUND: u32 = 64;
 
 /// One of several hot rings that has had nothing in so many looks that found nothing is not looked at any more, for each costs all such looks.
-/// That their senders are told takes some microseconds.
+/// That senders are told takes a system call.
 const COOL_AFTER: u32 = 1 << 16;
 
 impl State {
@@ -56,7 +56,7 @@ impl State {
         if taken != Short::Taken {
             return taken;
         }
-        if ring.consume_quietly() { Short::TakenLast } else { Short::Taken }
+        if ring.consume_quietly() { Short::TakenDue } else { Short::Taken }
     }
 
     /// The ring whose turn it is holds a message.
@@ -91,9 +91,9 @@ impl State {
         Short::Taken
     }
 
-    /// What is left to do when a message has been taken from the ring whose turn it is.
+    /// The sender of the message that has just been taken is told how far its ring has been read, as is due.
     #[inline(never)]
-    pub fn end_turn(&mut self) -> Short {
+    pub fn tell_sender(&mut self) -> Short {
         if let Some(Some(ring)) = self.inbound.rings.get_mut(self.inbound.turn) {
             ring.publish_if_due();
         }

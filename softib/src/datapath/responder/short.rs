@@ -15,8 +15,8 @@ use std::mem::MaybeUninit;
 pub enum Short {
     /// A completion has been handed over.
     Taken,
-    /// The same, and `State::end_turn` is to be called.
-    TakenLast,
+    /// The same, and `State::tell_sender` is to be called.
+    TakenDue,
     /// There is nothing to do.
     Nothing,
     /// There is something for `State::poll_careful`.
