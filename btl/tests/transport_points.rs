@@ -106,9 +106,13 @@ fn play(point: Point, dir: &Path) -> Result<Vec<String>, String> {
 const LEAVING: [&str; 6] =
     ["acknowledgement", "end-of-stream", "error-state", "disconnect", "destroy", "close"];
 
-/// Over rdmacm, without `reconnects`, the end of a process looks like that of a connection (docs/reliability.md, Known).
+/// The victim's messages have come.
+const UNDER_WAY: [&str; 6] =
+    ["mid-stream", "credits", "before-write", "after-write", "before-read", "after-read"];
+
+/// Where nothing has passed yet, the end of a process over rdmacm looks like that of an endpoint, which may have another one (`link::renew`).
 fn may_have_left(point: Point) -> bool {
-    LEAVING.contains(&point.name) || point.manager == "rdmacm"
+    LEAVING.contains(&point.name) || point.manager == "rdmacm" && !UNDER_WAY.contains(&point.name)
 }
 
 fn judge(point: Point, dir: &Path) -> Result<String, String> {

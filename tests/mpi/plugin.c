@@ -45,6 +45,8 @@ struct Module {
     int (*put)(Module *, void *, void *, uint64_t, void *, void *, size_t, int, int, Completion, void *, void *);
     void *get, *dump, *atomics[3];
     void *(*register_mem)(Module *, void *, void *, size_t, uint32_t);
+    void *deregister_mem, *mpool;
+    int (*register_error)(Module *, void (*)(Module *, int32_t flags, void *proc, char *why));
 };
 typedef struct Selected {
     char object[16];
@@ -334,16 +336,28 @@ static int is_stopped(int pid) {
     return state == 'T';
 }
 
+static int losses;
+static void note_loss(Module *m, int32_t flags, void *proc, char *why) {
+    (void)m, (void)flags, (void)proc, (void)why;
+    losses++;
+}
+
 /* All but rank 0 stand, with more queued to each than it has room for; rank 0 takes them away one by one, as Open MPI does. The limit is
- * what the deadline would come to for two of them. */
+ * what the deadline would come to for two of them. When they go on, each is told that it has lost messages. */
 static void stopped(double deadline) {
     int pids[MOST], pid = (int)getpid();
-    MPI_Gather(&pid, 1, MPI_INT, pids, 1, MPI_INT, 0, MPI_COMM_WORLD);
     if (rank != 0) {
+        MPI_Send(&pid, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+        modules[0]->register_error(modules[0], note_loss);
         while (!atomic_load(&shared->go)) sched_yield();
         raise(SIGSTOP);
+        while (losses == 0) progress();
+        for (int n = 0; n < 1000; n++) progress();
+        REQUIRE(losses == 1, "rank 0, which has left without a word, was reported %d times", losses);
         return;
     }
+    /* So all are connected. */
+    for (int peer = 1; peer < ranks; peer++) MPI_Recv(&pids[peer], 1, MPI_INT, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     atomic_store(&shared->go, 1);
     for (int peer = 1; peer < ranks; peer++)
         while (!is_stopped(pids[peer])) usleep(1000);

@@ -30,8 +30,10 @@ pub struct Setting {
     pub config: Config,
     pub sides: usize,
     /// Connections may break: others take their place. Over X queues they are made anew in another way, which lets an endpoint fail.
-    /// On iWARP none do.
+    /// On iWARP, and without `reconnects`, none do.
     pub breaks: bool,
+    /// A side may leave and come back, while the other keeps its endpoint.
+    pub leaves: bool,
     pub device: Settings,
     pub plan: Plan,
 }
@@ -42,11 +44,15 @@ pub const TWO_PORTS: u64 = 1_000_000;
 pub const RDMACM: u64 = 2_000_000;
 /// From this seed on its messages may be late, too.
 pub const LATE: u64 = 3_000_000;
+/// From this seed on no connection takes the place of another: those of datagrams for even seeds, of rdmacm for odd ones. No message of RDMA-CM is
+/// late: a request to a queue pair that is gone fails at once in softib, on a network after many times as long as a message takes.
+pub const FINAL: u64 = 4_000_000;
 
 pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
-    let (device, layout) = if seed >= RDMACM { of_rdmacm(rng) } else { of_datagrams(rng, seed) };
+    let over_rdmacm = is_of_rdmacm(seed);
+    let (device, layout) = if over_rdmacm { of_rdmacm(rng) } else { of_datagrams(rng, seed) };
     let mut config = config(layout);
-    if seed >= RDMACM {
+    if over_rdmacm {
         config.cpc.rdmacm.address = Some(own_address());
         config.cpc.rdmacm.priority = 100;
     } else {
@@ -56,18 +62,24 @@ pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
     let (most, most_bytes) = ([0, 1, 16, 64][rng.below(4)], [0, 4096, 1 << 20][rng.below(3)]);
     config.signalling = Signalling { most, most_bytes };
     config.hold = Bound::of_peer([1, 4, 64][rng.below(3)]);
-    config.reconnects = 8;
+    config.reconnects = if seed >= FINAL { 0 } else { 8 };
     let is_iwarp = device.link_layers == [LinkLayer::Iwarp];
-    let (has_p, breaks) = (layout.contains('P'), !layout.contains('X') && !is_iwarp);
+    let (has_p, leaves) = (layout.contains('P'), !layout.contains('X') && !is_iwarp);
+    let breaks = leaves && config.reconnects != 0;
     let (sides, mut plan) = (2 + rng.below(2), plan(rng, has_p, breaks));
     if let Some(outage) = plan.port_down.as_mut().filter(|_| device.ports == 2) {
         outage.port = [None, Some(1), Some(2)][rng.below(3)];
     }
-    if seed >= LATE && rng.below(4) != 0 {
+    if (LATE..FINAL).contains(&seed) && rng.below(4) != 0 {
         let most = Duration::from_micros([50, 2000, 100_000, 1_500_000][rng.below(4)]);
         plan.cm_late = Some((rng.below(700_000) as u32, most));
     }
-    Setting { config, sides, breaks, device, plan }
+    Setting { config, sides, breaks, leaves, device, plan }
+}
+
+/// Whether rdmacm makes the connections of this seed.
+pub fn is_of_rdmacm(seed: u64) -> bool {
+    if seed >= FINAL { seed % 2 == 1 } else { seed >= RDMACM }
 }
 
 /// Of this process alone: another simulation at the same time takes the same ports, and which of two sides has the higher one counts.
@@ -78,7 +90,7 @@ fn own_address() -> IpAddr {
 
 /// A device and a layout for ibcm or xrc.
 fn of_datagrams(rng: &mut Rng, seed: u64) -> (Settings, &'static str) {
-    let ports = if seed >= TWO_PORTS { 2 } else { 1 };
+    let ports = if (TWO_PORTS..FINAL).contains(&seed) { 2 } else { 1 };
     (Settings { ports, ..Settings::default() }, LAYOUTS[rng.below(LAYOUTS.len())])
 }
 

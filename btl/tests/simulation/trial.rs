@@ -8,7 +8,7 @@ use crate::common::memory::Memory;
 use crate::common::pace::Virtual;
 use crate::common::rng::Rng;
 use crate::common::{ECHO, ECHO_THIRD, World, seed_managers};
-use crate::schedule::{RDMACM, Setting, setting};
+use crate::schedule::{Setting, is_of_rdmacm, setting};
 use mca_btl_oxib::transport::Settled;
 use softib::faults::{self, EventFault, Plan};
 use softib::port::configure;
@@ -64,7 +64,7 @@ impl Trial {
         faults::set(Plan::default());
         configure(setting.device.clone()).expect("the device is not open");
         let world = World::simulated(seed, vec![config; sides]);
-        if seed >= RDMACM {
+        if is_of_rdmacm(seed) {
             world.pace.iter().for_each(Virtual::look_often);
         }
         let bytes = |side: usize| (0..MOST * SLOT).map(|i| (i * 7 + side * 31) as u8).collect::<Vec<u8>>();
@@ -215,7 +215,7 @@ impl Trial {
     /// sent may send to the end that is gone for a while. Nor on iWARP, where what was sent to an end that is gone is not sent again.
     fn leave(&mut self, (from, to): (usize, usize)) {
         let is_known = self.world.sides[from].to[to].is_some();
-        if self.under_way() != 0 || !self.is_sound((from, to)) || !is_known || !self.setting.breaks {
+        if self.under_way() != 0 || !self.is_sound((from, to)) || !is_known || !self.setting.leaves {
             return;
         }
         let id = self.world.id(from, to);

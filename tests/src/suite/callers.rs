@@ -42,7 +42,7 @@ const SCENES: [Scene; 9] = [
     ),
     ("a look around on two ports allocates nothing", 2, "allocates", &[], "2"),
     (
-        "five stopped peers that are taken away one by one share one deadline",
+        "five stopped peers that are taken away one by one share one deadline, and are told of what they lost",
         6,
         "stopped",
         &[("btl_oxib_finalize_timeout", "4s")],

@@ -13,7 +13,7 @@ use crate::{Failure, Result};
 const SECONDS: u64 = 90;
 const MANAGERS: [&str; 2] = ["ibcm", "rdmacm"];
 /// The helper thread, as the kernel names it.
-const HELPER: &str = "thread oxib-connect";
+const HELPER: &str = "oxib-connect";
 
 /// A program, its ranks, its arguments and MCA parameters, and what it shows.
 struct Scene {
@@ -96,9 +96,11 @@ fn of_the_choice() -> Vec<Case> {
 /// One rank has no helper, two have: so the look at the threads' names would have found it.
 fn alone(setting: &Setting) -> Result<()> {
     for (ranks, expected) in [(1, false), (2, true)] {
-        let job = setting.job(ranks, "alone")?;
+        let awaited: &[&str] = if expected { &[HELPER] } else { &[] };
+        let job = setting.job(ranks, "alone")?.arguments(awaited);
         let finished = passes(&job, "alone", SECONDS)?;
-        require(finished.output.contains(HELPER) == expected, "its helper thread", &job, &finished)?;
+        let told = finished.output.contains(&format!("thread {HELPER}"));
+        require(told == expected, "its helper thread", &job, &finished)?;
     }
     Ok(())
 }

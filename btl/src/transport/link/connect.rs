@@ -235,18 +235,24 @@ impl<C> Transport<C> {
     }
 
     /// The peer has taken the connection down, in its MPI_Finalize or disconnect: what is still
-    /// queued to it is of no interest to it any more. One that was not up yet is another matter:
-    /// see `renew`. A peer that is lost shows in failed work requests instead.
+    /// queued to it is of no interest to it any more. Or it has failed, and has not said that it leaves: see `resume`. One
+    /// that was not up yet is another matter: see `renew`.
     pub(super) fn disconnected(&mut self, index: u32) {
         if !self.may_be_cut(index) && !self.renew_soon(index) {
             self.has_left(index);
         }
     }
 
-    /// The peer is not there any more, and nothing is missing.
+    /// The peer is not there any more, and nothing is missing. What its queue pairs still hold is flushed, and comes back.
     pub(super) fn has_left(&mut self, index: u32) {
         self.drop_waiting(index, "the peer has left");
         self.on_event(index, Event::PeerLeft);
+        let over_xrc = self.paths.are_used();
+        let left = self.endpoints.get_mut(index).filter(|ep| ep.state() == State::Disconnected && !over_xrc);
+        if let Some(ep) = left {
+            self.tx.mark(ep, &mut self.paths);
+            ep.to_error(log::Level::Debug);
+        }
     }
 
     /// What waits for the peer will not go any more.

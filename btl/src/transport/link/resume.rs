@@ -92,8 +92,8 @@ impl<C> Transport<C> {
     /// The peer has taken the connection down, and it is not known yet that it has left: what it said last may not have been
     /// looked at. The next poll does, and decides.
     pub(super) fn may_be_cut(&mut self, index: u32) -> bool {
-        let may_resume = self.port.config.reconnects != 0 && !self.paths.are_used();
-        let Some(ep) = self.endpoints.get(index).filter(|_| may_resume) else { return false };
+        let over_xrc = self.paths.are_used();
+        let Some(ep) = self.endpoints.get(index).filter(|_| !over_xrc) else { return false };
         let comes_again = ep.resume.is_some() && ep.state().is_coming_up();
         if comes_again {
             self.cut(index);
@@ -121,6 +121,7 @@ impl<C> Transport<C> {
     pub(super) fn settle_cut(&mut self, index: u32) {
         self.reap();
         self.poll_sends();
+        let reconnects = self.port.config.reconnects;
         match self.endpoints.get(index) {
             Some(ep) if !ep.state().has_queue_pairs() => {}
             Some(ep) if !ep.has_moved() => {
@@ -129,6 +130,10 @@ impl<C> Transport<C> {
                 }
             }
             Some(ep) if ep.has_parted() && !ep.is_busy() => self.has_left(index),
+            // No other connection would take its place, so what went to a peer that leaves is not asked for.
+            Some(ep) if reconnects == 0 && (ep.has_parted() || ep.ends.peer_has_ended()) => {
+                self.has_left(index);
+            }
             _ => self.cut(index),
         }
     }
