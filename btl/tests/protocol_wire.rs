@@ -25,7 +25,7 @@ fn the_header_has_the_documented_bytes() {
         assert_eq!(Header::parse(&bytes), Ok((Header { kind, tag: 0, queue: 3, grant }, &[][..])));
     }
     let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
-    let message = [0, 2, 0, 0, 0, 1, 0, 0, 6, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
+    let message = [0, 2, 0, 0, 0, 1, 0, 0, 7, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
     assert_eq!(cts.message(1), message);
 }
 
@@ -72,7 +72,6 @@ fn what_resumes_says_of_each_queue_how_many_messages_have_come() {
     let what = "counts of a resumed connection";
     assert_eq!(Arrived::parse(&[1, 2, 3], 2), Err(WireError::Short { what, len: 3, need: 4 }));
     assert_eq!(Arrived::parse(&[0; 6], 2), Err(WireError::Long { what, len: 6, limit: 4 }));
-    assert_eq!(Arrived::parse(&Arrived::ANEW.message(1)[8..], 2), Ok(Arrived::ANEW));
     let most = Arrived::new([7; 20]);
     assert_eq!((most.counts().len(), most.message(0).len()), (Arrived::MOST, Arrived::LONGEST));
     assert_eq!(Arrived::parse(&most.message(0)[8..], Arrived::MOST), Ok(most));

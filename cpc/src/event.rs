@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use verbs::{AsyncEvent, Posted, Qp, SrqNum};
 
+use crate::StreamNum;
 use crate::{ConnectError, EndpointKey, ProcessName, Timeline};
 
 /// Who has to send first on each queue pair of an endpoint.
@@ -13,7 +14,7 @@ pub enum First {
     Peer,
 }
 
-/// News of a connection. For one endpoint they come in the order `QpsCreated`, `Connected`, `Disconnected`; `Failed` may
+/// News of a connection. For one endpoint they come in the order `QpsCreated`, `Agreed` (on iWARP in front of it), `Connected`, `Disconnected`; `Failed` may
 /// come instead of any of them and is the last. Events of an endpoint that was removed meanwhile may still arrive: their key
 /// has a generation that is no longer current.
 #[derive(Debug)]
@@ -24,6 +25,9 @@ pub enum Event {
     /// X queues, instead of `QpsCreated` and `Connected`: messages may go. It comes again after each
     /// [`crate::Service::renew`].
     Routed { key: EndpointKey, route: Route },
+    /// P and S queues: the stream of the connection, which both sides have agreed upon. It is the one that the endpoint was added with, or another one,
+    /// with which both begin. Delivered before any of the QPs goes to RTR.
+    Agreed { key: EndpointKey, stream: StreamNum },
     /// iWARP only, right before `Connected`: on each queue pair one side has to send first, and the other must not before that has
     /// arrived (MPA, RFC 5044).
     Order { key: EndpointKey, first: First },

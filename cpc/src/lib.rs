@@ -51,7 +51,7 @@ pub use driver::to_itself;
 pub use error::{Error, SelectError};
 pub use event::{Event, First, Route};
 pub use manager::Advert;
-pub use names::{EndpointCommand, EndpointKey, ProcessName};
+pub use names::{EndpointCommand, EndpointKey, ProcessName, StreamNum};
 pub use plan::{Choice, CtsRecv, EndpointPlan, GidPair, PortPlan, QpPlan, QueuePlan, ReceiveQueues, XrcPlan};
 pub use queues::Outbox;
 pub use service::Service;

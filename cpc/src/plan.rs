@@ -6,6 +6,7 @@ use verbs::{
     Access, AhAttr, Buf, Context, Cq, Gid, InitAttr, Lid, LinkLayer, Mtu, Pd, QKey, QpCap, Srq, SrqNum, Xrcd,
 };
 
+use crate::StreamNum;
 use crate::wire::Layout;
 use crate::wire::domain::DomainId;
 use crate::{EndpointKey, Error, ProcessName};
@@ -167,6 +168,8 @@ pub struct EndpointPlan {
     /// X queues: what the peer's messages to us have to call themselves, for the queue pair that they come through does not
     /// say whose they are.
     pub label: u32,
+    /// P and S queues: the stream that the endpoint goes on with, if its peer does.
+    pub stream: StreamNum,
 }
 
 /// Ends the name under which a component at an alternate port publishes itself.

@@ -6,6 +6,7 @@ mod heads;
 
 use std::time::Instant;
 
+use cpc::StreamNum;
 use cpc::config::datagram::Params;
 use cpc::ibcm::machine::{Action, Call, Local, Machine, Terms};
 use cpc::wire::listener::{Address, Facing};
@@ -33,7 +34,12 @@ fn address(gid: Gid) -> Address {
 }
 
 fn hello(name: ProcessName) -> Hello {
-    Hello { layout: Layout::new([false]).unwrap(), name, qpns: Qpns::new(&[Qpn(0x100)]).unwrap() }
+    Hello {
+        layout: Layout::new([false]).unwrap(),
+        name,
+        qpns: Qpns::new(&[Qpn(0x100)]).unwrap(),
+        stream: StreamNum::NONE,
+    }
 }
 
 fn queues() -> Queues {

@@ -239,7 +239,7 @@ impl Bench {
         self.datagram(Message::Rep(Rep {
             local: id,
             remote: self.id,
-            hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100) },
+            hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100), stream: cpc::StreamNum::NONE },
             queues: queues(),
             psn: Psn(7),
             depth: DEPTH,
@@ -308,8 +308,13 @@ impl Bench {
         }
     }
 
+    /// Without the agreements, which come with each "bring QPs up".
     fn said(&mut self) -> Vec<String> {
-        std::iter::from_fn(|| self.machine.poll_action()).map(|action| describe(&action)).collect()
+        let actions = std::iter::from_fn(|| self.machine.poll_action());
+        actions
+            .filter(|action| !matches!(action, Action::Agreed { .. }))
+            .map(|action| describe(&action))
+            .collect()
     }
 }
 
@@ -332,7 +337,7 @@ fn request(id: CommId) -> Message {
     };
     Message::Req(Req {
         head: req_head(id, ME, DEPTH, path),
-        hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100) },
+        hello: Hello { layout: layout(), name: PEER, qpns: qpns(0x100), stream: cpc::StreamNum::NONE },
         queues: queues(),
         srq: true,
     })
@@ -342,6 +347,7 @@ fn describe(action: &Action) -> String {
     match action {
         Action::Call(Call::CreateQps { .. }) => "make QPs".to_owned(),
         Action::Call(Call::BringUp { remote, .. }) => format!("bring QPs up to {}", whose(remote.id)),
+        Action::Agreed { stream, .. } => format!("agree upon {}", stream.0),
         Action::Connected { .. } => "CONNECTED".to_owned(),
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),

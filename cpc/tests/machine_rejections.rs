@@ -40,7 +40,12 @@ fn address(qpn: u32) -> Address {
 
 fn hello(name: ProcessName, first: u32) -> Hello {
     let layout = Layout::new([false, true]).unwrap();
-    Hello { layout, name, qpns: Qpns::new(&[Qpn(first), Qpn(first + 1)]).unwrap() }
+    Hello {
+        layout,
+        name,
+        qpns: Qpns::new(&[Qpn(first), Qpn(first + 1)]).unwrap(),
+        stream: cpc::StreamNum::NONE,
+    }
 }
 
 fn request(name: ProcessName, from: u32, id: CommId, first_qpn: u32) -> Req {
@@ -150,6 +155,7 @@ impl Bench {
 
     fn describe(&mut self, action: &Action) -> Option<String> {
         Some(match action {
+            Action::Agreed { .. } => return None,
             Action::Failed { error, .. } => error.cause.to_string(),
             Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
             Action::Unlisted { .. } => "UNLISTED".to_owned(),

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use cpc::StreamNum;
 use cpc::rdmacm::Params;
 use cpc::rdmacm::machine::{Action, Call, First, IdEvent, Local, Machine, Refused, StateKind};
 use cpc::wire::ip::Address;
@@ -33,7 +34,7 @@ fn qpns(first: u32) -> Qpns {
 
 fn hello(first: u32) -> [u8; HELLO_LEN] {
     let mut bytes = [0; HELLO_LEN];
-    Hello { layout: layout(), name: PEER, qpns: qpns(first) }.emit(&mut bytes);
+    Hello { layout: layout(), name: PEER, qpns: qpns(first), stream: StreamNum::NONE }.emit(&mut bytes);
     bytes
 }
 
@@ -52,8 +53,10 @@ impl Bench {
         Bench { machine, now }
     }
 
+    /// Without the agreements, which come with each `BringUp`.
     fn actions(&mut self) -> Vec<Action> {
-        std::iter::from_fn(|| self.machine.poll_action()).collect()
+        let actions = std::iter::from_fn(|| self.machine.poll_action());
+        actions.filter(|action| !matches!(action, Action::Agreed { .. })).collect()
     }
 
     fn event(&mut self, id: Token, event: IdEvent<'_>) -> Vec<Action> {
@@ -284,7 +287,8 @@ fn a_layout_of_one_queue_needs_one_connection() {
     let (mut machine, now) = (Machine::new(local, Params::default(), 1), Instant::now());
     machine.add_endpoint(KEY, PEER, address(9), now);
     let mut bytes = [0; HELLO_LEN];
-    Hello { layout, name: PEER, qpns: Qpns::new(&[Qpn(THEIRS)]).unwrap() }.emit(&mut bytes);
+    Hello { layout, name: PEER, qpns: Qpns::new(&[Qpn(THEIRS)]).unwrap(), stream: StreamNum::NONE }
+        .emit(&mut bytes);
     let id = machine.draw_id();
     machine.request(id, &bytes, now);
     machine.qps_created(KEY, Ok(Qpns::new(&[Qpn(OURS)]).unwrap()), now);

@@ -5,6 +5,7 @@ mod matrix;
 
 use std::time::{Duration, Instant};
 
+use cpc::StreamNum;
 use cpc::rdmacm::Params;
 use cpc::rdmacm::machine::{Action, Call, IdEvent, Local, Machine, Refused, StateKind};
 use cpc::wire::ip::Address;
@@ -34,7 +35,7 @@ fn qpns(first: u32) -> Qpns {
 
 fn bytes(name: ProcessName, layout: Layout, qpns: Qpns) -> [u8; HELLO_LEN] {
     let mut bytes = [0; HELLO_LEN];
-    Hello { layout, name, qpns }.emit(&mut bytes);
+    Hello { layout, name, qpns, stream: StreamNum::NONE }.emit(&mut bytes);
     bytes
 }
 
@@ -65,8 +66,11 @@ impl Bench {
         Bench { machine, id: Token(0), stream: Token(0), open: Vec::new(), now }
     }
 
+    /// Without the agreements, which come with each "bring QPs up".
     fn actions(&mut self) -> Vec<Action> {
-        let actions: Vec<Action> = std::iter::from_fn(|| self.machine.poll_action()).collect();
+        let actions = std::iter::from_fn(|| self.machine.poll_action());
+        let actions: Vec<Action> =
+            actions.filter(|action| !matches!(action, Action::Agreed { .. })).collect();
         for action in &actions {
             match action {
                 Action::Call(Call::Close { id }) | Action::Call(Call::Refuse { id, .. }) => {
@@ -289,6 +293,7 @@ fn describe(action: &Action) -> String {
         Action::Call(Call::Disconnect { .. }) => "disconnect".to_owned(),
         Action::Call(Call::Close { .. }) => "close".to_owned(),
         Action::Call(Call::Order { first, .. }) => format!("first: {first:?}"),
+        Action::Agreed { stream, .. } => format!("agree upon {}", stream.0),
         Action::Connected { .. } => "CONNECTED".to_owned(),
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),

@@ -261,6 +261,7 @@ fn a_connection_comes_up_while_the_main_thread_does_something_else() {
         let known = |event: &Event| !matches!(event, Event::UnknownPeer { .. });
         let mut events = std::iter::from_fn(|| side.service.next_event()).filter(known);
         assert!(matches!(events.next(), Some(Event::QpsCreated { cts: Some(_), .. })));
+        assert!(matches!(events.next(), Some(Event::Agreed { .. })));
         assert!(matches!(events.next(), Some(Event::Timeline { .. })));
         assert!(matches!(events.next(), Some(Event::Connected { .. })));
         assert!(events.next().is_none() && !side.service.pending());

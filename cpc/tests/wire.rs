@@ -7,16 +7,16 @@ use proptest::prelude::*;
 use verbs::{Gid, Lid, Psn, Qpn};
 
 fn hellos() -> impl Strategy<Value = Hello> {
-    (proptest::collection::vec((any::<bool>(), 2..1_u32 << 24), 1..=MAX_QUEUES), any::<u64>()).prop_map(
-        |(queues, name)| {
+    (proptest::collection::vec((any::<bool>(), 2..1_u32 << 24), 1..=MAX_QUEUES), any::<u64>(), 0..16_u8)
+        .prop_map(|(queues, name, stream)| {
             let qpns: Vec<Qpn> = queues.iter().map(|q| Qpn(q.1)).collect();
             Hello {
                 layout: Layout::new(queues.iter().map(|q| q.0)).unwrap(),
                 name: ProcessName(name),
                 qpns: Qpns::new(&qpns).unwrap(),
+                stream: cpc::StreamNum(stream),
             }
-        },
-    )
+        })
 }
 
 fn queues() -> impl Strategy<Value = Queues> {
@@ -190,6 +190,7 @@ fn a_req() -> Req {
             layout: Layout::new([false, true, true]).unwrap(),
             name: ProcessName(0x2122_2324_2526_2728),
             qpns: Qpns::new(&[Qpn(0x31_3233), Qpn(0x41_4243), Qpn(0x51_5253)]).unwrap(),
+            stream: cpc::StreamNum(9),
         },
         queues: Queues::new(0x7172_7374, "P,128,8:S,4096,8:S,65536,16,12,3,4,1"),
         srq: true,
@@ -222,7 +223,11 @@ fn a_req_lies_on_the_wire_as_the_specification_says() {
     assert_eq!(at(24 + 52, 4), [7, 8, 9, 10], "local and remote LID");
     assert_eq!(mad[24 + 94], 3 << 4 | 1 << 3, "SL, subnet local");
     assert_eq!(mad[24 + 95], 20 << 3, "local ACK timeout");
-    assert_eq!(at(24 + 140, 3), [0x13, 0, 0b110], "private data: version and count, shared queues");
+    assert_eq!(
+        at(24 + 140, 3),
+        [0x29, 0, 0b1110],
+        "private data: version and stream, three queues, of which two are shared"
+    );
     assert_eq!(at(24 + 143, 8), [0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28], "private data: name");
     assert_eq!(at(24 + 151, 3), [0x31, 0x32, 0x33], "private data: first QPN");
     assert_eq!(
@@ -255,9 +260,9 @@ fn impossible_fields_are_named() {
         mad[offset] = value;
         Datagram::parse(&mad)
     };
-    assert_eq!(spoil(24 + 140, 0x10), Err(WireError::Field("queue layout")));
-    assert_eq!(spoil(24 + 142, 0b1000), Err(WireError::Field("queue layout")));
-    assert_eq!(spoil(24 + 140, 0x23), Err(WireError::Version(2)));
+    assert_eq!(spoil(24 + 142, 0), Err(WireError::Field("queue layout")));
+    assert_eq!(spoil(24 + 142, 1), Err(WireError::Field("queue layout")));
+    assert_eq!(spoil(24 + 140, 0x13), Err(WireError::Version(1)));
     assert_eq!(spoil(24 + 50, 0x96), Err(WireError::Field("path MTU")));
     assert_eq!(spoil(24 + 34, 0x34), Err(WireError::Field("queue pair number")));
     assert_eq!(spoil(24 + 196, 7), Err(WireError::Version(7)));

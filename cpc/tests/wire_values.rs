@@ -224,6 +224,7 @@ mod ip {
 
 mod join {
     use cpc::ProcessName;
+    use cpc::StreamNum;
     use cpc::wire::join::{JOIN_LEN, Join};
     use cpc::wire::{Hello, Layout, Qpns};
     use proptest::prelude::*;
@@ -258,7 +259,7 @@ mod join {
         let qpns = Qpns::new(&[Qpn(5), Qpn(6)]).unwrap();
         let mut hello = [0; 56];
         let layout = Layout::new([false, false]).unwrap();
-        Hello { layout, name: ProcessName(9), qpns }.emit(&mut hello);
+        Hello { layout, name: ProcessName(9), qpns, stream: StreamNum(3) }.emit(&mut hello);
         assert_eq!(Join::parse(&hello), None);
         let join = Join::new(1, ProcessName(9), &qpns, &qpns).unwrap();
         let mut padded = join.emit().to_vec();

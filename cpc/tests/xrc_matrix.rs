@@ -402,7 +402,7 @@ fn describe(action: &Action) -> String {
         Action::Call(Call::Join { receiver: Some(_), .. }) => "open R".to_owned(),
         Action::Call(Call::Release { .. }) => "close R".to_owned(),
         Action::Call(Call::Route { .. }) => "CONNECTED".to_owned(),
-        Action::Connected { .. } => unreachable!("xrc says Route"),
+        Action::Agreed { .. } | Action::Connected { .. } => unreachable!("xrc says Route"),
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
         Action::Unlisted { .. } => "UNLISTED".to_owned(),

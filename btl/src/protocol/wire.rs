@@ -24,7 +24,7 @@
 use super::credits::Grant;
 
 /// Version of the header and of the control payloads; travels in the CTS.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// Flag in byte 1 of a data message: it has taken the last credit that its sender had.
 pub const LAST: u8 = 0x10;
@@ -463,7 +463,7 @@ impl End {
     }
 }
 
-/// Payload of a message that resumes: two bytes a queue; or none, from a side that knows of nothing to go on with.
+/// Payload of a message that resumes: two bytes a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Arrived {
     /// By queue of the layout: messages that have come over it since the endpoint was made, modulo 2^16. What takes a
@@ -489,9 +489,6 @@ impl Arrived {
         arrived
     }
 
-    /// What a side says that has no connection to go on with: its peer has known a former life of it.
-    pub const ANEW: Self = Self { counts: [0; Self::MOST], queues: 0 };
-
     /// By queue.
     pub fn counts(&self) -> &[u16] {
         &self.counts[..usize::from(self.queues)]
@@ -508,9 +505,6 @@ impl Arrived {
     /// # Errors
     /// Wrong length.
     pub fn parse(payload: &[u8], queues: usize) -> Result<Self, WireError> {
-        if payload.is_empty() {
-            return Ok(Self::ANEW);
-        }
         let (what, need, len) = ("counts of a resumed connection", 2 * queues, payload.len());
         longest(what, len, need.min(2 * Self::MOST))?;
         if len < need {

@@ -1,5 +1,6 @@
 //! What a machine asks of its driver.
 
+use crate::StreamNum;
 use crate::{ConnectError, EndpointKey, ProcessName};
 
 /// What a driver has to do, in this order. `C` is what only one manager asks for; all else goes to
@@ -9,6 +10,8 @@ use crate::{ConnectError, EndpointKey, ProcessName};
 pub enum Action<C> {
     /// To be carried out by the driver.
     Call(C),
+    /// What both sides begin or go on with.
+    Agreed { key: EndpointKey, stream: StreamNum },
     /// Both sides are up.
     Connected { key: EndpointKey },
     /// The connection did not come up, or the peer's end has failed.

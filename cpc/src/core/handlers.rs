@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use super::action::Action;
 use super::kinds::{Kinds, QpInputs};
-use super::machine::{Core, Dismissal, Endpoint, Link, PeerProtocol, Protocol};
+use super::machine::{Core, Dismissal, Endpoint, Link, PeerProtocol, Protocol, Role};
 use super::timers::Timer;
+use crate::StreamNum;
 use crate::wire::Qpns;
 use crate::{ConnectCause, ConnectError, EndpointCommand, EndpointKey, ProcessName, Step, Timeline};
 
@@ -38,8 +39,19 @@ impl<P: Protocol> Core<P> {
         own: P::Link,
         now: Instant,
     ) -> usize {
-        let (deadline, in_window, tries, failed) = (None, false, 0, false);
-        self.links.insert(Link { key, peer, state, deadline, in_window, since: now, tries, failed, own })
+        let (deadline, in_window, tries, failed, stream) = (None, false, 0, false, StreamNum::NONE);
+        self.links.insert(Link {
+            key,
+            peer,
+            state,
+            deadline,
+            in_window,
+            since: now,
+            tries,
+            failed,
+            stream,
+            own,
+        })
     }
 
     /// Something happens to a link.
@@ -147,6 +159,25 @@ impl<P: PeerProtocol> Core<P>
 where
     for<'a> P::Input<'a>: QpInputs,
 {
+    /// The endpoint, which has just been added, goes on with this stream if its peer does.
+    pub fn goes_on_with(&mut self, key: EndpointKey, stream: StreamNum) {
+        if let Some(endpoint) = self.endpoints.get(&key) {
+            let slot = endpoint.own;
+            self.links[slot].stream = stream;
+        }
+    }
+
+    /// The peer has said which stream it goes on with, or which one it is to be.
+    pub(crate) fn agree(&mut self, slot: usize, role: Role, theirs: StreamNum) {
+        let link = &mut self.links[slot];
+        link.stream = match role {
+            Role::Active => theirs,
+            Role::Passive => link.stream.agreed(theirs),
+        };
+        let (key, stream) = (link.key, link.stream);
+        self.actions.push_back(Action::Agreed { key, stream });
+    }
+
     /// The answer to `CreateQps`: the QPs' numbers, or why there are none.
     pub fn qps_created(&mut self, key: EndpointKey, qpns: Result<Qpns, String>, now: Instant) {
         self.input_by_key(key, &QpInputs::qps_created(qpns), now);

@@ -25,6 +25,7 @@ use super::rng::Rng;
 use super::stats::Stats;
 use super::timers::Timers;
 use super::window::Window;
+use crate::StreamNum;
 use crate::wire::{Layout, Qpns};
 use crate::{EndpointCommand, EndpointKey, ProcessName, Timeline};
 
@@ -179,6 +180,8 @@ pub struct Link<P: Protocol> {
     pub(crate) tries: u32,
     /// Our end has failed, and the peer is told so.
     pub(crate) failed: bool,
+    /// P and S queues: the stream that our endpoint goes on with; once both sides' values are known, the one they have agreed upon.
+    pub(crate) stream: StreamNum,
     pub(super) own: P::Link,
 }
 

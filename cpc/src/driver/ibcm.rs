@@ -44,7 +44,7 @@ impl Backend for IbcmBackend {
     }
 
     fn add_endpoint(&mut self, desk: Desk<'_, Self>, endpoint: EndpointPlan) -> Result<(), String> {
-        let EndpointPlan { key, peer, peer_blob, cts, gids, .. } = endpoint;
+        let EndpointPlan { key, peer, peer_blob, cts, gids, stream, .. } = endpoint;
         let address = Address::parse(&peer_blob).map_err(|e| e.to_string())?;
         self.address.check_link(&address)?;
         let address = Facing::over(address, gids);
@@ -52,6 +52,7 @@ impl Backend for IbcmBackend {
         self.sets.add(key, cts);
         desk.port.add_peer(key, Source::from(&address), peer);
         desk.machine.add_endpoint(key, peer, address, desk.now);
+        desk.machine.goes_on_with(key, stream);
         Ok(())
     }
 

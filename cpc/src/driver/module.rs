@@ -168,6 +168,7 @@ impl<B: Backend> Opened<B> {
                 let (backend, desk) = self.desk(now, out);
                 backend.call(desk, call);
             }
+            Action::Agreed { key, stream } => out.push(Event::Agreed { key, stream }),
             Action::Connected { key } => {
                 self.port.connected(key);
                 tell_times(&self.machine, key, out);

@@ -120,7 +120,7 @@ impl Backend for RdmaCmBackend {
         if let Some(why) = &self.deaf {
             return Err(why.clone());
         }
-        let EndpointPlan { key, peer, peer_blob, cts, gids, .. } = endpoint;
+        let EndpointPlan { key, peer, peer_blob, cts, gids, stream, .. } = endpoint;
         let theirs = Listening::parse(&peer_blob).map_err(|e| e.to_string())?;
         self.sets.add(key, cts);
         if let Some(way) = gids.and_then(|gids| self.way(&theirs, gids)) {
@@ -128,6 +128,7 @@ impl Backend for RdmaCmBackend {
             self.ways.insert(key, way);
         }
         desk.machine.add_endpoint(key, peer, theirs.address, desk.now);
+        desk.machine.goes_on_with(key, stream);
         Ok(())
     }
 

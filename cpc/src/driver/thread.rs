@@ -412,6 +412,7 @@ mod tests {
         let choice =
             Choice { component: "fake".to_owned(), peer_blob: Vec::new(), gids: None, alternate: None };
         let plan = EndpointPlan {
+            stream: crate::StreamNum::NONE,
             key: KEY,
             peer: ProcessName(2),
             peer_blob: Vec::new(),

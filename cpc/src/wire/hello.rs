@@ -1,8 +1,10 @@
 //! The 56 bytes of private data that REQ and REP carry: all that one exchange per endpoint needs beyond one QP.
 //!
 //! ```text
-//!   byte  0      version (4 bits), number of queues (4 bits)
-//!         1..3   layout: bit i set = queue i receives through a shared receive queue; bit 15 is 0
+//!   byte  0      version (4 bits), number of the stream (4 bits): in a REQ the one that its sender goes on with, in a REP the one that both
+//!                have agreed upon
+//!         1..3   layout: the highest bit that is set is that of the number of queues; below it, bit i set = queue i receives through a shared
+//!                receive queue
 //!         3..11  name of the sending process (job id, rank)
 //!        11..56  15 QP numbers of 3 bytes; those behind the last queue are 0
 //! ```
@@ -15,13 +17,13 @@ use std::fmt;
 use verbs::Qpn;
 
 use super::WireError;
-use crate::ProcessName;
+use crate::{ProcessName, StreamNum};
 
 /// Length of the private data in use.
 pub const HELLO_LEN: usize = 56;
 /// The most queues an endpoint can have.
 pub const MAX_QUEUES: usize = 15;
-const HELLO_VERSION: u8 = 1;
+const HELLO_VERSION: u8 = 2;
 const QPN_LEN: usize = 3;
 const QPNS_AT: usize = 11;
 
@@ -52,20 +54,19 @@ impl Layout {
     }
 
     pub(crate) fn to_bytes(self) -> [u8; 3] {
-        let [hi, lo] = self.shared.to_be_bytes();
-        [HELLO_VERSION << 4 | self.count, hi, lo]
+        let [hi, lo] = (self.shared | 1 << self.count).to_be_bytes();
+        [HELLO_VERSION << 4, hi, lo]
     }
 
     pub(crate) fn from_bytes(bytes: [u8; 3]) -> Result<Layout, WireError> {
-        let (version, count) = (bytes[0] >> 4, bytes[0] & 0xf);
-        let shared = u16::from_be_bytes([bytes[1], bytes[2]]);
+        let (version, layout) = (bytes[0] >> 4, u16::from_be_bytes([bytes[1], bytes[2]]));
         if version != HELLO_VERSION {
             return Err(WireError::Version(version));
         }
-        if count == 0 || shared >> count != 0 {
-            return Err(WireError::Field("queue layout"));
+        match layout.checked_ilog2() {
+            None | Some(0) => Err(WireError::Field("queue layout")),
+            Some(count) => Ok(Layout { count: count as u8, shared: layout & !(1 << count) }),
         }
-        Ok(Layout { count, shared })
     }
 }
 
@@ -119,6 +120,8 @@ pub struct Hello {
     pub name: ProcessName,
     /// Its QPs, as many as the layout has queues.
     pub qpns: Qpns,
+    /// What its endpoint goes on with, or what both sides have agreed upon.
+    pub stream: StreamNum,
 }
 
 impl Hello {
@@ -126,6 +129,7 @@ impl Hello {
     pub fn emit(&self, out: &mut [u8]) {
         out.fill(0);
         out[..3].copy_from_slice(&self.layout.to_bytes());
+        out[0] |= self.stream.0 & StreamNum::LAST.0;
         out[3..QPNS_AT].copy_from_slice(&self.name.0.to_be_bytes());
         for (slot, qpn) in out[QPNS_AT..HELLO_LEN].chunks_exact_mut(QPN_LEN).zip(self.qpns.as_slice()) {
             slot.copy_from_slice(&qpn.0.to_be_bytes()[1..]);
@@ -155,7 +159,8 @@ impl Hello {
         let mut name = [0_u8; 8];
         name.copy_from_slice(&data[3..QPNS_AT]);
         let qpns = parse_qpns(&data[QPNS_AT..], layout.count())?;
-        Ok(Hello { layout, name: ProcessName(u64::from_be_bytes(name)), qpns })
+        let stream = StreamNum(data[0] & StreamNum::LAST.0);
+        Ok(Hello { layout, name: ProcessName(u64::from_be_bytes(name)), qpns, stream })
     }
 }
 

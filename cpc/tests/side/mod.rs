@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cpc::StreamNum;
 use cpc::{
     Choice, Config, CtsRecv, EndpointKey, EndpointPlan, Event, First, PortPlan, ProcessName, QpPlan,
     QueuePlan, ReceiveQueues, Service, Timeline,
@@ -153,7 +154,15 @@ impl Side {
         let choice = self.choice(theirs);
         self.service.add_endpoint(
             choice,
-            EndpointPlan { key, peer, peer_blob: Vec::new(), cts, gids: None, label: 0 },
+            EndpointPlan {
+                key,
+                peer,
+                peer_blob: Vec::new(),
+                cts,
+                gids: None,
+                label: 0,
+                stream: StreamNum::NONE,
+            },
         );
         key
     }
@@ -183,6 +192,10 @@ impl Side {
                 if let Some(end) = self.ends.get_mut(&key) {
                     (end.qps, end.cts) = (qps, cts);
                 }
+            }
+            Event::Agreed { key, stream } => {
+                let in_time = self.ends.get(&key).is_none_or(|end| !end.connected);
+                assert!(in_time && stream != StreamNum::NONE, "{key:?} goes on with {stream:?}");
             }
             Event::Order { key, first } => {
                 if let Some(end) = self.ends.get_mut(&key) {

@@ -1,5 +1,7 @@
 //! What must hold of two processes of the simulated world whose endpoints have queue pairs.
 
+use cpc::StreamNum;
+
 use super::World;
 use super::machine::QpMachine;
 use super::pairs::Pair;
@@ -34,7 +36,15 @@ impl<P: Protocol<Machine: QpMachine, End = Pair>> World<P> {
         let (Some(x), Some(y)) = (self.end(a, b), self.end(b, a)) else { return false };
         let up = x.connected_at.is_some() && y.connected_at.is_some();
         let states = [self.state(a, b), self.state(b, a)];
-        up && states == [Some(P::Machine::UP); 2] && agrees(x, y) && agrees(y, x)
+        let connected = up && states == [Some(P::Machine::UP); 2] && agrees(x, y) && agrees(y, x);
+        let streams = [self.stream(a, b), self.stream(b, a)];
+        assert!(!connected || streams[0].is_some() && streams[0] == streams[1], "{a}-{b}: {streams:?}");
+        connected
+    }
+
+    fn stream(&self, me: usize, peer: usize) -> Option<StreamNum> {
+        let process = &self.processes[me];
+        process.streams.get(process.current.get(&peer)?).copied()
     }
 
     /// One of the two was told that the pair is not connected: by the connection manager, or by the

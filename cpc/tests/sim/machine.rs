@@ -3,12 +3,14 @@
 use std::fmt::Debug;
 use std::time::Instant;
 
+use cpc::StreamNum;
 use cpc::wire::Qpns;
 use cpc::{ConnectError, EndpointCommand, EndpointKey, ProcessName};
 
 /// As cpc's machines have it: a call of the manager's own, or an event for the transport.
 pub enum Action<C> {
     Call(C),
+    Agreed { key: EndpointKey, stream: StreamNum },
     Connected { key: EndpointKey },
     Failed { key: EndpointKey, error: ConnectError },
     Disconnected { key: EndpointKey },
@@ -47,6 +49,7 @@ macro_rules! machines {
                 use cpc::$manager::machine::Action as From;
                 Some(match self.poll_action()? {
                     From::Call(call) => Action::Call(call),
+                    From::Agreed { key, stream } => Action::Agreed { key, stream },
                     From::Connected { key } => Action::Connected { key },
                     From::Failed { key, error } => Action::Failed { key, error },
                     From::Disconnected { key } => Action::Disconnected { key },

@@ -203,6 +203,7 @@ impl<P: Protocol> World<P> {
     fn handle_action(&mut self, me: usize, action: Action<Call<P>>) {
         match action {
             Action::Call(call) => P::call(self, me, call),
+            Action::Agreed { key, stream } => drop(self.processes[me].streams.insert(key, stream)),
             Action::Connected { key } => {
                 self.processes[me].up.insert(key);
                 P::connected(self, me, key);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
+use cpc::StreamNum;
 use cpc::{ConnectError, EndpointKey, ProcessName};
 use verbs::Qpn;
 
@@ -68,6 +69,8 @@ pub struct Process<P: Protocol> {
     pub current: BTreeMap<usize, EndpointKey>,
     /// Peers that this process has something to send to.
     pub wants: BTreeSet<usize>,
+    /// What its endpoints have agreed upon.
+    pub streams: BTreeMap<EndpointKey, StreamNum>,
     pub failures: Vec<ConnectError>,
     pub disconnects: u32,
     /// Endpoints that came up.
@@ -103,6 +106,7 @@ impl<P: Protocol> Process<P> {
             ends: BTreeMap::new(),
             current: BTreeMap::new(),
             wants: BTreeSet::new(),
+            streams: BTreeMap::new(),
             failures: Vec::new(),
             disconnects: 0,
             up: BTreeSet::new(),

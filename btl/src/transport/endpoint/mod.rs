@@ -21,6 +21,7 @@ pub use retained::Resume;
 pub use table::Endpoints;
 
 use callbacks::Callbacks;
+use cpc::StreamNum;
 use cpc::{Choice, EndpointKey, First, Timeline};
 use ends::Ends;
 use lane::Lane;
@@ -115,6 +116,8 @@ pub struct Endpoint<C> {
     pub resume: Option<Box<Resume<C>>>,
     /// The stream before this one, to which the peer may go back.
     pub former: Option<Box<Former>>,
+    /// P and S queues: the stream that its counts are of.
+    pub stream: StreamNum,
     /// How often in a row a connection has broken over which nothing had been done.
     pub losses: u8,
     /// Messages that had come when it broke last.
@@ -161,6 +164,7 @@ impl<C> Endpoint<C> {
             route: None,
             resume: None,
             former: None,
+            stream: StreamNum::NONE,
             losses: 0,
             moved: 0,
             numbers: Numbers::default(),
@@ -201,7 +205,7 @@ impl<C> Endpoint<C> {
         let resumes = self.resume.is_some();
         if !resumes {
             if self.lanes.iter().any(|lane| (lane.sent, lane.received) != (0, 0)) {
-                self.former = Former::of(&self.lanes, self.ends);
+                self.former = Former::of(&self.lanes, self.ends, self.stream);
             }
             self.ends = Ends::default();
             lanes.iter_mut().for_each(|lane| (lane.sent, lane.received) = (0, 0));

@@ -7,6 +7,7 @@ use super::lane::Lane;
 use crate::protocol::wire::{Arrived, Kind, counted};
 use crate::transport::channel::Operation;
 use crate::transport::port::buffer::SendBuf;
+use cpc::StreamNum;
 use std::collections::VecDeque;
 
 /// A message that is to be sent again. Over X queues it still has its entry and its send slot.
@@ -56,21 +57,19 @@ pub struct Resume<C> {
     pub again_operations: usize,
     /// What had come when the next connection began: messages by queue, and the upper layer's.
     pub base: (Vec<u16>, u32),
-    /// That is known: a connection has begun in place of the one that broke.
-    pub has_begun: bool,
     /// Our acknowledgement of the peer's end waited when the connection broke.
     pub acknowledges: bool,
-    /// We have nothing to go on with: the peer has, and is told so.
-    pub anew: bool,
     /// What the peer says has come to it.
     pub arrived: Option<Arrived>,
     /// Something could not be kept, and why.
     pub lost: Option<String>,
 }
 
-/// The stream before this one, whose end its peer had told and heard of. It has left since, or has sent more: then it goes on with that stream.
+/// The stream before this one, whose end its peer had told and heard of. It has left since, or has sent more: then it goes on with that stream, as the
+/// connection managers agree.
 #[derive(Debug)]
 pub struct Former {
+    pub stream: StreamNum,
     /// Messages over each queue, to the peer and from it.
     counts: Vec<(u16, u16)>,
     ends: Ends,
@@ -78,15 +77,9 @@ pub struct Former {
 
 impl Former {
     /// Of these lanes, if the peer may have left.
-    pub fn of(lanes: &[Lane], ends: Ends) -> Option<Box<Former>> {
+    pub fn of(lanes: &[Lane], ends: Ends, stream: StreamNum) -> Option<Box<Former>> {
         let counts = lanes.iter().map(|lane| (lane.sent, lane.received)).collect();
-        ends.peer_is_done().then(|| Box::new(Former { counts, ends }))
-    }
-
-    /// All that went to the peer has come to it, as it says.
-    fn fits(&self, arrived: &Arrived) -> bool {
-        let sent = || self.counts.iter().map(|(sent, _)| sent);
-        sent().any(|sent| *sent != 0) && sent().eq(arrived.counts())
+        ends.peer_is_done().then(|| Box::new(Former { stream, counts, ends }))
     }
 
     /// What had come, by queue.
@@ -108,17 +101,6 @@ impl<C> Resume<C> {
         self.acknowledges || self.retained.messages.iter().any(Kept::is_acknowledgement)
     }
 
-    /// Messages have come over the connection that was to take the place of the one that broke.
-    pub fn has_heard_more(&self, lanes: &[Lane]) -> bool {
-        self.has_begun && lanes.iter().map(|lane| lane.received).ne(self.base.0.iter().copied())
-    }
-
-    /// The same over this queue, where a peer that goes on with the stream tells what has come to it before anything else: it has begun anew.
-    pub fn has_heard_newcomer(&self, lanes: &[Lane], control_queue: usize) -> bool {
-        let counts = lanes.get(control_queue).map(|lane| lane.received).zip(self.base.0.get(control_queue));
-        self.has_begun && self.arrived.is_none() && counts.is_some_and(|(now, before)| now != *before)
-    }
-
     /// Of a connection with so many queues; nothing is kept yet.
     pub fn new(queues: usize) -> Resume<C> {
         Resume {
@@ -127,9 +109,7 @@ impl<C> Resume<C> {
             again: vec![0; queues],
             again_operations: 0,
             base: (vec![0; queues], 0),
-            has_begun: false,
             acknowledges: false,
-            anew: false,
             arrived: None,
             lost: None,
         }
@@ -159,17 +139,25 @@ impl<C> Endpoint<C> {
         self.ends = Ends::after(self.ends.received.wrapping_sub(of_data));
     }
 
-    /// The peer goes on with the stream that it had ended, of which so much has come to it: so do we, with what has passed over this connection
-    /// added. What had come before; nothing, if it knows another stream.
-    pub fn go_back(&mut self, arrived: &Arrived) -> Option<(Vec<u16>, u32)> {
-        let former = self.former.take().filter(|former| former.fits(arrived))?;
+    /// What the next connection goes on with, if its peer does.
+    pub fn offered(&self) -> StreamNum {
+        match &self.resume {
+            Some(_) => self.stream,
+            None => self.former.as_ref().map_or(StreamNum::NONE, |former| former.stream),
+        }
+    }
+
+    /// The peer goes on with the stream that it had ended: so do we, with what has passed over this connection added.
+    pub fn go_back(&mut self) {
+        let Some(former) = self.former.take() else { return };
         for (lane, (sent, received)) in self.lanes.iter_mut().zip(&former.counts) {
             lane.sent = lane.sent.wrapping_add(*sent);
             lane.received = lane.received.wrapping_add(*received);
         }
-        let base = former.ends.received;
-        self.ends = former.ends.followed_by(self.ends);
-        Some((former.received(), base))
+        let base = (former.received(), former.ends.received);
+        (self.stream, self.ends) = (former.stream, former.ends.followed_by(self.ends));
+        let resume = Resume { base, ..Resume::new(self.lanes.len()) };
+        self.resume = Some(Box::new(resume));
     }
 
     /// What this connection does not carry out is kept for another one.

@@ -17,6 +17,7 @@ use crate::transport::port::OpenPort;
 use crate::transport::port::depth::{CqTooSmall, send_depth};
 use crate::transport::port::queue::FillError;
 use crate::transport::wrid::{Kind, WrId};
+use cpc::StreamNum;
 use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, GidPair, ProcessName, Step};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,8 +75,16 @@ impl OpenPort {
             let wr_id = WrId::new(Kind::Cts, queue, epoch, index).0;
             CtsRecv { queue, buf, wr_id }
         });
-        let plan = EndpointPlan { key, peer, peer_blob: Vec::new(), cts, gids: None, label };
+        let stream = self.offered(ep);
+        let plan = EndpointPlan { key, peer, peer_blob: Vec::new(), cts, gids: None, label, stream };
         self.service.add_endpoint(choice, plan);
+    }
+
+    /// The stream that the endpoint's next connection goes on with, if its peer does. None over X queues, on iWARP and without `reconnects`.
+    pub(super) fn offered<C>(&self, ep: &Endpoint<C>) -> StreamNum {
+        let replaces =
+            self.config.reconnects != 0 && !self.layout().is_xrc() && !self.pd.context().is_iwarp();
+        if replaces { ep.offered() } else { StreamNum::NONE }
     }
 }
 
@@ -148,6 +157,7 @@ impl<C> Transport<C> {
         while let Some(event) = self.port.service.next_event() {
             match event {
                 cpc::Event::QpsCreated { key, qps, cts } => self.qps_created(key, qps, cts),
+                cpc::Event::Agreed { key, stream } => self.if_current(key, |t, i| t.agreed(i, stream)),
                 cpc::Event::Order { key, first } => self.if_current(key, |t, i| {
                     t.endpoints.ordered(i, first, (t.port.layout().queues().len(), t.port.cts_queue))
                 }),

@@ -211,6 +211,8 @@ impl<C> Transport<C> {
     /// Begins another connection under the same name, for whatever waits.
     fn connect_anew(&mut self, id: EpId, reason: Reason, flushed: bool) {
         self.endpoints.warn_unless(flushed, id);
+        // What both sides have agreed upon for the connection that goes.
+        self.connection_events();
         self.reap();
         if reason == Reason::OtherPort {
             self.carry_on(id.index);

@@ -5,7 +5,7 @@
 //!   a request fails, or the peer has taken the connection down in the middle of its stream
 //!   Renewing   the queue pairs go to the error state; what is flushed is kept, in its order (`tx::keep`)
 //!   Retiring   all is flushed, and what had come is taken up: the counts of both sides stand still
-//!   Idle ..    the next connection, through the connection manager, as the first
+//!   Idle ..    the next connection, through the connection manager, as the first; both sides agree there whether they go on
 //!   Resuming   each side tells, queue by queue, how many messages have come to it
 //!   Ready      what is known to have come is dropped; the rest goes, and then what has waited
 //! ```
@@ -27,6 +27,7 @@ use crate::transport::endpoint::retained::Resume;
 use crate::transport::endpoint::state::{Event, Reason, State};
 use crate::transport::port::buffer::Queued;
 use cpc::ConnectError;
+use cpc::StreamNum;
 use std::fmt::Display;
 
 impl<C> Transport<C> {
@@ -107,7 +108,7 @@ impl<C> Transport<C> {
     }
 
     /// A peer that has ended its stream, and has been told that all of it has come, is back. It may not have heard that, and go on with its
-    /// stream; or it has left, and begins anew: what it says first tells.
+    /// stream; or it has left, and begins another one: the connection managers agree upon that.
     pub(super) fn expect_return(&mut self, index: u32) {
         let may_resume = self.port.config.reconnects != 0 && !self.paths.are_used();
         let queues = self.tx.queues.len();
@@ -172,33 +173,13 @@ impl<C> Transport<C> {
     /// is of no interest to it any more, and should it come back, it begins anew. Nor is another connection needed if it is we who leave, and
     /// all has come.
     pub(super) fn part_from_leaver(&mut self, index: u32) {
-        let queue = self.control_queue();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         let Some(resume) = &ep.resume else { return };
-        let has_heard = !resume.has_to_acknowledge() || resume.has_heard_newcomer(&ep.lanes, queue);
-        let peer_left = ep.ends.peer_is_done() && has_heard;
-        if peer_left && resume.has_heard_more(&ep.lanes) {
-            return self.stay_with_newcomer(index);
-        }
+        let peer_left = ep.ends.peer_is_done() && !resume.has_to_acknowledge();
         if peer_left || ep.ends.all_is_heard() {
             self.tx.drop_kept(index, ep, &mut self.up);
             ep.departures = ep.departures.max(1);
         }
-    }
-
-    /// The peer had left; it is back, has begun anew, and has sent something before this connection broke, too: the stream that goes on is that
-    /// one.
-    fn stay_with_newcomer(&mut self, index: u32) {
-        let queues = self.tx.queues.len();
-        let Some(last) = self.endpoints.get_mut(index).and_then(|ep| ep.resume.take()) else { return };
-        if let Err(reason) = self.begin_anew(index, &last) {
-            return self.refuse(index, reason);
-        }
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let reason = last.reason.clone();
-        ep.resume = Some(last);
-        self.tx.drop_kept(index, ep, &mut self.up);
-        ep.resume = Some(Box::new(Resume { reason, ..Resume::new(queues) }));
     }
 
     /// The queue pairs are gone: what they have not carried out goes in front of what waits.
@@ -223,7 +204,6 @@ impl<C> Transport<C> {
             self.tx.pending.push_front(LaneId { peer: index, queue: kept.queue }, message);
         }
         resume.base = (ep.lanes.iter().map(|lane| lane.received).collect(), ep.ends.received);
-        resume.has_begun = true;
         let lost = resume.lost.take();
         ep.resume = Some(resume);
         if let Some(lost) = lost {
@@ -231,11 +211,28 @@ impl<C> Transport<C> {
         }
     }
 
+    /// Both sides know which stream the connection at hand carries on, or begins. Before anything comes over it.
+    pub(super) fn agreed(&mut self, index: u32, stream: StreamNum) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        if stream == self.port.offered(ep) && stream != StreamNum::NONE {
+            if ep.resume.is_none() {
+                ep.go_back();
+            }
+            return;
+        }
+        let goes_on = !ep.is_at_the_beginning();
+        (ep.stream, ep.former) = (stream, None);
+        let Some(resume) = ep.resume.take() else { return };
+        if goes_on && let Err(reason) = self.begin_anew(index, &resume) {
+            self.refuse(index, reason);
+        }
+    }
+
     /// Tells the peer what has come over the connection that broke.
     pub(super) fn resume(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get(index) else { return };
-        let known = ep.resume.as_ref().filter(|resume| !resume.anew);
-        let arrived = known.map_or(Arrived::ANEW, |resume| Arrived::new(resume.base.0.iter().copied()));
+        let Some(resume) = &ep.resume else { return };
+        let arrived = Arrived::new(resume.base.0.iter().copied());
         self.tell_arrived(index, arrived);
         self.go_on(index);
     }
@@ -256,30 +253,22 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The peer has told what has come to it over the connection that broke.
+    /// The peer has told what has come to it over the connection that broke. That both go on may be behind its word.
     #[cold]
     pub(crate) fn resumes(&mut self, index: u32, arrived: Arrived) {
+        self.connection_events();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if ep.state().is_replaced() {
             return; // this connection has broken, too: the next one brings later counts
         }
         let flows = ep.state().flows();
-        match (&mut ep.resume, flows) {
-            (Some(_), true) => {} // as above, and it is about to be known
-            (Some(resume), false) => {
+        match &mut ep.resume {
+            Some(_) if flows => {} // as above, and it is about to be known
+            Some(resume) => {
                 resume.arrived = Some(arrived);
                 self.go_on(index);
             }
-            (None, true) => {
-                let base = ep.go_back(&arrived);
-                self.tell_arrived(index, base.map_or(Arrived::ANEW, |(counts, _)| Arrived::new(counts)));
-                self.end_again(index);
-            }
-            (None, false) => {
-                let (base, new) = (ep.go_back(&arrived), Resume::new(ep.lanes.len()));
-                let (anew, base) = (base.is_none(), base.unwrap_or(new.base));
-                ep.resume = Some(Box::new(Resume { anew, base, arrived: Some(arrived), ..new }));
-            }
+            None => self.refuse(index, "the peer counts the messages of a stream that does not go on"),
         }
     }
 
@@ -296,14 +285,9 @@ impl<C> Transport<C> {
         if ep.state() != State::Resuming && !ep.state().flows() {
             return;
         }
-        let is_first = ep.is_at_the_beginning();
         let Some(resume) = ep.resume.take_if(|resume| resume.arrived.is_some()) else { return };
-        let gone_on = match &resume.arrived {
-            _ if resume.anew => Ok(()),
-            Some(arrived) if *arrived == Arrived::ANEW && !is_first => self.begin_anew(index, &resume),
-            Some(arrived) => self.skip_all(index, &resume, arrived.counts()),
-            None => Ok(()),
-        };
+        let counts = resume.arrived.as_ref().map_or(&[][..], Arrived::counts);
+        let gone_on = self.skip_all(index, &resume, counts);
         if let Err(reason) = gone_on {
             return self.refuse(index, reason);
         }

@@ -49,7 +49,12 @@ impl Machine {
     /// What we say of ourselves; `None` before the QPs are made.
     pub(super) fn hello(&self, slot: usize) -> Option<Hello> {
         let qpns = self.links[slot].qpns?;
-        Some(Hello { layout: self.local.layout, name: self.local.name, qpns })
+        Some(Hello {
+            layout: self.local.layout,
+            name: self.local.name,
+            qpns,
+            stream: self.links[slot].stream,
+        })
     }
 
     /// ReqSent + Timeout: asks again, unless it has been asked often enough.

@@ -202,6 +202,7 @@ impl Machine {
         self.leave_window(slot, now);
         self.note_seen(slot, remote.id);
         self.take_remote_qp(slot, remote.qpns.first(), now);
+        self.agree(slot, role, remote.stream);
         let link = &mut self.links[slot];
         link.state = State::ToRts { remote, role, early: false };
         let (key, address, psn) = (link.key, link.address, link.psn);

@@ -3,6 +3,7 @@
 use verbs::{Gid, Lid, Psn, Qpn};
 
 use super::Ibcm;
+use crate::StreamNum;
 use crate::core::machine::{Link, Role};
 use crate::core::table::{kinds, qp_inputs};
 use crate::exchange::Received;
@@ -16,11 +17,12 @@ pub struct Remote {
     pub qpns: Qpns,
     pub psn: Psn,
     pub depth: Depth,
+    pub stream: StreamNum,
 }
 
 impl Remote {
     pub(super) fn new(id: CommId, hello: &Hello, psn: Psn, depth: Depth) -> Remote {
-        Remote { id, qpns: hello.qpns, psn, depth }
+        Remote { id, qpns: hello.qpns, psn, depth, stream: hello.stream }
     }
 }
 

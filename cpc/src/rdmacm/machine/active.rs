@@ -73,7 +73,9 @@ impl Machine {
     fn proceed(&mut self, slot: usize, now: Instant) {
         let State::Creating { request } = self.links[slot].state else { return };
         match request {
-            Some(request) => self.bring_up(slot, request.qpns, Role::Passive, now),
+            Some(request) => {
+                self.bring_up(slot, (request.qpns, request.stream), Role::Passive, now);
+            }
             None => self.send_req(slot, now),
         }
     }
@@ -109,7 +111,7 @@ impl Machine {
             let why = format!("process {} listens at its address", hello.name);
             return self.give_up(slot, Refusal::Malformed, ConnectCause::Address(why), now);
         }
-        self.bring_up(slot, hello.qpns, Role::Active, now);
+        self.bring_up(slot, (hello.qpns, hello.stream), Role::Active, now);
     }
 
     /// ReqSent + Malformed: the reply is not one of ours.

@@ -167,7 +167,7 @@ impl Machine {
             self.stats.layout_refused += 1;
             return self.refuse(id, Refusal::Layout(self.local.layout));
         }
-        let request = Incoming { id, qpns: hello.qpns };
+        let request = Incoming { id, qpns: hello.qpns, stream: hello.stream };
         match self.slot_of_peer(hello.name) {
             Some(slot) => self.input(slot, &Input::Request(request), now),
             None => self.park(hello.name, request, now),
@@ -249,7 +249,12 @@ impl Machine {
     /// What we say of ourselves; `None` before the QPs are made.
     fn hello(&self, slot: usize) -> Option<Hello> {
         let qpns = self.links[slot].qpns?;
-        Some(Hello { layout: self.local.layout, name: self.local.name, qpns })
+        Some(Hello {
+            layout: self.local.layout,
+            name: self.local.name,
+            qpns,
+            stream: self.links[slot].stream,
+        })
     }
 
     fn take_id(&mut self, slot: usize, id: Token) {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::state::{Incoming, Refused, State};
 use super::{Call, Machine};
+use crate::StreamNum;
 use crate::core::machine::Role;
 use crate::wire::Qpns;
 use crate::wire::refusal::Refusal;
@@ -70,10 +71,17 @@ impl Machine {
     }
 
     /// Both sides' values are known: takes the QPs up.
-    pub(super) fn bring_up(&mut self, slot: usize, remote: Qpns, role: Role, now: Instant) {
+    pub(super) fn bring_up(
+        &mut self,
+        slot: usize,
+        (remote, stream): (Qpns, StreamNum),
+        role: Role,
+        now: Instant,
+    ) {
         self.set_deadline(slot, None);
         self.refuse_crossing(slot, Refusal::Late);
         self.leave_window(slot, now);
+        self.agree(slot, role, stream);
         let link = &mut self.links[slot];
         link.state = State::ToRts { remote, role, early: false };
         let (key, id) = (link.key, link.id);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use verbs::cm::Token;
 
+use crate::StreamNum;
 use crate::core::machine::Role;
 use crate::core::table::{kinds, qp_inputs};
 use crate::wire::ip::Address;
@@ -16,6 +17,7 @@ use crate::wire::{Hello, Qpns};
 pub struct Incoming {
     pub(super) id: Token,
     pub(super) qpns: Qpns,
+    pub(super) stream: StreamNum,
 }
 
 /// A peer's request for one of an endpoint's further connections.
