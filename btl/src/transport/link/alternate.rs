@@ -184,13 +184,15 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The endpoint is on its way to where its peer has asked. The connection manager there does not know it yet, so that the peer's request goes
-    /// on waiting if it is taken down: the upper layer has to hear of it again.
+    /// The endpoint is between two connections, and its peer has asked for the next one. The connection manager does not know it now, so that the peer's
+    /// request goes on waiting if it is taken down: the upper layer has to hear of it again.
     pub(super) fn leaves_asker(&self, id: EpId) -> Option<u64> {
         let ep = self.endpoints.named(id)?;
-        let moves =
-            matches!(ep.state(), State::Renewing(Reason::OtherPort) | State::Retiring(Reason::OtherPort));
-        Some(ep.peer).filter(|peer| moves && self.asked.contains_key(peer))
+        Some(ep.peer).filter(|peer| ep.state().is_replaced() && self.asked.contains_key(peer))
+    }
+
+    pub(super) fn is_replaced(&self, index: u32) -> bool {
+        self.endpoints.get(index).is_some_and(|ep| ep.state().is_replaced())
     }
 
     /// A connection has come up: the peer has followed us, or we it.

@@ -27,7 +27,7 @@ pub(crate) const FLUSH: Duration = Duration::from_millis(200);
 pub struct Removal {
     ids: Vec<EpId>,
     until: Instant,
-    /// Peers whose requests wait at the device's other port, to which the endpoints were on their way.
+    /// Peers whose requests wait for the next connection, of endpoints that were between two.
     asking: Vec<u64>,
 }
 

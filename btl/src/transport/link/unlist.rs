@@ -54,8 +54,8 @@ impl<C> Transport<C> {
         let index = self.endpoints.of_peer(peer);
         match index {
             Some(index) if self.meet(index, at_alternate) => return,
-            Some(_) => {}
-            None => self.note_asker(peer, at_alternate),
+            Some(index) if !self.is_replaced(index) => {}
+            _ => self.note_asker(peer, at_alternate),
         }
         if !index.is_some_and(|index| self.list_again(index)) {
             self.up.push(Upcall::UnknownPeer { peer });
