@@ -15,6 +15,8 @@ pub struct Ends {
     heard: Option<u32>,
     /// The count in the peer's last end of stream, until it is acknowledged.
     owed: Option<u32>,
+    /// The count in our last acknowledgement, if there was one.
+    acknowledged: u32,
     /// The peer's stream has ended.
     ended: bool,
 }
@@ -67,12 +69,12 @@ impl Ends {
 
     /// That has been said.
     pub fn acknowledged(&mut self) {
-        self.owed = None;
+        self.acknowledged = self.owed.take().unwrap_or(self.acknowledged);
     }
 
-    /// Its stream has ended, and we have acknowledged that.
+    /// Its stream has ended, and we have acknowledged all that has come. If more has come, it tells another end before it leaves.
     pub fn peer_is_done(&self) -> bool {
-        self.ended && self.owed.is_none()
+        self.ended && self.owed.is_none() && self.acknowledged == self.received
     }
 
     /// Its stream has ended.
@@ -138,5 +140,9 @@ mod tests {
         assert_eq!(ends.due(), Some(2));
         ends.acknowledged();
         assert_eq!((ends.due(), ends.are_open()), (None, false));
+        assert!(!ends.peer_is_done(), "it has sent a third one since, and says so");
+        ends.peer_ends(3);
+        ends.acknowledged();
+        assert!(ends.peer_is_done());
     }
 }
