@@ -8,8 +8,8 @@
 //!        Trial: acts, looks around, holds what arrives against the model (simulation/trial.rs, common)
 //! ```
 //! `OXIB_SEED=n` runs one seed, `OXIB_SEEDS=n` so many, from 1 on, or from `OXIB_FROM`; from 1,000,000 on the device has two ports, from
-//! 2,000,000 on rdmacm makes the connections, from 3,000,000 on with messages that are late, from 4,000,000 on none takes the place of another. A failure names its seed. A binary of its own: virtual time and a plan of faults are the whole
-//! process'.
+//! 2,000,000 on rdmacm makes the connections, from 3,000,000 on with messages that are late, from
+//! 4,000,000 on none takes the place of another. A failure names its seed. A binary of its own: virtual time and a plan of faults are the whole process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 mod common;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use verbs::{AsyncEvent, Posted, Qp, SrqNum};
 
-use crate::StreamNum;
-use crate::{ConnectError, EndpointKey, ProcessName, Timeline};
+use crate::{ConnectError, EndpointKey, ProcessName, StreamNum, Timeline};
 
 /// Who has to send first on each queue pair of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,9 @@ use verbs::{
     Access, AhAttr, Buf, Context, Cq, Gid, InitAttr, Lid, LinkLayer, Mtu, Pd, QKey, QpCap, Srq, SrqNum, Xrcd,
 };
 
-use crate::StreamNum;
 use crate::wire::Layout;
 use crate::wire::domain::DomainId;
-use crate::{EndpointKey, Error, ProcessName};
+use crate::{EndpointKey, Error, ProcessName, StreamNum};
 
 /// One queue of every endpoint: where its QP's completions go and what it holds.
 #[derive(Clone, Debug)]

@@ -6,14 +6,13 @@ mod heads;
 
 use std::time::Instant;
 
-use cpc::StreamNum;
 use cpc::config::datagram::Params;
 use cpc::ibcm::machine::{Action, Call, Local, Machine, Terms};
 use cpc::wire::listener::{Address, Facing};
 use cpc::wire::{
     CommId, Datagram, Depth, Hello, Incarnation, Layout, MAD_LEN, Message, Path, Qpns, Queues, Req, Source,
 };
-use cpc::{EndpointCommand, EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName, StreamNum};
 use heads::req_head;
 use verbs::{Gid, Lid, Qpn};
 

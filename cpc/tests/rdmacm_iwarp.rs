@@ -3,14 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use cpc::StreamNum;
 use cpc::rdmacm::Params;
 use cpc::rdmacm::machine::{Action, Call, First, IdEvent, Local, Machine, Refused, StateKind};
 use cpc::wire::ip::Address;
 use cpc::wire::join::Join;
 use cpc::wire::refusal::Refusal;
 use cpc::wire::{HELLO_LEN, Hello, Layout, Qpns};
-use cpc::{EndpointCommand, EndpointKey, ProcessName};
+use cpc::{EndpointCommand, EndpointKey, ProcessName, StreamNum};
 use verbs::Qpn;
 use verbs::cm::Token;
 

@@ -1,7 +1,6 @@
 //! What a machine asks of its driver.
 
-use crate::StreamNum;
-use crate::{ConnectError, EndpointKey, ProcessName};
+use crate::{ConnectError, EndpointKey, ProcessName, StreamNum};
 
 /// What a driver has to do, in this order. `C` is what only one manager asks for; all else goes to
 /// the main thread.

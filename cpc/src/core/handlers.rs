@@ -7,9 +7,10 @@ use super::action::Action;
 use super::kinds::{Kinds, QpInputs};
 use super::machine::{Core, Dismissal, Endpoint, Link, PeerProtocol, Protocol, Role};
 use super::timers::Timer;
-use crate::StreamNum;
 use crate::wire::Qpns;
-use crate::{ConnectCause, ConnectError, EndpointCommand, EndpointKey, ProcessName, Step, Timeline};
+use crate::{
+    ConnectCause, ConnectError, EndpointCommand, EndpointKey, ProcessName, Step, StreamNum, Timeline,
+};
 
 impl<P: Protocol> Core<P> {
     /// True if an endpoint of `peer` can be added under `key`; if it cannot, that is reported.
@@ -39,7 +40,8 @@ impl<P: Protocol> Core<P> {
         own: P::Link,
         now: Instant,
     ) -> usize {
-        let (deadline, in_window, tries, failed, stream) = (None, false, 0, false, StreamNum::NONE);
+        let stream = StreamNum::NONE;
+        let (deadline, in_window, tries, failed) = (None, false, 0, false);
         self.links.insert(Link {
             key,
             peer,

@@ -25,9 +25,8 @@ use super::rng::Rng;
 use super::stats::Stats;
 use super::timers::Timers;
 use super::window::Window;
-use crate::StreamNum;
 use crate::wire::{Layout, Qpns};
-use crate::{EndpointCommand, EndpointKey, ProcessName, Timeline};
+use crate::{EndpointCommand, EndpointKey, ProcessName, StreamNum, Timeline};
 
 /// A link that waits for a place in the window: its slot, and its endpoint's key, in case the slot
 /// has another link by then.

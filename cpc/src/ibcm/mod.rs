@@ -5,8 +5,8 @@
 //! talk to a kernel's ib_cm.
 //!
 //! # The exchange
-//! One exchange connects all queue pairs of an endpoint. REQ and REP carry up to 15 QPNs, the process name, the queue layout and the number of the stream
-//! in 56 bytes of private data, behind them the layout's fingerprint and what fits of its text, and one starting PSN for all QPs.
+//! One exchange connects all queue pairs of an endpoint. REQ and REP carry up to 15 QPNs, the process name, the queue layout
+//! and the number of the stream in 56 bytes of private data, behind them the layout's fingerprint and what fits of its text, and one starting PSN for all QPs.
 //!
 //! ```text
 //!   active                                     passive

@@ -4,8 +4,8 @@
 //! In return the network's own manager does the work: it repeats what is lost, finds the path, and knows every kind of port.
 //!
 //! # The exchange
-//! One id connects all queue pairs of an endpoint. Request and reply carry the QPNs, the process name, the queue layout and the number of the stream in 56
-//! bytes of private data ([`crate::wire::Hello`]); the starting PSN, one for all QPs, and the path are the
+//! One id connects all queue pairs of an endpoint. Request and reply carry the QPNs, the process name, the queue layout and
+//! the number of the stream in 56 bytes of private data ([`crate::wire::Hello`]); the starting PSN, one for all QPs, and the path are the
 //! connection manager's, and reach the QPs through `rdma_init_qp_attr`. What it leaves at the slowest value, or cannot know, is set
 //! again: RNR timer, RNR retries, timeouts, the peer's QPNs.
 //!

@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cpc::StreamNum;
 use cpc::{
     Choice, Config, CtsRecv, EndpointKey, EndpointPlan, Event, First, PortPlan, ProcessName, QpPlan,
-    QueuePlan, ReceiveQueues, Service, Timeline,
+    QueuePlan, ReceiveQueues, Service, StreamNum, Timeline,
 };
 use verbs::{
     Access, Completion, Completions, Context, Cq, Driver, Pd, Pool, PoolConfig, Posted, Qp, QpCap, Qpn,

@@ -3,9 +3,8 @@
 use std::fmt::Debug;
 use std::time::Instant;
 
-use cpc::StreamNum;
 use cpc::wire::Qpns;
-use cpc::{ConnectError, EndpointCommand, EndpointKey, ProcessName};
+use cpc::{ConnectError, EndpointCommand, EndpointKey, ProcessName, StreamNum};
 
 /// As cpc's machines have it: a call of the manager's own, or an event for the transport.
 pub enum Action<C> {

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-use cpc::StreamNum;
-use cpc::{ConnectError, EndpointKey, ProcessName};
+use cpc::{ConnectError, EndpointKey, ProcessName, StreamNum};
 use verbs::Qpn;
 
 use super::protocol::{Protocol, Spawned};

@@ -456,7 +456,7 @@ pub static ROWS: &[Row] = &[
         level: 5,
         scope: Scope::Local,
         help: "How long MPI_Finalize waits for a peer that does not take what is still queued to it, or does not acknowledge what \
-               it was sent; for all peers together. A peer that it gives up is told so when it goes on, by the loss of its connection",
+               it was sent; for all peers together. A peer that has not taken all by then reports the loss of the connection when it goes on",
         apply: |params, value| {
             params.finalize_timeout = value.time();
             Ok(())

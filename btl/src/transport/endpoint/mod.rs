@@ -21,8 +21,7 @@ pub use retained::Resume;
 pub use table::Endpoints;
 
 use callbacks::Callbacks;
-use cpc::StreamNum;
-use cpc::{Choice, EndpointKey, First, Timeline};
+use cpc::{Choice, EndpointKey, First, StreamNum, Timeline};
 use ends::Ends;
 use lane::Lane;
 use numbers::Numbers;

@@ -69,6 +69,7 @@ pub struct Resume<C> {
 /// connection managers agree.
 #[derive(Debug)]
 pub struct Former {
+    /// Its number.
     pub stream: StreamNum,
     /// Messages over each queue, to the peer and from it.
     counts: Vec<(u16, u16)>,

@@ -191,10 +191,6 @@ impl<C> Transport<C> {
         Some(ep.peer).filter(|peer| ep.state().is_replaced() && self.asked.contains_key(peer))
     }
 
-    pub(super) fn is_replaced(&self, index: u32) -> bool {
-        self.endpoints.get(index).is_some_and(|ep| ep.state().is_replaced())
-    }
-
     /// A connection has come up: the peer has followed us, or we it.
     pub(super) fn has_met(&mut self, index: u32) {
         if let Some(ep) = self.endpoints.get(index) {

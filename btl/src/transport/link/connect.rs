@@ -17,8 +17,7 @@ use crate::transport::port::OpenPort;
 use crate::transport::port::depth::{CqTooSmall, send_depth};
 use crate::transport::port::queue::FillError;
 use crate::transport::wrid::{Kind, WrId};
-use cpc::StreamNum;
-use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, GidPair, ProcessName, Step};
+use cpc::{Advert, Choice, CtsRecv, EndpointKey, EndpointPlan, GidPair, ProcessName, Step, StreamNum};
 use std::sync::Arc;
 use std::time::Duration;
 use verbs::{Buf, Posted, Qp};
@@ -80,11 +79,9 @@ impl OpenPort {
         self.service.add_endpoint(choice, plan);
     }
 
-    /// The stream that the endpoint's next connection goes on with, if its peer does. None over X queues, on iWARP and without `reconnects`.
+    /// The stream that the endpoint's next connection goes on with, if its peer does. None where connections are not replaced.
     pub(super) fn offered<C>(&self, ep: &Endpoint<C>) -> StreamNum {
-        let replaces =
-            self.config.reconnects != 0 && !self.layout().is_xrc() && !self.pd.context().is_iwarp();
-        if replaces { ep.offered() } else { StreamNum::NONE }
+        if self.config.replaces(self.pd.context()) { ep.offered() } else { StreamNum::NONE }
     }
 }
 

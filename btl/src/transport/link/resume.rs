@@ -26,8 +26,7 @@ use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::retained::Resume;
 use crate::transport::endpoint::state::{Event, Reason, State};
 use crate::transport::port::buffer::Queued;
-use cpc::ConnectError;
-use cpc::StreamNum;
+use cpc::{ConnectError, StreamNum};
 use std::fmt::Display;
 
 impl<C> Transport<C> {
@@ -230,17 +229,10 @@ impl<C> Transport<C> {
 
     /// Tells the peer what has come over the connection that broke.
     pub(super) fn resume(&mut self, index: u32) {
-        let Some(ep) = self.endpoints.get(index) else { return };
-        let Some(resume) = &ep.resume else { return };
-        let arrived = Arrived::new(resume.base.0.iter().copied());
-        self.tell_arrived(index, arrived);
-        self.go_on(index);
-    }
-
-    fn tell_arrived(&mut self, index: u32, arrived: Arrived) {
         let queue = self.control_queue();
-        let message = arrived.message(queue as u8);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let Some(resume) = &ep.resume else { return };
+        let message = Arrived::new(resume.base.0.iter().copied()).message(queue as u8);
         let lane = &mut ep.lanes[queue];
         let has_credit = lane.credits.as_mut().is_none_or(|(credits, _)| credits.acquire_opener());
         let has_entry = lane.budget.acquire();
@@ -251,6 +243,7 @@ impl<C> Transport<C> {
         if let Err(error) = self.post_control(index, queue, &message) {
             self.fail(index, &format_args!("post of what has come so far failed: {error}"));
         }
+        self.go_on(index);
     }
 
     /// The peer has told what has come to it over the connection that broke. That both go on may be behind its word.
@@ -285,10 +278,9 @@ impl<C> Transport<C> {
         if ep.state() != State::Resuming && !ep.state().flows() {
             return;
         }
-        let Some(resume) = ep.resume.take_if(|resume| resume.arrived.is_some()) else { return };
-        let counts = resume.arrived.as_ref().map_or(&[][..], Arrived::counts);
-        let gone_on = self.skip_all(index, &resume, counts);
-        if let Err(reason) = gone_on {
+        let Some(mut resume) = ep.resume.take_if(|resume| resume.arrived.is_some()) else { return };
+        let Some(arrived) = resume.arrived.take() else { return };
+        if let Err(reason) = self.skip_all(index, &resume, arrived.counts()) {
             return self.refuse(index, reason);
         }
         if self.endpoints.get(index).is_some_and(|ep| ep.state() == State::Resuming) {

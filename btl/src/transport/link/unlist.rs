@@ -54,12 +54,18 @@ impl<C> Transport<C> {
         let index = self.endpoints.of_peer(peer);
         match index {
             Some(index) if self.meet(index, at_alternate) => return,
-            Some(index) if !self.is_replaced(index) => {}
+            Some(index) if !self.is_between_two(index) => {}
             _ => self.note_asker(peer, at_alternate),
         }
         if !index.is_some_and(|index| self.list_again(index)) {
             self.up.push(Upcall::UnknownPeer { peer });
         }
+    }
+
+    /// The connection manager does not know the endpoint's next connection yet. If the endpoint is removed before, the request still waits
+    /// (`close`).
+    fn is_between_two(&self, index: u32) -> bool {
+        self.endpoints.get(index).is_some_and(|ep| ep.state().is_replaced())
     }
 
     /// Lists an endpoint that was unlisted; its layout has no receive for a CTS.

@@ -6,6 +6,7 @@ use crate::protocol::layout::Layout;
 pub use crate::transport::channel::Signalling;
 use std::path::PathBuf;
 use std::time::Duration;
+use verbs::Context;
 
 /// Settings of one transport, checked.
 #[derive(Clone, Debug)]
@@ -56,4 +57,12 @@ pub struct Config {
     pub xrc_domain: PathBuf,
     /// The connection managers.
     pub cpc: cpc::Config,
+}
+
+impl Config {
+    /// Connections over a port of this device that break are replaced by others: not over X queues, which take another send queue pair, and not on
+    /// iWARP.
+    pub fn replaces(&self, device: &Context) -> bool {
+        self.reconnects != 0 && !self.layout.is_xrc() && !device.is_iwarp()
+    }
 }

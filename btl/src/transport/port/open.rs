@@ -237,8 +237,7 @@ fn offered(atomics: Atomics) -> Access {
 
 /// The port that connections go over when this one does not serve. Over X queues and on iWARP none takes the place of one that broke.
 fn alternate_of<'a>(port: &'a Port, config: &Config) -> Option<&'a Port> {
-    let replaces = config.reconnects != 0 && !config.layout.is_xrc() && !port.context.is_iwarp();
-    port.alternate.as_deref().filter(|_| replaces)
+    port.alternate.as_deref().filter(|_| config.replaces(&port.context))
 }
 
 fn port_plan(port: &Port) -> PortPlan {

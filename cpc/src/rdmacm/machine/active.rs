@@ -73,9 +73,7 @@ impl Machine {
     fn proceed(&mut self, slot: usize, now: Instant) {
         let State::Creating { request } = self.links[slot].state else { return };
         match request {
-            Some(request) => {
-                self.bring_up(slot, (request.qpns, request.stream), Role::Passive, now);
-            }
+            Some(Incoming { qpns, stream, .. }) => self.bring_up(slot, (qpns, stream), Role::Passive, now),
             None => self.send_req(slot, now),
         }
     }

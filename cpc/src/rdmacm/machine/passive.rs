@@ -4,11 +4,10 @@ use std::time::Instant;
 
 use super::state::{Incoming, Refused, State};
 use super::{Call, Machine};
-use crate::StreamNum;
 use crate::core::machine::Role;
 use crate::wire::Qpns;
 use crate::wire::refusal::Refusal;
-use crate::{ConnectCause, Step};
+use crate::{ConnectCause, Step, StreamNum};
 
 impl Machine {
     /// Request, where nothing of ours is under way: answers it.
