@@ -209,6 +209,28 @@ fn an_operation_is_carried_out_though_its_peers_end_breaks_before_any_message() 
     }
 }
 
+/// A side that leaves says so, whatever has passed over its connection: one that is up, and is taken down without a word, has failed.
+#[test]
+fn a_peer_that_takes_a_connection_down_without_a_word_has_failed() {
+    for (layout, by_message) in [(P, true), (P, false), (S, true), (S, false), (X, true)] {
+        let (mut world, _watchdog) = world_with(Config { reconnects: 0, ..settings(layout) }, 2);
+        if by_message {
+            world.send(0, 1, 8);
+        } else {
+            let [near, far] = [0, 1].map(|side| Memory::new(&world.sides[side].transport, vec![0; 64]));
+            let id = world.id(0, 1);
+            world.sides[0].transport.rdma(id, RdmaOp::Write, near.local(0, 64), far.remote(0), 7).unwrap();
+            world.until("the operation is over", |w| !w.sides[0].rdma.is_empty());
+        }
+        world.drain();
+        world.remove(1, 0);
+        world.until_of(&[0], "the failure is told", |w| !w.sides[0].failed.is_empty());
+        let (peer, why) = &world.sides[0].failed[0];
+        assert!(*peer == 1 && why.contains("has not said that it leaves"), "{layout}, {by_message}: {why}");
+        world.close();
+    }
+}
+
 /// The connection that had the send slot is taken down, and no completion gives it back.
 #[test]
 fn the_send_slot_of_a_connection_that_is_gone_goes_to_an_endpoint_that_waits_for_it() {

@@ -147,16 +147,21 @@ impl<C> Transport<C> {
                 false
             }
         };
-        self.has_queue_pairs(index) && self.renewals.iter().any(is_of_it)
+        self.is_there(index) && self.renewals.iter().any(is_of_it)
     }
 
-    fn has_queue_pairs(&self, index: u32) -> bool {
-        self.endpoints.get(index).is_some_and(|ep| ep.state().has_queue_pairs())
+    /// There is a connection: its queue pairs, or, over X queues, what has passed.
+    pub(super) fn is_there(&self, index: u32) -> bool {
+        let over_xrc = self.paths.are_used();
+        self.endpoints.get(index).is_some_and(|ep| match over_xrc {
+            true => !ep.state().is_over() && ep.has_moved(),
+            false => ep.state().has_queue_pairs(),
+        })
     }
 
     /// The connection may have gone for another reason meanwhile.
     fn settle_if_there(&mut self, key: EndpointKey) {
-        if let Some(index) = self.endpoints.current(key).filter(|index| self.has_queue_pairs(*index)) {
+        if let Some(index) = self.endpoints.current(key).filter(|index| self.is_there(*index)) {
             self.settle_cut(index);
         }
     }

@@ -89,23 +89,6 @@ impl<C> Transport<C> {
         self.lose(index, &reason, |_, _| true)
     }
 
-    /// The peer has taken the connection down, and it is not known yet that it has left: what it said last may not have been
-    /// looked at. The next poll does, and decides.
-    pub(super) fn may_be_cut(&mut self, index: u32) -> bool {
-        let over_xrc = self.paths.are_used();
-        let Some(ep) = self.endpoints.get(index).filter(|_| !over_xrc) else { return false };
-        let comes_again = ep.resume.is_some() && ep.state().is_coming_up();
-        if comes_again {
-            self.cut(index);
-        } else if ep.state().has_queue_pairs() {
-            let settle = Renewal::Settle(ep.key(index));
-            self.renew_later(settle);
-        } else {
-            return false;
-        }
-        true
-    }
-
     /// A peer that has ended its stream, and has been told that all of it has come, is back. It may not have heard that, and go on with its
     /// stream; or it has left, and begins another one: the connection managers agree upon that.
     pub(super) fn expect_return(&mut self, index: u32) {
@@ -117,24 +100,40 @@ impl<C> Transport<C> {
         }
     }
 
+    /// The peer has taken the connection down, and it is not known yet that it has left: what it said last may not have been
+    /// looked at. The next poll does, and decides.
+    pub(super) fn may_be_cut(&mut self, index: u32) -> bool {
+        let Some(ep) = self.endpoints.get(index) else { return false };
+        let comes_again = ep.resume.is_some() && ep.state().is_coming_up();
+        if comes_again {
+            self.cut(index);
+        } else if self.is_there(index) {
+            let settle = Renewal::Settle(ep.key(index));
+            self.renew_later(settle);
+        } else {
+            return false;
+        }
+        true
+    }
+
     /// The same, when all that the peer has said is known.
     pub(super) fn settle_cut(&mut self, index: u32) {
         self.reap();
         self.poll_sends();
-        let reconnects = self.port.config.reconnects;
-        match self.endpoints.get(index) {
-            Some(ep) if !ep.state().has_queue_pairs() => {}
-            Some(ep) if !ep.has_moved() => {
+        let is_replaced = self.port.config.reconnects != 0 && !self.paths.are_used();
+        match self.endpoints.get(index).filter(|_| self.is_there(index)) {
+            None => {}
+            Some(ep) if !ep.has_moved() && !ep.state().flows() => {
                 if !self.renew_soon(index) {
                     self.has_left(index);
                 }
             }
             Some(ep) if ep.has_parted() && !ep.is_busy() => self.has_left(index),
             // No other connection would take its place, so what went to a peer that leaves is not asked for.
-            Some(ep) if reconnects == 0 && (ep.has_parted() || ep.ends.peer_has_ended()) => {
+            Some(ep) if !is_replaced && (ep.has_parted() || ep.ends.peer_has_ended()) => {
                 self.has_left(index);
             }
-            _ => self.cut(index),
+            Some(_) => self.cut(index),
         }
     }
 
