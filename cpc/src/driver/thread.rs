@@ -32,8 +32,9 @@ pub(crate) struct Shared {
     pub(crate) counters: Mutex<Vec<(&'static str, u64)>>,
 }
 
-/// Beyond the deadline of a close, the time for the last turn of the helper thread itself.
-const GRACE: Duration = Duration::from_secs(1);
+/// Beyond the deadline of a close, the time for the last turn of the helper thread itself: enough where it gets a processor every
+/// 100 ms only. A thread that hangs in the device takes all of it.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// What runs the helper.
 #[derive(Debug)]
