@@ -81,7 +81,12 @@ impl OpenPort {
 
     /// The stream that the endpoint's next connection goes on with, if its peer does. None where connections are not replaced.
     pub(super) fn offered<C>(&self, ep: &Endpoint<C>) -> StreamNum {
-        if self.config.replaces(self.pd.context()) { ep.offered() } else { StreamNum::NONE }
+        if self.replaces() { ep.offered() } else { StreamNum::NONE }
+    }
+
+    /// Another connection takes the place of one that breaks.
+    pub(in crate::transport) fn replaces(&self) -> bool {
+        self.config.replaces(self.pd.context())
     }
 }
 

@@ -92,10 +92,9 @@ impl<C> Transport<C> {
     /// A peer that has ended its stream, and has been told that all of it has come, is back. It may not have heard that, and go on with its
     /// stream; or it has left, and begins another one: the connection managers agree upon that.
     pub(super) fn expect_return(&mut self, index: u32) {
-        let may_resume = self.port.config.reconnects != 0 && !self.paths.are_used();
-        let queues = self.tx.queues.len();
-        let Some(ep) = self.endpoints.get_mut(index).filter(|_| may_resume) else { return };
-        if ep.ends.peer_is_done() && ep.first.is_none() {
+        let (replaces, queues) = (self.port.replaces(), self.tx.queues.len());
+        let Some(ep) = self.endpoints.get_mut(index).filter(|_| replaces) else { return };
+        if ep.ends.peer_is_done() {
             ep.resume.get_or_insert_with(|| Box::new(Resume::new(queues)));
         }
     }
@@ -120,20 +119,20 @@ impl<C> Transport<C> {
     pub(super) fn settle_cut(&mut self, index: u32) {
         self.reap();
         self.poll_sends();
-        let is_replaced = self.port.config.reconnects != 0 && !self.paths.are_used();
-        match self.endpoints.get(index).filter(|_| self.is_there(index)) {
-            None => {}
-            Some(ep) if !ep.has_moved() && !ep.state().flows() => {
-                if !self.renew_soon(index) {
-                    self.has_left(index);
-                }
-            }
-            Some(ep) if ep.has_parted() && !ep.is_busy() => self.has_left(index),
-            // No other connection would take its place, so what went to a peer that leaves is not asked for.
-            Some(ep) if !is_replaced && (ep.has_parted() || ep.ends.peer_has_ended()) => {
+        let Some(ep) = self.endpoints.get(index).filter(|_| self.is_there(index)) else { return };
+        // Where no other connection would take its place, what went to a peer that leaves is not asked for.
+        let has_left = match self.port.replaces() {
+            true => ep.has_parted() && !ep.is_busy(),
+            false => ep.has_parted() || ep.ends.peer_has_ended(),
+        };
+        if !ep.has_moved() && !ep.state().flows() {
+            if !self.renew_soon(index) {
                 self.has_left(index);
             }
-            Some(_) => self.cut(index),
+        } else if has_left {
+            self.has_left(index);
+        } else {
+            self.cut(index);
         }
     }
 

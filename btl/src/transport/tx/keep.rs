@@ -60,8 +60,7 @@ impl<C> Tx<C> {
 impl<C> Transport<C> {
     /// What a failed request of this endpoint carried may go over another connection.
     pub(super) fn outlives(&self, index: u32, wc: &Wc) -> bool {
-        let may_resume = self.port.config.reconnects != 0 && !self.paths.are_used();
-        may_resume && wc.may_pass() && self.endpoints.get(index).is_some_and(Endpoint::keeps)
+        self.port.replaces() && wc.may_pass() && self.endpoints.get(index).is_some_and(Endpoint::keeps)
     }
 
     /// A line of a broken queue pair: what it held is kept for the next connection.
