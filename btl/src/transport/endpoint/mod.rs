@@ -117,6 +117,8 @@ pub struct Endpoint<C> {
     pub former: Option<Box<Former>>,
     /// P and S queues: the stream that its counts are of.
     pub stream: StreamNum,
+    /// The stream that the connection managers have agreed upon for the connection at hand, until that counts; else none.
+    pub agreed: StreamNum,
     /// How often in a row a connection has broken over which nothing had been done.
     pub losses: u8,
     /// Messages that had come when it broke last.
@@ -164,6 +166,7 @@ impl<C> Endpoint<C> {
             resume: None,
             former: None,
             stream: StreamNum::NONE,
+            agreed: StreamNum::NONE,
             losses: 0,
             moved: 0,
             numbers: Numbers::default(),
@@ -201,7 +204,8 @@ impl<C> Endpoint<C> {
         self.rdma_out = 0;
         (self.route, self.numbers) = (None, Numbers::default());
         (self.first, self.unopened) = (None, 0);
-        let resumes = self.resume.is_some();
+        self.agreed = StreamNum::NONE;
+        let resumes = self.resume.as_mut().map(|resume| resume.is_at_hand = false).is_some();
         if !resumes {
             if self.lanes.iter().any(|lane| (lane.sent, lane.received) != (0, 0)) {
                 self.former = Former::of(&self.lanes, self.ends, self.stream);

@@ -49,6 +49,8 @@ impl<C> Retained<C> {
 pub struct Resume<C> {
     /// Why it broke.
     pub reason: String,
+    /// It is the connection at hand that has broken, not the one before it.
+    pub is_at_hand: bool,
     /// What has been flushed, until the queue pairs are gone.
     pub retained: Retained<C>,
     /// By queue: messages in front of those that wait which the broken connection may have carried out.
@@ -106,6 +108,7 @@ impl<C> Resume<C> {
     pub fn new(queues: usize) -> Resume<C> {
         Resume {
             reason: String::new(),
+            is_at_hand: true,
             retained: Retained::default(),
             again: vec![0; queues],
             again_operations: 0,
@@ -131,6 +134,13 @@ impl<C> Endpoint<C> {
         counts.all(|count| *count == 0)
     }
 
+    /// Messages have come over the connection at hand.
+    pub fn has_brought(&self) -> bool {
+        let before = self.resume.as_ref().filter(|resume| !resume.is_at_hand).map(|resume| &resume.base.0);
+        let count_before = |queue| before.and_then(|counts| counts.get(queue)).copied().unwrap_or(0);
+        self.lanes.iter().enumerate().any(|(queue, lane)| lane.received != count_before(queue))
+    }
+
     /// The peer has left, as it has said, and has begun anew: counts begin with what has come over this connection.
     pub fn begin_anew(&mut self, resume: &Resume<C>) {
         let (received, of_data) = (&resume.base.0, resume.base.1);
@@ -142,9 +152,10 @@ impl<C> Endpoint<C> {
 
     /// What the next connection goes on with, if its peer does.
     pub fn offered(&self) -> StreamNum {
-        match &self.resume {
-            Some(_) => self.stream,
-            None => self.former.as_ref().map_or(StreamNum::NONE, |former| former.stream),
+        match (&self.former, &self.resume) {
+            (Some(former), _) => former.stream,
+            (None, Some(resume)) if !resume.is_at_hand => self.stream,
+            (None, _) => StreamNum::NONE,
         }
     }
 
@@ -157,8 +168,9 @@ impl<C> Endpoint<C> {
         }
         let base = (former.received(), former.ends.received);
         (self.stream, self.ends) = (former.stream, former.ends.followed_by(self.ends));
-        let resume = Resume { base, ..Resume::new(self.lanes.len()) };
-        self.resume = Some(Box::new(resume));
+        let queues = self.lanes.len();
+        let resume = self.resume.get_or_insert_with(|| Box::new(Resume::new(queues)));
+        (resume.base, resume.is_at_hand) = (base, false);
     }
 
     /// What this connection does not carry out is kept for another one.

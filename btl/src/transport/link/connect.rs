@@ -163,9 +163,7 @@ impl<C> Transport<C> {
                 cpc::Event::Order { key, first } => self.if_current(key, |t, i| {
                     t.endpoints.ordered(i, first, (t.port.layout().queues().len(), t.port.cts_queue))
                 }),
-                cpc::Event::Connected { key } => {
-                    self.if_current(key, |t, i| t.on_event(i, Event::CpcConnected))
-                }
+                cpc::Event::Connected { key } => self.if_current(key, Self::is_up),
                 cpc::Event::Routed { key, route } => self.if_current(key, |t, i| t.routed(i, route)),
                 cpc::Event::Failed { key, error } => {
                     self.if_current(key, |t, i| t.connection_failed(i, &error))
@@ -180,6 +178,12 @@ impl<C> Transport<C> {
                 cpc::Event::Receiver { event } => self.receiver_event(event),
             }
         }
+    }
+
+    /// The connection manager has the connection up, on both sides.
+    fn is_up(&mut self, index: u32) {
+        self.agreement_counts(index);
+        self.on_event(index, Event::CpcConnected);
     }
 
     fn if_current(&mut self, key: EndpointKey, then: impl FnOnce(&mut Self, u32)) {

@@ -208,21 +208,46 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Both sides know which stream the connection at hand carries on, or begins. Before anything comes over it.
+    /// The connection managers have agreed upon the stream that the connection at hand carries on, or begins. That counts when the
+    /// peer is known to be on it, too: a request that it has given up since may still come, and be answered.
     pub(super) fn agreed(&mut self, index: u32, stream: StreamNum) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if stream == self.port.offered(ep) && stream != StreamNum::NONE {
-            if ep.resume.is_none() {
-                ep.go_back();
-            }
-            return;
+        ep.agreed = stream;
+        if ep.has_brought() {
+            self.agreement_counts(index);
+        }
+    }
+
+    /// The connection manager has the connection at hand up, or something has come over it: what has been agreed upon counts.
+    pub(crate) fn agreement_counts(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let stream = std::mem::replace(&mut ep.agreed, StreamNum::NONE);
+        if stream != StreamNum::NONE {
+            self.carries(index, stream);
+        }
+    }
+
+    /// The connection at hand, which may have broken already, carries this stream.
+    fn carries(&mut self, index: u32, stream: StreamNum) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        if stream == self.port.offered(ep) {
+            return ep.go_back();
         }
         let goes_on = !ep.is_at_the_beginning();
         (ep.stream, ep.former) = (stream, None);
-        let Some(resume) = ep.resume.take() else { return };
+        let Some(resume) = ep.resume.take_if(|resume| !resume.is_at_hand) else { return };
         if goes_on && let Err(reason) = self.begin_anew(index, &resume) {
-            self.refuse(index, reason);
+            return self.refuse(index, reason);
         }
+        self.break_in_its_beginning(index, *resume);
+    }
+
+    /// If the connection that has begun a stream has broken meanwhile, what is kept is of that stream.
+    fn break_in_its_beginning(&mut self, index: u32, before: Resume<C>) {
+        let queues = self.tx.queues.len();
+        let Some(ep) = self.endpoints.get_mut(index).filter(|ep| ep.state().is_replaced()) else { return };
+        let Resume { reason, retained, lost, .. } = before;
+        ep.resume = Some(Box::new(Resume { reason, retained, lost, ..Resume::new(queues) }));
     }
 
     /// Tells the peer what has come over the connection that broke.
@@ -248,6 +273,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn resumes(&mut self, index: u32, arrived: Arrived) {
         self.connection_events();
+        self.agreement_counts(index);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if ep.state().is_replaced() {
             return; // this connection has broken, too: the next one brings later counts

@@ -319,6 +319,7 @@ impl<C> Transport<C> {
     /// first message is noted, and answers can be expected from now on.
     #[cold]
     pub(crate) fn early(&mut self, index: u32, queue: usize) {
+        self.agreement_counts(index);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         ep.peer_has_sent = true;
         match ep.state() {
