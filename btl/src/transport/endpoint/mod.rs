@@ -207,7 +207,8 @@ impl<C> Endpoint<C> {
         self.agreed = StreamNum::NONE;
         let resumes = self.resume.as_mut().map(|resume| resume.is_at_hand = false).is_some();
         if !resumes {
-            if self.lanes.iter().any(|lane| (lane.sent, lane.received) != (0, 0)) {
+            let has_counts = self.lanes.iter().any(|lane| (lane.sent, lane.received) != (0, 0));
+            if has_counts && self.former.is_none() {
                 self.former = Former::of(&self.lanes, self.ends, self.stream);
             }
             self.ends = Ends::default();

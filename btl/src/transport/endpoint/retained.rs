@@ -76,13 +76,15 @@ pub struct Former {
     /// Messages over each queue, to the peer and from it.
     counts: Vec<(u16, u16)>,
     ends: Ends,
+    /// What was flushed of it: a peer that has left does not miss it, one that goes on does.
+    pub kept: VecDeque<Kept>,
 }
 
 impl Former {
     /// Of these lanes, if the peer may have left.
     pub fn of(lanes: &[Lane], ends: Ends, stream: StreamNum) -> Option<Box<Former>> {
         let counts = lanes.iter().map(|lane| (lane.sent, lane.received)).collect();
-        ends.peer_is_done().then(|| Box::new(Former { stream, counts, ends }))
+        ends.peer_is_done().then(|| Box::new(Former { stream, counts, ends, kept: VecDeque::new() }))
     }
 
     /// What had come, by queue.
@@ -159,9 +161,18 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// The peer goes on with the stream that it had ended: so do we, with what has passed over this connection added.
-    pub fn go_back(&mut self) {
-        let Some(former) = self.former.take() else { return };
+    /// The peer has left, as far as is known: what is kept for it waits until it is back. What is not.
+    pub fn part(&mut self, kept: VecDeque<Kept>) -> VecDeque<Kept> {
+        self.former = Former::of(&self.lanes, self.ends, self.stream);
+        match &mut self.former {
+            Some(former) => std::mem::replace(&mut former.kept, kept),
+            None => kept,
+        }
+    }
+
+    /// The peer goes on with the stream that it had ended: so do we, with what has passed over this connection added. What was kept of it.
+    pub fn go_back(&mut self) -> VecDeque<Kept> {
+        let Some(former) = self.former.take() else { return VecDeque::new() };
         for (lane, (sent, received)) in self.lanes.iter_mut().zip(&former.counts) {
             lane.sent = lane.sent.wrapping_add(*sent);
             lane.received = lane.received.wrapping_add(*received);
@@ -171,6 +182,7 @@ impl<C> Endpoint<C> {
         let queues = self.lanes.len();
         let resume = self.resume.get_or_insert_with(|| Box::new(Resume::new(queues)));
         (resume.base, resume.is_at_hand) = (base, false);
+        former.kept
     }
 
     /// What this connection does not carry out is kept for another one.

@@ -23,10 +23,11 @@ use crate::protocol::pending::LaneId;
 use crate::protocol::wire::Arrived;
 use crate::transport::Transport;
 use crate::transport::endpoint::Endpoint;
-use crate::transport::endpoint::retained::Resume;
+use crate::transport::endpoint::retained::{Kept, Resume};
 use crate::transport::endpoint::state::{Event, Reason, State};
 use crate::transport::port::buffer::Queued;
 use cpc::{ConnectError, StreamNum};
+use std::collections::VecDeque;
 use std::fmt::Display;
 
 impl<C> Transport<C> {
@@ -167,26 +168,40 @@ impl<C> Transport<C> {
     }
 
     /// The queue pairs are gone. A peer that has ended its stream, and whose device has our acknowledgement, has left: what it did not take
-    /// is of no interest to it any more, and should it come back, it begins anew. Nor is another connection needed if it is we who leave, and
-    /// all has come.
+    /// is of no interest to it any more, and should it come back, it begins anew, unless it has sent more that was lost with the connection.
+    /// Nor is another connection needed if it is we who leave, and all has come.
     pub(super) fn part_from_leaver(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let Some(resume) = &ep.resume else { return };
+        let Some(resume) = &mut ep.resume else { return };
         let peer_left = ep.ends.peer_is_done() && !resume.has_to_acknowledge();
-        if peer_left || ep.ends.all_is_heard() {
-            self.tx.drop_kept(index, ep, &mut self.up);
-            ep.departures = ep.departures.max(1);
+        if !peer_left && !ep.ends.all_is_heard() {
+            return;
         }
+        let kept = std::mem::take(&mut resume.retained.messages);
+        self.tx.drop_kept(index, ep, &mut self.up);
+        ep.part(kept).into_iter().for_each(|Kept { buf, .. }| self.tx.give_back(buf));
+        ep.departures = ep.departures.max(1);
     }
 
     /// The queue pairs are gone: what they have not carried out goes in front of what waits.
     pub(super) fn put_in_front(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let Some(mut resume) = ep.resume.take() else { return };
+        let Some(resume) = &mut ep.resume else { return };
         let retained = std::mem::take(&mut resume.retained);
         resume.again_operations += retained.operations.len();
+        resume.base = (ep.lanes.iter().map(|lane| lane.received).collect(), ep.ends.received);
+        let lost = resume.lost.take();
         retained.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
-        for kept in retained.messages.into_iter().rev() {
+        self.send_again(index, retained.messages);
+        if let Some(lost) = lost {
+            self.fail(index, &lost);
+        }
+    }
+
+    /// Messages of the stream that goes on, which may not have come: they go in front of what waits.
+    fn send_again(&mut self, index: u32, messages: VecDeque<Kept>) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        for kept in messages.into_iter().rev() {
             let queue = usize::from(kept.queue);
             let message = match Queued::again(kept.buf, kept.total) {
                 Ok(message) => message,
@@ -197,14 +212,10 @@ impl<C> Transport<C> {
             };
             ep.unsend(queue, message.kind, message.len);
             ep.count_queued(queue);
-            resume.again[queue] = resume.again[queue].wrapping_add(1);
+            if let Some(resume) = &mut ep.resume {
+                resume.again[queue] = resume.again[queue].wrapping_add(1);
+            }
             self.tx.pending.push_front(LaneId { peer: index, queue: kept.queue }, message);
-        }
-        resume.base = (ep.lanes.iter().map(|lane| lane.received).collect(), ep.ends.received);
-        let lost = resume.lost.take();
-        ep.resume = Some(resume);
-        if let Some(lost) = lost {
-            self.fail(index, &lost);
         }
     }
 
@@ -231,10 +242,12 @@ impl<C> Transport<C> {
     fn carries(&mut self, index: u32, stream: StreamNum) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if stream == self.port.offered(ep) {
-            return ep.go_back();
+            let kept = ep.go_back();
+            return self.send_again(index, kept);
         }
         let goes_on = !ep.is_at_the_beginning();
-        (ep.stream, ep.former) = (stream, None);
+        ep.stream = stream;
+        self.tx.drop_former(ep);
         let Some(resume) = ep.resume.take_if(|resume| !resume.is_at_hand) else { return };
         if goes_on && let Err(reason) = self.begin_anew(index, &resume) {
             return self.refuse(index, reason);
