@@ -19,6 +19,13 @@ pub struct Kept {
     pub total: u32,
 }
 
+/// The bytes of a message without the buffer that it was in, header included.
+#[derive(Debug)]
+pub struct Copied {
+    pub queue: u8,
+    pub bytes: Box<[u8]>,
+}
+
 /// Requests of each connection before the upper layer's: the CTS, and what has come.
 const OPENING: u32 = 2;
 
@@ -76,15 +83,15 @@ pub struct Former {
     /// Messages over each queue, to the peer and from it.
     counts: Vec<(u16, u16)>,
     ends: Ends,
-    /// What was flushed of it: a peer that has left does not miss it, one that goes on does.
-    pub kept: VecDeque<Kept>,
+    /// What was flushed of it, by queue: a peer that has left does not miss it, one that goes on does.
+    kept: Vec<Copied>,
 }
 
 impl Former {
     /// Of these lanes, if the peer may have left.
     pub fn of(lanes: &[Lane], ends: Ends, stream: StreamNum) -> Option<Box<Former>> {
         let counts = lanes.iter().map(|lane| (lane.sent, lane.received)).collect();
-        ends.peer_is_done().then(|| Box::new(Former { stream, counts, ends, kept: VecDeque::new() }))
+        ends.peer_is_done().then(|| Box::new(Former { stream, counts, ends, kept: Vec::new() }))
     }
 
     /// What had come, by queue.
@@ -94,6 +101,12 @@ impl Former {
 }
 
 impl Kept {
+    fn copied(&self) -> Copied {
+        let bytes = self.buf.buf.as_slice();
+        let bytes = &bytes[..bytes.len().min(self.total as usize)];
+        Copied { queue: self.queue, bytes: bytes.into() }
+    }
+
     fn is_acknowledgement(&self) -> bool {
         let head = self.buf.buf.as_slice().first_chunk().copied();
         head.and_then(counted).is_some_and(|(kind, _)| kind == Kind::EndAck)
@@ -161,18 +174,17 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// The peer has left, as far as is known: what is kept for it waits until it is back. What is not.
-    pub fn part(&mut self, kept: VecDeque<Kept>) -> VecDeque<Kept> {
+    /// The peer has left, as far as is known: what was flushed waits, without its buffers, until it is back.
+    pub fn part(&mut self) {
         self.former = Former::of(&self.lanes, self.ends, self.stream);
-        match &mut self.former {
-            Some(former) => std::mem::replace(&mut former.kept, kept),
-            None => kept,
+        if let (Some(former), Some(resume)) = (&mut self.former, &self.resume) {
+            former.kept = resume.retained.messages.iter().map(Kept::copied).collect();
         }
     }
 
     /// The peer goes on with the stream that it had ended: so do we, with what has passed over this connection added. What was kept of it.
-    pub fn go_back(&mut self) -> VecDeque<Kept> {
-        let Some(former) = self.former.take() else { return VecDeque::new() };
+    pub fn go_back(&mut self) -> Vec<Copied> {
+        let Some(former) = self.former.take() else { return Vec::new() };
         for (lane, (sent, received)) in self.lanes.iter_mut().zip(&former.counts) {
             lane.sent = lane.sent.wrapping_add(*sent);
             lane.received = lane.received.wrapping_add(*received);

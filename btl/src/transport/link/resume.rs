@@ -23,7 +23,7 @@ use crate::protocol::pending::LaneId;
 use crate::protocol::wire::Arrived;
 use crate::transport::Transport;
 use crate::transport::endpoint::Endpoint;
-use crate::transport::endpoint::retained::{Kept, Resume};
+use crate::transport::endpoint::retained::{Copied, Kept, Resume};
 use crate::transport::endpoint::state::{Event, Reason, State};
 use crate::transport::port::buffer::Queued;
 use cpc::{ConnectError, StreamNum};
@@ -172,14 +172,13 @@ impl<C> Transport<C> {
     /// Nor is another connection needed if it is we who leave, and all has come.
     pub(super) fn part_from_leaver(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let Some(resume) = &mut ep.resume else { return };
+        let Some(resume) = &ep.resume else { return };
         let peer_left = ep.ends.peer_is_done() && !resume.has_to_acknowledge();
         if !peer_left && !ep.ends.all_is_heard() {
             return;
         }
-        let kept = std::mem::take(&mut resume.retained.messages);
+        ep.part();
         self.tx.drop_kept(index, ep, &mut self.up);
-        ep.part(kept).into_iter().for_each(|Kept { buf, .. }| self.tx.give_back(buf));
         ep.departures = ep.departures.max(1);
     }
 
@@ -195,6 +194,18 @@ impl<C> Transport<C> {
         self.send_again(index, retained.messages);
         if let Some(lost) = lost {
             self.fail(index, &lost);
+        }
+    }
+
+    /// The same from outside of their buffers.
+    fn send_copied(&mut self, index: u32, copied: Vec<Copied>) {
+        let again: Result<VecDeque<Kept>, _> =
+            copied.iter().map(|message| self.tx.in_buffer(message)).collect();
+        match again {
+            Ok(again) => self.send_again(index, again),
+            Err(error) => {
+                self.fail(index, &format_args!("there is no buffer to send a message again: {error}"))
+            }
         }
     }
 
@@ -242,12 +253,11 @@ impl<C> Transport<C> {
     fn carries(&mut self, index: u32, stream: StreamNum) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if stream == self.port.offered(ep) {
-            let kept = ep.go_back();
-            return self.send_again(index, kept);
+            let copied = ep.go_back();
+            return self.send_copied(index, copied);
         }
         let goes_on = !ep.is_at_the_beginning();
-        ep.stream = stream;
-        self.tx.drop_former(ep);
+        (ep.stream, ep.former) = (stream, None);
         let Some(resume) = ep.resume.take_if(|resume| !resume.is_at_hand) else { return };
         if goes_on && let Err(reason) = self.begin_anew(index, &resume) {
             return self.refuse(index, reason);

@@ -213,22 +213,12 @@ impl<C> Tx<C> {
         data
     }
 
-    /// The peer does not go on with the stream before this one.
-    pub fn drop_former(&mut self, ep: &mut Endpoint<C>) {
-        let former = ep.former.take();
-        let kept = former.into_iter().flat_map(|former| former.kept);
-        kept.for_each(|Kept { buf, .. }| self.give_back(buf));
-    }
-
     /// What was to be sent again to the endpoint at position `index` will not be.
     pub fn drop_kept(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) {
         if let Some(resume) = ep.resume.take() {
             let Retained { messages, operations } = resume.retained;
             messages.into_iter().for_each(|Kept { buf, .. }| self.give_back(buf));
             self.give_up(operations, up);
-        }
-        if ep.former.as_ref().is_some_and(|former| !former.kept.is_empty()) {
-            self.drop_former(ep);
         }
         let Some(route) = &mut ep.route else { return };
         let Retained { messages, operations } = std::mem::take(&mut route.retained);

@@ -8,7 +8,7 @@ use super::Tx;
 use crate::transport::Transport;
 use crate::transport::channel::{GivesBack, Held, Operation, Span};
 use crate::transport::endpoint::Endpoint;
-use crate::transport::endpoint::retained::{Kept, Resume};
+use crate::transport::endpoint::retained::{Copied, Kept, Resume};
 use crate::transport::port::buffer::SendBuf;
 use crate::transport::upcall::Upcalls;
 use verbs::{Completion, Wc};
@@ -19,6 +19,12 @@ impl<C> Tx<C> {
         let channel = ep.lanes[queue].channel.as_ref();
         let bytes = channel.map_or(&[][..], |channel| channel.ledger.copy(span));
         self.control_buf(queue, bytes).map_err(|error| error.to_string())
+    }
+
+    /// A message that was kept outside of a buffer.
+    pub fn in_buffer(&mut self, message: &Copied) -> Result<Kept, verbs::PoolError> {
+        let buf = self.control_buf(message.queue.into(), &message.bytes)?;
+        Ok(Kept { queue: message.queue, buf, total: message.bytes.len() as u32 })
     }
 
     /// What the line of a broken queue pair held is kept, if it is a message or an operation that another one can carry out.
