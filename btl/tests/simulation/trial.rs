@@ -75,6 +75,7 @@ impl Trial {
     }
 
     pub fn run(mut self) -> u64 {
+        log::debug!("faults: {:?}", self.setting.plan);
         faults::set(self.setting.plan.clone());
         self.meet();
         for _ in 0..1 + self.rng.below(MOST) {
