@@ -53,7 +53,7 @@ pub fn run(
     command.args(["--net", world.device.driver(), "--hosts", &world.guests.to_string()]);
     // Two spinning ranks of one guest must not share a processor; a guest of its own has one rank.
     command.args(["--cpus", if world.guests == 1 { "2" } else { "1" }]);
-    command.args(["--loss", &world.loss.to_string(), "--timeout", &seconds.to_string(), "--"]);
+    command.args(["--wire", world.wire.netem(), "--timeout", &seconds.to_string(), "--"]);
     command.arg(setting.scripts.join("jobs")).arg(&list.0);
     let finished = run_child(&mut command, Limits::deadline(seconds + GRACE_SECONDS), &mut |line| {
         if let Some((index, outcome)) = report.line(line) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cargo xtask test --kernel
-//!     table    worlds (device, connection manager, guests, loss) and the jobs that each runs
+//!     table    worlds (device, connection manager, guests, wire) and the jobs that each runs
 //!     boot     one boot: tests/kernel/vmrun with a list of jobs
 //!     report   what the guest says about its jobs, line by line, turned into outcomes
 //!     figures  ping-pong of oxib, UCX and tcp in the same guest, side by side
@@ -163,8 +163,10 @@ mod tests {
     fn every_case_has_a_name_of_its_own_and_a_filter_chooses_by_it() {
         let all = names(&[]);
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
-        let lossy = names(&["1 % loss".to_owned()]);
-        assert!(!lossy.is_empty() && lossy.len() < all.len(), "{lossy:?}");
+        for wire in ["1 % loss", "bad wire"] {
+            let some = names(&[wire.to_owned()]);
+            assert!(!some.is_empty() && some.len() < all.len(), "{some:?}");
+        }
         assert!(names(&["no such case".to_owned()]).is_empty());
     }
 }

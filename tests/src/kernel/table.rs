@@ -24,6 +24,32 @@ impl Device {
     }
 }
 
+/// What happens to packets between guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    /// Nothing.
+    Good,
+    /// One in a hundred is lost.
+    Lossy,
+    /// One in twenty is lost; of the others one in a hundred comes twice.
+    Bad,
+    /// As `Bad`, and one in a hundred comes with a bit turned over. Not for rxe: that of Linux 6.1 trusts the length in a packet before it has
+    /// compared the checksum, and takes the kernel along.
+    Corrupting,
+}
+
+impl Wire {
+    /// In the words of tc-netem(8).
+    pub fn netem(self) -> &'static str {
+        match self {
+            Wire::Good => "",
+            Wire::Lossy => "loss 1%",
+            Wire::Bad => "loss 5% duplicate 1%",
+            Wire::Corrupting => "loss 5% duplicate 1% corrupt 1%",
+        }
+    }
+}
+
 /// A combination under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct World {
@@ -32,15 +58,19 @@ pub struct World {
     pub cpc: &'static str,
     /// Guests, each with a kernel of its own; ranks take turns on them.
     pub guests: usize,
-    /// Packets that are lost on the way between guests, in per cent.
-    pub loss: u32,
+    pub wire: Wire,
 }
 
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.guests == 1 { "" } else { "s" };
         write!(f, "{}0, {}, {} guest{plural}", self.device.driver(), self.cpc, self.guests)?;
-        if self.loss == 0 { Ok(()) } else { write!(f, ", {} % loss", self.loss) }
+        f.write_str(match self.wire {
+            Wire::Good => "",
+            Wire::Lossy => ", 1 % loss",
+            Wire::Bad => ", bad wire",
+            Wire::Corrupting => ", bad wire with bits turned over",
+        })
     }
 }
 
@@ -142,19 +172,22 @@ pub fn worlds() -> Vec<(World, Vec<Job>)> {
             .concat(),
         ),
         (two, [own(WIRE, 2), one_sided(), pingpongs()].concat()),
-        (World { loss: 1, ..two }, own(WIRE, 2)),
+        (World { wire: Wire::Lossy, ..two }, own(WIRE, 2)),
+        (World { wire: Wire::Bad, ..two }, over_a_bad_wire()),
         (
             World { cpc: "rdmacm", ..rxe },
             [own(WIRE, 2), own(&["threads"], 2), own(&["sendrecv", "collectives"], 4)].concat(),
         ),
         (World { cpc: "rdmacm", ..two }, [own(WIRE, 2), one_sided()].concat()),
-        (World { cpc: "rdmacm", loss: 1, ..two }, own(WIRE, 2)),
+        (World { cpc: "rdmacm", wire: Wire::Lossy, ..two }, own(WIRE, 2)),
+        (World { cpc: "rdmacm", wire: Wire::Bad, ..two }, over_a_bad_wire()),
         (siw, on_iwarp([own(WIRE, 2), own(&["paused"], 2), own(&["sendrecv", "collectives"], 4)].concat())),
         (
             World { guests: 2, ..siw },
             on_iwarp([own(WIRE, 2), own(MORE_ON_IWARP, 2), iwarp_pingpongs()].concat()),
         ),
-        (World { guests: 2, loss: 1, ..siw }, on_iwarp(own(WIRE, 2))),
+        (World { guests: 2, wire: Wire::Lossy, ..siw }, on_iwarp(own(WIRE, 2))),
+        (World { guests: 2, wire: Wire::Corrupting, ..siw }, on_iwarp(over_a_bad_wire())),
     ]
 }
 
@@ -166,6 +199,12 @@ fn job(program: &'static str, ranks: usize) -> Job {
 
 fn own(programs: &[&'static str], ranks: usize) -> Vec<Job> {
     programs.iter().map(|program| job(program, ranks)).collect()
+}
+
+/// Of each twenty packets one is sent again after `ib_timeout`, for which nobody waits a second.
+fn over_a_bad_wire() -> Vec<Job> {
+    let impatient = |job: Job| Job { parameters: &[("btl_oxib_ib_timeout", "67ms")], ..job };
+    own(WIRE, 2).into_iter().map(impatient).collect()
 }
 
 /// Without the plugin: a failure here is not ours.
@@ -250,7 +289,7 @@ pub fn measuring(over: Over, milliseconds: u64, what: &[Measurement]) -> Job {
 
 /// Where oxib is measured beside UCX and tcp: soft RoCE, in one guest and between two.
 pub fn measured_worlds() -> [World; 2] {
-    let one = World { device: Device::Rxe, cpc: "ibcm", guests: 1, loss: 0 };
+    let one = World { device: Device::Rxe, cpc: "ibcm", guests: 1, wire: Wire::Good };
     [one, World { guests: 2, ..one }]
 }
 
