@@ -184,11 +184,18 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The endpoint is between two connections, and its peer has asked for the next one. The connection manager does not know it now, so that the peer's
-    /// request goes on waiting if it is taken down: the upper layer has to hear of it again.
+    /// The endpoint's peer has asked for a connection while it is between two, or at the port that it has not gone to. The connection manager there does
+    /// not know it, so that the request goes on waiting if it is taken down: the upper layer has to hear of it again.
     pub(super) fn leaves_asker(&self, id: EpId) -> Option<u64> {
         let ep = self.endpoints.named(id)?;
-        Some(ep.peer).filter(|peer| ep.state().is_replaced() && self.asked.contains_key(peer))
+        let at_alternate = *self.asked.get(&ep.peer)?;
+        let waits = ep.state().is_replaced() || ep.is_over_alternate() != at_alternate;
+        waits.then_some(ep.peer)
+    }
+
+    /// The endpoint's connections go over this port.
+    pub(super) fn is_at(&self, index: u32, alternate: bool) -> bool {
+        self.endpoints.get(index).is_some_and(|ep| ep.is_over_alternate() == alternate)
     }
 
     /// A connection has come up: the peer has followed us, or we it.

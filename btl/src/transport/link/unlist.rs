@@ -54,7 +54,7 @@ impl<C> Transport<C> {
         let index = self.endpoints.of_peer(peer);
         match index {
             Some(index) if self.meet(index, at_alternate) => return,
-            Some(index) if !self.is_between_two(index) => {}
+            Some(index) if !self.is_between_two(index) && self.is_at(index, at_alternate) => {}
             _ => self.note_asker(peer, at_alternate),
         }
         if !index.is_some_and(|index| self.list_again(index)) {
