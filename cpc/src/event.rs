@@ -25,8 +25,8 @@ pub enum Event {
     /// [`crate::Service::renew`].
     Routed { key: EndpointKey, route: Route },
     /// P and S queues: the stream of the connection, which both sides have agreed upon. It is the one that the endpoint was added with, or another one,
-    /// with which both begin. Delivered before any of the QPs goes to RTR. It counts with `Connected`, or when something has come: the request that it answers may be one that
-    /// its sender has given up since.
+    /// with which both begin. Delivered before any of the QPs goes to RTR. It counts with `Connected`, or when something has come: the
+    /// request that it answers may be one that its sender has given up since.
     Agreed { key: EndpointKey, stream: StreamNum },
     /// iWARP only, right before `Connected`: on each queue pair one side has to send first, and the other must not before that has
     /// arrived (MPA, RFC 5044).

@@ -34,7 +34,7 @@ pub enum Wire {
     /// One in twenty is lost; of the others one in a hundred comes twice.
     Bad,
     /// As `Bad`, and one in a hundred comes with a bit turned over. Not for rxe: that of Linux 6.1 trusts the length in a packet before it has
-    /// compared the checksum, and takes the kernel along.
+    /// compared the checksum, and panics.
     Corrupting,
 }
 
@@ -201,7 +201,7 @@ fn own(programs: &[&'static str], ranks: usize) -> Vec<Job> {
     programs.iter().map(|program| job(program, ranks)).collect()
 }
 
-/// Of each twenty packets one is sent again after `ib_timeout`, for which nobody waits a second.
+/// One of twenty packets is sent again after `ib_timeout`: 1 s, its default, is too long for that.
 fn over_a_bad_wire() -> Vec<Job> {
     let impatient = |job: Job| Job { parameters: &[("btl_oxib_ib_timeout", "67ms")], ..job };
     own(WIRE, 2).into_iter().map(impatient).collect()

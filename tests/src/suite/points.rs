@@ -118,12 +118,16 @@ fn wrong(finished: &Finished) -> Option<&'static str> {
         Some("neither mpirun, once, nor a survivor says that rank 2 is gone")
     } else if told.len() != ours.len() {
         Some("a survivor says more than one thing")
-    } else if ours.iter().any(|line| !line.contains("is lost: ")) {
-        // Of the victim's, or of a survivor's that has ended for the victim's sake before this one noticed.
+    } else if ours.iter().any(|line| !names_a_loss(line)) {
         Some("a survivor does not say whose connection is lost, and why")
     } else {
         None
     }
+}
+
+/// The victim's connection, or that of a survivor which has ended for the victim's sake before this one noticed, is lost.
+fn names_a_loss(line: &str) -> bool {
+    line.contains("is lost: ") && (line.contains(VICTIM) || line.contains("has not said that it leaves"))
 }
 
 #[cfg(test)]

@@ -205,7 +205,8 @@ impl<C> Endpoint<C> {
         (self.route, self.numbers) = (None, Numbers::default());
         (self.first, self.unopened) = (None, 0);
         self.agreed = StreamNum::NONE;
-        let resumes = self.resume.as_mut().map(|resume| resume.is_at_hand = false).is_some();
+        self.resume.iter_mut().for_each(|resume| resume.is_at_hand = false);
+        let resumes = self.resume.is_some();
         if !resumes {
             let has_counts = self.lanes.iter().any(|lane| (lane.sent, lane.received) != (0, 0));
             if has_counts && self.former.is_none() {

@@ -27,7 +27,6 @@ use crate::transport::endpoint::retained::{Copied, Kept, Resume};
 use crate::transport::endpoint::state::{Event, Reason, State};
 use crate::transport::port::buffer::Queued;
 use cpc::{ConnectError, StreamNum};
-use std::collections::VecDeque;
 use std::fmt::Display;
 
 impl<C> Transport<C> {
@@ -191,42 +190,38 @@ impl<C> Transport<C> {
         resume.base = (ep.lanes.iter().map(|lane| lane.received).collect(), ep.ends.received);
         let lost = resume.lost.take();
         retained.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
-        self.send_again(index, retained.messages);
+        retained.messages.into_iter().rev().for_each(|kept| self.send_again(index, kept));
         if let Some(lost) = lost {
             self.fail(index, &lost);
         }
     }
 
-    /// The same from outside of their buffers.
-    fn send_copied(&mut self, index: u32, copied: Vec<Copied>) {
-        let again: Result<VecDeque<Kept>, _> =
-            copied.iter().map(|message| self.tx.in_buffer(message)).collect();
-        match again {
-            Ok(again) => self.send_again(index, again),
-            Err(error) => {
-                self.fail(index, &format_args!("there is no buffer to send a message again: {error}"))
-            }
+    /// A message of the stream that goes on, which may not have come, goes in front of what waits.
+    fn send_again(&mut self, index: u32, kept: Kept) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let queue = usize::from(kept.queue);
+        let message = match Queued::again(kept.buf, kept.total) {
+            Ok(message) => message,
+            Err(own) => return self.tx.give_back(own),
+        };
+        ep.unsend(queue, message.kind, message.len);
+        ep.count_queued(queue);
+        if let Some(resume) = &mut ep.resume {
+            resume.again[queue] = resume.again[queue].wrapping_add(1);
         }
+        self.tx.pending.push_front(LaneId { peer: index, queue: kept.queue }, message);
     }
 
-    /// Messages of the stream that goes on, which may not have come: they go in front of what waits.
-    fn send_again(&mut self, index: u32, messages: VecDeque<Kept>) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
-        for kept in messages.into_iter().rev() {
-            let queue = usize::from(kept.queue);
-            let message = match Queued::again(kept.buf, kept.total) {
-                Ok(message) => message,
-                Err(own) => {
-                    self.tx.give_back(own);
-                    continue;
+    /// The same of messages without buffers.
+    fn send_copied(&mut self, index: u32, copied: &[Copied]) {
+        for message in copied.iter().rev() {
+            match self.tx.in_buffer(message) {
+                Ok(kept) => self.send_again(index, kept),
+                Err(error) => {
+                    let why = format_args!("there is no buffer to send a message again: {error}");
+                    return self.fail(index, &why);
                 }
-            };
-            ep.unsend(queue, message.kind, message.len);
-            ep.count_queued(queue);
-            if let Some(resume) = &mut ep.resume {
-                resume.again[queue] = resume.again[queue].wrapping_add(1);
             }
-            self.tx.pending.push_front(LaneId { peer: index, queue: kept.queue }, message);
         }
     }
 
@@ -254,7 +249,7 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if stream == self.port.offered(ep) {
             let copied = ep.go_back();
-            return self.send_copied(index, copied);
+            return self.send_copied(index, &copied);
         }
         let goes_on = !ep.is_at_the_beginning();
         (ep.stream, ep.former) = (stream, None);
