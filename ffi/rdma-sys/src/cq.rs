@@ -1,6 +1,8 @@
 //! Completions, completion queues and completion channels.
 
 use core::ffi::{c_int, c_uint, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
@@ -61,6 +63,46 @@ pub union ibv_wc_imm {
 /// The software device's `vendor_err` in a completion with `IBV_WC_RETRY_EXC_ERR`: the peer's process has ended. Those of adapters
 /// are small numbers.
 pub const VENDOR_ERR_PEER_HAS_ENDED: u32 = 0x656e_6465;
+
+/// The software device's bit of `ibv_wc.wc_flags`, in queues that `place_messages` of [`Table`](crate::Table) was called for: the receive's
+/// message has not been copied into its buffer, which is the program's again, but lies where [`Placed`] says.
+pub const IBV_WC_PLACED: c_uint = 1 << 31;
+
+/// Where the software device has left a message, of which there is one in a process at a time, until the program is done with it.
+/// An adapter's scatter to CQE is the same for short messages: the driver hands them over out of its completion queue.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Placed(AtomicPtr<u8>);
+
+impl Placed {
+    /// No message.
+    #[allow(clippy::new_without_default, reason = "a value that is not shared says nothing")]
+    pub const fn new() -> Placed {
+        Placed(AtomicPtr::new(null_mut()))
+    }
+
+    /// Where it lies; null: there is none.
+    #[inline]
+    pub fn at(&self) -> *mut u8 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// The device: it lies there.
+    #[inline]
+    pub fn set(&self, at: *mut u8) {
+        self.0.store(at, Ordering::Release);
+    }
+
+    /// The program is done with the message that lies there. False: none does, or it has been taken back.
+    #[inline]
+    pub fn release(&self, at: *mut u8) -> bool {
+        let lies_there = self.at() == at;
+        if lies_there {
+            self.set(null_mut());
+        }
+        lies_there
+    }
+}
 
 /// A work completion. `imm` is an anonymous union in C. When `status` is not success only `wr_id`, `status`, `qp_num`
 /// and `vendor_err` are valid.

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::descriptor::set_nonblocking;
 use crate::error::{Error, check, leaked};
 use crate::ops;
+use crate::placed;
 use crate::wc::Completions;
 use rdma_sys as sys;
 use std::ffi::c_int;
@@ -84,6 +85,16 @@ impl Cq {
         check("ibv_resize_cq", code, || format!("{depth} entries on {}", self.context.name()))?;
         self.read_depth();
         Ok(())
+    }
+
+    /// From now on the software device may leave a message of at least so many bytes where it is instead of copying it into the buffer
+    /// of its receive: one at a time, the last of a poll. Other devices copy as ever; false then.
+    pub fn place_messages(&self, least: u32) -> bool {
+        let Some(enable) = self.context.table().place_messages else { return false };
+        // SAFETY: a live queue of the library whose table this is; what it returns is valid as long as the library is there, which is never
+        // unloaded, or null.
+        let word = unsafe { enable(self.raw.as_ptr(), least).as_ref() };
+        word.inspect(|word| placed::announce(word)).is_some()
     }
 
     /// Takes completions, in order, in place of those that `into` still has; how many.

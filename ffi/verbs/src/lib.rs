@@ -26,6 +26,7 @@ mod event;
 mod loader;
 mod mr;
 mod ops;
+mod placed;
 mod pool;
 mod posted;
 mod qp;

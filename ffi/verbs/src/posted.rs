@@ -21,6 +21,7 @@
 //! * The completion of a shared queue's receive names the queue pair, not the shared queue: for
 //!   these buffers the id alone decides, and ids are unique among the shared queues of a device.
 
+use crate::placed;
 use crate::pool::Buf;
 use crate::types::Qpn;
 use crate::wc::Completion;
@@ -90,7 +91,14 @@ impl Posted {
     /// The completion is of another request: this one stays with the device.
     #[inline]
     pub fn completed(self, done: Completion) -> Result<Buf, Posted> {
-        if self.is_of(&done) { Ok(self.ours()) } else { Err(self) }
+        if !self.is_of(&done) {
+            return Err(self);
+        }
+        let mut buf = self.ours();
+        if let Some(at) = done.place() {
+            placed::fetch(at, done.byte_len(), &mut buf);
+        }
+        Ok(buf)
     }
 
     /// A request of the same queue pair has completed that was posted no earlier than this one, so

@@ -12,6 +12,7 @@
 //! or by the end of the shared queue that it was posted to.
 
 use crate::error::Error;
+use crate::placed;
 use crate::pool::Buf;
 use crate::posted::{Destroyed, QueueTag};
 use crate::wc::Completion;
@@ -33,6 +34,9 @@ enum Place {
 }
 
 /// The bytes of the buffer of a receive that has completed: the only way to them. Dropping it leaks the buffer.
+///
+/// Where the software device has left the message where it lay ([`Cq::place_messages`](crate::Cq::place_messages)), they are that place's,
+/// and the device cannot use it again before they come back.
 #[derive(Debug)]
 pub struct Lent {
     addr: NonNull<u8>,
@@ -130,16 +134,56 @@ impl Recv {
     }
 
     /// The receive has completed, with whatever status: the bytes are ours again. `None`: the completion is of another request.
-    #[inline]
+    #[inline(always)] // only what it reads of the completion is loaded then
     pub fn completed(&mut self, done: Completion) -> Option<Lent> {
         let is_of = self.place == Place::Posted && self.wr_id == done.wr_id();
         if !is_of || !self.queue.may_be_of(done.qp_num()) {
             return None;
         }
         self.place = Place::Lent;
-        // SAFETY: it was posted, so there is a buffer.
+        Some(self.bytes(&done))
+    }
+
+    /// The bytes of a receive that has completed, be they in its buffer or where the device has left them.
+    #[inline(always)] // as above
+    fn bytes(&self, done: &Completion) -> Lent {
+        let len = done.byte_len();
+        match done.place() {
+            Some(addr) => Lent { addr, len },
+            None => self.own(),
+        }
+    }
+
+    /// The bytes of its buffer.
+    #[inline]
+    fn own(&self) -> Lent {
+        // SAFETY: the callers have seen a place other than `Empty`, so there is a buffer.
         let buf = unsafe { self.buf.assume_init_ref() };
-        Some(Lent { addr: buf.start(), len: buf.capacity() })
+        Lent { addr: buf.start(), len: buf.capacity() }
+    }
+
+    /// Bytes of this receive that are going to be kept for longer than a callback: if they lie elsewhere, they are put into its buffer.
+    #[cold]
+    pub fn settle(&self, lent: Lent) -> Lent {
+        if self.place != Place::Lent || !placed::is(lent.addr) {
+            return lent;
+        }
+        let mut own = self.own();
+        let len = lent.len.min(own.len) as usize;
+        own.as_mut_slice()[..len].copy_from_slice(&lent.as_slice()[..len]);
+        let _was_there = placed::release(lent.addr);
+        own
+    }
+
+    /// The same for a receive that has completed and whose completion is to be kept.
+    #[cold]
+    pub fn settle_completion(&mut self, done: &mut Completion) {
+        if self.place == Place::Posted && self.wr_id == done.wr_id() {
+            self.place = Place::Lent;
+            let _own = self.settle(self.bytes(done));
+            self.place = Place::Posted;
+            done.settled();
+        }
     }
 
     /// The bytes come back.
@@ -148,8 +192,7 @@ impl Recv {
     /// They are another buffer's.
     #[inline]
     pub fn back(&mut self, lent: Lent) -> Result<(), Lent> {
-        // SAFETY: what is lent is the bytes of a buffer that is here.
-        if self.place != Place::Lent || unsafe { self.buf.assume_init_ref() }.start() != lent.addr {
+        if self.place != Place::Lent || self.own().addr != lent.addr && !placed::release(lent.addr) {
             return Err(lent);
         }
         self.place = Place::Held;

@@ -9,12 +9,14 @@
 //! A [`Completion`] comes from a poll and from nowhere else, once for each work request that the
 //! device has reported: it cannot be made, copied or cloned.
 
+use crate::placed;
 use crate::types::Qpn;
 use rdma_sys as sys;
 use std::ffi::c_int;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
+use std::ptr::NonNull;
 
 /// What a completion says.
 #[derive(Clone, Copy)]
@@ -90,6 +92,18 @@ impl Wc {
     #[inline]
     pub fn wr_id(&self) -> u64 {
         self.0.wr_id
+    }
+
+    /// Where the device has left its message, if that is not the buffer of its receive ([`Cq::place_messages`](crate::Cq::place_messages)).
+    #[inline(always)]
+    pub(crate) fn place(&self) -> Option<NonNull<u8>> {
+        if self.is_placed() && self.is_ok() { placed::place() } else { None }
+    }
+
+    /// The device says that its message, if there is one, is not in the buffer of its receive.
+    #[inline(always)]
+    pub fn is_placed(&self) -> bool {
+        self.0.wc_flags & sys::IBV_WC_PLACED != 0
     }
 
     /// It went as asked.
@@ -199,6 +213,13 @@ impl fmt::Debug for Wc {
 /// ```
 #[derive(Debug)]
 pub struct Completion(Wc);
+
+impl Completion {
+    /// Its message is in the buffer of its receive now.
+    pub(crate) fn settled(&mut self) {
+        self.0.0.wc_flags &= !sys::IBV_WC_PLACED;
+    }
+}
 
 impl Deref for Completion {
     type Target = Wc;

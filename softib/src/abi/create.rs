@@ -158,6 +158,7 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         };
         event::wait_for_cq_acks(cq, delivered, async_delivered);
         let mut state = engine()?.enter();
+        state.take_back(key);
         let gone = state.w.cqs.try_remove(key).ok_or(Errno::INVAL)?;
         if let Some(channel) = gone.channel.and_then(|channel| state.w.channels.get_mut(channel)) {
             channel.users -= 1;

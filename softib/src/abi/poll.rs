@@ -10,6 +10,7 @@ use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
 use crate::objects::cq::Armed;
+use crate::shm::placed;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -51,10 +52,14 @@ unsafe fn poll_on(
         let taken = match (first, out.first_mut()) {
             (Short::TakenDue, _) => state.tell_sender(),
             (Short::Careful, Some(to)) => state.poll_careful(key, to),
+            (Short::Lent, Some(to)) => poll_behind::<true>(&mut state, key, to),
             (first, _) => first,
         };
-        if taken == Short::Taken {
-            return Ok(poll_rest(engine, state, key, out));
+        match taken {
+            Short::Taken => return Ok(poll_rest(engine, state, key, out)),
+            Short::Placed => return Ok(1),
+            Short::Nothing => return Ok(0),
+            _ => {}
         }
         drop(state);
         poll_queue(engine, key, out, None)
@@ -98,6 +103,7 @@ pub fn poll(key: usize, out: &mut [MaybeUninit<ibv_wc>], stamp: Option<&mut Stam
         match poll_one::<true>(&mut state, key, first) {
             Short::Nothing => return Ok(0),
             Short::Taken => return Ok(poll_rest(engine, state, key, out)),
+            Short::Placed => return Ok(1),
             _ => {}
         }
     }
@@ -115,6 +121,7 @@ fn poll_rest(
         match poll_one::<false>(&mut state, key, &mut out[at]) {
             Short::Taken => {}
             Short::Nothing => return at,
+            Short::Placed => return at + 1,
             _ => {
                 drop(state);
                 // What has been handed over is not taken back for an error: the next poll says it.
@@ -128,6 +135,20 @@ fn poll_rest(
 /// Polls for one completion, as far as shortcuts lead.
 #[inline(always)]
 fn poll_one<const WAITS: bool>(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+    match state.poll_short::<WAITS>(key, to) {
+        Short::Careful => state.poll_careful(key, to),
+        Short::TakenDue => state.tell_sender(),
+        Short::Lent => poll_behind::<WAITS>(state, key, to),
+        other => other,
+    }
+}
+
+/// The same behind a message that the program was given where it lies, if it is done with that.
+#[inline(never)]
+fn poll_behind<const WAITS: bool>(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+    if !state.settle_lent() {
+        return Short::Other;
+    }
     match state.poll_short::<WAITS>(key, to) {
         Short::Careful => state.poll_careful(key, to),
         Short::TakenDue => state.tell_sender(),
@@ -179,6 +200,16 @@ fn poll_queue(
         polled += 1;
     }
     Ok(polled)
+}
+
+/// `place_messages` of the driver table. Null: the queue is none of ours.
+pub unsafe extern "C" fn place_messages(cq: *mut ibv_cq, least: u32) -> *const Placed {
+    let enabled = guard(|| {
+        let mut state = engine()?.enter();
+        state.w.cqs.get_mut(cq_key(cq)).ok_or(Errno::INVAL)?.placed_from = least;
+        Ok(())
+    });
+    if enabled == 0 { placed::word() } else { std::ptr::null() }
 }
 
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {

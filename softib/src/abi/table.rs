@@ -1,6 +1,6 @@
 //! The driver table: the control path of this device for `verbs::Driver::from_table`.
 
-use super::{address, create, device, event, listing, memory, port, queue, srq};
+use super::{address, create, device, event, listing, memory, poll, port, queue, srq};
 use rdma_sys::Table;
 
 static TABLE: Table = Table {
@@ -40,6 +40,7 @@ static TABLE: Table = Table {
     ack_async_event: event::ack_async_event,
     fork_init: listing::fork_init,
     query_gid_ex: Some(port::query_gid_ex),
+    place_messages: Some(poll::place_messages),
 };
 
 /// The control path of the software device, for `verbs::Driver::from_table`.

@@ -165,6 +165,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         xrc: Xrc::default(),
         stats: Stats::default(),
         in_burst: false,
+        lender: None,
     };
     let inbound = Inbound::new(inlets, barrier);
     let state = State { qps: Qps::new(), inbound, w };

@@ -6,7 +6,7 @@
 //! shared      what is outside of the lock          initiators  those that work on our memory by their own hand
 //!
 //! progress    rings and stuck sends, and who works on them
-//! shortcut    the short way of a poll
+//! shortcut    the short way of a poll              lent        the ring of which the program reads a message
 //! ending      queue pairs that go to the error state
 //! outage      ports that go down
 //! thread      the device thread
@@ -19,6 +19,7 @@ pub mod bias;
 mod ending;
 mod inbound;
 pub mod initiators;
+mod lent;
 pub mod life;
 pub mod lock;
 mod outage;

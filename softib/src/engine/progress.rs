@@ -34,6 +34,7 @@ impl State {
     #[inline]
     pub fn poll(&mut self, me: usize, polls: u64) -> bool {
         self.inbound.polls = polls;
+        self.settle_lent();
         if self.inbound.owner == Owner::Thread {
             return self.guest_poll(me);
         }
@@ -91,6 +92,7 @@ impl State {
 
     /// Everything there is to do now, as the device thread or a guest. Some(time): look again then.
     pub fn progress(&mut self) -> Option<Instant> {
+        self.settle_lent();
         self.take_announced();
         let again = self.advance_sends();
         if announced(&self.inbound.map) { Some(timing::now()) } else { again }

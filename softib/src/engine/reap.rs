@@ -26,6 +26,7 @@ impl State {
 
     /// Looks at every sender once, and at what a plan of faults has for the time; returns when to come again.
     pub fn rounds(&mut self) -> Instant {
+        self.settle_lent();
         self.w.peers.all().for_each(Peer::recheck);
         let mut any = false;
         for index in 0..ring::limit(&self.w.segment.map) {
@@ -34,7 +35,7 @@ impl State {
             let Some((slot, incarnation)) = known.or_else(|| ring::sender(&self.w.segment.map, index)) else {
                 continue;
             };
-            if self.w.peers.is_gone(slot, incarnation) {
+            if self.w.peers.is_gone(slot, incarnation) && !self.is_lent(index) {
                 self.reap(index);
                 xrc::forget_flows(&mut self.w, |sender| sender == incarnation);
                 any = true;

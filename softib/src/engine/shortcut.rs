@@ -34,8 +34,8 @@ impl State {
         let State { qps, inbound, w } = self;
         w.in_burst = false;
         let open = w.cqs.get(key).is_some_and(Cq::is_open);
-        if !open || !w.is_quiet() {
-            return Short::Other;
+        if !open || !w.is_quiet() || w.lender.is_some() {
+            return if w.lender.is_some() { Short::Lent } else { Short::Other };
         }
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
         let Some((head, payload)) = ring.front() else {
@@ -52,7 +52,7 @@ impl State {
             return Short::Careful;
         }
         let from = From { incarnation: ring.incarnation };
-        let taken = take_short::<true>(qps, w, key, from, &head, payload, to);
+        let taken = take_short::<true>(qps, w, key, from, &head, (payload, u32::MAX), to);
         if taken != Short::Taken {
             return taken;
         }
@@ -72,7 +72,8 @@ impl State {
     #[inline(never)]
     pub fn poll_careful(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
-        let open = w.cqs.get(key).is_some_and(Cq::is_open);
+        let Some(cq) = w.cqs.get(key) else { return Short::Other };
+        let (open, placed_from) = (cq.is_open(), cq.placed_from);
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
         let looks_around = ring.taken().is_multiple_of(LOOK_AROUND);
         if !open || looks_around && announced(&inbound.map) {
@@ -80,15 +81,19 @@ impl State {
         }
         let Some(found) = ring.peek() else { return Short::Other };
         let from = From { incarnation: ring.incarnation };
-        let taken = take_short::<false>(qps, w, key, from, &found.head, found.payload, to);
-        if taken != Short::Taken {
+        let taken = take_short::<false>(qps, w, key, from, &found.head, (found.payload, placed_from), to);
+        if taken == Short::Placed {
+            ring.lend(found.payload);
+            w.lender = Some((inbound.turn, key));
+            w.stats.placed += 1;
+        } else if taken != Short::Taken {
             return taken;
         }
         ring.consume(&found);
         if looks_around {
             inbound.pass_turn();
         }
-        Short::Taken
+        taken
     }
 
     /// The sender of the message that has just been taken is told how far its ring has been read, as is due.

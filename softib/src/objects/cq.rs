@@ -57,6 +57,8 @@ pub struct Cq {
     /// Armed, or with stamps: a new completion needs attention.
     pub watchful: bool,
     pub overrun: bool,
+    /// Messages of so many bytes may stay where they lie (`shm::placed`).
+    pub placed_from: u32,
     /// Queue pairs that complete here.
     pub users: u32,
     /// Events of this CQ that the program has been given; it must acknowledge as many.
@@ -86,6 +88,7 @@ impl Cq {
             armed: Armed::No,
             watchful: false,
             overrun: false,
+            placed_from: u32::MAX,
             users: 0,
             events: 0,
             async_events: 0,

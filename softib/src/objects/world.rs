@@ -44,6 +44,8 @@ pub struct Stats {
     pub rdma_ring: u64,
     /// READs that a peer was asked for and did not send in time: they were done by process_vm_readv.
     pub rdma_late: u64,
+    /// Messages that the program was given where they lay in a ring.
+    pub placed: u64,
 }
 
 /// Everything but queue pairs and inbound rings.
@@ -79,6 +81,9 @@ pub struct World {
     pub stats: Stats,
     /// A short message has been posted since the last poll: the next one follows on its heels.
     pub in_burst: bool,
+    /// The ring whose sender has yet to be told how far it has been read, for the program was given a payload of it, and the completion
+    /// queue of that.
+    pub lender: Option<(usize, usize)>,
 }
 
 impl World {

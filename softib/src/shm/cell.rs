@@ -132,8 +132,9 @@ pub struct Found {
     pub payload: *const u8,
     /// The cell's inline part (`INLINE_MAX` bytes), for the fixed part of a cell with bulk.
     pub fixed: *const u8,
-    /// Where the bulk of the ring goes on behind it.
+    /// Where the bulk of the ring goes on behind it, and how many bytes of that are in use from this cell on.
     pub(super) bulk: u32,
+    pub(super) used: u32,
 }
 
 impl Found {

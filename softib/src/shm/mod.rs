@@ -13,6 +13,7 @@
 //! cell      the format of a cell
 //! cells     the cells of a ring: two cache lines each
 //! ring      one ring per ordered pair of processes, in the receiver's segment
+//! placed    the message that the program reads where it lies in a ring
 //! rq        receive queues that the initiator consumes with its own hand
 //! qptable   what a peer may know of a queue pair
 //! groups    which queue pairs listen to which multicast groups
@@ -53,6 +54,7 @@ pub mod liveness;
 pub mod map;
 pub mod mrtable;
 pub mod parts;
+pub mod placed;
 pub mod ports;
 pub mod qptable;
 pub mod registry;

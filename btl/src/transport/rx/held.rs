@@ -17,6 +17,11 @@ impl Rx {
         self.answers = answers;
     }
 
+    /// A message that stays with us for a while: its bytes are in its own buffer.
+    pub(super) fn kept(&self, delivery: Delivery) -> Delivery {
+        Delivery { buf: self.slots.settle(delivery.slot, delivery.buf), ..delivery }
+    }
+
     /// Nothing has moved for long; not again before as long.
     fn is_stuck(&mut self) -> bool {
         let stuck = self.idle >= IDLE_TURNS;
@@ -48,6 +53,7 @@ impl<C> Transport<C> {
             return Some(delivery);
         }
         self.stats.held += 1;
+        let delivery = self.rx.kept(delivery);
         self.rx.hold.put(index, delivery);
         self.chores = true;
         self.stats.held_high = self.stats.held_high.max(self.rx.hold.len() as u64);

@@ -151,7 +151,7 @@ impl<C> Transport<C> {
     #[cold]
     fn deliver_behind(&mut self, at: (u32, usize, u32), bytes: Lent, len: usize) -> Option<Delivery> {
         if let Some(delivery) = self.arrived(at, bytes, len).and_then(|delivery| self.hold_back(delivery)) {
-            self.up.push(Upcall::Deliver(delivery));
+            self.up.push(Upcall::Deliver(self.rx.kept(delivery)));
         }
         None
     }
@@ -169,7 +169,7 @@ impl<C> Transport<C> {
             let delivery = if self.is_behind() { self.hold_back(delivery) } else { Some(delivery) };
             match delivery {
                 Some(delivery) if self.up.is_empty() => return Some(Upcall::Deliver(delivery)),
-                Some(delivery) => self.up.push(Upcall::Deliver(delivery)),
+                Some(delivery) => self.up.push(Upcall::Deliver(self.rx.kept(delivery))),
                 None => {}
             }
         }

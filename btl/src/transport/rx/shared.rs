@@ -195,7 +195,8 @@ impl Rx {
         self.give_up(done);
     }
 
-    fn park(&mut self, done: Completion) {
+    fn park(&mut self, mut done: Completion) {
+        self.slots.settle_completion(&mut done);
         if let Some(shared) = &mut self.queues[WrId(done.wr_id()).queue()].shared {
             shared.posted += 1; // counted down again when it is looked at
         }
@@ -244,7 +245,7 @@ impl<C> Transport<C> {
                 Some(_) => {
                     if let Some(delivery) = self.received(done).and_then(|delivery| self.hold_back(delivery))
                     {
-                        self.up.push(Upcall::Deliver(delivery));
+                        self.up.push(Upcall::Deliver(self.rx.kept(delivery)));
                     }
                 }
             }

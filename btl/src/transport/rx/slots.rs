@@ -112,6 +112,22 @@ impl RecvSlots {
         Some((slot.recv.completed(done)?, slot.endpoint))
     }
 
+    /// The bytes of a slot's message are going to be kept: they are put into its buffer if they lie elsewhere.
+    #[inline]
+    pub fn settle(&self, index: u32, bytes: Lent) -> Lent {
+        match self.slots.get(index as usize) {
+            Some(slot) => slot.recv.settle(bytes),
+            None => bytes,
+        }
+    }
+
+    /// The same for a completion that is going to be kept.
+    pub fn settle_completion(&mut self, done: &mut Completion) {
+        if let Some(slot) = self.slots.get_mut(WrId(done.wr_id()).index() as usize) {
+            slot.recv.settle_completion(done);
+        }
+    }
+
     /// The slot has a buffer, which waits to be posted.
     pub fn hold(&mut self, index: u32, buf: Buf) {
         if let Some(slot) = self.slots.get_mut(index as usize) {

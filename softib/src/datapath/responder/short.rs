@@ -5,8 +5,10 @@ use super::placing::From;
 use crate::objects::qp::{Qps, Usual};
 use crate::objects::world::World;
 use crate::shm::cell::{Head, flag};
+use crate::shm::cells::{each_line, prefetch};
 use crate::shm::copy::{copy, copy_short};
 use crate::shm::layout::QPS;
+use crate::shm::placed;
 use rdma_sys::*;
 use std::mem::MaybeUninit;
 
@@ -17,12 +19,31 @@ pub enum Short {
     Taken,
     /// The same, and `State::tell_sender` is to be called.
     TakenDue,
+    /// A completion has been handed over, and its message lies in the ring.
+    Placed,
+    /// A message was given to the program where it lies: `State::settle_lent`.
+    Lent,
     /// There is nothing to do.
     Nothing,
     /// There is something for `State::poll_careful`.
     Careful,
     /// There is something for the general way.
     Other,
+}
+
+/// Of a payload that stays where it is, so many bytes are asked for at once: the program reads the first line, decides, and then the rest.
+const EXPECTED: u32 = 2048;
+
+/// Leaves a payload where it is, for the program to read it there. False: it reads another one.
+#[inline(always)]
+fn leave(payload: *const u8, len: u32) -> bool {
+    let word = placed::word();
+    let free = word.at().is_null();
+    if free {
+        word.set(payload.cast_mut());
+        each_line(payload, len.min(EXPECTED), prefetch);
+    }
+    free
 }
 
 /// The flags that make no difference.
@@ -32,7 +53,8 @@ const fn harmless(inline: bool) -> u32 {
 
 /// Places a whole SEND, whose `payload` has `head.len` bytes, to a connected queue pair that completes to queue `cq`, and writes its
 /// completion. `Other`: something is not as it usually is, nothing has happened yet, and the general way (`responder::cell`) finds out.
-/// `INLINE`: the payload is in the cell, and if the buffer's region has to be looked up, that is left to the careful way.
+/// `INLINE`: the payload is in the cell, and if the buffer's region has to be looked up, that is left to the careful way. One of
+/// `placed_from` bytes and more may stay where it is.
 #[inline(always)]
 pub fn take_short<const INLINE: bool>(
     qps: &mut Qps,
@@ -40,7 +62,7 @@ pub fn take_short<const INLINE: bool>(
     cq: usize,
     from: From,
     head: &Head,
-    payload: *const u8,
+    (payload, placed_from): (*const u8, u32),
     to: &mut MaybeUninit<ibv_wc>,
 ) -> Short {
     let World { srqs, mrs, .. } = w;
@@ -68,11 +90,16 @@ pub fn take_short<const INLINE: bool>(
     if head.len > buffer.length || !vouched && !mrs.allows(buffer, qp.pd as u32, true) {
         return Short::Other;
     }
+    let placed = !INLINE && head.len >= placed_from && leave(payload, head.len);
     // SAFETY: inside the posted buffer (checked), which lies in a valid MR of this PD with local write (checked); the
     // program vouches for registered memory. The payload is len readable bytes.
     unsafe {
         let (to, len) = (buffer.addr as *mut u8, head.len as usize);
-        if INLINE { copy_short(payload, to, len) } else { copy(payload, to, len) }
+        match INLINE {
+            true => copy_short(payload, to, len),
+            false if placed => {}
+            false => copy(payload, to, len),
+        }
     }
     to.write(ibv_wc {
         wr_id: next.take(),
@@ -80,7 +107,8 @@ pub fn take_short<const INLINE: bool>(
         byte_len: head.len,
         qp_num: qp.num,
         src_qp: head.src_qpn,
+        wc_flags: if placed { IBV_WC_PLACED } else { 0 },
         ..Default::default()
     });
-    Short::Taken
+    if placed { Short::Placed } else { Short::Taken }
 }

@@ -7,6 +7,7 @@ use crate::shm::handover;
 use crate::shm::layout::*;
 use crate::shm::map::Map;
 use crate::shm::parts::Inlets;
+use crate::shm::placed;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -40,6 +41,10 @@ pub struct RecvRing {
     pub slot: usize,
     pub incarnation: u64,
     broken: bool,
+    /// Address of the payload that the program was given where it lies, or 0.
+    lent: usize,
+    /// While it reads, it was time to tell the sender how far the ring has been read.
+    late: bool,
 }
 
 impl RecvRing {
@@ -71,6 +76,8 @@ impl RecvRing {
             slot,
             incarnation,
             broken: false,
+            lent: 0,
+            late: false,
         })
     }
 
@@ -163,12 +170,12 @@ impl RecvRing {
         }
         let (head, fixed) = (cell.head(), cell.payload().cast_const());
         if head.flags & flag::BULK == 0 && head.len as usize <= INLINE_MAX {
-            return Some(Found { head, payload: fixed, fixed, bulk: self.bulk });
+            return Some(Found { head, payload: fixed, fixed, bulk: self.bulk, used: self.used });
         }
         self.peek_bulk(head, fixed)
     }
 
-    #[inline]
+    #[inline(always)] // what it finds stays in registers
     fn peek_bulk(&mut self, head: Head, fixed: *const u8) -> Option<Found> {
         if head.op == op::MORE_CELLS {
             return self.more_cells();
@@ -184,7 +191,7 @@ impl RecvRing {
         }
         let at = BULK + (start & (used - 1)) as usize;
         let payload = self.data.bytes(at, head.len as usize).cast_const();
-        Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len) })
+        Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len), used })
     }
 
     /// Bytes of the bulk that are in use from a cell on.
@@ -215,11 +222,11 @@ impl RecvRing {
     }
 
     /// Gives the cell just found back to the sender.
-    #[inline]
+    #[inline(always)]
     pub fn consume(&mut self, found: &Found) {
         self.seq = self.seq.wrapping_add(1);
         self.bulk = found.bulk;
-        self.used = self.used_by(&found.head);
+        self.used = found.used;
         if found.head.len <= AWAITED {
             self.short = (self.seq, found.head.len);
         }
@@ -228,7 +235,30 @@ impl RecvRing {
         }
     }
 
+    /// The program reads this payload where it lies, until [`placed::word`] says otherwise: what has been read of the ring stays as it is.
+    pub fn lend(&mut self, payload: *const u8) {
+        self.lent = payload.addr();
+    }
+
+    /// The program reads a payload of this ring.
+    #[inline]
+    pub fn is_lent(&self) -> bool {
+        self.lent != 0 && placed::word().at().addr() == self.lent
+    }
+
+    /// Tells the sender what it was not told while a payload was being read.
+    pub fn publish_late(&mut self) {
+        if std::mem::take(&mut self.late) {
+            self.publish();
+        }
+    }
+
+    #[inline(never)]
     fn publish(&mut self) {
+        if self.is_lent() {
+            self.late = true;
+            return;
+        }
         self.published = (self.seq, self.bulk);
         let word = u64::from(self.seq) | u64::from(self.bulk) << 32;
         handover::consume(self.data.u64(C_CONSUMED), word);

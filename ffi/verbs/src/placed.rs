@@ -1,0 +1,42 @@
+//! Messages that the software device leaves where they are: in place of a copy into the posted buffer, the program is given the place.
+//!
+//! There is one such message in a process at a time, as there is one verbs library: the word that says where it lies is kept once.
+//! The completion says that its message is one; what is done with it ends with [`release`].
+
+use crate::pool::Buf;
+use rdma_sys::Placed;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+static WORD: OnceLock<&'static Placed> = OnceLock::new();
+
+/// The device's word.
+pub(crate) fn announce(word: &'static Placed) {
+    let _known = WORD.set(word);
+}
+
+/// Where the message lies that a completion says is placed.
+#[inline(never)]
+pub(crate) fn place() -> Option<NonNull<u8>> {
+    NonNull::new(WORD.get()?.at())
+}
+
+/// A message lies there.
+pub(crate) fn is(at: NonNull<u8>) -> bool {
+    place() == Some(at)
+}
+
+/// The message that lies there is needed no more. False: none does.
+#[inline(never)]
+pub(crate) fn release(at: NonNull<u8>) -> bool {
+    WORD.get().is_some_and(|word| word.release(at.as_ptr()))
+}
+
+/// Puts the `len` bytes of a message that lies there into the buffer of its receive.
+#[cold]
+pub(crate) fn fetch(at: NonNull<u8>, len: u32, buf: &mut Buf) {
+    let len = len.min(buf.capacity()) as usize;
+    // SAFETY: the device has left that many readable bytes there until they are released; the buffer has as many, and lies elsewhere.
+    unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), buf.as_mut_slice().as_mut_ptr(), len) };
+    let _was_there = release(at);
+}
