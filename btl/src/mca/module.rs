@@ -467,7 +467,12 @@ impl Module {
             // No atomic is begun with it.
             Upcall::Fetched { cookie: Cookie::Sent { .. }, .. } => {}
             Upcall::UnknownPeer { peer } => self.unknown_peer(peer),
-            Upcall::Failed { endpoint, peer, reason } => self.endpoint_failed(endpoint, peer, &reason),
+            Upcall::Failed { endpoint, peer, reason, told } => {
+                if !told {
+                    self.tell_lost(endpoint, peer, &reason);
+                }
+                self.endpoint_failed(endpoint);
+            }
         }
     }
 
@@ -520,22 +525,38 @@ impl Module {
     }
 
     /// Open MPI 4.1's ob1 ends the job on this report. It prints the text that comes with one, as a
-    /// format string: there is none, and the reason is said here.
+    /// format string: there is none, and the reason has been said by `tell_lost`.
     #[cold]
-    fn endpoint_failed(&'static self, endpoint: EpId, peer: u64, reason: &str) {
-        let name = opal_process_name_t::from_word(peer);
+    fn endpoint_failed(&'static self, endpoint: EpId) {
         let (callback, process, closing) = self
             .with(|s| (s.error, s.procs.get(&endpoint).copied().unwrap_or(std::ptr::null_mut()), s.closing));
+        let Some(callback) = callback.filter(|_| !closing) else { return };
+        // SAFETY: the callback that the BML registered; it takes NULL for the text (ob1's
+        // `mca_pml_ob1_error_handler` of 4.1 and 5.0 hands it to printing functions that check for
+        // it).
+        unsafe { callback(self.as_raw(), MCA_BTL_ERROR_FLAGS_FATAL, process, std::ptr::null_mut()) };
+    }
+
+    /// Says that an endpoint is lost, and why.
+    #[cold]
+    fn tell_lost(&self, endpoint: EpId, peer: u64, reason: &str) {
+        let name = opal_process_name_t::from_word(peer);
+        let (process, closing) =
+            self.with(|s| (s.procs.get(&endpoint).copied().unwrap_or(std::ptr::null_mut()), s.closing));
         if closing {
             return log::debug!("connection to {name} lost while closing: {reason}");
         }
         let place = self.host(process).map_or_else(String::new, |host| format!(" on {host}"));
         log::error!("connection to {name}{place} is lost: {reason}");
-        let Some(callback) = callback else { return };
-        // SAFETY: the callback that the BML registered; it takes NULL for the text (ob1's
-        // `mca_pml_ob1_error_handler` of 4.1 and 5.0 hands it to printing functions that check for
-        // it).
-        unsafe { callback(self.as_raw(), MCA_BTL_ERROR_FLAGS_FATAL, process, std::ptr::null_mut()) };
+    }
+
+    /// What a call returns whose endpoint is lost. Open MPI may end the job for it, before the failure itself has come up.
+    #[cold]
+    fn refused(&self, endpoint: EpId) -> c_int {
+        if let Some((peer, reason)) = self.transport(None, |t| t.untold_failure(endpoint)) {
+            self.tell_lost(endpoint, peer, &reason);
+        }
+        OPAL_ERR_UNREACH
     }
 
     /// After a panic: the upper layer hears, once, that nothing goes over this port any more. It
@@ -588,7 +609,7 @@ impl Module {
             let cookie = Cookie::Operation(Operation { ticket, ..operation });
             t.rdma(id, op, sge, remote, cookie).map_err(|_| t.called_back(id, ticket)).is_ok()
         });
-        if started { OPAL_SUCCESS } else { OPAL_ERR_UNREACH }
+        if started { OPAL_SUCCESS } else { self.refused(id) }
     }
 
     /// A put or get of 0 bytes: nothing moves, and the callback comes from progress as ever.

@@ -51,8 +51,10 @@ pub enum Upcall<C> {
     Fetched { cookie: C, value: u64 },
     /// A process that we have no endpoint for wants to connect: add it, or let it wait.
     UnknownPeer { peer: u64 },
-    /// An endpoint is lost; what it had queued is given up.
-    Failed { endpoint: EpId, peer: u64, reason: String },
+    /// An endpoint is lost; what it had queued is given up. `told`: [`Transport::untold_failure`] has told so before.
+    ///
+    /// [`Transport::untold_failure`]: super::Transport::untold_failure
+    Failed { endpoint: EpId, peer: u64, reason: String, told: bool },
 }
 
 /// What has come up and has not been taken, oldest first.
@@ -81,6 +83,17 @@ impl<C> Upcalls<C> {
     #[inline]
     pub fn push(&mut self, upcall: Upcall<C>) {
         self.0.push_back(upcall);
+    }
+
+    /// The failure of an endpoint, if it is there and has not been told: its peer, and why. It is from now on.
+    pub fn tell_failure(&mut self, id: EpId) -> Option<(u64, String)> {
+        self.0.iter_mut().find_map(|upcall| match upcall {
+            Upcall::Failed { endpoint, peer, reason, told: told @ false } if *endpoint == id => {
+                *told = true;
+                Some((*peer, reason.clone()))
+            }
+            _ => None,
+        })
     }
 
     /// What was taken, and is put back behind all others.

@@ -388,7 +388,7 @@ impl World {
                 let rank = self.rank(peer);
                 self.add(side, rank);
             }
-            Upcall::Failed { endpoint, peer, reason } => {
+            Upcall::Failed { endpoint, peer, reason, .. } => {
                 let rank = self.rank(peer);
                 assert_eq!(
                     self.sides[side].to[rank],

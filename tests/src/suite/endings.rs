@@ -55,8 +55,8 @@ const CONNECTION_CALLS: [(&str, &str); 6] = [
 ];
 
 /// Which call of a function, in the quick selection and in all.
-const SOME: &[u32] = &[2];
-const MANY: &[u32] = &[1, 2, 3, 5, 9];
+const SOME: &[u32] = &[2, 10];
+const MANY: &[u32] = &[1, 2, 3, 5, 9, 10, 11];
 
 /// All of them.
 pub fn cases(setting: &Setting) -> Vec<Case> {

@@ -16,7 +16,7 @@ impl Module {
             return OPAL_ERR_BAD_PARAM;
         }
         let id = from_raw(operation.endpoint);
-        self.transport(OPAL_ERR_UNREACH, |t| {
+        let status = self.transport(OPAL_ERR_UNREACH, |t| {
             let ticket = t.owe(id);
             let cookie = Cookie::Operation(Operation { ticket, ..operation });
             let Err(why) = t.atomic(id, atomic, remote, cookie) else { return OPAL_SUCCESS };
@@ -28,7 +28,8 @@ impl Module {
                     OPAL_ERR_OUT_OF_RESOURCE
                 }
             }
-        })
+        });
+        if status == OPAL_ERR_UNREACH { self.refused(id) } else { status }
     }
 
     /// One on a word of this process, whosever endpoint it comes with: 4.1's osc/rdma has no handle for what

@@ -122,7 +122,7 @@ impl Module {
         match self.send_buffer(from_raw(endpoint), tag, buf, len) {
             Sent::Gone => {}
             Sent::AwaitsConnection => return self.complete_when_connected(endpoint, frag),
-            Sent::Refused => return OPAL_ERR_UNREACH,
+            Sent::Refused => return self.refused(from_raw(endpoint)),
         }
         if flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK != 0
             && let Some(done) = done
@@ -152,7 +152,7 @@ impl Module {
         buf.payload()[..len].copy_from_slice(payload);
         let desc = &raw mut frag.desc;
         let gone = match self.send_buffer(id, tag, buf, len) {
-            Sent::Refused => return OPAL_ERR_UNREACH,
+            Sent::Refused => return self.refused(id),
             Sent::Gone => true,
             Sent::AwaitsConnection => false,
         };

@@ -320,6 +320,13 @@ impl<C> Transport<C> {
         self.pump_rdma(index);
     }
 
+    /// A message or an operation has been refused: the failure of its endpoint, which has not come up yet and has not been told, and the
+    /// peer. The upper layer may end the job for the refusal, and never hear why.
+    #[cold]
+    pub fn untold_failure(&mut self, id: EpId) -> Option<(u64, String)> {
+        self.up.tell_failure(id)
+    }
+
     /// The endpoint is lost: what it has queued is given up, its queue pairs go to ERR and flush
     /// the rest.
     #[cold]
@@ -340,7 +347,7 @@ impl<C> Transport<C> {
         ep.to_error(log::Level::Warn);
         ep.queued = 0;
         self.tx.give_up(ep.rdma.drain(..), &mut self.up);
-        self.up.push(Upcall::Failed { endpoint: id, peer, reason: reason.to_string() });
+        self.up.push(Upcall::Failed { endpoint: id, peer, reason: reason.to_string(), told: false });
         self.up.end_waiting(ep, false);
         self.tx.drop_pending(index, ep, &mut self.up);
     }
