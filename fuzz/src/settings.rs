@@ -34,7 +34,7 @@ fn plan(text: &str) {
             let chances = [plan.drop, plan.duplicate, plan.reorder];
             assert!(chances.iter().all(|parts| *parts <= 1_000_000), "no chance is above all");
             let counted = [plan.rnr.map(|(when, _)| when), plan.error, plan.cut];
-            let from_one = |when: &When| matches!(when, When::At(1..) | When::Every(1..));
+            let from_one = |when: &When| matches!(when, When::At(1..) | When::Every(1..) | When::About(1..));
             assert!(counted.iter().flatten().all(from_one), "counts are from 1");
             assert!(plan.fail.iter().all(|fault| fault.number >= 1 && fault.errno > 0));
         }

@@ -53,11 +53,11 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 /// Requests that fail on our side, or that the peer's does not answer. Connections over X queues are made anew in another way, which lets
-/// an endpoint fail.
+/// an endpoint fail. `About`, since every n-th request may be the same one of each connection, for ever.
 fn breaks(layout: u8, how: u8) -> Plan {
     let (every, is_x) =
         (24 + u64::from(how / 4), LAYOUTS[usize::from(layout) % LAYOUTS.len()].starts_with('X'));
-    let when = |bit: u8| (how & bit != 0 && !is_x).then_some(When::Every(every + u64::from(bit)));
+    let when = |bit: u8| (how & bit != 0 && !is_x).then_some(When::About(every + u64::from(bit)));
     Plan { error: when(1), cut: when(2), ..Plan::default() }
 }
 

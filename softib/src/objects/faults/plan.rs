@@ -7,7 +7,7 @@
 //!        | "cm-late=" percent ":" time
 //!        | "port-down=" time ":" time [ ":" number ] | "fail=" call ":" number ":" errno
 //!        | "kill=" step ":" number | "event=" name ":" time [ ":" number ] | "report"
-//! when   = "at:" number | "every:" number
+//! when   = "at:" number | "every:" number | "about:" number
 //! ```
 //!
 //! No character in it means anything to a shell or to mpirun's `-x`.
@@ -26,7 +26,13 @@ pub enum When {
     At(u64),
     /// Every k-th.
     Every(u64),
+    /// About every k-th: after five of them each comes one later, after ten another one. It keeps step with nothing that is repeated: a fault of
+    /// every k-th request meets the same request of each connection, for ever, if each carries k of them.
+    About(u64),
 }
+
+/// So many of [`When::About`] come at the same distance.
+const EVENLY: u64 = 5;
 
 impl When {
     /// Whether it is the `count`-th.
@@ -34,8 +40,18 @@ impl When {
         match self {
             When::At(n) => count == n,
             When::Every(k) => count.is_multiple_of(k),
+            When::About(k) => is_about(k, count),
         }
     }
+}
+
+fn is_about(mut distance: u64, count: u64) -> bool {
+    let mut left = count;
+    while left > distance.saturating_mul(EVENLY) {
+        left -= distance * EVENLY;
+        distance += 1;
+    }
+    left != 0 && left.is_multiple_of(distance)
 }
 
 /// A time without a port.
@@ -115,7 +131,7 @@ const NUMBER: &str = "a number";
 const COUNT: &str = "a number from 1 on";
 const PERCENT: &str = "a percentage up to 100 like 20% or 0.5%";
 const TIME: &str = "a time like 10us, 2ms or 1s";
-const WHEN: &str = "at: or every:";
+const WHEN: &str = "at:, every: or about:";
 const PORT: &str = "the number of a port";
 const COLON: &str = "a colon";
 const COMMA: &str = "a comma or the end";
@@ -276,6 +292,9 @@ impl<'a> Cursor<'a> {
         if self.take("at:") {
             return self.count().map(When::At);
         }
+        if self.take("about:") {
+            return self.count().map(When::About);
+        }
         self.demand("every:", WHEN)?;
         self.count().map(When::Every)
     }
@@ -347,6 +366,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_comes_about_every_third_comes_at_distances_that_grow() {
+        let strikes: Vec<u64> = (0..=45).filter(|count| When::About(3).is(*count)).collect();
+        assert_eq!(strikes, [3, 6, 9, 12, 15, 19, 23, 27, 31, 35, 40, 45]);
+        assert!(When::About(u64::MAX).is(u64::MAX) && !When::About(u64::MAX).is(1));
+    }
+
+    #[test]
     fn every_item_is_understood() {
         let text = "seed=7,drop=20%,duplicate=0.5%,reorder=100%,delay=10us,rnr=every:3:2ms,error=at:100,cut=every:9,cm-late=30%:50ms,\
                     port-down=1s:500ms,fail=create_qp:2:ENOMEM,fail=reg_mr:1:EPERM,kill=to_rtr:2,kill=poll_cq:9,event=qp-fatal:5ms:3,event=lid-change:1s,report";
@@ -357,6 +383,8 @@ mod tests {
         assert_eq!(plan.cm_late, Some((300_000, Duration::from_millis(50))));
         let outage = Outage { after: Duration::from_secs(1), lasts: Duration::from_millis(500), port: None };
         assert_eq!(plan.port_down, Some(outage));
+        let about: Plan = "error=about:9".parse().unwrap();
+        assert_eq!(about.error, Some(When::About(9)));
         let second: Plan = "port-down=1s:500ms:2".parse().unwrap();
         assert_eq!(second.port_down, Some(Outage { port: Some(2), ..outage }));
         assert_eq!(plan.fail[1], CallFault { call: Call::RegMr, number: 1, errno: libc::EPERM });
@@ -405,7 +433,7 @@ mod tests {
 
         #[test]
         fn nothing_close_to_the_language_confuses_it_either(
-            text in "((seed|drop|rnr|fail|kill|port-down|cut)(=|:|)(every:|at:|[0-9]{0,22}|)(%|ms|s|:|EIO|,|é){0,3}){0,4}"
+            text in "((seed|drop|rnr|fail|kill|port-down|cut)(=|:|)(every:|at:|about:|[0-9]{0,22}|)(%|ms|s|:|EIO|,|é){0,3}){0,4}"
         ) {
             let _ = text.parse::<Plan>();
         }
