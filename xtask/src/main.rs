@@ -96,7 +96,7 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --mpi DIR, --ompi5 as for pingpong
                 --kernel           instead over a real kernel's soft RoCE, in one emulated guest and between two, beside UCX's rc_v
                                    and tcp: half round trips, with --windows message rate and bandwidth (--pairs, --sizes, --least,
-                                   --milliseconds, --json, --svg)
+                                   --milliseconds, --try, --json, --svg)
               and of another kind:
                 --connect          connections instead: one by one and in storms, beside openib's udcm and cmtime
                 --memory           memory instead: at the start, and for each peer, beside openib, UCX, vader and tcp

@@ -130,7 +130,8 @@ fn command(setting: &Setting, world: &World, job: &Job) -> Result<String> {
         let file = setting.configs.join(format!("{layout}.conf"));
         mpirun = mpirun.parameter("mca_base_param_files", &file.to_string_lossy());
     }
-    for (name, value) in job.parameters {
+    let tried = job.tried.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    for (name, value) in job.parameters.iter().copied().chain(tried) {
         mpirun = mpirun.parameter(name, value);
     }
     Ok(mpirun.command_line())

@@ -28,10 +28,7 @@ use crate::suite::runner::wanted;
 use crate::{Failure, Result, say};
 use figures::Figures;
 use report::Outcome;
-use table::{Job, Over, World};
-
-/// What is measured beside each other in guests; the first is ours.
-pub const MEASURED: [Over; 3] = [Over::Oxib, Over::Ucx, Over::Tcp];
+use table::{Contender, Job, World};
 
 /// What all worlds share.
 #[derive(Debug)]
@@ -77,7 +74,7 @@ pub fn run(setting: &Setting, filters: &[String]) -> Result<(Tally, Figures)> {
     Ok((progress.tally, figures))
 }
 
-/// Boots a world once and measures in it, round by round, over all of [`MEASURED`], which take turns; the next round begins with
+/// Boots a world once and measures in it, round by round, all contenders, which take turns; the next round begins with
 /// another one. `each` is told round, place in that list, and outcome.
 ///
 /// # Errors
@@ -85,13 +82,13 @@ pub fn run(setting: &Setting, filters: &[String]) -> Result<(Tally, Figures)> {
 pub fn measure(
     setting: &Setting,
     world: &World,
-    rounds: usize,
+    (contenders, rounds): (&[Contender], usize),
     (milliseconds, what): (u64, &[Measurement]),
     each: &mut dyn FnMut(usize, usize, Outcome),
 ) -> Result<()> {
     boot::prepare(setting)?;
-    let turns = turns(rounds);
-    let job = |&(_, column): &(usize, usize)| table::measuring(MEASURED[column], milliseconds, what);
+    let turns = turns(contenders.len(), rounds);
+    let job = |&(_, column): &(usize, usize)| table::measuring(&contenders[column], milliseconds, what);
     let jobs: Vec<Job> = turns.iter().map(job).collect();
     let sign = SignOfLife::of(format!("guests of {world}"));
     let news = boot::run(setting, world, &jobs, &mut |index, outcome| {
@@ -103,9 +100,8 @@ pub fn measure(
     Ok(())
 }
 
-/// Round and place in [`MEASURED`], in the order of the jobs.
-fn turns(rounds: usize) -> Vec<(usize, usize)> {
-    let places = MEASURED.len();
+/// Round and place among so many contenders, in the order of the jobs.
+fn turns(places: usize, rounds: usize) -> Vec<(usize, usize)> {
     (0..rounds).flat_map(|round| (0..places).map(move |turn| (round, (turn + round) % places))).collect()
 }
 
@@ -154,7 +150,7 @@ mod tests {
 
     #[test]
     fn every_transport_is_measured_once_a_round_and_begins_some_of_them() {
-        let turns = turns(3);
+        let turns = turns(3, 3);
         assert_eq!(turns.iter().map(|(_, column)| *column).collect::<Vec<_>>(), [0, 1, 2, 1, 2, 0, 2, 0, 1]);
         assert!(turns.iter().map(|(round, _)| *round).is_sorted());
     }

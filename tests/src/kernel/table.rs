@@ -96,6 +96,29 @@ impl Over {
     }
 }
 
+/// What is measured in guests.
+#[derive(Debug, Clone)]
+pub struct Contender {
+    /// For titles and tables.
+    pub name: &'static str,
+    pub over: Over,
+    /// MCA parameters that a user tries: names and values.
+    pub tried: Vec<(String, String)>,
+}
+
+impl Contender {
+    fn plain(over: Over) -> Contender {
+        Contender { name: over.name(), over, tried: Vec::new() }
+    }
+}
+
+/// What is measured beside each other; the first is ours. With parameters, ours with them, too.
+pub fn measured(tried: Option<Vec<(String, String)>>) -> Vec<Contender> {
+    let with = tried.map(|tried| Contender { name: "tried", over: Over::Oxib, tried });
+    let others = [Over::Ucx, Over::Tcp].map(Contender::plain);
+    [Contender::plain(Over::Oxib)].into_iter().chain(with).chain(others).collect()
+}
+
 /// One mpirun of one of our programs.
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -109,6 +132,8 @@ pub struct Job {
     pub layout: Option<&'static str>,
     /// More MCA parameters.
     pub parameters: &'static [(&'static str, &'static str)],
+    /// And what a user tries.
+    pub tried: Vec<(String, String)>,
     /// Arguments of the program.
     pub arguments: Vec<String>,
     /// How long it may take.
@@ -193,8 +218,8 @@ pub fn worlds() -> Vec<(World, Vec<Job>)> {
 
 fn job(program: &'static str, ranks: usize) -> Job {
     let title = if ranks == 2 { program.to_owned() } else { format!("{program} ({ranks} ranks)") };
-    let (layout, parameters, arguments): (_, &[_], _) = (None, &[], Vec::new());
-    Job { title, program, over: Over::Oxib, ranks, layout, parameters, arguments, seconds: SECONDS }
+    let (layout, parameters, tried, arguments): (_, &[_], _, _) = (None, &[], Vec::new(), Vec::new());
+    Job { title, program, over: Over::Oxib, ranks, layout, parameters, tried, arguments, seconds: SECONDS }
 }
 
 fn own(programs: &[&'static str], ranks: usize) -> Vec<Job> {
@@ -276,15 +301,16 @@ fn iwarp_pingpongs() -> Vec<Job> {
 
 /// The sizes that are measured between processes of a host, too.
 fn half_round_trips(over: Over) -> Job {
-    measuring(over, MILLISECONDS, &SIZES.map(Measurement::half_round_trip))
+    measuring(&Contender::plain(over), MILLISECONDS, &SIZES.map(Measurement::half_round_trip))
 }
 
 /// A job that measures all of this, for so many milliseconds each.
-pub fn measuring(over: Over, milliseconds: u64, what: &[Measurement]) -> Job {
-    let title = format!("{FIGURES} over {}", over.name());
+pub fn measuring(contender: &Contender, milliseconds: u64, what: &[Measurement]) -> Job {
+    let title = format!("{FIGURES} over {}", contender.name);
+    let (over, tried) = (contender.over, contender.tried.clone());
     let words = what.iter().map(Measurement::to_string);
     let arguments = std::iter::once(milliseconds.to_string()).chain(words).collect();
-    Job { title, over, arguments, seconds: MEASURING_SECONDS, ..job(FIGURES, 2) }
+    Job { title, over, tried, arguments, seconds: MEASURING_SECONDS, ..job(FIGURES, 2) }
 }
 
 /// Where oxib is measured beside UCX and tcp: soft RoCE, in one guest and between two.

@@ -108,6 +108,20 @@ fn tried(known: &[&'static Way], text: &str) -> Result<Contender> {
     Ok(Contender { settings, ..Contender::new("tried", named(known, name)?)? })
 }
 
+/// The MCA parameters of `--try` in guests, where oxib alone is tried.
+///
+/// # Errors
+/// It is no such list, or names something else.
+pub fn parameters(text: &str) -> Result<Vec<(String, String)>> {
+    let settings = Settings::parse(text)?;
+    if !settings.variables.is_empty() {
+        return Err(Failure::new(
+            "--try takes oxib's MCA parameters with --kernel, no variables of the environment",
+        ));
+    }
+    Ok(settings.parameters)
+}
+
 fn plugin_folder(text: &str) -> Result<PathBuf> {
     let folder = std::path::absolute(text).context(format_args!("--against {text}"))?;
     let plugin = folder.join("mca_btl_oxib.so");

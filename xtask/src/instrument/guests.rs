@@ -7,14 +7,14 @@ use super::aims::GUEST;
 use super::plan::{self, Batches};
 use super::record::{NOTE, Record};
 use super::samples::Samples;
-use super::{plot, tables};
+use super::{contenders, plot, tables};
 use crate::args::Args;
 use crate::report::{json_fields, write_json};
 use crate::workspace::Workspace;
 use crate::{build, kernel, packages};
 use e2e::kernel::report::Outcome;
-use e2e::kernel::table::{World, measured_worlds};
-use e2e::kernel::{MEASURED, Setting, measure};
+use e2e::kernel::table::{Contender, World, measured, measured_worlds};
+use e2e::kernel::{Setting, measure};
 use e2e::measured::{Measured, Measurement};
 use e2e::{Failure, OpenMpi, Result, machine, say, tell};
 
@@ -47,6 +47,7 @@ json_fields!(InWorld: world, record);
 
 struct Guests {
     setting: Setting,
+    contenders: Vec<Contender>,
     rows: Vec<Measurement>,
     rounds: u64,
     milliseconds: u64,
@@ -63,6 +64,7 @@ pub fn command(args: &Args) -> Result<()> {
     build::build(&workspace, false)?;
     let guests = Guests {
         setting: kernel::setting(&workspace)?,
+        contenders: measured(args.value("try").map(contenders::parameters).transpose()?),
         rows: plan::rows_in_guests(args)?,
         rounds: args.number("pairs", plan::ROUNDS)?.max(1),
         milliseconds: args.number("milliseconds", MILLISECONDS)?.max(1),
@@ -82,19 +84,19 @@ pub fn command(args: &Args) -> Result<()> {
 
 impl Guests {
     fn samples(&self, world: &World) -> Result<Samples> {
-        let names = MEASURED.map(|over| over.name().to_owned()).to_vec();
+        let names = self.contenders.iter().map(|contender| contender.name.to_owned()).collect();
         let mut samples = Samples::new(names, self.rows.clone());
         let (mut failure, mut done) = (None, 0);
-        let jobs = self.rounds as usize * MEASURED.len();
+        let jobs = self.rounds as usize * self.contenders.len();
         tell!("{world}: {jobs} jobs, about {:.0} minutes on a quiet machine", self.seconds() / 60.0);
         measure(
             &self.setting,
             world,
-            self.rounds as usize,
+            (&self.contenders, self.rounds as usize),
             (self.milliseconds, &self.rows),
             &mut |round, column, outcome| {
                 done += 1;
-                tell!("[{done}/{jobs}] {:.0} s  {}", outcome.seconds, MEASURED[column].name());
+                tell!("[{done}/{jobs}] {:.0} s  {}", outcome.seconds, self.contenders[column].name);
                 if samples.rounds <= round {
                     samples.begin_round();
                 }
@@ -118,7 +120,7 @@ impl Guests {
     /// In one world.
     fn seconds(&self) -> f64 {
         let one = ALL_OF_A_JOB + self.rows.len() as f64 * ALL_OF_A_MEASUREMENT;
-        self.rounds as f64 * MEASURED.len() as f64 * one
+        self.rounds as f64 * self.contenders.len() as f64 * one
     }
 
     fn show(&self, world: &World, samples: &Samples) {
