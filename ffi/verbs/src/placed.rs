@@ -32,6 +32,13 @@ pub(crate) fn release(at: NonNull<u8>) -> bool {
     WORD.get().is_some_and(|word| word.release(at.as_ptr()))
 }
 
+/// Nobody has asked for the message of a completion that says it is placed.
+#[cold]
+#[inline(never)]
+pub(crate) fn give_up() {
+    let _was_there = place().is_some_and(release);
+}
+
 /// Puts the `len` bytes of a message that lies there into the buffer of its receive.
 #[cold]
 pub(crate) fn fetch(at: NonNull<u8>, len: u32, buf: &mut Buf) {

@@ -90,13 +90,14 @@ impl Posted {
     /// # Errors
     /// The completion is of another request: this one stays with the device.
     #[inline]
-    pub fn completed(self, done: Completion) -> Result<Buf, Posted> {
+    pub fn completed(self, mut done: Completion) -> Result<Buf, Posted> {
         if !self.is_of(&done) {
             return Err(self);
         }
         let mut buf = self.ours();
         if let Some(at) = done.place() {
             placed::fetch(at, done.byte_len(), &mut buf);
+            done.settled();
         }
         Ok(buf)
     }

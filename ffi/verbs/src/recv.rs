@@ -141,7 +141,9 @@ impl Recv {
             return None;
         }
         self.place = Place::Lent;
-        Some(self.bytes(&done))
+        let bytes = self.bytes(&done);
+        std::mem::forget(done); // what it says is placed is what has been lent
+        Some(bytes)
     }
 
     /// The bytes of a receive that has completed, be they in its buffer or where the device has left them.

@@ -199,7 +199,7 @@ impl fmt::Debug for Wc {
     }
 }
 
-/// A work request is done: the device has said so.
+/// A work request is done: the device has said so. One that is dropped gives up its message, if that lies where the device has left it.
 ///
 /// ```compile_fail
 /// fn twice(done: verbs::Completion) -> (verbs::Completion, verbs::Completion) {
@@ -218,6 +218,15 @@ impl Completion {
     /// Its message is in the buffer of its receive now.
     pub(crate) fn settled(&mut self) {
         self.0.0.wc_flags &= !sys::IBV_WC_PLACED;
+    }
+}
+
+impl Drop for Completion {
+    #[inline(always)] // of most nothing is left to do; no call is given it, so that it need not be in memory
+    fn drop(&mut self) {
+        if self.is_placed() && self.is_ok() {
+            placed::give_up();
+        }
     }
 }
 

@@ -65,7 +65,7 @@ fn post(pair: &Pair, receives: &mut [Recv]) {
 fn a_message_in_its_place_is_read_given_back_kept_and_put_into_its_buffer() {
     let mut pair = Pair::connected(16);
     assert!(pair.recv_cq.place_messages(500));
-    let mut receives = held(&mut pair, 0..2);
+    let mut receives = held(&mut pair, 0..3);
     post(&pair, &mut receives);
 
     // Read and given back; to another receive it is not.
@@ -73,12 +73,16 @@ fn a_message_in_its_place_is_read_given_back_kept_and_put_into_its_buffer() {
     let own = done.wr_id() as usize;
     let bytes = receives[own].completed(done).unwrap();
     assert_eq!((bytes.capacity() as usize, bytes.as_slice()), (LEN, &text(seed)[..]));
-    let bytes = receives[1 - own].back(bytes).unwrap_err();
+    let bytes = receives[(own + 1) % 3].back(bytes).unwrap_err();
     receives[own].back(bytes).unwrap();
     let buf = receives[own].take().unwrap();
     assert!(buf.as_slice()[..LEN] != text(seed), "its buffer has not got it");
     receives[own].hold(buf).unwrap();
     post(&pair, &mut receives[own..=own]);
+
+    // Of no receive that is known: its buffer stays with the device, and the place is free for another one.
+    let (_, done) = placed(&mut pair, &mut receives);
+    assert!(Recv::new(done.wr_id()).completed(done).is_none());
 
     // Kept: in its own buffer, and the place is free for another one.
     let (seed, done) = placed(&mut pair, &mut receives);
@@ -90,12 +94,13 @@ fn a_message_in_its_place_is_read_given_back_kept_and_put_into_its_buffer() {
     let (next, mut done) = placed(&mut pair, &mut receives);
 
     // A completion that is kept.
-    receives[1 - own].settle_completion(&mut done);
+    let other = done.wr_id() as usize;
+    receives[other].settle_completion(&mut done);
     assert!(!done.is_placed());
-    let bytes = receives[1 - own].completed(done).unwrap();
+    let bytes = receives[other].completed(done).unwrap();
     assert_eq!((&kept.as_slice()[..LEN], &bytes.as_slice()[..LEN]), (&text(seed)[..], &text(next)[..]));
     receives[own].back(kept).unwrap();
-    receives[1 - own].back(bytes).unwrap();
+    receives[other].back(bytes).unwrap();
 
     // Of a receive that gives its buffer back itself.
     let buf = pair.pool.take().unwrap();
