@@ -381,9 +381,10 @@ static void note_put(Module *m, void *ep, void *local, void *handle, void *conte
 }
 
 /* A put waits for a connection to a rank that does not enter MPI; then that rank is taken away: the put's callback comes before that returns, for
- * there is no progress afterwards. */
+ * there is no progress afterwards. Rank 0 has given up then, and the other is told so if the connection has come up meanwhile: not a reason to end. */
 static void put_then_removed(void) {
     static uint64_t memory_of_put[2];
+    if (rank == 1) modules[0]->register_error(modules[0], note_loss);
     if (rank == 0) {
         Module *m = modules[0];
         Proc *proc = proc_of(1);

@@ -3,7 +3,6 @@
 //! There is one such message in a process at a time, as there is one verbs library: the word that says where it lies is kept once.
 //! The completion says that its message is one; what is done with it ends with [`release`].
 
-use crate::pool::Buf;
 use rdma_sys::Placed;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -37,13 +36,4 @@ pub(crate) fn release(at: NonNull<u8>) -> bool {
 #[inline(never)]
 pub(crate) fn give_up() {
     let _was_there = place().is_some_and(release);
-}
-
-/// Puts the `len` bytes of a message that lies there into the buffer of its receive.
-#[cold]
-pub(crate) fn fetch(at: NonNull<u8>, len: u32, buf: &mut Buf) {
-    let len = len.min(buf.capacity()) as usize;
-    // SAFETY: the device has left that many readable bytes there until they are released; the buffer has as many, and lies elsewhere.
-    unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), buf.as_mut_slice().as_mut_ptr(), len) };
-    let _was_there = release(at);
 }

@@ -26,6 +26,7 @@ use crate::pool::Buf;
 use crate::types::Qpn;
 use crate::wc::Completion;
 use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Lowest bit of the 16 that count the sends of a queue pair in their work request ids.
@@ -96,7 +97,7 @@ impl Posted {
         }
         let mut buf = self.ours();
         if let Some(at) = done.place() {
-            placed::fetch(at, done.byte_len(), &mut buf);
+            fetch(at, done.byte_len(), &mut buf);
             done.settled();
         }
         Ok(buf)
@@ -129,6 +130,15 @@ impl Posted {
         log::error!("a buffer stays with the device: {done:?} is not of request {:#x}", self.wr_id);
         None
     }
+}
+
+/// Puts the `len` bytes of a message that the device has left there into the buffer of its receive.
+#[cold]
+fn fetch(at: NonNull<u8>, len: u32, buf: &mut Buf) {
+    let len = len.min(buf.capacity()) as usize;
+    // SAFETY: the device has left that many readable bytes there until they are released; the buffer has as many, and lies elsewhere.
+    unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), buf.as_mut_slice().as_mut_ptr(), len) };
+    let _was_there = placed::release(at);
 }
 
 #[inline]
