@@ -134,6 +134,11 @@ impl State {
         }
     }
 
+    /// Open MPI's process of an endpoint; null: it is not known any more.
+    fn process(&self, endpoint: EpId) -> *mut opal_proc_t {
+        self.procs.get(&endpoint).copied().unwrap_or(std::ptr::null_mut())
+    }
+
     /// Looks around. True if there is something for the upper layer.
     #[inline(always)] // all that most calls of Open MPI's progress function do
     fn look(&mut self) -> bool {
@@ -528,8 +533,7 @@ impl Module {
     /// format string: there is none, and the reason has been said by `tell_lost`.
     #[cold]
     fn endpoint_failed(&'static self, endpoint: EpId) {
-        let (callback, process, closing) = self
-            .with(|s| (s.error, s.procs.get(&endpoint).copied().unwrap_or(std::ptr::null_mut()), s.closing));
+        let (callback, process, closing) = self.with(|s| (s.error, s.process(endpoint), s.closing));
         let Some(callback) = callback.filter(|_| !closing) else { return };
         // SAFETY: the callback that the BML registered; it takes NULL for the text (ob1's
         // `mca_pml_ob1_error_handler` of 4.1 and 5.0 hands it to printing functions that check for
@@ -541,8 +545,7 @@ impl Module {
     #[cold]
     fn tell_lost(&self, endpoint: EpId, peer: u64, reason: &str) {
         let name = opal_process_name_t::from_word(peer);
-        let (process, closing) =
-            self.with(|s| (s.procs.get(&endpoint).copied().unwrap_or(std::ptr::null_mut()), s.closing));
+        let (process, closing) = self.with(|s| (s.process(endpoint), s.closing));
         if closing {
             return log::debug!("connection to {name} lost while closing: {reason}");
         }

@@ -31,7 +31,7 @@ pub(crate) fn release(at: NonNull<u8>) -> bool {
     WORD.get().is_some_and(|word| word.release(at.as_ptr()))
 }
 
-/// Nobody has asked for the message of a completion that says it is placed.
+/// The completion of a message that is placed is dropped, and no receive has taken the message.
 #[cold]
 #[inline(never)]
 pub(crate) fn give_up() {

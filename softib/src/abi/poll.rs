@@ -146,14 +146,7 @@ fn poll_one<const WAITS: bool>(state: &mut State, key: usize, to: &mut MaybeUnin
 /// The same behind a message that the program was given where it lies, if it is done with that.
 #[inline(never)]
 fn poll_behind<const WAITS: bool>(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
-    if !state.settle_lent() {
-        return Short::Other;
-    }
-    match state.poll_short::<WAITS>(key, to) {
-        Short::Careful => state.poll_careful(key, to),
-        Short::TakenDue => state.tell_sender(),
-        other => other,
-    }
+    if state.settle_lent() { poll_one::<WAITS>(state, key, to) } else { Short::Other }
 }
 
 /// Looks at everything if the queue is empty, and hands over what is in the queue then.

@@ -2,6 +2,7 @@
 
 use super::state::State;
 use crate::shm::placed;
+use std::ptr::null_mut;
 
 impl State {
     /// If the program is done with the message that it was given, the sender of its ring is told how far that has been read. False: it is
@@ -27,7 +28,7 @@ impl State {
     /// A completion queue goes, and with it what the program was given by it.
     pub fn take_back(&mut self, cq: usize) {
         if self.w.lender.is_some_and(|(_, of)| of == cq) {
-            let _was_there = placed::word().release(placed::word().at());
+            placed::word().set(null_mut());
             self.settle_lent();
         }
     }
