@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use crate::failure::Context;
 use crate::{Result, output};
 
+const SIGSEGV: i32 = 11;
 const MARK: &str = "OXIB_RUN";
 const GRACE_AFTER_TERM: Duration = Duration::from_secs(5);
 const GRACE_AFTER_EXIT: Duration = Duration::from_secs(2);
@@ -67,12 +68,26 @@ pub struct Finished {
     pub took: Duration,
     /// Descendants that outlived it ("pid 12 name"); they have been killed since.
     pub leftovers: Vec<String>,
+    /// When it was stopped, none of its descendants ran any more.
+    pub deserted: bool,
 }
 
 impl Finished {
     /// Exit code 0, and no process left behind.
     pub fn ok(&self) -> bool {
         self.end == End::Exit(0) && self.leftovers.is_empty()
+    }
+
+    /// The ranks have ended, and mpirun itself has gone wrong, as it says: where help messages of several ranks come at the same time, Open
+    /// MPI 4.1 with PMIx 4 may damage what it has of them, lose some, end by SIGSEGV, or stand still (docs/bugs/README.md).
+    pub fn launcher_failed(&self) -> bool {
+        let says = self.output.contains("ORTE_ERROR_LOG") && self.output.contains("show_help.c");
+        let ended = match self.end {
+            End::Exit(code) => code != 0,
+            End::Signal(signal) => signal == SIGSEGV,
+            End::TimedOut(_) => self.deserted,
+        };
+        says && ended && self.leftovers.is_empty()
     }
 
     /// The end, as a clause: "ended with exit code 1".
@@ -113,7 +128,9 @@ pub fn run(command: &mut Command, limits: Limits, watch: &mut dyn FnMut(&str)) -
         output.push('\n');
         watch(line);
     });
-    let leftovers = clean_up(child.id(), &mark, matches!(end, Followed::TooLong));
+    let too_long = matches!(end, Followed::TooLong);
+    let deserted = too_long && surely_marked(&mark).iter().all(|(pid, _)| *pid == child.id());
+    let leftovers = clean_up(child.id(), &mark, too_long);
     let status = child.wait().context("cannot wait for a child")?;
     // All processes that could write are gone, so the pipes end as soon as their readers get to
     // run.
@@ -123,7 +140,7 @@ pub fn run(command: &mut Command, limits: Limits, watch: &mut dyn FnMut(&str)) -
         watch(&line);
     }
     let took = began.elapsed();
-    Ok(Finished { end: end_of(end, status, took), output, took, leftovers })
+    Ok(Finished { end: end_of(end, status, took), output, took, leftovers, deserted })
 }
 
 /// Runs a short, trusted tool and returns its standard output, or `None` when it is missing or fails.
@@ -340,6 +357,18 @@ mod tests {
         assert!(finished.leftovers[0].ends_with("sleep"), "{:?}", finished.leftovers);
         assert!(!finished.ok());
         assert!(!alive(finished.output.trim()), "{}", finished.output);
+    }
+
+    #[test]
+    fn a_launcher_has_failed_if_it_says_so_and_runs_alone() {
+        const SAYS: &str = "echo 'ORTE_ERROR_LOG: Out of resource in file show_help.c at line 501'";
+        let limits = Limits { deadline: Duration::from_millis(200), silence: None };
+        let failed = |script: &str| shell(script, limits).launcher_failed();
+        assert!(failed(&format!("{SAYS}; exec sleep 45")));
+        assert!(failed(&format!("{SAYS}; kill -s SEGV $$")));
+        assert!(!failed(&format!("{SAYS}; sleep 45 & exec sleep 45")), "its rank stands still");
+        assert!(!failed("exec sleep 45"), "it does not say so");
+        assert!(!failed(SAYS), "it has ended well");
     }
 
     #[test]

@@ -162,6 +162,8 @@ fn fails_once(setting: &Setting, (call, errno, number): (&str, &str, u32), manag
     let name = if call.starts_with("rdma_") { call.to_owned() } else { format!("ibv_{call}") };
     let named = finished.output.contains(&name);
     let panicked = finished.output.contains("panicked");
-    let fine = finished.ok() || failed(&finished) && named && !panicked;
+    // What mpirun has lost it cannot say.
+    let told = failed(&finished) && named || finished.launcher_failed();
+    let fine = finished.ok() || told && !panicked;
     require(fine, &format!("call {number} failed, and no word of {name}"), &job, &finished)
 }
