@@ -6,6 +6,10 @@
 mod common;
 use common::*;
 use rdma_sys::*;
+use softib::shm::cell::{Head, op};
+use softib::shm::layout::{CELLS, CELLS_FIRST};
+use softib::shm::ring::{RecvRing, SendRing};
+use softib::shm::segment::Segment;
 use std::process::{Output, Stdio};
 
 /// The limited process; does nothing when the test runner calls it.
@@ -315,11 +319,37 @@ fn a_full_folder_refuses_the_connection_on_both_sides_and_says_what_is_free_and_
     }
     for child in [a, b] {
         let said = child.finish_and_read();
-        for word in [folder.path(), "are free", "324 KiB are needed", "SOFTIB_DIR"] {
+        for word in [folder.path(), "are free", "268 KiB are needed", "SOFTIB_DIR"] {
             assert!(said.contains(word), "{word:?} is missing in {said}");
         }
         assert_eq!(said.matches("softib: ").count(), 1, "{said}");
     }
+}
+
+/// Room for a segment, a ring and a few more of its cells.
+#[test]
+fn a_ring_goes_on_with_the_cells_that_it_has_where_there_is_no_space_for_more() {
+    let Some(small) = small_folder("cells", 384 << 10) else { return };
+    let segment = Segment::claim(std::path::Path::new(small.0.path()), false, |_| ()).unwrap();
+    let mut to = SendRing::claim(&segment.map, &segment.file, (7, 99), true, false).unwrap();
+    let mut from = RecvRing::adopt(&segment.inlets, to.index()).unwrap();
+    let mut most = 0;
+    for round in 0..100 {
+        let mut sent = 0;
+        while to.has_room(0) {
+            let _ = to.push(Head { op: op::SEND, pos: round << 16 | sent, ..Head::default() }, |_| ());
+            sent += 1;
+        }
+        most = most.max(sent);
+        for number in 0..sent {
+            let found = from.peek().unwrap();
+            assert_eq!(found.head.pos, round << 16 | number);
+            from.consume(&found);
+        }
+        assert!(from.peek().is_none());
+    }
+    assert!((CELLS_FIRST as u32..CELLS as u32 / 2).contains(&most), "{most} at a time");
+    segment.unlink();
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn post_send(
         Some(request) if (2..=SHORT_SGES as c_int).contains(&request.num_sge) => {
             // SAFETY: the program passes a QP of ours, null or a valid `bad`, and a valid request with a
             // few buffers (checked above).
-            return unsafe { post_longer(qp, wr, bad) };
+            return unsafe { post_pieces(qp, wr, bad) };
         }
         _ => {}
     }
@@ -50,7 +50,22 @@ pub unsafe extern "C" fn post_send(
     unsafe { post_list(qp, wr, bad) }
 }
 
-/// A request whose payload is too long for a cell, or in a few buffers.
+/// A request whose payload is in a few buffers.
+///
+/// # Safety
+/// As [`post_longer`].
+#[inline(never)]
+unsafe extern "C" fn post_pieces(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: the caller passes one valid request, so its list has num_sge elements, which are one at least.
+    let (one, sges) = unsafe { (&*wr, std::slice::from_raw_parts((*wr).sg_list, (*wr).num_sge as usize)) };
+    if post_short::<true>(qp_index(qp), one, sges) {
+        return 0;
+    }
+    // SAFETY: the caller passes a QP of ours, one valid request, and null or a valid `bad`.
+    unsafe { post_longer(qp, wr, bad) }
+}
+
+/// A request whose payload may be too long for a cell.
 ///
 /// # Safety
 /// A queue pair of ours, one valid request with at least one buffer, null or a valid pointer.

@@ -3,9 +3,9 @@
 use super::barrier::Barrier;
 use crate::shm::handover;
 use crate::shm::layout::{BITMAP, RINGS};
-use crate::shm::map::Map;
+use crate::shm::map::Words;
 use crate::shm::parts::Inlets;
-use crate::shm::ring::{self, RecvRing};
+use crate::shm::ring::RecvRing;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -51,7 +51,8 @@ impl Hot {
 /// The receiving side of all rings.
 #[derive(Debug)]
 pub struct Inbound {
-    pub(super) map: Arc<Map>,
+    /// One bit for each ring that has something and is not watched.
+    pub(super) bitmap: Words<{ RINGS / 64 }>,
     pub(super) inlets: Arc<Inlets>,
     /// As far as they have been looked at: senders claim them from the first on.
     pub(super) rings: Vec<Option<RecvRing>>,
@@ -70,7 +71,7 @@ impl Inbound {
     /// No ring known yet; the device thread owns progress.
     pub fn new(inlets: Arc<Inlets>, barrier: Barrier) -> Inbound {
         Inbound {
-            map: inlets.tables().clone(),
+            bitmap: inlets.tables().words(BITMAP),
             inlets,
             rings: Vec::new(),
             hot: Vec::new(),
@@ -139,7 +140,14 @@ impl Inbound {
 
     /// Announces a ring to ourselves.
     pub(super) fn mark(&self, ring: usize) {
-        self.map.u64(BITMAP + ring / 64 * 8).fetch_or(1 << (ring % 64), Ordering::SeqCst);
+        self.bitmap[ring / 64].fetch_or(1 << (ring % 64), Ordering::SeqCst);
+    }
+
+    /// Whether a ring that is not watched has something. All words are looked at: they are one cache line, and how many of them are in use
+    /// is in another.
+    #[inline]
+    pub(super) fn announced(&self) -> bool {
+        self.bitmap.iter().fold(0, |bits, word| bits | word.load(Ordering::Relaxed)) != 0
     }
 
     /// A look at one word: false is the answer nearly always, and what an idle poll costs.
@@ -192,18 +200,6 @@ fn grow(rings: &mut Vec<Option<RecvRing>>, index: usize) -> Option<()> {
     (index < RINGS).then(|| rings.resize_with(index + 1, || None))
 }
 
-/// Words of the bitmap that can have a bit set; they are one cache line in all.
-#[inline]
-pub(super) fn words(map: &Map) -> usize {
-    ring::limit(map).div_ceil(64)
-}
-
-/// Whether a ring that is not watched has something.
-#[inline]
-pub(super) fn announced(map: &Map) -> bool {
-    (0..words(map)).any(|word| map.u64(BITMAP + word * 8).load(Ordering::Relaxed) != 0)
-}
-
 #[cold]
 fn adopt<'a>(place: &'a mut Option<RecvRing>, inlets: &Inlets, index: usize) -> Option<&'a mut RecvRing> {
     *place = RecvRing::adopt(inlets, index);
@@ -213,7 +209,17 @@ fn adopt<'a>(place: &'a mut Option<RecvRing>, inlets: &Inlets, index: usize) -> 
 impl Inbound {
     /// Sees to it that it is a hot ring's turn, if there is one.
     pub(super) fn restart_turns(&mut self) {
-        self.turn = self.hot.last().map_or(NO_RING, |hot| hot.ring);
+        self.give_turn(self.hot.last().map_or(NO_RING, |hot| hot.ring));
+    }
+
+    /// It is this ring's turn from now on. That of another ends: what its sender would have been told when nothing came, it is told now.
+    pub(super) fn give_turn(&mut self, ring: usize) {
+        if self.turn != ring
+            && let Some(Some(last)) = self.rings.get_mut(self.turn)
+        {
+            last.publish_if_due();
+        }
+        self.turn = ring;
     }
 
     /// The turn goes to the next hot ring, if there is another.
@@ -221,6 +227,6 @@ impl Inbound {
     pub(super) fn pass_turn(&mut self) {
         let at =
             self.hot.iter().position(|hot| hot.ring == self.turn).map_or(0, |at| (at + 1) % self.hot.len());
-        self.turn = self.hot.get(at).map_or(NO_RING, |hot| hot.ring);
+        self.give_turn(self.hot.get(at).map_or(NO_RING, |hot| hot.ring));
     }
 }

@@ -12,12 +12,12 @@
 //! While the thread has control a poll is a guest: it drains what is announced and changes nothing. While the application
 //! has it, a few hot rings are looked at on every poll, and one line of bitmap covers all others.
 
-use super::inbound::{Owner, announced, words};
+use super::inbound::Owner;
 use super::state::State;
 use crate::datapath::initiator;
 use crate::datapath::responder::{self, From, events};
 use crate::shm::handover;
-use crate::shm::layout::{BITMAP, CELLS, QP_BITS, QPS};
+use crate::shm::layout::{CELLS, QP_BITS, QPS};
 use rdma_sys::IBV_EVENT_QP_FATAL;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl State {
                 self.drain(ring);
             }
         }
-        if announced(&self.inbound.map) {
+        if self.inbound.announced() {
             self.take_announced();
         }
         self.advance_sends();
@@ -95,12 +95,12 @@ impl State {
         self.settle_lent();
         self.take_announced();
         let again = self.advance_sends();
-        if announced(&self.inbound.map) { Some(timing::now()) } else { again }
+        if self.inbound.announced() { Some(timing::now()) } else { again }
     }
 
     fn take_announced(&mut self) {
-        for word in 0..words(&self.inbound.map) {
-            let bits = self.inbound.map.u64(BITMAP + word * 8);
+        for word in 0..self.inbound.bitmap.len() {
+            let bits = &self.inbound.bitmap[word];
             if bits.load(Ordering::Relaxed) == 0 {
                 continue;
             }

@@ -8,7 +8,7 @@
 //! The turn stays with a hot ring while it has messages, and goes to another one that has some when it has none. Now and then it is passed on
 //! all the same, and announced rings are looked for, so that a ring that never runs dry keeps none from being read.
 
-use super::inbound::{Inbound, announced};
+use super::inbound::Inbound;
 use super::state::State;
 use crate::datapath::responder::{From, Short, take_short};
 use crate::objects::cq::Cq;
@@ -74,11 +74,12 @@ impl State {
         let State { qps, inbound, w } = self;
         let Some(cq) = w.cqs.get(key) else { return Short::Other };
         let (open, placed_from) = (cq.is_open(), cq.placed_from);
-        let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
+        let Some(Some(ring)) = inbound.rings.get(inbound.turn) else { return Short::Other };
         let looks_around = ring.taken().is_multiple_of(LOOK_AROUND);
-        if !open || looks_around && announced(&inbound.map) {
+        if !open || looks_around && inbound.announced() {
             return Short::Other;
         }
+        let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
         let Some(found) = ring.peek() else { return Short::Other };
         let from = From { incarnation: ring.incarnation };
         let taken = take_short::<false>(qps, w, key, from, &found.head, (found.payload, placed_from), to);
@@ -113,7 +114,7 @@ impl Inbound {
         if self.hot.len() > 1 && self.find_turn(stats) {
             return Short::Careful;
         }
-        if announced(&self.map) { Short::Other } else { Short::Nothing }
+        if self.announced() { Short::Other } else { Short::Nothing }
     }
 
     /// The turn goes to a hot ring that has something; whether there is one.
@@ -122,7 +123,7 @@ impl Inbound {
         for at in 0..self.hot.len() {
             let ring = self.hot[at].ring;
             if self.may_hold(ring) {
-                self.turn = ring;
+                self.give_turn(ring);
                 return true;
             }
         }

@@ -26,6 +26,19 @@ pub fn gather_all(sges: &[ibv_sge], to: *mut u8) {
     }
 }
 
+/// The same without a call, of what fits a cell.
+#[inline(always)]
+pub fn gather_short(sges: &[ibv_sge], mut to: *mut u8) {
+    for sge in sges {
+        let len = sge.length as usize;
+        // SAFETY: as in gather(); the caller has made room for all pieces.
+        unsafe {
+            copy::copy_short(sge.addr as *const u8, to, len);
+            to = to.add(len);
+        }
+    }
+}
+
 fn gather_list(sges: &[ibv_sge], mut to: *mut u8) {
     for sge in sges {
         let len = sge.length as usize;

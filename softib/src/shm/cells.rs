@@ -4,8 +4,9 @@
 //!   cell 511 | ... | cell 16 | cell 15 | ... | cell 0 | control block          16 are used at first, then twice as many, again and again
 //! ```
 //!
-//! A cell is two cache lines. Both ends know which it will be next, so the receiver asks for the second line while it looks
-//! for the tag in the first, and the sender writes the second line first: the two travel at the same time.
+//! A cell is eight cache lines, of which a message takes as many as it needs. Both ends know which cell it will be next, so the receiver asks
+//! for the second line while it looks for the tag in the first, for those behind it if the message before had them, and the sender writes the
+//! first line last: all of them travel at the same time.
 //!
 //! A line is written fastest by the sender when the receiver's cache is its only owner: for a line
 //! that both caches share, all caches have to be asked, and a cell of a lap ago is shared. So a
@@ -122,10 +123,10 @@ impl Cell<'_> {
         unsafe { self.at.add(CELL_HEAD).as_ptr() }
     }
 
-    /// Makes this processor's cache the only one that has the cell. Nothing in it changes, even while its sender writes: each word is
-    /// replaced by itself, atomically.
+    /// Makes this processor's cache the only one that has the first two lines. Nothing in them changes, even while their sender writes: each
+    /// word is replaced by itself, atomically. That takes its time for each, one after the other.
     pub fn acquire(&self) {
-        for line in (0..CELL / LINE).rev() {
+        for line in (0..2).rev() {
             // SAFETY: the first word of a line of the cell, aligned; atomics tolerate other processes.
             let word = unsafe { self.at.add(line * LINE).cast::<AtomicU32>().as_ref() };
             let now = word.load(Ordering::Relaxed);
@@ -150,6 +151,26 @@ impl Cell<'_> {
     pub fn prefetch(&self) {
         // SAFETY: inside the cell.
         prefetch(unsafe { self.at.add(LINE).as_ptr() });
+    }
+
+    /// Asks for the lines behind the second that a payload of `len` bytes has.
+    #[inline(always)]
+    pub fn prefetch_rest(&self, len: u32) {
+        self.each_of_the_rest(len, prefetch);
+    }
+
+    /// The same, to be written to.
+    #[inline(always)]
+    pub fn prefetch_rest_to_write(&self, len: u32) {
+        self.each_of_the_rest(len, prefetch_to_write);
+    }
+
+    #[inline(always)]
+    fn each_of_the_rest(&self, len: u32, ask: impl Fn(*const u8)) {
+        for line in 2..lines(len) {
+            // SAFETY: inside the cell, which has as many lines as `lines` says at most.
+            ask(unsafe { self.at.add(line * LINE).as_ptr() });
+        }
     }
 }
 
@@ -186,7 +207,16 @@ pub fn each_line(at: *const u8, len: u32, ask: impl Fn(*const u8)) {
     }
 }
 
+/// Lines of a cell that a payload of `len` bytes takes; no more than it has.
+#[inline(always)]
+fn lines(len: u32) -> usize {
+    (CELL_HEAD + len as usize).div_ceil(LINE).min(CELL / LINE)
+}
+
 /// A cache line.
 const LINE: usize = 64;
+/// Fewest bytes of a payload that goes beyond the second line of its cell.
+pub const LONG: u32 = (2 * LINE - CELL_HEAD + 1) as u32;
 
-const _: () = assert!(CELL == 2 * LINE && CELLS_LEN == CELLS * CELL && CELLS_LEN <= CONTROL);
+const _: () = assert!(CELL.is_multiple_of(LINE) && CELL >= 2 * LINE);
+const _: () = assert!(CELLS_LEN == CELLS * CELL && CELLS_LEN <= CONTROL);

@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the caller vouches for `len` readable bytes at `from` and `len` writable ones at
-    // `to`, without overlap; copy_short gets SHORT bytes at most.
+    // `to`, without overlap.
     unsafe {
         match len {
             0..=SHORT => copy_short(from, to, len),
@@ -43,11 +43,10 @@ pub unsafe fn write_in_order(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Most bytes that are copied without a call.
+/// Up to here [`copy`] makes no call. memcpy(3) is faster with more.
 pub const SHORT: usize = 128;
 
-/// Copies `len` bytes, at most [`SHORT`], without a call: the code around it keeps what it has in
-/// registers.
+/// Copies `len` bytes without a call: the code around it keeps what it has in registers.
 ///
 /// # Safety
 /// As [`copy`].
@@ -63,9 +62,11 @@ pub unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
                 ends::<u128>(from, to, 32);
             }
             65.. => {
-                let last = len.min(SHORT) - 64;
-                (0..2).for_each(|i| ends::<u128>(from.add(last + 32 * i), to.add(last + 32 * i), 32));
-                (0..2).for_each(|i| ends::<u128>(from.add(32 * i), to.add(32 * i), 32));
+                let last = len - 64;
+                let line =
+                    |at| (0..2).for_each(|i| ends::<u128>(from.add(at + 32 * i), to.add(at + 32 * i), 32));
+                (0..last).step_by(64).for_each(line);
+                line(last);
             }
             4..=7 => ends::<u32>(from, to, len),
             2..=3 => ends::<u16>(from, to, len),

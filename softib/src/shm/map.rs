@@ -93,6 +93,12 @@ impl Map {
         Word { at: NonNull::from(self.u32(offset)), _map: self.clone() }
     }
 
+    /// As many 64-bit words from `offset` on, for those who look at them often: they are checked once.
+    pub fn words<const N: usize>(self: &Arc<Map>, offset: usize) -> Words<N> {
+        self.bytes(offset, 8 * N);
+        Words { at: NonNull::from(self.u64(offset)).cast(), _map: self.clone() }
+    }
+
     /// Copies bytes in.
     pub fn write(&self, offset: usize, data: &[u8]) {
         let to = self.bytes(offset, data.len());
@@ -106,6 +112,26 @@ impl Map {
         // SAFETY: bytes() checked the bounds; the array is ours.
         unsafe { std::ptr::copy_nonoverlapping(self.bytes(offset, N), data.as_mut_ptr(), N) };
         data
+    }
+}
+
+/// Words of a mapping that are looked at often, one cache line at most.
+#[derive(Debug)]
+pub struct Words<const N: usize> {
+    at: NonNull<[AtomicU64; N]>,
+    _map: Arc<Map>,
+}
+
+// SAFETY: atomics of a mapping that may be used from any thread.
+unsafe impl<const N: usize> Send for Words<N> {}
+
+impl<const N: usize> Deref for Words<N> {
+    type Target = [AtomicU64; N];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64; N] {
+        // SAFETY: made of words inside the mapping, which lives as long as self.
+        unsafe { self.at.as_ref() }
     }
 }
 

@@ -74,23 +74,40 @@ unsafe impl Send for Place {}
 // SAFETY: every access through a shared reference is to atomics of the mapping, which lives as long as this value.
 unsafe impl Sync for Place {}
 
-impl claims::Queue for Place {
+/// What many senders claim of a place.
+struct Entries<'a> {
+    head: &'a AtomicU32,
+    first: NonNull<Entry>,
+    /// One less than there are.
+    mask: u32,
+}
+
+impl Entries<'_> {
+    /// What is said of position `pos`.
+    #[inline(always)]
+    fn at(&self, pos: u32) -> &Entry {
+        // SAFETY: there is one more than `mask`; the place that they are of lives as long as self.
+        unsafe { self.first.add((pos & self.mask) as usize).as_ref() }
+    }
+}
+
+impl claims::Queue for Entries<'_> {
     type Word32 = AtomicU32;
     type Word64 = AtomicU64;
 
     #[inline(always)]
     fn head(&self) -> &AtomicU32 {
-        self.map.u32(self.within + HEAD)
+        self.head
     }
 
     #[inline(always)]
     fn slot(&self, pos: u32) -> &AtomicU64 {
-        &self.entry(pos).slot
+        &self.at(pos).slot
     }
 
     #[inline(always)]
     fn length(&self, pos: u32) -> &AtomicU32 {
-        &self.entry(pos).len
+        &self.at(pos).len
     }
 }
 
@@ -122,28 +139,33 @@ impl Place {
         unsafe { self.at.add(at).cast::<AtomicU32>().as_ref() }
     }
 
-    /// What is said of position `pos`.
+    /// The entries of a queue with many senders.
     #[inline(always)]
-    fn entry(&self, pos: u32) -> &Entry {
-        assert!(self.shared, "a queue with one sender has no entries");
-        let at = LENS + (pos & (self.size - 1)) as usize * size_of::<Entry>();
-        // SAFETY: a queue with many senders (checked above) has `size` entries behind LENS, all inside the place (checked by new), which
-        // begins at a multiple of 64; atomics tolerate other processes.
-        unsafe { self.at.add(at).cast::<Entry>().as_ref() }
+    fn entries(&self) -> Option<Entries<'_>> {
+        if !self.shared {
+            return None;
+        }
+        // SAFETY: a queue with many senders (checked above) has a head, and `size` entries behind LENS, all inside the place (checked by
+        // new), which begins at a multiple of 64 and lives as long as self; atomics tolerate other processes.
+        let (head, first) =
+            unsafe { (self.at.add(HEAD).cast::<AtomicU32>().as_ref(), self.at.add(LENS).cast::<Entry>()) };
+        Some(Entries { head, first, mask: self.size - 1 })
     }
 
     /// Empties the queue so that the next receive posted has position 0 (target).
     pub fn reset(&self) {
-        for pos in 0..if self.shared { self.size } else { 0 } {
-            self.entry(pos).slot.store(0, Ordering::Relaxed);
+        if let Some(entries) = self.entries() {
+            (0..self.size).for_each(|pos| entries.at(pos).slot.store(0, Ordering::Relaxed));
+            entries.head.store(0, Ordering::Relaxed);
         }
-        claims::Queue::head(self).store(0, Ordering::Relaxed);
         self.count().store(0, Ordering::Release);
     }
 
     /// Makes `pos` the next one to be claimed of a queue with many senders, in which nothing is posted (target).
     pub fn start_at(&self, pos: u32) {
-        claims::Queue::head(self).store(pos, Ordering::Release);
+        if let Some(entries) = self.entries() {
+            entries.head.store(pos, Ordering::Release);
+        }
     }
 
     /// Posts position `pos` in a queue with one sender (target).
@@ -156,22 +178,24 @@ impl Place {
     /// Posts position `pos` in a queue with many senders (target).
     #[inline(always)]
     pub fn post_shared(&self, pos: u32, len: u32) {
-        claims::post(self, pos, len);
+        if let Some(entries) = self.entries() {
+            claims::post(&entries, pos, len);
+        }
     }
 
     /// The owner of the claim on `pos`, whose place is about to be used again before it is delivered (target).
     pub fn displace(&self, pos: u32) -> Option<usize> {
-        if self.shared { claims::displace(self, pos) } else { None }
+        claims::displace(&self.entries()?, pos)
     }
 
     /// The owner of the claim on `pos`, if it is claimed and not yet displaced (target).
     pub fn claimant(&self, pos: u32) -> Option<usize> {
-        if self.shared { claims::claimant(self, pos) } else { None }
+        claims::claimant(&self.entries()?, pos)
     }
 
     /// Takes position `pos` back for its owner, so that no initiator can claim it. False: it is claimed (target).
     pub fn withdraw(&self, pos: u32) -> bool {
-        !self.shared || claims::withdraw(self, pos)
+        self.entries().is_none_or(|entries| claims::withdraw(&entries, pos))
     }
 
     /// How many receives have been posted in all (initiator, queue with one sender).
@@ -194,21 +218,23 @@ impl Place {
 
     /// Changes the length word of a posted position; an initiator that has read it already goes by the old one (target).
     pub fn change_len(&self, pos: u32, change: impl Fn(u32) -> u32) {
-        let length = if self.shared { &self.entry(pos).len } else { self.length(pos) };
+        let entries = self.entries();
+        let length = entries.as_ref().map_or_else(|| self.length(pos), |entries| &entries.at(pos).len);
         length.store(change(length.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
     /// Claims the next receive for ring `owner` if it can be had at once and holds `len` bytes (initiator, queue with many senders).
     #[inline(always)]
     pub fn claim_fitting(&self, owner: usize, len: u32) -> Option<u32> {
-        let pos = if self.shared { claims::claim_fitting(self, owner, len)? } else { return None };
+        let entries = self.entries()?;
+        let pos = claims::claim_fitting(&entries, owner, len)?;
         // The target writes the next line when it posts what is in it: it has until then to come.
-        prefetch(self.entry(pos.wrapping_add(ENTRIES_A_LINE)));
+        prefetch(entries.at(pos.wrapping_add(ENTRIES_A_LINE)));
         Some(pos)
     }
 
     /// Claims the next receive for ring `owner` (initiator, queue with many senders).
     pub fn claim(&self, owner: usize) -> Claim {
-        if self.shared { claims::claim(self, owner) } else { Claim::Empty }
+        self.entries().map_or(Claim::Empty, |entries| claims::claim(&entries, owner))
     }
 }

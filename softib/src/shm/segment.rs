@@ -140,7 +140,7 @@ impl Segment {
     /// of the tables, unless the folder has plenty for every one of them.
     pub fn reserve(&self, peers: usize, heap: usize) -> Result<(), Errno> {
         let peers = peers.min(RINGS);
-        let rings = (0..peers).map(|index| (ring_data(index), RING_MIN));
+        let rings = (0..peers).map(|index| (ring_data(index) + RING_FIRST, RING_MIN - RING_FIRST));
         let heap_len = (peers * HEAP_SHARE).min(HEAP + HEAP_LEN - heap);
         let rest = [(heap, heap_len), (QP_TABLE, peers * QP_SHARE), (MR_TABLE, peers * MR_SHARE)];
         let parts: Vec<(usize, usize)> = rings.chain(rest).filter(|(_, len)| *len > 0).collect();

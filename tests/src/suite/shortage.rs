@@ -24,7 +24,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     };
     let name = "a job that may use tcp goes on over it where the segment folder is too small";
     // Room for all segments, and not for all rings between them.
-    vec![small(512, 2), small(4096, 4), Case::skippable(name, goes_on).unless(|_| machine::no_mount())]
+    vec![small(512, 2), small(3072, 4), Case::skippable(name, goes_on).unless(|_| machine::no_mount())]
 }
 
 /// A job whose segments are in a tmpfs of this size, which only the job sees.

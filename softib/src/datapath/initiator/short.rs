@@ -5,10 +5,11 @@ use super::transit::outcome;
 use crate::datapath::pieces::{PIECE, rung};
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
-use crate::objects::sges::gather_all;
+use crate::objects::sges::{gather_all, gather_short};
 use crate::objects::work::{Step, Work};
 use crate::objects::world::World;
 use crate::shm::cell::{Head, INLINE_MAX, flag, op};
+use crate::shm::cells::LONG;
 use rdma_sys::*;
 
 /// Most pieces of a short message.
@@ -51,8 +52,12 @@ pub fn send_short<const INLINE: bool>(
     if !usual || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
         return Short::Other;
     }
-    let len = sges.iter().fold(0, |sum: u32, sge| sum.saturating_add(sge.length));
-    if len > if INLINE { INLINE_MAX as u32 } else { PIECE } || !may_send(qp, &w.mrs, wr, sges, len) {
+    let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    if len > if INLINE { INLINE_MAX as u64 } else { PIECE.into() } {
+        return Short::Other;
+    }
+    let len = len as u32;
+    if !may_send(qp, &w.mrs, wr, sges, len) {
         return Short::Other;
     }
     let Some(link) = qp.link.as_mut() else { return Short::Other };
@@ -60,7 +65,7 @@ pub fn send_short<const INLINE: bool>(
     if !link.is_current() || !peer.ring.fits(len as usize) {
         return Short::Other;
     }
-    if !INLINE && len > INLINE_MAX as u32 {
+    if !(INLINE && sges.len() == 1) && len >= LONG {
         peer.ring.expect_payload(len);
     }
     // Of a shared queue's receives none is read ahead, and of a queue with one sender none can be claimed.
@@ -76,6 +81,7 @@ pub fn send_short<const INLINE: bool>(
         // SAFETY: the caller of post_send vouches for its buffer until the completion (checked against its MR unless inline); its length
         // has been compared.
         [one] if INLINE => unsafe { peer.ring.send_inline(head, one.addr as *const u8) },
+        _ if INLINE => peer.ring.send_any(head, |to| gather_short(sges, to)),
         _ => peer.ring.send_any(head, |to| gather_all(sges, to)),
     };
     if w.in_burst {
@@ -85,7 +91,7 @@ pub fn send_short<const INLINE: bool>(
     let open = link.is_current();
     qp.sq_posted = qp.sq_posted.wrapping_add(1);
     let signalled = qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0;
-    if watched && open && !signalled && !link.wants_to_read() {
+    if watched && open && !signalled && !link.wants_to_read() && peer.ring.fits(len as usize) {
         return Short::Sent;
     }
     Short::Unfinished(Rest { wr_id: wr.wr_id, len, watched, signalled, open })
@@ -96,10 +102,13 @@ pub fn send_short<const INLINE: bool>(
 pub fn finish_short(qp: &mut Qp, w: &mut World, rest: Rest) {
     if let Some(link) = qp.link.as_mut() {
         link.read_ahead();
-        if !rest.watched
-            && let Some(peer) = w.peers.attached(link.slot)
-        {
-            rung(peer.ring.announce(), peer, &mut w.stats.doorbells);
+        if let Some(peer) = w.peers.attached(link.slot) {
+            if !rest.watched {
+                rung(peer.ring.announce(), peer, &mut w.stats.doorbells);
+            }
+            if !peer.ring.fits(rest.len as usize) {
+                peer.ring.look_ahead(rest.len as usize);
+            }
         }
     }
     if !rest.open {

@@ -1,14 +1,15 @@
 //! One ring per ordered pair of processes, in the receiver's segment.
 //!
 //! ```text
-//!   cells    512 x 128 B    | tag | head | 96 bytes inline payload |   (`super::cell`, `super::cells`)
+//!   cells    512 x 512 B    | tag | head | 480 bytes inline payload |   (`super::cell`, `super::cells`)
 //!   control  2 x 64 B       the receiver watches; how far it has read
 //!   bulk     256 K or 1 MiB payload that does not fit a cell, contiguous, in the order of the cells
 //! ```
 //!
 //! The sender fills a cell and stores its tag last (release). A tag is the cell's sequence number plus one and sits
 //! at every cell's start, so stale bytes can't look valid. The receiver never changes cells; it publishes
-//! how far it has read every quarter of the ring, and the sender looks there only when the ring seems full.
+//! how far it has read when that is a quarter of the ring; on the short way of a poll, when nothing comes or the turn goes to another ring, and
+//! at half of it. The sender looks there when the ring is full, as far as it knows: behind the message that has made it so, for the next one.
 //!
 //! A ring that the receiver does not watch is announced by its sender in the inbound bitmap. The hand-over is
 //! store-fence-load on both sides: the sender stores the tag, then loads `watched`; the receiver stores `watched = 0`,
@@ -24,9 +25,10 @@
 //!
 //! ```text
 //!   cells   op MORE_CELLS in the last free cell; the next cell is the first of the second half
-//!   bulk    flag WIDER at a payload, which begins the second half of what is used then ([`wider`]); it takes space of the file
-//!           system only then, beyond what each ring has
+//!   bulk    flag WIDER at a payload, which begins the second half of what is used then ([`wider`])
 //! ```
+//!
+//! Beyond what each ring has, they take space of the file system only then.
 //!
 //! What of the former part has not been read yet lies by the old rule, so the sender stays in the new half until it has.
 

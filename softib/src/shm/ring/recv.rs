@@ -2,7 +2,7 @@
 
 use super::{ACTIVE, BULK_FIRST, CELLS_AHEAD, FRAGMENT_MAX, bulk_end, bulk_start, free, second_half, wider};
 use crate::shm::cell::{Found, Head, INLINE_MAX, flag, op};
-use crate::shm::cells::{Cells, each_line, prefetch};
+use crate::shm::cells::{Cells, LONG};
 use crate::shm::handover;
 use crate::shm::layout::*;
 use crate::shm::map::Map;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A receiver that waits asks for the lines of the next payload again and again, as it does for the next cell, if the last one was no longer
-/// than this. Of more lines the sender is kept from writing.
-const AWAITED: u32 = 512;
+/// than this. Of more lines a near sender is kept from writing.
+const AWAITED: u32 = 224;
 
 /// The receiving end, in our own segment.
 #[derive(Debug)]
@@ -35,8 +35,6 @@ pub struct RecvRing {
     awaited: u32,
     /// The cell that has been made ready for its sender last.
     acquired: u32,
-    /// The cell behind the last short payload, and how long that was.
-    short: (u32, u32),
     /// Who sends: slot and incarnation of its process.
     pub slot: usize,
     pub incarnation: u64,
@@ -72,7 +70,6 @@ impl RecvRing {
             published: (0, 0),
             awaited: u32::MAX,
             acquired: u32::MAX,
-            short: (u32::MAX, 0),
             slot,
             incarnation,
             broken: false,
@@ -123,39 +120,38 @@ impl RecvRing {
         }
     }
 
-    /// The cell is made ready for its sender, once. Behind a short payload, the lines of the bulk where another one as long would be are asked
-    /// for every time: its sender asks for all of them together, and when it has come, none of them is waited for.
+    /// The cell is made ready for its sender, once. Behind a payload of three or four lines, those of another one as long are asked for every
+    /// time: its sender asks for all of them together, and when it has come, none of them is waited for.
     #[inline(never)]
     fn prepare(&mut self) {
         if self.acquired != self.seq {
             self.acquired = self.seq;
             self.cells.at(self.seq).acquire();
+            self.publish_if_due();
         }
-        match self.short {
-            (behind, len) if behind == self.seq => {
-                let start = bulk_start(self.bulk, len, self.used) & (self.used - 1);
-                each_line(self.data.bytes(BULK + start as usize, len as usize), len, prefetch);
-            }
+        let (cell, last) = (self.cells.at(self.seq), self.cells.at(self.seq.wrapping_sub(1)).head().len);
+        match last {
+            LONG..=AWAITED => cell.prefetch_rest(last),
             _ => self.awaited = self.seq,
         }
     }
 
-    /// Gives the cell just found back to the sender; its payload was in it. True: it is time to [`Self::publish_if_due`].
+    /// Gives the cell just found back to the sender; its payload was in it. The caller sees to it that the ring is [awaited](Self::await_next)
+    /// soon, or that [`Self::publish_if_due`] is called. True: it is called now.
     #[inline(always)]
     #[must_use]
     pub fn consume_quietly(&mut self) -> bool {
         self.seq = self.seq.wrapping_add(1);
-        self.is_due()
+        self.seq.wrapping_sub(self.published.0) >= self.cells.count() / 2
     }
 
-    #[inline(always)]
-    fn is_due(&self) -> bool {
-        self.seq.wrapping_sub(self.published.0) >= self.cells.count() / 4
-    }
-
-    /// Tells the sender how far the ring has been read, if that is a good part of it.
+    /// Tells the sender how far the ring has been read, if that is a good part of it: a quarter. With more left untold, a sender that has begun
+    /// to use twice as much of the ring, and keeps to the new half, would wait for a word that does not come.
+    #[inline]
     pub fn publish_if_due(&mut self) {
-        if self.is_due() {
+        if self.seq.wrapping_sub(self.published.0) >= self.cells.count() / 4
+            || self.bulk.wrapping_sub(self.published.1) >= self.used / 4
+        {
             self.publish();
         }
     }
@@ -227,12 +223,7 @@ impl RecvRing {
         self.seq = self.seq.wrapping_add(1);
         self.bulk = found.bulk;
         self.used = found.used;
-        if found.head.len <= AWAITED {
-            self.short = (self.seq, found.head.len);
-        }
-        if self.is_due() || self.bulk.wrapping_sub(self.published.1) >= self.used / 4 {
-            self.publish();
-        }
+        self.publish_if_due();
     }
 
     /// The program reads this payload where it lies, until [`placed::word`] says otherwise: what has been read of the ring stays as it is.

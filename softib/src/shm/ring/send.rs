@@ -40,6 +40,8 @@ pub struct SendRing {
     end: u32,
     /// The cell that began the present half, as long as one before it may be unread.
     half: Option<u32>,
+    /// There is no space for more cells.
+    short_of_cells: bool,
     bulk: u32,
     bulk_len: u32,
     /// Bytes of the bulk that are in use.
@@ -86,7 +88,8 @@ impl SendRing {
         map.u32(H_RING_LIMIT).fetch_max(index as u32 + 1, Ordering::SeqCst);
         let at = ring_entry(index);
         let (bulk, len) = if large { (BULK_MAX, RING_LEN) } else { (BULK_MIN, RING_MIN) };
-        let taken = take_space(file, ring_data(index), RING_MIN, "a ring to a process");
+        let (first, space) = (ring_data(index) + RING_FIRST, RING_MIN - RING_FIRST);
+        let taken = take_space(file, first, space, "a ring to a process");
         let data = taken
             .and_then(|()| map.part(file, ring_data(index), len))
             .inspect_err(|_| map.u64(at + R_OWNER).store(0, Ordering::Release))?;
@@ -110,6 +113,7 @@ impl SendRing {
             index,
             seq: 0,
             half: None,
+            short_of_cells: false,
             bulk: 0,
             bulk_len: bulk as u32,
             used: BULK_FIRST,
@@ -149,6 +153,20 @@ impl SendRing {
         self.seq != self.end && (len <= INLINE_MAX || self.bulk_fits(len as u32))
     }
 
+    /// Looks how far the receiver has read by now, for the next message: it need not look then.
+    #[inline(never)]
+    pub fn look_ahead(&mut self, len: usize) {
+        let (no_bulk, bytes) = (len > INLINE_MAX && !self.bulk_fits(len as u32), len as u32);
+        self.look();
+        if no_bulk && self.used < BULK_BUSY {
+            self.widens = self.has_more(bytes);
+        }
+        let unread = self.seq.wrapping_sub(self.seen.0);
+        if self.half.is_none() && unread < free_cells(&self.cells) {
+            self.end = self.seen.0.wrapping_add(free_cells(&self.cells));
+        }
+    }
+
     /// As [`Self::has_room`], with half of the ring's cells left free.
     pub fn has_room_to_spare(&mut self, len: usize) -> bool {
         let spare = |ring: &SendRing| ring.seq.wrapping_sub(ring.seen.0) < CELLS as u32 / 2 && ring.fits(len);
@@ -180,9 +198,7 @@ impl SendRing {
     fn fits_after_looking(&mut self, len: usize, most: u32) -> bool {
         let (no_cell, bytes) = (self.seq == self.end, len as u32);
         let no_bulk = len > INLINE_MAX && !self.bulk_fits(bytes);
-        let word = handover::consumed(self.data.u64(C_CONSUMED));
-        self.seen = (word as u32, (word >> 32) as u32);
-        self.since = self.since.filter(|since| (self.seen.1.wrapping_sub(*since) as i32) < 0);
+        self.look();
         if no_cell {
             self.find_cells();
         }
@@ -192,12 +208,19 @@ impl SendRing {
         self.fits(len)
     }
 
+    /// How far the receiver has read.
+    fn look(&mut self) {
+        let word = handover::consumed(self.data.u64(C_CONSUMED));
+        self.seen = (word as u32, (word >> 32) as u32);
+        self.since = self.since.filter(|since| (self.seen.1.wrapping_sub(*since) as i32) < 0);
+    }
+
     /// Up to which cell they are free, with more of them in use where that is due.
     fn find_cells(&mut self) {
         let unread = self.seq.wrapping_sub(self.seen.0);
         self.half = self.half.filter(|first| (self.seen.0.wrapping_sub(*first) as i32) < 0);
         let all_known = self.half.is_none() && unread < free_cells(&self.cells);
-        if self.cells.can_double() && !all_known {
+        if self.cells.can_double() && !all_known && self.has_more_cells() {
             self.double_cells();
         }
         let (from, free) = match self.half {
@@ -205,6 +228,15 @@ impl SendRing {
             Some(first) => (first, free_cells(&self.cells) - self.cells.count() / 2),
         };
         self.end = from.wrapping_add(free);
+    }
+
+    /// There is space for as many cells again as are in use.
+    fn has_more_cells(&mut self) -> bool {
+        let len = self.cells.count() as usize * CELL;
+        let start = ring_data(self.index) + CONTROL - 2 * len;
+        let is_new = start < ring_data(self.index) + RING_FIRST;
+        self.short_of_cells |= is_new && !self.short_of_cells && allocate(&self.file, start, len).is_err();
+        !self.short_of_cells
     }
 
     /// The next cell, which is free, says that more are used from then on.
@@ -324,11 +356,13 @@ impl SendRing {
         self.cells.at(self.seq.wrapping_add(CELLS_AHEAD)).prefetch_to_write();
     }
 
-    /// Asks for the lines that a payload of `len` bytes is written to, if that goes line by line: they come all at once, and while the rest of
-    /// the request is seen to.
+    /// Asks for the lines that a payload of `len` bytes is written to, if that goes line by line and they are more than two: they come all at
+    /// once, and while the rest of the request is seen to.
     #[inline(always)]
     pub fn expect_payload(&self, len: u32) {
-        if len <= COPIED {
+        if len as usize <= INLINE_MAX {
+            self.cells.at(self.seq).prefetch_rest_to_write(len);
+        } else if len <= COPIED {
             let start = bulk_start(self.bulk, len, self.used) & (self.used - 1);
             each_line(self.data.bytes(BULK + start as usize, len as usize), len, prefetch_to_write);
         }
