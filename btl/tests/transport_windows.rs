@@ -76,3 +76,26 @@ fn a_receive_is_posted_again_at_the_first_look_that_finds_nothing_and_not_in_the
     assert_eq!(held(side), 0);
     world.close();
 }
+
+/// What has come over a shared queue is posted again in batches, of a quarter of 32 here: while nothing comes, or when there are two.
+#[test]
+fn a_shared_queue_is_refilled_while_nothing_comes_or_when_it_presses() {
+    let mut world = World::new("refilled", "P,128,64:S,4096,32,8,32,32", 2);
+    messages(&mut world, 1);
+    let posted = |world: &World| world.sides[1].transport.audit().queues[1].recv_slots.0;
+    for (messages, busy, idle) in [(7, 25, 25), (1, 24, 32), (15, 17, 32), (16, 32, 32)] {
+        let all = world.sides[1].received + messages;
+        (0..messages).for_each(|_| world.send(0, 1, 1000));
+        let is_out =
+            |world: &mut World| world.nothing_waits() && world.sides[0].transport.audit().pending == 0;
+        world.until_of(&[0], "they are out", is_out);
+        while world.sides[1].received < all {
+            world.poll(1);
+        }
+        assert_eq!(posted(&world), busy, "{messages} have come");
+        world.poll(1);
+        assert_eq!(posted(&world), idle, "nothing has come after {messages}");
+    }
+    world.balance();
+    world.close();
+}

@@ -154,12 +154,16 @@ impl State {
         self.transport.as_mut()?.take_message()
     }
 
-    /// The upper layer is done with a message; the next one.
+    /// The upper layer is done with a message; what comes next.
     #[inline(always)] // with every message
-    fn next_message(&mut self, done: Delivery) -> Option<Delivery> {
-        let transport = self.transport.as_mut()?;
+    fn next_message(&mut self, done: Delivery) -> Next {
+        let Some(transport) = self.transport.as_mut() else { return Next::Nothing };
+        if !transport.has_upcalls() {
+            transport.delivered_last(done);
+            return Next::Nothing;
+        }
         transport.delivered(done);
-        transport.take_message()
+        transport.take_message().map_or(Next::Others, Next::Message)
     }
 
     /// The upper layer is done with a message, or none has registered for its tag.
@@ -188,6 +192,15 @@ fn end_turn() {
         // SAFETY: the lock is held, and `end` does not call out.
         unsafe { module.state.enter(|state| state.turns.end(ticket)) };
     }
+}
+
+/// What the last look has found behind a message.
+#[derive(Debug)]
+enum Next {
+    Nothing,
+    Message(Delivery),
+    /// Something that is no plain message, or may be none.
+    Others,
 }
 
 /// What a module leaves behind at its end.
@@ -391,7 +404,11 @@ impl Module {
                 return count + self.others_have_come(delivery);
             }
             // SAFETY: one thread and none of ours, as has just been read; `next_message` does not call out.
-            next = unsafe { self.state.enter(|state| state.next_message(delivery)) };
+            next = match unsafe { self.state.enter(|state| state.next_message(delivery)) } {
+                Next::Nothing => return count,
+                Next::Message(message) => Some(message),
+                Next::Others => None,
+            };
         }
         if self.transport(false, |t| t.has_upcalls()) { count + self.hand_up_others() } else { count }
     }

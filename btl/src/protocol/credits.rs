@@ -237,10 +237,16 @@ impl Credits {
     /// has happened, if something may be.
     #[inline]
     pub fn consumed_quietly(&mut self, window: &Window) -> bool {
-        // The window is no smaller than `rd_win`, so its end is not reached either.
-        let quiet = self.unposted + 1 < window.repost_at && self.returnable() + 1 < u32::from(window.rd_win);
+        let quiet = self.consumes_quietly(window);
         self.unposted += u16::from(quiet);
         quiet
+    }
+
+    /// Nothing is due, nor can be wrong, after one more data message.
+    #[inline]
+    pub const fn consumes_quietly(&self, window: &Window) -> bool {
+        // The window is no smaller than `rd_win`, so its end is not reached either.
+        self.unposted + 1 < window.repost_at && self.returnable() + 1 < window.rd_win as u32
     }
 
     /// How many receives to post now: 0 until a batch is worth it. Tell

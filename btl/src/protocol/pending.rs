@@ -364,16 +364,15 @@ impl Shares {
     ///
     /// # Errors
     /// [`Refused`]; nothing is taken then.
+    #[inline]
     pub fn take(&mut self, peer: u32) -> Result<(), Refused> {
-        let held = self.held(peer);
-        if self.free == 0 {
-            return Err(Refused::Empty);
-        }
-        if held >= self.per_peer.min(self.free) {
-            return Err(Refused::Share);
+        let most = self.per_peer.min(self.free);
+        match self.held.get_mut(peer as usize) {
+            Some(held) if *held < most => *held += 1,
+            None if most > 0 => self.hold(peer),
+            _ => return Err(if self.free == 0 { Refused::Empty } else { Refused::Share }),
         }
         self.free -= 1;
-        self.hold(peer);
         Ok(())
     }
 
@@ -426,5 +425,11 @@ impl Shares {
     #[inline]
     pub const fn is_plenty(&self) -> bool {
         self.free > self.per_peer
+    }
+
+    /// The same when one more has been taken.
+    #[inline]
+    pub const fn stays_plenty(&self) -> bool {
+        self.free > self.per_peer.saturating_add(1)
     }
 }

@@ -425,7 +425,13 @@ impl World {
             }
             assert!(self.try_send(to, third, answer, false), "an answer from a callback was refused");
         }
-        self.sides[to].transport.delivered(delivery);
+        // As the module does.
+        let transport = &mut self.sides[to].transport;
+        if transport.has_upcalls() {
+            transport.delivered(delivery)
+        } else {
+            transport.delivered_last(delivery)
+        }
     }
 
     /// These sides look around once, and send what was refused before.

@@ -262,9 +262,11 @@ impl Qp {
         let sge =
             |piece: &[u8]| sys::ibv_sge { addr: piece.as_ptr() as u64, length: piece.len() as u32, lkey: 0 };
         let mut sges = pieces.map(sge);
-        let mut wr = request(wr_id, sges.as_mut_ptr(), sys::IBV_WR_SEND, flags.bits() | sys::IBV_SEND_INLINE);
+        let mut wr = MaybeUninit::uninit();
+        let flags = flags.bits() | sys::IBV_SEND_INLINE;
+        let wr = write_request(&mut wr, wr_id, sges.as_mut_ptr(), sys::IBV_WR_SEND, flags);
         wr.num_sge = PIECES as i32;
-        self.post_checked(&mut wr)
+        self.post_checked(wr)
     }
 
     /// The same as [`Qp::post_send_inline`] for a request that `address` completes.

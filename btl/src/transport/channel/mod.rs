@@ -154,7 +154,12 @@ impl Channel {
         Ok(signalled)
     }
 
-    fn post_gathered<const PIECES: usize>(
+    /// Posts pieces as one inline message, of which the ledger keeps no copy, and writes its line.
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[inline(always)] // a call costs as much as what it does
+    pub fn post_gathered<const PIECES: usize>(
         &mut self,
         pieces: [&[u8]; PIECES],
         signalled: bool,

@@ -251,6 +251,21 @@ impl Lane {
         }
     }
 
+    /// The same, of which the ledger keeps no copy: the device copies the pieces.
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[inline]
+    pub fn post_gathered<const PIECES: usize>(
+        &mut self,
+        pieces: [&[u8]; PIECES],
+    ) -> Result<(), verbs::Error> {
+        match &mut self.channel {
+            Some(channel) => channel.post_gathered(pieces, false),
+            None => Ok(()),
+        }
+    }
+
     /// Takes a credit where there have never been fewer, or gives the entry back: there is none.
     #[cold]
     fn acquire_of_fewest(&mut self) -> Option<Grant> {

@@ -90,6 +90,7 @@ impl<C> Transport<C> {
     /// Begins to take endpoints down: their queue pairs are being flushed, for all of them in the
     /// same time.
     pub fn begin_removal(&mut self, ids: &[EpId]) -> Removal {
+        self.settle_delivered();
         let asking = ids.iter().filter_map(|id| self.leaves_asker(*id)).collect();
         for id in ids {
             if self.endpoints.named(*id).is_some() {

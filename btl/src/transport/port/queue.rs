@@ -69,6 +69,12 @@ impl SendSlots {
         taken
     }
 
+    /// Takes one for `peer` if they do not become scarce by that.
+    #[inline]
+    pub fn take_plenty(&mut self, peer: u32) -> bool {
+        self.shares.stays_plenty() && self.shares.take(peer).is_ok()
+    }
+
     /// Takes one for a message of our own that nothing may hold up.
     pub fn take_beyond(&mut self, peer: u32) {
         self.shares.take_beyond(peer);
@@ -192,8 +198,18 @@ impl Shared {
     /// device posts them all.
     #[inline]
     pub fn refill_due(&self) -> bool {
-        let batch = self.limit.saturating_sub(self.low).min(self.target / 4).max(1);
-        self.posted + batch <= self.target
+        self.posted + self.batch() <= self.target
+    }
+
+    /// The same, and it cannot wait until nothing else is to be done.
+    #[inline]
+    pub fn refill_presses(&self) -> bool {
+        self.posted + 2 * self.batch() <= self.target
+    }
+
+    #[inline]
+    fn batch(&self) -> u32 {
+        self.limit.saturating_sub(self.low).min(self.target / 4).max(1)
     }
 
     /// The queue was found nearly empty: keep twice as many from now on. Whether it could grow.

@@ -39,8 +39,12 @@ pub struct Rx {
     pub(super) qpns: Qpns,
     /// Messages of shared queues whose queue pairs are not known yet.
     pub(super) parked: Vec<Completion>,
+    /// The last message, with which the upper layer is done, and which has not been seen to yet.
+    done: Option<Delivery>,
     /// The per-peer lane of the last message, if its buffer has not been posted again: endpoint and queue.
     latest: Option<(u32, usize)>,
+    /// A batch of a shared queue may be due.
+    refills: bool,
     /// A shared queue holds nothing, for want of a buffer.
     hungry: bool,
     /// The receives of the peers' clear-to-send messages.
@@ -64,7 +68,9 @@ impl Rx {
             slots: RecvSlots::default(),
             qpns: Qpns::default(),
             parked: Vec::new(),
+            done: None,
             latest: None,
+            refills: false,
             hungry: false,
             cts,
             hold: Hold::default(),

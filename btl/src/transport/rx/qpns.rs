@@ -66,13 +66,16 @@ impl Qpns {
     }
 
     /// The owner, if there ever was one.
-    #[inline]
+    #[inline(always)] // with every message of a shared queue
     pub fn find(&mut self, qpn: Qpn) -> Option<Owner> {
-        if let Some((last, owner)) = self.last
-            && last == qpn.0
-        {
-            return Some(owner);
+        match self.last {
+            Some((last, owner)) if last == qpn.0 => Some(owner),
+            _ => self.look_up(qpn),
         }
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, qpn: Qpn) -> Option<Owner> {
         let owner = *self.map.get(&qpn.0)?;
         self.last = Some((qpn.0, owner));
         Some(owner)

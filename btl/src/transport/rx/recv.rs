@@ -30,6 +30,9 @@ impl<C> Transport<C> {
     /// The same; for receives up to `times` times, until there is one.
     #[inline(always)] // all that most calls of Open MPI's progress function do
     pub fn look(&mut self, times: u32) -> bool {
+        if self.rx.done.is_some() {
+            self.settle_delivered();
+        }
         if self.port.service.pending() {
             self.connection_events();
         }
@@ -62,6 +65,9 @@ impl<C> Transport<C> {
     fn found_nothing(&mut self) -> bool {
         if let Some((index, queue)) = self.rx.latest.take() {
             self.repost_early(index, queue);
+        }
+        if self.rx.refills {
+            self.rx.refill_early();
         }
         self.other_work(false);
         self.has_upcalls()
@@ -136,12 +142,13 @@ impl<C> Transport<C> {
             {
                 let endpoint = EpId { index, generation: ep.generation };
                 let len = (len - HEADER_LEN) as u32;
-                ep.count_received(queue, len);
+                let quiet = ep.count_received(queue, len);
                 self.stats.received += 1;
                 if header.has_grant() {
                     self.accept(index, queue, header.grant());
                 }
-                Some(Delivery { endpoint, tag: header.tag(), buf: bytes, len, slot, queue: queue as u8 })
+                let (tag, queue) = (header.tag(), queue as u8);
+                Some(Delivery { endpoint, tag, buf: bytes, len, slot, queue, quiet })
             }
             _ => self.deliver_behind((index, queue, slot), bytes, len),
         }
@@ -250,7 +257,7 @@ impl<C> Transport<C> {
             self.early(index, queue);
         }
         self.accept(index, queue, header.grant());
-        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
+        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8, quiet: false })
     }
 
     /// Credits that a message of the peer brought.
@@ -292,11 +299,33 @@ impl<C> Transport<C> {
         }
     }
 
+    /// The same of the last message that there is: it is seen to at the next look, unless something is due with it. The upper layer may answer
+    /// until then.
+    #[inline(always)] // with every message
+    pub fn delivered_last(&mut self, delivery: Delivery) {
+        if !delivery.quiet {
+            return self.delivered(delivery);
+        }
+        if self.rx.done.is_some() {
+            self.settle_delivered();
+        }
+        self.rx.done = Some(delivery);
+    }
+
+    /// What has been put off is seen to.
+    #[inline(never)]
+    pub(crate) fn settle_delivered(&mut self) {
+        if let Some(delivery) = self.rx.done.take() {
+            self.delivered(delivery);
+        }
+    }
+
     /// The same of a message of a shared queue, or of a former connection.
     #[inline(never)]
     fn delivered_otherwise(&mut self, queue: usize, slot: u32, buf: Lent) {
         if self.rx.queues[queue].shared.is_some() {
             self.rx.repost(queue, slot, buf);
+            self.chores |= self.rx.refills;
         } else {
             self.rx.drop_slot(queue, slot, buf);
         }

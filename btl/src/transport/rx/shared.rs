@@ -12,14 +12,29 @@ use std::sync::Arc;
 use verbs::{Completion, Lent, Pool, PoolError, Qpn, RecvList, Srq, SrqId, Wc};
 
 impl Rx {
-    /// A shared queue's buffer has been consumed: post it again with its batch.
+    /// A shared queue's buffer has been consumed: it is posted again with its batch, when nothing else is to be done, or as soon as there are
+    /// two batches.
     #[inline]
     pub(crate) fn repost(&mut self, queue: usize, slot: u32, bytes: Lent) {
         self.slots.back(slot, bytes);
         let Some(shared) = &mut self.queues[queue].shared else { return };
         shared.consumed.push(slot);
         if shared.refill_due() {
-            self.refill(queue);
+            self.refills = true;
+            if shared.refill_presses() {
+                self.refill(queue);
+            }
+        }
+    }
+
+    /// Nothing else is to be done: the batches that are due are posted.
+    #[cold]
+    pub(super) fn refill_early(&mut self) {
+        self.refills = false;
+        for queue in 0..self.queues.len() {
+            if self.queues[queue].shared.as_ref().is_some_and(Shared::refill_due) {
+                self.refill(queue);
+            }
         }
     }
 
@@ -133,7 +148,7 @@ impl Rx {
     }
 
     /// A receive of a shared queue has completed with a message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count_consumed(&mut self, queue: usize) {
         if let Some(shared) = &mut self.queues[queue].shared {
             shared.posted -= 1;
@@ -144,7 +159,7 @@ impl Rx {
     }
 
     /// The endpoint that sent a message through a shared queue, which is counted, if its queue pair is known.
-    #[inline]
+    #[inline(always)] // with every message of a shared queue
     pub(super) fn sender_known(&mut self, queue: usize, qpn: Qpn) -> Option<u32> {
         match self.qpns.find(qpn) {
             Some(Owner::Lane { endpoint, .. }) => {

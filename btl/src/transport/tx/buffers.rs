@@ -97,6 +97,14 @@ impl<C> Tx<C> {
         Some(grant)
     }
 
+    /// Takes what a [plain](Lane::is_plain) message to a shared queue needs, if none of it becomes scarce.
+    #[inline(always)] // with every message; a call costs as much as what it does
+    pub fn acquire_plain(&mut self, lane: &mut Lane, index: u32, queue: usize) -> Option<Grant> {
+        let slots = self.queues.get_mut(queue)?.slots.as_mut()?;
+        let taken = slots.take_plenty(index);
+        (taken && lane.budget.acquire()).then_some(Grant::NONE)
+    }
+
     /// What a message on this lane takes is scarce, so that another may wait for it.
     #[inline(always)] // with every message; a call costs as much as what it does
     pub fn is_scarce(&self, lane: &Lane, queue: usize) -> bool {

@@ -37,7 +37,7 @@ impl<C> Transport<C> {
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
         if HEADER_LEN + len > lane.max_inline as usize {
             let gathers = HEADER_LEN + len <= usize::from(lane.max_gathered);
-            return gathers && self.sendi_carefully(id, tag, queue, [head, body]);
+            return gathers && self.sendi_gathered(id, tag, queue, [head, body]);
         }
         let plain = self.tx.pending.is_empty() && lane.is_plain(self.tx.signalling.most);
         let Some(grant) = (if plain { lane.acquire_plain() } else { None }) else {
@@ -51,6 +51,29 @@ impl<C> Transport<C> {
                 self.tx.outstanding += 1;
                 ep.traffic.sent += len as u64;
                 ep.ends.sent = ep.ends.sent.wrapping_add(1);
+                self.stats.sent_inline += 1;
+            }
+            Err(error) => self.fail(id.index, &format_args!("post of a send failed: {error}")),
+        }
+        true
+    }
+
+    /// The same of which the ledger keeps no copy: the device copies the pieces. The endpoint is connected.
+    #[inline(never)] // the way of the shortest messages stays short
+    fn sendi_gathered(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        let Some(lane) = ep.lanes.get_mut(queue) else { return false };
+        let grant = match lane.credits {
+            _ if !self.tx.pending.is_empty() || !lane.is_plain(self.tx.signalling.most) => None,
+            Some(_) => lane.acquire_plain(),
+            None => self.tx.acquire_plain(lane, id.index, queue),
+        };
+        let Some(grant) = grant else { return self.sendi_carefully(id, tag, queue, [head, body]) };
+        let header = DataHeader::new(tag, queue as u8, grant).emit();
+        match lane.post_gathered([&header, head, body]) {
+            Ok(()) => {
+                self.tx.count_posted(ep, false);
+                ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
                 self.stats.sent_inline += 1;
             }
             Err(error) => self.fail(id.index, &format_args!("post of a send failed: {error}")),
