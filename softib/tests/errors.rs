@@ -39,6 +39,34 @@ fn a_receive_in_foreign_memory_fails_on_both_sides() {
     assert_eq!(b.wait().status, IBV_WC_LOC_PROT_ERR);
 }
 
+/// One call posts them; that a receive of no bytes names a key says nothing of the next one's.
+#[test]
+fn of_a_list_of_receives_the_one_in_foreign_memory_fails() {
+    let dev = Dev::open();
+    let other = unsafe { (table().alloc_pd)(dev.ctx) };
+    let (buf, foreign) = (dev.buf(64), Dev { ctx: dev.ctx, pd: other }.buf(64));
+    let (a, b) = loopback(&dev, &quick());
+    // Room for several is made with the first one.
+    assert_eq!(b.recv(0, &[buf.sge(0, 64)]), 0);
+    assert_eq!(a.send(9, &[buf.sge(0, 8)]), 0);
+    assert_eq!((a.wait().status, b.wait().status), (IBV_WC_SUCCESS, IBV_WC_SUCCESS));
+    let sges = [buf.sge(0, 64), foreign.sge(0, 0), foreign.sge(0, 64)];
+    let mut wrs: Vec<_> = (0..3).map(|at| recv_wr(at as u64, &sges[at..=at])).collect();
+    for at in 0..2 {
+        wrs[at].next = &raw mut wrs[at + 1];
+    }
+    let mut bad = null_mut();
+    assert_eq!(unsafe { ibv_post_recv(b.qp, wrs.as_mut_ptr(), &mut bad) }, 0);
+    for (len, here, there) in [
+        (8, IBV_WC_SUCCESS, IBV_WC_SUCCESS),
+        (0, IBV_WC_SUCCESS, IBV_WC_SUCCESS),
+        (8, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR),
+    ] {
+        assert_eq!(a.send(9, &[buf.sge(0, len)]), 0);
+        assert_eq!((a.wait().status, b.wait().status), (here, there), "{len} bytes");
+    }
+}
+
 #[test]
 fn sends_from_foreign_memory_fail_locally() {
     let dev = Dev::open();

@@ -73,6 +73,12 @@ unsafe fn post_recv_list(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut i
         let mut state = engine()?.enter();
         let State { qps, w, .. } = &mut *state;
         let qp = qps.get_mut(qp_index(qp)).ok_or(Errno::INVAL)?;
+        if qp_state::keeps_receives(qp.state)
+            && let Some(rq) = qp.rq.as_mut()
+        {
+            // SAFETY: the program passes a list of valid requests.
+            unsafe { receive_plain(&w.mrs, rq, qp.pd as u32, &mut at) };
+        }
         while !at.is_null() {
             // SAFETY: the program passes a list of valid requests.
             let wr = unsafe { &*at };
@@ -86,6 +92,29 @@ unsafe fn post_recv_list(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut i
         unsafe { *bad = at };
     }
     result
+}
+
+/// Posts the receives of a list until one is not usual: each with one buffer, in memory that is registered for it. `at` stands there then.
+///
+/// # Safety
+/// A list of valid requests, or null.
+#[inline(always)]
+unsafe fn receive_plain(mrs: &Mrs, rq: &mut RecvQ, pd: u32, at: &mut *mut ibv_recv_wr) {
+    let mut region = None;
+    // SAFETY: the caller passes a list of valid requests: `at` is its head or the `next` of one of them.
+    while let Some(wr) = unsafe { at.as_ref() } {
+        if wr.num_sge != 1 || wr.sg_list.is_null() {
+            return;
+        }
+        // SAFETY: the request has one element at sg_list, which is not null.
+        let buffer = unsafe { load(wr.sg_list) };
+        if !mrs.allows_as_before(&mut region, &buffer, pd, true)
+            || !rq.post_short(wr.wr_id, buffer, mrs.withdrawn)
+        {
+            return;
+        }
+        *at = wr.next;
+    }
 }
 
 #[inline]
@@ -139,6 +168,8 @@ pub unsafe extern "C" fn post_srq_recv(
         let mut state = engine()?.enter();
         let World { srqs, mrs, .. } = &mut state.w;
         let srq = srqs.get_mut(srq_key(srq)).ok_or(Errno::INVAL)?;
+        // SAFETY: the program passes a list of valid requests.
+        unsafe { receive_plain(mrs, &mut srq.queue, srq.pd as u32, &mut at) };
         while !at.is_null() {
             // SAFETY: the program passes a list of valid requests, each with num_sge elements.
             let (wr, sges) = unsafe { (&*at, sge_list((*at).sg_list, (*at).num_sge, srq.queue.max_sge)?) };

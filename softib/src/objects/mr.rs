@@ -286,6 +286,27 @@ impl Mrs {
         access && region.key == sge.lkey && region.pd == pd && region.covers(sge.addr, sge.length.into())
     }
 
+    /// The same for one of several buffers, most of which are in the same region: `last` is the one before's.
+    #[inline(always)]
+    pub fn allows_as_before<'a>(
+        &'a self,
+        last: &mut Option<&'a Region>,
+        sge: &ibv_sge,
+        pd: u32,
+        write: bool,
+    ) -> bool {
+        let covers = |region: &Region| region.key == sge.lkey && region.covers(sge.addr, sge.length.into());
+        if last.is_some_and(covers) {
+            return true;
+        }
+        let allows = self.allows(sge, pd, write);
+        // Of no bytes a key is not looked at.
+        if allows && sge.length != 0 {
+            *last = self.entries.get(mrtable::index_of(sge.lkey)).map(|entry| &entry.region);
+        }
+        allows
+    }
+
     /// The same for all buffers of a list.
     #[inline(always)]
     pub fn allow(&self, sges: &[ibv_sge], pd: u32, write: bool) -> bool {
