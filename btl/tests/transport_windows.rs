@@ -83,7 +83,7 @@ fn a_shared_queue_is_refilled_while_nothing_comes_or_when_it_presses() {
     let mut world = World::new("refilled", "P,128,64:S,4096,32,8,32,32", 2);
     messages(&mut world, 1);
     let posted = |world: &World| world.sides[1].transport.audit().queues[1].recv_slots.0;
-    for (messages, busy, idle) in [(7, 25, 25), (1, 24, 32), (15, 17, 32), (16, 32, 32)] {
+    for (messages, busy, idle) in [(7, 25, 25), (1, 24, 32), (15, 17, 32), (17, 31, 31)] {
         let all = world.sides[1].received + messages;
         (0..messages).for_each(|_| world.send(0, 1, 1000));
         let is_out =

@@ -154,16 +154,23 @@ impl State {
         self.transport.as_mut()?.take_message()
     }
 
-    /// The upper layer is done with a message; what comes next.
+    /// The upper layer is done with a message; the next one.
     #[inline(always)] // with every message
-    fn next_message(&mut self, done: Delivery) -> Next {
-        let Some(transport) = self.transport.as_mut() else { return Next::Nothing };
-        if !transport.has_upcalls() {
-            transport.delivered_last(done);
-            return Next::Nothing;
-        }
+    fn next_message(&mut self, done: Delivery) -> Option<Delivery> {
+        let transport = self.transport.as_mut()?;
         transport.delivered(done);
-        transport.take_message().map_or(Next::Others, Next::Message)
+        transport.take_message()
+    }
+
+    /// The upper layer is done with a message. It comes back if there is more to hand up.
+    #[inline(always)] // with every message that comes alone
+    fn last_message(&mut self, done: Delivery) -> Option<Delivery> {
+        let transport = self.transport.as_mut()?;
+        if transport.has_upcalls() {
+            return Some(done);
+        }
+        transport.delivered_last(done);
+        None
     }
 
     /// The upper layer is done with a message, or none has registered for its tag.
@@ -192,15 +199,6 @@ fn end_turn() {
         // SAFETY: the lock is held, and `end` does not call out.
         unsafe { module.state.enter(|state| state.turns.end(ticket)) };
     }
-}
-
-/// What the last look has found behind a message.
-#[derive(Debug)]
-enum Next {
-    Nothing,
-    Message(Delivery),
-    /// Something that is no plain message, or may be none.
-    Others,
 }
 
 /// What a module leaves behind at its end.
@@ -391,12 +389,30 @@ impl Module {
         if unsafe { self.state.enter(State::look) } { self.hand_up_found() } else { 0 }
     }
 
-    /// Hands up what the last look has found, in a job without threads; how many things that was.
+    /// Hands up what the last look has found, in a job without threads; how many things that was. Most often it is one message.
     #[inline(never)]
     fn hand_up_found(&'static self) -> c_int {
-        let mut count = 0;
         // SAFETY: one thread: the caller has just looked whether there are more; `message` does not call out.
-        let mut next = unsafe { self.state.enter(State::message) };
+        let Some(mut delivery) = (unsafe { self.state.enter(State::message) }) else {
+            return self.hand_up_others();
+        };
+        inside::alone(|| self.call_receiver(&mut delivery));
+        if self.abi.uses_threads() || self.state.is_shared() {
+            return 1 + self.others_have_come(delivery);
+        }
+        // SAFETY: one thread and none of ours, as has just been read; `last_message` does not call out.
+        match unsafe { self.state.enter(|state| state.last_message(delivery)) } {
+            None => 1,
+            Some(delivery) => 1 + self.hand_up_more(delivery),
+        }
+    }
+
+    /// The same behind a message, with which the upper layer is done.
+    #[inline(never)]
+    fn hand_up_more(&'static self, done: Delivery) -> c_int {
+        let mut count = 0;
+        // SAFETY: one thread and none of ours, as the caller has just read; `next_message` does not call out.
+        let mut next = unsafe { self.state.enter(|state| state.next_message(done)) };
         while let Some(mut delivery) = next {
             count += 1;
             inside::alone(|| self.call_receiver(&mut delivery));
@@ -404,13 +420,9 @@ impl Module {
                 return count + self.others_have_come(delivery);
             }
             // SAFETY: one thread and none of ours, as has just been read; `next_message` does not call out.
-            next = match unsafe { self.state.enter(|state| state.next_message(delivery)) } {
-                Next::Nothing => return count,
-                Next::Message(message) => Some(message),
-                Next::Others => None,
-            };
+            next = unsafe { self.state.enter(|state| state.next_message(delivery)) };
         }
-        if self.transport(false, |t| t.has_upcalls()) { count + self.hand_up_others() } else { count }
+        count + self.hand_up_others()
     }
 
     /// Open MPI has begun to use threads within a receive callback, or a thread of ours serves the transport: what was

@@ -21,8 +21,6 @@ pub struct Delivery {
     pub(super) len: u32,
     pub(super) slot: u32,
     pub(super) queue: u8,
-    /// Nothing is due when it comes back.
-    pub(super) quiet: bool,
 }
 
 impl Delivery {

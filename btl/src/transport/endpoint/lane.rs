@@ -192,6 +192,12 @@ impl Lane {
         self.credits.as_ref().is_some_and(|(credits, window)| credits.explicit_due(window))
     }
 
+    /// Nothing is due to the peer after one more of its data messages.
+    #[inline(always)] // with every message
+    pub fn consumes_quietly(&self) -> bool {
+        self.credits.as_ref().is_none_or(|(credits, window)| credits.consumes_quietly(window))
+    }
+
     /// Credits that a message of the peer brought.
     ///
     /// # Errors

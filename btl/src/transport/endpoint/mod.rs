@@ -264,14 +264,14 @@ impl<C> Endpoint<C> {
         self.state.precedes_connection() && !self.peer_has_sent
     }
 
-    /// A message with so many bytes of payload has come over this queue. Whether nothing is due to the peer when it is done with.
+    /// A message with so many bytes of payload has come over this queue.
     #[inline(always)] // with every message
-    pub fn count_received(&mut self, queue: usize, len: u32) -> bool {
+    pub fn count_received(&mut self, queue: usize, len: u32) {
         self.traffic.received += u64::from(len);
         self.ends.received = self.ends.received.wrapping_add(1);
-        let Some(lane) = self.lanes.get_mut(queue) else { return false };
-        lane.received = lane.received.wrapping_add(1);
-        lane.credits.as_ref().is_none_or(|(credits, window)| credits.consumes_quietly(window))
+        if let Some(lane) = self.lanes.get_mut(queue) {
+            lane.received = lane.received.wrapping_add(1);
+        }
     }
 
     /// A message waits in the lane of this queue.

@@ -142,13 +142,12 @@ impl<C> Transport<C> {
             {
                 let endpoint = EpId { index, generation: ep.generation };
                 let len = (len - HEADER_LEN) as u32;
-                let quiet = ep.count_received(queue, len);
+                ep.count_received(queue, len);
                 self.stats.received += 1;
                 if header.has_grant() {
                     self.accept(index, queue, header.grant());
                 }
-                let (tag, queue) = (header.tag(), queue as u8);
-                Some(Delivery { endpoint, tag, buf: bytes, len, slot, queue, quiet })
+                Some(Delivery { endpoint, tag: header.tag(), buf: bytes, len, slot, queue: queue as u8 })
             }
             _ => self.deliver_behind((index, queue, slot), bytes, len),
         }
@@ -257,7 +256,7 @@ impl<C> Transport<C> {
             self.early(index, queue);
         }
         self.accept(index, queue, header.grant());
-        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8, quiet: false })
+        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
     }
 
     /// Credits that a message of the peer brought.
@@ -303,13 +302,18 @@ impl<C> Transport<C> {
     /// until then.
     #[inline(always)] // with every message
     pub fn delivered_last(&mut self, delivery: Delivery) {
-        if !delivery.quiet {
-            return self.delivered(delivery);
+        let lane = self.endpoints.lane(delivery.endpoint.index, delivery.queue.into());
+        if self.rx.done.is_none() && lane.is_some_and(|lane| lane.consumes_quietly()) {
+            self.rx.done = Some(delivery);
+        } else {
+            self.delivered_aside(delivery);
         }
-        if self.rx.done.is_some() {
-            self.settle_delivered();
-        }
-        self.rx.done = Some(delivery);
+    }
+
+    /// As [`Self::delivered`], where that is rare.
+    #[inline(never)]
+    fn delivered_aside(&mut self, delivery: Delivery) {
+        self.delivered(delivery);
     }
 
     /// What has been put off is seen to.

@@ -58,7 +58,7 @@ impl<C> Transport<C> {
             ep.ends.received = ep.ends.received.wrapping_add(1);
         }
         self.stats.received += 1;
-        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8, quiet: false })
+        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
     }
 
     /// The endpoint that goes by the message's label, if the message is new.
