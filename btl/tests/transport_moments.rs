@@ -246,6 +246,47 @@ fn the_send_slot_of_a_connection_that_is_gone_goes_to_an_endpoint_that_waits_for
     world.close();
 }
 
+/// Over X queues: side 2 is killed while a message to it has the only send slot, and the send queue
+/// pair breaks. The message waits for another route and keeps the slot; one to side 1, whose route
+/// is there again, waits for the slot.
+fn world_whose_send_slot_is_with_a_message_to_side_2() -> (World, Watchdog) {
+    let (mut world, watchdog) = world_of("X,128,16,12,8:X,20000,1,0,1,1,1", 3);
+    for to in [1, 2] {
+        world.send(0, to, 8);
+        world.drain();
+    }
+    let before = softib::stats().rnr;
+    (0..2).for_each(|_| world.send(0, 2, 5000));
+    world.until_of(&[0, 1], "side 2 has no receive for it", |_| softib::stats().rnr != before);
+    kill_side_2(&mut world);
+    break_queue_pair(&mut world, 1);
+    for len in [5000, 8] {
+        world.send(0, 1, len);
+    }
+    world.until("the route to side 1 is there again", |w| w.model.missing(0, 1) == 1);
+    let audit = world.sides[0].transport.audit();
+    assert_eq!((audit.pending, audit.queues[1].send_slots), (1, Some(0)), "{}", world.books());
+    (world, watchdog)
+}
+
+/// Nothing else happens to side 0 that would serve what waits.
+#[test]
+fn the_send_slot_of_a_message_that_waits_for_another_route_comes_back_when_its_endpoint_is_removed() {
+    let (mut world, _watchdog) = world_whose_send_slot_is_with_a_message_to_side_2();
+    world.remove(0, 2);
+    world.until("the message to the living arrives", |w| w.model.missing(0, 1) == 0);
+    world.close();
+}
+
+/// No other route is found.
+#[test]
+fn the_send_slot_of_a_message_that_waits_for_another_route_comes_back_when_its_endpoint_fails() {
+    let (mut world, _watchdog) = world_whose_send_slot_is_with_a_message_to_side_2();
+    world.until("the endpoint fails", |w| !w.sides[0].failed.is_empty());
+    world.until("the message to the living arrives", |w| w.model.missing(0, 1) == 0);
+    world.close();
+}
+
 /// The failure waits to be handed up, and the endpoint is removed before it is.
 #[test]
 fn the_failure_of_an_endpoint_is_not_told_when_it_has_been_removed() {

@@ -160,10 +160,10 @@ impl<C> Transport<C> {
 
     /// Gives back what the endpoint held, and its place in the table.
     fn forget(&mut self, id: EpId) {
+        self.drop_pending(id.index);
         let Some(mut ep) = self.endpoints.remove(id.index) else { return };
         self.drop_held(id.index);
         self.up.end_waiting(&mut ep, true);
-        self.tx.drop_pending(id.index, &mut ep, &mut self.up);
         let Endpoint { epoch, lanes, outstanding, rdma, entries, .. } = *ep;
         self.tx.give_up(rdma, &mut self.up);
         self.end_epoch(id.index, epoch, lanes, outstanding);

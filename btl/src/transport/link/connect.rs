@@ -277,7 +277,7 @@ impl<C> Transport<C> {
         ep.queued = 0;
         self.tx.give_up(ep.rdma.drain(..), &mut self.up);
         self.up.end_waiting(ep, true);
-        let dropped = self.tx.drop_pending(index, ep, &mut self.up);
+        let dropped = self.drop_pending(index);
         if dropped != 0 {
             log::warn!("endpoint {index}: {why}, {dropped} messages that it never asked for are dropped");
         }

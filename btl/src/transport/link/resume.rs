@@ -177,8 +177,8 @@ impl<C> Transport<C> {
             return;
         }
         ep.part();
-        self.tx.drop_kept(index, ep, &mut self.up);
         ep.departures = ep.departures.max(1);
+        self.drop_kept(index);
     }
 
     /// The queue pairs are gone: what they have not carried out goes in front of what waits.

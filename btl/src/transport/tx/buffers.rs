@@ -6,6 +6,7 @@ use super::Tx;
 use super::path::Paths;
 use crate::protocol::credits::Grant;
 use crate::protocol::wire::Kind;
+use crate::transport::Transport;
 use crate::transport::channel::{GivesBack, Held, Ledger, Operation, Ready, Unposted};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::endpoint::lane::Lane;
@@ -112,7 +113,7 @@ impl<C> Tx<C> {
     }
 
     /// `count` messages to a shared queue are over. Whether lanes may have waited for their send
-    /// slots; they are awake now.
+    /// slots; they are awake now, and to be served.
     #[inline(always)] // with every message; a call costs as much as what it does
     pub fn release_slots(&mut self, index: u32, queue: usize, count: u16) -> bool {
         let wanted = self.queues[queue].slots.as_mut().is_some_and(|slots| slots.release(index, count));
@@ -123,7 +124,8 @@ impl<C> Tx<C> {
     }
 
     /// The endpoint at this position is gone, and completions of its sends will not be looked at
-    /// any more. Whether lanes may have waited for its send slots; they are awake now.
+    /// any more. Whether lanes may have waited for its send slots; they are awake now, and to be
+    /// served.
     pub fn forget_slots(&mut self, index: u32) -> bool {
         let mut wanted = false;
         for (queue, slots) in self.queues.iter_mut().map(|queue| &mut queue.slots).enumerate() {
@@ -204,38 +206,47 @@ impl<C> Tx<C> {
             }
         }
     }
+}
 
+impl<C> Transport<C> {
     /// Gives back the buffers of messages to the endpoint at position `index` that will not be
     /// sent; how many of them are the upper layer's.
-    pub fn drop_pending(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) -> usize {
+    pub(crate) fn drop_pending(&mut self, index: u32) -> usize {
+        let Some(ep) = self.endpoints.get_mut(index) else { return 0 };
         let mut data = 0;
-        for (queue, message) in self.pending.drain(index) {
+        for (queue, message) in self.tx.pending.drain(index) {
             data += usize::from(message.kind == Kind::Data);
-            self.give_back(message.buf);
+            self.tx.give_back(message.buf);
             ep.answers -= u32::from(message.is_answer);
-            self.answers -= u32::from(message.is_answer);
+            self.tx.answers -= u32::from(message.is_answer);
             let lane = &mut ep.lanes[usize::from(queue)];
             lane.served = lane.served.wrapping_add(1);
         }
-        self.drop_kept(index, ep, up);
+        self.drop_kept(index);
         data
     }
 
-    /// What was to be sent again to the endpoint at position `index` will not be.
-    pub fn drop_kept(&mut self, index: u32, ep: &mut Endpoint<C>, up: &mut Upcalls<C>) {
+    /// What was to be sent again to the endpoint at position `index` will not be. Lanes that wait
+    /// for its send slots are served: no completion follows that would do so.
+    pub(crate) fn drop_kept(&mut self, index: u32) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
         if let Some(resume) = ep.resume.take() {
             let Retained { messages, operations } = resume.retained;
-            messages.into_iter().for_each(|Kept { buf, .. }| self.give_back(buf));
-            self.give_up(operations, up);
+            messages.into_iter().for_each(|Kept { buf, .. }| self.tx.give_back(buf));
+            self.tx.give_up(operations, &mut self.up);
         }
         let Some(route) = &mut ep.route else { return };
         let Retained { messages, operations } = std::mem::take(&mut route.retained);
+        let mut wanted = false;
         for Kept { queue, buf, .. } in messages {
             let queue = usize::from(queue);
             ep.lanes[queue].budget.release(1);
-            self.give_back(buf);
-            self.release_slots(index, queue, 1);
+            self.tx.give_back(buf);
+            wanted |= self.tx.release_slots(index, queue, 1);
         }
-        self.give_up(operations, up);
+        self.tx.give_up(operations, &mut self.up);
+        if wanted {
+            self.serve();
+        }
     }
 }

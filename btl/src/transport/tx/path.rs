@@ -260,10 +260,11 @@ impl<C> Transport<C> {
     /// The endpoint is being removed. The last one takes its path down; so does one that leaves
     /// something in flight, which its peer does not take and which holds up the others.
     pub(crate) fn leave_route(&mut self, index: u32) {
-        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let Some(ep) = self.endpoints.get(index) else { return };
         let Some(path) = ep.route.as_ref().map(|route| route.path) else { return };
-        self.tx.drop_kept(index, ep, &mut self.up);
-        if ep.outstanding != 0 || self.endpoints.on_path(path).all(|other| other == index) {
+        let is_in_flight = ep.outstanding != 0;
+        self.drop_kept(index);
+        if is_in_flight || self.endpoints.on_path(path).all(|other| other == index) {
             self.break_path(path, None, "an endpoint is removed");
         }
         self.paths.forget_drained(path);

@@ -372,7 +372,7 @@ impl<C> Transport<C> {
         self.tx.give_up(ep.rdma.drain(..), &mut self.up);
         self.up.push(Upcall::Failed { endpoint: id, peer, reason: reason.to_string(), told: false });
         self.up.end_waiting(ep, false);
-        self.tx.drop_pending(index, ep, &mut self.up);
+        self.drop_pending(index);
     }
 }
 
