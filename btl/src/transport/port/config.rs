@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 use verbs::Context;
 
+/// Messages of so many bytes the software device hands over where they lie; shorter ones it copies faster than it asks for their lines.
+pub const PLACED_FROM: u32 = 500;
+
 /// Settings of one transport, checked.
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -1,7 +1,7 @@
 //! Opening a port.
 #![forbid(unsafe_code)]
 
-use super::config::Config;
+use super::config::{Config, PLACED_FROM};
 use super::depth::{CqRoom, CqTooSmall, PATH_MARKERS, recv_depth, send_depth, shared_receives, shared_sends};
 use super::device::Port;
 use super::entries::Count;
@@ -50,9 +50,6 @@ impl OpenError {
         [libc::ENOMEM, libc::ENOSPC, libc::EMFILE, libc::ENFILE, libc::EUSERS].contains(&errno)
     }
 }
-
-/// Messages of so many bytes the software device hands over where they lie; shorter ones it copies faster than it asks for their lines.
-const PLACED_FROM: u32 = 500;
 
 /// What has been opened on a port.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use crate::protocol::credits::{CreditError, Grant};
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
+use crate::transport::port::config::PLACED_FROM;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport, Upcall};
 use verbs::{Completion, Lent};
@@ -298,12 +299,13 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The same of the last message that there is: it is seen to at the next look, unless something is due with it. The upper layer may answer
-    /// until then.
+    /// The same of the last message that there is: it is seen to at the next look, so that the upper layer can answer before. Not if something
+    /// is due with it, or it may lie in the device's ring: its sender goes on there although the upper layer does not look for long.
     #[inline(always)] // with every message
     pub fn delivered_last(&mut self, delivery: Delivery) {
         let lane = self.endpoints.lane(delivery.endpoint.index, delivery.queue.into());
-        if self.rx.done.is_none() && lane.is_some_and(|lane| lane.consumes_quietly()) {
+        let is_short = delivery.len as usize + HEADER_LEN < PLACED_FROM as usize;
+        if is_short && self.rx.done.is_none() && lane.is_some_and(|lane| lane.consumes_quietly()) {
             self.rx.done = Some(delivery);
         } else {
             self.delivered_aside(delivery);
