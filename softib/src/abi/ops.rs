@@ -50,14 +50,24 @@ pub unsafe extern "C" fn post_send(
     unsafe { post_list(qp, wr, bad) }
 }
 
+/// A request and its buffers.
+///
+/// # Safety
+/// A valid request with at least one buffer.
+#[inline(always)]
+unsafe fn request<'a>(wr: *const ibv_send_wr) -> (&'a ibv_send_wr, &'a [ibv_sge]) {
+    // SAFETY: the caller passes a valid request, so its list has num_sge elements, which are one at least.
+    unsafe { (&*wr, std::slice::from_raw_parts((*wr).sg_list, (*wr).num_sge as usize)) }
+}
+
 /// A request whose payload is in a few buffers.
 ///
 /// # Safety
 /// As [`post_longer`].
 #[inline(never)]
 unsafe extern "C" fn post_pieces(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: the caller passes one valid request, so its list has num_sge elements, which are one at least.
-    let (one, sges) = unsafe { (&*wr, std::slice::from_raw_parts((*wr).sg_list, (*wr).num_sge as usize)) };
+    // SAFETY: the caller passes one valid request with at least one buffer.
+    let (one, sges) = unsafe { request(wr) };
     if post_short::<true>(qp_index(qp), one, sges) {
         return 0;
     }
@@ -71,8 +81,8 @@ unsafe extern "C" fn post_pieces(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mu
 /// A queue pair of ours, one valid request with at least one buffer, null or a valid pointer.
 #[inline(never)]
 unsafe extern "C" fn post_longer(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: the caller passes one valid request, so its list has num_sge elements, which are one at least.
-    let (one, sges) = unsafe { (&*wr, std::slice::from_raw_parts((*wr).sg_list, (*wr).num_sge as usize)) };
+    // SAFETY: the caller passes one valid request with at least one buffer.
+    let (one, sges) = unsafe { request(wr) };
     if post_short::<false>(qp_index(qp), one, sges) {
         return 0;
     }

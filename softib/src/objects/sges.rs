@@ -28,25 +28,21 @@ pub fn gather_all(sges: &[ibv_sge], to: *mut u8) {
 
 /// The same without a call, of what fits a cell.
 #[inline(always)]
-pub fn gather_short(sges: &[ibv_sge], mut to: *mut u8) {
-    for sge in sges {
-        let len = sge.length as usize;
-        // SAFETY: as in gather(); the caller has made room for all pieces.
-        unsafe {
-            copy::copy_short(sge.addr as *const u8, to, len);
-            to = to.add(len);
-        }
-    }
+pub fn gather_short(sges: &[ibv_sge], to: *mut u8) {
+    // SAFETY: as in gather(); the caller has made room for all pieces.
+    gather_each(sges, to, |from, to, len| unsafe { copy::copy_short(from, to, len) });
 }
 
-fn gather_list(sges: &[ibv_sge], mut to: *mut u8) {
+fn gather_list(sges: &[ibv_sge], to: *mut u8) {
+    // SAFETY: as in gather(); the caller has made room for all pieces.
+    gather_each(sges, to, |from, to, len| unsafe { copy::copy(from, to, len) });
+}
+
+#[inline(always)]
+fn gather_each(sges: &[ibv_sge], mut to: *mut u8, copy: impl Fn(*const u8, *mut u8, usize)) {
     for sge in sges {
-        let len = sge.length as usize;
-        // SAFETY: as in gather(); the caller has made room for all pieces.
-        unsafe {
-            copy::copy(sge.addr as *const u8, to, len);
-            to = to.add(len);
-        }
+        copy(sge.addr as *const u8, to, sge.length as usize);
+        to = to.wrapping_add(sge.length as usize);
     }
 }
 

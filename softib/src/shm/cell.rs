@@ -3,7 +3,7 @@
 //! ```text
 //!   0      tag        the cell's sequence number plus one, stored last (`super::cells`)
 //!   4      Head       operation and flags, destination, sender, length, immediate data, position of the receive
-//!   28     spare
+//!   24     spare
 //!   32     payload    480 bytes; of a longer message, or one over XRC, the fixed part: operands of RDMA and atomics, then [`Via`]
 //! ```
 //!

@@ -115,7 +115,7 @@ impl Map {
     }
 }
 
-/// Words of a mapping that are looked at often, one cache line at most.
+/// Words of a mapping that are looked at often, together.
 #[derive(Debug)]
 pub struct Words<const N: usize> {
     at: NonNull<[AtomicU64; N]>,

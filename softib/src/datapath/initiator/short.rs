@@ -65,6 +65,7 @@ pub fn send_short<const INLINE: bool>(
     if !link.is_current() || !peer.ring.fits(len as usize) {
         return Short::Other;
     }
+    // What is in one piece and fits a cell is shorter most often.
     if !(INLINE && sges.len() == 1) && len >= LONG {
         peer.ring.expect_payload(len);
     }

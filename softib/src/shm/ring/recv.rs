@@ -129,9 +129,9 @@ impl RecvRing {
             self.cells.at(self.seq).acquire();
             self.publish_if_due();
         }
-        let (cell, last) = (self.cells.at(self.seq), self.cells.at(self.seq.wrapping_sub(1)).head().len);
-        match last {
-            LONG..=AWAITED => cell.prefetch_rest(last),
+        // A guess: what is there may be of another lap.
+        match self.cells.at(self.seq.wrapping_sub(1)).head().len {
+            last @ LONG..=AWAITED => self.cells.at(self.seq).prefetch_rest(last),
             _ => self.awaited = self.seq,
         }
     }

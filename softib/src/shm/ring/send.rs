@@ -232,10 +232,11 @@ impl SendRing {
 
     /// There is space for as many cells again as are in use.
     fn has_more_cells(&mut self) -> bool {
-        let len = self.cells.count() as usize * CELL;
-        let start = ring_data(self.index) + CONTROL - 2 * len;
-        let is_new = start < ring_data(self.index) + RING_FIRST;
-        self.short_of_cells |= is_new && !self.short_of_cells && allocate(&self.file, start, len).is_err();
+        if !self.short_of_cells {
+            let len = self.cells.count() as usize * CELL;
+            let start = ring_data(self.index) + CONTROL - 2 * len;
+            self.short_of_cells = allocate(&self.file, start, len).is_err();
+        }
         !self.short_of_cells
     }
 
