@@ -282,7 +282,8 @@ impl<C> Transport<C> {
         }
         debug_assert!(has_credit && has_entry, "the first message of a connection has both");
         if let Err(error) = self.post_control(index, queue, &message) {
-            self.fail(index, &format_args!("post of what has come so far failed: {error}"));
+            let lane = LaneId { peer: index, queue: queue as u8 };
+            self.fail_unposted(lane, 1, &format_args!("post of what has come so far failed: {error}"));
         }
         self.go_on(index);
     }

@@ -249,10 +249,15 @@ impl<C> Transport<C> {
         self.stats.replayed += old.len() as u64;
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         old.operations.into_iter().rev().for_each(|operation| ep.rdma.push_front(operation));
-        for Kept { queue, buf, total } in old.messages {
-            if let Err(error) = self.post::<0>(LaneId { peer: index, queue }, Request::Message { buf, total })
-            {
-                self.fail(index, &format!("post of a send failed: {error}"));
+        let mut messages = old.messages;
+        while let Some(Kept { queue, buf, total }) = messages.pop_front() {
+            let lane = LaneId { peer: index, queue };
+            if let Err(error) = self.post::<0>(lane, Request::Message { buf, total }) {
+                // None goes behind it, which the peer would find missing: the failure gives the others back.
+                if let Some(route) = self.endpoints.get_mut(index).and_then(|ep| ep.route.as_mut()) {
+                    route.retained.messages = messages;
+                }
+                return self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
             }
         }
     }

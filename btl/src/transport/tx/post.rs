@@ -68,8 +68,12 @@ impl<C> Transport<C> {
     /// are taken out. What cannot be posted is given back.
     ///
     /// # Errors
-    /// As [`Transport::post`].
-    pub(crate) fn post_chain(&mut self, lane: LaneId, ready: &mut Vec<Ready>) -> Result<(), verbs::Error> {
+    /// How many have not been posted, and why.
+    pub(crate) fn post_chain(
+        &mut self,
+        lane: LaneId,
+        ready: &mut Vec<Ready>,
+    ) -> Result<(), (u16, verbs::Error)> {
         let Some(ep) = self.endpoints.get_mut(lane.peer) else {
             self.tx.drop_ready(ready);
             return Ok(());
@@ -83,12 +87,13 @@ impl<C> Transport<C> {
             ready.iter_mut().for_each(|message| stamp(message.buf.buf.as_mut_slice(), label));
         }
         let target = (to, lane.queue, route.map(|(srq, _)| srq));
+        let count = ready.len() as u16;
         let Tx { held, signalling, queues, .. } = &mut self.tx;
         let give_back = |buf: SendBuf| queues[usize::from(buf.class)].take_back(buf);
         let Went { posted, signalled, error } =
             channel.post_chain(held, *signalling, target, ready, give_back);
         self.tx.count_chain(ep, posted, signalled);
-        error.map_or(Ok(()), Err)
+        error.map_or(Ok(()), |error| Err((count - posted as u16, error)))
     }
 }
 

@@ -76,7 +76,10 @@ impl<C> Transport<C> {
                 ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
                 self.stats.sent_inline += 1;
             }
-            Err(error) => self.fail(id.index, &format_args!("post of a send failed: {error}")),
+            Err(error) => {
+                let lane = LaneId { peer: id.index, queue: queue as u8 };
+                self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
+            }
         }
         true
     }
@@ -102,7 +105,10 @@ impl<C> Transport<C> {
                 ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
                 self.stats.sent_inline += 1;
             }
-            Err(error) => self.fail(id.index, &format_args!("post of a send failed: {error}")),
+            Err(error) => {
+                let lane = LaneId { peer: id.index, queue: queue as u8 };
+                self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
+            }
         }
         true
     }
@@ -229,8 +235,8 @@ impl<C> Transport<C> {
         }
         let posted = self.post_chain(lane, &mut ready);
         self.tx.ready = ready;
-        if let Err(error) = posted {
-            self.fail(lane.peer, &format!("post of sends failed: {error}"));
+        if let Err((unposted, error)) = posted {
+            self.fail_unposted(lane, unposted, &format_args!("post of sends failed: {error}"));
         }
     }
 
@@ -303,7 +309,7 @@ impl<C> Transport<C> {
             self.post::<0>(lane, Request::Message { buf: message.buf, total })
         };
         if let Err(error) = posted {
-            self.fail(lane.peer, &format!("post of a send failed: {error}"));
+            self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
         }
     }
 
@@ -348,6 +354,17 @@ impl<C> Transport<C> {
     #[cold]
     pub fn untold_failure(&mut self, id: EpId) -> Option<(u64, String)> {
         self.up.tell_failure(id)
+    }
+
+    /// The device has refused `count` messages of this lane: their endpoint is lost. No completion
+    /// gives their send slots back, so that happens here; lanes that wait for them are served.
+    #[cold]
+    pub(crate) fn fail_unposted(&mut self, lane: LaneId, count: u16, reason: &dyn Display) {
+        let wanted = self.tx.release_slots(lane.peer, lane.queue.into(), count);
+        self.fail(lane.peer, reason);
+        if wanted {
+            self.serve();
+        }
     }
 
     /// The endpoint is lost: what it has queued is given up, its queue pairs go to ERR and flush
