@@ -43,6 +43,11 @@ pub fn are_as_registered(pid: i32, region: &Region, addr: u64, len: u64) -> bool
     !are_checked() || follows || len == 0 || are_marked(pid, pages(addr, len)).unwrap_or(false)
 }
 
+/// The same of this process' own memory. Which process that is costs a system call, and only the check needs it.
+pub fn ours_are_as_registered(region: &Region, addr: u64, len: u64) -> bool {
+    !are_checked() || are_as_registered(std::process::id().cast_signed(), region, addr, len)
+}
+
 /// Whether all of the range is mapped and marked.
 fn are_marked(pid: i32, range: Range<u64>) -> std::io::Result<bool> {
     let list = BufReader::new(std::fs::File::open(format!("/proc/{pid}/smaps"))?);

@@ -183,11 +183,10 @@ impl Mrs {
         if !mappings::are_checked() {
             return;
         }
-        let here = std::process::id().cast_signed();
         let remapped = |region: &Region| {
             let start = region.addr.max(addr);
             let both = (region.addr + region.len).min(addr + len).saturating_sub(start);
-            both > 0 && !mappings::are_as_registered(here, region, start, both)
+            both > 0 && !mappings::ours_are_as_registered(region, start, both)
         };
         let plain = |region: &&Region| region.access != u32::MAX && region.pd != SPECIAL;
         let regions = self.entries.iter().map(|entry| &entry.region).filter(plain);

@@ -55,9 +55,9 @@ pub fn direct(peer: &mut Peer, own: &Mrs, grant: &Grant, work: &Work, sges: &[ib
 /// Whether a buffer is in memory that is still the one of its key; what is not in registered memory is our own.
 #[cold]
 fn is_as_registered(own: &Mrs, sge: &ibv_sge) -> bool {
-    let (here, len) = (std::process::id().cast_signed(), u64::from(sge.length));
+    let len = u64::from(sge.length);
     let region = own.find(sge.lkey).filter(|region| region.covers(sge.addr, len));
-    region.is_none_or(|region| mappings::are_as_registered(here, region, sge.addr, len))
+    region.is_none_or(|region| mappings::ours_are_as_registered(region, sge.addr, len))
 }
 
 fn transfer(peer: &mut Peer, work: &Work, mut remote: u64, sges: &[ibv_sge]) -> Result<(), Errno> {

@@ -115,7 +115,7 @@ fn permits(grant: &Grant, w: &World, target: &Target, need: u32) -> Option<u64> 
     let len = target.len.into();
     let write = need != IBV_ACCESS_REMOTE_READ;
     let place = grant.permits(&exposed, need, target.addr, len)?;
-    if !mappings::are_as_registered(std::process::id().cast_signed(), &exposed.region, place, len) {
+    if !mappings::ours_are_as_registered(&exposed.region, place, len) {
         return None;
     }
     let paged = exposed.region.access & IBV_ACCESS_ON_DEMAND != 0;
