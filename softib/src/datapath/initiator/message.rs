@@ -2,7 +2,7 @@
 
 use super::path::{Path, Way};
 use super::transit::{Claimed, solicited};
-use crate::datapath::pieces::PIECE;
+use crate::datapath::pieces::next_piece;
 use crate::objects::qp::Qp;
 use crate::objects::sges::gather;
 use crate::objects::work::{Step, Work};
@@ -24,7 +24,7 @@ impl<P: Path> Way<'_, P> {
     /// Sends a message as far as there is room for it.
     #[inline]
     pub fn send(&mut self, work: &mut Work, sges: &[ibv_sge]) -> Step {
-        if !self.has_room(work.len.min(PIECE)) {
+        if !self.has_room(next_piece(work.len, work.sent)) {
             return Step::Room;
         }
         if work.receive.is_none() {
@@ -51,7 +51,7 @@ impl<P: Path> Way<'_, P> {
     #[inline]
     fn push_fragments(&mut self, work: &mut Work, sges: &[ibv_sge]) -> Step {
         loop {
-            let len = (work.len - work.sent).min(PIECE);
+            let len = next_piece(work.len, work.sent);
             if work.sent > 0 && !self.has_room(len) {
                 return Step::Room;
             }

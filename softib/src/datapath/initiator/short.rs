@@ -2,7 +2,7 @@
 
 use super::queue::enqueue;
 use super::transit::outcome;
-use crate::datapath::pieces::{PIECE, rung};
+use crate::datapath::pieces::{WHOLE, rung};
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
 use crate::objects::sges::{gather_all, gather_short};
@@ -53,7 +53,7 @@ pub fn send_short<const INLINE: bool>(
         return Short::Other;
     }
     let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-    if len > if INLINE { INLINE_MAX as u64 } else { PIECE.into() } {
+    if len > if INLINE { INLINE_MAX as u64 } else { WHOLE.into() } {
         return Short::Other;
     }
     let len = len as u32;

@@ -158,7 +158,7 @@ impl SendRing {
     pub fn look_ahead(&mut self, len: usize) {
         let (no_bulk, bytes) = (len > INLINE_MAX && !self.bulk_fits(len as u32), len as u32);
         self.look();
-        if no_bulk && self.used < BULK_BUSY {
+        if no_bulk && self.is_narrow(bytes) {
             self.widens = self.has_more(bytes);
         }
         let unread = self.seq.wrapping_sub(self.seen.0);
@@ -202,10 +202,16 @@ impl SendRing {
         if no_cell {
             self.find_cells();
         }
-        if no_bulk && (self.used < BULK_BUSY || !self.bulk_fits(bytes)) {
+        if no_bulk && (self.is_narrow(bytes) || !self.bulk_fits(bytes)) {
             self.widens = wider(self.used, bytes) <= most && self.has_more(bytes);
         }
         self.fits(len)
+    }
+
+    /// A ring that is busy comes to use more of the bulk than it does: of payloads as long as this, two are to have their place, so that one
+    /// may be written while it is not known yet that the other has been read.
+    fn is_narrow(&self, len: u32) -> bool {
+        self.used < BULK_BUSY || len > self.used / 2
     }
 
     /// How far the receiver has read.
