@@ -67,8 +67,8 @@ fn poll(
     while let Some(what) = upcall {
         match what {
             Upcall::Deliver(delivery) => {
-                *seen.messages.entry(delivery.endpoint).or_default() += 1;
-                on_message(transport, delivery.endpoint);
+                *seen.messages.entry(delivery.endpoint()).or_default() += 1;
+                on_message(transport, delivery.endpoint());
                 transport.delivered(delivery);
             }
             Upcall::Completed { cookie, ok } => seen.rdma.push((cookie, ok)),

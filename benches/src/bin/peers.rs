@@ -112,7 +112,7 @@ fn deliveries(side: &mut Transport<()>) -> Result<Vec<EpId>> {
         match what {
             Upcall::Deliver(delivery) => {
                 debug_assert_eq!(delivery.tag, TAG);
-                from.push(delivery.endpoint);
+                from.push(delivery.endpoint());
                 side.delivered(delivery);
             }
             Upcall::Failed { endpoint, reason, .. } => {

@@ -514,12 +514,12 @@ impl Module {
     #[inline(always)] // with every message
     fn call_receiver(&'static self, delivery: &mut Delivery) {
         let payload = delivery.payload();
-        let segment =
+        let mut segment =
             mca_btl_base_segment_t { seg_addr: payload.as_mut_ptr().cast(), seg_len: payload.len() as u64 };
-        let endpoint = to_raw(delivery.endpoint);
+        let endpoint = to_raw(delivery.endpoint());
         // SAFETY: the module is ours and lives for ever; the segment lies in a buffer that the
         // delivery owns until the call has returned; no lock and no borrow is held.
-        let taken = unsafe { self.abi.deliver(self.as_raw(), endpoint, delivery.tag, &mut [segment]) };
+        let taken = unsafe { self.abi.deliver(self.as_raw(), endpoint, delivery.tag, &mut segment) };
         if let Err(nobody) = taken {
             log::debug!("message dropped: {nobody}");
         }
@@ -679,15 +679,13 @@ const MARK: u64 = 8;
 /// An endpoint's name as the opaque pointer that Open MPI carries for us; never NULL.
 #[inline]
 pub fn to_raw(id: EpId) -> *mut mca_btl_base_endpoint_t {
-    ((u64::from(id.generation) << 32 | u64::from(id.index)) << 4 | MARK) as usize
-        as *mut mca_btl_base_endpoint_t
+    (id.word() << 4 | MARK) as usize as *mut mca_btl_base_endpoint_t
 }
 
 /// The endpoint behind Open MPI's pointer.
 #[inline]
 pub fn from_raw(endpoint: *mut mca_btl_base_endpoint_t) -> EpId {
-    let word = (endpoint as u64).wrapping_sub(MARK) >> 4;
-    EpId { index: word as u32, generation: (word >> 32) as u32 }
+    EpId::of_word((endpoint as u64).wrapping_sub(MARK) >> 4)
 }
 
 #[cfg(test)]

@@ -13,25 +13,55 @@ use verbs::Lent;
 /// [`Transport::delivered`]: super::Transport::delivered
 #[derive(Debug)]
 pub struct Delivery {
-    /// Who sent it.
-    pub endpoint: EpId,
+    /// [`EpId::word`]. A processor that reads a word behind two stores to its halves waits for both to be written.
+    endpoint: u64,
+    /// The slot of its receive, and bytes behind our header in the upper half.
+    slot_and_len: u64,
+    buf: Lent,
     /// The upper layer's tag.
     pub tag: u8,
-    pub(super) buf: Lent,
-    pub(super) len: u32,
-    pub(super) slot: u32,
     pub(super) queue: u8,
 }
 
 impl Delivery {
+    /// A message of `len` bytes behind our header, in the buffer of this receive of a queue.
+    #[inline(always)] // with every message
+    pub(super) fn new(endpoint: EpId, tag: u8, buf: Lent, len: u32, (slot, queue): (u32, usize)) -> Delivery {
+        let slot_and_len = u64::from(len) << 32 | u64::from(slot);
+        Delivery { endpoint: endpoint.word(), slot_and_len, buf, tag, queue: queue as u8 }
+    }
+
+    /// Who sent it.
+    #[inline]
+    pub fn endpoint(&self) -> EpId {
+        EpId::of_word(self.endpoint)
+    }
+
+    /// Bytes behind our header.
+    #[inline]
+    pub(super) fn payload_len(&self) -> usize {
+        (self.slot_and_len >> 32) as usize
+    }
+
+    /// Its receive: the buffer, its slot and queue.
+    #[inline(always)] // with every message
+    pub(super) fn into_receive(self) -> (Lent, u32, usize) {
+        (self.buf, self.slot_and_len as u32, self.queue.into())
+    }
+
+    /// The same message in the buffer that `settle` says for its slot and present one.
+    pub(super) fn settled(self, settle: impl FnOnce(u32, Lent) -> Lent) -> Delivery {
+        Delivery { buf: settle(self.slot_and_len as u32, self.buf), ..self }
+    }
+
     /// The lane that it came over: its endpoint and queue.
     pub fn lane(&self) -> (EpId, u8) {
-        (self.endpoint, self.queue)
+        (self.endpoint(), self.queue)
     }
 
     /// The payload, behind our header.
     pub fn payload(&mut self) -> &mut [u8] {
-        let end = HEADER_LEN + self.len as usize;
+        let end = HEADER_LEN + self.payload_len();
         &mut self.buf.as_mut_slice()[HEADER_LEN..end]
     }
 }

@@ -406,7 +406,7 @@ impl World {
     }
 
     fn deliver(&mut self, to: usize, mut delivery: Delivery) {
-        let from = self.sides[to].to.iter().position(|id| *id == Some(delivery.endpoint));
+        let from = self.sides[to].to.iter().position(|id| *id == Some(delivery.endpoint()));
         let from = from.expect("a message of an endpoint that we have");
         let (tag, payload) = (delivery.tag, delivery.payload());
         let len = payload.len();
@@ -604,7 +604,7 @@ impl World {
 /// What tells an upcall from others, for the trace.
 fn word_of(side: usize, upcall: &Upcall<u64>) -> u64 {
     let (kind, what) = match upcall {
-        Upcall::Deliver(delivery) => (1, u64::from(delivery.tag) << 32 | delivery.endpoint.index as u64),
+        Upcall::Deliver(delivery) => (1, u64::from(delivery.tag) << 32 | delivery.endpoint().index as u64),
         Upcall::Completed { cookie, ok } => (2, cookie << 1 | u64::from(*ok)),
         Upcall::Fetched { cookie, value } => (3, cookie ^ value),
         Upcall::UnknownPeer { peer } => (4, *peer),

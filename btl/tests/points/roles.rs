@@ -144,8 +144,11 @@ impl Process {
         while let Some(what) = upcall {
             match what {
                 Upcall::Deliver(mut delivery) => {
-                    let from =
-                        self.to.iter().position(|id| *id == Some(delivery.endpoint)).expect("a peer of ours");
+                    let from = self
+                        .to
+                        .iter()
+                        .position(|id| *id == Some(delivery.endpoint()))
+                        .expect("a peer of ours");
                     let tag = delivery.tag;
                     assert_eq!(delivery.payload(), [tag; LEN]);
                     self.heard[from][usize::from(tag)] += 1;

@@ -193,7 +193,7 @@ impl Abi {
     /// [`NoReceiver`] when the tag is invalid or free; nothing has been called then.
     ///
     /// # Safety
-    /// `module` is one of ours, alive; the segments point to memory that stays readable during the call; the caller
+    /// `module` is one of ours, alive; the segment points to memory that stays readable during the call; the caller
     /// holds no lock and no borrow that a re-entered function of the module needs.
     #[inline]
     pub unsafe fn deliver(
@@ -201,7 +201,7 @@ impl Abi {
         module: *mut mca_btl_base_module_t,
         endpoint: *mut mca_btl_base_endpoint_t,
         tag: mca_btl_base_tag_t,
-        segments: &mut [mca_btl_base_segment_t],
+        segment: &mut mca_btl_base_segment_t,
     ) -> Result<(), NoReceiver> {
         if usize::from(tag) >= MCA_BTL_TAG_MAX {
             return Err(NoReceiver { tag });
@@ -212,7 +212,7 @@ impl Abi {
             return Err(NoReceiver { tag });
         }
         // SAFETY: there is a function; the caller vouches for the rest.
-        unsafe { self.family.deliver(callback, Received { module, endpoint, tag, segments }) };
+        unsafe { self.family.deliver(callback, Received { module, endpoint, tag, segment }) };
         Ok(())
     }
 

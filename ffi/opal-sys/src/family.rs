@@ -12,7 +12,8 @@ pub struct Received<'a> {
     /// Only 5.0 passes it on; NULL when unknown.
     pub(crate) endpoint: *mut mca_btl_base_endpoint_t,
     pub(crate) tag: u8,
-    pub(crate) segments: &'a mut [mca_btl_base_segment_t],
+    /// All of it is in one piece.
+    pub(crate) segment: &'a mut mca_btl_base_segment_t,
 }
 
 /// Functions whose ABI depends on the release family.
@@ -54,7 +55,7 @@ pub trait Family: Send + Sync + std::fmt::Debug {
     /// Calls a receive callback.
     ///
     /// # Safety
-    /// `callback` comes from the table of active messages and has a function; the message's segments point to
+    /// `callback` comes from the table of active messages and has a function; the message's segment points to
     /// readable memory; no lock of ours is held, for the callback may call every function of the module.
     unsafe fn deliver(&self, callback: mca_btl_active_message_callback_t, message: Received<'_>);
 }

@@ -157,8 +157,8 @@ impl Family for V4_1 {
         let receive: mca_btl_base_module_recv_cb_fn_3_1_t = unsafe { std::mem::transmute(callback.cbfunc) };
         // SAFETY: pointers, numbers and an optional function: all-zero is valid.
         let mut descriptor: mca_btl_base_descriptor_t = unsafe { MaybeUninit::zeroed().assume_init() };
-        descriptor.des_segments = message.segments.as_mut_ptr();
-        descriptor.des_segment_count = message.segments.len();
+        descriptor.des_segments = message.segment;
+        descriptor.des_segment_count = 1;
         // SAFETY: the callback reads descriptor and segments during the call only (btl.h).
         unsafe { receive(message.module, message.tag, &mut descriptor, callback.cbdata) }
     }

@@ -186,8 +186,8 @@ impl Family for V5_0 {
         let receive: mca_btl_base_module_recv_cb_fn_3_3_t = unsafe { std::mem::transmute(callback.cbfunc) };
         let descriptor = mca_btl_base_receive_descriptor_t {
             endpoint: message.endpoint,
-            des_segments: message.segments.as_ptr(),
-            des_segment_count: message.segments.len(),
+            des_segments: message.segment,
+            des_segment_count: 1,
             tag: message.tag,
             cbdata: callback.cbdata,
         };

@@ -40,7 +40,8 @@ enum Place {
 #[derive(Debug)]
 pub struct Lent {
     addr: NonNull<u8>,
-    len: u32,
+    /// A word, so that it has no padding: what is copied with it waits for the shorter store before it.
+    len: usize,
 }
 
 // SAFETY: it is the only way to its bytes, and their mapping lives as long as it does.
@@ -54,7 +55,7 @@ impl Lent {
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `len` initialised bytes (mapped zero) of a buffer whose receive has completed, so that the device does not
         // write to them; the receive keeps the buffer, or leaks it, until this comes back.
-        unsafe { std::slice::from_raw_parts(self.addr.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.addr.as_ptr(), self.len) }
     }
 
     /// The bytes.
@@ -62,12 +63,12 @@ impl Lent {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: `len` initialised bytes of a buffer whose receive has completed and which this is the only way to; the receive
         // keeps the buffer, or leaks it, until this comes back.
-        unsafe { std::slice::from_raw_parts_mut(self.addr.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.addr.as_ptr(), self.len) }
     }
 
     /// Number of bytes.
     #[inline]
-    pub fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> usize {
         self.len
     }
 }
@@ -151,7 +152,7 @@ impl Recv {
     fn bytes(&self, done: &Completion) -> Lent {
         let len = done.byte_len();
         match done.place() {
-            Some(addr) => Lent { addr, len },
+            Some(addr) => Lent { addr, len: len as usize },
             None => self.own(),
         }
     }
@@ -161,7 +162,7 @@ impl Recv {
     fn own(&self) -> Lent {
         // SAFETY: the callers have seen a place other than `Empty`, so there is a buffer.
         let buf = unsafe { self.buf.assume_init_ref() };
-        Lent { addr: buf.start(), len: buf.capacity() }
+        Lent { addr: buf.start(), len: buf.capacity() as usize }
     }
 
     /// Bytes of this receive that are going to be kept for longer than a callback: if they lie elsewhere, they are put into its buffer.
@@ -171,7 +172,7 @@ impl Recv {
             return lent;
         }
         let mut own = self.own();
-        let len = lent.len.min(own.len) as usize;
+        let len = lent.len.min(own.len);
         own.as_mut_slice()[..len].copy_from_slice(&lent.as_slice()[..len]);
         let _was_there = placed::release(lent.addr);
         own

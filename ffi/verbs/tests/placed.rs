@@ -72,7 +72,7 @@ fn a_message_in_its_place_is_read_given_back_kept_and_put_into_its_buffer() {
     let (seed, done) = placed(&mut pair, &mut receives);
     let own = done.wr_id() as usize;
     let bytes = receives[own].completed(done).unwrap();
-    assert_eq!((bytes.capacity() as usize, bytes.as_slice()), (LEN, &text(seed)[..]));
+    assert_eq!((bytes.capacity(), bytes.as_slice()), (LEN, &text(seed)[..]));
     let bytes = receives[(own + 1) % 3].back(bytes).unwrap_err();
     receives[own].back(bytes).unwrap();
     let buf = receives[own].take().unwrap();
@@ -89,7 +89,7 @@ fn a_message_in_its_place_is_read_given_back_kept_and_put_into_its_buffer() {
     let own = done.wr_id() as usize;
     let bytes = receives[own].completed(done).unwrap();
     let kept = receives[own].settle(bytes);
-    assert_eq!((kept.capacity(), &kept.as_slice()[..LEN]), (BUF_LEN, &text(seed)[..]));
+    assert_eq!((kept.capacity(), &kept.as_slice()[..LEN]), (BUF_LEN as usize, &text(seed)[..]));
     let kept = receives[own].settle(kept);
     let (next, mut done) = placed(&mut pair, &mut receives);
 

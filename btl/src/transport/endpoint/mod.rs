@@ -42,6 +42,20 @@ pub struct EpId {
     pub generation: u32,
 }
 
+impl EpId {
+    /// Both in one word.
+    #[inline]
+    pub fn word(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// What [`Self::word`] has made a word of.
+    #[inline]
+    pub fn of_word(word: u64) -> EpId {
+        EpId { index: word as u32, generation: (word >> 32) as u32 }
+    }
+}
+
 /// How long messages that wait for credits may keep their senders, all together, before anything
 /// moves again: a multiple of what a credit takes when the peer is in MPI.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);

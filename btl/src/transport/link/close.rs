@@ -115,7 +115,7 @@ impl<C> Transport<C> {
         let mut others = Vec::new();
         while let Some(upcall) = self.take_upcall() {
             match upcall {
-                Upcall::Deliver(delivery) if ids.contains(&delivery.endpoint) => self.delivered(delivery),
+                Upcall::Deliver(delivery) if ids.contains(&delivery.endpoint()) => self.delivered(delivery),
                 Upcall::Failed { endpoint, .. } if ids.contains(&endpoint) => {}
                 other => others.push(other),
             }

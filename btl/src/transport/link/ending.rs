@@ -79,7 +79,7 @@ impl<C> Transport<C> {
             lane.received = lane.received.wrapping_add(1);
         }
         self.accept(index, queue, header.grant);
-        self.delivered(Delivery { endpoint, tag: 0, buf, len: 0, slot, queue: queue as u8 });
+        self.delivered(Delivery::new(endpoint, 0, buf, 0, (slot, queue)));
         self.ended(endpoint, header.kind, end);
     }
 

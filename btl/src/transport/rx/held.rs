@@ -19,7 +19,7 @@ impl Rx {
 
     /// A message that stays with us for a while: its bytes are in its own buffer.
     pub(super) fn kept(&self, delivery: Delivery) -> Delivery {
-        Delivery { buf: self.slots.settle(delivery.slot, delivery.buf), ..delivery }
+        delivery.settled(|slot, buf| self.slots.settle(slot, buf))
     }
 
     /// Nothing has moved for long; not again before as long.
@@ -48,7 +48,7 @@ impl<C> Transport<C> {
     /// A message that may be executed now comes back.
     #[cold]
     pub(super) fn hold_back(&mut self, delivery: Delivery) -> Option<Delivery> {
-        let index = delivery.endpoint.index;
+        let index = delivery.endpoint().index;
         if !self.rx.hold.has(index) && self.may_execute(index) {
             return Some(delivery);
         }

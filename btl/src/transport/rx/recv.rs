@@ -135,7 +135,7 @@ impl<C> Transport<C> {
         };
         let (bytes, owner) = self.rx.slots.completed(self.rx.batch.take()?)?;
         let index = sender.unwrap_or(owner);
-        let len = len.min(bytes.capacity() as usize);
+        let len = len.min(bytes.capacity());
         let header = bytes.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
         match (header, self.endpoints.get_mut(index)) {
             (Some(header), Some(ep))
@@ -148,7 +148,7 @@ impl<C> Transport<C> {
                 if header.has_grant() {
                     self.accept(index, queue, header.grant());
                 }
-                Some(Delivery { endpoint, tag: header.tag(), buf: bytes, len, slot, queue: queue as u8 })
+                Some(Delivery::new(endpoint, header.tag(), bytes, len, (slot, queue)))
             }
             _ => self.deliver_behind((index, queue, slot), bytes, len),
         }
@@ -197,7 +197,7 @@ impl<C> Transport<C> {
         } else {
             return self.received_otherwise(done, id);
         };
-        let len = len.min(bytes.capacity() as usize);
+        let len = len.min(bytes.capacity());
         self.arrived((index, queue, slot), bytes, len)
     }
 
@@ -257,7 +257,7 @@ impl<C> Transport<C> {
             self.early(index, queue);
         }
         self.accept(index, queue, header.grant());
-        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
+        Some(Delivery::new(endpoint, header.tag(), buf, len, (slot, queue)))
     }
 
     /// Credits that a message of the peer brought.
@@ -282,8 +282,9 @@ impl<C> Transport<C> {
 
     /// The upper layer is done with a message: post its buffer again, return its credit.
     #[inline(always)] // with every message
-    pub fn delivered(&mut self, Delivery { endpoint, buf, slot, queue, .. }: Delivery) {
-        let (index, queue) = (endpoint.index, usize::from(queue));
+    pub fn delivered(&mut self, delivery: Delivery) {
+        let endpoint = delivery.endpoint();
+        let (index, (buf, slot, queue)) = (endpoint.index, delivery.into_receive());
         // A message of a former connection has its slot, but no credit to return.
         let current = self.rx.slots.of(slot, index);
         let (Some(ep), Some(current)) = (self.endpoints.named_mut(endpoint), current) else {
@@ -303,8 +304,8 @@ impl<C> Transport<C> {
     /// is due with it, or it may lie in the device's ring: its sender goes on there although the upper layer does not look for long.
     #[inline(always)] // with every message
     pub fn delivered_last(&mut self, delivery: Delivery) {
-        let lane = self.endpoints.lane(delivery.endpoint.index, delivery.queue.into());
-        let is_short = delivery.len as usize + HEADER_LEN < PLACED_FROM as usize;
+        let lane = self.endpoints.lane(delivery.endpoint().index, delivery.queue.into());
+        let is_short = delivery.payload_len() + HEADER_LEN < PLACED_FROM as usize;
         if is_short && self.rx.done.is_none() && lane.is_some_and(|lane| lane.consumes_quietly()) {
             self.rx.done = Some(delivery);
         } else {

@@ -35,7 +35,7 @@ impl<C> Transport<C> {
         self.rx.count_consumed(queue);
         let len = done.byte_len() as usize;
         let (buf, _) = self.rx.slots.completed(done)?;
-        let len = len.min(buf.capacity() as usize);
+        let len = len.min(buf.capacity());
         let header = buf.as_slice()[..len].first_chunk().and_then(|head| XrcHeader::parse(*head));
         let Some(header) = header.filter(|h| usize::from(h.queue()) == queue) else {
             self.stats.refused += 1;
@@ -58,7 +58,7 @@ impl<C> Transport<C> {
             ep.ends.received = ep.ends.received.wrapping_add(1);
         }
         self.stats.received += 1;
-        Some(Delivery { endpoint, tag: header.tag(), buf, len, slot, queue: queue as u8 })
+        Some(Delivery::new(endpoint, header.tag(), buf, len, (slot, queue)))
     }
 
     /// The endpoint that goes by the message's label, if the message is new.

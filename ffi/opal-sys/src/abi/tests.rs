@@ -216,11 +216,11 @@ fn messages_reach_the_callback_of_their_tag_and_no_other() {
         let abi = library.resolve().expect("supported");
         let mut value = 1u64;
         let address = (&raw mut value).cast();
-        let mut segments = [mca_btl_base_segment_t { seg_addr: address, seg_len: 8 }];
+        let mut segment = mca_btl_base_segment_t { seg_addr: address, seg_len: 8 };
         let endpoint = std::ptr::without_provenance_mut(0x1230);
         let mut send = |tag| {
-            // SAFETY: the made-up callback looks at nothing but endpoint, tag and segments.
-            unsafe { abi.deliver(std::ptr::null_mut(), endpoint, tag, &mut segments) }
+            // SAFETY: the made-up callback looks at nothing but endpoint, tag and segment.
+            unsafe { abi.deliver(std::ptr::null_mut(), endpoint, tag, &mut segment) }
         };
         assert_eq!(send(0x41), Ok(()));
         assert_eq!(send(0x42), Err(NoReceiver { tag: 0x42 }));
