@@ -144,34 +144,37 @@ pub fn touched_since(from: u64, range: &Range<usize>) -> bool {
 
 /// The first bytes of the functions that release memory, as they are patched now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code([[u8; Code::BYTES]; Code::FUNCTIONS.len()]);
+pub struct Code([[u64; Code::WORDS]; Code::FUNCTIONS.len()]);
 
 impl Code {
     /// Those that Open MPI's patcher patches and programs use.
     const FUNCTIONS: [&CStr; 6] = [c"munmap", c"mmap", c"mremap", c"madvise", c"brk", c"shmdt"];
 
-    /// No patch is longer: a jump of 5 to 14 bytes on x86-64, four instructions elsewhere.
-    const BYTES: usize = 16;
+    /// No patch is longer than two words: a jump of 5 to 14 bytes on x86-64, four instructions elsewhere. One more, for it may begin within
+    /// a word.
+    const WORDS: usize = 3;
 
     /// As they are now.
     pub fn now() -> Code {
         Code(functions().map(|at| {
-            let Some(at) = at else { return [0; Code::BYTES] };
-            // SAFETY: the beginning of a function of the C library, which may be read, and is followed by others. Another thread
-            // may patch it meanwhile: each byte is read once, whatever it is.
-            std::array::from_fn(|byte| unsafe { at.as_ptr().add(byte).read_volatile() })
+            let Some(at) = at else { return [0; Code::WORDS] };
+            // SAFETY: the aligned words that a function of the C library begins in and goes on in, which may be read: others come
+            // before and after it. Another thread may patch it meanwhile: each word is read once, whatever it is.
+            std::array::from_fn(|word| unsafe { at.as_ptr().add(word).read_volatile() })
         }))
     }
 }
 
-/// Where the functions of [`Code`] are.
-fn functions() -> [Option<NonNull<u8>>; Code::FUNCTIONS.len()] {
+/// The words that the functions of [`Code`] begin in.
+fn functions() -> [Option<NonNull<u64>>; Code::FUNCTIONS.len()] {
     static ADDRESSES: OnceLock<[usize; Code::FUNCTIONS.len()]> = OnceLock::new();
     let find = |name: &CStr| {
         // SAFETY: the name ends with a zero byte. The first object that has it is the one that callers use.
         (unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }) as usize
     };
-    ADDRESSES.get_or_init(|| Code::FUNCTIONS.map(find)).map(|address| NonNull::new(address as *mut u8))
+    ADDRESSES
+        .get_or_init(|| Code::FUNCTIONS.map(find))
+        .map(|address| NonNull::new((address & !7) as *mut u64))
 }
 
 /// Memory is given back. No guard against unwinding: nothing in it can panic.

@@ -12,6 +12,7 @@ pub struct Grant {
 
 impl Grant {
     /// Where the `len` bytes are that requests call `addr`, if `need` is granted on them.
+    #[inline]
     pub fn permits(&self, exposed: &Exposed, need: u32, addr: u64, len: u64) -> Option<u64> {
         let region = &exposed.region;
         let ours = region.pd == self.pd && (exposed.qpn == 0 || exposed.qpn == self.qpn);

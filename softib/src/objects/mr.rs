@@ -256,11 +256,14 @@ impl Mrs {
     }
 
     /// What a key names, as peers see it.
+    #[inline(always)] // what it finds stays in registers
     pub fn exposed(&self, key: u32) -> Option<Exposed> {
         let region = self.find(key)?;
-        if region.pd != SPECIAL {
-            return Some(Exposed::plain(*region));
-        }
+        if region.pd != SPECIAL { Some(Exposed::plain(*region)) } else { self.exposed_otherwise(key) }
+    }
+
+    #[cold]
+    fn exposed_otherwise(&self, key: u32) -> Option<Exposed> {
         match self.special.get(&mrtable::index_of(key))? {
             Special::Mapped { exposed, .. } => Some(*exposed),
             Special::Null { .. } => None,

@@ -41,6 +41,12 @@ impl Target {
 #[derive(Debug)]
 pub struct Reply {
     pub asked: Asked,
+    pub answer: Answer,
+}
+
+/// What it says.
+#[derive(Debug, Default)]
+pub struct Answer {
     /// Which request of the initiator this answers.
     pub number: u32,
     pub status: u32,

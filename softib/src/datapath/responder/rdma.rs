@@ -19,15 +19,17 @@ use crate::datapath::pieces::{PIECE, rung};
 use crate::extras::{mappings, paging};
 use crate::objects::arrival::Arrival;
 use crate::objects::grant::Grant;
+use crate::objects::mr::Mrs;
 use crate::objects::peer::{Link, Peer, Peers};
 use crate::objects::qp::{Qp, Qps};
-use crate::objects::reply::{Asked, Reply, Target};
+use crate::objects::reply::{Answer, Asked, Reply, Target};
 use crate::objects::work::WORD;
 use crate::objects::world::World;
 use crate::shm::cell::{Found, Head, NOT_SENT, flag, op};
 use crate::shm::copy;
 use crate::shm::map::Map;
 use crate::shm::ring::{self, Pushed};
+use crate::shm::segment::Segment;
 use rdma_sys::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,20 +68,21 @@ impl Responder<'_> {
     }
 
     fn answer(&self, w: &mut World, number: u32, read: Option<Target>, value: Option<u64>) {
-        let (asked, status) = (self.asked(), IBV_WC_SUCCESS);
-        w.replies.push_back(Reply { asked, number, status, read, ask: None, sent: 0, value });
+        let answer = Answer { number, status: IBV_WC_SUCCESS, read, value, ..Answer::default() };
+        w.replies.push_back(Reply { asked: self.asked(), answer });
     }
 
     /// Answers an ASK with data, or says that none comes.
     fn offer(&self, w: &mut World, (number, ask): (u32, u32), read: Option<Target>) {
-        let (asked, status) = (self.asked(), if read.is_some() { IBV_WC_SUCCESS } else { NOT_SENT });
-        w.replies.push_back(Reply { asked, number, status, read, ask: Some(ask), sent: 0, value: None });
+        let status = if read.is_some() { IBV_WC_SUCCESS } else { NOT_SENT };
+        let answer = Answer { number, status, read, ask: Some(ask), ..Answer::default() };
+        w.replies.push_back(Reply { asked: self.asked(), answer });
     }
 
     /// Answers that a request is refused; a reliable queue pair ends with that.
     fn refuse(&mut self, w: &mut World, number: u32, status: u32) {
-        let asked = self.asked();
-        w.replies.push_back(Reply { asked, number, status, read: None, ask: None, sent: 0, value: None });
+        let answer = Answer { number, status, ..Answer::default() };
+        w.replies.push_back(Reply { asked: self.asked(), answer });
         match self {
             Responder::Qp(qp) => qp.refuse(w, status),
             Responder::Shared(to) => events::refuse(w, to, status),
@@ -102,16 +105,17 @@ fn grant_of(qp: &Qp) -> Grant {
 }
 
 /// Where a target is that a request needs `need` on. Err: why the request is refused.
-fn granted(grant: &Grant, w: &World, target: &Target, need: u32) -> Result<u64, u32> {
+fn granted(grant: &Grant, mrs: &Mrs, target: &Target, need: u32) -> Result<u64, u32> {
     if !grant.offers(need) {
         return Err(IBV_WC_REM_INV_REQ_ERR);
     }
-    permits(grant, w, target, need).ok_or(IBV_WC_REM_ACCESS_ERR)
+    permits(grant, mrs, target, need).ok_or(IBV_WC_REM_ACCESS_ERR)
 }
 
 /// Where the target is in our memory, if the peer may do this.
-fn permits(grant: &Grant, w: &World, target: &Target, need: u32) -> Option<u64> {
-    let exposed = w.mrs.exposed(target.rkey)?;
+#[inline(always)] // what it finds stays in registers
+fn permits(grant: &Grant, mrs: &Mrs, target: &Target, need: u32) -> Option<u64> {
+    let exposed = mrs.exposed(target.rkey)?;
     let len = target.len.into();
     let write = need != IBV_ACCESS_REMOTE_READ;
     let place = grant.permits(&exposed, need, target.addr, len)?;
@@ -145,7 +149,7 @@ pub fn write_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
 fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
     let (len, mut target) = (found.head.len, Target::parse(found));
     target.len = len;
-    let to = granted(grant, w, &target, IBV_ACCESS_REMOTE_WRITE)?;
+    let to = granted(grant, &w.mrs, &target, IBV_ACCESS_REMOTE_WRITE)?;
     // SAFETY: the range lies in a valid MR with remote write (checked); the payload has len bytes.
     unsafe { copy::write_in_order(found.payload, to as *mut u8, len as usize) };
     Ok(())
@@ -158,7 +162,7 @@ pub fn read_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
 
 fn read_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
     let target = Target::parse(found);
-    let granted = granted(&responder.grant(), w, &target, IBV_ACCESS_REMOTE_READ);
+    let granted = granted(&responder.grant(), &w.mrs, &target, IBV_ACCESS_REMOTE_READ);
     if found.head.op & !op::XRC == op::ASK {
         return responder.offer(w, (found.head.pos, found.head.imm), granted.ok().map(|_| target));
     }
@@ -185,7 +189,7 @@ fn check_atomic(grant: &Grant, w: &World, found: &Found) -> Result<u64, u32> {
     let target = Target { len: WORD, ..Target::parse(found) };
     let writes = found.head.op & !op::XRC == op::ATOMIC_WRITE;
     let need = if writes { IBV_ACCESS_REMOTE_WRITE } else { IBV_ACCESS_REMOTE_ATOMIC };
-    let place = granted(grant, w, &target, need)?;
+    let place = granted(grant, &w.mrs, &target, need)?;
     // Where offsets are used for addresses, an aligned one may be at a place that is not.
     let aligned = (target.addr | place).is_multiple_of(WORD.into());
     if aligned { Ok(place) } else { Err(IBV_WC_REM_INV_REQ_ERR) }
@@ -226,10 +230,12 @@ fn carry_out(place: u64, found: &Found) -> Option<u64> {
 
 /// Sends answers that wait. True: some still do.
 pub fn advance(qps: &mut Qps, w: &mut World) -> bool {
-    for _ in 0..w.replies.len() {
-        let Some(mut reply) = w.replies.pop_front() else { break };
-        if !send_reply(qps, w, &mut reply) {
-            w.replies.push_back(reply);
+    let mut at = 0;
+    while at < w.replies.len() {
+        if send_reply(qps, w, at) {
+            w.replies.remove(at);
+        } else {
+            at += 1;
         }
     }
     !w.replies.is_empty()
@@ -243,23 +249,14 @@ struct End<'a> {
 }
 
 /// The end that an answer leaves from. None: it is gone.
-fn end_of<'a>(qps: &'a mut Qps, w: &World, asked: &'a mut Asked) -> Option<End<'a>> {
+fn end_of<'a>(qps: &'a mut Qps, segment: &Segment, asked: &'a mut Asked) -> Option<End<'a>> {
     match asked {
         Asked::Qp { index, generation } => {
             let qp = qps.get_mut(*index).filter(|qp| qp.generation == *generation)?;
-            let (me, grant) = ((qp.num, w.segment.incarnation), grant_of(qp));
+            let (me, grant) = ((qp.num, segment.incarnation), grant_of(qp));
             Some(End { me, grant, link: qp.link.as_mut()? })
         }
         Asked::Shared { to, back } => Some(End { me: to.end(), grant: to.grant(), link: back }),
-    }
-}
-
-/// A reliable queue pair ends with what it refuses.
-#[cold]
-fn end_asked(qps: &mut Qps, w: &mut World, asked: &Asked, status: u32) {
-    match asked {
-        Asked::Qp { index, .. } => qps.get_mut(*index).into_iter().for_each(|qp| qp.refuse(w, status)),
-        Asked::Shared { to, .. } => events::refuse(w, to, status),
     }
 }
 
@@ -290,61 +287,88 @@ fn push_if_asked(
     }
 }
 
-/// Sends as much of an answer as there is room for. True: that was all, or its requester can no
+/// Sends as much of the answer at this place as there is room for. True: that was all, or its requester can no
 /// longer be answered.
-fn send_reply(qps: &mut Qps, w: &mut World, reply: &mut Reply) -> bool {
+fn send_reply(qps: &mut Qps, w: &mut World, at: usize) -> bool {
     loop {
-        let Some(End { me, grant, link }) = end_of(qps, w, &mut reply.asked) else { return true };
-        let target = reply.read.map(|read| Target {
-            addr: read.addr + u64::from(reply.sent),
-            rkey: read.rkey,
-            len: (read.len - reply.sent).min(PIECE),
-        });
-        let place = target.and_then(|target| permits(&grant, w, &target, IBV_ACCESS_REMOTE_READ));
-        if target.is_some() && place.is_none() {
-            reply.read = None;
-            reply.status = if reply.ask.is_some() { NOT_SENT } else { IBV_WC_REM_ACCESS_ERR };
-            if reply.ask.is_none() {
-                end_asked(qps, w, &reply.asked, reply.status);
-            }
-            continue;
-        }
-        let Some(peer) = peer_of(&mut w.peers, link) else { return true };
+        // In place: what is copied waits for the stores of the piece before.
+        let World { replies, peers, mrs, segment, stats, .. } = w;
+        let Some(Reply { asked, answer }) = replies.get_mut(at) else { return true };
+        let Some(End { me, grant, link }) = end_of(qps, segment, asked) else { return true };
+        let Some(peer) = peer_of(peers, link) else { return true };
         if !link.is_open(peer, me) {
             return true;
         }
         if !peer.ring.has_room_within(PIECE as usize, AHEAD) {
             return false;
         }
-        let len = target.map_or(0, |target| target.len) + reply.value.map_or(0, |_| WORD);
-        let last = reply.read.is_none_or(|read| reply.sent + len == read.len);
-        let head = Head {
-            op: op::RESPONSE,
-            flags: if last { flag::LAST } else { 0 },
-            dst: link.dst,
-            src_qpn: me.0,
-            len,
-            imm: reply.status,
-            pos: reply.number,
-        };
-        let from = match &reply.value {
-            Some(value) => std::ptr::from_ref(value) as u64,
-            None => place.unwrap_or_default(),
-        };
-        // SAFETY: the range is the reply's value, or lies in a valid MR with remote read (checked above); push hands out
-        // room for len bytes.
-        let fill =
-            |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len as usize) };
-        let tables = &w.segment.map;
-        let push = || if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
-        let Some(pushed) = push_if_asked(tables, link, reply.ask.filter(|_| len != 0), push) else {
-            (reply.read, reply.status) = (None, NOT_SENT);
+        let Ok((from, len)) = next_piece(&grant, mrs, answer) else {
+            take_data_out(qps, w, at);
             continue;
         };
-        rung(pushed, peer, &mut w.stats.doorbells);
-        reply.sent += len;
+        let head = head_of(answer, link, me.0, len);
+        let last = head.flags & flag::LAST != 0;
+        // SAFETY: the range is the answer's value, or lies in a valid MR with remote read (checked by `next_piece`); push hands out
+        // room for len bytes.
+        let fill = |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
+        let push = || if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
+        let Some(pushed) = push_if_asked(&segment.map, link, answer.ask.filter(|_| len != 0), push) else {
+            (answer.read, answer.status) = (None, NOT_SENT);
+            continue;
+        };
+        rung(pushed, peer, &mut stats.doorbells);
+        answer.sent += len;
         if last {
             return true;
+        }
+    }
+}
+
+/// The next bytes of an answer: where they are, and how many. Err: its requester may not read them any more.
+#[inline(always)] // what is copied on the way waits for the stores of the piece before
+fn next_piece(grant: &Grant, mrs: &Mrs, answer: &Answer) -> Result<(*const u8, u32), ()> {
+    if let Some(value) = &answer.value {
+        return Ok((std::ptr::from_ref(value).cast(), WORD));
+    }
+    let Some(read) = answer.read else { return Ok((std::ptr::null(), 0)) };
+    let (addr, len) = (read.addr + u64::from(answer.sent), (read.len - answer.sent).min(PIECE));
+    let target = Target { addr, rkey: read.rkey, len };
+    let place = permits(grant, mrs, &target, IBV_ACCESS_REMOTE_READ).ok_or(())?;
+    Ok((place as *const u8, len))
+}
+
+/// What is said of the next `len` bytes of an answer, which comes from queue pair `from`.
+fn head_of(answer: &Answer, link: &Link, from: u32, len: u32) -> Head {
+    let last = answer.read.is_none_or(|read| answer.sent + len == read.len);
+    let flags = if last { flag::LAST } else { 0 };
+    Head {
+        op: op::RESPONSE,
+        flags,
+        dst: link.dst,
+        src_qpn: from,
+        len,
+        imm: answer.status,
+        pos: answer.number,
+    }
+}
+
+/// The answer at this place has no data any more: who can fetch it is told so, and who cannot is refused, with which a reliable queue pair ends.
+#[cold]
+fn take_data_out(qps: &mut Qps, w: &mut World, at: usize) {
+    let Some(reply) = w.replies.get_mut(at) else { return };
+    reply.answer.read = None;
+    if reply.answer.ask.is_some() {
+        reply.answer.status = NOT_SENT;
+        return;
+    }
+    reply.answer.status = IBV_WC_REM_ACCESS_ERR;
+    match &reply.asked {
+        &Asked::Qp { index, .. } => {
+            qps.get_mut(index).into_iter().for_each(|qp| qp.refuse(w, IBV_WC_REM_ACCESS_ERR));
+        }
+        Asked::Shared { to, .. } => {
+            let to = to.clone();
+            events::refuse(w, &to, IBV_WC_REM_ACCESS_ERR);
         }
     }
 }
