@@ -10,10 +10,10 @@
 
 use super::inbound::Inbound;
 use super::state::State;
-use crate::datapath::responder::{From, Short, take_short};
+use crate::datapath::responder::{From, Short, take_over_xrc, take_short};
 use crate::objects::cq::Cq;
 use crate::objects::world::Stats;
-use crate::shm::cell::INLINE_MAX;
+use crate::shm::cell::{INLINE_MAX, op};
 use crate::shm::ring::RecvRing;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
@@ -82,7 +82,10 @@ impl State {
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
         let Some(found) = ring.peek() else { return Short::Other };
         let from = From { incarnation: ring.incarnation };
-        let taken = take_short::<false>(qps, w, key, from, &found.head, (found.payload, placed_from), to);
+        let taken = match found.head.op & op::XRC {
+            0 => take_short::<false>(qps, w, key, from, &found.head, (found.payload, placed_from), to),
+            _ => take_over_xrc(qps, w, key, from, &found, placed_from, to),
+        };
         if taken == Short::Placed {
             ring.lend(found.payload);
             w.lender = Some((inbound.turn, key));

@@ -6,13 +6,13 @@ use super::qp_state::is_receiving;
 use super::xrc::{FULL_PKEY, KIND_SRQ};
 use crate::errno::Errno;
 use crate::fabric::pkeys_match;
+use crate::shm::cell::Via;
 use crate::shm::domain::{DomainFile, SharedQp};
 use crate::shm::layout::{H_NONCE, QP_BITS, QPS};
 use crate::shm::liveness::Liveness;
 use crate::shm::map::Map;
 use crate::shm::segment;
 use crate::shm::shortage::is_shortage;
-use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,8 +29,10 @@ pub struct SendLink {
     /// The generation we first spoke to; another one is another connection.
     generation: Option<u32>,
     witness: Option<Witness>,
-    /// The SRQs sent to, by number.
-    queues: HashMap<u32, Link>,
+    /// The SRQs sent to, by number, in order.
+    queues: Vec<(u32, Link)>,
+    /// Where the last one is.
+    last: usize,
 }
 
 /// A process that holds the receive queue pair, so that it is there as long as this one lives.
@@ -56,8 +58,17 @@ pub enum Sight {
 impl SendLink {
     /// The link of a send queue pair to the receive queue pair `qpn` of a domain, not looked at yet.
     pub fn new(domain: Arc<DomainFile>, qpn: u32, route: Route) -> SendLink {
-        let (index, queues) = (qpn as usize % QPS, HashMap::new());
-        SendLink { domain, index, route, seen: None, generation: None, witness: None, queues }
+        let index = qpn as usize % QPS;
+        SendLink {
+            domain,
+            index,
+            route,
+            seen: None,
+            generation: None,
+            witness: None,
+            queues: Vec::new(),
+            last: 0,
+        }
     }
 
     /// Takes another partition or path (a change in SQD).
@@ -82,12 +93,45 @@ impl SendLink {
 
     /// The link to the SRQ `number`, if that has been sent to.
     pub fn known_queue(&self, number: u32) -> Option<&Link> {
-        self.queues.get(&number)
+        self.position(number).ok().map(|at| &self.queues[at].1)
+    }
+
+    /// Where the link to the SRQ `number` is, or would be.
+    #[inline(always)]
+    fn position(&self, number: u32) -> Result<usize, usize> {
+        match self.queues.get(self.last) {
+            Some((last, _)) if *last == number => Ok(self.last),
+            _ => self.queues.binary_search_by_key(&number, |(known, _)| *known),
+        }
+    }
+
+    /// The SRQ that has been sent to last; 0: none.
+    pub fn last_number(&self) -> u32 {
+        self.queues.get(self.last).map_or(0, |(number, _)| *number)
+    }
+
+    /// The link to the SRQ that has been sent to last.
+    pub fn last(&mut self) -> Option<&mut Link> {
+        self.queues.get_mut(self.last).map(|(_, link)| link)
+    }
+
+    /// What a message to the SRQ `number` goes through, and the link to that, if it has been sent to before and the receive queue pair is as it
+    /// was when it was looked at last.
+    #[inline(always)]
+    pub fn at_hand(&mut self, number: u32) -> Option<(Via, &mut Link)> {
+        let (seq, seen) = self.seen.as_ref()?;
+        let witness = self.witness.as_ref()?;
+        if self.domain.sequence(self.index) != *seq || !witness.live.is_as_seen(&witness.map) {
+            return None;
+        }
+        let via = Via { qpn: super::qp::number(self.domain.slot, self.index), generation: seen.generation };
+        self.last = self.position(number).ok()?;
+        self.queues.get_mut(self.last).map(|(_, link)| (via, link))
     }
 
     /// The links to SRQs of the process with this incarnation.
     pub fn links_to(&mut self, incarnation: u64) -> impl Iterator<Item = &mut Link> {
-        self.queues.values_mut().filter(move |link| link.incarnation == incarnation)
+        self.queues.iter_mut().map(|(_, link)| link).filter(move |link| link.incarnation == incarnation)
     }
 
     /// Looks at the receive queue pair, as the send queue pair `me` (number, incarnation).
@@ -145,9 +189,14 @@ impl SendLink {
     /// What stands for the SRQ `number` in the peer process: known to exist, and of our domain.
     pub fn queue(&mut self, peers: &mut Peers, number: u32) -> Option<&mut Link> {
         let ours = (self.domain.slot as u32, self.domain.incarnation);
-        let known = self.queues.get_mut(&number).is_some_and(|link| is_there(link, peers, ours));
-        if !known {
-            self.queues.remove(&number);
+        let mut place = self.position(number);
+        if let Ok(at) = place
+            && !is_there(&mut self.queues[at].1, peers, ours)
+        {
+            self.queues.remove(at);
+            place = Err(at);
+        }
+        if let Err(at) = place {
             let incarnation = peers.reach((number >> QP_BITS) as usize).ok()?.incarnation;
             // An SRQ is at no port: the receive queue pair's counts.
             let route = Route { incarnation, pkey: FULL_PKEY, ..Route::default() };
@@ -155,9 +204,10 @@ impl SendLink {
             if !is_there(&mut link, peers, ours) {
                 return None;
             }
-            self.queues.insert(number, link);
+            self.queues.insert(at, (number, link));
         }
-        self.queues.get_mut(&number)
+        self.last = place.unwrap_or_else(|at| at);
+        self.last()
     }
 }
 

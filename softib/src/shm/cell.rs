@@ -3,8 +3,8 @@
 //! ```text
 //!   0      tag        the cell's sequence number plus one, stored last (`super::cells`)
 //!   4      Head       operation and flags, destination, sender, length, immediate data, position of the receive
-//!   24     spare
-//!   32     payload    480 bytes; of a longer message, or one over XRC, the fixed part: operands of RDMA and atomics, then [`Via`]
+//!   24     Via        over XRC: the receive queue pair that it goes through
+//!   32     payload    480 bytes; of a request for memory the fixed part: its operands
 //! ```
 //!
 //! The payload of a datagram begins with an [`Envelope`], and with a route header if the flag says so. What has come is one
@@ -94,7 +94,9 @@ pub struct Head {
     pub pos: u32,
 }
 
-const _: () = assert!(size_of::<Head>() + 4 <= CELL_HEAD && CELL_HEAD.is_multiple_of(16));
+const _: () = assert!(
+    size_of::<Head>() + 4 <= VIA_AT && VIA_AT + size_of::<Via>() <= CELL_HEAD && CELL_HEAD.is_multiple_of(16)
+);
 
 impl Head {
     /// What travels, in the order of a cell.
@@ -132,6 +134,8 @@ pub struct Found {
     pub payload: *const u8,
     /// The cell's inline part (`INLINE_MAX` bytes), for the fixed part of a cell with bulk.
     pub fixed: *const u8,
+    /// Over XRC: what it goes through.
+    pub via: Via,
     /// Where the bulk of the ring goes on behind it, and how many bytes of that are in use from this cell on.
     pub(super) bulk: u32,
     pub(super) used: u32,
@@ -173,10 +177,8 @@ impl Envelope {
     }
 }
 
-/// Where [`Via`] is in the fixed part of a cell, behind the operands of RDMA and atomics.
-const VIA_AT: usize = 32;
-/// Bytes of the fixed part of every cell over XRC.
-pub const FIXED: usize = VIA_AT + 8;
+/// Where [`Via`] is in a cell.
+pub const VIA_AT: usize = 24;
 
 /// The receive queue pair that a message comes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -186,19 +188,15 @@ pub struct Via {
 }
 
 impl Via {
-    /// The fixed part of a cell: `rest` of the request in front.
-    pub fn emit(&self, rest: &[u8]) -> [u8; FIXED] {
-        let mut bytes = [0; FIXED];
-        bytes[..rest.len()].copy_from_slice(rest);
-        bytes[VIA_AT..VIA_AT + 4].copy_from_slice(&self.qpn.to_ne_bytes());
-        bytes[VIA_AT + 4..].copy_from_slice(&self.generation.to_ne_bytes());
-        bytes
+    /// Both in one word.
+    #[inline(always)]
+    pub fn word(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.qpn)
     }
 
-    /// From a cell; any bytes make one.
-    pub fn parse(found: &Found) -> Via {
-        // SAFETY: the fixed part of a cell has more than FIXED readable bytes; no alignment is assumed.
-        let [qpn, generation] = unsafe { found.fixed.add(VIA_AT).cast::<[u32; 2]>().read_unaligned() };
-        Via { qpn, generation }
+    /// From the word in a cell; any makes one.
+    #[inline(always)]
+    pub fn of_word(word: u64) -> Via {
+        Via { qpn: word as u32, generation: (word >> 32) as u32 }
     }
 }

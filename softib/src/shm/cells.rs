@@ -13,7 +13,7 @@
 //! receiver that waits makes the cell its own first ([`Cell::acquire`]): a message between
 //! neighbouring cores takes 10 to 20 ns less.
 
-use super::cell::{CELL_HEAD, Head};
+use super::cell::{CELL_HEAD, Head, VIA_AT, Via};
 use super::handover;
 use super::layout::{CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL};
 use super::map::Map;
@@ -114,6 +114,20 @@ impl Cell<'_> {
             // SAFETY: inside the cell, 4-aligned; the caller owns the cell until it is marked.
             unsafe { self.at.add(4 + 4 * i).cast::<u32>().write_volatile(word) };
         }
+    }
+
+    /// Writes what an XRC message goes through.
+    #[inline(always)]
+    pub fn emit_via(&self, via: Via) {
+        // SAFETY: inside the cell, 8-aligned; the caller owns the cell until it is marked.
+        unsafe { self.at.add(VIA_AT).cast::<u64>().write_volatile(via.word()) };
+    }
+
+    /// What has been written there, if anything has: of any cell.
+    #[inline(always)]
+    pub fn via(&self) -> Via {
+        // SAFETY: inside the cell, 8-aligned; any value is valid.
+        Via::of_word(unsafe { self.at.add(VIA_AT).cast::<u64>().read_volatile() })
     }
 
     /// The inline part, `INLINE_MAX` bytes.

@@ -2,8 +2,7 @@
 //! queue.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use crate::protocol::hash::ByNumber;
 use verbs::Qpn;
 
 /// Owner of a queue pair number.
@@ -15,32 +14,10 @@ pub enum Owner {
     Retired,
 }
 
-/// Spreads queue pair numbers (24 bits, handed out in sequence) over a hash table: one
-/// multiplication.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct QpnHasher(u64);
-
-impl Hasher for QpnHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u32(u32::from(*b) ^ self.0 as u32);
-        }
-    }
-
-    #[inline]
-    fn write_u32(&mut self, qpn: u32) {
-        self.0 = u64::from(qpn).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
 /// The map, with the last answer kept: consecutive messages often have one sender.
 #[derive(Debug, Default)]
 pub struct Qpns {
-    map: HashMap<u32, Owner, BuildHasherDefault<QpnHasher>>,
+    map: ByNumber<Owner>,
     last: Option<(u32, Owner)>,
 }
 

@@ -131,7 +131,7 @@ impl<C> Transport<C> {
         } else if id.is(Kind::Shared) {
             Some(self.rx.sender_known(queue, next.qp_num())?)
         } else {
-            return None;
+            return if id.is(Kind::Xrc) { self.take_otherwise(id) } else { None };
         };
         let (bytes, owner) = self.rx.slots.completed(self.rx.batch.take()?)?;
         let index = sender.unwrap_or(owner);
@@ -152,6 +152,19 @@ impl<C> Transport<C> {
             }
             _ => self.deliver_behind((index, queue, slot), bytes, len),
         }
+    }
+
+    /// The message of an X queue that is next, if it can go up now.
+    #[inline(never)]
+    fn take_otherwise(&mut self, id: WrId) -> Option<Delivery> {
+        let done = self.rx.batch.take()?;
+        let delivery = self.received_otherwise(done, id)?;
+        let delivery = if self.is_behind() { self.hold_back(delivery)? } else { delivery };
+        if self.up.is_empty() {
+            return Some(delivery);
+        }
+        self.up.push(Upcall::Deliver(self.rx.kept(delivery)));
+        None
     }
 
     /// What has come is no plain message, or not over a connection that is up: what comes of it goes up behind what it brings about.

@@ -17,6 +17,7 @@
 //!   RDMA operations do.
 #![forbid(unsafe_code)]
 
+use crate::protocol::hash::ByNumber;
 use crate::protocol::pending::LaneId;
 use crate::transport::Transport;
 use crate::transport::channel::{Channel, Connection, LineId, Request};
@@ -27,7 +28,7 @@ use crate::transport::endpoint::state::{Event, State};
 use crate::transport::port::Domain;
 use crate::transport::port::depth::{PATH_MARKERS, send_depth};
 use cpc::Route;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use verbs::SrqNum;
 
 /// The send queue pairs to all nodes; layouts without X queues have none.
@@ -39,7 +40,7 @@ pub struct Paths(Option<Box<Xrc>>);
 struct Xrc {
     /// Ours; peers of this node have it open, too.
     _domain: Domain,
-    paths: HashMap<u32, Path>,
+    paths: ByNumber<Path>,
     /// Broken ones that are done with, for endpoints that hear of them late.
     gone: HashSet<u32>,
 }
@@ -66,7 +67,8 @@ pub struct Path {
 impl Paths {
     /// No path yet; with a domain if there are X queues.
     pub fn new(domain: Option<Domain>) -> Paths {
-        let xrc = |domain| Box::new(Xrc { _domain: domain, paths: HashMap::new(), gone: HashSet::new() });
+        let xrc =
+            |domain| Box::new(Xrc { _domain: domain, paths: ByNumber::default(), gone: HashSet::new() });
         Paths(domain.map(xrc))
     }
 

@@ -51,3 +51,4 @@ pub use answer::{answered, response_arrived};
 pub use queue::{advance, tell_drained};
 pub use short::{Rest, SHORT_SGES, Short, finish_short, send_short};
 pub use submit::submit;
+pub use xrc::send_short as send_short_over_xrc;

@@ -1,6 +1,5 @@
 //! The path of a request: to the queue pair that ours is connected to (RC, UC), or through a receive queue pair of a domain to a shared
-//! receive queue (XRC). Messages and requests are the same on both; cells on the second say in their fixed part which receive queue pair
-//! they go through.
+//! receive queue (XRC). Messages and requests are the same on both; cells on the second say which receive queue pair they go through.
 
 use super::transit::{self, Claimed};
 use crate::datapath::pieces::rung;
@@ -8,8 +7,8 @@ use crate::objects::peer::{Link, Peer, Peers};
 use crate::objects::qp::Qp;
 use crate::objects::work::{Step, Work};
 use crate::objects::world::Stats;
-use crate::shm::cell::{FIXED, Head, INLINE_MAX, Via, op};
-use crate::shm::ring::{Pushed, SendRing};
+use crate::shm::cell::{Head, Via, op};
+use crate::shm::ring::SendRing;
 use rdma_sys::*;
 
 /// What sets the cells of a path apart.
@@ -18,12 +17,8 @@ pub trait Path: Copy {
     const SHARED: bool;
     /// The operation as cells of this path have it.
     fn op(self, op: u8) -> u8;
-    /// Bytes of a ring's room to ask for, for `len` bytes of payload.
-    fn room(self, len: u32) -> usize;
-    /// The fixed part of a cell that carries `request`.
-    fn fixed(self, request: &[u8]) -> [u8; FIXED];
-    /// Puts a cell that carries no request into a ring.
-    fn push(self, ring: &mut SendRing, head: Head, fill: impl FnOnce(*mut u8)) -> Pushed;
+    /// Writes into the next cell of a ring what it goes through.
+    fn mark(self, ring: &SendRing);
 }
 
 /// To the connected queue pair.
@@ -43,39 +38,20 @@ impl Path for Rc {
     }
 
     #[inline(always)]
-    fn room(self, len: u32) -> usize {
-        len as usize
-    }
-
-    #[inline(always)]
-    fn fixed(self, request: &[u8]) -> [u8; FIXED] {
-        Via::default().emit(request)
-    }
-
-    #[inline(always)]
-    fn push(self, ring: &mut SendRing, head: Head, fill: impl FnOnce(*mut u8)) -> Pushed {
-        ring.push(head, fill)
-    }
+    fn mark(self, _: &SendRing) {}
 }
 
 impl Path for Xrc {
     const SHARED: bool = true;
 
+    #[inline(always)]
     fn op(self, op: u8) -> u8 {
         op | op::XRC
     }
 
-    /// Every cell has a fixed part, so all payload is in the bulk.
-    fn room(self, len: u32) -> usize {
-        (len as usize).max(INLINE_MAX + 1)
-    }
-
-    fn fixed(self, request: &[u8]) -> [u8; FIXED] {
-        self.0.emit(request)
-    }
-
-    fn push(self, ring: &mut SendRing, head: Head, fill: impl FnOnce(*mut u8)) -> Pushed {
-        ring.push_with(head, &self.0.emit(&[]), fill)
+    #[inline(always)]
+    fn mark(self, ring: &SendRing) {
+        ring.set_via(self.0);
     }
 }
 
@@ -127,19 +103,21 @@ impl<P: Path> Way<'_, P> {
     /// Whether there is room for a cell with `len` bytes of payload.
     #[inline(always)]
     pub fn has_room(&mut self, len: u32) -> bool {
-        self.peer.ring.has_room(self.path.room(len))
+        self.peer.ring.has_room(len as usize)
     }
 
     /// Puts a cell into the ring, where there is room for it.
     #[inline(always)]
     pub fn push(&mut self, head: Head, fill: impl FnOnce(*mut u8)) {
-        let pushed = self.path.push(&mut self.peer.ring, head, fill);
+        self.path.mark(&self.peer.ring);
+        let pushed = self.peer.ring.push(head, fill);
         rung(pushed, self.peer, &mut self.stats.doorbells);
     }
 
     /// The same for a cell that carries a request for memory.
     pub fn push_request(&mut self, head: Head, request: &[u8], fill: impl FnOnce(*mut u8)) {
-        let pushed = self.peer.ring.push_with(head, &self.path.fixed(request), fill);
+        self.path.mark(&self.peer.ring);
+        let pushed = self.peer.ring.push_with(head, request, fill);
         rung(pushed, self.peer, &mut self.stats.doorbells);
     }
 

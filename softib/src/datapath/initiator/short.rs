@@ -4,6 +4,7 @@ use super::queue::enqueue;
 use super::transit::outcome;
 use crate::datapath::pieces::{WHOLE, rung};
 use crate::objects::mr::Mrs;
+use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
 use crate::objects::sges::{gather_all, gather_short};
 use crate::objects::work::{Step, Work};
@@ -48,18 +49,10 @@ pub fn send_short<const INLINE: bool>(
     wr: &ibv_send_wr,
     sges: &[ibv_sge],
 ) -> Short {
-    let usual = wr.opcode == IBV_WR_SEND && qp.short && qp.sq.is_empty();
-    if !usual || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
+    if !qp.short {
         return Short::Other;
     }
-    let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-    if len > if INLINE { INLINE_MAX as u64 } else { WHOLE.into() } {
-        return Short::Other;
-    }
-    let len = len as u32;
-    if !may_send(qp, &w.mrs, wr, sges, len) {
-        return Short::Other;
-    }
+    let Some(len) = short_len::<INLINE>(qp, w, wr, sges) else { return Short::Other };
     let Some(link) = qp.link.as_mut() else { return Short::Other };
     let Some(peer) = w.peers.at_hand(link) else { return Short::Other };
     if !link.is_current() || !peer.ring.fits(len as usize) {
@@ -75,8 +68,7 @@ pub fn send_short<const INLINE: bool>(
         pos = link.claim_fitting(peer.ring.index(), len);
     }
     let Some(pos) = pos else { return Short::Other };
-    let solicited = if wr.send_flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 };
-    let flags = flag::FIRST | flag::LAST | solicited;
+    let flags = short_flags(wr);
     let head = Head { op: op::SEND, flags, dst: link.dst, src_qpn: qp.num, len, imm: 0, pos };
     let watched = match sges {
         // SAFETY: the caller of post_send vouches for its buffer until the completion (checked against its MR unless inline); its length
@@ -89,19 +81,60 @@ pub fn send_short<const INLINE: bool>(
         peer.ring.expect_more();
     }
     w.in_burst = true;
-    let open = link.is_current();
+    let (open, room) = (link.is_current(), !link.wants_to_read() && peer.ring.fits(len as usize));
+    sent_short(qp, wr, len, (watched, open, room))
+}
+
+/// Bytes of a SEND of at most one cell, or of one piece of the bulk, if nothing is in its way at this end.
+#[inline(always)]
+pub fn short_len<const INLINE: bool>(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Option<u32> {
+    let usual = wr.opcode == IBV_WR_SEND && qp.sq.is_empty();
+    if !usual || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
+        return None;
+    }
+    let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    if len > if INLINE { INLINE_MAX as u64 } else { WHOLE.into() } {
+        return None;
+    }
+    may_send(qp, &w.mrs, wr, sges, len as u32).then_some(len as u32)
+}
+
+/// Flags of the only cell of a request.
+#[inline(always)]
+pub fn short_flags(wr: &ibv_send_wr) -> u8 {
+    let solicited = if wr.send_flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 };
+    flag::FIRST | flag::LAST | solicited
+}
+
+/// A short message is in the ring. Its receiver watches, its queue was open as it had been seen, and there is room for the next one, or not.
+#[inline(always)]
+pub fn sent_short(
+    qp: &mut Qp,
+    wr: &ibv_send_wr,
+    len: u32,
+    (watched, open, room): (bool, bool, bool),
+) -> Short {
     qp.sq_posted = qp.sq_posted.wrapping_add(1);
     let signalled = qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0;
-    if watched && open && !signalled && !link.wants_to_read() && peer.ring.fits(len as usize) {
+    if watched && open && !signalled && room {
         return Short::Sent;
     }
     Short::Unfinished(Rest { wr_id: wr.wr_id, len, watched, signalled, open })
 }
 
+/// The link that a message has just gone through.
+#[inline]
+fn link_of(qp: &mut Qp) -> Option<&mut Link> {
+    match qp.link.as_mut() {
+        None => qp.xrc.as_mut()?.last(),
+        link => link,
+    }
+}
+
 /// Does what is left to do when a short message is in the ring.
 #[inline(never)]
 pub fn finish_short(qp: &mut Qp, w: &mut World, rest: Rest) {
-    if let Some(link) = qp.link.as_mut() {
+    if let Some(link) = link_of(qp) {
         link.read_ahead();
         if let Some(peer) = w.peers.attached(link.slot) {
             if !rest.watched {
@@ -123,13 +156,17 @@ pub fn finish_short(qp: &mut Qp, w: &mut World, rest: Rest) {
 /// Looks again at a receiver that has changed while a short message was on its way to it.
 #[cold]
 fn confirm_short(qp: &mut Qp, w: &mut World, rest: Rest) {
-    let me = (qp.num, w.segment.incarnation);
-    let Some(link) = qp.link.as_mut() else { return };
-    let Rest { wr_id, len, signalled, .. } = rest;
+    let (me, srqn) = match &qp.xrc {
+        Some(to) => ((to.domain.slot as u32, to.domain.incarnation), to.last_number()),
+        None => ((qp.num, w.segment.incarnation), 0),
+    };
     let (opcode, number) = (IBV_WR_SEND, qp.sq_posted);
+    let Some(link) = link_of(qp) else { return };
+    let Rest { wr_id, len, signalled, .. } = rest;
     let in_ring = w.peers.attached(link.slot).map_or(0, |peer| peer.ring.sent());
+    let unconfirmed = true;
     let work =
-        Work { wr_id, opcode, len, signalled, number, unconfirmed: true, in_ring, ..Default::default() };
+        Work { wr_id, opcode, len, signalled, number, srqn, unconfirmed, in_ring, ..Default::default() };
     match outcome(&mut w.peers, link, me, &work) {
         Step::Done(IBV_WC_SUCCESS) => qp.complete_send(w, &work, IBV_WC_SUCCESS),
         step => enqueue(qp, w, work, &[], step),

@@ -21,4 +21,4 @@ pub mod xrc;
 
 pub use cell::cell;
 pub use placing::From;
-pub use short::{Short, take_short};
+pub use short::{Short, take_over_xrc, take_short};

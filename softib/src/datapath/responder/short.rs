@@ -2,9 +2,12 @@
 //! its buffer, and its completion to the poller, with no queue in between.
 
 use super::placing::From;
+use super::xrc;
+use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qps, Usual};
+use crate::objects::recvq::RecvQ;
 use crate::objects::world::World;
-use crate::shm::cell::{Head, flag};
+use crate::shm::cell::{Found, Head, flag, op};
 use crate::shm::cells::{each_line, prefetch};
 use crate::shm::copy::{copy, copy_short};
 use crate::shm::layout::QPS;
@@ -66,7 +69,9 @@ pub fn take_short<const INLINE: bool>(
     to: &mut MaybeUninit<ibv_wc>,
 ) -> Short {
     let World { srqs, mrs, .. } = w;
-    let Some(qp) = qps.get_mut(head.dst as usize % QPS) else { return Short::Other };
+    let Some(qp) = qps.get_mut(head.dst as usize % QPS) else {
+        return if head.op & op::XRC != 0 { Short::Careful } else { Short::Other };
+    };
     let meaning = Head::meaning(head.op, head.flags, head.dst) & !harmless(INLINE);
     let (incarnation, src_qpn) = (from.incarnation, head.src_qpn);
     if qp.usual != (Usual { incarnation, src_qpn, meaning, cq }) {
@@ -81,13 +86,56 @@ pub fn take_short<const INLINE: bool>(
         },
         _ => return Short::Other,
     };
+    let (num, pd) = (qp.num, qp.pd as u32);
+    place::<INLINE>((queue, mrs, pd), num, head, (payload, placed_from), to)
+}
+
+/// The same of a message over XRC, to an SRQ that completes to queue `cq`.
+pub fn take_over_xrc(
+    qps: &Qps,
+    w: &mut World,
+    cq: usize,
+    from: From,
+    found: &Found,
+    placed_from: u32,
+    to: &mut MaybeUninit<ibv_wc>,
+) -> Short {
+    let head = &found.head;
+    let whole = flag::FIRST | flag::LAST;
+    if head.op != op::SEND | op::XRC || head.flags & !(flag::SOLICITED | flag::BULK) != whole {
+        return Short::Other;
+    }
+    let Some(key) = qps.shared_queue(head.dst as usize % QPS) else { return Short::Other };
+    if !xrc::is_usual(w, key, cq, from, found) {
+        return Short::Other;
+    }
+    let World { srqs, mrs, .. } = w;
+    match srqs.get_mut(key) {
+        // The one that makes the limit tell is left to the general way.
+        Some(srq) if srq.queue.outstanding > srq.limit => {
+            let pd = srq.pd as u32;
+            place::<false>((&mut srq.queue, mrs, pd), found.via.qpn, head, (found.payload, placed_from), to)
+        }
+        _ => Short::Other,
+    }
+}
+
+/// Fills the receive that a message has consumed, with buffers of protection domain `pd`, and writes its completion, on queue pair `num`.
+#[inline(always)]
+fn place<const INLINE: bool>(
+    (queue, mrs, pd): (&mut RecvQ, &Mrs, u32),
+    num: u32,
+    head: &Head,
+    (payload, placed_from): (*const u8, u32),
+    to: &mut MaybeUninit<ibv_wc>,
+) -> Short {
     let vouched = queue.vouches(head.pos, mrs.withdrawn);
     let Some(next) = queue.next(head.pos) else { return Short::Other };
     let buffer = next.buffer();
     if INLINE && !vouched {
         return Short::Careful;
     }
-    if head.len > buffer.length || !vouched && !mrs.allows(buffer, qp.pd as u32, true) {
+    if head.len > buffer.length || !vouched && !mrs.allows(buffer, pd, true) {
         return Short::Other;
     }
     let placed = !INLINE && head.len >= placed_from && leave(payload, head.len);
@@ -105,7 +153,7 @@ pub fn take_short<const INLINE: bool>(
         wr_id: next.take(),
         opcode: IBV_WC_RECV,
         byte_len: head.len,
-        qp_num: qp.num,
+        qp_num: num,
         src_qp: head.src_qpn,
         wc_flags: if placed { IBV_WC_PLACED } else { 0 },
         ..Default::default()

@@ -32,6 +32,7 @@ use crate::objects::srq::Srq;
 use crate::objects::world::World;
 use crate::objects::xrc::{Flow, XrcSrq};
 use crate::shm::cell::{Found, Head, Via, op};
+use crate::shm::domain::Passage;
 use crate::shm::layout::{QP_BITS, QPS};
 use rdma_sys::*;
 
@@ -62,20 +63,36 @@ fn meant<'a>(w: &'a World, key: usize, head: &Head) -> Option<(&'a Srq, &'a XrcS
     same.then_some((srq, xrc))
 }
 
+/// Whether a cell is for SRQ `key`, which completes to queue `cq`, and through a receive queue pair that takes messages of that sender and has
+/// had some.
+#[inline]
+pub fn is_usual(w: &World, key: usize, cq: usize, from: From, found: &Found) -> bool {
+    let (head, via) = (&found.head, found.via);
+    let Some((_, xrc)) = meant(w, key, head).filter(|(_, xrc)| xrc.cq == cq) else { return false };
+    let Some(domain) = w.xrc.domains.get(xrc.domain).map(|domain| &domain.file) else { return false };
+    let index = via.qpn as usize % QPS;
+    (via.qpn >> QP_BITS) as usize == domain.slot
+        && domain.passage(index).is_some_and(|qp| {
+            takes(&qp, via, (head.src_qpn, from.incarnation))
+                && (qp.state != IBV_QPS_RTR || domain.is_established(index))
+        })
+}
+
+/// Whether a message comes through this receive queue pair, and from the one that it is connected to.
+fn takes(qp: &Passage, via: Via, sender: (u32, u64)) -> bool {
+    qp.generation == via.generation && qp.sender == sender && is_receiving(qp.state)
+}
+
 /// What a cell comes to, and whether its receive queue pair takes messages of that sender now.
 fn arrival(w: &mut World, key: usize, from: From, found: &Found) -> Option<(Arrival, bool)> {
-    let (head, via) = (&found.head, Via::parse(found));
+    let (head, via) = (&found.head, found.via);
     let (srq, xrc) = meant(w, key, head)?;
     let domain = w.xrc.domains.get(xrc.domain)?.file.clone();
     if (via.qpn >> QP_BITS) as usize != domain.slot {
         return None;
     }
     let index = via.qpn as usize % QPS;
-    let through = domain.passage(index).filter(|qp| {
-        qp.generation == via.generation
-            && qp.sender == (head.src_qpn, from.incarnation)
-            && is_receiving(qp.state)
-    });
+    let through = domain.passage(index).filter(|qp| takes(qp, via, (head.src_qpn, from.incarnation)));
     let (access, pkey) = through.map_or((0, 0), |qp| (qp.offers, qp.pkey));
     let ports = through.map_or((0, 0), |qp| qp.ports);
     let sender = (from.incarnation, head.src_qpn);

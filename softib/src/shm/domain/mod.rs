@@ -306,6 +306,12 @@ impl DomainFile {
         (incarnation != 0 && slot < super::layout::DOMAIN_SLOTS).then_some((slot, incarnation))
     }
 
+    /// A message has come on a queue pair.
+    #[inline]
+    pub fn is_established(&self, index: usize) -> bool {
+        self.map.u32(entry(index) + Q_ESTABLISHED).load(Ordering::Relaxed) != 0
+    }
+
     /// Notes that the first message on a queue pair has come. True: it was the first.
     pub fn establish(&self, index: usize) -> bool {
         let established = self.map.u32(entry(index) + Q_ESTABLISHED);

@@ -1,7 +1,7 @@
 //! The receiving end of a ring.
 
 use super::{ACTIVE, BULK_FIRST, CELLS_AHEAD, FRAGMENT_MAX, bulk_end, bulk_start, free, second_half, wider};
-use crate::shm::cell::{Found, Head, INLINE_MAX, flag, op};
+use crate::shm::cell::{Found, Head, INLINE_MAX, Via, flag, op};
 use crate::shm::cells::{Cells, LONG};
 use crate::shm::handover;
 use crate::shm::layout::*;
@@ -164,15 +164,15 @@ impl RecvRing {
         if !cell.is_filled(self.seq) || self.broken {
             return None;
         }
-        let (head, fixed) = (cell.head(), cell.payload().cast_const());
+        let (head, fixed, via) = (cell.head(), cell.payload().cast_const(), cell.via());
         if head.flags & flag::BULK == 0 && head.len as usize <= INLINE_MAX {
-            return Some(Found { head, payload: fixed, fixed, bulk: self.bulk, used: self.used });
+            return Some(Found { head, payload: fixed, fixed, via, bulk: self.bulk, used: self.used });
         }
-        self.peek_bulk(head, fixed)
+        self.peek_bulk(head, fixed, via)
     }
 
     #[inline(always)] // what it finds stays in registers
-    fn peek_bulk(&mut self, head: Head, fixed: *const u8) -> Option<Found> {
+    fn peek_bulk(&mut self, head: Head, fixed: *const u8, via: Via) -> Option<Found> {
         if head.op == op::MORE_CELLS {
             return self.more_cells();
         }
@@ -187,7 +187,7 @@ impl RecvRing {
         }
         let at = BULK + (start & (used - 1)) as usize;
         let payload = self.data.bytes(at, head.len as usize).cast_const();
-        Some(Found { head, payload, fixed, bulk: bulk_end(start, head.len), used })
+        Some(Found { head, payload, fixed, via, bulk: bulk_end(start, head.len), used })
     }
 
     /// Bytes of the bulk that are in use from a cell on.

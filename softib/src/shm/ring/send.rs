@@ -2,7 +2,7 @@
 
 use super::{ACTIVE, BULK_FIRST, CELLS_AHEAD, CLAIMING, bulk_end, bulk_start, second_half, wider};
 use crate::errno::Errno;
-use crate::shm::cell::{Head, INLINE_MAX, flag, op};
+use crate::shm::cell::{Head, INLINE_MAX, Via, flag, op};
 use crate::shm::cells::{Cells, each_line, prefetch_to_write};
 use crate::shm::copy::copy_short;
 use crate::shm::layout::*;
@@ -277,6 +277,12 @@ impl SendRing {
     #[inline(always)]
     fn place(&mut self, len: u32) -> (*mut u8, u8) {
         if len as usize <= INLINE_MAX { (self.cells.at(self.seq).payload(), 0) } else { self.take_bulk(len) }
+    }
+
+    /// The next cell goes through this queue pair.
+    #[inline(always)]
+    pub fn set_via(&self, via: Via) {
+        self.cells.at(self.seq).emit_via(via);
     }
 
     /// Sends one cell with a fixed part in the cell and `head.len` bytes, filled by `fill`, in the bulk.
