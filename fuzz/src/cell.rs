@@ -130,7 +130,8 @@ impl World {
             imm,
             pos,
         };
-        self.liar.write(head, &bytes);
+        let via = self.via(record[7], Via { qpn: imm, generation: pos });
+        self.liar.write(head, via, &bytes);
     }
 
     /// What an input cannot know: addresses, keys, numbers.
@@ -144,12 +145,11 @@ impl World {
             // SAFETY: registered by new() and not yet deregistered.
             bytes[8..12].copy_from_slice(&unsafe { (*self.region).rkey }.to_ne_bytes());
         }
-        if what & 4 != 0 {
-            let generation = u32::from(what >> 3);
-            let fixed = Via { qpn: self.receiver.num(), generation }.emit(&[]);
-            let at = fixed.len() - size_of::<Via>();
-            bytes[at..fixed.len()].copy_from_slice(&fixed[at..]);
-        }
+    }
+
+    /// What a cell says that it goes through: our receive queue pair, or `other`.
+    fn via(&self, what: u8, other: Via) -> Via {
+        if what & 4 != 0 { Via { qpn: self.receiver.num(), generation: u32::from(what >> 3) } } else { other }
     }
 
     /// The destination field of a cell.
@@ -247,10 +247,11 @@ impl Liar {
     }
 
     /// Writes the next cell, tag last, and tells the receiver. Where the next one is it knows as the receiver does.
-    fn write(&mut self, head: Head, payload: &[u8; INLINE_MAX]) {
+    fn write(&mut self, head: Head, via: Via, payload: &[u8; INLINE_MAX]) {
         let cell = self.cells.at(self.sent);
         // SAFETY: a cell has room for INLINE_MAX bytes, and the receiver does not look at them before it is marked.
         unsafe { payload.as_ptr().copy_to_nonoverlapping(cell.payload(), INLINE_MAX) };
+        cell.emit_via(via);
         let is_bulk = head.flags & flag::BULK != 0;
         if is_bulk {
             if head.flags & flag::WIDER != 0

@@ -6,7 +6,6 @@ use super::qp_state::is_receiving;
 use super::xrc::{FULL_PKEY, KIND_SRQ};
 use crate::errno::Errno;
 use crate::fabric::pkeys_match;
-use crate::shm::cell::Via;
 use crate::shm::domain::{DomainFile, SharedQp};
 use crate::shm::layout::{H_NONCE, QP_BITS, QPS};
 use crate::shm::liveness::Liveness;
@@ -115,18 +114,18 @@ impl SendLink {
         self.queues.get_mut(self.last).map(|(_, link)| link)
     }
 
-    /// What a message to the SRQ `number` goes through, and the link to that, if it has been sent to before and the receive queue pair is as it
+    /// The generation of the receive queue pair, and the link to the SRQ `number`, if it has been sent to before and the receive queue pair is as it
     /// was when it was looked at last.
     #[inline(always)]
-    pub fn at_hand(&mut self, number: u32) -> Option<(Via, &mut Link)> {
+    pub fn at_hand(&mut self, number: u32) -> Option<(u32, &mut Link)> {
         let (seq, seen) = self.seen.as_ref()?;
         let witness = self.witness.as_ref()?;
         if self.domain.sequence(self.index) != *seq || !witness.live.is_as_seen(&witness.map) {
             return None;
         }
-        let via = Via { qpn: super::qp::number(self.domain.slot, self.index), generation: seen.generation };
+        let generation = seen.generation;
         self.last = self.position(number).ok()?;
-        self.queues.get_mut(self.last).map(|(_, link)| (via, link))
+        self.queues.get_mut(self.last).map(|(_, link)| (generation, link))
     }
 
     /// The links to SRQs of the process with this incarnation.

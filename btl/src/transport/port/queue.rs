@@ -149,6 +149,18 @@ impl SendQueue {
         SendQueue { bufs, shares: Shares::new(limit, limit.div_ceil(2)), slots }
     }
 
+    /// A buffer of this peer's share of the pool of queue `class`, if there is one at once.
+    pub fn take_of(&mut self, peer: u32, class: u8) -> Option<SendBuf> {
+        self.shares.take(peer).ok()?;
+        match self.bufs.take() {
+            Ok(buf) => Some(SendBuf { buf, class, share: Some(peer) }),
+            Err(_) => {
+                self.shares.release(peer);
+                None
+            }
+        }
+    }
+
     /// The next caller may have to wait for a buffer, as with [`SendSlots::are_scarce`].
     pub fn bufs_are_scarce(&self) -> bool {
         !self.shares.is_plenty()

@@ -36,8 +36,11 @@ impl<C> Transport<C> {
         }
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
         if HEADER_LEN + len > lane.max_inline as usize {
-            let gathers = HEADER_LEN + len <= usize::from(lane.max_gathered);
-            return gathers && self.sendi_gathered(id, tag, queue, [head, body]);
+            return if HEADER_LEN + len <= usize::from(lane.max_gathered) {
+                self.sendi_gathered(id, tag, queue, [head, body])
+            } else {
+                self.sendi_copied(id, tag, queue, [head, body])
+            };
         }
         let plain = self.tx.pending.is_empty() && lane.is_plain(self.tx.signalling.most);
         let Some(grant) = (if plain { lane.acquire_plain() } else { None }) else {
@@ -81,6 +84,27 @@ impl<C> Transport<C> {
                 self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
             }
         }
+        true
+    }
+
+    /// The same from a buffer. The endpoint is connected.
+    #[inline(never)]
+    fn sendi_copied(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
+        let lane = LaneId { peer: id.index, queue: queue as u8 };
+        if !self.tx.pending.is_idle(lane) {
+            return false;
+        }
+        let Some(mut buf) = self.tx.queues[queue].take_of(id.index, queue as u8) else { return false };
+        let Some(grant) = self.acquire(lane) else {
+            self.tx.give_back(buf);
+            return false;
+        };
+        let len = head.len() + body.len();
+        let (first, second) = buf.payload()[..len].split_at_mut(head.len());
+        first.copy_from_slice(head);
+        second.copy_from_slice(body);
+        let message = Queued { buf, len: len as u32, tag, is_answer: false, kind: Kind::Data };
+        self.post_data(lane, message, grant);
         true
     }
 

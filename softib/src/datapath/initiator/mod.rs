@@ -15,7 +15,7 @@
 //!   closes while a message is put into its ring (`engine::ending`).
 //!
 //! ```text
-//! submit     a request is posted                  short      the short way of a SEND
+//! submit     a request is posted                  short      the short way of a SEND, and short_xrc that over XRC
 //! queue      what waits, for what, how long       fates      what a plan of faults does to it
 //! attempt    one try: which way a request goes    finish     its end
 //!
@@ -41,6 +41,7 @@ mod queue;
 mod rdma;
 mod ring;
 mod short;
+mod short_xrc;
 mod submit;
 mod transit;
 mod unconnected;
@@ -50,5 +51,5 @@ mod xrc;
 pub use answer::{answered, response_arrived};
 pub use queue::{advance, tell_drained};
 pub use short::{Rest, SHORT_SGES, Short, finish_short, send_short};
+pub use short_xrc::send_short as send_short_over_xrc;
 pub use submit::submit;
-pub use xrc::send_short as send_short_over_xrc;

@@ -16,9 +16,11 @@ pub mod rdma;
 mod receive;
 mod receiver;
 mod short;
+mod short_xrc;
 mod window;
 pub mod xrc;
 
 pub use cell::cell;
 pub use placing::From;
-pub use short::{Short, take_over_xrc, take_short};
+pub use short::{Short, take_short};
+pub use short_xrc::take_over_xrc;

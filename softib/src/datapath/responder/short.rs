@@ -2,12 +2,11 @@
 //! its buffer, and its completion to the poller, with no queue in between.
 
 use super::placing::From;
-use super::xrc;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qps, Usual};
 use crate::objects::recvq::RecvQ;
 use crate::objects::world::World;
-use crate::shm::cell::{Found, Head, flag, op};
+use crate::shm::cell::{Head, flag, op};
 use crate::shm::cells::{each_line, prefetch};
 use crate::shm::copy::{copy, copy_short};
 use crate::shm::layout::QPS;
@@ -90,39 +89,9 @@ pub fn take_short<const INLINE: bool>(
     place::<INLINE>((queue, mrs, pd), num, head, (payload, placed_from), to)
 }
 
-/// The same of a message over XRC, to an SRQ that completes to queue `cq`.
-pub fn take_over_xrc(
-    qps: &Qps,
-    w: &mut World,
-    cq: usize,
-    from: From,
-    found: &Found,
-    placed_from: u32,
-    to: &mut MaybeUninit<ibv_wc>,
-) -> Short {
-    let head = &found.head;
-    let whole = flag::FIRST | flag::LAST;
-    if head.op != op::SEND | op::XRC || head.flags & !(flag::SOLICITED | flag::BULK) != whole {
-        return Short::Other;
-    }
-    let Some(key) = qps.shared_queue(head.dst as usize % QPS) else { return Short::Other };
-    if !xrc::is_usual(w, key, cq, from, found) {
-        return Short::Other;
-    }
-    let World { srqs, mrs, .. } = w;
-    match srqs.get_mut(key) {
-        // The one that makes the limit tell is left to the general way.
-        Some(srq) if srq.queue.outstanding > srq.limit => {
-            let pd = srq.pd as u32;
-            place::<false>((&mut srq.queue, mrs, pd), found.via.qpn, head, (found.payload, placed_from), to)
-        }
-        _ => Short::Other,
-    }
-}
-
 /// Fills the receive that a message has consumed, with buffers of protection domain `pd`, and writes its completion, on queue pair `num`.
 #[inline(always)]
-fn place<const INLINE: bool>(
+pub fn place<const INLINE: bool>(
     (queue, mrs, pd): (&mut RecvQ, &Mrs, u32),
     num: u32,
     head: &Head,

@@ -63,19 +63,14 @@ fn meant<'a>(w: &'a World, key: usize, head: &Head) -> Option<(&'a Srq, &'a XrcS
     same.then_some((srq, xrc))
 }
 
-/// Whether a cell is for SRQ `key`, which completes to queue `cq`, and through a receive queue pair that takes messages of that sender and has
-/// had some.
+/// Whether a cell is for SRQ `key`, which completes to queue `cq`, and through a receive queue pair of its domain that has had messages. What
+/// has consumed a receive is delivered, whatever has become of that queue pair (`cell`); the first one is an event.
 #[inline]
-pub fn is_usual(w: &World, key: usize, cq: usize, from: From, found: &Found) -> bool {
+pub fn is_usual(w: &World, key: usize, cq: usize, found: &Found) -> bool {
     let (head, via) = (&found.head, found.via);
     let Some((_, xrc)) = meant(w, key, head).filter(|(_, xrc)| xrc.cq == cq) else { return false };
     let Some(domain) = w.xrc.domains.get(xrc.domain).map(|domain| &domain.file) else { return false };
-    let index = via.qpn as usize % QPS;
-    (via.qpn >> QP_BITS) as usize == domain.slot
-        && domain.passage(index).is_some_and(|qp| {
-            takes(&qp, via, (head.src_qpn, from.incarnation))
-                && (qp.state != IBV_QPS_RTR || domain.is_established(index))
-        })
+    (via.qpn >> QP_BITS) as usize == domain.slot && domain.is_established(via.qpn as usize % QPS)
 }
 
 /// Whether a message comes through this receive queue pair, and from the one that it is connected to.

@@ -306,10 +306,10 @@ impl DomainFile {
         (incarnation != 0 && slot < super::layout::DOMAIN_SLOTS).then_some((slot, incarnation))
     }
 
-    /// A message has come on a queue pair.
+    /// There is a queue pair, and a message has come on it.
     #[inline]
     pub fn is_established(&self, index: usize) -> bool {
-        self.map.u32(entry(index) + Q_ESTABLISHED).load(Ordering::Relaxed) != 0
+        self.exists(index) && self.map.u32(entry(index) + Q_ESTABLISHED).load(Ordering::Relaxed) != 0
     }
 
     /// Notes that the first message on a queue pair has come. True: it was the first.
