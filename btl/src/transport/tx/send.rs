@@ -95,7 +95,7 @@ impl<C> Transport<C> {
             return false;
         }
         let Some(mut buf) = self.tx.queues[queue].take_of(id.index, queue as u8) else { return false };
-        let Some(grant) = self.acquire(lane) else {
+        let Some(grant) = self.acquire_after_look(lane) else {
             self.tx.give_back(buf);
             return false;
         };
@@ -112,12 +112,13 @@ impl<C> Transport<C> {
     /// may go inline.
     #[inline(never)]
     fn sendi_carefully(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
-        if !self.tx.pending.is_idle(LaneId { peer: id.index, queue: queue as u8 }) {
+        let name = LaneId { peer: id.index, queue: queue as u8 };
+        if !self.tx.pending.is_idle(name) {
             return false;
         }
+        let Some(grant) = self.acquire_after_look(name) else { return false };
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let lane = &mut ep.lanes[queue];
-        let Some(grant) = self.tx.acquire(lane, id.index, queue) else { return false };
         let header = DataHeader::new(tag, queue as u8, grant).flag_last(lane.is_out_of_credits()).emit();
         let scarce = self.tx.is_scarce(lane, queue);
         let (policy, pieces) = (self.tx.signalling, [&header[..], head, body]);
@@ -162,20 +163,31 @@ impl<C> Transport<C> {
     }
 
     pub(crate) fn send_message(&mut self, id: EpId, message: Queued) -> bool {
-        let takes =
-            |ep: &Endpoint<C>| ep.takes_messages() || message.kind != Kind::Data && ep.state().flows();
-        let takes = self.endpoints.named(id).is_some_and(takes);
-        if !takes || message.len as usize > message.buf.capacity() {
+        if !self.takes(id, message.kind) || message.len as usize > message.buf.capacity() {
             self.tx.give_back(message.buf);
             return false;
         }
         let lane = LaneId { peer: id.index, queue: message.buf.class };
-        let grant = if self.tx.pending.is_idle(lane) { self.may_send(lane) } else { None };
+        let mut grant = if self.tx.pending.is_idle(lane) { self.may_send(lane) } else { None };
+        if grant.is_none() && self.tx.awaited != 0 {
+            grant = self.reclaim(lane);
+        }
         match grant {
             Some(grant) => self.post_data(lane, message, grant),
-            None => self.enqueue(lane, message),
+            None if self.takes(id, message.kind) => self.enqueue(lane, message),
+            // What has completed tells that the endpoint is lost.
+            None => {
+                self.tx.give_back(message.buf);
+                return false;
+            }
         }
         true
+    }
+
+    /// The endpoint takes messages of this kind.
+    fn takes(&self, id: EpId, kind: Kind) -> bool {
+        let takes = |ep: &Endpoint<C>| ep.takes_messages() || kind != Kind::Data && ep.state().flows();
+        self.endpoints.named(id).is_some_and(takes)
     }
 
     #[cold]
@@ -268,6 +280,23 @@ impl<C> Transport<C> {
     fn acquire(&mut self, lane: LaneId) -> Option<Grant> {
         let ep = self.endpoints.get_mut(lane.peer).filter(|ep| ep.state().flows())?;
         self.tx.acquire(&mut ep.lanes[usize::from(lane.queue)], lane.peer, lane.queue.into())
+    }
+
+    /// The same; what is missing may have come back by now.
+    #[inline]
+    fn acquire_after_look(&mut self, lane: LaneId) -> Option<Grant> {
+        let grant = self.acquire(lane);
+        if grant.is_some() || self.tx.awaited == 0 {
+            return grant;
+        }
+        self.reclaim(lane)
+    }
+
+    /// Looks at what has completed before a message waits for a send slot or an entry. Others that wait come first.
+    #[cold]
+    fn reclaim(&mut self, lane: LaneId) -> Option<Grant> {
+        self.poll_sends();
+        if self.tx.pending.is_idle(lane) { self.may_send(lane) } else { None }
     }
 
     /// A message with its header, to be posted. `None`: its endpoint is gone.
