@@ -28,7 +28,7 @@ struct Shelf {
 }
 
 impl Shelf {
-    /// What has been released is not found from now on.
+    /// What has been released, or may have been without our seeing it, is not found from now on.
     fn catch_up(&mut self) {
         let code = Code::now();
         if code != self.code {
@@ -37,6 +37,11 @@ impl Shelf {
             self.keeps = hooks::look_again();
             self.cache.invalidate_all();
         }
+        self.note_releases();
+    }
+
+    /// What has been seen to be released is not found from now on.
+    fn note_releases(&mut self) {
         if self.seen == hooks::now() {
             return;
         }
@@ -102,7 +107,7 @@ impl Registrations {
     pub fn release(&self, key: Key) {
         let mut shelf = self.lock();
         if shelf.keeps {
-            shelf.catch_up();
+            shelf.note_releases();
         }
         shelf.cache.release(key);
         self.unlock(shelf);

@@ -84,7 +84,7 @@ impl State {
         let from = From { incarnation: ring.incarnation };
         let taken = match found.head.op & op::XRC {
             0 => take_short::<false>(qps, w, key, from, &found.head, (found.payload, placed_from), to),
-            _ => take_over_xrc(qps, w, key, &found, placed_from, to),
+            _ => take_over_xrc(qps, w, key, (found.head, found.via), (found.payload, placed_from), to),
         };
         if taken == Short::Placed {
             ring.lend(found.payload);

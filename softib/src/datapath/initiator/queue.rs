@@ -100,12 +100,16 @@ pub fn tell_drained(qp: &mut Qp, w: &mut World) {
 
 fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
     while matches!(qp.state, IBV_QPS_RTS | IBV_QPS_SQD) {
+        // What waits for data is not moved out and in again at every poll.
+        if let Some(queued) = qp.sq.front_mut()
+            && hurry(queued, now)
+        {
+            return Some(next_look(&queued.wait, now));
+        }
         let mut queued = qp.sq.pop_front()?;
         let idle = qp.state == IBV_QPS_SQD && !queued.work.begun();
         let early = matches!(queued.wait, Wait::Rnr { until } | Wait::Held { until } if until > now);
-        if matches!(queued.wait, Wait::Data { .. }) {
-            hurry(&mut queued, now);
-        } else if queued.wait.is_for_answer() && given_up(qp, w, &mut queued, now) {
+        if queued.wait.is_for_answer() && given_up(qp, w, &mut queued, now) {
             qp.sq.push_front(queued);
             finish_head(qp, w, IBV_WC_RETRY_EXC_ERR);
             continue;
@@ -142,14 +146,16 @@ const DELIVERY: Duration = Duration::from_millis(20);
 const SOON: Duration = Duration::from_micros(50);
 
 /// Data that its owner does not send in time is fetched instead: all of it, for what has come may be of another moment. The owner's answer
-/// has the number of a request that is over then.
-fn hurry(queued: &mut Queued, now: Instant) {
-    let Wait::Data { sent, until } = &mut queued.wait else { return };
+/// has the number of a request that is over then. True: it goes on waiting.
+fn hurry(queued: &mut Queued, now: Instant) -> bool {
+    let Wait::Data { sent, until } = &mut queued.wait else { return false };
     if *sent != queued.work.sent {
         (*sent, *until) = (queued.work.sent, now + SOON);
     } else if now >= *until {
         (queued.work.late, queued.wait) = (true, Wait::Turn);
+        return false;
     }
+    true
 }
 
 /// Whether the answer at the head of the SQ can't come any more: its process is dead, or its QP has been closed for as long as a

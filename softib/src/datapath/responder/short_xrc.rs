@@ -4,27 +4,27 @@ use super::short::{Short, place};
 use super::xrc;
 use crate::objects::qp::Qps;
 use crate::objects::world::World;
-use crate::shm::cell::{Found, flag, op};
+use crate::shm::cell::{Head, Via, flag, op};
 use crate::shm::layout::QPS;
 use rdma_sys::*;
 use std::mem::MaybeUninit;
 
-/// Places a whole SEND to an SRQ that completes to queue `cq`, as [`take_short`](super::short::take_short) on the careful way.
+/// Places a whole SEND to an SRQ that completes to queue `cq`, as [`take_short`](super::short::take_short) on the careful way. What came
+/// is passed by value: its parts stay in registers where it is none over XRC.
 pub fn take_over_xrc(
     qps: &Qps,
     w: &mut World,
     cq: usize,
-    found: &Found,
-    placed_from: u32,
+    (head, via): (Head, Via),
+    payload: (*const u8, u32),
     to: &mut MaybeUninit<ibv_wc>,
 ) -> Short {
-    let head = &found.head;
     let whole = flag::FIRST | flag::LAST;
     if head.op != op::SEND | op::XRC || head.flags & !(flag::SOLICITED | flag::BULK) != whole {
         return Short::Other;
     }
     let Some(key) = qps.shared_queue(head.dst as usize % QPS) else { return Short::Other };
-    if !xrc::is_usual(w, key, cq, found) {
+    if !xrc::is_usual(w, key, cq, (head.dst, via)) {
         return Short::Other;
     }
     let World { srqs, mrs, .. } = w;
@@ -32,7 +32,7 @@ pub fn take_over_xrc(
         // The one that makes the limit tell is left to the general way.
         Some(srq) if srq.queue.outstanding > srq.limit => {
             let pd = srq.pd as u32;
-            place::<false>((&mut srq.queue, mrs, pd), found.via.qpn, head, (found.payload, placed_from), to)
+            place::<false>((&mut srq.queue, mrs, pd), via.qpn, &head, payload, to)
         }
         _ => Short::Other,
     }

@@ -31,7 +31,7 @@ use crate::objects::qp_state::is_receiving;
 use crate::objects::srq::Srq;
 use crate::objects::world::World;
 use crate::objects::xrc::{Flow, XrcSrq};
-use crate::shm::cell::{Found, Head, Via, op};
+use crate::shm::cell::{Found, Via, op};
 use crate::shm::domain::Passage;
 use crate::shm::layout::{QP_BITS, QPS};
 use rdma_sys::*;
@@ -55,20 +55,19 @@ pub fn cell(qps: &Qps, w: &mut World, from: From, found: &Found) {
 }
 
 /// The XRC side of SRQ `key`, if the cell means it and not one that had its place before.
-fn meant<'a>(w: &'a World, key: usize, head: &Head) -> Option<(&'a Srq, &'a XrcSrq)> {
+fn meant(w: &World, key: usize, dst: u16) -> Option<(&Srq, &XrcSrq)> {
     let srq = w.srqs.get(key)?;
     let xrc = srq.xrc.as_ref()?;
-    let same = xrc.index == head.dst as usize % QPS
-        && xrc.generation as u16 & (u16::MAX >> QP_BITS) == head.dst >> QP_BITS;
+    let same =
+        xrc.index == dst as usize % QPS && xrc.generation as u16 & (u16::MAX >> QP_BITS) == dst >> QP_BITS;
     same.then_some((srq, xrc))
 }
 
 /// Whether a cell is for SRQ `key`, which completes to queue `cq`, and through a receive queue pair of its domain that has had messages. What
 /// has consumed a receive is delivered, whatever has become of that queue pair (`cell`); the first one is an event.
 #[inline]
-pub fn is_usual(w: &World, key: usize, cq: usize, found: &Found) -> bool {
-    let (head, via) = (&found.head, found.via);
-    let Some((_, xrc)) = meant(w, key, head).filter(|(_, xrc)| xrc.cq == cq) else { return false };
+pub fn is_usual(w: &World, key: usize, cq: usize, (dst, via): (u16, Via)) -> bool {
+    let Some((_, xrc)) = meant(w, key, dst).filter(|(_, xrc)| xrc.cq == cq) else { return false };
     let Some(domain) = w.xrc.domains.get(xrc.domain).map(|domain| &domain.file) else { return false };
     (via.qpn >> QP_BITS) as usize == domain.slot && domain.is_established(via.qpn as usize % QPS)
 }
@@ -81,7 +80,7 @@ fn takes(qp: &Passage, via: Via, sender: (u32, u64)) -> bool {
 /// What a cell comes to, and whether its receive queue pair takes messages of that sender now.
 fn arrival(w: &mut World, key: usize, from: From, found: &Found) -> Option<(Arrival, bool)> {
     let (head, via) = (&found.head, found.via);
-    let (srq, xrc) = meant(w, key, head)?;
+    let (srq, xrc) = meant(w, key, head.dst)?;
     let domain = w.xrc.domains.get(xrc.domain)?.file.clone();
     if (via.qpn >> QP_BITS) as usize != domain.slot {
         return None;
