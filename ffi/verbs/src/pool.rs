@@ -180,7 +180,7 @@ impl Pool {
     }
 
     /// Puts a buffer back.
-    #[inline(always)] // a copy of it on the way waits for the stores of its parts
+    #[inline]
     pub fn put(&mut self, buf: Buf) {
         self.free.push(buf);
     }

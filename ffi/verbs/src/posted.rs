@@ -106,7 +106,7 @@ impl Posted {
     /// A request of the same queue pair has completed that was posted no earlier than this one, so
     /// this one has (IBTA 10.8.5): the buffer is ours again. `None` if it is another queue pair or
     /// the request was posted before this one.
-    #[inline(always)] // as `Pool::put`
+    #[inline]
     pub fn completed_up_to(self, done: &Completion) -> Option<Buf> {
         let differs = (self.wr_id ^ done.wr_id()) & !(0xffff << SEND_COUNT) != 0;
         let behind = count(done.wr_id()).wrapping_sub(count(self.wr_id));

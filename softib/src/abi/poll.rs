@@ -52,6 +52,7 @@ unsafe fn poll_on(
         let taken = match (first, out.first_mut()) {
             (Short::TakenDue, _) => state.tell_sender(),
             (Short::Careful, Some(to)) => state.poll_careful(key, to),
+            (Short::OverXrc, Some(to)) => state.poll_over_xrc(key, to),
             (Short::Lent, Some(to)) => poll_behind::<true>(&mut state, key, to),
             (first, _) => first,
         };
@@ -137,6 +138,7 @@ fn poll_rest(
 fn poll_one<const WAITS: bool>(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
     match state.poll_short::<WAITS>(key, to) {
         Short::Careful => state.poll_careful(key, to),
+        Short::OverXrc => state.poll_over_xrc(key, to),
         Short::TakenDue => state.tell_sender(),
         Short::Lent => poll_behind::<WAITS>(state, key, to),
         other => other,

@@ -49,7 +49,7 @@ impl State {
             ring.expect_more();
         }
         if head.len as usize > INLINE_MAX || ring.taken().is_multiple_of(LOOK_AROUND) {
-            return Short::Careful;
+            return if head.op & op::XRC == 0 { Short::Careful } else { Short::OverXrc };
         }
         let from = From { incarnation: ring.incarnation };
         let taken = take_short::<true>(qps, w, key, from, &head, (payload, u32::MAX), to);
@@ -68,9 +68,20 @@ impl State {
             .is_some_and(|ring| ring.as_ref().is_some_and(RecvRing::is_ready))
     }
 
-    /// The same for a message with bulk, for the one at which other rings are looked for, and for one whose buffer has to be checked.
+    /// The same for a message with bulk, the one at which other rings are looked for, and one whose buffer has to be checked.
     #[inline(never)]
     pub fn poll_careful(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+        self.poll_any::<false>(key, to)
+    }
+
+    /// The same of a message over XRC. What has come is in memory here, and in registers there.
+    #[inline(never)]
+    pub fn poll_over_xrc(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+        self.poll_any::<true>(key, to)
+    }
+
+    #[inline(always)]
+    fn poll_any<const XRC: bool>(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
         let Some(cq) = w.cqs.get(key) else { return Short::Other };
         let (open, placed_from) = (cq.is_open(), cq.placed_from);
@@ -82,9 +93,9 @@ impl State {
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
         let Some(found) = ring.peek() else { return Short::Other };
         let from = From { incarnation: ring.incarnation };
-        let taken = match found.head.op & op::XRC {
-            0 => take_short::<false>(qps, w, key, from, &found.head, (found.payload, placed_from), to),
-            _ => take_over_xrc(qps, w, key, (found.head, found.via), (found.payload, placed_from), to),
+        let taken = match XRC {
+            false => take_short::<false>(qps, w, key, from, &found.head, (found.payload, placed_from), to),
+            true => take_over_xrc(qps, w, key, (found.head, found.via), (found.payload, placed_from), to),
         };
         if taken == Short::Placed {
             ring.lend(found.payload);

@@ -167,7 +167,7 @@ impl SendQueue {
     }
 
     /// An unused buffer comes back.
-    #[inline(always)] // as `Tx::give_back`
+    #[inline]
     pub fn take_back(&mut self, buf: SendBuf) {
         self.release_share(buf.share);
         self.bufs.put(buf.buf);

@@ -65,7 +65,7 @@ impl<C> Tx<C> {
     }
 
     /// Takes an unused buffer back.
-    #[inline(always)] // a copy of it on the way waits for the stores of its parts
+    #[inline]
     pub fn give_back(&mut self, buf: SendBuf) {
         self.queues[buf.class as usize].take_back(buf);
     }
@@ -78,7 +78,7 @@ impl<C> Tx<C> {
 
     /// A buffer has come back from the device, by the completion of its request or of one behind
     /// it.
-    #[inline(always)] // as there
+    #[inline]
     pub fn take_sent(&mut self, buf: Posted, by: &Completion, (class, share): (u8, Option<u32>)) {
         if let Some(buf) = buf.completed_up_to(by) {
             self.give_back(SendBuf { buf, class, share });

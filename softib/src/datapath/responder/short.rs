@@ -29,6 +29,8 @@ pub enum Short {
     Nothing,
     /// There is something for `State::poll_careful`.
     Careful,
+    /// The same for `State::poll_over_xrc`.
+    OverXrc,
     /// There is something for the general way.
     Other,
 }
@@ -69,7 +71,7 @@ pub fn take_short<const INLINE: bool>(
 ) -> Short {
     let World { srqs, mrs, .. } = w;
     let Some(qp) = qps.get_mut(head.dst as usize % QPS) else {
-        return if head.op & op::XRC != 0 { Short::Careful } else { Short::Other };
+        return if INLINE && head.op & op::XRC != 0 { Short::OverXrc } else { Short::Other };
     };
     let meaning = Head::meaning(head.op, head.flags, head.dst) & !harmless(INLINE);
     let (incarnation, src_qpn) = (from.incarnation, head.src_qpn);
