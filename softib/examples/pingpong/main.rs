@@ -37,7 +37,7 @@ struct Plan {
 
 impl Plan {
     fn parse(words: &[String]) -> Plan {
-        let numbers: Vec<usize> = words.iter().map(|word| word.parse().unwrap()).collect();
+        let numbers: Vec<usize> = words.iter().map(|word| number(word)).collect();
         let sizes = numbers.get(2..).filter(|sizes| !sizes.is_empty()).unwrap_or(&SIZES).to_vec();
         assert!(sizes.iter().all(|size| *size <= MAX), "sizes up to {MAX}");
         let number = |at: usize, default| numbers.get(at).copied().unwrap_or(default);
@@ -47,6 +47,14 @@ impl Plan {
     fn words(&self) -> Vec<String> {
         [self.windows, self.messages].iter().chain(&self.sizes).map(usize::to_string).collect()
     }
+}
+
+/// A word of the command line, which is a number.
+fn number(word: &str) -> usize {
+    word.parse().unwrap_or_else(|_| {
+        eprintln!("`{word}` is no number; the words are [WINDOWS [MESSAGES [SIZE...]]] or --self [WINDOWS [SIZE...]]");
+        std::process::exit(2)
+    })
 }
 
 fn main() {
@@ -59,7 +67,7 @@ fn main() {
 }
 
 fn to_self(words: &[String]) {
-    let numbers: Vec<usize> = words.iter().map(|word| word.parse().unwrap()).collect();
+    let numbers: Vec<usize> = words.iter().map(|word| number(word)).collect();
     let (windows, sizes) =
         numbers.split_first().map_or((WINDOWS, [].as_slice()), |(windows, sizes)| (*windows, sizes));
     pin(0);
