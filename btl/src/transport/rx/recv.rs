@@ -159,6 +159,11 @@ impl<C> Transport<C> {
     fn take_otherwise(&mut self, id: WrId) -> Option<Delivery> {
         let done = self.rx.batch.take()?;
         let delivery = self.received_otherwise(done, id)?;
+        self.deliver_in_order(delivery)
+    }
+
+    /// The message comes back if it can go up now. Else it is held back, or goes up behind what has come up before it.
+    fn deliver_in_order(&mut self, delivery: Delivery) -> Option<Delivery> {
         let delivery = if self.is_behind() { self.hold_back(delivery)? } else { delivery };
         if self.up.is_empty() {
             return Some(delivery);
@@ -185,12 +190,9 @@ impl<C> Transport<C> {
                 return self.up.take();
             }
             let Some(done) = self.rx.batch.take() else { return self.take_held() };
-            let Some(delivery) = self.received(done) else { continue };
-            let delivery = if self.is_behind() { self.hold_back(delivery) } else { Some(delivery) };
-            match delivery {
-                Some(delivery) if self.up.is_empty() => return Some(Upcall::Deliver(delivery)),
-                Some(delivery) => self.up.push(Upcall::Deliver(self.rx.kept(delivery))),
-                None => {}
+            let delivery = self.received(done).and_then(|delivery| self.deliver_in_order(delivery));
+            if let Some(delivery) = delivery {
+                return Some(Upcall::Deliver(delivery));
             }
         }
     }

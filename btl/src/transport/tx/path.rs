@@ -259,7 +259,7 @@ impl<C> Transport<C> {
                 if let Some(route) = self.endpoints.get_mut(index).and_then(|ep| ep.route.as_mut()) {
                     route.retained.messages = messages;
                 }
-                return self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
+                return self.send_refused(lane, &error);
             }
         }
     }

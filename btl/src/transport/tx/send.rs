@@ -79,10 +79,7 @@ impl<C> Transport<C> {
                 ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
                 self.stats.sent_inline += 1;
             }
-            Err(error) => {
-                let lane = LaneId { peer: id.index, queue: queue as u8 };
-                self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
-            }
+            Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
         }
         true
     }
@@ -130,10 +127,7 @@ impl<C> Transport<C> {
                 ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
                 self.stats.sent_inline += 1;
             }
-            Err(error) => {
-                let lane = LaneId { peer: id.index, queue: queue as u8 };
-                self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
-            }
+            Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
         }
         true
     }
@@ -292,9 +286,14 @@ impl<C> Transport<C> {
         self.reclaim(lane)
     }
 
-    /// Looks at what has completed before a message waits for a send slot or an entry. Others that wait come first.
+    /// Looks at what has completed before a message waits for a send slot or an entry; credits come with messages. Others that wait
+    /// come first.
     #[cold]
     fn reclaim(&mut self, lane: LaneId) -> Option<Grant> {
+        let ep = self.endpoints.get(lane.peer).filter(|ep| ep.state().flows())?;
+        if ep.lanes.get(usize::from(lane.queue))?.lacks() == Lack::Credit {
+            return None;
+        }
         self.poll_sends();
         if self.tx.pending.is_idle(lane) { self.may_send(lane) } else { None }
     }
@@ -362,7 +361,7 @@ impl<C> Transport<C> {
             self.post::<0>(lane, Request::Message { buf: message.buf, total })
         };
         if let Err(error) = posted {
-            self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
+            self.send_refused(lane, &error);
         }
     }
 
@@ -407,6 +406,12 @@ impl<C> Transport<C> {
     #[cold]
     pub fn untold_failure(&mut self, id: EpId) -> Option<(u64, String)> {
         self.up.tell_failure(id)
+    }
+
+    /// The device has refused a message of this lane.
+    #[cold]
+    pub(crate) fn send_refused(&mut self, lane: LaneId, error: &verbs::Error) {
+        self.fail_unposted(lane, 1, &format_args!("post of a send failed: {error}"));
     }
 
     /// The device has refused `count` messages of this lane: their endpoint is lost. No completion

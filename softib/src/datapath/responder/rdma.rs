@@ -302,13 +302,13 @@ fn send_reply(qps: &mut Qps, w: &mut World, at: usize) -> bool {
         if !peer.ring.has_room_within(PIECE as usize, AHEAD) {
             return false;
         }
-        let Ok((from, len)) = next_piece(&grant, mrs, answer) else {
+        let Ok((from, len)) = next_bytes(&grant, mrs, answer) else {
             take_data_out(qps, w, at);
             continue;
         };
         let head = head_of(answer, link, me.0, len);
         let last = head.flags & flag::LAST != 0;
-        // SAFETY: the range is the answer's value, or lies in a valid MR with remote read (checked by `next_piece`); push hands out
+        // SAFETY: the range is the answer's value, or lies in a valid MR with remote read (checked by `next_bytes`); push hands out
         // room for len bytes.
         let fill = |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
         let push = || if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
@@ -326,7 +326,7 @@ fn send_reply(qps: &mut Qps, w: &mut World, at: usize) -> bool {
 
 /// The next bytes of an answer: where they are, and how many. Err: its requester may not read them any more.
 #[inline(always)] // what is copied on the way waits for the stores of the piece before
-fn next_piece(grant: &Grant, mrs: &Mrs, answer: &Answer) -> Result<(*const u8, u32), ()> {
+fn next_bytes(grant: &Grant, mrs: &Mrs, answer: &Answer) -> Result<(*const u8, u32), ()> {
     if let Some(value) = &answer.value {
         return Ok((std::ptr::from_ref(value).cast(), WORD));
     }
