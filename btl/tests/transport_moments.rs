@@ -12,7 +12,7 @@ use common::{World, config, seed_managers};
 use mca_btl_oxib::transport::config::{Config, Signalling};
 use softib::faults::{self, EventFault};
 use std::time::Duration;
-use verbs::RdmaOp;
+use verbs::{RKey, RdmaOp};
 
 const P: &str = "P,128,64,48,32,4:P,8192,16,8,4";
 const S: &str = "S,128,16,12,8:S,20000,16,12,8";
@@ -243,6 +243,104 @@ fn the_send_slot_of_a_connection_that_is_gone_goes_to_an_endpoint_that_waits_for
     world.send(0, 2, 5000);
     world.send(0, 1, 5000);
     world.until("the message to the living arrives", |w| w.model.missing(0, 1) == 0);
+    world.close();
+}
+
+/// Side 0 is connected to both others over shared queues. No keepalive completes, and serves what waits.
+fn connected_world(reconnects: u8, layout: &str) -> (World, Watchdog) {
+    let config = Config { reconnects, keepalive: Duration::ZERO, ..settings(layout) };
+    let (mut world, watchdog) = world_with(config, 3);
+    for to in [1, 2] {
+        world.send(0, to, 8);
+        world.drain();
+    }
+    (world, watchdog)
+}
+
+/// The same, with two queues; when the connection to side 2 breaks, which has carried nothing yet, no
+/// other one takes its place.
+fn last_connection_to_side_2(layout: &str) -> (World, Watchdog) {
+    let (mut world, watchdog) = connected_world(1, layout);
+    // The queue pairs of the connection to side 1 are the first four.
+    break_queue_pair(&mut world, 5);
+    world.until("another connection is up", |w| w.sides[0].transport.stats.connected == 3);
+    world.balance();
+    (world, watchdog)
+}
+
+/// After `cause` a message of side 0 to side 2, which has no receive for it, has the only send slot of
+/// this queue, and one to side 1 waits for that.
+fn side_1_waits_for_side_2(world: &mut World, queue: usize, cause: impl FnOnce(&mut World)) {
+    let before = softib::stats().rnr;
+    cause(world);
+    world.until_of(&[0, 1], "side 2 has no receive for it", |_| softib::stats().rnr != before);
+    world.send(0, 1, [8, 5000][queue]);
+    let audit = world.sides[0].transport.audit();
+    assert_eq!((audit.pending, audit.queues[queue].send_slots), (1, Some(0)), "{}", world.books());
+}
+
+/// The first of two messages to side 2 takes its only receive.
+fn two_to_side_2(queue: usize) -> impl FnOnce(&mut World) {
+    move |world| (0..2).for_each(|_| world.send(0, 2, [8, 5000][queue]))
+}
+
+fn side_1_gets_the_send_slot(world: &mut World) {
+    world.until_of(&[0, 1], "the message to side 1 arrives", |w| w.model.missing(0, 1) == 0);
+}
+
+fn endpoint_for_side_2_fails(world: &mut World, reason: &str) {
+    world.until_of(&[0, 1], "the endpoint fails", |w| !w.sides[0].failed.is_empty());
+    let (peer, why) = &world.sides[0].failed[0];
+    assert!(*peer == 2 && why.contains(reason), "{peer}: {why}");
+}
+
+#[test]
+fn the_send_slot_of_a_message_that_is_kept_comes_back_when_no_other_connection_is_tried() {
+    let layouts = ["S,128,1,0,1,1,1:S,20000,16,12,8", "S,128,16,12,8:S,20000,1,0,1,1,1"];
+    for (queue, layout) in layouts.into_iter().enumerate() {
+        let (mut world, _watchdog) = last_connection_to_side_2(layout);
+        side_1_waits_for_side_2(&mut world, queue, two_to_side_2(queue));
+        break_queue_pair(&mut world, 5 + queue as u64);
+        endpoint_for_side_2_fails(&mut world, "flushed, its queue pair is in the error state");
+        side_1_gets_the_send_slot(&mut world);
+        world.close();
+    }
+}
+
+/// A put that fails for its key, after which no other connection is tried. What was flushed with
+/// another queue pair is looked at first.
+#[test]
+fn the_send_slot_of_a_message_that_is_kept_comes_back_when_another_request_fails_for_good() {
+    let (first, second) =
+        ("S,128,1,0,1,1,1:S,6000,16,12,8:S,20000,16,12,8", "S,128,16,12,8:S,6000,1,0,1,1,1:S,20000,16,12,8");
+    for (queue, layout) in [first, second].into_iter().enumerate() {
+        let (mut world, _watchdog) = connected_world(8, layout);
+        side_1_waits_for_side_2(&mut world, queue, two_to_side_2(queue));
+        let [near, far] = [0, 2].map(|side| Memory::new(&world.sides[side].transport, vec![0; 64]));
+        // The queue pairs of the connection to side 1 are the first six. Side 0 does not look around in between.
+        faults::raise(EventFault::named("qp-fatal", 7 + queue as u64).unwrap()).unwrap();
+        let (id, (addr, key)) = (world.id(0, 2), far.remote(0));
+        let wrong = (addr, RKey(key.0 ^ 0x00ff_0000));
+        world.sides[0].transport.rdma(id, RdmaOp::Write, near.local(0, 64), wrong, 7).unwrap();
+        endpoint_for_side_2_fails(&mut world, "the peer's memory is not registered for this");
+        side_1_gets_the_send_slot(&mut world);
+        drop((near, far));
+        world.close();
+    }
+}
+
+/// Side 2 leaves, and the acknowledgement of its end is what is kept.
+#[test]
+fn the_send_slot_of_an_acknowledgement_that_is_kept_comes_back_when_its_peer_has_left() {
+    let (mut world, _watchdog) = last_connection_to_side_2("S,128,1,0,1,1,1:S,20000,16,12,8");
+    world.send(1, 2, 8);
+    world.drain();
+    let id = world.id(2, 0);
+    assert!(world.sides[2].transport.drain(id), "the end has to be acknowledged");
+    side_1_waits_for_side_2(&mut world, 0, |world| world.send(1, 2, 8));
+    break_queue_pair(&mut world, 5);
+    side_1_gets_the_send_slot(&mut world);
+    assert!(world.sides[0].failed.is_empty(), "{}", world.books());
     world.close();
 }
 

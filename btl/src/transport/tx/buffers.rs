@@ -227,8 +227,8 @@ impl<C> Transport<C> {
         data
     }
 
-    /// What was to be sent again to the endpoint at position `index` will not be. Lanes that wait
-    /// for its send slots are served: no completion follows that would do so.
+    /// What was to be sent again to the endpoint at position `index` will not be. Over X queues
+    /// lanes that wait for its send slots are served: no completion follows that would do so.
     pub(crate) fn drop_kept(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if let Some(resume) = ep.resume.take() {

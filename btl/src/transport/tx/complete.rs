@@ -65,7 +65,12 @@ impl<C> Transport<C> {
             // leaves may take ours along (iWARP), or not answer any more.
             None | Some(GivesBack::Marker) => {}
             Some(GivesBack::Probe) => self.unanswered(index, wc),
-            Some(GivesBack::Inline(_) | GivesBack::Held(_)) => self.fail_with(index, wc),
+            Some(GivesBack::Inline(_) | GivesBack::Held(_)) => {
+                self.fail_with(index, wc);
+                // Lanes that wait for the send slot of a message that is kept. The endpoint has left
+                // its connection by now, so that no message follows over the broken queue pair.
+                self.serve();
+            }
         }
     }
 

@@ -31,7 +31,8 @@ impl<C> Tx<C> {
     fn keep_held(&mut self, ep: &mut Endpoint<C>, up: &mut Upcalls<C>, held: Held<C>, by: &Completion) {
         let Some(resume) = &mut ep.resume else { return };
         match held {
-            Held::Message { queue, buf, share, total, .. } => {
+            Held::Message { to, queue, buf, share, total, .. } => {
+                self.release_slots(to.index, queue.into(), 1);
                 if let Some(buf) = buf.completed_up_to(by) {
                     let buf = SendBuf { buf, class: queue, share };
                     resume.retained.messages.push_back(Kept { queue, buf, total });
@@ -45,8 +46,9 @@ impl<C> Tx<C> {
         }
     }
 
-    /// The same of an inline message.
-    fn keep_inline(&mut self, ep: &mut Endpoint<C>, queue: usize, span: Span) {
+    /// The same of an inline message of the endpoint at position `index`.
+    fn keep_inline(&mut self, ep: &mut Endpoint<C>, (index, queue): (u32, usize), span: Span) {
+        self.release_slots(index, queue, 1);
         let buf = self.inline_again(ep, queue, span);
         let Some(resume) = &mut ep.resume else { return };
         match buf {
@@ -69,7 +71,9 @@ impl<C> Transport<C> {
         self.port.replaces() && wc.may_pass() && self.endpoints.get(index).is_some_and(Endpoint::keeps)
     }
 
-    /// A line of a broken queue pair: what it held is kept for the next connection.
+    /// A line of a broken queue pair: what it held is kept for the next connection. A message gives
+    /// its send slot back, and takes another one when it is sent again; lanes that may have waited
+    /// for it are awake, and to be served.
     #[cold]
     pub(super) fn keep_line(&mut self, index: u32, queue: usize, gives_back: GivesBack, by: &Completion) {
         let queues = self.tx.queues.len();
@@ -78,7 +82,7 @@ impl<C> Transport<C> {
         ep.outstanding -= 1;
         ep.resume.get_or_insert_with(|| Box::new(Resume::new(queues)));
         match gives_back {
-            GivesBack::Inline(span) => self.tx.keep_inline(ep, queue, span),
+            GivesBack::Inline(span) => self.tx.keep_inline(ep, (index, queue), span),
             GivesBack::Held(key) => {
                 if let Some(held) = self.tx.held.try_remove(key as usize) {
                     self.tx.keep_held(ep, &mut self.up, held, by);
