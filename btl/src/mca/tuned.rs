@@ -11,6 +11,13 @@ use std::fmt::Display;
 /// Inline bytes that `auto` asks for: the smallest queue's messages of the default layout.
 const DEFAULT_INLINE: u32 = 136;
 
+/// The same on the kernel's soft RoCE, as much as it takes: it copies each message into packets, and one that is inline needs no buffer
+/// and no look at a memory region.
+const RXE_INLINE: u32 = 512;
+
+/// Vendor and part of soft RoCE, which softib has, too.
+const RXE: (u32, u32) = (0x00ff_ffff, 0);
+
 /// Eager limit where messages are gathered. From here on a rendezvous takes about as long, and needs no memory for what is not expected.
 const GATHERED_EAGER: usize = 40 << 10;
 
@@ -29,7 +36,7 @@ pub fn layout(port: &Port, params: &Params) -> Layout {
 /// Bytes that may go inline.
 pub fn max_inline(port: &Port, params: &Params) -> u32 {
     let inline = pick(params.chosen.max_inline, &params.max_inline, port.settings.max_inline.as_ref());
-    inline.unwrap_or(DEFAULT_INLINE)
+    inline.unwrap_or(if port.vendor == RXE && !port.soft { RXE_INLINE } else { DEFAULT_INLINE })
 }
 
 /// Whether messages are handed to the device in their pieces: on the software device, unless the user or a file limits what goes inline, or
@@ -136,6 +143,17 @@ mod tests {
         assert_eq!(max_inline(&ports[0], &set), DEFAULT_INLINE, "auto, as it is set");
         limit_mtu(&mut ports, &set);
         assert_eq!(ports[0].mtu.bytes(), 1024);
+    }
+
+    #[test]
+    fn more_goes_inline_on_soft_roce_than_on_other_devices() {
+        let auto = params(Chosen::default());
+        assert_eq!(max_inline(&port(""), &auto), DEFAULT_INLINE, "softib has its numbers");
+        let rxe = Port { soft: false, ..port("") };
+        assert_eq!(max_inline(&rxe, &auto), RXE_INLINE);
+        assert_eq!(max_inline(&Port { vendor: (0x2c9, 0x1017), ..rxe }, &auto), DEFAULT_INLINE);
+        let set = Params { max_inline: Some(64), ..params(Chosen { max_inline: true, ..Chosen::default() }) };
+        assert_eq!(max_inline(&Port { soft: false, ..port("") }, &set), 64);
     }
 
     #[test]

@@ -269,7 +269,8 @@ pub static ROWS: &[Row] = &[
         level: 5,
         scope: Scope::Local,
         help: "Most bytes that travel inside a work request instead of being fetched from a buffer; auto takes what suits \
-               the smallest queue, and on the software device, without reconnects, messages of up to 16 KiB; 0 means none",
+               the smallest queue, on the kernel's soft RoCE 512, and on the software device, without reconnects, messages of up to \
+               48 KiB; 0 means none",
         apply: |params, value| {
             params.max_inline = (value != Value::Auto).then(|| value.narrow());
             Ok(())
