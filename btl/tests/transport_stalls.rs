@@ -116,7 +116,8 @@ fn messages_that_may_go_at_the_same_time_go_to_the_device_in_lists() {
             (0..40).for_each(|_| world.send(0, 1, len));
             world.drain();
             let first = world.sides[0].transport.counted();
-            assert!((1..=10).contains(&first.send_chains), "{layout}, {len}: {first}");
+            // What comes back together goes together.
+            assert!(first.send_chains * 3 <= first.send_chained, "{layout}, {len}: {first}");
             assert!(first.send_chained >= 16, "{layout}, {len}: {first}");
             world.send(0, 1, len);
             world.drain();

@@ -6,6 +6,7 @@ use super::handle::RegHandle;
 use super::module::{Module, Operation};
 use super::{peers, startup};
 use crate::protocol::atomic::{Atomic, Change};
+use crate::transport::SHORT;
 use opal_sys::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -122,6 +123,46 @@ unsafe extern "C" fn send(raw: Raw, endpoint: Endpoint, desc: Descriptor, tag: m
 }
 
 unsafe extern "C" fn sendi(
+    raw: Raw,
+    endpoint: Endpoint,
+    convertor: *mut opal_convertor_t,
+    header: *mut c_void,
+    header_size: usize,
+    payload_size: usize,
+    order: u8,
+    flags: u32,
+    tag: mca_btl_base_tag_t,
+    descriptor: *mut Descriptor,
+) -> c_int {
+    // SAFETY: a module of ours, a readable header, a convertor that is prepared if there is a
+    // payload.
+    let straight = || unsafe {
+        let header = from_raw_parts(header.cast_const().cast::<u8>(), header_size);
+        module(raw).sendi_straight(endpoint, convertor, header, payload_size, tag)
+    };
+    if header_size.saturating_add(payload_size) <= SHORT && guard("btl_sendi", false, straight) {
+        return OPAL_SUCCESS;
+    }
+    // SAFETY: as Open MPI has called.
+    unsafe {
+        sendi_otherwise(
+            raw,
+            endpoint,
+            convertor,
+            header,
+            header_size,
+            payload_size,
+            order,
+            flags,
+            tag,
+            descriptor,
+        )
+    }
+}
+
+/// `sendi` of what does not go the straight way: a jump away, for all that it is called with is where it was.
+#[inline(never)]
+unsafe extern "C" fn sendi_otherwise(
     raw: Raw,
     endpoint: Endpoint,
     convertor: *mut opal_convertor_t,

@@ -54,6 +54,7 @@ pub mod tx;
 mod upcall;
 mod wrid;
 
+pub use channel::SHORT;
 pub use endpoint::{EpId, state, timeline, traffic};
 pub use link::{AddError, Removal, Settled};
 pub use port::buffer::SendBuf;

@@ -212,6 +212,32 @@ impl Module {
         }
     }
 
+    /// `btl_sendi` of most messages: short, at a time when nothing that they need is scarce. `false`: nothing has happened; see
+    /// [`sendi`](Self::sendi).
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)] // with every message
+    pub unsafe fn sendi_straight(
+        &'static self,
+        endpoint: *mut mca_btl_base_endpoint_t,
+        convertor: *mut opal_convertor_t,
+        header: &[u8],
+        payload: usize,
+        tag: u8,
+    ) -> bool {
+        // SAFETY: looked at only if there is a payload, and then prepared.
+        let Some(data) = (unsafe { contiguous(convertor, payload) }) else { return false };
+        if self.abi.uses_threads() || self.state.is_shared() {
+            return false;
+        }
+        let (id, pieces) = (from_raw(endpoint), [header, data]);
+        let send =
+            |state: &mut State| state.transport.as_mut().is_some_and(|t| t.sendi_straight(id, tag, pieces));
+        // SAFETY: one thread and none of ours, as has just been read; the transport does not call out.
+        unsafe { self.state.enter(send) }
+    }
+
     /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.
     ///
     /// # Safety

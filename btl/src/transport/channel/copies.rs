@@ -8,6 +8,11 @@
 //! nothing is in flight the ring begins anew, at bytes that are in the cache.
 #![forbid(unsafe_code)]
 
+use crate::protocol::wire::HEADER_LEN;
+
+/// Pieces of up to so many bytes are short.
+pub const SHORT: usize = 128;
+
 /// Where a copy is. Positions are counted modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -61,6 +66,22 @@ impl Copies {
         (Span { start: self.end, len: len as u32 }, &self.bytes[at..at + len])
     }
 
+    /// The same of a header and two pieces of at most [`SHORT`] bytes together; they stay.
+    #[inline(always)] // with every message
+    pub fn compose_headed(&mut self, header: [u8; HEADER_LEN], [head, body]: [&[u8]; 2]) -> (Span, &[u8]) {
+        let len = HEADER_LEN + head.len() + body.len();
+        let span = Span { start: self.end, len: len as u32 };
+        let at = self.at(self.end);
+        self.keep(span);
+        let whole = &mut self.bytes[at..at + len];
+        let (first, rest) = whole.split_at_mut(HEADER_LEN);
+        let (second, third) = rest.split_at_mut(head.len());
+        first.copy_from_slice(&header);
+        copy_short(second, head);
+        copy_short(third, body);
+        (span, whole)
+    }
+
     /// What has just been composed stays.
     #[inline]
     pub fn keep(&mut self, span: Span) {
@@ -85,6 +106,13 @@ impl Copies {
         position as usize & self.bytes.len().wrapping_sub(1)
     }
 
+    /// Counts what is free in one piece at the end; the oldest copy is at `oldest`.
+    pub fn count_room(&mut self, oldest: u32) {
+        let ring = self.bytes.len();
+        let used = self.end.wrapping_sub(oldest) as usize;
+        self.room = (ring - self.at(self.end).min(ring)).min(ring - used.min(ring)) as u32;
+    }
+
     /// So many bytes fit at the end: behind a gap, or in a larger ring. `oldest` is the position of the oldest copy, if there is
     /// one.
     #[cold]
@@ -96,9 +124,7 @@ impl Copies {
             let used = oldest.map_or(0, |oldest| self.end.wrapping_sub(oldest)) as usize;
             if used + gap + len <= ring {
                 self.end = self.end.wrapping_add(gap as u32);
-                let in_one_piece = ring - self.at(self.end);
-                self.room = in_one_piece.min(ring - used - gap) as u32;
-                return;
+                return self.count_room(oldest.unwrap_or(self.end));
             }
             self.grow(oldest);
         }
@@ -122,13 +148,27 @@ impl Copies {
     }
 }
 
-/// Copies a piece: a short one, as headers and small payloads are, by two words that may overlap, which costs less than a call.
+/// Copies a piece: one of up to [`SHORT`] bytes by two words that may overlap, which costs less than a call.
 #[inline(always)] // with every message
 fn copy(to: &mut [u8], piece: &[u8]) {
+    if piece.len() > SHORT {
+        return to.copy_from_slice(piece);
+    }
+    copy_short(to, piece);
+}
+
+/// The same of up to [`SHORT`] bytes. No call is made, so that all registers stay what they are.
+#[inline(always)] // with every message
+fn copy_short(to: &mut [u8], piece: &[u8]) {
+    debug_assert!(to.len() == piece.len() && piece.len() <= SHORT);
     match piece.len() {
         8..=16 => copy_ends::<8>(to, piece),
         17..=32 => copy_ends::<16>(to, piece),
-        _ => to.copy_from_slice(piece),
+        33..=64 => copy_ends::<32>(to, piece),
+        65.. => copy_ends::<64>(to, piece),
+        4..8 => copy_ends::<4>(to, piece),
+        2..4 => copy_ends::<2>(to, piece),
+        _ => copy_ends::<1>(to, piece),
     }
 }
 

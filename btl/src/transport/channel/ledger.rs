@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 use super::copies::{Copies, Span};
+use crate::protocol::wire::HEADER_LEN;
 
 /// A send over a queue pair of the peer's own; receives have other kinds (`wrid`).
 const SEND: u64 = 4;
@@ -193,7 +194,7 @@ impl Ledger {
         if self.len() == self.lines.len() {
             self.grow();
         }
-        self.spare = u16::try_from(self.lines.len() - self.len()).unwrap_or(u16::MAX);
+        self.count_room();
     }
 
     /// Makes room for as many lines again. Each keeps its count, so its place is another one.
@@ -250,6 +251,32 @@ impl Ledger {
             self.make_room(len);
         }
         self.copies.compose(len, pieces)
+    }
+
+    /// There is known to be room for one more line, and for a copy of so many bytes.
+    #[inline(always)] // with every message
+    pub fn has_room(&self, len: usize) -> bool {
+        self.spare != 0 && self.copies.fits(len)
+    }
+
+    /// Composes an inline message of a header and at most [`SHORT`](super::SHORT) bytes, for which there is
+    /// [room](Self::has_room), and its line, without a signal: what is to be posted.
+    #[inline(always)] // with every message
+    pub fn compose_next(&mut self, header: [u8; HEADER_LEN], pieces: [&[u8]; 2]) -> &[u8] {
+        let (span, copy) = self.copies.compose_headed(header, pieces);
+        self.spare -= 1;
+        let place = usize::from(self.tail) & (self.lines.len() - 1);
+        if let Some(room) = self.lines.get_mut(place) {
+            *room = Line::new(GivesBack::Inline(span), false, span.start);
+        }
+        copy
+    }
+
+    /// What has been [composed](Self::compose_next) has been posted.
+    #[inline(always)] // with every message
+    pub fn push_next(&mut self) {
+        self.tail = self.tail.wrapping_add(1);
+        self.unsignalled += 1;
     }
 
     #[cold]
@@ -319,7 +346,24 @@ impl Ledger {
             return None;
         }
         self.advance(upto.wrapping_add(1));
+        self.count_room();
         Some((behind + 1, self.lines[self.place(upto)]))
+    }
+
+    /// What has come back is known to be free from now on.
+    fn count_room(&mut self) {
+        self.spare = u16::try_from(self.lines.len() - self.len()).unwrap_or(u16::MAX);
+        if !self.is_empty() {
+            let oldest = self.lines[self.place(self.head)].start;
+            self.copies.count_room(oldest);
+        }
+    }
+
+    /// The oldest line, if its work request is `upto` or was posted before that.
+    #[inline]
+    pub fn oldest(&self, upto: u16) -> Option<Line> {
+        let behind = upto.wrapping_sub(self.head);
+        (usize::from(behind) < self.len()).then(|| self.lines[self.place(self.head)])
     }
 
     /// Takes the oldest line off, if its work request is `upto` or was posted before that; and
@@ -349,6 +393,7 @@ mod orders;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::channel::SHORT;
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
@@ -363,16 +408,27 @@ mod tests {
             (ledger.head, ledger.tail) = (u16::MAX - 20, u16::MAX - 20);
             let mut model = VecDeque::new();
             for (key, (post, which, [inline, signalled])) in (0..).zip(steps) {
+                let oldest = model.front().map(|(_, line, _)| *line);
+                prop_assert_eq!(ledger.oldest(ledger.next().wrapping_sub(1)), oldest);
                 if post && model.len() < depth as usize {
                     let copy = vec![key as u8; 8 + which.index(180)];
-                    let gives_back = match inline {
-                        true => GivesBack::Inline(ledger.compose([&copy[..3], &copy[3..]]).0),
-                        false => GivesBack::Held(key),
-                    };
                     let next = ledger.next();
-                    ledger.push(gives_back, signalled);
+                    let (header, pieces) = copy.split_first_chunk().expect("a header");
+                    let straight = pieces.len() <= SHORT && ledger.has_room(copy.len());
+                    if inline && !signalled && straight {
+                        let pieces = pieces.split_at(pieces.len() / 3).into();
+                        prop_assert_eq!(ledger.compose_next(*header, pieces), &copy[..]);
+                        ledger.push_next();
+                    } else {
+                        let gives_back = match inline {
+                            true => GivesBack::Inline(ledger.compose([&copy[..3], &copy[3..]]).0),
+                            false => GivesBack::Held(key),
+                        };
+                        ledger.push(gives_back, signalled);
+                        let line = ledger.lines[ledger.place(next)];
+                        prop_assert_eq!((line.gives_back(), line.is_signalled()), (gives_back, signalled));
+                    }
                     let line = ledger.lines[ledger.place(next)];
-                    prop_assert_eq!((line.gives_back(), line.is_signalled()), (gives_back, signalled));
                     model.push_back((next, line, copy));
                 } else if !model.is_empty() {
                     let count = which.index(model.len()) + 1;

@@ -5,7 +5,7 @@
 //!                                              |                              |
 //!                                              +--> line --> ledger --> what the line gives back
 //! ```
-//! [`Channel::post`], [`Channel::post_inline`] and [`Channel::post_plain`] for small messages, and [`Channel::post_chain`] for
+//! [`Channel::post`], [`Channel::post_inline`] and [`Channel::post_straight`] for small messages, and [`Channel::post_chain`] for
 //! several are the only places of the transport where a send work request is posted. Each has
 //! one line in the ledger of its queue pair, and its work request id names that line.
 //!
@@ -24,12 +24,13 @@ pub mod held;
 pub mod ledger;
 
 pub use chain::{Ready, SENDS, Went};
-pub use copies::Span;
+pub use copies::{SHORT, Span};
 pub use held::{Connection, Fetch, Held, Operation, Rdma, Refused, Unposted};
 pub use ledger::{GivesBack, Ledger, Line, LineId};
 
 use super::port::buffer::SendBuf;
 use crate::protocol::atomic;
+use crate::protocol::wire::HEADER_LEN;
 use slab::Slab;
 use std::sync::Arc;
 use verbs::{AtomicOp, Buf, Posted, Qp, Remote, SendFlags, SrqNum};
@@ -122,19 +123,28 @@ impl Channel {
         self.name.is_of(id)
     }
 
-    /// Posts pieces as one inline message without a signal, and writes its line.
+    /// Posts a header and two pieces as one inline message without a signal. The ledger [has room](Ledger::has_room) for it.
     ///
     /// # Errors
     /// The device refused it.
     #[inline(always)] // with every message
-    pub fn post_plain<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> Result<(), verbs::Error> {
-        self.post_composed(pieces, false)
+    pub fn post_straight(
+        &mut self,
+        header: [u8; HEADER_LEN],
+        pieces: [&[u8]; 2],
+    ) -> Result<(), verbs::Error> {
+        let id = self.name.of_line(self.ledger.next()).0;
+        let copy = self.ledger.compose_next(header, pieces);
+        self.qp.post_send_inline(id, copy, self.flags)?;
+        self.ledger.push_next();
+        Ok(())
     }
 
-    /// The same with a signal if one is due; whether it is. Without `copy` the ledger keeps none: the device copies the pieces.
+    /// Posts pieces as one inline message, with a signal if one is due, and writes its line; whether it is signalled. Without `copy`
+    /// the ledger keeps none: the device copies the pieces.
     ///
     /// # Errors
-    /// As there.
+    /// The device refused it.
     pub fn post_inline<const PIECES: usize>(
         &mut self,
         policy: Signalling,
@@ -170,8 +180,12 @@ impl Channel {
         Ok(())
     }
 
-    #[inline(always)] // with every message
-    fn post_composed<const PIECES: usize>(
+    /// The same, of which it keeps a copy.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn post_composed<const PIECES: usize>(
         &mut self,
         pieces: [&[u8]; PIECES],
         signalled: bool,
@@ -181,6 +195,30 @@ impl Channel {
         let (span, copy) = self.ledger.compose(pieces);
         self.qp.post_send_inline(id, copy, flags)?;
         self.ledger.push_inline(span, signalled);
+        Ok(())
+    }
+
+    /// A message of so many bytes in a buffer needs no completion of its own, as long as it takes nothing scarce.
+    #[inline(always)] // with every message
+    pub fn stays_quiet(&self, policy: Signalling, total: u32) -> bool {
+        !policy.is_due(false, self.ledger.unsignalled(), self.unsignalled.saturating_add(total))
+    }
+
+    /// Posts a message that is in its buffer without a signal, and writes its line.
+    ///
+    /// # Errors
+    /// The device refused it; the buffer comes back.
+    #[inline(always)] // with every message
+    pub fn post_quietly<C>(
+        &mut self,
+        held: &mut Slab<Held<C>>,
+        target: Target,
+        (buf, total): (SendBuf, u32),
+    ) -> Result<(), Box<Refused<C>>> {
+        let id = self.name.of_line(self.ledger.next()).0;
+        let key = self.post_message(held, id, target, (buf, total), self.flags)?;
+        self.unsignalled += total;
+        self.ledger.push(GivesBack::Held(key), false);
         Ok(())
     }
 
@@ -278,6 +316,7 @@ impl Channel {
         if signalled { self.flags | SendFlags::SIGNALED } else { self.flags }
     }
 
+    #[inline]
     fn post_message<C>(
         &self,
         held: &mut Slab<Held<C>>,

@@ -3,7 +3,8 @@
 
 use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{CreditError, Credits, Grant, Window};
-use crate::transport::channel::{Channel, Line, LineId};
+use crate::protocol::wire::{DataHeader, HEADER_LEN};
+use crate::transport::channel::{Channel, Line, LineId, SHORT, Signalling};
 use crate::transport::port::OpenPort;
 use crate::transport::port::config::Config;
 use crate::transport::port::depth::CONTROL_WQES;
@@ -30,9 +31,11 @@ pub struct Lane {
     /// Send work queue entries that are free.
     pub budget: SendBudget,
     /// Largest message (header included) that goes inline, and has a copy in the ledger.
-    pub max_inline: u32,
+    pub max_inline: u16,
     /// Largest that the device copies from its pieces as it is posted.
     pub max_gathered: u16,
+    /// Shorter payloads may go [straight](Self::post_straight).
+    pub straight_below: u16,
     /// End-to-end credits and the window that is open to the peer; shared queues have none.
     pub credits: Option<(Credits, Window)>,
     /// Fewest credits that a message has left.
@@ -63,6 +66,7 @@ impl Lane {
             budget: SendBudget::new(0),
             max_inline: 0,
             max_gathered: 0,
+            straight_below: 0,
             credits: window.map(|w| (Credits::new(&w), w)),
             fewest: window.map_or(0, |w| w.rd_num()),
             consumed: Vec::new(),
@@ -85,9 +89,17 @@ impl Lane {
     pub fn attach(&mut self, qp: Arc<Qp>, name: LineId, sends: u32, config: &Config) {
         let cap = qp.cap();
         self.budget = SendBudget::new(cap.max_send_wr.min(sends));
-        self.max_inline = cap.max_inline.min(config.max_inline);
-        self.max_gathered = if config.gathers { cap.max_inline.min(u16::MAX.into()) as u16 } else { 0 };
+        let max_inline = cap.max_inline.min(u16::MAX.into());
+        self.max_inline = max_inline.min(config.max_inline) as u16;
+        self.max_gathered = if config.gathers { max_inline as u16 } else { 0 };
         self.channel = Some(Channel::new(qp, name, self.budget.free().into()));
+    }
+
+    /// It is the lane of the shortest messages, of up to `size` bytes: they may go straight, if they are [`SHORT`].
+    pub fn go_straight(&mut self, size: u32) {
+        let longest =
+            u32::from(self.max_inline).checked_sub(HEADER_LEN as u32).filter(|_| self.credits.is_some());
+        self.straight_below = longest.map_or(0, |longest| longest.min(size).min(SHORT as u32) as u16 + 1);
     }
 
     /// The queue pair of its own.
@@ -107,6 +119,13 @@ impl Lane {
     pub fn retire_inline(&mut self, id: LineId) -> Option<(u16, Line)> {
         let channel = self.channel.as_mut().filter(|channel| channel.has(id))?;
         channel.ledger.retire_inline(id.line())
+    }
+
+    /// The oldest line, if `id` is of this queue pair and not before it.
+    #[inline]
+    pub fn oldest(&self, id: LineId) -> Option<Line> {
+        let channel = self.channel.as_ref().filter(|channel| channel.has(id))?;
+        channel.ledger.oldest(id.line())
     }
 
     /// Takes the oldest line off, if `id` is of this queue pair and not before it; and whether it
@@ -235,6 +254,13 @@ impl Lane {
         channel.is_some() && self.budget.free() > CONTROL_WQES + 1
     }
 
+    /// The same of one of `total` bytes in a buffer.
+    #[inline(always)] // with every message
+    pub fn is_plain_with(&self, policy: Signalling, total: u32) -> bool {
+        let channel = self.channel.as_ref().filter(|channel| channel.stays_quiet(policy, total));
+        channel.is_some() && self.budget.free() > CONTROL_WQES + 1
+    }
+
     /// Takes what a [plain](Self::is_plain) message needs, if there is a credit, which is not the last one, and there have been
     /// fewer before.
     #[inline(always)] // with every message
@@ -245,30 +271,41 @@ impl Lane {
         Some(grant)
     }
 
-    /// Posts a plain message, inline, from its pieces.
-    ///
-    /// # Errors
-    /// The device refused it.
+    /// Posts a message over the first queue, inline, from its pieces, if it is [plain](Self::is_plain), there is a credit for it as for
+    /// [`acquire_plain`](Self::acquire_plain), and the ledger has room; else `None`, and nothing has happened.
     #[inline(always)] // with every message
-    pub fn post_plain<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> Result<(), verbs::Error> {
-        match &mut self.channel {
-            Some(channel) => channel.post_plain(pieces),
-            None => Ok(()),
+    pub fn post_straight(
+        &mut self,
+        most: u16,
+        tag: u8,
+        [head, body]: [&[u8]; 2],
+    ) -> Option<Result<(), verbs::Error>> {
+        let channel = self.channel.as_mut()?;
+        let (credits, _) = self.credits.as_mut()?;
+        if channel.ledger.unsignalled() >= most || self.budget.free() <= CONTROL_WQES + 1 {
+            return None;
         }
+        if !channel.ledger.has_room(HEADER_LEN + head.len() + body.len()) {
+            return None;
+        }
+        let grant = credits.acquire_of_more_than(self.fewest.max(1))?;
+        self.budget.acquire();
+        let header = DataHeader::new(tag, 0, grant).emit();
+        Some(channel.post_straight(header, [head, body]))
     }
 
-    /// The same, of which the ledger keeps no copy: the device copies the pieces.
+    /// Posts a [plain](Self::is_plain) message inline, from its pieces. Of one that is longer than `max_inline` the ledger keeps no copy:
+    /// the device copies the pieces.
     ///
     /// # Errors
     /// The device refused it.
     #[inline]
-    pub fn post_gathered<const PIECES: usize>(
-        &mut self,
-        pieces: [&[u8]; PIECES],
-    ) -> Result<(), verbs::Error> {
-        match &mut self.channel {
-            Some(channel) => channel.post_gathered(pieces, false),
-            None => Ok(()),
+    pub fn post_plain<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> Result<(), verbs::Error> {
+        let Some(channel) = &mut self.channel else { return Ok(()) };
+        if pieces.iter().map(|piece| piece.len()).sum::<usize>() <= self.max_inline.into() {
+            channel.post_composed(pieces, false)
+        } else {
+            channel.post_gathered(pieces, false)
         }
     }
 

@@ -220,6 +220,9 @@ impl<C> Transport<C> {
             let sends = if covered { send_depth(layout, queue, config) } else { 0 };
             lane.attach(qp, LineId::of_lane(index, ep.epoch, queue), sends, config);
         }
+        if let (Some(lane), Some(shortest)) = (ep.lanes.first_mut(), layout.queues().first()) {
+            lane.go_straight(shortest.size);
+        }
         if matches!(ep.state(), State::Closed | State::Retiring(_)) {
             // It was taken down while they were made: the receive of the CTS comes back from them.
             ep.to_error(log::Level::Debug);

@@ -5,9 +5,41 @@
 //! not.
 #![forbid(unsafe_code)]
 
+use super::Tx;
 use crate::transport::Transport;
 use crate::transport::channel::{GivesBack, Held, LineId};
+use crate::transport::endpoint::lane::Lane;
 use verbs::{Completion, RdmaOp, Wc, WcStatus};
+
+impl<C> Tx<C> {
+    /// Takes the oldest lines of a lane off, up to the one that has completed, as long as they are messages: how many, and whether that
+    /// one is among them. All have succeeded.
+    fn retire_messages(&mut self, lane: &mut Lane, wc: &Completion, id: LineId) -> (u16, bool) {
+        let mut count = 0;
+        while let Some(line) = lane.oldest(id) {
+            match line.gives_back() {
+                GivesBack::Held(key) => {
+                    let is_message = |held: &Held<C>| matches!(held, Held::Message { .. });
+                    if !self.held.get(key as usize).is_some_and(is_message) {
+                        break;
+                    }
+                    if let Some(Held::Message { buf, queue, share, .. }) = self.held.try_remove(key as usize)
+                    {
+                        self.take_sent(buf, wc, (queue, share));
+                    }
+                }
+                GivesBack::Inline(_) => {}
+                GivesBack::Marker | GivesBack::Probe => break,
+            }
+            self.awaited -= u32::from(line.is_signalled());
+            count += 1;
+            if lane.retire(id).is_none_or(|(_, last)| last) {
+                return (count, true);
+            }
+        }
+        (count, false)
+    }
+}
 
 impl<C> Transport<C> {
     /// Looks at the send completions; how many there were. It may be called again from within, and
@@ -40,26 +72,27 @@ impl<C> Transport<C> {
         if !wc.is_ok() {
             return self.request_failed(index, wc, id);
         }
-        if let Some((count, last)) = lane.retire_inline(id) {
-            // As `send_done` for each, with the endpoint at hand.
-            ep.outstanding -= u32::from(count);
-            let wanted = lane.free_entries(count) || !ep.rdma.is_empty() || !self.tx.pending.is_empty();
-            self.tx.outstanding -= u32::from(count);
-            self.stats.note_run(count);
-            self.tx.awaited -= u32::from(last.is_signalled());
-            self.tx.release_slots(index, queue, count);
-            if wanted {
-                self.entry_wanted(index, queue);
+        let (count, last) = match lane.retire_inline(id) {
+            Some((count, last)) => {
+                self.tx.awaited -= u32::from(last.is_signalled());
+                (count, true)
             }
+            None => self.tx.retire_messages(lane, wc, id),
+        };
+        if count != 0 {
+            self.sends_done(index, queue, count);
+        }
+        if last {
+            self.stats.note_run(count);
         } else {
-            self.retire_through(wc, id);
+            self.retire_through(wc, id, count);
         }
     }
 
     /// The same of one that has failed, or was flushed. It is kept, if another connection may take the place of this one.
     #[cold]
     fn request_failed(&mut self, index: u32, wc: &Completion, id: LineId) {
-        match self.retire_through(wc, id) {
+        match self.retire_through(wc, id, 0) {
             // Where a marker fails nothing is lost: what was posted before it has succeeded. Its
             // queue pair is broken, which the next message will find, if one comes: a peer that
             // leaves may take ours along (iWARP), or not answer any more.
@@ -75,11 +108,11 @@ impl<C> Transport<C> {
     }
 
     /// Gives back what the lines hold, the oldest first, up to the one that has completed; what that
-    /// was.
+    /// was. Some of its run have been given back before.
     #[inline(never)]
-    fn retire_through(&mut self, wc: &Completion, id: LineId) -> Option<GivesBack> {
+    fn retire_through(&mut self, wc: &Completion, id: LineId, before: u16) -> Option<GivesBack> {
         let (index, queue) = (id.index(), id.queue());
-        for count in 1.. {
+        for count in before + 1.. {
             let line = self.endpoints.lane(index, queue).and_then(|lane| lane.retire(id));
             let Some((line, last)) = line else {
                 self.stats.stale += 1;
@@ -88,11 +121,11 @@ impl<C> Transport<C> {
             self.tx.awaited -= u32::from(line.is_signalled());
             let failed = last && !wc.is_ok();
             match line.gives_back() {
-                GivesBack::Marker | GivesBack::Probe => self.entry_free(index, queue),
+                GivesBack::Marker | GivesBack::Probe => self.entries_free(index, queue, 1),
                 gives_back if failed && self.outlives(index, wc) => {
                     self.keep_line(index, queue, gives_back, wc)
                 }
-                GivesBack::Inline(_) => self.send_done(index, queue),
+                GivesBack::Inline(_) => self.sends_done(index, queue, 1),
                 GivesBack::Held(key) => {
                     if let Some(held) = self.tx.held.try_remove(key as usize) {
                         self.retire(held, wc, !failed);
@@ -111,7 +144,7 @@ impl<C> Transport<C> {
         match held {
             Held::Message { to, queue, buf, share, .. } => {
                 self.tx.take_sent(buf, by, (queue, share));
-                self.send_done(to.index, queue.into());
+                self.sends_done(to.index, queue.into(), 1);
             }
             Held::Rdma { to, queue, rdma } => {
                 self.up.completed(rdma.cookie, ok);

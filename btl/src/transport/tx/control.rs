@@ -57,7 +57,7 @@ impl<C> Transport<C> {
         message: &[u8],
     ) -> Result<(), ControlError> {
         let lane = LaneId { peer: index, queue: queue as u8 };
-        let max_inline = self.endpoints.lane(index, queue).map_or(0, |lane| lane.max_inline as usize);
+        let max_inline = self.endpoints.lane(index, queue).map_or(0, |lane| usize::from(lane.max_inline));
         if message.len() <= max_inline {
             return Ok(self.post(lane, Request::Inline([message]))?);
         }

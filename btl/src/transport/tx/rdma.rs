@@ -156,7 +156,7 @@ impl<C> Transport<C> {
                 channel.read_done();
             }
         }
-        self.entry_free(index, queue);
+        self.entries_free(index, queue, 1);
     }
 
     /// A request of an atomic has completed. Where the word was not what it was taken to be, the next

@@ -12,7 +12,7 @@
 use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind};
-use crate::transport::channel::{Ready, Request, SENDS};
+use crate::transport::channel::{Ready, Refused, Request, SENDS, Target};
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, State};
 use crate::transport::endpoint::{Endpoint, EpId, PATIENCE};
@@ -22,10 +22,41 @@ use crate::transport::{SendBuf, Transport, Upcall};
 use std::fmt::Display;
 
 impl<C> Transport<C> {
+    /// Sends two pieces as one message over the first queue, a per-peer one, if it takes nothing scarce and needs no completion.
+    /// `false`: nothing has happened, see [`sendi`](Self::sendi).
+    ///
+    /// No branch of it comes back to its line, so that what it knows stays in registers.
+    #[inline(always)] // with every message
+    pub fn sendi_straight(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
+        let len = head.len().wrapping_add(body.len());
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        if ep.state() != State::Connected || ep.generation != id.generation {
+            return false;
+        }
+        let Some(lane) = ep.lanes.first_mut() else { return false };
+        if len >= usize::from(lane.straight_below) || !self.tx.pending.is_empty() {
+            return false;
+        }
+        match lane.post_straight(self.tx.signalling.most, tag, [head, body]) {
+            None => false,
+            Some(Ok(())) => {
+                lane.sent = lane.sent.wrapping_add(1);
+                ep.outstanding += 1;
+                self.tx.outstanding += 1;
+                ep.traffic.sent += len as u64;
+                ep.ends.sent = ep.ends.sent.wrapping_add(1);
+                self.stats.sent_inline += 1;
+                true
+            }
+            Some(Err(error)) => {
+                self.fail(id.index, &format_args!("post of a send failed: {error}"));
+                true
+            }
+        }
+    }
+
     /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing
     /// has happened; use a buffer.
-    ///
-    /// The straight line is a message over a per-peer queue that takes nothing scarce and needs no completion.
     #[inline(always)] // with every message
     pub fn sendi(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
         let len = head.len() + body.len();
@@ -35,35 +66,16 @@ impl<C> Transport<C> {
             return false;
         }
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
-        if HEADER_LEN + len > lane.max_inline as usize {
-            return if HEADER_LEN + len <= usize::from(lane.max_gathered) {
-                self.sendi_gathered(id, tag, queue, [head, body])
-            } else {
-                self.sendi_copied(id, tag, queue, [head, body])
-            };
+        if HEADER_LEN + len <= usize::from(lane.max_inline.max(lane.max_gathered)) {
+            self.sendi_plain(id, tag, queue, [head, body])
+        } else {
+            self.sendi_copied(id, tag, queue, [head, body])
         }
-        let plain = self.tx.pending.is_empty() && lane.is_plain(self.tx.signalling.most);
-        let Some(grant) = (if plain { lane.acquire_plain() } else { None }) else {
-            return self.sendi_carefully(id, tag, queue, [head, body]);
-        };
-        let header = DataHeader::new(tag, queue as u8, grant).emit();
-        match lane.post_plain([&header, head, body]) {
-            Ok(()) => {
-                lane.sent = lane.sent.wrapping_add(1);
-                ep.outstanding += 1;
-                self.tx.outstanding += 1;
-                ep.traffic.sent += len as u64;
-                ep.ends.sent = ep.ends.sent.wrapping_add(1);
-                self.stats.sent_inline += 1;
-            }
-            Err(error) => self.fail(id.index, &format_args!("post of a send failed: {error}")),
-        }
-        true
     }
 
-    /// The same of which the ledger keeps no copy: the device copies the pieces. The endpoint is connected.
+    /// The same over any queue, inline. The endpoint is connected.
     #[inline(never)] // the way of the shortest messages stays short
-    fn sendi_gathered(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
+    fn sendi_plain(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
         let grant = match lane.credits {
@@ -73,7 +85,7 @@ impl<C> Transport<C> {
         };
         let Some(grant) = grant else { return self.sendi_carefully(id, tag, queue, [head, body]) };
         let header = DataHeader::new(tag, queue as u8, grant).emit();
-        match lane.post_gathered([&header, head, body]) {
+        match lane.post_plain([&header, head, body]) {
             Ok(()) => {
                 self.tx.count_posted(ep, false);
                 ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
@@ -87,26 +99,70 @@ impl<C> Transport<C> {
     /// The same from a buffer. The endpoint is connected.
     #[inline(never)]
     fn sendi_copied(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
-        let lane = LaneId { peer: id.index, queue: queue as u8 };
-        if !self.tx.pending.is_idle(lane) {
+        let name = LaneId { peer: id.index, queue: queue as u8 };
+        if !self.tx.pending.is_idle(name) {
             return false;
         }
-        let Some(mut buf) = self.tx.queues[queue].take_of(id.index, queue as u8) else { return false };
-        let Some(grant) = self.acquire_after_look(lane) else {
-            self.tx.give_back(buf);
-            return false;
-        };
+        let Some(mut buf) = self.tx.queues[queue].take_of(name.peer, name.queue) else { return false };
         let len = head.len() + body.len();
         let (first, second) = buf.payload()[..len].split_at_mut(head.len());
         first.copy_from_slice(head);
         second.copy_from_slice(body);
         let message = Queued { buf, len: len as u32, tag, is_answer: false, kind: Kind::Data };
-        self.post_data(lane, message, grant);
+        self.send_straight(name, message).is_none_or(|message| self.send_carefully(name, message))
+    }
+
+    /// Sends a message that is in its buffer, if nothing waits, it takes nothing scarce and needs no completion: the straight line of
+    /// what goes neither inline nor over a path. Else it comes back. The endpoint is connected.
+    #[inline(always)] // a message is passed on in registers
+    fn send_straight(&mut self, name: LaneId, message: Queued) -> Option<Queued> {
+        let queue = usize::from(name.queue);
+        let total = HEADER_LEN as u32 + message.len;
+        let Some(ep) = self.endpoints.get_mut(name.peer) else { return Some(message) };
+        let to = ep.connection(name.peer);
+        let lane = &mut ep.lanes[queue];
+        let quiet = self.tx.pending.is_empty() && !self.tx.queues[queue].bufs_are_scarce();
+        if !quiet || !lane.is_plain_with(self.tx.signalling, total) {
+            return Some(message);
+        }
+        let grant = match lane.credits {
+            Some(_) => lane.acquire_plain(),
+            None => self.tx.acquire_plain(lane, name.peer, queue),
+        };
+        let (Some(grant), Some(channel)) = (grant, &mut lane.channel) else { return Some(message) };
+        let Queued { mut buf, tag, len, .. } = message;
+        let header = DataHeader::new(tag, name.queue, grant).emit();
+        buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
+        let target = Target { to, queue: name.queue, srq: None, scarce: false };
+        match channel.post_quietly(&mut self.tx.held, target, (buf, total)) {
+            Ok(()) => {
+                self.tx.count_posted(ep, false);
+                ep.count_sent(queue, Kind::Data, len);
+                self.stats.sent_buffered += 1;
+            }
+            Err(refused) => {
+                let Refused { error, unposted } = *refused;
+                self.tx.take_back(unposted, &mut self.up);
+                self.send_refused(name, &error);
+            }
+        }
+        None
+    }
+
+    /// The same if others wait, or a completion is wanted. Whether it has been sent; else nothing has happened.
+    #[inline(never)]
+    fn send_carefully(&mut self, name: LaneId, message: Queued) -> bool {
+        match self.acquire_after_look(name) {
+            Some(grant) => self.post_data(name, message, grant),
+            None => {
+                self.tx.give_back(message.buf);
+                return false;
+            }
+        }
         true
     }
 
-    /// The same for any queue, and if others wait, or a completion is wanted. The endpoint is connected, and what goes over the queue
-    /// may go inline.
+    /// As [`sendi_plain`](Self::sendi_plain), if others wait, or a completion is wanted.
     #[inline(never)]
     fn sendi_carefully(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
         let name = LaneId { peer: id.index, queue: queue as u8 };
@@ -119,7 +175,7 @@ impl<C> Transport<C> {
         let header = DataHeader::new(tag, queue as u8, grant).flag_last(lane.is_out_of_credits()).emit();
         let scarce = self.tx.is_scarce(lane, queue);
         let (policy, pieces) = (self.tx.signalling, [&header[..], head, body]);
-        let copied = HEADER_LEN + head.len() + body.len() <= lane.max_inline as usize;
+        let copied = HEADER_LEN + head.len() + body.len() <= usize::from(lane.max_inline);
         let Some(channel) = &mut lane.channel else { return false };
         match channel.post_inline(policy, scarce, copied, pieces) {
             Ok(signalled) => {
@@ -340,7 +396,7 @@ impl<C> Transport<C> {
         let bytes = message.buf.buf.as_mut_slice();
         bytes[..HEADER_LEN].copy_from_slice(&header.emit());
         // Of our own each has a completion, as those that carry a buffer of no peer's share.
-        let inline = is_data && total <= to.max_inline;
+        let inline = is_data && total <= to.max_inline.into();
         if to.channel.is_none() {
             ep.numbers.stamp(message.kind, lane.queue, bytes);
         }
@@ -375,20 +431,20 @@ impl<C> Transport<C> {
         self.pump_rdma(index);
     }
 
-    /// A send on `queue` completed: its entry and, on a shared queue, its send slot are free again.
+    /// `count` sends on `queue` are over: their entries and, on a shared queue, their send slots are free again.
     #[inline]
-    pub(crate) fn send_done(&mut self, index: u32, queue: usize) {
-        self.tx.release_slots(index, queue, 1);
-        self.entry_free(index, queue);
+    pub(crate) fn sends_done(&mut self, index: u32, queue: usize, count: u16) {
+        self.tx.release_slots(index, queue, count);
+        self.entries_free(index, queue, count);
     }
 
-    /// A work queue entry of a lane is free again.
+    /// `count` work queue entries of a lane are free again.
     #[inline]
-    pub(crate) fn entry_free(&mut self, index: u32, queue: usize) {
-        self.tx.outstanding -= 1;
+    pub(crate) fn entries_free(&mut self, index: u32, queue: usize, count: u16) {
+        self.tx.outstanding -= u32::from(count);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        ep.outstanding -= 1;
-        if ep.lanes[queue].free_entries(1) || !self.tx.pending.is_empty() || !ep.rdma.is_empty() {
+        ep.outstanding -= u32::from(count);
+        if ep.lanes[queue].free_entries(count) || !self.tx.pending.is_empty() || !ep.rdma.is_empty() {
             self.entry_wanted(index, queue);
         }
     }

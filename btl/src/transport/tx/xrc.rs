@@ -99,7 +99,7 @@ impl<C> Transport<C> {
     /// A message is out of the device's hands, whatever became of it.
     pub(crate) fn send_over(&mut self, to: Connection, queue: usize) {
         if self.endpoints.has(to) {
-            return self.send_done(to.index, queue);
+            return self.sends_done(to.index, queue, 1);
         }
         if self.tx.release_slots(to.index, queue, 1) {
             self.serve();
@@ -120,7 +120,7 @@ impl<C> Transport<C> {
             self.pump_rdma(next);
         }
         if self.endpoints.has(to) {
-            self.entry_free(to.index, queue);
+            self.entries_free(to.index, queue, 1);
         }
     }
 }
