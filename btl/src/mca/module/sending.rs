@@ -226,14 +226,19 @@ impl Module {
         payload: usize,
         tag: u8,
     ) -> bool {
-        // SAFETY: looked at only if there is a payload, and then prepared.
-        let Some(data) = (unsafe { contiguous(convertor, payload) }) else { return false };
         if self.abi.uses_threads() || self.state.is_shared() {
             return false;
         }
-        let (id, pieces) = (from_raw(endpoint), [header, data]);
-        let send =
-            |state: &mut State| state.transport.as_mut().is_some_and(|t| t.sendi_straight(id, tag, pieces));
+        let id = from_raw(endpoint);
+        let send = |state: &mut State| {
+            let Some(transport) = &mut state.transport else { return false };
+            if !transport.goes_straight(id, header.len() + payload) {
+                return false;
+            }
+            // SAFETY: looked at only if there is a payload, and then prepared.
+            let data = unsafe { contiguous(convertor, payload) };
+            data.is_some_and(|data| transport.sendi_straight(id, tag, [header, data]))
+        };
         // SAFETY: one thread and none of ours, as has just been read; the transport does not call out.
         unsafe { self.state.enter(send) }
     }

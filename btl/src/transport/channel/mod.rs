@@ -198,28 +198,25 @@ impl Channel {
         Ok(())
     }
 
-    /// A message of so many bytes in a buffer needs no completion of its own, as long as it takes nothing scarce.
-    #[inline(always)] // with every message
-    pub fn stays_quiet(&self, policy: Signalling, total: u32) -> bool {
-        !policy.is_due(false, self.ledger.unsignalled(), self.unsignalled.saturating_add(total))
-    }
-
-    /// Posts a message that is in its buffer without a signal, and writes its line.
+    /// Posts a message that is in its buffer, with a signal if one is due, and writes its line; whether it is signalled.
     ///
     /// # Errors
     /// The device refused it; the buffer comes back.
     #[inline(always)] // with every message
-    pub fn post_quietly<C>(
+    pub fn post_buffer<C>(
         &mut self,
         held: &mut Slab<Held<C>>,
+        policy: Signalling,
         target: Target,
         (buf, total): (SendBuf, u32),
-    ) -> Result<(), Box<Refused<C>>> {
+    ) -> Result<bool, Box<Refused<C>>> {
         let id = self.name.of_line(self.ledger.next()).0;
-        let key = self.post_message(held, id, target, (buf, total), self.flags)?;
-        self.unsignalled += total;
-        self.ledger.push(GivesBack::Held(key), false);
-        Ok(())
+        let bytes = self.unsignalled.saturating_add(total);
+        let due = policy.is_due(target.scarce, self.ledger.unsignalled(), bytes);
+        let key = self.post_message(held, id, target, (buf, total), self.flags(due))?;
+        self.unsignalled = if due { 0 } else { bytes };
+        self.ledger.push(GivesBack::Held(key), due);
+        Ok(due)
     }
 
     /// Posts a work request and writes its line; whether it is signalled. An operation is, whose
@@ -234,32 +231,22 @@ impl Channel {
         target: Target,
         request: Request<'_, C, PIECES>,
     ) -> Result<bool, Box<Refused<C>>> {
-        let id = self.name.of_line(self.ledger.next()).0;
-        let (key, signalled) = match request {
+        let operation = match request {
             Request::Inline(pieces) => {
                 let posted = self.post_inline(policy, target.scarce, true, pieces);
                 return posted.map_err(|error| Refused::new(error, Unposted::Nothing));
             }
-            Request::Message { buf, total } => {
-                let bytes = self.unsignalled.saturating_add(total);
-                let due = policy.is_due(target.scarce, self.ledger.unsignalled(), bytes);
-                let key = self.post_message(held, id, target, (buf, total), self.flags(due))?;
-                self.unsignalled = bytes;
-                (key, due)
-            }
-            Request::Operation(operation) => {
-                let fetches = operation.fetches();
-                let flags = if fetches { SendFlags::SIGNALED } else { self.flags(true) };
-                let key = self.post_operation(held, id, target, operation, flags)?;
-                self.set_reads(self.reads + u16::from(fetches));
-                (key, true)
-            }
+            Request::Message { buf, total } => return self.post_buffer(held, policy, target, (buf, total)),
+            Request::Operation(operation) => operation,
         };
-        if signalled {
-            self.unsignalled = 0;
-        }
-        self.ledger.push(GivesBack::Held(key), signalled);
-        Ok(signalled)
+        let id = self.name.of_line(self.ledger.next()).0;
+        let fetches = operation.fetches();
+        let flags = if fetches { SendFlags::SIGNALED } else { self.flags(true) };
+        let key = self.post_operation(held, id, target, operation, flags)?;
+        self.set_reads(self.reads + u16::from(fetches));
+        self.unsignalled = 0;
+        self.ledger.push(GivesBack::Held(key), true);
+        Ok(true)
     }
 
     /// Posts a signalled write of no bytes, whose completion retires everything before it. It is

@@ -4,7 +4,7 @@
 use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{CreditError, Credits, Grant, Window};
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
-use crate::transport::channel::{Channel, Line, LineId, SHORT, Signalling};
+use crate::transport::channel::{Channel, Ledger, Line, LineId, SHORT};
 use crate::transport::port::OpenPort;
 use crate::transport::port::config::Config;
 use crate::transport::port::depth::CONTROL_WQES;
@@ -121,11 +121,10 @@ impl Lane {
         channel.ledger.retire_inline(id.line())
     }
 
-    /// The oldest line, if `id` is of this queue pair and not before it.
+    /// The ledger of this queue pair, if `id` is of it.
     #[inline]
-    pub fn oldest(&self, id: LineId) -> Option<Line> {
-        let channel = self.channel.as_ref().filter(|channel| channel.has(id))?;
-        channel.ledger.oldest(id.line())
+    pub fn ledger_of(&mut self, id: LineId) -> Option<&mut Ledger> {
+        self.channel.as_mut().filter(|channel| channel.has(id)).map(|channel| &mut channel.ledger)
     }
 
     /// Takes the oldest line off, if `id` is of this queue pair and not before it; and whether it
@@ -249,16 +248,14 @@ impl Lane {
     /// the other.
     #[inline(always)] // with every message
     pub fn is_plain(&self, most: u16) -> bool {
-        // One entry more than is scarce: the next one takes it.
         let channel = self.channel.as_ref().filter(|channel| channel.ledger.unsignalled() < most);
-        channel.is_some() && self.budget.free() > CONTROL_WQES + 1
+        channel.is_some() && self.has_plenty()
     }
 
-    /// The same of one of `total` bytes in a buffer.
+    /// One entry more is free than is scarce: the next message takes it.
     #[inline(always)] // with every message
-    pub fn is_plain_with(&self, policy: Signalling, total: u32) -> bool {
-        let channel = self.channel.as_ref().filter(|channel| channel.stays_quiet(policy, total));
-        channel.is_some() && self.budget.free() > CONTROL_WQES + 1
+    pub fn has_plenty(&self) -> bool {
+        self.budget.free() > CONTROL_WQES + 1
     }
 
     /// Takes what a [plain](Self::is_plain) message needs, if there is a credit, which is not the last one, and there have been

@@ -46,7 +46,9 @@ impl Numbers {
         }
     }
 
-    fn take(&mut self) -> u16 {
+    /// The number of the next message to the peer, which takes it.
+    #[inline]
+    pub fn take(&mut self) -> u16 {
         let number = self.next;
         self.next = number.wrapping_add(1);
         number

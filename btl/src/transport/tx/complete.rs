@@ -7,37 +7,49 @@
 
 use super::Tx;
 use crate::transport::Transport;
-use crate::transport::channel::{GivesBack, Held, LineId};
-use crate::transport::endpoint::lane::Lane;
+use crate::transport::channel::{Connection, GivesBack, Held, Ledger, LineId};
 use verbs::{Completion, RdmaOp, Wc, WcStatus};
 
+/// Messages that have completed one after the other.
+pub(super) struct Run {
+    /// To whom those from buffers went, and over which queue of the layout.
+    pub to: Option<(Connection, u8)>,
+    /// How many.
+    pub count: u16,
+    /// The one that the completion is of is among them.
+    pub last: bool,
+}
+
 impl<C> Tx<C> {
-    /// Takes the oldest lines of a lane off, up to the one that has completed, as long as they are messages: how many, and whether that
-    /// one is among them. All have succeeded.
-    fn retire_messages(&mut self, lane: &mut Lane, wc: &Completion, id: LineId) -> (u16, bool) {
-        let mut count = 0;
-        while let Some(line) = lane.oldest(id) {
+    /// Takes the oldest lines of a queue pair off, up to the one that has completed, as long as they are messages of one connection and
+    /// queue. All have succeeded.
+    pub(super) fn retire_run(&mut self, ledger: &mut Ledger, wc: &Completion, id: LineId) -> Run {
+        let mut run = Run { to: None, count: 0, last: false };
+        while !run.last
+            && let Some(line) = ledger.oldest(id.line())
+        {
             match line.gives_back() {
-                GivesBack::Held(key) => {
-                    let is_message = |held: &Held<C>| matches!(held, Held::Message { .. });
-                    if !self.held.get(key as usize).is_some_and(is_message) {
-                        break;
-                    }
-                    if let Some(Held::Message { buf, queue, share, .. }) = self.held.try_remove(key as usize)
-                    {
-                        self.take_sent(buf, wc, (queue, share));
-                    }
-                }
                 GivesBack::Inline(_) => {}
+                GivesBack::Held(key) => match self.held.get(key as usize) {
+                    Some(Held::Message { to, queue, .. })
+                        if run.to.is_none_or(|first| first == (*to, *queue)) =>
+                    {
+                        run.to = Some((*to, *queue));
+                        if let Some(Held::Message { buf, queue, share, .. }) =
+                            self.held.try_remove(key as usize)
+                        {
+                            self.take_sent(buf, wc, (queue, share));
+                        }
+                    }
+                    _ => break,
+                },
                 GivesBack::Marker | GivesBack::Probe => break,
             }
             self.awaited -= u32::from(line.is_signalled());
-            count += 1;
-            if lane.retire(id).is_none_or(|(_, last)| last) {
-                return (count, true);
-            }
+            run.count += 1;
+            run.last = ledger.retire(id.line()).is_some_and(|(_, last)| last);
         }
-        (count, false)
+        run
     }
 }
 
@@ -72,12 +84,16 @@ impl<C> Transport<C> {
         if !wc.is_ok() {
             return self.request_failed(index, wc, id);
         }
-        let (count, last) = match lane.retire_inline(id) {
-            Some((count, last)) => {
+        let (count, last) = match (lane.retire_inline(id), lane.ledger_of(id)) {
+            (Some((count, last)), _) => {
                 self.tx.awaited -= u32::from(last.is_signalled());
                 (count, true)
             }
-            None => self.tx.retire_messages(lane, wc, id),
+            (None, Some(ledger)) => {
+                let run = self.tx.retire_run(ledger, wc, id);
+                (run.count, run.last)
+            }
+            (None, None) => return self.stats.stale += 1,
         };
         if count != 0 {
             self.sends_done(index, queue, count);
@@ -185,7 +201,7 @@ impl<C> Transport<C> {
 mod tests {
     use super::*;
     use crate::protocol::layout::{DEFAULT, Layout};
-    use crate::transport::channel::{Connection, Signalling};
+    use crate::transport::channel::Signalling;
     use crate::transport::config::{Bound, Config};
     use crate::transport::device::{Choice, Filter, PortConfig, find};
     use crate::transport::wrid::{Kind, WrId};

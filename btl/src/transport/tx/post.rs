@@ -107,7 +107,8 @@ fn into_unposted<C, const PIECES: usize>(request: Request<'_, C, PIECES>) -> Unp
 }
 
 /// The channel of a lane; over a route also the peer's SRQ, and the label that its messages have.
-fn channel<'a, C>(
+#[inline]
+pub(super) fn channel<'a, C>(
     ep: &'a mut Endpoint<C>,
     queue: usize,
     paths: &'a mut Paths,

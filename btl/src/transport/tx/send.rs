@@ -9,9 +9,10 @@
 //! post our header and the caller's two pieces inline. No allocation, no lock, no system call.
 #![forbid(unsafe_code)]
 
+use super::post::channel;
 use crate::protocol::credits::Grant;
 use crate::protocol::pending::LaneId;
-use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind};
+use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind, XrcHeader};
 use crate::transport::channel::{Ready, Refused, Request, SENDS, Target};
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, State};
@@ -22,8 +23,15 @@ use crate::transport::{SendBuf, Transport, Upcall};
 use std::fmt::Display;
 
 impl<C> Transport<C> {
-    /// Sends two pieces as one message over the first queue, a per-peer one, if it takes nothing scarce and needs no completion.
-    /// `false`: nothing has happened, see [`sendi`](Self::sendi).
+    /// A message of `len` bytes may go [straight](Self::sendi_straight): it is one for the first queue, a per-peer one, and goes inline.
+    #[inline(always)] // with every message
+    pub fn goes_straight(&self, id: EpId, len: usize) -> bool {
+        let lane = self.endpoints.get(id.index).and_then(|ep| ep.lanes.first());
+        lane.is_some_and(|lane| len < usize::from(lane.straight_below))
+    }
+
+    /// Sends two pieces as one message over the first queue, if it takes nothing scarce and needs no completion. `false`: nothing has
+    /// happened, see [`sendi`](Self::sendi).
     ///
     /// No branch of it comes back to its line, so that what it knows stays in registers.
     #[inline(always)] // with every message
@@ -112,31 +120,39 @@ impl<C> Transport<C> {
         self.send_straight(name, message).is_none_or(|message| self.send_carefully(name, message))
     }
 
-    /// Sends a message that is in its buffer, if nothing waits, it takes nothing scarce and needs no completion: the straight line of
-    /// what goes neither inline nor over a path. Else it comes back. The endpoint is connected.
+    /// Sends a message that is in its buffer, and too long to go inline, if nothing waits and it takes nothing scarce: the straight line
+    /// of such messages. Else it comes back. The endpoint is connected.
     #[inline(always)] // a message is passed on in registers
     fn send_straight(&mut self, name: LaneId, message: Queued) -> Option<Queued> {
         let queue = usize::from(name.queue);
-        let total = HEADER_LEN as u32 + message.len;
         let Some(ep) = self.endpoints.get_mut(name.peer) else { return Some(message) };
         let to = ep.connection(name.peer);
         let lane = &mut ep.lanes[queue];
-        let quiet = self.tx.pending.is_empty() && !self.tx.queues[queue].bufs_are_scarce();
-        if !quiet || !lane.is_plain_with(self.tx.signalling, total) {
+        let label = ep.route.as_ref().map(|route| route.label).filter(|_| lane.channel.is_none());
+        let is_plain = self.tx.pending.is_empty() && !self.tx.queues[queue].bufs_are_scarce();
+        if !is_plain || !lane.has_plenty() {
             return Some(message);
         }
         let grant = match lane.credits {
             Some(_) => lane.acquire_plain(),
             None => self.tx.acquire_plain(lane, name.peer, queue),
         };
-        let (Some(grant), Some(channel)) = (grant, &mut lane.channel) else { return Some(message) };
+        let Some(grant) = grant else { return Some(message) };
         let Queued { mut buf, tag, len, .. } = message;
-        let header = DataHeader::new(tag, name.queue, grant).emit();
+        let header = match label {
+            None => DataHeader::new(tag, name.queue, grant).emit(),
+            Some(label) => XrcHeader::new(tag, name.queue, label, ep.numbers.take()).emit(),
+        };
         buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
-        let target = Target { to, queue: name.queue, srq: None, scarce: false };
-        match channel.post_quietly(&mut self.tx.held, target, (buf, total)) {
-            Ok(()) => {
-                self.tx.count_posted(ep, false);
+        let Some((channel, route)) = channel(ep, queue, &mut self.paths) else {
+            self.tx.give_back(buf);
+            return None;
+        };
+        let target = Target { to, queue: name.queue, srq: route.map(|(srq, _)| srq), scarce: false };
+        let total = HEADER_LEN as u32 + len;
+        match channel.post_buffer(&mut self.tx.held, self.tx.signalling, target, (buf, total)) {
+            Ok(signalled) => {
+                self.tx.count_posted(ep, signalled);
                 ep.count_sent(queue, Kind::Data, len);
                 self.stats.sent_buffered += 1;
             }
@@ -149,7 +165,7 @@ impl<C> Transport<C> {
         None
     }
 
-    /// The same if others wait, or a completion is wanted. Whether it has been sent; else nothing has happened.
+    /// The same if others wait. Whether it has been sent; else nothing has happened.
     #[inline(never)]
     fn send_carefully(&mut self, name: LaneId, message: Queued) -> bool {
         match self.acquire_after_look(name) {

@@ -33,17 +33,32 @@ impl<C> Transport<C> {
     /// A send completion of an XRC send queue pair.
     #[inline(never)]
     pub(crate) fn sent_over_xrc(&mut self, wc: &Completion, path: u32, id: LineId) {
-        for count in 1.. {
-            let oldest = self.tx.retire_from(&mut self.paths, path, id);
-            let Some((held, last)) = oldest else { return self.stats.stale += 1 };
-            match held {
-                Some(held) => self.sent_over_path(wc, held, path, wc.is_ok() || !last),
-                None => self.marked(wc, path),
-            }
-            if last {
-                return self.stats.note_run(count);
+        let (mut count, mut last) = (0, false);
+        while !last {
+            let retired = self.retire_over_xrc(wc, path, id);
+            let Some((run, ends)) = retired else { return self.stats.stale += 1 };
+            (count, last) = (count + run, ends);
+        }
+        self.stats.note_run(count);
+    }
+
+    /// Retires the oldest line, and with a message those behind it that went to the same peer over the same queue: how many, and whether
+    /// the one that has completed is among them. `None`: there is none up to that one.
+    fn retire_over_xrc(&mut self, wc: &Completion, path: u32, id: LineId) -> Option<(u16, bool)> {
+        if wc.is_ok() {
+            let run = self.tx.retire_run(&mut self.paths.get_mut(path)?.channel.ledger, wc, id);
+            if let Some((to, queue)) = run.to {
+                self.sends_over(to, queue.into(), run.count);
+                self.settle_path(Some(to), path);
+                return Some((run.count, run.last));
             }
         }
+        let (held, last) = self.tx.retire_from(&mut self.paths, path, id)?;
+        match held {
+            Some(held) => self.sent_over_path(wc, held, path, wc.is_ok() || !last),
+            None => self.marked(wc, path),
+        }
+        Some((1, last))
     }
 
     fn sent_over_path(&mut self, wc: &Completion, held: Held<C>, path: u32, ok: bool) {
@@ -72,7 +87,7 @@ impl<C> Transport<C> {
         match held {
             Held::Message { to, queue, buf, share, .. } => {
                 self.tx.take_sent(buf, by, (queue, share));
-                self.send_over(to, queue.into());
+                self.sends_over(to, queue.into(), 1);
             }
             Held::Rdma { to, queue, rdma } => {
                 self.up.completed(rdma.cookie, ok);
@@ -96,12 +111,12 @@ impl<C> Transport<C> {
         }
     }
 
-    /// A message is out of the device's hands, whatever became of it.
-    pub(crate) fn send_over(&mut self, to: Connection, queue: usize) {
+    /// `count` messages are out of the device's hands, whatever became of them.
+    pub(crate) fn sends_over(&mut self, to: Connection, queue: usize, count: u16) {
         if self.endpoints.has(to) {
-            return self.sends_done(to.index, queue, 1);
+            return self.sends_done(to.index, queue, count);
         }
-        if self.tx.release_slots(to.index, queue, 1) {
+        if self.tx.release_slots(to.index, queue, count) {
             self.serve();
         }
     }
