@@ -18,6 +18,10 @@ fn child_main() {
 }
 
 const LEN: usize = 16_000;
+/// The longest message that goes in one piece to a process that reads in place.
+const LONGEST: usize = 65 << 10;
+/// What a receive takes.
+const ROOM: usize = LONGEST + 1;
 const LEAST: usize = 500;
 
 /// One message of a process can be read in place: one test at a time.
@@ -61,7 +65,7 @@ impl Sides {
     fn new() -> Sides {
         let dev = Dev::open();
         let (a, b) = loopback(&dev, &Path::default());
-        let (out, into) = (dev.buf(LEN), dev.buf(SLOTS * LEN));
+        let (out, into) = (dev.buf(ROOM), dev.buf(SLOTS * ROOM));
         let word = place(b.cq);
         let sides = Sides { a, b, out, into, word };
         (0..SLOTS).for_each(|slot| sides.receive(slot));
@@ -93,12 +97,12 @@ impl Sides {
         assert!(!is_placed(&wc));
         let slot = wc.wr_id as usize;
         assert_eq!((wc.byte_len as usize, self.buffer(slot, len)), (len, &pattern(seed, len)[..]));
-        self.into.data[slot * LEN..][..len].fill(0);
+        self.into.data[slot * ROOM..][..len].fill(0);
         self.receive(slot);
     }
 
     fn receive(&self, slot: usize) {
-        assert_eq!(self.b.recv(slot as u64, &[self.into.sge(slot * LEN, LEN)]), 0);
+        assert_eq!(self.b.recv(slot as u64, &[self.into.sge(slot * ROOM, ROOM)]), 0);
     }
 
     /// A message of `len` bytes that depend on `seed`; its completion.
@@ -115,7 +119,7 @@ impl Sides {
     }
 
     fn buffer(&self, slot: usize, len: usize) -> &[u8] {
-        &self.into.data[slot * LEN..][..len]
+        &self.into.data[slot * ROOM..][..len]
     }
 }
 
@@ -145,6 +149,21 @@ fn a_short_message_is_copied() {
         let wc = sides.transfer(seed, len);
         sides.take(wc, seed, len);
         assert!(sides.word.at().is_null());
+    }
+}
+
+#[test]
+fn a_message_in_several_pieces_is_copied() {
+    let _alone = alone();
+    let mut sides = Sides::new();
+    for (seed, len) in [(0, 24 << 10), (1, (24 << 10) + 1), (2, LONGEST)] {
+        let at = sides.placed(seed, len);
+        assert!(sides.word.release(at));
+    }
+    for seed in 3..9 {
+        settle(sides.b.cq);
+        let wc = sides.transfer(seed, LONGEST + 1);
+        sides.take(wc, seed, LONGEST + 1);
     }
 }
 

@@ -19,7 +19,7 @@ const RXE_INLINE: u32 = 512;
 const RXE: (u32, u32) = (0x00ff_ffff, 0);
 
 /// Eager limit where messages are gathered. From here on a rendezvous takes about as long, and needs no memory for what is not expected.
-const GATHERED_EAGER: usize = 40 << 10;
+const GATHERED_EAGER: usize = 65_664;
 
 /// The layout of the port. The default has shared queues, which need RNR, and that iWARP lacks:
 /// there it has a default of its own.
@@ -165,6 +165,11 @@ mod tests {
         assert!(!gathers(&port(""), &Params { reconnects: 1, ..params(Chosen::default()) }));
         assert!(!gathers(&port(""), &Params { max_inline: Some(0), ..params(Chosen::default()) }));
         assert_eq!(eager_limit(&port(""), &auto, 12288), GATHERED_EAGER);
+        assert_eq!(
+            layout(&port(""), &auto).largest_payload(),
+            GATHERED_EAGER,
+            "64 KiB with ob1's header fit"
+        );
         assert_eq!(eager_limit(&Port { soft: false, ..port("") }, &auto, 12288), 12288);
         let xrc = Layout::parse("X,2048,64:X,65536,64").expect("a layout");
         assert_eq!(eager_limit(&port(""), &Params { layout: xrc, ..auto }, 12288), 12288);

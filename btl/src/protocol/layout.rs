@@ -48,7 +48,7 @@ pub const MAX_TEXT: usize = 1024;
 /// The layout when none is set: small messages per peer, larger ones shared (`configs/default.conf`
 /// gives the reasons).
 pub const DEFAULT: &str =
-    "P,128,256,192,128,4,32:S,2048,1024,1008,64,256,48:S,12288,512,496,32,64,16:S,65536,512,496,16,32,8";
+    "P,128,256,192,128,4,32:S,2048,1024,1008,64,256,48:S,12288,512,496,32,64,16:S,65664,512,496,16,32,8";
 
 /// The layout on iWARP ports when none is set: per-peer queues only (`configs/iwarp.conf` gives the
 /// reasons).

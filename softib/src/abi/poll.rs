@@ -10,11 +10,13 @@ use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
 use crate::objects::cq::Armed;
+use crate::shm::layout::H_PLACES;
 use crate::shm::placed;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, UnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     if count > 0
@@ -202,6 +204,7 @@ pub unsafe extern "C" fn place_messages(cq: *mut ibv_cq, least: u32) -> *const P
     let enabled = guard(|| {
         let mut state = engine()?.enter();
         state.w.cqs.get_mut(cq_key(cq)).ok_or(Errno::INVAL)?.placed_from = least;
+        state.w.segment.map.u32(H_PLACES).store(1, Ordering::Relaxed);
         Ok(())
     });
     if enabled == 0 { placed::word() } else { std::ptr::null() }

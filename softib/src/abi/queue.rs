@@ -31,7 +31,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 /// Longest inline payload that is granted.
-const MAX_INLINE: u32 = 64 << 10;
+const MAX_INLINE: u32 = 128 << 10;
 
 /// A request for less gets this all the same.
 const LEAST_INLINE: u32 = 1024;

@@ -3,18 +3,27 @@
 use crate::objects::peer::Peer;
 use crate::shm::cell::INLINE_MAX;
 use crate::shm::futex::ring_bell;
-use crate::shm::ring::{FRAGMENT_MAX, Pushed};
+use crate::shm::ring::{FRAGMENT_MAX, Pushed, SendRing};
 
 /// Longer messages go in pieces of so many bytes: the two sides' copies overlap.
 pub const PIECE: u32 = 16 << 10;
 
-/// A message up to here goes in one piece, which may be read where it lies: all of it fits its reader's first cache.
+/// A message up to here goes in one piece: all of it fits its reader's first cache.
 pub const WHOLE: u32 = 24 << 10;
 
-/// How long a message's next piece is when `sent` of `len` bytes have gone.
+/// The same to a process that reads messages where they lie (`place_messages`): one copy less is worth more than copies that overlap.
+pub const WHOLE_PLACED: u32 = 65 << 10;
+
+/// Up to how many bytes a message into this ring goes in one piece.
 #[inline]
-pub fn next_piece(len: u32, sent: u32) -> u32 {
-    if sent == 0 && len <= WHOLE { len } else { (len - sent).min(PIECE) }
+pub fn whole(ring: &SendRing) -> u32 {
+    if ring.is_read_in_place() { WHOLE_PLACED } else { WHOLE }
+}
+
+/// How long a message's next piece is when `sent` of `len` bytes have gone; up to `whole` bytes go in one.
+#[inline]
+pub fn next_piece(len: u32, sent: u32, whole: u32) -> u32 {
+    if sent == 0 && len <= whole { len } else { (len - sent).min(PIECE) }
 }
 
 /// Wakes the peer's device thread if the push asked for it.
@@ -26,4 +35,6 @@ pub fn rung(pushed: Pushed, peer: &Peer, bells: &mut u64) {
     }
 }
 
-const _: () = assert!(PIECE <= WHOLE && WHOLE as usize <= FRAGMENT_MAX && INLINE_MAX >= 24);
+const _: () = assert!(
+    PIECE <= WHOLE && WHOLE <= WHOLE_PLACED && WHOLE_PLACED as usize <= FRAGMENT_MAX && INLINE_MAX >= 24
+);

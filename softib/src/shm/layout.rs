@@ -22,7 +22,7 @@
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 20;
+pub const VERSION: u32 = 21;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -59,6 +59,8 @@ pub const H_GROUP_LIMIT: usize = HEADER + 144;
 
 /// How many ports there are, and their cards (`port::card`).
 pub const H_PORT_COUNT: usize = HEADER + 148;
+/// 1: the owner reads messages where they lie in its rings, so that long ones are to come in one piece.
+pub const H_PLACES: usize = HEADER + 152;
 pub const H_PORTS: usize = HEADER + 256;
 /// A port's card: link layer, LID, GUID, rows of the GID table and the lengths of their networks' prefixes; two counters of refused packets.
 pub const PORT: usize = 320;

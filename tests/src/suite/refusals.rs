@@ -73,7 +73,7 @@ const PARAMETERS: &[Parameter] = &[
     Parameter(
         "eager_limit",
         "99999999",
-        &["btl_oxib_eager_limit", "no buffer of btl_oxib_receive_queues", "65536"],
+        &["btl_oxib_eager_limit", "no buffer of btl_oxib_receive_queues", "65664"],
     ),
     Parameter("rdmacm_address", "nowhere", &["btl_oxib_rdmacm_address", "nowhere"]),
     Parameter("verbose", "chatty", &["btl_oxib_verbose", "chatty", "error, warn, info, debug, trace"]),

@@ -270,7 +270,7 @@ pub static ROWS: &[Row] = &[
         scope: Scope::Local,
         help: "Most bytes that travel inside a work request instead of being fetched from a buffer; auto takes what suits \
                the smallest queue, on the kernel's soft RoCE 512, and on the software device, without reconnects, messages of up to \
-               48 KiB; 0 means none",
+               65 KiB; 0 means none",
         apply: |params, value| {
             params.max_inline = (value != Value::Auto).then(|| value.narrow());
             Ok(())
@@ -533,7 +533,7 @@ pub static BASE_ROWS: &[BaseRow] = &[
     base(
         "eager_limit",
         "12288",
-        "Bytes, header included, up to which a message is sent at once; at least 128. Where it is not set: 40960 on the software device, \
+        "Bytes, header included, up to which a message is sent at once; at least 128. Where it is not set: 65664 on the software device, \
          unless queues are X or `max_inline` or `reconnects` is set",
     ),
     base(

@@ -11,6 +11,9 @@ use crate::transport::port::depth::CONTROL_WQES;
 use std::sync::Arc;
 use verbs::Qp;
 
+/// The unit of the largest message that is gathered.
+const GATHERED: u32 = 8;
+
 /// Why a message has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
@@ -32,8 +35,8 @@ pub struct Lane {
     pub budget: SendBudget,
     /// Largest message (header included) that goes inline, and has a copy in the ledger.
     pub max_inline: u16,
-    /// Largest that the device copies from its pieces as it is posted.
-    pub max_gathered: u16,
+    /// Largest that the device copies from its pieces as it is posted, in units of [`GATHERED`] bytes.
+    max_gathered: u16,
     /// Shorter payloads may go [straight](Self::post_straight).
     pub straight_below: u16,
     /// End-to-end credits and the window that is open to the peer; shared queues have none.
@@ -89,9 +92,9 @@ impl Lane {
     pub fn attach(&mut self, qp: Arc<Qp>, name: LineId, sends: u32, config: &Config) {
         let cap = qp.cap();
         self.budget = SendBudget::new(cap.max_send_wr.min(sends));
-        let max_inline = cap.max_inline.min(u16::MAX.into());
-        self.max_inline = max_inline.min(config.max_inline) as u16;
-        self.max_gathered = if config.gathers { max_inline as u16 } else { 0 };
+        self.max_inline = cap.max_inline.min(config.max_inline).min(u16::MAX.into()) as u16;
+        let gathered = if config.gathers { cap.max_inline / GATHERED } else { 0 };
+        self.max_gathered = gathered.min(u16::MAX.into()) as u16;
         self.channel = Some(Channel::new(qp, name, self.budget.free().into()));
     }
 
@@ -100,6 +103,12 @@ impl Lane {
         let longest =
             u32::from(self.max_inline).checked_sub(HEADER_LEN as u32).filter(|_| self.credits.is_some());
         self.straight_below = longest.map_or(0, |longest| longest.min(size).min(SHORT as u32) as u16 + 1);
+    }
+
+    /// A message of `len` bytes, header included, needs no buffer: it goes inline, or the device copies its pieces.
+    #[inline(always)] // with every message
+    pub fn takes_pieces(&self, len: usize) -> bool {
+        len <= (u32::from(self.max_inline).max(u32::from(self.max_gathered) * GATHERED)) as usize
     }
 
     /// The queue pair of its own.

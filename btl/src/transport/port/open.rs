@@ -18,7 +18,7 @@ use verbs::{Access, Atomics, Cq, DeviceAttr, Pd, Qp, QpCap, QpInit, QpKind, Srq}
 const MOST_INLINE: u32 = 1024;
 
 /// Largest message that is gathered: longer ones than ob1's eager limits go from buffers, or by RDMA.
-const MOST_GATHERED: u32 = 48 << 10;
+const MOST_GATHERED: u32 = 65 << 10;
 
 /// Pieces of a message: our header, the upper layer's, the payload.
 const PIECES: u32 = 3;

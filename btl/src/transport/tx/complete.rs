@@ -12,7 +12,7 @@ use verbs::{Completion, RdmaOp, Wc, WcStatus};
 
 /// Messages that have completed one after the other.
 pub(super) struct Run {
-    /// To whom those from buffers went, and over which queue of the layout.
+    /// The connection and queue of the layout that those from buffers went over.
     pub to: Option<(Connection, u8)>,
     /// How many.
     pub count: u16,
@@ -21,7 +21,7 @@ pub(super) struct Run {
 }
 
 impl<C> Tx<C> {
-    /// Takes the oldest lines of a queue pair off, up to the one that has completed, as long as they are messages of one connection and
+    /// Takes the oldest lines of a queue pair off, up to the one that has completed, as long as they are messages over one connection and
     /// queue. All have succeeded.
     pub(super) fn retire_run(&mut self, ledger: &mut Ledger, wc: &Completion, id: LineId) -> Run {
         let mut run = Run { to: None, count: 0, last: false };
@@ -30,26 +30,25 @@ impl<C> Tx<C> {
         {
             match line.gives_back() {
                 GivesBack::Inline(_) => {}
-                GivesBack::Held(key) => match self.held.get(key as usize) {
-                    Some(Held::Message { to, queue, .. })
-                        if run.to.is_none_or(|first| first == (*to, *queue)) =>
-                    {
-                        run.to = Some((*to, *queue));
-                        if let Some(Held::Message { buf, queue, share, .. }) =
-                            self.held.try_remove(key as usize)
-                        {
-                            self.take_sent(buf, wc, (queue, share));
-                        }
-                    }
-                    _ => break,
-                },
-                GivesBack::Marker | GivesBack::Probe => break,
+                GivesBack::Held(key) if self.take_message(key, &mut run.to, wc) => {}
+                _ => break,
             }
             self.awaited -= u32::from(line.is_signalled());
             run.count += 1;
             run.last = ledger.retire(id.line()).is_some_and(|(_, last)| last);
         }
         run
+    }
+
+    /// Takes the buffer back that is held under this key, if that is a message of the run, which is known by its first one.
+    fn take_message(&mut self, key: u32, run: &mut Option<(Connection, u8)>, by: &Completion) -> bool {
+        let Some(Held::Message { to, queue, .. }) = self.held.get(key as usize) else { return false };
+        let target = (*to, *queue);
+        let is_of_run = *run.get_or_insert(target) == target;
+        if is_of_run && let Some(Held::Message { buf, share, .. }) = self.held.try_remove(key as usize) {
+            self.take_sent(buf, by, (target.1, share));
+        }
+        is_of_run
     }
 }
 

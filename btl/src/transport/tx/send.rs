@@ -74,7 +74,7 @@ impl<C> Transport<C> {
             return false;
         }
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
-        if HEADER_LEN + len <= usize::from(lane.max_inline.max(lane.max_gathered)) {
+        if lane.takes_pieces(HEADER_LEN + len) {
             self.sendi_plain(id, tag, queue, [head, body])
         } else {
             self.sendi_copied(id, tag, queue, [head, body])

@@ -2,7 +2,7 @@
 
 use super::path::{Path, Way};
 use super::transit::{Claimed, solicited};
-use crate::datapath::pieces::next_piece;
+use crate::datapath::pieces::{next_piece, whole};
 use crate::objects::qp::Qp;
 use crate::objects::sges::gather;
 use crate::objects::work::{Step, Work};
@@ -24,7 +24,8 @@ impl<P: Path> Way<'_, P> {
     /// Sends a message as far as there is room for it.
     #[inline]
     pub fn send(&mut self, work: &mut Work, sges: &[ibv_sge]) -> Step {
-        if !self.has_room(next_piece(work.len, work.sent)) {
+        let whole = whole(&self.peer.ring);
+        if !self.has_room(next_piece(work.len, work.sent, whole)) {
             return Step::Room;
         }
         if work.receive.is_none() {
@@ -44,14 +45,14 @@ impl<P: Path> Way<'_, P> {
                 }
             }
         }
-        self.push_fragments(work, sges)
+        self.push_fragments(work, sges, whole)
     }
 
-    /// Puts as much of a message into the ring as there is room for.
+    /// Puts as much of a message into the ring as there is room for; up to `whole` bytes go in one piece.
     #[inline]
-    fn push_fragments(&mut self, work: &mut Work, sges: &[ibv_sge]) -> Step {
+    fn push_fragments(&mut self, work: &mut Work, sges: &[ibv_sge], whole: u32) -> Step {
         loop {
-            let len = next_piece(work.len, work.sent);
+            let len = next_piece(work.len, work.sent, whole);
             if work.sent > 0 && !self.has_room(len) {
                 return Step::Room;
             }

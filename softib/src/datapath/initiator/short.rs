@@ -2,7 +2,7 @@
 
 use super::queue::enqueue;
 use super::transit::outcome;
-use crate::datapath::pieces::{WHOLE, rung};
+use crate::datapath::pieces::{WHOLE, WHOLE_PLACED, rung, whole};
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
@@ -11,6 +11,7 @@ use crate::objects::work::{Step, Work};
 use crate::objects::world::World;
 use crate::shm::cell::{Head, INLINE_MAX, flag, op};
 use crate::shm::cells::LONG;
+use crate::shm::ring::SendRing;
 use rdma_sys::*;
 
 /// Most pieces of a short message.
@@ -55,7 +56,7 @@ pub fn send_short<const INLINE: bool>(
     let Some(len) = short_len::<INLINE>(qp, w, wr, sges) else { return Short::Other };
     let Some(link) = qp.link.as_mut() else { return Short::Other };
     let Some(peer) = w.peers.at_hand(link) else { return Short::Other };
-    if !link.is_current() || !peer.ring.fits(len as usize) {
+    if !link.is_current() || !INLINE && !fits_piece(&peer.ring, len) || !peer.ring.fits(len as usize) {
         return Short::Other;
     }
     // What is in one piece and fits a cell is shorter most often.
@@ -93,10 +94,16 @@ pub fn short_len<const INLINE: bool>(qp: &Qp, w: &World, wr: &ibv_send_wr, sges:
         return None;
     }
     let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-    if len > if INLINE { INLINE_MAX as u64 } else { WHOLE.into() } {
+    if len > if INLINE { INLINE_MAX as u64 } else { WHOLE_PLACED.into() } {
         return None;
     }
     may_send(qp, &w.mrs, wr, sges, len as u32).then_some(len as u32)
+}
+
+/// A message into this ring goes in one piece.
+#[inline(always)]
+pub fn fits_piece(ring: &SendRing, len: u32) -> bool {
+    len <= WHOLE || len <= whole(ring)
 }
 
 /// Flags of the only cell of a request.

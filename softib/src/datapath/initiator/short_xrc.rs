@@ -1,6 +1,6 @@
 //! The short way of a SEND over XRC.
 
-use super::short::{Short, sent_short, short_flags, short_len};
+use super::short::{Short, fits_piece, sent_short, short_flags, short_len};
 use crate::objects::qp::{self, Qp};
 use crate::objects::sges::gather_all;
 use crate::objects::world::World;
@@ -21,7 +21,7 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]
     let through = qp::number(to.domain.slot, to.index);
     let Some((generation, link)) = to.at_hand(number) else { return Short::Other };
     let Some(peer) = w.peers.at_hand(link) else { return Short::Other };
-    if !link.is_current() || !peer.ring.fits(len as usize) {
+    if !link.is_current() || !fits_piece(&peer.ring, len) || !peer.ring.fits(len as usize) {
         return Short::Other;
     }
     if len >= LONG {

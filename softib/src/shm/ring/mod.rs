@@ -46,7 +46,7 @@ use std::fs::File;
 use std::sync::atomic::Ordering;
 
 /// Longest payload of one cell with bulk.
-pub const FRAGMENT_MAX: usize = 32 << 10;
+pub const FRAGMENT_MAX: usize = 66 << 10;
 /// What of the bulk is used at first.
 pub const BULK_FIRST: u32 = 1 << 10;
 

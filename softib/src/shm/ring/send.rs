@@ -131,6 +131,12 @@ impl SendRing {
         self.index
     }
 
+    /// The receiver reads messages where they lie, as far as it is known.
+    #[inline]
+    pub fn is_read_in_place(&self) -> bool {
+        self.map.u32(H_PLACES).load(Ordering::Relaxed) != 0
+    }
+
     /// The number of the next cell: those before it have been sent.
     pub fn sent(&self) -> u32 {
         self.seq
