@@ -5,9 +5,9 @@
 //!                                              |                              |
 //!                                              +--> line --> ledger --> what the line gives back
 //! ```
-//! [`Channel::post`], [`Channel::post_inline`] and [`Channel::post_straight`] for small messages, and [`Channel::post_chain`] for
-//! several are the only places of the transport where a send work request is posted. Each has
-//! one line in the ledger of its queue pair, and its work request id names that line.
+//! [`Channel::post`], [`Channel::post_inline`] and [`Channel::post_straight`] for small messages, [`Channel::post_buffer`] for those
+//! from buffers, and [`Channel::post_chain`] for several are the only places of the transport where a send work request is posted. Each
+//! has one line in the ledger of its queue pair, and its work request id names that line.
 //!
 //! Few are signalled ([`Signalling`]). The rest are retired by the next completion, or, when a flush
 //! or the end waits for the last ones, by a request without data that is posted behind them
