@@ -59,7 +59,9 @@ impl Pair {
     /// As a poller that has the ring's turn.
     fn poll(&mut self) -> Option<(u32, usize)> {
         match self.from.front() {
-            Some((head, _)) if head.len as usize <= INLINE_MAX && head.op != op::MORE_CELLS => {
+            Some((head, _))
+                if head.len as usize <= INLINE_MAX && ![op::MORE_CELLS, op::LESS_BULK].contains(&head.op) =>
+            {
                 if self.from.consume_quietly() {
                     self.from.publish_if_due();
                 }
@@ -210,6 +212,34 @@ fn a_ring_that_is_read_at_once_goes_on_in_the_same_part_of_its_bulk() {
     assert!((0..20).all(|number| pair.receive() == Some((number, 5000))));
 }
 
+/// The answers to READs use no more of the bulk than they need, whatever messages have come to use before.
+#[test]
+fn a_ring_goes_back_to_less_of_its_bulk_when_all_of_it_has_been_read() {
+    const MOST: u32 = 64 << 10;
+    let mut pair = pair(true);
+    assert!((0..4).all(|number| pair.send(FRAGMENT_MAX, number)));
+    assert!(pair.receive() == Some((0, FRAGMENT_MAX)));
+    assert!(
+        pair.to.has_room_within(5000, MOST) && pair.send(5000, 4),
+        "something is unread: it stays as it is"
+    );
+    assert!((1..4).all(|number| pair.receive() == Some((number, FRAGMENT_MAX))));
+    assert_eq!(pair.receive(), Some((4, 5000)));
+    let answer = |pair: &mut Pair, number| {
+        pair.from.await_next();
+        assert!(pair.to.has_room_within(5000, MOST) && pair.send(5000, number));
+        assert_eq!(pair.receive(), Some((number, 5000)));
+    };
+    // Not before it knows of two free cells.
+    (0..20).for_each(|number| answer(&mut pair, number));
+    let ring = pair.segment.inlets.ring(pair.to.index()).unwrap();
+    ring.write(BULK, &vec![0; RING_LEN - BULK]);
+    (0..200).for_each(|number| answer(&mut pair, number));
+    assert!((1..=MOST as usize).contains(&bulk_used(&pair)), "{} bytes are used", bulk_used(&pair));
+    assert!((0..4).all(|number| pair.send(FRAGMENT_MAX, number)), "and to more, if that is needed");
+    assert!((0..4).all(|number| pair.receive() == Some((number, FRAGMENT_MAX))));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -219,10 +249,14 @@ proptest! {
         large in any::<bool>(),
         polls in any::<bool>()
     ) {
+        const MOST: usize = 8 << 10;
         let mut pair = pair(large);
         let receive = |pair: &mut Pair| if polls { pair.poll() } else { pair.receive() };
         let (mut number, mut expected) = (0, VecDeque::new());
         for (len, receives) in steps {
+            if receives == 5 {
+                let _ = pair.to.has_room_within(len.min(MOST), MOST as u32);
+            }
             if pair.send(len, number) {
                 expected.push_back((number, len));
                 number += 1;

@@ -48,6 +48,8 @@ pub mod op {
     pub const MORE_CELLS: u8 = 13;
     /// As READ, of data that the initiator can fetch itself: where it is not granted, or no more, the answer is [`super::NOT_SENT`].
     pub const ASK: u8 = 14;
+    /// No message: `imm` bytes of the bulk are used from the next cell on, fewer than before; all of it has been read.
+    pub const LESS_BULK: u8 = 15;
     /// A datagram: its payload follows where it comes from ([`Envelope`]).
     pub const DATAGRAM: u8 = 16;
     /// Added to the operations of messages that go through a domain's receive queue pair.

@@ -26,6 +26,7 @@
 //! ```text
 //!   cells   op MORE_CELLS in the last free cell; the next cell is the first of the second half
 //!   bulk    flag WIDER at a payload, which begins the second half of what is used then ([`wider`])
+//!           op LESS_BULK in a cell when all of the bulk has been read; the next payload is in the part that it says
 //! ```
 //!
 //! Beyond what each ring has, they take space of the file system only then.

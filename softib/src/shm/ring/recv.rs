@@ -173,8 +173,10 @@ impl RecvRing {
 
     #[inline(always)] // what it finds stays in registers
     fn peek_bulk(&mut self, head: Head, fixed: *const u8, via: Via) -> Option<Found> {
-        if head.op == op::MORE_CELLS {
-            return self.more_cells();
+        match head.op {
+            op::MORE_CELLS => return self.more_cells(),
+            op::LESS_BULK => return self.less_bulk(head.imm),
+            _ => {}
         }
         let used = self.used_by(&head);
         if head.flags & flag::BULK == 0 || head.len as usize > FRAGMENT_MAX || used > self.bulk_len {
@@ -206,6 +208,19 @@ impl RecvRing {
         }
         self.seq = self.seq.wrapping_add(1);
         self.cells.double(self.seq);
+        self.publish();
+        self.peek()
+    }
+
+    /// The cell in front says that so many bytes of the bulk are used from the next one on, which is looked at.
+    #[cold]
+    #[inline(never)]
+    fn less_bulk(&mut self, used: u32) -> Option<Found> {
+        if !used.is_power_of_two() || !(BULK_FIRST..self.used).contains(&used) {
+            return self.give_up();
+        }
+        self.seq = self.seq.wrapping_add(1);
+        self.used = used;
         self.publish();
         self.peek()
     }

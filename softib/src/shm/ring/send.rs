@@ -148,8 +148,12 @@ impl SendRing {
         self.fits(len) || self.fits_after_looking(len, u32::MAX)
     }
 
-    /// The same for what can wait: no more than `most` bytes of the bulk come to be used for it.
+    /// The same for what can wait: no more than `most` bytes of the bulk come to be used for it, a power of two, and of more that were the
+    /// ring goes back to so many when all that is in it has been read.
     pub fn has_room_within(&mut self, len: usize, most: u32) -> bool {
+        if self.used > most {
+            self.narrow(most);
+        }
         self.fits(len) || self.fits_after_looking(len, most)
     }
 
@@ -260,6 +264,21 @@ impl SendRing {
         self.seq = self.seq.wrapping_add(1);
         self.cells.double(self.seq);
         self.half = Some(self.seq);
+    }
+
+    /// The next cell says that so many bytes of the bulk are used from then on, if nothing in it is unread.
+    #[cold]
+    fn narrow(&mut self, to: u32) {
+        self.look();
+        let is_empty = self.seen.1 == self.bulk && self.since.is_none() && !self.widens;
+        if !is_empty || self.end.wrapping_sub(self.seq) < 2 {
+            return;
+        }
+        let cell = self.cells.at(self.seq);
+        cell.emit(Head { op: op::LESS_BULK, flags: flag::BULK, imm: to, ..Head::default() });
+        cell.mark(self.seq);
+        self.seq = self.seq.wrapping_add(1);
+        self.used = to;
     }
 
     /// There is a part of the bulk that is not in use yet, and space for it.
