@@ -125,9 +125,12 @@ fn wrong(finished: &Finished) -> Option<&'static str> {
     }
 }
 
-/// The victim's connection, or that of a survivor which has ended for the victim's sake before this one noticed, is lost.
+/// The victim's connection, or that of a survivor which has ended for the victim's sake before this one noticed, or was connected to it, is
+/// lost.
 fn names_a_loss(line: &str) -> bool {
-    line.contains("is lost: ") && (line.contains(VICTIM) || line.contains("has not said that it leaves"))
+    let of_survivor = ["has not said that it leaves", "it does not answer"];
+    line.contains("is lost: ")
+        && (line.contains(VICTIM) || of_survivor.iter().any(|reason| line.contains(reason)))
 }
 
 #[cfg(test)]
