@@ -263,9 +263,9 @@ impl Ledger {
     /// [room](Self::has_room), and its line, without a signal: what is to be posted.
     #[inline(always)] // with every message
     pub fn compose_next(&mut self, header: [u8; HEADER_LEN], pieces: [&[u8]; 2]) -> &[u8] {
+        let place = self.place(self.tail);
         let (span, copy) = self.copies.compose_headed(header, pieces);
         self.spare -= 1;
-        let place = usize::from(self.tail) & (self.lines.len() - 1);
         if let Some(room) = self.lines.get_mut(place) {
             *room = Line::new(GivesBack::Inline(span), false, span.start);
         }

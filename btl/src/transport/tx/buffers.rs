@@ -99,9 +99,13 @@ impl<C> Tx<C> {
         Some(grant)
     }
 
-    /// Takes what a [plain](Lane::is_plain) message to a shared queue needs, if none of it becomes scarce.
+    /// Takes what a [plain](Lane::is_plain) message needs, if none of it becomes scarce: on a per-peer queue as
+    /// [`Lane::acquire_plain`].
     #[inline(always)] // with every message; a call costs as much as what it does
     pub fn acquire_plain(&mut self, lane: &mut Lane, index: u32, queue: usize) -> Option<Grant> {
+        if lane.credits.is_some() {
+            return lane.acquire_plain();
+        }
         let slots = self.queues.get_mut(queue)?.slots.as_mut()?;
         let taken = slots.take_plenty(index);
         (taken && lane.budget.acquire()).then_some(Grant::NONE)

@@ -86,11 +86,8 @@ impl<C> Transport<C> {
     fn sendi_plain(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
-        let grant = match lane.credits {
-            _ if !self.tx.pending.is_empty() || !lane.is_plain(self.tx.signalling.most) => None,
-            Some(_) => lane.acquire_plain(),
-            None => self.tx.acquire_plain(lane, id.index, queue),
-        };
+        let is_plain = self.tx.pending.is_empty() && lane.is_plain(self.tx.signalling.most);
+        let grant = if is_plain { self.tx.acquire_plain(lane, id.index, queue) } else { None };
         let Some(grant) = grant else { return self.sendi_carefully(id, tag, queue, [head, body]) };
         let header = DataHeader::new(tag, queue as u8, grant).emit();
         match lane.post_plain([&header, head, body]) {
@@ -133,11 +130,7 @@ impl<C> Transport<C> {
         if !is_plain || !lane.has_plenty() {
             return Some(message);
         }
-        let grant = match lane.credits {
-            Some(_) => lane.acquire_plain(),
-            None => self.tx.acquire_plain(lane, name.peer, queue),
-        };
-        let Some(grant) = grant else { return Some(message) };
+        let Some(grant) = self.tx.acquire_plain(lane, name.peer, queue) else { return Some(message) };
         let Queued { mut buf, tag, len, .. } = message;
         let header = match label {
             None => DataHeader::new(tag, name.queue, grant).emit(),

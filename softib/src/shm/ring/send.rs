@@ -148,8 +148,8 @@ impl SendRing {
         self.fits(len) || self.fits_after_looking(len, u32::MAX)
     }
 
-    /// The same for what can wait: no more than `most` bytes of the bulk come to be used for it, a power of two, and of more that were the
-    /// ring goes back to so many when all that is in it has been read.
+    /// The same for what can wait: no more than `most` bytes of the bulk, a power of two, come to be used for it. If more are used already,
+    /// the ring goes back to `most` as soon as all that is in it has been read.
     pub fn has_room_within(&mut self, len: usize, most: u32) -> bool {
         if self.used > most {
             self.narrow(most);
