@@ -8,7 +8,7 @@ use crate::btl::*;
 use crate::checks;
 use crate::convertor::{self, opal_convertor_pack_fn, opal_convertor_t};
 use crate::error::AbiError;
-use crate::family::{Family, ModexError, NoReceiver, Received};
+use crate::family::{Deliver, Family, ModexError, NoReceiver};
 use crate::memory::MemoryHooks;
 use crate::process::{opal_bitmap_t, opal_proc_t, opal_process_name_t};
 use crate::status::OPAL_SUCCESS;
@@ -32,6 +32,7 @@ type ProcForNameFn = unsafe extern "C" fn(opal_process_name_t) -> *mut opal_proc
 pub struct Abi {
     base: Base,
     family: Box<dyn Family>,
+    deliver: Deliver,
     version: String,
     uses_threads: NonNull<bool>,
     /// What the parameter `pmix_base_async_modex` is; not every build has it.
@@ -82,6 +83,7 @@ impl Abi {
         unsafe {
             Ok(Self {
                 base,
+                deliver: family.deliver(),
                 family,
                 version,
                 uses_threads: symbols::data(find, c"opal_uses_threads")?,
@@ -212,7 +214,7 @@ impl Abi {
             return Err(NoReceiver { tag });
         }
         // SAFETY: there is a function; the caller vouches for the rest.
-        unsafe { self.family.deliver(callback, Received { module, endpoint, tag, segment }) };
+        unsafe { (self.deliver)(callback, module, endpoint, tag, segment) };
         Ok(())
     }
 

@@ -1,20 +1,25 @@
 //! What differs between release families, as one table of functions. A new family is a new implementation.
 
 use crate::btl::{
-    mca_btl_active_message_callback_t, mca_btl_base_endpoint_t, mca_btl_base_module_t, mca_btl_base_segment_t,
+    mca_btl_active_message_callback_t, mca_btl_base_endpoint_t, mca_btl_base_module_t,
+    mca_btl_base_segment_t, mca_btl_base_tag_t,
 };
 use crate::process::{opal_proc_t, opal_process_name_t};
 use std::ffi::{CStr, c_int};
 
-/// A received message on its way to the callback that is registered for its tag.
-pub struct Received<'a> {
-    pub(crate) module: *mut mca_btl_base_module_t,
-    /// Only 5.0 passes it on; NULL when unknown.
-    pub(crate) endpoint: *mut mca_btl_base_endpoint_t,
-    pub(crate) tag: u8,
-    /// All of it is in one piece.
-    pub(crate) segment: &'a mut mca_btl_base_segment_t,
-}
+/// Calls a receive callback with a message that is in one piece: the callback and its argument, the module, the endpoint (which only 5.0
+/// passes on; NULL when unknown), the tag, the piece. All of them are passed in registers.
+///
+/// # Safety
+/// The callback comes from the table of active messages and has a function; the segment points to readable memory; no lock of ours is held,
+/// for the callback may call every function of the module.
+pub type Deliver = unsafe fn(
+    mca_btl_active_message_callback_t,
+    *mut mca_btl_base_module_t,
+    *mut mca_btl_base_endpoint_t,
+    mca_btl_base_tag_t,
+    *mut mca_btl_base_segment_t,
+);
 
 /// Functions whose ABI depends on the release family.
 pub trait Family: Send + Sync + std::fmt::Debug {
@@ -52,12 +57,8 @@ pub trait Family: Send + Sync + std::fmt::Debug {
     /// Where in `opal_process_info` the job's session directory is.
     fn session_dir_offset(&self) -> usize;
 
-    /// Calls a receive callback.
-    ///
-    /// # Safety
-    /// `callback` comes from the table of active messages and has a function; the message's segment points to
-    /// readable memory; no lock of ours is held, for the callback may call every function of the module.
-    unsafe fn deliver(&self, callback: mca_btl_active_message_callback_t, message: Received<'_>);
+    /// How a receive callback is called.
+    fn deliver(&self) -> Deliver;
 }
 
 /// Why an exchange of addresses failed.

@@ -3,7 +3,7 @@
 use crate::btl::*;
 use crate::class::{obj_release, opal_class_t, opal_list_item_t, opal_object_t};
 use crate::error::AbiError;
-use crate::family::{Family, ModexError, Received};
+use crate::family::{Deliver, Family, ModexError};
 use crate::process::{
     OPAL_VPID_WILDCARD, opal_proc_4_1_t, opal_proc_t, opal_process_info_4_1_t, opal_process_name_t,
 };
@@ -151,17 +151,27 @@ impl Family for V4_1 {
         }
     }
 
-    #[inline]
-    unsafe fn deliver(&self, callback: mca_btl_active_message_callback_t, message: Received<'_>) {
-        // SAFETY: the caller vouches for a function, which in 4.1 has this type.
-        let receive: mca_btl_base_module_recv_cb_fn_3_1_t = unsafe { std::mem::transmute(callback.cbfunc) };
-        // SAFETY: pointers, numbers and an optional function: all-zero is valid.
-        let mut descriptor: mca_btl_base_descriptor_t = unsafe { MaybeUninit::zeroed().assume_init() };
-        descriptor.des_segments = message.segment;
-        descriptor.des_segment_count = 1;
-        // SAFETY: the callback reads descriptor and segments during the call only (btl.h).
-        unsafe { receive(message.module, message.tag, &mut descriptor, callback.cbdata) }
+    fn deliver(&self) -> Deliver {
+        deliver
     }
+}
+
+/// As [`Deliver`] says.
+unsafe fn deliver(
+    callback: mca_btl_active_message_callback_t,
+    module: *mut mca_btl_base_module_t,
+    _endpoint: *mut mca_btl_base_endpoint_t,
+    tag: mca_btl_base_tag_t,
+    segment: *mut mca_btl_base_segment_t,
+) {
+    // SAFETY: the caller vouches for a function, which in 4.1 has this type.
+    let receive: mca_btl_base_module_recv_cb_fn_3_1_t = unsafe { std::mem::transmute(callback.cbfunc) };
+    // SAFETY: pointers, numbers and an optional function: all-zero is valid.
+    let mut descriptor: mca_btl_base_descriptor_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    descriptor.des_segments = segment;
+    descriptor.des_segment_count = 1;
+    // SAFETY: the callback reads descriptor and segments during the call only (btl.h).
+    unsafe { receive(module, tag, &mut descriptor, callback.cbdata) }
 }
 
 /// A value that the runtime made for us; one reference is ours.

@@ -9,7 +9,7 @@
 
 use crate::btl::*;
 use crate::error::AbiError;
-use crate::family::{Family, ModexError, Received};
+use crate::family::{Deliver, Family, ModexError};
 use crate::process::{OPAL_VPID_WILDCARD, opal_proc_t, opal_process_name_t};
 use crate::symbols::{self, Resolver};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -180,20 +180,30 @@ impl Family for V5_0 {
         }
     }
 
-    #[inline]
-    unsafe fn deliver(&self, callback: mca_btl_active_message_callback_t, message: Received<'_>) {
-        // SAFETY: the caller vouches for a function, which in 5.0 has this type.
-        let receive: mca_btl_base_module_recv_cb_fn_3_3_t = unsafe { std::mem::transmute(callback.cbfunc) };
-        let descriptor = mca_btl_base_receive_descriptor_t {
-            endpoint: message.endpoint,
-            des_segments: message.segment,
-            des_segment_count: 1,
-            tag: message.tag,
-            cbdata: callback.cbdata,
-        };
-        // SAFETY: the callback reads descriptor and segments during the call only (btl.h).
-        unsafe { receive(message.module, &descriptor) }
+    fn deliver(&self) -> Deliver {
+        deliver
     }
+}
+
+/// As [`Deliver`] says.
+unsafe fn deliver(
+    callback: mca_btl_active_message_callback_t,
+    module: *mut mca_btl_base_module_t,
+    endpoint: *mut mca_btl_base_endpoint_t,
+    tag: mca_btl_base_tag_t,
+    segment: *mut mca_btl_base_segment_t,
+) {
+    // SAFETY: the caller vouches for a function, which in 5.0 has this type.
+    let receive: mca_btl_base_module_recv_cb_fn_3_3_t = unsafe { std::mem::transmute(callback.cbfunc) };
+    let descriptor = mca_btl_base_receive_descriptor_t {
+        endpoint,
+        des_segments: segment,
+        des_segment_count: 1,
+        tag,
+        cbdata: callback.cbdata,
+    };
+    // SAFETY: the callback reads descriptor and segments during the call only (btl.h).
+    unsafe { receive(module, &descriptor) }
 }
 
 /// A value that PMIx made for us; it is ours.
