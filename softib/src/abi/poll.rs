@@ -120,9 +120,13 @@ fn poll_rest(
     key: usize,
     out: &mut [MaybeUninit<ibv_wc>],
 ) -> usize {
-    for at in 1..out.len() {
-        match poll_one::<false>(&mut state, key, &mut out[at]) {
-            Short::Taken => {}
+    let mut at = 1;
+    while at < out.len() {
+        let (taken, next) = state.poll_run(key, &mut out[at..]);
+        at += taken;
+        let Some(to) = out.get_mut(at) else { break };
+        match poll_further::<false>(&mut state, key, to, next) {
+            Short::Taken => at += 1,
             Short::Nothing => return at,
             Short::Placed => return at + 1,
             _ => {
@@ -138,7 +142,19 @@ fn poll_rest(
 /// Polls for one completion, as far as shortcuts lead.
 #[inline(always)]
 fn poll_one<const WAITS: bool>(state: &mut State, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
-    match state.poll_short::<WAITS>(key, to) {
+    let came = state.poll_short::<WAITS>(key, to);
+    poll_further::<WAITS>(state, key, to, came)
+}
+
+/// Goes on where the shortest of them ends.
+#[inline(always)]
+fn poll_further<const WAITS: bool>(
+    state: &mut State,
+    key: usize,
+    to: &mut MaybeUninit<ibv_wc>,
+    came: Short,
+) -> Short {
+    match came {
         Short::Careful => state.poll_careful(key, to),
         Short::OverXrc => state.poll_over_xrc(key, to),
         Short::TakenDue => state.tell_sender(),

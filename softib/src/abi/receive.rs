@@ -100,7 +100,7 @@ unsafe fn post_recv_list(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut i
 /// A list of valid requests, or null.
 #[inline(always)]
 unsafe fn receive_plain(mrs: &Mrs, rq: &mut RecvQ, pd: u32, at: &mut *mut ibv_recv_wr) {
-    let mut region = None;
+    let (mut region, mut posting) = (None, rq.posting(mrs.withdrawn));
     // SAFETY: the caller passes a list of valid requests: `at` is its head or the `next` of one of them.
     while let Some(wr) = unsafe { at.as_ref() } {
         if wr.num_sge != 1 || wr.sg_list.is_null() {
@@ -108,9 +108,7 @@ unsafe fn receive_plain(mrs: &Mrs, rq: &mut RecvQ, pd: u32, at: &mut *mut ibv_re
         }
         // SAFETY: the request has one element at sg_list, which is not null.
         let buffer = unsafe { load(wr.sg_list) };
-        if !mrs.allows_as_before(&mut region, &buffer, pd, true)
-            || !rq.post_short(wr.wr_id, buffer, mrs.withdrawn)
-        {
+        if !mrs.allows_as_before(&mut region, &buffer, pd, true) || !posting.add(wr.wr_id, buffer) {
             return;
         }
         *at = wr.next;

@@ -10,10 +10,10 @@
 
 use super::inbound::Inbound;
 use super::state::State;
-use crate::datapath::responder::{From, Short, take_over_xrc, take_short};
+use crate::datapath::responder::{From, Short, Way, meaning, take_over_xrc, take_short};
 use crate::objects::cq::Cq;
-use crate::objects::world::Stats;
-use crate::shm::cell::{INLINE_MAX, op};
+use crate::objects::world::{Stats, World};
+use crate::shm::cell::{Head, INLINE_MAX, op};
 use crate::shm::ring::RecvRing;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
@@ -48,8 +48,8 @@ impl State {
         if !WAITS {
             ring.expect_more();
         }
-        if head.len as usize > INLINE_MAX || ring.taken().is_multiple_of(LOOK_AROUND) {
-            return if head.op & op::XRC == 0 { Short::Careful } else { Short::OverXrc };
+        if let Some(careful) = careful(ring, &head) {
+            return careful;
         }
         let from = From { incarnation: ring.incarnation };
         let taken = take_short::<true>(qps, w, key, from, &head, (payload, u32::MAX), to);
@@ -57,6 +57,46 @@ impl State {
             return taken;
         }
         if ring.consume_quietly() { Short::TakenDue } else { Short::Taken }
+    }
+
+    /// The same behind a message, for as many as there is room for in `out`; how many completions have been handed over, and what came of the
+    /// next one. What several messages of one sender have in common is looked at once.
+    #[inline(always)]
+    pub fn poll_run(&mut self, key: usize, out: &mut [MaybeUninit<ibv_wc>]) -> (usize, Short) {
+        let State { qps, inbound, w } = self;
+        let open = w.cqs.get(key).is_some_and(Cq::is_open);
+        if !open || !w.is_quiet() || w.lender.is_some() {
+            return (0, if w.lender.is_some() { Short::Lent } else { Short::Other });
+        }
+        let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return (0, Short::Other) };
+        let (World { srqs, mrs, .. }, from) = (w, From { incarnation: ring.incarnation });
+        let (mut taken, mut front) = (0, ring.front());
+        while let Some((first, _)) = front {
+            if let Some(careful) = careful(ring, &first) {
+                return (taken, careful);
+            }
+            let mut way = match Way::find::<true>((qps, srqs), key, from, &first) {
+                Ok(way) => way,
+                Err(short) => return (taken, short),
+            };
+            while let Some((head, payload)) = front.filter(|(head, _)| is_alike(head, &first)) {
+                if let Some(careful) = careful(ring, &head) {
+                    return (taken, careful);
+                }
+                let Some(to) = out.get_mut(taken) else { return (taken, Short::Taken) };
+                let placed = way.place::<true>(mrs, &head, (payload, u32::MAX), to);
+                if placed != Short::Taken {
+                    return (taken, placed);
+                }
+                taken += 1;
+                if ring.consume_quietly() {
+                    ring.publish_if_due();
+                }
+                ring.expect_more();
+                front = ring.front();
+            }
+        }
+        (taken, Short::Nothing)
     }
 
     /// The ring whose turn it is holds a message.
@@ -119,6 +159,21 @@ impl State {
         }
         Short::Taken
     }
+}
+
+/// The message in front, with this head, is for one of the careful ways.
+#[inline(always)]
+fn careful(ring: &RecvRing, head: &Head) -> Option<Short> {
+    if head.len as usize <= INLINE_MAX && !ring.taken().is_multiple_of(LOOK_AROUND) {
+        return None;
+    }
+    Some(if head.op & op::XRC == 0 { Short::Careful } else { Short::OverXrc })
+}
+
+/// Both messages go one way.
+#[inline(always)]
+fn is_alike(one: &Head, other: &Head) -> bool {
+    meaning::<true>(one) == meaning::<true>(other) && one.src_qpn == other.src_qpn
 }
 
 impl Inbound {

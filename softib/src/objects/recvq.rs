@@ -84,6 +84,49 @@ impl Next<'_> {
     }
 }
 
+/// Receives that are posted one after the other: of a queue with one sender, they are shown when it is dropped, all at once.
+#[derive(Debug)]
+pub struct Posting<'a> {
+    queue: &'a mut RecvQ,
+    tail: u32,
+    /// So many more may be posted.
+    room: u32,
+    /// One less than the queue has places.
+    mask: u32,
+}
+
+impl Posting<'_> {
+    /// As [`RecvQ::post_short`].
+    #[inline(always)]
+    pub fn add(&mut self, wr_id: u64, one: ibv_sge) -> bool {
+        let (pos, at) = (self.tail, (self.tail & self.mask) as usize);
+        let Some(slot) = self.queue.slots.get_mut(at) else { return false };
+        if slot.live || one.length >= rq::BAD || self.room == 0 {
+            return false;
+        }
+        *slot = Slot { wr_id, one, pos, sges: 1, live: true, bad: false, vouched: true };
+        match self.queue.shared {
+            true => self.queue.place.post_shared(pos, one.length),
+            false => self.queue.place.prepare(pos, one.length),
+        }
+        self.tail = pos.wrapping_add(1);
+        self.room -= 1;
+        true
+    }
+}
+
+impl Drop for Posting<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let queue = &mut *self.queue;
+        if !queue.shared {
+            queue.place.show(self.tail);
+        }
+        queue.outstanding += self.tail.wrapping_sub(queue.tail);
+        queue.tail = self.tail;
+    }
+}
+
 /// Slots that are made together.
 const SLOTS_AT_A_TIME: usize = 64;
 
@@ -198,17 +241,17 @@ impl RecvQ {
     /// its way.
     #[inline(always)]
     pub fn post_short(&mut self, wr_id: u64, one: ibv_sge, withdrawn: u32) -> bool {
-        let (pos, at) = (self.tail, self.index(self.tail));
-        let Some(slot) = self.slots.get_mut(at) else { return false };
-        if slot.live || one.length >= rq::BAD || self.outstanding >= self.max_wr {
-            return false;
-        }
-        *slot = Slot { wr_id, one, pos, sges: 1, live: true, bad: false, vouched: true };
+        self.posting(withdrawn).add(wr_id, one)
+    }
+
+    /// The same for several.
+    #[inline(always)]
+    pub fn posting(&mut self, withdrawn: u32) -> Posting<'_> {
         if self.withdrawn != withdrawn {
-            (self.withdrawn, self.vouched_from) = (withdrawn, pos);
+            (self.withdrawn, self.vouched_from) = (withdrawn, self.tail);
         }
-        self.show(pos, one.length);
-        true
+        let (room, mask) = (self.max_wr.saturating_sub(self.outstanding), self.place.size - 1);
+        Posting { tail: self.tail, room, mask, queue: self }
     }
 
     /// Makes the slot of a place and some behind it: a queue is often much larger than what is posted to it.

@@ -171,8 +171,20 @@ impl Place {
     /// Posts position `pos` in a queue with one sender (target).
     #[inline]
     pub fn post(&self, pos: u32, len: u32) {
+        self.prepare(pos, len);
+        self.show(pos.wrapping_add(1));
+    }
+
+    /// Writes down what fits position `pos` of a queue with one sender, who does not see it yet (target).
+    #[inline(always)]
+    pub fn prepare(&self, pos: u32, len: u32) {
         self.length(pos).store(len, Ordering::Relaxed);
-        self.count().store(pos.wrapping_add(1), Ordering::Release);
+    }
+
+    /// All positions before this one of a queue with one sender are posted (target).
+    #[inline(always)]
+    pub fn show(&self, tail: u32) {
+        self.count().store(tail, Ordering::Release);
     }
 
     /// Posts position `pos` in a queue with many senders (target).

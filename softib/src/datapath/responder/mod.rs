@@ -22,5 +22,5 @@ pub mod xrc;
 
 pub use cell::cell;
 pub use placing::From;
-pub use short::{Short, take_short};
+pub use short::{Short, Way, meaning, take_short};
 pub use short_xrc::take_over_xrc;

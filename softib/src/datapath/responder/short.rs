@@ -5,6 +5,7 @@ use super::placing::From;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qps, Usual};
 use crate::objects::recvq::RecvQ;
+use crate::objects::srq::Srq;
 use crate::objects::world::World;
 use crate::shm::cell::{Head, flag, op};
 use crate::shm::cells::{each_line, prefetch};
@@ -12,6 +13,7 @@ use crate::shm::copy::{copy, copy_short};
 use crate::shm::layout::QPS;
 use crate::shm::placed;
 use rdma_sys::*;
+use slab::Slab;
 use std::mem::MaybeUninit;
 
 /// What came of it.
@@ -55,6 +57,69 @@ const fn harmless(inline: bool) -> u32 {
     Head::meaning(0, flag::SOLICITED | if inline { 0 } else { flag::BULK }, 0)
 }
 
+/// Where usual messages to a connected queue pair go.
+#[derive(Debug)]
+pub struct Way<'a> {
+    queue: &'a mut RecvQ,
+    /// With so many receives left, or fewer, the general way goes on.
+    limit: u32,
+    num: u32,
+    pd: u32,
+}
+
+impl<'a> Way<'a> {
+    /// The way of a whole SEND to a connected queue pair that completes to queue `cq`.
+    ///
+    /// # Errors
+    /// Something is not as it usually is, and who finds out what.
+    #[inline(always)]
+    pub fn find<const INLINE: bool>(
+        (qps, srqs): (&'a mut Qps, &'a mut Slab<Srq>),
+        cq: usize,
+        from: From,
+        head: &Head,
+    ) -> Result<Way<'a>, Short> {
+        let Some(qp) = qps.get_mut(head.dst as usize % QPS) else {
+            return Err(if INLINE && head.op & op::XRC != 0 { Short::OverXrc } else { Short::Other });
+        };
+        let (incarnation, src_qpn, meaning) = (from.incarnation, head.src_qpn, meaning::<INLINE>(head));
+        if qp.usual != (Usual { incarnation, src_qpn, meaning, cq }) {
+            return Err(Short::Other);
+        }
+        let (num, pd) = (qp.num, qp.pd as u32);
+        match (qp.rq.as_mut(), qp.srq) {
+            (Some(queue), _) => Ok(Way { queue, limit: 0, num, pd }),
+            (None, Some(key)) => {
+                let srq = srqs.get_mut(key).ok_or(Short::Other)?;
+                // The one that makes the limit tell is left to the general way.
+                Ok(Way { queue: &mut srq.queue, limit: srq.limit, num, pd })
+            }
+            _ => Err(Short::Other),
+        }
+    }
+
+    /// Places a message that goes this way, and writes its completion, if there are receives left.
+    #[inline(always)]
+    pub fn place<const INLINE: bool>(
+        &mut self,
+        mrs: &Mrs,
+        head: &Head,
+        payload: (*const u8, u32),
+        to: &mut MaybeUninit<ibv_wc>,
+    ) -> Short {
+        if self.queue.outstanding <= self.limit {
+            return Short::Other;
+        }
+        place::<INLINE>((self.queue, mrs, self.pd), self.num, head, payload, to)
+    }
+}
+
+/// What a cell says that two messages of one way have in common.
+#[inline(always)]
+pub fn meaning<const INLINE: bool>(head: &Head) -> u32 {
+    Head::meaning(head.op, head.flags, head.dst) & !harmless(INLINE)
+}
+
 /// Places a whole SEND, whose `payload` has `head.len` bytes, to a connected queue pair that completes to queue `cq`, and writes its
 /// completion. `Other`: something is not as it usually is, nothing has happened yet, and the general way (`responder::cell`) finds out.
 /// `INLINE`: the payload is in the cell, and if the buffer's region has to be looked up, that is left to the careful way. One of
@@ -66,29 +131,14 @@ pub fn take_short<const INLINE: bool>(
     cq: usize,
     from: From,
     head: &Head,
-    (payload, placed_from): (*const u8, u32),
+    payload: (*const u8, u32),
     to: &mut MaybeUninit<ibv_wc>,
 ) -> Short {
     let World { srqs, mrs, .. } = w;
-    let Some(qp) = qps.get_mut(head.dst as usize % QPS) else {
-        return if INLINE && head.op & op::XRC != 0 { Short::OverXrc } else { Short::Other };
-    };
-    let meaning = Head::meaning(head.op, head.flags, head.dst) & !harmless(INLINE);
-    let (incarnation, src_qpn) = (from.incarnation, head.src_qpn);
-    if qp.usual != (Usual { incarnation, src_qpn, meaning, cq }) {
-        return Short::Other;
+    match Way::find::<INLINE>((qps, srqs), cq, from, head) {
+        Ok(mut way) => way.place::<INLINE>(mrs, head, payload, to),
+        Err(short) => short,
     }
-    let queue = match (qp.rq.as_mut(), qp.srq) {
-        (Some(queue), _) => queue,
-        (None, Some(key)) => match srqs.get_mut(key) {
-            // The one that makes the limit tell is left to the general way.
-            Some(srq) if srq.queue.outstanding > srq.limit => &mut srq.queue,
-            _ => return Short::Other,
-        },
-        _ => return Short::Other,
-    };
-    let (num, pd) = (qp.num, qp.pd as u32);
-    place::<INLINE>((queue, mrs, pd), num, head, (payload, placed_from), to)
 }
 
 /// Fills the receive that a message has consumed, with buffers of protection domain `pd`, and writes its completion, on queue pair `num`.
