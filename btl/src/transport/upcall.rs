@@ -49,6 +49,13 @@ impl Delivery {
         (self.buf, self.slot_and_len as u32, self.queue.into())
     }
 
+    /// The same, made anew of its parts: where it has come from memory, those that are made in registers need not go there.
+    #[inline(always)]
+    pub(super) fn apart(self) -> Delivery {
+        let Delivery { endpoint, slot_and_len, buf, tag, queue } = self;
+        Delivery { endpoint, slot_and_len, buf, tag, queue }
+    }
+
     /// The same message in the buffer that `settle` says for its slot and present one.
     pub(super) fn settled(self, settle: impl FnOnce(u32, Lent) -> Lent) -> Delivery {
         Delivery { buf: settle(self.slot_and_len as u32, self.buf), ..self }

@@ -53,7 +53,7 @@ pub use pool::{Buf, Pool, PoolConfig, PoolError};
 pub use posted::{Destroyed, Posted, SEND_COUNT};
 pub use qp::Qp;
 pub use qp_attr::{AhAttr, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
-pub use recv::{Lent, Recv, RecvList, RecvQueue, Unposted};
+pub use recv::{Filling, Lent, Recv, RecvList, RecvQueue, Unposted};
 pub use request::{AtomicOp, RdmaOp, Remote, SendFlags, Sge};
 pub use srq::{Srq, SrqId};
 pub use types::{Gid, GidType, LKey, Lid, LinkLayer, Mtu, Psn, QKey, Qpn, RKey, SrqNum};

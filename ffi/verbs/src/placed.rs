@@ -14,9 +14,15 @@ pub(crate) fn announce(word: &'static Placed) {
     let _known = WORD.set(word);
 }
 
-/// Where the message lies that a completion says is placed.
+/// Where the message lies that a completion says is placed, if it says that it went `well`.
 #[inline(never)]
-pub(crate) fn place() -> Option<NonNull<u8>> {
+pub(crate) fn place_if(well: bool) -> Option<NonNull<u8>> {
+    if well { place() } else { None }
+}
+
+/// Where the message lies that is placed.
+#[inline]
+fn place() -> Option<NonNull<u8>> {
     NonNull::new(WORD.get()?.at())
 }
 

@@ -314,25 +314,13 @@ impl<'q, Q: RecvQueue, const N: usize> RecvList<'q, Q, N> {
     /// Appends a receive into the whole buffer that it holds; `false`: it holds none, or the list is full.
     #[inline]
     pub fn push(&mut self, recv: &mut Recv) -> bool {
-        if self.len == N || recv.place != Place::Held {
-            return false;
-        }
-        (recv.place, recv.queue) = (Place::Posted, self.tag);
-        // SAFETY: it has been held until now, so there is a buffer.
-        let buf = unsafe { recv.buf.assume_init_ref() };
-        self.sges[self.len].write(sys::ibv_sge {
-            addr: buf.addr(),
-            length: buf.capacity(),
-            lkey: buf.lkey().0,
-        });
-        self.wrs[self.len].write(sys::ibv_recv_wr {
-            wr_id: recv.wr_id,
-            next: null_mut(),
-            sg_list: null_mut(),
-            num_sge: 1,
-        });
-        self.len += 1;
-        true
+        self.filling().push(recv)
+    }
+
+    /// To append several.
+    #[inline(always)]
+    pub fn filling(&mut self) -> Filling<'_, 'q, Q, N> {
+        Filling { len: self.len, list: self }
     }
 
     /// Posts what is in the list; how many went.
@@ -390,6 +378,39 @@ impl<'q, Q: RecvQueue, const N: usize> RecvList<'q, Q, N> {
         // SAFETY: the place was below `len`, so it is initialised; it is plain data.
         let wr_id = unsafe { self.wrs[self.len].assume_init_ref() }.wr_id;
         Some(Unposted { wr_id, queue: self.tag })
+    }
+}
+
+/// Appends receives to a list, which knows of them when this is dropped: meanwhile their number stays in a register.
+#[derive(Debug)]
+pub struct Filling<'l, 'q, Q, const N: usize> {
+    list: &'l mut RecvList<'q, Q, N>,
+    len: usize,
+}
+
+impl<Q: RecvQueue, const N: usize> Filling<'_, '_, Q, N> {
+    /// As [`RecvList::push`].
+    #[inline(always)]
+    pub fn push(&mut self, recv: &mut Recv) -> bool {
+        if self.len >= N || recv.place != Place::Held {
+            return false;
+        }
+        (recv.place, recv.queue) = (Place::Posted, self.list.tag);
+        // SAFETY: it has been held until now, so there is a buffer.
+        let buf = unsafe { recv.buf.assume_init_ref() };
+        let (addr, length, lkey) = (buf.addr(), buf.capacity(), buf.lkey().0);
+        self.list.sges[self.len].write(sys::ibv_sge { addr, length, lkey });
+        let (wr_id, next, sg_list) = (recv.wr_id, null_mut(), null_mut());
+        self.list.wrs[self.len].write(sys::ibv_recv_wr { wr_id, next, sg_list, num_sge: 1 });
+        self.len += 1;
+        true
+    }
+}
+
+impl<Q, const N: usize> Drop for Filling<'_, '_, Q, N> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.list.len = self.len;
     }
 }
 

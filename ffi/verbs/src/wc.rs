@@ -97,7 +97,7 @@ impl Wc {
     /// Where the device has left its message, if that is not the buffer of its receive ([`Cq::place_messages`](crate::Cq::place_messages)).
     #[inline(always)]
     pub(crate) fn place(&self) -> Option<NonNull<u8>> {
-        if self.is_placed() && self.is_ok() { placed::place() } else { None }
+        if self.is_placed() { placed::place_if(self.is_ok()) } else { None }
     }
 
     /// The device says that its message, if there is one, is not in the buffer of its receive.

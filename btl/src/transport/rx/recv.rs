@@ -121,19 +121,20 @@ impl<C> Transport<C> {
             return None;
         }
         let next = self.rx.batch.peek()?;
-        let (id, len) = (WrId(next.wr_id()), next.byte_len() as usize);
+        let (id, len, sent_to) = (WrId(next.wr_id()), next.byte_len() as usize, next.qp_num());
         if !next.is_ok() {
             return None;
         }
         let (slot, queue) = (id.index(), id.queue());
-        let sender = if id.is(Kind::Peer) {
-            None
+        let (done, sender) = if id.is(Kind::Peer) {
+            (self.rx.batch.take()?, None)
         } else if id.is(Kind::Shared) {
-            Some(self.rx.sender_known(queue, next.qp_num())?)
+            let sender = self.rx.sender_known(queue, sent_to)?;
+            (self.rx.batch.take()?, Some(sender))
         } else {
-            return if id.is(Kind::Xrc) { self.take_otherwise(id) } else { None };
+            return if id.is(Kind::Xrc) { self.take_otherwise(id).map(Delivery::apart) } else { None };
         };
-        let (bytes, owner) = self.rx.slots.completed(self.rx.batch.take()?)?;
+        let (bytes, owner) = self.rx.slots.completed(done)?;
         let index = sender.unwrap_or(owner);
         let len = len.min(bytes.capacity());
         let header = bytes.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
@@ -150,7 +151,10 @@ impl<C> Transport<C> {
                 }
                 Some(Delivery::new(endpoint, header.tag(), bytes, len, (slot, queue)))
             }
-            _ => self.deliver_behind((index, queue, slot), bytes, len),
+            _ => {
+                self.deliver_behind((index, queue, slot), bytes, len);
+                None
+            }
         }
     }
 
@@ -174,11 +178,10 @@ impl<C> Transport<C> {
 
     /// What has come is no plain message, or not over a connection that is up: what comes of it goes up behind what it brings about.
     #[cold]
-    fn deliver_behind(&mut self, at: (u32, usize, u32), bytes: Lent, len: usize) -> Option<Delivery> {
+    fn deliver_behind(&mut self, at: (u32, usize, u32), bytes: Lent, len: usize) {
         if let Some(delivery) = self.arrived(at, bytes, len).and_then(|delivery| self.hold_back(delivery)) {
             self.up.push(Upcall::Deliver(self.rx.kept(delivery)));
         }
-        None
     }
 
     /// The next thing for the upper layer, of what the last `poll` found. What was put aside
@@ -301,8 +304,10 @@ impl<C> Transport<C> {
         let endpoint = delivery.endpoint();
         let (index, (buf, slot, queue)) = (endpoint.index, delivery.into_receive());
         // A message of a former connection has its slot, but no credit to return.
-        let current = self.rx.slots.of(slot, index);
-        let (Some(ep), Some(current)) = (self.endpoints.named_mut(endpoint), current) else {
+        let Some(current) = self.rx.slots.of(slot, index) else {
+            return self.delivered_otherwise(queue, slot, buf);
+        };
+        let Some(ep) = self.endpoints.named_mut(endpoint) else {
             return self.delivered_otherwise(queue, slot, buf);
         };
         current.back(buf);

@@ -161,8 +161,11 @@ impl RecvSlots {
         list: &mut RecvList<'_, Q, LIST>,
     ) {
         let from = consumed.len().saturating_sub(wanted.min(LIST));
+        let mut filling = list.filling();
         for index in consumed.drain(from..).rev() {
-            self.add(index, list);
+            if let Some(slot) = self.slots.get_mut(index as usize) {
+                filling.push(&mut slot.recv);
+            }
         }
     }
 
