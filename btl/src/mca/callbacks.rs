@@ -134,33 +134,65 @@ unsafe extern "C" fn sendi(
     tag: mca_btl_base_tag_t,
     descriptor: *mut Descriptor,
 ) -> c_int {
-    // SAFETY: a module of ours, a readable header, a convertor that is prepared if there is a
-    // payload.
-    let straight = || unsafe {
-        let header = from_raw_parts(header.cast_const().cast::<u8>(), header_size);
-        module(raw).sendi_straight(endpoint, convertor, header, payload_size, tag)
-    };
-    if header_size.saturating_add(payload_size) <= SHORT && guard("btl_sendi", false, straight) {
-        return OPAL_SUCCESS;
-    }
+    let len = header_size.saturating_add(payload_size);
+    let way: Sendi = if len <= SHORT { sendi_short } else { sendi_longer };
     // SAFETY: as Open MPI has called.
-    unsafe {
-        sendi_otherwise(
-            raw,
-            endpoint,
-            convertor,
-            header,
-            header_size,
-            payload_size,
-            order,
-            flags,
-            tag,
-            descriptor,
-        )
-    }
+    unsafe { way(raw, endpoint, convertor, header, header_size, payload_size, order, flags, tag, descriptor) }
 }
 
-/// `sendi` of what does not go the straight way: a jump away, for all that it is called with is where it was.
+/// As `btl_sendi`.
+type Sendi = unsafe extern "C" fn(
+    Raw,
+    Endpoint,
+    *mut opal_convertor_t,
+    *mut c_void,
+    usize,
+    usize,
+    u8,
+    u32,
+    mca_btl_base_tag_t,
+    *mut Descriptor,
+) -> c_int;
+
+/// A function that is a jump away, for all that it is called with is where it was: tries a way of the module's, and goes on with
+/// [`sendi_otherwise`].
+macro_rules! sendi_by {
+    ($name:ident, $way:ident) => {
+        #[inline(never)]
+        unsafe extern "C" fn $name(
+            raw: Raw,
+            endpoint: Endpoint,
+            convertor: *mut opal_convertor_t,
+            header: *mut c_void,
+            header_size: usize,
+            payload: usize,
+            order: u8,
+            flags: u32,
+            tag: mca_btl_base_tag_t,
+            descriptor: *mut Descriptor,
+        ) -> c_int {
+            // SAFETY: a module of ours, a readable header, a convertor that is prepared if there is a
+            // payload.
+            let sent = guard("btl_sendi", false, || unsafe {
+                let header = from_raw_parts(header.cast_const().cast::<u8>(), header_size);
+                module(raw).$way(endpoint, convertor, header, payload, tag)
+            });
+            if sent {
+                return OPAL_SUCCESS;
+            }
+            let way: Sendi = sendi_otherwise;
+            // SAFETY: as Open MPI has called.
+            unsafe {
+                way(raw, endpoint, convertor, header, header_size, payload, order, flags, tag, descriptor)
+            }
+        }
+    };
+}
+
+sendi_by!(sendi_short, sendi_straight);
+sendi_by!(sendi_longer, sendi_longer);
+
+/// `sendi` of what does not go the straight way: a jump away, too.
 #[inline(never)]
 unsafe extern "C" fn sendi_otherwise(
     raw: Raw,

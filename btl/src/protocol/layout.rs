@@ -160,11 +160,17 @@ impl Layout {
         if len <= self.queues.first()?.size as usize {
             return Some(0);
         }
-        self.for_longer_payload(len)
+        self.look_for_payload(len)
     }
 
     #[inline(never)]
-    fn for_longer_payload(&self, len: usize) -> Option<usize> {
+    fn look_for_payload(&self, len: usize) -> Option<usize> {
+        self.for_longer_payload(len)
+    }
+
+    /// The same, where most are not small.
+    #[inline(always)] // with every message
+    pub fn for_longer_payload(&self, len: usize) -> Option<usize> {
         self.queues.iter().position(|queue| len <= queue.size as usize)
     }
 

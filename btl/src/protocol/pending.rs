@@ -366,12 +366,25 @@ impl Shares {
     /// [`Refused`]; nothing is taken then.
     #[inline]
     pub fn take(&mut self, peer: u32) -> Result<(), Refused> {
+        if self.take_again(peer) { Ok(()) } else { self.take_first(peer) }
+    }
+
+    /// The same for one who has held some before; `false`: it has not, or nothing is left for it.
+    #[inline(always)] // with every message
+    pub fn take_again(&mut self, peer: u32) -> bool {
         let most = self.per_peer.min(self.free);
-        match self.held.get_mut(peer as usize) {
-            Some(held) if *held < most => *held += 1,
-            None if most > 0 => self.hold(peer),
-            _ => return Err(if self.free == 0 { Refused::Empty } else { Refused::Share }),
+        let held = self.held.get_mut(peer as usize).filter(|held| **held < most);
+        let taken = held.map(|held| *held += 1).is_some();
+        self.free -= u32::from(taken);
+        taken
+    }
+
+    #[inline(never)]
+    fn take_first(&mut self, peer: u32) -> Result<(), Refused> {
+        if self.held.len() > peer as usize || self.per_peer.min(self.free) == 0 {
+            return Err(if self.free == 0 { Refused::Empty } else { Refused::Share });
         }
+        self.hold(peer);
         self.free -= 1;
         Ok(())
     }

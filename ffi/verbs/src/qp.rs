@@ -252,7 +252,7 @@ impl Qp {
     ///
     /// # Errors
     /// As [`Qp::post_send_inline`].
-    #[inline]
+    #[inline(always)] // with every message
     pub fn post_send_gathered<const PIECES: usize>(
         &self,
         wr_id: u64,

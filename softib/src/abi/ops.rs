@@ -12,6 +12,7 @@ use crate::errno::Errno;
 use crate::fabric::MAX_MESSAGE;
 use crate::objects::mw::Binding;
 use crate::objects::qp::Qp;
+use crate::objects::sges::length;
 use crate::objects::work::{Remote, UD_MTU, WORD, Work};
 use crate::objects::world::World;
 use crate::shm::cell::INLINE_MAX;
@@ -40,9 +41,12 @@ pub unsafe extern "C" fn post_send(
             }
         }
         Some(request) if (2..=SHORT_SGES as c_int).contains(&request.num_sge) => {
+            // SAFETY: a valid request with a few buffers (checked above).
+            let (_, sges) = unsafe { self::request(request) };
+            let fits = length(sges) <= INLINE_MAX as u64;
             // SAFETY: the program passes a QP of ours, null or a valid `bad`, and a valid request with a
             // few buffers (checked above).
-            return unsafe { post_pieces(qp, wr, bad) };
+            return unsafe { if fits { post_pieces(qp, wr, bad) } else { post_longer(qp, wr, bad) } };
         }
         _ => {}
     }
@@ -60,7 +64,7 @@ unsafe fn request<'a>(wr: *const ibv_send_wr) -> (&'a ibv_send_wr, &'a [ibv_sge]
     unsafe { (&*wr, std::slice::from_raw_parts((*wr).sg_list, (*wr).num_sge as usize)) }
 }
 
-/// A request whose payload is in a few buffers.
+/// A request whose payload is in a few buffers, and fits a cell.
 ///
 /// # Safety
 /// As [`post_longer`].
@@ -71,8 +75,9 @@ unsafe extern "C" fn post_pieces(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mu
     if post_short::<true>(qp_index(qp), one, sges) {
         return 0;
     }
-    // SAFETY: the caller passes a QP of ours, one valid request, and null or a valid `bad`.
-    unsafe { post_longer(qp, wr, bad) }
+    // SAFETY: the caller passes a QP of ours, a list of one valid request, and null or a valid
+    // `bad`.
+    unsafe { post_list(qp, wr, bad) }
 }
 
 /// A request whose payload may be too long for a cell.

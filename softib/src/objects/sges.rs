@@ -4,6 +4,16 @@ use crate::shm::cell::Found;
 use crate::shm::copy;
 use rdma_sys::ibv_sge;
 
+/// Bytes of a list of a few pieces.
+#[inline(always)]
+pub fn length(sges: &[ibv_sge]) -> u64 {
+    let mut len = 0;
+    for sge in sges {
+        len += u64::from(sge.length);
+    }
+    len
+}
+
 /// Copies `len` bytes of a gather list, from `skip` on, to `to`.
 #[inline]
 pub fn gather(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
@@ -19,7 +29,8 @@ pub fn gather(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
 /// Copies all of a gather list, piece by piece.
 #[inline(always)]
 pub fn gather_all(sges: &[ibv_sge], to: *mut u8) {
-    match sges {
+    let (last, to) = gather_headers(sges, to);
+    match last {
         // SAFETY: as in gather().
         [one] => unsafe { copy::copy(one.addr as *const u8, to, one.length as usize) },
         many => gather_list(many, to),
@@ -29,19 +40,37 @@ pub fn gather_all(sges: &[ibv_sge], to: *mut u8) {
 /// The same without a call, of what fits a cell.
 #[inline(always)]
 pub fn gather_short(sges: &[ibv_sge], to: *mut u8) {
-    // SAFETY: as in gather(); the caller has made room for all pieces.
-    gather_each(sges, to, |from, to, len| unsafe { copy::copy_short(from, to, len) });
+    let (last, to) = gather_headers(sges, to);
+    match last {
+        // SAFETY: as in gather(); it fits a cell.
+        [one] => unsafe { copy::copy_short(one.addr as *const u8, to, one.length as usize) },
+        many => gather_list(many, to),
+    }
 }
 
-fn gather_list(sges: &[ibv_sge], to: *mut u8) {
-    // SAFETY: as in gather(); the caller has made room for all pieces.
-    gather_each(sges, to, |from, to, len| unsafe { copy::copy(from, to, len) });
-}
-
+/// Copies two headers, if a list of three pieces begins with such; the rest, and where it goes.
 #[inline(always)]
-fn gather_each(sges: &[ibv_sge], mut to: *mut u8, copy: impl Fn(*const u8, *mut u8, usize)) {
+fn gather_headers(sges: &[ibv_sge], to: *mut u8) -> (&[ibv_sge], *mut u8) {
+    let is_header = |sge: &ibv_sge| (8..=16).contains(&sge.length);
+    match sges {
+        [first, second, last] if is_header(first) && is_header(second) => {
+            let at = to.wrapping_add(first.length as usize);
+            // SAFETY: as in gather(); the caller has made room for all pieces, and both have 8 to 16 bytes (checked above).
+            unsafe {
+                copy::copy_words(first.addr as *const u8, to, first.length as usize);
+                copy::copy_words(second.addr as *const u8, at, second.length as usize);
+            }
+            (std::slice::from_ref(last), at.wrapping_add(second.length as usize))
+        }
+        all => (all, to),
+    }
+}
+
+#[inline(never)]
+fn gather_list(sges: &[ibv_sge], mut to: *mut u8) {
     for sge in sges {
-        copy(sge.addr as *const u8, to, sge.length as usize);
+        // SAFETY: as in gather(); the caller has made room for all pieces.
+        unsafe { copy::copy(sge.addr as *const u8, to, sge.length as usize) };
         to = to.wrapping_add(sge.length as usize);
     }
 }

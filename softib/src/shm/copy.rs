@@ -76,6 +76,16 @@ pub unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// The same of 8 to 16 bytes.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub unsafe fn copy_words(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { ends::<u64>(from, to, len) }
+}
+
 /// Copies the first and the last word of `len` bytes, which may overlap.
 ///
 /// # Safety

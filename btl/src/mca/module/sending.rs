@@ -243,6 +243,33 @@ impl Module {
         unsafe { self.state.enter(send) }
     }
 
+    /// `btl_sendi` of most others. `false`: nothing has happened; see [`sendi`](Self::sendi).
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)] // with every message
+    pub unsafe fn sendi_longer(
+        &'static self,
+        endpoint: *mut mca_btl_base_endpoint_t,
+        convertor: *mut opal_convertor_t,
+        header: &[u8],
+        payload: usize,
+        tag: u8,
+    ) -> bool {
+        if self.abi.uses_threads() || self.state.is_shared() {
+            return false;
+        }
+        // SAFETY: looked at only if there is a payload, and then prepared.
+        let Some(data) = (unsafe { contiguous(convertor, payload) }) else { return false };
+        let id = from_raw(endpoint);
+        let send = |state: &mut State| match &mut state.transport {
+            Some(transport) => transport.sendi_longer(id, tag, [header, data]),
+            None => false,
+        };
+        // SAFETY: one thread and none of ours, as has just been read; the transport does not call out.
+        unsafe { self.state.enter(send) }
+    }
+
     /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.
     ///
     /// # Safety

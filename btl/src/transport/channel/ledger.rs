@@ -314,6 +314,17 @@ impl Ledger {
         self.push_inline(Span { start: self.copies.end(), len: 0 }, signalled);
     }
 
+    /// The same of one without a signal, for which there is [room](Self::has_room).
+    #[inline(always)] // with every message
+    pub fn push_uncopied_next(&mut self) {
+        let (start, place) = (self.copies.end(), self.place(self.tail));
+        self.spare -= 1;
+        if let Some(room) = self.lines.get_mut(place) {
+            *room = Line::new(GivesBack::Inline(Span { start, len: 0 }), false, start);
+        }
+        self.push_next();
+    }
+
     #[inline(always)] // with every message
     fn write(&mut self, line: Line, signalled: bool) {
         if self.spare == 0 {

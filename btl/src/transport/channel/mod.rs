@@ -5,7 +5,7 @@
 //!                                              |                              |
 //!                                              +--> line --> ledger --> what the line gives back
 //! ```
-//! [`Channel::post`], [`Channel::post_inline`] and [`Channel::post_straight`] for small messages, [`Channel::post_buffer`] for those
+//! [`Channel::post`], [`Channel::post_inline`], [`Channel::post_straight`] and [`Channel::post_gathered_straight`] for small messages, [`Channel::post_buffer`] for those
 //! from buffers, and [`Channel::post_chain`] for several are the only places of the transport where a send work request is posted. Each
 //! has one line in the ledger of its queue pair, and its work request id names that line.
 //!
@@ -177,6 +177,21 @@ impl Channel {
         let id = self.name.of_line(self.ledger.next()).0;
         self.qp.post_send_gathered(id, pieces, self.flags(signalled))?;
         self.ledger.push_uncopied(signalled);
+        Ok(())
+    }
+
+    /// The same without a signal. The ledger [has room](Ledger::has_room) for it.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)] // with every message
+    pub fn post_gathered_straight<const PIECES: usize>(
+        &mut self,
+        pieces: [&[u8]; PIECES],
+    ) -> Result<(), verbs::Error> {
+        let id = self.name.of_line(self.ledger.next()).0;
+        self.qp.post_send_gathered(id, pieces, self.flags)?;
+        self.ledger.push_uncopied_next();
         Ok(())
     }
 

@@ -111,6 +111,12 @@ impl Lane {
         len <= (u32::from(self.max_inline).max(u32::from(self.max_gathered) * GATHERED)) as usize
     }
 
+    /// The device copies the pieces of a message of `len` bytes, header included, of which the ledger keeps no copy.
+    #[inline(always)] // with every message
+    pub fn is_gathered(&self, len: usize) -> bool {
+        len > self.max_inline.into() && len <= (u32::from(self.max_gathered) * GATHERED) as usize
+    }
+
     /// The queue pair of its own.
     pub fn qp(&self) -> Option<&Arc<Qp>> {
         self.channel.as_ref().map(|channel| &channel.qp)
@@ -298,6 +304,26 @@ impl Lane {
         self.budget.acquire();
         let header = DataHeader::new(tag, 0, grant).emit();
         Some(channel.post_straight(header, [head, body]))
+    }
+
+    /// As [`is_plain`](Self::is_plain), and the ledger has a line.
+    #[inline(always)] // with every message
+    pub fn goes_gathered(&self, most: u16) -> bool {
+        let Some(channel) = &self.channel else { return false };
+        channel.ledger.unsignalled() < most && self.has_plenty() && channel.ledger.has_room(0)
+    }
+
+    /// Posts a message that [goes gathered](Self::goes_gathered) and has taken what it needs.
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[inline(always)] // with every message
+    pub fn post_gathered<const PIECES: usize>(
+        &mut self,
+        pieces: [&[u8]; PIECES],
+    ) -> Result<(), verbs::Error> {
+        let Some(channel) = &mut self.channel else { return Ok(()) };
+        channel.post_gathered_straight(pieces)
     }
 
     /// Posts a [plain](Self::is_plain) message inline, from its pieces. Of one that is longer than `max_inline` the ledger keeps no copy:

@@ -72,7 +72,7 @@ impl SendSlots {
     /// Takes one for `peer` if they do not become scarce by that.
     #[inline]
     pub fn take_plenty(&mut self, peer: u32) -> bool {
-        self.shares.stays_plenty() && self.shares.take(peer).is_ok()
+        self.shares.stays_plenty() && self.shares.take_again(peer)
     }
 
     /// Takes one for a message of our own that nothing may hold up.

@@ -63,6 +63,47 @@ impl<C> Transport<C> {
         }
     }
 
+    /// The same over any queue, of pieces that the device copies; what it does not copy goes from a buffer.
+    #[inline(always)] // with every message
+    pub fn sendi_longer(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
+        let len = head.len().wrapping_add(body.len());
+        let Some(queue) = self.port.layout().for_longer_payload(len) else { return false };
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        if ep.state() != State::Connected || ep.generation != id.generation {
+            return false;
+        }
+        let Some(lane) = ep.lanes.get_mut(queue) else { return false };
+        if !lane.is_gathered(HEADER_LEN + len) {
+            return self.sendi_ungathered(id, tag, queue, [head, body]);
+        }
+        if !self.tx.pending.is_empty() || !lane.goes_gathered(self.tx.signalling.most) {
+            return false;
+        }
+        let Some(grant) = self.tx.acquire_plain(lane, id.index, queue) else { return false };
+        let header = DataHeader::new(tag, queue as u8, grant).emit();
+        match lane.post_gathered([&header, head, body]) {
+            Ok(()) => {
+                lane.sent = lane.sent.wrapping_add(1);
+                ep.outstanding += 1;
+                self.tx.outstanding += 1;
+                ep.traffic.sent += len as u64;
+                ep.ends.sent = ep.ends.sent.wrapping_add(1);
+                self.stats.sent_inline += 1;
+            }
+            Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
+        }
+        true
+    }
+
+    /// The same of pieces that the device does not copy, or that the ledger has to.
+    #[inline(never)]
+    fn sendi_ungathered(&mut self, id: EpId, tag: u8, queue: usize, pieces: [&[u8]; 2]) -> bool {
+        let len = HEADER_LEN + pieces[0].len() + pieces[1].len();
+        let lane = self.endpoints.lane(id.index, queue);
+        let copied = lane.is_some_and(|lane| !lane.takes_pieces(len));
+        copied && self.sendi_copied(id, tag, queue, pieces)
+    }
+
     /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing
     /// has happened; use a buffer.
     #[inline(always)] // with every message

@@ -6,7 +6,7 @@ use crate::datapath::pieces::{WHOLE, WHOLE_PLACED, rung, whole};
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
-use crate::objects::sges::{gather_all, gather_short};
+use crate::objects::sges::{gather_all, gather_short, length};
 use crate::objects::work::{Step, Work};
 use crate::objects::world::World;
 use crate::shm::cell::{Head, INLINE_MAX, flag, op};
@@ -75,8 +75,15 @@ pub fn send_short<const INLINE: bool>(
         // SAFETY: the caller of post_send vouches for its buffer until the completion (checked against its MR unless inline); its length
         // has been compared.
         [one] if INLINE => unsafe { peer.ring.send_inline(head, one.addr as *const u8) },
-        _ if INLINE => peer.ring.send_any(head, |to| gather_short(sges, to)),
-        _ => peer.ring.send_any(head, |to| gather_all(sges, to)),
+        _ => {
+            let (place, bulk) = if INLINE { peer.ring.place_inline() } else { peer.ring.place(len) };
+            if INLINE {
+                gather_short(sges, place)
+            } else {
+                gather_all(sges, place)
+            }
+            peer.ring.send_filled(Head { flags: flags | bulk, ..head })
+        }
     };
     if w.in_burst {
         peer.ring.expect_more();
@@ -93,7 +100,7 @@ pub fn short_len<const INLINE: bool>(qp: &Qp, w: &World, wr: &ibv_send_wr, sges:
     if !usual || qp.sq_posted.wrapping_sub(qp.sq_retired) >= qp.cap.max_send_wr {
         return None;
     }
-    let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    let len = length(sges);
     if len > if INLINE { INLINE_MAX as u64 } else { WHOLE_PLACED.into() } {
         return None;
     }

@@ -195,6 +195,7 @@ impl SendRing {
         }
     }
 
+    #[inline(always)]
     fn bulk_fits(&self, len: u32) -> bool {
         let end = bulk_end(bulk_start(self.bulk, len, self.used), len);
         let room = match self.since {
@@ -300,8 +301,8 @@ impl SendRing {
 
     /// Where the `len` payload bytes of the next cell go, and the flag that says so.
     #[inline(always)]
-    fn place(&mut self, len: u32) -> (*mut u8, u8) {
-        if len as usize <= INLINE_MAX { (self.cells.at(self.seq).payload(), 0) } else { self.take_bulk(len) }
+    pub fn place(&mut self, len: u32) -> (*mut u8, u8) {
+        if len as usize <= INLINE_MAX { self.place_inline() } else { self.take_bulk(len) }
     }
 
     /// The next cell goes through this queue pair.
@@ -318,10 +319,11 @@ impl SendRing {
         let (place, flags) = self.take_bulk(head.len);
         head.flags |= flags;
         fill(place);
-        if self.publish_unannounced(head) { Pushed::Watched } else { self.announce() }
+        if self.send_filled(head) { Pushed::Watched } else { self.announce() }
     }
 
     /// The next `len` bytes of the bulk, and the flags that say so.
+    #[inline(always)]
     fn take_bulk(&mut self, len: u32) -> (*mut u8, u8) {
         let flags = if self.widens { flag::BULK | self.widen(len) } else { flag::BULK };
         let start = bulk_start(self.bulk, len, self.used);
@@ -338,9 +340,16 @@ impl SendRing {
         flag::WIDER
     }
 
-    /// Sends the next cell, whose payload has been written. As [`Self::send_any`].
+    /// As [`Self::place`], of what fits a cell.
     #[inline(always)]
-    fn publish_unannounced(&mut self, head: Head) -> bool {
+    pub fn place_inline(&self) -> (*mut u8, u8) {
+        (self.cells.at(self.seq).payload(), 0)
+    }
+
+    /// Sends the next cell, whose payload has been written to its [place](Self::place), with the flag that says so. As [`Self::send_any`].
+    #[inline(always)]
+    #[must_use]
+    pub fn send_filled(&mut self, head: Head) -> bool {
         let seq = self.seq;
         let cell = self.cells.at(seq);
         cell.emit(head);
@@ -355,7 +364,7 @@ impl SendRing {
         let (place, bulk) = self.place(head.len);
         fill(place);
         head.flags |= bulk;
-        self.publish_unannounced(head)
+        self.send_filled(head)
     }
 
     /// Sends the next cell, with the `head.len` bytes at `payload` in it. The caller has asked [`Self::fits`]. As [`Self::send_any`].
