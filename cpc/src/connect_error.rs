@@ -9,7 +9,9 @@ use crate::wire::{Layout, Reason};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no connection to process {peer}: {cause}")]
 pub struct ConnectError {
+    /// The process that was to be connected to.
     pub peer: ProcessName,
+    /// What went wrong.
     pub cause: ConnectCause,
 }
 
@@ -42,6 +44,7 @@ impl ConnectCause {
 /// or another attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectCause {
+    /// The peer has not answered, all repetitions included.
     #[error(
         "no answer to {tries} requests in {elapsed:.1?}; the process or its node may be gone, or stopped (raise the connection manager's retries to wait longer)"
     )]
@@ -51,6 +54,7 @@ pub enum ConnectCause {
         /// Time since the exchange began.
         elapsed: Duration,
     },
+    /// The peer has sent a REJ, for this reason (ibcm and xrc).
     #[error("it refused: {0}")]
     Rejected(Reason),
     /// The peer said no; in words.
@@ -74,13 +78,18 @@ pub enum ConnectCause {
     /// The two sides' queues differ: as `receive_queues` has ours, and as far as the peer has named its.
     #[error("its queues are {theirs}, ours are {ours}; receive_queues must be the same in all processes")]
     Queues { ours: String, theirs: String },
+    /// A verbs call of this side has failed, or the device or its connection manager is lost; in
+    /// words.
     #[error("{0}")]
     Verbs(String),
+    /// The peer's modex blob, or the name in its reply, is not one to connect to; in words.
     #[error("its published address is unusable: {0}")]
     Address(String),
-    /// It has an endpoint already, or is this process itself.
+    /// The peer has an endpoint already, is this process itself, or the queue pairs made for it do not
+    /// match the layout.
     #[error("{0}")]
     Misuse(&'static str),
+    /// The component that was chosen for the peer has no module in this process.
     #[error("connection component \"{0}\" is not active in this process")]
     Component(String),
 }

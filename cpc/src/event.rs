@@ -9,7 +9,9 @@ use crate::{ConnectError, EndpointKey, ProcessName, StreamNum, Timeline};
 /// Who has to send first on each queue pair of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
+    /// This side.
     Us,
+    /// The other side.
     Peer,
 }
 

@@ -15,7 +15,9 @@ use crate::{Config, EndpointCommand, EndpointKey, EndpointPlan, Error, ProcessNa
 pub struct Query<'a> {
     /// The port and the queue pairs that it shall connect.
     pub plan: &'a Arc<QpPlan>,
+    /// This process.
     pub me: ProcessName,
+    /// The parameters of all components.
     pub config: &'a Config,
     /// The port is the alternate one of the service.
     pub alternate: bool,
@@ -47,6 +49,8 @@ pub trait Module: Send {
     /// A peer may connect from now on.
     fn add_endpoint(&mut self, endpoint: EndpointPlan, now: Instant, out: &Outbox);
 
+    /// The main thread wants something of an endpoint. For a key that is not known, or no longer,
+    /// nothing happens.
     fn command(&mut self, key: EndpointKey, command: EndpointCommand, now: Instant, out: &Outbox);
 
     /// Takes over the next of what has come, without looking at it; true if there is something for `progress`. Called after the start, and
@@ -63,6 +67,8 @@ pub trait Module: Send {
     /// Something is due.
     fn timeout(&mut self, now: Instant, out: &Outbox);
 
+    /// Takes every connection down and takes no more requests in; [`Module::is_quiet`] tells when
+    /// that is done.
     fn close(&mut self, now: Instant, out: &Outbox);
 
     /// True when `close` has nothing more to wait for.

@@ -13,10 +13,13 @@ use crate::{EndpointKey, Error, ProcessName, StreamNum};
 /// One queue of every endpoint: where its QP's completions go and what it holds.
 #[derive(Clone, Debug)]
 pub struct QueuePlan {
+    /// Completions of send requests.
     pub send_cq: Arc<Cq>,
+    /// Completions of receives.
     pub recv_cq: Arc<Cq>,
     /// The shared receive queue; `None` for a per-peer queue.
     pub srq: Option<Arc<Srq>>,
+    /// Work requests, SGEs and inline bytes that the QP has room for.
     pub cap: QpCap,
     /// RNR retries, 0 to 7; 7 repeats for ever.
     pub rnr_retry: u8,
@@ -34,6 +37,7 @@ pub struct ReceiveQueues {
 /// The port that the QPs use.
 #[derive(Clone, Debug)]
 pub struct PortPlan {
+    /// The open device.
     pub ctx: Arc<Context>,
     /// Port number, from 1.
     pub num: u8,
@@ -45,9 +49,11 @@ pub struct PortPlan {
     pub further_gids: Vec<(u8, Gid)>,
     /// The port's LID; 0 on Ethernet.
     pub lid: Lid,
+    /// Active MTU of the port; a connection uses the smaller one of both sides.
     pub mtu: Mtu,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
+    /// InfiniBand or Ethernet (RoCE, iWARP).
     pub link_layer: LinkLayer,
 }
 
@@ -60,6 +66,7 @@ pub struct QpPlan {
     pub queues: Vec<QueuePlan>,
     /// What the user has asked for with them; peers that have asked for something else are refused.
     pub receive_queues: ReceiveQueues,
+    /// The port that they use.
     pub port: PortPlan,
     /// What peers may do to memory through the QPs.
     pub access: Access,
@@ -138,7 +145,9 @@ pub struct XrcPlan {
     pub id: DomainId,
     /// Numbers of the queues' shared receive queues, in the layout's order.
     pub srqs: Vec<SrqNum>,
+    /// Completions of the send queue pairs. They receive nothing.
     pub send_cq: Arc<Cq>,
+    /// Room of a send queue pair.
     pub cap: QpCap,
 }
 
@@ -148,7 +157,9 @@ pub struct XrcPlan {
 pub struct CtsRecv {
     /// Index of the queue: the per-peer queue with the smallest buffers.
     pub queue: usize,
+    /// Where the clear-to-send goes.
     pub buf: Buf,
+    /// The id of its completion.
     pub wr_id: u64,
 }
 
@@ -157,6 +168,7 @@ pub struct CtsRecv {
 pub struct EndpointPlan {
     /// The transport's name for it.
     pub key: EndpointKey,
+    /// The process at the other end.
     pub peer: ProcessName,
     /// What its component of the chosen name has published; empty = take it from the choice.
     pub peer_blob: Vec<u8>,
@@ -177,7 +189,9 @@ pub const ALTERNATE: &str = "_alternate";
 /// The component to use for a peer, and what it published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
+    /// Name of the component, with [`ALTERNATE`] behind it if it is at the alternate port.
     pub component: String,
+    /// The blob that the peer's module of that component has published.
     pub peer_blob: Vec<u8>,
     /// RoCE: the GIDs that the connection goes over; `None`: those of the two ports. Apart, for each idle peer has a choice.
     pub gids: Option<Box<GidPair>>,
@@ -203,7 +217,9 @@ impl Choice {
 /// Both ends of a connection over RoCE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidPair {
+    /// The GID that our packets come from.
     pub ours: Gid,
+    /// The GID that they go to.
     pub theirs: Gid,
 }
 

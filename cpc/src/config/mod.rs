@@ -10,7 +10,9 @@ pub struct Config {
     pub include: Vec<String>,
     /// Not these.
     pub exclude: Vec<String>,
+    /// Parameters of ibcm.
     pub ibcm: datagram::Params,
+    /// Parameters of rdmacm.
     pub rdmacm: rdmacm::Params,
     /// Parameters of xrc, which are as ibcm's.
     pub xrc: datagram::Params,

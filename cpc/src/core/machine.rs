@@ -79,6 +79,7 @@ pub trait Table: Sized {
 
 /// A connection manager's protocol. The value holds its tables beside those of the core.
 pub trait Protocol: Debug + Table {
+    /// Its parameters.
     type Params: Debug;
     /// What this side brings into every exchange.
     type Local: Debug;
@@ -91,6 +92,7 @@ pub trait Protocol: Debug + Table {
     /// What only this manager asks of its driver.
     type Call: Debug;
 
+    /// What the core has it do.
     const HOOKS: Hooks<Self>;
 }
 
@@ -101,6 +103,7 @@ pub struct Hooks<P: Protocol> {
     pub new: fn(&mut Rng) -> P,
     /// The name of this process, and how many links may wait for their first answer at a time.
     pub basics: fn(&P::Local, &P::Params) -> (ProcessName, u32),
+    /// A command of the main thread for the endpoint.
     pub command: fn(&mut Core<P>, EndpointKey, EndpointCommand, Instant),
     /// A queued link's turn has come.
     pub start: fn(&mut Core<P>, usize, Instant),
@@ -124,6 +127,7 @@ pub trait PeerProtocol: Protocol<Endpoint = usize> {
 /// What the core has a manager do whose links have queue pairs.
 #[derive(Debug)]
 pub struct PeerHooks<P: Protocol> {
+    /// Number and kinds of the queues of this side.
     pub layout: fn(&P::Local) -> Layout,
     /// The link's queue pairs are made, and as many as there are queues: keeps their numbers, and goes on.
     pub take_qps: fn(&mut Core<P>, usize, Qpns, Instant),

@@ -27,7 +27,7 @@ macro_rules! kinds {
 
         #[doc = concat!("`", stringify!($Full), "` without its data.")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $Kind { $($Name),+ }
+        pub enum $Kind { $($(#[$value_doc])* $Name),+ }
 
         impl $Kind {
             /// All of them, in order.

@@ -42,12 +42,17 @@ pub struct Received<Q> {
 /// What this side says of its queue pairs in every exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
+    /// RDMA READs and atomics that this side serves and issues at a time.
     pub depth: Depth,
+    /// The partition key itself, not its index; 0xffff if it can't be queried.
     pub pkey: u16,
+    /// Service level, 0 to 15.
     pub sl: u8,
     /// Local ACK timeout, 4.096 µs * 2^n.
     pub ack_timeout: u8,
+    /// Transport retries, 0 to 7.
     pub retry_count: u8,
+    /// RNR retries, 0 to 7; 7 repeats for ever.
     pub rnr_retry: u8,
 }
 
@@ -97,6 +102,7 @@ pub trait DatagramProtocol:
         Request = Received<<Self as DatagramProtocol>::Req>,
     >
 {
+    /// Its REQ.
     type Req: Request;
     /// What it keeps of a link besides.
     type Own: Debug;
@@ -117,9 +123,13 @@ pub type DatagramOf<P> = Datagram<<P as DatagramProtocol>::Req>;
 /// What the exchange has a manager do.
 #[derive(Debug)]
 pub struct Hooks<P: DatagramProtocol> {
+    /// Where this process listens.
     pub our_listener: fn(&P::Local) -> &Address,
+    /// What this side says of its queue pairs.
     pub terms: fn(&P::Local) -> &Terms,
+    /// The ids of its exchanges.
     pub ids: fn(&mut P) -> &mut Ids,
+    /// Where the link's peer listens.
     pub listener: fn(&P::Own) -> Facing<Address>,
     /// The peer's id and its queue pair, where they are known.
     pub remote: fn(&Link<P>) -> Option<(CommId, Qpn)>,
@@ -130,6 +140,7 @@ pub struct Hooks<P: DatagramProtocol> {
     /// A REJ that withdraws a REQ names the exchange by its sender's id only; false if this is
     /// none.
     pub withdrawn: fn(&mut Core<P>, Source, &DatagramOf<P>, Instant) -> bool,
+    /// The call that sends a datagram.
     pub send: fn(Source, DatagramOf<P>) -> P::Call,
 }
 

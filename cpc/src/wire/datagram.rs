@@ -27,10 +27,14 @@ use crate::ProcessName;
 pub trait Request: Part + Copy + Debug + Eq {
     /// Attribute modifier of its datagrams, without the version in the last byte.
     const MAGIC: u32;
+    /// True if the exchange ends with an RTU; without one an RTU is a foreign datagram.
     const HAS_RTU: bool;
+    /// The REP that answers it.
     type Reply: Reply;
 
+    /// What the REQs of all managers have in common.
     fn head(&self) -> &ReqHead;
+    /// The process that sends it.
     fn name(&self) -> ProcessName;
 }
 
@@ -43,8 +47,11 @@ pub trait Reply: Part + Copy + Debug + Eq {
 /// A datagram: its sender, its receiver, its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<Q: Request> {
+    /// The sender's incarnation.
     pub from: Incarnation,
+    /// The receiver's incarnation, as the sender knows it.
     pub to: Incarnation,
+    /// What it says.
     pub message: Message<Q>,
 }
 
@@ -105,10 +112,15 @@ messages! {
     Req(Q) = 0x10, |m| (m.head().local, CommId::NONE);
     /// Message receipt acknowledgement: the answer takes longer.
     Mra(Mra) = 0x11, |m| (m.local, m.remote);
+    /// Reject: of a message or of an exchange, and why.
     Rej(Rej) = 0x12, |m| (m.local, m.remote);
+    /// Reply to a request.
     Rep(Q::Reply) = 0x13, |m| m.ids();
+    /// Ready to use: the sender of the REQ is up. Managers without RTU do not know it.
     Rtu(Rtu) = 0x14 if Q::HAS_RTU, |m| (m.local, m.remote);
+    /// Request for communication release.
     Dreq(Dreq) = 0x15, |m| (m.local, m.remote);
+    /// Reply to a DREQ.
     Drep(Drep) = 0x16, |m| (m.local, m.remote);
 }
 

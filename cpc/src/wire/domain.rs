@@ -40,6 +40,7 @@ pub struct Place {
 pub struct Address {
     /// Its datagram queue pair and port.
     pub listener: Listener,
+    /// The XRC domain of its node's processes.
     pub domain: DomainId,
 }
 

@@ -12,8 +12,11 @@ message! {
         fixed Field::header(1, 1), 0x07, Foreign("management class");
         fixed Field::header(2, 1), 2, Foreign("class version");
         fixed Field::header(3, 1), 0x03, Foreign("method");
+        /// The sender's incarnation: upper half of the transaction id.
         pub from: Incarnation = Field::header(8, 4),
+        /// The receiver's incarnation: lower half of the transaction id.
         pub to: Incarnation = Field::header(12, 4),
+        /// Attribute id: which message follows.
         pub attribute: u64 = Field::header(16, 2),
     }
 }

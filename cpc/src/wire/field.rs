@@ -107,6 +107,7 @@ impl Run {
 
 /// Where a value lies in a MAD.
 pub trait Place<T> {
+    /// Writes it; the bits around it stay.
     fn put(&self, value: &T, mad: &mut Mad);
     /// Reads it.
     ///

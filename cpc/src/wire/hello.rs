@@ -116,7 +116,9 @@ impl<T: Copy + Default + fmt::Debug> fmt::Debug for PerQueue<T> {
 /// What a side tells of itself in REQ and REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// Number and kinds of its queues.
     pub layout: Layout,
+    /// Its name.
     pub name: ProcessName,
     /// Its QPs, as many as the layout has queues.
     pub qpns: Qpns,

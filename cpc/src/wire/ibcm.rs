@@ -17,9 +17,11 @@ message! {
     /// ibcm's request for communication.
     pub struct Req {
         fixed req::SERVICE, 0, Field("transport service type");
+        /// Layout, name, QPNs and stream of the sender.
         pub hello: Hello = HelloAt(req::QPN, req::PRIVATE),
         /// Its queues; of the text, what fits.
         pub queues: Queues = behind_hello(req::PRIVATE),
+        /// What every REQ says.
         pub head: ReqHead = Within,
         /// True if any queue is shared.
         pub srq: bool = req::SRQ,
@@ -29,14 +31,19 @@ message! {
 message! {
     /// Reply to a request (IBTA 12.6.8).
     pub struct Rep {
+        /// Layout, name, QPNs and stream of the sender.
         pub hello: Hello = HelloAt(Field::cm(12, 24), rep::PRIVATE),
+        /// The sender's id of the exchange.
         pub local: CommId = GIVEN,
+        /// The receiver's id: that of the REQ.
         pub remote: CommId = REMOTE,
         /// Its queues; of the text, what fits.
         pub queues: Queues = behind_hello(rep::PRIVATE),
         /// Its starting PSN, the same on every QP.
         pub psn: Psn = Field::cm(20, 24),
+        /// RDMA READs and atomics of the sender.
         pub depth: Depth = rep::DEPTH,
+        /// RNR retries, 0 to 7; 7 repeats for ever.
         pub rnr_retry: u8 = Field::cm(27, 3),
         /// True if any queue is shared.
         pub srq: bool = rep::SRQ,

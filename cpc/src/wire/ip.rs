@@ -26,6 +26,7 @@ const FURTHER_LEN: usize = 18;
 /// Where a process listens, and where besides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listening {
+    /// The address that decides about crossing requests.
     pub address: Address,
     /// At most [`MAX_FURTHER`].
     pub further: Vec<SocketAddr>,
@@ -88,6 +89,7 @@ fn checked(socket: SocketAddr) -> Result<SocketAddr, AddressError> {
 pub struct Address {
     /// IP address and port.
     pub socket: SocketAddr,
+    /// The incarnation of the process's connection manager.
     pub incarnation: u32,
 }
 

@@ -35,6 +35,7 @@ pub struct Address {
     pub lid: Lid,
     /// The UD queue pair.
     pub qpn: Qpn,
+    /// The incarnation of the connection manager that listens.
     pub incarnation: Incarnation,
     /// GID of the port.
     pub gid: Gid,
@@ -106,6 +107,7 @@ impl Address {
 /// that its blob has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facing<A> {
+    /// Where the peer listens.
     pub address: A,
     /// `None`: our port's.
     pub our_gid: Option<Gid>,

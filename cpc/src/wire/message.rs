@@ -54,8 +54,11 @@ values!(; CommId Incarnation);
 /// The message that an MRA or a REJ answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// A REQ.
     Req,
+    /// A REP.
     Rep,
+    /// Another message, or an exchange without naming a message.
     Other,
 }
 
@@ -143,10 +146,15 @@ const SUBNET_LOCAL: Field = Field::cm_bits(94, 4, 1);
 message! {
     /// The primary path of a REQ, whose sender is its local end.
     pub struct Path {
+        /// LID of the sender; 0 on Ethernet.
         pub local_lid: Lid = Field::cm(52, 16),
+        /// LID of the receiver; 0 on Ethernet.
         pub remote_lid: Lid = Field::cm(54, 16),
+        /// GID of the sender.
         pub local_gid: Gid = Run::cm(56, 16),
+        /// GID of the receiver.
         pub remote_gid: Gid = Run::cm(72, 16),
+        /// Service level, 0 to 15.
         pub sl: u8 = Field::cm(94, 4),
         /// Local ACK timeout, 4.096 µs * 2^n.
         pub ack_timeout: u8 = Field::cm(95, 5),
@@ -168,14 +176,19 @@ message! {
     pub struct ReqHead {
         /// Path MTU: 1 = 256 bytes to 5 = 4096.
         pub mtu: u8 = Checked(Field::cm(50, 4), |code| (1..=5).contains(&code), "path MTU"),
+        /// The sender's id of the exchange.
         pub local: CommId = GIVEN,
         /// The process it wants to reach; stands in the service id.
         pub service: ProcessName = Field::cm(8, 64),
         /// The PSN that its queue pairs start with.
         pub psn: Psn = Field::cm(44, 24),
+        /// RDMA READs and atomics of the sender.
         pub depth: Depth = DepthAt(Field::cm(35, 8), Field::cm(39, 8)),
+        /// The path between the two ports.
         pub path: Path = Within,
+        /// Partition key.
         pub pkey: u16 = Field::cm(48, 16),
+        /// Transport retries, 0 to 7.
         pub retry_count: u8 = Field::cm_bits(47, 5, 3),
         /// RNR retries; 7 = for ever.
         pub rnr_retry: u8 = Field::cm_bits(50, 5, 3),
@@ -192,6 +205,7 @@ message! {
     pub struct Mra {
         /// The sender's id, or none.
         pub local: CommId = LOCAL,
+        /// The receiver's id.
         pub remote: CommId = REMOTE,
         /// What was received.
         pub stage: Stage = Field::cm(8, 2),
@@ -205,9 +219,11 @@ message! {
     pub struct Rej {
         /// The sender's id, or none.
         pub local: CommId = LOCAL,
+        /// The receiver's id, or none: of a withdrawn REQ, which has no answer yet.
         pub remote: CommId = REMOTE,
         /// What is rejected.
         pub stage: Stage = Field::cm(8, 2),
+        /// Why.
         pub reason: Reason = ReasonAt,
     }
 }
@@ -215,7 +231,9 @@ message! {
 message! {
     /// Ready to use (IBTA 12.6.9).
     pub struct Rtu {
+        /// The sender's id.
         pub local: CommId = LOCAL,
+        /// The receiver's id.
         pub remote: CommId = REMOTE,
     }
 }
@@ -223,7 +241,9 @@ message! {
 message! {
     /// Request for communication release (IBTA 12.6.10).
     pub struct Dreq {
+        /// The sender's id.
         pub local: CommId = LOCAL,
+        /// The receiver's id.
         pub remote: CommId = REMOTE,
         /// The receiver's first QP.
         pub remote_qpn: Qpn = Field::cm(8, 24),
@@ -236,7 +256,9 @@ message! {
 message! {
     /// Reply to a request for communication release (IBTA 12.6.11).
     pub struct Drep {
+        /// The sender's id.
         pub local: CommId = LOCAL,
+        /// The receiver's id.
         pub remote: CommId = REMOTE,
     }
 }

@@ -37,11 +37,13 @@ pub use reason::Reason;
 /// Why bytes are not one of our datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
+    /// Not the length of a datagram, or less than the private data take; how many bytes there are.
     #[error("{0} bytes where a management datagram has 256")]
     Length(usize),
     /// Not a CM datagram of this program.
     #[error("foreign: its {0} is not ours")]
     Foreign(&'static str),
+    /// Ours, but of this other version.
     #[error("speaks protocol version {0}: all processes of a job need the same release")]
     Version(u8),
     /// Ours, but a field has a value that can't be.
@@ -52,10 +54,13 @@ pub enum WireError {
 /// Why a modex blob is no address of a manager, which is named first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
+    /// Of the wrong length: the manager, how many bytes there are, how many an address has.
     #[error("{1} bytes where an {0} address has {2}")]
     Length(&'static str, usize, usize),
+    /// Of another version: the manager, the blob's version, ours.
     #[error("{0} version {1}, ours is {2}: all processes of a job need the same release")]
     Version(&'static str, u8, u8),
+    /// A field has a value that can't be; its name.
     #[error("its {0} can't be")]
     Field(&'static str),
 }

@@ -53,10 +53,13 @@ message! {
     pub struct Req {
         fixed req::SERVICE, SERVICE_EXTENDED, Field("transport service type");
         fixed EXTENDED_TRANSPORT, TRANSPORT_XRC, Field("transport service type");
+        /// Number and kinds of the requester's queues.
         pub layout: Layout = in_req(0, 24),
+        /// The requester.
         pub name: ProcessName = in_req(3, 64),
         /// What every REQ says; the PSN is that of the send queue pair.
         pub head: ReqHead = Within,
+        /// The send queue pair.
         pub sender: Qpn = qpn_at(req::QPN),
         /// The receive queue pair on this node that it is connected to; `None`: make one.
         pub receiver: Option<Qpn> = qpn_at(in_req(11, 24)),
@@ -74,13 +77,19 @@ message! {
 message! {
     /// "These are my queues; I have a handle of this receive queue pair."
     pub struct Rep {
+        /// Number and kinds of the replier's queues.
         pub layout: Layout = in_rep(0, 24),
+        /// The replier.
         pub name: ProcessName = in_rep(3, 64),
+        /// Its shared receive queues, in queue order.
         pub srqs: SrqNums = SrqsAt,
+        /// The replier's id of the exchange.
         pub local: CommId = GIVEN,
+        /// The requester's id.
         pub remote: CommId = REMOTE,
         /// The receive queue pair, in place of the EE context number.
         pub receiver: Qpn = qpn_at(Field::cm(16, 24)),
+        /// RDMA READs and atomics of the receive queue pair.
         pub depth: Depth = rep::DEPTH,
         /// What messages to the replier have to call themselves.
         pub label: u32 = in_rep(56, 32),

@@ -45,6 +45,7 @@ use crate::{ConnectCause, EndpointKey, ProcessName};
 /// What the machine knows of its own process. It goes into each REQ and REP, and what peers send is held against it.
 #[derive(Clone, Debug)]
 pub struct Local {
+    /// Its name.
     pub name: ProcessName,
     /// Where it listens.
     pub address: Address,
@@ -52,6 +53,7 @@ pub struct Local {
     pub layout: Layout,
     /// Its queues in full.
     pub queues: Queues,
+    /// What it says of its queue pairs in every exchange.
     pub terms: Terms,
     /// True if any queue is shared.
     pub srq: bool,

@@ -13,10 +13,15 @@ use crate::wire::{CommId, Depth, Dreq, Hello, Incarnation, Mra, Qpns, Rej, Rep, 
 /// The peer's side of a connection, as its REQ or REP told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
+    /// Its id of the exchange.
     pub id: CommId,
+    /// Its queue pairs, in queue order.
     pub qpns: Qpns,
+    /// The PSN that they start with.
     pub psn: Psn,
+    /// RDMA READs and atomics that they serve and issue at a time.
     pub depth: Depth,
+    /// The stream that it goes on with (REQ), or that both sides have agreed upon (REP).
     pub stream: StreamNum,
 }
 
@@ -92,21 +97,45 @@ kinds! {
     /// What can happen to a link: the columns of the table. A datagram has been found to be this link's, and of the exchange at hand, before.
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
-        Connect, Remove,
+        /// There is something to send.
+        Connect,
+        /// The main thread has removed the endpoint.
+        Remove,
         /// It is about to be removed.
         Unlist,
         /// Our end has failed.
         Abandon,
-        FirstData, QpsMade(Qpns), QpsFailed(String), QpsUp, QpsDown(String),
+        /// Data have come in on its QPs.
+        FirstData,
+        /// Its QPs exist, in INIT.
+        QpsMade(Qpns),
+        /// Its QPs cannot be had, and why.
+        QpsFailed(String),
+        /// Its QPs are in RTS.
+        QpsUp,
+        /// Its QPs do not get there, and why.
+        QpsDown(String),
         /// A request of the peer that has not been seen before.
         ReqNew(&'a Received<Req>),
         /// The request that is being answered, again.
         ReqDup,
         /// A request of the peer whose queues are not ours.
         ReqUnlike(&'a Req),
-        Rep(&'a Rep), Rtu(&'a Rtu), Mra(&'a Mra), Rej(&'a Rej), Dreq(&'a Dreq), Drep,
+        /// The peer has agreed.
+        Rep(&'a Rep),
+        /// The peer has our REP and is up.
+        Rtu(&'a Rtu),
+        /// The peer asks for more time.
+        Mra(&'a Mra),
+        /// The peer has refused, or has given up.
+        Rej(&'a Rej),
+        /// The peer takes the connection down.
+        Dreq(&'a Dreq),
+        /// The answer to our DREQ.
+        Drep,
         /// Another process has the queue pair that this one is connected to.
         Displaced,
+        /// Its deadline has passed.
         Timeout,
     }
 }

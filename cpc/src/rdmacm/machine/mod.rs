@@ -46,9 +46,11 @@ use crate::{ConnectCause, EndpointKey, ProcessName};
 /// What the machine knows of its own process. It goes into the private data, and what peers send is held against it.
 #[derive(Clone, Copy, Debug)]
 pub struct Local {
+    /// Its name.
     pub name: ProcessName,
     /// Where it listens.
     pub address: Address,
+    /// Number and kinds of its queues.
     pub layout: Layout,
     /// iWARP: a connection ends at one queue pair, so each needs an id of its own.
     pub id_per_qp: bool,
@@ -57,12 +59,15 @@ pub struct Local {
 /// What happened to an id.
 #[derive(Clone, Copy, Debug)]
 pub enum IdEvent<'a> {
+    /// The peer's address is resolved: the id is bound to a device and a port.
     AddrResolved,
+    /// The route to the peer is known.
     RouteResolved,
     /// The peer agreed, with these private data.
     Response(&'a [u8]),
     /// Both sides are up.
     Established,
+    /// The peer, or its connection manager, has refused our request or reply.
     Refused(Refused),
     /// Nothing comes of it, or comes over it any more, and why.
     Broken(&'a str),

@@ -82,24 +82,46 @@ kinds! {
     /// What can happen to a link: the columns of the table. An event of an id has been found to be this link's before.
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
-        Connect, Remove,
+        /// There is something to send.
+        Connect,
+        /// The main thread has removed the endpoint.
+        Remove,
         /// It is about to be removed.
         Unlist,
         /// Our end has failed.
         Abandon,
-        FirstData, AddrResolved, RouteResolved, QpsMade(Qpns), QpsFailed(String), QpsUp, QpsDown(String),
+        /// Data have come in on its QPs.
+        FirstData,
+        /// The peer's address is resolved.
+        AddrResolved,
+        /// The route to the peer is known.
+        RouteResolved,
+        /// Its QPs exist, in INIT.
+        QpsMade(Qpns),
+        /// Its QPs cannot be had, and why.
+        QpsFailed(String),
+        /// Its QPs are in RTS.
+        QpsUp,
+        /// Its QPs do not get there, and why.
+        QpsDown(String),
         /// The peer asks.
         Request(Incoming),
         /// The peer has agreed.
         Response(&'a Hello),
         /// What the peer said makes no sense.
         Malformed,
-        Established, Refused(&'a Refused),
+        /// The connection manager reports the connection established.
+        Established,
+        /// Our request or reply was refused.
+        Refused(&'a Refused),
         /// The exchange, or the connection, is broken, and why.
         Broken(&'a str),
         /// Our confirmation has not gone to the peer, and why.
         Unconfirmed(&'a str),
-        Disconnected, Timeout,
+        /// The peer has taken the connection down, or has agreed to that.
+        Disconnected,
+        /// Its deadline has passed.
+        Timeout,
         /// The peer asks for the connection of a further queue.
         Join(JoinRequest),
         /// The connection of this queue is up.

@@ -35,8 +35,11 @@ pub enum Call {
         receiver: Option<Qpn>,
         /// The send queue pair at its other end; behind it what that starts with, and its depth and port.
         sender: Qpn,
+        /// The PSN that `sender` starts with.
         psn: Psn,
+        /// RDMA READs and atomics of `sender`.
         depth: Depth,
+        /// The peer, whose port `sender` is at.
         address: Facing<Address>,
     },
     /// Close a handle of a receive queue pair.

@@ -51,11 +51,15 @@ use crate::{EndpointCommand, EndpointKey, ProcessName};
 /// What the machine knows of its own process. It goes into each REQ and REP, and what peers send is held against it.
 #[derive(Clone, Debug)]
 pub struct Local {
+    /// Its name.
     pub name: ProcessName,
     /// Where it listens, and its domain.
     pub address: Address,
+    /// Number and kinds of its queues.
     pub layout: Layout,
+    /// Their shared receive queues, in queue order.
     pub srqs: SrqNums,
+    /// What it says of its queue pairs in every exchange.
     pub terms: Terms,
 }
 

@@ -16,9 +16,11 @@ use crate::wire::{CommId, Depth, Dreq, Mra, Rej};
 /// The peer's side of a link, as its REQ or REP told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
+    /// Its id of the exchange.
     pub id: CommId,
     /// The queue pair at its end: the send queue pair of a REQ, the receive queue pair of a REP.
     pub qpn: Qpn,
+    /// RDMA READs and atomics of that queue pair.
     pub depth: Depth,
     /// Which of the requester's epochs this is of.
     pub epoch: u32,
@@ -109,12 +111,18 @@ kinds! {
     /// What can happen to a link: the columns of the table. A datagram has been found to be this link's, and of the exchange at hand, before.
     #[derive(Debug)]
     pub enum Input<'a>, InputKind {
-        /// The send queue pair exists, or cannot be had.
-        SenderCreated, SenderFailed(String),
-        /// The send queue pair is in RTS, or does not get there.
-        SenderUp, SenderDown(String),
-        /// We have a handle of the receive queue pair, or none.
-        ReceiverHeld(Qpn), NoReceiverHeld(JoinError),
+        /// The send queue pair exists.
+        SenderCreated,
+        /// The send queue pair cannot be had, and why.
+        SenderFailed(String),
+        /// The send queue pair is in RTS.
+        SenderUp,
+        /// The send queue pair does not get there, and why.
+        SenderDown(String),
+        /// We have a handle of the receive queue pair.
+        ReceiverHeld(Qpn),
+        /// We have no handle of a receive queue pair, and why.
+        NoReceiverHeld(JoinError),
         /// The main thread has found the send queue pair broken, and the endpoint is to go on.
         Renew,
         /// The main thread has removed the endpoint.
@@ -123,7 +131,18 @@ kinds! {
         ReqNew(&'a Req),
         /// The request that is being answered, again.
         ReqDup,
-        Rep(&'a Rep), Mra(&'a Mra), Rej(&'a Rej), Dreq(&'a Dreq), Drep, Timeout,
+        /// The peer has agreed.
+        Rep(&'a Rep),
+        /// The peer asks for more time.
+        Mra(&'a Mra),
+        /// The peer has refused, or has given up.
+        Rej(&'a Rej),
+        /// The peer lets go of the link.
+        Dreq(&'a Dreq),
+        /// The answer to our DREQ.
+        Drep,
+        /// Its deadline has passed.
+        Timeout,
     }
 }
 
