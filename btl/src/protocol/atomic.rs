@@ -32,7 +32,7 @@ pub enum Change {
 pub enum Request {
     /// Adds.
     FetchAdd(u64),
-    /// Puts `swap` in the place of `compare`.
+    /// Puts `swap` in the place of `compare`; a word with another value stays.
     CompareSwap { compare: u64, swap: u64 },
 }
 

@@ -57,18 +57,22 @@ enum Whom {
 /// What files say of a device; `None`: nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
+    /// The layout.
     pub receive_queues: Option<Setting<Layout>>,
     /// Bytes; `None` inside: auto.
     pub mtu: Option<Setting<Option<u32>>>,
     /// Bytes; `None` inside: auto.
     pub max_inline: Option<Setting<Option<u32>>>,
+    /// True: the device is used only if a parameter names it.
     pub ignore: Option<Setting<bool>>,
 }
 
 /// A value, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting<T> {
+    /// What the file says.
     pub value: T,
+    /// The line that says it.
     pub origin: Origin,
 }
 
@@ -82,9 +86,11 @@ impl<T> Setting<T> {
 /// A line of a file. Displays as `FILE:LINE [SECTION]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
+    /// Name of the file, as messages show it.
     pub file: Arc<str>,
     /// From 1.
     pub line: usize,
+    /// The section that the line is in, without brackets.
     pub section: Arc<str>,
 }
 

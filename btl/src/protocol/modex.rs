@@ -43,13 +43,16 @@ pub const MAX_PRIORITY: u8 = 100;
 /// Whether the device is the software one, which reaches processes of its own host only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
+    /// softib.
     Soft,
+    /// Any other device.
     Hard,
 }
 
 /// Link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkLayer {
+    /// Peers are reached by LID, or by GID in another subnet.
     InfiniBand,
     /// RoCE.
     Ethernet,

@@ -27,9 +27,9 @@ pub struct Audit {
     pub pending: usize,
     /// Messages whose sender is not known yet.
     pub parked: usize,
-    /// Messages that receive callbacks have sent and that wait, and messages that are held back
-    /// meanwhile.
+    /// Messages that receive callbacks have sent and that wait.
     pub answers: u32,
+    /// Received messages that are held back meanwhile.
     pub held: usize,
     /// Buffers for clear-to-send messages: made, and in their pool. An endpoint that is not
     /// connected holds one.

@@ -36,6 +36,7 @@ pub enum DeviceChoice {
 /// A device, or one port of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
+    /// Name of the device, such as `mlx5_0`.
     pub device: String,
     /// All active ports, if none is named. Ports count from 1.
     pub number: Option<u8>,
@@ -51,9 +52,11 @@ pub struct Params {
     pub alone: bool,
     /// `self` is among the job's transports.
     pub has_self: bool,
+    /// Where ports are looked for.
     pub device: DeviceChoice,
     /// Empty: all.
     pub if_include: Vec<Port>,
+    /// Ports that are not used; not together with `if_include`.
     pub if_exclude: Vec<Port>,
     /// 0: all.
     pub max_btls: u32,
@@ -61,23 +64,33 @@ pub struct Params {
     pub ignore_locality: u8,
     /// `receive_queues`.
     pub layout: Layout,
+    /// The only connection managers to use; empty: all.
     pub cpc_include: Vec<String>,
+    /// Connection managers not to use; not together with `cpc_include`.
     pub cpc_exclude: Vec<String>,
+    /// Selection priority of ibcm, 0 to 100.
     pub ibcm_priority: u8,
+    /// First wait of ibcm and xrc for an answer, before a message is repeated.
     pub ibcm_timeout: Duration,
+    /// Repetitions of a message of ibcm or xrc before the peer counts as unreachable.
     pub ibcm_max_retries: u32,
+    /// Selection priority of rdmacm, 0 to 100.
     pub rdmacm_priority: u8,
     /// None: the first that the port has.
     pub rdmacm_address: Option<IpAddr>,
     /// 0: one that is free.
     pub rdmacm_port: u16,
+    /// Longest wait for a peer's address, and then for the route to it.
     pub rdmacm_resolve_timeout: Duration,
+    /// Longest wait for the answer to a connection request.
     pub rdmacm_timeout: Duration,
+    /// New attempts of rdmacm before the peer counts as unreachable.
     pub rdmacm_max_retries: u32,
     /// Bytes; `None`: auto.
     pub max_inline: Option<u32>,
     /// Buffers; 0: no limit.
     pub free_list_max: u32,
+    /// Buffers by which a pool grows at a time.
     pub free_list_inc: u32,
     /// Registrations; 0: no cache.
     pub reg_cache_max: u32,
@@ -87,27 +100,42 @@ pub struct Params {
     pub mtu: Option<u32>,
     /// Files and folders; empty: those beside the plugin.
     pub device_param_files: Vec<String>,
+    /// Which of the parameters that a file may set, too, the user has set.
     pub chosen: Chosen,
     /// `None`: the best.
     pub gid_index: Option<u8>,
     /// 0: the first of the table.
     pub pkey: u16,
+    /// InfiniBand service level, 0 to 15.
     pub service_level: u8,
     /// IB code.
     pub min_rnr_timer: u8,
     /// IB code.
     pub ib_timeout: u8,
+    /// Transport retries, 0 to 7.
     pub ib_retry_count: u8,
+    /// RNR retries, 0 to 7; 7: without end.
     pub rnr_retry: u8,
+    /// RDMA READs and atomics in flight on a connection, in each direction.
     pub rd_atomic: u8,
+    /// First depth of a completion queue, in entries.
     pub cq_size: u32,
+    /// Put and get operations in flight on a connection.
     pub rdma_depth: u32,
+    /// Most unsignalled sends in a row; 0: each is signalled.
     pub max_unsig_wrs: u16,
+    /// Most bytes of send buffers that unsignalled sends of a connection keep.
     pub max_unsig_bytes: u32,
+    /// Messages of receive callbacks to one peer that may wait; beyond it the peer's messages are
+    /// held back.
     pub max_answers: u32,
+    /// 1: the counters are printed in `MPI_Finalize`; 0: they are not.
     pub stats: u8,
+    /// Longest wait of `MPI_Finalize` for all peers together.
     pub finalize_timeout: Duration,
+    /// Silence after which a peer is probed; 0: none is.
     pub keepalive: Duration,
+    /// Connections in a row that replace a broken one before the peer is given up.
     pub reconnects: u8,
     /// Folder; empty: none.
     pub timeline: String,
@@ -118,8 +146,11 @@ pub struct Params {
 /// Of the parameters that files of device parameters have, too: which the user has set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Chosen {
+    /// `receive_queues` is set.
     pub receive_queues: bool,
+    /// `max_inline` is set.
     pub max_inline: bool,
+    /// `mtu` is set.
     pub mtu: bool,
 }
 

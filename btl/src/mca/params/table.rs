@@ -14,11 +14,13 @@ use std::time::Duration;
 pub struct Row {
     /// Without the prefix `btl_oxib_`.
     pub name: &'static CStr,
+    /// What it takes.
     pub kind: Kind,
     /// As a user would write it.
     pub default: &'static str,
     /// 1 to 3: for users, 4 to 6: for tuners, 7 to 9: for developers; `ompi_info --level`.
     pub level: u8,
+    /// Who must agree on the value.
     pub scope: Scope,
     /// One sentence.
     pub help: &'static str,
@@ -517,8 +519,11 @@ pub static ROWS: &[Row] = &[
 /// A parameter that Open MPI registers itself for every BTL, on the fields of our template module.
 #[derive(Debug)]
 pub struct BaseRow {
+    /// Without the prefix `btl_oxib_`.
     pub name: &'static str,
+    /// Our default, as a user would write it.
     pub default: &'static str,
+    /// What it sets, for the documentation.
     pub help: &'static str,
 }
 

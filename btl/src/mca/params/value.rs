@@ -33,10 +33,15 @@ pub enum Kind {
 /// A parsed value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
+    /// Of [`Kind::Text`]: as it was given.
     Text(String),
+    /// Of [`Kind::Words`], in their order.
     Words(Vec<String>),
+    /// A number, bytes, an IB code or a verbosity.
     Number(u64),
+    /// Of [`Kind::Time`].
     Time(Duration),
+    /// `auto`; also the -1 of [`Kind::SearchOr`].
     Auto,
 }
 

@@ -7,6 +7,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: found {found}, expected {expected}")]
 pub struct IniError {
+    /// Name of the file, as messages show it.
     pub file: Box<str>,
     /// From 1.
     pub line: usize,

@@ -16,6 +16,7 @@ const MAX_INLINE: u32 = 1 << 20;
 /// A key, and what is done with its value.
 #[derive(Debug)]
 pub struct Key {
+    /// As files write it, upper or lower case.
     pub name: &'static str,
     /// Why it is read and has no effect; `None`: it has one.
     pub ignored: Option<&'static str>,

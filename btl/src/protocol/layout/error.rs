@@ -11,13 +11,21 @@ pub enum Field {
     List,
     /// The letter `P`, `S` or `X`.
     Type,
+    /// Payload bytes of a buffer.
     Size,
+    /// Receives: of each peer (P), or at most of the shared queue (S, X).
     RdNum,
+    /// Receives are posted again when no more than this many are left.
     RdLow,
+    /// P: owed credits that call for an explicit credit message.
     RdWin,
+    /// P: receives posted for explicit credit messages.
     RdRsv,
+    /// S, X: sends in flight on the queue, all peers together.
     SdMax,
+    /// Receives posted at first.
     RdInit,
+    /// S, X: low-water mark of the SRQ limit event.
     SrqLimit,
     /// A field after the last one that this kind of queue has.
     Extra,

@@ -45,14 +45,15 @@ pub struct Lane {
     fewest: u16,
     /// Receive slots whose buffers have been consumed and are to be posted again.
     pub consumed: Vec<u32>,
-    /// Messages that have had to wait, and those of them that have been posted or given up; both
-    /// survive the connection.
+    /// Messages that have had to wait. The count survives the connection.
     pub queued: u32,
+    /// Those of them that have been posted or given up. This count survives it, too.
     pub served: u32,
     /// Send work requests that have completed.
     pub completed: u32,
-    /// Messages that have gone and come since the endpoint was made, modulo 2^16: those that take a data credit.
+    /// Messages that take a data credit and have gone since the endpoint was made, modulo 2^16.
     pub sent: u16,
+    /// Those that have come, likewise.
     pub received: u16,
 }
 

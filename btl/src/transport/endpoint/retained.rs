@@ -13,7 +13,9 @@ use std::collections::VecDeque;
 /// A message that is to be sent again. Over X queues it still has its entry and its send slot.
 #[derive(Debug)]
 pub struct Kept {
+    /// Index of its queue.
     pub queue: u8,
+    /// The buffer that it lies in.
     pub buf: SendBuf,
     /// Bytes, header included.
     pub total: u32,
@@ -22,7 +24,9 @@ pub struct Kept {
 /// The bytes of a message without the buffer that it was in, header included.
 #[derive(Debug)]
 pub struct Copied {
+    /// Index of its queue.
     pub queue: u8,
+    /// Header and payload.
     pub bytes: Box<[u8]>,
 }
 

@@ -17,7 +17,9 @@ use std::ops::{Add, AddAssign};
 /// Numbers of completions: of receives, of sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
+    /// Completions of receives.
     pub recv: u32,
+    /// Completions of sends.
     pub send: u32,
 }
 
