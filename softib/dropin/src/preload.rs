@@ -26,10 +26,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// How the preloaded library answers for a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// The first argument says whose call it is: a device, a context, an object, an asynchronous event.
+    /// The first argument says whose call it is; here a device.
     Device,
+    /// The first argument is a context.
     Context,
+    /// The first argument is an object of a context.
     Object,
+    /// The first argument is an asynchronous event.
     Event,
     /// A function of this module that knows both sides, by its symbol.
     Both(&'static str),

@@ -16,7 +16,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// An address for a port's GID table, and how many bits of it are its network, if that is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortAddress {
+    /// The address; an IPv4 one stands in the table mapped into IPv6.
     pub ip: IpAddr,
+    /// Bits of `ip` that are its network; `None`: not said.
     pub prefix: Option<u8>,
 }
 

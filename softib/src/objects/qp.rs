@@ -188,6 +188,7 @@ impl Qps {
         self.table.iter().filter_map(|qp| qp.as_deref())
     }
 
+    /// All queue pairs, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
         self.table.iter_mut().filter_map(|qp| qp.as_deref_mut())
     }

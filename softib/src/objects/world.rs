@@ -39,8 +39,9 @@ pub struct Stats {
     pub takeovers: u64,
     /// Rings that polls no longer looked at, because they had had nothing for long: each was announced again by its next message.
     pub cooled: u64,
-    /// RDMA operations done by process_vm_*, and by messages through the rings.
+    /// RDMA operations done by process_vm_*.
     pub rdma_direct: u64,
+    /// RDMA operations done by messages through the rings.
     pub rdma_ring: u64,
     /// READs that a peer was asked for and did not send in time: they were done by process_vm_readv.
     pub rdma_late: u64,

@@ -20,6 +20,7 @@
 //! error code and never SIGBUS. The tables are used from the bottom; the header says how far. The tables are mapped as long as
 //! the segment is attached; an arena of the heap, and a ring, from its first use on (`super::parts`).
 
+/// First word of a process's segment; stored last when the header is filled.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
 pub const VERSION: u32 = 21;
@@ -30,24 +31,36 @@ pub const SLOTS: usize = 4096;
 pub const DOMAIN_SLOTS: usize = 3840;
 /// Queue pairs of one process; the lower bits of a QPN.
 pub const QPS: usize = 4096;
+/// Bits of a QPN that are the queue pair's index; the slot is above them.
 pub const QP_BITS: u32 = 12;
+/// Rows of the MR table: memory regions and windows of one process.
 pub const MRS: usize = 1 << 16;
 /// Inbound rings, which is the number of processes that can send to one process.
 pub const RINGS: usize = 512;
 
+/// Offset of the header in a segment; offsets `H_*` are in the segment, too.
 pub const HEADER: usize = 0;
+/// [`MAGIC`].
 pub const H_MAGIC: usize = HEADER;
+/// [`VERSION`].
 pub const H_VERSION: usize = HEADER + 8;
+/// User id of the owner.
 pub const H_UID: usize = HEADER + 12;
+/// Boot id of the owner's kernel, 16 bytes.
 pub const H_BOOT: usize = HEADER + 16;
+/// 16 random bytes; the first eight are the owner's incarnation.
 pub const H_NONCE: usize = HEADER + 32;
+/// Slot of the segment, as in its file name.
 pub const H_SLOT: usize = HEADER + 48;
+/// Process id of the owner, in its own namespace; a hint only.
 pub const H_PID: usize = HEADER + 52;
 /// Address, in the owner, of a copy of its nonce: proves that process_vm_readv reaches the right process.
 pub const H_PROBE: usize = HEADER + 56;
 /// Futex word that holds the device thread's tid; the kernel marks it when the owner dies.
 pub const H_LIFE: usize = HEADER + 64;
+/// Rows of the QP table below this one have space and may be read.
 pub const H_QP_LIMIT: usize = HEADER + 128;
+/// Rows of the MR table below this one have space and may be read.
 pub const H_MR_LIMIT: usize = HEADER + 132;
 /// 1: the owner closes the hand-over race with membarrier, registered senders need no fence.
 pub const H_BARRIER: usize = HEADER + 136;
@@ -61,27 +74,39 @@ pub const H_GROUP_LIMIT: usize = HEADER + 144;
 pub const H_PORT_COUNT: usize = HEADER + 148;
 /// 1: the owner reads messages where they lie in its rings, so that long ones are to come in one piece.
 pub const H_PLACES: usize = HEADER + 152;
+/// Card of the first port.
 pub const H_PORTS: usize = HEADER + 256;
 /// A port's card: link layer, LID, GUID, rows of the GID table and the lengths of their networks' prefixes; two counters of refused packets.
 pub const PORT: usize = 320;
+/// Link layer, a `card::LinkLayer`. Offsets `P_*` are in a card.
 pub const P_LINK_LAYER: usize = 0;
+/// LID.
 pub const P_LID: usize = 4;
+/// GUID, 8 bytes.
 pub const P_GUID: usize = 8;
+/// Rows of the GID table that are in use.
 pub const P_GID_COUNT: usize = 16;
+/// Packets refused for their P_Key.
 pub const P_BAD_PKEYS: usize = 20;
+/// Datagrams refused for their Q_Key.
 pub const P_BAD_QKEYS: usize = 24;
+/// For each row, in a byte, how many bits of the GID are its network; 0: it is on none of its own.
 pub const P_NETS: usize = 32;
+/// GIDs, 16 bytes a row.
 pub const P_GIDS: usize = 64;
 /// Ports of all devices of one process.
 pub const PORTS: usize = 8;
 /// The cards of the ports behind the first.
 pub const MORE_PORTS: usize = 0x9000;
+/// Bytes of those cards.
 pub const MORE_PORTS_LEN: usize = (PORTS - 1) * PORT;
 /// Rows of the QP table that are in the header.
 pub const H_QPS: usize = (H_PORTS + PORT).next_multiple_of(QP_ENTRY);
+/// How many those are.
 pub const FIRST_QPS: usize = 16;
 /// Rows of the ring table that are in the header.
 pub const H_RINGS: usize = H_QPS + FIRST_QPS * QP_ENTRY;
+/// How many those are.
 pub const FIRST_RINGS: usize = 16;
 
 /// 1 while the device thread sleeps and wants to be woken.
@@ -91,12 +116,17 @@ pub const BITMAP: usize = 0xf40;
 /// The header and the bells.
 pub const HEADER_LEN: usize = 0x1000;
 
+/// Offset of the ring table: a row for each inbound ring.
 pub const RING_TABLE: usize = HEADER_LEN;
+/// Bytes of such a row.
 pub const RING_ENTRY: usize = 64;
+/// The sender's slot above eight bits of state; 0: free. Offsets `R_*` are in a row.
 pub const R_OWNER: usize = 0;
+/// The sender's incarnation.
 pub const R_INCARNATION: usize = 8;
 /// Bytes of bulk that the sender may take: BULK_MIN or BULK_MAX.
 pub const R_BULK: usize = 16;
+/// Key of the region that the sender works on by its own hand, or 0 (`super::keyed`).
 pub const R_HAZARD: usize = 24;
 /// The last of the sender's ASKs (`cell::op`) that it has withdrawn; those before are, too.
 pub const R_WITHDRAWN: usize = 28;
@@ -105,45 +135,64 @@ pub const R_ANSWERING: usize = 32;
 
 /// Multicast groups that queue pairs listen to (`super::groups`).
 pub const GROUP_TABLE: usize = 0xa000;
+/// Bytes of a row of the group table.
 pub const GROUP_ROW: usize = 32;
+/// Rows of the group table.
 pub const GROUPS: usize = 256;
 
+/// Offset of the QP table: what peers may know of the queue pairs (`super::qptable`).
 pub const QP_TABLE: usize = 0x40000;
+/// Bytes of a row of the QP table.
 pub const QP_ENTRY: usize = 128;
+/// Offset of the MR table: memory regions and windows (`super::mrtable`).
 pub const MR_TABLE: usize = 0x10_0000;
+/// Bytes of a row of the MR table.
 pub const MR_ENTRY: usize = 64;
 /// The header, the bells and all tables: what is mapped of a segment from the start.
 pub const TABLES_LEN: usize = MR_TABLE + MRS * MR_ENTRY;
 
+/// Offset of the heap, where the receive queues lie.
 pub const HEAP: usize = 0x80_0000;
+/// Bytes of the heap.
 pub const HEAP_LEN: usize = 64 << 20;
 /// What is mapped of the heap at a time; a receive queue lies in one of them.
 pub const ARENA: usize = 1 << 20;
+/// Arenas of the heap.
 pub const ARENAS: usize = HEAP_LEN / ARENA;
 
+/// Offset of the rings, in the order of their rows.
 pub const RING_DATA: usize = HEAP + HEAP_LEN;
+/// Cells of a ring.
 pub const CELLS: usize = 512;
 /// Bytes of a cell. What fits it takes the short way from end to end, which is some hundred instructions less than through the bulk.
 pub const CELL: usize = 512;
+/// Bytes of a ring's cells.
 pub const CELLS_LEN: usize = CELLS * CELL;
 /// Cells that are used at first. All are in front of the control block, the first one next to it.
 pub const CELLS_FIRST: usize = 16;
 /// Offset in a ring of its control block, in the middle of a page.
 pub const CONTROL: usize = CELLS_LEN + 2048;
+/// Tells the sender whether the receiver looks at the ring without being told. Offsets `C_*` are in
+/// a ring.
 pub const C_WATCHED: usize = CONTROL;
+/// What the receiver has consumed, modulo 2^32: cells in the lower half, bytes of bulk in the
+/// upper.
 pub const C_CONSUMED: usize = CONTROL + 64;
 /// Offset of the bulk in a ring.
 pub const BULK: usize = CONTROL + 128;
 /// Bulk data of a ring: this much where the file system has plenty, else a quarter of it. A ring that fits into the caches of both
 /// cores is written and read at the pace of their coherence protocol; what is larger passes through the cache that they share.
 pub const BULK_MAX: usize = 1 << 20;
+/// That quarter.
 pub const BULK_MIN: usize = 256 << 10;
 /// Where a ring's first cells begin: what is in front of them takes space of the file system when it comes into use.
 pub const RING_FIRST: usize = (CONTROL - CELLS_FIRST * CELL) & !4095;
 /// Up to here, from [`RING_FIRST`] on, each ring has space of the file system.
 pub const RING_MIN: usize = (BULK + BULK_MIN).next_multiple_of(4096);
+/// Bytes from one ring to the next.
 pub const RING_LEN: usize = (BULK + BULK_MAX).next_multiple_of(4096);
 
+/// Bytes of a segment's file, which is sparse.
 pub const SEGMENT_LEN: usize = RING_DATA + RINGS * RING_LEN;
 /// What is allocated before the segment is published.
 pub const FIXED_LEN: usize = GROUP_TABLE + GROUPS * GROUP_ROW;

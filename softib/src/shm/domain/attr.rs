@@ -6,11 +6,15 @@ use rdma_sys::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr};
 
 /// Words that the attributes take.
 pub const WORDS: usize = 25;
-/// Those that are read alone, by their place among them.
+/// Places of those that are read alone: `qp_state`.
 pub const STATE: usize = 0;
+/// `dest_qp_num`.
 pub const DEST_QP_NUM: usize = 5;
+/// `qp_access_flags`.
 pub const ACCESS: usize = 6;
+/// `max_dest_rd_atomic`.
 pub const RESPONDER_RESOURCES: usize = 8;
+/// `port_num`.
 pub const PORT_NUM: usize = 10;
 
 /// The words of `attr`, in the order in which [`parse`] takes them.
