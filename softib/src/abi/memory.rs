@@ -57,8 +57,11 @@ fn register(
 
 /// What is behind a region: the address that programs read in its C struct, and the memory.
 pub struct Place {
+    /// What `ibv_mr::addr` says.
     pub addr: *mut c_void,
+    /// Where the memory begins.
     pub base: u64,
+    /// Index of the device memory that it is part of.
     pub dm: Option<u32>,
 }
 

@@ -32,16 +32,27 @@ const KINDS: [Kind; 7] = [Kind::Req, Kind::Rep, Kind::Rtu, Kind::Rej, Kind::Dreq
 /// What a side tells of itself in requests and replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Side {
+    /// `ibv_qp_type`.
     pub qp_type: u8,
+    /// 1: its QP receives through an SRQ.
     pub srq: u8,
+    /// RDMA READs and atomics that it serves at a time.
     pub responder_resources: u8,
+    /// RDMA READs and atomics that it has under way at a time.
     pub initiator_depth: u8,
+    /// As the program gave it, for the peer's event; not used.
     pub flow_control: u8,
+    /// Transport retries, 0 to 7.
     pub retry_count: u8,
+    /// RNR retries, 0 to 7; 7 repeats for ever.
     pub rnr_retry_count: u8,
+    /// `ibv_mtu`.
     pub mtu: u8,
+    /// Its queue pair.
     pub qpn: u32,
+    /// The PSN that it starts with.
     pub psn: u32,
+    /// Of a UD queue pair: its Q_Key.
     pub qkey: u32,
     pub lid: u16,
     pub gid: [u8; 16],

@@ -22,7 +22,9 @@ use std::time::Instant;
 #[repr(C)]
 #[derive(Debug)]
 pub struct CChannel {
+    /// What programs poll: the channel's `epoll`.
     pub fd: i32,
+    /// Index in [`World::channels`].
     pub key: AtomicUsize,
 }
 
@@ -33,6 +35,7 @@ pub const GONE: usize = usize::MAX;
 #[repr(C)]
 pub struct CId {
     pub c: rdma_cm_id,
+    /// Index in [`World::ids`].
     pub key: usize,
 }
 
@@ -42,6 +45,7 @@ pub struct CEvent {
     pub c: rdma_cm_event,
     /// Whose events are counted.
     pub owner: usize,
+    /// What `c.param` points to.
     pub private: Vec<u8>,
 }
 
@@ -51,19 +55,24 @@ pub struct Channel {
     pub c: CBox<CChannel>,
     /// What programs poll: sockets of the ids, the alarm, and `wake` while the queue holds something.
     pub epoll: OwnedFd,
+    /// An eventfd, readable while `queue` holds something.
     pub wake: OwnedFd,
+    /// Expires when a deadline of an id passes.
     pub alarm: Alarm,
+    /// Events that wait to be taken, oldest first.
     pub queue: VecDeque<Pending>,
 }
 
 /// An event that waits to be taken.
 #[derive(Clone, Debug, Default)]
 pub struct Pending {
+    /// `rdma_cm_event_type`.
     pub kind: u32,
     /// The id that it is about.
     pub id: usize,
     /// Of a request: the id that listens.
     pub listener: Option<usize>,
+    /// 0, a negative errno, or the reason of a rejection.
     pub status: i32,
     pub side: Side,
     pub private: Vec<u8>,
@@ -113,6 +122,7 @@ pub struct Joined {
 #[derive(Debug)]
 pub struct Id {
     pub c: CBox<CId>,
+    /// Index in [`World::channels`].
     pub channel: usize,
     /// Made without a channel: calls wait for their event.
     pub sync: bool,
@@ -121,13 +131,17 @@ pub struct Id {
     pub space: Space,
     /// Of a UD queue pair: it looks its peer up and connects to none.
     pub datagram: bool,
+    /// RDMA_OPTION_ID_REUSEADDR.
     pub reuse: bool,
+    /// RDMA_OPTION_ID_AFONLY.
     pub only_v6: bool,
     /// Code of the timeout that the program wants its QP to have (RDMA_OPTION_ID_ACK_TIMEOUT).
     pub ack_timeout: Option<u8>,
+    /// Keeps its port from other ids.
     pub reservation: Option<Reservation>,
     pub local: Option<SocketAddr>,
     pub remote: Option<SocketAddr>,
+    /// The connection to the peer, or what listens for some.
     pub socket: Option<OwnedFd>,
     /// When the state ends by itself.
     pub deadline: Option<Instant>,
@@ -155,7 +169,9 @@ pub struct Id {
 /// What `rdma_create_ep` was given for the QPs of connections to come.
 #[derive(Clone, Copy)]
 pub struct Template {
+    /// Their protection domain.
     pub pd: *mut ibv_pd,
+    /// Their attributes.
     pub init: ibv_qp_init_attr,
 }
 
@@ -182,7 +198,9 @@ pub struct Owned {
 /// A connection whose request has not come yet.
 #[derive(Debug)]
 pub struct Embryo {
+    /// What its request is to come over.
     pub socket: OwnedFd,
+    /// Index of the id that listens.
     pub listener: usize,
 }
 
@@ -196,15 +214,20 @@ pub enum Source {
 /// A message that has not arrived yet, as far as its receiver can tell.
 #[derive(Debug)]
 pub struct Late {
+    /// Whose it is.
     pub from: Source,
+    /// When it arrives.
     pub until: Instant,
+    /// Its bytes.
     pub packet: Vec<u8>,
 }
 
 /// The device, opened when an id or a list of devices needs it.
 #[derive(Debug, Default)]
 pub struct Device {
+    /// The open device; `None` while nothing uses it.
     pub context: Option<Verbs<ibv_context>>,
+    /// Ids and lists of devices that use it.
     pub users: u32,
     /// Not closed by its last user.
     pub stays_open: bool,
@@ -229,13 +252,17 @@ unsafe impl<T> Send for Verbs<T> {}
 /// See the module's description.
 #[derive(Debug)]
 pub struct World {
+    /// Channels that are not destroyed.
     pub channels: Slab<Channel>,
     /// What programs have of the channels that they have destroyed: a thread of theirs may be about to read from one.
     pub gone: Vec<CBox<CChannel>>,
+    /// Ids that are not destroyed.
     pub ids: Slab<Id>,
+    /// Connections whose requests have not come yet.
     pub embryos: Slab<Embryo>,
     /// Messages that have not arrived yet.
     pub late: Vec<Late>,
+    /// The device behind them.
     pub device: Device,
 }
 

@@ -20,7 +20,9 @@ fn membarrier(command: libc::c_int) -> bool {
 /// What this process is registered for.
 #[derive(Debug, Clone, Copy)]
 pub struct Barrier {
+    /// MEMBARRIER_CMD_GLOBAL_EXPEDITED: other processes' barriers reach it.
     pub global: bool,
+    /// MEMBARRIER_CMD_PRIVATE_EXPEDITED: its own barriers do.
     pub private: bool,
 }
 

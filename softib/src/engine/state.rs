@@ -9,7 +9,10 @@ use crate::objects::world::World;
 /// All of it, in the parts that are borrowed at the same time.
 #[derive(Debug)]
 pub struct State {
+    /// The queue pairs.
     pub qps: Qps,
+    /// The inbound rings.
     pub inbound: Inbound,
+    /// The rest.
     pub w: World,
 }

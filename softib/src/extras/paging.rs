@@ -47,6 +47,7 @@ pub struct Nothing {
     pub zeroes: u64,
     /// Takes what is written: a piece of memory, over and over again.
     pub sink: u64,
+    /// Bytes of either.
     pub len: u64,
 }
 

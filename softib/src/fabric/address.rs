@@ -21,12 +21,16 @@ const IPV4: usize = 20;
 /// A destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
+    /// GID; used with `global`, and on Ethernet.
     pub dgid: [u8; 16],
     pub flow_label: u32,
+    /// LID; 0 on Ethernet.
     pub dlid: u16,
+    /// Row of our port's GID table that it starts from.
     pub sgid_index: u8,
     pub hop_limit: u8,
     pub traffic_class: u8,
+    /// Service level, 0 to 15.
     pub sl: u8,
     /// With a global route header.
     pub global: bool,

@@ -11,11 +11,14 @@ use std::sync::Arc;
 pub struct Arrival {
     /// Our SRQ.
     pub srq: usize,
+    /// The domain that the receive queue pair belongs to.
     pub domain: Arc<DomainFile>,
     /// The receive queue pair, and its index in the domain.
     pub via: Via,
     pub index: usize,
+    /// Where receives of the SRQ complete.
     pub cq: usize,
+    /// Protection domain of the SRQ.
     pub pd: usize,
     /// Who sends: incarnation of its process, and its queue pair.
     pub sender: (u64, u32),

@@ -28,6 +28,7 @@ use std::os::fd::FromRawFd;
 /// A completion as it waits to be polled.
 #[derive(Clone, Copy)]
 pub struct Cqe {
+    /// As `ibv_poll_cq` hands it out.
     pub wc: ibv_wc,
     /// For sends: frees the send queue up to here (QP index and generation, number of WQEs posted so far).
     pub retire: Option<(u16, u32, u32)>,
@@ -51,11 +52,14 @@ pub enum Armed {
 #[derive(Debug)]
 pub struct Cq {
     c: CBox<CqEx>,
+    /// Index of its context.
     pub context: usize,
+    /// Index of its completion channel.
     pub channel: Option<usize>,
     armed: Armed,
     /// Armed, or with stamps: a new completion needs attention.
     pub watchful: bool,
+    /// A completion has found it full: it takes no more.
     pub overrun: bool,
     /// Messages of so many bytes may stay where they lie (`shm::placed`).
     pub placed_from: u32,
@@ -63,6 +67,7 @@ pub struct Cq {
     pub users: u32,
     /// Events of this CQ that the program has been given; it must acknowledge as many.
     pub events: u32,
+    /// Asynchronous events of it that the program has been given.
     pub async_events: u32,
     /// The places that have been used so far, with room for `depth`.
     ring: Vec<Cqe>,
@@ -278,8 +283,11 @@ impl Cq {
 pub struct Channel {
     /// Kept alive for the program.
     _c: CBox<ibv_comp_channel>,
+    /// Index of its context.
     pub context: usize,
+    /// Completion queues that use it.
     pub users: u32,
+    /// Completion queues whose events wait to be taken, by index.
     pub queue: VecDeque<usize>,
     file: File,
 }

@@ -24,19 +24,24 @@ pub enum Subject {
 /// An asynchronous event that waits to be taken.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
+    /// What happened.
     pub kind: ibv_event_type,
+    /// What it happened to.
     pub subject: Subject,
 }
 
 /// An open device, as one `ibv_open_device` made it.
 #[derive(Debug)]
 pub struct Context {
+    /// What programs know it by.
     pub c: CBox<verbs_context>,
     /// Which device: 0 for softib0.
     pub device: usize,
     /// Objects made with it.
     pub users: u32,
+    /// Events that wait to be taken.
     pub queue: VecDeque<Event>,
+    /// The eventfd behind `async_fd`.
     pub file: File,
     /// `cmd_fd`: programs may duplicate it or set flags on it; there is no kernel behind it.
     pub _command: File,

@@ -11,10 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The C struct of a completion queue, and the completion that is being read.
 #[repr(C)]
 pub struct CqEx {
+    /// What programs see.
     pub ex: ibv_cq_ex,
+    /// The completion that is being read.
     pub wc: ibv_wc,
+    /// When it was made.
     pub stamp: Stamp,
+    /// Taken by `start_poll`, given back by `end_poll`, unless `single_threaded`.
     pub turn: Turn,
+    /// IBV_CREATE_CQ_ATTR_SINGLE_THREADED.
     pub single_threaded: bool,
     /// The parent domain it was made with, or null.
     pub parent: *mut ibv_pd,
@@ -71,16 +76,22 @@ impl QpC {
 /// The C struct of a queue pair in its extended form, and the requests that are being put together.
 #[repr(C)]
 pub struct QpEx {
+    /// What programs see.
     pub ex: ibv_qp_ex,
+    /// Its capabilities, for the checks of each request.
     pub cap: ibv_qp_cap,
+    /// Taken by `wr_start`, given back by `wr_complete` or `wr_abort`.
     pub turn: Turn,
+    /// The requests since `wr_start`.
     pub list: List,
 }
 
 /// Requests in the making.
 #[derive(Default)]
 pub struct List {
+    /// In the order in which they were begun.
     pub requests: Vec<ibv_send_wr>,
+    /// One for each of them.
     pub parts: Vec<Parts>,
     /// The first mistake.
     pub mistake: Option<Errno>,
@@ -89,7 +100,9 @@ pub struct List {
 /// What a request is filled from.
 #[derive(Default)]
 pub struct Parts {
+    /// Its SGEs.
     pub sges: Vec<ibv_sge>,
+    /// Its inline payload.
     pub inline: Vec<u8>,
 }
 

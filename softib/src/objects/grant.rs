@@ -5,8 +5,11 @@ use crate::shm::mrtable::Exposed;
 /// What the remote QP lets its peer do, and its number.
 #[derive(Debug, Clone, Copy)]
 pub struct Grant {
+    /// IBV_ACCESS_REMOTE_* flags.
     pub access: u32,
+    /// Its protection domain.
     pub pd: u32,
+    /// Its number.
     pub qpn: u32,
 }
 

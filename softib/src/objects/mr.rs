@@ -25,6 +25,7 @@ pub const SPECIAL: u32 = u32::MAX - 1;
 pub struct Pd {
     /// What programs know it by.
     pub c: CBox<ibv_pd>,
+    /// Index of its context.
     pub context: usize,
     /// Objects that belong to it.
     pub users: u32,
@@ -33,6 +34,7 @@ pub struct Pd {
 /// A row of the table of regions and windows.
 #[derive(Debug, Default)]
 pub struct Entry {
+    /// What peers see of it; key 0 while the row is free.
     pub region: Region,
     c: Option<CBox<ibv_mr>>,
 }
@@ -67,7 +69,9 @@ fn full() -> Errno {
 /// All memory regions of the process.
 #[derive(Debug)]
 pub struct Mrs {
+    /// By the index in their keys.
     pub entries: Vec<Entry>,
+    /// What is behind those that are no plain regions, by index.
     pub special: HashMap<usize, Special>,
     /// How many regions have been withdrawn: as long as this stays, what has been allowed is allowed.
     pub withdrawn: u32,

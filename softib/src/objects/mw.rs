@@ -20,7 +20,9 @@ pub const WINDOW_ACCESS: u32 = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ 
 pub struct Window {
     /// What programs know it by.
     pub c: CBox<ibv_mw>,
+    /// Type 1 or type 2.
     pub kind: ibv_mw_type,
+    /// Its protection domain.
     pub pd: u32,
     pub(super) bound: Option<Bound>,
 }
@@ -36,16 +38,22 @@ pub(super) struct Bound {
 /// What a bind asks for. No region: the window becomes free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
+    /// The key that the window is to have.
     pub rkey: u32,
+    /// Key of the region.
     pub mr: u32,
+    /// Rights that the window gives.
     pub access: u32,
+    /// Its first byte.
     pub addr: u64,
+    /// Its bytes; 0 with type 1: the window becomes free.
     pub len: u64,
 }
 
 /// A bind that has been checked.
 #[derive(Debug)]
 pub struct Plan {
+    /// The window's place in the key table.
     pub index: usize,
     pub(super) key: u32,
     pub(super) bound: Option<Bound>,

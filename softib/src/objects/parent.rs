@@ -6,7 +6,9 @@ use rdma_sys::*;
 /// A parent domain.
 #[derive(Debug)]
 pub struct Parent {
+    /// What programs know it by.
     pub c: CBox<ibv_pd>,
+    /// Its thread domain, if it has one.
     pub td: Option<*mut Td>,
 }
 
@@ -17,7 +19,9 @@ unsafe impl Send for Parent {}
 #[repr(C)]
 #[derive(Debug)]
 pub struct Td {
+    /// Its context, as in `ibv_td`.
     pub context: *mut ibv_context,
+    /// Parent domains that have it.
     pub users: u32,
 }
 

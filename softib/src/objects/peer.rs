@@ -30,11 +30,15 @@ pub struct Peer {
     /// Its tables.
     pub map: Arc<Map>,
     heaps: Heaps,
+    /// Its segment.
     pub file: Arc<File>,
+    /// Its incarnation.
     pub incarnation: u64,
+    /// Its process id as it said; a hint for process_vm_* only.
     pub pid: i32,
     /// Its ports.
     pub cards: Vec<Card>,
+    /// Our ring in its segment.
     pub ring: SendRing,
     /// Whether process_vm_* reaches it; None before it has been tried.
     pub reachable: Option<bool>,
@@ -250,7 +254,9 @@ fn nonce_of(file: &File) -> Option<u64> {
 pub struct Route {
     /// 0: the peer was not there when we connected, or the address does not lead to it.
     pub incarnation: u64,
+    /// Our port.
     pub ours: u8,
+    /// The peer's port.
     pub theirs: u8,
     /// The P_Key that our packets carry.
     pub pkey: u16,
@@ -262,6 +268,7 @@ const AHEAD: usize = 16;
 /// A connected queue pair's view of the other side.
 #[derive(Debug)]
 pub struct Link {
+    /// Slot of the peer's process.
     pub slot: usize,
     /// Index of the remote QP in its process.
     pub index: usize,
@@ -274,9 +281,11 @@ pub struct Link {
     /// Our port, and the peer's: each side must be connected to the other's.
     ours: u8,
     pub theirs: u8,
+    /// The remote QP's entry when it was copied last.
     pub view: Public,
     /// The remote QP in cells that are for it.
     pub dst: u16,
+    /// Its receive queue, once it is mapped.
     pub place: Option<Place>,
     /// Receives consumed so far, and the peer's `posted` as seen last (queue with one sender).
     pub consumed: u32,

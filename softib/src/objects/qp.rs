@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 pub struct Usual {
     /// The process of the sender; 0: none, and no message is of this kind.
     pub incarnation: u64,
+    /// The sender's queue pair.
     pub src_qpn: u32,
     /// Operation, flags, index and generation of the receiver ([`Head::meaning`]).
     pub meaning: u32,
@@ -39,11 +40,17 @@ pub enum Stream {
 
 /// A queue pair.
 pub struct Qp {
+    /// What programs know it by.
     pub c: QpC,
+    /// Index of its context.
     pub context: usize,
+    /// Its row in the QP table.
     pub index: usize,
+    /// Its QPN.
     pub num: u32,
+    /// `ibv_qp_type`.
     pub kind: u32,
+    /// `ibv_qp_state`.
     pub state: u32,
     /// In RTS, and nothing keeps its sends from going straight out: no plan of faults, the port is up, an iWARP stream is open.
     pub direct: bool,
@@ -51,27 +58,40 @@ pub struct Qp {
     pub short: bool,
     /// The messages that need no more questions: those of the connected peer, once connections are established on both sides.
     pub usual: Usual,
+    /// Index of its protection domain.
     pub pd: usize,
+    /// Index of the completion queue of its sends.
     pub send_cq: usize,
+    /// Index of the completion queue of its receives.
     pub recv_cq: usize,
+    /// Index of its SRQ, if it receives through one.
     pub srq: Option<usize>,
+    /// Its capabilities, as granted.
     pub cap: ibv_qp_cap,
+    /// Every send is signalled.
     pub sig_all: bool,
     /// What modify_qp has set, for query_qp and for the machine.
     pub attr: ibv_qp_attr,
+    /// Rises with every reset ([`Public::generation`]).
     pub generation: u32,
+    /// The other side, while it is connected.
     pub link: Option<Link>,
+    /// Its receive queue, unless it has an SRQ or receives nothing.
     pub rq: Option<RecvQ>,
+    /// A message of several fragments on its way in.
     pub inbound: Option<Partial>,
     /// Sends that could not go out at once, in order.
     pub sq: VecDeque<Queued>,
     /// Send requests posted, and those whose completion has been polled (or covered by a polled one).
     pub sq_posted: u32,
     pub sq_retired: u32,
+    /// It is in [`World::busy`](super::world::World::busy).
     pub busy: bool,
     /// An RDMA WRITE through the ring that was refused, for this reason, and is not over yet (unreliable QPs).
     pub refused: Option<(u32, u32)>,
+    /// COMM_EST has been raised.
     pub established: bool,
+    /// Asynchronous events of it that the program has been given.
     pub async_events: u32,
     /// A datagram that the plan of faults holds back.
     pub held: Option<Box<Held>>,

@@ -15,15 +15,20 @@ use std::collections::HashMap;
 /// A receive taken from the queue, with its buffers.
 #[derive(Debug, Clone)]
 pub struct Taken {
+    /// As it was posted.
     pub wr_id: u64,
+    /// Its buffers.
     pub sges: Vec<ibv_sge>,
+    /// A buffer was not one to receive into when it was posted.
     pub bad: bool,
 }
 
 /// A message of several fragments on its way in.
 #[derive(Debug)]
 pub struct Partial {
+    /// The receive that it goes into.
     pub taken: Taken,
+    /// Bytes that have come.
     pub received: u32,
 }
 
@@ -133,11 +138,14 @@ const SLOTS_AT_A_TIME: usize = 64;
 /// A receive queue: the private part, and where the shared one is.
 #[derive(Debug)]
 pub struct RecvQ {
+    /// The shared part.
     pub place: Place,
     extent: Extent,
     /// Many senders claim (SRQ, UD), or one counts (RC, UC).
     pub shared: bool,
+    /// Most receives that may be posted.
     pub max_wr: u32,
+    /// Most buffers of one receive.
     pub max_sge: u32,
     /// Receives posted and not yet taken.
     pub outstanding: u32,

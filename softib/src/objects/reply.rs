@@ -7,8 +7,11 @@ use crate::shm::cell::Found;
 /// The fixed part of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
+    /// Address, as requests call it.
     pub addr: u64,
+    /// Key of the region or window.
     pub rkey: u32,
+    /// Bytes.
     pub len: u32,
 }
 
@@ -40,7 +43,9 @@ impl Target {
 /// An answer on its way (target).
 #[derive(Debug)]
 pub struct Reply {
+    /// Who was asked.
     pub asked: Asked,
+    /// What it says.
     pub answer: Answer,
 }
 
@@ -49,11 +54,13 @@ pub struct Reply {
 pub struct Answer {
     /// Which request of the initiator this answers.
     pub number: u32,
+    /// Completion status that the request is to have.
     pub status: u32,
     /// RDMA READ: what is to be sent.
     pub read: Option<Target>,
     /// The number of an ASK: its requester can fetch the data itself. If it is not granted, nothing is wrong.
     pub ask: Option<u32>,
+    /// Bytes of that which are in the ring.
     pub sent: u32,
     /// Atomics: what was there before.
     pub value: Option<u64>,

@@ -19,16 +19,22 @@ pub const UD_MTU: u32 = 4096;
 /// One send request on its way.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Work {
+    /// As it was posted.
     pub wr_id: u64,
+    /// `ibv_wr_opcode`.
     pub opcode: u32,
+    /// `ibv_send_flags`.
     pub flags: u32,
+    /// Immediate data, in network order, or the key to invalidate.
     pub imm: u32,
+    /// What it names on the other side.
     pub remote: Remote,
     /// Payload bytes in all, and those that are in the ring.
     pub len: u32,
     pub sent: u32,
     /// The receive that was consumed, once it was.
     pub receive: Option<u32>,
+    /// It completes with success, too.
     pub signalled: bool,
     /// Number of requests posted to this SQ up to this one.
     pub number: u32,
@@ -84,11 +90,15 @@ impl Remote {
 
 /// A request that waits in the SQ, with its own copy of what it needs.
 pub struct Queued {
+    /// The request.
     pub work: Work,
+    /// Its SGEs.
     pub sges: Vec<ibv_sge>,
     /// Inline payload; `sges` points to it.
     _inline: Box<[u8]>,
+    /// What keeps it.
     pub wait: Wait,
+    /// RNR retries left; 7: without end.
     pub rnr_left: u8,
     /// What a plan of faults has for it.
     pub fate: Fate,
@@ -194,21 +204,28 @@ impl Queued {
 /// What will happen to a request; decided when it is posted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fate {
+    /// When it may go out.
     pub not_before: Option<Instant>,
     /// No receive is found for so long, from the first try on.
     pub storm: Option<Duration>,
+    /// When that ends; set by the first try.
     pub storm_ends: Option<Instant>,
     /// Completion status without any try.
     pub ends_with: Option<u32>,
+    /// UD: it completes and is not sent.
     pub lost: bool,
+    /// UD: it is sent twice.
     pub twice: bool,
+    /// UD: it is held back, to be overtaken.
     pub late: bool,
 }
 
 /// A datagram that is completed and has not been sent: it waits to be overtaken.
 #[derive(Debug)]
 pub struct Held {
+    /// The request.
     pub queued: Queued,
+    /// When it is sent at the latest.
     pub due: Instant,
 }
 

@@ -52,19 +52,29 @@ pub struct Stats {
 /// Everything but queue pairs and inbound rings.
 #[derive(Debug)]
 pub struct World {
+    /// Our segment.
     pub segment: Segment,
     /// What our ports are.
     pub ports: Ports,
     /// The plan of faults, if there is one.
     pub faults: Option<Box<Faults>>,
+    /// The free parts of its heap.
     pub heap: Heap,
+    /// Open devices.
     pub contexts: Slab<Context>,
+    /// Protection domains.
     pub pds: Slab<Pd>,
+    /// Parent domains.
     pub parents: Vec<Parent>,
+    /// Memory regions and windows.
     pub mrs: Mrs,
+    /// Completion queues.
     pub cqs: Slab<Cq>,
+    /// Completion channels.
     pub channels: Slab<Channel>,
+    /// Shared receive queues.
     pub srqs: Slab<Srq>,
+    /// Processes that we send to.
     pub peers: Peers,
     /// Queue pairs with sends waiting, by index.
     pub busy: Vec<usize>,
@@ -76,9 +86,11 @@ pub struct World {
     pub retired: Vec<(Instant, Extent)>,
     /// Answers to RDMA requests that came through a ring.
     pub replies: VecDeque<Reply>,
+    /// Domains, and what belongs to them.
     pub xrc: Xrc,
     /// Multicast groups that our queue pairs listen to.
     pub groups: Groups,
+    /// Counters.
     pub stats: Stats,
     /// A short message has been posted since the last poll: the next one follows on its heels.
     pub in_burst: bool,

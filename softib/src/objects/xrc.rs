@@ -28,8 +28,11 @@ const _: () = assert!(EVENT_KINDS.len() <= EVENTS);
 /// All XRC objects of the process.
 #[derive(Debug, Default)]
 pub struct Xrc {
+    /// Open domains.
     pub domains: Slab<Domain>,
+    /// `ibv_xrcd`s.
     pub xrcds: Slab<Xrcd>,
+    /// Handles of receive queue pairs.
     pub handles: Slab<Handle>,
     /// Domains that we send to, or have open.
     views: Vec<Weak<DomainFile>>,
@@ -38,6 +41,7 @@ pub struct Xrc {
 /// A domain that this process has open, once however often.
 #[derive(Debug)]
 pub struct Domain {
+    /// Its segment.
     pub file: Arc<DomainFile>,
     /// Our place among its holders.
     pub holder: usize,
@@ -61,7 +65,9 @@ impl Domain {
 /// The C struct of a domain, which has no room for an index of its own.
 #[repr(C)]
 pub struct XrcdC {
+    /// What programs see.
     pub c: ibv_xrcd,
+    /// Index of its [`Xrcd`].
     pub key: usize,
 }
 
@@ -70,7 +76,9 @@ pub struct XrcdC {
 pub struct Xrcd {
     /// Kept alive for the program.
     pub _c: CBox<XrcdC>,
+    /// Index of its context.
     pub context: usize,
+    /// Index of its [`Domain`].
     pub domain: usize,
     /// SRQs and handles made with it.
     pub users: u32,
@@ -79,13 +87,19 @@ pub struct Xrcd {
 /// One handle (`ibv_qp`) of a domain's receive queue pair.
 #[derive(Debug)]
 pub struct Handle {
+    /// What the program knows it by.
     pub c: CBox<ibv_qp>,
+    /// Index of its context.
     pub context: usize,
+    /// Index of its [`Xrcd`].
     pub xrcd: usize,
+    /// Index of its [`Domain`].
     pub domain: usize,
+    /// The queue pair's row in the domain.
     pub index: usize,
     /// Events of each kind that this handle has been told of.
     pub seen: [u32; EVENTS],
+    /// Asynchronous events of it that the program has been given.
     pub async_events: u32,
 }
 
@@ -99,12 +113,15 @@ impl Handle {
 /// What makes a shared receive queue an XRC one.
 #[derive(Debug)]
 pub struct XrcSrq {
+    /// Index of its [`Xrcd`].
     pub xrcd: usize,
+    /// Index of its [`Domain`].
     pub domain: usize,
     /// Where its receives complete.
     pub cq: usize,
     /// Its place in the table of queue pairs, which makes its number.
     pub index: usize,
+    /// Generation of that place.
     pub generation: u32,
     /// Messages of several fragments on their way in, by sender: incarnation of the process and QPN.
     pub flows: HashMap<(u64, u32), Flow>,
@@ -113,6 +130,7 @@ pub struct XrcSrq {
 /// A message on its way in.
 #[derive(Debug)]
 pub struct Flow {
+    /// What has come of it.
     pub part: Partial,
     /// What had been received when it was looked at last.
     pub seen: u32,

@@ -19,11 +19,13 @@ use std::sync::atomic::Ordering;
 /// A send queue pair's view of the other side.
 #[derive(Debug)]
 pub struct SendLink {
+    /// The domain that it sends to.
     pub domain: Arc<DomainFile>,
     /// Of the receive queue pair in its domain.
     pub index: usize,
     /// From our port, in our partition, to the port of the domain's device.
     route: Route,
+    /// The receive queue pair's entry as copied last, and its sequence number then.
     pub seen: Option<(u32, SharedQp)>,
     /// The generation we first spoke to; another one is another connection.
     generation: Option<u32>,

@@ -30,10 +30,12 @@ pub fn rows(link: LinkLayer) -> usize {
 /// A port, ours or a peer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
+    /// What carries its packets.
     pub link_layer: LinkLayer,
     /// 0 on Ethernet.
     pub lid: u16,
     pub guid: [u8; 8],
+    /// The filled rows of its GID table.
     pub gids: Vec<[u8; 16]>,
     /// For each row, how many bits of the GID are its network, out of which nothing goes; 0: it is on no network of its own.
     pub nets: Vec<u8>,

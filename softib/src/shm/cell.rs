@@ -83,10 +83,13 @@ pub mod flag {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Head {
+    /// Operation ([`op`]).
     pub op: u8,
+    /// Of [`flag`].
     pub flags: u8,
     /// Index of the destination QP in the lower 12 bits, its generation above.
     pub dst: u16,
+    /// The sender's queue pair.
     pub src_qpn: u32,
     /// Payload bytes of this cell.
     pub len: u32,
@@ -131,6 +134,7 @@ pub fn destination(index: usize, generation: u32) -> u16 {
 /// A cell as found: its head, copied, and where its parts are.
 #[derive(Debug, Clone, Copy)]
 pub struct Found {
+    /// Its head.
     pub head: Head,
     /// `head.len` readable bytes, valid until the ring has consumed it.
     pub payload: *const u8,
@@ -160,6 +164,7 @@ impl Found {
 pub struct Envelope {
     /// Where it comes from; 0 on Ethernet.
     pub slid: u16,
+    /// Service level, 0 to 15.
     pub sl: u8,
 }
 
@@ -185,7 +190,9 @@ pub const VIA_AT: usize = 24;
 /// The receive queue pair that a message comes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Via {
+    /// Its number.
     pub qpn: u32,
+    /// Its generation.
     pub generation: u32,
 }
 

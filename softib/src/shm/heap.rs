@@ -17,7 +17,9 @@ pub struct Heap {
 /// A piece of the heap; give it back with [`Heap::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
+    /// Offset in the segment.
     pub offset: usize,
+    /// Bytes, whole cache lines.
     pub len: usize,
 }
 

@@ -29,10 +29,15 @@ const SEED: u64 = 0x736f_6674_6962_6d72;
 /// A memory region as its owner registered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Region {
+    /// Key of the region, lkey and rkey in one.
     pub key: u32,
+    /// IBV_ACCESS_* flags.
     pub access: u32,
+    /// Its protection domain.
     pub pd: u32,
+    /// Its first byte.
     pub addr: u64,
+    /// Its bytes.
     pub len: u64,
 }
 

@@ -34,20 +34,27 @@ const PKEY: usize = 124;
 /// A queue pair as peers see it. `state` and `kind` are ibv_qp_state and ibv_qp_type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Public {
+    /// `ibv_qp_state`.
     pub state: u32,
+    /// `ibv_qp_type`.
     pub kind: u32,
     /// Rises with every reset; its low bits travel in each message.
     pub generation: u32,
+    /// The queue pair that it is connected to.
     pub dest_qpn: u32,
     /// Incarnation of the process of `dest_qpn`; 0 when not connected.
     pub dest_incarnation: u64,
+    /// Q_Key of datagrams to it.
     pub qkey: u32,
+    /// IBV_ACCESS_REMOTE_* flags for its peer.
     pub access: u32,
+    /// Protection domain of the memory that its peer may use.
     pub pd: u32,
     /// Receive queue: offset in the segment (0: none), number of slots, claimed by many (SRQ, UD) or by one.
     pub rq_offset: u64,
     pub rq_size: u32,
     pub rq_shared: bool,
+    /// RNR NAK timer code, 5 bits (IBTA table 45).
     pub min_rnr_timer: u32,
     /// 0, which matches none, before the QP has one.
     pub pkey: u32,

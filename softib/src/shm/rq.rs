@@ -63,6 +63,7 @@ pub struct Place {
     within: usize,
     /// Where it begins in the segment: peers find it by that.
     pub offset: usize,
+    /// Slots.
     pub size: u32,
     /// It has entries, which many senders claim.
     shared: bool,

@@ -25,9 +25,13 @@ use std::sync::{Arc, OnceLock};
 pub struct Segment {
     /// Its tables.
     pub map: Arc<Map>,
+    /// Its file, locked as long as it is open.
     pub file: Arc<File>,
+    /// Its heap, as far as it is mapped.
     pub heaps: Heaps,
+    /// Its inbound rings, as far as they are mapped.
     pub inlets: Arc<Inlets>,
+    /// Its slot: the upper bits of our QPNs.
     pub slot: usize,
     /// Random, never 0: tells two processes apart that had the same slot one after the other.
     pub incarnation: u64,

@@ -58,9 +58,13 @@ impl Path for Xrc {
 /// A path with both of its ends: the peer process and the queue pair, or SRQ, there as we see it; and who sends.
 #[derive(Debug)]
 pub struct Way<'a, P> {
+    /// RC or XRC.
     pub path: P,
+    /// The process.
     pub peer: &'a mut Peer,
+    /// The queue pair or SRQ there.
     pub link: &'a mut Link,
+    /// The counters of this process.
     pub stats: &'a mut Stats,
     /// What the other end has to be connected to ([`Link::is_open`]): our queue pair and incarnation, or the domain's slot and incarnation.
     pub me: (u32, u64),

@@ -10,6 +10,7 @@ use rdma_sys::*;
 /// The process a cell came from.
 #[derive(Debug, Clone, Copy)]
 pub struct From {
+    /// Its incarnation.
     pub incarnation: u64,
 }
 

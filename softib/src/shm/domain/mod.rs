@@ -133,12 +133,15 @@ fn offers(access: u32, responder_resources: u32) -> u32 {
 /// What a message that says that it came through a receive queue pair is compared with, and what that gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
+    /// Generation of the receive queue pair.
     pub generation: u32,
+    /// `ibv_qp_state` of the receive queue pair.
     pub state: u32,
     /// Who may send: queue pair and incarnation of its process.
     pub sender: (u32, u64),
     /// As [`SharedQp::offers`].
     pub offers: u32,
+    /// Its partition.
     pub pkey: u16,
     /// The receive queue pair's port, and the one of its sender's process.
     pub ports: (u8, u8),
@@ -155,7 +158,9 @@ impl std::fmt::Debug for SharedQp {
 pub struct DomainFile {
     map: Map,
     file: File,
+    /// Slot of the segment.
     pub slot: usize,
+    /// The first eight bytes of its nonce.
     pub incarnation: u64,
 }
 
