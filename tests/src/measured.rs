@@ -55,6 +55,7 @@ impl Kind {
 /// What is measured at a time; as text, the program's word for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measurement {
+    /// How messages follow each other.
     pub kind: Kind,
     /// Of a payload.
     pub bytes: u64,
@@ -76,9 +77,11 @@ impl fmt::Display for Measurement {
 /// A result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
+    /// What was measured.
     pub what: Measurement,
-    /// Time of a message: median and least of the batches.
+    /// Time of a message in us: the median of the batches.
     pub median_us: f64,
+    /// The least of the batches.
     pub least_us: f64,
 }
 

@@ -256,6 +256,7 @@ impl Unposted {
 
 /// Queues are of this crate only.
 pub(crate) mod sealed {
+    /// What only queues of this crate implement.
     pub trait Sealed {}
 }
 

@@ -53,11 +53,13 @@ impl Wire {
 /// A combination under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct World {
+    /// The device of every guest.
     pub device: Device,
     /// The connection manager that the plugin is told to use.
     pub cpc: &'static str,
     /// Guests, each with a kernel of its own; ranks take turns on them.
     pub guests: usize,
+    /// What happens to packets between them.
     pub wire: Wire,
 }
 
@@ -101,6 +103,7 @@ impl Over {
 pub struct Contender {
     /// For titles and tables.
     pub name: &'static str,
+    /// The transport.
     pub over: Over,
     /// MCA parameters that a user tries: names and values.
     pub tried: Vec<(String, String)>,
@@ -126,7 +129,9 @@ pub struct Job {
     pub title: String,
     /// A program of tests/mpi.
     pub program: &'static str,
+    /// The transport.
     pub over: Over,
+    /// Processes of the job.
     pub ranks: usize,
     /// File name in configs/ without `.conf`; `None`: the plugin's default.
     pub layout: Option<&'static str>,

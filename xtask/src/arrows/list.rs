@@ -7,6 +7,7 @@ use e2e::{Failure, Result};
 /// The list.
 #[derive(Debug, Default)]
 pub struct List {
+    /// One for each folder that has an order.
     pub sections: Vec<Section>,
     /// The files of each known circle.
     pub circles: Vec<BTreeSet<String>>,

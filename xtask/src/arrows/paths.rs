@@ -8,6 +8,7 @@ use super::source::{Token, tokens};
 /// A path from the crate's root: `["wire", "codec", "Field"]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
+    /// Its names, the root left out.
     pub segments: Vec<String>,
     /// Line where it stands.
     pub line: usize,

@@ -3,6 +3,7 @@
 /// One word or sign of a source file: an identifier, `::`, or a single other character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token<'a> {
+    /// As it stands in the file.
     pub text: &'a str,
     /// Line of the file, from 1.
     pub line: usize,

@@ -11,7 +11,9 @@ use e2e::failure::Context;
 /// One file that imports another.
 #[derive(Debug, Clone)]
 pub struct Arrow {
+    /// The file that imports.
     pub from: String,
+    /// The file that is imported.
     pub to: String,
     /// Line of `from`, the first that says so.
     pub line: usize,
@@ -24,6 +26,7 @@ pub struct Tree {
     pub folder: String,
     /// A module's file, by its path from the crate's root.
     files: BTreeMap<Vec<String>, String>,
+    /// All imports between files of the crate.
     pub arrows: Vec<Arrow>,
 }
 

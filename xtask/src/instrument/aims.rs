@@ -44,8 +44,11 @@ pub const GUEST: &[Aim] = &[aim(&["ucx rc_v"], 0..=ANY, 1.0)];
 /// An aim beside one transport, and what was measured.
 #[derive(Debug, PartialEq)]
 pub struct Verdict {
+    /// Name of the other transport.
     pub beside: String,
+    /// What was measured, in words.
     pub what: String,
+    /// The bound.
     pub most: f64,
     /// Measurements within the bound, and all.
     pub met: usize,

@@ -13,6 +13,7 @@ use e2e::{Failure, OpenMpi, Result};
 /// A transport with its settings, as a column of the tables.
 #[derive(Debug)]
 pub struct Contender {
+    /// Head of the column.
     pub name: String,
     way: &'static Way,
     /// Another build of the plugin.

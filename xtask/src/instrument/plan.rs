@@ -28,6 +28,7 @@ const WINDOWS: [Measurement; 5] = [
 /// What of a measurement's batches counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batches {
+    /// The median of them.
     Median,
     /// The fastest one: what else runs on the machine is left out of it.
     Least,
@@ -59,10 +60,15 @@ impl Batches {
 /// All of it.
 #[derive(Debug)]
 pub struct Plan {
+    /// The transports; the first is compared with the others.
     pub contenders: Vec<Contender>,
+    /// What is measured, in this order.
     pub rows: Vec<Measurement>,
+    /// How often each transport's job is started.
     pub rounds: u64,
+    /// Timed milliseconds of a measurement.
     pub milliseconds: u64,
+    /// Which of a measurement's batches count.
     pub batches: Batches,
     /// Pairs of ranks that work at the same time.
     pub pairs_at_once: usize,

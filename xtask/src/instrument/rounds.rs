@@ -22,14 +22,19 @@ const LINE_MILLISECONDS: u64 = 20;
 
 /// What a run needs beside its plan.
 pub struct Bench<'a> {
+    /// The Open MPI that runs the jobs.
     pub mpi: &'a OpenMpi,
+    /// Where the plugin is built.
     pub workspace: &'a Workspace,
+    /// `tests/mpi/pingpong`, built.
     pub program: &'a Path,
+    /// What is measured, over what.
     pub plan: &'a Plan,
 }
 
 /// Figures, and what went wrong with other transports.
 pub struct Outcome {
+    /// What was measured.
     pub samples: Samples,
     /// By transport.
     pub failures: Vec<Vec<String>>,

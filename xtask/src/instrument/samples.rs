@@ -8,8 +8,11 @@ const APART: f64 = 2.0;
 /// A median and the quartiles around it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
+    /// The lower quartile.
     pub low: f64,
+    /// The median.
     pub median: f64,
+    /// The upper quartile.
     pub high: f64,
 }
 
@@ -35,6 +38,7 @@ fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
 pub struct Samples {
     /// Names of the transports; the first is compared with the others.
     pub columns: Vec<String>,
+    /// What was measured, in the order of the plan.
     pub rows: Vec<Measurement>,
     /// Rounds that have begun.
     pub rounds: usize,

@@ -38,6 +38,7 @@ pub fn interface_addresses() -> std::io::Result<Vec<SocketAddr>> {
 pub struct Network {
     /// Name of the interface.
     pub interface: String,
+    /// The address.
     pub address: IpAddr,
     /// How many bits of the address are the network's, from 1; `None` for a netmask that says none.
     pub prefix: Option<u8>,
