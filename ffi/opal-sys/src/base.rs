@@ -64,9 +64,11 @@ pub struct Base {
 pub struct StringVar<'a> {
     /// Without the prefix `btl_<component>_`.
     pub name: &'a CStr,
+    /// The text that `ompi_info` shows.
     pub help: &'a CStr,
     /// 1 to 9: which `ompi_info --level` shows it.
     pub level: u8,
+    /// Who must agree on its value.
     pub scope: mca_base_var_scope_t,
 }
 
@@ -75,6 +77,7 @@ pub struct StringVar<'a> {
 pub struct CounterVar<'a> {
     /// Without the prefix `btl_<component>_`.
     pub name: &'a CStr,
+    /// The text that `ompi_info` shows.
     pub help: &'a CStr,
     /// 1 to 9, as of parameters.
     pub level: u8,

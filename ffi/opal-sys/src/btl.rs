@@ -109,6 +109,7 @@ pub type mca_btl_base_module_error_cb_fn_t =
 /// Returns a malloc'ed array that the caller frees, or NULL.
 pub type mca_btl_base_component_init_fn_t =
     Option<unsafe extern "C" fn(*mut c_int, bool, bool) -> *mut *mut mca_btl_base_module_t>;
+/// Progress: polls every module of the component; returns the number of completed events.
 pub type mca_btl_base_component_progress_fn_t = Option<unsafe extern "C" fn() -> c_int>;
 
 /// The exported component.
@@ -130,19 +131,25 @@ type Done = mca_btl_base_rdma_completion_fn_t;
 pub type mca_btl_base_module_add_procs_fn_t = Option<
     unsafe extern "C" fn(Module, usize, *mut *mut opal_proc_t, *mut Endpoint, *mut opal_bitmap_t) -> c_int,
 >;
+/// module, nprocs, procs, endpoints: Open MPI is done with these peers.
 pub type mca_btl_base_module_del_procs_fn_t =
     Option<unsafe extern "C" fn(Module, usize, *mut *mut opal_proc_t, *mut Endpoint) -> c_int>;
+/// module, tag, receive callback, cbdata.
 pub type mca_btl_base_module_register_fn_t =
     Option<unsafe extern "C" fn(Module, mca_btl_base_tag_t, *const c_void, *mut c_void) -> c_int>;
+/// module: releases everything, the module included.
 pub type mca_btl_base_module_finalize_fn_t = Option<unsafe extern "C" fn(Module) -> c_int>;
 /// module, endpoint, order, size, flags.
 pub type mca_btl_base_module_alloc_fn_t =
     Option<unsafe extern "C" fn(Module, Endpoint, u8, usize, u32) -> Descriptor>;
+/// module, descriptor.
 pub type mca_btl_base_module_free_fn_t = Option<unsafe extern "C" fn(Module, Descriptor) -> c_int>;
 /// module, endpoint, convertor, order, reserve, in/out size, flags.
 pub type mca_btl_base_module_prepare_fn_t = Option<
     unsafe extern "C" fn(Module, Endpoint, *mut opal_convertor_t, u8, usize, *mut usize, u32) -> Descriptor,
 >;
+/// module, endpoint, descriptor, tag. Returns 1 if the message has completed already, 0 if its
+/// callback is to come, or a negative status.
 pub type mca_btl_base_module_send_fn_t =
     Option<unsafe extern "C" fn(Module, Endpoint, Descriptor, mca_btl_base_tag_t) -> c_int>;
 /// module, endpoint, convertor, header, header size, payload size, order, flags, tag, out descriptor (may be NULL).
@@ -178,6 +185,7 @@ pub type mca_btl_base_module_rdma_fn_t = Option<
         *mut c_void,
     ) -> c_int,
 >;
+/// module, endpoint, verbosity: tells what it knows, for debugging.
 pub type mca_btl_base_module_dump_fn_t = Option<unsafe extern "C" fn(Module, Endpoint, c_int)>;
 /// module, endpoint, remote address, remote handle, operation, operand, flags, order, callback, context, data.
 pub type mca_btl_base_module_atomic_op64_fn_t = Option<
@@ -234,7 +242,9 @@ pub type mca_btl_base_module_atomic_cswap64_fn_t = Option<
 /// module, endpoint ([`MCA_BTL_ENDPOINT_ANY`] for all), base, size, access flags.
 pub type mca_btl_base_module_register_mem_fn_t =
     Option<unsafe extern "C" fn(Module, Endpoint, *mut c_void, usize, u32) -> Handle>;
+/// module, handle of `register_mem`.
 pub type mca_btl_base_module_deregister_mem_fn_t = Option<unsafe extern "C" fn(Module, Handle) -> c_int>;
+/// module, error callback.
 pub type mca_btl_base_module_register_error_fn_t =
     Option<unsafe extern "C" fn(Module, mca_btl_base_module_error_cb_fn_t) -> c_int>;
 /// module, endpoint (NULL for all).
@@ -296,33 +306,54 @@ impl mca_btl_base_module_t {
     }
 }
 
+/// No order is asked for.
 pub const MCA_BTL_NO_ORDER: u8 = 255;
 /// One more than the highest tag.
 pub const MCA_BTL_TAG_MAX: usize = 255;
 /// First of the tags that BTLs keep for themselves; 0x20 to 0x23 are taken by name, 0x30 and 0x31 by 5.0.
 pub const MCA_BTL_TAG_BTL: u8 = 0x20;
+/// First tag of the PML: ob1's messages, by the type of their header.
 pub const MCA_BTL_TAG_PML: u8 = 0x40;
+/// First tag for users of the BTL outside of Open MPI's frameworks.
 pub const MCA_BTL_TAG_USR: u8 = 0x80;
 
+/// `btl_flags`: sends and active messages.
 pub const MCA_BTL_FLAGS_SEND: u32 = 0x1;
+/// `btl_flags`: `btl_put`.
 pub const MCA_BTL_FLAGS_PUT: u32 = 0x2;
+/// `btl_flags`: `btl_get`.
 pub const MCA_BTL_FLAGS_GET: u32 = 0x4;
+/// `btl_flags`: both; the BML lists such a BTL for one-sided operations even if it sends over
+/// another.
 pub const MCA_BTL_FLAGS_RDMA: u32 = MCA_BTL_FLAGS_PUT | MCA_BTL_FLAGS_GET;
+/// `btl_flags`: sends from the user's buffer without a registration.
 pub const MCA_BTL_FLAGS_SEND_INPLACE: u32 = 0x8;
+/// `btl_flags`: needs local completion of its RDMA operations.
 pub const MCA_BTL_FLAGS_RDMA_COMPLETION: u32 = 0x80;
+/// `btl_flags`: makes asynchronous progress on descriptors that ask for it.
 pub const MCA_BTL_FLAGS_SIGNALED: u32 = 0x4000;
+/// `btl_flags`: atomic operations.
 pub const MCA_BTL_FLAGS_ATOMIC_OPS: u32 = 0x8000;
+/// `btl_flags`: atomic operations that return the value before.
 pub const MCA_BTL_FLAGS_ATOMIC_FOPS: u32 = 0x1_0000;
+/// `btl_flags`: `add_procs` has to be called for all processes, those of other nodes included.
 pub const MCA_BTL_FLAGS_SINGLE_ADD_PROCS: u32 = 0x2_0000;
+/// `btl_flags`: `btl_flush`.
 pub const MCA_BTL_FLAGS_RDMA_FLUSH: u32 = 0x8_0000;
 /// 5.0: a put that is complete is in the peer's memory.
 pub const MCA_BTL_FLAGS_RDMA_REMOTE_COMPLETION: u32 = 0x80_0000;
 
+/// `btl_atomic_flags`: [`MCA_BTL_ATOMIC_ADD`].
 pub const MCA_BTL_ATOMIC_SUPPORTS_ADD: u32 = 0x1;
+/// `btl_atomic_flags`: [`MCA_BTL_ATOMIC_AND`].
 pub const MCA_BTL_ATOMIC_SUPPORTS_AND: u32 = 0x200;
+/// `btl_atomic_flags`: [`MCA_BTL_ATOMIC_OR`].
 pub const MCA_BTL_ATOMIC_SUPPORTS_OR: u32 = 0x400;
+/// `btl_atomic_flags`: [`MCA_BTL_ATOMIC_XOR`].
 pub const MCA_BTL_ATOMIC_SUPPORTS_XOR: u32 = 0x800;
+/// `btl_atomic_flags`: [`MCA_BTL_ATOMIC_SWAP`].
 pub const MCA_BTL_ATOMIC_SUPPORTS_SWAP: u32 = 0x1_0000;
+/// `btl_atomic_flags`: `btl_atomic_cswap`.
 pub const MCA_BTL_ATOMIC_SUPPORTS_CSWAP: u32 = 0x1000_0000;
 /// Atomic with the processor's own, too.
 pub const MCA_BTL_ATOMIC_SUPPORTS_GLOB: u32 = 0x2000_0000;
@@ -332,29 +363,45 @@ pub const MCA_BTL_ATOMIC_FLAG_32BIT: c_int = 0x1;
 /// In the flags of an atomic: a floating-point number.
 pub const MCA_BTL_ATOMIC_FLAG_FLOAT: c_int = 0x2;
 
+/// The word plus the operand.
 pub const MCA_BTL_ATOMIC_ADD: u32 = 0x01;
+/// The bits that both have.
 pub const MCA_BTL_ATOMIC_AND: u32 = 0x11;
+/// The bits that either has.
 pub const MCA_BTL_ATOMIC_OR: u32 = 0x12;
+/// The bits that one of them has.
 pub const MCA_BTL_ATOMIC_XOR: u32 = 0x14;
+/// The operand.
 pub const MCA_BTL_ATOMIC_SWAP: u32 = 0x1a;
 
+/// `btl_exclusivity` of a network's BTL; TCP, the last resort, has 0.
 pub const MCA_BTL_EXCLUSIVITY_DEFAULT: u32 = 1024;
 
+/// Flag of an error callback: the process, or the module if no process is named, is lost for good.
 pub const MCA_BTL_ERROR_FLAGS_FATAL: i32 = 1;
+/// Flag of an error callback: what has failed does not end the job by itself.
 pub const MCA_BTL_ERROR_FLAGS_NONFATAL: i32 = 2;
 
+/// `des_flags`: to be sent in front of others.
 pub const MCA_BTL_DES_FLAGS_PRIORITY: u32 = 0x1;
 /// The BTL frees the descriptor after its callback.
 pub const MCA_BTL_DES_FLAGS_BTL_OWNERSHIP: u32 = 0x2;
 /// The callback comes even when `btl_send` returned 1.
 pub const MCA_BTL_DES_SEND_ALWAYS_CALLBACK: u32 = 0x4;
+/// `des_flags`: when it is complete, wake the process that a send goes to; a hint.
 pub const MCA_BTL_DES_FLAGS_SIGNAL: u32 = 0x40;
+/// Most segments of a descriptor.
 pub const MCA_BTL_DES_MAX_SEGMENTS: usize = 16;
+/// Most bytes of a registration handle.
 pub const MCA_BTL_REG_HANDLE_MAX_SIZE: usize = 256;
 
+/// `register_mem`: local side of a get.
 pub const MCA_BTL_REG_FLAG_LOCAL_WRITE: u32 = 0x1;
+/// `register_mem`: remote side of a get.
 pub const MCA_BTL_REG_FLAG_REMOTE_READ: u32 = 0x2;
+/// `register_mem`: remote side of a put.
 pub const MCA_BTL_REG_FLAG_REMOTE_WRITE: u32 = 0x4;
+/// `register_mem`: remote side of atomics.
 pub const MCA_BTL_REG_FLAG_REMOTE_ATOMIC: u32 = 0x8;
 
 /// In `register_mem`: memory for whichever endpoint.

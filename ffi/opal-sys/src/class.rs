@@ -33,6 +33,7 @@ pub struct opal_object_t {
     pub obj_reference_count: i32,
 }
 
+/// `opal/class/opal_list.h`: an object that can be in a list.
 #[repr(C)]
 pub struct opal_list_item_t {
     pub super_: opal_object_t,
@@ -41,6 +42,7 @@ pub struct opal_list_item_t {
     pub item_free: i32,
 }
 
+/// `opal/class/opal_free_list.h`: an object that a free list made.
 #[repr(C)]
 pub struct opal_free_list_item_t {
     pub super_: opal_list_item_t,

@@ -93,6 +93,7 @@ impl std::error::Error for ModexError {}
 /// count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoReceiver {
+    /// The tag that it came with.
     pub tag: u8,
 }
 

@@ -88,7 +88,7 @@ pub struct rdma_ib_addr {
     pub pkey: u16,
 }
 
-/// Both ends of an id; each may be a `sockaddr_in` or `sockaddr_in6`.
+/// Both ends of an id (`rdma_resolve_addr(3)`); each may be a `sockaddr_in` or `sockaddr_in6`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_addr {
@@ -97,7 +97,7 @@ pub struct rdma_addr {
     pub ibaddr: rdma_ib_addr,
 }
 
-/// Addresses and path of an id.
+/// Addresses and path of an id (`rdma_resolve_route(3)`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_route {
@@ -106,13 +106,14 @@ pub struct rdma_route {
     pub num_paths: c_int,
 }
 
-/// Where events of ids arrive; the descriptor can be polled and made non-blocking.
+/// Where events of ids arrive (`rdma_create_event_channel(3)`); the descriptor can be polled and
+/// made non-blocking.
 #[repr(C)]
 pub struct rdma_event_channel {
     pub fd: c_int,
 }
 
-/// A communication identifier: what a socket is to TCP.
+/// A communication identifier (`rdma_create_id(3)`): what a socket is to TCP.
 #[repr(C)]
 pub struct rdma_cm_id {
     /// The device, once an address is bound or resolved; opened by the library.
@@ -156,7 +157,7 @@ pub struct rdma_conn_param {
     pub qp_num: u32,
 }
 
-/// What a datagram peer tells: where its queue pair is.
+/// What a datagram peer tells (`rdma_get_cm_event(3)`): where its queue pair is.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ud_param {
@@ -175,7 +176,7 @@ pub union rdma_cm_event_param {
     pub ud: rdma_ud_param,
 }
 
-/// An event, owned by the library until it is acknowledged.
+/// An event (`rdma_get_cm_event(3)`), owned by the library until it is acknowledged.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_cm_event {
@@ -198,7 +199,7 @@ pub struct rdma_cm_join_mc_attr_ex {
     pub addr: *mut libc::sockaddr,
 }
 
-/// What `rdma_getaddrinfo` finds; a list.
+/// What `rdma_getaddrinfo(3)` finds; a list.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_addrinfo {

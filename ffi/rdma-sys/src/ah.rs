@@ -2,7 +2,8 @@
 
 use crate::{ibv_context, ibv_gid, ibv_pd};
 
-/// Where a packet goes beyond the subnet. In a RoCE network every packet has one.
+/// Where a packet goes beyond the subnet (`ibv_create_ah(3)`). In a RoCE network every packet has
+/// one.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_global_route {
@@ -13,7 +14,8 @@ pub struct ibv_global_route {
     pub traffic_class: u8,
 }
 
-/// The 40 bytes in front of every received UD payload; meaningful when `IBV_WC_GRH` is set.
+/// The 40 bytes in front of every received UD payload (IBTA 8.3); meaningful when `IBV_WC_GRH` is
+/// set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_grh {
@@ -27,7 +29,7 @@ pub struct ibv_grh {
     pub dgid: ibv_gid,
 }
 
-/// Attributes of an address handle, and of a connected queue pair's path.
+/// Attributes of an address handle (`ibv_create_ah(3)`), and of a connected queue pair's path.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_ah_attr {
@@ -40,7 +42,7 @@ pub struct ibv_ah_attr {
     pub port_num: u8,
 }
 
-/// Address handle.
+/// Address handle (`ibv_create_ah(3)`).
 #[repr(C)]
 pub struct ibv_ah {
     pub context: *mut ibv_context,

@@ -110,7 +110,7 @@ pub struct ibv_gid_entry {
     pub ndev_ifindex: u32,
 }
 
-/// What a device can do. GUIDs are big endian.
+/// What a device can do (`ibv_query_device(3)`). GUIDs are big endian.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_device_attr {
@@ -158,8 +158,9 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// State and properties of a port. Callers of `ibv_query_port` as an exported symbol get only what lies before
-/// `port_cap_flags2` (the compat struct); `verbs_context.query_port` takes the full size.
+/// State and properties of a port (`ibv_query_port(3)`). Callers of that as an exported symbol get
+/// only what lies before `port_cap_flags2` (the compat struct); `verbs_context.query_port` takes
+/// the full size.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_port_attr {
@@ -211,7 +212,7 @@ pub struct ibv_odp_per_transport_caps {
     pub ud_odp_caps: u32,
 }
 
-/// TCP segmentation offload.
+/// TCP segmentation offload (`ibv_query_device_ex(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_tso_caps {
@@ -219,7 +220,7 @@ pub struct ibv_tso_caps {
     pub supported_qpts: u32,
 }
 
-/// Receive side scaling.
+/// Receive side scaling (`ibv_query_device_ex(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_rss_caps {
@@ -230,7 +231,7 @@ pub struct ibv_rss_caps {
     pub rx_hash_function: u8,
 }
 
-/// Rate limits in kbit/s.
+/// Rate limits in kbit/s (`ibv_query_device_ex(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_packet_pacing_caps {
@@ -239,7 +240,7 @@ pub struct ibv_packet_pacing_caps {
     pub supported_qpts: u32,
 }
 
-/// Tag matching.
+/// Tag matching (`ibv_query_device_ex(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_tm_caps {

@@ -104,8 +104,8 @@ impl Placed {
     }
 }
 
-/// A work completion. `imm` is an anonymous union in C. When `status` is not success only `wr_id`, `status`, `qp_num`
-/// and `vendor_err` are valid.
+/// A work completion (`ibv_poll_cq(3)`). `imm` is an anonymous union in C. When `status` is not
+/// success only `wr_id`, `status`, `qp_num` and `vendor_err` are valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wc {
@@ -132,7 +132,7 @@ pub struct ibv_comp_channel {
     pub refcnt: c_int,
 }
 
-/// Completion queue.
+/// Completion queue (`ibv_create_cq(3)`).
 #[repr(C)]
 pub struct ibv_cq {
     pub context: *mut ibv_context,
@@ -169,7 +169,7 @@ pub struct ibv_moderate_cq {
     pub cq_period: u16,
 }
 
-/// Argument of `ibv_modify_cq`.
+/// Argument of `ibv_modify_cq(3)`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_modify_cq_attr {

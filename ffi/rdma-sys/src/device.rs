@@ -110,7 +110,7 @@ pub struct ibv_context_ops {
     pub _compat_async_event: compat_op,
 }
 
-/// An open device.
+/// An open device (`ibv_open_device(3)`).
 #[repr(C)]
 pub struct ibv_context {
     pub device: *mut ibv_device,

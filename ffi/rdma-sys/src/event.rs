@@ -27,7 +27,8 @@ pub union ibv_async_event_element {
     pub port_num: c_int,
 }
 
-/// One event; must be acknowledged, destroying its object waits for that.
+/// One event (`ibv_get_async_event(3)`); must be acknowledged, destroying its object waits for
+/// that.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_async_event {

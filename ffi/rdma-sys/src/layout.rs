@@ -14,17 +14,24 @@ use crate::*;
 /// A type as our compiler laid it out, and how C spells it.
 #[derive(Clone, Copy, Debug)]
 pub struct Type {
+    /// Its name in Rust.
     pub rust: &'static str,
+    /// Its name in C, such as `struct ibv_wc`.
     pub c: &'static str,
+    /// Bytes.
     pub size: usize,
+    /// Its fields; of a union, its members.
     pub fields: &'static [Field],
 }
 
 /// A field of a [`Type`]. The C name may begin with Rust's `r#`.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
+    /// Its name in C.
     pub c: &'static str,
+    /// Bytes in front of it.
     pub offset: usize,
+    /// Bytes.
     pub size: usize,
 }
 

@@ -49,14 +49,14 @@ c_enums! {
     }
 }
 
-/// Protection domain.
+/// Protection domain (`ibv_alloc_pd(3)`).
 #[repr(C)]
 pub struct ibv_pd {
     pub context: *mut ibv_context,
     pub handle: u32,
 }
 
-/// Memory region.
+/// Memory region (`ibv_reg_mr(3)`).
 #[repr(C)]
 pub struct ibv_mr {
     pub context: *mut ibv_context,
@@ -68,7 +68,7 @@ pub struct ibv_mr {
     pub rkey: u32,
 }
 
-/// Memory window.
+/// Memory window (`ibv_alloc_mw(3)`).
 #[repr(C)]
 pub struct ibv_mw {
     pub context: *mut ibv_context,
@@ -88,7 +88,7 @@ pub struct ibv_mw_bind_info {
     pub mw_access_flags: c_uint,
 }
 
-/// A bind request for a type 1 window.
+/// A bind request for a type 1 window (`ibv_bind_mw(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_mw_bind {
@@ -97,7 +97,7 @@ pub struct ibv_mw_bind {
     pub bind_info: ibv_mw_bind_info,
 }
 
-/// Request for device memory.
+/// Request for device memory (`ibv_alloc_dm(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_alloc_dm_attr {
@@ -122,14 +122,15 @@ pub struct ibv_td {
     pub context: *mut ibv_context,
 }
 
-/// Attributes of a thread domain.
+/// Attributes of a thread domain (`ibv_alloc_td(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_td_init_attr {
     pub comp_mask: u32,
 }
 
-/// A protection domain with a thread domain or allocators of its own.
+/// A protection domain with a thread domain or allocators of its own
+/// (`ibv_alloc_parent_domain(3)`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_parent_domain_init_attr {

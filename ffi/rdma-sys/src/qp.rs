@@ -59,7 +59,7 @@ c_enums! {
     }
 }
 
-/// Queue pair.
+/// Queue pair (`ibv_create_qp(3)`).
 #[repr(C)]
 pub struct ibv_qp {
     pub context: *mut ibv_context,
@@ -77,7 +77,7 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 
-/// Sizes of a queue pair.
+/// Sizes of a queue pair (`ibv_create_qp(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_qp_cap {
@@ -101,7 +101,7 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: c_int,
 }
 
-/// Receive hashing of a raw packet QP.
+/// Receive hashing of a raw packet QP (`ibv_create_qp_ex(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_rx_hash_conf {
@@ -199,7 +199,7 @@ pub struct ibv_ece {
     pub comp_mask: u32,
 }
 
-/// Extended queue pair: work requests are built by calls instead of structs.
+/// Extended queue pair: work requests are built by calls instead of structs (`ibv_wr_post(3)`).
 #[repr(C)]
 pub struct ibv_qp_ex {
     pub qp_base: ibv_qp,

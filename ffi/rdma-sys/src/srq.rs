@@ -22,7 +22,7 @@ c_enums! {
     }
 }
 
-/// Shared receive queue.
+/// Shared receive queue (`ibv_create_srq(3)`).
 #[repr(C)]
 pub struct ibv_srq {
     pub context: *mut ibv_context,
@@ -34,7 +34,7 @@ pub struct ibv_srq {
     pub events_completed: u32,
 }
 
-/// Sizes of a shared receive queue and its low-water mark.
+/// Sizes of a shared receive queue and its low-water mark (`ibv_modify_srq(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_srq_attr {
@@ -73,7 +73,7 @@ pub struct ibv_srq_init_attr_ex {
     pub tm_cap: ibv_tm_cap,
 }
 
-/// XRC domain.
+/// XRC domain (`ibv_open_xrcd(3)`).
 #[repr(C)]
 pub struct ibv_xrcd {
     pub context: *mut ibv_context,

@@ -22,7 +22,7 @@ c_enums! {
     ibv_ops_flags: u32 { IBV_OPS_SIGNALED = 1 << 0, IBV_OPS_TM_SYNC = 1 << 1 }
 }
 
-/// A scatter/gather element.
+/// A scatter/gather element (`ibv_post_send(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_sge {
@@ -31,7 +31,7 @@ pub struct ibv_sge {
     pub lkey: u32,
 }
 
-/// A plain buffer, for the inline lists of the extended QP.
+/// A plain buffer, for the inline lists of the extended QP (`ibv_wr_post(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_data_buf {
@@ -107,7 +107,7 @@ pub struct ibv_send_wr_bind_mw {
     pub bind_info: ibv_mw_bind_info,
 }
 
-/// TCP segmentation of a raw packet.
+/// TCP segmentation of a raw packet (`IBV_WR_TSO`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_send_wr_tso {
@@ -124,7 +124,7 @@ pub union ibv_send_wr_rare {
     pub tso: ibv_send_wr_tso,
 }
 
-/// A send work request. `imm` and `rare` are anonymous unions in C.
+/// A send work request (`ibv_post_send(3)`). `imm` and `rare` are anonymous unions in C.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_send_wr {
@@ -140,7 +140,7 @@ pub struct ibv_send_wr {
     pub rare: ibv_send_wr_rare,
 }
 
-/// A receive work request.
+/// A receive work request (`ibv_post_recv(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_recv_wr {
@@ -170,7 +170,7 @@ pub struct ibv_ops_wr_tm {
     pub add: ibv_ops_wr_tm_add,
 }
 
-/// A tag-matching work request.
+/// A tag-matching work request (`ibv_post_srq_ops(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_ops_wr {
