@@ -26,6 +26,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+/// Parameters.
 pub mod config;
 mod connect_error;
 mod core;
@@ -33,15 +34,21 @@ mod driver;
 mod error;
 mod event;
 mod exchange;
+/// The manager for P and S queues that needs no IP address.
 pub mod ibcm;
+/// What every manager implements.
 pub mod manager;
 mod names;
 mod plan;
 mod queues;
+/// The manager for P and S queues over RDMA-CM.
 pub mod rdmacm;
+/// The list of managers, and the choice among them.
 pub mod registry;
 mod service;
+/// Bytes and values.
 pub mod wire;
+/// The manager for X queues.
 pub mod xrc;
 
 pub use config::Config;

@@ -27,13 +27,16 @@ mod clock;
 mod cm;
 mod datapath;
 mod engine;
+/// Errors.
 #[doc(hidden)]
 pub mod errno;
 mod extras;
 mod fabric;
+/// Faults on demand, for tests.
 pub mod faults;
 mod objects;
 mod reason;
+/// What processes share.
 #[doc(hidden)]
 pub mod shm;
 

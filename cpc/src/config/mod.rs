@@ -1,6 +1,8 @@
 //! Which connection managers take part, and their parameters.
 
+/// Of ibcm and xrc.
 pub mod datagram;
+/// Of rdmacm.
 pub mod rdmacm;
 
 /// What the connection managers are told once, when they are opened: which of them may serve, and the settings of each.

@@ -9,14 +9,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+/// What the driver has to do.
 pub mod action;
 mod api;
 mod handlers;
+/// States and inputs, without their data.
 pub mod kinds;
+/// The machine itself: endpoints, links, hooks.
 pub mod machine;
 pub(crate) mod parking;
 pub(crate) mod rng;
+/// Counters.
 pub mod stats;
+/// The macros of the tables.
 pub mod table;
 pub(crate) mod timeline;
 pub(crate) mod timers;

@@ -46,6 +46,7 @@
 //! [`machine`]: the protocol, without I/O. [`crate::wire`]: bytes to values and back, the modex blob among them. `driver::ibcm`: the
 //! driver on the helper thread, over the UD queue pair of `driver::datagrams`.
 
+/// The protocol.
 pub mod machine;
 
 pub use crate::config::datagram::Params;

@@ -47,6 +47,7 @@
 //! [`machine`]: the protocol, without I/O. `driver::rdmacm`: the driver that ties it to ids on the helper thread. In [`crate::wire`]:
 //! `ip`, the modex blob; `refusal`, why a request is refused; `join`, whose a further connection is.
 
+/// The protocol.
 pub mod machine;
 
 pub use crate::config::rdmacm::Params;

@@ -10,20 +10,27 @@
 //! ```
 #![forbid(unsafe_code)]
 
+/// A datagram, whichever manager's.
 pub mod datagram;
+/// Where a process listens for xrc.
 pub mod domain;
 pub(crate) mod envelope;
 pub(crate) mod field;
 mod hello;
 mod ibcm;
+/// Where a process listens for rdmacm.
 pub mod ip;
+/// iWARP: whose a further connection is.
 pub mod join;
+/// Where a process listens for ibcm.
 pub mod listener;
 mod message;
 mod queues;
 mod reason;
+/// Why rdmacm refuses.
 pub mod refusal;
 pub(crate) mod time;
+/// REQ and REP of xrc.
 pub mod xrc;
 
 pub use field::MAD_LEN;

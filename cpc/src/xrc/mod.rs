@@ -42,6 +42,7 @@
 //! [`machine`]: the protocol, without I/O. `driver::xrc`: the driver that ties it to queue pairs and datagrams on the helper thread.
 //! In [`crate::wire`]: `xrc`, bytes to values and back; `domain`, the modex blob.
 
+/// The protocol.
 pub mod machine;
 
 pub use crate::config::datagram::Params;

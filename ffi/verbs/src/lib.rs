@@ -16,6 +16,7 @@
 
 mod ah;
 mod chain;
+/// Ids, event channels and their events.
 pub mod cm;
 mod context;
 mod cq;

@@ -29,18 +29,26 @@
 //! | `sysfs`   | the few files that programs read below /sys/class/infiniband                           |
 
 mod address;
+/// The library librdmacm.so.1.
 pub mod cm;
 mod device;
+/// Assembly and version script.
 pub mod link;
 mod memory;
+/// `ibv_wc_status_str` and its like.
 pub mod names;
 mod nodes;
+/// What a preloaded library answers for.
 pub mod paths;
+/// Two libraries in one process.
 pub mod preload;
 mod query;
+/// `ibv_rate_to_mult` and its like.
 pub mod rate;
 mod refuse;
+/// Exported names.
 pub mod symbols;
+/// `ibv_read_sysfs_file` and its like.
 pub mod sysfs;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -18,14 +18,18 @@
 //! discarded, `rdma_destroy_id` waiting for acknowledgements, RNR timer 0. AF_IB and rsockets are not offered.
 
 mod address;
+/// `rdma_getaddrinfo`, `rdma_freeaddrinfo`.
 pub mod addrinfo;
 mod alarm;
+/// `rdma_create_id` and most other calls.
 pub mod api;
 mod carrier;
 mod channel;
 mod connect;
 mod device;
+/// `rdma_create_ep`, `rdma_get_request`, `rdma_destroy_ep`.
 pub mod endpoint;
+/// The names of librdmacm.so.1.
 pub mod exports;
 mod id;
 mod iwarp;
@@ -34,6 +38,7 @@ mod limits;
 mod listen;
 mod message;
 mod multicast;
+/// `rdma_event_str`.
 pub mod names;
 mod qp;
 mod queues;

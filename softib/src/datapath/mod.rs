@@ -11,7 +11,10 @@
 //! All of it works on one queue pair and the rest of the objects ([`crate::objects::world::World`]) at a time, under the engine's lock.
 
 mod ends;
+/// The sending side.
 pub mod initiator;
+/// The checks of an iWARP device.
 pub mod iwarp;
 mod pieces;
+/// The receiving side.
 pub mod responder;

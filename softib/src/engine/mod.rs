@@ -14,19 +14,25 @@
 //! life        open, close, exit, fork
 //! ```
 
+/// Fences on other threads.
 pub mod barrier;
+/// The protocol of the lock.
 pub mod bias;
 mod ending;
 mod inbound;
+/// Waiting for the last user of a key.
 pub mod initiators;
 mod lent;
+/// Open, close, exit, fork.
 pub mod life;
+/// The lock itself.
 pub mod lock;
 mod outage;
 mod progress;
 mod reap;
 mod shared;
 mod shortcut;
+/// What the lock guards.
 pub mod state;
 mod thread;
 

@@ -18,27 +18,48 @@
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! ```
 
+/// Where an XRC message goes.
 pub mod arrival;
 mod binds;
+/// [`cq::Cq`], [`cq::Channel`].
 pub mod cq;
+/// [`events::Context`], [`events::Event`].
 pub mod events;
+/// [`extended::CqEx`], [`extended::QpEx`].
 pub mod extended;
+/// [`faults::plan::Plan`].
 pub mod faults;
+/// [`grant::Grant`].
 pub mod grant;
+/// [`groups::Groups`].
 pub mod groups;
+/// [`mr::Mrs`], [`mr::Pd`].
 pub mod mr;
+/// [`mw::Window`].
 pub mod mw;
+/// [`parent::Parent`], [`parent::Td`].
 pub mod parent;
+/// [`peer::Peer`], and a queue pair's [`peer::Link`] to one.
 pub mod peer;
+/// [`qp::Qp`].
 pub mod qp;
+/// Transitions and their attributes (IBTA 11.2.5.2).
 pub mod qp_state;
+/// [`recvq::RecvQ`].
 pub mod recvq;
+/// [`reply::Reply`].
 pub mod reply;
+/// Copies from and to SGEs.
 pub mod sges;
+/// [`srq::Srq`].
 pub mod srq;
+/// [`work::Work`], and [`work::Queued`] where it waits.
 pub mod work;
+/// [`world::World`], [`world::Stats`].
 pub mod world;
+/// [`xrc::Xrc`], [`xrc::Domain`], [`xrc::Handle`].
 pub mod xrc;
+/// [`xrc_link::SendLink`].
 pub mod xrc_link;
 
 use std::ptr::NonNull;

@@ -34,34 +34,65 @@
 //! Rules: what is read from a peer's segment is copied once and checked before it is used; a peer's
 //! segment is only touched through [`map::Map`].
 
+/// A port's card.
 pub mod card;
+/// A cell's head and parts.
 pub mod cell;
+/// A ring's cells.
 pub mod cells;
+/// The protocol of shared receive queues.
 pub mod claims;
+/// Copies of payloads.
 pub mod copy;
+/// An XRC domain's segment.
 pub mod domain;
+/// SIGBUS behind a mapping.
 pub mod fault;
+/// Open file description locks (fcntl(2)).
 pub mod filelock;
+/// Files in the user's folder.
 pub mod files;
+/// The folder itself.
 pub mod folder;
+/// futex(2).
 pub mod futex;
+/// The group table.
 pub mod groups;
+/// The protocol of rings and bells.
 pub mod handover;
+/// The allocator of receive queues.
 pub mod heap;
+/// The protocol of keys and hazards.
 pub mod keyed;
+/// Offsets and sizes.
 pub mod layout;
+/// Locks and robust futexes of owners.
 pub mod liveness;
+/// A mapping.
 pub mod map;
+/// The MR table.
 pub mod mrtable;
+/// Arenas and rings, as far as they are mapped.
 pub mod parts;
+/// The word behind `IBV_WC_PLACED`.
 pub mod placed;
+/// Ports of the connection manager.
 pub mod ports;
+/// The QP table.
 pub mod qptable;
+/// The XRC domains of the user.
 pub mod registry;
+/// A ring, from both of its ends.
 pub mod ring;
+/// A receive queue's shared part.
 pub mod rq;
+/// A process's segment.
 pub mod segment;
+/// The protocol of sequence numbers.
 pub mod seqlock;
+/// Reasons in words.
 pub mod shortage;
+/// fallocate(2) and statvfs(3).
 pub mod space;
+/// Atomics, real or of a model.
 pub mod word;

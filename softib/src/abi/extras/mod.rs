@@ -7,11 +7,19 @@
 //! rereg     memory regions that change            multicast queue pairs that listen to groups
 //! ```
 
+/// The checks of a bind.
 pub mod binding;
+/// What `cmd_fd` refers to.
 pub mod command;
+/// `ibv_alloc_dm`, `ibv_free_dm`, `ibv_reg_dm_mr`, and imports of them.
 pub mod dm;
+/// `ibv_alloc_td`, `ibv_alloc_parent_domain`, and their ends.
 pub mod domain;
+/// `ibv_import_device`, `ibv_import_pd`, `ibv_import_mr`.
 pub mod import;
+/// `ibv_attach_mcast`, `ibv_detach_mcast`.
 pub mod multicast;
+/// `ibv_rereg_mr`.
 pub mod rereg;
+/// `ibv_alloc_mw`, `ibv_bind_mw`, `ibv_dealloc_mw`.
 pub mod window;

@@ -35,6 +35,7 @@ mod direct;
 mod fates;
 mod finish;
 mod message;
+/// One datagram to all listeners.
 pub mod multicast;
 mod path;
 mod queue;

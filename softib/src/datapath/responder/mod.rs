@@ -10,14 +10,17 @@
 
 mod cell;
 mod datagram;
+/// Events of shared receive queue pairs.
 pub mod events;
 mod placing;
+/// RDMA operations and atomics that come through a ring.
 pub mod rdma;
 mod receive;
 mod receiver;
 mod short;
 mod short_xrc;
 mod window;
+/// Messages for XRC SRQs.
 pub mod xrc;
 
 pub use cell::cell;

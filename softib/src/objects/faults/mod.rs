@@ -8,8 +8,13 @@
 //! state   a plan under way: counters and dice
 //! ```
 
+/// Calls by name.
 pub mod call;
+/// Events by name.
 pub mod event;
+/// The parsed plan.
 pub mod plan;
+/// Dice and counts of a plan.
 pub mod state;
+/// Steps by name.
 pub mod step;
