@@ -48,6 +48,7 @@ pub unsafe fn destination(ah: *mut ibv_ah) -> Address {
     unsafe { (*ah.cast::<Ah>()).to }
 }
 
+/// `ibv_destroy_ah(3)`.
 pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     guard(|| {
         faults::fate(Call::DestroyAh)?;

@@ -20,6 +20,7 @@ use rdma_sys::*;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
+/// `ibv_create_cq_ex(3)`.
 pub unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     init: *mut ibv_cq_init_attr_ex,

@@ -17,6 +17,7 @@ use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 
+/// `ibv_alloc_pd(3)`.
 pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     guard_ptr(|| {
         faults::fate(Call::AllocPd)?;
@@ -30,6 +31,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     })
 }
 
+/// `ibv_dealloc_pd(3)`.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard(|| {
         faults::fate(Call::DeallocPd)?;
@@ -47,6 +49,7 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
+/// `ibv_create_comp_channel(3)`.
 pub unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     guard_ptr(|| {
         faults::fate(Call::CreateCompChannel)?;
@@ -62,6 +65,7 @@ pub unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut 
     })
 }
 
+/// `ibv_destroy_comp_channel(3)`.
 pub unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     guard(|| {
         faults::fate(Call::DestroyCompChannel)?;
@@ -76,6 +80,7 @@ pub unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) ->
     })
 }
 
+/// `ibv_create_cq(3)`.
 pub unsafe extern "C" fn create_cq(
     context: *mut ibv_context,
     depth: c_int,
@@ -127,6 +132,7 @@ pub fn insert_cq(
     Ok(cq.pointer())
 }
 
+/// `ibv_resize_cq(3)`.
 pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
     guard(|| {
         faults::fate(Call::ResizeCq)?;
@@ -139,6 +145,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
     })
 }
 
+/// `ibv_destroy_cq(3)`.
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     guard(|| {
         faults::fate(Call::DestroyCq)?;

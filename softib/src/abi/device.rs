@@ -27,6 +27,7 @@ use std::os::fd::AsRawFd;
 
 const CQS: c_int = 1 << 16;
 
+/// `ibv_open_device(3)`.
 pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     guard_ptr(|| open(device))
 }
@@ -123,6 +124,7 @@ pub fn configure(settings: fabric::Settings) -> Result<(), Errno> {
     Ok(())
 }
 
+/// `ibv_close_device(3)`.
 pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     guard_minus(|| {
         faults::calls::fate(faults::Call::CloseDevice)?;
@@ -145,6 +147,7 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     })
 }
 
+/// `ibv_query_device(3)`.
 pub unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the program passes a valid pointer.
     guard(|| unsafe {

@@ -22,6 +22,7 @@ fn take_count(fd: c_int) -> Result<(), Errno> {
     if got == 8 { Ok(()) } else { Err(Errno::last()) }
 }
 
+/// `ibv_get_cq_event(3)`.
 pub unsafe extern "C" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -55,6 +56,7 @@ fn next_cq(channel: usize) -> Result<Option<*mut ibv_cq>, Errno> {
     Ok(Some(cq.pointer()))
 }
 
+/// `ibv_ack_cq_events(3)`.
 pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
     // SAFETY: the program passes a CQ of ours, whose mutex and cond are initialised (zero) and used only this way.
     unsafe {
@@ -130,6 +132,7 @@ pub fn forget(w: &mut World, context: usize, subject: Subject) {
     }
 }
 
+/// `ibv_get_async_event(3)`.
 pub unsafe extern "C" fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     guard_minus(|| {
         faults::fate(Call::GetAsyncEvent)?;
@@ -178,6 +181,7 @@ fn next_event(context: usize) -> Result<Option<ibv_async_event>, Errno> {
     Ok(Some(ibv_async_event { element, event_type: kind }))
 }
 
+/// `ibv_ack_async_event(3)`.
 pub unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     guard(|| {
         // SAFETY: the program passes an event that get_async_event filled; its type says which member is valid, and

@@ -65,6 +65,7 @@ pub fn put_name(to: &mut [c_char], name: &str) {
 /// A list of devices, with room for all that there can be and the end.
 type List = [*mut ibv_device; PORTS + 1];
 
+/// `ibv_get_device_list(3)`.
 pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     guard_ptr(|| {
         faults::arm_from_environment();
@@ -83,6 +84,7 @@ pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     })
 }
 
+/// `ibv_free_device_list(3)`.
 pub unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     guard(|| {
         if !list.is_null() {
@@ -93,11 +95,13 @@ pub unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     });
 }
 
+/// `ibv_get_device_name(3)`.
 pub unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
     // SAFETY: a device from our list; the name lives as long as the device, which is for ever.
     unsafe { (*device).name.as_ptr() }
 }
 
+/// `ibv_get_device_guid(3)`.
 pub unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
     u64::from_ne_bytes(fabric::guid(number_of(device).unwrap_or(0)))
 }

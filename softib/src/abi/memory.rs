@@ -15,6 +15,7 @@ use crate::shm::mrtable::Region;
 use rdma_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
 
+/// `ibv_reg_mr(3)`.
 pub unsafe extern "C" fn reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,

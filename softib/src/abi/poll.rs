@@ -18,6 +18,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
+/// `ibv_poll_cq(3)`.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     if count > 0
         && let Ok(engine) = engine()
@@ -226,6 +227,7 @@ pub unsafe extern "C" fn place_messages(cq: *mut ibv_cq, least: u32) -> *const P
     if enabled == 0 { placed::word() } else { std::ptr::null() }
 }
 
+/// `ibv_req_notify_cq(3)`.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     guard(|| {
         faults::fate(Call::ReqNotifyCq)?;

@@ -18,6 +18,7 @@ const SM_LID: u16 = 1;
 const POLLING: u8 = 2;
 const LINK_UP: u8 = 5;
 
+/// `ibv_query_port(3)`.
 pub unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
     guard(|| {
         // SAFETY: the program passes a valid pointer.
@@ -87,6 +88,7 @@ fn attr_of(w: &World, at: u8) -> ibv_port_attr {
     }
 }
 
+/// `ibv_query_gid(3)`.
 pub unsafe extern "C" fn query_gid(
     context: *mut ibv_context,
     port: u8,
@@ -105,6 +107,7 @@ pub unsafe extern "C" fn query_gid(
     })
 }
 
+/// `ibv_query_pkey(3)`.
 pub unsafe extern "C" fn query_pkey(
     context: *mut ibv_context,
     port: u8,

@@ -20,6 +20,7 @@ use crate::objects::work::{UD_MTU, WORD};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 
+/// `ibv_create_qp_ex(3)`.
 pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,

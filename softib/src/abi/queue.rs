@@ -41,6 +41,7 @@ const PSN_MASK: u32 = 0xff_ffff;
 /// What a queue pair without a receive side has for a receive CQ.
 const NO_CQ: usize = usize::MAX;
 
+/// `ibv_create_qp(3)`.
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     guard_ptr(|| {
         // SAFETY: the program passes valid pointers.
@@ -216,6 +217,7 @@ fn count(w: &mut World, qp: &Qp, delta: i32) {
     }
 }
 
+/// `ibv_modify_qp(3)`.
 pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     guard(|| {
         // SAFETY: the program passes a valid pointer.
@@ -421,6 +423,7 @@ fn find_domain(w: &mut World, dest: u32, from: u8, to: &Address) -> Result<(Arc<
     Ok((domain, port))
 }
 
+/// `ibv_query_qp(3)`.
 pub unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -458,6 +461,7 @@ pub unsafe extern "C" fn query_qp(
     })
 }
 
+/// `ibv_destroy_qp(3)`.
 pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     guard(|| {
         faults::fate(Call::DestroyQp)?;

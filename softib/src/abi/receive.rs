@@ -12,6 +12,7 @@ use crate::objects::world::World;
 use rdma_sys::*;
 use std::ffi::c_int;
 
+/// `ibv_post_recv(3)`.
 pub unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -156,6 +157,7 @@ fn receive_elsewhere(mrs: &Mrs, rq: &mut RecvQ, pd: u32, wr_id: u64, sges: &[ibv
     }
 }
 
+/// `ibv_post_srq_recv(3)`.
 pub unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,

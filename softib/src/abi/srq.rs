@@ -19,6 +19,7 @@ use crate::shm::qptable::{self, Public};
 use rdma_sys::*;
 use std::ffi::c_int;
 
+/// `ibv_create_srq(3)`.
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     guard_ptr(|| {
         faults::fate(Call::CreateSrq)?;
@@ -53,6 +54,7 @@ pub fn new_srq(w: &mut World, pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> 
     Ok(pointer)
 }
 
+/// `ibv_modify_srq(3)`.
 pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     guard(|| {
         faults::fate(Call::ModifySrq)?;
@@ -79,6 +81,7 @@ pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, 
     })
 }
 
+/// `ibv_query_srq(3)`.
 pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     guard(|| {
         faults::fate(Call::QuerySrq)?;
@@ -91,6 +94,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
     })
 }
 
+/// `ibv_destroy_srq(3)`.
 pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     guard(|| {
         faults::fate(Call::DestroySrq)?;

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Opening and closing wait for other processes: they take turns here, not under the engine's lock.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// `ibv_open_xrcd(3)`.
 pub unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
@@ -126,6 +127,7 @@ fn insert(w: &mut World, context: *mut ibv_context, domain: usize) -> Result<*mu
     Ok(pointer)
 }
 
+/// `ibv_close_xrcd(3)`.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     guard(|| {
         faults::fate(Call::CloseXrcd)?;
@@ -153,6 +155,7 @@ pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     })
 }
 
+/// `ibv_create_srq_ex(3)`.
 pub unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -203,6 +206,7 @@ fn create_srq(context: *mut ibv_context, init: &mut ibv_srq_init_attr_ex) -> Res
     Ok(srq)
 }
 
+/// `ibv_get_srq_num(3)`.
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number_to: *mut u32) -> c_int {
     guard(|| {
         faults::fate(Call::GetSrqNum)?;

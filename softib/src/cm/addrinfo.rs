@@ -200,6 +200,7 @@ unsafe fn free(mut list: *mut rdma_addrinfo) {
     }
 }
 
+/// `rdma_freeaddrinfo` (`rdma_getaddrinfo(3)`).
 pub unsafe extern "C" fn freeaddrinfo(found: *mut rdma_addrinfo) {
     guard_minus(|| {
         // SAFETY: made by getaddrinfo, or by the program in the same way; freed once by the rules of the API.

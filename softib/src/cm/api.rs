@@ -14,6 +14,7 @@ use rdma_sys::{ibv_pd, ibv_qp_attr, ibv_qp_init_attr};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
+/// `rdma_create_event_channel(3)`.
 pub unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channel {
     guard_ptr(|| {
         faults::arm_from_environment();
@@ -27,6 +28,7 @@ pub unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channel {
     })
 }
 
+/// `rdma_destroy_event_channel(3)`.
 pub unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
     guard_minus(|| {
         // SAFETY: a channel of ours by the rules of the API.
@@ -36,6 +38,7 @@ pub unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel)
     });
 }
 
+/// `rdma_create_id(3)`.
 pub unsafe extern "C" fn create_id(
     channel: *mut rdma_event_channel,
     to: *mut *mut rdma_cm_id,
@@ -64,6 +67,7 @@ pub unsafe extern "C" fn create_lasting_id(
     unsafe { create_id(channel, to, context, space) }
 }
 
+/// `rdma_destroy_id(3)`.
 pub unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaDestroyId)?;
@@ -98,6 +102,7 @@ pub fn destroy(key: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// `rdma_bind_addr(3)`.
 pub unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, to: *mut libc::sockaddr) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaBindAddr)?;
@@ -107,6 +112,7 @@ pub unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, to: *mut libc::sockaddr)
     })
 }
 
+/// `rdma_resolve_addr(3)`. The time limit is not used: addresses are those of this host.
 pub unsafe extern "C" fn resolve_addr(
     id: *mut rdma_cm_id,
     from: *mut libc::sockaddr,
@@ -129,6 +135,7 @@ pub unsafe extern "C" fn resolve_addr(
     })
 }
 
+/// `rdma_resolve_route(3)`. The time limit is not used.
 pub unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaResolveRoute)?;
@@ -167,6 +174,7 @@ fn side(base: Side, own: Option<u32>, param: &rdma_conn_param) -> Side {
     }
 }
 
+/// `rdma_connect(3)`.
 pub unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaConnect)?;
@@ -184,6 +192,7 @@ pub unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_para
     })
 }
 
+/// `rdma_establish(3)`.
 pub unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaEstablish)?;
@@ -193,6 +202,7 @@ pub unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
+/// `rdma_listen(3)`. The backlog is not used.
 pub unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaListen)?;
@@ -207,6 +217,7 @@ pub unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
     })
 }
 
+/// `rdma_accept(3)`.
 pub unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaAccept)?;
@@ -238,6 +249,7 @@ pub unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param
     })
 }
 
+/// `rdma_reject(3)`.
 pub unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaReject)?;
@@ -250,6 +262,7 @@ pub unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u
     })
 }
 
+/// `rdma_notify(3)`.
 pub unsafe extern "C" fn notify(id: *mut rdma_cm_id, event: u32) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaNotify)?;
@@ -262,6 +275,7 @@ pub unsafe extern "C" fn notify(id: *mut rdma_cm_id, event: u32) -> c_int {
     })
 }
 
+/// `rdma_disconnect(3)`.
 pub unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
     guard_minus(|| {
         faults::fate(Call::RdmaDisconnect)?;
@@ -279,6 +293,7 @@ pub unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
+/// `rdma_get_cm_event(3)`.
 pub unsafe extern "C" fn get_cm_event(
     channel: *mut rdma_event_channel,
     to: *mut *mut rdma_cm_event,
@@ -293,6 +308,7 @@ pub unsafe extern "C" fn get_cm_event(
     })
 }
 
+/// `rdma_ack_cm_event(3)`.
 pub unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     guard_minus(|| {
         if event.is_null() {
@@ -310,14 +326,17 @@ fn port_of(id: *mut rdma_cm_id, which: fn(&super::world::Id) -> Option<std::net:
     key.ok().and_then(|key| world().ids.get(key).and_then(which)).map_or(0, |a| a.port().to_be())
 }
 
+/// `rdma_get_src_port(3)`: in network order; 0 before the id is bound.
 pub unsafe extern "C" fn get_src_port(id: *mut rdma_cm_id) -> u16 {
     port_of(id, |id| id.local)
 }
 
+/// `rdma_get_dst_port(3)`: in network order; 0 before the peer is known.
 pub unsafe extern "C" fn get_dst_port(id: *mut rdma_cm_id) -> u16 {
     port_of(id, |id| id.remote)
 }
 
+/// `rdma_set_option(3)`.
 pub unsafe extern "C" fn set_option(
     id: *mut rdma_cm_id,
     level: c_int,
@@ -358,6 +377,7 @@ fn timeout_code(code: u8) -> Result<u8, Errno> {
     if code < 32 { Ok(code) } else { Err(Errno::INVAL) }
 }
 
+/// `rdma_init_qp_attr(3)`, for the state that `attr.qp_state` names.
 pub unsafe extern "C" fn init_qp_attr(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_attr,
@@ -376,6 +396,7 @@ pub unsafe extern "C" fn init_qp_attr(
     })
 }
 
+/// `rdma_create_qp(3)`.
 pub unsafe extern "C" fn create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
@@ -387,6 +408,7 @@ pub unsafe extern "C" fn create_qp(
     })
 }
 
+/// `rdma_destroy_qp(3)`.
 pub unsafe extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
     guard_minus(|| {
         // SAFETY: an id of ours by the rules of the API.
@@ -395,6 +417,7 @@ pub unsafe extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
     });
 }
 
+/// `rdma_migrate_id(3)`; without a channel the id gets one of its own.
 pub unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
     guard_minus(|| {
         // SAFETY: an id and a channel of ours by the rules of the API; no channel means one of its own.
@@ -416,6 +439,7 @@ pub unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut rdma_sys::i
     })
 }
 
+/// `rdma_free_devices` (`rdma_get_devices(3)`).
 pub unsafe extern "C" fn free_devices(list: *mut *mut rdma_sys::ibv_context) {
     guard_minus(|| {
         if !list.is_null() {

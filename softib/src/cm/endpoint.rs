@@ -91,6 +91,7 @@ unsafe fn active(
     }
 }
 
+/// `rdma_destroy_ep(3)`.
 pub unsafe extern "C" fn destroy_ep(id: *mut rdma_cm_id) {
     // SAFETY: an id of ours by the rules of the API.
     unsafe {

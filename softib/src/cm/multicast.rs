@@ -31,6 +31,7 @@ const PKEY: [u8; 2] = [0xff, 0xff];
 const FIRST_LID: u16 = 0xc000;
 const LID_COUNT: u64 = 0x3fff;
 
+/// `rdma_join_multicast(3)`.
 pub unsafe extern "C" fn join(id: *mut rdma_cm_id, addr: *mut sockaddr, context: *mut c_void) -> c_int {
     guard_minus(|| {
         // SAFETY: an id of ours and an address by the rules of the API.
@@ -40,6 +41,7 @@ pub unsafe extern "C" fn join(id: *mut rdma_cm_id, addr: *mut sockaddr, context:
     })
 }
 
+/// `rdma_join_multicast_ex(3)`.
 pub unsafe extern "C" fn join_ex(
     id: *mut rdma_cm_id,
     attr: *mut rdma_cm_join_mc_attr_ex,
@@ -59,6 +61,7 @@ pub unsafe extern "C" fn join_ex(
     })
 }
 
+/// `rdma_leave_multicast(3)`.
 pub unsafe extern "C" fn leave(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     guard_minus(|| {
         // SAFETY: an id of ours and an address by the rules of the API.

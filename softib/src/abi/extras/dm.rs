@@ -15,6 +15,7 @@ use std::ffi::{c_int, c_uint, c_void};
 /// What copies are multiples of.
 const UNIT: u64 = 4;
 
+/// `ibv_alloc_dm(3)`.
 pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     guard_ptr(|| {
         // SAFETY: the program passes a valid pointer.

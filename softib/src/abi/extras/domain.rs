@@ -16,6 +16,7 @@ use crate::objects::world::World;
 use rdma_sys::*;
 use std::ffi::c_int;
 
+/// `ibv_alloc_td(3)`.
 pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, init: *mut ibv_td_init_attr) -> *mut ibv_td {
     guard_ptr(|| {
         // SAFETY: the program passes a valid pointer.
@@ -42,6 +43,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
+/// `ibv_alloc_parent_domain(3)`.
 pub unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,

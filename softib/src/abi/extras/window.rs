@@ -13,6 +13,7 @@ use crate::shm::mrtable::index_of;
 use rdma_sys::*;
 use std::ffi::c_int;
 
+/// `ibv_alloc_mw(3)`.
 pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     guard_ptr(|| {
         if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
