@@ -85,8 +85,8 @@ pub enum ConnectCause {
     /// The peer's modex blob, or the name in its reply, is not one to connect to; in words.
     #[error("its published address is unusable: {0}")]
     Address(String),
-    /// The peer has an endpoint already, is this process itself, or the queue pairs made for it do not
-    /// match the layout.
+    /// The peer has an endpoint already, is this process itself, or the queue pairs made for it do
+    /// not match the layout.
     #[error("{0}")]
     Misuse(&'static str),
     /// The component that was chosen for the peer has no module in this process.

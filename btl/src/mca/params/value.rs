@@ -11,15 +11,15 @@ pub enum Kind {
     Text,
     /// Words separated by commas.
     Words,
-    /// A whole number: 8192, 8k, 0x2000.
+    /// A whole number from `min` to `max`: 8192, 8k, 0x2000.
     Number { min: u64, max: u64 },
-    /// -1 (or `auto`), which means a search, or a whole number from 0.
+    /// -1 (or `auto`), which means a search, or a whole number from 0 to `max`.
     SearchOr { max: u64 },
-    /// A number of bytes: 4096, 4k, 1m.
+    /// A number of bytes from `min` to `max`: 4096, 4k, 1m.
     Bytes { min: u64, max: u64 },
     /// As `Bytes`, or `auto`.
     AutoBytes { min: u64, max: u64 },
-    /// A time: 500ms, 1s.
+    /// A time from `min` to `max`: 500ms, 1s.
     Time { min: Duration, max: Duration },
     /// IB coded delay for RNR NAKs, 0 to 31 (IBTA table 45), or the time itself.
     RnrTimer,

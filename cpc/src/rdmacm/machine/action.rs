@@ -21,14 +21,14 @@ pub enum Call {
     Route { id: Token },
     /// Make the endpoint's QPs, in INIT, and answer with `qps_created`. On iWARP new ones for each try.
     CreateQps { key: EndpointKey },
-    /// Ask the peer.
+    /// Ask the peer, with `hello` as private data.
     Connect { id: Token, hello: Hello },
     /// Take the QPs to RTS with the attributes of the id, connected to the peer's, and answer with `qps_up`. On iWARP, where the
     /// device does that: tell the main thread which QPs they are.
     BringUp { key: EndpointKey, id: Token, remote: Qpns },
-    /// Agree to the request.
+    /// Agree to the request, with `hello` as private data.
     Accept { id: Token, hello: Hello },
-    /// iWARP: ask the peer for the connection of one more queue.
+    /// iWARP: ask the peer for the connection of one more queue, with `join` as private data.
     Join { id: Token, join: Join },
     /// iWARP: agree to such a request, with this queue pair of ours.
     AcceptJoin { id: Token, qpn: Qpn },
@@ -36,7 +36,7 @@ pub enum Call {
     Establish { id: Token },
     /// Data have come: tell the connection manager.
     Notify { id: Token },
-    /// Refuse the request, or the reply, and destroy the id.
+    /// Refuse the request, or the reply, with `why` as private data, and destroy the id.
     Refuse { id: Token, why: Refusal },
     /// Take the connection down, or agree to that.
     Disconnect { id: Token },

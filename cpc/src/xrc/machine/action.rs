@@ -33,7 +33,7 @@ pub enum Call {
         epoch: u32,
         /// The queue pair; `None`: make one, in RTR.
         receiver: Option<Qpn>,
-        /// The send queue pair at its other end; behind it what that starts with, and its depth and port.
+        /// The send queue pair at its other end.
         sender: Qpn,
         /// The PSN that `sender` starts with.
         psn: Psn,
@@ -42,7 +42,7 @@ pub enum Call {
         /// The peer, whose port `sender` is at.
         address: Facing<Address>,
     },
-    /// Close a handle of a receive queue pair.
+    /// Close the handle of a receive queue pair that [`Call::Join`] has given this name.
     Release { link: CommId },
     /// Send a datagram. It may be lost, the machine repeats it.
     Send { to: Source, datagram: Datagram },
