@@ -80,15 +80,16 @@ pub enum Upcall<C> {
     Deliver(Delivery),
     /// A put or get is over, an atomic has failed, the connection that
     /// [`Transport::when_connected`] waits for is there or has failed, or it is time for what
-    /// [`Transport::later`] was given. `cookie` is what the call was given; `ok`: it has not failed.
+    /// [`Transport::later`] was given. `cookie` is what the call was given; `ok`: it has not
+    /// failed.
     ///
     /// [`Transport::when_connected`]: super::Transport::when_connected
     /// [`Transport::later`]: super::Transport::later
     Completed { cookie: C, ok: bool },
     /// An atomic is over; `value` is the word before it.
     Fetched { cookie: C, value: u64 },
-    /// A process that we have no endpoint for wants to connect: add it, or let it wait. `peer` is its
-    /// name in one word.
+    /// A process that we have no endpoint for wants to connect: add it, or let it wait. `peer` is
+    /// its name in one word.
     UnknownPeer { peer: u64 },
     /// An endpoint is lost; what it had queued is given up. `told`: [`Transport::untold_failure`] has told so before.
     ///
