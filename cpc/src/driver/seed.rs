@@ -17,7 +17,7 @@ pub(crate) fn from_system() -> u64 {
     }
 }
 
-/// A incarnation that is newer than all that this process had before, whatever its clock does.
+/// An incarnation that is newer than all that this process had before, whatever its clock does.
 pub(crate) fn incarnation() -> Incarnation {
     static LAST: AtomicU32 = AtomicU32::new(0);
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!    0  version    1  family (4, 6)    2  port (16)
-//!    4  incarnation of this incarnation (32)
+//!    4  incarnation of the connection manager (32)
 //!    8  address (128; IPv4 in its first four bytes)
 //!   24  0 (32)
 //!   28  RoCE: further addresses of the port where it listens, at most 7: address (128; IPv4 mapped into IPv6), port (16)

@@ -4,7 +4,7 @@
 //!    0  version     1  port number   2  active MTU code   3  link layer (1 InfiniBand, 2 Ethernet)
 //!    4  LID (16)    6  0 (16)
 //!    8  QPN of the UD queue pair (32, 24 used)
-//!   12  incarnation of this incarnation (32): higher than those of former ones, as a serial number
+//!   12  incarnation of the connection manager (32): higher than those of former ones, as a serial number
 //!   16  GID (128)
 //! ```
 //! Both ends of a pair know them, so they also decide which of two crossing requests wins:
