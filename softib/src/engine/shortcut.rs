@@ -120,8 +120,9 @@ impl State {
         self.poll_any::<true>(key, to)
     }
 
+    /// As [`Self::poll_careful`], where it is called once.
     #[inline(always)]
-    fn poll_any<const XRC: bool>(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
+    pub fn poll_any<const XRC: bool>(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
         let State { qps, inbound, w } = self;
         let Some(cq) = w.cqs.get(key) else { return Short::Other };
         let (open, placed_from) = (cq.is_open(), cq.placed_from);
@@ -131,7 +132,7 @@ impl State {
             return Short::Other;
         }
         let Some(Some(ring)) = inbound.rings.get_mut(inbound.turn) else { return Short::Other };
-        let Some(found) = ring.peek() else { return Short::Other };
+        let Some(found) = ring.peek_message() else { return Short::Other };
         let from = From { incarnation: ring.incarnation };
         let taken = match XRC {
             false => take_short::<false>(qps, w, key, from, &found.head, (found.payload, placed_from), to),

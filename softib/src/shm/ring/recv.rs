@@ -1,7 +1,7 @@
 //! The receiving end of a ring.
 
 use super::{ACTIVE, BULK_FIRST, CELLS_AHEAD, FRAGMENT_MAX, bulk_end, bulk_start, free, second_half, wider};
-use crate::shm::cell::{Found, Head, INLINE_MAX, Via, flag, op};
+use crate::shm::cell::{Found, Head, INLINE_MAX, flag, op};
 use crate::shm::cells::{Cells, LONG};
 use crate::shm::handover;
 use crate::shm::layout::*;
@@ -157,22 +157,44 @@ impl RecvRing {
     }
 
     /// The next cell, if one has arrived. A cell that makes no sense ends the ring.
-    #[inline(always)]
+    #[inline]
     pub fn peek(&mut self) -> Option<Found> {
-        let cell = self.cells.at(self.seq);
-        cell.prefetch();
-        if !cell.is_filled(self.seq) || self.broken {
-            return None;
+        let (head, fixed) = self.front()?;
+        match self.message(head, fixed) {
+            None => self.peek_rare(head, fixed),
+            found => found,
         }
-        let (head, fixed, via) = (cell.head(), cell.payload().cast_const(), cell.via());
-        if head.flags & flag::BULK == 0 && head.len as usize <= INLINE_MAX {
-            return Some(Found { head, payload: fixed, fixed, via, bulk: self.bulk, used: self.used });
-        }
-        self.peek_bulk(head, fixed, via)
     }
 
+    /// The next cell, if it has arrived, is not about the ring itself, and makes sense.
     #[inline(always)] // what it finds stays in registers
-    fn peek_bulk(&mut self, head: Head, fixed: *const u8, via: Via) -> Option<Found> {
+    pub fn peek_message(&self) -> Option<Found> {
+        let (head, fixed) = self.front()?;
+        self.message(head, fixed)
+    }
+
+    /// What the next cell, which has arrived, brings, if it is as [`Self::peek_message`] says.
+    #[inline(always)] // as there
+    fn message(&self, head: Head, fixed: *const u8) -> Option<Found> {
+        let (via, bulk, used) = (self.cells.at(self.seq).via(), self.bulk, self.used);
+        if head.flags & flag::BULK == 0 {
+            let fits = head.len as usize <= INLINE_MAX;
+            return fits.then_some(Found { head, payload: fixed, fixed, via, bulk, used });
+        }
+        let own = head.op == op::MORE_CELLS || head.op == op::LESS_BULK;
+        let most = used.min(self.bulk_len).min(FRAGMENT_MAX as u32);
+        if own || head.flags & flag::WIDER != 0 || head.len > most {
+            return None;
+        }
+        let start = bulk_start(bulk, head.len, used);
+        let payload = self.data.bytes(BULK + (start & (used - 1)) as usize, head.len as usize).cast_const();
+        Some(Found { head, payload, fixed, via, bulk: bulk_end(start, head.len), used })
+    }
+
+    /// As [`Self::peek`], of a cell that brings no usual message.
+    #[inline(never)]
+    fn peek_rare(&mut self, head: Head, fixed: *const u8) -> Option<Found> {
+        let via = self.cells.at(self.seq).via();
         match head.op {
             op::MORE_CELLS => return self.more_cells(),
             op::LESS_BULK => return self.less_bulk(head.imm),
