@@ -10,16 +10,18 @@ mod closing;
 mod flush;
 mod guarded;
 mod inside;
+mod losses;
 mod parting;
 mod registering;
 mod sending;
 mod turns;
+mod upward;
 
 use super::frag::Frag;
 use super::registrations::Registrations;
 use crate::protocol::layout::Layout;
 use crate::protocol::regcache::Limits;
-use crate::transport::{Delivery, EpId, Transport, Upcall};
+use crate::transport::{Delivery, EpId, Transport};
 use opal_sys::*;
 
 use guarded::{GiveUp, Guarded};
@@ -29,14 +31,8 @@ use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::time::Instant;
-use turns::{Ticket, Turns};
+use turns::Turns;
 use verbs::{Atomics, LKey, RKey, RdmaOp, Sge};
-
-/// Looks of one call that find nothing before it returns: the way through Open MPI's progress
-/// engine and back costs more than one of them, and a message that waits for it arrives that much
-/// later.
-const LOOKS: u32 = 2;
 
 /// The module of the first port, which in most jobs is the only one. It knows the next.
 static FIRST: AtomicPtr<Module> = AtomicPtr::new(std::ptr::null_mut());
@@ -116,79 +112,9 @@ impl GiveUp for State {
 }
 
 impl State {
-    /// The next thing for the upper layer, when others may be there handing up, too: a message only
-    /// on a turn of its lane.
-    fn take_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
-        loop {
-            if let Some((delivery, ticket)) = self.turns.next() {
-                return Some((Upcall::Deliver(delivery), Some(ticket)));
-            }
-            match self.transport.as_mut()?.take_upcall()? {
-                Upcall::Deliver(delivery) => {
-                    if let Some((delivery, ticket)) = self.turns.begin(delivery.lane(), delivery) {
-                        return Some((Upcall::Deliver(delivery), Some(ticket)));
-                    }
-                }
-                other => return Some((other, None)),
-            }
-        }
-    }
-
     /// Open MPI's process of an endpoint; null: it is not known any more.
     fn process(&self, endpoint: EpId) -> *mut opal_proc_t {
         self.procs.get(&endpoint).copied().unwrap_or(std::ptr::null_mut())
-    }
-
-    /// Looks around. True if there is something for the upper layer.
-    #[inline(always)] // all that most calls of Open MPI's progress function do
-    fn look(&mut self) -> bool {
-        match &mut self.transport {
-            Some(transport) => transport.look(LOOKS),
-            None => false,
-        }
-    }
-
-    /// The next message for the upper layer, if nothing that is no message has come up before it.
-    #[inline(always)] // with every message
-    fn message(&mut self) -> Option<Delivery> {
-        self.transport.as_mut()?.take_message()
-    }
-
-    /// The upper layer is done with a message; the next one.
-    #[inline(always)] // with every message
-    fn next_message(&mut self, done: Delivery) -> Option<Delivery> {
-        let transport = self.transport.as_mut()?;
-        transport.delivered(done);
-        transport.take_message()
-    }
-
-    /// The upper layer is done with a message. It comes back if there is more to hand up.
-    #[inline(always)] // with every message that comes alone
-    fn last_message(&mut self, done: Delivery) -> Option<Delivery> {
-        let transport = self.transport.as_mut()?;
-        if transport.has_upcalls() {
-            return Some(done);
-        }
-        transport.delivered_last(done);
-        None
-    }
-
-    /// The upper layer is done with a message, or none has registered for its tag.
-    fn delivered(&mut self, delivery: Delivery) {
-        if let Some(transport) = &mut self.transport {
-            transport.delivered(delivery);
-        }
-    }
-
-    /// As `look`, among other threads.
-    fn look_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
-        self.look();
-        let next = self.take_in_turn();
-        if next.is_none() && self.turns.end_overdue(Instant::now) {
-            log::debug!("a receive callback neither returns nor goes on: messages behind its own go up");
-            return self.take_in_turn();
-        }
-        next
     }
 }
 
@@ -328,17 +254,6 @@ impl Module {
         std::iter::successors(Module::linked(&FIRST), |this| Module::linked(&this.next))
     }
 
-    /// Looks around on every port.
-    pub fn progress_all() -> c_int {
-        let mut count = 0;
-        let mut module = Module::linked(&FIRST);
-        while let Some(this) = module {
-            count += this.progress();
-            module = Module::linked(&this.next);
-        }
-        count
-    }
-
     /// Runs `f` on the state. `f` calls nothing of Open MPI.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
@@ -376,155 +291,6 @@ impl Module {
         !inside::is_inside(self.abi.uses_threads())
     }
 
-    /// Looks around once and hands up what is there; how many things that was.
-    #[inline]
-    pub fn progress(&'static self) -> c_int {
-        if self.abi.uses_threads() {
-            return self.progress_in_turn();
-        }
-        if self.state.is_shared() {
-            return self.progress_beside_ours();
-        }
-        // SAFETY: one thread and none of ours, as has just been read; `look` does not call out.
-        if unsafe { self.state.enter(State::look) } { self.hand_up_found() } else { 0 }
-    }
-
-    /// Hands up what the last look has found, in a job without threads; how many things that was. Most often it is one message.
-    #[inline(never)]
-    fn hand_up_found(&'static self) -> c_int {
-        // SAFETY: one thread: the caller has just looked whether there are more; `message` does not call out.
-        let Some(mut delivery) = (unsafe { self.state.enter(State::message) }) else {
-            return self.hand_up_others();
-        };
-        inside::alone(|| self.call_receiver(&mut delivery));
-        if self.abi.uses_threads() || self.state.is_shared() {
-            return 1 + self.others_have_come(delivery);
-        }
-        // SAFETY: one thread and none of ours, as has just been read; `last_message` does not call out.
-        match unsafe { self.state.enter(|state| state.last_message(delivery)) } {
-            None => 1,
-            Some(delivery) => 1 + self.hand_up_more(delivery),
-        }
-    }
-
-    /// The same behind a message, with which the upper layer is done.
-    #[inline(never)]
-    fn hand_up_more(&'static self, done: Delivery) -> c_int {
-        let mut count = 0;
-        // SAFETY: one thread and none of ours, as the caller has just read; `next_message` does not call out.
-        let mut next = unsafe { self.state.enter(|state| state.next_message(done)) };
-        while let Some(mut delivery) = next {
-            count += 1;
-            inside::alone(|| self.call_receiver(&mut delivery));
-            if self.abi.uses_threads() || self.state.is_shared() {
-                return count + self.others_have_come(delivery);
-            }
-            // SAFETY: one thread and none of ours, as has just been read; `next_message` does not call out.
-            next = unsafe { self.state.enter(|state| state.next_message(delivery)) };
-        }
-        count + self.hand_up_others()
-    }
-
-    /// Open MPI has begun to use threads within a receive callback, or a thread of ours serves the transport: what was
-    /// found goes up in another way.
-    #[cold]
-    fn others_have_come(&'static self, delivery: Delivery) -> c_int {
-        self.with(|state| state.delivered(delivery));
-        if self.abi.uses_threads() { self.progress_in_turn() } else { self.progress_beside_ours() }
-    }
-
-    /// As `progress` of Open MPI's only thread, beside one of ours, which hands nothing up.
-    #[cold]
-    fn progress_beside_ours(&'static self) -> c_int {
-        let (found, broken) = self.with(|state| (state.look(), state.broken));
-        if broken {
-            Module::tell_broken();
-        }
-        if found { self.hand_up_others() } else { 0 }
-    }
-
-    /// The same of what is not only messages, or is found beside a thread of ours.
-    #[cold]
-    fn hand_up_others(&'static self) -> c_int {
-        let mut count = 0;
-        while let Some(what) = self.transport(None, Transport::take_upcall) {
-            count += 1;
-            match what {
-                Upcall::Deliver(mut delivery) => {
-                    inside::alone(|| self.call_receiver(&mut delivery));
-                    self.with(|state| state.delivered(delivery));
-                }
-                other => self.hand_up(other),
-            }
-        }
-        count
-    }
-
-    /// As `progress`, among other threads: see `turns`. A thread that finds another one here leaves
-    /// the looking around to it.
-    #[inline(never)]
-    fn progress_in_turn(&'static self) -> c_int {
-        let mut count = 0;
-        let mut next = self.if_free(State::look_in_turn).flatten();
-        while let Some(what) = next {
-            count += 1;
-            next = match what {
-                (Upcall::Deliver(mut delivery), Some(ticket)) => {
-                    inside::in_turn(self, ticket, || self.call_receiver(&mut delivery));
-                    self.with(|state| {
-                        state.turns.end(ticket);
-                        state.delivered(delivery);
-                        state.take_in_turn()
-                    })
-                }
-                (other, _) => {
-                    self.hand_up(other);
-                    self.with(State::take_in_turn)
-                }
-            };
-        }
-        count
-    }
-
-    fn hand_up(&'static self, what: Upcall<Cookie>) {
-        match what {
-            Upcall::Deliver(delivery) => self.with(|state| state.delivered(delivery)),
-            Upcall::Completed { cookie: Cookie::Operation(operation), ok } => {
-                self.call_back(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
-            }
-            Upcall::Fetched { cookie: Cookie::Operation(operation), value } => {
-                self.call_back(operation.endpoint, operation.ticket, || self.fetched(operation, value));
-            }
-            Upcall::Completed { cookie: Cookie::Sent { endpoint, desc, ticket }, ok } => {
-                self.call_back(endpoint, ticket, || self.sent(endpoint, desc, ok));
-            }
-            // No atomic is begun with it.
-            Upcall::Fetched { cookie: Cookie::Sent { .. }, .. } => {}
-            Upcall::UnknownPeer { peer } => self.unknown_peer(peer),
-            Upcall::Failed { endpoint, peer, reason, told } => {
-                if !told {
-                    self.tell_lost(endpoint, peer, &reason);
-                }
-                self.endpoint_failed(endpoint);
-            }
-        }
-    }
-
-    /// Calls the receiver that is registered for the message's tag.
-    #[inline(always)] // with every message
-    fn call_receiver(&'static self, delivery: &mut Delivery) {
-        let payload = delivery.payload();
-        let mut segment =
-            mca_btl_base_segment_t { seg_addr: payload.as_mut_ptr().cast(), seg_len: payload.len() as u64 };
-        let endpoint = to_raw(delivery.endpoint());
-        // SAFETY: the module is ours and lives for ever; the segment lies in a buffer that the
-        // delivery owns until the call has returned; no lock and no borrow is held.
-        let taken = unsafe { self.abi.deliver(self.as_raw(), endpoint, delivery.tag, &mut segment) };
-        if let Err(nobody) = taken {
-            log::debug!("message dropped: {nobody}");
-        }
-    }
-
     fn rdma_done(&'static self, operation: Operation, ok: bool) {
         if !operation.own.is_null() {
             // SAFETY: a handle that `register` returned for this operation, which is over.
@@ -544,77 +310,6 @@ impl Module {
                 status,
             );
         }
-    }
-
-    /// A process that the BML has not told us about asks for a connection: make the endpoint now.
-    #[cold]
-    fn unknown_peer(&'static self, peer: u64) {
-        let name = opal_process_name_t::from_word(peer);
-        let Some(process) = self.abi.proc_for_name(name) else {
-            return log::debug!("connection request from {name}, a process that Open MPI does not know");
-        };
-        if let Err(reason) = self.add_peer(process.as_ptr()) {
-            log::debug!("connection request from {name} is not answered: {reason}");
-        }
-    }
-
-    /// Open MPI 4.1's ob1 ends the job on this report. It prints the text that comes with one, as a
-    /// format string: there is none, and the reason has been said by `tell_lost`.
-    #[cold]
-    fn endpoint_failed(&'static self, endpoint: EpId) {
-        let (callback, process, closing) = self.with(|s| (s.error, s.process(endpoint), s.closing));
-        let Some(callback) = callback.filter(|_| !closing) else { return };
-        // SAFETY: the callback that the BML registered; it takes NULL for the text (ob1's
-        // `mca_pml_ob1_error_handler` of 4.1 and 5.0 hands it to printing functions that check for
-        // it).
-        unsafe { callback(self.as_raw(), MCA_BTL_ERROR_FLAGS_FATAL, process, std::ptr::null_mut()) };
-    }
-
-    /// Says that an endpoint is lost, and why.
-    #[cold]
-    fn tell_lost(&self, endpoint: EpId, peer: u64, reason: &str) {
-        let name = opal_process_name_t::from_word(peer);
-        let (process, closing) = self.with(|s| (s.process(endpoint), s.closing));
-        if closing {
-            return log::debug!("connection to {name} lost while closing: {reason}");
-        }
-        let place = self.host(process).map_or_else(String::new, |host| format!(" on {host}"));
-        log::error!("connection to {name}{place} is lost: {reason}");
-    }
-
-    /// What a call returns whose endpoint is lost. Open MPI may end the job for it, before the failure itself has come up.
-    #[cold]
-    fn refused(&self, endpoint: EpId) -> c_int {
-        if let Some((peer, reason)) = self.transport(None, |t| t.untold_failure(endpoint)) {
-            self.tell_lost(endpoint, peer, &reason);
-        }
-        OPAL_ERR_UNREACH
-    }
-
-    /// After a panic: the upper layer hears, once, that nothing goes over this port any more. It
-    /// would wait for ever.
-    #[cold]
-    pub fn tell_broken() {
-        for this in Module::all() {
-            let (broken, callback) = this.with(|state| (std::mem::take(&mut state.broken), state.error));
-            if let (true, Some(callback)) = (broken, callback) {
-                let text = c"oxib: internal error";
-                // SAFETY: the callback that the BML registered, with a text that lives for ever.
-                unsafe {
-                    callback(
-                        this.as_raw(),
-                        MCA_BTL_ERROR_FLAGS_FATAL,
-                        std::ptr::null_mut(),
-                        text.as_ptr().cast_mut(),
-                    );
-                };
-            }
-        }
-    }
-
-    fn host(&self, process: *mut opal_proc_t) -> Option<String> {
-        // SAFETY: Open MPI keeps a process until `del_procs`, after which we know it no more.
-        (!process.is_null()).then(|| unsafe { self.abi.host_of(process) }).flatten()
     }
 
     fn keep(&self, frag: Box<Frag>) {

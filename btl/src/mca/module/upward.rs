@@ -1,0 +1,254 @@
+//! Upward: looking around, and handing what is found to Open MPI.
+//!
+//! ```text
+//!   progress ──> look ──> hand_up_found ──> hand_up_more ──> hand_up_others      one thread: messages, one by one, then the rest
+//!            ├─> progress_beside_ours ──────────────────────> hand_up_others      a thread of ours serves the transport, too
+//!            └─> progress_in_turn                                                 Open MPI uses threads: each lane's messages in turn
+//! ```
+
+use super::inside;
+use super::turns::Ticket;
+use super::{Cookie, FIRST, Module, State, to_raw};
+use crate::transport::{Delivery, Transport, Upcall};
+use opal_sys::*;
+use std::ffi::c_int;
+use std::time::Instant;
+
+/// Looks of one call that find nothing before it returns: the way through Open MPI's progress
+/// engine and back costs more than one of them, and a message that waits for it arrives that much
+/// later.
+const LOOKS: u32 = 2;
+
+impl State {
+    /// The next thing for the upper layer, when others may be there handing up, too: a message only
+    /// on a turn of its lane.
+    pub(super) fn take_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
+        loop {
+            if let Some((delivery, ticket)) = self.turns.next() {
+                return Some((Upcall::Deliver(delivery), Some(ticket)));
+            }
+            match self.transport.as_mut()?.take_upcall()? {
+                Upcall::Deliver(delivery) => {
+                    if let Some((delivery, ticket)) = self.turns.begin(delivery.lane(), delivery) {
+                        return Some((Upcall::Deliver(delivery), Some(ticket)));
+                    }
+                }
+                other => return Some((other, None)),
+            }
+        }
+    }
+
+    /// Looks around. True if there is something for the upper layer.
+    #[inline(always)] // all that most calls of Open MPI's progress function do
+    fn look(&mut self) -> bool {
+        match &mut self.transport {
+            Some(transport) => transport.look(LOOKS),
+            None => false,
+        }
+    }
+
+    /// The next message for the upper layer, if nothing that is no message has come up before it.
+    #[inline(always)] // with every message
+    fn message(&mut self) -> Option<Delivery> {
+        self.transport.as_mut()?.take_message()
+    }
+
+    /// The upper layer is done with a message; the next one.
+    #[inline(always)] // with every message
+    fn next_message(&mut self, done: Delivery) -> Option<Delivery> {
+        let transport = self.transport.as_mut()?;
+        transport.delivered(done);
+        transport.take_message()
+    }
+
+    /// The upper layer is done with a message. It comes back if there is more to hand up.
+    #[inline(always)] // with every message that comes alone
+    fn last_message(&mut self, done: Delivery) -> Option<Delivery> {
+        let transport = self.transport.as_mut()?;
+        if transport.has_upcalls() {
+            return Some(done);
+        }
+        transport.delivered_last(done);
+        None
+    }
+
+    /// The upper layer is done with a message, or none has registered for its tag.
+    fn delivered(&mut self, delivery: Delivery) {
+        if let Some(transport) = &mut self.transport {
+            transport.delivered(delivery);
+        }
+    }
+
+    /// As `look`, among other threads.
+    pub(super) fn look_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
+        self.look();
+        let next = self.take_in_turn();
+        if next.is_none() && self.turns.end_overdue(Instant::now) {
+            log::debug!("a receive callback neither returns nor goes on: messages behind its own go up");
+            return self.take_in_turn();
+        }
+        next
+    }
+}
+
+impl Module {
+    /// Looks around on every port.
+    pub fn progress_all() -> c_int {
+        let mut count = 0;
+        let mut module = Module::linked(&FIRST);
+        while let Some(this) = module {
+            count += this.progress();
+            module = Module::linked(&this.next);
+        }
+        count
+    }
+
+    /// Looks around once and hands up what is there; how many things that was.
+    #[inline]
+    pub fn progress(&'static self) -> c_int {
+        if self.abi.uses_threads() {
+            return self.progress_in_turn();
+        }
+        if self.state.is_shared() {
+            return self.progress_beside_ours();
+        }
+        // SAFETY: one thread and none of ours, as has just been read; `look` does not call out.
+        if unsafe { self.state.enter(State::look) } { self.hand_up_found() } else { 0 }
+    }
+
+    /// Hands up what the last look has found, in a job without threads; how many things that was. Most often it is one message.
+    #[inline(never)]
+    fn hand_up_found(&'static self) -> c_int {
+        // SAFETY: one thread: the caller has just looked whether there are more; `message` does not call out.
+        let Some(mut delivery) = (unsafe { self.state.enter(State::message) }) else {
+            return self.hand_up_others();
+        };
+        inside::alone(|| self.call_receiver(&mut delivery));
+        if self.abi.uses_threads() || self.state.is_shared() {
+            return 1 + self.others_have_come(delivery);
+        }
+        // SAFETY: one thread and none of ours, as has just been read; `last_message` does not call out.
+        match unsafe { self.state.enter(|state| state.last_message(delivery)) } {
+            None => 1,
+            Some(delivery) => 1 + self.hand_up_more(delivery),
+        }
+    }
+
+    /// The same behind a message, with which the upper layer is done.
+    #[inline(never)]
+    fn hand_up_more(&'static self, done: Delivery) -> c_int {
+        let mut count = 0;
+        // SAFETY: one thread and none of ours, as the caller has just read; `next_message` does not call out.
+        let mut next = unsafe { self.state.enter(|state| state.next_message(done)) };
+        while let Some(mut delivery) = next {
+            count += 1;
+            inside::alone(|| self.call_receiver(&mut delivery));
+            if self.abi.uses_threads() || self.state.is_shared() {
+                return count + self.others_have_come(delivery);
+            }
+            // SAFETY: one thread and none of ours, as has just been read; `next_message` does not call out.
+            next = unsafe { self.state.enter(|state| state.next_message(delivery)) };
+        }
+        count + self.hand_up_others()
+    }
+
+    /// Open MPI has begun to use threads within a receive callback, or a thread of ours serves the transport: what was
+    /// found goes up in another way.
+    #[cold]
+    fn others_have_come(&'static self, delivery: Delivery) -> c_int {
+        self.with(|state| state.delivered(delivery));
+        if self.abi.uses_threads() { self.progress_in_turn() } else { self.progress_beside_ours() }
+    }
+
+    /// As `progress` of Open MPI's only thread, beside one of ours, which hands nothing up.
+    #[cold]
+    fn progress_beside_ours(&'static self) -> c_int {
+        let (found, broken) = self.with(|state| (state.look(), state.broken));
+        if broken {
+            Module::tell_broken();
+        }
+        if found { self.hand_up_others() } else { 0 }
+    }
+
+    /// The same of what is not only messages, or is found beside a thread of ours.
+    #[cold]
+    fn hand_up_others(&'static self) -> c_int {
+        let mut count = 0;
+        while let Some(what) = self.transport(None, Transport::take_upcall) {
+            count += 1;
+            match what {
+                Upcall::Deliver(mut delivery) => {
+                    inside::alone(|| self.call_receiver(&mut delivery));
+                    self.with(|state| state.delivered(delivery));
+                }
+                other => self.hand_up(other),
+            }
+        }
+        count
+    }
+
+    /// As `progress`, among other threads: see `turns`. A thread that finds another one here leaves
+    /// the looking around to it.
+    #[inline(never)]
+    fn progress_in_turn(&'static self) -> c_int {
+        let mut count = 0;
+        let mut next = self.if_free(State::look_in_turn).flatten();
+        while let Some(what) = next {
+            count += 1;
+            next = match what {
+                (Upcall::Deliver(mut delivery), Some(ticket)) => {
+                    inside::in_turn(self, ticket, || self.call_receiver(&mut delivery));
+                    self.with(|state| {
+                        state.turns.end(ticket);
+                        state.delivered(delivery);
+                        state.take_in_turn()
+                    })
+                }
+                (other, _) => {
+                    self.hand_up(other);
+                    self.with(State::take_in_turn)
+                }
+            };
+        }
+        count
+    }
+
+    pub(super) fn hand_up(&'static self, what: Upcall<Cookie>) {
+        match what {
+            Upcall::Deliver(delivery) => self.with(|state| state.delivered(delivery)),
+            Upcall::Completed { cookie: Cookie::Operation(operation), ok } => {
+                self.call_back(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
+            }
+            Upcall::Fetched { cookie: Cookie::Operation(operation), value } => {
+                self.call_back(operation.endpoint, operation.ticket, || self.fetched(operation, value));
+            }
+            Upcall::Completed { cookie: Cookie::Sent { endpoint, desc, ticket }, ok } => {
+                self.call_back(endpoint, ticket, || self.sent(endpoint, desc, ok));
+            }
+            // No atomic is begun with it.
+            Upcall::Fetched { cookie: Cookie::Sent { .. }, .. } => {}
+            Upcall::UnknownPeer { peer } => self.unknown_peer(peer),
+            Upcall::Failed { endpoint, peer, reason, told } => {
+                if !told {
+                    self.tell_lost(endpoint, peer, &reason);
+                }
+                self.endpoint_failed(endpoint);
+            }
+        }
+    }
+
+    /// Calls the receiver that is registered for the message's tag.
+    #[inline(always)] // with every message
+    fn call_receiver(&'static self, delivery: &mut Delivery) {
+        let payload = delivery.payload();
+        let mut segment =
+            mca_btl_base_segment_t { seg_addr: payload.as_mut_ptr().cast(), seg_len: payload.len() as u64 };
+        let endpoint = to_raw(delivery.endpoint());
+        // SAFETY: the module is ours and lives for ever; the segment lies in a buffer that the
+        // delivery owns until the call has returned; no lock and no borrow is held.
+        let taken = unsafe { self.abi.deliver(self.as_raw(), endpoint, delivery.tag, &mut segment) };
+        if let Err(nobody) = taken {
+            log::debug!("message dropped: {nobody}");
+        }
+    }
+}
