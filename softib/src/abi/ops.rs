@@ -105,9 +105,22 @@ fn post_short<const INLINE: bool>(qp: usize, wr: &ibv_send_wr, sges: &[ibv_sge])
     let State { qps, w, .. } = &mut *state;
     let Some(to) = qps.get_mut(qp) else { return false };
     match initiator::send_short::<INLINE>(to, w, wr, sges) {
+        Short::Other if to.kind == IBV_QPT_XRC_SEND => return post_over_xrc(state, qp, wr, sges),
         Short::Other => return false,
         Short::Sent => {}
         Short::Unfinished(rest) => finish(state, qp, rest),
+    }
+    true
+}
+
+/// The same over an XRC send queue pair.
+#[inline(never)]
+fn post_over_xrc(mut state: Owned<'_, State>, qp: usize, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
+    let State { qps, w, .. } = &mut *state;
+    match qps.get_mut(qp).map(|qp| initiator::send_short_over_xrc(qp, w, wr, sges)) {
+        None | Some(Short::Other) => return false,
+        Some(Short::Sent) => {}
+        Some(Short::Unfinished(rest)) => finish(state, qp, rest),
     }
     true
 }

@@ -31,7 +31,9 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
             Short::Taken if count == 1 || !state.has_next() => return 1,
             Short::Other => {}
             // SAFETY: the program passes a CQ of ours and room for `count` completions.
-            Short::Careful => return unsafe { poll_longer(engine, state, (cq, count, wc)) },
+            Short::Careful => return unsafe { poll_other::<false>(engine, state, (cq, count, wc)) },
+            // SAFETY: the program passes a CQ of ours and room for `count` completions.
+            Short::OverXrc => return unsafe { poll_other::<true>(engine, state, (cq, count, wc)) },
             // SAFETY: the program passes a CQ of ours and room for `count` completions.
             first => return unsafe { poll_on(engine, state, (cq, count, wc), first) },
         }
@@ -40,18 +42,18 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
     unsafe { poll_generally(cq, count, wc) }
 }
 
-/// The next message is longer than a cell, most often, and alone.
+/// The next message is longer than a cell, or comes over XRC, and is alone most often.
 ///
 /// # Safety
 /// A queue of ours, and room for that many completions.
 #[inline(never)]
-unsafe fn poll_longer(
+unsafe fn poll_other<const XRC: bool>(
     engine: &Engine,
     mut state: Owned<'_, State>,
     (cq, count, wc): (*mut ibv_cq, c_int, *mut ibv_wc),
 ) -> c_int {
     // SAFETY: the caller passes room for one completion at least.
-    match state.poll_any::<false>(cq_key(cq), unsafe { &mut *wc.cast() }) {
+    match state.poll_any::<XRC>(cq_key(cq), unsafe { &mut *wc.cast() }) {
         Short::Placed => 1,
         Short::Taken if count == 1 || !state.has_next() => 1,
         // SAFETY: as the caller promises.
