@@ -82,9 +82,12 @@ pub enum ConnectCause {
     /// words.
     #[error("{0}")]
     Verbs(String),
-    /// The peer's modex blob, or the name in its reply, is not one to connect to; in words.
+    /// The peer's modex blob is not one to connect to; in words.
     #[error("its published address is unusable: {0}")]
     Address(String),
+    /// Another process than the peer has answered; in words.
+    #[error("{0}")]
+    Stranger(String),
     /// The peer has an endpoint already, is this process itself, or the queue pairs made for it do
     /// not match the layout.
     #[error("{0}")]

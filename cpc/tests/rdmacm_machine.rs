@@ -410,7 +410,7 @@ fn tries_are_bounded_and_the_report_says_what_the_last_met_with() {
     let actions = bench.event(IdEvent::Refused(Refused::NotListening));
     let Some(Action::Failed { error, .. }) = actions.last() else { panic!("{actions:?}") };
     let text = error.to_string();
-    assert!(text.contains("nobody listens") && text.contains("3 tries"), "{text}");
+    assert!(text.contains("no process listens") && text.contains("3 tries"), "{text}");
 }
 
 #[test]
@@ -516,7 +516,7 @@ fn a_step_of_a_further_connection_that_is_not_waited_for_is_ignored() {
 fn a_further_connection_that_is_refused_is_reported_with_the_reason() {
     for (refused, text) in [
         (Refused::ByPeer(Refusal::Late), Refusal::Late.to_string()),
-        (Refused::NotListening, "nobody listens at its address".to_owned()),
+        (Refused::NotListening, "no process listens at its address".to_owned()),
         (Refused::Other(28), "the connection manager's reason is 28".to_owned()),
     ] {
         let mut bench = Bench::with(true, true).reach(StateKind::Joining);

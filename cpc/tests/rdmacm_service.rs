@@ -194,7 +194,7 @@ fn a_peer_that_is_gone_is_reported_within_the_bound() {
     sides[0].service.connect(keys[0]);
     until(&mut sides, "a failure", |s| !s[0].failures.is_empty());
     let text = &sides[0].failures[0];
-    assert!(text.contains("nobody listens at its address") && text.contains("4 tries"), "{text}");
+    assert!(text.contains("no process listens at its address") && text.contains("4 tries"), "{text}");
 }
 
 #[test]

@@ -175,7 +175,7 @@ impl<P: DatagramProtocol> Core<P> {
                 self.route_req(&Received { req, from, incarnation }, now);
             }
             Ok(datagram) => self.route_answer(from, &datagram, now),
-            Err(WireError::Length(_) | WireError::Foreign(_)) => self.stats.foreign += 1,
+            Err(WireError::Length(..) | WireError::Foreign(_)) => self.stats.foreign += 1,
             Err(error @ (WireError::Version(_) | WireError::Field(_))) => {
                 log::debug!("{}: refused a datagram of qp {:#x}: {error}", P::NAME, from.qpn.0);
                 self.stats.malformed += 1;

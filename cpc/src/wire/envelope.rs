@@ -31,7 +31,7 @@ impl Envelope {
 
     /// Reads it from a datagram of the right length, class, protocol and version.
     pub(crate) fn open(magic: u32, bytes: &[u8]) -> Result<(Envelope, &Mad), WireError> {
-        let mad: &Mad = bytes.try_into().map_err(|_| WireError::Length(bytes.len()))?;
+        let mad: &Mad = bytes.try_into().map_err(|_| WireError::Length(bytes.len(), size_of::<Mad>()))?;
         let envelope = Envelope::parse(mad)?;
         check_modifier(magic, MODIFIER.read(mad))?;
         Ok((envelope, mad))

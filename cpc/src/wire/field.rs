@@ -158,7 +158,7 @@ macro_rules! bytes {
 
             fn take(&self, mad: &Mad) -> Result<$Newtype, WireError> {
                 let bytes = self.of(mad);
-                bytes.try_into().map($Newtype).map_err(|_| WireError::Length(bytes.len()))
+                bytes.try_into().map($Newtype).map_err(|_| WireError::Length(bytes.len(), size_of::<$Newtype>()))
             }
         })+
     };

@@ -156,7 +156,7 @@ impl Hello {
     /// # Errors
     /// As [`Hello::parse`].
     pub fn parse_any(data: &[u8]) -> Result<Hello, WireError> {
-        let data: &[u8; HELLO_LEN] = data.first_chunk().ok_or(WireError::Length(data.len()))?;
+        let data: &[u8; HELLO_LEN] = data.first_chunk().ok_or(WireError::Length(data.len(), HELLO_LEN))?;
         let layout = Layout::from_bytes([data[0], data[1], data[2]])?;
         let mut name = [0_u8; 8];
         name.copy_from_slice(&data[3..QPNS_AT]);

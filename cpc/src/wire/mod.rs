@@ -44,9 +44,9 @@ pub use reason::Reason;
 /// Why bytes are not one of our datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Not the length of a datagram, or less than the private data take; how many bytes there are.
-    #[error("{0} bytes where a management datagram has 256")]
-    Length(usize),
+    /// Not the length of a datagram, or less than the private data take: how many bytes there are, and how many that is.
+    #[error("{0} bytes where there should be {1}")]
+    Length(usize, usize),
     /// Not a CM datagram of this program.
     #[error("foreign: its {0} is not ours")]
     Foreign(&'static str),

@@ -69,7 +69,7 @@ impl Queues {
     /// # Errors
     /// Too short, of another version, or with a field that can't be.
     pub(crate) fn parse(data: &[u8]) -> Result<Queues, WireError> {
-        let short = WireError::Length(data.len());
+        let short = WireError::Length(data.len(), TEXT_AT);
         let (&[version, len, zero, zeroes, a, b, c, d], room) = data.split_first_chunk().ok_or(short)?;
         if version != VERSION {
             return Err(WireError::Version(version));
@@ -151,7 +151,7 @@ mod tests {
     fn another_version_and_impossible_fields_are_named() {
         let mut data = [0; 36];
         assert_eq!(Queues::parse(&data), Err(WireError::Version(0)));
-        assert_eq!(Queues::parse(&data[..7]), Err(WireError::Length(7)));
+        assert_eq!(Queues::parse(&data[..7]), Err(WireError::Length(7, 8)));
         Queues::new(7, LONG).emit(&mut data);
         data[9] = b'\n';
         assert_eq!(Queues::parse(&data), Err(WireError::Field("receive queues")));

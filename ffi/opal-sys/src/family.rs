@@ -99,7 +99,7 @@ pub struct NoReceiver {
 
 impl std::fmt::Display for NoReceiver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "nobody registered for active message tag 0x{:02x}", self.tag)
+        write!(f, "no function is registered for active message tag 0x{:02x}", self.tag)
     }
 }
 

@@ -247,8 +247,8 @@ impl Module {
         // SAFETY: the module is ours and lives for ever; the segment lies in a buffer that the
         // delivery owns until the call has returned; no lock and no borrow is held.
         let taken = unsafe { self.abi.deliver(self.as_raw(), endpoint, delivery.tag, &mut segment) };
-        if let Err(nobody) = taken {
-            log::debug!("message dropped: {nobody}");
+        if let Err(reason) = taken {
+            log::debug!("message dropped: {reason}");
         }
     }
 }

@@ -107,15 +107,15 @@ impl Machine {
         }
         if hello.name != self.links[slot].peer {
             let why = format!("process {} listens at its address", hello.name);
-            return self.give_up(slot, Refusal::Malformed, ConnectCause::Address(why), now);
+            return self.give_up(slot, Refusal::Malformed, ConnectCause::Stranger(why), now);
         }
         self.bring_up(slot, (hello.qpns, hello.stream), Role::Active, now);
     }
 
     /// ReqSent + Malformed: the reply is not one of ours.
     pub(super) fn malformed_rep(&mut self, slot: usize, now: Instant) {
-        let why = "whoever listens at its address is not of this program".to_owned();
-        self.give_up(slot, Refusal::Malformed, ConnectCause::Address(why), now);
+        let why = "what listens at its address is not of this program".to_owned();
+        self.give_up(slot, Refusal::Malformed, ConnectCause::Stranger(why), now);
     }
 
     /// Refuses the reply and fails.
@@ -140,7 +140,7 @@ impl Machine {
             }
             Refused::ByPeer(reason) => self.fail(slot, ConnectCause::Refused(reason.to_string()), now),
             Refused::NotListening if self.links[slot].crossed => self.moved(slot, now),
-            Refused::NotListening => self.retry(slot, "nobody listens at its address", now),
+            Refused::NotListening => self.retry(slot, "no process listens at its address", now),
             Refused::Other(reason) => self.retry(slot, &format!("rejected with reason {reason}"), now),
         }
     }

@@ -187,7 +187,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::ByPeer(why) => why.fmt(f),
-            Refused::NotListening => f.write_str("nobody listens at its address"),
+            Refused::NotListening => f.write_str("no process listens at its address"),
             Refused::Other(reason) => write!(f, "the connection manager's reason is {reason}"),
         }
     }
