@@ -42,8 +42,8 @@ pub enum Event {
     /// The peer has taken the connection down, or has started anew. Its QPs lead nowhere: remove the endpoint, and add a new one
     /// if there may be more to say.
     Disconnected { key: EndpointKey },
-    /// The answer to [`crate::Service::unlist`], where nothing is under way: the endpoint is as if it had not been added. A request of its
-    /// peer comes as [`Event::UnknownPeer`].
+    /// The answer to [`crate::Service::unlist`], where the peer has neither asked nor answered: the endpoint is as if it had not been added.
+    /// A request of its peer comes as [`Event::UnknownPeer`].
     Unlisted { key: EndpointKey },
     /// A process that has no usable endpoint here wants to connect. Its request waits until an endpoint is added or a
     /// deadline passes. To be ignored if an endpoint for that process has been added since. `alternate`: it asks at the alternate port.

@@ -133,8 +133,9 @@ impl Service {
         self.command(key, EndpointCommand::Remove);
     }
 
-    /// The endpoint is about to be removed: [`Event::Unlisted`] follows, unless a connection is under way or up, of which other events tell.
-    /// Its peer may not connect from then on.
+    /// The endpoint is about to be removed: [`Event::Unlisted`] follows, unless its peer has asked, or has answered our request. Then there is,
+    /// or may be, a connection that is up on its side, and other events tell of that. A request without an answer is withdrawn; the peer may
+    /// not connect from then on.
     pub fn unlist(&self, key: EndpointKey) {
         self.command(key, EndpointCommand::Unlist);
     }

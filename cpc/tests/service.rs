@@ -95,6 +95,26 @@ fn an_unlisted_endpoint_takes_no_request_until_it_is_added_again() {
     assert_eq!(sides[0].unlisted, [keys[0]], "one that is connected is not unlisted");
 }
 
+/// Its request has found no endpoint, and waits there: it is withdrawn, and nothing is left that the endpoint could be added to.
+#[test]
+fn an_endpoint_whose_request_has_no_answer_is_unlisted() {
+    let ctx = context();
+    let mut sides = [0, 1].map(|rank| Side::open(&ctx, rank, true, &Config::default()));
+    sides.iter().for_each(|s| s.service.start().unwrap());
+    let adverts = [0, 1].map(|i: usize| sides[i].service.adverts().to_vec());
+    let names = [0, 1].map(|i: usize| sides[i].name);
+    let mine = sides[0].add(names[1], &adverts[1], false);
+    sides[0].service.connect(mine);
+    until(&mut sides, "news of the unknown peer", |s| s[1].unknown == [names[0]]);
+    sides[0].service.unlist(mine);
+    until(&mut sides, "the answer", |s| s[0].unlisted == [mine]);
+    let again = sides[0].add(names[1], &adverts[1], false);
+    let theirs = sides[1].add(names[0], &adverts[0], false);
+    sides[1].service.connect(theirs);
+    until(&mut sides, "message", |s| s[0].is_done(again) && s[1].is_done(theirs));
+    assert!(sides.iter().all(|s| s.failures.is_empty()));
+}
+
 #[test]
 fn a_removed_endpoint_disconnects_its_peer_and_close_is_quick() {
     let (mut sides, keys) = pair(false);

@@ -234,8 +234,9 @@ where
         }
     }
 
-    /// Idle + Unlist: the endpoint is forgotten. In other states the main thread has been told what is under way, or is about to be.
-    pub(crate) fn unlist_idle(&mut self, slot: usize, now: Instant) {
+    /// Unlist, where the peer has neither asked nor answered: the endpoint is forgotten. In other states the main thread has been told what is
+    /// under way, or is about to be.
+    pub(crate) fn unlist_unanswered(&mut self, slot: usize, now: Instant) {
         let key = self.links[slot].key;
         self.forget(slot, now);
         self.actions.push_back(Action::Unlisted { key });

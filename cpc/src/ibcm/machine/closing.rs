@@ -15,7 +15,21 @@ impl Machine {
         self.forget(slot, now);
     }
 
-    /// ReqSent + Abandon: the same; the endpoint stays known, to refuse the peer's requests.
+    /// ReqSent + Unlist: the same, and reported. A peer that has answered is not up before it has our RTU, so it begins anew.
+    pub(super) fn withdraw_and_unlist(&mut self, slot: usize, now: Instant) {
+        self.send_withdrawal(slot);
+        self.unlist_unanswered(slot, now);
+    }
+
+    /// Creating + Unlist: a request of the peer's is answered all the same.
+    pub(super) fn unlist_creating(&mut self, slot: usize, now: Instant) {
+        match self.links[slot].state {
+            State::Creating { request: Some(_) } => self.stats.ignored += 1,
+            _ => self.unlist_unanswered(slot, now),
+        }
+    }
+
+    /// ReqSent + Abandon: the same as Remove; the endpoint stays known, to refuse the peer's requests.
     pub(super) fn withdraw_and_give_up(&mut self, slot: usize, now: Instant) {
         self.send_withdrawal(slot);
         self.give_up(slot, now);

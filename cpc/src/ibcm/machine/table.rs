@@ -8,8 +8,8 @@
 //! * **Remove**: where the peer knows of nothing, everything is dropped. A REQ that is out is withdrawn (REJ "timeout"), and a REP that is still
 //!   on its way disowned. Where the peer may have a connection (we have its id), it is asked to let go (DREQ). What is leaving already only becomes invisible.
 //! * **Abandon** is Remove for an end that has failed: the peer hears that, and the endpoint stays, to refuse, until it is removed.
-//! * **Unlist** is Remove, and reported, where nothing is under way: from then on the peer's request waits for another endpoint. Elsewhere the main
-//!   thread hears what has become of the connection before it may take the endpoint down.
+//! * **Unlist** is Remove, and reported, where the peer has neither asked nor answered: from then on its request waits for another endpoint.
+//!   Elsewhere it may have the connection up, and the main thread hears what has become of that before it may take the endpoint down.
 //! * **FirstData** stands in for the RTU (IBTA 12.9.7.2, "communication established"), also ahead of our own QPs' last step; the active
 //!   side has had its REP and needs no such word.
 //! * **QpsMade, QpsFailed, QpsUp, QpsDown** answer `CreateQps` and `BringUp`, which are asked for in `Creating` and `ToRts` only.
@@ -39,13 +39,13 @@ use crate::core::table::transitions;
 
 transitions! { Ibcm:
     Idle | Queued | Creating { Remove: forget, Abandon: give_up, Dreq(dreq): answer_dreq }
-    Idle { Connect: enqueue, Unlist: unlist_idle }
-    Idle | Queued { ReqNew(received): accept }
+    Idle { Connect: enqueue }
+    Idle | Queued { Unlist: unlist_unanswered, ReqNew(received): accept }
     Creating {
-        QpsMade(qpns): qps_ready, QpsFailed(error): create_failed, ReqNew(received): adopt, ReqDup: acknowledge_req, Rej(rej): rejected_later,
+        Unlist: unlist_creating, QpsMade(qpns): qps_ready, QpsFailed(error): create_failed, ReqNew(received): adopt, ReqDup: acknowledge_req, Rej(rej): rejected_later,
     }
     ReqSent {
-        Remove: withdraw, Abandon: withdraw_and_give_up, ReqNew(received): merge, Rep(rep): replied, Mra(mra): wait_longer, Rej(rej): rejected,
+        Remove: withdraw, Unlist: withdraw_and_unlist, Abandon: withdraw_and_give_up, ReqNew(received): merge, Rep(rep): replied, Mra(mra): wait_longer, Rej(rej): rejected,
         Dreq(dreq): dreq_overtook_rep, Timeout: repeat_req,
     }
     ToRts {

@@ -16,6 +16,21 @@ impl Machine {
         self.forget(slot, now);
     }
 
+    /// ReqSent + Unlist: the same, and reported. A peer that has answered is not up before it has our confirmation, so it begins anew.
+    pub(super) fn withdraw_and_unlist(&mut self, slot: usize, now: Instant) {
+        self.close_id(slot);
+        self.refuse_crossing(slot, Refusal::Closing);
+        self.unlist_unanswered(slot, now);
+    }
+
+    /// Creating + Unlist: a request of the peer's is answered all the same.
+    pub(super) fn unlist_creating(&mut self, slot: usize, now: Instant) {
+        match self.links[slot].state {
+            State::Creating { request: Some(_) } => self.stats.ignored += 1,
+            _ => self.unlist_unanswered(slot, now),
+        }
+    }
+
     /// ToRts + Abandon: the request, or the reply, has not been answered yet, and is refused.
     pub(super) fn abandon_rising(&mut self, slot: usize, now: Instant) {
         if let Some(id) = self.links[slot].id.take() {

@@ -8,7 +8,8 @@ use super::state::{Input, InputKind, State, StateKind};
 use crate::core::table::transitions;
 
 transitions! { RdmaCm:
-    Idle { Connect: enqueue, Unlist: unlist_idle }
+    Idle { Connect: enqueue }
+    Idle | Queued | Resolving | Routing | Yielding | Pausing { Unlist: unlist_unanswered }
     Idle | Queued | Resolving | Routing | Creating | Yielding | Pausing { Remove: forget }
     Idle | Queued | Resolving | Routing | Creating | ReqSent | Yielding | Pausing { Abandon: give_up_early }
     Idle | Queued | Yielding | Pausing { Request(request): accept }
@@ -17,11 +18,11 @@ transitions! { RdmaCm:
     Resolving | Routing { Broken(why): retry }
     Resolving | Routing | Creating { Request(request): adopt }
     Creating {
-        QpsMade(qpns): qps_ready, QpsFailed(error): create_failed, Refused: request_gone, Broken: request_gone,
+        Unlist: unlist_creating, QpsMade(qpns): qps_ready, QpsFailed(error): create_failed, Refused: request_gone, Broken: request_gone,
         Disconnected: request_gone,
     }
     ReqSent {
-        Remove: withdraw, Request(request): merge, Response(hello): replied, Malformed: malformed_rep, Refused(refused): refused, Broken(why): retry,
+        Remove: withdraw, Unlist: withdraw_and_unlist, Request(request): merge, Response(hello): replied, Malformed: malformed_rep, Refused(refused): refused, Broken(why): retry,
         Disconnected["it has gone meanwhile"]: retry,
     }
     Resolving | Routing | ReqSent | Yielding { Timeout["no answer"]: retry }
