@@ -183,6 +183,111 @@ fn an_endpoint_that_was_to_be_taken_down_can_be_used_by_either_side() {
     }
 }
 
+/// Side 0 has answered a request for a connection over shared queues that side 1 has given up before it was up. Whether side 1 has another endpoint,
+/// side 0 does not know: a connection that it asks for now is tentative. Side 2 is connected to side 0.
+fn world_whose_side_1_has_left_before_it_was_connected(reconnects: u8) -> (World, Watchdog) {
+    let (mut world, watchdog) = world_with(Config { reconnects, ..settings(S) }, 3);
+    world.send(2, 0, 8);
+    world.drain();
+    world.send(1, 0, 8);
+    world.step_of(&[]);
+    world.remove(1, 0);
+    world.model.forget(1, 0);
+    (0..10).for_each(|_| world.step_of(&[0]));
+    assert_eq!(world.sides[0].transport.stats.renewed, 1, "{}", world.books());
+    (world, watchdog)
+}
+
+/// Side 1 is back, and looks when the helpers have had so many turns: with 20 the connection is up on both sides, as far as they are concerned.
+/// Side 0, which does not look before, leaves with a word; a request that has no answer it withdraws.
+#[test]
+fn a_side_that_leaves_ends_a_tentative_connection_that_its_peer_has_answered_with_a_word() {
+    for (reconnects, turns) in [(0, 0), (0, 1), (0, 2), (0, 3), (0, 20), (8, 20)] {
+        let (mut world, _watchdog) = world_whose_side_1_has_left_before_it_was_connected(reconnects);
+        world.add(1, 0);
+        world.send(0, 1, 8);
+        world.send(0, 1, 5000);
+        (0..turns).for_each(|_| world.step_of(&[]));
+        world.poll(1);
+        let is_up = world.sides[1].transport.stats.connected == 1;
+        world.leave(0, 1);
+        (0..10).for_each(|_| world.step_of(&[1]));
+        assert!(world.sides[1].failed.is_empty(), "{turns} turns: {:?}", world.sides[1].failed);
+        assert!(!is_up || world.model.missing(0, 1) == 0, "{turns} turns: {}", world.books());
+        assert!(is_up || turns != 20, "{}", world.books());
+        world.model.forget(0, 1);
+        world.add(0, 1);
+        world.send(1, 0, 8);
+        all_arrives(&mut world);
+        world.close();
+    }
+}
+
+/// It waits for nothing but the word of its own helper. Should its endpoint be used again, by either side, it serves, and what has waited arrives.
+#[test]
+fn a_side_that_leaves_does_not_wait_for_a_tentative_connection_that_its_peer_has_not_answered() {
+    for (turns, from) in [(0, 0), (0, 1), (20, 0), (20, 1)] {
+        let (mut world, _watchdog) = world_whose_side_1_has_left_before_it_was_connected(0);
+        world.send(0, 1, 8);
+        (0..turns).for_each(|_| world.step_of(&[]));
+        let (id, begin) = (world.id(0, 1), timing::now());
+        assert!(world.sides[0].transport.drain(id), "the connection manager has not answered");
+        world.until_of(&[0], "it may leave", |w| !w.sides[0].transport.drain(id));
+        assert!(timing::now() - begin < Duration::from_millis(100), "{:?}", timing::now() - begin);
+        world.add(1, 0);
+        world.send(from, 1 - from, 8);
+        all_arrives(&mut world);
+        world.leave(0, 1);
+        world.close();
+    }
+}
+
+/// It has nothing to send, and is wanted before the connection manager has said that it knows it no more.
+#[test]
+fn a_tentative_endpoint_that_is_wanted_while_it_is_being_forgotten_asks_again() {
+    let (mut world, _watchdog) = world_whose_side_1_has_left_before_it_was_connected(0);
+    let id = world.id(0, 1);
+    assert!(world.sides[0].transport.drain(id), "the connection manager has not answered");
+    world.send(0, 1, 8);
+    assert!(world.sides[0].transport.drain(id), "the connection manager has not answered");
+    world.add(1, 0);
+    all_arrives(&mut world);
+    world.close();
+}
+
+/// A message of another peer waits to be looked at together with the word that it is forgotten, so that its next connection is not begun at once. A
+/// request of its peer, which is told with that word, waits for that connection; so does what side 0 sends then.
+#[test]
+fn a_tentative_endpoint_that_is_forgotten_goes_on_with_its_next_connection_whichever_side_asks_before_that() {
+    for from in [0, 1] {
+        let (mut world, _watchdog) = world_whose_side_1_has_left_before_it_was_connected(0);
+        world.send(0, 1, 8);
+        helpers(&mut world);
+        let id = world.id(0, 1);
+        assert!(world.sides[0].transport.drain(id), "the connection manager has not answered");
+        helpers(&mut world);
+        world.add(1, 0);
+        if from == 1 {
+            world.send(1, 0, 8);
+        }
+        world.send(2, 0, 8);
+        helpers(&mut world);
+        world.poll(0);
+        if from == 0 {
+            world.send(0, 1, 8);
+        }
+        helpers(&mut world);
+        world.poll(1);
+        for _ in 0..2 {
+            all_arrives(&mut world);
+            world.send(0, 1, 8);
+            world.send(1, 0, 8);
+        }
+        all_arrives(&mut world);
+        world.close();
+    }
+}
+
 /// No message has passed, so nothing is missing of the peer's stream; but the operation is.
 #[test]
 fn an_operation_is_carried_out_though_its_peers_end_breaks_before_any_message() {

@@ -72,6 +72,8 @@ pub enum Listing {
     Listed,
     /// It has been asked to forget it.
     Ending,
+    /// The same, and the endpoint has been wanted again since.
+    Wanted,
     /// It does not.
     Unlisted,
 }

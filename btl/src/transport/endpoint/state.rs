@@ -16,6 +16,7 @@
 //!     any before Ready -- the peer has left ------------------> PeerLeft
 //!     Disconnected -- the peer is back -----------------------> PeerBack
 //!     any before Ready -- the device's other port serves -----> OtherPort
+//!     any before Ready -- our request is withdrawn -----------> Withdrawn
 //! ```
 //! A connection that takes the place of one that broke (`resumes`) stops before `Ready` until each side has told how many
 //! messages have come to it, so that none is sent twice (`link::resume`).
@@ -63,6 +64,9 @@ pub enum Reason {
     /// It is given up before it is up, for one over the device's other port (`link::alternate`). Messages that have come over it
     /// belong to the stream of the next one.
     OtherPort,
+    /// We leave, and have withdrawn the request for it, which the peer has not answered: what waits goes over the next one, if either side asks
+    /// for that before the endpoint is removed.
+    Withdrawn,
 }
 
 /// Where an endpoint stands. Only `Ready` and `Connected` let fragments out.
@@ -386,7 +390,7 @@ impl State {
         let may = match reason {
             Reason::Broken => self.flows() || self.is_coming_up(),
             Reason::PeerBack => self == State::Disconnected,
-            Reason::PeerLeft | Reason::OtherPort => self.precedes_connection(),
+            Reason::PeerLeft | Reason::OtherPort | Reason::Withdrawn => self.precedes_connection(),
         };
         match self {
             State::Renewing(_) | State::Retiring(_) => (self, Action::None),
@@ -422,8 +426,9 @@ impl State {
 mod tests {
     use super::*;
 
-    const REASONS: [Reason; 4] = [Reason::Broken, Reason::PeerLeft, Reason::PeerBack, Reason::OtherPort];
-    const STATES: [State; 24] = [
+    const REASONS: [Reason; 5] =
+        [Reason::Broken, Reason::PeerLeft, Reason::PeerBack, Reason::OtherPort, Reason::Withdrawn];
+    const STATES: [State; 26] = [
         State::Idle,
         State::Connecting,
         State::HaveQps,
@@ -441,15 +446,17 @@ mod tests {
         State::Renewing(Reason::PeerLeft),
         State::Renewing(Reason::PeerBack),
         State::Renewing(Reason::OtherPort),
+        State::Renewing(Reason::Withdrawn),
         State::Retiring(Reason::Broken),
         State::Retiring(Reason::PeerLeft),
         State::Retiring(Reason::PeerBack),
         State::Retiring(Reason::OtherPort),
+        State::Retiring(Reason::Withdrawn),
         State::Failed,
         State::Disconnected,
         State::Closed,
     ];
-    const EVENTS: [Event; 20] = [
+    const EVENTS: [Event; 21] = [
         Event::WantSend,
         Event::QpsCreated,
         Event::CpcConnected,
@@ -467,6 +474,7 @@ mod tests {
         Event::Renew(Reason::PeerLeft),
         Event::Renew(Reason::PeerBack),
         Event::Renew(Reason::OtherPort),
+        Event::Renew(Reason::Withdrawn),
         Event::Retire,
         Event::Retired,
         Event::Close,

@@ -75,7 +75,8 @@ impl<C> Transport<C> {
         let busy = self.busy(id);
         let tentative = self.endpoints.named(id).is_some_and(Endpoint::is_tentative);
         self.on_event(id.index, if busy { Event::Drain } else { Event::AllOut });
-        if busy { !tentative } else { self.has_to_hear(id) || self.unlist(id) }
+        let waits = if busy { !tentative } else { self.has_to_hear(id) };
+        waits || self.unlist(id)
     }
 
     /// Takes endpoints down. Their queue pairs are flushed and their buffers come back.

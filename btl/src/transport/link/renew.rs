@@ -7,6 +7,7 @@
 //!               (after it was up: the endpoint is closed, what waits is given up; the peer may be gone for good)
 //!   PeerBack    a closed one is connected anew when the peer is added: by the upper layer, or by the peer's request
 //!   OtherPort   before it is up, for one over the device's other port: see `alternate`
+//!   Withdrawn   we leave, and the peer has not answered: see `unlist`
 //! ```
 //! Polls carry a renewal on, from step to step; none waits for the device:
 //!
@@ -17,7 +18,7 @@
 //!   Move, LeavePort   connections over a port that does not serve: see `alternate`
 //! ```
 //! Whether a peer that has left before a connection was up has another endpoint is not known: the new attempt is tentative, the
-//! end of the job does not wait for it, and if it fails the peer has left.
+//! end of the job does not wait for it unless the peer has answered (`unlist`), and if it fails the peer has left.
 #![forbid(unsafe_code)]
 
 use super::close::FLUSH;
@@ -25,7 +26,7 @@ use super::connect::AddError;
 use crate::transport::Transport;
 use crate::transport::endpoint::lane::Lane;
 use crate::transport::endpoint::state::{Event, Reason, State};
-use crate::transport::endpoint::{Endpoint, EpId};
+use crate::transport::endpoint::{Endpoint, EpId, Listing};
 use crate::transport::wrid::GENERATION_MASK;
 use cpc::{Advert, Choice, ConnectError, EndpointKey, GidPair};
 use std::time::Instant;
@@ -225,6 +226,8 @@ impl<C> Transport<C> {
         if flushed {
             self.part_from_leaver(id.index);
         }
+        let asks = reason != Reason::Withdrawn
+            || self.endpoints.named(id).is_some_and(|ep| ep.listing == Listing::Wanted);
         self.begin_epoch(id.index);
         self.go_where_it_asks(id.index);
         self.put_in_front(id.index);
@@ -236,7 +239,7 @@ impl<C> Transport<C> {
             .endpoints
             .named(id)
             .is_some_and(|ep| ep.backlog() != 0 || !ep.awaiting.is_empty() || ep.has_to_resume());
-        if waits {
+        if asks && waits {
             self.want_send(id.index);
         }
     }

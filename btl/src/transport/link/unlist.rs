@@ -1,40 +1,51 @@
 //! An endpoint that is to be taken down before this side has heard of a connection.
 //!
-//! Without a CTS the peer may send as soon as the connection manager has accepted it, which the helper thread does by itself. What has come then
-//! would go with the endpoint, though it is complete for its sender. So the connection manager is asked first:
+//! Without a CTS the connection is up for the peer, which may send, as soon as the connection manager has accepted it, or has had an answer to our
+//! own request: the helper thread does that by itself. What has come then would go with the endpoint, though it is complete for its sender; and a
+//! connection that is up, and ends without a word, has failed. So the connection manager is asked first:
 //!
 //! ```text
-//!   unlist -->  nothing under way: it forgets the endpoint     Unlisted: the endpoint may go
-//!               else                                           QpsCreated ..: it comes up, and ends as any other (`ending`)
+//!   unlist -->  peer has neither asked nor answered: it forgets the endpoint    Unlisted: the endpoint may go
+//!               else: it comes up, and ends as any other (`ending`)             QpsCreated ..
 //! ```
-//! An endpoint that is wanted again after all, by us or by its peer, is listed again.
+//! So is it for an endpoint whose connection is tentative (`renew`): if the peer has not answered, nothing shows that it is there, and the request
+//! is withdrawn. What waits goes with the endpoint, or over a connection that either side asks for before. An endpoint that is wanted again after
+//! all, by us or by its peer, is listed again.
 #![forbid(unsafe_code)]
 
-use crate::transport::endpoint::state::State;
+use crate::transport::endpoint::state::{Event, Reason, State};
 use crate::transport::endpoint::{EpId, Listing};
 use crate::transport::{Transport, Upcall};
 
 impl<C> Transport<C> {
-    /// Has the connection manager accept nothing more for an endpoint without a connection. True: it has not answered yet.
+    /// Has the connection manager accept nothing more for an endpoint that has no connection, or only asks for one tentatively. True: it has
+    /// not answered yet.
     pub(super) fn unlist(&mut self, id: EpId) -> bool {
         let sends_unheard = !self.port.uses_cts() && !self.paths.are_used();
         let Some(ep) = self.endpoints.named_mut(id).filter(|_| sends_unheard) else { return false };
-        if ep.state() != State::Idle || ep.is_to_itself() {
+        let may_have_none = match ep.state() {
+            State::Idle => true,
+            State::Connecting | State::HaveQps => ep.is_tentative(),
+            _ => false,
+        };
+        if !may_have_none || ep.is_to_itself() {
             return false;
         }
         if ep.listing == Listing::Listed {
             ep.listing = Listing::Ending;
             self.port.service.unlist(ep.key(id.index));
         }
-        ep.listing == Listing::Ending
+        matches!(ep.listing, Listing::Ending | Listing::Wanted)
     }
 
     /// The connection manager knows the endpoint no more.
     pub(super) fn unlisted(&mut self, index: u32) {
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        ep.listing = Listing::Unlisted;
-        if ep.state() == State::Connecting {
-            self.ask_to_connect(index);
+        let was = std::mem::replace(&mut ep.listing, Listing::Unlisted);
+        match ep.state() {
+            State::Connecting if was == Listing::Wanted => self.ask_to_connect(index),
+            State::Connecting | State::HaveQps => self.on_event(index, Event::Renew(Reason::Withdrawn)),
+            _ => {}
         }
     }
 
@@ -44,7 +55,10 @@ impl<C> Transport<C> {
             return;
         }
         self.list_again(index);
-        if let Some(ep) = self.endpoints.get(index) {
+        if let Some(ep) = self.endpoints.get_mut(index) {
+            if ep.listing == Listing::Ending {
+                ep.listing = Listing::Wanted;
+            }
             self.port.service.connect(ep.key(index));
         }
     }
@@ -68,10 +82,11 @@ impl<C> Transport<C> {
         self.endpoints.get(index).is_some_and(|ep| ep.state().is_replaced())
     }
 
-    /// Lists an endpoint that was unlisted; its layout has no receive for a CTS.
+    /// Lists an endpoint that was unlisted; its layout has no receive for a CTS. One between two connections is listed with the next one.
     fn list_again(&mut self, index: u32) -> bool {
         let Some(ep) = self.endpoints.get_mut(index) else { return false };
-        let is_unlisted = ep.listing == Listing::Unlisted && ep.state().precedes_connection();
+        let is_unlisted =
+            ep.listing == Listing::Unlisted && ep.state().precedes_connection() && !ep.state().is_replaced();
         if is_unlisted {
             ep.listing = Listing::Listed;
             self.port.introduce(ep, index, None);

@@ -15,8 +15,8 @@ use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind, XrcHeader};
 use crate::transport::channel::{Ready, Refused, Request, SENDS, Target};
 use crate::transport::endpoint::lane::Lack;
-use crate::transport::endpoint::state::{Action, Event, State};
-use crate::transport::endpoint::{Endpoint, EpId, PATIENCE};
+use crate::transport::endpoint::state::{Action, Event, Reason, State};
+use crate::transport::endpoint::{Endpoint, EpId, Listing, PATIENCE};
 use crate::transport::port::buffer::Queued;
 use crate::transport::stats::Stats;
 use crate::transport::{SendBuf, Transport, Upcall};
@@ -305,9 +305,14 @@ impl<C> Transport<C> {
 
     /// Asks for the connection, if that has not been done.
     pub(crate) fn want_send(&mut self, index: u32) {
-        // What an idle endpoint alone has an answer to, and each message that waits asks.
-        if self.endpoints.get(index).is_some_and(|ep| ep.state() == State::Idle) {
-            self.on_event(index, Event::WantSend);
+        // What few endpoints have an answer to, and each message that waits asks.
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        match ep.state() {
+            State::Idle => self.on_event(index, Event::WantSend),
+            State::Renewing(Reason::Withdrawn) | State::Retiring(Reason::Withdrawn) => {
+                ep.listing = Listing::Wanted;
+            }
+            _ => {}
         }
     }
 
