@@ -154,23 +154,8 @@ impl Layout {
     }
 
     /// Index of the smallest queue whose buffers hold `len` bytes of payload.
-    #[inline]
-    pub fn for_payload(&self, len: usize) -> Option<usize> {
-        // Most messages are small.
-        if len <= self.queues.first()?.size as usize {
-            return Some(0);
-        }
-        self.look_for_payload(len)
-    }
-
-    #[inline(never)]
-    fn look_for_payload(&self, len: usize) -> Option<usize> {
-        self.for_longer_payload(len)
-    }
-
-    /// The same, where most are not small.
     #[inline(always)] // with every message
-    pub fn for_longer_payload(&self, len: usize) -> Option<usize> {
+    pub fn for_payload(&self, len: usize) -> Option<usize> {
         self.queues.iter().position(|queue| len <= queue.size as usize)
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Cookie, Module, State, background, from_raw};
 use crate::mca::frag::Frag;
-use crate::transport::{EpId, SendBuf, Settled};
+use crate::transport::{EpId, SendBuf, Settled, Transport};
 use opal_sys::*;
 use std::ffi::c_int;
 use std::time::Instant;
@@ -226,12 +226,8 @@ impl Module {
         payload: usize,
         tag: u8,
     ) -> bool {
-        if self.abi.uses_threads() || self.state.is_shared() {
-            return false;
-        }
         let id = from_raw(endpoint);
-        let send = |state: &mut State| {
-            let Some(transport) = &mut state.transport else { return false };
+        let send = |transport: &mut Transport<Cookie>| {
             if !transport.goes_straight(id, header.len() + payload) {
                 return false;
             }
@@ -239,8 +235,18 @@ impl Module {
             let data = unsafe { contiguous(convertor, payload) };
             data.is_some_and(|data| transport.sendi_straight(id, tag, [header, data]))
         };
-        // SAFETY: one thread and none of ours, as has just been read; the transport does not call out.
-        unsafe { self.state.enter(send) }
+        self.send_alone(send) == Some(true)
+    }
+
+    /// Runs `send`, which does not call out, on the transport, if it is there. `None`: there are other threads.
+    #[inline(always)] // with every message
+    fn send_alone(&'static self, send: impl FnOnce(&mut Transport<Cookie>) -> bool) -> Option<bool> {
+        if self.abi.uses_threads() || self.state.is_shared() {
+            return None;
+        }
+        let send = |state: &mut State| state.transport.as_mut().is_some_and(send);
+        // SAFETY: one thread and none of ours, as has just been read; `send` does not call out.
+        Some(unsafe { self.state.enter(send) })
     }
 
     /// `btl_sendi` of most others. `false`: nothing has happened; see [`sendi`](Self::sendi).
@@ -256,18 +262,9 @@ impl Module {
         payload: usize,
         tag: u8,
     ) -> bool {
-        if self.abi.uses_threads() || self.state.is_shared() {
-            return false;
-        }
         // SAFETY: looked at only if there is a payload, and then prepared.
         let Some(data) = (unsafe { contiguous(convertor, payload) }) else { return false };
-        let id = from_raw(endpoint);
-        let send = |state: &mut State| match &mut state.transport {
-            Some(transport) => transport.sendi_longer(id, tag, [header, data]),
-            None => false,
-        };
-        // SAFETY: one thread and none of ours, as has just been read; the transport does not call out.
-        unsafe { self.state.enter(send) }
+        self.send_alone(|t| t.sendi_longer(from_raw(endpoint), tag, [header, data])) == Some(true)
     }
 
     /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.
@@ -296,12 +293,8 @@ impl Module {
     /// Sends two pieces at once, if that is possible.
     #[inline(always)] // with every message
     fn sendi_now(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        if self.abi.uses_threads() || self.state.is_shared() {
-            return self.sendi_locked(id, tag, pieces);
-        }
-        let send = |state: &mut State| state.transport.as_mut().is_some_and(|t| t.sendi(id, tag, pieces));
-        // SAFETY: one thread and none of ours, as has just been read; the transport does not call out.
-        unsafe { self.state.enter(send) }
+        let sent = self.send_alone(|t| t.sendi(id, tag, pieces));
+        sent.unwrap_or_else(|| self.sendi_locked(id, tag, pieces))
     }
 
     /// The same among other threads.

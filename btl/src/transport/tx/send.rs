@@ -49,10 +49,8 @@ impl<C> Transport<C> {
             None => false,
             Some(Ok(())) => {
                 lane.sent = lane.sent.wrapping_add(1);
-                ep.outstanding += 1;
+                ep.count_straight(len);
                 self.tx.outstanding += 1;
-                ep.traffic.sent += len as u64;
-                ep.ends.sent = ep.ends.sent.wrapping_add(1);
                 self.stats.sent_inline += 1;
                 true
             }
@@ -67,14 +65,15 @@ impl<C> Transport<C> {
     #[inline(always)] // with every message
     pub fn sendi_longer(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
         let len = head.len().wrapping_add(body.len());
-        let Some(queue) = self.port.layout().for_longer_payload(len) else { return false };
+        let Some(queue) = self.port.layout().for_payload(len) else { return false };
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         if ep.state() != State::Connected || ep.generation != id.generation {
             return false;
         }
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
         if !lane.is_gathered(HEADER_LEN + len) {
-            return self.sendi_ungathered(id, tag, queue, [head, body]);
+            let inline = lane.takes_pieces(HEADER_LEN + len);
+            return self.sendi_over(id, tag, (queue, inline), [head, body]);
         }
         if !self.tx.pending.is_empty() || !lane.goes_gathered(self.tx.signalling.most) {
             return false;
@@ -84,24 +83,13 @@ impl<C> Transport<C> {
         match lane.post_gathered([&header, head, body]) {
             Ok(()) => {
                 lane.sent = lane.sent.wrapping_add(1);
-                ep.outstanding += 1;
+                ep.count_straight(len);
                 self.tx.outstanding += 1;
-                ep.traffic.sent += len as u64;
-                ep.ends.sent = ep.ends.sent.wrapping_add(1);
                 self.stats.sent_inline += 1;
             }
             Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
         }
         true
-    }
-
-    /// The same of pieces that the device does not copy, or that the ledger has to.
-    #[inline(never)]
-    fn sendi_ungathered(&mut self, id: EpId, tag: u8, queue: usize, pieces: [&[u8]; 2]) -> bool {
-        let len = HEADER_LEN + pieces[0].len() + pieces[1].len();
-        let lane = self.endpoints.lane(id.index, queue);
-        let copied = lane.is_some_and(|lane| !lane.takes_pieces(len));
-        copied && self.sendi_copied(id, tag, queue, pieces)
     }
 
     /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing
@@ -115,10 +103,17 @@ impl<C> Transport<C> {
             return false;
         }
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
-        if lane.takes_pieces(HEADER_LEN + len) {
-            self.sendi_plain(id, tag, queue, [head, body])
+        let inline = lane.takes_pieces(HEADER_LEN + len);
+        self.sendi_over(id, tag, (queue, inline), [head, body])
+    }
+
+    /// The same over a queue, inline or from a buffer. The endpoint is connected.
+    #[inline(always)] // with every message
+    fn sendi_over(&mut self, id: EpId, tag: u8, (queue, inline): (usize, bool), pieces: [&[u8]; 2]) -> bool {
+        if inline {
+            self.sendi_plain(id, tag, queue, pieces)
         } else {
-            self.sendi_copied(id, tag, queue, [head, body])
+            self.sendi_copied(id, tag, queue, pieces)
         }
     }
 
