@@ -138,6 +138,9 @@ pub enum DeviceError {
     /// This process has not what the software device takes.
     #[error("{0}")]
     Shortage(String),
+    /// The kernel has devices, and libibverbs does not lead to them.
+    #[error("the kernel has these RDMA devices: {devices}. They cannot be used: {why}")]
+    Unreached { devices: String, why: String },
     /// No device at all.
     #[error("no RDMA device on this machine")]
     None,
@@ -147,6 +150,15 @@ impl DeviceError {
     /// There is no hardware; nothing that the user has set is wrong.
     pub fn is_absence(&self) -> bool {
         matches!(self, DeviceError::Verbs(_) | DeviceError::None)
+    }
+
+    /// How loudly to say that the software device is used in place of this hardware.
+    fn level(&self) -> log::Level {
+        match self {
+            DeviceError::Unreached { .. } => log::Level::Warn,
+            DeviceError::Unusable(ports) if !ports.iter().all(Unusable::is_common) => log::Level::Warn,
+            _ => log::Level::Debug,
+        }
     }
 }
 
@@ -213,9 +225,13 @@ pub fn find(
     match choice {
         Choice::Soft => search.ports_of(&soft()?, true),
         Choice::Auto { named } => match search.hardware() {
-            Err(hard) if *named => {
-                soft().and_then(|soft| search.ports_of(&soft, true)).map_err(|soft| both(hard, soft))
-            }
+            Err(hard) if *named => match soft().and_then(|soft| search.ports_of(&soft, true)) {
+                Ok(ports) => {
+                    log::log!(hard.level(), "the software device is used in place of hardware: {hard}");
+                    Ok(ports)
+                }
+                Err(soft) => Err(both(hard, soft)),
+            },
             other => other,
         },
         Choice::Names(names) => Search { names, ..search }.named_ports(soft),
@@ -246,15 +262,33 @@ fn both(hard: DeviceError, soft: DeviceError) -> DeviceError {
     DeviceError::Neither { hard: Box::new(hard), soft: Box::new(soft) }
 }
 
-/// The kernel has RDMA devices, or does not say. Where it has none rdma-core finds none either, and is
+/// Names of the RDMA devices that the kernel has; `None`: it does not say. Where it has none rdma-core finds none either, and is
 /// not loaded.
-fn may_have_devices(sys: &Path) -> bool {
-    let mut devices = match std::fs::read_dir(sys.join("class/infiniband")) {
-        Ok(devices) => devices,
-        Err(_) => return !sys.join("class").is_dir(),
-    };
-    devices.next().is_some()
+fn kernel_devices(sys: &Path) -> Option<Vec<String>> {
+    match std::fs::read_dir(sys.join("class/infiniband")) {
+        Ok(devices) => {
+            Some(devices.flatten().map(|d| d.file_name().to_string_lossy().into_owned()).collect())
+        }
+        Err(_) => sys.join("class").is_dir().then(Vec::new),
+    }
 }
+
+/// The error where libibverbs does not lead to a device: with the names of those that the kernel has, if it has any.
+fn unreached(kernel: Option<Vec<String>>, error: DeviceError) -> DeviceError {
+    let devices = kernel.unwrap_or_default().join(", ");
+    let why = match error {
+        _ if devices.is_empty() => return error,
+        DeviceError::None => NO_PROVIDER.to_owned(),
+        // What ibv_get_device_list(3) says without ib_uverbs.
+        DeviceError::Verbs(error) if error.errno() == libc::ENOSYS => NO_PROVIDER.to_owned(),
+        DeviceError::Verbs(error) => error.to_string(),
+        other => return other,
+    };
+    DeviceError::Unreached { devices, why }
+}
+
+const NO_PROVIDER: &str = "libibverbs finds none of them; load the kernel module ib_uverbs, and install the provider of the device \
+     (package ibverbs-providers or rdma-core)";
 
 /// How the software device's names begin.
 const SOFT_NAME: &str = "softib";
@@ -269,12 +303,16 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn hardware(self) -> Result<Vec<Port>, DeviceError> {
-        if self.names.is_empty() && !may_have_devices(Path::new("/sys")) {
+        let kernel = kernel_devices(Path::new("/sys"));
+        if self.names.is_empty() && kernel.as_ref().is_some_and(Vec::is_empty) {
             return Err(DeviceError::None);
         }
-        let driver = Driver::rdma_core()?;
-        // The drop-in library has the software device's ports only.
-        if driver.is_software() { Err(DeviceError::None) } else { self.ports_of(&driver, false) }
+        match Driver::rdma_core() {
+            // The drop-in library has the software device's ports only.
+            Ok(driver) if driver.is_software() => Err(DeviceError::None),
+            Ok(driver) => self.ports_of(&driver, false).map_err(|error| unreached(kernel, error)),
+            Err(error) => Err(unreached(kernel, error.into())),
+        }
     }
 
     /// Names may mean hardware or the software device.
@@ -529,11 +567,35 @@ mod tests {
         let sys = std::env::temp_dir().join(format!("oxib-sys-{}", std::process::id()));
         let has = |folder: &str| {
             std::fs::create_dir_all(sys.join(folder)).unwrap();
-            may_have_devices(&sys)
+            kernel_devices(&sys).map(|devices| devices.join(" "))
         };
         let answers = [has("block"), has("class"), has("class/infiniband"), has("class/infiniband/mlx5_0")];
         std::fs::remove_dir_all(&sys).unwrap();
-        assert_eq!(answers, [true, false, false, true]);
+        assert_eq!(
+            answers.each_ref().map(|names| names.as_deref()),
+            [None, Some(""), Some(""), Some("mlx5_0")]
+        );
+    }
+
+    #[test]
+    fn a_device_that_the_kernel_has_is_not_absent_where_libibverbs_does_not_lead_to_it() {
+        let ports = find(&Choice::Soft, &Filter::default(), CONFIG, soft).expect("softib");
+        // Any error of a verb will do.
+        let missing = || ports.first().map(|port| port.context.query_port(99)).expect("a port").unwrap_err();
+        let kernel = || Some(vec!["mlx5_0".to_owned(), "mlx5_1".to_owned()]);
+        for error in [DeviceError::None, DeviceError::Verbs(missing())] {
+            let named = unreached(kernel(), error);
+            let text = named.to_string();
+            assert!(
+                text.starts_with("the kernel has these RDMA devices: mlx5_0, mlx5_1. They cannot"),
+                "{text}"
+            );
+            assert!(!named.is_absence() && named.level() == log::Level::Warn);
+            assert!(both(named, DeviceError::None).to_string().contains("mlx5_0"), "it is not hidden");
+        }
+        for kernel in [None, Some(Vec::new())] {
+            assert!(unreached(kernel, DeviceError::Verbs(missing())).is_absence());
+        }
     }
 
     #[test]
