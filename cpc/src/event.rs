@@ -45,6 +45,9 @@ pub enum Event {
     /// The answer to [`crate::Service::unlist`], where the peer has neither asked nor answered: the endpoint is as if it had not been added.
     /// A request of its peer comes as [`Event::UnknownPeer`].
     Unlisted { key: EndpointKey },
+    /// X queues: the answer to [`crate::Service::unlist`] where the peer has asked. The endpoint stays; messages of the peer may have come, or be
+    /// about to.
+    Asked { key: EndpointKey },
     /// A process that has no usable endpoint here wants to connect. Its request waits until an endpoint is added or a
     /// deadline passes. To be ignored if an endpoint for that process has been added since. `alternate`: it asks at the alternate port.
     UnknownPeer { peer: ProcessName, alternate: bool },

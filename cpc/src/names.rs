@@ -59,7 +59,7 @@ pub enum EndpointCommand {
     Renew,
     /// It is gone: take its connection down.
     Remove,
-    /// It is about to go: its peer may connect no more, unless it has begun to. P and S queues.
+    /// It is about to go: its peer may connect no more, unless it has begun to.
     Unlist,
     /// It has failed on this side: let the peer know, as well as the manager can. It will be
     /// removed later.

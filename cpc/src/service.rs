@@ -134,8 +134,8 @@ impl Service {
     }
 
     /// The endpoint is about to be removed: [`Event::Unlisted`] follows, unless its peer has asked, or has answered our request. Then there is,
-    /// or may be, a connection that is up on its side, and other events tell of that. A request without an answer is withdrawn; the peer may
-    /// not connect from then on.
+    /// or may be, a connection that is up on its side, and other events tell of that; over X queues [`Event::Asked`] tells that the peer has asked.
+    /// A request without an answer is withdrawn; the peer may not connect from then on.
     pub fn unlist(&self, key: EndpointKey) {
         self.command(key, EndpointCommand::Unlist);
     }

@@ -34,7 +34,7 @@ const LABEL: u32 = 77;
 const SEED: u64 = 42;
 
 /// The states, as "outgoing/incoming", and the inputs that lead there.
-const ROWS: [(&str, &[&str]); 25] = [
+const ROWS: [(&str, &[&str]); 26] = [
     ("-/-", &[]),
     ("Queued/-", &["busy", "Connect"]),
     ("Queued/- (node)", &["node asks", "Connect"]),
@@ -53,6 +53,7 @@ const ROWS: [(&str, &[&str]); 25] = [
     ("Disconnected/-", &["Connect", "SenderCreated", "REP", "SenderUp", "DREQ"]),
     ("-/Joining", &["REQ"]),
     ("-/RepSent", &["REQ", "ReceiverHeld"]),
+    ("-/RepSent (told)", &["REQ", "ReceiverHeld", "Unlist"]),
     ("abandoned", &["Connect", "SenderCreated", "REP", "SenderUp", "Abandon"]),
     ("DreqSent out", &["Connect", "SenderCreated", "REP", "SenderUp", "Remove"]),
     ("DreqSent out (again)", &["Connect", "SenderCreated", "REP", "SenderUp", "Remove", "Timeout"]),
@@ -62,11 +63,12 @@ const ROWS: [(&str, &[&str]); 25] = [
     ("gone", &["Remove"]),
 ];
 
-const COLUMNS: [&str; 34] = [
+const COLUMNS: [&str; 35] = [
     "Add",
     "Connect",
     "Renew",
     "Remove",
+    "Unlist",
     "Abandon",
     "SenderCreated",
     "SenderFailed",
@@ -230,6 +232,7 @@ impl Bench {
             "Connect" => self.machine.command(KEY, EndpointCommand::Connect, now),
             "Renew" => self.machine.command(KEY, EndpointCommand::Renew, now),
             "Remove" => self.machine.command(KEY, EndpointCommand::Remove, now),
+            "Unlist" => self.machine.command(KEY, EndpointCommand::Unlist, now),
             "Abandon" => self.machine.command(KEY, EndpointCommand::Abandon, now),
             "SenderCreated" => self.machine.sender_made(self.path, Ok(Qpn(0x200)), now),
             "SenderFailed" => self.machine.sender_made(self.path, Err("no memory".to_owned()), now),
@@ -406,6 +409,7 @@ fn describe(action: &Action) -> String {
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
         Action::Unlisted { .. } => "UNLISTED".to_owned(),
+        Action::Asked { .. } => "ASKED".to_owned(),
         Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
         Action::Call(Call::Send { to, datagram }) => format!("{}{}", message(&datagram.message), whom(to)),
     }

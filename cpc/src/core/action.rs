@@ -19,6 +19,8 @@ pub enum Action<C> {
     Disconnected { key: EndpointKey },
     /// Nothing was under way, and the endpoint is known no more.
     Unlisted { key: EndpointKey },
+    /// X queues: the endpoint is not unlisted, for its peer has asked.
+    Asked { key: EndpointKey },
     /// A process without a usable endpoint here wants to connect.
     UnknownPeer { peer: ProcessName },
 }

@@ -184,6 +184,7 @@ impl<B: Backend> Opened<B> {
                 self.backend.remove_endpoint(key);
                 out.push(Event::Unlisted { key });
             }
+            Action::Asked { key } => out.push(Event::Asked { key }),
             Action::UnknownPeer { peer } => {
                 out.push(Event::UnknownPeer { peer, alternate: self.alternate });
             }

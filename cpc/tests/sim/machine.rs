@@ -14,6 +14,7 @@ pub enum Action<C> {
     Failed { key: EndpointKey, error: ConnectError },
     Disconnected { key: EndpointKey },
     Unlisted { key: EndpointKey },
+    Asked { key: EndpointKey },
     UnknownPeer { peer: ProcessName },
 }
 
@@ -53,6 +54,7 @@ macro_rules! machines {
                     From::Failed { key, error } => Action::Failed { key, error },
                     From::Disconnected { key } => Action::Disconnected { key },
                     From::Unlisted { key } => Action::Unlisted { key },
+                    From::Asked { key } => Action::Asked { key },
                     From::UnknownPeer { peer } => Action::UnknownPeer { peer },
                 })
             }

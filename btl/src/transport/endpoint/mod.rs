@@ -74,6 +74,8 @@ pub enum Listing {
     Ending,
     /// The same, and the endpoint has been wanted again since.
     Wanted,
+    /// X queues: it does, and has not forgotten it, for the peer has asked for its direction of the connection.
+    Asked,
     /// It does not.
     Unlisted,
 }
@@ -302,9 +304,10 @@ impl<C> Endpoint<C> {
         self.lanes[queue].served = self.lanes[queue].served.wrapping_add(1);
     }
 
-    /// X queues: the peer has sent, and has to be told of our end; nothing has gone to it yet, so there is no route.
+    /// X queues: the peer has sent, or may, and has to be told of our end; nothing has gone to it yet, so there is no route.
     pub fn has_only_received(&self) -> bool {
-        self.ends.received != 0 && self.state.precedes_connection() && !self.ends.peer_is_done()
+        let may_send = self.ends.received != 0 || self.listing == Listing::Asked;
+        may_send && self.state.precedes_connection() && !self.ends.peer_is_done()
     }
 
     /// Its connection comes up, and nothing holds the peer back any more: messages may have come that have not been looked at. `cts`: the
@@ -369,7 +372,8 @@ impl<C> Endpoint<C> {
     /// message, or its part in another connection.
     pub fn is_tentative(&self) -> bool {
         let knows_nothing = self.state.precedes_connection() && !self.state.has_posted();
-        self.departures != 0 && knows_nothing && self.ends.received == 0
+        let has_shown = self.ends.received != 0 || self.listing == Listing::Asked;
+        self.departures != 0 && knows_nothing && !has_shown
     }
 
     /// Messages and operations that wait.

@@ -7,6 +7,7 @@
 //! ```text
 //!   unlist -->  peer has neither asked nor answered: it forgets the endpoint    Unlisted: the endpoint may go
 //!               else: it comes up, and ends as any other (`ending`)             QpsCreated ..
+//!               X queues: the peer has asked, and may send                      Asked: we connect, too, to say that we leave
 //! ```
 //! So is it for an endpoint whose connection is tentative (`renew`): if the peer has not answered, nothing shows that it is there, and the request
 //! is withdrawn. What waits goes with the endpoint, or over a connection that either side asks for before. An endpoint that is wanted again after
@@ -21,7 +22,7 @@ impl<C> Transport<C> {
     /// Has the connection manager accept nothing more for an endpoint that has no connection, or only asks for one tentatively. True: it has
     /// not answered yet.
     pub(super) fn unlist(&mut self, id: EpId) -> bool {
-        let sends_unheard = !self.port.uses_cts() && !self.paths.are_used();
+        let sends_unheard = !self.port.uses_cts();
         let Some(ep) = self.endpoints.named_mut(id).filter(|_| sends_unheard) else { return false };
         let may_have_none = match ep.state() {
             State::Idle => true,
@@ -46,6 +47,13 @@ impl<C> Transport<C> {
             State::Connecting if was == Listing::Wanted => self.ask_to_connect(index),
             State::Connecting | State::HaveQps => self.on_event(index, Event::Renew(Reason::Withdrawn)),
             _ => {}
+        }
+    }
+
+    /// X queues: the connection manager has accepted the peer's direction. Messages may have come that have not been looked at, or be about to come.
+    pub(super) fn peer_has_asked(&mut self, index: u32) {
+        if let Some(ep) = self.endpoints.get_mut(index) {
+            ep.listing = Listing::Asked;
         }
     }
 

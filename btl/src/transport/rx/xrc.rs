@@ -74,7 +74,13 @@ impl<C> Transport<C> {
             (Arrival::Next, State::Connected) => {}
             (Arrival::Next, State::Ready) => self.first_message(index),
             // The route back may not be there: nothing has been sent yet, or it broke.
-            (Arrival::Next, _) => ep.peer_has_sent = true,
+            (Arrival::Next, _) => {
+                ep.peer_has_sent = true;
+                // If our request was withdrawn (`link::unlist`), what has waited asks again: the peer is there.
+                if ep.backlog() != 0 {
+                    self.want_send(index);
+                }
+            }
             (Arrival::Again, _) => {
                 self.stats.repeated += 1;
                 return None;

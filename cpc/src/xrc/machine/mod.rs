@@ -175,12 +175,13 @@ impl Machine {
         let (outgoing, links) = (endpoint.outgoing, endpoint.links());
         match command {
             EndpointCommand::Connect if endpoint.is_idle() => self.start_link(key, now),
-            EndpointCommand::Connect | EndpointCommand::Unlist => self.stats.ignored += 1,
+            EndpointCommand::Connect => self.stats.ignored += 1,
             EndpointCommand::Renew => match outgoing {
                 Some(slot) => self.input(slot, &Input::Renew, now),
                 None => self.stats.ignored += 1,
             },
             EndpointCommand::Remove => self.remove_links(key, links, now),
+            EndpointCommand::Unlist => self.unlist_links(key, links, now),
             EndpointCommand::Abandon => self.abandon_links(key, links, now),
             // Directions are independent: what comes in says nothing about what goes out.
             EndpointCommand::FirstData => {}
@@ -198,6 +199,23 @@ impl Machine {
             self.by_peer.remove(&endpoint.peer);
         }
         links.into_iter().flatten().for_each(|slot| self.input(slot, &Input::Remove, now));
+    }
+
+    /// Unlist is Remove, and reported, where the peer has neither asked nor answered. One that has asked may send.
+    fn unlist_links(&mut self, key: EndpointKey, links: [Option<usize>; 2], now: Instant) {
+        let [outgoing, incoming] = links;
+        let is_answered = outgoing.is_some_and(|slot| self.links[slot].remote().is_some());
+        if incoming.is_some() {
+            if let Some(endpoint) = self.endpoints.get_mut(&key) {
+                endpoint.told_asked = true;
+            }
+            self.actions.push_back(core_action::Action::Asked { key });
+        } else if is_answered {
+            self.stats.ignored += 1;
+        } else {
+            self.remove_links(key, links, now);
+            self.actions.push_back(core_action::Action::Unlisted { key });
+        }
     }
 
     fn abandon_links(&mut self, key: EndpointKey, links: [Option<usize>; 2], now: Instant) {

@@ -115,9 +115,14 @@ impl Machine {
         self.forget(slot, now);
     }
 
-    /// RepSent + Rej: the peer has given its request up, and asks again if it still wants to.
+    /// RepSent + Rej: the peer has given its request up, and asks again if it still wants to. A main thread that knows of the request, and may
+    /// wait for the peer, hears that it has left.
     pub(super) fn disowned(&mut self, slot: usize, now: Instant) {
         self.stats.stale += 1;
+        let key = self.links[slot].key;
         self.forget(slot, now);
+        if self.endpoints.get(&key).is_some_and(|endpoint| endpoint.told_asked) {
+            self.report_left(key, now);
+        }
     }
 }

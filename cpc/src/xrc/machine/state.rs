@@ -180,6 +180,8 @@ pub struct Endpoint {
     pub(super) replied: Option<CommId>,
     /// The peer has left, and that is reported.
     pub(super) left: bool,
+    /// The main thread has been told that the peer has asked.
+    pub(super) told_asked: bool,
     /// The peer's end has failed: that is no leaving.
     pub(super) peer_failed: bool,
     /// It has failed here.
@@ -197,6 +199,7 @@ impl Endpoint {
             incoming: None,
             replied: None,
             left: false,
+            told_asked: false,
             peer_failed: false,
             abandoned: false,
             response: Duration::ZERO,
