@@ -158,6 +158,28 @@ fn a_side_that_leaves_tells_a_peer_that_has_only_put_something() {
     world.close();
 }
 
+/// X queues: the send queue pair to a node breaks with a message to side 2, when all has gone over it to side 1. The next one is on its way, and
+/// nothing waits for it at side 1's endpoint.
+#[test]
+fn a_side_that_looks_for_another_route_leaves_with_a_word() {
+    let (mut world, _watchdog) = world_of(X, 3);
+    for to in [1, 2] {
+        world.send(0, to, 8);
+        world.drain();
+    }
+    faults::raise(EventFault::named("qp-fatal", 1).unwrap()).unwrap();
+    world.send(0, 2, 8);
+    for _ in 0..8 {
+        world.poll(0);
+    }
+    assert_eq!(world.sides[0].transport.stats.rerouted, 2, "{}", world.books());
+    world.leave(0, 1);
+    (0..10).for_each(|_| world.step_of(&[1]));
+    assert!(world.sides[1].failed.is_empty(), "{:?}", world.sides[1].failed);
+    all_arrives(&mut world);
+    world.close();
+}
+
 /// The peer goes on with its stream over the next connection: a side that is not there then has begun anew in the middle of it.
 #[test]
 fn a_side_leaves_over_the_connection_that_takes_the_place_of_one_that_broke() {

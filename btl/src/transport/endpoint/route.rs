@@ -55,6 +55,11 @@ impl<C> Endpoint<C> {
         if self.outstanding == 0 { self.route.as_mut()?.next.take() } else { None }
     }
 
+    /// The send queue pair of its route is broken, and another route is on its way.
+    pub fn is_rerouted(&self) -> bool {
+        self.route.is_some() && self.state() == State::Connecting
+    }
+
     fn is_on_path(&self, path: u32) -> bool {
         self.route.as_ref().is_some_and(|route| route.path == path)
     }

@@ -39,8 +39,8 @@ impl<C> Transport<C> {
     /// The peer has not said yet that all has come, or has to be told the same, over this connection or the one that comes up; and it is there.
     pub(super) fn has_to_hear(&self, id: EpId) -> bool {
         let cts = self.port.uses_cts();
-        let comes_up =
-            |ep: &Endpoint<C>| ep.has_to_resume() && !ep.ends.all_is_heard() || ep.may_hold_unseen(cts);
+        let goes_on = |ep: &Endpoint<C>| ep.has_to_resume() || ep.is_rerouted();
+        let comes_up = |ep: &Endpoint<C>| goes_on(ep) && !ep.ends.all_is_heard() || ep.may_hold_unseen(cts);
         let waits = |ep: &Endpoint<C>| ep.ends.are_open() || ep.has_only_received() || comes_up(ep);
         self.endpoints.named(id).is_some_and(|ep| !ep.state().is_over() && waits(ep))
     }
