@@ -23,15 +23,15 @@ pub fn enter<B: PartialEq>(
     is_mine
 }
 
-/// Visitor, which holds the mutex: takes the bias away (`none` says so), and waits until its owner is out.
+/// Visitor, which holds the mutex: gives the bias to nobody, and waits until its owner is out.
 pub fn evict<B>(
     bias: &impl Word<B>,
-    none: B,
+    nobody: B,
     inside: &impl Word<bool>,
     fence: impl FnOnce(),
     mut pause: impl FnMut(),
 ) {
-    bias.store(none, Ordering::SeqCst);
+    bias.store(nobody, Ordering::SeqCst);
     fence();
     while inside.load(Ordering::Acquire) {
         pause();

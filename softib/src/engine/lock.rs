@@ -47,15 +47,15 @@ struct History {
 }
 
 /// The owner's cell while there is no owner: every thread needs the mutex.
-static NO_OWNER: Cell = Cell { thread: AtomicUsize::new(0), inside: AtomicBool::new(false) };
+static NOBODY: Cell = Cell { thread: AtomicUsize::new(0), inside: AtomicBool::new(false) };
 
-fn no_owner() -> *mut Cell {
-    std::ptr::from_ref(&NO_OWNER).cast_mut()
+fn nobody() -> *mut Cell {
+    std::ptr::from_ref(&NOBODY).cast_mut()
 }
 
 /// Guards the engine's state.
 pub struct Lock<T> {
-    /// The owner's cell, one of the following, or [`NO_OWNER`].
+    /// The owner's cell, one of the following, or [`NOBODY`].
     bias: AtomicPtr<Cell>,
     cells: Box<[Cell; CELLS]>,
     mutex: Mutex<History>,
@@ -108,7 +108,7 @@ impl<T> Lock<T> {
     pub fn new(value: T, barrier: Barrier) -> Lock<T> {
         let history = History { last: 0, streak: 0, visits: 0, since: Instant::now() };
         Lock {
-            bias: AtomicPtr::new(no_owner()),
+            bias: AtomicPtr::new(nobody()),
             cells: Default::default(),
             mutex: Mutex::new(history),
             barrier,
@@ -171,13 +171,13 @@ impl<T> Lock<T> {
         let me = thread_id();
         let owner = self.bias();
         let bias = std::ptr::from_ref(owner).cast_mut();
-        let keep = if bias == no_owner() {
+        let keep = if bias == nobody() {
             self.new_bias(&mut history, me)
         } else if owner.thread.load(Ordering::Relaxed) == me {
             bias
         } else {
             self.evict(owner);
-            if history.too_many_visits() { no_owner() } else { bias }
+            if history.too_many_visits() { nobody() } else { bias }
         };
         Guard { lock: self, held: Held::Mutex(history, keep) }
     }
@@ -189,11 +189,11 @@ impl<T> Lock<T> {
         }
         history.streak += 1;
         if history.streak < STREAK || !self.barrier.private {
-            return no_owner();
+            return nobody();
         }
         (history.streak, history.visits, history.since) = (0, 0, Instant::now());
         let own = self.cells.iter().find(|cell| [me, 0].contains(&cell.thread.load(Ordering::Relaxed)));
-        let Some(own) = own else { return no_owner() };
+        let Some(own) = own else { return nobody() };
         own.thread.store(me, Ordering::Relaxed);
         std::ptr::from_ref(own).cast_mut()
     }
@@ -206,7 +206,7 @@ impl<T> Lock<T> {
             }
         };
         let mut looks = 0;
-        evict(&self.bias, no_owner(), &owner.inside, fence, || {
+        evict(&self.bias, nobody(), &owner.inside, fence, || {
             looks += 1;
             if looks < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
         });
@@ -313,7 +313,7 @@ mod tests {
 
     /// Two threads that take turns at being the owner never are inside together, and lose no increment.
     #[test]
-    fn no_owner_is_inside_with_somebody_else() {
+    fn nobody_is_inside_with_somebody_else() {
         const EACH: u64 = 200_000;
         let lock = Lock::new((0u64, 0u64), Barrier::register());
         let work = |rest: u64| {
