@@ -18,26 +18,18 @@ struct Shared {
     sequence: AtomicU32,
     watched: W32,
     bits: W64,
-    marked: W32,
     bell: W32,
 }
 
 fn shared(watched: u32) -> Arc<Shared> {
     let (tag, watched, sequence) = (W32::new(0), W32::new(watched), AtomicU32::new(0));
-    let (bits, marked, bell) = (W64::new(0), W32::new(0), W32::new(0));
-    Arc::new(Shared { tag, sequence, watched, bits, marked, bell })
+    Arc::new(Shared { tag, sequence, watched, bits: W64::new(0), bell: W32::new(0) })
 }
 
 /// Sends one message; true if it woke the device thread.
 fn send(shared: &Shared) -> bool {
     handover::mark(&shared.tag, 0);
-    !handover::is_watched(&shared.watched, full)
-        && handover::announce((&shared.bits, 1), &shared.marked, &shared.bell, full)
-}
-
-/// Takes the marks, as a poll and the device thread do.
-fn take(bits: &W64, marked: &W32) -> u64 {
-    if handover::take_marked(marked) { handover::take(bits) } else { 0 }
+    !handover::is_watched(&shared.watched, full) && handover::announce(&shared.bits, 1, &shared.bell, full)
 }
 
 fn arrived(shared: &Shared) -> bool {
@@ -55,7 +47,7 @@ fn a_message_sent_while_control_is_given_back_is_seen_or_rings_the_bell() {
         handover::unwatch(&shared.watched, full);
         let mut seen = arrived(&shared);
         handover::ask_for_bell(&shared.bell, full);
-        if take(&shared.bits, &shared.marked) != 0 {
+        if handover::take(&shared.bits) != 0 {
             assert!(arrived(&shared));
             seen = true;
         }
@@ -106,18 +98,16 @@ fn a_message_sent_while_the_application_takes_over_is_seen_by_its_polls() {
 #[test]
 fn two_senders_wake_a_sleeper_once_and_both_are_found() {
     loom::model(|| {
-        let shared = shared(0);
+        let (bits, bell) = (Arc::new(W64::new(0)), Arc::new(W32::new(0)));
         let senders = [1u64, 2].map(|ring| {
-            let shared = shared.clone();
-            loom::thread::spawn(move || {
-                handover::announce((&shared.bits, ring), &shared.marked, &shared.bell, full)
-            })
+            let (bits, bell) = (bits.clone(), bell.clone());
+            loom::thread::spawn(move || handover::announce(&*bits, ring, &*bell, full))
         });
-        handover::ask_for_bell(&shared.bell, full);
-        let seen = take(&shared.bits, &shared.marked);
+        handover::ask_for_bell(&*bell, full);
+        let seen = handover::take(&*bits);
         let rung = senders.map(|sender| sender.join().unwrap());
         assert!(rung.iter().filter(|rung| **rung).count() <= 1);
-        let left = take(&shared.bits, &shared.marked);
+        let left = handover::take(&*bits);
         assert_eq!(seen | left, 3);
         assert!(left == 0 || rung.contains(&true), "a mark was set and no thread was woken");
     });

@@ -45,7 +45,7 @@ mod xrcd;
 pub use ah::Ah;
 pub use chain::{SendChain, Sent};
 pub use context::{Atomics, Context, Device, DeviceAttr, PortAttr, PortState};
-pub use cq::{Broken, CompChannel, Cq, CqId};
+pub use cq::{CompChannel, Cq, CqId};
 pub use driver::Driver;
 pub use error::{Error, Explain, explain_errors};
 pub use event::{AsyncEvent, EventKind, Subject};

@@ -20,55 +20,26 @@ use std::sync::atomic::Ordering;
 
 /// `ibv_poll_cq(3)`.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    if let Ok(engine) = engine()
-        && let Some(state) = engine.enter_to_poll()
+    if count > 0
+        && let Ok(engine) = engine()
+        && let Some(mut state) = engine.enter_as_owner()
     {
         engine.shared.polled();
-        if state.still.holds(cq) {
-            return 0;
+        // SAFETY: the program passes room for `count` completions, which is one at least.
+        match state.poll_short::<true>(cq_key(cq), unsafe { &mut *wc.cast() }) {
+            Short::Nothing => return 0,
+            Short::Taken if count == 1 || !state.has_next() => return 1,
+            Short::Other => {}
+            // SAFETY: the program passes a CQ of ours and room for `count` completions.
+            Short::Careful => return unsafe { poll_other::<false>(engine, state, (cq, count, wc)) },
+            // SAFETY: the program passes a CQ of ours and room for `count` completions.
+            Short::OverXrc => return unsafe { poll_other::<true>(engine, state, (cq, count, wc)) },
+            // SAFETY: the program passes a CQ of ours and room for `count` completions.
+            first => return unsafe { poll_on(engine, state, (cq, count, wc), first) },
         }
-        // SAFETY: the program passes a CQ of ours and room for `count` completions.
-        return unsafe { poll_shortly(cq, count, wc, state, engine) };
     }
     // SAFETY: the program passes a CQ of ours and room for `count` completions.
     unsafe { poll_generally(cq, count, wc) }
-}
-
-/// A poll that may find something.
-///
-/// # Safety
-/// A queue of ours, and room for that many completions.
-#[inline(never)]
-unsafe extern "C" fn poll_shortly(
-    cq: *mut ibv_cq,
-    count: c_int,
-    wc: *mut ibv_wc,
-    mut state: Owned<'_, State>,
-    engine: &Engine,
-) -> c_int {
-    state.still.forget();
-    if count < 1 {
-        return 0;
-    }
-    // SAFETY: the caller passes room for one completion at least.
-    match state.poll_short::<true>(cq_key(cq), unsafe { &mut *wc.cast() }) {
-        Short::Nothing => {
-            state.note_still(cq);
-            0
-        }
-        Short::Taken if count == 1 || !state.has_next() => 1,
-        // SAFETY: as the caller promises.
-        Short::Careful => unsafe { poll_other::<false>(engine, state, (cq, count, wc)) },
-        // SAFETY: as the caller promises.
-        Short::OverXrc => unsafe { poll_other::<true>(engine, state, (cq, count, wc)) },
-        Short::Other => {
-            drop(state);
-            // SAFETY: as the caller promises.
-            unsafe { poll_generally(cq, count, wc) }
-        }
-        // SAFETY: as the caller promises.
-        first => unsafe { poll_on(engine, state, (cq, count, wc), first) },
-    }
 }
 
 /// The next message is longer than a cell, or comes over XRC, and is alone most often.

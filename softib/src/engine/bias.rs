@@ -7,12 +7,7 @@ use std::sync::atomic::Ordering;
 
 /// Owner: whether it is in. Its bias was `bias` when it came, and may be gone.
 #[inline(always)]
-pub fn enter<B: PartialEq>(
-    inside: &impl Word<bool>,
-    bias: &impl Word<B>,
-    mine: B,
-    fence: impl FnOnce(),
-) -> bool {
+pub fn enter(inside: &impl Word<bool>, bias: &impl Word<usize>, mine: usize, fence: impl FnOnce()) -> bool {
     inside.store(true, Ordering::Relaxed);
     fence();
     // Acquire: what a visitor did before it gave the bias back.
@@ -23,15 +18,14 @@ pub fn enter<B: PartialEq>(
     is_mine
 }
 
-/// Visitor, which holds the mutex: gives the bias to nobody, and waits until its owner is out.
-pub fn evict<B>(
-    bias: &impl Word<B>,
-    nobody: B,
+/// Visitor, which holds the mutex: takes the bias away, and waits until its owner is out.
+pub fn evict(
+    bias: &impl Word<usize>,
     inside: &impl Word<bool>,
     fence: impl FnOnce(),
     mut pause: impl FnMut(),
 ) {
-    bias.store(nobody, Ordering::SeqCst);
+    bias.store(0, Ordering::SeqCst);
     fence();
     while inside.load(Ordering::Acquire) {
         pause();

@@ -5,7 +5,6 @@ use super::inbound::Inbound;
 use super::lock::Lock;
 use super::shared::{DeviceThread, Shared};
 use super::state::State;
-use super::still::Still;
 use super::{ENGINE, Engine, current, thread};
 use crate::errno::Errno;
 use crate::fabric::Ports;
@@ -107,8 +106,7 @@ extern "C" fn at_exit() {
         if let Some(thread) = thread {
             thread.abandon(&engine.shared);
         }
-        if let Some(mut state) = engine.lock.try_lock() {
-            state.still.forget();
+        if let Some(state) = engine.lock.try_lock() {
             for (_, domain) in &state.w.xrc.domains {
                 registry::part(state.w.peers.dir(), &domain.file, domain.holder);
             }
@@ -170,8 +168,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         lender: None,
     };
     let inbound = Inbound::new(inlets, barrier);
-    let still = Still::new(&inbound);
-    let state = State { qps: Qps::new(), inbound, w, still };
+    let state = State { qps: Qps::new(), inbound, w };
     let shared = std::sync::Arc::new(Shared::new(map));
     if state.w.faults.is_some() {
         shared.wake_for_rounds();

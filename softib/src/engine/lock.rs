@@ -18,12 +18,13 @@ use crate::engine::barrier::Barrier;
 use crate::engine::bias::{enter, evict};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Threads that can ever be owners; later ones use the mutex.
-const CELLS: usize = 15;
+/// One more than threads that can ever be owners, for the first cell belongs to no thread; later
+/// threads use the mutex.
+const CELLS: usize = 16;
 /// Acquisitions in a row that make an owner.
 const STREAK: u32 = 256;
 /// So many visits within the window, and the bias is dropped.
@@ -46,18 +47,11 @@ struct History {
     since: Instant,
 }
 
-/// The owner's cell while there is no owner: every thread needs the mutex.
-static NOBODY: Cell = Cell { thread: AtomicUsize::new(0), inside: AtomicBool::new(false) };
-
-fn nobody() -> *mut Cell {
-    std::ptr::from_ref(&NOBODY).cast_mut()
-}
-
 /// Guards the engine's state.
 pub struct Lock<T> {
-    /// The owner's cell, one of the following, or [`NOBODY`].
-    bias: AtomicPtr<Cell>,
-    cells: Box<[Cell; CELLS]>,
+    /// Index of the owner's cell; 0: every thread needs the mutex.
+    bias: AtomicUsize,
+    cells: [Cell; CELLS],
     mutex: Mutex<History>,
     barrier: Barrier,
     value: UnsafeCell<T>,
@@ -65,7 +59,7 @@ pub struct Lock<T> {
 
 impl<T> std::fmt::Debug for Lock<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Lock(bias {:?})", self.bias())
+        write!(f, "Lock(bias {})", self.bias.load(Ordering::Relaxed))
     }
 }
 
@@ -75,7 +69,7 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 enum Held<'a> {
     Bias(&'a Cell),
     /// The mutex, and the bias to restore.
-    Mutex(#[allow(dead_code)] MutexGuard<'a, History>, *mut Cell),
+    Mutex(#[allow(dead_code)] MutexGuard<'a, History>, usize),
 }
 
 /// The right to the value, for as long as it lives.
@@ -91,7 +85,6 @@ impl<T> std::fmt::Debug for Guard<'_, T> {
 }
 
 /// The owner's right to the value: what [`Lock::lock`] gives it, without the other way in to tell apart.
-#[repr(C)] // two registers, also of a C function
 pub struct Owned<'a, T> {
     value: &'a UnsafeCell<T>,
     cell: &'a Cell,
@@ -108,7 +101,7 @@ impl<T> Lock<T> {
     pub fn new(value: T, barrier: Barrier) -> Lock<T> {
         let history = History { last: 0, streak: 0, visits: 0, since: Instant::now() };
         Lock {
-            bias: AtomicPtr::new(nobody()),
+            bias: AtomicUsize::new(0),
             cells: Default::default(),
             mutex: Mutex::new(history),
             barrier,
@@ -134,20 +127,13 @@ impl<T> Lock<T> {
 
     #[inline(always)]
     fn enter_biased(&self, me: usize) -> Option<&Cell> {
-        let cell = self.bias();
+        let bias = self.bias.load(Ordering::Relaxed);
+        let cell = &self.cells[bias % CELLS];
         if cell.thread.load(Ordering::Relaxed) != me {
             return None;
         }
-        let mine = std::ptr::from_ref(cell).cast_mut();
         // The visitor's membarrier is the fence.
-        enter(&cell.inside, &self.bias, mine, || compiler_fence(Ordering::SeqCst)).then_some(cell)
-    }
-
-    /// The owner's cell.
-    #[inline(always)]
-    fn bias(&self) -> &Cell {
-        // SAFETY: `bias` is that of a static cell or of one of `cells`, which live as long as the lock and are used through shared references.
-        unsafe { &*self.bias.load(Ordering::Relaxed) }
+        enter(&cell.inside, &self.bias, bias, || compiler_fence(Ordering::SeqCst)).then_some(cell)
     }
 
     #[cold]
@@ -169,44 +155,41 @@ impl<T> Lock<T> {
 
     fn visit<'a>(&'a self, mut history: MutexGuard<'a, History>) -> Guard<'a, T> {
         let me = thread_id();
-        let owner = self.bias();
-        let bias = std::ptr::from_ref(owner).cast_mut();
-        let keep = if bias == nobody() {
-            self.new_bias(&mut history, me)
-        } else if owner.thread.load(Ordering::Relaxed) == me {
-            bias
-        } else {
-            self.evict(owner);
-            if history.too_many_visits() { nobody() } else { bias }
+        let bias = self.bias.load(Ordering::Relaxed);
+        let keep = match bias {
+            0 => self.new_bias(&mut history, me),
+            owner if self.cells[owner].thread.load(Ordering::Relaxed) == me => bias,
+            owner => {
+                self.evict(owner);
+                if history.too_many_visits() { 0 } else { bias }
+            }
         };
         Guard { lock: self, held: Held::Mutex(history, keep) }
     }
 
     /// The bias to set when this thread, which found none, leaves.
-    fn new_bias(&self, history: &mut History, me: usize) -> *mut Cell {
+    fn new_bias(&self, history: &mut History, me: usize) -> usize {
         if history.last != me {
             (history.last, history.streak) = (me, 0);
         }
         history.streak += 1;
         if history.streak < STREAK || !self.barrier.private {
-            return nobody();
+            return 0;
         }
         (history.streak, history.visits, history.since) = (0, 0, Instant::now());
-        let own = self.cells.iter().find(|cell| [me, 0].contains(&cell.thread.load(Ordering::Relaxed)));
-        let Some(own) = own else { return nobody() };
-        own.thread.store(me, Ordering::Relaxed);
-        std::ptr::from_ref(own).cast_mut()
+        let own = (1..CELLS).find(|&at| [me, 0].contains(&self.cells[at].thread.load(Ordering::Relaxed)));
+        own.inspect(|&at| self.cells[at].thread.store(me, Ordering::Relaxed)).unwrap_or(0)
     }
 
     /// Takes the bias away and waits until its owner is out.
-    fn evict(&self, owner: &Cell) {
+    fn evict(&self, owner: usize) {
         let fence = || {
             if !self.barrier.own_threads() {
                 log::error!("membarrier stopped working: the device may misbehave");
             }
         };
         let mut looks = 0;
-        evict(&self.bias, nobody(), &owner.inside, fence, || {
+        evict(&self.bias, &self.cells[owner].inside, fence, || {
             looks += 1;
             if looks < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
         });

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! state       what is under the lock               lock        that lock
-//! still       what a poll has found nothing at
 //! inbound     the receiving side of all rings      barrier     membarrier(2)
 //! shared      what is outside of the lock          initiators  those that work on our memory by their own hand
 //!
@@ -35,7 +34,6 @@ mod shared;
 mod shortcut;
 /// What the lock guards.
 pub mod state;
-mod still;
 mod thread;
 
 use crate::errno::Errno;
@@ -97,22 +95,12 @@ impl Engine {
     /// Takes the engine's lock.
     #[inline]
     pub fn enter(&self) -> Guard<'_, State> {
-        let mut state = self.lock.lock();
-        state.still.forget();
-        state
+        self.lock.lock()
     }
 
     /// The same for the thread that the lock is biased to; None for others, who go the general way.
     #[inline(always)]
     pub fn enter_as_owner(&self) -> Option<Owned<'_, State>> {
-        let mut state = self.lock.lock_as_owner()?;
-        state.still.forget();
-        Some(state)
-    }
-
-    /// The same for a poll, which asks what is [still](Still) so, and forgets it before it looks further.
-    #[inline(always)]
-    pub fn enter_to_poll(&self) -> Option<Owned<'_, State>> {
         self.lock.lock_as_owner()
     }
 }

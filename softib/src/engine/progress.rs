@@ -10,7 +10,7 @@
 //! ```
 //!
 //! While the thread has control a poll is a guest: it drains what is announced and changes nothing. While the application
-//! has it, a few hot rings are looked at on every poll, and one word says whether there is something in others.
+//! has it, a few hot rings are looked at on every poll, and one line of bitmap covers all others.
 
 use super::inbound::Owner;
 use super::state::State;
@@ -99,9 +99,6 @@ impl State {
     }
 
     fn take_announced(&mut self) {
-        if !handover::take_marked(&*self.inbound.marked) {
-            return;
-        }
         for word in 0..self.inbound.bitmap.len() {
             let bits = &self.inbound.bitmap[word];
             if bits.load(Ordering::Relaxed) == 0 {
@@ -131,7 +128,7 @@ impl State {
     /// Delivers what a ring holds, up to a batch. False: it was empty.
     #[inline(always)]
     fn drain(&mut self, index: usize) -> bool {
-        let State { qps, inbound, w, .. } = self;
+        let State { qps, inbound, w } = self;
         let Some(ring) = inbound.ring(index) else { return false };
         let from = From { incarnation: ring.incarnation };
         let mut any = false;

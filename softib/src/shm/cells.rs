@@ -79,7 +79,7 @@ impl Cells {
     }
 }
 
-impl<'a> Cell<'a> {
+impl Cell<'_> {
     /// Whether it holds what comes after `seq` others.
     #[inline]
     pub fn is_filled(&self, seq: u32) -> bool {
@@ -92,9 +92,8 @@ impl<'a> Cell<'a> {
         handover::mark(self.tag(), seq);
     }
 
-    /// The word that says which message the cell holds.
     #[inline]
-    pub fn tag(&self) -> &'a AtomicU32 {
+    fn tag(&self) -> &AtomicU32 {
         // SAFETY: a cell starts with its tag and is 128-byte aligned; atomics tolerate other processes.
         unsafe { self.at.cast::<AtomicU32>().as_ref() }
     }
@@ -164,7 +163,8 @@ impl<'a> Cell<'a> {
     /// Asks for the second line.
     #[inline(always)]
     pub fn prefetch(&self) {
-        prefetch_second(self.tag());
+        // SAFETY: inside the cell.
+        prefetch(unsafe { self.at.add(LINE).as_ptr() });
     }
 
     /// Asks for the lines behind the second that a payload of `len` bytes has.
@@ -186,12 +186,6 @@ impl<'a> Cell<'a> {
             ask(unsafe { self.at.add(line * LINE).as_ptr() });
         }
     }
-}
-
-/// Asks for the second line of the cell with this tag.
-#[inline(always)]
-pub fn prefetch_second(tag: &AtomicU32) {
-    prefetch(std::ptr::from_ref(tag).wrapping_byte_add(LINE));
 }
 
 /// Asks for the line at an address, which need not be valid: a hint.

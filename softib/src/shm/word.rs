@@ -14,7 +14,7 @@
 //!
 //! A word that is published once, or that stands for itself (flags, counters, a slot's owner taken by one compare-and-swap), has none.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// A word that several threads use at once.
 pub trait Word<T> {
@@ -33,8 +33,8 @@ pub trait Bits<T>: Word<T> {
 }
 
 macro_rules! word {
-    ($($atomic:ty, $value:ty $(, $of:ident)?;)*) => {$(
-        impl$(<$of>)? Word<$value> for $atomic {
+    ($($atomic:ty, $value:ty;)*) => {$(
+        impl Word<$value> for $atomic {
             #[inline(always)]
             fn load(&self, order: Ordering) -> $value {
                 <$atomic>::load(self, order)
@@ -56,14 +56,14 @@ macro_rules! word {
                 fence(order)
             }
         }
+
+        impl Bits<$value> for $atomic {
+            #[inline]
+            fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                <$atomic>::fetch_or(self, value, order)
+            }
+        }
     )*};
 }
 
-word! { AtomicU32, u32; AtomicU64, u64; AtomicUsize, usize; AtomicBool, bool; AtomicPtr<T>, *mut T, T; }
-
-impl Bits<u64> for AtomicU64 {
-    #[inline]
-    fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
-        AtomicU64::fetch_or(self, value, order)
-    }
-}
+word! { AtomicU32, u32; AtomicU64, u64; AtomicUsize, usize; AtomicBool, bool; }

@@ -59,7 +59,7 @@ impl Module {
         if ends {
             self.wind_up()
         } else {
-            self.progress_aside()
+            self.progress()
         };
     }
 

@@ -52,7 +52,7 @@ impl Module {
             if marks.is_empty() {
                 return;
             }
-            if self.progress_aside() == 0 {
+            if self.progress() == 0 {
                 std::thread::yield_now();
             }
         }

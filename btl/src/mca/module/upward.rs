@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   progress ──> look ──> hand_up_found ──> hand_up_more ──> hand_up_others      one thread: messages, one by one, then the rest
-//!            ├─> progress_alone ────────────────────────────> hand_up_others      a thread of ours serves the transport, too
+//!            ├─> progress_beside_ours ──────────────────────> hand_up_others      a thread of ours serves the transport, too
 //!            └─> progress_in_turn                                                 Open MPI uses threads: each lane's messages in turn
 //! ```
 
@@ -92,8 +92,7 @@ impl State {
 }
 
 impl Module {
-    /// Looks around on every port; how many things were handed up.
-    #[inline(never)] // where the rest of what it does is compiled
+    /// Looks around on every port.
     pub fn progress_all() -> c_int {
         let mut count = 0;
         let mut module = Module::linked(&FIRST);
@@ -105,16 +104,16 @@ impl Module {
     }
 
     /// Looks around once and hands up what is there; how many things that was.
-    #[inline(always)] // as above
-    fn progress(&'static self) -> c_int {
+    #[inline]
+    pub fn progress(&'static self) -> c_int {
         if self.abi.uses_threads() {
             return self.progress_in_turn();
         }
         if self.state.is_shared() {
-            return self.progress_aside();
+            return self.progress_beside_ours();
         }
         // SAFETY: one thread and none of ours, as has just been read; `look` does not call out.
-        if unsafe { self.state.enter(|state| state.look()) } { self.hand_up_found() } else { 0 }
+        if unsafe { self.state.enter(State::look) } { self.hand_up_found() } else { 0 }
     }
 
     /// Hands up what the last look has found, in a job without threads; how many things that was. Most often it is one message.
@@ -158,23 +157,17 @@ impl Module {
     #[cold]
     fn others_have_come(&'static self, delivery: Delivery) -> c_int {
         self.with(|state| state.delivered(delivery));
-        self.progress_aside()
+        if self.abi.uses_threads() { self.progress_in_turn() } else { self.progress_beside_ours() }
     }
 
-    /// As `progress`, of Open MPI's only thread: beside one of ours, which hands nothing up, or where time does not matter.
+    /// As `progress` of Open MPI's only thread, beside one of ours, which hands nothing up.
     #[cold]
-    fn progress_alone(&'static self) -> c_int {
+    fn progress_beside_ours(&'static self) -> c_int {
         let (found, broken) = self.with(|state| (state.look(), state.broken));
         if broken {
             Module::tell_broken();
         }
         if found { self.hand_up_others() } else { 0 }
-    }
-
-    /// As `progress`, where time does not matter.
-    #[cold]
-    pub(super) fn progress_aside(&'static self) -> c_int {
-        if self.abi.uses_threads() { self.progress_in_turn() } else { self.progress_alone() }
     }
 
     /// The same of what is not only messages, or is found beside a thread of ours.

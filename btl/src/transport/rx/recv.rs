@@ -13,7 +13,7 @@ use crate::transport::endpoint::state::State;
 use crate::transport::port::config::PLACED_FROM;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport, Upcall};
-use verbs::{Broken, Completion, Lent};
+use verbs::{Completion, Lent};
 
 /// Looks that found something, between two at what can wait.
 const BUSY_LOOKS: u32 = 8;
@@ -33,7 +33,6 @@ impl<C> Transport<C> {
     pub fn look(&mut self, times: u32) -> bool {
         if self.rx.done.is_some() {
             self.settle_delivered();
-            self.repost_latest();
         }
         if self.port.service.pending() {
             self.connection_events();
@@ -45,7 +44,7 @@ impl<C> Transport<C> {
         match self.rx.cq.poll_times(&mut self.rx.batch, times) {
             Ok(0) => {}
             Ok(_) => return self.found(),
-            Err(Broken) => self.polls_broken(),
+            Err(error) => self.all_broken(&format!("completion queue broken: {error}")),
         }
         if self.chores || self.tx.awaited != 0 || self.rx.looks.is_multiple_of(RARE_LOOKS) {
             return self.found_nothing();
@@ -53,14 +52,8 @@ impl<C> Transport<C> {
         !self.up.is_empty()
     }
 
-    #[cold]
-    fn polls_broken(&mut self) {
-        let error = self.rx.cq.broken();
-        self.cq_broken(&error);
-    }
-
     /// Something has arrived; now and then it is time for what can wait.
-    #[inline(never)] // so that looks that find nothing save no registers for it
+    #[inline]
     fn found(&mut self) -> bool {
         if self.rx.looks.is_multiple_of(BUSY_LOOKS) || !self.rx.hold.is_empty() {
             self.other_work(true);
@@ -71,19 +64,14 @@ impl<C> Transport<C> {
     /// Nothing has, and there is something to do.
     #[inline(never)]
     fn found_nothing(&mut self) -> bool {
-        self.repost_latest();
+        if let Some((index, queue)) = self.rx.latest.take() {
+            self.repost_early(index, queue);
+        }
         if self.rx.refills {
             self.rx.refill_early();
         }
         self.other_work(false);
         self.has_upcalls()
-    }
-
-    /// What the lane with the last message has to post again is posted.
-    fn repost_latest(&mut self) {
-        if let Some((index, queue)) = self.rx.latest.take() {
-            self.repost_early(index, queue);
-        }
     }
 
     /// There may be something for [`Transport::take_upcall`].

@@ -418,9 +418,9 @@ impl SendRing {
     /// Tells a receiver that does not watch.
     #[cold]
     pub fn announce(&self) -> Pushed {
-        let bit = (self.map.u64(BITMAP + self.index / 64 * 8), 1 << (self.index % 64));
-        let (marked, bell) = (self.map.u32(MARKED), self.map.u32(BELL));
-        let rings = handover::announce(bit, marked, bell, || fence(Ordering::SeqCst));
+        let bits = self.map.u64(BITMAP + self.index / 64 * 8);
+        let rings =
+            handover::announce(bits, 1 << (self.index % 64), self.map.u32(BELL), || fence(Ordering::SeqCst));
         if rings { Pushed::RingBell } else { Pushed::Watched }
     }
 
