@@ -33,6 +33,28 @@ fn poll_many(cq: *mut ibv_cq, room: usize) -> Vec<ibv_wc> {
     out
 }
 
+/// Whatever a queue has after polls that found nothing is found by the next poll.
+#[test]
+fn what_comes_after_polls_that_found_nothing_is_found_by_the_next() {
+    let dev = Dev::open();
+    let (a, b) = loopback(&dev, &Path::default());
+    let (out, into) = (dev.buf(64), dev.buf(64));
+    settle(b.cq);
+    let (other, empties) = (dev.cq(8), |cq| (0..3).for_each(|_| assert!(poll(cq).is_none())));
+    for wr_id in 0..100 {
+        assert_eq!(b.recv(wr_id, &[into.sge(0, 64)]), 0);
+        let first = if wr_id % 2 == 0 { [&a, &b] } else { [&b, &a] };
+        first.iter().for_each(|qp| empties(qp.cq));
+        assert_eq!(a.send(wr_id, &[out.sge(0, 8)]), 0);
+        first.iter().rev().for_each(|qp| assert_eq!(poll(qp.cq).expect("a completion").wr_id, wr_id));
+        [b.cq, a.cq, other].into_iter().for_each(empties);
+    }
+    assert_eq!(b.recv(100, &[into.sge(0, 64)]), 0);
+    empties(b.cq);
+    assert_eq!(b.to_state(IBV_QPS_ERR), 0);
+    assert_eq!(poll(b.cq).expect("the receive, flushed").status, IBV_WC_WR_FLUSH_ERR);
+}
+
 const LEN: usize = 20_000;
 /// Receives that are posted.
 const AHEAD: u64 = 32;
