@@ -55,11 +55,11 @@ impl State {
     fn guest_poll(&mut self, me: usize) -> bool {
         self.progress();
         self.inbound.streak += 1;
+        self.w.peers.polls = true;
         if self.inbound.streak < STREAK {
             return false;
         }
         self.inbound.owner = Owner::Application(me);
-        self.w.peers.polls = true;
         let known: Vec<usize> = self.inbound.senders().iter().map(|&(ring, ..)| ring).collect();
         for ring in known {
             self.inbound.watch(ring);
@@ -70,7 +70,7 @@ impl State {
     /// The poller is going to sleep on a channel: control goes back. True: it has just done so.
     pub fn arm(&mut self, me: usize) -> bool {
         match self.inbound.owner {
-            Owner::Thread => self.inbound.streak = 0,
+            Owner::Thread => (self.inbound.streak, self.w.peers.polls) = (0, false),
             Owner::Application(poller) if poller == me => {
                 self.give_back();
                 return true;

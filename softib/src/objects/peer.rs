@@ -99,7 +99,7 @@ pub struct Peers {
     me: (usize, u64),
     inlets: Arc<Inlets>,
     barrier: bool,
-    /// Our program looks at its rings itself: what comes through them is found at once.
+    /// Our program has polled since the device thread took over, or looks at its rings itself: what comes through them is found soon.
     pub polls: bool,
 }
 
@@ -262,6 +262,9 @@ pub struct Route {
     pub pkey: u16,
 }
 
+/// READs that are fetched at most after one for which the peer was late.
+const READS_UNASKED: u32 = 15;
+
 /// Length words in a cache line.
 const AHEAD: usize = 16;
 
@@ -303,6 +306,8 @@ pub struct Link {
     /// Answers that were not waited for and are still to come, and how many READs are fetched before the peer is asked for data again.
     pub owed: u32,
     pub unasked: u32,
+    /// How many those were when it was late last, and half of it with each answer in time.
+    lateness: u32,
 }
 
 impl Link {
@@ -329,7 +334,19 @@ impl Link {
             is_short: false,
             owed: 0,
             unasked: 0,
+            lateness: 0,
         }
+    }
+
+    /// The peer was late with an answer, which is not waited for. The more often it is, the longer it is not asked.
+    pub fn was_late(&mut self) {
+        self.lateness = (2 * self.lateness + 1).min(READS_UNASKED);
+        (self.owed, self.unasked) = (self.owed + 1, self.lateness + 1);
+    }
+
+    /// It has answered in time.
+    pub fn was_in_time(&mut self) {
+        self.lateness /= 2;
     }
 
     /// Takes another path or partition to the same queue pair (a change in SQD). What has been agreed on so far holds: where the path leads to
@@ -463,5 +480,27 @@ impl Link {
         self.view = view;
         self.sequence = Some((sequence, qptable::sequence(map, self.index)));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_late_again_and_again_is_asked_less_and_less_and_an_answer_in_time_makes_up_for_half_of_it()
+     {
+        let mut link = Link::new(1, Route { incarnation: 1, ours: 1, theirs: 1, pkey: 0xffff });
+        let late = |link: &mut Link| {
+            link.was_late();
+            link.unasked
+        };
+        let first = [(); 5].map(|()| late(&mut link));
+        assert_eq!((first, link.owed), ([2, 4, 8, 16, 16], 5));
+        link.was_in_time();
+        link.was_in_time();
+        assert_eq!(late(&mut link), 8);
+        (0..4).for_each(|_| link.was_in_time());
+        assert_eq!(late(&mut link), 2, "it is as one that has never been late");
     }
 }

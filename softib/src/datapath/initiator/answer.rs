@@ -1,6 +1,7 @@
 //! Answers to requests for memory: they belong to the request at the head of the send queue.
 
 use super::finish::finish_head;
+use super::short::link_of;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Link;
 use crate::objects::qp::{Qp, Qps};
@@ -37,7 +38,12 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     if head.flags & flag::LAST == 0 {
         return;
     }
-    if queued.work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
+    let (asked, opcode) = (queued.work.asked, queued.work.opcode);
+    if asked && let Some(link) = link_of(qp) {
+        link.was_in_time();
+    }
+    let Some(queued) = qp.sq.front_mut() else { return };
+    if opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
         (queued.work.moved, queued.wait) = (true, Wait::Turn);
     } else {
         finish_head(qp, w, IBV_WC_SUCCESS);

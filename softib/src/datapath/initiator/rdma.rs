@@ -23,8 +23,6 @@ use rdma_sys::*;
 
 /// Shorter READs are fetched: that takes about as long as the way to the peer and back, and does not depend on it.
 const LEAST_SENT: u32 = 4 << 10;
-/// So many READs are fetched after one for which the peer was late.
-const READS_UNASKED: u32 = 16;
 
 /// Carries an RDMA request to the connected queue pair out.
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
@@ -104,7 +102,7 @@ impl<P: Path> Way<'_, P> {
             return false;
         }
         (work.asked, work.unsent, work.sent) = (false, true, 0);
-        (self.link.owed, self.link.unasked) = (self.link.owed + 1, READS_UNASKED);
+        self.link.was_late();
         self.stats.rdma_late += 1;
         true
     }

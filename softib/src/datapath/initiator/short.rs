@@ -127,7 +127,7 @@ pub fn short_flags(wr: &ibv_send_wr) -> u8 {
 
 /// The link that a message has just gone through.
 #[inline]
-fn link_of(qp: &mut Qp) -> Option<&mut Link> {
+pub fn link_of(qp: &mut Qp) -> Option<&mut Link> {
     match qp.link.as_mut() {
         None => qp.xrc.as_mut()?.last(),
         link => link,
