@@ -311,6 +311,22 @@ fn reader() {
         read_until(&qp, &mut buf, memory, |now| now.rdma_direct >= before.rdma_direct + 5);
         order(&mut buf, POLLS);
     }
+    // Behind a while without polls, in which the device thread has taken over, one poll is enough.
+    loop {
+        let before = softib::stats();
+        (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
+        while softib::stats().takeovers == before.takeovers {
+            assert!(began.elapsed() < 2 * PATIENCE, "the device thread does not take over: {before:?}");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(poll(qp.cq).is_none());
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(0, LEN), memory.0, memory.1), 0);
+        assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+        let now = softib::stats();
+        if (now.rdma_ring, now.rdma_late) != (before.rdma_ring, before.rdma_late) {
+            break;
+        }
+    }
     // What was not waited for is not looked for in memory that is gone: nothing is wrong.
     let other = (hello[3], hello[4] as u32);
     loop {
