@@ -220,6 +220,15 @@ pub fn number(slot: usize, index: usize) -> u32 {
 }
 
 impl Qp {
+    /// The link that a request has just gone through.
+    #[inline]
+    pub fn last_link(&mut self) -> Option<&mut Link> {
+        match self.link.as_mut() {
+            None => self.xrc.as_mut()?.last(),
+            link => link,
+        }
+    }
+
     /// What programs know it by.
     pub fn pointer(&self) -> *mut ibv_qp {
         self.c.pointer()

@@ -1,7 +1,6 @@
 //! Answers to requests for memory: they belong to the request at the head of the send queue.
 
 use super::finish::finish_head;
-use super::short::link_of;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Link;
 use crate::objects::qp::{Qp, Qps};
@@ -39,7 +38,7 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
         return;
     }
     let (asked, opcode) = (queued.work.asked, queued.work.opcode);
-    if asked && let Some(link) = link_of(qp) {
+    if asked && let Some(link) = qp.last_link() {
         link.was_in_time();
     }
     let Some(queued) = qp.sq.front_mut() else { return };

@@ -4,7 +4,6 @@ use super::queue::enqueue;
 use super::transit::outcome;
 use crate::datapath::pieces::{WHOLE, WHOLE_PLACED, rung, whole};
 use crate::objects::mr::Mrs;
-use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
 use crate::objects::sges::{gather_all, gather_short, length};
 use crate::objects::work::{Step, Work};
@@ -125,19 +124,10 @@ pub fn short_flags(wr: &ibv_send_wr) -> u8 {
     flag::FIRST | flag::LAST | solicited
 }
 
-/// The link that a message has just gone through.
-#[inline]
-pub fn link_of(qp: &mut Qp) -> Option<&mut Link> {
-    match qp.link.as_mut() {
-        None => qp.xrc.as_mut()?.last(),
-        link => link,
-    }
-}
-
 /// Does what is left to do when a short message is in the ring.
 #[inline(never)]
 pub fn finish_short(qp: &mut Qp, w: &mut World, rest: Rest) {
-    if let Some(link) = link_of(qp) {
+    if let Some(link) = qp.last_link() {
         link.read_ahead();
         if let Some(peer) = w.peers.attached(link.slot) {
             if !rest.watched {
@@ -164,7 +154,7 @@ fn confirm_short(qp: &mut Qp, w: &mut World, rest: Rest) {
         None => ((qp.num, w.segment.incarnation), 0),
     };
     let (opcode, number) = (IBV_WR_SEND, qp.sq_posted);
-    let Some(link) = link_of(qp) else { return };
+    let Some(link) = qp.last_link() else { return };
     let Rest { wr_id, len, signalled, .. } = rest;
     let in_ring = w.peers.attached(link.slot).map_or(0, |peer| peer.ring.sent());
     let unconfirmed = true;
