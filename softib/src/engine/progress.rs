@@ -9,8 +9,8 @@
 //!   (rings unwatched: senders announce in the bitmap and ring the bell)
 //! ```
 //!
-//! While the thread has control a poll is a guest: it drains what is announced and changes nothing. While the application
-//! has it, a few hot rings are looked at on every poll, and one line of bitmap covers all others.
+//! While the thread has control a poll is a guest: it drains what is announced, and nothing changes but that the program is known to
+//! poll. While the application has it, a few hot rings are looked at on every poll, and one line of bitmap covers all others.
 
 use super::inbound::Owner;
 use super::state::State;

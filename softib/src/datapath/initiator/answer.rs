@@ -37,16 +37,14 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     if head.flags & flag::LAST == 0 {
         return;
     }
-    let (asked, opcode) = (queued.work.asked, queued.work.opcode);
-    if asked && let Some(link) = qp.last_link() {
-        link.was_in_time();
-    }
-    let Some(queued) = qp.sq.front_mut() else { return };
-    if opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
+    if queued.work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
         (queued.work.moved, queued.wait) = (true, Wait::Turn);
-    } else {
-        finish_head(qp, w, IBV_WC_SUCCESS);
+        return;
     }
+    if queued.work.asked {
+        qp.last_link().into_iter().for_each(Link::was_in_time);
+    }
+    finish_head(qp, w, IBV_WC_SUCCESS);
 }
 
 /// Whether an answer is to the request at the head of the SQ.

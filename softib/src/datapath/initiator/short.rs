@@ -30,12 +30,12 @@ pub enum Short {
 /// What is left to do when a short message is in the ring.
 #[derive(Debug, Clone, Copy)]
 pub struct Rest {
-    pub wr_id: u64,
-    pub len: u32,
-    pub watched: bool,
-    pub signalled: bool,
+    wr_id: u64,
+    len: u32,
+    watched: bool,
+    signalled: bool,
     /// The receiver's queue pair was open, as it had been seen, when the message was in the ring.
-    pub open: bool,
+    open: bool,
 }
 
 /// A SEND of one cell on a connected RC queue pair with nothing queued, of a payload in `sges`: the request that latency is made of. It
@@ -88,13 +88,9 @@ pub fn send_short<const INLINE: bool>(
         peer.ring.expect_more();
     }
     w.in_burst = true;
-    qp.sq_posted = qp.sq_posted.wrapping_add(1);
-    let signalled = qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0;
-    let nothing_due = watched && !signalled && !link.wants_to_read() && peer.ring.fits(len as usize);
-    if nothing_due && link.is_current() {
-        return Short::Sent;
-    }
-    Short::Unfinished(Rest { wr_id: wr.wr_id, len, watched, signalled, open: link.is_current() })
+    let open = link.is_current();
+    let nothing_due = watched && open && !link.wants_to_read() && peer.ring.fits(len as usize);
+    sent_short(qp, wr, len, (watched, open, nothing_due))
 }
 
 /// Bytes of a SEND of at most one cell, or of one piece of the bulk, if nothing is in its way at this end.
@@ -122,6 +118,23 @@ pub fn fits_piece(ring: &SendRing, len: u32) -> bool {
 pub fn short_flags(wr: &ibv_send_wr) -> u8 {
     let solicited = if wr.send_flags & IBV_SEND_SOLICITED != 0 { flag::SOLICITED } else { 0 };
     flag::FIRST | flag::LAST | solicited
+}
+
+/// A short message is in the ring. Its receiver watches, and its queue was open as it had been seen, or not; nothing is due, as far as the
+/// receiver and the ring are concerned.
+#[inline(always)]
+pub fn sent_short(
+    qp: &mut Qp,
+    wr: &ibv_send_wr,
+    len: u32,
+    (watched, open, nothing_due): (bool, bool, bool),
+) -> Short {
+    qp.sq_posted = qp.sq_posted.wrapping_add(1);
+    let signalled = qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0;
+    if nothing_due && !signalled {
+        return Short::Sent;
+    }
+    Short::Unfinished(Rest { wr_id: wr.wr_id, len, watched, signalled, open })
 }
 
 /// Does what is left to do when a short message is in the ring.

@@ -1,6 +1,6 @@
 //! The short way of a SEND over XRC.
 
-use super::short::{Rest, Short, fits_piece, short_flags, short_len};
+use super::short::{Short, fits_piece, sent_short, short_flags, short_len};
 use crate::objects::qp::{self, Qp};
 use crate::objects::sges::gather_all;
 use crate::objects::world::World;
@@ -36,10 +36,7 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]
         peer.ring.expect_more();
     }
     w.in_burst = true;
-    qp.sq_posted = qp.sq_posted.wrapping_add(1);
-    let signalled = qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0;
-    if watched && !signalled && link.is_current() && peer.ring.fits(len as usize) {
-        return Short::Sent;
-    }
-    Short::Unfinished(Rest { wr_id: wr.wr_id, len, watched, signalled, open: link.is_current() })
+    let open = link.is_current();
+    let nothing_due = watched && open && peer.ring.fits(len as usize);
+    sent_short(qp, wr, len, (watched, open, nothing_due))
 }
