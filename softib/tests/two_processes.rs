@@ -23,8 +23,6 @@ fn child_main() {
         Some("owner") => owner(),
         Some("reader") => reader(),
         Some("writer") => writer(),
-        Some("pong") => pong(),
-        Some("ping") => ping(),
         _ => {}
     }
 }
@@ -401,58 +399,6 @@ fn two_qps_share_an_srq_and_keep_their_orders() {
         }
     }
     assert_eq!(child.hear(), [EACH, EACH]);
-    child.finish();
-}
-
-/// Answers by polling only, as MPI ranks do.
-fn pong() {
-    let dev = Dev::open();
-    let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
-    let buf = dev.buf(64);
-    say(&[qp.num().into()]);
-    let hello = listen().unwrap();
-    qp.init(ALL_ACCESS);
-    assert_eq!(qp.recv(0, &[buf.sge(0, 64)]), 0);
-    qp.rtr(hello[0] as u32, &Path::default());
-    qp.rts(&Path::default());
-    say(&[0]);
-    for _ in 0..hello[1] {
-        while qp.wait().opcode != IBV_WC_RECV {}
-        assert_eq!(qp.recv(0, &[buf.sge(0, 64)]), 0);
-        assert_eq!(qp.send(1, &[buf.sge(0, 8)]), 0);
-    }
-    say(&[softib::stats().doorbells]);
-    listen();
-}
-
-/// In processes of their own, where no other test arms or polls anything.
-#[test]
-fn two_polling_processes_ring_no_doorbell_per_message() {
-    Child::start("ping").finish();
-}
-
-fn ping() {
-    const ROUNDS: u64 = 20_000;
-    let dev = Dev::open();
-    let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
-    let buf = dev.buf(64);
-    let mut child = Child::start("pong");
-    let theirs = child.hear()[0] as u32;
-    qp.init(ALL_ACCESS);
-    child.tell(&[qp.num().into(), ROUNDS]);
-    child.hear();
-    qp.rtr(theirs, &Path::default());
-    qp.rts(&Path::default());
-    let before = softib::stats().doorbells;
-    for _ in 0..ROUNDS {
-        assert_eq!(qp.recv(0, &[buf.sge(0, 64)]), 0);
-        assert_eq!(qp.send(1, &[buf.sge(0, 8)]), 0);
-        let (one, two) = (qp.wait(), qp.wait());
-        assert_eq!((one.status, two.status), (IBV_WC_SUCCESS, IBV_WC_SUCCESS));
-    }
-    // A side that is descheduled for long loses control, and rings until it has it back: far less than one per message.
-    let ours = softib::stats().doorbells - before;
-    assert!(ours < ROUNDS / 4 && child.hear()[0] < ROUNDS / 4, "{ours} doorbells");
     child.finish();
 }
 

@@ -106,7 +106,10 @@ fn nap(engine: &Engine) {
     if !shared.stop.load(Ordering::SeqCst) && !shared.thread_in_charge() {
         futex_wait(&shared.nap, 0, Some(NAP));
     }
-    take_over_from(engine, before);
+    // A nap that was cut short tells nothing of the program.
+    if shared.nap.load(Ordering::SeqCst) == 0 {
+        take_over_from(engine, before);
+    }
 }
 
 /// A program that has not polled since it had polled `before` times has no control any more.
