@@ -77,6 +77,26 @@ fn all_arrives(world: &mut World) {
     assert!(world.sides.iter().all(|side| side.failed.is_empty()), "{}", world.books());
 }
 
+/// Tests name queue pairs by their place at the device of the process: one that is still open gives them other places.
+#[test]
+fn a_test_that_fails_leaves_no_device_open_to_the_next_one() {
+    for layout in [P, S, X] {
+        let failed = std::panic::catch_unwind(|| {
+            let (mut world, _watchdog) = world(layout);
+            world.send(0, 1, 8);
+            world.send(0, 1, 5000);
+            helpers(&mut world);
+            world.poll(0);
+            std::panic::resume_unwind(Box::new("as an assertion does, without its words"));
+        });
+        assert!(failed.is_err());
+        // No other test has a world now.
+        let _turn = timing::Simulation::begin();
+        let none = faults::raise(EventFault::named("qp-fatal", 0).unwrap());
+        assert_eq!(none.map_err(|error| error.0), Err(libc::ENODEV), "{layout}: the device is open");
+    }
+}
+
 /// A peer that removes its endpoint before it has heard of the connection gets the CTS, which is the first that it hears.
 #[test]
 fn the_receive_of_a_cts_that_comes_after_its_endpoint_was_removed_comes_back() {

@@ -30,6 +30,7 @@ use model::{Message, Model};
 use pace::Virtual;
 use rng::Rng;
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -589,15 +590,26 @@ impl World {
     }
 
     /// Takes everything down; nothing may be left at the device.
-    pub fn close(self) {
-        let World { sides, pace, domains, .. } = self;
-        for side in sides {
-            side.transport.close();
+    pub fn close(mut self) {
+        while !self.sides.is_empty() {
+            self.sides.remove(0).transport.close();
         }
-        for (life, (side, domain)) in domains.iter().enumerate() {
+        for (life, (side, domain)) in self.domains.iter().enumerate() {
             assert_eq!(domain.strong_count(), 0, "life {life}, of side {side}, has left something behind");
         }
-        drop(pace);
+    }
+}
+
+impl Drop for World {
+    /// A test that has failed gives back what it has, as others do: anything left keeps the device of the process open, and tests that
+    /// name queue pairs by their place at the device break others than they mean.
+    fn drop(&mut self) {
+        let sides = std::mem::take(&mut self.sides);
+        let _watchdog = (!sides.is_empty()).then(|| Watchdog::new("the end of a failed test", PATIENCE));
+        for side in sides {
+            // Whatever goes wrong here, the test has said what went wrong first.
+            let _ended = catch_unwind(AssertUnwindSafe(|| side.transport.close()));
+        }
     }
 }
 
