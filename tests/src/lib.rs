@@ -34,6 +34,7 @@ pub mod process;
 pub mod programs;
 pub mod session;
 pub mod suite;
+pub mod trace;
 
 pub use failure::{Failure, Result};
 pub use open_mpi::OpenMpi;

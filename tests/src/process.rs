@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::failure::Context;
-use crate::{Result, output};
+use crate::{Result, output, trace};
 
 const SIGSEGV: i32 = 11;
 const MARK: &str = "OXIB_RUN";
@@ -60,6 +60,8 @@ pub enum End {
 /// A child that has ended.
 #[derive(Debug, Clone)]
 pub struct Finished {
+    /// Its number.
+    pub pid: u32,
     /// How it ended.
     pub end: End,
     /// Standard output and standard error, in order of arrival.
@@ -87,7 +89,22 @@ impl Finished {
             End::Signal(signal) => signal == SIGSEGV,
             End::TimedOut(_) => self.deserted,
         };
-        says && ended && self.leftovers.is_empty()
+        says && ended && self.no_other_was_signalled()
+    }
+
+    /// The ranks have ended, and mpirun, which is this child, was ended by SIGSEGV in PMIx_server_finalize, which it
+    /// calls when its job is over: Open MPI 4.1 with PMIx 4 (docs/bugs/README.md). Its exit code is lost.
+    pub fn launcher_crashed_at_its_end(&self) -> bool {
+        let stack: Vec<&str> = trace::frames(&self.output, self.pid).collect();
+        let within = |name: &str| stack.iter().any(|frame| frame.contains(name));
+        let at_its_end = within("(PMIx_server_finalize+") && !within("mca_btl_oxib");
+        self.end == End::Signal(SIGSEGV) && at_its_end && self.no_other_was_signalled()
+    }
+
+    /// No rank is left, or was ended by a signal: it would say so, or mpirun would.
+    fn no_other_was_signalled(&self) -> bool {
+        let alone = trace::signalled(&self.output).all(|pid| pid == self.pid);
+        alone && !self.output.contains("exited on signal") && self.leftovers.is_empty()
     }
 
     /// The end, as a clause: "ended with exit code 1".
@@ -140,7 +157,7 @@ pub fn run(command: &mut Command, limits: Limits, watch: &mut dyn FnMut(&str)) -
         watch(&line);
     }
     let took = began.elapsed();
-    Ok(Finished { end: end_of(end, status, took), output, took, leftovers, deserted })
+    Ok(Finished { pid: child.id(), end: end_of(end, status, took), output, took, leftovers, deserted })
 }
 
 /// Runs a short, trusted tool and returns its standard output, or `None` when it is missing or fails.
@@ -369,6 +386,50 @@ mod tests {
         assert!(!failed(&format!("{SAYS}; sleep 45 & exec sleep 45")), "its rank stands still");
         assert!(!failed("exec sleep 45"), "it does not say so");
         assert!(!failed(SAYS), "it has ended well");
+        let crash = "echo '[vm:1] *** Process received signal ***'";
+        assert!(!failed(&format!("{SAYS}; {crash}; kill -s SEGV $$")), "a rank has crashed");
+    }
+
+    /// As an mpirun that writes this, with its own number for PID, and is ended by SIGSEGV.
+    fn crashes(text: &str, then: &str) -> bool {
+        let script = format!("sed s/PID/$$/ <<'END'\n{text}\nEND\n{then}");
+        shell(&script, Limits::deadline(10)).launcher_crashed_at_its_end()
+    }
+
+    #[test]
+    fn a_launcher_that_crashes_in_pmix_when_its_ranks_have_ended_is_told_from_all_other_crashes() {
+        const RANK: &str = "\
+[vm:1] *** Process received signal ***
+[vm:1] Signal: Segmentation fault (11)
+[vm:1] [ 0] /lib/x86_64-linux-gnu/libc.so.6(+0x3c050)[0x7f566f416050]
+[vm:1] *** End of error message ***";
+        const LAUNCHER: &str = "\
+[vm:1] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+[vm:1] ***    and potentially your MPI job)
+[vm:PID] *** Process received signal ***
+[vm:PID] Signal: Segmentation fault (11)
+[vm:PID] Signal code: Address not mapped (1)
+[vm:PID] Failing at address: (nil)
+[vm:PID] [ 0] /lib/x86_64-linux-gnu/libc.so.6(+0x3c050)[0x7f566f416050]
+[vm:PID] [ 1] /lib/x86_64-linux-gnu/libpmix.so.2(PMIx_server_finalize+0xb08)[0x7f566c47d118]
+[vm:PID] [ 3] /lib/x86_64-linux-gnu/libopen-rte.so.40(pmix_server_finalize+0xa0)[0x7f566f6f3de0]
+[vm:PID] [ 5] /lib/x86_64-linux-gnu/libopen-rte.so.40(orte_finalize+0x5d)[0x7f566f6c2d7d]
+[vm:PID] [ 6] mpirun(+0x13ea)[0x555fb83453ea]
+[vm:PID] *** End of error message ***";
+        const SEGV: &str = "kill -s SEGV $$";
+        assert!(crashes(LAUNCHER, SEGV));
+        assert!(!crashes(LAUNCHER, "kill -s ABRT $$") && !crashes(LAUNCHER, "exit 139"), "another end");
+        assert!(!crashes(LAUNCHER, &format!("sleep 45 & {SEGV}")), "a rank is left");
+        assert!(!crashes(&format!("{RANK}\n{LAUNCHER}"), SEGV), "a rank has crashed as well");
+        let rank_in_pmix = LAUNCHER.replace("vm:PID", "vm:1");
+        assert!(!crashes(&rank_in_pmix, SEGV) && !crashes(RANK, SEGV), "the trace is a rank's");
+        let noticed = "mpirun noticed that process rank 1 with PID 1 on node vm exited on signal 9 (Killed).";
+        assert!(!crashes(&format!("{noticed}\n{LAUNCHER}"), SEGV), "a rank was killed");
+        let elsewhere = LAUNCHER.replace("PMIx_server_finalize", "PMIx_server_init");
+        assert!(!crashes(&elsewhere, SEGV), "not at its end");
+        let in_plugin = LAUNCHER.replace("libc.so.6(", "mca_btl_oxib.so(");
+        assert!(!crashes(&in_plugin, SEGV), "in the plugin");
+        assert!(!crashes("nothing", SEGV), "no trace");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::mpirun::Job;
 use crate::process::{End, Finished, Limits};
 use crate::suite::case::passes;
 use crate::suite::{Case, Setting};
-use crate::{Failure, Result};
+use crate::{Failure, Result, say};
 
 const DEADLINE: u64 = 60;
 
@@ -162,8 +162,14 @@ fn fails_once(setting: &Setting, (call, errno, number): (&str, &str, u32), manag
     let name = if call.starts_with("rdma_") { call.to_owned() } else { format!("ibv_{call}") };
     let named = finished.output.contains(&name);
     let panicked = finished.output.contains("panicked");
+    let crashed = finished.launcher_crashed_at_its_end();
     // What mpirun has lost it cannot say.
-    let told = failed(&finished) && named || finished.launcher_failed();
+    let told = (failed(&finished) || crashed) && named || finished.launcher_failed();
     let fine = finished.ok() || told && !panicked;
+    if crashed && fine {
+        say!(
+            "          call {number}: mpirun itself was ended by SIGSEGV, in PMIx_server_finalize, after its ranks"
+        );
+    }
     require(fine, &format!("call {number} failed, and no word of {name}"), &job, &finished)
 }
