@@ -101,8 +101,7 @@ impl Lane {
 
     /// It is the lane of the shortest messages, of up to `size` bytes: they may go straight, if they are [`SHORT`].
     pub fn go_straight(&mut self, size: u32) {
-        let longest =
-            u32::from(self.max_inline).checked_sub(HEADER_LEN as u32).filter(|_| self.credits.is_some());
+        let longest = u32::from(self.max_inline).checked_sub(HEADER_LEN as u32);
         self.straight_below = longest.map_or(0, |longest| longest.min(size).min(SHORT as u32) as u16 + 1);
     }
 
@@ -304,6 +303,25 @@ impl Lane {
         let grant = credits.acquire_of_more_than(self.fewest.max(1))?;
         self.budget.acquire();
         let header = DataHeader::new(tag, 0, grant).emit();
+        Some(channel.post_straight(header, [head, body]))
+    }
+
+    /// The same over a shared queue that comes first, if there is a send slot: it is taken with `take_slot`.
+    #[inline(always)] // with every message
+    pub fn post_straight_to_all(
+        &mut self,
+        most: u16,
+        take_slot: impl FnOnce() -> bool,
+        tag: u8,
+        [head, body]: [&[u8]; 2],
+    ) -> Option<Result<(), verbs::Error>> {
+        let channel = self.channel.as_mut()?;
+        let is_plain = channel.ledger.unsignalled() < most && self.budget.free() > CONTROL_WQES + 1;
+        if !is_plain || !channel.ledger.has_room(HEADER_LEN + head.len() + body.len()) || !take_slot() {
+            return None;
+        }
+        self.budget.acquire();
+        let header = DataHeader::new(tag, 0, Grant::NONE).emit();
         Some(channel.post_straight(header, [head, body]))
     }
 

@@ -23,7 +23,7 @@ use crate::transport::{SendBuf, Transport, Upcall};
 use std::fmt::Display;
 
 impl<C> Transport<C> {
-    /// A message of `len` bytes may go [straight](Self::sendi_straight): it is one for the first queue, a per-peer one, and goes inline.
+    /// A message of `len` bytes may go [straight](Self::sendi_straight): it is one for the first queue, and goes inline.
     #[inline(always)] // with every message
     pub fn goes_straight(&self, id: EpId, len: usize) -> bool {
         let lane = self.endpoints.get(id.index).and_then(|ep| ep.lanes.first());
@@ -45,6 +45,9 @@ impl<C> Transport<C> {
         if len >= usize::from(lane.straight_below) || !self.tx.pending.is_empty() {
             return false;
         }
+        if lane.credits.is_none() {
+            return self.sendi_straight_to_all(id, tag, [head, body]);
+        }
         match lane.post_straight(self.tx.signalling.most, tag, [head, body]) {
             None => false,
             Some(Ok(())) => {
@@ -56,6 +59,32 @@ impl<C> Transport<C> {
             }
             Some(Err(error)) => {
                 self.fail(id.index, &format_args!("post of a send failed: {error}"));
+                true
+            }
+        }
+    }
+
+    /// The same over a shared queue. The endpoint is connected, and nothing waits.
+    #[inline(never)] // the way of the shortest messages over a queue of their peer's own stays short
+    fn sendi_straight_to_all(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        let Some(lane) = ep.lanes.first_mut() else { return false };
+        let Some(slots) = self.tx.queues.first_mut().and_then(|queue| queue.slots.as_mut()) else {
+            return false;
+        };
+        let len = pieces[0].len().wrapping_add(pieces[1].len());
+        match lane.post_straight_to_all(self.tx.signalling.most, || slots.take_plenty(id.index), tag, pieces)
+        {
+            None => false,
+            Some(Ok(())) => {
+                lane.sent = lane.sent.wrapping_add(1);
+                ep.count_straight(len);
+                self.tx.outstanding += 1;
+                self.stats.sent_inline += 1;
+                true
+            }
+            Some(Err(error)) => {
+                self.send_refused(LaneId { peer: id.index, queue: 0 }, &error);
                 true
             }
         }
