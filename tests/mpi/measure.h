@@ -11,13 +11,14 @@
  *     size    K times: the leader sends and receives, the follower receives and sends
  *     rate    windows of up to 64 messages, leader to follower; an empty message back answers each window
  *     both    windows of up to 64 messages each way
+ *     turns   a message each way, after 10 ms without MPI, which are not timed: programs compute and communicate by turns
  *     line    no messages: the first pair has a cache line go to and fro in memory that both map, the least that any message takes
  *
  * K shrinks as the size grows (`size`: 256 KiB in flight at most, 128 messages at most), so small sizes stay in cache and the
  * clock's own cost is spread. Patterns depend on rank, size, batch and position: a stale or swapped payload is always seen.
  *
  * A result is a line, `KIND BYTES batches N median_us X min_us Y`: microseconds a message, medians and minima over batches; for `size`
- * that is a half round trip, as for `line`, for `rate` and `both` the time by all messages of all pairs.
+ * that is a half round trip, as for `line`, for `rate`, `both` and `turns` the time by all messages of all pairs.
  *
  * The line's memory is reached through /proc, so it is for ranks of one host. */
 #ifndef OXIB_MEASURE_H
@@ -47,6 +48,8 @@ struct kind {
     int most_slots;
     void (*exchange)(size_t size, int slots);
     enum payloads payloads;
+    /* Seconds in which the ranks compute before the clock runs. */
+    double computes;
 };
 
 static void send_slot(size_t size, int slot) {
@@ -143,10 +146,11 @@ static void hop(size_t size, int slots) {
 }
 
 static const struct kind kinds[] = {
-    {"size", 256 << 10, 128, bounce, BOTH_WAYS},
-    {"rate", 8 << 20, 16 * WINDOW, stream, ONE_WAY},
-    {"both", 4 << 20, 16 * WINDOW, cross, BOTH_WAYS},
-    {"line", 64 << 10, 128, hop, NONE},
+    {"size", 256 << 10, 128, bounce, BOTH_WAYS, 0},
+    {"rate", 8 << 20, 16 * WINDOW, stream, ONE_WAY, 0},
+    {"both", 4 << 20, 16 * WINDOW, cross, BOTH_WAYS, 0},
+    {"turns", 4 << 20, 1, cross, BOTH_WAYS, 0.010},
+    {"line", 64 << 10, 128, hop, NONE, 0},
 };
 
 static int sends(const struct kind *kind) {
@@ -179,10 +183,18 @@ static void inspect(const struct kind *kind, size_t size, int slots, int batch) 
         REQUIRE(incoming[(size_t)slots * size + i] == 0xa5, "%d bytes behind a %zu-byte receive were written", i + 1, size);
 }
 
+/* Without a call of MPI that would look around. */
+static void compute(double seconds) {
+    double end = MPI_Wtime() + seconds;
+    while (MPI_Wtime() < end) {
+    }
+}
+
 /* Seconds of the timed part on this rank. */
 static double one_batch(const struct kind *kind, size_t size, int slots, int batch) {
     prepare(kind, size, slots, batch);
     MPI_Barrier(MPI_COMM_WORLD);
+    compute(kind->computes);
     double begin = MPI_Wtime();
     kind->exchange(size, slots);
     double end = MPI_Wtime();

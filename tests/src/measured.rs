@@ -34,12 +34,15 @@ pub enum Kind {
     OneWay,
     /// In windows of up to 64 each way at the same time.
     BothWays,
+    /// One each way at the same time, behind 10 ms without MPI.
+    Turns,
     /// No messages: a cache line goes to and fro between the processors of two ranks.
     Line,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays, Kind::Line];
+    /// All of them.
+    pub const ALL: [Kind; 5] = [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays, Kind::Turns, Kind::Line];
 
     /// The program's word for it.
     fn word(self) -> &'static str {
@@ -47,6 +50,7 @@ impl Kind {
             Kind::HalfRoundTrip => "size",
             Kind::OneWay => "rate",
             Kind::BothWays => "both",
+            Kind::Turns => "turns",
             Kind::Line => "line",
         }
     }

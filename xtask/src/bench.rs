@@ -30,6 +30,7 @@ pub const OPTIONS: Options = Options {
         "threads",
         "verbs",
         "windows",
+        "turns",
     ],
     values: &[
         "against",

@@ -29,7 +29,7 @@ fn take_turns(setting: &Setting) -> Result<()> {
 fn measure_all([two, four]: &mut [Session; 2]) -> Result<()> {
     two.connect(2)?;
     four.connect(4)?;
-    for kind in [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays, Kind::Line] {
+    for kind in Kind::ALL {
         for bytes in [0, 8, 2000, LARGEST] {
             for session in [&mut *two, &mut *four] {
                 session.measure(Measurement { kind, bytes }, MILLISECONDS)?;

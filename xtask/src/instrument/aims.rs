@@ -69,6 +69,7 @@ impl Aim {
             Kind::HalfRoundTrip => "half round trip",
             Kind::OneWay => "time a message, one way",
             Kind::BothWays => "time a message, both ways",
+            Kind::Turns => "time a message, both ways behind 10 ms without MPI",
             Kind::Line => "way of a cache line",
         };
         match (*self.bytes.start(), *self.bytes.end()) {

@@ -17,13 +17,17 @@ const ALL_OF_A_MEASUREMENT: f64 = 0.13;
 const ALL_OF_A_JOB: f64 = 0.7;
 
 /// Payloads in windows: the rate of messages, and bandwidth.
-const WINDOWS: [Measurement; 5] = [
+const WINDOWS: [Measurement; 6] = [
     Measurement { kind: Kind::OneWay, bytes: 8 },
     Measurement { kind: Kind::BothWays, bytes: 8 },
     Measurement { kind: Kind::OneWay, bytes: 4096 },
     Measurement { kind: Kind::OneWay, bytes: 64 << 10 },
     Measurement { kind: Kind::OneWay, bytes: 1 << 20 },
+    Measurement { kind: Kind::BothWays, bytes: 1 << 20 },
 ];
+
+/// Payloads that are exchanged between two phases of computation.
+const TURNS: [u64; 6] = [8, 2000, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// What of a measurement's batches counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +87,7 @@ impl Plan {
     /// An option makes no sense.
     pub fn new(args: &Args, mpi: &OpenMpi) -> Result<Self> {
         let at_once = args.number("at-once", 1)?.max(1);
-        let all = args.value("sizes").is_none() && !args.flag("windows");
+        let all = args.value("sizes").is_none() && !args.flag("windows") && !args.flag("turns");
         let contenders = contenders(args, mpi)?;
         Ok(Plan {
             doorbells: all && contenders.iter().any(Contender::is_ours),
@@ -138,11 +142,14 @@ impl Plan {
     }
 }
 
-/// What `--sizes` and `--windows` leave.
+/// What `--sizes`, `--windows` and `--turns` leave.
 fn rows(args: &Args) -> Result<Vec<Measurement>> {
-    let (sizes, windows) = (args.value("sizes").is_some(), args.flag("windows"));
-    let rows = if windows && !sizes { Vec::new() } else { half_round_trips(args)? };
-    Ok(with_windows(rows, windows || !sizes))
+    let (sizes, windows, turns) = (args.value("sizes").is_some(), args.flag("windows"), args.flag("turns"));
+    let all = !(sizes || windows || turns);
+    let rows = if sizes || all { half_round_trips(args)? } else { Vec::new() };
+    let turns = TURNS.into_iter().filter(|_| turns || all);
+    let turns = turns.map(|bytes| Measurement { kind: Kind::Turns, bytes });
+    Ok(with_windows(rows, windows || all).into_iter().chain(turns).collect())
 }
 
 /// Half round trips of the sizes of `--sizes`, or of all; messages in windows with `--windows` only.
@@ -191,7 +198,8 @@ mod tests {
 
     #[test]
     fn without_a_choice_everything_is_measured() {
-        assert_eq!(rows(&parsed("")).unwrap().len(), SIZES.len() + WINDOWS.len());
+        assert_eq!(rows(&parsed("")).unwrap().len(), SIZES.len() + WINDOWS.len() + TURNS.len());
+        assert_eq!(rows(&parsed("--turns")).unwrap().len(), TURNS.len());
         let sizes: Vec<String> =
             rows(&parsed("--sizes 8,4k")).unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(sizes, ["size:8", "size:4096"]);

@@ -14,8 +14,9 @@ pub fn show(samples: &Samples, aims: &[Aim]) {
     let titled = |title: String, table: Option<String>| {
         table.into_iter().for_each(|table| say!("{title}\n{table}\n"));
     };
-    titled(format!("half round trip in us, median of {rounds} rounds"), times(samples));
+    titled(format!("half round trip in us, median of {rounds} rounds"), times(samples, Kind::HalfRoundTrip));
     titled("windows of up to 64: 10^6 messages/s of 8 B, MB/s of larger ones".to_owned(), rates(samples));
+    titled("a message each way behind 10 ms without MPI, us by two".to_owned(), times(samples, Kind::Turns));
     titled(
         format!("time of a message, {first} / other: median of {rounds} pairs (quartiles), * misses its aim"),
         ratios(samples, aims),
@@ -24,10 +25,10 @@ pub fn show(samples: &Samples, aims: &[Aim]) {
     titled("aims".to_owned(), judged(&verdicts(aims, samples)));
 }
 
-/// Half round trips in microseconds: a row a size, a column a transport.
-fn times(samples: &Samples) -> Option<String> {
+/// Microseconds of this kind: a row a size, a column a transport.
+fn times(samples: &Samples, kind: Kind) -> Option<String> {
     let cell = |row, column| samples.time(row, column).map(|time| figure(time.median));
-    of_kind(samples, |what| what.kind == Kind::HalfRoundTrip, 0, &cell)
+    of_kind(samples, |what| what.kind == kind, 0, &cell)
 }
 
 /// Messages in windows: millions a second, and 10^6 bytes a second where they are larger.
@@ -37,7 +38,7 @@ fn rates(samples: &Samples) -> Option<String> {
         let scale = if small(what) { 1.0 } else { what.bytes as f64 };
         samples.time(row, column).map(|time| figure(scale / time.median))
     };
-    of_kind(samples, |what| what.kind != Kind::HalfRoundTrip, 0, &cell)
+    of_kind(samples, |what| matches!(what.kind, Kind::OneWay | Kind::BothWays), 0, &cell)
 }
 
 /// The first transport's time by the others': "1.31 (1.25-1.40)", with a star where it misses the bound.
@@ -79,6 +80,7 @@ fn label(what: &Measurement) -> String {
         Kind::Line => "cache line".to_owned(),
         Kind::OneWay => format!("{bytes} B one way"),
         Kind::BothWays => format!("{bytes} B both ways"),
+        Kind::Turns => format!("{bytes} B by turns"),
     }
 }
 
@@ -147,7 +149,7 @@ mod tests {
         let cells: Vec<&str> =
             text.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect();
         assert_eq!(cells, ["4.000", "2048"]);
-        assert_eq!(times(&all), None);
+        assert_eq!(times(&all, Kind::HalfRoundTrip), None);
     }
 
     #[test]
