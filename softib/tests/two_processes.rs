@@ -274,6 +274,26 @@ fn read_until(qp: &Qp, buf: &mut Buf, at: (u64, u32), enough: impl Fn(softib::St
     }
 }
 
+/// How long an owner is waited for that fetches from us, and does not end (`AGAIN` times `SOON`).
+const WAITED_FOR: std::time::Duration = std::time::Duration::from_millis(2);
+
+/// Makes it look as if the process of `their_qpn` worked on our memory by its own hand, or no longer.
+fn it_seems_to_fetch(our_qpn: u32, their_qpn: u32) -> impl Fn(bool) {
+    use softib::shm::layout::{QP_BITS, R_HAZARD, RINGS, TABLES_LEN, ring_entry};
+    let file =
+        softib::shm::segment::open_slot(&softib::shm::segment::directory(), (our_qpn >> QP_BITS) as usize);
+    let map = softib::shm::map::Map::new(&file.unwrap(), TABLES_LEN).unwrap();
+    let is_theirs = |row: &usize| {
+        softib::shm::ring::sender(&map, *row).is_some_and(|(slot, _)| slot == (their_qpn >> QP_BITS) as usize)
+    };
+    let row = (0..RINGS).find(is_theirs).expect("it has sent something");
+    let set = move |fetches: bool| {
+        map.u32(ring_entry(row) + R_HAZARD).store(fetches.into(), std::sync::atomic::Ordering::SeqCst);
+    };
+    set(true);
+    set
+}
+
 /// A READ goes through the rings while both sides poll, and not when the owner has stopped.
 #[test]
 fn what_a_polling_owner_sends_is_not_fetched_and_what_a_busy_one_does_not_send_is() {
@@ -339,6 +359,24 @@ fn reader() {
         assert!(began.elapsed() < 2 * PATIENCE, "the owner was never late: {:?}", softib::stats());
         order(&mut buf, POLLS);
     }
+    order(&mut buf, POLLS);
+    let it_fetches = it_seems_to_fetch(qp.num(), hello[0] as u32);
+    let mut late = 0;
+    while late < 5 {
+        let before = softib::stats();
+        read_until(&qp, &mut buf, memory, |now| now.rdma_ring >= before.rdma_ring + 5);
+        order(&mut buf, COMPUTES);
+        let (before, asked) = (softib::stats(), std::time::Instant::now());
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(0, LEN), memory.0, memory.1), 0);
+        assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+        if softib::stats().rdma_late > before.rdma_late {
+            assert!(asked.elapsed() >= WAITED_FOR, "an owner with a reason to be late is not waited for");
+            late += 1;
+        }
+        assert!(began.elapsed() < 2 * PATIENCE, "the owner was never late: {:?}", softib::stats());
+        order(&mut buf, POLLS);
+    }
+    it_fetches(false);
     order(&mut buf, FORGETS);
     let before = softib::stats();
     read_until(&qp, &mut buf, memory, |now| now.rdma_ring >= before.rdma_ring + 5);

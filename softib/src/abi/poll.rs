@@ -204,6 +204,14 @@ fn poll_queue(
     let mut guard = engine.enter();
     let state = &mut *guard;
     let polls = engine.shared.polled();
+    if state.regain_control(thread_id()) {
+        engine.shared.control_is_back();
+        if let Some(first) = out.first_mut()
+            && matches!(poll_one::<true>(state, key, first), Short::Taken | Short::Placed)
+        {
+            return Ok(1);
+        }
+    }
     if state.w.cqs.get(key).ok_or(Errno::INVAL)?.is_empty() {
         if state.poll(thread_id(), polls) {
             engine.shared.control_changed(true);

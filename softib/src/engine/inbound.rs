@@ -8,6 +8,7 @@ use crate::shm::parts::Inlets;
 use crate::shm::ring::RecvRing;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Rings that are looked at on every poll.
 const HOT: usize = 8;
@@ -21,9 +22,20 @@ pub(super) const NO_RING: usize = usize::MAX;
 /// Who works on the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
+    /// The device thread.
     Thread,
+    /// The same in place of the thread (by its pointer) that has polled until a nap ago: the hot rings are watched still.
+    Deputy(usize),
     /// The thread (by its pointer) that polls.
     Application(usize),
+}
+
+impl Owner {
+    /// The program looks at its rings itself.
+    #[inline]
+    pub fn is_application(self) -> bool {
+        matches!(self, Owner::Application(_))
+    }
 }
 
 /// A ring that is looked at on every poll.
@@ -60,6 +72,8 @@ pub struct Inbound {
     /// The one of them that the shortcut looks at next, or [`NO_RING`].
     pub(super) turn: usize,
     pub owner: Owner,
+    /// When the thread is a [deputy](Owner::Deputy) no longer.
+    pub(super) stands_in_until: Option<Instant>,
     pub(super) streak: u32,
     pub(super) polls: u64,
     /// Looks at several hot rings that found nothing.
@@ -77,6 +91,7 @@ impl Inbound {
             hot: Vec::new(),
             turn: NO_RING,
             owner: Owner::Thread,
+            stands_in_until: None,
             streak: 0,
             polls: 0,
             idle: 0,
@@ -207,9 +222,10 @@ fn adopt<'a>(place: &'a mut Option<RecvRing>, inlets: &Inlets, index: usize) -> 
 }
 
 impl Inbound {
-    /// Sees to it that it is a hot ring's turn, if there is one.
+    /// Sees to it that it is a hot ring's turn, if there is one and the program polls.
     pub(super) fn restart_turns(&mut self) {
-        self.give_turn(self.hot.last().map_or(NO_RING, |hot| hot.ring));
+        let last = self.hot.last().filter(|_| self.owner.is_application());
+        self.give_turn(last.map_or(NO_RING, |hot| hot.ring));
     }
 
     /// It is this ring's turn from now on. That of another ends: what its sender would have been told when nothing came, it is told now.

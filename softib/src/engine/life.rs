@@ -164,6 +164,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         groups: Default::default(),
         xrc: Xrc::default(),
         stats: Stats::default(),
+        hurried: false,
         in_burst: false,
         lender: None,
     };

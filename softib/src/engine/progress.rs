@@ -1,23 +1,29 @@
 //! Progress: inbound rings, stuck sends; and who does it, the application or the device thread.
 //!
 //! ```text
-//!              64 polls in a row                      (rings watched, the thread naps and looks now and then)
-//!   Thread ───────────────────────> Application
-//!     ^   <─────────────────────────   │
-//!     │    the poller arms a CQ, or    │
-//!     │    has not polled for a nap    │
-//!   (rings unwatched: senders announce in the bitmap and ring the bell)
+//!                       64 polls in a row
+//!   Thread ─────────────────────────────────────> Application    rings watched; the thread naps and looks whether there are polls
+//!     ^ ^   <────── the poller arms a CQ ──────      │   ^
+//!     │ │                                no poll for │   │ the poller's
+//!     │ │                                      a nap │   │ first poll
+//!     │ └─ something is urgent, a CQ is armed, ──    v   │
+//!     │    or it has been away for long           Deputy          rings watched; the thread looks at them with every nap
+//!   rings not watched: senders announce in the bitmap and ring the bell
 //! ```
 //!
 //! While the thread has control a poll is a guest: it drains what is announced, and nothing changes but that the program is known to
 //! poll. While the application has it, a few hot rings are looked at on every poll, and one line of bitmap covers all others.
+//!
+//! A program that computes and communicates by turns goes to and fro on the right side: what its peers send at the end of a turn rings no
+//! bell, moves no thread, and is found by the program's own first poll.
 
 use super::inbound::Owner;
 use super::state::State;
 use crate::datapath::initiator;
 use crate::datapath::responder::{self, From, events};
+use crate::shm::cell::{Head, flag, op};
 use crate::shm::handover;
-use crate::shm::layout::{CELLS, QP_BITS, QPS};
+use crate::shm::layout::{CELLS, H_POLLS, QP_BITS, QPS};
 use rdma_sys::IBV_EVENT_QP_FATAL;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -28,6 +34,8 @@ const STREAK: u32 = 64;
 const BATCH: usize = 64;
 /// Batches taken from one announced ring before the others get their turn.
 const SHARE: usize = 8;
+/// How long the thread is a deputy at most.
+const ABSENCE: Duration = Duration::from_millis(300);
 
 impl State {
     /// One poll of the application, the `polls`-th, by the thread `me`. True: control has just changed hands.
@@ -35,7 +43,7 @@ impl State {
     pub fn poll(&mut self, me: usize, polls: u64) -> bool {
         self.inbound.polls = polls;
         self.settle_lent();
-        if self.inbound.owner == Owner::Thread {
+        if !self.inbound.owner.is_application() {
             return self.guest_poll(me);
         }
         for at in 0..self.inbound.hot.len() {
@@ -59,41 +67,95 @@ impl State {
         if self.inbound.streak < STREAK {
             return false;
         }
-        self.inbound.owner = Owner::Application(me);
+        self.take_control(me);
+        true
+    }
+
+    /// The thread `me` polls. If it has polled until a deputy came, it has control again; whether that is so.
+    #[inline]
+    pub fn regain_control(&mut self, me: usize) -> bool {
+        let is_back = self.inbound.owner == Owner::Deputy(me);
+        if is_back {
+            self.take_control(me);
+        }
+        is_back
+    }
+
+    #[cold]
+    fn take_control(&mut self, me: usize) {
+        self.set_owner(Owner::Application(me));
+        self.w.peers.polls = true;
         let known: Vec<usize> = self.inbound.senders().iter().map(|&(ring, ..)| ring).collect();
         for ring in known {
             self.inbound.watch(ring);
         }
-        true
+        self.inbound.restart_turns();
     }
 
-    /// The poller is going to sleep on a channel: control goes back. True: it has just done so.
+    /// The poller, or one beside a deputy, is going to sleep on a channel: control goes to the thread. True: it has just done so.
     pub fn arm(&mut self, me: usize) -> bool {
         match self.inbound.owner {
             Owner::Thread => (self.inbound.streak, self.w.peers.polls) = (0, false),
-            Owner::Application(poller) if poller == me => {
+            Owner::Application(poller) if poller != me => {}
+            Owner::Application(_) | Owner::Deputy(_) => {
                 self.give_back();
                 return true;
             }
-            Owner::Application(_) => {}
         }
         false
     }
 
+    /// The program has not polled for a nap: the device thread works in its place.
+    pub fn step_aside(&mut self) {
+        if let Owner::Application(poller) = self.inbound.owner {
+            self.lose_control(Owner::Deputy(poller));
+            self.inbound.stands_in_until = Some(timing::now() + ABSENCE);
+            self.w.hurried = false;
+        }
+    }
+
     /// Gives control to the device thread.
     pub fn give_back(&mut self) {
-        self.inbound.owner = Owner::Thread;
+        self.lose_control(Owner::Thread);
+        let hot: Vec<usize> = self.inbound.hot.drain(..).map(|hot| hot.ring).collect();
+        self.inbound.unwatch(&hot);
+    }
+
+    fn lose_control(&mut self, to: Owner) {
+        self.set_owner(to);
         self.w.peers.polls = false;
         self.inbound.streak = 0;
-        let hot: Vec<usize> = self.inbound.hot.drain(..).map(|hot| hot.ring).collect();
         self.inbound.restart_turns();
-        self.inbound.unwatch(&hot);
+    }
+
+    fn set_owner(&mut self, owner: Owner) {
+        self.inbound.owner = owner;
+        self.w.segment.map.u32(H_POLLS).store(owner.is_application().into(), Ordering::Relaxed);
+    }
+
+    /// A turn of the device thread: everything there is to do now. When it has to look again, if that is known.
+    pub fn thread_turn(&mut self) -> Option<Instant> {
+        let again = self.progress();
+        let is_over = |until: Instant| self.w.hurried || timing::now() >= until;
+        if self.is_deputy() && self.inbound.stands_in_until.is_none_or(is_over) {
+            self.give_back();
+            return self.progress();
+        }
+        again
+    }
+
+    /// The device thread works in place of a program that has just polled.
+    pub fn is_deputy(&self) -> bool {
+        matches!(self.inbound.owner, Owner::Deputy(_))
     }
 
     /// Everything there is to do now, as the device thread or a guest. Some(time): look again then.
     pub fn progress(&mut self) -> Option<Instant> {
         self.settle_lent();
         self.take_announced();
+        if self.is_deputy() {
+            self.look_at_hot();
+        }
         let again = self.advance_sends();
         if self.inbound.announced() { Some(timing::now()) } else { again }
     }
@@ -120,8 +182,19 @@ impl State {
         if taken == SHARE {
             self.inbound.mark(ring);
         }
-        if taken != 0 && self.inbound.owner != Owner::Thread {
+        if taken != 0 && self.inbound.owner.is_application() {
             self.inbound.watch(ring);
+        }
+    }
+
+    /// Takes in what the hot rings hold. Of one that holds more than a batch the sender may wait for room.
+    fn look_at_hot(&mut self) {
+        for at in 0..self.inbound.hot.len() {
+            let ring = self.inbound.hot[at].ring;
+            if self.inbound.may_hold(ring) && self.drain(ring) && self.inbound.may_hold(ring) {
+                self.w.hurried = true;
+                self.inbound.mark(ring);
+            }
         }
     }
 
@@ -134,6 +207,7 @@ impl State {
         let mut any = false;
         for _ in 0..BATCH {
             let Some(found) = ring.peek() else { break };
+            w.hurried |= !is_patient(&found.head);
             responder::cell(qps, w, from, &found);
             ring.consume(&found);
             any = true;
@@ -195,5 +269,14 @@ impl State {
         }
         self.settle();
         soonest
+    }
+}
+
+/// It is a whole message, which waits for the program's next poll if it makes no event, or asks for data that is fetched where it does not come.
+fn is_patient(head: &Head) -> bool {
+    match head.op & !op::XRC {
+        op::SEND => head.flags & (flag::FIRST | flag::LAST) == flag::FIRST | flag::LAST,
+        op::WRITE_IMM | op::ASK => true,
+        _ => false,
     }
 }

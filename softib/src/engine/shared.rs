@@ -66,6 +66,12 @@ impl Shared {
         self.wake();
     }
 
+    /// The application has control back from a thread that stood in for it, and looks with its next nap whether that is over.
+    #[cold]
+    pub fn control_is_back(&self) {
+        self.application.store(true, Ordering::SeqCst);
+    }
+
     /// Makes the thread look around: a send is waiting, or control has changed.
     ///
     /// A bell that is not set does not mean that the thread is awake: a peer may have been killed between unsetting it and the wake-up.

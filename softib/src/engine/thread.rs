@@ -1,12 +1,12 @@
 //! The device thread: progress for programs that do not poll, and the owner of the `life` word.
 //!
 //! While it has control it sleeps on the segment's bell. While the application has control it naps, and each time it
-//! wakes it compares the poll counter with what it was: a program that has stopped polling loses control.
+//! wakes it compares the poll counter with what it was: a program that has stopped polling loses control. For some time the thread
+//! only stands in for it then: it sleeps on the bell no longer than for a nap, and looks at the rings that are still watched.
 //!
 //! In a simulation (`timing`) there is no thread: `Turns` does the same, a turn at a time.
 
 use super::Engine;
-use super::inbound::Owner;
 use super::shared::{DeviceThread, ROUNDS};
 use crate::datapath::responder::events;
 use crate::errno::Errno;
@@ -85,13 +85,17 @@ fn work(engine: &Engine, rounds: Instant) {
     let shared = &engine.shared;
     let bell = shared.map.u32(BELL);
     handover::ask_for_bell(bell, || fence(Ordering::SeqCst));
-    let (again, alone) = {
+    let (again, alone, naps) = {
         let mut state = engine.enter();
-        (state.progress(), state.is_alone())
+        (state.thread_turn(), state.is_alone(), state.is_deputy())
     };
     if shared.thread_in_charge() && !shared.stop.load(Ordering::SeqCst) {
         let now = Instant::now();
-        let latest = if alone { now + ALONE } else { rounds };
+        let latest = match (naps, alone) {
+            (true, _) => now + NAP,
+            (false, true) => now + ALONE,
+            (false, false) => rounds,
+        };
         let until = again.map_or(latest, |again| again.min(latest));
         futex_wait(bell, 1, Some(until.saturating_duration_since(now)));
     }
@@ -119,9 +123,9 @@ fn take_over_from(engine: &Engine, before: u64) {
         return;
     }
     let mut state = engine.enter();
-    if shared.polls.load(Ordering::Relaxed) == before && state.inbound.owner != Owner::Thread {
+    if shared.polls.load(Ordering::Relaxed) == before && state.inbound.owner.is_application() {
         state.w.stats.takeovers += 1;
-        state.give_back();
+        state.step_aside();
         shared.application.store(false, Ordering::SeqCst);
     }
 }
@@ -155,7 +159,10 @@ impl timing::Worker for Turns {
     fn turn(&mut self) -> Option<Instant> {
         self.rounds = look_around(self.engine, self.rounds);
         let again = if self.engine.shared.thread_in_charge() {
-            self.engine.enter().progress()
+            let mut state = self.engine.enter();
+            let again = state.thread_turn();
+            let soon = state.is_deputy().then(|| timing::now() + NAP);
+            again.into_iter().chain(soon).min()
         } else {
             Some(self.nap())
         };

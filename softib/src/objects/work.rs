@@ -44,6 +44,8 @@ pub struct Work {
     /// READ: the peer was asked for the data and has not sent it in time, or does not send it; so it is fetched.
     pub late: bool,
     pub unsent: bool,
+    /// How often it has been waited for again, as it had a reason to be late.
+    pub waited: u8,
     /// All of it is in the ring, in cells before number `in_ring`, and the receiver's queue pair was no more open then: it is over if that is
     /// open after all, or has taken it in.
     pub unconfirmed: bool,

@@ -92,6 +92,8 @@ pub struct World {
     pub groups: Groups,
     /// Counters.
     pub stats: Stats,
+    /// Something has come that does not wait for the program's next poll: a request for memory, its answer, what fires a channel.
+    pub hurried: bool,
     /// A short message has been posted since the last poll: the next one follows on its heels.
     pub in_burst: bool,
     /// The ring whose sender has yet to be told how far it has been read, for the program was given a payload of it, and the completion
@@ -174,6 +176,7 @@ impl World {
         let cq = &self.cqs[key];
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(channel)) {
             channel.fire(key);
+            self.hurried = true;
         }
     }
 

@@ -23,7 +23,7 @@
 /// First word of a process's segment; stored last when the header is filled.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -74,6 +74,8 @@ pub const H_GROUP_LIMIT: usize = HEADER + 144;
 pub const H_PORT_COUNT: usize = HEADER + 148;
 /// 1: the owner reads messages where they lie in its rings, so that long ones are to come in one piece.
 pub const H_PLACES: usize = HEADER + 152;
+/// 1: the owner's program looks at its rings itself.
+pub const H_POLLS: usize = HEADER + 156;
 /// Card of the first port.
 pub const H_PORTS: usize = HEADER + 256;
 /// A port's card: link layer, LID, GUID, rows of the GID table and the lengths of their networks' prefixes; two counters of refused packets.

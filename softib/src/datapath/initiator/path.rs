@@ -107,7 +107,16 @@ impl<P: Path> Way<'_, P> {
     /// Whether there is room for a cell with `len` bytes of payload.
     #[inline(always)]
     pub fn has_room(&mut self, len: u32) -> bool {
-        self.peer.ring.has_room(len as usize)
+        self.peer.ring.has_room(len as usize) || self.call_for_room()
+    }
+
+    /// There is no room: a device thread that looks at the ring now and then, in place of its program, is told. False, always.
+    #[cold]
+    fn call_for_room(&mut self) -> bool {
+        if self.peer.ring.is_watched() && !self.peer.polls() {
+            rung(self.peer.ring.announce(), self.peer, &mut self.stats.doorbells);
+        }
+        false
     }
 
     /// Puts a cell into the ring, where there is room for it.

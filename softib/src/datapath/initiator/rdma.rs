@@ -16,17 +16,27 @@ use super::path::{Path, Way};
 use crate::datapath::iwarp;
 use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
+use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
 use crate::objects::work::{Remote, Step, WORD, Work};
 use crate::objects::world::World;
+use crate::shm::ring;
+use crate::shm::segment::Segment;
 use rdma_sys::*;
 
 /// Shorter READs are fetched: that takes about as long as the way to the peer and back, and does not depend on it.
 const LEAST_SENT: u32 = 4 << 10;
 
+/// From here on it is worth the wait to ask a peer that has polled until it stopped some milliseconds ago: that it communicates again, as we
+/// do, is likely, and fetching takes as long as the wait for one that does not.
+const LEAST_AWAITED: u32 = 64 << 10;
+
 /// Carries an RDMA request to the connected queue pair out.
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let (reads, dest, iwarp) = (qp.attr.max_rd_atomic, qp.attr.dest_qp_num, w.is_iwarp());
+    if work.late && qp.link.as_ref().is_some_and(|link| is_waited_for(link, &w.segment, work)) {
+        return Step::Data;
+    }
     let World { peers, stats, segment, mrs, .. } = w;
     let mut way = match Way::to_peer(qp, peers, stats, segment.incarnation, work) {
         Ok(way) => way,
@@ -40,6 +50,20 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     }
     let grant = Grant { access: way.link.view.access, pd: way.link.view.pd, qpn: dest };
     way.one_sided(mrs, &grant, work, sges)
+}
+
+/// So often a peer that is late, and just fetches data of ours, is waited for again, for `queue::SOON` each.
+const AGAIN: u8 = 40;
+
+/// A peer is late with the answer to this READ because it fetches something from us, by a system call during which it looks at no ring: it is
+/// waited for. If its data were fetched meanwhile, it would find us late in its turn, and so on.
+#[cold]
+fn is_waited_for(link: &Link, own: &Segment, work: &mut Work) -> bool {
+    let waits = work.waited < AGAIN && ring::is_fetching(&own.map, link.slot, link.incarnation);
+    if waits {
+        (work.late, work.waited) = (false, work.waited + 1);
+    }
+    waits
 }
 
 /// Why a request fails without the peer: an atomic of another length than a word's, or one that is answered with data by a queue pair
@@ -90,7 +114,8 @@ impl<P: Path> Way<'_, P> {
         }
         let link = &mut *self.link;
         link.unasked = link.unasked.saturating_sub(1);
-        link.owed == 0 && link.unasked == 0 && self.peer.ring.is_watched()
+        let comes_soon = self.peer.polls() || work.len >= LEAST_AWAITED;
+        link.owed == 0 && link.unasked == 0 && comes_soon && self.peer.ring.is_watched()
     }
 
     /// The peer was late with the answer to this READ, which is done without it. From now on the peer leaves the memory alone, which may be

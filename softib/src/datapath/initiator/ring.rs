@@ -25,7 +25,7 @@ impl<P: Path> Way<'_, P> {
         let (addr, rkey) = work.remote.memory();
         loop {
             let len = if reading { 0 } else { (work.len - work.sent).min(PIECE) };
-            if !self.peer.ring.has_room(PIECE as usize) {
+            if !self.has_room(PIECE) {
                 return Step::Room;
             }
             let last = reading || work.sent + len == work.len;
@@ -63,7 +63,7 @@ impl<P: Path> Way<'_, P> {
 
     /// Sends an atomic: all of it is in the cell.
     fn request_atomic(&mut self, work: &mut Work, target: &Target, operands: [u64; 2]) -> Step {
-        if !self.peer.ring.has_room(0) {
+        if !self.has_room(0) {
             return Step::Room;
         }
         let mut parts = [0; 32];

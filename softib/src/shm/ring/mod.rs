@@ -117,6 +117,12 @@ pub fn while_asked<T>(map: &Map, index: usize, ask: u32, copy: impl FnOnce() -> 
     keyed::while_asked(map.u32(row + R_WITHDRAWN), map.u32(row + R_ANSWERING), ask, copy)
 }
 
+/// The process that sends to us through a ring just works on our memory by its own hand.
+pub fn is_fetching(map: &Map, slot: usize, incarnation: u64) -> bool {
+    let row = of_sender(map, slot, incarnation);
+    row.is_some_and(|row| map.u32(ring_entry(row) + R_HAZARD).load(Ordering::Relaxed) != 0)
+}
+
 /// Frees a ring of ours that is no longer in use; it reads as empty when it is claimed again.
 pub fn free(map: &Map, file: &File, index: usize) {
     give_space(file, ring_data(index), RING_LEN);
