@@ -271,6 +271,6 @@ impl Liar {
             self.cells.double(self.sent);
         }
         // Its sender wakes the device thread of its own accord, or is killed before: the program polls anyway.
-        let _ = self.ring.announce();
+        let _ = self.ring.announce(true);
     }
 }

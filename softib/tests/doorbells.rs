@@ -3,6 +3,7 @@
 //! ```text
 //!   the device thread has control     a message rings the doorbell       until the program has polled 64 times
 //!   the program has control           no message rings it                until it has not polled for 4 ms
+//!   the thread stands in for it       no whole message rings it          until the program polls, or for 300 ms (`absent.rs`)
 //! ```
 //!
 //! How often a process is descheduled for 4 ms is the machine's business. So each process counts the pauses between its polls that it
@@ -17,7 +18,7 @@ use common::*;
 use rdma_sys::*;
 use std::time::{Duration, Instant};
 
-/// How long a program may not poll before it loses control (`NAP` in `engine/thread.rs`).
+/// How long a program may not poll before its thread stands in for it (`NAP` in `engine/thread.rs`).
 const PAUSE: Duration = Duration::from_millis(4);
 /// Polls in vain after which it has control (`STREAK` in `engine/progress.rs`).
 const STREAK: u32 = 64;

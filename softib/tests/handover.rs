@@ -29,7 +29,8 @@ fn shared(watched: u32) -> Arc<Shared> {
 /// Sends one message; true if it woke the device thread.
 fn send(shared: &Shared) -> bool {
     handover::mark(&shared.tag, 0);
-    !handover::is_watched(&shared.watched, full) && handover::announce(&shared.bits, 1, &shared.bell, full)
+    !handover::is_watched(&shared.watched, full)
+        && handover::announce(&shared.bits, 1, &shared.bell, true, full)
 }
 
 fn arrived(shared: &Shared) -> bool {
@@ -101,7 +102,7 @@ fn two_senders_wake_a_sleeper_once_and_both_are_found() {
         let (bits, bell) = (Arc::new(W64::new(0)), Arc::new(W32::new(0)));
         let senders = [1u64, 2].map(|ring| {
             let (bits, bell) = (bits.clone(), bell.clone());
-            loom::thread::spawn(move || handover::announce(&*bits, ring, &*bell, full))
+            loom::thread::spawn(move || handover::announce(&*bits, ring, &*bell, ring == 2, full))
         });
         handover::ask_for_bell(&*bell, full);
         let seen = handover::take(&*bits);
@@ -110,6 +111,24 @@ fn two_senders_wake_a_sleeper_once_and_both_are_found() {
         let left = handover::take(&*bits);
         assert_eq!(seen | left, 3);
         assert!(left == 0 || rung.contains(&true), "a mark was set and no thread was woken");
+    });
+}
+
+/// What is urgent rings the bell of a thread that stands in for a program, or is found by its look.
+#[test]
+fn what_is_urgent_is_found_by_a_thread_that_stands_in_or_wakes_it() {
+    loom::model(|| {
+        let (bits, bell) = (Arc::new(W64::new(0)), Arc::new(W32::new(0)));
+        let sender = {
+            let (bits, bell) = (bits.clone(), bell.clone());
+            loom::thread::spawn(move || handover::announce(&*bits, 1, &*bell, true, full))
+        };
+        handover::ask_for_bell(&*bell, full);
+        let found = handover::take(&*bits) != 0;
+        let sleeps = handover::ask_if_urgent(&*bell);
+        let rung = sender.join().unwrap();
+        assert!(found || rung || !sleeps, "the thread sleeps on something urgent");
+        assert!(sleeps || rung, "it does not sleep, and nobody has woken it");
     });
 }
 

@@ -21,7 +21,6 @@ use super::inbound::Owner;
 use super::state::State;
 use crate::datapath::initiator;
 use crate::datapath::responder::{self, From, events};
-use crate::shm::cell::{Head, flag, op};
 use crate::shm::handover;
 use crate::shm::layout::{CELLS, H_POLLS, QP_BITS, QPS};
 use rdma_sys::IBV_EVENT_QP_FATAL;
@@ -207,7 +206,7 @@ impl State {
         let mut any = false;
         for _ in 0..BATCH {
             let Some(found) = ring.peek() else { break };
-            w.hurried |= !is_patient(&found.head);
+            w.hurried |= !found.head.is_patient();
             responder::cell(qps, w, from, &found);
             ring.consume(&found);
             any = true;
@@ -269,14 +268,5 @@ impl State {
         }
         self.settle();
         soonest
-    }
-}
-
-/// It is a whole message, which waits for the program's next poll if it makes no event, or asks for data that is fetched where it does not come.
-fn is_patient(head: &Head) -> bool {
-    match head.op & !op::XRC {
-        op::SEND => head.flags & (flag::FIRST | flag::LAST) == flag::FIRST | flag::LAST,
-        op::WRITE_IMM | op::ASK => true,
-        _ => false,
     }
 }

@@ -11,6 +11,7 @@ use super::shared::{DeviceThread, ROUNDS};
 use crate::datapath::responder::events;
 use crate::errno::Errno;
 use crate::shm::futex::futex_wait;
+use crate::shm::handover::{ASKED, ASKED_IF_URGENT};
 use crate::shm::layout::BELL;
 use crate::shm::{handover, liveness, shortage};
 use std::sync::atomic::{Ordering, fence};
@@ -89,15 +90,16 @@ fn work(engine: &Engine, rounds: Instant) {
         let mut state = engine.enter();
         (state.thread_turn(), state.is_alone(), state.is_deputy())
     };
-    if shared.thread_in_charge() && !shared.stop.load(Ordering::SeqCst) {
+    let sleeps = shared.thread_in_charge() && !shared.stop.load(Ordering::SeqCst);
+    if sleeps && (!naps || handover::ask_if_urgent(bell)) {
         let now = Instant::now();
-        let latest = match (naps, alone) {
-            (true, _) => now + NAP,
-            (false, true) => now + ALONE,
-            (false, false) => rounds,
+        let (asked, latest) = match (naps, alone) {
+            (true, _) => (ASKED_IF_URGENT, now + NAP),
+            (false, true) => (ASKED, now + ALONE),
+            (false, false) => (ASKED, rounds),
         };
         let until = again.map_or(latest, |again| again.min(latest));
-        futex_wait(bell, 1, Some(until.saturating_duration_since(now)));
+        futex_wait(bell, asked, Some(until.saturating_duration_since(now)));
     }
     bell.store(0, Ordering::SeqCst);
 }

@@ -110,6 +110,17 @@ impl Head {
         [Head::meaning(self.op, self.flags, self.dst), self.src_qpn, self.len, self.imm, self.pos]
     }
 
+    /// It is a whole message, which waits for the program's next poll if it makes no event, or asks for data that is fetched where it does not
+    /// come; what is not patient is urgent.
+    pub fn is_patient(self) -> bool {
+        const WHOLE: u8 = flag::FIRST | flag::LAST;
+        match self.op & !op::XRC {
+            op::SEND => self.flags & WHOLE == WHOLE,
+            op::WRITE_IMM | op::ASK => true,
+            _ => false,
+        }
+    }
+
     /// Operation, flags and destination, to be looked at together: the first word.
     #[inline(always)]
     pub const fn meaning(op: u8, flags: u8, dst: u16) -> u32 {

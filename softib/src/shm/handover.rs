@@ -10,6 +10,9 @@
 //!   bell? ── swap to 0 ──> wake
 //! ```
 //!
+//! A thread that stands in for a program sleeps for a nap only, and sets the bell to 2 for that, when it has looked: what waits for the
+//! program's next poll does not wake it.
+//!
 //! Two store-fence-load pairs: of the tag with `watched`, and of the bitmap with `bell`. In each, one side sees the other, so no
 //! message waits unseen. Generic over the words, so that `tests/handover.rs` runs these very functions in loom.
 
@@ -46,11 +49,23 @@ pub fn is_watched(watched: &impl Word<u32>, fence: impl FnOnce()) -> bool {
     watched.load(Ordering::Relaxed) != 0
 }
 
+/// The bell: the device thread wants to be woken for anything.
+pub const ASKED: u32 = 1;
+/// It wants to be woken for what is urgent.
+pub const ASKED_IF_URGENT: u32 = 2;
+
 /// Sender, if the ring is not watched: marks it. True: the receiver's device thread is to be woken.
-pub fn announce(bits: &impl Bits<u64>, ring: u64, bell: &impl Word<u32>, fence: impl FnOnce()) -> bool {
+pub fn announce(
+    bits: &impl Bits<u64>,
+    ring: u64,
+    bell: &impl Word<u32>,
+    urgent: bool,
+    fence: impl FnOnce(),
+) -> bool {
     bits.fetch_or(ring, Ordering::AcqRel);
     fence();
-    bell.load(Ordering::Relaxed) != 0 && bell.swap(0, Ordering::AcqRel) != 0
+    let bell_is = bell.load(Ordering::Relaxed);
+    (bell_is == ASKED || urgent && bell_is == ASKED_IF_URGENT) && bell.swap(0, Ordering::AcqRel) != 0
 }
 
 /// Receiver: stops watching. It must look at the ring once more afterwards.
@@ -61,8 +76,13 @@ pub fn unwatch(watched: &impl Word<u32>, fence: impl FnOnce()) {
 
 /// Device thread: wants to be woken. It must look at the bitmap once more before it sleeps.
 pub fn ask_for_bell(bell: &impl Word<u32>, fence: impl FnOnce()) {
-    bell.store(1, Ordering::Relaxed);
+    bell.store(ASKED, Ordering::Relaxed);
     fence();
+}
+
+/// Device thread, which has asked for the bell and looked: wants to be woken for what is urgent only. False: it has been woken meanwhile.
+pub fn ask_if_urgent(bell: &impl Word<u32>) -> bool {
+    bell.replace(ASKED, ASKED_IF_URGENT, Ordering::AcqRel)
 }
 
 /// Receiver: takes the marks; it must look at each of these rings.

@@ -8,7 +8,7 @@ use crate::objects::qp::Qp;
 use crate::objects::work::{Step, Work};
 use crate::objects::world::Stats;
 use crate::shm::cell::{Head, Via, op};
-use crate::shm::ring::SendRing;
+use crate::shm::ring::{Pushed, SendRing};
 use rdma_sys::*;
 
 /// What sets the cells of a path apart.
@@ -107,16 +107,19 @@ impl<P: Path> Way<'_, P> {
     /// Whether there is room for a cell with `len` bytes of payload.
     #[inline(always)]
     pub fn has_room(&mut self, len: u32) -> bool {
-        self.peer.ring.has_room(len as usize) || self.call_for_room()
+        let has_room = self.peer.ring.has_room(len as usize);
+        if !has_room {
+            self.call_deputy();
+        }
+        has_room
     }
 
-    /// There is no room: a device thread that looks at the ring now and then, in place of its program, is told. False, always.
+    /// A device thread that looks at the ring now and then, in place of its program, is told to do so now.
     #[cold]
-    fn call_for_room(&mut self) -> bool {
+    fn call_deputy(&mut self) {
         if self.peer.ring.is_watched() && !self.peer.polls() {
-            rung(self.peer.ring.announce(), self.peer, &mut self.stats.doorbells);
+            rung(self.peer.ring.announce(true), self.peer, &mut self.stats.doorbells);
         }
-        false
     }
 
     /// Puts a cell into the ring, where there is room for it.
@@ -130,8 +133,10 @@ impl<P: Path> Way<'_, P> {
     /// The same for a cell that carries a request for memory.
     pub fn push_request(&mut self, head: Head, request: &[u8], fill: impl FnOnce(*mut u8)) {
         self.path.mark(&self.peer.ring);
-        let pushed = self.peer.ring.push_with(head, request, fill);
-        rung(pushed, self.peer, &mut self.stats.doorbells);
+        match self.peer.ring.push_with(head, request, fill) {
+            Pushed::Watched if !head.is_patient() => self.call_deputy(),
+            pushed => rung(pushed, self.peer, &mut self.stats.doorbells),
+        }
     }
 
     /// Consumes a receive at the other end that has room for `len` bytes.

@@ -144,7 +144,7 @@ pub fn finish_short(qp: &mut Qp, w: &mut World, rest: Rest) {
         link.read_ahead();
         if let Some(peer) = w.peers.attached(link.slot) {
             if !rest.watched {
-                rung(peer.ring.announce(), peer, &mut w.stats.doorbells);
+                rung(peer.ring.announce(false), peer, &mut w.stats.doorbells);
             }
             if !peer.ring.fits(rest.len as usize) {
                 peer.ring.look_ahead(rest.len as usize);

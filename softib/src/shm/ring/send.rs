@@ -296,7 +296,8 @@ impl SendRing {
     /// Sends one cell whose `head.len` payload bytes `fill` writes. The caller has asked [`Self::has_room`].
     #[inline(always)]
     pub fn push(&mut self, head: Head, fill: impl FnOnce(*mut u8)) -> Pushed {
-        if self.send_any(head, fill) { Pushed::Watched } else { self.announce() }
+        let urgent = !head.is_patient();
+        if self.send_any(head, fill) { Pushed::Watched } else { self.announce(urgent) }
     }
 
     /// Where the `len` payload bytes of the next cell go, and the flag that says so.
@@ -319,7 +320,8 @@ impl SendRing {
         let (place, flags) = self.take_bulk(head.len);
         head.flags |= flags;
         fill(place);
-        if self.send_filled(head) { Pushed::Watched } else { self.announce() }
+        let urgent = !head.is_patient();
+        if self.send_filled(head) { Pushed::Watched } else { self.announce(urgent) }
     }
 
     /// The next `len` bytes of the bulk, and the flags that say so.
@@ -417,10 +419,10 @@ impl SendRing {
 
     /// Tells a receiver that does not watch.
     #[cold]
-    pub fn announce(&self) -> Pushed {
-        let bits = self.map.u64(BITMAP + self.index / 64 * 8);
+    pub fn announce(&self, urgent: bool) -> Pushed {
+        let (bits, bell) = (self.map.u64(BITMAP + self.index / 64 * 8), self.map.u32(BELL));
         let rings =
-            handover::announce(bits, 1 << (self.index % 64), self.map.u32(BELL), || fence(Ordering::SeqCst));
+            handover::announce(bits, 1 << (self.index % 64), bell, urgent, || fence(Ordering::SeqCst));
         if rings { Pushed::RingBell } else { Pushed::Watched }
     }
 
