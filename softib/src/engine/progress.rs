@@ -66,29 +66,23 @@ impl State {
         if self.inbound.streak < STREAK {
             return false;
         }
-        self.take_control(me);
-        true
-    }
-
-    /// The thread `me` polls. If it has polled until a deputy came, it has control again; whether that is so.
-    #[inline]
-    pub fn regain_control(&mut self, me: usize) -> bool {
-        let is_back = self.inbound.owner == Owner::Deputy(me);
-        if is_back {
-            self.take_control(me);
-        }
-        is_back
-    }
-
-    #[cold]
-    fn take_control(&mut self, me: usize) {
         self.set_owner(Owner::Application(me));
-        self.w.peers.polls = true;
         let known: Vec<usize> = self.inbound.senders().iter().map(|&(ring, ..)| ring).collect();
         for ring in known {
             self.inbound.watch(ring);
         }
-        self.inbound.restart_turns();
+        true
+    }
+
+    /// The thread `me` polls. If it has polled until a deputy came, it has control again, and rings are watched still; whether that is so.
+    #[inline]
+    pub fn regain_control(&mut self, me: usize) -> bool {
+        let is_back = self.inbound.owner == Owner::Deputy(me);
+        if is_back {
+            self.set_owner(Owner::Application(me));
+            self.w.peers.polls = true;
+        }
+        is_back
     }
 
     /// The poller, or one beside a deputy, is going to sleep on a channel: control goes to the thread. True: it has just done so.
@@ -124,12 +118,12 @@ impl State {
         self.set_owner(to);
         self.w.peers.polls = false;
         self.inbound.streak = 0;
-        self.inbound.restart_turns();
     }
 
     fn set_owner(&mut self, owner: Owner) {
         self.inbound.owner = owner;
         self.w.segment.map.u32(H_POLLS).store(owner.is_application().into(), Ordering::Relaxed);
+        self.inbound.restart_turns();
     }
 
     /// A turn of the device thread: everything there is to do now. When it has to look again, if that is known.

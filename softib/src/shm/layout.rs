@@ -111,7 +111,7 @@ pub const H_RINGS: usize = H_QPS + FIRST_QPS * QP_ENTRY;
 /// How many those are.
 pub const FIRST_RINGS: usize = 16;
 
-/// 1 while the device thread sleeps and wants to be woken.
+/// Not 0 while the device thread sleeps and wants to be woken: `handover::ASKED`, or `ASKED_IF_URGENT`.
 pub const BELL: usize = 0xf00;
 /// One bit per inbound ring that has something and is not watched.
 pub const BITMAP: usize = 0xf40;
