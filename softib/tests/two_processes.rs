@@ -223,6 +223,20 @@ const COMPUTES: u8 = 2;
 /// It polls, and the pages of its other buffer are gone, though that is registered: a cache of registrations may leave it so for a while.
 const FORGETS: u8 = 3;
 const ENDS: u8 = 4;
+/// It polls between pieces of a computation.
+const TESTS: u8 = 5;
+/// How long a piece is.
+const PIECE: std::time::Duration = std::time::Duration::from_micros(20);
+
+/// A READ that takes no longer has been served by programs, not by device threads in their place.
+const UNDISTURBED: std::time::Duration = std::time::Duration::from_millis(2);
+
+fn compute(time: std::time::Duration) {
+    let end = std::time::Instant::now() + time;
+    while std::time::Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
 
 /// Offers two buffers with a pattern, and polls or does not, as the first byte of the first one tells.
 fn owner() {
@@ -246,6 +260,10 @@ fn owner() {
         match unsafe { buf.data.as_ptr().read_volatile() } {
             POLLS => drop(poll(qp.cq)),
             COMPUTES => std::hint::spin_loop(),
+            TESTS => {
+                compute(PIECE);
+                poll(qp.cq);
+            }
             FORGETS => {
                 if let Some(other) = other.take() {
                     let start = other.addr().next_multiple_of(4096) as *mut _;
@@ -359,6 +377,32 @@ fn reader() {
         assert!(began.elapsed() < 2 * PATIENCE, "the owner was never late: {:?}", softib::stats());
         order(&mut buf, POLLS);
     }
+    order(&mut buf, POLLS);
+    // What would come by and by is fetched: both programs look around now and then only.
+    order(&mut buf, TESTS);
+    let (mut fetched, mut sent) = (0, 0);
+    while fetched < 10 {
+        let before = softib::stats();
+        (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
+        let posted = std::time::Instant::now();
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(0, LEN), memory.0, memory.1), 0);
+        let wc = loop {
+            compute(PIECE);
+            match poll(qp.cq) {
+                Some(wc) => break wc,
+                None => assert!(began.elapsed() < 2 * PATIENCE, "{before:?} {:?}", softib::stats()),
+            }
+        };
+        assert_eq!(wc.status, IBV_WC_SUCCESS);
+        let now = softib::stats();
+        match (now.rdma_ring - before.rdma_ring, now.rdma_direct - before.rdma_direct) {
+            (1, 1) => fetched += 1,
+            (1, 0) => sent += u64::from(posted.elapsed() < UNDISTURBED),
+            _ => {}
+        }
+    }
+    // Where both happen to look at the same time, all of it comes at once.
+    assert!(sent <= 10 + 3 * fetched, "{sent} of {fetched} READs came by and by");
     order(&mut buf, POLLS);
     let it_fetches = it_seems_to_fetch(qp.num(), hello[0] as u32);
     let mut late = 0;

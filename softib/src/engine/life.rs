@@ -165,6 +165,8 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         xrc: Xrc::default(),
         stats: Stats::default(),
         hurried: false,
+        looked: None,
+        was_elsewhere: false,
         in_burst: false,
         lender: None,
     };

@@ -33,6 +33,8 @@ const STREAK: u32 = 64;
 const BATCH: usize = 64;
 /// Batches taken from one announced ring before the others get their turn.
 const SHARE: usize = 8;
+/// A program that does nothing but look around comes back sooner. As much as a ring has room for in that time is less than is fetched in it.
+const ELSEWHERE: Duration = Duration::from_micros(8);
 /// How long the thread is a deputy at most.
 const ABSENCE: Duration = Duration::from_millis(300);
 
@@ -41,6 +43,7 @@ impl State {
     #[inline]
     pub fn poll(&mut self, me: usize, polls: u64) -> bool {
         self.inbound.polls = polls;
+        self.note_absence();
         self.settle_lent();
         if !self.inbound.owner.is_application() {
             return self.guest_poll(me);
@@ -142,6 +145,14 @@ impl State {
         matches!(self.inbound.owner, Owner::Deputy(_))
     }
 
+    /// Something waits, and a look begins: whether the program was elsewhere since the last one.
+    #[inline]
+    fn note_absence(&mut self) {
+        if let Some(last) = self.w.looked {
+            self.w.was_elsewhere = timing::now() - last >= ELSEWHERE;
+        }
+    }
+
     /// Everything there is to do now, as the device thread or a guest. Some(time): look again then.
     pub fn progress(&mut self) -> Option<Instant> {
         self.settle_lent();
@@ -175,7 +186,7 @@ impl State {
         if taken == SHARE {
             self.inbound.mark(ring);
         }
-        if taken != 0 && self.inbound.owner.is_application() {
+        if taken != 0 && self.inbound.owner != Owner::Thread {
             self.inbound.watch(ring);
         }
     }
@@ -261,6 +272,7 @@ impl State {
             }
         }
         self.settle();
+        self.w.looked = soonest.map(|_| timing::now());
         soonest
     }
 }

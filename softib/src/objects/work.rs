@@ -129,6 +129,8 @@ pub enum Wait {
     Data {
         sent: u32,
         until: Instant,
+        /// Looks before which the program was elsewhere.
+        elsewhere: u8,
     },
     /// The same, of a queue pair that has closed since: the answer may be on its way, or will never come.
     LastAnswer {

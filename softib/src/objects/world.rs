@@ -94,6 +94,9 @@ pub struct World {
     pub stats: Stats,
     /// Something has come that does not wait for the program's next poll: a request for memory, its answer, what fires a channel.
     pub hurried: bool,
+    /// When the last look was over at what waits, if something does; and whether the program was elsewhere between that and the present one.
+    pub looked: Option<Instant>,
+    pub was_elsewhere: bool,
     /// A short message has been posted since the last poll: the next one follows on its heels.
     pub in_burst: bool,
     /// The ring whose sender has yet to be told how far it has been read, for the program was given a payload of it, and the completion

@@ -34,7 +34,7 @@ pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Opti
         Step::Refused(_) => return Some(IBV_WC_SUCCESS),
         Step::Held(until) => Wait::Held { until },
         Step::Answer => Wait::Answer,
-        Step::Data => Wait::Data { sent: queued.work.sent, until: timing::now() + SOON },
+        Step::Data => Wait::Data { sent: queued.work.sent, until: timing::now() + SOON, elsewhere: 0 },
         Step::Turn => Wait::Turn,
         Step::Room => {
             w.stats.ring_full += u64::from(queued.wait != Wait::Room);
@@ -102,7 +102,7 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
     while matches!(qp.state, IBV_QPS_RTS | IBV_QPS_SQD) {
         // What waits for data is not moved out and in again at every poll.
         if let Some(queued) = qp.sq.front_mut()
-            && hurry(queued, now)
+            && hurry(queued, now, w.was_elsewhere)
         {
             return Some(next_look(&queued.wait, now));
         }
@@ -145,17 +145,26 @@ const DELIVERY: Duration = Duration::from_millis(20);
 /// How long a peer that looks at its rings is waited for, when it has been asked for data and sends nothing.
 const SOON: Duration = Duration::from_micros(50);
 
+/// Looks before which the program was elsewhere, and bytes that are to come still: then they are fetched.
+const NOW_AND_THEN: u8 = 2;
+const LEAST_LEFT: u32 = 128 << 10;
+
 /// Data that its owner does not send in time is fetched instead: all of it, for what has come may be of another moment. The owner's answer
-/// has the number of a request that is over then. True: it goes on waiting.
-fn hurry(queued: &mut Queued, now: Instant) -> bool {
-    let Wait::Data { sent, until } = &mut queued.wait else { return false };
-    if *sent != queued.work.sent {
-        (*sent, *until) = (queued.work.sent, now + SOON);
-    } else if now >= *until {
-        (queued.work.late, queued.wait) = (true, Wait::Turn);
-        return false;
+/// has the number of a request that is over then. So is what would come by and by, as much with each look as a ring has room for, since the program
+/// looks around now and then only, as with MPI_Test between pieces of a computation (`was_elsewhere`). True: it goes on waiting.
+fn hurry(queued: &mut Queued, now: Instant, was_elsewhere: bool) -> bool {
+    let Wait::Data { sent, until, elsewhere } = &mut queued.wait else { return false };
+    let work = &mut queued.work;
+    if *sent != work.sent {
+        (*sent, *until) = (work.sent, now + SOON);
     }
-    true
+    *elsewhere = elsewhere.saturating_add(was_elsewhere.into());
+    let by_and_by = *elsewhere >= NOW_AND_THEN && work.len - work.sent >= LEAST_LEFT;
+    if now < *until && !by_and_by {
+        return true;
+    }
+    (work.late, queued.wait) = (true, Wait::Turn);
+    false
 }
 
 /// Whether the answer at the head of the SQ can't come any more: its process is dead, or its QP has been closed for as long as a
