@@ -145,12 +145,11 @@ impl State {
         matches!(self.inbound.owner, Owner::Deputy(_))
     }
 
-    /// Something waits, and a look begins: whether the program was elsewhere since the last one.
+    /// A look begins. If something waits: whether the program was elsewhere since the last one.
     #[inline]
     fn note_absence(&mut self) {
-        if let Some(last) = self.w.looked {
-            self.w.was_elsewhere = timing::now() - last >= ELSEWHERE;
-        }
+        let last = self.w.looked.take();
+        self.w.was_elsewhere = last.is_some_and(|last| timing::now() - last >= ELSEWHERE);
     }
 
     /// Everything there is to do now, as the device thread or a guest. Some(time): look again then.
