@@ -347,8 +347,14 @@ impl Link {
 
     /// The peer was late with an answer, which is not waited for. The more often it is, the longer it is not asked.
     pub fn was_late(&mut self) {
+        self.owed += 1;
+        self.was_slow();
+    }
+
+    /// It has answered, but that took longer than to fetch the data.
+    pub fn was_slow(&mut self) {
         self.lateness = (2 * self.lateness + 1).min(READS_UNASKED);
-        (self.owed, self.unasked) = (self.owed + 1, self.lateness + 1);
+        self.unasked = self.lateness + 1;
     }
 
     /// It has answered in time.
@@ -507,6 +513,8 @@ mod tests {
         link.was_in_time();
         link.was_in_time();
         assert_eq!(late(&mut link), 8);
+        link.was_slow();
+        assert_eq!((link.unasked, link.owed), (16, 6), "slow is as late, but nothing is still to come");
         (0..4).for_each(|_| link.was_in_time());
         assert_eq!(late(&mut link), 2, "it is as one that has never been late");
     }

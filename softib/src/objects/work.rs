@@ -173,6 +173,12 @@ impl Wait {
     pub fn is_for_answer(&self) -> bool {
         matches!(self, Wait::Answer | Wait::LastAnswer { .. } | Wait::Data { .. })
     }
+
+    /// Whether the program looks around now and then only, while it waits for data: it was elsewhere before two looks. `was_elsewhere`: before
+    /// one that has not been counted yet.
+    pub fn is_now_and_then(&self, was_elsewhere: bool) -> bool {
+        matches!(self, Wait::Data { elsewhere, .. } if elsewhere.saturating_add(was_elsewhere.into()) >= 2)
+    }
 }
 
 impl std::fmt::Debug for Queued {

@@ -42,7 +42,9 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
         return;
     }
     if queued.work.asked {
-        qp.last_link().into_iter().for_each(Link::was_in_time);
+        let by_and_by = queued.wait.is_now_and_then(w.was_elsewhere);
+        let note = if by_and_by { Link::was_slow } else { Link::was_in_time };
+        qp.last_link().into_iter().for_each(note);
     }
     finish_head(qp, w, IBV_WC_SUCCESS);
 }

@@ -145,8 +145,7 @@ const DELIVERY: Duration = Duration::from_millis(20);
 /// How long a peer that looks at its rings is waited for, when it has been asked for data and sends nothing.
 const SOON: Duration = Duration::from_micros(50);
 
-/// Looks before which the program was elsewhere, and bytes that are to come still: then they are fetched.
-const NOW_AND_THEN: u8 = 2;
+/// So much of the data, if it is still to come, is fetched when the program looks around now and then only.
 const LEAST_LEFT: u32 = 128 << 10;
 
 /// Data that its owner does not send in time is fetched instead: all of it, for what has come may be of another moment. The owner's answer
@@ -159,8 +158,9 @@ fn hurry(queued: &mut Queued, now: Instant, was_elsewhere: bool) -> bool {
         (*sent, *until) = (work.sent, now + SOON);
     }
     *elsewhere = elsewhere.saturating_add(was_elsewhere.into());
-    let by_and_by = *elsewhere >= NOW_AND_THEN && work.len - work.sent >= LEAST_LEFT;
-    if now < *until && !by_and_by {
+    let in_time = now < *until;
+    let by_and_by = queued.wait.is_now_and_then(false) && work.len - work.sent >= LEAST_LEFT;
+    if in_time && !by_and_by {
         return true;
     }
     (work.late, queued.wait) = (true, Wait::Turn);
