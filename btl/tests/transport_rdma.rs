@@ -8,6 +8,7 @@ use common::memory::Memory;
 use common::rng::Rng;
 use common::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
+use mca_btl_oxib::transport::Upcall;
 use verbs::{RKey, RdmaOp};
 
 const LEN: usize = 1 << 20;
@@ -73,6 +74,23 @@ fn put_and_get_move_the_right_bytes_and_no_others() {
         );
         world.close();
     }
+}
+
+/// A receive callback begins it (ob1's RGET), and its peer waits for the word that it is over.
+#[test]
+fn what_is_over_as_soon_as_it_is_begun_is_heard_of_without_another_look() {
+    let mut world = World::new("at once", DEFAULT, 2);
+    let near = Memory::new(&world.sides[0].transport, noise(1));
+    let far = Memory::new(&world.sides[1].transport, noise(2));
+    world.send(0, 1, 64);
+    world.drain();
+    start(&mut world, (0, 1), RdmaOp::Read, near.local(0, 4096), far.remote(0), 7);
+    let transport = &mut world.sides[0].transport;
+    assert!(!transport.has_upcalls());
+    transport.look_for_completions();
+    assert!(matches!(transport.take_upcall(), Some(Upcall::Completed { cookie: 7, ok: true })));
+    assert!(near.bytes[..4096] == far.bytes[..4096]);
+    world.close();
 }
 
 #[test]

@@ -65,6 +65,7 @@ impl State {
     #[inline(always)] // with every message that comes alone
     fn last_message(&mut self, done: Delivery) -> Option<Delivery> {
         let transport = self.transport.as_mut()?;
+        transport.look_for_completions();
         if transport.has_upcalls() {
             return Some(done);
         }
@@ -174,6 +175,7 @@ impl Module {
     #[cold]
     fn hand_up_others(&'static self) -> c_int {
         let mut count = 0;
+        self.transport((), Transport::look_for_completions);
         while let Some(what) = self.transport(None, Transport::take_upcall) {
             count += 1;
             match what {

@@ -74,6 +74,15 @@ impl<C> Transport<C> {
         self.has_upcalls()
     }
 
+    /// Looks whether what receive callbacks have begun is over, behind the last of them: a program that looks around now and then only would
+    /// hear of it, and its peer, with its next look.
+    #[inline(always)] // with every message that comes alone
+    pub fn look_for_completions(&mut self) {
+        if self.tx.awaited != 0 {
+            self.poll_sends();
+        }
+    }
+
     /// There may be something for [`Transport::take_upcall`].
     #[inline]
     pub fn has_upcalls(&self) -> bool {
