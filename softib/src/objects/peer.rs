@@ -47,6 +47,11 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Its program looks at its rings itself.
+    pub fn polls(&self) -> bool {
+        self.map.u32(H_POLLS).load(Ordering::Relaxed) != 0
+    }
+
     /// Whether the process lives; one load in the usual case.
     #[inline(always)]
     pub fn alive(&mut self) -> bool {
@@ -217,13 +222,6 @@ impl Peers {
     #[inline]
     pub fn attached(&mut self, slot: usize) -> Option<&mut Peer> {
         self.table.get_mut(slot)?.as_deref_mut()
-    }
-}
-
-impl Peer {
-    /// Its program looks at its rings itself.
-    pub fn polls(&self) -> bool {
-        self.map.u32(H_POLLS).load(Ordering::Relaxed) != 0
     }
 }
 

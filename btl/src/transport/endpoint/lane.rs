@@ -306,33 +306,24 @@ impl Lane {
         Some(channel.post_straight(header, [head, body]))
     }
 
-    /// The same over a shared queue that comes first, if there is a send slot: it is taken with `take_slot`.
+    /// As [`is_plain`](Self::is_plain), and the ledger has a line, with room for a copy of so many bytes.
     #[inline(always)] // with every message
-    pub fn post_straight_to_all(
-        &mut self,
-        most: u16,
-        take_slot: impl FnOnce() -> bool,
-        tag: u8,
-        [head, body]: [&[u8]; 2],
-    ) -> Option<Result<(), verbs::Error>> {
-        let channel = self.channel.as_mut()?;
-        let is_plain = channel.ledger.unsignalled() < most && self.budget.free() > CONTROL_WQES + 1;
-        if !is_plain || !channel.ledger.has_room(HEADER_LEN + head.len() + body.len()) || !take_slot() {
-            return None;
-        }
-        self.budget.acquire();
-        let header = DataHeader::new(tag, 0, Grant::NONE).emit();
-        Some(channel.post_straight(header, [head, body]))
-    }
-
-    /// As [`is_plain`](Self::is_plain), and the ledger has a line.
-    #[inline(always)] // with every message
-    pub fn goes_gathered(&self, most: u16) -> bool {
+    pub fn is_plain_with_room(&self, most: u16, copied: usize) -> bool {
         let Some(channel) = &self.channel else { return false };
-        channel.ledger.unsignalled() < most && self.has_plenty() && channel.ledger.has_room(0)
+        channel.ledger.unsignalled() < most && self.has_plenty() && channel.ledger.has_room(copied)
     }
 
-    /// Posts a message that [goes gathered](Self::goes_gathered) and has taken what it needs.
+    /// Posts a short message inline, which [may go](Self::is_plain_with_room) with a copy, and has taken what it needs.
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[inline(always)] // with every message
+    pub fn post_copied(&mut self, header: [u8; HEADER_LEN], pieces: [&[u8]; 2]) -> Result<(), verbs::Error> {
+        let Some(channel) = &mut self.channel else { return Ok(()) };
+        channel.post_straight(header, pieces)
+    }
+
+    /// Posts a message that [may go](Self::is_plain_with_room) without a copy, and has taken what it needs.
     ///
     /// # Errors
     /// The device refused it.

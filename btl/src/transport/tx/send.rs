@@ -69,25 +69,21 @@ impl<C> Transport<C> {
     fn sendi_straight_to_all(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let Some(lane) = ep.lanes.first_mut() else { return false };
-        let Some(slots) = self.tx.queues.first_mut().and_then(|queue| queue.slots.as_mut()) else {
-            return false;
-        };
         let len = pieces[0].len().wrapping_add(pieces[1].len());
-        match lane.post_straight_to_all(self.tx.signalling.most, || slots.take_plenty(id.index), tag, pieces)
-        {
-            None => false,
-            Some(Ok(())) => {
+        if !lane.is_plain_with_room(self.tx.signalling.most, HEADER_LEN + len) {
+            return false;
+        }
+        let Some(grant) = self.tx.acquire_plain(lane, id.index, 0) else { return false };
+        match lane.post_copied(DataHeader::new(tag, 0, grant).emit(), pieces) {
+            Ok(()) => {
                 lane.sent = lane.sent.wrapping_add(1);
                 ep.count_straight(len);
                 self.tx.outstanding += 1;
                 self.stats.sent_inline += 1;
-                true
             }
-            Some(Err(error)) => {
-                self.send_refused(LaneId { peer: id.index, queue: 0 }, &error);
-                true
-            }
+            Err(error) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),
         }
+        true
     }
 
     /// The same over any queue, of pieces that the device copies; what it does not copy goes from a buffer.
@@ -104,7 +100,7 @@ impl<C> Transport<C> {
             let inline = lane.takes_pieces(HEADER_LEN + len);
             return self.sendi_over(id, tag, (queue, inline), [head, body]);
         }
-        if !self.tx.pending.is_empty() || !lane.goes_gathered(self.tx.signalling.most) {
+        if !self.tx.pending.is_empty() || !lane.is_plain_with_room(self.tx.signalling.most, 0) {
             return false;
         }
         let Some(grant) = self.tx.acquire_plain(lane, id.index, queue) else { return false };

@@ -145,7 +145,7 @@ const DELIVERY: Duration = Duration::from_millis(20);
 /// How long a peer that looks at its rings is waited for, when it has been asked for data and sends nothing.
 const SOON: Duration = Duration::from_micros(50);
 
-/// So much of the data, if it is still to come, is fetched when the program looks around now and then only.
+/// With so much of it still to come the data is fetched, if the program looks around now and then only.
 const LEAST_LEFT: u32 = 128 << 10;
 
 /// Data that its owner does not send in time is fetched instead: all of it, for what has come may be of another moment. The owner's answer
