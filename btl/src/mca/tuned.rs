@@ -21,6 +21,9 @@ const RXE: (u32, u32) = (0x00ff_ffff, 0);
 /// Eager limit where messages are gathered. From here on a rendezvous takes about as long, and needs no memory for what is not expected.
 const GATHERED_EAGER: usize = 65_664;
 
+/// The same on the kernel's soft RoCE, where copies are as long and a round trip is dear (docs/tuning.md).
+const RXE_EAGER: usize = 41_088;
+
 /// The layout of the port. The default has shared queues, which need RNR, and that iWARP lacks:
 /// there it has a default of its own.
 pub fn layout(port: &Port, params: &Params) -> Layout {
@@ -36,7 +39,12 @@ pub fn layout(port: &Port, params: &Params) -> Layout {
 /// Bytes that may go inline.
 pub fn max_inline(port: &Port, params: &Params) -> u32 {
     let inline = pick(params.chosen.max_inline, &params.max_inline, port.settings.max_inline.as_ref());
-    inline.unwrap_or(if port.vendor == RXE && !port.soft { RXE_INLINE } else { DEFAULT_INLINE })
+    inline.unwrap_or(if is_rxe(port) { RXE_INLINE } else { DEFAULT_INLINE })
+}
+
+/// The kernel's soft RoCE.
+fn is_rxe(port: &Port) -> bool {
+    port.vendor == RXE && !port.soft
 }
 
 /// Whether messages are handed to the device in their pieces: on the software device, unless the user or a file limits what goes inline, or
@@ -47,10 +55,14 @@ pub fn gathers(port: &Port, params: &Params) -> bool {
 }
 
 /// Up to how many bytes a message is sent at once, if the user has set nothing: `usual`, or more where messages are gathered, which costs
-/// no copy at the sender and takes two thirds to half of the time of a rendezvous (docs/tuning.md).
+/// no copy at the sender and takes two thirds to half of the time of a rendezvous, and on soft RoCE (docs/tuning.md).
 pub fn eager_limit(port: &Port, params: &Params, usual: usize) -> usize {
-    let gathered = gathers(port, params) && !layout(port, params).is_xrc();
-    if gathered { GATHERED_EAGER } else { usual }
+    match layout(port, params).is_xrc() {
+        true => usual,
+        false if gathers(port, params) => GATHERED_EAGER,
+        false if is_rxe(port) => RXE_EAGER,
+        false => usual,
+    }
 }
 
 /// Gives the ports the path MTU of their files, where the user has set none.
@@ -170,7 +182,9 @@ mod tests {
             GATHERED_EAGER,
             "64 KiB with ob1's header fit"
         );
-        assert_eq!(eager_limit(&Port { soft: false, ..port("") }, &auto, 12288), 12288);
+        let rxe = Port { soft: false, ..port("") };
+        assert_eq!(eager_limit(&rxe, &auto, 12288), RXE_EAGER);
+        assert_eq!(eager_limit(&Port { vendor: (0x2c9, 0x1017), ..rxe }, &auto, 12288), 12288);
         let xrc = Layout::parse("X,2048,64:X,65536,64").expect("a layout");
         assert_eq!(eager_limit(&port(""), &Params { layout: xrc, ..auto }, 12288), 12288);
     }

@@ -539,7 +539,7 @@ pub static BASE_ROWS: &[BaseRow] = &[
         "eager_limit",
         "12288",
         "Bytes, header included, up to which a message is sent at once; at least 128. Where it is not set: 65664 on the software device, \
-         unless queues are X or `max_inline` or `reconnects` is set",
+         unless `max_inline` or `reconnects` is set, and 41088 on the kernel's soft RoCE; with X queues 12288 on each",
     ),
     base(
         "rndv_eager_limit",
