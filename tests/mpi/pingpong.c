@@ -94,6 +94,7 @@ int main(int argc, char **argv) {
         make_buffers(largest_of(argv + 2, argc - 2));
         run_words(argv + 2, argc - 2, atof(argv[1]) / 1000);
     }
+    close_all();
     finish("pingpong");
     return 0;
 }

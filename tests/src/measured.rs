@@ -25,7 +25,7 @@ pub const SIZES: [u64; 19] = [
     4 << 20,
 ];
 
-/// How messages follow each other (`tests/mpi/measure.h`).
+/// How payloads are exchanged (`tests/mpi/exchanges.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// One at a time, there and back.
@@ -36,13 +36,59 @@ pub enum Kind {
     BothWays,
     /// One each way at the same time, behind 10 ms without MPI.
     Turns,
+    /// One each way at the same time, with MPI_Testall between pieces of computation of 10 us.
+    Tests,
+    /// MPI_Allreduce.
+    Sum,
+    /// MPI_Alltoall.
+    Everyone,
+    /// MPI_Bcast.
+    Broadcast,
+    /// MPI_Put and MPI_Win_flush.
+    Put,
+    /// MPI_Get and MPI_Win_flush.
+    Get,
     /// No messages: a cache line goes to and fro between the processors of two ranks.
     Line,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 5] = [Kind::HalfRoundTrip, Kind::OneWay, Kind::BothWays, Kind::Turns, Kind::Line];
+    pub const ALL: [Kind; 11] = [
+        Kind::HalfRoundTrip,
+        Kind::OneWay,
+        Kind::BothWays,
+        Kind::Turns,
+        Kind::Tests,
+        Kind::Sum,
+        Kind::Everyone,
+        Kind::Broadcast,
+        Kind::Put,
+        Kind::Get,
+        Kind::Line,
+    ];
+
+    /// What programs do beside ping-pong and windows.
+    pub fn is_pattern(self) -> bool {
+        !matches!(self, Kind::HalfRoundTrip | Kind::OneWay | Kind::BothWays | Kind::Line)
+    }
+
+    /// In words, for tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::HalfRoundTrip => "half round trip",
+            Kind::OneWay => "one way",
+            Kind::BothWays => "both ways",
+            Kind::Turns => "by turns",
+            Kind::Tests => "by tests",
+            Kind::Sum => "MPI_Allreduce",
+            Kind::Everyone => "MPI_Alltoall",
+            Kind::Broadcast => "MPI_Bcast",
+            Kind::Put => "MPI_Put",
+            Kind::Get => "MPI_Get",
+            Kind::Line => "cache line",
+        }
+    }
 
     /// The program's word for it.
     fn word(self) -> &'static str {
@@ -51,6 +97,12 @@ impl Kind {
             Kind::OneWay => "rate",
             Kind::BothWays => "both",
             Kind::Turns => "turns",
+            Kind::Tests => "tests",
+            Kind::Sum => "sum",
+            Kind::Everyone => "everyone",
+            Kind::Broadcast => "bcast",
+            Kind::Put => "put",
+            Kind::Get => "get",
             Kind::Line => "line",
         }
     }
@@ -59,7 +111,7 @@ impl Kind {
 /// What is measured at a time; as text, the program's word for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measurement {
-    /// How messages follow each other.
+    /// How payloads are exchanged.
     pub kind: Kind,
     /// Of a payload.
     pub bytes: u64,

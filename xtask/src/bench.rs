@@ -26,11 +26,11 @@ pub const OPTIONS: Options = Options {
         "memory",
         "no-install",
         "ompi5",
+        "patterns",
         "test-loops",
         "threads",
         "verbs",
         "windows",
-        "turns",
     ],
     values: &[
         "against",

@@ -65,13 +65,7 @@ impl Aim {
 
     /// "half round trip, 4097 to 65536 bytes".
     fn what(&self) -> String {
-        let kind = match self.kind {
-            Kind::HalfRoundTrip => "half round trip",
-            Kind::OneWay => "time a message, one way",
-            Kind::BothWays => "time a message, both ways",
-            Kind::Turns => "time a message, both ways behind 10 ms without MPI",
-            Kind::Line => "way of a cache line",
-        };
+        let kind = self.kind.name();
         match (*self.bytes.start(), *self.bytes.end()) {
             (from, to) if from == to => format!("{kind}, {from} bytes"),
             (0, ANY) => format!("{kind}, every size"),

@@ -26,8 +26,17 @@ const WINDOWS: [Measurement; 6] = [
     Measurement { kind: Kind::BothWays, bytes: 1 << 20 },
 ];
 
-/// Payloads that are exchanged between two phases of computation.
-const TURNS: [u64; 6] = [8, 2000, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+/// What programs do, and with which payloads.
+const PATTERNS: [(Kind, &[u64]); 7] = [
+    (Kind::Turns, &[8, 2000, 64 << 10, 256 << 10, 1 << 20, 4 << 20]),
+    (Kind::Tests, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
+    (Kind::Sum, OF_OPERATIONS),
+    (Kind::Everyone, OF_OPERATIONS),
+    (Kind::Broadcast, OF_OPERATIONS),
+    (Kind::Put, OF_OPERATIONS),
+    (Kind::Get, OF_OPERATIONS),
+];
+const OF_OPERATIONS: &[u64] = &[8, 4096, 64 << 10, 1 << 20];
 
 /// What of a measurement's batches counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +96,7 @@ impl Plan {
     /// An option makes no sense.
     pub fn new(args: &Args, mpi: &OpenMpi) -> Result<Self> {
         let at_once = args.number("at-once", 1)?.max(1);
-        let all = args.value("sizes").is_none() && !args.flag("windows") && !args.flag("turns");
+        let all = args.value("sizes").is_none() && !args.flag("windows") && !args.flag("patterns");
         let contenders = contenders(args, mpi)?;
         Ok(Plan {
             doorbells: all && contenders.iter().any(Contender::is_ours),
@@ -142,14 +151,17 @@ impl Plan {
     }
 }
 
-/// What `--sizes`, `--windows` and `--turns` leave.
+/// What `--sizes`, `--windows` and `--patterns` leave.
 fn rows(args: &Args) -> Result<Vec<Measurement>> {
-    let (sizes, windows, turns) = (args.value("sizes").is_some(), args.flag("windows"), args.flag("turns"));
-    let all = !(sizes || windows || turns);
+    let (sizes, windows) = (args.value("sizes").is_some(), args.flag("windows"));
+    let all = !(sizes || windows || args.flag("patterns"));
     let rows = if sizes || all { half_round_trips(args)? } else { Vec::new() };
-    let turns = TURNS.into_iter().filter(|_| turns || all);
-    let turns = turns.map(|bytes| Measurement { kind: Kind::Turns, bytes });
-    Ok(with_windows(rows, windows || all).into_iter().chain(turns).collect())
+    let patterns = patterns().filter(|_| all || args.flag("patterns"));
+    Ok(with_windows(rows, windows || all).into_iter().chain(patterns).collect())
+}
+
+fn patterns() -> impl Iterator<Item = Measurement> {
+    PATTERNS.into_iter().flat_map(|(kind, sizes)| sizes.iter().map(move |&bytes| Measurement { kind, bytes }))
 }
 
 /// Half round trips of the sizes of `--sizes`, or of all; messages in windows with `--windows` only.
@@ -198,8 +210,8 @@ mod tests {
 
     #[test]
     fn without_a_choice_everything_is_measured() {
-        assert_eq!(rows(&parsed("")).unwrap().len(), SIZES.len() + WINDOWS.len() + TURNS.len());
-        assert_eq!(rows(&parsed("--turns")).unwrap().len(), TURNS.len());
+        assert_eq!(rows(&parsed("")).unwrap().len(), SIZES.len() + WINDOWS.len() + patterns().count());
+        assert!(rows(&parsed("--patterns")).unwrap().into_iter().eq(patterns()));
         let sizes: Vec<String> =
             rows(&parsed("--sizes 8,4k")).unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(sizes, ["size:8", "size:4096"]);

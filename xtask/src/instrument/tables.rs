@@ -14,9 +14,9 @@ pub fn show(samples: &Samples, aims: &[Aim]) {
     let titled = |title: String, table: Option<String>| {
         table.into_iter().for_each(|table| say!("{title}\n{table}\n"));
     };
-    titled(format!("half round trip in us, median of {rounds} rounds"), times(samples, Kind::HalfRoundTrip));
+    titled(format!("half round trip in us, median of {rounds} rounds"), times(samples, is_half));
     titled("windows of up to 64: 10^6 messages/s of 8 B, MB/s of larger ones".to_owned(), rates(samples));
-    titled("a message each way behind 10 ms without MPI, us by two".to_owned(), times(samples, Kind::Turns));
+    titled("patterns, us: an exchange by two, an operation".to_owned(), times(samples, Kind::is_pattern));
     titled(
         format!("time of a message, {first} / other: median of {rounds} pairs (quartiles), * misses its aim"),
         ratios(samples, aims),
@@ -25,10 +25,14 @@ pub fn show(samples: &Samples, aims: &[Aim]) {
     titled("aims".to_owned(), judged(&verdicts(aims, samples)));
 }
 
-/// Microseconds of this kind: a row a size, a column a transport.
-fn times(samples: &Samples, kind: Kind) -> Option<String> {
+/// Microseconds of these kinds: a row a measurement, a column a transport.
+fn times(samples: &Samples, wanted: impl Fn(Kind) -> bool) -> Option<String> {
     let cell = |row, column| samples.time(row, column).map(|time| figure(time.median));
-    of_kind(samples, |what| what.kind == kind, 0, &cell)
+    of_kind(samples, |what| wanted(what.kind), 0, &cell)
+}
+
+fn is_half(kind: Kind) -> bool {
+    kind == Kind::HalfRoundTrip
 }
 
 /// Messages in windows: millions a second, and 10^6 bytes a second where they are larger.
@@ -77,10 +81,7 @@ fn label(what: &Measurement) -> String {
     let Measurement { kind, bytes } = what;
     match kind {
         Kind::HalfRoundTrip => bytes.to_string(),
-        Kind::Line => "cache line".to_owned(),
-        Kind::OneWay => format!("{bytes} B one way"),
-        Kind::BothWays => format!("{bytes} B both ways"),
-        Kind::Turns => format!("{bytes} B by turns"),
+        _ => format!("{bytes} B {}", kind.name()),
     }
 }
 
@@ -149,7 +150,7 @@ mod tests {
         let cells: Vec<&str> =
             text.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect();
         assert_eq!(cells, ["4.000", "2048"]);
-        assert_eq!(times(&all, Kind::HalfRoundTrip), None);
+        assert_eq!(times(&all, is_half), None);
     }
 
     #[test]
