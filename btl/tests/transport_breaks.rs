@@ -85,7 +85,7 @@ impl Run {
             }
             Step::Flush => {
                 let id = self.world.id(0, 1);
-                self.marks.extend(self.world.sides[0].transport.begin_flush(id));
+                self.marks.extend(self.world.sides[0].transport.begin_flush(Some(id)));
             }
             Step::Poll { side } => self.world.step_of(&[side]),
         }

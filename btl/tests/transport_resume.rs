@@ -85,7 +85,7 @@ fn operations_go_on(layout: &str) {
         assert!(world.sides[0].transport.rdma(id, RdmaOp::Write, local, remote, put as u64).is_ok());
         world.send(0, 1, put % 200);
     }
-    let mut mark = world.sides[0].transport.begin_flush(id).unwrap();
+    let mut mark = world.sides[0].transport.begin_flush(Some(id)).pop().unwrap();
     world.until("the flush is over", |w| !w.sides[0].transport.is_ahead(&mut mark, &[]));
     all_arrives(&mut world);
     world.until("all has been written", |w| w.sides[0].rdma.len() == 256);

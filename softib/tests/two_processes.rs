@@ -277,18 +277,26 @@ fn owner() {
     }
 }
 
-/// Reads a length of the owner's pattern until `enough` of what softib has counted.
-fn read_until(qp: &Qp, buf: &mut Buf, at: (u64, u32), enough: impl Fn(softib::Stats) -> bool) {
-    const SOME: usize = 200_000;
+/// Of the owner's pattern: a part that is sent in pieces, and one that is fetched in a microsecond or two.
+const SOME: usize = 200_000;
+const FEW: usize = 8;
+
+/// Reads so many bytes of the owner's pattern until `enough` of what softib has counted.
+fn read_until(
+    qp: &Qp,
+    buf: &mut Buf,
+    (at, len): ((u64, u32), usize),
+    enough: impl Fn(softib::Stats) -> bool,
+) {
     let (began, expected) = (std::time::Instant::now(), pattern(3, LEN));
     while !enough(softib::stats()) {
         assert!(began.elapsed() < PATIENCE, "{:?}", softib::stats());
         // Who polls in vain a few times looks at its rings itself.
         (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
-        buf.data[..SOME].fill(0);
-        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(0, SOME), at.0 + 1, at.1), 0);
+        buf.data[..len].fill(0);
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(0, len), at.0 + 1, at.1), 0);
         assert_eq!(qp.wait().status, IBV_WC_SUCCESS, "{:?}", softib::stats());
-        assert!(buf.data[..SOME] == expected[1..=SOME]);
+        assert!(buf.data[..len] == expected[1..=len]);
     }
 }
 
@@ -336,15 +344,16 @@ fn reader() {
         assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
     };
     let began = std::time::Instant::now();
-    for round in 0.. {
+    for round in 0usize.. {
         if round >= 20 && softib::stats().rdma_late > 0 {
             break;
         }
         assert!(began.elapsed() < PATIENCE, "the owner was never late: {:?}", softib::stats());
         let before = softib::stats();
-        read_until(&qp, &mut buf, memory, |now| now.rdma_ring >= before.rdma_ring + 5);
+        let len = [SOME, FEW][round % 2];
+        read_until(&qp, &mut buf, (memory, len), |now| now.rdma_ring >= before.rdma_ring + 5);
         order(&mut buf, COMPUTES);
-        read_until(&qp, &mut buf, memory, |now| now.rdma_direct >= before.rdma_direct + 5);
+        read_until(&qp, &mut buf, (memory, len), |now| now.rdma_direct >= before.rdma_direct + 5);
         order(&mut buf, POLLS);
     }
     // Behind a while without polls, in which the device thread has taken over, one poll is enough.
@@ -367,10 +376,10 @@ fn reader() {
     let other = (hello[3], hello[4] as u32);
     loop {
         let before = softib::stats();
-        read_until(&qp, &mut buf, other, |now| now.rdma_ring >= before.rdma_ring + 5);
+        read_until(&qp, &mut buf, (other, SOME), |now| now.rdma_ring >= before.rdma_ring + 5);
         order(&mut buf, COMPUTES);
         let before = softib::stats();
-        read_until(&qp, &mut buf, other, |now| now.rdma_direct > before.rdma_direct);
+        read_until(&qp, &mut buf, (other, SOME), |now| now.rdma_direct > before.rdma_direct);
         if softib::stats().rdma_late > before.rdma_late {
             break;
         }
@@ -408,7 +417,7 @@ fn reader() {
     let mut late = 0;
     while late < 5 {
         let before = softib::stats();
-        read_until(&qp, &mut buf, memory, |now| now.rdma_ring >= before.rdma_ring + 5);
+        read_until(&qp, &mut buf, (memory, SOME), |now| now.rdma_ring >= before.rdma_ring + 5);
         order(&mut buf, COMPUTES);
         let (before, asked) = (softib::stats(), std::time::Instant::now());
         assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(0, LEN), memory.0, memory.1), 0);
@@ -423,7 +432,7 @@ fn reader() {
     it_fetches(false);
     order(&mut buf, FORGETS);
     let before = softib::stats();
-    read_until(&qp, &mut buf, memory, |now| now.rdma_ring >= before.rdma_ring + 5);
+    read_until(&qp, &mut buf, (memory, SOME), |now| now.rdma_ring >= before.rdma_ring + 5);
     order(&mut buf, ENDS);
     child.finish();
 }

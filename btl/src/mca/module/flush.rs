@@ -39,20 +39,20 @@ impl Module {
     /// is done at the peer, and its callbacks have returned; but for those that this call comes
     /// from.
     pub fn flush(&'static self, endpoint: *mut mca_btl_base_endpoint_t) {
-        let mut marks: Vec<Mark> = self.transport(Vec::new(), |t| {
-            let ids = if endpoint.is_null() { t.ids() } else { vec![from_raw(endpoint)] };
-            ids.into_iter().filter_map(|id| t.begin_flush(id)).collect()
-        });
-        loop {
+        let of = (!endpoint.is_null()).then(|| from_raw(endpoint));
+        if !self.transport(false, |t| t.has_to_flush(of)) {
+            return;
+        }
+        // Most often what has begun is over by now, and just has to be heard of.
+        self.progress();
+        let mut marks = self.transport(Vec::new(), |t| t.begin_flush(of));
+        while !marks.is_empty() {
             let is_ahead = |mark: &mut Mark| {
                 let ours = self.running(mark.endpoint());
                 self.transport(false, |t| t.is_ahead(mark, &ours))
             };
             marks.retain_mut(is_ahead);
-            if marks.is_empty() {
-                return;
-            }
-            if self.progress() == 0 {
+            if !marks.is_empty() && self.progress() == 0 {
                 std::thread::yield_now();
             }
         }

@@ -37,6 +37,12 @@ impl Callbacks {
         }
     }
 
+    /// All have returned.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.over.is_empty()
+    }
+
     /// One before `end` has not returned, those `but` left aside.
     pub fn any_before(&self, end: u64, but: &[u64]) -> bool {
         let before = (self.first..end).zip(&self.over);
@@ -62,6 +68,7 @@ mod tests {
                 } else {
                     owed.returned(open.swap_remove(which.index(open.len())));
                 }
+                prop_assert_eq!(owed.is_empty(), open.is_empty());
                 prop_assert_eq!(owed.any_before(end, &[]), open.iter().any(|ticket| *ticket < end));
                 prop_assert!(!owed.any_before(end, &open));
             }

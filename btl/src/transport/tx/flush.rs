@@ -79,6 +79,13 @@ impl Mark {
     }
 }
 
+/// Nothing that has been handed to us for this endpoint is ahead, nor any of its callbacks.
+#[inline]
+fn is_at_rest<C>(ep: &Endpoint<C>) -> bool {
+    let rests = |lane: &Lane| lane.served == lane.queued && lane.budget.in_flight() == 0;
+    ep.owed.is_empty() && ep.lanes.iter().all(rests)
+}
+
 fn lane_marks<C>(ep: &Endpoint<C>) -> Vec<LaneMark> {
     ep.lanes.iter().map(|lane| LaneMark::Queued(lane.queued)).collect()
 }
@@ -99,9 +106,21 @@ impl<C> Transport<C> {
         }
     }
 
-    /// What has been handed to us for this endpoint up to now; nothing if it is gone.
-    pub fn begin_flush(&mut self, id: EpId) -> Option<Mark> {
-        self.endpoints.named(id).map(|ep| Mark::of(id, ep))
+    /// What has been handed to us for this endpoint up to now, or for all of them; nothing for one that is gone.
+    pub fn begin_flush(&self, of: Option<EpId>) -> Vec<Mark> {
+        self.to_flush(of).map(|(id, ep)| Mark::of(id, ep)).collect()
+    }
+
+    /// Whether a flush of this endpoint, or of all of them, has something to wait for.
+    pub fn has_to_flush(&self, of: Option<EpId>) -> bool {
+        self.to_flush(of).next().is_some()
+    }
+
+    fn to_flush(&self, of: Option<EpId>) -> impl Iterator<Item = (EpId, &Endpoint<C>)> {
+        let one = of.and_then(|id| Some((id.index, self.endpoints.named(id)?)));
+        let all = of.is_none().then(|| self.endpoints.iter());
+        let busy = one.into_iter().chain(all.into_iter().flatten()).filter(|(_, ep)| !is_at_rest(ep));
+        busy.map(|(index, ep)| (EpId { index, generation: ep.generation }, ep))
     }
 
     /// Whether something of it is not done, or its callback has not returned; `but` are tickets of

@@ -34,7 +34,9 @@ pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Opti
         Step::Refused(_) => return Some(IBV_WC_SUCCESS),
         Step::Held(until) => Wait::Held { until },
         Step::Answer => Wait::Answer,
-        Step::Data => Wait::Data { sent: queued.work.sent, until: timing::now() + SOON, elsewhere: 0 },
+        Step::Data => {
+            Wait::Data { sent: queued.work.sent, until: timing::now() + soon(&queued.work), elsewhere: 0 }
+        }
         Step::Turn => Wait::Turn,
         Step::Room => {
             w.stats.ring_full += u64::from(queued.wait != Wait::Room);
@@ -145,6 +147,16 @@ const DELIVERY: Duration = Duration::from_millis(20);
 /// How long a peer that looks at its rings is waited for, when it has been asked for data and sends nothing.
 const SOON: Duration = Duration::from_micros(50);
 
+/// The same for data that is fetched in a microsecond or two.
+const SOON_IF_SHORT: Duration = Duration::from_micros(5);
+
+/// The longest such data.
+const SHORT: u32 = 4 << 10;
+
+fn soon(work: &Work) -> Duration {
+    if work.len < SHORT { SOON_IF_SHORT } else { SOON }
+}
+
 /// With so much of it still to come the data is fetched, if the program looks around now and then only.
 const LEAST_LEFT: u32 = 128 << 10;
 
@@ -155,7 +167,7 @@ fn hurry(queued: &mut Queued, now: Instant, was_elsewhere: bool) -> bool {
     let Wait::Data { sent, until, elsewhere } = &mut queued.wait else { return false };
     let work = &mut queued.work;
     if *sent != work.sent {
-        (*sent, *until) = (work.sent, now + SOON);
+        (*sent, *until) = (work.sent, now + soon(work));
     }
     *elsewhere = elsewhere.saturating_add(was_elsewhere.into());
     let in_time = now < *until;

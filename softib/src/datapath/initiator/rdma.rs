@@ -24,9 +24,6 @@ use crate::shm::ring;
 use crate::shm::segment::Segment;
 use rdma_sys::*;
 
-/// Shorter READs are fetched: that takes about as long as the way to the peer and back, and does not depend on it.
-const LEAST_SENT: u32 = 4 << 10;
-
 /// From here on it is worth the wait to ask a peer that has polled until it stopped some milliseconds ago: that it communicates again, as we
 /// do, is likely, and fetching takes as long as the wait for one that does not.
 const LEAST_AWAITED: u32 = 64 << 10;
@@ -108,7 +105,7 @@ impl<P: Path> Way<'_, P> {
     /// It copies out of its own caches then, into a ring that goes round in both sides', and our copy overlaps its; the kernel's copy
     /// from another process' pages is one, and slower. Where it has been late, it is not asked for a while, and never while it owes an answer.
     fn is_sent_sooner(&mut self, work: &Work) -> bool {
-        let may = work.opcode == IBV_WR_RDMA_READ && work.len >= LEAST_SENT && !work.unsent;
+        let may = work.opcode == IBV_WR_RDMA_READ && !work.unsent;
         if !may || !self.polls || self.peer.is_self() {
             return false;
         }
