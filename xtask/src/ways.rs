@@ -28,6 +28,8 @@ const OB1: Way =
     Way { name: "", pml: "ob1", btl: "", drop_in: false, parameters: &[], variables: &[], fastest: &[] };
 /// A parameter file of one's own takes the place of the system's, which on Debian leaves this component out; it loads UCX's libraries.
 const NO_UCX: (&str, &str) = ("osc", "^ucx");
+/// One-sided operations, too.
+const OVER_UCX: (&str, &str) = ("osc", "ucx");
 const UCX: Way = Way { pml: "ucx", btl: "tcp", ..OB1 };
 
 const ALL: [Way; 9] = [
@@ -59,13 +61,14 @@ const ALL: [Way; 9] = [
     Way {
         name: "UCX rc_v",
         drop_in: true,
+        parameters: &[OVER_UCX],
         variables: &[("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "softib0:1")],
         ..UCX
     },
     Way {
         name: "UCX sm",
         // Without an adapter that it knows this engine is not for a job.
-        parameters: &[("pml_ucx_tls", "any"), ("pml_ucx_devices", "any")],
+        parameters: &[OVER_UCX, ("pml_ucx_tls", "any"), ("pml_ucx_devices", "any")],
         variables: &[("UCX_TLS", "sm,self")],
         ..UCX
     },
