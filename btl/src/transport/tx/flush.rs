@@ -106,21 +106,21 @@ impl<C> Transport<C> {
         }
     }
 
-    /// What has been handed to us for this endpoint up to now, or for all of them; nothing for one that is gone.
+    /// A completion comes for something that has been posted.
+    #[inline]
+    pub fn awaits_completions(&self) -> bool {
+        self.tx.awaited != 0
+    }
+
+    /// What has been handed to us for this endpoint up to now, or for all of them; nothing for one that is gone, or where all is done.
     pub fn begin_flush(&self, of: Option<EpId>) -> Vec<Mark> {
-        self.to_flush(of).map(|(id, ep)| Mark::of(id, ep)).collect()
-    }
-
-    /// Whether a flush of this endpoint, or of all of them, has something to wait for.
-    pub fn has_to_flush(&self, of: Option<EpId>) -> bool {
-        self.to_flush(of).next().is_some()
-    }
-
-    fn to_flush(&self, of: Option<EpId>) -> impl Iterator<Item = (EpId, &Endpoint<C>)> {
-        let one = of.and_then(|id| Some((id.index, self.endpoints.named(id)?)));
-        let all = of.is_none().then(|| self.endpoints.iter());
-        let busy = one.into_iter().chain(all.into_iter().flatten()).filter(|(_, ep)| !is_at_rest(ep));
-        busy.map(|(index, ep)| (EpId { index, generation: ep.generation }, ep))
+        let mark = |(index, ep): (u32, &Endpoint<C>)| {
+            (!is_at_rest(ep)).then(|| Mark::of(EpId { index, generation: ep.generation }, ep))
+        };
+        match of {
+            Some(id) => self.endpoints.named(id).and_then(|ep| mark((id.index, ep))).into_iter().collect(),
+            None => self.endpoints.iter().filter_map(mark).collect(),
+        }
     }
 
     /// Whether something of it is not done, or its callback has not returned; `but` are tickets of
