@@ -143,3 +143,26 @@ fn nobody_works_on_what_was_taken_back() {
         assert_eq!((keyed::while_asked(&*withdrawn, &*hazard, 1, || ()), later), (None, Some(())));
     });
 }
+
+/// What must not be done twice is done by one of the two, and the one who has asked knows by whom.
+#[test]
+fn what_was_taken_back_too_late_has_been_done() {
+    loom::model(|| {
+        let [withdrawn, hazard, done, times] = [0; 4].map(|word| Arc::new(W32::new(word)));
+        let other = {
+            let (withdrawn, hazard) = (withdrawn.clone(), hazard.clone());
+            let (done, times) = (done.clone(), times.clone());
+            loom::thread::spawn(move || {
+                let once = || times.0.fetch_add(1, Ordering::Relaxed);
+                keyed::while_given(&*withdrawn, (&*hazard, &*done), 1, once)
+            })
+        };
+        let is_ours = keyed::take_back(&*withdrawn, &*hazard, 1) && !keyed::was_done(&*done, 1);
+        if is_ours {
+            times.0.fetch_add(1, Ordering::Relaxed);
+        }
+        let was_theirs = other.join().unwrap().is_some();
+        assert_eq!(times.load(Ordering::Relaxed), u32::from(was_theirs) + u32::from(is_ours));
+        assert!(!(was_theirs && is_ours), "it was done twice");
+    });
+}

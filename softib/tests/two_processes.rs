@@ -22,6 +22,7 @@ fn child_main() {
         }
         Some("owner") => owner(),
         Some("reader") => reader(),
+        Some("giver") => giver(),
         Some("writer") => writer(),
         _ => {}
     }
@@ -438,6 +439,73 @@ fn reader() {
 }
 
 /// Receives on an SRQ that two QPs share; tells how often each came.
+/// A short WRITE of a program that polls until it is over is placed by its target, if that polls; else it is the initiator's own, and nothing
+/// is placed later.
+#[test]
+fn what_a_polling_owner_is_given_is_written_once() {
+    Child::start("giver").finish();
+}
+
+fn giver() {
+    let dev = Dev::open();
+    unsafe { (softib::driver_table().await_writes.unwrap())() };
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let mut buf = dev.buf(LEN);
+    let mut child = Child::start("owner");
+    let hello = child.hear();
+    let (addr, key) = (hello[1], hello[2] as u32);
+    qp.connect(hello[0] as u32, &Path::default());
+    child.tell(&[qp.num().into()]);
+    child.hear();
+    assert_eq!(qp.send(8, &[buf.sge(0, 8)]), 0);
+    assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    let carry_out = |opcode: u32, sge: ibv_sge, at: u64| {
+        assert_eq!(qp.rdma(1, opcode, sge, addr + at, key), 0);
+        assert_eq!(qp.wait().status, IBV_WC_SUCCESS, "{:?}", softib::stats());
+    };
+    let order = |buf: &mut Buf, what: u8| {
+        buf.data[LEN - 1] = what;
+        carry_out(IBV_WR_RDMA_WRITE, buf.sge(LEN - 1, 1), 0);
+    };
+    const AT: u64 = 67;
+    let holds = |buf: &mut Buf, value: u8, len: usize| {
+        buf.data[LEN / 2..LEN / 2 + len].fill(!value);
+        carry_out(IBV_WR_RDMA_READ, buf.sge(LEN / 2, len), AT);
+        assert!(buf.data[LEN / 2..LEN / 2 + len].iter().all(|byte| *byte == value), "{:?}", softib::stats());
+    };
+    let (began, mut value) = (std::time::Instant::now(), 0u8);
+    let mut write_until = |buf: &mut Buf, len: usize, enough: &dyn Fn(softib::Stats) -> bool| {
+        while !enough(softib::stats()) {
+            assert!(began.elapsed() < 2 * PATIENCE, "{:?}", softib::stats());
+            (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
+            value = value.wrapping_add(1);
+            buf.data[..len].fill(value);
+            carry_out(IBV_WR_RDMA_WRITE, buf.sge(0, len), AT);
+            holds(buf, value, len);
+        }
+        value
+    };
+    for round in 0usize.. {
+        if round >= 30 && softib::stats().rdma_late > 3 {
+            break;
+        }
+        let (len, before) = ([8, 4096, 16 << 10][round % 3], softib::stats());
+        write_until(&mut buf, len, &|now| now.rdma_ring >= before.rdma_ring + 10);
+        order(&mut buf, COMPUTES);
+        let last = write_until(&mut buf, len, &|now| now.rdma_direct >= before.rdma_direct + 10);
+        order(&mut buf, POLLS);
+        // Who is asked again has answered what it was too late with.
+        let before = softib::stats();
+        while softib::stats().rdma_ring == before.rdma_ring {
+            assert!(began.elapsed() < 2 * PATIENCE, "{:?}", softib::stats());
+            (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
+            holds(&mut buf, last, len);
+        }
+    }
+    order(&mut buf, ENDS);
+    child.finish();
+}
+
 fn shared() {
     let dev = Dev::open();
     let cq = dev.cq(1024);

@@ -97,6 +97,9 @@ symbol_table! {
         /// struct. `ENODATA` for an empty row. rdma-core has it since version 32.
         query_gid_ex, "_ibv_query_gid_ex", "IBVERBS_1.11":
             unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
+        /// From now on the program polls until what it writes to peers is over, so that a peer's program may be given the data to place it. No
+        /// library exports it: the linked-in software device has it.
+        await_writes, "oxib_await_writes", "OXIB_1.0": unsafe extern "C" fn();
         /// From now on the last completion of a poll of this queue may be of a message of at least so many bytes that the device has
         /// left where it was ([`IBV_WC_PLACED`]); where that is. No library exports it: the linked-in software device has it.
         place_messages, "oxib_place_messages", "OXIB_1.0": unsafe extern "C" fn(*mut ibv_cq, u32) -> *const Placed;

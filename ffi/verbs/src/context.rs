@@ -247,6 +247,14 @@ impl Context {
         &self.driver
     }
 
+    /// From now on this process polls until what it writes to peers is over. So the software device may give short data to a peer that
+    /// polls, to place it. Other devices write as ever; false then.
+    pub fn await_writes(&self) -> bool {
+        let promise = self.table().await_writes;
+        // SAFETY: a function of the library that this context is of, which is open.
+        promise.inspect(|promise| unsafe { promise() }).is_some()
+    }
+
     /// Whether it is an iWARP device: connections by RDMA-CM only, each of one queue pair, whose initiator sends first; no RNR; reads
     /// write to their target as a peer does.
     pub fn is_iwarp(&self) -> bool {

@@ -247,6 +247,14 @@ fn poll_queue(
     Ok(polled)
 }
 
+/// `await_writes` of the driver table.
+pub unsafe extern "C" fn await_writes() {
+    guard(|| {
+        engine()?.enter().w.peers.awaits_writes = true;
+        Ok(())
+    });
+}
+
 /// `place_messages` of the driver table. Null: the queue is none of ours.
 pub unsafe extern "C" fn place_messages(cq: *mut ibv_cq, least: u32) -> *const Placed {
     let enabled = guard(|| {

@@ -40,6 +40,7 @@ static TABLE: Table = Table {
     ack_async_event: event::ack_async_event,
     fork_init: listing::fork_init,
     query_gid_ex: Some(port::query_gid_ex),
+    await_writes: Some(poll::await_writes),
     place_messages: Some(poll::place_messages),
 };
 

@@ -106,6 +106,8 @@ pub struct Peers {
     barrier: bool,
     /// Our program has polled since the device thread took over, or looks at its rings itself: what comes through them is found soon.
     pub polls: bool,
+    /// It polls until what it writes to peers is there.
+    pub awaits_writes: bool,
 }
 
 impl Peers {
@@ -113,7 +115,7 @@ impl Peers {
     pub fn new(dir: PathBuf, segment: &Segment, barrier: bool) -> Peers {
         let table = Vec::new();
         let (me, inlets) = ((segment.slot, segment.incarnation), segment.inlets.clone());
-        Peers { table, dir, me, inlets, barrier, polls: false }
+        Peers { table, dir, me, inlets, barrier, polls: false, awaits_writes: false }
     }
 
     /// The process in `slot` if it lives, attached if need be.

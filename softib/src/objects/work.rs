@@ -50,6 +50,9 @@ pub struct Work {
     /// open after all, or has taken it in.
     pub unconfirmed: bool,
     pub in_ring: u32,
+    /// WRITE: the peer may be given the data, as the program polls until the request is over; under this number it has been.
+    pub may_give: bool,
+    pub give: u32,
     /// XRC: the number of the shared receive queue that it is for.
     pub srqn: u32,
 }

@@ -52,11 +52,14 @@ pub mod op {
     pub const LESS_BULK: u8 = 15;
     /// A datagram: its payload follows where it comes from ([`Envelope`]).
     pub const DATAGRAM: u8 = 16;
+    /// As WRITE, of data that the initiator can place itself: where it is not granted, or no more, the answer is [`super::NOT_SENT`].
+    pub const GIVE: u8 = 17;
     /// Added to the operations of messages that go through a domain's receive queue pair.
     pub const XRC: u8 = 0x80;
 }
 
-/// In the answer to an ASK, in place of a status: the data does not come, and nothing is wrong. It may have been fetched meanwhile.
+/// In the answer to an ASK or a GIVE, in place of a status: the data does not come, or has not been placed, and nothing is wrong. The
+/// initiator may have moved it meanwhile.
 pub const NOT_SENT: u32 = u32::MAX;
 
 /// Flags of a cell.
@@ -116,7 +119,7 @@ impl Head {
         const WHOLE: u8 = flag::FIRST | flag::LAST;
         match self.op & !op::XRC {
             op::SEND => self.flags & WHOLE == WHOLE,
-            op::WRITE_IMM | op::ASK => true,
+            op::WRITE_IMM | op::ASK | op::GIVE => true,
             _ => false,
         }
     }

@@ -58,6 +58,25 @@ pub fn while_asked<T, W: Word<u32>>(
     done
 }
 
+/// The same for what must not be done twice: `done` has the number when it has been.
+pub fn while_given<T, W: Word<u32>>(
+    withdrawn: &W,
+    (hazard, done): (&W, &W),
+    number: u32,
+    work: impl FnOnce() -> T,
+) -> Option<T> {
+    while_asked(withdrawn, hazard, number, || {
+        let result = work();
+        done.store(number, Ordering::Relaxed);
+        result
+    })
+}
+
+/// The one who has asked, and has [taken back](take_back) the last thing that was not to be done twice: whether it had been done.
+pub fn was_done(done: &impl Word<u32>, number: u32) -> bool {
+    done.load(Ordering::Relaxed) == number
+}
+
 /// The one who has asked: takes all up to `number` back. False: the other is just working on one of them.
 pub fn take_back<W: Word<u32>>(withdrawn: &W, hazard: &W, number: u32) -> bool {
     withdrawn.store(number, Ordering::Relaxed);

@@ -23,7 +23,7 @@
 /// First word of a process's segment; stored last when the header is filled.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 22;
+pub const VERSION: u32 = 23;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -132,8 +132,10 @@ pub const R_BULK: usize = 16;
 pub const R_HAZARD: usize = 24;
 /// The last of the sender's ASKs (`cell::op`) that it has withdrawn; those before are, too.
 pub const R_WITHDRAWN: usize = 28;
-/// The ASK of the sender whose answer we are just copying, or 0.
+/// The ASK of the sender whose answer we are just copying, or 0; the same while we place what a GIVE brings.
 pub const R_ANSWERING: usize = 32;
+/// The last of the sender's GIVEs that we have placed, or 0.
+pub const R_GIVEN: usize = 36;
 
 /// Multicast groups that queue pairs listen to (`super::groups`).
 pub const GROUP_TABLE: usize = 0xa000;

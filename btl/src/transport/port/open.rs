@@ -76,6 +76,7 @@ impl Opened {
         let pd = Pd::alloc(&port.context)?;
         let recv_cq = Cq::create(&port.context, config.cq_size, None)?;
         recv_cq.place_messages(PLACED_FROM);
+        port.context.await_writes();
         let send_cq = Cq::create(&port.context, config.cq_size, None)?;
         let domain =
             config.layout.is_xrc().then(|| Domain::open(&port.context, &config.xrc_domain)).transpose()?;

@@ -19,6 +19,11 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
         return qp.link.iter_mut().for_each(|link| too_late(link, head));
     }
     let Some(queued) = qp.sq.front_mut() else { return };
+    if queued.work.may_give
+        && let Some(peer) = qp.link.as_ref().and_then(|link| w.peers.attached(link.slot))
+    {
+        peer.ring.give_is_over();
+    }
     if head.imm == NOT_SENT && matches!(queued.wait, Wait::Data { .. }) {
         (queued.work.asked, queued.work.unsent, queued.work.sent) = (false, true, 0);
         queued.wait = Wait::Turn;

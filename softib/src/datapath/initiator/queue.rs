@@ -147,14 +147,14 @@ const DELIVERY: Duration = Duration::from_millis(20);
 /// How long a peer that looks at its rings is waited for, when it has been asked for data and sends nothing.
 const SOON: Duration = Duration::from_micros(50);
 
-/// The same for data that is fetched in a microsecond or two.
+/// The same for data that is moved without the peer in some microseconds: a READ shorter than `SHORT`, and each WRITE that goes this way.
 const SOON_IF_SHORT: Duration = Duration::from_micros(5);
 
 /// The longest such data.
 const SHORT: u32 = 4 << 10;
 
 fn soon(work: &Work) -> Duration {
-    if work.len < SHORT { SOON_IF_SHORT } else { SOON }
+    if work.len < SHORT || work.may_give { SOON_IF_SHORT } else { SOON }
 }
 
 /// With so much of it still to come the data is fetched, if the program looks around now and then only.

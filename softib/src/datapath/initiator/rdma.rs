@@ -14,6 +14,8 @@
 use super::direct::{direct, is_answered_with_data, needed, probe};
 use super::path::{Path, Way};
 use crate::datapath::iwarp;
+use crate::datapath::pieces::PIECE;
+use crate::extras::mappings;
 use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Link;
@@ -31,6 +33,7 @@ const LEAST_AWAITED: u32 = 64 << 10;
 /// Carries an RDMA request to the connected queue pair out.
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let (reads, dest, iwarp) = (qp.attr.max_rd_atomic, qp.attr.dest_qp_num, w.is_iwarp());
+    work.may_give = may_give(qp, w, work);
     if work.late && qp.link.as_ref().is_some_and(|link| is_waited_for(link, &w.segment, work)) {
         return Step::Data;
     }
@@ -47,6 +50,20 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     }
     let grant = Grant { access: way.link.view.access, pd: way.link.view.pd, qpn: dest };
     way.one_sided(mrs, &grant, work, sges)
+}
+
+/// The longest WRITE that a peer is given, in one cell.
+const MOST_GIVEN: u32 = PIECE;
+
+/// Whether the data of a WRITE may be handed to a peer that polls. It is not there then before one of the two has polled again, which the
+/// program has said that it does: others leave it to the device, and wait for data in memory.
+fn may_give(qp: &Qp, w: &World, work: &Work) -> bool {
+    let is_write = matches!(work.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM);
+    is_write
+        && w.peers.awaits_writes
+        && qp.kind == IBV_QPT_RC
+        && work.len <= MOST_GIVEN
+        && !mappings::are_checked()
 }
 
 /// So often a peer that is late, and just fetches data of ours, is waited for again, for `queue::SOON` each.
@@ -78,21 +95,11 @@ impl<P: Path> Way<'_, P> {
         if !work.begun() && !grant.offers(needed(work)) {
             return self.refused(IBV_WC_REM_INV_REQ_ERR);
         }
-        if !work.moved && work.len > 0 {
-            if matches!(work.remote, Remote::Word { .. }) || !probe(self.peer) {
-                return self.request(work, sges);
-            }
-            if work.late && !self.takes_back(work) {
-                return Step::Data;
-            }
-            if work.asked || self.is_sent_sooner(work) {
-                return self.ask(work);
-            }
-            match direct(self.peer, own, grant, work, sges) {
-                Ok(()) => (work.moved, self.stats.rdma_direct) = (true, self.stats.rdma_direct + 1),
-                Err(IBV_WC_REM_ACCESS_ERR) => return self.refused(IBV_WC_REM_ACCESS_ERR),
-                Err(status) => return Step::Done(status),
-            }
+        if !work.moved
+            && work.len > 0
+            && let Some(step) = self.move_data(own, grant, work, sges)
+        {
+            return step;
         }
         match work.opcode {
             IBV_WR_RDMA_WRITE_WITH_IMM => self.notify(work),
@@ -100,28 +107,61 @@ impl<P: Path> Way<'_, P> {
         }
     }
 
-    /// Whether the peer, if asked, sends the data of a READ sooner than it could be fetched: both sides look at their rings.
+    /// Moves the data, or has it moved. None: it is where it belongs.
+    fn move_data(&mut self, own: &Mrs, grant: &Grant, work: &mut Work, sges: &[ibv_sge]) -> Option<Step> {
+        if matches!(work.remote, Remote::Word { .. }) || !probe(self.peer) {
+            return Some(self.request(work, sges));
+        }
+        if work.late && !self.takes_back(work) {
+            return Some(Step::Data);
+        }
+        if work.moved {
+            return None;
+        }
+        if work.asked || self.is_moved_sooner(work) {
+            return Some(if work.may_give { self.give(work, sges) } else { self.ask(work) });
+        }
+        match direct(self.peer, own, grant, work, sges) {
+            Ok(()) => {
+                (work.moved, self.stats.rdma_direct) = (true, self.stats.rdma_direct + 1);
+                None
+            }
+            Err(IBV_WC_REM_ACCESS_ERR) => Some(self.refused(IBV_WC_REM_ACCESS_ERR)),
+            Err(status) => Some(Step::Done(status)),
+        }
+    }
+
+    /// Whether the peer, if asked, sends the data of a READ sooner than it could be fetched, or places that of a short WRITE: both sides look
+    /// at their rings.
     ///
     /// It copies out of its own caches then, into a ring that goes round in both sides', and our copy overlaps its; the kernel's copy
-    /// from another process' pages is one, and slower. Where it has been late, it is not asked for a while, and never while it owes an answer.
-    fn is_sent_sooner(&mut self, work: &Work) -> bool {
-        let may = work.opcode == IBV_WR_RDMA_READ && !work.unsent;
+    /// from or to another process' pages is one, and slower. Where it has been late, it is not asked for a while, and never while it owes an
+    /// answer.
+    fn is_moved_sooner(&mut self, work: &Work) -> bool {
+        let reads = work.opcode == IBV_WR_RDMA_READ;
+        let may = !work.unsent && (reads || work.may_give);
         if !may || !self.polls || self.peer.is_self() {
             return false;
         }
         let link = &mut *self.link;
         link.unasked = link.unasked.saturating_sub(1);
         let comes_soon = self.peer.polls() || work.len >= LEAST_AWAITED;
-        link.owed == 0 && link.unasked == 0 && comes_soon && self.peer.ring.is_watched()
+        let is_free = link.owed == 0 && link.unasked == 0;
+        is_free && comes_soon && self.peer.ring.is_watched() && (reads || self.peer.ring.may_give(work.len))
     }
 
-    /// The peer was late with the answer to this READ, which is done without it. From now on the peer leaves the memory alone, which may be
-    /// gone when this READ is over. False: it is just copying from there, so that there is something to wait for.
+    /// The peer was late with the answer to this READ, or WRITE, which is done without it. From now on the peer leaves the memory alone,
+    /// which may be gone when this request is over, and places nothing. False: it is just copying, so that there is something to wait for.
     #[cold]
     fn takes_back(&mut self, work: &mut Work) -> bool {
         work.late = false;
         if !self.peer.ring.withdraw_asks() {
             return false;
+        }
+        if work.may_give {
+            // It may have been done, and the answer be on its way.
+            work.moved = self.peer.ring.was_given(work.give);
+            self.peer.ring.give_is_over();
         }
         (work.asked, work.unsent, work.sent) = (false, true, 0);
         self.link.was_late();

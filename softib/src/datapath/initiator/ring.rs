@@ -61,6 +61,27 @@ impl<P: Path> Way<'_, P> {
         Step::Data
     }
 
+    /// Gives the peer data that it places in its memory, which we could do as well; there is room for it.
+    pub fn give(&mut self, work: &mut Work, sges: &[ibv_sge]) -> Step {
+        if work.asked {
+            return Step::Data;
+        }
+        let (addr, rkey) = work.remote.memory();
+        work.give = self.peer.ring.next_give();
+        let head = Head {
+            flags: flag::LAST,
+            len: work.len,
+            pos: work.number,
+            imm: work.give,
+            ..self.head(op::GIVE)
+        };
+        let target = Target { addr, rkey, len: work.len };
+        self.push_request(head, &target.emit(), |to| gather(sges, 0, work.len as usize, to));
+        (work.asked, work.sent) = (true, 0);
+        self.stats.rdma_ring += 1;
+        Step::Data
+    }
+
     /// Sends an atomic: all of it is in the cell.
     fn request_atomic(&mut self, work: &mut Work, target: &Target, operands: [u64; 2]) -> Step {
         if !self.has_room(0) {

@@ -90,10 +90,11 @@ fn rare(qp: &mut Qp, w: &mut World, found: &Found) {
         op::TOO_LONG if matches!(qp.kind, IBV_QPT_UD | IBV_QPT_UC) => repost(qp, w, head.pos),
         op::TOO_LONG => broken_receive(qp, w, head.pos, IBV_WC_LOC_LEN_ERR),
         op::BAD_RECEIVE => broken_receive(qp, w, head.pos, IBV_WC_LOC_PROT_ERR),
-        op::WRITE | op::READ | op::ASK | op::FETCH_ADD | op::CMP_SWAP | op::ATOMIC_WRITE
+        op::WRITE | op::READ | op::ASK | op::GIVE | op::FETCH_ADD | op::CMP_SWAP | op::ATOMIC_WRITE
             if !rdma::accepts(qp, w) => {}
         op::WRITE => rdma::write_arrived(qp, w, found),
         op::READ | op::ASK => rdma::read_arrived(qp, w, found),
+        op::GIVE => rdma::gift_arrived(qp, w, found),
         op::RESPONSE => response_arrived(qp, w, found),
         op::FETCH_ADD | op::CMP_SWAP | op::ATOMIC_WRITE => rdma::atomic_arrived(qp, w, found),
         op::REFUSED => qp.refuse(w, head.imm),

@@ -7,6 +7,7 @@
 //!   READ    {address, key, length}           ───>  target checks
 //!           <─── RESPONSE {status} + data, in fragments
 //!   ASK     as READ, by one that can fetch it   ───>  a response without data says that it has to
+//!   GIVE    as WRITE, by one that can place it  ───>  a response of the same kind says that it has to
 //!   ATOMIC  {address, key, operands}         ───>  target checks, and does it
 //!           <─── RESPONSE {status} + the value before
 //! ```
@@ -153,6 +154,23 @@ fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
     // SAFETY: the range lies in a valid MR with remote write (checked); the payload has len bytes.
     unsafe { copy::write_in_order(found.payload, to as *mut u8, len as usize) };
     Ok(())
+}
+
+/// An RDMA WRITE that its initiator can carry out itself, and does when we are late or do not permit it (target).
+pub fn gift_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    let (head, grant) = (&found.head, grant_of(qp));
+    let target = Target { len: head.len, ..Target::parse(found) };
+    let place = granted(&grant, &w.mrs, &target, IBV_ACCESS_REMOTE_WRITE).ok();
+    let map = &w.segment.map;
+    let row = qp.link.as_ref().and_then(|link| ring::of_sender(map, link.slot, link.incarnation));
+    let placed = place.zip(row).and_then(|(to, row)| {
+        // SAFETY: the range lies in a valid MR with remote write (checked); the payload has len bytes.
+        let copy = || unsafe { copy::write_in_order(found.payload, to as *mut u8, head.len as usize) };
+        ring::while_given(map, row, head.imm, copy)
+    });
+    let status = if placed.is_some() { IBV_WC_SUCCESS } else { NOT_SENT };
+    let answer = Answer { number: head.pos, status, ..Answer::default() };
+    w.replies.push_back(Reply { asked: Responder::Qp(qp).asked(), answer });
 }
 
 /// An RDMA READ request (target).

@@ -117,6 +117,13 @@ pub fn while_asked<T>(map: &Map, index: usize, ask: u32, copy: impl FnOnce() -> 
     keyed::while_asked(map.u32(row + R_WITHDRAWN), map.u32(row + R_ANSWERING), ask, copy)
 }
 
+/// Lets `place` work on our memory as a GIVE says that has come through ring `index`; None: it has been withdrawn, and its sender does that.
+pub fn while_given<T>(map: &Map, index: usize, give: u32, place: impl FnOnce() -> T) -> Option<T> {
+    let row = ring_entry(index);
+    let words = (map.u32(row + R_ANSWERING), map.u32(row + R_GIVEN));
+    keyed::while_given(map.u32(row + R_WITHDRAWN), words, give, place)
+}
+
 /// The process that sends to us through a ring just works on our memory by its own hand.
 pub fn is_fetching(map: &Map, slot: usize, incarnation: u64) -> bool {
     let row = of_sender(map, slot, incarnation);

@@ -57,6 +57,8 @@ pub struct SendRing {
     stall: Option<((u32, u32), Instant)>,
     /// ASKs sent so far.
     asks: u32,
+    /// A GIVE has been sent whose end is not known. There is one at a time: the receiver says of the last one only whether it has placed it.
+    is_giving: bool,
 }
 
 /// What a push asks of its caller.
@@ -97,7 +99,7 @@ impl SendRing {
         map.u32(at + R_BULK).store(bulk as u32, Ordering::Relaxed);
         data.u32(C_WATCHED).store(0, Ordering::Relaxed);
         data.u64(C_CONSUMED).store(0, Ordering::Relaxed);
-        for word in [R_HAZARD, R_WITHDRAWN, R_ANSWERING] {
+        for word in [R_HAZARD, R_WITHDRAWN, R_ANSWERING, R_GIVEN] {
             map.u32(at + word).store(0, Ordering::Relaxed);
         }
         map.u64(at + R_INCARNATION).store(me.1, Ordering::Relaxed);
@@ -123,6 +125,7 @@ impl SendRing {
             fenced,
             stall: None,
             asks: 0,
+            is_giving: false,
         })
     }
 
@@ -432,7 +435,28 @@ impl SendRing {
         self.asks
     }
 
-    /// Takes all ASKs back that have been sent. False: the receiver is just answering one.
+    /// A GIVE may be sent, with `len` bytes of data.
+    pub fn may_give(&mut self, len: u32) -> bool {
+        !self.is_giving && self.has_room(len as usize)
+    }
+
+    /// The number of the next GIVE, which is not over until [`SendRing::give_is_over`].
+    pub fn next_give(&mut self) -> u32 {
+        self.is_giving = true;
+        self.next_ask()
+    }
+
+    /// It has been answered, or withdrawn.
+    pub fn give_is_over(&mut self) {
+        self.is_giving = false;
+    }
+
+    /// The receiver has placed the data of this GIVE, which has been withdrawn too late.
+    pub fn was_given(&self, number: u32) -> bool {
+        keyed::was_done(self.map.u32(ring_entry(self.index) + R_GIVEN), number)
+    }
+
+    /// Takes all ASKs and GIVEs back that have been sent. False: the receiver is just answering one.
     pub fn withdraw_asks(&self) -> bool {
         let row = ring_entry(self.index);
         keyed::take_back(self.map.u32(row + R_WITHDRAWN), self.map.u32(row + R_ANSWERING), self.asks)
