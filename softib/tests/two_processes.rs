@@ -489,7 +489,7 @@ fn giver() {
         if round >= 30 && softib::stats().rdma_late > 3 {
             break;
         }
-        let (len, before) = ([8, 4096, 16 << 10][round % 3], softib::stats());
+        let (len, before) = ([8, 4096, 16 << 10, 200_000][round % 4], softib::stats());
         write_until(&mut buf, len, &|now| now.rdma_ring >= before.rdma_ring + 10);
         order(&mut buf, COMPUTES);
         let last = write_until(&mut buf, len, &|now| now.rdma_direct >= before.rdma_direct + 10);

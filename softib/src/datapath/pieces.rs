@@ -7,6 +7,9 @@ use crate::shm::ring::{FRAGMENT_MAX, Pushed, SendRing};
 
 /// Longer messages go in pieces of so many bytes: the two sides' copies overlap.
 pub const PIECE: u32 = 16 << 10;
+/// What of a ring's bulk comes to be used by requests for memory and their answers: one side reads as the other one writes, and what it has
+/// not read stays in the caches.
+pub const AHEAD: u32 = 64 << 10;
 
 /// A message up to here goes in one piece: all of it fits its reader's first cache.
 pub const WHOLE: u32 = 24 << 10;

@@ -40,6 +40,38 @@ impl Target {
     }
 }
 
+/// The fixed part of a GIVE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gift {
+    /// Where all of it belongs.
+    pub target: Target,
+    /// Bytes of it that have come before.
+    pub from: u32,
+}
+
+impl Gift {
+    /// Its bytes in a cell.
+    pub fn emit(&self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..16].copy_from_slice(&self.target.emit());
+        bytes[16..].copy_from_slice(&self.from.to_ne_bytes());
+        bytes
+    }
+
+    /// What a GIVE says.
+    pub fn parse(found: &Found) -> Gift {
+        // SAFETY: the fixed part of a cell has more than 20 readable bytes; no alignment is assumed.
+        let from = unsafe { found.fixed.add(16).cast::<u32>().read_unaligned() };
+        Gift { target: Target::parse(found), from }
+    }
+
+    /// Where the next `len` bytes belong, if all of it begins at `place`. None: they are more than are to come.
+    pub fn place_of(&self, place: u64, len: u32) -> Option<u64> {
+        let end = self.from.checked_add(len)?;
+        (end <= self.target.len).then(|| place.wrapping_add(self.from.into()))
+    }
+}
+
 /// An answer on its way (target).
 #[derive(Debug)]
 pub struct Reply {

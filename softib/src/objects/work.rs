@@ -165,6 +165,11 @@ impl Work {
         self.opcode.wrapping_sub(IBV_WR_RDMA_READ) <= IBV_WR_ATOMIC_FETCH_AND_ADD - IBV_WR_RDMA_READ
     }
 
+    /// Data is still to be handed to the peer, which is given it.
+    pub fn gives_on(&self) -> bool {
+        self.may_give && self.asked && self.sent < self.len
+    }
+
     /// Something of it has reached the peer: it is finished even when the QP drains.
     pub fn begun(&self) -> bool {
         self.receive.is_some() || self.asked || self.moved || self.unconfirmed

@@ -4,6 +4,7 @@ use super::attempt::attempt;
 use super::finish::finish_head;
 use super::rdma::{self, Answerer};
 use super::{fates, xrc};
+use crate::datapath::pieces::PIECE;
 use crate::objects::events::Subject;
 use crate::objects::qp::Qp;
 use crate::objects::work::{Queued, Step, Wait, Work};
@@ -106,7 +107,14 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
         if let Some(queued) = qp.sq.front_mut()
             && hurry(queued, now, w.was_elsewhere)
         {
-            return Some(next_look(&queued.wait, now));
+            if !queued.work.gives_on() {
+                return Some(next_look(&queued.wait, now));
+            }
+            match give_on(qp, w)? {
+                Ok(status) => finish_head(qp, w, status),
+                Err(again) => return Some(again.min(now + SOON)),
+            }
+            continue;
         }
         let mut queued = qp.sq.pop_front()?;
         let idle = qp.state == IBV_QPS_SQD && !queued.work.begun();
@@ -136,6 +144,17 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
     None
 }
 
+/// The peer is given more of the data at the head of the SQ. Ok: that is over; else when to look again.
+fn give_on(qp: &mut Qp, w: &mut World) -> Option<Result<u32, Instant>> {
+    let mut queued = qp.sq.pop_front()?;
+    let step = attempt(qp, w, &mut queued.work, &queued.sges);
+    // How long the peer is waited for is counted on.
+    let ended = if step == Step::Data { None } else { wait_for(qp, w, &mut queued, step) };
+    let again = next_look(&queued.wait, timing::now());
+    qp.sq.push_front(queued);
+    Some(ended.ok_or(again))
+}
+
 /// Looks at the peer that owes the answer at the head of the SQ.
 fn answerer(qp: &mut Qp, w: &mut World, work: &Work) -> Answerer {
     if qp.kind == IBV_QPT_XRC_SEND { xrc::answerer(qp, w, work) } else { rdma::answerer(qp, w) }
@@ -147,14 +166,20 @@ const DELIVERY: Duration = Duration::from_millis(20);
 /// How long a peer that looks at its rings is waited for, when it has been asked for data and sends nothing.
 const SOON: Duration = Duration::from_micros(50);
 
-/// The same for data that is moved without the peer in some microseconds: a READ shorter than `SHORT`, and each WRITE that goes this way.
+/// The same of a READ shorter than [`SHORT`], and of a WRITE of one piece, which are carried out without the peer in a few microseconds.
 const SOON_IF_SHORT: Duration = Duration::from_micros(5);
-
-/// The longest such data.
 const SHORT: u32 = 4 << 10;
 
+/// The same of a longer WRITE, whose target has been given as much of it as it places in less.
+const SOON_IF_GIVEN: Duration = Duration::from_micros(10);
+
 fn soon(work: &Work) -> Duration {
-    if work.len < SHORT || work.may_give { SOON_IF_SHORT } else { SOON }
+    match work.may_give {
+        true if work.len <= PIECE => SOON_IF_SHORT,
+        true => SOON_IF_GIVEN,
+        false if work.len < SHORT => SOON_IF_SHORT,
+        false => SOON,
+    }
 }
 
 /// With so much of it still to come the data is fetched, if the program looks around now and then only.

@@ -52,18 +52,11 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
     way.one_sided(mrs, &grant, work, sges)
 }
 
-/// The longest WRITE that a peer is given, in one cell.
-const MOST_GIVEN: u32 = PIECE;
-
 /// Whether the data of a WRITE may be handed to a peer that polls. It is not there then before one of the two has polled again, which the
 /// program has said that it does: others leave it to the device, and wait for data in memory.
 fn may_give(qp: &Qp, w: &World, work: &Work) -> bool {
     let is_write = matches!(work.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM);
-    is_write
-        && w.peers.awaits_writes
-        && qp.kind == IBV_QPT_RC
-        && work.len <= MOST_GIVEN
-        && !mappings::are_checked()
+    is_write && w.peers.awaits_writes && qp.kind == IBV_QPT_RC && !mappings::are_checked()
 }
 
 /// So often a peer that is late, and just fetches data of ours, is waited for again, for `queue::SOON` each.
@@ -131,7 +124,7 @@ impl<P: Path> Way<'_, P> {
         }
     }
 
-    /// Whether the peer, if asked, sends the data of a READ sooner than it could be fetched, or places that of a short WRITE: both sides look
+    /// Whether the peer, if asked, sends the data of a READ sooner than it could be fetched, or places that of a WRITE: both sides look
     /// at their rings.
     ///
     /// It copies out of its own caches then, into a ring that goes round in both sides', and our copy overlaps its; the kernel's copy
@@ -147,7 +140,10 @@ impl<P: Path> Way<'_, P> {
         link.unasked = link.unasked.saturating_sub(1);
         let comes_soon = self.peer.polls() || work.len >= LEAST_AWAITED;
         let is_free = link.owed == 0 && link.unasked == 0;
-        is_free && comes_soon && self.peer.ring.is_watched() && (reads || self.peer.ring.may_give(work.len))
+        is_free
+            && comes_soon
+            && self.peer.ring.is_watched()
+            && (reads || self.peer.ring.may_give(work.len.min(PIECE)))
     }
 
     /// The peer was late with the answer to this READ, or WRITE, which is done without it. From now on the peer leaves the memory alone,
@@ -158,13 +154,18 @@ impl<P: Path> Way<'_, P> {
         if !self.peer.ring.withdraw_asks() {
             return false;
         }
+        let is_answered = !work.gives_on();
         if work.may_give {
             // It may have been done, and the answer be on its way.
             work.moved = self.peer.ring.was_given(work.give);
             self.peer.ring.give_is_over();
         }
         (work.asked, work.unsent, work.sent) = (false, true, 0);
-        self.link.was_late();
+        if is_answered {
+            self.link.was_late()
+        } else {
+            self.link.was_slow()
+        }
         self.stats.rdma_late += 1;
         true
     }

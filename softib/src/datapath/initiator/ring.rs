@@ -3,11 +3,11 @@
 //! them is `responder::rdma`, and what becomes of its answer `answer`.
 
 use super::path::{Path, Way};
-use crate::datapath::pieces::PIECE;
-use crate::objects::reply::Target;
+use crate::datapath::pieces::{AHEAD, PIECE};
+use crate::objects::reply::{Gift, Target};
 use crate::objects::sges::gather;
 use crate::objects::work::{Remote, Step, WORD, Work};
-use crate::shm::cell::{Head, flag, op};
+use crate::shm::cell::{Head, INLINE_MAX, flag, op};
 use rdma_sys::*;
 
 impl<P: Path> Way<'_, P> {
@@ -61,24 +61,26 @@ impl<P: Path> Way<'_, P> {
         Step::Data
     }
 
-    /// Gives the peer data that it places in its memory, which we could do as well; there is room for it.
+    /// Gives the peer data that it places in its memory, which we could do as well: as much of it as there is room for.
     pub fn give(&mut self, work: &mut Work, sges: &[ibv_sge]) -> Step {
-        if work.asked {
-            return Step::Data;
+        if !work.asked {
+            work.give = self.peer.ring.next_give();
+            (work.asked, work.sent) = (true, 0);
+            self.stats.rdma_ring += 1;
         }
         let (addr, rkey) = work.remote.memory();
-        work.give = self.peer.ring.next_give();
-        let head = Head {
-            flags: flag::LAST,
-            len: work.len,
-            pos: work.number,
-            imm: work.give,
-            ..self.head(op::GIVE)
-        };
         let target = Target { addr, rkey, len: work.len };
-        self.push_request(head, &target.emit(), |to| gather(sges, 0, work.len as usize, to));
-        (work.asked, work.sent) = (true, 0);
-        self.stats.rdma_ring += 1;
+        while work.gives_on() {
+            let (from, len) = (work.sent, (work.len - work.sent).min(PIECE));
+            if !self.peer.ring.has_room_within(bulk(len), AHEAD) {
+                break;
+            }
+            let flags = if from + len == work.len { flag::LAST } else { 0 };
+            let head = Head { flags, len, pos: work.number, imm: work.give, ..self.head(op::GIVE) };
+            let gift = Gift { target, from };
+            self.push_request(head, &gift.emit(), |to| gather(sges, from as usize, len as usize, to));
+            work.sent += len;
+        }
         Step::Data
     }
 
@@ -102,6 +104,11 @@ impl<P: Path> Way<'_, P> {
         self.stats.rdma_ring += 1;
         Step::Answer
     }
+}
+
+/// Of a request for memory the data is in the bulk, however short it is.
+fn bulk(len: u32) -> usize {
+    (len as usize).max(INLINE_MAX + 1)
 }
 
 /// The payload of an atomic WRITE.

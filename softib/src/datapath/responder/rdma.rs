@@ -16,14 +16,14 @@
 //! The request stays at the head of its SQ until the answer is there, so the order on the QP is kept.
 
 use super::events;
-use crate::datapath::pieces::{PIECE, rung};
+use crate::datapath::pieces::{AHEAD, PIECE, rung};
 use crate::extras::{mappings, paging};
 use crate::objects::arrival::Arrival;
 use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::{Link, Peer, Peers};
 use crate::objects::qp::{Qp, Qps};
-use crate::objects::reply::{Answer, Asked, Reply, Target};
+use crate::objects::reply::{Answer, Asked, Gift, Reply, Target};
 use crate::objects::work::WORD;
 use crate::objects::world::World;
 use crate::shm::cell::{Found, Head, NOT_SENT, flag, op};
@@ -156,21 +156,28 @@ fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
     Ok(())
 }
 
-/// An RDMA WRITE that its initiator can carry out itself, and does when we are late or do not permit it (target).
+/// A part of an RDMA WRITE that its initiator can carry out itself, and does when we are late or do not permit it (target).
 pub fn gift_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
-    let (head, grant) = (&found.head, grant_of(qp));
-    let target = Target { len: head.len, ..Target::parse(found) };
-    let place = granted(&grant, &w.mrs, &target, IBV_ACCESS_REMOTE_WRITE).ok();
-    let map = &w.segment.map;
-    let row = qp.link.as_ref().and_then(|link| ring::of_sender(map, link.slot, link.incarnation));
-    let placed = place.zip(row).and_then(|(to, row)| {
-        // SAFETY: the range lies in a valid MR with remote write (checked); the payload has len bytes.
-        let copy = || unsafe { copy::write_in_order(found.payload, to as *mut u8, head.len as usize) };
-        ring::while_given(map, row, head.imm, copy)
-    });
-    let status = if placed.is_some() { IBV_WC_SUCCESS } else { NOT_SENT };
-    let answer = Answer { number: head.pos, status, ..Answer::default() };
-    w.replies.push_back(Reply { asked: Responder::Qp(qp).asked(), answer });
+    let (head, is_placed) = (&found.head, place_gift(qp, w, found).is_some());
+    if head.flags & flag::LAST != 0 {
+        let status = if is_placed { IBV_WC_SUCCESS } else { NOT_SENT };
+        let answer = Answer { number: head.pos, status, ..Answer::default() };
+        w.replies.push_back(Reply { asked: Responder::Qp(qp).asked(), answer });
+    }
+}
+
+/// Places a part of it. What is not permitted as a whole is not at its last part, and what has been taken back is so then.
+fn place_gift(qp: &Qp, w: &World, found: &Found) -> Option<()> {
+    let (head, gift, map) = (&found.head, Gift::parse(found), &w.segment.map);
+    let all = granted(&grant_of(qp), &w.mrs, &gift.target, IBV_ACCESS_REMOTE_WRITE).ok()?;
+    let to = gift.place_of(all, head.len)?;
+    let row = qp.link.as_ref().and_then(|link| ring::of_sender(map, link.slot, link.incarnation))?;
+    // SAFETY: the range lies in a valid MR with remote write (checked); the payload has len bytes.
+    let copy = || unsafe { copy::write_in_order(found.payload, to as *mut u8, head.len as usize) };
+    match head.flags & flag::LAST {
+        0 => ring::while_asked(map, row, head.imm, copy),
+        _ => ring::while_given(map, row, head.imm, copy),
+    }
 }
 
 /// An RDMA READ request (target).
@@ -285,9 +292,6 @@ fn peer_of<'a>(peers: &'a mut Peers, link: &Link) -> Option<&'a mut Peer> {
     }
     peers.connected(link).ok()
 }
-
-/// What of a ring's bulk comes to be used by answers: their requester reads as we write, and what it has not read stays in the caches.
-const AHEAD: u32 = 64 << 10;
 
 /// Pushes a piece of an answer. None: it answers an ASK that has been withdrawn.
 fn push_if_asked(

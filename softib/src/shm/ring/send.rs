@@ -435,9 +435,9 @@ impl SendRing {
         self.asks
     }
 
-    /// A GIVE may be sent, with `len` bytes of data.
+    /// A GIVE may be sent, whose first data of `len` bytes goes through the bulk.
     pub fn may_give(&mut self, len: u32) -> bool {
-        !self.is_giving && self.has_room(len as usize)
+        !self.is_giving && self.has_room((len as usize).max(INLINE_MAX + 1))
     }
 
     /// The number of the next GIVE, which is not over until [`SendRing::give_is_over`].
