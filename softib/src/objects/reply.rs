@@ -106,3 +106,18 @@ pub enum Asked {
     /// One of a domain, for an SRQ of ours; and the way back.
     Shared { to: Box<Arrival>, back: Box<Link> },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_gift_has_a_place_within_the_whole_only() {
+        let part = |from, len| {
+            let target = Target { addr: 0, rkey: 0, len: 100 };
+            Gift { target, from }.place_of(1000, len)
+        };
+        assert_eq!((part(0, 100), part(60, 40)), (Some(1000), Some(1060)));
+        assert_eq!((part(60, 41), part(101, 0), part(u32::MAX, 2)), (None, None, None));
+    }
+}
