@@ -7,7 +7,7 @@ use super::shared::{DeviceThread, Shared};
 use super::state::State;
 use super::{ENGINE, Engine, current, thread};
 use crate::errno::Errno;
-use crate::fabric::Ports;
+use crate::fabric::{Ports, processors};
 use crate::objects::faults::plan::Plan;
 use crate::objects::faults::state::Faults;
 use crate::objects::mr::Mrs;
@@ -138,11 +138,12 @@ extern "C" fn in_fork_child() {
 fn start(plan: Plan) -> Result<Engine, Errno> {
     let barrier = Barrier::register();
     let dir = segment::directory();
+    let processors = processors().map_err(|_| Errno::INVAL)?;
     let ports = Ports::open(&dir)?;
     let segment = Segment::claim(&dir, barrier.global, |map| card::publish(map, ports.all()))?;
     remember_locks(&segment, &ports);
     let (map, inlets) = (segment.map.clone(), segment.inlets.clone());
-    let peers = Peers::new(dir, &segment, barrier.global);
+    let peers = Peers::new(dir, &segment, barrier.global, processors);
     let w = World {
         segment,
         ports,

@@ -19,7 +19,7 @@ mod settings;
 pub use crate::shm::card::LinkLayer;
 pub use address::ones_complement_sum as header_sum;
 pub use gid::PortAddress;
-pub(crate) use settings::{Copies, check_memory, cm_timeout};
+pub(crate) use settings::{Copies, check_memory, cm_timeout, processors};
 pub use settings::{Settings, SettingsError, Variable};
 
 use crate::errno::Errno;

@@ -71,6 +71,8 @@ pub enum Variable {
     CmTimeout,
     /// `0` or `1`.
     CheckMemory,
+    /// From 1.
+    Processors,
 }
 
 /// A setting that cannot be understood; names the variable, its value, and what was expected.
@@ -105,6 +107,7 @@ impl fmt::Display for SettingsError {
             }
             Variable::CmTimeout => ("SOFTIB_CM_TIMEOUT", "a number of milliseconds"),
             Variable::CheckMemory => ("SOFTIB_CHECK_MEMORY", "0 or 1"),
+            Variable::Processors => ("SOFTIB_PROCESSORS", "a number from 1"),
         };
         write!(f, "{name}={:?}: expected {expected}", self.value)
     }
@@ -229,6 +232,17 @@ pub(crate) fn check_memory() -> Result<bool, SettingsError> {
     switch(variable("SOFTIB_CHECK_MEMORY"), Variable::CheckMemory)
 }
 
+/// How many processes can look at their rings at the same time (`SOFTIB_PROCESSORS`): as many as the machine has processors, if the
+/// environment says nothing.
+pub(crate) fn processors() -> Result<usize, SettingsError> {
+    let parse = |text: String| {
+        text.parse().ok().filter(|count| *count != 0).ok_or_else(|| error(Variable::Processors, &text))
+    };
+    // SAFETY: it takes a number, and returns one.
+    let online = || usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1);
+    variable("SOFTIB_PROCESSORS").map_or_else(|| Ok(online()), parse)
+}
+
 /// A variable that is off (`0`, or not set) or on (`1`).
 fn switch(value: Option<String>, about: Variable) -> Result<bool, SettingsError> {
     match value.as_deref() {
@@ -242,6 +256,7 @@ fn switch(value: Option<String>, about: Variable) -> Result<bool, SettingsError>
 pub(crate) fn check_environment() -> Result<(), SettingsError> {
     Copies::from_environment()?;
     check_memory()?;
+    processors()?;
     cm_timeout().map(drop)
 }
 

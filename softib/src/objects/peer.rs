@@ -108,14 +108,17 @@ pub struct Peers {
     pub polls: bool,
     /// It polls until what it writes to peers is there.
     pub awaits_writes: bool,
+    /// So many processes can look at their rings at the same time, and so many beside ours have been attached.
+    processors: usize,
+    known: usize,
 }
 
 impl Peers {
     /// No peer attached yet.
-    pub fn new(dir: PathBuf, segment: &Segment, barrier: bool) -> Peers {
+    pub fn new(dir: PathBuf, segment: &Segment, barrier: bool, processors: usize) -> Peers {
         let table = Vec::new();
         let (me, inlets) = ((segment.slot, segment.incarnation), segment.inlets.clone());
-        Peers { table, dir, me, inlets, barrier, polls: false, awaits_writes: false }
+        Peers { table, dir, me, inlets, barrier, polls: false, awaits_writes: false, processors, known: 0 }
     }
 
     /// The process in `slot` if it lives, attached if need be.
@@ -132,6 +135,7 @@ impl Peers {
             // What it sends to us needs a ring of ours, before it gets to know us by the ring that we claim.
             let attached = self.table.iter().flatten().count();
             self.inlets.expect(attached + 1)?;
+            self.known = attached + usize::from(slot != self.me.0);
             self.table[slot] = Some(Box::new(attach(&self.dir, slot, self.me, self.barrier)?));
         }
         self.table[slot].as_deref_mut().ok_or(Errno::NODEV)
@@ -196,6 +200,12 @@ impl Peers {
             return Ok(peer);
         }
         Err(if link.incarnation == 0 { Absent::Never } else { Absent::Gone })
+    }
+
+    /// There are more processes than can look at their rings at the same time, as far as this one knows any.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.known >= self.processors
     }
 
     /// Whether the process that had `slot` as `incarnation` is no more.

@@ -13,6 +13,8 @@ pub const MAX_SGE: u32 = 16;
 pub const GRH_LEN: u32 = GRH as u32;
 /// Bytes of an atomic operation.
 pub const WORD: u32 = 8;
+/// A READ of fewer bytes is fetched in a microsecond or two.
+pub const SHORT: u32 = 4 << 10;
 /// Longest datagram, in bytes.
 pub const UD_MTU: u32 = 4096;
 

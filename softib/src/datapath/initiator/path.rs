@@ -73,6 +73,8 @@ pub struct Way<'a, P> {
     pub kind: u32,
     /// Our program looks at its rings itself.
     pub polls: bool,
+    /// More processes look at theirs than there are processors.
+    pub is_crowded: bool,
 }
 
 impl<'a> Way<'a, Rc> {
@@ -91,9 +93,9 @@ impl<'a> Way<'a, Rc> {
         if work.unconfirmed {
             return Err(transit::outcome(peers, link, me, work));
         }
-        let polls = peers.polls;
+        let (polls, is_crowded) = (peers.polls, peers.is_crowded());
         let peer = transit::reach(peers, link, me)?;
-        Ok(Way { path: Rc, peer, link, stats, me, src_qpn, kind, polls })
+        Ok(Way { path: Rc, peer, link, stats, me, src_qpn, kind, polls, is_crowded })
     }
 }
 

@@ -7,7 +7,7 @@ use super::{fates, xrc};
 use crate::datapath::pieces::PIECE;
 use crate::objects::events::Subject;
 use crate::objects::qp::Qp;
-use crate::objects::work::{Queued, Step, Wait, Work};
+use crate::objects::work::{Queued, SHORT, Step, Wait, Work};
 use crate::objects::world::World;
 use rdma_sys::*;
 use std::time::{Duration, Instant};
@@ -168,7 +168,6 @@ const SOON: Duration = Duration::from_micros(50);
 
 /// The same of a READ shorter than [`SHORT`], and of a WRITE of one piece, which are carried out without the peer in a few microseconds.
 const SOON_IF_SHORT: Duration = Duration::from_micros(5);
-const SHORT: u32 = 4 << 10;
 
 /// The same of a longer WRITE, whose target has been given as much of it as it places in less.
 const SOON_IF_GIVEN: Duration = Duration::from_micros(10);

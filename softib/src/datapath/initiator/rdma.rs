@@ -20,7 +20,7 @@ use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
-use crate::objects::work::{Remote, Step, WORD, Work};
+use crate::objects::work::{Remote, SHORT, Step, WORD, Work};
 use crate::objects::world::World;
 use crate::shm::ring;
 use crate::shm::segment::Segment;
@@ -132,7 +132,9 @@ impl<P: Path> Way<'_, P> {
     /// answer.
     fn is_moved_sooner(&mut self, work: &Work) -> bool {
         let reads = work.opcode == IBV_WR_RDMA_READ;
-        let may = !work.unsent && (reads || work.may_give);
+        // What is moved in some microseconds is not worth the wait for a peer that may not be running.
+        let is_long = reads && work.len >= SHORT;
+        let may = !work.unsent && (is_long || !self.is_crowded && (reads || work.may_give));
         if !may || !self.polls || self.peer.is_self() {
             return false;
         }

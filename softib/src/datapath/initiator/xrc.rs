@@ -39,12 +39,12 @@ fn attempt_on(to: &mut SendLink, qp: &Qp, w: &mut World, work: &mut Work, sges: 
         return Step::Done(IBV_WC_SUCCESS);
     }
     let World { peers, stats, mrs, .. } = w;
-    let polls = peers.polls;
+    let (polls, is_crowded) = (peers.polls, peers.is_crowded());
     let Some(peer) = peers.attached(link.slot) else { return Step::Silent };
     // The keys are those of the process that has the SRQ, in the protection domain of the SRQ.
     let grant = Grant { access: seen.offers(), pd: link.view.pd, qpn };
     let (me, src_qpn, kind) = (domain, qp.num, qp.kind);
-    let mut way = Way { path: Xrc(via), peer, link, stats, me, src_qpn, kind, polls };
+    let mut way = Way { path: Xrc(via), peer, link, stats, me, src_qpn, kind, polls, is_crowded };
     if matches!(work.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
         return way.send(work, sges);
     }
