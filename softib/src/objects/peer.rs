@@ -108,8 +108,9 @@ pub struct Peers {
     pub polls: bool,
     /// It polls until what it writes to peers is there.
     pub awaits_writes: bool,
-    /// So many processes can look at their rings at the same time, and so many beside ours have been attached.
+    /// So many processes can look at their rings at the same time.
     processors: usize,
+    /// So many have been attached, beside ours.
     known: usize,
 }
 

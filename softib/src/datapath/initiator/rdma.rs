@@ -4,7 +4,8 @@
 //! region it works on (hazard word of its ring, so that the target's dereg waits), and moves the data itself with
 //! process_vm_writev/readv: no CPU of the target is needed. Where that is not allowed (found by trying; SOFTIB_CMA=0 forbids
 //! it), the request goes through the rings, see `ring`. So does a READ from a process that looks at its rings as ours does, for then both
-//! copy at the same time, each from and to memory in its own caches; what does not come soon is fetched after all (`queue::hurry`).
+//! copy at the same time, each from and to memory in its own caches; what does not come soon is fetched after all (`queue::hurry`). And so
+//! does a WRITE of a program that has said that it polls until it is over.
 //!
 //! Atomics always go through the rings: the owner of the memory carries them out with an atomic instruction of its CPU. So
 //! they are atomic among all initiators, all keys of the same memory and the owner's own atomics, no lock exists that
