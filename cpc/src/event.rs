@@ -48,6 +48,9 @@ pub enum Event {
     /// X queues: the answer to [`crate::Service::unlist`] where the peer has asked. The endpoint stays; messages of the peer may have come, or be
     /// about to.
     Asked { key: EndpointKey },
+    /// X queues: the request that [`Event::Asked`] told of has been given up by the peer, which has removed its endpoint. It may ask again,
+    /// from another one; nothing has come over the direction that it had asked for. The endpoint stays, and may be unlisted again.
+    Retracted { key: EndpointKey },
     /// A process that has no usable endpoint here wants to connect. Its request waits until an endpoint is added or a
     /// deadline passes. To be ignored if an endpoint for that process has been added since. `alternate`: it asks at the alternate port.
     UnknownPeer { peer: ProcessName, alternate: bool },

@@ -352,7 +352,7 @@ fn describe(action: &Action) -> String {
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
         Action::Unlisted { .. } => "UNLISTED".to_owned(),
-        Action::Asked { .. } => unreachable!("of X queues"),
+        Action::Asked { .. } | Action::Retracted { .. } => unreachable!("of X queues"),
         Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
         Action::Call(Call::Send { datagram, .. }) => match &datagram.message {
             Message::Req(_) => "REQ".to_owned(),

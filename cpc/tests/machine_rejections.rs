@@ -159,7 +159,7 @@ impl Bench {
             Action::Failed { error, .. } => error.cause.to_string(),
             Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
             Action::Unlisted { .. } => "UNLISTED".to_owned(),
-            Action::Asked { .. } => unreachable!("of X queues"),
+            Action::Asked { .. } | Action::Retracted { .. } => unreachable!("of X queues"),
             Action::Call(Call::Send { datagram, .. }) => {
                 if datagram.message.local() != CommId::NONE {
                     self.id = datagram.message.local();

@@ -297,7 +297,7 @@ fn describe(action: &Action) -> String {
         Action::Failed { .. } => "FAILED".to_owned(),
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
         Action::Unlisted { .. } => "UNLISTED".to_owned(),
-        Action::Asked { .. } => unreachable!("of X queues"),
+        Action::Asked { .. } | Action::Retracted { .. } => unreachable!("of X queues"),
         Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
     }
 }

@@ -410,6 +410,7 @@ fn describe(action: &Action) -> String {
         Action::Disconnected { .. } => "DISCONNECTED".to_owned(),
         Action::Unlisted { .. } => "UNLISTED".to_owned(),
         Action::Asked { .. } => "ASKED".to_owned(),
+        Action::Retracted { .. } => "RETRACTED".to_owned(),
         Action::UnknownPeer { .. } => "UNKNOWN PEER".to_owned(),
         Action::Call(Call::Send { to, datagram }) => format!("{}{}", message(&datagram.message), whom(to)),
     }
@@ -522,6 +523,22 @@ fn a_request_without_an_answer_is_given_up_when_the_peers_endpoint_leaves() {
         bench.apply("Remove");
         assert_eq!(bench.state(), "gone", "{way:?}: a DREQ has gone out");
     }
+}
+
+/// The main thread hears of it once, for it has been told of the peer's request. Two sides that each gave up their own request then, which the other
+/// had answered, would have each other do so for ever.
+#[test]
+fn a_request_stands_when_the_peer_gives_up_its_own() {
+    let mut bench = Bench::at(&["REQ", "ReceiverHeld", "Unlist"]);
+    let answer = bench.id;
+    ["Connect", "SenderCreated"].iter().for_each(|input| bench.apply(input));
+    let request = std::mem::replace(&mut bench.id, answer);
+    bench.apply("REJ of REP");
+    assert_eq!(bench.state(), "ReqSent/-");
+    assert!(bench.said.ends_with(&["close R".to_owned(), "RETRACTED".to_owned()]), "{:?}", bench.said);
+    bench.id = request;
+    ["REP", "SenderUp"].iter().for_each(|input| bench.apply(input));
+    assert_eq!(bench.state(), "Connected/-");
 }
 
 #[test]

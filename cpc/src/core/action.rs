@@ -21,6 +21,8 @@ pub enum Action<C> {
     Unlisted { key: EndpointKey },
     /// X queues: the endpoint is not unlisted, for its peer has asked.
     Asked { key: EndpointKey },
+    /// X queues: the peer has given up the request that `Asked` told of.
+    Retracted { key: EndpointKey },
     /// A process without a usable endpoint here wants to connect.
     UnknownPeer { peer: ProcessName },
 }

@@ -185,6 +185,7 @@ impl<B: Backend> Opened<B> {
                 out.push(Event::Unlisted { key });
             }
             Action::Asked { key } => out.push(Event::Asked { key }),
+            Action::Retracted { key } => out.push(Event::Retracted { key }),
             Action::UnknownPeer { peer } => {
                 out.push(Event::UnknownPeer { peer, alternate: self.alternate });
             }

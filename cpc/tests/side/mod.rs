@@ -202,7 +202,9 @@ impl Side {
                 }
             }
             Event::Connected { key } => self.connected(key),
-            Event::Routed { .. } | Event::Asked { .. } => panic!("no X queues here"),
+            Event::Routed { .. } | Event::Asked { .. } | Event::Retracted { .. } => {
+                panic!("no X queues here")
+            }
             Event::Failed { error, .. } => self.failures.push(error.to_string()),
             Event::Disconnected { key } => {
                 if let Some(end) = self.ends.get_mut(&key) {

@@ -15,6 +15,7 @@ pub enum Action<C> {
     Disconnected { key: EndpointKey },
     Unlisted { key: EndpointKey },
     Asked { key: EndpointKey },
+    Retracted { key: EndpointKey },
     UnknownPeer { peer: ProcessName },
 }
 
@@ -55,6 +56,7 @@ macro_rules! machines {
                     From::Disconnected { key } => Action::Disconnected { key },
                     From::Unlisted { key } => Action::Unlisted { key },
                     From::Asked { key } => Action::Asked { key },
+                    From::Retracted { key } => Action::Retracted { key },
                     From::UnknownPeer { peer } => Action::UnknownPeer { peer },
                 })
             }

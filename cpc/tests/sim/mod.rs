@@ -213,7 +213,9 @@ impl<P: Protocol> World<P> {
                 self.events.push_back((me, Event::Failed(key)));
             }
             Action::Disconnected { key } => self.events.push_back((me, Event::Disconnected(key))),
-            Action::Unlisted { .. } | Action::Asked { .. } => unreachable!("it is not asked for"),
+            Action::Unlisted { .. } | Action::Asked { .. } | Action::Retracted { .. } => {
+                unreachable!("it is not asked for")
+            }
             Action::UnknownPeer { peer } => self.events.push_back((me, Event::Unknown(peer))),
         }
     }

@@ -174,6 +174,7 @@ impl<C> Transport<C> {
                 cpc::Event::Disconnected { key } => self.if_current(key, Self::disconnected),
                 cpc::Event::Unlisted { key } => self.if_current(key, Self::unlisted),
                 cpc::Event::Asked { key } => self.if_current(key, Self::peer_has_asked),
+                cpc::Event::Retracted { key } => self.if_current(key, Self::peer_has_retracted),
                 cpc::Event::UnknownPeer { peer, alternate } => self.unknown_peer(peer.0, alternate),
                 cpc::Event::Device { event } => self.device_event(event),
                 cpc::Event::Receiver { event } => self.receiver_event(event),

@@ -8,6 +8,7 @@
 //!   unlist -->  peer has neither asked nor answered: it forgets the endpoint    Unlisted: the endpoint may go
 //!               else: it comes up, and ends as any other (`ending`)             QpsCreated ..
 //!               X queues: the peer has asked, and may send                      Asked: we connect, too, to say that we leave
+//!                         it has left since, without having sent                Retracted: as before; unlist again
 //! ```
 //! So is it for an endpoint whose connection is tentative (`renew`): if the peer has not answered, nothing shows that it is there, and the request
 //! is withdrawn. What waits goes with the endpoint, or over a connection that either side asks for before. An endpoint that is wanted again after
@@ -15,7 +16,7 @@
 #![forbid(unsafe_code)]
 
 use crate::transport::endpoint::state::{Event, Reason, State};
-use crate::transport::endpoint::{EpId, Listing};
+use crate::transport::endpoint::{Endpoint, EpId, Listing};
 use crate::transport::{Transport, Upcall};
 
 impl<C> Transport<C> {
@@ -54,6 +55,16 @@ impl<C> Transport<C> {
     pub(super) fn peer_has_asked(&mut self, index: u32) {
         if let Some(ep) = self.endpoints.get_mut(index) {
             ep.listing = Listing::Asked;
+        }
+    }
+
+    /// X queues: the peer has removed the endpoint that had asked. Whether it has another one is not known: the request that we have made, if any,
+    /// is tentative from now on.
+    pub(super) fn peer_has_retracted(&mut self, index: u32) {
+        let asked = |ep: &&mut Endpoint<C>| ep.listing == Listing::Asked && ep.state().precedes_connection();
+        if let Some(ep) = self.endpoints.get_mut(index).filter(asked) {
+            ep.listing = Listing::Listed;
+            ep.departures = ep.departures.max(1);
         }
     }
 

@@ -7,6 +7,7 @@ use verbs::Qpn;
 use super::action::JoinError;
 use super::state::{Direction, Remote, State};
 use super::{Call, Machine};
+use crate::core::action::Action;
 use crate::wire::time::decode_time;
 use crate::wire::xrc::{Message, Rep, Req};
 use crate::wire::{Dreq, Reason, Rej};
@@ -115,14 +116,16 @@ impl Machine {
         self.forget(slot, now);
     }
 
-    /// RepSent + Rej: the peer has given its request up, and asks again if it still wants to. A main thread that knows of the request, and may
-    /// wait for the peer, hears that it has left.
+    /// RepSent + Rej: the peer has given its request up, and asks again if it still wants to. A main thread that has been told of the request, and
+    /// may wait for the peer, hears of that. Our own request stands: the peer may have answered it by now, and would give up its next one if
+    /// we withdrew ours, and so on.
     pub(super) fn disowned(&mut self, slot: usize, now: Instant) {
         self.stats.stale += 1;
         let key = self.links[slot].key;
         self.forget(slot, now);
-        if self.endpoints.get(&key).is_some_and(|endpoint| endpoint.told_asked) {
-            self.report_left(key, now);
+        let endpoint = self.endpoints.get_mut(&key);
+        if endpoint.is_some_and(|endpoint| std::mem::take(&mut endpoint.told_asked)) {
+            self.actions.push_back(Action::Retracted { key });
         }
     }
 }
