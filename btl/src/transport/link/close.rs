@@ -107,6 +107,8 @@ impl<C> Transport<C> {
             return true;
         }
         self.poll();
+        // Where something arrives with each look, a look finds what has been sent now and then only.
+        self.poll_sends();
         self.pass_over(&removal.ids);
         timing::now() >= removal.until
     }
