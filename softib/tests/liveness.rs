@@ -7,13 +7,14 @@ mod common;
 use common::*;
 use rdma_sys::*;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
 fn child_main() {
     match role().as_deref() {
-        Some("victim") => victim(),
+        Some("victim") => victim(|| {}),
+        Some("victim whose mappings stay") => victim(lend_address_space),
         Some("storm") => storm(),
         Some("opens") => drop_in_on(Dev::open()),
         Some("leaves") => {
@@ -59,8 +60,8 @@ fn a_close_ends_though_a_killed_peer_has_unset_the_bell_and_woken_no_thread() {
 
 const LEN: usize = 5 << 18;
 
-/// Connects, posts as many receives as told, and does nothing more.
-fn victim() {
+/// Connects, posts as many receives as told, and does nothing more but `last`.
+fn victim(last: impl FnOnce()) {
     let dev = Dev::open();
     let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
     let buf = dev.buf(LEN);
@@ -72,14 +73,40 @@ fn victim() {
     }
     qp.rtr(hello[0] as u32, &Path::default());
     qp.rts(&Path::default());
+    last();
     say(&[buf.addr(), buf.key().into()]);
     listen();
 }
 
+/// Begins a process that has our address space, but no descriptor of ours beyond the standard ones, until its input ends: our mappings outlive us, as
+/// they do while another process reads about us in /proc.
+fn lend_address_space() {
+    static READY: AtomicBool = AtomicBool::new(false);
+    // What it shares with us includes `errno`: it makes no call that fails.
+    extern "C" fn stay(_: *mut libc::c_void) -> libc::c_int {
+        let mut byte = 0u8;
+        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+        READY.store(true, Ordering::Release);
+        while unsafe { libc::read(0, (&raw mut byte).cast(), 1) } > 0 {}
+        0
+    }
+    let stack = Box::leak(Box::new([0u128; 4096]));
+    let flags = libc::CLONE_VM | libc::SIGCHLD;
+    let made = unsafe { libc::clone(stay, stack.as_mut_ptr_range().end.cast(), flags, std::ptr::null_mut()) };
+    assert!(made > 0, "{}", std::io::Error::last_os_error());
+    while !READY.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+}
+
 /// A child in role "victim" and our QP connected to it.
 fn with_victim(dev: &Dev, receives: u64) -> (Child, Qp, Vec<u64>) {
+    with_victim_in("victim", dev, receives)
+}
+
+fn with_victim_in(role: &str, dev: &Dev, receives: u64) -> (Child, Qp, Vec<u64>) {
     let qp = dev.qp(IBV_QPT_RC, dev.cq(256));
-    let mut child = Child::start("victim");
+    let mut child = Child::start(role);
     let theirs = child.hear()[0] as u32;
     qp.init(ALL_ACCESS);
     child.tell(&[qp.num().into(), receives]);
@@ -93,8 +120,14 @@ fn with_victim(dev: &Dev, receives: u64) -> (Child, Qp, Vec<u64>) {
 
 #[test]
 fn a_send_to_a_killed_process_is_given_up_at_once() {
+    for role in ["victim", "victim whose mappings stay"] {
+        a_send_is_given_up_at_once(role);
+    }
+}
+
+fn a_send_is_given_up_at_once(role: &str) {
     let dev = Dev::open();
-    let (mut child, qp, memory) = with_victim(&dev, 4);
+    let (mut child, qp, memory) = with_victim_in(role, &dev, 4);
     let buf = dev.buf(64);
     assert_eq!(qp.send(1, &[buf.sge(0, 8)]), 0);
     assert_eq!(qp.wait().status, IBV_WC_SUCCESS);

@@ -20,7 +20,6 @@ use crate::shm::segment::{self, Segment};
 use crate::shm::{card, registry};
 use slab::Slab;
 use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +30,7 @@ static USERS: AtomicPtr<Mutex<usize>> = AtomicPtr::new((&raw const PARENTS_USERS
 static PARENTS_USERS: Mutex<usize> = Mutex::new(0);
 
 /// The lock-holding descriptors (segment, node), for the fork child.
-static LOCK_FDS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+static LOCK_FDS: [AtomicI32; 3] = [const { AtomicI32::new(-1) }; 3];
 
 fn users() -> MutexGuard<'static, usize> {
     // SAFETY: a static or a leaked box: always valid.
@@ -118,8 +117,9 @@ extern "C" fn at_exit() {
 }
 
 fn remember_locks(segment: &Segment, ports: &Ports) {
-    LOCK_FDS[0].store(segment.file.as_raw_fd(), Ordering::Release);
-    LOCK_FDS[1].store(ports.lock_descriptor().unwrap_or(-1), Ordering::Release);
+    let [lock, file] = segment.descriptors();
+    let descriptors = [lock, file, ports.lock_descriptor().unwrap_or(-1)];
+    LOCK_FDS.iter().zip(descriptors).for_each(|(place, fd)| place.store(fd, Ordering::Release));
 }
 
 /// The child keeps neither the locks (the parent's death must be seen) nor the engine (its mappings are not there). It may open

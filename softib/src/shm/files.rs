@@ -31,6 +31,13 @@ pub fn link_name(file: &File, path: &Path) -> Result<bool, Errno> {
     }
 }
 
+/// Another open file description of a file that is open, to read and to write.
+pub fn open_again(file: &File) -> Result<File, Errno> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_CLOEXEC);
+    options.open(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|e| shortage::descriptors(e.into()))
+}
+
 /// Opens a file of this user, to read and to write.
 pub fn open_path(path: &Path) -> Result<File, Errno> {
     owned(OpenOptions::new().read(true).write(true), path)

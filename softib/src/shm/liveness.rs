@@ -1,7 +1,8 @@
 //! Is the owner of a segment alive?
 //!
-//! The truth is a lock: the owner holds a write lock of its open file description on its segment file,
-//! and the kernel drops it when the last descriptor goes, however the process ends. Asking costs a
+//! The truth is a lock: the owner holds a write lock of an open file description on its segment file,
+//! and the kernel drops it when the last descriptor goes, however the process ends. (That description is not the one that is mapped:
+//! a mapping keeps it, and the mappings of a process stay beyond its end while another process reads about it in /proc.) Asking costs a
 //! system call, so there is an accelerator: the `life` word in the header holds the tid of the
 //! owner's device thread, which has it on its robust futex list; when the thread dies, kill -9
 //! included, the kernel sets FUTEX_OWNER_DIED in it. Senders load the word on every post; only an

@@ -5,7 +5,7 @@
 //! free name: it appears complete and locked. Only the holder of a file's lock unlinks it, so the
 //! file of a living process stays.
 
-use super::files::{link_name, open_path, sweep_one, unlink_if_same, unnamed};
+use super::files::{link_name, open_again, open_path, sweep_one, unlink_if_same, unnamed};
 use super::folder::{self, uid};
 use super::layout::*;
 use super::map::Map;
@@ -15,6 +15,7 @@ use super::space::{allocate, free_space};
 use super::{liveness, ports};
 use crate::errno::Errno;
 use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,8 +26,11 @@ use std::sync::{Arc, OnceLock};
 pub struct Segment {
     /// Its tables.
     pub map: Arc<Map>,
-    /// Its file, locked as long as it is open.
+    /// Its file, which is mapped.
     pub file: Arc<File>,
+    /// The same once more, locked as long as it is open. It is never mapped: whoever reads about our process in /proc holds its mappings, which
+    /// would hold the lock beyond the end of the process.
+    lock: File,
     /// Its heap, as far as it is mapped.
     pub heaps: Heaps,
     /// Its inbound rings, as far as they are mapped.
@@ -112,7 +116,8 @@ impl Segment {
 
     fn make(dir: &Path, can_barrier: bool, fill: impl FnOnce(&Map)) -> Result<Segment, Errno> {
         let file = unnamed(dir)?;
-        if !liveness::try_lock(&file)? {
+        let lock = open_again(&file)?;
+        if !liveness::try_lock(&lock)? {
             return Err(Errno::BUSY);
         }
         shortage::set_len(&file, SEGMENT_LEN, "a segment")?;
@@ -127,7 +132,12 @@ impl Segment {
         let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
         let (limits, file) = (Default::default(), Arc::new(file));
         let (heaps, inlets) = (Heaps::new(&map, &file), Arc::new(Inlets::new(&map, &file)));
-        Ok(Segment { map, file, heaps, inlets, slot, incarnation, path, limits, _probe: probe })
+        Ok(Segment { map, file, lock, heaps, inlets, slot, incarnation, path, limits, _probe: probe })
+    }
+
+    /// Its descriptors, for the fork child.
+    pub fn descriptors(&self) -> [RawFd; 2] {
+        [self.lock.as_raw_fd(), self.file.as_raw_fd()]
     }
 
     /// Makes QP table entry `index` safe to touch for us and for peers.
