@@ -243,10 +243,10 @@ fn compute(time: std::time::Duration) {
     }
 }
 
-/// Offers two buffers with a pattern, and polls or does not, as the first byte of the first one tells.
+/// Offers two buffers with a pattern, and polls or does not, as the first byte of the first one tells. It has a queue pair, or two.
 fn owner() {
     let dev = Dev::open();
-    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let [qp, second] = [(); 2].map(|()| dev.qp(IBV_QPT_RC, dev.cq(64)));
     let mut buf = dev.buf(LEN);
     buf.data.copy_from_slice(&pattern(3, LEN));
     buf.data[0] = POLLS;
@@ -255,9 +255,9 @@ fn owner() {
         other
     });
     let there = other.as_ref().map_or([0; 2], |other| [other.addr(), other.key().into()]);
-    say(&[qp.num().into(), buf.addr(), buf.key().into(), there[0], there[1]]);
+    say(&[qp.num().into(), buf.addr(), buf.key().into(), there[0], there[1], second.num().into()]);
     let hello = listen().unwrap();
-    qp.connect(hello[0] as u32, &Path::default());
+    [qp, second].iter().zip(&hello).for_each(|(qp, dest)| qp.connect(*dest as u32, &Path::default()));
     assert_eq!(qp.recv(5, &[buf.sge(LEN - 8, 8)]), 0);
     say(&[0]);
     let began = std::time::Instant::now();
@@ -442,7 +442,6 @@ fn reader() {
     child.finish();
 }
 
-/// Receives on an SRQ that two QPs share; tells how often each came.
 /// A short WRITE of a program that polls until it is over is placed by its target, if that polls; else it is the initiator's own, and nothing
 /// is placed later.
 #[test]
@@ -479,22 +478,28 @@ fn crowded() {
 
 /// A queue pair that is connected to an owner, with a buffer for it, and where the owner's memory is.
 fn with_owner(dev: &Dev) -> (Qp, Buf, Child, (u64, u32)) {
-    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let ([qp, _], buf, child, at) = twice_with_owner(dev);
+    (qp, buf, child, at)
+}
+
+/// The same with two queue pairs.
+fn twice_with_owner(dev: &Dev) -> ([Qp; 2], Buf, Child, (u64, u32)) {
+    let qps = [(); 2].map(|()| dev.qp(IBV_QPT_RC, dev.cq(64)));
     let buf = dev.buf(LEN);
     let mut child = Child::start("owner");
     let hello = child.hear();
-    qp.connect(hello[0] as u32, &Path::default());
-    child.tell(&[qp.num().into()]);
+    qps.iter().zip([hello[0], hello[5]]).for_each(|(qp, dest)| qp.connect(dest as u32, &Path::default()));
+    child.tell(&qps.map(|qp| qp.num().into()));
     child.hear();
-    assert_eq!(qp.send(8, &[buf.sge(0, 8)]), 0);
-    assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
-    (qp, buf, child, (hello[1], hello[2] as u32))
+    assert_eq!(qps[0].send(8, &[buf.sge(0, 8)]), 0);
+    assert_eq!(qps[0].wait().status, IBV_WC_SUCCESS);
+    (qps, buf, child, (hello[1], hello[2] as u32))
 }
 
 fn giver() {
     let dev = Dev::open();
     unsafe { (softib::driver_table().await_writes.unwrap())() };
-    let (qp, mut buf, child, (addr, key)) = with_owner(&dev);
+    let ([qp, second], mut buf, child, (addr, key)) = twice_with_owner(&dev);
     let carry_out = |opcode: u32, sge: ibv_sge, at: u64| {
         assert_eq!(qp.rdma(1, opcode, sge, addr + at, key), 0);
         assert_eq!(qp.wait().status, IBV_WC_SUCCESS, "{:?}", softib::stats());
@@ -538,10 +543,28 @@ fn giver() {
             holds(&mut buf, last, len);
         }
     }
+    // A queue pair that ends meanwhile takes nothing from the others.
+    order(&mut buf, COMPUTES);
+    (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
+    let before = softib::stats().rdma_ring;
+    assert_eq!(second.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, FEW), addr + AT, key), 0);
+    assert_eq!(second.to_state(IBV_QPS_ERR), 0);
+    let (status, is_given) = (second.wait().status, softib::stats().rdma_ring > before);
+    assert!(is_given && status == IBV_WC_WR_FLUSH_ERR || status == IBV_WC_SUCCESS, "{status}, {is_given}");
+    order(&mut buf, POLLS);
+    let mut given = 0;
+    while given < 10 {
+        assert!(began.elapsed() < 2 * PATIENCE, "nothing is given any more: {:?}", softib::stats());
+        (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
+        let before = softib::stats().rdma_ring;
+        carry_out(IBV_WR_RDMA_WRITE, buf.sge(0, FEW), AT);
+        given += softib::stats().rdma_ring - before;
+    }
     order(&mut buf, ENDS);
     child.finish();
 }
 
+/// Receives on an SRQ that two QPs share; tells how often each came.
 fn shared() {
     let dev = Dev::open();
     let cq = dev.cq(1024);

@@ -172,6 +172,7 @@ fn build(
         sq_retired: 0,
         busy: false,
         refused: None,
+        unplaced: None,
         established: false,
         async_events: 0,
         held: None,

@@ -6,7 +6,7 @@ use crate::objects::peer::Absent;
 use crate::objects::qp::{Ending, Qp, Stream};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::RecvQ;
-use crate::objects::work::Work;
+use crate::objects::work::{Queued, Work};
 use crate::objects::world::World;
 use rdma_sys::*;
 
@@ -74,8 +74,18 @@ impl Qp {
 
     /// Completes all waiting sends with WR_FLUSH_ERR.
     pub fn flush_sends(&mut self, w: &mut World) {
+        self.end_gift(w);
         while let Some(queued) = self.sq.pop_front() {
             self.complete_send(w, &queued.work, IBV_WC_WR_FLUSH_ERR);
+        }
+    }
+
+    /// A WRITE whose data is being given to the peer goes on without us, or not at all: others of our process may give.
+    fn end_gift(&self, w: &mut World) {
+        let is_gift = |queued: &Queued| queued.work.may_give && queued.work.asked;
+        let to = self.link.as_ref().filter(|_| self.sq.front().is_some_and(is_gift));
+        if let Some(peer) = to.and_then(|link| w.peers.attached(link.slot)) {
+            peer.ring.give_is_over();
         }
     }
 
@@ -143,8 +153,10 @@ impl Qp {
     /// Forgets everything and becomes a new QP with the same number.
     pub fn reset(&mut self, w: &mut World) {
         self.generation = self.generation.wrapping_add(1);
+        self.end_gift(w);
         self.sq.clear();
         (self.inbound, self.held, self.stream) = (None, None, Stream::Free);
+        (self.refused, self.unplaced) = (None, None);
         (self.link, self.ending) = (None, None);
         self.xrc = None;
         self.established = false;

@@ -89,6 +89,8 @@ pub struct Qp {
     pub busy: bool,
     /// An RDMA WRITE through the ring that was refused, for this reason, and is not over yet (unreliable QPs).
     pub refused: Option<(u32, u32)>,
+    /// An RDMA WRITE that we are given, a part of which we have not placed.
+    pub unplaced: Option<u32>,
     /// COMM_EST has been raised.
     pub established: bool,
     /// Asynchronous events of it that the program has been given.

@@ -158,15 +158,18 @@ fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
 
 /// A part of an RDMA WRITE that its initiator can carry out itself, and does when we are late or do not permit it (target).
 pub fn gift_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
-    let (head, is_placed) = (&found.head, place_gift(qp, w, found).is_some());
+    let head = &found.head;
+    if qp.unplaced != Some(head.pos) {
+        qp.unplaced = place_gift(qp, w, found).is_none().then_some(head.pos);
+    }
     if head.flags & flag::LAST != 0 {
-        let status = if is_placed { IBV_WC_SUCCESS } else { NOT_SENT };
+        let status = if qp.unplaced.take().is_none() { IBV_WC_SUCCESS } else { NOT_SENT };
         let answer = Answer { number: head.pos, status, ..Answer::default() };
         w.replies.push_back(Reply { asked: Responder::Qp(qp).asked(), answer });
     }
 }
 
-/// Places a part of it. What is not permitted as a whole is not at its last part, and what has been taken back is so then.
+/// Places a part of it, unless it is not permitted, or has been taken back.
 fn place_gift(qp: &Qp, w: &World, found: &Found) -> Option<()> {
     let (head, gift, map) = (&found.head, Gift::parse(found), &w.segment.map);
     let all = granted(&grant_of(qp), &w.mrs, &gift.target, IBV_ACCESS_REMOTE_WRITE).ok()?;
