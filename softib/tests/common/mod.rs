@@ -421,10 +421,10 @@ pub fn program() -> &'static std::path::Path {
     PROGRAM.get_or_init(|| std::env::current_exe().unwrap())
 }
 
-/// The other process of a test.
+/// The other process of a test, which ends with it.
 pub struct Child {
     pub process: Process,
-    stdin: ChildStdin,
+    stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
@@ -448,13 +448,13 @@ impl Child {
 
     pub fn spawn(command: &mut Command) -> Child {
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let stdin = process.stdin.take().unwrap();
+        let stdin = process.stdin.take();
         let stdout = BufReader::new(process.stdout.take().unwrap());
         Child { process, stdin, stdout }
     }
 
     pub fn tell(&mut self, words: &[u64]) {
-        writeln!(self.stdin, "{}", join(words)).unwrap();
+        writeln!(self.stdin.as_mut().unwrap(), "{}", join(words)).unwrap();
     }
 
     /// The next line of numbers; the test runner's own output is skipped.
@@ -500,13 +500,13 @@ impl Child {
     }
 
     pub fn finish(mut self) {
-        drop(self.stdin);
+        drop(self.stdin.take());
         assert!(self.process.wait().unwrap().success());
     }
 
     /// The same for a child whose standard error is a pipe: what it has written there.
     pub fn finish_and_read(mut self) -> String {
-        drop(self.stdin);
+        drop(self.stdin.take());
         let text = errors_of(&mut self.process);
         assert!(self.process.wait().unwrap().success(), "{text}");
         text
@@ -516,6 +516,17 @@ impl Child {
     pub fn last_words(&mut self) -> String {
         let text = errors_of(&mut self.process);
         format!("{}\n{text}", self.process.wait().unwrap())
+    }
+}
+
+/// What it says at its end is read by nobody, but is not refused either: the pipe is there until it has ended.
+impl Drop for Child {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        if std::thread::panicking() {
+            let _ = self.process.kill();
+        }
+        let _ = self.process.wait();
     }
 }
 
