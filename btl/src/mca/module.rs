@@ -11,6 +11,7 @@ mod flush;
 mod guarded;
 mod inside;
 mod losses;
+mod owed;
 mod parting;
 mod registering;
 mod sending;
@@ -25,6 +26,8 @@ use crate::transport::{Delivery, EpId, Transport};
 use opal_sys::*;
 
 use guarded::{GiveUp, Guarded};
+pub use owed::Cookie;
+use owed::{Debts, Owed};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -39,16 +42,6 @@ static FIRST: AtomicPtr<Module> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Fragments kept for reuse.
 const FREE_FRAGS: usize = 256;
-
-/// A callback of the upper layer that waits for its time.
-#[derive(Clone, Copy)]
-#[allow(missing_debug_implementations, reason = "foreign pointers have nothing to print")]
-pub enum Cookie {
-    /// Of a put, get or atomic.
-    Operation(Operation),
-    /// Of a descriptor that was sent, which stays the upper layer's.
-    Sent { endpoint: *mut mca_btl_base_endpoint_t, desc: *mut mca_btl_base_descriptor_t, ticket: u64 },
-}
 
 /// A put, get or atomic: the upper layer's callback and what it wants back.
 #[derive(Clone, Copy)]
@@ -89,6 +82,8 @@ impl Operation {
 pub struct State {
     /// The transport; gone after finalize.
     pub transport: Option<Transport<Cookie>>,
+    /// Callbacks that its cookies name.
+    owed: Debts,
     /// Boxed: a fragment keeps its address while Open MPI holds its descriptor.
     #[allow(clippy::vec_box, reason = "the address is what is kept")]
     free: Vec<Box<Frag>>,
@@ -112,6 +107,39 @@ impl GiveUp for State {
 }
 
 impl State {
+    /// Has the transport `begin` an operation, whose callback is owed from then on. Else it says why it has not; `gone`, if there is no transport.
+    #[inline]
+    fn begin<E>(
+        &mut self,
+        operation: Operation,
+        gone: E,
+        begin: impl FnOnce(&mut Transport<Cookie>, Cookie) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(transport) = &mut self.transport else { return Err(gone) };
+        let id = from_raw(operation.endpoint);
+        let ticket = transport.owe(id);
+        let cookie = self.owed.add(Owed::Operation(Operation { ticket, ..operation }));
+        let begun = begin(transport, cookie);
+        if begun.is_err() {
+            transport.called_back(id, ticket);
+            self.owed.take(cookie);
+        }
+        begun
+    }
+
+    /// The same of the callback of a descriptor that is sent.
+    fn owe_send(
+        &mut self,
+        endpoint: *mut mca_btl_base_endpoint_t,
+        desc: *mut mca_btl_base_descriptor_t,
+        wait: impl FnOnce(&mut Transport<Cookie>, Cookie),
+    ) {
+        if let Some(transport) = &mut self.transport {
+            let ticket = transport.owe(from_raw(endpoint));
+            wait(transport, self.owed.add(Owed::Sent { endpoint, desc, ticket }));
+        }
+    }
+
     /// Open MPI's process of an endpoint; null: it is not known any more.
     fn process(&self, endpoint: EpId) -> *mut opal_proc_t {
         self.procs.get(&endpoint).copied().unwrap_or(std::ptr::null_mut())
@@ -189,6 +217,7 @@ impl Module {
         let (layout, iwarp) = (transport.layout().clone(), transport.pd().context().is_iwarp());
         let state = State {
             transport: Some(transport),
+            owed: Debts::default(),
             free: Vec::new(),
             procs: HashMap::new(),
             error: None,
@@ -331,22 +360,19 @@ impl Module {
         let Ok(len) = u32::try_from(local.1) else { return OPAL_ERR_BAD_PARAM };
         let sge = Sge { addr: operation.local as u64, len, lkey: local.0 };
         let id = from_raw(operation.endpoint);
-        let started = self.transport(false, |t| {
-            let ticket = t.owe(id);
-            let cookie = Cookie::Operation(Operation { ticket, ..operation });
-            t.rdma(id, op, sge, remote, cookie).map_err(|_| t.called_back(id, ticket)).is_ok()
-        });
-        if started { OPAL_SUCCESS } else { self.refused(id) }
+        let begin = |t: &mut Transport<Cookie>, cookie| t.rdma(id, op, sge, remote, cookie).map_err(drop);
+        match self.with(|state| state.begin(operation, (), begin)) {
+            Ok(()) => OPAL_SUCCESS,
+            Err(()) => self.refused(id),
+        }
     }
 
     /// A put or get of 0 bytes: nothing moves, and the callback comes from progress as ever.
     #[cold]
     pub fn rdma_of_nothing(&'static self, operation: Operation) -> c_int {
-        self.transport((), |t| {
-            let ticket = t.owe(from_raw(operation.endpoint));
-            t.later(Cookie::Operation(Operation { ticket, ..operation }));
-        });
-        OPAL_SUCCESS
+        let begin = |t: &mut Transport<Cookie>, cookie| Ok(t.later(cookie));
+        let begun = self.with(|state| state.begin(operation, OPAL_ERR_UNREACH, begin));
+        begun.err().unwrap_or(OPAL_SUCCESS)
     }
 
     /// `btl_register_error`.

@@ -28,8 +28,8 @@ pub struct Segment {
     pub map: Arc<Map>,
     /// Its file, which is mapped.
     pub file: Arc<File>,
-    /// The same once more, locked as long as it is open. It is never mapped: whoever reads about our process in /proc holds its mappings, which
-    /// would hold the lock beyond the end of the process.
+    /// The same once more, locked as long as it is open. It is never mapped: mappings would hold the lock beyond the end of
+    /// our process, for as long as another process reads about it in /proc.
     lock: File,
     /// Its heap, as far as it is mapped.
     pub heaps: Heaps,

@@ -3,7 +3,7 @@
 use super::{Cookie, Module, Operation, from_raw, to_raw};
 use crate::mca::handle::RegHandle;
 use crate::protocol::atomic::Atomic;
-use crate::transport::NotBegun;
+use crate::transport::{NotBegun, Transport};
 use opal_sys::*;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,20 +16,15 @@ impl Module {
             return OPAL_ERR_BAD_PARAM;
         }
         let id = from_raw(operation.endpoint);
-        let status = self.transport(OPAL_ERR_UNREACH, |t| {
-            let ticket = t.owe(id);
-            let cookie = Cookie::Operation(Operation { ticket, ..operation });
-            let Err(why) = t.atomic(id, atomic, remote, cookie) else { return OPAL_SUCCESS };
-            t.called_back(id, ticket);
-            match why {
-                NotBegun::Lost(_) => OPAL_ERR_UNREACH,
-                NotBegun::NoBuffer(error, _) => {
-                    log::debug!("an atomic has to wait: {error}");
-                    OPAL_ERR_OUT_OF_RESOURCE
-                }
+        let begin = |t: &mut Transport<Cookie>, cookie| t.atomic(id, atomic, remote, cookie).map_err(Some);
+        match self.with(|state| state.begin(operation, None, begin)) {
+            Ok(()) => OPAL_SUCCESS,
+            Err(None | Some(NotBegun::Lost(_))) => self.refused(id),
+            Err(Some(NotBegun::NoBuffer(error, _))) => {
+                log::debug!("an atomic has to wait: {error}");
+                OPAL_ERR_OUT_OF_RESOURCE
             }
-        });
-        if status == OPAL_ERR_UNREACH { self.refused(id) } else { status }
+        }
     }
 
     /// One on a word of this process, whosever endpoint it comes with: 4.1's osc/rdma has no handle for what

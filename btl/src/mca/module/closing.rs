@@ -2,7 +2,7 @@
 //! for.
 
 use super::parting::Parting;
-use super::{Cookie, Module, Place, State};
+use super::{Cookie, Module, Owed, Place, State};
 use crate::mca::frag::Frag;
 use crate::mca::timelines;
 use crate::protocol::regcache::Counters;
@@ -154,15 +154,16 @@ impl Module {
     /// The end of an operation whose callback would find nothing that it could rely on: ob1's requests keep their communicator by
     /// a reference that MPI_Finalize does not respect (docs/bugs/request-after-communicator.md).
     fn dispose(&'static self, cookie: Cookie) {
-        match cookie {
-            Cookie::Sent { endpoint, desc, ticket } => self.call_back(endpoint, ticket, || {
+        match self.with(|state| state.owed.take(cookie)) {
+            None => {}
+            Some(Owed::Sent { endpoint, desc, ticket }) => self.call_back(endpoint, ticket, || {
                 // SAFETY: the descriptor lives until its callback, and longer if it is the upper layer's.
                 if unsafe { (*desc).des_flags } & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP != 0 {
                     // SAFETY: the flag hands ownership to us, so Open MPI does not free it.
                     self.keep(unsafe { Frag::take_back(desc) });
                 }
             }),
-            Cookie::Operation(operation) => self.call_back(operation.endpoint, operation.ticket, || {
+            Some(Owed::Operation(operation)) => self.call_back(operation.endpoint, operation.ticket, || {
                 if !operation.own.is_null() {
                     // SAFETY: a handle that `register` returned for this operation, which is over.
                     unsafe { self.deregister(operation.own) };

@@ -6,9 +6,9 @@ use crate::transport::flush::Mark;
 use opal_sys::mca_btl_base_endpoint_t;
 use std::cell::RefCell;
 
-/// A callback that the upper layer is owed: whose it is, and its ticket there.
+/// A callback that has been called and has not returned: whose it is, and its ticket there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Owed {
+struct Called {
     module: usize,
     endpoint: EpId,
     ticket: u64,
@@ -17,7 +17,7 @@ struct Owed {
 thread_local! {
     /// Those that this thread is in, the innermost last: a flush from within one cannot wait for
     /// it.
-    static RUNNING: RefCell<Vec<Owed>> = const { RefCell::new(Vec::new()) };
+    static RUNNING: RefCell<Vec<Called>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Looks of a flush before it notes what it has to wait for, and gives the processor away between two: in most cases all is over by then.
@@ -31,11 +31,11 @@ impl Module {
         ticket: u64,
         callback: impl FnOnce(),
     ) {
-        let owed = Owed { module: self.index(), endpoint: from_raw(endpoint), ticket };
-        RUNNING.with_borrow_mut(|running| running.push(owed));
+        let called = Called { module: self.index(), endpoint: from_raw(endpoint), ticket };
+        RUNNING.with_borrow_mut(|running| running.push(called));
         callback();
         RUNNING.with_borrow_mut(Vec::pop);
-        self.transport((), |t| t.called_back(owed.endpoint, ticket));
+        self.transport((), |t| t.called_back(called.endpoint, ticket));
     }
 
     /// `btl_flush`: everything that was handed to us before this call for this endpoint (all: NULL)
@@ -64,7 +64,7 @@ impl Module {
 
     /// Tickets of the endpoint's callbacks that this thread is in.
     fn running(&self, endpoint: EpId) -> Vec<u64> {
-        let ours = |owed: &&Owed| owed.module == self.index() && owed.endpoint == endpoint;
-        RUNNING.with_borrow(|running| running.iter().filter(ours).map(|owed| owed.ticket).collect())
+        let ours = |called: &&Called| called.module == self.index() && called.endpoint == endpoint;
+        RUNNING.with_borrow(|running| running.iter().filter(ours).map(|called| called.ticket).collect())
     }
 }

@@ -162,9 +162,11 @@ impl Module {
             }
             return 1;
         }
-        self.transport((), |t| {
-            let cookie = Cookie::Sent { endpoint, desc, ticket: t.owe(id) };
-            if gone { t.later(cookie) } else { t.when_connected(id, cookie) }
+        self.with(|state| {
+            state.owe_send(endpoint, desc, |t, cookie| match gone {
+                true => t.later(cookie),
+                false => t.when_connected(id, cookie),
+            });
         });
         OPAL_SUCCESS
     }
@@ -181,10 +183,7 @@ impl Module {
     ) -> c_int {
         frag.desc.des_flags |= MCA_BTL_DES_SEND_ALWAYS_CALLBACK;
         let (id, desc) = (from_raw(endpoint), &raw mut frag.desc);
-        self.transport((), |t| {
-            let ticket = t.owe(id);
-            t.when_connected(id, Cookie::Sent { endpoint, desc, ticket });
-        });
+        self.with(|state| state.owe_send(endpoint, desc, |t, cookie| t.when_connected(id, cookie)));
         OPAL_SUCCESS
     }
 

@@ -8,7 +8,7 @@
 
 use super::inside;
 use super::turns::Ticket;
-use super::{Cookie, FIRST, Module, State, to_raw};
+use super::{Cookie, FIRST, Module, Owed, State, to_raw};
 use crate::transport::{Delivery, Transport, Upcall};
 use opal_sys::*;
 use std::ffi::c_int;
@@ -218,23 +218,30 @@ impl Module {
     pub(super) fn hand_up(&'static self, what: Upcall<Cookie>) {
         match what {
             Upcall::Deliver(delivery) => self.with(|state| state.delivered(delivery)),
-            Upcall::Completed { cookie: Cookie::Operation(operation), ok } => {
-                self.call_back(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
-            }
-            Upcall::Fetched { cookie: Cookie::Operation(operation), value } => {
-                self.call_back(operation.endpoint, operation.ticket, || self.fetched(operation, value));
-            }
-            Upcall::Completed { cookie: Cookie::Sent { endpoint, desc, ticket }, ok } => {
-                self.call_back(endpoint, ticket, || self.sent(endpoint, desc, ok));
-            }
-            // No atomic is begun with it.
-            Upcall::Fetched { cookie: Cookie::Sent { .. }, .. } => {}
+            Upcall::Completed { cookie, ok } => self.call_back_owed(cookie, ok, None),
+            Upcall::Fetched { cookie, value } => self.call_back_owed(cookie, true, Some(value)),
             Upcall::UnknownPeer { peer } => self.unknown_peer(peer),
             Upcall::Failed { endpoint, peer, reason, told } => {
                 if !told {
                     self.tell_lost(endpoint, peer, &reason);
                 }
                 self.endpoint_failed(endpoint);
+            }
+        }
+    }
+
+    /// The time of a callback has come; `fetched` is what an atomic has found.
+    fn call_back_owed(&'static self, cookie: Cookie, ok: bool, fetched: Option<u64>) {
+        match self.with(|state| state.owed.take(cookie)) {
+            None => {}
+            Some(Owed::Operation(operation)) => {
+                self.call_back(operation.endpoint, operation.ticket, || match fetched {
+                    Some(value) => self.fetched(operation, value),
+                    None => self.rdma_done(operation, ok),
+                });
+            }
+            Some(Owed::Sent { endpoint, desc, ticket }) => {
+                self.call_back(endpoint, ticket, || self.sent(endpoint, desc, ok));
             }
         }
     }

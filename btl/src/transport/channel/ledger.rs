@@ -377,6 +377,18 @@ impl Ledger {
         (usize::from(behind) < self.len()).then(|| self.lines[self.place(self.head)])
     }
 
+    /// What the work request `line` holds, if that is the oldest.
+    #[inline]
+    pub fn held_by_oldest(&self, line: u16) -> Option<u32> {
+        if line != self.head || self.is_empty() {
+            return None;
+        }
+        match self.lines[self.place(line)].gives_back() {
+            GivesBack::Held(key) => Some(key),
+            GivesBack::Inline(_) | GivesBack::Marker | GivesBack::Probe => None,
+        }
+    }
+
     /// Takes the oldest line off, if its work request is `upto` or was posted before that; and
     /// whether it is that one. A stale `upto` names none.
     #[inline]
@@ -421,6 +433,13 @@ mod tests {
             for (key, (post, which, [inline, signalled])) in (0..).zip(steps) {
                 let oldest = model.front().map(|(_, line, _)| *line);
                 prop_assert_eq!(ledger.oldest(ledger.next().wrapping_sub(1)), oldest);
+                for line in [ledger.head, ledger.head.wrapping_add(1), ledger.next()] {
+                    let held = match oldest.filter(|_| line == ledger.head).map(Line::gives_back) {
+                        Some(GivesBack::Held(key)) => Some(key),
+                        _ => None,
+                    };
+                    prop_assert_eq!(ledger.held_by_oldest(line), held);
+                }
                 if post && model.len() < depth as usize {
                     let copy = vec![key as u8; 8 + which.index(180)];
                     let next = ledger.next();

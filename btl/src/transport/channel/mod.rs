@@ -33,7 +33,7 @@ use crate::protocol::atomic;
 use crate::protocol::wire::HEADER_LEN;
 use slab::Slab;
 use std::sync::Arc;
-use verbs::{AtomicOp, Buf, Posted, Qp, Remote, SendFlags, SrqNum};
+use verbs::{AtomicOp, Buf, Qp, RdmaOp, Remote, SendFlags, SrqNum};
 
 /// What a work request carries.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Channel {
         header: [u8; HEADER_LEN],
         pieces: [&[u8]; 2],
     ) -> Result<(), verbs::Error> {
-        let id = self.name.of_line(self.ledger.next()).0;
+        let id = self.next_id();
         let copy = self.ledger.compose_next(header, pieces);
         self.qp.post_send_inline(id, copy, self.flags)?;
         self.ledger.push_next();
@@ -174,7 +174,7 @@ impl Channel {
         pieces: [&[u8]; PIECES],
         signalled: bool,
     ) -> Result<(), verbs::Error> {
-        let id = self.name.of_line(self.ledger.next()).0;
+        let id = self.next_id();
         self.qp.post_send_gathered(id, pieces, self.flags(signalled))?;
         self.ledger.push_uncopied(signalled);
         Ok(())
@@ -189,7 +189,7 @@ impl Channel {
         &mut self,
         pieces: [&[u8]; PIECES],
     ) -> Result<(), verbs::Error> {
-        let id = self.name.of_line(self.ledger.next()).0;
+        let id = self.next_id();
         self.qp.post_send_gathered(id, pieces, self.flags)?;
         self.ledger.push_uncopied_next();
         Ok(())
@@ -205,7 +205,7 @@ impl Channel {
         pieces: [&[u8]; PIECES],
         signalled: bool,
     ) -> Result<(), verbs::Error> {
-        let id = self.name.of_line(self.ledger.next()).0;
+        let id = self.next_id();
         let flags = self.flags(signalled);
         let (span, copy) = self.ledger.compose(pieces);
         self.qp.post_send_inline(id, copy, flags)?;
@@ -225,7 +225,7 @@ impl Channel {
         target: Target,
         (buf, total): (SendBuf, u32),
     ) -> Result<bool, Box<Refused<C>>> {
-        let id = self.name.of_line(self.ledger.next()).0;
+        let id = self.next_id();
         let bytes = self.unsignalled.saturating_add(total);
         let due = policy.is_due(target.scarce, self.ledger.unsignalled(), bytes);
         let key = self.post_message(held, id, target, (buf, total), self.flags(due))?;
@@ -246,22 +246,59 @@ impl Channel {
         target: Target,
         request: Request<'_, C, PIECES>,
     ) -> Result<bool, Box<Refused<C>>> {
-        let operation = match request {
+        match request {
             Request::Inline(pieces) => {
                 let posted = self.post_inline(policy, target.scarce, true, pieces);
-                return posted.map_err(|error| Refused::new(error, Unposted::Nothing));
+                posted.map_err(|error| Refused::new(error, Unposted::Nothing))
             }
-            Request::Message { buf, total } => return self.post_buffer(held, policy, target, (buf, total)),
-            Request::Operation(operation) => operation,
-        };
-        let id = self.name.of_line(self.ledger.next()).0;
-        let fetches = operation.fetches();
+            Request::Message { buf, total } => self.post_buffer(held, policy, target, (buf, total)),
+            Request::Operation(Operation::Rdma(rdma)) => {
+                self.post_rdma(held, target, rdma)?;
+                Ok(true)
+            }
+            Request::Operation(Operation::Atomic { fetch, buf }) => {
+                self.post_atomic(held, target, fetch, buf)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Posts a read or write, and writes its line. It is signalled: its callback waits.
+    ///
+    /// # Errors
+    /// The device refused it; it comes back.
+    #[inline]
+    pub fn post_rdma<C>(
+        &mut self,
+        held: &mut Slab<Held<C>>,
+        Target { to, queue, srq, .. }: Target,
+        rdma: Rdma<C>,
+    ) -> Result<(), Box<Refused<C>>> {
+        let (Rdma { op, local, .. }, (addr, rkey)) = (&rdma, rdma.remote);
+        let (id, remote, fetches) = (self.next_id(), Remote { addr, rkey }, *op == RdmaOp::Read);
         let flags = if fetches { SendFlags::SIGNALED } else { self.flags(true) };
-        let key = self.post_operation(held, id, target, operation, flags)?;
-        self.set_reads(self.reads + u16::from(fetches));
+        let posted = match srq {
+            None => self.qp.post_rdma(*op, id, *local, remote, flags),
+            Some(srq) => self.qp.towards(srq).post_rdma(*op, id, *local, remote, flags),
+        };
+        if let Err(error) = posted {
+            return Err(Refused::new(error, Unposted::Operation(Operation::Rdma(rdma))));
+        }
+        self.operation_posted(held.insert(Held::Rdma { to, queue, rdma }), fetches);
+        Ok(())
+    }
+
+    fn next_id(&self) -> u64 {
+        self.name.of_line(self.ledger.next()).0
+    }
+
+    #[inline]
+    fn operation_posted(&mut self, key: usize, fetches: bool) {
+        if fetches {
+            self.set_reads(self.reads + 1);
+        }
         self.unsignalled = 0;
-        self.ledger.push(GivesBack::Held(key), true);
-        Ok(true)
+        self.ledger.push(GivesBack::Held(key as u32), true);
     }
 
     /// Posts a signalled write of no bytes, whose completion retires everything before it. It is
@@ -285,7 +322,7 @@ impl Channel {
     }
 
     fn post_nothing(&mut self, what: GivesBack, srq: Option<SrqNum>) -> Result<(), verbs::Error> {
-        let id = self.name.of_line(self.ledger.next()).0;
+        let id = self.next_id();
         match srq {
             None => self.qp.post_empty_write(id, self.flags(true))?,
             Some(srq) => self.qp.towards(srq).post_empty_write(id, self.flags(true))?,
@@ -338,59 +375,32 @@ impl Channel {
         }
     }
 
-    fn post_operation<C>(
-        &self,
-        held: &mut Slab<Held<C>>,
-        id: u64,
-        Target { to, queue, srq, .. }: Target,
-        operation: Operation<C>,
-        flags: SendFlags,
-    ) -> Result<u32, Box<Refused<C>>> {
-        let line = match operation {
-            Operation::Rdma(rdma) => match self.post_rdma(id, srq, &rdma, flags) {
-                Ok(()) => Held::Rdma { to, queue, rdma },
-                Err(error) => return Err(Refused::new(error, Unposted::Operation(Operation::Rdma(rdma)))),
-            },
-            Operation::Atomic { fetch, buf } => match self.post_atomic(id, srq, (&fetch, buf), flags) {
-                Ok(buf) => Held::Atomic { to, queue, buf, fetch },
-                Err((buf, error)) => {
-                    return Err(Refused::new(error, Unposted::Operation(Operation::Atomic { fetch, buf })));
-                }
-            },
-        };
-        Ok(held.insert(line) as u32)
-    }
-
-    fn post_rdma<C>(
-        &self,
-        id: u64,
-        srq: Option<SrqNum>,
-        &Rdma { op, local, remote: (addr, rkey), .. }: &Rdma<C>,
-        flags: SendFlags,
-    ) -> Result<(), verbs::Error> {
-        let remote = Remote { addr, rkey };
-        match srq {
-            None => self.qp.post_rdma(op, id, local, remote, flags),
-            Some(srq) => self.qp.towards(srq).post_rdma(op, id, local, remote, flags),
-        }
-    }
-
+    /// The same of an atomic.
     fn post_atomic<C>(
-        &self,
-        id: u64,
-        srq: Option<SrqNum>,
-        (fetch, buf): (&Fetch<C>, Buf),
-        flags: SendFlags,
-    ) -> Result<Posted, (Buf, verbs::Error)> {
+        &mut self,
+        held: &mut Slab<Held<C>>,
+        Target { to, queue, srq, .. }: Target,
+        fetch: Box<Fetch<C>>,
+        buf: Buf,
+    ) -> Result<(), Box<Refused<C>>> {
         let op = match fetch.atomic.request() {
             atomic::Request::FetchAdd(add) => AtomicOp::FetchAdd(add),
             atomic::Request::CompareSwap { compare, swap } => AtomicOp::CompareSwap { compare, swap },
         };
-        let (addr, rkey) = fetch.remote;
-        let remote = Remote { addr, rkey };
-        match srq {
+        let (id, (addr, rkey)) = (self.next_id(), fetch.remote);
+        let (remote, flags) = (Remote { addr, rkey }, SendFlags::SIGNALED);
+        let posted = match srq {
             None => self.qp.post_atomic(op, id, buf, remote, flags),
             Some(srq) => self.qp.towards(srq).post_atomic(op, id, buf, remote, flags),
+        };
+        match posted {
+            Ok(buf) => {
+                self.operation_posted(held.insert(Held::Atomic { to, queue, buf, fetch }), true);
+                Ok(())
+            }
+            Err((buf, error)) => {
+                Err(Refused::new(error, Unposted::Operation(Operation::Atomic { fetch, buf })))
+            }
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use super::Tx;
 use crate::transport::Transport;
-use crate::transport::channel::{Connection, GivesBack, Held, Ledger, LineId};
+use crate::transport::channel::{Connection, GivesBack, Held, Ledger, LineId, Rdma};
 use verbs::{Completion, RdmaOp, Wc, WcStatus};
 
 /// Messages that have completed one after the other.
@@ -38,6 +38,21 @@ impl<C> Tx<C> {
             run.last = ledger.retire(id.line()).is_some_and(|(_, last)| last);
         }
         run
+    }
+
+    /// Takes the read or write off that has completed and succeeded, if nothing was posted before it that has not completed.
+    #[inline]
+    fn retire_rdma(&mut self, ledger: &mut Ledger, id: LineId) -> Option<Rdma<C>> {
+        let key = ledger.held_by_oldest(id.line())? as usize;
+        if !matches!(self.held.get(key), Some(Held::Rdma { .. })) {
+            return None;
+        }
+        let (line, _) = ledger.retire(id.line())?;
+        self.awaited -= u32::from(line.is_signalled());
+        match self.held.try_remove(key)? {
+            Held::Rdma { rdma, .. } => Some(rdma),
+            Held::Message { .. } | Held::Atomic { .. } => None,
+        }
     }
 
     /// Takes the buffer back that is held under this key, if that is a message of the run, which is known by its first one.
@@ -89,6 +104,11 @@ impl<C> Transport<C> {
                 (count, true)
             }
             (None, Some(ledger)) => {
+                if let Some(Rdma { op, cookie, .. }) = self.tx.retire_rdma(ledger, id) {
+                    self.up.completed(cookie, true);
+                    self.stats.note_run(1);
+                    return self.rdma_done(index, queue, op == RdmaOp::Read);
+                }
                 let run = self.tx.retire_run(ledger, wc, id);
                 (run.count, run.last)
             }

@@ -1,7 +1,7 @@
 //! Put, get and atomics: RDMA WRITE, READ, fetch-and-add and compare-and-swap on the last queue's
 //! queue pair.
 //!
-//! An operation that cannot be posted now waits in order; it is never refused for want of a
+//! One that nothing is in the way of is posted at once. Others wait in order; none is ever refused for want of a
 //! resource, because ob1 would park it where only another completion wakes it. A device takes no
 //! more reads and atomics of a queue pair at a time than were agreed upon, and lets everything behind
 //! the next one wait: that one waits here instead, and messages pass it.
@@ -9,9 +9,10 @@
 
 use crate::protocol::atomic::Atomic;
 use crate::protocol::pending::LaneId;
-use crate::transport::channel::{Connection, Fetch, Operation, Rdma, Request};
-use crate::transport::endpoint::EpId;
+use crate::transport::channel::{Connection, Fetch, Operation, Rdma, Refused, Request, Target};
 use crate::transport::endpoint::traffic::Traffic;
+use crate::transport::endpoint::{Endpoint, EpId};
+use crate::transport::port::OpenPort;
 use crate::transport::port::depth::CONTROL_WQES;
 use crate::transport::tx::Tx;
 use crate::transport::{Transport, Upcall};
@@ -48,15 +49,50 @@ impl<C> Transport<C> {
         remote: (u64, RKey),
         cookie: C,
     ) -> Result<(), C> {
-        match self.endpoints.named_mut(id) {
-            Some(ep) if ep.state().is_open() => {
-                ep.rdma.push_back(Operation::Rdma(Rdma { op, local, remote, cookie }));
-            }
-            _ => return Err(cookie),
+        let Some(ep) = self.endpoints.named_mut(id).filter(|ep| ep.state().is_open()) else {
+            return Err(cookie);
+        };
+        let rdma = Rdma { op, local, remote, cookie };
+        let queue = self.port.layout().largest();
+        if !ep.rdma.is_empty()
+            || ep.route.is_some()
+            || !takes_operation(&self.port, ep, queue, op == RdmaOp::Read)
+        {
+            ep.rdma.push_back(Operation::Rdma(rdma));
+            self.rdma_waits(id.index);
+            return Ok(());
         }
-        self.want_send(id.index);
-        self.pump_rdma(id.index);
+        let target = Target { to: ep.connection(id.index), queue: queue as u8, srq: None, scarce: true };
+        let bytes = bytes_of(&rdma);
+        // Whose messages flow has a channel, or a route.
+        let Some(channel) = &mut ep.lanes[queue].channel else { return Err(rdma.cookie) };
+        match channel.post_rdma(&mut self.tx.held, target, rdma) {
+            Ok(()) => {
+                self.tx.count_posted(ep, true);
+                ep.traffic.add(bytes);
+                ep.rdma_out += 1;
+                self.stats.rdma += 1;
+            }
+            Err(refused) => {
+                let Refused { error, unposted } = *refused;
+                self.tx.take_back(unposted, &mut self.up);
+                self.operation_refused(id.index, &error);
+            }
+        }
         Ok(())
+    }
+
+    /// An operation has been put behind those that wait, or is the first to.
+    #[inline(never)]
+    fn rdma_waits(&mut self, index: u32) {
+        self.want_send(index);
+        self.pump_rdma(index);
+    }
+
+    /// The device has refused an operation: the endpoint is lost.
+    #[cold]
+    fn operation_refused(&mut self, index: u32, error: &verbs::Error) {
+        self.fail(index, &format!("post of an RDMA operation failed: {error}"));
     }
 
     /// Starts changing eight aligned bytes of the peer's memory. The cookie comes back with
@@ -91,19 +127,11 @@ impl<C> Transport<C> {
         let queue = self.port.layout().largest();
         loop {
             let Some(ep) = self.endpoints.get_mut(index) else { return };
-            if !ep.state().flows() {
+            let Some(fetches) = ep.rdma.front().map(Operation::fetches) else { return };
+            if !takes_operation(&self.port, ep, queue, fetches) {
                 return;
             }
-            let Some(next) = ep.rdma.front() else { return };
-            let most_reads = next.fetches().then_some(self.port.most_reads);
-            // What messages are entitled to stays free: the send queue holds both
-            // (`depth::send_depth`).
-            if ep.rdma_out >= self.port.config.rdma_depth
-                || !ep.lanes[queue].may_fetch(most_reads)
-                || !ep.lanes[queue].budget.acquire_leaving(CONTROL_WQES)
-            {
-                return;
-            }
+            let most_reads = fetches.then_some(self.port.most_reads);
             let path = ep.route.as_ref().map(|route| route.path);
             if let Some(path) = path
                 && !self.paths.take_place(path, index, self.port.config.rdma_depth, most_reads)
@@ -121,7 +149,11 @@ impl<C> Transport<C> {
         let Some(operation) = ep.rdma.pop_front() else { return };
         let lane = LaneId { peer: index, queue: queue as u8 };
         let is_atomic = matches!(operation, Operation::Atomic { .. });
-        let bytes = bytes_of(&operation);
+        let bytes = match &operation {
+            Operation::Rdma(rdma) => bytes_of(rdma),
+            // Its word is not counted.
+            Operation::Atomic { .. } => Traffic::default(),
+        };
         match self.post::<0>(lane, Request::Operation(operation)) {
             Ok(()) => {
                 self.stats.rdma += 1;
@@ -135,7 +167,7 @@ impl<C> Transport<C> {
                 if let Some(path) = path {
                     self.paths.release_place(path);
                 }
-                self.fail(index, &format!("post of an RDMA operation failed: {error}"));
+                self.operation_refused(index, &error);
             }
         }
     }
@@ -185,15 +217,23 @@ impl<C> Transport<C> {
     }
 }
 
-/// What an operation moves; the word of an atomic is not counted.
-fn bytes_of<C>(operation: &Operation<C>) -> Traffic {
-    match operation {
-        Operation::Rdma(Rdma { op: RdmaOp::Read, local, .. }) => {
-            Traffic { sent: 0, received: local.len.into() }
-        }
-        Operation::Rdma(Rdma { op: RdmaOp::Write, local, .. }) => {
-            Traffic { sent: local.len.into(), received: 0 }
-        }
-        Operation::Atomic { .. } => Traffic::default(),
+/// Takes the entry of an operation, if one may be posted now as far as the endpoint is concerned; `fetches`: it is a read or an atomic. What
+/// messages are entitled to stays free: the send queue holds both (`depth::send_depth`).
+#[inline]
+fn takes_operation<C>(port: &OpenPort, ep: &mut Endpoint<C>, queue: usize, fetches: bool) -> bool {
+    let most_reads = fetches.then_some(port.most_reads);
+    ep.state().flows()
+        && ep.rdma_out < port.config.rdma_depth
+        && ep.lanes[queue].may_fetch(most_reads)
+        && ep.lanes[queue].budget.acquire_leaving(CONTROL_WQES)
+}
+
+/// What an operation moves.
+#[inline]
+fn bytes_of<C>(rdma: &Rdma<C>) -> Traffic {
+    let len = rdma.local.len.into();
+    match rdma.op {
+        RdmaOp::Read => Traffic { sent: 0, received: len },
+        RdmaOp::Write => Traffic { sent: len, received: 0 },
     }
 }
