@@ -370,7 +370,10 @@ impl Module {
     /// A put or get of 0 bytes: nothing moves, and the callback comes from progress as ever.
     #[cold]
     pub fn rdma_of_nothing(&'static self, operation: Operation) -> c_int {
-        let begin = |t: &mut Transport<Cookie>, cookie| Ok(t.later(cookie));
+        let begin = |t: &mut Transport<Cookie>, cookie| {
+            t.later(cookie);
+            Ok(())
+        };
         let begun = self.with(|state| state.begin(operation, OPAL_ERR_UNREACH, begin));
         begun.err().unwrap_or(OPAL_SUCCESS)
     }

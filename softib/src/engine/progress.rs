@@ -21,9 +21,12 @@ use super::inbound::Owner;
 use super::state::State;
 use crate::datapath::initiator;
 use crate::datapath::responder::{self, From, events};
+use crate::objects::qp::Qps;
+use crate::objects::world::World;
 use crate::shm::handover;
 use crate::shm::layout::{CELLS, H_POLLS, QP_BITS, QPS};
 use rdma_sys::IBV_EVENT_QP_FATAL;
+use std::cell::LazyCell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -259,19 +262,32 @@ impl State {
         }
         // A flush to a full queue dooms its QP again, which is in error by now.
         w.doomed.clear();
-        let now = timing::now();
-        let mut soonest = responder::rdma::advance(qps, w).then(|| now + Duration::from_micros(50));
-        for index in std::mem::take(&mut w.busy) {
-            let Some(qp) = qps.get_mut(index) else { continue };
-            let again = initiator::advance(qp, w, now);
-            qp.busy = again.is_some();
-            if let Some(again) = again {
-                w.busy.push(index);
-                soonest = Some(soonest.map_or(again, |time| time.min(again)));
-            }
-        }
+        // In most cases all that was waited for has come, and the time is of no interest.
+        let now: LazyCell<Instant> = LazyCell::new(timing::now);
+        let replies = responder::rdma::advance(qps, w).then(|| *now + Duration::from_micros(50));
+        let soonest = advance_queues(qps, w, &now).into_iter().chain(replies).min();
         self.settle();
         self.w.looked = soonest.map(|_| timing::now());
         soonest
     }
+}
+
+/// Works on the send queues in which something waits. Some(time): when to look again at the latest.
+fn advance_queues(qps: &mut Qps, w: &mut World, now: &LazyCell<Instant>) -> Option<Instant> {
+    let mut soonest = None;
+    // Those in which something still waits stay in front; the list keeps its memory.
+    let (known, mut kept) = (w.busy.len(), 0);
+    for at in 0..known {
+        let index = w.busy[at];
+        let Some(qp) = qps.get_mut(index) else { continue };
+        let again = initiator::advance(qp, w, now);
+        qp.busy = again.is_some();
+        if again.is_some() {
+            w.busy[kept] = index;
+            kept += 1;
+            soonest = soonest.into_iter().chain(again).min();
+        }
+    }
+    w.busy.drain(kept..known);
+    soonest
 }

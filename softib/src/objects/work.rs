@@ -5,6 +5,7 @@ use super::sges::gather;
 use crate::errno::Errno;
 use crate::fabric::address::{Address, GRH};
 use rdma_sys::*;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 /// Longest gather or scatter list.
@@ -95,12 +96,38 @@ impl Remote {
     }
 }
 
+/// The gather or scatter list of a request; most are of one piece.
+pub enum Sges {
+    One(ibv_sge),
+    Any(Box<[ibv_sge]>),
+}
+
+impl From<&[ibv_sge]> for Sges {
+    fn from(sges: &[ibv_sge]) -> Sges {
+        match sges {
+            [one] => Sges::One(*one),
+            sges => Sges::Any(sges.into()),
+        }
+    }
+}
+
+impl Deref for Sges {
+    type Target = [ibv_sge];
+
+    fn deref(&self) -> &[ibv_sge] {
+        match self {
+            Sges::One(one) => std::slice::from_ref(one),
+            Sges::Any(sges) => sges,
+        }
+    }
+}
+
 /// A request that waits in the SQ, with its own copy of what it needs.
 pub struct Queued {
     /// The request.
     pub work: Work,
     /// Its SGEs.
-    pub sges: Vec<ibv_sge>,
+    pub sges: Sges,
     /// Inline payload; `sges` points to it.
     _inline: Box<[u8]>,
     /// What keeps it.
@@ -108,7 +135,7 @@ pub struct Queued {
     /// RNR retries left; 7: without end.
     pub rnr_left: u8,
     /// What a plan of faults has for it.
-    pub fate: Fate,
+    pub fate: Option<Box<Fate>>,
 }
 
 /// What a request at the head of an SQ waits for.
@@ -201,8 +228,7 @@ impl Queued {
     /// A request as it waits: inline payload is copied, for the program may reuse its buffer.
     pub fn new(work: Work, sges: &[ibv_sge], wait: Wait, rnr_left: u8) -> Queued {
         if work.flags & IBV_SEND_INLINE == 0 {
-            let (sges, fate) = (sges.to_vec(), Fate::default());
-            return Queued { work, sges, _inline: Box::default(), wait, rnr_left, fate };
+            return Queued { work, sges: sges.into(), _inline: Box::default(), wait, rnr_left, fate: None };
         }
         Queued::with_copy(work, sges, wait, rnr_left)
     }
@@ -216,8 +242,8 @@ impl Queued {
     fn with_copy(work: Work, sges: &[ibv_sge], wait: Wait, rnr_left: u8) -> Queued {
         let mut inline = vec![0u8; work.len as usize].into_boxed_slice();
         gather(sges, 0, work.len as usize, inline.as_mut_ptr());
-        let sges = vec![ibv_sge { addr: inline.as_ptr() as u64, length: work.len, lkey: 0 }];
-        Queued { work, sges, _inline: inline, wait, rnr_left, fate: Fate::default() }
+        let sges = Sges::One(ibv_sge { addr: inline.as_ptr() as u64, length: work.len, lkey: 0 });
+        Queued { work, sges, _inline: inline, wait, rnr_left, fate: None }
     }
 }
 

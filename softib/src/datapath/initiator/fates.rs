@@ -3,7 +3,7 @@
 use super::attempt::{attempt, is_readable};
 use crate::objects::events::Subject;
 use crate::objects::qp::Qp;
-use crate::objects::work::{Held, Queued, Step};
+use crate::objects::work::{Fate, Held, Queued, Step};
 use crate::objects::world::World;
 use rdma_sys::*;
 use std::time::{Duration, Instant};
@@ -19,7 +19,8 @@ pub fn verdict(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) ->
 
 #[cold]
 fn judge(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> Option<Step> {
-    if let Some(time) = queued.fate.not_before.filter(|&time| now < time) {
+    let fate = &**queued.fate.get_or_insert_default();
+    if let Some(time) = fate.not_before.filter(|&time| now < time) {
         return Some(Step::Held(time));
     }
     if !w.ports.is_up(qp.port) {
@@ -30,28 +31,30 @@ fn judge(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> Optio
     if qp.kind == IBV_QPT_UD {
         return datagram(qp, w, queued, now);
     }
-    if let Some(status) = queued.fate.ends_with {
+    if let Some(status) = fate.ends_with {
         if status == IBV_WC_LOC_QP_OP_ERR {
             w.async_event(qp.context, IBV_EVENT_QP_FATAL, Subject::Qp(qp.index));
         }
         return Some(Step::Done(status));
     }
-    let lasts = queued.fate.storm?;
-    let ends = *queued.fate.storm_ends.get_or_insert(now + lasts);
+    let fate = queued.fate.get_or_insert_default();
+    let lasts = fate.storm?;
+    let ends = *fate.storm_ends.get_or_insert(now + lasts);
     (now < ends).then_some(Step::Rnr)
 }
 
 fn datagram(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> Option<Step> {
-    if queued.fate.lost {
+    let Fate { lost, twice, late, .. } = **queued.fate.get_or_insert_default();
+    if lost {
         return Some(Step::Done(IBV_WC_SUCCESS));
     }
-    if queued.fate.late && qp.held.is_none() && is_readable(qp, w, queued) {
+    if late && qp.held.is_none() && is_readable(qp, w, queued) {
         qp.held = Some(Box::new(Held { queued: queued.with_payload(), due: now + LATE }));
         return Some(Step::Done(IBV_WC_SUCCESS));
     }
-    if queued.fate.twice {
+    if twice {
         match attempt(qp, w, &mut queued.work.clone(), &queued.sges) {
-            Step::Done(IBV_WC_SUCCESS) => queued.fate.twice = false,
+            Step::Done(IBV_WC_SUCCESS) => queued.fate.get_or_insert_default().twice = false,
             other => return Some(other),
         }
     }
@@ -63,13 +66,8 @@ fn datagram(qp: &mut Qp, w: &mut World, queued: &mut Queued, now: Instant) -> Op
 }
 
 /// Sends the datagram that was held back, if it is time. Some(time): not before then.
-#[inline]
-pub fn release(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
-    if qp.held.is_none() { None } else { release_held(qp, w, now) }
-}
-
 #[cold]
-fn release_held(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
+pub fn release(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
     let mut held = qp.held.take()?;
     if now >= held.due {
         match attempt(qp, w, &mut held.queued.work, &held.queued.sges) {

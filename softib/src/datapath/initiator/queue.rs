@@ -10,6 +10,7 @@ use crate::objects::qp::Qp;
 use crate::objects::work::{Queued, SHORT, Step, Wait, Work};
 use crate::objects::world::World;
 use rdma_sys::*;
+use std::cell::LazyCell;
 use std::time::{Duration, Instant};
 
 /// A request that waits, for what `step` says.
@@ -85,10 +86,10 @@ fn rnr_time(code: u32) -> Duration {
 }
 
 /// Works on the queued sends of one QP. Some(time): when to look again at the latest.
-pub fn advance(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
-    let again = work_off(qp, w, now);
+pub fn advance(qp: &mut Qp, w: &mut World, now: &LazyCell<Instant>) -> Option<Instant> {
+    let again = if qp.sq.is_empty() { None } else { work_off(qp, w, **now) };
     tell_drained(qp, w);
-    let held = fates::release(qp, w, now);
+    let held = if qp.held.is_some() { fates::release(qp, w, **now) } else { None };
     again.into_iter().chain(held).min()
 }
 

@@ -9,6 +9,7 @@ use crate::objects::qp::Qp;
 use crate::objects::work::{Queued, Step, Wait, Work};
 use crate::objects::world::World;
 use rdma_sys::*;
+use std::cell::LazyCell;
 
 /// Takes a checked request: attempts it now, or queues it behind others.
 #[inline]
@@ -64,11 +65,11 @@ fn submit_later(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge]) -> Res
 #[cold]
 fn take_turn(qp: &mut Qp, w: &mut World, mut queued: Queued) {
     if let Some(faults) = w.faults.as_mut() {
-        queued.fate = faults.decide(qp.kind, &queued.work);
+        queued.fate = Some(Box::new(faults.decide(qp.kind, &queued.work)));
     }
     queued.wait = Wait::Turn;
     qp.sq.push_back(queued);
-    if qp.state == IBV_QPS_RTS && !qp.busy && advance(qp, w, timing::now()).is_some() {
+    if qp.state == IBV_QPS_RTS && !qp.busy && advance(qp, w, &LazyCell::new(timing::now)).is_some() {
         qp.busy = true;
         w.busy.push(qp.index);
     }
