@@ -24,6 +24,7 @@ fn child_main() {
         Some("reader") => reader(),
         Some("giver") => giver(),
         Some("crowded") => crowded(),
+        Some("alone with one") => alone_with_one(),
         Some("writer") => writer(),
         _ => {}
     }
@@ -470,6 +471,26 @@ fn crowded() {
     }
     let stats = softib::stats();
     assert_eq!((stats.rdma_ring, stats.rdma_direct), (0, 200));
+    buf.data[0] = ENDS;
+    assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, 1), at.0, at.1), 0);
+    assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    child.finish();
+}
+
+/// Two processes on two processors: that one of them talks to itself as well makes no third.
+#[test]
+fn a_process_that_is_connected_to_itself_does_not_count_itself_as_another() {
+    Child::start_with("alone with one", &[("SOFTIB_PROCESSORS", "2")]).finish();
+}
+
+fn alone_with_one() {
+    let dev = Dev::open();
+    let (one, other) = loopback(&dev, &Path::default());
+    let mut buf = dev.buf(LEN);
+    assert_eq!(other.recv(1, &[buf.sge(8, 8)]) | one.send(1, &[buf.sge(0, 8)]), 0);
+    assert_eq!(one.wait().status, IBV_WC_SUCCESS);
+    let (qp, _, child, at) = with_owner(&dev);
+    read_until(&qp, &mut buf, (at, FEW), |now| now.rdma_ring >= 5);
     buf.data[0] = ENDS;
     assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, 1), at.0, at.1), 0);
     assert_eq!(qp.wait().status, IBV_WC_SUCCESS);

@@ -136,8 +136,9 @@ impl Peers {
             // What it sends to us needs a ring of ours, before it gets to know us by the ring that we claim.
             let attached = self.table.iter().flatten().count();
             self.inlets.expect(attached + 1)?;
-            self.known = attached + usize::from(slot != self.me.0);
             self.table[slot] = Some(Box::new(attach(&self.dir, slot, self.me, self.barrier)?));
+            let is_here = self.table.get(self.me.0).is_some_and(Option::is_some);
+            self.known = attached + 1 - usize::from(is_here);
         }
         self.table[slot].as_deref_mut().ok_or(Errno::NODEV)
     }
