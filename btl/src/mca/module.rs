@@ -300,6 +300,14 @@ impl Module {
         Some(unsafe { self.state.enter(f) })
     }
 
+    /// As `with`, of a thread whose callback has just returned: it has no turn any more.
+    #[inline]
+    fn behind_turn<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let _guard = self.state.lock();
+        // SAFETY: the lock is held, and `f` does not call out.
+        unsafe { self.state.enter(f) }
+    }
+
     #[cold]
     fn locked(&self) -> MutexGuard<'_, ()> {
         end_turn();

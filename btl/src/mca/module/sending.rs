@@ -226,15 +226,29 @@ impl Module {
         tag: u8,
     ) -> bool {
         let id = from_raw(endpoint);
-        let send = |transport: &mut Transport<Cookie>| {
-            if !transport.goes_straight(id, header.len() + payload) {
-                return false;
-            }
-            // SAFETY: looked at only if there is a payload, and then prepared.
-            let data = unsafe { contiguous(convertor, payload) };
-            data.is_some_and(|data| transport.sendi_straight(id, tag, [header, data]))
-        };
-        self.send_alone(send) == Some(true)
+        // SAFETY: as the caller has promised.
+        let send = |t: &mut Transport<Cookie>| unsafe { straight(t, id, convertor, header, payload, tag) };
+        self.send_alone(send).unwrap_or_else(|| {
+            // SAFETY: as the caller has promised.
+            unsafe { self.sendi_straight_locked(id, convertor, header, payload, tag) }
+        })
+    }
+
+    /// The same among other threads.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn sendi_straight_locked(
+        &'static self,
+        id: EpId,
+        convertor: *mut opal_convertor_t,
+        header: &[u8],
+        payload: usize,
+        tag: u8,
+    ) -> bool {
+        // SAFETY: as the caller has promised.
+        self.transport(false, |t| unsafe { straight(t, id, convertor, header, payload, tag) })
     }
 
     /// Runs `send`, which does not call out, on the transport, if it is there. `None`: there are other threads.
@@ -263,7 +277,15 @@ impl Module {
     ) -> bool {
         // SAFETY: looked at only if there is a payload, and then prepared.
         let Some(data) = (unsafe { contiguous(convertor, payload) }) else { return false };
-        self.send_alone(|t| t.sendi_longer(from_raw(endpoint), tag, [header, data])) == Some(true)
+        let (id, pieces) = (from_raw(endpoint), [header, data]);
+        let sent = self.send_alone(|t| t.sendi_longer(id, tag, pieces));
+        sent.unwrap_or_else(|| self.sendi_longer_locked(id, tag, pieces))
+    }
+
+    /// The same among other threads.
+    #[inline(never)]
+    fn sendi_longer_locked(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        self.transport(false, |t| t.sendi_longer(id, tag, pieces))
     }
 
     /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.
@@ -391,6 +413,29 @@ impl Module {
                 Settled::Unconnected => return Sent::AwaitsConnection,
             }
         }
+    }
+}
+
+/// Sends a header and the payload, if such a message goes straight.
+///
+/// # Safety
+/// As [`contiguous`].
+#[inline(always)] // with every message
+unsafe fn straight(
+    transport: &mut Transport<Cookie>,
+    id: EpId,
+    convertor: *mut opal_convertor_t,
+    header: &[u8],
+    payload: usize,
+    tag: u8,
+) -> bool {
+    if !transport.goes_straight(id, header.len() + payload) {
+        return false;
+    }
+    // SAFETY: as the caller has promised.
+    match unsafe { contiguous(convertor, payload) } {
+        Some(data) => transport.sendi_straight(id, tag, [header, data]),
+        None => false,
     }
 }
 

@@ -52,6 +52,18 @@ impl<L: Copy + PartialEq, M> Turns<L, M> {
         Turns { turns: Vec::new(), ready: VecDeque::new(), issued: 0 }
     }
 
+    /// Nothing runs, and nothing waits.
+    #[inline]
+    pub fn are_none(&self) -> bool {
+        self.turns.is_empty() && self.ready.is_empty()
+    }
+
+    /// Messages are ready whose lanes have become free: they are older than any that is to come.
+    #[inline]
+    pub fn are_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// A message may go up now, on this turn; or it waits for the turn of its lane that runs.
     pub fn begin(&mut self, lane: L, message: M) -> Option<(M, Ticket)> {
         if let Some(turn) = self.turns.iter_mut().find(|turn| turn.lane == lane) {

@@ -80,9 +80,48 @@ impl State {
         }
     }
 
+    /// The next message, if it can go up now and nothing has to go up before it, on a turn of its lane.
+    #[inline(always)] // with every message
+    fn message_in_turn(&mut self) -> Option<(Delivery, Ticket)> {
+        if self.turns.are_ready() {
+            return None;
+        }
+        let delivery = self.message()?;
+        self.turns.begin(delivery.lane(), delivery)
+    }
+
+    /// The upper layer is done with a message and its turn; the next one, and whether there may be more of whatever kind.
+    #[inline(always)] // with every message
+    fn next_in_turn(&mut self, (done, ticket): (Delivery, Ticket)) -> (Option<(Delivery, Ticket)>, bool) {
+        self.turns.end(ticket);
+        self.delivered(done);
+        let next = self.message_in_turn();
+        (next, self.has_more())
+    }
+
+    /// There may be something for the upper layer.
+    #[inline]
+    fn has_more(&self) -> bool {
+        self.turns.are_ready() || self.transport.as_ref().is_some_and(Transport::has_upcalls)
+    }
+
+    /// As `look`, among other threads; the first message, and whether there may be more of whatever kind.
+    #[inline(always)] // all that most calls do
+    fn look_for_turn(&mut self) -> (Option<(Delivery, Ticket)>, bool) {
+        if !self.look() && self.turns.are_none() {
+            return (None, false);
+        }
+        (self.message_in_turn(), true)
+    }
+
     /// As `look`, among other threads.
     pub(super) fn look_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
         self.look();
+        self.rest_in_turn()
+    }
+
+    /// What a look has found, or what an overdue turn has held up.
+    fn rest_in_turn(&mut self) -> Option<(Upcall<Cookie>, Option<Ticket>)> {
         let next = self.take_in_turn();
         if next.is_none() && self.turns.end_overdue(Instant::now) {
             log::debug!("a receive callback neither returns nor goes on: messages behind its own go up");
@@ -194,7 +233,20 @@ impl Module {
     #[inline(never)]
     fn progress_in_turn(&'static self) -> c_int {
         let mut count = 0;
-        let mut next = self.if_free(State::look_in_turn).flatten();
+        let (mut next, mut more) = self.if_free(State::look_for_turn).unwrap_or_default();
+        while let Some((mut delivery, ticket)) = next {
+            count += 1;
+            inside::in_turn(self, ticket, || self.call_receiver(&mut delivery));
+            (next, more) = self.behind_turn(|state| state.next_in_turn((delivery, ticket)));
+        }
+        if more { count + self.hand_up_in_turn() } else { count }
+    }
+
+    /// The same of what is not only messages whose lanes are free.
+    #[cold]
+    fn hand_up_in_turn(&'static self) -> c_int {
+        let mut count = 0;
+        let mut next = self.with(State::rest_in_turn);
         while let Some(what) = next {
             count += 1;
             next = match what {
