@@ -119,6 +119,15 @@ impl<C> Upcalls<C> {
         self.0.pop_front()
     }
 
+    /// Whose callback is the oldest, if that is of something that is over; and whether it has succeeded.
+    #[inline]
+    pub fn first_completed(&self) -> Option<(&C, bool)> {
+        match self.0.front()? {
+            Upcall::Completed { cookie, ok } => Some((cookie, *ok)),
+            _ => None,
+        }
+    }
+
     /// One more.
     #[inline]
     pub fn push(&mut self, upcall: Upcall<C>) {

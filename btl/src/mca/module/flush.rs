@@ -31,11 +31,22 @@ impl Module {
         ticket: u64,
         callback: impl FnOnce(),
     ) {
+        self.within(endpoint, ticket, callback);
+        self.transport((), |t| t.called_back(from_raw(endpoint), ticket));
+    }
+
+    /// Makes a callback that is owed.
+    #[inline]
+    pub(super) fn within(
+        &self,
+        endpoint: *mut mca_btl_base_endpoint_t,
+        ticket: u64,
+        callback: impl FnOnce(),
+    ) {
         let called = Called { module: self.index(), endpoint: from_raw(endpoint), ticket };
         RUNNING.with_borrow_mut(|running| running.push(called));
         callback();
         RUNNING.with_borrow_mut(Vec::pop);
-        self.transport((), |t| t.called_back(called.endpoint, ticket));
     }
 
     /// `btl_flush`: everything that was handed to us before this call for this endpoint (all: NULL)

@@ -31,6 +31,19 @@ impl Debts {
         Cookie(self.0.insert(owed) as u32)
     }
 
+    /// The time of an operation's has come. None: it is not one of an operation, and is still there.
+    #[inline]
+    pub fn take_operation(&mut self, cookie: Cookie) -> Option<Operation> {
+        match self.0.get(cookie.0 as usize)? {
+            Owed::Sent { .. } => None,
+            Owed::Operation(operation) => {
+                let operation = *operation;
+                self.0.try_remove(cookie.0 as usize);
+                Some(operation)
+            }
+        }
+    }
+
     /// The time of one has come, or it will not be called. None: it has been taken before.
     #[inline]
     pub fn take(&mut self, cookie: Cookie) -> Option<Owed> {

@@ -8,7 +8,7 @@
 
 use super::inside;
 use super::turns::Ticket;
-use super::{Cookie, FIRST, Module, Owed, State, to_raw};
+use super::{Cookie, FIRST, Module, Operation, Owed, State, from_raw, to_raw};
 use crate::transport::{Delivery, Transport, Upcall};
 use opal_sys::*;
 use std::ffi::c_int;
@@ -73,7 +73,23 @@ impl State {
         None
     }
 
-    /// The upper layer is done with a message, or none has registered for its tag.
+    /// The next put or get that is over, if nothing else has come up before it; and whether it has succeeded.
+    #[inline(always)] // with every put and get
+    fn over(&mut self) -> Option<(Operation, bool)> {
+        let transport = self.transport.as_mut()?;
+        let (cookie, ok) = transport.first_completed()?;
+        let operation = self.owed.take_operation(*cookie)?;
+        transport.take_first_completed();
+        Some((operation, ok))
+    }
+
+    /// The callback of an operation has returned.
+    #[inline]
+    fn has_called_back(&mut self, operation: &Operation) {
+        if let Some(transport) = &mut self.transport {
+            transport.called_back(from_raw(operation.endpoint), operation.ticket);
+        }
+    }
     fn delivered(&mut self, delivery: Delivery) {
         if let Some(transport) = &mut self.transport {
             transport.delivered(delivery);
@@ -161,7 +177,7 @@ impl Module {
     fn hand_up_found(&'static self) -> c_int {
         // SAFETY: one thread: the caller has just looked whether there are more; `message` does not call out.
         let Some(mut delivery) = (unsafe { self.state.enter(State::message) }) else {
-            return self.hand_up_others();
+            return self.hand_up_completed();
         };
         inside::alone(|| self.call_receiver(&mut delivery));
         if self.abi.uses_threads() || self.state.is_shared() {
@@ -172,6 +188,29 @@ impl Module {
             None => 1,
             Some(delivery) => 1 + self.hand_up_more(delivery),
         }
+    }
+
+    /// The same, where the first is no message: most often it is the end of a put or get.
+    #[inline(never)]
+    fn hand_up_completed(&'static self) -> c_int {
+        let mut count = 0;
+        // SAFETY: one thread: the caller's caller has just looked whether there are more; `over` does not call out.
+        let mut next = unsafe { self.state.enter(State::over) };
+        while let Some((operation, ok)) = next {
+            count += 1;
+            self.within(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
+            if self.abi.uses_threads() || self.state.is_shared() {
+                self.with(|state| state.has_called_back(&operation));
+                break;
+            }
+            let next_over = |state: &mut State| {
+                state.has_called_back(&operation);
+                state.over()
+            };
+            // SAFETY: one thread and none of ours, as has just been read; neither of the two calls out.
+            next = unsafe { self.state.enter(next_over) };
+        }
+        if self.with(|state| state.has_more()) { count + self.hand_up_others() } else { count }
     }
 
     /// The same behind a message, with which the upper layer is done.

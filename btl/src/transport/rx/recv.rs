@@ -193,6 +193,18 @@ impl<C> Transport<C> {
         }
     }
 
+    /// The cookie of what is over, if that is the next thing for the upper layer; and whether it has succeeded.
+    #[inline]
+    pub fn first_completed(&self) -> Option<(&C, bool)> {
+        self.up.first_completed()
+    }
+
+    /// The upper layer has it.
+    #[inline]
+    pub fn take_first_completed(&mut self) {
+        self.up.take();
+    }
+
     /// The next thing for the upper layer, of what the last `poll` found. What was put aside
     /// before, or comes up while a message's sender is looked for, is older than what is in the
     /// batch.

@@ -82,8 +82,7 @@ impl Mark {
 /// Nothing that has been handed to us for this endpoint is ahead, nor any of its callbacks.
 #[inline]
 fn is_at_rest<C>(ep: &Endpoint<C>) -> bool {
-    let rests = |lane: &Lane| lane.served == lane.queued && lane.budget.in_flight() == 0;
-    ep.owed.is_empty() && ep.lanes.iter().all(rests)
+    ep.owed.is_empty() && ep.outstanding == 0 && ep.backlog() == 0
 }
 
 fn lane_marks<C>(ep: &Endpoint<C>) -> Vec<LaneMark> {
