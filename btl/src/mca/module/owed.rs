@@ -27,7 +27,7 @@ impl Debts {
     /// One more.
     #[inline]
     pub fn add(&mut self, owed: Owed) -> Cookie {
-        // One takes more than a hundred bytes: there are never 2^32.
+        // Each takes 80 bytes: there is no memory for 2^32 of them.
         Cookie(self.0.insert(owed) as u32)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   progress ──> look ──> hand_up_found ──> hand_up_more ──> hand_up_others      one thread: messages, one by one, then the rest
+//!            │                    └──> hand_up_completed ──────────┘             the same: puts and gets that are over, then the rest
 //!            ├─> progress_beside_ours ──────────────────────> hand_up_others      a thread of ours serves the transport, too
 //!            └─> progress_in_turn                                                 Open MPI uses threads: each lane's messages in turn
 //! ```
@@ -90,6 +91,8 @@ impl State {
             transport.called_back(from_raw(operation.endpoint), operation.ticket);
         }
     }
+
+    /// The upper layer is done with a message, or none has registered for its tag.
     fn delivered(&mut self, delivery: Delivery) {
         if let Some(transport) = &mut self.transport {
             transport.delivered(delivery);
