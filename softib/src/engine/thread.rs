@@ -55,7 +55,7 @@ fn restore_signals(old: &libc::sigset_t) {
 
 fn run(engine: &Engine) {
     let shared = &engine.shared;
-    let _list = liveness::tie_life_to_this_thread(&shared.map);
+    let _life = liveness::tie_life_to_this_thread(&shared.map);
     let mut rounds = Instant::now() + ROUNDS;
     while !shared.stop.load(Ordering::SeqCst) {
         rounds = look_around(engine, rounds);

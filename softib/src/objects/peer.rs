@@ -110,7 +110,7 @@ pub struct Peers {
     pub awaits_writes: bool,
     /// So many processes can look at their rings at the same time.
     processors: usize,
-    /// So many have been attached, beside ours.
+    /// So many others lived when one was attached last.
     known: usize,
 }
 
@@ -137,10 +137,16 @@ impl Peers {
             let attached = self.table.iter().flatten().count();
             self.inlets.expect(attached + 1)?;
             self.table[slot] = Some(Box::new(attach(&self.dir, slot, self.me, self.barrier)?));
-            let is_here = self.table.get(self.me.0).is_some_and(Option::is_some);
-            self.known = attached + 1 - usize::from(is_here);
+            self.count_known();
         }
         self.table[slot].as_deref_mut().ok_or(Errno::NODEV)
+    }
+
+    /// Counts the others that live.
+    #[cold]
+    fn count_known(&mut self) {
+        let others = self.table.iter_mut().flatten().filter(|peer| !peer.is_self);
+        self.known = others.map(|peer| usize::from(peer.alive())).sum();
     }
 
     /// Where segments are.

@@ -80,7 +80,7 @@ impl Liveness {
 /// The kernel's view of a thread's robust list with exactly one futex in it.
 #[repr(C)]
 #[derive(Debug)]
-pub struct RobustList {
+struct RobustList {
     head_next: *mut RobustNode,
     futex_offset: libc::c_long,
     pending: *mut RobustNode,
@@ -93,11 +93,29 @@ struct RobustNode {
     next: *mut RobustNode,
 }
 
-/// Makes the calling thread's death visible in the `life` word of `map`.
-///
-/// The thread must take no robust mutex (its list is replaced), and the returned list must stay
-/// where it is, and `map` mapped, until the thread ends.
-pub fn tie_life_to_this_thread(map: &Map) -> Box<RobustList> {
+/// The calling thread's death is visible in the `life` word of a segment as long as this is there, and so is its end.
+#[derive(Debug)]
+pub struct Life<'a> {
+    /// The kernel knows where it is.
+    _list: Box<RobustList>,
+    map: &'a Map,
+}
+
+/// Of its thread: it holds raw pointers, and is not sent to another.
+impl Drop for Life<'_> {
+    fn drop(&mut self) {
+        // From now on every look asks the lock.
+        self.map.u32(H_LIFE).store(0, Ordering::Release);
+        // SAFETY: without a list the kernel looks at none when the thread ends; the size is what it expects.
+        unsafe { libc::syscall(libc::SYS_set_robust_list, std::ptr::null_mut::<RobustList>(), ROBUST_LEN) };
+    }
+}
+
+/// `sizeof(struct robust_list_head)`.
+const ROBUST_LEN: usize = 3 * size_of::<usize>();
+
+/// Makes the calling thread's death visible in the `life` word of `map`. The thread must take no robust mutex: its list is replaced.
+pub fn tie_life_to_this_thread(map: &Map) -> Life<'_> {
     let word: *const AtomicU32 = map.u32(H_LIFE);
     let mut list = Box::new(RobustList {
         head_next: std::ptr::null_mut(),
@@ -113,11 +131,11 @@ pub fn tie_life_to_this_thread(map: &Map) -> Box<RobustList> {
         (*node).next = head.cast();
         (*head).futex_offset = word as libc::c_long - node as libc::c_long;
     }
-    // SAFETY: gettid has no preconditions; the list stays valid (contract above) and has the size the kernel expects.
+    // SAFETY: gettid has no preconditions; the list stays where it is until it is taken back (`Life`), and has the size the kernel expects.
     unsafe {
         let tid = libc::syscall(libc::SYS_gettid) as u32;
-        libc::syscall(libc::SYS_set_robust_list, head, 3 * size_of::<usize>());
+        libc::syscall(libc::SYS_set_robust_list, head, ROBUST_LEN);
         map.u32(H_LIFE).store(tid, Ordering::Release);
     }
-    list
+    Life { _list: list, map }
 }
