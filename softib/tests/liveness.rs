@@ -139,6 +139,20 @@ fn a_send_is_given_up_at_once(role: &str) {
 }
 
 #[test]
+fn a_send_to_a_process_that_has_ended_without_closing_is_given_up_at_once() {
+    let dev = Dev::open();
+    let buf = dev.buf(64);
+    for _ in 0..8 {
+        let (child, qp, _) = with_victim(&dev, 4);
+        assert_eq!(qp.send(1, &[buf.sge(0, 8)]), 0);
+        assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+        child.finish();
+        assert_eq!(qp.send(2, &[buf.sge(0, 8)]), 0);
+        assert_eq!(qp.wait().status, IBV_WC_RETRY_EXC_ERR);
+    }
+}
+
+#[test]
 fn rdma_to_a_killed_process_is_given_up_at_once() {
     let dev = Dev::open();
     let (mut child, qp, memory) = with_victim(&dev, 0);
