@@ -27,7 +27,7 @@ impl Debts {
     /// One more.
     #[inline]
     pub fn add(&mut self, owed: Owed) -> Cookie {
-        // Each takes 80 bytes: there is no memory for 2^32 of them.
+        // Each takes more than 64 bytes: there is no memory for 2^32 of them.
         Cookie(self.0.insert(owed) as u32)
     }
 

@@ -52,10 +52,10 @@ impl<L: Copy + PartialEq, M> Turns<L, M> {
         Turns { turns: Vec::new(), ready: VecDeque::new(), issued: 0 }
     }
 
-    /// Nothing runs, and nothing waits.
+    /// Nothing waits.
     #[inline]
-    pub fn are_none(&self) -> bool {
-        self.turns.is_empty() && self.ready.is_empty()
+    pub fn hold_up_nothing(&self) -> bool {
+        self.ready.is_empty() && self.turns.iter().all(|turn| turn.waiting.is_empty())
     }
 
     /// Messages are ready whose lanes have become free: they are older than any that is to come.
@@ -124,10 +124,13 @@ mod tests {
     fn a_lane_has_one_turn_at_a_time_and_others_go_on() {
         let mut turns = Turns::new();
         let (_, first) = turns.begin('a', 1).unwrap();
+        assert!(turns.hold_up_nothing());
         assert_eq!(turns.begin('a', 2), None);
+        assert!(!turns.hold_up_nothing(), "it waits for a turn");
         assert!(turns.begin('b', 1).is_some());
         assert_eq!(turns.next(), None);
         turns.end(first);
+        assert!(!turns.hold_up_nothing(), "it is ready");
         let (message, second) = turns.next().unwrap();
         assert_eq!(message, 2);
         turns.end(first);

@@ -127,7 +127,7 @@ impl State {
     /// As `look`, among other threads; the first message, and whether there may be more of whatever kind.
     #[inline(always)] // all that most calls do
     fn look_for_turn(&mut self) -> (Option<(Delivery, Ticket)>, bool) {
-        if !self.look() && self.turns.are_none() {
+        if !self.look() && self.turns.hold_up_nothing() {
             return (None, false);
         }
         (self.message_in_turn(), true)
